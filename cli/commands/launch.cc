@@ -21,6 +21,7 @@
 #include "cli/run/load.h"
 #include "cli/run/plan.h"
 #include "cli/run/prompts.h"
+#include "cli/run/rewards.h"
 #include "cli/run/roles.h"
 #include "cli/run/setup.h"
 #include "cli/view/metrics_tail.h"
@@ -239,7 +240,9 @@ Plan checked_plan(const RunPaths& paths, const RunOptions& options, const Regist
   // A run that goes on keeps its chat template, whatever has become of the file since.
   RunOptions read = options;
   if (fs::exists(paths.tokenizer() / "tokenizer.json")) read.chat = chat_of_run(paths, options);
+  require_programs(options);
   for (std::string& note : check_inputs(read, registries)) plan.warnings.push_back(std::move(note));
+  try_rewards(options, registries);
   // A run that goes on has passed it before: its config was written afterwards.
   if (is_new) check_policy(options, environments);
   return plan;

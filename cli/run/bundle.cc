@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/run/datasets.h"
+#include "cli/run/rewards.h"
 #include "core/base/digest_of.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
@@ -125,6 +126,17 @@ Bundle::Bundle(const RunPaths& paths, const RunOptions& o) : paths_(paths) {
       input(dataset_key(o, i, "eval_dataset"), datasets[i].eval_dataset, true);
   }
   input("reward.plugin", o.reward.plugin, false);
+  // Files of one folder stay in one, where they find each other.
+  std::vector<fs::path> folders;
+  for (const RewardFile& file : reward_files(o.reward)) {
+    const fs::path folder = file.path.parent_path();
+    auto at = std::ranges::find(folders, folder);
+    if (at == folders.end()) at = folders.insert(at, folder);
+    add({.file = {.place = fmt::format("reward/{}/{}", at - folders.begin(),
+                                       file.path.filename().string())},
+         .path = file.path,
+         .key = file.key});
+  }
   if (!o.model.path.empty()) {
     const fs::path model(o.model.path);
     std::vector<std::string> names = {"config.json", "generation_config.json",
@@ -174,7 +186,10 @@ BundleListing Bundle::listing(Role role) const {
   BundleListing listing;
   for (const Item& item : items_) {
     if (item.rollout_only && role != Role::kRollout) continue;
-    listing.files.push_back(item.file);
+    // One file may be named by several keys.
+    if (std::ranges::find(listing.files, item.file.place, &BundleFile::place) ==
+        listing.files.end())
+      listing.files.push_back(item.file);
     if (!item.key.empty()) listing.keys.emplace_back(item.key, item.file.place);
     for (const auto& [folder, key] :
          {std::pair{"model", "model.path"}, {"adapter", "lora.adapter"}})

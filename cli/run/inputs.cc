@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/run/datasets.h"
+#include "cli/run/rewards.h"
 #include "core/base/digest_of.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
@@ -40,6 +41,7 @@ std::map<std::string, Input> inputs_of(const RunPaths& paths, const RunOptions& 
     if (o.eval.prompts > 0) named(dataset_key(o, i, "eval_dataset"), datasets[i].eval_dataset);
   }
   named("reward.plugin", o.reward.plugin);
+  for (const RewardFile& file : reward_files(o.reward)) named(file.key, file.path);
   named("sft.data", o.sft.data);
   // Its weights are read before the first checkpoint only; its shape is, whenever the run goes on.
   const fs::path model = o.model.path;

@@ -1,5 +1,6 @@
 #include "cli/run/options.h"
 
+#include <algorithm>
 #include <map>
 #include <tuple>
 
@@ -244,10 +245,46 @@ void RewardSection::visit(OptionVisitor& v) {
            .path = true});
   v.field(
       "isolation", isolation,
-      {.help = "of a plugin. process: in processes of its own, under a deadline for each score; "
-               "none: in the reward workers",
+      {.help = "of a plugin or a command. process: in processes of its own, under a deadline "
+               "for each score; none: in the reward workers (a plugin alone); sandbox: in "
+               "processes that see no network and none of your files but those that the command "
+               "names (a command alone)",
        .resume = Resume::kMayChange});
   v.field("settings", settings, {.help = "the settings of the plugin's rewards"});
+  v.field(
+      "command", command,
+      {.help = "a program of your own, in any language, that scores all episodes in the place of "
+               "a verifier: its name and arguments, for example [python3, reward.py] "
+               "(docs/rewards.md); empty: none",
+       .path = true});
+  v.field(
+      "batch", batch,
+      {.help = "episodes that a process of a command is given together, at most; a reward worker "
+               "scores 8 at once, or a batch where that is more, and has a process for each "
+               "batch",
+       .min = 1,
+       .max = 1024,
+       .resume = Resume::kMayChange});
+  v.list(
+      "parts", parts,
+      "several rewards whose weighted sum is the reward, in the place of reward.command: a list; "
+      "each is in the metrics as env/reward_NAME");
+}
+
+void RewardPart::visit(OptionVisitor& v) {
+  v.field("name", name, {.help = "names its metric (env/reward_NAME)", .required = true});
+  v.field("weight", weight,
+          {.help = "what it is multiplied with in the sum; 0: it is only measured",
+           .min = -kMaxCount,
+           .max = kMaxCount});
+  v.field("command", command, {.help = "a program, as reward.command", .path = true});
+  v.field("verifier", verifier,
+          {.help = "or a verifier, by the name that an environment would give it"});
+}
+
+bool RewardSection::has_commands() const {
+  return !command.empty() ||
+         std::ranges::any_of(parts, [](const RewardPart& part) { return !part.command.empty(); });
 }
 
 void LogSection::visit(OptionVisitor& v) {

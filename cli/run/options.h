@@ -19,6 +19,7 @@
 #include "core/chat/options.h"
 #include "core/model/compute.h"
 #include "core/model/model_config.h"
+#include "reward/command/command.h"
 #include "rollout/episode/options.h"
 #include "sandbox/environment.h"
 #include "scheduler/state/options.h"
@@ -140,13 +141,29 @@ struct RolloutProcesses {
   void visit(OptionVisitor& v);
 };
 
+// One of several rewards whose weighted sum is the reward.
+struct RewardPart {
+  std::string name = {};
+  double weight = 1;
+  std::vector<std::string> command = {};  // one of these two
+  std::string verifier = {};
+
+  void visit(OptionVisitor& v);
+};
+
 struct RewardSection {
   int64_t workers = 1;
   std::string plugin;  // a library of rewards beside those of environments; empty: none
-  Isolation isolation = Isolation::kProcess;
+  RewardIsolation isolation = RewardIsolation::kProcess;
   sandbox::EnvironmentSettings settings;
+  std::vector<std::string> command;  // a program that scores instead of any verifier; empty: none
+  std::vector<RewardPart> parts;     // several that do; empty: none
+  int64_t batch = 8;
 
   void visit(OptionVisitor& v);
+  // Whoever scores, it is not who the environments name.
+  bool replaces_verifiers() const { return !command.empty() || !parts.empty(); }
+  bool has_commands() const;
 };
 
 struct LogSection {

@@ -15,6 +15,7 @@
 #include "cli/run/listen.h"
 #include "cli/run/named_file.h"
 #include "cli/run/pools.h"
+#include "cli/run/rewards.h"
 #include "cli/run/worker_configs.h"
 #include "core/base/error.h"
 #include "core/base/machine.h"
@@ -457,7 +458,9 @@ std::vector<std::string> describe_libraries(const RunOptions& o) {
   };
   for (const DatasetSection& dataset : datasets_of(o))
     add(dataset.plugin, "environments " + dataset.env, dataset.isolation);
-  add(o.reward.plugin, "rewards", o.reward.isolation);
+  add(o.reward.plugin, "rewards",
+      o.reward.isolation == RewardIsolation::kNone ? Isolation::kNone : Isolation::kProcess);
+  for (const std::string& program : describe_rewards(o)) lines.push_back(program);
   return lines;
 }
 

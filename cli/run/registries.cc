@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/run/datasets.h"
+#include "cli/run/rewards.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/json_file.h"
@@ -141,7 +142,7 @@ std::map<std::string, Use> uses_of(const RunOptions& options) {
   }
   Use& use = uses.try_emplace(file_id(reward.plugin), Use{"reward.plugin", reward.plugin, {}, {}})
                  .first->second;
-  use.rewards = reward.isolation;
+  use.rewards = reward.isolation == RewardIsolation::kNone ? Isolation::kNone : Isolation::kProcess;
   use.reward_settings = reward.settings;
   return uses;
 }
@@ -190,6 +191,7 @@ Registries with_libraries(const Registries& built_in, RunOptions& options, Libra
   for (size_t i = 0; i < options.datasets.size(); ++i)
     settle(options.datasets[i].plugin, dataset_key(options, i, "env"), options.datasets[i].env);
   all.verifiers = std::make_shared<const VerifierRegistry>(std::move(verifiers));
+  replace_verifiers(options, all);
   return all;
 }
 

@@ -21,6 +21,7 @@
 #include "cli/run/plan.h"
 #include "cli/run/pools.h"
 #include "cli/run/prompts.h"
+#include "cli/run/rewards.h"
 #include "cli/run/setup.h"
 #include "cli/run/worker_configs.h"
 #include "core/base/call_board.h"
@@ -189,6 +190,7 @@ ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log,
 
 ExitCode run_reward(const RoleName& name, const RoleContext& context, Log& log,
                     std::stop_token stop) {
+  const RunOptions& o = context.options;
   const SteadyClock clock;
   RewardWorkerOptions options;
   options.worker = name.text();
@@ -198,9 +200,14 @@ ExitCode run_reward(const RoleName& name, const RoleContext& context, Log& log,
   if (context.remote != nullptr) {
     options.incarnation = context.remote->incarnation;
     options.patience = context.remote->patience;
+  } else if (o.reward.has_commands()) {
+    // A program is read whenever a process of it starts.
+    prove_inputs(context.run, o);
   }
+  require_programs(o);
   options.endpoint = context.endpoint;
-  options.deadline = worker_deadline(context.options.scheduler.deadlines.verify);
+  options.threads = std::max<int>(options.threads, static_cast<int>(scores_at_once(o.reward)));
+  options.deadline = worker_deadline(o.scheduler.deadlines.verify);
   RewardWorker worker(context.registries.verifiers, clock, std::move(options));
   // As above: it is gone before the worker that it calls.
   const std::stop_callback on_stop(stop, [&worker] { worker.request_stop(); });
@@ -252,7 +259,7 @@ void check_threads(const RunOptions& options) {
   const int64_t needed =
       16 + trainer + (options.train.ranks - 1) * 8 +
       num_rollout_workers(options) * (4 + options.rollout.threads + options.rollout.env_threads) +
-      options.reward.workers * 13;
+      options.reward.workers * (5 + scores_at_once(options.reward));
   // The machine's are others' too.
   const int64_t tried = std::min(needed, kMostTriedThreads);
   std::latch all_tried(1);

@@ -19,6 +19,7 @@
 #include "cli/run/listen.h"
 #include "cli/run/named_file.h"
 #include "cli/run/pools.h"
+#include "cli/run/rewards.h"
 #include "core/base/error.h"
 #include "core/base/nearest.h"
 #include "core/base/time.h"
@@ -424,6 +425,9 @@ void refuse_without_effect(RunOptions& o, ConfigKeys& keys,
     for (const char* key : {"lora.rank", "lora.alpha", "lora.targets"})
       effect.refuse(key, {"lora.adapter"}, "lora.adapter says it");
   }
+  if (!o.reward.has_commands())
+    effect.refuse("reward.batch", {"reward.command", "reward.parts"},
+                  "no program scores (reward.command)");
   if (o.run.listen.empty()) effect.refuse("run.keys", {"run.listen"}, "run.listen is empty");
   if (!o.model.creates())
     effect.refuse("model.create.", {"model.create.hidden_size"},
@@ -523,6 +527,7 @@ void derive_loss_constant(RunOptions& o, ConfigKeys& keys,
 }
 
 void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) {
+  settle_verifiers(o, keys);
   validate(o.optim, "optim");
   validate(o.sft, "sft");
   validate_model(o);

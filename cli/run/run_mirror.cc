@@ -156,8 +156,13 @@ RunMirror::RunMirror(RemoteRun& run, Role role, const fs::path& work, const std:
     fs::create_hard_link(cached, place, error);
     if (error) throw UserError("{}", describe_errno("link", place, error.value()));
   }
-  for (const auto& [key, place] : listing.value().keys)
+  for (const auto& [key, place] : listing.value().keys) {
+    std::error_code ignored;
+    // The program itself, and not a file that it reads.
+    if (key.ends_with("command.0"))
+      fs::permissions(paths_.root / place, fs::perms::owner_exec, fs::perm_options::add, ignored);
     overrides_.push_back(fmt::format("{}={}", key, (paths_.root / place).string()));
+  }
 }
 
 fs::path RunMirror::log_file() const {

@@ -156,9 +156,31 @@ void merge_by_name(ConfigNode& list, ConfigNode& over) {
   }
 }
 
+bool is_number(const std::string& key) {
+  return !key.empty() && key.size() < 9 && key.find_first_not_of("0123456789") == std::string::npos;
+}
+
+// A map with numbers for keys over a list: each of its keys counts to one item.
+bool counts_items(const ConfigNode& base, const ConfigNode& over) {
+  return base.kind == Kind::kList && over.kind == Kind::kMap && !over.entries.empty() &&
+         std::ranges::all_of(over.entries,
+                             [](const auto& entry) { return is_number(entry.first); });
+}
+
+void merge_by_number(ConfigNode& list, ConfigNode& over) {
+  for (auto& [key, value] : over.entries) {
+    const auto index = static_cast<size_t>(std::stoul(key));
+    if (index >= list.items.size())
+      throw UserError("{}: the list at {} has {} items, counted from 0", value.place.text(),
+                      list.place.text(), list.items.size());
+    merge(list.items[index], std::move(value));
+  }
+}
+
 // `over` wins; maps are joined key by key, everything else is replaced.
 void merge(ConfigNode& base, ConfigNode over) {
   if (is_list_of_sections(base) && over.kind == Kind::kMap) return merge_by_name(base, over);
+  if (counts_items(base, over)) return merge_by_number(base, over);
   if (base.kind != Kind::kMap || over.kind != Kind::kMap) {
     // An empty section ("rollout:" with all its keys commented out) overrides nothing.
     if (base.kind == Kind::kMap && over.kind == Kind::kNull) return;

@@ -5,7 +5,8 @@
 // file:line: duplicate keys, tags, merge keys ("<<"), several documents. The key `extends:` at the
 // top names one file or a list of files, relative to this one, whose values this file overrides key
 // by key. Lists are replaced as a whole; of a list of sections with names a map changes those that
-// it names (`datasets: {grid: {ratio: 2}}`, or the override datasets.grid.ratio=2).
+// it names (`datasets: {grid: {ratio: 2}}`, or the override datasets.grid.ratio=2), and of a list
+// of plain values one with numbers for keys changes those (`command.1=other.py`, counted from 0).
 #pragma once
 
 #include <filesystem>

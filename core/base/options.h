@@ -71,7 +71,8 @@ struct OptionInfo {
   std::span<const Stranger> strangers = {};
   bool required = false;  // no default: the file must give it
   // Texts only: names a file or folder. A relative one in a config file is relative to that file
-  // (on the command line: to the working directory) and becomes absolute when it is read.
+  // (on the command line: to the working directory) and becomes absolute when it is read. Of a list
+  // of texts those that name a file that is there become so.
   bool path = false;
   Resume resume = Resume::kFixed;
 };

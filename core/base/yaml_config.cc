@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <set>
+#include <system_error>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -156,12 +157,13 @@ class ConfigBinder final : public OptionVisitor {
              const OptionInfo& info) override {
     const ConfigNode* node = take(key, info);
     if (!node) return;
-    if (node->kind != Kind::kList) return refuse(*node, key, "a list of texts", list_advice(*node));
+    if (node->kind != Kind::kList)
+      return refuse(*node, key, "a list of texts", list_advice(*node, /*of_words=*/true));
     std::vector<std::string> read;
     for (const ConfigNode& item : node->items) {
       const std::string element = fmt::format("{}[{}]", key, read.size());
       if (item.kind != Kind::kScalar) return refuse(item, element, "text", "");
-      read.push_back(item.text);
+      read.push_back(info.path ? path_of_file(item) : item.text);
     }
     value = std::move(read);
   }
@@ -463,6 +465,12 @@ class ConfigBinder final : public OptionVisitor {
   static std::string absolute_path(const ConfigNode& node) {
     return std::filesystem::absolute(node.place.folder / node.text).lexically_normal().string();
   }
+  // As it is where it names no file.
+  static std::string path_of_file(const ConfigNode& node) {
+    std::error_code error;
+    std::string path = node.text.empty() ? "" : absolute_path(node);
+    return std::filesystem::is_regular_file(path, error) ? path : node.text;
+  }
   static bool is_plain(const ConfigNode& node) {
     return node.kind == Kind::kScalar && !node.quoted;
   }
@@ -489,8 +497,12 @@ class ConfigBinder final : public OptionVisitor {
     const std::string nearest = nearest_name(word, known);
     return nearest.empty() ? "" : fmt::format("Try {}.", nearest);
   }
-  static std::string list_advice(const ConfigNode& node) {
-    return node.kind == Kind::kScalar ? fmt::format("Try [{}].", node.text) : "";
+  // `of_words`: a command, written as a shell would have it, becomes one item a word.
+  static std::string list_advice(const ConfigNode& node, bool of_words = false) {
+    if (node.kind != Kind::kScalar) return "";
+    std::string items;
+    for (const char c : node.text) items += c == ' ' && of_words ? ", " : std::string(1, c);
+    return fmt::format("Try [{}].", items);
   }
 
   void refuse(const ConfigNode& node, std::string_view key, const std::string& accepted,

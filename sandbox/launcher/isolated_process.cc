@@ -85,8 +85,8 @@ bool write_whole(int file, std::string_view bytes) {
   return true;
 }
 
-bool write_new_file(const char* path, std::string_view bytes) {
-  const long file = call(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+bool write_new_file(const char* path, std::string_view bytes, unsigned mode = 0644) {
+  const long file = call(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
   const bool ok = file >= 0 && write_whole(static_cast<int>(file), bytes);
   const int error = errno;
   if (file >= 0) call(SYS_close, file);
@@ -201,7 +201,9 @@ void enter_private_root(const IsolationPlan& plan) {
   enter_private_root(plan);
   call(SYS_sethostname, "sandbox", 7);
   for (const IsolatedFile& file_of_program : plan.files)
-    require(write_new_file(file_of_program.name, file_of_program.bytes), IsolationStep::kFiles);
+    // One of them may be the program.
+    require(write_new_file(file_of_program.name, file_of_program.bytes, 0755),
+            IsolationStep::kFiles);
   report({.step = IsolationStep::kStarted});
   const int64_t begin = now();
   const pid_t program = start_process(0, SIGCHLD, nullptr);

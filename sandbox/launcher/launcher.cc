@@ -185,27 +185,6 @@ int milliseconds_of(Time time) {
       std::max<int64_t>(std::chrono::ceil<std::chrono::milliseconds>(time).count(), 0));
 }
 
-// The first process of an isolated one's namespace. With it everything in there ends.
-class Init {
- public:
-  explicit Init(int pidfd) : pidfd_(pidfd) {}
-  ~Init() {
-    kill();
-    // What the kernel does not let die within the time is left to it.
-    pollfd end = {.fd = pidfd_.get(), .events = POLLIN, .revents = 0};
-    ::poll(&end, 1, milliseconds_of(Patience::kEnd));
-    siginfo_t info{};
-    ::waitid(P_PIDFD, static_cast<id_t>(pidfd_.get()), &info, WEXITED | WNOHANG | __WALL);
-  }
-  Init(const Init&) = delete;
-
-  int pidfd() const { return pidfd_.get(); }
-  void kill() { ::syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0); }
-
- private:
-  FileDescriptor pidfd_;
-};
-
 // A stream of the program, of which at most `limit` bytes are kept.
 struct Stream {
   FileDescriptor pipe;
@@ -228,36 +207,65 @@ struct Stream {
   }
 };
 
+}  // namespace
+
+// The first process of an isolated one's namespace. With it everything in there ends.
+class IsolatedInit {
+ public:
+  explicit IsolatedInit(int pidfd) : pidfd_(pidfd) {}
+  ~IsolatedInit() {
+    kill();
+    // What the kernel does not let die within the time is left to it.
+    pollfd end = {.fd = pidfd_.get(), .events = POLLIN, .revents = 0};
+    ::poll(&end, 1, milliseconds_of(Patience::kEnd));
+    siginfo_t info{};
+    ::waitid(P_PIDFD, static_cast<id_t>(pidfd_.get()), &info, WEXITED | WNOHANG | __WALL);
+  }
+  IsolatedInit(const IsolatedInit&) = delete;
+
+  int pidfd() const { return pidfd_.get(); }
+  void kill() { ::syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0); }
+
+ private:
+  FileDescriptor pidfd_;
+};
+
 // What is left with us of an isolated process.
-struct Started {
-  std::unique_ptr<Init> init;
+struct StartedProgram {
+  std::unique_ptr<IsolatedInit> init;
   FileDescriptor go;                // its end tells the process of ours
   FileDescriptor out, err, report;  // to read, without waiting
 };
 
-Result<Started> start(const Program& program, const ProgramLimits& limits) {
-  const auto input = sealed_file(program.standard_input);
+namespace {
+
+Failure no_pipe() { return cannot("open a pipe to a program", errno); }
+
+Result<StartedProgram> start(const Program& program, const ProgramLimits& limits,
+                             const FileDescriptor& input) {
   auto out = make_pipe(), err = make_pipe(), report = make_pipe(), go = make_pipe();
-  if (!input || !out || !err || !report || !go) return cannot("open a pipe to a program", errno);
+  if (!out || !err || !report || !go) return no_pipe();
   for (const Pipe* pipe : {&*out, &*err, &*report}) ::fcntl(pipe->read.get(), F_SETFL, O_NONBLOCK);
 
   std::vector<char*> arguments;
   for (const std::string& argument : program.command)
     arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);
-  const char* const environment[] = {"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/tmp",
-                                     "LANG=C.UTF-8", nullptr};
+  std::vector<const char*> environment = {"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/tmp",
+                                          "LANG=C.UTF-8"};
+  for (const std::string& variable : program.environment) environment.push_back(variable.c_str());
+  environment.push_back(nullptr);
   std::vector<IsolatedFile> files;
   for (const auto& [name, bytes] : program.files) files.push_back({name.c_str(), bytes});
   const std::string disk = fmt::format("size={},nr_inodes=4096,mode=755", limits.disk_bytes);
   const auto rlimits = rlimits_of(limits);
   const IsolationPlan plan{.arguments = arguments.data(),
-                           .environment = const_cast<char* const*>(environment),
+                           .environment = const_cast<char* const*>(environment.data()),
                            .files = files,
                            .disk = disk.c_str(),
                            .limits = rlimits,
                            .filter = system_call_filter(),
-                           .input = input->get(),
+                           .input = input.get(),
                            .out = out->write.get(),
                            .err = err->write.get(),
                            .report = report->write.get(),
@@ -273,21 +281,21 @@ Result<Started> start(const Program& program, const ProgramLimits& limits) {
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (pid < 0)
     return is_refusal(error) ? forbidden(error) : cannot("start an isolated process", error);
-  auto init = std::make_unique<Init>(pidfd);
+  auto init = std::make_unique<IsolatedInit>(pidfd);
   if (!map_ids(pid)) return cannot("map the user of an isolated process", errno);
   // Whatever has become of the process: both ends are open here, and there is room.
   TR_CHECK(write_all(go->write.get(), "!"));
-  return Started{.init = std::move(init),
-                 .go = std::move(go->write),
-                 .out = std::move(out->read),
-                 .err = std::move(err->read),
-                 .report = std::move(report->read)};
+  return StartedProgram{.init = std::move(init),
+                        .go = std::move(go->write),
+                        .out = std::move(out->read),
+                        .err = std::move(err->read),
+                        .report = std::move(report->read)};
 }
 
 // Waits for a program, and ends it where it is over its limits.
 class Watch {
  public:
-  Watch(const Program& program, const ProgramLimits& limits, Started started)
+  Watch(const Program& program, const ProgramLimits& limits, StartedProgram started)
       : program_(program),
         started_(std::move(started)),
         streams_{Stream{std::move(started_.out), run_.out, limits.output_bytes},
@@ -369,7 +377,7 @@ class Watch {
   }
 
   const Program& program_;
-  Started started_;
+  StartedProgram started_;
   ProgramRun run_;
   Stream streams_[2];
   Patience patience_;
@@ -382,9 +390,54 @@ class Watch {
 
 Result<ProgramRun> run_program(const Program& program, const ProgramLimits& limits) {
   TR_CHECK(!program.command.empty());
-  Result<Started> started = start(program, limits);
+  const auto input = sealed_file(program.standard_input);
+  if (!input) return no_pipe();
+  Result<StartedProgram> started = start(program, limits, *input);
   if (!started) return started.failure();
   return Watch(program, limits, std::move(started).value()).run();
+}
+
+struct RunningProgram::Inside {
+  Program program;
+  StartedProgram started;
+};
+
+RunningProgram::RunningProgram(std::unique_ptr<Inside> inside, FileDescriptor in)
+    : inside_(std::move(inside)), in_(std::move(in)) {}
+RunningProgram::RunningProgram(RunningProgram&&) noexcept = default;
+RunningProgram::~RunningProgram() = default;
+
+Result<RunningProgram> RunningProgram::start(Program program, const ProgramLimits& limits) {
+  TR_CHECK(!program.command.empty());
+  auto input = make_pipe();
+  if (!input) return no_pipe();
+  ::fcntl(input->write.get(), F_SETFL, O_NONBLOCK);
+  Result<StartedProgram> started = sandbox::start(program, limits, input->read);
+  if (!started) return started.failure();
+  RunningProgram running(std::make_unique<Inside>(std::move(program), std::move(started).value()),
+                         std::move(input->write));
+  // Its room is set up before anybody writes to it, so that what is wrong with that is said here.
+  pollfd report = {running.inside_->started.report.get(), POLLIN, 0};
+  if (::poll(&report, 1, milliseconds_of(Patience::kSetUp)) != 1)
+    return Failure{"an isolated process was not ready in time; is the machine overloaded?"};
+  IsolationReport said;
+  if (::read(report.fd, &said, sizeof said) != sizeof said)
+    return Failure{"an isolated process was killed before it began"};
+  if (said.step != IsolationStep::kStarted) return failure_of(said, running.inside_->program);
+  return running;
+}
+
+int RunningProgram::out() const { return inside_->started.out.get(); }
+int RunningProgram::err() const { return inside_->started.err.get(); }
+int RunningProgram::pidfd() const { return inside_->started.init->pidfd(); }
+
+Result<int> RunningProgram::ending() const {
+  IsolationReport said;
+  while (::read(inside_->started.report.get(), &said, sizeof said) == sizeof said) {
+    if (said.step == IsolationStep::kEnded) return said.wait_status;
+    if (said.step != IsolationStep::kStarted) return failure_of(said, inside_->program);
+  }
+  return SIGKILL;  // init itself was killed
 }
 
 std::optional<std::string> shown_through(const std::filesystem::path& path) {

@@ -18,11 +18,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/base/file_descriptor.h"
 #include "core/base/result.h"
 #include "core/base/time.h"
 
@@ -32,6 +34,7 @@ struct Program {
   std::vector<std::string> command;  // the first is a path; the working directory is its own
   std::vector<std::pair<std::string, std::string>> files;  // name, bytes: put there before
   std::string standard_input;
+  std::vector<std::string> environment = {};  // "NAME=VALUE", beside what every program has
 };
 
 struct ProgramLimits {
@@ -62,6 +65,35 @@ struct ProgramRun {
 // there, no processes or memory are to be had. Returns when nothing of the program is left, at
 // most a few seconds after `limits.wall`.
 Result<ProgramRun> run_program(const Program& program, const ProgramLimits& limits);
+
+// A program that goes on while somebody writes to it and reads what it writes. It has no deadline
+// of its own (`wall` bounds its time on the cores alone), and what it writes is not kept here.
+//
+// Thread: the one that started it, with which it dies.
+class RunningProgram {
+ public:
+  // A Failure as of run_program(). `standard_input` is not read.
+  static Result<RunningProgram> start(Program program, const ProgramLimits& limits);
+  // Kills it, with all that it has started.
+  ~RunningProgram();
+  RunningProgram(RunningProgram&&) noexcept;
+  RunningProgram& operator=(RunningProgram&&) = delete;
+
+  // To write to it, and to read its stdout and stderr; none of them waits.
+  int in() const { return in_.get(); }
+  int out() const;
+  int err() const;
+  int pidfd() const;  // readable once nothing is left of it
+  // How it has ended, as waitpid() says it, once pidfd() is readable. A Failure: it never began.
+  Result<int> ending() const;
+
+ private:
+  struct Inside;
+  RunningProgram(std::unique_ptr<Inside> inside, FileDescriptor in);
+
+  std::unique_ptr<Inside> inside_;
+  FileDescriptor in_;
+};
 
 // The folder through which a program sees the file or folder `path`, whoever owns it; none: it does
 // not see it. Links are followed; that a file has a second name elsewhere is not known.

@@ -1,0 +1,276 @@
+#include "cli/run/rewards.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "cli/run/datasets.h"
+#include "core/base/error.h"
+#include "core/base/random.h"
+#include "core/text/dataset.h"
+#include "reward/command/command_verifier.h"
+#include "reward/command/retold.h"
+#include "reward/command/weighted.h"
+
+namespace tailrace {
+namespace {
+
+// Names that no verifier of a library can have: messages say them.
+constexpr const char* kCommand = "reward.command";
+constexpr const char* kParts = "reward.parts";
+constexpr const char* kVerifierSetting = "verifier";
+// What a reward worker scores at once, whatever scores.
+constexpr int64_t kLeastAtOnce = 8;
+constexpr int kMostTurnsTried = 64;
+
+std::string part_key(const RewardSection& reward, size_t index, std::string_view key) {
+  std::vector<std::string> names;
+  for (const RewardPart& part : reward.parts) names.push_back(part.name);
+  const std::string item = item_key(kParts, names, index);
+  return key.empty() ? item : join_key(item, key);
+}
+
+// Each command with its key.
+std::vector<std::pair<std::string, std::vector<std::string>>> commands_of(
+    const RewardSection& reward) {
+  std::vector<std::pair<std::string, std::vector<std::string>>> commands;
+  if (!reward.command.empty()) commands.emplace_back(kCommand, reward.command);
+  for (size_t i = 0; i < reward.parts.size(); ++i)
+    if (!reward.parts[i].command.empty())
+      commands.emplace_back(part_key(reward, i, "command"), reward.parts[i].command);
+  return commands;
+}
+
+RewardCommand command_of(const RewardSection& reward, const std::vector<std::string>& words) {
+  return {.words = words, .is_isolated = reward.isolation == RewardIsolation::kSandbox};
+}
+
+void check_parts(const RewardSection& reward, const VerifierRegistry& verifiers) {
+  std::map<std::string, size_t> known;
+  for (size_t i = 0; i < reward.parts.size(); ++i) {
+    const RewardPart& part = reward.parts[i];
+    const auto key = [&](std::string_view name) { return part_key(reward, i, name); };
+    if (!is_item_name(part.name))
+      throw UserError::at(key("name"),
+                          "is '{}'; it names a metric and keys, and is of letters, digits, _ and "
+                          "-. Try style.",
+                          part.name);
+    if (const auto [first, is_new] = known.emplace(part.name, i); !is_new)
+      throw UserError::at(key("name"),
+                          "is {}, as that of reward.parts[{}] is. Give each a name of its own.",
+                          part.name, first->second);
+    if (part.command.empty() == part.verifier.empty())
+      throw UserError("{}: {}. Give it one of them.", part_key(reward, i, ""),
+                      part.command.empty() ? "neither command nor verifier is given"
+                                           : "command and verifier are both given")
+          .about(key("name"));
+    if (part.verifier.empty()) continue;
+    try {
+      (void)verifiers.at(part.verifier);
+    } catch (const UserError& error) {
+      throw error.about(key("verifier"));
+    }
+  }
+}
+
+void check_section(const RewardSection& reward, const VerifierRegistry& verifiers) {
+  if (!reward.command.empty() && !reward.parts.empty())
+    throw UserError::at(kCommand,
+                        "and reward.parts are both given. Make the command one of the parts, or "
+                        "remove one of them.");
+  check_parts(reward, verifiers);
+  for (const auto& [key, words] : commands_of(reward))
+    if (words.front().empty()) throw UserError::at(key, "begins with an empty name");
+  if (reward.has_commands() && reward.isolation == RewardIsolation::kNone)
+    throw UserError::at("reward.isolation",
+                        "is none, and a command always runs in processes of its own. Try "
+                        "reward.isolation=process, or sandbox.");
+  if (!reward.has_commands() && reward.isolation == RewardIsolation::kSandbox)
+    throw UserError::at("reward.isolation",
+                        "is sandbox, which is for programs (reward.command). Try "
+                        "reward.isolation=process.");
+  if (!reward.plugin.empty() && !reward.command.empty())
+    throw UserError::at("reward.plugin",
+                        "has no effect: reward.command scores all episodes. Remove one of them, or "
+                        "list both in reward.parts.");
+}
+
+std::unique_ptr<Verifier> make_command(const RewardSection& reward,
+                                       const std::vector<std::string>& words, bool logs) {
+  return make_command_verifier(command_of(reward, words),
+                               {.batch = static_cast<int>(reward.batch),
+                                .at_once = static_cast<int>(scores_at_once(reward)),
+                                .logs = logs});
+}
+
+std::unique_ptr<Verifier> make_parts(const RewardSection& reward,
+                                     const std::shared_ptr<const VerifierRegistry>& verifiers,
+                                     bool logs) {
+  std::vector<WeightedPart> parts;
+  for (const RewardPart& part : reward.parts) {
+    WeightedPart made{.name = part.name, .weight = part.weight, .verifier = nullptr};
+    made.is_retold = !part.command.empty();
+    if (made.is_retold)
+      made.verifier = make_command(reward, part.command, logs);
+    else  // it shares the registry that it is in
+      made.verifier = {verifiers, &verifiers->at(part.verifier)};
+    parts.push_back(std::move(made));
+  }
+  return make_weighted_verifier(std::move(parts));
+}
+
+// Not `logs`: for a trial, whose message says the same.
+std::unique_ptr<Verifier> make_scorer(const RewardSection& reward,
+                                      const std::shared_ptr<const VerifierRegistry>& verifiers,
+                                      bool logs) {
+  return reward.parts.empty() ? make_command(reward, reward.command, logs)
+                              : make_parts(reward, verifiers, logs);
+}
+
+// An environment that wants the name of its verifier is given this one.
+bool wants_verifier(const sandbox::Declaration& declared) {
+  return std::ranges::any_of(declared.settings, [](const sandbox::Setting& setting) {
+    return setting.name == kVerifierSetting && !setting.fallback;
+  });
+}
+
+bool has_setting(const sandbox::EnvironmentSettings& settings, std::string_view name) {
+  return std::ranges::any_of(settings, [&](const auto& setting) { return setting.first == name; });
+}
+
+// Who scores, by its name.
+const char* scorer_of(const RewardSection& reward) {
+  return reward.parts.empty() ? kCommand : kParts;
+}
+
+// An episode of answers that an environment would accept.
+Result<sandbox::StepResult> play(sandbox::Environment& environment, const sandbox::Task& task) {
+  Rng rng(0);
+  if (const auto first = environment.reset(task); !first) return first.failure();
+  for (int turn = 0; turn < kMostTurnsTried; ++turn) {
+    const std::string action = environment.sample_action(rng);
+    auto result = environment.step(action);
+    while (result && result.value().pending) result = environment.step(action);
+    if (!result || result.value().terminated || result.value().truncated) return result;
+  }
+  return environment.cut();
+}
+
+}  // namespace
+
+int64_t scores_at_once(const RewardSection& reward) {
+  return reward.has_commands() ? std::max(kLeastAtOnce, reward.batch) : kLeastAtOnce;
+}
+
+void replace_verifiers(const RunOptions& options, Registries& registries) {
+  const RewardSection& reward = options.reward;
+  check_section(reward, *registries.verifiers);
+  if (!reward.replaces_verifiers()) return;
+  const std::string name = scorer_of(reward);
+  VerifierRegistry verifiers = *registries.verifiers;
+  verifiers.add(name, "the rewards of this config",
+                make_scorer(reward, registries.verifiers, /*logs=*/true));
+  registries.verifiers = std::make_shared<const VerifierRegistry>(std::move(verifiers));
+  // Its verifiers are given what the environment says.
+  const bool keeps_evidence = std::ranges::any_of(
+      reward.parts, [](const RewardPart& part) { return !part.verifier.empty(); });
+  auto inner = std::make_shared<const sandbox::EnvironmentRegistry>(
+      std::exchange(registries.environments, {}));
+  for (const sandbox::Declaration& declared : inner->list())
+    registries.environments.add(
+        declared, sandbox::EnvironmentRegistry::Sources(
+                      [inner, environment = declared.name, wants = wants_verifier(declared), name,
+                       keeps_evidence](sandbox::EnvironmentSettings settings) {
+                        if (wants && !has_setting(settings, kVerifierSetting))
+                          settings.emplace_back(kVerifierSetting, name);
+                        return retold(inner->source(environment, settings), name, keeps_evidence);
+                      }));
+}
+
+void settle_verifiers(RunOptions& options, ConfigKeys& keys) {
+  if (!options.reward.replaces_verifiers()) return;
+  const char* scorer = scorer_of(options.reward);
+  const ConfigPlace* decided = keys.place(scorer);
+  std::vector<std::string> idle;
+  const auto settle = [&](const std::string& settings_key, sandbox::EnvironmentSettings& settings) {
+    if (!has_setting(settings, kVerifierSetting)) return;
+    const std::string key = join_key(settings_key, kVerifierSetting);
+    const ConfigPlace* place = keys.place(key);
+    if (place != nullptr && decided != nullptr && place->layer >= decided->layer)
+      throw UserError::at(key, "has no effect: {} scores all episodes. Remove one of them.",
+                          scorer);
+    std::erase_if(settings, [](const auto& setting) { return setting.first == kVerifierSetting; });
+    idle.push_back(key);
+  };
+  settle("env.settings", options.env.settings);
+  for (size_t i = 0; i < options.datasets.size(); ++i)
+    settle(dataset_key(options, i, "settings"), options.datasets[i].settings);
+  if (!idle.empty())
+    keys.add_note(fmt::format("without effect, as {} scores all episodes: {}", scorer,
+                              fmt::join(idle, ", ")));
+}
+
+void require_programs(const RunOptions& options) {
+  for (const auto& [key, words] : commands_of(options.reward)) {
+    const RewardCommand command = command_of(options.reward, words);
+    if (const Result<void> fit = check_machine(command); !fit)
+      throw UserError::at(key, "is '{}': {}.", shown(command), fit.failure().message);
+  }
+}
+
+void try_rewards(const RunOptions& options, const Registries& registries) {
+  const RewardSection& reward = options.reward;
+  if (!reward.has_commands()) return;
+  require_programs(options);
+  // Workers of other machines score, and what they have is asked there.
+  if (reward.workers == 0) return;
+  const DatasetSection dataset = datasets_of(options).front();
+  const auto environment = registries.environments.make(dataset.env, dataset.settings);
+  sandbox::Task task{.seed = sandbox::task_seed(static_cast<uint64_t>(options.run.seed), false, 0)};
+  if (environment->info().needs_dataset) {
+    const std::string& file = dataset.dataset.empty() ? dataset.eval_dataset : dataset.dataset;
+    const auto rows = text::read_dataset(file, dataset.prompt_key);
+    if (!rows.empty()) task.data = rows.front().json;
+  }
+  const auto end = play(*environment, task);
+  environment->close();
+  if (!end)
+    throw UserError("environment {} fails in its first episode: {}", dataset.env,
+                    end.failure().message)
+        .about(dataset_key(options, 0, "env"));
+  const char* scorer = scorer_of(reward);
+  // Its processes end with the trial.
+  const auto trial = make_scorer(reward, registries.verifiers, /*logs=*/false);
+  const auto score =
+      trial->score(end.value().evidence, score_budget(options.scheduler.deadlines.verify));
+  if (!score)
+    throw UserError::at(scorer, "has no verdict on a first episode, before the run: {}",
+                        score.failure().message);
+}
+
+std::vector<RewardFile> reward_files(const RewardSection& reward) {
+  std::vector<RewardFile> files;
+  for (const auto& [key, words] : commands_of(reward))
+    for (const size_t i : run_files(words))
+      files.push_back({fmt::format("{}.{}", key, i), words[i]});
+  return files;
+}
+
+std::vector<std::string> describe_rewards(const RunOptions& options) {
+  const RewardSection& reward = options.reward;
+  std::vector<std::string> lines;
+  for (const auto& [key, words] : commands_of(reward))
+    lines.push_back(fmt::format(
+        "{} is '{}', {}", key, shown(command_of(reward, words)),
+        reward.isolation == RewardIsolation::kSandbox
+            ? "in a sandbox: no network, and no files but those that it names"
+            : "in processes of its own: a crash and a hang end there; files and network are open "
+              "to it"));
+  return lines;
+}
+
+}  // namespace tailrace

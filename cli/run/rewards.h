@@ -1,0 +1,46 @@
+// The rewards that a config has of its own: programs (reward.command), and sums of several
+// (reward.parts). They take the place of the verifiers that environments name, and score those that
+// reward by themselves as well.
+//
+// Thread: any.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "cli/run/options.h"
+#include "cli/run/registries.h"
+#include "core/base/yaml_config.h"
+
+namespace tailrace {
+
+// Episodes that a reward worker scores at once.
+int64_t scores_at_once(const RewardSection& reward);
+
+// Adds the verifier and has all environments name it. Nothing where the options have no rewards of
+// their own. Throws UserError about the key: what cannot be together.
+void replace_verifiers(const RunOptions& options, Registries& registries);
+
+// Refuses `verifier` among the settings of environments where it has no effect any more. One of a
+// lower layer goes, with a note in `keys`.
+void settle_verifiers(RunOptions& options, ConfigKeys& keys);
+
+// Has each program score one episode of the first dataset, so that one that does not work ends the
+// launch and no episode. Throws UserError about its key.
+void try_rewards(const RunOptions& options, const Registries& registries);
+
+// Throws UserError about its key for a program that this machine lacks.
+void require_programs(const RunOptions& options);
+
+// A word of a command that is a file of the run.
+struct RewardFile {
+  std::string key;  // "reward.command.1"
+  std::filesystem::path path;
+};
+std::vector<RewardFile> reward_files(const RewardSection& reward);
+
+// Lines of the plan: the programs, and what keeps them from the rest.
+std::vector<std::string> describe_rewards(const RunOptions& options);
+
+}  // namespace tailrace

@@ -1,0 +1,79 @@
+#include "reward/command/command.h"
+
+#include <cstdlib>
+#include <string_view>
+#include <system_error>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "sandbox/launcher/launcher.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What an isolated program has for its PATH.
+constexpr std::string_view kIsolatedPath = "/usr/local/bin:/usr/bin:/bin";
+
+bool is_program(const fs::path& file) {
+  std::error_code error;
+  return fs::is_regular_file(file, error) && ::access(file.c_str(), X_OK) == 0;
+}
+
+std::string_view search_path(const RewardCommand& command) {
+  const char* own = std::getenv("PATH");
+  return command.is_isolated || own == nullptr ? kIsolatedPath : std::string_view(own);
+}
+
+}  // namespace
+
+std::string shown(const RewardCommand& command) {
+  std::string text;
+  for (const std::string& word : command.words) {
+    if (!text.empty()) text += ' ';
+    text += word.starts_with('/') ? fs::path(word).filename().string() : word;
+  }
+  return text;
+}
+
+std::vector<size_t> run_files(const std::vector<std::string>& words) {
+  std::vector<size_t> files;
+  for (size_t i = 0; i < words.size(); ++i) {
+    std::error_code error;
+    // A name without a slash is one of PATH, or no file.
+    if (words[i].find('/') == std::string::npos || !fs::is_regular_file(words[i], error)) continue;
+    if (!sandbox::shown_through(words[i])) files.push_back(i);
+  }
+  return files;
+}
+
+Result<fs::path> find_program(const RewardCommand& command) {
+  const std::string& name = command.words.front();
+  if (name.find('/') != std::string::npos) {
+    if (is_program(name)) return fs::path(name);
+    std::error_code error;
+    return Failure{fs::exists(name, error)
+                       ? fmt::format("{} cannot be executed. Try chmod +x {}, or name the program "
+                                     "that reads it first: [python3, {}]",
+                                     name, name, fs::path(name).filename().string())
+                       : fmt::format("there is no {} on this machine", name)};
+  }
+  std::string_view path = search_path(command);
+  while (!path.empty()) {
+    const size_t end = path.find(':');
+    const fs::path file = fs::path(path.substr(0, end)) / name;
+    if (file.is_absolute() && is_program(file)) return file;
+    path = end == std::string_view::npos ? std::string_view() : path.substr(end + 1);
+  }
+  return Failure{fmt::format("there is no program {} on this machine, as far as {} goes", name,
+                             command.is_isolated ? kIsolatedPath : "PATH")};
+}
+
+Result<void> check_machine(const RewardCommand& command) {
+  if (const auto program = find_program(command); !program) return program.failure();
+  return command.is_isolated ? sandbox::check_isolation() : Result<void>();
+}
+
+}  // namespace tailrace

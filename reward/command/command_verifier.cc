@@ -1,0 +1,49 @@
+#include "reward/command/command_verifier.h"
+
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "core/base/json_text.h"
+#include "kernels/base/mutex.h"
+
+namespace tailrace {
+namespace {
+
+class CommandVerifier final : public Verifier {
+ public:
+  CommandVerifier(RewardCommand command, CommandPoolOptions options)
+      : command_(std::move(command)), options_(options) {}
+
+  Result<Score> score(const std::string& evidence, Time budget) const override {
+    nlohmann::ordered_json told = parse_ordered_json(evidence);
+    if (!told.is_object() || !told.contains("response"))
+      return Failure{"the evidence is no episode that was retold for a program"};
+    told.erase("evidence");
+    const std::string episode = json_text(told);
+    return pool().ask(episode.substr(1, episode.size() - 2), budget);
+  }
+
+  Result<void> check_machine() const override { return tailrace::check_machine(command_); }
+
+ private:
+  // Many hold a verifier and score nothing.
+  CommandPool& pool() const {
+    MutexLock lock(mutex_);
+    if (pool_ == nullptr) pool_ = std::make_unique<CommandPool>(command_, options_);
+    return *pool_;
+  }
+
+  const RewardCommand command_;
+  const CommandPoolOptions options_;
+  mutable Mutex mutex_;
+  mutable std::unique_ptr<CommandPool> pool_ TR_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+std::unique_ptr<Verifier> make_command_verifier(RewardCommand command, CommandPoolOptions options) {
+  return std::make_unique<CommandVerifier>(std::move(command), options);
+}
+
+}  // namespace tailrace

@@ -1,0 +1,16 @@
+// A program of somebody's own, in any language, as a Verifier. Its evidence is an episode retold
+// (retold.h), which the program reads as a JSON line with an "id" besides; it answers with a line
+// {"id": ..., "reward": ..., "metrics": {...}}, or {"id": ..., "error": ...}: see docs/rewards.md.
+#pragma once
+
+#include <memory>
+
+#include "reward/command/pool.h"
+#include "reward/verifier.h"
+
+namespace tailrace {
+
+// No process starts before the first score.
+std::unique_ptr<Verifier> make_command_verifier(RewardCommand command, CommandPoolOptions options);
+
+}  // namespace tailrace

@@ -1,0 +1,387 @@
+#include "reward/command/pool.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <deque>
+#include <future>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "core/base/clock.h"
+#include "core/base/error.h"
+#include "core/base/file_descriptor.h"
+#include "kernels/base/mutex.h"
+#include "reward/command/answer.h"
+#include "reward/command/process.h"
+#include "reward/command/stderr_lines.h"
+
+namespace tailrace {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr size_t kMostLineBytes = size_t{1} << 20;
+// Beyond its deadline, until who asked gives up on the thread of the pool.
+constexpr Time kGrace = 1s;
+constexpr Time kLongestWait = 1s;
+constexpr int kLastWordMs = 500;
+
+}  // namespace
+
+struct CommandPool::State {
+  struct Question {
+    std::string episode;
+    Time asked{}, deadline{};
+    bool is_alone = false;  // a batch with it has failed
+    std::shared_ptr<std::promise<Result<Score>>> answer =
+        std::make_shared<std::promise<Result<Score>>>();
+
+    void fail(std::string why) const { answer->set_value(Failure{std::move(why)}); }
+  };
+
+  // A process with the batch that it works on.
+  struct Worker {
+    std::unique_ptr<CommandProcess> process;
+    StderrLines said;
+    std::map<int64_t, Question> batch = {};
+    Time deadline{};  // of the batch
+    std::string to_write = {}, read = {};
+    bool out_is_closed = false, err_is_closed = false;
+  };
+
+  State(RewardCommand program, CommandPoolOptions how)
+      : command_(std::move(program)),
+        options_(how),
+        name_(shown(command_)),
+        wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (!wake_.is_open()) throw UserError("no files are left for '{}'", name_);
+  }
+
+  // --- Any thread.
+
+  Result<Score> ask(std::string episode, Time budget) {
+    Question question{.episode = std::move(episode), .asked = steady_now()};
+    question.deadline = question.asked + budget;
+    auto answer = question.answer->get_future();
+    {
+      MutexLock lock(mutex_);
+      if (is_closing_) return Failure{"the reward worker is ending"};
+      waiting_.push_back(std::move(question));
+    }
+    wake();
+    if (answer.wait_for(budget + kGrace) == std::future_status::ready) return answer.get();
+    return Failure{fmt::format("'{}' has no verdict within {:.3g} s", name_, seconds_of(budget))};
+  }
+
+  void close() {
+    {
+      MutexLock lock(mutex_);
+      is_closing_ = true;
+    }
+    wake();
+  }
+
+  // --- The thread of the pool.
+
+  void run() {
+    // Signals are for others, and one whose reader is gone is heard of by its error.
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    while (!is_over()) {
+      hand_out();
+      wait();
+      const Time now = steady_now();
+      for (Worker& worker : workers_) look_at(worker, now);
+      std::erase_if(workers_, [](const Worker& worker) { return worker.process == nullptr; });
+      end_surplus();
+    }
+    for (Worker& worker : workers_)
+      for (auto& [id, question] : worker.batch) question.fail("the reward worker is ending");
+    workers_.clear();
+  }
+
+ private:
+  static void set_deadline(Worker& worker, Time now) {
+    worker.deadline = Time::max();
+    for (const auto& [id, question] : worker.batch)
+      worker.deadline = std::min(worker.deadline, question.deadline);
+    // Of several one may be what takes so long: the other half is for asking each alone.
+    if (worker.batch.size() > 1) worker.deadline = now + (worker.deadline - now) / 2;
+  }
+
+  // As much as its stdin takes.
+  static void write_some(Worker& worker) {
+    while (!worker.to_write.empty()) {
+      const ssize_t count =
+          ::write(worker.process->in(), worker.to_write.data(), worker.to_write.size());
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0 && errno == EAGAIN) return;
+      // It reads no more; whether it answers all the same is seen on the other side.
+      if (count <= 0) return worker.to_write.clear();
+      worker.to_write.erase(0, static_cast<size_t>(count));
+    }
+  }
+
+  static void read_errors(Worker& worker) {
+    char piece[1 << 14];
+    // Bounded, so that a flood does not keep the others from their turn.
+    for (int i = 0; i < 16; ++i) {
+      const ssize_t count = ::read(worker.process->err(), piece, sizeof piece);
+      if (count == 0) worker.err_is_closed = true;
+      if (count <= 0) return;
+      worker.said.take({piece, static_cast<size_t>(count)}, steady_now());
+    }
+  }
+
+  void wake() {
+    const uint64_t one = 1;
+    (void)!::write(wake_.get(), &one, sizeof one);
+  }
+
+  bool is_over() {
+    MutexLock lock(mutex_);
+    if (!is_closing_) return false;
+    for (const Question& question : std::exchange(waiting_, {}))
+      question.fail("the reward worker is ending");
+    return true;
+  }
+
+  // What is next for one process: one that must be alone, or as many as wait.
+  std::vector<Question> next_batch() TR_REQUIRES(mutex_) {
+    std::vector<Question> batch;
+    while (!waiting_.empty() && std::ssize(batch) < options_.batch &&
+           (batch.empty() || !waiting_.front().is_alone)) {
+      batch.push_back(std::move(waiting_.front()));
+      waiting_.pop_front();
+      if (batch.back().is_alone) break;
+    }
+    return batch;
+  }
+
+  void drop_late(Time now) TR_REQUIRES(mutex_) {
+    std::erase_if(waiting_, [&](const Question& question) {
+      if (now < question.deadline) return false;
+      question.fail(fmt::format(
+          "no process of '{}' had time for it within {:.3g} s. Try more reward.workers, or a "
+          "smaller reward.batch, which starts more processes",
+          name_, seconds_of(question.deadline - question.asked)));
+      return true;
+    });
+  }
+
+  // As many processes as full batches are at once.
+  int for_batches() const { return std::max(1, options_.at_once / options_.batch); }
+
+  // Whether one more process may start: for those that must be alone, one each.
+  bool may_start() TR_REQUIRES(mutex_) {
+    return std::ssize(workers_) < (waiting_.front().is_alone ? options_.at_once : for_batches());
+  }
+
+  // Those that were started for questions that had to be alone.
+  void end_surplus() {
+    {
+      MutexLock lock(mutex_);
+      if (!waiting_.empty()) return;
+    }
+    auto surplus = std::ssize(workers_) - for_batches();
+    std::erase_if(workers_, [&](const Worker& worker) {
+      return surplus > 0 && worker.batch.empty() && surplus-- > 0;
+    });
+  }
+
+  void hand_out() {
+    while (true) {
+      std::vector<Question> batch;
+      Worker* idle = nullptr;
+      {
+        MutexLock lock(mutex_);
+        drop_late(steady_now());
+        if (waiting_.empty()) return;
+        const auto found = std::ranges::find_if(
+            workers_, [](const Worker& worker) { return worker.batch.empty(); });
+        if (found != workers_.end()) idle = &*found;
+        if (idle == nullptr && !may_start()) return;
+        batch = next_batch();
+      }
+      if (idle == nullptr) {
+        auto started = CommandProcess::start(command_);
+        if (!started) {
+          for (const Question& question : batch) question.fail(started.failure().message);
+          continue;
+        }
+        workers_.push_back(Worker{.process = std::move(started).value(),
+                                  .said = StderrLines(name_, options_.logs)});
+        idle = &workers_.back();
+      }
+      give(*idle, std::move(batch));
+    }
+  }
+
+  void give(Worker& worker, std::vector<Question> batch) {
+    // Who is given alone need not be asked again to know whose fault it is.
+    if (batch.size() == 1) batch.front().is_alone = true;
+    for (Question& question : batch) {
+      worker.to_write += fmt::format("{{\"id\":{},{}}}\n", next_id_, question.episode);
+      worker.batch.emplace(next_id_++, std::move(question));
+    }
+    set_deadline(worker, steady_now());
+    write_some(worker);
+  }
+
+  // Until something is to be read, written or ended.
+  void wait() {
+    std::vector<pollfd> files = {{wake_.get(), POLLIN, 0}};
+    Time until = steady_now() + kLongestWait;
+    for (const Worker& worker : workers_) {
+      const CommandProcess& process = *worker.process;
+      if (!worker.out_is_closed) files.push_back({process.out(), POLLIN, 0});
+      if (!worker.err_is_closed) files.push_back({process.err(), POLLIN, 0});
+      if (!worker.to_write.empty()) files.push_back({process.in(), POLLOUT, 0});
+      files.push_back({process.pidfd(), POLLIN, 0});
+      if (!worker.batch.empty()) until = std::min(until, worker.deadline);
+    }
+    {
+      MutexLock lock(mutex_);
+      for (const Question& question : waiting_) until = std::min(until, question.deadline);
+    }
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - steady_now());
+    (void)::poll(files.data(), files.size(), static_cast<int>(std::max<int64_t>(0, left.count())));
+    uint64_t count = 0;
+    if (files[0].revents != 0) (void)!::read(wake_.get(), &count, sizeof count);
+  }
+
+  void look_at(Worker& worker, Time now) {
+    write_some(worker);
+    read_errors(worker);
+    // Asked before its last words are read, so that none of them is missed.
+    pollfd end = {worker.process->pidfd(), POLLIN, 0};
+    const bool has_ended = ::poll(&end, 1, 0) > 0;
+    if (const auto fault = read_answers(worker)) return lose(worker, *fault);
+    if (has_ended) {
+      read_errors(worker);
+      // A last line without its end.
+      const auto fault = take_line(worker, worker.read);
+      return lose(worker, fault ? *fault : worker.process->ending() + " before its answer");
+    }
+    // One that is about to end says more by its status.
+    if (worker.out_is_closed && ::poll(&end, 1, kLastWordMs) <= 0)
+      return lose(worker, "closed its stdout and goes on");
+    if (worker.out_is_closed) return;
+    if (!worker.batch.empty() && now >= worker.deadline)
+      lose(worker, fmt::format("has not answered {} within {:.3g} s. It answers each line that it "
+                               "reads with a line, and flushes its output",
+                               worker.batch.size() == 1 ? "an episode" : "a batch",
+                               seconds_of(worker.deadline - first_asked(worker))));
+  }
+
+  static Time first_asked(const Worker& worker) {
+    Time first = Time::max();
+    for (const auto& [id, question] : worker.batch) first = std::min(first, question.asked);
+    return first;
+  }
+
+  // What is wrong with the process, if anything is.
+  std::optional<std::string> read_answers(Worker& worker) {
+    char piece[1 << 16];
+    for (int i = 0; i < 64 && !worker.out_is_closed; ++i) {
+      const ssize_t count = ::read(worker.process->out(), piece, sizeof piece);
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0 && errno == EAGAIN) break;
+      if (count <= 0) {
+        worker.out_is_closed = true;
+        break;
+      }
+      worker.read.append(piece, static_cast<size_t>(count));
+      size_t begin = 0;
+      for (size_t end; (end = worker.read.find('\n', begin)) != std::string::npos;
+           begin = end + 1) {
+        const std::string_view line(worker.read.data() + begin, end - begin);
+        if (auto fault = take_line(worker, line)) return fault;
+      }
+      worker.read.erase(0, begin);
+      if (worker.read.size() > kMostLineBytes)
+        return fmt::format("wrote more than {} bytes to stdout without an end of line",
+                           kMostLineBytes);
+    }
+    return std::nullopt;
+  }
+
+  std::optional<std::string> take_line(Worker& worker, std::string_view line) {
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) return std::nullopt;
+    auto answer = parse_command_answer(line);
+    if (!answer) return answer.failure().message;
+    const auto asked = worker.batch.find(answer.value().id);
+    if (asked == worker.batch.end())
+      return fmt::format(
+          "answers with the id {}, which it was not asked about, or has answered: "
+          "'{}'",
+          answer.value().id, excerpt(line));
+    Result<Score>& score = answer.value().score;
+    asked->second.answer->set_value(
+        score ? std::move(score)
+              : Result<Score>(Failure{fmt::format("'{}': {}", name_, score.failure().message)}));
+    worker.batch.erase(asked);
+    return std::nullopt;
+  }
+
+  // Ends the process. Of those that it owes an answer who was alone has no verdict.
+  void lose(Worker& worker, const std::string& why) {
+    const std::string said = worker.said.last();
+    const std::string reason =
+        fmt::format("'{}' {}{}", name_, why, said.empty() ? "" : "; its stderr ends: " + said);
+    worker.said.end(steady_now());
+    worker.process.reset();
+    const Time now = steady_now();
+    const bool was_alone = worker.batch.size() == 1 && worker.batch.begin()->second.is_alone;
+    std::deque<Question> again;
+    for (auto& [id, question] : worker.batch) {
+      if (was_alone || now >= question.deadline) {
+        question.fail(reason);
+      } else {
+        question.is_alone = true;
+        again.push_back(std::move(question));
+      }
+    }
+    worker.batch.clear();
+    MutexLock lock(mutex_);
+    for (; !again.empty(); again.pop_back()) waiting_.push_front(std::move(again.back()));
+  }
+
+  const RewardCommand command_;
+  const CommandPoolOptions options_;
+  const std::string name_;
+  FileDescriptor wake_;
+  Mutex mutex_;
+  std::deque<Question> waiting_ TR_GUARDED_BY(mutex_);
+  bool is_closing_ TR_GUARDED_BY(mutex_) = false;
+  // The thread's own.
+  std::vector<Worker> workers_;
+  int64_t next_id_ = 0;
+};
+
+CommandPool::CommandPool(RewardCommand command, CommandPoolOptions options)
+    : state_(std::make_shared<State>(std::move(command), options)),
+      thread_([state = state_] { state->run(); }) {}
+
+CommandPool::~CommandPool() {
+  state_->close();
+  thread_.join();
+}
+
+Result<Score> CommandPool::ask(std::string episode, Time budget) {
+  return state_->ask(std::move(episode), budget);
+}
+
+}  // namespace tailrace

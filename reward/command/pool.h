@@ -1,0 +1,48 @@
+// The processes of a program that scores, and who is asked when.
+//
+// What waits is written to an idle process together, one JSON line for each episode and at most
+// `batch` of them; the process lives on, and is given the next batch when it has answered the last
+// one. A process that ends, is late, or writes what is no answer is killed with its process group.
+// Then those of its batch that it has not answered are asked again, each alone, so that one that
+// nobody can score takes no other along; who was alone has no verdict.
+//
+// Thread: any; one of its own starts, reads and ends the processes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "core/base/result.h"
+#include "core/base/time.h"
+#include "reward/command/command.h"
+#include "reward/verifier.h"
+
+namespace tailrace {
+
+struct CommandPoolOptions {
+  int batch = 8;     // episodes that a process is given together, at most
+  int at_once = 8;   // episodes that are asked about at once; so many processes at most
+  bool logs = true;  // what the program writes to stderr goes to ours
+};
+
+class CommandPool {
+ public:
+  // No process starts before the first episode.
+  CommandPool(RewardCommand command, CommandPoolOptions options);
+  ~CommandPool();  // kills the processes
+  CommandPool(const CommandPool&) = delete;
+
+  // `episode`: the members of a JSON object on one line, without its braces. A Failure: there is no
+  // verdict within `budget`. Waits.
+  Result<Score> ask(std::string episode, Time budget);
+
+ private:
+  struct State;
+
+  const std::shared_ptr<State> state_;  // the thread's too
+  std::thread thread_;
+};
+
+}  // namespace tailrace

@@ -1,0 +1,64 @@
+#include "reward/command/stderr_lines.h"
+
+#include <chrono>
+#include <cstdio>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace tailrace {
+namespace {
+
+constexpr size_t kLongestLine = 400, kKeptLines = 4;
+// Of the log: so many lines at once, and from then on one in each period.
+constexpr int64_t kAtOnce = 20;
+constexpr Time kPeriod = std::chrono::seconds(2);
+
+}  // namespace
+
+StderrLines::StderrLines(std::string program, bool logs)
+    : program_(std::move(program)), logs_(logs), limit_(kAtOnce, kPeriod) {}
+
+void StderrLines::take(std::string_view bytes, Time now) {
+  for (const char c : bytes) {
+    if (c == '\n') {
+      finish_line(now);
+    } else if (line_.size() < kLongestLine) {
+      line_ += static_cast<unsigned char>(c) < 0x20 && c != '\t' ? ' ' : c;
+    }
+  }
+}
+
+void StderrLines::end(Time now) {
+  if (!line_.empty()) finish_line(now);
+  if (num_unsaid_ > 0) log(fmt::format("{} more lines", num_unsaid_));
+  num_unsaid_ = 0;
+}
+
+std::string StderrLines::last() const {
+  std::string joined = fmt::format("{}", fmt::join(last_, " | "));
+  if (line_.empty()) return joined;
+  return joined.empty() ? line_ : joined + " | " + line_;
+}
+
+// In one write, as other threads and processes write to the same log.
+void StderrLines::log(const std::string& text) const {
+  if (logs_) (void)std::fputs(fmt::format("{}: {}\n", program_, text).c_str(), stderr);
+}
+
+void StderrLines::finish_line(Time now) {
+  const std::string line = std::exchange(line_, {});
+  if (line.find_first_not_of(" \t") == std::string::npos) return;
+  last_.push_back(line);
+  if (last_.size() > kKeptLines) last_.pop_front();
+  if (!limit_.take(now)) {
+    ++num_unsaid_;
+    return;
+  }
+  if (const int64_t unsaid = std::exchange(num_unsaid_, 0); unsaid > 0)
+    log(fmt::format("{} more lines", unsaid));
+  log(line);
+}
+
+}  // namespace tailrace

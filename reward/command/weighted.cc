@@ -1,0 +1,90 @@
+#include "reward/command/weighted.h"
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "core/base/clock.h"
+#include "core/base/json_text.h"
+
+namespace tailrace {
+namespace {
+
+class WeightedVerifier final : public Verifier {
+ public:
+  explicit WeightedVerifier(std::vector<WeightedPart> parts) : parts_(std::move(parts)) {}
+
+  Result<Score> score(const std::string& evidence, Time budget) const override {
+    const nlohmann::json told = parse_json(evidence);
+    const auto own = told.is_object() ? told.find("evidence") : told.end();
+    const Time begin = steady_now();
+    Score sum;
+    for (const WeightedPart& part : parts_) {
+      if (!part.is_retold && (own == told.end() || !own->is_string()))
+        return Failure{fmt::format(
+            "{}: the environment rewards by itself and gives a verifier nothing to score",
+            part.name)};
+      const Time left = std::max(Time{0}, budget - (steady_now() - begin));
+      const Result<Score> score =
+          score_part(part, part.is_retold ? evidence : own->get<std::string>(), left);
+      if (!score)
+        return Failure{.message = fmt::format("{}: {}", part.name, score.failure().message),
+                       .is_final = score.failure().is_final};
+      sum.reward += part.weight * score.value().reward;
+      sum.metrics.emplace_back("reward_" + part.name, score.value().reward);
+      for (const auto& [name, value] : score.value().metrics)
+        sum.metrics.emplace_back(fmt::format("{}_{}", part.name, name), value);
+    }
+    return sum;
+  }
+
+  Time least_budget() const override {
+    Time sum{0};
+    for (const WeightedPart& part : parts_) sum += part.verifier->least_budget();
+    return sum;
+  }
+  Result<void> check_machine() const override {
+    return each([](const Verifier& verifier) { return verifier.check_machine(); });
+  }
+  Result<void> check_hidden(const std::filesystem::path& path) const override {
+    return each([&](const Verifier& verifier) { return verifier.check_hidden(path); });
+  }
+  Result<void> check_row(const std::string& row, Time budget) const override {
+    return each([&](const Verifier& verifier) { return verifier.check_row(row, budget); });
+  }
+
+ private:
+  // A verifier may come from a plugin: what it throws is its failure.
+  static Result<Score> score_part(const WeightedPart& part, const std::string& evidence,
+                                  Time budget) {
+    try {
+      Result<Score> score = part.verifier->score(evidence, budget);
+      if (score && !std::isfinite(score.value().reward)) return Failure{"its reward is not finite"};
+      return score;
+    } catch (const std::exception& error) {
+      return Failure{error.what()};
+    }
+  }
+
+  template <class Ask>
+  Result<void> each(const Ask& ask) const {
+    for (const WeightedPart& part : parts_)
+      if (const Result<void> fit = ask(*part.verifier); !fit)
+        return Failure{fmt::format("{}: {}", part.name, fit.failure().message)};
+    return {};
+  }
+
+  const std::vector<WeightedPart> parts_;
+};
+
+}  // namespace
+
+std::unique_ptr<Verifier> make_weighted_verifier(std::vector<WeightedPart> parts) {
+  return std::make_unique<WeightedVerifier>(std::move(parts));
+}
+
+}  // namespace tailrace
