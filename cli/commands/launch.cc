@@ -240,9 +240,8 @@ Plan checked_plan(const RunPaths& paths, const RunOptions& options, const Regist
   // A run that goes on keeps its chat template, whatever has become of the file since.
   RunOptions read = options;
   if (fs::exists(paths.tokenizer() / "tokenizer.json")) read.chat = chat_of_run(paths, options);
-  require_programs(options);
   for (std::string& note : check_inputs(read, registries)) plan.warnings.push_back(std::move(note));
-  try_rewards(options, registries);
+  try_rewards(options, environments, registries.verifiers);
   // A run that goes on has passed it before: its config was written afterwards.
   if (is_new) check_policy(options, environments);
   return plan;

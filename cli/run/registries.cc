@@ -191,7 +191,7 @@ Registries with_libraries(const Registries& built_in, RunOptions& options, Libra
   for (size_t i = 0; i < options.datasets.size(); ++i)
     settle(options.datasets[i].plugin, dataset_key(options, i, "env"), options.datasets[i].env);
   all.verifiers = std::make_shared<const VerifierRegistry>(std::move(verifiers));
-  replace_verifiers(options, all);
+  replace_verifiers(options, all.environments, all.verifiers);
   return all;
 }
 

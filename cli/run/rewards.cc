@@ -166,22 +166,22 @@ int64_t scores_at_once(const RewardSection& reward) {
   return reward.has_commands() ? std::max(kLeastAtOnce, reward.batch) : kLeastAtOnce;
 }
 
-void replace_verifiers(const RunOptions& options, Registries& registries) {
+void replace_verifiers(const RunOptions& options, sandbox::EnvironmentRegistry& environments,
+                       std::shared_ptr<const VerifierRegistry>& verifiers) {
   const RewardSection& reward = options.reward;
-  check_section(reward, *registries.verifiers);
+  check_section(reward, *verifiers);
   if (!reward.replaces_verifiers()) return;
   const std::string name = scorer_of(reward);
-  VerifierRegistry verifiers = *registries.verifiers;
-  verifiers.add(name, "the rewards of this config",
-                make_scorer(reward, registries.verifiers, /*logs=*/true));
-  registries.verifiers = std::make_shared<const VerifierRegistry>(std::move(verifiers));
+  VerifierRegistry all = *verifiers;
+  all.add(name, "the rewards of this config", make_scorer(reward, verifiers, /*logs=*/true));
+  verifiers = std::make_shared<const VerifierRegistry>(std::move(all));
   // Its verifiers are given what the environment says.
   const bool keeps_evidence = std::ranges::any_of(
       reward.parts, [](const RewardPart& part) { return !part.verifier.empty(); });
-  auto inner = std::make_shared<const sandbox::EnvironmentRegistry>(
-      std::exchange(registries.environments, {}));
+  auto inner =
+      std::make_shared<const sandbox::EnvironmentRegistry>(std::exchange(environments, {}));
   for (const sandbox::Declaration& declared : inner->list())
-    registries.environments.add(
+    environments.add(
         declared, sandbox::EnvironmentRegistry::Sources(
                       [inner, environment = declared.name, wants = wants_verifier(declared), name,
                        keeps_evidence](sandbox::EnvironmentSettings settings) {
@@ -222,14 +222,14 @@ void require_programs(const RunOptions& options) {
   }
 }
 
-void try_rewards(const RunOptions& options, const Registries& registries) {
+void try_rewards(const RunOptions& options, const sandbox::EnvironmentRegistry& environments,
+                 const std::shared_ptr<const VerifierRegistry>& verifiers) {
   const RewardSection& reward = options.reward;
-  if (!reward.has_commands()) return;
+  // Where workers of other machines score, what they have is asked there.
+  if (!reward.has_commands() || reward.workers == 0) return;
   require_programs(options);
-  // Workers of other machines score, and what they have is asked there.
-  if (reward.workers == 0) return;
   const DatasetSection dataset = datasets_of(options).front();
-  const auto environment = registries.environments.make(dataset.env, dataset.settings);
+  const auto environment = environments.make(dataset.env, dataset.settings);
   sandbox::Task task{.seed = sandbox::task_seed(static_cast<uint64_t>(options.run.seed), false, 0)};
   if (environment->info().needs_dataset) {
     const std::string& file = dataset.dataset.empty() ? dataset.eval_dataset : dataset.dataset;
@@ -244,7 +244,7 @@ void try_rewards(const RunOptions& options, const Registries& registries) {
         .about(dataset_key(options, 0, "env"));
   const char* scorer = scorer_of(reward);
   // Its processes end with the trial.
-  const auto trial = make_scorer(reward, registries.verifiers, /*logs=*/false);
+  const auto trial = make_scorer(reward, verifiers, /*logs=*/false);
   const auto score =
       trial->score(end.value().evidence, score_budget(options.scheduler.deadlines.verify));
   if (!score)

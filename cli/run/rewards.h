@@ -6,12 +6,14 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "cli/run/options.h"
-#include "cli/run/registries.h"
 #include "core/base/yaml_config.h"
+#include "reward/registry.h"
+#include "sandbox/registry.h"
 
 namespace tailrace {
 
@@ -20,7 +22,8 @@ int64_t scores_at_once(const RewardSection& reward);
 
 // Adds the verifier and has all environments name it. Nothing where the options have no rewards of
 // their own. Throws UserError about the key: what cannot be together.
-void replace_verifiers(const RunOptions& options, Registries& registries);
+void replace_verifiers(const RunOptions& options, sandbox::EnvironmentRegistry& environments,
+                       std::shared_ptr<const VerifierRegistry>& verifiers);
 
 // Refuses `verifier` among the settings of environments where it has no effect any more. One of a
 // lower layer goes, with a note in `keys`.
@@ -28,7 +31,8 @@ void settle_verifiers(RunOptions& options, ConfigKeys& keys);
 
 // Has each program score one episode of the first dataset, so that one that does not work ends the
 // launch and no episode. Throws UserError about its key.
-void try_rewards(const RunOptions& options, const Registries& registries);
+void try_rewards(const RunOptions& options, const sandbox::EnvironmentRegistry& environments,
+                 const std::shared_ptr<const VerifierRegistry>& verifiers);
 
 // Throws UserError about its key for a program that this machine lacks.
 void require_programs(const RunOptions& options);

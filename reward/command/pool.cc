@@ -36,6 +36,8 @@ constexpr size_t kMostLineBytes = size_t{1} << 20;
 constexpr Time kGrace = 1s;
 constexpr Time kLongestWait = 1s;
 constexpr int kLastWordMs = 500;
+// Longer than a step takes whose episodes are scored at its end.
+constexpr Time kLongestIdle = 30min;
 
 }  // namespace
 
@@ -56,6 +58,7 @@ struct CommandPool::State {
     StderrLines said;
     std::map<int64_t, Question> batch = {};
     Time deadline{};  // of the batch
+    Time answered{};  // when the last one was done
     std::string to_write = {}, read = {};
     bool out_is_closed = false, err_is_closed = false;
   };
@@ -184,12 +187,21 @@ struct CommandPool::State {
   // As many processes as full batches are at once.
   int for_batches() const { return std::max(1, options_.at_once / options_.batch); }
 
-  // Whether one more process may start: for those that must be alone, one each.
-  bool may_start() TR_REQUIRES(mutex_) {
-    return std::ssize(workers_) < (waiting_.front().is_alone ? options_.at_once : for_batches());
+  // When it has waited for long enough that those who work are slow, or hang.
+  static Time patient_until(const Question& question) {
+    return question.asked + (question.deadline - question.asked) / 4;
   }
 
-  // Those that were started for questions that had to be alone.
+  // Whether one more process may start: also beyond full batches for what has to be alone, or has
+  // waited for long.
+  bool may_start() TR_REQUIRES(mutex_) {
+    const Question& next = waiting_.front();
+    const bool is_urgent = next.is_alone || steady_now() >= patient_until(next);
+    return std::ssize(workers_) < (is_urgent ? options_.at_once : for_batches());
+  }
+
+  // Those that were started beyond full batches, and those that nobody has wanted for long: a
+  // launch keeps its verifiers after it has used them.
   void end_surplus() {
     {
       MutexLock lock(mutex_);
@@ -197,7 +209,8 @@ struct CommandPool::State {
     }
     auto surplus = std::ssize(workers_) - for_batches();
     std::erase_if(workers_, [&](const Worker& worker) {
-      return surplus > 0 && worker.batch.empty() && surplus-- > 0;
+      if (!worker.batch.empty()) return false;
+      return steady_now() - worker.answered > kLongestIdle || surplus-- > 0;
     });
   }
 
@@ -255,6 +268,8 @@ struct CommandPool::State {
     {
       MutexLock lock(mutex_);
       for (const Question& question : waiting_) until = std::min(until, question.deadline);
+      if (!waiting_.empty() && std::ssize(workers_) < options_.at_once)
+        until = std::min(until, patient_until(waiting_.front()));
     }
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - steady_now());
     (void)::poll(files.data(), files.size(), static_cast<int>(std::max<int64_t>(0, left.count())));
@@ -333,6 +348,7 @@ struct CommandPool::State {
         score ? std::move(score)
               : Result<Score>(Failure{fmt::format("'{}': {}", name_, score.failure().message)}));
     worker.batch.erase(asked);
+    if (worker.batch.empty()) worker.answered = steady_now();
     return std::nullopt;
   }
 

@@ -1,0 +1,197 @@
+// Whole runs that a program in another language scores (reward/command).
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/base/file.h"
+#include "tests/cli/commands/launch_fixture.h"
+
+namespace tailrace {
+namespace {
+
+using testing::HasSubstr;
+
+// The reward of the environment, handed through.
+constexpr const char* kThrough = R"(
+import json, os, random, sys, time
+for line in sys.stdin:
+    episode = json.loads(line)
+    assert episode["turns"] == sum(m["role"] == "assistant" for m in episode["messages"])
+    assert episode["row"] is None and episode["prompt"] == episode["messages"][0]["content"]
+    FAULT
+    print(json.dumps({"id": episode["id"], "reward": episode["environment_reward"],
+                      "metrics": {"said": len(episode["response"])}}))
+)";
+
+// In one of twenty episodes something goes wrong, each time something else.
+constexpr const char* kSometimes = R"(if random.random() < 0.05:
+        what = random.randrange(6)
+        if what == 0: os.abort()
+        if what == 1: time.sleep(1000)
+        if what == 2: print("not an answer")
+        if what == 3: sys.exit(0)
+        if what == 4: print(json.dumps({"id": episode["id"], "reward": float("nan")})); continue
+        if what == 5: print(json.dumps({"id": episode["id"], "error": "no idea"})); continue)";
+
+class LaunchRewards : public LaunchTest {
+ protected:
+  fs::path write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_ / name) << text;
+    return folder_ / name;
+  }
+  std::string through(const std::string& name, const std::string& fault = "") const {
+    std::string text = kThrough;
+    text.replace(text.find("FAULT"), 5, fault);
+    return fmt::format("reward.command=[python3, {}]", write(name, text).string());
+  }
+  // Begins a run; its root digest once it has ended.
+  std::string play(const std::string& run, const std::vector<std::string>& more) {
+    start_run(run, more);
+    expect_done();
+    return final_digest(run, kSteps);
+  }
+};
+
+// What a program says is the reward: handed through, it gives the weights of the run without it.
+TEST_F(LaunchRewards, ARewardThatIsHandedThroughChangesNoBit) {
+  const std::string own = play("own", {});
+  EXPECT_EQ(play("through", {through("reward.py")}), own);
+  expect_each_step_once("through");
+  EXPECT_GT(sum_of_rows("policy/updates", "own"), 0) << "else all weights are the same";
+  EXPECT_GT(sum_of_rows("env/said", "through"), 0);
+  EXPECT_EQ(sum_of_rows("rollout/infra_failed_frac", "through"), 0);
+  // So does a sum of which it is a half, twice.
+  const std::string command = through("reward.py").substr(15);
+  EXPECT_EQ(play("parts", {fmt::format("reward.parts=[{{name: a, weight: 0.5, command: {0}}}, "
+                                       "{{name: b, weight: 0.5, command: {0}}}]",
+                                       command),
+                           "reward.batch=1"}),
+            own);
+  EXPECT_EQ(sum_of_rows("env/reward_a", "parts"), sum_of_rows("reward/mean", "own"));
+}
+
+TEST_F(LaunchRewards, WhatGoesWrongInAProgramCostsTimeAndNoBit) {
+  const std::vector<std::string> more = {"scheduler.verify_seconds=4",
+                                         "scheduler.retries_verifier_failed=20", "reward.batch=4"};
+  const auto with = [&](const std::string& command) {
+    std::vector<std::string> all = more;
+    all.push_back(command);
+    return all;
+  };
+  const std::string good = play("good", {});
+  // The trial before the run meets it too, now and then.
+  const std::string faulty = through("faulty.py", kSometimes);
+  std::string bad;
+  for (int attempt = 0; attempt < 8 && bad.empty(); ++attempt) {
+    start_run("bad", with(faulty));
+    if (finish().code == 0)
+      bad = final_digest("bad", kSteps);
+    else
+      ASSERT_THAT(output(), HasSubstr("reward.command has no verdict on a first episode"));
+  }
+  EXPECT_EQ(bad, good);
+  expect_each_step_once("bad");
+  EXPECT_GT(sum_of_rows("rollout/infra_failed_frac", "bad"), 0);
+  EXPECT_EQ(sum_of_rows("rollout/failed_prompts", "bad"), 0);
+  EXPECT_TRUE(processes_with({(folder_ / "faulty.py").string()}).empty());
+}
+
+TEST_F(LaunchRewards, ARunKeepsItsProgram) {
+  play("run", {through("reward.py"), "run.steps=16"});
+  std::ofstream(folder_ / "reward.py", std::ios::app) << "# another one\n";
+  start(command({"--run-dir", (folder_ / "run").string(), "run.steps=20"}));
+  EXPECT_EQ(finish().code, 2) << output();
+  EXPECT_THAT(output(), HasSubstr("reward.py: it has changed since the run began"));
+}
+
+class RewardMessages : public LaunchRewards {
+ protected:
+  // What a launch says that ends before it has begun.
+  std::string refused(const std::vector<std::string>& more) {
+    start_run("run", more);
+    EXPECT_EQ(finish().code, 2) << output();
+    EXPECT_FALSE(fs::exists(folder_ / "run/config.yaml"));
+    return output();
+  }
+};
+
+TEST_F(RewardMessages, AProgramThatDoesNotWorkIsOneMessageAtTheLaunch) {
+  EXPECT_THAT(refused({"reward.command=[no-such-python, x.py]"}),
+              HasSubstr("reward.command is 'no-such-python x.py': there is no program "
+                        "no-such-python on this machine"));
+  const std::string file = write("syntax.py", "for line in\n").string();
+  EXPECT_THAT(refused({fmt::format("reward.command=[python3, {}]", file)}),
+              testing::AllOf(HasSubstr("'python3 syntax.py' has ended with status 1"),
+                             HasSubstr("SyntaxError")));
+  EXPECT_THAT(refused({"reward.command=[sleep, '1000']", "scheduler.verify_seconds=2"}),
+              HasSubstr("'sleep 1000' has not answered an episode within"));
+}
+
+TEST_F(RewardMessages, WhatCannotBeTogetherIsRefused) {
+  const std::string command = "reward.command=[cat]";
+  EXPECT_THAT(refused({command, "reward.isolation=none"}),
+              HasSubstr("reward.isolation is none, and a command always runs in processes"));
+  EXPECT_THAT(refused({"reward.isolation=sandbox"}), HasSubstr("which is for programs"));
+  EXPECT_THAT(refused({command, "reward.parts=[{name: a, verifier: number}]"}),
+              HasSubstr("reward.parts are both given"));
+  EXPECT_THAT(refused({"reward.parts=[{name: a}]"}),
+              HasSubstr("reward.parts.a: neither command nor verifier is given"));
+  EXPECT_THAT(refused({"reward.parts=[{name: a, verifier: numbr}]"}),
+              HasSubstr("did you mean 'number'?"));
+  EXPECT_THAT(refused({"reward.parts=[{name: a, verifier: number}, {name: a, verifier: number}]"}),
+              HasSubstr("Give each a name of its own"));
+  EXPECT_THAT(refused({"reward.command=python3 reward.py"}),
+              HasSubstr("must be a list of texts. Try [python3, reward.py]."));
+  EXPECT_THAT(refused({"reward.batch=4"}), HasSubstr("no program scores"));
+}
+
+// In one file two of them contradict each other; over a file the command wins.
+TEST_F(RewardMessages, ACommandTakesThePlaceOfAVerifier) {
+  const std::string data = fmt::format("{}/tests/data", TAILRACE_SOURCE_DIR);
+  const std::string text = fmt::format(
+      "model: {{path: {0}/models/stories260K}}\nenv:\n  name: text\n  dataset: "
+      "{0}/prompts/tinystories_prompts.jsonl\n  settings: {{verifier: text_rules}}\n",
+      data);
+  const std::string script = fmt::format("[python3, {}/examples/reward.py]", TAILRACE_SOURCE_DIR);
+  write("base.yaml", text);
+  write("both.yaml", text + "reward: {command: " + script + "}\n");
+  // Found from the folder of the config, wherever the launch is.
+  fs::copy_file(fmt::format("{}/examples/reward.py", TAILRACE_SOURCE_DIR), folder_ / "mine.py");
+  write("over.yaml", "extends: base.yaml\nreward: {command: [python3, mine.py]}\n");
+  const auto say = [&](const std::string& config) {
+    return run_binary(fmt::format("launch {} --dry-run eval.prompts=0 --run-dir {}",
+                                  (folder_ / config).string(), (folder_ / "none").string()));
+  };
+  const auto both = say("both.yaml");
+  EXPECT_EQ(both.exit_code, 2);
+  EXPECT_THAT(both.err, HasSubstr("both.yaml:5: env.settings.verifier has no effect: "
+                                  "reward.command scores all episodes. Remove one of them."));
+  const auto over = say("over.yaml");
+  EXPECT_EQ(over.exit_code, 0) << over.err;
+  EXPECT_THAT(over.out, HasSubstr("note: without effect, as reward.command scores all episodes: "
+                                  "env.settings.verifier"));
+  EXPECT_THAT(over.out, HasSubstr("reward.command is 'python3 mine.py', in processes of its own"));
+}
+
+// The example learns what it rewards, on a really trained model.
+TEST_F(LaunchRewards, TheExampleInPythonLearns) {
+  const auto result = run_binary(
+      fmt::format("launch {0}/configs/tinystories.yaml 'reward.command=[python3, "
+                  "{0}/examples/reward.py]' --run-dir {1}/run run.steps=10 eval.prompts=0",
+                  TAILRACE_SOURCE_DIR, folder_.string()));
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  const auto rows = read_metrics(folder_ / "run/metrics.jsonl");
+  ASSERT_TRUE(rows.ok()) << rows.failure().message;
+  std::vector<double> rewards;
+  for (const MetricsRow& row : rows.value())
+    if (const double* reward = row.find("reward/mean")) rewards.push_back(*reward);
+  ASSERT_EQ(rewards.size(), 10u);
+  // 0.44 to 0.81, and 0.05 from one step to the next by chance.
+  EXPECT_GT(rewards[8] + rewards[9], rewards[0] + rewards[1] + 0.3);
+}
+
+}  // namespace
+}  // namespace tailrace

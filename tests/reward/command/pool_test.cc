@@ -1,0 +1,394 @@
+// A pool asks real programs, some of which do what programs of somebody else do.
+#include "reward/command/pool.h"
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "core/base/clock.h"
+#include "core/base/file.h"
+#include "sandbox/launcher/launcher.h"
+#include "tests/core/base/temporary_directory.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+
+// Longer than a loaded machine takes to start Python.
+constexpr Time kPlenty = 60s;
+
+// What every program of these tests begins with. `say` answers an episode.
+const std::string kPython = R"(
+import json, os, subprocess, sys, time
+def say(episode, reward, **more):
+    print(json.dumps({"id": episode["id"], "reward": reward, **more}))
+)";
+
+// Waits for what another process does.
+bool comes_true(const std::function<bool()>& condition) {
+  for (const Time until = steady_now() + kPlenty; steady_now() < until; ::usleep(10'000))
+    if (condition()) return true;
+  return condition();
+}
+
+class CommandPoolTest : public testing::Test {
+ protected:
+  RewardCommand python(const std::string& text) {
+    return {.words = {"python3", folder_.write("reward.py", kPython + text).string()}};
+  }
+  RewardCommand shell(const std::string& text) {
+    return {.words = {"/bin/sh", folder_.write("reward.sh", text).string()}};
+  }
+
+  static std::string number(int n) { return fmt::format("\"response\":\"{}\"", n); }
+
+  // All at once, as the threads of a reward worker ask.
+  static std::vector<Result<Score>> ask_all(CommandPool& pool,
+                                            const std::vector<std::string>& episodes,
+                                            Time budget = kPlenty) {
+    std::vector<std::future<Result<Score>>> asked;
+    for (const std::string& episode : episodes)
+      asked.push_back(
+          std::async(std::launch::async, [&, episode] { return pool.ask(episode, budget); }));
+    std::vector<Result<Score>> scores;
+    for (auto& one : asked) scores.push_back(one.get());
+    return scores;
+  }
+
+  static void expect_reward(const Result<Score>& score, double reward) {
+    ASSERT_TRUE(score) << score.failure().message;
+    EXPECT_EQ(score.value().reward, reward);
+  }
+  static void expect_failure(const Result<Score>& score, const std::string& reason) {
+    ASSERT_FALSE(score) << score.value().reward;
+    EXPECT_THAT(score.failure().message, HasSubstr(reason));
+  }
+
+  std::set<std::string> lines_of(const std::string& name) {
+    std::set<std::string> lines;
+    std::ifstream file(folder_ / name);
+    for (std::string line; std::getline(file, line);) lines.insert(line);
+    return lines;
+  }
+
+  TemporaryDirectory folder_;
+};
+
+TEST_F(CommandPoolTest, AProgramThatReadsLineByLineScores) {
+  CommandPool pool(python(R"(
+for line in sys.stdin:
+    episode = json.loads(line)
+    say(episode, float(episode["response"]) / 2, metrics={"half": True, "x.y": -1.5})
+)"),
+                   {});
+  for (int i = 0; i < 3; ++i) {
+    const auto score = pool.ask(number(i), kPlenty);
+    expect_reward(score, i / 2.0);
+    EXPECT_EQ(score.value().metrics, (MetricList{{"half", 1}, {"x.y", -1.5}}));
+  }
+}
+
+TEST_F(CommandPoolTest, AProcessLivesOnBetweenBatches) {
+  CommandPool pool(python(fmt::format(R"(
+open("{}/pids", "a").write(str(os.getpid()) + "\n")
+for line in sys.stdin:
+    say(json.loads(line), 1)
+)",
+                                      folder_.path().string())),
+                   {.batch = 8, .at_once = 8});
+  for (int round = 0; round < 4; ++round)
+    for (const auto& score : ask_all(pool, {number(1), number(2), number(3), number(4)}))
+      expect_reward(score, 1);
+  EXPECT_EQ(lines_of("pids").size(), 1u);
+}
+
+TEST_F(CommandPoolTest, WithABatchOfOneEachEpisodeHasAProcess) {
+  // Each waits until four have been started, so that fewer would be no verdict.
+  CommandPool pool(python(fmt::format(R"(
+folder = "{}/here"
+os.makedirs(folder, exist_ok=True)
+open(folder + "/" + str(os.getpid()), "w")
+for line in sys.stdin:
+    while len(os.listdir(folder)) < 4: time.sleep(0.01)
+    say(json.loads(line), 1)
+)",
+                                      folder_.path().string())),
+                   {.batch = 1, .at_once = 4});
+  for (const auto& score : ask_all(pool, {number(1), number(2), number(3), number(4)}))
+    expect_reward(score, 1);
+}
+
+TEST_F(CommandPoolTest, AnswersComeInAnyOrderAndCutInPieces) {
+  // It answers a batch from its end, byte by byte, and works on the first episode while the others
+  // gather.
+  CommandPool pool(python(fmt::format(R"(
+rest = b""
+while piece := os.read(0, 1 << 16):
+    *lines, rest = (rest + piece).split(b"\n")
+    episodes = [json.loads(line) for line in lines]
+    if any(episode["response"] == "0" for episode in episodes): time.sleep(2)
+    with open("{}/sizes", "a") as sizes: print(len(episodes), file=sizes)
+    for episode in reversed(episodes):
+        for c in json.dumps({{"id": episode["id"], "reward": int(episode["response"])}}) + "\n":
+            sys.stdout.write(c)
+            sys.stdout.flush()
+)",
+                                      folder_.path().string())),
+                   {.batch = 8, .at_once = 8});
+  expect_reward(pool.ask(number(7), kPlenty), 7);
+  auto first = std::async(std::launch::async, [&] { return pool.ask(number(0), kPlenty); });
+  ::usleep(500'000);
+  const auto scores = ask_all(pool, {number(1), number(2), number(3), number(4)});
+  expect_reward(first.get(), 0);
+  for (int i = 0; i < 4; ++i) expect_reward(scores[static_cast<size_t>(i)], i + 1);
+  EXPECT_TRUE(lines_of("sizes").contains("4"));
+}
+
+TEST_F(CommandPoolTest, ALargeEpisodeAndALargeAnswerPassWhileBothSidesWrite) {
+  CommandPool pool(python(R"(
+for line in sys.stdin:
+    episode = json.loads(line)
+    say(episode, len(episode["response"]), note="x" * 900000)
+)"),
+                   {});
+  const std::string large(3 << 20, 'a');
+  const std::vector<std::string> episodes(6, "\"response\":\"" + large + "\"");
+  for (const auto& score : ask_all(pool, episodes)) expect_reward(score, 3 << 20);
+}
+
+TEST_F(CommandPoolTest, WhatIsNoVerdictIsNeverAReward) {
+  CommandPool pool(python(R"(
+for line in sys.stdin:
+    episode = json.loads(line)
+    what = episode["response"]
+    answer = {"id": episode["id"]}
+    if what == "nan": answer["reward"] = float("nan")
+    if what == "infinity": answer["reward"] = float("-inf")
+    if what == "text": answer["reward"] = "1.0"
+    if what == "error": answer["error"] = "no such row"
+    if what == "metric": answer.update(reward=1, metrics={"bad": float("nan")})
+    if what == "name": answer.update(reward=1, metrics={"a/b": 1})
+    if what == "good": answer["reward"] = True
+    print(json.dumps(answer))
+)"),
+                   {});
+  const auto scores =
+      ask_all(pool, {"\"response\":\"nan\"", "\"response\":\"infinity\"", "\"response\":\"text\"",
+                     "\"response\":\"error\"", "\"response\":\"metric\"", "\"response\":\"name\"",
+                     "\"response\":\"none\"", "\"response\":\"good\""});
+  expect_failure(scores[0], "no finite number");
+  expect_failure(scores[1], "no finite number");
+  expect_failure(scores[2], "no finite number");
+  expect_failure(scores[3], "no such row");
+  expect_failure(scores[4], "\"bad\"");
+  expect_failure(scores[5], "\"a/b\"");
+  expect_failure(scores[6], "no \"reward\"");
+  expect_reward(scores[7], 1);
+}
+
+// The one that it dies of has no verdict; the others of its batch have theirs.
+TEST_F(CommandPoolTest, ACrashTakesNoOtherEpisodeAlong) {
+  CommandPool pool(python(R"(
+for line in sys.stdin:
+    episode = json.loads(line)
+    if episode["response"] == "3":
+        print("cannot bear a 3", file=sys.stderr)
+        os.kill(os.getpid(), 11)
+    say(episode, 1)
+)"),
+                   {.batch = 8, .at_once = 8});
+  std::vector<std::string> episodes;
+  for (int i = 0; i < 8; ++i) episodes.push_back(number(i));
+  const auto scores = ask_all(pool, episodes);
+  for (size_t i = 0; i < scores.size(); ++i) {
+    if (i != 3) expect_reward(scores[i], 1);
+  }
+  expect_failure(scores[3], "was ended by signal 11");
+  expect_failure(scores[3], "cannot bear a 3");
+  expect_reward(pool.ask(number(9), kPlenty), 1);  // by another process
+}
+
+TEST_F(CommandPoolTest, AHangEndsAtTheDeadlineWithTheWholeProcessGroup) {
+  CommandPool pool(shell(fmt::format(R"(
+sleep 1000 &
+echo $! > {0}/left
+while read line; do sleep 1000; done
+)",
+                                     folder_.path().string())),
+                   {});
+  const Time begin = steady_now();
+  expect_failure(pool.ask(number(1), 2s), "has not answered an episode within 2 s");
+  EXPECT_LT(steady_now() - begin, 30s);
+  const pid_t left = std::stoi(*lines_of("left").begin());
+  EXPECT_TRUE(comes_true(
+      [&] { return !fs::exists(fmt::format("/proc/{}/exe", left)) || ::kill(left, 0) != 0; }));
+}
+
+TEST_F(CommandPoolTest, OneThatHangsLeavesTimeForTheOthersOfItsBatch) {
+  CommandPool pool(python(R"(
+for line in sys.stdin:
+    episode = json.loads(line)
+    if episode["response"] == "0": time.sleep(1000)
+    say(episode, 1)
+)"),
+                   {.batch = 8, .at_once = 8});
+  // A process that is there is not waited for.
+  expect_reward(pool.ask(number(1), kPlenty), 1);
+  std::vector<std::string> episodes;
+  for (int i = 0; i < 4; ++i) episodes.push_back(number(i));
+  const auto scores = ask_all(pool, episodes, 12s);
+  expect_failure(scores[0], "has not answered");
+  for (size_t i = 1; i < scores.size(); ++i) expect_reward(scores[i], 1);
+}
+
+TEST_F(CommandPoolTest, WhatIsNoAnswerEndsTheProcessAndIsShown) {
+  const std::pair<const char*, const char*> kinds[] = {
+      {"print('debug: here')", "no JSON object: 'debug: here'"},
+      {"print('[1, 2]')", "no JSON object"},
+      {"print('{\"reward\": 1}')", "without the id"},
+      {"print('{\"id\": 4711, \"reward\": 1}')", "the id 4711, which it was not asked about"},
+      {"sys.stdout.buffer.write(bytes(range(128, 256)) + b'\\n')", "no JSON object"},
+      {"sys.stdout.write('x' * 3000000); time.sleep(1000)", "without an end of line"},
+      {"os.close(1); time.sleep(1000)", "closed its stdout and goes on"},
+      {"sys.exit(3)", "has ended with status 3 before its answer"}};
+  for (const auto& [act, reason] : kinds) {
+    CommandPool pool(python(fmt::format("for line in sys.stdin:\n    {}\n", act)), {});
+    expect_failure(pool.ask(number(1), kPlenty), reason);
+  }
+}
+
+TEST_F(CommandPoolTest, AnEpisodeIsAnsweredOnce) {
+  CommandPool pool(python(R"(
+for line in sys.stdin:
+    say(json.loads(line), 1); say(json.loads(line), 2)
+)"),
+                   {});
+  // The second answer is nobody's, and ends the process.
+  for (int i = 0; i < 3; ++i) expect_reward(pool.ask(number(i), kPlenty), 1);
+}
+
+TEST_F(CommandPoolTest, ALastLineNeedsNoEndAndAProgramMayEndBetweenBatches) {
+  CommandPool pool(python(R"(
+episode = json.loads(sys.stdin.readline())
+sys.stdout.write(json.dumps({"id": episode["id"], "reward": 5}))
+)"),
+                   {});
+  for (int i = 0; i < 3; ++i) expect_reward(pool.ask(number(i), kPlenty), 5);
+}
+
+TEST_F(CommandPoolTest, AFloodOfErrorsIsReadAndBounded) {
+  CommandPool pool(python(R"(
+for line in sys.stdin:
+    for i in range(20000): sys.stderr.write("complaint %d " % i + "y" * 1000 + "\n")
+    say(json.loads(line), 1)
+)"),
+                   {});
+  testing::internal::CaptureStderr();
+  expect_reward(pool.ask(number(1), kPlenty), 1);
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, HasSubstr("python3 reward.py: complaint 0 yyy"));
+  EXPECT_LT(log.size(), 100'000u);
+  std::istringstream lines(log);
+  for (std::string line; std::getline(lines, line);) EXPECT_LT(line.size(), 500u);
+}
+
+TEST_F(CommandPoolTest, AProgramThatIsNotThereIsNamed) {
+  CommandPool pool({.words = {"no-such-program-7", "x"}}, {});
+  expect_failure(pool.ask(number(1), kPlenty), "there is no program no-such-program-7");
+  const fs::path file = folder_.write("plain.txt", "#!/bin/sh\n");
+  CommandPool other({.words = {file.string()}}, {});
+  expect_failure(other.ask(number(1), kPlenty), "chmod +x");
+}
+
+TEST_F(CommandPoolTest, NothingIsLeftBehindAPool) {
+  std::set<std::string> pids;
+  {
+    CommandPool pool(shell(fmt::format(R"(
+sleep 1000 & echo $! >> {0}/pids; echo $$ >> {0}/pids
+while read line; do id=${{line#*:}}; echo "{{\"id\": ${{id%%,*}}, \"reward\": 1}}"; done
+)",
+                                       folder_.path().string())),
+                     {.batch = 1, .at_once = 3});
+    for (const auto& score : ask_all(pool, {number(1), number(2), number(3)}))
+      expect_reward(score, 1);
+    pids = lines_of("pids");
+    ASSERT_GE(pids.size(), 2u);
+  }
+  for (const std::string& pid : pids)
+    EXPECT_TRUE(comes_true([&] {
+      return !fs::exists("/proc/" + pid + "/exe") || ::kill(std::stoi(pid), 0) != 0;
+    })) << pid;
+}
+
+TEST_F(CommandPoolTest, APoolThatEndsAnswersWhoWaits) {
+  auto pool = std::make_unique<CommandPool>(shell("while read line; do sleep 1000; done"),
+                                            CommandPoolOptions{});
+  CommandPool& asked = *pool;
+  auto answer = std::async(std::launch::async, [&] { return asked.ask(number(1), kPlenty); });
+  ::usleep(200'000);
+  pool.reset();
+  expect_failure(answer.get(), "ending");
+}
+
+TEST_F(CommandPoolTest, InASandboxItSeesItsFilesAndNoneOfOurs) {
+  if (const auto can = sandbox::check_isolation(); !can) GTEST_SKIP() << can.failure().message;
+  const fs::path secret = folder_.write("secret.txt", "42"),
+                 table = folder_.write("table.txt", "7");
+  RewardCommand command = python(fmt::format(R"(
+import socket
+def fails(act):
+    try: act()
+    except OSError: return True
+    return False
+for line in sys.stdin:
+    say(json.loads(line), int(open(sys.argv[1]).read()),
+        metrics=dict(hidden=fails(lambda: open("{}")),
+                     offline=fails(lambda: socket.create_connection(("127.0.0.1", 1), 1)),
+                     clean="TAILRACE_DATA" not in os.environ))
+)",
+                                             secret.string()));
+  command.words[0] = "/usr/bin/python3";
+  if (!fs::exists(command.words[0])) GTEST_SKIP() << "no " << command.words[0];
+  command.words.push_back(table.string());
+  command.is_isolated = true;
+  CommandPool pool(command, {});
+  for (int i = 0; i < 2; ++i) {
+    const auto score = pool.ask(number(1), kPlenty);
+    expect_reward(score, 7);
+    EXPECT_EQ(score.value().metrics, (MetricList{{"clean", 1}, {"hidden", 1}, {"offline", 1}}));
+  }
+}
+
+TEST_F(CommandPoolTest, InASandboxAHangAndACrashEndAsElsewhere) {
+  if (const auto can = sandbox::check_isolation(); !can) GTEST_SKIP() << can.failure().message;
+  const fs::path file = folder_.write("reward.sh", R"(#!/bin/sh
+sleep 1000 &
+while read line; do
+  case "$line" in *crash*) kill -9 $$;; *hang*) sleep 1000;; esac
+  id=${line#*:}; echo "{\"id\": ${id%%,*}, \"reward\": 1}"
+done
+)");
+  fs::permissions(file, fs::perms::owner_exec, fs::perm_options::add);
+  // The program itself is a file of ours.
+  CommandPool pool({.words = {file.string()}, .is_isolated = true}, {});
+  expect_reward(pool.ask(number(1), kPlenty), 1);
+  expect_failure(pool.ask("\"response\":\"crash\"", kPlenty), "was ended by signal 9");
+  expect_failure(pool.ask("\"response\":\"hang\"", 2s), "has not answered");
+  expect_reward(pool.ask(number(1), kPlenty), 1);
+}
+
+}  // namespace
+}  // namespace tailrace

@@ -1,0 +1,109 @@
+#include "reward/command/weighted.h"
+
+#include <functional>
+#include <limits>
+#include <stdexcept>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "reward/verifiers/built_in.h"
+
+namespace tailrace {
+namespace {
+
+using testing::HasSubstr;
+
+class ScriptedPart final : public Verifier {
+ public:
+  explicit ScriptedPart(std::function<Result<Score>(const std::string&)> act)
+      : act_(std::move(act)) {}
+  Result<Score> score(const std::string& evidence, Time) const override { return act_(evidence); }
+  Result<void> check_row(const std::string&, Time) const override { return Failure{"bad row"}; }
+
+ private:
+  std::function<Result<Score>(const std::string&)> act_;
+};
+
+std::shared_ptr<const Verifier> scripted(std::function<Result<Score>(const std::string&)> act) {
+  return std::make_shared<ScriptedPart>(std::move(act));
+}
+
+const std::string kEpisode =
+    R"({"prompt": "2 + 2", "response": "4", "evidence": "{\"answer\": \"4\", \"response\": \"#### 4\"}"})";
+
+std::vector<WeightedPart> number_and(WeightedPart part) {
+  // It shares what the registry of this copy keeps.
+  static const VerifierRegistry verifiers = built_in_verifiers();
+  std::vector<WeightedPart> parts;
+  parts.push_back({.name = "right",
+                   .weight = 2,
+                   .verifier = std::shared_ptr<const Verifier>(std::shared_ptr<void>(),
+                                                               &verifiers.at("number"))});
+  parts.push_back(std::move(part));
+  return parts;
+}
+
+TEST(Weighted, TheRewardIsTheSumOfEachTimesItsWeight) {
+  const auto verifier = make_weighted_verifier(
+      number_and({.name = "style",
+                  .weight = -0.5,
+                  .verifier = scripted([](const std::string& evidence) -> Result<Score> {
+                    EXPECT_EQ(evidence, kEpisode);  // and not what the environment says
+                    return Score{.reward = 3, .metrics = {{"x", 7}}};
+                  }),
+                  .is_retold = true}));
+  const auto score = verifier->score(kEpisode, kScoreBudget);
+  ASSERT_TRUE(score) << score.failure().message;
+  EXPECT_EQ(score.value().reward, 2 * 1 - 0.5 * 3);
+  const MetricList& metrics = score.value().metrics;
+  const auto has = [&](const std::string& name, double value) {
+    return std::ranges::find(metrics, std::pair(name, value)) != metrics.end();
+  };
+  EXPECT_TRUE(has("reward_right", 1) && has("reward_style", 3) && has("style_x", 7) &&
+              has("right_success", 1));
+}
+
+TEST(Weighted, WhereAPartHasNoVerdictTheSumHasNone) {
+  const std::pair<std::function<Result<Score>(const std::string&)>, const char*> faults[] = {
+      {[](const std::string&) -> Result<Score> { return Failure{"away"}; }, "style: away"},
+      {[](const std::string&) -> Result<Score> { throw std::runtime_error("thrown"); },
+       "style: thrown"},
+      {[](const std::string&) -> Result<Score> {
+         return Score{.reward = std::numeric_limits<double>::quiet_NaN(), .metrics = {}};
+       },
+       "style: its reward is not finite"}};
+  for (const auto& [act, reason] : faults) {
+    const auto verifier = make_weighted_verifier(
+        number_and({.name = "style", .weight = 0, .verifier = scripted(act), .is_retold = true}));
+    const auto score = verifier->score(kEpisode, kScoreBudget);
+    ASSERT_FALSE(score);
+    EXPECT_EQ(score.failure().message, reason);
+  }
+}
+
+TEST(Weighted, AVerifierNeedsWhatTheEnvironmentSays) {
+  const auto verifier = make_weighted_verifier(
+      number_and({.name = "other",
+                  .verifier = scripted([](const std::string&) -> Result<Score> {
+                    return Score{.reward = 1, .metrics = {}};
+                  }),
+                  .is_retold = true}));
+  for (const char* evidence : {R"({"response": "4"})", "no JSON", R"({"evidence": 3})", "[]"}) {
+    const auto score = verifier->score(evidence, kScoreBudget);
+    ASSERT_FALSE(score) << evidence;
+    EXPECT_THAT(score.failure().message, HasSubstr("right: the environment rewards by itself"));
+  }
+}
+
+TEST(Weighted, ARowIsRefusedByThePartThatRefusesIt) {
+  const auto verifier = make_weighted_verifier(number_and(
+      {.name = "style",
+       .verifier = scripted([](const std::string&) -> Result<Score> { return Failure{""}; })}));
+  EXPECT_EQ(
+      verifier->check_row(R"({"prompt": "x", "answer": "4"})", kScoreBudget).failure().message,
+      "style: bad row");
+}
+
+}  // namespace
+}  // namespace tailrace
