@@ -263,7 +263,7 @@ void RewardSection::visit(OptionVisitor& v) {
                "scores 8 at once, or a batch where that is more, and has a process for each "
                "batch",
        .min = 1,
-       .max = 1024,
+       .max = 256,
        .resume = Resume::kMayChange});
   v.list(
       "parts", parts,

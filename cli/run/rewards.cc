@@ -160,6 +160,20 @@ Result<sandbox::StepResult> play(sandbox::Environment& environment, const sandbo
   return environment.cut();
 }
 
+Result<sandbox::StepResult> first_episode(const RunOptions& options, const DatasetSection& dataset,
+                                          const sandbox::EnvironmentRegistry& environments) {
+  const auto environment = environments.make(dataset.env, dataset.settings);
+  sandbox::Task task{.seed = sandbox::task_seed(static_cast<uint64_t>(options.run.seed), false, 0)};
+  if (environment->info().needs_dataset) {
+    const std::string& file = dataset.dataset.empty() ? dataset.eval_dataset : dataset.dataset;
+    const auto rows = text::read_dataset(file, dataset.prompt_key);
+    if (!rows.empty()) task.data = rows.front().json;
+  }
+  auto end = play(*environment, task);
+  environment->close();
+  return end;
+}
+
 }  // namespace
 
 int64_t scores_at_once(const RewardSection& reward) {
@@ -228,28 +242,22 @@ void try_rewards(const RunOptions& options, const sandbox::EnvironmentRegistry& 
   // Where workers of other machines score, what they have is asked there.
   if (!reward.has_commands() || reward.workers == 0) return;
   require_programs(options);
-  const DatasetSection dataset = datasets_of(options).front();
-  const auto environment = environments.make(dataset.env, dataset.settings);
-  sandbox::Task task{.seed = sandbox::task_seed(static_cast<uint64_t>(options.run.seed), false, 0)};
-  if (environment->info().needs_dataset) {
-    const std::string& file = dataset.dataset.empty() ? dataset.eval_dataset : dataset.dataset;
-    const auto rows = text::read_dataset(file, dataset.prompt_key);
-    if (!rows.empty()) task.data = rows.front().json;
-  }
-  const auto end = play(*environment, task);
-  environment->close();
-  if (!end)
-    throw UserError("environment {} fails in its first episode: {}", dataset.env,
-                    end.failure().message)
-        .about(dataset_key(options, 0, "env"));
-  const char* scorer = scorer_of(reward);
   // Its processes end with the trial.
   const auto trial = make_scorer(reward, verifiers, /*logs=*/false);
-  const auto score =
-      trial->score(end.value().evidence, score_budget(options.scheduler.deadlines.verify));
-  if (!score)
-    throw UserError::at(scorer, "has no verdict on a first episode, before the run: {}",
-                        score.failure().message);
+  const std::vector<DatasetSection> datasets = datasets_of(options);
+  for (size_t i = 0; i < datasets.size(); ++i) {
+    const auto end = first_episode(options, datasets[i], environments);
+    if (!end)
+      throw UserError("environment {} fails in its first episode: {}", datasets[i].env,
+                      end.failure().message)
+          .about(dataset_key(options, i, "env"));
+    const auto score =
+        trial->score(end.value().evidence, score_budget(options.scheduler.deadlines.verify));
+    if (!score)
+      throw UserError::at(
+          scorer_of(reward), "has no verdict on a first episode{}, before the run: {}",
+          options.datasets.empty() ? "" : " of " + datasets[i].name, score.failure().message);
+  }
 }
 
 std::vector<RewardFile> reward_files(const RewardSection& reward) {

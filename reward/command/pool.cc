@@ -60,6 +60,7 @@ struct CommandPool::State {
     Time deadline{};  // of the batch
     Time answered{};  // when the last one was done
     std::string to_write = {}, read = {};
+    size_t written = 0;  // of to_write
     bool out_is_closed = false, err_is_closed = false;
   };
 
@@ -126,15 +127,17 @@ struct CommandPool::State {
 
   // As much as its stdin takes.
   static void write_some(Worker& worker) {
-    while (!worker.to_write.empty()) {
-      const ssize_t count =
-          ::write(worker.process->in(), worker.to_write.data(), worker.to_write.size());
+    while (worker.written < worker.to_write.size()) {
+      const ssize_t count = ::write(worker.process->in(), worker.to_write.data() + worker.written,
+                                    worker.to_write.size() - worker.written);
       if (count < 0 && errno == EINTR) continue;
       if (count < 0 && errno == EAGAIN) return;
       // It reads no more; whether it answers all the same is seen on the other side.
-      if (count <= 0) return worker.to_write.clear();
-      worker.to_write.erase(0, static_cast<size_t>(count));
+      if (count <= 0) break;
+      worker.written += static_cast<size_t>(count);
     }
+    worker.to_write.clear();
+    worker.written = 0;
   }
 
   static void read_errors(Worker& worker) {
@@ -243,8 +246,6 @@ struct CommandPool::State {
   }
 
   void give(Worker& worker, std::vector<Question> batch) {
-    // Who is given alone need not be asked again to know whose fault it is.
-    if (batch.size() == 1) batch.front().is_alone = true;
     for (Question& question : batch) {
       worker.to_write += fmt::format("{{\"id\":{},{}}}\n", next_id_, question.episode);
       worker.batch.emplace(next_id_++, std::move(question));
@@ -288,7 +289,10 @@ struct CommandPool::State {
       read_errors(worker);
       // A last line without its end.
       const auto fault = take_line(worker, worker.read);
-      return lose(worker, fault ? *fault : worker.process->ending() + " before its answer");
+      const std::string ending = worker.process->ending();
+      return lose(worker, fault                  ? *fault
+                          : worker.batch.empty() ? ending
+                                                 : ending + " before its answer");
     }
     // One that is about to end says more by its status.
     if (worker.out_is_closed && ::poll(&end, 1, kLastWordMs) <= 0)
@@ -357,6 +361,8 @@ struct CommandPool::State {
     const std::string said = worker.said.last();
     const std::string reason =
         fmt::format("'{}' {}{}", name_, why, said.empty() ? "" : "; its stderr ends: " + said);
+    // Of one that nobody has asked nothing else would tell.
+    if (worker.batch.empty()) worker.said.take(fmt::format("(it {})\n", why), steady_now());
     worker.said.end(steady_now());
     worker.process.reset();
     const Time now = steady_now();

@@ -3,8 +3,8 @@
 // What waits is written to an idle process together, one JSON line for each episode and at most
 // `batch` of them; the process lives on, and is given the next batch when it has answered the last
 // one. A process that ends, is late, or writes what is no answer is killed with its process group.
-// Then those of its batch that it has not answered are asked again, each alone, so that one that
-// nobody can score takes no other along; who was alone has no verdict.
+// Then those of its batch that it has not answered are asked once more, each alone, so that one
+// that nobody can score takes no other along.
 //
 // Thread: any; one of its own starts, reads and ends the processes.
 #pragma once

@@ -11,6 +11,8 @@ namespace tailrace {
 namespace {
 
 constexpr size_t kLongestLine = 400, kKeptLines = 4;
+// Of a message: the reason of a failed verdict is kept to its 400th byte.
+constexpr size_t kLongestLast = 240;
 // Of the log: so many lines at once, and from then on one in each period.
 constexpr int64_t kAtOnce = 20;
 constexpr Time kPeriod = std::chrono::seconds(2);
@@ -38,8 +40,13 @@ void StderrLines::end(Time now) {
 
 std::string StderrLines::last() const {
   std::string joined = fmt::format("{}", fmt::join(last_, " | "));
-  if (line_.empty()) return joined;
-  return joined.empty() ? line_ : joined + " | " + line_;
+  if (!line_.empty()) joined += (joined.empty() ? "" : " | ") + line_;
+  if (joined.size() <= kLongestLast) return joined;
+  // Its end says more than its beginning. No character is cut.
+  size_t begin = joined.size() - kLongestLast;
+  while (begin < joined.size() && (static_cast<unsigned char>(joined[begin]) & 0xc0) == 0x80)
+    ++begin;
+  return "..." + joined.substr(begin);
 }
 
 // In one write, as other threads and processes write to the same log.

@@ -22,7 +22,7 @@ class StderrLines {
   void take(std::string_view bytes, Time now);
   // Nothing more comes.
   void end(Time now);
-  // The last lines, joined by " | "; empty: there are none.
+  // The last lines, joined by " | ", as far as a message has room; empty: there are none.
   std::string last() const;
 
  private:

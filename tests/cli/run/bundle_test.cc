@@ -150,6 +150,34 @@ TEST_F(BundleOfRun, ARewardWorkerHasNoDatasetsAndNoWeights) {
   EXPECT_FALSE(bundle.is_for(Role::kReward, "weights/p0-v1.json"));
 }
 
+// Both roles know of them; the interpreter is each machine's own.
+TEST_F(BundleOfRun, TheFilesOfAProgramTravelAndStayTogether) {
+  fs::create_directories(folder_ / "other");
+  for (const char* file : {"reward.py", "table.json", "other/reward.py"})
+    write(folder_ / file, file);
+  const auto path = [&](const char* file) { return (folder_ / file).string(); };
+  options_.reward.parts = {
+      {.name = "a", .command = {"/bin/sh", path("reward.py"), "-x", path("table.json")}},
+      {.name = "b", .command = {"sh", path("other/reward.py"), path("reward.py")}}};
+  const Bundle bundle(run_, options_);
+  bundle.write_listings();
+  const auto listing = read_listing(run_.bundle() / "reward.json");
+  ASSERT_TRUE(listing) << listing.failure().message;
+  using Keys = std::vector<std::pair<std::string, std::string>>;
+  Keys keys;
+  for (const auto& key : listing.value().keys)
+    if (key.first.starts_with("reward.")) keys.push_back(key);
+  EXPECT_EQ(keys, (Keys{{"reward.parts.a.command.1", "reward/0/reward.py"},
+                        {"reward.parts.a.command.3", "reward/0/table.json"},
+                        {"reward.parts.b.command.1", "reward/1/reward.py"},
+                        {"reward.parts.b.command.2", "reward/0/reward.py"}}));
+  // One file is sent once.
+  EXPECT_EQ(std::ranges::count(listing.value().files, "reward/0/reward.py", &BundleFile::place), 1);
+  const auto found = bundle.find("files/reward/1/reward.py");
+  ASSERT_TRUE(found);
+  EXPECT_EQ(read_file(found->path).value(), "other/reward.py");
+}
+
 TEST_F(BundleOfRun, NothingElseOfTheRunIsFound) {
   const Bundle bundle(run_, options_);
   for (const char* name :

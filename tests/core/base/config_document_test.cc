@@ -118,6 +118,21 @@ TEST(LoadConfig, AMapChangesTheSectionsOfAListThatItNames) {
   EXPECT_EQ(list.items[1].find("x")->place.text(), path.string() + ":2");
 }
 
+TEST(LoadConfig, NumbersForKeysChangeTheItemsOfAPlainList) {
+  TemporaryDirectory folder;
+  const auto path =
+      folder.write("a.yaml", "a: [one, two, three]\nb:\n  - {name: x, list: [1, 2]}\n");
+  const ConfigNode root = load_config(path, std::vector<std::string>{"a.1=2", "b.x.list.0=9"});
+  const ConfigNode& list = *root.find("a");
+  ASSERT_EQ(list.items.size(), 3u);
+  EXPECT_EQ(list.items[0].text, "one");
+  EXPECT_EQ(list.items[1].text, "2");
+  EXPECT_EQ(list.items[2].text, "three");
+  EXPECT_EQ(root.find("b")->items[0].find("list")->items[0].text, "9");
+  EXPECT_EQ(error_of([&] { load_config(path, std::vector<std::string>{"a.3=x"}); }),
+            "override a.3=x: the list at " + path.string() + ":1 has 3 items, counted from 0");
+}
+
 TEST(LoadConfig, RefusesARing) {
   TemporaryDirectory folder;
   auto a = folder.write("a.yaml", "extends: b.yaml\n");
