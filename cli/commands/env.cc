@@ -24,9 +24,9 @@ namespace tailrace {
 namespace {
 
 struct EnvArguments {
-  std::string source, environment, dataset, prompt_key = "prompt";
+  std::string source, environment, dataset;
   std::string reward_plugin;
-  std::vector<std::string> settings, reward_settings;
+  std::vector<std::string> settings, columns, reward_settings;
   uint64_t seed = 0;
 };
 
@@ -41,7 +41,7 @@ sandbox::EnvironmentSettings read_settings(const std::string& option,
   for (const std::string& text : texts) {
     const size_t equals = text.find('=');
     if (equals == std::string::npos || equals == 0)
-      throw UserError("{} {}: a setting is written key=value, for example size=6", option, text);
+      throw UserError("{} {}: it is written key=value, for example size=6", option, text);
     settings.emplace_back(text.substr(0, equals), text.substr(equals + 1));
   }
   return settings;
@@ -50,7 +50,8 @@ sandbox::EnvironmentSettings read_settings(const std::string& option,
 std::vector<std::string> read_rows(const EnvArguments& arguments) {
   std::vector<std::string> rows;
   if (arguments.dataset.empty()) return rows;
-  for (auto& row : text::read_dataset(arguments.dataset, arguments.prompt_key))
+  const text::ColumnMap columns = read_settings("--columns", arguments.columns);
+  for (auto& row : text::read_dataset(arguments.dataset, columns))
     rows.push_back(std::move(row.json));
   if (rows.empty()) throw UserError("{}: it has no rows", arguments.dataset);
   return rows;
@@ -180,8 +181,8 @@ void add_source_options(Command& command, EnvArguments& arguments) {
                  {.help = "settings of that library's rewards", .value = "KEY=VALUE"});
   command.option("--dataset", arguments.dataset,
                  {.help = "JSONL of prompts, where it needs one", .value = "FILE"});
-  command.option("--prompt-key", arguments.prompt_key,
-                 {.help = "field of a row that holds the prompt"});
+  command.option("--columns", arguments.columns,
+                 {.help = "columns that have other names in the file", .value = "OURS=THEIRS"});
   command.option("--seed", arguments.seed, {.help = "of tasks and actions"});
 }
 

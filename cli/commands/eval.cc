@@ -36,8 +36,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct EvalArguments {
-  std::string model, run, name, suite, dataset, prompt_key = "prompt";
-  std::vector<std::string> settings, chat_variables;
+  std::string model, run, name, suite, dataset;
+  std::vector<std::string> settings, columns, chat_variables;
+  text::ColumnMap column_map;
   std::vector<int64_t> ks = {1};
   std::optional<int64_t> episodes, samples;
   std::optional<uint64_t> seed;
@@ -46,15 +47,16 @@ struct EvalArguments {
   ComputeFlags compute;
 };
 
-sandbox::EnvironmentSettings parse_settings(const std::vector<std::string>& texts) {
-  sandbox::EnvironmentSettings settings;
+std::vector<std::pair<std::string, std::string>> parse_pairs(
+    const std::string& option, const std::string& example, const std::vector<std::string>& texts) {
+  std::vector<std::pair<std::string, std::string>> pairs;
   for (const std::string& text : texts) {
     size_t equals = text.find('=');
     if (equals == std::string::npos || equals == 0)
-      throw UserError("--settings {}: a setting is written name=value, for example size=6", text);
-    settings.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+      throw UserError("{} {}: a pair is written name=value, for example {}", option, text, example);
+    pairs.emplace_back(text.substr(0, equals), text.substr(equals + 1));
   }
-  return settings;
+  return pairs;
 }
 
 // The newest checkpoint that proves itself, where no model is given: the one that a launch would
@@ -107,7 +109,7 @@ std::vector<EvalArguments> adopt_run(EvalArguments arguments, Registries& regist
     // training.
     const bool held_out = !arguments.training_seeds && !dataset.eval_dataset.empty();
     one.dataset = held_out ? dataset.eval_dataset : dataset.dataset;
-    one.prompt_key = dataset.prompt_key;
+    one.column_map = dataset.columns;
     one.plan.env = dataset.env;
     one.plan.settings = dataset.settings;
     one.plan.domain = static_cast<int32_t>(i);
@@ -139,7 +141,7 @@ EvaluationPlan complete_plan(const EvalArguments& arguments, const ModelConfig& 
       plan.dataset = read_suite(find_suite(arguments.suite), arguments.dataset,
                                 *registries.verifiers, plan.score_budget);
     else
-      plan.dataset = read_prompts(arguments.dataset, arguments.prompt_key, source->info().verifier,
+      plan.dataset = read_prompts(arguments.dataset, arguments.column_map, source->info().verifier,
                                   *registries.verifiers, plan.score_budget);
     auto rows = static_cast<int64_t>(plan.dataset.size());
     if (rows == 0) throw UserError("{} has no rows", arguments.dataset);
@@ -271,7 +273,8 @@ void eval(EvalArguments arguments, Registries registries) {
   if (!arguments.run.empty()) {
     all = adopt_run(std::move(arguments), registries);
   } else {
-    arguments.plan.settings = parse_settings(arguments.settings);
+    arguments.plan.settings = parse_pairs("--settings", "size=6", arguments.settings);
+    arguments.column_map = parse_pairs("--columns", "prompt=question", arguments.columns);
     set_variables(arguments.plan.chat, arguments.chat_variables);
     if (!arguments.suite.empty()) {
       arguments.plan.env = "text";
@@ -323,13 +326,14 @@ void add_eval(Command& program, const Registries& registries) {
   command.option("--dataset", arguments->dataset,
                  without_run({.help = "JSONL file of prompts, for environments that need one",
                               .value = "FILE"}));
-  command.option("--prompt-key", arguments->prompt_key,
-                 without_run({.help = "field of a row that holds the prompt"}));
+  command.option("--columns", arguments->columns,
+                 without_run({.help = "columns that have other names in the file, ours=theirs ...",
+                              .value = "OURS=THEIRS"}));
   command.option("--suite", arguments->suite,
                  {.help = "an evaluation set of those below, read from the file of --dataset",
                   .one_of = suite_names(),
                   .needs = "--dataset",
-                  .excludes = {"--run", "--env", "--settings", "--prompt-key"}});
+                  .excludes = {"--run", "--env", "--settings", "--columns"}});
   command.option("--episodes", arguments->episodes,
                  {.help = "prompts; without it the run's, the whole dataset, or 256",
                   .min = 1,

@@ -46,6 +46,14 @@ Prompt written(std::string where, Result<std::vector<TokenId>> ids) {
   return {std::move(where), std::move(ids).value()};
 }
 
+// A list of messages, as "messages" or as the prompt.
+auto chat_of(const nlohmann::ordered_json& row) {
+  const auto messages = row.find("messages");
+  if (messages != row.end()) return messages;
+  const auto prompt = row.find("prompt");
+  return prompt != row.end() && prompt->is_array() ? prompt : row.end();
+}
+
 // A text as it is, or by --chat as a message of the user's.
 Prompt encode_text(std::string where, const std::string& text, std::string tools,
                    const GenerateArguments& arguments, const chat::PromptFormat& format) {
@@ -67,7 +75,7 @@ std::vector<Prompt> encode_prompts(const GenerateArguments& arguments,
     std::string tools = json_of_field(*row, "tools");
     if (row->contains("input_ids"))
       prompts.push_back({input.where(), input.ids(*row, "input_ids")});
-    else if (const auto messages = row->find("messages"); messages != row->end())
+    else if (const auto messages = chat_of(*row); messages != row->end())
       prompts.push_back(written(input.where(), format.first({.messages = json_text(*messages),
                                                              .tools = std::move(tools)})));
     else

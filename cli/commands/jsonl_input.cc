@@ -22,8 +22,11 @@ std::string JsonlInput::where() const { return fmt::format("{}:{}", source_, lin
 // False at the end.
 bool JsonlInput::next_line(std::string& line) {
   constexpr int kEnd = std::char_traits<char>::eof();
+  constexpr int kGzipByte = 0x1f;  // a control character that no JSON begins with
   line.clear();
-  ++line_;
+  // A stream has no name that could say it, and would be told to be no text.
+  if (++line_ == 1 && stream_.rdbuf()->sgetc() == kGzipByte)
+    throw UserError("{}: it looks compressed (gzip). Try 'zcat FILE | tailrace ...'.", source_);
   for (int c; (c = stream_.rdbuf()->sbumpc()) != kEnd;) {
     if (c == '\n') return true;
     // /dev/zero has no second line.

@@ -24,7 +24,7 @@ std::vector<DatasetSection> datasets_of(const RunOptions& options) {
                         .settings = env.settings,
                         .dataset = env.dataset,
                         .eval_dataset = env.eval_dataset,
-                        .prompt_key = env.prompt_key});
+                        .columns = env.columns});
   }
   for (DatasetSection& dataset : datasets) {
     if (dataset.epochs == 0) dataset.epochs = options.run.epochs;

@@ -136,12 +136,17 @@ void EnvSection::visit(OptionVisitor& v) {
                    "the plugin has one alone",
            .required = required && plugin.empty()});
   v.field("dataset", dataset,
-          {.help = "JSONL file of training prompts",
+          {.help = "JSONL file of training prompts, plain or gzip",
            .aliases = {"train_files", "prompt_data"},
            .path = true});
   v.field("eval_dataset", eval_dataset,
-          {.help = "JSONL file of held-out prompts", .aliases = {"val_files"}, .path = true});
-  v.field("prompt_key", prompt_key, {.help = "the field of a row that holds the prompt"});
+          {.help = "JSONL file of held-out prompts, plain or gzip",
+           .aliases = {"val_files"},
+           .path = true});
+  v.field("columns", columns,
+          {.help = "columns of the rows that have other names here, as OURS: THEIRS "
+                   "({prompt: question, answer: solution}; docs/data.md)",
+           .elsewhere = {"prompt_key", "input_key", "label_key"}});
   v.field("settings", settings, {.help = "the environment's own settings"});
 }
 
@@ -169,9 +174,14 @@ void DatasetSection::visit(OptionVisitor& v) {
                    "the plugin has one alone",
            .required = plugin.empty()});
   v.field("settings", settings, {.help = "the environment's own settings"});
-  v.field("dataset", dataset, {.help = "JSONL file of training prompts", .path = true});
-  v.field("eval_dataset", eval_dataset, {.help = "JSONL file of held-out prompts", .path = true});
-  v.field("prompt_key", prompt_key, {.help = "the field of a row that holds the prompt"});
+  v.field("dataset", dataset,
+          {.help = "JSONL file of training prompts, plain or gzip", .path = true});
+  v.field("eval_dataset", eval_dataset,
+          {.help = "JSONL file of held-out prompts, plain or gzip", .path = true});
+  v.field("columns", columns,
+          {.help = "columns of the rows that have other names here, as OURS: THEIRS "
+                   "({prompt: question, answer: solution}; docs/data.md)",
+           .elsewhere = {"prompt_key", "input_key", "label_key"}});
   v.field("epochs", epochs,
           {.help = "passes over its training prompts; 0: run.epochs. Where they end before the "
                    "run, its steps go on with the prompts of the others",

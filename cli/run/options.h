@@ -19,6 +19,7 @@
 #include "core/chat/options.h"
 #include "core/model/compute.h"
 #include "core/model/model_config.h"
+#include "core/text/dataset.h"
 #include "reward/command/command.h"
 #include "rollout/episode/options.h"
 #include "sandbox/environment.h"
@@ -88,7 +89,7 @@ struct EnvSection {
   std::string plugin;  // the library that has it; empty: it is built in
   Isolation isolation = Isolation::kProcess;
   std::string dataset, eval_dataset;
-  std::string prompt_key = "prompt";
+  text::ColumnMap columns;
   sandbox::EnvironmentSettings settings;
   bool required = true;  // no key: whether its name is missed
 
@@ -107,7 +108,7 @@ struct DatasetSection {
   Isolation isolation = Isolation::kProcess;
   sandbox::EnvironmentSettings settings = {};
   std::string dataset = {}, eval_dataset = {};
-  std::string prompt_key = "prompt";
+  text::ColumnMap columns = {};
   int64_t epochs = 0;
   std::string pool = {};
 

@@ -6,10 +6,10 @@
 namespace tailrace {
 
 std::vector<text::DatasetRow> read_prompts(const std::filesystem::path& file,
-                                           const std::string& prompt_key,
+                                           const text::ColumnMap& columns,
                                            const std::string& verifier,
                                            const VerifierRegistry& verifiers, Time score_budget) {
-  std::vector<text::DatasetRow> rows = text::read_dataset(file, prompt_key);
+  std::vector<text::DatasetRow> rows = text::read_dataset(file, columns);
   if (verifier.empty()) return rows;
   const Verifier& scores = verifiers.at(verifier);
   const auto require = [&](const Result<void>& fit) {

@@ -20,7 +20,7 @@ namespace tailrace {
 // for a row that the verifier could not score as it is meant in `score_budget`, and for a verifier
 // that nobody has.
 std::vector<text::DatasetRow> read_prompts(const std::filesystem::path& file,
-                                           const std::string& prompt_key,
+                                           const text::ColumnMap& columns,
                                            const std::string& verifier,
                                            const VerifierRegistry& verifiers, Time score_budget);
 

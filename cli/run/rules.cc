@@ -297,7 +297,7 @@ void refuse_without_effect(const RunOptions& o, size_t index, const ConfigKeys& 
     refuse("epochs", dataset.epochs != defaults.epochs,
            "there is no dataset here, and only prompts of a file have epochs");
   if (dataset.dataset.empty() && dataset.eval_dataset.empty())
-    refuse("prompt_key", dataset.prompt_key != defaults.prompt_key, "there is no dataset here");
+    refuse("columns", dataset.columns != defaults.columns, "there is no dataset here");
 }
 
 void validate_batches(const RunOptions& o) {
@@ -441,7 +441,7 @@ void refuse_without_effect(RunOptions& o, ConfigKeys& keys,
     effect.refuse("sft.", {"sft.data", "sft.demonstrations"},
                   "neither sft.data nor sft.demonstrations is given");
   if (o.datasets.empty() && o.env.dataset.empty())
-    effect.refuse("env.prompt_key", {"env.dataset", "env.name"}, "there is no env.dataset");
+    effect.refuse("env.columns", {"env.dataset", "env.name"}, "there is no env.dataset");
   if (std::ranges::all_of(datasets_of(o), &std::string::empty, &DatasetSection::dataset))
     effect.refuse("run.epochs", {"datasets", "env.dataset", "env.name"},
                   o.datasets.empty()

@@ -82,7 +82,7 @@ void prepare_tokenizer(const RunPaths& paths, const RunOptions& options,
 std::vector<text::DatasetRow> training_rows(const RunOptions& options, size_t index,
                                             const DatasetSection& dataset) {
   return read_named(dataset_key(options, index, "dataset"),
-                    [&] { return text::read_dataset(dataset.dataset, dataset.prompt_key); });
+                    [&] { return text::read_dataset(dataset.dataset, dataset.columns); });
 }
 
 struct DatasetFacts {
@@ -91,14 +91,14 @@ struct DatasetFacts {
 };
 
 // Readable rows whose prompts leave room for an answer.
-DatasetFacts check_dataset(const std::string& file, const std::string& prompt_key,
+DatasetFacts check_dataset(const std::string& file, const text::ColumnMap& columns,
                            const RunOptions& options, sandbox::Environment& environment,
                            const chat::PromptFormat& format, const VerifierRegistry& verifiers) {
   const EpisodeLimits limits = episode_limits(options.rollout, environment.info());
   // One position is left for the answer.
   const int64_t longest = std::min(limits.max_prompt_tokens, limits.max_context_tokens - 1);
   const std::vector<text::DatasetRow> rows =
-      read_prompts(file, prompt_key, environment.info().verifier, verifiers,
+      read_prompts(file, columns, environment.info().verifier, verifiers,
                    score_budget(options.scheduler.deadlines.verify));
   if (rows.empty()) throw UserError("{} has no rows.", file);
   DatasetFacts facts{.rows = std::ssize(rows)};
@@ -229,7 +229,7 @@ void check_dataset_files(const RunOptions& options, size_t index, const DatasetS
                          const VerifierRegistry& verifiers, std::vector<std::string>& notes) {
   const auto check = [&](const std::string& key, const std::string& file) {
     const DatasetFacts facts = read_named(key, [&] {
-      return check_dataset(file, dataset.prompt_key, options, environment, format, verifiers);
+      return check_dataset(file, dataset.columns, options, environment, format, verifiers);
     });
     if (facts.first_special > 0)
       notes.push_back(

@@ -42,7 +42,7 @@ RolloutWorkerConfig rollout_config(const RunOptions& o, const ModelConfig& model
                           .settings = dataset.settings,
                           .rows = {},
                           .held_out_rows = {},
-                          .prompt_key = dataset.prompt_key};
+                          .columns = dataset.columns};
     // Files that nobody uses are ones that nobody has checked.
     if (dataset.ratio > 0) played.rows = dataset.dataset;
     if (o.eval.prompts > 0) played.held_out_rows = dataset.eval_dataset;

@@ -1,4 +1,5 @@
-// Prompts from a JSONL file: one object a line.
+// Prompts from a file of JSON Lines, plain or gzip: one object a line, with the columns of TRL,
+// verl, SkyRL or ROLL, or with others that a map names.
 //
 // Thread: any (immutable).
 #pragma once
@@ -6,21 +7,43 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
+
+#include <nlohmann/json_fwd.hpp>
 
 namespace tailrace::text {
 
+// Columns of ours, each with the column of the file that it is read from: {"answer", "solution"}.
+// A dot leads into an object ("extra_info.answer"), where no column has that whole name.
+using ColumnMap = std::vector<std::pair<std::string, std::string>>;
+
 struct DatasetRow {
-  // The whole line, for the environment and the verifier; its prompt, a text or a list of messages
-  // ({"role", "content"}), is under "prompt" too, whatever its key.
+  // An object for the environment and the verifier: all columns of the line, byte for byte as the
+  // file has them where nothing was added. "prompt" is a text or a list of messages ({"role",
+  // "content"}); "answer" is the reference answer, where the row has one under a known name.
   std::string json;
   int64_t line = 0;  // in its file, from 1
 };
 
-// Reads all lines. Throws UserError with file:line for a line that is not a JSON object, has a
-// field twice, lacks `prompt_key` or has something else there than a string or a list of messages,
-// or is not UTF-8. Blank lines are skipped.
+// Reads all lines. What `columns` name is copied to our names. A row without "prompt" has it from
+// "messages" (a list, or its JSON as a text); one without "answer" has it from "ground_truth",
+// "reward_model.ground_truth" or "reward_spec.ground_truth". A column that is null is absent.
+//
+// Throws UserError with file:line for a line that is not a JSON object, has a field twice, lacks a
+// prompt or a column of the map, has something else than a text or messages for a prompt, or is not
+// UTF-8; and as read_row_file() fails. Blank lines are skipped.
 std::vector<DatasetRow> read_dataset(const std::filesystem::path& path,
-                                     const std::string& prompt_key);
+                                     const ColumnMap& columns = {});
+
+// The column of a row by its name, or by names with dots between. nullptr: there is none, or null.
+const nlohmann::ordered_json* find_column(const nlohmann::ordered_json& row, std::string_view name);
+
+// "question, answer": for messages.
+std::string column_names(const nlohmann::ordered_json& row);
+
+// Whether it is a list of messages, at least one.
+bool are_messages(const nlohmann::ordered_json& list);
 
 }  // namespace tailrace::text

@@ -24,6 +24,7 @@
 #include "core/base/run_directory.h"
 #include "core/chat/options.h"
 #include "core/model/model_config.h"
+#include "core/text/dataset.h"
 #include "core/wire/worker_client.h"
 #include "rollout/episode/options.h"
 #include "rollout/worker/fetch_weights.h"
@@ -37,7 +38,7 @@ struct RolloutDataset {
   sandbox::EnvironmentSettings settings = {};
   // JSONL files, of environments that need them; of either there may be none.
   std::filesystem::path rows = {}, held_out_rows = {};
-  std::string prompt_key = "prompt";
+  text::ColumnMap columns = {};  // of both files
 };
 
 struct RolloutWorkerConfig {

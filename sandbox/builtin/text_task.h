@@ -9,7 +9,7 @@
 
 namespace tailrace::sandbox {
 
-// A dataset may keep the prompt under another key: env.prompt_key.
+// A dataset may keep the prompt under another name: env.columns.
 void declare_text_task(Library& library);
 
 }  // namespace tailrace::sandbox

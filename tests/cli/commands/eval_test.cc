@@ -157,7 +157,7 @@ TEST(Eval, NamesWhatDoesNotFit) {
   EXPECT_EQ(error("--env frozen_grid --dataset x.jsonl"),
             "error: --dataset has no effect: frozen_grid draws its own tasks. Remove it.\n");
   EXPECT_EQ(error("--env frozen_grid --settings size"),
-            "error: --settings size: a setting is written name=value, for example size=6\n");
+            "error: --settings size: a pair is written name=value, for example size=6\n");
   EXPECT_EQ(error("--env frozen_grid --k 8 --samples 4"),
             "error: --k 8 needs at least as many samples of each prompt; --samples is 4. Try "
             "--samples 8.\n");

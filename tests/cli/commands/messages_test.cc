@@ -111,6 +111,7 @@ TEST_F(Messages, OfListsOfDatasets) {
            "datasets.grid.epochs=2",
            "datasets.grid.dataset=rows.jsonl",
            "datasets.sums.dataset=none.jsonl",
+           "datasets.sums.columns.prompt=question",
            "datasets.sums.prompt_key=question",
            "datasets.sums.settings.verifier=numbr",
            "eval.prompts=8",
@@ -289,6 +290,7 @@ TEST_F(Messages, OfDatasets) {
   launch("");
   write("rows.jsonl", "{\"prompt\": \"a\", \"answer\": \"1\"}\n");
   launch("eval.prompts=9 env.eval_dataset=rows.jsonl");
+  launch("env.columns.prompt=question");
   launch("env.prompt_key=question");
   launch("env.settings.verifier=numbr");
   launch("env.settings.verifier=");
@@ -300,7 +302,7 @@ TEST_F(Messages, OfDatasets) {
     launch("");
   }
   write("rows.jsonl", "{\"prompt\": \"a\", \"answer\": \"1\"}\n");
-  launch("rollout.max_prompt_tokens=1 rollout.max_response_tokens=8 env.prompt_key=answer");
+  launch("rollout.max_prompt_tokens=1 rollout.max_response_tokens=8 env.columns.prompt=answer");
   for (const char* rows : {"{\"input_ids\": [1, 9999]}\n", "{\"input_ids\": []}\n",
                            "{\"input_ids\": [1, 2], \"loss_mask\": [1]}\n", "{}\n"}) {
     write("sft.jsonl", rows);

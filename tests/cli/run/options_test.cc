@@ -181,8 +181,8 @@ TEST(Validate, RefusesKeysThatNothingReads) {
   EXPECT_NE(error_of({"eval.prompts=0", "eval.interval_steps=5"})
                 .find("eval.interval_steps has no effect"),
             std::string::npos);
-  EXPECT_NE(error_of({"env.prompt_key=text"})
-                .find("env.prompt_key has no effect: there is no env.dataset"),
+  EXPECT_NE(error_of({"env.columns.prompt=text"})
+                .find("env.columns has no effect: there is no env.dataset"),
             std::string::npos);
   EXPECT_NE(error_of({"env.dataset=x.jsonl"})
                 .find("env.dataset has no effect: frozen_grid draws its own tasks"),

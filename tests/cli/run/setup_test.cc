@@ -168,7 +168,7 @@ TEST_F(RunSetupTest, EachDatasetHasItsQuotaItsLengthAndItsEpochs) {
        .env = "text",
        .settings = rules,
        .dataset = folder_ / "b.jsonl",
-       .prompt_key = "q",
+       .columns = {{"prompt", "q"}},
        .epochs = 3},
       {.name = "grid", .ratio = 1, .env = "frozen_grid"},
       {.name = "held",
@@ -176,7 +176,7 @@ TEST_F(RunSetupTest, EachDatasetHasItsQuotaItsLengthAndItsEpochs) {
        .env = "text",
        .settings = rules,
        .eval_dataset = folder_ / "b.jsonl",
-       .prompt_key = "q"}};
+       .columns = {{"prompt", "q"}}}};
   options_.env = {};
   options_.datasets[2].pool = "large";
   options_.step.prompts_per_step = 8;

@@ -52,8 +52,8 @@ TEST(TextTask, SaysWhatItNeeds) {
   EXPECT_EQ(environment->info().stop_strings, std::vector<std::string>{"."});
   EXPECT_EQ(environment->info().max_action_tokens, 40);
   EXPECT_EQ(environment->info().verifier, "text_rules");
-  EXPECT_THROW(make_text_task({{"verifier", "number"}, {"prompt_key", "question"}}),
-               UserError);  // env.prompt_key
+  EXPECT_THROW(make_text_task({{"verifier", "number"}, {"columns", "question"}}),
+               UserError);  // env.columns
   EXPECT_THROW(make_text_task({{"verifier", ""}}), UserError);
   EXPECT_THROW(make_text_task({}), UserError);
 }
@@ -63,7 +63,7 @@ TEST(TextTask, TheCommittedPromptsAreFitToTrainAndToEvaluate) {
   std::set<std::string> seen;
   auto check_file = [&](const char* name, size_t num_rows) {
     auto folder = std::filesystem::path(TAILRACE_SOURCE_DIR) / "tests/data/prompts";
-    std::vector<text::DatasetRow> rows = text::read_dataset(folder / name, "prompt");
+    std::vector<text::DatasetRow> rows = text::read_dataset(folder / name);
     EXPECT_EQ(rows.size(), num_rows);
     for (const text::DatasetRow& row : rows) {
       const auto prompt = nlohmann::json::parse(row.json).at("prompt").get<std::string>();

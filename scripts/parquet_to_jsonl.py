@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Writes a Parquet file of rows as JSON Lines, which Tailrace reads.
+
+    python3 scripts/parquet_to_jsonl.py train.parquet train.jsonl.gz [--columns prompt,reward_model]
+
+All columns are kept: lists and structs become JSON lists and objects, and a column of a chat keeps
+its list of messages. A name that ends in .gz is compressed. It needs pyarrow, or pandas with an
+engine for Parquet, in the Python that runs it.
+"""
+import argparse
+import base64
+import datetime
+import decimal
+import gzip
+import json
+import math
+import os
+import sys
+
+BATCH_ROWS = 1024
+
+
+def fail(text):
+    sys.exit(f"parquet_to_jsonl: {text}")
+
+
+def plain(value):
+    """The value as JSON can say it."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set)):
+        return [plain(item) for item in value]
+    if isinstance(value, (datetime.date, datetime.time)):
+        return value.isoformat()
+    if isinstance(value, decimal.Decimal):
+        return str(value)
+    if isinstance(value, (bytes, bytearray)):
+        try:
+            return bytes(value).decode("utf-8")
+        except UnicodeDecodeError:
+            return base64.b64encode(bytes(value)).decode("ascii")
+    if hasattr(value, "tolist"):  # arrays and numbers of numpy
+        return plain(value.tolist())
+    return str(value)
+
+
+def rows_of_arrow(parquet, path, columns):
+    with parquet.ParquetFile(path) as file:
+        check_columns(columns, file.schema_arrow.names)
+        for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns or None):
+            yield from batch.to_pylist()
+
+
+def rows_of_pandas(pandas, path, columns):
+    frame = pandas.read_parquet(path)
+    check_columns(columns, list(frame.columns))
+    if columns:
+        frame = frame[columns]
+    names = list(frame.columns)
+    for values in frame.itertuples(index=False, name=None):
+        yield dict(zip(names, values))
+
+
+def check_columns(wanted, present):
+    missing = [name for name in wanted if name not in present]
+    if missing:
+        fail(f"there is no column {', '.join(missing)}; the file has {', '.join(present)}")
+
+
+def rows_of(path, columns):
+    try:
+        import pyarrow.parquet
+        return rows_of_arrow(pyarrow.parquet, path, columns)
+    except ImportError:
+        pass
+    try:
+        import pandas
+        return rows_of_pandas(pandas, path, columns)
+    except ImportError:
+        fail(
+            "neither pyarrow nor pandas is installed for this Python "
+            f"({sys.executable}).\n  Try: {sys.executable} -m pip install pyarrow"
+        )
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Parquet to JSON Lines")
+    parser.add_argument("source", metavar="FILE.parquet")
+    parser.add_argument("target", metavar="FILE.jsonl[.gz]")
+    parser.add_argument(
+        "--columns", default="", metavar="A,B", help="keep these columns alone"
+    )
+    arguments = parser.parse_args()
+    if not os.path.isfile(arguments.source):
+        fail(f"{arguments.source} is no file")
+    columns = [name for name in arguments.columns.split(",") if name]
+    # Written beside the target and renamed at the end: what is there is whole.
+    unfinished = f"{arguments.target}.unfinished.{os.getpid()}"
+    opener = gzip.open if arguments.target.endswith(".gz") else open
+    count = 0
+    try:
+        rows = rows_of(arguments.source, columns)
+        with opener(unfinished, "wt", encoding="utf-8") as out:
+            for row in rows:
+                json.dump(plain(row), out, ensure_ascii=False, allow_nan=False)
+                out.write("\n")
+                count += 1
+        os.replace(unfinished, arguments.target)
+    except (OSError, ValueError, ImportError) as error:
+        fail(f"{arguments.source}: {error}")
+    finally:
+        if os.path.exists(unfinished):
+            os.remove(unfinished)
+    print(f"{arguments.target}: {count} rows")
+
+
+if __name__ == "__main__":
+    main()

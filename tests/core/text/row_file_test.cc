@@ -1,0 +1,92 @@
+#include "core/text/row_file.h"
+
+#include <filesystem>
+#include <string>
+
+#include <gtest/gtest.h>
+#include <zlib.h>
+
+#include "tests/core/base/temporary_directory.h"
+
+namespace tailrace::text {
+namespace {
+
+std::string gzip(const std::string& text) {
+  z_stream stream = {};
+  EXPECT_EQ(
+      deflateInit2(&stream, Z_DEFAULT_COMPRESSION, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY),
+      Z_OK);
+  std::string packed(deflateBound(&stream, text.size()), '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(packed.data());
+  stream.avail_out = static_cast<uInt>(packed.size());
+  EXPECT_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
+  packed.resize(packed.size() - stream.avail_out);
+  deflateEnd(&stream);
+  return packed;
+}
+
+// Longer than the pieces that it is read in, and not all alike.
+std::string long_text() {
+  std::string text;
+  for (int i = 0; text.size() < (size_t{5} << 20); ++i)
+    text += "{\"prompt\": \"" + std::to_string(i * 7919) + "\"}\n";
+  return text;
+}
+
+class RowFile : public ::testing::Test {
+ protected:
+  std::string read(const std::string& bytes, int64_t max_bytes = int64_t{1} << 40) {
+    const Result<std::string> text = read_row_file(folder_.write("rows.jsonl", bytes), max_bytes);
+    return text ? text.value() : "failure: " + text.failure().message;
+  }
+  TemporaryDirectory folder_;
+};
+
+TEST_F(RowFile, ReadsWhatIsCompressedAsWhatIsNotWhateverItsName) {
+  const std::string text = long_text();
+  EXPECT_EQ(read(text), text);
+  EXPECT_EQ(read(gzip(text)), text);
+  EXPECT_EQ(read(gzip("")), "");
+  EXPECT_EQ(read(""), "");
+  // A great deal of text in few bytes: more output than room for it, at each turn.
+  const std::string blanks(size_t{20} << 20, ' ');
+  EXPECT_EQ(read(gzip(blanks)), blanks);
+}
+
+TEST_F(RowFile, ReadsSeveralMembersAsOneText) {
+  EXPECT_EQ(read(gzip("a\n") + gzip("") + gzip("b\n")), "a\nb\n");
+}
+
+TEST_F(RowFile, RefusesGzipThatIsCutDamagedOrFollowedBySomethingElse) {
+  const std::string text = long_text(), packed = gzip(text);
+  for (const size_t size :
+       {packed.size() - 1, packed.size() - 8, packed.size() / 2, size_t{12}, size_t{2}})
+    EXPECT_NE(read(packed.substr(0, size)).find("rows.jsonl: its gzip data is cut"),
+              std::string::npos)
+        << size;
+  for (const size_t place : {packed.size() - 5, packed.size() / 2, size_t{2}}) {
+    std::string damaged = packed;
+    damaged[place] = static_cast<char>(damaged[place] ^ 0x55);
+    EXPECT_NE(read(damaged).find("rows.jsonl: its gzip data is damaged"), std::string::npos)
+        << place;
+  }
+  EXPECT_NE(read(packed + "{}").find("something else behind its gzip data"), std::string::npos);
+}
+
+TEST_F(RowFile, RefusesMoreTextThanThereIsRoomFor) {
+  const std::string packed = gzip(std::string(size_t{20} << 20, ' '));
+  EXPECT_NE(read(packed, 1 << 20).find("decompressed it has more than 1048576 bytes"),
+            std::string::npos);
+}
+
+TEST_F(RowFile, NamesTheScriptForAParquetFile) {
+  const std::string refusal = read("PAR1\x15\x04\x15 PAR1");
+  EXPECT_NE(refusal.find("rows.jsonl: it is a Parquet file"), std::string::npos) << refusal;
+  EXPECT_NE(refusal.find("python3 scripts/parquet_to_jsonl.py "), std::string::npos) << refusal;
+  EXPECT_TRUE(std::filesystem::exists(std::filesystem::path(TAILRACE_SOURCE_DIR) / kParquetScript));
+}
+
+}  // namespace
+}  // namespace tailrace::text
