@@ -103,18 +103,38 @@ void TrainOptions::visit(OptionVisitor& v) {
 
 void SftOptions::visit(OptionVisitor& v) {
   v.field("data", data,
-          {.help = "JSONL file of {\"input_ids\": [...], \"loss_mask\": [...]}; empty: no warm-up",
+          {.help = "JSONL file of rows to learn from, plain or gzip: messages, prompt and "
+                   "completion, or token ids (docs/data.md); empty: none",
            .path = true});
+  v.field("columns", columns,
+          {.help = "columns of its rows, and of those of eval_data, that have other names here, as "
+                   "OURS: THEIRS"});
+  v.field("too_long", too_long,
+          {.help = "a row longer than rollout.max_context_tokens: it is an error, is dropped, or "
+                   "loses its end"});
   v.field("demonstrations", demonstrations,
           {.help = "episodes of the environment's own demonstrator to learn from; 0: none",
            .min = 0,
            .max = 1e6});
+  v.field("eval_data", eval_data,
+          {.help = "JSONL file of held-out rows, as data; empty: none", .path = true});
+  v.field("eval_updates", eval_updates,
+          {.help = "their loss is measured every so many updates (500 times at most), before the "
+                   "first and after the last; 0: only then",
+           .min = 0,
+           .max = kMaxCount,
+           .resume = Resume::kMayChange});
+  v.field("checkpoint_updates", checkpoint_updates,
+          {.help = "updates from one checkpoint to the next, from which a run that was killed goes "
+                   "on; 0: only at the end",
+           .min = 0,
+           .max = kMaxCount,
+           .resume = Resume::kMayChange});
   v.field("epochs", epochs, {.help = "passes over the file", .min = 1, .max = kMaxCount});
   v.field("batch_tokens", batch_tokens,
           {.help = "tokens an update, whole rows", .min = 1, .max = 1 << 24});
-  v.section(
-      "optim", optim,
-      "optimizer of the warm-up; a policy of model.create learns with lr 1e-3 when none is given");
+  v.section("optim", optim,
+            "its optimizer; a policy of model.create learns with lr 1e-3 when none is given");
 }
 
 void CheckpointOptions::visit(OptionVisitor& v) {

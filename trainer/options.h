@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/base/enum_names.h"
@@ -51,11 +52,23 @@ struct TrainOptions {
   void visit(OptionVisitor& v);
 };
 
-// The supervised warm-up before RL: rows of a file, or demonstrations that the environment gives.
-// Neither: none.
+// What becomes of a supervised row that is longer than the context.
+enum class TooLong : uint8_t { kRefuse, kDrop, kCut };
+constexpr auto enum_names(TooLong) {
+  using enum TooLong;
+  return name_table<TooLong>({{kRefuse, "refuse"}, {kDrop, "drop"}, {kCut, "cut"}});
+}
+
+// Supervised training: before RL, or by itself. Rows of a file, or demonstrations that the
+// environment gives. Neither: none.
 struct SftOptions {
   std::string data = {};
+  std::vector<std::pair<std::string, std::string>> columns = {};
+  TooLong too_long = TooLong::kRefuse;
   int64_t demonstrations = 0;
+  std::string eval_data = {};
+  int64_t eval_updates = 0;
+  int64_t checkpoint_updates = 500;
   int64_t epochs = 1;
   int64_t batch_tokens = 2048;
   OptimOptions optim = {.lr = 1e-5};

@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 
 #include "kernels/base/check.h"
+#include "kernels/base/pulse.h"
+#include "kernels/ops/linear.h"
 #include "kernels/ops/log_softmax.h"
 
 namespace tailrace {
@@ -200,6 +202,32 @@ PackedForward::Output PackedForward::forward(const Stream& stream, const PackedW
                  {.head = head(weights, hidden),
                   .out = {.logprob = rows(logprob_), .lse = rows(lse_), .entropy = entropy}});
   return {rows(logprob_), entropy};
+}
+
+std::vector<uint8_t> PackedForward::is_likeliest(const Stream& stream,
+                                                 const PackedWeights& weights) const {
+  constexpr int64_t kLogitBytes = int64_t{16} << 20;
+  const Weight weight = weights.head();
+  const int64_t targets = std::ssize(target_ids_), dim = model_.config().hidden_size;
+  const int64_t row_size = weight.out * static_cast<int64_t>(sizeof(float));
+  const int64_t chunk =
+      std::clamp<int64_t>(kLogitBytes / row_size, 1, std::max<int64_t>(1, targets));
+  Buffer logits(static_cast<size_t>(chunk * row_size));
+  std::vector<uint8_t> likeliest;
+  for (int64_t begin = 0; begin < targets; begin += chunk) {
+    beat();
+    const int64_t rows = std::min(chunk, targets - begin);
+    Matrix out(logits.as<float>().data(), rows, weight.out);
+    linear(stream, {.x = ConstMatrix(hidden_.as<float>().data() + begin * dim, rows, dim),
+                    .weight = weight,
+                    .y = out});
+    for (int64_t row = 0; row < rows; ++row) {
+      const std::span<const float> values(out.row(row), static_cast<size_t>(weight.out));
+      const auto target = static_cast<size_t>(target_ids_[static_cast<size_t>(begin + row)]);
+      likeliest.push_back(std::ranges::max(values) <= values[target] ? 1 : 0);
+    }
+  }
+  return likeliest;
 }
 
 void PackedForward::backward(const Stream& stream, const PackedWeights& weights,

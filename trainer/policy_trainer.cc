@@ -372,6 +372,23 @@ MetricList PolicyTrainer::sft_update(std::span<const PackedSequence> sequences) 
           {"sft/update_skipped", report.skipped ? 1.0 : 0.0}};
 }
 
+MetricList PolicyTrainer::sft_evaluation(std::span<const PackedSequence> sequences) {
+  TR_CHECK(!sequences.empty());
+  double sum = 0;
+  int64_t targets = 0, likeliest = 0;
+  for (auto [begin, end] : pack(sequences, forward_.limits())) {
+    const auto part = sequences.subspan(begin, end - begin);
+    for (float l : forward_.forward(stream_, packed_, part, {}).logprob) sum -= l;
+    for (uint8_t best : forward_.is_likeliest(stream_, packed_)) {
+      likeliest += best;
+      ++targets;
+    }
+  }
+  return {
+      {"sft/eval_loss", sum / static_cast<double>(targets)},
+      {"sft/eval_token_accuracy", static_cast<double>(likeliest) / static_cast<double>(targets)}};
+}
+
 void PolicyTrainer::prepare_step(TrainBatch& batch, int64_t version, const PolicyLossConfig& loss) {
   std::vector<PackedSequence> stale;
   std::vector<TrainSequence*> stale_owners;

@@ -102,6 +102,10 @@ class PolicyTrainer {
   // Metrics sft/{loss,tokens,grad_norm,lr,update_skipped}; the loss is that before the update.
   MetricList sft_update(std::span<const PackedSequence> sequences);
 
+  // What sft_update() would learn from, measured: metrics sft/eval_loss and
+  // sft/eval_token_accuracy, the share of targets that are the likeliest token. Of this rank alone.
+  MetricList sft_evaluation(std::span<const PackedSequence> sequences);
+
   // Sets old and reference log-probabilities of all sequences; `version` is that of the current
   // weights. Before the first policy_update() of a step.
   void prepare_step(TrainBatch& batch, int64_t version, const PolicyLossConfig& loss);

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 #include <string>
 #include <utility>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
@@ -16,19 +19,13 @@
 namespace tailrace {
 namespace {
 
-// One line of the file; every message begins with file:line.
+// Every message begins with `where`.
 class RowReader {
  public:
-  RowReader(std::string where, int64_t vocab_size, int64_t max_tokens)
-      : where_(std::move(where)), vocab_size_(vocab_size), max_tokens_(max_tokens) {}
+  RowReader(std::string where, int64_t vocab_size)
+      : where_(std::move(where)), vocab_size_(vocab_size) {}
 
-  SftRow read(std::string_view line) const {
-    const Result<nlohmann::ordered_json> parsed = parse_json_row(line);
-    if (!parsed) {
-      throw UserError("{}: {}; a row is {{\"input_ids\": [...], \"loss_mask\": [...]}}.", where_,
-                      parsed.failure().message);
-    }
-    const nlohmann::ordered_json& json = parsed.value();
+  SftRow read(const nlohmann::ordered_json& json) const {
     SftRow row;
     for (int64_t id : integers(json, "input_ids")) {
       if (id < 0 || id >= vocab_size_) {
@@ -38,12 +35,6 @@ class RowReader {
             where_, id, vocab_size_);
       }
       row.tokens.push_back(static_cast<TokenId>(id));
-    }
-    if (static_cast<int64_t>(row.tokens.size()) > max_tokens_) {
-      throw UserError(
-          "{}: input_ids has {} tokens; the context holds {}. Shorten the row, or raise "
-          "rollout.max_context_tokens.",
-          where_, row.tokens.size(), max_tokens_);
     }
     read_mask(json, row);
     return row;
@@ -89,25 +80,47 @@ class RowReader {
   }
 
   std::string where_;
-  int64_t vocab_size_, max_tokens_;
+  int64_t vocab_size_;
 };
 
+std::vector<PackedSequence> views(const std::vector<SftRow>& rows, std::span<const size_t> chosen) {
+  std::vector<PackedSequence> sequences;
+  for (const size_t row : chosen)
+    sequences.push_back({.tokens = rows[row].tokens, .targets = rows[row].targets});
+  return sequences;
+}
+
 }  // namespace
+
+SftRow read_sft_row(const nlohmann::ordered_json& row, const std::string& where,
+                    int64_t vocab_size) {
+  return RowReader(where, vocab_size).read(row);
+}
+
+std::string format_sft_row(const SftRow& row) {
+  std::vector<uint8_t> mask(row.tokens.size());
+  for (const int32_t target : row.targets) mask[static_cast<size_t>(target)] = 1;
+  return fmt::format("{{\"input_ids\":[{}],\"loss_mask\":[{}]}}\n", fmt::join(row.tokens, ","),
+                     fmt::join(mask, ","));
+}
 
 std::vector<SftRow> read_sft_rows(const std::filesystem::path& path, int64_t vocab_size,
                                   int64_t max_tokens) {
   const Result<std::string> text = read_file(path);
-  if (!text) {
-    throw UserError("{}. sft.data names a JSONL file of pre-tokenised rows.",
-                    text.failure().message);
-  }
+  if (!text) throw UserError("{}", text.failure().message);
   std::vector<SftRow> rows;
   LineReader lines(text.value());
   while (const auto line = lines.next()) {
     if (line->text.find_first_not_of(" \t") == std::string_view::npos) continue;
-    SftRow row =
-        RowReader(fmt::format("{}:{}", path.string(), line->number), vocab_size, max_tokens)
-            .read(line->text);
+    const std::string where = fmt::format("{}:{}", path.string(), line->number);
+    const Result<nlohmann::ordered_json> parsed = parse_json_row(line->text);
+    if (!parsed)
+      throw UserError("{}: {}; a row is {{\"input_ids\": [...], \"loss_mask\": [...]}}.", where,
+                      parsed.failure().message);
+    SftRow row = read_sft_row(parsed.value(), where, vocab_size);
+    if (std::ssize(row.tokens) > max_tokens)
+      throw UserError("{}: input_ids has {} tokens; the context holds {}.", where,
+                      row.tokens.size(), max_tokens);
     if (!row.targets.empty()) rows.push_back(std::move(row));
   }
   if (rows.empty())
@@ -141,25 +154,39 @@ std::vector<std::vector<size_t>> sft_batches(const std::vector<SftRow>& rows, in
 }
 
 SftTask::SftTask(PolicyTrainer& trainer, const SftOptions& options, std::vector<SftRow> rows,
-                 uint64_t seed)
-    : trainer_(trainer), rows_(std::move(rows)) {
+                 std::vector<SftRow> held_out, uint64_t seed)
+    : trainer_(trainer), rows_(std::move(rows)), held_out_(std::move(held_out)) {
   // All epochs are cut beforehand: the schedule has to know its last update.
   for (int64_t epoch = 0; epoch < options.epochs; ++epoch) {
     for (auto& batch : sft_batches(rows_, options.batch_tokens, seed, epoch))
       batches_.push_back(std::move(batch));
   }
+  eval_updates_ = options.eval_updates;
+  if (eval_updates_ > 0)
+    eval_updates_ = std::max(eval_updates_, total_updates() / kMostSftEvaluations);
   trainer_.reset_optimizer(options.optim, total_updates());
 }
 
 std::optional<MetricList> SftTask::update() {
   if (updates_done_ == total_updates()) return std::nullopt;
-  std::vector<PackedSequence> sequences;
-  for (size_t row : batches_[static_cast<size_t>(updates_done_)]) {
-    sequences.push_back({.tokens = rows_[row].tokens, .targets = rows_[row].targets});
-  }
-  MetricList metrics = trainer_.sft_update(sequences);
+  MetricList metrics =
+      trainer_.sft_update(views(rows_, batches_[static_cast<size_t>(updates_done_)]));
   ++updates_done_;
   return metrics;
 }
+
+bool SftTask::evaluation_is_due() const {
+  if (held_out_.empty()) return false;
+  if (updates_done_ == 0 || updates_done_ == total_updates()) return true;
+  return eval_updates_ > 0 && updates_done_ % eval_updates_ == 0;
+}
+
+MetricList SftTask::evaluate() {
+  std::vector<size_t> all(held_out_.size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  return trainer_.sft_evaluation(views(held_out_, all));
+}
+
+void SftTask::skip(int64_t updates) { updates_done_ = std::min(updates, total_updates()); }
 
 }  // namespace tailrace

@@ -1,4 +1,5 @@
-// Supervised warm-up on pre-tokenised rows.
+// Supervised training on pre-tokenised rows: what `launch` makes of the rows that a person brings
+// (cli/run/sft_rows.h), and demonstrations.
 //
 //   {"input_ids": [1, 5, 9, 2], "loss_mask": [0, 0, 1, 1]}
 //
@@ -11,7 +12,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <vector>
+
+#include <nlohmann/json_fwd.hpp>
 
 #include "core/generate.h"
 #include "trainer/options.h"
@@ -22,10 +26,20 @@ namespace tailrace {
 // In memory, of a row's ids and targets, and of the text while it is read.
 inline constexpr int64_t kSftBytesPerToken = 24;
 
+// Of one training: each makes a row of the metrics.
+inline constexpr int64_t kMostSftEvaluations = 500;
+
 struct SftRow {
   std::vector<TokenId> tokens;
   std::vector<int32_t> targets;  // ascending positions that count; at least one
 };
+
+// One pre-tokenised row, of any length; `where` stands for it in messages. Throws UserError for
+// what is malformed or outside the vocabulary. It may have no targets.
+SftRow read_sft_row(const nlohmann::ordered_json& row, const std::string& where,
+                    int64_t vocab_size);
+// The line of a file that read_sft_rows() reads as this row.
+std::string format_sft_row(const SftRow& row);
 
 // Reads all rows. Blank lines are skipped, and rows in which nothing counts. Throws UserError with
 // file:line for what is malformed, outside the vocabulary, or longer than max_tokens; and for a
@@ -41,19 +55,27 @@ std::vector<std::vector<size_t>> sft_batches(const std::vector<SftRow>& rows, in
 // A warm-up that its owner drives update by update, so that it can do other things in between.
 class SftTask {
  public:
-  // Resets the trainer's optimizer. Borrows the trainer.
+  // Resets the trainer's optimizer. Borrows the trainer. `held_out`: of evaluate(); may be empty.
   SftTask(PolicyTrainer& trainer, const SftOptions& options, std::vector<SftRow> rows,
-          uint64_t seed);
+          std::vector<SftRow> held_out, uint64_t seed);
 
   // One update; nothing when all epochs are done.
   std::optional<MetricList> update();
+
+  // Whether the held-out rows are to be measured now; always after the last update.
+  bool evaluation_is_due() const;
+  MetricList evaluate();
+
+  // The first updates were done before, and the weights and the optimizer are those behind them.
+  void skip(int64_t updates);
 
   int64_t updates_done() const { return updates_done_; }
   int64_t total_updates() const { return static_cast<int64_t>(batches_.size()); }
 
  private:
   PolicyTrainer& trainer_;
-  std::vector<SftRow> rows_;
+  std::vector<SftRow> rows_, held_out_;
+  int64_t eval_updates_;                      // 0: only before the first and after the last
   std::vector<std::vector<size_t>> batches_;  // of all epochs
   int64_t updates_done_ = 0;
 };

@@ -114,6 +114,12 @@ std::vector<EvalArguments> adopt_run(EvalArguments arguments, Registries& regist
     one.plan.settings = dataset.settings;
     one.plan.domain = static_cast<int32_t>(i);
   }
+  if (datasets.empty())
+    throw UserError(
+        "--run {}: it learned from sft.data alone and evaluates no environment.\n       Try "
+        "--model "
+        "{} --env NAME.",
+        arguments.run, arguments.model);
   if (all.empty())
     throw UserError("--name {}: {} has no such dataset; it has {}.", asked, arguments.run,
                     fmt::join(names, ", "));

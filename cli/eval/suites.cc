@@ -32,7 +32,7 @@ text::DatasetRow row_of(const Json& row, int64_t line) {
 }
 
 std::vector<text::DatasetRow> read_gsm8k(const std::filesystem::path& file) {
-  std::vector<text::DatasetRow> rows = text::read_dataset(file, "question");
+  std::vector<text::DatasetRow> rows = text::read_dataset(file, {{"prompt", "question"}});
   for (text::DatasetRow& row : rows) {
     Json value = parse_ordered_json(row.json);
     if (!value["question"].is_string())

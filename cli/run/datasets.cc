@@ -12,8 +12,14 @@
 
 namespace tailrace {
 
+bool supervised_only(const RunOptions& options) {
+  return options.datasets.empty() && options.env.name.empty() && options.env.plugin.empty() &&
+         !options.sft.data.empty();
+}
+
 std::vector<DatasetSection> datasets_of(const RunOptions& options) {
   std::vector<DatasetSection> datasets = options.datasets;
+  if (supervised_only(options)) return datasets;
   if (datasets.empty()) {
     const EnvSection& env = options.env;
     datasets.push_back({.name = env.name,
@@ -61,6 +67,8 @@ std::vector<std::string> dataset_names(const RunOptions& options) {
 }
 
 std::string epochs_text(const RunOptions& options) {
+  if (supervised_only(options))
+    return fmt::format("{} of {}", counted(options.sft.epochs, "epoch"), options.sft.data);
   std::vector<std::string> parts;
   for (const DatasetSection& dataset : datasets_of(options)) {
     if (dataset.ratio > 0)

@@ -14,8 +14,11 @@
 
 namespace tailrace {
 
-// In the order of the config, which numbers them (law 1.1); at least one. `epochs` is
-// what each has: its own or run.epochs.
+// The run has no environment: it learns from the rows of sft.data alone.
+bool supervised_only(const RunOptions& options);
+
+// In the order of the config, which numbers them (law 1.1); at least one, but for a run of
+// supervised training alone, which has none. `epochs` is what each has: its own or run.epochs.
 std::vector<DatasetSection> datasets_of(const RunOptions& options);
 
 // The full name of a key ("env", "dataset", "epochs", ...) of one of them, as a person has written

@@ -43,6 +43,7 @@ std::map<std::string, Input> inputs_of(const RunPaths& paths, const RunOptions& 
   named("reward.plugin", o.reward.plugin);
   for (const RewardFile& file : reward_files(o.reward)) named(file.key, file.path);
   named("sft.data", o.sft.data);
+  named("sft.eval_data", o.sft.eval_data);
   // Its weights are read before the first checkpoint only; its shape is, whenever the run goes on.
   const fs::path model = o.model.path;
   if (!model.empty()) {
@@ -52,6 +53,9 @@ std::map<std::string, Input> inputs_of(const RunPaths& paths, const RunOptions& 
   if (!o.lora.adapter.empty()) named("lora.adapter", fs::path(o.lora.adapter) / kAdapterConfigFile);
   if (o.sft.demonstrations > 0)
     inputs["demonstrations"] = {"sft.demonstrations", paths.demonstrations()};
+  if (!o.sft.data.empty()) inputs["sft.data/rows"] = {"sft.data", paths.sft_rows()};
+  if (!o.sft.eval_data.empty())
+    inputs["sft.eval_data/rows"] = {"sft.eval_data", paths.sft_eval_rows()};
   // Without it there is no tokenizer yet, whatever lies beside it.
   if (!fs::exists(paths.tokenizer() / "tokenizer.json")) return inputs;
   for (const fs::directory_entry& entry : fs::directory_iterator(paths.tokenizer())) {

@@ -133,8 +133,7 @@ void EnvSection::visit(OptionVisitor& v) {
            .resume = Resume::kMayChange});
   v.field("name", name,
           {.help = "which environment; 'tailrace env list' lists them. May be left out where "
-                   "the plugin has one alone",
-           .required = required && plugin.empty()});
+                   "the plugin has one alone, and for supervised training alone (sft.data)"});
   v.field("dataset", dataset,
           {.help = "JSONL file of training prompts, plain or gzip",
            .aliases = {"train_files", "prompt_data"},
@@ -310,17 +309,15 @@ void RunOptions::visit(OptionVisitor& v) {
   v.section("model", model, "the policy");
   v.section("lora", lora, "an adapter that is trained in the place of all weights (LoRA)");
   v.section("chat", chat, "how what is said to the policy is written");
-  // Before `env`, whose name is missed where there are none.
   v.list("datasets", datasets,
          "what the policy acts in, where that is more than one thing: a list, in the place of the "
          "section `env`");
-  env.required = datasets.empty();
   v.section("env", env, "what the policy acts in");
   v.list("clusters", clusters,
          "where workers of other hosts run (rollout.pools.NAME.cluster): a list");
   v.section("rollout", rollout_section, "how episodes are made");
   v.section("reward", reward, "who scores episodes");
-  v.section("sft", sft, "supervised warm-up before the first step");
+  v.section("sft", sft, "supervised training: a warm-up before the first step, or a run by itself");
   v.section("train", train, "how a batch becomes updates");
   v.section("algo", algo, "the policy loss");
   v.section("optim", optim, "the optimizer");

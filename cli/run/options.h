@@ -91,7 +91,6 @@ struct EnvSection {
   std::string dataset, eval_dataset;
   text::ColumnMap columns;
   sandbox::EnvironmentSettings settings;
-  bool required = true;  // no key: whether its name is missed
 
   void visit(OptionVisitor& v);
 };

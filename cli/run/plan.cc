@@ -16,6 +16,7 @@
 #include "cli/run/named_file.h"
 #include "cli/run/pools.h"
 #include "cli/run/rewards.h"
+#include "cli/run/sft_rows.h"
 #include "cli/run/worker_configs.h"
 #include "core/base/error.h"
 #include "core/base/machine.h"
@@ -151,16 +152,23 @@ int64_t tokenizer_file_bytes(const RunOptions& o) {
 // Rows are shuffled before they are cut into updates: another order may give one more or less.
 WarmUpPlan plan_warm_up(const RunOptions& o, const ModelConfig& config) {
   WarmUpPlan plan{.rows = o.sft.demonstrations};
+  // Reading them also finds a broken row before the run begins.
+  const SupervisedReader reader(o, config);
+  const auto rows = [&](const std::string& key, const std::string& file) {
+    return read_named(key, [&] { return read_supervised(file, o.sft, reader.reading()); });
+  };
+  if (!o.sft.eval_data.empty()) {
+    const SftRows held_out = rows("sft.eval_data", o.sft.eval_data);
+    plan.eval_rows = std::ssize(held_out.rows), plan.eval_tokens = held_out.tokens();
+  }
   // Of demonstrations only the number is known: they are played when the run begins.
   if (o.sft.data.empty()) return plan;
-  // Reading them also finds a broken row before the run begins.
-  const auto rows = read_named("sft.data", [&] {
-    return read_sft_rows(o.sft.data, config.num_ids(), o.rollout.engine.max_context_tokens);
-  });
-  plan.rows = std::ssize(rows);
-  for (const SftRow& row : rows) plan.tokens += std::ssize(row.tokens);
-  plan.updates =
-      o.sft.epochs * std::ssize(sft_batches(rows, o.sft.batch_tokens, /*seed=*/0, /*epoch=*/0));
+  const SftRows read = rows("sft.data", o.sft.data);
+  plan.rows = std::ssize(read.rows);
+  plan.tokens = read.tokens();
+  plan.dropped = read.dropped, plan.cut = read.cut;
+  plan.updates = o.sft.epochs *
+                 std::ssize(sft_batches(read.rows, o.sft.batch_tokens, /*seed=*/0, /*epoch=*/0));
   return plan;
 }
 
@@ -172,8 +180,13 @@ std::string format_warm_up(const WarmUpPlan& plan, const SftOptions& sft, int64_
                         max_tokens);
   const std::string updates =
       plan.updates > 0 ? fmt::format(" = about {}", counted(plan.updates, "update")) : "";
-  return fmt::format("{} x {}{} of {} tokens, lr {}", rows, counted(sft.epochs, "epoch"),
-                     updates.empty() ? ", updates" : updates, sft.batch_tokens, sft.optim.lr);
+  std::string text =
+      fmt::format("{} x {}{} of {} tokens, lr {}", rows, counted(sft.epochs, "epoch"),
+                  updates.empty() ? ", updates" : updates, sft.batch_tokens, sft.optim.lr);
+  if (plan.dropped > 0) text += fmt::format("; {} dropped", counted(plan.dropped, "row"));
+  if (plan.cut > 0) text += fmt::format("; {} cut", counted(plan.cut, "row"));
+  if (plan.eval_rows > 0) text += fmt::format("; {} held out", counted(plan.eval_rows, "row"));
+  return text;
 }
 
 // "grid: 3 of the 4 prompts of a step, frozen_grid, 2 epochs of a.jsonl".
@@ -210,7 +223,7 @@ void warn_of_rates(const RunOptions& o, Plan& plan) {
 // Whole groups and members: a small step may have nothing of a fraction.
 void warn_of_adapter_rate(const RunOptions& o, Plan& plan) {
   constexpr double kLeastAdapterLr = 5e-6;
-  if (o.lora.trains() && o.optim.lr < kLeastAdapterLr)
+  if (o.lora.trains() && !supervised_only(o) && o.optim.lr < kLeastAdapterLr)
     plan.warnings.push_back(
         fmt::format("optim.lr is {}, a rate for all weights; an adapter wants about ten times as "
                     "much. Try optim.lr=1e-5",
@@ -263,18 +276,19 @@ void plan_memory(const RunOptions& o, const ModelConfig& config, Plan& plan) {
   const std::vector<PoolSection> launched = launched_pools(o);
   const PoolSection pool =
       std::ranges::max(launched.empty() ? pools_of(o) : launched, {}, &PoolSection::max_sequences);
-  plan.rollout_worker = rollout_memory(rollout_config(o, config, pool));
+  if (!supervised_only(o)) plan.rollout_worker = rollout_memory(rollout_config(o, config, pool));
   plan_kept_sets(o, config, plan);
   const int64_t traces =
       o.train.trace_steps > 0
           ? std::min(kMaxTraceBytes, add_product(0, plan.max_tokens_per_step, kTraceBytesPerToken))
           : 0;
-  estimate(plan.trainer, "tokens of a step at their longest, about",
-           add_product(traces, plan.max_tokens_per_step, kStepBytesPerToken));
-  if (plan.warm_up.tokens > 0)
-    estimate(plan.trainer, "rows of sft.data", plan.warm_up.tokens * kSftBytesPerToken);
+  if (!supervised_only(o))
+    estimate(plan.trainer, "tokens of a step at their longest, about",
+             add_product(traces, plan.max_tokens_per_step, kStepBytesPerToken));
+  if (const int64_t tokens = plan.warm_up.tokens + plan.warm_up.eval_tokens; tokens > 0)
+    estimate(plan.trainer, "rows of sft.data", tokens * kSftBytesPerToken);
   estimate(plan.trainer, "the process itself, about", kProcessBytes);
-  if (config.lora) {
+  if (config.lora && !supervised_only(o)) {
     const ParameterLayout base(config);
     const auto& largest = std::ranges::max(base.entries(), {}, &ParameterInfo::size);
     estimate(plan.rollout_worker, "largest tensor of the base, while it is read",
@@ -282,15 +296,17 @@ void plan_memory(const RunOptions& o, const ModelConfig& config, Plan& plan) {
   }
   const int64_t episodes = std::min(pool.max_sequences, plan.samples_in_flight);
   plan_choices(o, config, episodes, plan);
-  estimate(plan.rollout_worker, "tokens of its episodes at their longest, about",
-           add_product(0, episodes * o.rollout.engine.max_context_tokens, kEpisodeBytesPerToken));
-  estimate(plan.rollout_worker, "tokenizer and the process itself, about",
-           kProcessBytes + kTokenizerFactor * tokenizer_file_bytes(o));
+  if (!supervised_only(o)) {
+    estimate(plan.rollout_worker, "tokens of its episodes at their longest, about",
+             add_product(0, episodes * o.rollout.engine.max_context_tokens, kEpisodeBytesPerToken));
+    estimate(plan.rollout_worker, "tokenizer and the process itself, about",
+             kProcessBytes + kTokenizerFactor * tokenizer_file_bytes(o));
+  }
   // It writes a few samples as text.
   estimate(plan.others, "scheduler, about",
            add_product(kProcessBytes + kTokenizerFactor * tokenizer_file_bytes(o),
                        plan.samples_in_flight, kBytesPerSample));
-  if (o.reward.workers > 0)
+  if (o.reward.workers > 0 && !supervised_only(o))
     estimate(plan.others, fmt::format("{}, about", counted(o.reward.workers, "reward worker")),
              o.reward.workers * kRewardBytes);
   // It has read the tokenizer, to check the prompts.
@@ -359,7 +375,7 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
   refuse_one_choice(o.rollout.sampling.params(), config.num_ids());
   validate(config, "model config");
   Plan plan;
-  plan.samples_per_step = o.step.prompts_per_step * o.step.group_size;
+  if (!supervised_only(o)) plan.samples_per_step = o.step.prompts_per_step * o.step.group_size;
   plan.samples_in_flight = samples_in_flight(o);
   // Of the largest one: groups stay whole.
   plan.samples_per_minibatch =
@@ -472,6 +488,7 @@ std::string format_plan(const Plan& plan, const RunOptions& o,
   auto line = [&](std::string_view label, const std::string& text) {
     out += fmt::format("{:<10} {}\n", label, text);
   };
+  const bool steps = !supervised_only(o);
   const std::string active =
       plan.active_parameters < plan.parameters
           ? fmt::format(", of which a token goes through {}", plan.active_parameters)
@@ -486,16 +503,19 @@ std::string format_plan(const Plan& plan, const RunOptions& o,
                                 fmt::join(lora_target_names(lora), ", ")));
   }
   if (plan.warm_up.rows > 0)
-    line("warm-up", format_warm_up(plan.warm_up, o.sft, o.rollout.engine.max_context_tokens));
-  line("step",
-       fmt::format("{} prompts x {} samples = {} samples, at most {} tokens each, {} together",
-                   o.step.prompts_per_step, o.step.group_size, plan.samples_per_step,
-                   o.rollout.engine.max_context_tokens, plan.max_tokens_per_step));
-  line("", fmt::format("{} of {} samples x {} = {}, lr {}",
-                       counted(o.train.minibatches_per_step, "minibatch", "minibatches"),
-                       plan.samples_per_minibatch, counted(o.train.ppo_epochs, "epoch"),
-                       counted(plan.updates_per_step, "update"), o.optim.lr));
-  for (size_t i = 0; i < algorithm.size(); ++i) line(i == 0 ? "algorithm" : "", algorithm[i]);
+    line(steps ? "warm-up" : "supervised",
+         format_warm_up(plan.warm_up, o.sft, o.rollout.engine.max_context_tokens));
+  if (steps) {
+    line("step",
+         fmt::format("{} prompts x {} samples = {} samples, at most {} tokens each, {} together",
+                     o.step.prompts_per_step, o.step.group_size, plan.samples_per_step,
+                     o.rollout.engine.max_context_tokens, plan.max_tokens_per_step));
+    line("", fmt::format("{} of {} samples x {} = {}, lr {}",
+                         counted(o.train.minibatches_per_step, "minibatch", "minibatches"),
+                         plan.samples_per_minibatch, counted(o.train.ppo_epochs, "epoch"),
+                         counted(plan.updates_per_step, "update"), o.optim.lr));
+    for (size_t i = 0; i < algorithm.size(); ++i) line(i == 0 ? "algorithm" : "", algorithm[i]);
+  }
   if (o.datasets.size() > 1) {
     const std::vector<int64_t> prompts = prompts_of_step(o);
     for (size_t i = 0; i < prompts.size(); ++i)
@@ -526,12 +546,15 @@ std::string format_plan(const Plan& plan, const RunOptions& o,
   }
   std::string mode(name_of(o.scheduler.mode.name));
   std::string heading = "mode";
-  for (const std::string& sentence :
-       scheduler::describe(o.scheduler.mode.mode(), o.step.prompts_per_step, o.step.group_size)) {
-    line(heading, mode.empty() ? sentence : fmt::format("{}: {}", mode, sentence));
-    heading.clear(), mode.clear();
-  }
-  if (plan.steps > 0)
+  if (steps)
+    for (const std::string& sentence :
+         scheduler::describe(o.scheduler.mode.mode(), o.step.prompts_per_step, o.step.group_size)) {
+      line(heading, mode.empty() ? sentence : fmt::format("{}: {}", mode, sentence));
+      heading.clear(), mode.clear();
+    }
+  if (!steps)
+    line("run", "no step of reinforcement learning: it ends with the checkpoint of these weights");
+  else if (plan.steps > 0)
     line("run", fmt::format("{} = {} samples, {}", counted(plan.steps, "step"),
                             plan.steps * plan.samples_per_step,
                             counted(plan.steps * plan.updates_per_step, "update")));

@@ -17,9 +17,11 @@ namespace tailrace {
 
 // The supervised warm-up.
 struct WarmUpPlan {
-  int64_t rows = 0;     // 0: there is none
-  int64_t tokens = 0;   // of all rows; 0: not known before the demonstrations are made
-  int64_t updates = 0;  // of all epochs; 0: as above
+  int64_t rows = 0;              // 0: there is none
+  int64_t tokens = 0;            // of all rows; 0: not known before the demonstrations are made
+  int64_t updates = 0;           // of all epochs; 0: as above
+  int64_t dropped = 0, cut = 0;  // rows of sft.data that are too long, or teach nothing
+  int64_t eval_rows = 0, eval_tokens = 0;
 };
 
 struct Plan {

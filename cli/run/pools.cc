@@ -89,6 +89,7 @@ std::vector<PoolSection> pools_of(const RunOptions& options) {
 }
 
 std::vector<PoolSection> launched_pools(const RunOptions& options) {
+  if (supervised_only(options)) return {};
   std::vector<PoolSection> pools = pools_of(options);
   std::erase_if(pools, [](const PoolSection& pool) { return !pool.cluster.empty(); });
   return pools;

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/run/datasets.h"
 #include "cli/run/pools.h"
 #include "core/base/error.h"
 
@@ -52,7 +53,7 @@ int num_launched(RoleKind kind, const RunOptions& options) {
     case RoleKind::kRollout:
       return static_cast<int>(num_rollout_workers(options));
     case RoleKind::kReward:
-      return static_cast<int>(options.reward.workers);
+      return supervised_only(options) ? 0 : static_cast<int>(options.reward.workers);
     default:
       return 1;
   }

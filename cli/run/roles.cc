@@ -225,6 +225,8 @@ ExitCode run_trainer(const RoleName& name, const RoleContext& context, Log& log)
   config.run = context.run;
   config.tokenizer_dir = context.run.tokenizer();
   if (o.sft.demonstrations > 0) config.sft.data = context.run.demonstrations().string();
+  if (!o.sft.data.empty()) config.sft.data = context.run.sft_rows().string();
+  if (!o.sft.eval_data.empty()) config.sft.eval_data = context.run.sft_eval_rows().string();
   const SteadyClock clock;
   return within_memory({.process = name.index == 0 ? "the trainer" : name.text(),
                         .cure = kTrainerCure,

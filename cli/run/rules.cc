@@ -81,8 +81,6 @@ class EffectChecker {
  private:
   void reset(const std::vector<std::string>& names) {
     std::vector<std::string> values;
-    // What has no default is given again.
-    if (options_.datasets.empty()) values = {fmt::format("env.name={}", options_.env.name)};
     for (const std::string& name : names)
       values.push_back(fmt::format("{}={}", name, defaults_.at(name).value));
     bind_config(parse_config("", "the defaults", values), options_);
@@ -300,6 +298,15 @@ void refuse_without_effect(const RunOptions& o, size_t index, const ConfigKeys& 
     refuse("columns", dataset.columns != defaults.columns, "there is no dataset here");
 }
 
+void validate_microbatch(const RunOptions& o) {
+  const int64_t context = o.rollout.engine.max_context_tokens;
+  if (o.train.microbatch_tokens < context)
+    throw UserError::at(
+        "train.microbatch_tokens",
+        "is {}, less than one whole sequence (rollout.max_context_tokens = {}). Try {}.",
+        o.train.microbatch_tokens, context, context);
+}
+
 void validate_batches(const RunOptions& o) {
   if (o.rollout.sampling.temperature == 0)
     throw UserError::at(
@@ -311,12 +318,7 @@ void validate_batches(const RunOptions& o) {
         "is {}, more than the {} groups of a step (rollout.prompts_per_step); groups stay whole. "
         "Try {}.",
         o.train.minibatches_per_step, o.step.prompts_per_step, o.step.prompts_per_step);
-  const int64_t context = o.rollout.engine.max_context_tokens;
-  if (o.train.microbatch_tokens < context)
-    throw UserError::at(
-        "train.microbatch_tokens",
-        "is {}, less than one whole sequence (rollout.max_context_tokens = {}). Try {}.",
-        o.train.microbatch_tokens, context, context);
+  validate_microbatch(o);
   if (o.run.steps == 0 && o.run.epochs > 0 && o.optim.schedule != LrSchedule::kConstant)
     throw UserError::at(
         "optim.schedule",
@@ -440,19 +442,25 @@ void refuse_without_effect(RunOptions& o, ConfigKeys& keys,
   if (o.sft.data.empty() && o.sft.demonstrations == 0)
     effect.refuse("sft.", {"sft.data", "sft.demonstrations"},
                   "neither sft.data nor sft.demonstrations is given");
+  if (o.sft.eval_data.empty())
+    effect.refuse("sft.eval_updates", {"sft.eval_data"}, "sft.eval_data is empty");
+  if (o.sft.data.empty() && o.sft.eval_data.empty())
+    for (const char* key : {"sft.columns", "sft.too_long"})
+      effect.refuse(key, {"sft.data", "sft.eval_data"}, "demonstrations are written by the run");
   if (o.datasets.empty() && o.env.dataset.empty())
     effect.refuse("env.columns", {"env.dataset", "env.name"}, "there is no env.dataset");
-  if (std::ranges::all_of(datasets_of(o), &std::string::empty, &DatasetSection::dataset))
+  if (!supervised_only(o) &&
+      std::ranges::all_of(datasets_of(o), &std::string::empty, &DatasetSection::dataset))
     effect.refuse("run.epochs", {"datasets", "env.dataset", "env.name"},
                   o.datasets.empty()
                       ? "the environment draws its tasks without end, only env.dataset has epochs"
                       : "the environments draw their tasks without end, only a dataset has epochs");
-  const auto& longest =
-      *std::ranges::max_element(environments, {}, &sandbox::EnvironmentInfo::max_turns);
-  if (o.rollout.max_turns > longest.max_turns)
+  const auto longest =
+      std::ranges::max_element(environments, {}, &sandbox::EnvironmentInfo::max_turns);
+  if (longest != environments.end() && o.rollout.max_turns > longest->max_turns)
     effect.refuse("rollout.max_turns", {"datasets", "env.name", "env.settings.max_turns"},
-                  fmt::format("{} ends an episode after {}", longest.name,
-                              counted(longest.max_turns, "turn")));
+                  fmt::format("{} ends an episode after {}", longest->name,
+                              counted(longest->max_turns, "turn")));
   if (o.algo.kl.coef == 0)
     effect.refuse("algo.kl.", {"algo.kl.coef", "algo.name"}, "algo.kl.coef is 0");
   if (o.algo.correction.kind == CorrectionKind::kNone)
@@ -526,13 +534,53 @@ void derive_loss_constant(RunOptions& o, ConfigKeys& keys,
                               : "response limit: what fits the context");
 }
 
+// Keys that only a run with an environment reads.
+void refuse_without_steps(RunOptions& o, ConfigKeys& keys) {
+  constexpr std::string_view kReason =
+      "there is neither env nor datasets, and the run learns from sft.data alone";
+  if (keys.given("run.steps") && o.run.steps != 0)
+    throw UserError::at("run.steps", "has no effect: {}. Remove it, or try sft.epochs.", kReason);
+  if (o.train.ranks > 1)
+    throw UserError::at("train.ranks",
+                        "is {}, but supervised training is done by one rank, and {}. Try 1.",
+                        o.train.ranks, kReason);
+  EffectChecker effect(o, keys);
+  const std::vector<std::string> switches = {"sft.data"};
+  for (const char* section : {"env.", "reward.", "algo.", "optim.", "eval."})
+    effect.refuse(section, switches, std::string(kReason));
+  for (const auto& [key, option] : options_by_key(o))
+    if (key.starts_with("rollout.") && key != "rollout.max_context_tokens")
+      effect.refuse(key, switches, std::string(kReason));
+  for (const char* key : {"run.epochs", "run.listen", "run.keys", "train.minibatches_per_step",
+                          "train.ppo_epochs", "train.trace_steps", "checkpoint.interval_steps"})
+    effect.refuse(key, switches, std::string(kReason));
+}
+
+void check_supervised_rules(RunOptions& o, ConfigKeys& keys) {
+  if (o.model.creates())
+    throw UserError::at("model.create",
+                        "takes its vocabulary from the environment, and there is neither env nor "
+                        "datasets. Use model.path.");
+  validate_microbatch(o);
+  refuse_without_steps(o, keys);
+  o.run.steps = 0;
+}
+
 void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) {
+  if (o.datasets.empty() && o.env.name.empty() && !supervised_only(o))
+    throw UserError::at("env.name",
+                        "is missing; it names the environment ('tailrace env list' lists them). "
+                        "Supervised training alone needs sft.data instead.");
   settle_verifiers(o, keys);
   validate(o.optim, "optim");
   validate(o.sft, "sft");
   validate_model(o);
   validate_adapter(o);
   validate_rollout(o);
+  if (supervised_only(o)) {
+    check_supervised_rules(o, keys);
+    return refuse_without_effect(o, keys, {});
+  }
   validate_datasets(o, keys);
   validate_listen(o);
   validate_pools(o);

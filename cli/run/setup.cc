@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "cli/run/counted.h"
 #include "cli/run/datasets.h"
 #include "cli/run/demonstrations.h"
 #include "cli/run/inputs.h"
@@ -17,6 +18,7 @@
 #include "cli/run/named_file.h"
 #include "cli/run/plan.h"
 #include "cli/run/prompts.h"
+#include "cli/run/sft_rows.h"
 #include "core/base/config_printer.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
@@ -153,6 +155,20 @@ void prepare_demonstrations(const RunPaths& paths, const RunOptions& options,
   const int64_t all = options.sft.demonstrations;
   say(fmt::format("{} demonstrations, {} tokens, success {:.2f}", all, counts.tokens,
                   static_cast<double>(counts.successes) / static_cast<double>(all)));
+}
+
+// The rows of a file as the trainer reads them.
+void prepare_sft_rows(const RunOptions& options, const std::string& key, const std::string& data,
+                      const fs::path& file, const SftReading& reading,
+                      const std::function<void(const std::string&)>& say) {
+  if (data.empty() || fs::exists(file)) return;
+  const SftRows rows = read_named(key, [&] { return read_supervised(data, options.sft, reading); });
+  write_sft_rows(file, rows);
+  std::string text = fmt::format("{}: {}, {}", key, counted(std::ssize(rows.rows), "row"),
+                                 counted(rows.tokens(), "token"));
+  if (rows.dropped > 0) text += fmt::format(", {} dropped", counted(rows.dropped, "more row"));
+  if (rows.cut > 0) text += fmt::format(", {} of them cut", rows.cut);
+  say(text);
 }
 
 // Names, for a person: "grid, sums", or that there is one.
@@ -388,6 +404,15 @@ void prepare_run(const RunPaths& paths, const RunOptions& options, const Registr
   const auto format =
       chat::PromptFormat::of(chat_of_run(paths, options), paths.tokenizer(), *tokenizer);
   prepare_demonstrations(paths, options, registries, format, say);
+  if (!options.sft.data.empty() || !options.sft.eval_data.empty()) {
+    const SftReading reading{
+        .format = options.model.creates() ? nullptr : &format,
+        .vocab_size = planned_model(options, registries.environments).num_ids(),
+        .max_tokens = options.rollout.engine.max_context_tokens};
+    prepare_sft_rows(options, "sft.data", options.sft.data, paths.sft_rows(), reading, say);
+    prepare_sft_rows(options, "sft.eval_data", options.sft.eval_data, paths.sft_eval_rows(),
+                     reading, say);
+  }
   write_library_facts(paths.environments(), registries);
   // Last: all that a run reads is there.
   prove_inputs(paths, options);

@@ -62,6 +62,8 @@ Names names_of(Rows rows) {
                                                  "perf/tokens_per_s",
                                                  "policy/loss",
                                                  "sft/loss",
+                                                 "sft/eval_loss",
+                                                 "sft/eval_token_accuracy",
                                                  "rollout/turns/mean",
                                                  "rollout/truncated_frac",
                                                  "rollout/zero_signal_frac",
@@ -110,7 +112,7 @@ class Charts {
       if (chart.series.empty()) continue;
       // Shares, on one scale: curves of two runs can be compared by eye. A little beyond, so that 0
       // and 1 are not on the frame.
-      if (name.ends_with("success") || name.ends_with("_frac"))
+      if (name.ends_with("success") || name.ends_with("_frac") || name.ends_with("accuracy"))
         chart.y_min = -0.02, chart.y_max = 1.02;
       out += fmt::format("<div class=\"chart\">{}</div>\n", draw_chart(chart));
       ++count;

@@ -43,7 +43,9 @@ std::vector<std::string> missing_rows(std::span<const MetricsRow> rows, Expected
   int64_t total = 0;  // updates of the warm-up
   for (const MetricsRow& row : rows) {
     if (row.version < 0) {
-      warm_up.insert(row.step);
+      // A measurement between two rows keeps no interval.
+      if (row.find("sft/loss") != nullptr || row.find("sft/eval_loss") == nullptr)
+        warm_up.insert(row.step);
       if (const double* updates = row.find("sft/updates"))
         total = std::max(total, static_cast<int64_t>(*updates));
     } else {

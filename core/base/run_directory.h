@@ -9,7 +9,9 @@
 //   timeline.jsonl what each worker did when
 //   traces/        all tokens of the samples of the last steps, as they were trained
 //   demonstrations.jsonl       rows of the supervised warm-up, when the environment shows them
+//   sft.jsonl, sft_eval.jsonl  those of sft.data and sft.eval_data, as token ids
 //   checkpoints/reference      the weights that algo.kl holds the policy to
+//   checkpoints/sft/           checkpoints within the supervised training, until it is done
 //   endpoint, begun            of the launch that is under way (cli/run/endpoint.h)
 //   roles/ROLE-N.lock          held by whoever plays the role
 //   roles/ranks/               where the ranks of the trainer meet
@@ -42,10 +44,13 @@ struct RunPaths {
   std::filesystem::path timeline() const { return root / "timeline.jsonl"; }
   std::filesystem::path traces() const { return root / "traces"; }
   std::filesystem::path demonstrations() const { return root / "demonstrations.jsonl"; }
+  std::filesystem::path sft_rows() const { return root / "sft.jsonl"; }
+  std::filesystem::path sft_eval_rows() const { return root / "sft_eval.jsonl"; }
   std::filesystem::path trajectories() const { return root / "trajectories"; }
   std::filesystem::path checkpoints() const { return root / "checkpoints"; }
   std::filesystem::path journal() const { return root / "journal"; }
   std::filesystem::path reference() const { return checkpoints() / "reference"; }
+  std::filesystem::path warm_up() const { return checkpoints() / "sft"; }
   std::filesystem::path weights() const { return root / "weights"; }
   std::filesystem::path tokenizer() const { return root / "tokenizer"; }
   std::filesystem::path logs() const { return root / "logs"; }

@@ -50,6 +50,19 @@ ordered_json as_json(const std::string& value) {
   return parsed.is_discarded() ? ordered_json(value) : parsed;
 }
 
+void append(Lesson& lesson, std::span<const TokenId> tokens, bool counts) {
+  lesson.tokens.insert(lesson.tokens.end(), tokens.begin(), tokens.end());
+  lesson.counts.insert(lesson.counts.end(), tokens.size(), counts ? 1 : 0);
+}
+
+// The tokens of `whole` behind those of its beginning. Nothing: one lies over the border.
+std::optional<std::vector<TokenId>> behind(std::span<const TokenId> beginning,
+                                           std::span<const TokenId> whole) {
+  if (!std::ranges::equal(beginning, whole.first(std::min(beginning.size(), whole.size()))))
+    return std::nullopt;
+  return std::vector<TokenId>(whole.begin() + std::ssize(beginning), whole.end());
+}
+
 }  // namespace
 
 PromptFormat::PromptFormat(const text::Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
@@ -241,6 +254,105 @@ Result<std::vector<TokenId>> PromptFormat::next(const Said& said, TokenId last) 
     if (end > 0 && last == end_of_turn_ && ids[end - 1] == last)
       ids.erase(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(end));
     return ids;
+  } catch (const UserError& error) {
+    return Failure{error.what()};
+  }
+}
+
+// What the template writes for the last of the messages, behind the beginning that it gives to
+// every answer, up to the end of its turn.
+std::vector<TokenId> PromptFormat::encode_answer(const ordered_json& messages,
+                                                 const std::string& tools) const {
+  ordered_json marked = with_system(messages), schemas = tools_of({.tools = tools});
+  const std::string marker = mark(marked, schemas, special_);
+  ChatInput input;
+  input.variables = variables_;
+  if (!schemas.is_null()) input.tools = schemas;
+  input.messages = marked;
+  std::string whole = template_->render(input);
+  input.messages.erase(input.messages.size() - 1);
+  input.add_generation_prompt = true;
+  std::string beginning = template_->render(input);
+  if (!whole.starts_with(beginning))
+    throw UserError(
+        "the chat template writes this answer otherwise than behind the beginning of one "
+        "(chat.template=FILE gives another template)");
+  if (end_of_turn_ < 0) {
+    // What stands behind every answer is the environment's to say.
+    const auto end = behind_answer_in(
+        template_->render({.messages = with_system(conversation(1)), .variables = variables_}), 1);
+    if (end && whole.ends_with(*end)) whole.resize(whole.size() - end->size());
+  }
+  const std::vector<size_t> literal = take_out(whole, marker);
+  std::vector<size_t> literal_before = take_out(beginning, marker);
+  const std::vector<TokenId> before = tokenizer_.encode(beginning, {.literal = literal_before});
+  auto answer = behind(before, tokenizer_.encode(whole, {.literal = literal}));
+  if (!answer) {
+    std::vector<size_t> own;
+    for (const size_t offset : literal)
+      if (offset >= beginning.size()) own.push_back(offset - beginning.size());
+    answer = tokenizer_.encode(whole.substr(beginning.size()), {.literal = own});
+  }
+  if (end_of_turn_ < 0) return *answer;
+  const auto last = std::find(answer->rbegin(), answer->rend(), end_of_turn_);
+  if (last == answer->rend())
+    throw UserError("the chat template does not end this answer as it ends others");
+  answer->erase(last.base(), answer->end());
+  return *answer;
+}
+
+Result<Lesson> PromptFormat::lesson(const ordered_json& messages, const std::string& tools,
+                                    size_t learn_from) const {
+  try {
+    if (!template_)
+      return Failure{
+          "it is a list of messages, which only a chat template can write (chat.style, "
+          "chat.template)"};
+    Lesson lesson;
+    size_t begin = 0;  // of the messages that the lesson does not have yet
+    for (size_t i = 0; i < messages.size(); ++i) {
+      if (messages[i].at("role") != "assistant") continue;
+      if (i == begin)
+        return Failure{i == 0 ? "it begins with an answer of the assistant"
+                              : "two answers of the assistant follow each other"};
+      if (begin > 0 && turns_fault_) return Failure{*turns_fault_};
+      const ordered_json between(
+          ordered_json::array_t(messages.begin() + static_cast<std::ptrdiff_t>(begin),
+                                messages.begin() + static_cast<std::ptrdiff_t>(i)));
+      const Said said{.messages = json_text(between), .tools = begin == 0 ? tools : ""};
+      const Result<std::vector<TokenId>> written =
+          begin == 0 ? first(said) : next(said, lesson.tokens.back());
+      if (!written) return written.failure();
+      append(lesson, written.value(), /*counts=*/false);
+      const ordered_json so_far(ordered_json::array_t(
+          messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(i + 1)));
+      append(lesson, encode_answer(so_far, tools), /*counts=*/i >= learn_from);
+      begin = i + 1;
+    }
+    if (begin == 0) return Failure{"there is no answer of the assistant"};
+    // A template without an end of its own: sampling ends with that of the model.
+    if (end_of_turn_ < 0 && tokenizer_.eos() >= 0 && lesson.tokens.back() != tokenizer_.eos())
+      append(lesson, std::vector<TokenId>{tokenizer_.eos()}, begin > learn_from);
+    return lesson;
+  } catch (const UserError& error) {
+    return Failure{error.what()};
+  }
+}
+
+Result<Lesson> PromptFormat::lesson_of_texts(const std::string& said,
+                                             const std::string& answer) const {
+  if (template_)
+    return lesson(ordered_json::array({message("user", said), message("assistant", answer)}), "");
+  try {
+    Lesson lesson;
+    append(lesson, tokenizer_.encode(said, {.framed = true, .find_special = false}), false);
+    // Without what some tokenizers put behind a text, it begins as the whole does.
+    const std::vector<TokenId> alone = tokenizer_.encode(said, {.find_special = false}),
+                               whole = tokenizer_.encode(said + answer, {.find_special = false});
+    append(lesson,
+           behind(alone, whole).value_or(tokenizer_.encode(answer, {.find_special = false})), true);
+    if (tokenizer_.eos() >= 0) append(lesson, std::vector<TokenId>{tokenizer_.eos()}, true);
+    return lesson;
   } catch (const UserError& error) {
     return Failure{error.what()};
   }

@@ -13,6 +13,7 @@
 // Thread: any (immutable).
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <span>
@@ -37,6 +38,12 @@ struct Said {
   std::string tools = {};
 };
 
+// A conversation that somebody else had, as the tokens of an episode of the policy's.
+struct Lesson {
+  std::vector<TokenId> tokens;
+  std::vector<uint8_t> counts;  // of each token: 1 where the policy would have sampled it, else 0
+};
+
 class PromptFormat {
  public:
   // Plain. The tokenizer outlives it.
@@ -55,6 +62,16 @@ class PromptFormat {
   Result<std::vector<TokenId>> first(const Said& said) const;
   // What follows an answer whose last token was `last`. Failure: as first(), and for tools.
   Result<std::vector<TokenId>> next(const Said& said, TokenId last) const;
+
+  // A list of messages with answers of the assistant, up to the last of them. The turns stand as
+  // first() and next() write them, and each answer as the template writes it, with the end of its
+  // turn. Answers before the message `learn_from` do not count. Failure: as next(); there is no
+  // answer; the template cannot write it behind the beginning that it gives to answers.
+  Result<Lesson> lesson(const nlohmann::ordered_json& messages, const std::string& tools,
+                        size_t learn_from = 0) const;
+  // A text that is said, and the answer to it. Plain: the answer ends with the tokenizer's end of a
+  // text, where it has one.
+  Result<Lesson> lesson_of_texts(const std::string& said, const std::string& answer) const;
 
   const text::Tokenizer& tokenizer() const { return tokenizer_; }
   bool has_template() const { return template_.has_value(); }
@@ -80,6 +97,8 @@ class PromptFormat {
   // 0: none do.
   size_t size_of_end(std::span<const TokenId> behind) const;
   void look_at_turns();
+  std::vector<TokenId> encode_answer(const nlohmann::ordered_json& messages,
+                                     const std::string& tools) const;
 
   const text::Tokenizer& tokenizer_;
   std::optional<ChatTemplate> template_;

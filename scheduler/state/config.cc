@@ -15,7 +15,9 @@ int64_t Config::prompts_per_step() const {
 int64_t Config::members_needed() const { return std::min<int64_t>(2, group_size); }
 
 void Config::validate() const {
-  if (prompts_per_step() < 1) {
+  // A run without datasets takes no step: its data has ended when it begins (law 11.2).
+  const bool takes_steps = !domains.empty() || steps > 0;
+  if (takes_steps && prompts_per_step() < 1) {
     throw UserError::at("rollout.prompts_per_step", "is {}; a step needs at least one prompt",
                         prompts_per_step());
   }

@@ -7,6 +7,7 @@
 
 #include "core/base/error.h"
 #include "tests/trainer/fixtures.h"
+#include "trainer/checkpoint.h"
 
 namespace tailrace {
 namespace {
@@ -106,7 +107,7 @@ TEST(SftTask, LearnsARuleAndEndsAfterItsEpochs) {
   auto trainer = testing::tiny_trainer({});
   SftOptions options{
       .epochs = 6, .batch_tokens = 64, .optim = {.lr = 1e-2, .schedule = LrSchedule::kLinear}};
-  SftTask task(*trainer, options, random_rows(100), 1);
+  SftTask task(*trainer, options, random_rows(100), {}, 1);
   double first = 0, last = 0;
   int64_t updates = 0;
   while (std::optional<MetricList> metrics = task.update()) {
@@ -120,13 +121,71 @@ TEST(SftTask, LearnsARuleAndEndsAfterItsEpochs) {
   EXPECT_LT(last, 1);
 }
 
+TEST(SftTask, MeasuresHeldOutRowsWithoutLearningFromThem) {
+  auto trainer = testing::tiny_trainer({});
+  const SftOptions options{
+      .eval_updates = 3, .epochs = 6, .batch_tokens = 64, .optim = {.lr = 1e-2}};
+  const std::vector<SftRow> rows = random_rows(100);
+  const std::vector<SftRow> held_out(rows.begin(), rows.begin() + 20);
+  SftTask task(*trainer, options, rows, held_out, 1);
+  const std::vector<float> before(trainer->parameters().flat().begin(),
+                                  trainer->parameters().flat().end());
+  const MetricList first = task.evaluate();
+  EXPECT_TRUE(std::ranges::equal(before, trainer->parameters().flat()));
+  // By the log-probabilities of the trainer itself.
+  double sum = 0;
+  int64_t targets = 0;
+  for (const SftRow& row : held_out) {
+    const PackedSequence sequence{.tokens = row.tokens, .targets = row.targets};
+    const auto logprobs = trainer->score({&sequence, 1});
+    for (const float l : logprobs.front()) sum -= l;
+    targets += std::ssize(row.targets);
+  }
+  EXPECT_NEAR(testing::metric(first, "sft/eval_loss"), sum / static_cast<double>(targets), 1e-6);
+  EXPECT_LT(testing::metric(first, "sft/eval_token_accuracy"), 0.3);
+  std::vector<int64_t> due;
+  while (task.update())
+    if (task.evaluation_is_due()) due.push_back(task.updates_done());
+  for (size_t i = 0; i + 1 < due.size(); ++i) EXPECT_EQ(due[i], 3 * static_cast<int64_t>(i + 1));
+  EXPECT_EQ(due.back(), task.total_updates());
+  const MetricList last = task.evaluate();
+  EXPECT_LT(testing::metric(last, "sft/eval_loss"), 1);
+  // A rule without exceptions: the likeliest token is the right one nearly everywhere.
+  EXPECT_GT(testing::metric(last, "sft/eval_token_accuracy"), 0.8);
+}
+
+TEST(SftTask, GoesOnFromWhereItWasSavedWithTheSameBits) {
+  const SftOptions options{
+      .epochs = 2, .batch_tokens = 64, .optim = {.lr = 1e-2, .schedule = LrSchedule::kLinear}};
+  testing::TempDir dir;
+  auto whole = testing::tiny_trainer({});
+  SftTask task(*whole, options, random_rows(60), {}, 1);
+  CheckpointFolder folder(dir.path() / "sft", {}, 1);
+  for (int i = 0; i < 5; ++i) task.update();
+  ASSERT_TRUE(folder.save({.step = task.updates_done()}, whole->model().config(),
+                          whole->parameters(), whole->optimizer()));
+  while (task.update()) {
+  }
+  auto again = testing::tiny_trainer({});
+  SftTask rest(*again, options, random_rows(60), {}, 1);
+  const auto loaded =
+      folder.load_latest(again->model().config(), again->parameters(), again->optimizer());
+  ASSERT_TRUE(loaded);
+  again->weights_changed();
+  rest.skip(loaded->state.step);
+  EXPECT_EQ(rest.updates_done(), 5);
+  while (rest.update()) {
+  }
+  EXPECT_TRUE(std::ranges::equal(whole->parameters().flat(), again->parameters().flat()));
+}
+
 TEST(SftTask, ObservedTokensThatDoNotCountGiveNoGradient) {
   // Only the last token counts: an update must not depend on what the batch holds after the last
   // target.
   auto loss_after = [](TokenId tail) {
     auto trainer = testing::tiny_trainer({});
     SftRow row{.tokens = {1, 2, 3, tail}, .targets = {2}};
-    SftTask task(*trainer, {.optim = {.lr = 1e-2}}, {row}, 1);
+    SftTask task(*trainer, {.optim = {.lr = 1e-2}}, {row}, {}, 1);
     task.update();
     return std::vector<float>(trainer->parameters().flat().begin(),
                               trainer->parameters().flat().end());

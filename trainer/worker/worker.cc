@@ -433,32 +433,84 @@ class TrainerWorker {
     publish_files(manifest_of(version_));
     // Before anybody hears of version 0: there is no older checkpoint to go back to.
     write_checkpoint();
+    std::error_code ignored;
+    std::filesystem::remove_all(config_.run.warm_up(), ignored);
     report_published();
     save();
   }
 
+  // Goes on from a checkpoint of its own where it was killed. Its updates are counted by the task.
   MetricList warm_up() {
     MetricList last;
-    if (config_.sft.data.empty()) return last;
-    SftTask task(
-        trainer_, config_.sft,
-        read_sft_rows(config_.sft.data, config_.model.num_ids(), config_.max_sequence_tokens),
-        mix({config_.seed, kSftStream}));
-    int64_t interval = std::max<int64_t>(1, task.total_updates() / kProgressReports);
+    const SftOptions& sft = config_.sft;
+    if (sft.data.empty()) return last;
+    const auto rows = [&](const std::string& file) {
+      return file.empty()
+                 ? std::vector<SftRow>()
+                 : read_sft_rows(file, config_.model.num_ids(), config_.max_sequence_tokens);
+    };
+    SftTask task(trainer_, sft, rows(sft.data), rows(sft.eval_data),
+                 mix({config_.seed, kSftStream}));
+    CheckpointFolder saved(config_.run.warm_up(), config_.tokenizer_dir, /*keep_last=*/1);
+    if (auto loaded =
+            saved.load_latest(config_.model, trainer_.parameters(), trainer_.optimizer())) {
+      trainer_.weights_changed();
+      task.skip(loaded->state.step);
+      log_.info("resumed update={} checkpoint={}", task.updates_done(), loaded->path.string());
+    }
+    const int64_t interval = std::max<int64_t>(1, task.total_updates() / kProgressReports);
+    MetricList measured;
+    const auto report = [&](const MetricList& metrics) {
+      client_.send(wire::Progress{"sft", task.updates_done(), task.total_updates(), metrics});
+    };
+    const auto evaluate = [&] {
+      measured = task.evaluate();
+      log_.info("update={} of {} eval_loss={:.4f} token_accuracy={:.4f}", task.updates_done(),
+                task.total_updates(), measured[0].second, measured[1].second);
+    };
+    if (task.updates_done() == 0 && task.evaluation_is_due()) {
+      evaluate();
+      report(measured);
+    }
     while (std::optional<MetricList> metrics = task.update()) {
       last = std::move(*metrics);
-      int64_t done = task.updates_done();
-      if (done % interval == 0 || done == task.total_updates()) {
-        client_.send(wire::Progress{"sft", done, task.total_updates(), last});
+      const int64_t done = task.updates_done();
+      const bool due = done % interval == 0 || done == task.total_updates();
+      MetricList row = due ? last : MetricList();
+      if (task.evaluation_is_due()) {
+        evaluate();
+        row.insert(row.end(), measured.begin(), measured.end());
       }
+      if (!row.empty()) report(row);
+      if (sft.checkpoint_updates > 0 && done % sft.checkpoint_updates == 0 &&
+          done < task.total_updates())
+        save_warm_up(saved, task);
       // Only an end or a scheduler without memory matters before there is a version.
       while (std::optional<wire::Message> message = client_.receive(std::chrono::milliseconds(0))) {
         if (auto* shutdown = std::get_if<wire::Shutdown>(&*message)) on(*shutdown);
         if (std::holds_alternative<wire::Welcome>(*message)) announce();
       }
-      if (ended_) break;
+      if (ended_) {
+        // A person has stopped it, and may go on.
+        if (done < task.total_updates()) save_warm_up(saved, task);
+        break;
+      }
     }
+    last.insert(last.end(), measured.begin(), measured.end());
     return last;
+  }
+
+  void save_warm_up(CheckpointFolder& folder, const SftTask& task) {
+    const auto saved =
+        folder.save({.step = task.updates_done(),
+                     .version = 0,
+                     .updates = task.updates_done(),
+                     .horizon = task.total_updates(),
+                     .digest = root_of(trainer_.parameters())},
+                    written_as(config_.compute), trainer_.parameters(), trainer_.optimizer());
+    // It would cost what a kill costs without it.
+    if (!saved)
+      log_.warning("update={} is not saved: {}", task.updates_done(), saved.failure().message);
   }
 
   // What has come of a step, up to its last part.

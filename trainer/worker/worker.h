@@ -63,7 +63,9 @@ struct TrainerWorkerConfig {
   bool streams = false;
   OptimOptions optim = {};
   TrainOptions train = {};
-  SftOptions sft = {};  // `data` must name the file, of demonstrations too; empty: no warm-up
+  // `data` must name the file, of demonstrations too (empty: no warm-up); it and `eval_data` are of
+  // pre-tokenised rows.
+  SftOptions sft = {};
   CheckpointOptions checkpoint = {};
 };
 

@@ -32,7 +32,7 @@ TEST(Docs, TheReferenceOfConfigKeysIsUpToDate) {
 TEST(Docs, ListEachKeyWithItsDefaultAndAliases) {
   std::string text = run_binary("docs").out;
   EXPECT_NE(text.find("| `rollout.group_size` | `8` | integer, 2 to 65536 |"), std::string::npos);
-  EXPECT_NE(text.find("| `env.name` | required |"), std::string::npos);
+  EXPECT_NE(text.find("| `datasets.NAME.name` | required |"), std::string::npos);
   EXPECT_NE(text.find("| `run.steps` | `100` | integer, 0 to 1000000000 | may grow |"),
             std::string::npos);
   EXPECT_NE(text.find("| `run.seed` | `0` | integer, 0 to 9007199254740991 |  |"),
@@ -106,6 +106,7 @@ void collect(const std::filesystem::path& run, std::map<std::string, Names>& wri
 TEST(Docs, EachMetricOfARunHasItsRowAndEachRowItsMetric) {
   TemporaryDirectory folder;
   std::map<std::string, Names> written;
+  const auto held_out = folder.write("held_out.jsonl", "{\"input_ids\": [3, 4, 5]}\n");
   for (const auto& [config, target] :
        {std::pair{"quickstart", "ref"}, {"quickstart", "behaviour"}, {"mixed", "ref"}}) {
     const auto run = folder / fmt::format("{}-{}", config, target);
@@ -116,6 +117,7 @@ TEST(Docs, EachMetricOfARunHasItsRowAndEachRowItsMetric) {
             "rollout.prompts_per_step=8 rollout.workers=1 sft.demonstrations=100 sft.epochs=1 "
             "eval.prompts=4 algo.filter_zero_signal=none algo.kl.coef=0.01 algo.kl.target={}",
             TAILRACE_SOURCE_DIR, config, run.string(), target) +
+        " sft.eval_data=" + held_out.string() +
         (target == std::string("behaviour")
              ? " model.create.experts=4 train.balance_bias_rate=0.01 train.balance_coef=0.01"
                " algo.router_replay=replay"

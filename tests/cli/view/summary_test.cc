@@ -38,5 +38,13 @@ TEST(RunSummary, FallsBackToTraining) {
   EXPECT_EQ(run_summary(std::vector<MetricsRow>{}, "a", seconds(2), "r"), "a: done, 2 s, run: r");
 }
 
+TEST(RunSummary, OfSupervisedTrainingAloneIsTheHeldOutLoss) {
+  const std::vector<MetricsRow> rows = {
+      row(0, {{"sft/eval_loss", 5.5}, {"sft/eval_token_accuracy", 0.25}}),
+      row(9, {{"sft/eval_loss", 0.5}, {"sft/eval_token_accuracy", 0.75}})};
+  EXPECT_EQ(run_summary(rows, "a", seconds(2), "r"),
+            "a: loss 5.500 -> 0.500, token accuracy 0.25 -> 0.75 (held-out), 2 s, run: r");
+}
+
 }  // namespace
 }  // namespace tailrace

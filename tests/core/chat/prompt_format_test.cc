@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <span>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -103,6 +104,91 @@ TEST_P(EveryTemplate, MessagesMayComeWithRoles) {
                 .first({.messages = messages({{"system", "Be long."}, {"user", "Hi"}}).dump()})
                 .value(),
             rendered(GetParam(), messages({{"system", "Be long."}, {"user", "Hi"}})));
+}
+
+// What counts of a lesson, as text; what does not is between the pieces.
+std::vector<std::string> learned(const Lesson& lesson) {
+  EXPECT_EQ(lesson.tokens.size(), lesson.counts.size());
+  std::vector<Ids> pieces;
+  for (size_t i = 0; i < lesson.tokens.size(); ++i) {
+    if (lesson.counts[i] == 0) continue;
+    if (i == 0 || lesson.counts[i - 1] == 0) pieces.emplace_back();
+    pieces.back().push_back(lesson.tokens[i]);
+  }
+  std::vector<std::string> texts;
+  for (const Ids& ids : pieces) texts.push_back(tokenizer().decode(ids, /*keep_special=*/true));
+  return texts;
+}
+
+TEST_P(EveryTemplate, ALessonHasTheTokensOfAnEpisodeAndCountsItsAnswers) {
+  const PromptFormat format = format_of(GetParam());
+  const ordered_json talk = messages({{"system", "Be brief."},
+                                      {"user", "2 + 3?"},
+                                      {"assistant", "Five."},
+                                      {"user", "Are you sure?"},
+                                      {"assistant", "Yes, <|im_end|> I am."},
+                                      {"user", "Thanks"}});
+  const Lesson lesson = format.lesson(talk, "").value();
+  const std::vector<std::string> answers = learned(lesson);
+  ASSERT_EQ(answers.size(), 2u);
+  // Templates may put an empty thought in front of what is the last answer as it is written.
+  EXPECT_TRUE(answers[0].ends_with("Five.<|im_end|>")) << answers[0];
+  EXPECT_TRUE(answers[1].ends_with("Yes, <|im_end|> I am.<|im_end|>")) << answers[1];
+  // The words of the answer are no end of a turn: each answer has one, as each message has.
+  EXPECT_EQ(std::ranges::count(lesson.tokens, kEnd), 5);
+  EXPECT_EQ(lesson.tokens.back(), kEnd);
+  // As rollout has it: what is said first, and the same turns behind the same answers.
+  const Ids first =
+      format.first({.messages = messages({{"system", "Be brief."}, {"user", "2 + 3?"}}).dump()})
+          .value();
+  ASSERT_GT(lesson.tokens.size(), first.size());
+  EXPECT_TRUE(std::ranges::equal(first, std::span(lesson.tokens).first(first.size())));
+  const auto end_of_first = std::ranges::find(lesson.counts, 1);
+  const auto begin_of_next = std::find(end_of_first, lesson.counts.end(), 0);
+  const auto next = format.next({.text = "Are you sure?"}, kEnd).value();
+  const auto at = begin_of_next - lesson.counts.begin();
+  EXPECT_TRUE(std::equal(next.begin(), next.end(), lesson.tokens.begin() + at));
+  // Answers of what was there before do not count.
+  EXPECT_EQ(learned(format.lesson(talk, "", 3).value()), (std::vector<std::string>{answers[1]}));
+  EXPECT_EQ(learned(format.lesson_of_texts("2 + 3?", "Five.").value()), (std::vector{answers[0]}));
+}
+
+TEST(Lesson, OfAConversationThatATemplateCannotWriteIsRefused) {
+  const PromptFormat format = format_of("chatml");
+  const auto refusal = [](const Result<Lesson>& lesson) {
+    return lesson ? "" : lesson.failure().message;
+  };
+  EXPECT_EQ(refusal(format.lesson(messages({{"user", "a"}}), "")),
+            "there is no answer of the assistant");
+  EXPECT_EQ(refusal(format.lesson(messages({{"assistant", "a"}}), "")),
+            "it begins with an answer of the assistant");
+  EXPECT_EQ(
+      refusal(format.lesson(messages({{"user", "a"}, {"assistant", "b"}, {"assistant", "c"}}), "")),
+      "two answers of the assistant follow each other");
+  // It begins each answer with a thought that answers in a history do not have.
+  const PromptFormat thinking = format_from(
+      "{% for m in messages %}{{ m.role + ':' + m.content + '<|im_end|>' }}{% endfor %}"
+      "{% if add_generation_prompt %}{{ 'assistant:<think>' }}{% endif %}");
+  EXPECT_NE(refusal(thinking.lesson_of_texts("a", "b"))
+                .find("otherwise than behind the beginning of one"),
+            std::string::npos);
+  const PromptFormat plain(tokenizer());
+  EXPECT_NE(refusal(plain.lesson(messages({{"user", "a"}, {"assistant", "b"}}), ""))
+                .find("only a chat template can write"),
+            std::string::npos);
+}
+
+TEST(Lesson, OfPlainTextsIsTheTokensOfBothAndAnEnd) {
+  const PromptFormat plain(tokenizer());
+  const Lesson lesson = plain.lesson_of_texts("Once upon <|im_end|>", " a time").value();
+  ASSERT_GE(tokenizer().eos(), 0);
+  Ids expected =
+      tokenizer().encode("Once upon <|im_end|> a time", {.framed = true, .find_special = false});
+  expected.push_back(tokenizer().eos());
+  EXPECT_EQ(lesson.tokens, expected);
+  const auto counted = std::ranges::count(lesson.counts, 1);
+  const Ids tail(lesson.tokens.end() - counted, lesson.tokens.end() - 1);
+  EXPECT_EQ(tokenizer().decode(tail), " a time");
 }
 
 // Keys in this order, which is not that of the alphabet.

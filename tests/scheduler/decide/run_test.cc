@@ -1,5 +1,6 @@
 // What the law's scenarios leave open of a run: evaluation, its ends, checkpoints, trainers and
 // rollbacks.
+#include "core/base/error.h"
 #include "tests/golden/golden.h"
 #include "tests/scheduler/decide/harness.h"
 
@@ -193,6 +194,25 @@ TEST(DataEnd, StepsRunShortOnlyWhenNothingMoreCanCome) {
   EXPECT_EQ(h.state.end->reason, RunEnd::Reason::kDataEnd);
   EXPECT_EQ(h.state.end->unreached, 0);
   expect_golden("scheduler/data_end.txt", h.transcript);
+}
+
+// A run of supervised training alone: what it is for is version 0.
+TEST(DataEnd, WithoutDatasetsARunEndsWhenItsFirstVersionIsSaved) {
+  Config config = small_config(1, 2);
+  config.steps = 0;
+  config.domains.clear();
+  config.eval.prompts = 0;
+  EXPECT_NO_THROW(config.validate());
+  Harness h(config);
+  h.tell(published(0));
+  EXPECT_FALSE(h.state.ended);
+  const auto done = only<RunDone>(h.tell(durable(0)));
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].end.reason, RunEnd::Reason::kDataEnd);
+  EXPECT_EQ(done[0].end.unreached, 0);
+  // With a step limit there is nothing to reach it with.
+  config.steps = 3;
+  EXPECT_THROW(config.validate(), UserError);
 }
 
 TEST(DataEnd, AStepLimitLeavesPromptsUnreached) {
