@@ -92,6 +92,9 @@ HeldRole hold_role(const RoleName& name, const RunPaths& run) {
 }
 
 HeldRole hold_role_to_join(RoleKind kind, const RunOptions& options, const RunPaths& run) {
+  if (supervised_only(options))
+    throw UserError("{} learns from sft.data alone: there is nothing to sample and to score.",
+                    run.root.string());
   const int first = num_launched(kind, options);
   for (int index = first; index < first + kMaxJoined; ++index) {
     LockFile lock(run.role(name_of(kind), index));

@@ -102,7 +102,16 @@ std::string tiles(const ReportData& data) {
   change("success, held-out", series_of(data.rows, "eval/success"), 1);
   change("reward, held-out", series_of(data.rows, "eval/reward"), 1);
   change("reward, training", moving_average(series_of(data.rows, "reward/mean")), 0);
-  out += tile("steps", fmt::format("{}", last_step(data.rows)));
+  const int64_t steps = last_step(data.rows), updates = last_supervised_update(data.rows);
+  // Before a step of reinforcement learning, or without one.
+  if (steps == 0 && updates > 0) {
+    change("loss, held-out", series_of(data.rows, "sft/eval_loss"), 1);
+    change("token accuracy, held-out", series_of(data.rows, "sft/eval_token_accuracy"), 1);
+    change("loss, training", moving_average(series_of(data.rows, "sft/loss")), 0);
+    out += tile("updates", fmt::format("{}", updates));
+  } else {
+    out += tile("steps", fmt::format("{}", steps));
+  }
   if (data.rows.size() > 1)
     out += tile("time",
                 format_seconds(data.rows.back().unix_seconds - data.rows.front().unix_seconds));

@@ -94,6 +94,30 @@ std::string date_of(std::span<const MetricsRow> rows) {
                      fmt::gmtime(static_cast<std::time_t>(std::floor(rows.front().unix_seconds))));
 }
 
+// A run of supervised training alone: it has no environment.
+bool is_supervised(const ConfigNode& config) {
+  const ConfigNode* list = config.find("datasets");
+  return (list == nullptr || list->items.empty()) && value_of(config, "env.name").empty() &&
+         !value_of(config, "sft.data").empty();
+}
+
+std::vector<RunFact> supervised_facts(const ConfigNode& config, const std::string& machine,
+                                      std::span<const MetricsRow> rows) {
+  const std::string file = std::filesystem::path(value_of(config, "sft.data")).filename();
+  std::vector<RunFact> facts = {
+      {"Model", model_of(config)},
+      {"Algorithm", "supervised"},
+      {"Dataset", file},
+      {"Batch", fmt::format("{} tokens", value_of(config, "sft.batch_tokens"))},
+      {"Machine", machine},
+      {"Date", date_of(rows)},
+      {"Run", value_of(config, "run.name")},
+      {"Updates", fmt::format("{}", last_supervised_update(rows))},
+      {"Seed", value_of(config, "run.seed")}};
+  std::erase_if(facts, [](const RunFact& fact) { return fact.value.empty(); });
+  return facts;
+}
+
 }  // namespace
 
 int64_t last_step(std::span<const MetricsRow> rows) {
@@ -103,9 +127,17 @@ int64_t last_step(std::span<const MetricsRow> rows) {
   return last;
 }
 
+int64_t last_supervised_update(std::span<const MetricsRow> rows) {
+  int64_t last = 0;
+  for (const MetricsRow& row : rows)
+    if (row.version < 0) last = std::max(last, row.step);
+  return last;
+}
+
 std::vector<RunFact> run_facts(const std::string& config, const std::string& machine,
                                std::span<const MetricsRow> rows) {
   const ConfigNode root = read_config(config);
+  if (is_supervised(root)) return supervised_facts(root, machine, rows);
   std::vector<RunFact> facts = {{"Model", model_of(root)},
                                 {"Algorithm", algorithm_of(root)},
                                 {"Dataset", dataset_of(root)},

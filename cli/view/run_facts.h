@@ -24,4 +24,7 @@ std::vector<RunFact> run_facts(const std::string& config, const std::string& mac
 // The number of the last step that a row tells of.
 int64_t last_step(std::span<const MetricsRow> rows);
 
+// The number of the last update of the supervised training that a row tells of; 0: there was none.
+int64_t last_supervised_update(std::span<const MetricsRow> rows);
+
 }  // namespace tailrace

@@ -36,6 +36,17 @@ TEST(RunFacts, NamesAModelFromRandomWeightsAndSeveralDatasets) {
             "Model=random weights, 3 layers of 64\nDataset=grid, sums\nMachine=m\nSteps=0\n");
 }
 
+TEST(RunFacts, OfSupervisedTrainingAloneTellOfItsRowsAndUpdates) {
+  const std::vector<MetricsRow> rows = {
+      {.step = 90, .version = -1, .unix_seconds = 1700000000.9, .values = {}}};
+  EXPECT_EQ(facts_of("run: {name: sums, steps: 0}\nmodel: {path: m}\nenv: {name: \"\"}\n"
+                     "rollout: {prompts_per_step: 16, group_size: 8}\nalgo: {name: grpo}\n"
+                     "sft: {data: a/rows.jsonl.gz, batch_tokens: 512}\n",
+                     rows),
+            "Model=m\nAlgorithm=supervised\nDataset=rows.jsonl.gz\nBatch=512 tokens\nMachine=m\n"
+            "Date=2023-11-14 22:13 UTC\nRun=sums\nUpdates=90\n");
+}
+
 TEST(RunFacts, LeavesOutWhatTheConfigDoesNotSay) {
   EXPECT_EQ(facts_of(""), "Machine=m\nSteps=0\n");
   EXPECT_EQ(facts_of("run: [unclosed"), "Machine=m\nSteps=0\n");

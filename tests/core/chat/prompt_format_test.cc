@@ -178,6 +178,35 @@ TEST(Lesson, OfAConversationThatATemplateCannotWriteIsRefused) {
             std::string::npos);
 }
 
+// Each answer as the template writes it when it is the newest, whatever it drops of it later.
+TEST(Lesson, HoldsCallsOfToolsAndThoughts) {
+  const ordered_json talk = ordered_json::parse(R"([
+    {"role": "user", "content": "The area of 3, 4, 5?"},
+    {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function":
+      {"name": "area", "arguments": {"a": 3}}}]},
+    {"role": "tool", "content": "6"},
+    {"role": "assistant", "content": "<think>\nSix.\n</think>\n\nIt is 6."},
+    {"role": "user", "content": "Sure?"},
+    {"role": "assistant", "content": "<think>\nYes.\n</think>\n\nI am."}])");
+  const std::string tools =
+      R"([{"type": "function", "function": {"name": "area", "description": "Of a triangle.",
+          "parameters": {"type": "object", "properties": {"a": {"type": "number"}}}}}])";
+  for (const char* name : {"qwen2.5", "qwen3"}) {
+    const Lesson lesson = format_of(name).lesson(talk, tools).value();
+    const std::vector<std::string> answers = learned(lesson);
+    ASSERT_EQ(answers.size(), 3u) << name;
+    EXPECT_NE(answers[0].find("<tool_call>\n{\"name\": \"area\", \"arguments\": {\"a\": 3}}\n"
+                              "</tool_call><|im_end|>"),
+              std::string::npos)
+        << answers[0];
+    EXPECT_EQ(answers[1], "<think>\nSix.\n</think>\n\nIt is 6.<|im_end|>");
+    EXPECT_EQ(answers[2], "<think>\nYes.\n</think>\n\nI am.<|im_end|>");
+    const std::string all = tokenizer().decode(lesson.tokens, /*keep_special=*/true);
+    EXPECT_NE(all.find("Of a triangle."), std::string::npos);
+    EXPECT_NE(all.find("<tool_response>\n6\n</tool_response>"), std::string::npos) << all;
+  }
+}
+
 TEST(Lesson, OfPlainTextsIsTheTokensOfBothAndAnEnd) {
   const PromptFormat plain(tokenizer());
   const Lesson lesson = plain.lesson_of_texts("Once upon <|im_end|>", " a time").value();
