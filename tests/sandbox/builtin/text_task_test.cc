@@ -5,6 +5,7 @@
 #include "core/base/error.h"
 #include "core/text/dataset.h"
 #include "reward/verifiers/built_in.h"
+#include "tests/core/base/temporary_directory.h"
 #include "tests/sandbox/environment_contract.h"
 
 namespace tailrace::sandbox {
@@ -56,6 +57,32 @@ TEST(TextTask, SaysWhatItNeeds) {
                UserError);  // env.columns
   EXPECT_THROW(make_text_task({{"verifier", ""}}), UserError);
   EXPECT_THROW(make_text_task({}), UserError);
+}
+
+// From a row of verl or ROLL to a reward, without a word about its columns.
+TEST(TextTask, TheAnswersOfOtherFrameworksReachTheVerifier) {
+  const TemporaryDirectory folder;
+  const auto file = folder.write(
+      "rows.jsonl",
+      R"({"prompt": "2 + 2", "reward_model": {"style": "rule", "ground_truth": "4"}, "ability": "math", "data_source": "d", "extra_info": {"index": 0}})"
+      "\n"
+      R"({"id": "0", "messages": [{"role": "user", "content": "2 + 2"}], "tag": "t", "difficulty": 1, "ground_truth": "4"})");
+  auto environment = make_text_task({{"verifier", "number"}});
+  const auto verifiers = built_in_verifiers();
+  const Verifier& number = *verifiers.find("number");
+  const auto rows = text::read_dataset(file);
+  ASSERT_EQ(rows.size(), 2u);
+  for (const text::DatasetRow& row : rows) {
+    EXPECT_TRUE(number.check_row(row.json, kScoreBudget).ok()) << row.json;
+    for (const auto& [answer, reward] : {std::pair{"It is 4.", 1.0}, {"It is 5.", 0.0}}) {
+      const std::string said = answer;
+      Episode episode =
+          play(*environment, {.seed = 1, .data = row.json}, [&](int64_t) { return said; });
+      const Result<Score> score = number.score(episode.evidence, kScoreBudget);
+      ASSERT_TRUE(score.ok()) << row.json;
+      EXPECT_EQ(score.value().reward, reward) << row.json << said;
+    }
+  }
 }
 
 TEST(TextTask, TheCommittedPromptsAreFitToTrainAndToEvaluate) {
