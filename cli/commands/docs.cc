@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "cli/commands/commands.h"
+#include "cli/run/foreign_names.h"
 #include "cli/run/options.h"
 #include "core/base/config_printer.h"
 #include "core/base/error.h"
@@ -77,15 +78,23 @@ std::string configuration_reference() {
 
 void add_docs(Command& program) {
   // Shared with the action, which reads it long after this function has returned.
-  auto target = std::make_shared<std::string>("-");
+  struct Wanted {
+    std::string target = "-";
+    bool names = false;
+  };
+  auto wanted = std::make_shared<Wanted>();
   Command& command = program.command("docs", "Write the reference of all config keys");
-  command.option("file", *target, {.help = "where to; -: standard output", .value = "FILE"});
-  command.footer("Example:\n  tailrace docs docs/configuration.md");
-  command.action([target] {
-    std::string text = configuration_reference();
-    if (*target == "-")
+  command.option("--names", wanted->names,
+                 {.help = "the names that other frameworks have for them instead"});
+  command.option("file", wanted->target, {.help = "where to; -: standard output", .value = "FILE"});
+  command.footer(
+      "Examples:\n  tailrace docs docs/configuration.md\n  tailrace docs --names "
+      "docs/coming-from.md");
+  command.action([wanted] {
+    const std::string text = wanted->names ? coming_from_page() : configuration_reference();
+    if (wanted->target == "-")
       fmt::print("{}", text);
-    else if (auto written = write_file_atomic(*target, text); !written)
+    else if (auto written = write_file_atomic(wanted->target, text); !written)
       throw UserError("{}", written.failure().message);
     return kExitDone;
   });

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/run/foreign_names.h"
 #include "cli/run/rules.h"
 #include "core/base/config_printer.h"
 #include "core/base/digest_of.h"
@@ -35,7 +36,7 @@ LoadedRun load(const std::filesystem::path& path, std::span<const std::string> o
                const Registries& registries, LibraryUse use,
                const std::filesystem::path& known = {}) {
   LoadedRun loaded;
-  loaded.keys = bind_config(load_config(path, overrides), loaded.options);
+  loaded.keys = bind_config(load_config(path, overrides), loaded.options, foreign_names());
   try {
     loaded.registries = with_libraries(registries, loaded.options, use, known);
   } catch (const UserError& error) {

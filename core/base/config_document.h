@@ -37,6 +37,10 @@ struct ConfigNode {
   ConfigPlace place;  // of the key, or of the value in a list
   std::string text;   // kScalar
   bool quoted = false;
+  // Name of another program that it was written under (foreign_names.h), with the value where that
+  // was another one too; empty: ours.
+  std::string written = {};
+  bool reworded = false;  // `text` is ours for another value of theirs
   std::vector<ConfigNode> items;                            // kList
   std::vector<std::pair<std::string, ConfigNode>> entries;  // kMap, in the order of the file
 

@@ -76,8 +76,10 @@ std::string number_advice(std::string_view text, bool integer, double fallback,
 // Reads one tree into one options struct. Collects errors instead of stopping at the first.
 class ConfigBinder final : public OptionVisitor {
  public:
-  ConfigBinder(const ConfigNode& root, ConfigKeys& keys) : keys_(keys) {
-    stack_.push_back({&root, "", {}});
+  ConfigBinder(const ForeignReading& reading, ConfigKeys& keys) : keys_(keys) {
+    stack_.push_back({&reading.root, "", {}});
+    keys_.notes_ = reading.notes;
+    for (const auto& [place, message] : reading.errors) add_error(place, "{}", message);
   }
 
   void field(std::string_view key, bool& value, const OptionInfo& info) override {
@@ -383,7 +385,8 @@ class ConfigBinder final : public OptionVisitor {
     const auto here = [&](std::string_view name) {
       return section.node ? section.node->find(name) : nullptr;
     };
-    consider(here(key), full);
+    const ConfigNode* own = here(key);
+    consider(own, own && !own->written.empty() ? own->written : full);
     for (std::string_view alias : info.aliases) {
       const bool elsewhere = alias.find('.') != std::string_view::npos;
       consider(elsewhere ? at(alias) : here(alias),
@@ -411,7 +414,8 @@ class ConfigBinder final : public OptionVisitor {
       keys_.places_[full] = found->place;
       if (found_name != full)
         keys_.notes_.push_back(
-            fmt::format("{}: {} is read as {}", found->place.text(), found_name, full));
+            fmt::format("{}: {} is read as {}{}", found->place.text(), found_name, full,
+                        found->reworded ? fmt::format(" = {}", found->text) : ""));
     }
     return found;
   }
@@ -507,8 +511,10 @@ class ConfigBinder final : public OptionVisitor {
 
   void refuse(const ConfigNode& node, std::string_view key, const std::string& accepted,
               const std::string& advice) {
-    add_error(node.place, "{} is {}; it must be {}.{}{}", join_key(stack_.back().key, key),
-              node.describe(), accepted, advice.empty() ? "" : " ", advice);
+    const std::string written =
+        node.written.empty() ? "" : fmt::format(" (written {})", node.written);
+    add_error(node.place, "{}{} is {}; it must be {}.{}{}", join_key(stack_.back().key, key),
+              written, node.describe(), accepted, advice.empty() ? "" : " ", advice);
   }
 
   void report_unknown() {
@@ -580,9 +586,11 @@ std::string ConfigKeys::source(std::string_view key) const {
   return "default";
 }
 
-ConfigKeys bind_config(const ConfigNode& root, const VisitOptions& options) {
+ConfigKeys bind_config(const ConfigNode& root, const VisitOptions& options,
+                       std::span<const ForeignName> foreign) {
+  const ForeignReading reading = read_foreign_names(root, foreign);
   ConfigKeys keys;
-  ConfigBinder binder(root, keys);
+  ConfigBinder binder(reading, keys);
   options(binder);
   binder.finish();
   return keys;

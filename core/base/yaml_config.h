@@ -11,12 +11,14 @@
 #pragma once
 
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/base/config_document.h"
 #include "core/base/error.h"
+#include "core/base/foreign_names.h"
 #include "core/base/options.h"
 
 namespace tailrace {
@@ -50,13 +52,16 @@ class ConfigKeys {
   std::vector<std::string> notes_;
 };
 
-ConfigKeys bind_config(const ConfigNode& root, const VisitOptions& options);
+// `foreign`: names of other programs, which are taken or refused as their table says.
+ConfigKeys bind_config(const ConfigNode& root, const VisitOptions& options,
+                       std::span<const ForeignName> foreign = {});
 
 // The same for any struct with `void visit(OptionVisitor&)`.
 template <class Options>
 requires requires(Options& o, OptionVisitor& v) { o.visit(v); }
-ConfigKeys bind_config(const ConfigNode& root, Options& options) {
-  return bind_config(root, VisitOptions([&](OptionVisitor& v) { options.visit(v); }));
+ConfigKeys bind_config(const ConfigNode& root, Options& options,
+                       std::span<const ForeignName> foreign = {}) {
+  return bind_config(root, VisitOptions([&](OptionVisitor& v) { options.visit(v); }), foreign);
 }
 
 }  // namespace tailrace

@@ -1,0 +1,144 @@
+#include "cli/run/foreign_names.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "cli/run/options.h"
+
+namespace tailrace {
+namespace {
+
+std::vector<ForeignName> all_rows() {
+  std::vector<ForeignName> rows;
+  for (const auto& of : {trl_names(), verl_names(), prime_rl_names(), openrlhf_names()})
+    rows.insert(rows.end(), of.begin(), of.end());
+  return rows;
+}
+
+bool is_of(const ForeignName& row, std::string_view program) {
+  return (", " + std::string(row.programs) + ",").find(fmt::format(", {},", program)) !=
+         std::string::npos;
+}
+
+// "`grpo`: `group_mean_std`" and what else a value of theirs says.
+std::string value_text(const ForeignName& row, const ForeignValue& value) {
+  std::string text;
+  if (value.theirs != "*") text = fmt::format("`{}`: ", value.theirs);
+  if (!value.told.empty()) {
+    std::string_view told = value.told;
+    if (told.ends_with('.')) told.remove_suffix(1);
+    return fmt::format("{}refused: {}", value.theirs == "*" ? "any other value is " : text, told);
+  }
+  if (value.ours.empty())
+    text += "says nothing";
+  else if (value.ours != "*")
+    text += fmt::format("`{}`", value.ours);
+  else if (value.theirs != "*")
+    text += "the same";
+  else if (row.values.size() > 1)
+    text += "other values are the same";
+  for (std::string_view also = value.also; !also.empty();) {
+    const size_t blank = std::min(also.find(' '), also.size());
+    const std::string_view setting = also.substr(0, blank);
+    text += text.empty() || text.ends_with(": ") ? "sets " : ", sets ";
+    text += setting.ends_with("=*")
+                ? fmt::format("`{}` as well", setting.substr(0, setting.size() - 2))
+                : fmt::format("`{}` as well", setting);
+    also.remove_prefix(std::min(blank + 1, also.size()));
+  }
+  return text;
+}
+
+std::string meaning(const ForeignName& row) {
+  if (row.key.empty()) return std::string(row.told);
+  std::string text;
+  for (const ForeignValue& value : row.values) {
+    const std::string one = value_text(row, value);
+    if (!one.empty()) text += (text.empty() ? "" : "; ") + one;
+  }
+  if (!row.only_with.empty())
+    text += fmt::format("{}only with `{}`", text.empty() ? "" : "; ", row.only_with);
+  if (!row.several.empty())
+    text += fmt::format("{}of several files: {}", text.empty() ? "" : "; ", row.several);
+  return text;
+}
+
+std::string tables_of(std::string_view program) {
+  std::string taken, refused;
+  for (const ForeignName& row : foreign_names()) {
+    if (!is_of(row, program)) continue;
+    if (row.key.empty())
+      refused += fmt::format("| `{}` | {} |\n", row.name, meaning(row));
+    else
+      taken += fmt::format("| `{}` | `{}` | {} |\n", row.name, row.key, meaning(row));
+  }
+  return fmt::format(
+      "\n## {}\n\n| taken | our key | values |\n| --- | --- | --- |\n{}\n"
+      "| refused | what the error says |\n| --- | --- |\n{}",
+      program, taken, refused);
+}
+
+constexpr const char* kIntroduction = R"(# Coming from another framework
+
+`tailrace docs --names` writes this page; do not edit it. A config may say an option under the name
+that TRL, verl, prime-rl or OpenRLHF has for it: at the top (`learning_rate: 1.0e-6`), nested as the
+framework nests it (`actor_rollout_ref: {rollout: {n: 8}}`) or on the command line
+(`actor_rollout_ref.rollout.n=8`). [configs/trl_gsm8k.yaml](../configs/trl_gsm8k.yaml) is a GSM8K
+script of TRL in ten lines.
+
+- A name is taken only where its value means the same here. A note in the log says which key it was
+  taken as, and `config.yaml` of the run has our keys alone.
+- Every other name of the tables is an error that says what to write. Nothing is ignored.
+- A value of `null` or `None` leaves our key as it is.
+- Two names of one key in one file are an error that names both. The command line overrides a file
+  under either name.
+- A name that is in no table is an unknown key, which is an error as well.
+
+What a config leaves out has our default, which need not be theirs:
+
+| key | default here | TRL | verl | OpenRLHF |
+| --- | --- | --- | --- | --- |
+)";
+
+// Ours are looked up.
+struct Default {
+  std::string_view key, trl, verl, openrlhf;
+};
+constexpr Default kDefaults[] = {
+    {"rollout.prompts_per_step", "from the device batch", "1024", "1024"},
+    {"rollout.group_size", "8", "1", "1"},
+    {"rollout.max_response_tokens", "256", "512", "1024"},
+    {"algo.advantage", "`group_mean_std`", "GAE", "GAE"},
+    {"algo.filter_zero_signal", "`none`", "`none`", "`none`"},
+    {"algo.clip_high", "0.2", "0.2", "0.2"},
+    {"algo.clip_c", "off", "3", "off"},
+    {"algo.kl.coef", "0", "0", "0.01, in the reward"},
+    {"algo.correction.kind", "leaves out sequences, with vLLM", "`none`", "`none`"},
+    {"optim.lr", "1e-6", "1e-6", "1e-6"},
+    {"optim.betas", "[0.9, 0.999]", "[0.9, 0.999]", "[0.9, 0.95]"},
+    {"optim.weight_decay", "0", "0.01", "0"},
+    {"optim.schedule", "linear, to 0", "constant", "cosine, with a minimum"},
+    {"checkpoint.interval_steps", "500", "never", "never"},
+};
+
+}  // namespace
+
+std::span<const ForeignName> foreign_names() {
+  static const std::vector<ForeignName> rows = all_rows();
+  return rows;
+}
+
+std::string coming_from_page() {
+  std::string page = kIntroduction;
+  const auto options = options_by_key(RunOptions());
+  for (const Default& row : kDefaults)
+    page += fmt::format("| `{}` | `{}` | {} | {} | {} |\n", row.key,
+                        options.at(std::string(row.key)).value, row.trl, row.verl, row.openrlhf);
+  for (const std::string_view program : {"TRL", "verl", "prime-rl", "OpenRLHF"})
+    page += tables_of(program);
+  return page;
+}
+
+}  // namespace tailrace

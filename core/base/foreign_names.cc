@@ -1,0 +1,211 @@
+#include "core/base/foreign_names.h"
+
+#include <algorithm>
+#include <cctype>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace tailrace {
+namespace {
+
+using Kind = ConfigNode::Kind;
+
+std::string_view take_part(std::string_view& key) {
+  const size_t dot = std::min(key.find('.'), key.size());
+  const std::string_view part = key.substr(0, dot);
+  key.remove_prefix(std::min(dot + 1, key.size()));
+  return part;
+}
+
+ConfigNode* child_of(ConfigNode& node, std::string_view name) {
+  for (auto& [key, child] : node.entries)
+    if (key == name) return &child;
+  return nullptr;
+}
+
+ConfigNode* node_at(ConfigNode& root, std::string_view key) {
+  ConfigNode* node = &root;
+  while (node != nullptr && !key.empty()) node = child_of(*node, take_part(key));
+  return node;
+}
+
+// Takes out the node of a dotted key, with the sections that become empty by it.
+std::optional<ConfigNode> extract(ConfigNode& node, std::string_view key) {
+  if (node.kind != Kind::kMap) return std::nullopt;
+  // A file may write the whole name as one word.
+  auto found = std::ranges::find(node.entries, key, [](const auto& entry) { return entry.first; });
+  std::optional<ConfigNode> taken;
+  if (found != node.entries.end()) {
+    taken = std::move(found->second);
+  } else {
+    const std::string_view first = take_part(key);
+    if (key.empty()) return std::nullopt;
+    found = std::ranges::find(node.entries, first, [](const auto& entry) { return entry.first; });
+    if (found == node.entries.end()) return std::nullopt;
+    taken = extract(found->second, key);
+    if (!taken || !found->second.entries.empty()) return taken;
+  }
+  node.entries.erase(found);
+  return taken;
+}
+
+std::pair<std::string_view, std::string_view> split_setting(std::string_view setting) {
+  const size_t equals = setting.find('=');
+  return {setting.substr(0, equals), setting.substr(equals + 1)};
+}
+
+class ForeignReader {
+ public:
+  ForeignReader(ConfigNode root, std::span<const ForeignName> names) {
+    reading_.root = std::move(root);
+    for (const ForeignName& row : names)
+      while (auto node = extract(reading_.root, row.name)) take(row, std::move(*node));
+    for (const auto& [node, setting] : also_) give_also(node, setting);
+    for (const auto& [row, place] : conditional_) check_condition(*row, place);
+  }
+
+  ForeignReading finish() { return std::move(reading_); }
+
+ private:
+  void take(const ForeignName& row, ConfigNode node) {
+    // None of Python: as if it were not given.
+    if (node.kind == Kind::kNull || (node.kind == Kind::kScalar && node.text == "None"))
+      return left(row, node);
+    if (row.key.empty()) return refuse(node, "{}: {}", row.name, row.told);
+    if (!row.several.empty() && node.kind == Kind::kList) {
+      if (node.items.size() != 1)
+        return refuse(node, "{} has {} values; {} takes one. {}", row.name, node.items.size(),
+                      row.key, row.several);
+      ConfigNode only = std::move(node.items.front());
+      node = std::move(only);
+    }
+    node.written = row.name;
+    if (!row.values.empty() && !reword(row, node)) return;
+    if (!row.only_with.empty()) conditional_.emplace_back(&row, node.place);
+    give(row.key, std::move(node));
+  }
+
+  // The value as we write it. False: there is nothing to give.
+  bool reword(const ForeignName& row, ConfigNode& node) {
+    const ForeignValue* value = value_of(row, node);
+    if (value == nullptr) {
+      std::vector<std::string_view> known;
+      for (const ForeignValue& each : row.values)
+        if (each.told.empty()) known.push_back(each.theirs);
+      refuse(node, "{} is {}; what is taken here: {}. The key here is {}.", row.name,
+             node.describe(), fmt::join(known, ", "), row.key);
+      return false;
+    }
+    if (!value->told.empty()) {
+      refuse(node, "{} is {}: {}", row.name, node.describe(), value->told);
+      return false;
+    }
+    for (std::string_view also = value->also; !also.empty();) {
+      const size_t blank = std::min(also.find(' '), also.size());
+      also_.emplace_back(node, also.substr(0, blank));
+      also.remove_prefix(std::min(blank + 1, also.size()));
+    }
+    if (value->ours.empty()) {
+      left(row, node);
+      return false;
+    }
+    if (value->ours == "*") return true;
+    node.written = fmt::format("{} = {}", row.name, node.text);
+    node.reworded = node.text != value->ours;
+    node.text = value->ours;
+    node.quoted = false;
+    return true;
+  }
+
+  static const ForeignValue* value_of(const ForeignName& row, const ConfigNode& node) {
+    std::string word = node.kind == Kind::kScalar ? node.text : "";
+    std::ranges::transform(word, word.begin(), [](unsigned char c) { return std::tolower(c); });
+    for (const std::string_view wanted : {std::string_view(word), std::string_view("*")}) {
+      const auto found = std::ranges::find(row.values, wanted, &ForeignValue::theirs);
+      if (found != row.values.end()) return &*found;
+    }
+    return nullptr;
+  }
+
+  void give(std::string_view key, ConfigNode node) {
+    ConfigNode* spot = node_at(reading_.root, key);
+    if (spot == nullptr) return put(key, std::move(node));
+    if (spot->place.layer == node.place.layer) {
+      return refuse(node, "{} and {} (at {}) are two names of {}. Remove one of them.",
+                    node.written, spot->written.empty() ? key : std::string_view(spot->written),
+                    spot->place.text(), key);
+    }
+    // A higher layer overrides, under whichever name.
+    if (spot->place.layer < node.place.layer) *spot = std::move(node);
+  }
+
+  // Where nothing is, in sections that are made if they are missing.
+  void put(std::string_view key, ConfigNode node) {
+    ConfigNode* section = &reading_.root;
+    while (true) {
+      const std::string part(take_part(key));
+      ConfigNode* next = child_of(*section, part);
+      if (key.empty()) {
+        section->entries.emplace_back(part, std::move(node));
+        return;
+      }
+      if (next == nullptr) {
+        ConfigNode made;
+        made.place = node.place;
+        section->entries.emplace_back(part, std::move(made));
+        next = &section->entries.back().second;
+      }
+      if (next->kind == Kind::kNull) next->kind = Kind::kMap;
+      // It is no section, which the reader of the options says.
+      if (next->kind != Kind::kMap) return;
+      section = next;
+    }
+  }
+
+  void give_also(ConfigNode node, std::string_view setting) {
+    const auto [key, value] = split_setting(setting);
+    if (value != "*") {
+      if (!node.reworded) node.written = fmt::format("{} = {}", node.written, node.text);
+      node.reworded = true;
+      node.text = value;
+      node.quoted = false;
+    }
+    const ConfigNode* spot = node_at(reading_.root, key);
+    if (spot == nullptr || spot->place.layer < node.place.layer) give(key, std::move(node));
+  }
+
+  void check_condition(const ForeignName& row, const ConfigPlace& place) {
+    const auto [key, value] = split_setting(row.only_with);
+    const ConfigNode* spot = node_at(reading_.root, key);
+    if (spot == nullptr || spot->text == value) return;
+    reading_.errors.push_back(
+        {place, fmt::format("{} with {} = {}: {}", row.name, key, spot->describe(), row.told)});
+  }
+
+  void left(const ForeignName& row, const ConfigNode& node) {
+    reading_.notes.push_back(row.key.empty()
+                                 ? fmt::format("{}: {} says nothing", node.place.text(), row.name)
+                                 : fmt::format("{}: {} = {} leaves {} as it is", node.place.text(),
+                                               row.name, node.describe(), row.key));
+  }
+
+  template <class... Args>
+  void refuse(const ConfigNode& node, fmt::format_string<Args...> format, Args&&... args) {
+    reading_.errors.push_back({node.place, fmt::format(format, std::forward<Args>(args)...)});
+  }
+
+  ForeignReading reading_;
+  std::vector<std::pair<ConfigNode, std::string_view>> also_;
+  std::vector<std::pair<const ForeignName*, ConfigPlace>> conditional_;
+};
+
+}  // namespace
+
+ForeignReading read_foreign_names(ConfigNode root, std::span<const ForeignName> names) {
+  return ForeignReader(std::move(root), names).finish();
+}
+
+}  // namespace tailrace

@@ -1,0 +1,59 @@
+// Names that other programs give to our options: a table of data, and a pass over a config that
+// puts what it finds under such a name where our key is. The table comes from the caller; nothing
+// here knows a program.
+//
+//   learning_rate: 1e-6                        optim: {lr: 1e-6}
+//   actor_rollout_ref: {rollout: {n: 8}}  -->  rollout: {group_size: 8}
+//
+// A name is taken only where its value means the same here. For every other name the table holds a
+// text that says what to write, which is an error for the person who gave the name.
+//
+// Thread: any.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/config_document.h"
+
+namespace tailrace {
+
+// What one value of theirs is here.
+struct ForeignValue {
+  std::string_view theirs;      // in lower case; "*": every value that has no row
+  std::string_view ours = "*";  // "*": the same value; empty: our key stays as it is
+  // Not empty: the value is refused, and this says what to write.
+  std::string_view told = {};
+  // "key=value" of ours, with a blank between several, that their value says besides; "*" is the
+  // same value. It counts where nobody gives that key in this layer or a higher one.
+  std::string_view also = {};
+};
+
+struct ForeignName {
+  std::string_view programs;  // whose name it is; ", " between several
+  std::string_view name;      // full, with dots: "actor_rollout_ref.rollout.n"
+  std::string_view key = {};  // ours; empty: the name is always refused
+  // What to write here instead: of a name that is refused, or that `only_with` refuses.
+  std::string_view told = {};
+  std::vector<ForeignValue> values = {};  // empty: each value is the same here
+  // "key=value" of ours: the name means the same only while that key has that value, or none.
+  std::string_view only_with = {};
+  // Not empty: a list of one is its element, and this is what to do with several.
+  std::string_view several = {};
+};
+
+struct ForeignReading {
+  struct Error {
+    ConfigPlace place;
+    std::string message;  // without the place
+  };
+  ConfigNode root;                 // without the names of the table
+  std::vector<std::string> notes;  // names that were taken and left our keys as they were
+  std::vector<Error> errors;
+};
+
+ForeignReading read_foreign_names(ConfigNode root, std::span<const ForeignName> names);
+
+}  // namespace tailrace

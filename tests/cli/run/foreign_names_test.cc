@@ -1,0 +1,211 @@
+// Every row of the table, against the options that it names.
+#include "cli/run/foreign_names.h"
+
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "cli/run/options.h"
+#include "core/base/error.h"
+#include "core/base/file.h"
+#include "core/base/yaml_config.h"
+
+namespace tailrace {
+namespace {
+
+using Options = std::map<std::string, OptionDoc>;
+using Settings = std::vector<std::string>;
+
+const Options& known() {
+  static const Options options = options_by_key(RunOptions());
+  return options;
+}
+
+std::string key_of(std::string_view setting) {
+  return std::string(setting.substr(0, setting.find('=')));
+}
+
+Settings settings_of(std::string_view also, const std::string& value) {
+  Settings settings;
+  while (!also.empty()) {
+    const size_t blank = std::min(also.find(' '), also.size());
+    std::string setting(also.substr(0, blank));
+    if (setting.ends_with("=*")) setting.replace(setting.size() - 1, 1, value);
+    settings.push_back(setting);
+    also.remove_prefix(std::min(blank + 1, also.size()));
+  }
+  return settings;
+}
+
+// A value of the option that is not its default.
+std::string other_value(const OptionDoc& option) {
+  if (option.type == "integer") return fmt::format("{}", *option.integer + 2);
+  if (option.type == "number") return option.value == "0.5" ? "0.25" : "0.5";
+  if (option.type == "list of numbers") return "[0.5, 0.25]";
+  if (option.type == "map") return "{a: b}";
+  if (option.type == "path") return "/tmp/some";
+  if (option.accepted.starts_with("one of: "))
+    return option.accepted.substr(option.accepted.rfind(' ') + 1) == option.value
+               ? option.accepted.substr(8, option.accepted.find(',') - 8)
+               : option.accepted.substr(option.accepted.rfind(' ') + 1);
+  return "some";
+}
+
+// The same as YAML that nests as the name does.
+std::string nested(std::string_view name, const std::string& value) {
+  std::string text, closing;
+  for (size_t dot; (dot = name.find('.')) != std::string_view::npos; name.remove_prefix(dot + 1)) {
+    text += fmt::format("{}: {{", name.substr(0, dot));
+    closing += "}";
+  }
+  return fmt::format("{}{}: {}{}\n", text, name, value, closing);
+}
+
+std::string resolved(const std::string& text, const Settings& overrides = {}) {
+  RunOptions options;
+  try {
+    bind_config(parse_config(text, "a.yaml", overrides), options, foreign_names());
+  } catch (const UserError& error) {
+    return std::string("refused: ") + error.what();
+  }
+  return print_config(options);
+}
+
+TEST(ForeignRows, NameKeysThatAreThereAndAreNoKeysThemselves) {
+  std::set<std::string_view> names;
+  for (const ForeignName& row : foreign_names()) {
+    EXPECT_TRUE(names.insert(row.name).second) << row.name << " has two rows";
+    EXPECT_FALSE(known().contains(std::string(row.name))) << row.name << " is a key of ours";
+    EXPECT_TRUE(row.key.empty() || known().contains(std::string(row.key)))
+        << row.name << ": there is no " << row.key;
+    EXPECT_TRUE(!row.key.empty() || !row.told.empty()) << row.name << " says nothing";
+    EXPECT_TRUE(row.only_with.empty() || !row.told.empty()) << row.name;
+    for (const ForeignValue& value : row.values)
+      for (const std::string& setting : settings_of(value.also, ""))
+        EXPECT_TRUE(known().contains(key_of(setting))) << row.name << ": " << setting;
+  }
+  EXPECT_GT(names.size(), 200u);
+}
+
+// Our keys in the place of each name, one value at a time, give the same options.
+TEST(ForeignRows, GiveTheOptionsThatOurKeysGive) {
+  int compared = 0;
+  for (const ForeignName& row : foreign_names()) {
+    if (row.key.empty()) continue;
+    const std::string key(row.key);
+    std::vector<ForeignValue> values = row.values;
+    if (values.empty()) values.push_back({.theirs = "*"});
+    for (const ForeignValue& value : values) {
+      if (!value.told.empty()) continue;
+      const std::string theirs =
+          value.theirs == "*" ? other_value(known().at(key)) : std::string(value.theirs);
+      Settings ours = settings_of(value.also, theirs);
+      if (!value.ours.empty())
+        ours.push_back(key + "=" + (value.ours == "*" ? theirs : std::string(value.ours)));
+      const std::string expected = resolved("env: {name: text}\n", ours);
+      ASSERT_FALSE(expected.starts_with("refused")) << row.name << " = " << theirs << expected;
+      const std::string setting = fmt::format("{}={}", row.name, theirs);
+      EXPECT_EQ(resolved("env: {name: text}\n", {setting}), expected) << setting;
+      EXPECT_EQ(resolved("env: {name: text}\n" + nested(row.name, theirs)), expected) << setting;
+      EXPECT_EQ(resolved(fmt::format("env: {{name: text}}\n{}: {}\n", row.name, theirs)), expected)
+          << setting;
+      ++compared;
+    }
+  }
+  EXPECT_GT(compared, 120);
+}
+
+TEST(ForeignRows, SayWhatToWriteWhereTheyAreRefused) {
+  const auto message = [](std::string_view name, const std::string& value) {
+    return resolved("env: {name: text}\n" + nested(name, value));
+  };
+  for (const ForeignName& row : foreign_names()) {
+    if (row.key.empty()) {
+      EXPECT_EQ(message(row.name, "7"),
+                fmt::format("refused: a.yaml:2: {}: {}", row.name, row.told));
+    }
+    for (const ForeignValue& value : row.values) {
+      if (value.told.empty()) continue;
+      const std::string theirs = value.theirs == "*" ? "7" : std::string(value.theirs);
+      EXPECT_EQ(message(row.name, theirs),
+                fmt::format("refused: a.yaml:2: {} is {}: {}", row.name, theirs, value.told));
+    }
+    if (row.only_with.empty()) continue;
+    EXPECT_EQ(
+        resolved(fmt::format("env: {{name: text}}\n{}: 7\n", row.name), {"train.ppo_epochs=3"}),
+        fmt::format("refused: a.yaml:2: {} with train.ppo_epochs = 3: {}", row.name, row.told));
+  }
+}
+
+// A whole config in a framework's own form.
+TEST(ForeignRows, OfVerlAreReadAsTheFrameworkNestsThem) {
+  const std::string theirs =
+      "env: {name: text}\n"
+      "data:\n"
+      "  train_files: [/data/train.jsonl]\n"
+      "  train_batch_size: 32\n"
+      "  max_prompt_length: 128\n"
+      "  max_response_length: 256\n"
+      "actor_rollout_ref:\n"
+      "  model: {path: /models/m}\n"
+      "  actor:\n"
+      "    optim: {lr: 1.0e-6}\n"
+      "    use_kl_loss: True\n"
+      "    kl_loss_coef: 0.01\n"
+      "    kl_loss_type: low_var_kl\n"
+      "    loss_agg_mode: token-mean\n"
+      "  rollout: {n: 5, temperature: 0.8}\n"
+      "algorithm: {adv_estimator: grpo, use_kl_in_reward: False}\n"
+      "trainer: {total_epochs: 2, save_freq: 20, test_freq: 5, experiment_name: mine}\n";
+  const std::string ours =
+      "env: {name: text, dataset: /data/train.jsonl}\n"
+      "model: {path: /models/m}\n"
+      "run: {name: mine, epochs: 2, steps: 0}\n"
+      "rollout:\n"
+      "  prompts_per_step: 32\n"
+      "  group_size: 5\n"
+      "  max_prompt_tokens: 128\n"
+      "  max_response_tokens: 256\n"
+      "  max_action_tokens: 256\n"
+      "  sampling: {temperature: 0.8}\n"
+      "optim: {lr: 1.0e-6}\n"
+      "algo: {kl: {coef: 0.01, estimator: k3}, loss_agg: token_mean_global, advantage: "
+      "group_mean_std}\n"
+      "checkpoint: {interval_steps: 20}\n"
+      "eval: {interval_steps: 5}\n";
+  EXPECT_EQ(resolved(theirs), resolved(ours));
+  EXPECT_FALSE(resolved(ours).starts_with("refused"));
+}
+
+TEST(ForeignRows, OfOneKeyAreAnErrorThatNamesBoth) {
+  EXPECT_EQ(resolved("env: {name: text}\nlearning_rate: 1.0e-6\n"
+                     "actor_rollout_ref: {actor: {optim: {lr: 1.0e-5}}}\n"),
+            "refused: a.yaml:3: actor_rollout_ref.actor.optim.lr and learning_rate (at a.yaml:2) "
+            "are two names of optim.lr. Remove one of them.");
+  // It says that there is no penalty, and how large it is.
+  EXPECT_EQ(resolved("env: {name: text}\n"
+                     "actor_rollout_ref: {actor: {use_kl_loss: false, kl_loss_coef: 0.1}}\n"),
+            "refused: a.yaml:2: actor_rollout_ref.actor.kl_loss_coef and "
+            "actor_rollout_ref.actor.use_kl_loss = false (at a.yaml:2) are two names of "
+            "algo.kl.coef. Remove one of them.");
+}
+
+// Both bounds of the clip range from one name, unless the upper one is given.
+TEST(ForeignRows, OfTrlsClipRangeSetBothBounds) {
+  EXPECT_EQ(resolved("env: {name: text}\nepsilon: 0.1\n"),
+            resolved("env: {name: text}\nalgo: {clip_low: 0.1, clip_high: 0.1}\n"));
+  EXPECT_EQ(resolved("env: {name: text}\nepsilon: 0.1\nepsilon_high: 0.3\n"),
+            resolved("env: {name: text}\nalgo: {clip_low: 0.1, clip_high: 0.3}\n"));
+}
+
+TEST(ForeignRows, AreOnThePageForPeopleWhoComeFromElsewhere) {
+  const auto page = read_file(std::string(TAILRACE_SOURCE_DIR) + "/docs/coming-from.md");
+  ASSERT_TRUE(page.ok());
+  EXPECT_EQ(page.value(), coming_from_page())
+      << "run: build/tailrace docs --names docs/coming-from.md";
+}
+
+}  // namespace
+}  // namespace tailrace

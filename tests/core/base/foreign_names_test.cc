@@ -1,0 +1,202 @@
+#include "core/base/foreign_names.h"
+
+#include <gtest/gtest.h>
+
+#include "core/base/config_printer.h"
+#include "core/base/error.h"
+#include "core/base/yaml_config.h"
+#include "tests/core/base/temporary_directory.h"
+
+namespace tailrace {
+namespace {
+
+enum class Shape { kRound, kSquare };
+constexpr auto enum_names(Shape) {
+  return name_table<Shape>({{Shape::kRound, "round"}, {Shape::kSquare, "square"}});
+}
+
+struct Limits {
+  int64_t low = 1, high = 2, size = 3;
+  Shape shape = Shape::kRound;
+  std::string file;
+
+  void visit(OptionVisitor& v) {
+    v.field("low", low, {.help = "low", .min = 0, .max = 9});
+    v.field("high", high, {.help = "high", .min = 0, .max = 9});
+    v.field("size", size, {.help = "size", .min = 0, .max = 9});
+    v.field("shape", shape, {.help = "shape"});
+    v.field("file", file, {.help = "file", .path = true});
+  }
+};
+struct Root {
+  Limits limits;
+  void visit(OptionVisitor& v) { v.section("limits", limits, "limits"); }
+};
+
+const std::vector<ForeignName>& names() {
+  static const std::vector<ForeignName> rows = {
+      {.programs = "A", .name = "lowest", .key = "limits.low"},
+      {.programs = "B", .name = "engine.bounds.low", .key = "limits.low"},
+      {.programs = "A",
+       .name = "bound",
+       .key = "limits.low",
+       .values = {{.theirs = "*", .also = "limits.high=*"}}},
+      {.programs = "A",
+       .name = "kind",
+       .key = "limits.shape",
+       .values = {{.theirs = "circle", .ours = "round"},
+                  {.theirs = "box", .ours = "square", .also = "limits.size=7 limits.high=8"},
+                  {.theirs = "any", .ours = ""},
+                  {.theirs = "cone", .told = "there is no cone. Try box."}}},
+      {.programs = "A", .name = "count", .told = "it counts pairs. Write limits.size."},
+      {.programs = "A", .name = "gpu", .told = "there is none. Remove it."},
+      {.programs = "B",
+       .name = "amount",
+       .key = "limits.size",
+       .told = "divide it by limits.low.",
+       .only_with = "limits.low=1"},
+      {.programs = "B", .name = "files", .key = "limits.file", .several = "Join them."},
+  };
+  return rows;
+}
+
+ConfigKeys bind(const std::string& text, Root& root, std::vector<std::string> overrides = {}) {
+  return bind_config(parse_config(text, "a.yaml", overrides), root, names());
+}
+
+Root read(const std::string& text, std::vector<std::string> overrides = {}) {
+  Root root;
+  bind(text, root, std::move(overrides));
+  return root;
+}
+
+std::string error_of(const std::string& text, std::vector<std::string> overrides = {}) {
+  try {
+    read(text, std::move(overrides));
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "(no error)";
+}
+
+std::vector<std::string> notes_of(const std::string& text) {
+  Root root;
+  return bind(text, root).notes();
+}
+
+using Notes = std::vector<std::string>;
+
+TEST(ForeignNames, AreTakenAtTheTopNestedDottedAndOnTheCommandLine) {
+  EXPECT_EQ(read("lowest: 5\n").limits.low, 5);
+  EXPECT_EQ(read("engine: {bounds: {low: 5}}\n").limits.low, 5);
+  EXPECT_EQ(read("engine.bounds.low: 5\n").limits.low, 5);
+  EXPECT_EQ(read("engine: {bounds.low: 5}\n").limits.low, 5);
+  EXPECT_EQ(read("", {"lowest=5"}).limits.low, 5);
+  EXPECT_EQ(read("", {"engine.bounds.low=5"}).limits.low, 5);
+  // Where our section is there already, empty too.
+  EXPECT_EQ(read("limits: {high: 4}\nlowest: 5\n").limits.low, 5);
+  EXPECT_EQ(read("limits:\nlowest: 5\n").limits.low, 5);
+}
+
+TEST(ForeignNames, AreNotedWithWhatTheyWereTakenAs) {
+  EXPECT_EQ(notes_of("lowest: 5\n"), Notes{"a.yaml:1: lowest is read as limits.low"});
+  EXPECT_EQ(notes_of("kind: Circle\n"),
+            Notes{"a.yaml:1: kind = Circle is read as limits.shape = round"});
+  EXPECT_EQ(notes_of("bound: 3\n"), (Notes{"a.yaml:1: bound is read as limits.low",
+                                           "a.yaml:1: bound is read as limits.high"}));
+  EXPECT_EQ(notes_of("kind: any\n"), Notes{"a.yaml:1: kind = any leaves limits.shape as it is"});
+}
+
+TEST(ForeignNames, OfAHigherLayerOverrideWhatALowerOneSaysUnderAnotherName) {
+  EXPECT_EQ(read("lowest: 5\n", {"limits.low=6"}).limits.low, 6);
+  EXPECT_EQ(read("limits: {low: 5}\n", {"lowest=6"}).limits.low, 6);
+  EXPECT_EQ(read("lowest: 5\n", {"engine.bounds.low=6"}).limits.low, 6);
+}
+
+TEST(ForeignNames, OfOneKeyInOneLayerAreAnErrorThatNamesBoth) {
+  EXPECT_EQ(error_of("limits: {low: 5}\nlowest: 6\n"),
+            "a.yaml:2: lowest and limits.low (at a.yaml:1) are two names of limits.low. Remove one "
+            "of them.");
+  EXPECT_EQ(error_of("lowest: 5\nengine: {bounds: {low: 6}}\n"),
+            "a.yaml:2: engine.bounds.low and lowest (at a.yaml:1) are two names of limits.low. "
+            "Remove one of them.");
+  EXPECT_EQ(error_of("", {"lowest=5", "limits.low=6"}),
+            "override lowest=5: lowest and limits.low (at override limits.low=6) are two names of "
+            "limits.low. Remove one of them.");
+}
+
+TEST(ForeignNames, HaveTheirValuesPutInOurWords) {
+  EXPECT_EQ(read("kind: box\n").limits.shape, Shape::kSquare);
+  EXPECT_EQ(read("kind: circle\n").limits.shape, Shape::kRound);
+  EXPECT_EQ(read("limits: {shape: square}\nkind: any\n").limits.shape, Shape::kSquare);
+  EXPECT_EQ(error_of("kind: cone\n"), "a.yaml:1: kind is cone: there is no cone. Try box.");
+  EXPECT_EQ(error_of("kind: ball\n"),
+            "a.yaml:1: kind is ball; what is taken here: circle, box, any. The key here is "
+            "limits.shape.");
+  EXPECT_EQ(error_of("kind: [box]\n"),
+            "a.yaml:1: kind is a list; what is taken here: circle, box, any. The key here is "
+            "limits.shape.");
+}
+
+// What a value says besides gives way to whoever says it himself.
+TEST(ForeignNames, SetOtherKeysThatNobodyGives) {
+  const Limits both = read("bound: 3\n").limits;
+  EXPECT_EQ(both.low, 3);
+  EXPECT_EQ(both.high, 3);
+  EXPECT_EQ(read("bound: 3\nlimits: {high: 5}\n").limits.high, 5);
+  EXPECT_EQ(read("limits: {high: 5}\n", {"bound=3"}).limits.high, 3);
+  EXPECT_EQ(read("bound: 3\n", {"limits.high=5"}).limits.high, 5);
+  const Limits box = read("kind: box\n").limits;
+  EXPECT_EQ(box.size, 7);
+  EXPECT_EQ(box.high, 8);
+}
+
+TEST(ForeignNames, ThatMeanAnotherThingAreRefusedWithWhatToWrite) {
+  EXPECT_EQ(error_of("count: 4\n"), "a.yaml:1: count: it counts pairs. Write limits.size.");
+  // All that is wrong is in one message, in the order of the file.
+  EXPECT_EQ(error_of("limits: {low: 77}\ngpu: true\nlowst: 1\n"),
+            "a.yaml:1: limits.low is 77; it must be an integer from 0 to 9. Try 1.\n"
+            "       a.yaml:2: gpu: there is none. Remove it.\n"
+            "       a.yaml:3: lowst is not a known key; 'tailrace docs' lists them");
+}
+
+TEST(ForeignNames, WithAConditionAreTakenOnlyWhileItHolds) {
+  EXPECT_EQ(read("amount: 4\n").limits.size, 4);
+  EXPECT_EQ(read("amount: 4\nlowest: 1\n").limits.size, 4);
+  EXPECT_EQ(error_of("amount: 4\nlowest: 2\n"),
+            "a.yaml:1: amount with limits.low = 2: divide it by limits.low.");
+}
+
+TEST(ForeignNames, TakeAListOfOneWhereOneIsWanted) {
+  TemporaryDirectory folder;
+  const auto config = folder.write("a.yaml", "files: [b.jsonl]\n");
+  Root root;
+  bind_config(load_config(config, {}), root, names());
+  EXPECT_EQ(root.limits.file, (folder.path() / "b.jsonl").string());
+  EXPECT_EQ(error_of("files: [b, c]\n"),
+            "a.yaml:1: files has 2 values; limits.file takes one. Join them.");
+}
+
+TEST(ForeignNames, OfABadValueAreInTheMessage) {
+  EXPECT_EQ(error_of("lowest: x\n"),
+            "a.yaml:1: limits.low (written lowest) is x; it must be an integer from 0 to 9.");
+}
+
+TEST(ForeignNames, WithoutAValueSayNothing) {
+  EXPECT_EQ(read("lowest: null\nkind: None\ngpu:\n").limits.low, 1);
+  EXPECT_EQ(notes_of("gpu: null\n"), Notes{"a.yaml:1: gpu says nothing"});
+}
+
+// What stands beside them in their sections is unknown, and said to be.
+TEST(ForeignNames, LeaveTheRestOfTheirSectionUnknown) {
+  EXPECT_EQ(error_of("engine: {bounds: {low: 5, odd: 1}}\n"),
+            "a.yaml:1: engine is not a known key; 'tailrace docs' lists them");
+}
+
+TEST(ForeignNames, OfNoTableAreUnknown) {
+  Root root;
+  EXPECT_THROW(bind_config(parse_config("lowest: 5\n", "a.yaml", {}), root), UserError);
+}
+
+}  // namespace
+}  // namespace tailrace
