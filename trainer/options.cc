@@ -5,53 +5,38 @@
 namespace tailrace {
 
 void OptimOptions::visit(OptionVisitor& v) {
-  v.field(
-      "lr", lr,
-      {.help = "peak learning rate of AdamW", .min = 0, .max = 1000, .aliases = {"learning_rate"}});
+  v.field("lr", lr, {.help = "peak learning rate of AdamW", .min = 0, .max = 1000});
   v.field("betas", betas, {.help = "decay of the first and second moment", .min = 0, .max = 1});
   v.field("eps", eps, {.help = "added to the root of the second moment", .min = 0, .max = 1});
   v.field("weight_decay", weight_decay,
           {.help = "decoupled weight decay of matrices and embeddings", .min = 0, .max = 1000});
   v.field("decay_norms", decay_norms, {.help = "weight decay of norms and biases as well"});
   v.field("warmup_updates", warmup_updates,
-          {.help = "updates over which the rate rises linearly",
-           .min = 0,
-           .max = kMaxCount,
-           .aliases = {"lr_warmup_steps", "warmup_steps"},
-           .elsewhere = {"warmup_ratio", "lr_warmup_steps_ratio"}});
+          {.help = "updates over which the rate rises linearly", .min = 0, .max = kMaxCount});
   v.field("schedule", schedule,
           {.help = "of the rate after the warm-up; one that falls ends with the last update, and "
-                   "falls anew where run.steps grows later",
-           .elsewhere = {"lr_scheduler_type"}});
+                   "falls anew where run.steps grows later"});
   v.field("min_lr_ratio", min_lr_ratio,
           {.help = "share of lr that linear and cosine end with", .min = 0, .max = 1});
   v.field("max_grad_norm", max_grad_norm,
           {.help = "gradients are scaled down to this global norm; 0: off",
            .min = 0,
-           .max = kMaxCount,
-           .aliases = {"clip_grad"}});
+           .max = kMaxCount});
 }
 
 void TrainOptions::visit(OptionVisitor& v) {
   v.field("minibatches_per_step", minibatches_per_step,
           {.help = "optimizer updates a pass over the step's batch; groups stay whole",
            .min = 1,
-           .max = 1e6,
-           .elsewhere = {"ppo_mini_batch_size"}});
+           .max = 1e6});
   v.field("microbatch_tokens", microbatch_tokens,
           {.help = "tokens a forward and backward pass; memory grows with it; the cuts change the "
                    "last digits of sums",
            .min = 1,
            .max = 1 << 24,
-           .aliases = {"max_tokens_per_gpu", "ppo_max_token_len_per_gpu", "train_mb_tokens"},
-           .elsewhere = {"per_device_train_batch_size", "gradient_accumulation_steps",
-                         "ppo_micro_batch_size_per_gpu"},
            .resume = Resume::kMayChange});
   v.field("ppo_epochs", ppo_epochs,
-          {.help = "passes over the batch of a step",
-           .min = 1,
-           .max = 1000,
-           .aliases = {"num_iterations", "update_epochs_per_batch"}});
+          {.help = "passes over the batch of a step", .min = 1, .max = 1000});
   v.field("gradient_slots", gradient_slots,
           {.help = "fixed parts that gradients are summed in; ranks own whole slots",
            .min = 1,
@@ -62,7 +47,6 @@ void TrainOptions::visit(OptionVisitor& v) {
                    "all of them in memory",
            .min = 1,
            .max = 64,
-           .aliases = {"data_parallel_size", "dp_size"},
            .resume = Resume::kMayChange});
   v.field(
       "rank_seconds", rank_seconds,
@@ -77,16 +61,14 @@ void TrainOptions::visit(OptionVisitor& v) {
                    "(experts x sum of share of choices x mean probability); -1: the "
                    "router_aux_loss_coef of the model's files; 0: none",
            .min = -1,
-           .max = 1000,
-           .aliases = {"moe_aux_loss_coeff", "router_aux_loss_coef"}});
+           .max = 1000});
   v.field("balance_bias_rate", balance_bias_rate,
           {.help = "balance without a loss: after each update a bias that the choice of experts "
                    "adds to their probabilities moves by this, up where an expert had fewer tokens "
                    "than the mean and down where more; transformers leaves it out when it loads "
                    "a checkpoint; 0: none",
            .min = 0,
-           .max = 1,
-           .aliases = {"moe_router_bias_update_rate", "bias_update_speed"}});
+           .max = 1});
   v.field("threads", threads,
           {.help = "threads of the trainer; 0: one a core",
            .min = 0,

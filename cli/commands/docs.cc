@@ -1,5 +1,6 @@
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -27,7 +28,10 @@ std::string option_row(const OptionDoc& option) {
   std::string accepted =
       option.accepted.empty() ? option.type : fmt::format("{}, {}", option.type, option.accepted);
   std::string text = option.help;
-  if (!option.aliases.empty()) text += fmt::format(" (also: {})", fmt::join(option.aliases, ", "));
+  std::vector<std::string_view> names;
+  for (const ForeignName& name : foreign_names())
+    if (name.key == option.key) names.push_back(name.name);
+  if (!names.empty()) text += fmt::format(" (also: {})", fmt::join(names, ", "));
   return fmt::format("| `{}` | {} | {} | {} | {} |\n", option.key,
                      option.required ? "required" : fmt::format("`{}`", cell(option.value)),
                      cell(accepted), option.resume == Resume::kFixed ? "" : name_of(option.resume),

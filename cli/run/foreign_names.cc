@@ -12,10 +12,13 @@ namespace {
 
 std::vector<ForeignName> all_rows() {
   std::vector<ForeignName> rows;
-  for (const auto& of : {trl_names(), verl_names(), prime_rl_names(), openrlhf_names()})
+  for (const auto& of :
+       {trl_names(), verl_names(), prime_rl_names(), openrlhf_names(), other_names()})
     rows.insert(rows.end(), of.begin(), of.end());
   return rows;
 }
+
+constexpr std::string_view kFrameworks[] = {"TRL", "verl", "prime-rl", "OpenRLHF"};
 
 bool is_of(const ForeignName& row, std::string_view program) {
   return (", " + std::string(row.programs) + ",").find(fmt::format(", {},", program)) !=
@@ -65,19 +68,23 @@ std::string meaning(const ForeignName& row) {
   return text;
 }
 
+// Empty: of all that have no table of their own.
 std::string tables_of(std::string_view program) {
   std::string taken, refused;
   for (const ForeignName& row : foreign_names()) {
-    if (!is_of(row, program)) continue;
+    const bool has_table = std::ranges::any_of(kFrameworks, [&](auto f) { return is_of(row, f); });
+    if (program.empty() ? has_table : !is_of(row, program)) continue;
+    const std::string name = program.empty() ? fmt::format("`{}` ({})", row.name, row.programs)
+                                             : fmt::format("`{}`", row.name);
     if (row.key.empty())
-      refused += fmt::format("| `{}` | {} |\n", row.name, meaning(row));
+      refused += fmt::format("| {} | {} |\n", name, meaning(row));
     else
-      taken += fmt::format("| `{}` | `{}` | {} |\n", row.name, row.key, meaning(row));
+      taken += fmt::format("| {} | `{}` | {} |\n", name, row.key, meaning(row));
   }
   return fmt::format(
       "\n## {}\n\n| taken | our key | values |\n| --- | --- | --- |\n{}\n"
       "| refused | what the error says |\n| --- | --- |\n{}",
-      program, taken, refused);
+      program.empty() ? "Others" : program, taken, refused);
 }
 
 constexpr const char* kIntroduction = R"(# Coming from another framework
@@ -85,7 +92,8 @@ constexpr const char* kIntroduction = R"(# Coming from another framework
 `tailrace docs --names` writes this page; do not edit it. A config may say an option under the name
 that TRL, verl, prime-rl or OpenRLHF has for it: at the top (`learning_rate: 1.0e-6`), nested as the
 framework nests it (`actor_rollout_ref: {rollout: {n: 8}}`) or on the command line
-(`actor_rollout_ref.rollout.n=8`). [configs/trl_gsm8k.yaml](../configs/trl_gsm8k.yaml) is a GSM8K
+(`actor_rollout_ref.rollout.n=8`). A name without dots is taken in the section of our key as well
+(`optim.learning_rate`). [configs/trl_gsm8k.yaml](../configs/trl_gsm8k.yaml) is a GSM8K
 script of TRL in ten lines.
 
 - A name is taken only where its value means the same here. A note in the log says which key it was
@@ -136,9 +144,8 @@ std::string coming_from_page() {
   for (const Default& row : kDefaults)
     page += fmt::format("| `{}` | `{}` | {} | {} | {} |\n", row.key,
                         options.at(std::string(row.key)).value, row.trl, row.verl, row.openrlhf);
-  for (const std::string_view program : {"TRL", "verl", "prime-rl", "OpenRLHF"})
-    page += tables_of(program);
-  return page;
+  for (const std::string_view program : kFrameworks) page += tables_of(program);
+  return page + tables_of("");
 }
 
 }  // namespace tailrace

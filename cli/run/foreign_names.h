@@ -24,6 +24,7 @@ std::vector<ForeignName> trl_names();
 std::vector<ForeignName> verl_names();
 std::vector<ForeignName> prime_rl_names();
 std::vector<ForeignName> openrlhf_names();
+std::vector<ForeignName> other_names();  // of ROLL, slime, miles, AReaL, NeMo RL, SkyRL and rLLM
 
 // docs/coming-from.md, which `tailrace docs --names` writes.
 std::string coming_from_page();

@@ -78,6 +78,7 @@ std::vector<ForeignName> trl_names() {
                   {.theirs = "linear", .ours = "linear", .also = "optim.min_lr_ratio=0"},
                   {.theirs = "cosine", .ours = "cosine", .also = "optim.min_lr_ratio=0"}}},
       {.programs = "TRL", .name = "num_iterations", .key = "train.ppo_epochs"},
+      {.programs = "TRL", .name = "max_staleness", .key = "scheduler.max_staleness"},
       {.programs = "TRL", .name = "beta", .key = "algo.kl.coef"},
       {.programs = "TRL",
        .name = "epsilon",

@@ -34,7 +34,6 @@ void RunSection::visit(OptionVisitor& v) {
   v.field("dir", dir,
           {.help = "run directory; one that holds a run is continued; empty: runs/NAME-TIME; "
                    "--run-dir of the command line wins",
-           .aliases = {"output_dir"},
            .resume = Resume::kMayChange});
   v.field("seed", seed,
           {.help = "of everything that is drawn at random", .min = 0, .max = kMaxExactInteger});
@@ -42,13 +41,11 @@ void RunSection::visit(OptionVisitor& v) {
           {.help = "steps of the run; 0: until the epochs end",
            .min = 0,
            .max = kMaxCount,
-           .aliases = {"max_steps", "total_training_steps", "num_rollout"},
            .resume = Resume::kMayGrow});
   v.field("epochs", epochs,
           {.help = "passes over the training prompts; 0: as many as the steps need",
            .min = 0,
-           .max = kMaxCount,
-           .aliases = {"total_epochs", "num_epoch"}});
+           .max = kMaxCount});
   v.field("stall_seconds", stall_seconds,
           {.help = "a process of the run that makes no progress for so long is named, killed and "
                    "started again; one that a debugger or a disk holds is only named; 0: never",
@@ -91,10 +88,7 @@ void ModelCreateSection::visit(OptionVisitor& v) {
 }
 
 void ModelSection::visit(OptionVisitor& v) {
-  v.field("path", path,
-          {.help = "Hugging Face folder to start from",
-           .aliases = {"model_path", "pretrain"},
-           .path = true});
+  v.field("path", path, {.help = "Hugging Face folder to start from", .path = true});
   v.field("compute", compute,
           {.help = "elements of the weights that products read: bf16 takes half the memory and a "
                    "decode step half the time that reading them takes; auto: bf16 where the "
@@ -135,17 +129,12 @@ void EnvSection::visit(OptionVisitor& v) {
           {.help = "which environment; 'tailrace env list' lists them. May be left out where "
                    "the plugin has one alone, and for supervised training alone (sft.data)"});
   v.field("dataset", dataset,
-          {.help = "JSONL file of training prompts, plain or gzip",
-           .aliases = {"train_files", "prompt_data"},
-           .path = true});
+          {.help = "JSONL file of training prompts, plain or gzip", .path = true});
   v.field("eval_dataset", eval_dataset,
-          {.help = "JSONL file of held-out prompts, plain or gzip",
-           .aliases = {"val_files"},
-           .path = true});
+          {.help = "JSONL file of held-out prompts, plain or gzip", .path = true});
   v.field("columns", columns,
           {.help = "columns of the rows that have other names here, as OURS: THEIRS "
-                   "({prompt: question, answer: solution}; docs/data.md)",
-           .elsewhere = {"prompt_key", "input_key", "label_key"}});
+                   "({prompt: question, answer: solution}; docs/data.md)"});
   v.field("settings", settings, {.help = "the environment's own settings"});
 }
 
@@ -158,8 +147,7 @@ void DatasetSection::visit(OptionVisitor& v) {
           {.help = "its share of rollout.prompts_per_step against the others' ratios, in whole "
                    "prompts that --dry-run shows; 0: it is evaluated and not trained on",
            .min = 0,
-           .max = kMaxCount,
-           .aliases = {"domain_interleave_probs"}});
+           .max = kMaxCount});
   v.field("plugin", plugin,
           {.help = "library of your own that has the environment; empty: it is built in",
            .path = true});

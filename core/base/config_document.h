@@ -41,6 +41,7 @@ struct ConfigNode {
   // was another one too; empty: ours.
   std::string written = {};
   bool reworded = false;  // `text` is ours for another value of theirs
+  bool foreign = false;   // a section of another program, some of whose names are ours by now
   std::vector<ConfigNode> items;                            // kList
   std::vector<std::pair<std::string, ConfigNode>> entries;  // kMap, in the order of the file
 

@@ -164,12 +164,6 @@ class Describer final : public ValueVisitor {
     option.help = info.help;
     option.required = info.required;
     option.resume = info.resume;
-    option.aliases.assign(info.aliases.begin(), info.aliases.end());
-    for (const OptionInfo::Switch& other : info.switches)
-      option.aliases.push_back(other.if_false.empty()
-                                   ? fmt::format("{} = true for {}", other.name, other.if_true)
-                                   : fmt::format("{} = true for {}, false for {}", other.name,
-                                                 other.if_true, other.if_false));
     sections_[open_.empty() ? 0 : open_.back()].options.push_back(std::move(option));
   }
   bool enter(std::string_view key, std::string_view help) override {

@@ -24,7 +24,6 @@ struct OptionDoc {
   std::string value;     // as YAML; the default, when a struct of defaults was described
   std::string accepted;  // ">= 1", "0 to 1", "one of: a, b"; empty: anything
   std::string help;
-  std::vector<std::string> aliases;
   bool required = false;
   Resume resume = Resume::kFixed;
   std::optional<int64_t> integer = {};  // the value, where the type is one

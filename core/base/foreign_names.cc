@@ -46,7 +46,10 @@ std::optional<ConfigNode> extract(ConfigNode& node, std::string_view key) {
     found = std::ranges::find(node.entries, first, [](const auto& entry) { return entry.first; });
     if (found == node.entries.end()) return std::nullopt;
     taken = extract(found->second, key);
-    if (!taken || !found->second.entries.empty()) return taken;
+    if (!taken || !found->second.entries.empty()) {
+      found->second.foreign = found->second.foreign || taken;
+      return taken;
+    }
   }
   node.entries.erase(found);
   return taken;
@@ -57,50 +60,65 @@ std::pair<std::string_view, std::string_view> split_setting(std::string_view set
   return {setting.substr(0, equals), setting.substr(equals + 1)};
 }
 
+// "optim.learning_rate" for the row of `learning_rate`; empty: the name has sections of its own.
+std::string name_beside_key(const ForeignName& row) {
+  const size_t dot = row.key.rfind('.');
+  if (row.name.find('.') != std::string_view::npos || dot == std::string_view::npos) return "";
+  return fmt::format("{}.{}", row.key.substr(0, dot), row.name);
+}
+
 class ForeignReader {
  public:
   ForeignReader(ConfigNode root, std::span<const ForeignName> names) {
     reading_.root = std::move(root);
-    for (const ForeignName& row : names)
-      while (auto node = extract(reading_.root, row.name)) take(row, std::move(*node));
+    for (const ForeignName& row : names) {
+      take_all(row, std::string(row.name));
+      const std::string beside = name_beside_key(row);
+      // Where both are called alike it is our key.
+      if (!beside.empty() && beside != row.key) take_all(row, beside);
+    }
     for (const auto& [node, setting] : also_) give_also(node, setting);
-    for (const auto& [row, place] : conditional_) check_condition(*row, place);
+    for (const Conditional& each : conditional_) check_condition(each);
   }
 
   ForeignReading finish() { return std::move(reading_); }
 
  private:
-  void take(const ForeignName& row, ConfigNode node) {
+  void take_all(const ForeignName& row, const std::string& name) {
+    while (auto node = extract(reading_.root, name)) take(row, name, std::move(*node));
+  }
+
+  void take(const ForeignName& row, const std::string& name, ConfigNode node) {
     // None of Python: as if it were not given.
     if (node.kind == Kind::kNull || (node.kind == Kind::kScalar && node.text == "None"))
-      return left(row, node);
-    if (row.key.empty()) return refuse(node, "{}: {}", row.name, row.told);
+      return left(row, name, node);
+    if (row.key.empty()) return refuse(node, "{}: {}", name, row.told);
     if (!row.several.empty() && node.kind == Kind::kList) {
       if (node.items.size() != 1)
-        return refuse(node, "{} has {} values; {} takes one. {}", row.name, node.items.size(),
-                      row.key, row.several);
+        return refuse(node, "{} has {} values; {} takes one. {}", name, node.items.size(), row.key,
+                      row.several);
       ConfigNode only = std::move(node.items.front());
       node = std::move(only);
     }
-    node.written = row.name;
-    if (!row.values.empty() && !reword(row, node)) return;
-    if (!row.only_with.empty()) conditional_.emplace_back(&row, node.place);
+    node.written = name;
+    if (!row.values.empty() && !reword(row, name, node)) return;
+    if (!row.only_with.empty()) conditional_.push_back({&row, name, node.place});
     give(row.key, std::move(node));
   }
 
   // The value as we write it. False: there is nothing to give.
-  bool reword(const ForeignName& row, ConfigNode& node) {
+  bool reword(const ForeignName& row, const std::string& name, ConfigNode& node) {
     const ForeignValue* value = value_of(row, node);
     if (value == nullptr) {
       std::vector<std::string_view> known;
       for (const ForeignValue& each : row.values)
         if (each.told.empty()) known.push_back(each.theirs);
-      refuse(node, "{} is {}; what is taken here: {}. The key here is {}.", row.name,
-             node.describe(), fmt::join(known, ", "), row.key);
+      refuse(node, "{} is {}; what is taken here: {}. The key here is {}.", name, node.describe(),
+             fmt::join(known, ", "), row.key);
       return false;
     }
     if (!value->told.empty()) {
-      refuse(node, "{} is {}: {}", row.name, node.describe(), value->told);
+      refuse(node, "{} is {}: {}", name, node.describe(), value->told);
       return false;
     }
     for (std::string_view also = value->also; !also.empty();) {
@@ -109,11 +127,11 @@ class ForeignReader {
       also.remove_prefix(std::min(blank + 1, also.size()));
     }
     if (value->ours.empty()) {
-      left(row, node);
+      left(row, name, node);
       return false;
     }
     if (value->ours == "*") return true;
-    node.written = fmt::format("{} = {}", row.name, node.text);
+    node.written = fmt::format("{} = {}", name, node.text);
     node.reworded = node.text != value->ours;
     node.text = value->ours;
     node.quoted = false;
@@ -177,19 +195,24 @@ class ForeignReader {
     if (spot == nullptr || spot->place.layer < node.place.layer) give(key, std::move(node));
   }
 
-  void check_condition(const ForeignName& row, const ConfigPlace& place) {
-    const auto [key, value] = split_setting(row.only_with);
+  struct Conditional {
+    const ForeignName* row;
+    std::string name;
+    ConfigPlace place;
+  };
+  void check_condition(const Conditional& each) {
+    const auto [key, value] = split_setting(each.row->only_with);
     const ConfigNode* spot = node_at(reading_.root, key);
     if (spot == nullptr || spot->text == value) return;
-    reading_.errors.push_back(
-        {place, fmt::format("{} with {} = {}: {}", row.name, key, spot->describe(), row.told)});
+    reading_.errors.push_back({each.place, fmt::format("{} with {} = {}: {}", each.name, key,
+                                                       spot->describe(), each.row->told)});
   }
 
-  void left(const ForeignName& row, const ConfigNode& node) {
+  void left(const ForeignName& row, const std::string& name, const ConfigNode& node) {
     reading_.notes.push_back(row.key.empty()
-                                 ? fmt::format("{}: {} says nothing", node.place.text(), row.name)
+                                 ? fmt::format("{}: {} says nothing", node.place.text(), name)
                                  : fmt::format("{}: {} = {} leaves {} as it is", node.place.text(),
-                                               row.name, node.describe(), row.key));
+                                               name, node.describe(), row.key));
   }
 
   template <class... Args>
@@ -199,7 +222,7 @@ class ForeignReader {
 
   ForeignReading reading_;
   std::vector<std::pair<ConfigNode, std::string_view>> also_;
-  std::vector<std::pair<const ForeignName*, ConfigPlace>> conditional_;
+  std::vector<Conditional> conditional_;
 };
 
 }  // namespace

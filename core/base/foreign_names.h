@@ -33,7 +33,9 @@ struct ForeignValue {
 
 struct ForeignName {
   std::string_view programs;  // whose name it is; ", " between several
-  std::string_view name;      // full, with dots: "actor_rollout_ref.rollout.n"
+  // Full, with dots: "actor_rollout_ref.rollout.n". One without dots is taken at the top and in the
+  // section of our key: `learning_rate`, `optim.learning_rate`.
+  std::string_view name;
   std::string_view key = {};  // ours; empty: the name is always refused
   // What to write here instead: of a name that is refused, or that `only_with` refuses.
   std::string_view told = {};

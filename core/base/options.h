@@ -51,18 +51,6 @@ struct OptionInfo {
   std::string_view help = "";
   double min = -std::numeric_limits<double>::infinity();  // inclusive, numbers only
   double max = std::numeric_limits<double>::infinity();
-  // Names of rival frameworks, accepted with a note: in the same section, or, dotted, from the
-  // root.
-  std::vector<std::string_view> aliases = {};
-  // Names of rival frameworks for something whose values mean another thing: an error that says
-  // which key it is here. A name may stand at several keys.
-  std::vector<std::string_view> elsewhere = {};
-  // Of a choice: switches of rival frameworks that say yes or no to one of its values, from the
-  // root. An empty value: that answer leaves the key as it is.
-  struct Switch {
-    std::string_view name, if_true, if_false;
-  };
-  std::vector<Switch> switches = {};
   // Of a choice: values that people know from elsewhere and that are none here, in lower case, and
   // what to tell them.
   struct Stranger {

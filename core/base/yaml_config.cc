@@ -76,7 +76,9 @@ std::string number_advice(std::string_view text, bool integer, double fallback,
 // Reads one tree into one options struct. Collects errors instead of stopping at the first.
 class ConfigBinder final : public OptionVisitor {
  public:
-  ConfigBinder(const ForeignReading& reading, ConfigKeys& keys) : keys_(keys) {
+  ConfigBinder(const ForeignReading& reading, std::span<const ForeignName> foreign,
+               ConfigKeys& keys)
+      : keys_(keys), foreign_(foreign) {
     stack_.push_back({&reading.root, "", {}});
     keys_.notes_ = reading.notes;
     for (const auto& [place, message] : reading.errors) add_error(place, "{}", message);
@@ -216,16 +218,8 @@ class ConfigBinder final : public OptionVisitor {
               const OptionInfo& info) override {
     const ConfigNode* node = take(key, info);
     if (!node) return;
-    std::string_view value = node->text;
-    for (const OptionInfo::Switch& other : info.switches) {
-      if (at(other.name) != node) continue;
-      if (value != "true" && value != "false")
-        return add_error(node->place, "{} is {}; it must be true or false", other.name,
-                         node->describe());
-      value = value == "true" ? other.if_true : other.if_false;
-    }
     // People write GRPO as its paper does.
-    const auto found = std::ranges::find(names, lower_case(std::string(value)));
+    const auto found = std::ranges::find(names, lower_case(node->text));
     if (node->kind == Kind::kScalar && found != names.end()) {
       index = static_cast<size_t>(found - names.begin());
       return;
@@ -327,7 +321,7 @@ class ConfigBinder final : public OptionVisitor {
   struct Section {
     const ConfigNode* node;              // null: not in the file
     std::string key;                     // full dotted
-    std::set<std::string> entered = {};  // sections below it
+    std::set<std::string> entered = {};  // keys and sections of it that were read
     bool is_example = false;             // of a list without items: nothing is missed in it
   };
   struct List {
@@ -345,79 +339,38 @@ class ConfigBinder final : public OptionVisitor {
     std::vector<std::string> replaced;  // keys of lower layers that it sets, each with its place
   };
 
-  // The node of a field, found by its name or an alias.
+  // The node of a field.
   const ConfigNode* take(std::string_view key, const OptionInfo& info) {
     Section& section = stack_.back();
-    std::string full = join_key(section.key, key);
+    const std::string full = join_key(section.key, key);
     known_.push_back(full);
-    // Of all sections: an alias in the wrong section is told where its key is.
-    for (std::string_view alias : info.aliases) {
-      std::string& target = aliases_[std::string(alias)];
-      // Of several the one that is least deep: "optim.lr" before "sft.optim.lr".
-      if (target.empty() || full.size() < target.size()) target = full;
+    const ConfigNode* node = section.node ? section.node->find(key) : nullptr;
+    if (node) section.entered.insert(std::string(key));
+    if (node && is_replaced(full, *node)) node = nullptr;
+    if (!node) {
+      if (info.required && !section.is_example) {
+        const ConfigPlace& place = section.node ? section.node->place : root_place();
+        add_error(place, "{} is missing; it is required: {}", full, info.help);
+      }
+      return nullptr;
     }
-    for (std::string_view name : info.elsewhere) {
-      std::string& targets = elsewhere_[std::string(name)];
-      targets += (targets.empty() ? "" : " and ") + full;
-    }
+    keys_.places_[full] = node->place;
+    if (!node->written.empty())
+      keys_.notes_.push_back(fmt::format("{}: {} is read as {}{}", node->place.text(),
+                                         node->written, full,
+                                         node->reworded ? fmt::format(" = {}", node->text) : ""));
+    return node;
+  }
 
-    const ConfigNode* found = nullptr;
-    std::string found_name;  // full dotted
-    auto consider = [&](const ConfigNode* node, const std::string& name) {
-      if (!node) return;
-      taken_.insert(node);
-      if (const auto set = preset_of_.find(full); set != preset_of_.end()) {
-        Preset& preset = presets_[set->second];
-        if (node->place.layer < preset.place.layer) {
-          preset.replaced.push_back(fmt::format("{} ({})", name, node->place.text()));
-          return;
-        }
-      }
-      // In different layers it is an override under the other name, which is allowed.
-      if (found && found->place.layer == node->place.layer)
-        add_error(node->place, "{} and {} (at {}) are two names of {}. Remove one of them.", name,
-                  found_name, found->place.text(), full);
-      if (!found || node->place.layer > found->place.layer) {
-        found = node;
-        found_name = name;
-      }
-    };
-    const auto here = [&](std::string_view name) {
-      return section.node ? section.node->find(name) : nullptr;
-    };
-    const ConfigNode* own = here(key);
-    consider(own, own && !own->written.empty() ? own->written : full);
-    for (std::string_view alias : info.aliases) {
-      const bool elsewhere = alias.find('.') != std::string_view::npos;
-      consider(elsewhere ? at(alias) : here(alias),
-               elsewhere ? std::string(alias) : join_key(section.key, alias));
-    }
-    for (const OptionInfo::Switch& other : info.switches) {
-      const ConfigNode* node = at(other.name);
-      const auto answer = node != nullptr ? std::string_view(node->text) : std::string_view();
-      const bool says_nothing = (answer == "true" && other.if_true.empty()) ||
-                                (answer == "false" && other.if_false.empty());
-      if (!says_nothing) {
-        consider(node, std::string(other.name));
-        continue;
-      }
-      taken_.insert(node);
-      keys_.notes_.push_back(fmt::format("{}: {} = {} leaves {} as it is", node->place.text(),
-                                         other.name, answer, full));
-    }
-
-    if (!found && info.required && !section.is_example) {
-      const ConfigPlace& place = section.node ? section.node->place : root_place();
-      add_error(place, "{} is missing; it is required: {}", full, info.help);
-    }
-    if (found) {
-      keys_.places_[full] = found->place;
-      if (found_name != full)
-        keys_.notes_.push_back(
-            fmt::format("{}: {} is read as {}{}", found->place.text(), found_name, full,
-                        found->reworded ? fmt::format(" = {}", found->text) : ""));
-    }
-    return found;
+  // A preset of a higher layer sets it.
+  bool is_replaced(const std::string& full, const ConfigNode& node) {
+    const auto set = preset_of_.find(full);
+    if (set == preset_of_.end()) return false;
+    Preset& preset = presets_[set->second];
+    if (node.place.layer >= preset.place.layer) return false;
+    preset.replaced.push_back(
+        fmt::format("{} ({})", node.written.empty() ? full : node.written, node.place.text()));
+    return true;
   }
 
   // Whoever wrote a key that a preset of a higher layer sets is told that it counts no more.
@@ -429,38 +382,31 @@ class ConfigBinder final : public OptionVisitor {
     }
   }
 
-  // The node of a full dotted key.
-  const ConfigNode* at(std::string_view key) const {
-    const ConfigNode* node = stack_.front().node;
-    while (node != nullptr && !key.empty()) {
-      const size_t dot = std::min(key.find('.'), key.size());
-      node = node->kind == Kind::kMap ? node->find(key.substr(0, dot)) : nullptr;
-      key.remove_prefix(std::min(dot + 1, key.size()));
+  // Another program has the name, whatever section it stands in there. A short word within a
+  // section
+  // ("name", "mode") says too little.
+  const ForeignName* foreign_name(std::string_view name) const {
+    const ForeignName* found = nullptr;
+    for (const ForeignName& row : foreign_) {
+      const size_t dot = row.name.rfind('.');
+      if (row.name.substr(dot + 1) != name) continue;
+      if (dot != std::string_view::npos && name.find('_') == std::string_view::npos) continue;
+      if (!found || (found->key.empty() && !row.key.empty())) found = &row;
     }
-    return node;
+    return found;
   }
 
-  // A field has read it, or something below it.
-  bool is_taken(const ConfigNode& node) const {
-    return taken_.contains(&node) || std::ranges::any_of(node.entries, [&](const auto& entry) {
-             return is_taken(entry.second);
-           });
-  }
-
-  // What no field has read, of a section that is not ours as well: some keys of it may be aliases.
+  // Of a section that is not ours the keys that another program has say more than the section.
   void collect_unknown(const std::string& key, const ConfigNode& node,
                        std::vector<std::pair<std::string, ConfigPlace>>& unknown) const {
-    if (taken_.contains(&node)) return;
-    if (is_taken(node)) {
+    if (node.foreign) {
       for (const auto& [name, child] : node.entries)
         collect_unknown(join_key(key, name), child, unknown);
       return;
     }
-    // Of a section of another framework the keys that have a name here say more than the section.
     const size_t before = unknown.size();
     for (const auto& [name, child] : node.entries)
-      if (aliases_.contains(name) || elsewhere_.contains(name))
-        unknown.emplace_back(join_key(key, name), child.place);
+      if (foreign_name(name)) unknown.emplace_back(join_key(key, name), child.place);
     if (unknown.size() == before) unknown.emplace_back(key, node.place);
   }
 
@@ -532,11 +478,10 @@ class ConfigBinder final : public OptionVisitor {
       }
       // By the last part alone: the section that a person put it in may be the mistake.
       const std::string name = key.substr(key.rfind('.') + 1);
-      if (const auto alias = aliases_.find(name); alias != aliases_.end())
-        add_error(place, "{} is not a known key; here it is called {}", key, alias->second);
-      else if (const auto other = elsewhere_.find(name); other != elsewhere_.end())
-        add_error(place, "{} is not a known key; what it says is said by {} here, in another way",
-                  key, other->second);
+      if (const ForeignName* foreign = foreign_name(name); foreign && !foreign->key.empty())
+        add_error(place, "{} is not a known key; here it is called {}", key, foreign->key);
+      else if (foreign)
+        add_error(place, "{} is not a known key: {}", key, foreign->told);
       else if (const std::string nearest = nearest_name(key, known_); !nearest.empty())
         add_error(place, "{} is not a known key; the nearest is {}", key, nearest);
       else
@@ -551,13 +496,11 @@ class ConfigBinder final : public OptionVisitor {
   }
 
   ConfigKeys& keys_;
+  std::span<const ForeignName> foreign_;
   std::vector<Section> stack_;
   std::vector<List> lists_;         // open ones
   std::vector<std::string> known_;  // all keys and sections, dotted
-  std::map<std::string, std::string, std::less<>> aliases_;
-  std::map<std::string, std::string, std::less<>> elsewhere_;  // by the name: keys, " and " between
   std::vector<std::pair<std::string, const ConfigNode*>> unknown_;
-  std::set<const ConfigNode*> taken_;  // by fields, under their names or others
   std::vector<Preset> presets_;
   std::map<std::string, size_t, std::less<>> preset_of_;  // by the key that is set; in presets_
   std::vector<Error> errors_;
@@ -590,7 +533,7 @@ ConfigKeys bind_config(const ConfigNode& root, const VisitOptions& options,
                        std::span<const ForeignName> foreign) {
   const ForeignReading reading = read_foreign_names(root, foreign);
   ConfigKeys keys;
-  ConfigBinder binder(reading, keys);
+  ConfigBinder binder(reading, foreign, keys);
   options(binder);
   binder.finish();
   return keys;

@@ -40,7 +40,7 @@ class ConfigKeys {
   // that nobody says the place twice.
   UserError placed(const UserError& error) const;
 
-  // For the log: aliases that were used, and what the reader of the options adds.
+  // For the log: names of other programs that were used, and what the reader of the options adds.
   const std::vector<std::string>& notes() const { return notes_; }
   void add_note(std::string note) { notes_.push_back(std::move(note)); }
 

@@ -9,15 +9,12 @@ void ChatOptions::visit(OptionVisitor& v) {
   v.field("template", template_file,
           {.help = "file with a chat template (Jinja) in the place of the model's own; checkpoints "
                    "carry it",
-           .aliases = {"chat_template_path", "custom_chat_template"},
            .path = true});
   v.field("system", system,
           {.help = "system message in front of conversations that have none; empty: what the "
-                   "template does without one",
-           .aliases = {"system_prompt"}});
+                   "template does without one"});
   v.field("variables", variables,
-          {.help = "other variables of the template, for example enable_thinking: false",
-           .aliases = {"chat_template_kwargs", "apply_chat_template_kwargs"}});
+          {.help = "other variables of the template, for example enable_thinking: false"});
 }
 
 }  // namespace tailrace::chat

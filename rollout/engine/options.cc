@@ -4,10 +4,7 @@ namespace tailrace {
 
 void SamplingOptions::visit(OptionVisitor& v) {
   v.field("temperature", temperature,
-          {.help = "divides the logits; 0 is greedy",
-           .min = 0,
-           .max = kMaxTemperature,
-           .aliases = {"rollout_temperature"}});
+          {.help = "divides the logits; 0 is greedy", .min = 0, .max = kMaxTemperature});
   v.field("top_k", top_k,
           {.help = "keep the k likeliest tokens; -1 or 0 is off", .min = -1, .max = kMaxCount});
   v.field("top_p", top_p,
@@ -35,8 +32,7 @@ void EngineOptions::visit(OptionVisitor& v) {
                    "max_response_tokens when both are given, else the model's positions, at most "
                    "train.microbatch_tokens",
            .min = 0,
-           .max = kMaxSequenceTokens,
-           .aliases = {"sequence_length"}});
+           .max = kMaxSequenceTokens});
   v.field("block_tokens", block_tokens,
           {.help = "positions in a KV cache block, a power of two", .min = 8, .max = 128});
   v.field("kv_cache_mb", kv_cache_mb,

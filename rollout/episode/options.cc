@@ -12,15 +12,13 @@ void RolloutOptions::visit(OptionVisitor& v) {
   v.field("max_prompt_tokens", max_prompt_tokens,
           {.help = "longest first observation; 0: whatever fits the context",
            .min = 0,
-           .max = kMaxSequenceTokens,
-           .aliases = {"max_prompt_length"}});
+           .max = kMaxSequenceTokens});
   v.field(
       "max_response_tokens", max_response_tokens,
       {.help = "most tokens after the prompt, observations of later turns included; 0: whatever "
                "fits the context",
        .min = 0,
-       .max = kMaxSequenceTokens,
-       .aliases = {"max_response_length", "max_completion_length"}});
+       .max = kMaxSequenceTokens});
   v.field("max_action_tokens", max_action_tokens,
           {.help = "most tokens sampled in a turn; 0: what the environment suggests",
            .min = 0,
@@ -29,8 +27,7 @@ void RolloutOptions::visit(OptionVisitor& v) {
           {.help = "most actions of an episode; 0: what the environment says, which is also the "
                    "most",
            .min = 0,
-           .max = kMaxCount,
-           .aliases = {"max_rollout_turns", "max_steps", "max_tool_calling_iterations"}});
+           .max = kMaxCount});
   engine.visit(v);
   v.field("threads", threads,
           {.help = "threads of a worker's decode engine",

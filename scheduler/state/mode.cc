@@ -67,39 +67,31 @@ void ModeOptions::visit(OptionVisitor& v) {
   v.preset("mode", *this, name,
            {.help = "sync, tail_batching (RollPacker), partial (APRIL), async (AReaL, ROLL "
                     "Flash) or streaming (AsyncFlow), each with its paper's values; the other keys "
-                    "override them",
-            .switches = {{"rollout.partial.enable", "partial", ""},
-                         {"scheduler.tail_batching.enable", "tail_batching", ""}}});
+                    "override them"});
   v.field("ahead", ahead,
           {.help = "how many steps' worth of groups may exist beyond the step that is trained; a "
                    "fraction is taken as the simplest ratio within 0.0005",
            .min = 0,
-           .max = kMaxAhead,
-           .aliases = {"async_generation_ratio"}});
+           .max = kMaxAhead});
   v.field(
       "max_staleness", max_staleness,
       {.help = "largest age that is allowed: versions from the oldest that sampled a token of a "
                "group to the one that its step starts from; -1: ahead, rounded up, and 5 more "
                "with tail = keep",
        .min = -1,
-       .max = kMaxCount,
-       .aliases = {"max_off_policy_steps", "max_head_offpolicyness", "max_weight_staleness",
-                   "max_trajectory_age_steps", "async.max_staleness"}});
+       .max = kMaxCount});
   v.field("on_stale", on_stale,
           {.help = "what is done about older groups: mask: old tokens leave the loss; drop: the "
-                   "group is replaced; wait: a step waits so that none can arise",
-           .aliases = {"async.on_stale"}});
+                   "group is replaced; wait: a step waits so that none can arise"});
   v.field("launch_prompts_ratio", launch_prompts,
           {.help = "a round starts so many times the prompts that it keeps, and keeps the first "
                    "that are complete",
            .min = 1,
-           .max = kMaxLaunch,
-           .aliases = {"max_prompts_ratio", "rollout.oversample.prompts"}});
+           .max = kMaxLaunch});
   v.field("launch_members_ratio", launch_members,
           {.help = "a group starts so many times the samples that it keeps, and keeps the first",
            .min = 1,
-           .max = kMaxLaunch,
-           .aliases = {"max_members_ratio", "rollout.oversample.samples"}});
+           .max = kMaxLaunch});
   v.field(
       "tail", tail,
       {.help = "what becomes of prompts that still run when a round has enough: wait: there are "
@@ -107,8 +99,7 @@ void ModeOptions::visit(OptionVisitor& v) {
                "new weights, for the next step"});
   v.field("install", install,
           {.help = "when a worker takes new weights: at_once, under what it samples; drained, when "
-                   "that has ended (no sample mixes versions)",
-           .switches = {{"async.inflight_update", "at_once", "drained"}}});
+                   "that has ended (no sample mixes versions)"});
   v.field("hand_over", hand_over,
           {.help = "what the trainer gets: step: a whole step at once; groups: each group as it is "
                    "complete, so that it computes gradients while the others are sampled (one "

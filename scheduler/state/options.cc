@@ -25,36 +25,28 @@ void EvalOptions::visit(OptionVisitor& v) {
           {.help = "held-out prompts of an evaluation, of each dataset; 0: none",
            .min = 0,
            .max = kMaxPrompts,
-           .aliases = {"episodes"},
            .resume = Resume::kMayChange});
   v.field("group_size", group_size,
           {.help = "samples of each held-out prompt",
            .min = 1,
            .max = kMaxGroup,
-           .aliases = {"n"},
            .resume = Resume::kMayChange});
   v.field("interval_steps", interval_steps,
           {.help = "evaluate every so many steps, and before the first and after the last; 0: "
                    "only those two",
            .min = 0,
            .max = kMaxCount,
-           .aliases = {"test_freq", "eval_steps", "eval_interval", "val_period"},
            .resume = Resume::kMayChange});
 }
 
 // Fixed for the life of a run: groups and batches of this size are in its state.
 void StepOptions::visit(OptionVisitor& v) {
   v.field("prompts_per_step", prompts_per_step,
-          {.help = "prompts consumed by one step",
-           .min = 1,
-           .max = kMaxPrompts,
-           .aliases = {"rollout_batch_size", "train_batch_size", "num_prompts_per_step"}});
+          {.help = "prompts consumed by one step", .min = 1, .max = kMaxPrompts});
   v.field("group_size", group_size,
           {.help = "samples of each prompt, whose advantages compare them",
            .min = 2,
-           .max = kMaxGroup,
-           .aliases = {"n", "n_samples_per_prompt", "num_generations",
-                       "num_return_sequences_in_group"}});
+           .max = kMaxGroup});
 }
 
 void SaveOptions::visit(OptionVisitor& v) {
@@ -62,7 +54,6 @@ void SaveOptions::visit(OptionVisitor& v) {
           {.help = "steps from one checkpoint to the next; the last step always makes one",
            .min = 1,
            .max = kMaxCount,
-           .aliases = {"save_freq", "save_steps", "ckpt_interval"},
            .resume = Resume::kMayChange});
 }
 

@@ -13,11 +13,7 @@ void CorrectionOptions::visit(OptionVisitor& v) {
                    "current weights sampled from the whole distribution, in the trainer's "
                    "numerics class"});
   v.field("level", level, {.help = "one weight a token, or the product over a sequence"});
-  v.field("cap", cap,
-          {.help = "largest weight",
-           .min = 1e-6,
-           .max = kMaxCount,
-           .aliases = {"tis_clip", "rollout_is_threshold", "behav_imp_weight_cap"}});
+  v.field("cap", cap, {.help = "largest weight", .min = 1e-6, .max = kMaxCount});
 }
 
 int64_t correction_weights(const CorrectionOptions& options, std::span<const double> log_weight,

@@ -36,10 +36,7 @@ constexpr OptionInfo::Stranger kStrangers[] = {
 
 void KlOptions::visit(OptionVisitor& v) {
   v.field("coef", coef,
-          {.help = "weight of the penalty in the loss; 0: off",
-           .min = 0,
-           .max = 1000,
-           .aliases = {"kl_loss_coef", "beta", "init_kl_coef"}});
+          {.help = "weight of the penalty in the loss; 0: off", .min = 0, .max = 1000});
   v.field("estimator", estimator,
           {.help = "per-token estimate of the divergence, differentiated as a loss"});
   v.field(
@@ -56,8 +53,7 @@ void AlgoOptions::visit(OptionVisitor& v) {
   v.field(
       "advantage", advantage,
       {.help = "reward minus group mean, as is or divided by the deviation of the group or of the "
-               "batch's rewards; or minus the mean of the other members",
-       .elsewhere = {"adv_estimator", "scale_rewards"}});
+               "batch's rewards; or minus the mean of the other members"});
   v.field("std_eps", std_eps, {.help = "added to the standard deviation", .min = 0, .max = 1000});
   v.field(
       "filter_zero_signal", filter_zero_signal,
@@ -72,27 +68,18 @@ void AlgoOptions::visit(OptionVisitor& v) {
            "topr: log-probability, weighted by at most 1 against what sampled where the reward is "
            "not above 0 (with correction.kind = none)"});
   v.field("clip_low", surrogate.clip_low,
-          {.help = "ratio's lower bound is 1 - clip_low (ppo_clip)",
-           .min = 0,
-           .max = 1,
-           .aliases = {"clip_ratio_low"},
-           .elsewhere = {"epsilon", "eps_clip", "clip_ratio"}});
+          {.help = "ratio's lower bound is 1 - clip_low (ppo_clip)", .min = 0, .max = 1});
   v.field("clip_high", surrogate.clip_high,
           {.help = "ratio's upper bound is 1 + clip_high (ppo_clip, cispo)",
            .min = 0,
-           .max = kMaxCount,
-           .aliases = {"eps_clip_high", "clip_ratio_high", "epsilon_high"},
-           .elsewhere = {"epsilon", "eps_clip", "clip_ratio"}});
+           .max = kMaxCount});
   v.field("clip_c", surrogate.clip_c,
           {.help = "dual clip: the loss of a negative advantage is at most clip_c * |A|; 0: off",
            .min = 0,
-           .max = kMaxCount,
-           .aliases = {"clip_ratio_c", "dual_clip"}});
+           .max = kMaxCount});
   v.field(
       "loss_agg", aggregation.kind,
-      {.help = "how token losses become one number; all counts are those of the whole minibatch",
-       .aliases = {"loss_agg_mode", "loss_reduction"},
-       .elsewhere = {"loss_type"}});
+      {.help = "how token losses become one number; all counts are those of the whole minibatch"});
   v.field("loss_const_tokens", aggregation.const_tokens,
           {.help = "the constant of seq_mean_token_sum_const; 0: the most tokens that an episode "
                    "can sample (rollout.max_turns x rollout.max_action_tokens, or what fits the "
@@ -103,8 +90,7 @@ void AlgoOptions::visit(OptionVisitor& v) {
   v.field("entropy_coef", entropy_coef,
           {.help = "bonus for the entropy of each trained token's distribution",
            .min = 0,
-           .max = 1000,
-           .aliases = {"entropy_coeff"}});
+           .max = 1000});
   v.section("correction", correction,
             "what is done about tokens that another distribution sampled");
   v.field("sampling_mask", sampling_mask,
@@ -115,8 +101,7 @@ void AlgoOptions::visit(OptionVisitor& v) {
   v.field("router_replay", router_replay,
           {.help = "of a model with experts, off: each pass of the trainer chooses them anew; "
                    "replay: the experts that sampled a token travel with it, and training takes "
-                   "them",
-           .aliases = {"use_rollout_routing_replay"}});
+                   "them"});
 }
 
 // What each of them says about itself: `filter_zero_signal`, whose effect is on the denominators,

@@ -133,7 +133,7 @@ TEST(CliDevice, ARunsEvaluationIsRepeatedOnTheCpu) {
   const std::string run = (folder / "run").string();
   const auto launched = run_binary("launch " + std::string(TAILRACE_SOURCE_DIR) +
                                    "/configs/quickstart.yaml run.steps=1 run.dir=" + run +
-                                   " sft.demonstrations=256 eval.episodes=8 "
+                                   " sft.demonstrations=256 eval.prompts=8 "
                                    "rollout.sampling.top_k=3");
   ASSERT_EQ(launched.exit_code, 0) << launched.err;
   const auto here = run_binary("eval --json --episodes 8 --run " + run);

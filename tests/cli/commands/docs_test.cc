@@ -37,7 +37,7 @@ TEST(Docs, ListEachKeyWithItsDefaultAndAliases) {
             std::string::npos);
   EXPECT_NE(text.find("| `run.seed` | `0` | integer, 0 to 9007199254740991 |  |"),
             std::string::npos);
-  EXPECT_NE(text.find("also: rollout_batch_size"), std::string::npos);
+  EXPECT_NE(text.find("also: data.train_batch_size"), std::string::npos);
 }
 
 // ---- metrics.md

@@ -27,6 +27,11 @@ std::string key_of(std::string_view setting) {
   return std::string(setting.substr(0, setting.find('=')));
 }
 
+// A name without sections in the section of our key.
+std::string key_beside(const ForeignName& row) {
+  return fmt::format("{}.{}", row.key.substr(0, row.key.rfind('.')), row.name);
+}
+
 Settings settings_of(std::string_view also, const std::string& value) {
   Settings settings;
   while (!also.empty()) {
@@ -42,6 +47,7 @@ Settings settings_of(std::string_view also, const std::string& value) {
 // A value of the option that is not its default.
 std::string other_value(const OptionDoc& option) {
   if (option.type == "integer") return fmt::format("{}", *option.integer + 2);
+  if (option.accepted.starts_with("1 to ") && option.type == "number") return "1.5";
   if (option.type == "number") return option.value == "0.5" ? "0.25" : "0.5";
   if (option.type == "list of numbers") return "[0.5, 0.25]";
   if (option.type == "map") return "{a: b}";
@@ -80,6 +86,10 @@ TEST(ForeignRows, NameKeysThatAreThereAndAreNoKeysThemselves) {
     EXPECT_FALSE(known().contains(std::string(row.name))) << row.name << " is a key of ours";
     EXPECT_TRUE(row.key.empty() || known().contains(std::string(row.key)))
         << row.name << ": there is no " << row.key;
+    if (row.name.find('.') == std::string_view::npos && !row.key.empty()) {
+      const std::string beside = key_beside(row);
+      EXPECT_TRUE(beside == row.key || !known().contains(beside)) << beside << " is a key of ours";
+    }
     EXPECT_TRUE(!row.key.empty() || !row.told.empty()) << row.name << " says nothing";
     EXPECT_TRUE(row.only_with.empty() || !row.told.empty()) << row.name;
     for (const ForeignValue& value : row.values)
@@ -111,6 +121,10 @@ TEST(ForeignRows, GiveTheOptionsThatOurKeysGive) {
       EXPECT_EQ(resolved("env: {name: text}\n" + nested(row.name, theirs)), expected) << setting;
       EXPECT_EQ(resolved(fmt::format("env: {{name: text}}\n{}: {}\n", row.name, theirs)), expected)
           << setting;
+      if (row.name.find('.') == std::string_view::npos && key_beside(row) != row.key) {
+        EXPECT_EQ(resolved("env: {name: text}\n", {key_beside(row) + "=" + theirs}), expected)
+            << setting;
+      }
       ++compared;
     }
   }

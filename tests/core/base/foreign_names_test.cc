@@ -190,7 +190,29 @@ TEST(ForeignNames, WithoutAValueSayNothing) {
 // What stands beside them in their sections is unknown, and said to be.
 TEST(ForeignNames, LeaveTheRestOfTheirSectionUnknown) {
   EXPECT_EQ(error_of("engine: {bounds: {low: 5, odd: 1}}\n"),
+            "a.yaml:1: engine.bounds.odd is not a known key; 'tailrace docs' lists them");
+  EXPECT_EQ(error_of("engine: {other: 1}\n"),
             "a.yaml:1: engine is not a known key; 'tailrace docs' lists them");
+}
+
+// In a section that is neither theirs nor that of our key.
+TEST(ForeignNames, InTheWrongPlaceAreAnsweredAsWell) {
+  EXPECT_EQ(error_of("some: {lowest: 5, odd: 1}\n"),
+            "a.yaml:1: some.lowest is not a known key; here it is called limits.low");
+  EXPECT_EQ(error_of("some: {count: 5}\n"),
+            "a.yaml:1: some.count is not a known key: it counts pairs. Write limits.size.");
+  // A word like `low` says nothing of where it comes from.
+  EXPECT_EQ(error_of("some: {low: 5}\n"),
+            "a.yaml:1: some is not a known key; 'tailrace docs' lists them");
+}
+
+TEST(ForeignNames, WithoutSectionsAreTakenInTheSectionOfTheKeyToo) {
+  EXPECT_EQ(read("limits: {lowest: 5}\n").limits.low, 5);
+  EXPECT_EQ(notes_of("limits: {lowest: 5}\n"),
+            Notes{"a.yaml:1: limits.lowest is read as limits.low"});
+  EXPECT_EQ(error_of("limits: {lowest: 5}\nlowest: 6\n"),
+            "a.yaml:1: limits.lowest and lowest (at a.yaml:2) are two names of limits.low. Remove "
+            "one of them.");
 }
 
 TEST(ForeignNames, OfNoTableAreUnknown) {

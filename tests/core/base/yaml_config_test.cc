@@ -9,7 +9,7 @@
 namespace tailrace {
 namespace {
 
-// Options of every type that a section may hold, with bounds, aliases, lists and a section in a
+// Options of every type that a section may hold, with bounds, lists and a section in a
 // section.
 struct Sampling {
   double temperature = 1.0;
@@ -27,10 +27,7 @@ struct Rollout {
   std::vector<double> betas = {0.9, 0.95};
   Sampling sampling;
   void visit(OptionVisitor& v) {
-    v.field("group_size", group_size,
-            {.help = "members of a group",
-             .min = 1,
-             .aliases = {"n", "num_generations", "other.group.size"}});
+    v.field("group_size", group_size, {.help = "members of a group", .min = 1});
     v.field("max_response_tokens", max_response_tokens,
             {.help = "tokens of one answer", .min = 1, .required = true});
     v.field("stop", stop, {.help = "what ends an answer"});
@@ -52,9 +49,7 @@ struct Root {
   Rollout rollout;
   void visit(OptionVisitor& v) {
     v.field("name", name, {.help = "of the run"});
-    v.field("mode", mode,
-            {.help = "how",
-             .switches = {{"old.async.enable", "async", ""}, {"old.wait", "sync", "async"}}});
+    v.field("mode", mode, {.help = "how"});
     v.field("verbose", verbose, {.help = "says more", .resume = Resume::kMayChange});
     v.field("settings", settings, {.help = "of the environment"});
     v.section("rollout", rollout, "how episodes are made");
@@ -63,10 +58,24 @@ struct Root {
 
 constexpr const char* kMinimal = "rollout: {max_response_tokens: 4}\n";
 
+const std::vector<ForeignName> kForeign = {
+    {.programs = "A", .name = "n", .key = "rollout.group_size"},
+    {.programs = "A", .name = "other.group.size", .key = "rollout.group_size"},
+    {.programs = "B",
+     .name = "old.async.enable",
+     .key = "mode",
+     .values = {{.theirs = "true", .ours = "async"}, {.theirs = "false", .ours = ""}}},
+    {.programs = "B",
+     .name = "old.wait",
+     .key = "mode",
+     .values = {{.theirs = "true", .ours = "sync"}, {.theirs = "false", .ours = "async"}}},
+    {.programs = "B", .name = "eps_clip", .key = "loss.clip"},
+};
+
 Root read(const std::string& text, std::vector<std::string> overrides = {},
           ConfigKeys* keys = nullptr) {
   Root root;
-  ConfigKeys bound = bind_config(parse_config(text, "a.yaml", overrides), root);
+  ConfigKeys bound = bind_config(parse_config(text, "a.yaml", overrides), root, kForeign);
   if (keys) *keys = bound;
   return root;
 }
@@ -106,33 +115,6 @@ TEST(BindConfig, FillsFieldsAndKeepsDefaults) {
   EXPECT_EQ(root.rollout.sampling.top_k, -1);
 }
 
-// Which of them means the same is an alias; the others are answered.
-TEST(BindConfig, NamesTheKeysOfWhatIsCalledOtherwiseElsewhere) {
-  struct Clips {
-    double low = 0.2, high = 0.2;
-    void visit(OptionVisitor& v) {
-      v.field("low", low, {.help = "lower", .elsewhere = {"epsilon"}});
-      v.field("high", high, {.help = "upper", .elsewhere = {"epsilon"}});
-    }
-  };
-  const auto error = [](const std::string& text) -> std::string {
-    Clips clips;
-    try {
-      bind_config(parse_config(text, "a.yaml", {}), clips);
-    } catch (const UserError& refused) {
-      return refused.what();
-    }
-    return "(no error)";
-  };
-  EXPECT_EQ(
-      error("epsilon: 0.1\n"),
-      "a.yaml:1: epsilon is not a known key; what it says is said by low and high here, in another "
-      "way");
-  // Of a section that is none here the keys say more.
-  EXPECT_EQ(error("loss: {epsilon: 0.1, other: 3}\n").substr(0, 41),
-            "a.yaml:1: loss.epsilon is not a known key");
-}
-
 TEST(BindConfig, NamesTheNearestKeyOfAnUnknownOne) {
   EXPECT_EQ(rollout_error("gruop_size: 4"),
             "a.yaml:4: rollout.gruop_size is not a known key; the nearest is rollout.group_size");
@@ -141,10 +123,8 @@ TEST(BindConfig, NamesTheNearestKeyOfAnUnknownOne) {
   EXPECT_EQ(
       error_of(std::string(kMinimal) + "temperature: 1\n"),
       "a.yaml:2: temperature is not a known key; the nearest is rollout.sampling.temperature");
-  EXPECT_EQ(error_of(std::string(kMinimal) + "trainer: {num_generations: 1}\n").substr(0, 16),
+  EXPECT_EQ(error_of(std::string(kMinimal) + "trainer: {eps_clip: 1}\n").substr(0, 16),
             "a.yaml:2: traine");
-  EXPECT_EQ(error_of(std::string(kMinimal) + "num_generations: 1\n"),
-            "a.yaml:2: num_generations is not a known key; here it is called rollout.group_size");
   EXPECT_EQ(error_of(kMinimal, {"rollout.max_turn=3"}).substr(0, 58),
             "override rollout.max_turn=3: rollout.max_turn is not a kno");
 }
@@ -326,7 +306,7 @@ struct Item {
   std::vector<std::pair<std::string, std::string>> settings;
   void visit(OptionVisitor& v) {
     v.field("name", name, {.help = "of the item", .required = true});
-    v.field("ratio", ratio, {.help = "its share", .min = 0, .max = 9, .aliases = {"weight"}});
+    v.field("ratio", ratio, {.help = "its share", .min = 0, .max = 9});
     v.field("settings", settings, {.help = "its own"});
   }
 };
@@ -400,8 +380,6 @@ TEST(BindConfig, NamesTheItemThatIsWrong) {
             "a.yaml:3: items[1].ratio is x; it must be a number from 0 to 9.");
   EXPECT_EQ(list_error(kTwoItems, {"items.sum.ratio=2"}),
             "override items.sum.ratio=2: the list at a.yaml:1 has no sum; it has grid, sums");
-  EXPECT_EQ(list_error("weight: 1\n"),
-            "a.yaml:1: weight is not a known key; here it is called items.NAME.ratio");
 }
 
 TEST(DescribeOptions, ShowsWhatAnItemOfAListHas) {
@@ -460,20 +438,17 @@ TEST(DescribeOptions, ListsEveryKeyWithItsFacts) {
   EXPECT_EQ(group.resume, Resume::kFixed);
   EXPECT_EQ(sections[0].options[2].resume, Resume::kMayChange);
   EXPECT_FALSE(sections[0].options[2].integer.has_value());
-  EXPECT_EQ(group.aliases, (std::vector<std::string>{"n", "num_generations", "other.group.size"}));
   EXPECT_TRUE(sections[1].options[1].required);
   EXPECT_EQ(sections[1].options[1].value, "0");  // required; what it holds is still told
   EXPECT_EQ(sections[0].options[1].accepted, "one of: sync, async");
-  EXPECT_EQ(sections[0].options[1].aliases,
-            (std::vector<std::string>{"old.async.enable = true for async",
-                                      "old.wait = true for sync, false for async"}));
 }
 
 TEST(YamlConfig, AnothersSwitchChoosesAValue) {
   const std::string minimal = kMinimal;
   ConfigKeys keys;
   EXPECT_EQ(read(minimal + "old: {async: {enable: true}}", {}, &keys).mode, Mode::kAsync);
-  EXPECT_EQ(keys.notes(), std::vector<std::string>{"a.yaml:2: old.async.enable is read as mode"});
+  EXPECT_EQ(keys.notes(),
+            std::vector<std::string>{"a.yaml:2: old.async.enable = true is read as mode = async"});
   // Off says nothing of what else it may be.
   EXPECT_EQ(read(minimal + "old: {async: {enable: false}}").mode, Mode::kSync);
   EXPECT_EQ(read(minimal + "mode: async\nold: {async: {enable: false}}", {}, &keys).mode,
@@ -484,9 +459,10 @@ TEST(YamlConfig, AnothersSwitchChoosesAValue) {
   EXPECT_EQ(read(minimal + "old: {wait: false}").mode, Mode::kAsync);
   EXPECT_EQ(read(minimal + "old: {wait: true}", {"mode=async"}).mode, Mode::kAsync);
   EXPECT_EQ(error_of(minimal + "old: {wait: maybe}"),
-            "a.yaml:2: old.wait is maybe; it must be true or false");
+            "a.yaml:2: old.wait is maybe; what is taken here: true, false. The key here is mode.");
   EXPECT_EQ(error_of(minimal + "mode: sync\nold: {wait: true}"),
-            "a.yaml:3: old.wait and mode (at a.yaml:2) are two names of mode. Remove one of them.");
+            "a.yaml:3: old.wait = true and mode (at a.yaml:2) are two names of mode. Remove one of "
+            "them.");
 }
 
 // A preset that sets two keys, one of them in a section, and leaves a third alone.
@@ -513,7 +489,7 @@ struct Loss {
   }
   void visit(OptionVisitor& v) {
     v.preset("name", *this, name, {.help = "recipe", .strangers = kStrangers});
-    v.field("clip", clip, {.help = "clip", .min = 0, .aliases = {"eps_clip"}});
+    v.field("clip", clip, {.help = "clip", .min = 0});
     v.field("eps", eps, {.help = "eps", .min = 0});
     v.section("sampling", sampling, "how");
   }
@@ -530,7 +506,7 @@ TEST(Presets, ReplaceKeysOfLowerLayersOnly) {
       "base.yaml", "loss:\n  eps_clip: 7\n  eps: 9\n  sampling: {temperature: 2, top_k: 4}\n");
   const auto bind = [](const ConfigNode& root, ConfigKeys& keys) {
     LossRoot options;
-    keys = bind_config(root, options);
+    keys = bind_config(root, options, kForeign);
     return options.loss;
   };
   ConfigKeys keys;

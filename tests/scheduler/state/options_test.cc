@@ -50,7 +50,7 @@ TEST(SchedulerOptions, ReachTheConfigFromTheirKeys) {
                            "a.yaml", {}),
               options);
   StepOptions step;
-  bind_config(parse_config("train_batch_size: 6\nn: 2\n", "a.yaml", {}), step);
+  bind_config(parse_config("prompts_per_step: 6\ngroup_size: 2\n", "a.yaml", {}), step);
   const Config config = make_config(options, step, {}, {}, shape(100));
   EXPECT_EQ(step.prompts_per_step, 6);
   EXPECT_EQ(config.group_size, 2);
