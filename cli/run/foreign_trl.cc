@@ -7,6 +7,8 @@ std::vector<ForeignName> trl_names() {
   constexpr std::string_view kUpdates =
       "it counts optimizer updates, and a step has several of them here. Divide it by the updates "
       "of a step and write our key.";
+  constexpr std::string_view kBothEnds =
+      "max_steps decides in TRL, and here the run ends with what comes first. Remove one of them.";
   constexpr std::string_view kNoVllm =
       "the engine that samples is built in, and no server is needed. Remove it.";
   constexpr std::string_view kNoHub = "nothing is uploaded. Remove it.";
@@ -26,7 +28,9 @@ std::vector<ForeignName> trl_names() {
       {.programs = "TRL",
        .name = "num_train_epochs",
        .key = "run.epochs",
-       .values = {{.theirs = "*", .also = "run.steps=0"}}},
+       .told = kBothEnds,
+       .values = {{.theirs = "*", .also = "run.steps=0"}},
+       .only_with = "run.steps=0"},
       {.programs = "TRL, prime-rl",
        .name = "max_steps",
        .key = "run.steps",

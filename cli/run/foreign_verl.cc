@@ -8,6 +8,9 @@ std::vector<ForeignName> verl_names() {
   constexpr std::string_view kMicro =
       "passes are packed by tokens. Write train.microbatch_tokens, which "
       "ppo_max_token_len_per_gpu is taken as too.";
+  constexpr std::string_view kBothEnds =
+      "total_training_steps decides in verl, and here the run ends with what comes first. Remove "
+      "one of them.";
   constexpr std::string_view kNoEngine =
       "the engine that samples is built in, and needs no server. Remove it.";
   constexpr std::string_view kNoGpu =
@@ -183,7 +186,9 @@ std::vector<ForeignName> verl_names() {
       {.programs = "verl",
        .name = "trainer.total_epochs",
        .key = "run.epochs",
-       .values = {{.theirs = "*", .also = "run.steps=0"}}},
+       .told = kBothEnds,
+       .values = {{.theirs = "*", .also = "run.steps=0"}},
+       .only_with = "run.steps=0"},
       {.programs = "verl", .name = "trainer.total_training_steps", .key = "run.steps"},
       {.programs = "verl", .name = "trainer.experiment_name", .key = "run.name"},
       {.programs = "verl", .name = "trainer.default_local_dir", .key = "run.dir"},

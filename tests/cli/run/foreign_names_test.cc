@@ -1,6 +1,7 @@
 // Every row of the table, against the options that it names.
 #include "cli/run/foreign_names.h"
 
+#include <cctype>
 #include <map>
 #include <set>
 
@@ -132,8 +133,9 @@ TEST(ForeignRows, GiveTheOptionsThatOurKeysGive) {
 }
 
 TEST(ForeignRows, SayWhatToWriteWhereTheyAreRefused) {
-  const auto message = [](std::string_view name, const std::string& value) {
-    return resolved("env: {name: text}\n" + nested(name, value));
+  const auto message = [](std::string_view name, const std::string& value,
+                          const Settings& overrides = {}) {
+    return resolved("env: {name: text}\n" + nested(name, value), overrides);
   };
   for (const ForeignName& row : foreign_names()) {
     if (row.key.empty()) {
@@ -147,10 +149,49 @@ TEST(ForeignRows, SayWhatToWriteWhereTheyAreRefused) {
                 fmt::format("refused: a.yaml:2: {} is {}: {}", row.name, theirs, value.told));
     }
     if (row.only_with.empty()) continue;
-    EXPECT_EQ(
-        resolved(fmt::format("env: {{name: text}}\n{}: 7\n", row.name), {"train.ppo_epochs=3"}),
-        fmt::format("refused: a.yaml:2: {} with train.ppo_epochs = 3: {}", row.name, row.told));
+    const std::string key = key_of(row.only_with);
+    EXPECT_EQ(message(row.name, "7", {key + "=3"}),
+              fmt::format("refused: a.yaml:2: {} with {} = 3: {}", row.name, key, row.told));
   }
+}
+
+// The words of a message that look like keys of ours.
+std::vector<std::string> keys_in(std::string_view text) {
+  static const std::set<std::string> sections = [] {
+    std::set<std::string> names;
+    for (const auto& [key, option] : known()) names.insert(key.substr(0, key.find('.')));
+    return names;
+  }();
+  std::vector<std::string> found;
+  while (!text.empty()) {
+    const auto in_word = [](char c) { return std::isalnum(c) || c == '_' || c == '.'; };
+    size_t length = 0;
+    while (length < text.size() && in_word(text[length])) ++length;
+    std::string word(text.substr(0, length));
+    while (word.ends_with('.')) word.pop_back();
+    if (word.find('.') != std::string::npos && sections.contains(word.substr(0, word.find('.'))))
+      found.push_back(word);
+    text.remove_prefix(std::max<size_t>(length, 1));
+  }
+  return found;
+}
+
+// Else a key that changes its name leaves advice behind that cannot be followed.
+TEST(ForeignRows, AdviseKeysThatAreThere) {
+  int advised = 0;
+  const auto check = [&](const ForeignName& row, std::string_view told) {
+    for (const std::string& key : keys_in(told)) {
+      // A map of the environment, and a section.
+      if (key.starts_with("env.settings.") || key == "rollout.sampling") continue;
+      EXPECT_TRUE(known().contains(key)) << row.name << " advises " << key;
+      ++advised;
+    }
+  };
+  for (const ForeignName& row : foreign_names()) {
+    check(row, row.told);
+    for (const ForeignValue& value : row.values) check(row, value.told);
+  }
+  EXPECT_GT(advised, 100);
 }
 
 // A whole config in a framework's own form.
@@ -204,6 +245,16 @@ TEST(ForeignRows, OfOneKeyAreAnErrorThatNamesBoth) {
             "refused: a.yaml:2: actor_rollout_ref.actor.kl_loss_coef and "
             "actor_rollout_ref.actor.use_kl_loss = false (at a.yaml:2) are two names of "
             "algo.kl.coef. Remove one of them.");
+}
+
+// A framework stops at the steps whatever the epochs are.
+TEST(ForeignRows, OfEpochsWantNoStepsBesides) {
+  EXPECT_EQ(resolved("env: {name: text}\nnum_train_epochs: 2\nmax_steps: -1\n"),
+            resolved("env: {name: text}\nrun: {epochs: 2, steps: 0}\n"));
+  EXPECT_EQ(
+      resolved("env: {name: text}\nnum_train_epochs: 2\nmax_steps: 50\n"),
+      "refused: a.yaml:2: num_train_epochs with run.steps = 50: max_steps decides in TRL, and "
+      "here the run ends with what comes first. Remove one of them.");
 }
 
 // Both bounds of the clip range from one name, unless the upper one is given.
