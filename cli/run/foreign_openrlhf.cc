@@ -33,6 +33,21 @@ std::vector<ForeignName> openrlhf_names() {
   constexpr std::string_view kEval =
       "write eval.prompts: 0 for no evaluation, or eval.interval_steps: 0 for one before the first "
       "step and one after the last.";
+  constexpr std::string_view kSchedule =
+      "write optim.schedule: constant, linear or cosine, and optim.min_lr_ratio.";
+  constexpr std::string_view kFilter =
+      "write scheduler.replace_zero_signal: true, which replaces groups whose rewards are "
+      "all equal.";
+  constexpr std::string_view kRange =
+      "only groups whose rewards are all equal are replaced "
+      "(scheduler.replace_zero_signal). Remove it.";
+  constexpr std::string_view kLabel =
+      "a verifier reads the row's fields by its own names. Remove it.";
+  constexpr std::string_view kTemplate =
+      "the chat template of the model folder is used where there is one (chat.style). "
+      "Remove it.";
+  constexpr std::string_view kEngine =
+      "the engine that samples is built in, and needs no server. Remove it.";
   const std::vector<ForeignValue> advantages = {
       {.theirs = "group_norm", .ours = "group_mean_std"},
       {.theirs = "dr_grpo", .ours = "group_mean"},
@@ -48,7 +63,14 @@ std::vector<ForeignName> openrlhf_names() {
   return {
       // ---- taken
       {.programs = "OpenRLHF", .name = "pretrain", .key = "model.path"},
+      {.programs = "OpenRLHF", .name = "actor.model_name_or_path", .key = "model.path"},
       {.programs = "OpenRLHF", .name = "prompt_data", .key = "env.dataset"},
+      {.programs = "OpenRLHF", .name = "data.prompt_dataset", .key = "env.dataset"},
+      {.programs = "OpenRLHF", .name = "eval.dataset", .key = "env.eval_dataset"},
+      {.programs = "OpenRLHF", .name = "train.seed", .key = "run.seed"},
+      {.programs = "OpenRLHF", .name = "eval.n_samples_per_prompt", .key = "eval.group_size"},
+      {.programs = "OpenRLHF", .name = "actor.adam.betas", .key = "optim.betas"},
+      {.programs = "OpenRLHF", .name = "ckpt.output_dir", .key = "run.dir"},
       {.programs = "OpenRLHF", .name = "eval_dataset", .key = "env.eval_dataset"},
       {.programs = "OpenRLHF", .name = "input_key", .key = "env.prompt_key"},
       {.programs = "OpenRLHF", .name = "data.input_key", .key = "env.prompt_key"},
@@ -126,20 +148,10 @@ std::vector<ForeignName> openrlhf_names() {
       {.programs = "OpenRLHF", .name = "use_kl_loss", .told = kKlLoss},
       {.programs = "OpenRLHF", .name = "algo.kl.use_loss", .told = kKlLoss},
       {.programs = "OpenRLHF", .name = "lr_warmup_ratio", .told = kWarmup},
-      {.programs = "OpenRLHF",
-       .name = "lr_scheduler",
-       .told = "write optim.schedule: constant, linear or cosine, and optim.min_lr_ratio."},
-      {.programs = "OpenRLHF",
-       .name = "dynamic_filtering",
-       .told = "write scheduler.replace_zero_signal: true, which replaces groups whose rewards are "
-               "all equal."},
-      {.programs = "OpenRLHF",
-       .name = "dynamic_filtering_reward_range",
-       .told = "only groups whose rewards are all equal are replaced "
-               "(scheduler.replace_zero_signal). Remove it."},
-      {.programs = "OpenRLHF",
-       .name = "label_key",
-       .told = "a verifier reads the row's fields by its own names. Remove it."},
+      {.programs = "OpenRLHF", .name = "lr_scheduler", .told = kSchedule},
+      {.programs = "OpenRLHF", .name = "dynamic_filtering", .told = kFilter},
+      {.programs = "OpenRLHF", .name = "dynamic_filtering_reward_range", .told = kRange},
+      {.programs = "OpenRLHF", .name = "label_key", .told = kLabel},
       {.programs = "OpenRLHF", .name = "remote_rm_url", .told = kReward},
       {.programs = "OpenRLHF", .name = "agent_func_path", .told = kReward},
       {.programs = "OpenRLHF",
@@ -150,7 +162,38 @@ std::vector<ForeignName> openrlhf_names() {
        .name = "async_queue_size",
        .told = "write scheduler.ahead, the steps that are sampled ahead."},
 
+      {.programs = "OpenRLHF", .name = "actor.lr_warmup_ratio", .told = kWarmup},
+      {.programs = "OpenRLHF", .name = "actor.lr_scheduler", .told = kSchedule},
+      {.programs = "OpenRLHF", .name = "algo.dynamic_filtering_enable", .told = kFilter},
+      {.programs = "OpenRLHF", .name = "algo.dynamic_filtering_range", .told = kRange},
+      {.programs = "OpenRLHF", .name = "rollout.micro_batch_size", .told = kMicro},
+      {.programs = "OpenRLHF", .name = "data.label_key", .told = kLabel},
+      {.programs = "OpenRLHF",
+       .name = "eval.temperature",
+       .told = "an evaluation samples as training does (rollout.sampling). Remove it."},
+      {.programs = "OpenRLHF", .name = "reward.remote_url", .told = kReward},
+      {.programs = "OpenRLHF", .name = "train.agent_func_path", .told = kReward},
+      {.programs = "OpenRLHF",
+       .name = "reward.model_name_or_path",
+       .told = "there is no reward model. Give a verifier (env.settings.verifier)."},
+      {.programs = "OpenRLHF",
+       .name = "train.async_enable",
+       .told = "write scheduler.mode: async."},
+
       // ---- refused: nothing to say here
+      {.programs = "OpenRLHF", .name = "vllm", .told = kEngine},
+      {.programs = "OpenRLHF", .name = "ds", .told = kGpus},
+      {.programs = "OpenRLHF",
+       .name = "ref",
+       .told = "the reference runs in the trainer, with its settings. Remove it."},
+      {.programs = "OpenRLHF", .name = "actor.num_nodes", .told = kGpus},
+      {.programs = "OpenRLHF", .name = "actor.num_gpus_per_node", .told = kGpus},
+      {.programs = "OpenRLHF",
+       .name = "actor.gradient_checkpointing_enable",
+       .told = "train.microbatch_tokens bounds the memory of activations. Remove it."},
+      {.programs = "OpenRLHF", .name = "train.colocate_all", .told = kGpus},
+      {.programs = "OpenRLHF", .name = "data.apply_chat_template", .told = kTemplate},
+      {.programs = "OpenRLHF", .name = "logger", .told = kLogs},
       {.programs = "OpenRLHF", .name = "critic_pretrain", .told = kCritic},
       {.programs = "OpenRLHF", .name = "critic_learning_rate", .told = kCritic},
       {.programs = "OpenRLHF", .name = "actor_num_gpus_per_node", .told = kGpus},
@@ -161,10 +204,7 @@ std::vector<ForeignName> openrlhf_names() {
       {.programs = "OpenRLHF",
        .name = "packing_samples",
        .told = "sequences are always packed. Remove it."},
-      {.programs = "OpenRLHF",
-       .name = "apply_chat_template",
-       .told = "the chat template of the model folder is used where there is one (chat.style). "
-               "Remove it."},
+      {.programs = "OpenRLHF", .name = "apply_chat_template", .told = kTemplate},
       {.programs = "OpenRLHF", .name = "use_wandb", .told = kLogs},
       {.programs = "OpenRLHF", .name = "use_tensorboard", .told = kLogs},
       {.programs = "OpenRLHF",

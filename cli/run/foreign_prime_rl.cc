@@ -19,6 +19,8 @@ std::vector<ForeignName> prime_rl_names() {
   constexpr std::string_view kSchedule =
       "write optim.schedule: linear or cosine, which end with the last update, and "
       "optim.min_lr_ratio.";
+  constexpr std::string_view kAhead =
+      "write scheduler.mode: async, and scheduler.ahead, the steps that are sampled ahead.";
   return {
       // ---- taken
       {.programs = "prime-rl", .name = "model.name", .key = "model.path"},
@@ -70,6 +72,11 @@ std::vector<ForeignName> prime_rl_names() {
                   {.theirs = "linear", .told = kSchedule},
                   {.theirs = "cosine", .told = kSchedule}}},
 
+      {.programs = "prime-rl",
+       .name = "trainer.enable_router_replay",
+       .key = "algo.router_replay",
+       .values = {{.theirs = "true", .ours = "replay"}, {.theirs = "false", .ours = "off"}}},
+
       // ---- refused
       {.programs = "prime-rl", .name = "orchestrator.batch_size", .told = kSamples},
       {.programs = "prime-rl",
@@ -78,10 +85,11 @@ std::vector<ForeignName> prime_rl_names() {
                "rollout.prompts_per_step."},
       {.programs = "prime-rl", .name = "orchestrator.train.source", .told = kSources},
       {.programs = "prime-rl", .name = "orchestrator.env", .told = kSources},
-      {.programs = "prime-rl",
-       .name = "max_async_level",
-       .told =
-           "write scheduler.mode: async, and scheduler.ahead, the steps that are sampled ahead."},
+      {.programs = "prime-rl", .name = "max_async_level", .told = kAhead},
+      {.programs = "prime-rl", .name = "orchestrator.max_async_level", .told = kAhead},
+      {.programs = "prime-rl", .name = "trainer.max_async_level", .told = kAhead},
+      {.programs = "prime-rl", .name = "trainer.loss.ipo_mask_low", .told = kLoss},
+      {.programs = "prime-rl", .name = "trainer.loss.ipo_mask_high", .told = kLoss},
       {.programs = "prime-rl",
        .name = "trainer.loss.kl_tau",
        .told = "it pulls to what sampled, not to the start. Write algo.kl.coef and "
