@@ -234,6 +234,87 @@ TEST(ForeignRows, OfVerlAreReadAsTheFrameworkNestsThem) {
   EXPECT_FALSE(resolved(ours).starts_with("refused"));
 }
 
+TEST(ForeignRows, OfTrlAreReadFromTheTop) {
+  const std::string ours =
+      "env: {name: text}\n"
+      "model: {path: /models/m}\n"
+      "run: {dir: /runs/a, seed: 42, steps: 500}\n"
+      "rollout: {group_size: 4, max_response_tokens: 300, max_action_tokens: 300,"
+      " sampling: {temperature: 0.9, top_p: 0.95, top_k: 0}}\n"
+      "optim: {lr: 5.0e-6, weight_decay: 0.1, warmup_updates: 20, schedule: cosine,"
+      " min_lr_ratio: 0, max_grad_norm: 0.2}\n"
+      "algo: {kl: {coef: 0.04}, clip_low: 0.2, clip_high: 0.28, clip_c: 4, advantage: group_mean,"
+      " loss_agg: seq_mean_token_mean, ratio: sequence}\n"
+      "checkpoint: {interval_steps: 100, keep_last: 2}\n"
+      "eval: {interval_steps: 50}\n";
+  EXPECT_EQ(resolved("env: {name: text}\n"
+                     "model_name_or_path: /models/m\n"
+                     "output_dir: /runs/a\nseed: 42\nmax_steps: 500\nnum_train_epochs: null\n"
+                     "num_generations: 4\nmax_completion_length: 300\n"
+                     "temperature: 0.9\ntop_p: 0.95\ntop_k: 0\n"
+                     "learning_rate: 5.0e-6\nweight_decay: 0.1\nwarmup_steps: 20\n"
+                     "lr_scheduler_type: cosine\nmax_grad_norm: 0.2\n"
+                     "beta: 0.04\nepsilon: 0.2\nepsilon_high: 0.28\ndelta: 4\n"
+                     "scale_rewards: False\nloss_type: grpo\n"
+                     "importance_sampling_level: sequence\n"
+                     "save_steps: 100\nsave_total_limit: 2\neval_steps: 50\n"),
+            resolved(ours));
+  EXPECT_FALSE(resolved(ours).starts_with("refused"));
+}
+
+TEST(ForeignRows, OfOpenRlhfAreReadWithDotsAndWithout) {
+  const std::string ours =
+      "env: {name: text, dataset: /data/a.jsonl, prompt_key: prompt}\n"
+      "model: {path: /models/m}\n"
+      "rollout: {prompts_per_step: 128, group_size: 8, max_response_tokens: 1024,"
+      " max_action_tokens: 1024}\n"
+      "run: {epochs: 3, steps: 0}\n"
+      "train: {microbatch_tokens: 8192}\n"
+      "optim: {lr: 5.0e-7}\n"
+      "algo: {advantage: leave_one_out, kl: {estimator: k2}}\n";
+  EXPECT_EQ(resolved("env: {name: text}\n"
+                     "actor: {model_name_or_path: /models/m, adam: {lr: 5.0e-7}}\n"
+                     "data: {prompt_dataset: /data/a.jsonl, input_key: prompt}\n"
+                     "rollout: {batch_size: 128, n_samples_per_prompt: 8, max_new_tokens: 1024}\n"
+                     "train: {num_episodes: 3, max_tokens_per_gpu: 8192}\n"
+                     "algo: {advantage: {estimator: rloo}, kl: {estimator: k2}}\n"),
+            resolved(ours));
+  EXPECT_EQ(resolved("env: {name: text}\n"
+                     "pretrain: /models/m\nactor_learning_rate: 5.0e-7\n"
+                     "prompt_data: /data/a.jsonl\ninput_key: prompt\n"
+                     "rollout_batch_size: 128\nn_samples_per_prompt: 8\ngenerate_max_len: 1024\n"
+                     "num_episodes: 3\ntrain_max_tokens_per_gpu: 8192\n"
+                     "advantage_estimator: rloo\nkl_estimator: k2\n"),
+            resolved(ours));
+  EXPECT_FALSE(resolved(ours).starts_with("refused"));
+}
+
+TEST(ForeignRows, OfPrimeRlAreReadAsTheFrameworkNestsThem) {
+  const std::string ours =
+      "env: {name: text}\n"
+      "model: {path: /models/m}\n"
+      "run: {steps: 200}\n"
+      "rollout: {group_size: 16, max_context_tokens: 4096, max_action_tokens: 512,"
+      " sampling: {temperature: 0.7}}\n"
+      "optim: {lr: 1.0e-5, weight_decay: 0, warmup_updates: 10}\n"
+      "checkpoint: {interval_steps: 25}\n"
+      "eval: {interval_steps: 100, group_size: 2, prompts: 64}\n"
+      "scheduler: {max_staleness: 4}\n";
+  EXPECT_EQ(resolved("env: {name: text}\n"
+                     "max_steps: 200\nseq_len: 4096\n"
+                     "model: {name: /models/m}\n"
+                     "trainer: {optim: {lr: 1.0e-5, weight_decay: 0.0},"
+                     " scheduler: {warmup_steps: 10}}\n"
+                     "orchestrator:\n"
+                     "  max_off_policy_steps: 4\n"
+                     "  train: {group_size: 16, sampling: {max_completion_tokens: 512,"
+                     " temperature: 0.7}}\n"
+                     "  eval: {interval: 100, rollouts_per_example: 2, num_examples: 64}\n"
+                     "ckpt: {interval: 25}\n"),
+            resolved(ours));
+  EXPECT_FALSE(resolved(ours).starts_with("refused"));
+}
+
 TEST(ForeignRows, OfOneKeyAreAnErrorThatNamesBoth) {
   EXPECT_EQ(resolved("env: {name: text}\nlearning_rate: 1.0e-6\n"
                      "actor_rollout_ref: {actor: {optim: {lr: 1.0e-5}}}\n"),
