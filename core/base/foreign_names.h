@@ -36,7 +36,8 @@ struct ForeignName {
   // Full, with dots: "actor_rollout_ref.rollout.n". One without dots is taken at the top and in the
   // section of our key: `learning_rate`, `optim.learning_rate`.
   std::string_view name;
-  std::string_view key = {};  // ours; empty: the name is always refused
+  // Ours, or an entry of a map of ours; empty: the name is always refused.
+  std::string_view key = {};
   // What to write here instead: of a name that is refused, or that `only_with` refuses.
   std::string_view told = {};
   std::vector<ForeignValue> values = {};  // empty: each value is the same here

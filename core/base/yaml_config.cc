@@ -189,7 +189,9 @@ class ConfigBinder final : public OptionVisitor {
         refuse(item, full, "one plain value", "");
       else
         value.emplace_back(name, item.text);
-      keys_.places_[join_key(stack_.back().key, full)] = item.place;
+      full = join_key(stack_.back().key, full);
+      note_written(item, full);
+      keys_.places_[full] = item.place;
     }
   }
 
@@ -355,11 +357,14 @@ class ConfigBinder final : public OptionVisitor {
       return nullptr;
     }
     keys_.places_[full] = node->place;
-    if (!node->written.empty())
-      keys_.notes_.push_back(fmt::format("{}: {} is read as {}{}", node->place.text(),
-                                         node->written, full,
-                                         node->reworded ? fmt::format(" = {}", node->text) : ""));
+    note_written(*node, full);
     return node;
+  }
+
+  void note_written(const ConfigNode& node, const std::string& full) {
+    if (node.written.empty()) return;
+    keys_.notes_.push_back(fmt::format("{}: {} is read as {}{}", node.place.text(), node.written,
+                                       full, node.reworded ? fmt::format(" = {}", node.text) : ""));
   }
 
   // A preset of a higher layer sets it.

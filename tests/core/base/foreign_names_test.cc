@@ -19,6 +19,7 @@ struct Limits {
   int64_t low = 1, high = 2, size = 3;
   Shape shape = Shape::kRound;
   std::string file;
+  std::vector<std::pair<std::string, std::string>> columns;
 
   void visit(OptionVisitor& v) {
     v.field("low", low, {.help = "low", .min = 0, .max = 9});
@@ -26,6 +27,7 @@ struct Limits {
     v.field("size", size, {.help = "size", .min = 0, .max = 9});
     v.field("shape", shape, {.help = "shape"});
     v.field("file", file, {.help = "file", .path = true});
+    v.field("columns", columns, {.help = "columns"});
   }
 };
 struct Root {
@@ -56,6 +58,7 @@ const std::vector<ForeignName>& names() {
        .told = "divide it by limits.low.",
        .only_with = "limits.low=1"},
       {.programs = "B", .name = "files", .key = "limits.file", .several = "Join them."},
+      {.programs = "B", .name = "data.key", .key = "limits.columns.prompt"},
   };
   return rows;
 }
@@ -175,6 +178,18 @@ TEST(ForeignNames, TakeAListOfOneWhereOneIsWanted) {
   EXPECT_EQ(root.limits.file, (folder.path() / "b.jsonl").string());
   EXPECT_EQ(error_of("files: [b, c]\n"),
             "a.yaml:1: files has 2 values; limits.file takes one. Join them.");
+}
+
+TEST(ForeignNames, MayBeEntriesOfAMap) {
+  using Columns = std::vector<std::pair<std::string, std::string>>;
+  EXPECT_EQ(read("data: {key: question}\n").limits.columns, (Columns{{"prompt", "question"}}));
+  EXPECT_EQ(notes_of("data: {key: question}\n"),
+            Notes{"a.yaml:1: data.key is read as limits.columns.prompt"});
+  EXPECT_EQ(read("limits: {columns: {answer: a}}\ndata: {key: q}\n").limits.columns,
+            (Columns{{"answer", "a"}, {"prompt", "q"}}));
+  EXPECT_EQ(error_of("limits: {columns: {prompt: a}}\ndata: {key: q}\n"),
+            "a.yaml:2: data.key and limits.columns.prompt (at a.yaml:1) are two names of "
+            "limits.columns.prompt. Remove one of them.");
 }
 
 TEST(ForeignNames, OfABadValueAreInTheMessage) {
