@@ -16,8 +16,8 @@ std::vector<ForeignName> openrlhf_names() {
       "the KL penalty is always in the loss. Write algo.kl.coef, and remove it.";
   constexpr std::string_view kWarmup = "write optim.warmup_updates, a number of updates.";
   constexpr std::string_view kReward =
-      "write env.settings.verifier, which names a built-in one ('tailrace env list'), or "
-      "reward.plugin for a library of your own.";
+      "write reward.command: [python3, FILE] (docs/rewards.md), or env.settings.verifier, which "
+      "names a built-in one.";
   constexpr std::string_view kGpus =
       "training runs on CPUs: train.ranks and rollout.workers say how many processes there are. "
       "Remove it.";
@@ -41,8 +41,6 @@ std::vector<ForeignName> openrlhf_names() {
   constexpr std::string_view kRange =
       "only groups whose rewards are all equal are replaced "
       "(scheduler.replace_zero_signal). Remove it.";
-  constexpr std::string_view kLabel =
-      "a verifier reads the row's fields by its own names. Remove it.";
   constexpr std::string_view kTemplate =
       "the chat template of the model folder is used where there is one (chat.style). "
       "Remove it.";
@@ -72,8 +70,19 @@ std::vector<ForeignName> openrlhf_names() {
       {.programs = "OpenRLHF", .name = "actor.adam.betas", .key = "optim.betas"},
       {.programs = "OpenRLHF", .name = "ckpt.output_dir", .key = "run.dir"},
       {.programs = "OpenRLHF", .name = "eval_dataset", .key = "env.eval_dataset"},
-      {.programs = "OpenRLHF", .name = "input_key", .key = "env.prompt_key"},
-      {.programs = "OpenRLHF", .name = "data.input_key", .key = "env.prompt_key"},
+      {.programs = "OpenRLHF", .name = "lora_rank", .key = "lora.rank"},
+      {.programs = "OpenRLHF", .name = "ds.lora.rank", .key = "lora.rank"},
+      {.programs = "OpenRLHF", .name = "ds.lora.alpha", .key = "lora.alpha"},
+      {.programs = "OpenRLHF, TRL",
+       .name = "target_modules",
+       .key = "lora.targets",
+       .values = {{.theirs = "all-linear", .ours = ""}, {.theirs = "*"}}},
+      {.programs = "OpenRLHF",
+       .name = "ds.lora.target_modules",
+       .key = "lora.targets",
+       .values = {{.theirs = "all-linear", .ours = ""}, {.theirs = "*"}}},
+      {.programs = "OpenRLHF", .name = "input_key", .key = "env.columns.prompt"},
+      {.programs = "OpenRLHF", .name = "data.input_key", .key = "env.columns.prompt"},
       {.programs = "OpenRLHF", .name = "rollout_batch_size", .key = "rollout.prompts_per_step"},
       {.programs = "OpenRLHF", .name = "rollout.batch_size", .key = "rollout.prompts_per_step"},
       {.programs = "OpenRLHF", .name = "n_samples_per_prompt", .key = "rollout.group_size"},
@@ -151,12 +160,13 @@ std::vector<ForeignName> openrlhf_names() {
       {.programs = "OpenRLHF", .name = "lr_scheduler", .told = kSchedule},
       {.programs = "OpenRLHF", .name = "dynamic_filtering", .told = kFilter},
       {.programs = "OpenRLHF", .name = "dynamic_filtering_reward_range", .told = kRange},
-      {.programs = "OpenRLHF", .name = "label_key", .told = kLabel},
+      {.programs = "OpenRLHF", .name = "label_key", .key = "env.columns.answer"},
       {.programs = "OpenRLHF", .name = "remote_rm_url", .told = kReward},
       {.programs = "OpenRLHF", .name = "agent_func_path", .told = kReward},
       {.programs = "OpenRLHF",
        .name = "reward_pretrain",
-       .told = "there is no reward model. Give a verifier (env.settings.verifier)."},
+       .told =
+           "there is no reward model. Give a verifier (env.settings.verifier) or reward.command."},
       {.programs = "OpenRLHF", .name = "async_train", .told = "write scheduler.mode: async."},
       {.programs = "OpenRLHF",
        .name = "async_queue_size",
@@ -167,7 +177,7 @@ std::vector<ForeignName> openrlhf_names() {
       {.programs = "OpenRLHF", .name = "algo.dynamic_filtering_enable", .told = kFilter},
       {.programs = "OpenRLHF", .name = "algo.dynamic_filtering_range", .told = kRange},
       {.programs = "OpenRLHF", .name = "rollout.micro_batch_size", .told = kMicro},
-      {.programs = "OpenRLHF", .name = "data.label_key", .told = kLabel},
+      {.programs = "OpenRLHF", .name = "data.label_key", .key = "env.columns.answer"},
       {.programs = "OpenRLHF",
        .name = "eval.temperature",
        .told = "an evaluation samples as training does (rollout.sampling). Remove it."},
@@ -175,7 +185,8 @@ std::vector<ForeignName> openrlhf_names() {
       {.programs = "OpenRLHF", .name = "train.agent_func_path", .told = kReward},
       {.programs = "OpenRLHF",
        .name = "reward.model_name_or_path",
-       .told = "there is no reward model. Give a verifier (env.settings.verifier)."},
+       .told =
+           "there is no reward model. Give a verifier (env.settings.verifier) or reward.command."},
       {.programs = "OpenRLHF",
        .name = "train.async_enable",
        .told = "write scheduler.mode: async."},

@@ -24,6 +24,9 @@ std::vector<ForeignName> prime_rl_names() {
   return {
       // ---- taken
       {.programs = "prime-rl", .name = "model.name", .key = "model.path"},
+      {.programs = "prime-rl", .name = "trainer.model.lora.rank", .key = "lora.rank"},
+      {.programs = "prime-rl", .name = "trainer.model.lora.alpha", .key = "lora.alpha"},
+      {.programs = "prime-rl", .name = "trainer.model.lora.target_modules", .key = "lora.targets"},
       {.programs = "prime-rl", .name = "seq_len", .key = "rollout.max_context_tokens"},
       {.programs = "prime-rl", .name = "orchestrator.group_size", .key = "rollout.group_size"},
       {.programs = "prime-rl",

@@ -69,6 +69,12 @@ std::vector<ForeignName> trl_names() {
       {.programs = "TRL", .name = "min_p", .key = "rollout.sampling.min_p"},
       {.programs = "TRL", .name = "chat_template_kwargs", .key = "chat.variables"},
       {.programs = "TRL", .name = "chat_template_path", .key = "chat.template"},
+      {.programs = "TRL", .name = "lora_r", .key = "lora.rank"},
+      {.programs = "TRL, OpenRLHF", .name = "lora_alpha", .key = "lora.alpha"},
+      {.programs = "TRL",
+       .name = "lora_target_modules",
+       .key = "lora.targets",
+       .values = {{.theirs = "all-linear", .ours = ""}, {.theirs = "*"}}},
       {.programs = "TRL", .name = "learning_rate", .key = "optim.lr"},
       {.programs = "TRL", .name = "weight_decay", .key = "optim.weight_decay"},
       {.programs = "TRL", .name = "adam_epsilon", .key = "optim.eps"},
@@ -151,16 +157,16 @@ std::vector<ForeignName> trl_names() {
        .told = "write both as one list: optim.betas: [0.9, 0.999]."},
       {.programs = "TRL",
        .name = "dataset_name",
-       .told = "nothing is downloaded. Write env.dataset, a JSONL file, and env.prompt_key, the "
-               "field that holds the prompt."},
+       .told = "nothing is downloaded. Write env.dataset, a JSONL file, and env.columns where its "
+               "columns have other names ({prompt: question})."},
       {.programs = "TRL",
        .name = "reward_funcs",
-       .told = "write env.settings.verifier, which names a built-in one ('tailrace env list'), or "
-               "reward.plugin for a library of your own."},
+       .told =
+           "write reward.command: [python3, FILE], or reward.parts for several (docs/rewards.md); "
+           "env.settings.verifier names a built-in one."},
       {.programs = "TRL",
        .name = "reward_weights",
-       .told =
-           "one verifier gives the reward of a sample. Weigh its parts in it, and remove this."},
+       .told = "each of reward.parts has its weight (docs/rewards.md). Write it there."},
       {.programs = "TRL",
        .name = "mask_truncated_completions",
        .told = "truncated samples are scored like all others, and none leaves the loss. Remove "
@@ -183,6 +189,13 @@ std::vector<ForeignName> trl_names() {
        .name = "vllm_importance_sampling_cap",
        .told = "write algo.correction.cap, the largest weight. In TRL's default mode "
                "sequence_mask it is the weight from which a sample leaves the loss."},
+
+      {.programs = "TRL",
+       .name = "use_peft",
+       .told = "lora.rank above 0 trains an adapter. Write it, or remove this."},
+      {.programs = "TRL",
+       .name = "lora_dropout",
+       .told = "an adapter has no dropout: rollout and trainer compute the same. Remove it."},
 
       // ---- refused: nothing to say here
       {.programs = "TRL, OpenRLHF",

@@ -23,15 +23,24 @@ std::vector<ForeignName> verl_names() {
   constexpr std::string_view kLogs =
       "each step goes to metrics.jsonl and TensorBoard files in the run directory. Remove it.";
   constexpr std::string_view kReward =
-      "write env.settings.verifier, which names a built-in one ('tailrace env list'), or "
-      "reward.plugin for a library of your own.";
+      "write reward.command: [python3, FILE] (docs/rewards.md), or env.settings.verifier, which "
+      "names a built-in one.";
   constexpr std::string_view kNoCritic =
       "there is no critic; baselines come from groups. Remove it.";
   return {
       // ---- taken
       {.programs = "verl", .name = "data.train_files", .key = "env.dataset", .several = kJoin},
       {.programs = "verl", .name = "data.val_files", .key = "env.eval_dataset", .several = kJoin},
-      {.programs = "verl", .name = "data.prompt_key", .key = "env.prompt_key"},
+      {.programs = "verl", .name = "data.prompt_key", .key = "env.columns.prompt"},
+      {.programs = "verl", .name = "actor_rollout_ref.model.lora_rank", .key = "lora.rank"},
+      {.programs = "verl", .name = "actor_rollout_ref.model.lora_alpha", .key = "lora.alpha"},
+      {.programs = "verl",
+       .name = "actor_rollout_ref.model.lora_adapter_path",
+       .key = "lora.adapter"},
+      {.programs = "verl",
+       .name = "actor_rollout_ref.model.target_modules",
+       .key = "lora.targets",
+       .values = {{.theirs = "all-linear", .ours = ""}, {.theirs = "*"}}},
       {.programs = "verl", .name = "data.train_batch_size", .key = "rollout.prompts_per_step"},
       {.programs = "verl", .name = "data.max_prompt_length", .key = "rollout.max_prompt_tokens"},
       {.programs = "verl",

@@ -167,8 +167,7 @@ void DatasetSection::visit(OptionVisitor& v) {
           {.help = "JSONL file of held-out prompts, plain or gzip", .path = true});
   v.field("columns", columns,
           {.help = "columns of the rows that have other names here, as OURS: THEIRS "
-                   "({prompt: question, answer: solution}; docs/data.md)",
-           .elsewhere = {"prompt_key", "input_key", "label_key"}});
+                   "({prompt: question, answer: solution}; docs/data.md)"});
   v.field("epochs", epochs,
           {.help = "passes over its training prompts; 0: run.epochs. Where they end before the "
                    "run, its steps go on with the prompts of the others",

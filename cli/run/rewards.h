@@ -29,8 +29,8 @@ void replace_verifiers(const RunOptions& options, sandbox::EnvironmentRegistry& 
 // lower layer goes, with a note in `keys`.
 void settle_verifiers(RunOptions& options, ConfigKeys& keys);
 
-// Has each program score one episode of each dataset, so that one that does not work ends the launch
-// and no episode. Throws UserError about its key.
+// Has each program score one episode of each dataset, so that one that does not work ends the
+// launch and no episode. Throws UserError about its key.
 void try_rewards(const RunOptions& options, const sandbox::EnvironmentRegistry& environments,
                  const std::shared_ptr<const VerifierRegistry>& verifiers);
 

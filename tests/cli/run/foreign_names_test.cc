@@ -272,7 +272,7 @@ TEST(ForeignRows, OfTrlAreReadFromTheTop) {
 
 TEST(ForeignRows, OfOpenRlhfAreReadWithDotsAndWithout) {
   const std::string ours =
-      "env: {name: text, dataset: /data/a.jsonl, prompt_key: prompt}\n"
+      "env: {name: text, dataset: /data/a.jsonl, columns: {prompt: prompt}}\n"
       "model: {path: /models/m}\n"
       "rollout: {prompts_per_step: 128, group_size: 8, max_response_tokens: 1024,"
       " max_action_tokens: 1024}\n"
