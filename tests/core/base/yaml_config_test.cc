@@ -299,6 +299,31 @@ TEST(BindConfig, TakesPathsRelativeToTheFileThatNamesThem) {
   EXPECT_EQ(describe_options(PathRoot{})[0].options[0].type, "path");
 }
 
+struct CommandRoot {
+  std::vector<std::string> command;
+  void visit(OptionVisitor& v) { v.field("command", command, {.help = "words", .path = true}); }
+};
+
+TEST(BindConfig, OfAListTheFilesThatAreThereAreRelativeToTheFileThatNamesThem) {
+  TemporaryDirectory folder;
+  const auto path = folder.write("configs/a.yaml", "command: [python3, ../own.py, -x, configs]\n");
+  folder.write("own.py", "");
+  folder.write("configs/configs/in.txt", "");  // a folder is no file
+  CommandRoot root;
+  bind_config(load_config(path, {}), root);
+  const std::string own = (folder / "own.py").string();
+  EXPECT_EQ(root.command, (std::vector<std::string>{"python3", own, "-x", "configs"}));
+  // What a run has kept is read back as it is.
+  bind_config(parse_config(print_config(root), "again", {}), root);
+  EXPECT_EQ(root.command[1], own);
+  try {
+    bind_config(load_config(path, std::vector<std::string>{"command=sh a.sh"}), root);
+    ADD_FAILURE() << "it is no list";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("Try [sh, a.sh]."), std::string::npos) << error.what();
+  }
+}
+
 // A list of sections.
 struct Item {
   std::string name;
