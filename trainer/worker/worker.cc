@@ -368,11 +368,7 @@ class TrainerWorker {
           "run.steps has grown: steps since version {} that were trained before get the rates of "
           "the longer schedule, and other weights",
           loaded->state.version);
-    if (loaded->state.base != base_.root)
-      throw UserError(
-          "{}: the weights of the base are not those that this run's adapter was trained beside. "
-          "Put them back, or start a new run directory.",
-          config_.model_dir.string());
+    refuse_another_base(loaded->state);
     trainer_.weights_changed();
     version_ = saved_version_ = loaded->state.version;
     if (auto row = parse_metrics_row(loaded->state.extra)) metrics_ = std::move(row).value().values;
@@ -385,6 +381,14 @@ class TrainerWorker {
                       loaded->path.string(), digest_, loaded->state.digest);
     if (needs_reference(loss_.kl)) load_reference(loaded->state.reference);
     log_.info("resumed version={} checkpoint={}", version_, loaded->path.string());
+  }
+
+  void refuse_another_base(const CheckpointState& saved) const {
+    if (saved.base == base_.root) return;
+    throw UserError(
+        "{}: the weights of the base are not those that this run's adapter was trained beside. "
+        "Put them back, or start a new run directory.",
+        config_.model_dir.string());
   }
 
   // It lies beside the checkpoints, and each of them says which one it was trained against.
@@ -454,6 +458,7 @@ class TrainerWorker {
     CheckpointFolder saved(config_.run.warm_up(), config_.tokenizer_dir, /*keep_last=*/1);
     if (auto loaded =
             saved.load_latest(config_.model, trainer_.parameters(), trainer_.optimizer())) {
+      refuse_another_base(loaded->state);
       trainer_.weights_changed();
       task.skip(loaded->state.step);
       log_.info("resumed update={} checkpoint={}", task.updates_done(), loaded->path.string());
@@ -506,7 +511,8 @@ class TrainerWorker {
                      .version = 0,
                      .updates = task.updates_done(),
                      .horizon = task.total_updates(),
-                     .digest = root_of(trainer_.parameters())},
+                     .digest = root_of(trainer_.parameters()),
+                     .base = base_.root},
                     written_as(config_.compute), trainer_.parameters(), trainer_.optimizer());
     // It would cost what a kill costs without it.
     if (!saved)

@@ -577,7 +577,7 @@ TEST(ModelFolder, NamesWhatIsNoModel) {
         << refusal_of(folder.path());
   };
   says("adapter_config.json", R"({"base_model_name_or_path": "Qwen/Qwen3-4B"})",
-       "The folder is an adapter of Qwen/Qwen3-4B, not a model.\n       Merge it into its base "
+       "The folder is an adapter of Qwen/Qwen3-4B, not a model.\n       Name its base, and go on "
        "with");
   says("adapter_model.safetensors", "", "The folder is an adapter, not a model.");
   says("model-q4_0.gguf", "", "model-q4_0.gguf is a GGUF file, which is not read.");
