@@ -205,19 +205,21 @@ PackedForward::Output PackedForward::forward(const Stream& stream, const PackedW
 }
 
 std::vector<uint8_t> PackedForward::is_likeliest(const Stream& stream,
-                                                 const PackedWeights& weights) const {
+                                                 const PackedWeights& weights) {
   constexpr int64_t kLogitBytes = int64_t{16} << 20;
   const Weight weight = weights.head();
   const int64_t targets = std::ssize(target_ids_), dim = model_.config().hidden_size;
   const int64_t row_size = weight.out * static_cast<int64_t>(sizeof(float));
-  const int64_t chunk =
-      std::clamp<int64_t>(kLogitBytes / row_size, 1, std::max<int64_t>(1, targets));
-  Buffer logits(static_cast<size_t>(chunk * row_size));
+  // Where forward() had its scratch, which holds a row of logits at least.
+  const auto room = std::min<int64_t>(kLogitBytes, static_cast<int64_t>(workspace_.size()));
+  const int64_t chunk = std::clamp<int64_t>(room / row_size, 1, std::max<int64_t>(1, targets));
+  Workspace workspace(workspace_);
+  const Matrix logits = take_matrix(workspace, chunk, weight.out);
   std::vector<uint8_t> likeliest;
   for (int64_t begin = 0; begin < targets; begin += chunk) {
     beat();
     const int64_t rows = std::min(chunk, targets - begin);
-    Matrix out(logits.as<float>().data(), rows, weight.out);
+    const Matrix out = logits.slice_rows(0, rows);
     linear(stream, {.x = ConstMatrix(hidden_.as<float>().data() + begin * dim, rows, dim),
                     .weight = weight,
                     .y = out});

@@ -79,7 +79,7 @@ class PackedForward {
 
   // Of every target of the last forward(), in order: 1 where no other token has a larger logit,
   // else 0. The same weights. It allocates the logits of a few rows, for measurements only.
-  std::vector<uint8_t> is_likeliest(const Stream& stream, const PackedWeights& weights) const;
+  std::vector<uint8_t> is_likeliest(const Stream& stream, const PackedWeights& weights);
 
   // Adds the gradient of the sequences of the last forward() to `gradients`; that wanted
   // `backward`. dlogprob [targets]; dentropy [targets] or empty, and needs the entropy of that

@@ -1,6 +1,6 @@
 """Compares the logits of an adapter's folder in peft and in Tailrace.
 
-    python bench/peers/peft_logits.py build/tailrace runs/NAME/checkpoints/step_000100 [--merged DIR]
+    build/peers/bin/python bench/peers/peft_logits.py build/tailrace runs/NAME/checkpoints/step_000100
 
 Loads the base and the adapter with transformers and peft in float32, scores the same random token
 ids with both, and prints the largest difference of a logit and of a log-probability. Where the base
