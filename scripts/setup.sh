@@ -4,7 +4,7 @@ set -euo pipefail
 
 packages=(build-essential cmake ninja-build ccache mold pkg-config git
   libfmt-dev libspdlog-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
-  libpcre2-dev libutf8proc-dev libxxhash-dev zlib1g-dev libboost-dev libzmq3-dev cppzmq-dev
+  libpcre2-dev libutf8proc-dev libxxhash-dev zlib1g-dev libzstd-dev libboost-dev libzmq3-dev cppzmq-dev
   flatbuffers-compiler libflatbuffers-dev libgloo-dev libgtest-dev)
 
 missing=()

@@ -85,7 +85,7 @@ void TrainOptions::visit(OptionVisitor& v) {
 
 void SftOptions::visit(OptionVisitor& v) {
   v.field("data", data,
-          {.help = "JSONL file of rows to learn from, plain or gzip: messages, prompt and "
+          {.help = "JSONL file of rows to learn from, plain, gzip or zstd: messages, prompt and "
                    "completion, or token ids (docs/data.md); empty: none",
            .path = true});
   v.field("columns", columns,

@@ -129,9 +129,9 @@ void EnvSection::visit(OptionVisitor& v) {
           {.help = "which environment; 'tailrace env list' lists them. May be left out where "
                    "the plugin has one alone, and for supervised training alone (sft.data)"});
   v.field("dataset", dataset,
-          {.help = "JSONL file of training prompts, plain or gzip", .path = true});
+          {.help = "JSONL file of training prompts, plain, gzip or zstd", .path = true});
   v.field("eval_dataset", eval_dataset,
-          {.help = "JSONL file of held-out prompts, plain or gzip", .path = true});
+          {.help = "JSONL file of held-out prompts, plain, gzip or zstd", .path = true});
   v.field("columns", columns,
           {.help = "columns of the rows that have other names here, as OURS: THEIRS "
                    "({prompt: question, answer: solution}; docs/data.md)"});
@@ -162,9 +162,9 @@ void DatasetSection::visit(OptionVisitor& v) {
            .required = plugin.empty()});
   v.field("settings", settings, {.help = "the environment's own settings"});
   v.field("dataset", dataset,
-          {.help = "JSONL file of training prompts, plain or gzip", .path = true});
+          {.help = "JSONL file of training prompts, plain, gzip or zstd", .path = true});
   v.field("eval_dataset", eval_dataset,
-          {.help = "JSONL file of held-out prompts, plain or gzip", .path = true});
+          {.help = "JSONL file of held-out prompts, plain, gzip or zstd", .path = true});
   v.field("columns", columns,
           {.help = "columns of the rows that have other names here, as OURS: THEIRS "
                    "({prompt: question, answer: solution}; docs/data.md)"});

@@ -1,5 +1,5 @@
-// Prompts from a file of JSON Lines, plain or gzip: one object a line, with the columns of TRL,
-// verl, SkyRL or ROLL, or with others that a map names.
+// Prompts from a file of JSON Lines, plain, gzip or zstd: one object a line, with the columns of
+// TRL, verl, SkyRL or ROLL, or with others that a map names.
 //
 // Thread: any (immutable).
 #pragma once

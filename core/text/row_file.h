@@ -1,4 +1,4 @@
-// The text of a file of rows that a person brings: JSON Lines, plain or compressed by gzip.
+// The text of a file of rows that a person brings: JSON Lines, plain or compressed by gzip or zstd.
 //
 // Thread: any.
 #pragma once
@@ -15,12 +15,10 @@ namespace tailrace::text {
 // The script that makes JSON Lines of a Parquet file, for messages.
 inline constexpr std::string_view kParquetScript = "scripts/parquet_to_jsonl.py";
 
-// Whether these are the first bytes of what gzip writes.
-bool is_gzip(std::string_view bytes);
-
 // The whole text. Its first bytes say whether it is compressed, not the name. A Failure names the
-// file: as read_file(), gzip data that is damaged, cut or followed by something else, a text of
-// more than `max_bytes` or than the free memory, and a Parquet file (the Failure names the script).
+// file: as read_file(), compressed data that is damaged, cut or followed by something else, a text
+// of more than `max_bytes` or than the free memory, and a Parquet file (the Failure names the
+// script).
 Result<std::string> read_row_file(const std::filesystem::path& path,
                                   int64_t max_bytes = int64_t{1} << 40);
 

@@ -18,12 +18,19 @@ namespace fs = std::filesystem;
 
 // Libraries and the only places that may name them.
 const std::vector<std::pair<std::string, std::set<std::string>>> kLibraries = {
-    {"zmq", {"core/wire"}},          {"flatbuffers/", {"core/wire"}},
-    {"gloo/", {"core/collective"}},  {"messages_generated", {"core/wire"}},
-    {"boost/asio", {"cli/process"}}, {"CLI/", {"core/base"}},
-    {"yaml-cpp/", {"core/base"}},    {"spdlog/", {"core/base"}},
-    {"pcre2", {"core/text"}},        {"utf8proc", {"core/text"}},
-    {"zlib", {"core/text"}},         {"cuda_runtime", {"kernels/cuda"}},
+    {"zmq", {"core/wire"}},
+    {"flatbuffers/", {"core/wire"}},
+    {"gloo/", {"core/collective"}},
+    {"messages_generated", {"core/wire"}},
+    {"boost/asio", {"cli/process"}},
+    {"CLI/", {"core/base"}},
+    {"yaml-cpp/", {"core/base"}},
+    {"spdlog/", {"core/base"}},
+    {"pcre2", {"core/text"}},
+    {"utf8proc", {"core/text"}},
+    {"zlib", {"core/text"}},
+    {"zstd", {"core/text"}},
+    {"cuda_runtime", {"kernels/cuda"}},
 };
 
 struct Include {

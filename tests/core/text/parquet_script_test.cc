@@ -10,6 +10,7 @@
 
 #include "core/base/file.h"
 #include "core/text/dataset.h"
+#include "core/text/decompress.h"
 #include "core/text/row_file.h"
 #include "tests/core/base/temporary_directory.h"
 
@@ -68,7 +69,8 @@ TEST_F(ParquetScript, WritesRowsThatAreRead) {
   for (const char* name : {"rows.jsonl", "rows.jsonl.gz"}) {
     ASSERT_EQ(run(std::string("in.parquet ") + name), 0) << said_;
     EXPECT_NE(said_.find("3 rows"), std::string::npos) << said_;
-    EXPECT_EQ(is_gzip(read_file(folder_ / name).value()), std::string(name).ends_with(".gz"));
+    EXPECT_EQ(packing_of(read_file(folder_ / name).value()).has_value(),
+              std::string(name).ends_with(".gz"));
     const auto rows = read_dataset(folder_ / name);
     ASSERT_EQ(rows.size(), 3u);
     const auto row = nlohmann::json::parse(rows[2].json);

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 #include <zlib.h>
+#include <zstd.h>
 
 #include "tests/core/base/temporary_directory.h"
 
@@ -27,6 +28,22 @@ std::string gzip(const std::string& text) {
   return packed;
 }
 
+std::string zstd(const std::string& text) {
+  std::string packed(ZSTD_compressBound(text.size()), '\0');
+  ZSTD_CCtx* context = ZSTD_createCCtx();
+  ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1);  // as the zstd tool writes
+  const size_t size =
+      ZSTD_compress2(context, packed.data(), packed.size(), text.data(), text.size());
+  EXPECT_FALSE(ZSTD_isError(size));
+  ZSTD_freeCCtx(context);
+  packed.resize(size);
+  return packed;
+}
+
+struct Packer {
+  std::string name;
+  std::string (*pack)(const std::string& text);
+};
 // Longer than the pieces that it is read in, and not all alike.
 std::string long_text() {
   std::string text;
@@ -44,42 +61,55 @@ class RowFile : public ::testing::Test {
   TemporaryDirectory folder_;
 };
 
-TEST_F(RowFile, ReadsWhatIsCompressedAsWhatIsNotWhateverItsName) {
+TEST_F(RowFile, ReadsWhatIsNotCompressedAsItIs) {
   const std::string text = long_text();
   EXPECT_EQ(read(text), text);
-  EXPECT_EQ(read(gzip(text)), text);
-  EXPECT_EQ(read(gzip("")), "");
   EXPECT_EQ(read(""), "");
+}
+
+class PackedRowFile : public RowFile, public ::testing::WithParamInterface<Packer> {
+ protected:
+  std::string pack(const std::string& text) const { return GetParam().pack(text); }
+  std::string says(const std::string& what) const {
+    return "rows.jsonl: its " + GetParam().name + " data is " + what;
+  }
+};
+
+TEST_P(PackedRowFile, IsReadAsWhatIsNotCompressedWhateverItsName) {
+  const std::string text = long_text();
+  EXPECT_EQ(read(pack(text)), text);
+  EXPECT_EQ(read(pack("")), "");
   // A great deal of text in few bytes: more output than room for it, at each turn.
   const std::string blanks(size_t{20} << 20, ' ');
-  EXPECT_EQ(read(gzip(blanks)), blanks);
+  EXPECT_EQ(read(pack(blanks)), blanks);
 }
 
-TEST_F(RowFile, ReadsSeveralMembersAsOneText) {
-  EXPECT_EQ(read(gzip("a\n") + gzip("") + gzip("b\n")), "a\nb\n");
+TEST_P(PackedRowFile, MayBeOfSeveralParts) {
+  EXPECT_EQ(read(pack("a\n") + pack("") + pack("b\n")), "a\nb\n");
 }
 
-TEST_F(RowFile, RefusesGzipThatIsCutDamagedOrFollowedBySomethingElse) {
-  const std::string text = long_text(), packed = gzip(text);
-  for (const size_t size :
-       {packed.size() - 1, packed.size() - 8, packed.size() / 2, size_t{12}, size_t{2}})
-    EXPECT_NE(read(packed.substr(0, size)).find("rows.jsonl: its gzip data is cut"),
-              std::string::npos)
-        << size;
-  for (const size_t place : {packed.size() - 5, packed.size() / 2, size_t{2}}) {
+TEST_P(PackedRowFile, IsRefusedWhereItIsCutDamagedOrFollowedBySomethingElse) {
+  const std::string text = long_text(), packed = pack(text);
+  for (const size_t size : {packed.size() - 1, packed.size() - 4, packed.size() / 2, size_t{12}})
+    EXPECT_NE(read(packed.substr(0, size)).find(says("cut")), std::string::npos) << size;
+  for (const size_t place : {packed.size() - 3, packed.size() / 2}) {
     std::string damaged = packed;
     damaged[place] = static_cast<char>(damaged[place] ^ 0x55);
-    EXPECT_NE(read(damaged).find("rows.jsonl: its gzip data is damaged"), std::string::npos)
-        << place;
+    EXPECT_NE(read(damaged).find(says("damaged")), std::string::npos) << place;
   }
-  EXPECT_NE(read(packed + "{}").find("something else behind its gzip data"), std::string::npos);
+  EXPECT_NE(read(packed + "{}").find("something else behind its " + GetParam().name + " data"),
+            std::string::npos);
 }
 
-TEST_F(RowFile, RefusesMoreTextThanThereIsRoomFor) {
-  const std::string packed = gzip(std::string(size_t{20} << 20, ' '));
+TEST_P(PackedRowFile, IsRefusedWhereItIsMoreTextThanThereIsRoomFor) {
+  const std::string packed = pack(std::string(size_t{20} << 20, ' '));
   EXPECT_NE(read(packed, 1 << 20).find("decompressed it has more than 1048576 bytes"),
             std::string::npos);
 }
+
+INSTANTIATE_TEST_SUITE_P(Packers, PackedRowFile,
+                         ::testing::Values(Packer{"gzip", gzip}, Packer{"zstd", zstd}),
+                         [](const auto& test) { return test.param.name; });
 
 TEST_F(RowFile, NamesTheScriptForAParquetFile) {
   const std::string refusal = read("PAR1\x15\x04\x15 PAR1");
