@@ -13,6 +13,7 @@
 #include "core/base/json_text.h"
 #include "core/base/nearest.h"
 #include "core/base/number.h"
+#include "core/text/row_file.h"
 #include "reward/verifier.h"
 
 namespace tailrace {
@@ -22,9 +23,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::string whole_file(const std::filesystem::path& file) {
-  Result<std::string> text = read_file(file);
-  if (!text) throw UserError("{}{}", text.failure().message, nearest_path_hint(file));
-  return std::move(text).value();
+  Result<std::string> whole = text::read_row_file(file);
+  if (!whole) throw UserError("{}{}", whole.failure().message, nearest_path_hint(file));
+  return std::move(whole).value();
 }
 
 text::DatasetRow row_of(const Json& row, int64_t line) {

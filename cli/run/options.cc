@@ -103,7 +103,7 @@ void LoraSection::visit(OptionVisitor& v) {
           {.help = "rank of the adapter's matrices; 0: no adapter, all weights are trained. Its "
                    "best optim.lr is about ten times that of all weights",
            .min = 0,
-           .max = 4096});
+           .max = kMaxLoraRank});
   v.field("alpha", alpha,
           {.help = "what the adapter adds is multiplied by alpha / rank", .min = 1e-3, .max = 1e6});
   v.field("targets", targets,

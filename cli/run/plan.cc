@@ -220,7 +220,6 @@ void warn_of_rates(const RunOptions& o, Plan& plan) {
                     o.optim.lr));
 }
 
-// Whole groups and members: a small step may have nothing of a fraction.
 void warn_of_adapter_rate(const RunOptions& o, Plan& plan) {
   constexpr double kLeastAdapterLr = 5e-6;
   if (o.lora.trains() && !supervised_only(o) && o.optim.lr < kLeastAdapterLr)
@@ -238,6 +237,7 @@ void warn_of_choice_bias(const RunOptions& o, Plan& plan) {
       "without them");
 }
 
+// Whole groups and members: a small step may have nothing of a fraction.
 void warn_of_idle_ratios(const RunOptions& o, Plan& plan) {
   const scheduler::Mode mode = o.scheduler.mode.mode();
   const auto warn = [&](std::string_view key, double value, const std::string& of) {

@@ -58,7 +58,7 @@ std::vector<std::string> missing_rows(std::span<const MetricsRow> rows, Expected
   // Until a version is there the warm-up may go on, or be done again.
   if (expected.published > 0) {
     if (expected.warm_up && warm_up.empty()) texts.push_back("the warm-up");
-    name_missing(missing_of_warm_up(warm_up, total), "warm-up update",
+    name_missing(missing_of_warm_up(warm_up, total), "supervised update",
                  "points of the warm-up, updates", texts);
   }
   std::vector<int64_t> missing;

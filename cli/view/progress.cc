@@ -131,11 +131,11 @@ void show(std::FILE* out, std::string_view text) {
 std::string progress_line(const ProgressState& state, const MetricsRow& row) {
   std::string out;
   if (const double* loss = row.find("sft/loss"))
-    out = fmt::format("warm-up update {}  loss {:.3f}", row.step, *loss);
+    out = fmt::format("supervised update {}  loss {:.3f}", row.step, *loss);
   if (const double* loss = row.find("sft/eval_loss")) {
     const double* accuracy = row.find("sft/eval_token_accuracy");
     out += fmt::format("{}held-out loss {:.3f}  token accuracy {:.2f}",
-                       out.empty() ? fmt::format("warm-up update {}  ", row.step) : "  ", *loss,
+                       out.empty() ? fmt::format("supervised update {}  ", row.step) : "  ", *loss,
                        accuracy == nullptr ? 0 : *accuracy);
   }
   if (!out.empty()) return out;

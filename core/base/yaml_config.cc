@@ -388,8 +388,7 @@ class ConfigBinder final : public OptionVisitor {
   }
 
   // Another program has the name, whatever section it stands in there. A short word within a
-  // section
-  // ("name", "mode") says too little.
+  // section ("name", "mode") says too little.
   const ForeignName* foreign_name(std::string_view name) const {
     const ForeignName* found = nullptr;
     for (const ForeignName& row : foreign_) {

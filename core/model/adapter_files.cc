@@ -23,8 +23,6 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr int64_t kMaxRank = 4096;
-
 // What else may stand in adapter_config.json and changes the numbers, with what is built of it.
 // init_lora_weights: PiSSA, OLoRA and LoftQ change the base too.
 constexpr ConfigFeature kAdapterFeatures[] = {
@@ -92,8 +90,9 @@ Lora read_adapter_config(const fs::path& directory) {
   Lora lora{.rank = reader.integer("r"),
             .alpha = reader.number("lora_alpha"),
             .targets = targets_of(reader)};
-  if (lora.rank < 1 || lora.rank > kMaxRank)
-    throw UserError("{}: r is {}; it must be between 1 and {}", path.string(), lora.rank, kMaxRank);
+  if (lora.rank < 1 || lora.rank > kMaxLoraRank)
+    throw UserError("{}: r is {}; it must be between 1 and {}", path.string(), lora.rank,
+                    kMaxLoraRank);
   if (const Json* base = reader.find("base_model_name_or_path"); base && base->is_string())
     lora.base = base->get<std::string>();
   return lora;

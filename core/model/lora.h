@@ -24,6 +24,8 @@ constexpr auto enum_names(LoraTarget) {
                                  {kDown, "down_proj"}});
 }
 
+inline constexpr int64_t kMaxLoraRank = 4096;
+
 // The shape of an adapter; part of ModelConfig, whose other fields are those of the base.
 struct Lora {
   int64_t rank = 0;                      // 0: there is none, and all weights are trained

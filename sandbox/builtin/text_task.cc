@@ -24,7 +24,7 @@ class TextTask final : public Env {
     info_.reward = settings.text("verifier");
     if (info_.reward.empty())
       // No default: rules that nobody asked for would be rewarded without a word.
-      throw std::invalid_argument("verifier has no name; name one, for example number");
+      throw std::invalid_argument("verifier has no name; name one, for example math");
     info_.max_action_tokens = settings.integer("max_tokens");
     // Without it an answer ends by the model's end token or by its length.
     if (!stop.empty()) info_.stop_strings = {std::string(stop)};
@@ -84,7 +84,7 @@ class TextTask final : public Env {
 
 void declare_text_task(Library& library) {
   library.environment<TextTask>("text", "a dataset prompt, one turn, scored by a verifier")
-      .text("verifier", "who scores the answers, for example number")
+      .text("verifier", "who scores the answers, for example math")
       .text("stop", "a string that ends the response; none: the end of the turn", "")
       .integer("max_tokens", "of a response, the most that is suggested", 64, 1, 1 << 20);
 }

@@ -29,7 +29,7 @@ TEST(Docs, TheReferenceOfConfigKeysIsUpToDate) {
       << "run: build/tailrace docs docs/configuration.md";
 }
 
-TEST(Docs, ListEachKeyWithItsDefaultAndAliases) {
+TEST(Docs, ListEachKeyWithItsDefaultAndForeignNames) {
   std::string text = run_binary("docs").out;
   EXPECT_NE(text.find("| `rollout.group_size` | `8` | integer, 2 to 65536 |"), std::string::npos);
   EXPECT_NE(text.find("| `datasets.NAME.name` | required |"), std::string::npos);
@@ -79,7 +79,7 @@ void collect(const std::filesystem::path& run, std::map<std::string, Names>& wri
   ASSERT_TRUE(rows.ok()) << rows.failure().message;
   for (const MetricsRow& row : rows.value()) {
     const bool evaluation = row.find("eval/episodes") != nullptr;
-    const char* heading = row.version < 0 ? "Names of the warm-up"
+    const char* heading = row.version < 0 ? "Names of supervised training"
                           : evaluation    ? "Names of an evaluation"
                                           : "Names of a step";
     for (const auto& [whole, value] : row.values) {

@@ -151,7 +151,7 @@ TEST(Eval, NamesWhatDoesNotFit) {
   EXPECT_NE(error("--env frozen_gird").find("frozen_grid"), std::string::npos);
   EXPECT_EQ(error("--env text"),
             "error: environment text: verifier is missing (who scores the answers, for example "
-            "number)\n");
+            "math)\n");
   EXPECT_EQ(error("--env text --settings verifier=number"),
             "error: --env text needs --dataset FILE, a JSONL file with a prompt in each row\n");
   EXPECT_EQ(error("--env frozen_grid --dataset x.jsonl"),

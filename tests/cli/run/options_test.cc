@@ -409,7 +409,7 @@ TEST(Validate, NamesTheLineOfTheSettingOrTheSectionThatIsWrong) {
             "min_numbers 5");
   EXPECT_EQ(error_of({"env.name=text", "env.settings={verifier: ''}"}),
             "override env.settings={verifier: ''}: environment text: verifier has no name; name "
-            "one, for example number");
+            "one, for example math");
   EXPECT_EQ(error_of({"sft.data=x.jsonl", "sft.demonstrations=3"}),
             "override sft.data=x.jsonl: sft.data and sft.demonstrations are both set; the warm-up "
             "learns from one of them.");

@@ -50,7 +50,7 @@ TEST(MissingRows, OfAWarmUpTheyAreNamedAsFarAsItsRowsTell) {
     return missing_rows(rows, expected);
   };
   EXPECT_EQ(missing({warm_up(2, 7), warm_up(4, 7), warm_up(6, 7), warm_up(7, 7)}), Texts{});
-  EXPECT_EQ(missing({warm_up(2, 7), warm_up(4, 7), warm_up(6, 7)}), Texts{"warm-up update 7"});
+  EXPECT_EQ(missing({warm_up(2, 7), warm_up(4, 7), warm_up(6, 7)}), Texts{"supervised update 7"});
   MetricsRow measured = warm_up(3, 7);
   measured.values.emplace_back("sft/eval_loss", 1);
   EXPECT_EQ(missing({warm_up(2, 7), measured, warm_up(4, 7), warm_up(6, 7), warm_up(7, 7)}),

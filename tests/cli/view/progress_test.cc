@@ -42,14 +42,14 @@ TEST(ProgressLine, TellsAStepAnEvaluationAndTheWarmUp) {
   MetricsRow eval{.step = 20, .values = {{"eval/reward", 0.9}, {"eval/success", 0.9375}}};
   EXPECT_EQ(progress_line(state, eval), "held-out at step 20:  reward 0.900  success 0.938");
   MetricsRow warm_up{.step = 40, .version = -1, .values = {{"sft/loss", 1.2345}}};
-  EXPECT_EQ(progress_line(state, warm_up), "warm-up update 40  loss 1.234");
+  EXPECT_EQ(progress_line(state, warm_up), "supervised update 40  loss 1.234");
   const std::vector<std::pair<std::string, double>> held_out = {{"sft/eval_loss", 1.5},
                                                                 {"sft/eval_token_accuracy", 0.25}};
   warm_up.values.insert(warm_up.values.end(), held_out.begin(), held_out.end());
   EXPECT_EQ(progress_line(state, warm_up),
-            "warm-up update 40  loss 1.234  held-out loss 1.500  token accuracy 0.25");
+            "supervised update 40  loss 1.234  held-out loss 1.500  token accuracy 0.25");
   EXPECT_EQ(progress_line(state, {.step = 0, .version = -1, .values = held_out}),
-            "warm-up update 0  held-out loss 1.500  token accuracy 0.25");
+            "supervised update 0  held-out loss 1.500  token accuracy 0.25");
   EXPECT_EQ(progress_line(state, MetricsRow{}), "");
 }
 

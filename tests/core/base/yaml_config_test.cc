@@ -216,7 +216,7 @@ TEST(BindConfig, RequiresWhatHasNoDefault) {
   EXPECT_EQ(error_of("rollout:\n").substr(0, 44), "a.yaml:1: rollout.max_response_tokens is mis");
 }
 
-TEST(BindConfig, ReadsAliasesWithANote) {
+TEST(BindConfig, ReadsForeignNamesWithANote) {
   ConfigKeys keys;
   Root root = read("rollout:\n  max_response_tokens: 4\n  n: 3\n", {}, &keys);
   EXPECT_EQ(root.rollout.group_size, 3);
@@ -235,7 +235,7 @@ TEST(BindConfig, ReadsAliasesWithANote) {
             9);
 }
 
-TEST(BindConfig, ReadsAliasesFromOtherSections) {
+TEST(BindConfig, ReadsForeignNamesFromOtherSections) {
   ConfigKeys keys;
   const Root root =
       read("other: {group: {size: 3}}\nrollout: {max_response_tokens: 4}\n", {}, &keys);
