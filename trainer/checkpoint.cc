@@ -185,8 +185,7 @@ void CheckpointFolder::write(const fs::path& folder, const CheckpointState& stat
                              const Optimizer& optimizer) const {
   fs::create_directories(folder);
   if (config.lora) {
-    write_adapter_config(config.lora, folder);
-    save_parameters(folder / kAdapterFile, parameters);
+    save_adapter(folder, config.lora, parameters, state.base);
   } else {
     save_model(folder, config, parameters);
     if (config.dtype == Dtype::kBF16) save_parameters(folder / kMasterFile, parameters);

@@ -13,6 +13,8 @@
 #include "core/model/compute.h"
 #include "core/model/parameter_files.h"
 #include "core/text/tokenizer.h"
+#include "core/weights/frozen_base.h"
+#include "core/weights/manifest.h"
 
 namespace tailrace {
 namespace {
@@ -27,7 +29,10 @@ struct MergeArguments {
 int merge(const MergeArguments& arguments) {
   const fs::path adapter = arguments.adapter, out = arguments.out;
   if (!is_adapter(adapter))
-    throw UserError("{} has no {}: it is no adapter.", adapter.string(), kAdapterConfigFile);
+    throw UserError(
+        "{} has no {}: it is no adapter. Checkpoints of a run that trains one are below "
+        "RUN/checkpoints.",
+        adapter.string(), kAdapterConfigFile);
   std::error_code ignored;
   if (fs::exists(out, ignored) && !fs::is_empty(out, ignored))
     throw UserError("{} exists and is not empty. Name a new folder.", out.string());
@@ -37,12 +42,23 @@ int merge(const MergeArguments& arguments) {
   Parameters whole(whole_layout), low(low_layout);
   load_parameters(base, config, whole);
   load_parameters(adapter, config, low, kAdapterFile);
+  require_base(adapter, base, make_manifest(whole, 0, 0, "").root);
   merge_adapter(config, low, whole);
   ModelConfig written = config;
   written.lora = {};
   written.dtype = compute_dtype(arguments.dtype, config);
-  save_model(out, written, whole);
-  text::copy_tokenizer(tokenizer_folder(adapter), out);
+  // Whole or not at all: what a full disk leaves would look like a model.
+  const fs::path unfinished = out.string() + ".tmp";
+  fs::remove_all(unfinished);
+  try {
+    save_model(unfinished, written, whole);
+    text::copy_tokenizer(tokenizer_folder(adapter), unfinished);
+    fs::remove(out, ignored);  // where it is empty
+    fs::rename(unfinished, out);
+  } catch (...) {
+    fs::remove_all(unfinished, ignored);
+    throw;
+  }
   fmt::print("{}: {} with {}, in {}\n", out.string(), base.string(), adapter.string(),
              written.dtype == Dtype::kBF16 ? "bf16, which rounds small changes away" : "f32");
   return kExitDone;

@@ -42,9 +42,10 @@ LoadedModel::LoadedModel(const std::filesystem::path& directory, const ComputeFl
   if (model_->config().lora) {
     Parameters adapter(model_->trained());
     load_parameters(directory, model_->config(), adapter, kAdapterFile);
-    auto frozen = load_frozen_base(stream(), base, model_->config(), dtype).weights;
-    weights_ = std::make_shared<const PackedWeights>(stream(), std::move(frozen), model_->config(),
-                                                     adapter);
+    const FrozenBase frozen = load_frozen_base(stream(), base, model_->config(), dtype);
+    require_base(directory, base, frozen.root);
+    weights_ =
+        std::make_shared<const PackedWeights>(stream(), frozen.weights, model_->config(), adapter);
     return;
   }
   Parameters parameters(model_->layout());

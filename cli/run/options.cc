@@ -108,7 +108,7 @@ void LoraSection::visit(OptionVisitor& v) {
           {.help = "what the adapter adds is multiplied by alpha / rank", .min = 1e-3, .max = 1e6});
   v.field("targets", targets,
           {.help = "linear layers that get one, of q_proj, k_proj, v_proj, o_proj, gate_proj, "
-                   "up_proj and down_proj; empty: all"});
+                   "up_proj and down_proj; empty, or all-linear: all"});
   v.field("adapter", adapter,
           {.help = "folder of an adapter (peft) to begin with, which says the three above; empty: "
                    "a fresh one",

@@ -62,7 +62,8 @@ Lora lora_of(const RunOptions& options) {
     lora.rank = given.rank;
     lora.alpha = given.alpha;
     for (const std::string_view name : kEnumNames<LoraTarget>)
-      if (given.targets.empty() || std::ranges::find(given.targets, name) != given.targets.end())
+      if (given.targets.empty() || given.targets.front() == "all-linear" ||
+          std::ranges::find(given.targets, name) != given.targets.end())
         lora.targets.push_back(*value_of<LoraTarget>(name));
   }
   lora.base = options.model.path;
@@ -227,6 +228,18 @@ void warn_of_adapter_rate(const RunOptions& o, Plan& plan) {
         fmt::format("optim.lr is {}, a rate for all weights; an adapter wants about ten times as "
                     "much. Try optim.lr=1e-5",
                     o.optim.lr));
+}
+
+// The base is what the policy was before its warm-up.
+void warn_of_adapter_reference(const RunOptions& o, Plan& plan) {
+  const KlOptions& kl = o.algo.kl;
+  const bool warms_up = !o.sft.data.empty() || o.sft.demonstrations > 0;
+  if (o.lora.trains() && warms_up && kl.coef != 0 && kl.target == KlTarget::kReference &&
+      !supervised_only(o))
+    plan.warnings.push_back(
+        "algo.kl holds the policy to the base without its adapter, so also against what the "
+        "warm-up "
+        "has taught. Try algo.kl.coef=0, or a base that was warmed up and merged");
 }
 
 void warn_of_choice_bias(const RunOptions& o, Plan& plan) {
@@ -401,6 +414,7 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
   warn_of_rates(o, plan);
   warn_of_choice_bias(o, plan);
   warn_of_adapter_rate(o, plan);
+  warn_of_adapter_reference(o, plan);
   warn_of_idle_ratios(o, plan);
   if (o.scheduler.mode.mode().off_policy() && o.algo.correction.kind == CorrectionKind::kNone &&
       !weighs_behaviour(o.algo.surrogate.kind))

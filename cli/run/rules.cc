@@ -144,8 +144,9 @@ void validate_adapter(const RunOptions& o) {
   const LoraSection& lora = o.lora;
   const std::vector<std::string> known(kEnumNames<LoraTarget>.begin(),
                                        kEnumNames<LoraTarget>.end());
+  const bool all = lora.targets == std::vector<std::string>{"all-linear"};  // as peft says it
   for (const std::string& name : lora.targets) {
-    if (std::ranges::find(known, name) == known.end())
+    if (!all && std::ranges::find(known, name) == known.end())
       throw UserError::at("lora.targets", "has '{}', which is no linear layer{} Accepted: {}.",
                           name, did_you_mean(name, known), fmt::join(known, ", "));
     if (std::ranges::count(lora.targets, name) > 1)

@@ -1,6 +1,8 @@
 #include "core/model/adapter_files.h"
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,7 +16,8 @@
 #include "core/base/json_file.h"
 #include "core/base/json_text.h"
 #include "core/model/config_reader.h"
-#include "core/model/model_folder.h"
+#include "core/model/parameter_files.h"
+#include "core/model/safetensors.h"
 #include "kernels/base/check.h"
 
 namespace tailrace {
@@ -49,6 +52,8 @@ constexpr ConfigFeature kAdapterFeatures[] = {
     {"monteclora_config", "[]"},
 };
 
+constexpr const char* kBaseRoot = "tailrace.base_root";
+
 std::vector<LoraTarget> all_targets() {
   std::vector<LoraTarget> all;
   for (size_t i = 0; i < kEnumNames<LoraTarget>.size(); ++i)
@@ -56,7 +61,12 @@ std::vector<LoraTarget> all_targets() {
   return all;
 }
 
-// "all-linear", or a list of the last parts of names.
+std::optional<LoraTarget> last_part(const std::string& name) {
+  return value_of<LoraTarget>(std::string_view(name).substr(name.rfind('.') + 1));
+}
+
+// "all-linear", or a list of names, of which the last parts say what they are: peft writes whole
+// names where few modules have them. That a layer lacks one shows where the tensors are read.
 std::vector<LoraTarget> targets_of(const ConfigReader& reader) {
   const Json* modules = reader.find("target_modules");
   if (modules != nullptr && *modules == "all-linear") return all_targets();
@@ -68,8 +78,7 @@ std::vector<LoraTarget> targets_of(const ConfigReader& reader) {
     throw refuse("is not a list of names");
   std::vector<LoraTarget> targets;
   for (const Json& name : *modules) {
-    const auto target =
-        name.is_string() ? value_of<LoraTarget>(name.get<std::string>()) : std::nullopt;
+    const auto target = name.is_string() ? last_part(name.get<std::string>()) : std::nullopt;
     if (!target) throw refuse(fmt::format("has {}, which is not built", json_text(name)));
     targets.push_back(*target);
   }
@@ -98,7 +107,8 @@ Lora read_adapter_config(const fs::path& directory) {
   return lora;
 }
 
-void write_adapter_config(const Lora& lora, const fs::path& directory) {
+void save_adapter(const fs::path& directory, const Lora& lora, const Parameters& adapter,
+                  const std::string& base_root) {
   std::vector<std::string> targets;
   for (const LoraTarget target : lora.targets) targets.emplace_back(name_of(target));
   const nlohmann::ordered_json json = {{"peft_type", "LORA"},
@@ -116,6 +126,13 @@ void write_adapter_config(const Lora& lora, const fs::path& directory) {
                                        {"inference_mode", true}};
   const auto written = write_file_atomic(directory / kAdapterConfigFile, json_text(json, 2) + "\n");
   if (!written) throw UserError("{}", written.failure().message);
+  save_parameters(directory / kAdapterFile, adapter, {{kBaseRoot, base_root}});
+}
+
+std::string base_root_of(const fs::path& directory) {
+  const SafetensorsFile file(directory / kAdapterFile);
+  const auto found = file.metadata().find(kBaseRoot);
+  return found == file.metadata().end() ? std::string() : found->second;
 }
 
 fs::path base_folder(const fs::path& directory, const Lora& lora) {
@@ -131,7 +148,8 @@ fs::path base_folder(const fs::path& directory, const Lora& lora) {
 PolicyFolder read_policy_folder(const fs::path& directory) {
   if (!is_adapter(directory)) return {read_model_config(directory), directory};
   const Lora lora = read_adapter_config(directory);
-  PolicyFolder folder{{}, base_folder(directory, lora)};
+  PolicyFolder folder;
+  folder.base = base_folder(directory, lora);
   folder.config = read_model_config(folder.base);
   folder.config.lora = lora;
   validate(folder.config, directory.string());
@@ -156,6 +174,9 @@ void merge_adapter(const ModelConfig& config, const Parameters& adapter, Paramet
       for (int64_t i = 0; i < a.cols; ++i)
         weight.row(o)[i] =
             static_cast<float>(weight.row(o)[i] + scale * sums[static_cast<size_t>(i)]);
+      if (!std::all_of(weight.row(o), weight.row(o) + a.cols,
+                       [](float w) { return std::isfinite(w); }))
+        throw UserError("{}: with the adapter its row {} is not finite", module, o);
     }
   }
 }

@@ -1,9 +1,10 @@
 // Adapters as folders of peft: adapter_config.json and adapter_model.safetensors, whose tensors
-// have the names of ParameterLayout::of_adapter(). They are read and written by load_parameters()
-// and save_parameters() as those of a model are.
+// have the names of ParameterLayout::of_adapter(), and are read by load_parameters() as those of a
+// model are.
 #pragma once
 
 #include <filesystem>
+#include <string>
 
 #include "core/model/lora.h"
 #include "core/model/model_config.h"
@@ -20,8 +21,13 @@ bool is_adapter(const std::filesystem::path& directory);
 // The shape that adapter_config.json says. Throws UserError with file and key; what would change
 // the numbers and is not built (DoRA, rsLoRA, ranks by layer, trained biases) is refused by name.
 Lora read_adapter_config(const std::filesystem::path& directory);
-// What peft reads. Throws UserError.
-void write_adapter_config(const Lora& lora, const std::filesystem::path& directory);
+
+// Both files, as peft reads them, with float32 matrices. The root digest of the base that it was
+// trained beside stands in the metadata of the tensors. Throws UserError.
+void save_adapter(const std::filesystem::path& directory, const Lora& lora,
+                  const Parameters& adapter, const std::string& base_root);
+// That root; empty: another program has written the adapter, and does not say.
+std::string base_root_of(const std::filesystem::path& directory);
 
 // The folder of an adapter's base: lora.base as it is, or relative to the adapter's folder. Throws
 // UserError when there is no such folder here, as with a name of a model on a hub.
@@ -36,7 +42,8 @@ struct PolicyFolder {
 PolicyFolder read_policy_folder(const std::filesystem::path& directory);
 
 // W += (alpha / rank) B A for each matrix that has an adapter, summed in double: the weights of the
-// base and the adapter as one model. `config`: of the adapter.
+// base and the adapter as one model. `config`: of the adapter. Throws UserError where a sum is not
+// finite.
 void merge_adapter(const ModelConfig& config, const Parameters& adapter, Parameters& base);
 
 }  // namespace tailrace

@@ -195,9 +195,11 @@ std::vector<NamedTensor> tensors_of(const Parameters& parameters, Dtype matrices
   return tensors;
 }
 
-void write_tensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors) {
+void write_tensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
+                   std::map<std::string, std::string> metadata = {}) {
   // transformers refuses a file whose metadata names no format.
-  write_safetensors(path, tensors, {{"format", "pt"}});
+  metadata["format"] = "pt";
+  write_safetensors(path, tensors, metadata);
 }
 
 int64_t written_bytes(const NamedTensor& tensor) {
@@ -254,8 +256,9 @@ void save_model(const std::filesystem::path& directory, const ModelConfig& confi
   }
 }
 
-void save_parameters(const std::filesystem::path& path, const Parameters& parameters) {
-  write_tensors(path, tensors_of(parameters, Dtype::kF32));
+void save_parameters(const std::filesystem::path& path, const Parameters& parameters,
+                     std::map<std::string, std::string> metadata) {
+  write_tensors(path, tensors_of(parameters, Dtype::kF32), std::move(metadata));
 }
 
 }  // namespace tailrace

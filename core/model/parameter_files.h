@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -49,7 +50,9 @@ class StreamedParameters {
 // That is what products read of PackedWeights of that dtype: nothing is lost that they see.
 void save_model(const std::filesystem::path& directory, const ModelConfig& config,
                 const Parameters& parameters);
-// All of `parameters` as F32 tensors. Throws UserError as write_safetensors() does.
-void save_parameters(const std::filesystem::path& path, const Parameters& parameters);
+// All of `parameters` as F32 tensors, with `metadata` beside the format. Throws UserError as
+// write_safetensors() does.
+void save_parameters(const std::filesystem::path& path, const Parameters& parameters,
+                     std::map<std::string, std::string> metadata = {});
 
 }  // namespace tailrace

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/model/adapter_files.h"
 #include "core/model/parameter_files.h"
 #include "core/model/parameters.h"
 #include "core/weights/digest.h"
@@ -40,6 +41,16 @@ FrozenBase load_frozen_base(const Stream& stream, const std::filesystem::path& d
                                   [&](std::string_view name) { return files.read(name); });
   if (!proof) throw UserError("{}: {}", directory.string(), proof.failure().message);
   return {std::move(packed), root_digest(tensors)};
+}
+
+void require_base(const std::filesystem::path& adapter, const std::filesystem::path& base,
+                  const Digest& root) {
+  const std::string trained_beside = base_root_of(adapter);
+  if (trained_beside.empty() || trained_beside == root) return;
+  throw UserError(
+      "{}: the adapter was trained beside weights of the root {}, and those in {} have {}. Put the "
+      "base back that it was trained beside.",
+      adapter.string(), trained_beside, base.string(), root);
 }
 
 }  // namespace tailrace

@@ -27,4 +27,9 @@ struct FrozenBase {
 FrozenBase load_frozen_base(const Stream& stream, const std::filesystem::path& directory,
                             const ModelConfig& config, Dtype dtype);
 
+// Throws UserError where the adapter in a folder says that it was trained beside another base than
+// the one of this root, which lies in `base`.
+void require_base(const std::filesystem::path& adapter, const std::filesystem::path& base,
+                  const Digest& root);
+
 }  // namespace tailrace

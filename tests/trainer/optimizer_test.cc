@@ -52,6 +52,18 @@ TEST_F(OptimizerTest, DecaysMatricesAndLeavesNormsAloneUnlessAsked) {
   }
 }
 
+TEST_F(OptimizerTest, DecaysBothMatricesOfAnAdapter) {
+  ModelConfig config = testing::tiny_model();
+  config.lora = {.rank = 2, .alpha = 4, .targets = {LoraTarget::kV}, .base = ""};
+  const ParameterLayout layout = ParameterLayout::of_adapter(config);
+  Parameters adapter(layout), gradients(layout);
+  for (const ParameterInfo& info : layout.entries()) adapter.vector(info.name)[0] = 1;
+  Optimizer optimizer({}, layout, {.lr = .01, .weight_decay = .01, .max_grad_norm = 0}, 10);
+  optimizer.apply(gradients, adapter);
+  for (const ParameterInfo& info : layout.entries())
+    EXPECT_NEAR(adapter.vector(info.name)[0], 0.9999, 1e-7) << info.name;
+}
+
 TEST_F(OptimizerTest, ClipsByGlobalNormAsGoldenClip1) {
   testing::TempDir dir;
   Optimizer optimizer({}, layout_, {.lr = .01, .max_grad_norm = 1}, 10);

@@ -352,6 +352,7 @@ class TrainerWorker {
         checkpoints_.load_latest(config_.model, trainer_.parameters(), trainer_.optimizer());
     if (!loaded) {
       if (config_.model.lora && !config_.adapter_dir.empty()) {
+        require_base(config_.adapter_dir, config_.model_dir, base_.root);
         load_parameters(config_.adapter_dir, config_.model, trainer_.parameters(), kAdapterFile);
       } else if (config_.model.lora || config_.model_dir.empty()) {
         init_parameters(config_.model, mix({config_.seed, kInitStream}), trainer_.parameters());

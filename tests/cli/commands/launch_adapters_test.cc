@@ -73,6 +73,18 @@ TEST_F(LaunchAdapters, AnotherBaseIsRefusedWhenTheRunGoesOn) {
   weights.seekp(-8, std::ios::end);
   weights.write("\x00\x00\x80\x3f", 4);
   weights.close();
+  // Nor is the adapter evaluated, continued as text or merged beside it.
+  const std::string saved = (paths().checkpoints() / "step_000002").string();
+  for (const std::string& arguments :
+       {"generate --model " + saved + " --prompt Once --max-new-tokens 2",
+        "merge " + saved + " " + (folder_ / "merged").string()}) {
+    const BinaryResult result = run_binary(arguments);
+    EXPECT_EQ(result.exit_code, 2) << arguments << "\n" << result.err;
+  }
+  EXPECT_NE(run_binary("generate --model " + saved + " --prompt Once")
+                .err.find("was trained beside weights of the root"),
+            std::string::npos);
+  EXPECT_FALSE(fs::exists(folder_ / "merged"));
   start(command({"--run-dir", paths().root.string(), "run.steps=4"}));
   EXPECT_NE(finish().code, 0);
   EXPECT_NE(output().find(model + ": the weights of the base are not those"), std::string::npos)

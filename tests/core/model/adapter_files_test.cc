@@ -30,15 +30,23 @@ std::string refusal(const fs::path& folder, const std::string& json) {
   return "";
 }
 
+void save(const fs::path& folder, const Lora& lora) {
+  ModelConfig config = awkward_config(false);
+  config.lora = lora;
+  const ParameterLayout layout = ParameterLayout::of_adapter(config);
+  save_adapter(folder, lora, Parameters(layout), "of the base");
+}
+
 TEST(AdapterFiles, AConfigComesBackAsItWasWritten) {
   const ScratchFolder folder;
   const Lora lora{.rank = 8,
                   .alpha = 12.5,
                   .targets = {LoraTarget::kQ, LoraTarget::kDown},
                   .base = "/models/a"};
-  write_adapter_config(lora, folder.path());
+  save(folder.path(), lora);
   EXPECT_TRUE(is_adapter(folder.path()));
   EXPECT_EQ(read_adapter_config(folder.path()), lora);
+  EXPECT_EQ(base_root_of(folder.path()), "of the base");
 }
 
 TEST(AdapterFiles, TargetsMayBeAllOrInAnyOrder) {
@@ -50,6 +58,11 @@ TEST(AdapterFiles, TargetsMayBeAllOrInAnyOrder) {
              R"({"r": 4, "lora_alpha": 8, "target_modules": ["v_proj", "q_proj", "v_proj"]})");
   EXPECT_EQ(read_adapter_config(folder.path()).targets,
             (std::vector{LoraTarget::kQ, LoraTarget::kV}));
+  // As peft writes them where there are few.
+  write_text(folder.path() / kAdapterConfigFile,
+             R"({"r": 4, "lora_alpha": 8, "target_modules":
+                 ["model.layers.1.mlp.up_proj", "model.layers.0.mlp.up_proj"]})");
+  EXPECT_EQ(read_adapter_config(folder.path()).targets, std::vector{LoraTarget::kUp});
 }
 
 TEST(AdapterFiles, WhatWouldChangeTheNumbersIsRefusedByName) {
@@ -89,12 +102,14 @@ TEST(AdapterFiles, ItsBaseIsAFolderHereOrTheMessageSaysWhatToDo) {
   } catch (const UserError& error) {
     EXPECT_NE(std::string(error.what()).find("Qwen/Qwen2.5-0.5B"), std::string::npos);
   }
+  save(folder.path(), lora);
+  EXPECT_THROW(read_policy_folder(folder.path()), UserError);
   // Beside the adapter too.
   fs::create_directories(folder.path() / "base");
   fs::copy(test_data("models/stories260K"), folder.path() / "base");
   lora.base = "base";
   EXPECT_EQ(base_folder(folder.path(), lora), folder.path() / "base");
-  write_adapter_config(lora, folder.path());
+  save(folder.path(), lora);
   const PolicyFolder policy = read_policy_folder(folder.path());
   EXPECT_EQ(policy.config.lora, lora);
   EXPECT_EQ(policy.config.hidden_size, 64);
@@ -117,6 +132,12 @@ TEST(AdapterFiles, WeightsComeBackAndThoseOfAnotherShapeAreRefused) {
   save_parameters(folder.path() / kAdapterFile, saved);
   load_parameters(folder.path(), config, loaded, kAdapterFile);
   EXPECT_TRUE(std::ranges::equal(saved.flat(), loaded.flat()));
+  // peft wrote it for one layer alone.
+  ModelConfig deeper = config;
+  ++deeper.num_layers;
+  const ParameterLayout more = ParameterLayout::of_adapter(deeper);
+  Parameters lacking(more);
+  EXPECT_THROW(load_parameters(folder.path(), deeper, lacking, kAdapterFile), UserError);
   config.lora.rank = 4;
   const ParameterLayout other = ParameterLayout::of_adapter(config);
   Parameters wrong(other);
