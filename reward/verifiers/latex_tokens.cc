@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <utility>
+
+#include "reward/verifiers/math_words.h"
 
 namespace tailrace {
 
@@ -66,7 +69,7 @@ constexpr std::array<Spelling, 26> kSigns = {{{"cdot", "*"},
                                               {"gt", ">"},
                                               {"ne", "!="},
                                               {"neq", "!="},
-                                              {"approx", "="},
+                                              {"approx", "\\approx"},
                                               {"lbrace", "\\{"},
                                               {"rbrace", "\\}"},
                                               {"lbrack", "["},
@@ -80,7 +83,8 @@ constexpr std::array<Spelling, 26> kSigns = {{{"cdot", "*"},
                                               {"rceil", "\\rceil"}}};
 constexpr Spelling kMultipliers[] = {{"dozen", "12"},           {"hundred", "100"},
                                      {"thousand", "1000"},      {"million", "1000000"},
-                                     {"billion", "1000000000"}, {"trillion", "1000000000000"}};
+                                     {"billion", "1000000000"}, {"trillion", "1000000000000"},
+                                     {"lakh", "100000"},        {"crore", "10000000"}};
 // Signs of Unicode in the spelling of LaTeX; an empty one is left out.
 constexpr std::array<Spelling, 32> kUnicode = {{{"−", "-"},
                                                 {"–", "-"},
@@ -94,7 +98,7 @@ constexpr std::array<Spelling, 32> kUnicode = {{{"−", "-"},
                                                 {"≤", "<="},
                                                 {"≥", ">="},
                                                 {"≠", "!="},
-                                                {"≈", "="},
+                                                {"≈", "\\approx "},
                                                 {"∪", "\\cup "},
                                                 {"±", "\\pm "},
                                                 {"∈", "\\in "},
@@ -107,7 +111,7 @@ constexpr std::array<Spelling, 32> kUnicode = {{{"−", "-"},
                                                 {"½", "\\frac{1}{2}"},
                                                 {"¼", "\\frac{1}{4}"},
                                                 {"¾", "\\frac{3}{4}"},
-                                                {"°", ""},
+                                                {"°", "\\circ "},
                                                 {"€", ""},
                                                 {"£", ""},
                                                 {"\u00a0", ""},
@@ -176,7 +180,7 @@ class Lexer {
     return text_.substr(begin, at_ - begin);
   }
 
-  // A degree sign is no part of the number: takes back the `^` or `^{` before it.
+  // A degree sign is no exponent: takes back the `^` or `^{` before it.
   void degree() {
     if (!tokens_.empty() && tokens_.back().is("^")) {
       tokens_.pop_back();
@@ -186,6 +190,7 @@ class Lexer {
       while (at_ < text_.size() && is_space(text_[at_])) ++at_;
       if (starts("}")) ++at_;
     }
+    push(TokenKind::kSign, "°");
   }
 
   bool command() {
@@ -413,12 +418,27 @@ class Lexer {
 
 // A value behind which a unit may stand.
 bool ends_value(const Token& token) {
-  return token.kind == TokenKind::kNumber || token.is("}") || token.is(")") || token.is("\\pi");
+  return token.kind == TokenKind::kNumber || token.is("}") || token.is(")") || token.is("\\pi") ||
+         token.is("°");
+}
+
+// The unit that begins at `token`, with its power: "m^2", also of "square metres".
+std::string unit_at(std::span<const Token> tail, size_t at) {
+  const std::string name = unit_of(tail[at].text);
+  if (name.empty()) return name;
+  const std::string_view before = at > 0 ? std::string_view(tail[at - 1].text) : "";
+  if (before == "square" || before == "sq") return name + "^2";
+  if (before == "cubic" || before == "cu") return name + "^3";
+  for (size_t i = at + 1; i < tail.size(); ++i) {
+    if (tail[i].kind == TokenKind::kNumber) return name + "^" + tail[i].text;
+    if (!tail[i].is("^") && !tail[i].is("{")) break;
+  }
+  return name;
 }
 
 // Drops "cm", "\text{ m}^2", "km/h" and "dollars per day" behind a value: the last tokens when they
-// are words and what joins them.
-void drop_unit(std::vector<Token>& tokens) {
+// are words that leave the value as it is, and what joins them.
+void drop_unit(std::vector<Token>& tokens, std::vector<std::string>* units) {
   const auto is_unit = [](const Token& token) {
     return token.kind == TokenKind::kWord || (token.upright && token.kind == TokenKind::kLetter);
   };
@@ -431,13 +451,20 @@ void drop_unit(std::vector<Token>& tokens) {
     const bool joins = token->is("/") || token->is("*");
     const bool letter = token->kind == TokenKind::kLetter && (token - 1)->is("/");
     if (!is_unit(*token) && !power && !exponent && !joins && !letter) return;
+    if (token->kind == TokenKind::kWord && changes_value(token->text)) return;
+  }
+  const std::span<const Token> tail(first, tokens.end());
+  for (size_t i = 0; units && i < tail.size(); ++i) {
+    const std::string unit = unit_at(tail, i);
+    if (!unit.empty()) units->push_back(unit);
   }
   tokens.erase(first, tokens.end());
 }
 
 }  // namespace
 
-std::optional<std::vector<LatexToken>> latex_tokens(std::string_view text) {
+std::optional<std::vector<LatexToken>> latex_tokens(std::string_view text,
+                                                    std::vector<std::string>* units) {
   std::vector<Token> tokens;
   if (text.size() > kMaxAnswerBytes) return std::nullopt;
   if (!Lexer(tokens, 0, false).read(text)) return std::nullopt;
@@ -447,17 +474,21 @@ std::optional<std::vector<LatexToken>> latex_tokens(std::string_view text) {
       tokens.pop_back();
   };
   drop_stops();
-  drop_unit(tokens);
+  drop_unit(tokens, units);
   drop_stops();
   return tokens;
 }
 
 std::string plain_text(const std::vector<LatexToken>& tokens) {
   std::string plain;
+  const bool in_function = std::ranges::any_of(tokens, [](const Token& token) {
+    return token.kind == TokenKind::kName && one_of(token.text.substr(1), kFunctions);
+  });
   for (size_t i = 0; i < tokens.size(); ++i) {
     const bool single = i + 2 < tokens.size() && tokens[i].is("{") && tokens[i + 2].is("}");
     const Token& token = tokens[single ? i + 1 : i];
     if (single) i += 2;
+    if (token.is("°") && !in_function) continue;
     // Blanks keep words and commands apart.
     if (!plain.empty()) plain += ' ';
     plain += token.text;

@@ -1,6 +1,6 @@
 // The tokens of an answer, written in LaTeX or as plain text. They no longer depend on how the
-// answer was typeset: `$`, spacing, \left, \dfrac, \text, thousands commas, degree signs, and units
-// behind a value are gone, and signs of Unicode are those of LaTeX.
+// answer was typeset: `$`, spacing, \left, \dfrac, \text, thousands commas, and units behind a
+// value are gone, and signs of Unicode are those of LaTeX.
 //
 //   \dfrac12 \text{ cm}   ->  \frac { 1 } { 2 }
 //   1,234 or 1{,}234      ->  1234            (1, 234 is a list)
@@ -33,10 +33,13 @@ struct LatexToken {
 // Longer answers are none: what is parsed has a bound, whatever a policy writes.
 constexpr size_t kMaxAnswerBytes = 2000;
 
-// None: longer than kMaxAnswerBytes, or nested too deep.
-std::optional<std::vector<LatexToken>> latex_tokens(std::string_view text);
+// None: longer than kMaxAnswerBytes, or nested too deep. `units`: where to put the units of
+// math_words.h that were left out behind the value, in their order, such as "km" and "h".
+std::optional<std::vector<LatexToken>> latex_tokens(std::string_view text,
+                                                    std::vector<std::string>* units = nullptr);
 
-// Their text, braces around one token left out: equal texts are equal answers.
+// Their text, braces around one token left out, and degree signs outside of functions too: equal
+// texts are equal answers.
 std::string plain_text(const std::vector<LatexToken>& tokens);
 
 }  // namespace tailrace

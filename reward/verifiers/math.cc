@@ -55,13 +55,19 @@ std::optional<RightAnswer> right_answer_of(const nlohmann::json& row) {
                      .percent_is_unit = text->find("####") != std::string::npos};
 }
 
-std::string without_percent(std::string text) {
-  for (size_t at = text.find('%'); at != std::string::npos; at = text.find('%', at)) {
-    const size_t begin = at > 0 && text[at - 1] == '\\' ? at - 1 : at;
-    text.erase(begin, at - begin + 1);
-    at = begin;
+// Without the signs of its last value: in "5 * 20% = 1" they are no units.
+std::string without_percent(std::string_view text) {
+  const size_t begin = text.find_last_of('=');
+  std::string without;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool last = begin == std::string_view::npos || i > begin;
+    if (text[i] != '%' || !last) {
+      without += text[i];
+    } else if (without.ends_with('\\')) {
+      without.pop_back();
+    }
   }
-  return text;
+  return without;
 }
 
 class MathVerifier final : public Verifier {
@@ -76,7 +82,7 @@ class MathVerifier final : public Verifier {
     if (!right) return Failure{fmt::format("the evidence has no right answer: {}", kAccepted)};
     const bool strict = find_text(evidence.value(), "extract") == "strict";
     auto found = find_answer(response.value(), strict);
-    if (found && gold->percent_is_unit) found->text = without_percent(std::move(found->text));
+    if (found && gold->percent_is_unit) found->text = without_percent(found->text);
     const auto given = found ? parse_math(found->text) : std::nullopt;
     const double success = given && same(*right, *given) ? 1 : 0;
     const double formatted = found && found->marked ? 1 : 0;

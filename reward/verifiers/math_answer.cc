@@ -27,7 +27,7 @@ int depth_step(const LatexToken& token) {
 }
 
 bool is_relation(const LatexToken& token) {
-  for (const std::string_view sign : {"=", "<", ">", "<=", ">=", "!=", "\\in"})
+  for (const std::string_view sign : {"=", "<", ">", "<=", ">=", "!=", "\\in", "\\approx"})
     if (token.is(sign)) return true;
   return false;
 }
@@ -78,7 +78,7 @@ MathAnswer sequence(std::vector<MathAnswer> items, std::string open, std::string
           .ordered = ordered};
 }
 
-// The items of a set or list, where "1 \\pm 2" is two of them.
+// The items of a set or list, where "1 \pm 2" is two of them.
 std::vector<MathAnswer> spliced(std::vector<MathAnswer> items) {
   std::vector<MathAnswer> all;
   for (MathAnswer& item : items) {
@@ -119,6 +119,14 @@ MathAnswer list(std::vector<MathAnswer> parsed) {
   return sequence(std::move(items), "", "", ordered);
 }
 
+// AB, (AB) and dog: nothing says that the letters are factors, so their order counts.
+bool is_word(Tokens tokens) {
+  if (is_enclosed(tokens) && tokens.front().is("(")) tokens = tokens.subspan(1, tokens.size() - 2);
+  return tokens.size() > 1 && std::ranges::all_of(tokens, [](const LatexToken& token) {
+           return token.kind == LatexToken::Kind::kLetter && token.text.size() == 1;
+         });
+}
+
 MathAnswer value_of(Tokens tokens, int depth) {
   if (is_enclosed(tokens)) {
     const Tokens inner = tokens.subspan(1, tokens.size() - 2);
@@ -133,6 +141,7 @@ MathAnswer value_of(Tokens tokens, int depth) {
   }
   const auto has_either = [](const LatexToken& t) { return t.is("\\pm") || t.is("\\mp"); };
   const auto one = evaluate_math(tokens, false);
+  if (is_word(tokens)) return {.number = one && one->is_symbolic() ? one : std::nullopt};
   if (!one) return {};
   MathAnswer answer{.kind = AnswerKind::kNumber, .number = one};
   if (std::ranges::none_of(tokens, has_either)) return answer;
@@ -172,28 +181,43 @@ MathAnswer parse(Tokens tokens, int depth) {
 bool is_name(const std::string& plain) {
   const size_t first = plain.find(' ');
   const bool one = first == std::string::npos || plain[first + 1] == '_' || plain[first + 1] == '(';
+  if (plain == "not" || plain == "\\not") return false;
   const bool digit = !plain.empty() && plain[0] >= '0' && plain[0] <= '9';
   return one && !digit && !plain.empty() && plain.find_first_of("+-*/^=|") == std::string::npos;
 }
 
-// What a relation says of its left side alone: "x = 5", "f(x) = 2x" and "x \in (0, 1)" name the
-// value on the right, and "A = 3 * 4 = 12" the last one. Null: it says something else.
-const MathAnswer* named_value(const MathAnswer& answer) {
-  if (answer.kind != AnswerKind::kRelation) return nullptr;
-  const bool equal = std::ranges::all_of(answer.signs, [](const auto& s) { return s == "="; });
-  if (!equal && !(answer.signs.size() == 1 && answer.signs[0] == "\\in")) return nullptr;
-  if (!is_name(answer.items[0].plain)) return nullptr;
-  for (size_t i = 1; i + 1 < answer.items.size(); ++i)
-    if (!answer.items[i].number || answer.items[i].number->is_symbolic()) return nullptr;
-  return &answer.items.back();
+// Whether the sign between two constants tells the truth. "2 = 3" is no answer, whichever was
+// meant.
+bool holds(const MathAnswer& left, const std::string& sign, const MathAnswer& right) {
+  if (!left.number || !right.number) return true;
+  if (sign == "=") return same(*left.number, *right.number);
+  return same(*left.number, *right.number) || is_rounding(*left.number, *right.number);
 }
 
-// "3 * 4 = 12": constants, the last of which is the answer.
-bool is_calculation(const MathAnswer& answer) {
-  return std::ranges::all_of(answer.signs, [](const auto& s) { return s == "="; }) &&
-         std::ranges::all_of(answer.items, [](const MathAnswer& item) {
-           return item.number && !item.number->is_symbolic();
-         });
+// The values that a relation gives: "x = 5", "f(x) = 2x" and "x \in (0, 1)" name that on the
+// right, "3 * 4 = 12" and "A = 3 * 4 = 12" the last one, and "x = 22/7 \approx 3.14" also the one
+// that was rounded. None: it says something else.
+std::vector<const MathAnswer*> values_of(const MathAnswer& answer) {
+  if (answer.kind != AnswerKind::kRelation) return {};
+  const std::vector<MathAnswer>& items = answer.items;
+  // "e \approx 2.7" is the number, and "e = 5" a name.
+  const bool constant = items[0].number && !items[0].number->is_symbolic();
+  const bool named = is_name(items[0].plain) && !(constant && answer.signs[0] == "\\approx");
+  if (named && answer.signs == std::vector<std::string>{"\\in"}) return {&items.back()};
+  const auto is_equal = [](const std::string& sign) { return sign == "=" || sign == "\\approx"; };
+  const auto is_constant = [](const MathAnswer& item) {
+    return item.number && !item.number->is_symbolic();
+  };
+  if (!std::ranges::all_of(answer.signs, is_equal)) return {};
+  const size_t begin = named ? 1 : 0, last = items.size() - 1;
+  const std::span<const MathAnswer> chain(items.begin() + static_cast<int64_t>(begin), items.end());
+  if (!std::ranges::all_of(chain.first(chain.size() - named), is_constant)) return {};
+  std::vector<const MathAnswer*> values{&items[last]};
+  for (size_t i = begin; i < last; ++i) {
+    if (!holds(items[i], answer.signs[i], items[i + 1])) return {};
+    if (answer.signs[i] == "\\approx" && values.size() == 1) values.push_back(&items[i]);
+  }
+  return values;
 }
 
 bool same_items(const std::vector<MathAnswer>& gold, const std::vector<MathAnswer>& given) {
@@ -201,6 +225,18 @@ bool same_items(const std::vector<MathAnswer>& gold, const std::vector<MathAnswe
                             [](const MathAnswer& a, const MathAnswer& b) { return same(a, b); });
 }
 
+// \{1, 2, 2\} is \{1, 2\}.
+bool same_elements(const std::vector<MathAnswer>& gold, const std::vector<MathAnswer>& given) {
+  const auto is_given = [&](const MathAnswer& wanted) {
+    return std::ranges::any_of(given, [&](const auto& item) { return same(wanted, item); });
+  };
+  const auto is_wanted = [&](const MathAnswer& item) {
+    return std::ranges::any_of(gold, [&](const auto& wanted) { return same(wanted, item); });
+  };
+  return std::ranges::all_of(gold, is_given) && std::ranges::all_of(given, is_wanted);
+}
+
+// A list may have a solution twice, and then both have it twice.
 bool same_sets(const std::vector<MathAnswer>& gold, const std::vector<MathAnswer>& given) {
   if (gold.size() != given.size()) return false;
   std::vector<bool> used(given.size());
@@ -219,8 +255,9 @@ bool same_sequences(const MathAnswer& gold, const MathAnswer& given) {
   // "1, 2" and "\{1, 2\}" are the same solutions.
   const bool brackets = gold.open == given.open && gold.close == given.close;
   if (!brackets && !(is_set(gold) && is_set(given))) return false;
-  return gold.ordered && given.ordered ? same_items(gold.items, given.items)
-                                       : same_sets(gold.items, given.items);
+  if (gold.ordered) return same_items(gold.items, given.items);
+  return brackets && gold.open == "\\{" ? same_elements(gold.items, given.items)
+                                        : same_sets(gold.items, given.items);
 }
 
 std::string turned(const std::string& sign) {
@@ -278,32 +315,65 @@ std::optional<MathAnswer> interval_of(const MathAnswer& relation) {
                   up.signs[1] == "<" ? ")" : "]", true);
 }
 
+// "5 cm" and "5 km". Where one side says less, as "5" and "5 dollars per day" do, they agree.
+bool other_units(const MathAnswer& gold, const MathAnswer& given) {
+  const size_t both = std::min(gold.units.size(), given.units.size());
+  return !std::equal(gold.units.begin(), gold.units.begin() + static_cast<int64_t>(both),
+                     given.units.begin());
+}
+
+// AB, A B, A \cdot B and \text{AB} are the same text.
+bool same_words(const MathAnswer& gold, const MathAnswer& given) {
+  const auto letters = [](const MathAnswer& answer) {
+    std::string text = answer.plain;
+    std::erase_if(text, [](char c) { return c == ' ' || c == '*' || c == '(' || c == ')'; });
+    const bool all = std::ranges::all_of(
+        text, [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); });
+    return all ? text : std::string();
+  };
+  const std::string text = letters(gold);
+  return !text.empty() && text == letters(given);
+}
+
 }  // namespace
 
 std::optional<MathAnswer> parse_math(std::string_view text) {
-  const auto tokens = latex_tokens(text);
+  std::vector<std::string> units;
+  const auto tokens = latex_tokens(text, &units);
   if (!tokens || tokens->empty()) return std::nullopt;
-  return parse(*tokens, 0);
+  MathAnswer answer = parse(*tokens, 0);
+  answer.units = std::move(units);
+  return answer;
 }
 
 bool same(const MathAnswer& gold, const MathAnswer& given) {
+  if (other_units(gold, given)) return false;
   if (gold.plain == given.plain && !gold.plain.empty()) return true;
+  const auto gold_values = values_of(gold), given_values = values_of(given);
+  const auto any_given = [&](const MathAnswer& value) {
+    return std::ranges::any_of(given_values, [&](const auto* item) { return same(value, *item); });
+  };
+  const auto any_gold = [&](const auto& test) {
+    return std::ranges::any_of(gold_values, [&](const auto* item) { return test(*item); });
+  };
   if (gold.kind == AnswerKind::kRelation && given.kind == AnswerKind::kRelation) {
-    const MathAnswer *a = named_value(gold), *b = named_value(given);
-    if (a && b && gold.items[0].plain == given.items[0].plain) return same(*a, *b);
+    const bool one_name = gold.items[0].plain == given.items[0].plain;
+    if (one_name && !gold_values.empty() && !given_values.empty()) return any_gold(any_given);
     return same_relations(gold, given);
   }
   if (given.kind == AnswerKind::kRelation) {
-    if (const MathAnswer* value = named_value(given)) return same(gold, *value);
-    if (is_calculation(given)) return same(gold, given.items.back());
+    if (!given_values.empty()) return any_given(gold);
     const auto interval = gold.kind == AnswerKind::kSequence ? interval_of(given) : std::nullopt;
     return interval && same_sequences(gold, *interval);
   }
   if (gold.kind == AnswerKind::kRelation) {
-    if (const MathAnswer* value = named_value(gold)) return same(*value, given);
+    if (!gold_values.empty())
+      return any_gold([&](const MathAnswer& value) { return same(value, given); });
     const auto interval = interval_of(gold);
     return interval && given.kind == AnswerKind::kSequence && same_sequences(*interval, given);
   }
+  if (gold.kind == AnswerKind::kText || given.kind == AnswerKind::kText)
+    return same_words(gold, given);
   if (gold.kind != given.kind) return false;
   if (gold.kind == AnswerKind::kNumber) return same(*gold.number, *given.number);
   return gold.kind == AnswerKind::kSequence && same_sequences(gold, given);

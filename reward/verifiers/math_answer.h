@@ -22,12 +22,13 @@ struct MathAnswer {
     kRelation,  // items with `signs` between them
   };
   Kind kind = Kind::kText;
-  std::string plain = {};  // of its tokens: answers of equal text are the same
-  std::optional<MathNumber> number = {};
+  std::string plain = {};                 // of its tokens: answers of equal text are the same
+  std::optional<MathNumber> number = {};  // of letters as well that are compared as text: AB
   std::vector<MathAnswer> items = {};
   std::string open = {}, close = {};
   bool ordered = true;
   std::vector<std::string> signs = {};
+  std::vector<std::string> units = {};  // behind the value of the whole answer
 };
 
 // None: empty, longer than kMaxAnswerBytes, or nested too deep.

@@ -4,6 +4,7 @@
 #include <complex>
 #include <numbers>
 #include <string>
+#include <utility>
 
 namespace tailrace {
 
@@ -14,6 +15,7 @@ using Number = std::optional<MathNumber>;
 
 constexpr int kMaxDepth = 60;
 constexpr int64_t kMaxFactorial = 1000;
+constexpr int64_t kMaxRoot = 1000;
 
 Complex tangent(Complex x) { return std::sin(x) / std::cos(x); }
 
@@ -47,6 +49,12 @@ Complex (*function_of(std::string_view name))(Complex) {
   return nullptr;
 }
 
+bool takes_angle(std::string_view name) {
+  for (const std::string_view function : {"sin", "cos", "tan", "cot", "sec", "csc"})
+    if (name == function) return true;
+  return false;
+}
+
 class Parser {
  public:
   Parser(std::span<const LatexToken> tokens, bool minus) : tokens_(tokens), minus_(minus) {}
@@ -71,7 +79,7 @@ class Parser {
     const bool negative =
         next_is("-") || (next_is("\\pm") && minus_) || (next_is("\\mp") && !minus_);
     if (next_is("-") || next_is("+") || next_is("\\pm") || next_is("\\mp")) ++at_;
-    Number total = product();
+    Number total = signed_product();
     if (total && negative) total = -*total;
     while (total && peek()) {
       bool subtract = false;
@@ -82,7 +90,7 @@ class Parser {
       else
         break;
       ++at_;
-      const Number term = product();
+      const Number term = signed_product();
       if (!term) return std::nullopt;
       total = subtract ? *total - *term : *total + *term;
     }
@@ -112,6 +120,14 @@ class Parser {
       total = over ? divide(*total, *factor) : Number(*total * *factor);
     }
     return total;
+  }
+
+  // "--5" is 5, and "3 - -2" is 5.
+  Number signed_product() {
+    const bool negative = take("-");
+    if (!negative) take("+");
+    const Number value = product();
+    return value && negative ? Number(-*value) : value;
   }
 
   bool is_digits(size_t ahead) const {
@@ -149,12 +165,18 @@ class Parser {
 
   Number power_of() {
     Number value = primary();
-    while (value && (next_is("!") || next_is("%"))) {
-      value = take("!") ? factorial(*value) : percent(*value);
+    while (value && (next_is("!") || next_is("%") || next_is("°"))) {
+      value = take("!") ? factorial(*value) : take("°") ? degrees(*value) : percent(*value);
     }
     if (!value || !take("^")) return value;
     const Number exponent = signed_power();
     return exponent ? power(*value, *exponent) : std::nullopt;
+  }
+
+  // 90° is the answer 90. Only a function of an angle wants its radians.
+  Number degrees(const MathNumber& value) const {
+    if (!in_angle_) return value;
+    return divide(value * MathNumber::constant(std::numbers::pi), MathNumber::whole(180));
   }
 
   Number percent(const MathNumber& value) {
@@ -214,7 +236,7 @@ class Parser {
   Number letter(std::string name) {
     if (name == "\\pi") return MathNumber::constant(std::numbers::pi);
     if (name == "e" && !next_is("_")) return MathNumber::constant(std::numbers::e);
-    if (name == "i" && !next_is("_")) return MathNumber::constant(Complex(0, 1));
+    if (name == "i" && !next_is("_")) return MathNumber::imaginary_unit();
     if (take("_")) {
       // An index belongs to the name.
       const size_t begin = at_;
@@ -260,7 +282,9 @@ class Parser {
       const auto whole = exponent ? exponent->as_whole() : std::nullopt;
       if (!exponent || (whole && *whole < 0)) return std::nullopt;
     }
+    const bool outer = std::exchange(in_angle_, takes_angle(name.substr(1)));
     const Number value = operand();
+    in_angle_ = outer;
     Number result = value ? value->apply(function) : std::nullopt;
     if (result && base) {
       const Number scale = base->apply(function);
@@ -290,11 +314,7 @@ class Parser {
     const Number of = primary();
     const auto n = degree ? degree->as_whole() : std::nullopt;
     if (!of) return std::nullopt;
-    if (n && *n == 2) return of->apply([](Complex x) { return std::sqrt(x); });
-    if (n && *n % 2 != 0 && *n > 0)  // of a negative number as well
-      return of->apply([by = 1.0 / static_cast<double>(*n)](Complex x) {
-        return x.imag() == 0 && x.real() < 0 ? Complex(-std::pow(-x.real(), by)) : std::pow(x, by);
-      });
+    if (n && *n > 0 && *n <= kMaxRoot) return of->root(*n);
     if (!degree) return std::nullopt;
     const Number by = divide(MathNumber::whole(1), *degree);
     return by ? power(*of, *by) : std::nullopt;
@@ -316,6 +336,7 @@ class Parser {
   const bool minus_;
   size_t at_ = 0;
   int depth_ = 0;
+  bool in_angle_ = false;  // in what \sin and its kin are applied to
 };
 
 }  // namespace

@@ -1,8 +1,8 @@
 // The value of an expression, read by recursive descent from the tokens of an answer.
 //
-//   sum    = ["-"] product { ("+" | "-" | "\pm" | "\mp") product }
+//   sum    = [sign] ["-"] product { sign ["-"] product }   sign: + - \pm \mp
 //   product = power { ("*" | "/" | nothing) power }         2x, \frac{1}{2}\pi
-//   power  = primary ["!" | "%"] ["^" power]
+//   power  = primary ["!" | "%" | "°"] ["^" power]
 //   primary = number | letter | group | \frac | \binom | \sqrt | function | |sum| | floor | ceiling
 //
 // A whole number before a fraction of whole numbers is a mixed one: 1\frac12 is 3/2. \log without

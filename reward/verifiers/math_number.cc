@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <numeric>
 #include <string>
 
 #include "core/base/random.h"
@@ -38,12 +41,22 @@ uint64_t inverse(uint64_t value) { return power_of(value, kPrime - 2); }
 
 bool finite(Complex value) { return std::isfinite(value.real()) && std::isfinite(value.imag()); }
 
-// What a chain of some dozen operations in doubles leaves, with a wide margin.
+// Roots of roots beyond this degree are not exact.
+constexpr int64_t kMaxDegree = 60;
+
+// What one operation rounds by; functions of the library are less exact.
+constexpr double kUnitRoundoff = std::numeric_limits<double>::epsilon() / 2;
+constexpr double kFunctionError = 8 * kUnitRoundoff;
+// For what the bounds of errors leave out: products of them, and those of complex operations.
+constexpr double kErrorMargin = 2;
+// Whatever the bounds say, numbers further apart than this are not the same ...
 constexpr double kRounding = 1e-9;
-bool near(Complex a, Complex b) {
-  const double size = std::max(std::abs(a), std::abs(b));
-  // sin(pi) in doubles is 1e-16 and not 0.
-  return std::abs(a - b) <= kRounding * size || size < 1e-12;
+constexpr double kZeroBound = 1e-12;  // (\sin \pi in doubles is 1e-16)
+// ... and one that is less certain than this, such as \tan(\pi/2), is the same as none.
+constexpr double kMostDoubt = 1e-6;
+
+bool close(Complex a, Complex b) {
+  return std::abs(a - b) <= kRounding * std::max(std::abs(a), std::abs(b));
 }
 
 bool is_whole(Complex value) {
@@ -53,6 +66,15 @@ bool is_whole(Complex value) {
 // No product of complex parts: (inf + 0i) * (2 + 0i) would be no number.
 Complex product(Complex a, Complex b) {
   return a.imag() == 0 && b.imag() == 0 ? Complex(a.real() * b.real()) : a * b;
+}
+
+// Not -0 in the imaginary part: the root of -1 - 0i would be -i.
+Complex negative(Complex value) { return {-value.real(), value.imag() == 0 ? 0.0 : -value.imag()}; }
+
+// The power of both whose exact value is known; 0: of one none is.
+int64_t common_degree(int64_t a, int64_t b) {
+  const int64_t degree = std::lcm(a, b);
+  return degree <= kMaxDegree ? degree : 0;
 }
 
 }  // namespace
@@ -65,8 +87,15 @@ MathNumber MathNumber::whole(int64_t value) {
 
 MathNumber MathNumber::constant(Complex value) {
   MathNumber number;
-  number.points_.fill({.residue = 0, .value = value});
-  number.exact_ = false;
+  number.points_.fill({.residue = 0, .value = value, .error = kUnitRoundoff * std::abs(value)});
+  number.degree_ = 0;
+  return number;
+}
+
+MathNumber MathNumber::imaginary_unit() {
+  MathNumber number = constant(Complex(0, 1));
+  number.points_.fill({.residue = kPrime - 1, .value = Complex(0, 1), .error = 0});
+  number.degree_ = 2;
   return number;
 }
 
@@ -78,7 +107,8 @@ MathNumber MathNumber::symbol(std::string_view name) {
     // From 1 to 3, so that powers stay small and roots real; in 1 / 2^20, which doubles hold.
     const auto steps = static_cast<int64_t>((1 << 20) + mix({key, i}) % (1 << 21));
     number.points_[i] = {.residue = times(residue_of(steps), inverse(1 << 20)),
-                         .value = static_cast<double>(steps) / (1 << 20)};
+                         .value = static_cast<double>(steps) / (1 << 20),
+                         .error = 0};
   }
   number.symbolic_ = true;
   return number;
@@ -96,7 +126,6 @@ std::optional<MathNumber> MathNumber::literal(std::string_view digits) {
       continue;
     }
     point.residue = (times(point.residue, 10) + static_cast<uint64_t>(c - '0')) % kPrime;
-    point.value = point.value * 10.0 + static_cast<double>(c - '0');
     shift -= fraction;
   }
   if (mark != std::string_view::npos) {
@@ -107,13 +136,21 @@ std::optional<MathNumber> MathNumber::literal(std::string_view digits) {
   if (std::abs(shift) > kMaxPower) return std::nullopt;
   const uint64_t scale = power_of(10, static_cast<uint64_t>(std::abs(shift)));
   point.residue = times(point.residue, shift < 0 ? inverse(scale) : scale);
-  // By division: 5 / 10 is 0.5 exactly, and 5 * 0.1 need not be.
-  const double size = std::pow(10.0, static_cast<double>(std::abs(shift)));
-  point.value = shift < 0 ? point.value / size : point.value.real() == 0 ? 0.0 : point.value * size;
+  const double value = std::strtod(std::string(digits).c_str(), nullptr);
+  point.value = value;
+  // Whole numbers that a double holds have no error.
+  point.error =
+      value == std::floor(value) && value < 9e15 && shift >= 0 ? 0 : kUnitRoundoff * value;
   MathNumber number;
   number.points_.fill(point);
   number.decimal_ = decimal;
+  number.places_ = -shift;
   return number;
+}
+
+// The residue of the value to the power `degree`, a multiple of degree_.
+uint64_t MathNumber::residue_to(size_t point, int64_t degree) const {
+  return power_of(points_[point].residue, static_cast<uint64_t>(degree / degree_));
 }
 
 bool MathNumber::is_finite() const {
@@ -123,8 +160,9 @@ bool MathNumber::is_finite() const {
 MathNumber MathNumber::operator-() const {
   MathNumber number = *this;
   for (Point& point : number.points_) {
-    point.residue = point.residue == 0 ? 0 : kPrime - point.residue;
-    point.value = -point.value;
+    const bool turns = degree_ % 2 != 0 && point.residue != 0;
+    point.residue = turns ? kPrime - point.residue : point.residue;
+    point.value = negative(point.value);
   }
   return number;
 }
@@ -132,109 +170,213 @@ MathNumber MathNumber::operator-() const {
 MathNumber operator+(const MathNumber& a, const MathNumber& b) {
   MathNumber sum = a;
   for (size_t i = 0; i < MathNumber::kPoints; ++i) {
-    sum.points_[i].residue = (a.points_[i].residue + b.points_[i].residue) % kPrime;
-    sum.points_[i].value += b.points_[i].value;
+    MathNumber::Point& to = sum.points_[i];
+    to.residue = (a.points_[i].residue + b.points_[i].residue) % kPrime;
+    to.value += b.points_[i].value;
+    to.error += b.points_[i].error + kUnitRoundoff * std::abs(to.value);
   }
-  sum.exact_ &= b.exact_;
+  sum.degree_ = a.is_exact() && b.is_exact() ? 1 : 0;
   sum.decimal_ |= b.decimal_;
   sum.symbolic_ |= b.symbolic_;
+  sum.places_.reset();
   return sum;
 }
 
 MathNumber operator*(const MathNumber& a, const MathNumber& b) {
   MathNumber out = a;
+  out.degree_ = common_degree(a.degree_, b.degree_);
   for (size_t i = 0; i < MathNumber::kPoints; ++i) {
-    out.points_[i].residue = times(a.points_[i].residue, b.points_[i].residue);
-    out.points_[i].value = product(a.points_[i].value, b.points_[i].value);
+    const MathNumber::Point &x = a.points_[i], &y = b.points_[i];
+    MathNumber::Point& to = out.points_[i];
+    if (out.degree_ > 0)
+      to.residue = times(a.residue_to(i, out.degree_), b.residue_to(i, out.degree_));
+    to.value = product(x.value, y.value);
+    to.error = std::abs(x.value) * y.error + std::abs(y.value) * x.error + x.error * y.error +
+               2 * kUnitRoundoff * std::abs(to.value);
   }
-  out.exact_ &= b.exact_;
   out.decimal_ |= b.decimal_;
   out.symbolic_ |= b.symbolic_;
+  out.places_.reset();
   return out;
 }
 
 std::optional<MathNumber> divide(const MathNumber& a, const MathNumber& b) {
   MathNumber under = b;
   for (MathNumber::Point& point : under.points_) {
-    if (b.exact_ ? point.residue == 0 : std::abs(point.value) < 1e-12) return std::nullopt;
-    point.residue = b.exact_ ? inverse(point.residue) : 0;
+    const double size = std::abs(point.value);
+    if (b.degree_ > 0 ? point.residue == 0 : size <= kErrorMargin * point.error)
+      return std::nullopt;
+    if (b.degree_ > 0) point.residue = inverse(point.residue);
   }
   // The quotient of the doubles and not a * (1 / b), which rounds twice.
   MathNumber out = a * under;
-  for (size_t i = 0; i < MathNumber::kPoints; ++i)
-    out.points_[i].value = a.points_[i].value / b.points_[i].value;
+  for (size_t i = 0; i < MathNumber::kPoints; ++i) {
+    const MathNumber::Point &x = a.points_[i], &y = b.points_[i];
+    MathNumber::Point& to = out.points_[i];
+    to.value = x.value / y.value;
+    to.error = (x.error + std::abs(to.value) * y.error) / std::abs(y.value) +
+               2 * kUnitRoundoff * std::abs(to.value);
+  }
   return out;
 }
 
 std::optional<MathNumber> power(const MathNumber& base, const MathNumber& exponent) {
-  MathNumber out = base * exponent;  // for its flags
   const std::optional<int64_t> whole = exponent.as_whole();
   if (whole && std::abs(*whole) > kMaxPower) return std::nullopt;
-  out.exact_ = base.exact_ && whole;
+  // 2^{3/2}: a root of a power.
+  for (int64_t degree = 2; !whole && exponent.is_exact() && degree <= 12; ++degree) {
+    const std::optional<int64_t> above = (exponent * MathNumber::whole(degree)).as_whole();
+    if (!above || base.degree_ == 0) continue;
+    const auto raised = power(base, MathNumber::whole(*above));
+    // Not of a negative number, of which the power may have lost the sign.
+    const bool positive = std::ranges::all_of(base.points_, [](const MathNumber::Point& point) {
+      return point.value.imag() == 0 && point.value.real() > 0;
+    });
+    if (raised && positive && raised->is_finite()) return raised->root(degree);
+  }
+  MathNumber out = base * exponent;  // for its flags
+  const int64_t shared = whole ? std::gcd(base.degree_, *whole) : 0;
+  out.degree_ = whole && base.degree_ > 0 ? base.degree_ / shared : 0;
   for (size_t i = 0; i < MathNumber::kPoints; ++i) {
-    const MathNumber::Point& from = base.points_[i];
+    const MathNumber::Point &from = base.points_[i], &by = exponent.points_[i];
     MathNumber::Point& to = out.points_[i];
-    const bool zero = base.exact_ ? from.residue == 0 : from.value == 0.0;
+    const bool zero = base.degree_ > 0 ? from.residue == 0 : from.value == 0.0;
     if (zero && !(whole && *whole > 0)) return std::nullopt;
-    if (out.exact_) {
-      to.residue = power_of(from.residue, static_cast<uint64_t>(std::abs(*whole)));
+    if (out.degree_ > 0) {
+      to.residue = power_of(from.residue, static_cast<uint64_t>(std::abs(*whole) / shared));
       if (*whole < 0) to.residue = inverse(to.residue);
     }
-    const Complex by = exponent.points_[i].value;
-    const bool real = from.value.imag() == 0 && by.imag() == 0 && (from.value.real() > 0 || whole);
-    to.value = real ? Complex(std::pow(from.value.real(), by.real())) : std::pow(from.value, by);
-    if (!out.exact_ && !finite(to.value)) return std::nullopt;
+    const bool real =
+        from.value.imag() == 0 && by.value.imag() == 0 && (from.value.real() > 0 || whole);
+    to.value = real ? Complex(std::pow(from.value.real(), by.value.real()))
+                    : std::pow(from.value, by.value);
+    const double size = std::abs(to.value);
+    to.error = zero ? from.error
+                    : size * (std::abs(by.value) * from.error / std::abs(from.value) +
+                              std::abs(std::log(from.value)) * by.error + kFunctionError);
+    if (out.degree_ == 0 && !finite(to.value)) return std::nullopt;
   }
   return out;
 }
 
+std::optional<MathNumber> MathNumber::root(int64_t degree) const {
+  const auto function = [degree](Complex x) {
+    const double by = 1.0 / static_cast<double>(degree);
+    if (x.imag() == 0 && x.real() < 0 && degree % 2 != 0) return Complex(-std::pow(-x.real(), by));
+    return degree == 1 ? x : degree == 2 ? std::sqrt(x) : std::pow(x, by);
+  };
+  std::optional<MathNumber> out = apply(function);
+  if (!out || degree_ * degree > kMaxDegree) return out;
+  out->degree_ = degree_ * degree;
+  for (size_t i = 0; i < kPoints; ++i) out->points_[i].residue = points_[i].residue;
+  // \sqrt{16} is the whole number 4.
+  const double nearest = std::round(out->points_[0].value.real());
+  if (symbolic_ || std::abs(nearest) > 9e15 || !close(out->points_[0].value, nearest)) return out;
+  MathNumber number = whole(static_cast<int64_t>(nearest));
+  if (number.residue_to(0, out->degree_) != out->points_[0].residue) return out;
+  number.decimal_ = decimal_;
+  return number;
+}
+
 std::optional<MathNumber> MathNumber::apply(const std::function<Complex(Complex)>& function) const {
   MathNumber out = *this;
-  for (Point& point : out.points_) point = {.residue = 0, .value = function(point.value)};
-  out.exact_ = false;
+  for (Point& point : out.points_) {
+    const Complex value = function(point.value);
+    const double above = std::abs(function(point.value + point.error) - value),
+                 below = std::abs(function(point.value - point.error) - value);
+    point = {.residue = 0,
+             .value = value,
+             .error = std::max(above, below) + kFunctionError * std::abs(value)};
+  }
+  out.degree_ = 0;
+  out.places_.reset();
   if (!out.is_finite()) return std::nullopt;
   return out;
 }
 
 std::optional<int64_t> MathNumber::as_whole() const {
   const Complex value = points_[0].value;
-  if (!exact_ || symbolic_ || !is_whole(value) || std::abs(value) > 9e15) return std::nullopt;
+  if (!is_exact() || symbolic_ || !is_whole(value) || std::abs(value) > 9e15) return std::nullopt;
   const auto whole = static_cast<int64_t>(value.real());
   if (residue_of(whole) != points_[0].residue) return std::nullopt;
   return whole;
 }
 
+// What doubles can tell.
+bool MathNumber::near(const Point& a, const Point& b) {
+  const auto is_zero = [](const Point& point) {
+    return std::abs(point.value) <= std::min(kErrorMargin * point.error, kZeroBound);
+  };
+  if (is_zero(a) && is_zero(b)) return true;
+  const double doubt = kErrorMargin * (a.error + b.error);
+  return close(a.value, b.value) && std::abs(a.value - b.value) <= doubt &&
+         doubt <= kMostDoubt * std::abs(a.value);
+}
+
+// One side is written as a decimal and the other one is what it stands for.
+bool MathNumber::within_decimal(const MathNumber& gold, const MathNumber& given, size_t point) {
+  const Point &a = gold.points_[point], &b = given.points_[point];
+  const double size = std::abs(a.value), difference = std::abs(a.value - b.value);
+  const double doubt = kErrorMargin * (a.error + b.error);
+  const auto of_literal = gold.decimal_ ? gold.places_ : std::nullopt,
+             of_other = given.decimal_ ? given.places_ : std::nullopt;
+  if (of_literal && of_literal == of_other) return false;
+  const auto places = of_literal && of_other ? std::min(of_literal, of_other)
+                      : of_literal           ? of_literal
+                                             : of_other;
+  // 0.333333 x and x/3 are of some size like 1, and show no digits of their value.
+  const bool relative = places || gold.degree_ != 1 || given.degree_ != 1;
+  const double bound = std::min(1e-6 * (relative ? std::max(1.0, size) : 1.0), 1e-4 * size);
+  if (bound == 0 || difference > bound * (1 + kRounding)) return false;
+  if (!places) return true;
+  const double unit = std::pow(10.0, -static_cast<double>(*places));
+  // Doubles do not reach the last digits of 100000000000000000000.5.
+  if (doubt > std::max(unit / 2, kRounding)) return false;
+  return difference <= std::max(unit * 0.9999, doubt);
+}
+
 bool same(const MathNumber& gold, const MathNumber& given) {
-  const bool exact = gold.exact_ && given.exact_;
-  const bool decimal = gold.decimal_ || given.decimal_;
+  const int64_t degree = common_degree(gold.degree_, given.degree_);
   for (size_t i = 0; i < MathNumber::kPoints; ++i) {
     const MathNumber::Point &a = gold.points_[i], &b = given.points_[i];
     const bool measured = finite(a.value) && finite(b.value);
     // Two that are beyond doubles are told apart by their residues alone.
     const bool beyond = !finite(a.value) && !finite(b.value);
-    if (exact && a.residue == b.residue && (beyond || (measured && near(a.value, b.value))))
+    if (degree > 0) {
+      const bool equal = gold.residue_to(i, degree) == given.residue_to(i, degree);
+      const bool zero = std::max(std::abs(a.value), std::abs(b.value)) < kZeroBound;
+      if (equal && (beyond || (measured && (zero || close(a.value, b.value))))) continue;
+    } else if (measured && MathNumber::near(a, b)) {
       continue;
-    if (!measured || (exact && !decimal)) return false;
-    if (!exact && near(a.value, b.value)) continue;
-    if (!decimal) return false;
-    const double size = std::abs(a.value);
-    const bool whole = is_whole(a.value) || is_whole(b.value);
-    const double bound = std::min(1e-6 * (whole ? 1.0 : std::max(1.0, size)), 1e-4 * size);
-    // A margin, since 0.333333 is 1/3 within 3.3e-7 and 1.000001 is on the bound of 1.
-    if (std::abs(a.value - b.value) > bound * (1 + kRounding)) return false;
+    }
+    if (!measured || !(gold.decimal_ || given.decimal_)) return false;
+    if (!MathNumber::within_decimal(gold, given, i)) return false;
   }
   return true;
 }
 
 bool proportional(const MathNumber& a, const MathNumber& b) {
-  std::optional<Complex> first;
+  const bool exact = a.is_exact() && b.is_exact();
+  const auto is_zero = [exact](const MathNumber::Point& point) {
+    return exact ? point.residue == 0 : std::abs(point.value) <= kErrorMargin * point.error;
+  };
   for (size_t i = 0; i < MathNumber::kPoints; ++i) {
-    const Complex x = a.points_[i].value, y = b.points_[i].value;
-    if (!finite(x) || !finite(y) || std::abs(x) < 1e-12 || std::abs(y) < 1e-12) return false;
-    if (first && !near(*first, x / y)) return false;
-    first = x / y;
+    const MathNumber::Point &x = a.points_[i], &y = b.points_[i];
+    if (!finite(x.value) || !finite(y.value) || is_zero(x) || is_zero(y)) return false;
+    const MathNumber::Point &first = a.points_[0], &other = b.points_[0];
+    if (exact && times(x.residue, other.residue) != times(y.residue, first.residue)) return false;
+    if (!close(x.value / y.value, first.value / other.value)) return false;
   }
   return true;
+}
+
+bool is_rounding(const MathNumber& value, const MathNumber& rounded) {
+  if (value.symbolic_ || rounded.symbolic_ || !rounded.places_) return false;
+  const Complex exact = value.points_[0].value, shown = rounded.points_[0].value;
+  if (!finite(exact) || !finite(shown)) return false;
+  const double unit = std::pow(10.0, -static_cast<double>(*rounded.places_));
+  return std::abs(exact - shown) < unit * 0.9999 &&
+         std::abs(exact - shown) <= 0.05 * std::abs(exact);
 }
 
 }  // namespace tailrace

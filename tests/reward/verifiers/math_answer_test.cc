@@ -68,8 +68,119 @@ TEST(MathAnswer, NumbersAreTheSameHoweverTheyAreWritten) {
               {"10,000,000", "10 million"},
               {"1500000", "$1.5 million"},
               {"0.05", "5 percent"},
+              {"5", "--5"},
+              {"8", "5 - -3"},
               {"7", "|-7|"}},
              true);
+}
+
+// The rule of reward/README.md#mathematics.
+TEST(MathAnswer, DecimalsAreRoundingsToTheDigitsThatTheyShow) {
+  expect_all({{"1234567.25", "1234567.3"},
+              {"1234567.3", "1234567.25"},
+              {"1234567.25", "4938269/4"},
+              {"2/3", "0.666667"},
+              {"2/3", "0.666666"},
+              {"2/3", "0.66666666666"},
+              {"0.0333333", "1/30"},
+              {"18", "17.999999999999996"},  // as a program prints it
+              {"x/6", "0.166667x"},
+              {"\\frac{\\pi}{3}", "0.333333\\pi"},
+              {"1000000\\pi", "3141592.65"},
+              {"100000000000000000000.5", "100000000000000000000.50"},
+              {"1/3", "33.33333\\%"}},
+             true);
+  expect_all({{"1234567.50", "1234566.75"},
+              {"1234567.50", "1234568.50"},
+              {"123456789.5", "123456700.5"},
+              {"10000000.5", "10000009.5"},
+              {"4938269/4", "1234567.75"},
+              {"1000000\\pi", "3141595.5"},
+              {"1234567.5x", "1234568.5x"},
+              {"1234567.5 \\cdot 1", "1234568.5"},
+              {"0.333333", "0.333334"},
+              {"5", "5.000001"},
+              {"5", "5.0000001"},
+              {"1234567", "1234567.25"},
+              {"100000000000000000000.5", "100000000000000000001.5"},
+              {"100000000000000000000.5", "100000000000000000001.55"},
+              {"0", "0.0000001"},
+              {"0", "1.0e-400"},
+              {"1e-13", "1.00001e-13"},
+              {"0", "\\pi - 3.14159265358979"}},
+             false);
+  const std::string threes = "0." + std::string(1000, '3');
+  EXPECT_TRUE(equal(threes, "1/3"));
+  EXPECT_TRUE(equal("1/3", threes));
+  EXPECT_FALSE(equal(threes, "1/3 + 1e-6"));
+  EXPECT_FALSE(equal(std::string(1000, '9') + ".5", std::string(999, '9') + "8.5"));
+}
+
+TEST(MathAnswer, SmallAndCloseNumbersAreToldApart) {
+  expect_all({{"0", "\\sin \\pi"},
+              {"0", "\\cos(\\pi/2)"},
+              {"\\sin \\pi", "\\cos \\frac{\\pi}{2}"},
+              {"e^{-30}", "\\frac{1}{e^{30}}"},
+              {"e^{-40}", "(e^{-20})^2"},
+              {"i", "\\sqrt{-1}"},
+              {"-1", "i^2"},
+              {"2i", "\\sqrt{-4}"},
+              {"10^9", "\\sqrt{10^{18}}"},
+              {"2^{3/2}", "\\sqrt{8}"},
+              {"\\sqrt{6}", "\\sqrt2\\sqrt3"},
+              {"\\frac{1}{\\sqrt{2}}", "\\frac{\\sqrt{2}}{2}"},
+              {"5", "(\\sqrt{5})^2"},
+              {"x", "\\sqrt{x^2}"},
+              {"1 + \\sqrt 2", "\\sqrt{3 + 2\\sqrt{2}}"}},
+             true);
+  expect_all({{"e^{-30}", "e^{-31}"},
+              {"e^{-30}", "0"},
+              {"0", "e^{-40}"},
+              {"\\frac{\\pi}{10^{13}}", "0"},
+              {"0", "10^{-13}\\pi"},
+              {"2^{-50}\\pi", "2^{-60}\\pi"},
+              {"\\sqrt{2} \\cdot 10^{-13}", "\\sqrt{3} \\cdot 10^{-13}"},
+              {"10^9", "\\sqrt{10^{18}+1}"},
+              {"\\sqrt[3]{10^{27}+1}", "10^9"},
+              {"i", "-i"},
+              {"-2", "\\sqrt{4}"},
+              {"10^{10}\\pi", "10^{10}\\pi + 1"},
+              {"5", "10^{20}\\pi - 10^{20}\\pi + 5"},  // no digit of it is known
+              {"\\tan(\\pi/2)", "1.633123935319537e16"}},
+             false);
+}
+
+TEST(MathAnswer, AnglesInDegreesAreConvertedInFunctions) {
+  expect_all({{"\\sin 30^\\circ", "\\frac12"},
+              {"\\sin 30^{\\circ}", "\\sin(30°)"},
+              {"1", "\\tan 45^\\circ"},
+              {"\\sin 30", "\\sin(30)"},
+              {"30^\\circ", "30"},
+              {"A = 30^\\circ", "30"}},
+             true);
+  expect_all({{"\\sin 30^\\circ", "\\sin 30"}, {"\\sin 30", "\\frac12"}}, false);
+}
+
+TEST(MathAnswer, ChainsOfUnequalNumbersAreNoAnswer) {
+  expect_all({{"72", "x = 70 + 2 = 72"},
+              {"72", "70 + 2 = 144/2 = 72"},
+              {"\\pi", "\\pi \\approx 3.14"},
+              {"3.14", "\\pi \\approx 3.14"},
+              {"\\frac{22}{7}", "x = \\frac{22}{7} \\approx 3.142"},
+              {"x = \\frac{22}{7} \\approx 3.142", "22/7"},
+              {"72", "71.9 ≈ 72"},
+              {"5", "x \\approx 5"}},
+             true);
+  expect_all({{"72", "3 = 72"},
+              {"72", "x = 71 = 72"},
+              {"72", "71 = 72"},
+              {"72", "72 = 71"},
+              {"72", "3 \\approx 72"},
+              {"72", "71 \\approx 72"},
+              {"71", "71 \\approx 72"},
+              {"72", "not = 72"},
+              {"72", "\\not= 72"}},
+             false);
 }
 
 TEST(MathAnswer, NearMissesAreNotTheSame) {
@@ -170,6 +281,10 @@ TEST(MathAnswer, TuplesIntervalsSetsAndListsKeepTheirRules) {
               {"(1,2)", "\\left(1, \\frac{4}{2}\\right)"},
               {"\\{1,2\\}", "\\{2,1\\}"},
               {"\\{1,2\\}", "2, 1"},
+              {"\\{1,2\\}", "\\{1,2,2\\}"},
+              {"\\{1,1,2\\}", "\\{1,2,2\\}"},
+              {"\\{x,y\\}", "y, x"},
+              {"A, B, C", "\\{A, B, C\\}"},
               {"1,2", "2 and 1"},
               {"-12 \\text{ or } -30", "-30, -12"},
               {"1, 2, 3", "1, 2, and 3"},
@@ -193,8 +308,12 @@ TEST(MathAnswer, TuplesIntervalsSetsAndListsKeepTheirRules) {
               {"(1,2)", "(1,2,3)"},
               {"(1,2)", "1,2"},
               {"\\{1,2\\}", "\\{1,3\\}"},
-              {"\\{1,2\\}", "\\{1,2,2\\}"},
-              {"\\{1,1,2\\}", "\\{1,2,2\\}"},
+              {"\\{1,2\\}", "\\{1,2,3\\}"},
+              {"1, 2", "1, 2, 2"},
+              {"1, 1, 2", "1, 2, 2"},
+              {"\\{1,2\\}", "1, 2, 2"},
+              {"A, B, C", "\\{C, B, A\\}"},
+              {"x, y", "\\{y, x\\}"},
               {"E, D, A, C, B", "A, B, C, D, E"},
               {"c > 1", "c < 1"},
               {"c > 1", "c \\ge 1"},
@@ -232,13 +351,57 @@ TEST(MathAnswer, UnitsAndWords) {
               {"18", "18 eggs"},
               {"\\frac{1}{2}", "\\frac{1}{2} \\text{ hours}"},
               {"60", "60 km/h"},
+              {"5 cm", "5 centimetres"},
+              {"5 cm", "5"},
+              {"5 \\text{ cm}^2", "5 square centimeters"},
+              {"5 dollars per day", "5 dollars"},
+              {"5 boxes", "5 crates"},
+              {"500000", "5 lakh"},
               {"G/N \\cong K", "G / N \\cong K"}},
              true);
   expect_all({{"B", "C"},
               {"True", "False"},
               {"\\text{Dana}", "Dan"},
               {"5", "5 apples and 6 pears"},
+              {"5", "5 hundredths"},
+              {"5", "5 tenths"},
+              {"5", "5 squared"},
+              {"5", "5 \\text{ cubed}"},
+              {"5", "5 plus six"},
+              {"5", "5 lakh"},
+              {"5", "5 factorial"},
+              {"5", "5 below zero"},
+              {"7", "7 minus one"},
+              {"3", "3 halves"},
+              {"3", "3 quarters"},
+              {"5 cm", "5 km"},
+              {"5 \\text{ m}^2", "5 \\text{ m}^3"},
+              {"60 km/h", "60 km/s"},
+              {"5 dollars", "5 cents"},
               {"G/N \\cong K", "G/K \\cong N"}},
+             false);
+}
+
+// Nothing says that the letters of AB are factors.
+TEST(MathAnswer, LettersWithoutAFormulaAreAText) {
+  expect_all({{"ABC", "\\text{ABC}"},
+              {"ABC", "A B C"},
+              {"ab", "a \\cdot b"},
+              {"AB", "(AB)"},
+              {"x = ab", "ab"},
+              {"2ab", "2ba"},
+              {"ab + 1", "1 + ba"},
+              {"\\frac{ab}{c}", "\\frac{ba}{c}"},
+              {"\\pi r", "r\\pi"}},
+             true);
+  expect_all({{"ABC", "CBA"},
+              {"BA", "AB"},
+              {"Amy", "May"},
+              {"dog", "god"},
+              {"ii", "-1"},
+              {"II", "I^2"},
+              {"Mia", "-aM*i*(-1)"},
+              {"(AB, CD)", "(BA, CD)"}},
              false);
 }
 

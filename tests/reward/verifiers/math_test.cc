@@ -45,6 +45,9 @@ TEST(MathVerifier, ReadsAnswersAfterHashes) {
   EXPECT_EQ(reward("so it is 25 %\n#### 25", "#### 25%"), 1);
   EXPECT_EQ(reward("so it is 25 %\n#### 25", "\\boxed{25\\%}"), 1);
   EXPECT_EQ(reward("so it is 25 %\n#### 25", "\\boxed{0.25}"), 0);
+  EXPECT_EQ(reward("#### 25", "#### 50\\% * 50\\% = 25%"), 0);
+  EXPECT_EQ(reward("#### 1", "#### 5 * 20% = 1"), 1);
+  EXPECT_EQ(reward("#### 1234567.50", "#### 1234568.50"), 0);
 }
 
 TEST(MathVerifier, ReadsTheLastBox) {
@@ -132,6 +135,11 @@ TEST(MathVerifier, TakesLinearTime) {
         "\\boxed{" + std::string(1900, '-') + "1}", "\\boxed{" + std::string(1900, '|') + "}",
         "\\boxed{9" + std::string(1900, '!') + "}"})
     EXPECT_EQ(reward("1", response), 0) << response.substr(0, 20);
+  std::string escaped;
+  while (escaped.size() < (1 << 20)) escaped += "\\%";
+  for (const std::string& signs : {std::string(1 << 20, '%'), escaped})
+    for (const std::string& response : {"#### " + signs, "\\boxed{" + signs + "}"})
+      EXPECT_EQ(reward("#### 1", response), 0) << response.substr(0, 20);
   EXPECT_LT(seconds_of(std::chrono::steady_clock::now() - start), 20);
 }
 
