@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numbers>
 #include <span>
 #include <utility>
 
@@ -143,7 +144,7 @@ MathAnswer value_of(Tokens tokens, int depth) {
   const auto one = evaluate_math(tokens, false);
   if (is_word(tokens)) return {.number = one && one->is_symbolic() ? one : std::nullopt};
   if (!one) return {};
-  MathAnswer answer{.kind = AnswerKind::kNumber, .number = one};
+  MathAnswer answer{.kind = AnswerKind::kNumber, .number = one, .degrees = tokens.back().is("°")};
   if (std::ranges::none_of(tokens, has_either)) return answer;
   const auto other = evaluate_math(tokens, true);
   if (!other) return {};
@@ -186,12 +187,30 @@ bool is_name(const std::string& plain) {
   return one && !digit && !plain.empty() && plain.find_first_of("+-*/^=|") == std::string::npos;
 }
 
-// Whether the sign between two constants tells the truth. "2 = 3" is no answer, whichever was
-// meant.
-bool holds(const MathAnswer& left, const std::string& sign, const MathAnswer& right) {
-  if (!left.number || !right.number) return true;
-  if (sign == "=") return same(*left.number, *right.number);
-  return same(*left.number, *right.number) || is_rounding(*left.number, *right.number);
+// 45^\circ beside \pi/4 is the same angle.
+std::optional<MathNumber> radians(const MathAnswer& answer) {
+  return divide(*answer.number * MathNumber::constant(std::numbers::pi), MathNumber::whole(180));
+}
+
+// How what is left of = or \approx and what is right of it agree, when they are constants.
+enum class Link { kNone, kLast, kBoth };  // the last value counts, or each of them
+Link link_of(const MathAnswer& left, const std::string& sign, const MathAnswer& right) {
+  if (!left.number || !right.number) return Link::kLast;
+  if (left.degrees != right.degrees) {
+    const auto a = left.degrees ? radians(left) : left.number;
+    const auto b = right.degrees ? radians(right) : right.number;
+    if (a && b && same(*a, *b)) return Link::kBoth;
+  }
+  if (same(*left.number, *right.number)) return Link::kLast;
+  const bool rounded = is_rounding(*left.number, *right.number);
+  if (sign == "\\approx")
+    return rounded                                 ? Link::kBoth
+           : is_about(*left.number, *right.number) ? Link::kLast
+                                                   : Link::kNone;
+  // "100/3 = 33.33" and "x = 2.33 = 7/3" are usual, and "71 = 72" is no answer.
+  const bool is_decimal = (rounded && right.number->is_decimal()) ||
+                          (is_rounding(*right.number, *left.number) && left.number->is_decimal());
+  return is_decimal ? Link::kLast : Link::kNone;
 }
 
 // The values that a relation gives: "x = 5", "f(x) = 2x" and "x \in (0, 1)" name that on the
@@ -214,8 +233,10 @@ std::vector<const MathAnswer*> values_of(const MathAnswer& answer) {
   if (!std::ranges::all_of(chain.first(chain.size() - named), is_constant)) return {};
   std::vector<const MathAnswer*> values{&items[last]};
   for (size_t i = begin; i < last; ++i) {
-    if (!holds(items[i], answer.signs[i], items[i + 1])) return {};
-    if (answer.signs[i] == "\\approx" && values.size() == 1) values.push_back(&items[i]);
+    const Link link = link_of(items[i], answer.signs[i], items[i + 1]);
+    if (link == Link::kNone) return {};
+    // Not further to the left: roundings of roundings lead away from the value.
+    if (link == Link::kBoth && i + 1 == last) values.push_back(&items[i]);
   }
   return values;
 }

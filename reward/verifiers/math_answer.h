@@ -24,6 +24,7 @@ struct MathAnswer {
   Kind kind = Kind::kText;
   std::string plain = {};                 // of its tokens: answers of equal text are the same
   std::optional<MathNumber> number = {};  // of letters as well that are compared as text: AB
+  bool degrees = false;                   // 30^\circ, of which `number` is 30
   std::vector<MathAnswer> items = {};
   std::string open = {}, close = {};
   bool ordered = true;

@@ -266,7 +266,7 @@ std::optional<MathNumber> MathNumber::root(int64_t degree) const {
     return degree == 1 ? x : degree == 2 ? std::sqrt(x) : std::pow(x, by);
   };
   std::optional<MathNumber> out = apply(function);
-  if (!out || degree_ * degree > kMaxDegree) return out;
+  if (!out || degree_ == 0 || degree_ * degree > kMaxDegree) return out;
   out->degree_ = degree_ * degree;
   for (size_t i = 0; i < kPoints; ++i) out->points_[i].residue = points_[i].residue;
   // \sqrt{16} is the whole number 4.
@@ -313,26 +313,33 @@ bool MathNumber::near(const Point& a, const Point& b) {
          doubt <= kMostDoubt * std::abs(a.value);
 }
 
+// Whether `rounded`, which has so many decimal places, is `value` rounded or cut off.
+bool MathNumber::shows(const Point& rounded, const Point& value, int64_t places) {
+  const double unit = std::pow(10.0, -static_cast<double>(places));
+  const double doubt = kErrorMargin * (rounded.error + value.error);
+  // Doubles do not reach the last digits of 100000000000000000000.5.
+  if (doubt > std::max(unit / 2, kRounding)) return false;
+  const bool cut = std::abs(rounded.value) < std::abs(value.value);
+  const double most = cut ? unit * 0.9999 : unit / 2;
+  return std::abs(rounded.value - value.value) <= most + doubt;
+}
+
 // One side is written as a decimal and the other one is what it stands for.
 bool MathNumber::within_decimal(const MathNumber& gold, const MathNumber& given, size_t point) {
   const Point &a = gold.points_[point], &b = given.points_[point];
   const double size = std::abs(a.value), difference = std::abs(a.value - b.value);
-  const double doubt = kErrorMargin * (a.error + b.error);
-  const auto of_literal = gold.decimal_ ? gold.places_ : std::nullopt,
-             of_other = given.decimal_ ? given.places_ : std::nullopt;
-  if (of_literal && of_literal == of_other) return false;
-  const auto places = of_literal && of_other ? std::min(of_literal, of_other)
-                      : of_literal           ? of_literal
-                                             : of_other;
+  const auto of_gold = gold.decimal_ ? gold.places_ : std::nullopt,
+             of_given = given.decimal_ ? given.places_ : std::nullopt;
+  if (of_gold && of_gold == of_given) return false;
+  const auto places = of_gold && of_given ? std::min(of_gold, of_given)
+                      : of_gold           ? of_gold
+                                          : of_given;
   // 0.333333 x and x/3 are of some size like 1, and show no digits of their value.
   const bool relative = places || gold.degree_ != 1 || given.degree_ != 1;
   const double bound = std::min(1e-6 * (relative ? std::max(1.0, size) : 1.0), 1e-4 * size);
   if (bound == 0 || difference > bound * (1 + kRounding)) return false;
   if (!places) return true;
-  const double unit = std::pow(10.0, -static_cast<double>(*places));
-  // Doubles do not reach the last digits of 100000000000000000000.5.
-  if (doubt > std::max(unit / 2, kRounding)) return false;
-  return difference <= std::max(unit * 0.9999, doubt);
+  return places == of_gold ? shows(a, b, *places) : shows(b, a, *places);
 }
 
 bool same(const MathNumber& gold, const MathNumber& given) {
@@ -370,13 +377,15 @@ bool proportional(const MathNumber& a, const MathNumber& b) {
   return true;
 }
 
+bool is_about(const MathNumber& a, const MathNumber& b) {
+  if (a.symbolic_ || b.symbolic_) return false;
+  const Complex x = a.points_[0].value, y = b.points_[0].value;
+  return finite(x) && finite(y) && std::abs(x - y) <= 0.05 * std::abs(x);
+}
+
 bool is_rounding(const MathNumber& value, const MathNumber& rounded) {
-  if (value.symbolic_ || rounded.symbolic_ || !rounded.places_) return false;
-  const Complex exact = value.points_[0].value, shown = rounded.points_[0].value;
-  if (!finite(exact) || !finite(shown)) return false;
-  const double unit = std::pow(10.0, -static_cast<double>(*rounded.places_));
-  return std::abs(exact - shown) < unit * 0.9999 &&
-         std::abs(exact - shown) <= 0.05 * std::abs(exact);
+  return rounded.places_ && is_about(value, rounded) &&
+         MathNumber::shows(rounded.points_[0], value.points_[0], *rounded.places_);
 }
 
 }  // namespace tailrace

@@ -52,8 +52,12 @@ class MathNumber {
   friend bool same(const MathNumber& gold, const MathNumber& given);
   // a / b is one number at all points, and not zero: what says that equations are the same.
   friend bool proportional(const MathNumber& a, const MathNumber& b);
-  // `rounded` is a literal whose digits are those of `value`, rounded or cut off: 3.14 of pi.
+  // `rounded` is a decimal or whole number that shows the digits of `value`, rounded or cut off:
+  // 3.14 of pi.
   friend bool is_rounding(const MathNumber& value, const MathNumber& rounded);
+  // Both are constants, and within 5 %: what a person may write \approx between.
+  friend bool is_about(const MathNumber& a, const MathNumber& b);
+  bool is_decimal() const { return decimal_; }
 
  private:
   // Where the letters have other values each.
@@ -67,6 +71,7 @@ class MathNumber {
   bool is_exact() const { return degree_ == 1; }
   uint64_t residue_to(size_t point, int64_t degree) const;
   static bool near(const Point& a, const Point& b);
+  static bool shows(const Point& rounded, const Point& value, int64_t places);
   static bool within_decimal(const MathNumber& gold, const MathNumber& given, size_t point);
 
   std::array<Point, kPoints> points_{};
