@@ -366,8 +366,9 @@ class Lexer {
     if (run == "pi" || (run.size() > 3 && one_of(run, kLetters)))
       return push(TokenKind::kLetter, "\\" + run);
     // "5 eggs per day": behind a value and a blank three letters are a word, and 2xyz is a product.
-    const bool behind = !tokens_.empty() && (tokens_.back().kind == TokenKind::kNumber ||
-                                             tokens_.back().kind == TokenKind::kWord);
+    const bool behind =
+        !tokens_.empty() && (tokens_.back().kind == TokenKind::kNumber ||
+                             tokens_.back().kind == TokenKind::kWord || tokens_.back().is("°"));
     const bool spaced = begin > 0 && is_space(text_[begin - 1]) && run.size() > 2;
     if (run.size() > 3 || one_of(lower, kShortWords)) return push(TokenKind::kWord, lower);
     if ((behind && (spaced || one_of(run, kUnits))) || (upright_ && run.size() > 1))

@@ -347,7 +347,8 @@ bool other_units(const MathAnswer& gold, const MathAnswer& given) {
 bool same_words(const MathAnswer& gold, const MathAnswer& given) {
   const auto letters = [](const MathAnswer& answer) {
     std::string text = answer.plain;
-    std::erase_if(text, [](char c) { return c == ' ' || c == '*' || c == '(' || c == ')'; });
+    std::erase_if(text, [](char c) { return c == ' ' || c == '*'; });
+    if (text.starts_with('(') && text.ends_with(')')) text = text.substr(1, text.size() - 2);
     const bool all = std::ranges::all_of(
         text, [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); });
     return all ? text : std::string();

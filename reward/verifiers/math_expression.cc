@@ -38,7 +38,6 @@ Complex (*function_of(std::string_view name))(Complex) {
       {"sinh", [](Complex x) { return std::sinh(x); }},
       {"cosh", [](Complex x) { return std::cosh(x); }},
       {"tanh", [](Complex x) { return std::tanh(x); }},
-      {"exp", [](Complex x) { return std::exp(x); }},
       {"ln", [](Complex x) { return std::log(x); }},
       {"log", [](Complex x) { return std::log(x); }},
       {"lg", [](Complex x) { return std::log(x) / std::numbers::ln10; }},
@@ -151,7 +150,9 @@ class Parser {
     at_ += typeset ? 8 : 4;
     if (!whole || !above || !below) return std::nullopt;
     const Number part = divide(*above, *below);
-    return part ? Number(*whole + *part) : std::nullopt;
+    if (!part) return std::nullopt;
+    const MathNumber value = *whole + *part;
+    return take("°") ? degrees(value) : value;
   }
 
   Number signed_power() {
@@ -269,6 +270,10 @@ class Parser {
     }
     if (name == "\\binom") return binomial();
     if (name == "\\sqrt") return root();
+    if (name == "\\exp") {
+      const Number exponent = operand();
+      return exponent ? power(MathNumber::constant(std::numbers::e), *exponent) : std::nullopt;
+    }
     const auto function = function_of(name.substr(1));
     if (function == nullptr) return std::nullopt;
     Number base, exponent;
@@ -298,7 +303,10 @@ class Parser {
 
   // What a function is applied to: a bracket, or factors up to the next sign or function.
   Number operand() {
-    if (next_is("(") || next_is("{") || next_is("[") || next_is("|")) return primary();
+    if (next_is("(") || next_is("{") || next_is("[") || next_is("|")) {
+      const Number bracket = primary();
+      return bracket && take("°") ? degrees(*bracket) : bracket;  // \sin(30)^\circ
+    }
     Number value = signed_power();
     while (value && starts_factor() &&
            !(peek()->kind == LatexToken::Kind::kName && !next_is("\\frac"))) {

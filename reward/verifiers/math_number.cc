@@ -254,6 +254,9 @@ std::optional<MathNumber> power(const MathNumber& base, const MathNumber& expone
     to.error = zero ? from.error
                     : size * (std::abs(by.value) * from.error / std::abs(from.value) +
                               std::abs(std::log(from.value)) * by.error + kFunctionError);
+    // e^{-1000} is below doubles, and not 0. Of letters the other points tell.
+    if (size == 0 && !out.symbolic_ && out.degree_ == 0) return std::nullopt;
+    if (size == 0 && !zero) to.error = 0;
     if (out.degree_ == 0 && !finite(to.value)) return std::nullopt;
   }
   return out;

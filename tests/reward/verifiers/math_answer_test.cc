@@ -137,6 +137,9 @@ TEST(MathAnswer, SmallAndCloseNumbersAreToldApart) {
   expect_all({{"e^{-30}", "e^{-31}"},
               {"e^{-30}", "0"},
               {"0", "e^{-40}"},
+              {"0", "\\exp(-1000)"},
+              {"e^{-1000}", "e^{-1001}"},
+              {"1", "1 - 2^{-2^{2001}}"},
               {"\\frac{\\pi}{10^{13}}", "0"},
               {"0", "10^{-13}\\pi"},
               {"2^{-50}\\pi", "2^{-60}\\pi"},
@@ -157,6 +160,8 @@ TEST(MathAnswer, AnglesInDegreesAreConvertedInFunctions) {
               {"1", "\\tan 45^\\circ"},
               {"\\sin 30", "\\sin(30)"},
               {"30^\\circ", "30"},
+              {"5/3", "1\\frac{2}{3}^\\circ"},
+              {"\\sin 30^\\circ", "\\sin(29 \\frac{2}{2})^\\circ"},
               {"A = 30^\\circ", "30"}},
              true);
   expect_all({{"\\sin 30^\\circ", "\\sin 30"}, {"\\sin 30", "\\frac12"}}, false);
@@ -267,6 +272,7 @@ TEST(MathAnswer, ExpressionsWithLettersAreTheSameWhereTheyAgreeEverywhere) {
               {"a_n", "a_{n}"},
               {"\\frac{x}{N}", "x/N"},
               {"e^{2x}", "\\exp(2x)"},
+              {"e^{-x^9}", "\\frac{1}{e^{x^9}}"},
               {"x^2 + y", "f(x) = x^2 + y"},
               {"12", "A = 3 \\cdot 4 = 12"},
               {"n(n+1)2^{n-3}", "2^{n-3}n(n+1)"},
@@ -413,6 +419,7 @@ TEST(MathAnswer, LettersWithoutAFormulaAreAText) {
               {"ii", "-1"},
               {"II", "I^2"},
               {"Mia", "-aM*i*(-1)"},
+              {"f(x)", "fx"},
               {"(AB, CD)", "(BA, CD)"}},
              false);
 }
