@@ -179,6 +179,12 @@ std::string list_names(const RunOptions& options) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
+std::string part_names(const RunOptions& options) {
+  std::vector<std::string> names;
+  for (const RewardPart& part : options.reward.parts) names.push_back(part.name);
+  return fmt::format("[{}]", fmt::join(names, ", "));
+}
+
 }  // namespace
 
 void check_policy(const RunOptions& options, const sandbox::EnvironmentRegistry& environments) {
@@ -430,23 +436,31 @@ void check_same_run(const RunPaths& paths, const RunOptions& options,
         paths.root.string(), list_names(stored), list_names(options), paths.root.string())
         .about(options.datasets.empty() ? "env.name" : "datasets");
   const auto theirs = options_by_key(stored), ours = options_by_key(options);
-  for (const auto& [key, there] : theirs) {
-    // Both lists are of this build's options and of datasets with these names: of the same keys,
-    // but for those of pools, which may come and go.
-    const auto found = ours.find(key);
-    if (found == ours.end()) continue;
-    const OptionDoc& here = found->second;
-    if (here.value == there.value || may_become(there, here)) continue;
+  const auto refuse = [&](const std::string& key, const std::string& there, const std::string& here,
+                          const std::string& allowed) {
     throw UserError(
         "{} holds a run with another config: {} is {} there, {} here. A run that goes on keeps it; "
         "{}.\n       Try 'tailrace launch --run-dir {}' to continue that one, or another "
         "--run-dir.",
-        paths.root.string(), key, there.value, here.value,
-        there.resume == Resume::kMayGrow ? fmt::format("{} may only grow", key)
-                                         : allowed_changes(theirs),
-        paths.root.string())
+        paths.root.string(), key, there, here, allowed, paths.root.string())
         .about(key);
-  }
+  };
+  const auto check = [&](const std::string& key) {
+    // Both lists are of this build's options, of datasets and of parts with these names: of the
+    // same keys, but for those of pools, which may come and go.
+    const auto found = ours.find(key);
+    if (found == ours.end()) return;
+    const OptionDoc &there = theirs.at(key), &here = found->second;
+    if (here.value == there.value || may_become(there, here)) return;
+    refuse(key, there.value, here.value,
+           there.resume == Resume::kMayGrow ? fmt::format("{} may only grow", key)
+                                            : allowed_changes(theirs));
+  };
+  // Who scores comes first: settings of environments follow from it.
+  check("reward.command");
+  if (part_names(stored) != part_names(options))
+    refuse("reward.parts", part_names(stored), part_names(options), allowed_changes(theirs));
+  for (const auto& [key, there] : theirs) check(key);
 }
 
 }  // namespace tailrace

@@ -442,6 +442,17 @@ TEST_F(RunSetupTest, AnotherConfigForTheSameDirectoryIsAUserError) {
           .find("optim.lr is 1e-06 there, 0.125 here. A run that goes on keeps it; run.steps may "
                 "grow, and what decides how and where the work is done may change."),
       std::string::npos);
+  // Settings of environments follow from who scores.
+  EXPECT_NE(error_with([](RunOptions& o) {
+              o.env.settings = {{"verifier", "number"}};
+              o.reward.command = {"cat"};
+            }).find("reward.command is [] there, [cat] here"),
+            std::string::npos);
+  EXPECT_NE(error_with([](RunOptions& o) {
+              o.env.settings = {{"verifier", "number"}};
+              o.reward.parts = {{.name = "a"}, {.name = "b"}};
+            }).find("reward.parts is [] there, [a, b] here"),
+            std::string::npos);
   EXPECT_NE(error_with([](RunOptions& o) { o.env.name = "countdown"; }).find("env.name is "),
             std::string::npos);
   EXPECT_NE(error_with([](RunOptions& o) {
