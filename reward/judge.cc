@@ -1,12 +1,16 @@
 #include "reward/judge.h"
 
-#include <cmath>
 #include <exception>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 namespace tailrace {
+
+std::string no_reward(double value) {
+  return fmt::format("its reward is {:g}, which is no finite number of at most {:g} in size", value,
+                     kLargestReward);
+}
 
 Result<Score> judge(const VerifierRegistry& verifiers, const std::string& name,
                     const std::string& evidence, Time budget) {
@@ -28,8 +32,8 @@ Result<Score> judge(const VerifierRegistry& verifiers, const std::string& name,
     return Failure{.message = fmt::format("verifier {}: {}", name, score.failure().message),
                    .is_final = score.failure().is_final};
   // One NaN would spoil the advantages of its whole group.
-  if (!std::isfinite(score.value().reward))
-    return Failure{fmt::format("verifier {}: its reward is not finite", name)};
+  if (const double reward = score.value().reward; !is_reward(reward))
+    return Failure{fmt::format("verifier {}: {}", name, no_reward(reward))};
   return score;
 }
 

@@ -15,6 +15,7 @@
 #include "reward/command/command_verifier.h"
 #include "reward/command/retold.h"
 #include "reward/command/weighted.h"
+#include "reward/judge.h"
 
 namespace tailrace {
 namespace {
@@ -58,6 +59,12 @@ void check_parts(const RewardSection& reward, const VerifierRegistry& verifiers)
       throw UserError::at(key("name"),
                           "is '{}'; it names a metric and keys, and is of letters, digits, _ and "
                           "-. Try style.",
+                          part.name);
+    // Of its metrics is reward_METRIC, or reward_NAME_METRIC, which are names of other parts.
+    if (part.name == "reward" || part.name.starts_with("reward_"))
+      throw UserError::at(key("name"),
+                          "is {}; reward_ is in front of what all parts have for a metric. Try "
+                          "outcome.",
                           part.name);
     if (const auto [first, is_new] = known.emplace(part.name, i); !is_new)
       throw UserError::at(key("name"),
@@ -251,8 +258,11 @@ void try_rewards(const RunOptions& options, const sandbox::EnvironmentRegistry& 
       throw UserError("environment {} fails in its first episode: {}", datasets[i].env,
                       end.failure().message)
           .about(dataset_key(options, i, "env"));
-    const auto score =
-        trial->score(end.value().evidence, score_budget(options.scheduler.deadlines.verify));
+    const Time budget = score_budget(options.scheduler.deadlines.verify);
+    auto score = trial->score(end.value().evidence, budget);
+    // Once more: what a program writes behind an answer is seen when it is asked again.
+    if (score && i == 0) score = trial->score(end.value().evidence, budget);
+    if (score && !is_reward(score.value().reward)) score = Failure{no_reward(score.value().reward)};
     if (!score)
       throw UserError::at(
           scorer_of(reward), "has no verdict on a first episode{}, before the run: {}",

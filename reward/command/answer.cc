@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <optional>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "core/base/json_text.h"
+#include "reward/judge.h"
 
 namespace tailrace {
 namespace {
@@ -16,17 +18,51 @@ using nlohmann::json;
 
 constexpr size_t kMostMetrics = 64, kMostNameBytes = 64, kMostErrorBytes = 1000;
 
-// Python writes numbers that are not finite as words that are no JSON. With them the line is read,
-// and its id says which episode has no verdict.
-constexpr std::string_view kNotFinite[] = {"-Infinity", "Infinity", "NaN"};
+// A reward is no deeper than the third level. What shows a part of an answer in a message calls
+// itself for each level, and a megabyte of brackets would take all of the stack.
+constexpr int kMostDepth = 100;
 
+// Calls `with` with each string, each word or number, and each other character.
+template <class With>
+void each_token(std::string_view line, const With& with) {
+  constexpr std::string_view kWord =
+      "+-.0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+  for (size_t begin = 0, end; begin < line.size(); begin = end) {
+    end = begin + 1;
+    if (line[begin] == '"') {
+      while (end < line.size() && line[end] != '"') end += line[end] == '\\' ? 2 : 1;
+      end = std::min(end + 1, line.size());
+    } else if (kWord.find(line[begin]) != std::string_view::npos) {
+      end = std::min(line.find_first_not_of(kWord, begin), line.size());
+    }
+    with(line.substr(begin, end - begin));
+  }
+}
+
+bool is_deep(std::string_view line) {
+  int depth = 0, deepest = 0;
+  each_token(line, [&](std::string_view token) {
+    if (token == "[" || token == "{") deepest = std::max(deepest, ++depth);
+    if (token == "]" || token == "}") --depth;
+  });
+  return deepest > kMostDepth;
+}
+
+// NaN, -Infinity, 1e400: Python writes the first two, and no JSON has any of them.
+bool is_not_finite(std::string_view token) {
+  const std::string word(token);
+  char* end = nullptr;
+  const double value = std::strtod(word.c_str(), &end);
+  return end == word.c_str() + word.size() && !std::isfinite(value);
+}
+
+// A line with numbers that are not finite is read without them: its id says which episode has no
+// verdict.
 json parse_line(std::string_view line) {
   json value = parse_json(line);
   if (!value.is_discarded()) return value;
-  std::string text(line);
-  for (const std::string_view word : kNotFinite)
-    for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at))
-      text.replace(at, word.size(), "null");
+  std::string text;
+  each_token(line, [&](std::string_view token) { text += is_not_finite(token) ? "null" : token; });
   return parse_json(text);
 }
 
@@ -34,7 +70,11 @@ std::optional<double> number_of(const json& value) {
   if (value.is_boolean()) return value.get<bool>() ? 1 : 0;
   if (!value.is_number()) return std::nullopt;
   const auto number = value.get<double>();
-  return std::isfinite(number) ? std::optional(number) : std::nullopt;
+  return is_reward(number) ? std::optional(number) : std::nullopt;
+}
+
+std::string number_shown(const json& value) {
+  return value.is_null() ? "null, NaN or infinite" : excerpt(json_text(value));
 }
 
 // It becomes a part of the name of a metric.
@@ -55,8 +95,8 @@ Result<Score> score_of(const json& answer) {
   const auto number = number_of(*reward);
   if (!number)
     return Failure{
-        fmt::format("its \"reward\" is {}, which is no finite number",
-                    reward->is_null() ? "null, NaN or infinite" : excerpt(json_text(*reward)))};
+        fmt::format("its \"reward\" is {}, which is no finite number of at most {:g} in size",
+                    number_shown(*reward), kLargestReward)};
   Score score{.reward = *number, .metrics = {}};
   const auto metrics = answer.find("metrics");
   if (metrics == answer.end() || metrics->is_null()) return score;
@@ -67,9 +107,9 @@ Result<Score> score_of(const json& answer) {
     const auto metric = number_of(value);
     if (!metric || !is_metric_name(name))
       return Failure{fmt::format(
-          "its metric \"{}\" is {}; a metric is a finite number, and its name is of letters, "
-          "digits, '_', '-' and '.'",
-          excerpt(name), excerpt(json_text(value)))};
+          "its metric \"{}\" is {}; a metric is a finite number of at most {:g} in size, and its "
+          "name is of letters, digits, '_', '-' and '.'",
+          excerpt(name), number_shown(value), kLargestReward)};
     score.metrics.emplace_back(name, *metric);
   }
   return score;
@@ -86,6 +126,9 @@ std::string excerpt(std::string_view text) {
 }
 
 Result<CommandAnswer> parse_command_answer(std::string_view line) {
+  if (is_deep(line))
+    return Failure{fmt::format("wrote an answer that is nested more than {} deep: '{}'", kMostDepth,
+                               excerpt(line))};
   const json answer = parse_line(line);
   if (!answer.is_object())
     return Failure{

@@ -3,10 +3,12 @@
 #include <cstdlib>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "core/base/digest_of.h"
 #include "sandbox/launcher/launcher.h"
 
 namespace tailrace {
@@ -47,6 +49,28 @@ std::vector<size_t> run_files(const std::vector<std::string>& words) {
     if (!sandbox::shown_through(words[i])) files.push_back(i);
   }
   return files;
+}
+
+RewardCommand with_digests(RewardCommand command) {
+  for (const size_t i : run_files(command.words)) {
+    // One that cannot be read has none, and is told of when it is to be started.
+    auto digest = digest_of_file(command.words[i]);
+    command.digests[command.words[i]] = digest ? std::move(digest).value() : Digest();
+  }
+  return command;
+}
+
+Result<void> check_files(const RewardCommand& command) {
+  for (const auto& [file, then] : command.digests) {
+    std::error_code error;
+    const bool is_there = fs::exists(file, error);
+    const auto now = digest_of_file(file);
+    if (is_there && !now) return now.failure();
+    if (!now || now.value() != then)
+      return Failure{fmt::format("{} {} since the run began; put it back, or start a new run", file,
+                                 is_there ? "has changed" : "is gone")};
+  }
+  return {};
 }
 
 Result<fs::path> find_program(const RewardCommand& command) {

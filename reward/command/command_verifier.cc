@@ -41,7 +41,7 @@ class CommandVerifier final : public Verifier {
 }  // namespace
 
 std::unique_ptr<Verifier> make_command_verifier(RewardCommand command, CommandPoolOptions options) {
-  return std::make_unique<CommandVerifier>(std::move(command), options);
+  return std::make_unique<CommandVerifier>(with_digests(std::move(command)), options);
 }
 
 }  // namespace tailrace

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <deque>
 #include <future>
 #include <map>
@@ -21,6 +22,7 @@
 #include "core/base/clock.h"
 #include "core/base/error.h"
 #include "core/base/file_descriptor.h"
+#include "core/base/rate_limit.h"
 #include "kernels/base/mutex.h"
 #include "reward/command/answer.h"
 #include "reward/command/process.h"
@@ -38,6 +40,9 @@ constexpr Time kLongestWait = 1s;
 constexpr int kLastWordMs = 500;
 // Longer than a step takes whose episodes are scored at its end.
 constexpr Time kLongestIdle = 30min;
+// Of the log: so many lost processes at once, and from then on one in each period.
+constexpr int64_t kLostAtOnce = 20;
+constexpr Time kLostPeriod = 2s;
 
 }  // namespace
 
@@ -56,6 +61,7 @@ struct CommandPool::State {
   struct Worker {
     std::unique_ptr<CommandProcess> process;
     StderrLines said;
+    int64_t first_id = 0;  // of what it has been asked
     std::map<int64_t, Question> batch = {};
     Time deadline{};  // of the batch
     Time answered{};  // when the last one was done
@@ -231,14 +237,21 @@ struct CommandPool::State {
         if (idle == nullptr && !may_start()) return;
         batch = next_batch();
       }
+      if (const std::string fault = std::exchange(late_fault_, {}); !fault.empty()) {
+        for (const Question& question : batch) question.fail(fault);
+        continue;
+      }
       if (idle == nullptr) {
         auto started = CommandProcess::start(command_);
         if (!started) {
-          for (const Question& question : batch) question.fail(started.failure().message);
+          const std::string& why = started.failure().message;
+          note(fmt::format("no process was started: {}", why));
+          for (const Question& question : batch) question.fail(why);
           continue;
         }
         workers_.push_back(Worker{.process = std::move(started).value(),
-                                  .said = StderrLines(name_, options_.logs)});
+                                  .said = StderrLines(name_, options_.logs),
+                                  .first_id = next_id_});
         idle = &workers_.back();
       }
       give(*idle, std::move(batch));
@@ -284,15 +297,14 @@ struct CommandPool::State {
     // Asked before its last words are read, so that none of them is missed.
     pollfd end = {worker.process->pidfd(), POLLIN, 0};
     const bool has_ended = ::poll(&end, 1, 0) > 0;
-    if (const auto fault = read_answers(worker)) return lose(worker, *fault);
+    if (const auto fault = read_answers(worker)) return lose(worker, fault->why, fault->is_late);
     if (has_ended) {
       read_errors(worker);
       // A last line without its end.
       const auto fault = take_line(worker, worker.read);
       const std::string ending = worker.process->ending();
-      return lose(worker, fault                  ? *fault
-                          : worker.batch.empty() ? ending
-                                                 : ending + " before its answer");
+      if (fault) return lose(worker, fault->why, fault->is_late);
+      return lose(worker, worker.batch.empty() ? ending : ending + " before its answer");
     }
     // One that is about to end says more by its status.
     if (worker.out_is_closed && ::poll(&end, 1, kLastWordMs) <= 0)
@@ -311,8 +323,13 @@ struct CommandPool::State {
     return first;
   }
 
-  // What is wrong with the process, if anything is.
-  std::optional<std::string> read_answers(Worker& worker) {
+  // What is wrong with what a process writes.
+  struct Fault {
+    std::string why;
+    bool is_late = false;  // it is about an episode that has been answered
+  };
+
+  std::optional<Fault> read_answers(Worker& worker) {
     char piece[1 << 16];
     for (int i = 0; i < 64 && !worker.out_is_closed; ++i) {
       const ssize_t count = ::read(worker.process->out(), piece, sizeof piece);
@@ -331,22 +348,28 @@ struct CommandPool::State {
       }
       worker.read.erase(0, begin);
       if (worker.read.size() > kMostLineBytes)
-        return fmt::format("wrote more than {} bytes to stdout without an end of line",
-                           kMostLineBytes);
+        return Fault{fmt::format("wrote more than {} bytes to stdout without an end of line",
+                                 kMostLineBytes)};
     }
     return std::nullopt;
   }
 
-  std::optional<std::string> take_line(Worker& worker, std::string_view line) {
+  std::optional<Fault> take_line(Worker& worker, std::string_view line) {
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) return std::nullopt;
     auto answer = parse_command_answer(line);
-    if (!answer) return answer.failure().message;
-    const auto asked = worker.batch.find(answer.value().id);
-    if (asked == worker.batch.end())
-      return fmt::format(
-          "answers with the id {}, which it was not asked about, or has answered: "
-          "'{}'",
-          answer.value().id, excerpt(line));
+    if (!answer) return Fault{.why = answer.failure().message, .is_late = worker.batch.empty()};
+    const int64_t id = answer.value().id;
+    const auto asked = worker.batch.find(id);
+    if (asked == worker.batch.end()) {
+      const bool was_asked = id >= worker.first_id && id < next_id_;
+      return Fault{.why = fmt::format("{}: '{}'",
+                                      was_asked ? fmt::format("answers the id {} twice", id)
+                                                : fmt::format("answers with the id {}, which it "
+                                                              "was not asked about",
+                                                              id),
+                                      excerpt(line)),
+                   .is_late = was_asked || worker.batch.empty()};
+    }
     Result<Score>& score = answer.value().score;
     asked->second.answer->set_value(
         score ? std::move(score)
@@ -356,20 +379,36 @@ struct CommandPool::State {
     return std::nullopt;
   }
 
-  // Ends the process. Of those that it owes an answer who was alone has no verdict.
-  void lose(Worker& worker, const std::string& why) {
+  // A line of the log.
+  void note(const std::string& what) {
+    if (!options_.logs) return;
+    if (!lost_limit_.take(steady_now())) {
+      ++num_unnoted_;
+      return;
+    }
+    const int64_t unnoted = std::exchange(num_unnoted_, 0);
+    (void)std::fputs(fmt::format("{}: {}{}\n", name_, what,
+                                 unnoted > 0 ? fmt::format(" (and {} times before)", unnoted) : "")
+                         .c_str(),
+                     stderr);
+  }
+
+  // Ends the process. Of those that it owes an answer who was alone has no verdict. Nobody knows
+  // what an answer was worth behind which another one comes, so a late fault is no verdict for all
+  // of them, or for who is asked next, and nobody is asked again here.
+  void lose(Worker& worker, const std::string& why, bool is_late = false) {
     const std::string said = worker.said.last();
     const std::string reason =
         fmt::format("'{}' {}{}", name_, why, said.empty() ? "" : "; its stderr ends: " + said);
-    // Of one that nobody has asked nothing else would tell.
-    if (worker.batch.empty()) worker.said.take(fmt::format("(it {})\n", why), steady_now());
     worker.said.end(steady_now());
+    note(fmt::format("a process of it {}", why));
+    if (is_late && worker.batch.empty()) late_fault_ = reason;
     worker.process.reset();
     const Time now = steady_now();
     const bool was_alone = worker.batch.size() == 1 && worker.batch.begin()->second.is_alone;
     std::deque<Question> again;
     for (auto& [id, question] : worker.batch) {
-      if (was_alone || now >= question.deadline) {
+      if (was_alone || is_late || now >= question.deadline) {
         question.fail(reason);
       } else {
         question.is_alone = true;
@@ -391,6 +430,9 @@ struct CommandPool::State {
   // The thread's own.
   std::vector<Worker> workers_;
   int64_t next_id_ = 0;
+  std::string late_fault_;  // that nobody has heard of; empty: none
+  RateLimit lost_limit_{kLostAtOnce, kLostPeriod};
+  int64_t num_unnoted_ = 0;
 };
 
 CommandPool::CommandPool(RewardCommand command, CommandPoolOptions options)

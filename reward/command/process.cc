@@ -206,6 +206,7 @@ class IsolatedCommand final : public CommandProcess {
 }  // namespace
 
 Result<std::unique_ptr<CommandProcess>> CommandProcess::start(const RewardCommand& command) {
+  if (const auto same = check_files(command); !same) return same.failure();
   return command.is_isolated ? IsolatedCommand::start(command) : OwnProcess::start(command);
 }
 

@@ -16,7 +16,8 @@ class CommandProcess {
  public:
   virtual ~CommandProcess() = default;  // kills it
 
-  // A Failure where it cannot be started: no such program, no processes, no isolation.
+  // A Failure where it cannot be started: no such program, a file that has changed (check_files),
+  // no processes, no isolation.
   static Result<std::unique_ptr<CommandProcess>> start(const RewardCommand& command);
 
   virtual int in() const = 0;     // its stdin, to write to

@@ -1,8 +1,8 @@
 #include "reward/command/weighted.h"
 
 #include <algorithm>
-#include <cmath>
 #include <exception>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -10,6 +10,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/json_text.h"
+#include "reward/judge.h"
 
 namespace tailrace {
 namespace {
@@ -39,6 +40,12 @@ class WeightedVerifier final : public Verifier {
       for (const auto& [name, value] : score.value().metrics)
         sum.metrics.emplace_back(fmt::format("{}_{}", part.name, name), value);
     }
+    if (!is_reward(sum.reward)) return Failure{"the weighted sum: " + no_reward(sum.reward)};
+    // Part a with the metric b_c, and part a_b with the metric c.
+    std::set<std::string> names;
+    for (const auto& [name, value] : sum.metrics)
+      if (!names.insert(name).second)
+        return Failure{fmt::format("the parts give the metric {} twice. Rename one of them", name)};
     return sum;
   }
 
@@ -63,7 +70,8 @@ class WeightedVerifier final : public Verifier {
                                   Time budget) {
     try {
       Result<Score> score = part.verifier->score(evidence, budget);
-      if (score && !std::isfinite(score.value().reward)) return Failure{"its reward is not finite"};
+      if (score && !is_reward(score.value().reward))
+        return Failure{no_reward(score.value().reward)};
       return score;
     } catch (const std::exception& error) {
       return Failure{error.what()};

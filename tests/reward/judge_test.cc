@@ -36,6 +36,8 @@ TEST(Judge, WhatCannotBeDecidedIsAFailureAndNeverAZero) {
   };
   add("throws", []() -> Result<Score> { throw std::runtime_error("ouch"); });
   add("not_finite", [] { return Score{std::numeric_limits<double>::quiet_NaN(), {}}; });
+  add("huge", [] { return Score{-1e200, {}}; });
+  add("large", [] { return Score{-1e30, {}}; });
   const auto failure = [&](const std::string& name, const std::string& evidence) {
     const auto score = judge(verifiers, name, evidence, kScoreBudget);
     EXPECT_FALSE(score) << name;
@@ -43,7 +45,13 @@ TEST(Judge, WhatCannotBeDecidedIsAFailureAndNeverAZero) {
   };
   EXPECT_EQ(failure("number", "{}"), "verifier number: the evidence has no string \"response\"");
   EXPECT_EQ(failure("throws", kRight), "verifier throws: ouch");
-  EXPECT_EQ(failure("not_finite", kRight), "verifier not_finite: its reward is not finite");
+  EXPECT_EQ(
+      failure("not_finite", kRight),
+      "verifier not_finite: its reward is nan, which is no finite number of at most 1e+30 in size");
+  EXPECT_EQ(
+      failure("huge", kRight),
+      "verifier huge: its reward is -1e+200, which is no finite number of at most 1e+30 in size");
+  EXPECT_TRUE(judge(verifiers, "large", kRight, kScoreBudget));
   const std::string unknown = failure("numbr", kRight);
   EXPECT_EQ(unknown.find("there is no verifier 'numbr'; verifiers: countdown, "), 0u) << unknown;
 }

@@ -126,6 +126,19 @@ TEST_F(RewardMessages, AProgramThatDoesNotWorkIsOneMessageAtTheLaunch) {
   EXPECT_THAT(refused({fmt::format("reward.command=[python3, {}]", file)}),
               testing::AllOf(HasSubstr("'python3 syntax.py' has ended with status 1"),
                              HasSubstr("SyntaxError")));
+  const auto answering = [&](const std::string& name, const std::string& answer) {
+    return fmt::format("reward.command=[python3, {}]",
+                       write(name, fmt::format("import json, sys\nfor line in sys.stdin:\n    id = "
+                                               "json.loads(line)['id']\n    {}\n",
+                                               answer))
+                           .string());
+  };
+  EXPECT_THAT(refused({answering("twice.py",
+                                 "for i in (1, 2): print(json.dumps({'id': id, "
+                                 "'reward': i}))")}),
+              HasSubstr("'python3 twice.py' answers the id 0 twice"));
+  EXPECT_THAT(refused({answering("huge.py", "print(json.dumps({'id': id, 'reward': 1e308}))")}),
+              HasSubstr("\"reward\" is 1e+308, which is no finite number of at most 1e+30"));
   EXPECT_THAT(refused({"reward.command=[sleep, '1000']", "scheduler.verify_seconds=2"}),
               HasSubstr("'sleep 1000' has not answered an episode within"));
 }
@@ -143,6 +156,9 @@ TEST_F(RewardMessages, WhatCannotBeTogetherIsRefused) {
               HasSubstr("did you mean 'number'?"));
   EXPECT_THAT(refused({"reward.parts=[{name: a, verifier: number}, {name: a, verifier: number}]"}),
               HasSubstr("Give each a name of its own"));
+  for (const char* name : {"reward", "reward_b"})
+    EXPECT_THAT(refused({fmt::format("reward.parts=[{{name: {}, verifier: number}}]", name)}),
+                HasSubstr("reward_ is in front of what all parts have for a metric. Try outcome."));
   EXPECT_THAT(refused({"reward.command=python3 reward.py"}),
               HasSubstr("must be a list of texts. Try [python3, reward.py]."));
   EXPECT_THAT(refused({"reward.batch=4"}), HasSubstr("no program scores"));

@@ -182,13 +182,18 @@ for line in sys.stdin:
     if what == "metric": answer.update(reward=1, metrics={"bad": float("nan")})
     if what == "name": answer.update(reward=1, metrics={"a/b": 1})
     if what == "good": answer["reward"] = True
+    if what == "largest": answer["reward"] = -1e30
+    if what == "huge": answer["reward"] = 1e308
+    if what == "many": answer.update(reward=1, metrics={"many": 10**31})
+    if what == "wide": print('{"id": %d, "reward": -1e400, "say": "NaN"}' % episode["id"]); continue
     print(json.dumps(answer))
 )"),
-                   {});
+                   {.batch = 16, .at_once = 16});
   const auto scores =
       ask_all(pool, {"\"response\":\"nan\"", "\"response\":\"infinity\"", "\"response\":\"text\"",
                      "\"response\":\"error\"", "\"response\":\"metric\"", "\"response\":\"name\"",
-                     "\"response\":\"none\"", "\"response\":\"good\""});
+                     "\"response\":\"none\"", "\"response\":\"good\"", "\"response\":\"largest\"",
+                     "\"response\":\"huge\"", "\"response\":\"many\"", "\"response\":\"wide\""});
   expect_failure(scores[0], "no finite number");
   expect_failure(scores[1], "no finite number");
   expect_failure(scores[2], "no finite number");
@@ -197,6 +202,10 @@ for line in sys.stdin:
   expect_failure(scores[5], "\"a/b\"");
   expect_failure(scores[6], "no \"reward\"");
   expect_reward(scores[7], 1);
+  expect_reward(scores[8], -1e30);
+  expect_failure(scores[9], "is 1e+308, which is no finite number of at most 1e+30 in size");
+  expect_failure(scores[10], "\"many\"");
+  expect_failure(scores[11], "infinite, which is no finite number");
 }
 
 // The one that it dies of has no verdict; the others of its batch have theirs.
@@ -260,6 +269,10 @@ TEST_F(CommandPoolTest, WhatIsNoAnswerEndsTheProcessAndIsShown) {
       {"print('[1, 2]')", "no JSON object"},
       {"print('{\"reward\": 1}')", "without the id"},
       {"print('{\"id\": 4711, \"reward\": 1}')", "the id 4711, which it was not asked about"},
+      {"print('[' * 1000000)", "nested more than 100 deep"},
+      // Whole, and with a part that a message would show.
+      {"print('{\"id\": 0, \"error\": ' + '[' * 400000 + ']' * 400000 + '}')",
+       "nested more than 100 deep"},
       {"sys.stdout.buffer.write(bytes(range(128, 256)) + b'\\n')", "no JSON object"},
       {"sys.stdout.write('x' * 3000000); time.sleep(1000)", "without an end of line"},
       {"os.close(1); time.sleep(1000)", "closed its stdout and goes on"},
@@ -270,14 +283,85 @@ TEST_F(CommandPoolTest, WhatIsNoAnswerEndsTheProcessAndIsShown) {
   }
 }
 
+// What a program writes behind its answer is heard of by whoever it is asked about next, whether
+// that is before or after it comes.
 TEST_F(CommandPoolTest, AnEpisodeIsAnsweredOnce) {
-  CommandPool pool(python(R"(
+  for (const char* pause : {"0", "0.5"}) {
+    CommandPool pool(python(fmt::format(R"(
 for line in sys.stdin:
-    say(json.loads(line), 1); say(json.loads(line), 2)
+    say(json.loads(line), 1); time.sleep({}); say(json.loads(line), 2)
+)",
+                                        pause)),
+                     {});
+    for (int i = 0; i < 2; ++i) {
+      expect_reward(pool.ask(number(0), kPlenty), 1);
+      expect_failure(pool.ask(number(1), kPlenty), "answers the id ");
+      // By another process.
+    }
+    expect_reward(pool.ask(number(0), kPlenty), 1);
+  }
+}
+
+TEST_F(CommandPoolTest, ALostProcessIsALineOfTheLog) {
+  testing::internal::CaptureStderr();
+  {
+    CommandPool pool(python(R"(
+for line in sys.stdin:
+    what = json.loads(line)["response"]
+    if what == "killed": os.kill(os.getpid(), 9)
+    if what == "ended": sys.exit(3)
+    time.sleep(1000)
 )"),
-                   {});
-  // The second answer is nobody's, and ends the process.
-  for (int i = 0; i < 3; ++i) expect_reward(pool.ask(number(i), kPlenty), 1);
+                     {});
+    for (const char* what : {"killed", "ended"})
+      (void)pool.ask(fmt::format("\"response\":\"{}\"", what), kPlenty);
+    (void)pool.ask(number(1), 2s);
+  }
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, HasSubstr("python3 reward.py: a process of it was ended by signal 9"));
+  EXPECT_THAT(log, HasSubstr("python3 reward.py: a process of it has ended with status 3"));
+  EXPECT_THAT(log, HasSubstr("python3 reward.py: a process of it has not answered an episode"));
+}
+
+TEST_F(CommandPoolTest, LinesAboutLostProcessesAreBounded) {
+  testing::internal::CaptureStderr();
+  {
+    CommandPool pool(shell("read line; exit 1"), {});
+    for (int i = 0; i < 30; ++i) (void)pool.ask(number(1), kPlenty);
+  }
+  const std::string log = testing::internal::GetCapturedStderr();
+  const auto num_lines = std::ranges::count(log, '\n');
+  EXPECT_GE(num_lines, 20);
+  EXPECT_LT(num_lines, 45);  // of 60
+}
+
+// A process that lives goes on with the file that it has read; no other starts with another one.
+TEST_F(CommandPoolTest, NoProcessStartsWithAFileThatHasChanged) {
+  RewardCommand command = python(R"(
+for line in sys.stdin:
+    if json.loads(line)["response"] == "3": os.abort()
+    say(json.loads(line), 0.5)
+)");
+  const fs::path data = folder_.write("table.txt", "1");
+  command.words.push_back(data.string());
+  CommandPool pool(with_digests(command), {});
+  const auto lose = [&] { (void)pool.ask(number(3), kPlenty); };
+  expect_reward(pool.ask(number(1), kPlenty), 0.5);
+  for (const fs::path& file : {fs::path(command.words[1]), data}) {
+    const std::string before = read_file(file).value();
+    std::ofstream(file, std::ios::app) << "# another one\n";
+    testing::internal::CaptureStderr();
+    lose();
+    for (int i = 0; i < 2; ++i)
+      expect_failure(
+          pool.ask(number(1), kPlenty),
+          file.string() + " has changed since the run began; put it back, or start a new run");
+    EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("no process was started: "));
+    fs::remove(file);
+    expect_failure(pool.ask(number(1), kPlenty), file.string() + " is gone since the run began");
+    std::ofstream(file) << before;
+    expect_reward(pool.ask(number(1), kPlenty), 0.5);
+  }
 }
 
 TEST_F(CommandPoolTest, ALastLineNeedsNoEndAndAProgramMayEndBetweenBatches) {

@@ -72,7 +72,9 @@ TEST(Weighted, WhereAPartHasNoVerdictTheSumHasNone) {
       {[](const std::string&) -> Result<Score> {
          return Score{.reward = std::numeric_limits<double>::quiet_NaN(), .metrics = {}};
        },
-       "style: its reward is not finite"}};
+       "style: its reward is nan, which is no finite number of at most 1e+30 in size"},
+      {[](const std::string&) -> Result<Score> { return Score{.reward = 1e31, .metrics = {}}; },
+       "style: its reward is 1e+31, which is no finite number of at most 1e+30 in size"}};
   for (const auto& [act, reason] : faults) {
     const auto verifier = make_weighted_verifier(
         number_and({.name = "style", .weight = 0, .verifier = scripted(act), .is_retold = true}));
@@ -80,6 +82,36 @@ TEST(Weighted, WhereAPartHasNoVerdictTheSumHasNone) {
     ASSERT_FALSE(score);
     EXPECT_EQ(score.failure().message, reason);
   }
+}
+
+TEST(Weighted, ASumIsNoLargerThanAReward) {
+  const auto verifier = make_weighted_verifier(
+      number_and({.name = "style",
+                  .weight = -20,
+                  .verifier = scripted([](const std::string&) -> Result<Score> {
+                    return Score{.reward = 1e29, .metrics = {}};
+                  }),
+                  .is_retold = true}));
+  const auto score = verifier->score(kEpisode, kScoreBudget);
+  ASSERT_FALSE(score) << score.value().reward;
+  EXPECT_THAT(score.failure().message, HasSubstr("the weighted sum: its reward is -2e+30"));
+}
+
+TEST(Weighted, AMetricIsOfOnePart) {
+  const auto part = [](const std::string& name, const std::string& metric) {
+    return WeightedPart{.name = name,
+                        .weight = 1,
+                        .verifier = scripted([metric](const std::string&) -> Result<Score> {
+                          return Score{.reward = 1, .metrics = {{metric, 1}}};
+                        }),
+                        .is_retold = true};
+  };
+  EXPECT_TRUE(
+      make_weighted_verifier({part("a", "b"), part("a_b", "c")})->score(kEpisode, kScoreBudget));
+  const auto twice =
+      make_weighted_verifier({part("a", "b_c"), part("a_b", "c")})->score(kEpisode, kScoreBudget);
+  ASSERT_FALSE(twice);
+  EXPECT_EQ(twice.failure().message, "the parts give the metric a_b_c twice. Rename one of them");
 }
 
 TEST(Weighted, AVerifierNeedsWhatTheEnvironmentSays) {
