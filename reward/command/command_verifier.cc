@@ -2,10 +2,8 @@
 
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
-#include "core/base/json_text.h"
 #include "kernels/base/mutex.h"
+#include "reward/command/retold.h"
 
 namespace tailrace {
 namespace {
@@ -16,11 +14,9 @@ class CommandVerifier final : public Verifier {
       : command_(std::move(command)), options_(options) {}
 
   Result<Score> score(const std::string& evidence, Time budget) const override {
-    nlohmann::ordered_json told = parse_ordered_json(evidence);
-    if (!told.is_object() || !told.contains("response"))
-      return Failure{"the evidence is no episode that was retold for a program"};
-    told.erase("evidence");
-    const std::string episode = json_text(told);
+    const auto retold = RetoldEpisode::read(evidence);
+    if (!retold) return retold.failure();
+    const std::string& episode = retold.value().episode;
     return pool().ask(episode.substr(1, episode.size() - 2), budget);
   }
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "core/base/json_text.h"
@@ -57,12 +58,14 @@ class Conversation {
                          {"response", response_},
                          {"row", row_},
                          {"turns", turns_}};
+    RetoldEpisode retold;
     if (result.verifier.empty())
       told["environment_reward"] = reward_;
     else if (scoring.keeps_evidence)
-      told["evidence"] = result.evidence;
+      retold.evidence = std::move(result.evidence);
+    retold.episode = json_text(told);
     result.verifier = scoring.verifier;
-    result.evidence = json_text(told);
+    result.evidence = retold.write();
   }
 
  private:
@@ -178,7 +181,31 @@ class RetoldSource final : public sandbox::EnvironmentSource {
   EnvironmentInfo info_;
 };
 
+constexpr const char *kEpisodeKey = "episode", *kEvidenceKey = "evidence";
+
 }  // namespace
+
+std::string RetoldEpisode::write() const {
+  ordered_json members = ordered_json::object();
+  if (evidence) members[kEvidenceKey] = *evidence;
+  // The episode is JSON already.
+  const std::string rest = json_text(members).substr(1);
+  return fmt::format("{{\"{}\":{}{}{}", kEpisodeKey, episode, members.empty() ? "" : ",", rest);
+}
+
+Result<RetoldEpisode> RetoldEpisode::read(const std::string& written) {
+  const ordered_json members = parse_ordered_json(written);
+  const auto member = [&](const char* key) {
+    return members.is_object() ? members.find(key) : members.end();
+  };
+  const auto episode = member(kEpisodeKey), evidence = member(kEvidenceKey);
+  if (episode == members.end() || !episode->is_object())
+    return Failure{"the evidence is no episode that was retold for a program"};
+  RetoldEpisode retold{.episode = json_text(*episode)};
+  if (evidence != members.end() && evidence->is_string())
+    retold.evidence = evidence->get<std::string>();
+  return retold;
+}
 
 std::shared_ptr<const sandbox::EnvironmentSource> retold(
     std::shared_ptr<const sandbox::EnvironmentSource> source, std::string verifier,

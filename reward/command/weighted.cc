@@ -2,14 +2,14 @@
 
 #include <algorithm>
 #include <exception>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "core/base/clock.h"
-#include "core/base/json_text.h"
+#include "reward/command/retold.h"
 #include "reward/judge.h"
 
 namespace tailrace {
@@ -20,18 +20,18 @@ class WeightedVerifier final : public Verifier {
   explicit WeightedVerifier(std::vector<WeightedPart> parts) : parts_(std::move(parts)) {}
 
   Result<Score> score(const std::string& evidence, Time budget) const override {
-    const nlohmann::json told = parse_json(evidence);
-    const auto own = told.is_object() ? told.find("evidence") : told.end();
+    const auto retold = RetoldEpisode::read(evidence);
+    if (!retold) return retold.failure();
+    const std::optional<std::string>& own = retold.value().evidence;
     const Time begin = steady_now();
     Score sum;
     for (const WeightedPart& part : parts_) {
-      if (!part.is_retold && (own == told.end() || !own->is_string()))
+      if (!part.is_retold && !own)
         return Failure{fmt::format(
             "{}: the environment rewards by itself and gives a verifier nothing to score",
             part.name)};
       const Time left = std::max(Time{0}, budget - (steady_now() - begin));
-      const Result<Score> score =
-          score_part(part, part.is_retold ? evidence : own->get<std::string>(), left);
+      const Result<Score> score = score_part(part, part.is_retold ? evidence : *own, left);
       if (!score)
         return Failure{.message = fmt::format("{}: {}", part.name, score.failure().message),
                        .is_final = score.failure().is_final};

@@ -9,6 +9,7 @@
 
 #include "core/base/file.h"
 #include "reward/command/command_verifier.h"
+#include "reward/command/retold.h"
 #include "tests/core/base/temporary_directory.h"
 #include "tests/examples/page_blocks.h"
 
@@ -29,12 +30,12 @@ class RewardsPage : public testing::Test {
   }
 
   static std::string episode(const std::string& response) {
-    return nlohmann::json({{"prompt", "p"},
-                           {"messages", nlohmann::json::array()},
-                           {"response", response},
-                           {"row", {{"words", {"cat"}}, {"min_words", 2}, {"max_words", 9}}},
-                           {"turns", 1}})
-        .dump();
+    const nlohmann::json told = {{"prompt", "p"},
+                                 {"messages", nlohmann::json::array()},
+                                 {"response", response},
+                                 {"row", {{"words", {"cat"}}, {"min_words", 2}, {"max_words", 9}}},
+                                 {"turns", 1}};
+    return RetoldEpisode{.episode = told.dump()}.write();
   }
 
   // Of two episodes, one after the other by the same process.

@@ -19,6 +19,14 @@ std::shared_ptr<const sandbox::EnvironmentSource> source(
   return sandbox::built_in_environments().source(name, settings);
 }
 
+RetoldEpisode retold_of(const StepResult& end) {
+  const auto retold = RetoldEpisode::read(end.evidence);
+  EXPECT_TRUE(retold) << retold.failure().message;
+  return retold ? retold.value() : RetoldEpisode{.episode = "{}"};
+}
+
+json told_in(const StepResult& end) { return json::parse(retold_of(end).episode); }
+
 TEST(Retold, APromptOfADatasetIsToldWithItsRowAndItsAnswer) {
   const auto environment =
       retold(source("text", {{"verifier", "number"}}), "mine", /*keeps_evidence=*/true)->open();
@@ -27,7 +35,7 @@ TEST(Retold, APromptOfADatasetIsToldWithItsRowAndItsAnswer) {
   const auto end = environment->step("it is 5");
   ASSERT_TRUE(end);
   EXPECT_EQ(end.value().verifier, "mine");
-  const json told = json::parse(end.value().evidence);
+  const json told = told_in(end.value());
   EXPECT_EQ(told["prompt"], "2 + 3?");
   EXPECT_EQ(told["response"], "it is 5");
   EXPECT_EQ(told["turns"], 1);
@@ -35,7 +43,7 @@ TEST(Retold, APromptOfADatasetIsToldWithItsRowAndItsAnswer) {
   EXPECT_EQ(told["messages"], json::parse(R"([{"role": "user", "content": "2 + 3?"},
                                               {"role": "assistant", "content": "it is 5"}])"));
   // What the verifier of the environment would have had.
-  EXPECT_EQ(json::parse(told["evidence"].get<std::string>())["response"], "it is 5");
+  EXPECT_EQ(json::parse(retold_of(end.value()).evidence.value())["response"], "it is 5");
   EXPECT_FALSE(told.contains("environment_reward"));
 }
 
@@ -46,12 +54,12 @@ TEST(Retold, APromptOfMessagesIsToldAsItIs) {
       {"role": "user", "content": [{"type": "text", "text": "hello"}]}]})"}));
   const auto end = environment->cut();  // nothing was answered
   ASSERT_TRUE(end);
-  const json told = json::parse(end.value().evidence);
+  const json told = told_in(end.value());
   EXPECT_EQ(told["prompt"], "hello");
   EXPECT_EQ(told["response"], "");
   EXPECT_EQ(told["turns"], 0);
   EXPECT_EQ(told["messages"].size(), 2u);
-  EXPECT_FALSE(told.contains("evidence"));
+  EXPECT_FALSE(retold_of(end.value()).evidence);
 }
 
 TEST(Retold, AnAnswerThatIsNoTextIsToldAsJsonAllTheSame) {
@@ -61,7 +69,7 @@ TEST(Retold, AnAnswerThatIsNoTextIsToldAsJsonAllTheSame) {
   const auto end = environment->step("\xff\n\"\\ end");
   ASSERT_TRUE(end);
   EXPECT_EQ(end.value().evidence.find('\n'), std::string::npos);
-  EXPECT_EQ(json::parse(end.value().evidence)["response"], "\xef\xbf\xbd\n\"\\ end");
+  EXPECT_EQ(told_in(end.value())["response"], "\xef\xbf\xbd\n\"\\ end");
 }
 
 // Its rewards are told and count no more, whatever it names.
@@ -90,7 +98,7 @@ TEST(Retold, AnEnvironmentThatRewardsItselfIsScoredByAnother) {
       EXPECT_TRUE(last->verifier.empty());
       continue;
     }
-    const json evidence = json::parse(last->evidence);
+    const json evidence = told_in(*last);
     EXPECT_EQ(last->verifier, "mine");
     EXPECT_EQ(evidence["environment_reward"], reward);
     EXPECT_EQ(evidence["turns"], turns);
@@ -129,6 +137,19 @@ class ElsewhereSource final : public sandbox::EnvironmentSource {
  private:
   const std::shared_ptr<const sandbox::EnvironmentSource> inner_;
 };
+
+TEST(Retold, WhatIsWrittenIsRead) {
+  for (const auto& evidence :
+       {std::optional<std::string>(), std::optional<std::string>("\"a\" \\ \n")}) {
+    const RetoldEpisode episode{.episode = R"({"z":1,"a":["\\n"]})", .evidence = evidence};
+    const auto read = RetoldEpisode::read(episode.write());
+    ASSERT_TRUE(read) << episode.write();
+    EXPECT_EQ(read.value().episode, episode.episode);  // with its keys in their order
+    EXPECT_EQ(read.value().evidence, evidence);
+  }
+  for (const char* other : {"", "[]", "{}", R"({"episode": "a"})", R"({"response": "a"})"})
+    EXPECT_FALSE(RetoldEpisode::read(other)) << other;
+}
 
 TEST(Retold, OneThatPlaysElsewhereIsToldTheSame) {
   using Call = sandbox::EnvironmentCall;

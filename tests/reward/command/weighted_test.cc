@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "reward/command/retold.h"
 #include "reward/verifiers/built_in.h"
 
 namespace tailrace {
@@ -29,8 +30,9 @@ std::shared_ptr<const Verifier> scripted(std::function<Result<Score>(const std::
   return std::make_shared<ScriptedPart>(std::move(act));
 }
 
-const std::string kEpisode =
-    R"({"prompt": "2 + 2", "response": "4", "evidence": "{\"answer\": \"4\", \"response\": \"#### 4\"}"})";
+const std::string kEpisode = RetoldEpisode{.episode = R"({"prompt": "2 + 2", "response": "4"})",
+                                           .evidence = R"({"answer": "4", "response": "#### 4"})"}
+                                 .write();
 
 std::vector<WeightedPart> number_and(WeightedPart part) {
   // It shares what the registry of this copy keeps.
@@ -121,11 +123,14 @@ TEST(Weighted, AVerifierNeedsWhatTheEnvironmentSays) {
                     return Score{.reward = 1, .metrics = {}};
                   }),
                   .is_retold = true}));
-  for (const char* evidence : {R"({"response": "4"})", "no JSON", R"({"evidence": 3})", "[]"}) {
+  const auto failure = [&](const std::string& evidence) {
     const auto score = verifier->score(evidence, kScoreBudget);
-    ASSERT_FALSE(score) << evidence;
-    EXPECT_THAT(score.failure().message, HasSubstr("right: the environment rewards by itself"));
-  }
+    return score ? "a score" : score.failure().message;
+  };
+  EXPECT_THAT(failure(RetoldEpisode{.episode = R"({"response": "4"})"}.write()),
+              HasSubstr("right: the environment rewards by itself"));
+  for (const char* evidence : {"no JSON", R"({"response": "4"})", R"({"episode": 3})", "[]"})
+    EXPECT_THAT(failure(evidence), HasSubstr("no episode that was retold"));
 }
 
 TEST(Weighted, ARowIsRefusedByThePartThatRefusesIt) {
