@@ -19,15 +19,20 @@
 namespace tailrace {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
+// Of labels: the token does not count.
+constexpr int64_t kIgnoredLabel = -100;
+
 // Every message begins with `where`.
 class RowReader {
  public:
   RowReader(std::string where, int64_t vocab_size)
       : where_(std::move(where)), vocab_size_(vocab_size) {}
 
-  SftRow read(const nlohmann::ordered_json& json) const {
+  SftRow read(const Json& json) const {
     SftRow row;
-    for (int64_t id : integers(json, "input_ids")) {
+    for (const int64_t id : integers(json, "input_ids", /*booleans=*/false)) {
       if (id < 0 || id >= vocab_size_) {
         throw UserError(
             "{}: input_ids holds {}; the model's vocabulary has {}. Was it written with another "
@@ -36,19 +41,25 @@ class RowReader {
       }
       row.tokens.push_back(static_cast<TokenId>(id));
     }
-    read_mask(json, row);
+    refuse_padding(json, row);
+    refuse_other_masks(json);
+    row.targets = targets(json, row.tokens);
     return row;
   }
 
  private:
-  std::vector<int64_t> integers(const nlohmann::ordered_json& json, const char* key) const {
-    auto found = json.find(key);
-    if (found == json.end()) throw UserError("{}: \"{}\" is missing.", where_, key);
-    if (!found->is_array()) throw UserError("{}: \"{}\" must be a list of integers.", where_, key);
+  static bool has(const Json& json, std::string_view key) {
+    const auto found = json.find(key);
+    return found != json.end() && !found->is_null();
+  }
+
+  std::vector<int64_t> integers(const Json& json, const char* key, bool booleans) const {
+    if (!has(json, key)) throw UserError("{}: \"{}\" is missing.", where_, key);
+    const Json& list = json.at(key);
+    if (!list.is_array()) throw UserError("{}: \"{}\" must be a list of integers.", where_, key);
     std::vector<int64_t> values;
-    for (const nlohmann::ordered_json& item : *found) {
-      // Masks are often written as true and false.
-      if (item.is_boolean()) {
+    for (const Json& item : list) {
+      if (booleans && item.is_boolean()) {
         values.push_back(item.get<bool>());
       } else if (item.is_number_integer() &&
                  !(item.is_number_unsigned() && item.get<uint64_t>() > INT64_MAX)) {
@@ -61,21 +72,87 @@ class RowReader {
     return values;
   }
 
-  void read_mask(const nlohmann::ordered_json& json, SftRow& row) const {
-    std::vector<int64_t> mask(row.tokens.size(), 1);
-    if (json.contains("loss_mask")) mask = integers(json, "loss_mask");
-    if (mask.size() != row.tokens.size()) {
-      throw UserError(
-          "{}: loss_mask has {} entries and input_ids {}; they must have the same length.", where_,
-          mask.size(), row.tokens.size());
+  // As many as there are tokens.
+  std::vector<int64_t> of_each_token(const Json& json, const char* key, size_t tokens,
+                                     bool booleans) const {
+    std::vector<int64_t> values = integers(json, key, booleans);
+    if (values.size() != tokens)
+      throw UserError("{}: {} has {} entries and input_ids {}; they must have the same length.",
+                      where_, key, values.size(), tokens);
+    return values;
+  }
+
+  std::vector<uint8_t> counts_of_mask(const Json& json, const char* key, size_t tokens) const {
+    std::vector<uint8_t> counts;
+    for (const int64_t value : of_each_token(json, key, tokens, /*booleans=*/true)) {
+      if (value != 0 && value != 1)
+        throw UserError("{}: {} holds {}; it must be 0 or 1.", where_, key, value);
+      counts.push_back(value == 1);
     }
-    for (size_t j = 0; j < mask.size(); ++j) {
-      if (mask[j] != 0 && mask[j] != 1) {
-        throw UserError("{}: loss_mask holds {}; it must be 0 or 1.", where_, mask[j]);
-      }
-      // Nothing predicts the first token, so a 1 there counts for nothing; tools write masks of all
-      // ones.
-      if (mask[j] == 1 && j >= 1) row.targets.push_back(static_cast<int32_t>(j));
+    return counts;
+  }
+
+  std::vector<uint8_t> counts_of_labels(const Json& json, std::span<const TokenId> tokens) const {
+    const std::vector<int64_t> labels =
+        of_each_token(json, "labels", tokens.size(), /*booleans=*/false);
+    std::vector<uint8_t> counts;
+    for (size_t j = 0; j < labels.size(); ++j) {
+      if (labels[j] != kIgnoredLabel && labels[j] != tokens[j])
+        throw UserError(
+            "{}: labels holds {} at place {}, where input_ids holds {}; a label is {} (it does not "
+            "count) or the token of its own place, not of the next one.",
+            where_, labels[j], j, tokens[j], kIgnoredLabel);
+      counts.push_back(labels[j] != kIgnoredLabel);
+    }
+    return counts;
+  }
+
+  // Ascending. Nothing predicts the first token, so it never counts; tools write masks of all ones.
+  std::vector<int32_t> targets(const Json& json, std::span<const TokenId> tokens) const {
+    std::vector<uint8_t> counts(tokens.size(), 1);
+    const char* from = nullptr;
+    const auto take = [&](const char* key, std::vector<uint8_t> taken) {
+      if (!taken.empty()) taken[0] = 0;
+      if (from != nullptr && taken != counts)
+        throw UserError(
+            "{}: {} and {} differ on which tokens count. Leave out the one that is not meant.",
+            where_, from, key);
+      from = key;
+      counts = std::move(taken);
+    };
+    for (const char* key : kSftMasks)
+      if (has(json, key)) take(key, counts_of_mask(json, key, tokens.size()));
+    if (has(json, "labels")) take("labels", counts_of_labels(json, tokens));
+    std::vector<int32_t> targets;
+    for (size_t j = 1; j < counts.size(); ++j)
+      if (counts[j] != 0) targets.push_back(static_cast<int32_t>(j));
+    return targets;
+  }
+
+  void refuse_padding(const Json& json, const SftRow& row) const {
+    if (!has(json, "attention_mask")) return;
+    for (const uint8_t read : counts_of_mask(json, "attention_mask", row.tokens.size()))
+      if (read == 0)
+        throw UserError(
+            "{}: attention_mask holds 0: the row is padded. Write the rows without padding.",
+            where_);
+  }
+
+  // A mask that is not understood would train what it keeps out.
+  void refuse_other_masks(const Json& json) const {
+    for (const auto& item : json.items()) {
+      const std::string& key = item.key();
+      if (item.value().is_null() || !(key.ends_with("_mask") || key.ends_with("_masks"))) continue;
+      // sft.columns copies a column that has another name, which stays.
+      const bool known =
+          key == "attention_mask" || std::ranges::any_of(kSftMasks, [&](const char* ours) {
+            return key == ours || (has(json, ours) && json.at(ours) == item.value());
+          });
+      if (known) continue;
+      throw UserError(
+          "{}: the mask \"{}\" is not known; what counts is said by {} or labels. Leave it out, or "
+          "name it with sft.columns, as {{loss_mask: {}}}.",
+          where_, key, fmt::join(kSftMasks, ", "), key);
     }
   }
 
@@ -92,8 +169,7 @@ std::vector<PackedSequence> views(const std::vector<SftRow>& rows, std::span<con
 
 }  // namespace
 
-SftRow read_sft_row(const nlohmann::ordered_json& row, const std::string& where,
-                    int64_t vocab_size) {
+SftRow read_sft_row(const Json& row, const std::string& where, int64_t vocab_size) {
   return RowReader(where, vocab_size).read(row);
 }
 

@@ -3,8 +3,9 @@
 //
 //   {"input_ids": [1, 5, 9, 2], "loss_mask": [0, 0, 1, 1]}
 //
-// loss_mask[j] says whether predicting token j counts; the first token never does. It may be left
-// out: then all count.
+// loss_mask[j] says whether predicting token j counts; the first token never does. Others write
+// completion_mask or assistant_masks instead, or labels: -100 where the token does not count, else
+// the token. Without any of them all count.
 //
 // Thread: one at a time.
 #pragma once
@@ -29,13 +30,17 @@ inline constexpr int64_t kSftBytesPerToken = 24;
 // Of one training: each makes a row of the metrics.
 inline constexpr int64_t kMostSftEvaluations = 500;
 
+// Columns of 0 and 1, or false and true: ours, and those of TRL.
+inline constexpr const char* kSftMasks[] = {"loss_mask", "completion_mask", "assistant_masks"};
+
 struct SftRow {
   std::vector<TokenId> tokens;
   std::vector<int32_t> targets;  // ascending positions that count; at least one
 };
 
 // One pre-tokenised row, of any length; `where` stands for it in messages. Throws UserError for
-// what is malformed or outside the vocabulary. It may have no targets.
+// what is malformed or outside the vocabulary, for masks that differ, that are not known, or that
+// say that the row is padded. It may have no targets.
 SftRow read_sft_row(const nlohmann::ordered_json& row, const std::string& where,
                     int64_t vocab_size);
 // The line of a file that read_sft_rows() reads as this row.

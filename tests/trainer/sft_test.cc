@@ -67,6 +67,38 @@ TEST_F(SftFile, MistakesAreNamedWithFileAndLine) {
   EXPECT_THROW(read_sft_rows(dir_.path(), 19, 8), UserError);
 }
 
+// As TRL and the collators of transformers write them.
+TEST_F(SftFile, ReadsTheMasksOfOthers) {
+  const std::string ids = "{\"input_ids\": [1, 2, 3, 4], ";
+  for (const char* mask :
+       {"\"labels\": [-100, -100, 3, 4]", "\"labels\": [1, -100, 3, 4]",
+        "\"completion_mask\": [0, 0, 1, 1]", "\"assistant_masks\": [false, false, true, true]",
+        "\"loss_mask\": null, \"labels\": [-100, -100, 3, 4], \"attention_mask\": [1, 1, 1, 1]",
+        "\"loss_mask\": [1, 0, 1, 1], \"labels\": [-100, -100, 3, 4]",
+        "\"loss_mask\": [0, 0, 1, 1], \"my_mask\": [0, 0, 1, 1]"}) {
+    const std::vector<SftRow> rows = read(ids + mask + "}\n");
+    ASSERT_EQ(rows.size(), 1u) << mask;
+    EXPECT_EQ(rows[0].targets, (std::vector<int32_t>{2, 3})) << mask;
+  }
+  expect_refused(ids + "\"labels\": [-100, 3, 4, 1]}",
+                 ":1: labels holds 3 at place 1, where input_ids holds 2; a label is -100");
+  expect_refused(ids + "\"labels\": [-100, -100, true, 4]}", "\"labels\" holds true");
+  expect_refused(ids + "\"labels\": [-100]}", "labels has 1 entries and input_ids 4");
+  expect_refused(ids + "\"loss_mask\": [0, 1, 1, 1], \"labels\": [-100, -100, 3, 4]}",
+                 ":1: loss_mask and labels differ");
+  expect_refused(ids + "\"completion_mask\": [0, 1, 1, 1], \"assistant_masks\": [0, 0, 1, 1]}",
+                 "completion_mask and assistant_masks differ");
+  expect_refused(ids + "\"attention_mask\": [1, 1, 1, 0]}",
+                 ":1: attention_mask holds 0: the row is padded");
+  expect_refused(ids + "\"prompt_mask\": [1, 1, 0, 0]}",
+                 ":1: the mask \"prompt_mask\" is not known");
+}
+
+TEST_F(SftFile, TokensAreNoTruthValues) {
+  expect_refused("{\"input_ids\": [true, false, true]}",
+                 ":1: \"input_ids\" holds true; it must be a list of integers");
+}
+
 std::vector<SftRow> random_rows(int64_t count) {
   Rng rng(4);
   std::vector<SftRow> rows;
