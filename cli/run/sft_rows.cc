@@ -14,6 +14,7 @@
 #include "core/base/json_text.h"
 #include "core/base/nearest.h"
 #include "core/text/dataset.h"
+#include "core/text/messages.h"
 #include "core/text/row_file.h"
 #include "core/text/utf8.h"
 
@@ -67,6 +68,8 @@ class SftLine {
     Json list = value.is_string() ? parse_ordered_json(value.get<std::string>()) : value;
     if (!text::are_messages(list))
       fail(fmt::format("\"{}\" is not a list of messages ({{\"role\", \"content\"}})", column));
+    if (const Result<bool> texts = text::make_texts(list); !texts)
+      fail(fmt::format("\"{}\": {}", column, texts.failure().message));
     return list;
   }
 

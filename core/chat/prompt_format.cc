@@ -1,6 +1,7 @@
 #include "core/chat/prompt_format.h"
 
 #include <algorithm>
+#include <bit>
 #include <span>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "core/base/error.h"
 #include "core/base/json_text.h"
 #include "core/chat/markers.h"
+#include "core/text/messages.h"
 #include "core/text/utf8.h"
 
 namespace tailrace::chat {
@@ -48,6 +50,20 @@ std::optional<std::string> behind_answer_in(const std::string& text, int answers
 ordered_json as_json(const std::string& value) {
   ordered_json parsed = parse_ordered_json(value);
   return parsed.is_discarded() ? ordered_json(value) : parsed;
+}
+
+// Whether an answer counts: `weight` of OpenAI's rows says so. `number`: of the message, from 1.
+bool has_weight(const ordered_json& message, size_t number) {
+  const auto weight = message.find("weight");
+  const bool answers = message.at("role") == "assistant";
+  if (weight == message.end() || weight->is_null()) return answers;
+  if (!weight->is_number() || (*weight != 0 && *weight != 1))
+    throw UserError("the weight of message {} is {}; it must be 0 (it does not count) or 1", number,
+                    json_text(*weight));
+  if (*weight == 1 && !answers)
+    throw UserError("message {} has a weight of 1, but only answers of the assistant count",
+                    number);
+  return *weight == 1;
 }
 
 void append(Lesson& lesson, std::span<const TokenId> tokens, bool counts) {
@@ -152,11 +168,10 @@ size_t PromptFormat::size_of_end(std::span<const TokenId> behind) const {
 ordered_json PromptFormat::messages_of(const Said& said) const {
   if (said.messages.empty()) return ordered_json::array({message("user", said.text)});
   ordered_json messages = parse_ordered_json(said.messages);
-  bool fits = messages.is_array() && !messages.empty();
-  if (fits)
-    for (const ordered_json& item : messages)
-      fits = fits && item.is_object() && item.contains("role") && item.at("role").is_string();
-  if (!fits) throw UserError("the messages are not a list of {{\"role\", \"content\"}}");
+  if (!text::are_messages(messages))
+    throw UserError("the messages are not a list of {{\"role\", \"content\"}}");
+  if (const Result<bool> texts = text::make_texts(messages); !texts)
+    throw UserError("{}", texts.failure().message);
   return messages;
 }
 
@@ -199,6 +214,20 @@ std::vector<TokenId> PromptFormat::encode_behind_answer(const std::string& text,
   return both;
 }
 
+// Some templates write the content of a message that only calls tools as Python writes null.
+void PromptFormat::refuse_null_as_word(ChatInput input, const std::string& text) const {
+  bool found = false;
+  for (ordered_json& message : input.messages) {
+    const auto content = message.find("content");
+    if (content == message.end() || !content->is_null()) continue;
+    *content = "None";
+    found = true;
+  }
+  if (found && template_->render(input) == text)
+    throw UserError(
+        "the chat template writes a content that is null as \"None\". Write \"\" in its place");
+}
+
 // The tokens of what is said up to the beginning of the policy's answer: of all, or of what stands
 // behind an answer before.
 std::vector<TokenId> PromptFormat::write(const Said& said, bool behind_answer) const {
@@ -216,6 +245,7 @@ std::vector<TokenId> PromptFormat::write(const Said& said, bool behind_answer) c
     if (text == without)
       throw UserError("it has tools, which this chat template leaves out (chat.template=FILE)");
   }
+  refuse_null_as_word(input, text);
   if (behind_answer) {
     auto behind = behind_answer_in(text, 1);
     if (!behind) throw UserError("the chat template does not write an answer as it was given");
@@ -232,7 +262,8 @@ Result<std::vector<TokenId>> PromptFormat::first(const Said& said) const {
     if (template_) return write(said, /*behind_answer=*/false);
     if (!said.messages.empty() || !said.tools.empty())
       return Failure{
-          fmt::format("it {}, which only a chat template can write (chat.style, chat.template)",
+          fmt::format("it {}, which only a chat template can write. Give one with "
+                      "chat.template=FILE",
                       said.messages.empty() ? "has tools" : "is a list of messages")};
     return tokenizer_.encode(said.text, {.framed = true, .find_special = false});
   } catch (const UserError& error) {
@@ -270,6 +301,7 @@ std::vector<TokenId> PromptFormat::encode_answer(const ordered_json& messages,
   if (!schemas.is_null()) input.tools = schemas;
   input.messages = marked;
   std::string whole = template_->render(input);
+  refuse_null_as_word(input, whole);
   input.messages.erase(input.messages.size() - 1);
   input.add_generation_prompt = true;
   std::string beginning = template_->render(input);
@@ -279,8 +311,10 @@ std::vector<TokenId> PromptFormat::encode_answer(const ordered_json& messages,
         "(chat.template=FILE gives another template)");
   if (end_of_turn_ < 0) {
     // What stands behind every answer is the environment's to say.
-    const auto end = behind_answer_in(
-        template_->render({.messages = with_system(conversation(1)), .variables = variables_}), 1);
+    ChatInput one;
+    one.messages = with_system(conversation(1));
+    one.variables = variables_;
+    const auto end = behind_answer_in(template_->render(one), 1);
     if (end && whole.ends_with(*end)) whole.resize(whole.size() - end->size());
   }
   const std::vector<size_t> literal = take_out(whole, marker);
@@ -301,39 +335,84 @@ std::vector<TokenId> PromptFormat::encode_answer(const ordered_json& messages,
   return *answer;
 }
 
-Result<Lesson> PromptFormat::lesson(const ordered_json& messages, const std::string& tools,
-                                    size_t learn_from) const {
+// As encode_answer() of all messages up to `answer`, but with what stands between it and the answer
+// before alone, behind a short conversation: its cost does not grow with the history. Nothing: the
+// template refuses the short conversation.
+std::optional<std::vector<TokenId>> PromptFormat::encode_answer_alone(
+    const ordered_json& messages, size_t begin, size_t answer, const std::string& tools) const {
+  // The results of tools need their calls.
+  const bool continues = messages[begin].at("role") != "user";
+  ordered_json few = conversation(continues ? 0 : 1);
+  few.insert(few.end(),
+             messages.begin() + static_cast<std::ptrdiff_t>(continues ? begin - 1 : begin),
+             messages.begin() + static_cast<std::ptrdiff_t>(answer + 1));
   try {
-    if (!template_)
-      return Failure{
-          "it is a list of messages, which only a chat template can write (chat.style, "
-          "chat.template)"};
-    Lesson lesson;
-    size_t begin = 0;  // of the messages that the lesson does not have yet
-    for (size_t i = 0; i < messages.size(); ++i) {
-      if (messages[i].at("role") != "assistant") continue;
-      if (i == begin)
-        return Failure{i == 0 ? "it begins with an answer of the assistant"
-                              : "two answers of the assistant follow each other"};
-      if (begin > 0 && turns_fault_) return Failure{*turns_fault_};
-      const ordered_json between(
-          ordered_json::array_t(messages.begin() + static_cast<std::ptrdiff_t>(begin),
-                                messages.begin() + static_cast<std::ptrdiff_t>(i)));
-      const Said said{.messages = json_text(between), .tools = begin == 0 ? tools : ""};
-      const Result<std::vector<TokenId>> written =
-          begin == 0 ? first(said) : next(said, lesson.tokens.back());
-      if (!written) return written.failure();
-      append(lesson, written.value(), /*counts=*/false);
+    return encode_answer(few, tools);
+  } catch (const UserError&) {
+    return std::nullopt;
+  }
+}
+
+// `whole`: each answer is written behind the whole history, at a cost that grows with it. Else
+// behind a short one (encode_answer_alone), and the first answers, the last, and as many between
+// as the history doubles are compared with the whole. Nothing: they differ.
+std::optional<Lesson> PromptFormat::lesson_of(const ordered_json& messages,
+                                              const std::string& tools, size_t learn_from,
+                                              bool whole) const {
+  const auto is_answer = [](const ordered_json& message) {
+    return message.at("role") == "assistant";
+  };
+  const auto answers = static_cast<size_t>(std::ranges::count_if(messages, is_answer));
+  if (answers == 0) throw UserError("there is no answer of the assistant");
+  Lesson lesson;
+  size_t begin = 0;     // of the messages that the lesson does not have yet
+  size_t number = 0;    // of the answer, from 1
+  bool counts = false;  // the newest answer
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const bool has = has_weight(messages[i], i + 1);
+    if (!is_answer(messages[i])) continue;
+    counts = has && i >= learn_from;
+    if (i == begin)
+      throw UserError("{}", i == 0 ? "it begins with an answer of the assistant"
+                                   : "two answers of the assistant follow each other");
+    if (begin > 0 && turns_fault_) throw UserError("{}", *turns_fault_);
+    const ordered_json between(
+        ordered_json::array_t(messages.begin() + static_cast<std::ptrdiff_t>(begin),
+                              messages.begin() + static_cast<std::ptrdiff_t>(i)));
+    const Said said{.messages = json_text(between), .tools = begin == 0 ? tools : ""};
+    const Result<std::vector<TokenId>> written =
+        begin == 0 ? first(said) : next(said, lesson.tokens.back());
+    if (!written) throw UserError("{}", written.failure().message);
+    append(lesson, written.value(), /*counts=*/false);
+    const bool alone = begin > 0 && !whole;
+    std::optional<std::vector<TokenId>> answer;
+    if (alone) answer = encode_answer_alone(messages, begin, i, tools);
+    ++number;
+    if (!answer || std::has_single_bit(number) || number == answers) {
       const ordered_json so_far(ordered_json::array_t(
           messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(i + 1)));
-      append(lesson, encode_answer(so_far, tools), /*counts=*/i >= learn_from);
-      begin = i + 1;
+      std::vector<TokenId> compared = encode_answer(so_far, tools);
+      if (alone && answer != compared) return std::nullopt;
+      answer = std::move(compared);
     }
-    if (begin == 0) return Failure{"there is no answer of the assistant"};
-    // A template without an end of its own: sampling ends with that of the model.
-    if (end_of_turn_ < 0 && tokenizer_.eos() >= 0 && lesson.tokens.back() != tokenizer_.eos())
-      append(lesson, std::vector<TokenId>{tokenizer_.eos()}, begin > learn_from);
-    return lesson;
+    append(lesson, *answer, counts);
+    begin = i + 1;
+  }
+  // A template without an end of its own: sampling ends with that of the model.
+  if (end_of_turn_ < 0 && tokenizer_.eos() >= 0 && lesson.tokens.back() != tokenizer_.eos())
+    append(lesson, std::vector<TokenId>{tokenizer_.eos()}, counts);
+  return lesson;
+}
+
+Result<Lesson> PromptFormat::lesson(const ordered_json& messages, const std::string& tools,
+                                    size_t learn_from) const {
+  if (!template_)
+    return Failure{
+        "it is a list of messages, which only a chat template can write. Give one with "
+        "chat.template=FILE"};
+  try {
+    if (auto lesson = lesson_of(messages, tools, learn_from, /*whole=*/false)) return *lesson;
+    return lesson_of(messages, tools, learn_from, /*whole=*/true).value();
   } catch (const UserError& error) {
     return Failure{error.what()};
   }

@@ -65,8 +65,9 @@ class PromptFormat {
 
   // A list of messages with answers of the assistant, up to the last of them. The turns stand as
   // first() and next() write them, and each answer as the template writes it, with the end of its
-  // turn. Answers before the message `learn_from` do not count. Failure: as next(); there is no
-  // answer; the template cannot write it behind the beginning that it gives to answers.
+  // turn. Answers before the message `learn_from` do not count, nor those with "weight": 0. The
+  // contents are texts (core/text/messages.h). Failure: as next(); there is no answer; the template
+  // cannot write it behind the beginning that it gives to answers; a weight that is not 0 or 1.
   Result<Lesson> lesson(const nlohmann::ordered_json& messages, const std::string& tools,
                         size_t learn_from = 0) const;
   // A text that is said, and the answer to it. Plain: the answer ends with the tokenizer's end of a
@@ -99,6 +100,12 @@ class PromptFormat {
   void look_at_turns();
   std::vector<TokenId> encode_answer(const nlohmann::ordered_json& messages,
                                      const std::string& tools) const;
+  std::optional<std::vector<TokenId>> encode_answer_alone(const nlohmann::ordered_json& messages,
+                                                          size_t begin, size_t answer,
+                                                          const std::string& tools) const;
+  std::optional<Lesson> lesson_of(const nlohmann::ordered_json& messages, const std::string& tools,
+                                  size_t learn_from, bool whole) const;
+  void refuse_null_as_word(ChatInput input, const std::string& text) const;
 
   const text::Tokenizer& tokenizer_;
   std::optional<ChatTemplate> template_;

@@ -11,6 +11,7 @@
 #include "core/base/json_row.h"
 #include "core/base/json_text.h"
 #include "core/base/nearest.h"
+#include "core/text/messages.h"
 #include "core/text/row_file.h"
 #include "core/text/utf8.h"
 
@@ -77,11 +78,14 @@ class Columns {
     add("prompt", std::move(list));
   }
 
-  void check_prompt() const {
-    const json& prompt = row_.at("prompt");
+  void check_prompt() {
+    json& prompt = row_.at("prompt");
     if (prompt.is_array()) {
       if (!are_messages(prompt))
         fail_("\"prompt\" is a list, but not of messages ({\"role\", \"content\"})");
+      const Result<bool> joined = make_texts(prompt);
+      if (!joined) fail_(joined.failure().message);
+      changed_ = changed_ || joined.value();
     } else if (!prompt.is_string()) {
       fail_("\"prompt\" is not a string");
     }
@@ -117,12 +121,6 @@ std::string column_names(const json& row) {
     names += (names.empty() ? "" : ", ") + item.key();
   }
   return names.empty() ? "no columns" : names;
-}
-
-bool are_messages(const json& list) {
-  return list.is_array() && !list.empty() && std::ranges::all_of(list, [](const json& message) {
-           return message.is_object() && message.contains("role") && message.at("role").is_string();
-         });
 }
 
 std::vector<DatasetRow> read_dataset(const std::filesystem::path& path, const ColumnMap& columns) {

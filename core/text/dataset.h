@@ -21,8 +21,9 @@ using ColumnMap = std::vector<std::pair<std::string, std::string>>;
 
 struct DatasetRow {
   // An object for the environment and the verifier: all columns of the line, byte for byte as the
-  // file has them where nothing was added. "prompt" is a text or a list of messages ({"role",
-  // "content"}); "answer" is the reference answer, where the row has one under a known name.
+  // file has them where nothing was changed. "prompt" is a text or a list of messages ({"role",
+  // "content"}) whose contents are texts (core/text/messages.h); "answer" is the reference answer,
+  // where the row has one under a known name.
   std::string json;
   int64_t line = 0;  // in its file, from 1
 };
@@ -32,8 +33,8 @@ struct DatasetRow {
 // "reward_model.ground_truth" or "reward_spec.ground_truth". A column that is null is absent.
 //
 // Throws UserError with file:line for a line that is not a JSON object, has a field twice, lacks a
-// prompt or a column of the map, has something else than a text or messages for a prompt, or is not
-// UTF-8; and as read_row_file() fails. Blank lines are skipped.
+// prompt or a column of the map, has something else than a text or messages of text for a prompt,
+// or is not UTF-8; and as read_row_file() fails. Blank lines are skipped.
 std::vector<DatasetRow> read_dataset(const std::filesystem::path& path,
                                      const ColumnMap& columns = {});
 
@@ -42,8 +43,5 @@ const nlohmann::ordered_json* find_column(const nlohmann::ordered_json& row, std
 
 // "question, answer": for messages.
 std::string column_names(const nlohmann::ordered_json& row);
-
-// Whether it is a list of messages, at least one.
-bool are_messages(const nlohmann::ordered_json& list);
 
 }  // namespace tailrace::text

@@ -79,6 +79,30 @@ TEST_F(SftRowsTest, AllAnswersOfMessagesCountAndOfAPromptNone) {
   EXPECT_EQ(learned(read(line).rows.at(0)), "two<|im_end|>");
 }
 
+TEST_F(SftRowsTest, WhatAMessageSaysIsText) {
+  const auto talk = [](const std::string& content) {
+    return R"({"messages": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": )" +
+           content + "}]}\n";
+  };
+  EXPECT_EQ(learned(read(talk(R"([{"type": "text", "text": "4"}])")).rows.at(0)), "4<|im_end|>");
+  EXPECT_NE(error_of(talk("\"4\"") + talk("null"))
+                .find("rows.jsonl:2: \"messages\": message 2 (assistant) has no content"),
+            std::string::npos);
+  EXPECT_NE(error_of(R"({"prompt": [{"role": "user", "content": {"a": 1}}], "completion": "4"})")
+                .find(":1: \"prompt\": the content of message 1 (user) is {\"a\":1}; it must be"),
+            std::string::npos);
+}
+
+TEST_F(SftRowsTest, MasksOfOtherNamesAreRead) {
+  options_.columns = {{"loss_mask", "answer_mask"}};
+  EXPECT_EQ(read(R"({"input_ids": [5, 6, 7], "answer_mask": [0, 0, 1]})").rows.at(0).targets,
+            std::vector<int32_t>{2});
+  options_.columns.clear();
+  EXPECT_NE(error_of(R"({"input_ids": [5, 6, 7], "answer_mask": [0, 0, 1]})")
+                .find(":1: the mask \"answer_mask\" is not known"),
+            std::string::npos);
+}
+
 TEST_F(SftRowsTest, ColumnsMayHaveOtherNames) {
   options_.columns = {{"prompt", "question"}, {"completion", "output.text"}};
   const SftRows all = read(R"({"question": "2 + 2?", "output": {"text": "4"}})");

@@ -3,6 +3,7 @@
 #include "core/chat/prompt_format.h"
 
 #include <algorithm>
+#include <ctime>
 #include <fstream>
 #include <span>
 
@@ -178,6 +179,158 @@ TEST(Lesson, OfAConversationThatATemplateCannotWriteIsRefused) {
             std::string::npos);
 }
 
+// Every answer has the tokens that it has where it is the last one, which is written behind the
+// whole conversation and with nothing cut.
+void expect_answers_as_written_last(const PromptFormat& format, const ordered_json& talk,
+                                    const std::string& tools) {
+  const Result<Lesson> all = format.lesson(talk, tools);
+  ASSERT_TRUE(all) << all.failure().message;
+  ordered_json so_far = ordered_json::array();
+  for (const ordered_json& message : talk) {
+    so_far.push_back(message);
+    if (message.at("role") != "assistant") continue;
+    Lesson lesson = format.lesson(so_far, tools).value();
+    // The end of the model's, which stands behind the last answer alone.
+    if (format.end_of_turn() < 0) lesson.tokens.pop_back(), lesson.counts.pop_back();
+    ASSERT_LE(lesson.tokens.size(), all.value().tokens.size());
+    ASSERT_TRUE(std::ranges::equal(lesson.tokens,
+                                   std::span(all.value().tokens).first(lesson.tokens.size())))
+        << so_far.size();
+    ASSERT_TRUE(std::ranges::equal(lesson.counts,
+                                   std::span(all.value().counts).first(lesson.counts.size())));
+  }
+}
+
+ordered_json call_of_tool(int number) {
+  return {
+      {"role", "assistant"},
+      {"content", number % 2 == 0 ? ordered_json() : ordered_json("I look <|im_end|>.")},
+      {"tool_calls",
+       {{{"type", "function"}, {"function", {{"name", "area"}, {"arguments", {{"a", number}}}}}}}}};
+}
+
+// Questions, thoughts, and where there are tools chains of calls.
+ordered_json long_talk(int turns, bool tools, bool thinks = true) {
+  ordered_json talk = messages({{"system", "Be brief."}});
+  for (int i = 0; i < turns; ++i) {
+    talk.push_back({{"role", "user"},
+                    {"content", i % 5 == 3 ? "<tool_response>\n7\n</tool_response>"
+                                           : "What is " + std::to_string(i) + " + 1?"}});
+    for (int call = 0; tools && call < i % 4; ++call) {
+      talk.push_back(call_of_tool(call));
+      talk.push_back({{"role", "tool"}, {"content", "  " + std::to_string(call)}});
+    }
+    talk.push_back({{"role", "assistant"},
+                    {"content", (thinks && i % 3 == 1 ? "<think>\nIt grows.\n</think>\n\n" : "") +
+                                    std::to_string(i + 1) + (i % 2 == 0 ? "." : ".\n")}});
+  }
+  return talk;
+}
+
+constexpr const char* kTool =
+    R"([{"type": "function", "function": {"name": "area", "description": "Of a triangle.",
+        "parameters": {"type": "object", "properties": {"a": {"type": "number"}}}}}])";
+
+TEST(Lesson, OfManyTurnsHasTheTokensOfItsBeginnings) {
+  for (const char* name : {"chatml", "minimind", "qwen2.5", "qwen3", "llama3", "llama3.1"}) {
+    SCOPED_TRACE(name);
+    ChatOptions options;
+    if (std::string_view(name) == "llama3.1") options.variables = {{"date_string", "26 Jul 2024"}};
+    const PromptFormat format = format_of(name, options);
+    // MiniMind begins each answer with an empty thought.
+    const bool thinks = std::string_view(name) != "minimind";
+    expect_answers_as_written_last(format, long_talk(12, /*tools=*/false, thinks), "");
+    if (std::string_view(name).starts_with("qwen"))
+      expect_answers_as_written_last(format, long_talk(12, /*tools=*/true), kTool);
+  }
+  ChatOptions options;
+  options.variables = {{"enable_thinking", "false"}};
+  expect_answers_as_written_last(format_of("qwen3", options),
+                                 long_talk(12, /*tools=*/false, /*thinks=*/false), "");
+  const auto mistral = text::load_tokenizer(kTokenizers / "mistral");
+  const PromptFormat plain_ends(
+      *mistral,
+      ChatTemplate::parse("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+                          "{% if add_generation_prompt %}assistant: {% endif %}",
+                          "t"),
+      {});
+  expect_answers_as_written_last(plain_ends, long_talk(12, false), "");
+}
+
+// What a short conversation does not show: the whole one decides.
+TEST(Lesson, FollowsATemplateThatLooksFarBack) {
+  const std::string answers = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}";
+  const std::string end =
+      "<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+  const std::string looks_back =
+      "{% if m.role == 'assistant' and messages[0].content == 'Be brief.' %} (brief){% endif %}";
+  const PromptFormat format = format_from(answers + looks_back + end);
+  expect_answers_as_written_last(format, long_talk(9, /*tools=*/false), "");
+  const Lesson lesson = format.lesson(long_talk(9, false), "").value();
+  for (const std::string& answer : learned(lesson))
+    EXPECT_TRUE(answer.ends_with(" (brief)<|im_end|>")) << answer;
+}
+
+TEST(Lesson, CostsAsMuchATurnWhateverStandsBefore) {
+  const PromptFormat format = format_of("qwen3");
+  const auto seconds = [&](int turns) {
+    const ordered_json talk = long_talk(turns, false);
+    const std::clock_t start = std::clock();
+    EXPECT_TRUE(format.lesson(talk, ""));
+    return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+  };
+  // 8 times the turns; the square would be 64 times.
+  EXPECT_LT(seconds(320), 24 * seconds(40));
+}
+
+TEST(Lesson, AWeightOfZeroDoesNotCount) {
+  const PromptFormat format = format_of("chatml");
+  ordered_json talk = messages({{"user", "a"},
+                                {"assistant", "one"},
+                                {"user", "b"},
+                                {"assistant", "two"},
+                                {"user", "c"},
+                                {"assistant", "three"}});
+  const Ids tokens = format.lesson(talk, "").value().tokens;
+  talk[1]["weight"] = 0;
+  talk[3]["weight"] = 1;
+  talk[0]["weight"] = nullptr;
+  const Lesson lesson = format.lesson(talk, "").value();
+  EXPECT_EQ(lesson.tokens, tokens);
+  EXPECT_EQ(learned(lesson), (std::vector<std::string>{"two<|im_end|>", "three<|im_end|>"}));
+  EXPECT_EQ(learned(format.lesson(talk, "", 4).value()),
+            (std::vector<std::string>{"three<|im_end|>"}));
+  talk[3]["weight"] = 0.5;
+  EXPECT_EQ(format.lesson(talk, "").failure().message,
+            "the weight of message 4 is 0.5; it must be 0 (it does not count) or 1");
+  talk[3]["weight"] = nullptr;
+  talk[0]["weight"] = 1;
+  EXPECT_EQ(format.lesson(talk, "").failure().message,
+            "message 1 has a weight of 1, but only answers of the assistant count");
+}
+
+TEST(Lesson, NullIsNoWord) {
+  const ordered_json talk =
+      ordered_json::array({{{"role", "user"}, {"content", "a"}}, call_of_tool(0)});
+  const PromptFormat writes_null = format_from(
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}"
+      "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
+  EXPECT_TRUE(format_of("qwen2.5").lesson(talk, ""));
+  EXPECT_TRUE(format_of("qwen3").lesson(talk, ""));
+  const std::string fault =
+      "the chat template writes a content that is null as \"None\". Write \"\" in its place";
+  EXPECT_EQ(writes_null.lesson(talk, "").failure().message, fault);
+  ordered_json prompt = talk;
+  prompt.push_back({{"role", "tool"}, {"content", "3"}});
+  EXPECT_EQ(writes_null.first({.messages = prompt.dump()}).failure().message, fault);
+  EXPECT_TRUE(format_of("qwen3").first({.messages = prompt.dump()}));
+  EXPECT_EQ(format_of("qwen3")
+                .first({.messages = R"([{"role": "user", "content": [1]}])"})
+                .failure()
+                .message.substr(0, 44),
+            "the content of message 1 (user) is the part ");
+}
+
 // Each answer as the template writes it when it is the newest, whatever it drops of it later.
 TEST(Lesson, HoldsCallsOfToolsAndThoughts) {
   const ordered_json talk = ordered_json::parse(R"([
@@ -291,7 +444,7 @@ TEST(PromptFormat, ToolsThatNothingWritesAreRefused) {
     return ids ? "" : ids.failure().message;
   };
   EXPECT_EQ(fault(PromptFormat(tokenizer()), {.text = "a", .tools = kTools}),
-            "it has tools, which only a chat template can write (chat.style, chat.template)");
+            "it has tools, which only a chat template can write. Give one with chat.template=FILE");
   EXPECT_EQ(fault(format_of("chatml"), {.text = "a", .tools = kTools}),
             "it has tools, which this chat template leaves out (chat.template=FILE)");
   EXPECT_EQ(fault(format_of("chatml"), {.text = "a", .tools = "[]"}), "");

@@ -47,6 +47,22 @@ TEST_F(Dataset, ThePromptMayBeAListOfMessages) {
         << list;
 }
 
+TEST_F(Dataset, WhatAMessageSaysIsText) {
+  const auto prompt = [](const std::string& content) {
+    return R"({"prompt": [{"role": "user", "content": )" + content + "}]}";
+  };
+  const auto rows = read_dataset(
+      write(prompt(R"([{"type": "text", "text": "a"}])") + "\n" + prompt("\"b\"") + "\n"));
+  EXPECT_EQ(rows.at(0).json, R"({"prompt":[{"role":"user","content":"a"}]})");
+  EXPECT_EQ(rows.at(1).json, prompt("\"b\"")) << "byte for byte";
+  EXPECT_NE(error_of(prompt("\"a\"") + "\n" + prompt("null"))
+                .find("dataset_test.jsonl:2: message 1 (user) has no content"),
+            std::string::npos);
+  EXPECT_NE(error_of(prompt(R"([{"type": "image_url", "image_url": {"url": "x"}}])"))
+                .find(":1: the content of message 1 (user) is the part {\"type\":\"image_url\""),
+            std::string::npos);
+}
+
 TEST_F(Dataset, ThePromptMayHaveAnotherKey) {
   auto rows =
       read_dataset(write("{\"question\": \"2 + 2\", \"answer\": 4}\n"), {{"prompt", "question"}});

@@ -1,0 +1,83 @@
+#include "core/text/messages.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "core/base/json_text.h"
+
+namespace tailrace::text {
+
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+constexpr size_t kShownBytes = 60;
+
+std::string shown(const Json& value) {
+  const std::string text = json_text(value);
+  return text.size() <= kShownBytes ? text : text.substr(0, kShownBytes) + "...";
+}
+
+bool is_text_part(const Json& part) {
+  return part.is_object() && part.contains("type") && part.at("type") == "text" &&
+         part.contains("text") && part.at("text").is_string();
+}
+
+bool calls_tools(const Json& message) {
+  const auto calls = message.find("tool_calls");
+  return message.at("role") == "assistant" && calls != message.end() && calls->is_array() &&
+         !calls->empty();
+}
+
+// Of content that is no text: what is wrong with it. Joins parts.
+std::optional<std::string> join(Json& content) {
+  if (!content.is_array() || content.empty())
+    return fmt::format("{}; it must be a text", shown(content));
+  std::string all;
+  for (const Json& part : content) {
+    if (!is_text_part(part))
+      return fmt::format(
+          "the part {}; parts must be {{\"type\": \"text\", \"text\": \"...\"}}: models read text "
+          "alone "
+          "(no images). Leave the row out",
+          shown(part));
+    all += part.at("text").get<std::string>();
+  }
+  content = std::move(all);
+  return std::nullopt;
+}
+
+}  // namespace
+
+bool are_messages(const Json& list) {
+  return list.is_array() && !list.empty() && std::ranges::all_of(list, [](const Json& message) {
+           return message.is_object() && message.contains("role") && message.at("role").is_string();
+         });
+}
+
+Result<bool> make_texts(Json& messages) {
+  bool changed = false;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    Json& message = messages[i];
+    const auto content = message.find("content");
+    if (content == message.end() || content->is_null()) {
+      if (calls_tools(message)) continue;
+      return Failure{fmt::format(
+          "message {} ({}) has no content, which only an assistant with tool_calls may lack. Write "
+          "\"\" for an empty text",
+          i + 1, message.at("role").get<std::string>())};
+    }
+    if (content->is_string()) continue;
+    if (const auto fault = join(*content))
+      return Failure{fmt::format("the content of message {} ({}) is {}", i + 1,
+                                 message.at("role").get<std::string>(), *fault)};
+    changed = true;
+  }
+  return changed;
+}
+
+}  // namespace tailrace::text

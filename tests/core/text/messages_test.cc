@@ -1,0 +1,64 @@
+#include "core/text/messages.h"
+
+#include <string>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace tailrace::text {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr const char* kCall = R"("tool_calls": [{"function": {"name": "f", "arguments": {}}}])";
+
+std::string fault_of(const std::string& message) {
+  ordered_json list = ordered_json::parse("[" + message + "]");
+  const auto changed = make_texts(list);
+  return changed ? "" : changed.failure().message;
+}
+
+TEST(Messages, PartsOfTextAreJoined) {
+  ordered_json list = ordered_json::parse(
+      R"([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": " b"}]},
+          {"role": "assistant", "content": "c"}])");
+  EXPECT_TRUE(make_texts(list).value());
+  EXPECT_EQ(list[0].at("content"), "a b");
+  EXPECT_EQ(list[1].at("content"), "c");
+  EXPECT_FALSE(make_texts(list).value());
+}
+
+TEST(Messages, OnlyACallOfToolsMayHaveNoContent) {
+  EXPECT_EQ(fault_of(R"({"role": "assistant", "content": null, )" + std::string(kCall) + "}"), "");
+  EXPECT_EQ(fault_of(R"({"role": "assistant", )" + std::string(kCall) + "}"), "");
+  for (const std::string& message :
+       {std::string(R"({"role": "assistant", "content": null})"),
+        std::string(R"({"role": "assistant", "content": null, "tool_calls": []})"),
+        std::string(R"({"role": "assistant"})"),
+        R"({"role": "user", "content": null, )" + std::string(kCall) + "}"})
+    EXPECT_NE(fault_of(message).find(") has no content, which only an assistant with tool_calls"),
+              std::string::npos)
+        << message;
+}
+
+TEST(Messages, OtherContentIsNamed) {
+  EXPECT_EQ(fault_of(R"({"role": "tool", "content": {"temperature": 3}})"),
+            R"(the content of message 1 (tool) is {"temperature":3}; it must be a text)");
+  EXPECT_EQ(fault_of(R"({"role": "user", "content": 3})"),
+            "the content of message 1 (user) is 3; it must be a text");
+  EXPECT_EQ(fault_of(R"({"role": "user", "content": []})"),
+            "the content of message 1 (user) is []; it must be a text");
+  for (const char* part :
+       {R"({"type": "image_url", "image_url": {"url": "x"}})", R"({"type": "image"})",
+        R"({"type": "text"})", R"({"text": "a"})", R"("a")"}) {
+    const std::string fault =
+        fault_of(R"({"role": "user", "content": [{"type": "text", "text": "a"}, )" +
+                 std::string(part) + "]}");
+    EXPECT_NE(fault.find("is the part " + ordered_json::parse(part).dump()), std::string::npos)
+        << fault;
+    EXPECT_NE(fault.find("(no images)"), std::string::npos) << fault;
+  }
+}
+
+}  // namespace
+}  // namespace tailrace::text
