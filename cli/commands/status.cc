@@ -43,7 +43,8 @@ Time age_of_journal(const RunPaths& paths) {
   return std::chrono::duration_cast<Time>(now - newest);
 }
 
-std::string how_it_stands(const State& state, const std::string& run, bool runs) {
+std::string how_it_stands(const State& state, const std::string& run, bool runs,
+                          bool supervised_alone) {
   if (!state.halted.empty()) return "halted: " + state.halted;
   if (!state.end && !runs)
     return fmt::format(
@@ -51,6 +52,8 @@ std::string how_it_stands(const State& state, const std::string& run, bool runs)
         "is just being started, 'tailrace launch --run-dir {}' continues it",
         run);
   if (!state.end) return state.stopping ? "it is being stopped" : "it goes on";
+  if (supervised_alone && state.end->reason != scheduler::RunEnd::Reason::kStopped)
+    return "complete: all updates are done";
   switch (state.end->reason) {
     case scheduler::RunEnd::Reason::kSteps:
       return "complete: all steps are trained";
@@ -92,18 +95,31 @@ std::string describe_prompts(const scheduler::Policy& policy, std::optional<int3
   return parts.empty() ? "none begun" : fmt::format("{}", fmt::join(parts, ", "));
 }
 
-// By domain, as the config of the run has them; without one they are numbered.
-std::vector<std::string> names_of(const RunPaths& paths, size_t num_domains) {
-  std::vector<std::string> names;
+// As its config says; absent: it cannot be read. Where a run stands is told all the same.
+std::optional<RunOptions> options_of(const RunPaths& paths) {
   try {
     RunOptions options;
     bind_config(load_config(paths.config(), {}), options);
-    names = dataset_names(options);
+    return options;
   } catch (const UserError&) {
-    // Where a run stands is told all the same.
+    return std::nullopt;
   }
+}
+
+// By domain, as the config of the run has them; without one they are numbered.
+std::vector<std::string> names_of(const std::optional<RunOptions>& options, size_t num_domains) {
+  std::vector<std::string> names;
+  if (options) names = dataset_names(*options);
   for (size_t i = names.size(); i < num_domains; ++i) names.push_back(fmt::format("dataset {}", i));
   return names;
+}
+
+std::string describe(const SupervisedFacts& facts) {
+  std::string text = facts.of ? fmt::format("{} of {}", facts.updates, *facts.of) : "none yet";
+  if (facts.loss) text += fmt::format(", loss {:.3f}", *facts.loss);
+  if (facts.eval_loss) text += fmt::format(", held-out loss {:.3f}", *facts.eval_loss);
+  return text + fmt::format(", newest checkpoint {}",
+                            facts.checkpoint.empty() ? "none" : facts.checkpoint);
 }
 
 // For programs.
@@ -119,7 +135,9 @@ void show_text(const StatusFacts& facts, const State& state, bool runs) {
   if (!facts.damage.empty())
     line("damaged", facts.damage + ". What follows is the state before the damage");
   line("run", fmt::format("{}: {}", facts.run, facts.about));
+  if (facts.supervised) line("updates", describe(*facts.supervised));
   for (const auto& [id, policy] : state.policies) {
+    if (facts.supervised && facts.supervised->alone) continue;
     line("step",
          fmt::format("{}{}, newest checkpoint {}", std::max<int64_t>(0, policy.published),
                      state.config.steps > 0 ? fmt::format(" of {}", state.config.steps) : "",
@@ -149,17 +167,28 @@ void show_status(const std::string& run, bool json) {
   const State& state = *found.state;
   // What the journal says of workers and waits is true now only while somebody writes it.
   const bool runs = is_running(paths.root);
+  const std::optional<RunOptions> options = options_of(paths);
+  const bool alone = options && supervised_only(*options);
   StatusFacts facts{.run = run,
                     .state = std::string(state_word(state, runs)),
-                    .about = how_it_stands(state, run, runs),
+                    .about = how_it_stands(state, run, runs, alone),
                     .damage = found.damage,
                     .quiet = age_of_journal(paths),
                     .datasets = {},
-                    .waits = {}};
-  for (const auto& [id, policy] : state.policies)
-    if (policy.domains.size() > 1) facts.datasets = names_of(paths, policy.domains.size());
+                    .waits = {},
+                    .supervised = {}};
+  for (const auto& [id, policy] : state.policies) {
+    if (policy.domains.size() > 1) facts.datasets = names_of(options, policy.domains.size());
+    facts.supervised = supervised_facts(paths, alone, policy.published);
+  }
   if (!state.end)
     facts.waits = scheduler::waits_of(state, runs ? state.now + facts.quiet : state.now);
+  // It is no wait: the updates are its work.
+  if (facts.supervised && facts.supervised->of)
+    std::ranges::replace(
+        facts.waits, std::string(scheduler::kNoVersionYet),
+        fmt::format("the trainer works on supervised update {}",
+                    std::min(facts.supervised->updates + 1, *facts.supervised->of)));
   if (json) return fmt::print("{}\n", status_json(facts, state));
   show_text(facts, state, runs);
 }

@@ -1,12 +1,16 @@
 #include "cli/commands/status_facts.h"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
+#include <filesystem>
+#include <system_error>
 
 #include <nlohmann/json.hpp>
 
 #include "core/base/enum_names.h"
 #include "core/base/json_text.h"
+#include "core/base/metrics.h"
 #include "core/base/time.h"
 
 namespace tailrace {
@@ -56,7 +60,45 @@ void add_policy(const StatusFacts& facts, const State& state, const scheduler::P
     json["datasets"][facts.datasets[i]] = prompts_json(policy, static_cast<int32_t>(i));
 }
 
+Json supervised_json(const SupervisedFacts& facts) {
+  const auto or_null = [](const auto& value) { return value ? Json(*value) : Json(); };
+  return {{"updates", facts.updates},
+          {"of", or_null(facts.of)},
+          {"loss", or_null(facts.loss)},
+          {"eval_loss", or_null(facts.eval_loss)},
+          {"checkpoint", facts.checkpoint.empty() ? Json() : Json(facts.checkpoint)}};
+}
+
+// The newest in `folder`, by its path in the run; empty: none.
+std::string newest_within(const std::filesystem::path& folder, const RunPaths& paths) {
+  std::optional<int64_t> newest;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored))
+    newest = std::max(newest, checkpoint_step(entry.path()));
+  if (!newest) return "";
+  return (folder / checkpoint_name(*newest)).lexically_relative(paths.root).string();
+}
+
 }  // namespace
+
+std::optional<SupervisedFacts> supervised_facts(const RunPaths& paths, bool alone,
+                                                int64_t published) {
+  SupervisedFacts facts;
+  facts.alone = alone;
+  facts.checkpoint = newest_within(published < 0 ? paths.warm_up() : paths.checkpoints(), paths);
+  // Where a run stands is told all the same when its metrics are damaged.
+  const Result<std::vector<MetricsRow>> rows = read_metrics(paths.metrics());
+  for (const MetricsRow& row : rows ? rows.value() : std::vector<MetricsRow>()) {
+    const double* of = row.find("sft/updates");
+    if (of == nullptr) continue;
+    facts.of = static_cast<int64_t>(*of);
+    facts.updates = std::max(facts.updates, row.step);
+    if (const double* loss = row.find("sft/loss")) facts.loss = *loss;
+    if (const double* loss = row.find("sft/eval_loss")) facts.eval_loss = *loss;
+  }
+  if (!alone && (published >= 0 || !facts.of)) return std::nullopt;
+  return facts;
+}
 
 std::vector<PromptCount> count_prompts(const scheduler::Policy& policy,
                                        std::optional<int32_t> domain) {
@@ -95,6 +137,7 @@ std::string status_json(const StatusFacts& facts, const State& state) {
   // null: the journal is whole.
   json["damaged"] = facts.damage.empty() ? Json() : Json(facts.damage);
   for (const auto& [id, policy] : state.policies) add_policy(facts, state, policy, json);
+  if (facts.supervised) json["supervised"] = supervised_json(*facts.supervised);
   json["workers"] = Json::array();
   for (const auto& [id, worker] : state.workers)
     json["workers"].push_back(worker_json(state, id, worker));

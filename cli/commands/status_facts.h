@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/run_directory.h"
 #include "core/base/time.h"
 #include "scheduler/state/state.h"
 
@@ -24,12 +25,27 @@ struct PromptCount {
 std::vector<PromptCount> count_prompts(const scheduler::Policy& policy,
                                        std::optional<int32_t> domain);
 
+// Of the training on supervised rows, as the metrics tell it, which come some fifty times.
+struct SupervisedFacts {
+  bool alone = false;         // the run does nothing else
+  int64_t updates = 0;        // done
+  std::optional<int64_t> of;  // in all; absent: nothing is told yet
+  std::optional<double> loss, eval_loss;
+  std::string checkpoint;  // the newest, within RUN; empty: none
+};
+
+// Absent: the run has no such training, or it lies behind and steps are trained. `published`: the
+// newest version; negative: none.
+std::optional<SupervisedFacts> supervised_facts(const RunPaths& paths, bool alone,
+                                                int64_t published);
+
 struct StatusFacts {
   std::string run, state, about;      // `state`: one word; `about`: a sentence for people
   std::string damage;                 // of the journal, a sentence (run_state.h); empty: none
   Time quiet{};                       // since the scheduler wrote to its journal
   std::vector<std::string> datasets;  // names; empty: the run has one
   std::vector<std::string> waits;     // who waits for whom; empty: nobody, as the run is over
+  std::optional<SupervisedFacts> supervised;
 };
 
 // One object. `state` of the scheduler: as its journal has it.

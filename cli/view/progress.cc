@@ -35,6 +35,7 @@ constexpr Shown kStepValues[] = {{"reward/mean", "reward", 3, true},
 constexpr Shown kEvalValues[] = {{"eval/reward", "reward", 3, true},
                                  {"eval/success", "success", 3}};
 
+bool is_update(const MetricsRow& row) { return row.find("sft/loss") != nullptr; }
 bool is_step(const MetricsRow& row) { return row.find("reward/mean") != nullptr; }
 bool is_eval(const MetricsRow& row) {
   return std::any_of(row.values.begin(), row.values.end(),
@@ -106,20 +107,45 @@ std::string step_text(const ProgressState& state, const MetricsRow& row) {
   return fmt::format("step {}/{}", row.step, state.total_steps);
 }
 
+// Up to `total`, at the pace of the last twenty rows that match: it changes with the length of the
+// answers. Negative: nothing is known yet.
+double left_until(int64_t total, const std::vector<MetricsRow>& rows,
+                  bool (*matches)(const MetricsRow&)) {
+  std::vector<const MetricsRow*> found;
+  for (const MetricsRow& row : rows)
+    if (matches(row)) found.push_back(&row);
+  if (found.size() < 2 || total == 0) return -1;
+  const MetricsRow& last = *found.back();
+  const MetricsRow& first = *found[found.size() - std::min<size_t>(found.size(), 21)];
+  if (last.step <= first.step) return -1;
+  const double pace =
+      (last.unix_seconds - first.unix_seconds) / static_cast<double>(last.step - first.step);
+  return std::max(0.0, pace * static_cast<double>(total - last.step));
+}
+
+// "supervised update 132/2241  loss 1.726  40s left"; empty: the row is about none.
+std::string supervised_line(const ProgressState& state, const MetricsRow& row) {
+  std::string values;
+  if (const double* loss = row.find("sft/loss")) values += fmt::format("  loss {:.3f}", *loss);
+  if (const double* loss = row.find("sft/eval_loss")) {
+    const double* accuracy = row.find("sft/eval_token_accuracy");
+    values += fmt::format("  held-out loss {:.3f}  token accuracy {:.2f}", *loss,
+                          accuracy == nullptr ? 0 : *accuracy);
+  }
+  if (values.empty()) return "";
+  const double* updates = row.find("sft/updates");
+  const auto total = updates == nullptr ? 0 : static_cast<int64_t>(*updates);
+  std::string out = fmt::format("supervised update {}", row.step);
+  if (total > 0) out += fmt::format("/{}", total);
+  out += values;
+  const std::string left = format_left(left_until(total, state.rows, is_update));
+  return left.empty() ? out : out + "  " + left;
+}
+
 }  // namespace
 
 double seconds_left(const ProgressState& state) {
-  std::vector<const MetricsRow*> steps;
-  for (const MetricsRow& row : state.rows)
-    if (is_step(row)) steps.push_back(&row);
-  if (steps.size() < 2 || state.total_steps == 0) return -1;
-  const MetricsRow& last = *steps.back();
-  // Of the last twenty steps: the pace changes with the length of the answers.
-  const MetricsRow& first = *steps[steps.size() - std::min<size_t>(steps.size(), 21)];
-  if (last.step <= first.step) return -1;
-  double pace =
-      (last.unix_seconds - first.unix_seconds) / static_cast<double>(last.step - first.step);
-  return std::max(0.0, pace * static_cast<double>(state.total_steps - last.step));
+  return left_until(state.total_steps, state.rows, is_step);
 }
 
 void show(std::FILE* out, std::string_view text) {
@@ -129,15 +155,7 @@ void show(std::FILE* out, std::string_view text) {
 }
 
 std::string progress_line(const ProgressState& state, const MetricsRow& row) {
-  std::string out;
-  if (const double* loss = row.find("sft/loss"))
-    out = fmt::format("supervised update {}  loss {:.3f}", row.step, *loss);
-  if (const double* loss = row.find("sft/eval_loss")) {
-    const double* accuracy = row.find("sft/eval_token_accuracy");
-    out += fmt::format("{}held-out loss {:.3f}  token accuracy {:.2f}",
-                       out.empty() ? fmt::format("supervised update {}  ", row.step) : "  ", *loss,
-                       accuracy == nullptr ? 0 : *accuracy);
-  }
+  std::string out = supervised_line(state, row);
   if (!out.empty()) return out;
   if (is_step(row)) {
     out = step_text(state, row) + values_of(row, kStepValues);

@@ -22,6 +22,7 @@ struct ProgressState {
 
 // One line for a row: a step, an evaluation, or supervised warm-up.
 //   step 12/80  reward 0.612  success 0.64  length 23.4  18.2k tokens/s  1m02s left
+//   supervised update 132/2241  loss 1.726  40s left
 std::string progress_line(const ProgressState& state, const MetricsRow& row);
 
 // The block of a terminal, each line at most `columns` wide.

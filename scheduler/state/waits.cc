@@ -56,7 +56,7 @@ void tell_policy(const State& state, PolicyId id, const Policy& policy, Time now
   const auto tell = [&](std::string text) { texts.push_back(std::move(text)); };
   // Nothing else of this policy can have begun.
   if (policy.published < 0) {
-    tell("the trainer has not published version 0 yet");
+    tell(std::string(kNoVersionYet));
     return tell_silent_trainers(state, id, policy, texts);
   }
   tell(fmt::format("version {}{}", policy.published,

@@ -3,11 +3,15 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "scheduler/state/state.h"
 
 namespace tailrace::scheduler {
+
+// Of a policy whose trainer still reads its model, or trains on supervised rows.
+inline constexpr std::string_view kNoVersionYet = "the trainer has not published version 0 yet";
 
 // "version 3; 4 of 16 groups ready; 12 samples run at rollout-0 (8), rollout-1 (4), the oldest for
 // 31 s; 3 wait for a reward worker". `now`: of the same clock as the state's times.

@@ -76,6 +76,13 @@ TEST_F(LaunchSft, TrainsMeasuresAndLeavesAModel) {
   const auto said =
       run_binary("generate --max-new-tokens 4 --chat --prompt '2 + 3' --model " + model.string());
   EXPECT_EQ(said.exit_code, 0) << said.err;
+  const std::string status = run_binary("status " + paths().root.string()).out;
+  EXPECT_NE(status.find("complete: all updates are done"), std::string::npos) << status;
+  EXPECT_NE(status.find("newest checkpoint checkpoints/step_000000\n"), std::string::npos)
+      << status;
+  const auto updates = static_cast<int64_t>(*rows.value().back().find("sft/updates"));
+  EXPECT_NE(status.find(fmt::format("updates   {0} of {0}, loss ", updates)), std::string::npos)
+      << status;
   // Again: nothing is left to do.
   continue_run();
   expect_done();

@@ -1,7 +1,10 @@
 // `tailrace status` of a run directory that holds a journal and nothing else.
+#include <filesystem>
+
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "core/base/metrics.h"
 #include "core/base/run_directory.h"
 #include "scheduler/decide/decide.h"
 #include "scheduler/store/journal.h"
@@ -29,7 +32,7 @@ TEST(Status, SaysWhereAWorkerIs) {
         scheduler::WorkerUp{.worker = "rollout-0",
         .joined = true,
         .site = {.pool = "far", .cluster = "west", .host = "gpu-8"}}})
-    scheduler::decide(state, up, Time(1));
+    (void)scheduler::decide(state, up, Time(1));
   ASSERT_TRUE(scheduler::Journal::open(paths.journal(), state, {}));
 
   const std::string run = folder.path().string();
@@ -46,6 +49,39 @@ TEST(Status, SaysWhereAWorkerIs) {
   for (size_t i : {1, 2}) EXPECT_EQ(workers[i].at("cluster"), "west");
   EXPECT_EQ(workers[1].at("host"), "gpu-7");
   EXPECT_EQ(workers[2].at("host"), "gpu-8");
+}
+
+// A run that trains on supervised rows alone has no steps: its updates say where it stands.
+TEST(Status, TellsSupervisedUpdates) {
+  const TemporaryDirectory folder;
+  const RunPaths paths{folder.path()};
+  scheduler::Config config;
+  ASSERT_TRUE(scheduler::Journal::open(paths.journal(), scheduler::State(config), {}));
+  folder.write("config.yaml", "sft: {data: rows.jsonl}\nmodel: {path: somewhere}\n");
+  const std::string run = folder.path().string();
+  std::string text = run_binary("status " + run).out;
+  EXPECT_NE(text.find("updates   none yet, newest checkpoint none\n"), std::string::npos) << text;
+
+  std::string rows;
+  for (const MetricsRow& row :
+       {MetricsRow{
+            .step = 0, .version = -1, .values = {{"sft/eval_loss", 3.5}, {"sft/updates", 2241}}},
+        MetricsRow{
+            .step = 132, .version = -1, .values = {{"sft/loss", 1.726}, {"sft/updates", 2241}}}})
+    rows += format_metrics_row(row) + "\n";
+  folder.write("metrics.jsonl", rows);
+  std::filesystem::create_directories(paths.warm_up() / "step_000100");
+  text = run_binary("status " + run).out;
+  EXPECT_NE(text.find("updates   132 of 2241, loss 1.726, held-out loss 3.500, newest checkpoint "
+                      "checkpoints/sft/step_000100\n"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(text.find("step 0"), std::string::npos) << text;
+  EXPECT_EQ(text.find("version 0"), std::string::npos) << text;
+  EXPECT_NE(text.find("works on supervised update 133"), std::string::npos) << text;
+  const json facts = json::parse(run_binary("status --json " + run).out).at("supervised");
+  EXPECT_EQ(facts, json::parse(R"({"updates": 132, "of": 2241, "loss": 1.726, "eval_loss": 3.5,
+                                   "checkpoint": "checkpoints/sft/step_000100"})"));
 }
 
 }  // namespace

@@ -53,6 +53,25 @@ TEST(ProgressLine, TellsAStepAnEvaluationAndTheWarmUp) {
   EXPECT_EQ(progress_line(state, MetricsRow{}), "");
 }
 
+TEST(ProgressLine, TellsHowManySupervisedUpdatesAndSecondsAreLeft) {
+  ProgressState state = state_of(0);
+  for (int64_t update : {0, 44, 88, 132}) {
+    MetricsRow row{.step = update,
+                   .version = -1,
+                   .unix_seconds = 50 + 0.5 * static_cast<double>(update),
+                   .values = {{"sft/updates", 2241}}};
+    // The first is measured before there is an update.
+    row.values.emplace_back(update == 0 ? "sft/eval_loss" : "sft/loss", 1.726);
+    state.rows.push_back(row);
+    if (update == 0) {
+      EXPECT_EQ(progress_line(state, row),
+                "supervised update 0/2241  held-out loss 1.726  token accuracy 0.00");
+    }
+  }
+  EXPECT_EQ(progress_line(state, state.rows.back()),
+            "supervised update 132/2241  loss 1.726  17m35s left");
+}
+
 TEST(ProgressLine, TellsTheRewardOfEachDataset) {
   ProgressState state = state_of(12);
   MetricsRow row{.step = 12,
