@@ -12,6 +12,7 @@
 #include "cli/run/cluster_plan.h"
 #include "cli/run/counted.h"
 #include "cli/run/datasets.h"
+#include "cli/run/length.h"
 #include "cli/run/listen.h"
 #include "cli/run/named_file.h"
 #include "cli/run/pools.h"
@@ -394,7 +395,7 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
   plan.samples_per_minibatch =
       ceil_divide(o.step.prompts_per_step, o.train.minibatches_per_step) * o.step.group_size;
   plan.updates_per_step = o.train.minibatches_per_step * o.train.ppo_epochs;
-  plan.steps = o.run.steps;
+  plan.steps = most_steps(o);
   plan.max_tokens_per_step = plan.samples_per_step * o.rollout.engine.max_context_tokens;
   const ParameterLayout layout(config);
   plan.parameters = layout.num_parameters();
@@ -568,12 +569,13 @@ std::string format_plan(const Plan& plan, const RunOptions& o,
     }
   if (!steps)
     line("run", "no step of reinforcement learning: it ends with the checkpoint of these weights");
-  else if (plan.steps > 0)
+  else if (o.run.steps > 0)
     line("run", fmt::format("{} = {} samples, {}", counted(plan.steps, "step"),
                             plan.steps * plan.samples_per_step,
                             counted(plan.steps * plan.updates_per_step, "update")));
   else
-    line("run", fmt::format("{}", epochs_text(o)));
+    line("run", fmt::format("{} = at most {}, {}", epochs_text(o), counted(plan.steps, "step"),
+                            counted(plan.steps * plan.updates_per_step, "update")));
   const auto num_datasets = std::ssize(datasets_of(o));
   if (o.eval.prompts > 0)
     line("eval", fmt::format("{}{} {}before the first and after the last step",

@@ -27,7 +27,7 @@ struct WarmUpPlan {
 struct Plan {
   int64_t samples_in_flight = 0;  // at most, of all steps and surplus
   int64_t samples_per_step = 0, samples_per_minibatch = 0;
-  int64_t updates_per_step = 0, steps = 0;        // steps 0: until the epochs end
+  int64_t updates_per_step = 0, steps = 0;        // at most (most_steps())
   int64_t max_tokens_per_step = 0;                // if every sample filled its context
   int64_t parameters = 0, active_parameters = 0;  // active: of one token
   int64_t trained_parameters = 0;                 // of an adapter fewer

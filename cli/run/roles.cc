@@ -18,6 +18,7 @@
 #include "cli/run/endpoint.h"
 #include "cli/run/gate_role.h"
 #include "cli/run/inputs.h"
+#include "cli/run/length.h"
 #include "cli/run/plan.h"
 #include "cli/run/pools.h"
 #include "cli/run/prompts.h"
@@ -224,6 +225,8 @@ ExitCode run_trainer(const RoleName& name, const RoleContext& context, Log& log)
   config.endpoint = context.endpoint.address;
   config.run = context.run;
   config.tokenizer_dir = context.run.tokenizer();
+  // The inputs are proved to be those that the run began with, and give the same each time.
+  if (o.optim.schedule != LrSchedule::kConstant) config.schedule_steps = most_steps(o);
   if (o.sft.demonstrations > 0) config.sft.data = context.run.demonstrations().string();
   if (!o.sft.data.empty()) config.sft.data = context.run.sft_rows().string();
   if (!o.sft.eval_data.empty()) config.sft.eval_data = context.run.sft_eval_rows().string();

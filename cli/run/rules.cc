@@ -320,12 +320,6 @@ void validate_batches(const RunOptions& o) {
         "Try {}.",
         o.train.minibatches_per_step, o.step.prompts_per_step, o.step.prompts_per_step);
   validate_microbatch(o);
-  if (o.run.steps == 0 && o.run.epochs > 0 && o.optim.schedule != LrSchedule::kConstant)
-    throw UserError::at(
-        "optim.schedule",
-        "is {}, which falls towards the last step, but run.steps is 0 (until the epochs end). Set "
-        "run.steps, or try optim.schedule=constant.",
-        name_of(o.optim.schedule));
 }
 
 // Ranks own whole slots, and their sums are a level of the slots' tree.

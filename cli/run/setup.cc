@@ -14,6 +14,7 @@
 #include "cli/run/datasets.h"
 #include "cli/run/demonstrations.h"
 #include "cli/run/inputs.h"
+#include "cli/run/length.h"
 #include "cli/run/load.h"
 #include "cli/run/named_file.h"
 #include "cli/run/plan.h"
@@ -227,14 +228,11 @@ scheduler::Config scheduler_config(const RunOptions& options) {
                             .domains = {}};
   const std::vector<DatasetSection> datasets = datasets_of(options);
   const std::vector<int64_t> quotas = prompts_of_step(options);
+  const std::vector<int64_t> prompts = prompts_of_epoch(options);
   for (size_t i = 0; i < datasets.size(); ++i) {
-    // Without a file the environment draws its tasks without end; what is not trained has no
-    // epochs.
-    const bool counts = quotas[i] > 0 && !datasets[i].dataset.empty();
-    const int64_t prompts = counts ? std::ssize(training_rows(options, i, datasets[i])) : 0;
     shape.domains.push_back(
         {.prompts_per_step = quotas[i],
-         .prompts_per_epoch = prompts,
+         .prompts_per_epoch = prompts[i],
          .epochs = datasets[i].epochs,
          .pool = datasets[i].pool,
          .name = datasets[i].name.empty() ? datasets[i].env : datasets[i].name});

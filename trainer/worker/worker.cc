@@ -334,7 +334,8 @@ class TrainerWorker {
   // ---- weights
 
   int64_t horizon() const {
-    return config_.steps * config_.train.ppo_epochs * config_.train.minibatches_per_step;
+    const int64_t steps = config_.schedule_steps > 0 ? config_.schedule_steps : config_.steps;
+    return steps * config_.train.ppo_epochs * config_.train.minibatches_per_step;
   }
   void reset_rl_optimizer() { trainer_.reset_optimizer(config_.optim, horizon()); }
 

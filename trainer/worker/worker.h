@@ -42,9 +42,10 @@ struct TrainerWorkerConfig {
 
   RunPaths run;
   uint64_t seed = 0;
-  // Of the run: ends the schedule. 0: until the scheduler says Shutdown; then the schedule must be
-  // constant.
+  // Of the run; 0: until the scheduler says Shutdown.
   int64_t steps = 0;
+  // The step with which the schedule ends; 0: with `steps`, or else it must be constant.
+  int64_t schedule_steps = 0;
 
   ModelConfig model;
   Dtype compute = Dtype::kF32;  // of the weights that products read

@@ -136,6 +136,50 @@ checkpoint: {interval_steps: 2}
   expect_refused("short.jsonl: it has changed since the run began");
 }
 
+// The last step of the epochs ends the schedule of the rates (at 0), also of a trainer that comes
+// back.
+TEST_F(LaunchDatasets, EpochsEndAScheduleThatFalls) {
+  const std::string data = std::string(TAILRACE_SOURCE_DIR) + "/tests/data/";
+  {
+    std::ifstream in(data + "prompts/tinystories_prompts.jsonl");
+    std::ofstream out(folder_ / "rows.jsonl");
+    std::string line;
+    for (int i = 0; i < 9 && std::getline(in, line); ++i) out << line << "\n";
+  }
+  // Of the words, so that the members of a group differ and each step has its update.
+  std::ofstream(folder_ / "reward.py")
+      << "import json, sys, zlib\n"
+         "for line in sys.stdin:\n"
+         "    episode = json.loads(line)\n"
+         "    reward = zlib.crc32(episode['response'].encode()) / 2**32\n"
+         "    print(json.dumps({'id': episode['id'], 'reward': reward}), flush=True)\n";
+  std::ofstream(folder_ / "tiny.yaml") << "model: {path: " << data << "models/stories260K}\n"
+                                       << R"(
+run: {name: tiny, seed: 3, steps: 0, epochs: 2}
+env: {name: text, dataset: rows.jsonl}
+reward: {command: [python3, reward.py]}
+rollout: {prompts_per_step: 4, group_size: 4, max_action_tokens: 8, max_context_tokens: 128, workers: 2}
+optim: {lr: 0.0001, schedule: linear, min_lr_ratio: 0}
+train: {microbatch_tokens: 1024, threads: 1}
+checkpoint: {interval_steps: 2}
+)";
+  start_run("other");
+  expect_done();
+  start_run("run");
+  ASSERT_TRUE(wait_until([&] { return has_step(2); })) << output();
+  for (const pid_t pid : workers("trainer")) ::kill(pid, SIGKILL);
+  expect_done();
+  // 18 prompts are four steps of 4 and one of 2.
+  expect_each_step_once("run", 5);
+  for (const char* run : {"run", "other"}) {
+    const std::vector<double> rates = series("policy/lr", run);
+    ASSERT_EQ(rates.size(), 5u) << run;
+    for (size_t i = 0; i < rates.size(); ++i)
+      EXPECT_NEAR(rates[i], 0.0001 * (4 - static_cast<double>(i)) / 5, 1e-12) << run << " " << i;
+  }
+  EXPECT_EQ(final_digest("run", 5), final_digest("other", 5));
+}
+
 // Who is given more than a step, or less than it began, keeps to the quotas too.
 TEST_F(LaunchDatasets, OtherModesKeepTheQuotas) {
   for (const char* mode : {"async", "tail_batching"}) {

@@ -444,10 +444,6 @@ TEST(Validate, RefusesWhatCannotWork) {
   EXPECT_NE(error_of({"train.microbatch_tokens=100"})
                 .find("less than one whole sequence (rollout.max_context_tokens = 128). Try 128."),
             std::string::npos);
-  EXPECT_NE(error_of({"run.steps=0", "run.epochs=1", "optim.schedule=cosine"})
-                .find("optim.schedule is cosine, which falls towards the last step, but run.steps "
-                      "is 0 (until the epochs end). Set run.steps"),
-            std::string::npos);
   EXPECT_NE(error_of({"rollout.max_context_tokens=512"})
                 .find("the policy has model.create.max_positions = 256. Try max_positions = 512."),
             std::string::npos);

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <fstream>
 
+#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include "cli/run/length.h"
 #include "core/base/clock.h"
 #include "core/base/error.h"
 #include "core/base/yaml_config.h"
@@ -367,6 +369,36 @@ TEST(FormatPlan, ShowsTheDerivation) {
   EXPECT_NE(text.find("1 minibatch of 128 samples x 1 epoch = 1 update, lr 1e-06\n"),
             std::string::npos)
       << text;
+}
+
+// What ends the schedule of a run without run.steps.
+TEST(MostSteps, AreThoseOfTheEpochs) {
+  TemporaryDirectory folder;
+  std::string rows;
+  for (int i = 0; i < 50; ++i) rows += fmt::format("{{\"prompt\": \"{}\"}}\n", i);
+  RunOptions options = example();
+  options.env.name = "text";
+  options.env.dataset = folder.write("a.jsonl", rows).string();
+  options.env.settings = {{"verifier", "math"}};
+  EXPECT_EQ(most_steps(options), 80) << "run.steps says it";
+  options.run.steps = 0;
+  EXPECT_EQ(most_steps(options), 0) << "it has no end";
+  options.run.epochs = 1;
+  EXPECT_EQ(most_steps(options), 4) << "three of 16 prompts and one of 2";
+  // Epochs have no barrier: 150 prompts are nine steps of 16 and one of 6.
+  options.run.epochs = 3;
+  EXPECT_EQ(most_steps(options), 10);
+  const std::string text = format_plan(
+      make_plan(options, planned_model(example(), sandbox::built_in_environments()), 0), options);
+  EXPECT_NE(text.find("a.jsonl = at most 10 steps, 60 updates\n"), std::string::npos) << text;
+  // The dataset that ends last ends the run; 11 and 5 of the prompts of a step are theirs.
+  options.datasets = {
+      {.name = "a", .ratio = 2, .env = "text", .dataset = options.env.dataset, .epochs = 1},
+      {.name = "b", .ratio = 1, .env = "text", .dataset = options.env.dataset, .epochs = 2},
+      {.name = "c", .ratio = 0, .env = "frozen_grid"}};
+  EXPECT_EQ(most_steps(options), 20);
+  options.datasets[2].ratio = 1;
+  EXPECT_EQ(most_steps(options), 0) << "one draws its tasks without end";
 }
 
 TEST(FormatPlan, ShowsTheQuotasOfDatasets) {
