@@ -1,7 +1,9 @@
 #include "cli/run/datasets.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
+#include <map>
 #include <set>
 
 #include <fmt/format.h>
@@ -15,6 +17,31 @@ namespace tailrace {
 bool supervised_only(const RunOptions& options) {
   return options.datasets.empty() && options.env.name.empty() && options.env.plugin.empty() &&
          !options.sft.data.empty();
+}
+
+std::string_view supervised_key(std::string_view key) {
+  static const auto keys = [] {
+    std::map<std::string, std::string, std::less<>> made = {
+        {"run.epochs", "sft.epochs"},
+        {"run.steps", "sft.epochs"},
+        {"checkpoint.interval_steps", "sft.checkpoint_updates"},
+        {"eval.interval_steps", "sft.eval_updates"},
+        {"eval.prompts", "sft.eval_data"},
+        {"env.dataset", "sft.data"},
+        {"env.eval_dataset", "sft.eval_data"},
+        {"env.columns", "sft.columns"},
+        {"env.columns.prompt", "sft.columns.prompt"},
+        {"rollout.prompts_per_step", "sft.batch_tokens"},
+        {"rollout.max_prompt_tokens", "rollout.max_context_tokens"},
+        {"rollout.max_response_tokens", "rollout.max_context_tokens"},
+        {"rollout.max_action_tokens", "rollout.max_context_tokens"}};
+    constexpr std::string_view kSection = "sft.";
+    for (const auto& [own, option] : options_by_key(RunOptions()))
+      if (own.starts_with("sft.optim.")) made.emplace(own.substr(kSection.size()), own);
+    return made;
+  }();
+  const auto found = keys.find(key);
+  return found == keys.end() ? std::string_view() : found->second;
 }
 
 std::vector<DatasetSection> datasets_of(const RunOptions& options) {

@@ -17,6 +17,10 @@ namespace tailrace {
 // The run has no environment: it learns from the rows of sft.data alone.
 bool supervised_only(const RunOptions& options);
 
+// What such a run has for a key that only a run with an environment reads: "sft.optim.lr" for
+// "optim.lr". Empty: nothing.
+std::string_view supervised_key(std::string_view key);
+
 // In the order of the config, which numbers them (law 1.1); at least one, but for a run of
 // supervised training alone, which has none. `epochs` is what each has: its own or run.epochs.
 std::vector<DatasetSection> datasets_of(const RunOptions& options);

@@ -1,10 +1,13 @@
 #include "cli/run/foreign_names.h"
 
 #include <algorithm>
+#include <deque>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
+#include "cli/run/datasets.h"
 #include "cli/run/options.h"
 
 namespace tailrace {
@@ -15,6 +18,48 @@ std::vector<ForeignName> all_rows() {
   for (const auto& of :
        {trl_names(), verl_names(), prime_rl_names(), openrlhf_names(), other_names()})
     rows.insert(rows.end(), of.begin(), of.end());
+  return rows;
+}
+
+constexpr std::string_view kRowsAlone =
+    "a run that learns from sft.data alone ends with its epochs. Write sft.epochs.";
+constexpr std::string_view kTokensOfUpdate =
+    "an update takes whole rows of sft.batch_tokens together. Write that, or remove it.";
+
+// What is said of an optimizer, in words of the section sft.
+std::string_view supervised_text(std::string_view told) {
+  static std::deque<std::string> kept;  // what the rows of supervised_names() borrow
+  if (told.find("rollout.prompts_per_step") != std::string_view::npos) return kTokensOfUpdate;
+  std::string text(told);
+  for (size_t at = 0; (at = text.find(" optim.", at)) != std::string::npos; at += 5)
+    text.insert(at + 1, "sft.");
+  return text == told ? told : std::string_view(kept.emplace_back(std::move(text)));
+}
+
+// Counts of updates, passes, rates and files mean there what they mean in the supervised trainer of
+// a framework, whatever they are of samples.
+ForeignName supervised(ForeignName row) {
+  row.told = supervised_text(row.told);
+  const std::string_view key = supervised_key(row.key);
+  if (key.empty() || row.key.starts_with("rollout.") || row.key == "eval.prompts") return row;
+  const bool is_steps = row.key == "run.steps";
+  if (row.key == "checkpoint.interval_steps" || row.key == "eval.interval_steps")
+    row.values = {{.theirs = "-1", .told = "write 0 for the start and the end alone."},
+                  {.theirs = "*"}};
+  if (row.key == "run.epochs") row.values = {};
+  if (is_steps) row.values = {{.theirs = "-1", .ours = ""}, {.theirs = "*", .told = kRowsAlone}};
+  for (ForeignValue& value : row.values) {
+    value.told = supervised_text(value.told);
+    if (value.also == "optim.min_lr_ratio=0") value.also = "sft.optim.min_lr_ratio=0";
+  }
+  row.key = key;
+  row.only_with = {};
+  return row;
+}
+
+std::vector<ForeignName> supervised_rows() {
+  std::vector<ForeignName> rows;
+  for (const ForeignName& row : foreign_names()) rows.push_back(supervised(row));
   return rows;
 }
 
@@ -61,8 +106,14 @@ std::string meaning(const ForeignName& row) {
     const std::string one = value_text(row, value);
     if (!one.empty()) text += (text.empty() ? "" : "; ") + one;
   }
-  if (!row.only_with.empty())
-    text += fmt::format("{}only with `{}`", text.empty() ? "" : "; ", row.only_with);
+  if (!row.only_with.empty()) {
+    std::string settings(row.only_with);
+    for (size_t at = 0; (at = settings.find(' ', at)) != std::string::npos; at += 7)
+      settings.replace(at, 1, "` and `");
+    text += fmt::format("{}only with `{}`", text.empty() ? "" : "; ", settings);
+  }
+  if (!row.needs.empty())
+    text += fmt::format("{}only beside `{}`", text.empty() ? "" : "; ", row.needs);
   if (!row.several.empty())
     text += fmt::format("{}of several files: {}", text.empty() ? "" : "; ", row.several);
   return text;
@@ -98,6 +149,8 @@ script of TRL in ten lines.
 
 - A name is taken only where its value means the same here. A note in the log says which key it was
   taken as, and `config.yaml` of the run has our keys alone.
+- In a run that learns from `sft.data` alone the names of the optimizer, of epochs and of intervals
+  are taken as the keys of `sft` (`learning_rate` as `sft.optim.lr`).
 - Every other name of the tables is an error that says what to write. Nothing is ignored.
 - A value of `null` or `None` leaves our key as it is.
 - Two names of one key in one file are an error that names both. The command line overrides a file
@@ -136,6 +189,22 @@ constexpr Default kDefaults[] = {
 std::span<const ForeignName> foreign_names() {
   static const std::vector<ForeignName> rows = all_rows();
   return rows;
+}
+
+std::span<const ForeignName> supervised_names() {
+  static const std::vector<ForeignName> rows = supervised_rows();
+  return rows;
+}
+
+bool is_supervised(const ConfigNode& root) {
+  const auto says = [&root](std::string_view section, std::string_view key) {
+    const ConfigNode* node = root.find(section);
+    if (node != nullptr) node = node->find(key);
+    return node != nullptr && node->kind == ConfigNode::Kind::kScalar && !node->text.empty();
+  };
+  const ConfigNode* datasets = root.find("datasets");
+  return says("sft", "data") && !says("env", "name") && !says("env", "plugin") &&
+         (datasets == nullptr || datasets->kind == ConfigNode::Kind::kNull);
 }
 
 std::string coming_from_page() {

@@ -140,7 +140,6 @@ std::vector<ForeignName> openrlhf_names() {
        .name = "algo.advantage.estimator",
        .key = "algo.advantage",
        .values = advantages},
-      {.programs = "OpenRLHF", .name = "vllm_is_truncated_threshold", .key = "algo.correction.cap"},
 
       // ---- refused: the value means another thing here
       {.programs = "OpenRLHF", .name = "train_batch_size", .told = kUpdate},
@@ -152,9 +151,12 @@ std::vector<ForeignName> openrlhf_names() {
       {.programs = "OpenRLHF", .name = "actor.eps_clip", .told = kClip},
       {.programs = "OpenRLHF", .name = "eps_clip_low_high", .told = kClip},
       {.programs = "OpenRLHF", .name = "actor.eps_clip_low_high", .told = kClip},
+      {.programs = "OpenRLHF",
+       .name = "vllm_is_truncated_threshold",
+       .told = "it is two numbers, and weights are cut from above alone here. Write "
+               "algo.correction.kind: tis, and algo.correction.cap with the upper one."},
       {.programs = "OpenRLHF", .name = "init_kl_coef", .told = kKl},
       {.programs = "OpenRLHF", .name = "algo.kl.init_coef", .told = kKl},
-      {.programs = "OpenRLHF", .name = "use_kl_loss", .told = kKlLoss},
       {.programs = "OpenRLHF", .name = "algo.kl.use_loss", .told = kKlLoss},
       {.programs = "OpenRLHF", .name = "lr_warmup_ratio", .told = kWarmup},
       {.programs = "OpenRLHF", .name = "lr_scheduler", .told = kSchedule},
@@ -192,6 +194,14 @@ std::vector<ForeignName> openrlhf_names() {
        .told = "write scheduler.mode: async."},
 
       // ---- refused: nothing to say here
+      {.programs = "OpenRLHF",
+       .name = "save_path",
+       .told = "each checkpoint in the run directory is a folder that transformers loads. Remove "
+               "it."},
+      {.programs = "OpenRLHF",
+       .name = "normalize_reward",
+       .told = "there is no reward model. Remove it; algo.advantage says what advantages are "
+               "divided by."},
       {.programs = "OpenRLHF", .name = "vllm", .told = kEngine},
       {.programs = "OpenRLHF", .name = "ds", .told = kGpus},
       {.programs = "OpenRLHF",

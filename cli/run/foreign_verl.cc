@@ -20,6 +20,13 @@ std::vector<ForeignName> verl_names() {
   constexpr std::string_view kKlInReward =
       "the KL penalty is in the loss here, not in the reward, which is another objective. Write "
       "algo.kl.coef, or remove it.";
+  constexpr std::string_view kNoKl =
+      "it counts with use_kl_loss: true alone, which is false by default in verl, and then there "
+      "is "
+      "no KL. Write algo.kl.coef, or remove it.";
+  constexpr std::string_view kUpdates =
+      "it counts steps in verl, and a step has several updates here. Multiply it by the updates of "
+      "a step, and write optim.warmup_updates.";
   constexpr std::string_view kLogs =
       "each step goes to metrics.jsonl and TensorBoard files in the run directory. Remove it.";
   constexpr std::string_view kReward =
@@ -48,6 +55,7 @@ std::vector<ForeignName> verl_names() {
        .key = "rollout.max_response_tokens",
        .values = {{.theirs = "*", .also = "rollout.max_action_tokens=*"}}},
       {.programs = "verl", .name = "actor_rollout_ref.model.path", .key = "model.path"},
+      {.programs = "verl", .name = "model.partial_pretrain", .key = "model.path"},
       {.programs = "verl",
        .name = "actor_rollout_ref.model.custom_chat_template",
        .told = "write chat.template, a file that holds the template."},
@@ -60,7 +68,9 @@ std::vector<ForeignName> verl_names() {
       {.programs = "verl",
        .name = "actor_rollout_ref.actor.optim.lr_warmup_steps",
        .key = "optim.warmup_updates",
-       .values = {{.theirs = "-1", .ours = ""}, {.theirs = "*"}}},
+       .told = kUpdates,
+       .values = {{.theirs = "-1", .ours = ""}, {.theirs = "*"}},
+       .only_with = "train.minibatches_per_step=1 train.ppo_epochs=1"},
       {.programs = "verl",
        .name = "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio",
        .key = "optim.warmup_updates",
@@ -112,7 +122,11 @@ std::vector<ForeignName> verl_names() {
        .key = "algo.kl.coef",
        .values = {{.theirs = "true", .ours = "", .also = "algo.kl.coef=0.001"},
                   {.theirs = "false", .ours = "0"}}},
-      {.programs = "verl", .name = "actor_rollout_ref.actor.kl_loss_coef", .key = "algo.kl.coef"},
+      {.programs = "verl",
+       .name = "actor_rollout_ref.actor.kl_loss_coef",
+       .key = "algo.kl.coef",
+       .told = kNoKl,
+       .needs = "use_kl_loss=true"},
       {.programs = "verl",
        .name = "actor_rollout_ref.actor.kl_loss_type",
        .key = "algo.kl.estimator",
@@ -268,6 +282,14 @@ std::vector<ForeignName> verl_names() {
        .told = "prompts are never cut here. Remove it."},
 
       // ---- refused: nothing to say here
+      {.programs = "verl",
+       .name = "data.max_length",
+       .told = "of a run on sft.data: write rollout.max_context_tokens, the longest row, and "
+               "sft.too_long: refuse, drop or cut."},
+      {.programs = "verl",
+       .name = "data.multiturn",
+       .told = "rows of messages in sft.data are read as they are; sft.columns names another "
+               "column. Remove it."},
       {.programs = "verl", .name = "critic", .told = kNoCritic},
       {.programs = "verl", .name = "trainer.critic_warmup", .told = kNoCritic},
       {.programs = "verl",

@@ -36,7 +36,9 @@ LoadedRun load(const std::filesystem::path& path, std::span<const std::string> o
                const Registries& registries, LibraryUse use,
                const std::filesystem::path& known = {}) {
   LoadedRun loaded;
-  loaded.keys = bind_config(load_config(path, overrides), loaded.options, foreign_names());
+  const ConfigNode root = load_config(path, overrides);
+  loaded.keys =
+      bind_config(root, loaded.options, is_supervised(root) ? supervised_names() : foreign_names());
   try {
     loaded.registries = with_libraries(registries, loaded.options, use, known);
   } catch (const UserError& error) {

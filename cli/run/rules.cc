@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -49,10 +50,14 @@ class EffectChecker {
     defaults_ = options_by_key(defaults);
   }
 
+  // What to do about a key without effect.
+  using Advice = std::function<std::string(const std::string& key)>;
+  static std::string remove_it(const std::string&) { return "Remove it."; }
+
   // `key`: a full key, or a section with a dot at its end. `switches`: the keys that decide whether
   // it has an effect. Not `told`: that they replace it is what they are for.
   void refuse(const std::string& key, const std::vector<std::string>& switches,
-              const std::string& reason, bool told = true) {
+              const std::string& reason, bool told = true, const Advice& advice = remove_it) {
     // -1 where a default has decided it: a key that somebody gave without effect is then always a
     // contradiction.
     int switched = -1;  // the layer that decided it
@@ -69,7 +74,7 @@ class EffectChecker {
       // Written in the same file as what switches it off, or above it: a contradiction of one
       // person.
       if (place->layer >= switched)
-        throw UserError::at(name, "has no effect: {}. Remove it.", reason);
+        throw UserError::at(name, "has no effect: {}. {}", reason, advice(name));
       idle.push_back(name);
     }
     if (idle.empty()) return;
@@ -480,7 +485,11 @@ void refuse_without_effect(RunOptions& o, ConfigKeys& keys,
   if (o.sft.optim.weight_decay == 0)
     effect.refuse("sft.optim.decay_norms", {"sft.optim.weight_decay"},
                   "sft.optim.weight_decay is 0");
-  if (o.eval.prompts == 0) effect.refuse("eval.", {"eval.prompts"}, "eval.prompts is 0");
+  if (o.eval.prompts == 0)
+    effect.refuse("eval.", {"eval.prompts"}, "eval.prompts is 0", /*told=*/true,
+                  [](const std::string&) {
+                    return "Write eval.prompts: N, the held-out rows to evaluate, or remove it.";
+                  });
   if (!o.scheduler.mode.mode().off_policy()) {
     const std::vector<std::string> switches = {"scheduler.mode", "scheduler.ahead",
                                                "scheduler.tail"};
@@ -529,26 +538,45 @@ void derive_loss_constant(RunOptions& o, ConfigKeys& keys,
                               : "response limit: what fits the context");
 }
 
+// A person who gave held-out rows wants them evaluated, and eval.prompts is 0 where nobody gives
+// it.
+void note_idle_rows(const RunOptions& o, ConfigKeys& keys) {
+  if (o.eval.prompts > 0 || keys.given("eval.prompts")) return;
+  const std::vector<DatasetSection> datasets = datasets_of(o);
+  for (size_t i = 0; i < datasets.size(); ++i) {
+    if (datasets[i].eval_dataset.empty()) continue;
+    keys.add_note(
+        fmt::format("{} is not read, as eval.prompts is 0. Write eval.prompts: N, its rows to "
+                    "evaluate (eval.prompts: 0 for none)",
+                    dataset_key(o, i, "eval_dataset")));
+  }
+}
+
 // Keys that only a run with an environment reads.
 void refuse_without_steps(RunOptions& o, ConfigKeys& keys) {
   constexpr std::string_view kReason =
       "there is neither env nor datasets, and the run learns from sft.data alone";
   if (keys.given("run.steps") && o.run.steps != 0)
-    throw UserError::at("run.steps", "has no effect: {}. Remove it, or try sft.epochs.", kReason);
+    throw UserError::at("run.steps", "has no effect: {}. Write sft.epochs, or remove it.", kReason);
   if (o.train.ranks > 1)
     throw UserError::at("train.ranks",
                         "is {}, but supervised training is done by one rank, and {}. Try 1.",
                         o.train.ranks, kReason);
   EffectChecker effect(o, keys);
   const std::vector<std::string> switches = {"sft.data"};
-  for (const char* section : {"env.", "reward.", "algo.", "optim.", "eval."})
-    effect.refuse(section, switches, std::string(kReason));
-  for (const auto& [key, option] : options_by_key(o))
-    if (key.starts_with("rollout.") && key != "rollout.max_context_tokens")
-      effect.refuse(key, switches, std::string(kReason));
+  const auto known = options_by_key(o);
+  const auto refuse = [&](const std::string& key) {
+    effect.refuse(key, switches, std::string(kReason), /*told=*/true, [](const std::string& given) {
+      const std::string_view own = supervised_key(given);
+      return own.empty() ? "Remove it." : fmt::format("Write {}, or remove it.", own);
+    });
+  };
+  for (const char* section : {"env.", "reward.", "algo.", "optim.", "eval."}) refuse(section);
+  for (const auto& [key, option] : known)
+    if (key.starts_with("rollout.") && key != "rollout.max_context_tokens") refuse(key);
   for (const char* key : {"run.epochs", "run.listen", "run.keys", "train.minibatches_per_step",
                           "train.ppo_epochs", "train.trace_steps", "checkpoint.interval_steps"})
-    effect.refuse(key, switches, std::string(kReason));
+    refuse(key);
 }
 
 void check_supervised_rules(RunOptions& o, ConfigKeys& keys) {
@@ -563,9 +591,11 @@ void check_supervised_rules(RunOptions& o, ConfigKeys& keys) {
 
 void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) {
   if (o.datasets.empty() && o.env.name.empty() && !supervised_only(o))
-    throw UserError::at("env.name",
-                        "is missing; it names the environment ('tailrace env list' lists them). "
-                        "Supervised training alone needs sft.data instead.");
+    throw UserError::at(
+        "env.name", "is missing; it names the environment ('tailrace env list' lists them). {}",
+        o.env.dataset.empty()
+            ? "Supervised training alone needs sft.data instead."
+            : "The prompts of env.dataset are answered once each by env.name: text.");
   settle_verifiers(o, keys);
   validate(o.optim, "optim");
   validate(o.sft, "sft");
@@ -584,6 +614,7 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) 
   for (size_t i = 0; i < datasets.size(); ++i)
     environments.push_back(validate_dataset(o, i, datasets[i], registries));
   for (size_t i = 0; i < o.datasets.size(); ++i) refuse_without_effect(o, i, keys);
+  note_idle_rows(o, keys);
   derive_loss_constant(o, keys, environments);
   validate(o.algo, "algo");
   validate_batches(o);

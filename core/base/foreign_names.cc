@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -60,6 +62,25 @@ std::pair<std::string_view, std::string_view> split_setting(std::string_view set
   return {setting.substr(0, equals), setting.substr(equals + 1)};
 }
 
+std::string_view last_part(std::string_view name) { return name.substr(name.rfind('.') + 1); }
+
+// The words of a text with a blank between two.
+std::vector<std::string_view> words_of(std::string_view text) {
+  std::vector<std::string_view> words;
+  while (!text.empty()) {
+    const size_t blank = std::min(text.find(' '), text.size());
+    words.push_back(text.substr(0, blank));
+    text.remove_prefix(std::min(blank + 1, text.size()));
+  }
+  return words;
+}
+
+std::string lower_word(const ConfigNode& node) {
+  std::string word = node.kind == Kind::kScalar ? node.text : "";
+  std::ranges::transform(word, word.begin(), [](unsigned char c) { return std::tolower(c); });
+  return word;
+}
+
 // "optim.learning_rate" for the row of `learning_rate`; empty: the name has sections of its own.
 std::string name_beside_key(const ForeignName& row) {
   const size_t dot = row.key.rfind('.');
@@ -77,7 +98,8 @@ class ForeignReader {
       // Where both are called alike it is our key.
       if (!beside.empty() && beside != row.key) take_all(row, beside);
     }
-    for (const auto& [node, setting] : also_) give_also(node, setting);
+    for (Waiting& each : waiting_) give_switched(std::move(each));
+    for (const Also& each : also_) give_also(each);
     for (const Conditional& each : conditional_) check_condition(each);
   }
 
@@ -85,6 +107,10 @@ class ForeignReader {
 
  private:
   void take_all(const ForeignName& row, const std::string& name) {
+    if (row.is_section) {
+      const ConfigNode* node = node_at(reading_.root, name);
+      if (node == nullptr || node->kind != Kind::kScalar) return;
+    }
     while (auto node = extract(reading_.root, name)) take(row, name, std::move(*node));
   }
 
@@ -92,18 +118,43 @@ class ForeignReader {
     // None of Python: as if it were not given.
     if (node.kind == Kind::kNull || (node.kind == Kind::kScalar && node.text == "None"))
       return left(row, name, node);
-    if (row.key.empty()) return refuse(node, "{}: {}", name, row.told);
+    if (row.key.empty()) return refuse(node, name, "{}: {}", name, row.told);
+    ConfigNode& seen = seen_.try_emplace(last_part(row.name), node).first->second;
+    if (seen.place.layer < node.place.layer) seen = node;
     if (!row.several.empty() && node.kind == Kind::kList) {
       if (node.items.size() != 1)
-        return refuse(node, "{} has {} values; {} takes one. {}", name, node.items.size(), row.key,
-                      row.several);
+        return refuse(node, name, "{} has {} values; {} takes one. {}", name, node.items.size(),
+                      row.key, row.several);
       ConfigNode only = std::move(node.items.front());
       node = std::move(only);
     }
     node.written = name;
     if (!row.values.empty() && !reword(row, name, node)) return;
     if (!row.only_with.empty()) conditional_.push_back({&row, name, node.place});
+    if (!row.needs.empty())
+      return waiting_.push_back({&row, name, std::move(node), /*gives=*/true});
     give(row.key, std::move(node));
+  }
+
+  struct Waiting {
+    const ForeignName* row;
+    std::string name;
+    ConfigNode node;
+    bool gives;  // false: its value leaves our key as it is
+  };
+  // Once all names are known, its switch among them.
+  void give_switched(Waiting each) {
+    if (!is_switched_on(*each.row))
+      return refuse(each.node, each.name, "{}: {}", each.name, each.row->told);
+    if (!each.gives) return;
+    switched_.insert({std::string(split_setting(each.row->needs).first), each.row->key});
+    give(each.row->key, std::move(each.node));
+  }
+  bool is_switched_on(const ForeignName& row) const {
+    const auto found = seen_.find(split_setting(row.needs).first);
+    if (found == seen_.end()) return false;
+    return row.needs.find('=') == std::string_view::npos ||
+           lower_word(found->second) == split_setting(row.needs).second;
   }
 
   // The value as we write it. False: there is nothing to give.
@@ -113,21 +164,21 @@ class ForeignReader {
       std::vector<std::string_view> known;
       for (const ForeignValue& each : row.values)
         if (each.told.empty()) known.push_back(each.theirs);
-      refuse(node, "{} is {}; what is taken here: {}. The key here is {}.", name, node.describe(),
-             fmt::join(known, ", "), row.key);
+      refuse(node, name, "{} is {}; what is taken here: {}. The key here is {}.", name,
+             node.describe(), fmt::join(known, ", "), row.key);
       return false;
     }
     if (!value->told.empty()) {
-      refuse(node, "{} is {}: {}", name, node.describe(), value->told);
+      refuse(node, name, "{} is {}: {}", name, node.describe(), value->told);
       return false;
     }
-    for (std::string_view also = value->also; !also.empty();) {
-      const size_t blank = std::min(also.find(' '), also.size());
-      also_.emplace_back(node, also.substr(0, blank));
-      also.remove_prefix(std::min(blank + 1, also.size()));
-    }
+    for (const std::string_view setting : words_of(value->also))
+      also_.push_back({&row, node, setting, /*alone=*/value->ours.empty()});
     if (value->ours.empty()) {
-      left(row, name, node);
+      if (!row.needs.empty())
+        waiting_.push_back({&row, name, node, /*gives=*/false});
+      else if (value->also.empty())
+        left(row, name, node);
       return false;
     }
     if (value->ours == "*") return true;
@@ -139,8 +190,7 @@ class ForeignReader {
   }
 
   static const ForeignValue* value_of(const ForeignName& row, const ConfigNode& node) {
-    std::string word = node.kind == Kind::kScalar ? node.text : "";
-    std::ranges::transform(word, word.begin(), [](unsigned char c) { return std::tolower(c); });
+    const std::string word = lower_word(node);
     for (const std::string_view wanted : {std::string_view(word), std::string_view("*")}) {
       const auto found = std::ranges::find(row.values, wanted, &ForeignValue::theirs);
       if (found != row.values.end()) return &*found;
@@ -152,8 +202,9 @@ class ForeignReader {
     ConfigNode* spot = node_at(reading_.root, key);
     if (spot == nullptr) return put(key, std::move(node));
     if (spot->place.layer == node.place.layer) {
-      return refuse(node, "{} and {} (at {}) are two names of {}. Remove one of them.",
-                    node.written, spot->written.empty() ? key : std::string_view(spot->written),
+      return refuse(node, node.written,
+                    "{} and {} (at {}) are two names of {}. Remove one of them.", node.written,
+                    spot->written.empty() ? key : std::string_view(spot->written),
                     spot->place.text(), key);
     }
     // A higher layer overrides, under whichever name.
@@ -183,8 +234,17 @@ class ForeignReader {
     }
   }
 
-  void give_also(ConfigNode node, std::string_view setting) {
-    const auto [key, value] = split_setting(setting);
+  struct Also {
+    const ForeignName* row;
+    ConfigNode node;
+    std::string_view setting;
+    bool alone;  // the value says nothing else
+  };
+  void give_also(const Also& each) {
+    const auto [key, value] = split_setting(each.setting);
+    // The name that it turns on has the value.
+    if (switched_.contains({std::string(last_part(each.row->name)), key})) return;
+    ConfigNode node = each.node;
     if (value != "*") {
       if (!node.reworded) node.written = fmt::format("{} = {}", node.written, node.text);
       node.reworded = true;
@@ -192,7 +252,10 @@ class ForeignReader {
       node.quoted = false;
     }
     const ConfigNode* spot = node_at(reading_.root, key);
-    if (spot == nullptr || spot->place.layer < node.place.layer) give(key, std::move(node));
+    if (spot == nullptr || spot->place.layer < node.place.layer)
+      give(key, std::move(node));
+    else if (each.alone)
+      left(*each.row, std::string(each.row->name), each.node);
   }
 
   struct Conditional {
@@ -201,11 +264,16 @@ class ForeignReader {
     ConfigPlace place;
   };
   void check_condition(const Conditional& each) {
-    const auto [key, value] = split_setting(each.row->only_with);
-    const ConfigNode* spot = node_at(reading_.root, key);
-    if (spot == nullptr || spot->text == value) return;
-    reading_.errors.push_back({each.place, fmt::format("{} with {} = {}: {}", each.name, key,
-                                                       spot->describe(), each.row->told)});
+    for (const std::string_view setting : words_of(each.row->only_with)) {
+      const auto [key, value] = split_setting(setting);
+      const ConfigNode* spot = node_at(reading_.root, key);
+      if (spot == nullptr || spot->text == value) continue;
+      reading_.errors.push_back(
+          {each.place,
+           fmt::format("{} with {} = {}: {}", each.name, key, spot->describe(), each.row->told),
+           each.name});
+      return;
+    }
   }
 
   void left(const ForeignName& row, const std::string& name, const ConfigNode& node) {
@@ -216,12 +284,17 @@ class ForeignReader {
   }
 
   template <class... Args>
-  void refuse(const ConfigNode& node, fmt::format_string<Args...> format, Args&&... args) {
-    reading_.errors.push_back({node.place, fmt::format(format, std::forward<Args>(args)...)});
+  void refuse(const ConfigNode& node, const std::string& name, fmt::format_string<Args...> format,
+              Args&&... args) {
+    reading_.errors.push_back({node.place, fmt::format(format, std::forward<Args>(args)...), name});
   }
 
   ForeignReading reading_;
-  std::vector<std::pair<ConfigNode, std::string_view>> also_;
+  std::map<std::string_view, ConfigNode> seen_;  // by the last part of a name: the highest layer's
+  std::vector<Waiting> waiting_;
+  // The switches that turned a name on, each with the key that the name gave.
+  std::set<std::pair<std::string, std::string_view>> switched_;
+  std::vector<Also> also_;
   std::vector<Conditional> conditional_;
 };
 

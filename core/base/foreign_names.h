@@ -38,11 +38,18 @@ struct ForeignName {
   std::string_view name;
   // Ours, or an entry of a map of ours; empty: the name is always refused.
   std::string_view key = {};
-  // What to write here instead: of a name that is refused, or that `only_with` refuses.
+  // What to write here instead: of a name that is refused, or that `only_with` or `needs` refuses.
   std::string_view told = {};
   std::vector<ForeignValue> values = {};  // empty: each value is the same here
-  // "key=value" of ours: the name means the same only while that key has that value, or none.
+  // "key=value" of ours, with a blank between several: the name means the same only while each key
+  // has that value, or none.
   std::string_view only_with = {};
+  // A switch of theirs, by the last part of its name, with the value that turns this name on
+  // ("use_kl_loss=true"), or with any value ("kl_loss_coef"). Without it, in whatever layer, `told`
+  // is the answer.
+  std::string_view needs = {};
+  // The name is one of our sections too: it is taken where a plain value stands.
+  bool is_section = false;
   // Not empty: a list of one is its element, and this is what to do with several.
   std::string_view several = {};
 };
@@ -51,6 +58,7 @@ struct ForeignReading {
   struct Error {
     ConfigPlace place;
     std::string message;  // without the place
+    std::string name;     // as it is written
   };
   ConfigNode root;                 // without the names of the table
   std::vector<std::string> notes;  // names that were taken and left our keys as they were

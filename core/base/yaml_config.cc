@@ -20,8 +20,8 @@ namespace {
 
 using Kind = ConfigNode::Kind;
 
-// About one screen.
-constexpr size_t kMaxErrors = 12;
+// About one screen; of what is beyond it the names are listed.
+constexpr size_t kMaxErrors = 12, kMaxNames = 100;
 
 // "an integer from 1 to 8" and the like: completes "it must be ...".
 std::string accepted_number(std::string_view what, const OptionInfo& info) {
@@ -81,7 +81,10 @@ class ConfigBinder final : public OptionVisitor {
       : keys_(keys), foreign_(foreign) {
     stack_.push_back({&reading.root, "", {}});
     keys_.notes_ = reading.notes;
-    for (const auto& [place, message] : reading.errors) add_error(place, "{}", message);
+    for (const auto& [place, message, name] : reading.errors) {
+      add_error(place, "{}", message);
+      errors_.back().key = name;
+    }
   }
 
   void field(std::string_view key, bool& value, const OptionInfo& info) override {
@@ -210,8 +213,7 @@ class ConfigBinder final : public OptionVisitor {
       if (i > 0) message += "\n       ";
       message += errors_[i].message;
     }
-    if (errors_.size() > kMaxErrors)
-      message += fmt::format("\n       and {} more", errors_.size() - kMaxErrors);
+    if (errors_.size() > kMaxErrors) message += "\n       " + rest_of_errors();
     throw UserError("{}", message);
   }
 
@@ -320,6 +322,18 @@ class ConfigBinder final : public OptionVisitor {
   }
 
  private:
+  // "and 3 more: a, b and others".
+  std::string rest_of_errors() const {
+    std::vector<std::string_view> names;
+    const size_t rest = errors_.size() - kMaxErrors;
+    for (const Error& error : std::span(errors_).last(rest))
+      if (!error.key.empty() && names.size() < kMaxNames) names.push_back(error.key);
+    std::string text = fmt::format("and {} more", rest);
+    if (!names.empty()) text += fmt::format(": {}", fmt::join(names, ", "));
+    if (!names.empty() && names.size() < rest) text += " and others";
+    return text;
+  }
+
   struct Section {
     const ConfigNode* node;              // null: not in the file
     std::string key;                     // full dotted
@@ -334,6 +348,7 @@ class ConfigBinder final : public OptionVisitor {
   struct Error {
     ConfigPlace place;
     std::string message;
+    std::string key;  // that is not known here
   };
   struct Preset {
     std::string key, name;  // "algo.name", "grpo"
@@ -393,7 +408,7 @@ class ConfigBinder final : public OptionVisitor {
     const ForeignName* found = nullptr;
     for (const ForeignName& row : foreign_) {
       const size_t dot = row.name.rfind('.');
-      if (row.name.substr(dot + 1) != name) continue;
+      if (row.is_section || row.name.substr(dot + 1) != name) continue;
       if (dot != std::string_view::npos && name.find('_') == std::string_view::npos) continue;
       if (!found || (found->key.empty() && !row.key.empty())) found = &row;
     }
@@ -478,6 +493,7 @@ class ConfigBinder final : public OptionVisitor {
       // Only those that are shown are looked at: thousands of them would take seconds.
       if (i >= kMaxErrors) {
         add_error(place, "{} is not a known key", key);
+        errors_.back().key = key;
         continue;
       }
       // By the last part alone: the section that a person put it in may be the mistake.
@@ -490,13 +506,16 @@ class ConfigBinder final : public OptionVisitor {
         add_error(place, "{} is not a known key; the nearest is {}", key, nearest);
       else
         add_error(place, "{} is not a known key; 'tailrace docs' lists them", key);
+      errors_.back().key = key;
     }
   }
 
   template <class... Args>
   void add_error(const ConfigPlace& place, fmt::format_string<Args...> format, Args&&... args) {
-    errors_.push_back({place, fmt::format("{}: {}", place.text(),
-                                          fmt::format(format, std::forward<Args>(args)...))});
+    errors_.push_back(
+        {place,
+         fmt::format("{}: {}", place.text(), fmt::format(format, std::forward<Args>(args)...)),
+         ""});
   }
 
   ConfigKeys& keys_;

@@ -90,6 +90,17 @@ std::string resolved(const std::string& text, const Settings& overrides = {}) {
   return print_config(options);
 }
 
+// The switch that a name needs, as an override.
+Settings switch_of(const ForeignName& row) {
+  if (row.needs.empty()) return {};
+  const bool valued = row.needs.find('=') != std::string_view::npos;
+  std::string name(row.needs);
+  // Beside it, in its own section.
+  const size_t dot = row.name.rfind('.');
+  if (dot != std::string_view::npos) name = std::string(row.name.substr(0, dot + 1)) + name;
+  return {valued ? name : name + "=0.5"};
+}
+
 TEST(ForeignRows, NameKeysThatAreThereAndAreNoKeysThemselves) {
   std::set<std::string_view> names;
   for (const ForeignName& row : foreign_names()) {
@@ -102,7 +113,7 @@ TEST(ForeignRows, NameKeysThatAreThereAndAreNoKeysThemselves) {
       EXPECT_TRUE(beside == row.key || !known().contains(beside)) << beside << " is a key of ours";
     }
     EXPECT_TRUE(!row.key.empty() || !row.told.empty()) << row.name << " says nothing";
-    EXPECT_TRUE(row.only_with.empty() || !row.told.empty()) << row.name;
+    EXPECT_TRUE((row.only_with.empty() && row.needs.empty()) || !row.told.empty()) << row.name;
     for (const ForeignValue& value : row.values)
       for (const std::string& setting : settings_of(value.also, ""))
         EXPECT_TRUE(known().contains(key_of(setting))) << row.name << ": " << setting;
@@ -114,7 +125,8 @@ TEST(ForeignRows, NameKeysThatAreThereAndAreNoKeysThemselves) {
 TEST(ForeignRows, GiveTheOptionsThatOurKeysGive) {
   int compared = 0;
   for (const ForeignName& row : foreign_names()) {
-    if (row.key.empty()) continue;
+    // Names without a value of their own are tried with what they turn on.
+    if (row.key.empty() || (!row.needs.empty() && !row.values.empty())) continue;
     const std::string key(row.key);
     std::vector<ForeignValue> values = row.values;
     if (values.empty()) values.push_back({.theirs = "*"});
@@ -127,12 +139,21 @@ TEST(ForeignRows, GiveTheOptionsThatOurKeysGive) {
       const std::string expected = resolved("env: {name: text}\n", ours);
       ASSERT_FALSE(expected.starts_with("refused")) << row.name << " = " << theirs << expected;
       const std::string setting = fmt::format("{}={}", row.name, theirs);
-      EXPECT_EQ(resolved("env: {name: text}\n", {setting}), expected) << setting;
-      EXPECT_EQ(resolved("env: {name: text}\n" + nested(row.name, theirs)), expected) << setting;
-      EXPECT_EQ(resolved(fmt::format("env: {{name: text}}\n{}: {}\n", row.name, theirs)), expected)
+      const Settings with = switch_of(row);
+      const auto and_switch = [&](std::string own) {
+        Settings all = with;
+        all.push_back(std::move(own));
+        return all;
+      };
+      EXPECT_EQ(resolved("env: {name: text}\n", and_switch(setting)), expected) << setting;
+      EXPECT_EQ(resolved("env: {name: text}\n" + nested(row.name, theirs), with), expected)
+          << setting;
+      EXPECT_EQ(resolved(fmt::format("env: {{name: text}}\n{}: {}\n", row.name, theirs), with),
+                expected)
           << setting;
       if (row.name.find('.') == std::string_view::npos && key_beside(row) != row.key) {
-        EXPECT_EQ(resolved("env: {name: text}\n", {key_beside(row) + "=" + theirs}), expected)
+        EXPECT_EQ(resolved("env: {name: text}\n", and_switch(key_beside(row) + "=" + theirs)),
+                  expected)
             << setting;
       }
       ++compared;
@@ -157,10 +178,18 @@ TEST(ForeignRows, SayWhatToWriteWhereTheyAreRefused) {
       EXPECT_EQ(message(row.name, theirs),
                 fmt::format("refused: a.yaml:2: {} is {}: {}", row.name, theirs, value.told));
     }
-    if (row.only_with.empty()) continue;
-    const std::string key = key_of(row.only_with);
-    EXPECT_EQ(message(row.name, "7", {key + "=3"}),
-              fmt::format("refused: a.yaml:2: {} with {} = 3: {}", row.name, key, row.told));
+    if (!row.needs.empty()) {
+      const std::string theirs = row.values.empty() ? "7" : "true";
+      EXPECT_EQ(message(row.name, theirs),
+                fmt::format("refused: a.yaml:2: {}: {}", row.name, row.told));
+    }
+    for (std::string_view rest = row.only_with; !rest.empty();) {
+      const size_t blank = std::min(rest.find(' '), rest.size());
+      const std::string key = key_of(rest.substr(0, blank));
+      EXPECT_EQ(message(row.name, "7", {key + "=3"}),
+                fmt::format("refused: a.yaml:2: {} with {} = 3: {}", row.name, key, row.told));
+      rest.remove_prefix(std::min(blank + 1, rest.size()));
+    }
   }
 }
 
@@ -253,7 +282,7 @@ TEST(ForeignRows, OfTrlAreReadFromTheTop) {
       " sampling: {temperature: 0.9, top_p: 0.95, top_k: 0}}\n"
       "optim: {lr: 5.0e-6, weight_decay: 0.1, warmup_updates: 20, schedule: cosine,"
       " min_lr_ratio: 0, max_grad_norm: 0.2}\n"
-      "algo: {kl: {coef: 0.04}, clip_low: 0.2, clip_high: 0.28, clip_c: 4, advantage: group_mean,"
+      "algo: {kl: {coef: 0.04}, clip_low: 0.2, clip_high: 0.28, advantage: group_mean,"
       " loss_agg: seq_mean_token_mean, ratio: sequence}\n"
       "checkpoint: {interval_steps: 100, keep_last: 2}\n"
       "eval: {interval_steps: 50}\n";
@@ -264,7 +293,7 @@ TEST(ForeignRows, OfTrlAreReadFromTheTop) {
                      "temperature: 0.9\ntop_p: 0.95\ntop_k: 0\n"
                      "learning_rate: 5.0e-6\nweight_decay: 0.1\nwarmup_steps: 20\n"
                      "lr_scheduler_type: cosine\nmax_grad_norm: 0.2\n"
-                     "beta: 0.04\nepsilon: 0.2\nepsilon_high: 0.28\ndelta: 4\n"
+                     "beta: 0.04\nepsilon: 0.2\nepsilon_high: 0.28\n"
                      "scale_rewards: False\nloss_type: grpo\n"
                      "importance_sampling_level: sequence\n"
                      "save_steps: 100\nsave_total_limit: 2\neval_steps: 50\n"),
@@ -333,9 +362,43 @@ TEST(ForeignRows, OfOneKeyAreAnErrorThatNamesBoth) {
   // It says that there is no penalty, and how large it is.
   EXPECT_EQ(resolved("env: {name: text}\n"
                      "actor_rollout_ref: {actor: {use_kl_loss: false, kl_loss_coef: 0.1}}\n"),
-            "refused: a.yaml:2: actor_rollout_ref.actor.kl_loss_coef and "
-            "actor_rollout_ref.actor.use_kl_loss = false (at a.yaml:2) are two names of "
-            "algo.kl.coef. Remove one of them.");
+            "refused: a.yaml:2: actor_rollout_ref.actor.kl_loss_coef: it counts with use_kl_loss: "
+            "true alone, which is false by default in verl, and then there is no KL. Write "
+            "algo.kl.coef, or remove it.");
+}
+
+// verl's coefficient is idle while its switch is off, whatever layer either is in.
+TEST(ForeignRows, OfVerlsPenaltyCountWithItsSwitch) {
+  const std::string actor = "actor_rollout_ref.actor.";
+  const std::string begin = "env: {name: text}\nactor_rollout_ref: {actor: ";
+  const auto ours = [](const std::string& coef) {
+    return resolved("env: {name: text}\nalgo: {kl: {coef: " + coef + "}}\n");
+  };
+  EXPECT_EQ(resolved(begin + "{kl_loss_coef: 0.05}}\n", {actor + "use_kl_loss=true"}),
+            ours("0.05"));
+  EXPECT_EQ(resolved(begin + "{use_kl_loss: True}}\n", {actor + "kl_loss_coef=0.05"}),
+            ours("0.05"));
+  EXPECT_EQ(resolved(begin + "{use_kl_loss: true}}\n"), ours("0.001"));
+  EXPECT_EQ(resolved(begin + "{use_kl_loss: true, kl_loss_coef: 0.05}}\n", {"algo.kl.coef=0"}),
+            ours("0"));
+  EXPECT_EQ(resolved("env: {name: text}\nkl_loss_coef: 0.05\nuse_kl_loss: true\n"), ours("0.05"));
+  const std::string off = "kl_loss_coef: it counts with use_kl_loss: true alone";
+  for (const std::string& text :
+       {resolved(begin + "{kl_loss_coef: 0.05}}\n"),
+        resolved(begin + "{use_kl_loss: false}}\n", {actor + "kl_loss_coef=0.05"}),
+        resolved(begin + "{use_kl_loss: true, kl_loss_coef: 0.05}}\n",
+                 {actor + "use_kl_loss=false"}),
+        resolved("env: {name: text}\nkl_loss_coef: 0.05\n"),
+        resolved("env: {name: text}\nkl_loss_coef: 0.05\nuse_kl_loss: false\n")})
+    EXPECT_NE(text.find(off), std::string::npos) << text;
+  // One note for what it is.
+  RunOptions options;
+  const ConfigKeys keys =
+      bind_config(parse_config(begin + "{use_kl_loss: true, kl_loss_coef: 0.05}}\n", "a.yaml", {}),
+                  options, foreign_names());
+  EXPECT_EQ(keys.notes(),
+            (std::vector<std::string>{"a.yaml:2: actor_rollout_ref.actor.kl_loss_coef "
+                                      "is read as algo.kl.coef"}));
 }
 
 // A framework stops at the steps whatever the epochs are.
@@ -354,6 +417,56 @@ TEST(ForeignRows, OfTrlsClipRangeSetBothBounds) {
             resolved("env: {name: text}\nalgo: {clip_low: 0.1, clip_high: 0.1}\n"));
   EXPECT_EQ(resolved("env: {name: text}\nepsilon: 0.1\nepsilon_high: 0.3\n"),
             resolved("env: {name: text}\nalgo: {clip_low: 0.1, clip_high: 0.3}\n"));
+}
+
+std::string resolved_supervised(const std::string& text) {
+  RunOptions options;
+  try {
+    const ConfigNode root = parse_config(text, "a.yaml", {});
+    EXPECT_TRUE(is_supervised(root));
+    bind_config(root, options, supervised_names());
+  } catch (const UserError& error) {
+    return std::string("refused: ") + error.what();
+  }
+  return print_config(options);
+}
+
+// What the supervised trainer of a framework calls so.
+TEST(ForeignRows, OfSupervisedRunsAreTheKeysOfSft) {
+  const std::string begin = "sft: {data: /a.jsonl}\n";
+  EXPECT_EQ(
+      resolved_supervised(begin + "learning_rate: 2.0e-5\nnum_train_epochs: 3\nsave_steps: 100\n"
+                                  "eval_steps: 50\nlr_scheduler_type: cosine\nwarmup_steps: 10\n"
+                                  "weight_decay: 0.1\nmax_grad_norm: 1\nmax_steps: -1\n"),
+      resolved_supervised(
+          "sft: {data: /a.jsonl, epochs: 3, checkpoint_updates: 100, eval_updates: 50,"
+          " optim: {lr: 2.0e-5, schedule: cosine, min_lr_ratio: 0, warmup_updates: 10,"
+          " weight_decay: 0.1, max_grad_norm: 1}}\n"));
+  EXPECT_EQ(resolved_supervised(begin + "max_steps: 50\n"),
+            "refused: a.yaml:2: max_steps is 50: a run that learns from sft.data alone ends with "
+            "its epochs. Write sft.epochs.");
+  EXPECT_EQ(
+      resolved_supervised(begin + "warmup_ratio: 0.1\n"),
+      "refused: a.yaml:2: warmup_ratio: write sft.optim.warmup_updates, a number of updates.");
+  EXPECT_EQ(resolved_supervised(begin + "per_device_train_batch_size: 4\n"),
+            "refused: a.yaml:2: per_device_train_batch_size: an update takes whole rows of "
+            "sft.batch_tokens together. Write that, or remove it.");
+  EXPECT_FALSE(is_supervised(parse_config("sft: {data: /a.jsonl}\nenv: {name: text}\n", "", {})));
+  EXPECT_FALSE(is_supervised(parse_config("env: {name: text}\n", "", {})));
+}
+
+// They are ours wherever a key of ours is named.
+TEST(ForeignRows, OfSupervisedRunsNameKeysThatAreThere) {
+  for (const ForeignName& row : supervised_names()) {
+    EXPECT_TRUE(row.key.empty() || is_key(std::string(row.key))) << row.name << ": " << row.key;
+    for (const std::string& key : keys_in(row.told))
+      EXPECT_TRUE(known().contains(key) || key.starts_with("env.settings.") ||
+                  key == "rollout.sampling" || key == "reward.parts")
+          << row.name << " advises " << key;
+    for (const ForeignValue& value : row.values)
+      for (const std::string& setting : settings_of(value.also, ""))
+        EXPECT_TRUE(known().contains(key_of(setting))) << row.name << ": " << setting;
+  }
 }
 
 TEST(ForeignRows, AreOnThePageForPeopleWhoComeFromElsewhere) {

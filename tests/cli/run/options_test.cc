@@ -444,8 +444,58 @@ TEST(Validate, RefusesWhatCannotWork) {
   EXPECT_NE(error_of({"train.microbatch_tokens=100"})
                 .find("less than one whole sequence (rollout.max_context_tokens = 128). Try 128."),
             std::string::npos);
+  EXPECT_EQ(
+      error_of({"env.name=\"\"", "env.dataset=a.jsonl"}),
+      "override env.name=\"\": env.name is missing; it names the environment ('tailrace env "
+      "list' lists them). The prompts of env.dataset are answered once each by env.name: text.");
   EXPECT_NE(error_of({"rollout.max_context_tokens=512"})
                 .find("the policy has model.create.max_positions = 256. Try max_positions = 512."),
+            std::string::npos);
+}
+
+constexpr const char* kRowsAlone =
+    "sft: {data: a.jsonl}\n"
+    "model: {path: MODEL}\n";
+
+// Keys of steps in a run that learns from rows alone: what to write instead is said.
+TEST(Validate, SupervisedTrainingNamesItsOwnKeys) {
+  const auto message = [](const std::string& setting) {
+    const std::string model = std::string(TAILRACE_SOURCE_DIR) + "/tests/data/models/stories260K";
+    return error_of({setting, "model.path=" + model}, kRowsAlone);
+  };
+  for (const auto& [setting, own] : std::initializer_list<std::pair<std::string, std::string>>{
+           {"optim.lr=1e-3", "sft.optim.lr"},
+           {"optim.schedule=cosine", "sft.optim.schedule"},
+           {"optim.min_lr_ratio=0.5", "sft.optim.min_lr_ratio"},
+           {"run.epochs=3", "sft.epochs"},
+           {"run.steps=30", "sft.epochs"},
+           {"checkpoint.interval_steps=7", "sft.checkpoint_updates"},
+           {"eval.interval_steps=7", "sft.eval_updates"},
+           {"rollout.prompts_per_step=7", "sft.batch_tokens"}})
+    EXPECT_NE(message(setting).find("Write " + own + ", or remove it."), std::string::npos)
+        << message(setting);
+  EXPECT_NE(message("algo.clip_low=0.1").find("Remove it."), std::string::npos);
+}
+
+TEST(Validate, HeldOutRowsThatNothingEvaluatesAreNoted) {
+  constexpr const char* kWithRows =
+      "run: {steps: 10}\n"
+      "model: {path: MODEL}\n"
+      "env: {name: text, dataset: a.jsonl, eval_dataset: b.jsonl, settings: {verifier: math}}\n";
+  const std::string model =
+      "model.path=" + std::string(TAILRACE_SOURCE_DIR) + "/tests/data/models/stories260K";
+  const auto notes = [&](std::vector<std::string> overrides) {
+    overrides.push_back(model);
+    return read(std::move(overrides), kWithRows).keys.notes();
+  };
+  EXPECT_EQ(notes({}), std::vector<std::string>{
+                           "env.eval_dataset is not read, as eval.prompts is 0. Write "
+                           "eval.prompts: N, its rows to evaluate (eval.prompts: 0 for none)"});
+  EXPECT_TRUE(notes({"eval.prompts=0"}).empty());
+  EXPECT_TRUE(notes({"eval.prompts=5"}).empty());
+  EXPECT_NE(error_of({"eval.interval_steps=5", model}, kWithRows)
+                .find("has no effect: eval.prompts is 0. Write eval.prompts: N, the held-out rows "
+                      "to evaluate, or remove it."),
             std::string::npos);
 }
 

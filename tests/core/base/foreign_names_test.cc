@@ -1,5 +1,6 @@
 #include "core/base/foreign_names.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "core/base/config_printer.h"
@@ -59,6 +60,20 @@ const std::vector<ForeignName>& names() {
        .only_with = "limits.low=1"},
       {.programs = "B", .name = "files", .key = "limits.file", .several = "Join them."},
       {.programs = "B", .name = "data.key", .key = "limits.columns.prompt"},
+      {.programs = "C",
+       .name = "weight",
+       .key = "limits.high",
+       .told = "it wants use_weight. Write limits.high.",
+       .needs = "use_weight=true"},
+      {.programs = "C",
+       .name = "use_weight",
+       .key = "limits.high",
+       .values = {{.theirs = "true", .ours = "", .also = "limits.high=6"},
+                  {.theirs = "false", .ours = "0"}}},
+      {.programs = "C",
+       .name = "limits",
+       .told = "it is a section. Remove it.",
+       .is_section = true},
   };
   return rows;
 }
@@ -168,6 +183,45 @@ TEST(ForeignNames, WithAConditionAreTakenOnlyWhileItHolds) {
   EXPECT_EQ(read("amount: 4\nlowest: 1\n").limits.size, 4);
   EXPECT_EQ(error_of("amount: 4\nlowest: 2\n"),
             "a.yaml:1: amount with limits.low = 2: divide it by limits.low.");
+}
+
+// A value of theirs that counts while a switch of theirs is on, in whatever layers they are.
+TEST(ForeignNames, OfASwitchCountWhileItIsOn) {
+  EXPECT_EQ(read("weight: 4\nuse_weight: true\n").limits.high, 4);
+  EXPECT_EQ(read("use_weight: True\n", {"weight=4"}).limits.high, 4);
+  EXPECT_EQ(read("weight: 4\n", {"use_weight=true"}).limits.high, 4);
+  EXPECT_EQ(read("use_weight: true\n").limits.high, 6);
+  EXPECT_EQ(read("use_weight: false\n").limits.high, 0);
+  EXPECT_EQ(read("use_weight: true\nweight: 4\n", {"limits.high=3"}).limits.high, 3);
+  const std::string told = "weight: it wants use_weight. Write limits.high.";
+  EXPECT_EQ(error_of("weight: 4\n"), "a.yaml:1: " + told);
+  EXPECT_EQ(error_of("weight: 4\nuse_weight: false\n"), "a.yaml:1: " + told);
+  EXPECT_EQ(error_of("weight: 4\nuse_weight: true\n", {"use_weight=false"}), "a.yaml:1: " + told);
+  EXPECT_EQ(error_of("use_weight: false\n", {"weight=4"}), "override weight=4: " + told);
+}
+
+// One of them says what the key is, and one note says which.
+TEST(ForeignNames, OfASwitchHaveOneNote) {
+  EXPECT_EQ(notes_of("weight: 4\nuse_weight: true\n"),
+            Notes{"a.yaml:1: weight is read as limits.high"});
+  EXPECT_EQ(notes_of("use_weight: true\n"),
+            Notes{"a.yaml:1: use_weight = true is read as limits.high = 6"});
+  EXPECT_EQ(notes_of("use_weight: true\nlimits: {high: 3}\n"),
+            Notes{"a.yaml:1: use_weight = true leaves limits.high as it is"});
+}
+
+TEST(ForeignNames, MayBeCalledAsASectionOfOurs) {
+  EXPECT_EQ(read("limits: {low: 5}\n").limits.low, 5);
+  EXPECT_EQ(error_of("limits: 5\n"), "a.yaml:1: limits: it is a section. Remove it.");
+}
+
+// Whoever brings a whole recipe wants to know all that has to go.
+TEST(ForeignNames, ThatAreTooManyForAScreenAreListed) {
+  std::string text;
+  for (char name = 'a'; name < 'o'; ++name) text += fmt::format("odd_{}: 1\n", name);
+  const std::string error = error_of(text + "limits: {low: 77}\n");
+  EXPECT_TRUE(error.ends_with("\n       and 3 more: odd_m, odd_n and others")) << error;
+  EXPECT_TRUE(error_of(text + "gpu: true\n").ends_with("\n       and 3 more: odd_m, odd_n, gpu"));
 }
 
 TEST(ForeignNames, TakeAListOfOneWhereOneIsWanted) {
