@@ -314,7 +314,9 @@ void add_launch(Command& program, const Registries& registries) {
   command.option("config", arguments->config,
                  {.help = "YAML file; may be left out to continue --run-dir", .value = "CONFIG"});
   command.option("overrides", arguments->overrides,
-                 {.help = "keys with other values than the file's: a.b=c", .value = "KEY=VALUE"});
+                 {.help = "keys with other values than the file's: a.b=c",
+                  .value = "KEY=VALUE",
+                  .settings = true});
   command.option("--run-dir", arguments->run_dir,
                  {.help = "where the run lives; one that is there is continued", .value = "DIR"});
   command.option("--dry-run", arguments->dry_run,

@@ -225,6 +225,11 @@ class Loader {
       throw UserError("{}{}{}",
                       named_by ? fmt::format("{}: extends: ", named_by->place.text()) : "",
                       text.failure().message, nearest_path_hint(path));
+    if (path.extension() == ".toml")
+      throw UserError(
+          "{}: a config is YAML, and this is TOML. Write a [section] as 'section:' with "
+          "its keys indented below it, and 'key = value' as 'key: value'.",
+          path.string());
     open_.push_back(identity);
     ConfigNode own =
         parse(text.value(),

@@ -125,8 +125,10 @@ struct Command::Library {
   std::unique_ptr<CLI::App> program;  // of the program alone
   CLI::App* app = nullptr;
   std::vector<std::string>* rest = nullptr;
+  bool takes_settings = false;
 
-  void describe(CLI::Option& option, const FlagInfo& info) const {
+  void describe(CLI::Option& option, const FlagInfo& info) {
+    takes_settings = takes_settings || info.settings;
     if (info.required) option.required();
     if (info.hidden) option.group("");
     if (!info.needs.empty()) option.needs(app->get_option(std::string(info.needs)));
@@ -250,6 +252,26 @@ std::string Command::path() const {
   return words;
 }
 
+// Throws for --KEY, with or without a value, where KEY=VALUE is meant.
+void Command::check_settings(int argc, const char* const* argv) const {
+  if (!library_->takes_settings) return;
+  std::vector<std::string> names;
+  for (const CLI::Option* option : library_->app->get_options())
+    names.push_back(option->get_name());
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const std::string name = word.substr(0, word.find('='));
+    if (!name.starts_with("--") || name.size() < 3 || !nearest_name(name, names).empty()) continue;
+    std::string setting = word.substr(2);
+    if (word == name) {
+      const bool has_value = i + 1 < argc && argv[i + 1][0] != '-';
+      setting += fmt::format("={}", has_value ? argv[i + 1] : "VALUE");
+    }
+    throw UserError("there is no option {}. A key of a config is written without dashes: {}", name,
+                    setting);
+  }
+}
+
 int Command::run(int argc, const char* const* argv) {
   CLI::App& app = *library_->app;
   check_names(argc, argv, 1);
@@ -257,6 +279,7 @@ int Command::run(int argc, const char* const* argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    chosen().check_settings(argc, argv);
     throw UserError("{}\n       Run '{} --help'.", error.what(), chosen().path());
   }
   const Command& command = chosen();

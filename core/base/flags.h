@@ -42,6 +42,8 @@ struct FlagInfo {
   std::vector<std::string> one_of = {};
   bool required = false;
   bool hidden = false;  // not in --help
+  // It takes KEY=VALUE, which people who are used to --KEY VALUE are told.
+  bool settings = false;
   // Names of options of the same command that were listed before: one that must be given too, and
   // those that cannot be given beside this one.
   std::string_view needs = "";
@@ -106,6 +108,7 @@ class Command {
   void check_names(int argc, const char* const* argv, int at) const;
   const Command& chosen() const;
   std::string path() const;
+  void check_settings(int argc, const char* const* argv) const;
   void add(const std::string& name, Variable variable, const FlagInfo& info);
   void add_choice(const std::string& name, std::span<const std::string_view> names,
                   std::string_view initial, const FlagInfo& info,

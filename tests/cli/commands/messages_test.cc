@@ -64,6 +64,7 @@ class Messages : public ::testing::Test {
 
 TEST_F(Messages, OfConfigFiles) {
   call("launch --dry-run none.yaml");
+  call("launch --dry-run a.yaml --learning_rate 1e-5");
   launch_file("");
   launch_file("run: {steps: 4\n");
   launch_file("- run\n");

@@ -21,6 +21,15 @@ std::string parse_error(const std::string& text) {
   return error_of([&] { parse_config(text, "a.yaml", {}); });
 }
 
+TEST(LoadConfig, RefusesTomlByItsName) {
+  TemporaryDirectory folder;
+  const auto file = folder.write("rl.toml", "max_steps = 20\n\n[model]\nname = \"m\"\n");
+  EXPECT_EQ(error_of([&] { load_config(file, {}); }),
+            file.string() +
+                ": a config is YAML, and this is TOML. Write a [section] as 'section:' "
+                "with its keys indented below it, and 'key = value' as 'key: value'.");
+}
+
 TEST(ParseConfig, KeepsTheLineOfEachKey) {
   ConfigNode root = parse_config("a:\n  b: 1\n  c: [x, \"2\"]\n", "f.yaml", {});
   const ConfigNode* c = root.find("a")->find("c");

@@ -73,6 +73,34 @@ std::string refused(std::vector<const char*> words) {
   return paint.ran ? "it ran" : "it did nothing";
 }
 
+// People who are used to flags are shown the other form.
+TEST(Flags, ThatAreKeysOfAConfigAreWrittenWithoutDashes) {
+  const auto run = [](std::vector<const char*> words) -> std::string {
+    Command program("paint", "Paints.");
+    std::vector<std::string> settings;
+    bool dry = false;
+    Command& wall = program.command("wall", "Paint a wall");
+    wall.option("settings", settings, {.settings = true});
+    wall.option("--dry-run", dry, {});
+    wall.action([] { return 5; });
+    program.command("ask", "Ask somebody").action([] { return 6; });
+    words.insert(words.begin(), "paint");
+    try {
+      return std::to_string(program.run(static_cast<int>(words.size()), words.data()));
+    } catch (const UserError& error) {
+      return error.what();
+    }
+  };
+  const std::string told =
+      "there is no option --rate. A key of a config is written without dashes: rate=";
+  EXPECT_EQ(run({"wall", "--rate", "1e-5"}), told + "1e-5");
+  EXPECT_EQ(run({"wall", "a.yaml", "--rate=1e-5"}), told + "1e-5");
+  EXPECT_EQ(run({"wall", "--rate", "--dry-run"}), told + "VALUE");
+  EXPECT_EQ(run({"wall", "rate=1e-5"}), "5");
+  EXPECT_NE(run({"wall", "--dryrun"}).find("not expected: --dryrun"), std::string::npos);
+  EXPECT_NE(run({"ask", "--rate", "1"}).find("not expected"), std::string::npos);
+}
+
 TEST(Flags, ReadEachKindOfVariable) {
   Paint paint;
   EXPECT_EQ(paint.run({"wall",    "mine", "--wet",     "--coats", "3",        "--area=-0",
