@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "core/base/json_text.h"
@@ -181,29 +180,28 @@ class RetoldSource final : public sandbox::EnvironmentSource {
   EnvironmentInfo info_;
 };
 
-constexpr const char *kEpisodeKey = "episode", *kEvidenceKey = "evidence";
+// Beside the members of the episode. Runs that go on have episodes that were written so.
+constexpr const char* kEvidenceKey = "evidence";
 
 }  // namespace
 
 std::string RetoldEpisode::write() const {
-  ordered_json members = ordered_json::object();
-  if (evidence) members[kEvidenceKey] = *evidence;
-  // The episode is JSON already.
-  const std::string rest = json_text(members).substr(1);
-  return fmt::format("{{\"{}\":{}{}{}", kEpisodeKey, episode, members.empty() ? "" : ",", rest);
+  if (!evidence) return episode;
+  ordered_json members = parse_ordered_json(episode);
+  members[kEvidenceKey] = *evidence;
+  return json_text(members);
 }
 
 Result<RetoldEpisode> RetoldEpisode::read(const std::string& written) {
-  const ordered_json members = parse_ordered_json(written);
-  const auto member = [&](const char* key) {
-    return members.is_object() ? members.find(key) : members.end();
-  };
-  const auto episode = member(kEpisodeKey), evidence = member(kEvidenceKey);
-  if (episode == members.end() || !episode->is_object())
+  ordered_json members = parse_ordered_json(written);
+  if (!members.is_object() || !members.contains("response"))
     return Failure{"the evidence is no episode that was retold for a program"};
-  RetoldEpisode retold{.episode = json_text(*episode)};
-  if (evidence != members.end() && evidence->is_string())
+  RetoldEpisode retold;
+  if (const auto evidence = members.find(kEvidenceKey);
+      evidence != members.end() && evidence->is_string())
     retold.evidence = evidence->get<std::string>();
+  members.erase(kEvidenceKey);
+  retold.episode = json_text(members);
   return retold;
 }
 

@@ -129,7 +129,7 @@ TEST(Weighted, AVerifierNeedsWhatTheEnvironmentSays) {
   };
   EXPECT_THAT(failure(RetoldEpisode{.episode = R"({"response": "4"})"}.write()),
               HasSubstr("right: the environment rewards by itself"));
-  for (const char* evidence : {"no JSON", R"({"response": "4"})", R"({"episode": 3})", "[]"})
+  for (const char* evidence : {"no JSON", R"({"evidence": "4"})", "[]"})
     EXPECT_THAT(failure(evidence), HasSubstr("no episode that was retold"));
 }
 
