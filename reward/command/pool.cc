@@ -170,10 +170,10 @@ struct CommandPool::State {
     return true;
   }
 
-  // What is next for one process: one that must be alone, or as many as wait.
-  std::vector<Question> next_batch() TR_REQUIRES(mutex_) {
+  // What is next for one process: one that must be alone, or as many as wait, at most `most`.
+  std::vector<Question> next_batch(int64_t most) TR_REQUIRES(mutex_) {
     std::vector<Question> batch;
-    while (!waiting_.empty() && std::ssize(batch) < options_.batch &&
+    while (!waiting_.empty() && std::ssize(batch) < most &&
            (batch.empty() || !waiting_.front().is_alone)) {
       batch.push_back(std::move(waiting_.front()));
       waiting_.pop_front();
@@ -235,7 +235,9 @@ struct CommandPool::State {
             workers_, [](const Worker& worker) { return worker.batch.empty(); });
         if (found != workers_.end()) idle = &*found;
         if (idle == nullptr && !may_start()) return;
-        batch = next_batch();
+        // One that begins may load a model: its first episode has the whole of its deadline.
+        const bool has_answered = idle != nullptr && idle->answered != Time{};
+        batch = next_batch(has_answered ? options_.batch : 1);
       }
       if (const std::string fault = std::exchange(late_fault_, {}); !fault.empty()) {
         for (const Question& question : batch) question.fail(fault);

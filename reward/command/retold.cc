@@ -58,9 +58,9 @@ class Conversation {
                          {"row", row_},
                          {"turns", turns_}};
     RetoldEpisode retold;
-    if (result.verifier.empty())
-      told["environment_reward"] = reward_;
-    else if (scoring.keeps_evidence)
+    // What a verifier gives comes on top of what the environment itself gives.
+    if (result.verifier.empty() || reward_ != 0) told["environment_reward"] = reward_;
+    if (!result.verifier.empty() && scoring.keeps_evidence)
       retold.evidence = std::move(result.evidence);
     retold.episode = json_text(told);
     result.verifier = scoring.verifier;
