@@ -23,13 +23,30 @@ std::vector<ForeignName> all_rows() {
 
 constexpr std::string_view kRowsAlone =
     "a run that learns from sft.data alone ends with its epochs. Write sft.epochs.";
-constexpr std::string_view kTokensOfUpdate =
-    "an update takes whole rows of sft.batch_tokens together. Write that, or remove it.";
+constexpr std::string_view kHeldOutRows =
+    "write sft.eval_data, a file of held-out rows, and sft.eval_updates, or remove it.";
+constexpr std::string_view kLongestRow =
+    "write rollout.max_context_tokens, the longest row, and sft.too_long.";
+
+// What is said there instead of an advice with a key that has no effect there.
+constexpr std::pair<std::string_view, std::string_view> kSupervisedTexts[] = {
+    {"rollout.prompts_per_step",
+     "an update takes whole rows of sft.batch_tokens together. Write that, or remove it."},
+    {"rollout.max_prompt_tokens", kLongestRow},
+    {"rollout.max_response_tokens", kLongestRow},
+    {"env.eval_dataset", kHeldOutRows},
+    {"eval.prompts", kHeldOutRows},
+    {"eval.interval_steps", kHeldOutRows},
+    {"env.dataset",
+     "write sft.data, a JSONL file, and sft.columns where its columns have other "
+     "names, or remove it."},
+    {"checkpoint.interval_steps", "write sft.checkpoint_updates, or remove it."}};
 
 // What is said of an optimizer, in words of the section sft.
 std::string_view supervised_text(std::string_view told) {
   static std::deque<std::string> kept;  // what the rows of supervised_names() borrow
-  if (told.find("rollout.prompts_per_step") != std::string_view::npos) return kTokensOfUpdate;
+  for (const auto& [key, instead] : kSupervisedTexts)
+    if (told.find(key) != std::string_view::npos) return instead;
   std::string text(told);
   for (size_t at = 0; (at = text.find(" optim.", at)) != std::string::npos; at += 5)
     text.insert(at + 1, "sft.");

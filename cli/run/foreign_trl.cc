@@ -264,7 +264,7 @@ std::vector<ForeignName> trl_names() {
       {.programs = "TRL", .name = "hub_model_id", .told = kNoHub},
       {.programs = "TRL",
        .name = "optim",
-       .told = "the optimizer is AdamW, and optim is a section here (optim.lr). Remove it.",
+       .told = "the optimizer is AdamW, and optim is a section here. Remove it.",
        .is_section = true},
       {.programs = "TRL",
        .name = "dataset_config",

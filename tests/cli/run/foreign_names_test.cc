@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "cli/run/datasets.h"
 #include "cli/run/options.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
@@ -459,10 +460,14 @@ TEST(ForeignRows, OfSupervisedRunsAreTheKeysOfSft) {
 TEST(ForeignRows, OfSupervisedRunsNameKeysThatAreThere) {
   for (const ForeignName& row : supervised_names()) {
     EXPECT_TRUE(row.key.empty() || is_key(std::string(row.key))) << row.name << ": " << row.key;
-    for (const std::string& key : keys_in(row.told))
+    for (const std::string& key : keys_in(row.told)) {
       EXPECT_TRUE(known().contains(key) || key.starts_with("env.settings.") ||
                   key == "rollout.sampling" || key == "reward.parts")
           << row.name << " advises " << key;
+      const std::string_view own = supervised_key(key);
+      EXPECT_TRUE(own.empty()) << row.name << " advises " << key << ", which is " << own
+                               << " there";
+    }
     for (const ForeignValue& value : row.values)
       for (const std::string& setting : settings_of(value.also, ""))
         EXPECT_TRUE(known().contains(key_of(setting))) << row.name << ": " << setting;
