@@ -133,7 +133,7 @@ class ConfigBinder final : public OptionVisitor {
     const ConfigNode* node = take(key, info);
     if (!node) return;
     // Any scalar is a text: `name: 12` needs no quotes.
-    if (node->kind != Kind::kScalar)
+    if (node->kind != Kind::kScalar && !is_empty_override(*node))
       return refuse(*node, key, "text",
                     node->kind == Kind::kNull ? "Write \"\" for an empty text." : "");
     // An empty path stays empty: it means none, not the folder of the file.
@@ -188,7 +188,7 @@ class ConfigBinder final : public OptionVisitor {
     value.clear();
     for (const auto& [name, item] : node->entries) {
       std::string full = join_key(key, name);
-      if (item.kind != Kind::kScalar)
+      if (item.kind != Kind::kScalar && !is_empty_override(item))
         refuse(item, full, "one plain value", "");
       else
         value.emplace_back(name, item.text);
@@ -430,6 +430,11 @@ class ConfigBinder final : public OptionVisitor {
   }
 
   const ConfigPlace& root_place() const { return stack_.front().node->place; }
+
+  // `a.b=""`, from which a shell takes the quotes.
+  static bool is_empty_override(const ConfigNode& node) {
+    return node.kind == Kind::kNull && node.place.line == 0 && node.place.source.ends_with('=');
+  }
 
   static std::string absolute_path(const ConfigNode& node) {
     return std::filesystem::absolute(node.place.folder / node.text).lexically_normal().string();

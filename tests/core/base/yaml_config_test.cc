@@ -95,6 +95,20 @@ std::string rollout_error(const std::string& line) {
   return error_of("name: x\nrollout:\n  max_response_tokens: 4\n  " + line + "\n");
 }
 
+// A shell takes the quotes of key="".
+TEST(BindConfig, AnOverrideWithoutAValueIsAnEmptyText) {
+  const Root root = read(kMinimal, {"name=", "settings.a="});
+  EXPECT_EQ(root.name, "");
+  EXPECT_EQ(root.settings, (std::vector<std::pair<std::string, std::string>>{{"a", ""}}));
+  EXPECT_EQ(error_of(kMinimal, {"mode="}),
+            "override mode=: mode is nothing; it must be one of: sync, async.");
+  EXPECT_EQ(error_of(kMinimal, {"rollout.group_size="}),
+            "override rollout.group_size=: rollout.group_size is nothing; it must be an integer >= "
+            "1.");
+  EXPECT_EQ(error_of("name:\n" + std::string(kMinimal)),
+            "a.yaml:1: name is nothing; it must be text. Write \"\" for an empty text.");
+}
+
 TEST(BindConfig, FillsFieldsAndKeepsDefaults) {
   Root root = read(
       "name: 12\nmode: async\nverbose: true\nsettings: {size: 6, kind: 'a b'}\n"
