@@ -260,7 +260,7 @@ int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Regi
   const RunPaths paths{directory};
   const bool is_new = !fs::exists(paths.config());
   refuse_foreign_folder(directory);
-  const Plan plan = checked_plan(paths, options, registries, is_new);
+  Plan plan = checked_plan(paths, options, registries, is_new);
   check_run_is_hidden(directory, options, registries);
   if (!is_new) check_same_run(paths, options, built_in);
   const std::string shown = format_plan(plan, options, describe_algorithm(options, loaded.keys));
@@ -283,7 +283,7 @@ int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Regi
   say(fmt::format("{}: {}", run.resumes() ? "continuing" : "run", run.paths().root.string()));
   if (run.resumes()) show(stdout, missing_so_far(run.paths(), options, /*is_over=*/false));
   await_roles(options, run.paths(), kEarlierLaunchEnds, say);
-  prepare_run(run.paths(), options, registries, say);
+  prepare_run(run.paths(), options, registries, say, std::move(plan.warm_up.read));
   // For the report, which may be made elsewhere. A run is worth more than its line.
   (void)write_file_atomic(run.paths().machine(), machine_line() + "\n");
   // Roles that are threads of this process play as the config says, and not as its checks did.

@@ -9,7 +9,6 @@
 
 #include "core/base/error.h"
 #include "core/base/file.h"
-#include "core/base/json_row.h"
 #include "core/base/json_text.h"
 #include "core/base/nearest.h"
 #include "core/base/number.h"
@@ -33,16 +32,20 @@ text::DatasetRow row_of(const Json& row, int64_t line) {
 }
 
 std::vector<text::DatasetRow> read_gsm8k(const std::filesystem::path& file) {
-  std::vector<text::DatasetRow> rows = text::read_dataset(file, {{"prompt", "question"}});
-  for (text::DatasetRow& row : rows) {
-    Json value = parse_ordered_json(row.json);
-    if (!value["question"].is_string())
-      throw UserError("{}:{}: \"question\" is not a string", file.string(), row.line);
-    value["prompt"] = value["question"].get<std::string>() +
-                      "\n\nSolve this step by step. Write the result on the last line, as a number "
-                      "after \"#### \".";
-    row.json = json_text(value);
-  }
+  constexpr std::string_view kForm =
+      "each line must be of the form {\"question\": \"...\", \"answer\": \"... #### 4\"}";
+  std::vector<text::DatasetRow> rows;
+  text::for_each_json_row(file, kForm, [&](const text::RowPlace& place, Json row) {
+    const Json* question = text::find_column(row, "question");
+    if (question == nullptr)
+      place.fail(fmt::format("there is no \"question\"; the row has {}", text::column_names(row)));
+    if (!question->is_string()) place.fail("\"question\" is not a string");
+    const auto prompt = question->get<std::string>() +
+                        "\n\nSolve this step by step. Write the result on the last line, as a "
+                        "number after \"#### \".";
+    row["prompt"] = prompt;
+    rows.push_back(row_of(row, place.line));
+  });
   return rows;
 }
 
@@ -56,31 +59,22 @@ Json puzzle(const std::vector<int64_t>& numbers, int64_t target) {
 }
 
 std::vector<text::DatasetRow> read_countdown(const std::filesystem::path& file) {
-  constexpr const char* kForm = "{\"target\": 98, \"nums\": [44, 19, 35]}";
-  const std::string text = whole_file(file);
+  constexpr std::string_view kForm =
+      "each line must be of the form {\"target\": 98, \"nums\": [44, 19, 35]}";
   std::vector<text::DatasetRow> rows;
-  LineReader lines(text);
-  while (const auto line = lines.next()) {
-    if (line->text.find_first_not_of(" \t") == std::string_view::npos) continue;
-    const auto fail = [&](const std::string& what) {
-      throw UserError("{}:{}: {}; each line must be of the form {}", file.string(), line->number,
-                      what, kForm);
-    };
-    Result<Json> parsed = parse_json_row(line->text);
-    if (!parsed) fail("the line is " + parsed.failure().message);
-    const Json& row = parsed.value();
+  text::for_each_json_row(file, kForm, [&](const text::RowPlace& place, const Json& row) {
     const char* column = row.contains("nums") ? "nums" : "numbers";
-    if (!row.contains(column)) fail("there is no \"nums\"");
-    if (!row.contains("target")) fail("there is no \"target\"");
+    if (!row.contains(column)) place.fail("there is no \"nums\"");
+    if (!row.contains("target")) place.fail("there is no \"target\"");
     const Json &numbers = row[column], &target = row["target"];
     const bool whole =
         numbers.is_array() && !numbers.empty() &&
         std::ranges::all_of(numbers, [](const Json& number) { return number.is_number_integer(); });
-    if (!whole) fail(fmt::format("\"{}\" is not a list of integers", column));
-    if (!target.is_number_integer()) fail("\"target\" is not an integer");
+    if (!whole) place.fail(fmt::format("\"{}\" is not a list of integers", column));
+    if (!target.is_number_integer()) place.fail("\"target\" is not an integer");
     rows.push_back(
-        row_of(puzzle(numbers.get<std::vector<int64_t>>(), target.get<int64_t>()), line->number));
-  }
+        row_of(puzzle(numbers.get<std::vector<int64_t>>(), target.get<int64_t>()), place.line));
+  });
   return rows;
 }
 

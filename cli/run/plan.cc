@@ -160,17 +160,19 @@ WarmUpPlan plan_warm_up(const RunOptions& o, const ModelConfig& config) {
     return read_named(key, [&] { return read_supervised(file, o.sft, reader.reading()); });
   };
   if (!o.sft.eval_data.empty()) {
-    const SftRows held_out = rows("sft.eval_data", o.sft.eval_data);
+    SftRows held_out = rows("sft.eval_data", o.sft.eval_data);
     plan.eval_rows = std::ssize(held_out.rows), plan.eval_tokens = held_out.tokens();
+    plan.read.eval_data = std::move(held_out);
   }
   // Of demonstrations only the number is known: they are played when the run begins.
   if (o.sft.data.empty()) return plan;
-  const SftRows read = rows("sft.data", o.sft.data);
+  SftRows read = rows("sft.data", o.sft.data);
   plan.rows = std::ssize(read.rows);
   plan.tokens = read.tokens();
   plan.dropped = read.dropped, plan.cut = read.cut;
   plan.updates = o.sft.epochs *
                  std::ssize(sft_batches(read.rows, o.sft.batch_tokens, /*seed=*/0, /*epoch=*/0));
+  plan.read.data = std::move(read);
   return plan;
 }
 

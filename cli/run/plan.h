@@ -9,6 +9,7 @@
 
 #include "cli/run/options.h"
 #include "cli/run/registries.h"
+#include "cli/run/sft_rows.h"
 #include "core/base/machine.h"
 #include "core/base/memory_need.h"
 #include "sandbox/registry.h"
@@ -22,6 +23,7 @@ struct WarmUpPlan {
   int64_t updates = 0;           // of all epochs; 0: as above
   int64_t dropped = 0, cut = 0;  // rows of sft.data that are too long, or teach nothing
   int64_t eval_rows = 0, eval_tokens = 0;
+  SupervisedRows read = {};  // for prepare_run(), which need not read them again
 };
 
 struct Plan {

@@ -158,12 +158,13 @@ void prepare_demonstrations(const RunPaths& paths, const RunOptions& options,
                   static_cast<double>(counts.successes) / static_cast<double>(all)));
 }
 
-// The rows of a file as the trainer reads them.
+// The rows of a file as the trainer reads them. `rows`: where they were read already.
 void prepare_sft_rows(const RunOptions& options, const std::string& key, const std::string& data,
-                      const fs::path& file, const SftReading& reading,
+                      const fs::path& file, const SftReading& reading, SftRows rows,
                       const std::function<void(const std::string&)>& say) {
   if (data.empty() || fs::exists(file)) return;
-  const SftRows rows = read_named(key, [&] { return read_supervised(data, options.sft, reading); });
+  if (rows.rows.empty())
+    rows = read_named(key, [&] { return read_supervised(data, options.sft, reading); });
   write_sft_rows(file, rows);
   std::string text = fmt::format("{}: {}, {}", key, counted(std::ssize(rows.rows), "row"),
                                  counted(rows.tokens(), "token"));
@@ -398,7 +399,7 @@ std::string resolved_config(const RunOptions& options) {
 }
 
 void prepare_run(const RunPaths& paths, const RunOptions& options, const Registries& registries,
-                 const std::function<void(const std::string&)>& say) {
+                 const std::function<void(const std::string&)>& say, SupervisedRows rows) {
   // First: it makes the directory a run's, and a launch that is killed after it is continued like
   // any other.
   write_or_throw(paths.config(), resolved_config(options));
@@ -413,9 +414,10 @@ void prepare_run(const RunPaths& paths, const RunOptions& options, const Registr
         .format = options.model.creates() ? nullptr : &format,
         .vocab_size = planned_model(options, registries.environments).num_ids(),
         .max_tokens = options.rollout.engine.max_context_tokens};
-    prepare_sft_rows(options, "sft.data", options.sft.data, paths.sft_rows(), reading, say);
+    prepare_sft_rows(options, "sft.data", options.sft.data, paths.sft_rows(), reading,
+                     std::move(rows.data), say);
     prepare_sft_rows(options, "sft.eval_data", options.sft.eval_data, paths.sft_eval_rows(),
-                     reading, say);
+                     reading, std::move(rows.eval_data), say);
   }
   write_library_facts(paths.environments(), registries);
   // Last: all that a run reads is there.

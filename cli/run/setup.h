@@ -6,11 +6,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "cli/run/options.h"
 #include "cli/run/registries.h"
+#include "cli/run/sft_rows.h"
 #include "core/base/run_directory.h"
 #include "sandbox/registry.h"
 
@@ -38,9 +40,10 @@ void check_policy(const RunOptions& options, const sandbox::EnvironmentRegistry&
 
 // Writes what is missing, each file atomically: config.yaml first, so that a launch that is killed
 // in here can be launched again. `say` gets a line for what takes time. Throws UserError: a
-// tokenizer that cannot be read, a demonstrator that fails, a full disk.
+// tokenizer that cannot be read, a demonstrator that fails, a full disk. `rows`: those that the
+// plan has read (WarmUpPlan::read); what is not there is read again.
 void prepare_run(const RunPaths& paths, const RunOptions& options, const Registries& registries,
-                 const std::function<void(const std::string&)>& say);
+                 const std::function<void(const std::string&)>& say, SupervisedRows rows = {});
 
 // `options` as config.yaml keeps them: without the directory, so that the file starts the same run
 // anywhere.

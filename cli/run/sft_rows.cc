@@ -12,11 +12,9 @@
 #include "core/base/file.h"
 #include "core/base/json_row.h"
 #include "core/base/json_text.h"
-#include "core/base/nearest.h"
 #include "core/text/dataset.h"
 #include "core/text/messages.h"
 #include "core/text/row_file.h"
-#include "core/text/utf8.h"
 
 namespace tailrace {
 namespace {
@@ -34,21 +32,17 @@ constexpr std::string_view kForms =
 // One line of the file.
 class SftLine {
  public:
-  SftLine(std::string where, const SftReading& reading)
-      : where_(std::move(where)), reading_(reading) {}
+  SftLine(const text::RowPlace& place, const SftReading& reading)
+      : place_(place), reading_(reading) {}
 
-  SftRow read(std::string_view line, const text::ColumnMap& columns) const {
-    if (!text::is_utf8(line)) fail("the line is not UTF-8");
-    Result<Json> parsed = parse_json_row(line);
-    if (!parsed) fail("the line is " + parsed.failure().message);
-    Json row = std::move(parsed).value();
+  SftRow read(Json row, const text::ColumnMap& columns) const {
     for (const auto& [ours, theirs] : columns) {
       // A file may have rows of several forms, each with its own columns.
       if (const Json* found = text::find_column(row, theirs); found != nullptr && ours != theirs)
         row[ours] = Json(*found);
     }
     if (text::find_column(row, "input_ids") != nullptr)
-      return read_sft_row(row, where_, reading_.vocab_size);
+      return read_sft_row(row, place_.where(), reading_.vocab_size);
     if (reading_.format == nullptr)
       fail(
           "there is no \"input_ids\": a policy of model.create has the words of its environment, "
@@ -62,7 +56,7 @@ class SftLine {
   }
 
  private:
-  [[noreturn]] void fail(const std::string& what) const { throw UserError("{}: {}", where_, what); }
+  [[noreturn]] void fail(const std::string& what) const { place_.fail(what); }
 
   Json messages_of(const Json& value, std::string_view column) const {
     Json list = value.is_string() ? parse_ordered_json(value.get<std::string>()) : value;
@@ -107,7 +101,7 @@ class SftLine {
     return row;
   }
 
-  std::string where_;
+  const text::RowPlace& place_;
   const SftReading& reading_;
 };
 
@@ -121,23 +115,18 @@ int64_t SftRows::tokens() const {
 
 SftRows read_supervised(const std::filesystem::path& file, const SftOptions& options,
                         const SftReading& reading) {
-  const Result<std::string> text = text::read_row_file(file);
-  if (!text) throw UserError("{}{}", text.failure().message, nearest_path_hint(file));
   SftRows all;
-  LineReader lines(text.value());
-  while (const auto line = lines.next()) {
-    if (line->text.find_first_not_of(" \t") == std::string_view::npos) continue;
-    const std::string where = fmt::format("{}:{}", file.string(), line->number);
-    SftRow row = SftLine(where, reading).read(line->text, options.columns);
+  text::for_each_json_row(file, /*form=*/"", [&](const text::RowPlace& place, Json json) {
+    SftRow row = SftLine(place, reading).read(std::move(json), options.columns);
     if (std::ssize(row.tokens) > reading.max_tokens) {
       if (options.too_long == TooLong::kRefuse)
         throw UserError(
             "{}: the row has {} tokens; the context holds {} (rollout.max_context_tokens).\n       "
             "Raise it, or try sft.too_long=drop, or cut.",
-            where, row.tokens.size(), reading.max_tokens);
+            place.where(), row.tokens.size(), reading.max_tokens);
       if (options.too_long == TooLong::kDrop) {
         ++all.dropped;
-        continue;
+        return;
       }
       row.tokens.resize(static_cast<size_t>(reading.max_tokens));
       std::erase_if(row.targets, [&](int32_t target) { return target >= reading.max_tokens; });
@@ -147,7 +136,7 @@ SftRows read_supervised(const std::filesystem::path& file, const SftOptions& opt
       ++all.dropped;
     else
       all.rows.push_back(std::move(row));
-  }
+  });
   if (all.rows.empty())
     throw UserError("{}: no row has a token that counts; there is nothing to learn.",
                     file.string());

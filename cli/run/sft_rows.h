@@ -36,6 +36,11 @@ struct SftRows {
   int64_t tokens() const;
 };
 
+// Of a run: of sft.data and sft.eval_data. Empty: there is no such file, or it was not read.
+struct SupervisedRows {
+  SftRows data, eval_data;
+};
+
 struct SftReading {
   const chat::PromptFormat* format = nullptr;  // null: there is no tokenizer but of token ids
   int64_t vocab_size = 0;

@@ -6,14 +6,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "core/base/error.h"
-#include "core/base/file.h"
-#include "core/base/json_row.h"
 #include "core/base/json_text.h"
-#include "core/base/nearest.h"
 #include "core/text/messages.h"
 #include "core/text/row_file.h"
-#include "core/text/utf8.h"
 
 namespace tailrace::text {
 
@@ -27,19 +22,23 @@ constexpr size_t kNamedColumns = 12;
 constexpr std::string_view kAnswerColumns[] = {"ground_truth", "reward_model.ground_truth",
                                                "reward_spec.ground_truth"};
 
-// One line of a file. `fail` throws with file:line.
-template <class Fail>
+constexpr std::string_view kForm =
+    "each line must be a JSON object with \"prompt\", a string or a list of messages";
+
+// One line of a file.
 class Columns {
  public:
-  Columns(json& row, const ColumnMap& map, const Fail& fail) : row_(row), map_(map), fail_(fail) {}
+  Columns(json& row, const ColumnMap& map, const RowPlace& place)
+      : row_(row), map_(map), place_(place) {}
 
   // Adds our columns to the row. Whether there were any to add.
   bool complete() {
     for (const auto& [ours, theirs] : map_) {
       const json* found = find_column(row_, theirs);
       if (found == nullptr)
-        fail_(fmt::format("there is no \"{}\", which columns names for \"{}\"; the row has {}",
-                          theirs, ours, column_names(row_)));
+        place_.fail(
+            fmt::format("there is no \"{}\", which columns names for \"{}\"; the row has {}",
+                        theirs, ours, column_names(row_)));
       if (ours != theirs) add(ours, *found);
     }
     if (find_column(row_, "prompt") == nullptr) add_messages();
@@ -65,16 +64,16 @@ class Columns {
   void add_messages() {
     const json* messages = find_column(row_, "messages");
     if (messages == nullptr)
-      fail_(
+      place_.fail(
           fmt::format("there is no \"prompt\"; the row has {} (columns: {{prompt: THEIRS}} names "
                       "another column)",
                       column_names(row_)));
     json list =
         messages->is_string() ? parse_ordered_json(messages->get<std::string>()) : *messages;
     if (!are_messages(list))
-      fail_("\"messages\" is not a list of messages ({\"role\", \"content\"})");
+      place_.fail("\"messages\" is not a list of messages ({\"role\", \"content\"})");
     if (list.back().at("role") == "assistant")
-      fail_("\"messages\" ends with an answer of the assistant, so it is no prompt");
+      place_.fail("\"messages\" ends with an answer of the assistant, so it is no prompt");
     add("prompt", std::move(list));
   }
 
@@ -82,18 +81,18 @@ class Columns {
     json& prompt = row_.at("prompt");
     if (prompt.is_array()) {
       if (!are_messages(prompt))
-        fail_("\"prompt\" is a list, but not of messages ({\"role\", \"content\"})");
+        place_.fail("\"prompt\" is a list, but not of messages ({\"role\", \"content\"})");
       const Result<bool> joined = make_texts(prompt);
-      if (!joined) fail_(joined.failure().message);
+      if (!joined) place_.fail(joined.failure().message);
       changed_ = changed_ || joined.value();
     } else if (!prompt.is_string()) {
-      fail_("\"prompt\" is not a string");
+      place_.fail("\"prompt\" is not a string");
     }
   }
 
   json& row_;
   const ColumnMap& map_;
-  const Fail& fail_;
+  const RowPlace& place_;
   bool changed_ = false;
 };
 
@@ -124,28 +123,13 @@ std::string column_names(const json& row) {
 }
 
 std::vector<DatasetRow> read_dataset(const std::filesystem::path& path, const ColumnMap& columns) {
-  const Result<std::string> text = read_row_file(path);
-  if (!text) throw UserError("{}{}", text.failure().message, nearest_path_hint(path));
   std::vector<DatasetRow> rows;
-  LineReader lines(text.value());
-  while (auto line = lines.next()) {
-    if (line->text.find_first_not_of(" \t") == std::string_view::npos) continue;
-    const auto fail = [&](const std::string& what) {
-      throw UserError(
-          "{}:{}: {}; each line must be a JSON object with \"prompt\", a string or a list "
-          "of messages",
-          path.string(), line->number, what);
-    };
-    // Before parsing, which would only say that it is not JSON.
-    if (!is_utf8(line->text)) fail("the line is not UTF-8");
-    Result<json> parsed = parse_json_row(line->text);
-    if (!parsed) fail("the line is " + parsed.failure().message);
-    json& row = parsed.value();
-    const bool changed = Columns(row, columns, fail).complete();
+  for_each_json_row(path, kForm, [&](const RowPlace& place, json row) {
+    const bool changed = Columns(row, columns, place).complete();
     // Other rows stay byte for byte as their file has them.
-    rows.push_back({.json = changed ? json_text(row) : std::string(line->text),
-                    .line = static_cast<int64_t>(line->number)});
-  }
+    rows.push_back(
+        {.json = changed ? json_text(row) : std::string(place.text), .line = place.line});
+  });
   return rows;
 }
 

@@ -74,7 +74,10 @@ TEST(Suites, NameTheLineThatDoesNotFit) {
   EXPECT_EQ(error("gsm8k", "{\"question\": \"?\", \"answer\": \"\"}"),
             "file:1: its right answer is empty, or nested too deep (for the suite gsm8k)");
   EXPECT_EQ(error("gsm8k", "{\"question\": [{\"role\": \"user\"}], \"answer\": \"1\"}"),
-            "file:1: \"question\" is not a string");
+            "file:1: \"question\" is not a string; each line must be of the form {\"question\": "
+            "\"...\", \"answer\": \"... #### 4\"}");
+  EXPECT_EQ(error("gsm8k", "{\"prompt\": \"?\", \"answer\": \"1\"}").substr(0, 59),
+            "file:1: there is no \"question\"; the row has prompt, answer;");
   const std::string form =
       "; each line must be of the form {\"target\": 98, \"nums\": [44, 19, 35]}";
   EXPECT_EQ(error("countdown", "{\"target\": 98}"), "file:1: there is no \"nums\"" + form);

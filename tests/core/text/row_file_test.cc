@@ -2,11 +2,15 @@
 
 #include <filesystem>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 #include <zlib.h>
 #include <zstd.h>
 
+#include "core/base/error.h"
 #include "tests/core/base/temporary_directory.h"
 
 namespace tailrace::text {
@@ -116,6 +120,43 @@ TEST_F(RowFile, NamesTheScriptForAParquetFile) {
   EXPECT_NE(refusal.find("rows.jsonl: it is a Parquet file"), std::string::npos) << refusal;
   EXPECT_NE(refusal.find("python3 scripts/parquet_to_jsonl.py "), std::string::npos) << refusal;
   EXPECT_TRUE(std::filesystem::exists(std::filesystem::path(TAILRACE_SOURCE_DIR) / kParquetScript));
+}
+
+TEST_F(RowFile, WhatUnpacksOtherFilesIsNamed) {
+  for (const auto& [bytes, name, unpack] :
+       {std::tuple{std::string("\xFD"
+                               "7zXZ\0\0",
+                               7),
+                   "xz", "xz -dc "},
+        std::tuple{std::string("BZh91AY&SY"), "bzip2", "bzip2 -dc "},
+        std::tuple{std::string("PK\x03\x04\x14"), "zip", "unzip -p "}}) {
+    const std::string failure = read(bytes);
+    EXPECT_NE(failure.find(std::string("it is compressed by ") + name), std::string::npos)
+        << failure;
+    EXPECT_NE(failure.find(std::string("Try '") + unpack), std::string::npos) << failure;
+  }
+}
+
+TEST_F(RowFile, GivesRowsWithTheirPlaces) {
+  const std::filesystem::path file = folder_.write("rows.jsonl", "{\"a\": 1}\r\n\n \n{\"b\":2}");
+  std::vector<std::string> rows;
+  for_each_json_row(file, "", [&](const RowPlace& place, const nlohmann::ordered_json& row) {
+    rows.push_back(std::to_string(place.line) + " " + std::string(place.text) + " " + row.dump());
+  });
+  EXPECT_EQ(rows, (std::vector<std::string>{R"(1 {"a": 1} {"a":1})", R"(4 {"b":2} {"b":2})"}));
+  const auto error_of = [&](const std::string& text) -> std::string {
+    try {
+      for_each_json_row(
+          folder_.write("rows.jsonl", text), "each line must be one",
+          [](const RowPlace& place, const nlohmann::ordered_json&) { place.fail("it is none"); });
+    } catch (const UserError& error) {
+      return std::string(error.what()).substr(file.string().size());
+    }
+    return "";
+  };
+  EXPECT_EQ(error_of("\n{}"), ":2: it is none; each line must be one");
+  EXPECT_EQ(error_of("{"), ":1: the line is not valid JSON; each line must be one");
+  EXPECT_EQ(error_of("{\"a\": \"\xFF\"}"), ":1: the line is not UTF-8; each line must be one");
 }
 
 }  // namespace
