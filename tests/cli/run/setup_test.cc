@@ -46,9 +46,10 @@ class RunSetupTest : public testing::Test {
   }
   ~RunSetupTest() override { fs::remove_all(folder_); }
 
-  void prepare() {
-    prepare_run(paths_, options_, built_in_registries(),
-                [this](const std::string& line) { said_ = line; });
+  void prepare(SupervisedRows rows = {}) {
+    prepare_run(
+        paths_, options_, built_in_registries(), [this](const std::string& line) { said_ = line; },
+        std::move(rows));
   }
   // Of a launch on the prepared run with options that were changed.
   std::string error_with(const std::function<void(RunOptions&)>& change) {
@@ -103,6 +104,29 @@ TEST_F(RunSetupTest, TakesTheTokenizerOfTheModel) {
   prepare();
   EXPECT_EQ(read_file(paths_.tokenizer() / "tokenizer.json").value(),
             read_file(fs::path(options_.model.path) / "tokenizer.json").value());
+}
+
+// Reading and encoding them takes the time of a launch.
+TEST_F(RunSetupTest, TakesTheSupervisedRowsThatThePlanHasRead) {
+  use_model([](auto&) {});
+  options_.sft.data = (folder_ / "rows.jsonl").string();
+  const auto write = [&](const char* ids) {
+    std::ofstream(options_.sft.data) << "{\"input_ids\": [" << ids << "]}\n";
+  };
+  write("1, 2, 3");
+  Plan plan = make_plan(options_, planned_model(options_, built_in_registries().environments), 0);
+  // What is read after this would be these.
+  write("4, 5, 6");
+  prepare(std::move(plan.warm_up.read));
+  EXPECT_EQ(read_file(paths_.sft_rows()).value(),
+            "{\"input_ids\":[1,2,3],\"loss_mask\":[0,1,1]}\n");
+  EXPECT_EQ(said_, "sft.data: 1 row, 3 tokens");
+  // Without a plan that has them they are read here.
+  fs::remove_all(paths_.root);
+  fs::create_directories(paths_.root);
+  prepare();
+  EXPECT_EQ(read_file(paths_.sft_rows()).value(),
+            "{\"input_ids\":[4,5,6],\"loss_mask\":[0,1,1]}\n");
 }
 
 TEST_F(RunSetupTest, AVocabularyThatDoesNotFitTheTokenizerIsAUserError) {
