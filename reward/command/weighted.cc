@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <future>
 #include <optional>
 #include <set>
 #include <utility>
@@ -23,15 +24,16 @@ class WeightedVerifier final : public Verifier {
     const auto retold = RetoldEpisode::read(evidence);
     if (!retold) return retold.failure();
     const std::optional<std::string>& own = retold.value().evidence;
-    const Time begin = steady_now();
-    Score sum;
-    for (const WeightedPart& part : parts_) {
+    for (const WeightedPart& part : parts_)
       if (!part.is_retold && !own)
         return Failure{fmt::format(
             "{}: the environment rewards by itself and gives a verifier nothing to score",
             part.name)};
-      const Time left = std::max(Time{0}, budget - (steady_now() - begin));
-      const Result<Score> score = score_part(part, part.is_retold ? evidence : *own, left);
+    const std::vector<Result<Score>> scores = score_parts(evidence, own, budget);
+    Score sum;
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      const WeightedPart& part = parts_[i];
+      const Result<Score>& score = scores[i];
       if (!score)
         return Failure{.message = fmt::format("{}: {}", part.name, score.failure().message),
                        .is_final = score.failure().is_final};
@@ -50,9 +52,15 @@ class WeightedVerifier final : public Verifier {
   }
 
   Time least_budget() const override {
-    Time sum{0};
-    for (const WeightedPart& part : parts_) sum += part.verifier->least_budget();
-    return sum;
+    Time sum{0}, most{0};  // of those that are asked one after the other, and at once
+    for (const WeightedPart& part : parts_) {
+      const Time least = part.verifier->least_budget();
+      if (part.is_retold)
+        most = std::max(most, least);
+      else
+        sum += least;
+    }
+    return std::max(sum, most);
   }
   Result<void> check_machine() const override {
     return each([](const Verifier& verifier) { return verifier.check_machine(); });
@@ -76,6 +84,24 @@ class WeightedVerifier final : public Verifier {
     } catch (const std::exception& error) {
       return Failure{error.what()};
     }
+  }
+
+  // Programs work at the same time, each within the whole budget. Verifiers run on this thread,
+  // whose calls are watched, one after the other.
+  std::vector<Result<Score>> score_parts(const std::string& evidence,
+                                         const std::optional<std::string>& own, Time budget) const {
+    const Time begin = steady_now();
+    std::vector<std::future<Result<Score>>> asked(parts_.size());
+    for (size_t i = 0; i < parts_.size(); ++i)
+      if (parts_[i].is_retold)
+        asked[i] = std::async(parts_.size() > 1 ? std::launch::async : std::launch::deferred,
+                              [&, i] { return score_part(parts_[i], evidence, budget); });
+    std::vector<Result<Score>> scores;
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      const Time left = std::max(Time{0}, budget - (steady_now() - begin));
+      scores.push_back(parts_[i].is_retold ? asked[i].get() : score_part(parts_[i], *own, left));
+    }
+    return scores;
   }
 
   template <class Ask>

@@ -1,5 +1,6 @@
 // Several rewards as one: the sum of each times its weight. What none of them can decide is not
-// decided: a part without a verdict leaves the sum without one.
+// decided: a part without a verdict leaves the sum without one. Programs are asked at the same
+// time.
 //
 // Metrics: reward_NAME for each part, before its weight, and its own metrics as NAME_METRIC.
 #pragma once

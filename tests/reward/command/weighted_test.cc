@@ -1,8 +1,11 @@
 #include "reward/command/weighted.h"
 
+#include <atomic>
+#include <chrono>
 #include <functional>
 #include <limits>
 #include <stdexcept>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -64,6 +67,26 @@ TEST(Weighted, TheRewardIsTheSumOfEachTimesItsWeight) {
   };
   EXPECT_TRUE(has("reward_right", 1) && has("reward_style", 3) && has("style_x", 7) &&
               has("right_success", 1));
+}
+
+// Each waits for the other: one after the other neither would have a verdict.
+TEST(Weighted, ProgramsAreAskedAtTheSameTime) {
+  std::atomic<int> begun = 0;
+  const auto waits = [&](const std::string&) -> Result<Score> {
+    ++begun;
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (begun < 2) {
+      if (std::chrono::steady_clock::now() > deadline) return Failure{"nobody came"};
+      std::this_thread::yield();
+    }
+    return Score{.reward = 1, .metrics = {}};
+  };
+  std::vector<WeightedPart> parts;
+  for (const char* name : {"a", "b"})
+    parts.push_back({.name = name, .verifier = scripted(waits), .is_retold = true});
+  const auto score = make_weighted_verifier(std::move(parts))->score(kEpisode, kScoreBudget);
+  ASSERT_TRUE(score) << score.failure().message;
+  EXPECT_EQ(score.value().reward, 2);
 }
 
 TEST(Weighted, WhereAPartHasNoVerdictTheSumHasNone) {
