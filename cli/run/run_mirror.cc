@@ -1,7 +1,9 @@
 #include "cli/run/run_mirror.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -46,11 +48,23 @@ bool is_proved(const fs::path& path, const BundleFile& file) {
 // What a work directory holds: nothing of anybody else's, since it is swept.
 constexpr char kMarker[] = "tailrace-work";
 
+// Another worker that begins now may be about to write the marker.
+bool comes_to_be_claimed(const fs::path& work) {
+  std::error_code error;
+  for (int i = 0; i < 100; ++i) {
+    if (fs::exists(work / kMarker, error)) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
 void claim(const fs::path& work) {
   std::error_code error;
   if (fs::exists(work / kMarker, error)) return;
   make_or_throw(work);
-  if (!fs::is_empty(work, error) || error)
+  const bool is_empty = fs::is_empty(work, error) && !error;
+  if (!is_empty && comes_to_be_claimed(work)) return;
+  if (!is_empty)
     throw UserError(
         "--work-dir {} holds files of somebody else, and what a worker keeps there is swept.\n"
         "       Try --work-dir {}.",
