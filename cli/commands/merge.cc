@@ -27,7 +27,9 @@ struct MergeArguments {
 };
 
 int merge(const MergeArguments& arguments) {
-  const fs::path adapter = arguments.adapter, out = arguments.out;
+  const fs::path adapter = arguments.adapter;
+  fs::path out = fs::absolute(arguments.out).lexically_normal();
+  if (!out.has_filename()) out = out.parent_path();  // "merged/"
   if (!is_adapter(adapter))
     throw UserError(
         "{} has no {}: it is no adapter. Checkpoints of a run that trains one are below "
@@ -36,6 +38,11 @@ int merge(const MergeArguments& arguments) {
   std::error_code ignored;
   if (fs::exists(out, ignored) && !fs::is_empty(out, ignored))
     throw UserError("{} exists and is not empty. Name a new folder.", out.string());
+  // Whole or not at all: what a full disk leaves would look like a model.
+  const fs::path unfinished = out.string() + ".unfinished";
+  if (fs::exists(unfinished, ignored))
+    throw UserError("{} exists: a merge that was killed has left it, or it is yours. Remove it.",
+                    unfinished.string());
   auto [config, base] = read_policy_folder(adapter);
   check_headers(base, config);
   const ParameterLayout whole_layout(config), low_layout = ParameterLayout::of_adapter(config);
@@ -47,9 +54,6 @@ int merge(const MergeArguments& arguments) {
   ModelConfig written = config;
   written.lora = {};
   written.dtype = compute_dtype(arguments.dtype, config);
-  // Whole or not at all: what a full disk leaves would look like a model.
-  const fs::path unfinished = out.string() + ".tmp";
-  fs::remove_all(unfinished);
   try {
     save_model(unfinished, written, whole);
     text::copy_tokenizer(tokenizer_folder(adapter), unfinished);

@@ -241,8 +241,7 @@ void warn_of_adapter_reference(const RunOptions& o, Plan& plan) {
       !supervised_only(o))
     plan.warnings.push_back(
         "algo.kl holds the policy to the base without its adapter, so also against what the "
-        "warm-up "
-        "has taught. Try algo.kl.coef=0, or a base that was warmed up and merged");
+        "warm-up has taught. Try algo.kl.coef=0, or a base that was warmed up and merged");
 }
 
 void warn_of_choice_bias(const RunOptions& o, Plan& plan) {

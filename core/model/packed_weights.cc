@@ -203,7 +203,7 @@ PackedWeights::PackedWeights(std::shared_ptr<const PackedWeights> base, const Mo
   Workspace memory(buffer_);
   const Places places{memory, kAdapterDtype};
   for (int64_t i = 0; i < config.num_layers; ++i) {
-    const auto shapes = adapter_shapes(config, i);
+    const auto shapes = adapter_shapes(config);
     for_each_adapter(
         [&](const TensorShape& shape, Weight& place) {
           if (shape.rows > 0) places.take(shape, place);
@@ -224,7 +224,7 @@ PackedWeights::PackedWeights(const Stream& stream, std::shared_ptr<const PackedW
 int64_t PackedWeights::adapter_bytes(const ModelConfig& config, Device device) {
   size_t bytes = 0;
   for (int64_t i = 0; i < config.num_layers; ++i) {
-    const auto shapes = adapter_shapes(config, i);
+    const auto shapes = adapter_shapes(config);
     for_each_adapter(
         [&](const TensorShape& shape) {
           if (shape.rows > 0)
@@ -270,7 +270,7 @@ void PackedWeights::repack(const Stream& stream, const WeightSource& source) {
   if (base_) {
     for (int64_t i = 0; i < config_.num_layers; ++i) {
       const auto parts = adapter_parts(config_, i);
-      const auto shapes = adapter_shapes(config_, i);
+      const auto shapes = adapter_shapes(config_);
       for_each_adapter(
           [&](const TensorParts& names, const TensorShape& shape, const Weight& place) {
             if (!names.empty()) packing.pack(names, shape, 0, place);
@@ -303,7 +303,7 @@ std::vector<PackedTensor> PackedWeights::tensors() const {
   if (base_) {
     for (int64_t i = 0; i < config_.num_layers; ++i) {
       const auto parts = adapter_parts(config_, i);
-      const auto shapes = adapter_shapes(config_, i);
+      const auto shapes = adapter_shapes(config_);
       for_each_adapter([&](const TensorParts& names, const TensorShape& shape,
                            const Weight& place) { listing.add(names, shape.cols, 0, place); },
                        parts, shapes, layers_[static_cast<size_t>(i)].adapter);

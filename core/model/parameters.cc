@@ -114,7 +114,7 @@ LayerTable layer_table(const ModelConfig& c, int64_t layer) {
 }
 
 // The matrices of a layer's adapter as peft names them, below "base_model.model.model.layers.N.".
-AdapterOf<TensorGroup> adapter_table(const ModelConfig& c, int64_t /*layer*/) {
+AdapterOf<TensorGroup> adapter_table(const ModelConfig& c) {
   using enum LoraTarget;
   const int64_t hidden = c.hidden_size, ffn = c.intermediate_size, rank = c.lora.rank;
   const auto module = [](LoraTarget target) {
@@ -205,7 +205,7 @@ ParameterLayout::ParameterLayout(const ModelConfig& config) {
 ParameterLayout ParameterLayout::of_adapter(const ModelConfig& config) {
   ParameterLayout layout;
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
-    const AdapterOf<TensorGroup> table = adapter_table(config, layer);
+    const AdapterOf<TensorGroup> table = adapter_table(config);
     for_each_adapter([&](const TensorGroup& group) { layout.append(adapter_prefix(layer), group); },
                      table);
   }
@@ -339,7 +339,7 @@ LayerOf<TensorParts, TensorParts, TensorParts> layer_parts(const ModelConfig& co
 
 AdapterOf<Matrix> adapter_tensors(const ModelConfig& config, Parameters& parameters,
                                   int64_t layer) {
-  const AdapterOf<TensorGroup> table = adapter_table(config, layer);
+  const AdapterOf<TensorGroup> table = adapter_table(config);
   AdapterOf<Matrix> tensors;
   for_each_adapter(
       [&](const TensorGroup& group, Matrix& tensor) {
@@ -349,15 +349,15 @@ AdapterOf<Matrix> adapter_tensors(const ModelConfig& config, Parameters& paramet
   return tensors;
 }
 
-AdapterOf<TensorShape> adapter_shapes(const ModelConfig& config, int64_t layer) {
-  const AdapterOf<TensorGroup> table = adapter_table(config, layer);
+AdapterOf<TensorShape> adapter_shapes(const ModelConfig& config) {
+  const AdapterOf<TensorGroup> table = adapter_table(config);
   AdapterOf<TensorShape> shapes;
   for_each_adapter(shape_of, table, shapes);
   return shapes;
 }
 
 AdapterOf<TensorParts> adapter_parts(const ModelConfig& config, int64_t layer) {
-  const AdapterOf<TensorGroup> table = adapter_table(config, layer);
+  const AdapterOf<TensorGroup> table = adapter_table(config);
   AdapterOf<TensorParts> parts;
   for_each_adapter([&](const TensorGroup& group,
                        TensorParts& names) { parts_of(group, adapter_prefix(layer), names); },

@@ -158,9 +158,10 @@ using TensorParts = std::vector<TensorPart>;
 LayerOf<TensorParts, TensorParts, TensorParts> layer_parts(const ModelConfig& config,
                                                            int64_t layer);
 
-// The same of the adapter of a layer; `parameters` are of of_adapter().
+// The same of the adapter of a layer, whose shapes are those of every layer; `parameters` are of
+// of_adapter().
 AdapterOf<Matrix> adapter_tensors(const ModelConfig& config, Parameters& parameters, int64_t layer);
-AdapterOf<TensorShape> adapter_shapes(const ModelConfig& config, int64_t layer);
+AdapterOf<TensorShape> adapter_shapes(const ModelConfig& config);
 AdapterOf<TensorParts> adapter_parts(const ModelConfig& config, int64_t layer);
 
 // Names of the tensors outside the layers.

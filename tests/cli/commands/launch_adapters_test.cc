@@ -46,6 +46,14 @@ TEST_F(LaunchAdapters, ASynchronousRunThatIsKilledGivesTheSameAdapter) {
   EXPECT_EQ(root_of(6), root_of(6, "other"));
   EXPECT_EQ(sum_of_rows("mismatch/max_logprob_diff"), 0);
   EXPECT_GT(sum_of_rows("policy/kl_ref"), 0);
+  // As a shell completes the name of a folder.
+  const std::string saved = (paths().checkpoints() / "step_000006").string() + "/";
+  const std::string merge = "merge " + saved + " " + (folder_ / "merged").string() + "/";
+  const BinaryResult merged = run_binary(merge);
+  EXPECT_EQ(merged.exit_code, 0) << merged.err;
+  EXPECT_TRUE(fs::exists(folder_ / "merged" / "config.json"));
+  // What is there is nobody's to write over.
+  EXPECT_EQ(run_binary(merge).exit_code, 2);
   // What crosses to rollout workers is the adapter: 4 x (in + out) of 15 matrices.
   EXPECT_LT(fs::file_size(paths().weights() / "p0-v6.safetensors"), 60'000u);
 }
@@ -85,6 +93,7 @@ TEST_F(LaunchAdapters, AnotherBaseIsRefusedWhenTheRunGoesOn) {
                 .err.find("was trained beside weights of the root"),
             std::string::npos);
   EXPECT_FALSE(fs::exists(folder_ / "merged"));
+  EXPECT_FALSE(fs::exists(folder_ / "merged.unfinished"));
   start(command({"--run-dir", paths().root.string(), "run.steps=4"}));
   EXPECT_NE(finish().code, 0);
   EXPECT_NE(output().find(model + ": the weights of the base are not those"), std::string::npos)

@@ -81,6 +81,7 @@ TEST(RmsNorm, BackwardAgreesWithTheReference) {
       for (bool accumulate : {false, true}) {
         GuardedMatrix dx(tokens, dim, rng), dweight(1, dim, rng);
         GuardedMatrix expected = dx, dweight_expected = dweight;
+        const GuardedMatrix before = dx;
         ref::rms_norm_backward(x.view(), weight, inv, dy.view(), expected.view(), accumulate,
                                span_of(dweight_expected));
         rms_norm_backward(stream.get(), {.x = x.view(),
@@ -90,6 +91,16 @@ TEST(RmsNorm, BackwardAgreesWithTheReference) {
                                          .dx = dx.view(),
                                          .accumulate = accumulate,
                                          .dweight = span_of(dweight)});
+        // Frozen factors have no gradient, and that to x is the same.
+        GuardedMatrix frozen = before;
+        rms_norm_backward(stream.get(), {.x = x.view(),
+                                         .weight = weight,
+                                         .inv_rms = inv,
+                                         .dy = dy.view(),
+                                         .dx = frozen.view(),
+                                         .accumulate = accumulate,
+                                         .dweight = {}});
+        expect_same_bits(frozen.view(), dx.view(), "dx of a frozen norm");
         // A dot product of dim terms of size |dy w n|, divided by dim; a dozen roundings around it.
         // All factors are normal deviates: 5 sigma each bounds the magnitudes.
         float largest = 1;
@@ -366,6 +377,20 @@ TEST(Embedding, CopiesRowsAndAddsGradientsInOrder) {
                        {.ids = ids, .dy = dy.view(), .dtable = dtable.view(), .scale = 5.6f});
     ref::embedding_backward(ids, dy.view(), sums.view(), 5.6f);
     expect_close(dtable.view(), sums.view(), 8 * terms * kUnit * terms * 6, "dtable, scaled");
+  }
+}
+
+TEST(Scale, MultipliesEachElement) {
+  Rng rng(21);
+  for (auto [tokens, dim] : kShapes) {
+    GuardedMatrix x(tokens, dim, rng);
+    GuardedMatrix expected = x;
+    for (int64_t t = 0; t < tokens; ++t)
+      for (int64_t i = 0; i < dim; ++i) expected.at(t, i) *= 5.6f;
+    TestStream stream(3);
+    scale(stream.get(), {.x = x.view(), .factor = 5.6f});
+    expect_same_bits(x.view(), expected.view(), "x");
+    x.expect_canaries();
   }
 }
 

@@ -57,6 +57,23 @@ TEST(Linear, AgreesWithTheReference) {
   }
 }
 
+TEST(Linear, AddsTheFinishedSumToWhatIsThere) {
+  Rng rng(12);
+  for (auto [tokens, in, out] : kShapes) {
+    SCOPED_TRACE(testing::Message() << tokens << " x " << in << " -> " << out);
+    GuardedMatrix x(tokens, in, rng), w(out, in, rng), sum(tokens, out), y(tokens, out, rng);
+    GuardedMatrix expected = y;
+    TestStream stream(3);
+    linear(stream.get(), {.x = x.view(), .weight = Packed(w).weight, .y = sum.view()});
+    for (int64_t t = 0; t < tokens; ++t)
+      for (int64_t o = 0; o < out; ++o) expected.at(t, o) += sum.at(t, o);
+    linear(stream.get(),
+           {.x = x.view(), .weight = Packed(w).weight, .y = y.view(), .accumulate = true});
+    expect_same_bits(y.view(), expected.view(), "y");
+    y.expect_canaries();
+  }
+}
+
 TEST(Linear, IsOneAccumulatorOverKInOrder) {
   Rng rng(2);
   for (auto [tokens, in, out] : kShapes) {
