@@ -1,0 +1,121 @@
+#include "scheduler/simulator/world.h"
+
+#include <gtest/gtest.h>
+
+#include "scheduler/state/archive.h"
+#include "scheduler/state/describe.h"
+#include "scheduler/state/invariants.h"
+
+namespace tailrace::simulator {
+namespace {
+
+scheduler::Config law_of(scheduler::ModeName mode, int64_t prompts, int64_t group, int64_t steps) {
+  scheduler::Config law;
+  law.mode = scheduler::ModeOptions::preset(mode).mode();
+  law.domains = {{.prompts_per_step = prompts}};
+  law.group_size = group;
+  law.steps = steps;
+  law.deadlines.lease = std::chrono::hours(24);
+  law.validate();
+  return law;
+}
+
+EpisodeModel long_tailed() {
+  return {.prompt_tokens = 100,
+          .length = {.median = 500, .sigma_prompt = 0.5, .sigma_response = 1, .limit = 16384}};
+}
+
+Cluster cluster_of(int64_t workers, int64_t slots) {
+  Cluster cluster;
+  cluster.pools = {{.workers = workers,
+                    .slots = slots,
+                    .hardware = {.decode = {.step = 0.01, .sequence = 1e-4, .context = 1e-8},
+                                 .prefill_tokens_per_s = 20000},
+                    .transfer = {.fetch = 1, .switch_over = 0.1}}};
+  cluster.trainer = {.step = 1, .token = 1e-5, .update = 2, .publish = 0.5, .save = 1};
+  return cluster;
+}
+
+using scheduler::ModeName;
+
+class SimulatedModes : public testing::TestWithParam<ModeName> {};
+
+TEST_P(SimulatedModes, ARunEndsWithAllItsSteps) {
+  const DrawnEpisodes episodes({long_tailed()}, 7);
+  World world(law_of(GetParam(), 16, 4, 12), cluster_of(2, 32), episodes, 1);
+  world.observe = [](const scheduler::Event& event, const scheduler::Actions&,
+                     const scheduler::State& state) {
+    const auto violation = scheduler::find_violation(state);
+    ASSERT_EQ(violation, std::nullopt) << *violation << " after " << describe(event);
+  };
+  EXPECT_EQ(world.run(1e9), World::Stop::kEnded);
+  ASSERT_EQ(world.steps().size(), 12U);
+  for (const StepRecord& step : world.steps()) {
+    EXPECT_EQ(step.samples, 64);
+    EXPECT_LT(step.begun, step.ended);
+    const bool on_policy = GetParam() == ModeName::kSync || GetParam() == ModeName::kTailBatching;
+    if (on_policy) {
+      EXPECT_EQ(step.staleness_max, 0);
+    }
+  }
+  const World::Totals totals = world.totals();
+  EXPECT_GE(totals.tokens, totals.trained_tokens);
+  EXPECT_NEAR(totals.generated, static_cast<double>(totals.tokens), 0.5 * totals.generated);
+}
+
+TEST_P(SimulatedModes, TheSameSeedGivesTheSameRunToTheLastEvent) {
+  const DrawnEpisodes episodes({long_tailed()}, 7);
+  const auto transcript = [&](uint64_t seed) {
+    Cluster cluster = cluster_of(2, 32);
+    cluster.wire.spread = 0.01;
+    World world(law_of(GetParam(), 16, 4, 4), cluster, episodes, seed);
+    std::string text;
+    world.observe = [&](const scheduler::Event& event, const scheduler::Actions&,
+                        const scheduler::State& state) {
+      text += std::to_string(state.now.count()) + " " + describe(event) + "\n";
+    };
+    EXPECT_EQ(world.run(1e9), World::Stop::kEnded);
+    return text + to_bytes(world.state());
+  };
+  const std::string first = transcript(1);
+  EXPECT_TRUE(first == transcript(1));
+  EXPECT_FALSE(first == transcript(2));
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, SimulatedModes,
+                         testing::Values(ModeName::kSync, ModeName::kTailBatching,
+                                         ModeName::kPartial, ModeName::kAsync,
+                                         ModeName::kStreaming),
+                         [](const auto& one) { return std::string(name_of(one.param)); });
+
+// Two workers with a slot each, four episodes of equal length: a step takes two rounds of decoding,
+// and the rest can be added up by hand.
+TEST(SimulatedWorld, AStepTakesWhatItsPartsTake) {
+  const DrawnEpisodes episodes({{.prompt_tokens = 100, .length = {.median = 200}}}, 1);
+  Cluster cluster;
+  cluster.wire.delay = 0;
+  cluster.pools = {{.workers = 2,
+                    .slots = 1,
+                    .hardware = {.decode = {.step = 0.01}, .prefill_tokens_per_s = 1000},
+                    .transfer = {.payload_bytes = 100,
+                                 .fetch = 0.5,
+                                 .bytes_per_s = 100,
+                                 .shared_bytes_per_s = 50,
+                                 .switch_over = 0.25}}};
+  cluster.trainer = {.step = 1, .sample = 0.1, .token = 0.001, .update = 2, .publish = 0.5};
+  World world(law_of(ModeName::kSync, 2, 2, 3), cluster, episodes, 1);
+  ASSERT_EQ(world.run(1e9), World::Stop::kEnded);
+  ASSERT_EQ(world.steps().size(), 3U);
+  // The link that both share takes 2 s for a payload: the second worker has it after 4, and needs
+  // half a second more. Then each plays two episodes: 200 steps of 10 ms and 100 prompt tokens.
+  const double installed = 2 * 2 + 0.5 + 0.25, played = 2 * (2 + 0.1);
+  const double trained = 1 + 4 * (0.1 + 0.001 * 300) + 2 + 0.5;
+  const StepRecord& step = world.steps()[1];
+  // The first worker begins two seconds before the second, which plays less.
+  EXPECT_LE(step.handed - step.begun, installed + played + 1e-6);
+  EXPECT_GE(step.handed - step.begun, installed + played / 2 - 1e-6);
+  EXPECT_NEAR(step.ended - step.handed, trained, 1e-6);
+}
+
+}  // namespace
+}  // namespace tailrace::simulator
