@@ -59,6 +59,12 @@ int64_t Episode::tokens() const {
   return sum;
 }
 
+int64_t Episode::context() const {
+  int64_t sum = prompt_tokens;
+  for (const Turn& turn : turns) sum += turn.tokens + turn.env_tokens;
+  return sum;
+}
+
 Episode DrawnEpisodes::draw(Lane lane, const MemberId& member) const {
   const auto domain = static_cast<size_t>(member.domain);
   TR_CHECK(domain < models_.size(), "there is no model of dataset {}", member.domain);

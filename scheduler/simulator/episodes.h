@@ -30,6 +30,7 @@ struct Episode {
   double reward = 0;
   double verify_seconds = 0;  // 0: the environment gives the reward itself
   int64_t tokens() const;     // sampled
+  int64_t context() const;    // all of them: prompt, answers, observations
 };
 
 class EpisodeSource {

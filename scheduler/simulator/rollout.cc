@@ -97,12 +97,15 @@ void World::grant(int32_t index, const Grant& grant) {
   play.grant = grant;
   play.episode = episodes_.draw(grant.lane, grant.lease.member);
   play.context = play.episode.prompt_tokens;
+  play.sample.lane = grant.lane;
+  play.sample.member = grant.lease.member;
   play.sample.prompt_tokens = play.episode.prompt_tokens;
   play.sample.begun = now();
   play.fails = cluster_.faults.env > 0 && rng_.chance(cluster_.faults.env);
   if (grant.prefix) {
     const Sample& before = turns_.at(*grant.prefix);
     play.sample = before;
+    play.sample.begun = now();
     play.turn = static_cast<size_t>(grant.prefix->turns);
     for (size_t i = 0; i < play.turn; ++i)
       play.context += play.episode.turns[i].tokens + play.episode.turns[i].env_tokens;
@@ -119,9 +122,11 @@ void World::start_play(int32_t index, int64_t id) {
     return finish(index, id, Outcome::kStale);
   if (is_broken(play.grant.lane, play.grant.lease.member))
     return finish(index, id, Outcome::kTaskBroken);
-  if (play.turn == 0 && play.episode.reset_seconds > 0) {
+  const double reset =
+      cluster_.episode_overhead + (play.turn == 0 ? play.episode.reset_seconds : 0);
+  if (reset > 0) {
     play.phase = Phase::kReset;
-    return wake(now() + play.episode.reset_seconds, WakeKind::kPlay, index, id);
+    return wake(now() + reset, WakeKind::kPlay, index, id);
   }
   begin_turn(index, id);
 }

@@ -69,10 +69,13 @@ struct Cluster {
   TrainModel trainer = {};
   FaultModel faults = {};
   WireModel wire = {};
+  double episode_overhead = 0;  // seconds of every episode, before its first turn
 };
 
 // A sample that a step trains, or that none does.
 struct Sample {
+  Lane lane = Lane::kTrain;
+  MemberId member = {};
   int64_t prompt_tokens = 0, tokens = 0, turns = 0;
   int64_t min_version = -1, max_version = -1;
   // Tokens by the version that sampled them, oldest first.
