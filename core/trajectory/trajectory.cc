@@ -192,6 +192,15 @@ std::optional<std::string> find_facts_fault(const EpisodeFacts& facts) {
   return find_sampling_fault(facts.sampling);
 }
 
+std::optional<std::string> find_wait_fault(const Trajectory& trajectory) {
+  const std::vector<float>& waits = trajectory.env_waits;
+  if (std::ssize(waits) > int64_t{trajectory.turns} + 1)
+    return fmt::format("{} waits for the environment in {} turns", waits.size(), trajectory.turns);
+  const auto bad = std::ranges::find_if(waits, [](float seconds) { return !(seconds >= 0); });
+  if (bad == waits.end()) return std::nullopt;
+  return fmt::format("wait {} for the environment took {} s", bad - waits.begin(), *bad);
+}
+
 template <class Visit>
 void for_each_sampled(const Trajectory& trajectory, const Visit& visit) {
   for (const Segment& segment : trajectory.segments) {
@@ -265,6 +274,7 @@ std::optional<std::string> find_fault(const Trajectory& trajectory) {
     return fmt::format("{} segments, at most {} are taken", trajectory.segments.size(),
                        kMaxSegments);
   if (auto fault = find_shape_fault(trajectory.experts)) return fault;
+  if (auto fault = find_wait_fault(trajectory)) return fault;
   std::vector<int64_t> contexts;
   // A parent comes before its children, so one pass knows every context.
   for (const Segment& segment : trajectory.segments) {

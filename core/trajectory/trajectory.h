@@ -75,6 +75,10 @@ struct Trajectory : EpisodeFacts {
   std::vector<std::string> numerics_classes;
   std::vector<Segment> segments;
   ExpertShape experts = {};  // all 0: no choices were recorded
+  // Seconds that the episode waited for its environment: [0] for the reset, [i] for the answer to
+  // turn i, counted from 1. It ends with the last answer that was heard. What an attempt before it
+  // had heard keeps the time that it took then.
+  std::vector<float> env_waits = {};
 
   int64_t num_tokens() const;
   int64_t num_sampled() const;

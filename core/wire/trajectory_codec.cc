@@ -13,7 +13,7 @@ namespace tailrace::wire {
 namespace {
 
 // The digit changes with the table: bodies of another build are refused, not misread.
-constexpr char kTrajectoryIdentifier[] = "TRT5";
+constexpr char kTrajectoryIdentifier[] = "TRT6";
 
 constexpr size_t kMaxStopStrings = 1024, kMaxStopBytes = size_t{1} << 20;
 constexpr size_t kMaxClasses = 64, kMaxClassName = 256;
@@ -161,13 +161,14 @@ flatbuffers::Offset<fbs::Trajectory> write_trajectory(Builder& builder, const Tr
   const auto sampling = write_sampling(builder, t.sampling);
   const auto metrics = write_metrics(builder, t.metrics);
   const auto classes = builder.CreateVectorOfStrings(t.numerics_classes);
+  const auto env_waits = write_optional(builder, t.env_waits);
   flatbuffers::Optional<double> reward = flatbuffers::nullopt;
   if (t.reward) reward = *t.reward;
   return fbs::CreateTrajectory(
       builder, &lease, static_cast<uint8_t>(t.lane), env, t.seed, segment_vector,
       static_cast<uint8_t>(t.outcome), reward, verifier, evidence, sampling, t.turns, t.env_seconds,
       t.generate_seconds, metrics, t.num_tokens(), t.num_sampled(), t.min_version(),
-      t.max_version(), classes, t.experts == ExpertShape{} ? nullptr : &experts);
+      t.max_version(), classes, t.experts == ExpertShape{} ? nullptr : &experts, env_waits);
 }
 
 EpisodeFacts read_facts(const fbs::Trajectory& table) {
@@ -233,6 +234,7 @@ Trajectory read_all(const fbs::Trajectory& table, int64_t max_tokens) {
   Trajectory t{read_facts(table), read_classes(table), {}};
   if (const auto* experts = table.experts())
     t.experts = {experts->sparse_layers(), experts->chosen(), experts->experts()};
+  read_optional(table.env_waits(), t.env_waits);
   t.segments.reserve(table.segments()->size());
   for (const fbs::Segment* segment : *table.segments())
     t.segments.push_back(read_segment(*segment));
@@ -269,7 +271,7 @@ std::vector<std::byte> encode_trajectory(const Trajectory& trajectory) {
   const auto num_tokens = static_cast<size_t>(trajectory.num_tokens());
   // A token has 4 bytes of id, 1 of role and 4 of log-probability; the runs are few. With
   // truncation come 4 of its mass, 4 of its count and the ids; with experts 2 of each choice.
-  size_t bytes = 1024 + num_tokens * 10;
+  size_t bytes = 1024 + num_tokens * 10 + 4 * trajectory.env_waits.size();
   for (const Segment& segment : trajectory.segments)
     bytes +=
         4 * (segment.log_masses.size() + segment.kept_counts.size() + segment.kept_ids.size()) +

@@ -118,6 +118,8 @@ void Episode::take_over(Trajectory prefix) {
   // What the sample has cost; telling the environment again adds to it.
   trajectory_.env_seconds = prefix.env_seconds;
   trajectory_.generate_seconds = prefix.generate_seconds;
+  trajectory_.env_waits = std::move(prefix.env_waits);
+  trajectory_.env_waits.resize(static_cast<size_t>(prefix.turns) + 1);
   storable_turns_ = recorded_turns_ = prefix.turns;
   storable_tokens_ = std::ssize(segment.tokens);
 }
@@ -147,7 +149,7 @@ std::function<void(Result<Heard>&)> Episode::encoder() const {
 }
 
 Episode::Next Episode::observed(Result<Heard> first, double seconds) {
-  trajectory_.env_seconds += seconds;
+  waited(seconds);
   if (!first) return fail(first.failure().message, first.failure().is_final);
   if (!first.value().fault.empty()) return fail("the first observation: " + first.value().fault);
   std::vector<TokenId> prompt = std::move(first.value().tokens);
@@ -162,6 +164,15 @@ Episode::Next Episode::observed(Result<Heard> first, double seconds) {
                     prompt_tokens_, longest));
   }
   return heard(std::move(prompt), TokenRole::kPrompt);
+}
+
+// For the reset, the answer to this turn, or its cut.
+void Episode::waited(double seconds) {
+  trajectory_.env_seconds += seconds;
+  if (repeats()) return;
+  std::vector<float>& waits = trajectory_.env_waits;
+  waits.resize(static_cast<size_t>(trajectory_.turns) + 1);
+  waits.back() += static_cast<float>(seconds);
 }
 
 // Behind the prompt or an observation: the next answer is generated, or was recorded.
@@ -214,7 +225,7 @@ Episode::Next Episode::answered(const Generation& generation, double seconds) {
 }
 
 Episode::Next Episode::stepped(Result<Heard> answer, double seconds) {
-  trajectory_.env_seconds += seconds;
+  waited(seconds);
   if (!answer) return fail(answer.failure().message, answer.failure().is_final);
   Heard& heard_back = answer.value();
   const sandbox::StepResult& result = heard_back.step;
@@ -299,6 +310,7 @@ Trajectory Episode::stored() const {
   stored.outcome = Outcome::kAborted;
   stored.turns = storable_turns_;
   stored.metrics.clear();  // the environment says them again
+  stored.env_waits.resize(static_cast<size_t>(storable_turns_) + 1);
   Segment& segment = stored.segments.back();
   shorten(segment, static_cast<size_t>(storable_tokens_), static_cast<size_t>(storable_turns_));
   shorten_choices(segment, stored.experts);

@@ -127,6 +127,7 @@ class Episode {
   void take_over(Trajectory prefix);
   Next heard(std::vector<TokenId> tokens, TokenRole role);
   Next did_not_repeat(const std::string& what);
+  void waited(double seconds);
   bool repeats() const { return recorded_turns_ > 0 && trajectory_.turns <= recorded_turns_; }
   void append(std::vector<TokenId> tokens, TokenRole role);
   void append(const GeneratedToken& token);

@@ -84,6 +84,14 @@ TEST(Trajectory, NamesEachKindOfFault) {
       {"reward inf", [](Trajectory& t) { t.reward = std::numeric_limits<double>::infinity(); }},
       {"-1 turns", [](Trajectory& t) { t.turns = -1; }},
       {"in the environment", [&](Trajectory& t) { t.env_seconds = nan; }},
+      {"9 waits for the environment in 0 turns", [](Trajectory& t) { t.env_waits.resize(9); }},
+      {"wait 1 for the environment took -1 s",
+       [](Trajectory& t) {
+         t.turns = 1;
+         t.env_waits = {0, -1};
+       }},
+      {"wait 0 for the environment took nan s",
+       [&](Trajectory& t) { t.env_waits = {static_cast<float>(nan)}; }},
       {"metric 'success'",
        [&](Trajectory& t) {
          t.metrics = {{"success", nan}};

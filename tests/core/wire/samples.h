@@ -60,6 +60,7 @@ inline Trajectory sample_trajectory(int64_t num_tokens, uint64_t seed = 1) {
   t.turns = 5;
   t.env_seconds = 0.5;
   t.generate_seconds = 1.5;
+  t.env_waits = {0.25f, 0, 0.125f};
   t.metrics = {{"success", 1}, {"invalid_actions", 2}};
   return t;
 }

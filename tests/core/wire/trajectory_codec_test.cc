@@ -50,6 +50,7 @@ TEST(TrajectoryCodec, KeepsEveryField) {
   EXPECT_EQ(u.turns, t.turns);
   EXPECT_EQ(u.env_seconds, t.env_seconds);
   EXPECT_EQ(u.generate_seconds, t.generate_seconds);
+  EXPECT_EQ(u.env_waits, t.env_waits);
   EXPECT_EQ(u.metrics, t.metrics);
 }
 

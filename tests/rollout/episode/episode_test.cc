@@ -106,6 +106,7 @@ TEST(Episode, KeepsSampledIdsVerbatimAndMarksWhoWroteEachToken) {
   EXPECT_EQ(trajectory.turns, 2);
   EXPECT_EQ(trajectory.seed, 11u);
   EXPECT_EQ(trajectory.env_seconds, 3.0);
+  EXPECT_EQ(trajectory.env_waits, (std::vector<float>{1, 1, 1}));
   EXPECT_EQ(trajectory.generate_seconds, 4.0);
   EXPECT_EQ(trajectory.metrics.at(0).first, "success");
   expect_sound(episode);

@@ -249,6 +249,9 @@ TEST(ResumedEpisode, AddsTheTimeOfTellingAgainToThatOfTheAttemptBefore) {
   const Trajectory resumed = table.play(spec).trajectory;
   EXPECT_EQ(resumed.generate_seconds, whole.trajectory.generate_seconds);
   EXPECT_EQ(resumed.env_seconds, whole.trajectory.env_seconds + 0.5 + 4 * 0.25);
+  // Of each turn it keeps the first time alone.
+  EXPECT_EQ(prefix.env_waits, (std::vector<float>{0.5f, 0.25f, 0.25f, 0.25f, 0.25f}));
+  EXPECT_EQ(resumed.env_waits, whole.trajectory.env_waits);
 }
 
 }  // namespace
