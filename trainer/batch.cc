@@ -151,7 +151,7 @@ TrainSequence make_sequence(const Trajectory& t, size_t index, float advantage,
 MetricList batch_metrics(std::span<const Trajectory* const> sorted, std::span<const double> rewards,
                          const std::vector<bool>& zero_signal, const BatchOptions& options) {
   double sampled = 0, most = 0, truncated = 0, turns = 0, cut_mass = 0, too_old = 0;
-  double environment = 0, generation = 0;
+  double environment = 0, generation = 0, carried = 0;
   for (const Trajectory* t : sorted) {
     auto n = static_cast<double>(t->num_sampled());
     sampled += n;
@@ -160,11 +160,14 @@ MetricList batch_metrics(std::span<const Trajectory* const> sorted, std::span<co
     turns += t->turns;
     environment += t->env_seconds;
     generation += t->generate_seconds;
+    const int64_t newest = t->max_version();
     for (const Segment& segment : t->segments) {
       for (float log_mass : segment.log_masses) cut_mass -= std::expm1(double{log_mass});
-      for (size_t i = 0; i < segment.versions.size(); ++i)
-        too_old +=
-            segment.roles[i] == TokenRole::kSampled && is_too_old(segment.versions[i], options);
+      for (size_t i = 0; i < segment.versions.size(); ++i) {
+        if (segment.roles[i] != TokenRole::kSampled) continue;
+        too_old += is_too_old(segment.versions[i], options);
+        carried += segment.versions[i] < newest;
+      }
     }
   }
   auto n = static_cast<double>(sorted.size());
@@ -183,6 +186,7 @@ MetricList batch_metrics(std::span<const Trajectory* const> sorted, std::span<co
           {"rollout/cut_mass", sampled > 0 ? cut_mass / sampled : 0},
           {"rollout/turns/mean", turns / n},
           {"staleness/masked_frac", sampled > 0 ? too_old / sampled : 0},
+          {"staleness/carried_frac", sampled > 0 ? carried / sampled : 0},
           {"time/env", environment / n},
           {"time/generate", generation / n}};
 }

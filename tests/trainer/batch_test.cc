@@ -322,6 +322,25 @@ TEST(Batch, TheStalenessBoundIsInVersionsBelowTheStepsOwn) {
   }
 }
 
+// What went on under new weights is counted within each sample: a sample of one version has none.
+TEST(Batch, CarriedTokensAreOlderThanTheLastOfTheirSample) {
+  std::vector<Trajectory> trajectories = testing::random_trajectories(2, 2);
+  testing::set_versions(trajectories, [](size_t i, int64_t) { return static_cast<int64_t>(i); });
+  const auto carried = [&] {
+    const TrainBatch batch = make_batch(trajectories, with_bound(9));
+    return testing::metric(batch.metrics, "staleness/carried_frac");
+  };
+  EXPECT_EQ(carried(), 0);
+  int64_t sampled = 0;
+  for (const Trajectory& t : trajectories) sampled += t.num_sampled();
+  const auto longest = static_cast<size_t>(
+      std::ranges::max_element(trajectories, {}, &Trajectory::num_sampled) - trajectories.begin());
+  ASSERT_GT(trajectories[longest].num_sampled(), 1);
+  testing::set_versions(
+      trajectories, [&](size_t t, int64_t token) { return t == longest && token == 0 ? 3 : 4; });
+  EXPECT_EQ(carried(), 1.0 / static_cast<double>(sampled));
+}
+
 TEST(Batch, WhatIsTooOldCountsInItsGroupToTheLastSample) {
   std::vector<Trajectory> trajectories = testing::random_trajectories(3, 2);
   // Of the first group the first two, of the second all, of the third none.
