@@ -26,6 +26,28 @@ std::string head_of(Kind kind, const BodyId& id) {
   return to_bytes(std::pair(static_cast<uint8_t>(kind), id));
 }
 
+using RecordHead = std::pair<uint8_t, BodyId>;
+
+// Nothing: it is too short for a record.
+std::optional<RecordHead> parse_head(std::string_view record) {
+  if (record.size() < kHeadBytes) return std::nullopt;
+  return from_bytes<RecordHead>(record.substr(0, kHeadBytes));
+}
+
+Result<std::set<int64_t>> segments_in(const fs::path& directory) {
+  std::set<int64_t> numbers;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    if (const auto number = file_number(entry.path(), "bodies-", ".seg")) numbers.insert(*number);
+  }
+  if (error) return Failure{describe_errno("read", directory, error.value())};
+  return numbers;
+}
+
+fs::path segment_path(const fs::path& directory, int64_t number) {
+  return directory / fmt::format("bodies-{:06}.seg", number);
+}
+
 TrajectoryStore::Entry entry_of(std::string_view record) {
   const std::string_view body = record.substr(kHeadBytes);
   return {std::ssize(body), XXH3_64bits(body.data(), body.size())};
@@ -34,7 +56,7 @@ TrajectoryStore::Entry entry_of(std::string_view record) {
 }  // namespace
 
 fs::path TrajectoryStore::path_of(int64_t segment) const {
-  return directory_ / fmt::format("bodies-{:06}.seg", segment);
+  return segment_path(directory_, segment);
 }
 
 Result<TrajectoryStore> TrajectoryStore::open(const fs::path& directory, int64_t segment_bytes) {
@@ -42,19 +64,33 @@ Result<TrajectoryStore> TrajectoryStore::open(const fs::path& directory, int64_t
   fs::create_directories(directory, error);
   if (error) return Failure{describe_errno("create", directory, error.value())};
   TrajectoryStore store(directory, segment_bytes);
-  std::set<int64_t> numbers;
-  for (const auto& entry : fs::directory_iterator(directory, error)) {
-    if (const auto number = file_number(entry.path(), "bodies-", ".seg")) numbers.insert(*number);
-  }
-  if (error) return Failure{describe_errno("read", directory, error.value())};
-  for (const int64_t number : numbers) {
+  const auto numbers = segments_in(directory);
+  if (!numbers) return numbers.failure();
+  for (const int64_t number : numbers.value()) {
     if (auto read = store.read_segment(number); !read) return read.failure();
   }
   // Old segments stay closed: a new one begins with the first put, so that a cut tail is never
   // written to.
   store.active_number_ = 0;
-  for (const int64_t number : numbers) store.drop_if_empty(number);
+  for (const int64_t number : numbers.value()) store.drop_if_empty(number);
   return store;
+}
+
+Result<void> TrajectoryStore::read_bodies(
+    const fs::path& directory,
+    const std::function<void(const BodyId&, std::string_view body)>& use) {
+  const auto numbers = segments_in(directory);
+  if (!numbers) return numbers.failure();
+  for (const int64_t number : numbers.value()) {
+    auto report = scan_records(segment_path(directory, number), kStoreKind, /*skip_damaged=*/true,
+                               [&](int64_t, std::string_view record) {
+                                 const auto head = parse_head(record);
+                                 if (head && head->first == static_cast<uint8_t>(Kind::kBody))
+                                   use(head->second, record.substr(kHeadBytes));
+                               });
+    if (!report) return report.failure();
+  }
+  return {};
 }
 
 Result<void> TrajectoryStore::read_segment(int64_t number) {
@@ -76,8 +112,7 @@ Result<void> TrajectoryStore::read_segment(int64_t number) {
 // The newest record wins: an older one is of a body that was released, or that a crash made
 // unknown.
 void TrajectoryStore::index_record(int64_t number, int64_t offset, std::string_view payload) {
-  if (payload.size() < kHeadBytes) return;
-  const auto head = from_bytes<std::pair<uint8_t, BodyId>>(payload.substr(0, kHeadBytes));
+  const auto head = parse_head(payload);
   if (!head) return;
   const Place place{number, offset, entry_of(payload)};
   const auto known = index_.find(head->second);

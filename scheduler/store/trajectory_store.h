@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -38,6 +39,13 @@ class TrajectoryStore {
   // need be.
   static Result<TrajectoryStore> open(const std::filesystem::path& directory,
                                       int64_t segment_bytes);
+
+  // Gives `use` every body that the files in `directory` hold, in the order in which they were
+  // written, also those that were released since. Nothing is changed: the run may go on meanwhile.
+  // A Failure: a file cannot be read, or is none of a store.
+  static Result<void> read_bodies(
+      const std::filesystem::path& directory,
+      const std::function<void(const BodyId&, std::string_view body)>& use);
 
   // What is known of a body without reading it.
   struct Entry {

@@ -140,6 +140,31 @@ TEST(TrajectoryStore, RetainOnlyDropsWhatACrashLeftBehind) {
   EXPECT_EQ(again.get(body_id(5)).value(), body_of(1005));
 }
 
+TEST(TrajectoryStore, ItsFilesAreReadWithoutTouchingThem) {
+  ScratchFolder folder;
+  TrajectoryStore store = open_store(folder.path());
+  ASSERT_TRUE(store.put(body_id(1), body_of(1)));
+  ASSERT_TRUE(store.put(body_id(2), body_of(2)));
+  ASSERT_TRUE(store.put_note(body_id(2), "a note"));
+  store.release(std::vector<BodyId>{body_id(1)});
+  std::map<BodyId, std::string> found;
+  const auto read = [&] {
+    return TrajectoryStore::read_bodies(
+        folder.path(), [&](const BodyId& id, std::string_view body) { found[id] = body; });
+  };
+  ASSERT_TRUE(read());
+  const auto text = [](const std::vector<std::byte>& bytes) {
+    return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  };
+  EXPECT_EQ(found, (std::map<BodyId, std::string>{{body_id(1), text(body_of(1))},
+                                                  {body_id(2), text(body_of(2))}}));
+  ASSERT_TRUE(store.put(body_id(3), body_of(3))) << "the store goes on meanwhile";
+  ASSERT_TRUE(read());
+  EXPECT_EQ(found.size(), 3u);
+  std::filesystem::remove_all(folder.path() / "sub");
+  EXPECT_FALSE(TrajectoryStore::read_bodies(folder.path() / "sub", [](auto&, auto) {}));
+}
+
 TEST(TrajectoryStore, ACutTailLosesTheCutBodyOnly) {
   ScratchFolder folder;
   const auto file = folder.path() / "bodies-000001.seg";
