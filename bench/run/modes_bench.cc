@@ -19,14 +19,35 @@
 // `time/step` of `sync` over its `time/train`. Modes that are on-policy cannot reach it: while a
 // step is trained no room is of use to them.
 //
+// Lengths and latencies are *forced*: they are the same in all modes, so that modes differ in what
+// they make of them. The learning rate is 0 and the warm-up is the same, so all versions of all
+// runs have the weights of version 0. A token is then a function of run seed, dataset, prompt,
+// epoch, launch, member and position, and `paced` draws turns and latencies from the task's seed
+// and from what the member says. The bench proves it: a sample that two runs of a seed both have
+// has the same tokens and turns in both, and all recorded log-probabilities are those of the
+// weights that a step starts from, bit for bit. What is not forced: which samples there are (modes
+// order prompts differently, and a prompt that is launched again is another launch, whose samples
+// are drawn anew), and how much longer than its latency an answer takes. An answer is never given
+// early. It is asked for about once a millisecond and heard between two steps of the engine: that
+// much is added, and is in the recorded seconds.
+//
+// What was recorded of a workload and seed is written beside the runs, to
+// OUT/WORKLOAD-SEED.episodes.jsonl (cli/run/recorded_episodes.h). With `--learn` the learning rate
+// is not 0: rewards can be compared, and nothing is forced.
+//
+// The decomposition says by which means a mode gains: `tail`, what is left of waiting for the last
+// samples; `overlap` of sampling with training; `partial`, the trained tokens that older weights
+// sampled than the end of the same sample; `redundancy`, the tokens that were sampled for nothing.
+//
 // In the JSON form each run is an object as well, whose keys behind the common ones are `workload`,
-// `mode`, `seconds`, `reward`, `rollout_tokens_per_s`, `staleness_max`, `mismatch_max` and `idle`:
-// by cause, the shares of the rollout workers' places (of those ever in use at once) that waited.
+// `mode`, `seconds`, `reward`, `rollout_tokens_per_s`, `staleness_mean`, `staleness_max`,
+// `mismatch_max`, `compared_samples`, `idle`: by cause, the shares of the rollout workers' places
+// (of those ever in use at once) that waited; `decomposition`: `tail`, `overlap`, `partial`,
+// `redundancy`; and `trainer_seconds`: `train`, its own, and `hand_over_to_publication`, all of it.
 //
 // Checks: every run trains all its steps; what `sync` and `tail_batching` train on is of the step's
-// own weights, without any mismatch.
+// own weights, without any mismatch; lengths are forced, or with `--learn` nothing of the kind.
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -35,12 +56,11 @@
 #include <fmt/format.h>
 
 #include "bench/report/program.h"
+#include "bench/run/forced_samples.h"
 #include "bench/run/launched_run.h"
-#include "cli/view/worker_use.h"
+#include "bench/run/mode_run.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
-#include "core/base/run_directory.h"
-#include "core/trajectory/timeline_rows.h"
 
 namespace tailrace {
 namespace {
@@ -82,9 +102,17 @@ const std::vector<Choice>& modes() {
 
 bool is_on_policy(const std::string& mode) { return mode == "sync" || mode == "tail_batching"; }
 
-// What all runs share. Training is small beside sampling, and has one thread: two of them meet at
+struct Options {
+  std::vector<std::string> workloads, modes, overrides;
+  std::string out = "runs/modes";
+  int steps = 24, runs = 1, first = 0, room = 1;
+  bool learns = false;
+};
+
+// What all runs share. Every body stays on the disk until the bench has read it. Training is
+// small beside sampling, and has one thread: two of them meet at
 // barriers, where what else runs on the machine would be measured.
-std::string config_text(int room) {
+std::string config_text(const Options& options) {
   return fmt::format(R"(run: {{name: bench_modes}}
 model:
   create: {{hidden_size: 64, intermediate_size: 192, layers: 2, heads: 4, kv_heads: 2, max_positions: 1024}}
@@ -103,85 +131,22 @@ sft:
   optim: {{lr: 8.0e-3, warmup_updates: 5}}
 train: {{microbatch_tokens: 4096, threads: 1}}
 algo: {{name: grpo}}
-optim: {{lr: 1.0e-3, warmup_updates: 2}}
+optim: {{lr: {}, warmup_updates: 2}}
+scheduler: {{store_segment_bytes: 1099511627776}}
 eval: {{prompts: 0}}
 checkpoint: {{interval_steps: 1000000}}
 )",
-                     kPrompts, kGroup, kWorkers, room * kPrompts * kGroup / kWorkers);
+                     kPrompts, kGroup, kWorkers, options.room * kPrompts * kGroup / kWorkers,
+                     options.learns ? 1e-3 : 0.0);
 }
 
-struct Options {
-  std::vector<std::string> workloads, modes, overrides;
-  std::string out = "runs/modes";
-  int steps = 24, runs = 1, first = 0, room = 1;
-};
-
-// What a run says of itself.
-struct ModeRun {
-  double seconds = 0, tokens_per_s = 0;
-  double reward = 0;  // mean of the last quarter of the steps
-  double turns = 0;   // of a sample: a mode that trains short ones first has fewer
-  double used = 0;    // share of the room's time with an episode that was trained
-  double training = 0, masked = 0, staleness = 0, mismatch = 0;
-  std::map<std::string, double> idle;  // shares of the places of the rollout workers, by cause
-};
-
-double value_of(const MetricsRow& row, std::string_view name) {
-  const double* value = row.find(name);
-  return value == nullptr ? 0 : *value;
-}
-
-// What the rollout workers' places waited for while the steps were made, as shares of all of them
-// that were ever in use at once.
-std::map<std::string, double> idle_by_cause(const fs::path& directory) {
-  const auto file = read_timeline(RunPaths{directory}.timeline());
-  require(file.ok(), "{}: no timeline", directory.string());
-  Time begin{}, end{};
-  for (const TimelineRow& row : file.value().rows) {
-    if (row.what == TimelineWhat::kWarmUp) begin = row.at;
-    if (row.what == TimelineWhat::kStep) end = row.at;
-  }
-  const UseShares shares =
-      shares_of(use_of_workers(file.value().rows, begin, end, /*num_bins=*/1), Role::kRollout);
-  std::map<std::string, double> idle;
-  for (size_t use = 0; use < kNumUses; ++use) {
-    if (!is_work(static_cast<Use>(use)) && shares[use] > 0)
-      idle[std::string(name_of(static_cast<Use>(use)))] = shares[use];
-  }
-  return idle;
-}
-
-ModeRun read_run(const fs::path& directory, int steps, int room) {
-  ModeRun run;
-  double tokens = 0, episodes_seconds = 0;
-  int num_steps = 0;
-  for (const MetricsRow& row : metrics_of(directory)) {
-    const double* seconds = row.find("time/step");
-    if (seconds == nullptr) continue;  // of the warm-up
-    ++num_steps;
-    run.seconds += *seconds;
-    tokens += value_of(row, "perf/tokens_per_s") * *seconds;
-    episodes_seconds +=
-        (value_of(row, "time/env") + value_of(row, "time/generate")) * kPrompts * kGroup;
-    run.training += value_of(row, "time/train");
-    run.turns += value_of(row, "rollout/turns/mean") / steps;
-    run.masked += value_of(row, "staleness/masked_frac") / steps;
-    run.staleness = std::max(run.staleness, value_of(row, "staleness/max"));
-    run.mismatch = std::max(run.mismatch, std::abs(value_of(row, "mismatch/kl")));
-    const int last = std::max(1, steps / 4);
-    if (row.step > steps - last) run.reward += value_of(row, "reward/mean") / last;
-  }
-  require(num_steps == steps, "{}: {} steps instead of {}", directory.string(), num_steps, steps);
-  run.tokens_per_s = tokens / run.seconds;
-  run.used = episodes_seconds / (run.seconds * room * kPrompts * kGroup);
-  run.training /= run.seconds;
-  run.idle = idle_by_cause(directory);
-  return run;
+std::string name_of_run(const Choice& workload, const Choice& mode, int seed) {
+  return fmt::format("{}-{}-{}", workload.name, mode.name, seed);
 }
 
 ModeRun run_mode(const Options& options, const std::string& config, const Choice& workload,
                  const Choice& mode, int seed) {
-  const std::string name = fmt::format("{}-{}-{}", workload.name, mode.name, seed);
+  const std::string name = name_of_run(workload, mode, seed);
   std::vector<std::string> keys = workload.keys;
   keys.insert(keys.end(), mode.keys.begin(), mode.keys.end());
   keys.push_back(fmt::format("run.steps={}", options.steps));
@@ -194,53 +159,74 @@ ModeRun run_mode(const Options& options, const std::string& config, const Choice
   }
   const fs::path directory = fs::path(options.out) / name;
   launch_run(name, config, directory, keys);
-  const ModeRun run = read_run(directory, options.steps, options.room);
-  require(!is_on_policy(mode.name) || (run.mismatch == 0 && run.staleness == 0),
-          "{} is off-policy: staleness {}, mismatch {}", name, run.staleness, run.mismatch);
+  const ModeRun run = read_mode_run(directory, options.steps, kPrompts * kGroup);
+  require(!is_on_policy(mode.name) || (run.mismatch == 0 && run.staleness_max == 0),
+          "{} is off-policy: staleness {}, mismatch {}", name, run.staleness_max, run.mismatch);
+  require(options.learns || run.mismatch == 0,
+          "{}: weights of different versions differ, by a mismatch of {}, where nothing is learned",
+          name, run.mismatch);
   return run;
 }
 
 // As it ends, one object in the JSON form.
 void report_run(Report& report, const std::string& workload, const std::string& mode, int seed,
-                const ModeRun& run) {
-  report.add(Row{.name = fmt::format("{}, seed {}", workload, seed),
-                 .metric = mode,
-                 .unit = "s",
-                 .value = spread({run.seconds}),
-                 .limit = {},
-                 .facts = {{"workload", workload},
-                           {"mode", mode},
-                           {"seconds", run.seconds},
-                           {"reward", run.reward},
-                           {"rollout_tokens_per_s", run.tokens_per_s},
-                           {"staleness_max", run.staleness},
-                           {"mismatch_max", run.mismatch},
-                           {"idle", run.idle}}});
+                const ModeRun& run, int64_t compared) {
+  report.add(Row{
+      .name = fmt::format("{}, seed {}", workload, seed),
+      .metric = mode,
+      .unit = "s",
+      .value = spread({run.seconds}),
+      .limit = {},
+      .facts = {{"workload", workload},
+                {"mode", mode},
+                {"seconds", run.seconds},
+                {"reward", run.reward},
+                {"rollout_tokens_per_s", run.tokens_per_s()},
+                {"staleness_mean", run.staleness_mean},
+                {"staleness_max", run.staleness_max},
+                {"mismatch_max", run.mismatch},
+                {"compared_samples", static_cast<double>(compared)},
+                {"idle", run.idle},
+                {"decomposition", std::map<std::string, double>{{"tail", run.tail},
+                                                                {"overlap", run.overlap},
+                                                                {"partial", run.partial},
+                                                                {"redundancy", run.redundancy}}},
+                {"trainer_seconds", std::map<std::string, double>{
+                                        {"train", run.train_seconds},
+                                        {"hand_over_to_publication", run.handed_seconds}}}}});
 }
 
 // `sync`: of the same seeds, one by one.
-void report_mode(Report& report, const std::string& name, const std::vector<ModeRun>& runs,
-                 const std::vector<ModeRun>& sync) {
+void report_mode(Report& report, const std::string& name, int room,
+                 const std::vector<ModeRun>& runs, const std::vector<ModeRun>& sync) {
   const auto all = [&](auto value) {
     std::vector<double> values;
     for (size_t i = 0; i < runs.size(); ++i) values.push_back(value(runs[i], sync[i]));
     return values;
   };
   using R = const ModeRun&;
+  const auto used = [&](R r) { return r.used(int64_t{room} * kPrompts * kGroup); };
+  const auto training = [](R r) { return r.train_seconds / r.seconds; };
   const double ceiling =
-      spread(all([](R, R s) { return 1 / std::max(s.used, s.training); })).median;
+      spread(all([&](R, R s) { return 1 / std::max(used(s), training(s)); })).median;
   report.add(name, "steps", "s", all([](R r, R) { return r.seconds; }));
-  report.add(name, "rollout", "tokens/s", all([](R r, R) { return r.tokens_per_s; }));
+  report.add(name, "rollout", "tokens/s", all([](R r, R) { return r.tokens_per_s(); }));
   report.add(name, "rollout to sync", "x",
-             all([](R r, R s) { return r.tokens_per_s / s.tokens_per_s; }), ceiling);
+             all([](R r, R s) { return r.tokens_per_s() / s.tokens_per_s(); }), ceiling);
   report.add(name, "steps to sync", "x", all([](R r, R s) { return s.seconds / r.seconds; }),
              ceiling);
-  report.add(name, "idle", "share", all([](R r, R) { return 1 - r.used; }));
-  report.add(name, "training", "share", all([](R r, R) { return r.training; }));
+  report.add(name, "idle", "share", all([&](R r, R) { return 1 - used(r); }));
+  report.add(name, "tail", "share", all([](R r, R) { return r.tail; }));
+  report.add(name, "overlap", "share", all([](R r, R) { return r.overlap; }));
+  report.add(name, "partial", "share", all([](R r, R) { return r.partial; }));
+  report.add(name, "redundancy", "share", all([](R r, R) { return r.redundancy; }));
+  report.add(name, "training", "share", all([&](R r, R) { return training(r); }));
+  report.add(name, "trainer", "s", all([](R r, R) { return r.handed_seconds; }));
   report.add(name, "masked", "share", all([](R r, R) { return r.masked; }));
   report.add(name, "turns", "turns", all([](R r, R) { return r.turns; }));
   report.add(name, "reward", "reward", all([](R r, R) { return r.reward; }));
-  report.add(name, "staleness", "versions", all([](R r, R) { return r.staleness; }));
+  report.add(name, "staleness", "versions", all([](R r, R) { return r.staleness_mean; }));
+  report.add(name, "staleness max", "versions", all([](R r, R) { return r.staleness_max; }));
   report.add(name, "mismatch", "nats", all([](R r, R) { return r.mismatch; }));
 }
 
@@ -260,10 +246,13 @@ std::vector<std::string> names_of(const std::vector<Choice>& choices) {
 }
 
 // What the figures are worked out from has flags of its own, or is fixed.
-void check_overrides(const std::vector<std::string>& overrides) {
+void check_overrides(const std::vector<std::string>& overrides, bool learns) {
   for (const std::string& override : overrides) {
     if (override.starts_with("scheduler.mode="))
       throw UserError("scheduler.mode is for the bench to set; see --modes");
+    if (override.starts_with("optim.") && !learns)
+      throw UserError("{} has no effect where the learning rate is 0; give --learn as well",
+                      override.substr(0, override.find('=')));
     if (override.find('=') == std::string::npos || override.find('.') > override.find('='))
       throw UserError("'{}' is no override: write section.key=value", override);
   }
@@ -276,18 +265,40 @@ void check_overrides(const std::vector<std::string>& overrides) {
   }
 }
 
+using Runs = std::map<std::string, std::vector<ModeRun>>;
+
+void measure_seed(const Options& options, const fs::path& config, const Choice& workload,
+                  const std::vector<Choice>& modes, int seed, Runs& runs, Report& report) {
+  ForcedSamples samples;
+  for (const Choice& mode : modes) {
+    const ModeRun run = run_mode(options, config.string(), workload, mode, seed);
+    int64_t compared = 0;
+    if (!options.learns) {
+      const std::string name = name_of_run(workload, mode, seed);
+      compared = samples.add(name, fs::path(options.out) / name);
+      require(compared > 0 || mode.name == modes.front().name,
+              "{}: it has no sample that a run before it had", name);
+    }
+    runs[mode.name].push_back(run);
+    report_run(report, workload.name, mode.name, seed, run, compared);
+  }
+  if (!options.learns)
+    samples.write(fs::path(options.out) / fmt::format("{}-{}.episodes.jsonl", workload.name, seed));
+}
+
 void measure(const Options& options, const Program& program) {
-  check_overrides(options.overrides);
+  check_overrides(options.overrides, options.learns);
   std::error_code failed;
   fs::create_directories(options.out, failed);
   if (failed) throw UserError("cannot make {}: {}", options.out, failed.message());
   const fs::path config = fs::path(options.out) / "config.yaml";
-  if (auto written = write_file_atomic(config, config_text(options.room)); !written)
+  if (auto written = write_file_atomic(config, config_text(options)); !written)
     throw UserError("{}", written.failure().message);
   Settings settings = {{"steps", int64_t{options.steps}},
                        {"samples", int64_t{kPrompts * kGroup}},
                        {"workers", int64_t{kWorkers}},
-                       {"room", int64_t{options.room}}};
+                       {"room", int64_t{options.room}},
+                       {"lengths", options.learns ? "learned" : "forced"}};
   for (const std::string& override : options.overrides) {
     const size_t equals = std::min(override.find('='), override.size());
     settings.emplace_back(override.substr(0, equals),
@@ -299,17 +310,13 @@ void measure(const Options& options, const Program& program) {
   if (!mode_names.empty()) mode_names.push_back(modes().front().name);
   const std::vector<Choice> measured = chosen(modes(), mode_names);
   for (const Choice& workload : chosen(workloads(), options.workloads)) {
-    std::map<std::string, std::vector<ModeRun>> runs;
+    Runs runs;
     // All modes of a seed before the next: what else the machine does changes slowly.
-    for (int seed = options.first; seed < options.first + options.runs; ++seed) {
-      for (const Choice& mode : measured) {
-        runs[mode.name].push_back(run_mode(options, config.string(), workload, mode, seed));
-        report_run(report, workload.name, mode.name, seed, runs[mode.name].back());
-      }
-    }
+    for (int seed = options.first; seed < options.first + options.runs; ++seed)
+      measure_seed(options, config, workload, measured, seed, runs, report);
     for (const Choice& mode : measured) {
-      report_mode(report, fmt::format("{}, {}", workload.name, mode.name), runs[mode.name],
-                  runs[measured.front().name]);
+      report_mode(report, fmt::format("{}, {}", workload.name, mode.name), options.room,
+                  runs[mode.name], runs[measured.front().name]);
     }
   }
 }
@@ -338,6 +345,9 @@ int main(int argc, char** argv) {
   program.flags().option(
       "--room", options.room,
       {.help = "steps of sync that the workers hold at once", .min = 1, .max = 1000});
+  program.flags().option(
+      "--learn", options.learns,
+      {.help = "train with a learning rate, for the rewards: lengths then differ between modes"});
   program.flags().option("--first", options.first, {.help = "first seed", .max = 1 << 30});
   program.flags().option("--out", options.out, {.help = "where the run directories go"});
   return program.run(argc, argv, [&] { measure(options, program); });

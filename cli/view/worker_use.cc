@@ -320,4 +320,30 @@ UseShares shares_of(const RunUse& use, Role role) {
   return shares;
 }
 
+double overlap_of(std::span<const TimelineRow> rows, const RunUse& use) {
+  const auto in_window = [&](Time time) { return std::clamp(time, use.begin, use.end); };
+  // The steps of a run follow each other.
+  std::vector<std::pair<Time, Time>> steps;
+  double training = 0, places = 0, generated = 0;
+  for (const TimelineRow& row : rows) {
+    if (row.what != TimelineWhat::kTrain || in_window(row.from) >= in_window(row.at)) continue;
+    steps.emplace_back(in_window(row.from), in_window(row.at));
+    training += seconds_of(steps.back().second - steps.back().first);
+  }
+  for (const WorkerUse& worker : use.workers)
+    places += worker.role == Role::kRollout ? static_cast<double>(worker.places) : 0;
+  for (const TimelineRow& row : rows) {
+    if (row.what != TimelineWhat::kGenerate || row.lane != Lane::kTrain || row.at <= row.from)
+      continue;
+    const double count =
+        row.sample ? 1 : seconds_of(row.busy) / seconds_of(row.at - row.from);  // of a sum the mean
+    const auto first = std::ranges::partition_point(
+        steps, [&](const auto& step) { return step.second <= row.from; });
+    for (auto step = first; step != steps.end() && step->first < row.at; ++step)
+      generated +=
+          count * seconds_of(std::min(step->second, row.at) - std::max(step->first, row.from));
+  }
+  return training > 0 && places > 0 ? std::min(1.0, generated / (training * places)) : 0;
+}
+
 }  // namespace tailrace

@@ -92,4 +92,9 @@ RunUse use_of_workers(std::span<const TimelineRow> rows, Time begin, Time end, i
 // Of all places of a role together; adds up to 1, or to 0 where there are none.
 UseShares shares_of(const RunUse& use, Role role);
 
+// Mean share of the rollout workers' places that generated samples for training while the trainer
+// had a step, from its hand-over to its publication, in the window of `use`, which is of these
+// rows. 0 where the trainer had none.
+double overlap_of(std::span<const TimelineRow> rows, const RunUse& use);
+
 }  // namespace tailrace

@@ -9,6 +9,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "bench/report/program.h"
+#include "bench/run/forced_samples.h"
 #include "tests/cli/run_binary.h"
 
 namespace tailrace {
@@ -22,8 +24,9 @@ const std::set<std::string> kKeys = {"bench", "system",   "version", "case", "me
 
 // What a run of `modes` is, behind those.
 const std::set<std::string> kModeKeys = {
-    "workload",      "mode",         "seconds", "reward", "rollout_tokens_per_s",
-    "staleness_max", "mismatch_max", "idle"};
+    "workload",         "mode",          "seconds",       "reward",
+    "staleness_mean",   "staleness_max", "mismatch_max",  "rollout_tokens_per_s",
+    "compared_samples", "idle",          "decomposition", "trainer_seconds"};
 
 // The smallest work that each takes.
 std::map<std::string, std::string> shortest_runs(const TemporaryDirectory& folder) {
@@ -109,6 +112,60 @@ TEST(Benches, PrintRowsWithTheSameKeys) {
       EXPECT_GE(row["runs"], 1) << line;
     }
   }
+}
+
+TEST(Benches, ModesForceLengthsAndRecordThem) {
+  TemporaryDirectory folder;
+  const std::string shortest = shortest_runs(folder).at("modes");
+  const auto result = run_binary("bench modes --json " + shortest);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  double compared = 0;
+  for (const std::string& line : lines_of(result.out)) {
+    const json row = json::parse(line);
+    EXPECT_EQ(row["settings"]["lengths"], "forced");
+    if (row["metric"] == "mismatch") {
+      EXPECT_EQ(row["max"], 0) << line;
+    }
+    if (!row.contains("workload")) continue;
+    if (row["mode"] != "sync") compared += row["compared_samples"].get<double>();
+    EXPECT_EQ(row["decomposition"].size(), 4u);
+    for (const auto& [name, share] : row["decomposition"].items()) {
+      EXPECT_GE(share, 0) << name;
+      EXPECT_LE(share, 1) << name;
+    }
+    EXPECT_GT(row["trainer_seconds"]["train"], 0);
+    EXPECT_GT(row["trainer_seconds"]["hand_over_to_publication"], row["trainer_seconds"]["train"]);
+  }
+  EXPECT_GE(compared, 64) << "samples of sync that partial has as well";
+  const std::filesystem::path file = folder / "modes/length_tailed-0.episodes.jsonl";
+  EXPECT_GE(std::ssize(read_recorded_episodes(file)), 2 * 64);
+  // The first samples, as the run itself has them.
+  const auto of_sync = read_recorded_episodes(folder / "modes/length_tailed-sync-0");
+  const auto all = read_recorded_episodes(file);
+  for (const auto& [member, episode] : of_sync) EXPECT_EQ(all.at(member), episode);
+}
+
+// Where weights are learned, a sample is not the same in two modes, and the check would say so.
+TEST(Benches, ForcedSamplesNameTheOneThatDiffers) {
+  TemporaryDirectory folder;
+  const std::string shortest = shortest_runs(folder).at("modes");
+  ASSERT_EQ(run_binary("bench modes --json --learn " + shortest).exit_code, 0);
+  EXPECT_FALSE(std::filesystem::exists(folder / "modes/length_tailed-0.episodes.jsonl"));
+  ForcedSamples samples;
+  samples.add("sync", folder / "modes/length_tailed-sync-0");
+  try {
+    samples.add("partial", folder / "modes/length_tailed-partial-0");
+    ADD_FAILURE() << "lengths of learned weights are taken as forced";
+  } catch (const WrongResult& error) {
+    const std::string message = error.what();
+    EXPECT_NE(message.find("sample policy=0 dataset=0 epoch=0 prompt="), std::string::npos);
+    EXPECT_NE(message.find(" turns in partial: lengths are not forced"), std::string::npos)
+        << message;
+  }
+  const auto refused = run_binary("bench modes optim.lr=0.1 " + shortest);
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_EQ(refused.err,
+            "error: optim.lr has no effect where the learning rate is 0; give --learn as well\n");
 }
 
 // What is said of a measurement is what it was told to do.

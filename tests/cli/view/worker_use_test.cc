@@ -105,6 +105,25 @@ TEST(WorkerUse, AWindowCutsSpans) {
   EXPECT_DOUBLE_EQ(worker(use, "r-1").bins[1][static_cast<size_t>(kForSamples)], 1);
 }
 
+TEST(WorkerUse, OverlapIsTheShareOfPlacesThatGeneratedWhileAStepWasTrained) {
+  std::vector<TimelineRow> rows = one_step();
+  const auto overlap = [&](int64_t begin, int64_t end) {
+    return overlap_of(rows, use_of_workers(rows, s(begin), s(end), 1));
+  };
+  EXPECT_EQ(overlap(0, 22), 0) << "in mode sync";
+  rows.push_back(lease(kGenerate, 14, 17, "r-1"));  // one second of four
+  rows.push_back(lease(kGenerate, 15, 25, "r-0"));  // all four
+  rows.push_back(lease(kGenerate, 16, 20, "r-0", Lane::kEval));
+  EXPECT_DOUBLE_EQ(overlap(0, 22), (1 + 4) / (4 * 4.0));
+  EXPECT_DOUBLE_EQ(overlap(0, 18), (1 + 2) / (4 * 2.0)) << "in the window";
+  EXPECT_EQ(overlap(0, 15), 0) << "no step";
+  TimelineRow sum = lease(kGenerate, 16, 20, "r-1");
+  sum.sample.reset();
+  sum.busy = s(2);
+  rows.push_back(sum);
+  EXPECT_DOUBLE_EQ(overlap(0, 22), (1 + 4 + 2) / (4 * 4.0));
+}
+
 TEST(WorkerUse, AbsencesQuarantinesAndSumsOfLeasesCount) {
   std::vector<TimelineRow> rows = {up(0, "r", Role::kRollout, 4), span(kWarmUp, 0, 1, "t", -1)};
   for (int i = 0; i < 4; ++i) rows.push_back(lease(kGenerate, 1, 2, "r"));
