@@ -15,6 +15,7 @@
 #include "core/base/json_row.h"
 #include "core/base/json_text.h"
 #include "core/base/run_directory.h"
+#include "core/base/time.h"
 #include "core/trajectory/timeline_rows.h"
 #include "core/wire/trajectory_codec.h"
 #include "scheduler/store/trajectory_store.h"
@@ -44,16 +45,19 @@ void add_turns(const Segment& segment, RecordedEpisode& episode) {
   }
 }
 
-// A verifier's reward is not in the body: the timeline has it.
-std::map<LeaseId, double> rewards_of_verifiers(const fs::path& run) {
-  std::map<LeaseId, double> rewards;
+// What a verifier said is not in the body: the timeline has it.
+struct Verdict {
+  double reward = 0, seconds = 0;
+};
+std::map<LeaseId, Verdict> verdicts_of(const fs::path& run) {
+  std::map<LeaseId, Verdict> verdicts;
   const auto timeline = read_timeline(RunPaths{run}.timeline());
-  if (!timeline) return rewards;  // the run writes none
+  if (!timeline) return verdicts;  // the run writes none
   for (const TimelineRow& row : timeline.value().rows) {
     if (row.what == TimelineWhat::kVerify && row.sample && row.reward)
-      rewards[row.sample->lease] = *row.reward;
+      verdicts[row.sample->lease] = {*row.reward, seconds_of(row.at - row.from)};
   }
-  return rewards;
+  return verdicts;
 }
 
 Episodes episodes_of_run(const fs::path& run) {
@@ -77,12 +81,14 @@ Episodes episodes_of_run(const fs::path& run) {
   if (!damaged.empty())
     throw UserError("{}: a body cannot be read: {}; was it written by another build?",
                     RunPaths{run}.trajectories().string(), damaged);
-  const auto rewards = rewards_of_verifiers(run);
+  const auto verdicts = verdicts_of(run);
   Episodes episodes;
   for (auto& [member, found] : last) {
     auto& [lease, episode] = found;
-    if (const auto reward = rewards.find(lease); reward != rewards.end() && !episode.reward)
-      episode.reward = reward->second;
+    if (const auto verdict = verdicts.find(lease); verdict != verdicts.end()) {
+      episode.reward = verdict->second.reward;
+      episode.verify_seconds = verdict->second.seconds;
+    }
     episodes.emplace(member, std::move(episode));
   }
   return episodes;
@@ -152,6 +158,7 @@ RecordedEpisode episode_in(const Json& object) {
   member.member = whole_number<int32_t>(object, "member", false, kMostMember);
   episode.prompt_tokens = whole_number<int64_t>(object, "prompt_tokens", true, kMostTokens);
   episode.reset_seconds = seconds_in(object, "reset_seconds");
+  episode.verify_seconds = seconds_in(object, "verify_seconds");
   if (const auto at = object.find("outcome"); at != object.end()) {
     const auto outcome = at->is_string() ? value_of<Outcome>(at->get<std::string>()) : std::nullopt;
     if (!outcome || !has_sample(*outcome))
@@ -210,6 +217,7 @@ std::string format_recorded_episode(const RecordedEpisode& episode) {
                {"outcome", name_of(episode.outcome)},
                {"prompt_tokens", episode.prompt_tokens},
                {"reset_seconds", episode.reset_seconds},
+               {"verify_seconds", episode.verify_seconds},
                {"reward", episode.reward ? Json(*episode.reward) : Json()},
                {"digest", episode.digest},
                {"turns", Json::array()}};

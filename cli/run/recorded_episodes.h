@@ -2,8 +2,8 @@
 // RUN/trajectories, or from a file of them, one JSON object a line:
 //
 //   {"dataset": 0, "prompt": 12, "epoch": 0, "launch": 0, "member": 3, "outcome": "finished",
-//    "prompt_tokens": 2, "reset_seconds": 0.0001, "reward": 0.5, "digest": "9f..",
-//    "turns": [{"tokens": 2, "env_tokens": 2, "env_seconds": 0.0091}, ...]}
+//    "prompt_tokens": 2, "reset_seconds": 0.0001, "verify_seconds": 0, "reward": 0.5,
+//    "digest": "9f..", "turns": [{"tokens": 2, "env_tokens": 2, "env_seconds": 0.0091}, ...]}
 //
 // Tokens of a turn are those that were sampled; env_tokens follow as the environment's answer,
 // which took env_seconds to hear. `reward` is null where nobody gave one. `digest` is one of all
@@ -39,6 +39,7 @@ struct RecordedEpisode {
   Outcome outcome = Outcome::kFinished;
   int64_t prompt_tokens = 0;
   double reset_seconds = 0;
+  double verify_seconds = 0;  // 0: the environment gave the reward itself
   std::optional<double> reward = {};
   std::string digest = {};
   std::vector<RecordedTurn> turns = {};

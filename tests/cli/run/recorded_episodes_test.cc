@@ -7,6 +7,7 @@
 
 #include "core/base/error.h"
 #include "core/base/run_directory.h"
+#include "core/trajectory/timeline_rows.h"
 #include "core/wire/trajectory_codec.h"
 #include "scheduler/store/trajectory_store.h"
 #include "tests/core/base/temporary_directory.h"
@@ -119,6 +120,27 @@ TEST(RecordedEpisodes, AreReadFromARunAlsoBehindTheRelease) {
   ASSERT_EQ(episodes.size(), 2u);
   EXPECT_EQ(episodes.at({.prompt = 5, .member = 0}), recorded_episode(trajectory_of(5, 0)));
   EXPECT_EQ(episodes.at({.prompt = 5, .member = 1}).turns[0].env_seconds, 1) << "the last attempt";
+}
+
+TEST(RecordedEpisodes, TheTimelineHasWhatAVerifierSaid) {
+  TemporaryDirectory folder;
+  Trajectory unscored = trajectory_of(5, 0);
+  unscored.reward.reset();
+  unscored.verifier = "countdown";
+  store(folder.path(), {unscored});
+  EXPECT_EQ(read_recorded_episodes(folder.path()).begin()->second.reward, std::nullopt);
+  TimelineRow row{.what = TimelineWhat::kVerify,
+                  .at = std::chrono::seconds(9),
+                  .from = std::chrono::seconds(7),
+                  .worker = "reward-0",
+                  .end = "finished",
+                  .sample = BodyId{.lease = unscored.lease},
+                  .busy = std::chrono::seconds(2),
+                  .reward = 0.75};
+  std::ofstream(RunPaths{folder.path()}.timeline()) << format_timeline_row(row) << "\n";
+  const RecordedEpisode episode = read_recorded_episodes(folder.path()).begin()->second;
+  EXPECT_EQ(episode.reward, 0.75);
+  EXPECT_EQ(episode.verify_seconds, 2);
 }
 
 TEST(RecordedEpisodes, AreReadFromAFile) {
