@@ -17,8 +17,8 @@ int64_t ForcedSamples::add(const std::string& name, const std::filesystem::path&
     }
     const RecordedEpisode& first = known->second;
     require(first.turns.size() == episode.turns.size() && first.digest == episode.digest,
-            "sample {} has {} tokens in {} turns in {}, and {} tokens in {} turns in {}: lengths "
-            "are not forced",
+            "sample {} is not forced: it has {} tokens in {} turns in {}, and {} in {} in {}, or "
+            "other tokens or log-probabilities",
             to_string(member), first.num_sampled(), first.turns.size(), first_.at(member),
             episode.num_sampled(), episode.turns.size(), name);
     ++compared;

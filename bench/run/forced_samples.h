@@ -14,7 +14,8 @@ namespace tailrace {
 class ForcedSamples {
  public:
   // Reads the samples of a run that is over. Throws WrongResult that names the first sample whose
-  // tokens or turns are not those of a run before. Returns how many samples it compared.
+  // tokens, log-probabilities or turns are not those of a run before. Returns how many samples it
+  // compared.
   int64_t add(const std::string& name, const std::filesystem::path& run);
 
   // All of them, a line each (recorded_episodes.h), with the times of the first run that had them.

@@ -2,13 +2,12 @@
 // alone, on two workloads of the environment `paced`.
 //
 //   length_tailed     lengths as published for a 14B model on mathematics with a limit of 16k
-//   tokens
-//                     (RollPacker, arXiv 2509.21009, figure 2: median about 520 tokens, the longest
-//                     31 times that), fitted by log-normals over prompts (0.65) and members (1.13)
-//                     and by prompts some of whose members run to the limit (1.4 % of all), a turn
-//                     standing for 88 tokens; each turn takes the same few milliseconds, as a token
-//                     of a large model does however many are decoded beside it (on a CPU a lone
-//                     sequence is fast, and a tail would cost nothing)
+//                     tokens (RollPacker, arXiv 2509.21009, figure 2: median about 520 tokens, the
+//                     longest 31 times that), fitted by log-normals over prompts (0.65) and members
+//                     (1.13) and by prompts some of whose members run to the limit (1.4 % of all),
+//                     a turn standing for 88 tokens; each turn takes the same few milliseconds, as
+//                     a token of a large model does however many are decoded beside it (on a CPU a
+//                     lone sequence is fast, and a tail would cost nothing)
 //   latency_injected  equal turns, each of a log-normal time, by member
 //
 // All modes have the same room, rollout.max_sequences of all workers together: `--room` steps of
@@ -24,12 +23,14 @@
 // runs have the weights of version 0. A token is then a function of run seed, dataset, prompt,
 // epoch, launch, member and position, and `paced` draws turns and latencies from the task's seed
 // and from what the member says. The bench proves it: a sample that two runs of a seed both have
-// has the same tokens and turns in both, and all recorded log-probabilities are those of the
-// weights that a step starts from, bit for bit. What is not forced: which samples there are (modes
-// order prompts differently, and a prompt that is launched again is another launch, whose samples
-// are drawn anew), and how much longer than its latency an answer takes. An answer is never given
-// early. It is asked for about once a millisecond and heard between two steps of the engine: that
-// much is added, and is in the recorded seconds.
+// has the same turns, tokens and log-probabilities in both, bit for bit, whichever versions sampled
+// it.
+//
+// What is not forced: which samples there are (modes order prompts differently, and a prompt that
+// is launched again is another launch, whose samples are drawn anew), and how much longer than its
+// latency an answer takes. An answer is never given early. It is asked for about once a millisecond
+// and heard between two steps of the engine: that much is added, and is in the recorded seconds,
+// which begin when the answer was first found missing.
 //
 // What was recorded of a workload and seed is written beside the runs, to
 // OUT/WORKLOAD-SEED.episodes.jsonl (cli/run/recorded_episodes.h). With `--learn` the learning rate
@@ -46,7 +47,7 @@
 // `redundancy`; and `trainer_seconds`: `train`, its own, and `hand_over_to_publication`, all of it.
 //
 // Checks: every run trains all its steps; what `sync` and `tail_batching` train on is of the step's
-// own weights, without any mismatch; lengths are forced, or with `--learn` nothing of the kind.
+// own weights, without any mismatch; without `--learn` samples are forced.
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -109,9 +110,9 @@ struct Options {
   bool learns = false;
 };
 
-// What all runs share. Every body stays on the disk until the bench has read it. Training is
-// small beside sampling, and has one thread: two of them meet at
-// barriers, where what else runs on the machine would be measured.
+// What all runs share. Every body stays on the disk until the bench has read it. Training is small
+// beside sampling, and has one thread: two of them meet at barriers, where what else runs on the
+// machine would be measured.
 std::string config_text(const Options& options) {
   return fmt::format(R"(run: {{name: bench_modes}}
 model:

@@ -195,6 +195,7 @@ RecordedEpisode recorded_episode(const Trajectory& trajectory) {
   for (const Segment& segment : trajectory.segments) {
     add_turns(segment, episode);
     digest.add(std::as_bytes(std::span(segment.tokens)));
+    digest.add(std::as_bytes(std::span(segment.logprobs)));
   }
   episode.digest = digest.value();
   // In whole microseconds: the digits behind them are noise.

@@ -7,8 +7,8 @@
 //
 // Tokens of a turn are those that were sampled; env_tokens follow as the environment's answer,
 // which took env_seconds to hear. `reward` is null where nobody gave one. `digest` is one of all
-// token ids: two samples of equal digests say the same. An object may leave out all but
-// prompt_tokens and turns.
+// token ids and of the log-probabilities that they were sampled with: two samples of equal digests
+// say the same, by equal weights. An object may leave out all but prompt_tokens and turns.
 //
 // Thread: any.
 #pragma once

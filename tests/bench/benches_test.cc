@@ -158,9 +158,8 @@ TEST(Benches, ForcedSamplesNameTheOneThatDiffers) {
     ADD_FAILURE() << "lengths of learned weights are taken as forced";
   } catch (const WrongResult& error) {
     const std::string message = error.what();
-    EXPECT_NE(message.find("sample policy=0 dataset=0 epoch=0 prompt="), std::string::npos);
-    EXPECT_NE(message.find(" turns in partial: lengths are not forced"), std::string::npos)
-        << message;
+    EXPECT_EQ(message.find("sample policy=0 dataset=0 epoch=0 prompt="), 0u) << message;
+    EXPECT_NE(message.find(" is not forced: it has "), std::string::npos) << message;
   }
   const auto refused = run_binary("bench modes optim.lr=0.1 " + shortest);
   EXPECT_EQ(refused.exit_code, 2);

@@ -1,5 +1,6 @@
 #include "cli/run/recorded_episodes.h"
 
+#include <cmath>
 #include <fstream>
 #include <utility>
 
@@ -70,7 +71,11 @@ TEST(RecordedEpisodes, HaveTheLengthsAndWaitsOfEachTurn) {
   EXPECT_EQ(episode.reward, 0.5);
   EXPECT_EQ(episode.turns, (std::vector<RecordedTurn>{{2, 3, 0.5}, {1, 0, 0.125}}));
   EXPECT_EQ(episode.num_sampled(), 3);
-  EXPECT_NE(episode.digest, recorded_episode(trajectory_of(8, 3)).digest);
+  EXPECT_NE(episode.digest, recorded_episode(trajectory_of(8, 3)).digest) << "another token";
+  Trajectory other_weights = trajectory_of(7, 3);
+  EXPECT_EQ(episode.digest, recorded_episode(other_weights).digest);
+  other_weights.segments[0].logprobs[2] = std::nextafter(-1.0f, 0.0f);
+  EXPECT_NE(episode.digest, recorded_episode(other_weights).digest);
 }
 
 TEST(RecordedEpisodes, ALineComesBack) {
