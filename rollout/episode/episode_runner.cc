@@ -134,10 +134,10 @@ void EpisodeRunner::take(std::vector<EnvironmentCalls::Answer>& answers) {
         answer.heard = Failure{fmt::format("the environment was still pending after {} s",
                                            seconds_since(Time{}, settings_.step_timeout))};
       }
-      // An answer that was pending took since then, however short its last call was.
+      // An answer that was pending took since the first call, however short the last one was.
       double seconds = answer.seconds;
       if (running.pending_since != Time{})
-        seconds = std::max(seconds, seconds_since(running.pending_since, clock_.now()));
+        seconds = std::max(seconds, seconds_since(running.asked, clock_.now()));
       running.pending_since = Time{};
       follow(at, running.episode.stepped(std::move(answer.heard), seconds));
     }
@@ -172,6 +172,7 @@ void EpisodeRunner::call_environment(Id id, Running& running, CallKind kind) {
                               .encode = running.episode.encoder()};
   if (kind == CallKind::kReset) call.call.task = running.episode.task();
   if (kind == CallKind::kStep) call.call.action = running.episode.action();
+  if (running.pending_since == Time{}) running.asked = clock_.now();
   // Collected, and handed over in one go: waking threads costs more than most calls.
   running.last_call = kind;
   calls_.push_back(std::move(call));

@@ -77,6 +77,7 @@ class EpisodeRunner {
     EnvironmentCalls::Source source;
     CallKind last_call = CallKind::kReset;
     Time submitted{};           // the request to the generator
+    Time asked{};               // the environment, first in this turn
     Time pending_since{};       // 0: the environment has not answered `pending` in this turn
     int64_t stored_tokens = 0;  // that take_turns() gave last, or of the prefix
   };

@@ -51,7 +51,8 @@ class Door {
 // Plays `turns` turns; observations depend on the task and on all actions so far.
 struct Script {
   int turns = 3;
-  int pending = 0;     // how often each step answers `pending` first
+  int pending = 0;  // how often each step answers `pending` first
+  std::function<void()> before_pending = [] {};
   int fails_at = -1;   // turn
   int throws_at = -1;  // turn; 0 is reset
   int observation_letters = 5;
@@ -80,6 +81,7 @@ class ScriptedEnvironment final : public sandbox::Environment {
   Result<sandbox::StepResult> step(const std::string& action) override {
     if (pending_ < script_.pending) {
       ++pending_;
+      script_.before_pending();
       sandbox::StepResult result;
       result.pending = true;
       return result;
@@ -318,6 +320,22 @@ TEST(EpisodeRunner, CountsTheTimeThatAnAnswerWasPending) {
     EXPECT_GE(episode.trajectory.env_seconds, 0.999e-3 * kPending * (kTurns - 1))
         << to_string(lease);
   }
+}
+
+TEST(EpisodeRunner, TheTimeUntilItHearsThatAnAnswerIsPendingCounts) {
+  Table table;
+  Script script{.turns = 1, .pending = 1};
+  script.before_pending = [&] { table.clock.advance(70ms); };
+  table.runner.start(spec_of(0, 0), scripted(script));
+  std::vector<FinishedEpisode> done;
+  while (done.empty()) {
+    done = table.runner.poll(1s);
+    table.clock.advance(2ms);
+  }
+  const std::vector<float>& waits = done[0].trajectory.env_waits;
+  ASSERT_EQ(waits.size(), 2u);
+  EXPECT_GE(waits[1], 0.07f);
+  EXPECT_LT(waits[1], 1.0f);
 }
 
 TEST(EpisodeRunner, AnEpisodeCutAtItsTurnsReachesTheVerifierOfItsEnvironment) {
