@@ -29,8 +29,7 @@
 // What is not forced: which samples there are (modes order prompts differently, and a prompt that
 // is launched again is another launch, whose samples are drawn anew), and how much longer than its
 // latency an answer takes. An answer is never given early. It is asked for about once a millisecond
-// and heard between two steps of the engine: that much is added, and is in the recorded seconds,
-// which begin when the answer was first found missing.
+// and heard between two steps of the engine: that much is added, and is in the recorded seconds.
 //
 // What was recorded of a workload and seed is written beside the runs, to
 // OUT/WORKLOAD-SEED.episodes.jsonl (cli/run/recorded_episodes.h). With `--learn` the learning rate
