@@ -48,6 +48,7 @@ class Program {
 
   // Inside `measure`:
   int threads() const { return threads_; }
+  bool json() const { return json_; }
   Report report(Settings settings, std::string device = "cpu") const;
 
  private:

@@ -1,0 +1,24 @@
+// Published rows that are not simulated, each with the mechanism that the scheduler lacks. Nothing
+// stands in for it.
+#include "bench/scheduler/simulate/experiment.h"
+
+namespace tailrace::simulate {
+
+const std::vector<Missing>& missing() {
+  static const std::vector<Missing> kMissing = {
+      {"9, 12-14, 20, 21", "RollPacker end to end", "reward scheduler, planner and stream trainer"},
+      {"10", "RollPacker, + reward scheduler", "judge on the GPUs of the actor"},
+      {"11, 17, 18", "RollPacker, + planner", "tensor parallelism that changes by kind of round"},
+      {"15, 16", "RollPacker, stream trainer", "rollout GPUs that train within a step"},
+      {"19", "RollPacker, adaptive timeout", "time limit of a verifier learned from its answers"},
+      {"32", "RollArt, redundant environments", "no published latency of GEM-math to draw from"},
+      {"34", "RollArt, ladder", "mixed hardware, serverless rewards"},
+      {"47", "verl, hybrid replicas", "trainer GPUs that sample (co-serving)"},
+      {"48-51", "Seer", "chunks of a response that move between engines, speculative decoding"},
+      {"52", "StreamRL, dispatch", "lengths predicted by a model"},
+      {"-", "Laminar, 5.48x on 1024 GPUs", "repacking of nearly idle replicas"},
+  };
+  return kMissing;
+}
+
+}  // namespace tailrace::simulate

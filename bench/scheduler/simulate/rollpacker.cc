@@ -1,0 +1,234 @@
+// RollPacker (arXiv 2509.21009), its sensitivity table: mean rollout seconds over a period of short
+// rounds and one long round, 128 prompts x 8 responses a step, at caps of 8k, 16k and 32k tokens.
+// Rows 1 to 8.
+//
+// Fitted, for each cap: the lengths, on the three cells in which only responses are launched beyond
+// need (rows 4 and 5, and the same at 8k) and on what the paper says of the lengths themselves
+// (median 580 tokens, 75 % below 930, 93 % below 2k, 97 % below 4k: means over its three tasks, at
+// 16k); the seconds of a decode step, on the cell without any surplus. No cell of rows 1, 2, 3, 6
+// and 7 takes part. A fit of all cells (sensitivity, shown) is the one in which these rows say
+// nothing but that rounds are cut as they should be.
+//
+// Our choice: the form of the lengths (two levels, with a chance to run to the cap that differs by
+// prompt), and that a decode step takes equally long whatever the batch: one baseline cell cannot
+// tell more. The trainer takes no time, since the table is of rollout alone.
+//
+// Row 8 counts the rounds that the scheduler opened, by kind.
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "bench/report/program.h"
+#include "bench/scheduler/simulate/experiment.h"
+#include "bench/scheduler/simulate/harness.h"
+
+namespace tailrace::simulate {
+namespace {
+
+using scheduler::Ratio;
+using simulator::LengthModel;
+
+constexpr int64_t kPrompts = 128, kKept = 8;
+
+struct Cap {
+  std::string name;
+  int64_t tokens = 0;
+  double none = 0;           // seconds without surplus
+  double responses[3] = {};  // 9, 10, 12 of 8
+  double prompts[3] = {};    // 144, 160, 192 of 128
+  double both = 0;           // 1.25 and 1.25
+  std::string row_responses, row_prompts, row_both;
+  Use use = Use::kGated;
+  LengthModel all_cells = {};  // fitted to every cell of the table
+};
+
+const std::vector<Cap>& caps() {
+  static const std::vector<Cap> kCaps = {{"8k",
+                                          8192,
+                                          82,
+                                          {77, 71, 54},
+                                          {77, 72, 60},
+                                          47,
+                                          "-",
+                                          "-",
+                                          "1",
+                                          Use::kShown,
+                                          {581, 0.63, 1.15, 0.0062, 31, 8192}},
+                                         {"16k",
+                                          16384,
+                                          277,
+                                          {260, 232, 115},
+                                          {244, 169, 143},
+                                          88,
+                                          "5",
+                                          "7",
+                                          "2",
+                                          Use::kGated,
+                                          {516, 0.65, 1.13, 0.0145, 14.0, 16384}},
+                                         {"32k",
+                                          32768,
+                                          673,
+                                          {658, 655, 265},
+                                          {636, 259, 279},
+                                          170,
+                                          "4",
+                                          "6",
+                                          "3",
+                                          Use::kGated,
+                                          {551, 0.14, 1.05, 0.025, 14.7, 32768}}};
+  return kCaps;
+}
+
+const Ratio kSurplusResponses[] = {{9, 8}, {5, 4}, {3, 2}};
+const Ratio kSurplusPrompts[] = {{9, 8}, {5, 4}, {3, 2}};
+
+// Draws lengths as the simulated run does.
+struct Draws {
+  std::vector<std::vector<double>> lengths;  // of 12 responses, by prompt
+  Draws(const LengthModel& model, int64_t prompts) {
+    const simulator::DrawnEpisodes source({{.length = model}}, 7);
+    for (int64_t i = 0; i < prompts; ++i) {
+      std::vector<double>& row = lengths.emplace_back();
+      for (int32_t k = 0; k < 12; ++k) {
+        const MemberId member{.prompt = i, .member = k};
+        row.push_back(static_cast<double>(source.draw(Lane::kTrain, member).tokens()));
+      }
+    }
+  }
+  // The mean longest response of a step whose groups keep the first 8 of so many.
+  double longest(int64_t launched) const {
+    double sum = 0, step = 0;
+    int64_t steps = 0;
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      std::vector<double> row(lengths[i].begin(), lengths[i].begin() + launched);
+      std::ranges::nth_element(row, row.begin() + kKept - 1);
+      step = std::max(step, row[kKept - 1]);
+      if ((i + 1) % kPrompts != 0) continue;
+      sum += step;
+      step = 0;
+      ++steps;
+    }
+    return sum / static_cast<double>(steps);
+  }
+  double share_above(double tokens) const {
+    double above = 0, all = 0;
+    for (const auto& row : lengths) {
+      for (const double length : row) {
+        above += length > tokens ? 1 : 0;
+        all += 1;
+      }
+    }
+    return above / all;
+  }
+};
+
+// On what the head says.
+LengthModel fit_lengths(const Cap& cap) {
+  const auto model_at = [&](const std::vector<double>& x) {
+    return LengthModel{.median = 580,
+                       .sigma_prompt = std::exp(x[0]),
+                       .sigma_response = std::exp(x[1]),
+                       .endless = std::min(0.2, std::exp(x[2])),
+                       .endless_concentration = std::exp(x[3]),
+                       .limit = cap.tokens};
+  };
+  const auto squared = [](double simulated, double published) {
+    const double off = std::log(std::max(simulated, 1e-6) / published);
+    return off * off;
+  };
+  const auto error = [&](const std::vector<double>& x) {
+    const Draws draws(model_at(x), 40 * kPrompts);
+    const double whole = draws.longest(kKept);
+    double sum = 0;
+    for (size_t i = 0; i < 3; ++i) {
+      const int64_t launched = kSurplusResponses[i].of(kKept);
+      sum += squared(draws.longest(launched) / whole, cap.responses[i] / cap.none);
+    }
+    sum += squared(draws.share_above(930), 0.25);
+    sum += squared(draws.share_above(2000), 0.07) + squared(draws.share_above(4000), 0.03);
+    return sum;
+  };
+  const std::vector<double> start = {std::log(0.3), std::log(0.8), std::log(0.015), std::log(15)};
+  return model_at(minimise(start, 0.4, 250, error));
+}
+
+simulator::Cluster cluster_of(double step_seconds) {
+  simulator::Cluster cluster;
+  cluster.wire.delay = 0;
+  cluster.pools = {{.workers = 16, .slots = 256, .hardware = {.decode = {.step = step_seconds}}}};
+  return cluster;
+}
+
+// Whole periods.
+Measured play(const LengthModel& lengths, double step_seconds, Ratio prompts, Ratio responses,
+              int64_t steps) {
+  scheduler::Mode mode;
+  mode.launch_prompts = prompts;
+  mode.launch_members = responses;
+  mode.dispatch = scheduler::Dispatch::kLeastLoaded;
+  if (prompts != Ratio{1, 1}) mode.tail = scheduler::TailPolicy::kDiscard;
+  return measure(law_of(mode, kPrompts, kKept), cluster_of(step_seconds), {.length = lengths}, 0,
+                 steps);
+}
+
+// Over the first 50 rounds that the scheduler opened.
+double short_rounds_a_long_one() {
+  std::map<scheduler::RoundId, scheduler::RoundKind> rounds;
+  const simulator::DrawnEpisodes source({{.length = {.median = 100, .sigma_response = 1}}}, 1);
+  scheduler::Mode mode = preset(scheduler::ModeName::kTailBatching);
+  simulator::World world(law_of(mode, kPrompts, kKept), cluster_of(0.01), source, 1);
+  world.observe = [&](const auto&, const auto&, const scheduler::State& state) {
+    for (const auto& [number, policy] : state.policies) {
+      for (const scheduler::Round& round : policy.rounds) rounds[round.id] = round.kind;
+    }
+  };
+  require(world.run(1e9, 51) == simulator::World::Stop::kSteps, "the run stopped early");
+  double count[2] = {};
+  int64_t counted = 0;
+  for (const auto& [id, kind] : rounds) {
+    if (++counted <= 50) ++count[kind == scheduler::RoundKind::kLong ? 1 : 0];
+  }
+  return count[0] / count[1];
+}
+
+}  // namespace
+
+std::vector<Cell> run_rollpacker() {
+  std::vector<Cell> cells = {{"8", "short rounds a long one, prompts x 1.25", "x", 4,
+                              short_rounds_a_long_one(), Bound::kExact}};
+  const Ratio one{1, 1}, quarter{5, 4};
+  for (const Cap& cap : caps()) {
+    for (const bool fit_of_all : {false, true}) {
+      const LengthModel lengths = fit_of_all ? cap.all_cells : fit_lengths(cap);
+      const double whole = play(lengths, 1, one, one, 30).longest;
+      const double step = cap.none / whole;
+      const auto seconds = [&](Ratio prompts, Ratio responses) {
+        return play(lengths, step, prompts, responses, 45).rollout;
+      };
+      const Use use = fit_of_all ? Use::kShown : cap.use;
+      const std::string name = cap.name + (fit_of_all ? ", lengths fitted to all cells" : "");
+      if (!fit_of_all) {
+        cells.push_back({"-", name + ", none", "s", cap.none, seconds(one, one),
+                         Bound::kTwentyPercent, Use::kFitted});
+        for (size_t i = 0; i < 3; ++i) {
+          const Ratio ratio = kSurplusResponses[i];
+          cells.push_back(
+              {cap.row_responses, fmt::format("{}, responses x {}", name, to_double(ratio)), "s",
+               cap.responses[i], seconds(one, ratio), Bound::kTwentyPercent, Use::kFitted});
+        }
+      }
+      for (size_t i = 0; i < 3; ++i) {
+        const Ratio ratio = kSurplusPrompts[i];
+        cells.push_back({cap.row_prompts, fmt::format("{}, prompts x {}", name, to_double(ratio)),
+                         "s", cap.prompts[i], seconds(ratio, one), Bound::kTwentyPercent, use});
+      }
+      cells.push_back({cap.row_both, name + ", both x 1.25", "s", cap.both,
+                       seconds(quarter, quarter), Bound::kTwentyPercent, use});
+    }
+  }
+  return cells;
+}
+
+}  // namespace tailrace::simulate
