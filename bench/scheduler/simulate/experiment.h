@@ -56,5 +56,11 @@ const std::vector<Missing>& missing();
 std::vector<Cell> run_theory();
 std::vector<Cell> run_rollpacker();
 std::vector<Cell> run_roll_flash();
+std::vector<Cell> run_rollart();
+std::vector<Cell> run_april();
+std::vector<Cell> run_areal();
+std::vector<Cell> run_verl();
+std::vector<Cell> run_laminar();
+std::vector<Cell> run_asyncflow();
 
 }  // namespace tailrace::simulate

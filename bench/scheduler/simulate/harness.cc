@@ -86,11 +86,12 @@ Measured measure(const scheduler::Config& law, const simulator::Cluster& cluster
 }
 
 // Secants in the logarithms: times are nearly powers of what they depend on.
-double solve(double target, double guess, const std::function<double(double)>& f) {
+double solve(double target, double guess, const std::function<double(double)>& f,
+             double tolerance) {
   const auto off = [&](double x) { return std::log(f(std::exp(x)) / target); };
   double before = std::log(guess), at_before = off(before);
   double here = before - at_before;
-  for (int i = 0; i < 30 && std::abs(at_before) > 0.005; ++i) {
+  for (int i = 0; i < 30 && std::abs(at_before) > tolerance; ++i) {
     const double at_here = off(here);
     const double slope = here != before ? (at_here - at_before) / (here - before) : 1;
     before = here;
@@ -98,7 +99,7 @@ double solve(double target, double guess, const std::function<double(double)>& f
     const double step = std::abs(slope) > 0.02 ? at_here / slope : at_here;
     here -= std::clamp(step, -1.5, 1.5);
   }
-  require(std::abs(at_before) <= 0.005, "nothing gives {}: {} is the nearest", target,
+  require(std::abs(at_before) <= tolerance, "nothing gives {}: {} is the nearest", target,
           target * std::exp(at_before));
   return std::exp(before);
 }

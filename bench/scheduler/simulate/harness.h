@@ -36,9 +36,10 @@ struct Measured {
 Measured measure(const scheduler::Config& law, const simulator::Cluster& cluster,
                  const simulator::EpisodeModel& episodes, int64_t warm_up, int64_t steps);
 
-// The positive x at which f(x) is `target` within half a per cent, from a guess; f rises or falls.
-// Throws WrongResult where it finds none.
-double solve(double target, double guess, const std::function<double(double)>& f);
+// The positive x at which f(x) is `target` within a part `tolerance` of it, from a guess; f rises
+// or falls. Throws WrongResult where it finds none.
+double solve(double target, double guess, const std::function<double(double)>& f,
+             double tolerance = 0.005);
 
 // The point near `start` at which f is least (Nelder and Mead, 1965), after so many evaluations.
 std::vector<double> minimise(std::vector<double> start, double size, int evaluations,
