@@ -18,6 +18,7 @@ void add_launch(Command& program, const Registries& registries);
 void add_merge(Command& program);
 void add_report(Command& program);
 void add_score(Command& program);
+void add_simulate(Command& program, const Registries& registries);
 void add_status(Command& program);
 void add_tokenize(Command& program);
 void add_trace(Command& program);

@@ -55,6 +55,15 @@ LoadedRun load_run_options(const std::filesystem::path& path,
   return load(path, overrides, registries, LibraryUse::kApart);
 }
 
+LoadedRun load_simulated_run(const std::filesystem::path& path,
+                             std::span<const std::string> overrides, const Registries& registries) {
+  LoadedRun loaded;
+  loaded.registries = registries;
+  loaded.keys = bind_config(load_config(path, overrides), loaded.options, foreign_names());
+  validate_simulated(loaded.options, loaded.keys);
+  return loaded;
+}
+
 std::string prove_config(const std::string& title, const std::string& config) {
   return fmt::format("# {}\n{}{}\n{}", title, kProof, digest_of(config), config);
 }

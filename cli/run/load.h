@@ -24,6 +24,10 @@ struct LoadedRun {
 LoadedRun load_run_options(const std::filesystem::path& path,
                            std::span<const std::string> overrides, const Registries& registries);
 
+// The same for a simulation (validate_simulated), which loads no library.
+LoadedRun load_simulated_run(const std::filesystem::path& path,
+                             std::span<const std::string> overrides, const Registries& registries);
+
 // Of a run that was begun: config.yaml as its launch has written it. Throws UserError for one that
 // was edited since, or that lacks a key which a run keeps; what may change comes as an override. A
 // launch asks its libraries anew (kApart); all others believe what it has written.

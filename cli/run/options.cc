@@ -312,6 +312,8 @@ void RunOptions::visit(OptionVisitor& v) {
   v.section("eval", eval, "evaluation on held-out prompts");
   v.section("checkpoint", checkpoint_section, "what is saved to continue from");
   v.section("log", log, "what is logged");
+  v.section("simulate", simulate,
+            "what `tailrace simulate` computes with; nothing else reads it (docs/simulate.md)");
 }
 
 std::map<std::string, OptionDoc> options_by_key(const RunOptions& options) {

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/run/simulate_options.h"
 #include "core/base/config_printer.h"
 #include "core/base/enum_names.h"
 #include "core/base/log.h"
@@ -194,6 +195,7 @@ struct RunOptions {
   scheduler::SaveOptions save;  // its key stands in `checkpoint`, beside those of the next
   CheckpointOptions checkpoint;
   LogSection log;
+  SimulateSection simulate;
 
   void visit(OptionVisitor& v);
 };

@@ -629,7 +629,39 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) 
   if (warms_up && o.model.creates() && !keys.given("sft.optim.lr")) o.sft.optim.lr = kFreshSftLr;
 }
 
+void check_simulated_rules(const RunOptions& o, const ConfigKeys& keys) {
+  if (supervised_only(o))
+    throw UserError::at("sft.data",
+                        "is all that the run learns from, and only steps of reinforcement learning "
+                        "are simulated. Give env or datasets.");
+  validate_datasets(o, keys);
+  validate_pools(o);
+  o.simulate.validate();
+  std::vector<std::string> pools;
+  for (const PoolSection& pool : o.rollout_processes.pools) pools.push_back(pool.name);
+  for (size_t i = 0; i < o.simulate.pools.size(); ++i) {
+    const std::string& name = o.simulate.pools[i].name;
+    if (std::ranges::find(pools, name) != pools.end()) continue;
+    const std::string key = fmt::format("simulate.pools.{}.name", name);
+    if (pools.empty())
+      throw UserError::at(key,
+                          "is {}, but rollout.pools lists no pools. Use simulate.rollout_hardware "
+                          "and simulate.workers instead.",
+                          name);
+    throw UserError::at(key, "is {}, and rollout.pools has {}. Name one of these.", name,
+                        fmt::join(pools, ", "));
+  }
+}
+
 }  // namespace
+
+void validate_simulated(const RunOptions& options, const ConfigKeys& keys) {
+  try {
+    check_simulated_rules(options, keys);
+  } catch (const UserError& error) {
+    throw keys.placed(error);
+  }
+}
 
 void validate(RunOptions& options, ConfigKeys& keys, const Registries& registries) {
   try {

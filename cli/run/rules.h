@@ -15,4 +15,8 @@ namespace tailrace {
 // UserError, with its place.
 void validate(RunOptions& options, ConfigKeys& keys, const Registries& registries);
 
+// The same for a simulation, which needs neither a model nor an environment: the rules of what it
+// reads, the section `simulate` with them.
+void validate_simulated(const RunOptions& options, const ConfigKeys& keys);
+
 }  // namespace tailrace

@@ -45,13 +45,13 @@ void sort_changes(std::vector<Change>& changes) {
   std::ranges::stable_sort(changes, {}, [](const Change& c) { return std::pair(c.time, c.by); });
 }
 
-// What goes on anywhere: a count by Use, and verifications of held-out samples apart.
-constexpr size_t kEvalVerify = kNumUses;
-using Counts = std::array<double, kNumUses + 1>;
+using Counts = UseCounts;
 
 bool any(const Counts& counts, Use use) { return counts[static_cast<size_t>(use)] > 1e-9; }
 
-Use why_idle(Role role, const Counts& counts) {
+}  // namespace
+
+Use why_idle(Role role, const UseCounts& counts) {
   using enum Use;
   if (any(counts, kForWeights)) return kForWeights;
   const bool evaluates = any(counts, kEvaluate) || counts[kEvalVerify] > 1e-9;
@@ -76,6 +76,8 @@ Use why_idle(Role role, const Counts& counts) {
   }
   return kOther;  // not reached
 }
+
+namespace {
 
 // Why an idle worker of each role is idle, from a moment on.
 struct Cause {

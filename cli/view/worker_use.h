@@ -69,6 +69,14 @@ inline bool is_work(Use use) { return use <= Use::kInstall; }
 
 using UseShares = std::array<double, kNumUses>;  // of 1, or seconds
 
+// How many things of a kind go on at a moment, by Use, and verifications of held-out samples behind
+// them. kForWeights counts 1 until there is a version.
+using UseCounts = std::array<double, kNumUses + 1>;
+inline constexpr size_t kEvalVerify = kNumUses;
+
+// What a worker of this role waits for when it has nothing to do at such a moment.
+Use why_idle(Role role, const UseCounts& counts);
+
 struct WorkerUse {
   WorkerId worker;
   Role role = Role::kRollout;

@@ -1,0 +1,102 @@
+#include "cli/simulate/simulated_run.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "cli/simulate/use_meter.h"
+#include "core/base/error.h"
+#include "core/base/metrics.h"
+#include "scheduler/service/timeline.h"
+
+namespace tailrace {
+namespace {
+
+using simulator::Sample;
+using simulator::StepRecord;
+using simulator::World;
+
+// By the names of docs/metrics.md; what a simulation does not know is left out. `time` is virtual.
+MetricsRow metrics_row(const StepRecord& step, const std::vector<Sample>& samples) {
+  const auto count = static_cast<double>(std::max<int64_t>(1, step.samples));
+  const double seconds = step.ended - step.begun;
+  double turns = 0;
+  for (const Sample& sample : samples) turns += static_cast<double>(sample.turns);
+  return {.step = step.step,
+          .version = step.step - 1,
+          .unix_seconds = step.ended,
+          .values = {
+              {"rollout/response_tokens/mean", static_cast<double>(step.tokens) / count},
+              {"rollout/response_tokens/max", static_cast<double>(step.longest)},
+              {"rollout/turns/mean", turns / count},
+              {"staleness/mean", step.staleness_mean},
+              {"staleness/max", step.staleness_max},
+              {"perf/tokens_per_s", seconds > 0 ? static_cast<double>(step.tokens) / seconds : 0},
+              {"perf/train_tokens", static_cast<double>(step.tokens + step.prompt_tokens)},
+              {"time/step", seconds},
+              {"time/rollout", step.handed - step.begun}}};
+}
+
+// What goes into the run directory while the world turns.
+class Recorder {
+ public:
+  Recorder(const SimulatedFiles& files, World& world, Log& log)
+      : timeline_(files.paths, world.state(), files.timeline_rows, log) {
+    auto opened = MetricsWriter::open(files.paths.metrics(), 0, 0);
+    if (!opened) throw UserError("{}", opened.failure().message);
+    metrics_ = std::make_unique<MetricsWriter>(std::move(opened).value());
+  }
+
+  void observe(const scheduler::Event& event, const scheduler::Actions& actions,
+               const scheduler::State& state) {
+    timeline_.observe(event, actions, state);
+    timeline_.flush();
+  }
+
+  void on_step(const StepRecord& step, const std::vector<Sample>& samples) {
+    if (auto written = metrics_->write(metrics_row(step, samples)); !written)
+      throw UserError("{}", written.failure().message);
+  }
+
+ private:
+  scheduler::Timeline timeline_;
+  std::unique_ptr<MetricsWriter> metrics_;
+};
+
+}  // namespace
+
+double SimulatedRun::seconds_of_steps() const {
+  return steps.empty() ? 0 : steps.back().ended - steps.front().begun;
+}
+
+SimulatedRun simulate(const Simulation& simulation, const std::optional<SimulatedFiles>& files,
+                      Log& log) {
+  World world(simulation.law, simulation.cluster, *simulation.episodes, simulation.seed);
+  UseMeter meter;
+  std::optional<Recorder> recorder;
+  if (files) recorder.emplace(*files, world, log);
+  world.observe = [&](const scheduler::Event& event, const scheduler::Actions& actions,
+                      const scheduler::State& state) {
+    meter.observe(event, actions, state);
+    if (recorder) recorder->observe(event, actions, state);
+  };
+  if (recorder)
+    world.on_step = [&](const StepRecord& step, const std::vector<Sample>& samples) {
+      recorder->on_step(step, samples);
+    };
+  SimulatedRun run;
+  run.stop = world.run(simulation.seconds);
+  run.halted = world.state().halted;
+  run.seconds = world.now();
+  run.steps = world.steps();
+  run.totals = world.totals();
+  const scheduler::AttemptCounts& attempts = world.state().policies.at(0).attempts;
+  run.lost = attempts.lost;
+  run.discarded = attempts.discarded;
+  run.rollout = meter.shares(Role::kRollout);
+  run.reward = meter.shares(Role::kReward);
+  run.trainer = meter.shares(Role::kTrainer);
+  return run;
+}
+
+}  // namespace tailrace
