@@ -231,21 +231,6 @@ void check_one_directory(const LaunchArguments& arguments, const ConfigKeys& key
         .about("run.dir");
 }
 
-// What the run will do, when all that it reads is as it should be.
-Plan checked_plan(const RunPaths& paths, const RunOptions& options, const Registries& registries,
-                  bool is_new) {
-  const sandbox::EnvironmentRegistry& environments = registries.environments;
-  // A run that goes on keeps its chat template, whatever has become of the file since.
-  RunOptions read = options;
-  if (fs::exists(paths.tokenizer() / "tokenizer.json")) read.chat = chat_of_run(paths, options);
-  Plan plan = make_plan(read, planned_model(options, environments), memory_facts().available_bytes);
-  for (std::string& note : check_inputs(read, registries)) plan.warnings.push_back(std::move(note));
-  try_rewards(options, environments, registries.verifiers);
-  // A run that goes on has passed it before: its config was written afterwards.
-  if (is_new) check_policy(options, environments);
-  return plan;
-}
-
 int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Registries& built_in,
            Moment start) {
   const RunOptions& options = loaded.options;

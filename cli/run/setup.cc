@@ -19,10 +19,12 @@
 #include "cli/run/named_file.h"
 #include "cli/run/plan.h"
 #include "cli/run/prompts.h"
+#include "cli/run/rewards.h"
 #include "cli/run/sft_rows.h"
 #include "core/base/config_printer.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/machine.h"
 #include "core/base/time.h"
 #include "core/base/version.h"
 #include "core/chat/prompt_format.h"
@@ -372,6 +374,20 @@ std::vector<std::string> check_inputs(const RunOptions& options, const Registrie
                           notes);
   }
   return notes;
+}
+
+Plan checked_plan(const RunPaths& paths, const RunOptions& options, const Registries& registries,
+                  bool is_new) {
+  const sandbox::EnvironmentRegistry& environments = registries.environments;
+  // A run that goes on keeps its chat template, whatever has become of the file since.
+  RunOptions read = options;
+  if (fs::exists(paths.tokenizer() / "tokenizer.json")) read.chat = chat_of_run(paths, options);
+  Plan plan = make_plan(read, planned_model(options, environments), memory_facts().available_bytes);
+  for (std::string& note : check_inputs(read, registries)) plan.warnings.push_back(std::move(note));
+  try_rewards(options, environments, registries.verifiers);
+  // A run that goes on has passed it before: its config was written afterwards.
+  if (is_new) check_policy(options, environments);
+  return plan;
 }
 
 void check_run_is_hidden(const fs::path& directory, const RunOptions& options,

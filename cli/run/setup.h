@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cli/run/options.h"
+#include "cli/run/plan.h"
 #include "cli/run/registries.h"
 #include "cli/run/sft_rows.h"
 #include "core/base/run_directory.h"
@@ -37,6 +38,12 @@ void check_run_is_hidden(const std::filesystem::path& directory, const RunOption
 // Reads the weights that a new run starts from. Throws UserError about model.path, as
 // load_parameters() does.
 void check_policy(const RunOptions& options, const sandbox::EnvironmentRegistry& environments);
+
+// What a run will do, when all that it reads is as it should be: make_plan(), check_inputs(),
+// try_rewards(), and of a new run check_policy(). Throws UserError as they do. `paths`: of a run
+// that goes on, which keeps its chat template.
+Plan checked_plan(const RunPaths& paths, const RunOptions& options, const Registries& registries,
+                  bool is_new);
 
 // Writes what is missing, each file atomically: config.yaml first, so that a launch that is killed
 // in here can be launched again. `say` gets a line for what takes time. Throws UserError: a
