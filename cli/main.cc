@@ -45,6 +45,7 @@ int main(int argc, char** argv) {
   // Here and nowhere else, so that reading main shows what can be named.
   const Registries registries = built_in_registries();
   add_launch(program, registries);
+  add_plan(program, registries);
   add_eval(program, registries);
   add_env(program, registries);
   add_generate(program);

@@ -16,6 +16,7 @@ void add_generate(Command& program);
 void add_keys(Command& program);
 void add_launch(Command& program, const Registries& registries);
 void add_merge(Command& program);
+void add_plan(Command& program, const Registries& registries);
 void add_report(Command& program);
 void add_score(Command& program);
 void add_simulate(Command& program, const Registries& registries);

@@ -1,0 +1,30 @@
+// What a step of a run costs beside its model: processes, messages, the journal, environments and
+// rewards. A pilot finds out: a few steps of the same config, with all of its processes, on a
+// policy so small that its arithmetic hardly counts.
+//
+// Thread: any.
+#pragma once
+
+#include <filesystem>
+
+#include "cli/plan/costs.h"
+#include "cli/run/options.h"
+#include "core/model/model_config.h"
+
+namespace tailrace {
+
+// `options` with a tiny policy, short answers and no warm-up, in synchronous mode. `model`: of the
+// run. A policy in files gets a stand-in below `folder`, with its tokenizer.
+RunOptions pilot_options(const RunOptions& options, const ModelConfig& model,
+                         const std::filesystem::path& folder);
+
+struct PilotRun {
+  double step_seconds = 0;   // the lower quartile
+  PlannedEpisodes episodes;  // of those steps
+};
+// Launches it in `folder` by `program`, the tailrace binary, and waits for its end, for a minute at
+// most. Throws UserError with its last words when it fails.
+PilotRun run_pilot(const RunOptions& pilot, const std::filesystem::path& program,
+                   const std::filesystem::path& folder);
+
+}  // namespace tailrace

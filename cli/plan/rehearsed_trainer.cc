@@ -1,0 +1,184 @@
+#include "cli/plan/rehearsed_trainer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cli/plan/quiet_watch.h"
+#include "core/base/error.h"
+#include "core/base/random.h"
+#include "core/model/adapter_files.h"
+#include "core/model/parameter_files.h"
+#include "core/weights/publish.h"
+#include "trainer/batch.h"
+#include "trainer/loss/options.h"
+
+namespace tailrace {
+namespace {
+
+// A step that takes longer is not measured whole.
+constexpr double kLongestStep = 12;
+
+int trainer_threads(const TrainOptions& train) {
+  if (train.threads > 0) return static_cast<int>(train.threads);
+  const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
+  return static_cast<int>(std::max<int64_t>(1, cores / train.ranks));
+}
+
+// What was drawn from and who was chosen does not come with made-up tokens.
+TrainerWorkerConfig without_records(TrainerWorkerConfig config) {
+  config.algo.sampling_mask = SamplingMask::kNone;
+  config.algo.router_replay = RouterReplay::kOff;
+  return config;
+}
+
+bool keeps_reference(const KlOptions& kl) {
+  return kl.coef != 0 && kl.target == KlTarget::kReference;
+}
+
+}  // namespace
+
+RehearsedTrainer::RehearsedTrainer(const TrainerWorkerConfig& config)
+    : config_(without_records(config)),
+      pool_(trainer_threads(config.train)),
+      base_(config.model.lora ? load_frozen_base({.device = {}, .pool = &pool_, .native = nullptr},
+                                                 config.model_dir, config.model, config.compute)
+                              : FrozenBase{}),
+      trainer_({.device = {}, .pool = &pool_, .native = nullptr}, config_.model, config_.train,
+               config_.max_sequence_tokens, config_.compute, base_.weights),
+      loss_(policy_loss_config(config_.algo)) {
+  if (config_.model.lora && !config_.adapter_dir.empty())
+    load_parameters(config_.adapter_dir, config_.model, trainer_.parameters(), kAdapterFile);
+  else if (config_.model.lora || config_.model_dir.empty())
+    init_parameters(config_.model, config_.seed, trainer_.parameters());
+  else
+    load_parameters(config_.model_dir, config_.model, trainer_.parameters());
+  trainer_.weights_changed();
+  OptimOptions optim = config_.optim;
+  optim.schedule = LrSchedule::kConstant;
+  trainer_.reset_optimizer(optim, /*total_updates=*/1);
+  if (keeps_reference(loss_.kl)) {
+    if (config_.model.lora)
+      trainer_.set_reference_to_base();
+    else
+      trainer_.set_reference(trainer_.parameters());
+  }
+}
+
+void RehearsedTrainer::change_weights() {
+  float& weight = trainer_.parameters().flat().front();
+  weight = std::nextafter(weight, 1.0f);
+  trainer_.weights_changed();
+}
+
+RehearsedTrainer::Published RehearsedTrainer::publish(const std::filesystem::path& folder,
+                                                      int64_t version) {
+  const QuietWatch watch;
+  Published published{.manifest = make_manifest(trainer_.parameters(), 0, version,
+                                                numerics_class(config_.compute), base_.root),
+                      .file = {}};
+  auto file = publish_weights(folder, published.manifest, trainer_.parameters());
+  if (!file) throw UserError("{}", file.failure().message);
+  published.file = std::move(file).value();
+  published.seconds = watch.seconds();
+  published.payload_bytes =
+      static_cast<double>(trainer_.parameters().flat().size() * sizeof(float));
+  return published;
+}
+
+std::vector<Trajectory> RehearsedTrainer::trajectories_of(
+    std::span<const PlannedEpisode> episodes) const {
+  Rng rng(config_.seed);
+  const int64_t ids = config_.model.num_ids();
+  std::vector<Trajectory> trajectories;
+  for (const PlannedEpisode& planned : episodes) {
+    Trajectory& trajectory = trajectories.emplace_back();
+    trajectory.lease.member = planned.member;
+    trajectory.numerics_classes = {numerics_class(config_.compute)};
+    // Each group has both, so that all of it is trained on.
+    trajectory.reward = planned.member.member % 2;
+    Segment& segment = trajectory.segments.emplace_back();
+    const auto append = [&](int64_t tokens, TokenRole role) {
+      const bool sampled = role == TokenRole::kSampled;
+      if (sampled) segment.turn_begins.push_back(static_cast<int32_t>(segment.tokens.size()));
+      for (int64_t i = 0; i < tokens; ++i) {
+        if (std::ssize(segment.tokens) >= config_.max_sequence_tokens) return;
+        segment.tokens.push_back(static_cast<TokenId>(rng.below(ids)));
+        segment.roles.push_back(role);
+        segment.logprobs.push_back(sampled ? -std::log(static_cast<float>(ids)) : 0);
+        segment.versions.push_back(sampled ? 0 : -1);
+        segment.classes.push_back(sampled ? 0 : -1);
+      }
+    };
+    append(planned.episode.prompt_tokens, TokenRole::kPrompt);
+    for (const simulator::Turn& turn : planned.episode.turns) {
+      append(turn.tokens, TokenRole::kSampled);
+      append(turn.env_tokens, TokenRole::kObservation);
+      ++trajectory.turns;
+    }
+  }
+  return trajectories;
+}
+
+RehearsedTrainer::Trained RehearsedTrainer::train(std::span<const PlannedEpisode> episodes) {
+  const std::vector<Trajectory> trajectories = trajectories_of(episodes);
+  const QuietWatch watch(pool_.num_threads());
+  auto batch = build_batch(trajectories,
+                           batch_options(config_.algo, numerics_class(config_.compute),
+                                         config_.model.num_ids(), config_.max_sequence_tokens));
+  if (!batch) throw UserError("{}", batch.failure().message);
+  Trained trained{.samples = std::ssize(episodes)};
+  for (const TrainSequence& sequence : batch.value().sequences)
+    trained.tokens += static_cast<double>(sequence.tokens.size());
+  trainer_.policy_step(batch.value(), /*version=*/0, loss_);
+  trained.seconds = watch.seconds();
+  return trained;
+}
+
+simulator::TrainModel RehearsedTrainer::measure(std::span<const PlannedEpisode> episodes,
+                                                int64_t most_groups) {
+  std::vector<PlannedEpisode> trained;
+  for (const PlannedEpisode& planned : episodes)
+    if (planned.trained) trained.push_back(planned);
+  if (trained.empty()) trained.assign(episodes.begin(), episodes.end());
+  // Whole groups: a step that is cut inside one has other minibatches.
+  std::vector<size_t> ends;
+  for (size_t i = 1; i <= trained.size(); ++i)
+    if (i == trained.size() || task_of(trained[i].member) != task_of(trained[i - 1].member))
+      ends.push_back(i);
+  const int64_t groups = std::min(std::ssize(ends), most_groups);
+  const auto first_groups = [&](int64_t n) {
+    return std::span<const PlannedEpisode>(trained).first(ends[static_cast<size_t>(n - 1)]);
+  };
+  // A minibatch needs a group.
+  const int64_t few = std::min<int64_t>(groups, config_.train.minibatches_per_step);
+  Trained small = train(first_groups(few));
+  if (small.seconds < 1) small = train(first_groups(few));  // the first one touches memory
+  const double a_group = small.seconds / static_cast<double>(few);
+  const int64_t many =
+      std::clamp<int64_t>(static_cast<int64_t>(kLongestStep / a_group), few, groups);
+  simulator::TrainModel model;
+  if (many == few || small.tokens == 0) {
+    // Nothing to compare with: it is all the tokens'.
+    model.token = small.tokens > 0 ? small.seconds / small.tokens : 0;
+    model.update = small.tokens > 0 ? 0 : small.seconds;
+    return model;
+  }
+  std::vector<double> seconds;
+  Trained large;
+  const int runs = a_group * static_cast<double>(many) < 1 ? 3 : 1;
+  for (int run = 0; run < runs; ++run) {
+    large = train(first_groups(many));
+    seconds.push_back(large.seconds);
+    if (runs > 1) small.seconds = std::min(small.seconds, train(first_groups(few)).seconds);
+  }
+  std::ranges::sort(seconds);
+  large.seconds = seconds[seconds.size() / 2];
+  model.token = std::max(0.0, (large.seconds - small.seconds) / (large.tokens - small.tokens));
+  model.update = std::max(0.0, large.seconds - model.token * large.tokens);
+  return model;
+}
+
+}  // namespace tailrace
