@@ -46,6 +46,8 @@ std::map<std::string, std::string> shortest_runs(const TemporaryDirectory& folde
           {"transfer", "--mib 1 --pairs 1 --rate-mbit 1000 --delay-ms 0"},
           {"rl-step", "--steps 1 --warmup 0"},
           {"scheduler", "--workers 2 --members 64 --snapshots 64 --events 100 --runs 1"},
+          {"plan", fmt::format("--cases quickstart --steps 1 --configs {}/configs --out {}",
+                               TAILRACE_SOURCE_DIR, (folder / "plan").string())},
           {"modes", fmt::format("--workloads length_tailed --modes partial --steps 2 --out {} "
                                 "sft.demonstrations=20 env.settings.latency_ms=1",
                                 (folder / "modes").string())},
