@@ -1,0 +1,290 @@
+#include "bench/run/simulated_modes.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <set>
+
+#include "bench/report/program.h"
+#include "bench/run/mode_run.h"
+#include "cli/run/load.h"
+#include "cli/run/pools.h"
+#include "cli/run/setup.h"
+#include "core/base/error.h"
+#include "core/base/run_directory.h"
+#include "core/trajectory/timeline_rows.h"
+#include "sandbox/builtin/built_in.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+using simulator::Episode;
+
+constexpr double kForever = 1e7;  // seconds: no run of the bench is longer
+
+std::vector<TimelineRow> timeline_of(const fs::path& run) {
+  auto file = read_timeline(RunPaths{run}.timeline());
+  if (!file) throw UserError("{}", file.failure().message);
+  return std::move(file.value().rows);
+}
+
+RunOptions options_of(const fs::path& run) {
+  return load_stored_run(RunPaths{run}, {}, built_in_registries()).options;
+}
+
+class ForcedEpisodes final : public simulator::EpisodeSource {
+ public:
+  ForcedEpisodes(std::map<MemberId, RecordedEpisode> episodes) {
+    for (const auto& [member, recorded] : episodes) {
+      Episode episode{.prompt_tokens = recorded.prompt_tokens,
+                      .reset_seconds = recorded.reset_seconds,
+                      .turns = {},
+                      .truncated = recorded.outcome == Outcome::kTruncated,
+                      .reward = recorded.reward.value_or(0)};
+      for (const RecordedTurn& turn : recorded.turns)
+        episode.turns.push_back({turn.tokens, turn.env_seconds, turn.env_tokens});
+      if (episode.turns.size() > longest_.turns.size()) longest_ = episode;
+      episodes_.emplace(member, std::move(episode));
+    }
+  }
+  Episode draw(Lane, const MemberId& member) const override {
+    const auto known = episodes_.find(member);
+    return known == episodes_.end() ? longest_ : known->second;
+  }
+
+ private:
+  std::map<MemberId, Episode> episodes_;
+  Episode longest_;
+};
+
+// y = a + b * x by least squares, neither below 0.
+std::pair<double, double> line_through(const std::vector<std::pair<double, double>>& points) {
+  double n = 0, x = 0, y = 0, xx = 0, xy = 0;
+  for (const auto& [px, py] : points) n += 1, x += px, y += py, xx += px * px, xy += px * py;
+  const double spread = n * xx - x * x;
+  const double slope = spread > 0 ? std::max(0.0, (n * xy - x * y) / spread) : 0;
+  const double offset = (y - slope * x) / std::max(n, 1.0);
+  if (offset >= 0) return {offset, slope};
+  return {0, xx > 0 ? xy / xx : 0};
+}
+
+double median_of(std::vector<double> values) {
+  return values.empty() ? 0 : spread(std::move(values)).median;
+}
+
+// The smallest of a function of three numbers > 0, by the simplex method (Nelder and Mead, 1965) on
+// their logarithms.
+std::array<double, 3> minimise(const std::function<double(const std::array<double, 3>&)>& f,
+                               std::array<double, 3> start) {
+  using Point = std::array<double, 3>;
+  std::vector<std::pair<double, Point>> simplex = {{f(start), start}};
+  for (size_t i = 0; i < 3; ++i) {
+    Point moved = start;
+    moved[i] *= 4;
+    simplex.emplace_back(f(moved), moved);
+  }
+  const auto by_value = [](const auto& a, const auto& b) { return a.first < b.first; };
+  for (int round = 0; round < 120; ++round) {
+    std::ranges::sort(simplex, by_value);
+    Point centre = {1, 1, 1};
+    for (size_t k = 0; k < 3; ++k)
+      for (size_t i = 0; i < 3; ++i) centre[i] *= std::cbrt(simplex[k].second[i]);
+    const auto at = [&](double t) {
+      Point p{};
+      for (size_t i = 0; i < 3; ++i)
+        p[i] = centre[i] * std::pow(simplex[3].second[i] / centre[i], t);
+      return std::pair{f(p), p};
+    };
+    auto best = at(-1);
+    if (best.first < simplex[0].first) {
+      if (const auto further = at(-2); further.first < best.first) best = further;
+    } else if (best.first >= simplex[2].first) {
+      best = at(best.first < simplex[3].first ? -0.5 : 0.5);
+    }
+    if (best.first < simplex[3].first) {
+      simplex[3] = best;
+      continue;
+    }
+    for (size_t k = 1; k < 4; ++k) {
+      for (size_t i = 0; i < 3; ++i)
+        simplex[k].second[i] = std::sqrt(simplex[k].second[i] * simplex[0].second[i]);
+      simplex[k].first = f(simplex[k].second);
+    }
+  }
+  return std::ranges::min_element(simplex, by_value)->second;
+}
+
+std::map<MemberId, double> spans_of_samples(const std::vector<TimelineRow>& rows) {
+  std::map<MemberId, double> spans;
+  for (const TimelineRow& row : rows) {
+    if (row.what == TimelineWhat::kGenerate && row.lane == Lane::kTrain && row.sample &&
+        (row.end == "finished" || row.end == "truncated"))
+      spans[row.sample->lease.member] = seconds_of(row.at - row.from);
+  }
+  return spans;
+}
+
+void fit_training(const std::vector<TimelineRow>& rows, simulator::Cluster& cluster,
+                  const simulator::EpisodeSource& episodes) {
+  // Tokens of each step: of the samples that ended since the one before it, which `sync` trains.
+  std::vector<std::pair<double, double>> points;
+  std::vector<double> staged, switched;
+  double tokens = 0;
+  for (const TimelineRow& row : rows) {
+    if (row.what == TimelineWhat::kGenerate && row.lane == Lane::kTrain && row.sample) {
+      const Episode episode = episodes.draw(row.lane, row.sample->lease.member);
+      tokens += static_cast<double>(episode.context());
+    } else if (row.what == TimelineWhat::kTrain) {
+      points.emplace_back(tokens, seconds_of(row.at - row.from));
+      tokens = 0;
+    } else if (row.what == TimelineWhat::kInstall && row.number > 0) {
+      (row.end == "staged" ? staged : switched).push_back(seconds_of(row.at - row.from));
+    }
+  }
+  const auto [step, token] = line_through(points);
+  cluster.trainer.step = step;
+  cluster.trainer.token = token;
+  for (simulator::PoolModel& pool : cluster.pools) {
+    pool.transfer.fetch = median_of(staged);
+    pool.transfer.switch_over = median_of(switched);
+  }
+}
+
+simulator::Cluster cluster_of(const RunOptions& options) {
+  simulator::Cluster cluster;
+  cluster.pools.clear();
+  for (const PoolSection& pool : pools_of(options))
+    cluster.pools.push_back(
+        {.name = pool.name, .workers = pool.workers, .slots = pool.max_sequences});
+  cluster.reward_workers = options.reward.workers;
+  return cluster;
+}
+
+}  // namespace
+
+std::unique_ptr<simulator::EpisodeSource> forced_episodes(const std::vector<fs::path>& runs) {
+  std::map<MemberId, RecordedEpisode> all;
+  for (const fs::path& run : runs) all.merge(read_recorded_episodes(run));
+  return std::make_unique<ForcedEpisodes>(std::move(all));
+}
+
+FittedCluster fit_cluster(const fs::path& sync_run, const simulator::EpisodeSource& episodes) {
+  const RunOptions options = options_of(sync_run);
+  const scheduler::Config law = scheduler_config(options);
+  const std::vector<TimelineRow> rows = timeline_of(sync_run);
+  const std::map<MemberId, double> spans = spans_of_samples(rows);
+  FittedCluster fitted{.cluster = cluster_of(options)};
+  fit_training(rows, fitted.cluster, episodes);
+  double mean = 0;
+  for (const auto& [member, span] : spans) mean += span / static_cast<double>(spans.size());
+  const auto apply = [&](const std::array<double, 3>& p) {
+    for (simulator::PoolModel& pool : fitted.cluster.pools)
+      pool.hardware.decode = {.step = p[0], .sequence = p[1]};
+    fitted.cluster.episode_overhead = p[2];
+  };
+  const auto error_of = [&](const std::array<double, 3>& p) {
+    apply(p);
+    simulator::World world(law, fitted.cluster, episodes, 1);
+    double squares = 0;
+    world.on_sample = [&](const simulator::Sample& sample) {
+      const auto span = spans.find(sample.member);
+      if (span == spans.end()) return;
+      const double difference = sample.ended - sample.begun - span->second;
+      squares += difference * difference;
+    };
+    world.run(kForever);
+    return std::sqrt(squares / static_cast<double>(std::max<size_t>(1, spans.size()))) / mean;
+  };
+  const auto best = minimise(error_of, {1e-3, 1e-4, 1e-3});
+  fitted.span_error = error_of(best);
+  return fitted;
+}
+
+PredictedRun predict_run(const fs::path& run, const FittedCluster& fitted,
+                         const simulator::EpisodeSource& episodes) {
+  simulator::World world(scheduler_config(options_of(run)), fitted.cluster, episodes, 1);
+  require(world.run(kForever) == simulator::World::Stop::kEnded,
+          "the simulated run of {} does not end", run.string());
+  PredictedRun predicted;
+  double samples = 0;
+  for (const simulator::StepRecord& step : world.steps()) {
+    predicted.staleness_mean += step.staleness_mean * static_cast<double>(step.samples);
+    samples += static_cast<double>(step.samples);
+  }
+  predicted.staleness_mean /= std::max(samples, 1.0);
+  predicted.seconds = world.steps().back().ended - world.steps().front().begun;
+  return predicted;
+}
+
+namespace {
+
+// WORKLOAD-MODE-SEED, as the bench names its runs; neither workloads nor modes have a '-'.
+struct Named {
+  std::string workload, mode, seed;
+};
+
+std::optional<Named> name_of_run(const std::string& name) {
+  const size_t first = name.find('-'), last = name.rfind('-');
+  if (first == std::string::npos || first == last) return std::nullopt;
+  return Named{name.substr(0, first), name.substr(first + 1, last - first - 1),
+               name.substr(last + 1)};
+}
+
+}  // namespace
+
+bool compare_modes(const fs::path& folder, double bound, Report& report) {
+  // By workload and seed, then by mode.
+  std::map<std::pair<std::string, std::string>, std::map<std::string, fs::path>> all;
+  std::error_code failed;
+  for (const auto& entry : fs::directory_iterator(folder, failed)) {
+    if (!entry.is_directory()) continue;
+    if (const auto named = name_of_run(entry.path().filename().string()))
+      all[{named->workload, named->seed}][named->mode] = entry.path();
+  }
+  struct Pairs {
+    std::vector<double> seconds, predicted, ratio, staleness, predicted_staleness, staleness_ratio;
+  };
+  std::map<std::pair<std::string, std::string>, Pairs> pairs;  // by workload and mode
+  for (const auto& [key, runs] : all) {
+    if (!runs.contains("sync"))
+      throw UserError("{}: no run of sync of seed {}", folder.string(), key.second);
+    std::vector<fs::path> paths;
+    for (const auto& [mode, path] : runs) paths.push_back(path);
+    const auto episodes = forced_episodes(paths);
+    const FittedCluster fitted = fit_cluster(runs.at("sync"), *episodes);
+    for (const auto& [mode, path] : runs) {
+      const RunOptions options = options_of(path);
+      const ModeRun measured = read_mode_run(
+          path, options.run.steps, options.step.prompts_per_step * options.step.group_size);
+      const PredictedRun predicted = predict_run(path, fitted, *episodes);
+      Pairs& pair = pairs[{key.first, mode}];
+      pair.seconds.push_back(measured.seconds);
+      pair.predicted.push_back(predicted.seconds);
+      pair.ratio.push_back(predicted.seconds / measured.seconds);
+      pair.staleness.push_back(measured.staleness_mean);
+      pair.predicted_staleness.push_back(predicted.staleness_mean);
+      // On-policy: there is nothing to miss but a sample that is not.
+      const bool both_none = measured.staleness_mean == 0 && predicted.staleness_mean == 0;
+      pair.staleness_ratio.push_back(
+          both_none ? 1 : predicted.staleness_mean / measured.staleness_mean);
+    }
+  }
+  if (pairs.empty()) throw UserError("{} has no runs of `bench modes`", folder.string());
+  bool within = true;
+  for (const auto& [key, pair] : pairs) {
+    const std::string name = key.first + ", " + key.second;
+    report.add(name, "measured", "s", pair.seconds);
+    report.add(name, "predicted", "s", pair.predicted);
+    report.add(name, "predicted to measured", "x", pair.ratio);
+    report.add(name, "staleness", "versions", pair.staleness);
+    report.add(name, "predicted staleness", "versions", pair.predicted_staleness);
+    report.add(name, "staleness, predicted to measured", "x", pair.staleness_ratio);
+    for (const auto* ratios : {&pair.ratio, &pair.staleness_ratio})
+      within = within && std::abs(median_of(*ratios) - 1) <= bound;
+  }
+  return within;
+}
+
+}  // namespace tailrace

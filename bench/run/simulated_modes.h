@@ -1,0 +1,56 @@
+// Runs of `bench modes` against the simulator: a cluster is fitted on the run of `sync` alone, and
+// the runs of the other modes of the same workload and seed are predicted.
+//
+// What is taken from all runs are the episodes themselves: they are forced, so that a sample is the
+// same in every mode (forced_samples.h). What is fitted on `sync`, from its timeline:
+//
+//   decode    seconds of a step, seconds a sequence adds to it, and seconds that an episode takes
+//             besides (dispatch, storing): least squares on the spans of its samples, with the
+//             simulator itself as the model
+//   training  seconds a step takes and seconds a token adds: least squares on its train spans
+//   installs  medians of staging and of switching
+//
+// A sample that no run finished was given up as too long: it runs to the longest that was seen.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench/report/report.h"
+#include "cli/run/recorded_episodes.h"
+#include "scheduler/simulator/world.h"
+
+namespace tailrace {
+
+struct FittedCluster {
+  simulator::Cluster cluster;
+  double span_error = 0;  // root mean square of the sample spans of `sync`, relative to their mean
+};
+
+struct PredictedRun {
+  double seconds = 0;         // from the first weights to the last publication
+  double staleness_mean = 0;  // of trained samples
+};
+
+// The episodes of all runs in these folders, for the simulator.
+std::unique_ptr<simulator::EpisodeSource> forced_episodes(
+    const std::vector<std::filesystem::path>& runs);
+
+// Throws UserError for a run that cannot be read.
+FittedCluster fit_cluster(const std::filesystem::path& sync_run,
+                          const simulator::EpisodeSource& episodes);
+
+// By the run's own config.yaml. Throws UserError; WrongResult when the simulated run does not end.
+PredictedRun predict_run(const std::filesystem::path& run, const FittedCluster& fitted,
+                         const simulator::EpisodeSource& episodes);
+
+// The rows of a comparison of all runs in `folder`, which `bench modes --out FOLDER` has made with
+// one or more seeds: for each workload and mode measured and predicted seconds and staleness, and
+// the medians of their ratios by seed. False where one of these is not within `bound` of 1. Throws
+// UserError for a folder without runs.
+bool compare_modes(const std::filesystem::path& folder, double bound, Report& report);
+
+}  // namespace tailrace
