@@ -28,6 +28,9 @@ const std::set<std::string> kModeKeys = {
     "staleness_mean",   "staleness_max", "mismatch_max",  "rollout_tokens_per_s",
     "compared_samples", "idle",          "decomposition", "trainer_seconds"};
 
+// What a row of `simulate` is, behind those.
+const std::set<std::string> kSimulateKeys = {"row", "published", "bound", "verdict"};
+
 // The smallest work that each takes.
 std::map<std::string, std::string> shortest_runs(const TemporaryDirectory& folder) {
   return {{"kernels", "--milliseconds 0 --only '[64, 64]'"},
@@ -48,6 +51,7 @@ std::map<std::string, std::string> shortest_runs(const TemporaryDirectory& folde
           {"scheduler", "--workers 2 --members 64 --snapshots 64 --events 100 --runs 1"},
           {"plan", fmt::format("--cases quickstart --steps 1 --configs {}/configs --out {}",
                                TAILRACE_SOURCE_DIR, (folder / "plan").string())},
+          {"simulate", "--only theory"},
           {"modes", fmt::format("--workloads length_tailed --modes partial --steps 2 --out {} "
                                 "sft.demonstrations=20 env.settings.latency_ms=1",
                                 (folder / "modes").string())},
@@ -104,6 +108,7 @@ TEST(Benches, PrintRowsWithTheSameKeys) {
       for (const auto& [key, value] : row.items()) keys.insert(key);
       std::set<std::string> expected = kKeys;
       if (row.contains("workload")) expected.insert(kModeKeys.begin(), kModeKeys.end());
+      if (name == "simulate") expected.insert(kSimulateKeys.begin(), kSimulateKeys.end());
       EXPECT_EQ(keys, expected) << line;
       EXPECT_EQ(name == "modes" && row["unit"] == "s" && row["metric"] != "steps",
                 row.contains("workload"))

@@ -16,7 +16,7 @@ const std::vector<Missing>& missing() {
       {"47", "verl, hybrid replicas", "trainer GPUs that sample (co-serving)"},
       {"48-51", "Seer", "chunks of a response that move between engines, speculative decoding"},
       {"52", "StreamRL, dispatch", "lengths predicted by a model"},
-      {"-", "Laminar, 5.48x on 1024 GPUs", "repacking of nearly idle replicas"},
+      {"-", "Laminar over AReaL, 5.48x on 1024", "repacking of nearly idle replicas"},
   };
   return kMissing;
 }

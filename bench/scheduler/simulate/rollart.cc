@@ -12,7 +12,8 @@
 // prompts x 8 responses, lengths of a trajectory log-normal with sigma 0.5. Shown: 10 and 40 turns.
 //
 // How: the 32 GPUs are one engine of 32-fold speed, so that the barrier of the batch holds for all
-// of it. Both are synchronous; the step includes training.
+// of it. There are as many environments as trajectories in a batch, whatever alpha is. Row 31 is
+// synchronous; the step includes training.
 #include <cmath>
 
 #include <fmt/format.h>
@@ -23,6 +24,7 @@
 namespace tailrace::simulate {
 namespace {
 
+constexpr int64_t kBatch = 128, kGroup = 8;
 constexpr double kHealthy = 366, kGeneration = 0.54 * kHealthy, kTraining = 0.23 * kHealthy;
 
 simulator::EpisodeModel episodes_of(double tokens, int64_t turns, double spread) {
@@ -44,9 +46,11 @@ Measured play(const simulator::EpisodeModel& episodes, bool lockstep, double ahe
   engine.decode.context /= 32;
   engine.prefill_tokens_per_s *= 32;
   engine.kv_tokens *= 32;
-  cluster.pools = {{.workers = 1, .slots = 512, .hardware = engine, .lockstep = lockstep}};
+  cluster.pools = {{.workers = 1, .slots = kBatch, .hardware = engine, .lockstep = lockstep}};
   cluster.trainer.step = kTraining;
-  return measure(law_of(ahead_by(ahead), 16, 8), cluster, episodes, ahead > 0 ? 8 : 0, 12);
+  scheduler::Mode mode = ahead_by(ahead);
+  mode.on_stale = scheduler::OnStale::kWait;
+  return measure(law_of(mode, kBatch / kGroup, kGroup), cluster, episodes, ahead > 0 ? 8 : 0, 12);
 }
 
 }  // namespace
