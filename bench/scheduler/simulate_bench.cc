@@ -99,7 +99,7 @@ bool run(const std::string& only, bool json, const Program& program) {
   }
   if (!json) {
     if (only.empty()) {
-      fmt::print("not simulated, since something is not built\n");
+      fmt::print("not simulated, and what is missing\n");
       for (const Missing& row : missing())
         fmt::print("  {:<17} {:<32} {}\n", row.rows, row.what, row.mechanism);
       fmt::print("\n");

@@ -1,5 +1,5 @@
-// Published rows that are not simulated, each with the mechanism that the scheduler lacks. Nothing
-// stands in for it.
+// Published rows that are not simulated, each with the mechanism that the scheduler lacks or the
+// workload that nobody published. Nothing stands in for either.
 #include "bench/scheduler/simulate/experiment.h"
 
 namespace tailrace::simulate {
@@ -16,7 +16,9 @@ const std::vector<Missing>& missing() {
       {"47", "verl, hybrid replicas", "trainer GPUs that sample (co-serving)"},
       {"48-51", "Seer", "chunks of a response that move between engines, speculative decoding"},
       {"52", "StreamRL, dispatch", "lengths predicted by a model"},
-      {"-", "Laminar over AReaL, 5.48x on 1024", "repacking of nearly idle replicas"},
+      {"26-30", "ROLL Flash, mechanisms", "batch sizes alone are known, at second hand"},
+      {"37, 40, 44", "APRIL, AsyncFlow, verl", "other settings; stage times are not published"},
+      {"-", "Laminar over AReaL, 5.48x", "repacking of nearly idle replicas"},
   };
   return kMissing;
 }
