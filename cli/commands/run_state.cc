@@ -45,6 +45,7 @@ RunState read_run_state(const RunPaths& paths) {
 }
 
 void add_note_of_journal(const RunPaths& paths, std::vector<std::string>& notes) {
+  if (std::filesystem::exists(paths.simulation())) return;  // it has none
   try {
     const RunState found = read_run_state(paths);
     if (!found.state)

@@ -33,6 +33,11 @@ struct SimulateArguments {
   bool json = false;
 };
 
+void write_or_throw(const fs::path& file, const std::string& text) {
+  if (auto written = write_file_atomic(file, text); !written)
+    throw UserError("{}", written.failure().message);
+}
+
 // A new folder, with the config that the simulation is one of.
 SimulatedFiles make_files(const std::string& out, const RunOptions& options) {
   std::error_code error;
@@ -44,10 +49,9 @@ SimulatedFiles make_files(const std::string& out, const RunOptions& options) {
   fs::create_directories(out, error);
   if (error) throw UserError("{}", describe_errno("create", out, error.value()));
   const RunPaths paths{out};
-  const std::string config =
-      prove_config("What tailrace simulate has simulated.", resolved_config(options));
-  if (auto written = write_file_atomic(paths.config(), config); !written)
-    throw UserError("{}", written.failure().message);
+  // It does not prove itself, so that no launch goes on from it.
+  write_or_throw(paths.config(),
+                 "# What tailrace simulate has simulated.\n" + resolved_config(options));
   return {.paths = paths, .timeline_rows = options.scheduler.storage.timeline_rows};
 }
 
@@ -68,6 +72,10 @@ SimulatedMode simulate_mode(const SimulateArguments& arguments, const std::strin
     done.options = std::move(loaded.options);
     done.real_seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+    if (files) {
+      write_or_throw(files->paths.machine(), "simulated: " + cluster_text(done) + "\n");
+      write_or_throw(files->paths.simulation(), json_text(simulated_json(done), 2) + "\n");
+    }
     return done;
   } catch (const UserError& error) {
     throw loaded.keys.placed(error);

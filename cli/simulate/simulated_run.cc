@@ -50,12 +50,13 @@ class Recorder {
   void observe(const scheduler::Event& event, const scheduler::Actions& actions,
                const scheduler::State& state) {
     timeline_.observe(event, actions, state);
-    timeline_.flush();
   }
+  void flush() { timeline_.flush(); }
 
   void on_step(const StepRecord& step, const std::vector<Sample>& samples) {
     if (auto written = metrics_->write(metrics_row(step, samples)); !written)
       throw UserError("{}", written.failure().message);
+    flush();
   }
 
  private:
@@ -86,11 +87,13 @@ SimulatedRun simulate(const Simulation& simulation, const std::optional<Simulate
     };
   SimulatedRun run;
   run.stop = world.run(simulation.seconds);
+  if (recorder) recorder->flush();
   run.halted = world.state().halted;
   run.seconds = world.now();
   run.steps = world.steps();
   run.totals = world.totals();
   const scheduler::AttemptCounts& attempts = world.state().policies.at(0).attempts;
+  run.failed = attempts.env_failed + attempts.verifier_failed;
   run.lost = attempts.lost;
   run.discarded = attempts.discarded;
   run.rollout = meter.shares(Role::kRollout);

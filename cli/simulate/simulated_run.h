@@ -23,7 +23,9 @@ struct SimulatedRun {
   double seconds = 0;  // of virtual time
   std::vector<simulator::StepRecord> steps;
   simulator::World::Totals totals;
-  int64_t lost = 0, discarded = 0;  // attempts; samples that no step trained
+  // Attempts that failed (of environments or verifiers) or were lost, and samples that no step
+  // trained.
+  int64_t failed = 0, lost = 0, discarded = 0;
   UseShares rollout{}, reward{}, trainer{};
 
   double seconds_of_steps() const;  // from version 0 to the last one

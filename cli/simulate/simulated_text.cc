@@ -82,6 +82,8 @@ std::string shares_text(const UseShares& shares) {
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
+}  // namespace
+
 std::string cluster_text(const SimulatedMode& mode) {
   std::vector<std::string> pools;
   for (const simulator::PoolModel& pool : mode.simulation.cluster.pools)
@@ -95,8 +97,6 @@ std::string cluster_text(const SimulatedMode& mode) {
                      counted(mode.simulation.rollout_devices, "device"),
                      mode.simulation.trainer_devices);
 }
-
-}  // namespace
 
 Json simulated_json(const SimulatedMode& mode) {
   const SimulatedRun& run = mode.run;
@@ -147,6 +147,7 @@ Json simulated_json(const SimulatedMode& mode) {
             {"generated_tokens", totals.generated},
             {"preemptions", totals.preemptions}}},
           {"discarded_samples", run.discarded},
+          {"failed_attempts", run.failed},
           {"lost_attempts", run.lost},
           {"deaths", totals.deaths},
           {"events", totals.events},
@@ -199,9 +200,10 @@ std::string simulated_text(const SimulatedMode& mode) {
   if (mode.simulation.cluster.reward_workers > 0 &&
       run.reward[static_cast<size_t>(Use::kVerify)] > 0)
     line("reward", shares_text(run.reward));
-  if (run.totals.deaths + run.lost + run.discarded > 0)
-    line("waste", fmt::format("{}, {} lost, {} discarded", counted(run.totals.deaths, "death"),
-                              counted(run.lost, "attempt"), counted(run.discarded, "sample")));
+  if (run.totals.deaths + run.failed + run.lost + run.discarded > 0)
+    line("waste", fmt::format("{}; {} failed, {} lost; {} that no step trained",
+                              counted(run.totals.deaths, "death"), counted(run.failed, "attempt"),
+                              run.lost, counted(run.discarded, "sample")));
   if (run.totals.price > 0)
     line("cost",
          fmt::format("{:.2f} a step, {:.2f} in all", number("/cost/step"), number("/cost/whole")));

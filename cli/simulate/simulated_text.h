@@ -22,6 +22,9 @@ struct SimulatedMode {
   double real_seconds = 0;  // that it took
 };
 
+// Its workers and devices, on a line.
+std::string cluster_text(const SimulatedMode& mode);
+
 // The numbers of one; every other text is made of them.
 nlohmann::ordered_json simulated_json(const SimulatedMode& mode);
 

@@ -15,6 +15,8 @@
 namespace tailrace {
 namespace {
 
+constexpr double kFirstDate = 1e9;  // 2001
+
 ConfigNode read_config(const std::string& config) {
   try {
     return parse_config(config, "config.yaml", {});
@@ -43,7 +45,8 @@ std::string model_of(const ConfigNode& config) {
     return folder.has_filename() ? folder.filename() : folder.parent_path().filename();
   }
   const std::string layers = value_of(config, "model.create.layers");
-  if (layers.empty()) return "";
+  // A simulation needs no model.
+  if (layers.empty() || layers == "0") return "";
   return fmt::format("random weights, {} layers of {}", layers,
                      value_of(config, "model.create.hidden_size"));
 }
@@ -89,7 +92,8 @@ std::string batch_of(const ConfigNode& config) {
 
 // In UTC: whoever reads the page may be elsewhere.
 std::string date_of(std::span<const MetricsRow> rows) {
-  if (rows.empty()) return "";
+  // The clock of a simulation begins at 0.
+  if (rows.empty() || rows.front().unix_seconds < kFirstDate) return "";
   return fmt::format("{:%Y-%m-%d %H:%M} UTC",
                      fmt::gmtime(static_cast<std::time_t>(std::floor(rows.front().unix_seconds))));
 }

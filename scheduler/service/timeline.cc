@@ -463,12 +463,15 @@ void Timeline::on_released(const Actions& actions, const State& state) {
 // ---- rows
 
 void Timeline::end_span(TimelineWhat what, const Span& span, std::string_view end, Time now) {
-  write_bounded({.what = what,
-                 .at = now,
-                 .from = span.begin,
-                 .worker = span.worker,
-                 .end = std::string(end),
-                 .number = span.number});
+  TimelineRow row{.what = what,
+                  .at = now,
+                  .from = span.begin,
+                  .worker = span.worker,
+                  .end = std::string(end),
+                  .number = span.number};
+  if (what == TimelineWhat::kInstall) return write_bounded(std::move(row));
+  // The trainer's are few, and without them a step of many samples would show an idle trainer.
+  write(row);
 }
 
 void Timeline::write_bounded(TimelineRow row) {

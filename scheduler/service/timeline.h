@@ -7,7 +7,7 @@
 // same work is told of again when it ends. A machine that loses power may lose the last of them.
 //
 // A step writes at most so many rows of spans. Beyond that its leases are one row a worker, and
-// other rows are counted only; deciles and discarded samples are always whole.
+// other rows are counted only; the trainer's spans, deciles and discarded samples are always whole.
 //
 // Cost: a map entry a lease and a held sample, and a row of some 300 bytes a lease. An event costs
 // what it touches; all leases are looked at when some end that no action names.
