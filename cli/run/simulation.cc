@@ -165,7 +165,8 @@ void add_pools(const RunOptions& o, int64_t payload, Simulation& simulation) {
                       .bytes_per_s = s.weights.link_mbit * kBytesPerSecond,
                       .shared_bytes_per_s = shared * kBytesPerSecond,
                       .switch_over = s.weights.switch_ms / 1000},
-         .lockstep = s.lockstep});
+         .lockstep = s.lockstep,
+         .store_turns_tokens = o.rollout.store_turns_tokens});
     simulation.rollout_workers += workers;
     simulation.rollout_devices +=
         workers * hardware_section(s, name, "simulate.rollout_hardware").devices;

@@ -4,6 +4,8 @@
 #include <variant>
 #include <vector>
 
+#include "core/base/random.h"
+
 namespace tailrace {
 
 using namespace scheduler;  // events and actions
@@ -16,6 +18,14 @@ size_t index_of(Use use) { return static_cast<size_t>(use); }
 size_t index_of(Role role) { return static_cast<size_t>(role); }
 
 }  // namespace
+
+size_t UseMeter::Hash::operator()(const WorkId& work) const {
+  const MemberId& member = work.member;
+  return tailrace::mix(
+      {static_cast<uint64_t>(work.lane), static_cast<uint64_t>(member.domain),
+       static_cast<uint64_t>(member.epoch), static_cast<uint64_t>(member.prompt),
+       static_cast<uint64_t>(member.launch) << 32 ^ static_cast<uint64_t>(member.member)});
+}
 
 void UseMeter::observe(const Event& event, const Actions& actions, const State& after) {
   pass(after.now);

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <unordered_map>
 #include <utility>
 
 #include "cli/view/worker_use.h"
@@ -61,8 +62,12 @@ class UseMeter {
   void place(const Worker& worker, double sign);
   double& count_of(const Held& held);
 
+  struct Hash {
+    size_t operator()(const scheduler::WorkId& work) const;
+  };
+
   Time now_{};
-  std::map<scheduler::WorkId, Held> held_;
+  std::unordered_map<scheduler::WorkId, Held, Hash> held_;
   std::map<WorkerId, Worker> workers_;
   std::set<std::pair<Time, WorkerId>> rests_;  // until when
   std::array<Places, kEnumNames<Role>.size()> places_{};

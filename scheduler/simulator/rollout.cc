@@ -109,6 +109,7 @@ void World::grant(int32_t index, const Grant& grant) {
     play.turn = static_cast<size_t>(grant.prefix->turns);
     for (size_t i = 0; i < play.turn; ++i)
       play.context += play.episode.turns[i].tokens + play.episode.turns[i].env_tokens;
+    play.stored = play.context;
   }
   worker.by_lease.emplace(lease, id);
   worker.plays.emplace(id, std::move(play));
@@ -206,6 +207,15 @@ void World::end_turn(int32_t index, int64_t id) {
   if (play.fails) return finish(index, id, Outcome::kEnvFailed);
   if (play.turn == play.episode.turns.size())
     return finish(index, id, play.episode.truncated ? Outcome::kTruncated : Outcome::kFinished);
+  store_turns(worker, play);
+  begin_turn(index, id);
+}
+
+void World::store_turns(const Rollout& worker, Play& play) {
+  const int64_t grown = play.context - std::max(play.stored, play.episode.prompt_tokens);
+  const int64_t least = worker.pool->store_turns_tokens;
+  if (least == 0 || grown < least || 2 * grown < play.stored) return;
+  play.stored = play.context;
   const auto turns = static_cast<int32_t>(play.turn);
   const TurnsStored stored{.worker = worker.id,
                            .lease = play.grant.lease,
@@ -216,7 +226,6 @@ void World::end_turn(int32_t index, int64_t id) {
                            .max_version = play.sample.max_version};
   turns_[{play.grant.lane, play.grant.lease, turns}] = play.sample;
   send(worker.id, stored);
-  begin_turn(index, id);
 }
 
 void World::finish(int32_t index, int64_t id, Outcome outcome) {

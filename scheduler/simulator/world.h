@@ -41,6 +41,9 @@ struct PoolModel {
   // The episodes of a worker act in step: nobody's environment answers before the slowest one's
   // (what a batched environment does).
   bool lockstep = false;
+  // Turns of an episode are stored when it has grown by so many tokens since, and by half of what
+  // was stored, as a rollout worker does it (rollout.store_turns_tokens); 0: never.
+  int64_t store_turns_tokens = 1;
 };
 
 // Seconds between two faults of one worker are exponential with this mean; 0: it has none.
@@ -54,6 +57,19 @@ struct FaultModel {
   // Chances: that an episode's environment fails, a verifier does, an install does, and that a
   // task of a dataset with rows is one that nobody can play.
   double env = 0, verifier = 0, install = 0, broken_task = 0;
+};
+
+// Nothing goes through a map that is hashed by it, so that its order reaches nobody.
+struct BodyHash {
+  size_t operator()(const BodyId& id) const {
+    const MemberId& member = id.lease.member;
+    return tailrace::mix(
+        {static_cast<uint64_t>(member.prompt), static_cast<uint64_t>(member.epoch),
+         static_cast<uint64_t>(id.lane) << 32 ^ static_cast<uint64_t>(member.domain),
+         static_cast<uint64_t>(member.policy) << 32 ^ static_cast<uint64_t>(member.member),
+         static_cast<uint64_t>(member.launch) << 32 ^ static_cast<uint64_t>(id.lease.attempt),
+         static_cast<uint64_t>(id.turns)});
+  }
 };
 
 // Between a worker and the scheduler.
@@ -152,6 +168,7 @@ class World {
     size_t turn = 0;
     int64_t context = 0;
     double counted = 0;  // tokens of this turn that are in `sample` already
+    int64_t stored = 0;  // its context when turns were stored last
     bool fails = false;
     bool cached = false;  // its prompt counts among those of the worker's cache
     Sample sample;
@@ -202,6 +219,7 @@ class World {
   void begin_turn(int32_t index, int64_t id);
   void end_decoding(int32_t index, int64_t id);
   void end_turn(int32_t index, int64_t id);
+  void store_turns(const Rollout& worker, Play& play);
   void finish(int32_t index, int64_t id, Outcome outcome);
   void drop_play(int32_t index, int64_t id);
   void lift_barrier(int32_t index);
@@ -241,8 +259,8 @@ class World {
   std::map<std::string, double> shared_link_free_;
   std::map<WorkerId, uint64_t> reward_sessions_;
   Trainer trainer_;
-  std::map<BodyId, Sample> bodies_;
-  std::map<BodyId, Sample> turns_;
+  std::unordered_map<BodyId, Sample, BodyHash> bodies_;
+  std::unordered_map<BodyId, Sample, BodyHash> turns_;
   std::vector<StepRecord> steps_;
   double published_at_ = 0;
   Totals totals_;
