@@ -17,7 +17,7 @@
 namespace tailrace::simulator {
 
 struct Turn {
-  int64_t tokens = 1;      // that the policy samples; at least 1
+  int64_t tokens = 1;      // that the policy samples; 0: its context is full
   double env_seconds = 0;  // until the environment has answered
   int64_t env_tokens = 0;  // of its answer
 };
@@ -27,6 +27,7 @@ struct Episode {
   double reset_seconds = 0;
   std::vector<Turn> turns;  // at least one
   bool truncated = false;   // its last turn ran to a limit
+  bool broken = false;      // nobody can play it or, where a verifier is to score it, score it
   double reward = 0;
   double verify_seconds = 0;  // 0: the environment gives the reward itself
   int64_t tokens() const;     // sampled

@@ -37,10 +37,11 @@ struct Hardware {
 // begins when the last one is done.
 struct TrainModel {
   double step = 0, sample = 0, token = 0;
-  double update = 0;   // optimizer, all updates of a step together
-  double publish = 0;  // from the update to when others may fetch the version
-  double save = 0;     // a checkpoint
-  double warm_up = 0;  // before version 0
+  double update = 0;      // optimizer, all updates of a step together
+  double publish = 0;     // from the update to when others may fetch the version
+  double save = 0;        // a checkpoint
+  int64_t keep_last = 1;  // checkpoints
+  double warm_up = 0;     // before version 0
   double price_per_hour = 0;
 };
 

@@ -1,4 +1,4 @@
-// The trainer of a world, and its reward workers.
+// The trainer of a world, with all its ranks.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -9,69 +9,72 @@ namespace tailrace::simulator {
 
 using namespace scheduler;  // events and actions
 
-namespace {
-
-// Training is exact: whoever trains a version gets the same weights.
-std::string digest_of_version(int64_t version) { return fmt::format("v{}", version); }
-
-std::string rank_name(int32_t rank) { return fmt::format("trainer-{}", rank); }
-
-}  // namespace
-
-void World::start_trainer() {
-  trainer_.alive = true;
-  trainer_.version = trainer_.durable;
-  trainer_.step = 0;
-  trainer_.whole = false;
-  trainer_.items.clear();
-  trainer_.incarnation = ++incarnations_;
-  trainer_.session = ++sessions_;
-  tell(WorkerUp{.worker = kTrainerName,
-                .session = trainer_.session,
-                .role = Role::kTrainer,
-                .incarnation = trainer_.incarnation});
-  for (int32_t rank = 1; rank < state_.config.trainer_ranks; ++rank) {
-    tell(WorkerUp{.worker = rank_name(rank),
-                  .session = ++sessions_,
-                  .role = Role::kTrainer,
-                  .incarnation = ++incarnations_,
-                  .rank = rank});
-  }
-  if (cluster_.faults.trainer_mean > 0) {
-    call(now() + exponential(cluster_.faults.trainer_mean), [this, life = trainer_.life] {
-      if (trainer_.life == life) kill_trainer();
-    });
-  }
-  const int64_t version = trainer_.version;
-  send(kTrainerName,
-       RolledBack{kTrainerName, 0, version, version < 0 ? "" : digest_of_version(version), "m"});
-  call(now() + (version < 0 ? cluster_.trainer.warm_up : 0) + 2 * cluster_.wire.delay,
-       [this, version, life = trainer_.life] {
-         if (trainer_.life != life) return;
-         if (version < 0) return publish(0);
-         send(kTrainerName, TrainerWants{kTrainerName, 0, version + 1});
-       });
+// Training is exact, unless a fault says otherwise: whoever trains a version gets the same weights.
+const Digest& World::digest_of(int64_t version) {
+  Digest& digest = digests_[version];
+  if (digest.empty())
+    digest =
+        lineages_ == 0 ? fmt::format("v{}", version) : fmt::format("v{}-{}", version, lineages_);
+  return digest;
 }
 
-void World::kill_trainer() {
-  if (!trainer_.alive || state_.ended) return;
-  trainer_.alive = false;
-  ++trainer_.life;
-  ++totals_.deaths;
-  call(now() + cluster_.faults.noticed, [this, session = trainer_.session] {
-    tell(WorkerDown{kTrainerName, session});
-  });
-  call(now() + cluster_.faults.noticed + cluster_.faults.restart, [this] { start_trainer(); });
+void World::clear_batch() {
+  ++trainer_.work;
+  trainer_.step = 0;
+  trainer_.items.clear();
+  trainer_.whole = trainer_.computed = false;
+}
+
+// A new process goes on from the newest checkpoint.
+void World::come_back() {
+  const FaultModel& faults = cluster_.faults;
+  std::deque<int64_t>& checkpoints = trainer_.checkpoints;
+  if (checkpoints.size() > 1 && chance(faults.damaged_checkpoint)) {
+    checkpoints.pop_back();
+    fault("damaged checkpoint");
+  }
+  trainer_.version = checkpoints.empty() ? -1 : checkpoints.back();
+  if (trainer_.version >= 0 && chance(faults.other_weights)) {
+    // Of the checkpoint itself, or of what is trained from there.
+    ++lineages_;
+    const bool of_checkpoint = rng_.chance(0.5);
+    if (of_checkpoint) digests_.erase(trainer_.version);
+    if (!of_checkpoint || rng_.chance(0.5))
+      digests_.erase(digests_.upper_bound(trainer_.version), digests_.end());
+    fault("other weights");
+  }
+  if (trainer_.version < 0)
+    call_on(trainer_, now() + cluster_.trainer.warm_up, [this] { publish(0); });
+}
+
+// In a new session it says what it holds, and asks.
+void World::greet() {
+  const int64_t version = trainer_.version;
+  say_as_trainer(RolledBack{kTrainerName, 0, version, version < 0 ? "" : digest_of(version), "m"});
+  if (version >= 0) say_as_trainer(TrainerWants{kTrainerName, 0, version + 1});
+  // What it could not say before.
+  for (size_t i = 0; i < trainer_.outbox.size(); ++i)
+    wake(seconds_of(trainer_.outbox[i].first), WakeKind::kTrainerSays);
+}
+
+void World::say_as_trainer(Event event) {
+  trainer_.said = std::max(trainer_.said, now() + delay());
+  trainer_.outbox.emplace_back(to_time(trainer_.said), std::move(event));
+  wake(trainer_.said, WakeKind::kTrainerSays);
 }
 
 // Groups are computed one after the other as they come; the update follows the last.
-void World::take(const HandOver& batch) {
-  if (!trainer_.alive || batch.session != trainer_.session) return;
+void World::hear(Process& process, const HandOver& batch) {
+  if (batch.copy) {
+    if (!batch.last) return;
+    static_cast<Rank&>(process).step = batch.step;
+    if (trainer_.computed) end_step();
+    return;
+  }
   if (batch.step != trainer_.version + 1) return;
   if (batch.step != trainer_.step || batch.first == 0) {
+    clear_batch();
     trainer_.step = batch.step;
-    trainer_.items.clear();
-    trainer_.whole = false;
     trainer_.free_at = now() + cluster_.trainer.step;
     trainer_.busy += cluster_.trainer.step;
   }
@@ -79,7 +82,9 @@ void World::take(const HandOver& batch) {
   double seconds = 0;
   for (const HandOver::Item& item : batch.items) {
     trainer_.items.push_back(item);
-    const Sample& sample = bodies_.at({Lane::kTrain, item.lease});
+    const auto body = bodies_.find({Lane::kTrain, item.lease});
+    if (body == bodies_.end()) continue;  // withdrawn while the batch was under way
+    const Sample& sample = body->second;
     seconds += cluster_.trainer.sample +
                cluster_.trainer.token * static_cast<double>(sample.tokens + sample.prompt_tokens);
   }
@@ -90,22 +95,54 @@ void World::take(const HandOver& batch) {
   trainer_.whole = true;
   trainer_.busy += cluster_.trainer.update + cluster_.trainer.publish;
   wake(trainer_.free_at + cluster_.trainer.update + cluster_.trainer.publish, WakeKind::kTrained, 0,
-       trainer_.life);
+       trainer_.work);
+}
+
+void World::hear(Process& process, const FormRanks& ranks) {
+  auto& rank = static_cast<Rank&>(process);
+  rank.formation = ranks.formation;
+  rank.step = 0;
+  if (&process == &trainer_) clear_batch();
+}
+
+// It ends with all ranks. Until then rank 0 waits: for one that has yet to hear of it, or, where one
+// has gone, for the word to meet anew.
+void World::end_step() {
+  trainer_.computed = true;
+  bool all = true;
+  for (const Rank& rank : ranks_) {
+    const bool met = rank.alive && rank.formation == trainer_.formation;
+    if (!met) fault("a step without a rank");
+    all = all && met && rank.step == trainer_.step;
+  }
+  if (all) publish(trainer_.step);
 }
 
 void World::publish(int64_t version) {
   trainer_.version = version;
   record_step(version);
+  clear_batch();
   published_at_ = now();
-  send(kTrainerName, Published{kTrainerName, 0, version, digest_of_version(version), "m"});
-  if (version == 0) {
-    // Its checkpoint comes before anybody hears of it.
-    trainer_.durable = 0;
-    send(kTrainerName, Durable{kTrainerName, 0, 0, 0});
-  }
-  call(now() + 2 * cluster_.wire.delay, [this, version, life = trainer_.life] {
-    if (trainer_.life == life) send(kTrainerName, TrainerWants{kTrainerName, 0, version + 1});
+  // Its checkpoint comes before anybody hears of it.
+  if (version == 0) save(0);
+  say_as_trainer(Published{kTrainerName, 0, version, digest_of(version), "m"});
+  if (version == 0) say_as_trainer(Durable{kTrainerName, 0, 0, trainer_.checkpoints.front()});
+  say_as_trainer(TrainerWants{kTrainerName, 0, version + 1});
+}
+
+void World::hear(Process&, const Save& request) {
+  call_on(trainer_, now() + cluster_.trainer.save, [this, version = request.version] {
+    if (trainer_.version != version) return;  // it has gone on
+    save(version);
+    say_as_trainer(Durable{kTrainerName, 0, version, trainer_.checkpoints.front()});
   });
+}
+
+void World::save(int64_t version) {
+  std::deque<int64_t>& checkpoints = trainer_.checkpoints;
+  std::erase_if(checkpoints, [&](int64_t kept) { return kept >= version; });
+  checkpoints.push_back(version);
+  while (std::ssize(checkpoints) > cluster_.trainer.keep_last) checkpoints.pop_front();
 }
 
 // Of a step that is trained once more the first time counts.
@@ -133,18 +170,6 @@ void World::record_step(int64_t version) {
   totals_.trained_tokens += record.tokens;
   steps_.push_back(record);
   if (on_step) on_step(record, samples);
-}
-
-void World::verify(const Verify& verify) {
-  const auto session = reward_sessions_.find(verify.worker);
-  if (session == reward_sessions_.end() || session->second != verify.session) return;
-  const Episode episode = episodes_.draw(verify.lane, verify.lease.member);
-  const bool fails = cluster_.faults.verifier > 0 && rng_.chance(cluster_.faults.verifier);
-  call(now() + episode.verify_seconds, [this, verify, fails, reward = episode.reward] {
-    Reward verdict{verify.worker, verify.lease, verify.lane, verify.verify_attempt, reward, ""};
-    if (fails) verdict.reward.reset();
-    send(verify.worker, std::move(verdict));
-  });
 }
 
 }  // namespace tailrace::simulator

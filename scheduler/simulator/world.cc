@@ -6,47 +6,67 @@
 
 #include <fmt/format.h>
 
+#include "scheduler/state/archive.h"
+
 namespace tailrace::simulator {
 
-using scheduler::Action;
-using scheduler::Actions;
-using scheduler::Event;
+using namespace scheduler;  // events and actions
 
 namespace {
 
-// Rounded up: what is due at a time is due when its wake comes.
-Time to_time(double seconds) { return Time(static_cast<int64_t>(std::ceil(seconds * 1e9))); }
+// Answers to what the scheduler asked a session; results count whatever session brings them.
+bool is_of_session(const Event& event) {
+  return std::holds_alternative<Staged>(event) || std::holds_alternative<Installed>(event) ||
+         std::holds_alternative<InstallFailed>(event) ||
+         std::holds_alternative<WorkerFailed>(event);
+}
 
 }  // namespace
 
-World::World(scheduler::Config law, Cluster cluster, const EpisodeSource& episodes, uint64_t seed)
+World::World(Config law, Cluster cluster, const EpisodeSource& episodes, uint64_t seed)
     : state_(std::move(law)),
       cluster_(std::move(cluster)),
       episodes_(episodes),
       seed_(seed),
-      rng_(tailrace::mix({seed, 0x776f726c64})) {
+      rng_(tailrace::mix({seed, 0x776f726c64})),
+      keeps_journal_(cluster_.faults.scheduler_mean > 0) {
   for (const PoolModel& pool : cluster_.pools) {
     for (int64_t i = 0; i < pool.workers; ++i) {
       Rollout worker;
       worker.id = fmt::format("rollout-{}", rollouts_.size());
       worker.pool = &pool;
-      by_name_[worker.id] = static_cast<int32_t>(rollouts_.size());
       rollouts_.push_back(std::move(worker));
     }
   }
+  if (cluster_.faults.join_mean > 0) {
+    Rollout worker;
+    worker.id = "joined-0";
+    worker.pool = &cluster_.pools.front();
+    worker.joined = true;
+    rollouts_.push_back(std::move(worker));
+  }
+  rewards_.resize(static_cast<size_t>(cluster_.reward_workers));
+  ranks_.resize(static_cast<size_t>(state_.config.trainer_ranks - 1));
+  const auto name = [&](auto& workers, Role role, std::string_view prefix, int32_t first) {
+    for (int32_t i = 0; i < std::ssize(workers); ++i) {
+      Process& worker = workers[static_cast<size_t>(i)];
+      if (worker.id.empty()) worker.id = fmt::format("{}-{}", prefix, first + i);
+      worker.role = role;
+      worker.index = first + i;
+    }
+  };
+  name(rollouts_, Role::kRollout, "rollout", 0);
+  name(rewards_, Role::kReward, "reward", 0);
+  name(ranks_, Role::kTrainer, "trainer", 1);
+  trainer_.id = kTrainerName;
+  trainer_.role = Role::kTrainer;
+  for (Process* process : processes()) by_name_[process->id] = process;
+  if (keeps_journal_) snapshot_ = to_bytes(state_);
   // In the order in which a launch starts them; the scheduler hears of them when it runs.
   call(0, [this] {
-    start_trainer();
-    for (int64_t i = 0; i < cluster_.reward_workers; ++i) {
-      const WorkerId id = fmt::format("reward-{}", i);
-      reward_sessions_[id] = ++sessions_;
-      tell(scheduler::WorkerUp{.worker = id,
-                               .session = sessions_,
-                               .role = Role::kReward,
-                               .incarnation = ++incarnations_,
-                               .slots = cluster_.reward_slots});
-    }
-    for (int32_t i = 0; i < std::ssize(rollouts_); ++i) start_rollout(i);
+    for (Process* process : processes())
+      if (!process->joined) start(*process);
+    arm_faults();
   });
 }
 
@@ -69,6 +89,17 @@ World::Stop World::run(double until, int64_t steps) {
   return Stop::kEnded;
 }
 
+void World::linger(double seconds) {
+  const Time end = now_ + to_time(seconds);
+  while (!wakes_.empty() && wakes_.top().at <= end) {
+    const Wake next = wakes_.top();
+    wakes_.pop();
+    now_ = std::max(now_, next.at);
+    fire(next);
+  }
+  now_ = std::max(now_, end);
+}
+
 void World::wake(double seconds, WakeKind kind, int32_t worker, int64_t id) {
   wakes_.push({std::max(now_, to_time(seconds)), ++orders_, kind, worker, id});
 }
@@ -78,47 +109,94 @@ void World::call(double seconds, std::function<void()> what) {
   wake(seconds, WakeKind::kCall, 0, last_id_);
 }
 
-// What one worker says comes in the order in which it says it; what comes twice comes late.
-void World::send(const WorkerId& from, Event event) {
+void World::call_on(Process& process, double seconds, std::function<void()> what) {
+  call(seconds, [this, &process, life = process.life, what = std::move(what)] {
+    if (process.life != life) return;
+    if (process.hangs_until > now_) return call_on(process, seconds_of(process.hangs_until), what);
+    what();
+  });
+}
+
+double World::delay() {
   const WireModel& wire = cluster_.wire;
-  const auto post = [&](Event message, double at) {
+  return wire.delay + (wire.spread > 0 ? exponential(wire.spread) : 0);
+}
+
+// What one worker says comes in the order in which it says it, unless it is overtaken; what comes
+// twice comes late.
+void World::send(Process& from, Event event, std::optional<Sample> body) {
+  const WireModel& wire = cluster_.wire;
+  const auto post = [&](Message message, double at) {
     messages_.emplace(++last_id_, std::move(message));
     wake(at, WakeKind::kMessage, 0, last_id_);
   };
-  const auto delay = [&] { return wire.delay + (wire.spread > 0 ? exponential(wire.spread) : 0); };
-  double& last = last_said_[from];
-  last = std::max(last, now() + delay());
-  if (wire.doubled > 0 && from != kTrainerName && rng_.chance(wire.doubled))
-    post(event, last + delay() + 10 * wire.spread * rng_.uniform());
-  post(std::move(event), last);
+  Message message{&from, from.link, std::move(event), std::move(body)};
+  const double at = std::max(from.said, now() + delay());
+  if (chance(wire.doubled)) post(message, at + delay() + 10 * wire.spread * rng_.uniform());
+  if (chance(wire.overtaken))
+    return post(std::move(message), at + 10 * wire.spread * rng_.uniform());
+  from.said = at;
+  post(std::move(message), at);
+}
+
+void World::send_self(Event event) {
+  messages_.emplace(++last_id_, Message{nullptr, 0, std::move(event), std::nullopt});
+  wake(now() + cluster_.wire.delay, WakeKind::kMessage, 0, last_id_);
+}
+
+// As the service does: a body is stored before its event is told, and what is not taken goes again.
+void World::deliver(Message message) {
+  if (message.from != nullptr && is_of_session(message.event) && message.from->link != message.link)
+    return;
+  // By now it would halt the run (law 7.1).
+  if (std::holds_alternative<WorkerFailed>(message.event) && !state_.begun) return;
+  std::optional<BodyId> stored;
+  if (const auto* result = std::get_if<AttemptResult>(&message.event)) {
+    if (message.body && expects_result(state_, result->worker, result->lane, result->lease)) {
+      stored = {result->lane, result->lease};
+      bodies_[*stored] = *std::move(message.body);
+    }
+  } else if (const auto* turns = std::get_if<TurnsStored>(&message.event)) {
+    if (expects(state_, *turns)) {
+      stored = {turns->lane, turns->lease, turns->turns};
+      turns_[*stored] = *std::move(message.body);
+    }
+  }
+  if (stored && keeps_journal_) unforced_bodies_.insert(*stored);
+  tell(message.event);
+  if (!stored || holds_body(state_, *stored)) return;
+  (stored->turns == 0 ? bodies_ : turns_).erase(*stored);
+  unforced_bodies_.erase(*stored);
 }
 
 void World::fire(const Wake& wake) {
+  const auto worker = [&]() -> Rollout& { return rollouts_[static_cast<size_t>(wake.worker)]; };
   switch (wake.kind) {
     case WakeKind::kEngine:
-      if (rollouts_[static_cast<size_t>(wake.worker)].generation == wake.id) advance(wake.worker);
+      if (worker().generation == wake.id) advance(worker());
       return;
     case WakeKind::kPlay: {
-      Rollout& worker = rollouts_[static_cast<size_t>(wake.worker)];
-      const auto play = worker.plays.find(wake.id);
-      if (play == worker.plays.end()) return;
-      if (play->second.phase == Phase::kReset) return begin_turn(wake.worker, wake.id);
-      return end_turn(wake.worker, wake.id);
+      const auto play = worker().plays.find(wake.id);
+      if (play == worker().plays.end()) return;
+      if (worker().hangs_until > now_)
+        return this->wake(seconds_of(worker().hangs_until), wake.kind, wake.worker, wake.id);
+      if (play->second.phase == Phase::kReset) return begin_turn(worker(), wake.id);
+      return end_turn(worker(), wake.id);
     }
     case WakeKind::kMessage: {
       auto message = messages_.extract(wake.id);
-      return tell(message.mapped());
+      if (!message.empty()) deliver(std::move(message.mapped()));
+      return;
     }
+    case WakeKind::kTrainerSays:
+      return hear_trainer();
     case WakeKind::kTick:
       if (tick_ == wake.at) tick_ = Time::max();
-      if (const auto due = scheduler::next_deadline(state_); due && *due <= now_)
-        return tell(scheduler::Tick{});
+      if (const auto due = next_deadline(state_); due && *due <= now_) return tell(Tick{});
       return arm_tick();
     case WakeKind::kTrained:
-      if (trainer_.alive && trainer_.life == wake.id) publish(trainer_.step);
+      if (trainer_.work == wake.id) end_step();
       return;
-    case WakeKind::kFault:
-      return wake.id == 0 ? kill_rollout(wake.worker) : hang_rollout(wake.worker);
     case WakeKind::kCall: {
       auto what = calls_.extract(wake.id);
       return what.mapped()();
@@ -127,83 +205,55 @@ void World::fire(const Wake& wake) {
 }
 
 void World::arm_tick() {
-  const auto next = scheduler::next_deadline(state_);
+  const auto next = next_deadline(state_);
   if (!next || *next >= tick_) return;
   tick_ = std::max(*next, now_);
   wakes_.push({tick_, ++orders_, WakeKind::kTick, 0, 0});
 }
 
-void World::tell(const Event& event) {
-  const Actions actions = scheduler::decide(state_, event, now_);
+void World::tell(const Event& event, Time at) {
+  if (before) before(state_, event, at);
+  const Actions actions = decide(state_, event, at);
   ++totals_.events;
+  if (keeps_journal_) write(event, at, actions);
   if (observe) observe(event, actions, state_);
   for (const Action& action : actions) act(action);
-  // What was not taken is not kept.
-  if (const auto* result = std::get_if<scheduler::AttemptResult>(&event)) {
-    const BodyId body{result->lane, result->lease};
-    if (!scheduler::holds_body(state_, body)) bodies_.erase(body);
-  } else if (const auto* turns = std::get_if<scheduler::TurnsStored>(&event)) {
-    const BodyId body{turns->lane, turns->lease, turns->turns};
-    if (!scheduler::holds_body(state_, body)) turns_.erase(body);
-  }
   arm_tick();
 }
 
+World::Process* World::find(const WorkerId& id, uint64_t session) {
+  const auto found = by_name_.find(id);
+  if (found == by_name_.end()) return nullptr;
+  Process& process = *found->second;
+  return process.connected && process.session == session ? &process : nullptr;
+}
+
+template <class A>
+void World::say(const A& message) {
+  Process* process = find(message.worker, message.session);
+  if (process == nullptr) return;
+  if (cluster_.wire.back <= 0) return hear(*process, message);
+  process->heard = std::max(process->heard, now() + exponential(cluster_.wire.back));
+  call(process->heard, [this, message] {
+    if (Process* there = find(message.worker, message.session)) hear(*there, message);
+  });
+}
+
 void World::act(const Action& action) {
-  const auto index_of = [&](const auto& message) {
-    const auto found = by_name_.find(message.worker);
-    if (found == by_name_.end()) return int32_t{-1};
-    const Rollout& worker = rollouts_[static_cast<size_t>(found->second)];
-    return worker.alive && worker.session == message.session ? found->second : int32_t{-1};
-  };
-  if (const auto* grant = std::get_if<scheduler::Grant>(&action)) {
-    if (const int32_t i = index_of(*grant); i >= 0) this->grant(i, *grant);
-  } else if (const auto* abort = std::get_if<scheduler::Abort>(&action)) {
-    const int32_t i = index_of(*abort);
-    if (i < 0) return;
-    Rollout& worker = rollouts_[static_cast<size_t>(i)];
-    const auto play = worker.by_lease.find({abort->lane, abort->lease});
-    if (play == worker.by_lease.end()) return;
-    advance(i);
-    if (const auto again = worker.by_lease.find({abort->lane, abort->lease});
-        again != worker.by_lease.end()) {
-      drop_play(i, again->second);
-      if (worker.pool->lockstep) lift_barrier(i);
-      arm_engine(i);
-    }
-  } else if (const auto* hold = std::get_if<scheduler::Hold>(&action)) {
-    const int32_t i = index_of(*hold);
-    if (i < 0) return;
-    Rollout& worker = rollouts_[static_cast<size_t>(i)];
-    advance(i);
-    std::vector<int64_t> void_plays;
-    for (const auto& [lease, id] : worker.by_lease) {
-      if (std::ranges::find(hold->leases, lease) == hold->leases.end()) void_plays.push_back(id);
-    }
-    for (const int64_t id : void_plays) drop_play(i, id);
-    arm_engine(i);
-  } else if (const auto* stage = std::get_if<scheduler::Stage>(&action)) {
-    if (const int32_t i = index_of(*stage); i >= 0) this->stage(i, *stage);
-  } else if (const auto* change = std::get_if<scheduler::Switch>(&action)) {
-    if (const int32_t i = index_of(*change); i >= 0) switch_over(i, *change);
-  } else if (const auto* verify = std::get_if<scheduler::Verify>(&action)) {
-    this->verify(*verify);
-  } else if (const auto* batch = std::get_if<scheduler::HandOver>(&action)) {
-    if (!batch->copy) take(*batch);
-  } else if (const auto* save = std::get_if<scheduler::Save>(&action)) {
-    if (!trainer_.alive || save->session != trainer_.session) return;
-    call(now() + cluster_.trainer.save, [this, life = trainer_.life, version = save->version] {
-      if (!trainer_.alive || trainer_.life != life || trainer_.version != version) return;
-      trainer_.durable = version;
-      send(kTrainerName, scheduler::Durable{kTrainerName, 0, version, version});
-    });
-  } else if (const auto* release = std::get_if<scheduler::Release>(&action)) {
-    for (const BodyId& body : release->bodies) {
-      (body.turns == 0 ? bodies_ : turns_).erase(body);
-    }
-  } else if (const auto* report = std::get_if<scheduler::EvalDone>(&action)) {
-    send("", scheduler::EvalReported{report->policy, report->version});  // of the service
-  }
+  std::visit(
+      [&]<class A>(const A& what) {
+        if constexpr (requires { what.session; }) {
+          say(what);
+        } else if constexpr (std::is_same_v<A, Release>) {
+          for (const BodyId& body : what.bodies) {
+            (body.turns == 0 ? bodies_ : turns_).erase(body);
+            unforced_bodies_.erase(body);
+          }
+        } else if constexpr (std::is_same_v<A, EvalDone>) {
+          send_self(EvalReported{what.policy, what.version});
+        }
+      },
+      action);
 }
 
 World::Totals World::totals() {
@@ -216,11 +266,11 @@ World::Totals World::totals() {
     totals.preemptions += engine.preemptions;
   };
   double prices = cluster_.trainer.price_per_hour;
-  for (int32_t i = 0; i < std::ssize(rollouts_); ++i) {
-    advance(i);
-    const Rollout& worker = rollouts_[static_cast<size_t>(i)];
+  for (Rollout& worker : rollouts_) {
+    advance(worker);
     add(worker.engine.totals());
     add(worker.before);
+    if (worker.joined) continue;  // for a while, and for nothing
     prices += worker.pool->hardware.price_per_hour;
     totals.engine_time += now();
     totals.slot_seconds += now() * static_cast<double>(worker.pool->slots);
@@ -228,16 +278,6 @@ World::Totals World::totals() {
   totals.trainer_busy = trainer_.busy;
   totals.price = prices * now() / 3600;
   return totals;
-}
-
-bool World::is_broken(Lane lane, const MemberId& member) const {
-  const double share = cluster_.faults.broken_task;
-  if (share <= 0) return false;
-  const int64_t rows = state_.config.domains[static_cast<size_t>(member.domain)].prompts_per_epoch;
-  const int64_t row = lane == Lane::kTrain ? tailrace::row_of(member.prompt, rows) : member.prompt;
-  return Rng(tailrace::mix({seed_, 0x62726f6b656e, static_cast<uint64_t>(lane),
-                            static_cast<uint64_t>(member.domain), static_cast<uint64_t>(row)}))
-      .chance(share);
 }
 
 }  // namespace tailrace::simulator

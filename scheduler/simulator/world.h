@@ -1,7 +1,7 @@
 // A made-up cluster around decide(): rollout workers, reward workers and a trainer that take the
-// time their models say, a wire that delays, doubles and reorders, and faults. Its clock is
-// virtual, and it runs the production scheduler: what the service does with messages, a world does
-// with events. The same law, cluster, episodes and seed give the same run to the last bit.
+// time their models say, a wire that delays, doubles and reorders, a journal, and faults. Its clock
+// is virtual, and it runs the production scheduler: what the service does with messages, a world
+// does with events. The same law, cluster, episodes and seed give the same run to the last bit.
 //
 // What is not modelled: bodies take no time to be stored, and no memory; the disk of the scheduler
 // takes none.
@@ -11,16 +11,20 @@
 
 #include <cmath>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <optional>
 #include <queue>
+#include <set>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "core/base/random.h"
 #include "scheduler/decide/decide.h"
+#include "scheduler/simulator/cluster.h"
 #include "scheduler/simulator/engine.h"
 #include "scheduler/simulator/episodes.h"
 #include "scheduler/simulator/hardware.h"
@@ -30,34 +34,6 @@
 namespace tailrace::simulator {
 
 inline constexpr const char* kTrainerName = "trainer-0";
-
-// Workers that are alike.
-struct PoolModel {
-  std::string name = {};  // of the pool; empty: they are in none
-  int64_t workers = 1;
-  int64_t slots = 64;  // episodes at once, of each
-  Hardware hardware = {};
-  TransferModel transfer = {};
-  // The episodes of a worker act in step: nobody's environment answers before the slowest one's
-  // (what a batched environment does).
-  bool lockstep = false;
-  // Turns of an episode are stored when it has grown by so many tokens since, and by half of what
-  // was stored, as a rollout worker does it (rollout.store_turns_tokens); 0: never.
-  int64_t store_turns_tokens = 1;
-};
-
-// Seconds between two faults of one worker are exponential with this mean; 0: it has none.
-struct FaultModel {
-  double rollout_mean = 0;  // its process dies
-  double hang_mean = 0;     // a rollout worker stands still for `hang` seconds, and is seen to
-  double trainer_mean = 0;
-  double noticed = 1;   // seconds from a death until the scheduler hears of it
-  double restart = 10;  // and until a new process is there
-  double hang = 30, hang_noticed = 5;
-  // Chances: that an episode's environment fails, a verifier does, an install does, and that a
-  // task of a dataset with rows is one that nobody can play.
-  double env = 0, verifier = 0, install = 0, broken_task = 0;
-};
 
 // Nothing goes through a map that is hashed by it, so that its order reaches nobody.
 struct BodyHash {
@@ -70,22 +46,6 @@ struct BodyHash {
          static_cast<uint64_t>(member.launch) << 32 ^ static_cast<uint64_t>(id.lease.attempt),
          static_cast<uint64_t>(id.turns)});
   }
-};
-
-// Between a worker and the scheduler.
-struct WireModel {
-  double delay = 0.0005;  // seconds of every message
-  double spread = 0;      // and an exponential time of this mean more
-  double doubled = 0;     // chance that a message comes twice
-};
-
-struct Cluster {
-  std::vector<PoolModel> pools = {PoolModel{}};
-  int64_t reward_workers = 1, reward_slots = 16;
-  TrainModel trainer = {};
-  FaultModel faults = {};
-  WireModel wire = {};
-  double episode_overhead = 0;  // seconds of every episode, before its first turn
 };
 
 // A sample that a step trains, or that none does.
@@ -117,9 +77,18 @@ class World {
   World(scheduler::Config law, Cluster cluster, const EpisodeSource& episodes, uint64_t seed);
   World(const World&) = delete;
 
-  // Called after each decision.
+  // Called before each decision, with the state and the time that it is made at.
+  std::function<void(const scheduler::State& before, const scheduler::Event&, Time at)> before;
+  // Called after each decision, before anybody hears of the actions.
   std::function<void(const scheduler::Event&, const scheduler::Actions&, const scheduler::State&)>
       observe;
+  // Called when something goes wrong, or a person does something: "power lost", "joined".
+  std::function<void(std::string_view what)> on_fault;
+  // Called when the scheduler is back from its journal, before it decides anything: what its state
+  // was, and how many events it has forgotten. state() is what it knows now.
+  std::function<void(const scheduler::State& before, int64_t forgotten)> on_restart;
+  // New rules, if a person changes them while the scheduler is away.
+  std::function<std::optional<scheduler::Config>(const scheduler::State&)> new_rules;
   // Called when a step is published, with what it trained.
   std::function<void(const StepRecord&, const std::vector<Sample>&)> on_step;
   // Called with each sample that ended, trained or not.
@@ -129,10 +98,19 @@ class World {
   // Goes on until the run ends, the clock stands at `until` seconds, or so many steps more are
   // published (0: any number). kStuck: nothing would ever happen again.
   Stop run(double until, int64_t steps = 0);
+  // Goes on for so many seconds, although the run may have ended or halted.
+  void linger(double seconds);
+  // The scheduler begins again where it stopped: a run that has ended by a stop, or has halted,
+  // goes on, and one that ended may, by new_rules.
+  void restart() { restart(/*power_lost=*/false); }
 
   const scheduler::State& state() const { return state_; }
   double now() const { return seconds_of(now_); }
   const std::vector<StepRecord>& steps() const { return steps_; }
+  // What a rollout worker has staged last, whether the scheduler has heard of it or not.
+  Digest staged(const WorkerId& worker) const;
+  // Whether somebody stands still, said or not.
+  bool hangs(const WorkerId& worker) const;
 
   struct Totals {
     int64_t events = 0;               // decided
@@ -149,7 +127,7 @@ class World {
   Totals totals();
 
  private:
-  enum class WakeKind : uint8_t { kEngine, kPlay, kMessage, kTick, kTrained, kFault, kCall };
+  enum class WakeKind : uint8_t { kEngine, kPlay, kMessage, kTrainerSays, kTick, kTrained, kCall };
   struct Wake {
     Time at{};
     uint64_t order = 0;
@@ -160,6 +138,19 @@ class World {
       return a.at != b.at ? a.at > b.at : a.order > b.order;
     }
   };
+  // A worker of any role.
+  struct Process {
+    WorkerId id = {};
+    Role role = Role::kRollout;
+    int32_t index = 0;  // among those of its role; of a trainer its rank
+    bool joined = false;
+    bool alive = false, connected = false;
+    uint64_t session = 0, incarnation = 0;
+    int64_t life = 0;  // of the process: what one that has ended was about is void
+    int64_t link = 0;  // of the connection: answers that were on a broken one are void
+    Time hangs_until{};
+    double said = 0, heard = 0;  // when the latest message of it, and to it, comes
+  };
   enum class Phase : uint8_t { kHeld, kReset, kDecoding, kAtBarrier, kEnv };
   struct Play {
     scheduler::Grant grant;
@@ -168,77 +159,142 @@ class World {
     size_t turn = 0;
     int64_t context = 0;
     double counted = 0;  // tokens of this turn that are in `sample` already
-    int64_t stored = 0;  // its context when turns were stored last
-    bool fails = false;
+    int64_t stored = 0;   // its context when turns were stored last
+    std::optional<Outcome> fails;
     bool cached = false;  // its prompt counts among those of the worker's cache
     Sample sample;
   };
-  struct Rollout {
-    WorkerId id;
+  struct Rollout : Process {
     const PoolModel* pool = nullptr;
     Engine engine;
-    bool alive = false, hangs = false;
-    uint64_t session = 0, incarnation = 0;
-    int64_t life = 0;        // what was said before it is void
     int64_t generation = 0;  // of the engine's wake
     int64_t version = -1;
+    int64_t staging = 0;  // the latest Stage that it was told
     std::optional<scheduler::Stage> staged;
     std::map<BodyId, int64_t> by_lease;
     std::map<int64_t, Play> plays;
     std::map<TaskId, int64_t> prompts;  // how many of each are in its cache
     Engine::Totals before;              // of the engines of its processes that died
   };
-  struct Trainer {
-    bool alive = false;
-    uint64_t session = 0, incarnation = 0;
-    int64_t life = 0;
-    int64_t version = -1, durable = -1;
-    int64_t step = 0;  // of the batch that it has
+  struct RewardWorker : Process {
+    std::set<std::pair<BodyId, int32_t>> asked;  // verifications that it has not answered
+  };
+  struct Rank : Process {
+    uint64_t formation = 0;  // 0: it has met nobody
+    int64_t step = 0;        // of the batch that it has; of a rank beside 0 only whole
+  };
+  struct Trainer : Rank {
+    int64_t version = -1;
+    std::deque<int64_t> checkpoints;  // oldest first
     std::vector<scheduler::HandOver::Item> items;
-    bool whole = false;
+    bool whole = false, computed = false;
+    int64_t work = 0;    // raised by each list that it begins: the end of another one is void
     double free_at = 0;  // when what it has been given is computed
     double handed = 0;
     double busy = 0;
+    // What it says comes in order, and again until it is acknowledged.
+    std::deque<std::pair<Time, scheduler::Event>> outbox;
+    std::vector<scheduler::Event> unacknowledged;
+  };
+  struct Message {
+    const Process* from = nullptr;  // null: the scheduler's own process
+    int64_t link = 0;
+    scheduler::Event event;
+    std::optional<Sample> body;
+  };
+  struct Written {
+    std::string event;
+    Time at{};
   };
 
-  void tell(const scheduler::Event& event);
+  void tell(const scheduler::Event& event) { tell(event, now_); }
+  void tell(const scheduler::Event& event, Time at);
   void act(const scheduler::Action& action);
   void wake(double seconds, WakeKind kind, int32_t worker = 0, int64_t id = 0);
-  void send(const WorkerId& from, scheduler::Event event);  // over the wire
   void call(double seconds, std::function<void()> what);
+  // The same, unless the process has ended by then; and later, while it hangs.
+  void call_on(Process& process, double seconds, std::function<void()> what);
   void fire(const Wake& wake);
   void arm_tick();
+  // Over the wire, and from the scheduler's own process.
+  void send(Process& from, scheduler::Event event, std::optional<Sample> body = {});
+  void send_self(scheduler::Event event);
+  void deliver(Message message);
+  double delay();
+  Process* find(const WorkerId& id, uint64_t session);
+  template <class A>
+  void say(const A& message);
+
+  // What a worker does with what it hears.
+  void hear(Process& process, const scheduler::Hold& hold);
+  void hear(Process& process, const scheduler::Grant& grant);
+  void hear(Process& process, const scheduler::Abort& abort);
+  void hear(Process& process, const scheduler::Verify& verify);
+  void hear(Process& process, const scheduler::Stage& stage);
+  void hear(Process& process, const scheduler::Switch& change);
+  void hear(Process& process, const scheduler::HandOver& batch);
+  void hear(Process& process, const scheduler::Save& save);
+  void hear(Process& process, const scheduler::FormRanks& ranks);
+
+  // processes.cc
+  void start(Process& process);
+  void connect(Process& process);
+  void kill(Process& process);
+  std::vector<Process*> processes();
+
+  // faults.cc
+  void arm_faults();
+  void repeat(double mean, std::function<void()> fault);
+  void fault(std::string_view what) const {
+    if (on_fault) on_fault(what);
+  }
+  bool chance(double p) { return p > 0 && now() < cluster_.faults.until && rng_.chance(p); }
+  void cut(Process& process);
+  void hang(Process& process);
+  void alarm(Rollout& worker);
+  void tell_stalled(Rollout& worker, bool stalled);
+  void fail(Rollout& worker);
+  void join_or_leave(Rollout& worker);
+
+  // journal.cc
+  void write(const scheduler::Event& event, Time at, const scheduler::Actions& actions);
+  void restart(bool power_lost);
+  void lose_power();
+  void damage_a_part();
+  void find_lost_bodies();
 
   // rollout.cc
-  void start_rollout(int32_t index);
-  void connect_rollout(int32_t index);
-  void kill_rollout(int32_t index);
-  void hang_rollout(int32_t index);
-  void grant(int32_t index, const scheduler::Grant& grant);
-  void start_play(int32_t index, int64_t id);
-  void begin_turn(int32_t index, int64_t id);
-  void end_decoding(int32_t index, int64_t id);
-  void end_turn(int32_t index, int64_t id);
-  void store_turns(const Rollout& worker, Play& play);
-  void finish(int32_t index, int64_t id, Outcome outcome);
-  void drop_play(int32_t index, int64_t id);
-  void lift_barrier(int32_t index);
-  void advance(int32_t index);
-  void arm_engine(int32_t index);
+  void clear(Rollout& worker);
+  void start_play(Rollout& worker, int64_t id);
+  void begin_turn(Rollout& worker, int64_t id);
+  void end_decoding(Rollout& worker, int64_t id);
+  void end_turn(Rollout& worker, int64_t id);
+  void store_turns(Rollout& worker, Play& play);
+  void finish(Rollout& worker, int64_t id, Outcome outcome);
+  void drop_play(Rollout& worker, int64_t id);
+  void lift_barrier(Rollout& worker);
+  void advance(Rollout& worker);
+  void arm_engine(Rollout& worker);
   void count_tokens(Rollout& worker, int64_t id, Play& play);
-  void stage(int32_t index, const scheduler::Stage& stage);
-  void switch_over(int32_t index, const scheduler::Switch& change);
 
   // trainer.cc
-  void start_trainer();
-  void kill_trainer();
-  void take(const scheduler::HandOver& batch);
+  void clear_batch();
+  void come_back();
+  void greet();
+  void say_as_trainer(scheduler::Event event);
+  void hear_trainer();
+  void end_step();
   void publish(int64_t version);
+  void save(int64_t version);
+  const Digest& digest_of(int64_t version);
   void record_step(int64_t version);
-  void verify(const scheduler::Verify& verify);
 
+  // Rounded up: what is due at a time is due when its wake comes.
+  static Time to_time(double seconds) {
+    return Time(static_cast<int64_t>(std::ceil(seconds * 1e9)));
+  }
   double exponential(double mean) { return -mean * std::log(1 - rng_.uniform()); }
-  bool is_broken(Lane lane, const MemberId& member) const;
+  bool is_broken(const scheduler::Grant& grant) const;
 
   scheduler::State state_;
   Cluster cluster_;
@@ -249,18 +305,27 @@ class World {
   std::priority_queue<Wake, std::vector<Wake>, std::greater<>> wakes_;
   uint64_t orders_ = 0;
   Time tick_ = Time::max();  // the earliest that is armed
-  std::unordered_map<int64_t, scheduler::Event> messages_;
+  std::unordered_map<int64_t, Message> messages_;
   std::unordered_map<int64_t, std::function<void()>> calls_;
-  std::map<WorkerId, double> last_said_;  // when the last of it comes
   int64_t last_id_ = 0;
   uint64_t incarnations_ = 0, sessions_ = 0;
+  // None is added or moved behind the constructor.
   std::vector<Rollout> rollouts_;
-  std::map<WorkerId, int32_t> by_name_;
-  std::map<std::string, double> shared_link_free_;
-  std::map<WorkerId, uint64_t> reward_sessions_;
+  std::vector<RewardWorker> rewards_;
+  std::vector<Rank> ranks_;  // of the trainer, from 1
   Trainer trainer_;
-  std::unordered_map<BodyId, Sample, BodyHash> bodies_;
-  std::unordered_map<BodyId, Sample, BodyHash> turns_;
+  std::unordered_map<WorkerId, Process*> by_name_;
+  std::map<std::string, double> shared_link_free_;
+  std::map<int64_t, Digest> digests_;
+  int64_t lineages_ = 0;
+  std::unordered_map<BodyId, Sample, BodyHash> bodies_, turns_;  // in the store
+  // The journal, where the scheduler may die: a snapshot, and the events since.
+  bool keeps_journal_ = false;
+  std::string snapshot_;
+  std::vector<Written> journal_;
+  size_t forced_ = 0;  // of these are on the disk
+  std::set<BodyId> unforced_bodies_;
+  int64_t restarts_ = 0;
   std::vector<StepRecord> steps_;
   double published_at_ = 0;
   Totals totals_;

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/base/file.h"
-#include "tests/scheduler/decide/world.h"
+#include "tests/scheduler/decide/random_run.h"
 #include "tests/scheduler/store/files.h"
 
 namespace tailrace::scheduler {
@@ -321,9 +321,9 @@ TEST(Timeline, HoldsEveryLeaseOnceInWorldsWhereEverythingGoesWrong) {
     std::optional<Timeline> timeline;
     std::map<BodyId, Time> granted;  // as far as anybody remembers
     std::map<WorkerId, int64_t> slots;
-    World world(seed);
+    RandomRun run(seed);
     State after;
-    world.watch = [&](const State& before, const Event& event, Time now) {
+    run.checker.watch = [&](const State& before, const Event& event, Time now) {
       // A process that begins again may tell of lost bodies first.
       if (!timeline || std::holds_alternative<Restarted>(event) ||
           std::holds_alternative<BodiesLost>(event)) {
@@ -340,7 +340,7 @@ TEST(Timeline, HoldsEveryLeaseOnceInWorldsWhereEverythingGoesWrong) {
       for (const Grant& grant : only<Grant>(actions))
         granted.try_emplace(BodyId{grant.lane, grant.lease}, after.now);
     };
-    ASSERT_TRUE(world.run()) << world.failure;
+    ASSERT_TRUE(run.run()) << run.checker.failure;
     timeline->flush();
     for (const auto& [work, lease] : after.leases.in_order())
       granted.erase({work.lane, {work.member, lease.attempt}});

@@ -11,7 +11,7 @@
 #include "core/base/file.h"
 #include "scheduler/store/journal.h"
 #include "tests/golden/golden.h"
-#include "tests/scheduler/decide/world.h"
+#include "tests/scheduler/decide/random_run.h"
 
 namespace tailrace::scheduler {
 namespace {
@@ -39,8 +39,8 @@ struct Piece {
 std::vector<Piece> pieces_of(uint64_t seed) {
   std::vector<Piece> pieces;
   std::optional<State> after;
-  World world(seed);
-  world.watch = [&](const State& before, const Event& event, Time now) {
+  RandomRun run(seed);
+  run.checker.watch = [&](const State& before, const Event& event, Time now) {
     // A restart, perhaps one that forgot events, begins another piece; so does a long one.
     if (!after || !(*after == before) || pieces.back().events.size() == 250)
       pieces.push_back({.start = before, .events = {}, .kinds = {}});
@@ -49,7 +49,7 @@ std::vector<Piece> pieces_of(uint64_t seed) {
     for (const Action& action : decide(*after, event, now))
       pieces.back().kinds.emplace(event.index(), action.index());
   };
-  EXPECT_TRUE(world.run()) << world.failure;
+  EXPECT_TRUE(run.run()) << run.checker.failure;
   return pieces;
 }
 
