@@ -206,6 +206,8 @@ void World::finish(Rollout& worker, int64_t id, Outcome outcome) {
     ++totals_.samples;
     if (on_sample) on_sample(play.sample);
     body = std::move(play.sample);
+  } else {
+    result.reason = "on purpose";
   }
   drop_play(worker, id);
   arm_engine(worker);

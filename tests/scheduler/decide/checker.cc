@@ -39,7 +39,7 @@ void Checker::before(const State& state, const Event& event, Time at) {
   is_crossing_ = lease != nullptr &&
                  expects_result(state, result->worker, result->lane, result->lease) &&
                  lease->attempt != result->lease.attempt && result->lane == Lane::kTrain;
-  if (is_crossing_) samples_before_ = state.policies.at(0).attempts.samples;
+  samples_before_ = state.policies.at(0).attempts.samples;
   if (watch) watch(state, event, at);
 }
 
@@ -174,6 +174,7 @@ void Checker::after(const Event& event, const Actions& actions, const State&) {
       });
     }
   }
+  if (const auto* result = std::get_if<AttemptResult>(&event)) check_fencing(*result);
   if (is_crossing_)
     ++seen[state_.policies.at(0).attempts.samples > samples_before_ ? "crossed"
                                                                     : "crossed in vain"];
@@ -190,6 +191,17 @@ void Checker::after(const Event& event, const Actions& actions, const State&) {
     if (!holds_body(state_, body)) bodies_.erase(body);
   }
   if (whole_share_ == 1 || rng_.chance(whole_share_)) check_bodies();
+}
+
+// Law 6.4, by what was granted: the last holder is heard, or the one that it was moved from.
+void Checker::check_fencing(const AttemptResult& result) {
+  if (state_.policies.at(0).attempts.samples == samples_before_ || forgot_) return;
+  const auto holder = holders_.find({result.lane, result.lease.member});
+  if (holder == holders_.end()) return (void)fail("a sample that nobody was asked for");
+  const auto& [worker, attempt, moved_from] = holder->second;
+  const std::pair by{result.worker, result.lease.attempt};
+  if (by != std::pair{worker, attempt} && moved_from != by)
+    fail("a sample of somebody who does not hold it: " + to_string(result.lease));
 }
 
 void Checker::check_bodies() {
@@ -356,6 +368,12 @@ void Checker::check(const Grant& grant) {
     if (grant.lane == Lane::kTrain && newest_only &&
         state_.workers.at(grant.worker).version != state_.policies.at(0).frontier)
       fail("granted on weights that are not the newest");
+    Holder& holder = holders_[{grant.lane, grant.lease.member}];
+    const auto previous = state_.workers.find(holder.worker);
+    Holder next{grant.worker, grant.lease.attempt, std::nullopt};
+    if (previous != state_.workers.end() && previous->second.stalled)
+      next.moved_from = {holder.worker, holder.attempt};
+    holder = std::move(next);
     // One that is forgotten is given again under its name.
     if (!leases_.insert({grant.lane, grant.lease}).second && !forgot_)
       fail("a lease is given twice: " + to_string(grant.lease));

@@ -61,6 +61,7 @@ class Checker {
   void check_stalled();
   void check_ranks(const Actions& actions);
   void check_bodies();
+  void check_fencing(const AttemptResult& result);
   void check(const Hold& hold);
   void check(const Grant& grant);
   void check(const Abort&) {}
@@ -93,6 +94,13 @@ class Checker {
   double whole_share_;
   Time at_{};  // of the event
   std::map<WorkerId, Told> told_;
+  // Who was given a member last, and who had it before, where that one stood still then.
+  struct Holder {
+    WorkerId worker;
+    int32_t attempt = 0;
+    std::optional<std::pair<WorkerId, int32_t>> moved_from;
+  };
+  std::map<WorkId, Holder> holders_;
   bool is_crossing_ = false;  // the event is a sample of an attempt that was moved
   int64_t samples_before_ = 0;
   bool forced_ = false;             // this event's actions force the disk
