@@ -126,10 +126,10 @@ simulator::TrainModel train_model(const RunOptions& o) {
 simulator::FaultModel fault_model(const SimulatedFaultsSection& f) {
   constexpr double kHour = 3600;
   return {.rollout_mean = f.worker_mtbf_hours * kHour,
-          .hang_mean = f.hang_mtbf_hours * kHour,
           .trainer_mean = f.trainer_mtbf_hours * kHour,
           .noticed = f.noticed_seconds,
           .restart = f.restart_seconds,
+          .hang_mean = f.hang_mtbf_hours * kHour,
           .hang = f.hang_seconds,
           .env = f.env_failed,
           .install = f.install_failed,
