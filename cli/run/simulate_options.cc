@@ -117,10 +117,14 @@ void SimulatedEpisodesSection::visit(OptionVisitor& v) {
                    "empty: episodes are drawn as the keys below say",
            .path = true,
            .resume = Resume::kMayChange});
-  v.field("prompt_tokens", prompt_tokens, simulated("of each prompt", 0, kMaxSequenceTokens));
+  v.field(
+      "prompt_tokens", prompt_tokens,
+      simulated("of each prompt; 0: 500, or half of rollout.max_context_tokens where that is less",
+                0, kMaxSequenceTokens));
   v.field("response_tokens", response_tokens,
-          simulated("sampled in an episode, all turns: the median of log-normal lengths", 1,
-                    kMaxSequenceTokens));
+          simulated("sampled in an episode, all turns: the median of log-normal lengths; 0: a "
+                    "fifth of their limit, or 1500 where there is none",
+                    0, kMaxSequenceTokens));
   v.field("sigma_prompt", sigma_prompt,
           simulated("how far prompts differ: sigma of the logarithm of a prompt's median", 0, 10));
   v.field("sigma_response", sigma_response,

@@ -50,8 +50,8 @@ struct SimulatedPoolSection {
 
 struct SimulatedEpisodesSection {
   std::string from;  // a run, or a file of recorded episodes; empty: they are drawn
-  int64_t prompt_tokens = 500;
-  double response_tokens = 1500;  // median
+  int64_t prompt_tokens = 0;
+  int64_t response_tokens = 0;  // median
   double sigma_prompt = 0.5, sigma_response = 0.7;
   double endless_ratio = 0;
   int64_t limit_tokens = 0;

@@ -31,24 +31,37 @@ Distribution log_normal(double median, double sigma) {
   return {Distribution::Kind::kLogNormal, median, sigma};
 }
 
+int64_t prompt_of(const RunOptions& o) {
+  constexpr int64_t kUsual = 500;
+  if (o.simulate.episodes.prompt_tokens > 0) return o.simulate.episodes.prompt_tokens;
+  const int64_t context = o.rollout.engine.max_context_tokens;
+  return context > 0 ? std::min(kUsual, context / 2) : kUsual;
+}
+
 int64_t limit_of(const RunOptions& o) {
   const SimulatedEpisodesSection& episodes = o.simulate.episodes;
   if (episodes.limit_tokens > 0) return episodes.limit_tokens;
   if (o.rollout.max_response_tokens > 0) return o.rollout.max_response_tokens;
   const int64_t context = o.rollout.engine.max_context_tokens;
   if (context == 0) return 0;
-  if (context <= episodes.prompt_tokens)
+  const int64_t prompt = prompt_of(o);
+  if (context <= prompt)
     throw UserError::at("simulate.episodes.prompt_tokens",
                         "is {}, but a context has {} tokens (rollout.max_context_tokens): nothing "
                         "is left for a response. Try prompt_tokens: {}.",
-                        episodes.prompt_tokens, context, context / 2);
-  return context - episodes.prompt_tokens;
+                        prompt, context, context / 2);
+  return context - prompt;
 }
 
 simulator::EpisodeModel episode_model(const RunOptions& o) {
   const SimulatedEpisodesSection& e = o.simulate.episodes;
-  return {.prompt_tokens = e.prompt_tokens,
-          .length = {.median = e.response_tokens,
+  constexpr double kUsualMedian = 1500;
+  const auto limit = static_cast<double>(limit_of(o)),
+             given = static_cast<double>(e.response_tokens);
+  return {.prompt_tokens = prompt_of(o),
+          .length = {.median = given > 0   ? given
+                               : limit > 0 ? std::max(1.0, limit / 5)
+                                           : kUsualMedian,
                      .sigma_prompt = e.sigma_prompt,
                      .sigma_response = e.sigma_response,
                      .endless = e.endless_ratio,
@@ -63,15 +76,15 @@ simulator::EpisodeModel episode_model(const RunOptions& o) {
 
 // What a run's timeline tells of its samples: their tokens, as one turn each.
 std::vector<simulator::ReplayedEpisodes::Record> records_of(const RunOptions& o) {
-  const SimulatedEpisodesSection& e = o.simulate.episodes;
-  const auto file = read_timeline(RunPaths{e.from}.timeline());
+  const std::string& from = o.simulate.episodes.from;
+  const auto file = read_timeline(RunPaths{from}.timeline());
   if (!file) throw UserError("{}", file.failure().message).about("simulate.episodes.from");
   std::vector<simulator::ReplayedEpisodes::Record> records;
   for (const TimelineRow& row : file.value().rows) {
     if (row.what != TimelineWhat::kGenerate || !row.sample || row.tokens < 1) continue;
     records.push_back({.lane = row.lane,
                        .member = row.sample->lease.member,
-                       .episode = {.prompt_tokens = e.prompt_tokens,
+                       .episode = {.prompt_tokens = prompt_of(o),
                                    .turns = {{.tokens = row.tokens}},
                                    .reward = row.reward.value_or(0)}});
   }
@@ -79,7 +92,7 @@ std::vector<simulator::ReplayedEpisodes::Record> records_of(const RunOptions& o)
     throw UserError::at("simulate.episodes.from",
                         "is {}, whose timeline.jsonl has no samples (scheduler.timeline_rows is 0, "
                         "or the run has not begun). Try another run, or remove it.",
-                        e.from);
+                        from);
   return records;
 }
 

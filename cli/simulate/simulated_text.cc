@@ -138,6 +138,7 @@ Json simulated_json(const SimulatedMode& mode) {
             {"max", stalest},
             {"old_tokens", ratio(old_tokens, tokens)}}},
           {"rollout", shares_json(run.rollout)},
+          {"trainer_busy", ratio(totals.trainer_busy, run.seconds)},
           {"trainer", shares_json(run.trainer)},
           {"reward", shares_json(run.reward)},
           {"engine",
@@ -196,7 +197,8 @@ std::string simulated_text(const SimulatedMode& mode) {
                               number_text(number("/engine/prefilled_tokens")),
                               number_text(number("/engine/generated_tokens")),
                               counted(run.totals.preemptions, "preemption")));
-  line("trainer", shares_text(run.trainer));
+  line("trainer", fmt::format("computes {:.0f} % of the time; {}", 100 * number("/trainer_busy"),
+                              shares_text(run.trainer)));
   if (mode.simulation.cluster.reward_workers > 0 &&
       run.reward[static_cast<size_t>(Use::kVerify)] > 0)
     line("reward", shares_text(run.reward));
@@ -219,14 +221,13 @@ std::string simulated_table(std::span<const SimulatedMode> modes) {
     const auto number = [&](std::string_view path) {
       return json.at(Json::json_pointer(std::string(path))).get<double>();
     };
-    const double train = mode.run.trainer[static_cast<size_t>(Use::kTrain)];
     const double generate = mode.run.rollout[static_cast<size_t>(Use::kGenerate)];
     text +=
         fmt::format("{:<14}{:>7}{:>11.1f}{:>10}{:>11.2f}{:>6.0f}{:>8.0f} %{:>8.0f} %{:>12.2f}\n",
                     name_of(mode.options.scheduler.mode.name), mode.run.steps.size(),
                     number("/step_seconds/mean"), number_text(number("/tokens_per_s")),
                     number("/staleness/mean"), number("/staleness/max"), 100 * generate,
-                    100 * train, number("/cost/step"));
+                    100 * number("/trainer_busy"), number("/cost/step"));
   }
   return text;
 }

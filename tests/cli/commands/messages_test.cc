@@ -361,5 +361,34 @@ TEST_F(Messages, OfRunDirectories) {
   expect("run_directories");
 }
 
+TEST_F(Messages, OfSimulations) {
+  write("a.yaml",
+        "rollout: {prompts_per_step: 4, max_context_tokens: 2000}\n"
+        "simulate:\n"
+        "  hardware:\n"
+        "    - {name: h100, step_ms: 8}\n"
+        "    - {name: h20, step_ms: 10}\n");
+  const auto simulate = [&](const std::string& arguments) { call("simulate a.yaml " + arguments); };
+  call("simulate");
+  call("simulate none.yaml");
+  simulate("simulate.rollout_hardware=h200");
+  simulate("simulate.trainer.hardware=cpu");
+  simulate("simulate.hardware.h20.tokens_per_s=50000");
+  simulate("simulate.hardware.a100.tokens_per_s=50000");
+  simulate("simulate.hardware.h100.token_per_s=5000");
+  simulate("simulate.pools='[{name: far}]'");
+  simulate("simulate.workers=4 rollout.pools='[{name: a}, {name: b}]'");
+  simulate("simulate.episodes.prompt_tokens=2000");
+  simulate("simulate.episodes.from=runs/none");
+  simulate("simulate.days=0");
+  simulate("run.steps=0");
+  simulate("--modes sync,asink");
+  simulate("--modes sync --out made");
+  call("simulate a.yaml --out .");
+  write("sft.yaml", "model: {path: model}\nsft: {data: rows.jsonl}\n");
+  call("simulate sft.yaml");
+  expect("simulations");
+}
+
 }  // namespace
 }  // namespace tailrace

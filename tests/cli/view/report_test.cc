@@ -12,6 +12,8 @@
 namespace tailrace {
 namespace {
 
+constexpr double kBegun = 1.7e9;
+
 ReportData example() {
   ReportData data;
   data.name = "a<b>";
@@ -19,14 +21,14 @@ ReportData example() {
     double share = static_cast<double>(step) / 20;
     data.rows.push_back({.step = step + 1,
                          .version = step,
-                         .unix_seconds = 100 + 3.0 * static_cast<double>(step),
+                         .unix_seconds = kBegun + 100 + 3.0 * static_cast<double>(step),
                          .values = {{"reward/mean", share},
                                     {"policy/entropy", 2 - share},
                                     {"zz/other", std::numeric_limits<double>::quiet_NaN()}}});
     if (step % 10 == 0)
       data.rows.push_back({.step = step,
                            .version = step,
-                           .unix_seconds = 101,
+                           .unix_seconds = kBegun + 101,
                            .values = {{"eval/success", 0.39 + share}}});
   }
   auto sample = [](int64_t step, double success) {
@@ -68,7 +70,7 @@ TEST(ReportPage, BeginsWithWhatTheRunIsAndWhetherItLearned) {
   size_t at = 0;
   for (const char* part :
        {"<h1>", "<dt>Algorithm</dt><dd>grpo</dd>", "<dt>Machine</dt><dd>a &lt;machine&gt;, 2 cores",
-        "<dt>Date</dt><dd>1970-01-01 00:01 UTC", "<dt>Steps</dt><dd>20 of 40", "a note",
+        "<dt>Date</dt><dd>2023-11-14 22:15 UTC", "<dt>Steps</dt><dd>20 of 40", "a note",
         "success, held-out", "<h2>Samples</h2>", "Before: step 0", "<h2>Workers</h2>",
         "<h2>Curves</h2>", "<h2>All metrics</h2>", "<h2>Configuration</h2>"}) {
     at = page.find(part, at);

@@ -1,0 +1,141 @@
+// The section `simulate`, and what becomes of a run with it.
+#include "cli/run/simulation.h"
+
+#include <gtest/gtest.h>
+
+#include "cli/run/load.h"
+#include "cli/run/registries.h"
+#include "cli/run/rules.h"
+#include "core/base/error.h"
+#include "core/base/yaml_config.h"
+
+namespace tailrace {
+namespace {
+
+constexpr const char* kExample =
+    "run: {steps: 4}\n"
+    "rollout: {prompts_per_step: 4, group_size: 2, max_response_tokens: 1000, workers: 3}\n"
+    "train: {ppo_epochs: 2, minibatches_per_step: 3}\n"
+    "simulate:\n"
+    "  hardware:\n"
+    "    - {name: slow, tokens_per_s: 100, at_sequences: 10, at_context_tokens: 1000, step_ms: "
+    "40,\n"
+    "       kv_read_tokens_per_s: 1000000, train_tokens_per_s: 500}\n"
+    "    - {name: fast, devices: 8, price_per_hour: 2}\n";
+
+RunOptions read(std::vector<std::string> overrides = {}, const std::string& more = "") {
+  RunOptions options;
+  const auto keys = bind_config(parse_config(kExample + more, "a.yaml", overrides), options);
+  validate_simulated(options, keys);
+  return options;
+}
+Simulation simulation_of(const RunOptions& options) {
+  return make_simulation(options, built_in_registries().environments);
+}
+std::string error_of(std::vector<std::string> overrides, const std::string& more = "") {
+  try {
+    simulation_of(read(overrides, more));
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "(no error)";
+}
+
+// 10 sequences of 1000 tokens: 40 ms for the weights, 10 ms for the KV, and the rest of the 100 ms
+// that 10 tokens take at 100 tokens/s for the sequences.
+TEST(SimulatedHardware, DecodesAsItWasMeasured) {
+  const simulator::Hardware slow = hardware_of(read().simulate, "slow");
+  EXPECT_DOUBLE_EQ(slow.decode.step, 0.04);
+  EXPECT_DOUBLE_EQ(slow.decode.context, 1e-6);
+  EXPECT_NEAR(slow.decode.sequence, 0.005, 1e-12);
+  EXPECT_NEAR(10 / slow.decode.seconds(10, 10 * 1000), 100, 1e-9);
+}
+
+TEST(SimulatedHardware, TheFirstOneIsMeantWhereNoneIsNamed) {
+  const RunOptions options = read();
+  EXPECT_EQ(hardware_of(options.simulate, "").name, "slow");
+  EXPECT_EQ(hardware_of(SimulateSection(), "").name, "default");
+  EXPECT_DOUBLE_EQ(hardware_of(options.simulate, "fast").price_per_hour, 16);
+}
+
+TEST(Simulations, HaveTheLawAndTheWorkersOfTheRun) {
+  const Simulation simulation = simulation_of(read({"simulate.trainer.workers=2"}));
+  EXPECT_EQ(simulation.law.steps, 4);
+  EXPECT_EQ(simulation.law.group_size, 2);
+  ASSERT_EQ(simulation.cluster.pools.size(), 1u);
+  EXPECT_EQ(simulation.cluster.pools[0].workers, 3);
+  EXPECT_EQ(simulation.rollout_workers, 3);
+  // Two passes over the tokens, at twice 500 tokens/s; six updates of a second.
+  EXPECT_DOUBLE_EQ(simulation.cluster.trainer.token, 2.0 / (2 * 500));
+  EXPECT_DOUBLE_EQ(simulation.cluster.trainer.update, 6);
+  const simulator::Episode episode = simulation.episodes->draw(Lane::kTrain, {});
+  EXPECT_LE(episode.tokens(), 1000);
+}
+
+TEST(Simulations, MayHaveMoreWorkersThanTheRunAndFewerSteps) {
+  const Simulation simulation =
+      simulation_of(read({"simulate.workers=5000", "simulate.steps=2",
+                          "simulate.rollout_hardware=fast", "simulate.trainer.hardware=slow"}));
+  EXPECT_EQ(simulation.law.steps, 2);
+  EXPECT_EQ(simulation.cluster.pools[0].workers, 5000);
+  EXPECT_EQ(simulation.rollout_devices, 40000);
+  EXPECT_EQ(simulation.cluster.pools[0].hardware.name, "fast");
+}
+
+TEST(Simulations, GiveEachPoolItsHardware) {
+  const Simulation simulation =
+      simulation_of(read({"rollout.pools=[{name: a, workers: 2}, {name: b, workers: 3}]",
+                          "simulate.pools=[{name: b, hardware: fast, workers: 7}]"}));
+  ASSERT_EQ(simulation.cluster.pools.size(), 2u);
+  EXPECT_EQ(simulation.cluster.pools[0].hardware.name, "slow");
+  EXPECT_EQ(simulation.cluster.pools[1].hardware.name, "fast");
+  EXPECT_EQ(simulation.rollout_workers, 9);
+  EXPECT_EQ(simulation.rollout_devices, 2 + 7 * 8);
+}
+
+TEST(Simulations, TakeTheSizeOfTheWeightsFromTheModel) {
+  const std::string model =
+      "model: {path: \"" + std::string(TAILRACE_SOURCE_DIR) + "/tests/data/models/stories260K\"}\n";
+  const double bytes = simulation_of(read({}, model)).cluster.pools[0].transfer.payload_bytes;
+  EXPECT_GT(bytes, 4 * 250e3);
+  EXPECT_LT(bytes, 4 * 300e3);
+  const Simulation given = simulation_of(read({"simulate.weights.payload_bytes=7"}, model));
+  EXPECT_EQ(given.cluster.pools[0].transfer.payload_bytes, 7);
+  // A model that is not on this machine is no mistake, but a link then carries nothing.
+  const Simulation none =
+      simulation_of(read({"simulate.weights.link_mbit=100"}, "model: {path: /nowhere/at/all}\n"));
+  EXPECT_EQ(none.cluster.pools[0].transfer.payload_bytes, 0);
+  ASSERT_EQ(none.notes.size(), 1u);
+  EXPECT_NE(none.notes[0].find("simulate.weights.payload_bytes"), std::string::npos);
+}
+
+TEST(Simulations, RefuseWhatCannotBe) {
+  EXPECT_NE(error_of({"simulate.rollout_hardware=fsat"})
+                .find("simulate.rollout_hardware is fsat, and simulate.hardware has slow, fast. "
+                      "Try fast."),
+            std::string::npos);
+  EXPECT_NE(error_of({"simulate.hardware.slow.tokens_per_s=1000"})
+                .find("simulate.hardware.slow.tokens_per_s is 1000, but step_ms (40)"),
+            std::string::npos);
+  EXPECT_NE(error_of({"simulate.hardware.slow.tokens_per_s=0", "simulate.hardware.slow.step_ms=0"})
+                .find("decoding would take no time"),
+            std::string::npos);
+  EXPECT_NE(error_of({"simulate.pools=[{name: b}]"}).find("rollout.pools lists no pools"),
+            std::string::npos);
+  EXPECT_NE(error_of({"simulate.hardware=[{name: a}, {name: a}]"}).find("name is a, as that of"),
+            std::string::npos);
+  EXPECT_NE(error_of({"simulate.days=0"}).find("simulate.days"), std::string::npos);
+  EXPECT_NE(error_of({}, "sft: {data: rows.jsonl}\n").find("sft.data is all that the run learns"),
+            std::string::npos);
+}
+
+// Nothing of the section is read by a launch, so that a run may go on with any other.
+TEST(Simulations, OptionsOfASectionMayChange) {
+  for (const auto& [key, option] : options_by_key(read()))
+    if (key.starts_with("simulate.")) {
+      EXPECT_EQ(option.resume, Resume::kMayChange) << key;
+    }
+}
+
+}  // namespace
+}  // namespace tailrace
