@@ -1,6 +1,7 @@
 // The scheduler's state machine by itself: events a second that decide() answers, each with the
-// question when to tick next, as the service asks. Workers sample, a trainer trains, checkpoints
-// are written and weights installed; half of the members in flight run, half wait for a slot.
+// question when to tick next, as the service asks. In a simulated world workers sample, a trainer
+// trains, checkpoints are written and weights installed; half of the members in flight run, half
+// wait for a slot. Its events are decided on once more: the world's own time is left out.
 //
 // And what a snapshot costs the one who decides, with the journal on a real disk: how long it
 // pauses for one that is written in place, and for a cut, whose snapshot is written beside it. Both
@@ -12,6 +13,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,8 +21,8 @@
 #include <unistd.h>
 
 #include "bench/report/program.h"
-#include "core/base/random.h"
 #include "scheduler/decide/decide.h"
+#include "scheduler/simulator/world.h"
 #include "scheduler/state/archive.h"
 #include "scheduler/state/invariants.h"
 #include "scheduler/store/journal.h"
@@ -53,150 +55,135 @@ Config config_for(int64_t members) {
   return config;
 }
 
-class World {
+class BenchEpisodes final : public simulator::EpisodeSource {
  public:
-  World(int64_t workers, int64_t members) : state_(config_for(members)) {
-    const int64_t slots = std::max<int64_t>(1, members / (2 * workers));
-    tell(WorkerUp{.worker = "trainer-0", .role = Role::kTrainer, .incarnation = 1});
-    tell(RolledBack{"trainer-0", 0, -1, "", ""});
-    for (int64_t i = 0; i < workers; ++i)
-      tell(WorkerUp{.worker = fmt::format("rollout-{}", i), .slots = slots});
-    publish(0);
+  simulator::Episode draw(Lane, const MemberId& member) const override {
+    simulator::Episode episode;
+    episode.turns = {{.tokens = 100 + (member.prompt * 7919 + member.member * 31) % 1000}};
+    episode.reward = member.member;
+    return episode;
+  }
+};
+
+simulator::Cluster cluster_for(int64_t workers, int64_t members) {
+  simulator::Cluster cluster;
+  cluster.pools = {{.workers = workers,
+                    .slots = std::max<int64_t>(1, members / (2 * workers)),
+                    .hardware = {.decode = {.step = 0.01}}}};
+  // About a quarter of the time in which the samples of a step are decoded.
+  cluster.trainer = {.update = 2};
+  cluster.wire = {.delay = 0.001, .spread = 0.05};
+  return cluster;
+}
+
+// A simulated run. Its events are kept and decided on once more, on a copy of the state, so that
+// nothing but decide() is timed: it takes about as long as a look at the clock.
+class Run {
+ public:
+  Run(int64_t workers, int64_t members)
+      : world_(config_for(members), cluster_for(workers, members), episodes_, 1) {
+    world_.before = [this](const State&, const Event& event, Time at) {
+      at_ = at;
+      if (keeps_) events_.emplace_back(event, at);
+      watch_.lap();
+    };
+    world_.observe = [this](const Event& event, const Actions& actions, const State& state) {
+      require(state.halted.empty(), "the run halted: {}", state.halted);
+      ++decided_;
+      if (journal_ == nullptr) return;
+      journal_->append(event, at_, actions);
+      require(journal_->commit(false).ok(), "the journal cannot be written");
+      longest_ = std::max(longest_, watch_.lap());
+    };
   }
 
-  // `count` events; returns the seconds of CPU time that one took, this made-up world included: a
-  // clock read around each would cost more than the world does.
-  double run(int64_t count) {
-    const int64_t before = events_;
-    const Stopwatch watch(CLOCK_THREAD_CPUTIME_ID);
-    while (events_ - before < count) step();
-    return watch.seconds() / static_cast<double>(events_ - before);
+  // So many events, or a few more.
+  void run(int64_t count) {
+    const int64_t last = decided_ + count;
+    while (decided_ < last) go_on();
   }
+
+  // The same; returns the seconds of CPU time that one took by itself, with the question when to
+  // tick next.
+  double time(int64_t count) {
+    if (!copy_) copy_ = state();
+    events_.clear();
+    keeps_ = true;
+    run(count);
+    keeps_ = false;
+    const Stopwatch watch(CLOCK_THREAD_CPUTIME_ID);
+    for (const auto& [event, at] : events_) {
+      (void)decide(*copy_, event, at);
+      const auto next = next_deadline(*copy_);
+      require(!next || *next > at, "a deadline has passed");
+    }
+    return watch.seconds() / static_cast<double>(events_.size());
+  }
+  bool copy_is_alike() const { return *copy_ == state(); }
 
   // Events until `done`; returns the seconds on the wall that the longest one took, its entry in
   // the journal included.
   template <class Done>
   double run_with(Journal& journal, const Done& done) {
-    double longest = 0;
     journal_ = &journal;
-    for (Stopwatch watch; !done(); longest = std::max(longest, watch.lap())) {
-      watch.lap();
-      step();
-    }
+    longest_ = 0;
+    while (!done()) go_on();
     journal_ = nullptr;
-    return longest;
+    return longest_;
   }
 
-  const State& state() const { return state_; }
+  int64_t decided() const { return decided_; }
+  const State& state() const { return world_.state(); }
 
  private:
-  void step() {
-    if (!stages_.empty()) {
-      const Stage stage = stages_.back();
-      stages_.pop_back();
-      return tell(Staged{stage.worker, stage.policy, stage.version, stage.digest});
-    }
-    if (!switches_.empty()) {
-      const Switch change = switches_.back();
-      switches_.pop_back();
-      return tell(Installed{change.worker, change.policy, change.version, change.digest});
-    }
-    if (saving_) {
-      saving_ = false;
-      return tell(Durable{"trainer-0", 0, version_, version_});
-    }
-    if (training_ > 0 && (--training_ == 0 || grants_.empty())) {
-      training_ = 0;
-      return publish(version_ + 1);
-    }
-    require(!grants_.empty(), "nothing runs at version {}", version_);
-    const auto index = static_cast<size_t>(rng_.below(std::ssize(grants_)));
-    std::swap(grants_[index], grants_.back());
-    const Grant grant = std::move(grants_.back());
-    grants_.pop_back();
-    const int64_t version = state_.workers.at(grant.worker).version;
-    tell(AttemptResult{.worker = grant.worker,
-                       .lease = grant.lease,
-                       .lane = grant.lane,
-                       .outcome = Outcome::kFinished,
-                       .tokens = 100,
-                       .min_version = std::min(version, grant.version),
-                       .max_version = version,
-                       .reward = static_cast<double>(grant.lease.member.member),
-                       .needs_verifier = false,
-                       .reason = ""});
+  void go_on() {
+    require(world_.run(world_.now() + 0.005) == simulator::World::Stop::kTime, "nothing runs");
   }
 
-  void publish(int64_t version) {
-    version_ = version;
-    tell(Published{"trainer-0", 0, version, fmt::format("d{}", version), "m"});
-    tell(TrainerWants{"trainer-0", 0, version + 1});
-  }
-
-  void tell(const Event& event) {
-    now_ += std::chrono::microseconds(50);
-    Actions actions = decide(state_, event, now_);
-    const auto next = next_deadline(state_);
-    if (journal_ != nullptr) {
-      journal_->append(event, now_, actions);
-      require(journal_->commit(false).ok(), "the journal cannot be written");
-    }
-    ++events_;
-    require(!next || *next > now_, "a deadline has passed");
-    for (Action& action : actions) {
-      if (auto* grant = std::get_if<Grant>(&action)) grants_.push_back(std::move(*grant));
-      if (auto* stage = std::get_if<Stage>(&action)) stages_.push_back(std::move(*stage));
-      if (auto* change = std::get_if<Switch>(&action)) switches_.push_back(std::move(*change));
-      if (std::holds_alternative<Save>(action)) saving_ = true;
-      // A trainer takes as long as the workers take for a quarter of a step.
-      if (std::holds_alternative<HandOver>(action))
-        training_ = 1 + state_.config.prompts_per_step() * kGroup / 4;
-      require(!std::holds_alternative<Halt>(action), "the run halted: {}", state_.halted);
-    }
-  }
-
-  State state_;
-  Time now_{std::chrono::seconds(1)};
-  Rng rng_{1};
-  std::vector<Grant> grants_;
-  std::vector<Stage> stages_;
-  std::vector<Switch> switches_;
-  int64_t version_ = -1, training_ = 0, events_ = 0;
-  bool saving_ = false;
+  BenchEpisodes episodes_;
+  simulator::World world_;
+  Stopwatch watch_;
+  Time at_{};
+  double longest_ = 0;
+  int64_t decided_ = 0;
+  bool keeps_ = false;
+  std::vector<std::pair<Event, Time>> events_;
+  std::optional<State> copy_;
   Journal* journal_ = nullptr;
 };
 
 void measure_snapshots(const Options& options, int64_t members, Report& report) {
   namespace fs = std::filesystem;
-  World world(std::max<int64_t>(1, members / 32), members);
-  world.run(options.events);
+  Run run(std::max<int64_t>(1, members / 32), members);
+  run.run(options.events);
   const fs::path folder =
       fs::path(options.folder) / fmt::format("tailrace-bench-scheduler-{}", ::getpid());
   fs::remove_all(folder);
   {
-    auto opened = Journal::open(folder, world.state(), {.segment_bytes = 0});
+    auto opened = Journal::open(folder, run.state(), {.segment_bytes = 0});
     require(opened.ok(), "{}", opened ? "" : opened.failure().message);
     Journal& journal = opened.value();
     const auto well = [](const Result<void>& done) {
       require(done.ok(), "{}", done ? "" : done.failure().message);
     };
     std::vector<double> in_place, cut, otherwise, meanwhile, cut_ratio, longest_ratio;
-    for (int run = -1; run < options.runs; ++run) {
+    for (int round = -1; round < options.runs; ++round) {
       // Before each of them, so that there is something to sync.
-      int64_t left = options.events;
-      world.run_with(journal, [&] { return left-- == 0; });
+      int64_t last = run.decided() + options.events;
+      const auto done = [&] { return run.decided() >= last; };
+      run.run_with(journal, done);
       Stopwatch watch;
-      well(journal.rotate(world.state()));
+      well(journal.rotate(run.state()));
       const double paused = watch.seconds();
-      left = options.events;
-      const double usual = world.run_with(journal, [&] { return left-- == 0; });
+      last = run.decided() + options.events;
+      const double usual = run.run_with(journal, done);
       watch.lap();
-      well(journal.cut(world.state()));
+      well(journal.cut(run.state()));
       journal.bodies_are_on_disk();
       const double copied = watch.seconds();
-      const double longest = world.run_with(journal, [&] { return journal.is_due(); });
+      const double longest = run.run_with(journal, [&] { return journal.is_due(); });
       well(journal.look());
-      if (run < 0) continue;
+      if (round < 0) continue;
       in_place.push_back(1e3 * paused);
       cut.push_back(1e3 * copied);
       otherwise.push_back(1e3 * usual);
@@ -206,7 +193,7 @@ void measure_snapshots(const Options& options, int64_t members, Report& report) 
     }
     const auto restored = restore(folder);
     require(restored.ok() && restored.value().state &&
-                to_bytes(*restored.value().state) == to_bytes(world.state()),
+                to_bytes(*restored.value().state) == to_bytes(run.state()),
             "the journal leads to another state");
     const std::string name = fmt::format("a snapshot, {} members", members);
     report.add(name, "pause in place", "ms", in_place);
@@ -227,15 +214,16 @@ void measure(const Options& options, const Program& program) {
   settings.emplace_back("group_size", kGroup);
   Report report = program.report(settings);
   for (size_t i = 0; i < options.workers.size(); ++i) {
-    World world(options.workers[i], options.members[i]);
-    world.run(options.events);  // until it is not the first step alone
+    Run run(options.workers[i], options.members[i]);
+    run.run(options.events);  // until it is not the first step alone
     std::vector<double> rates, micros;
-    for (int run = 0; run < options.runs; ++run) {
-      const double seconds = world.run(options.events);
+    for (int round = 0; round < options.runs; ++round) {
+      const double seconds = run.time(options.events);
       rates.push_back(1 / seconds);
       micros.push_back(1e6 * seconds);
     }
-    const auto violation = find_violation(world.state());
+    require(run.copy_is_alike(), "the same events lead to another state");
+    const auto violation = find_violation(run.state());
     require(!violation, "{}", violation.value_or(""));
     const std::string name =
         fmt::format("{} workers, {} members", options.workers[i], options.members[i]);

@@ -1,20 +1,18 @@
-// What an event costs, counted and not timed (law 14.5): this test compiles scheduler/state and
-// scheduler/decide so that every basic block that runs calls the function below. Nothing is left
-// out but what the standard library has compiled already (rebalancing a tree, the next element of
-// one) and memory, so a walk over all members or all workers shows, wherever it is written.
+// What an event costs, counted and not timed (law 14.5): this test compiles scheduler/state,
+// scheduler/decide and the simulator so that every basic block that runs calls the function below,
+// and counts those between the observers of a simulated world. Nothing is left out but what the
+// standard library has compiled already (rebalancing a tree, the next element of one) and memory,
+// so a walk over all members or all workers shows, wherever it is written.
 //
 // Whole steps are counted: what is done once a step for each of its members is no growth.
-#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <string>
-#include <vector>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "core/base/random.h"
-#include "scheduler/decide/decide.h"
+#include "scheduler/simulator/world.h"
 #include "scheduler/state/invariants.h"
 
 namespace {
@@ -56,121 +54,47 @@ Config config_for(const Mode& mode, int64_t members, bool in_pools) {
 }
 
 // Alike in a group, and of no order over prompts: siblings change places again and again.
-int64_t tokens_of(const MemberId& member) {
-  return 100 + member.prompt * 7919 % 1000 + member.member * 31 % 100;
-}
-
-// Workers that sample in any order, and a trainer that takes a quarter of a step's time.
-class Run {
+class CostEpisodes final : public simulator::EpisodeSource {
  public:
-  Run(const Mode& mode, int64_t workers, int64_t members, bool in_pools)
-      : state_(config_for(mode, members, in_pools)) {
-    tell(WorkerUp{.worker = "t", .role = Role::kTrainer, .incarnation = 1});
-    tell(RolledBack{"t", 0, -1, "", ""});
-    for (int64_t i = 0; i < workers; ++i)
-      tell(WorkerUp{.worker = fmt::format("rollout-{}", i),
-                    .slots = members / (2 * workers),
-                    .site = {.pool = !in_pools    ? ""
-                                     : i % 2 == 0 ? "a"
-                                                  : "b"}});
-    publish(0);
+  simulator::Episode draw(Lane, const MemberId& member) const override {
+    simulator::Episode episode;
+    episode.turns = {{.tokens = 100 + member.prompt * 7919 % 1000 + member.member * 31 % 100}};
+    episode.reward = member.member;
+    return episode;
   }
-
-  // Blocks an event, over steps that end with the publication of `last`.
-  double blocks_until(int64_t last) {
-    const int64_t blocks = blocks_, events = events_;
-    while (version_ < last && !testing::Test::HasFatalFailure()) step();
-    return static_cast<double>(blocks_ - blocks) / static_cast<double>(events_ - events);
-  }
-
-  const State& state() const { return state_; }
-
- private:
-  void step() {
-    if (!stages_.empty()) {
-      const Stage stage = stages_.back();
-      stages_.pop_back();
-      return tell(Staged{stage.worker, stage.policy, stage.version, stage.digest});
-    }
-    if (!switches_.empty()) {
-      const Switch change = switches_.back();
-      switches_.pop_back();
-      return tell(Installed{change.worker, change.policy, change.version, change.digest});
-    }
-    if (saving_) {
-      saving_ = false;
-      return tell(Durable{"t", 0, version_, version_});
-    }
-    if (training_ > 0 && (--training_ == 0 || grants_.empty())) {
-      training_ = 0;
-      return publish(version_ + 1);
-    }
-    ASSERT_FALSE(grants_.empty()) << "nothing runs at version " << version_;
-    const auto index = static_cast<size_t>(rng_.below(std::ssize(grants_)));
-    std::swap(grants_[index], grants_.back());
-    const Grant grant = std::move(grants_.back());
-    grants_.pop_back();
-    // What was aborted says nothing.
-    if (!expects_result(state_, grant.worker, grant.lane, grant.lease)) return;
-    const int64_t version = state_.workers.at(grant.worker).version;
-    const bool fails = rng_.chance(kFailing);
-    AttemptResult result{.worker = grant.worker,
-                         .lease = grant.lease,
-                         .lane = grant.lane,
-                         .outcome = fails ? Outcome::kEnvFailed : Outcome::kFinished,
-                         .tokens = fails ? 0 : tokens_of(grant.lease.member),
-                         .min_version = std::min(version, grant.version),
-                         .max_version = version,
-                         .reward = std::nullopt,
-                         .needs_verifier = false,
-                         .reason = ""};
-    if (!fails) result.reward = static_cast<double>(grant.lease.member.member);
-    tell(result);
-  }
-
-  void publish(int64_t version) {
-    version_ = version;
-    tell(Published{"t", 0, version, fmt::format("d{}", version), "m"});
-    tell(TrainerWants{"t", 0, version + 1});
-  }
-
-  void tell(const Event& event) {
-    now_ += std::chrono::microseconds(50);
-    const int64_t before = blocks_run;
-    Actions actions = decide(state_, event, now_);
-    const auto next = next_deadline(state_);
-    blocks_ += blocks_run - before;
-    ++events_;
-    if (next) {
-      ASSERT_GT(*next, now_);
-    }
-    for (Action& action : actions) {
-      if (auto* grant = std::get_if<Grant>(&action)) grants_.push_back(std::move(*grant));
-      if (auto* stage = std::get_if<Stage>(&action)) stages_.push_back(std::move(*stage));
-      if (auto* change = std::get_if<Switch>(&action)) switches_.push_back(std::move(*change));
-      if (std::holds_alternative<Save>(action)) saving_ = true;
-      if (std::holds_alternative<HandOver>(action))
-        training_ = 1 + state_.config.prompts_per_step() * kGroup / 4;
-      ASSERT_FALSE(std::holds_alternative<Halt>(action)) << state_.halted;
-    }
-  }
-
-  State state_;
-  Time now_{std::chrono::seconds(1)};
-  Rng rng_{1};
-  std::vector<Grant> grants_;
-  std::vector<Stage> stages_;
-  std::vector<Switch> switches_;
-  int64_t version_ = -1, training_ = 0, events_ = 0, blocks_ = 0;
-  bool saving_ = false;
 };
 
+// A trainer that takes about a quarter of the time in which the samples of a step are decoded.
+simulator::Cluster cluster_for(int64_t workers, int64_t members, bool in_pools) {
+  simulator::Cluster cluster;
+  cluster.pools.assign(in_pools ? 2 : 1, {.workers = in_pools ? workers / 2 : workers,
+                                          .slots = members / (2 * workers),
+                                          .hardware = {.decode = {.step = 0.01}}});
+  if (in_pools) cluster.pools[0].name = "a", cluster.pools[1].name = "b";
+  cluster.trainer = {.update = 2};
+  cluster.wire = {.delay = 0.001, .spread = 0.05};
+  cluster.faults.env = kFailing;
+  return cluster;
+}
+
+// Blocks of an event over two steps, behind the first one, which begins with nothing.
 double blocks_an_event(const Mode& mode, int64_t workers, int64_t members, bool in_pools) {
-  Run run(mode, workers, members, in_pools);
-  run.blocks_until(1);  // the first step begins with nothing
-  const double blocks = run.blocks_until(4);
-  EXPECT_EQ(find_violation(run.state()), std::nullopt);
-  return blocks;
+  const CostEpisodes episodes;
+  simulator::World world(config_for(mode, members, in_pools),
+                         cluster_for(workers, members, in_pools), episodes, 1);
+  int64_t events = 0, blocks = 0, begun = 0;
+  world.before = [&](const State&, const Event&, Time) { begun = blocks_run; };
+  world.observe = [&](const Event&, const Actions&, const State& state) {
+    const auto next = next_deadline(state);
+    blocks += blocks_run - begun;
+    ++events;
+    EXPECT_TRUE(!next || *next > state.now);
+  };
+  EXPECT_EQ(world.run(1e6, 1), simulator::World::Stop::kSteps);
+  blocks = events = 0;
+  EXPECT_EQ(world.run(1e6, 2), simulator::World::Stop::kSteps);
+  EXPECT_EQ(find_violation(world.state()), std::nullopt);
+  return static_cast<double>(blocks) / static_cast<double>(events);
 }
 
 struct CostCase {
