@@ -113,7 +113,8 @@ void SimulatedPoolSection::visit(OptionVisitor& v) {
 
 void SimulatedEpisodesSection::visit(OptionVisitor& v) {
   v.field("from", from,
-          {.help = "a run whose recorded episodes are played again, with their lengths and times; "
+          {.help = "a run whose episodes are played again, with their lengths and times, or a "
+                   "file of recorded ones; "
                    "empty: episodes are drawn as the keys below say",
            .path = true,
            .resume = Resume::kMayChange});

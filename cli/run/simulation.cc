@@ -10,12 +10,11 @@
 #include "cli/run/named_file.h"
 #include "cli/run/plan.h"
 #include "cli/run/pools.h"
+#include "cli/run/recorded_episodes.h"
 #include "cli/run/rewards.h"
 #include "cli/run/setup.h"
 #include "core/base/error.h"
-#include "core/base/run_directory.h"
 #include "core/model/parameters.h"
-#include "core/trajectory/timeline_rows.h"
 #include "reward/worker/worker.h"
 
 namespace tailrace {
@@ -74,25 +73,31 @@ simulator::EpisodeModel episode_model(const RunOptions& o) {
           .success = e.success};
 }
 
-// What a run's timeline tells of its samples: their tokens, as one turn each.
+// What was played, as the simulator has it.
+simulator::Episode episode_of(const RecordedEpisode& recorded) {
+  simulator::Episode episode{.prompt_tokens = recorded.prompt_tokens,
+                             .reset_seconds = recorded.reset_seconds,
+                             .turns = {},
+                             .truncated = recorded.outcome == Outcome::kTruncated,
+                             .reward = recorded.reward.value_or(0),
+                             .verify_seconds = recorded.verify_seconds};
+  for (const RecordedTurn& turn : recorded.turns)
+    episode.turns.push_back({.tokens = std::max<int64_t>(1, turn.tokens),
+                             .env_seconds = turn.env_seconds,
+                             .env_tokens = turn.env_tokens});
+  return episode;
+}
+
 std::vector<simulator::ReplayedEpisodes::Record> records_of(const RunOptions& o) {
-  const std::string& from = o.simulate.episodes.from;
-  const auto file = read_timeline(RunPaths{from}.timeline());
-  if (!file) throw UserError("{}", file.failure().message).about("simulate.episodes.from");
+  constexpr std::string_view kKey = "simulate.episodes.from";
   std::vector<simulator::ReplayedEpisodes::Record> records;
-  for (const TimelineRow& row : file.value().rows) {
-    if (row.what != TimelineWhat::kGenerate || !row.sample || row.tokens < 1) continue;
-    records.push_back({.lane = row.lane,
-                       .member = row.sample->lease.member,
-                       .episode = {.prompt_tokens = prompt_of(o),
-                                   .turns = {{.tokens = row.tokens}},
-                                   .reward = row.reward.value_or(0)}});
-  }
+  for (const auto& [member, recorded] : read_named(
+           std::string(kKey), [&] { return read_recorded_episodes(o.simulate.episodes.from); }))
+    if (!recorded.turns.empty())
+      records.push_back({.lane = Lane::kTrain, .member = member, .episode = episode_of(recorded)});
   if (records.empty())
-    throw UserError::at("simulate.episodes.from",
-                        "is {}, whose timeline.jsonl has no samples (scheduler.timeline_rows is 0, "
-                        "or the run has not begun). Try another run, or remove it.",
-                        from);
+    throw UserError::at(kKey, "is {}, whose episodes sampled nothing. Try another run.",
+                        o.simulate.episodes.from);
   return records;
 }
 

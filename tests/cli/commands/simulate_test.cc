@@ -145,11 +145,45 @@ TEST_F(Simulate, NeitherAddsToAFolderNorBecomesARun) {
 }
 
 // Lengths that a run has recorded.
-TEST_F(Simulate, PlaysTheLengthsOfARunAgain) {
-  ASSERT_EQ(run("--out made simulate.episodes.response_tokens=40").exit_code, 0);
-  const Json short_ones = json_of("simulate.episodes.from=made"), drawn = json_of("");
-  EXPECT_LT(short_ones["response_tokens"]["mean"].get<double>(),
-            0.3 * drawn["response_tokens"]["mean"].get<double>());
+TEST_F(Simulate, PlaysRecordedEpisodesAgain) {
+  folder_.write("episodes.jsonl",
+                R"({"prompt_tokens": 10, "turns": [{"tokens": 30, "env_tokens": 5, )"
+                R"("env_seconds": 2}, {"tokens": 10}]})"
+                "\n"
+                R"({"member": 1, "prompt_tokens": 10, "turns": [{"tokens": 60}]})"
+                "\n");
+  const Json json = json_of("simulate.episodes.from=episodes.jsonl");
+  EXPECT_EQ(json["response_tokens"]["max"], 60);
+  EXPECT_GE(json["response_tokens"]["mean"], 40);
+}
+
+// From a run's own folder.
+TEST_F(Simulate, PlaysTheEpisodesOfARunAgain) {
+  folder_.write("run.yaml",
+                "run: {steps: 2}\n"
+                "model:\n  create: {layers: 1, hidden_size: 32, heads: 4, max_positions: 256}\n"
+                "env: {name: frozen_grid}\n"
+                "rollout: {prompts_per_step: 4, group_size: 4, max_context_tokens: 128}\n");
+  const std::string folder = folder_.path().string();
+  const BinaryResult real = run_binary("launch run.yaml --in-process --run-dir real", "", folder);
+  ASSERT_EQ(real.exit_code, 0) << real.err;
+  const BinaryResult simulated = run_binary(
+      "simulate run.yaml --json simulate.episodes.from=real --out simulated", "", folder);
+  ASSERT_EQ(simulated.exit_code, 0) << simulated.err;
+  const Json json = Json::parse(simulated.out);
+  EXPECT_EQ(json["steps"], 2);
+  // The samples that were trained have the lengths that they had.
+  const auto rows = read_metrics(*this / "real/metrics.jsonl"),
+             made = read_metrics(*this / "simulated/metrics.jsonl");
+  ASSERT_TRUE(rows.ok() && made.ok());
+  ASSERT_EQ(made.value().size(), 2u);
+  for (const MetricsRow& row : rows.value()) {
+    const double* mean = row.find("rollout/response_tokens/mean");
+    if (mean == nullptr) continue;
+    EXPECT_EQ(
+        *mean,
+        *made.value().at(static_cast<size_t>(row.step - 1)).find("rollout/response_tokens/mean"));
+  }
 }
 
 TEST_F(Simulate, ALaunchReadsOverTheSection) {
