@@ -79,7 +79,7 @@ TEST(MetersOfFaults, AddUpToOne) {
   Simulation simulation = simulation_of(ModeName::kAsync);
   simulation.law.steps = 60;
   simulation.cluster.faults = {
-      .rollout_mean = 400, .hang_mean = 600, .trainer_mean = 500, .env = 0.02};
+      .rollout_mean = 400, .trainer_mean = 500, .hang_mean = 600, .env = 0.02};
   const SimulatedRun run = simulate(simulation, std::nullopt, log);
   EXPECT_EQ(run.stop, simulator::World::Stop::kEnded) << run.halted;
   EXPECT_GT(run.totals.deaths, 3);
