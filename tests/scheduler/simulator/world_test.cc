@@ -88,6 +88,28 @@ INSTANTIATE_TEST_SUITE_P(Modes, SimulatedModes,
                                          ModeName::kStreaming),
                          [](const auto& one) { return std::string(name_of(one.param)); });
 
+// Law 6.6. Each takes new weights a little later than the one before, and there is little to share:
+// parts that are rounded up would leave nothing to the last ones.
+TEST(SimulatedWorld, WhoInstallsLastGetsItsPartToo) {
+  const DrawnEpisodes episodes({long_tailed()}, 7);
+  Cluster cluster = cluster_of(10, 64);
+  cluster.pools[0].transfer.payload_bytes = 1;
+  cluster.pools[0].transfer.shared_bytes_per_s = 5;
+  scheduler::Config law = law_of(ModeName::kAsync, 21, 8, 10);
+  World world(law, cluster, episodes, 1);
+  std::map<WorkerId, int64_t> granted;
+  world.observe = [&](const scheduler::Event&, const scheduler::Actions& actions,
+                      const scheduler::State&) {
+    for (const scheduler::Action& action : actions)
+      if (const auto* grant = std::get_if<scheduler::Grant>(&action)) ++granted[grant->worker];
+  };
+  ASSERT_EQ(world.run(1e9), World::Stop::kEnded);
+  ASSERT_EQ(granted.size(), 10U);
+  int64_t least = 1 << 30, all = 0;
+  for (const auto& [worker, count] : granted) least = std::min(least, count), all += count;
+  EXPECT_GE(least, all / 20);
+}
+
 // Two workers with a slot each, four episodes of equal length: a step takes two rounds of decoding,
 // and the rest can be added up by hand.
 TEST(SimulatedWorld, AStepTakesWhatItsPartsTake) {
