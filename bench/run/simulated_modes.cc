@@ -34,6 +34,13 @@ RunOptions options_of(const fs::path& run) {
   return load_stored_run(RunPaths{run}, {}, built_in_registries()).options;
 }
 
+// By turns, then by how long the environment takes: where all have as many turns, that differs.
+std::pair<size_t, double> length_of(const Episode& episode) {
+  double seconds = 0;
+  for (const simulator::Turn& turn : episode.turns) seconds += turn.env_seconds;
+  return {episode.turns.size(), seconds};
+}
+
 class ForcedEpisodes final : public simulator::EpisodeSource {
  public:
   ForcedEpisodes(std::map<MemberId, RecordedEpisode> episodes) {
@@ -45,7 +52,7 @@ class ForcedEpisodes final : public simulator::EpisodeSource {
                       .reward = recorded.reward.value_or(0)};
       for (const RecordedTurn& turn : recorded.turns)
         episode.turns.push_back({turn.tokens, turn.env_seconds, turn.env_tokens});
-      if (episode.turns.size() > longest_.turns.size()) longest_ = episode;
+      if (length_of(episode) > length_of(longest_)) longest_ = episode;
       episodes_.emplace(member, std::move(episode));
     }
   }
@@ -188,13 +195,17 @@ FittedCluster fit_cluster(const fs::path& sync_run, const simulator::EpisodeSour
     apply(p);
     simulator::World world(law, fitted.cluster, episodes, 1);
     double squares = 0;
+    size_t found = 0;
     world.on_sample = [&](const simulator::Sample& sample) {
       const auto span = spans.find(sample.member);
       if (span == spans.end()) return;
       const double difference = sample.ended - sample.begun - span->second;
       squares += difference * difference;
+      ++found;
     };
     world.run(kForever);
+    // Of a world so slow that its samples do not end in time there is nothing to compare.
+    if (found < spans.size()) return 1e9 * static_cast<double>(spans.size() - found);
     return std::sqrt(squares / static_cast<double>(std::max<size_t>(1, spans.size()))) / mean;
   };
   const auto best = minimise(error_of, {1e-3, 1e-4, 1e-3});
@@ -205,8 +216,11 @@ FittedCluster fit_cluster(const fs::path& sync_run, const simulator::EpisodeSour
 PredictedRun predict_run(const fs::path& run, const FittedCluster& fitted,
                          const simulator::EpisodeSource& episodes) {
   simulator::World world(scheduler_config(options_of(run)), fitted.cluster, episodes, 1);
-  require(world.run(kForever) == simulator::World::Stop::kEnded,
-          "the simulated run of {} does not end", run.string());
+  const auto stop = world.run(kForever);
+  require(stop == simulator::World::Stop::kEnded, "the simulated run of {} does not end: {}{}",
+          run.string(),
+          stop == simulator::World::Stop::kHalted ? "it halts: " : "nothing more happens",
+          world.state().halted);
   PredictedRun predicted;
   double samples = 0;
   for (const simulator::StepRecord& step : world.steps()) {

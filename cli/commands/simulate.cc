@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -82,6 +83,12 @@ SimulatedMode simulate_mode(const SimulateArguments& arguments, const std::strin
   }
 }
 
+// A run that did not come to its end is no answer.
+bool has_failed(const SimulatedMode& mode) {
+  using simulator::World;
+  return mode.run.stop == World::Stop::kHalted || mode.run.stop == World::Stop::kStuck;
+}
+
 int simulate_run(const SimulateArguments& arguments, const Registries& registries) {
   if (arguments.modes.empty()) {
     const SimulatedMode mode = simulate_mode(arguments, "", registries);
@@ -89,19 +96,21 @@ int simulate_run(const SimulateArguments& arguments, const Registries& registrie
       fmt::print("{}\n", json_text(simulated_json(mode)));
     else
       fmt::print("{}", simulated_text(mode));
-    return mode.run.stop == simulator::World::Stop::kHalted ? kExitFailed : kExitDone;
+    return has_failed(mode) ? kExitFailed : kExitDone;
   }
   std::vector<SimulatedMode> modes;
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (const std::string& name : arguments.modes) {
     modes.push_back(simulate_mode(arguments, name, registries));
     rows.push_back(simulated_json(modes.back()));
+    if (has_failed(modes.back()))
+      fmt::print(stderr, "{}: {}\n", name, rows.back()["stopped"].get<std::string>());
   }
   if (arguments.json)
     fmt::print("{}\n", json_text(nlohmann::ordered_json{{"modes", rows}}));
   else
     fmt::print("{}", simulated_table(modes));
-  return kExitDone;
+  return std::ranges::any_of(modes, has_failed) ? kExitFailed : kExitDone;
 }
 
 }  // namespace

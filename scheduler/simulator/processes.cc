@@ -136,7 +136,6 @@ void World::hear(Process& process, const Hold& hold) {
   for (const auto& [lease, id] : worker.by_lease)
     if (!held(lease)) void_plays.push_back(id);
   for (const int64_t id : void_plays) drop_play(worker, id);
-  if (worker.pool->lockstep) lift_barrier(worker);
   arm_engine(worker);
 }
 
@@ -153,7 +152,6 @@ void World::hear(Process& process, const Abort& abort) {
   const auto play = worker.by_lease.find(lease);
   if (play == worker.by_lease.end()) return;
   drop_play(worker, play->second);
-  if (worker.pool->lockstep) lift_barrier(worker);
   arm_engine(worker);
 }
 

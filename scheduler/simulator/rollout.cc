@@ -224,6 +224,8 @@ void World::drop_play(Rollout& worker, int64_t id) {
   }
   worker.by_lease.erase({play.grant.lane, play.grant.lease});
   worker.plays.erase(found);
+  // It may have been the last one that the others waited for.
+  if (worker.pool->lockstep) lift_barrier(worker);
 }
 
 void World::advance(Rollout& worker) {

@@ -197,13 +197,13 @@ TEST(Structure, EachFolderIsOneTarget) {
 TEST(Structure, NothingUnderRuleOneCanReachAClockAThreadAStreamOrAWire) {
   // Values and arithmetic; whatever is not named here is refused.
   const std::set<std::string> allowed = {
-      "algorithm", "array",       "bit",       "charconv",     "chrono",
-      "cmath",     "compare",     "concepts",  "cstddef",      "cstdint",
-      "cstring",   "deque",       "exception", "functional",   "initializer_list",
-      "iterator",  "limits",      "map",       "memory",       "numeric",
-      "optional",  "queue",       "set",       "span",         "stdexcept",
-      "string",    "string_view", "tuple",     "type_traits",  "unordered_map",
-      "utility",   "variant",     "vector",    "fmt/format.h", "fmt/ranges.h"};
+      "algorithm", "array",       "bit",          "charconv",    "chrono",
+      "cmath",     "compare",     "concepts",     "cstddef",     "cstdint",
+      "cstring",   "deque",       "exception",    "functional",  "initializer_list",
+      "iterator",  "limits",      "map",          "memory",      "numeric",
+      "optional",  "queue",       "set",          "span",        "stdexcept",
+      "string",    "string_view", "tuple",        "type_traits", "utility",
+      "variant",   "vector",      "fmt/format.h", "fmt/ranges.h"};
   const auto tree = read_tree();
   const std::regex clock(
       R"(\b(system_clock|steady_clock|high_resolution_clock|std::(rand|j?thread|mutex|atomic|filesystem|async))\b)");
@@ -217,7 +217,11 @@ TEST(Structure, NothingUnderRuleOneCanReachAClockAThreadAStreamOrAWire) {
         for (std::string line; std::getline(text, line);)
           EXPECT_FALSE(std::regex_search(line, clock)) << trail << ": " << line;
         for (const auto& include : tree.at(file)) {
-          EXPECT_TRUE(include.quoted || allowed.contains(include.target))
+          // The law stays off containers whose order is the library's: a walk over one could
+          // decide.
+          const bool is_hashed =
+              include.target == "unordered_map" && file.starts_with("scheduler/simulator/");
+          EXPECT_TRUE(include.quoted || is_hashed || allowed.contains(include.target))
               << trail << " includes <" << include.target << ">";
           if (tree.contains(include.target)) visit(include.target, trail + " -> " + include.target);
         }
