@@ -9,15 +9,6 @@
 
 namespace tailrace {
 
-// Where the binary and the folder of the benches are.
-std::filesystem::path build_folder();
-
-// A program until it ends; its output goes to `log`. `name` says in messages what it was. Throws
-// UserError where it cannot start or says that a person is wrong (exit status 2), WrongResult when
-// it fails.
-void run_program(const std::string& name, const std::vector<std::string>& command,
-                 const std::filesystem::path& log);
-
 // `launch CONFIG --run-dir DIRECTORY key=value ...` until it ends; its output goes to
 // DIRECTORY.log. `name` says in messages which run it was. Throws UserError for a mistake of the
 // config or a directory that is there already, WrongResult when the run itself failed.

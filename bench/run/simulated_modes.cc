@@ -4,7 +4,8 @@
 #include <array>
 #include <cmath>
 #include <functional>
-#include <set>
+
+#include <fmt/format.h>
 
 #include "bench/report/program.h"
 #include "bench/run/mode_run.h"
@@ -27,6 +28,9 @@ constexpr double kForever = 1e7;  // seconds: no run of the bench is longer
 std::vector<TimelineRow> timeline_of(const fs::path& run) {
   auto file = read_timeline(RunPaths{run}.timeline());
   if (!file) throw UserError("{}", file.failure().message);
+  if (file.value().num_damaged > 0 || file.value().skipped_bytes > 0 || file.value().rows.empty())
+    throw UserError("{}: the timeline is not whole; make the runs anew",
+                    RunPaths{run}.timeline().string());
   return std::move(file.value().rows);
 }
 
@@ -248,7 +252,7 @@ std::optional<Named> name_of_run(const std::string& name) {
 
 }  // namespace
 
-bool compare_modes(const fs::path& folder, double bound, Report& report) {
+ModesVerdict compare_modes(const fs::path& folder, double bound, int64_t seeds, Report& report) {
   // By workload and seed, then by mode.
   std::map<std::pair<std::string, std::string>, std::map<std::string, fs::path>> all;
   std::error_code failed;
@@ -257,13 +261,27 @@ bool compare_modes(const fs::path& folder, double bound, Report& report) {
     if (const auto named = name_of_run(entry.path().filename().string()))
       all[{named->workload, named->seed}][named->mode] = entry.path();
   }
+  std::map<std::string, int64_t> seeds_of;
+  for (const auto& [key, runs] : all) {
+    if (runs.size() < 2 || !runs.contains("sync")) {
+      throw UserError("{}: of {}, seed {}, there must be runs of sync and of another mode",
+                      folder.string(), key.first, key.second);
+    }
+    ++seeds_of[key.first];
+  }
+  for (const auto& [workload, count] : seeds_of) {
+    if (count < seeds)
+      throw UserError("{}: {} has {} seeds, and {} are compared; run bench modes --runs {}",
+                      folder.string(), workload, count, seeds, seeds);
+  }
+  if (all.empty())
+    throw UserError("{} has no runs; make them by bench modes --runs {} --out {}", folder.string(),
+                    seeds, folder.string());
   struct Pairs {
     std::vector<double> seconds, predicted, ratio, staleness, predicted_staleness, staleness_ratio;
   };
   std::map<std::pair<std::string, std::string>, Pairs> pairs;  // by workload and mode
   for (const auto& [key, runs] : all) {
-    if (!runs.contains("sync"))
-      throw UserError("{}: no run of sync of seed {}", folder.string(), key.second);
     std::vector<fs::path> paths;
     for (const auto& [mode, path] : runs) paths.push_back(path);
     const auto episodes = forced_episodes(paths);
@@ -285,8 +303,7 @@ bool compare_modes(const fs::path& folder, double bound, Report& report) {
           both_none ? 1 : predicted.staleness_mean / measured.staleness_mean);
     }
   }
-  if (pairs.empty()) throw UserError("{} has no runs of `bench modes`", folder.string());
-  bool within = true;
+  ModesVerdict verdict;
   for (const auto& [key, pair] : pairs) {
     const std::string name = key.first + ", " + key.second;
     report.add(name, "measured", "s", pair.seconds);
@@ -295,10 +312,19 @@ bool compare_modes(const fs::path& folder, double bound, Report& report) {
     report.add(name, "staleness", "versions", pair.staleness);
     report.add(name, "predicted staleness", "versions", pair.predicted_staleness);
     report.add(name, "staleness, predicted to measured", "x", pair.staleness_ratio);
-    for (const auto* ratios : {&pair.ratio, &pair.staleness_ratio})
-      within = within && std::abs(median_of(*ratios) - 1) <= bound;
+    if (key.second == "sync") continue;  // it was fitted
+    ++verdict.judged;
+    const auto judge = [&](const std::vector<double>& ratios, std::string_view of) {
+      const double ratio = median_of(ratios);
+      const bool within = std::abs(ratio - 1) <= bound;
+      if (!within) verdict.misses.push_back(fmt::format("{}: {:.2f} of {}", name, ratio, of));
+      return within;
+    };
+    const bool seconds = judge(pair.ratio, "the measured seconds");
+    const bool staleness = judge(pair.staleness_ratio, "the measured staleness");
+    verdict.within += seconds && staleness ? 1 : 0;
   }
-  return within;
+  return verdict;
 }
 
 }  // namespace tailrace

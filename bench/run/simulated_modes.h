@@ -47,10 +47,18 @@ FittedCluster fit_cluster(const std::filesystem::path& sync_run,
 PredictedRun predict_run(const std::filesystem::path& run, const FittedCluster& fitted,
                          const simulator::EpisodeSource& episodes);
 
-// The rows of a comparison of all runs in `folder`, which `bench modes --out FOLDER` has made with
-// one or more seeds: for each workload and mode measured and predicted seconds and staleness, and
-// the medians of their ratios by seed. False where one of these is not within `bound` of 1. Throws
-// UserError for a folder without runs.
-bool compare_modes(const std::filesystem::path& folder, double bound, Report& report);
+// How many modes were judged, and which ratios are not within the bound.
+struct ModesVerdict {
+  int64_t judged = 0, within = 0;
+  std::vector<std::string> misses;  // "length_tailed, async_2: 0.85 of the measured seconds"
+};
+
+// The rows of a comparison of all runs in `folder`, which `bench modes --out FOLDER` has made: for
+// each workload and mode measured and predicted seconds and staleness, and the medians of their
+// ratios by seed. A mode is within `bound` when both medians are; `sync`, which was fitted, is not
+// judged. Throws UserError for a folder with fewer than so many seeds of a workload, or whose runs
+// cannot be read.
+ModesVerdict compare_modes(const std::filesystem::path& folder, double bound, int64_t seeds,
+                           Report& report);
 
 }  // namespace tailrace

@@ -10,14 +10,12 @@
 // Checked: each simulated run publishes all its steps whole, and neither halts nor stands still.
 // The exit status is 1 where a gated row misses its bound.
 #include <algorithm>
-#include <filesystem>
 #include <optional>
 #include <string>
 
 #include <fmt/format.h>
 
 #include "bench/report/program.h"
-#include "bench/run/launched_run.h"
 #include "bench/run/simulated_modes.h"
 #include "bench/scheduler/simulate/experiment.h"
 #include "core/base/error.h"
@@ -111,13 +109,14 @@ bool run(const std::string& only, bool json, const Program& program) {
 
 bool run_against_modes(const std::string& folder, const Program& program) {
   constexpr double kBound = 0.1;
-  if (!std::filesystem::exists(folder)) {
-    run_program("bench modes",
-                {(build_folder() / "bench" / "modes").string(), "--runs", "3", "--out", folder},
-                folder + ".log");
-  }
+  constexpr int64_t kSeeds = 3;
   Report report = program.report({{"bound", kBound}});
-  return compare_modes(folder, kBound, report);
+  const ModesVerdict verdict = compare_modes(folder, kBound, kSeeds, report);
+  if (!program.json()) {
+    for (const std::string& miss : verdict.misses) fmt::print("MISS  {}\n", miss);
+    fmt::print("{} of {} modes within {:.0f} %\n", verdict.within, verdict.judged, 100 * kBound);
+  }
+  return verdict.within == verdict.judged;
 }
 
 }  // namespace
