@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "core/base/error.h"
 #include "core/base/random.h"
@@ -44,6 +45,13 @@ double gamma(double shape, Rng& rng) {
   }
 }
 
+// By turns, then by how long the environment takes: where all have as many turns, that differs.
+std::pair<size_t, double> length_of(const Episode& episode) {
+  double seconds = 0;
+  for (const Turn& turn : episode.turns) seconds += turn.env_seconds;
+  return {episode.turns.size(), seconds};
+}
+
 double beta(double mean, double concentration, Rng& rng) {
   if (mean <= 0 || mean >= 1) return std::clamp(mean, 0.0, 1.0);
   const double a = gamma(mean * concentration, rng);
@@ -63,6 +71,25 @@ int64_t Episode::context() const {
   int64_t sum = prompt_tokens;
   for (const Turn& turn : turns) sum += turn.tokens + turn.env_tokens;
   return sum;
+}
+
+bool Episode::cut(int64_t room) {
+  for (size_t i = 0; i < turns.size(); ++i) {
+    Turn& turn = turns[i];
+    const int64_t all = turn.tokens + turn.env_tokens;
+    // A token at least is left to the next one.
+    const bool is_last = i + 1 == turns.size();
+    if (all < room || (is_last && all == room)) {
+      room -= all;
+      continue;
+    }
+    turn.tokens = std::min(turn.tokens, room);
+    turn.env_tokens = std::min(turn.env_tokens, room - turn.tokens);
+    turns.resize(i + 1);
+    truncated = true;
+    return true;
+  }
+  return false;
 }
 
 Episode DrawnEpisodes::draw(Lane lane, const MemberId& member) const {
@@ -93,23 +120,26 @@ Episode DrawnEpisodes::draw(Lane lane, const MemberId& member) const {
                              .env_seconds = simulator::draw(model.env, rng),
                              .env_tokens = i + 1 < turns ? model.env_tokens : 0});
   }
+  if (model.room > 0) episode.cut(model.room);
   episode.reward = rng.chance(model.success) ? 1 : 0;
   episode.verify_seconds = simulator::draw(model.verify, rng);
   return episode;
 }
 
-ReplayedEpisodes::ReplayedEpisodes(std::vector<Record> records, uint64_t seed)
-    : records_(std::move(records)), seed_(seed) {
+ReplayedEpisodes::ReplayedEpisodes(std::vector<Record> records, uint64_t seed, Other other)
+    : records_(std::move(records)), seed_(seed), other_(other) {
   if (records_.empty()) throw UserError("there are no recorded episodes to replay");
   for (size_t i = 0; i < records_.size(); ++i) {
-    by_name_[{records_[i].lane, records_[i].member}] = i;
+    by_name_[records_[i].member] = i;
     by_prompt_[{records_[i].member.domain, records_[i].member.prompt}].push_back(i);
+    if (length_of(records_[i].episode) > length_of(records_[longest_].episode)) longest_ = i;
   }
 }
 
 Episode ReplayedEpisodes::draw(Lane lane, const MemberId& member) const {
-  const auto named = by_name_.find({lane, member});
+  const auto named = lane == Lane::kTrain ? by_name_.find(member) : by_name_.end();
   if (named != by_name_.end()) return records_[named->second].episode;
+  if (other_ == Other::kLongest) return records_[longest_].episode;
   Rng rng(key_of(seed_, 0x7265706c6179, lane, member));
   const auto prompt = by_prompt_.find({member.domain, member.prompt});
   if (prompt != by_prompt_.end()) {

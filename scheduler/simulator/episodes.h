@@ -32,6 +32,10 @@ struct Episode {
   double verify_seconds = 0;  // 0: the environment gives the reward itself
   int64_t tokens() const;     // sampled
   int64_t context() const;    // all of them: prompt, answers, observations
+
+  // Ends it where `room` > 0 tokens follow its prompt, observations included, as a run does: what
+  // is longer is truncated. Whether it was.
+  bool cut(int64_t room);
 };
 
 class EpisodeSource {
@@ -68,6 +72,7 @@ struct EpisodeModel {
   LengthModel length = {};
   Distribution turns = {Distribution::Kind::kConstant, 1};
   int64_t env_tokens = 0;  // a turn
+  int64_t room = 0;        // tokens behind the prompt, observations included; 0: any number
   Distribution reset = {}, env = {};
   Distribution verify = {};  // kind constant and mean 0: the environment gives the reward
   double success = 0.5;      // chance of reward 1 rather than 0
@@ -85,25 +90,31 @@ class DrawnEpisodes final : public EpisodeSource {
   uint64_t seed_;
 };
 
-// Episodes that were recorded: a sample that the record names is that one. Any other is drawn from
-// the record, by its name: of its prompt where there are some, else of all.
+// Episodes that were recorded: a sample for training that the record names is that one. Of any
+// other a choice is made, see Other.
 class ReplayedEpisodes final : public EpisodeSource {
  public:
   struct Record {
-    Lane lane = Lane::kTrain;
     MemberId member;
     Episode episode;
   };
+  // A sample that the record does not name is
+  //   kDrawn     drawn from it by its name: of its prompt where there are some, else of all
+  //   kLongest   the one of most turns, and of these the one whose environment takes longest: what
+  //              a run stopped waiting for
+  enum class Other : uint8_t { kDrawn, kLongest };
   // Throws UserError when there are none.
-  ReplayedEpisodes(std::vector<Record> records, uint64_t seed);
+  ReplayedEpisodes(std::vector<Record> records, uint64_t seed, Other other = Other::kDrawn);
   Episode draw(Lane lane, const MemberId& member) const override;
 
  private:
   using Prompt = std::tuple<int32_t, int64_t>;  // dataset, prompt
   std::vector<Record> records_;
-  std::map<std::pair<Lane, MemberId>, size_t> by_name_;
+  std::map<MemberId, size_t> by_name_;
   std::map<Prompt, std::vector<size_t>> by_prompt_;
+  size_t longest_ = 0;
   uint64_t seed_;
+  Other other_;
 };
 
 }  // namespace tailrace::simulator

@@ -5,12 +5,13 @@ namespace tailrace::simulator {
 
 using namespace scheduler;  // events and actions
 
-void World::repeat(double mean, std::function<void()> fault) {
+void World::repeat(double mean, std::function<void()> fault, double pause) {
   if (mean <= 0) return;
-  call(now() + exponential(mean), [this, mean, fault = std::move(fault)] {
+  call(now() + exponential(mean), [this, mean, pause, fault = std::move(fault)] {
     if (now() >= cluster_.faults.until) return;
     fault();
-    repeat(mean, fault);
+    if (pause <= 0) return repeat(mean, fault);
+    call(now() + pause, [this, mean, pause, fault] { repeat(mean, fault, pause); });
   });
 }
 
@@ -22,7 +23,9 @@ void World::arm_faults() {
       if (process->role == Role::kTrainer) return faults.rank_mean;
       return process->role == Role::kReward ? faults.reward_mean : faults.rollout_mean;
     };
-    repeat(mean(), [this, process] { kill(*process); });
+    // From when the next process is there.
+    repeat(
+        mean(), [this, process] { kill(*process); }, faults.noticed + faults.restart);
     repeat(faults.cut_mean, [this, process] { cut(*process); });
     if (process->role == Role::kTrainer) continue;
     repeat(faults.hang_mean, [this, process] { hang(*process); });

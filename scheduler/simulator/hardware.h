@@ -28,6 +28,7 @@ struct Hardware {
   DecodeModel decode = {};
   double prefill_tokens_per_s = 0;  // 0: prefill takes no time
   int64_t kv_tokens = 0;            // that its KV cache holds; 0: any number
+  int64_t devices = 1;              // of one worker
   double price_per_hour = 0;        // of one worker
 };
 

@@ -159,7 +159,7 @@ class World {
     size_t turn = 0;
     int64_t context = 0;
     double counted = 0;  // tokens of this turn that are in `sample` already
-    int64_t stored = 0;   // its context when turns were stored last
+    int64_t stored = 0;  // its context when turns were stored last
     std::optional<Outcome> fails;
     bool cached = false;  // its prompt counts among those of the worker's cache
     Sample sample;
@@ -244,7 +244,8 @@ class World {
 
   // faults.cc
   void arm_faults();
-  void repeat(double mean, std::function<void()> fault);
+  // Again and again; the next one is drawn `pause` seconds after the one before.
+  void repeat(double mean, std::function<void()> fault, double pause = 0);
   void fault(std::string_view what) const {
     if (on_fault) on_fault(what);
   }
@@ -290,8 +291,10 @@ class World {
   void record_step(int64_t version);
 
   // Rounded up: what is due at a time is due when its wake comes.
+  // What lies further off than the clock counts never comes: every run is over by then.
   static Time to_time(double seconds) {
-    return Time(static_cast<int64_t>(std::ceil(seconds * 1e9)));
+    constexpr double kNever = 9e9;  // seconds: some 285 years
+    return Time(static_cast<int64_t>(std::ceil((seconds < kNever ? seconds : kNever) * 1e9)));
   }
   double exponential(double mean) { return -mean * std::log(1 - rng_.uniform()); }
   bool is_broken(const scheduler::Grant& grant) const;

@@ -139,5 +139,33 @@ TEST(SimulatedWorld, AStepTakesWhatItsPartsTake) {
   EXPECT_NEAR(step.ended - step.handed, trained, 1e-6);
 }
 
+// A step of a thousand years, deaths once in a million, weights that never come.
+TEST(SimulatedWorld, WhatIsBeyondTheClockNeverComes) {
+  const DrawnEpisodes episodes({long_tailed()}, 7);
+  for (int i = 0; i < 3; ++i) {
+    Cluster cluster = cluster_of(2, 32);
+    if (i == 0) cluster.trainer.step = 3e10;
+    if (i == 1) cluster.faults.rollout_mean = 3e13;
+    if (i == 2) cluster.pools[0].transfer = {.payload_bytes = 1e9, .bytes_per_s = 1e-9};
+    World world(law_of(ModeName::kAsync, 16, 4, 4), cluster, episodes, 1);
+    EXPECT_EQ(world.run(1e6), i == 1 ? World::Stop::kEnded : World::Stop::kTime) << i;
+    EXPECT_EQ(world.steps().size(), i == 1 ? 4u : 0u) << i;
+    EXPECT_EQ(world.totals().deaths, 0) << i;
+  }
+}
+
+// Of two deaths of a worker the second comes behind the process that took the place of the first.
+TEST(SimulatedWorld, ADeadWorkerDiesOnlyWhenItIsBack) {
+  const DrawnEpisodes episodes({long_tailed()}, 7);
+  Cluster cluster = cluster_of(1, 32);
+  cluster.faults = {.rollout_mean = 0.01, .noticed = 1, .restart = 9};
+  World world(law_of(ModeName::kAsync, 16, 4, 4), cluster, episodes, 1);
+  int64_t events = 0;
+  world.observe = [&](const auto&, const auto&, const auto&) { ++events; };
+  world.run(1000);
+  EXPECT_NEAR(static_cast<double>(world.totals().deaths), 100, 2);
+  EXPECT_GT(events, 100);
+}
+
 }  // namespace
 }  // namespace tailrace::simulator
