@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "core/base/digest_of.h"
@@ -49,10 +50,20 @@ void add_turns(const Segment& segment, RecordedEpisode& episode) {
 struct Verdict {
   double reward = 0, seconds = 0;
 };
-std::map<LeaseId, Verdict> verdicts_of(const fs::path& run) {
+std::map<LeaseId, Verdict> verdicts_of(const fs::path& run, std::vector<std::string>& notes) {
+  constexpr std::string_view kMissing = "what verifiers said may be missing";
   std::map<LeaseId, Verdict> verdicts;
-  const auto timeline = read_timeline(RunPaths{run}.timeline());
-  if (!timeline) return verdicts;  // the run writes none
+  const fs::path path = RunPaths{run}.timeline();
+  std::error_code error;
+  if (!fs::exists(path, error) && !error) return verdicts;  // the run writes none
+  const auto timeline = read_timeline(path);
+  if (!timeline) {
+    notes.push_back(fmt::format("{}; {}", timeline.failure().message, kMissing));
+    return verdicts;
+  }
+  if (timeline.value().num_damaged > 0)
+    notes.push_back(fmt::format("{}: {} damaged rows are left out; {}", path.string(),
+                                timeline.value().num_damaged, kMissing));
   for (const TimelineRow& row : timeline.value().rows) {
     if (row.what == TimelineWhat::kVerify && row.sample && row.reward)
       verdicts[row.sample->lease] = {*row.reward, seconds_of(row.at - row.from)};
@@ -60,7 +71,7 @@ std::map<LeaseId, Verdict> verdicts_of(const fs::path& run) {
   return verdicts;
 }
 
-Episodes episodes_of_run(const fs::path& run) {
+Episodes episodes_of_run(const fs::path& run, std::vector<std::string>& notes) {
   std::map<MemberId, std::pair<LeaseId, RecordedEpisode>> last;
   std::string damaged;
   const auto read = scheduler::TrajectoryStore::read_bodies(
@@ -81,7 +92,9 @@ Episodes episodes_of_run(const fs::path& run) {
   if (!damaged.empty())
     throw UserError("{}: a body cannot be read: {}; was it written by another build?",
                     RunPaths{run}.trajectories().string(), damaged);
-  const auto verdicts = verdicts_of(run);
+  for (const std::string& note : read.value())
+    notes.push_back(fmt::format("{}; {} episodes of the run are left", note, last.size()));
+  const auto verdicts = verdicts_of(run, notes);
   Episodes episodes;
   for (auto& [member, found] : last) {
     auto& [lease, episode] = found;
@@ -135,8 +148,10 @@ T whole_number(const Json& object, const char* key, bool needed, int64_t most) {
 double seconds_in(const Json& object, const char* key) {
   const auto at = object.find(key);
   if (at == object.end()) return 0;
-  if (!at->is_number() || at->get<double>() < 0)
-    throw Wrong{fmt::format("{} is {}; it must be a number of seconds", key, json_text(*at))};
+  constexpr double kMost = 1e8;  // some three years
+  if (!at->is_number() || !(at->get<double>() >= 0) || at->get<double>() > kMost)
+    throw Wrong{fmt::format("{} is {}; it must be a number of seconds from 0 to {:g}", key,
+                            json_text(*at), kMost)};
   return at->get<double>();
 }
 
@@ -239,13 +254,17 @@ Result<RecordedEpisode> parse_recorded_episode(std::string_view line) {
   }
 }
 
-Episodes read_recorded_episodes(const fs::path& source) {
+Episodes read_recorded_episodes(const fs::path& source, std::vector<std::string>* notes) {
   std::error_code error;
   const bool is_folder = fs::is_directory(source, error);
   if (is_folder && !fs::is_directory(RunPaths{source}.trajectories(), error))
     throw UserError("{} is no run directory: it has no folder trajectories", source.string());
-  Episodes episodes = is_folder ? episodes_of_run(source) : episodes_of_file(source);
-  if (episodes.empty()) throw UserError("{} holds no episode that came to an end", source.string());
+  std::vector<std::string> found;
+  Episodes episodes = is_folder ? episodes_of_run(source, found) : episodes_of_file(source);
+  if (episodes.empty())
+    throw UserError("{} holds no episode that came to an end{}{}", source.string(),
+                    found.empty() ? "" : ": ", fmt::join(found, "; "));
+  if (notes != nullptr) notes->insert(notes->end(), found.begin(), found.end());
   return episodes;
 }
 

@@ -58,7 +58,9 @@ Result<RecordedEpisode> parse_recorded_episode(std::string_view line);
 // Of each sample for training that came to an end, its last attempt, by sample. `source` is a run
 // directory or a file of lines. A run keeps what its checkpoints have taken in only until a file of
 // it is full (scheduler.store_segment_bytes), so a long run gives its latest episodes. Throws
-// UserError for a source that cannot be read, has a damaged line, or has no episode.
-std::map<MemberId, RecordedEpisode> read_recorded_episodes(const std::filesystem::path& source);
+// UserError for a source that cannot be read, has a damaged line, or has no episode. Damaged parts
+// of a run are left out: `notes` says what is missing.
+std::map<MemberId, RecordedEpisode> read_recorded_episodes(
+    const std::filesystem::path& source, std::vector<std::string>* notes = nullptr);
 
 }  // namespace tailrace

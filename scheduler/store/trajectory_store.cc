@@ -76,11 +76,12 @@ Result<TrajectoryStore> TrajectoryStore::open(const fs::path& directory, int64_t
   return store;
 }
 
-Result<void> TrajectoryStore::read_bodies(
+Result<std::vector<std::string>> TrajectoryStore::read_bodies(
     const fs::path& directory,
     const std::function<void(const BodyId&, std::string_view body)>& use) {
   const auto numbers = segments_in(directory);
   if (!numbers) return numbers.failure();
+  std::vector<std::string> notes;
   for (const int64_t number : numbers.value()) {
     auto report = scan_records(segment_path(directory, number), kStoreKind, /*skip_damaged=*/true,
                                [&](int64_t, std::string_view record) {
@@ -89,8 +90,9 @@ Result<void> TrajectoryStore::read_bodies(
                                    use(head->second, record.substr(kHeadBytes));
                                });
     if (!report) return report.failure();
+    if (!report.value().note.empty()) notes.push_back(report.value().note);
   }
-  return {};
+  return notes;
 }
 
 Result<void> TrajectoryStore::read_segment(int64_t number) {

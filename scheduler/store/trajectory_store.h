@@ -42,8 +42,9 @@ class TrajectoryStore {
 
   // Gives `use` every body that the files in `directory` hold, in the order in which they were
   // written, also those that were released since. Nothing is changed: the run may go on meanwhile.
-  // A Failure: a file cannot be read, or is none of a store.
-  static Result<void> read_bodies(
+  // What was dropped for its damage comes back, a note a file. A Failure: a file cannot be read, or
+  // is none of a store.
+  static Result<std::vector<std::string>> read_bodies(
       const std::filesystem::path& directory,
       const std::function<void(const BodyId&, std::string_view body)>& use);
 

@@ -100,6 +100,8 @@ TEST(RecordedEpisodes, AWrongLineIsNamed) {
       {R"({"prompt_tokens": 1, "turns": [{}]})", "tokens is missing"},
       {R"({"prompt_tokens": 1, "turns": [{"tokens": 1, "env_seconds": -1}]})",
        "env_seconds is -1; it must be a number of seconds"},
+      {R"({"prompt_tokens": 1, "turns": [{"tokens": 1, "env_seconds": 1e308}]})",
+       "it must be a number of seconds from 0 to 1e+08"},
       {R"({"prompt_tokens": 1, "turns": [], "outcome": "lost"})",
        "outcome is \"lost\"; it must be finished or truncated"},
       {R"({"prompt_tokens": 1, "turns": [], "reward": "x"})", "reward is \"x\", no number"}};
@@ -146,6 +148,49 @@ TEST(RecordedEpisodes, TheTimelineHasWhatAVerifierSaid) {
   const RecordedEpisode episode = read_recorded_episodes(folder.path()).begin()->second;
   EXPECT_EQ(episode.reward, 0.75);
   EXPECT_EQ(episode.verify_seconds, 2);
+}
+
+// A record is damaged in the middle of a file, then the only one.
+TEST(RecordedEpisodes, DamageIsSaid) {
+  TemporaryDirectory folder;
+  store(folder.path(), {trajectory_of(5, 0)});
+  fs::path file;
+  for (const auto& entry : fs::directory_iterator(RunPaths{folder.path()}.trajectories()))
+    file = entry.path();
+  const auto middle_of_first = static_cast<std::streamoff>(fs::file_size(file) / 2 + 16);
+  store(folder.path(), {trajectory_of(5, 1)});
+  const auto damage = [&] {
+    std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
+    bytes.seekp(middle_of_first);
+    bytes << "damaged";
+  };
+  std::vector<std::string> notes;
+  EXPECT_EQ(read_recorded_episodes(folder.path(), &notes).size(), 2u);
+  EXPECT_TRUE(notes.empty()) << notes[0];
+  damage();
+  EXPECT_EQ(read_recorded_episodes(folder.path(), &notes).size(), 1u);
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("skipped 1 damaged records; 1 episodes of the run are left"),
+            std::string::npos)
+      << notes[0];
+  fs::remove(file);
+  for (const auto& entry : fs::directory_iterator(RunPaths{folder.path()}.trajectories()))
+    fs::remove(entry.path());
+  store(folder.path(), {trajectory_of(5, 0)});
+  damage();
+  EXPECT_NE(message_of(folder.path()).find("holds no episode that came to an end: "),
+            std::string::npos)
+      << message_of(folder.path());
+}
+
+TEST(RecordedEpisodes, ATimelineOfGarbageIsSaid) {
+  TemporaryDirectory folder;
+  store(folder.path(), {trajectory_of(5, 0)});
+  std::ofstream(RunPaths{folder.path()}.timeline()) << "garbage\nmore\n";
+  std::vector<std::string> notes;
+  EXPECT_EQ(read_recorded_episodes(folder.path(), &notes).size(), 1u);
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("2 damaged rows are left out"), std::string::npos) << notes[0];
 }
 
 TEST(RecordedEpisodes, AreReadFromAFile) {
