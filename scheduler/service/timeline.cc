@@ -86,33 +86,36 @@ bool has_work(const Policy& policy) { return policy.handed || policy.told > 0; }
 
 }  // namespace
 
-Timeline::Timeline(const RunPaths& paths, const State& state, int64_t rows_per_step, Log& log)
+Timeline::Timeline(const RunPaths& paths, const State& state, int64_t rows_per_step, Log& log,
+                   std::optional<double> begun)
     : log_(log), rows_per_step_(rows_per_step) {
-  if (rows_per_step > 0) open(paths, state);
+  if (rows_per_step > 0) open(paths, state, begun.value_or(unix_seconds()));
 }
 
 // ---- start
 
-void Timeline::open(const RunPaths& paths, const State& state) {
+void Timeline::warn(std::string_view what, const std::string& why) {
+  failure_ = why;
+  log_.warning("{}: {}", what, why);
+}
+
+void Timeline::open(const RunPaths& paths, const State& state, double begun) {
+  constexpr std::string_view kNone = "no timeline is written";
   const auto path = paths.timeline();
   remember_bodies(state);
   std::error_code error;
   if (std::filesystem::exists(path, error)) {
     const auto text = read_file(path);
-    if (!text) return log_.warning("no timeline is written: {}", text.failure().message);
+    if (!text) return warn(kNone, text.failure().message);
     const std::string_view kept = keep_known(text.value(), state);
     std::filesystem::resize_file(path, kept.size(), error);
-    if (error)
-      return log_.warning("no timeline is written: {}", describe_errno("cut", path, error.value()));
+    if (error) return warn(kNone, describe_errno("cut", path, error.value()));
   }
   auto opened = AppendFile::open(path);
-  if (!opened) return log_.warning("no timeline is written: {}", opened.failure().message);
+  if (!opened) return warn(kNone, opened.failure().message);
   file_ = std::move(opened).value();
   begin_with(state);
-  write({.what = TimelineWhat::kStart,
-         .at = state.now,
-         .from = state.now,
-         .unix_seconds = unix_seconds()});
+  write({.what = TimelineWhat::kStart, .at = state.now, .from = state.now, .unix_seconds = begun});
 }
 
 // What of the file tells of events that the state knows, in whole lines: it ends before the first
@@ -507,8 +510,7 @@ void Timeline::write(const TimelineRow& row) { buffer_ += format_timeline_row(ro
 void Timeline::flush() {
   if (buffer_.empty()) return;
   const auto written = file_.append(std::exchange(buffer_, {}));
-  if (written || std::exchange(warned_, true)) return;
-  log_.warning("the timeline lacks rows: {}", written.failure().message);
+  if (!written && failure_.empty()) warn("the timeline lacks rows", written.failure().message);
 }
 
 }  // namespace tailrace::scheduler

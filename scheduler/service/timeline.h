@@ -37,13 +37,17 @@ class Timeline {
   // Goes on where `state` stands. `rows_per_step` 0: nothing is written. A file that cannot be read
   // or written is a warning, and nothing is written: a run is worth more than its history. Borrows
   // `log`.
-  Timeline(const RunPaths& paths, const State& state, int64_t rows_per_step, Log& log);
+  // `begun`: the date of its first row; none: now.
+  Timeline(const RunPaths& paths, const State& state, int64_t rows_per_step, Log& log,
+           std::optional<double> begun = {});
   Timeline(const Timeline&) = delete;
 
   // After decide() has turned `event` into `actions`.
   void observe(const Event& event, const Actions& actions, const State& after);
   // What was observed goes to the file. Before the events are committed.
   void flush();
+  // Why rows are missing; empty: none are.
+  const std::string& failure() const { return failure_; }
 
  private:
   struct OpenLease {
@@ -67,7 +71,8 @@ class Timeline {
   };
   using Folded = std::tuple<TimelineWhat, Lane, WorkerId>;
 
-  void open(const RunPaths& paths, const State& state);
+  void open(const RunPaths& paths, const State& state, double begun);
+  void warn(std::string_view what, const std::string& why);
   void remember_bodies(const State& state);
   std::string_view keep_known(std::string_view text, const State& state);
   void begin_with(const State& state);
@@ -92,7 +97,7 @@ class Timeline {
   const int64_t rows_per_step_;
   AppendFile file_;  // not open: nothing is written
   std::string buffer_;
-  bool warned_ = false;
+  std::string failure_;
 
   std::map<WorkId, OpenLease> leases_;
   std::map<WorkerId, Span> installs_;  // what a worker is asked for: to stage, or to switch
