@@ -10,8 +10,10 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include "cli/commands/commands.h"
+#include "cli/run/counted.h"
 #include "cli/run/load.h"
 #include "cli/run/setup.h"
 #include "cli/run/simulation.h"
@@ -21,7 +23,7 @@
 #include "core/base/file.h"
 #include "core/base/flags.h"
 #include "core/base/json_text.h"
-#include "core/base/log.h"
+#include "core/base/version.h"
 
 namespace tailrace {
 namespace {
@@ -39,10 +41,13 @@ void write_or_throw(const fs::path& file, const std::string& text) {
     throw UserError("{}", written.failure().message);
 }
 
-// A new folder, with the config that the simulation is one of.
+// A new folder, which says from the beginning what it is.
 SimulatedFiles make_files(const std::string& out, const RunOptions& options) {
   std::error_code error;
-  if (fs::exists(out, error) && !fs::is_empty(out, error))
+  const bool is_there = fs::exists(out, error);
+  const bool is_empty = is_there && !error && fs::is_empty(out, error);
+  if (error) throw UserError("--out: {}", describe_errno("read", out, error.value()));
+  if (is_there && !is_empty)
     throw UserError(
         "--out {} is not empty: a simulation does not add to what is there. Name a new "
         "folder.",
@@ -50,11 +55,43 @@ SimulatedFiles make_files(const std::string& out, const RunOptions& options) {
   fs::create_directories(out, error);
   if (error) throw UserError("{}", describe_errno("create", out, error.value()));
   const RunPaths paths{out};
+  write_or_throw(paths.simulation(), "{\"stopped\": \"it has not come to its end\"}\n");
+  write_or_throw(paths.machine(), "simulated\n");
+  RunOptions kept = options;
+  kept.run.dir.clear();
   // It does not prove itself, so that no launch goes on from it.
-  write_or_throw(paths.config(),
-                 "# What tailrace simulate has simulated.\n" + resolved_config(options));
+  write_or_throw(paths.config(), fmt::format("# Simulated by tailrace {}: 'tailrace simulate' of "
+                                             "this file plays the same once more. It is no run, "
+                                             "and no launch goes on from it.\n",
+                                             version()) +
+                                     print_config(kept));
   return {.paths = paths, .timeline_rows = options.scheduler.storage.timeline_rows};
 }
+
+// For a person who waits: a line that is written over, from the third second on.
+class Progress {
+ public:
+  Progress() : shows_(::isatty(STDERR_FILENO) != 0) {}
+  ~Progress() {
+    if (has_shown_) fmt::print(stderr, "\r\033[K");
+  }
+  Progress(const Progress&) = delete;
+
+  void show(double seconds, int64_t steps, double until) {
+    const auto now = std::chrono::steady_clock::now();
+    if (!shows_ || now < next_) return;
+    next_ = now + std::chrono::seconds(1);
+    has_shown_ = true;
+    fmt::print(stderr, "\r\033[Ksimulated {} in {:.1f} h of at most {:.0f} h",
+               counted(steps, "step"), seconds / 3600, until / 3600);
+  }
+
+ private:
+  const bool shows_;
+  bool has_shown_ = false;
+  std::chrono::steady_clock::time_point next_ =
+      std::chrono::steady_clock::now() + std::chrono::seconds(3);
+};
 
 SimulatedMode simulate_mode(const SimulateArguments& arguments, const std::string& mode,
                             const Registries& registries) {
@@ -68,8 +105,12 @@ SimulatedMode simulate_mode(const SimulateArguments& arguments, const std::strin
     for (const std::string& note : done.simulation.notes) fmt::print(stderr, "note: {}\n", note);
     std::optional<SimulatedFiles> files;
     if (!arguments.out.empty()) files = make_files(arguments.out, loaded.options);
-    Log log("simulate", "", LogLevel::kWarning);
-    done.run = simulate(done.simulation, files, log);
+    {
+      Progress progress;
+      done.run = simulate(done.simulation, files, [&](double seconds, int64_t steps) {
+        progress.show(seconds, steps, done.simulation.seconds);
+      });
+    }
     done.options = std::move(loaded.options);
     done.real_seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
@@ -143,7 +184,11 @@ void add_simulate(Command& program, const Registries& registries) {
       "  tailrace simulate configs/simulate_64.yaml --modes sync,partial,async\n"
       "  tailrace simulate configs/simulate_64.yaml --out runs/simulated && tailrace report "
       "runs/simulated");
-  command.action([arguments, &registries] { return simulate_run(*arguments, registries); });
+  command.action([arguments, &command, &registries] {
+    if (command.given("--out") && arguments->out.empty())
+      throw UserError("--out is empty. Name a new folder.");
+    return simulate_run(*arguments, registries);
+  });
 }
 
 }  // namespace tailrace

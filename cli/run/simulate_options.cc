@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "core/base/error.h"
 #include "core/base/nearest.h"
+#include "kernels/base/check.h"
 
 namespace tailrace {
 namespace {
@@ -65,6 +67,21 @@ simulator::DecodeModel decode_model(const HardwareSection& hardware, const std::
         hardware.at_sequences, hardware.at_context_tokens, 1 / floor, 0.9 / floor);
   model.sequence = std::max(0.0, model.sequence);
   return model;
+}
+
+// A name of the list, or none.
+void check_hardware(const std::vector<HardwareSection>& all, std::string_view name,
+                    std::string_view key) {
+  const std::vector<std::string> names = names_in(all);
+  if (name.empty() || std::ranges::find(names, name) != names.end()) return;
+  if (names.empty())
+    throw UserError::at(key,
+                        "is {}, but simulate.hardware lists none.\n       Remove it, or list it: "
+                        "simulate: {{hardware: [{{name: {}}}]}}.",
+                        name, name);
+  const std::string nearest = nearest_name(std::string(name), names);
+  throw UserError::at(key, "is {}, and simulate.hardware has {}. Try {}.", name,
+                      fmt::join(names, ", "), nearest.empty() ? names.front() : nearest);
 }
 
 }  // namespace
@@ -242,40 +259,40 @@ void SimulateSection::validate() const {
   check_unique(kHardwareList, names);
   for (size_t i = 0; i < hardware.size(); ++i)
     decode_model(hardware[i], item_key(kHardwareList, names, i));
-  hardware_section(*this, rollout_hardware, "simulate.rollout_hardware");
-  hardware_section(*this, trainer.hardware, "simulate.trainer.hardware");
+  check_hardware(hardware, rollout_hardware, "simulate.rollout_hardware");
+  check_hardware(hardware, trainer.hardware, "simulate.trainer.hardware");
   const std::vector<std::string> own = names_in(pools);
   check_unique(kPoolList, own);
   for (size_t i = 0; i < pools.size(); ++i)
-    hardware_section(*this, pools[i].hardware, join_key(item_key(kPoolList, own, i), "hardware"));
+    check_hardware(hardware, pools[i].hardware, join_key(item_key(kPoolList, own, i), "hardware"));
+  // Of a shorter time nothing but deaths would come of many hours of computing.
+  constexpr double kLeastHours = 0.001;
+  for (const auto& [key, hours] : {std::pair{"worker_mtbf_hours", faults.worker_mtbf_hours},
+                                   std::pair{"trainer_mtbf_hours", faults.trainer_mtbf_hours},
+                                   std::pair{"hang_mtbf_hours", faults.hang_mtbf_hours}})
+    if (hours > 0 && hours < kLeastHours)
+      throw UserError::at(join_key("simulate.faults", key),
+                          "is {:g}, less than {} seconds. Try {}, or 0 for none.", hours,
+                          3600 * kLeastHours, kLeastHours);
 }
 
-HardwareSection hardware_section(const SimulateSection& section, std::string_view name,
-                                 std::string_view key) {
+HardwareSection hardware_section(const SimulateSection& section, std::string_view name) {
   const std::vector<HardwareSection>& all = section.hardware;
-  if (name.empty() && all.empty()) return {.name = "default"};
+  if (all.empty()) return {.name = "default"};
   if (name.empty()) return all.front();
   const auto found = std::ranges::find(all, name, &HardwareSection::name);
-  if (found != all.end()) return *found;
-  const std::vector<std::string> names = names_in(all);
-  if (names.empty())
-    throw UserError::at(key,
-                        "is {}, but simulate.hardware lists none.\n       Remove it, or list it: "
-                        "simulate: {{hardware: [{{name: {}}}]}}.",
-                        name, name);
-  const std::string nearest = nearest_name(std::string(name), names);
-  throw UserError::at(key, "is {}, and simulate.hardware has {}. Try {}.", name,
-                      fmt::join(names, ", "), nearest.empty() ? names.front() : nearest);
+  TR_CHECK(found != all.end(), "no hardware {}", name);
+  return *found;
 }
 
-simulator::Hardware hardware_of(const SimulateSection& section, std::string_view name,
-                                std::string_view key) {
-  const HardwareSection hardware = hardware_section(section, name, key);
+simulator::Hardware hardware_of(const SimulateSection& section, std::string_view name) {
+  const HardwareSection hardware = hardware_section(section, name);
   const std::vector<std::string> names{hardware.name};
   return {.name = hardware.name,
           .decode = decode_model(hardware, item_key(kHardwareList, names, 0)),
           .prefill_tokens_per_s = hardware.prefill_tokens_per_s,
           .kv_tokens = hardware.kv_tokens,
+          .devices = hardware.devices,
           .price_per_hour = hardware.price_per_hour * static_cast<double>(hardware.devices)};
 }
 

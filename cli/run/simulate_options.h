@@ -112,13 +112,10 @@ struct SimulateSection {
   void validate() const;
 };
 
-// The entry of this name; of an empty name the first one. Throws UserError about `key`, where the
-// name was given.
-HardwareSection hardware_section(const SimulateSection& section, std::string_view name,
-                                 std::string_view key);
+// The entry of this name, which validate() has found; of an empty name the first one.
+HardwareSection hardware_section(const SimulateSection& section, std::string_view name);
 
 // The same as the simulator has it: a rollout worker on this hardware.
-simulator::Hardware hardware_of(const SimulateSection& section, std::string_view name,
-                                std::string_view key = "simulate.rollout_hardware");
+simulator::Hardware hardware_of(const SimulateSection& section, std::string_view name);
 
 }  // namespace tailrace

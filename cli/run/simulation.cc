@@ -30,83 +30,133 @@ Distribution log_normal(double median, double sigma) {
   return {Distribution::Kind::kLogNormal, median, sigma};
 }
 
+int64_t context_of(const RunOptions& o) {
+  const RolloutOptions& limits = o.rollout;
+  if (limits.engine.max_context_tokens > 0) return limits.engine.max_context_tokens;
+  const bool both = limits.max_prompt_tokens > 0 && limits.max_response_tokens > 0;
+  return both ? limits.max_prompt_tokens + limits.max_response_tokens : 0;
+}
+
 int64_t prompt_of(const RunOptions& o) {
   constexpr int64_t kUsual = 500;
   if (o.simulate.episodes.prompt_tokens > 0) return o.simulate.episodes.prompt_tokens;
-  const int64_t context = o.rollout.engine.max_context_tokens;
+  const int64_t context = context_of(o);
   return context > 0 ? std::min(kUsual, context / 2) : kUsual;
 }
 
-int64_t limit_of(const RunOptions& o) {
-  const SimulatedEpisodesSection& episodes = o.simulate.episodes;
-  if (episodes.limit_tokens > 0) return episodes.limit_tokens;
-  if (o.rollout.max_response_tokens > 0) return o.rollout.max_response_tokens;
-  const int64_t context = o.rollout.engine.max_context_tokens;
-  if (context == 0) return 0;
-  const int64_t prompt = prompt_of(o);
-  if (context <= prompt)
-    throw UserError::at("simulate.episodes.prompt_tokens",
-                        "is {}, but a context has {} tokens (rollout.max_context_tokens): nothing "
-                        "is left for a response. Try prompt_tokens: {}.",
-                        prompt, context, context / 2);
-  return context - prompt;
+// Tokens of a context as far as one of `pools` goes, of the run's limits and its KV; 0: any number.
+int64_t most_context(const RunOptions& o, const std::vector<simulator::PoolModel>& pools) {
+  int64_t most = context_of(o);
+  if (most > 0) return most;
+  for (const simulator::PoolModel& pool : pools)
+    if (const int64_t kv = pool.hardware.kv_tokens; kv > 0 && (most == 0 || kv < most)) most = kv;
+  return most;
 }
 
-simulator::EpisodeModel episode_model(const RunOptions& o) {
+// Tokens that may follow a prompt of so many, observations included; 0: any number. Throws
+// UserError about `key`, which gives the prompt, where nothing may.
+int64_t room_behind(int64_t prompt, const RunOptions& o,
+                    const std::vector<simulator::PoolModel>& pools, std::string_view key) {
+  const int64_t given = o.simulate.episodes.limit_tokens;
+  const int64_t limit = given > 0 ? given : o.rollout.max_response_tokens;
+  const int64_t context = most_context(o, pools);
+  if (context == 0) return limit;
+  if (context <= prompt)
+    throw UserError::at(key,
+                        "is {}, but a context has {} tokens ({}): nothing is left for a response. "
+                        "Try prompt_tokens: {}.",
+                        prompt, context,
+                        context_of(o) > 0 ? "rollout.max_context_tokens" : "kv_tokens",
+                        context / 2);
+  return limit > 0 ? std::min(limit, context - prompt) : context - prompt;
+}
+
+// Each worker's KV holds any episode alone, or it would never end on real hardware.
+void check_kv(const std::vector<simulator::PoolModel>& pools, int64_t context,
+              std::string_view why) {
+  for (const simulator::PoolModel& pool : pools)
+    if (const int64_t kv = pool.hardware.kv_tokens; kv > 0 && kv < context)
+      throw UserError::at(fmt::format("simulate.hardware.{}.kv_tokens", pool.hardware.name),
+                          "is {}, and one episode may need {} ({}).\n       Try kv_tokens: {}, or "
+                          "lower limits: simulate.episodes.limit_tokens, "
+                          "rollout.max_context_tokens.",
+                          kv, context, why, context);
+}
+
+simulator::EpisodeModel episode_model(const RunOptions& o, int64_t prompt, int64_t room) {
   const SimulatedEpisodesSection& e = o.simulate.episodes;
   constexpr double kUsualMedian = 1500;
-  const auto limit = static_cast<double>(limit_of(o)),
+  const bool is_limited = o.simulate.episodes.limit_tokens > 0 ||
+                          o.rollout.max_response_tokens > 0 || context_of(o) > 0;
+  const auto limit = static_cast<double>(is_limited ? room : 0),
              given = static_cast<double>(e.response_tokens);
-  return {.prompt_tokens = prompt_of(o),
+  return {.prompt_tokens = prompt,
           .length = {.median = given > 0   ? given
                                : limit > 0 ? std::max(1.0, limit / 5)
                                            : kUsualMedian,
                      .sigma_prompt = e.sigma_prompt,
                      .sigma_response = e.sigma_response,
                      .endless = e.endless_ratio,
-                     .limit = limit_of(o)},
+                     .limit = room},
           .turns = {Distribution::Kind::kConstant, e.turns},
           .env_tokens = e.env_tokens,
+          .room = room,
           .reset = log_normal(e.reset_seconds, e.reset_sigma),
           .env = log_normal(e.env_seconds, e.env_sigma),
           .verify = log_normal(e.verify_seconds, e.verify_sigma),
           .success = e.success};
 }
 
-// What was played, as the simulator has it.
-simulator::Episode episode_of(const RecordedEpisode& recorded) {
-  simulator::Episode episode{.prompt_tokens = recorded.prompt_tokens,
-                             .reset_seconds = recorded.reset_seconds,
-                             .turns = {},
-                             .truncated = recorded.outcome == Outcome::kTruncated,
-                             .reward = recorded.reward.value_or(0),
-                             .verify_seconds = recorded.verify_seconds};
-  for (const RecordedTurn& turn : recorded.turns)
-    episode.turns.push_back({.tokens = std::max<int64_t>(1, turn.tokens),
-                             .env_seconds = turn.env_seconds,
-                             .env_tokens = turn.env_tokens});
-  return episode;
-}
-
-std::vector<simulator::ReplayedEpisodes::Record> records_of(const RunOptions& o) {
+std::unique_ptr<simulator::EpisodeSource> replayed(const RunOptions& o, Simulation& simulation) {
   constexpr std::string_view kKey = "simulate.episodes.from";
+  const std::vector<simulator::PoolModel>& pools = simulation.cluster.pools;
   std::vector<simulator::ReplayedEpisodes::Record> records;
-  for (const auto& [member, recorded] : read_named(
-           std::string(kKey), [&] { return read_recorded_episodes(o.simulate.episodes.from); }))
-    if (!recorded.turns.empty())
-      records.push_back({.lane = Lane::kTrain, .member = member, .episode = episode_of(recorded)});
+  int64_t cut = 0, longest = 0;
+  const auto recorded = read_named(std::string(kKey), [&] {
+    return read_recorded_episodes(o.simulate.episodes.from, &simulation.notes);
+  });
+  for (const auto& [member, found] : recorded) {
+    if (found.turns.empty()) continue;
+    simulator::Episode episode = episode_of(found);
+    const int64_t context = most_context(o, pools);
+    if (context > 0 && episode.prompt_tokens >= context)
+      throw UserError::at(kKey,
+                          "is {}, with a prompt of {} tokens ({}), but a context has {} ({}). "
+                          "Raise it, or try another run.",
+                          o.simulate.episodes.from, episode.prompt_tokens, to_string(member),
+                          context, context_of(o) > 0 ? "rollout.max_context_tokens" : "kv_tokens");
+    if (const int64_t room = room_behind(episode.prompt_tokens, o, pools, kKey); room > 0)
+      cut += episode.cut(room);
+    longest = std::max(longest, episode.context());
+    records.push_back({.member = member, .episode = std::move(episode)});
+  }
   if (records.empty())
     throw UserError::at(kKey, "is {}, whose episodes sampled nothing. Try another run.",
                         o.simulate.episodes.from);
-  return records;
+  check_kv(pools, longest, "of simulate.episodes.from");
+  if (cut > 0)
+    simulation.notes.push_back(fmt::format(
+        "{} of {} recorded episodes are longer than this run allows, and end at its limit", cut,
+        records.size()));
+  return std::make_unique<simulator::ReplayedEpisodes>(std::move(records), simulation.seed);
 }
 
-std::unique_ptr<simulator::EpisodeSource> episodes_of(const RunOptions& o) {
-  const auto seed = static_cast<uint64_t>(o.simulate.seed);
-  if (!o.simulate.episodes.from.empty())
-    return std::make_unique<simulator::ReplayedEpisodes>(records_of(o), seed);
+std::unique_ptr<simulator::EpisodeSource> drawn(const RunOptions& o, Simulation& simulation) {
+  const std::vector<simulator::PoolModel>& pools = simulation.cluster.pools;
+  const int64_t prompt = prompt_of(o);
+  const int64_t room = room_behind(prompt, o, pools, "simulate.episodes.prompt_tokens");
+  check_kv(pools, prompt + room, fmt::format("a prompt of {} and a response of {}", prompt, room));
+  const SimulatedEpisodesSection& e = o.simulate.episodes;
+  const double least = e.turns + (e.turns - 1) * static_cast<double>(e.env_tokens);
+  if (room > 0 && least > static_cast<double>(room))
+    simulation.notes.push_back(
+        fmt::format("{:g} turns (simulate.episodes.turns) with {} tokens of the environment behind "
+                    "each do not fit in the {} tokens that may follow a prompt: episodes are "
+                    "truncated there",
+                    e.turns, e.env_tokens, room));
   return std::make_unique<simulator::DrawnEpisodes>(
-      std::vector<simulator::EpisodeModel>(datasets_of(o).size(), episode_model(o)), seed);
+      std::vector<simulator::EpisodeModel>(datasets_of(o).size(), episode_model(o, prompt, room)),
+      simulation.seed);
 }
 
 // What a worker fetches of a version: its parameters in float32, or the adapter's. 0: not known.
@@ -125,10 +175,8 @@ double link_of(const RunOptions& o, const std::string& cluster) {
   return found == o.clusters.end() ? 0 : static_cast<double>(found->link_mbit);
 }
 
-simulator::TrainModel train_model(const RunOptions& o) {
+simulator::TrainModel train_model(const RunOptions& o, const HardwareSection& hardware) {
   const SimulatedTrainerSection& t = o.simulate.trainer;
-  const HardwareSection hardware =
-      hardware_section(o.simulate, t.hardware, "simulate.trainer.hardware");
   const auto workers = static_cast<double>(t.workers),
              passes = static_cast<double>(o.train.ppo_epochs);
   const double rate = hardware.train_tokens_per_s * workers;
@@ -154,8 +202,8 @@ simulator::FaultModel fault_model(const SimulatedFaultsSection& f) {
           .broken_task = f.broken_tasks};
 }
 
-// Its pools with their hardware; a run without pools has one that has no name.
-void add_pools(const RunOptions& o, int64_t payload, Simulation& simulation) {
+// The pools of the run with their hardware, and as many workers as the section says.
+void set_pools(const RunOptions& o, int64_t payload, simulator::Cluster& cluster) {
   const SimulateSection& s = o.simulate;
   const std::vector<PoolSection> pools = pools_of(o);
   if (s.workers > 0 && pools.size() > 1)
@@ -163,35 +211,69 @@ void add_pools(const RunOptions& o, int64_t payload, Simulation& simulation) {
                         "is {}, but rollout.pools has several pools. Say it of each: "
                         "simulate.pools: [{{name: {}, workers: {}}}].",
                         s.workers, pools[0].name, s.workers);
-  simulation.cluster.pools.clear();
-  for (const PoolSection& pool : pools) {
+  for (size_t i = 0; i < pools.size(); ++i) {
+    simulator::PoolModel& pool = cluster.pools[i];
     const auto own = std::ranges::find(s.pools, pool.name, &SimulatedPoolSection::name);
     const bool has_own = own != s.pools.end();
-    const std::string name = has_own && !own->hardware.empty() ? own->hardware : s.rollout_hardware;
-    const int64_t workers = has_own && own->workers > 0 ? own->workers
-                            : s.workers > 0             ? s.workers
-                                                        : pool.workers;
+    pool.hardware =
+        hardware_of(s, has_own && !own->hardware.empty() ? own->hardware : s.rollout_hardware);
+    if (has_own && own->workers > 0)
+      pool.workers = own->workers;
+    else if (s.workers > 0)
+      pool.workers = s.workers;
     const double shared =
-        s.weights.shared_link_mbit > 0 ? s.weights.shared_link_mbit : link_of(o, pool.cluster);
-    simulation.cluster.pools.push_back(
-        {.name = pool.name,
-         .workers = workers,
-         .slots = pool.max_sequences,
-         .hardware = hardware_of(s, name),
-         .transfer = {.payload_bytes = static_cast<double>(payload),
-                      .fetch = s.weights.fetch_seconds,
-                      .bytes_per_s = s.weights.link_mbit * kBytesPerSecond,
-                      .shared_bytes_per_s = shared * kBytesPerSecond,
-                      .switch_over = s.weights.switch_ms / 1000},
-         .lockstep = s.lockstep,
-         .store_turns_tokens = o.rollout.store_turns_tokens});
-    simulation.rollout_workers += workers;
-    simulation.rollout_devices +=
-        workers * hardware_section(s, name, "simulate.rollout_hardware").devices;
+        s.weights.shared_link_mbit > 0 ? s.weights.shared_link_mbit : link_of(o, pools[i].cluster);
+    pool.transfer = {.payload_bytes = static_cast<double>(payload),
+                     .fetch = s.weights.fetch_seconds,
+                     .bytes_per_s = s.weights.link_mbit * kBytesPerSecond,
+                     .shared_bytes_per_s = shared * kBytesPerSecond,
+                     .switch_over = s.weights.switch_ms / 1000};
+    pool.lockstep = s.lockstep;
   }
 }
 
 }  // namespace
+
+int64_t Simulation::rollout_workers() const {
+  int64_t workers = 0;
+  for (const simulator::PoolModel& pool : cluster.pools) workers += pool.workers;
+  return workers;
+}
+
+int64_t Simulation::rollout_devices() const {
+  int64_t devices = 0;
+  for (const simulator::PoolModel& pool : cluster.pools)
+    devices += pool.workers * pool.hardware.devices;
+  return devices;
+}
+
+simulator::Cluster cluster_of(const RunOptions& options) {
+  simulator::Cluster cluster;
+  cluster.pools.clear();
+  for (const PoolSection& pool : pools_of(options))
+    cluster.pools.push_back({.name = pool.name,
+                             .workers = pool.workers,
+                             .slots = pool.max_sequences,
+                             .store_turns_tokens = options.rollout.store_turns_tokens});
+  cluster.reward_workers = options.reward.workers;
+  cluster.reward_slots =
+      std::max<int64_t>(RewardWorkerOptions{}.threads, scores_at_once(options.reward));
+  return cluster;
+}
+
+simulator::Episode episode_of(const RecordedEpisode& recorded) {
+  simulator::Episode episode{.prompt_tokens = recorded.prompt_tokens,
+                             .reset_seconds = recorded.reset_seconds,
+                             .turns = {},
+                             .truncated = recorded.outcome == Outcome::kTruncated,
+                             .reward = recorded.reward.value_or(0),
+                             .verify_seconds = recorded.verify_seconds};
+  for (const RecordedTurn& turn : recorded.turns)
+    episode.turns.push_back({.tokens = std::max<int64_t>(1, turn.tokens),
+                             .env_seconds = turn.env_seconds,
+                             .env_tokens = turn.env_tokens});
+  return episode;
+}
 
 Simulation make_simulation(const RunOptions& options,
                            const sandbox::EnvironmentRegistry& environments) {
@@ -200,9 +282,10 @@ Simulation make_simulation(const RunOptions& options,
   if (s.steps > 0) run.run.steps = s.steps;
   Simulation simulation;
   simulation.law = scheduler_config(run);
-  simulation.episodes = episodes_of(options);
   simulation.seed = static_cast<uint64_t>(s.seed);
   simulation.seconds = s.days * 86400;
+  simulation.trainer_hardware = hardware_section(s, s.trainer.hardware);
+  simulation.trainer_workers = s.trainer.workers;
   const int64_t payload = payload_of(options, environments);
   if (s.hardware.empty())
     simulation.notes.push_back(
@@ -213,17 +296,15 @@ Simulation make_simulation(const RunOptions& options,
     simulation.notes.push_back(
         "the size of the weights is not known (simulate.weights.payload_bytes): their transfer "
         "takes simulate.weights.fetch_seconds alone");
-  add_pools(options, payload, simulation);
   simulator::Cluster& cluster = simulation.cluster;
-  cluster.reward_workers = s.reward_workers > 0 ? s.reward_workers : options.reward.workers;
-  cluster.reward_slots =
-      std::max<int64_t>(RewardWorkerOptions{}.threads, scores_at_once(options.reward));
-  cluster.trainer = train_model(options);
+  cluster = cluster_of(options);
+  set_pools(options, payload, cluster);
+  if (s.reward_workers > 0) cluster.reward_workers = s.reward_workers;
+  cluster.trainer = train_model(options, simulation.trainer_hardware);
   cluster.faults = fault_model(s.faults);
   cluster.wire.delay = s.message_ms / 1000;
-  simulation.trainer_devices =
-      s.trainer.workers *
-      hardware_section(s, s.trainer.hardware, "simulate.trainer.hardware").devices;
+  simulation.episodes =
+      s.episodes.from.empty() ? drawn(options, simulation) : replayed(options, simulation);
   return simulation;
 }
 

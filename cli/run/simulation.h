@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "cli/run/options.h"
+#include "cli/run/recorded_episodes.h"
 #include "sandbox/registry.h"
+#include "scheduler/simulator/cluster.h"
 #include "scheduler/simulator/episodes.h"
 #include "scheduler/simulator/world.h"
 #include "scheduler/state/config.h"
@@ -23,9 +25,21 @@ struct Simulation {
   std::unique_ptr<simulator::EpisodeSource> episodes;
   uint64_t seed = 0;
   double seconds = 0;  // of virtual time, at most
-  int64_t rollout_workers = 0, rollout_devices = 0, trainer_devices = 0;
+  HardwareSection trainer_hardware = {};
+  int64_t trainer_workers = 1;
   std::vector<std::string> notes;  // what a person should know
+
+  int64_t rollout_workers() const;
+  int64_t rollout_devices() const;
+  int64_t trainer_devices() const { return trainer_workers * trainer_hardware.devices; }
 };
+
+// The workers of a run, as it has them: pools, slots, when turns are stored, reward workers. What
+// they compute on, and the trainer, is left as it is by default.
+simulator::Cluster cluster_of(const RunOptions& options);
+
+// What was played, as the simulator has it.
+simulator::Episode episode_of(const RecordedEpisode& recorded);
 
 // Options that load_simulated_run() has read. Reads the datasets for their length, the config.json
 // of the model for the size of its weights, and the recorded episodes; neither weights nor

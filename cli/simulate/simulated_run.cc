@@ -1,11 +1,13 @@
 #include "cli/simulate/simulated_run.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <utility>
 
 #include "cli/simulate/use_meter.h"
 #include "core/base/error.h"
+#include "core/base/log.h"
 #include "core/base/metrics.h"
 #include "scheduler/service/timeline.h"
 
@@ -40,8 +42,10 @@ MetricsRow metrics_row(const StepRecord& step, const std::vector<Sample>& sample
 // What goes into the run directory while the world turns.
 class Recorder {
  public:
-  Recorder(const SimulatedFiles& files, World& world, Log& log)
-      : timeline_(files.paths, world.state(), files.timeline_rows, log) {
+  Recorder(const SimulatedFiles& files, World& world)
+      : log_("simulate", "", LogLevel::kError),
+        // Virtual time has no date.
+        timeline_(files.paths, world.state(), files.timeline_rows, log_, /*begun=*/0) {
     auto opened = MetricsWriter::open(files.paths.metrics(), 0, 0);
     if (!opened) throw UserError("{}", opened.failure().message);
     metrics_ = std::make_unique<MetricsWriter>(std::move(opened).value());
@@ -51,7 +55,10 @@ class Recorder {
                const scheduler::State& state) {
     timeline_.observe(event, actions, state);
   }
-  void flush() { timeline_.flush(); }
+  void flush() {
+    timeline_.flush();
+    if (!timeline_.failure().empty()) throw UserError("{}", timeline_.failure());
+  }
 
   void on_step(const StepRecord& step, const std::vector<Sample>& samples) {
     if (auto written = metrics_->write(metrics_row(step, samples)); !written)
@@ -60,26 +67,29 @@ class Recorder {
   }
 
  private:
+  Log log_;  // what it would warn of is an error here
   scheduler::Timeline timeline_;
   std::unique_ptr<MetricsWriter> metrics_;
 };
 
 }  // namespace
 
-double SimulatedRun::seconds_of_steps() const {
-  return steps.empty() ? 0 : steps.back().ended - steps.front().begun;
+int64_t SimulatedRun::untrained_tokens() const {
+  return std::max<int64_t>(0, std::llround(totals.generated) - totals.trained_tokens);
 }
 
 SimulatedRun simulate(const Simulation& simulation, const std::optional<SimulatedFiles>& files,
-                      Log& log) {
+                      const std::function<void(double seconds, int64_t steps)>& progress) {
   World world(simulation.law, simulation.cluster, *simulation.episodes, simulation.seed);
   UseMeter meter;
+  int64_t events = 0;
   std::optional<Recorder> recorder;
-  if (files) recorder.emplace(*files, world, log);
+  if (files) recorder.emplace(*files, world);
   world.observe = [&](const scheduler::Event& event, const scheduler::Actions& actions,
                       const scheduler::State& state) {
     meter.observe(event, actions, state);
     if (recorder) recorder->observe(event, actions, state);
+    if (progress && ++events % 4096 == 0) progress(world.now(), std::ssize(world.steps()));
   };
   if (recorder)
     world.on_step = [&](const StepRecord& step, const std::vector<Sample>& samples) {
@@ -89,6 +99,7 @@ SimulatedRun simulate(const Simulation& simulation, const std::optional<Simulate
   run.stop = world.run(simulation.seconds);
   if (recorder) recorder->flush();
   run.halted = world.state().halted;
+  if (world.state().end) run.end = world.state().end->reason;
   run.seconds = world.now();
   run.steps = world.steps();
   run.totals = world.totals();

@@ -5,13 +5,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "cli/run/simulation.h"
 #include "cli/view/worker_use.h"
-#include "core/base/log.h"
 #include "core/base/run_directory.h"
 #include "scheduler/simulator/world.h"
 
@@ -19,16 +19,16 @@ namespace tailrace {
 
 struct SimulatedRun {
   simulator::World::Stop stop = simulator::World::Stop::kEnded;
-  std::string halted;  // why, of kHalted
-  double seconds = 0;  // of virtual time
+  std::string halted;                            // why, of kHalted
+  std::optional<scheduler::RunEnd::Reason> end;  // of kEnded
+  double seconds = 0;                            // of virtual time
   std::vector<simulator::StepRecord> steps;
   simulator::World::Totals totals;
   // Attempts that failed (of environments or verifiers) or were lost, and samples that no step
   // trained.
   int64_t failed = 0, lost = 0, discarded = 0;
+  int64_t untrained_tokens() const;  // decoded, and not in a step
   UseShares rollout{}, reward{}, trainer{};
-
-  double seconds_of_steps() const;  // from version 0 to the last one
 };
 
 // Where a run directory goes, and how much into it (scheduler.timeline_rows).
@@ -37,8 +37,9 @@ struct SimulatedFiles {
   int64_t timeline_rows = 0;
 };
 
-// Throws UserError where the files cannot be written. `log`: for warnings about them.
+// Throws UserError where the files cannot be written. `progress` is called now and then, with the
+// virtual time and the steps so far.
 SimulatedRun simulate(const Simulation& simulation, const std::optional<SimulatedFiles>& files,
-                      Log& log);
+                      const std::function<void(double seconds, int64_t steps)>& progress = {});
 
 }  // namespace tailrace

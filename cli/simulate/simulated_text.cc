@@ -11,33 +11,31 @@
 
 #include "cli/run/counted.h"
 #include "cli/run/pools.h"
+#include "scheduler/simulator/summary.h"
 
 namespace tailrace {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using simulator::StepRecord;
+using simulator::RunSummary;
 using simulator::World;
 
-double ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
+// By its own law or the section's.
+bool has_ended(const SimulatedRun& run) { return run.stop == World::Stop::kEnded; }
 
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
+double ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
 
 std::string stop_text(const SimulatedMode& mode) {
   switch (mode.run.stop) {
     case World::Stop::kEnded:
-      return "the run was over";
+      if (mode.run.end == scheduler::RunEnd::Reason::kDataEnd) return "the data has ended";
+      return mode.options.simulate.steps > 0 ? "simulate.steps are done" : "run.steps are done";
     case World::Stop::kHalted:
       return "the scheduler halted: " + mode.run.halted;
     case World::Stop::kTime:
       return "simulate.days were over";
     case World::Stop::kSteps:
-      return "simulate.steps were done";
+      break;  // it ends there by its own law
     case World::Stop::kStuck:
       return "nothing would ever happen again";
   }
@@ -69,9 +67,8 @@ Json shares_json(const UseShares& shares) {
   return json;
 }
 
-// "generate 71 %, waits for the trainer 20 %": the largest first, what is below half a percent left
-// out.
-std::string shares_text(const UseShares& shares) {
+// "of all slots: generate 71 %, ..": the largest first, what is below half a percent left out.
+std::string shares_text(std::string_view whose, const UseShares& shares) {
   std::vector<std::pair<double, std::string_view>> parts;
   for (size_t i = 0; i < kNumUses; ++i)
     if (shares[i] >= 0.005) parts.emplace_back(shares[i], name_of(static_cast<Use>(i)));
@@ -79,7 +76,7 @@ std::string shares_text(const UseShares& shares) {
   std::vector<std::string> texts;
   for (const auto& [share, name] : parts)
     texts.push_back(fmt::format("{} {:.0f} %", name, share * 100));
-  return fmt::format("{}", fmt::join(texts, ", "));
+  return fmt::format("{}{}", texts.empty() ? "" : whose, fmt::join(texts, ", "));
 }
 
 }  // namespace
@@ -90,53 +87,41 @@ std::string cluster_text(const SimulatedMode& mode) {
     pools.push_back(fmt::format("{}{} of {}, {} each", pool.name.empty() ? "" : pool.name + ": ",
                                 counted(pool.workers, "rollout worker"), pool.hardware.name,
                                 counted(pool.slots, "slot")));
-  const HardwareSection trainer = hardware_section(
-      mode.options.simulate, mode.options.simulate.trainer.hardware, "simulate.trainer.hardware");
+  const Simulation& simulation = mode.simulation;
   return fmt::format("{}; {} of {}; {} + {}", fmt::join(pools, "; "),
-                     counted(mode.options.simulate.trainer.workers, "trainer worker"), trainer.name,
-                     counted(mode.simulation.rollout_devices, "device"),
-                     mode.simulation.trainer_devices);
+                     counted(simulation.trainer_workers, "trainer worker"),
+                     simulation.trainer_hardware.name,
+                     counted(simulation.rollout_devices(), "device"), simulation.trainer_devices());
 }
 
 Json simulated_json(const SimulatedMode& mode) {
   const SimulatedRun& run = mode.run;
   const World::Totals& totals = run.totals;
-  std::vector<double> seconds, rollout;
-  double staleness = 0, stalest = 0, longest = 0, samples = 0, tokens = 0, old_tokens = 0;
-  for (const StepRecord& step : run.steps) {
-    seconds.push_back(step.ended - step.begun);
-    rollout.push_back(step.handed - step.begun);
-    const auto count = static_cast<double>(step.samples);
-    staleness += step.staleness_mean * count;
-    stalest = std::max(stalest, step.staleness_max);
-    longest = std::max(longest, static_cast<double>(step.longest));
-    samples += count;
-    tokens += static_cast<double>(step.tokens);
-    old_tokens += static_cast<double>(step.old_tokens);
-  }
-  const auto steps = static_cast<double>(run.steps.size());
-  const double whole = run.seconds_of_steps();
-  const auto devices =
-      static_cast<double>(mode.simulation.rollout_devices + mode.simulation.trainer_devices);
+  const RunSummary summary = simulator::summary_of(run.steps);
+  const int64_t devices = mode.simulation.rollout_devices() + mode.simulation.trainer_devices();
+  const auto if_any = [&](double value) { return summary.steps > 0 ? Json(value) : Json(); };
   return {{"mode", name_of(mode.options.scheduler.mode.name)},
           {"stopped", stop_text(mode)},
+          {"ended", has_ended(run)},
           {"virtual_seconds", run.seconds},
-          {"rollout_workers", mode.simulation.rollout_workers},
-          {"devices", mode.simulation.rollout_devices + mode.simulation.trainer_devices},
-          {"steps", run.steps.size()},
+          {"rollout_workers", mode.simulation.rollout_workers()},
+          {"devices", devices},
+          {"steps", summary.steps},
           {"step_seconds",
-           {{"mean", ratio(whole, steps)},
-            {"median", median(seconds)},
-            {"rollout_median", median(rollout)}}},
-          {"samples_per_step", ratio(samples, steps)},
-          {"tokens_per_step", ratio(tokens, steps)},
-          {"response_tokens", {{"mean", ratio(tokens, samples)}, {"max", longest}}},
-          {"tokens_per_s", ratio(tokens, whole)},
-          {"tokens_per_s_of_a_device", ratio(ratio(tokens, whole), devices)},
+           {{"mean", if_any(summary.step_mean)},
+            {"median", if_any(summary.step_median)},
+            {"rollout_median", if_any(summary.rollout_median)}}},
+          {"samples_per_step", if_any(summary.samples_per_step)},
+          {"tokens_per_step", if_any(summary.tokens_per_step)},
+          {"response_tokens",
+           {{"mean", if_any(summary.tokens_per_sample)},
+            {"max", if_any(static_cast<double>(summary.longest))}}},
+          {"tokens_per_s", if_any(summary.tokens_per_s)},
+          {"tokens_per_s_of_a_device", if_any(summary.tokens_per_s / static_cast<double>(devices))},
           {"staleness",
-           {{"mean", ratio(staleness, samples)},
-            {"max", stalest},
-            {"old_tokens", ratio(old_tokens, tokens)}}},
+           {{"mean", if_any(summary.staleness_mean)},
+            {"max", if_any(summary.staleness_max)},
+            {"old_tokens", if_any(summary.old_tokens)}}},
           {"rollout", shares_json(run.rollout)},
           {"trainer_busy", ratio(totals.trainer_busy, run.seconds)},
           {"trainer", shares_json(run.trainer)},
@@ -152,15 +137,16 @@ Json simulated_json(const SimulatedMode& mode) {
           {"lost_attempts", run.lost},
           {"deaths", totals.deaths},
           {"events", totals.events},
-          {"cost", {{"whole", totals.price}, {"step", ratio(totals.price, steps)}}}};
+          {"untrained_tokens", run.untrained_tokens()},
+          {"cost",
+           {{"whole", totals.price},
+            {"step", if_any(ratio(totals.price, static_cast<double>(summary.steps)))}}}};
 }
 
 std::string simulated_text(const SimulatedMode& mode) {
-  const Json json = simulated_json(mode);
-  const auto number = [&](std::string_view path) {
-    return json.at(Json::json_pointer(std::string(path))).get<double>();
-  };
   const SimulatedRun& run = mode.run;
+  const RunSummary summary = simulator::summary_of(run.steps);
+  const World::Totals& totals = run.totals;
   std::string text;
   const auto line = [&](std::string_view label, const std::string& value) {
     text += fmt::format("{:<10} {}\n", label, value);
@@ -170,45 +156,51 @@ std::string simulated_text(const SimulatedMode& mode) {
                           mode.options.step.group_size));
   line("cluster", cluster_text(mode));
   line("simulated",
-       fmt::format("{} in {} ({}); it took {}", counted(std::ssize(run.steps), "step"),
+       fmt::format("{} in {} ({}); it took {}", counted(summary.steps, "step"),
                    time_text(run.seconds), stop_text(mode), time_text(mode.real_seconds)));
-  if (!run.steps.empty()) {
+  if (summary.steps > 0) {
+    const auto devices =
+        static_cast<double>(mode.simulation.rollout_devices() + mode.simulation.trainer_devices());
     line("step", fmt::format("{} mean, {} median; until its samples are there {}",
-                             time_text(number("/step_seconds/mean")),
-                             time_text(number("/step_seconds/median")),
-                             time_text(number("/step_seconds/rollout_median"))));
+                             time_text(summary.step_mean), time_text(summary.step_median),
+                             time_text(summary.rollout_median)));
     line("tokens",
-         fmt::format("{} a step, {}/s, {}/s of a device; a response has {} mean, {} at "
-                     "most",
-                     number_text(number("/tokens_per_step")), number_text(number("/tokens_per_s")),
-                     number_text(number("/tokens_per_s_of_a_device")),
-                     number_text(number("/response_tokens/mean")),
-                     number_text(number("/response_tokens/max"))));
+         fmt::format("{} a step, {}/s, {}/s of a device; a response has {} mean, {} at most",
+                     number_text(summary.tokens_per_step), number_text(summary.tokens_per_s),
+                     number_text(summary.tokens_per_s / devices),
+                     number_text(summary.tokens_per_sample),
+                     number_text(static_cast<double>(summary.longest))));
     line("staleness",
-         fmt::format("{:.2f} versions mean, {:.0f} at most; {:.0f} % of the tokens are "
-                     "older than their step's weights",
-                     number("/staleness/mean"), number("/staleness/max"),
-                     100 * number("/staleness/old_tokens")));
+         fmt::format("{:.2f} versions mean, {:.0f} at most; {:.0f} % of the tokens are older than "
+                     "their step's weights",
+                     summary.staleness_mean, summary.staleness_max, 100 * summary.old_tokens));
   }
-  line("rollout", shares_text(run.rollout));
+  line("rollout", shares_text("of all slots: ", run.rollout));
   line("engines", fmt::format("busy {:.0f} % of the time, {:.0f} % of the slots decode; {} "
                               "prefilled for {} decoded; {}",
-                              100 * number("/engine/busy"), 100 * number("/engine/slots_decoding"),
-                              number_text(number("/engine/prefilled_tokens")),
-                              number_text(number("/engine/generated_tokens")),
-                              counted(run.totals.preemptions, "preemption")));
-  line("trainer", fmt::format("computes {:.0f} % of the time; {}", 100 * number("/trainer_busy"),
-                              shares_text(run.trainer)));
+                              100 * ratio(totals.engine_busy, totals.engine_time),
+                              100 * ratio(totals.sequence_seconds, totals.slot_seconds),
+                              number_text(totals.prefilled), number_text(totals.generated),
+                              counted(totals.preemptions, "preemption")));
+  line("trainer",
+       fmt::format("computes {:.0f} % of the time; {}",
+                   100 * ratio(totals.trainer_busy, run.seconds), shares_text("", run.trainer)));
   if (mode.simulation.cluster.reward_workers > 0 &&
       run.reward[static_cast<size_t>(Use::kVerify)] > 0)
-    line("reward", shares_text(run.reward));
-  if (run.totals.deaths + run.failed + run.lost + run.discarded > 0)
-    line("waste", fmt::format("{}; {} failed, {} lost; {} that no step trained",
-                              counted(run.totals.deaths, "death"), counted(run.failed, "attempt"),
-                              run.lost, counted(run.discarded, "sample")));
-  if (run.totals.price > 0)
+    line("reward", shares_text("of all slots: ", run.reward));
+  if (totals.deaths + run.failed + run.lost + run.discarded > 0)
+    line("waste",
+         fmt::format("{} decoded tokens that no step trained; {}; {} failed, {} lost; {} that no "
+                     "step trained",
+                     number_text(static_cast<double>(run.untrained_tokens())),
+                     counted(totals.deaths, "death"), counted(run.failed, "attempt"), run.lost,
+                     counted(run.discarded, "sample")));
+  if (totals.price > 0) {
+    const auto steps = static_cast<double>(summary.steps);
     line("cost",
-         fmt::format("{:.2f} a step, {:.2f} in all", number("/cost/step"), number("/cost/whole")));
+         fmt::format("{} a step, {:.2f} in all",
+                     steps > 0 ? fmt::format("{:.2f}", totals.price / steps) : "-", totals.price));
+  }
   return text;
 }
 
@@ -217,17 +209,24 @@ std::string simulated_table(std::span<const SimulatedMode> modes) {
       fmt::format("{:<14}{:>7}{:>11}{:>10}{:>11}{:>6}{:>10}{:>10}{:>12}\n", "mode", "steps",
                   "s a step", "tokens/s", "staleness", "max", "generate", "trainer", "cost a step");
   for (const SimulatedMode& mode : modes) {
-    const Json json = simulated_json(mode);
-    const auto number = [&](std::string_view path) {
-      return json.at(Json::json_pointer(std::string(path))).get<double>();
-    };
-    const double generate = mode.run.rollout[static_cast<size_t>(Use::kGenerate)];
-    text +=
-        fmt::format("{:<14}{:>7}{:>11.1f}{:>10}{:>11.2f}{:>6.0f}{:>8.0f} %{:>8.0f} %{:>12.2f}\n",
-                    name_of(mode.options.scheduler.mode.name), mode.run.steps.size(),
-                    number("/step_seconds/mean"), number_text(number("/tokens_per_s")),
-                    number("/staleness/mean"), number("/staleness/max"), 100 * generate,
-                    100 * number("/trainer_busy"), number("/cost/step"));
+    const SimulatedRun& run = mode.run;
+    const RunSummary summary = simulator::summary_of(run.steps);
+    // Of a run that published nothing there is nothing to say of a step.
+    const auto if_any = [&](const std::string& cell) { return summary.steps > 0 ? cell : "-"; };
+    const auto steps = static_cast<double>(std::max<int64_t>(1, summary.steps));
+    text += fmt::format("{:<14}{:>7}{:>11}{:>10}{:>11}{:>6}{:>8.0f} %{:>8.0f} %{:>12}{}\n",
+                        name_of(mode.options.scheduler.mode.name), summary.steps,
+                        if_any(fmt::format("{:.1f}", summary.step_mean)),
+                        if_any(number_text(summary.tokens_per_s)),
+                        if_any(fmt::format("{:.2f}", summary.staleness_mean)),
+                        if_any(fmt::format("{:.0f}", summary.staleness_max)),
+                        100 * run.rollout[static_cast<size_t>(Use::kGenerate)],
+                        100 * ratio(run.totals.trainer_busy, run.seconds),
+                        if_any(fmt::format("{:.2f}", run.totals.price / steps)),
+                        has_ended(run)                     ? ""
+                        : run.stop == World::Stop::kTime   ? "  (not over)"
+                        : run.stop == World::Stop::kHalted ? "  (halted)"
+                                                           : "  (stuck)");
   }
   return text;
 }

@@ -1,7 +1,8 @@
 // How the places of a simulated cluster spend their time, and what they wait for when they have
 // nothing to do: as cli/view/worker_use.h reads it off a timeline, but added up while the run goes
 // on, so that thousands of workers and any number of steps cost no rows. A place is a slot of a
-// rollout or reward worker; the trainer is one.
+// rollout or reward worker, used or not (a timeline knows those that were in use at some time); the
+// trainer is one.
 //
 // An event costs what it touches.
 //

@@ -112,9 +112,12 @@ std::string tiles(const ReportData& data) {
   } else {
     out += tile("steps", fmt::format("{}", steps));
   }
-  if (data.rows.size() > 1)
-    out += tile("time",
-                format_seconds(data.rows.back().unix_seconds - data.rows.front().unix_seconds));
+  if (data.rows.size() > 1) {
+    // A row is written when its step ends.
+    const double* first = data.rows.front().find("time/step");
+    out += tile("time", format_seconds(data.rows.back().unix_seconds -
+                                       data.rows.front().unix_seconds + (first ? *first : 0)));
+  }
   Points speed = series_of(data.rows, "perf/tokens_per_s");
   if (!speed.empty()) {
     // A few slow steps, as of a machine that was busy, do not move a median.

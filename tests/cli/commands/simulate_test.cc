@@ -88,7 +88,9 @@ TEST_F(Simulate, SlowerHardwareTakesLonger) {
 }
 
 TEST_F(Simulate, StopsWhereItIsTold) {
+  EXPECT_EQ(json_of("")["stopped"], "run.steps are done");
   EXPECT_EQ(json_of("simulate.steps=2")["steps"], 2);
+  EXPECT_EQ(json_of("simulate.steps=2")["stopped"], "simulate.steps are done");
   const Json json = json_of("simulate.days=0.0005");
   EXPECT_NEAR(json["virtual_seconds"], 43.2, 1e-6);
   EXPECT_EQ(json["stopped"], "simulate.days were over");
@@ -132,6 +134,44 @@ TEST_F(Simulate, LeavesAFolderThatReportReads) {
   ASSERT_EQ(run("--out again").exit_code, 0);
   EXPECT_EQ(read_file(*this / "made/metrics.jsonl").value(),
             read_file(*this / "again/metrics.jsonl").value());
+  EXPECT_EQ(read_file(*this / "made/timeline.jsonl").value(),
+            read_file(*this / "again/timeline.jsonl").value());
+}
+
+// What its config says of itself.
+TEST_F(Simulate, TheConfigOfAFolderPlaysTheSame) {
+  const Json first = json_of("--out made simulate.seed=5");
+  const BinaryResult again =
+      run_binary("simulate made/config.yaml --json", "", folder_.path().string());
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(Json::parse(again.out), first);
+}
+
+TEST_F(Simulate, SaysWhichModeHaltedAndNothingOfItsSteps) {
+  const BinaryResult table = run("--modes sync,async simulate.faults.env_failed=1");
+  EXPECT_EQ(table.exit_code, 1);
+  EXPECT_NE(table.out.find("-  (halted)\n"), std::string::npos) << table.out;
+  const BinaryResult one = run("simulate.faults.env_failed=1");
+  EXPECT_EQ(one.exit_code, 1);
+  EXPECT_NE(one.out.find("cost       - a step"), std::string::npos) << one.out;
+  const BinaryResult unfinished = run("--modes sync simulate.days=0.0005");
+  EXPECT_NE(unfinished.out.find("(not over)\n"), std::string::npos) << unfinished.out;
+}
+
+TEST_F(Simulate, CountsTheTokensOfTheDeadAsWaste) {
+  const Json json = json_of("simulate.faults.worker_mtbf_hours=0.01");
+  EXPECT_GT(json["deaths"], 0);
+  EXPECT_NEAR(json["untrained_tokens"],
+              json["engine"]["generated_tokens"].get<double>() -
+                  json["tokens_per_step"].get<double>() * json["steps"].get<double>(),
+              1);
+  EXPECT_GT(json["untrained_tokens"], 0);
+}
+
+TEST_F(Simulate, RefusesAFolderWithoutAName) {
+  const BinaryResult result = run("--out ''");
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.err.find("--out is empty"), std::string::npos) << result.err;
 }
 
 TEST_F(Simulate, NeitherAddsToAFolderNorBecomesARun) {

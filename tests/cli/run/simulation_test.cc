@@ -1,6 +1,8 @@
 // The section `simulate`, and what becomes of a run with it.
 #include "cli/run/simulation.h"
 
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 #include "cli/run/load.h"
@@ -64,7 +66,7 @@ TEST(Simulations, HaveTheLawAndTheWorkersOfTheRun) {
   EXPECT_EQ(simulation.law.group_size, 2);
   ASSERT_EQ(simulation.cluster.pools.size(), 1u);
   EXPECT_EQ(simulation.cluster.pools[0].workers, 3);
-  EXPECT_EQ(simulation.rollout_workers, 3);
+  EXPECT_EQ(simulation.rollout_workers(), 3);
   // Two passes over the tokens, at twice 500 tokens/s; six updates of a second.
   EXPECT_DOUBLE_EQ(simulation.cluster.trainer.token, 2.0 / (2 * 500));
   EXPECT_DOUBLE_EQ(simulation.cluster.trainer.update, 6);
@@ -78,7 +80,7 @@ TEST(Simulations, MayHaveMoreWorkersThanTheRunAndFewerSteps) {
                           "simulate.rollout_hardware=fast", "simulate.trainer.hardware=slow"}));
   EXPECT_EQ(simulation.law.steps, 2);
   EXPECT_EQ(simulation.cluster.pools[0].workers, 5000);
-  EXPECT_EQ(simulation.rollout_devices, 40000);
+  EXPECT_EQ(simulation.rollout_devices(), 40000);
   EXPECT_EQ(simulation.cluster.pools[0].hardware.name, "fast");
 }
 
@@ -89,8 +91,8 @@ TEST(Simulations, GiveEachPoolItsHardware) {
   ASSERT_EQ(simulation.cluster.pools.size(), 2u);
   EXPECT_EQ(simulation.cluster.pools[0].hardware.name, "slow");
   EXPECT_EQ(simulation.cluster.pools[1].hardware.name, "fast");
-  EXPECT_EQ(simulation.rollout_workers, 9);
-  EXPECT_EQ(simulation.rollout_devices, 2 + 7 * 8);
+  EXPECT_EQ(simulation.rollout_workers(), 9);
+  EXPECT_EQ(simulation.rollout_devices(), 2 + 7 * 8);
 }
 
 TEST(Simulations, TakeTheSizeOfTheWeightsFromTheModel) {
@@ -127,6 +129,52 @@ TEST(Simulations, RefuseWhatCannotBe) {
   EXPECT_NE(error_of({"simulate.days=0"}).find("simulate.days"), std::string::npos);
   EXPECT_NE(error_of({}, "sft: {data: rows.jsonl}\n").find("sft.data is all that the run learns"),
             std::string::npos);
+}
+
+TEST(Simulations, EpisodesFitWhatTheRunAllows) {
+  const auto longest = [&](std::vector<std::string> overrides) {
+    const Simulation simulation = simulation_of(read(std::move(overrides)));
+    int64_t context = 0, sampled = 0;
+    for (int64_t prompt = 0; prompt < 200; ++prompt) {
+      const auto episode = simulation.episodes->draw(Lane::kTrain, {.prompt = prompt});
+      context = std::max(context, episode.context());
+      sampled = std::max(sampled, episode.tokens());
+    }
+    return std::pair{context, sampled};
+  };
+  const std::string endless = "simulate.episodes.endless_ratio=0.5";
+  EXPECT_EQ(longest({endless}), (std::pair<int64_t, int64_t>{1500, 1000}));
+  // A context of 3072 leaves 172 of the 1000.
+  EXPECT_EQ(
+      longest({endless, "rollout.max_context_tokens=3072", "simulate.episodes.prompt_tokens=2900"}),
+      (std::pair<int64_t, int64_t>{3072, 172}));
+  EXPECT_LE(longest({"simulate.episodes.turns=5000"}).second, 1000);
+  EXPECT_LE(longest({"simulate.episodes.turns=20", "simulate.episodes.env_tokens=600"}).first,
+            1500);
+  const Simulation noted = simulation_of(read({"simulate.episodes.turns=5000"}));
+  ASSERT_EQ(noted.notes.size(), 1u);
+  EXPECT_NE(noted.notes[0].find("simulate.episodes.turns"), std::string::npos);
+}
+
+TEST(Simulations, RefuseEpisodesThatNoWorkerHolds) {
+  EXPECT_NE(error_of({"simulate.hardware.slow.kv_tokens=1400"})
+                .find("simulate.hardware.slow.kv_tokens is 1400, and one episode may need 1500"),
+            std::string::npos);
+  EXPECT_EQ(error_of({"simulate.hardware.slow.kv_tokens=1500"}), "(no error)");
+  EXPECT_EQ(error_of({"simulate.hardware.slow.kv_tokens=0"}), "(no error)");
+  EXPECT_EQ(error_of({"simulate.hardware.fast.kv_tokens=10"}), "(no error)") << "nobody has it";
+  // Without limits an episode goes on until the KV is full.
+  EXPECT_EQ(error_of({"rollout.max_response_tokens=0", "simulate.hardware.slow.kv_tokens=600"}),
+            "(no error)");
+  EXPECT_NE(error_of({"simulate.episodes.prompt_tokens=1048576"}).find("nothing is left"),
+            std::string::npos);
+}
+
+TEST(Simulations, RefuseFaultsWithoutEnd) {
+  EXPECT_NE(error_of({"simulate.faults.worker_mtbf_hours=1e-6"})
+                .find("simulate.faults.worker_mtbf_hours is 1e-06, less than 3.6 seconds"),
+            std::string::npos);
+  EXPECT_EQ(error_of({"simulate.faults.worker_mtbf_hours=1e7"}), "(no error)");
 }
 
 // Nothing of the section is read by a launch, so that a run may go on with any other.

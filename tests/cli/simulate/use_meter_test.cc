@@ -1,10 +1,15 @@
 // The meter against the timeline of the same run.
 #include "cli/simulate/use_meter.h"
 
+#include <csignal>
+#include <filesystem>
+
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include "cli/simulate/simulated_run.h"
 #include "cli/view/report_page.h"
+#include "core/base/error.h"
 #include "tests/core/base/temporary_directory.h"
 
 namespace tailrace {
@@ -42,9 +47,8 @@ class Meters : public testing::TestWithParam<ModeName> {};
 TEST_P(Meters, SayWhatTheTimelineSays) {
   const TemporaryDirectory folder;
   const RunPaths paths{folder.path()};
-  Log log("test", "", LogLevel::kWarning);
   const Simulation simulation = simulation_of(GetParam());
-  const SimulatedRun run = simulate(simulation, SimulatedFiles{paths, 1000000}, log);
+  const SimulatedRun run = simulate(simulation, SimulatedFiles{paths, 1000000});
   ASSERT_EQ(run.stop, simulator::World::Stop::kEnded);
   ASSERT_EQ(run.steps.size(), 6u);
   std::vector<std::string> notes;
@@ -74,13 +78,60 @@ INSTANTIATE_TEST_SUITE_P(Modes, Meters,
                                          ModeName::kStreaming),
                          [](const auto& one) { return std::string(name_of(one.param)); });
 
+// Most slots are never used. The report counts a worker's places, which are those that were in use
+// at some time; here each slot counts.
+TEST(MetersOfAnEmptyCluster, CountTheSlotsThatNobodyUses) {
+  const TemporaryDirectory folder;
+  const RunPaths paths{folder.path()};
+  Simulation simulation = simulation_of(ModeName::kSync);
+  simulation.cluster.pools[0].slots = 100;
+  const SimulatedRun run = simulate(simulation, SimulatedFiles{paths, 1000000});
+  ASSERT_EQ(run.stop, simulator::World::Stop::kEnded);
+  std::vector<std::string> notes;
+  double seconds = 0;
+  const std::vector<TimelineRow> rows = read_timeline_of(paths, notes);
+  for (const TimelineRow& row : rows)
+    if (row.what == TimelineWhat::kGenerate && row.lane == Lane::kTrain)
+      seconds += seconds_of(row.at - row.from);
+  const double share = run.rollout[static_cast<size_t>(Use::kGenerate)];
+  EXPECT_GT(share, 0);
+  EXPECT_NEAR(share, seconds / (3 * 100 * run.seconds), 1e-6);
+  const Time end(static_cast<int64_t>(run.seconds * 1e9));
+  EXPECT_GT(shares_of(use_of_workers(rows, Time{}, end, 1),
+                      Role::kRollout)[static_cast<size_t>(Use::kGenerate)],
+            2 * share);
+}
+
+// A timeline that cannot be begun, and one that the disk has no room for.
+TEST(SimulatedFolders, AreWholeOrRefused) {
+  const auto error_of = [](const RunPaths& paths) -> std::string {
+    try {
+      simulate(simulation_of(ModeName::kAsync), SimulatedFiles{paths, 1000000});
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const TemporaryDirectory taken, full;
+  std::filesystem::create_directories(RunPaths{taken.path()}.timeline());
+  EXPECT_NE(error_of(RunPaths{taken.path()}).find("timeline.jsonl"), std::string::npos);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto signal_before = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{8192, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const std::string error = error_of(RunPaths{full.path()});
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, signal_before);
+  EXPECT_NE(error.find("timeline.jsonl"), std::string::npos) << error;
+}
+
 TEST(MetersOfFaults, AddUpToOne) {
-  Log log("test", "", LogLevel::kWarning);
   Simulation simulation = simulation_of(ModeName::kAsync);
   simulation.law.steps = 60;
   simulation.cluster.faults = {
       .rollout_mean = 400, .trainer_mean = 500, .hang_mean = 600, .env = 0.02};
-  const SimulatedRun run = simulate(simulation, std::nullopt, log);
+  const SimulatedRun run = simulate(simulation, std::nullopt);
   EXPECT_EQ(run.stop, simulator::World::Stop::kEnded) << run.halted;
   EXPECT_GT(run.totals.deaths, 3);
   EXPECT_GT(run.rollout[static_cast<size_t>(Use::kAway)], 0.001);
