@@ -1,14 +1,13 @@
 // What `tailrace plan` says of the time of a step, against the step that a run then makes here:
 // quickstart, tinystories, and a step of a policy of random weights with the sizes of Qwen2.5-0.5B.
 //
-// How long episodes get is not what is under test: the plan takes the lengths that the run itself
-// has recorded (`plan --like RUN`), of the same steps whose time is measured. It is made twice,
-// right behind the run. Its parts are compared as well: a sum may be right by two mistakes.
+// How long episodes get is not what is under test: the plan plays the episodes of the run again
+// (`plan --like RUN`), of the same steps whose time is measured. It is made twice, right behind the
+// run. Its parts are compared as well: a sum may be right by two mistakes.
 //
 // Other processes lengthen a step and not the plan of it, or the other way round. Their share of
 // the machine is a row of its own; an attempt in which it is above --max-others is made again, for
-// up to
-// --patience seconds, and the quietest one is reported.
+// up to --patience seconds, and the quietest one is reported.
 //
 // Checks: the run trains all its steps.
 #include <algorithm>
@@ -23,7 +22,7 @@
 
 #include "bench/report/program.h"
 #include "bench/run/launched_run.h"
-#include "cli/plan/run_time.h"
+#include "cli/plan/planned_run.h"
 #include "cli/run/load.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
@@ -48,22 +47,21 @@ struct Options {
   double max_others = 0.1, patience = 0;
 };
 
-// 24 layers of Qwen2.5-0.5B; the vocabulary is the environment's, of a few words.
+// 24 layers of Qwen2.5-0.5B; the vocabulary is the environment's, of a few words. Without a
+// reference and with little room for KV, so that it fits 8 GiB.
 constexpr std::string_view kLarge = R"(run: {name: large}
 model:
   create: {hidden_size: 896, intermediate_size: 4864, layers: 24, heads: 14, kv_heads: 2, max_positions: 256}
   compute: bf16
 env: {name: frozen_grid}
-rollout: {prompts_per_step: 2, group_size: 4, max_turns: 3, max_action_tokens: 3, max_context_tokens: 64, workers: 1, threads: 2}
+rollout: {prompts_per_step: 2, group_size: 4, max_turns: 3, max_action_tokens: 3, max_context_tokens: 64, max_sequences: 8, max_batch_tokens: 256, workers: 1, threads: 2}
 train: {microbatch_tokens: 256, threads: 2}
-algo: {name: grpo, filter_zero_signal: none}
+algo: {name: grpo, filter_zero_signal: none, kl: {coef: 0}}
 optim: {lr: 1.0e-6}
 )";
 
 Case case_of(const Options& options, const std::string& name) {
-  const auto traces = fmt::format("train.trace_steps={}", options.steps);
-  const std::vector<std::string> keys = {"eval.prompts=8", traces,
-                                         "checkpoint.interval_steps=1000"};
+  const std::vector<std::string> keys = {"eval.prompts=8", "checkpoint.interval_steps=1000"};
   if (name == "quickstart")
     return {name, options.configs + "/quickstart.yaml", keys, 5, 5 + options.steps};
   if (name == "tinystories")
@@ -73,11 +71,7 @@ Case case_of(const Options& options, const std::string& name) {
   if (auto written = write_file_atomic(file, kLarge); !written)
     throw UserError("{}", written.failure().message);
   const int64_t steps = std::min<int64_t>(options.steps, 2);
-  return {name,
-          file.string(),
-          {fmt::format("train.trace_steps={}", steps), "checkpoint.interval_steps=1000"},
-          1,
-          1 + steps};
+  return {name, file.string(), {"checkpoint.interval_steps=1000"}, 1, 1 + steps};
 }
 
 // What other processes take of the machine.
@@ -146,9 +140,35 @@ Measured run_case(const Case& measured, const fs::path& directory) {
   return times;
 }
 
+// Of the steps that are measured, in the same order.
+struct Planned {
+  std::vector<double> step, rollout, train, rest;
+};
+
+Planned plan_case(const Case& planned, const LoadedRun& loaded, const fs::path& directory) {
+  const PlannedRun plan = plan_here({.options = loaded.options,
+                                     .registries = loaded.registries,
+                                     .steps = planned.steps,
+                                     .like = directory,
+                                     .program = build_folder() / "tailrace",
+                                     .with_mode = {},
+                                     .say = [](const std::string&) {}});
+  const double rest = plan.machine->train.step + plan.machine->train.publish;
+  Planned times;
+  for (const simulator::StepRecord& step : plan.modes[plan.own].simulated.run.steps) {
+    if (step.step <= planned.skipped) continue;
+    times.step.push_back(step.ended - step.begun);
+    times.rollout.push_back(step.handed - step.begun);
+    times.train.push_back(step.ended - step.handed - rest);
+    times.rest.push_back(rest);
+  }
+  require(!times.step.empty(), "{}: the plan has no step", planned.name);
+  return times;
+}
+
 struct Attempt {
   Measured run;
-  std::vector<std::vector<StepTime>> plans;  // of each step
+  std::vector<Planned> plans;
   double others = 0;
 };
 
@@ -157,12 +177,7 @@ Attempt attempt(const Case& planned, const fs::path& directory) {
   const Neighbours neighbours;
   made.run = run_case(planned, directory);
   const LoadedRun loaded = load_run_options(planned.config, planned.keys, built_in_registries());
-  const fs::path program =
-      fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "tailrace";
-  for (int i = 0; i < 2; ++i)
-    made.plans.push_back(plan_time(loaded.options, loaded.registries, planned.steps, directory,
-                                   program, [](const std::string&) {})
-                             .each);
+  for (int i = 0; i < 2; ++i) made.plans.push_back(plan_case(planned, loaded, directory));
   made.others = neighbours.share();
   // A large policy leaves gigabytes.
   std::error_code ignored;
@@ -179,28 +194,21 @@ void measure_case(const Options& options, const std::string& name, Report& repor
     Attempt next = attempt(planned, directory);
     if (next.others < best.others) best = std::move(next);
   }
-  const auto plans = [&](const auto& part) {
-    std::vector<double> values;
-    for (const std::vector<StepTime>& plan : best.plans) {
-      std::vector<double> of_steps;
-      for (const StepTime& time : plan) of_steps.push_back(part(time));
-      values.push_back(spread(of_steps).median);
-    }
-    return values;
+  const auto add = [&](const std::string& metric, const std::vector<double>& measured,
+                       std::vector<double> Planned::*part) {
+    std::vector<double> medians;
+    for (const Planned& plan : best.plans) medians.push_back(spread(plan.*part).median);
+    report.add(name, metric, "s", measured);
+    report.add(name, metric + ", planned", "s", medians);
   };
-  const double median = spread(best.run.step).median;
-  report.add(name, "step", "s", best.run.step);
-  report.add(name, "step, planned", "s", plans([](const StepTime& t) { return t.step; }));
-  report.add(name, "rollout", "s", best.run.rollout);
-  report.add(name, "rollout, planned", "s",
-             plans([](const StepTime& t) { return t.install + t.generate + t.reward; }));
-  report.add(name, "train", "s", best.run.train);
-  report.add(name, "train, planned", "s", plans([](const StepTime& t) { return t.train; }));
-  report.add(name, "the rest", "s", best.run.rest);
-  report.add(name, "the rest, planned", "s",
-             plans([](const StepTime& t) { return t.beside + t.publish; }));
-  report.add(name, "planned / measured", "ratio",
-             plans([&](const StepTime& t) { return t.step / median; }));
+  add("step", best.run.step, &Planned::step);
+  add("rollout", best.run.rollout, &Planned::rollout);
+  add("train", best.run.train, &Planned::train);
+  add("the rest", best.run.rest, &Planned::rest);
+  std::vector<double> ratios;
+  for (const Planned& plan : best.plans)
+    ratios.push_back(spread(plan.step).median / spread(best.run.step).median);
+  report.add(name, "planned / measured", "ratio", ratios);
   report.add(name, "others", "share", {best.others});
 }
 

@@ -5,9 +5,8 @@
 
 #include <fmt/format.h>
 
-#include "cli/plan/lengths.h"
+#include "cli/plan/local_run.h"
 #include "cli/plan/pilot.h"
-#include "cli/plan/predict.h"
 #include "cli/plan/rehearsed_rollout.h"
 #include "cli/plan/rehearsed_trainer.h"
 #include "cli/run/plan.h"
@@ -36,27 +35,38 @@ void prepare(const RunPaths& paths, RunOptions options, const Registries& regist
   prepare_run(paths, options, registries, [](const std::string&) {});
 }
 
-RehearsedRollout::Largest largest_of(const RunOptions& o, const PlannedEpisodes& step,
+RehearsedRollout::Largest largest_of(const RunOptions& o, std::span<const PlannedEpisode> step,
                                      int64_t workers) {
   RehearsedRollout::Largest largest;
-  const auto count = std::max<int64_t>(1, std::ssize(step.episodes));
   int64_t prompt = 0, all = 0;
-  for (const PlannedEpisode& planned : step.episodes) {
+  for (const PlannedEpisode& planned : step) {
     prompt += planned.episode.prompt_tokens;
-    all += tokens_of(planned.episode);
+    all += planned.episode.context();
   }
-  largest.batch = (o.step.prompts_per_step * o.step.group_size + workers - 1) / workers;
+  const auto count = std::ssize(step);
+  largest.batch = (count + workers - 1) / workers;
   largest.prompt = std::max<int64_t>(1, prompt / count);
   largest.context = std::max<int64_t>(largest.prompt, all / count);
   largest.group_size = o.step.group_size;
   return largest;
 }
 
+// What the workers' engines take for a step of `groups` groups each, and nothing else for anything.
+double engine_seconds(RunOptions o, const Registries& registries, const simulator::Hardware& worker,
+                      const EpisodeSource& episodes, int64_t groups) {
+  o.step.prompts_per_step = groups;
+  o.scheduler.mode = {};
+  o.eval = {};
+  const SimulatedMode mode =
+      simulate_here(o, registries.environments, {.worker = worker}, episodes, 1);
+  return mode.run.steps.empty() ? 0 : mode.run.steps[0].handed - mode.run.steps[0].begun;
+}
+
 using Say = std::function<void(const std::string&)>;
 
-// All but what the pilot finds.
+// All but what the pilot finds. `o`: local_options().
 Calibration calibrate_parts(const RunOptions& o, const Registries& registries,
-                            const PlannedEpisodes& known, const std::filesystem::path& folder,
+                            const EpisodeSource& known, const std::filesystem::path& folder,
                             const Say& say) {
   const RunPaths paths{folder};
   prepare(paths, o, registries);
@@ -96,36 +106,32 @@ Calibration calibrate_parts(const RunOptions& o, const Registries& registries,
     std::ranges::sort(seconds);
     play.seconds = seconds[seconds.size() / 2];
   }
-  if (play.whole) {
-    for (const auto& episodes : play.episodes)
-      for (const PlannedEpisode& planned : episodes) {
-        result.played.episodes.push_back(planned);
-        result.played.episodes.back().episode.verify_seconds = play.verify_seconds;
-      }
-    result.played.source =
-        fmt::format("{} played now by {}", std::ssize(result.played.episodes),
-                    o.model.creates() ? "random weights" : "the policy as it is");
+  EpisodeSource played;
+  if (play.whole && !play.episodes.empty())
+    played = std::make_shared<simulator::ReplayedEpisodes>(play.episodes, o.run.seed);
+  if (known != nullptr) {
+    result.episodes = known;
+  } else if (played != nullptr) {
+    for (PlannedEpisode& planned : play.episodes)
+      planned.episode.verify_seconds = play.verify_seconds;
+    result.source = fmt::format("{} that {} played now", std::ssize(play.episodes),
+                                o.model.creates() ? "random weights" : "the policy as it is");
+    result.episodes =
+        std::make_shared<simulator::ReplayedEpisodes>(std::move(play.episodes), o.run.seed);
+  } else {
+    result.source = "drawn, as playing takes long: a fifth of what an answer may have, median";
+    result.episodes = make_simulation(o, registries.environments).episodes;
   }
-  const PlannedEpisodes step = !known.episodes.empty()           ? known
-                               : !result.played.episodes.empty() ? result.played
-                                                                 : longest_episodes(o, 0);
+  const std::vector<PlannedEpisode> step = episodes_of_step(o, *result.episodes);
   say("decodes");
   costs.worker = rollout.measure(largest_of(o, step, workers));
-  if (play.whole) {
-    double engine = 0;
-    int64_t turns = 0;
-    for (const auto& episodes : play.episodes) {
-      engine = std::max(
-          engine, play_time(costs.worker, 0, o.rollout.engine.max_sequences, episodes).seconds);
-      int64_t of_worker = 0;
-      for (const PlannedEpisode& planned : episodes) of_worker += std::ssize(planned.episode.turns);
-      turns = std::max(turns, of_worker);
-    }
-    if (turns > 0)
-      costs.turn_seconds = std::max(0.0, play.seconds - engine) / static_cast<double>(turns);
+  if (played != nullptr) {
+    const double beside =
+        play.seconds - engine_seconds(o, registries, costs.worker, played, groups * workers);
+    costs.worker.turn = std::max(0.0, beside) / static_cast<double>(play.turns);
   }
   say("trains");
-  const simulator::TrainModel measured = trainer.measure(step.episodes, o.step.prompts_per_step);
+  const simulator::TrainModel measured = trainer.measure(step);
   // Ranks share the tokens, and each makes the whole update.
   costs.train.token = measured.token / static_cast<double>(o.train.ranks);
   costs.train.update = measured.update;
@@ -139,26 +145,28 @@ double seconds_beside_the_model(const RunOptions& o, const Registries& registrie
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) throw UserError("{}", describe_errno("create", folder, error.value()));
-  const RunOptions pilot = pilot_options(o, planned_model(o, registries.environments), folder);
-  const PilotRun run = run_pilot(pilot, program, folder);
+  const RunPaths paths{folder / "run"};
+  RunOptions pilot = pilot_options(o, planned_model(o, registries.environments), folder);
+  const double seconds = run_pilot(pilot, program, folder, paths);
+  pilot = local_options(pilot, paths.root);
+  const EpisodeSource episodes = make_simulation(pilot, registries.environments).episodes;
   const MachineCosts costs =
-      calibrate_parts(pilot, registries, run.episodes, folder / "parts", [](const std::string&) {
+      calibrate_parts(pilot, registries, episodes, folder / "parts", [](const std::string&) {
       }).costs;
-  std::vector<StepTime> steps;
-  for (const auto& step : steps_of(pilot, run.episodes))
-    steps.push_back(predict_step(pilot, costs, step));
-  return std::max(0.0, run.step_seconds - mean(steps).step);
+  const SimulatedMode mode =
+      simulate_here(pilot, registries.environments, costs, episodes, pilot.run.steps);
+  return std::max(0.0, seconds - mode.run.median_step());
 }
 
 }  // namespace
 
-Calibration calibrate(const RunOptions& o, const Registries& registries,
-                      const PlannedEpisodes& known, const std::filesystem::path& program,
-                      const std::filesystem::path& folder, const Say& say) {
+Calibration calibrate(const RunOptions& o, const Registries& registries, const EpisodeSource& known,
+                      const std::filesystem::path& program, const std::filesystem::path& folder,
+                      const Say& say) {
   say("runs a few steps of a tiny policy");
   const double beside = seconds_beside_the_model(o, registries, program, folder / "pilot");
   Calibration calibration = calibrate_parts(o, registries, known, folder / "run", say);
-  calibration.costs.beside_seconds = beside;
+  calibration.costs.train.step = beside;
   return calibration;
 }
 

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "cli/plan/costs.h"
+#include "cli/plan/local_run.h"
 #include "cli/run/options.h"
 #include "cli/run/registries.h"
 
@@ -20,17 +21,18 @@ namespace tailrace {
 
 struct Calibration {
   MachineCosts costs;
-  // Episodes that the policy has played here. A policy that the config creates has no experience:
-  // its episodes are as long as those of random weights.
-  PlannedEpisodes played;
+  EpisodeSource episodes;
+  std::string source;  // where they come from, for a person; empty: they were known
 };
 
-// `step`: the episodes of a step, by which batches and lengths are chosen; empty: those that are
-// played here. `program`: the tailrace binary, for the pilot. `folder`: an empty one on a disk, for
-// files that are the caller's to remove.
-// `say` gets a line for what takes time. Throws UserError as a launch does.
+// `options`: local_options(). `known`: the episodes, by which batches and lengths are chosen; null:
+// the policy plays some here, where that does not take too long, else the section's are drawn. A
+// policy that the config creates has no experience: its episodes are as long as those of random
+// weights. `program`: the tailrace binary, for the pilot. `folder`: an empty one on a disk, for
+// files that are the caller's to remove. `say` gets a line for what takes time. Throws UserError as
+// a launch does.
 Calibration calibrate(const RunOptions& options, const Registries& registries,
-                      const PlannedEpisodes& step, const std::filesystem::path& program,
+                      const EpisodeSource& known, const std::filesystem::path& program,
                       const std::filesystem::path& folder,
                       const std::function<void(const std::string&)>& say);
 

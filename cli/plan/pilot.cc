@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 #include <signal.h>
 
-#include "cli/plan/lengths.h"
 #include "cli/process/child_process.h"
 #include "cli/process/supervisor.h"
 #include "core/base/clock.h"
@@ -85,7 +84,7 @@ RunOptions pilot_options(const RunOptions& options, const ModelConfig& model,
   pilot.lora = {};
   pilot.algo.router_replay = RouterReplay::kOff;
   pilot.train.balance_coef = pilot.train.balance_bias_rate = 0;
-  pilot.train.trace_steps = kPilotSteps - kFirstMeasured + 1;
+  pilot.train.trace_steps = 0;
   pilot.sft = {};
   pilot.eval = {};
   pilot.scheduler.mode = {};
@@ -104,15 +103,15 @@ RunOptions pilot_options(const RunOptions& options, const ModelConfig& model,
   return pilot;
 }
 
-PilotRun run_pilot(const RunOptions& pilot, const fs::path& program, const fs::path& folder) {
-  const fs::path config = folder / "pilot.yaml", run = folder / "pilot", log = folder / "pilot.log";
+double run_pilot(const RunOptions& pilot, const fs::path& program, const fs::path& folder,
+                 const RunPaths& paths) {
+  const fs::path config = folder / "pilot.yaml", log = folder / "pilot.log";
   if (auto written = write_file_atomic(config, print_config(pilot)); !written)
     throw UserError("{}", written.failure().message);
   auto child = ChildProcess::spawn(
-      {program.string(), "launch", config.string(), "--run-dir", run.string()}, log);
+      {program.string(), "launch", config.string(), "--run-dir", paths.root.string()}, log);
   if (!child) throw UserError("{}", child.failure().message);
   wait_for(child.value(), log);
-  const RunPaths paths{run};
   const auto rows = read_metrics(paths.metrics());
   if (!rows) throw UserError("{}", rows.failure().message);
   std::vector<double> seconds;
@@ -122,7 +121,7 @@ PilotRun run_pilot(const RunOptions& pilot, const fs::path& program, const fs::p
   if (seconds.empty()) throw UserError("the pilot of the plan has trained no step");
   // What others on the machine lengthen is left out, as far as that goes.
   std::ranges::sort(seconds);
-  return {.step_seconds = seconds[seconds.size() / 4], .episodes = recorded_episodes(paths)};
+  return seconds[seconds.size() / 4];
 }
 
 }  // namespace tailrace

@@ -7,8 +7,8 @@
 
 #include <filesystem>
 
-#include "cli/plan/costs.h"
 #include "cli/run/options.h"
+#include "core/base/run_directory.h"
 #include "core/model/model_config.h"
 
 namespace tailrace {
@@ -18,13 +18,10 @@ namespace tailrace {
 RunOptions pilot_options(const RunOptions& options, const ModelConfig& model,
                          const std::filesystem::path& folder);
 
-struct PilotRun {
-  double step_seconds = 0;   // the lower quartile
-  PlannedEpisodes episodes;  // of those steps
-};
-// Launches it in `folder` by `program`, the tailrace binary, and waits for its end, for a minute at
-// most. Throws UserError with its last words when it fails.
-PilotRun run_pilot(const RunOptions& pilot, const std::filesystem::path& program,
-                   const std::filesystem::path& folder);
+// Launches it as the run `paths` by `program`, the tailrace binary, and waits for its end, for a
+// minute at most; its files beside the run go into `folder`. Returns the seconds of a step, the
+// lower quartile. Throws UserError with its last words when it fails.
+double run_pilot(const RunOptions& pilot, const std::filesystem::path& program,
+                 const std::filesystem::path& folder, const RunPaths& paths);
 
 }  // namespace tailrace

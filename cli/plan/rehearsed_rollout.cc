@@ -11,6 +11,7 @@
 
 #include "cli/plan/fit.h"
 #include "cli/plan/quiet_watch.h"
+#include "cli/run/simulation.h"
 #include "core/base/clock.h"
 #include "core/base/error.h"
 #include "core/base/machine.h"
@@ -263,32 +264,6 @@ simulator::Hardware RehearsedRollout::measure(const Largest& largest) {
   return hardware;
 }
 
-namespace {
-
-simulator::Episode episode_of(const Trajectory& trajectory) {
-  simulator::Episode episode;
-  if (trajectory.segments.empty()) return episode;
-  TokenRole before = TokenRole::kPrompt;
-  for (const TokenRole role : trajectory.segments.front().roles) {
-    if (role == TokenRole::kSampled) {
-      if (before != TokenRole::kSampled) episode.turns.push_back({.tokens = 0});
-      ++episode.turns.back().tokens;
-    } else if (episode.turns.empty()) {
-      ++episode.prompt_tokens;
-    } else {
-      ++episode.turns.back().env_tokens;
-    }
-    before = role;
-  }
-  for (simulator::Turn& turn : episode.turns)
-    turn.env_seconds = trajectory.env_seconds / static_cast<double>(episode.turns.size());
-  episode.truncated = trajectory.outcome == Outcome::kTruncated;
-  episode.reward = trajectory.reward.value_or(0);
-  return episode;
-}
-
-}  // namespace
-
 RehearsedRollout::Play RehearsedRollout::play(const RunOptions& options, int64_t groups,
                                               double most_seconds) {
   const auto format = chat::PromptFormat::of(config_.chat, config_.tokenizer_dir, *tokenizer_);
@@ -299,7 +274,7 @@ RehearsedRollout::Play RehearsedRollout::play(const RunOptions& options, int64_t
                                            ? std::vector<text::DatasetRow>()
                                            : text::read_dataset(dataset.rows, dataset.columns));
   Play play;
-  play.episodes.resize(workers_.size());
+  std::vector<std::vector<PlannedEpisode>> episodes(workers_.size());
   std::vector<double> seconds(workers_.size()), verify(workers_.size());
   std::atomic<bool> whole = true;
   all([&](Worker& worker, size_t index) {
@@ -333,14 +308,21 @@ RehearsedRollout::Play RehearsedRollout::play(const RunOptions& options, int64_t
       if (!trajectory.verifier.empty())
         (void)judge(*registries_.verifiers, trajectory.verifier, trajectory.evidence,
                     score_budget(options.scheduler.deadlines.verify));
-      PlannedEpisode planned{.member = member, .episode = episode_of(trajectory)};
-      if (!planned.episode.turns.empty()) play.episodes[index].push_back(std::move(planned));
+      PlannedEpisode planned{.member = member,
+                             .episode = episode_of(recorded_episode(trajectory))};
+      if (!planned.episode.turns.empty()) episodes[index].push_back(std::move(planned));
     }
     verify[index] = scored.seconds() / static_cast<double>(std::max<size_t>(1, ended.size()));
   });
   play.seconds = std::ranges::max(seconds);
   play.verify_seconds = std::ranges::max(verify);
   play.whole = whole;
+  for (const std::vector<PlannedEpisode>& of_worker : episodes) {
+    int64_t turns = 0;
+    for (const PlannedEpisode& planned : of_worker) turns += std::ssize(planned.episode.turns);
+    play.turns = std::max(play.turns, turns);
+    play.episodes.insert(play.episodes.end(), of_worker.begin(), of_worker.end());
+  }
   return play;
 }
 

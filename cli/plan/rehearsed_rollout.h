@@ -44,7 +44,8 @@ class RehearsedRollout {
     double seconds = 0;         // of the slowest
     double verify_seconds = 0;  // a sample
     bool whole = true;          // false: it took too long, and what was played is left out
-    std::vector<std::vector<PlannedEpisode>> episodes;  // by worker
+    int64_t turns = 0;          // of the worker that had most of them
+    std::vector<PlannedEpisode> episodes;
   };
   Play play(const RunOptions& options, int64_t groups, double most_seconds);
 

@@ -137,20 +137,15 @@ RehearsedTrainer::Trained RehearsedTrainer::train(std::span<const PlannedEpisode
   return trained;
 }
 
-simulator::TrainModel RehearsedTrainer::measure(std::span<const PlannedEpisode> episodes,
-                                                int64_t most_groups) {
-  std::vector<PlannedEpisode> trained;
-  for (const PlannedEpisode& planned : episodes)
-    if (planned.trained) trained.push_back(planned);
-  if (trained.empty()) trained.assign(episodes.begin(), episodes.end());
+simulator::TrainModel RehearsedTrainer::measure(std::span<const PlannedEpisode> episodes) {
   // Whole groups: a step that is cut inside one has other minibatches.
   std::vector<size_t> ends;
-  for (size_t i = 1; i <= trained.size(); ++i)
-    if (i == trained.size() || task_of(trained[i].member) != task_of(trained[i - 1].member))
+  for (size_t i = 1; i <= episodes.size(); ++i)
+    if (i == episodes.size() || task_of(episodes[i].member) != task_of(episodes[i - 1].member))
       ends.push_back(i);
-  const int64_t groups = std::min(std::ssize(ends), most_groups);
+  const int64_t groups = std::ssize(ends);
   const auto first_groups = [&](int64_t n) {
-    return std::span<const PlannedEpisode>(trained).first(ends[static_cast<size_t>(n - 1)]);
+    return episodes.first(ends[static_cast<size_t>(n - 1)]);
   };
   // A minibatch needs a group.
   const int64_t few = std::min<int64_t>(groups, config_.train.minibatches_per_step);

@@ -43,9 +43,8 @@ class RehearsedTrainer {
   };
   Trained train(std::span<const PlannedEpisode> episodes);
 
-  // What a step costs, from two of different sizes: the larger one has at most `most_groups` of
-  // those in `episodes`, of which the trained ones are taken.
-  simulator::TrainModel measure(std::span<const PlannedEpisode> episodes, int64_t most_groups);
+  // What a step costs, from two of different sizes. `episodes`: of a step, whole groups.
+  simulator::TrainModel measure(std::span<const PlannedEpisode> episodes);
 
   const Digest& base_root() const { return base_.root; }
 

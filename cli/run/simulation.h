@@ -22,7 +22,7 @@ namespace tailrace {
 struct Simulation {
   scheduler::Config law;
   simulator::Cluster cluster;
-  std::unique_ptr<simulator::EpisodeSource> episodes;
+  std::shared_ptr<const simulator::EpisodeSource> episodes;
   uint64_t seed = 0;
   double seconds = 0;  // of virtual time, at most
   HardwareSection trainer_hardware = {};

@@ -29,6 +29,13 @@ struct SimulatedRun {
   int64_t failed = 0, lost = 0, discarded = 0;
   int64_t untrained_tokens() const;  // decoded, and not in a step
   UseShares rollout{}, reward{}, trainer{};
+
+  double seconds_of_steps() const;  // from version 0 to the last one
+  // Of steps; 0: there was none.
+  double median(const std::function<double(const simulator::StepRecord&)>& value) const;
+  double median_step() const {
+    return median([](const simulator::StepRecord& step) { return step.ended - step.begun; });
+  }
 };
 
 // Where a run directory goes, and how much into it (scheduler.timeline_rows).

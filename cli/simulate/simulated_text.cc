@@ -42,8 +42,17 @@ std::string stop_text(const SimulatedMode& mode) {
   return "";  // not reached
 }
 
-// "12.3 s", "4 min 05 s", "3 h 20 min", "2 d 03 h".
+Json shares_json(const UseShares& shares) {
+  Json json = Json::object();
+  for (size_t i = 0; i < kNumUses; ++i)
+    if (shares[i] > 0) json[std::string(name_of(static_cast<Use>(i)))] = shares[i];
+  return json;
+}
+
+}  // namespace
+
 std::string time_text(double seconds) {
+  if (seconds < 1) return fmt::format("{:.3g} ms", 1000 * seconds);
   if (seconds < 99.95) return fmt::format("{:.1f} s", seconds);
   const auto s = static_cast<int64_t>(std::llround(seconds));
   if (s < 6000) return fmt::format("{} min {:02} s", s / 60, s % 60);
@@ -51,20 +60,12 @@ std::string time_text(double seconds) {
   return fmt::format("{} d {:02} h", s / 86400, s / 3600 % 24);
 }
 
-// Of numbers that are counted in thousands and more.
 std::string number_text(double value) {
   if (value < 1000) return fmt::format("{:.3g}", value);
   const std::string_view units[] = {"", "k", "M", "G", "T"};
   size_t unit = 0;
   for (; value >= 999.5 && unit + 1 < std::size(units); ++unit) value /= 1000;
   return fmt::format("{:.3g}{}", value, units[unit]);
-}
-
-Json shares_json(const UseShares& shares) {
-  Json json = Json::object();
-  for (size_t i = 0; i < kNumUses; ++i)
-    if (shares[i] > 0) json[std::string(name_of(static_cast<Use>(i)))] = shares[i];
-  return json;
 }
 
 // "of all slots: generate 71 %, ..": the largest first, what is below half a percent left out.
@@ -78,8 +79,6 @@ std::string shares_text(std::string_view whose, const UseShares& shares) {
     texts.push_back(fmt::format("{} {:.0f} %", name, share * 100));
   return fmt::format("{}{}", texts.empty() ? "" : whose, fmt::join(texts, ", "));
 }
-
-}  // namespace
 
 std::string cluster_text(const SimulatedMode& mode) {
   std::vector<std::string> pools;
@@ -207,7 +206,7 @@ std::string simulated_text(const SimulatedMode& mode) {
 std::string simulated_table(std::span<const SimulatedMode> modes) {
   std::string text =
       fmt::format("{:<14}{:>7}{:>11}{:>10}{:>11}{:>6}{:>10}{:>10}{:>12}\n", "mode", "steps",
-                  "s a step", "tokens/s", "staleness", "max", "generate", "trainer", "cost a step");
+                  "a step", "tokens/s", "staleness", "max", "generate", "trainer", "cost a step");
   for (const SimulatedMode& mode : modes) {
     const SimulatedRun& run = mode.run;
     const RunSummary summary = simulator::summary_of(run.steps);

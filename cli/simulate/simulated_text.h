@@ -5,6 +5,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -16,11 +17,19 @@ namespace tailrace {
 
 // A run with what it was a simulation of.
 struct SimulatedMode {
-  RunOptions options;
-  Simulation simulation;
-  SimulatedRun run;
+  RunOptions options = {};
+  Simulation simulation = {};
+  SimulatedRun run = {};
   double real_seconds = 0;  // that it took
 };
+
+// "120 ms", "12.3 s", "4 min 05 s", "3 h 20 min", "2 d 03 h".
+std::string time_text(double seconds);
+// Of numbers that are counted in thousands and more: "42.7k".
+std::string number_text(double value);
+// "generate 71 %, waits for the trainer 20 %": the largest first, what is below half a percent left
+// out. `whose` stands in front, unless there is nothing to say.
+std::string shares_text(std::string_view whose, const UseShares& shares);
 
 // Its workers and devices, on a line.
 std::string cluster_text(const SimulatedMode& mode);

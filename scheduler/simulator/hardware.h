@@ -29,10 +29,12 @@ struct Hardware {
   double prefill_tokens_per_s = 0;  // 0: prefill takes no time
   int64_t kv_tokens = 0;            // that its KV cache holds; 0: any number
   int64_t devices = 1;              // of one worker
+  double turn = 0;                  // seconds that decoding stands still when a turn ends
   double price_per_hour = 0;        // of one worker
 };
 
-// One trainer, on however many devices. A step of s samples with t tokens (prompts included) takes
+// One trainer, on however many devices. A step of s samples with t tokens (prompts and observations
+// included) takes
 //   step + s * sample + t * token + update  seconds, and save seconds more when it writes a
 // checkpoint. With HandOverBy::kGroups the tokens of a part are computed as it comes, and `update`
 // begins when the last one is done.
@@ -43,6 +45,8 @@ struct TrainModel {
   double save = 0;        // a checkpoint
   int64_t keep_last = 1;  // checkpoints
   double warm_up = 0;     // before version 0
+  // A group whose samples all have the same reward is left out (algo.filter_zero_signal).
+  bool drops_equal_groups = false;
   double price_per_hour = 0;
 };
 

@@ -129,6 +129,7 @@ void World::end_decoding(Rollout& worker, int64_t id) {
   if (play.episode.turns[play.turn].tokens > 0) count_tokens(worker, id, play);
   play.context += play.episode.turns[play.turn].tokens;
   ++play.sample.turns;
+  worker.engine.stall(worker.pool->hardware.turn);
   if (worker.pool->lockstep) {
     play.phase = Phase::kAtBarrier;
     return;
@@ -158,7 +159,9 @@ void World::lift_barrier(Rollout& worker) {
 
 void World::end_turn(Rollout& worker, int64_t id) {
   Play& play = worker.plays.at(id);
-  play.context += play.episode.turns[play.turn].env_tokens;
+  const int64_t answer = play.episode.turns[play.turn].env_tokens;
+  play.context += answer;
+  play.sample.env_tokens += answer;
   ++play.turn;
   if (play.fails) return finish(worker, id, *play.fails);
   if (play.turn == play.episode.turns.size())

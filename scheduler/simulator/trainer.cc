@@ -1,5 +1,7 @@
 // The trainer of a world, with all its ranks.
 #include <algorithm>
+#include <map>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -63,6 +65,23 @@ void World::say_as_trainer(Event event) {
   wake(trainer_.said, WakeKind::kTrainerSays);
 }
 
+namespace {
+
+// Of those in `items`.
+std::set<TaskId> groups_of_equals(const std::vector<HandOver::Item>& items) {
+  std::map<TaskId, double> first;
+  std::set<TaskId> equal;
+  for (const HandOver::Item& item : items) {
+    const TaskId group = task_of(item.lease.member);
+    const auto [known, is_new] = first.emplace(group, item.reward);
+    if (is_new) equal.insert(group);
+    if (known->second != item.reward) equal.erase(group);
+  }
+  return equal;
+}
+
+}  // namespace
+
 // Groups are computed one after the other as they come; the update follows the last.
 void World::hear(Process& process, const HandOver& batch) {
   if (batch.copy) {
@@ -80,13 +99,16 @@ void World::hear(Process& process, const HandOver& batch) {
   }
   if (batch.first != std::ssize(trainer_.items) || trainer_.whole) return;
   double seconds = 0;
+  const std::set<TaskId> equal =
+      cluster_.trainer.drops_equal_groups ? groups_of_equals(batch.items) : std::set<TaskId>();
   for (const HandOver::Item& item : batch.items) {
     trainer_.items.push_back(item);
+    if (equal.contains(task_of(item.lease.member))) continue;
     const auto body = bodies_.find({Lane::kTrain, item.lease});
     if (body == bodies_.end()) continue;  // withdrawn while the batch was under way
     const Sample& sample = body->second;
-    seconds += cluster_.trainer.sample +
-               cluster_.trainer.token * static_cast<double>(sample.tokens + sample.prompt_tokens);
+    const int64_t tokens = sample.prompt_tokens + sample.tokens + sample.env_tokens;
+    seconds += cluster_.trainer.sample + cluster_.trainer.token * static_cast<double>(tokens);
   }
   trainer_.free_at = std::max(trainer_.free_at, now()) + seconds;
   trainer_.busy += seconds;
@@ -105,8 +127,8 @@ void World::hear(Process& process, const FormRanks& ranks) {
   if (&process == &trainer_) clear_batch();
 }
 
-// It ends with all ranks. Until then rank 0 waits: for one that has yet to hear of it, or, where one
-// has gone, for the word to meet anew.
+// It ends with all ranks. Until then rank 0 waits: for one that has yet to hear of it, or, where
+// one has gone, for the word to meet anew.
 void World::end_step() {
   trainer_.computed = true;
   bool all = true;
@@ -157,7 +179,7 @@ void World::record_step(int64_t version) {
     const Sample& sample = found->second;
     ++record.samples;
     record.tokens += sample.tokens;
-    record.prompt_tokens += sample.prompt_tokens;
+    record.prompt_tokens += sample.prompt_tokens + sample.env_tokens;
     record.longest = std::max(record.longest, sample.tokens);
     const auto staleness = static_cast<double>(version - 1 - sample.min_version);
     record.staleness_mean += staleness;

@@ -53,6 +53,7 @@ struct Sample {
   Lane lane = Lane::kTrain;
   MemberId member = {};
   int64_t prompt_tokens = 0, tokens = 0, turns = 0;
+  int64_t env_tokens = 0;  // of the environment's answers
   int64_t min_version = -1, max_version = -1;
   // Tokens by the version that sampled them, oldest first.
   std::vector<std::pair<int64_t, int64_t>> versions;
@@ -65,8 +66,9 @@ struct StepRecord {
   double begun = 0;   // the version before it was published
   double handed = 0;  // the trainer had all of it
   double ended = 0;   // its version was published
-  int64_t samples = 0, tokens = 0, prompt_tokens = 0;
-  int64_t old_tokens = 0;  // sampled by versions before the one that the step starts from
+  int64_t samples = 0, tokens = 0;
+  int64_t prompt_tokens = 0;  // and those of the environments
+  int64_t old_tokens = 0;     // sampled by versions before the one that the step starts from
   double staleness_mean = 0, staleness_max = 0;  // of samples, in versions
   int64_t longest = 0;                           // tokens of a sample
 };

@@ -1,5 +1,6 @@
 // `tailrace plan` as a person meets it: it measures this machine, so its numbers are compared with
 // each other and with what they must be made of.
+#include <map>
 #include <string>
 
 #include <fmt/format.h>
@@ -18,35 +19,44 @@ const std::string kConfig = std::string(TAILRACE_SOURCE_DIR) +
 
 double part(const json& step, const char* name) { return step.at(name).get<double>(); }
 
-TEST(Plan, SaysWhereTheTimeOfAStepGoes) {
+TEST(Plan, SaysWhatAStepTakesAndWhichModeIsBest) {
   const auto result = run_binary("plan --json " + kConfig);
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const json plan = json::parse(result.out);
-  const json& step = plan.at("step");
-  for (const char* name : {"install", "generate", "train", "publish"})
-    EXPECT_GT(part(step, name), 0) << name;
-  EXPECT_NEAR(part(step, "seconds"),
-              part(step, "install") + part(step, "generate") + part(step, "reward") +
-                  part(step, "train") + part(step, "publish") + part(step, "beside"),
-              1e-9);
-  EXPECT_NEAR(plan.at("seconds").get<double>(), 80 * part(step, "seconds"), 1e-6);
-  EXPECT_GT(plan.at("machine").at("prefill_tokens_per_s").get<double>(), 0);
-  EXPECT_GT(plan.at("machine").at("payload_bytes").get<double>(), 1e5);
-  EXPECT_NE(plan.at("lengths").get<std::string>().find("random weights"), std::string::npos);
+  EXPECT_GT(part(plan.at("step"), "rollout"), 0);
+  EXPECT_GT(part(plan.at("step"), "train"), 0);
+  EXPECT_EQ(plan.at("steps"), 80);
+  for (const char* name : {"prefill_tokens_per_s", "publish", "install", "kv_tokens"})
+    EXPECT_GT(part(plan.at("machine"), name), 0) << name;
+  EXPECT_GT(part(plan.at("machine"), "payload_bytes"), 1e5);
+  EXPECT_NE(plan.at("episodes").get<std::string>().find("random weights"), std::string::npos);
+  // Where the time goes: shares of one.
+  double sum = 0;
+  for (const auto& [use, share] : plan.at("simulated").at("rollout").items())
+    sum += share.get<double>();
+  EXPECT_NEAR(sum, 1, 1e-6);
+  // Streaming has one update a step, and the config two.
+  std::map<std::string, json> modes;
+  for (const json& mode : plan.at("modes")) modes[mode.at("mode")] = mode;
+  ASSERT_EQ(modes.size(), 4u) << result.out;
+  EXPECT_EQ(modes.at("sync").at("staleness"), 0);
+  EXPECT_GT(part(modes.at("async"), "staleness"), 0);
+  for (const auto& [name, mode] : modes)
+    EXPECT_LE(part(plan.at("best"), "eta_seconds"), part(mode, "eta_seconds") / 0.95) << name;
   // The memory is that of a dry run.
   EXPECT_GT(plan.at("memory").at("total_bytes").get<int64_t>(), int64_t{100} << 20);
 }
 
-TEST(Plan, TakesTheLengthsOfARun) {
+TEST(Plan, PlaysTheEpisodesOfARunAgain) {
   TemporaryDirectory folder;
   const std::string run = (folder / "run").string();
   const auto launched = run_binary("launch " + kConfig + " --run-dir " + run +
                                    " run.steps=2 sft.demonstrations=50 eval.prompts=8");
   ASSERT_EQ(launched.exit_code, 0) << launched.err;
-  const auto result = run_binary("plan --json " + kConfig + " --like " + run);
+  const auto result = run_binary("plan --json " + kConfig + " run.steps=2 --like " + run);
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const json plan = json::parse(result.out);
-  EXPECT_EQ(plan.at("lengths"), "64 episodes of 2 steps in " + run);
+  EXPECT_EQ(plan.at("episodes"), "those of " + run);
   // What the run says of itself: mean tokens of a sample, in its last row but the evaluation's.
   double tokens = 0;
   int64_t steps = 0;
@@ -58,14 +68,53 @@ TEST(Plan, TakesTheLengthsOfARun) {
     ++steps;
   }
   ASSERT_EQ(steps, 2);
-  EXPECT_NEAR(part(plan.at("step"), "sampled_tokens"), 32 * tokens / 2, 1e-6);
+  EXPECT_NEAR(part(plan.at("simulated").at("response_tokens"), "mean"), tokens / 2, 1e-6);
 }
 
-TEST(Plan, RefusesARunWithoutTraces) {
+TEST(Plan, RefusesARunWithoutEpisodes) {
   TemporaryDirectory folder;
   const auto result = run_binary("plan " + kConfig + " --like " + folder.path().string());
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_NE(result.err.find("holds no traces of a step"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("is no run directory"), std::string::npos) << result.err;
+}
+
+constexpr const char* kCluster =
+    "run: {steps: 20}\n"
+    "rollout: {prompts_per_step: 256, group_size: 4, max_response_tokens: 2000}\n"
+    "simulate:\n"
+    "  workers: 3\n"
+    "  hardware: [{name: gpu, price_per_hour: 3600}, {name: old, tokens_per_s: 400, step_ms: 20}]\n"
+    "  trainer: {workers: 13, update_seconds: 0.1, publish_seconds: 0.1}\n"
+    "  episodes: {prompt_tokens: 100, response_tokens: 500}\n";
+
+// Nothing is measured, so that the same numbers come each time.
+TEST(Plan, NamesModeAndSplitOnHardwareOfTheConfig) {
+  TemporaryDirectory folder;
+  folder.write("a.yaml", kCluster);
+  const auto planned = [&](const std::string& arguments) {
+    return run_binary("plan a.yaml " + arguments, "", folder.path().string());
+  };
+  const auto result = planned("--hardware gpu --json");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, planned("--hardware gpu --json").out);
+  const json plan = json::parse(result.out);
+  EXPECT_EQ(plan.at("modes").size(), 5u) << result.out;
+  EXPECT_FALSE(plan.contains("machine"));
+  ASSERT_GT(plan.at("splits").size(), 3u);
+  for (const json& split : plan.at("splits")) {
+    EXPECT_EQ(part(split, "rollout_workers") + part(split, "trainer_workers"), 16);
+    EXPECT_LE(part(plan.at("best"), "eta_seconds"), part(split, "eta_seconds") / 0.95);
+    // A device costs one a second.
+    EXPECT_NEAR(part(split, "cost"), 16 * part(split, "eta_seconds"), 0.5 * part(split, "cost"));
+  }
+  // Thirteen trainers are too many for such short answers.
+  EXPECT_LT(part(plan.at("best"), "trainer_workers"), 13);
+  const json old = json::parse(planned("--hardware old --json").out);
+  EXPECT_GT(part(old, "seconds"), 2 * part(plan, "seconds"));
+  const auto text = planned("--hardware gpu");
+  EXPECT_NE(text.out.find("\nbest       "), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find(", cost "), std::string::npos) << text.out;
+  EXPECT_NE(planned("--hardware gpv").err.find("Try gpu"), std::string::npos);
 }
 
 TEST(Plan, PlacesAMistakeOfTheConfig) {

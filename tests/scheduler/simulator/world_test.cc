@@ -167,5 +167,46 @@ TEST(SimulatedWorld, ADeadWorkerDiesOnlyWhenItIsBack) {
   EXPECT_GT(events, 100);
 }
 
+// What the worker's thread does between turns holds up everybody's decoding: two turns of four
+// episodes, of which each stands still for all.
+TEST(SimulatedWorld, TheEndOfATurnHoldsUpDecoding) {
+  const auto rollout_seconds = [](double turn) {
+    const DrawnEpisodes episodes({{.prompt_tokens = 10,
+                                   .length = {.median = 20},
+                                   .turns = {Distribution::Kind::kConstant, 2}}},
+                                 1);
+    Cluster cluster = cluster_of(1, 8);
+    cluster.pools[0].hardware.turn = turn;
+    World world(law_of(ModeName::kSync, 2, 2, 1), cluster, episodes, 1);
+    world.run(1e9);
+    return world.steps().at(0).handed - world.steps().at(0).begun;
+  };
+  // That of the last turns is behind the last sample.
+  EXPECT_NEAR(rollout_seconds(0.5) - rollout_seconds(0), 4 * 0.5, 1e-3);
+}
+
+class Rewarded final : public EpisodeSource {
+ public:
+  Episode draw(Lane, const MemberId& member) const override {
+    return {.prompt_tokens = 10,
+            .turns = {{.tokens = 5, .env_tokens = 3}, {.tokens = 5}},
+            .reward = member.prompt == 0 ? 1.0 : member.member};
+  }
+};
+
+// Four samples of 10 + 10 tokens and an observation of 3, of which a group has nothing to teach.
+TEST(SimulatedWorld, ATrainerTakesObservationsAndMayLeaveOutEqualGroups) {
+  const Rewarded episodes;
+  for (const bool drops : {false, true}) {
+    Cluster cluster = cluster_of(1, 8);
+    cluster.trainer = {.token = 1, .drops_equal_groups = drops};
+    World world(law_of(ModeName::kSync, 2, 2, 1), cluster, episodes, 1);
+    world.run(1e9);
+    const StepRecord& step = world.steps().at(0);
+    EXPECT_NEAR(step.ended - step.handed, drops ? 2 * 23 : 4 * 23, 1e-6);
+    EXPECT_EQ(step.prompt_tokens, 4 * 13);
+  }
+}
+
 }  // namespace
 }  // namespace tailrace::simulator

@@ -1,0 +1,19 @@
+// What a plan found, for a person and as JSON.
+//
+// Thread: any.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "cli/plan/planned_run.h"
+#include "cli/run/plan.h"
+
+namespace tailrace {
+
+std::string planned_text(const PlannedRun& planned);
+
+// One object: {"memory": .., "step": .., "modes": .., ..}. `memory`: where it is known.
+std::string planned_json(const std::optional<Plan>& memory, const PlannedRun& planned);
+
+}  // namespace tailrace

@@ -1,0 +1,200 @@
+#include "cli/plan/planned_run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+#include <stdlib.h>
+
+#include "cli/plan/calibrate.h"
+#include "cli/run/pools.h"
+#include "core/base/error.h"
+#include "core/base/file.h"
+#include "core/base/log.h"
+#include "core/base/machine.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+using simulator::StepRecord;
+
+constexpr int64_t kMostSamples = 30'000, kFewestSteps = 6;
+// That a mode or a split must be faster than one that is less stale, or the config's own.
+constexpr double kWorthIt = 0.98;
+
+class CalibrationFolder {
+ public:
+  CalibrationFolder() {
+    std::string pattern = (fs::temp_directory_path() / "tailrace-plan-XXXXXX").string();
+    if (::mkdtemp(pattern.data()) == nullptr)
+      throw UserError("{}", describe_errno("create", pattern, errno));
+    path_ = pattern;
+  }
+  ~CalibrationFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  CalibrationFolder(const CalibrationFolder&) = delete;
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+// As many as make a whole run, or so many that it is clear what one takes.
+int64_t steps_to_simulate(const PlanRequest& request) {
+  const RunOptions& o = request.options;
+  const int64_t samples = o.step.prompts_per_step * o.step.group_size;
+  return std::min(request.steps, std::max(kFewestSteps, kMostSamples / samples));
+}
+
+// Of one step: what its processes compute, over the cores that they share. However sampling and
+// training overlap, no step is shorter.
+double shared_seconds(const RunOptions& o, const MachineCosts& costs, const SimulatedRun& run) {
+  const auto cores = static_cast<double>(num_usable_cores());
+  const auto steps = static_cast<double>(std::max<size_t>(1, run.steps.size()));
+  const auto workers = static_cast<double>(num_rollout_workers(o));
+  const auto threads = static_cast<double>(o.rollout.threads);
+  const double training =
+      o.train.threads > 0 ? static_cast<double>(o.train.threads * o.train.ranks) : cores;
+  const double sampled = run.totals.engine_busy * std::min(threads, cores / workers),
+               beside = steps * (costs.train.step + costs.train.publish),
+               trained = (run.totals.trainer_busy - beside) * std::min(training, cores);
+  return (sampled + trained) / cores / steps;
+}
+
+using Simulate = std::function<SimulatedMode(const RunOptions&)>;
+
+PlannedMode planned_mode(const PlanRequest& request, const std::optional<MachineCosts>& costs,
+                         const Simulate& simulate, const RunOptions& options) {
+  PlannedMode planned{.simulated = simulate(options)};
+  const SimulatedRun& run = planned.simulated.run;
+  if (run.steps.empty())
+    throw UserError("a simulation of the run in mode {} trains no step: {}",
+                    name_of(options.scheduler.mode.name),
+                    run.halted.empty() ? "its time is over before" : run.halted);
+  const auto simulated = static_cast<double>(run.steps.size()),
+             steps = static_cast<double>(request.steps);
+  const double least = costs ? shared_seconds(options, *costs, run) : 0;
+  double samples = 0;
+  for (const StepRecord& step : run.steps) {
+    planned.staleness += step.staleness_mean * static_cast<double>(step.samples);
+    samples += static_cast<double>(step.samples);
+  }
+  planned.staleness /= std::max(1.0, samples);
+  planned.step = std::max(least, run.median_step());
+  planned.eta = steps * std::max(least, run.seconds_of_steps() / simulated);
+  planned.cost = run.totals.price / simulated * steps;
+  return planned;
+}
+
+void plan_modes(const PlanRequest& request, const Simulate& simulate, PlannedRun& planned) {
+  const scheduler::ModeName own = request.options.scheduler.mode.name;
+  const auto add = [&](const RunOptions& options) {
+    planned.modes.push_back(planned_mode(request, planned.machine, simulate, options));
+  };
+  for (const std::string_view text : kEnumNames<scheduler::ModeName>) {
+    const auto name = *value_of<scheduler::ModeName>(std::string(text));
+    if (name == own) {
+      planned.own = planned.modes.size();
+      add(request.options);
+    } else if (request.with_mode) {
+      try {
+        add(request.with_mode(name));
+      } catch (const UserError& error) {
+        planned.refused.emplace_back(text, error.what());
+      }
+    }
+  }
+  for (size_t i = 1; i < planned.modes.size(); ++i)
+    if (planned.modes[i].eta < kWorthIt * planned.modes[planned.best].eta) planned.best = i;
+}
+
+// Other shares of the devices for the trainer, in the best mode.
+void plan_splits(const PlanRequest& request, const Simulate& simulate, PlannedRun& planned) {
+  const SimulatedMode& best = planned.modes[planned.best].simulated;
+  const Simulation& simulation = best.simulation;
+  if (simulation.cluster.pools.size() != 1) return;  // nobody knows whose devices go where
+  const int64_t devices = simulation.rollout_devices() + simulation.trainer_devices(),
+                of_worker = simulation.rollout_devices() / simulation.rollout_workers(),
+                of_trainer = simulation.trainer_devices() / best.options.simulate.trainer.workers;
+  RunOptions options = best.options;
+  std::set<int64_t> tried;
+  constexpr int64_t kParts = 8;
+  tried.insert(options.simulate.trainer.workers);
+  planned.splits.push_back(planned_mode(request, planned.machine, simulate, options));
+  for (int64_t part = 1; part < kParts; ++part) {
+    const int64_t trainers = std::max<int64_t>(1, devices * part / kParts / of_trainer);
+    const int64_t workers = (devices - trainers * of_trainer) / of_worker;
+    if (workers < 1 || !tried.insert(trainers).second) continue;
+    options.simulate.trainer.workers = trainers;
+    options.simulate.workers = workers;
+    planned.splits.push_back(planned_mode(request, planned.machine, simulate, options));
+  }
+  for (size_t i = 1; i < planned.splits.size(); ++i)
+    if (planned.splits[i].eta < kWorthIt * planned.splits[planned.best_split].eta)
+      planned.best_split = i;
+}
+
+}  // namespace
+
+PlannedRun plan_here(const PlanRequest& request) {
+  if (num_rollout_workers(request.options) == 0)
+    throw UserError(
+        "this config's launch starts no rollout worker (all pools are in clusters), so that "
+        "nothing of them can be measured here. Try --hardware NAME, of simulate.hardware.");
+  const sandbox::EnvironmentRegistry& environments = request.registries.environments;
+  const RunOptions local = local_options(request.options, request.like);
+  const EpisodeSource known =
+      request.like.empty() ? nullptr : make_simulation(local, environments).episodes;
+  const CalibrationFolder folder;
+  const Calibration calibration =
+      calibrate(local, request.registries, known, request.program, folder.path(), request.say);
+  PlannedRun planned{.steps = request.steps,
+                     .episodes = known ? "those of " + request.like.string() : calibration.source,
+                     .machine = calibration.costs};
+  const int64_t steps = steps_to_simulate(request);
+  request.say("simulates the modes");
+  plan_modes(
+      request,
+      [&](const RunOptions& options) {
+        return simulate_here(local_options(options, {}), environments, calibration.costs,
+                             calibration.episodes, steps);
+      },
+      planned);
+  return planned;
+}
+
+PlannedRun plan_on_hardware(const PlanRequest& request) {
+  const sandbox::EnvironmentRegistry& environments = request.registries.environments;
+  RunOptions own = request.options;
+  if (!request.like.empty()) own.simulate.episodes.from = request.like.string();
+  const std::string& from = own.simulate.episodes.from;
+  PlannedRun planned{.steps = request.steps,
+                     .episodes = from.empty() ? "drawn, by simulate.episodes" : "those of " + from};
+  const EpisodeSource episodes = make_simulation(own, environments).episodes;
+  const int64_t steps = steps_to_simulate(request);
+  const Simulate simulate_one = [&](const RunOptions& options) {
+    SimulatedMode mode{.options = options};
+    mode.options.simulate.steps = steps;
+    mode.options.simulate.rollout_hardware = own.simulate.rollout_hardware;
+    mode.options.simulate.episodes.from.clear();
+    mode.simulation = make_simulation(mode.options, environments);
+    mode.simulation.episodes = episodes;
+    Log log("plan", "", LogLevel::kWarning);
+    mode.run = simulate(mode.simulation, std::nullopt, log);
+    return mode;
+  };
+  request.say("simulates the modes");
+  plan_modes(request, simulate_one, planned);
+  if (request.with_mode) {
+    request.say("simulates other splits of the devices");
+    plan_splits(request, simulate_one, planned);
+  }
+  return planned;
+}
+
+}  // namespace tailrace

@@ -1,0 +1,56 @@
+// A run before it runs: simulated with its own law, on costs that are measured here or on hardware
+// of the section `simulate`; in its own mode, in the others, and in other splits of the devices.
+//
+// Thread: any; what is measured occupies the caller's, and starts those of the run's workers.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/plan/costs.h"
+#include "cli/plan/local_run.h"
+#include "cli/run/options.h"
+#include "cli/run/registries.h"
+#include "scheduler/state/mode.h"
+
+namespace tailrace {
+
+struct PlannedMode {
+  SimulatedMode simulated;
+  double step = 0;  // seconds, median
+  double eta = 0;   // of all steps of the run
+  double staleness = 0;
+  double cost = 0;  // of all steps
+};
+
+struct PlannedRun {
+  int64_t steps = 0;                                              // of the run, at most
+  std::string episodes;                                           // where they come from
+  std::optional<MachineCosts> machine = {};                       // none: the section has them
+  std::vector<PlannedMode> modes = {};                            // in the order of their names
+  size_t own = 0, best = 0;                                       // of `modes`
+  std::vector<std::pair<std::string, std::string>> refused = {};  // modes, and why
+  std::vector<PlannedMode> splits = {};  // of the best mode; the first one is the config's
+  size_t best_split = 0;
+};
+
+struct PlanRequest {
+  const RunOptions& options;
+  const Registries& registries;
+  int64_t steps = 0;
+  std::filesystem::path like = {};     // a run whose episodes are played again; empty: none
+  std::filesystem::path program = {};  // the tailrace binary
+  // `options` in this mode. Throws UserError where they do not fit it.
+  std::function<RunOptions(scheduler::ModeName)> with_mode = {};  // empty: only its own
+  std::function<void(const std::string&)> say = {};               // what takes time
+};
+
+// Measured here, in a folder of its own that is gone afterwards. Throws UserError.
+PlannedRun plan_here(const PlanRequest& request);
+// On the hardware of the section. Throws UserError.
+PlannedRun plan_on_hardware(const PlanRequest& request);
+
+}  // namespace tailrace
