@@ -44,10 +44,15 @@ int64_t prompt_of(const RunOptions& o) {
   return context > 0 ? std::min(kUsual, context / 2) : kUsual;
 }
 
-// Tokens of a context as far as one of `pools` goes, of the run's limits and its KV; 0: any number.
+int64_t limit_of(const RunOptions& o) {
+  const int64_t given = o.simulate.episodes.limit_tokens;
+  return given > 0 ? given : o.rollout.max_response_tokens;
+}
+
+// Most tokens of a context: where nothing is limited, those of the smallest KV. 0: any number.
 int64_t most_context(const RunOptions& o, const std::vector<simulator::PoolModel>& pools) {
   int64_t most = context_of(o);
-  if (most > 0) return most;
+  if (most > 0 || limit_of(o) > 0) return most;
   for (const simulator::PoolModel& pool : pools)
     if (const int64_t kv = pool.hardware.kv_tokens; kv > 0 && (most == 0 || kv < most)) most = kv;
   return most;
@@ -57,8 +62,7 @@ int64_t most_context(const RunOptions& o, const std::vector<simulator::PoolModel
 // UserError about `key`, which gives the prompt, where nothing may.
 int64_t room_behind(int64_t prompt, const RunOptions& o,
                     const std::vector<simulator::PoolModel>& pools, std::string_view key) {
-  const int64_t given = o.simulate.episodes.limit_tokens;
-  const int64_t limit = given > 0 ? given : o.rollout.max_response_tokens;
+  const int64_t limit = limit_of(o);
   const int64_t context = most_context(o, pools);
   if (context == 0) return limit;
   if (context <= prompt)
@@ -86,8 +90,7 @@ void check_kv(const std::vector<simulator::PoolModel>& pools, int64_t context,
 simulator::EpisodeModel episode_model(const RunOptions& o, int64_t prompt, int64_t room) {
   const SimulatedEpisodesSection& e = o.simulate.episodes;
   constexpr double kUsualMedian = 1500;
-  const bool is_limited = o.simulate.episodes.limit_tokens > 0 ||
-                          o.rollout.max_response_tokens > 0 || context_of(o) > 0;
+  const bool is_limited = limit_of(o) > 0 || context_of(o) > 0;
   const auto limit = static_cast<double>(is_limited ? room : 0),
              given = static_cast<double>(e.response_tokens);
   return {.prompt_tokens = prompt,

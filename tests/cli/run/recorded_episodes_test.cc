@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <memory>
 #include <utility>
 
 #include <gtest/gtest.h>
@@ -150,37 +151,29 @@ TEST(RecordedEpisodes, TheTimelineHasWhatAVerifierSaid) {
   EXPECT_EQ(episode.verify_seconds, 2);
 }
 
-// A record is damaged in the middle of a file, then the only one.
+// Of two records the first one, then the only one.
 TEST(RecordedEpisodes, DamageIsSaid) {
-  TemporaryDirectory folder;
-  store(folder.path(), {trajectory_of(5, 0)});
-  fs::path file;
-  for (const auto& entry : fs::directory_iterator(RunPaths{folder.path()}.trajectories()))
-    file = entry.path();
-  const auto middle_of_first = static_cast<std::streamoff>(fs::file_size(file) / 2 + 16);
-  store(folder.path(), {trajectory_of(5, 1)});
-  const auto damage = [&] {
-    std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
-    bytes.seekp(middle_of_first);
-    bytes << "damaged";
+  const auto damaged = [](const std::vector<Trajectory>& trajectories) {
+    auto folder = std::make_unique<TemporaryDirectory>();
+    store(folder->path(), trajectories);
+    for (const auto& entry : fs::directory_iterator(RunPaths{folder->path()}.trajectories())) {
+      std::fstream bytes(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+      bytes.seekp(200);
+      bytes << "damaged";
+    }
+    return folder;
   };
   std::vector<std::string> notes;
-  EXPECT_EQ(read_recorded_episodes(folder.path(), &notes).size(), 2u);
-  EXPECT_TRUE(notes.empty()) << notes[0];
-  damage();
-  EXPECT_EQ(read_recorded_episodes(folder.path(), &notes).size(), 1u);
+  const auto two = damaged({trajectory_of(5, 0), trajectory_of(5, 1)});
+  EXPECT_EQ(read_recorded_episodes(two->path(), &notes).size(), 1u);
   ASSERT_EQ(notes.size(), 1u);
   EXPECT_NE(notes[0].find("skipped 1 damaged records; 1 episodes of the run are left"),
             std::string::npos)
       << notes[0];
-  fs::remove(file);
-  for (const auto& entry : fs::directory_iterator(RunPaths{folder.path()}.trajectories()))
-    fs::remove(entry.path());
-  store(folder.path(), {trajectory_of(5, 0)});
-  damage();
-  EXPECT_NE(message_of(folder.path()).find("holds no episode that came to an end: "),
+  const auto one = damaged({trajectory_of(5, 0)});
+  EXPECT_NE(message_of(one->path()).find("holds no episode that came to an end: "),
             std::string::npos)
-      << message_of(folder.path());
+      << message_of(one->path());
 }
 
 TEST(RecordedEpisodes, ATimelineOfGarbageIsSaid) {

@@ -166,7 +166,10 @@ TEST(Simulations, RefuseEpisodesThatNoWorkerHolds) {
   // Without limits an episode goes on until the KV is full.
   EXPECT_EQ(error_of({"rollout.max_response_tokens=0", "simulate.hardware.slow.kv_tokens=600"}),
             "(no error)");
-  EXPECT_NE(error_of({"simulate.episodes.prompt_tokens=1048576"}).find("nothing is left"),
+  EXPECT_NE(error_of({"rollout.max_response_tokens=0", "simulate.hardware.slow.kv_tokens=500"})
+                .find("nothing is left"),
+            std::string::npos);
+  EXPECT_NE(error_of({"simulate.episodes.prompt_tokens=1048576"}).find("need 1049576"),
             std::string::npos);
 }
 

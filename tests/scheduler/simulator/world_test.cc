@@ -148,7 +148,8 @@ TEST(SimulatedWorld, WhatIsBeyondTheClockNeverComes) {
     if (i == 1) cluster.faults.rollout_mean = 3e13;
     if (i == 2) cluster.pools[0].transfer = {.payload_bytes = 1e9, .bytes_per_s = 1e-9};
     World world(law_of(ModeName::kAsync, 16, 4, 4), cluster, episodes, 1);
-    EXPECT_EQ(world.run(1e6), i == 1 ? World::Stop::kEnded : World::Stop::kTime) << i;
+    // Of weights that never come the scheduler has enough some time, and halts.
+    EXPECT_EQ(world.run(1e6) == World::Stop::kEnded, i == 1) << i;
     EXPECT_EQ(world.steps().size(), i == 1 ? 4u : 0u) << i;
     EXPECT_EQ(world.totals().deaths, 0) << i;
   }
@@ -160,11 +161,10 @@ TEST(SimulatedWorld, ADeadWorkerDiesOnlyWhenItIsBack) {
   Cluster cluster = cluster_of(1, 32);
   cluster.faults = {.rollout_mean = 0.01, .noticed = 1, .restart = 9};
   World world(law_of(ModeName::kAsync, 16, 4, 4), cluster, episodes, 1);
-  int64_t events = 0;
-  world.observe = [&](const auto&, const auto&, const auto&) { ++events; };
-  world.run(1000);
-  EXPECT_NEAR(static_cast<double>(world.totals().deaths), 100, 2);
-  EXPECT_GT(events, 100);
+  world.run(1000);  // or until the scheduler has had enough of it
+  const auto deaths = static_cast<double>(world.totals().deaths);
+  EXPECT_GE(deaths, 3);
+  EXPECT_LE(deaths, world.now() / 10 + 1);
 }
 
 // What the worker's thread does between turns holds up everybody's decoding: two turns of four
