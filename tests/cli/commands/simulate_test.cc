@@ -148,13 +148,13 @@ TEST_F(Simulate, TheConfigOfAFolderPlaysTheSame) {
 }
 
 TEST_F(Simulate, SaysWhichModeHaltedAndNothingOfItsSteps) {
-  const BinaryResult table = run("--modes sync,async simulate.faults.env_failed=1");
+  const BinaryResult table = run("simulate.faults.env_failed=1 --modes sync,async");
   EXPECT_EQ(table.exit_code, 1);
   EXPECT_NE(table.out.find("-  (halted)\n"), std::string::npos) << table.out;
   const BinaryResult one = run("simulate.faults.env_failed=1");
   EXPECT_EQ(one.exit_code, 1);
   EXPECT_NE(one.out.find("cost       - a step"), std::string::npos) << one.out;
-  const BinaryResult unfinished = run("--modes sync simulate.days=0.0005");
+  const BinaryResult unfinished = run("simulate.days=0.0005 --modes sync");
   EXPECT_NE(unfinished.out.find("(not over)\n"), std::string::npos) << unfinished.out;
 }
 
