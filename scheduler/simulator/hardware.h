@@ -35,9 +35,9 @@ struct Hardware {
 
 // One trainer, on however many devices. A step of s samples with t tokens (prompts and observations
 // included) takes
-//   step + s * sample + t * token + update  seconds, and save seconds more when it writes a
-// checkpoint. With HandOverBy::kGroups the tokens of a part are computed as it comes, and `update`
-// begins when the last one is done.
+//   step + s * sample + t * token + update  seconds, and save seconds more behind it when it writes
+// a checkpoint: the next step waits. With HandOverBy::kGroups the tokens of a part are computed as
+// it comes, and `update` begins when the last one is done.
 struct TrainModel {
   double step = 0, sample = 0, token = 0;
   double update = 0;      // optimizer, all updates of a step together
@@ -51,8 +51,9 @@ struct TrainModel {
 };
 
 // How the weights of a version reach one rollout worker: `fetch` seconds that each takes by itself
-// (reading, proof, packing), plus the payload over its own link, which begins when the link that
-// all workers of its pool share has taken the payloads before it. Rates of 0 take no time.
+// (reading, proof, packing), plus the payload over its own link and the link that all workers of
+// its pool share, at the rate of the slower one. It begins when the shared link has taken the
+// payloads before it. Rates of 0 take no time.
 struct TransferModel {
   double payload_bytes = 0;
   double fetch = 0;

@@ -81,7 +81,9 @@ void World::kill(Process& process) {
     static_cast<Rank&>(process).step = 0;
   }
   if (&process == &trainer_) {
+    trainer_.save_asked = -1;
     clear_batch();
+    trainer_.save_ends = 0;
     trainer_.outbox.clear();
     trainer_.unacknowledged.clear();
   }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/base/check.h"
 #include "scheduler/simulator/world.h"
 
 namespace tailrace::simulator {
@@ -34,7 +35,6 @@ void World::clear(Rollout& worker) {
   worker.staged.reset();
   worker.by_lease.clear();
   worker.plays.clear();
-  worker.prompts.clear();
   ++worker.generation;
 }
 
@@ -78,8 +78,9 @@ void World::start_play(Rollout& worker, int64_t id) {
   // A verifier's trouble is not the environment's.
   const bool is_played_in_vain = play.episode.broken && play.episode.verify_seconds <= 0;
   if (is_played_in_vain || is_broken(play.grant)) return finish(worker, id, Outcome::kTaskBroken);
-  const double reset =
-      cluster_.episode_overhead + (play.turn == 0 ? play.episode.reset_seconds : 0);
+  // One that goes on from stored turns takes its environment through them again.
+  double reset = cluster_.episode_overhead + play.episode.reset_seconds;
+  for (size_t i = 0; i < play.turn; ++i) reset += play.episode.turns[i].env_seconds;
   if (reset > 0) {
     play.phase = Phase::kReset;
     return wake(now() + reset, WakeKind::kPlay, worker.index, id);
@@ -87,11 +88,23 @@ void World::start_play(Rollout& worker, int64_t id) {
   begin_turn(worker, id);
 }
 
+// One that is played again from a record may have another prompt than its siblings.
+Engine::Prompt World::prompt_of(const Play& play) {
+  const TaskId task = task_of(play.grant.lease.member);
+  const int64_t tokens = play.episode.prompt_tokens;
+  return {tailrace::mix({static_cast<uint64_t>(play.grant.lane), static_cast<uint64_t>(task.policy),
+                         static_cast<uint64_t>(task.domain), static_cast<uint64_t>(task.epoch),
+                         static_cast<uint64_t>(task.prompt), static_cast<uint64_t>(tokens)}),
+          tokens};
+}
+
 void World::begin_turn(Rollout& worker, int64_t id) {
   advance(worker);
   const auto found = worker.plays.find(id);
   if (found == worker.plays.end()) return;
   Play& play = found->second;
+  TR_CHECK(play.turn < play.episode.turns.size(), "an episode of {} turns has none left",
+           play.episode.turns.size());
   play.phase = Phase::kDecoding;
   play.counted = 0;
   if (play.episode.turns[play.turn].tokens == 0) {
@@ -99,13 +112,7 @@ void World::begin_turn(Rollout& worker, int64_t id) {
     if (worker.pool->lockstep) lift_barrier(worker);
     return;
   }
-  // The prompt of a group is computed once for those that run side by side.
-  int64_t shared = 0;
-  if (!play.cached) {
-    play.cached = true;
-    if (worker.prompts[task_of(play.grant.lease.member)]++ > 0) shared = play.episode.prompt_tokens;
-  }
-  worker.engine.decode(id, play.context, play.episode.turns[play.turn].tokens, shared);
+  worker.engine.decode(id, play.context, play.episode.turns[play.turn].tokens, prompt_of(play));
   arm_engine(worker);
 }
 
@@ -221,10 +228,6 @@ void World::drop_play(Rollout& worker, int64_t id) {
   const auto found = worker.plays.find(id);
   const Play& play = found->second;
   worker.engine.remove(id);
-  if (play.cached) {
-    const auto siblings = worker.prompts.find(task_of(play.grant.lease.member));
-    if (--siblings->second == 0) worker.prompts.erase(siblings);
-  }
   worker.by_lease.erase({play.grant.lane, play.grant.lease});
   worker.plays.erase(found);
   // It may have been the last one that the others waited for.
@@ -252,13 +255,14 @@ void World::hear(Process& process, const Stage& stage) {
   auto& worker = static_cast<Rollout&>(process);
   const FaultModel& faults = cluster_.faults;
   const TransferModel& transfer = worker.pool->transfer;
-  double ready = now() + transfer.fetch;
-  if (transfer.bytes_per_s > 0) ready += transfer.payload_bytes / transfer.bytes_per_s;
+  const auto seconds = [&](double rate) { return rate > 0 ? transfer.payload_bytes / rate : 0; };
+  double begins = now(), taken = now();
   if (transfer.shared_bytes_per_s > 0) {
     double& free = shared_link_free_[worker.pool->name];
-    free = std::max(free, now()) + transfer.payload_bytes / transfer.shared_bytes_per_s;
-    ready = std::max(ready, free + transfer.fetch);
+    begins = std::max(free, now());
+    free = taken = begins + seconds(transfer.shared_bytes_per_s);
   }
+  const double ready = std::max(taken, begins + seconds(transfer.bytes_per_s)) + transfer.fetch;
   const int64_t staging = ++worker.staging;  // what was staged before this is given up
   if (chance(faults.install_silent)) return;
   const bool fails = chance(faults.install);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -20,11 +21,20 @@ const Digest& World::digest_of(int64_t version) {
   return digest;
 }
 
+// Seconds of what it has been given.
+double World::still_to_compute() const {
+  return std::max(0.0, trainer_.free_at - std::max(now(), trainer_.save_ends));
+}
+
 void World::clear_batch() {
+  trainer_.busy -= still_to_compute();
+  trainer_.free_at = 0;
   ++trainer_.work;
   trainer_.step = 0;
   trainer_.items.clear();
   trainer_.whole = trainer_.computed = false;
+  const int64_t asked = std::exchange(trainer_.save_asked, -1);
+  if (asked >= 0 && asked == trainer_.version) begin_save(asked);
 }
 
 // A new process goes on from the newest checkpoint.
@@ -94,7 +104,7 @@ void World::hear(Process& process, const HandOver& batch) {
   if (batch.step != trainer_.step || batch.first == 0) {
     clear_batch();
     trainer_.step = batch.step;
-    trainer_.free_at = now() + cluster_.trainer.step;
+    trainer_.free_at = std::max(now(), trainer_.save_ends) + cluster_.trainer.step;
     trainer_.busy += cluster_.trainer.step;
   }
   if (batch.first != std::ssize(trainer_.items) || trainer_.whole) return;
@@ -115,9 +125,10 @@ void World::hear(Process& process, const HandOver& batch) {
   trainer_.handed = now();
   if (!batch.last) return;
   trainer_.whole = true;
-  trainer_.busy += cluster_.trainer.update + cluster_.trainer.publish;
-  wake(trainer_.free_at + cluster_.trainer.update + cluster_.trainer.publish, WakeKind::kTrained, 0,
-       trainer_.work);
+  const double update = cluster_.trainer.update + cluster_.trainer.publish;
+  trainer_.free_at += update;
+  trainer_.busy += update;
+  wake(trainer_.free_at, WakeKind::kTrained, 0, trainer_.work);
 }
 
 void World::hear(Process& process, const FormRanks& ranks) {
@@ -152,9 +163,22 @@ void World::publish(int64_t version) {
   say_as_trainer(TrainerWants{kTrainerName, 0, version + 1});
 }
 
+// It does one thing at a time: a checkpoint begins behind what it computes, and holds up the rest.
+// While it ends a step it hears nothing, and what it then hears of the version before is void.
 void World::hear(Process&, const Save& request) {
-  call_on(trainer_, now() + cluster_.trainer.save, [this, version = request.version] {
-    if (trainer_.version != version) return;  // it has gone on
+  if (trainer_.version != request.version) return;
+  if (trainer_.whole) {
+    trainer_.save_asked = request.version;
+  } else {
+    begin_save(request.version);
+  }
+}
+
+void World::begin_save(int64_t version) {
+  trainer_.save_ends =
+      std::max({now(), trainer_.save_ends, trainer_.free_at}) + cluster_.trainer.save;
+  if (trainer_.step > 0) trainer_.free_at = trainer_.save_ends;
+  call_on(trainer_, trainer_.save_ends, [this, version] {
     save(version);
     say_as_trainer(Durable{kTrainerName, 0, version, trainer_.checkpoints.front()});
   });

@@ -275,7 +275,7 @@ World::Totals World::totals() {
     totals.engine_time += now();
     totals.slot_seconds += now() * static_cast<double>(worker.pool->slots);
   }
-  totals.trainer_busy = trainer_.busy;
+  totals.trainer_busy = trainer_.busy - still_to_compute();
   totals.price = prices * now() / 3600;
   return totals;
 }

@@ -163,7 +163,6 @@ class World {
     double counted = 0;  // tokens of this turn that are in `sample` already
     int64_t stored = 0;  // its context when turns were stored last
     std::optional<Outcome> fails;
-    bool cached = false;  // its prompt counts among those of the worker's cache
     Sample sample;
   };
   struct Rollout : Process {
@@ -175,8 +174,7 @@ class World {
     std::optional<scheduler::Stage> staged;
     std::map<BodyId, int64_t> by_lease;
     std::map<int64_t, Play> plays;
-    std::map<TaskId, int64_t> prompts;  // how many of each are in its cache
-    Engine::Totals before;              // of the engines of its processes that died
+    Engine::Totals before;  // of the engines of its processes that died
   };
   struct RewardWorker : Process {
     std::set<std::pair<BodyId, int32_t>> asked;  // verifications that it has not answered
@@ -190,8 +188,10 @@ class World {
     std::deque<int64_t> checkpoints;  // oldest first
     std::vector<scheduler::HandOver::Item> items;
     bool whole = false, computed = false;
-    int64_t work = 0;    // raised by each list that it begins: the end of another one is void
-    double free_at = 0;  // when what it has been given is computed
+    int64_t work = 0;         // raised by each list that it begins: the end of another one is void
+    double free_at = 0;       // when what it has been given is computed
+    double save_ends = 0;     // of its latest checkpoint
+    int64_t save_asked = -1;  // in the midst of a step
     double handed = 0;
     double busy = 0;
     // What it says comes in order, and again until it is acknowledged.
@@ -269,6 +269,7 @@ class World {
   // rollout.cc
   void clear(Rollout& worker);
   void start_play(Rollout& worker, int64_t id);
+  static Engine::Prompt prompt_of(const Play& play);
   void begin_turn(Rollout& worker, int64_t id);
   void end_decoding(Rollout& worker, int64_t id);
   void end_turn(Rollout& worker, int64_t id);
@@ -282,12 +283,14 @@ class World {
 
   // trainer.cc
   void clear_batch();
+  double still_to_compute() const;
   void come_back();
   void greet();
   void say_as_trainer(scheduler::Event event);
   void hear_trainer();
   void end_step();
   void publish(int64_t version);
+  void begin_save(int64_t version);
   void save(int64_t version);
   const Digest& digest_of(int64_t version);
   void record_step(int64_t version);

@@ -121,11 +121,108 @@ TEST(SimulatedEngine, NewWeightsComputeWhatDecodesAgain) {
   engine.advance(0.1 + 50 * 0.0111 + 0.0061, ended);
   const double decoded = engine.decoded(1);
   EXPECT_GT(decoded, 45);
+  const double end = *engine.next();
   engine.drop_cache();
-  EXPECT_NEAR(engine.totals().prefilled, 200 + decoded, 1e-6);
   EXPECT_EQ(engine.decoded(1), decoded);
-  engine.remove(1);
-  EXPECT_EQ(engine.next(), std::nullopt);
+  EXPECT_NEAR(*engine.next(), end + (100 + decoded) / 1000, 1e-6);
+  ends_of(engine);
+  EXPECT_NEAR(engine.totals().prefilled, 200 + decoded, 1e-3);
+}
+
+// 100 s of prefill are owed. Each switch owes them anew, not once more.
+TEST(SimulatedEngine, WhatIsOwedIsNotCountedAgainByASwitch) {
+  Engine engine(hardware());
+  for (Engine::Id id = 0; id < 10; ++id) engine.decode(id, 10000, 10);
+  std::vector<Engine::Id> ended;
+  for (int i = 1; i <= 5; ++i) {
+    engine.advance(i, ended);
+    engine.drop_cache();
+    engine.stall(0.1);
+  }
+  ASSERT_TRUE(ended.empty());
+  const double decoding = 10 * hardware().decode.seconds(10, 1e5 + 50);
+  for (const auto& [id, at] : ends_of(engine)) EXPECT_NEAR(at, 105 + 0.1 + decoding, 1e-6) << id;
+}
+
+TEST(SimulatedEngine, WhatIsRemovedBeforeItsPrefillIsNotPrefilled) {
+  for (const bool first : {false, true}) {
+    Engine engine(hardware());
+    for (Engine::Id id = 0; id < 100; ++id) engine.decode(id, 1000, 8);
+    const Engine::Id last = first ? 0 : 99;
+    for (Engine::Id id = 0; id < 100; ++id)
+      if (id != last) engine.remove(id);
+    const auto ends = ends_of(engine);
+    ASSERT_EQ(ends.size(), 1U);
+    EXPECT_NEAR(ends.at(last), 1 + 8 * hardware().decode.seconds(1, 1004), 1e-6);
+    EXPECT_NEAR(engine.totals().prefilled, 1000, 1e-6);
+  }
+}
+
+// 16 siblings with a prompt of 8,000 tokens: with a prompt of their own each they would be two.
+TEST(SimulatedEngine, SiblingsShareThePromptInTheCache) {
+  Hardware small = hardware();
+  small.kv_tokens = 20000;
+  Engine engine(small);
+  for (Engine::Id id = 0; id < 16; ++id) engine.decode(id, 8000, 100, {.key = 7, .tokens = 8000});
+  EXPECT_EQ(engine.decoding(), 16);
+  EXPECT_EQ(ends_of(engine).size(), 16U);
+  EXPECT_EQ(engine.totals().preemptions, 0);
+  EXPECT_NEAR(engine.totals().prefilled, 8000, 1e-3);
+  // A second turn of all; then another prompt, for which what waits must go.
+  for (Engine::Id id = 0; id < 16; ++id) engine.decode(id, 8110, 100, {.key = 7, .tokens = 8000});
+  EXPECT_EQ(engine.decoding(), 16);
+  ends_of(engine);
+  EXPECT_NEAR(engine.totals().prefilled, 8000 + 16 * 10, 1e-3);
+  engine.decode(99, 19000, 10, {.key = 8, .tokens = 19000});
+  EXPECT_EQ(engine.decoding(), 1);
+  ends_of(engine);
+  engine.remove(99);
+  engine.decode(0, 8220, 10, {.key = 7, .tokens = 8000});
+  ends_of(engine);
+  EXPECT_NEAR(engine.totals().prefilled, 8160 + 19000 + 8220, 1e-3);
+}
+
+// The first to come computes the prompt; without it another one does. And new weights compute the
+// prompt once.
+TEST(SimulatedEngine, APromptIsOwedUntilItsLastHolderHasGone) {
+  Engine engine(hardware());
+  for (Engine::Id id = 0; id < 4; ++id) engine.decode(id, 1000, 10, {.key = 7, .tokens = 1000});
+  for (Engine::Id id = 0; id < 3; ++id) engine.remove(id);
+  std::vector<Engine::Id> ended;
+  engine.advance(0.5, ended);
+  engine.drop_cache();
+  const auto ends = ends_of(engine);
+  ASSERT_EQ(ends.size(), 1U);
+  EXPECT_NEAR(ends.at(3), 1.5 + 10 * hardware().decode.seconds(1, 1005), 1e-6);
+  engine.remove(3);
+  engine.decode(4, 1000, 10, {.key = 7, .tokens = 1000});
+  engine.decode(5, 1000, 10, {.key = 7, .tokens = 1000});
+  engine.remove(4);
+  engine.remove(5);
+  const double before = engine.totals().prefilled;
+  engine.decode(6, 10, 1);
+  EXPECT_NEAR(*engine.next(), engine.now() + 0.01 + hardware().decode.seconds(1, 10.5), 1e-6);
+  ends_of(engine);
+  EXPECT_NEAR(engine.totals().prefilled - before, 10, 1e-6);
+}
+
+// One that waits for room keeps nothing from those that decode.
+TEST(SimulatedEngine, OneThatWaitsInLinePreemptsNobody) {
+  Hardware small = hardware();
+  small.kv_tokens = 1000;
+  Engine engine(small);
+  engine.decode(1, 500, 300, {.key = 7, .tokens = 500});
+  engine.decode(2, 100, 5);
+  std::vector<Engine::Id> ended;
+  engine.advance(*engine.next(), ended);
+  ASSERT_EQ(ended, std::vector<Engine::Id>{2});
+  // Its turn is in the cache, and it has no room for the next one until 1 ends.
+  engine.decode(2, 700, 5);
+  EXPECT_EQ(engine.queued(), 1);
+  engine.decode(3, 900, 5, {.key = 7, .tokens = 500});
+  const auto ends = ends_of(engine);
+  EXPECT_EQ(engine.totals().preemptions, 0);
+  EXPECT_LT(ends.at(1), ends.at(2));
 }
 
 }  // namespace
