@@ -1,12 +1,11 @@
 #include "bench/run/simulated_modes.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <functional>
 
 #include <fmt/format.h>
 
+#include "bench/report/minimum.h"
 #include "bench/report/program.h"
 #include "bench/run/mode_run.h"
 #include "cli/run/load.h"
@@ -85,48 +84,6 @@ double median_of(std::vector<double> values) {
   return values.empty() ? 0 : spread(std::move(values)).median;
 }
 
-// The smallest of a function of three numbers > 0, by the simplex method (Nelder and Mead, 1965) on
-// their logarithms.
-std::array<double, 3> minimise(const std::function<double(const std::array<double, 3>&)>& f,
-                               std::array<double, 3> start) {
-  using Point = std::array<double, 3>;
-  std::vector<std::pair<double, Point>> simplex = {{f(start), start}};
-  for (size_t i = 0; i < 3; ++i) {
-    Point moved = start;
-    moved[i] *= 4;
-    simplex.emplace_back(f(moved), moved);
-  }
-  const auto by_value = [](const auto& a, const auto& b) { return a.first < b.first; };
-  for (int round = 0; round < 120; ++round) {
-    std::ranges::sort(simplex, by_value);
-    Point centre = {1, 1, 1};
-    for (size_t k = 0; k < 3; ++k)
-      for (size_t i = 0; i < 3; ++i) centre[i] *= std::cbrt(simplex[k].second[i]);
-    const auto at = [&](double t) {
-      Point p{};
-      for (size_t i = 0; i < 3; ++i)
-        p[i] = centre[i] * std::pow(simplex[3].second[i] / centre[i], t);
-      return std::pair{f(p), p};
-    };
-    auto best = at(-1);
-    if (best.first < simplex[0].first) {
-      if (const auto further = at(-2); further.first < best.first) best = further;
-    } else if (best.first >= simplex[2].first) {
-      best = at(best.first < simplex[3].first ? -0.5 : 0.5);
-    }
-    if (best.first < simplex[3].first) {
-      simplex[3] = best;
-      continue;
-    }
-    for (size_t k = 1; k < 4; ++k) {
-      for (size_t i = 0; i < 3; ++i)
-        simplex[k].second[i] = std::sqrt(simplex[k].second[i] * simplex[0].second[i]);
-      simplex[k].first = f(simplex[k].second);
-    }
-  }
-  return std::ranges::min_element(simplex, by_value)->second;
-}
-
 std::map<MemberId, double> spans_of_samples(const std::vector<TimelineRow>& rows) {
   std::map<MemberId, double> spans;
   for (const TimelineRow& row : rows) {
@@ -190,12 +147,13 @@ FittedCluster fit_cluster(const fs::path& sync_run, const simulator::EpisodeSour
   fit_training(rows, fitted.cluster, episodes);
   double mean = 0;
   for (const auto& [member, span] : spans) mean += span / static_cast<double>(spans.size());
-  const auto apply = [&](const std::array<double, 3>& p) {
+  // By the logarithms of three times.
+  const auto apply = [&](const std::vector<double>& p) {
     for (simulator::PoolModel& pool : fitted.cluster.pools)
-      pool.hardware.decode = {.step = p[0], .sequence = p[1]};
-    fitted.cluster.episode_overhead = p[2];
+      pool.hardware.decode = {.step = std::exp(p[0]), .sequence = std::exp(p[1])};
+    fitted.cluster.episode_overhead = std::exp(p[2]);
   };
-  const auto error_of = [&](const std::array<double, 3>& p) {
+  const auto error_of = [&](const std::vector<double>& p) {
     apply(p);
     simulator::World world(law, fitted.cluster, episodes, 1);
     double squares = 0;
@@ -212,7 +170,8 @@ FittedCluster fit_cluster(const fs::path& sync_run, const simulator::EpisodeSour
     if (found < spans.size()) return 1e9 * static_cast<double>(spans.size() - found);
     return std::sqrt(squares / static_cast<double>(std::max<size_t>(1, spans.size()))) / mean;
   };
-  const auto best = minimise(error_of, {1e-3, 1e-4, 1e-3});
+  const auto best =
+      minimise({std::log(1e-3), std::log(1e-4), std::log(1e-3)}, std::log(4), 200, error_of);
   fitted.span_error = error_of(best);
   return fitted;
 }

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "bench/report/minimum.h"
 #include "bench/report/program.h"
 #include "bench/scheduler/simulate/experiment.h"
 #include "bench/scheduler/simulate/harness.h"
@@ -37,6 +38,18 @@ TEST(SimulateFit, SolveFindsThePointOfRisingAndFallingFunctions) {
 
 TEST(SimulateFit, SolveRefusesWhatNothingGives) {
   EXPECT_THROW(solve(50, 1, [](double x) { return 100 + x; }), WrongResult);
+}
+
+TEST(SimulateFit, NothingDecodesFasterThanItsRoofline) {
+  const auto seconds = [](double slower) { return 100 * slower; };
+  EXPECT_NEAR(solve_slower(150, 1, seconds), 1.5, 0.01);
+  EXPECT_THROW(solve_slower(51, 1, seconds), WrongResult);
+}
+
+TEST(SimulateFit, NormalBelowIsTheNormalDistribution) {
+  EXPECT_NEAR(normal_below(0), 0.5, 1e-12);
+  EXPECT_NEAR(normal_below(1.96), 0.975, 1e-4);
+  EXPECT_NEAR(normal_below(-1.96), 0.025, 1e-4);
 }
 
 TEST(SimulateFit, MinimiseFindsAValley) {

@@ -5,7 +5,9 @@
 //
 // A cell is fitted, gated or shown. A cost model is fitted on baseline cells when the bench runs,
 // never on the ratio that a paper claims. A gated cell counts: it is either within its bound, or a
-// miss that bench/results/simulate-2026-11.md explains.
+// miss that bench/results/simulate-2026-11.md explains. Rows of order alone are counted apart: they
+// say which of two is faster and no more. A row is undetermined where what was published leaves its
+// number open: it is shown under each of several choices, and missing() says why.
 //
 // Thread: one at a time.
 #pragma once
@@ -19,7 +21,7 @@
 
 namespace tailrace::simulate {
 
-enum class Use : uint8_t { kGated, kFitted, kShown };
+enum class Use : uint8_t { kGated, kFitted, kShown, kUndetermined };
 
 enum class Bound : uint8_t {
   kExact,          // the same number, or for a bound that holds everywhere: 0 violations
@@ -28,10 +30,11 @@ enum class Bound : uint8_t {
   kOrder,          // "C": on the same side of 1
 };
 
+// Written with the names of its fields, so that nobody swaps two numbers.
 struct Cell {
-  std::string row;   // of the list of published rows
-  std::string what;  // "14B/16k, prompts x 1.25"
-  std::string unit;  // "s", "x"
+  std::string row = {};   // of the list of published rows
+  std::string what = {};  // "14B/16k, prompts x 1.25"
+  std::string unit = {};  // "s", "x"
   double published = 0, simulated = 0;
   Bound bound = Bound::kTwentyPercent;
   Use use = Use::kGated;
@@ -46,7 +49,8 @@ struct Experiment {
 // All of them, in the order in which they run.
 const std::vector<Experiment>& experiments();
 
-// A published row that cannot be simulated, since the scheduler has no such mechanism.
+// A published row that does not count: the scheduler has no such mechanism, or what was published
+// does not determine it.
 struct Missing {
   std::string rows, what, mechanism;
 };

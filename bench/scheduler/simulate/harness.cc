@@ -71,9 +71,10 @@ Measured measure(const scheduler::Config& law, const simulator::Cluster& cluster
     tokens += step.tokens;
     old_tokens += step.old_tokens;
     measured.rollout += (step.handed - step.begun) / n;
-    measured.staleness += step.staleness_mean / n;
+    measured.staleness += step.staleness_mean * static_cast<double>(step.samples);
     measured.longest += static_cast<double>(step.longest) / n;
   }
+  measured.staleness /= n * static_cast<double>(samples);
   const double seconds = world.now() - begun;
   measured.step = seconds / n;
   measured.tokens_per_s = static_cast<double>(tokens) / seconds;
@@ -104,48 +105,16 @@ double solve(double target, double guess, const std::function<double(double)>& f
   return std::exp(before);
 }
 
-std::vector<double> minimise(std::vector<double> start, double size, int evaluations,
-                             const std::function<double(const std::vector<double>&)>& f) {
-  using Point = std::pair<double, std::vector<double>>;
-  const size_t n = start.size();
-  std::vector<Point> simplex = {{f(start), start}};
-  for (size_t i = 0; i < n; ++i) {
-    std::vector<double> corner = start;
-    corner[i] += size;
-    simplex.emplace_back(f(corner), corner);
-  }
-  const auto by_value = [](const Point& a, const Point& b) { return a.first < b.first; };
-  for (int used = static_cast<int>(n) + 1; used < evaluations;) {
-    std::ranges::sort(simplex, by_value);
-    std::vector<double> centre(n);
-    for (size_t i = 0; i < n; ++i) {
-      for (size_t k = 0; k < n; ++k) centre[k] += simplex[i].second[k] / static_cast<double>(n);
-    }
-    const auto along = [&](double t) {
-      std::vector<double> point(n);
-      for (size_t k = 0; k < n; ++k) point[k] = centre[k] + t * (simplex[n].second[k] - centre[k]);
-      ++used;
-      return Point{f(point), point};
-    };
-    Point reflected = along(-1);
-    if (reflected.first < simplex[0].first) {
-      Point further = along(-2);
-      simplex[n] = std::min(reflected, further, by_value);
-    } else if (reflected.first < simplex[n - 1].first) {
-      simplex[n] = reflected;
-    } else if (Point nearer = along(0.5); nearer.first < simplex[n].first) {
-      simplex[n] = nearer;
-    } else {
-      for (size_t i = 1; i <= n; ++i) {
-        for (size_t k = 0; k < n; ++k)
-          simplex[i].second[k] = (simplex[0].second[k] + simplex[i].second[k]) / 2;
-        simplex[i].first = f(simplex[i].second);
-        ++used;
-      }
-    }
-  }
-  return std::ranges::min_element(simplex, by_value)->second;
+double solve_slower(double target, double guess, const std::function<double(double)>& f) {
+  const double slower = solve(target, guess, f);
+  require(slower >= 1,
+          "{} s ask for decoding at {:.2f} of the time of its roofline: something else of the "
+          "experiment is wrong",
+          target, slower);
+  return slower;
 }
+
+double normal_below(double x) { return std::erfc(-x / std::sqrt(2)) / 2; }
 
 simulator::Hardware engine_of(const Gpu& gpu, const Model& model, int gpus, double slower) {
   const double bytes_per_s = 0.7 * gpu.bytes_per_s * gpus;
@@ -164,11 +133,10 @@ double train_gpu_seconds(const Gpu& gpu, const Model& model) {
 
 simulator::LengthModel lengths_of(double mean, int64_t limit, double sigma) {
   const auto cut = static_cast<double>(limit);
-  const auto normal = [](double x) { return std::erfc(-x / std::sqrt(2)) / 2; };
   // The mean of min(cut, exp(mu + sigma N)).
   const double median = solve(mean, mean / 2, [&](double m) {
     const double z = std::log(cut / m) / sigma;
-    return m * std::exp(sigma * sigma / 2) * normal(z - sigma) + cut * normal(-z);
+    return m * std::exp(sigma * sigma / 2) * normal_below(z - sigma) + cut * normal_below(-z);
   });
   return {.median = median,
           .sigma_prompt = sigma * std::sqrt(1.0 / 3),

@@ -23,7 +23,7 @@ struct Measured {
   double rollout = 0;            // of them, until the trainer had all of a step
   double tokens_per_s = 0;       // trained
   double old_share = 0;          // of the trained tokens: sampled by older versions than the newest
-  double staleness = 0;          // mean, in versions
+  double staleness = 0;          // mean over samples, in versions
   double busy = 0;               // share of the time in which engines had work
   double trainer_busy = 0;       // share
   double longest = 0;            // mean over the steps of the longest sample, in tokens
@@ -41,9 +41,12 @@ Measured measure(const scheduler::Config& law, const simulator::Cluster& cluster
 double solve(double target, double guess, const std::function<double(double)>& f,
              double tolerance = 0.005);
 
-// The point near `start` at which f is least (Nelder and Mead, 1965), after so many evaluations.
-std::vector<double> minimise(std::vector<double> start, double size, int evaluations,
-                             const std::function<double(const std::vector<double>&)>& f);
+// The same for how slow decoding is beside the roofline (engine_of). Throws WrongResult below 1:
+// nothing decodes faster than its roofline, so that the fit has something else to account for.
+double solve_slower(double target, double guess, const std::function<double(double)>& f);
+
+// The share of a standard normal distribution below x.
+double normal_below(double x);
 
 struct Gpu {
   double bytes_per_s = 0, flops_per_s = 0, memory_bytes = 0;

@@ -39,9 +39,19 @@ std::vector<Cell> run_laminar() {
   drained.install = scheduler::InstallWhen::kDrained;
   const double verl = tokens_per_s({}, 64, 64);
   const double areal = tokens_per_s(at_once, 32, 32), laminar = tokens_per_s(drained, 32, 32);
-  return {{"-", "over verl (mean of all settings)", "x", 2.56, laminar / verl, Bound::kOrder},
-          {"-", "over AReaL, without repacking", "x", 1.39, laminar / areal, Bound::kOrder,
-           Use::kShown}};
+  return {{.row = "-",
+           .what = "over verl (mean of all settings)",
+           .unit = "x",
+           .published = 2.56,
+           .simulated = laminar / verl,
+           .bound = Bound::kOrder},
+          {.row = "-",
+           .what = "over AReaL, without repacking",
+           .unit = "x",
+           .published = 1.39,
+           .simulated = laminar / areal,
+           .bound = Bound::kOrder,
+           .use = Use::kShown}};
 }
 
 }  // namespace tailrace::simulate

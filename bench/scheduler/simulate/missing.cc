@@ -1,5 +1,5 @@
-// Published rows that are not simulated, each with the mechanism that the scheduler lacks or the
-// workload that nobody published. Nothing stands in for either.
+// Published rows that do not count, each with the mechanism that the scheduler lacks or what nobody
+// published of the workload. Nothing stands in for either.
 #include "bench/scheduler/simulate/experiment.h"
 
 namespace tailrace::simulate {
@@ -18,6 +18,7 @@ const std::vector<Missing>& missing() {
       {"52", "StreamRL, dispatch", "lengths predicted by a model"},
       {"26-30", "ROLL Flash, mechanisms", "batch sizes alone are known, at second hand"},
       {"37, 40, 44", "APRIL, AsyncFlow, verl", "other settings; stage times are not published"},
+      {"41, 42", "AReaL, undetermined", "cost of training, lengths: one baseline cell for both"},
       {"-", "Laminar over AReaL, 5.48x", "repacking of nearly idle replicas"},
   };
   return kMissing;

@@ -117,7 +117,7 @@ void fit_costs(Costs& costs) {
     costs.train_seconds = seconds;
     return asynchronous(costs, 32, 8).step;
   });
-  costs.slower = solve(kSynchronous, costs.slower, [&](double slower) {
+  costs.slower = solve_slower(kSynchronous, costs.slower, [&](double slower) {
     costs.slower = slower;
     return naive(costs, 40).step;
   });
@@ -134,28 +134,45 @@ void add_scaling(const Scaling& scaling, std::vector<Cell>& cells, const Costs& 
     const std::string name = fmt::format("{}{}, {} GPUs", scaling.name, suffix, gpus);
     if (use == Use::kGated) {
       const bool fitted = i == 0 || i == 3;
-      cells.push_back({scaling.row, name + ", naive, against 16", "x",
-                       scaling.naive[i] / scaling.naive[0], first / sync, Bound::kTwentyPercent,
-                       fitted ? Use::kFitted : Use::kShown});
-      cells.push_back({"24", name + ", queue and replication", "x",
-                       scaling.sync_roll[i] / scaling.naive[i], sync / queued(costs, gpus).step,
-                       Bound::kTwentyPercent, Use::kShown});
+      cells.push_back({.row = scaling.row,
+                       .what = name + ", naive, against 16",
+                       .unit = "x",
+                       .published = scaling.naive[i] / scaling.naive[0],
+                       .simulated = first / sync,
+                       .use = fitted ? Use::kFitted : Use::kShown});
+      cells.push_back({.row = "24",
+                       .what = name + ", queue and replication",
+                       .unit = "x",
+                       .published = scaling.sync_roll[i] / scaling.naive[i],
+                       .simulated = sync / queued(costs, gpus).step,
+                       .use = Use::kShown});
     }
     cells.push_back(
-        {scaling.row, fmt::format("{}, async {}:{}", name, split.training, gpus - split.training),
-         "x", scaling.async[i] / scaling.naive[i], sync / split.step, Bound::kTwentyPercent, use});
+        {.row = scaling.row,
+         .what = fmt::format("{}, async {}:{}", name, split.training, gpus - split.training),
+         .unit = "x",
+         .published = scaling.async[i] / scaling.naive[i],
+         .simulated = sync / split.step,
+         .use = use});
   }
 }
 
 void add_splits(const Costs& costs, std::vector<Cell>& cells) {
-  cells.push_back({"25", "40 GPUs, synchronous", "s", kSynchronous, naive(costs, 40).step,
-                   Bound::kTwentyPercent, Use::kFitted});
+  cells.push_back({.row = "25",
+                   .what = "40 GPUs, synchronous",
+                   .unit = "s",
+                   .published = kSynchronous,
+                   .simulated = naive(costs, 40).step,
+                   .use = Use::kFitted});
   const std::array<std::pair<int64_t, double>, 4> published = {
       {{8, 1703}, {16, 1298}, {24, 2188}, {32, 4326}}};
   for (const auto& [training, seconds] : published) {
-    cells.push_back({"25", fmt::format("40 GPUs, {}:{}", training, 40 - training), "s", seconds,
-                     asynchronous(costs, 40 - training, training).step, Bound::kTwentyPercent,
-                     training == 8 ? Use::kFitted : Use::kGated});
+    cells.push_back({.row = "25",
+                     .what = fmt::format("40 GPUs, {}:{}", training, 40 - training),
+                     .unit = "s",
+                     .published = seconds,
+                     .simulated = asynchronous(costs, 40 - training, training).step,
+                     .use = training == 8 ? Use::kFitted : Use::kGated});
   }
 }
 

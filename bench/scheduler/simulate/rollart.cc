@@ -63,16 +63,22 @@ std::vector<Cell> run_rollart() {
       return play(episodes_of(x, turns, -1), false).rollout - 0.15 * kHealthy;
     });
     if (main) {
-      cells.push_back({"-", "healthy step: reset, generation, training", "s", 0.92 * kHealthy,
-                       play(episodes_of(tokens, turns, -1), false).step, Bound::kTwentyPercent,
-                       Use::kFitted});
+      cells.push_back({.row = "-",
+                       .what = "healthy step: reset, generation, training",
+                       .unit = "s",
+                       .published = 0.92 * kHealthy,
+                       .simulated = play(episodes_of(tokens, turns, -1), false).step,
+                       .use = Use::kFitted});
     }
     for (const auto& [spread, published] : {std::pair{1.0, 1.23}, std::pair{10.0, 2.27}}) {
       const simulator::EpisodeModel episodes = episodes_of(tokens, turns, spread);
-      cells.push_back({"31",
-                       fmt::format("{} turns, sd {} s, batched / by trajectory", turns, spread),
-                       "x", published, play(episodes, true).step / play(episodes, false).step,
-                       Bound::kTwentyPercent, main ? Use::kGated : Use::kShown});
+      cells.push_back(
+          {.row = "31",
+           .what = fmt::format("{} turns, sd {} s, batched / by trajectory", turns, spread),
+           .unit = "x",
+           .published = published,
+           .simulated = play(episodes, true).step / play(episodes, false).step,
+           .use = main ? Use::kGated : Use::kShown});
     }
     if (main) {
       const simulator::EpisodeModel episodes = episodes_of(tokens, turns, 10);
@@ -80,8 +86,12 @@ std::vector<Cell> run_rollart() {
       double best = 0;
       for (const double ahead : {2.0, 4.0, 6.0})
         best = std::max(best, one / play(episodes, false, ahead).step);
-      cells.push_back({"33", "alpha 1 / best alpha up to 6 (at most 1.22)", "x", 1.22, best,
-                       Bound::kTwentyPercent, Use::kShown});
+      cells.push_back({.row = "33",
+                       .what = "alpha 1 / best alpha up to 6 (at most 1.22)",
+                       .unit = "x",
+                       .published = 1.22,
+                       .simulated = best,
+                       .use = Use::kShown});
     }
   }
   return cells;

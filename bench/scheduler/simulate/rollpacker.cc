@@ -22,6 +22,7 @@
 
 #include <fmt/format.h>
 
+#include "bench/report/minimum.h"
 #include "bench/report/program.h"
 #include "bench/scheduler/simulate/experiment.h"
 #include "bench/scheduler/simulate/harness.h"
@@ -87,10 +88,7 @@ const std::vector<Cap>& caps() {
   return kCaps;
 }
 
-const Ratio kSurplusResponses[] = {{9, 8}, {5, 4}, {3, 2}};
-const Ratio kSurplusPrompts[] = {{9, 8}, {5, 4}, {3, 2}};
-
-double normal_below(double x) { return std::erfc(-x / std::sqrt(2)) / 2; }
+const Ratio kSurplus[] = {{9, 8}, {5, 4}, {3, 2}};  // of responses or of prompts
 
 // The lengths of a model in closed form: prompts are summed over a grid of medians and of chances
 // to run to the cap.
@@ -176,7 +174,7 @@ LengthModel fit_lengths(const Cap& cap) {
     const double whole = lengths.longest(kKept);
     double sum = 0;
     for (size_t i = 0; i < 3; ++i) {
-      const int64_t launched = kSurplusResponses[i].of(kKept);
+      const int64_t launched = kSurplus[i].of(kKept);
       sum += squared(lengths.longest(launched) / whole, cap.responses[i] / cap.none);
     }
     sum += kReading * squared(lengths.share_above(930), 0.25);
@@ -230,8 +228,12 @@ double short_rounds_a_long_one() {
 }  // namespace
 
 std::vector<Cell> run_rollpacker() {
-  std::vector<Cell> cells = {{"8", "short rounds a long one, prompts x 1.25", "x", 4,
-                              short_rounds_a_long_one(), Bound::kExact}};
+  std::vector<Cell> cells = {{.row = "8",
+                              .what = "short rounds a long one, prompts x 1.25",
+                              .unit = "x",
+                              .published = 4,
+                              .simulated = short_rounds_a_long_one(),
+                              .bound = Bound::kExact}};
   const Ratio one{1, 1}, quarter{5, 4};
   for (const Cap& cap : caps()) {
     for (const bool fit_of_all : {false, true}) {
@@ -244,22 +246,37 @@ std::vector<Cell> run_rollpacker() {
       const Use use = fit_of_all ? Use::kShown : cap.use;
       const std::string name = cap.name + (fit_of_all ? ", lengths fitted to all cells" : "");
       if (!fit_of_all) {
-        cells.push_back({"-", name + ", none", "s", cap.none, seconds(one, one),
-                         Bound::kTwentyPercent, Use::kFitted});
+        cells.push_back({.row = "-",
+                         .what = name + ", none",
+                         .unit = "s",
+                         .published = cap.none,
+                         .simulated = seconds(one, one),
+                         .use = Use::kFitted});
         for (size_t i = 0; i < 3; ++i) {
-          const Ratio ratio = kSurplusResponses[i];
-          cells.push_back(
-              {cap.row_responses, fmt::format("{}, responses x {}", name, to_double(ratio)), "s",
-               cap.responses[i], seconds(one, ratio), Bound::kTwentyPercent, Use::kFitted});
+          const Ratio ratio = kSurplus[i];
+          cells.push_back({.row = cap.row_responses,
+                           .what = fmt::format("{}, responses x {}", name, to_double(ratio)),
+                           .unit = "s",
+                           .published = cap.responses[i],
+                           .simulated = seconds(one, ratio),
+                           .use = Use::kFitted});
         }
       }
       for (size_t i = 0; i < 3; ++i) {
-        const Ratio ratio = kSurplusPrompts[i];
-        cells.push_back({cap.row_prompts, fmt::format("{}, prompts x {}", name, to_double(ratio)),
-                         "s", cap.prompts[i], seconds(ratio, one), Bound::kTwentyPercent, use});
+        const Ratio ratio = kSurplus[i];
+        cells.push_back({.row = cap.row_prompts,
+                         .what = fmt::format("{}, prompts x {}", name, to_double(ratio)),
+                         .unit = "s",
+                         .published = cap.prompts[i],
+                         .simulated = seconds(ratio, one),
+                         .use = use});
       }
-      cells.push_back({cap.row_both, name + ", both x 1.25", "s", cap.both,
-                       seconds(quarter, quarter), Bound::kTwentyPercent, use});
+      cells.push_back({.row = cap.row_both,
+                       .what = name + ", both x 1.25",
+                       .unit = "s",
+                       .published = cap.both,
+                       .simulated = seconds(quarter, quarter),
+                       .use = use});
     }
   }
   return cells;

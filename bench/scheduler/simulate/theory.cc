@@ -70,14 +70,27 @@ std::vector<Cell> run_theory() {
     }
     by_ahead.push_back(sum / count);
   }
-  cells.push_back({"53", fmt::format("of {} cases, above the bound", all), "cases", 0,
-                   static_cast<double>(above), Bound::kExact});
-  cells.push_back(
-      {"53", "largest simulated / bound", "x", 1, worst, Bound::kTwentyPercent, Use::kShown});
+  cells.push_back({.row = "53",
+                   .what = fmt::format("of {} cases, above the bound", all),
+                   .unit = "cases",
+                   .published = 0,
+                   .simulated = static_cast<double>(above),
+                   .bound = Bound::kExact});
+  cells.push_back({.row = "53",
+                   .what = "largest simulated / bound",
+                   .unit = "x",
+                   .published = 1,
+                   .simulated = worst,
+                   .use = Use::kShown});
   for (size_t i = 0; i < by_ahead.size(); ++i) {
     const bool last = i + 1 == by_ahead.size();
-    cells.push_back({"53", fmt::format("mean simulated / bound, alpha {}", kAhead[i]), "x", 1,
-                     by_ahead[i], Bound::kTenPercent, last ? Use::kGated : Use::kShown});
+    cells.push_back({.row = "53",
+                     .what = fmt::format("mean simulated / bound, alpha {}", kAhead[i]),
+                     .unit = "x",
+                     .published = 1,
+                     .simulated = by_ahead[i],
+                     .bound = Bound::kTenPercent,
+                     .use = last ? Use::kGated : Use::kShown});
   }
   return cells;
 }
