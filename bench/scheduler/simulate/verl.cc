@@ -9,7 +9,7 @@
 //
 // Fitted: the width and the mean of the lengths, on generation of the colocated step (178 s) and on
 // the step of theta = 0; training, on what is published of these two. No cell with theta > 0 takes
-// part. FITTED
+// part. They gave a mean of 1518 tokens and a sigma of 0.66, with decoding as fast as the roofline.
 //
 // Our choice, unpublished: log-normal lengths; an H20 by the roofline, one GPU an engine.
 //
