@@ -15,14 +15,15 @@ namespace tailrace {
 
 namespace fs = std::filesystem;
 
+fs::path build_folder() { return fs::read_symlink("/proc/self/exe").parent_path().parent_path(); }
+
 void launch_run(const std::string& name, const std::string& config, const fs::path& directory,
                 const std::vector<std::string>& overrides) {
   if (fs::exists(directory))
     throw UserError("{} is there already; give another --out or remove it", directory.string());
   const fs::path log = directory.string() + ".log";
-  const fs::path binary = fs::read_symlink("/proc/self/exe").parent_path().parent_path();
-  std::vector<std::string> command = {(binary / "tailrace").string(), "launch", config, "--run-dir",
-                                      directory.string()};
+  std::vector<std::string> command = {(build_folder() / "tailrace").string(), "launch", config,
+                                      "--run-dir", directory.string()};
   command.insert(command.end(), overrides.begin(), overrides.end());
   auto child = ChildProcess::spawn(command, log);
   if (!child.ok()) throw UserError("{}", child.failure().message);

@@ -9,6 +9,9 @@
 
 namespace tailrace {
 
+// Where the binary and the folder of the benches are.
+std::filesystem::path build_folder();
+
 // `launch CONFIG --run-dir DIRECTORY key=value ...` until it ends; its output goes to
 // DIRECTORY.log. `name` says in messages which run it was. Throws UserError for a mistake of the
 // config or a directory that is there already, WrongResult when the run itself failed.

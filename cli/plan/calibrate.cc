@@ -155,7 +155,7 @@ double seconds_beside_the_model(const RunOptions& o, const Registries& registrie
       }).costs;
   const SimulatedMode mode =
       simulate_here(pilot, registries.environments, costs, episodes, pilot.run.steps);
-  return std::max(0.0, seconds - mode.run.median_step());
+  return std::max(0.0, seconds - mode.run.summary().step_median);
 }
 
 }  // namespace

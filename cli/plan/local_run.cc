@@ -37,8 +37,7 @@ SimulatedMode simulate_here(const RunOptions& options,
   const bool drops = mode.simulation.cluster.trainer.drops_equal_groups;
   mode.simulation.cluster.trainer = costs.train;
   mode.simulation.cluster.trainer.drops_equal_groups = drops;
-  Log log("plan", "", LogLevel::kWarning);
-  mode.run = simulate(mode.simulation, std::nullopt, log);
+  mode.run = simulate(mode.simulation, std::nullopt);
   return mode;
 }
 

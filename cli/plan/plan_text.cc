@@ -11,10 +11,6 @@ namespace tailrace {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using simulator::StepRecord;
-
-double until_handed(const StepRecord& step) { return step.handed - step.begun; }
-double until_published(const StepRecord& step) { return step.ended - step.handed; }
 
 std::string_view mode_of(const PlannedMode& planned) {
   return name_of(planned.simulated.options.scheduler.mode.name);
@@ -108,15 +104,16 @@ std::string planned_text(const PlannedRun& planned) {
   line("cluster", cluster_text(own.simulated));
   line("step", fmt::format("{}: samples are there after {}, trained and published {} later "
                            "(medians of {})",
-                           time_text(own.step), time_text(run.median(until_handed)),
-                           time_text(run.median(until_published)),
+                           time_text(own.step), time_text(run.summary().rollout_median),
+                           time_text(run.summary().train_median),
                            counted(std::ssize(run.steps), "simulated step")));
   line("tokens",
        fmt::format("{} a step, {}/s", number_text(numbers.at("tokens_per_step").get<double>()),
                    number_text(numbers.at("tokens_per_s").get<double>())));
   line("rollout", shares_text("", run.rollout));
   line("trainer", shares_text("", run.trainer));
-  if (run.reward[static_cast<size_t>(Use::kVerify)] > 0) line("reward", shares_text("", run.reward));
+  if (run.reward[static_cast<size_t>(Use::kVerify)] > 0)
+    line("reward", shares_text("", run.reward));
   if (planned.machine) text += machine_text(*planned.machine);
   text += fmt::format("\n{:<24}{:>8}{:>9}{:>12}{:>14}{:>11}{}\n", "mode", "workers", "trainers",
                       "a step", counted(planned.steps, "step"), "staleness",
@@ -143,8 +140,8 @@ std::string planned_json(const std::optional<Plan>& memory, const PlannedRun& pl
   json["episodes"] = planned.episodes;
   json["steps"] = planned.steps;
   json["step"] = {{"seconds", own.step},
-                  {"rollout", run.median(until_handed)},
-                  {"train", run.median(until_published)}};
+                  {"rollout", run.summary().rollout_median},
+                  {"train", run.summary().train_median}};
   json["seconds"] = own.eta;
   json["simulated"] = simulated_json(own.simulated);
   if (planned.machine) json["machine"] = machine_json(*planned.machine);

@@ -85,8 +85,8 @@ PlannedMode planned_mode(const PlanRequest& request, const std::optional<Machine
     samples += static_cast<double>(step.samples);
   }
   planned.staleness /= std::max(1.0, samples);
-  planned.step = std::max(least, run.median_step());
-  planned.eta = steps * std::max(least, run.seconds_of_steps() / simulated);
+  planned.step = std::max(least, run.summary().step_median);
+  planned.eta = steps * std::max(least, run.summary().seconds / simulated);
   planned.cost = run.totals.price / simulated * steps;
   return planned;
 }
@@ -184,8 +184,7 @@ PlannedRun plan_on_hardware(const PlanRequest& request) {
     mode.options.simulate.episodes.from.clear();
     mode.simulation = make_simulation(mode.options, environments);
     mode.simulation.episodes = episodes;
-    Log log("plan", "", LogLevel::kWarning);
-    mode.run = simulate(mode.simulation, std::nullopt, log);
+    mode.run = simulate(mode.simulation, std::nullopt);
     return mode;
   };
   request.say("simulates the modes");

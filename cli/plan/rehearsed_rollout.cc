@@ -308,8 +308,7 @@ RehearsedRollout::Play RehearsedRollout::play(const RunOptions& options, int64_t
       if (!trajectory.verifier.empty())
         (void)judge(*registries_.verifiers, trajectory.verifier, trajectory.evidence,
                     score_budget(options.scheduler.deadlines.verify));
-      PlannedEpisode planned{.member = member,
-                             .episode = episode_of(recorded_episode(trajectory))};
+      PlannedEpisode planned{.member = member, .episode = episode_of(recorded_episode(trajectory))};
       if (!planned.episode.turns.empty()) episodes[index].push_back(std::move(planned));
     }
     verify[index] = scored.seconds() / static_cast<double>(std::max<size_t>(1, ended.size()));

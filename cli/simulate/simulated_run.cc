@@ -78,15 +78,6 @@ int64_t SimulatedRun::untrained_tokens() const {
   return std::max<int64_t>(0, std::llround(totals.generated) - totals.trained_tokens);
 }
 
-double SimulatedRun::median(const std::function<double(const StepRecord&)>& value) const {
-  std::vector<double> values;
-  for (const StepRecord& step : steps) values.push_back(value(step));
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
-
 SimulatedRun simulate(const Simulation& simulation, const std::optional<SimulatedFiles>& files,
                       const std::function<void(double seconds, int64_t steps)>& progress) {
   World world(simulation.law, simulation.cluster, *simulation.episodes, simulation.seed);

@@ -13,6 +13,7 @@
 #include "cli/run/simulation.h"
 #include "cli/view/worker_use.h"
 #include "core/base/run_directory.h"
+#include "scheduler/simulator/summary.h"
 #include "scheduler/simulator/world.h"
 
 namespace tailrace {
@@ -30,12 +31,7 @@ struct SimulatedRun {
   int64_t untrained_tokens() const;  // decoded, and not in a step
   UseShares rollout{}, reward{}, trainer{};
 
-  double seconds_of_steps() const;  // from version 0 to the last one
-  // Of steps; 0: there was none.
-  double median(const std::function<double(const simulator::StepRecord&)>& value) const;
-  double median_step() const {
-    return median([](const simulator::StepRecord& step) { return step.ended - step.begun; });
-  }
+  simulator::RunSummary summary() const { return simulator::summary_of(steps); }
 };
 
 // Where a run directory goes, and how much into it (scheduler.timeline_rows).

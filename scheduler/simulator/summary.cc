@@ -20,11 +20,12 @@ double ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
 RunSummary summary_of(std::span<const StepRecord> steps) {
   RunSummary summary;
   if (steps.empty()) return summary;
-  std::vector<double> seconds, rollout;
+  std::vector<double> seconds, rollout, train;
   int64_t old_tokens = 0;
   for (const StepRecord& step : steps) {
     seconds.push_back(step.ended - step.begun);
     rollout.push_back(step.handed - step.begun);
+    train.push_back(step.ended - step.handed);
     summary.samples += step.samples;
     summary.tokens += step.tokens;
     old_tokens += step.old_tokens;
@@ -40,6 +41,7 @@ RunSummary summary_of(std::span<const StepRecord> steps) {
   summary.step_mean = summary.seconds / count;
   summary.step_median = median(std::move(seconds));
   summary.rollout_median = median(std::move(rollout));
+  summary.train_median = median(std::move(train));
   summary.samples_per_step = samples / count;
   summary.tokens_per_step = tokens / count;
   summary.tokens_per_s = ratio(tokens, summary.seconds);

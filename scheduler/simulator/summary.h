@@ -16,6 +16,7 @@ struct RunSummary {
   double seconds = 0;  // from the version before the first step to that of the last
   double step_mean = 0, step_median = 0;  // seconds
   double rollout_median = 0;              // seconds of a step until the trainer had all of it
+  double train_median = 0;                // and from then on until its version was published
   int64_t samples = 0, tokens = 0;        // of all steps
   double samples_per_step = 0, tokens_per_step = 0;
   double tokens_per_s = 0, tokens_per_sample = 0;

@@ -46,7 +46,7 @@ SimulatedRun run_of(const RunOptions& options, int64_t steps = 4) {
 TEST(LocalRun, AStepOfSynchronousModeIsTheSumOfItsParts) {
   const SimulatedRun run = run_of(two_groups_of_two());
   ASSERT_EQ(run.steps.size(), 4u);
-  EXPECT_NEAR(run.median_step(), 4 + 5 + (1 + 4 * 15 * 0.5 + 2 + 3), 1e-6);
+  EXPECT_NEAR(run.summary().step_median, 4 + 5 + (1 + 4 * 15 * 0.5 + 2 + 3), 1e-6);
 }
 
 TEST(LocalRun, AModeThatSamplesAheadHidesTheShorterHalf) {
@@ -67,7 +67,7 @@ TEST(LocalRun, HasTheWorkersThatALaunchStartsHere) {
   const RunOptions local = local_options(options, {});
   const Simulation simulation = make_simulation(local, built_in_registries().environments);
   ASSERT_EQ(simulation.cluster.pools.size(), 1u);
-  EXPECT_EQ(simulation.rollout_workers, 2);
+  EXPECT_EQ(simulation.rollout_workers(), 2);
 }
 
 TEST(LocalRun, StepsAreOfWholeGroups) {
