@@ -122,10 +122,11 @@ class FairShare {
         most = std::min(most, (shared.leased * slots + shared.slots - 1) / shared.slots);
     }
     if (state_.config.mode.dispatch == Dispatch::kLeastLoaded) return most;
-    // Where siblings share their prompt, whole groups, if there are that many. Rounded up, it would
-    // leave nothing to the last to install. What is over goes to whoever has room when all have.
+    // Where siblings share their prompt, whole groups: at least one, and never more than the share.
+    // Rounded up, it would leave nothing to the last to install. What is over goes to whoever has
+    // room when all have.
     const int64_t group = state_.config.group_size;
-    return most >= group ? most - most % group : most;
+    return std::max(group, most - most % group);
   }
 
   const State& state_;
