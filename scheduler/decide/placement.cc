@@ -317,9 +317,10 @@ void begin_attempt(Context& context, const WorkId& work, Task& task, const Worke
 
 // What nobody has room for is left alone at the first that finds none: the queue may be long, and
 // the room of no use to it.
-void grant(Context& context, const Need& need, std::set<Waiting>& queue, Ask ask) {
+bool grant(Context& context, const Need& need, std::set<Waiting>& queue, Ask ask) {
   State& state = context.state;
   const Chooser chooser(state, need, ask);
+  bool granted = false;
   for (auto it = queue.begin(); it != queue.end();) {
     const WorkId work = it->work;
     Task& task = *find_task(state, work.lane, work.member);
@@ -330,22 +331,27 @@ void grant(Context& context, const Need& need, std::set<Waiting>& queue, Ask ask
     if (!worker.empty()) {
       it = queue.erase(it);
       begin_attempt(context, work, task, worker);
+      granted = true;
     } else if (tried && chooser.has_seat()) {
       // A worker with room may be the one that it avoids.
       ++it;
     } else {
-      return;
+      break;
     }
   }
+  return granted;
 }
 
-void grant(Context& context, Ask ask) {
+// Whether anything was granted.
+bool grant(Context& context, Ask ask) {
   State& state = context.state;
+  bool granted = false;
   for (auto it = state.waiting.begin(); it != state.waiting.end();) {
-    if (state.index.num_seats() == 0) return;
-    grant(context, it->first, it->second, ask);
+    if (state.index.num_seats() == 0) break;
+    granted = grant(context, it->first, it->second, ask) || granted;
     it = it->second.empty() ? state.waiting.erase(it) : std::next(it);
   }
+  return granted;
 }
 
 }  // namespace
@@ -418,7 +424,9 @@ void grant_waiting(Context& context) {
   // First, so that a worker proves itself with what nobody has failed at: with the prompt that had
   // brought it there it would fail again.
   if (!state.index.proving().empty()) grant(context, Ask::kProving);
-  grant(context, Ask::kAll);
+  // What is granted of one need may make the part of a pool larger for another (law 6.6).
+  while (grant(context, Ask::kAll) && state.waiting.size() > 1) {
+  }
 }
 
 void on_stalled(Context& context, const Stalled& event) {
