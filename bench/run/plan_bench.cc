@@ -5,15 +5,18 @@
 // (`plan --like RUN`), of the same steps whose time is measured. It is made twice, right behind the
 // run. Its parts are compared as well: a sum may be right by two mistakes.
 //
-// Other processes lengthen a step and not the plan of it, or the other way round. Their share of
+// Other processes lengthen a step and not the plan of it, so that the steps are also given without
+// the time in which their threads waited for a core (cli/plan/quiet_steps.h). The others' share of
 // the machine is a row of its own; an attempt in which it is above --max-others is made again, for
 // up to --patience seconds, and the quietest one is reported.
 //
 // Checks: the run trains all its steps.
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -23,6 +26,7 @@
 #include "bench/report/program.h"
 #include "bench/run/launched_run.h"
 #include "cli/plan/planned_run.h"
+#include "cli/plan/quiet_steps.h"
 #include "cli/run/load.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
@@ -115,15 +119,34 @@ class Neighbours {
   Times begin_;
 };
 
+double mean_of(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double value : values) sum += value;
+  return sum / static_cast<double>(std::max<size_t>(1, values.size()));
+}
+
 struct Measured {
   std::vector<double> step, rollout, train, rest;
+  QuietStep quiet = {};
 };
 
 Measured run_case(const Case& measured, const fs::path& directory) {
   std::vector<std::string> keys = measured.keys;
   keys.push_back(fmt::format("run.steps={}", measured.steps));
-  launch_run(measured.name, measured.config, directory, keys);
+  QuietSteps steps_watch(RunPaths{fs::absolute(directory)},
+                         load_run_options(measured.config, keys, built_in_registries()).options,
+                         measured.skipped + 1);
+  {
+    std::jthread watcher([&](const std::stop_token& stop) {
+      for (; !stop.stop_requested(); std::this_thread::sleep_for(std::chrono::milliseconds(5)))
+        steps_watch.look();
+    });
+    launch_run(measured.name, measured.config, fs::absolute(directory), keys);
+  }
   Measured times;
+  const auto quiet = steps_watch.mean();
+  require(quiet.has_value(), "{}: its steps were not seen", measured.name);
+  times.quiet = *quiet;
   int64_t steps = 0;
   for (const MetricsRow& row : metrics_of(directory)) {
     const double *step = row.find("time/step"), *rollout = row.find("time/rollout"),
@@ -194,21 +217,26 @@ void measure_case(const Options& options, const std::string& name, Report& repor
     Attempt next = attempt(planned, directory);
     if (next.others < best.others) best = std::move(next);
   }
+  const QuietStep& quiet = best.run.quiet;
   const auto add = [&](const std::string& metric, const std::vector<double>& measured,
-                       std::vector<double> Planned::*part) {
-    std::vector<double> medians;
-    for (const Planned& plan : best.plans) medians.push_back(spread(plan.*part).median);
+                       double without_others, std::vector<double> Planned::*part) {
+    std::vector<double> means;
+    for (const Planned& plan : best.plans) means.push_back(mean_of(plan.*part));
     report.add(name, metric, "s", measured);
-    report.add(name, metric + ", planned", "s", medians);
+    report.add(name, metric + ", without others", "s", {without_others});
+    report.add(name, metric + ", planned", "s", means);
   };
-  add("step", best.run.step, &Planned::step);
-  add("rollout", best.run.rollout, &Planned::rollout);
-  add("train", best.run.train, &Planned::train);
-  add("the rest", best.run.rest, &Planned::rest);
-  std::vector<double> ratios;
-  for (const Planned& plan : best.plans)
-    ratios.push_back(spread(plan.step).median / spread(best.run.step).median);
+  add("step", best.run.step, quiet.whole(), &Planned::step);
+  add("rollout", best.run.rollout, quiet.rollout, &Planned::rollout);
+  add("train", best.run.train, quiet.train, &Planned::train);
+  add("the rest", best.run.rest, quiet.rest, &Planned::rest);
+  std::vector<double> ratios, quiet_ratios;
+  for (const Planned& plan : best.plans) {
+    ratios.push_back(mean_of(plan.step) / mean_of(best.run.step));
+    quiet_ratios.push_back(mean_of(plan.step) / quiet.whole());
+  }
   report.add(name, "planned / measured", "ratio", ratios);
+  report.add(name, "planned / without others", "ratio", quiet_ratios);
   report.add(name, "others", "share", {best.others});
 }
 

@@ -85,14 +85,19 @@ Calibration calibrate_parts(const RunOptions& o, const Registries& registries,
   config.tokenizer_dir = paths.tokenizer();
   config.chat = chat_of_run(paths, o);
   RehearsedRollout rollout(config, workers, registries);
-  // The first versions take memory that later ones have.
+  // The first version takes memory that later ones have, and any may meet a busy disk.
   RehearsedTrainer::Published published;
+  std::vector<double> publish, install;
   for (const int64_t version : {1, 2, 3}) {
     trainer.change_weights();  // what is known already is not read again
     published = trainer.publish(paths.weights(), version);
-    costs.transfer.fetch = rollout.install(published);
+    publish.push_back(published.seconds);
+    install.push_back(rollout.install(published));
   }
-  costs.train.publish = published.seconds;
+  std::ranges::sort(publish);
+  std::ranges::sort(install);
+  costs.train.publish = publish[1];
+  costs.transfer.fetch = install[1];
   costs.transfer.payload_bytes = published.payload_bytes;
 
   say("plays episodes");
@@ -138,8 +143,13 @@ Calibration calibrate_parts(const RunOptions& o, const Registries& registries,
   return result;
 }
 
-// What is left of a step of the pilot when the arithmetic of its policy is taken away.
-double seconds_beside_the_model(const RunOptions& o, const Registries& registries,
+struct BesideTheModel {
+  double turn = 0, step = 0;  // seconds
+};
+
+// What is left of a step of the pilot when a simulation of it is taken away: of its samples by the
+// turn, in which messages come and go, and the rest by the step.
+BesideTheModel beside_the_model(const RunOptions& o, const Registries& registries,
                                 const std::filesystem::path& program,
                                 const std::filesystem::path& folder) {
   std::error_code error;
@@ -147,7 +157,7 @@ double seconds_beside_the_model(const RunOptions& o, const Registries& registrie
   if (error) throw UserError("{}", describe_errno("create", folder, error.value()));
   const RunPaths paths{folder / "run"};
   RunOptions pilot = pilot_options(o, planned_model(o, registries.environments), folder);
-  const double seconds = run_pilot(pilot, program, folder, paths);
+  const QuietStep measured = run_pilot(pilot, program, folder, paths);
   pilot = local_options(pilot, paths.root);
   const EpisodeSource episodes = make_simulation(pilot, registries.environments).episodes;
   const MachineCosts costs =
@@ -155,7 +165,15 @@ double seconds_beside_the_model(const RunOptions& o, const Registries& registrie
       }).costs;
   const SimulatedMode mode =
       simulate_here(pilot, registries.environments, costs, episodes, pilot.run.steps);
-  return std::max(0.0, seconds - mode.run.summary().step_median);
+  const double rollout =
+      std::max(0.0, measured.rollout - mode.run.median([](const simulator::StepRecord& step) {
+        return step.handed - step.begun;
+      }));
+  double turns = 0;
+  for (const PlannedEpisode& planned : episodes_of_step(pilot, *episodes))
+    turns += static_cast<double>(planned.episode.turns.size());
+  return {.turn = rollout * static_cast<double>(num_rollout_workers(pilot)) / turns,
+          .step = std::max(0.0, measured.whole() - mode.run.summary().step_median - rollout)};
 }
 
 }  // namespace
@@ -164,9 +182,10 @@ Calibration calibrate(const RunOptions& o, const Registries& registries, const E
                       const std::filesystem::path& program, const std::filesystem::path& folder,
                       const Say& say) {
   say("runs a few steps of a tiny policy");
-  const double beside = seconds_beside_the_model(o, registries, program, folder / "pilot");
+  const BesideTheModel beside = beside_the_model(o, registries, program, folder / "pilot");
   Calibration calibration = calibrate_parts(o, registries, known, folder / "run", say);
-  calibration.costs.train.step = beside;
+  calibration.costs.worker.turn += beside.turn;
+  calibration.costs.train.step = beside.step;
   return calibration;
 }
 

@@ -10,13 +10,13 @@
 #include <fmt/format.h>
 #include <signal.h>
 
+#include "cli/plan/quiet_steps.h"
 #include "cli/process/child_process.h"
 #include "cli/process/supervisor.h"
 #include "core/base/clock.h"
 #include "core/base/config_printer.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
-#include "core/base/metrics.h"
 #include "core/model/parameter_files.h"
 #include "core/model/parameters.h"
 #include "core/text/tokenizer.h"
@@ -41,7 +41,7 @@ ModelCreateSection tiny_policy(const RunOptions& options, const ModelConfig& mod
   return tiny;
 }
 
-void wait_for(ChildProcess& child, const fs::path& log) {
+void wait_for(ChildProcess& child, const fs::path& log, QuietSteps& steps) {
   const Time begin = steady_now();
   bool told = false;
   for (;;) {
@@ -51,6 +51,7 @@ void wait_for(ChildProcess& child, const fs::path& log) {
       for (const std::string& line : last_lines(log, 5)) message += "\n       " + line;
       throw UserError("{}", message);
     }
+    steps.look();
     const Time passed = steady_now() - begin;
     // What is still there then dies with `child`.
     if (passed > kPilotEnds + kPilotLeaves)
@@ -58,7 +59,7 @@ void wait_for(ChildProcess& child, const fs::path& log) {
           "the pilot of the plan was not done within {} s: environments or rewards take longer",
           kPilotEnds.count());
     if (passed > kPilotEnds && !std::exchange(told, true)) child.send_signal(SIGTERM);
-    std::this_thread::sleep_for(10ms);
+    std::this_thread::sleep_for(5ms);
   }
 }
 
@@ -103,25 +104,19 @@ RunOptions pilot_options(const RunOptions& options, const ModelConfig& model,
   return pilot;
 }
 
-double run_pilot(const RunOptions& pilot, const fs::path& program, const fs::path& folder,
-                 const RunPaths& paths) {
+QuietStep run_pilot(const RunOptions& pilot, const fs::path& program, const fs::path& folder,
+                    const RunPaths& paths) {
   const fs::path config = folder / "pilot.yaml", log = folder / "pilot.log";
   if (auto written = write_file_atomic(config, print_config(pilot)); !written)
     throw UserError("{}", written.failure().message);
   auto child = ChildProcess::spawn(
       {program.string(), "launch", config.string(), "--run-dir", paths.root.string()}, log);
   if (!child) throw UserError("{}", child.failure().message);
-  wait_for(child.value(), log);
-  const auto rows = read_metrics(paths.metrics());
-  if (!rows) throw UserError("{}", rows.failure().message);
-  std::vector<double> seconds;
-  for (const MetricsRow& row : rows.value())
-    if (const double* step = row.find("time/step"); step != nullptr && row.step >= kFirstMeasured)
-      seconds.push_back(*step);
-  if (seconds.empty()) throw UserError("the pilot of the plan has trained no step");
-  // What others on the machine lengthen is left out, as far as that goes.
-  std::ranges::sort(seconds);
-  return seconds[seconds.size() / 4];
+  QuietSteps steps(paths, pilot, kFirstMeasured);
+  wait_for(child.value(), log, steps);
+  const std::optional<QuietStep> step = steps.mean();
+  if (!step) throw UserError("the pilot of the plan has trained no step");
+  return *step;
 }
 
 }  // namespace tailrace

@@ -7,6 +7,7 @@
 
 #include <filesystem>
 
+#include "cli/plan/quiet_steps.h"
 #include "cli/run/options.h"
 #include "core/base/run_directory.h"
 #include "core/model/model_config.h"
@@ -19,9 +20,9 @@ RunOptions pilot_options(const RunOptions& options, const ModelConfig& model,
                          const std::filesystem::path& folder);
 
 // Launches it as the run `paths` by `program`, the tailrace binary, and waits for its end, for a
-// minute at most; its files beside the run go into `folder`. Returns the seconds of a step, the
-// lower quartile. Throws UserError with its last words when it fails.
-double run_pilot(const RunOptions& pilot, const std::filesystem::path& program,
-                 const std::filesystem::path& folder, const RunPaths& paths);
+// minute at most; its files beside the run go into `folder`. Returns a step as if nobody
+// else used the machine. Throws UserError with its last words when it fails.
+QuietStep run_pilot(const RunOptions& pilot, const std::filesystem::path& program,
+                    const std::filesystem::path& folder, const RunPaths& paths);
 
 }  // namespace tailrace

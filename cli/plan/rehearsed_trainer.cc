@@ -21,11 +21,15 @@ namespace {
 // A step that takes longer is not measured whole.
 constexpr double kLongestStep = 12;
 
+}  // namespace
+
 int trainer_threads(const TrainOptions& train) {
   if (train.threads > 0) return static_cast<int>(train.threads);
   const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
   return static_cast<int>(std::max<int64_t>(1, cores / train.ranks));
 }
+
+namespace {
 
 // What was drawn from and who was chosen does not come with made-up tokens.
 TrainerWorkerConfig without_records(TrainerWorkerConfig config) {
