@@ -165,15 +165,13 @@ BesideTheModel beside_the_model(const RunOptions& o, const Registries& registrie
       }).costs;
   const SimulatedMode mode =
       simulate_here(pilot, registries.environments, costs, episodes, pilot.run.steps);
-  const double rollout =
-      std::max(0.0, measured.rollout - mode.run.median([](const simulator::StepRecord& step) {
-        return step.handed - step.begun;
-      }));
+  const simulator::RunSummary summary = mode.run.summary();
+  const double rollout = std::max(0.0, measured.rollout - summary.rollout_median);
   double turns = 0;
   for (const PlannedEpisode& planned : episodes_of_step(pilot, *episodes))
     turns += static_cast<double>(planned.episode.turns.size());
   return {.turn = rollout * static_cast<double>(num_rollout_workers(pilot)) / turns,
-          .step = std::max(0.0, measured.whole() - mode.run.summary().step_median - rollout)};
+          .step = std::max(0.0, measured.whole() - summary.step_median - rollout)};
 }
 
 }  // namespace
