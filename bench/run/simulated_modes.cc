@@ -9,19 +9,18 @@
 #include "bench/report/program.h"
 #include "bench/run/mode_run.h"
 #include "cli/run/load.h"
-#include "cli/run/pools.h"
+#include "cli/run/recorded_episodes.h"
+#include "cli/run/registries.h"
 #include "cli/run/setup.h"
+#include "cli/run/simulation.h"
 #include "core/base/error.h"
 #include "core/base/run_directory.h"
 #include "core/trajectory/timeline_rows.h"
-#include "sandbox/builtin/built_in.h"
 
 namespace tailrace {
 namespace {
 
 namespace fs = std::filesystem;
-using simulator::Episode;
-
 constexpr double kForever = 1e7;  // seconds: no run of the bench is longer
 
 std::vector<TimelineRow> timeline_of(const fs::path& run) {
@@ -37,37 +36,17 @@ RunOptions options_of(const fs::path& run) {
   return load_stored_run(RunPaths{run}, {}, built_in_registries()).options;
 }
 
+// A lease of a sample for training.
+bool is_of_sample(const TimelineRow& row) {
+  return row.what == TimelineWhat::kGenerate && row.lane == Lane::kTrain && row.sample;
+}
+
 // By turns, then by how long the environment takes: where all have as many turns, that differs.
-std::pair<size_t, double> length_of(const Episode& episode) {
+std::pair<size_t, double> length_of(const simulator::Episode& episode) {
   double seconds = 0;
   for (const simulator::Turn& turn : episode.turns) seconds += turn.env_seconds;
   return {episode.turns.size(), seconds};
 }
-
-class ForcedEpisodes final : public simulator::EpisodeSource {
- public:
-  ForcedEpisodes(std::map<MemberId, RecordedEpisode> episodes) {
-    for (const auto& [member, recorded] : episodes) {
-      Episode episode{.prompt_tokens = recorded.prompt_tokens,
-                      .reset_seconds = recorded.reset_seconds,
-                      .turns = {},
-                      .truncated = recorded.outcome == Outcome::kTruncated,
-                      .reward = recorded.reward.value_or(0)};
-      for (const RecordedTurn& turn : recorded.turns)
-        episode.turns.push_back({turn.tokens, turn.env_seconds, turn.env_tokens});
-      if (length_of(episode) > length_of(longest_)) longest_ = episode;
-      episodes_.emplace(member, std::move(episode));
-    }
-  }
-  Episode draw(Lane, const MemberId& member) const override {
-    const auto known = episodes_.find(member);
-    return known == episodes_.end() ? longest_ : known->second;
-  }
-
- private:
-  std::map<MemberId, Episode> episodes_;
-  Episode longest_;
-};
 
 // y = a + b * x by least squares, neither below 0.
 std::pair<double, double> line_through(const std::vector<std::pair<double, double>>& points) {
@@ -87,8 +66,7 @@ double median_of(std::vector<double> values) {
 std::map<MemberId, double> spans_of_samples(const std::vector<TimelineRow>& rows) {
   std::map<MemberId, double> spans;
   for (const TimelineRow& row : rows) {
-    if (row.what == TimelineWhat::kGenerate && row.lane == Lane::kTrain && row.sample &&
-        (row.end == "finished" || row.end == "truncated"))
+    if (is_of_sample(row) && (row.end == "finished" || row.end == "truncated"))
       spans[row.sample->lease.member] = seconds_of(row.at - row.from);
   }
   return spans;
@@ -101,8 +79,8 @@ void fit_training(const std::vector<TimelineRow>& rows, simulator::Cluster& clus
   std::vector<double> staged, switched;
   double tokens = 0;
   for (const TimelineRow& row : rows) {
-    if (row.what == TimelineWhat::kGenerate && row.lane == Lane::kTrain && row.sample) {
-      const Episode episode = episodes.draw(row.lane, row.sample->lease.member);
+    if (is_of_sample(row)) {
+      const simulator::Episode episode = episodes.draw(row.lane, row.sample->lease.member, 1);
       tokens += static_cast<double>(episode.context());
     } else if (row.what == TimelineWhat::kTrain) {
       points.emplace_back(tokens, seconds_of(row.at - row.from));
@@ -120,42 +98,47 @@ void fit_training(const std::vector<TimelineRow>& rows, simulator::Cluster& clus
   }
 }
 
-simulator::Cluster cluster_of(const RunOptions& options) {
-  simulator::Cluster cluster;
-  cluster.pools.clear();
-  for (const PoolSection& pool : pools_of(options))
-    cluster.pools.push_back(
-        {.name = pool.name, .workers = pool.workers, .slots = pool.max_sequences});
-  cluster.reward_workers = options.reward.workers;
-  return cluster;
-}
-
 }  // namespace
 
 std::unique_ptr<simulator::EpisodeSource> forced_episodes(const std::vector<fs::path>& runs) {
   std::map<MemberId, RecordedEpisode> all;
-  for (const fs::path& run : runs) all.merge(read_recorded_episodes(run));
-  return std::make_unique<ForcedEpisodes>(std::move(all));
+  for (const fs::path& run : runs) {
+    std::vector<std::string> notes;
+    all.merge(read_recorded_episodes(run, &notes));
+    if (!notes.empty()) throw UserError("{}: {}; make the runs anew", run.string(), notes.front());
+  }
+  std::vector<simulator::ReplayedEpisodes::Record> records;
+  simulator::Episode longest;
+  for (const auto& [member, recorded] : all) {
+    if (recorded.turns.empty()) continue;
+    records.push_back({.member = member, .episode = episode_of(recorded)});
+    if (length_of(records.back().episode) > length_of(longest)) longest = records.back().episode;
+  }
+  for (const fs::path& run : runs)
+    for (const TimelineRow& row : timeline_of(run))
+      if (is_of_sample(row) && all.try_emplace(row.sample->lease.member).second)
+        records.push_back({.member = row.sample->lease.member, .episode = longest});
+  return std::make_unique<simulator::ReplayedEpisodes>(std::move(records), /*seed=*/1);
 }
 
-FittedCluster fit_cluster(const fs::path& sync_run, const simulator::EpisodeSource& episodes) {
+simulator::Cluster fit_cluster(const fs::path& sync_run, const simulator::EpisodeSource& episodes) {
   const RunOptions options = options_of(sync_run);
   const scheduler::Config law = scheduler_config(options);
   const std::vector<TimelineRow> rows = timeline_of(sync_run);
   const std::map<MemberId, double> spans = spans_of_samples(rows);
-  FittedCluster fitted{.cluster = cluster_of(options)};
-  fit_training(rows, fitted.cluster, episodes);
+  simulator::Cluster cluster = cluster_of(options);
+  fit_training(rows, cluster, episodes);
   double mean = 0;
   for (const auto& [member, span] : spans) mean += span / static_cast<double>(spans.size());
   // By the logarithms of three times.
   const auto apply = [&](const std::vector<double>& p) {
-    for (simulator::PoolModel& pool : fitted.cluster.pools)
+    for (simulator::PoolModel& pool : cluster.pools)
       pool.hardware.decode = {.step = std::exp(p[0]), .sequence = std::exp(p[1])};
-    fitted.cluster.episode_overhead = std::exp(p[2]);
+    cluster.episode_overhead = std::exp(p[2]);
   };
   const auto error_of = [&](const std::vector<double>& p) {
     apply(p);
-    simulator::World world(law, fitted.cluster, episodes, 1);
+    simulator::World world(law, cluster, episodes, 1);
     double squares = 0;
     size_t found = 0;
     world.on_sample = [&](const simulator::Sample& sample) {
@@ -170,29 +153,19 @@ FittedCluster fit_cluster(const fs::path& sync_run, const simulator::EpisodeSour
     if (found < spans.size()) return 1e9 * static_cast<double>(spans.size() - found);
     return std::sqrt(squares / static_cast<double>(std::max<size_t>(1, spans.size()))) / mean;
   };
-  const auto best =
-      minimise({std::log(1e-3), std::log(1e-4), std::log(1e-3)}, std::log(4), 200, error_of);
-  fitted.span_error = error_of(best);
-  return fitted;
+  apply(minimise({std::log(1e-3), std::log(1e-4), std::log(1e-3)}, std::log(4), 200, error_of));
+  return cluster;
 }
 
-PredictedRun predict_run(const fs::path& run, const FittedCluster& fitted,
-                         const simulator::EpisodeSource& episodes) {
-  simulator::World world(scheduler_config(options_of(run)), fitted.cluster, episodes, 1);
+simulator::RunSummary predict_run(const fs::path& run, const simulator::Cluster& cluster,
+                                  const simulator::EpisodeSource& episodes) {
+  simulator::World world(scheduler_config(options_of(run)), cluster, episodes, 1);
   const auto stop = world.run(kForever);
   require(stop == simulator::World::Stop::kEnded, "the simulated run of {} does not end: {}{}",
           run.string(),
           stop == simulator::World::Stop::kHalted ? "it halts: " : "nothing more happens",
           world.state().halted);
-  PredictedRun predicted;
-  double samples = 0;
-  for (const simulator::StepRecord& step : world.steps()) {
-    predicted.staleness_mean += step.staleness_mean * static_cast<double>(step.samples);
-    samples += static_cast<double>(step.samples);
-  }
-  predicted.staleness_mean /= std::max(samples, 1.0);
-  predicted.seconds = world.steps().back().ended - world.steps().front().begun;
-  return predicted;
+  return simulator::summary_of(world.steps());
 }
 
 namespace {
@@ -244,12 +217,12 @@ ModesVerdict compare_modes(const fs::path& folder, double bound, int64_t seeds, 
     std::vector<fs::path> paths;
     for (const auto& [mode, path] : runs) paths.push_back(path);
     const auto episodes = forced_episodes(paths);
-    const FittedCluster fitted = fit_cluster(runs.at("sync"), *episodes);
+    const simulator::Cluster cluster = fit_cluster(runs.at("sync"), *episodes);
     for (const auto& [mode, path] : runs) {
       const RunOptions options = options_of(path);
       const ModeRun measured = read_mode_run(
           path, options.run.steps, options.step.prompts_per_step * options.step.group_size);
-      const PredictedRun predicted = predict_run(path, fitted, *episodes);
+      const simulator::RunSummary predicted = predict_run(path, cluster, *episodes);
       Pairs& pair = pairs[{key.first, mode}];
       pair.seconds.push_back(measured.seconds);
       pair.predicted.push_back(predicted.seconds);

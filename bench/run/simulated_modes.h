@@ -10,42 +10,35 @@
 //   training  seconds a step takes and seconds a token adds: least squares on its train spans
 //   installs  medians of staging and of switching
 //
-// A sample that no run finished was given up as too long: it runs to the longest that was seen.
+// A sample that was begun and that no run finished was given up as too long: it is as long as the
+// longest that was seen. One that no run began is drawn from those of its prompt.
 #pragma once
 
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "bench/report/report.h"
-#include "cli/run/recorded_episodes.h"
+#include "scheduler/simulator/episodes.h"
+#include "scheduler/simulator/summary.h"
 #include "scheduler/simulator/world.h"
 
 namespace tailrace {
 
-struct FittedCluster {
-  simulator::Cluster cluster;
-  double span_error = 0;  // root mean square of the sample spans of `sync`, relative to their mean
-};
-
-struct PredictedRun {
-  double seconds = 0;         // from the first weights to the last publication
-  double staleness_mean = 0;  // of trained samples
-};
-
-// The episodes of all runs in these folders, for the simulator.
+// The episodes of all runs in these folders, for the simulator. Throws UserError for a run that
+// cannot be read whole.
 std::unique_ptr<simulator::EpisodeSource> forced_episodes(
     const std::vector<std::filesystem::path>& runs);
 
 // Throws UserError for a run that cannot be read.
-FittedCluster fit_cluster(const std::filesystem::path& sync_run,
-                          const simulator::EpisodeSource& episodes);
+simulator::Cluster fit_cluster(const std::filesystem::path& sync_run,
+                               const simulator::EpisodeSource& episodes);
 
 // By the run's own config.yaml. Throws UserError; WrongResult when the simulated run does not end.
-PredictedRun predict_run(const std::filesystem::path& run, const FittedCluster& fitted,
-                         const simulator::EpisodeSource& episodes);
+simulator::RunSummary predict_run(const std::filesystem::path& run,
+                                  const simulator::Cluster& cluster,
+                                  const simulator::EpisodeSource& episodes);
 
 // How many modes were judged, and which ratios are not within the bound.
 struct ModesVerdict {

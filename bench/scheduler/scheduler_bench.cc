@@ -57,7 +57,7 @@ Config config_for(int64_t members) {
 
 class BenchEpisodes final : public simulator::EpisodeSource {
  public:
-  simulator::Episode draw(Lane, const MemberId& member) const override {
+  simulator::Episode draw(Lane, const MemberId& member, int32_t) const override {
     simulator::Episode episode;
     episode.turns = {{.tokens = 100 + (member.prompt * 7919 + member.member * 31) % 1000}};
     episode.reward = member.member;

@@ -2,10 +2,9 @@
 // cluster under a virtual clock, and each row says what a paper measured and what came out. One
 // file of simulate/ is one paper.
 //
-// With `--against-modes FOLDER` the real runs of `bench modes` are predicted instead, from their
-// run of `sync` alone (bench/run/simulated_modes.h). A folder that is not there is made first, with
-// three seeds, which takes a quarter of an hour. The bound is 10 % on seconds and on mean
-// staleness.
+// With `--against-modes FOLDER` the real runs that `bench modes --runs 3 --out FOLDER` has left are
+// predicted instead, from their run of `sync` alone (bench/run/simulated_modes.h). The bound is 10
+// % on seconds and on mean staleness, of medians over the seeds.
 //
 // Checked: each simulated run publishes all its steps whole, and neither halts nor stands still.
 // The exit status is 1 where a gated row misses its bound.

@@ -15,6 +15,7 @@
 #include "cli/run/length.h"
 #include "cli/run/load.h"
 #include "cli/run/setup.h"
+#include "cli/run/simulation.h"
 #include "core/base/error.h"
 #include "core/base/flags.h"
 #include "core/base/machine.h"
@@ -51,6 +52,11 @@ int plan(const LoadedRun& loaded, const PlanArguments& arguments, const Registri
       show(stdout, format_plan(*memory, options, describe_algorithm(options, loaded.keys)));
     // It takes as much as the run.
     check_size(*memory, memory_facts());
+  } else if (knows_model(options)) {
+    memory = make_plan(options, planned_model(options, loaded.registries.environments),
+                       /*available_bytes=*/0);
+    if (!arguments.json)
+      show(stdout, format_plan(*memory, options, describe_algorithm(options, loaded.keys)));
   }
   const PlanRequest request{
       .options = options,

@@ -47,7 +47,7 @@ std::vector<PlannedEpisode> episodes_of_step(const RunOptions& options,
   for (int64_t prompt = 0; prompt < options.step.prompts_per_step; ++prompt)
     for (int64_t m = 0; m < options.step.group_size; ++m) {
       const MemberId member{.prompt = prompt, .member = static_cast<int32_t>(m)};
-      step.push_back({.member = member, .episode = episodes.draw(Lane::kTrain, member)});
+      step.push_back({.member = member, .episode = episodes.draw(Lane::kTrain, member, 1)});
     }
   return step;
 }

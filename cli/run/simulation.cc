@@ -165,7 +165,7 @@ std::unique_ptr<simulator::EpisodeSource> drawn(const RunOptions& o, Simulation&
 // What a worker fetches of a version: its parameters in float32, or the adapter's. 0: not known.
 int64_t payload_of(const RunOptions& o, const sandbox::EnvironmentRegistry& environments) {
   if (o.simulate.weights.payload_bytes > 0) return o.simulate.weights.payload_bytes;
-  if (!o.model.creates() && !fs::exists(fs::path(o.model.path) / "config.json")) return 0;
+  if (!knows_model(o)) return 0;
   const ModelConfig config = planned_model(o, environments);
   const ParameterLayout layout =
       config.lora ? ParameterLayout::of_adapter(config) : ParameterLayout(config);
@@ -249,6 +249,10 @@ int64_t Simulation::rollout_devices() const {
   for (const simulator::PoolModel& pool : cluster.pools)
     devices += pool.workers * pool.hardware.devices;
   return devices;
+}
+
+bool knows_model(const RunOptions& options) {
+  return options.model.creates() || fs::exists(fs::path(options.model.path) / "config.json");
 }
 
 simulator::Cluster cluster_of(const RunOptions& options) {

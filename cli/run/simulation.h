@@ -34,6 +34,9 @@ struct Simulation {
   int64_t trainer_devices() const { return trainer_workers * trainer_hardware.devices; }
 };
 
+// Its sizes can be read here: it is made, or its folder is there. A simulated run may lack it.
+bool knows_model(const RunOptions& options);
+
 // The workers of a run, as it has them: pools, slots, when turns are stored, reward workers. What
 // they compute on, and the trainer, is left as it is by default.
 simulator::Cluster cluster_of(const RunOptions& options);

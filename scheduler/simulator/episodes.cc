@@ -45,13 +45,6 @@ double gamma(double shape, Rng& rng) {
   }
 }
 
-// By turns, then by how long the environment takes: where all have as many turns, that differs.
-std::pair<size_t, double> length_of(const Episode& episode) {
-  double seconds = 0;
-  for (const Turn& turn : episode.turns) seconds += turn.env_seconds;
-  return {episode.turns.size(), seconds};
-}
-
 double beta(double mean, double concentration, Rng& rng) {
   if (mean <= 0 || mean >= 1) return std::clamp(mean, 0.0, 1.0);
   const double a = gamma(mean * concentration, rng);
@@ -92,7 +85,7 @@ bool Episode::cut(int64_t room) {
   return false;
 }
 
-Episode DrawnEpisodes::draw(Lane lane, const MemberId& member) const {
+Episode DrawnEpisodes::draw(Lane lane, const MemberId& member, int32_t attempt) const {
   const auto domain = static_cast<size_t>(member.domain);
   TR_CHECK(domain < models_.size(), "there is no model of dataset {}", member.domain);
   const EpisodeModel& model = models_[domain];
@@ -101,7 +94,8 @@ Episode DrawnEpisodes::draw(Lane lane, const MemberId& member) const {
   const double prompt_log = length.sigma_prompt > 0 ? length.sigma_prompt * of_prompt.normal() : 0;
   const double chance =
       length.endless > 0 ? beta(length.endless, length.endless_concentration, of_prompt) : 0;
-  Rng rng(key_of(seed_, 0x657069736f6465, lane, member));
+  const uint64_t key = key_of(seed_, 0x657069736f6465, lane, member);
+  Rng rng(key), times(mix({key, static_cast<uint64_t>(attempt)}));
   Episode episode;
   episode.prompt_tokens = model.prompt_tokens;
   const double limit = length.limit > 0 ? static_cast<double>(length.limit) : 1e15;
@@ -113,33 +107,31 @@ Episode DrawnEpisodes::draw(Lane lane, const MemberId& member) const {
   episode.truncated = length.limit > 0 && tokens >= limit;
   const auto turns = std::max<int64_t>(1, std::lround(simulator::draw(model.turns, rng)));
   const auto total = std::max<int64_t>(turns, std::lround(tokens));
-  episode.reset_seconds = simulator::draw(model.reset, rng);
+  episode.reset_seconds = simulator::draw(model.reset, times);
   episode.turns.reserve(static_cast<size_t>(turns));
   for (int64_t i = 0; i < turns; ++i) {
     episode.turns.push_back({.tokens = total * (i + 1) / turns - total * i / turns,
-                             .env_seconds = simulator::draw(model.env, rng),
+                             .env_seconds = simulator::draw(model.env, times),
                              .env_tokens = i + 1 < turns ? model.env_tokens : 0});
   }
   if (model.room > 0) episode.cut(model.room);
   episode.reward = rng.chance(model.success) ? 1 : 0;
-  episode.verify_seconds = simulator::draw(model.verify, rng);
+  episode.verify_seconds = simulator::draw(model.verify, times);
   return episode;
 }
 
-ReplayedEpisodes::ReplayedEpisodes(std::vector<Record> records, uint64_t seed, Other other)
-    : records_(std::move(records)), seed_(seed), other_(other) {
+ReplayedEpisodes::ReplayedEpisodes(std::vector<Record> records, uint64_t seed)
+    : records_(std::move(records)), seed_(seed) {
   if (records_.empty()) throw UserError("there are no recorded episodes to replay");
   for (size_t i = 0; i < records_.size(); ++i) {
     by_name_[records_[i].member] = i;
     by_prompt_[{records_[i].member.domain, records_[i].member.prompt}].push_back(i);
-    if (length_of(records_[i].episode) > length_of(records_[longest_].episode)) longest_ = i;
   }
 }
 
-Episode ReplayedEpisodes::draw(Lane lane, const MemberId& member) const {
+Episode ReplayedEpisodes::draw(Lane lane, const MemberId& member, int32_t) const {
   const auto named = lane == Lane::kTrain ? by_name_.find(member) : by_name_.end();
   if (named != by_name_.end()) return records_[named->second].episode;
-  if (other_ == Other::kLongest) return records_[longest_].episode;
   Rng rng(key_of(seed_, 0x7265706c6179, lane, member));
   const auto prompt = by_prompt_.find({member.domain, member.prompt});
   if (prompt != by_prompt_.end()) {

@@ -1,7 +1,8 @@
 // What would happen in each episode of a simulated run, whoever plays it and when: how much is
 // said, how long the environment takes, what comes out. A source draws it from the name of the
-// sample alone, as the engine draws its tokens (design section 6): attempts of one sample are the
-// same episode, launches and epochs are not.
+// sample, as the engine draws its tokens (design section 6): attempts of one sample say the same,
+// launches and epochs do not. How long others take (environments, verifiers) may differ by attempt,
+// or who ran into a deadline once would do so each time.
 //
 // Thread: any (const).
 #pragma once
@@ -41,7 +42,8 @@ struct Episode {
 class EpisodeSource {
  public:
   virtual ~EpisodeSource() = default;
-  virtual Episode draw(Lane lane, const MemberId& member) const = 0;
+  // `attempt` counts from 1.
+  virtual Episode draw(Lane lane, const MemberId& member, int32_t attempt) const = 0;
 };
 
 // A span of time or a number by its distribution.
@@ -55,8 +57,8 @@ struct Distribution {
   double largest = 0;  // larger values are this one; 0: none is
 };
 
-// Lengths in two levels (rollout-scheduling law of RollPacker's figures): a prompt has a median
-// exp(log(median) + sigma_prompt * N) and a chance to run to the limit, drawn from a Beta
+// Lengths in two levels, as RollPacker's figures have them (arXiv 2509.21009): a prompt has a
+// median exp(log(median) + sigma_prompt * N) and a chance to run to the limit, drawn from a Beta
 // distribution of mean `endless` and concentration `endless_concentration`; a response runs to the
 // limit with that chance, else it is log-normal around the prompt's median with sigma_response.
 // With several turns the response is divided evenly over them.
@@ -83,38 +85,32 @@ class DrawnEpisodes final : public EpisodeSource {
   // One model a dataset.
   DrawnEpisodes(std::vector<EpisodeModel> models, uint64_t seed)
       : models_(std::move(models)), seed_(seed) {}
-  Episode draw(Lane lane, const MemberId& member) const override;
+  Episode draw(Lane lane, const MemberId& member, int32_t attempt) const override;
 
  private:
   std::vector<EpisodeModel> models_;
   uint64_t seed_;
 };
 
-// Episodes that were recorded: a sample for training that the record names is that one. Of any
-// other a choice is made, see Other.
+// Episodes that were recorded: a sample for training that the record names is that one, with the
+// times that it had, in every attempt. Any other is drawn from the record by its name: of its
+// prompt where there are some, else of all.
 class ReplayedEpisodes final : public EpisodeSource {
  public:
   struct Record {
     MemberId member;
     Episode episode;
   };
-  // A sample that the record does not name is
-  //   kDrawn     drawn from it by its name: of its prompt where there are some, else of all
-  //   kLongest   the one of most turns, and of these the one whose environment takes longest: what
-  //              a run stopped waiting for
-  enum class Other : uint8_t { kDrawn, kLongest };
   // Throws UserError when there are none.
-  ReplayedEpisodes(std::vector<Record> records, uint64_t seed, Other other = Other::kDrawn);
-  Episode draw(Lane lane, const MemberId& member) const override;
+  ReplayedEpisodes(std::vector<Record> records, uint64_t seed);
+  Episode draw(Lane lane, const MemberId& member, int32_t attempt) const override;
 
  private:
   using Prompt = std::tuple<int32_t, int64_t>;  // dataset, prompt
   std::vector<Record> records_;
   std::map<MemberId, size_t> by_name_;
   std::map<Prompt, std::vector<size_t>> by_prompt_;
-  size_t longest_ = 0;
   uint64_t seed_;
-  Other other_;
 };
 
 }  // namespace tailrace::simulator

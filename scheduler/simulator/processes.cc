@@ -105,7 +105,9 @@ void World::hear(Process& process, const Verify& verify) {
   auto& worker = static_cast<RewardWorker&>(process);
   const std::pair asked{BodyId{verify.lane, verify.lease}, verify.verify_attempt};
   if (!worker.asked.insert(asked).second) return;  // said again
-  const Episode episode = episodes_.draw(verify.lane, verify.lease.member);
+  // Another verification of the attempt takes another time.
+  const Episode episode = episodes_.draw(verify.lane, verify.lease.member,
+                                         verify.lease.attempt + verify.verify_attempt - 1);
   Reward verdict{.worker = worker.id,
                  .lease = verify.lease,
                  .lane = verify.lane,

@@ -45,7 +45,7 @@ void World::hear(Process& process, const Grant& grant) {
   const int64_t id = ++last_id_;
   Play play;
   play.grant = grant;
-  play.episode = episodes_.draw(grant.lane, grant.lease.member);
+  play.episode = episodes_.draw(grant.lane, grant.lease.member, grant.lease.attempt);
   play.context = play.episode.prompt_tokens;
   play.sample.lane = grant.lane;
   play.sample.member = grant.lease.member;

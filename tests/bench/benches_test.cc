@@ -1,4 +1,5 @@
 // Every bench as a person or a script meets it: its help, its mistakes, and the one JSON form.
+#include <filesystem>
 #include <map>
 #include <set>
 #include <sstream>
@@ -154,6 +155,45 @@ TEST(Benches, ModesForceLengthsAndRecordThem) {
 }
 
 // Where weights are learned, a sample is not the same in two modes, and the check would say so.
+// Whether the predictions are good is for a quiet machine to say.
+TEST(Benches, SimulatePredictsTheRunsOfModes) {
+  TemporaryDirectory folder;
+  const std::string runs = (folder / "modes").string();
+  const auto modes = run_binary(
+      fmt::format("bench modes --workloads length_tailed --modes partial --steps 3 --runs 3 "
+                  "--out {} sft.demonstrations=20 env.settings.latency_ms=1",
+                  runs));
+  ASSERT_EQ(modes.exit_code, 0) << modes.err;
+  const std::string against = "bench simulate --against-modes " + runs;
+  const auto table = run_binary(against);
+  EXPECT_LE(table.exit_code, 1) << table.err;
+  const std::vector<std::string> lines = lines_of(table.out);
+  ASSERT_FALSE(lines.empty());
+  EXPECT_EQ(lines.back(), fmt::format("{} of 1 modes within 10 %", table.exit_code == 0 ? 1 : 0));
+  int rows = 0;
+  for (const std::string& line : lines_of(run_binary(against + " --json").out)) {
+    const json row = json::parse(line);
+    EXPECT_EQ(row["runs"], 3);
+    if (row["unit"] != "versions") {
+      EXPECT_GT(row["min"], 0) << line;
+    }
+    ++rows;
+  }
+  EXPECT_EQ(rows, 2 * 6) << "sync and partial";
+  // Mistakes are said before anything is fitted.
+  std::filesystem::remove_all(fmt::format("{}/length_tailed-partial-2", runs));
+  const auto lacks = run_binary(against);
+  EXPECT_EQ(lacks.exit_code, 2);
+  EXPECT_NE(lacks.err.find("length_tailed, seed 2, there must be runs of sync and of another mode"),
+            std::string::npos)
+      << lacks.err;
+  std::filesystem::remove_all(fmt::format("{}/length_tailed-sync-2", runs));
+  EXPECT_NE(run_binary(against).err.find("has 2 seeds, and 3 are compared"), std::string::npos);
+  const auto none = run_binary("bench simulate --against-modes " + (folder / "none").string());
+  EXPECT_EQ(none.exit_code, 2);
+  EXPECT_NE(none.err.find("has no runs; make them by bench modes --runs 3"), std::string::npos);
+}
+
 TEST(Benches, ForcedSamplesNameTheOneThatDiffers) {
   TemporaryDirectory folder;
   const std::string shortest = shortest_runs(folder).at("modes");

@@ -67,7 +67,7 @@ TEST(SimulateLengths, HaveTheMeanThatWasAskedForOnceTheyAreCut) {
   double sum = 0;
   const int64_t count = 20000;
   for (int64_t i = 0; i < count; ++i)
-    sum += static_cast<double>(source.draw(Lane::kTrain, {.prompt = i}).tokens());
+    sum += static_cast<double>(source.draw(Lane::kTrain, {.prompt = i}, 1).tokens());
   EXPECT_NEAR(sum / static_cast<double>(count), 11000, 0.02 * 11000);
 }
 

@@ -179,20 +179,20 @@ void add_splits(const Costs& costs, std::vector<Cell>& cells) {
 }  // namespace
 
 std::vector<Cell> run_roll_flash() {
-  const Scaling think{"22",
-                      "thinking, mean 11k",
-                      11000,
-                      0.8,
-                      {1.02, 1.57, 2.31, 3.57},
-                      {1.08, 1.74, 3.06, 4.10},
-                      {1.00, 1.88, 3.86, 7.60}};
-  const Scaling base{"23",
-                     "base, mean 2k",
-                     2000,
-                     1.2,
-                     {0.65, 0.82, 0.96, 1.07},
-                     {0.77, 0.88, 1.02, 1.15},
-                     {1.00, 1.47, 2.02, 2.40}};
+  const Scaling think{.row = "22",
+                      .name = "thinking, mean 11k",
+                      .mean = 11000,
+                      .sigma = 0.8,
+                      .naive = {1.02, 1.57, 2.31, 3.57},
+                      .sync_roll = {1.08, 1.74, 3.06, 4.10},
+                      .async = {1.00, 1.88, 3.86, 7.60}};
+  const Scaling base{.row = "23",
+                     .name = "base, mean 2k",
+                     .mean = 2000,
+                     .sigma = 1.2,
+                     .naive = {0.65, 0.82, 0.96, 1.07},
+                     .sync_roll = {0.77, 0.88, 1.02, 1.15},
+                     .async = {1.00, 1.47, 2.02, 2.40}};
   std::vector<Cell> cells;
   Costs costs{.lengths = lengths_of(think.mean, kCap, think.sigma),
               .train_seconds = train_gpu_seconds(kH800, kQwen3_8B)};

@@ -70,7 +70,7 @@ TEST(Simulations, HaveTheLawAndTheWorkersOfTheRun) {
   // Two passes over the tokens, at twice 500 tokens/s; six updates of a second.
   EXPECT_DOUBLE_EQ(simulation.cluster.trainer.token, 2.0 / (2 * 500));
   EXPECT_DOUBLE_EQ(simulation.cluster.trainer.update, 6);
-  const simulator::Episode episode = simulation.episodes->draw(Lane::kTrain, {});
+  const simulator::Episode episode = simulation.episodes->draw(Lane::kTrain, {}, 1);
   EXPECT_LE(episode.tokens(), 1000);
 }
 
@@ -136,7 +136,7 @@ TEST(Simulations, EpisodesFitWhatTheRunAllows) {
     const Simulation simulation = simulation_of(read(std::move(overrides)));
     int64_t context = 0, sampled = 0;
     for (int64_t prompt = 0; prompt < 200; ++prompt) {
-      const auto episode = simulation.episodes->draw(Lane::kTrain, {.prompt = prompt});
+      const auto episode = simulation.episodes->draw(Lane::kTrain, {.prompt = prompt}, 1);
       context = std::max(context, episode.context());
       sampled = std::max(sampled, episode.tokens());
     }

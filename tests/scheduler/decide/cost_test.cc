@@ -56,7 +56,7 @@ Config config_for(const Mode& mode, int64_t members, bool in_pools) {
 // Alike in a group, and of no order over prompts: siblings change places again and again.
 class CostEpisodes final : public simulator::EpisodeSource {
  public:
-  simulator::Episode draw(Lane, const MemberId& member) const override {
+  simulator::Episode draw(Lane, const MemberId& member, int32_t) const override {
     simulator::Episode episode;
     episode.turns = {{.tokens = 100 + member.prompt * 7919 % 1000 + member.member * 31 % 100}};
     episode.reward = member.member;

@@ -88,7 +88,7 @@ RandomEpisodes::RandomEpisodes(uint64_t seed, const Config& law)
   }
 }
 
-simulator::Episode RandomEpisodes::draw(Lane lane, const MemberId& member) const {
+simulator::Episode RandomEpisodes::draw(Lane lane, const MemberId& member, int32_t) const {
   const auto part = [](int64_t id) { return static_cast<uint64_t>(id); };
   Rng rng(mix({seed_, part(static_cast<int64_t>(lane)), part(member.domain), part(member.epoch),
                part(member.prompt), part(member.launch), part(member.member)}));

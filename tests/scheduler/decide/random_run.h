@@ -18,7 +18,7 @@ class RandomEpisodes final : public simulator::EpisodeSource {
  public:
   // Draws whether a row of dataset 0 is broken: for environments, or for verifiers.
   RandomEpisodes(uint64_t seed, const Config& law);
-  simulator::Episode draw(Lane lane, const MemberId& member) const override;
+  simulator::Episode draw(Lane lane, const MemberId& member, int32_t attempt) const override;
 
  private:
   uint64_t seed_;

@@ -1,5 +1,7 @@
 #include "scheduler/simulator/episodes.h"
 
+#include <set>
+
 #include <gtest/gtest.h>
 
 namespace tailrace::simulator {
@@ -40,7 +42,7 @@ TEST(Episodes, ThatAreDrawnFitTheirRoom) {
                              1);
   int64_t truncated = 0;
   for (int64_t prompt = 0; prompt < 100; ++prompt) {
-    const Episode episode = source.draw(Lane::kTrain, {.prompt = prompt});
+    const Episode episode = source.draw(Lane::kTrain, {.prompt = prompt}, 1);
     EXPECT_LE(episode.context(), 600);
     EXPECT_GE(episode.tokens(), 1);
     truncated += episode.truncated;
@@ -48,20 +50,40 @@ TEST(Episodes, ThatAreDrawnFitTheirRoom) {
   EXPECT_EQ(truncated, 100) << "20 answers of 40 tokens never fit";
 }
 
-TEST(Episodes, ThatNoRecordNamesAreDrawnOrTheLongest) {
-  using Replayed = ReplayedEpisodes;
-  const std::vector<Replayed::Record> records = {
-      {{.prompt = 1, .member = 0}, {.prompt_tokens = 1, .turns = {{10, 1, 0}}}},
-      {{.prompt = 2, .member = 0}, {.prompt_tokens = 2, .turns = {{5, 1, 0}, {5, 3, 0}}}},
-      {{.prompt = 3, .member = 0}, {.prompt_tokens = 3, .turns = {{5, 2, 0}, {5, 1, 0}}}}};
-  const Replayed drawn(records, 1), longest(records, 1, Replayed::Other::kLongest);
-  for (const Replayed* source : {&drawn, &longest})
-    EXPECT_EQ(source->draw(Lane::kTrain, {.prompt = 1, .member = 0}).prompt_tokens, 1);
-  EXPECT_EQ(drawn.draw(Lane::kTrain, {.prompt = 1, .member = 7}).prompt_tokens, 1)
-      << "its prompt's";
-  EXPECT_EQ(longest.draw(Lane::kTrain, {.prompt = 1, .member = 7}).prompt_tokens, 2);
-  EXPECT_EQ(longest.draw(Lane::kEval, {.prompt = 1, .member = 0}).prompt_tokens, 2)
-      << "the record is of training";
+// Who ran into a deadline once would else do so in every attempt.
+TEST(Episodes, SayTheSameInEveryAttemptAndTakeAnotherTime) {
+  const DrawnEpisodes source({{.length = {.median = 300, .sigma_response = 1},
+                               .turns = {.mean = 3},
+                               .env = {Distribution::Kind::kLogNormal, 10, 1},
+                               .verify = {Distribution::Kind::kLogNormal, 1, 1}}},
+                             1);
+  for (int64_t prompt = 0; prompt < 20; ++prompt) {
+    const Episode first = source.draw(Lane::kTrain, {.prompt = prompt}, 1);
+    const Episode second = source.draw(Lane::kTrain, {.prompt = prompt}, 2);
+    EXPECT_EQ(first.tokens(), second.tokens());
+    EXPECT_EQ(first.reward, second.reward);
+    EXPECT_NE(first.turns[1].env_seconds, second.turns[1].env_seconds);
+    EXPECT_NE(first.verify_seconds, second.verify_seconds);
+    EXPECT_EQ(first.turns[1].env_seconds,
+              source.draw(Lane::kTrain, {.prompt = prompt}, 1).turns[1].env_seconds);
+  }
+}
+
+TEST(Episodes, ThatNoRecordNamesAreThoseOfTheirPromptOrAny) {
+  const ReplayedEpisodes source(
+      {{{.prompt = 1, .member = 0}, {.prompt_tokens = 1, .turns = {{10, 1, 0}}}},
+       {{.prompt = 2, .member = 0}, {.prompt_tokens = 2, .turns = {{5, 1, 0}, {5, 3, 0}}}},
+       {{.prompt = 2, .member = 1}, {.prompt_tokens = 2, .turns = {{5, 2, 0}, {5, 1, 0}}}}},
+      1);
+  EXPECT_EQ(source.draw(Lane::kTrain, {.prompt = 1, .member = 0}, 1).prompt_tokens, 1);
+  for (int32_t member = 2; member < 20; ++member) {
+    EXPECT_EQ(source.draw(Lane::kTrain, {.prompt = 1, .member = member}, 1).prompt_tokens, 1);
+    EXPECT_EQ(source.draw(Lane::kTrain, {.prompt = 2, .member = member}, 1).prompt_tokens, 2);
+  }
+  std::set<int64_t> others;
+  for (int64_t prompt = 3; prompt < 40; ++prompt)
+    others.insert(source.draw(Lane::kTrain, {.prompt = prompt}, 1).prompt_tokens);
+  EXPECT_EQ(others, (std::set<int64_t>{1, 2}));
 }
 
 }  // namespace

@@ -51,7 +51,8 @@ std::vector<int64_t> drawn(const EpisodeModel& model) {
   std::vector<int64_t> lengths;
   for (int64_t prompt = 0; prompt < 10 * kPrompts * kSteps; ++prompt)
     for (int32_t member = 0; member < kGroup; ++member)
-      lengths.push_back(episodes.draw(Lane::kTrain, {.prompt = prompt, .member = member}).tokens());
+      lengths.push_back(
+          episodes.draw(Lane::kTrain, {.prompt = prompt, .member = member}, 1).tokens());
   return lengths;
 }
 

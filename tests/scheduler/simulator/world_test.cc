@@ -189,7 +189,7 @@ TEST(SimulatedWorld, TheEndOfATurnHoldsUpDecoding) {
 
 class Rewarded final : public EpisodeSource {
  public:
-  Episode draw(Lane, const MemberId& member) const override {
+  Episode draw(Lane, const MemberId& member, int32_t) const override {
     return {.prompt_tokens = 10,
             .turns = {{.tokens = 5, .env_tokens = 3}, {.tokens = 5}},
             .reward = member.prompt == 0 ? 1.0 : member.member};
