@@ -21,20 +21,22 @@ bool is_name(std::string_view text) {
   });
 }
 
-using Visit = std::function<void(std::string&)>;
+using Texts = std::vector<std::string>;
+// A text, and what it may not hold.
+using Visit = std::function<void(std::string&, const Texts&)>;
 
 // Strings and keys that are no names.
-void for_each_text(ordered_json& value, const Visit& visit) {
+void for_each_text(ordered_json& value, const Texts& forbidden, const Visit& visit) {
   if (value.is_string()) {
-    visit(value.get_ref<std::string&>());
+    visit(value.get_ref<std::string&>(), forbidden);
   } else if (value.is_array()) {
-    for (ordered_json& item : value) for_each_text(item, visit);
+    for (ordered_json& item : value) for_each_text(item, forbidden, visit);
   } else if (value.is_object()) {
     ordered_json visited = ordered_json::object();
     for (auto& [key, item] : value.items()) {
       std::string name = key;
-      if (!is_name(name)) visit(name);
-      for_each_text(item, visit);
+      if (!is_name(name)) visit(name, forbidden);
+      for_each_text(item, forbidden, visit);
       visited[name] = std::move(item);
     }
     value = std::move(visited);
@@ -42,11 +44,12 @@ void for_each_text(ordered_json& value, const Visit& visit) {
 }
 
 // The same of messages, whose roles are names.
-void for_each_text_of_messages(ordered_json& messages, const Visit& visit) {
+void for_each_text_of_messages(ordered_json& messages, const Forbidden& forbidden,
+                               const Visit& visit) {
   for (ordered_json& message : messages) {
     const auto role = message.is_object() ? message.find("role") : message.end();
     if (role == message.end() || !role->is_string()) {
-      for_each_text(message, visit);
+      for_each_text(message, forbidden.always, visit);
       continue;
     }
     const ordered_json name = *role;
@@ -56,8 +59,9 @@ void for_each_text_of_messages(ordered_json& messages, const Visit& visit) {
           "take "
           "for anything else",
           name.dump(-1, ' ', /*ensure_ascii=*/true, ordered_json::error_handler_t::replace));
+    const bool is_tool = name == "tool" || name == "ipython" || name == "function";
     *role = nullptr;  // keeps its place
-    for_each_text(message, visit);
+    for_each_text(message, is_tool ? forbidden.to_tools : forbidden.always, visit);
     message["role"] = name;
   }
 }
@@ -70,7 +74,7 @@ size_t second_character(std::string_view text) {
 
 // Inside each special token that stands in `text`, and inside each that its end or its beginning
 // could be a part of, where two texts meet.
-std::set<size_t> places(std::string_view text, std::span<const std::string> special) {
+std::set<size_t> places(std::string_view text, const Texts& special) {
   std::set<size_t> found;
   for (const std::string& token : special) {
     const size_t inner = second_character(token), last = text::last_code_point(token);
@@ -117,22 +121,21 @@ std::string unused_marker(const std::vector<std::string>& texts) {
 
 }  // namespace
 
-std::string mark(ordered_json& messages, ordered_json& tools,
-                 std::span<const std::string> special) {
+std::string mark(ordered_json& messages, ordered_json& tools, const Forbidden& forbidden) {
   const auto for_each = [&](const Visit& visit) {
-    for_each_text_of_messages(messages, visit);
-    for_each_text(tools, visit);
+    for_each_text_of_messages(messages, forbidden, visit);
+    for_each_text(tools, forbidden.always, visit);
   };
   std::vector<std::string> texts;
   bool needed = false;
-  for_each([&](std::string& text) {
+  for_each([&](std::string& text, const Texts& special) {
     if (!text::is_utf8(text)) text = text::repair_utf8(text);
     needed = needed || !places(text, special).empty();
     texts.push_back(text);
   });
   if (!needed) return "";
   const std::string marker = unused_marker(texts);
-  for_each([&](std::string& text) {
+  for_each([&](std::string& text, const Texts& special) {
     const std::set<size_t> found = places(text, special);
     for (auto at = found.rbegin(); at != found.rend(); ++at) text.insert(*at, marker);
   });

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
+#include "core/base/json_row.h"
 #include "core/base/json_text.h"
 #include "core/chat/markers.h"
 #include "core/text/messages.h"
@@ -21,10 +22,40 @@ using nlohmann::ordered_json;
 // A conversation that the template is asked about. The answer is found again in what it writes.
 constexpr const char* kQuestion = "What is it?";
 constexpr const char* kAnswer = "It is what tailrace asked for.";
+constexpr const char* kTool = "tailrace_asks";
+constexpr const char* kThought = "It may be.";
 constexpr const char* kThinking = "<think>\nIt may be.\n</think>\n\n";
 
 ordered_json message(const char* role, std::string content) {
   return {{"role", role}, {"content", std::move(content)}};
+}
+
+// With a call of a tool.
+ordered_json conversation_with_call(ordered_json arguments) {
+  ordered_json call = {{"id", "call00001"},  // nine characters, which some templates want
+                       {"type", "function"},
+                       {"function", {{"name", kTool}, {"arguments", std::move(arguments)}}}};
+  ordered_json answer = message("assistant", "");
+  answer["tool_calls"] = ordered_json::array({std::move(call)});
+  return ordered_json::array({message("user", kQuestion), std::move(answer)});
+}
+
+// The arguments of calls that are a text of a JSON object become this object: templates of Hugging
+// Face write them as JSON themselves.
+void make_objects_of_arguments(ordered_json& messages) {
+  for (ordered_json& said : messages) {
+    const auto calls = said.find("tool_calls");
+    if (calls == said.end() || !calls->is_array()) continue;
+    for (ordered_json& call : *calls) {
+      if (!call.is_object()) continue;
+      const auto inner = call.find("function");
+      ordered_json& function = inner != call.end() && inner->is_object() ? *inner : call;
+      const auto arguments = function.find("arguments");
+      if (arguments == function.end() || !arguments->is_string()) continue;
+      if (auto object = parse_json_row(arguments->get_ref<const std::string&>()))
+        *arguments = std::move(object).value();
+    }
+  }
 }
 
 ordered_json conversation(int answers, const std::string& answer = kAnswer) {
@@ -79,6 +110,17 @@ std::optional<std::vector<TokenId>> behind(std::span<const TokenId> beginning,
   return std::vector<TokenId>(whole.begin() + std::ssize(beginning), whole.end());
 }
 
+Forbidden forbidden_by(const text::Tokenizer& tokenizer) {
+  Forbidden forbidden{.always = tokenizer.special_tokens()};
+  forbidden.to_tools = forbidden.always;
+  // A tokenizer without such tokens writes them as words.
+  for (const char* tag : {"<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>",
+                          "<think>", "</think>"})
+    if (const TokenId id = tokenizer.id_of(tag); id >= 0 && !tokenizer.is_special(id))
+      forbidden.to_tools.emplace_back(tag);
+  return forbidden;
+}
+
 }  // namespace
 
 PromptFormat::PromptFormat(const text::Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
@@ -89,7 +131,7 @@ PromptFormat::PromptFormat(const text::Tokenizer& tokenizer, ChatTemplate chat_t
       template_(std::move(chat_template)),
       system_(options.system),
       variables_(ordered_json::object()),
-      special_(tokenizer.special_tokens()) {
+      forbidden_(forbidden_by(tokenizer)) {
   for (const auto& [name, value] : options.variables) {
     for (const char* taken : {"messages", "tools", "documents", "add_generation_prompt"})
       if (name == taken)
@@ -100,6 +142,8 @@ PromptFormat::PromptFormat(const text::Tokenizer& tokenizer, ChatTemplate chat_t
     variables_[name] = as_json(value);
   }
   look_at_turns();
+  look_at_calls();
+  look_at_thinking();
 }
 
 PromptFormat PromptFormat::of(const ChatOptions& options, const std::filesystem::path& directory,
@@ -156,6 +200,55 @@ void PromptFormat::look_at_turns() {
   }
 }
 
+// Empty: the template refuses it.
+std::string PromptFormat::try_to_render(ChatInput input) const {
+  try {
+    return template_->render(input);
+  } catch (const UserError&) {
+    return "";
+  }
+}
+
+// What the template writes around the name of a tool that is called says the form of calls.
+void PromptFormat::look_at_calls() {
+  const auto written = [&](ordered_json arguments) {
+    return try_to_render(input_of(conversation_with_call(std::move(arguments))));
+  };
+  const std::string text = written({{"at", 1}});
+  const size_t name = text.find(kTool);
+  if (name == text.npos) return;
+  const std::string_view before = std::string_view(text).substr(0, name),
+                         behind = std::string_view(text).substr(name);
+  const size_t tag = before.rfind("<tool_call>"), brace = before.rfind('{');
+  if (brace == before.npos || before.find("\"name\"", brace) == before.npos) return;
+  if (tag != before.npos && before.find_first_not_of(" \n", before.find('>', tag) + 1) == brace) {
+    answer_form_.tools = ToolForm::kHermes;
+  } else if (behind.find("\"parameters\"") != behind.npos) {
+    answer_form_.tools = ToolForm::kLlama3;
+  }
+  arguments_are_texts_ = written(R"({"at" :1})").find(R"({"at" :1})") != std::string::npos;
+}
+
+// The template opens the thinking of each answer; or it writes the thinking of a message that has
+// one; or it takes it out of an answer that is not the last.
+void PromptFormat::look_at_thinking() {
+  const std::string beginning = try_to_render(input_of(conversation(0)));
+  const size_t open = beginning.rfind("<think>"), close = beginning.rfind("</think>");
+  answer_form_.begins_thinking =
+      open != beginning.npos && (close == beginning.npos || close < open) &&
+      beginning.find_first_not_of(" \n", open + std::string_view("<think>").size()) ==
+          beginning.npos;
+  ordered_json thought = conversation(1), past = conversation(1, std::string(kThinking) + kAnswer);
+  thought.back()["reasoning_content"] = kThought;
+  past.push_back(message("user", kQuestion));
+  const std::string newest = try_to_render(input_of(thought)),
+                    later = try_to_render(input_of(past));
+  const size_t at = newest.find(kThought);
+  const bool writes = at != newest.npos && newest.rfind("<think>", at) != newest.npos;
+  const bool drops = later.find(kAnswer) != later.npos && later.find(kThought) == later.npos;
+  answer_form_.thinks = answer_form_.begins_thinking || writes || drops;
+}
+
 size_t PromptFormat::size_of_end(std::span<const TokenId> behind) const {
   for (size_t i = 0; i < behind.size(); ++i) {
     if (tokenizer_.is_special(behind[i])) return i + 1;
@@ -172,6 +265,7 @@ ordered_json PromptFormat::messages_of(const Said& said) const {
     throw UserError("the messages are not a list of {{\"role\", \"content\"}}");
   if (const Result<bool> texts = text::make_texts(messages); !texts)
     throw UserError("{}", texts.failure().message);
+  if (!arguments_are_texts_) make_objects_of_arguments(messages);
   return messages;
 }
 
@@ -234,7 +328,7 @@ std::vector<TokenId> PromptFormat::write(const Said& said, bool behind_answer) c
   ordered_json messages = messages_of(said), tools = tools_of(said);
   // Behind an answer a system message in front is cut off.
   if (!behind_answer) messages = with_system(std::move(messages));
-  const std::string marker = mark(messages, tools, special_);
+  const std::string marker = mark(messages, tools, forbidden_);
   ordered_json all = behind_answer ? conversation(1) : ordered_json::array();
   all.insert(all.end(), messages.begin(), messages.end());
   ChatInput input = input_of(std::move(all));
@@ -295,7 +389,8 @@ Result<std::vector<TokenId>> PromptFormat::next(const Said& said, TokenId last) 
 std::vector<TokenId> PromptFormat::encode_answer(const ordered_json& messages,
                                                  const std::string& tools) const {
   ordered_json marked = with_system(messages), schemas = tools_of({.tools = tools});
-  const std::string marker = mark(marked, schemas, special_);
+  if (!arguments_are_texts_) make_objects_of_arguments(marked);
+  const std::string marker = mark(marked, schemas, forbidden_);
   ChatInput input;
   input.variables = variables_;
   if (!schemas.is_null()) input.tools = schemas;

@@ -7,8 +7,12 @@
 // same form, so it needs neither the answers nor the history; a template for which that is not so
 // is refused for conversations of several turns.
 //
+// Calls of tools come as OpenAI's API has them, with arguments that are a text of JSON, or as
+// Hugging Face has them, with an object. The template gets what it writes as it was given.
+//
 // The words of messages stay words: where they hold the text of a special token, it becomes
-// ordinary tokens. Only the template writes special ones.
+// ordinary tokens. Only the template writes special ones. So it is in the words of tools with the
+// tokens of some tokenizers that stand around calls, their results and thoughts: <tool_call>.
 //
 // Thread: any (immutable).
 #pragma once
@@ -25,7 +29,9 @@
 
 #include "core/base/result.h"
 #include "core/chat/chat_template.h"
+#include "core/chat/markers.h"
 #include "core/chat/options.h"
+#include "core/chat/tool_calls.h"
 #include "core/text/tokenizer.h"
 
 namespace tailrace::chat {
@@ -75,10 +81,16 @@ class PromptFormat {
   Result<Lesson> lesson_of_texts(const std::string& said, const std::string& answer) const;
 
   const text::Tokenizer& tokenizer() const { return tokenizer_; }
+  // Of the template, beside messages and tools.
+  const nlohmann::ordered_json& variables() const { return variables_; }
   bool has_template() const { return template_.has_value(); }
   // The special token with which the template ends an answer; -1: it has none. Sampling stops at
   // it.
   TokenId end_of_turn() const { return end_of_turn_; }
+
+  // How the policy calls tools and thinks, as the template writes calls and thoughts. Without a
+  // template: not at all.
+  const AnswerForm& answer_form() const { return answer_form_; }
 
   // Why it cannot write conversations of several turns; nothing: it can.
   const std::optional<std::string>& turns_fault() const { return turns_fault_; }
@@ -98,6 +110,9 @@ class PromptFormat {
   // 0: none do.
   size_t size_of_end(std::span<const TokenId> behind) const;
   void look_at_turns();
+  void look_at_calls();
+  void look_at_thinking();
+  std::string try_to_render(ChatInput input) const;
   std::vector<TokenId> encode_answer(const nlohmann::ordered_json& messages,
                                      const std::string& tools) const;
   std::optional<std::vector<TokenId>> encode_answer_alone(const nlohmann::ordered_json& messages,
@@ -111,8 +126,10 @@ class PromptFormat {
   std::optional<ChatTemplate> template_;
   std::string system_;
   nlohmann::ordered_json variables_;
-  std::vector<std::string> special_;  // texts of the tokenizer's
+  Forbidden forbidden_;
   TokenId end_of_turn_ = -1;
+  AnswerForm answer_form_;
+  bool arguments_are_texts_ = false;  // the template writes such arguments of calls as they are
   std::optional<std::string> turns_fault_, rewrites_;
 };
 

@@ -98,7 +98,7 @@ const AddedToken* AddedTokenMatcher::longest_at(std::string_view text, size_t at
                                                 std::span<const size_t> literal) const {
   for (const AddedToken& token : by_first_byte_[static_cast<uint8_t>(text[at])]) {
     if (!text.substr(at).starts_with(token.content)) continue;
-    if (token.special && lies_over(literal, text, at, at + token.content.size())) continue;
+    if (lies_over(literal, text, at, at + token.content.size())) continue;
     return &token;
   }
   return nullptr;

@@ -1,7 +1,6 @@
 #include "core/text/decoder.h"
 
 #include <charconv>
-#include <optional>
 
 #include "core/text/byte_alphabet.h"
 #include "core/text/metaspace.h"
@@ -21,22 +20,21 @@ class ByteLevelDecoder final : public Decoder {
  public:
   void decode(std::vector<std::string>& tokens) const override {
     std::string bytes;
-    for (const std::string& token : tokens) {
-      size_t begin = bytes.size();
-      for (size_t at = 0; at < token.size();) {
-        std::optional<uint8_t> byte = byte_of_character(next_code_point(token, at));
-        if (!byte) {  // an added token that is plain text
-          // As in Hugging Face, one foreign character makes the whole token plain, with what came
-          // before it.
-          bytes.resize(begin);
-          bytes += token;
-          break;
-        }
-        bytes.push_back(static_cast<char>(*byte));
-      }
-    }
+    for (const std::string& token : tokens) bytes += *bytes_of(token);
     // Joined first: a character's bytes may be spread over several tokens.
     replace_by_one(tokens, repair_utf8(bytes));
+  }
+
+  std::optional<std::string> bytes_of(const std::string& token) const override {
+    std::string bytes;
+    for (size_t at = 0; at < token.size();) {
+      const std::optional<uint8_t> byte = byte_of_character(next_code_point(token, at));
+      // An added token that is plain text. As in Hugging Face, one foreign character makes the
+      // whole token plain, with what came before it.
+      if (!byte) return token;
+      bytes.push_back(static_cast<char>(*byte));
+    }
+    return bytes;
   }
 };
 
@@ -65,6 +63,11 @@ class ByteFallback final : public Decoder {
     }
     flush();
     tokens = std::move(out);
+  }
+
+  std::optional<std::string> bytes_of(const std::string& token) const override {
+    const std::optional<char> byte = parse_byte(token);
+    return byte ? std::optional(std::string(1, *byte)) : std::nullopt;
   }
 
  private:
@@ -176,6 +179,12 @@ class DecoderSequence final : public Decoder {
       : steps_(std::move(steps)) {}
   void decode(std::vector<std::string>& tokens) const override {
     for (const auto& step : steps_) step->decode(tokens);
+  }
+
+  std::optional<std::string> bytes_of(const std::string& token) const override {
+    for (const auto& step : steps_)
+      if (auto bytes = step->bytes_of(token)) return bytes;
+    return std::nullopt;
   }
 
  private:

@@ -29,7 +29,8 @@ struct EncodeOptions {
   bool find_special = true;
   // Byte offsets of `text`, ascending: no special token may lie over one of them, and none of one
   // character begin at one. So the words of others, inside a text that has special tokens of its
-  // own, stay words. With them the text must be UTF-8.
+  // own, stay words. The same holds for other added tokens, but for those that are looked for in
+  // normalised text. With them the text must be UTF-8.
   std::span<const size_t> literal = {};
 };
 
@@ -43,6 +44,10 @@ class Tokenizer {
                                       const EncodeOptions& options = {}) const = 0;
   // Special tokens are left out unless `keep_special`. Bytes that are not UTF-8 become U+FFFD.
   virtual std::string decode(std::span<const TokenId> ids, bool keep_special = false) const = 0;
+
+  // What the token adds to a text, special ones too. It need not be UTF-8: a token may be a part of
+  // a character.
+  virtual std::string bytes_of(TokenId id) const = 0;
 
   virtual int64_t vocab_size() const = 0;                   // largest id + 1
   virtual TokenId id_of(std::string_view token) const = 0;  // exact vocabulary entry; -1: none

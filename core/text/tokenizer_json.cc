@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <span>
 
@@ -107,6 +108,17 @@ class JsonTokenizer final : public Tokenizer {
       text += token;
     }
     return text;
+  }
+
+  std::string bytes_of(TokenId id) const override {
+    if (id < 0 || id >= vocab_size() || !tokens_[static_cast<size_t>(id)]) return "";
+    if (parts_.decoder != nullptr)
+      if (auto bytes = parts_.decoder->bytes_of(*tokens_[static_cast<size_t>(id)])) return *bytes;
+    // The first of a text may lose its blank.
+    const std::array<TokenId, 2> twice = {id, id};
+    const std::string alone = decode(std::span(twice).first(1), /*keep_special=*/true);
+    const std::string both = decode(twice, /*keep_special=*/true);
+    return both.starts_with(alone) ? both.substr(alone.size()) : alone;
   }
 
   int64_t vocab_size() const override { return static_cast<int64_t>(tokens_.size()); }

@@ -60,6 +60,29 @@ std::vector<TokenId> encode(const json& tokenizer, std::string_view text) {
 
 using Ids = std::vector<TokenId>;
 
+// Parts of characters too: together they are the text, of which a tokenizer may drop a first blank.
+TEST(Tokenizer, BytesOfTokensAddUpToTheText) {
+  const std::string text =
+      "Once, \xE2\x82\xAC 5 \xF0\x9F\x91\xA9\xE2\x80\x8D\xF0\x9F\x9A\x80  don't\n\n {\"a\": 1} "
+      "\xE4\xB8\xAD\xE6\x96\x87";
+  for (const char* folder : {"models/stories260K", "tokenizers/minimind", "tokenizers/mistral",
+                             "tokenizers/mistral_tekken"}) {
+    const auto tokenizer = load_tokenizer(kData / folder);
+    std::string bytes;
+    bool has_part = false;
+    for (const TokenId id : tokenizer->encode(text)) {
+      bytes += tokenizer->bytes_of(id);
+      has_part = has_part || tokenizer->decode(std::span(&id, 1)).ends_with("\xEF\xBF\xBD");
+    }
+    EXPECT_EQ(bytes.starts_with(' ') ? bytes.substr(1) : bytes, text) << folder;
+    EXPECT_TRUE(has_part) << folder;
+    EXPECT_EQ(tokenizer->bytes_of(-1), "");
+    EXPECT_EQ(tokenizer->bytes_of(1 << 30), "");
+    for (const std::string& special : tokenizer->special_tokens())
+      EXPECT_EQ(tokenizer->bytes_of(tokenizer->id_of(special)), special) << folder;
+  }
+}
+
 TEST(Tokenizer, Stories260KEncodesAsTheModelWasTrained) {
   auto tokenizer = load_tokenizer(kData / "models/stories260K");
   json golden = json::parse(read_text(kData / "golden/real_weights_golden.json"));

@@ -39,6 +39,7 @@ class FakeTokenizer final : public text::Tokenizer {
       if (id < vocab_size()) text += pieces_[static_cast<size_t>(id)];
     return text;
   }
+  std::string bytes_of(TokenId id) const override { return decode(std::span(&id, 1), true); }
   int64_t vocab_size() const override { return static_cast<int64_t>(pieces_.size()); }
   TokenId id_of(std::string_view token) const override {
     for (size_t id = 0; id < pieces_.size(); ++id)
