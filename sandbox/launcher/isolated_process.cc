@@ -9,8 +9,12 @@
 #include <linux/mount.h>
 #include <linux/sched.h>
 #include <linux/seccomp.h>
+#include <net/if.h>
+#include <netinet/in.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -34,6 +38,23 @@ long call(long number, Args... args) {
 
 void report(const IsolationReport& what, int file = kReport) {
   call(SYS_write, file, &what, sizeof what);
+}
+
+// Also hands out `descriptor`. The socket has room for it: it is the first that is said.
+bool report_with(const IsolationReport& what, int descriptor) {
+  iovec bytes{.iov_base = const_cast<IsolationReport*>(&what), .iov_len = sizeof what};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof descriptor)] = {};
+  msghdr message{};
+  message.msg_iov = &bytes;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof descriptor);
+  *reinterpret_cast<int*>(CMSG_DATA(header)) = descriptor;
+  return call(SYS_sendmsg, kReport, &message, MSG_NOSIGNAL) == sizeof what;
 }
 
 [[noreturn]] void end() {
@@ -157,6 +178,30 @@ void enter_private_root(const IsolationPlan& plan) {
           IsolationStep::kPrivateRoot);
 }
 
+// A socket that listens at a port of this namespace, where it is the only one; whoever holds it
+// accepts, also outside. Bound before the program begins, so nobody else can be there.
+int open_port(uint16_t port) {
+  constexpr auto kStep = IsolationStep::kPort;
+  const auto socket =
+      static_cast<int>(call(SYS_socket, AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  require(socket >= 0, kStep);
+  ifreq loopback{};
+  loopback.ifr_name[0] = 'l';
+  loopback.ifr_name[1] = 'o';
+  require(call(SYS_ioctl, socket, SIOCGIFFLAGS, &loopback) == 0, kStep);
+  loopback.ifr_flags |= IFF_UP;
+  require(call(SYS_ioctl, socket, SIOCSIFFLAGS, &loopback) == 0, kStep);
+  // In the order of the network: not by htons(), a function of the library.
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = __builtin_bswap16(port);
+  address.sin_addr.s_addr = __builtin_bswap32(INADDR_LOOPBACK);
+  require(call(SYS_bind, socket, &address, sizeof address) == 0 &&
+              call(SYS_listen, socket, SOMAXCONN) == 0,
+          kStep);
+  return socket;
+}
+
 [[noreturn]] void become_program(const IsolationPlan& plan) {
   call(SYS_setsid);
   for (const auto& [resource, limit] : plan.limits)
@@ -204,7 +249,13 @@ void enter_private_root(const IsolationPlan& plan) {
     // One of them may be the program.
     require(write_new_file(file_of_program.name, file_of_program.bytes, 0755),
             IsolationStep::kFiles);
-  report({.step = IsolationStep::kStarted});
+  if (plan.port == 0) {
+    report({.step = IsolationStep::kStarted});
+  } else {
+    const int listening = open_port(plan.port);
+    require(report_with({.step = IsolationStep::kStarted}, listening), IsolationStep::kPort);
+    call(SYS_close, listening);  // nobody accepts here once those outside have gone
+  }
   const int64_t begin = now();
   const pid_t program = start_process(0, SIGCHLD, nullptr);
   if (program == 0) become_program(plan);

@@ -32,8 +32,9 @@ struct IsolationPlan {
   std::span<const std::pair<int, rlimit>> limits;
   std::span<const sock_filter> filter;
   int input = -1, out = -1, err = -1;  // of the program
-  int report = -1;                     // where IsolationReports are written to
-  int go = -1;  // gives one byte once the ids are mapped, then an end of file
+  int report = -1;                     // a socket where IsolationReports are written to
+  uint16_t port = 0;  // of 127.0.0.1: its listening socket goes with kStarted; 0: no network
+  int go = -1;        // gives one byte once the ids are mapped, then an end of file
 };
 
 // What of the machine's files is shown to a program, where it lies inside; what the machine lacks
@@ -69,6 +70,7 @@ enum class IsolationStep : int32_t {
   kLimits,
   kFilter,
   kCommand,
+  kPort,
 };
 
 struct IsolationReport {

@@ -15,6 +15,7 @@
 #include <fmt/ranges.h>
 #include <poll.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -100,6 +101,8 @@ Failure failure_of(const IsolationReport& report, const Program& program) {
       return cannot("show an isolated process its devices", report.error);
     case IsolationStep::kPrivateRoot:
       return cannot("change the root of an isolated process", report.error);
+    case IsolationStep::kPort:
+      return cannot("give an isolated process its port", report.error);
     case IsolationStep::kFilter:
       return cannot("filter the system calls of an isolated process", report.error);
     case IsolationStep::kFiles:
@@ -123,6 +126,13 @@ struct Pipe {
 std::optional<Pipe> make_pipe() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return std::nullopt;
+  return Pipe{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+}
+
+// Where the inside reports: each report is whole, and a descriptor may come with it.
+std::optional<Pipe> make_report_socket() {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return std::nullopt;
   return Pipe{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
@@ -243,7 +253,7 @@ Failure no_pipe() { return cannot("open a pipe to a program", errno); }
 
 Result<StartedProgram> start(const Program& program, const ProgramLimits& limits,
                              const FileDescriptor& input) {
-  auto out = make_pipe(), err = make_pipe(), report = make_pipe(), go = make_pipe();
+  auto out = make_pipe(), err = make_pipe(), report = make_report_socket(), go = make_pipe();
   if (!out || !err || !report || !go) return no_pipe();
   for (const Pipe* pipe : {&*out, &*err, &*report}) ::fcntl(pipe->read.get(), F_SETFL, O_NONBLOCK);
 
@@ -264,11 +274,12 @@ Result<StartedProgram> start(const Program& program, const ProgramLimits& limits
                            .files = files,
                            .disk = disk.c_str(),
                            .limits = rlimits,
-                           .filter = system_call_filter(),
+                           .filter = system_call_filter({.allows_tcp = program.port != 0}),
                            .input = input.get(),
                            .out = out->write.get(),
                            .err = err->write.get(),
                            .report = report->write.get(),
+                           .port = program.port,
                            .go = go->read.get()};
 
   // No handler of ours may run in the copy.
@@ -397,6 +408,30 @@ Result<ProgramRun> run_program(const Program& program, const ProgramLimits& limi
   return Watch(program, limits, std::move(started).value()).run();
 }
 
+namespace {
+
+// A report with the descriptor that came with it, if one did. False: there is none.
+bool hear(int file, IsolationReport& said, FileDescriptor& descriptor) {
+  iovec bytes{.iov_base = &said, .iov_len = sizeof said};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &bytes;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  if (::recvmsg(file, &message, MSG_CMSG_CLOEXEC) != sizeof said) return false;
+  const cmsghdr* header = CMSG_FIRSTHDR(&message);
+  if (header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
+      header->cmsg_len == CMSG_LEN(sizeof(int))) {
+    int number = -1;
+    std::memcpy(&number, CMSG_DATA(header), sizeof number);
+    descriptor = FileDescriptor(number);
+  }
+  return true;
+}
+
+}  // namespace
+
 struct RunningProgram::Inside {
   Program program;
   StartedProgram started;
@@ -421,9 +456,13 @@ Result<RunningProgram> RunningProgram::start(Program program, const ProgramLimit
   if (::poll(&report, 1, milliseconds_of(Patience::kSetUp)) != 1)
     return Failure{"an isolated process was not ready in time; is the machine overloaded?"};
   IsolationReport said;
-  if (::read(report.fd, &said, sizeof said) != sizeof said)
+  if (!hear(report.fd, said, running.listening_))
     return Failure{"an isolated process was killed before it began"};
-  if (said.step != IsolationStep::kStarted) return failure_of(said, running.inside_->program);
+  const Program& inside = running.inside_->program;
+  if (said.step != IsolationStep::kStarted) return failure_of(said, inside);
+  // The kernel leaves it out where we may have no more descriptors.
+  if (inside.port != 0 && !running.listening_.is_open())
+    return cannot("take over the port of an isolated process", EMFILE);
   return running;
 }
 

@@ -3,8 +3,9 @@
 //
 // It lives in namespaces of its own (user, pid, mount, network, ipc, host name, cgroup) as a user
 // without rights. It sees /usr, /bin, /lib and the like read-only, a few devices, and a private
-// empty working directory, its home, that is gone afterwards; no network, no /proc, none of our
-// files, variables or descriptors. A filter refuses the system calls that it has no business with.
+// empty working directory, its home, that is gone afterwards; no network (but for one port, if it
+// is given one), no /proc, none of our files, variables or descriptors. A filter refuses the system
+// calls that it has no business with.
 // When its first process ends, at its deadline, and when the thread that waits for it dies, all
 // that it has started is killed with it.
 //
@@ -35,6 +36,9 @@ struct Program {
   std::vector<std::pair<std::string, std::string>> files;  // name, bytes: put there before
   std::string standard_input;
   std::vector<std::string> environment = {};  // "NAME=VALUE", beside what every program has
+  // Of a RunningProgram: 127.0.0.1:port inside is a server outside (take_listening), and the only
+  // thing that it can reach; it may open TCP sockets over IPv4 then. 0: none.
+  uint16_t port = 0;
 };
 
 struct ProgramLimits {
@@ -81,9 +85,13 @@ class RunningProgram {
 
   // To write to it, and to read its stdout and stderr; none of them waits.
   int in() const { return in_.get(); }
+  void close_in() { in_.reset(); }
   int out() const;
   int err() const;
   int pidfd() const;  // readable once nothing is left of it
+  // The socket that listens at the program's port. It lives in the program's namespace, and whoever
+  // holds it accepts the program's connections. None: it has no port, or the socket was taken.
+  FileDescriptor take_listening() { return std::move(listening_); }
   // How it has ended, as waitpid() says it, once pidfd() is readable. A Failure: it never began.
   Result<int> ending() const;
 
@@ -92,7 +100,7 @@ class RunningProgram {
   RunningProgram(std::unique_ptr<Inside> inside, FileDescriptor in);
 
   std::unique_ptr<Inside> inside_;
-  FileDescriptor in_;
+  FileDescriptor in_, listening_;
 };
 
 // The folder through which a program sees the file or folder `path`, whoever owns it; none: it does

@@ -9,6 +9,8 @@
 #include <linux/filter.h>
 #include <linux/sched.h>
 #include <linux/seccomp.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
@@ -70,6 +72,7 @@ class Builder {
   void load(size_t offset) { add(BPF_LD | BPF_W | BPF_ABS, static_cast<uint32_t>(offset), 0, 0); }
   // The low half: both instruction sets are little-endian.
   void load_argument(size_t index) { load(offsetof(seccomp_data, args) + 8 * index); }
+  void keep_bits(uint32_t mask) { add(BPF_ALU | BPF_AND | BPF_K, mask, 0, 0); }
   void answer(uint32_t action) { add(BPF_RET | BPF_K, action, 0, 0); }
   // Skips `num_skipped` lines when the loaded value does not fit.
   void unless(uint16_t test, uint32_t value, uint8_t num_skipped) {
@@ -100,7 +103,32 @@ class Builder {
   std::vector<sock_filter> lines_;
 };
 
-std::vector<sock_filter> build() {
+// TCP over IPv4: the kernel's rarer protocols stay out of reach, and so do those that it lays over
+// a connection (TCP_ULP: TLS, SMC). What follows still has the number of the call loaded.
+void allow_tcp(Builder& filter) {
+  constexpr uint32_t kTypeBits = 0xf;  // the others are flags: SOCK_CLOEXEC, SOCK_NONBLOCK
+  filter.unless(BPF_JEQ, SYS_socket, 11);
+  filter.load_argument(0);
+  filter.skip_if_equal(AF_UNIX, 7);
+  filter.unless(BPF_JEQ, AF_INET, 7);
+  filter.load_argument(1);
+  filter.keep_bits(kTypeBits);
+  filter.unless(BPF_JEQ, SOCK_STREAM, 4);
+  filter.load_argument(2);
+  filter.skip_if_equal(0, 1);
+  filter.unless(BPF_JEQ, IPPROTO_TCP, 1);
+  filter.answer(kAllow);
+  filter.answer(kRefuse);
+  filter.unless(BPF_JEQ, SYS_setsockopt, 6);
+  filter.load_argument(1);
+  filter.unless(BPF_JEQ, IPPROTO_TCP, 3);
+  filter.load_argument(2);
+  filter.unless(BPF_JEQ, TCP_ULP, 1);
+  filter.answer(kRefuse);
+  filter.answer(kAllow);
+}
+
+std::vector<sock_filter> build(FilterOptions options) {
   Builder filter;
   filter.load(offsetof(seccomp_data, arch));
   filter.skip_if_equal(kArchitecture, 1);
@@ -116,6 +144,7 @@ std::vector<sock_filter> build() {
   // Its flags lie in memory, where a filter cannot look; libraries fall back to clone.
   filter.answer_call(SYS_clone3, SECCOMP_RET_ERRNO | ENOSYS);
   filter.answer_by_argument(SYS_clone, 0, BPF_JSET, kNewNamespace, kRefuse, kAllow);
+  if (options.allows_tcp) allow_tcp(filter);
   filter.answer_by_argument(SYS_socket, 0, BPF_JEQ, AF_UNIX, kAllow, kRefuse);
   // Else it could set the limits of the process that waits for it.
   filter.answer_by_argument(SYS_prlimit64, 0, BPF_JEQ, 0, kAllow, kRefuse);
@@ -125,9 +154,9 @@ std::vector<sock_filter> build() {
 
 }  // namespace
 
-std::span<const sock_filter> system_call_filter() {
-  static const std::vector<sock_filter> filter = build();
-  return filter;
+std::span<const sock_filter> system_call_filter(FilterOptions options) {
+  static const std::vector<sock_filter> without = build({}), with_tcp = build({.allows_tcp = true});
+  return options.allows_tcp ? with_tcp : without;
 }
 
 }  // namespace tailrace::sandbox

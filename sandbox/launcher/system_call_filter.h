@@ -12,8 +12,12 @@ struct sock_filter;
 
 namespace tailrace::sandbox {
 
+struct FilterOptions {
+  bool allows_tcp = false;  // over IPv4, beside the sockets that are local
+};
+
 // Lives as long as the process. A refused call fails with EPERM, or with ENOSYS where programs know
 // another way without it; a call of another instruction set than ours kills.
-std::span<const sock_filter> system_call_filter();
+std::span<const sock_filter> system_call_filter(FilterOptions options = {});
 
 }  // namespace tailrace::sandbox

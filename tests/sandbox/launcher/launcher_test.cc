@@ -16,12 +16,16 @@
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <netinet/in.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/ipc.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -229,6 +233,183 @@ TEST_F(Launcher, HasNoNetwork) {
     const ProgramRun end = connect(kind);
     EXPECT_NE(end.code, 0) << kind;
     EXPECT_NE(end.err.find("Operation not permitted"), std::string::npos) << end.err;
+  }
+}
+
+// A socket of this machine that listens; its port goes to `port`.
+FileDescriptor listening_here(uint16_t& port) {
+  FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  EXPECT_EQ(::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), size), 0);
+  EXPECT_EQ(::listen(socket.get(), 5), 0);
+  EXPECT_EQ(::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  port = ntohs(address.sin_port);
+  return socket;
+}
+
+// An abstract socket of this machine that listens: it belongs to the network namespace.
+FileDescriptor abstract_here(const std::string& name) {
+  FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  name.copy(address.sun_path + 1, sizeof address.sun_path - 1);
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  EXPECT_EQ(::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), size), 0);
+  EXPECT_EQ(::listen(socket.get(), 5), 0);
+  return socket;
+}
+
+bool is_readable(int file, int milliseconds = 20'000) {
+  pollfd wanted = {file, POLLIN, 0};
+  return ::poll(&wanted, 1, milliseconds) == 1;
+}
+
+// What a program says until it is gone.
+std::string heard(const RunningProgram& program) {
+  std::string text;
+  char piece[4096];
+  const bool is_gone = is_readable(program.pidfd());
+  EXPECT_TRUE(is_gone);
+  for (const int file : {program.out(), program.err()})
+    for (ssize_t n; (n = ::read(file, piece, sizeof piece)) > 0;)
+      text.append(piece, static_cast<size_t>(n));
+  return text;
+}
+
+class LauncherPort : public Launcher {
+ protected:
+  void SetUp() override {
+    Launcher::SetUp();
+    if (!std::filesystem::exists("/usr/bin/python3")) GTEST_SKIP() << "needs python3";
+  }
+  static Program python(const std::string& text, uint16_t port = 8080) {
+    return {.command = {"/usr/bin/python3", "main.py"},
+            .files = {{"main.py", text}},
+            .standard_input = {},
+            .port = port};
+  }
+};
+
+TEST_F(LauncherPort, WhoHoldsItsSocketAnswersFromOutside) {
+  auto running = RunningProgram::start(python(R"py(
+import socket
+for i in range(3):
+    with socket.create_connection(("127.0.0.1", 8080), timeout=20) as s:
+        s.sendall(b"ping %d" % i)
+        print(s.recv(100).decode())
+)py"),
+                                       {});
+  ASSERT_TRUE(running.ok()) << running.failure().message;
+  RunningProgram& program = running.value();
+  const FileDescriptor listening = program.take_listening();
+  ASSERT_TRUE(listening.is_open());
+  EXPECT_FALSE(program.take_listening().is_open()) << "it was taken";
+  EXPECT_EQ(::fcntl(listening.get(), F_GETFD), FD_CLOEXEC) << "programs of ours must not have it";
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(is_readable(listening.get()));
+    const FileDescriptor client(::accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    ASSERT_TRUE(client.is_open());
+    ASSERT_TRUE(is_readable(client.get()));
+    char said[100];
+    const ssize_t size = ::read(client.get(), said, sizeof said);
+    EXPECT_EQ(std::string(said, static_cast<size_t>(std::max<ssize_t>(size, 0))),
+              fmt::format("ping {}", i));
+    EXPECT_EQ(::write(client.get(), "pong", 4), 4);
+  }
+  EXPECT_EQ(heard(program), "pong\npong\npong\n");
+}
+
+TEST_F(LauncherPort, NothingElseIsInReach) {
+  uint16_t port = 0;
+  const FileDescriptor tcp = listening_here(port);
+  const std::string name = fmt::format("tailrace-test-{}", ::getpid());
+  const FileDescriptor abstract = abstract_here(name);
+  const std::string text = fmt::format(R"py(
+import errno, socket
+def attempt(what, family, kind, protocol, address):
+    try:
+        with socket.socket(family, kind, protocol) as s:
+            s.settimeout(5)
+            s.connect(address)
+        print(what, "connected")
+    except OSError as e:
+        print(what, errno.errorcode.get(e.errno, e))
+INET, TCP = socket.AF_INET, socket.SOCK_STREAM
+attempt("port", INET, TCP, 0, ("127.0.0.1", 8080))
+attempt("host", INET, TCP, 0, ("127.0.0.1", {0}))
+attempt("other", INET, TCP, 0, ("127.0.0.2", 8080))
+attempt("world", INET, TCP, 0, ("192.0.2.1", 80))
+attempt("abstract", socket.AF_UNIX, TCP, 0, "\0{1}")
+attempt("udp", INET, socket.SOCK_DGRAM, 0, ("127.0.0.1", {0}))
+attempt("raw", INET, socket.SOCK_RAW, 1, ("127.0.0.1", 1))
+attempt("mptcp", INET, TCP, 262, ("127.0.0.1", 8080))
+attempt("ipv6", socket.AF_INET6, TCP, 0, ("::1", 8080))
+attempt("netlink", socket.AF_NETLINK, socket.SOCK_RAW, 0, (0, 0))
+with socket.socket(INET, TCP) as s:
+    try:
+        s.bind(("127.0.0.1", 8080))
+        print("bound")
+    except OSError as e:
+        print("bind", errno.errorcode[e.errno])
+with socket.create_connection(("127.0.0.1", 8080)) as s:
+    s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    try:
+        s.setsockopt(socket.IPPROTO_TCP, 31, b"tls")
+        print("layered")
+    except OSError as e:
+        print("ulp", errno.errorcode[e.errno])
+)py",
+                                       port, name);
+  auto running = RunningProgram::start(python(text), {});
+  ASSERT_TRUE(running.ok()) << running.failure().message;
+  const FileDescriptor listening = running.value().take_listening();
+  EXPECT_EQ(heard(running.value()),
+            "port connected\nhost ECONNREFUSED\nother ECONNREFUSED\nworld ENETUNREACH\n"
+            "abstract ECONNREFUSED\nudp EPERM\nraw EPERM\nmptcp EPERM\nipv6 EPERM\n"
+            "netlink EPERM\nbind EADDRINUSE\nulp EPERM\n");
+  EXPECT_FALSE(is_readable(tcp.get(), 0)) << "somebody has come";
+  EXPECT_FALSE(is_readable(abstract.get(), 0)) << "somebody has come";
+}
+
+TEST_F(LauncherPort, NobodyAnswersOnceTheSocketIsGone) {
+  auto running = RunningProgram::start(python(R"py(
+import socket, sys
+sys.stdin.readline()
+try:
+    socket.create_connection(("127.0.0.1", 8080), timeout=20)
+except ConnectionRefusedError:
+    print("refused")
+)py"),
+                                       {});
+  ASSERT_TRUE(running.ok()) << running.failure().message;
+  running.value().take_listening().reset();
+  ASSERT_EQ(::write(running.value().in(), "\n", 1), 1);
+  EXPECT_EQ(heard(running.value()), "refused\n");
+}
+
+TEST_F(LauncherPort, ManyHaveTheSameOneAndEachItsOwn) {
+  std::vector<RunningProgram> programs;
+  for (int i = 0; i < 4; ++i) {
+    auto running = RunningProgram::start(
+        python(fmt::format("import socket\n"
+                           "s = socket.create_connection(('127.0.0.1', 8080), timeout=20)\n"
+                           "s.sendall(b'{}')\n",
+                           i)),
+        {});
+    ASSERT_TRUE(running.ok()) << running.failure().message;
+    programs.push_back(std::move(running).value());
+  }
+  for (int i = 0; i < 4; ++i) {
+    const FileDescriptor listening = programs[static_cast<size_t>(i)].take_listening();
+    ASSERT_TRUE(is_readable(listening.get()));
+    const FileDescriptor client(::accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    ASSERT_TRUE(is_readable(client.get()));
+    char said = 0;
+    EXPECT_EQ(::read(client.get(), &said, 1), 1);
+    EXPECT_EQ(said, '0' + i);
   }
 }
 
