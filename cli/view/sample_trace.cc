@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/view/report_page.h"
+#include "cli/view/segment_tree.h"
 #include "core/base/file.h"
 #include "core/base/json_text.h"
 #include "core/base/time.h"
@@ -244,8 +245,9 @@ std::string show_segment(const TraceSegment& segment, const text::Tokenizer* tok
           "{:.4f}", std::exp(double{segment.new_logprobs[target]} - segment.old_logprobs[target]));
       ++target;
     }
-    out += fmt::format("  {:>6} {:>7} {:<12} {:>7} {:>10} {:>10} {:>10} {:>8}  {}\n", i,
-                       segment.tokens[i], kRoles[static_cast<size_t>(segment.roles[i])],
+    out += fmt::format("  {:>6} {:>7} {:<12} {:>7} {:>10} {:>10} {:>10} {:>8}  {}\n",
+                       static_cast<size_t>(segment.parent_tokens) + i, segment.tokens[i],
+                       kRoles[static_cast<size_t>(segment.roles[i])],
                        sampled ? std::to_string(segment.versions[i]) : "",
                        sampled ? number(segment.logprobs[i]) : "", before, after, ratio,
                        token_text(tokenizer, segment.tokens[i]));
@@ -258,13 +260,15 @@ std::string show_tokens(const TraceRow& row, const text::Tokenizer* tokenizer) {
       "tokens (natural logs at temperature {}; old: under the weights that step {} started from, "
       "new: under those of its last pass)\n",
       row.temperature, row.step);
-  for (size_t i = 0; i < row.segments.size(); ++i) {
-    const TraceSegment& segment = row.segments[i];
-    if (i > 0 && segment.parent >= 0)
-      out += fmt::format("  segment {}: goes on behind token {} of segment {}\n", i,
-                         segment.parent_tokens, segment.parent);
-    out += show_segment(segment, tokenizer);
-  }
+  if (row.segments.size() == 1) return out + show_segment(row.segments[0], tokenizer);
+  std::vector<SegmentShape> shapes;
+  for (const TraceSegment& segment : row.segments)
+    shapes.push_back({segment.parent, segment.parent_tokens, segment.roles});
+  const std::vector<SegmentLine> lines = describe_segments(shapes);
+  for (const SegmentLine& line : lines)
+    out += fmt::format("  {:{}}{}\n", "", 2 * line.depth, line.text);
+  for (size_t i = 0; i < row.segments.size(); ++i)
+    out += fmt::format("  {}\n{}", lines[i].text, show_segment(row.segments[i], tokenizer));
   return out;
 }
 

@@ -24,11 +24,19 @@ Result<Sample> parse_sample(std::string_view line, const text::Tokenizer& tokeni
       return Failure{fmt::format("token {} with role {} is out of range", segment.ids[i],
                                  static_cast<int>(segment.roles[i]))};
     }
-    // With special tokens: the policy reads them, and is trained to write those that end a turn.
-    sample.segments.push_back(
-        text_by_role(segment.ids, segment.roles, [&](std::span<const TokenId> ids) {
-          return tokenizer.decode(ids, /*keep_special=*/true);
-        }));
+  }
+  for (size_t i = 0; i < found.segments.size(); ++i) {
+    const SampleRow::Tokens& segment = found.segments[i];
+    sample.segments.push_back({// With special tokens: the policy reads them, and is trained to
+                               // write those that end a turn.
+                               .text = segment_text(found, i,
+                                                    [&](std::span<const TokenId> ids) {
+                                                      return tokenizer.decode(
+                                                          ids, /*keep_special=*/true);
+                                                    }),
+                               .roles = segment.roles,
+                               .parent = segment.parent,
+                               .parent_tokens = segment.parent_tokens});
   }
   return sample;
 }

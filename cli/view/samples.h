@@ -18,7 +18,12 @@ struct Sample {
   int64_t step = 0, version = 0;
   std::string name = {};  // for `tailrace trace`; empty: not known
   std::optional<double> reward, success;
-  std::vector<std::vector<SampleText>> segments;
+  struct Segment {
+    std::vector<SampleText> text;  // behind that of the tokens that it continues
+    std::vector<TokenRole> roles = {};
+    int32_t parent = -1, parent_tokens = 0;  // as in a trajectory
+  };
+  std::vector<Segment> segments;
   std::string dataset = {};  // its name, where a run has several
 };
 

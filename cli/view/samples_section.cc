@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "cli/view/chart.h"
+#include "cli/view/segment_tree.h"
 
 namespace tailrace {
 namespace {
@@ -24,10 +25,14 @@ std::string card(const Sample& sample) {
     head += fmt::format("<span>{}</span>", escape_markup(sample.dataset));
   if (sample.reward) head += fmt::format("<span>reward {}</span>", format_value(*sample.reward));
   std::string text;
+  std::vector<SegmentShape> shapes;
+  for (const Sample::Segment& segment : sample.segments)
+    shapes.push_back({segment.parent, segment.parent_tokens, segment.roles});
+  const std::vector<SegmentLine> lines = describe_segments(shapes);
   for (size_t i = 0; i < sample.segments.size(); ++i) {
-    // Another segment is a history that was rewritten.
-    if (i > 0) text += "\n---\n";
-    for (const SampleText& piece : sample.segments[i])
+    if (sample.segments.size() > 1)
+      text += fmt::format("{}<b>{}</b>\n", i > 0 ? "\n\n" : "", lines[i].text);
+    for (const SampleText& piece : sample.segments[i].text)
       text += piece.role == TokenRole::kSampled
                   ? fmt::format("<mark>{}</mark>", escape_markup(piece.text))
                   : escape_markup(piece.text);
@@ -50,8 +55,9 @@ Shown of_step(std::span<const Sample> samples, int64_t step) {
 
 // Held-out prompts come again with every evaluation, those of training do not.
 std::string prompt_of(const Sample& sample) {
-  if (sample.segments.empty() || sample.segments[0].empty()) return "";
-  return sample.segments[0][0].role == TokenRole::kPrompt ? sample.segments[0][0].text : "";
+  if (sample.segments.empty() || sample.segments[0].text.empty()) return "";
+  const SampleText& first = sample.segments[0].text[0];
+  return first.role == TokenRole::kPrompt ? first.text : "";
 }
 
 // Those with the prompt of one before stand in its place, the others in what is left.

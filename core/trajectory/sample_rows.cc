@@ -6,6 +6,7 @@
 
 #include "core/base/json_file.h"
 #include "core/base/json_text.h"
+#include "core/trajectory/require.h"
 #include "core/trajectory/sample_name.h"
 
 namespace tailrace {
@@ -26,10 +27,10 @@ std::optional<double> number_of(const Json& row, const char* key) {
 // A piece's text is what its tokens add to the text before them, because some tokenizers write a
 // blank differently at the start of a text.
 std::vector<SampleText> text_by_role(std::span<const TokenId> ids, std::span<const TokenRole> roles,
-                                     const TokenText& text) {
+                                     const TokenText& text, size_t from) {
   std::vector<SampleText> pieces;
-  std::string before;
-  for (size_t begin = 0; begin < ids.size();) {
+  std::string before = from > 0 ? text(ids.first(from)) : "";
+  for (size_t begin = from; begin < ids.size();) {
     size_t end = begin;
     while (end < ids.size() && roles[end] == roles[begin]) ++end;
     std::string all = text(ids.first(end));
@@ -55,8 +56,34 @@ SampleRow sample_row(const Trajectory& trajectory, int64_t step, int64_t version
     if (name == "success") row.success = value;
   }
   for (const Segment& segment : trajectory.segments)
-    row.segments.push_back({.ids = segment.tokens, .roles = segment.roles});
+    row.segments.push_back({.ids = segment.tokens,
+                            .roles = segment.roles,
+                            .parent = segment.parent,
+                            .parent_tokens = segment.parent_tokens});
   return row;
+}
+
+std::vector<SampleText> segment_text(const SampleRow& row, size_t segment, const TokenText& text) {
+  // What it continues, from the end to the beginning.
+  std::vector<TokenId> ids;
+  std::vector<TokenRole> roles;
+  const auto add_in_front = [&](const SampleRow::Tokens& of, size_t count) {
+    const auto size = static_cast<std::ptrdiff_t>(count);
+    ids.insert(ids.begin(), of.ids.begin(), of.ids.begin() + size);
+    roles.insert(roles.begin(), of.roles.begin(), of.roles.begin() + size);
+  };
+  const SampleRow::Tokens* at = &row.segments[segment];
+  add_in_front(*at, at->ids.size());
+  auto wanted = static_cast<size_t>(at->parent_tokens);
+  const size_t from = wanted;
+  while (at->parent >= 0) {
+    at = &row.segments[static_cast<size_t>(at->parent)];
+    const auto inherited = static_cast<size_t>(at->parent_tokens);
+    if (wanted <= inherited) continue;  // nothing of its own
+    add_in_front(*at, wanted - inherited);
+    wanted = inherited;
+  }
+  return text_by_role(ids, roles, text, from);
 }
 
 std::string format_sample_row(const SampleRow& row) {
@@ -72,7 +99,11 @@ std::string format_sample_row(const SampleRow& row) {
   for (const SampleRow::Tokens& segment : row.segments) {
     std::vector<int> roles;
     for (TokenRole role : segment.roles) roles.push_back(static_cast<int>(role));
-    Json entry = {{"tokens", segment.ids}, {"roles", roles}};
+    Json entry = Json::object();
+    if (segment.parent >= 0)
+      entry = {{"parent", segment.parent}, {"parent_tokens", segment.parent_tokens}};
+    entry["tokens"] = segment.ids;
+    entry["roles"] = roles;
     for (const SampleText& piece : segment.text)
       entry["text"].push_back(
           {{"role", kRoleNames.at(static_cast<size_t>(piece.role))}, {"text", piece.text}});
@@ -93,9 +124,14 @@ Result<SampleRow> parse_sample_row(std::string_view line) {
     row.sample = json.value("sample", std::string());
     row.reward = number_of(json, "reward");
     row.success = number_of(json, "success");
+    std::vector<int64_t> contexts;
     for (const Json& segment : json.at("segments")) {
       SampleRow::Tokens tokens{.ids = segment.at("tokens").get<std::vector<TokenId>>(),
-                               .roles = {}};
+                               .roles = {},
+                               .parent = segment.value("parent", -1),
+                               .parent_tokens = segment.value("parent_tokens", 0)};
+      contexts.push_back(
+          require_sound_parent(tokens.parent, tokens.parent_tokens, contexts, tokens.ids.size()));
       const auto roles = segment.at("roles").get<std::vector<int>>();
       if (tokens.ids.size() != roles.size())
         return Failure{fmt::format("{} tokens, {} roles", tokens.ids.size(), roles.size())};
@@ -108,7 +144,7 @@ Result<SampleRow> parse_sample_row(std::string_view line) {
       }
       row.segments.push_back(std::move(tokens));
     }
-  } catch (const nlohmann::json::exception& error) {
+  } catch (const std::exception& error) {  // of nlohmann, or ours
     return Failure{error.what()};
   }
   return row;

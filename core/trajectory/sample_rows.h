@@ -3,9 +3,11 @@
 //   {"step": 0, "version": 0, "sample": "policy=0 dataset=0 epoch=0 prompt=1 launch=0 member=0
 //    attempt=1", "dataset": "grid", "reward": 0.5, "success": 1,
 //    "segments": [{"tokens": [...], "roles": [...],
-//                  "text": [{"role": "prompt", "text": "..."}, {"role": "sampled", ...}]}],
+//                  "text": [{"role": "prompt", "text": "..."}, {"role": "sampled", ...}]},
+//                 {"parent": 0, "parent_tokens": 20, "tokens": [...], ...}],
 //    "proof": "9f.."}
 //
+// A segment without a parent begins anew; parents stand before their children.
 // Roles as in TokenRole (0 prompt, 1 sampled, 2 observation); reward and success may be absent or
 // null; dataset is absent where a run has one. The ids are the sample; the text is for people, and
 // is absent where the writer had no tokenizer.
@@ -34,15 +36,16 @@ struct SampleText {
   std::string text;
 };
 
-// Pieces of one role each, together the text of all tokens.
+// Pieces of one role each, together the text of all tokens from `from` on.
 std::vector<SampleText> text_by_role(std::span<const TokenId> ids, std::span<const TokenRole> roles,
-                                     const TokenText& text);
+                                     const TokenText& text, size_t from = 0);
 
 struct SampleRow {
   struct Tokens {
     std::vector<TokenId> ids;
-    std::vector<TokenRole> roles;       // same length
-    std::vector<SampleText> text = {};  // written, never read back
+    std::vector<TokenRole> roles;            // same length
+    std::vector<SampleText> text = {};       // written, never read back
+    int32_t parent = -1, parent_tokens = 0;  // as in Segment
   };
   int64_t step = 0, version = 0;
   std::string sample = {};  // its name (sample_name.h); empty: of an older build
@@ -53,6 +56,9 @@ struct SampleRow {
 
 // `success` is the metric of that name.
 SampleRow sample_row(const Trajectory& trajectory, int64_t step, int64_t version);
+
+// What the tokens of a segment say behind those that it continues.
+std::vector<SampleText> segment_text(const SampleRow& row, size_t segment, const TokenText& text);
 
 // One line without its newline, and back. A Failure says what is wrong with the line.
 std::string format_sample_row(const SampleRow& row);

@@ -151,8 +151,12 @@ Result<TraceRow> parse_trace_row(std::string_view line) {
     if (!json.at("advantage").is_null())
       row.advantage = static_cast<float>(json.at("advantage").get<double>());
     row.temperature = json.at("temperature").get<double>();
-    for (const nlohmann::json& segment : json.at("segments"))
-      row.segments.push_back(read_segment(segment));
+    std::vector<int64_t> contexts;
+    for (const nlohmann::json& json_segment : json.at("segments")) {
+      const TraceSegment& segment = row.segments.emplace_back(read_segment(json_segment));
+      contexts.push_back(require_sound_parent(segment.parent, segment.parent_tokens, contexts,
+                                              segment.tokens.size()));
+    }
   } catch (const std::exception& error) {  // of nlohmann, or ours
     return Failure{error.what()};
   }

@@ -255,9 +255,8 @@ void RunMetrics::write_samples(int64_t step, int64_t version,
     SampleRow row = sample_row(trajectory, step, version);
     if (!datasets_.empty())
       row.dataset = datasets_.at(static_cast<size_t>(trajectory.lease.member.domain));
-    for (SampleRow::Tokens& segment : row.segments) {
-      if (text_) segment.text = text_by_role(segment.ids, segment.roles, text_);
-    }
+    for (size_t i = 0; text_ && i < row.segments.size(); ++i)
+      row.segments[i].text = segment_text(row, i, text_);
     lines += format_sample_row(row) + "\n";
   }
   drop_half_line(paths_.samples());

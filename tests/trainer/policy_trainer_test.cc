@@ -342,6 +342,69 @@ TEST(PolicyTrainer, AnotherCutIntoMicroBatchesOrSlotsAgreesWithinRounding) {
 }
 
 // One group after the other, without knowing how many tokens the step will have.
+// The last turn of each member that has several becomes a segment of its own, behind all that was
+// said and sampled before it.
+std::vector<Trajectory> split_behind_a_turn(std::vector<Trajectory> trajectories) {
+  for (Trajectory& t : trajectories) {
+    Segment& whole = t.segments[0];
+    if (whole.turn_begins.size() < 2) continue;
+    auto cut = static_cast<std::ptrdiff_t>(whole.turn_begins.back());
+    while (whole.roles[static_cast<size_t>(cut) - 1] == TokenRole::kObservation) --cut;
+    Segment last;
+    last.parent = 0;
+    last.parent_tokens = static_cast<int32_t>(cut);
+    last.turn_begins = {whole.turn_begins.back() - last.parent_tokens};
+    whole.turn_begins.pop_back();
+    const auto move = [cut](auto& from, auto& to) {
+      to.assign(from.begin() + cut, from.end());
+      from.resize(static_cast<size_t>(cut));
+    };
+    move(whole.tokens, last.tokens);
+    move(whole.roles, last.roles);
+    move(whole.logprobs, last.logprobs);
+    move(whole.versions, last.versions);
+    move(whole.classes, last.classes);
+    t.segments.push_back(std::move(last));
+  }
+  return trajectories;
+}
+
+// A member counts once, however many segments it has: as many rewards in its group, as many samples
+// in the means, and each of its tokens as much.
+TEST(PolicyTrainer, AMemberOfTwoSegmentsIsTrainedAsTheSameTokensInOne) {
+  const std::vector<Trajectory> one = recorded(4, 4), two = split_behind_a_turn(one);
+  int64_t split = 0;
+  for (const Trajectory& t : two) split += t.segments.size() == 2;
+  ASSERT_GT(split, 4);
+  ASSERT_LT(split, std::ssize(two)) << "some have one segment, beside those that have two";
+  const TrainBatch whole = make_batch(one), parts = make_batch(two);
+  EXPECT_EQ(std::ssize(parts.sequences), std::ssize(whole.sequences) + split);
+  EXPECT_EQ(parts.trajectory_tokens, whole.trajectory_tokens);
+  EXPECT_EQ(parts.metrics, whole.metrics);
+  EXPECT_EQ(parts.num_groups(), whole.num_groups());
+  for (const TrainSequence& s : parts.sequences)
+    for (const TrainSequence& w : whole.sequences)
+      if (w.trajectory == s.trajectory) {
+        EXPECT_EQ(s.advantages.front(), w.advantages.front());
+      }
+  for (const AggregationKind kind :
+       {AggregationKind::kTokenMean, AggregationKind::kSeqMeanTokenMean,
+        AggregationKind::kSeqMeanTokenSumConst}) {
+    PolicyLossConfig config = loss_config();
+    config.aggregation = {kind, 7};
+    const std::vector<float> expected = gradient(one, {}, {}, config),
+                             found = gradient(two, {}, {}, config);
+    double norm = 0, difference = 0;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      norm += double{expected[i]} * expected[i];
+      difference += std::pow(double{found[i]} - expected[i], 2);
+    }
+    EXPECT_GT(norm, 0);
+    // The same terms, added in another order.
+    EXPECT_LT(std::sqrt(difference / norm), 1e-5) << name_of(kind);
+  }
+}
+
 TEST(PolicyTrainer, AStreamedStepIsThatOfTheWholeBatch) {
   std::vector<Trajectory> all = recorded(4, 4);
   for (size_t i = 4; i < 8; ++i) all[i].reward = 1;  // a group without signal in between

@@ -35,9 +35,9 @@ ReportData example() {
     return Sample{.step = step,
                   .reward = success,
                   .success = success,
-                  .segments = {{{TokenRole::kPrompt, "NE <ice>"},
-                                {TokenRole::kSampled, "up & away"},
-                                {TokenRole::kObservation, "hole"}}}};
+                  .segments = {{.text = {{TokenRole::kPrompt, "NE <ice>"},
+                                         {TokenRole::kSampled, "up & away"},
+                                         {TokenRole::kObservation, "hole"}}}}};
   };
   data.samples = {sample(0, 0), sample(19, 1)};
   data.config = "run:\n  name: \"a<b>\"\n";
@@ -94,10 +94,11 @@ TEST(ReportPage, FoldsWhatStaysConstant) {
 
 TEST(ReportPage, SamplesOfOnePromptStandSideBySide) {
   const auto sample = [](int64_t step, const std::string& prompt, const std::string& response) {
-    return Sample{.step = step,
-                  .reward = {},
-                  .success = {},
-                  .segments = {{{TokenRole::kPrompt, prompt}, {TokenRole::kSampled, response}}}};
+    return Sample{
+        .step = step,
+        .reward = {},
+        .success = {},
+        .segments = {{.text = {{TokenRole::kPrompt, prompt}, {TokenRole::kSampled, response}}}}};
   };
   const std::vector<Sample> samples = {sample(0, "A", "first of A"), sample(0, "B", "first of B"),
                                        sample(9, "C", "last of C"), sample(9, "B", "last of B")};
@@ -109,6 +110,42 @@ TEST(ReportPage, SamplesOfOnePromptStandSideBySide) {
   }
   EXPECT_EQ(samples_section({}), "");
   EXPECT_EQ(samples_section(std::span(samples).first(2)).find("After"), std::string::npos);
+}
+
+// A conversation, what goes on behind it, another answer to its beginning, and a sub-agent.
+TEST(ReportPage, ShowsATreeOfSegments) {
+  using enum TokenRole;
+  SampleRow row;
+  row.segments = {
+      {.ids = {3, 4, 5, 3}, .roles = {kPrompt, kSampled, kObservation, kSampled}},
+      {.ids = {4, 5}, .roles = {kObservation, kSampled}, .parent = 0, .parent_tokens = 4},
+      {.ids = {5, 4}, .roles = {kSampled, kSampled}, .parent = 0, .parent_tokens = 1},
+      {.ids = {5, 3}, .roles = {kPrompt, kSampled}}};
+  TemporaryDirectory folder;
+  folder.write("samples.jsonl", format_sample_row(row) + "\n");
+  text::write_word_tokenizer(folder / "words", std::array<std::string, 3>{"up", "down", "left"});
+  const auto tokenizer = text::load_tokenizer(folder / "words");
+  const auto samples = read_samples(folder / "samples.jsonl", *tokenizer);
+  ASSERT_TRUE(samples) << samples.failure().message;
+  const std::string section = samples_section(samples.value());
+  size_t at = 0;
+  for (const char* part :
+       {"<b>segment 0 begins: 4 tokens, turns 1 to 2</b>\nup<mark> down</mark> left<mark> "
+        "up</mark>",
+        "<b>segment 1 goes on behind turn 2: 2 tokens, turn 3</b>\n down<mark> left</mark>",
+        "<b>segment 2 answers again what turn 1 answers: 2 tokens, turn 4</b>\n"
+        "<mark> left down</mark>",
+        "<b>segment 3 begins anew: 2 tokens, turn 5</b>\nleft<mark> up</mark>"}) {
+    at = section.find(part, at);
+    ASSERT_NE(at, std::string::npos) << part << "\n" << section;
+  }
+  // What cannot be a tree is a damaged row.
+  for (const auto& [parent, tokens] : {std::pair(1, 1), std::pair(0, 5)}) {
+    SampleRow unsound = row;
+    unsound.segments[1].parent = parent;
+    unsound.segments[1].parent_tokens = tokens;
+    EXPECT_FALSE(parse_sample_row(format_sample_row(unsound))) << parent;
+  }
 }
 
 TEST(ReportPage, ShowsWhatDatasetsHaveInOneChart) {
@@ -227,9 +264,10 @@ TEST(FormatSample, ReadsBack) {
   EXPECT_EQ(samples.value()[0].name, to_string(trajectory.lease));
   EXPECT_EQ(samples.value()[0].reward, 0.75);
   EXPECT_EQ(samples.value()[0].success, 1);
-  ASSERT_EQ(samples.value()[0].segments[0].size(), 2u);
-  EXPECT_EQ(samples.value()[0].segments[0][1].role, TokenRole::kSampled);
-  EXPECT_EQ(samples.value()[0].segments[0][1].text, " down </s>") << "what ends a turn is shown";
+  ASSERT_EQ(samples.value()[0].segments[0].text.size(), 2u);
+  EXPECT_EQ(samples.value()[0].segments[0].text[1].role, TokenRole::kSampled);
+  EXPECT_EQ(samples.value()[0].segments[0].text[1].text, " down </s>")
+      << "what ends a turn is shown";
 }
 
 TEST(ReadReportData, NamesARunWithoutMetrics) {

@@ -109,6 +109,64 @@ TEST(SampleTrace, TellsOfEveryAttemptAndWait) {
   }
 }
 
+// A conversation of two turns, what goes on behind it, another answer to its first prompt, and a
+// sub-agent.
+TEST(SampleTrace, ShowsATreeOfSegments) {
+  using enum TokenRole;
+  const auto segment = [](int32_t parent, int32_t parent_tokens, std::vector<TokenRole> roles) {
+    TraceSegment made;
+    made.parent = parent;
+    made.parent_tokens = parent_tokens;
+    for (const TokenRole role : roles) {
+      const bool sampled = role == kSampled;
+      made.tokens.push_back(5);
+      made.versions.push_back(sampled ? 3 : -1);
+      made.logprobs.push_back(sampled ? -0.5f : 0);
+      made.mask.push_back(sampled);
+      if (!sampled) continue;
+      made.old_logprobs.push_back(-0.5f);
+      made.new_logprobs.push_back(-0.5f);
+    }
+    made.roles = std::move(roles);
+    return made;
+  };
+  const RunFolder run;
+  TraceRow row = trained(body(12, 3, 2));
+  row.segments = {segment(-1, 0, {kPrompt, kPrompt, kSampled, kObservation, kSampled}),
+                  segment(0, 5, {kObservation, kSampled}), segment(0, 2, {kSampled, kSampled}),
+                  segment(-1, 0, {kPrompt, kSampled})};
+  run.write_trace(format_trace_row(row));
+  const auto found = run.find("prompt=12 member=3");
+  ASSERT_TRUE(found) << found.failure().message;
+  ASSERT_TRUE(found.value().tokens) << found.value().notes.front();
+  EXPECT_EQ(*found.value().tokens, row);
+  const std::string text = show_sample_trace(found.value(), nullptr);
+  size_t at = 0;
+  for (const char* part :
+       {"\n  segment 0 begins: 5 tokens, turns 1 to 2\n"
+        "    segment 1 goes on behind turn 2: 2 tokens, turn 3\n"
+        "    segment 2 answers again what turn 1 answers: 2 tokens, turn 4\n"
+        "  segment 3 begins anew: 2 tokens, turn 5\n",
+        "\n  segment 1 goes on behind turn 2", "\n       5       5 observation",
+        "\n       6       5 sampled", "\n  segment 2 answers again", "\n       2       5 sampled",
+        "\n  segment 3 begins anew", "\n       0       5 prompt"}) {
+    at = text.find(part, at);
+    ASSERT_NE(at, std::string::npos) << part << "\n" << text;
+    at += 1;
+  }
+  const auto json = nlohmann::json::parse(sample_trace_json(found.value()));
+  EXPECT_EQ(json.at("tokens").at("segments").at(2).at("parent_tokens"), 2);
+
+  // What continues more than there is was damaged, and nothing of it is shown.
+  row.segments[1].parent_tokens = 6;
+  run.write_trace(format_trace_row(row));
+  const auto damaged = run.find("prompt=12 member=3");
+  EXPECT_FALSE(damaged.value().tokens);
+  EXPECT_NE(damaged.value().notes.back().find("a segment continues more than its parent has"),
+            std::string::npos)
+      << damaged.value().notes.back();
+}
+
 TEST(SampleTrace, ShowsSpecialTokens) {
   const RunFolder run;
   TraceRow row = trained(body(12, 3, 2));
