@@ -34,7 +34,7 @@ Failure system_failure(const char* what) {
 struct StatusPage::Layout {
   Pulse pulse;
   std::atomic<uint64_t> turn{0};
-  std::atomic<int64_t> quiet_seconds{0};
+  std::atomic<int64_t> quiet_seconds{0}, failed_in_row{0};
   std::array<std::atomic<uint64_t>, kWords> line{};
   CallBoard calls;
 };
@@ -89,6 +89,7 @@ void StatusPage::set_waits(const Waits& waits) {
   layout_->turn.fetch_add(1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
   layout_->quiet_seconds.store(waits.quiet.count(), std::memory_order_relaxed);
+  layout_->failed_in_row.store(waits.failed_in_row, std::memory_order_relaxed);
   for (size_t i = 0; i < kWords; ++i) {
     uint64_t word = 0;
     const size_t at = i * sizeof(word);
@@ -105,10 +106,11 @@ Waits StatusPage::waits() const {
     std::array<uint64_t, kWords> words;
     for (size_t k = 0; k < kWords; ++k) words[k] = layout_->line[k].load(std::memory_order_relaxed);
     const int64_t quiet = layout_->quiet_seconds.load(std::memory_order_relaxed);
+    const int64_t failed = layout_->failed_in_row.load(std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_acquire);
     if (turn % 2 == 1 || turn != layout_->turn.load(std::memory_order_relaxed)) continue;
     const char* text = reinterpret_cast<const char*>(words.data());
-    return {std::string(text, ::strnlen(text, sizeof(words))), std::chrono::seconds(quiet)};
+    return {std::string(text, ::strnlen(text, sizeof(words))), std::chrono::seconds(quiet), failed};
   }
   return {};  // its writer was stopped in the middle
 }

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -23,6 +24,7 @@ namespace tailrace {
 struct Waits {
   std::string line;               // who waits for whom since when; empty: nothing is known
   std::chrono::seconds quiet{0};  // since anything came in
+  int64_t failed_in_row = 0;      // attempts since the last sample; then the line begins with why
 };
 
 class StatusPage {

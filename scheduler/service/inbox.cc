@@ -173,6 +173,10 @@ void Inbox::on(const wire::Incoming& from, wire::TrajectoryResult& message) {
     const AttemptResult event = event_of(from.worker, header);
     log_.info("{} failed at {}: {} {}", to_string(header.lease), from.worker,
               name_of(header.outcome), event.reason);
+    if (header.outcome == Outcome::kEnvFailed) {
+      ++failed_.in_row;
+      failed_.last = event.reason;
+    }
     return feed_(event);
   }
   const BodyId id{header.lane, header.lease};
@@ -240,6 +244,7 @@ void Inbox::on_stored(const WorkerId& worker, const TrajectoryHeader& header,
     event.outcome = Outcome::kLost;
     event.reason = stored.refused.substr(0, kReasonBytes);
   }
+  if (has_sample(event.outcome)) failed_ = {};
   const BodyId id{header.lane, header.lease};
   feed_(event);
   // Its lease may have ended while it was being stored. A second copy of a result that was taken

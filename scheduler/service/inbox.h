@@ -48,6 +48,13 @@ class Inbox {
   // Something that no worker is to blame for and no retry mends; empty: nothing.
   const std::string& failure() const { return failure_; }
 
+  // Attempts that have failed since the last one that gave a sample.
+  struct Failed {
+    int64_t in_row = 0;
+    std::string last = {};  // why the last one did
+  };
+  const Failed& failed() const { return failed_; }
+
  private:
   // A body, or what this attempt to verify it measured: an older attempt that is at the store still
   // does not stand in a newer one's way.
@@ -98,6 +105,7 @@ class Inbox {
   void end_storing(const WorkerId& worker, const Part& part);
 
   const State& state_;
+  Failed failed_;
   Feed feed_;
   StoreActor& store_;
   wire::WorkerServer& server_;

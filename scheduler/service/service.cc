@@ -341,7 +341,10 @@ struct Service::Impl {
     if (time - told_waits < kWaitsInterval) return;
     told_waits = time;
     const std::string line = describe_waits(state, now());
-    options.on_waits({line, std::chrono::duration_cast<std::chrono::seconds>(time - last_event)});
+    const Inbox::Failed& failed = inbox.failed();
+    options.on_waits({.line = failed.in_row > 0 ? fmt::format("{}; {}", failed.last, line) : line,
+                      .quiet = std::chrono::duration_cast<std::chrono::seconds>(time - last_event),
+                      .failed_in_row = failed.in_row});
     if (time - logged_waits < options.watchdog) return;
     logged_waits = time;
     log.info("waiting: {}", line);

@@ -368,6 +368,22 @@ TEST_F(SupervisorTest, StallsAndDeathsAreToldApart) {
       << result.message;
 }
 
+TEST(QuietWatch, SpeaksOfAttemptsThatFailAndGiveNoSample) {
+  QuietWatch watch(30s);
+  const auto says = [&](int64_t failed) {
+    return watch.look(
+        {.line = "no such tool; a waits for b", .quiet = 0s, .failed_in_row = failed});
+  };
+  EXPECT_EQ(says(7), std::nullopt);
+  EXPECT_EQ(says(9),
+            "9 attempts have failed, and none has given a sample meanwhile: no such tool; a waits "
+            "for b");
+  EXPECT_EQ(says(20), std::nullopt);
+  EXPECT_NE(says(36), std::nullopt);
+  EXPECT_EQ(says(0), std::nullopt);
+  EXPECT_NE(says(8), std::nullopt);
+}
+
 TEST(QuietWatch, SpeaksEverLessOften) {
   QuietWatch watch(30s);
   std::vector<int> spoken;
