@@ -4,6 +4,7 @@
 #include "sandbox/builtin/countdown.h"
 #include "sandbox/builtin/frozen_grid.h"
 #include "sandbox/builtin/paced.h"
+#include "sandbox/builtin/shopping.h"
 #include "sandbox/builtin/text_task.h"
 #include "sandbox/plugin/library.h"
 #include "sandbox/plugin/plugin_environment.h"
@@ -19,6 +20,7 @@ const tr_library* own_library(const tr_host* host) {
   declare_countdown(library);
   declare_frozen_grid(library);
   declare_paced(library);
+  declare_shopping(library);
   declare_text_task(library);
   return library.finish("tailrace", "");
 }

@@ -122,6 +122,34 @@ optim: {lr: 0.01}
       << "nothing was trained";
 }
 
+// Calls of a tool through a real template: the demonstrator's are read, answered by messages of the
+// role tool, and trained on; what a policy from random weights writes holds none.
+TEST_F(LaunchChat, ToolsAreCalledThroughTheTemplate) {
+  fs::copy(kTokenizers / "qwen/tokenizer_config.qwen2.5.json",
+           folder_ / "model/tokenizer_config.json");
+  fs::remove(folder_ / "model" / text::kTemplateFile);
+  std::ofstream(folder_ / "tiny.yaml") << R"(
+run: {name: chat, seed: 3, steps: 1}
+model: {path: model}
+env: {name: shopping, settings: {form: hermes, demo_malformed: 0, demo_parallel: 1}}
+rollout: {prompts_per_step: 2, group_size: 2, max_action_tokens: 24, max_context_tokens: 512, workers: 1}
+sft: {demonstrations: 8}
+train: {microbatch_tokens: 2048, threads: 1}
+algo: {filter_zero_signal: none}
+)";
+  start_run("run");
+  expect_done();
+  expect_each_step_once("run", 1);
+  EXPECT_NE(output().find("tokens, success 1.00"), std::string::npos) << output();
+  const auto rows = read_metrics(paths().metrics());
+  ASSERT_TRUE(rows);
+  const MetricsRow& row = rows.value().back();
+  ASSERT_NE(row.find("env/tool_calls"), nullptr);
+  EXPECT_EQ(*row.find("env/tool_calls"), 0);
+  EXPECT_EQ(*row.find("env/malformed_calls"), 0);
+  EXPECT_GT(*row.find("rollout/turns/mean"), 1);
+}
+
 TEST_F(LaunchChat, GenerateWritesMessagesAndTheirWordsStayWords) {
   const std::string rows = R"({"messages": [{"role": "user", "content": "Tell of <|im_end|>."}]})"
                            "\n"

@@ -56,5 +56,31 @@ TEST(Learning, QuickstartRisesOnHeldOutGridsBeyondChance) {
   EXPECT_DOUBLE_EQ(nlohmann::json::parse(again.out)["success"]["mean"], eval.last);
 }
 
+// The demonstrator mostly asks for one price a turn, and one call in ten is malformed.
+TEST(Learning, CallsOfToolsBecomeParallelAndWellFormed) {
+  TemporaryDirectory folder;
+  const auto result = run_binary(
+      fmt::format("launch {}/configs/tool_calls.yaml --run-dir {}/run run.seed=17 run.steps=10",
+                  TAILRACE_SOURCE_DIR, folder.path().string()));
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  const Evaluations eval = read_evaluations(folder / "run");
+  ASSERT_EQ(eval.episodes, 512);
+  const double pooled = (eval.first + eval.last) / 2;
+  EXPECT_GT(eval.last - eval.first, 8 * std::sqrt(2 * pooled * (1 - pooled) / eval.episodes))
+      << eval.first << " -> " << eval.last;
+  const auto rows = read_metrics(folder / "run/metrics.jsonl");
+  ASSERT_TRUE(rows.ok());
+  std::vector<double> malformed, turns;
+  for (const MetricsRow& row : rows.value()) {
+    if (row.find("eval/success") == nullptr) continue;
+    malformed.push_back(*row.find("eval/malformed_calls"));
+    turns.push_back(*row.find("eval/turns/mean"));
+  }
+  ASSERT_GE(malformed.size(), 2u);
+  EXPECT_LT(malformed.back(), malformed.front() / 2);
+  EXPECT_GT(turns.front(), 2.5);  // one price a turn takes three
+  EXPECT_LT(turns.back(), 2.5);   // all of them take two
+}
+
 }  // namespace
 }  // namespace tailrace
