@@ -50,6 +50,7 @@ int main(int argc, char** argv) {
   add_env(program, registries);
   add_generate(program);
   add_score(program);
+  add_serve(program);
   add_simulate(program, registries);
   add_status(program);
   add_tokenize(program);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -97,6 +98,9 @@ class Generator {
   // One forward pass over all that can run; returns what finished. Empty while idle.
   virtual std::vector<Generation> step() = 0;
   virtual bool idle() const = 0;
+  // Of a session with a request: what was sampled so far, for those who show an answer while it
+  // comes. Until the next call of any other kind.
+  virtual std::span<const GeneratedToken> so_far(SessionId) const { return {}; }
 
   virtual int64_t max_context_tokens() const = 0;
   virtual int64_t version() const = 0;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "sandbox/agent_program.h"
 #include "sandbox/environment.h"
 
 namespace tailrace::sandbox {
@@ -42,6 +43,9 @@ class EnvironmentSource {
   // A fresh one that plays elsewhere; null: they play where they are opened. Runs nothing of the
   // environment's.
   virtual std::unique_ptr<RemoteEnvironment> open_remote() const { return nullptr; }
+  // Instead of an environment that is asked: a program that plays by itself. There is nothing to
+  // open then. Null: there is an environment.
+  virtual std::shared_ptr<const AgentProgram> agent() const { return nullptr; }
 };
 
 // The first observation of a reset as a step's, so that every call has one kind of answer.

@@ -1,7 +1,12 @@
+#include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <memory>
+#include <sstream>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <vector>
 
 #include <fmt/format.h>
@@ -25,14 +30,39 @@ namespace {
 
 struct EnvArguments {
   std::string source, environment, dataset;
+  std::string program;  // a command line
   std::string reward_plugin;
   std::vector<std::string> settings, columns, reward_settings;
   uint64_t seed = 0;
 };
 
+// The words of a command line, by its blanks.
+std::vector<std::string> words_of(const std::string& line) {
+  std::istringstream text(line);
+  std::vector<std::string> words;
+  for (std::string word; text >> word;) words.push_back(word);
+  return words;
+}
+
 // A name of a built-in environment has neither.
 bool is_library_file(const std::string& source) {
   return source.find('/') != std::string::npos || source.ends_with(".so");
+}
+
+// Who gives the file of a program means --command.
+void refuse_program(const std::string& source) {
+  const std::filesystem::path file(source);
+  std::error_code ignored;
+  // A name of a built-in environment is no file, also where one is called so.
+  if (!is_library_file(source) && !file.has_extension()) return;
+  if (source.ends_with(".so") || !std::filesystem::is_regular_file(file, ignored)) return;
+  char magic[4] = {};
+  std::ifstream(file).read(magic, sizeof magic);
+  if (std::string_view(magic, sizeof magic) == "\177ELF") return;
+  const std::string runs = file.extension() == ".py" ? "python3 " + source
+                           : file.has_parent_path()  ? source
+                                                     : "./" + source;
+  throw UserError("{} is no library. Try --command \"{}\".", source, runs);
 }
 
 sandbox::EnvironmentSettings read_settings(const std::string& option,
@@ -70,13 +100,24 @@ struct NamedEnvironment {
 
 NamedEnvironment find_environment(const Registries& built_in, const EnvArguments& arguments,
                                   LibraryUse use) {
-  if (!is_library_file(arguments.source)) {
+  if (arguments.source.empty() == arguments.program.empty())
+    throw UserError(
+        "{}. Give FILE.so, the name of a built-in environment, or --command \"python3 "
+        "env.py\".",
+        arguments.source.empty() ? "no environment is given"
+                                 : "an environment and --command are both given");
+  refuse_program(arguments.source);
+  if (arguments.program.empty() && !is_library_file(arguments.source)) {
     if (!arguments.environment.empty() && arguments.environment != arguments.source)
       throw UserError("--env names an environment of a library; {} is no file.", arguments.source);
     return {arguments.source, built_in, {}};
   }
   RunOptions options;
   options.env.plugin = arguments.source;
+  options.env.command = words_of(arguments.program);
+  options.env.settings = read_settings("--set", arguments.settings);
+  if (!arguments.program.empty() && options.env.command.empty())
+    throw UserError("--command is empty. Try --command \"python3 env.py\".");
   options.env.name = arguments.environment;
   options.reward.plugin = arguments.reward_plugin;
   options.reward.settings = read_settings("--reward-set", arguments.reward_settings);
@@ -102,9 +143,20 @@ NamedEnvironment find_environment(const Registries& built_in, const EnvArguments
 
 // ---- list
 
-void list_all(const Registries& built_in, const std::vector<std::string>& files, bool json) {
+void list_all(const Registries& built_in, const std::vector<std::string>& files,
+              const std::string& program, bool json) {
   std::vector<EnvFacts> facts;
-  if (files.empty()) facts = facts_of(built_in.environments);
+  if (!program.empty()) {
+    EnvArguments arguments;
+    arguments.program = program;
+    const NamedEnvironment found = find_environment(built_in, arguments, LibraryUse::kApart);
+    facts.push_back({.name = found.name,
+                     .help = "of a program",
+                     .library = program,
+                     .info = found.registries.programs.front()->info({})});
+  } else if (files.empty())
+    facts = facts_of(built_in.environments);
+  for (const std::string& file : files) refuse_program(file);
   for (const std::string& file : files)
     for (EnvFacts& one : facts_of(*sandbox::UsedLibrary::ask(file)))
       facts.push_back(std::move(one));
@@ -114,24 +166,33 @@ void list_all(const Registries& built_in, const std::vector<std::string>& files,
 void add_env_list(Command& env, const Registries& registries) {
   auto files = std::make_shared<std::vector<std::string>>();
   auto json = std::make_shared<bool>(false);
+  auto program = std::make_shared<std::string>();
   Command& command = env.command("list", "Environments and rewards, with their settings");
   command.option("files", *files,
                  {.help = "libraries; without one, what is built in", .value = "FILE.so"});
+  command.option("--command", *program, {.help = "a program that plays one", .value = "PROGRAM"});
   command.option("--json", *json, {.help = "one JSON list, with the same facts"});
   command.footer(
       "Turns, dataset and who scores are those of the default settings.\n\n"
       "Example:\n  tailrace env list ./libmaze.so");
-  command.action([files, json, &registries] {
-    list_all(registries, *files, *json);
+  command.action([files, program, json, &registries] {
+    list_all(registries, *files, *program, *json);
     return kExitDone;
   });
 }
 
 // ---- check
 
-void show_check(const EnvCheck& check) {
-  fmt::print("{:<7} {:<16} {}\n", name_of(check.outcome), check.name, text::printable(check.seen));
+// What an earlier one of `shown` has said is not said again.
+void show_check(const EnvCheck& check, std::vector<EnvCheck>& shown) {
+  const auto said = std::ranges::find_if(shown, [&](const EnvCheck& earlier) {
+    return check.outcome == CheckOutcome::kFailed && earlier.seen == check.seen;
+  });
+  fmt::print(
+      "{:<7} {:<16} {}\n", name_of(check.outcome), check.name,
+      said != shown.end() ? fmt::format("as above ({})", said->name) : text::printable(check.seen));
   std::fflush(stdout);
+  shown.push_back(check);
 }
 
 std::string checks_json(const std::string& name, const std::vector<EnvCheck>& checks) {
@@ -149,6 +210,7 @@ std::string checks_json(const std::string& name, const std::vector<EnvCheck>& ch
 
 int check_environment(const Registries& built_in, const EnvArguments& arguments, int64_t episodes,
                       bool json) {
+  refuse_program(arguments.source);
   // One that cannot be loaded shows that in a process of its own, as each check has one.
   for (const std::string& file : {arguments.source, arguments.reward_plugin})
     if (is_library_file(file)) (void)sandbox::UsedLibrary::ask(file);
@@ -160,16 +222,21 @@ int check_environment(const Registries& built_in, const EnvArguments& arguments,
                           .rewards = found.rewards,
                           .seed = arguments.seed,
                           .episodes = episodes};
-  const auto checks = json ? check_env(plan) : check_env(plan, show_check);
+  std::vector<EnvCheck> shown;
+  const auto checks =
+      json ? check_env(plan)
+           : check_env(plan, [&](const EnvCheck& check) { show_check(check, shown); });
   if (json) fmt::print("{}\n", checks_json(found.name, checks));
   return is_good(checks) ? kExitDone : kExitFailed;
 }
 
 void add_source_options(Command& command, EnvArguments& arguments) {
-  command.option("source", arguments.source,
-                 {.help = "a library, or the name of a built-in environment",
-                  .value = "FILE.so|NAME",
-                  .required = true});
+  command.option(
+      "source", arguments.source,
+      {.help = "a library, or the name of a built-in environment", .value = "FILE.so|NAME"});
+  command.option("--command", arguments.program,
+                 {.help = "or a program that plays it: its name and arguments in one text",
+                  .value = "PROGRAM"});
   command.option("--env", arguments.environment,
                  {.help = "which one of the library's, where it has several", .value = "NAME"});
   command.option("--set", arguments.settings,

@@ -156,6 +156,8 @@ Seen check_making(const Course& course) {
   if (info.max_turns < 1 || info.max_action_tokens < 1)
     return failed(fmt::format("max_turns is {} and max_action_tokens {}; both must be at least 1",
                               info.max_turns, info.max_action_tokens));
+  if (auto first = environment->reset(course.task(0)); !first)
+    return failed_in(0, "reset() fails: " + first.failure().message);
   return ok(fmt::format("{}: {} turn{} at most, {}", info.name, info.max_turns,
                         info.max_turns == 1 ? "" : "s",
                         info.verifier.empty() ? "scores itself" : "scored by " + info.verifier));
@@ -336,10 +338,11 @@ Seen check_numbers(const Course& course) {
     least = std::min(least, played.value().reward());
     most = std::max(most, played.value().reward());
   }
-  return ok(
-      fmt::format("rewards and metrics of {} episodes are finite; rewards are {:.4g} to "
-                  "{:.4g}",
-                  i, least, most));
+  // A verifier's rewards come later.
+  const bool is_flat = least == 0 && most == 0 && environment->info().verifier.empty();
+  return ok(fmt::format("rewards and metrics of {} episodes are finite; {}", i,
+                        is_flat ? "no random episode had a reward other than 0. Can one be had?"
+                                : fmt::format("rewards are {:.4g} to {:.4g}", least, most)));
 }
 
 constexpr size_t kMostBytes = 64 << 10;
@@ -616,11 +619,13 @@ std::vector<EnvCheck> check_env(const EnvCheckPlan& plan,
                                 const std::function<void(const EnvCheck&)>& show) {
   std::vector<EnvCheck> done;
   const auto run = [&](const char* name, const std::function<Seen(const Course&)>& check) {
-    done.push_back(run_check(plan, name, check));
+    // Each would say the same of an environment that cannot be made, or not begin.
+    const bool is_playable = done.empty() || done.front().outcome != CheckOutcome::kFailed;
+    done.push_back(is_playable ? run_check(plan, name, check)
+                               : EnvCheck{name, CheckOutcome::kSkipped, "as above"});
     if (show) show(done.back());
-    return done.back().outcome != CheckOutcome::kFailed;
   };
-  if (!run("made", check_making)) return done;
+  run("made", check_making);
   run("deterministic", check_determinism);
   run("order of calls", check_order);
   run("invalid actions", check_invalid_actions);

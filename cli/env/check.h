@@ -50,9 +50,9 @@ struct EnvCheck {
   std::optional<double> seconds_per_step = {};  // of the check of the speed: p50
 };
 
-// Only the first check where no environment could be made. `show` gets
-// each one as soon as it is known. Throws UserError: the environment refuses its settings, or needs
-// a dataset that is not there.
+// Where no environment can be made, or its first reset() fails, the other checks are skipped.
+// `show` gets each one as soon as it is known. Throws UserError: the environment refuses its
+// settings, or needs a dataset that is not there.
 std::vector<EnvCheck> check_env(const EnvCheckPlan& plan,
                                 const std::function<void(const EnvCheck&)>& show = {});
 

@@ -1,17 +1,23 @@
 #include "cli/eval/evaluation.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <iterator>
 #include <map>
+#include <memory>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "core/base/clock.h"
 #include "core/base/error.h"
 #include "reward/judge.h"
 #include "reward/registry.h"
+#include "rollout/agent/agent_runner.h"
 #include "rollout/engine/engine.h"
 #include "rollout/episode/episode_runner.h"
 #include "rollout/episode/task_source.h"
+#include "rollout/gateway/gateway.h"
 #include "sandbox/registry.h"
 
 namespace tailrace {
@@ -55,6 +61,51 @@ EvaluatedEpisode score(const FinishedEpisode& finished, const EvaluationPlan& pl
   return episode;
 }
 
+// Of environments and of agents.
+class Players {
+ public:
+  Players(Engine& engine, const chat::PromptFormat& format, const RolloutOptions& rollout,
+          const Clock& clock)
+      : engine_(engine),
+        format_(format),
+        clock_(clock),
+        runner_(engine, format, runner_settings(rollout), clock) {}
+
+  void start(EpisodeSpec spec, const std::shared_ptr<const sandbox::EnvironmentSource>& source) {
+    const auto agent = source->agent();
+    if (agent == nullptr) return runner_.start(std::move(spec), source);
+    if (gateway_ == nullptr) {
+      gateway_ =
+          std::make_unique<gateway::Gateway>(engine_, format_, gateway::GatewayOptions{}, clock_);
+      agents_ = std::make_unique<AgentRunner>(
+          *gateway_,
+          std::filesystem::temp_directory_path() / fmt::format("tailrace-eval-{}", ::getpid()),
+          clock_);
+    }
+    agents_->start(std::move(spec), source->info().name, agent);
+  }
+
+  std::vector<FinishedEpisode> poll() {
+    if (agents_ == nullptr) return runner_.poll(kPatience);
+    gateway_->answer(runner_.take_others());
+    if (engine_.idle()) gateway_->wait(std::chrono::milliseconds(1));
+    gateway_->poll();
+    std::vector<FinishedEpisode> finished = agents_->poll();
+    std::ranges::move(runner_.poll(), std::back_inserter(finished));
+    return finished;
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds kPatience{50};
+
+  Engine& engine_;
+  const chat::PromptFormat& format_;
+  const Clock& clock_;
+  EpisodeRunner runner_;
+  std::unique_ptr<gateway::Gateway> gateway_;
+  std::unique_ptr<AgentRunner> agents_;
+};
+
 }  // namespace
 
 std::vector<EvaluatedEpisode> evaluate(const LoadedModel& loaded, const chat::PromptFormat& format,
@@ -70,30 +121,30 @@ std::vector<EvaluatedEpisode> evaluate(const LoadedModel& loaded, const chat::Pr
   EngineOptions engine_options = plan.rollout.engine;
   Engine engine(loaded.model(), &format.tokenizer(), engine_options, loaded.stream(), clock);
   engine.install(loaded.shared_weights(), 0);
-  EpisodeRunner runner(engine, format, runner_settings(plan.rollout), clock);
   EpisodeLimits limits = episode_limits(plan.rollout, info);
   SamplingParams sampling = episode_sampling(plan.rollout.sampling, info, loaded.config(), format);
   // Lane, prompt and member decide task and random numbers, as in a run: `--run` repeats its
   // evaluation.
   const Lane lane = plan.held_out ? Lane::kEval : Lane::kTrain;
   const TaskSource tasks(plan.seed, plan.dataset);
+  Players players(engine, format, plan.rollout, clock);
 
   std::vector<EvaluatedEpisode> episodes;
   int64_t total = plan.episodes * plan.samples, started = 0;
   while (static_cast<int64_t>(episodes.size()) < total) {
-    for (; started < total && runner.num_running() < kInPlay; ++started) {
+    for (; started < total && started - std::ssize(episodes) < kInPlay; ++started) {
       const MemberId member{.domain = plan.domain,
                             .prompt = started / plan.samples,
                             .member = static_cast<int32_t>(started % plan.samples)};
-      runner.start({.lease = {.member = member},
-                    .lane = lane,
-                    .task = tasks.task(lane, member),
-                    .key = member_key(plan.seed, lane, member),
-                    .sampling = sampling,
-                    .limits = limits},
-                   source);
+      players.start({.lease = {.member = member},
+                     .lane = lane,
+                     .task = tasks.task(lane, member),
+                     .key = member_key(plan.seed, lane, member),
+                     .sampling = sampling,
+                     .limits = limits},
+                    source);
     }
-    for (const FinishedEpisode& finished : runner.poll(std::chrono::milliseconds(50)))
+    for (const FinishedEpisode& finished : players.poll())
       episodes.push_back(score(finished, plan, *registries.verifiers));
   }
   // They ended in any order; sums below must not depend on it.

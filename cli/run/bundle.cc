@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/run/agents.h"
 #include "cli/run/datasets.h"
 #include "cli/run/rewards.h"
 #include "core/base/digest_of.h"
@@ -127,16 +128,21 @@ Bundle::Bundle(const RunPaths& paths, const RunOptions& o) : paths_(paths) {
   }
   input("reward.plugin", o.reward.plugin, false);
   // Files of one folder stay in one, where they find each other.
-  std::vector<fs::path> folders;
-  for (const RewardFile& file : reward_files(o.reward)) {
-    const fs::path folder = file.path.parent_path();
-    auto at = std::ranges::find(folders, folder);
-    if (at == folders.end()) at = folders.insert(at, folder);
-    add({.file = {.place = fmt::format("reward/{}/{}", at - folders.begin(),
-                                       file.path.filename().string())},
-         .path = file.path,
-         .key = file.key});
-  }
+  const auto commands = [&](const char* place, const std::vector<CommandFile>& files) {
+    std::vector<fs::path> folders;
+    for (const CommandFile& file : files) {
+      const fs::path folder = file.path.parent_path();
+      auto at = std::ranges::find(folders, folder);
+      if (at == folders.end()) at = folders.insert(at, folder);
+      add({.file = {.place = fmt::format("{}/{}/{}", place, at - folders.begin(),
+                                         file.path.filename().string())},
+           .path = file.path,
+           .key = file.key});
+    }
+  };
+  commands("env", environment_files(o));
+  commands("agent", agent_files(o));
+  commands("reward", reward_files(o.reward));
   if (!o.model.path.empty()) {
     const fs::path model(o.model.path);
     std::vector<std::string> names = {"config.json", "generation_config.json",

@@ -1,6 +1,7 @@
 // What a worker of another host gets of a run, since it shares no folder with it: the config, the
 // shape of the model, and for a rollout worker the tokenizer and the datasets; plugin libraries and
-// the files of reward programs where the run has them; beside an adapter the weights of its base. Checkpoints, trajectories, logs and keys never travel.
+// the files of reward programs where the run has them; beside an adapter the weights of its base.
+// Checkpoints, trajectories, logs and keys never travel.
 //
 // The worker puts the files into a folder of its own that looks like a run's (RunPaths), and loads
 // the config with the keys of paths turned to them. Datasets and the like are named by the digests

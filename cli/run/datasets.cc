@@ -16,7 +16,7 @@ namespace tailrace {
 
 bool supervised_only(const RunOptions& options) {
   return options.datasets.empty() && options.env.name.empty() && options.env.plugin.empty() &&
-         !options.sft.data.empty();
+         options.env.command.empty() && !options.env.agent.plays() && !options.sft.data.empty();
 }
 
 std::string_view supervised_key(std::string_view key) {
@@ -53,11 +53,13 @@ std::vector<DatasetSection> datasets_of(const RunOptions& options) {
                         .ratio = 1,
                         .env = env.name,
                         .plugin = env.plugin,
+                        .command = env.command,
                         .isolation = env.isolation,
                         .settings = env.settings,
                         .dataset = env.dataset,
                         .eval_dataset = env.eval_dataset,
-                        .columns = env.columns});
+                        .columns = env.columns,
+                        .agent = env.agent});
   }
   for (DatasetSection& dataset : datasets) {
     if (dataset.epochs == 0) dataset.epochs = options.run.epochs;

@@ -220,7 +220,9 @@ bool is_supervised(const ConfigNode& root) {
     return node != nullptr && node->kind == ConfigNode::Kind::kScalar && !node->text.empty();
   };
   const ConfigNode* datasets = root.find("datasets");
-  return says("sft", "data") && !says("env", "name") && !says("env", "plugin") &&
+  const ConfigNode* env = root.find("env");
+  const bool has_command = env != nullptr && env->find("command") != nullptr;
+  return says("sft", "data") && !says("env", "name") && !says("env", "plugin") && !has_command &&
          (datasets == nullptr || datasets->kind == ConfigNode::Kind::kNull);
 }
 

@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/run/agents.h"
 #include "cli/run/datasets.h"
 #include "cli/run/rewards.h"
 #include "core/base/digest_of.h"
@@ -40,8 +41,10 @@ std::map<std::string, Input> inputs_of(const RunPaths& paths, const RunOptions& 
     named(dataset_key(o, i, "dataset"), datasets[i].dataset);
     if (o.eval.prompts > 0) named(dataset_key(o, i, "eval_dataset"), datasets[i].eval_dataset);
   }
+  for (const CommandFile& file : agent_files(o)) named(file.key, file.path);
   named("reward.plugin", o.reward.plugin);
-  for (const RewardFile& file : reward_files(o.reward)) named(file.key, file.path);
+  for (const CommandFile& file : environment_files(o)) named(file.key, file.path);
+  for (const CommandFile& file : reward_files(o.reward)) named(file.key, file.path);
   named("sft.data", o.sft.data);
   named("sft.eval_data", o.sft.eval_data);
   // Its weights are read before the first checkpoint only; its shape is, whenever the run goes on.

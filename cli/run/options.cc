@@ -115,19 +115,73 @@ void LoraSection::visit(OptionVisitor& v) {
            .path = true});
 }
 
+void AgentSection::visit(OptionVisitor& v) {
+  v.field("command", command,
+          {.help = "program of your own that plays an episode by itself, as a list of words "
+                   "([python3, agent.py]): one process for each, which finds the policy at "
+                   "OPENAI_BASE_URL and its task on stdin (docs/agents.md)",
+           .path = true});
+  v.field("setup", setup,
+          {.help = "program that runs before it, in the same folder", .path = true});
+  v.field("score", score,
+          {.help = "program that runs behind it and says the reward, where the agent does not",
+           .path = true});
+  const auto seconds = [&](std::string_view key, double& value, std::string_view help) {
+    v.field(key, value, {.help = help, .min = 0.1, .max = 1e6, .resume = Resume::kMayChange});
+  };
+  seconds("setup_seconds", setup_seconds, "the setup may take; later it is killed");
+  seconds("run_seconds", run_seconds,
+          "the command may take; later it is killed, and the episode is tried again");
+  seconds("score_seconds", score_seconds, "the score may take; later it is killed");
+  v.field("episodes", episodes,
+          {.help = "that a process of the command plays, one after the other: a task in each line "
+                   "of its stdin, a line {\"reward\": ...} of its stdout behind each; 1: a "
+                   "process for each",
+           .min = 1,
+           .max = kMaxCount});
+  v.field("at_once", at_once,
+          {.help = "processes of a rollout worker; other episodes wait for one to end",
+           .min = 1,
+           .max = kMaxProcesses,
+           .resume = Resume::kMayChange});
+  v.field("max_calls", max_calls,
+          {.help = "answers of the policy in an episode; who asks for more is cut",
+           .min = 1,
+           .max = 4096});
+  v.field("max_tokens", max_tokens,
+          {.help = "of an answer, where rollout.max_action_tokens is 0",
+           .min = 1,
+           .max = kMaxSequenceTokens});
+  v.field("verifier", verifier,
+          {.help = "who scores the last answer with the row of the dataset, for example math; "
+                   "empty: the agent says what it was worth"});
+  v.field("vocabulary", vocabulary,
+          {.help = "the words that are said, for a policy from random weights (model.create)"});
+}
+
 void EnvSection::visit(OptionVisitor& v) {
   v.field("plugin", plugin,
           {.help = "library of your own that has the environment (docs/plugins.md); empty: it is "
                    "built in",
            .path = true});
-  v.field("isolation", isolation,
-          {.help = "of a plugin. process: in processes of its own, under a deadline for each call, "
-                   "so that nothing that it does hangs or crashes the run; none: in ours, faster, "
-                   "with the same trajectories",
-           .resume = Resume::kMayChange});
+  v.field("command", command,
+          {.help = "a program of your own, in any language, that plays the environment: its name "
+                   "and arguments, for example [python3, env.py] (docs/environments.md); empty: "
+                   "none",
+           .path = true});
+  v.field(
+      "isolation", isolation,
+      {.help =
+           "of a plugin, a command or an agent. process: in processes of its own, under a deadline "
+           "for each call, so that nothing that it does hangs or crashes the run; none: in "
+           "ours, faster, with the same trajectories (a plugin alone); sandbox: in "
+           "processes that see no network and none of your files but those that the "
+           "command names (a command alone)",
+       .resume = Resume::kMayChange});
   v.field("name", name,
           {.help = "which environment; 'tailrace env list' lists them. May be left out where "
-                   "the plugin has one alone, and for supervised training alone (sft.data)"});
+                   "the plugin has one alone, with a command, and for supervised training alone "
+                   "(sft.data)"});
   v.field("dataset", dataset,
           {.help = "JSONL file of training prompts, plain, gzip or zstd", .path = true});
   v.field("eval_dataset", eval_dataset,
@@ -136,6 +190,7 @@ void EnvSection::visit(OptionVisitor& v) {
           {.help = "columns of the rows that have other names here, as OURS: THEIRS "
                    "({prompt: question, answer: solution}; docs/data.md)"});
   v.field("settings", settings, {.help = "the environment's own settings"});
+  v.section("agent", agent, "a program that plays by itself, in the place of an environment");
 }
 
 void DatasetSection::visit(OptionVisitor& v) {
@@ -148,18 +203,27 @@ void DatasetSection::visit(OptionVisitor& v) {
                    "prompts that --dry-run shows; 0: it is evaluated and not trained on",
            .min = 0,
            .max = kMaxCount});
+  v.section("agent", agent, "a program that plays by itself, in the place of an environment");
   v.field("plugin", plugin,
           {.help = "library of your own that has the environment; empty: it is built in",
            .path = true});
-  v.field("isolation", isolation,
-          {.help = "of a plugin. process: in processes of its own, under a deadline for each call, "
-                   "so that nothing that it does hangs or crashes the run; none: in ours, faster, "
-                   "with the same trajectories",
-           .resume = Resume::kMayChange});
+  v.field("command", command,
+          {.help = "a program of your own that plays the environment (docs/environments.md); "
+                   "empty: none",
+           .path = true});
+  v.field(
+      "isolation", isolation,
+      {.help =
+           "of a plugin, a command or an agent. process: in processes of its own, under a deadline "
+           "for each call, so that nothing that it does hangs or crashes the run; none: in "
+           "ours, faster, with the same trajectories (a plugin alone); sandbox: in "
+           "processes that see no network and none of your files but those that the "
+           "command names (a command alone)",
+       .resume = Resume::kMayChange});
   v.field("env", env,
           {.help = "which environment; 'tailrace env list' lists them. May be left out where "
-                   "the plugin has one alone",
-           .required = plugin.empty()});
+                   "the plugin has one alone, and with a command",
+           .required = plugin.empty() && command.empty() && !agent.plays()});
   v.field("settings", settings, {.help = "the environment's own settings"});
   v.field("dataset", dataset,
           {.help = "JSONL file of training prompts, plain, gzip or zstd", .path = true});
@@ -241,10 +305,11 @@ void RewardSection::visit(OptionVisitor& v) {
            .path = true});
   v.field(
       "isolation", isolation,
-      {.help = "of a plugin or a command. process: in processes of its own, under a deadline "
-               "for each score; none: in the reward workers (a plugin alone); sandbox: in "
-               "processes that see no network and none of your files but those that the command "
-               "names (a command alone)",
+      {.help =
+           "of a plugin, a command or an agent. process: in processes of its own, under a deadline "
+           "for each score; none: in the reward workers (a plugin alone); sandbox: in "
+           "processes that see no network and none of your files but those that the command "
+           "names (a command alone)",
        .resume = Resume::kMayChange});
   v.field("settings", settings, {.help = "the settings of the plugin's rewards"});
   v.field(

@@ -21,7 +21,6 @@
 #include "core/model/compute.h"
 #include "core/model/model_config.h"
 #include "core/text/dataset.h"
-#include "reward/command/command.h"
 #include "rollout/episode/options.h"
 #include "sandbox/environment.h"
 #include "scheduler/state/options.h"
@@ -75,23 +74,40 @@ struct LoraSection {
   bool trains() const { return rank > 0 || !adapter.empty(); }
 };
 
-// Where a library of somebody's own runs.
+// Where an environment or a reward of somebody's own runs.
 enum class Isolation : uint8_t {
-  kNone,     // in our processes, on their threads
-  kProcess,  // in processes of its own, one for each episode
+  kNone,     // in our processes, on their threads; of a library alone
+  kProcess,  // in processes of its own
+  kSandbox,  // in processes that see nothing of this machine (sandbox/launcher); of a program alone
 };
 constexpr auto enum_names(Isolation) {
-  return name_table<Isolation>({{Isolation::kNone, "none"}, {Isolation::kProcess, "process"}});
+  using enum Isolation;
+  return name_table<Isolation>({{kNone, "none"}, {kProcess, "process"}, {kSandbox, "sandbox"}});
 }
+
+// A program that plays the episodes of a dataset by itself (sandbox/agent_program.h).
+struct AgentSection {
+  std::vector<std::string> command = {};  // empty: there is none
+  std::vector<std::string> setup = {}, score = {};
+  double setup_seconds = 60, run_seconds = 600, score_seconds = 60;
+  int64_t episodes = 1, at_once = 16, max_calls = 64, max_tokens = 1024;
+  std::string verifier = {};
+  std::vector<std::string> vocabulary = {};
+
+  void visit(OptionVisitor& v);
+  bool plays() const { return !command.empty(); }
+};
 
 // The one thing that a run learns, where `datasets` lists none.
 struct EnvSection {
   std::string name;
-  std::string plugin;  // the library that has it; empty: it is built in
+  std::string plugin;  // the library that has it; empty: it is built in, or of the command
+  std::vector<std::string> command;  // the program that plays it; empty: none
   Isolation isolation = Isolation::kProcess;
   std::string dataset, eval_dataset;
   text::ColumnMap columns;
   sandbox::EnvironmentSettings settings;
+  AgentSection agent;
 
   void visit(OptionVisitor& v);
 };
@@ -105,10 +121,12 @@ struct DatasetSection {
   double ratio = 1;
   std::string env = {};
   std::string plugin = {};
+  std::vector<std::string> command = {};
   Isolation isolation = Isolation::kProcess;
   sandbox::EnvironmentSettings settings = {};
   std::string dataset = {}, eval_dataset = {};
   text::ColumnMap columns = {};
+  AgentSection agent = {};
   int64_t epochs = 0;
   std::string pool = {};
 
@@ -155,7 +173,7 @@ struct RewardPart {
 struct RewardSection {
   int64_t workers = 1;
   std::string plugin;  // a library of rewards beside those of environments; empty: none
-  RewardIsolation isolation = RewardIsolation::kProcess;
+  Isolation isolation = Isolation::kProcess;
   sandbox::EnvironmentSettings settings;
   std::vector<std::string> command;  // a program that scores instead of any verifier; empty: none
   std::vector<RewardPart> parts;     // several that do; empty: none

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "cli/run/agents.h"
 #include "cli/run/cluster_plan.h"
 #include "cli/run/counted.h"
 #include "cli/run/datasets.h"
@@ -488,10 +489,15 @@ std::vector<std::string> describe_libraries(const RunOptions& o) {
               "are open to them"
             : "in the workers: what crashes there ends its worker"));
   };
-  for (const DatasetSection& dataset : datasets_of(o))
+  for (const DatasetSection& dataset : datasets_of(o)) {
     add(dataset.plugin, "environments " + dataset.env, dataset.isolation);
+    if (!dataset.command.empty())
+      lines.push_back(fmt::format("environments {} of '{}', {}", dataset.env,
+                                  shown(start_of(dataset)), place_of_program(dataset.isolation)));
+  }
+  for (const std::string& agent : describe_agents(o)) lines.push_back(agent);
   add(o.reward.plugin, "rewards",
-      o.reward.isolation == RewardIsolation::kNone ? Isolation::kNone : Isolation::kProcess);
+      o.reward.isolation == Isolation::kNone ? Isolation::kNone : Isolation::kProcess);
   for (const std::string& program : describe_rewards(o)) lines.push_back(program);
   return lines;
 }

@@ -11,7 +11,9 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/run/agents.h"
 #include "cli/run/datasets.h"
+#include "cli/run/programs.h"
 #include "cli/run/rewards.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
@@ -36,8 +38,11 @@ std::vector<std::string> names_of(const std::vector<Declaration>& entries) {
   return names;
 }
 
-// What a launch has written: a library's facts by its file.
-using KnownFacts = std::map<std::string, sandbox::LibraryFacts>;
+// What a launch has written: a library's facts by its file, and those of a program by its command.
+struct KnownFacts {
+  std::map<std::string, sandbox::LibraryFacts> libraries;
+  std::map<std::vector<std::string>, nlohmann::json> programs;
+};
 
 KnownFacts read_library_facts(const std::filesystem::path& file) {
   KnownFacts known;
@@ -45,7 +50,9 @@ KnownFacts read_library_facts(const std::filesystem::path& file) {
   const nlohmann::json said = read_proved_json(file);
   try {
     for (const auto& library : said.at("libraries"))
-      known[library.at("file").get<std::string>()] = sandbox::facts_of_json(library);
+      known.libraries[library.at("file").get<std::string>()] = sandbox::facts_of_json(library);
+    for (const auto& program : said.value("programs", nlohmann::json::array()))
+      known.programs[program.at("command").get<std::vector<std::string>>()] = program;
   } catch (const std::exception& error) {
     throw UserError("{}: another build has written it ({}). A launch writes it anew.",
                     file.string(), error.what());
@@ -55,7 +62,7 @@ KnownFacts read_library_facts(const std::filesystem::path& file) {
 
 Library open_library(const std::string& file, LibraryUse use, const KnownFacts& known) {
   if (use == LibraryUse::kHere) return UsedLibrary::load(file);
-  if (const auto found = known.find(file); found != known.end())
+  if (const auto found = known.libraries.find(file); found != known.libraries.end())
     return UsedLibrary::known(file, found->second);
   return UsedLibrary::ask(file);
 }
@@ -103,6 +110,47 @@ void settle_name(const UsedLibrary& library, std::string& name) {
                     did_you_mean(name, names), fmt::join(names, ", "));
 }
 
+// The programs of all datasets, each with the environment that it plays.
+void add_programs(RunOptions& options, const KnownFacts& known, Time timeout, Registries& all) {
+  check_environment_commands(options);
+  const std::vector<DatasetSection> datasets = datasets_of(options);
+  std::map<std::vector<std::string>, std::pair<std::string, Isolation>> added;  // name
+  for (size_t i = 0; i < datasets.size(); ++i) {
+    const DatasetSection& dataset = datasets[i];
+    if (dataset.command.empty()) continue;
+    const auto key = [&](std::string_view name) { return dataset_key(options, i, name); };
+    auto at = added.find(dataset.command);
+    if (at == added.end()) {
+      try {
+        auto program = std::make_shared<sandbox::UsedProgram>(start_of(dataset), timeout);
+        if (const auto facts = known.programs.find(dataset.command); facts != known.programs.end())
+          program->know(facts->second);
+        const std::string name = program->info(dataset.settings).name;
+        all.environments.add(
+            {.name = name, .help = "of " + shown(program->start()), .settings = {}},
+            sandbox::EnvironmentRegistry::Sources([program](const EnvironmentSettings& settings) {
+              return sandbox::UsedProgram::source(program, settings);
+            }));
+        all.programs.push_back(program);
+        at = added.emplace(dataset.command, std::pair(name, dataset.isolation)).first;
+      } catch (const UserError& error) {
+        throw UserError("{}", error.what()).about(key("command"));
+      }
+    }
+    const auto& [name, isolation] = at->second;
+    if (isolation != dataset.isolation)
+      throw UserError::at(key("isolation"),
+                          "is {}, and the same command of another dataset is {}. Say the same for "
+                          "both.",
+                          name_of(dataset.isolation), name_of(isolation));
+    std::string& wanted = options.datasets.empty() ? options.env.name : options.datasets[i].env;
+    if (!wanted.empty() && wanted != name)
+      throw UserError::at(key("env"), "is {}, and '{}' plays {}. Remove it.", wanted,
+                          shown(start_of(dataset)), name);
+    wanted = name;
+  }
+}
+
 // How a config uses a library. What it does not say follows from what it does.
 struct Use {
   std::string key, file;  // the first that names it
@@ -142,7 +190,7 @@ std::map<std::string, Use> uses_of(const RunOptions& options) {
   }
   Use& use = uses.try_emplace(file_id(reward.plugin), Use{"reward.plugin", reward.plugin, {}, {}})
                  .first->second;
-  use.rewards = reward.isolation == RewardIsolation::kNone ? Isolation::kNone : Isolation::kProcess;
+  use.rewards = reward.isolation == Isolation::kNone ? Isolation::kNone : Isolation::kProcess;
   use.reward_settings = reward.settings;
   return uses;
 }
@@ -187,16 +235,19 @@ Registries with_libraries(const Registries& built_in, RunOptions& options, Libra
       throw UserError("{} {}", name_key, error.what()).about(name_key);
     }
   };
+  add_agents(options, all.environments);
+  if (use == LibraryUse::kApart) require_agents(options);
   if (options.datasets.empty()) settle(options.env.plugin, "env.name", options.env.name);
   for (size_t i = 0; i < options.datasets.size(); ++i)
     settle(options.datasets[i].plugin, dataset_key(options, i, "env"), options.datasets[i].env);
+  add_programs(options, known, a_little_less(timeout), all);
   all.verifiers = std::make_shared<const VerifierRegistry>(std::move(verifiers));
   replace_verifiers(options, all.environments, all.verifiers);
   return all;
 }
 
 void write_library_facts(const std::filesystem::path& file, const Registries& registries) {
-  if (registries.libraries.empty()) return;
+  if (registries.libraries.empty() && registries.programs.empty()) return;
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (const Library& library : registries.libraries) {
     const std::string name = library->file().string();
@@ -204,7 +255,11 @@ void write_library_facts(const std::filesystem::path& file, const Registries& re
     row.update(json_of(library->facts()));
     rows.push_back(std::move(row));
   }
-  if (auto done = write_file_atomic(file, to_proved_json({{"libraries", std::move(rows)}})); !done)
+  nlohmann::ordered_json programs = nlohmann::ordered_json::array();
+  for (const auto& program : registries.programs) programs.push_back(program->facts());
+  nlohmann::ordered_json facts = {{"libraries", std::move(rows)}};
+  if (!programs.empty()) facts["programs"] = std::move(programs);
+  if (auto done = write_file_atomic(file, to_proved_json(facts)); !done)
     throw UserError("{}", done.failure().message);
 }
 

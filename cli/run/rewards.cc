@@ -46,8 +46,9 @@ std::vector<std::pair<std::string, std::vector<std::string>>> commands_of(
   return commands;
 }
 
-RewardCommand command_of(const RewardSection& reward, const std::vector<std::string>& words) {
-  return {.words = words, .is_isolated = reward.isolation == RewardIsolation::kSandbox};
+sandbox::CommandStart command_of(const RewardSection& reward,
+                                 const std::vector<std::string>& words) {
+  return {.words = words, .is_isolated = reward.isolation == Isolation::kSandbox};
 }
 
 void check_parts(const RewardSection& reward, const VerifierRegistry& verifiers) {
@@ -92,11 +93,11 @@ void check_section(const RewardSection& reward, const VerifierRegistry& verifier
   check_parts(reward, verifiers);
   for (const auto& [key, words] : commands_of(reward))
     if (words.front().empty()) throw UserError::at(key, "begins with an empty name");
-  if (reward.has_commands() && reward.isolation == RewardIsolation::kNone)
+  if (reward.has_commands() && reward.isolation == Isolation::kNone)
     throw UserError::at("reward.isolation",
                         "is none, and a command always runs in processes of its own. Try "
                         "reward.isolation=process, or sandbox.");
-  if (!reward.has_commands() && reward.isolation == RewardIsolation::kSandbox)
+  if (!reward.has_commands() && reward.isolation == Isolation::kSandbox)
     throw UserError::at("reward.isolation",
                         "is sandbox, which is for programs (reward.command). Try "
                         "reward.isolation=process.");
@@ -237,7 +238,7 @@ void settle_verifiers(RunOptions& options, ConfigKeys& keys) {
 
 void require_programs(const RunOptions& options) {
   for (const auto& [key, words] : commands_of(options.reward)) {
-    const RewardCommand command = command_of(options.reward, words);
+    const sandbox::CommandStart command = command_of(options.reward, words);
     if (const Result<void> fit = check_machine(command); !fit)
       throw UserError::at(key, "is '{}': {}.", shown(command), fit.failure().message);
   }
@@ -253,6 +254,8 @@ void try_rewards(const RunOptions& options, const sandbox::EnvironmentRegistry& 
   const auto trial = make_scorer(reward, verifiers, /*logs=*/false);
   const std::vector<DatasetSection> datasets = datasets_of(options);
   for (size_t i = 0; i < datasets.size(); ++i) {
+    // An agent has no episode without a policy.
+    if (environments.source(datasets[i].env, datasets[i].settings)->agent() != nullptr) continue;
     const auto end = first_episode(options, datasets[i], environments);
     if (!end)
       throw UserError("environment {} fails in its first episode: {}", datasets[i].env,
@@ -270,11 +273,10 @@ void try_rewards(const RunOptions& options, const sandbox::EnvironmentRegistry& 
   }
 }
 
-std::vector<RewardFile> reward_files(const RewardSection& reward) {
-  std::vector<RewardFile> files;
+std::vector<CommandFile> reward_files(const RewardSection& reward) {
+  std::vector<CommandFile> files;
   for (const auto& [key, words] : commands_of(reward))
-    for (const size_t i : run_files(words))
-      files.push_back({fmt::format("{}.{}", key, i), words[i]});
+    for (CommandFile& file : files_of_command(key, words)) files.push_back(std::move(file));
   return files;
 }
 
@@ -282,12 +284,8 @@ std::vector<std::string> describe_rewards(const RunOptions& options) {
   const RewardSection& reward = options.reward;
   std::vector<std::string> lines;
   for (const auto& [key, words] : commands_of(reward))
-    lines.push_back(fmt::format(
-        "{} is '{}', {}", key, shown(command_of(reward, words)),
-        reward.isolation == RewardIsolation::kSandbox
-            ? "in a sandbox: no network, and no files but those that it names"
-            : "in processes of its own: a crash and a hang end there; files and network are open "
-              "to it"));
+    lines.push_back(fmt::format("{} is '{}', {}", key, shown(command_of(reward, words)),
+                                place_of_program(reward.isolation)));
   return lines;
 }
 

@@ -5,12 +5,12 @@
 // Thread: any.
 #pragma once
 
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "cli/run/options.h"
+#include "cli/run/programs.h"
 #include "core/base/yaml_config.h"
 #include "reward/registry.h"
 #include "sandbox/registry.h"
@@ -37,12 +37,8 @@ void try_rewards(const RunOptions& options, const sandbox::EnvironmentRegistry& 
 // Throws UserError about its key for a program that this machine lacks.
 void require_programs(const RunOptions& options);
 
-// A word of a command that is a file of the run.
-struct RewardFile {
-  std::string key;  // "reward.command.1"
-  std::filesystem::path path;
-};
-std::vector<RewardFile> reward_files(const RewardSection& reward);
+// The files of the run that the programs name.
+std::vector<CommandFile> reward_files(const RewardSection& reward);
 
 // Lines of the plan: the programs, and what keeps them from the rest.
 std::vector<std::string> describe_rewards(const RunOptions& options);

@@ -14,6 +14,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/run/agents.h"
 #include "cli/run/datasets.h"
 #include "cli/run/endpoint.h"
 #include "cli/run/gate_role.h"
@@ -21,6 +22,7 @@
 #include "cli/run/length.h"
 #include "cli/run/plan.h"
 #include "cli/run/pools.h"
+#include "cli/run/programs.h"
 #include "cli/run/prompts.h"
 #include "cli/run/rewards.h"
 #include "cli/run/setup.h"
@@ -177,6 +179,8 @@ ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log,
         warn_of_another_class(context.remote->fetch_weights, numerics_class(config.compute), log);
     config.patience = context.remote->patience;
   }
+  require_environment_programs(o);
+  require_agents(o);
   const SteadyClock clock;
   // Those of a launch take no stop: the scheduler has them end.
   if (!context.joined) stop = {};

@@ -474,6 +474,8 @@ void check_same_run(const RunPaths& paths, const RunOptions& options,
   };
   // Who scores comes first: settings of environments follow from it.
   check("reward.command");
+  for (size_t i = 0; i < datasets_of(options).size(); ++i)
+    check(dataset_key(options, i, "command"));
   if (part_names(stored) != part_names(options))
     refuse("reward.parts", part_names(stored), part_names(options), allowed_changes(theirs));
   for (const auto& [key, there] : theirs) check(key);

@@ -1,7 +1,10 @@
 #include "cli/run/worker_configs.h"
 
+#include <algorithm>
+
 #include <utility>
 
+#include "cli/run/agents.h"
 #include "cli/run/datasets.h"
 
 namespace tailrace {
@@ -50,6 +53,9 @@ RolloutWorkerConfig rollout_config(const RunOptions& o, const ModelConfig& model
   }
   config.rollout = o.rollout;
   config.rollout.engine.max_sequences = pool.max_sequences;
+  // More would wait at the worker for a process.
+  if (const int64_t agents = agents_at_once(o); agents > 0)
+    config.slots = std::min(agents, pool.max_sequences);
   config.rollout.engine.keep_choices = o.algo.router_replay == RouterReplay::kReplay;
   config.keeps_sets = o.algo.sampling_mask == SamplingMask::kKeep;
   return config;

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 namespace tailrace {
@@ -31,5 +32,13 @@ class FileDescriptor {
  private:
   int value_ = -1;
 };
+
+// Some systems allow a process 1,024 files where they could allow many more.
+inline void allow_all_files() {
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= files.rlim_max) return;
+  files.rlim_cur = files.rlim_max;
+  (void)::setrlimit(RLIMIT_NOFILE, &files);
+}
 
 }  // namespace tailrace

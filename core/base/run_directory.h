@@ -17,6 +17,7 @@
 //   roles/ROLE-N.lock          held by whoever plays the role
 //   roles/ranks/               where the ranks of the trainer meet
 //   bundle/ROLE.json           what a worker of another host gets of the run
+//   agents/WORKER/             folders of the programs that play at a worker, while they do
 //   guests.json                the workers of other hosts that have joined and may come back
 //   trajectories/ checkpoints/ journal/ weights/ tokenizer/ logs/ROLE-N.log report.html
 #pragma once
@@ -59,6 +60,7 @@ struct RunPaths {
   std::filesystem::path roles() const { return root / "roles"; }
   std::filesystem::path ranks() const { return roles() / "ranks"; }
   std::filesystem::path bundle() const { return root / "bundle"; }
+  std::filesystem::path agents() const { return root / "agents"; }
   std::filesystem::path guests() const { return root / "guests.json"; }
   std::filesystem::path report() const { return root / "report.html"; }
   std::filesystem::path lock() const { return root / "lock"; }

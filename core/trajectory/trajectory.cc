@@ -212,6 +212,34 @@ void for_each_sampled(const Trajectory& trajectory, const Visit& visit) {
 
 }  // namespace
 
+void append_said(Segment& segment, std::span<const TokenId> tokens, TokenRole role) {
+  segment.tokens.insert(segment.tokens.end(), tokens.begin(), tokens.end());
+  const size_t size = segment.tokens.size();
+  segment.roles.resize(size, role);
+  segment.logprobs.resize(size, 0.0f);
+  segment.versions.resize(size, -1);
+  segment.classes.resize(size, -1);
+  segment.log_masses.resize(size, 0.0f);
+  segment.kept_counts.resize(size, 0);
+}
+
+void append_sampled(Segment& segment, const GeneratedToken& token, int32_t numerics_class) {
+  segment.tokens.push_back(token.id);
+  segment.roles.push_back(TokenRole::kSampled);
+  segment.logprobs.push_back(token.logprob);
+  segment.versions.push_back(token.version);
+  segment.classes.push_back(numerics_class);
+  segment.log_masses.push_back(token.log_mass);
+  segment.kept_counts.push_back(static_cast<int32_t>(token.kept.size()));
+  segment.kept_ids.insert(segment.kept_ids.end(), token.kept.begin(), token.kept.end());
+}
+
+void drop_empty_sets(Segment& segment) {
+  if (std::ranges::count(segment.log_masses, 0.0f) == std::ssize(segment.log_masses))
+    segment.log_masses.clear();
+  if (segment.kept_ids.empty()) segment.kept_counts.clear();
+}
+
 int64_t num_drawn_from(const Segment& segment) {
   const auto& roles = segment.roles;
   const auto last = std::find(roles.rbegin(), roles.rend(), TokenRole::kSampled);

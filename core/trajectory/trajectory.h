@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,14 @@ struct Segment {
 
 // The tokens of a segment in front of the last sampled one: those that something was drawn from.
 int64_t num_drawn_from(const Segment& segment);
+
+// Writes behind a segment's tokens what was said to the policy: nothing sampled it, so it has no
+// log-probability, version or class.
+void append_said(Segment& segment, std::span<const TokenId> tokens, TokenRole role);
+// And what it has sampled, in the numerics class of that number.
+void append_sampled(Segment& segment, const GeneratedToken& token, int32_t numerics_class);
+// At the end: where truncation has cut nothing there is nothing to say.
+void drop_empty_sets(Segment& segment);
 
 // What is said of an episode besides its tokens.
 struct EpisodeFacts {

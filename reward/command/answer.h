@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <string_view>
 
 #include "core/base/result.h"
@@ -19,8 +18,5 @@ struct CommandAnswer {
 
 // A Failure for a line that answers nothing: no JSON object, no id.
 Result<CommandAnswer> parse_command_answer(std::string_view line);
-
-// The start of a text that somebody else wrote, on one line, for a message.
-std::string excerpt(std::string_view text);
 
 }  // namespace tailrace

@@ -10,7 +10,7 @@ namespace {
 
 class CommandVerifier final : public Verifier {
  public:
-  CommandVerifier(RewardCommand command, CommandPoolOptions options)
+  CommandVerifier(sandbox::CommandStart command, CommandPoolOptions options)
       : command_(std::move(command)), options_(options) {}
 
   Result<Score> score(const std::string& evidence, Time budget) const override {
@@ -28,7 +28,7 @@ class CommandVerifier final : public Verifier {
     return *pool_;
   }
 
-  const RewardCommand command_;
+  const sandbox::CommandStart command_;
   const CommandPoolOptions options_;
   mutable Mutex mutex_;
   mutable std::unique_ptr<CommandPool> pool_ TR_GUARDED_BY(mutex_);
@@ -36,7 +36,8 @@ class CommandVerifier final : public Verifier {
 
 }  // namespace
 
-std::unique_ptr<Verifier> make_command_verifier(RewardCommand command, CommandPoolOptions options) {
+std::unique_ptr<Verifier> make_command_verifier(sandbox::CommandStart command,
+                                                CommandPoolOptions options) {
   return std::make_unique<CommandVerifier>(with_digests(std::move(command)), options);
 }
 

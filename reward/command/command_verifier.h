@@ -11,6 +11,7 @@
 namespace tailrace {
 
 // No process starts before the first score, and each only with the files that the command has now.
-std::unique_ptr<Verifier> make_command_verifier(RewardCommand command, CommandPoolOptions options);
+std::unique_ptr<Verifier> make_command_verifier(sandbox::CommandStart command,
+                                                CommandPoolOptions options);
 
 }  // namespace tailrace

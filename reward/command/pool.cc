@@ -25,8 +25,9 @@
 #include "core/base/rate_limit.h"
 #include "kernels/base/mutex.h"
 #include "reward/command/answer.h"
-#include "reward/command/process.h"
-#include "reward/command/stderr_lines.h"
+#include "sandbox/command/answer_line.h"
+#include "sandbox/command/process.h"
+#include "sandbox/command/stderr_lines.h"
 
 namespace tailrace {
 namespace {
@@ -59,8 +60,8 @@ struct CommandPool::State {
 
   // A process with the batch that it works on.
   struct Worker {
-    std::unique_ptr<CommandProcess> process;
-    StderrLines said;
+    std::unique_ptr<sandbox::CommandProcess> process;
+    sandbox::StderrLines said;
     int64_t first_id = 0;  // of what it has been asked
     std::map<int64_t, Question> batch = {};
     Time deadline{};  // of the batch
@@ -70,7 +71,7 @@ struct CommandPool::State {
     bool out_is_closed = false, err_is_closed = false;
   };
 
-  State(RewardCommand program, CommandPoolOptions how)
+  State(sandbox::CommandStart program, CommandPoolOptions how)
       : command_(std::move(program)),
         options_(how),
         name_(shown(command_)),
@@ -244,16 +245,17 @@ struct CommandPool::State {
         continue;
       }
       if (idle == nullptr) {
-        auto started = CommandProcess::start(command_);
+        auto started = sandbox::CommandProcess::start(command_);
         if (!started) {
           const std::string& why = started.failure().message;
           note(fmt::format("no process was started: {}", why));
           for (const Question& question : batch) question.fail(why);
           continue;
         }
-        workers_.push_back(Worker{.process = std::move(started).value(),
-                                  .said = StderrLines(name_, options_.logs),
-                                  .first_id = next_id_});
+        workers_.push_back(
+            Worker{.process = std::move(started).value(),
+                   .said = sandbox::StderrLines(name_, options_.logs ? &log_limit_ : nullptr),
+                   .first_id = next_id_});
         idle = &workers_.back();
       }
       give(*idle, std::move(batch));
@@ -274,7 +276,7 @@ struct CommandPool::State {
     std::vector<pollfd> files = {{wake_.get(), POLLIN, 0}};
     Time until = steady_now() + kLongestWait;
     for (const Worker& worker : workers_) {
-      const CommandProcess& process = *worker.process;
+      const sandbox::CommandProcess& process = *worker.process;
       if (!worker.out_is_closed) files.push_back({process.out(), POLLIN, 0});
       if (!worker.err_is_closed) files.push_back({process.err(), POLLIN, 0});
       if (!worker.to_write.empty()) files.push_back({process.in(), POLLOUT, 0});
@@ -369,7 +371,7 @@ struct CommandPool::State {
                                                 : fmt::format("answers with the id {}, which it "
                                                               "was not asked about",
                                                               id),
-                                      excerpt(line)),
+                                      sandbox::excerpt(line)),
                    .is_late = was_asked || worker.batch.empty()};
     }
     Result<Score>& score = answer.value().score;
@@ -422,7 +424,7 @@ struct CommandPool::State {
     for (; !again.empty(); again.pop_back()) waiting_.push_front(std::move(again.back()));
   }
 
-  const RewardCommand command_;
+  const sandbox::CommandStart command_;
   const CommandPoolOptions options_;
   const std::string name_;
   FileDescriptor wake_;
@@ -433,11 +435,12 @@ struct CommandPool::State {
   std::vector<Worker> workers_;
   int64_t next_id_ = 0;
   std::string late_fault_;  // that nobody has heard of; empty: none
+  RateLimit log_limit_ = sandbox::StderrLines::log_limit();  // of what they write to stderr
   RateLimit lost_limit_{kLostAtOnce, kLostPeriod};
   int64_t num_unnoted_ = 0;
 };
 
-CommandPool::CommandPool(RewardCommand command, CommandPoolOptions options)
+CommandPool::CommandPool(sandbox::CommandStart command, CommandPoolOptions options)
     : state_(std::make_shared<State>(std::move(command), options)),
       thread_([state = state_] { state->run(); }) {}
 

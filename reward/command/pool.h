@@ -16,8 +16,8 @@
 
 #include "core/base/result.h"
 #include "core/base/time.h"
-#include "reward/command/command.h"
 #include "reward/verifier.h"
+#include "sandbox/command/command.h"
 
 namespace tailrace {
 
@@ -30,7 +30,7 @@ struct CommandPoolOptions {
 class CommandPool {
  public:
   // No process starts before the first episode.
-  CommandPool(RewardCommand command, CommandPoolOptions options);
+  CommandPool(sandbox::CommandStart command, CommandPoolOptions options);
   ~CommandPool();  // kills the processes
   CommandPool(const CommandPool&) = delete;
 

@@ -162,6 +162,7 @@ class RetoldSource final : public sandbox::EnvironmentSource {
   RetoldSource(std::shared_ptr<const sandbox::EnvironmentSource> inner, Scoring scoring)
       : inner_(std::move(inner)), scoring_(std::move(scoring)), info_(inner_->info()) {
     info_.verifier = scoring_.verifier;
+    if (const auto agent = inner_->agent()) agent_ = retold(*agent);
   }
 
   const EnvironmentInfo& info() const override { return info_; }
@@ -173,11 +174,20 @@ class RetoldSource final : public sandbox::EnvironmentSource {
     if (remote == nullptr) return nullptr;
     return std::make_unique<RetoldRemote>(std::move(remote), scoring_);
   }
+  std::shared_ptr<const sandbox::AgentProgram> agent() const override { return agent_; }
 
  private:
+  std::shared_ptr<const sandbox::AgentProgram> retold(sandbox::AgentProgram program) const {
+    program.verifier = scoring_.verifier;
+    program.is_retold = true;
+    program.keeps_evidence = scoring_.keeps_evidence;
+    return std::make_shared<const sandbox::AgentProgram>(std::move(program));
+  }
+
   const std::shared_ptr<const sandbox::EnvironmentSource> inner_;
   const Scoring scoring_;
   EnvironmentInfo info_;
+  std::shared_ptr<const sandbox::AgentProgram> agent_;
 };
 
 // Beside the members of the episode. Runs that go on have episodes that were written so.

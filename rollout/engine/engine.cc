@@ -238,6 +238,12 @@ bool Engine::idle() const {
   return ready_.empty() && planner_.running().empty() && planner_.num_queued() == 0;
 }
 
+std::span<const GeneratedToken> Engine::so_far(SessionId session) const {
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return {};
+  return found->second->sampled;
+}
+
 EngineStats Engine::stats() const {
   EngineStats stats = stats_;
   stats.planner = planner_.stats();

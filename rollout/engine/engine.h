@@ -142,6 +142,7 @@ class Engine final : public Generator {
   void release(SessionId session) override;
   std::vector<Generation> step() override;
   bool idle() const override;
+  std::span<const GeneratedToken> so_far(SessionId session) const override;
   int64_t max_context_tokens() const override { return max_context_; }
   int64_t version() const override { return gate_.version(); }
 

@@ -51,13 +51,6 @@ void shorten_choices(Segment& segment, const ExpertShape& experts) {
   segment.choices.resize(std::min(segment.choices.size(), drawn));
 }
 
-// Where truncation has cut nothing there is nothing to say.
-void drop_empty_sets(Segment& segment) {
-  if (std::ranges::count(segment.log_masses, 0.0f) == std::ssize(segment.log_masses))
-    segment.log_masses.clear();
-  if (segment.kept_ids.empty()) segment.kept_counts.clear();
-}
-
 }  // namespace
 
 EpisodeLimits episode_limits(const RolloutOptions& options, const sandbox::EnvironmentInfo& info) {
@@ -319,28 +312,12 @@ Trajectory Episode::stored() const {
 }
 
 void Episode::append(std::vector<TokenId> tokens, TokenRole role) {
-  Segment& segment = trajectory_.segments.back();
-  segment.tokens.insert(segment.tokens.end(), tokens.begin(), tokens.end());
-  segment.roles.resize(segment.tokens.size(), role);
-  // No log-probability, version or class: nothing sampled these tokens.
-  segment.logprobs.resize(segment.tokens.size(), 0.0f);
-  segment.versions.resize(segment.tokens.size(), -1);
-  segment.classes.resize(segment.tokens.size(), -1);
-  segment.log_masses.resize(segment.tokens.size(), 0.0f);
-  segment.kept_counts.resize(segment.tokens.size(), 0);
+  append_said(trajectory_.segments.back(), tokens, role);
   unsent_ = std::move(tokens);
 }
 
 void Episode::append(const GeneratedToken& token) {
-  Segment& segment = trajectory_.segments.back();
-  segment.tokens.push_back(token.id);
-  segment.roles.push_back(TokenRole::kSampled);
-  segment.logprobs.push_back(token.logprob);
-  segment.versions.push_back(token.version);
-  segment.classes.push_back(numerics_class_);
-  segment.log_masses.push_back(token.log_mass);
-  segment.kept_counts.push_back(static_cast<int32_t>(token.kept.size()));
-  segment.kept_ids.insert(segment.kept_ids.end(), token.kept.begin(), token.kept.end());
+  append_sampled(trajectory_.segments.back(), token, numerics_class_);
 }
 
 // What a prefix has of them stays: those sampled it.

@@ -71,6 +71,7 @@ std::vector<BodyId> EpisodeRunner::running() const {
 }
 
 std::vector<FinishedEpisode> EpisodeRunner::poll(microseconds max_wait) {
+  others_.clear();
   ask_pending_again();
   hand_over();
   hear_environments(max_wait);
@@ -157,9 +158,12 @@ void EpisodeRunner::step_generator() {
   std::vector<Generation> generations = generator_.step();
   if (generations.empty()) return;
   Time now = clock_.now();
-  for (const Generation& generation : generations) {
+  for (Generation& generation : generations) {
     auto at = running_.find(generation.session);
-    if (at == running_.end()) continue;  // aborted: this is the rest of it
+    if (at == running_.end()) {  // another's, or aborted: then this is the rest of it
+      others_.push_back(std::move(generation));
+      continue;
+    }
     Running& running = at->second;
     follow(at, running.episode.answered(generation, seconds_since(running.submitted, now)));
   }

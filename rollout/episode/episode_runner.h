@@ -41,7 +41,8 @@ RunnerSettings runner_settings(const RolloutOptions& options);
 
 class EpisodeRunner {
  public:
-  // All are borrowed. The runner chooses the session ids: nobody else submits to the generator.
+  // All are borrowed. The runner's sessions are numbered from 1 on; whoever else submits to the
+  // generator takes other numbers, and their answers from take_others().
   EpisodeRunner(Generator& generator, const chat::PromptFormat& format,
                 const RunnerSettings& settings, const Clock& clock);
   ~EpisodeRunner();
@@ -67,6 +68,10 @@ class EpisodeRunner {
   // or its prefix, is no growth. When the caller leaves: of each that has turns that it did not
   // give yet.
   std::vector<Trajectory> take_turns(bool leaving = false);
+
+  // What poll() has sampled for others: answers of sessions that are not, or no longer, the
+  // runner's.
+  std::vector<Generation> take_others() { return std::exchange(others_, {}); }
 
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
 
@@ -102,6 +107,7 @@ class EpisodeRunner {
   std::vector<Id> pending_;                    // environments that want to be asked again
   Time ask_again_{};                           // when
   std::vector<FinishedEpisode> finished_;
+  std::vector<Generation> others_;
   Id next_id_ = 1;
   double usual_call_seconds_ = 0;  // moving average
   int64_t num_handed_over_ = 0;    // calls of the last hand-over

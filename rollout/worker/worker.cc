@@ -21,10 +21,12 @@
 #include "core/wire/trajectory_codec.h"
 #include "kernels/base/pulse.h"
 #include "kernels/base/thread_pool.h"
+#include "rollout/agent/agent_runner.h"
 #include "rollout/engine/engine.h"
 #include "rollout/episode/episode_runner.h"
 #include "rollout/episode/prefix.h"
 #include "rollout/episode/task_source.h"
+#include "rollout/gateway/gateway.h"
 #include "rollout/worker/progress_meter.h"
 #include "rollout/worker/weight_stage.h"
 #include "sandbox/registry.h"
@@ -40,6 +42,7 @@ constexpr std::chrono::milliseconds kStagingPoll{2};
 // Then a person who looks at the log is told; heartbeats come far more often.
 constexpr std::chrono::seconds kWorthAWord{5};
 constexpr std::chrono::microseconds kEnvironment{1000};  // while all episodes wait for theirs
+constexpr std::chrono::milliseconds kAgent{1};           // while all agents do something else
 
 std::unique_ptr<text::Tokenizer> tokenizer_for(const RolloutWorkerConfig& config) {
   auto tokenizer = text::load_tokenizer(config.tokenizer_dir);
@@ -64,6 +67,7 @@ TaskSource task_source_for(uint64_t seed, const RolloutDataset& dataset,
 // What the episodes of a domain play, and how.
 struct Played {
   EnvironmentCalls::Source source;
+  std::shared_ptr<const sandbox::AgentProgram> agent;  // null: an environment is asked
   sandbox::EnvironmentInfo info;
   TaskSource tasks;
   EpisodeLimits limits;
@@ -97,12 +101,20 @@ class RolloutWorker {
     for (const RolloutDataset& dataset : config.datasets) {
       auto source = environments.source(dataset.env, dataset.settings);
       const sandbox::EnvironmentInfo info = source->info();
+      auto agent = source->agent();
       played_.push_back(
           {.source = std::move(source),
+           .agent = std::move(agent),
            .info = info,
            .tasks = task_source_for(config.seed, dataset, info),
            .limits = episode_limits(config.rollout, info),
            .sampling = episode_sampling(config.rollout.sampling, info, config.model, format_)});
+    }
+    if (std::ranges::any_of(played_, [](const Played& p) { return p.agent != nullptr; })) {
+      gateway_ =
+          std::make_unique<gateway::Gateway>(engine_, format_, gateway::GatewayOptions{}, clock);
+      agents_ =
+          std::make_unique<AgentRunner>(*gateway_, config.run.agents() / config.worker, clock);
     }
     config.prove_inputs();
   }
@@ -113,7 +125,7 @@ class RolloutWorker {
       const EngineStats stats = engine_.stats();
       meter_.turn(stats.sampled_tokens + stats.prefill_tokens, engine_.idle());
       if (stop_.stop_requested()) return leave();
-      bool busy = runner_.num_running() > 0;
+      bool busy = num_running() > 0;
       // A version that has come is to be told of at once: others are given the work until then.
       const auto wait = weights_.is_staging() ? kStagingPoll : kPoll;
       while (auto message = client_.receive(busy ? 0ms : wait)) {
@@ -123,7 +135,8 @@ class RolloutWorker {
         busy = true;  // look for more, but do not wait for it
       }
       proceed();
-      for (FinishedEpisode& episode : runner_.poll(kEnvironment)) report(episode);
+      serve_agents();
+      for (FinishedEpisode& episode : runner_.poll(patience())) report(episode);
       store(runner_.take_turns());
       if (is_forsaken()) return kExitFailed;
     }
@@ -131,10 +144,31 @@ class RolloutWorker {
   }
 
  private:
+  int64_t num_running() const {
+    return runner_.num_running() + (agents_ == nullptr ? 0 : agents_->num_running());
+  }
+
+  // With environments alone: an agent may ask meanwhile.
+  std::chrono::microseconds patience() const {
+    const bool has_agents = agents_ != nullptr && agents_->num_running() > 0;
+    return has_agents ? std::chrono::microseconds{0} : kEnvironment;
+  }
+
+  // Before the engine's next step: what it has sampled is given out, and what is asked for next
+  // goes in.
+  void serve_agents() {
+    if (agents_ == nullptr) return;
+    gateway_->answer(runner_.take_others());
+    // Nobody else waits here for programs that think.
+    if (engine_.idle() && agents_->num_running() > 0) gateway_->wait(kAgent);
+    gateway_->poll();
+    for (FinishedEpisode& episode : agents_->poll()) report(episode);
+  }
+
   // The client's goodbye gives back what is held here, and goes out behind all that was sent.
   ExitCode leave() {
     const std::vector<Trajectory> turns = runner_.take_turns(/*leaving=*/true);
-    log_.info("leaving episodes={} with_turns={}", runner_.num_running() + std::ssize(granted_),
+    log_.info("leaving episodes={} with_turns={}", num_running() + std::ssize(granted_),
               turns.size());
     store(turns);
     return kExitInterrupted;
@@ -168,7 +202,9 @@ class RolloutWorker {
   // What is not named is void.
   void on(const wire::Hold& hold) {
     const std::set<BodyId> held(hold.leases.begin(), hold.leases.end());
-    for (const BodyId& id : runner_.running()) {
+    std::vector<BodyId> running = runner_.running();
+    if (agents_ != nullptr) std::ranges::copy(agents_->running(), std::back_inserter(running));
+    for (const BodyId& id : running) {
       if (!held.contains(id)) drop(id);
     }
     std::erase_if(granted_, [&](const wire::Grant& grant) {
@@ -185,6 +221,7 @@ class RolloutWorker {
 
   void on(const wire::Grant& grant) {
     bool known = runner_.is_running(grant.lease, grant.lane) ||
+                 (agents_ != nullptr && agents_->is_running(grant.lease, grant.lane)) ||
                  std::ranges::any_of(granted_, [&](const wire::Grant& other) {
                    return other.lease == grant.lease && other.lane == grant.lane;
                  });
@@ -196,7 +233,8 @@ class RolloutWorker {
   // False: it does not run. An environment may be long in leaving; a switch does not wait for that.
   bool drop(const BodyId& id) {
     evaluating_.erase(id);
-    return runner_.abort(id.lease, id.lane);
+    return runner_.abort(id.lease, id.lane) ||
+           (agents_ != nullptr && agents_->abort(id.lease, id.lane));
   }
 
   void forget_acknowledged() {
@@ -221,7 +259,7 @@ class RolloutWorker {
 
   void proceed() {
     // What was asked for last is staged while the engine goes on under the weights that it has.
-    if (const auto staged = weights_.poll(runner_.num_running() > 0)) say(*staged);
+    if (const auto staged = weights_.poll(num_running() > 0)) say(*staged);
     // It takes the place of what samples between two steps of the engine. An evaluation runs on
     // exactly its version.
     if (const auto switched = weights_.poll_switch(evaluating_.empty())) install(*switched);
@@ -293,6 +331,9 @@ class RolloutWorker {
                      .experts = config_.rollout.engine.keep_choices && !evaluates
                                     ? config_.model.expert_shape()
                                     : ExpertShape{}};
+    // A program cannot be told again what it has heard.
+    if (played.agent != nullptr)
+      return agents_->start(std::move(spec), played.info.name, played.agent);
     spec.prefix = usable_prefix(grant, spec);
     runner_.start(std::move(spec), played.source);
   }
@@ -404,6 +445,9 @@ class RolloutWorker {
   Engine engine_;
   EpisodeRunner runner_;
   std::vector<Played> played_;  // by domain
+  // Where any of them is an agent's.
+  std::unique_ptr<gateway::Gateway> gateway_;
+  std::unique_ptr<AgentRunner> agents_;
   const std::string numerics_class_ = numerics_class(config_.compute);
 
   std::vector<wire::Grant> granted_;  // not begun

@@ -16,7 +16,6 @@
 #include <fmt/format.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -45,14 +44,6 @@ constexpr Time kLongestClose = std::chrono::seconds(2);
 constexpr Time kLastWord = std::chrono::seconds(2);
 // What an event belongs to; sessions have the numbers behind.
 constexpr Number kWake = 0, kControl = 1, kFirstSession = 2;
-
-// Each session is a socket, and some systems allow 1,024 where they could allow many more.
-void allow_all_files() {
-  rlimit files{};
-  if (::getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= files.rlim_max) return;
-  files.rlim_cur = files.rlim_max;
-  (void)::setrlimit(RLIMIT_NOFILE, &files);
-}
 
 }  // namespace
 

@@ -46,6 +46,11 @@ std::map<std::string, std::string> shortest_runs(const TemporaryDirectory& folde
           {"train-step", "--sequences 2 --length 16 --steps 1"},
           {"engine", "--geometry grid --batch 1,3 --runs 1"},
           {"episodes", "--steps 1"},
+          {"gateway",
+           fmt::format("--model {0}/tests/data/models/stories260K --tokenizer "
+                       "{0}/tests/data/tokenizers/minimind --calls 20 --sessions 8 --turns 2 "
+                       "--idle 64 --runs 2",
+                       TAILRACE_SOURCE_DIR)},
           {"env", "--steps 100 --sessions 3 --rounds 1"},
           {"transfer", "--mib 1 --pairs 1 --rate-mbit 1000 --delay-ms 0"},
           {"rl-step", "--steps 1 --warmup 0"},

@@ -96,6 +96,18 @@ class Leaking : public Counting {
   std::vector<std::string> kept_;
 };
 
+class Unable : public Counting {
+  Result<Observation> reset(const Task&) override { return Failure{"no server is there"}; }
+};
+
+class Unrewarding : public Counting {
+  Result<StepResult> step(const std::string& action) override {
+    auto result = Counting::step(action);
+    if (result) result.value().reward = 0;
+    return result;
+  }
+};
+
 class Unnumbered : public Counting {
   Result<StepResult> step(const std::string& action) override {
     auto result = Counting::step(action);
@@ -321,6 +333,22 @@ TEST(EnvCheck, AnEpisodeThatIsCutHasEnded) {
   EXPECT_NE(checks.at("ends").seen.find("20 were cut"), std::string::npos);
 }
 
+TEST(EnvCheck, AFirstResetThatFailsIsSaidOnce) {
+  const auto checks = check_broken<Unable>();
+  expect_failed(checks, "made", "reset() fails: no server is there");
+  EXPECT_EQ(checks.at("speed").outcome, CheckOutcome::kSkipped);
+  EXPECT_EQ(checks.at("speed").seen, "as above");
+}
+
+TEST(EnvCheck, NotesThatNoRandomEpisodeHasAReward) {
+  const std::string words = "no random episode had a reward other than 0";
+  const auto flat = check_broken<Unrewarding>();
+  EXPECT_EQ(flat.at("finite numbers").outcome, CheckOutcome::kOk);
+  EXPECT_NE(flat.at("finite numbers").seen.find(words), std::string::npos);
+  const auto other = check_broken<Counting>();
+  EXPECT_EQ(other.at("finite numbers").seen.find(words), std::string::npos);
+}
+
 TEST(EnvCheck, FindsARewardAndAMetricThatAreNotFinite) {
   expect_failed(check_broken<Unnumbered>(), "finite numbers", "turn 2: the reward is nan");
   expect_failed(check_broken<UnnumberedMetric>(), "finite numbers", "the metric ratio is inf");
@@ -366,8 +394,13 @@ TEST(EnvCheck, WithoutAnEnvironmentNothingElseIsChecked) {
   auto plan = small_plan(
       []() -> std::unique_ptr<sandbox::Environment> { throw std::runtime_error("no grid"); });
   const auto checks = check_env(plan);
-  ASSERT_EQ(checks.size(), 1u);
+  ASSERT_EQ(checks.size(), 12u);
   EXPECT_EQ(checks[0].name, "made");
+  EXPECT_EQ(checks[0].outcome, CheckOutcome::kFailed);
+  for (size_t i = 1; i < checks.size(); ++i) {
+    EXPECT_EQ(checks[i].outcome, CheckOutcome::kSkipped) << checks[i].name;
+    EXPECT_EQ(checks[i].seen, "as above");
+  }
   EXPECT_NE(checks[0].seen.find("no grid"), std::string::npos);
   plan.make = []() -> std::unique_ptr<sandbox::Environment> { throw UserError("size is 99"); };
   EXPECT_THROW(check_env(plan), UserError);
@@ -390,7 +423,7 @@ TEST(RunApart, SaysHowTheProcessEnded) {
 // ---- the command
 
 TEST(Env, ChecksBuiltInEnvironments) {
-  for (const char* name : {"frozen_grid", "calculator", "countdown", "paced"}) {
+  for (const char* name : {"frozen_grid", "calculator", "countdown", "paced", "shopping"}) {
     const auto result = run_binary(std::string("env check ") + name + " --episodes 50");
     EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
     EXPECT_EQ(result.out.find("FAILED"), std::string::npos) << result.out;
@@ -404,6 +437,29 @@ TEST(Env, ADemonstratorMayBeBetterWithoutSuccess) {
   const auto result = run_binary("env check paced --episodes 20 --set turns=100 max_turns=100");
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
   EXPECT_NE(result.out.find("random actions in 0; its mean reward is 0.5"), std::string::npos)
+      << result.out;
+}
+
+// An end that it does not say in our word; each check but the first meets it.
+TEST(Env, AMistakeOfAProgramIsSaidOnce) {
+  const TemporaryDirectory folder;
+  const std::string program = folder
+                                  .write("env.py", R"(
+import json, sys
+answers = {"info": {"name": "x", "max_turns": 3}, "reset": {"text": "a"},
+           "step": {"text": "b", "reward": 0, "done": True}}
+for line in sys.stdin:
+    print(json.dumps(answers.get(json.loads(line)["call"], {"unsupported": True})), flush=True)
+)")
+                                  .string();
+  const auto result = run_binary("env check --episodes 5 --command \"python3 " + program + "\"");
+  EXPECT_EQ(result.exit_code, 1) << result.out << result.err;
+  const std::string words = "did you mean 'terminated'?";
+  const size_t first = result.out.find(words);
+  EXPECT_NE(first, std::string::npos) << result.out;
+  EXPECT_EQ(result.out.find(words, first + 1), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("FAILED  ends             as above (deterministic)\n"),
+            std::string::npos)
       << result.out;
 }
 
@@ -444,11 +500,21 @@ TEST(Env, ExplainsAWrongCall) {
     return result.err;
   };
   EXPECT_NE(error("chek frozen_grid").find("'chek'; did you mean 'check'?"), std::string::npos);
-  EXPECT_NE(error("check").find("Run 'tailrace env check --help'."), std::string::npos);
+  EXPECT_NE(error("check").find("no environment is given. Give FILE.so"), std::string::npos);
   EXPECT_NE(error("check frozen_gird").find("did you mean 'frozen_grid'?"), std::string::npos);
   EXPECT_NE(error("check frozen_grid --set size").find("key=value"), std::string::npos);
   EXPECT_NE(error("check frozen_grid --set max_tuns=3").find("max_turns"), std::string::npos);
   EXPECT_NE(error("check ./none.so").find("not found"), std::string::npos);
+  const TemporaryDirectory folder;
+  const std::string program = folder.write("guess.py", "print('hello')\n").string();
+  for (const char* command : {"check", "play", "list"})
+    EXPECT_NE(error(fmt::format("{} {}", command, program))
+                  .find(fmt::format("Try --command \"python3 {}\"", program)),
+              std::string::npos)
+        << command;
+  const std::string other = folder.write("guess", "#!/bin/sh\n").string();
+  EXPECT_NE(error("check " + other).find(fmt::format("Try --command \"{}\"", other)),
+            std::string::npos);
   EXPECT_NE(error("check text --set verifier=text_rules").find("--dataset"), std::string::npos);
   EXPECT_NE(error("play text --set verifier=text_rules").find("--dataset"), std::string::npos);
 }

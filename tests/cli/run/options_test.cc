@@ -296,7 +296,7 @@ TEST(Datasets, MistakesAreNamedWithTheirLine) {
             "digits, _ and -. Try calculator.");
   EXPECT_EQ(error(grid + "  - {name: sums, env: calculater}\n"),
             "a.yaml:8: there is no environment 'calculater'; did you mean 'calculator'? "
-            "Environments: calculator, countdown, frozen_grid, paced, text");
+            "Environments: calculator, countdown, frozen_grid, paced, shopping, text");
   EXPECT_EQ(error(grid + "  - name: sums\n    env: calculator\n    settings: {max_turns: 1}\n")
                 .find("a.yaml:10: environment calculator: max_turns is '1'; it must be"),
             0u)

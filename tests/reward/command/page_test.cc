@@ -39,8 +39,8 @@ class RewardsPage : public testing::Test {
   }
 
   // Of two episodes, one after the other by the same process.
-  static std::pair<double, double> rewards(const RewardCommand& command, const std::string& first,
-                                           const std::string& second) {
+  static std::pair<double, double> rewards(const sandbox::CommandStart& command,
+                                           const std::string& first, const std::string& second) {
     const auto verifier = make_command_verifier(command, {});
     double found[2] = {-1, -1};
     int i = 0;
@@ -74,7 +74,7 @@ TEST_F(RewardsPage, TheCOfThePageScores) {
 
 TEST_F(RewardsPage, TheAwkOfThePageScores) {
   const auto file = folder_.write("page.awk", program("awk"));
-  RewardCommand command{.words = {"gawk", "-f", file.string()}};
+  sandbox::CommandStart command{.words = {"gawk", "-f", file.string()}};
   if (!find_program(command)) command.words = {"mawk", "-W", "interactive", "-f", file.string()};
   if (!find_program(command)) GTEST_SKIP() << "no awk";
   const auto [brief, lengthy] = rewards(command, "a", std::string(5000, 'a'));
@@ -82,7 +82,8 @@ TEST_F(RewardsPage, TheAwkOfThePageScores) {
 }
 
 TEST_F(RewardsPage, TheExampleKeepsTheRulesThatItStates) {
-  const RewardCommand command{.words = {"python3", TAILRACE_SOURCE_DIR "/examples/reward.py"}};
+  const sandbox::CommandStart command{
+      .words = {"python3", TAILRACE_SOURCE_DIR "/examples/reward.py"}};
   EXPECT_EQ(rewards(command, "The cat ran home.", "cat"), std::pair(1.0, 0.0));
   EXPECT_EQ(rewards(command, "A dog ran off", "One cat and so very many other small dogs here!"),
             std::pair(0.25, 0.75));

@@ -46,10 +46,10 @@ bool comes_true(const std::function<bool()>& condition) {
 
 class CommandPoolTest : public testing::Test {
  protected:
-  RewardCommand python(const std::string& text) {
+  sandbox::CommandStart python(const std::string& text) {
     return {.words = {"python3", folder_.write("reward.py", kPython + text).string()}};
   }
-  RewardCommand shell(const std::string& text) {
+  sandbox::CommandStart shell(const std::string& text) {
     return {.words = {"/bin/sh", folder_.write("reward.sh", text).string()}};
   }
 
@@ -337,7 +337,7 @@ TEST_F(CommandPoolTest, LinesAboutLostProcessesAreBounded) {
 
 // A process that lives goes on with the file that it has read; no other starts with another one.
 TEST_F(CommandPoolTest, NoProcessStartsWithAFileThatHasChanged) {
-  RewardCommand command = python(R"(
+  sandbox::CommandStart command = python(R"(
 for line in sys.stdin:
     if json.loads(line)["response"] == "3": os.abort()
     say(json.loads(line), 0.5)
@@ -431,7 +431,7 @@ TEST_F(CommandPoolTest, InASandboxItSeesItsFilesAndNoneOfOurs) {
   if (const auto can = sandbox::check_isolation(); !can) GTEST_SKIP() << can.failure().message;
   const fs::path secret = folder_.write("secret.txt", "42"),
                  table = folder_.write("table.txt", "7");
-  RewardCommand command = python(fmt::format(R"(
+  sandbox::CommandStart command = python(fmt::format(R"(
 import socket
 def fails(act):
     try: act()
@@ -443,7 +443,7 @@ for line in sys.stdin:
                      offline=fails(lambda: socket.create_connection(("127.0.0.1", 1), 1)),
                      clean="TAILRACE_DATA" not in os.environ))
 )",
-                                             secret.string()));
+                                                     secret.string()));
   command.words[0] = "/usr/bin/python3";
   if (!fs::exists(command.words[0])) GTEST_SKIP() << "no " << command.words[0];
   command.words.push_back(table.string());

@@ -1,4 +1,4 @@
-#include "reward/command/process.h"
+#include "sandbox/command/process.h"
 
 #include <cerrno>
 #include <chrono>
@@ -22,7 +22,7 @@
 #include "core/base/file_descriptor.h"
 #include "sandbox/launcher/launcher.h"
 
-namespace tailrace {
+namespace tailrace::sandbox {
 namespace {
 
 namespace fs = std::filesystem;
@@ -60,8 +60,9 @@ std::optional<PipeEnds> open_pipe() {
 void never_wait(const FileDescriptor& file) { (void)::fcntl(file.get(), F_SETFL, O_NONBLOCK); }
 
 // The child of a fork in a process with threads: system calls on what was prepared, and no more.
-[[noreturn]] void become_program(pid_t parent, const char* path, char* const* arguments,
-                                 char* const* environment, const int (&files)[3], int report) {
+[[noreturn]] void become_program(pid_t parent, const char* path, const char* folder,
+                                 char* const* arguments, char* const* environment,
+                                 const int (&files)[3], int report) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(127);
@@ -74,7 +75,7 @@ void never_wait(const FileDescriptor& file) { (void)::fcntl(file.get(), F_SETFL,
   ::setrlimit(RLIMIT_CORE, &no_core);
   for (int i = 0; i < 3; ++i) ::dup2(files[i], i);
   ::syscall(SYS_close_range, 3u, ~0u, CLOSE_RANGE_CLOEXEC);
-  ::execve(path, arguments, environment);
+  if (folder == nullptr || ::chdir(folder) == 0) ::execve(path, arguments, environment);
   const int error = errno;
   (void)!::write(report, &error, sizeof error);
   ::_exit(127);
@@ -90,7 +91,7 @@ class OwnProcess final : public CommandProcess {
     if (!has_ended_) wait();
   }
 
-  static Result<std::unique_ptr<CommandProcess>> start(const RewardCommand& command) {
+  static Result<std::unique_ptr<CommandProcess>> start(const CommandStart& command) {
     const auto program = find_program(command);
     if (!program) return program.failure();
     auto in = open_pipe(), out = open_pipe(), err = open_pipe(), report = open_pipe();
@@ -101,13 +102,22 @@ class OwnProcess final : public CommandProcess {
     arguments.push_back(nullptr);
     for (char** variable = environ; *variable != nullptr; ++variable)
       environment.push_back(*variable);
+    // Of two with one name, programs take the first or the last: only one is given.
+    for (const std::string& variable : command.variables) {
+      const size_t name = variable.find('=') + 1;
+      std::erase_if(environment, [&](const char* ours) {
+        return std::string_view(ours).substr(0, name) == std::string_view(variable).substr(0, name);
+      });
+      environment.push_back(const_cast<char*>(variable.c_str()));
+    }
     environment.push_back(const_cast<char*>(kUnbuffered));
     environment.push_back(nullptr);
     const int files[] = {in->read.get(), out->write.get(), err->write.get()};
     const pid_t self = ::getpid(), pid = ::fork();
     if (pid == 0)
-      become_program(self, program.value().c_str(), arguments.data(), environment.data(), files,
-                     report->write.get());
+      become_program(self, program.value().c_str(),
+                     command.folder.empty() ? nullptr : command.folder.c_str(), arguments.data(),
+                     environment.data(), files, report->write.get());
     if (pid < 0) return cannot_start(command, errno);
     ::setpgid(pid, pid);  // whoever comes first
     auto process = std::make_unique<OwnProcess>();
@@ -129,6 +139,7 @@ class OwnProcess final : public CommandProcess {
   }
 
   int in() const override { return in_.get(); }
+  void close_in() override { in_.reset(); }
   int out() const override { return out_.get(); }
   int err() const override { return err_.get(); }
   int pidfd() const override { return pidfd_.get(); }
@@ -139,7 +150,7 @@ class OwnProcess final : public CommandProcess {
   }
 
  private:
-  static Failure cannot_start(const RewardCommand& command, int error) {
+  static Failure cannot_start(const CommandStart& command, int error) {
     return {fmt::format("cannot start '{}': {}", shown(command), ::strerror(error))};
   }
 
@@ -158,12 +169,16 @@ class OwnProcess final : public CommandProcess {
 
 class IsolatedCommand final : public CommandProcess {
  public:
-  explicit IsolatedCommand(sandbox::RunningProgram program) : program_(std::move(program)) {}
+  explicit IsolatedCommand(RunningProgram program) : program_(std::move(program)) {}
 
   // The files of the run are put into its working directory, under their last names.
-  static Result<std::unique_ptr<CommandProcess>> start(const RewardCommand& command) {
-    sandbox::Program program{
-        .command = command.words, .files = {}, .standard_input = {}, .environment = {kUnbuffered}};
+  static Result<std::unique_ptr<CommandProcess>> start(const CommandStart& command) {
+    Program program{.command = command.words,
+                    .files = command.files,
+                    .standard_input = {},
+                    .environment = command.variables,
+                    .port = command.port};
+    program.environment.emplace_back(kUnbuffered);
     for (const size_t i : run_files(command.words)) {
       const fs::path file(command.words[i]);
       auto text = read_file(file, kMostScriptBytes);
@@ -183,31 +198,33 @@ class IsolatedCommand final : public CommandProcess {
       if (!found) return found.failure();
       program.command[0] = found.value().string();
     }
-    auto running = sandbox::RunningProgram::start(
-        std::move(program), {.wall = kIsolatedWall, .memory_bytes = kIsolatedMemory});
+    auto running = RunningProgram::start(std::move(program),
+                                         {.wall = kIsolatedWall, .memory_bytes = kIsolatedMemory});
     if (!running) return running.failure();
     return std::unique_ptr<CommandProcess>(
         std::make_unique<IsolatedCommand>(std::move(running).value()));
   }
 
   int in() const override { return program_.in(); }
+  void close_in() override { program_.close_in(); }
   int out() const override { return program_.out(); }
   int err() const override { return program_.err(); }
   int pidfd() const override { return program_.pidfd(); }
+  FileDescriptor take_listening() override { return program_.take_listening(); }
   std::string ending() override {
     const auto status = program_.ending();
     return status ? how_it_ended(status.value()) : status.failure().message;
   }
 
  private:
-  sandbox::RunningProgram program_;
+  RunningProgram program_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<CommandProcess>> CommandProcess::start(const RewardCommand& command) {
+Result<std::unique_ptr<CommandProcess>> CommandProcess::start(const CommandStart& command) {
   if (const auto same = check_files(command); !same) return same.failure();
   return command.is_isolated ? IsolatedCommand::start(command) : OwnProcess::start(command);
 }
 
-}  // namespace tailrace
+}  // namespace tailrace::sandbox

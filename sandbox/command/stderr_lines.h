@@ -8,16 +8,22 @@
 #include <deque>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "core/base/rate_limit.h"
 #include "core/base/time.h"
 
-namespace tailrace {
+namespace tailrace::sandbox {
 
 class StderrLines {
  public:
-  // Not `logs`: the last lines are kept, and nothing else becomes of any.
-  StderrLines(std::string program, bool logs);
+  // `limit`: of the log, shared by all processes of the program; it outlives this. Null: the last
+  // lines are kept, and nothing else becomes of any.
+  StderrLines(std::string program, RateLimit* limit)
+      : program_(std::move(program)), limit_(limit) {}
+
+  // So many lines at once, and from then on one in each period.
+  static RateLimit log_limit();
 
   void take(std::string_view bytes, Time now);
   // Nothing more comes.
@@ -31,10 +37,9 @@ class StderrLines {
   void log(const std::string& text) const;
 
   std::string program_, line_;
-  bool logs_;
   std::deque<std::string> last_;
-  RateLimit limit_;
+  RateLimit* limit_;
   int64_t num_unsaid_ = 0;
 };
 
-}  // namespace tailrace
+}  // namespace tailrace::sandbox

@@ -1,5 +1,5 @@
-// A program that scores, as a process that lives on: started, talked to over pipes that never make
-// anybody wait, and killed with all of its process group.
+// A program as a process that lives on: started, talked to over pipes that never make anybody wait,
+// and killed with all of its process group.
 //
 // Thread: the one that started it, with which it dies.
 #pragma once
@@ -7,10 +7,11 @@
 #include <memory>
 #include <string>
 
+#include "core/base/file_descriptor.h"
 #include "core/base/result.h"
-#include "reward/command/command.h"
+#include "sandbox/command/command.h"
 
-namespace tailrace {
+namespace tailrace::sandbox {
 
 class CommandProcess {
  public:
@@ -18,14 +19,18 @@ class CommandProcess {
 
   // A Failure where it cannot be started: no such program, a file that has changed (check_files),
   // no processes, no isolation.
-  static Result<std::unique_ptr<CommandProcess>> start(const RewardCommand& command);
+  static Result<std::unique_ptr<CommandProcess>> start(const CommandStart& command);
 
   virtual int in() const = 0;     // its stdin, to write to
+  virtual void close_in() = 0;    // nothing more is written there
   virtual int out() const = 0;    // its stdout, to read
   virtual int err() const = 0;    // its stderr
   virtual int pidfd() const = 0;  // readable once it has ended
+  // Of an isolated one with a port: the socket that listens there, once.
+  virtual FileDescriptor take_listening() { return FileDescriptor(); }
   // "has ended with status 1", of one that has.
+  static constexpr const char* kGoodEnd = "has ended with status 0";
   virtual std::string ending() = 0;
 };
 
-}  // namespace tailrace
+}  // namespace tailrace::sandbox

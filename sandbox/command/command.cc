@@ -1,6 +1,7 @@
-#include "reward/command/command.h"
+#include "sandbox/command/command.h"
 
 #include <cstdlib>
+#include <optional>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -11,7 +12,7 @@
 #include "core/base/digest_of.h"
 #include "sandbox/launcher/launcher.h"
 
-namespace tailrace {
+namespace tailrace::sandbox {
 namespace {
 
 namespace fs = std::filesystem;
@@ -24,14 +25,24 @@ bool is_program(const fs::path& file) {
   return fs::is_regular_file(file, error) && ::access(file.c_str(), X_OK) == 0;
 }
 
-std::string_view search_path(const RewardCommand& command) {
+// The folder of the virtual environment (Python) that `program` belongs to, where isolated programs
+// do not see it. Its packages lie there, though the program itself often is a link to /usr.
+std::optional<fs::path> hidden_environment(const fs::path& program) {
+  std::error_code error;
+  const fs::path folder =
+      fs::absolute(program, error).lexically_normal().parent_path().parent_path();
+  if (!fs::exists(folder / "pyvenv.cfg", error) || shown_through(folder)) return std::nullopt;
+  return folder;
+}
+
+std::string_view search_path(const CommandStart& command) {
   const char* own = std::getenv("PATH");
   return command.is_isolated || own == nullptr ? kIsolatedPath : std::string_view(own);
 }
 
 }  // namespace
 
-std::string shown(const RewardCommand& command) {
+std::string shown(const CommandStart& command) {
   std::string text;
   for (const std::string& word : command.words) {
     if (!text.empty()) text += ' ';
@@ -46,12 +57,12 @@ std::vector<size_t> run_files(const std::vector<std::string>& words) {
     std::error_code error;
     // A name without a slash is one of PATH, or no file.
     if (words[i].find('/') == std::string::npos || !fs::is_regular_file(words[i], error)) continue;
-    if (!sandbox::shown_through(words[i])) files.push_back(i);
+    if (!shown_through(words[i])) files.push_back(i);
   }
   return files;
 }
 
-RewardCommand with_digests(RewardCommand command) {
+CommandStart with_digests(CommandStart command) {
   for (const size_t i : run_files(command.words)) {
     // One that cannot be read has none, and is told of when it is to be started.
     auto digest = digest_of_file(command.words[i]);
@@ -60,7 +71,7 @@ RewardCommand with_digests(RewardCommand command) {
   return command;
 }
 
-Result<void> check_files(const RewardCommand& command) {
+Result<void> check_files(const CommandStart& command) {
   for (const auto& [file, then] : command.digests) {
     std::error_code error;
     const bool is_there = fs::exists(file, error);
@@ -73,9 +84,15 @@ Result<void> check_files(const RewardCommand& command) {
   return {};
 }
 
-Result<fs::path> find_program(const RewardCommand& command) {
+Result<fs::path> find_program(const CommandStart& command) {
   const std::string& name = command.words.front();
   if (name.find('/') != std::string::npos) {
+    if (const auto folder = hidden_environment(name); folder && command.is_isolated)
+      return Failure{
+          fmt::format("{} belongs to the virtual environment {}, which a sandbox does not "
+                      "show: it shows /usr and the like. Have the packages below /usr "
+                      "(python3 -m venv /usr/local/NAME), or run without a sandbox",
+                      name, folder->string())};
     if (is_program(name)) return fs::path(name);
     std::error_code error;
     return Failure{fs::exists(name, error)
@@ -95,9 +112,9 @@ Result<fs::path> find_program(const RewardCommand& command) {
                              command.is_isolated ? kIsolatedPath : "PATH")};
 }
 
-Result<void> check_machine(const RewardCommand& command) {
+Result<void> check_machine(const CommandStart& command) {
   if (const auto program = find_program(command); !program) return program.failure();
-  return command.is_isolated ? sandbox::check_isolation() : Result<void>();
+  return command.is_isolated ? check_isolation() : Result<void>();
 }
 
-}  // namespace tailrace
+}  // namespace tailrace::sandbox

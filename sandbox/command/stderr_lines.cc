@@ -1,4 +1,4 @@
-#include "reward/command/stderr_lines.h"
+#include "sandbox/command/stderr_lines.h"
 
 #include <chrono>
 #include <cstdio>
@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-namespace tailrace {
+namespace tailrace::sandbox {
 namespace {
 
 constexpr size_t kLongestLine = 400, kKeptLines = 4;
@@ -19,8 +19,7 @@ constexpr Time kPeriod = std::chrono::seconds(2);
 
 }  // namespace
 
-StderrLines::StderrLines(std::string program, bool logs)
-    : program_(std::move(program)), logs_(logs), limit_(kAtOnce, kPeriod) {}
+RateLimit StderrLines::log_limit() { return {kAtOnce, kPeriod}; }
 
 void StderrLines::take(std::string_view bytes, Time now) {
   for (const char c : bytes) {
@@ -51,7 +50,7 @@ std::string StderrLines::last() const {
 
 // In one write, as other threads and processes write to the same log.
 void StderrLines::log(const std::string& text) const {
-  if (logs_) (void)std::fputs(fmt::format("{}: {}\n", program_, text).c_str(), stderr);
+  if (limit_ != nullptr) (void)std::fputs(fmt::format("{}: {}\n", program_, text).c_str(), stderr);
 }
 
 void StderrLines::finish_line(Time now) {
@@ -59,7 +58,7 @@ void StderrLines::finish_line(Time now) {
   if (line.find_first_not_of(" \t") == std::string::npos) return;
   last_.push_back(line);
   if (last_.size() > kKeptLines) last_.pop_front();
-  if (!limit_.take(now)) {
+  if (limit_ == nullptr || !limit_->take(now)) {
     ++num_unsaid_;
     return;
   }
@@ -68,4 +67,4 @@ void StderrLines::finish_line(Time now) {
   log(line);
 }
 
-}  // namespace tailrace
+}  // namespace tailrace::sandbox

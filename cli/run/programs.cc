@@ -1,0 +1,75 @@
+#include "cli/run/programs.h"
+
+#include <fmt/format.h>
+
+#include "cli/run/datasets.h"
+#include "core/base/error.h"
+
+namespace tailrace {
+
+std::vector<CommandFile> files_of_command(const std::string& key,
+                                          const std::vector<std::string>& words) {
+  std::vector<CommandFile> files;
+  for (const size_t i : sandbox::run_files(words))
+    files.push_back({fmt::format("{}.{}", key, i), words[i]});
+  return files;
+}
+
+std::vector<CommandFile> environment_files(const RunOptions& options) {
+  std::vector<CommandFile> files;
+  const std::vector<DatasetSection> datasets = datasets_of(options);
+  for (size_t i = 0; i < datasets.size(); ++i)
+    for (CommandFile& file :
+         files_of_command(dataset_key(options, i, "command"), datasets[i].command))
+      files.push_back(std::move(file));
+  return files;
+}
+
+sandbox::CommandStart start_of(const DatasetSection& dataset) {
+  return {.words = dataset.command, .is_isolated = dataset.isolation == Isolation::kSandbox};
+}
+
+void check_environment_commands(const RunOptions& options) {
+  const std::vector<DatasetSection> datasets = datasets_of(options);
+  for (size_t i = 0; i < datasets.size(); ++i) {
+    const DatasetSection& dataset = datasets[i];
+    const auto key = [&](std::string_view name) { return dataset_key(options, i, name); };
+    if (dataset.command.empty()) {
+      if (dataset.isolation == Isolation::kSandbox && !dataset.agent.plays())
+        throw UserError::at(key("isolation"),
+                            "is sandbox, which is for programs ({}). Try {}=process.",
+                            key("command"), key("isolation"));
+      continue;
+    }
+    if (dataset.command.front().empty())
+      throw UserError::at(key("command"), "begins with an empty name");
+    if (!dataset.plugin.empty())
+      throw UserError::at(key("command"), "and {} are both given. Remove one of them.",
+                          key("plugin"));
+    if (dataset.isolation == Isolation::kNone)
+      throw UserError::at(key("isolation"),
+                          "is none, and a command always runs in processes of its own. Try "
+                          "{}=process, or sandbox.",
+                          key("isolation"));
+  }
+}
+
+void require_environment_programs(const RunOptions& options) {
+  const std::vector<DatasetSection> datasets = datasets_of(options);
+  for (size_t i = 0; i < datasets.size(); ++i) {
+    if (datasets[i].command.empty()) continue;
+    const sandbox::CommandStart start = start_of(datasets[i]);
+    if (const Result<void> fit = check_machine(start); !fit)
+      throw UserError::at(dataset_key(options, i, "command"), "is '{}': {}.", shown(start),
+                          fit.failure().message);
+  }
+}
+
+std::string place_of_program(Isolation isolation) {
+  return isolation == Isolation::kSandbox
+             ? "in a sandbox: no network, and no files but those that it names"
+             : "in processes of its own: a crash and a hang end there; files and network are open "
+               "to it";
+}
+
+}  // namespace tailrace

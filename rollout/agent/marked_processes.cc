@@ -1,0 +1,67 @@
+#include "rollout/agent/marked_processes.h"
+
+#include <charconv>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string_view>
+#include <thread>
+
+#include <unistd.h>
+
+#include "core/base/clock.h"
+#include "core/base/time.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+
+constexpr Time kLongest = 2s;
+
+bool has_mark(std::string_view environment, std::string_view mark) {
+  const std::string wanted = std::string(kMarkVariable) + "=" + std::string(mark);
+  for (size_t at = 0; at < environment.size();) {
+    if (environment.substr(at).starts_with(wanted)) return true;
+    const size_t end = environment.find('\0', at);
+    if (end == environment.npos) break;
+    at = end + 1;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::vector<pid_t> marked_processes(const std::string& mark) {
+  std::vector<pid_t> found;
+  std::error_code error;
+  for (auto at = fs::directory_iterator("/proc", error); !error && at != fs::directory_iterator();
+       at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    pid_t pid = 0;
+    if (std::from_chars(name.data(), name.data() + name.size(), pid).ec != std::errc()) continue;
+    if (pid == ::getpid()) continue;
+    // Of a process of somebody else's it cannot be read, and of one that has ended it is empty.
+    std::ifstream file(at->path() / "environ", std::ios::binary);
+    const std::string environment((std::istreambuf_iterator<char>(file)), {});
+    if (has_mark(environment, mark)) found.push_back(pid);
+  }
+  return found;
+}
+
+int end_marked_processes(const std::string& mark) {
+  const Time begun = steady_now();
+  int count = 0;
+  for (auto left = marked_processes(mark); !left.empty() && steady_now() - begun < kLongest;
+       left = marked_processes(mark)) {
+    if (count == 0) count = static_cast<int>(left.size());
+    for (const pid_t pid : left) ::kill(pid, SIGKILL);
+    std::this_thread::sleep_for(5ms);
+  }
+  return count;
+}
+
+}  // namespace tailrace

@@ -1,0 +1,23 @@
+// Processes that carry a mark in their environment, which their children inherit wherever they go.
+//
+// Thread: any.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+namespace tailrace {
+
+// The variable that has the mark.
+inline constexpr const char* kMarkVariable = "TAILRACE_AGENT";
+
+// Those of this user whose mark begins so, but for those that have ended and are not awaited yet.
+std::vector<pid_t> marked_processes(const std::string& mark);
+
+// Kills them, again while they start others. How many there were; some may be left where they
+// multiply for longer than two seconds.
+int end_marked_processes(const std::string& mark);
+
+}  // namespace tailrace

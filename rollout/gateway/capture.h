@@ -1,0 +1,128 @@
+// What the calls of one attempt have said and sampled, as a tree of segments (design rule 2). It
+// calls nobody, so it is tested without an engine or a socket.
+//
+// An agent sends its whole conversation with each call. Where the beginning of it is what an
+// earlier call sent, with the answer that call got, its tokens are those that were captured then:
+// what was sampled is never encoded again, and only what stands behind the last such answer is. So
+//
+//   - a conversation that only grows is one segment;
+//   - a history that was edited, shortened or summarised goes on behind the last answer that is
+//     still as it was, or begins anew: another segment;
+//   - calls that go on behind the same answer, or ask the same again (parallel calls, `n`), are
+//     branches of one segment;
+//   - sub-agents have roots of their own.
+//
+// Two messages are the same if their roles, texts and tool calls are. The blanks around the text of
+// an answer, its thinking and the ids of its calls may be left out, as clients do; where they are
+// sent they tell two answers apart that are the same otherwise, of which else the newest is meant.
+// The arguments of a call are compared as JSON.
+//
+// A call counts when its answer is whole: one that was cut off, since its client hung up, leaves no
+// token.
+//
+// Thread: one at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "core/base/digest.h"
+#include "core/base/result.h"
+#include "core/chat/prompt_format.h"
+#include "core/generate.h"
+#include "core/trajectory/trajectory.h"
+
+namespace tailrace::gateway {
+
+class Capture {
+ public:
+  // The format outlives it.
+  explicit Capture(const chat::PromptFormat& format) : format_(format) {}
+
+  // Where a call goes on.
+  struct Place {
+    std::vector<TokenId> context;  // all in front of the answer
+    size_t num_known = 0;          // of them in front of what this call has said
+    int32_t behind = -1;           // the captured answer that it goes on behind; -1: it begins anew
+    // Of the generator, which has `num_known` tokens there; 0: a new one has to be given all. It is
+    // this call's alone.
+    SessionId session = 0;
+    size_t num_prompt = 0;  // of the context: what was said before the first answer
+    Digest path = {};       // of all that was said
+    int64_t ordinal = 0;    // among the calls that have asked the same
+    std::shared_ptr<const nlohmann::ordered_json> said = nullptr;  // the messages
+  };
+
+  // Messages that transformers would take, and tools as they were sent. A Failure: it is no
+  // conversation that can be answered, in words for whoever sent it.
+  Result<Place> open(const nlohmann::ordered_json& messages, const std::string& tools);
+  // A text, or its tokens, to be continued: it goes on behind the longest beginning of it that is a
+  // prompt with its answer.
+  Result<Place> open_text(const std::string& prompt);
+  Result<Place> open_tokens(std::vector<TokenId> prompt);
+  // The same place once more, for another answer.
+  Place again(const Place& place);
+
+  // The answer has come. `answer`: the message that the client is given. `session` holds the
+  // context and the answer, for whoever goes on behind it; 0: none.
+  void commit(const Place& place, const std::vector<GeneratedToken>& tokens,
+              const nlohmann::ordered_json& answer, SessionId session);
+  // There will be none.
+  void discard(const Place& place);
+
+  // Sessions of the generator that wait for who goes on behind their answers.
+  std::vector<SessionId> sessions() const;
+
+  int64_t num_answers() const { return std::ssize(answers_); }
+  // Conversations that did not go on behind an answer although there was one.
+  int64_t num_begun_anew() const { return num_begun_anew_; }
+  // What was said first, and the conversation of the last answer, with it: lists of messages.
+  const nlohmann::ordered_json& first_said() const { return first_said_; }
+  const nlohmann::ordered_json& last_conversation() const { return last_conversation_; }
+
+  // The tree. Nothing is captured behind this.
+  std::vector<Segment> take();
+
+ private:
+  // So many tokens of the context of a segment.
+  struct Point {
+    int32_t segment = -1;
+    size_t num_tokens = 0;
+  };
+  struct Answer {
+    Point end;
+    TokenId last = -1;
+    SessionId session = 0;
+    size_t num_prompt = 0;
+    std::string asides = {};  // its thinking and the ids of its calls
+    // Of a text and its answer: as it was sampled, and as the client has it.
+    std::string text = {}, shown = {};
+  };
+
+  std::vector<TokenId> context_of(const Point& point) const;
+  size_t context_size(int32_t segment) const;
+  Result<std::vector<TokenId>> encode(const nlohmann::ordered_json& messages, size_t begin,
+                                      const std::string& tools, TokenId last) const;
+  Place behind(int32_t answer);
+  int32_t meant(const std::vector<int32_t>& same, const nlohmann::ordered_json& message) const;
+  void ask(Place& place, Digest path, const nlohmann::ordered_json& said);
+  int32_t segment_for(const Place& place);
+
+  const chat::PromptFormat& format_;
+  std::vector<Segment> segments_;
+  std::vector<Answer> answers_;
+  // By the path that ends with them, the oldest first.
+  std::unordered_map<Digest, std::vector<int32_t>> answers_of_;
+  // By what was said and the answer behind which it was: where its answers were sampled.
+  std::unordered_map<Digest, Point> prompts_;
+  std::unordered_map<Digest, int64_t> asked_;  // calls, by path
+  nlohmann::ordered_json first_said_, last_conversation_;
+  int64_t num_begun_anew_ = 0;
+};
+
+}  // namespace tailrace::gateway

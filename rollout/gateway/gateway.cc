@@ -1,0 +1,758 @@
+#include "rollout/gateway/gateway.h"
+
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <random>
+#include <ranges>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <sys/random.h>
+
+#include "core/base/digest_of.h"
+#include "core/base/error.h"
+#include "core/base/json_text.h"
+#include "core/base/random.h"
+#include "core/base/time.h"
+#include "core/chat/tool_calls.h"
+#include "core/text/stream_decoder.h"
+#include "kernels/base/check.h"
+#include "kernels/base/mutex.h"
+#include "rollout/gateway/capture.h"
+#include "rollout/gateway/chat_answer.h"
+#include "rollout/gateway/chat_api.h"
+
+namespace tailrace::gateway {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr SessionId kFirstSession = SessionId{1} << 62;
+// Answers that an attempt may be asked for again, by a client that has not heard them.
+constexpr size_t kMostRemembered = 16;
+
+std::string new_key() {
+  std::array<uint64_t, 2> bits{};
+  if (::getrandom(bits.data(), sizeof bits, 0) != sizeof bits) {
+    std::random_device device;
+    for (uint64_t& word : bits) word = uint64_t{device()} << 32 | device();
+  }
+  return fmt::format("tr-{:016x}{:016x}", bits[0], bits[1]);
+}
+
+// Of what a draw stands behind: two conversations do not share their random numbers.
+uint64_t hash_of(std::span<const TokenId> tokens) {
+  uint64_t value = 0;
+  for (const TokenId token : tokens) value = mix({value, static_cast<uint64_t>(token)});
+  return value;
+}
+
+struct Route {
+  std::string key, path;  // "/v1/..."
+};
+Route route_of(std::string_view target) {
+  target = target.substr(0, target.find('?'));
+  Route route;
+  if (target.starts_with("/s/")) {
+    target.remove_prefix(3);
+    const size_t end = target.find('/');
+    route.key = target.substr(0, end);
+    target = end == target.npos ? std::string_view() : target.substr(end);
+  }
+  route.path = target;
+  return route;
+}
+
+std::string_view bearer_of(const http::Request& request) {
+  std::string_view value = request.header("authorization");
+  constexpr std::string_view kScheme = "Bearer ";
+  if (value.starts_with(kScheme)) return value.substr(kScheme.size());
+  return request.header("x-api-key");
+}
+
+// What an answer shows, of the text that was sampled: up to the stop string that ended it.
+std::string up_to_stop(std::string text, const std::vector<std::string>& stops) {
+  size_t end = text.size();
+  for (const std::string& stop : stops)
+    if (const size_t at = stop.empty() ? text.npos : text.find(stop); at != text.npos)
+      end = std::min(end, at);
+  text.resize(end);
+  return text;
+}
+
+}  // namespace
+
+// An answer that was given whole.
+struct Answered {
+  AnswerHead head;
+  Usage usage;
+  std::vector<Choice> choices;
+};
+
+struct Gateway::State {
+  // An attempt, from begin() to end(). The capture is used by the I/O thread and the engine's.
+  struct Attempt {
+    Attempt(std::string its_key, const AttemptSpec& its_spec, const chat::PromptFormat& format,
+            bool of_stranger)
+        : key(std::move(its_key)), spec(its_spec), is_strange(of_stranger), capture(format) {}
+
+    const std::string key;
+    const AttemptSpec spec;
+    const bool is_strange;
+
+    Mutex mutex;
+    Capture capture TR_GUARDED_BY(mutex);
+    int64_t num_calls TR_GUARDED_BY(mutex) = 0;  // answered, or open
+    bool over_limit TR_GUARDED_BY(mutex) = false;
+    bool has_ended TR_GUARDED_BY(mutex) = false;
+    // Whole answers by the digest of the call, the oldest first.
+    std::vector<std::pair<Digest, Answered>> answered TR_GUARDED_BY(mutex);
+
+    // Of the engine's thread.
+    int64_t num_open = 0, num_malformed = 0;
+    Time open_since{};
+    double generate_seconds = 0;
+  };
+
+  struct Branch {
+    Capture::Place place;
+    SessionId session = 0;
+    Choice choice = {};
+    bool is_done = false;
+    // Of a stream: what its reader has, and what of the answer was shown.
+    std::string fed = {};
+    std::unique_ptr<chat::AnswerReader> reader = nullptr;
+    std::unique_ptr<text::StreamDecoder> decoder = nullptr;
+    size_t num_tokens = 0;
+    int64_t num_calls = 0, text_offset = 0;
+  };
+
+  struct Call {
+    int64_t id = 0;
+    std::shared_ptr<Attempt> attempt;
+    ChatRequest request;
+    Digest digest = {};
+    http::Reply reply;
+    AnswerHead head = {};
+    Usage usage = {};
+    std::vector<Branch> branches = {};
+  };
+
+  State(Generator& its_generator, const chat::PromptFormat& its_format, GatewayOptions its_options,
+        const Clock& its_clock)
+      : generator(its_generator),
+        format(its_format),
+        options(std::move(its_options)),
+        clock(its_clock),
+        server(options.http, [this](http::Request request, http::Reply reply) {
+          handle(request, std::move(reply));
+        }) {}
+
+  // --- The I/O thread.
+
+  void handle(const http::Request& request, http::Reply reply) {
+    const Route route = route_of(request.target);
+    const auto refuse = [&](const ApiError& error) { reply.send(error.status, error.json()); };
+    if (route.path == "/health") return reply.send(200, "{\"status\":\"ok\"}");
+    const bool is_chat = route.path == "/v1/chat/completions",
+               is_text = route.path == "/v1/completions";
+    auto attempt = attempt_of(route, request);
+    if (const auto* error = std::get_if<ApiError>(&attempt)) return refuse(*error);
+    if (route.path == "/v1/models" && request.method == "GET")
+      return reply.send(200, models_response(std::array{model_entry()}));
+    if (route.path.starts_with("/v1/models/") && request.method == "GET")
+      return reply.send(200, model_response(model_entry()));
+    if (!is_chat && !is_text)
+      return refuse({404,
+                     fmt::format("there is no {} {}; there are /v1/chat/completions, "
+                                 "/v1/completions and /v1/models",
+                                 request.method, route.path),
+                     "invalid_request_error", "not_found", ""});
+    if (request.method != "POST")
+      return refuse({405, fmt::format("{} is asked by POST", route.path), "invalid_request_error",
+                     "method_not_allowed", ""});
+    auto& known = *std::get<std::shared_ptr<Attempt>>(attempt);
+    auto read = is_chat ? read_chat_request(request.body, known.spec.sampling)
+                        : read_completion_request(request.body, known.spec.sampling);
+    if (const auto* error = std::get_if<ApiError>(&read)) return refuse(*error);
+    Call call{.attempt = std::get<std::shared_ptr<Attempt>>(attempt),
+              .request = std::move(std::get<ChatRequest>(read)),
+              .reply = reply};
+    call.digest = digest_of(route.path + " " + request.body);
+    // Clients ask again when they have not heard an answer in time.
+    const std::string_view retries = request.header("x-stainless-retry-count");
+    const bool is_retry = !retries.empty() && retries != "0";
+    if (auto error = place(call, is_retry)) return refuse(*error);
+    if (call.branches.empty()) return;  // it was answered before
+    enqueue(std::move(call));
+  }
+
+  std::variant<std::shared_ptr<Attempt>, ApiError> attempt_of(const Route& route,
+                                                              const http::Request& request) {
+    const std::string key = route.key.empty() ? std::string(bearer_of(request)) : route.key;
+    {
+      MutexLock lock(mutex);
+      if (const auto at = attempts.find(key); at != attempts.end()) return at->second;
+    }
+    if (!options.serves_strangers || !route.key.empty())
+      return ApiError{401,
+                      "no episode has this key: the episode is over, or the URL is not the one "
+                      "that the agent was given (OPENAI_BASE_URL)",
+                      "invalid_request_error", "invalid_api_key", ""};
+    if (!options.api_key.empty() && options.api_key != key)
+      return ApiError{401, "this key is not the one that the server was started with (--api-key)",
+                      "invalid_request_error", "invalid_api_key", ""};
+    AttemptSpec spec{.sampling = options.sampling,
+                     .max_context_tokens = generator.max_context_tokens(),
+                     .max_response_tokens = generator.max_context_tokens(),
+                     .max_calls = std::numeric_limits<int64_t>::max()};
+    std::array<uint64_t, 1> bits{};
+    (void)!::getrandom(bits.data(), sizeof bits, 0);
+    spec.key = {bits[0]};
+    return std::make_shared<Attempt>("", spec, format, /*of_stranger=*/true);
+  }
+
+  // Where the call goes on; without branches it has been answered. Nothing: it can go on.
+  std::optional<ApiError> place(Call& call, bool is_retry) {
+    Attempt& attempt = *call.attempt;
+    const auto bad = [](std::string message, const char* code) {
+      return ApiError{400, std::move(message), "invalid_request_error", code, ""};
+    };
+    MutexLock lock(attempt.mutex);
+    if (attempt.has_ended)
+      return ApiError{401, "the episode is over", "invalid_request_error", "invalid_api_key", ""};
+    if (is_retry) {
+      for (const auto& [digest, answered] : attempt.answered | std::views::reverse) {
+        if (digest != call.digest) continue;
+        answer_again(call, answered);
+        return std::nullopt;
+      }
+    }
+    if (auto message = fault_of_variables(call.request))
+      return bad(std::move(*message), "unsupported_parameter");
+    const AttemptSpec& spec = attempt.spec;
+    if (attempt.num_calls + call.request.n > spec.max_calls) {
+      attempt.over_limit = true;
+      return bad(
+          fmt::format("the episode has had its {} answers (env.agent.max_calls)", spec.max_calls),
+          "max_calls");
+    }
+    Capture& capture = attempt.capture;
+    const ChatRequest& request = call.request;
+    for (const TokenId id : request.prompt_ids)
+      if (id < 0 || id >= num_ids)
+        return bad(
+            fmt::format("the prompt has the token {}; the model has ids below {}", id, num_ids),
+            "invalid_prompt");
+    auto opened = request.is_chat              ? capture.open(request.messages, request.tools)
+                  : request.prompt_ids.empty() ? capture.open_text(request.prompt)
+                                               : capture.open_tokens(request.prompt_ids);
+    if (!opened) return bad(opened.failure().message, "invalid_prompt");
+    const Capture::Place& first = opened.value();
+    const auto length = static_cast<int64_t>(first.context.size());
+    const int64_t room =
+        std::min(spec.max_context_tokens - length,
+                 spec.max_response_tokens - (length - static_cast<int64_t>(first.num_prompt)));
+    if (room < 1) {
+      attempt.over_limit = true;
+      capture.discard(first);
+      if (first.session != 0) release_later(first.session);
+      const bool is_full = length >= spec.max_context_tokens;
+      return bad(is_full
+                     ? fmt::format("the conversation has {} tokens; the context holds {}", length,
+                                   spec.max_context_tokens)
+                     : fmt::format("the conversation has {} tokens behind its first prompt; {} are "
+                                   "the most (rollout.max_response_tokens)",
+                                   length - static_cast<int64_t>(first.num_prompt),
+                                   spec.max_response_tokens),
+                 "context_length_exceeded");
+    }
+    call.request.sampling.max_new_tokens = std::min(call.request.sampling.max_new_tokens, room);
+    if (!attempt.is_strange) keep_distribution(call.request.sampling, spec.sampling);
+    attempt.num_calls += call.request.n;
+    for (int64_t i = 0; i < call.request.n; ++i)
+      call.branches.push_back({.place = i == 0 ? first : capture.again(first)});
+    return std::nullopt;
+  }
+
+  // What a template is told is the same for all: a client can only repeat it.
+  std::optional<std::string> fault_of_variables(const ChatRequest& request) const {
+    for (const auto& [name, value] : request.template_variables.items())
+      if (!format.variables().contains(name) || format.variables()[name] != value)
+        return fmt::format(
+            "chat_template_kwargs sets {} otherwise than it is set for all: by "
+            "chat.variables.{} of a run, --chat-variable {}=... of serve",
+            name, name, name);
+    return std::nullopt;
+  }
+
+  // A trajectory has one.
+  static void keep_distribution(SamplingParams& sampling, const SamplingParams& own) {
+    sampling.temperature = own.temperature;
+    sampling.top_k = own.top_k;
+    sampling.top_p = own.top_p;
+    sampling.min_p = own.min_p;
+    sampling.max_new_tokens = std::min(sampling.max_new_tokens, own.max_new_tokens);
+    for (const TokenId stop : own.stop_tokens)
+      if (std::ranges::find(sampling.stop_tokens, stop) == sampling.stop_tokens.end())
+        sampling.stop_tokens.push_back(stop);
+  }
+
+  void enqueue(Call call) {
+    call.id = ++last_call;
+    call.reply.when_gone([this, id = call.id] {
+      MutexLock lock(mutex);
+      gone.push_back(id);
+      arrived.notify_one();
+    });
+    MutexLock lock(mutex);
+    inbox.push_back(std::move(call));
+    arrived.notify_one();
+  }
+
+  void release_later(SessionId session) {
+    MutexLock lock(mutex);
+    released.push_back(session);
+  }
+
+  ModelEntry model_entry() const {
+    return {.id = options.model, .max_context_tokens = generator.max_context_tokens()};
+  }
+
+  // --- The engine's thread.
+
+  void poll() {
+    std::vector<Call> coming;
+    std::vector<int64_t> left;
+    std::vector<SessionId> unused;
+    {
+      MutexLock lock(mutex);
+      coming.swap(inbox);
+      left.swap(gone);
+      unused.swap(released);
+    }
+    for (const SessionId session : unused) generator.release(session);
+    for (Call& call : coming) begin(std::move(call));
+    for (const int64_t id : left)
+      if (const auto at = calls.find(id); at != calls.end()) drop(at);
+    stream();
+  }
+
+  void begin(Call call) {
+    Attempt& attempt = *call.attempt;
+    {
+      MutexLock lock(attempt.mutex);
+      if (attempt.has_ended) return release_unbegun(call);  // its reply is gone with it
+    }
+    if (attempt.num_open++ == 0) attempt.open_since = clock.now();
+    const int64_t id = call.id;
+    const Capture::Place& place = call.branches.front().place;
+    call.head = {.id = fmt::format("{}-{}", call.request.is_chat ? "chatcmpl" : "cmpl", id),
+                 .model = options.model,
+                 .created = static_cast<int64_t>(unix_seconds())};
+    call.usage.prompt_tokens = std::ssize(place.context);
+    call.usage.cached_tokens = place.session != 0 ? static_cast<int64_t>(place.num_known) : 0;
+    Call& open = calls.emplace(id, std::move(call)).first->second;
+    for (size_t i = 0; i < open.branches.size(); ++i) submit(open, open.branches[i], i);
+  }
+
+  // The session that its place has taken goes with it.
+  void release_unbegun(const Call& call) {
+    for (const Branch& branch : call.branches)
+      if (branch.place.session != 0) generator.release(branch.place.session);
+  }
+
+  void submit(Call& call, Branch& branch, size_t index) {
+    const Capture::Place& place = branch.place;
+    branch.session = place.session != 0 ? place.session : next_session++;
+    branches[branch.session] = {call.id, index};
+    const size_t known = place.session != 0 ? place.num_known : 0;
+    GenerateRequest request;
+    request.session = branch.session;
+    request.new_tokens.assign(place.context.begin() + static_cast<std::ptrdiff_t>(known),
+                              place.context.end());
+    request.sampling = call.request.sampling;
+    request.wants_kept = call.attempt->spec.keeps_sets;
+    const uint64_t seed = call.request.seed.value_or(0);
+    request.key = {call.attempt->is_strange && call.request.seed
+                       ? mix({seed, static_cast<uint64_t>(place.ordinal)})
+                       : mix({call.attempt->spec.key.value, hash_of(place.context),
+                              static_cast<uint64_t>(place.ordinal), seed})};
+    generator.submit(std::move(request));
+  }
+
+  void answer(const Generation& generation) {
+    const auto found = branches.find(generation.session);
+    if (found == branches.end()) return;
+    const auto [id, index] = found->second;
+    branches.erase(found);
+    const auto at = calls.find(id);
+    if (at == calls.end()) return;
+    Call& call = at->second;
+    Branch& branch = call.branches[index];
+    branch.is_done = true;
+    take(call, branch, generation);
+    if (call.request.stream && !branch.choice.tokens.empty())
+      show(call, index, branch.choice.text, &branch.choice);
+    if (std::ranges::all_of(call.branches, [](const Branch& b) { return b.is_done; })) finish(at);
+  }
+
+  // What was sampled becomes an answer.
+  void take(Call& call, Branch& branch, const Generation& generation) {
+    Choice& choice = branch.choice;
+    choice.reason = generation.reason;
+    choice.tokens = generation.tokens;
+    choice.text = shown_text(call.request, generation.tokens, generation.reason);
+    if (call.request.is_chat) {
+      choice.answer = chat::parse_answer(choice.text, form_of(call.request), salt_of(branch));
+    } else {
+      choice.answer.content = choice.text;
+    }
+    call.usage.completion_tokens += std::ssize(generation.tokens);
+  }
+
+  // All its answers are there: now they count.
+  void capture_answers(Call& call) {
+    Attempt& attempt = *call.attempt;
+    MutexLock lock(attempt.mutex);
+    for (Branch& branch : call.branches) {
+      const Choice& choice = branch.choice;
+      if (choice.tokens.empty()) {
+        attempt.over_limit = true;
+        attempt.capture.discard(branch.place);
+        --attempt.num_calls;
+        generator.release(branch.session);
+      } else {
+        // A conversation that was shortened has room again.
+        attempt.over_limit = false;
+        attempt.num_malformed += choice.answer.num_malformed;
+        attempt.capture.commit(branch.place, choice.tokens, message_of(choice.answer),
+                               branch.session);
+      }
+    }
+  }
+
+  chat::AnswerForm form_of(const ChatRequest& request) const {
+    chat::AnswerForm form = format.answer_form();
+    if (request.tools.empty()) form.tools = chat::ToolForm::kNone;
+    return form;
+  }
+
+  static uint64_t salt_of(const Branch& branch) {
+    return mix({hash_of(branch.place.context), static_cast<uint64_t>(branch.place.ordinal)});
+  }
+
+  // Without the token that ended it, and special tokens.
+  std::string shown_text(const ChatRequest& request, std::span<const GeneratedToken> tokens,
+                         FinishReason reason) const {
+    std::vector<TokenId> ids;
+    for (const GeneratedToken& token : tokens) ids.push_back(token.id);
+    if (reason == FinishReason::kStopToken && !ids.empty()) ids.pop_back();
+    return up_to_stop(format.tokenizer().decode(ids, keeps_special(request)),
+                      request.sampling.stop_strings);
+  }
+
+  // Calls of tools may be written with special tokens.
+  static bool keeps_special(const ChatRequest& request) {
+    return request.is_chat && !request.tools.empty();
+  }
+
+  static ordered_json message_of(const chat::ParsedAnswer& answer) {
+    ordered_json message = {{"role", "assistant"}, {"content", answer.content}};
+    if (!answer.reasoning.empty()) message["reasoning_content"] = answer.reasoning;
+    if (answer.calls.empty()) return message;
+    ordered_json& list = message["tool_calls"] = ordered_json::array();
+    for (const chat::ToolCall& call : answer.calls)
+      list.push_back({{"id", call.id},
+                      {"type", "function"},
+                      {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+    return message;
+  }
+
+  void finish(std::map<int64_t, Call>::iterator at) {
+    Call& call = at->second;
+    capture_answers(call);
+    std::vector<Choice> choices;
+    for (Branch& branch : call.branches) choices.push_back(std::move(branch.choice));
+    if (std::ranges::all_of(choices, [](const Choice& c) { return c.tokens.empty(); })) {
+      refuse_full(call);
+    } else {
+      Answered answered{call.head, call.usage, std::move(choices)};
+      if (call.request.stream) {
+        end_stream(call);
+      } else {
+        call.reply.send(200, response(call.request, answered));
+      }
+      remember(call, std::move(answered));
+    }
+    close(call);
+    calls.erase(at);
+  }
+
+  static void refuse_full(Call& call) {
+    const ApiError error{400, "the context is full", "invalid_request_error",
+                         "context_length_exceeded", ""};
+    call.reply.send(error.status, error.json());
+  }
+
+  std::string response(const ChatRequest& request, const Answered& answered) const {
+    const TokenBytes bytes = bytes_for(request);
+    return request.is_chat
+               ? chat_response(answered.head, answered.choices, answered.usage, bytes)
+               : completion_response(answered.head, answered.choices, answered.usage, bytes);
+  }
+
+  TokenBytes bytes_for(const ChatRequest& request) const {
+    if (!request.wants_logprobs) return nullptr;
+    return [this](TokenId id) { return format.tokenizer().bytes_of(id); };
+  }
+
+  static void remember(Call& call, Answered answered) {
+    Attempt& attempt = *call.attempt;
+    if (attempt.is_strange) return;
+    MutexLock lock(attempt.mutex);
+    if (attempt.answered.size() >= kMostRemembered)
+      attempt.answered.erase(attempt.answered.begin());
+    attempt.answered.emplace_back(call.digest, std::move(answered));
+  }
+
+  // To a client that has not heard it.
+  void answer_again(Call& call, const Answered& answered) const {
+    if (!call.request.stream) return call.reply.send(200, response(call.request, answered));
+    call.head = answered.head;
+    call.usage = answered.usage;
+    for (size_t i = 0; i < answered.choices.size(); ++i) {
+      const Choice& choice = answered.choices[i];
+      Delta delta = last_delta(choice);
+      delta.index = static_cast<int64_t>(i);
+      delta.is_first = true;
+      delta.content = choice.answer.content;
+      delta.reasoning = choice.answer.reasoning;
+      delta.calls = choice.answer.calls;
+      delta.text = choice.text;
+      delta.tokens = choice.tokens;
+      send_delta(call, delta, 0);
+    }
+    end_stream(call);
+  }
+
+  static Delta last_delta(const Choice& choice) {
+    return {.reason = choice.reason, .has_calls = !choice.answer.calls.empty()};
+  }
+
+  void send_delta(Call& call, const Delta& delta, int64_t text_offset) const {
+    const TokenBytes bytes = bytes_for(call.request);
+    const bool with_usage = call.request.include_usage;
+    call.reply.stream(call.request.is_chat
+                          ? chat_chunk(call.head, delta, with_usage, bytes)
+                          : completion_chunk(call.head, delta, with_usage, bytes, text_offset));
+  }
+
+  static void end_stream(Call& call) {
+    if (call.request.include_usage)
+      call.reply.stream(usage_chunk(call.head, call.request.is_chat, call.usage));
+    call.reply.stream(std::string(kStreamEnd));
+    call.reply.end();
+  }
+
+  // --- Streams.
+
+  void stream() {
+    for (auto& [id, call] : calls) {
+      if (!call.request.stream) continue;
+      for (size_t i = 0; i < call.branches.size(); ++i)
+        if (!call.branches[i].is_done) stream_branch(call, i);
+    }
+  }
+
+  // What is certain of the answer so far: no part of a character, and nothing that may yet become a
+  // stop string.
+  void stream_branch(Call& call, size_t index) {
+    Branch& branch = call.branches[index];
+    const auto tokens = generator.so_far(branch.session);
+    if (tokens.empty()) return;
+    if (!branch.decoder)
+      branch.decoder =
+          std::make_unique<text::StreamDecoder>(format.tokenizer(), keeps_special(call.request));
+    while (branch.decoder->num_tokens() < tokens.size())
+      branch.decoder->add(tokens[branch.decoder->num_tokens()].id);
+    std::string text = up_to_stop(branch.decoder->text(), call.request.sampling.stop_strings);
+    size_t held = 0;
+    for (const std::string& stop : call.request.sampling.stop_strings)
+      held = std::max(held, stop.size());
+    constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+    while (text.ends_with(kReplacement)) text.resize(text.size() - kReplacement.size());
+    if (held > 0) text.resize(text.size() - std::min(text.size(), held - 1));
+    while (!text.empty() && (static_cast<unsigned char>(text.back()) & 0xC0) == 0x80)
+      text.pop_back();  // the cut may be inside a character
+    if (!text.empty() && (static_cast<unsigned char>(text.back()) & 0x80) != 0) text.pop_back();
+    show(call, index, text, nullptr);
+  }
+
+  // `whole`: of the last piece.
+  void show(Call& call, size_t index, const std::string& text, const Choice* whole) {
+    Branch& branch = call.branches[index];
+    Delta delta;
+    if (whole != nullptr) delta = last_delta(*whole);
+    delta.index = static_cast<int64_t>(index);
+    delta.is_first = branch.reader == nullptr;
+    if (delta.is_first)
+      branch.reader = std::make_unique<chat::AnswerReader>(form_of(call.request), salt_of(branch));
+    const auto add = [&](chat::AnswerReader::Delta more) {
+      delta.content += more.content;
+      delta.reasoning += more.reasoning;
+      std::ranges::move(more.calls, std::back_inserter(delta.calls));
+    };
+    if (text.size() > branch.fed.size() && text.starts_with(branch.fed)) {
+      delta.text = text.substr(branch.fed.size());
+      if (call.request.is_chat) add(branch.reader->read(delta.text));
+      branch.fed = text;
+    }
+    if (whole != nullptr && call.request.is_chat) add(branch.reader->finish());
+    const bool is_empty = delta.content.empty() && delta.reasoning.empty() && delta.calls.empty() &&
+                          delta.text.empty();
+    if (is_empty && whole == nullptr && !delta.is_first) return;
+    const std::span<const GeneratedToken> tokens =
+        whole != nullptr ? whole->tokens : generator.so_far(branch.session);
+    for (; branch.num_tokens < tokens.size(); ++branch.num_tokens)
+      if (call.request.wants_logprobs) delta.tokens.push_back(tokens[branch.num_tokens]);
+    delta.first_call = branch.num_calls;
+    branch.num_calls += std::ssize(delta.calls);
+    send_delta(call, delta, branch.text_offset);
+    branch.text_offset += static_cast<int64_t>(
+        std::ranges::count_if(delta.text, [](char c) { return (c & 0xC0) != 0x80; }));
+  }
+
+  // --- Ends.
+
+  // Nobody hears its answers: they leave nothing.
+  void drop(std::map<int64_t, Call>::iterator at) {
+    Call& call = at->second;
+    for (Branch& branch : call.branches) {
+      branches.erase(branch.session);
+      generator.release(branch.session);
+      MutexLock lock(call.attempt->mutex);
+      call.attempt->capture.discard(branch.place);
+      --call.attempt->num_calls;
+    }
+    close(call);
+    calls.erase(at);
+  }
+
+  void close(const Call& call) {
+    Attempt& attempt = *call.attempt;
+    if (--attempt.num_open == 0)
+      attempt.generate_seconds += seconds_of(clock.now() - attempt.open_since);
+    if (!attempt.is_strange) return;
+    MutexLock lock(attempt.mutex);
+    for (const SessionId session : attempt.capture.sessions()) generator.release(session);
+  }
+
+  CapturedAttempt end(const std::string& key) {
+    std::shared_ptr<Attempt> attempt;
+    {
+      MutexLock lock(mutex);
+      const auto at = attempts.find(key);
+      TR_CHECK(at != attempts.end(), "no attempt has the key {}", key);
+      attempt = at->second;
+      attempts.erase(at);
+      std::erase_if(inbox, [&](const Call& call) {
+        if (call.attempt != attempt) return false;
+        release_unbegun(call);
+        return true;
+      });
+    }
+    for (auto at = calls.begin(); at != calls.end();) {
+      const auto next = std::next(at);
+      if (at->second.attempt == attempt) drop(at);
+      at = next;
+    }
+    MutexLock lock(attempt->mutex);
+    attempt->has_ended = true;
+    Capture& capture = attempt->capture;
+    for (const SessionId session : capture.sessions()) generator.release(session);
+    return {.segments = capture.take(),
+            .num_answers = capture.num_answers(),
+            .over_limit = attempt->over_limit,
+            .generate_seconds = attempt->generate_seconds,
+            .conversation = json_text(capture.last_conversation()),
+            .prompt = json_text(capture.first_said()),
+            .num_begun_anew = capture.num_begun_anew(),
+            .num_malformed_calls = attempt->num_malformed};
+  }
+
+  Generator& generator;
+  const chat::PromptFormat& format;
+  const int64_t num_ids = format.tokenizer().vocab_size();
+  const GatewayOptions options;
+  const Clock& clock;
+
+  Mutex mutex;
+  std::condition_variable arrived;
+  std::unordered_map<std::string, std::shared_ptr<Attempt>> attempts TR_GUARDED_BY(mutex);
+  std::vector<Call> inbox TR_GUARDED_BY(mutex);
+  std::vector<int64_t> gone TR_GUARDED_BY(mutex);
+  std::vector<SessionId> released TR_GUARDED_BY(mutex);
+
+  int64_t last_call = 0;  // of the I/O thread
+
+  // Of the engine's thread.
+  std::map<int64_t, Call> calls;
+  std::unordered_map<SessionId, std::pair<int64_t, size_t>> branches;
+  SessionId next_session = kFirstSession;
+
+  http::Server server;  // last: its thread ends first
+};
+
+Gateway::Gateway(Generator& generator, const chat::PromptFormat& format,
+                 const GatewayOptions& options, const Clock& clock)
+    : state_(std::make_unique<State>(generator, format, options, clock)) {}
+
+Gateway::~Gateway() = default;
+
+std::string Gateway::begin(const AttemptSpec& spec, std::string key) {
+  if (key.empty()) key = new_key();
+  auto attempt = std::make_shared<State::Attempt>(key, spec, state_->format, /*of_stranger=*/false);
+  MutexLock lock(state_->mutex);
+  state_->attempts.emplace(key, std::move(attempt));
+  return key;
+}
+
+CapturedAttempt Gateway::end(const std::string& key) { return state_->end(key); }
+
+std::string Gateway::base_url(const std::string& key, uint16_t sandbox_port) const {
+  const std::string root =
+      sandbox_port > 0
+          ? fmt::format("http://127.0.0.1:{}", sandbox_port)
+          : fmt::format("http://{}:{}", state_->options.http.address, state_->server.port());
+  return key.empty() ? root + "/v1" : fmt::format("{}/s/{}/v1", root, key);
+}
+
+http::Server& Gateway::server() { return state_->server; }
+void Gateway::poll() { state_->poll(); }
+
+void Gateway::answer(const std::vector<Generation>& generations) {
+  for (const Generation& generation : generations) state_->answer(generation);
+}
+
+bool Gateway::idle() const {
+  MutexLock lock(state_->mutex);
+  return state_->calls.empty() && state_->inbox.empty();
+}
+
+void Gateway::wait(std::chrono::milliseconds longest) {
+  MutexLock lock(state_->mutex);
+  state_->arrived.wait_for(lock.native(), longest,
+                           [&] { return !state_->inbox.empty() || !state_->gone.empty(); });
+}
+
+}  // namespace tailrace::gateway

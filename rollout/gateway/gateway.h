@@ -1,0 +1,97 @@
+// The engine behind an OpenAI URL: agents that nobody has rewritten talk to the policy over HTTP,
+// and what they say and hear is captured as tokens (capture.h).
+//
+//   client ==HTTP==> I/O thread: reads it, finds its attempt, encodes what is new
+//                       | inbox
+//                       v
+//   engine's thread, poll(): submits to the Generator, gives out what was sampled
+//
+// An attempt has a key that nobody guesses, which a client has in its URL,
+// http://HOST:PORT/s/KEY/v1, or as its API key. Calls without one are answered where the gateway
+// serves strangers: each is an attempt of its own, which is forgotten.
+//
+// How tokens are drawn is the run's where an attempt is trained on: of the temperature, top_p,
+// top_k and min_p that a client asks for nothing comes, for a trajectory has one distribution.
+// Lengths, stop strings, `n` and tools are the client's.
+//
+// Thread: the owner's thread only (the generator's), but for base_url().
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/base/clock.h"
+#include "core/base/result.h"
+#include "core/chat/prompt_format.h"
+#include "core/generate.h"
+#include "core/http/server.h"
+#include "core/trajectory/trajectory.h"
+
+namespace tailrace::gateway {
+
+struct GatewayOptions {
+  http::ServerOptions http = {};
+  std::string model = "policy";  // what it is called; a client may ask for any name
+  SamplingParams sampling = {};  // of strangers: what they do not ask for
+  bool serves_strangers = false;
+  std::string api_key = {};  // of strangers; empty: they need none
+};
+
+// What an attempt may do, and how its tokens are drawn.
+struct AttemptSpec {
+  SampleKey key = {};
+  SamplingParams sampling = {};     // max_new_tokens: of a call, at most
+  int64_t max_context_tokens = 0;   // of a conversation
+  int64_t max_response_tokens = 0;  // of it, behind its first prompt
+  int64_t max_calls = 0;
+  bool keeps_sets = false;
+};
+
+// What an attempt has come to.
+struct CapturedAttempt {
+  std::vector<Segment> segments;
+  int64_t num_answers = 0;
+  bool over_limit = false;  // of its calls, or its context: the policy's doing
+  double generate_seconds = 0;
+  std::string conversation = {};  // of the last answer: JSON, a list of messages
+  std::string prompt = {};        // what was said first: the same
+  int64_t num_begun_anew = 0, num_malformed_calls = 0;
+};
+
+class Gateway {
+ public:
+  // Borrows all of them. The sessions that it asks the generator for have numbers from 2^62 on.
+  // Throws UserError where the address cannot be had.
+  Gateway(Generator& generator, const chat::PromptFormat& format, const GatewayOptions& options,
+          const Clock& clock);
+  ~Gateway();
+  Gateway(const Gateway&) = delete;
+
+  // Begins an attempt; its key, which is `key` of an attempt that has ended, or a new one. Until
+  // end() what is called under it is captured.
+  std::string begin(const AttemptSpec& spec, std::string key = {});
+  // Calls that are still open are ended without an answer, and later ones are refused.
+  CapturedAttempt end(const std::string& key);
+  // "http://127.0.0.1:PORT/s/KEY/v1"; without a key that of strangers. `sandbox_port`: where one in
+  // a network namespace of its own finds the server, which has been given a socket there.
+  std::string base_url(const std::string& key = {}, uint16_t sandbox_port = 0) const;
+  http::Server& server();
+
+  // Takes requests, and gives out what `generations` say (those of other sessions are not for it).
+  void poll();
+  // Of what the generator's step gave.
+  void answer(const std::vector<Generation>& generations);
+  // Nothing is asked of the generator.
+  bool idle() const;
+  // Until there is a request, or for so long.
+  void wait(std::chrono::milliseconds longest);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tailrace::gateway

@@ -1,0 +1,54 @@
+// Environments of a program in any language (docs/environments.md), as a run uses them.
+//
+// Thread: any.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "core/base/time.h"
+#include "kernels/base/mutex.h"
+#include "sandbox/command/command.h"
+#include "sandbox/environment_source.h"
+
+namespace tailrace::sandbox {
+
+class UsedProgram {
+ public:
+  // Nothing is started yet. `timeout`: of each call.
+  UsedProgram(CommandStart start, Time timeout)
+      : start_(with_digests(std::move(start))), timeout_(timeout) {}
+
+  const CommandStart& start() const { return start_; }
+
+  // What the program says about itself with these settings: asked once, in a process that ends with
+  // the answer. Throws UserError: it cannot be started, refuses the settings, or gives no answer.
+  EnvironmentInfo info(const EnvironmentSettings& settings);
+  // Its processes start with the first episode, and end with the source and what was opened of it.
+  // Throws UserError as info() does.
+  static std::shared_ptr<const EnvironmentSource> source(std::shared_ptr<UsedProgram> program,
+                                                         const EnvironmentSettings& settings);
+
+  // What was asked, for a process that need not ask again.
+  nlohmann::ordered_json facts() const;
+  // Throws UserError for what facts() has not written.
+  void know(const nlohmann::json& facts);
+
+ private:
+  struct Known {
+    EnvironmentSettings settings;
+    std::string answer;
+    EnvironmentInfo info;
+  };
+
+  const CommandStart start_;
+  const Time timeout_;
+  mutable Mutex mutex_;
+  std::vector<Known> known_ TR_GUARDED_BY(mutex_);
+};
+
+}  // namespace tailrace::sandbox

@@ -1,0 +1,228 @@
+// Whole runs whose episodes programs play by themselves, over HTTP (rollout/agent).
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/base/file.h"
+#include "rollout/agent/marked_processes.h"
+#include "tests/cli/commands/launch_fixture.h"
+
+namespace tailrace {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int kFewSteps = 8;
+
+constexpr std::string_view kAgentConfig = R"(
+run: {name: agents, seed: 3, steps: 8}
+model:
+  create: {hidden_size: 32, intermediate_size: 64, layers: 1, heads: 2, kv_heads: 1, max_positions: 128}
+env:
+  agent:
+    command: [python3, agent.py]
+    max_calls: 4
+    max_tokens: 1
+    at_once: 4
+    vocabulary: [one, two, three, four, ">"]
+rollout:
+  prompts_per_step: 4
+  group_size: 4
+  max_context_tokens: 64
+  workers: 2
+optim: {lr: 0.02}
+train: {microbatch_tokens: 1024, threads: 1}
+eval: {prompts: 8, interval_steps: 8}
+checkpoint: {interval_steps: 3}
+)";
+
+// Says a word after another, and wants to hear each back.
+constexpr const char* kAgent = R"(
+import json, os, random, subprocess, sys, time, urllib.request
+
+def chat(messages):
+    request = urllib.request.Request(
+        os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+        json.dumps({"model": "policy", "messages": messages}).encode(),
+        {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]})
+    return json.load(urllib.request.urlopen(request, timeout=60))["choices"][0]["message"]["content"]
+
+for line in sys.stdin:
+    rng = random.Random(json.loads(line)["seed"])
+    messages, right = [], 0
+    for turn in range(3):
+        word = rng.choice(["one", "two", "three", "four"])
+        messages.append({"role": "user", "content": word + " >"})
+        said = chat(messages)
+        messages.append({"role": "assistant", "content": said})
+        right += said.strip() == word
+        FAULT
+    print(json.dumps({"reward": right / 3, "metrics": {"heard": right}}), flush=True)
+)";
+
+// In some turns something goes wrong, each time something else.
+constexpr const char* kSometimes = R"(chance = random.SystemRandom()
+        if chance.random() < 0.03:
+            what = chance.randrange(6)
+            if what == 0: os.abort()
+            if what == 1: time.sleep(1000)
+            if what == 2: print("nan"); sys.exit(0)
+            if what == 3: sys.exit(0)
+            if what == 4: subprocess.Popen(["setsid", "sleep", "1000"]); print("1", flush=True); sys.exit(0)
+            if what == 5: os.close(0); os.close(1); os.close(2); time.sleep(1000))";
+
+class LaunchAgents : public LaunchTest {
+ protected:
+  LaunchAgents() { std::ofstream(folder_ / "tiny.yaml") << kAgentConfig; }
+
+  void write_agent(const std::string& fault = "pass", const std::string& text = kAgent) const {
+    std::string whole = text;
+    if (const size_t at = whole.find("FAULT"); at != whole.npos) whole.replace(at, 5, fault);
+    std::ofstream(folder_ / "agent.py") << whole;
+  }
+  std::string play(const std::string& run, const std::vector<std::string>& more) {
+    start_run(run, more);
+    expect_done();
+    expect_each_step_once(run, kFewSteps);
+    expect_nothing_is_left(run);
+    return final_digest(run, kFewSteps);
+  }
+  void expect_nothing_is_left(const std::string& run) const {
+    const fs::path agents = paths(run).agents();
+    EXPECT_TRUE(marked_processes(agents.string() + "/").empty());
+    std::error_code ignored;
+    for (const auto& worker : fs::directory_iterator(agents, ignored))
+      EXPECT_TRUE(fs::is_empty(worker)) << worker.path();
+  }
+};
+
+TEST_F(LaunchAgents, WhatTheyDrawIsDecidedAndWhatGoesWrongCostsTimeAlone) {
+  write_agent();
+  const std::string one_each = play("one", {});
+  EXPECT_GT(sum_of_rows("policy/updates", "one"), 0) << "else all weights are the same";
+  EXPECT_GT(sum_of_rows("env/heard", "one"), 0);
+  EXPECT_EQ(sum_of_rows("rollout/infra_failed_frac", "one"), 0);
+  // A process that plays many episodes draws the same, and so does one that fails now and then.
+  EXPECT_EQ(play("many", {"env.agent.episodes=1000", "env.agent.at_once=2"}), one_each);
+  write_agent(kSometimes);
+  EXPECT_EQ(play("bad", {"env.agent.run_seconds=3", "scheduler.retries_env_failed=20"}), one_each);
+  EXPECT_GT(sum_of_rows("rollout/infra_failed_frac", "bad"), 0);
+  EXPECT_EQ(sum_of_rows("rollout/failed_prompts", "bad"), 0);
+}
+
+TEST_F(LaunchAgents, AWorkerThatIsKilledCostsNothingElse) {
+  write_agent();
+  const std::vector<std::string> many = {"env.agent.episodes=1000", "env.agent.at_once=2"};
+  const std::string undisturbed = play("other", many);
+  start_run("run", many);
+  const pid_t trainer = stop_in_the_middle();
+  ASSERT_GT(trainer, 0);
+  for (const int index : {0, 1})
+    for (const pid_t pid : workers("rollout", index)) ::kill(pid, SIGKILL);
+  ::kill(trainer, SIGCONT);
+  expect_done();
+  expect_each_step_once("run", kFewSteps);
+  expect_nothing_is_left("run");
+  EXPECT_EQ(final_digest("run", kFewSteps), undisturbed);
+}
+
+TEST_F(LaunchAgents, EveryModePlaysThem) {
+  write_agent();
+  for (const char* mode : {"async", "tail_batching", "partial"}) {
+    start_run(mode, {fmt::format("scheduler.mode={}", mode), "env.agent.episodes=1000",
+                     "env.agent.at_once=2"});
+    expect_done();
+    expect_each_step_once(mode, kFewSteps);
+    expect_nothing_is_left(mode);
+  }
+}
+
+TEST_F(LaunchAgents, AnotherScoresThem) {
+  write_agent();
+  std::ofstream(folder_ / "reward.py") << R"(
+import json, sys
+for line in sys.stdin:
+    episode = json.loads(line)
+    assert episode["turns"] == 3 and len(episode["messages"]) == 6, episode
+    assert episode["response"] == episode["messages"][-1]["content"], episode
+    print(json.dumps({"id": episode["id"], "reward": episode["environment_reward"]}), flush=True)
+)";
+  const std::string own = play("own", {"env.agent.episodes=1000"});
+  EXPECT_EQ(
+      play("scored", {"env.agent.episodes=1000", fmt::format("reward.command=[python3, {}]",
+                                                             (folder_ / "reward.py").string())}),
+      own);
+}
+
+// An environment in another language (env.command): the policy says a word back, for two turns.
+constexpr const char* kEnvironment = R"(
+import json, random, sys
+WORDS = ["one", "two", "three", "four"]
+for line in sys.stdin:
+    call = json.loads(line)
+    if call["call"] == "info":
+        said = {"name": "echo", "max_turns": 2, "max_action_tokens": 1, "vocabulary": WORDS + [">"]}
+    elif call["call"] == "reset":
+        rng, turn = random.Random(call["seed"]), 0
+        word = rng.choice(WORDS)
+        said = {"text": word + " >"}
+    elif call["call"] == "step":
+        turn, right = turn + 1, call["action"].strip() == word
+        FAULT
+        word = rng.choice(WORDS)
+        said = {"text": word + " >", "reward": right / 2, "terminated": turn == 2,
+                "metrics": {"heard": int(right)}}
+    else:
+        said = {"unsupported": True} if call["call"] != "close" else {}
+    print(json.dumps(said), flush=True)
+)";
+
+TEST_F(LaunchAgents, AnEnvironmentInAnotherLanguagePlaysAndWhatGoesWrongCostsTimeAlone) {
+  std::string config(kAgentConfig);
+  const size_t begin = config.find("  agent:"), end = config.find("rollout:");
+  config.replace(begin, end - begin, "  command: [python3, env.py]\n");
+  std::ofstream(folder_ / "tiny.yaml") << config;
+  const auto write = [&](const std::string& fault) {
+    std::string text = kEnvironment;
+    text.replace(text.find("FAULT"), 5, fault);
+    std::ofstream(folder_ / "env.py") << text;
+  };
+  write("pass");
+  const std::string own = play("own", {});
+  EXPECT_GT(sum_of_rows("policy/updates", "own"), 0);
+  EXPECT_GT(sum_of_rows("env/heard", "own"), 0);
+  write(
+      "chance = random.SystemRandom().random(); (chance < 0.02 and sys.exit(3)); "
+      "(0.02 < chance < 0.04 and print('no answer', flush=True))");
+  EXPECT_EQ(play("bad", {"scheduler.retries_env_failed=20"}), own);
+  EXPECT_GT(sum_of_rows("rollout/infra_failed_frac", "bad"), 0);
+  EXPECT_EQ(sum_of_rows("rollout/failed_prompts", "bad"), 0);
+  EXPECT_TRUE(processes_with({(folder_ / "env.py").string()}).empty());
+}
+
+TEST_F(LaunchAgents, WhatIsWrongIsOneMessage) {
+  write_agent();
+  const auto refused = [&](const std::vector<std::string>& more) {
+    start_run("run", more);
+    EXPECT_EQ(finish().code, 2) << output();
+    EXPECT_FALSE(fs::exists(folder_ / "run/config.yaml"));
+    return output();
+  };
+  EXPECT_THAT(refused({"env.agent.command=[no-such-agent]"}),
+              HasSubstr("env.agent.command is 'no-such-agent': there is no program no-such-agent"));
+  EXPECT_THAT(refused({"env.isolation=none"}), HasSubstr("env.isolation is none"));
+  EXPECT_THAT(refused({"sft.demonstrations=5"}), HasSubstr("has no demonstrator"));
+  EXPECT_THAT(refused({"env.agent.command=[]"}), HasSubstr("env.name is missing"));
+  EXPECT_THAT(refused({"env.command=[python3, env.py]"}), HasSubstr("are both given"));
+  // One that never works ends the run with its own words.
+  write_agent("pass", "raise RuntimeError('no such tool')\n");
+  start_run("run", {});
+  EXPECT_EQ(finish().code, 2) << output();
+  EXPECT_THAT(output(), HasSubstr("RuntimeError: no such tool"));
+}
+
+}  // namespace
+}  // namespace tailrace

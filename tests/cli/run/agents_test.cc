@@ -1,0 +1,63 @@
+// Agents of a config: what is refused before a run begins, and what its plan says.
+#include "cli/run/agents.h"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "cli/run/load.h"
+#include "cli/run/registries.h"
+#include "core/base/error.h"
+#include "core/base/yaml_config.h"
+
+namespace tailrace {
+namespace {
+
+constexpr const char* kAgent =
+    "run: {steps: 4}\n"
+    "model: {create: {hidden_size: 64, layers: 2, heads: 4}}\n"
+    "env: {agent: {command: [sh, -c, 'echo 1'], vocabulary: [a]}}\n";
+
+RunOptions read(const std::vector<std::string>& overrides) {
+  RunOptions options;
+  (void)bind_config(parse_config(kAgent, "a.yaml", overrides), options);
+  Registries registries = built_in_registries();
+  add_agents(options, registries.environments);
+  return options;
+}
+
+std::string error_of(const std::vector<std::string>& overrides) {
+  try {
+    (void)read(overrides);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "(no error)";
+}
+
+// Each process of a sandbox has a folder of its own, so that nothing would pass from one to the
+// next.
+TEST(Agents, InASandboxTheyHaveNoSetupAndNoScore) {
+  for (const std::string name : {"setup", "score"}) {
+    const std::string word = "env.agent." + name + "=[sh, -c, 'true']";
+    EXPECT_EQ(error_of({word}), "(no error)");
+    EXPECT_EQ(error_of({word, "env.isolation=sandbox"}),
+              "env.agent." + name +
+                  " needs the folder of the run, and each process in a sandbox has one of its own. "
+                  "Do its work in env.agent.command, or try env.isolation=process.");
+  }
+  EXPECT_EQ(error_of({"env.isolation=sandbox"}), "(no error)");
+}
+
+TEST(Agents, ThePlanSaysWhatTheyReach) {
+  constexpr const char* kBegin =
+      "agent agent: 'sh -c echo 1', at most 600 s and 64 answers an episode, ";
+  EXPECT_EQ(describe_agents(read({})), std::vector{kBegin + place_of_program(Isolation::kProcess)});
+  EXPECT_EQ(describe_agents(read({"env.isolation=sandbox"})),
+            std::vector{std::string(kBegin) + "in a sandbox: of all networks the policy alone, and "
+                                              "no files but those that it names"});
+}
+
+}  // namespace
+}  // namespace tailrace

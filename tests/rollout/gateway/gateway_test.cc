@@ -1,0 +1,413 @@
+// Agents over real sockets, a real engine behind them.
+#include "rollout/gateway/gateway.h"
+
+#include <atomic>
+#include <functional>
+#include <future>
+#include <set>
+#include <thread>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <sys/socket.h>
+
+#include "tests/core/http/client.h"
+#include "tests/rollout/engine/engine_harness.h"
+
+namespace tailrace::gateway {
+namespace {
+
+using namespace std::chrono_literals;
+using nlohmann::ordered_json;
+
+struct Response {
+  int status = 0;
+  std::string body;
+  ordered_json json() const { return ordered_json::parse(body); }
+};
+
+Response read_response(http::Client& client) {
+  http::Answer answer = client.read_answer();
+  return {answer.status, std::move(answer.body)};
+}
+
+ordered_json said(std::initializer_list<std::pair<const char*, std::string>> list) {
+  ordered_json messages = ordered_json::array();
+  for (const auto& [role, content] : list)
+    messages.push_back({{"role", role}, {"content", content}});
+  return messages;
+}
+
+SamplingParams sampling(double temperature, int64_t max_new_tokens) {
+  SamplingParams params;
+  params.temperature = temperature;
+  params.max_new_tokens = max_new_tokens;
+  return params;
+}
+
+class GatewayTest : public ::testing::Test {
+ protected:
+  GatewayTest() {
+    options_.serves_strangers = true;
+    options_.sampling = sampling(0, 8);
+    gateway_ = std::make_unique<Gateway>(*engine_, format_, options_, clock_);
+    const std::string url = gateway_->base_url();
+    port_ = static_cast<uint16_t>(std::stoi(url.substr(url.rfind(':') + 1)));
+  }
+
+  AttemptSpec spec(uint64_t key = 5) const {
+    return {.key = {key},
+            .sampling = sampling(1, 6),
+            .max_context_tokens = 128,
+            .max_response_tokens = 128,
+            .max_calls = 100};
+  }
+  // The path of a base URL.
+  static std::string path_of(const std::string& url) { return url.substr(url.find('/', 7)); }
+  std::string path(const std::string& key) const { return path_of(gateway_->base_url(key)); }
+
+  // What the owner's loop does, until `done`.
+  void serve_until(const std::function<bool()>& done) {
+    for (const Time until = clock_.now() + 20s; !done() && clock_.now() < until;) {
+      gateway_->poll();
+      if (engine_->idle()) {
+        gateway_->wait(1ms);
+      } else {
+        gateway_->answer(engine_->step());
+      }
+    }
+    EXPECT_TRUE(done());
+  }
+  std::future<Response> ask_later(const std::string& target, const std::string& body,
+                                  const std::string& headers = "") {
+    return std::async(std::launch::async, [this, target, body, headers] {
+      http::Client client(port_);
+      client.send(http::post(target, body, headers));
+      return read_response(client);
+    });
+  }
+  Response get(std::future<Response> response) {
+    serve_until([&] { return response.wait_for(0s) == std::future_status::ready; });
+    return response.get();
+  }
+  Response ask(const std::string& target, const ordered_json& body,
+               const std::string& headers = "") {
+    return get(ask_later(target, body.dump(), headers));
+  }
+  static std::string content(const Response& response) {
+    EXPECT_EQ(response.status, 200) << response.body;
+    return response.json()["choices"][0]["message"]["content"];
+  }
+  Trajectory tree(const CapturedAttempt& attempt) const {
+    Trajectory trajectory;
+    trajectory.numerics_classes = {"cpu"};
+    trajectory.sampling.temperature = 1;
+    trajectory.segments = attempt.segments;
+    EXPECT_EQ(find_fault(trajectory), std::nullopt);
+    return trajectory;
+  }
+
+  TestModel model_{"models/stories260K"};
+  std::unique_ptr<text::Tokenizer> tokenizer_ =
+      text::load_tokenizer(std::string(TAILRACE_SOURCE_DIR) + "/tests/data/models/stories260K");
+  chat::PromptFormat format_{*tokenizer_};
+  TestEngine engine_{model_, {}, tokenizer_.get()};
+  SteadyClock clock_;
+  GatewayOptions options_;
+  std::unique_ptr<Gateway> gateway_;
+  uint16_t port_ = 0;
+};
+
+TEST_F(GatewayTest, StrangersAreAnsweredAndForgotten) {
+  const Response answer =
+      ask("/v1/completions", {{"prompt", "Once upon a time"}, {"max_tokens", 5}});
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  Generation direct;
+  engine_->submit({.session = 1,
+                   .new_tokens = tokenizer_->encode("Once upon a time", {.framed = true}),
+                   .sampling = sampling(0, 5),
+                   .key = {}});
+  direct = engine_.finish().at(1);
+  std::vector<TokenId> ids;
+  for (const GeneratedToken& token : direct.tokens) ids.push_back(token.id);
+  EXPECT_EQ(answer.json()["choices"][0]["text"], tokenizer_->decode(ids));
+  EXPECT_EQ(answer.json()["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(answer.json()["usage"]["completion_tokens"], 5);
+  engine_->release(1);
+  EXPECT_EQ(engine_->num_free_blocks() + engine_->num_cached_blocks(), engine_->num_blocks());
+  EXPECT_EQ(ask("/v1/nothing", {}).status, 404);
+  EXPECT_EQ(ask("/s/unknown/v1/chat/completions", {{"messages", said({{"user", "a"}})}}).status,
+            401);
+}
+
+TEST_F(GatewayTest, AConversationIsCapturedAsItWasSampled) {
+  const std::string key = gateway_->begin(spec());
+  const std::string url = path(key) + "/chat/completions";
+  ordered_json messages = said({{"user", "Once upon a time"}});
+  for (const char* next : {" Then", " and", ""}) {
+    const std::string text = content(ask(url, {{"messages", messages}, {"temperature", 0.1}}));
+    messages.push_back({{"role", "assistant"}, {"content", text}});
+    messages.push_back({{"role", "user"}, {"content", next}});
+  }
+  const CapturedAttempt attempt = gateway_->end(key);
+  const Trajectory trajectory = tree(attempt);
+  ASSERT_EQ(trajectory.segments.size(), 1);
+  EXPECT_EQ(attempt.num_answers, 3);
+  const Segment& segment = trajectory.segments[0];
+  EXPECT_EQ(segment.turn_begins.size(), 3);
+  // Under the run's temperature, whatever the client asked for: as training will compute them.
+  const std::vector<float> logprobs = teacher_forced(model_, segment.tokens, 1.0f);
+  for (size_t i = 1; i < segment.tokens.size(); ++i) {
+    if (segment.roles[i] != TokenRole::kSampled) continue;
+    EXPECT_EQ(segment.logprobs[i], logprobs[i - 1]) << i;
+  }
+  EXPECT_EQ(ask(url, {{"messages", messages}}).status, 401) << "the episode is over";
+  EXPECT_EQ(engine_->num_free_blocks() + engine_->num_cached_blocks(), engine_->num_blocks());
+}
+
+TEST_F(GatewayTest, TheSameAttemptDrawsTheSameTokens) {
+  std::set<std::string> texts;
+  for (const uint64_t key : {5, 5, 6}) {
+    const std::string name = gateway_->begin(spec(key));
+    texts.insert(content(ask(path(name) + "/chat/completions",
+                             {{"messages", said({{"user", "Once upon a time"}})}})));
+    (void)gateway_->end(name);
+  }
+  EXPECT_EQ(texts.size(), 2);
+}
+
+TEST_F(GatewayTest, ParallelCallsAndChoicesAreBranches) {
+  const std::string key = gateway_->begin(spec());
+  const std::string url = path(key) + "/chat/completions";
+  const ordered_json first = said({{"user", "Once upon a time"}});
+  const std::string text = content(ask(url, {{"messages", first}}));
+  std::vector<std::future<Response>> open;
+  for (int i = 0; i < 8; ++i) {
+    ordered_json more = first;
+    more.push_back({{"role", "assistant"}, {"content", text}});
+    more.push_back({{"role", "user"}, {"content", " Part " + std::to_string(i)}});
+    open.push_back(ask_later(url, ordered_json{{"messages", more}}.dump()));
+  }
+  for (auto& response : open) EXPECT_EQ(get(std::move(response)).status, 200);
+  const Response many = ask(url, {{"messages", said({{"user", "There was"}})}, {"n", 3}});
+  EXPECT_EQ(many.json()["choices"].size(), 3);
+  const Trajectory trajectory = tree(gateway_->end(key));
+  EXPECT_EQ(trajectory.segments.size(), 8 + 3) << "one goes on, seven branch; three answers";
+  EXPECT_EQ(trajectory.num_sampled(), (1 + 8 + 3) * 6);
+}
+
+TEST_F(GatewayTest, AStreamShowsWhatIsCaptured) {
+  const std::string key = gateway_->begin(spec());
+  const Response stream =
+      ask(path(key) + "/chat/completions", {{"messages", said({{"user", "Once upon a time"}})},
+                                            {"stream", true},
+                                            {"stream_options", {{"include_usage", true}}}});
+  ASSERT_EQ(stream.status, 200) << stream.body;
+  std::string text, finish;
+  int chunks = 0;
+  for (size_t at = 0; (at = stream.body.find("data: ", at)) != std::string::npos;) {
+    at += 6;
+    const std::string line = stream.body.substr(at, stream.body.find('\n', at) - at);
+    if (line == "[DONE]") break;
+    const ordered_json chunk = ordered_json::parse(line);
+    if (chunk["choices"].empty()) {
+      EXPECT_EQ(chunk["usage"]["completion_tokens"], 6);
+      continue;
+    }
+    ++chunks;
+    const ordered_json& choice = chunk["choices"][0];
+    text += choice["delta"].value("content", "");
+    if (!choice["finish_reason"].is_null()) finish = choice["finish_reason"];
+  }
+  EXPECT_TRUE(stream.body.ends_with("data: [DONE]\n\n"));
+  EXPECT_EQ(finish, "length");
+  EXPECT_GT(chunks, 3);
+  const Trajectory trajectory = tree(gateway_->end(key));
+  ASSERT_EQ(trajectory.segments.size(), 1);
+  std::vector<TokenId> ids;
+  for (size_t i = 0; i < trajectory.segments[0].tokens.size(); ++i)
+    if (trajectory.segments[0].roles[i] == TokenRole::kSampled)
+      ids.push_back(trajectory.segments[0].tokens[i]);
+  EXPECT_EQ(text, tokenizer_->decode(ids));
+}
+
+TEST_F(GatewayTest, ACallWhoseClientHangsUpLeavesNothing) {
+  AttemptSpec long_answers = spec();
+  long_answers.sampling.max_new_tokens = 100;
+  const std::string key = gateway_->begin(long_answers);
+  const ordered_json body = {{"messages", said({{"user", "Once upon a time"}})}, {"stream", true}};
+  {
+    http::Client client(port_);
+    client.send(http::post(path(key) + "/chat/completions", body.dump()));
+    char byte = 0;
+    serve_until([&] {
+      std::this_thread::sleep_for(1ms);  // else all is sampled before any of it arrives
+      return ::recv(client.socket(), &byte, 1, MSG_DONTWAIT) == 1;
+    });
+    EXPECT_FALSE(gateway_->idle());
+  }
+  int steps = 0;
+  serve_until([&] {
+    ++steps;
+    if (engine_->idle()) return gateway_->idle();
+    std::this_thread::sleep_for(1ms);  // its end has to reach us
+    return false;
+  });
+  EXPECT_LT(steps, 90) << "it was not sampled to its end";
+  const CapturedAttempt attempt = gateway_->end(key);
+  EXPECT_TRUE(attempt.segments.empty());
+  EXPECT_EQ(attempt.num_answers, 0);
+  EXPECT_EQ(engine_->num_free_blocks() + engine_->num_cached_blocks(), engine_->num_blocks());
+}
+
+TEST_F(GatewayTest, AClientThatAsksAgainHearsTheSameAnswer) {
+  const std::string key = gateway_->begin(spec());
+  const std::string url = path(key) + "/chat/completions";
+  const ordered_json body = {{"messages", said({{"user", "Once upon a time"}})}};
+  const Response first = ask(url, body, "x-stainless-retry-count: 0\r\n");
+  const Response again = ask(url, body, "x-stainless-retry-count: 1\r\n");
+  EXPECT_EQ(again.body, first.body);
+  const Response other = ask(url, body);
+  EXPECT_NE(content(other), content(first)) << "who asks anew is given another answer";
+  EXPECT_EQ(gateway_->end(key).num_answers, 2);
+}
+
+TEST_F(GatewayTest, LimitsAreSaidAndNoted) {
+  AttemptSpec few = spec();
+  few.max_calls = 1;
+  std::string key = gateway_->begin(few);
+  const ordered_json body = {{"messages", said({{"user", "Once upon a time"}})}};
+  EXPECT_EQ(ask(path(key) + "/chat/completions", body).status, 200);
+  const Response refused = ask(path(key) + "/chat/completions", body);
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_NE(refused.body.find("max_calls"), std::string::npos);
+  CapturedAttempt attempt = gateway_->end(key);
+  EXPECT_TRUE(attempt.over_limit);
+  EXPECT_EQ(attempt.num_answers, 1);
+
+  AttemptSpec narrow = spec();
+  narrow.max_context_tokens = 10;
+  key = gateway_->begin(narrow);
+  const Response full = ask(path(key) + "/chat/completions", body);
+  std::string longer = "Once upon a time there was a little girl who had a very big dog";
+  const Response too_long =
+      ask(path(key) + "/chat/completions", {{"messages", said({{"user", longer}})}});
+  EXPECT_EQ(full.status, 200) << full.body;
+  EXPECT_EQ(too_long.status, 400);
+  EXPECT_NE(too_long.body.find("context_length_exceeded"), std::string::npos);
+  EXPECT_TRUE(gateway_->end(key).over_limit);
+}
+
+TEST_F(GatewayTest, TokensThatTheModelLacksAreRefused) {
+  for (const auto& ids : {"[1, 100000]", "[-1]"}) {
+    const Response refused =
+        get(ask_later("/v1/completions", std::string("{\"prompt\": ") + ids + "}"));
+    EXPECT_EQ(refused.status, 400) << refused.body;
+  }
+  EXPECT_EQ(ask("/v1/completions", {{"prompt", {1, 2}}, {"max_tokens", 1}}).status, 200);
+}
+
+TEST_F(GatewayTest, AConversationThatWasShortenedHasRoomAgain) {
+  AttemptSpec narrow = spec();
+  narrow.max_context_tokens = 20;
+  const std::string key = gateway_->begin(narrow);
+  const std::string longer = "Once upon a time there was a little girl who had a very big dog";
+  const std::string url = path(key) + "/chat/completions";
+  EXPECT_EQ(ask(url, {{"messages", said({{"user", longer}})}}).status, 400);
+  EXPECT_EQ(ask(url, {{"messages", said({{"user", "Once"}})}}).status, 200);
+  EXPECT_FALSE(gateway_->end(key).over_limit);
+}
+
+TEST_F(GatewayTest, ACallThatIsTakenAwayBeforeItBeganLeavesNoSession) {
+  const std::string key = gateway_->begin(spec());
+  const std::string url = path(key) + "/chat/completions";
+  ordered_json messages = said({{"user", "Once upon a time"}});
+  messages.push_back(
+      {{"role", "assistant"}, {"content", content(ask(url, {{"messages", messages}}))}});
+  messages.push_back({{"role", "user"}, {"content", " Then"}});
+  auto late = ask_later(url, ordered_json{{"messages", messages}}.dump());
+  for (const Time until = clock_.now() + 20s; gateway_->idle() && clock_.now() < until;)
+    std::this_thread::sleep_for(1ms);
+  EXPECT_FALSE(gateway_->idle()) << "it waits to be taken";
+  (void)gateway_->end(key);
+  EXPECT_GE(get(std::move(late)).status, 400);
+  EXPECT_EQ(engine_->num_free_blocks() + engine_->num_cached_blocks(), engine_->num_blocks());
+}
+
+TEST_F(GatewayTest, AFullContextSaysWhichLimitIsMet) {
+  std::string longer = "Once upon a time there was a little girl who had a very big dog";
+  const auto refusal = [&](const AttemptSpec& narrow) {
+    const std::string key = gateway_->begin(narrow);
+    ordered_json messages = said({{"user", "Once"}});
+    const Response first = ask(path(key) + "/chat/completions", {{"messages", messages}});
+    messages.push_back({{"role", "assistant"}, {"content", content(first)}});
+    messages.push_back({{"role", "user"}, {"content", longer}});
+    const Response full = ask(path(key) + "/chat/completions", {{"messages", messages}});
+    EXPECT_EQ(full.status, 400);
+    (void)gateway_->end(key);
+    return full.json()["error"]["message"].get<std::string>();
+  };
+  AttemptSpec narrow = spec();
+  narrow.max_context_tokens = narrow.max_response_tokens = 20;
+  EXPECT_NE(refusal(narrow).find(" tokens; the context holds 20"), std::string::npos);
+  narrow.max_context_tokens = 128;
+  EXPECT_NE(refusal(narrow).find("20 are the most (rollout.max_response_tokens)"),
+            std::string::npos);
+}
+
+TEST_F(GatewayTest, VariablesOfTheTemplateCanBeRepeatedOnly) {
+  const chat::PromptFormat format(*tokenizer_,
+                                  chat::ChatTemplate::parse("{{ messages[0].content }}", "here"),
+                                  {.variables = {{"enable_thinking", "false"}}});
+  gateway_ = std::make_unique<Gateway>(*engine_, format, options_, clock_);
+  const std::string url = gateway_->base_url();
+  port_ = static_cast<uint16_t>(std::stoi(url.substr(url.rfind(':') + 1)));
+  const auto answer = [&](const ordered_json& variables) {
+    return ask("/v1/chat/completions", {{"messages", said({{"user", "Once upon a time"}})},
+                                        {"chat_template_kwargs", variables}});
+  };
+  EXPECT_EQ(answer({{"enable_thinking", false}}).status, 200);
+  EXPECT_EQ(answer(ordered_json::object()).status, 200);
+  for (const ordered_json& other :
+       {ordered_json{{"enable_thinking", true}}, ordered_json{{"thinking", false}}}) {
+    const Response refused = answer(other);
+    EXPECT_EQ(refused.status, 400) << refused.body;
+    EXPECT_NE(refused.body.find("chat.variables."), std::string::npos) << refused.body;
+    EXPECT_NE(refused.body.find("--chat-variable"), std::string::npos) << refused.body;
+  }
+  gateway_.reset();  // it borrows the format
+}
+
+TEST_F(GatewayTest, LogprobsOfACompletionAreOfTheSampledTokens) {
+  const Response answer =
+      ask("/v1/completions", {{"prompt", "Once upon a time"}, {"max_tokens", 5}, {"logprobs", 1}});
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  const ordered_json choice = answer.json()["choices"][0], logprobs = choice["logprobs"];
+  std::string text;
+  for (size_t i = 0; i < 5; ++i) {
+    const std::string token = logprobs["tokens"][i];
+    text += token;
+    ASSERT_EQ(logprobs["top_logprobs"][i].size(), 1);
+    EXPECT_EQ(logprobs["top_logprobs"][i][token], logprobs["token_logprobs"][i]);
+  }
+  // A tokenizer drops the first blank of a text.
+  EXPECT_TRUE(text == choice["text"] || text == " " + choice["text"].get<std::string>()) << text;
+}
+
+TEST_F(GatewayTest, TheEndOfAnAttemptEndsItsCalls) {
+  AttemptSpec long_answers = spec();
+  long_answers.sampling.max_new_tokens = 100;
+  const std::string key = gateway_->begin(long_answers);
+  http::Client client(port_);
+  client.send(http::post(path(key) + "/chat/completions",
+                         ordered_json{{"messages", said({{"user", "Once upon a time"}})}}.dump()));
+  serve_until([&] { return !gateway_->idle(); });
+  gateway_->poll();
+  (void)engine_->step();
+  EXPECT_TRUE(gateway_->end(key).segments.empty());
+  EXPECT_TRUE(gateway_->idle());
+  EXPECT_GE(read_response(client).status, 400);
+}
+
+}  // namespace
+}  // namespace tailrace::gateway
