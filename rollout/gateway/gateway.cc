@@ -24,9 +24,9 @@
 #include "core/base/random.h"
 #include "core/base/time.h"
 #include "core/chat/tool_calls.h"
-#include "core/text/stream_decoder.h"
 #include "kernels/base/check.h"
 #include "kernels/base/mutex.h"
+#include "rollout/gateway/answer_stream.h"
 #include "rollout/gateway/capture.h"
 #include "rollout/gateway/chat_answer.h"
 #include "rollout/gateway/chat_api.h"
@@ -79,16 +79,6 @@ std::string_view bearer_of(const http::Request& request) {
   return request.header("x-api-key");
 }
 
-// What an answer shows, of the text that was sampled: up to the stop string that ended it.
-std::string up_to_stop(std::string text, const std::vector<std::string>& stops) {
-  size_t end = text.size();
-  for (const std::string& stop : stops)
-    if (const size_t at = stop.empty() ? text.npos : text.find(stop); at != text.npos)
-      end = std::min(end, at);
-  text.resize(end);
-  return text;
-}
-
 }  // namespace
 
 // An answer that was given whole.
@@ -102,12 +92,12 @@ struct Gateway::State {
   // An attempt, from begin() to end(). The capture is used by the I/O thread and the engine's.
   struct Attempt {
     Attempt(std::string its_key, const AttemptSpec& its_spec, const chat::PromptFormat& format,
-            bool of_stranger)
-        : key(std::move(its_key)), spec(its_spec), is_strange(of_stranger), capture(format) {}
+            bool without_key)
+        : key(std::move(its_key)), spec(its_spec), is_anonymous(without_key), capture(format) {}
 
     const std::string key;
     const AttemptSpec spec;
-    const bool is_strange;
+    const bool is_anonymous;
 
     Mutex mutex;
     Capture capture TR_GUARDED_BY(mutex);
@@ -128,12 +118,7 @@ struct Gateway::State {
     SessionId session = 0;
     Choice choice = {};
     bool is_done = false;
-    // Of a stream: what its reader has, and what of the answer was shown.
-    std::string fed = {};
-    std::unique_ptr<chat::AnswerReader> reader = nullptr;
-    std::unique_ptr<text::StreamDecoder> decoder = nullptr;
-    size_t num_tokens = 0;
-    int64_t num_calls = 0, text_offset = 0;
+    std::unique_ptr<AnswerStream> stream = nullptr;  // where the client wants one
   };
 
   struct Call {
@@ -218,7 +203,7 @@ struct Gateway::State {
     std::array<uint64_t, 1> bits{};
     (void)!::getrandom(bits.data(), sizeof bits, 0);
     spec.key = {bits[0]};
-    return std::make_shared<Attempt>("", spec, format, /*of_stranger=*/true);
+    return std::make_shared<Attempt>("", spec, format, /*without_key=*/true);
   }
 
   // Where the call goes on; without branches it has been answered. Nothing: it can go on.
@@ -277,7 +262,7 @@ struct Gateway::State {
                  "context_length_exceeded");
     }
     call.request.sampling.max_new_tokens = std::min(call.request.sampling.max_new_tokens, room);
-    if (!attempt.is_strange) keep_distribution(call.request.sampling, spec.sampling);
+    if (!attempt.is_anonymous) keep_distribution(call.request.sampling, spec.sampling);
     attempt.num_calls += call.request.n;
     for (int64_t i = 0; i < call.request.n; ++i)
       call.branches.push_back({.place = i == 0 ? first : capture.again(first)});
@@ -308,15 +293,19 @@ struct Gateway::State {
   }
 
   void enqueue(Call call) {
-    call.id = ++last_call;
-    call.reply.when_gone([this, id = call.id] {
+    const int64_t id = call.id = ++last_call;
+    http::Reply reply = call.reply;
+    {
+      MutexLock lock(mutex);
+      inbox.push_back(std::move(call));
+      arrived.notify_one();
+    }
+    // Behind it, so that nobody is told of a call that has gone before it has come.
+    reply.when_gone([this, id] {
       MutexLock lock(mutex);
       gone.push_back(id);
       arrived.notify_one();
     });
-    MutexLock lock(mutex);
-    inbox.push_back(std::move(call));
-    arrived.notify_one();
   }
 
   void release_later(SessionId session) {
@@ -383,7 +372,7 @@ struct Gateway::State {
     request.sampling = call.request.sampling;
     request.wants_kept = call.attempt->spec.keeps_sets;
     const uint64_t seed = call.request.seed.value_or(0);
-    request.key = {call.attempt->is_strange && call.request.seed
+    request.key = {call.attempt->is_anonymous && call.request.seed
                        ? mix({seed, static_cast<uint64_t>(place.ordinal)})
                        : mix({call.attempt->spec.key.value, hash_of(place.context),
                               static_cast<uint64_t>(place.ordinal), seed})};
@@ -402,7 +391,8 @@ struct Gateway::State {
     branch.is_done = true;
     take(call, branch, generation);
     if (call.request.stream && !branch.choice.tokens.empty())
-      show(call, index, branch.choice.text, &branch.choice);
+      send_delta(call, index, stream_of(call, branch).rest(branch.choice),
+                 branch.stream->text_offset());
     if (std::ranges::all_of(call.branches, [](const Branch& b) { return b.is_done; })) finish(at);
   }
 
@@ -518,7 +508,7 @@ struct Gateway::State {
 
   static void remember(Call& call, Answered answered) {
     Attempt& attempt = *call.attempt;
-    if (attempt.is_strange) return;
+    if (attempt.is_anonymous) return;
     MutexLock lock(attempt.mutex);
     if (attempt.answered.size() >= kMostRemembered)
       attempt.answered.erase(attempt.answered.begin());
@@ -532,24 +522,20 @@ struct Gateway::State {
     call.usage = answered.usage;
     for (size_t i = 0; i < answered.choices.size(); ++i) {
       const Choice& choice = answered.choices[i];
-      Delta delta = last_delta(choice);
-      delta.index = static_cast<int64_t>(i);
-      delta.is_first = true;
+      Delta delta{
+          .is_first = true, .reason = choice.reason, .has_calls = !choice.answer.calls.empty()};
       delta.content = choice.answer.content;
       delta.reasoning = choice.answer.reasoning;
       delta.calls = choice.answer.calls;
       delta.text = choice.text;
       delta.tokens = choice.tokens;
-      send_delta(call, delta, 0);
+      send_delta(call, i, std::move(delta), /*text_offset=*/0);
     }
     end_stream(call);
   }
 
-  static Delta last_delta(const Choice& choice) {
-    return {.reason = choice.reason, .has_calls = !choice.answer.calls.empty()};
-  }
-
-  void send_delta(Call& call, const Delta& delta, int64_t text_offset) const {
+  void send_delta(Call& call, size_t index, Delta delta, int64_t text_offset) const {
+    delta.index = static_cast<int64_t>(index);
     const TokenBytes bytes = bytes_for(call.request);
     const bool with_usage = call.request.include_usage;
     call.reply.stream(call.request.is_chat
@@ -564,72 +550,28 @@ struct Gateway::State {
     call.reply.end();
   }
 
-  // --- Streams.
+  AnswerStream& stream_of(const Call& call, Branch& branch) const {
+    if (branch.stream == nullptr)
+      branch.stream = std::make_unique<AnswerStream>(
+          format.tokenizer(), AnswerStreamOptions{.is_chat = call.request.is_chat,
+                                                  .keeps_special = keeps_special(call.request),
+                                                  .wants_tokens = call.request.wants_logprobs,
+                                                  .stops = call.request.sampling.stop_strings,
+                                                  .form = form_of(call.request),
+                                                  .salt = salt_of(branch)});
+    return *branch.stream;
+  }
 
   void stream() {
     for (auto& [id, call] : calls) {
       if (!call.request.stream) continue;
-      for (size_t i = 0; i < call.branches.size(); ++i)
-        if (!call.branches[i].is_done) stream_branch(call, i);
+      for (size_t i = 0; i < call.branches.size(); ++i) {
+        Branch& branch = call.branches[i];
+        if (branch.is_done) continue;
+        if (auto delta = stream_of(call, branch).more(generator.so_far(branch.session)))
+          send_delta(call, i, std::move(*delta), branch.stream->text_offset());
+      }
     }
-  }
-
-  // What is certain of the answer so far: no part of a character, and nothing that may yet become a
-  // stop string.
-  void stream_branch(Call& call, size_t index) {
-    Branch& branch = call.branches[index];
-    const auto tokens = generator.so_far(branch.session);
-    if (tokens.empty()) return;
-    if (!branch.decoder)
-      branch.decoder =
-          std::make_unique<text::StreamDecoder>(format.tokenizer(), keeps_special(call.request));
-    while (branch.decoder->num_tokens() < tokens.size())
-      branch.decoder->add(tokens[branch.decoder->num_tokens()].id);
-    std::string text = up_to_stop(branch.decoder->text(), call.request.sampling.stop_strings);
-    size_t held = 0;
-    for (const std::string& stop : call.request.sampling.stop_strings)
-      held = std::max(held, stop.size());
-    constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
-    while (text.ends_with(kReplacement)) text.resize(text.size() - kReplacement.size());
-    if (held > 0) text.resize(text.size() - std::min(text.size(), held - 1));
-    while (!text.empty() && (static_cast<unsigned char>(text.back()) & 0xC0) == 0x80)
-      text.pop_back();  // the cut may be inside a character
-    if (!text.empty() && (static_cast<unsigned char>(text.back()) & 0x80) != 0) text.pop_back();
-    show(call, index, text, nullptr);
-  }
-
-  // `whole`: of the last piece.
-  void show(Call& call, size_t index, const std::string& text, const Choice* whole) {
-    Branch& branch = call.branches[index];
-    Delta delta;
-    if (whole != nullptr) delta = last_delta(*whole);
-    delta.index = static_cast<int64_t>(index);
-    delta.is_first = branch.reader == nullptr;
-    if (delta.is_first)
-      branch.reader = std::make_unique<chat::AnswerReader>(form_of(call.request), salt_of(branch));
-    const auto add = [&](chat::AnswerReader::Delta more) {
-      delta.content += more.content;
-      delta.reasoning += more.reasoning;
-      std::ranges::move(more.calls, std::back_inserter(delta.calls));
-    };
-    if (text.size() > branch.fed.size() && text.starts_with(branch.fed)) {
-      delta.text = text.substr(branch.fed.size());
-      if (call.request.is_chat) add(branch.reader->read(delta.text));
-      branch.fed = text;
-    }
-    if (whole != nullptr && call.request.is_chat) add(branch.reader->finish());
-    const bool is_empty = delta.content.empty() && delta.reasoning.empty() && delta.calls.empty() &&
-                          delta.text.empty();
-    if (is_empty && whole == nullptr && !delta.is_first) return;
-    const std::span<const GeneratedToken> tokens =
-        whole != nullptr ? whole->tokens : generator.so_far(branch.session);
-    for (; branch.num_tokens < tokens.size(); ++branch.num_tokens)
-      if (call.request.wants_logprobs) delta.tokens.push_back(tokens[branch.num_tokens]);
-    delta.first_call = branch.num_calls;
-    branch.num_calls += std::ssize(delta.calls);
-    send_delta(call, delta, branch.text_offset);
-    branch.text_offset += static_cast<int64_t>(
-        std::ranges::count_if(delta.text, [](char c) { return (c & 0xC0) != 0x80; }));
   }
 
   // --- Ends.
@@ -652,7 +594,7 @@ struct Gateway::State {
     Attempt& attempt = *call.attempt;
     if (--attempt.num_open == 0)
       attempt.generate_seconds += seconds_of(clock.now() - attempt.open_since);
-    if (!attempt.is_strange) return;
+    if (!attempt.is_anonymous) return;
     MutexLock lock(attempt.mutex);
     for (const SessionId session : attempt.capture.sessions()) generator.release(session);
   }
@@ -721,7 +663,7 @@ Gateway::~Gateway() = default;
 
 std::string Gateway::begin(const AttemptSpec& spec, std::string key) {
   if (key.empty()) key = new_key();
-  auto attempt = std::make_shared<State::Attempt>(key, spec, state_->format, /*of_stranger=*/false);
+  auto attempt = std::make_shared<State::Attempt>(key, spec, state_->format, /*without_key=*/false);
   MutexLock lock(state_->mutex);
   state_->attempts.emplace(key, std::move(attempt));
   return key;
