@@ -7,7 +7,6 @@
 #include <map>
 #include <optional>
 #include <random>
-#include <ranges>
 #include <span>
 #include <string_view>
 #include <unordered_map>
@@ -20,14 +19,12 @@
 
 #include "core/base/digest_of.h"
 #include "core/base/error.h"
-#include "core/base/json_text.h"
 #include "core/base/random.h"
 #include "core/base/time.h"
 #include "core/chat/tool_calls.h"
 #include "kernels/base/check.h"
 #include "kernels/base/mutex.h"
 #include "rollout/gateway/answer_stream.h"
-#include "rollout/gateway/capture.h"
 #include "rollout/gateway/chat_answer.h"
 #include "rollout/gateway/chat_api.h"
 
@@ -37,8 +34,6 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr SessionId kFirstSession = SessionId{1} << 62;
-// Answers that an attempt may be asked for again, by a client that has not heard them.
-constexpr size_t kMostRemembered = 16;
 
 std::string new_key() {
   std::array<uint64_t, 2> bits{};
@@ -81,38 +76,7 @@ std::string_view bearer_of(const http::Request& request) {
 
 }  // namespace
 
-// An answer that was given whole.
-struct Answered {
-  AnswerHead head;
-  Usage usage;
-  std::vector<Choice> choices;
-};
-
 struct Gateway::State {
-  // An attempt, from begin() to end(). The capture is used by the I/O thread and the engine's.
-  struct Attempt {
-    Attempt(std::string its_key, const AttemptSpec& its_spec, const chat::PromptFormat& format,
-            bool without_key)
-        : key(std::move(its_key)), spec(its_spec), is_anonymous(without_key), capture(format) {}
-
-    const std::string key;
-    const AttemptSpec spec;
-    const bool is_anonymous;
-
-    Mutex mutex;
-    Capture capture TR_GUARDED_BY(mutex);
-    int64_t num_calls TR_GUARDED_BY(mutex) = 0;  // answered, or open
-    bool over_limit TR_GUARDED_BY(mutex) = false;
-    bool has_ended TR_GUARDED_BY(mutex) = false;
-    // Whole answers by the digest of the call, the oldest first.
-    std::vector<std::pair<Digest, Answered>> answered TR_GUARDED_BY(mutex);
-
-    // Of the engine's thread.
-    int64_t num_open = 0, num_malformed = 0;
-    Time open_since{};
-    double generate_seconds = 0;
-  };
-
   struct Branch {
     Capture::Place place;
     SessionId session = 0;
@@ -165,19 +129,18 @@ struct Gateway::State {
     if (request.method != "POST")
       return refuse({405, fmt::format("{} is asked by POST", route.path), "invalid_request_error",
                      "method_not_allowed", ""});
-    auto& known = *std::get<std::shared_ptr<Attempt>>(attempt);
-    auto read = is_chat ? read_chat_request(request.body, known.spec.sampling)
-                        : read_completion_request(request.body, known.spec.sampling);
+    auto& known = std::get<std::shared_ptr<Attempt>>(attempt);
+    auto read = is_chat ? read_chat_request(request.body, known->spec().sampling)
+                        : read_completion_request(request.body, known->spec().sampling);
     if (const auto* error = std::get_if<ApiError>(&read)) return refuse(*error);
-    Call call{.attempt = std::get<std::shared_ptr<Attempt>>(attempt),
-              .request = std::move(std::get<ChatRequest>(read)),
-              .reply = reply};
+    Call call{.attempt = known, .request = std::move(std::get<ChatRequest>(read)), .reply = reply};
     call.digest = digest_of(route.path + " " + request.body);
     // Clients ask again when they have not heard an answer in time.
     const std::string_view retries = request.header("x-stainless-retry-count");
-    const bool is_retry = !retries.empty() && retries != "0";
-    if (auto error = place(call, is_retry)) return refuse(*error);
-    if (call.branches.empty()) return;  // it was answered before
+    if (!retries.empty() && retries != "0")
+      if (const auto answered = known->remembered(call.digest))
+        return answer_again(call, *answered);
+    if (auto error = place(call)) return refuse(*error);
     enqueue(std::move(call));
   }
 
@@ -203,93 +166,18 @@ struct Gateway::State {
     std::array<uint64_t, 1> bits{};
     (void)!::getrandom(bits.data(), sizeof bits, 0);
     spec.key = {bits[0]};
-    return std::make_shared<Attempt>("", spec, format, /*without_key=*/true);
+    return std::make_shared<Attempt>(spec, format, /*is_anonymous=*/true);
   }
 
-  // Where the call goes on; without branches it has been answered. Nothing: it can go on.
-  std::optional<ApiError> place(Call& call, bool is_retry) {
-    Attempt& attempt = *call.attempt;
-    const auto bad = [](std::string message, const char* code) {
-      return ApiError{400, std::move(message), "invalid_request_error", code, ""};
-    };
-    MutexLock lock(attempt.mutex);
-    if (attempt.has_ended)
-      return ApiError{401, "the episode is over", "invalid_request_error", "invalid_api_key", ""};
-    if (is_retry) {
-      for (const auto& [digest, answered] : attempt.answered | std::views::reverse) {
-        if (digest != call.digest) continue;
-        answer_again(call, answered);
-        return std::nullopt;
-      }
-    }
-    if (auto message = fault_of_variables(call.request))
-      return bad(std::move(*message), "unsupported_parameter");
-    const AttemptSpec& spec = attempt.spec;
-    if (attempt.num_calls + call.request.n > spec.max_calls) {
-      attempt.over_limit = true;
-      return bad(
-          fmt::format("the episode has had its {} answers (env.agent.max_calls)", spec.max_calls),
-          "max_calls");
-    }
-    Capture& capture = attempt.capture;
-    const ChatRequest& request = call.request;
-    for (const TokenId id : request.prompt_ids)
-      if (id < 0 || id >= num_ids)
-        return bad(
-            fmt::format("the prompt has the token {}; the model has ids below {}", id, num_ids),
-            "invalid_prompt");
-    auto opened = request.is_chat              ? capture.open(request.messages, request.tools)
-                  : request.prompt_ids.empty() ? capture.open_text(request.prompt)
-                                               : capture.open_tokens(request.prompt_ids);
-    if (!opened) return bad(opened.failure().message, "invalid_prompt");
-    const Capture::Place& first = opened.value();
-    const auto length = static_cast<int64_t>(first.context.size());
-    const int64_t room =
-        std::min(spec.max_context_tokens - length,
-                 spec.max_response_tokens - (length - static_cast<int64_t>(first.num_prompt)));
-    if (room < 1) {
-      attempt.over_limit = true;
-      capture.discard(first);
-      if (first.session != 0) release_later(first.session);
-      const bool is_full = length >= spec.max_context_tokens;
-      return bad(is_full
-                     ? fmt::format("the conversation has {} tokens; the context holds {}", length,
-                                   spec.max_context_tokens)
-                     : fmt::format("the conversation has {} tokens behind its first prompt; {} are "
-                                   "the most (rollout.max_response_tokens)",
-                                   length - static_cast<int64_t>(first.num_prompt),
-                                   spec.max_response_tokens),
-                 "context_length_exceeded");
-    }
-    call.request.sampling.max_new_tokens = std::min(call.request.sampling.max_new_tokens, room);
-    if (!attempt.is_anonymous) keep_distribution(call.request.sampling, spec.sampling);
-    attempt.num_calls += call.request.n;
-    for (int64_t i = 0; i < call.request.n; ++i)
-      call.branches.push_back({.place = i == 0 ? first : capture.again(first)});
+  // Where its answers go on; a fault: nowhere.
+  std::optional<ApiError> place(Call& call) {
+    SessionId unused = 0;
+    auto placed = call.attempt->place(call.request, unused);
+    if (unused != 0) release_later(unused);
+    if (const auto* error = std::get_if<ApiError>(&placed)) return *error;
+    for (Capture::Place& place : std::get<std::vector<Capture::Place>>(placed))
+      call.branches.push_back({.place = std::move(place)});
     return std::nullopt;
-  }
-
-  // What a template is told is the same for all: a client can only repeat it.
-  std::optional<std::string> fault_of_variables(const ChatRequest& request) const {
-    for (const auto& [name, value] : request.template_variables.items())
-      if (!format.variables().contains(name) || format.variables()[name] != value)
-        return fmt::format(
-            "chat_template_kwargs sets {} otherwise than it is set for all: by "
-            "chat.variables.{} of a run, --chat-variable {}=... of serve",
-            name, name, name);
-    return std::nullopt;
-  }
-
-  // A trajectory has one.
-  static void keep_distribution(SamplingParams& sampling, const SamplingParams& own) {
-    sampling.temperature = own.temperature;
-    sampling.top_k = own.top_k;
-    sampling.top_p = own.top_p;
-    sampling.min_p = own.min_p;
-    sampling.max_new_tokens = std::min(sampling.max_new_tokens, own.max_new_tokens);
-    for (const TokenId stop : own.stop_tokens)
-      if (std::ranges::find(sampling.stop_tokens, stop) == sampling.stop_tokens.end())
-        sampling.stop_tokens.push_back(stop);
   }
 
   void enqueue(Call call) {
@@ -337,12 +225,8 @@ struct Gateway::State {
   }
 
   void begin(Call call) {
-    Attempt& attempt = *call.attempt;
-    {
-      MutexLock lock(attempt.mutex);
-      if (attempt.has_ended) return release_unbegun(call);  // its reply is gone with it
-    }
-    if (attempt.num_open++ == 0) attempt.open_since = clock.now();
+    if (call.attempt->has_ended()) return release_unbegun(call);  // its reply is gone with it
+    call.attempt->call_began(clock.now());
     const int64_t id = call.id;
     const Capture::Place& place = call.branches.front().place;
     call.head = {.id = fmt::format("{}-{}", call.request.is_chat ? "chatcmpl" : "cmpl", id),
@@ -370,11 +254,11 @@ struct Gateway::State {
     request.new_tokens.assign(place.context.begin() + static_cast<std::ptrdiff_t>(known),
                               place.context.end());
     request.sampling = call.request.sampling;
-    request.wants_kept = call.attempt->spec.keeps_sets;
+    request.wants_kept = call.attempt->spec().keeps_sets;
     const uint64_t seed = call.request.seed.value_or(0);
-    request.key = {call.attempt->is_anonymous && call.request.seed
+    request.key = {call.attempt->is_anonymous() && call.request.seed
                        ? mix({seed, static_cast<uint64_t>(place.ordinal)})
-                       : mix({call.attempt->spec.key.value, hash_of(place.context),
+                       : mix({call.attempt->spec().key.value, hash_of(place.context),
                               static_cast<uint64_t>(place.ordinal), seed})};
     generator.submit(std::move(request));
   }
@@ -412,21 +296,13 @@ struct Gateway::State {
 
   // All its answers are there: now they count.
   void capture_answers(Call& call) {
-    Attempt& attempt = *call.attempt;
-    MutexLock lock(attempt.mutex);
     for (Branch& branch : call.branches) {
-      const Choice& choice = branch.choice;
-      if (choice.tokens.empty()) {
-        attempt.over_limit = true;
-        attempt.capture.discard(branch.place);
-        --attempt.num_calls;
-        generator.release(branch.session);
+      if (!branch.choice.tokens.empty()) {
+        call.attempt->commit(branch.place, branch.choice, message_of(branch.choice.answer),
+                             branch.session);
       } else {
-        // A conversation that was shortened has room again.
-        attempt.over_limit = false;
-        attempt.num_malformed += choice.answer.num_malformed;
-        attempt.capture.commit(branch.place, choice.tokens, message_of(choice.answer),
-                               branch.session);
+        call.attempt->discard(branch.place, /*is_full=*/true);
+        generator.release(branch.session);
       }
     }
   }
@@ -482,7 +358,7 @@ struct Gateway::State {
       } else {
         call.reply.send(200, response(call.request, answered));
       }
-      remember(call, std::move(answered));
+      call.attempt->remember(call.digest, std::move(answered));
     }
     close(call);
     calls.erase(at);
@@ -504,15 +380,6 @@ struct Gateway::State {
   TokenBytes bytes_for(const ChatRequest& request) const {
     if (!request.wants_logprobs) return nullptr;
     return [this](TokenId id) { return format.tokenizer().bytes_of(id); };
-  }
-
-  static void remember(Call& call, Answered answered) {
-    Attempt& attempt = *call.attempt;
-    if (attempt.is_anonymous) return;
-    MutexLock lock(attempt.mutex);
-    if (attempt.answered.size() >= kMostRemembered)
-      attempt.answered.erase(attempt.answered.begin());
-    attempt.answered.emplace_back(call.digest, std::move(answered));
   }
 
   // To a client that has not heard it.
@@ -582,21 +449,16 @@ struct Gateway::State {
     for (Branch& branch : call.branches) {
       branches.erase(branch.session);
       generator.release(branch.session);
-      MutexLock lock(call.attempt->mutex);
-      call.attempt->capture.discard(branch.place);
-      --call.attempt->num_calls;
+      call.attempt->discard(branch.place, /*is_full=*/false);
     }
     close(call);
     calls.erase(at);
   }
 
   void close(const Call& call) {
-    Attempt& attempt = *call.attempt;
-    if (--attempt.num_open == 0)
-      attempt.generate_seconds += seconds_of(clock.now() - attempt.open_since);
-    if (!attempt.is_anonymous) return;
-    MutexLock lock(attempt.mutex);
-    for (const SessionId session : attempt.capture.sessions()) generator.release(session);
+    call.attempt->call_ended(clock.now());
+    if (!call.attempt->is_anonymous()) return;
+    for (const SessionId session : call.attempt->sessions()) generator.release(session);
   }
 
   CapturedAttempt end(const std::string& key) {
@@ -618,23 +480,12 @@ struct Gateway::State {
       if (at->second.attempt == attempt) drop(at);
       at = next;
     }
-    MutexLock lock(attempt->mutex);
-    attempt->has_ended = true;
-    Capture& capture = attempt->capture;
-    for (const SessionId session : capture.sessions()) generator.release(session);
-    return {.segments = capture.take(),
-            .num_answers = capture.num_answers(),
-            .over_limit = attempt->over_limit,
-            .generate_seconds = attempt->generate_seconds,
-            .conversation = json_text(capture.last_conversation()),
-            .prompt = json_text(capture.first_said()),
-            .num_begun_anew = capture.num_begun_anew(),
-            .num_malformed_calls = attempt->num_malformed};
+    for (const SessionId session : attempt->sessions()) generator.release(session);
+    return attempt->end();
   }
 
   Generator& generator;
   const chat::PromptFormat& format;
-  const int64_t num_ids = format.tokenizer().vocab_size();
   const GatewayOptions options;
   const Clock& clock;
 
@@ -663,7 +514,7 @@ Gateway::~Gateway() = default;
 
 std::string Gateway::begin(const AttemptSpec& spec, std::string key) {
   if (key.empty()) key = new_key();
-  auto attempt = std::make_shared<State::Attempt>(key, spec, state_->format, /*without_key=*/false);
+  auto attempt = std::make_shared<Attempt>(spec, state_->format, /*is_anonymous=*/false);
   MutexLock lock(state_->mutex);
   state_->attempts.emplace(key, std::move(attempt));
   return key;

@@ -28,7 +28,7 @@
 #include "core/chat/prompt_format.h"
 #include "core/generate.h"
 #include "core/http/server.h"
-#include "core/trajectory/trajectory.h"
+#include "rollout/gateway/attempt.h"
 
 namespace tailrace::gateway {
 
@@ -38,27 +38,6 @@ struct GatewayOptions {
   SamplingParams sampling = {};  // of strangers: what they do not ask for
   bool serves_strangers = false;
   std::string api_key = {};  // of strangers; empty: they need none
-};
-
-// What an attempt may do, and how its tokens are drawn.
-struct AttemptSpec {
-  SampleKey key = {};
-  SamplingParams sampling = {};     // max_new_tokens: of a call, at most
-  int64_t max_context_tokens = 0;   // of a conversation
-  int64_t max_response_tokens = 0;  // of it, behind its first prompt
-  int64_t max_calls = 0;
-  bool keeps_sets = false;
-};
-
-// What an attempt has come to.
-struct CapturedAttempt {
-  std::vector<Segment> segments;
-  int64_t num_answers = 0;
-  bool over_limit = false;  // of its calls, or its context: the policy's doing
-  double generate_seconds = 0;
-  std::string conversation = {};  // of the last answer: JSON, a list of messages
-  std::string prompt = {};        // what was said first: the same
-  int64_t num_begun_anew = 0, num_malformed_calls = 0;
 };
 
 class Gateway {

@@ -1,0 +1,108 @@
+// An attempt at an episode, from begin() to end() of the gateway: what its calls may do, where each
+// goes on, and what they have come to. A call without a key is an attempt of its own.
+//
+// Thread: any, but for what is the engine's thread's.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "core/base/digest.h"
+#include "core/base/time.h"
+#include "core/chat/prompt_format.h"
+#include "core/generate.h"
+#include "core/trajectory/trajectory.h"
+#include "kernels/base/mutex.h"
+#include "rollout/gateway/capture.h"
+#include "rollout/gateway/chat_answer.h"
+#include "rollout/gateway/chat_api.h"
+
+namespace tailrace::gateway {
+
+// What an attempt may do, and how its tokens are drawn.
+struct AttemptSpec {
+  SampleKey key = {};
+  SamplingParams sampling = {};     // max_new_tokens: of a call, at most
+  int64_t max_context_tokens = 0;   // of a conversation
+  int64_t max_response_tokens = 0;  // of it, behind its first prompt
+  int64_t max_calls = 0;
+  bool keeps_sets = false;
+};
+
+// What an attempt has come to.
+struct CapturedAttempt {
+  std::vector<Segment> segments;
+  int64_t num_answers = 0;
+  bool over_limit = false;  // of its calls, or its context: the policy's doing
+  double generate_seconds = 0;
+  std::string conversation = {};  // of the last answer: JSON, a list of messages
+  std::string prompt = {};        // what was said first: the same
+  int64_t num_begun_anew = 0, num_malformed_calls = 0;
+};
+
+// An answer that was given whole.
+struct Answered {
+  AnswerHead head;
+  Usage usage;
+  std::vector<Choice> choices;
+};
+
+class Attempt {
+ public:
+  // The format outlives it.
+  Attempt(const AttemptSpec& spec, const chat::PromptFormat& format, bool is_anonymous)
+      : spec_(spec), format_(format), is_anonymous_(is_anonymous), capture_(format) {}
+
+  const AttemptSpec& spec() const { return spec_; }
+  bool is_anonymous() const { return is_anonymous_; }
+  bool has_ended();
+
+  // Where the answers of a call go on, which counts from now on; lengths, and of an attempt that
+  // has a key the distribution, are set in the request. `unused` is a session of the generator that
+  // nobody needs any more; 0: there is none.
+  std::variant<std::vector<Capture::Place>, ApiError> place(ChatRequest& request,
+                                                            SessionId& unused);
+  // The answer has come, or will not.
+  void commit(const Capture::Place& place, const Choice& choice,
+              const nlohmann::ordered_json& message, SessionId session);
+  void discard(const Capture::Place& place, bool is_full);
+
+  // What a client may ask for again that has not heard it, by the digest of its call.
+  void remember(const Digest& call, Answered answered);
+  std::optional<Answered> remembered(const Digest& call);
+
+  // Of the engine's thread: how long calls are open.
+  void call_began(Time now);
+  void call_ended(Time now);
+
+  // Sessions of the generator that wait for who goes on.
+  std::vector<SessionId> sessions();
+  // Nothing is placed behind it.
+  CapturedAttempt end();
+
+ private:
+  std::optional<ApiError> fault_of(const ChatRequest& request) const;
+  void keep_distribution(SamplingParams& sampling) const;
+
+  const AttemptSpec spec_;
+  const chat::PromptFormat& format_;
+  const bool is_anonymous_;
+
+  Mutex mutex_;
+  Capture capture_ TR_GUARDED_BY(mutex_);
+  int64_t num_calls_ TR_GUARDED_BY(mutex_) = 0;  // answers, also of open calls
+  int64_t num_malformed_ TR_GUARDED_BY(mutex_) = 0;
+  bool over_limit_ TR_GUARDED_BY(mutex_) = false;
+  bool has_ended_ TR_GUARDED_BY(mutex_) = false;
+  std::vector<std::pair<Digest, Answered>> answered_ TR_GUARDED_BY(mutex_);  // the oldest first
+
+  int64_t num_open_ = 0;
+  Time open_since_{};
+  double generate_seconds_ = 0;
+};
+
+}  // namespace tailrace::gateway
