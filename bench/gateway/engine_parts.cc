@@ -48,9 +48,9 @@ struct SmallEngine {
   std::unique_ptr<Engine> engine;
 };
 
-gateway::GatewayOptions for_strangers() {
+gateway::GatewayOptions for_anonymous() {
   gateway::GatewayOptions how;
-  how.serves_strangers = true;
+  how.serves_anonymous = true;
   how.sampling.max_new_tokens = kNew;
   return how;
 }
@@ -75,7 +75,7 @@ int64_t streamed_tokens(const std::string& body) {
 
 void measure_cancel(const GatewayBenchOptions& options, Report& report) {
   SmallEngine small(options.model, options.threads, 8);
-  const gateway::GatewayOptions how = for_strangers();
+  const gateway::GatewayOptions how = for_anonymous();
   ServedGateway served(*small.engine, small.format, how);
   std::atomic<bool> is_free = true;
   served.serve([&] { is_free = small.holds_nothing(); });
@@ -135,7 +135,7 @@ void measure_streams(const GatewayBenchOptions& options, Report& report) {
     return static_cast<double>(small.engine->stats().sampled_tokens - before) / seconds;
   };
   const auto streamed = [&](size_t clients, bool streams) {
-    ServedGateway served(*small.engine, small.format, for_strangers());
+    ServedGateway served(*small.engine, small.format, for_anonymous());
     served.serve();
     int64_t tokens = 0;
     std::vector<bool> has_asked(clients, false);

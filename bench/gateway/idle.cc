@@ -159,7 +159,7 @@ void measure_idle(const GatewayBenchOptions& options, Report& report) {
   const chat::PromptFormat format(*tokenizer);
   FixedGenerator generator({1}, 1, 0us, 1);
   gateway::GatewayOptions how;
-  how.serves_strangers = true;
+  how.serves_anonymous = true;
   how.http.max_connections = number + 16;
   how.http.idle = 3600s;
   ServedGateway served(generator, format, how);

@@ -25,7 +25,7 @@ class ServedGateway {
 
   gateway::Gateway& gateway() { return gateway_; }
   uint16_t port() { return gateway_.server().port(); }
-  // The path of the chat of an attempt, or of strangers.
+  // The path of the chat of an attempt, or of anonymous calls.
   std::string path(const std::string& key = {}) const {
     const std::string url = gateway_.base_url(key);
     return url.substr(url.find('/', sizeof "http://" - 1)) + "/chat/completions";

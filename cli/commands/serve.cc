@@ -57,7 +57,7 @@ void serve(const ServeArguments& arguments) {
   Engine engine(loaded.model(), tokenizer.get(), options, loaded.stream(), clock);
   engine.install(loaded.shared_weights(), 0);
 
-  gateway::GatewayOptions how{.model = arguments.name, .serves_strangers = true};
+  gateway::GatewayOptions how{.model = arguments.name, .serves_anonymous = true};
   if (how.model.empty())
     how.model = std::filesystem::path(arguments.model).lexically_normal().filename().string();
   how.http.address = arguments.address;

@@ -28,7 +28,7 @@ std::string evidence_of(const gateway::CapturedAttempt& attempt, const sandbox::
                         const sandbox::AgentProgram& program,
                         const std::optional<AgentReward>& reward) {
   const ordered_json messages = parse_ordered_json(attempt.conversation),
-                     prompt = parse_ordered_json(attempt.prompt);
+                     prompt = parse_ordered_json(attempt.first_messages);
   const auto last_text = [](const ordered_json& list) {
     return list.is_array() && !list.empty() ? text_of_message(list.back()) : "";
   };
@@ -176,6 +176,7 @@ FinishedEpisode AgentRunner::finish(const Running& running, AgentEnd end) {
   trajectory.metrics.emplace_back("agent_calls", static_cast<double>(attempt.num_answers));
   trajectory.metrics.emplace_back("agent_segments",
                                   static_cast<double>(trajectory.segments.size()));
+  trajectory.metrics.emplace_back("agent_begun_anew", static_cast<double>(attempt.num_begun_anew));
   trajectory.metrics.emplace_back("malformed_tool_calls",
                                   static_cast<double>(attempt.num_malformed_calls));
   if (running.program->verifier.empty()) {

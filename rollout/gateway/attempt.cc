@@ -148,7 +148,7 @@ CapturedAttempt Attempt::end() {
           .over_limit = over_limit_,
           .generate_seconds = generate_seconds_,
           .conversation = json_text(capture_.last_conversation()),
-          .prompt = json_text(capture_.first_said()),
+          .first_messages = json_text(capture_.first_said()),
           .num_begun_anew = capture_.num_begun_anew(),
           .num_malformed_calls = num_malformed_};
 }

@@ -39,8 +39,8 @@ struct CapturedAttempt {
   int64_t num_answers = 0;
   bool over_limit = false;  // of its calls, or its context: the policy's doing
   double generate_seconds = 0;
-  std::string conversation = {};  // of the last answer: JSON, a list of messages
-  std::string prompt = {};        // what was said first: the same
+  std::string conversation = {};    // of the last answer: JSON, a list of messages
+  std::string first_messages = {};  // what was said first: the same
   int64_t num_begun_anew = 0, num_malformed_calls = 0;
 };
 

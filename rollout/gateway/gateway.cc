@@ -151,7 +151,7 @@ struct Gateway::State {
       MutexLock lock(mutex);
       if (const auto at = attempts.find(key); at != attempts.end()) return at->second;
     }
-    if (!options.serves_strangers || !route.key.empty())
+    if (!options.serves_anonymous || !route.key.empty())
       return ApiError{401,
                       "no episode has this key: the episode is over, or the URL is not the one "
                       "that the agent was given (OPENAI_BASE_URL)",

@@ -8,7 +8,7 @@
 //
 // An attempt has a key that nobody guesses, which a client has in its URL,
 // http://HOST:PORT/s/KEY/v1, or as its API key. Calls without one are answered where the gateway
-// serves strangers: each is an attempt of its own, which is forgotten.
+// serves anonymous ones: each is an attempt of its own, which is forgotten.
 //
 // How tokens are drawn is the run's where an attempt is trained on: of the temperature, top_p,
 // top_k and min_p that a client asks for nothing comes, for a trajectory has one distribution.
@@ -35,9 +35,9 @@ namespace tailrace::gateway {
 struct GatewayOptions {
   http::ServerOptions http = {};
   std::string model = "policy";  // what it is called; a client may ask for any name
-  SamplingParams sampling = {};  // of strangers: what they do not ask for
-  bool serves_strangers = false;
-  std::string api_key = {};  // of strangers; empty: they need none
+  SamplingParams sampling = {};  // of anonymous calls: what they do not ask for
+  bool serves_anonymous = false;
+  std::string api_key = {};  // of anonymous calls; empty: they need none
 };
 
 class Gateway {
@@ -54,8 +54,8 @@ class Gateway {
   std::string begin(const AttemptSpec& spec, std::string key = {});
   // Calls that are still open are ended without an answer, and later ones are refused.
   CapturedAttempt end(const std::string& key);
-  // "http://127.0.0.1:PORT/s/KEY/v1"; without a key that of strangers. `sandbox_port`: where one in
-  // a network namespace of its own finds the server, which has been given a socket there.
+  // "http://127.0.0.1:PORT/s/KEY/v1"; without a key that of anonymous calls. `sandbox_port`: where
+  // one in a network namespace of its own finds the server, which has been given a socket there.
   std::string base_url(const std::string& key = {}, uint16_t sandbox_port = 0) const;
   http::Server& server();
 

@@ -48,7 +48,7 @@ SamplingParams sampling(double temperature, int64_t max_new_tokens) {
 class GatewayTest : public ::testing::Test {
  protected:
   GatewayTest() {
-    options_.serves_strangers = true;
+    options_.serves_anonymous = true;
     options_.sampling = sampling(0, 8);
     gateway_ = std::make_unique<Gateway>(*engine_, format_, options_, clock_);
     const std::string url = gateway_->base_url();
