@@ -52,7 +52,7 @@ TEST(Agents, InASandboxTheyHaveNoSetupAndNoScore) {
 
 TEST(Agents, ThePlanSaysWhatTheyReach) {
   constexpr const char* kBegin =
-      "agent agent: 'sh -c echo 1', at most 600 s and 64 answers an episode, ";
+      "agent, an agent: 'sh -c echo 1', at most 600 s and 64 answers an episode, ";
   EXPECT_EQ(describe_agents(read({})), std::vector{kBegin + place_of_program(Isolation::kProcess)});
   EXPECT_EQ(describe_agents(read({"env.isolation=sandbox"})),
             std::vector{std::string(kBegin) + "in a sandbox: of all networks the policy alone, and "
