@@ -26,6 +26,16 @@ Shared<Parts...> shared(Parts&... parts) {
   return {std::tie(parts...)};
 }
 
+// Of the environment of a run, and of each of its datasets.
+constexpr OptionInfo kIsolation = {
+    .help =
+        "of a plugin, a command or an agent. process: in processes of its own, under a deadline "
+        "for each call, so that nothing that it does hangs or crashes the run; none: in ours, "
+        "faster, with the same trajectories (a plugin alone); sandbox: in processes that see "
+        "none of your files but those that the command names, and no network (of an agent: the "
+        "policy alone; not of a plugin)",
+    .resume = Resume::kMayChange};
+
 }  // namespace
 
 void RunSection::visit(OptionVisitor& v) {
@@ -169,19 +179,11 @@ void EnvSection::visit(OptionVisitor& v) {
                    "and arguments, for example [python3, env.py] (docs/environments.md); empty: "
                    "none",
            .path = true});
-  v.field(
-      "isolation", isolation,
-      {.help =
-           "of a plugin, a command or an agent. process: in processes of its own, under a deadline "
-           "for each call, so that nothing that it does hangs or crashes the run; none: in "
-           "ours, faster, with the same trajectories (a plugin alone); sandbox: in "
-           "processes that see no network and none of your files but those that the "
-           "command names (a command alone)",
-       .resume = Resume::kMayChange});
+  v.field("isolation", isolation, kIsolation);
   v.field("name", name,
           {.help = "which environment; 'tailrace env list' lists them. May be left out where "
-                   "the plugin has one alone, with a command, and for supervised training alone "
-                   "(sft.data)"});
+                   "the plugin has one alone, with a command or an agent, and for supervised "
+                   "training alone (sft.data)"});
   v.field("dataset", dataset,
           {.help = "JSONL file of training prompts, plain, gzip or zstd", .path = true});
   v.field("eval_dataset", eval_dataset,
@@ -211,18 +213,10 @@ void DatasetSection::visit(OptionVisitor& v) {
           {.help = "a program of your own that plays the environment (docs/environments.md); "
                    "empty: none",
            .path = true});
-  v.field(
-      "isolation", isolation,
-      {.help =
-           "of a plugin, a command or an agent. process: in processes of its own, under a deadline "
-           "for each call, so that nothing that it does hangs or crashes the run; none: in "
-           "ours, faster, with the same trajectories (a plugin alone); sandbox: in "
-           "processes that see no network and none of your files but those that the "
-           "command names (a command alone)",
-       .resume = Resume::kMayChange});
+  v.field("isolation", isolation, kIsolation);
   v.field("env", env,
           {.help = "which environment; 'tailrace env list' lists them. May be left out where "
-                   "the plugin has one alone, and with a command",
+                   "the plugin has one alone, and with a command or an agent",
            .required = plugin.empty() && command.empty() && !agent.plays()});
   v.field("settings", settings, {.help = "the environment's own settings"});
   v.field("dataset", dataset,

@@ -156,7 +156,10 @@ class Describer final : public ValueVisitor {
  protected:
   void add(std::string_view key, Shown shown, const OptionInfo& info) override {
     OptionDoc option;
-    option.key = join_key(item_ ? *item_ : open_.empty() ? "" : sections_[open_.back()].key, key);
+    option.key = join_key(!items_.empty() ? items_.back()
+                          : open_.empty() ? ""
+                                          : sections_[open_.back()].key,
+                          key);
     option.type = shown.type;
     option.value = std::move(shown.value);
     option.accepted = std::move(shown.accepted);
@@ -167,14 +170,18 @@ class Describer final : public ValueVisitor {
     sections_[open_.empty() ? 0 : open_.back()].options.push_back(std::move(option));
   }
   bool enter(std::string_view key, std::string_view help) override {
+    if (!items_.empty()) {
+      items_.push_back(join_key(items_.back(), key));
+      return true;
+    }
     std::string full = join_key(open_.empty() ? "" : sections_[open_.back()].key, key);
     open_.push_back(sections_.size());
     sections_.push_back({full, std::string(help), {}});
     return true;
   }
   void leave() override {
-    // Items are flat: their fields are options of the list.
-    item_ ? item_.reset() : open_.pop_back();
+    // What items hold, also in sections of theirs, are options of the list.
+    items_.empty() ? open_.pop_back() : items_.pop_back();
   }
 
   std::optional<size_t> enter_list(std::string_view key, std::span<const std::string> names,
@@ -185,16 +192,16 @@ class Describer final : public ValueVisitor {
   }
   bool enter_item(std::optional<size_t> index) override {
     const std::string& list = sections_[open_.back()].key;
-    item_ = index ? item_key(list, names_, *index) : join_key(list, "NAME");
+    items_ = {index ? item_key(list, names_, *index) : join_key(list, "NAME")};
     return true;
   }
   void leave_list() override { open_.pop_back(); }
 
  private:
   std::vector<SectionDoc> sections_;
-  std::vector<size_t> open_;         // indices in sections_
-  std::vector<std::string> names_;   // of the open list
-  std::optional<std::string> item_;  // the key of the open item
+  std::vector<size_t> open_;        // indices in sections_
+  std::vector<std::string> names_;  // of the open list
+  std::vector<std::string> items_;  // keys of the open item and of its open sections
 };
 
 }  // namespace

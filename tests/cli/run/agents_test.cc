@@ -50,6 +50,22 @@ TEST(Agents, InASandboxTheyHaveNoSetupAndNoScore) {
   EXPECT_EQ(error_of({"env.isolation=sandbox"}), "(no error)");
 }
 
+// The keys of a list of datasets, by which a run that goes on is compared with what it was.
+TEST(Agents, OfADatasetHaveKeysOfTheirOwn) {
+  RunOptions options;
+  const std::vector<std::string> overrides = {"datasets.a.agent.at_once=2"};
+  (void)bind_config(
+      parse_config("datasets: [{name: a, agent: {command: [sh, x], max_calls: 7}, epochs: 3}]\n",
+                   "a.yaml", overrides),
+      options);
+  const auto keys = options_by_key(options);
+  EXPECT_EQ(keys.at("datasets.a.agent.max_calls").integer, 7);
+  EXPECT_EQ(keys.at("datasets.a.agent.at_once").integer, 2);
+  EXPECT_EQ(keys.at("datasets.a.epochs").integer, 3);
+  EXPECT_TRUE(keys.contains("datasets.a.command"));
+  EXPECT_FALSE(keys.contains("datasets.agent.epochs"));
+}
+
 TEST(Agents, ThePlanSaysWhatTheyReach) {
   constexpr const char* kBegin =
       "agent, an agent: 'sh -c echo 1', at most 600 s and 64 answers an episode, ";
