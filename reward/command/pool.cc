@@ -106,10 +106,7 @@ struct CommandPool::State {
   // --- The thread of the pool.
 
   void run() {
-    // Signals are for others, and one whose reader is gone is heard of by its error.
-    sigset_t all;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    sandbox::leave_signals_to_others();
     while (!is_over()) {
       hand_out();
       wait();

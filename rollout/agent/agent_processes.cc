@@ -114,10 +114,7 @@ struct AgentProcesses::State {
   // --- The thread of the agents.
 
   void run() {
-    // Signals are for others, and one whose reader is gone is heard of by its error.
-    sigset_t all;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    sandbox::leave_signals_to_others();
     end_marked_processes(folder_.string() + "/");
     std::error_code ignored;
     fs::remove_all(folder_, ignored);

@@ -128,10 +128,7 @@ struct CommandLoop::State {
   // --- The loop's thread.
 
   void run() {
-    // Signals are for others, and one whose reader is gone is heard of by its error.
-    sigset_t all;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    leave_signals_to_others();
     std::array<epoll_event, 64> events;
     while (take_orders()) {
       const bool is_busy = std::ranges::any_of(

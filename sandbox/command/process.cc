@@ -227,4 +227,10 @@ Result<std::unique_ptr<CommandProcess>> CommandProcess::start(const CommandStart
   return command.is_isolated ? IsolatedCommand::start(command) : OwnProcess::start(command);
 }
 
+void leave_signals_to_others() {
+  sigset_t all;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
+}
+
 }  // namespace tailrace::sandbox

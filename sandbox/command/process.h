@@ -33,4 +33,8 @@ class CommandProcess {
   virtual std::string ending() = 0;
 };
 
+// For a thread that drives programs: signals are for other threads, and that a program has closed
+// its stdin is heard of by an error.
+void leave_signals_to_others();
+
 }  // namespace tailrace::sandbox
