@@ -193,6 +193,13 @@ Result<void> AtomicFile::write(std::string_view bytes) {
   return {};
 }
 
+Result<void> AtomicFile::rewrite(int64_t offset, std::string_view bytes) {
+  TR_CHECK(descriptor_.is_open());
+  if (!write_at(descriptor_, offset, std::as_bytes(std::span(bytes))))
+    return failure("write", path_, errno);
+  return {};
+}
+
 Result<void> AtomicFile::commit() {
   TR_CHECK(descriptor_.is_open());
   // Before the rename: else a power cut could leave the name on a file without its bytes.

@@ -44,6 +44,8 @@ class AtomicFile {
 
   // Reaches the disk in pieces, so that commit() never waits for gigabytes at once.
   Result<void> write(std::string_view bytes);
+  // Over bytes that write() has written: a head that says what came behind it.
+  Result<void> rewrite(int64_t offset, std::string_view bytes);
   Result<void> commit();  // fsyncs, renames it over `path`, fsyncs the directory; the last call
 
  private:

@@ -53,6 +53,7 @@ std::map<std::string, std::string> shortest_runs(const TemporaryDirectory& folde
                        TAILRACE_SOURCE_DIR)},
           {"env", "--steps 100 --sessions 3 --rounds 1"},
           {"transfer", "--mib 1 --pairs 1 --rate-mbit 1000 --delay-ms 0"},
+          {"weights", "--quick"},
           {"rl-step", "--steps 1 --warmup 0"},
           {"scheduler", "--workers 2 --members 64 --snapshots 64 --events 100 --runs 1"},
           {"plan", fmt::format("--cases quickstart --steps 1 --configs {}/configs --out {}",

@@ -30,7 +30,7 @@ const std::vector<std::pair<std::string, std::set<std::string>>> kLibraries = {
     {"pcre2", {"core/text"}},
     {"utf8proc", {"core/text"}},
     {"zlib", {"core/text"}},
-    {"zstd", {"core/text"}},
+    {"zstd", {"core/text", "core/weights"}},
     {"cuda_runtime", {"kernels/cuda"}},
 };
 

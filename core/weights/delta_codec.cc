@@ -1,0 +1,535 @@
+// The bytes of a delta: chunks of kDeltaChunk elements, one after the other. A chunk is
+//
+//   form        one byte: ChunkForm
+//   changed     how many elements (of kValues and kDense: the whole chunk's, and no number)
+//   positions   kGaps: how many unchanged elements stand before each changed one, in a byte; 255
+//               stands for so many, and more follow. kWideGaps: the low bytes of those numbers,
+//               then what is above them as kGaps has them. kBitmap: a bit an element.
+//   symbols     of the changed elements, or of all (kDense), as in delta_loops.h: for 2 bytes one
+//               plane, then the escapes in two; for 4 bytes four planes. kValues: the planes of the
+//               target itself.
+//
+// Numbers are LEB128. A plane is its size, the size in which it is stored, and that: as it is where
+// the two are equal, else a frame of zstd.
+//
+// Entropy coding costs by far the most time. Planes have skewed bytes and hardly any repetition, so
+// zstd is told to look for few matches: what remains is Huffman coding, which is faster and gives
+// fewer bytes.
+#include "core/weights/delta_codec.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <optional>
+#include <string_view>
+
+#include <fmt/format.h>
+#include <zstd.h>
+
+#include "core/weights/delta_loops.h"
+#include "kernels/base/check.h"
+#include "kernels/base/pulse.h"
+
+namespace tailrace {
+namespace {
+
+enum class ChunkForm : uint8_t { kSame, kGaps, kWideGaps, kBitmap, kDense, kValues };
+
+// Where one form takes over from another: 1 of so many elements has changed.
+constexpr int64_t kSparseForGaps = 400;  // a gap is 255 and more for half of the elements
+constexpr int64_t kDenseForBitmap = 20;  // a bit an element costs less time than a byte a change
+constexpr double kDenseForAll = 0.5;     // Huffman codes have a bit at least
+
+constexpr uint8_t kGapGoesOn = 255;
+
+struct Scratch {
+  std::vector<uint64_t> bitmap;
+  std::array<std::vector<uint8_t>, 4> planes;
+  std::vector<uint16_t> escapes;
+  std::vector<uint8_t> low, high;  // of gaps, or of escapes
+
+  DeltaPlanes sized(int64_t n, int64_t element_bytes) {
+    const auto slots = static_cast<size_t>(n + kDeltaSlack);
+    const auto grow = [](auto& buffer, size_t size) {
+      if (buffer.size() < size) buffer.resize(size);
+      return buffer.data();
+    };
+    DeltaPlanes pointers;
+    pointers.bitmap = grow(bitmap, static_cast<size_t>((n + 63) / 64));
+    for (size_t i = 0; i < (element_bytes == 2 ? 1u : 4u); ++i)
+      pointers.planes[i] = grow(planes[i], slots);
+    if (element_bytes == 2) pointers.escapes = grow(escapes, slots);
+    return pointers;
+  }
+};
+
+// ---- encode
+
+class PlaneWriter {
+ public:
+  PlaneWriter() : context_(ZSTD_createCCtx(), ZSTD_freeCCtx) {
+    TR_CHECK(context_ != nullptr);
+    const auto set = [&](ZSTD_cParameter parameter, int value) {
+      TR_CHECK(!ZSTD_isError(ZSTD_CCtx_setParameter(context_.get(), parameter, value)));
+    };
+    set(ZSTD_c_compressionLevel, 1);
+    set(ZSTD_c_strategy, ZSTD_fast);
+    set(ZSTD_c_minMatch, 7);
+    set(ZSTD_c_hashLog, 6);
+    set(ZSTD_c_windowLog, 17);
+    set(ZSTD_c_contentSizeFlag, 0);  // it stands before the frame
+  }
+
+  void begin(std::vector<std::byte>& out) { out_ = &out; }
+  void put(ChunkForm form) { out_->push_back(static_cast<std::byte>(form)); }
+  void put(int64_t number) {
+    auto rest = static_cast<uint64_t>(number);
+    for (; rest >= 0x80; rest >>= 7) out_->push_back(static_cast<std::byte>(rest | 0x80));
+    out_->push_back(static_cast<std::byte>(rest));
+  }
+  void put_plane(const void* plane, int64_t size) {
+    const auto bytes = static_cast<size_t>(size);
+    put(size);
+    packed_.resize(std::max(packed_.size(), ZSTD_compressBound(bytes)));
+    const size_t packed =
+        ZSTD_compress2(context_.get(), packed_.data(), packed_.size(), plane, bytes);
+    TR_CHECK(!ZSTD_isError(packed), "zstd: {}", ZSTD_getErrorName(packed));
+    const bool pays = packed + bytes / 64 < bytes;
+    const auto* from = pays ? packed_.data() : static_cast<const std::byte*>(plane);
+    put(static_cast<int64_t>(pays ? packed : bytes));
+    out_->insert(out_->end(), from, from + (pays ? packed : bytes));
+  }
+  void put_plane(const std::vector<uint8_t>& plane) {
+    put_plane(plane.data(), static_cast<int64_t>(plane.size()));
+  }
+
+ private:
+  std::unique_ptr<ZSTD_CCtx, size_t (*)(ZSTD_CCtx*)> context_;
+  std::vector<std::byte> packed_;
+  std::vector<std::byte>* out_ = nullptr;
+};
+
+double entropy_bits(const uint8_t* bytes, int64_t size) {
+  std::array<int64_t, 256> counts{};
+  for (int64_t i = 0; i < size; ++i) ++counts[bytes[i]];
+  double bits = 0;
+  for (const int64_t count : counts)
+    if (count != 0)
+      bits -= static_cast<double>(count) *
+              std::log2(static_cast<double>(count) / static_cast<double>(size));
+  return bits;
+}
+
+// Elements of a chunk that are looked at before a form is chosen: runs that lie evenly in it.
+constexpr int64_t kSampleRuns = 32, kSampleRun = 64;
+
+void put_gap(int64_t gap, std::vector<uint8_t>& out) {
+  for (; gap >= kGapGoesOn; gap -= kGapGoesOn) out.push_back(kGapGoesOn);
+  out.push_back(static_cast<uint8_t>(gap));
+}
+
+template <class U>
+int64_t count_changed(std::span<const std::byte> base, std::span<const std::byte> target) {
+  int64_t changed = 0;
+  for (size_t at = 0; at < base.size(); at += sizeof(U)) {
+    U from, to;
+    std::memcpy(&from, base.data() + at, sizeof(U));
+    std::memcpy(&to, target.data() + at, sizeof(U));
+    changed += from != to;
+  }
+  return changed;
+}
+
+int64_t count_changed(std::span<const std::byte> base, std::span<const std::byte> target,
+                      int64_t element_bytes) {
+  return element_bytes == 2 ? count_changed<uint16_t>(base, target)
+                            : count_changed<uint32_t>(base, target);
+}
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+struct DeltaEncoder::State {
+  State(DeltaCost the_cost, Isa isa)
+      : cost(the_cost), loops(delta_loops(isa)), decoder(DeltaDecoder(isa)) {}
+
+  DeltaCost cost;
+  const DeltaLoops& loops;
+  DeltaDecoder decoder;  // measures how long it takes to apply
+  PlaneWriter writer;
+  Scratch scratch, sample;
+  std::vector<std::byte> sample_base, sample_target;
+
+  auto scan(int64_t element_bytes) const { return element_bytes == 2 ? loops.scan2 : loops.scan4; }
+
+  // kDense or kValues where most elements have changed; else a form by their number, which is not
+  // known yet.
+  std::optional<ChunkForm> look(const std::byte* base, const std::byte* target, int64_t n,
+                                int64_t element_bytes);
+  int64_t encode_chunk(const std::byte* base, const std::byte* target, int64_t n,
+                       int64_t element_bytes);
+  void put_values(const std::byte* target, int64_t n, int64_t element_bytes);
+  void put_positions(ChunkForm form, const uint64_t* bitmap, int64_t n);
+  void put_symbols(const DeltaPlanes& planes, int64_t symbols, int64_t escapes,
+                   int64_t element_bytes);
+  bool is_slower_than_full(Dtype dtype, std::span<const std::byte> base,
+                           std::span<const std::byte> delta, double seconds);
+};
+
+std::optional<ChunkForm> DeltaEncoder::State::look(const std::byte* base, const std::byte* target,
+                                                   int64_t n, int64_t element_bytes) {
+  const int64_t run = std::min(kSampleRun, n), runs = n <= kSampleRun ? 1 : kSampleRuns;
+  const auto run_bytes = static_cast<size_t>(run * element_bytes);
+  const int64_t count = run * runs;
+  sample_base.resize(static_cast<size_t>(runs) * run_bytes);
+  sample_target.resize(sample_base.size());
+  for (int64_t i = 0; i < runs; ++i) {
+    const int64_t at = (n - run) * i / runs * element_bytes;
+    std::memcpy(sample_base.data() + static_cast<size_t>(i) * run_bytes, base + at, run_bytes);
+    std::memcpy(sample_target.data() + static_cast<size_t>(i) * run_bytes, target + at, run_bytes);
+  }
+  const DeltaPlanes planes = sample.sized(count, element_bytes);
+  const DeltaCounts counts = scan(element_bytes)(sample_base.data(), sample_target.data(), count,
+                                                 /*dense=*/true, planes);
+  if (static_cast<double>(counts.changed) < kDenseForAll * static_cast<double>(count)) return {};
+  double symbol_bits = 16.0 * static_cast<double>(counts.escapes), value_bits = 0;
+  std::vector<uint8_t> plane(static_cast<size_t>(count));
+  for (int64_t p = 0; p < element_bytes; ++p) {
+    if (element_bytes == 4 || p == 0)
+      symbol_bits += entropy_bits(planes.planes[static_cast<size_t>(p)], count);
+    for (int64_t i = 0; i < count; ++i)
+      plane[static_cast<size_t>(i)] =
+          static_cast<uint8_t>(sample_target[static_cast<size_t>(i * element_bytes + p)]);
+    value_bits += entropy_bits(plane.data(), count);
+  }
+  return value_bits < symbol_bits ? ChunkForm::kValues : ChunkForm::kDense;
+}
+
+void DeltaEncoder::State::put_values(const std::byte* target, int64_t n, int64_t element_bytes) {
+  for (int64_t p = 0; p < element_bytes; ++p) {
+    scratch.low.resize(static_cast<size_t>(n));
+    for (int64_t i = 0; i < n; ++i)
+      scratch.low[static_cast<size_t>(i)] = static_cast<uint8_t>(target[i * element_bytes + p]);
+    writer.put_plane(scratch.low);
+  }
+}
+
+void DeltaEncoder::State::put_positions(ChunkForm form, const uint64_t* bitmap, int64_t n) {
+  if (form == ChunkForm::kBitmap) return writer.put_plane(bitmap, (n + 7) / 8);
+  scratch.low.clear();
+  scratch.high.clear();
+  int64_t next = 0;  // behind the last change
+  for (int64_t word = 0; word < (n + 63) / 64; ++word) {
+    for (uint64_t bits = bitmap[word]; bits != 0; bits &= bits - 1) {
+      const int64_t at = 64 * word + std::countr_zero(bits);
+      const int64_t gap = at - next;
+      next = at + 1;
+      if (form == ChunkForm::kWideGaps) scratch.low.push_back(static_cast<uint8_t>(gap));
+      put_gap(form == ChunkForm::kWideGaps ? gap >> 8 : gap, scratch.high);
+    }
+  }
+  if (form == ChunkForm::kWideGaps) writer.put_plane(scratch.low);
+  writer.put_plane(scratch.high);
+}
+
+void DeltaEncoder::State::put_symbols(const DeltaPlanes& planes, int64_t symbols, int64_t escapes,
+                                      int64_t element_bytes) {
+  if (element_bytes == 4) {
+    for (const uint8_t* plane : planes.planes) writer.put_plane(plane, symbols);
+    return;
+  }
+  writer.put_plane(planes.planes[0], symbols);
+  scratch.low.clear();
+  scratch.high.clear();
+  for (int64_t i = 0; i < escapes; ++i) {
+    scratch.low.push_back(static_cast<uint8_t>(planes.escapes[i]));
+    scratch.high.push_back(static_cast<uint8_t>(planes.escapes[i] >> 8));
+  }
+  writer.put_plane(scratch.low);
+  writer.put_plane(scratch.high);
+}
+
+int64_t DeltaEncoder::State::encode_chunk(const std::byte* base, const std::byte* target, int64_t n,
+                                          int64_t element_bytes) {
+  const std::optional<ChunkForm> seen = look(base, target, n, element_bytes);
+  const DeltaPlanes planes = scratch.sized(n, element_bytes);
+  const DeltaCounts counts =
+      scan(element_bytes)(base, target, n, /*dense=*/seen.has_value(), planes);
+  if (seen) {
+    writer.put(*seen);
+    if (*seen == ChunkForm::kValues)
+      put_values(target, n, element_bytes);
+    else
+      put_symbols(planes, n, counts.escapes, element_bytes);
+    return counts.changed;
+  }
+  ChunkForm form = ChunkForm::kGaps;
+  if (counts.changed == 0)
+    form = ChunkForm::kSame;
+  else if (counts.changed * kSparseForGaps < n)
+    form = ChunkForm::kWideGaps;
+  else if (counts.changed * kDenseForBitmap > n)
+    form = ChunkForm::kBitmap;
+  writer.put(form);
+  if (form == ChunkForm::kSame) return 0;
+  writer.put(counts.changed);
+  put_positions(form, planes.bitmap, n);
+  put_symbols(planes, counts.changed, counts.escapes, element_bytes);
+  return counts.changed;
+}
+
+// Judges by the first chunk, of which `delta` are the bytes and `seconds` the time.
+bool DeltaEncoder::State::is_slower_than_full(Dtype dtype, std::span<const std::byte> base,
+                                              std::span<const std::byte> delta, double seconds) {
+  if (cost.link_bytes_per_s <= 0) return false;
+  std::vector<std::byte> out(base.size());
+  const double start = now_seconds();
+  const Result<void> applied = decoder.apply(dtype, TensorPayload::kDelta, delta, base, out);
+  TR_CHECK(applied.ok(), "what was just encoded does not decode: {}", applied.failure().message);
+  const double full = static_cast<double>(base.size()) / cost.link_bytes_per_s;
+  const double coded =
+      static_cast<double>(delta.size()) / cost.link_bytes_per_s + seconds + now_seconds() - start;
+  return full < coded;
+}
+
+DeltaEncoder::DeltaEncoder(DeltaCost cost, Isa isa) : state_(std::make_unique<State>(cost, isa)) {}
+DeltaEncoder::~DeltaEncoder() = default;
+DeltaEncoder::DeltaEncoder(DeltaEncoder&&) noexcept = default;
+
+TensorDelta DeltaEncoder::encode(Dtype dtype, std::span<const std::byte> base,
+                                 std::span<const std::byte> target) {
+  TR_CHECK(has_delta(dtype) && base.size() == target.size());
+  const int64_t element_bytes = size_of(dtype);
+  TR_CHECK(base.size() % static_cast<size_t>(element_bytes) == 0);
+  TensorDelta delta;
+  if (base.empty() || std::memcmp(base.data(), target.data(), base.size()) == 0) return delta;
+  const int64_t elements = static_cast<int64_t>(base.size()) / element_bytes;
+  state_->writer.begin(delta.bytes);
+  for (int64_t first = 0; first < elements; first += kDeltaChunk) {
+    beat();
+    const double start = now_seconds();
+    const int64_t n = std::min(kDeltaChunk, elements - first);
+    const auto at = static_cast<size_t>(first * element_bytes);
+    delta.changed += state_->encode_chunk(base.data() + at, target.data() + at, n, element_bytes);
+    const bool slow = first == 0 && state_->is_slower_than_full(
+                                        dtype, base.first(static_cast<size_t>(n * element_bytes)),
+                                        delta.bytes, now_seconds() - start);
+    if (slow || delta.bytes.size() >= base.size())
+      return {TensorPayload::kFull, {}, count_changed(base, target, element_bytes)};
+  }
+  delta.kind = TensorPayload::kDelta;
+  return delta;
+}
+
+// ---- apply
+
+namespace {
+
+// Takes a delta apart; nothing that it says is believed.
+class PlaneReader {
+ public:
+  PlaneReader() : context_(ZSTD_createDCtx(), ZSTD_freeDCtx) { TR_CHECK(context_ != nullptr); }
+
+  void begin(std::span<const std::byte> delta) { rest_ = delta; }
+  bool at_end() const { return rest_.empty(); }
+
+  std::optional<ChunkForm> form() {
+    if (rest_.empty() || rest_[0] > static_cast<std::byte>(ChunkForm::kValues)) return {};
+    const auto form = static_cast<ChunkForm>(rest_[0]);
+    rest_ = rest_.subspan(1);
+    return form;
+  }
+
+  std::optional<int64_t> number(int64_t max) {
+    uint64_t value = 0;
+    for (int shift = 0; shift < 63 && !rest_.empty(); shift += 7) {
+      const auto byte = static_cast<uint64_t>(rest_[0]);
+      rest_ = rest_.subspan(1);
+      value |= (byte & 0x7F) << shift;
+      if ((byte & 0x80) != 0) continue;
+      if (value > static_cast<uint64_t>(max)) return {};
+      return static_cast<int64_t>(value);
+    }
+    return {};
+  }
+
+  // Into `out`, which has room for `max` bytes. How many there are; none where it is damaged.
+  std::optional<int64_t> plane(void* out, int64_t max) {
+    const auto size = number(max);
+    if (!size) return {};
+    const auto stored = number(std::min(*size, static_cast<int64_t>(rest_.size())));
+    if (!stored) return {};
+    const auto bytes = rest_.first(static_cast<size_t>(*stored));
+    rest_ = rest_.subspan(bytes.size());
+    if (*stored == *size) {
+      if (*size > 0) std::memcpy(out, bytes.data(), bytes.size());
+      return size;
+    }
+    const size_t got = ZSTD_decompressDCtx(context_.get(), out, static_cast<size_t>(*size),
+                                           bytes.data(), bytes.size());
+    if (ZSTD_isError(got) || got != static_cast<size_t>(*size)) return {};
+    return size;
+  }
+  bool plane_of(void* out, int64_t size) { return plane(out, size) == size; }
+
+ private:
+  std::unique_ptr<ZSTD_DCtx, size_t (*)(ZSTD_DCtx*)> context_;
+  std::span<const std::byte> rest_;
+};
+
+// The next gap of `bytes`, from `at` on, which it moves; -1: they end, or it is beyond `max`.
+int64_t take_gap(std::span<const uint8_t> bytes, size_t& at, int64_t max) {
+  int64_t gap = 0;
+  while (at < bytes.size() && gap <= max) {
+    const uint8_t byte = bytes[at++];
+    gap += byte;
+    if (byte != kGapGoesOn) return gap <= max ? gap : -1;
+  }
+  return -1;
+}
+
+}  // namespace
+
+struct DeltaDecoder::State {
+  explicit State(Isa isa) : loops(delta_loops(isa)) {}
+
+  const DeltaLoops& loops;
+  PlaneReader reader;
+  Scratch scratch;
+
+  // False: damaged.
+  bool apply_chunk(const std::byte* base, int64_t n, int64_t element_bytes, std::byte* out);
+  bool read_values(int64_t n, int64_t element_bytes, std::byte* out);
+  bool read_positions(ChunkForm form, int64_t n, int64_t changed, uint64_t* bitmap);
+  bool read_bitmap(int64_t n, int64_t changed, uint64_t* bitmap);
+  bool read_symbols(int64_t symbols, int64_t element_bytes, const DeltaPlanes& planes);
+};
+
+bool DeltaDecoder::State::read_values(int64_t n, int64_t element_bytes, std::byte* out) {
+  scratch.low.resize(static_cast<size_t>(n));
+  for (int64_t p = 0; p < element_bytes; ++p) {
+    if (!reader.plane_of(scratch.low.data(), n)) return false;
+    for (int64_t i = 0; i < n; ++i)
+      out[i * element_bytes + p] = static_cast<std::byte>(scratch.low[static_cast<size_t>(i)]);
+  }
+  return true;
+}
+
+bool DeltaDecoder::State::read_bitmap(int64_t n, int64_t changed, uint64_t* bitmap) {
+  const int64_t words = (n + 63) / 64;
+  bitmap[words - 1] = 0;  // the plane may end within it
+  if (!reader.plane_of(bitmap, (n + 7) / 8)) return false;
+  if (n % 64 != 0 && bitmap[words - 1] >> (n % 64) != 0) return false;
+  int64_t bits = 0;
+  for (int64_t word = 0; word < words; ++word) bits += std::popcount(bitmap[word]);
+  return bits == changed;
+}
+
+// Every form becomes a bitmap, so that one loop restores them all.
+bool DeltaDecoder::State::read_positions(ChunkForm form, int64_t n, int64_t changed,
+                                         uint64_t* bitmap) {
+  if (form == ChunkForm::kBitmap) return read_bitmap(n, changed, bitmap);
+  std::fill_n(bitmap, (n + 63) / 64, 0);
+  const bool wide = form == ChunkForm::kWideGaps;
+  if (wide) {
+    scratch.low.resize(static_cast<size_t>(changed));
+    if (!reader.plane_of(scratch.low.data(), changed)) return false;
+  }
+  // A gap of its own for each, and one more byte for each 255 that they have together.
+  const int64_t most = changed + n / kGapGoesOn;
+  scratch.high.resize(static_cast<size_t>(most));
+  const auto size = reader.plane(scratch.high.data(), most);
+  if (!size) return false;
+  const auto gaps = std::span<const uint8_t>(scratch.high).first(static_cast<size_t>(*size));
+  size_t at = 0;
+  int64_t next = 0;
+  for (int64_t i = 0; i < changed; ++i) {
+    int64_t gap = take_gap(gaps, at, n);
+    if (gap < 0) return false;
+    if (wide) gap = gap << 8 | scratch.low[static_cast<size_t>(i)];
+    next += gap;
+    if (next >= n) return false;
+    bitmap[next / 64] |= uint64_t{1} << (next % 64);
+    ++next;
+  }
+  return at == gaps.size();
+}
+
+bool DeltaDecoder::State::read_symbols(int64_t symbols, int64_t element_bytes,
+                                       const DeltaPlanes& planes) {
+  if (element_bytes == 4)
+    return std::all_of(planes.planes.begin(), planes.planes.end(),
+                       [&](uint8_t* plane) { return reader.plane_of(plane, symbols); });
+  if (!reader.plane_of(planes.planes[0], symbols)) return false;
+  const int64_t escapes =
+      std::count(planes.planes[0], planes.planes[0] + symbols, uint8_t{kDeltaEscape});
+  scratch.low.resize(static_cast<size_t>(escapes));
+  scratch.high.resize(static_cast<size_t>(escapes));
+  if (!reader.plane_of(scratch.low.data(), escapes)) return false;
+  if (!reader.plane_of(scratch.high.data(), escapes)) return false;
+  for (size_t i = 0; i < scratch.low.size(); ++i)
+    planes.escapes[i] = static_cast<uint16_t>(scratch.low[i] | scratch.high[i] << 8);
+  return true;
+}
+
+bool DeltaDecoder::State::apply_chunk(const std::byte* base, int64_t n, int64_t element_bytes,
+                                      std::byte* out) {
+  const auto form = reader.form();
+  if (!form) return false;
+  if (*form == ChunkForm::kSame) {
+    std::memcpy(out, base, static_cast<size_t>(n * element_bytes));
+    return true;
+  }
+  if (*form == ChunkForm::kValues) return read_values(n, element_bytes, out);
+  const DeltaPlanes planes = scratch.sized(n, element_bytes);
+  const bool dense = *form == ChunkForm::kDense;
+  const auto symbols = dense ? std::optional(n) : reader.number(n);
+  if (!symbols) return false;
+  if (!dense && !read_positions(*form, n, *symbols, planes.bitmap)) return false;
+  if (!read_symbols(*symbols, element_bytes, planes)) return false;
+  (element_bytes == 2 ? loops.restore2 : loops.restore4)(base, n, dense, planes, out);
+  return true;
+}
+
+DeltaDecoder::DeltaDecoder(Isa isa) : state_(std::make_unique<State>(isa)) {}
+DeltaDecoder::~DeltaDecoder() = default;
+DeltaDecoder::DeltaDecoder(DeltaDecoder&&) noexcept = default;
+
+Result<void> DeltaDecoder::apply(Dtype dtype, TensorPayload kind, std::span<const std::byte> delta,
+                                 std::span<const std::byte> base, std::span<std::byte> out) {
+  if (!has_delta(dtype) || out.size() % static_cast<size_t>(size_of(dtype)) != 0)
+    return Failure{"there are no deltas of elements of this dtype or size"};
+  if (kind == TensorPayload::kFull) {
+    if (delta.size() != out.size())
+      return Failure{fmt::format("a full tensor of {} bytes has {}", out.size(), delta.size())};
+    if (!out.empty()) std::memcpy(out.data(), delta.data(), out.size());
+    return {};
+  }
+  if (base.size() != out.size())
+    return Failure{fmt::format("its base has {} bytes and not {}", base.size(), out.size())};
+  if (kind == TensorPayload::kSame) {
+    if (!delta.empty()) return Failure{"a tensor that is the same has bytes"};
+    if (!out.empty()) std::memcpy(out.data(), base.data(), out.size());
+    return {};
+  }
+  const int64_t element_bytes = size_of(dtype);
+  const int64_t elements = static_cast<int64_t>(out.size()) / element_bytes;
+  state_->reader.begin(delta);
+  for (int64_t first = 0; first < elements; first += kDeltaChunk) {
+    beat();
+    const auto at = static_cast<size_t>(first * element_bytes);
+    if (!state_->apply_chunk(base.data() + at, std::min(kDeltaChunk, elements - first),
+                             element_bytes, out.data() + at))
+      return Failure{fmt::format("chunk {} of its delta is damaged", first / kDeltaChunk)};
+  }
+  if (!state_->reader.at_end()) return Failure{"its delta goes on behind its last chunk"};
+  return {};
+}
+
+}  // namespace tailrace
