@@ -155,8 +155,9 @@ void measure_case(const Case& which, const Options& options, const std::vector<f
   const std::vector<double> copies =
       rates([&] { std::memcpy(out.data(), states.base.data(), out.size()); });
   const double copy = spread(copies).median;
-  const auto encodes =
-      rates([&] { delta = encoder.encode(which.dtype, states.base, states.target); });
+  const auto encodes = rates([&] {
+    delta = encoder.encode(which.dtype, states.base, states.target, std::move(delta.bytes));
+  });
   std::fill(out.begin(), out.end(), std::byte{0xA5});
   const auto applies = rates(apply);
   const auto proofs = rates([&] {

@@ -9,12 +9,7 @@
 //               plane, then the escapes in two; for 4 bytes four planes. kValues: the planes of the
 //               target itself.
 //
-// Numbers are LEB128. A plane is its size, the size in which it is stored, and that: as it is where
-// the two are equal, else a frame of zstd.
-//
-// Entropy coding costs by far the most time. Planes have skewed bytes and hardly any repetition, so
-// zstd is told to look for few matches: what remains is Huffman coding, which is faster and gives
-// fewer bytes.
+// Numbers and planes are those of byte_plane.h.
 #include "core/weights/delta_codec.h"
 
 #include <algorithm>
@@ -27,8 +22,8 @@
 #include <string_view>
 
 #include <fmt/format.h>
-#include <zstd.h>
 
+#include "core/weights/byte_plane.h"
 #include "core/weights/delta_loops.h"
 #include "kernels/base/check.h"
 #include "kernels/base/pulse.h"
@@ -66,51 +61,15 @@ struct Scratch {
   }
 };
 
+// The bytes of a bitmap of n elements.
+std::span<const uint8_t> bytes_of(const uint64_t* bitmap, int64_t n) {
+  return {reinterpret_cast<const uint8_t*>(bitmap), static_cast<size_t>((n + 7) / 8)};
+}
+std::span<uint8_t> bytes_of(uint64_t* bitmap, int64_t n) {
+  return {reinterpret_cast<uint8_t*>(bitmap), static_cast<size_t>((n + 7) / 8)};
+}
+
 // ---- encode
-
-class PlaneWriter {
- public:
-  PlaneWriter() : context_(ZSTD_createCCtx(), ZSTD_freeCCtx) {
-    TR_CHECK(context_ != nullptr);
-    const auto set = [&](ZSTD_cParameter parameter, int value) {
-      TR_CHECK(!ZSTD_isError(ZSTD_CCtx_setParameter(context_.get(), parameter, value)));
-    };
-    set(ZSTD_c_compressionLevel, 1);
-    set(ZSTD_c_strategy, ZSTD_fast);
-    set(ZSTD_c_minMatch, 7);
-    set(ZSTD_c_hashLog, 6);
-    set(ZSTD_c_windowLog, 17);
-    set(ZSTD_c_contentSizeFlag, 0);  // it stands before the frame
-  }
-
-  void begin(std::vector<std::byte>& out) { out_ = &out; }
-  void put(ChunkForm form) { out_->push_back(static_cast<std::byte>(form)); }
-  void put(int64_t number) {
-    auto rest = static_cast<uint64_t>(number);
-    for (; rest >= 0x80; rest >>= 7) out_->push_back(static_cast<std::byte>(rest | 0x80));
-    out_->push_back(static_cast<std::byte>(rest));
-  }
-  void put_plane(const void* plane, int64_t size) {
-    const auto bytes = static_cast<size_t>(size);
-    put(size);
-    packed_.resize(std::max(packed_.size(), ZSTD_compressBound(bytes)));
-    const size_t packed =
-        ZSTD_compress2(context_.get(), packed_.data(), packed_.size(), plane, bytes);
-    TR_CHECK(!ZSTD_isError(packed), "zstd: {}", ZSTD_getErrorName(packed));
-    const bool pays = packed + bytes / 64 < bytes;
-    const auto* from = pays ? packed_.data() : static_cast<const std::byte*>(plane);
-    put(static_cast<int64_t>(pays ? packed : bytes));
-    out_->insert(out_->end(), from, from + (pays ? packed : bytes));
-  }
-  void put_plane(const std::vector<uint8_t>& plane) {
-    put_plane(plane.data(), static_cast<int64_t>(plane.size()));
-  }
-
- private:
-  std::unique_ptr<ZSTD_CCtx, size_t (*)(ZSTD_CCtx*)> context_;
-  std::vector<std::byte> packed_;
-  std::vector<std::byte>* out_ = nullptr;
-};
 
 double entropy_bits(const uint8_t* bytes, int64_t size) {
   std::array<int64_t, 256> counts{};
@@ -221,7 +180,7 @@ void DeltaEncoder::State::put_values(const std::byte* target, int64_t n, int64_t
 }
 
 void DeltaEncoder::State::put_positions(ChunkForm form, const uint64_t* bitmap, int64_t n) {
-  if (form == ChunkForm::kBitmap) return writer.put_plane(bitmap, (n + 7) / 8);
+  if (form == ChunkForm::kBitmap) return writer.put_plane(bytes_of(bitmap, n));
   scratch.low.clear();
   scratch.high.clear();
   int64_t next = 0;  // behind the last change
@@ -241,10 +200,11 @@ void DeltaEncoder::State::put_positions(ChunkForm form, const uint64_t* bitmap, 
 void DeltaEncoder::State::put_symbols(const DeltaPlanes& planes, int64_t symbols, int64_t escapes,
                                       int64_t element_bytes) {
   if (element_bytes == 4) {
-    for (const uint8_t* plane : planes.planes) writer.put_plane(plane, symbols);
+    for (const uint8_t* plane : planes.planes)
+      writer.put_plane({plane, static_cast<size_t>(symbols)});
     return;
   }
-  writer.put_plane(planes.planes[0], symbols);
+  writer.put_plane({planes.planes[0], static_cast<size_t>(symbols)});
   scratch.low.clear();
   scratch.high.clear();
   for (int64_t i = 0; i < escapes; ++i) {
@@ -262,7 +222,7 @@ int64_t DeltaEncoder::State::encode_chunk(const std::byte* base, const std::byte
   const DeltaCounts counts =
       scan(element_bytes)(base, target, n, /*dense=*/seen.has_value(), planes);
   if (seen) {
-    writer.put(*seen);
+    writer.put_byte(static_cast<uint8_t>(*seen));
     if (*seen == ChunkForm::kValues)
       put_values(target, n, element_bytes);
     else
@@ -276,9 +236,9 @@ int64_t DeltaEncoder::State::encode_chunk(const std::byte* base, const std::byte
     form = ChunkForm::kWideGaps;
   else if (counts.changed * kDenseForBitmap > n)
     form = ChunkForm::kBitmap;
-  writer.put(form);
+  writer.put_byte(static_cast<uint8_t>(form));
   if (form == ChunkForm::kSame) return 0;
-  writer.put(counts.changed);
+  writer.put_number(counts.changed);
   put_positions(form, planes.bitmap, n);
   put_symbols(planes, counts.changed, counts.escapes, element_bytes);
   return counts.changed;
@@ -303,11 +263,12 @@ DeltaEncoder::~DeltaEncoder() = default;
 DeltaEncoder::DeltaEncoder(DeltaEncoder&&) noexcept = default;
 
 TensorDelta DeltaEncoder::encode(Dtype dtype, std::span<const std::byte> base,
-                                 std::span<const std::byte> target) {
+                                 std::span<const std::byte> target, std::vector<std::byte> memory) {
   TR_CHECK(has_delta(dtype) && base.size() == target.size());
   const int64_t element_bytes = size_of(dtype);
   TR_CHECK(base.size() % static_cast<size_t>(element_bytes) == 0);
-  TensorDelta delta;
+  TensorDelta delta{.bytes = std::move(memory)};
+  delta.bytes.clear();
   if (base.empty() || std::memcmp(base.data(), target.data(), base.size()) == 0) return delta;
   const int64_t elements = static_cast<int64_t>(base.size()) / element_bytes;
   state_->writer.begin(delta.bytes);
@@ -320,8 +281,11 @@ TensorDelta DeltaEncoder::encode(Dtype dtype, std::span<const std::byte> base,
     const bool slow = first == 0 && state_->is_slower_than_full(
                                         dtype, base.first(static_cast<size_t>(n * element_bytes)),
                                         delta.bytes, now_seconds() - start);
-    if (slow || delta.bytes.size() >= base.size())
-      return {TensorPayload::kFull, {}, count_changed(base, target, element_bytes)};
+    if (!slow && delta.bytes.size() < base.size()) continue;
+    delta.kind = TensorPayload::kFull;
+    delta.bytes.clear();
+    delta.changed = count_changed(base, target, element_bytes);
+    return delta;
   }
   delta.kind = TensorPayload::kDelta;
   return delta;
@@ -330,58 +294,6 @@ TensorDelta DeltaEncoder::encode(Dtype dtype, std::span<const std::byte> base,
 // ---- apply
 
 namespace {
-
-// Takes a delta apart; nothing that it says is believed.
-class PlaneReader {
- public:
-  PlaneReader() : context_(ZSTD_createDCtx(), ZSTD_freeDCtx) { TR_CHECK(context_ != nullptr); }
-
-  void begin(std::span<const std::byte> delta) { rest_ = delta; }
-  bool at_end() const { return rest_.empty(); }
-
-  std::optional<ChunkForm> form() {
-    if (rest_.empty() || rest_[0] > static_cast<std::byte>(ChunkForm::kValues)) return {};
-    const auto form = static_cast<ChunkForm>(rest_[0]);
-    rest_ = rest_.subspan(1);
-    return form;
-  }
-
-  std::optional<int64_t> number(int64_t max) {
-    uint64_t value = 0;
-    for (int shift = 0; shift < 63 && !rest_.empty(); shift += 7) {
-      const auto byte = static_cast<uint64_t>(rest_[0]);
-      rest_ = rest_.subspan(1);
-      value |= (byte & 0x7F) << shift;
-      if ((byte & 0x80) != 0) continue;
-      if (value > static_cast<uint64_t>(max)) return {};
-      return static_cast<int64_t>(value);
-    }
-    return {};
-  }
-
-  // Into `out`, which has room for `max` bytes. How many there are; none where it is damaged.
-  std::optional<int64_t> plane(void* out, int64_t max) {
-    const auto size = number(max);
-    if (!size) return {};
-    const auto stored = number(std::min(*size, static_cast<int64_t>(rest_.size())));
-    if (!stored) return {};
-    const auto bytes = rest_.first(static_cast<size_t>(*stored));
-    rest_ = rest_.subspan(bytes.size());
-    if (*stored == *size) {
-      if (*size > 0) std::memcpy(out, bytes.data(), bytes.size());
-      return size;
-    }
-    const size_t got = ZSTD_decompressDCtx(context_.get(), out, static_cast<size_t>(*size),
-                                           bytes.data(), bytes.size());
-    if (ZSTD_isError(got) || got != static_cast<size_t>(*size)) return {};
-    return size;
-  }
-  bool plane_of(void* out, int64_t size) { return plane(out, size) == size; }
-
- private:
-  std::unique_ptr<ZSTD_DCtx, size_t (*)(ZSTD_DCtx*)> context_;
-  std::span<const std::byte> rest_;
-};
 
 // The next gap of `bytes`, from `at` on, which it moves; -1: they end, or it is beyond `max`.
 int64_t take_gap(std::span<const uint8_t> bytes, size_t& at, int64_t max) {
@@ -414,7 +326,7 @@ struct DeltaDecoder::State {
 bool DeltaDecoder::State::read_values(int64_t n, int64_t element_bytes, std::byte* out) {
   scratch.low.resize(static_cast<size_t>(n));
   for (int64_t p = 0; p < element_bytes; ++p) {
-    if (!reader.plane_of(scratch.low.data(), n)) return false;
+    if (!reader.fill(scratch.low)) return false;
     for (int64_t i = 0; i < n; ++i)
       out[i * element_bytes + p] = static_cast<std::byte>(scratch.low[static_cast<size_t>(i)]);
   }
@@ -424,7 +336,7 @@ bool DeltaDecoder::State::read_values(int64_t n, int64_t element_bytes, std::byt
 bool DeltaDecoder::State::read_bitmap(int64_t n, int64_t changed, uint64_t* bitmap) {
   const int64_t words = (n + 63) / 64;
   bitmap[words - 1] = 0;  // the plane may end within it
-  if (!reader.plane_of(bitmap, (n + 7) / 8)) return false;
+  if (!reader.fill(bytes_of(bitmap, n))) return false;
   if (n % 64 != 0 && bitmap[words - 1] >> (n % 64) != 0) return false;
   int64_t bits = 0;
   for (int64_t word = 0; word < words; ++word) bits += std::popcount(bitmap[word]);
@@ -439,14 +351,14 @@ bool DeltaDecoder::State::read_positions(ChunkForm form, int64_t n, int64_t chan
   const bool wide = form == ChunkForm::kWideGaps;
   if (wide) {
     scratch.low.resize(static_cast<size_t>(changed));
-    if (!reader.plane_of(scratch.low.data(), changed)) return false;
+    if (!reader.fill(scratch.low)) return false;
   }
   // A gap of its own for each, and one more byte for each 255 that they have together.
   const int64_t most = changed + n / kGapGoesOn;
   scratch.high.resize(static_cast<size_t>(most));
-  const auto size = reader.plane(scratch.high.data(), most);
+  const auto size = reader.take_plane(scratch.high);
   if (!size) return false;
-  const auto gaps = std::span<const uint8_t>(scratch.high).first(static_cast<size_t>(*size));
+  const auto gaps = std::span<const uint8_t>(scratch.high).first(*size);
   size_t at = 0;
   int64_t next = 0;
   for (int64_t i = 0; i < changed; ++i) {
@@ -464,15 +376,16 @@ bool DeltaDecoder::State::read_positions(ChunkForm form, int64_t n, int64_t chan
 bool DeltaDecoder::State::read_symbols(int64_t symbols, int64_t element_bytes,
                                        const DeltaPlanes& planes) {
   if (element_bytes == 4)
-    return std::all_of(planes.planes.begin(), planes.planes.end(),
-                       [&](uint8_t* plane) { return reader.plane_of(plane, symbols); });
-  if (!reader.plane_of(planes.planes[0], symbols)) return false;
+    return std::all_of(planes.planes.begin(), planes.planes.end(), [&](uint8_t* plane) {
+      return reader.fill({plane, static_cast<size_t>(symbols)});
+    });
+  if (!reader.fill({planes.planes[0], static_cast<size_t>(symbols)})) return false;
   const int64_t escapes =
       std::count(planes.planes[0], planes.planes[0] + symbols, uint8_t{kDeltaEscape});
   scratch.low.resize(static_cast<size_t>(escapes));
   scratch.high.resize(static_cast<size_t>(escapes));
-  if (!reader.plane_of(scratch.low.data(), escapes)) return false;
-  if (!reader.plane_of(scratch.high.data(), escapes)) return false;
+  if (!reader.fill(scratch.low)) return false;
+  if (!reader.fill(scratch.high)) return false;
   for (size_t i = 0; i < scratch.low.size(); ++i)
     planes.escapes[i] = static_cast<uint16_t>(scratch.low[i] | scratch.high[i] << 8);
   return true;
@@ -480,18 +393,19 @@ bool DeltaDecoder::State::read_symbols(int64_t symbols, int64_t element_bytes,
 
 bool DeltaDecoder::State::apply_chunk(const std::byte* base, int64_t n, int64_t element_bytes,
                                       std::byte* out) {
-  const auto form = reader.form();
-  if (!form) return false;
-  if (*form == ChunkForm::kSame) {
+  const auto first = reader.take_byte();
+  if (!first || *first > static_cast<uint8_t>(ChunkForm::kValues)) return false;
+  const auto form = static_cast<ChunkForm>(*first);
+  if (form == ChunkForm::kSame) {
     std::memcpy(out, base, static_cast<size_t>(n * element_bytes));
     return true;
   }
-  if (*form == ChunkForm::kValues) return read_values(n, element_bytes, out);
+  if (form == ChunkForm::kValues) return read_values(n, element_bytes, out);
   const DeltaPlanes planes = scratch.sized(n, element_bytes);
-  const bool dense = *form == ChunkForm::kDense;
-  const auto symbols = dense ? std::optional(n) : reader.number(n);
+  const bool dense = form == ChunkForm::kDense;
+  const auto symbols = dense ? std::optional(n) : reader.take_number(n);
   if (!symbols) return false;
-  if (!dense && !read_positions(*form, n, *symbols, planes.bitmap)) return false;
+  if (!dense && !read_positions(form, n, *symbols, planes.bitmap)) return false;
   if (!read_symbols(*symbols, element_bytes, planes)) return false;
   (element_bytes == 2 ? loops.restore2 : loops.restore4)(base, n, dense, planes, out);
   return true;

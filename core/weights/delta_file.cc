@@ -124,13 +124,14 @@ Result<DeltaSizes> write_delta(const fs::path& path, const DeltaEnds& ends,
 
   DeltaSizes sizes;
   DeltaEncoder encoder(cost);
+  TensorDelta delta;
   int64_t offset = 0;
   for (size_t i = 0; i < to.size(); ++i) {
     beat();
     if (stop.stop_requested())
       return Failure{fmt::format("{} is not written: it was asked to stop", path.string())};
     DeltaFile::Tensor& tensor = tensors[i];
-    const TensorDelta delta = encoder.encode(tensor.dtype, from[i].bytes, to[i].bytes);
+    delta = encoder.encode(tensor.dtype, from[i].bytes, to[i].bytes, std::move(delta.bytes));
     const std::span<const std::byte> section =
         delta.kind == TensorPayload::kFull ? to[i].bytes : std::span<const std::byte>(delta.bytes);
     if (auto wrote = file.write(as_text(section)); !wrote) return wrote.failure();
