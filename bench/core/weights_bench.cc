@@ -131,7 +131,7 @@ void measure_case(const Case& which, const Options& options, const std::vector<f
       which.dtype == Dtype::kF32 ? floors_of<uint32_t>(states) : floors_of<uint16_t>(states);
   const auto dense = static_cast<double>(states.base.size());
   const std::string name = fmt::format(
-      "{}, {:.2g} % changed", which.dtype == Dtype::kF32 ? "f32" : "bf16", 100 * floors.changed);
+      "{}, {:.3g} % changed", which.dtype == Dtype::kF32 ? "f32" : "bf16", 100 * floors.changed);
   const auto rates = [&](const std::function<void()>& work) {
     std::vector<double> found;
     for (int run = -1; run < options.runs; ++run) {  // the first warms up

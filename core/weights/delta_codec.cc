@@ -46,17 +46,22 @@ struct Scratch {
   std::vector<uint16_t> escapes;
   std::vector<uint8_t> low, high;  // of gaps, or of escapes
 
-  DeltaPlanes sized(int64_t n, int64_t element_bytes) {
-    const auto slots = static_cast<size_t>(n + kDeltaSlack);
-    const auto grow = [](auto& buffer, size_t size) {
-      if (buffer.size() < size) buffer.resize(size);
-      return buffer.data();
-    };
+  template <class T>
+  static T* grow(std::vector<T>& buffer, int64_t size) {
+    if (std::ssize(buffer) < size) buffer.resize(static_cast<size_t>(size));
+    return buffer.data();
+  }
+  // Room for a chunk of n elements, `symbols` of which are coded, without room for escapes.
+  DeltaPlanes sized(int64_t n, int64_t symbols, int64_t element_bytes) {
     DeltaPlanes pointers;
-    pointers.bitmap = grow(bitmap, static_cast<size_t>((n + 63) / 64));
+    pointers.bitmap = grow(bitmap, (n + 63) / 64);
     for (size_t i = 0; i < (element_bytes == 2 ? 1u : 4u); ++i)
-      pointers.planes[i] = grow(planes[i], slots);
-    if (element_bytes == 2) pointers.escapes = grow(escapes, slots);
+      pointers.planes[i] = grow(planes[i], symbols + kDeltaSlack);
+    return pointers;
+  }
+  DeltaPlanes sized_for_scan(int64_t n, int64_t element_bytes) {
+    DeltaPlanes pointers = sized(n, n, element_bytes);
+    if (element_bytes == 2) pointers.escapes = grow(escapes, n);
     return pointers;
   }
 };
@@ -153,7 +158,7 @@ std::optional<ChunkForm> DeltaEncoder::State::look(const std::byte* base, const 
     std::memcpy(sample_base.data() + static_cast<size_t>(i) * run_bytes, base + at, run_bytes);
     std::memcpy(sample_target.data() + static_cast<size_t>(i) * run_bytes, target + at, run_bytes);
   }
-  const DeltaPlanes planes = sample.sized(count, element_bytes);
+  const DeltaPlanes planes = sample.sized_for_scan(count, element_bytes);
   const DeltaCounts counts = scan(element_bytes)(sample_base.data(), sample_target.data(), count,
                                                  /*dense=*/true, planes);
   if (static_cast<double>(counts.changed) < kDenseForAll * static_cast<double>(count)) return {};
@@ -218,7 +223,7 @@ void DeltaEncoder::State::put_symbols(const DeltaPlanes& planes, int64_t symbols
 int64_t DeltaEncoder::State::encode_chunk(const std::byte* base, const std::byte* target, int64_t n,
                                           int64_t element_bytes) {
   const std::optional<ChunkForm> seen = look(base, target, n, element_bytes);
-  const DeltaPlanes planes = scratch.sized(n, element_bytes);
+  const DeltaPlanes planes = scratch.sized_for_scan(n, element_bytes);
   const DeltaCounts counts =
       scan(element_bytes)(base, target, n, /*dense=*/seen.has_value(), planes);
   if (seen) {
@@ -320,7 +325,7 @@ struct DeltaDecoder::State {
   bool read_values(int64_t n, int64_t element_bytes, std::byte* out);
   bool read_positions(ChunkForm form, int64_t n, int64_t changed, uint64_t* bitmap);
   bool read_bitmap(int64_t n, int64_t changed, uint64_t* bitmap);
-  bool read_symbols(int64_t symbols, int64_t element_bytes, const DeltaPlanes& planes);
+  bool read_symbols(int64_t symbols, int64_t element_bytes, DeltaPlanes& planes);
 };
 
 bool DeltaDecoder::State::read_values(int64_t n, int64_t element_bytes, std::byte* out) {
@@ -374,7 +379,7 @@ bool DeltaDecoder::State::read_positions(ChunkForm form, int64_t n, int64_t chan
 }
 
 bool DeltaDecoder::State::read_symbols(int64_t symbols, int64_t element_bytes,
-                                       const DeltaPlanes& planes) {
+                                       DeltaPlanes& planes) {
   if (element_bytes == 4)
     return std::all_of(planes.planes.begin(), planes.planes.end(), [&](uint8_t* plane) {
       return reader.fill({plane, static_cast<size_t>(symbols)});
@@ -386,6 +391,7 @@ bool DeltaDecoder::State::read_symbols(int64_t symbols, int64_t element_bytes,
   scratch.high.resize(static_cast<size_t>(escapes));
   if (!reader.fill(scratch.low)) return false;
   if (!reader.fill(scratch.high)) return false;
+  planes.escapes = Scratch::grow(scratch.escapes, escapes);
   for (size_t i = 0; i < scratch.low.size(); ++i)
     planes.escapes[i] = static_cast<uint16_t>(scratch.low[i] | scratch.high[i] << 8);
   return true;
@@ -401,10 +407,10 @@ bool DeltaDecoder::State::apply_chunk(const std::byte* base, int64_t n, int64_t 
     return true;
   }
   if (form == ChunkForm::kValues) return read_values(n, element_bytes, out);
-  const DeltaPlanes planes = scratch.sized(n, element_bytes);
   const bool dense = form == ChunkForm::kDense;
   const auto symbols = dense ? std::optional(n) : reader.take_number(n);
   if (!symbols) return false;
+  DeltaPlanes planes = scratch.sized(n, *symbols, element_bytes);
   if (!dense && !read_positions(form, n, *symbols, planes.bitmap)) return false;
   if (!read_symbols(*symbols, element_bytes, planes)) return false;
   (element_bytes == 2 ? loops.restore2 : loops.restore4)(base, n, dense, planes, out);

@@ -311,11 +311,16 @@ Result<void> DeltaFile::prove() const {
 
 Result<void> DeltaFile::apply(size_t index, std::span<const std::byte> base,
                               std::span<std::byte> out) const {
+  DeltaDecoder decoder;
+  return apply(decoder, index, base, out);
+}
+
+Result<void> DeltaFile::apply(DeltaDecoder& decoder, size_t index, std::span<const std::byte> base,
+                              std::span<std::byte> out) const {
   TR_CHECK(index < state_->tensors.size());
   const Tensor& tensor = state_->tensors[index];
   TR_CHECK(static_cast<int64_t>(out.size()) == tensor.dense_bytes);
   if (auto proved = state_->prove(tensor); !proved) return proved;
-  DeltaDecoder decoder;
   const auto applied =
       decoder.apply(tensor.dtype, tensor.payload, state_->section(tensor), base, out);
   if (!applied) return state_->refuse("tensor {}: {}", tensor.name, applied.failure().message);

@@ -93,8 +93,11 @@ class DeltaFile {
 
   // The tensor of that index behind it, into `out`, which has its dense size and overlaps nothing:
   // applied twice is applied once. Proves the section first. `base` has the dense size too; a
-  // tensor that is full needs none. A wrong base gives wrong values, and no Failure.
+  // tensor that is full needs none. A wrong base gives wrong values, and no Failure. `decoder`: of
+  // who applies many tensors, so that its memory is used again.
   Result<void> apply(size_t index, std::span<const std::byte> base, std::span<std::byte> out) const;
+  Result<void> apply(DeltaDecoder& decoder, size_t index, std::span<const std::byte> base,
+                     std::span<std::byte> out) const;
 
  private:
   struct State;

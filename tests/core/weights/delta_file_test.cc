@@ -90,6 +90,7 @@ TEST_F(DeltaFileTest, LeadsFromOneVersionToTheOther) {
   const TensorPayload payloads[] = {TensorPayload::kDelta, TensorPayload::kSame,
                                     TensorPayload::kFull, TensorPayload::kSame,
                                     TensorPayload::kFull};
+  DeltaDecoder decoder;
   for (size_t i = 0; i < names_.size(); ++i) {
     const DeltaFile::Tensor& tensor = file.tensors()[i];
     EXPECT_EQ(tensor.name, names_[i]);
@@ -98,7 +99,8 @@ TEST_F(DeltaFileTest, LeadsFromOneVersionToTheOther) {
     EXPECT_EQ(tensor.payload, payloads[i]) << names_[i];
     std::vector<std::byte> out(static_cast<size_t>(tensor.dense_bytes));
     for (int time = 0; time < 2; ++time) {
-      const auto applied = file.apply(i, from_[i], out);
+      const auto applied =
+          time == 0 ? file.apply(i, from_[i], out) : file.apply(decoder, i, from_[i], out);
       ASSERT_TRUE(applied) << applied.failure().message;
       EXPECT_EQ(out, to_[i]) << names_[i];
     }
