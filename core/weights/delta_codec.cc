@@ -35,7 +35,7 @@ enum class ChunkForm : uint8_t { kSame, kGaps, kWideGaps, kBitmap, kDense, kValu
 
 // Where one form takes over from another: 1 of so many elements has changed.
 constexpr int64_t kSparseForGaps = 400;  // a gap is 255 and more for half of the elements
-constexpr int64_t kDenseForBitmap = 20;  // a bit an element costs less time than a byte a change
+constexpr int64_t kDenseForBitmap = 10;  // a bit an element costs less time than a byte a change
 constexpr double kDenseForAll = 0.5;     // Huffman codes have a bit at least
 
 constexpr uint8_t kGapGoesOn = 255;

@@ -63,7 +63,8 @@ Result<DeltaSizes> write_delta(const std::filesystem::path& path, const DeltaEnd
                                const DeltaCost& cost, std::stop_token stop = {});
 
 // Such a file, mapped. It comes from outside: open() proves the header and checks every length and
-// offset, so that later calls stay within the file. Failures name the file.
+// offset, so that later calls stay within the file. Failures name the file. Nobody writes to it
+// while it is mapped: it is replaced or removed.
 //
 // Thread: any, also several at once.
 class DeltaFile {
