@@ -370,6 +370,7 @@ void RunOptions::visit(OptionVisitor& v) {
   v.section("scheduler", scheduler, "how a run schedules, leases, retries and storage");
   v.section("eval", eval, "evaluation on held-out prompts");
   v.section("checkpoint", checkpoint_section, "what is saved to continue from");
+  v.section("weights", weights, "which published weights are kept");
   v.section("log", log, "what is logged");
   v.section("simulate", simulate,
             "what `tailrace simulate` computes with; nothing else reads it (docs/simulate.md)");

@@ -212,6 +212,7 @@ struct RunOptions {
   scheduler::EvalOptions eval;
   scheduler::SaveOptions save;  // its key stands in `checkpoint`, beside those of the next
   CheckpointOptions checkpoint;
+  scheduler::WeightsOptions weights;
   LogSection log;
   SimulateSection simulate;
 

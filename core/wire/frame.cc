@@ -12,7 +12,7 @@ using Offset = flatbuffers::Offset<void>;
 
 // The digit changes with the header or the meaning of a message: a peer of another build is refused
 // as no frame of ours.
-constexpr char kFrameIdentifier[] = "TRW7";
+constexpr char kFrameIdentifier[] = "TRW8";
 // More than any engine has; without a bound a peer's mistake would draw all the work there is.
 constexpr int64_t kMaxSlots = 1 << 20;
 constexpr int32_t kMaxRanks = 1 << 16;
@@ -73,20 +73,29 @@ Offset write(Builder& b, const Verdict& m) {
       .Union();
 }
 Offset write(Builder& b, const Staged& m) {
-  return fbs::CreateStaged(b, m.policy, m.version, b.CreateString(m.digest)).Union();
+  const auto digest = b.CreateString(m.digest);
+  return fbs::CreateStaged(b, m.policy, m.version, digest, write_metrics(b, m.metrics)).Union();
+}
+Offset write(Builder& b, const StageProgress& m) {
+  const auto digest = b.CreateString(m.digest);
+  return fbs::CreateStageProgress(b, m.policy, m.version, digest, m.bytes, m.total).Union();
 }
 Offset write(Builder& b, const Installed& m) {
-  return fbs::CreateInstalled(b, m.policy, m.version, b.CreateString(m.digest)).Union();
+  const auto digest = b.CreateString(m.digest);
+  return fbs::CreateInstalled(b, m.policy, m.version, digest, write_metrics(b, m.metrics)).Union();
 }
 Offset write(Builder& b, const InstallFailed& m) {
   const auto digest = b.CreateString(m.digest), reason = b.CreateString(m.reason);
-  return fbs::CreateInstallFailed(b, m.policy, m.version, digest, reason).Union();
+  return fbs::CreateInstallFailed(b, m.policy, m.version, digest, reason,
+                                  static_cast<uint8_t>(m.cause))
+      .Union();
 }
 Offset write(Builder& b, const TrainerReady& m) {
   const auto digest = b.CreateString(m.digest);
   const auto manifest = b.CreateString(m.manifest);
   const auto metrics = write_metrics(b, m.metrics);
-  return fbs::CreateTrainerReady(b, m.policy, m.version, digest, manifest, metrics).Union();
+  const auto master = b.CreateString(m.master);
+  return fbs::CreateTrainerReady(b, m.policy, m.version, digest, manifest, metrics, master).Union();
 }
 Offset write(Builder& b, const TrainerWants& m) {
   return fbs::CreateTrainerWants(b, m.policy, m.step).Union();
@@ -95,7 +104,8 @@ Offset write(Builder& b, const Published& m) {
   const auto digest = b.CreateString(m.digest);
   const auto manifest = b.CreateString(m.manifest);
   const auto metrics = write_metrics(b, m.metrics);
-  return fbs::CreatePublished(b, m.policy, m.version, digest, manifest, metrics).Union();
+  const auto master = b.CreateString(m.master);
+  return fbs::CreatePublished(b, m.policy, m.version, digest, manifest, metrics, master).Union();
 }
 Offset write(Builder& b, const Durable& m) {
   return fbs::CreateDurable(b, m.policy, m.version, b.CreateString(m.path), m.oldest).Union();
@@ -155,6 +165,9 @@ Offset write(Builder& b, const Payload& m) {
 Offset write(Builder& b, const Save& m) { return fbs::CreateSave(b, m.policy, m.version).Union(); }
 Offset write(Builder& b, const FormRanks& m) {
   return fbs::CreateFormRanks(b, m.policy, m.formation, m.rank, m.size).Union();
+}
+Offset write(Builder& b, const ReleaseWeights& m) {
+  return fbs::CreateReleaseWeights(b, m.policy, m.below).Union();
 }
 Offset write(Builder& b, const Shutdown& m) {
   return fbs::CreateShutdown(b, b.CreateString(m.reason)).Union();
@@ -253,31 +266,41 @@ Message read(const fbs::Verdict& t) {
 }
 Message read(const fbs::Staged& t) {
   return Staged{read_policy(t.policy()), at_least(0, t.version(), "version"),
-                read_digest(*t.digest())};
+                read_digest(*t.digest()), read_metrics(*t.metrics())};
+}
+Message read(const fbs::StageProgress& t) {
+  if (t.bytes() > t.total()) throw Malformed("{} bytes of {}", t.bytes(), t.total());
+  return StageProgress{read_policy(t.policy()), at_least(0, t.version(), "version"),
+                       read_digest(*t.digest()), at_least(0, t.bytes(), "bytes"), t.total()};
 }
 Message read(const fbs::Installed& t) {
   return Installed{read_policy(t.policy()), at_least(0, t.version(), "version"),
-                   read_digest(*t.digest())};
+                   read_digest(*t.digest()), read_metrics(*t.metrics())};
 }
 Message read(const fbs::InstallFailed& t) {
+  // A cause that is not known to this build is some other one.
+  const bool is_known = t.cause() < kEnumNames<InstallCause>.size();
   return InstallFailed{read_policy(t.policy()), at_least(0, t.version(), "version"),
-                       read_digest(*t.digest()), read_text(*t.reason())};
+                       read_digest(*t.digest()), read_text(*t.reason()),
+                       is_known ? static_cast<InstallCause>(t.cause()) : InstallCause::kOther};
 }
 Message read(const fbs::TrainerReady& t) {
   const bool has_manifest = t.manifest() != nullptr && t.manifest()->size() > 0;
   // -1: it has loaded no checkpoint, and so there is no manifest.
-  return TrainerReady{read_policy(t.policy()), at_least(-1, t.version(), "version"),
+  return TrainerReady{read_policy(t.policy()),
+                      at_least(-1, t.version(), "version"),
                       read_digest(*t.digest()),
                       has_manifest ? read_file_name(*t.manifest()) : std::string(),
-                      t.metrics() != nullptr ? read_metrics(*t.metrics()) : MetricList()};
+                      t.metrics() != nullptr ? read_metrics(*t.metrics()) : MetricList(),
+                      read_digest(*t.master())};
 }
 Message read(const fbs::TrainerWants& t) {
   return TrainerWants{read_policy(t.policy()), at_least(1, t.step(), "step")};
 }
 Message read(const fbs::Published& t) {
-  return Published{read_policy(t.policy()), at_least(0, t.version(), "version"),
-                   read_digest(*t.digest()), read_file_name(*t.manifest()),
-                   read_metrics(*t.metrics())};
+  return Published{read_policy(t.policy()),    at_least(0, t.version(), "version"),
+                   read_digest(*t.digest()),   read_file_name(*t.manifest()),
+                   read_metrics(*t.metrics()), read_digest(*t.master())};
 }
 Message read(const fbs::Durable& t) {
   return Durable{read_policy(t.policy()), at_least(0, t.version(), "version"), read_text(*t.path()),
@@ -339,6 +362,9 @@ Message read(const fbs::FormRanks& t) {
   if (t.size() < 2 || t.size() > kMaxRanks) throw Malformed("{} ranks", t.size());
   return FormRanks{read_policy(t.policy()), t.formation(), read_rank(t.rank(), t.size()), t.size()};
 }
+Message read(const fbs::ReleaseWeights& t) {
+  return ReleaseWeights{read_policy(t.policy()), at_least(0, t.below(), "below")};
+}
 Message read(const fbs::Shutdown& t) { return Shutdown{read_text(*t.reason())}; }
 
 Message read_body(const fbs::Frame& frame) {
@@ -395,6 +421,10 @@ Message read_body(const fbs::Frame& frame) {
       return read(*frame.body_as_FormRanks());
     case fbs::Body::Shutdown:
       return read(*frame.body_as_Shutdown());
+    case fbs::Body::StageProgress:
+      return read(*frame.body_as_StageProgress());
+    case fbs::Body::ReleaseWeights:
+      return read(*frame.body_as_ReleaseWeights());
     case fbs::Body::NONE:
       break;
   }

@@ -41,7 +41,15 @@ struct Describe {
     return fmt::format("Installed policy={} version={} {}", m.policy, m.version, m.digest);
   }
   std::string operator()(const InstallFailed& m) const {
-    return fmt::format("InstallFailed policy={} version={}: {}", m.policy, m.version, m.reason);
+    return fmt::format("InstallFailed policy={} version={} {}: {}", m.policy, m.version,
+                       name_of(m.cause), m.reason);
+  }
+  std::string operator()(const StageProgress& m) const {
+    return fmt::format("StageProgress policy={} version={} {}/{}", m.policy, m.version, m.bytes,
+                       m.total);
+  }
+  std::string operator()(const ReleaseWeights& m) const {
+    return fmt::format("ReleaseWeights policy={} below={}", m.policy, m.below);
   }
   std::string operator()(const TrainerReady& m) const {
     return fmt::format("TrainerReady policy={} version={} {}", m.policy, m.version, m.digest);
@@ -129,7 +137,8 @@ bool is_said_by(Role role, const Message& message) {
   switch (role) {
     case Role::kRollout:
       return is_any(type_identity<TrajectoryResult>{}, type_identity<Staged>{},
-                    type_identity<Installed>{}, type_identity<InstallFailed>{});
+                    type_identity<StageProgress>{}, type_identity<Installed>{},
+                    type_identity<InstallFailed>{});
     case Role::kReward:
       return is_any(type_identity<Verdict>{});
     case Role::kTrainer:
@@ -141,9 +150,8 @@ bool is_said_by(Role role, const Message& message) {
 }
 
 bool is_from_worker(const Message& message) {
-  // The variant lists the workers' messages first.
-  static const size_t first_from_scheduler = Message(Welcome{}).index();
-  return message.index() < first_from_scheduler;
+  return is_said_by(Role::kRollout, message) || is_said_by(Role::kReward, message) ||
+         is_said_by(Role::kTrainer, message);
 }
 
 }  // namespace tailrace::wire

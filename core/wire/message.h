@@ -17,6 +17,7 @@
 
 #include "core/base/digest.h"
 #include "core/base/ids.h"
+#include "core/base/install_cause.h"
 #include "core/base/metric_list.h"
 #include "core/base/result.h"
 
@@ -71,25 +72,36 @@ struct Staged {  // the weights are here, and their digest is proved; others sti
   PolicyId policy = 0;
   int64_t version = 0;
   Digest digest;
+  MetricList metrics = {};  // what that took, as docs/metrics.md names it below `weights/`
+};
+// Part of the payload of what is staged has come: more time is given for the rest.
+struct StageProgress {
+  PolicyId policy = 0;
+  int64_t version = 0;
+  Digest digest;
+  int64_t bytes = 0, total = 0;
 };
 struct Installed {  // what samples from now on
   PolicyId policy = 0;
   int64_t version = 0;
   Digest digest;
+  MetricList metrics = {};  // of the switch
 };
 struct InstallFailed {
   PolicyId policy = 0;
   int64_t version = 0;
   Digest digest;  // that it was asked for
   std::string reason;
+  InstallCause cause = InstallCause::kOther;
 };
 struct TrainerReady {  // after start: the weights that the trainer holds
   PolicyId policy = 0;
   // Of the checkpoint it loaded; -1: none, it will prepare (SFT) and publish 0.
   int64_t version = 0;
-  Digest digest;              // empty when version is -1
+  Digest digest;              // of what is published; empty when version is -1
   std::string manifest = {};  // file name below RUN/weights, where they lie again; or empty
   MetricList metrics = {};    // of the step that made the version: Published may have been lost
+  Digest master = {};         // of the float32 weights that it trains; empty when version is -1
 };
 // The batch of this step, counted from 1.
 struct TrainerWants {
@@ -99,9 +111,11 @@ struct TrainerWants {
 struct Published {  // step `version` is trained (0: before the first step)
   PolicyId policy = 0;
   int64_t version = 0;
-  Digest digest;
+  Digest digest;         // of what is published, which workers prove
   std::string manifest;  // file name below RUN/weights
   MetricList metrics;    // of the step
+  // Of the float32 weights, which two versions that are published alike may not share.
+  Digest master = {};
 };
 struct Durable {  // a checkpoint of this version is on disk
   PolicyId policy = 0;
@@ -203,11 +217,17 @@ struct FormRanks {
   uint64_t formation = 0;
   int32_t rank = 0, size = 1;
 };
+// To the trainer: nobody needs the published weights of versions below `below` any more.
+struct ReleaseWeights {
+  PolicyId policy = 0;
+  int64_t below = 0;
+};
 
-using Message = std::variant<Hello, Heartbeat, TrajectoryResult, Verdict, Staged, Installed,
-                             InstallFailed, TrainerReady, TrainerWants, Published, Durable,
-                             Progress, WorkerFailed, Fetch, Welcome, Hold, Grant, Abort, Verify,
-                             Stage, Switch, Batch, Payload, Save, Shutdown, FormRanks>;
+using Message =
+    std::variant<Hello, Heartbeat, TrajectoryResult, Verdict, Staged, Installed, InstallFailed,
+                 TrainerReady, TrainerWants, Published, Durable, Progress, WorkerFailed, Fetch,
+                 Welcome, Hold, Grant, Abort, Verify, Stage, Switch, Batch, Payload, Save, Shutdown,
+                 FormRanks, StageProgress, ReleaseWeights>;
 
 // For log lines: "Grant p0/d0/e0/q12/l0/m3#1".
 std::string describe(const Message& message);

@@ -165,6 +165,8 @@ bool fits_its_launch(const State& state, const Task& task, const Sampled& sample
   if (state.config.mode.install == InstallWhen::kDrained &&
       sampled.min_version != sampled.max_version)
     return false;
+  // Its weights were let go, and could not be shown to anybody (law 9.8).
+  if (state.config.keep_sampled && sampled.min_version < policy.released) return false;
   const int64_t newest = sampled.lane == Lane::kEval ? task.weight_floor : policy.frontier;
   return sampled.min_version >= task.weight_floor && sampled.max_version <= newest &&
          sampled.min_version <= sampled.max_version;

@@ -10,6 +10,7 @@
 #include "scheduler/decide/lineage.h"
 #include "scheduler/decide/placement.h"
 #include "scheduler/decide/ranks.h"
+#include "scheduler/decide/release.h"
 #include "scheduler/decide/rounds.h"
 #include "scheduler/decide/sessions.h"
 
@@ -23,6 +24,7 @@ void apply(Context&, const Tick&) {}
 void apply(Context& context, const AttemptResult& event) { on_result(context, event); }
 void apply(Context& context, const Reward& event) { on_reward(context, event); }
 void apply(Context& context, const Staged& event) { on_staged(context, event); }
+void apply(Context& context, const StageProgress& event) { on_stage_progress(context, event); }
 void apply(Context& context, const Installed& event) { on_installed(context, event); }
 void apply(Context& context, const InstallFailed& event) { on_install_failed(context, event); }
 void apply(Context& context, const TurnsStored& event) { on_turns_stored(context, event); }
@@ -88,6 +90,7 @@ void proceed(Context& context) {
   }
   // A checkpoint before the batch after it: the trainer does one thing after the other.
   request_saves(context);
+  for (auto& [id, policy] : state.policies) tell_released(context, id, policy);
   if (working) {
     for (auto& [id, policy] : state.policies) {
       form_ranks(context, id, policy);
@@ -122,9 +125,8 @@ void proceed(Context& context) {
 Actions decide(State& state, const Event& event, Time now) {
   // Law 2.4. A replayed journal brings the times of then.
   state.now = std::max(state.now, now);
-  while (!state.index.quarantine_ends().empty() &&
-         state.index.quarantine_ends().begin()->first <= state.now)
-    touch(state, WorkerId(state.index.quarantine_ends().begin()->second));
+  while (!state.index.wakes().empty() && state.index.wakes().begin()->first <= state.now)
+    touch(state, WorkerId(state.index.wakes().begin()->second));
   Context context{.state = state, .actions = {}, .settled = {}};
   std::visit([&](const auto& e) { apply(context, e); }, event);
   proceed(context);

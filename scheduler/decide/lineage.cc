@@ -6,6 +6,7 @@
 
 #include "scheduler/decide/evaluation.h"
 #include "scheduler/decide/health.h"
+#include "scheduler/decide/release.h"
 #include "scheduler/decide/rounds.h"
 #include "scheduler/state/credit.h"
 
@@ -42,13 +43,46 @@ void park_beyond_credit(const Config& config, Policy& policy) {
   }
 }
 
+// As far as workers know these very weights already: what is published may have been so before, in
+// another lineage.
+VersionState state_at_workers(const State& state, PolicyId policy, int64_t version,
+                              const Digest& digest) {
+  auto reached = VersionState::kOffered;
+  for (const auto& [id, worker] : state.workers) {
+    if (worker.role != Role::kRollout || worker.policy != policy) continue;
+    if (worker.version == version && worker.digest == digest) return VersionState::kCommitted;
+    const std::optional<Install>& install = worker.install;
+    if (!install || install->version != version || install->digest != digest) continue;
+    if (install->phase == Install::Phase::kSwitching) return VersionState::kCommitted;
+    if (install->phase == Install::Phase::kStaged) reached = VersionState::kStaged;
+  }
+  return reached;
+}
+
+// What is known of this version from now on.
+void offer(State& state, PolicyId id, int64_t version, Weights weights) {
+  weights.state = state_at_workers(state, id, version, weights.digest);
+  state.policies.at(id).lineage[version] = std::move(weights);
+  make_index(state);
+}
+
+// The weights are those of the lineage. They may lie in another file, or be published otherwise
+// than before.
+void offer_again(State& state, PolicyId id, int64_t version, Weights weights) {
+  Weights& known = state.policies.at(id).lineage.at(version);
+  if (known.digest != weights.digest) return offer(state, id, version, std::move(weights));
+  if (!weights.manifest.empty()) known.manifest = std::move(weights.manifest);
+}
+
 // Versions >= `from` are abandoned, and `weights` takes the place of `from`.
 void fork(Context& context, PolicyId policy_id, int64_t from, Weights weights) {
   Policy& policy = context.state.policies.at(policy_id);
   policy.lineage.erase(policy.lineage.lower_bound(from), policy.lineage.end());
-  policy.lineage[from] = std::move(weights);
   policy.frontier = from;
-  make_index(context.state);
+  // It is published anew, and so is what comes after it.
+  policy.released = std::min(policy.released, from);
+  policy.told_released = std::min(policy.told_released, from);
+  offer(context.state, policy_id, from, std::move(weights));
   context.act(Forked{policy_id, from});
   // Their steps are of the abandoned lineage; what ran in them is queued below.
   policy.rounds.clear();
@@ -104,6 +138,7 @@ void on_trainer_lost(Policy& policy) {
   policy.wanted.reset();
   forget_told(policy);
   policy.saving = -1;
+  policy.told_released = 0;
 }
 
 void on_trainer_wants(Context& context, const TrainerWants& event) {
@@ -133,19 +168,18 @@ void on_published(Context& context, const Published& event) {
     for (const auto& [rank, worker] : policy.ranks) record_good(context, worker);
   }
   finish_batch(context, policy, event.version);
-  Weights weights{event.digest, event.manifest};
+  Weights weights{event.master, event.digest, event.manifest};
   if (event.version > policy.frontier) {
     policy.frontier = event.version;
-    policy.lineage[event.version] = std::move(weights);
-    make_index(context.state);
+    offer(context.state, event.policy, event.version, std::move(weights));
     drop_stale(context, event.policy, policy);
     policy.step_start = step_start_at(policy, context.state.now);
-  } else if (!on_lineage(policy, event.version, event.digest)) {
+  } else if (!is_master(policy, event.version, event.master)) {
     fork(context, event.policy, event.version, std::move(weights));
   } else {
-    // The same weights, perhaps in another file.
-    policy.lineage[event.version] = std::move(weights);
+    offer_again(context.state, event.policy, event.version, std::move(weights));
   }
+  release_weights(context, event.policy);
 }
 
 void on_durable(Context& context, const Durable& event) {
@@ -155,6 +189,7 @@ void on_durable(Context& context, const Durable& event) {
   record_good(context, event.worker);
   // A newer checkpoint may turn out to be damaged: what came after the oldest is kept (law 9.2).
   let_go(context, policy, std::min(event.oldest, event.version));
+  release_weights(context, event.policy);
 }
 
 void reopen(Context& context) {
@@ -195,8 +230,9 @@ void on_rolled_back(Context& context, const RolledBack& event) {
   policy.trainer = event.worker;
   policy.trainer_incarnation = incarnation;
   policy.greeted = true;
-  const Published published{event.worker, event.policy, event.version, event.digest,
-                            event.manifest};
+  const Published published{event.worker, event.policy,   event.version,
+                            event.digest, event.manifest, event.master};
+  const Weights weights{event.master, event.digest, event.manifest};
   if (policy.published < 0) {
     if (event.version >= 0) on_published(context, published);
     return;
@@ -204,7 +240,8 @@ void on_rolled_back(Context& context, const RolledBack& event) {
   // Its last publication did not reach us before it died; the checkpoint proves the step.
   if (event.version == policy.published + 1 && expects(context.state, published))
     return on_published(context, published);
-  if (event.version == policy.published && on_lineage(policy, event.version, event.digest)) return;
+  if (event.version == policy.published && is_master(policy, event.version, event.master))
+    return offer_again(state, event.policy, event.version, weights);
   if (event.version < 0) {
     return halt(context,
                 fmt::format("the trainer has no checkpoint, but the run is at version {}. Put the "
@@ -231,8 +268,11 @@ void on_rolled_back(Context& context, const RolledBack& event) {
   // Newer checkpoints were no good, or it would not have come with this one.
   policy.durable = std::min(policy.durable, event.version);
   reopen(context);
-  if (!on_lineage(policy, event.version, event.digest))
-    fork(context, event.policy, event.version, {event.digest, event.manifest});
+  if (is_master(policy, event.version, event.master)) {
+    offer_again(state, event.policy, event.version, weights);
+  } else {
+    fork(context, event.policy, event.version, weights);
+  }
 }
 
 void hear_next_trainer(Context& context, PolicyId id) {

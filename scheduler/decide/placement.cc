@@ -17,6 +17,10 @@
 namespace tailrace::scheduler {
 namespace {
 
+// Of a worker to which weights cannot come. A source that is dead for a moment costs little, and
+// one that stays dead is not asked all the time.
+constexpr Time kFirstRest = std::chrono::seconds(1), kLongestRest = std::chrono::seconds(60);
+
 // The oldest weights that what waits for `need` may be sampled by.
 int64_t least_version(const State& state, const Need& need) {
   if (need.lane == Lane::kEval) return need.floor;
@@ -245,6 +249,14 @@ WorkerId pick_reward(const State& state, const Member& member) {
   return {};
 }
 
+// The version is so far as this install is.
+void advance_version(State& state, const Worker& worker, VersionState reached) {
+  auto& lineage = state.policies.at(worker.policy).lineage;
+  const auto weights = lineage.find(worker.install->version);
+  if (weights == lineage.end() || weights->second.digest != worker.install->digest) return;
+  weights->second.state = std::max(weights->second.state, reached);
+}
+
 // One that was about to switch may have done it or not: it is asked to hold something else first.
 void end_install(Worker& worker) {
   if (worker.install && worker.install->phase == Install::Phase::kSwitching) worker.version = -1;
@@ -270,6 +282,7 @@ void stage(Context& context, const WorkerId& id, Worker& worker, const Policy& p
 
 void switch_weights(Context& context, const WorkerId& id, Worker& worker) {
   worker.install->phase = Install::Phase::kSwitching;
+  advance_version(context.state, worker, VersionState::kCommitted);
   worker.install->deadline = context.state.now + context.config().deadlines.install;
   touch(context.state, id);
   context.tell(id, Switch{.worker = {},
@@ -285,6 +298,18 @@ void fail_install(Context& context, const WorkerId& id, Worker& worker, const st
   end_install(worker);
   touch(context.state, id);
   record_fault(context, id, Fault::kInstall, fmt::format("version {}: {}", version, reason));
+}
+
+// Of what it could not help: it is asked again after a rest, ever less often.
+void rest(Context& context, Worker& worker, const InstallFailed& event) {
+  end_install(worker);
+  if (!worker.rest) worker.rest.emplace();
+  StageRest& rest = *worker.rest;
+  rest.until = context.state.now + doubled(kFirstRest, rest.times++, kLongestRest);
+  rest.version = event.version;
+  rest.cause = event.cause;
+  rest.reason = event.reason;
+  touch(context.state, event.worker);
 }
 
 void begin_attempt(Context& context, const WorkId& work, Task& task, const WorkerId& worker,
@@ -376,9 +401,19 @@ void refresh_workers(Context& context) {
 
 void on_staged(Context& context, const Staged& event) {
   if (!expects(context.state, event)) return;
+  Worker& worker = context.state.workers.at(event.worker);
+  worker.install->phase = Install::Phase::kStaged;
+  worker.install->deadline = {};
+  worker.rest.reset();
+  advance_version(context.state, worker, VersionState::kStaged);
+  touch(context.state, event.worker);
+}
+
+void on_stage_progress(Context& context, const StageProgress& event) {
+  if (!expects(context.state, event)) return;
   Install& install = *context.state.workers.at(event.worker).install;
-  install.phase = Install::Phase::kStaged;
-  install.deadline = {};
+  install.bytes = event.bytes;
+  install.deadline = context.state.now + context.config().deadlines.install;
   touch(context.state, event.worker);
 }
 
@@ -386,7 +421,7 @@ void on_installed(Context& context, const Installed& event) {
   if (!expects(context.state, event)) return;
   Worker& worker = context.state.workers.at(event.worker);
   worker.install.reset();
-  worker.version = event.version;
+  worker.version = worker.held = event.version;
   worker.digest = event.digest;
   touch(context.state, event.worker);
   // From now on no single worker ends the run (law 7.1).
@@ -403,6 +438,7 @@ void on_install_failed(Context& context, const InstallFailed& event) {
     end_install(worker);
     return touch(context.state, event.worker);
   }
+  if (is_no_fault(event.cause)) return rest(context, worker, event);
   fail_install(context, event.worker, worker, event.reason);
 }
 

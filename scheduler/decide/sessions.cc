@@ -15,6 +15,7 @@ namespace {
 void close(Worker& worker) {
   worker.version = -1;
   worker.install.reset();
+  worker.rest.reset();
 }
 
 // Leases and places stay for a while: a link that breaks costs no work.

@@ -281,13 +281,22 @@ void Inbox::on(const wire::Incoming& from, const wire::Staged& message) {
   feed_expected(from, Staged{from.worker, message.policy, message.version, message.digest});
 }
 
+void Inbox::on(const wire::Incoming& from, const wire::StageProgress& message) {
+  feed_expected(from, StageProgress{from.worker, message.policy, message.version, message.digest,
+                                    message.bytes, message.total});
+}
+
 void Inbox::on(const wire::Incoming& from, const wire::Installed& message) {
   feed_expected(from, Installed{from.worker, message.policy, message.version, message.digest});
 }
 
 void Inbox::on(const wire::Incoming& from, const wire::InstallFailed& message) {
-  const InstallFailed event{from.worker, message.policy, message.version, message.digest,
-                            message.reason.substr(0, kReasonBytes)};
+  const InstallFailed event{from.worker,
+                            message.policy,
+                            message.version,
+                            message.digest,
+                            message.reason.substr(0, kReasonBytes),
+                            message.cause};
   if (!expects(state_, event)) return drop(unexpected_, from);
   log_.warning("{} could not install version {}: {}", from.worker, message.version, message.reason);
   feed_(event);
@@ -306,7 +315,8 @@ void Inbox::feed_publication(PolicyId id, const MetricList& sent, const Event& e
 }
 
 void Inbox::on(const wire::Incoming& from, const wire::TrainerReady& ready) {
-  const RolledBack event{from.worker, ready.policy, ready.version, ready.digest, ready.manifest};
+  const RolledBack event{from.worker,  ready.policy,   ready.version,
+                         ready.digest, ready.manifest, ready.master};
   if (!expects(state_, event)) return drop(unexpected_, from);
   const auto policy = state_.policies.find(ready.policy);
   const int64_t before = policy == state_.policies.end() ? -1 : policy->second.published;
@@ -322,8 +332,8 @@ void Inbox::on(const wire::Incoming& from, const wire::TrainerWants& message) {
 }
 
 void Inbox::on(const wire::Incoming& from, const wire::Published& message) {
-  const Published event{from.worker, message.policy, message.version, message.digest,
-                        message.manifest};
+  const Published event{from.worker,    message.policy,   message.version,
+                        message.digest, message.manifest, message.master};
   if (!expects(state_, event)) return drop(unexpected_, from);
   feed_publication(message.policy, message.metrics, event);
 }

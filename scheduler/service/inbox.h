@@ -82,6 +82,7 @@ class Inbox {
   void on(const wire::Incoming& from, wire::TrajectoryResult& message);  // its body is moved on
   void on(const wire::Incoming& from, const wire::Verdict& message);
   void on(const wire::Incoming& from, const wire::Staged& message);
+  void on(const wire::Incoming& from, const wire::StageProgress& message);
   void on(const wire::Incoming& from, const wire::Installed& message);
   void on(const wire::Incoming& from, const wire::InstallFailed& message);
   void on(const wire::Incoming& from, const wire::TrainerReady& message);

@@ -43,6 +43,7 @@ class Outbox {
   void act(const HandOver& a);
   void act(const Save& a);
   void act(const Release& a);
+  void act(const ReleaseWeights& a);
   void act(const TaskDone& a);
   void act(const TaskWithdrawn& a);
   void act(const EvalDone& a);

@@ -66,6 +66,7 @@ struct FaultModel {
   double verifier = 0;  // that a verification fails
   // Of staging and of switching: that it fails, or that no answer comes.
   double install = 0, install_silent = 0;
+  double source = 0;  // of staging: that the weights cannot come, or only as a difference to others
   double broken_task = 0;  // of a task: that nobody can play it
   // Of a trainer that comes back: that its newest checkpoint is damaged, and that training from its
   // checkpoint gives other weights than before.

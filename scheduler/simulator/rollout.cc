@@ -266,15 +266,37 @@ void World::hear(Process& process, const Stage& stage) {
   const int64_t staging = ++worker.staging;  // what was staged before this is given up
   if (chance(faults.install_silent)) return;
   const bool fails = chance(faults.install);
-  call_on(worker, ready, [this, &worker, stage, staging, fails] {
+  std::optional<InstallCause> cause;
+  if (fails) cause = InstallCause::kDigest;
+  if (!fails && chance(faults.source))
+    cause = rng_.chance(0.5) ? InstallCause::kSource : InstallCause::kBase;
+  tell_progress(worker, stage, begins, ready);
+  call_on(worker, ready, [this, &worker, stage, staging, cause] {
     if (worker.staging != staging) return;
-    if (fails) {
+    if (cause) {
       return send(worker, InstallFailed{worker.id, stage.policy, stage.version, stage.digest,
-                                        "on purpose"});
+                                        "on purpose", *cause});
     }
     worker.staged = stage;
     send(worker, Staged{worker.id, stage.policy, stage.version, stage.digest});
   });
+}
+
+// As a worker does it: while the payload comes, now and then.
+void World::tell_progress(Rollout& worker, const Stage& stage, double begins, double ready) {
+  constexpr double kEvery = 5;
+  const double next = std::max(now(), begins) + kEvery;
+  const double total = worker.pool->transfer.payload_bytes;
+  if (next >= ready || total <= 0) return;
+  call_on(worker, next,
+          [this, &worker, stage, begins, ready, total, next, staging = worker.staging] {
+            if (worker.staging != staging) return;
+            const double part = (next - begins) / (ready - begins);
+            send(worker,
+                 StageProgress{worker.id, stage.policy, stage.version, stage.digest,
+                               static_cast<int64_t>(part * total), static_cast<int64_t>(total)});
+            tell_progress(worker, stage, begins, ready);
+          });
 }
 
 void World::hear(Process& process, const Switch& change) {

@@ -21,6 +21,11 @@ const Digest& World::digest_of(int64_t version) {
   return digest;
 }
 
+Digest World::master_of(int64_t version) {
+  return fmt::format("master{}-{}", version,
+                     masters_.try_emplace(version, lineages_).first->second);
+}
+
 // Seconds of what it has been given.
 double World::still_to_compute() const {
   return std::max(0.0, trainer_.free_at - std::max(now(), trainer_.save_ends));
@@ -50,11 +55,20 @@ void World::come_back() {
     // Of the checkpoint itself, or of what is trained from there.
     ++lineages_;
     const bool of_checkpoint = rng_.chance(0.5);
-    if (of_checkpoint) digests_.erase(trainer_.version);
-    if (!of_checkpoint || rng_.chance(0.5))
-      digests_.erase(digests_.upper_bound(trainer_.version), digests_.end());
+    // What is published of other weights may be the same.
+    const bool looks_alike = rng_.chance(0.2);
+    const auto forget = [&](auto& map, auto from) { map.erase(from, map.end()); };
+    const int64_t version = trainer_.version;
+    if (of_checkpoint) masters_.erase(version);
+    if (of_checkpoint && !looks_alike) digests_.erase(version);
+    if (!of_checkpoint || rng_.chance(0.5)) {
+      forget(masters_, masters_.upper_bound(version));
+      if (!looks_alike) forget(digests_, digests_.upper_bound(version));
+    }
+    if (looks_alike) fault("other weights that look alike");
     fault("other weights");
   }
+  if (trainer_.version >= 0) published_weights_.insert(trainer_.version);
   if (trainer_.version < 0)
     call_on(trainer_, now() + cluster_.trainer.warm_up, [this] { publish(0); });
 }
@@ -62,7 +76,8 @@ void World::come_back() {
 // In a new session it says what it holds, and asks.
 void World::greet() {
   const int64_t version = trainer_.version;
-  say_as_trainer(RolledBack{kTrainerName, 0, version, version < 0 ? "" : digest_of(version), "m"});
+  say_as_trainer(RolledBack{kTrainerName, 0, version, version < 0 ? "" : digest_of(version), "m",
+                            version < 0 ? "" : master_of(version)});
   if (version >= 0) say_as_trainer(TrainerWants{kTrainerName, 0, version + 1});
   // What it could not say before.
   for (size_t i = 0; i < trainer_.outbox.size(); ++i)
@@ -158,7 +173,8 @@ void World::publish(int64_t version) {
   published_at_ = now();
   // Its checkpoint comes before anybody hears of it.
   if (version == 0) save(0);
-  say_as_trainer(Published{kTrainerName, 0, version, digest_of(version), "m"});
+  published_weights_.insert(version);
+  say_as_trainer(Published{kTrainerName, 0, version, digest_of(version), "m", master_of(version)});
   if (version == 0) say_as_trainer(Durable{kTrainerName, 0, 0, trainer_.checkpoints.front()});
   say_as_trainer(TrainerWants{kTrainerName, 0, version + 1});
 }
@@ -172,6 +188,11 @@ void World::hear(Process&, const Save& request) {
   } else {
     begin_save(request.version);
   }
+}
+
+void World::hear(Process&, const ReleaseWeights& release) {
+  published_weights_.erase(published_weights_.begin(),
+                           published_weights_.lower_bound(release.below));
 }
 
 void World::begin_save(int64_t version) {

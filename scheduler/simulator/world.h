@@ -111,6 +111,8 @@ class World {
   const std::vector<StepRecord>& steps() const { return steps_; }
   // What a rollout worker has staged last, whether the scheduler has heard of it or not.
   Digest staged(const WorkerId& worker) const;
+  // The trainer has the weights of this version on its disk, as published.
+  bool has_published(int64_t version) const { return published_weights_.contains(version); }
   // Whether somebody stands still, said or not.
   bool hangs(const WorkerId& worker) const;
 
@@ -233,9 +235,11 @@ class World {
   void hear(Process& process, const scheduler::Abort& abort);
   void hear(Process& process, const scheduler::Verify& verify);
   void hear(Process& process, const scheduler::Stage& stage);
+  void tell_progress(Rollout& worker, const scheduler::Stage& stage, double begins, double ready);
   void hear(Process& process, const scheduler::Switch& change);
   void hear(Process& process, const scheduler::HandOver& batch);
   void hear(Process& process, const scheduler::Save& save);
+  void hear(Process& process, const scheduler::ReleaseWeights& release);
   void hear(Process& process, const scheduler::FormRanks& ranks);
 
   // processes.cc
@@ -292,7 +296,9 @@ class World {
   void publish(int64_t version);
   void begin_save(int64_t version);
   void save(int64_t version);
+  // Of what is published, and of what is trained.
   const Digest& digest_of(int64_t version);
+  Digest master_of(int64_t version);
   void record_step(int64_t version);
 
   // Rounded up: what is due at a time is due when its wake comes.
@@ -325,6 +331,8 @@ class World {
   std::unordered_map<WorkerId, Process*> by_name_;
   std::map<std::string, double> shared_link_free_;
   std::map<int64_t, Digest> digests_;
+  std::map<int64_t, int64_t> masters_;   // the lineage that trained it
+  std::set<int64_t> published_weights_;  // of the trainer, on its disk
   int64_t lineages_ = 0;
   std::unordered_map<BodyId, Sample, BodyHash> bodies_, turns_;  // in the store
   // The journal, where the scheduler may die: a snapshot, and the events since.

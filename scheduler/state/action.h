@@ -270,9 +270,22 @@ struct TaskBroken {
   friend bool operator==(const TaskBroken&, const TaskBroken&) = default;
 };
 
-using Action =
-    std::variant<Hold, Grant, Abort, Verify, Stage, Switch, HandOver, Save, Release, TaskDone,
-                 TaskWithdrawn, EvalDone, Forked, RunDone, Quarantine, Halt, FormRanks, TaskBroken>;
+// To the trainer: the published weights of versions below `below` are needed by nobody (law 9.8).
+struct ReleaseWeights {
+  WorkerId worker;
+  uint64_t session = 0;
+  PolicyId policy = 0;
+  int64_t below = 0;
+  template <class V>
+  void fields(V& visit) {
+    visit(worker, session, policy, below);
+  }
+  friend bool operator==(const ReleaseWeights&, const ReleaseWeights&) = default;
+};
+
+using Action = std::variant<Hold, Grant, Abort, Verify, Stage, Switch, HandOver, Save, Release,
+                            TaskDone, TaskWithdrawn, EvalDone, Forked, RunDone, Quarantine, Halt,
+                            FormRanks, TaskBroken, ReleaseWeights>;
 using Actions = std::vector<Action>;
 
 // What must not leave before all that led to it is on disk (law 12.2): the trainer would know,
@@ -285,7 +298,7 @@ inline bool needs_disk(const Action& action) {
     return std::ranges::any_of(release->bodies, [](const BodyId& body) { return body.turns == 0; });
   }
   return std::holds_alternative<HandOver>(action) || std::holds_alternative<Save>(action) ||
-         std::holds_alternative<RunDone>(action);
+         std::holds_alternative<RunDone>(action) || std::holds_alternative<ReleaseWeights>(action);
 }
 
 }  // namespace tailrace::scheduler

@@ -81,6 +81,13 @@ struct SaveOptions {
   friend bool operator==(const SaveOptions&, const SaveOptions&) = default;
 };
 
+// Which published weights are kept. Its keys stand in the section `weights`.
+struct WeightsOptions {
+  int64_t keep = 3;          // of the newest versions
+  bool keep_sampled = true;  // and all that stored samples name
+  void visit(OptionVisitor& v);
+};
+
 // When one worker is kept from work, and for how long (law 7.3).
 struct QuarantineConfig {
   int64_t faults = 3;                   // in a row, without a good answer between
@@ -118,6 +125,8 @@ struct Config {
   Deadlines deadlines;
   EvalOptions eval;
   SaveOptions save;
+  int64_t keep_weights = 3;  // newest versions whose published weights are kept
+  bool keep_sampled = true;  // and those of all versions that stored samples name (law 9.8)
   QuarantineConfig quarantine;
   BreakerConfig breaker;
 
@@ -134,7 +143,7 @@ struct Config {
   template <class V>
   void fields(V& visit) {
     visit(mode, domains, group_size, steps, trainer_ranks, replace_zero_signal, retries, deadlines,
-          eval, save, quarantine, breaker);
+          eval, save, keep_weights, keep_sampled, quarantine, breaker);
   }
   friend bool operator==(const Config&, const Config&) = default;
 };

@@ -57,7 +57,12 @@ struct DescribeEvent {
     return fmt::format("installed {} v{}", e.worker, e.version);
   }
   std::string operator()(const InstallFailed& e) const {
-    return fmt::format("install_failed {} v{}{}", e.worker, e.version, because(e.reason));
+    return fmt::format("install_failed {} v{}{}{}", e.worker, e.version,
+                       e.cause == InstallCause::kOther ? "" : fmt::format(" {}", name_of(e.cause)),
+                       because(e.reason));
+  }
+  std::string operator()(const StageProgress& e) const {
+    return fmt::format("stage_progress {} v{} {}/{}", e.worker, e.version, e.bytes, e.total);
   }
   std::string operator()(const RolledBack& e) const {
     return fmt::format("rolled_back {} {}", e.worker, version_text(e.version, e.digest));
@@ -140,6 +145,9 @@ struct DescribeAction {
   }
   std::string operator()(const FormRanks& a) const {
     return fmt::format("form_ranks {} rank={}/{}", a.worker, a.rank, a.size);
+  }
+  std::string operator()(const ReleaseWeights& a) const {
+    return fmt::format("release_weights {} below=v{}", a.worker, a.below);
   }
   std::string operator()(const TaskBroken& a) const {
     return fmt::format("task_broken {}{} row={}{}", lane_mark(a.lane), to_string(a.task), a.row,

@@ -12,6 +12,7 @@
 
 #include "core/base/digest.h"
 #include "core/base/ids.h"
+#include "core/base/install_cause.h"
 #include "core/trajectory/outcome.h"
 #include "scheduler/state/config.h"
 
@@ -24,7 +25,7 @@ struct Site {
   std::string hardware = {};        // what it computes on: "cpu", "cuda"; empty: not said
   std::string cluster = {};         // empty: where the scheduler is
   std::string numerics_class = {};  // whose arithmetic agrees to the last bit; empty: no arithmetic
-  std::string host = {};  // name of its machine; empty: the scheduler's
+  std::string host = {};            // name of its machine; empty: the scheduler's
   template <class V>
   void fields(V& visit) {
     visit(pool, hardware, cluster, numerics_class, host);
@@ -152,9 +153,10 @@ struct InstallFailed {
   int64_t version = 0;
   Digest digest;
   std::string reason;
+  InstallCause cause = InstallCause::kOther;
   template <class V>
   void fields(V& visit) {
-    visit(worker, policy, version, digest, reason);
+    visit(worker, policy, version, digest, reason, cause);
   }
   friend bool operator==(const InstallFailed&, const InstallFailed&) = default;
 };
@@ -166,11 +168,12 @@ struct RolledBack {
   WorkerId worker;
   PolicyId policy = 0;
   int64_t version = 0;
-  Digest digest;
+  Digest digest;  // as in Published
   std::string manifest;
+  Digest master = {};
   template <class V>
   void fields(V& visit) {
-    visit(worker, policy, version, digest, manifest);
+    visit(worker, policy, version, digest, manifest, master);
   }
   friend bool operator==(const RolledBack&, const RolledBack&) = default;
 };
@@ -192,11 +195,12 @@ struct Published {
   WorkerId worker;
   PolicyId policy = 0;
   int64_t version = 0;
-  Digest digest;
-  std::string manifest;  // opaque here; comes back in Install
+  Digest digest;         // of what is published: workers prove it
+  std::string manifest;  // opaque here; comes back in Stage
+  Digest master = {};    // of the weights that are trained: the lineage goes by it (law 9.7)
   template <class V>
   void fields(V& visit) {
-    visit(worker, policy, version, digest, manifest);
+    visit(worker, policy, version, digest, manifest, master);
   }
   friend bool operator==(const Published&, const Published&) = default;
 };
@@ -285,10 +289,24 @@ struct TurnsStored {
   friend bool operator==(const TurnsStored&, const TurnsStored&) = default;
 };
 
+// Of the weights that a worker stages so many bytes are there: it has more time for the rest.
+struct StageProgress {
+  WorkerId worker;
+  PolicyId policy = 0;
+  int64_t version = 0;
+  Digest digest;
+  int64_t bytes = 0, total = 0;
+  template <class V>
+  void fields(V& visit) {
+    visit(worker, policy, version, digest, bytes, total);
+  }
+  friend bool operator==(const StageProgress&, const StageProgress&) = default;
+};
+
 // The order is part of the journal's format: append only within one kArchiveFormat.
 using Event =
     std::variant<WorkerUp, WorkerDown, WorkerFailed, Tick, AttemptResult, Reward, Staged, Installed,
                  InstallFailed, RolledBack, TrainerWants, Published, Durable, EvalReported,
-                 Restarted, StopRequested, BodiesLost, Stalled, TurnsStored>;
+                 Restarted, StopRequested, BodiesLost, Stalled, TurnsStored, StageProgress>;
 
 }  // namespace tailrace::scheduler

@@ -106,7 +106,7 @@ void Index::set(const WorkerId& id, const Entry& then, const Entry& now) {
     if (to) times.insert({*to, id});
   };
   move(deadlines_, then.deadline, now.deadline);
-  move(quarantine_ends_, then.quarantine_end, now.quarantine_end);
+  move(wakes_, then.wake, now.wake);
 }
 
 void Index::add_leases(const WorkerId& id, Entry& entry, int64_t count) {

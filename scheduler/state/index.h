@@ -86,7 +86,7 @@ class Index {
     std::optional<Load> load;
     InstallStep step = InstallStep::kNone;
     bool stuck = false, proving = false;
-    std::optional<Time> deadline, quarantine_end;
+    std::optional<Time> deadline, wake;
     bool plain =
         false;  // a lease more or less is less or more room, and load: nothing else of this
     friend bool operator==(const Entry&, const Entry&) = default;
@@ -110,9 +110,9 @@ class Index {
   const std::set<WorkerId>& stuck() const { return stuck_; }
   // Rollout workers with room that are to prove themselves after a quarantine (law 7.3).
   const std::set<WorkerId>& proving() const { return proving_; }
-  // Of absences and installs; and the ends of quarantines that lie ahead, of workers that are here.
+  // Of absences and installs; and when the next quarantine or rest (StageRest) of a worker ends.
   const std::set<std::pair<Time, WorkerId>>& deadlines() const { return deadlines_; }
-  const std::set<std::pair<Time, WorkerId>>& quarantine_ends() const { return quarantine_ends_; }
+  const std::set<std::pair<Time, WorkerId>>& wakes() const { return wakes_; }
 
   friend bool operator==(const Index&, const Index&) = default;
 
@@ -127,7 +127,7 @@ class Index {
   Seats rewards_;
   std::map<PolicyId, std::set<WorkerId>> behind_;
   std::set<WorkerId> stuck_, proving_;
-  std::set<std::pair<Time, WorkerId>> deadlines_, quarantine_ends_;
+  std::set<std::pair<Time, WorkerId>> deadlines_, wakes_;
 };
 
 }  // namespace tailrace::scheduler

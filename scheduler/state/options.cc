@@ -57,6 +57,17 @@ void SaveOptions::visit(OptionVisitor& v) {
            .resume = Resume::kMayChange});
 }
 
+// The second is what a run promises of all its samples, from the first on.
+void WeightsOptions::visit(OptionVisitor& v) {
+  v.field("keep", keep,
+          {.help = "weights of so many newest versions stay as files in RUN/weights",
+           .min = 1,
+           .max = kMaxCount,
+           .resume = Resume::kMayChange});
+  v.field("keep_sampled", keep_sampled,
+          {.help = "and those of each version that a stored sample was sampled by"});
+}
+
 void SchedulerOptions::visit(OptionVisitor& v) {
   mode.visit(v);
   v.field(
@@ -139,7 +150,8 @@ void SchedulerOptions::visit(OptionVisitor& v) {
 }
 
 Config make_config(const SchedulerOptions& options, const StepOptions& step,
-                   const EvalOptions& eval, const SaveOptions& save, const RunShape& run) {
+                   const EvalOptions& eval, const SaveOptions& save, const WeightsOptions& weights,
+                   const RunShape& run) {
   Config config;
   config.domains = run.domains;
   config.mode = options.mode.mode();
@@ -147,6 +159,8 @@ Config make_config(const SchedulerOptions& options, const StepOptions& step,
   config.steps = run.steps;
   config.trainer_ranks = run.trainer_ranks;
   config.save = save;
+  config.keep_weights = weights.keep;
+  config.keep_sampled = weights.keep_sampled;
   config.replace_zero_signal = options.replace_zero_signal;
   config.retries = options.retries;
   config.deadlines = options.deadlines;

@@ -54,6 +54,7 @@ struct RunShape {
 
 // Throws UserError as Config::validate does.
 Config make_config(const SchedulerOptions& options, const StepOptions& step,
-                   const EvalOptions& eval, const SaveOptions& save, const RunShape& run);
+                   const EvalOptions& eval, const SaveOptions& save, const WeightsOptions& weights,
+                   const RunShape& run);
 
 }  // namespace tailrace::scheduler

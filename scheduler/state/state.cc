@@ -157,6 +157,25 @@ std::optional<int64_t> oldest_version(const Task& task) {
   return oldest;
 }
 
+std::optional<int64_t> oldest_sampled(const Policy& policy) {
+  std::optional<int64_t> oldest;
+  const auto consider = [&](int64_t version) {
+    oldest = std::min(oldest.value_or(version), version);
+  };
+  const auto look = [&](const HashedMap<TaskId, Task>& tasks) {
+    for (const auto& [id, task] : tasks) {
+      for (const Member& member : task.members) {
+        if (member.has_body) consider(member.min_version);
+        if (member.prefix) consider(member.prefix->min_version);
+        if (member.phase == Phase::kRunning) consider(member.granted_version);
+      }
+    }
+  };
+  look(policy.tasks);
+  if (policy.evaluation) look(policy.evaluation->tasks);
+  return oldest;
+}
+
 bool tried_before(const Member& member) {
   return member.env_failures + member.verifier_failures + member.losses > 0;
 }
@@ -199,6 +218,11 @@ bool on_lineage(const Policy& policy, int64_t version, const Digest& digest) {
   return it != policy.lineage.end() && it->second.digest == digest;
 }
 
+bool is_master(const Policy& policy, int64_t version, const Digest& master) {
+  const auto it = policy.lineage.find(version);
+  return it != policy.lineage.end() && it->second.master == master;
+}
+
 bool expects_result(const State& state, const WorkerId& worker, Lane lane, const LeaseId& lease) {
   const Lease* held = state.leases.find({lane, lease.member});
   return held != nullptr && expects_result(*held, worker, lease) && state.workers.contains(worker);
@@ -235,6 +259,11 @@ bool expects(const State& state, const Staged& event) {
   return answers(state, event, Install::Phase::kStaging);
 }
 
+bool expects(const State& state, const StageProgress& event) {
+  return answers(state, event, Install::Phase::kStaging) &&
+         event.bytes > state.workers.at(event.worker).install->bytes;
+}
+
 bool expects(const State& state, const Installed& event) {
   return answers(state, event, Install::Phase::kSwitching);
 }
@@ -266,7 +295,8 @@ bool expects(const State& state, const RolledBack& event) {
   // A process never loses versions.
   if (event.version < policy.published) return false;
   if (!policy.greeted || event.version > policy.published) return true;
-  return event.version >= 0 && !on_lineage(policy, event.version, event.digest);
+  return event.version >= 0 && !(is_master(policy, event.version, event.master) &&
+                                 on_lineage(policy, event.version, event.digest));
 }
 
 bool comes_next(const Policy& policy, int64_t version) {
@@ -386,6 +416,10 @@ int64_t usable_slots(const State& state, const Health* health, const Worker& wor
 
 }  // namespace
 
+bool is_resting(const State& state, const Worker& worker) {
+  return worker.rest && worker.rest->until > state.now;
+}
+
 bool in_quarantine(const State& state, const WorkerId& worker) {
   return in_quarantine(state, health_of(state, worker));
 }
@@ -430,9 +464,9 @@ std::optional<Time> next_deadline(const State& state) {
   if (!state.rest_ends.empty()) consider(*state.rest_ends.begin());
   const Index& index = state.index;
   if (!index.deadlines().empty()) consider(index.deadlines().begin()->first);
-  // When a quarantine ends a worker can have work again; one that is not here is looked at when it
-  // comes.
-  if (!index.quarantine_ends().empty()) consider(index.quarantine_ends().begin()->first);
+  // When a quarantine or a rest ends a worker can have work again; one that is not here is looked
+  // at when it comes.
+  if (!index.wakes().empty()) consider(index.wakes().begin()->first);
   // Once there is an end, the stop has had its time.
   if (state.end) {
     consider(state.end_deadline);
@@ -497,7 +531,8 @@ InstallStep step_of(const State& state, const Health* health, const Worker& work
   if (worker.role != Role::kRollout || !worker.connected || in_quarantine(state, health) ||
       policy == state.policies.end())
     return InstallStep::kNone;
-  const std::optional<int64_t> next = next_version(state, policy->second, worker);
+  const std::optional<int64_t> next =
+      is_resting(state, worker) ? std::nullopt : next_version(state, policy->second, worker);
   if (!worker.install) return next ? InstallStep::kStage : InstallStep::kNone;
   const Install& install = *worker.install;
   // The weights of another lineage are not worth the wait.
@@ -541,7 +576,9 @@ Index::Entry entry_of(const State& state, const WorkerId& id, const Worker& work
   } else if (is_asked(worker)) {
     entry.deadline = worker.install->deadline;
   }
-  if (in_quarantine(state, health)) entry.quarantine_end = health->until;
+  if (is_resting(state, worker)) entry.wake = worker.rest->until;
+  if (in_quarantine(state, health))
+    entry.wake = std::min(entry.wake.value_or(health->until), health->until);
   entry.plain = worker.connected && !worker.stalled && !worker.install &&
                 (health == nullptr || health->quarantines == 0);
   return entry;

@@ -201,12 +201,26 @@ struct Batch {
   friend bool operator==(const Batch&, const Batch&) = default;
 };
 
+// How far a version has come (law 9.7). Samples may name one that is committed.
+enum class VersionState : uint8_t {
+  kOffered,   // published
+  kStaged,    // some worker has proved it
+  kCommitted  // some worker was told to sample by it
+};
+constexpr auto enum_names(VersionState) {
+  using enum VersionState;
+  return name_table<VersionState>(
+      {{kOffered, "offered"}, {kStaged, "staged"}, {kCommitted, "committed"}});
+}
+
 struct Weights {
-  Digest digest;
+  Digest master;  // of the weights that are trained: the lineage goes by it
+  Digest digest;  // of what is published: workers prove it
   std::string manifest;
+  VersionState state = VersionState::kOffered;
   template <class V>
   void fields(V& visit) {
-    visit(digest, manifest);
+    visit(master, digest, manifest, state);
   }
   friend bool operator==(const Weights&, const Weights&) = default;
 };
@@ -270,6 +284,9 @@ struct Policy {
   bool handed = false;                // and was given whole; it trains
   bool greeted = true;  // a trainer has said what it holds, since the scheduler's last restart
   int64_t saving = -1;  // the version that it was asked to save in this session
+  // Published weights of versions below it are needed by nobody (law 9.8), and what of that the
+  // trainer was told in this session.
+  int64_t released = 0, told_released = 0;
   std::optional<Evaluation> evaluation;
   int64_t evaluated = -1;   // newest version that was, or is being, evaluated
   int32_t eval_launch = 0;  // of the next evaluation: raised when a version is evaluated anew
@@ -279,7 +296,7 @@ struct Policy {
   void fields(V& visit) {
     visit(published, frontier, durable, lineage, domains, tasks, rounds, last_round, batches,
           trainer, trainer_incarnation, ranks, formation, wanted, told, handed, greeted, saving,
-          evaluation, evaluated, eval_launch, attempts, step_start);
+          released, told_released, evaluation, evaluated, eval_launch, attempts, step_start);
   }
   friend bool operator==(const Policy&, const Policy&) = default;
 };
@@ -292,12 +309,28 @@ struct Install {
   Phase phase = Phase::kStaging;
   int64_t version = 0;
   Digest digest;
-  Time deadline{};  // unless staged: then it has failed
+  Time deadline{};    // unless staged: then it has failed
+  int64_t bytes = 0;  // that were there when the deadline was renewed last
   template <class V>
   void fields(V& visit) {
-    visit(phase, version, digest, deadline);
+    visit(phase, version, digest, deadline, bytes);
   }
   friend bool operator==(const Install&, const Install&) = default;
+};
+
+// Weights could not come to a worker, through no fault of its own: it is asked to stage again after
+// a rest, which is longer each time in a row (law 9.7).
+struct StageRest {
+  int64_t times = 0;
+  Time until{};
+  int64_t version = 0;  // of the latest
+  InstallCause cause = InstallCause::kSource;
+  std::string reason;
+  template <class V>
+  void fields(V& visit) {
+    visit(times, until, version, cause, reason);
+  }
+  friend bool operator==(const StageRest&, const StageRest&) = default;
 };
 
 struct Worker {
@@ -315,7 +348,11 @@ struct Worker {
   int64_t leased = 0;
   int64_t version = -1;  // what it samples by; -1: nothing that it has proved in this session
   Digest digest;
+  // The version that its process has sampled by last, also while that is not proved in this
+  // session; -1: none.
+  int64_t held = -1;
   std::optional<Install> install;
+  std::optional<StageRest> rest;  // until it has staged something
   // Of a trainer that is not its policy's: what it said, until it is (law 8.3).
   std::optional<RolledBack> greeting;
   std::optional<TrainerWants> question;
@@ -323,7 +360,8 @@ struct Worker {
   template <class V>
   void fields(V& visit) {
     visit(role, policy, incarnation, session, joined, site, rank, connected, stalled,
-          reconnect_deadline, slots, leased, version, digest, install, greeting, question);
+          reconnect_deadline, slots, leased, version, digest, held, install, rest, greeting,
+          question);
   }
   friend bool operator==(const Worker&, const Worker&) = default;
 };
@@ -518,6 +556,10 @@ bool settled(const Member& member);
 // that of its grant. Nothing while all its members wait.
 std::optional<int64_t> oldest_version(const Task& task);
 
+// The oldest version that a stored body, stored turns or a lease that samples names, of training
+// and evaluation; nothing: none does.
+std::optional<int64_t> oldest_sampled(const Policy& policy);
+
 // An attempt or a verification of it has failed.
 bool tried_before(const Member& member);
 
@@ -542,8 +584,11 @@ bool comes_next(const Policy& policy, int64_t version);
 // state, and the events since are gone. A trainer is one version ahead at most (law 12.2).
 bool is_beyond(const Policy& policy, int64_t checkpoint);
 
-// These weights belong to the present lineage.
+// What is published as this version in the present lineage has this digest: a worker that proved it
+// holds the version, whatever master it was made from (law 9.7).
 bool on_lineage(const Policy& policy, int64_t version, const Digest& digest);
+// The trainer holds the weights of the present lineage.
+bool is_master(const Policy& policy, int64_t version, const Digest& master);
 
 // Whether a result of this lease would be taken. The service asks before it stores the body, so
 // that a late or doubled answer costs no disk.
@@ -561,6 +606,8 @@ bool expects_verdict(const State& state, const Reward& reward);
 bool expects(const State& state, const Staged& event);
 bool expects(const State& state, const Installed& event);
 bool expects(const State& state, const InstallFailed& event);
+// More bytes of what is being staged, some time after the last that counted.
+bool expects(const State& state, const StageProgress& event);
 // A trainer says once in its session what it holds; said again, only other weights are news.
 bool expects(const State& state, const RolledBack& event);
 bool expects(const State& state, const Published& event);
@@ -591,6 +638,9 @@ const Policy* policy_of_trainer(const State& state, PolicyId id, const WorkerId&
 
 // The checkpoint of the published version is on disk, or there is nothing to save.
 bool saved(const Policy& policy);
+
+// Not asked to stage for now: its source was dead, or its base wrong.
+bool is_resting(const State& state, const Worker& worker);
 
 // Kept from work for now.
 bool in_quarantine(const State& state, const WorkerId& worker);

@@ -322,8 +322,11 @@ class TrainerWorker {
 
   // With the step's metrics: after a crash of both sides nobody else has them.
   void announce() {
-    client_.send(wire::TrainerReady{
-        .version = version_, .digest = digest_, .manifest = manifest_, .metrics = metrics_});
+    client_.send(wire::TrainerReady{.version = version_,
+                                    .digest = digest_,
+                                    .manifest = manifest_,
+                                    .metrics = metrics_,
+                                    .master = digest_});
   }
 
   void ask() {
@@ -641,8 +644,11 @@ class TrainerWorker {
   }
 
   void report_published() {
-    client_.send(wire::Published{
-        .version = version_, .digest = digest_, .manifest = manifest_, .metrics = metrics_});
+    client_.send(wire::Published{.version = version_,
+                                 .digest = digest_,
+                                 .manifest = manifest_,
+                                 .metrics = metrics_,
+                                 .master = digest_});
     log_.info("published version={} digest={}", version_, digest_);
   }
 

@@ -142,7 +142,7 @@ TEST(Frame, MutatedFramesAreRefusedOrSound) {
 TEST(Frame, KnowsWhoSendsWhat) {
   int from_worker = 0;
   for (const Message& message : one_of_each()) from_worker += is_from_worker(message);
-  EXPECT_EQ(from_worker, 14);
+  EXPECT_EQ(from_worker, 15);
   EXPECT_TRUE(is_from_worker(WorkerFailed{}));
   EXPECT_FALSE(is_from_worker(Welcome{}));
 }

@@ -76,12 +76,12 @@ inline std::vector<Message> one_of_each() {
           Heartbeat{7},
           TrajectoryResult{encode_trajectory(unrewarded), true},
           Verdict{sample_lease(), Lane::kEval, 2, 0.0, metrics, ""},
-          Staged{1, 7, "0123456789abcdef0123456789abcdef"},
-          Installed{1, 7, "0123456789abcdef0123456789abcdef"},
-          InstallFailed{1, 7, "9a0b", "tensor x block 3"},
-          TrainerReady{1, 8, "0123456789abcdef0123456789abcdef", "v8.json", metrics},
+          Staged{1, 7, "0123456789abcdef0123456789abcdef", metrics},
+          Installed{1, 7, "0123456789abcdef0123456789abcdef", metrics},
+          InstallFailed{1, 7, "9a0b", "tensor x block 3", InstallCause::kDigest},
+          TrainerReady{1, 8, "0123456789abcdef0123456789abcdef", "v8.json", metrics, "fedc"},
           TrainerWants{1, 8},
-          Published{1, 8, "0123456789abcdef0123456789abcdef", "v8.json", metrics},
+          Published{1, 8, "0123456789abcdef0123456789abcdef", "v8.json", metrics, "fedc"},
           Durable{1, 8, "checkpoints/8", 4},
           Progress{"sft", 10, 315, metrics},
           WorkerFailed{"disk full"},
@@ -97,7 +97,9 @@ inline std::vector<Message> one_of_each() {
           Payload{3, encode_trajectory(sample_trajectory(3))},
           Save{1, 8},
           Shutdown{"done"},
-          FormRanks{1, 0xfedcba9876543210, 3, 4}};
+          FormRanks{1, 0xfedcba9876543210, 3, 4},
+          StageProgress{1, 9, "0123456789abcdef0123456789abcdef", 4 << 20, 500 << 20},
+          ReleaseWeights{1, 7}};
 }
 
 }  // namespace tailrace::wire::test

@@ -74,7 +74,8 @@ std::optional<bool> is_expected(const State& state, const E& event) {
   constexpr bool kFiltered = std::is_same_v<E, Staged> || std::is_same_v<E, Installed> ||
                              std::is_same_v<E, InstallFailed> || std::is_same_v<E, RolledBack> ||
                              std::is_same_v<E, Published> || std::is_same_v<E, Durable> ||
-                             std::is_same_v<E, Stalled> || std::is_same_v<E, TurnsStored>;
+                             std::is_same_v<E, Stalled> || std::is_same_v<E, TurnsStored> ||
+                             std::is_same_v<E, StageProgress>;
   if constexpr (kFiltered) {
     return expects(state, event);
   } else {
@@ -118,14 +119,14 @@ void Checker::store(const State& state, const Event& event) {
 // The batches that a change of lineage withdraws may be other ones next time.
 void Checker::forget_abandoned(const State& state, const Event& event) {
   const Policy& policy = state.policies.at(0);
-  const auto differs = [&](int64_t version, const Digest& digest) {
+  const auto differs = [&](int64_t version, const Digest& master) {
     const auto known = policy.lineage.find(version);
-    return known != policy.lineage.end() && known->second.digest != digest;
+    return known != policy.lineage.end() && known->second.master != master;
   };
   int64_t from = -1;
-  if (const auto* p = std::get_if<Published>(&event); p && differs(p->version, p->digest))
+  if (const auto* p = std::get_if<Published>(&event); p && differs(p->version, p->master))
     from = p->version;
-  if (const auto* r = std::get_if<RolledBack>(&event); r && differs(r->version, r->digest))
+  if (const auto* r = std::get_if<RolledBack>(&event); r && differs(r->version, r->master))
     from = r->version;
   if (from < 0) return;
   batches_.erase(batches_.upper_bound(from), batches_.end());
@@ -446,6 +447,12 @@ void Checker::check_prefix(const Grant& grant) {
 void Checker::check(const Verify& verify) {
   if (!bodies_.contains({verify.lane, verify.lease}))
     fail("verification of a body that is not there");
+}
+
+// Law 9.8: nobody is asked for weights that were let go.
+void Checker::check(const Stage& stage) {
+  if (!world_.has_published(stage.version))
+    fail(fmt::format("the weights of version {} were let go", stage.version));
 }
 
 // Law 9.6.

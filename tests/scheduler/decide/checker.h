@@ -66,7 +66,7 @@ class Checker {
   void check(const Grant& grant);
   void check(const Abort&) {}
   void check(const Verify& verify);
-  void check(const Stage&) {}
+  void check(const Stage& stage);
   void check(const Switch& change);
   void check(const HandOver& batch);
   void check(const Save&) {}
@@ -80,6 +80,7 @@ class Checker {
   void check(const Halt& halt);
   void check(const FormRanks& ranks);
   void check(const TaskBroken&) {}
+  void check(const ReleaseWeights&) {}
   void check_pool(const Grant& grant);
   void check_order(const Grant& grant);
   void check_prefix(const Grant& grant);

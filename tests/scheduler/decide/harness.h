@@ -36,11 +36,24 @@ inline std::string describe_all(const Actions& actions) {
 inline std::string digest_of(int64_t version, std::string_view lineage = "a") {
   return version < 0 ? "" : fmt::format("{}{}", lineage, version);
 }
+inline std::string master_of(int64_t version, std::string_view lineage = "a") {
+  return version < 0 ? "" : fmt::format("master-{}{}", lineage, version);
+}
 inline Published published(int64_t version, std::string_view lineage = "a") {
-  return {"t", 0, version, digest_of(version, lineage), fmt::format("v{}.json", version)};
+  return {"t",
+          0,
+          version,
+          digest_of(version, lineage),
+          fmt::format("v{}.json", version),
+          master_of(version, lineage)};
 }
 inline RolledBack rolled_back(int64_t version, std::string_view lineage = "a") {
-  return {"t", 0, version, digest_of(version, lineage), fmt::format("v{}.json", version)};
+  return {"t",
+          0,
+          version,
+          digest_of(version, lineage),
+          fmt::format("v{}.json", version),
+          master_of(version, lineage)};
 }
 inline TrainerWants wants(int64_t step) { return {"t", 0, step}; }
 inline Durable durable(int64_t version, int64_t oldest) { return {"t", 0, version, oldest}; }

@@ -63,6 +63,8 @@ Config random_config(Rng& rng, int64_t num_pools) {
   config.deadlines = {
       .lease = seconds(20), .verify = seconds(10), .install = seconds(15), .reconnect = seconds(5)};
   config.save.interval_steps = 1 + rng.below(4);
+  config.keep_weights = 1 + rng.below(3);
+  config.keep_sampled = rng.chance(0.7);
   if (rng.chance(0.5)) {
     config.eval = {.prompts = 1 + rng.below(3),
                    .group_size = 1 + rng.below(2),
@@ -148,6 +150,7 @@ simulator::FaultModel random_faults(Rng& rng) {
   faults.verifier = 0.15;
   faults.install = 0.05;
   faults.install_silent = 0.05;
+  faults.source = rng.chance(0.3) ? 0.5 : 0.05;
   faults.damaged_checkpoint = 0.2;
   faults.other_weights = 0.4;
   faults.until = 150;  // all calms down in the end
@@ -167,7 +170,11 @@ simulator::Cluster random_cluster(Rng& rng, int64_t num_pools) {
          .hardware = {.decode = {.step = 0.01 + 0.1 * rng.uniform(), .sequence = 0.005},
                       .prefill_tokens_per_s = 500,
                       .kv_tokens = rng.chance(0.2) ? 60 : 0},
-         .transfer = {.fetch = rng.uniform(), .switch_over = 0.1 * rng.uniform()},
+         // Sometimes longer than an install may last without progress.
+         .transfer = {.payload_bytes = 1000,
+                      .fetch = rng.uniform(),
+                      .bytes_per_s = rng.chance(0.1) ? 50.0 : 1e6,
+                      .switch_over = 0.1 * rng.uniform()},
          .lockstep = rng.chance(0.15)});
   }
   cluster.reward_workers = 1 + rng.below(2);

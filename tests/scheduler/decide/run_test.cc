@@ -314,7 +314,7 @@ TEST(Trainer, ANameThatNeverComesBackDoesNotBlockAnother) {
   h.answer_running();
   h.tell(Restarted{});
   h.tell(WorkerUp{.worker = "other", .role = Role::kTrainer, .incarnation = 99});
-  h.tell(RolledBack{"other", 0, 0, digest_of(0), "v0.json"});
+  h.tell(RolledBack{"other", 0, 0, digest_of(0), "v0.json", master_of(0)});
   const auto batch = only<HandOver>(h.tell(TrainerWants{"other", 0, 1}));
   ASSERT_EQ(batch.size(), 1u);
   EXPECT_EQ(batch[0].worker, "other");
@@ -340,7 +340,7 @@ TEST(Trainer, ASecondOneThatGreetedIsHeardWhenTheFirstIsGone) {
   publish(h, 0);
   h.answer_running();
   h.tell(WorkerUp{.worker = "u", .role = Role::kTrainer, .incarnation = 90});
-  EXPECT_TRUE(h.tell(RolledBack{"u", 0, 0, digest_of(0), "v0.json"}).empty());
+  EXPECT_TRUE(h.tell(RolledBack{"u", 0, 0, digest_of(0), "v0.json", master_of(0)}).empty());
   EXPECT_TRUE(h.tell(TrainerWants{"u", 0, 1}).empty());
   const auto batch = only<HandOver>(h.tell(WorkerDown{"t"}));
   ASSERT_EQ(batch.size(), 1u);

@@ -20,7 +20,7 @@ constexpr StepOptions kStep{.prompts_per_step = 8, .group_size = 4};
 std::string refusal(const SchedulerOptions& options, const RunShape& run,
                     const StepOptions& step = kStep) {
   try {
-    (void)make_config(options, step, {}, {}, run);
+    (void)make_config(options, step, {}, {}, {}, run);
   } catch (const UserError& error) {
     EXPECT_EQ(std::string(error.what()).find(error.key() + " "), 0u) << error.key();
     return error.what();
@@ -33,7 +33,7 @@ TEST(SchedulerOptions, HaveTheDefaultsOfTheConfig) {
   expected.domains = {{.prompts_per_step = 8, .prompts_per_epoch = 100, .epochs = 0}};
   expected.group_size = 4;
   expected.steps = 3;
-  EXPECT_EQ(make_config({}, kStep, {}, {}, shape(100)), expected);
+  EXPECT_EQ(make_config({}, kStep, {}, {}, {}, shape(100)), expected);
 }
 
 TEST(SchedulerOptions, ReachTheConfigFromTheirKeys) {
@@ -51,7 +51,7 @@ TEST(SchedulerOptions, ReachTheConfigFromTheirKeys) {
               options);
   StepOptions step;
   bind_config(parse_config("prompts_per_step: 6\ngroup_size: 2\n", "a.yaml", {}), step);
-  const Config config = make_config(options, step, {}, {}, shape(100));
+  const Config config = make_config(options, step, {}, {}, {}, shape(100));
   EXPECT_EQ(step.prompts_per_step, 6);
   EXPECT_EQ(config.group_size, 2);
   EXPECT_TRUE(config.replace_zero_signal);

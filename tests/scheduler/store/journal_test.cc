@@ -15,7 +15,7 @@ namespace {
 State write_in_pieces(const std::filesystem::path& folder, const State& start,
                       const std::vector<JournalEntry>& entries, bool archive) {
   State state = start;
-  auto journal = Journal::open(folder, start, {.segment_bytes = 600, .archive = archive});
+  auto journal = Journal::open(folder, start, {.segment_bytes = 700, .archive = archive});
   EXPECT_TRUE(journal);
   for (const JournalEntry& entry : entries) {
     append(journal.value(), state, entry);
