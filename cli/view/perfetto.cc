@@ -102,6 +102,17 @@ std::string make_perfetto_trace(std::string_view run, std::span<const TimelineRo
   Time last_step{};
   for (const TimelineRow& row : rows) {
     if (is_span(row.what)) spans.push_back(&row);
+    // Within the bar of their install.
+    if (is_install_part(row.what)) {
+      add({{"name", fmt::format("{} v{}", name_of(row.what), row.number)},
+           {"cat", name_of(row.what)},
+           {"ph", "X"},
+           {"ts", microseconds(row.from)},
+           {"dur", microseconds(row.until - row.from)},
+           {"pid", pids.at(row.worker)},
+           {"tid", kInstallThread},
+           {"args", Json::object()}});
+    }
     if (row.what == TimelineWhat::kStep) {
       add({{"name", fmt::format("step {}", row.number)},
            {"cat", "step"},

@@ -102,7 +102,7 @@ void read_step(const Json& json, TimelineRow& row) {
 void read_fields(const Json& json, TimelineRow& row) {
   row.what = enum_at<TimelineWhat>(json, "what");
   row.at = row.from = time_at(json, "at_ns");
-  if (is_span(row.what)) row.from = time_at(json, "from_ns");
+  if (is_span(row.what) || is_install_part(row.what)) row.from = time_at(json, "from_ns");
   require(row.from >= Time{} && row.from <= row.at, "it ends before it begins");
   if (json.contains("worker")) row.worker = json.at("worker").get<std::string>();
   switch (row.what) {
@@ -131,6 +131,12 @@ void read_fields(const Json& json, TimelineRow& row) {
     case TimelineWhat::kWarmUp:
       row.end = json.at("end").get<std::string>();
       return;
+    case TimelineWhat::kFetch:
+    case TimelineWhat::kStage:
+    case TimelineWhat::kSwitch:
+      row.number = json.at("number").get<int64_t>();
+      row.until = time_at(json, "until_ns");
+      return require(row.until >= row.from && row.until <= row.at, "it ends before it begins");
     case TimelineWhat::kStep:
       return read_step(json, row);
     case TimelineWhat::kDiscarded:
@@ -153,6 +159,11 @@ bool is_span(TimelineWhat what) {
   return what >= TimelineWhat::kWarmUp && what <= TimelineWhat::kSave;
 }
 
+bool is_install_part(TimelineWhat what) {
+  return what == TimelineWhat::kFetch || what == TimelineWhat::kStage ||
+         what == TimelineWhat::kSwitch;
+}
+
 Deciles deciles_of(std::vector<int64_t> values) {
   TR_CHECK(!values.empty());
   std::ranges::sort(values);
@@ -168,7 +179,7 @@ std::string format_timeline_row(const TimelineRow& row) {
   Json json;
   json["at_ns"] = row.at.count();
   json["what"] = name_of(row.what);
-  if (is_span(row.what)) json["from_ns"] = row.from.count();
+  if (is_span(row.what) || is_install_part(row.what)) json["from_ns"] = row.from.count();
   if (!row.worker.empty()) json["worker"] = row.worker;
   switch (row.what) {
     case TimelineWhat::kStart:
@@ -197,6 +208,12 @@ std::string format_timeline_row(const TimelineRow& row) {
     case TimelineWhat::kDown:
     case TimelineWhat::kWarmUp:
       json["end"] = row.end;
+      break;
+    case TimelineWhat::kFetch:
+    case TimelineWhat::kStage:
+    case TimelineWhat::kSwitch:
+      json["number"] = row.number;
+      json["until_ns"] = row.until.count();
       break;
     case TimelineWhat::kStep:
       write_step(row, json);

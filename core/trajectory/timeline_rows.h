@@ -39,7 +39,12 @@ enum class TimelineWhat : uint8_t {
   kTrain,       // step `number`: from its hand-over to its publication
   kSave,        // a checkpoint of version `number`
   kStep,        // step `number` is published: what was trained
-  kDiscarded    // samples that no step trains; `end` says why
+  kDiscarded,   // samples that no step trains; `end` says why
+  // Parts of the install of version `number` before it, as its worker measured them: from `from` to
+  // `until`.
+  kFetch,   // the weights come; not of a worker that reads them where they lie
+  kStage,   // they are proved and packed
+  kSwitch,  // they take the place of those before
 };
 constexpr auto enum_names(TimelineWhat) {
   using enum TimelineWhat;
@@ -54,10 +59,14 @@ constexpr auto enum_names(TimelineWhat) {
                                    {kTrain, "train"},
                                    {kSave, "save"},
                                    {kStep, "step"},
-                                   {kDiscarded, "discarded"}});
+                                   {kDiscarded, "discarded"},
+                                   {kFetch, "fetch"},
+                                   {kStage, "stage"},
+                                   {kSwitch, "switch"}});
 }
 bool is_span(TimelineWhat what);
-bool is_lease(TimelineWhat what);  // kGenerate, kVerify
+bool is_install_part(TimelineWhat what);  // kFetch, kStage, kSwitch
+bool is_lease(TimelineWhat what);         // kGenerate, kVerify
 
 // The smallest, the nine deciles (nearest rank) and the largest.
 using Deciles = std::array<int64_t, 11>;

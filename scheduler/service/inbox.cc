@@ -56,12 +56,13 @@ std::string describe_site(const wire::Hello& hello) {
 }  // namespace
 
 Inbox::Inbox(const State& state, Feed feed, StoreActor& store, wire::WorkerServer& server,
-             RunMetrics& metrics, Log& log)
+             RunMetrics& metrics, Timeline& timeline, Log& log)
     : state_(state),
       feed_(std::move(feed)),
       store_(store),
       server_(server),
       metrics_(metrics),
+      timeline_(timeline),
       log_(log),
       session_lines_(kSessionLines, kSessionLinePace) {}
 
@@ -88,6 +89,14 @@ void Inbox::drop(Dropped& kind, const wire::Incoming& from) {
 template <class E>
 void Inbox::feed_expected(const wire::Incoming& from, const E& event) {
   if (!expects(state_, event)) return drop(unexpected_, from);
+  feed_(event);
+}
+
+template <class E>
+void Inbox::feed_install(const wire::Incoming& from, const E& event, const MetricList& measured) {
+  if (!expects(state_, event)) return drop(unexpected_, from);
+  timeline_.measure(measured);
+  metrics_.on_install(measured);
   feed_(event);
 }
 
@@ -278,7 +287,8 @@ void Inbox::on(const wire::Incoming& from, const wire::Verdict& verdict) {
 }
 
 void Inbox::on(const wire::Incoming& from, const wire::Staged& message) {
-  feed_expected(from, Staged{from.worker, message.policy, message.version, message.digest});
+  feed_install(from, Staged{from.worker, message.policy, message.version, message.digest},
+               message.metrics);
 }
 
 void Inbox::on(const wire::Incoming& from, const wire::StageProgress& message) {
@@ -287,7 +297,8 @@ void Inbox::on(const wire::Incoming& from, const wire::StageProgress& message) {
 }
 
 void Inbox::on(const wire::Incoming& from, const wire::Installed& message) {
-  feed_expected(from, Installed{from.worker, message.policy, message.version, message.digest});
+  feed_install(from, Installed{from.worker, message.policy, message.version, message.digest},
+               message.metrics);
 }
 
 void Inbox::on(const wire::Incoming& from, const wire::InstallFailed& message) {

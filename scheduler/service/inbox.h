@@ -24,6 +24,7 @@
 #include "core/wire/server.h"
 #include "scheduler/service/run_metrics.h"
 #include "scheduler/service/store_actor.h"
+#include "scheduler/service/timeline.h"
 #include "scheduler/state/event.h"
 #include "scheduler/state/state.h"
 
@@ -38,7 +39,7 @@ class Inbox {
 
   // All are borrowed. `feed` applies an event to `state` before it returns.
   Inbox(const State& state, Feed feed, StoreActor& store, wire::WorkerServer& server,
-        RunMetrics& metrics, Log& log);
+        RunMetrics& metrics, Timeline& timeline, Log& log);
 
   void take(wire::ServerEvent event);
 
@@ -76,6 +77,8 @@ class Inbox {
   void drop(Dropped& kind, const wire::Incoming& from);
   template <class E>
   void feed_expected(const wire::Incoming& from, const E& event);
+  template <class E>
+  void feed_install(const wire::Incoming& from, const E& event, const MetricList& measured);
 
   void on_up(const wire::WorkerUp& up);
   void on_down(const wire::WorkerDown& down);
@@ -111,6 +114,7 @@ class Inbox {
   StoreActor& store_;
   wire::WorkerServer& server_;
   RunMetrics& metrics_;
+  Timeline& timeline_;
   Log& log_;
   std::map<WorkerId, Unsettled> unsettled_;
   std::vector<std::string> numerics_classes_;  // of workers that compute, in the order they came

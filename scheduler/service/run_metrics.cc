@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <deque>
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <utility>
 
 #include "core/base/clock.h"
 #include "core/base/error.h"
@@ -17,6 +19,8 @@ namespace {
 
 // A trainer sends some 50.
 constexpr int64_t kMaxWarmUpRows = 1000;
+// Of an install, by all workers together. One that makes names up fills no memory.
+constexpr int64_t kMaxInstallNames = 32;
 
 bool has(const MetricList& values, std::string_view name) {
   return std::any_of(values.begin(), values.end(),
@@ -329,6 +333,18 @@ MetricList RunMetrics::prompts_by_dataset(const Policy& policy, const Batch& bat
   return values;
 }
 
+void RunMetrics::on_install(const MetricList& measured) {
+  for (const auto& [name, value] : measured) {
+    if (!std::isfinite(value)) continue;
+    auto at = installs_.find(name);
+    if (at == installs_.end()) {
+      if (std::ssize(installs_) == kMaxInstallNames) continue;
+      at = installs_.emplace(name, 0).first;
+    }
+    at->second = name.ends_with("_ms") ? std::max(at->second, value) : at->second + value;
+  }
+}
+
 void RunMetrics::on_published(const Policy& policy, const StepStart& start,
                               const MetricList& sent) {
   const int64_t version = policy.published;
@@ -340,6 +356,7 @@ void RunMetrics::on_published(const Policy& policy, const StepStart& start,
   // whose row was written before a kill, has its row.
   if (batch == policy.batches.end() || !steps_.insert(version).second) return;
 
+  const auto installs = std::exchange(installs_, {});
   const StepStart& end = policy.step_start;
   MetricList values = sent;
   if (pending_.step == version) {
@@ -367,6 +384,7 @@ void RunMetrics::on_published(const Policy& policy, const StepStart& start,
        {"rollout/stale_prompts", static_cast<double>(end.stale - start.stale)},
        {"rollout/broken_tasks", static_cast<double>(num_broken(policy))}});
   add_missing(values, prompts_by_dataset(policy, batch->second));
+  for (const auto& [name, value] : installs) add_missing(values, {{"weights/" + name, value}});
   write(version, version - 1, std::move(values));
 }
 

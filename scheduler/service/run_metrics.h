@@ -45,6 +45,9 @@ class RunMetrics {
   // The policy's newest version has just been published. `start`: of its step. `sent`: the
   // trainer's part of the row; its names win.
   void on_published(const Policy& policy, const StepStart& start, const MetricList& sent);
+  // What a worker measured of an install: of all that end before the next row, the longest of each
+  // NAME_ms and the sum of all else become weights/NAME.
+  void on_install(const MetricList& measured);
   // False: the warm-up has more rows than anybody reads.
   [[nodiscard]] bool on_progress(const wire::Progress& progress);
   // `bodies`: of the members that have a reward.
@@ -85,8 +88,9 @@ class RunMetrics {
   std::optional<MetricsWriter> writer_;
   std::set<int64_t> warm_up_, steps_, evaluations_;  // that have their row
   int64_t published_ = -1;
-  bool evaluates_ = false;  // a version was, or is being, evaluated
-  Pending pending_;         // of the batch that the trainer has
+  bool evaluates_ = false;                  // a version was, or is being, evaluated
+  Pending pending_;                         // of the batch that the trainer has
+  std::map<std::string, double> installs_;  // since the last row
 };
 
 }  // namespace tailrace::scheduler

@@ -44,7 +44,7 @@ struct Service::Impl {
         journal(open_journal()),
         metrics(options.paths, policy(), options.num_samples, options.datasets, options.text, log),
         timeline(options.paths, state, options.storage.timeline_rows, log),
-        inbox(state, feeder(), store, server, metrics, log),
+        inbox(state, feeder(), store, server, metrics, timeline, log),
         outbox(state, feeder(), store, server, metrics, options.datasets, log),
         progress(options.no_progress, [this](const WorkerId& worker, uint64_t session) {
           return server.progress(worker, session);

@@ -315,8 +315,10 @@ void Timeline::compare_installs(const Event& event, const Actions& actions, cons
                          is_asked(worker->second) && worker->second.install->version == span.number;
     if (goes_on) return false;
     end_span(TimelineWhat::kInstall, span, how_ended(event, id), state.now);
+    write_parts(span, how_ended(event, id), state.now);
     return true;
   });
+  measured_.clear();
   for (const Action& action : actions) {
     if (const auto* stage = std::get_if<Stage>(&action))
       installs_.try_emplace(stage->worker, Span{stage->worker, stage->version, state.now});
@@ -464,6 +466,36 @@ void Timeline::on_released(const Actions& actions, const State& state) {
 }
 
 // ---- rows
+
+// They stand one behind the other at the end of their install, as far as it was so long.
+void Timeline::write_parts(const Span& install, std::string_view end, Time now) {
+  const auto time_of = [&](std::string_view name) {
+    for (const auto& [known, ms] : measured_) {
+      // Of a worker that measures nonsense nothing is shown.
+      if (known == name && ms > 0 && ms < 1e12)
+        return std::chrono::duration_cast<Time>(std::chrono::duration<double, std::milli>(ms));
+    }
+    return Time{};
+  };
+  Time until = now;
+  const auto write_part = [&](TimelineWhat what, Time lasted) {
+    if (lasted == Time{} || until <= install.begin) return;
+    const Time from = std::max(install.begin, until - lasted);
+    write_bounded({.what = what,
+                   .at = now,
+                   .from = from,
+                   .worker = install.worker,
+                   .number = install.number,
+                   .until = until});
+    until = from;
+  };
+  if (end == "staged") {
+    write_part(TimelineWhat::kStage, time_of("process_ms") + time_of("stage_ms"));
+    write_part(TimelineWhat::kFetch, time_of("fetch_ms"));
+  } else if (end == "installed") {
+    write_part(TimelineWhat::kSwitch, std::max(time_of("pause_ms"), time_of("apply_ms")));
+  }
+}
 
 void Timeline::end_span(TimelineWhat what, const Span& span, std::string_view end, Time now) {
   TimelineRow row{.what = what,

@@ -24,6 +24,7 @@
 
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/base/metric_list.h"
 #include "core/base/run_directory.h"
 #include "core/trajectory/timeline_rows.h"
 #include "scheduler/state/action.h"
@@ -42,6 +43,8 @@ class Timeline {
            std::optional<double> begun = {});
   Timeline(const Timeline&) = delete;
 
+  // What its worker measured of the install that the next event tells of.
+  void measure(const MetricList& metrics) { measured_ = metrics; }
   // After decide() has turned `event` into `actions`.
   void observe(const Event& event, const Actions& actions, const State& after);
   // What was observed goes to the file. Before the events are committed.
@@ -88,6 +91,7 @@ class Timeline {
   void on_published(const Policy& policy, Time now);
   void on_released(const Actions& actions, const State& state);
 
+  void write_parts(const Span& install, std::string_view end, Time now);
   void end_span(TimelineWhat what, const Span& span, std::string_view end, Time now);
   void write_folded(Time now);
   void write_bounded(TimelineRow row);
@@ -101,6 +105,7 @@ class Timeline {
 
   std::map<WorkId, OpenLease> leases_;
   std::map<WorkerId, Span> installs_;  // what a worker is asked for: to stage, or to switch
+  MetricList measured_;
   std::map<WorkerId, Seen> workers_;
   std::optional<Span> training_, saving_;
   std::map<BodyId, Known> bodies_;  // of the train lane, held by the state

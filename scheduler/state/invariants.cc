@@ -314,6 +314,42 @@ Found check_versions(PolicyId policy_id, const Policy& policy) {
   return {};
 }
 
+// Law 9.7 and 9.8: what workers have of a version, it has come to; and nobody needs what was let
+// go.
+Found check_published(const State& state, PolicyId policy_id, const Policy& policy) {
+  const auto reached = [&](int64_t version, const Digest& digest, VersionState least) {
+    return !on_lineage(policy, version, digest) || policy.lineage.at(version).state >= least;
+  };
+  if (policy.told_released > policy.released)
+    return fmt::format("policy {}: more weights are let go than may be", policy_id);
+  for (const auto& [id, worker] : state.workers) {
+    if (worker.role != Role::kRollout || worker.policy != policy_id) continue;
+    if (worker.version >= 0 && worker.version != worker.held)
+      return fmt::format("worker {} samples by {} and holds {}", id, worker.version, worker.held);
+    if (worker.held >= 0 && worker.held < policy.released)
+      return fmt::format("worker {} holds version {}, which is let go", id, worker.held);
+    if (!reached(worker.version, worker.digest, VersionState::kCommitted))
+      return fmt::format("worker {} samples by version {}, which is not committed", id,
+                         worker.version);
+    if (!worker.install) continue;
+    const Install& install = *worker.install;
+    if (install.version < policy.released)
+      return fmt::format("worker {} installs version {}, which is let go", id, install.version);
+    constexpr VersionState kLeast[] = {VersionState::kOffered, VersionState::kStaged,
+                                       VersionState::kCommitted};
+    if (!reached(install.version, install.digest, kLeast[static_cast<size_t>(install.phase)]))
+      return fmt::format("worker {} is further than version {}", id, install.version);
+    if (is_resting(state, worker)) return fmt::format("worker {} installs while it rests", id);
+  }
+  if (policy.evaluation && policy.evaluation->version < policy.released)
+    return fmt::format("version {} is evaluated, and let go", policy.evaluation->version);
+  if (!state.config.keep_sampled) return {};
+  if (const auto oldest = oldest_sampled(policy); oldest && *oldest < policy.released)
+    return fmt::format("samples name version {}, and those below {} are let go", *oldest,
+                       policy.released);
+  return {};
+}
+
 Found check_workers(const State& state) {
   std::map<WorkerId, int64_t> load;
   for (const auto& [work, lease] : state.leases.in_order()) {
@@ -369,6 +405,7 @@ Found find_violation(const State& state) {
   for (const auto& [policy_id, policy] : state.policies) {
     if (Found found = check_ranks(state, policy_id, policy)) return found;
     if (Found found = check_versions(policy_id, policy)) return found;
+    if (Found found = check_published(state, policy_id, policy)) return found;
     const Listed listed = list_tasks(policy);
     for (const auto& [id, task] : policy.tasks) {
       if (Found found = check_places(state, policy, listed, id, task)) return found;

@@ -127,6 +127,13 @@ std::vector<std::string> waits_of(const State& state, Time now) {
                        worker.install->phase == Install::Phase::kStaging ? "stages" : "switches to",
                        worker.install->version,
                        since(worker.install->deadline - state.config.deadlines.install, now)));
+    if (worker.install && worker.install->bytes > 0 && is_asked(worker))
+      tell(fmt::format("{} has {} bytes of version {}", id, worker.install->bytes,
+                       worker.install->version));
+    if (worker.rest)
+      tell(fmt::format("version {} cannot come to {} ({}, {} times): {}", worker.rest->version, id,
+                       worker.rest->cause == InstallCause::kBase ? "wrong base" : "dead source",
+                       worker.rest->times, worker.rest->reason));
     if (!worker.connected)
       tell(fmt::format("{} has been away{}", id,
                        since(worker.reconnect_deadline - state.config.deadlines.reconnect, now)));

@@ -336,6 +336,7 @@ void Checker::check_stalled() {
       const bool fits = worker.role == Role::kRollout && worker.connected && !worker.stalled &&
                         !worker.install && may_sample(worker, work) && !member.rests.contains(id) &&
                         usable_slots(state_, id, worker) > worker.leased &&
+                        on_lineage(policy, worker.version, worker.digest) &&
                         (work.lane == Lane::kEval ? worker.version == task.weight_floor
                                                   : worker.version == policy.frontier);
       if (fits) return (void)fail(lease.worker + " stands still, and keeps what " + id + " could");

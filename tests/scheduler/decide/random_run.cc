@@ -108,7 +108,7 @@ simulator::Episode RandomEpisodes::draw(Lane lane, const MemberId& member, int32
   episode.verify_seconds = rng.chance(0.3) ? 0.1 + rng.uniform() : 0;
   // Not each time: a group may be complete before somebody says so.
   const int64_t row = tailrace::row_of(member.prompt, lane == Lane::kTrain ? rows_ : 0);
-  if (member.domain == 0 && row == broken_row_ && rng.chance(0.6)) {
+  if (member.domain == 0 && row == broken_row_ && rng.chance(0.3)) {
     episode.broken = true;
     episode.verify_seconds = for_verifiers_ ? 0.5 : 0;
   }

@@ -94,6 +94,9 @@ TEST(SchedulerRandom, EveryRunEndsWithExactAccounts) {
                            "the longest goes first",
                            "joined",
                            "form_ranks",
+                           "release_weights",
+                           "stage_progress",
+                           "other weights that look alike",
                            "a step without a rank",
                            "left"}) {
     EXPECT_GE(totals[what], static_cast<int64_t>(kSeeds / 120)) << what;

@@ -94,6 +94,10 @@ const std::vector<NamedFlood> kFloods = {
                                [](int i) {
                                  return wire::Installed{0, i, "x"};
                                })},
+    {"StageProgress", in_a_session(Role::kRollout, "rollout-x",
+                                   [](int i) {
+                                     return wire::StageProgress{0, i % 9, "x", i, 1 << 30};
+                                   })},
     {"InstallFailed", in_a_session(Role::kRollout, "rollout-x",
                                    [](int i) {
                                      return wire::InstallFailed{0, i % 9, "x", kLong};

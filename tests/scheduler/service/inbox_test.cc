@@ -146,8 +146,10 @@ struct InboxTest : testing::Test {
                      proceed.acquire();
                    }};
   RunMetrics metrics{paths, h.policy(), 0, {}, {}, log};
-  Inbox inbox{h.state, [this](const Event& event) { inbox_feed(event); }, store, server, metrics,
-              log};
+  Timeline timeline{paths, h.state, /*rows_per_step=*/0, log};
+  Inbox inbox{
+      h.state, [this](const Event& event) { inbox_feed(event); }, store, server, metrics, timeline,
+      log};
   wire::RudePeer w{endpoint};
   Verify asked;
   Grant granted;
