@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -18,7 +19,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Threads of a worker. Installs and what is a sum go beside the slots: they overlap them.
-constexpr int kInstallThread = 0, kFirstSlot = 1, kSumThread = 1'000'000;
+constexpr int kInstallThread = 0, kFirstSlot = 1, kSumThread = 1'000'000, kPartThread = 2'000'000;
 
 double microseconds(Time time) { return std::chrono::duration<double, std::micro>(time).count(); }
 
@@ -98,19 +99,21 @@ std::string make_perfetto_trace(std::string_view run, std::span<const TimelineRo
   add(metadata("process_name", kRun, 0, {{"name", fmt::format("run {}", run)}}));
   add(metadata("thread_name", kRun, 0, {{"name", "steps"}}));
 
+  std::set<int> has_parts;
   std::vector<const TimelineRow*> spans;
   Time last_step{};
   for (const TimelineRow& row : rows) {
     if (is_span(row.what)) spans.push_back(&row);
-    // Within the bar of their install.
+    // Below the bar of their install.
     if (is_install_part(row.what)) {
+      has_parts.insert(pids.at(row.worker));
       add({{"name", fmt::format("{} v{}", name_of(row.what), row.number)},
            {"cat", name_of(row.what)},
            {"ph", "X"},
            {"ts", microseconds(row.from)},
            {"dur", microseconds(row.until - row.from)},
            {"pid", pids.at(row.worker)},
-           {"tid", kInstallThread},
+           {"tid", kPartThread},
            {"args", Json::object()}});
     }
     if (row.what == TimelineWhat::kStep) {
@@ -160,6 +163,8 @@ std::string make_perfetto_trace(std::string_view run, std::span<const TimelineRo
     for (int i = 0; i < slots[worker].count(); ++i)
       add(metadata("thread_name", pid, kFirstSlot + i, {{"name", fmt::format("slot {}", i)}}));
   }
+  for (const int pid : has_parts)
+    add(metadata("thread_name", pid, kPartThread, {{"name", "parts of installs"}}));
   for (const auto& [of, tid] : sums)
     add(metadata("thread_name", pids.at(of.first), tid,
                  {{"name", fmt::format("more {} leases", name_of(of.second))}}));

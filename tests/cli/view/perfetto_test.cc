@@ -40,6 +40,12 @@ TEST(PerfettoTrace, HoldsEachSpanInAThreadOfItsWorker) {
                   .worker = "rollout-0",
                   .end = "installed",
                   .number = 1});
+  rows.push_back({.what = kFetch,
+                  .at = microseconds(35),
+                  .from = microseconds(26),
+                  .worker = "rollout-0",
+                  .number = 1,
+                  .until = microseconds(29)});
   rows.push_back({.what = kTrain,
                   .at = microseconds(60),
                   .from = microseconds(40),
@@ -79,7 +85,7 @@ TEST(PerfettoTrace, HoldsEachSpanInAThreadOfItsWorker) {
       EXPECT_LE(events[i - 1].first + events[i - 1].second, events[i].first + 1e-9);
     spans += events.size();
   }
-  EXPECT_EQ(spans, 6u);  // three leases, an install, a step of the trainer, the step itself
+  EXPECT_EQ(spans, 7u);  // three leases, an install and its part, the trainer's step, the step
   EXPECT_EQ(threads.at({1, 1}).size(), 2u) << "the third lease has the first slot again";
   EXPECT_EQ(threads.at({1, 1})[0], std::pair(10.0, 10.0));
   EXPECT_EQ(threads.at({2, 1})[0], std::pair(40.0, 20.0));

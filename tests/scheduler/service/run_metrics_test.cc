@@ -1,5 +1,8 @@
 #include "scheduler/service/run_metrics.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "core/base/error.h"
 #include "tests/scheduler/service/fake_workers.h"
 #include "tests/scheduler/store/files.h"
@@ -66,6 +69,31 @@ TEST(RunMetrics, ARowHoldsWhatTheTrainerSentAndWhatTheSchedulerSaw) {
   EXPECT_EQ(*row.find("rollout/filtered_prompts"), 1.0);
   EXPECT_EQ(*row.find("rollout/failed_prompts"), 0.0);
   EXPECT_EQ(*row.find("rollout/failed_samples"), 0.0);
+}
+
+TEST(RunMetrics, WhatInstallsTookGoesToTheNextRow) {
+  Fixture f;
+  RunMetrics metrics = f.open(-1);
+  metrics.on_published(policy_at(0), {}, {});
+  metrics.on_install({{"fetch_ms", 30}, {"bytes_full", 7}});
+  metrics.on_install({{"fetch_ms", 20}, {"bytes_full", 5}, {"stage_ms", std::nan("")}});
+  metrics.on_install({{"pause_ms", 4}});
+  metrics.on_published(policy_at(1), {}, {});
+  metrics.on_published(policy_at(2), {}, {});
+  ASSERT_EQ(f.rows().size(), 2u);
+  const MetricsRow row = f.rows()[0];
+  EXPECT_EQ(*row.find("weights/fetch_ms"), 30.0) << "the slowest";
+  EXPECT_EQ(*row.find("weights/bytes_full"), 12.0) << "all";
+  EXPECT_EQ(*row.find("weights/pause_ms"), 4.0);
+  EXPECT_EQ(row.find("weights/stage_ms"), nullptr);
+  EXPECT_EQ(f.rows()[1].find("weights/fetch_ms"), nullptr);
+  // A worker that makes names up fills no memory.
+  for (int i = 0; i < 1000; ++i) metrics.on_install({{fmt::format("name_{}", i), 1}});
+  metrics.on_published(policy_at(3), {}, {});
+  const auto& values = f.rows()[2].values;
+  EXPECT_EQ(std::ranges::count_if(
+                values, [](const auto& value) { return value.first.starts_with("weights/"); }),
+            32);
 }
 
 TEST(RunMetrics, ARowCountsTheSamplesThatItsGroupsLack) {

@@ -3,6 +3,7 @@
 #include "scheduler/service/timeline.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/base/file.h"
 #include "tests/scheduler/decide/random_run.h"
@@ -116,6 +117,46 @@ TEST(Timeline, EachLeaseInstallAndStepIsARow) {
   EXPECT_EQ(ups[2].cluster + "/" + ups[2].host, "/");
   ASSERT_EQ(f.rows_of(kWarmUp).size(), 1u);
   EXPECT_EQ(f.rows_of(kWarmUp)[0].worker, "t");
+  EXPECT_TRUE(std::ranges::is_sorted(f.rows(), {}, &TimelineRow::at));
+}
+
+TEST(Timeline, PartsOfAnInstallStandWithinIt) {
+  Fixture f;
+  const Config config = small_config(1, 2);
+  Timeline timeline = f.open(State(config));
+  Watched w(config, timeline);
+  w.say(WorkerUp{.worker = "t", .role = Role::kTrainer, .incarnation = 1});
+  w.say(WorkerUp{.worker = "near", .slots = 1});
+  w.say(WorkerUp{.worker = "far", .slots = 1});
+  w.say(rolled_back(-1));
+  w.say(published(0));
+  // "far" fetched for longer than it was asked for: its bar begins with the request.
+  timeline.measure({{"fetch_ms", 60000}, {"process_ms", 500}, {"stage_ms", 1500}});
+  w.say(Staged{"far", 0, 0, digest_of(0)}, seconds(10));
+  timeline.measure({{"pause_ms", 4}, {"apply_ms", 3}});
+  w.say(Installed{"far", 0, 0, digest_of(0)}, seconds(1));
+  timeline.measure({{"stage_ms", 1000}, {"fetch_ms", std::nan("")}});
+  w.say(Staged{"near", 0, 0, digest_of(0)}, seconds(1));
+  w.say(Installed{"near", 0, 0, digest_of(0)}, seconds(1));
+
+  const auto installs = f.rows_of(kInstall);
+  ASSERT_EQ(installs.size(), 4u);
+  const TimelineRow& asked = installs[0];
+  const auto fetches = f.rows_of(kFetch);
+  ASSERT_EQ(fetches.size(), 1u) << "where they lie on the same host nothing is fetched";
+  EXPECT_EQ(fetches[0].worker, "far");
+  EXPECT_EQ(fetches[0].from, asked.from);
+  EXPECT_EQ(fetches[0].until, asked.at - seconds(2));
+  const auto stages = f.rows_of(kStage);
+  ASSERT_EQ(stages.size(), 2u);
+  EXPECT_EQ(stages[0].from, fetches[0].until);
+  EXPECT_EQ(stages[0].until, asked.at);
+  EXPECT_EQ(stages[0].number, 0);
+  EXPECT_EQ(stages[1].until - stages[1].from, seconds(1));
+  const auto switches = f.rows_of(kSwitch);
+  ASSERT_EQ(switches.size(), 1u);
+  EXPECT_EQ(switches[0].until, installs[1].at);
+  EXPECT_EQ(switches[0].until - switches[0].from, std::chrono::milliseconds(4));
   EXPECT_TRUE(std::ranges::is_sorted(f.rows(), {}, &TimelineRow::at));
 }
 
