@@ -22,6 +22,7 @@
 #include "core/base/log.h"
 #include "core/base/rate_limit.h"
 #include "core/wire/server.h"
+#include "scheduler/service/policy.h"
 #include "scheduler/service/run_metrics.h"
 #include "scheduler/service/store_actor.h"
 #include "scheduler/service/timeline.h"
@@ -29,9 +30,6 @@
 #include "scheduler/state/state.h"
 
 namespace tailrace::scheduler {
-
-// A run trains one policy. With several, a worker says which one is its own (Hello).
-constexpr PolicyId kPolicy = 0;
 
 class Inbox {
  public:

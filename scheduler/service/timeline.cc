@@ -7,7 +7,7 @@
 
 #include "core/base/clock.h"
 #include "core/trajectory/sample_name.h"
-#include "scheduler/service/inbox.h"
+#include "scheduler/service/policy.h"
 
 namespace tailrace::scheduler {
 namespace {
