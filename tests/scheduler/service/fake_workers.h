@@ -123,7 +123,8 @@ class FakeRollout : public FakeWorker {
   void begin(wire::WorkerClient&) override { version_ = -1; }
   void on(wire::WorkerClient& client, const wire::Message& message) override {
     if (const auto* stage = std::get_if<wire::Stage>(&message)) {
-      client.send(wire::Staged{stage->policy, stage->version, stage->digest});
+      client.send(wire::StageProgress{stage->policy, stage->version, stage->digest, 5, 10});
+      client.send(wire::Staged{stage->policy, stage->version, stage->digest, {{"stage_ms", 2}}});
     } else if (const auto* change = std::get_if<wire::Switch>(&message)) {
       version_ = change->version;
       client.send(wire::Installed{change->policy, change->version, change->digest});
@@ -195,6 +196,7 @@ class FakeTrainer : public FakeWorker {
         steps_(steps),
         pace_(pace) {}
   ~FakeTrainer() override { kill(); }
+  std::atomic<int64_t> released{0};  // weights below it are let go
 
  protected:
   void begin(wire::WorkerClient& client) override {
@@ -207,13 +209,15 @@ class FakeTrainer : public FakeWorker {
     client.send(wire::Progress{"sft", 1, 1, {{"sft/loss", 2.0}}});
     save(0);
     version_ = 0;
-    client.send(wire::Published{0, 0, digest(0), "m", {}});
+    client.send(wire::Published{0, 0, digest(0), "m", {}, master(0)});
     client.send(wire::Durable{0, 0, "c", 0});
   }
   void welcome_again(wire::WorkerClient& client) override {
     bodies_.clear();
-    client.send(
-        wire::TrainerReady{.version = version_, .digest = digest(version_), .manifest = "m"});
+    client.send(wire::TrainerReady{.version = version_,
+                                   .digest = digest(version_),
+                                   .manifest = "m",
+                                   .master = version_ < 0 ? "" : master(version_)});
     ask(client);
   }
 
@@ -223,6 +227,8 @@ class FakeTrainer : public FakeWorker {
       save(version_);
       client.send(wire::Durable{0, version_, "c", version_});
     }
+    if (const auto* release = std::get_if<wire::ReleaseWeights>(&message))
+      released = release->below;
     if (const auto* batch = std::get_if<wire::Batch>(&message)) {
       if (batch->step != version_ + 1) return;
       batch_ = *batch;
@@ -262,10 +268,12 @@ class FakeTrainer : public FakeWorker {
       disk_.batches[batch_.step] = std::move(samples);
     }
     ++version_;
-    client.send(wire::Published{0, version_, digest(version_), "m", {{"reward/mean", 0.5}}});
+    client.send(wire::Published{
+        0, version_, digest(version_), "m", {{"reward/mean", 0.5}}, master(version_)});
     ask(client);
   }
   static std::string digest(int64_t version) { return fmt::format("{:032}", version); }
+  static std::string master(int64_t version) { return fmt::format("m{:031}", version); }
   void ask(wire::WorkerClient& client) {
     if (version_ >= 0 && version_ < steps_) client.send(wire::TrainerWants{0, version_ + 1});
   }

@@ -90,6 +90,13 @@ TEST(Service, TakesARunFromStartToEnd) {
     }
   }
   expect_complete_metrics(run, 5);
+  // What is older than the last three versions, and named by no sample.
+  EXPECT_EQ(trainer.released, 3);
+  for (const MetricsRow& row : run.rows()) {
+    if (row.step != 1 || row.version != 0) continue;
+    ASSERT_NE(row.find("weights/stage_ms"), nullptr);
+    EXPECT_EQ(*row.find("weights/stage_ms"), 2.0);
+  }
   EXPECT_NE(read_file(run.options.paths.samples()).value().find("segments"), std::string::npos);
   // What was trained and saved is gone from the disk.
   const auto state = restore(run.options.paths.journal());

@@ -25,8 +25,13 @@ inline std::vector<JournalEntry> make_run(const State& start) {
   (void)tell(rolled_back(-1));
   (void)tell(published(0));
   for (int64_t step = 1; step <= 3; ++step) {
-    (void)tell(Staged{"w0", 0, step - 1, digest_of(step - 1)});
-    const Actions granted = tell(Installed{"w0", 0, step - 1, digest_of(step - 1)});
+    const std::string digest = digest_of(step - 1);
+    (void)tell(StageProgress{"w0", 0, step - 1, digest, 10, 100});
+    // A second later it is asked again.
+    (void)tell(InstallFailed{"w0", 0, step - 1, digest, "link down", InstallCause::kSource});
+    (void)tell(Tick{});
+    (void)tell(Staged{"w0", 0, step - 1, digest});
+    const Actions granted = tell(Installed{"w0", 0, step - 1, digest});
     for (const Grant& grant : only<Grant>(granted)) {
       AttemptResult result;
       result.worker = "w0";
