@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -17,8 +18,10 @@
 #include "core/base/clock.h"
 #include "core/base/error.h"
 #include "core/gate/remote_run.h"
+#include "core/gate/weight_relay.h"
 #include "core/wire/curve_keys.h"
 #include "core/wire/message.h"
+#include "core/wire/tcp_address.h"
 
 namespace tailrace {
 namespace {
@@ -45,6 +48,18 @@ wire::Endpoint endpoint_of(const RemoteJoin& join) {
   return {join.address, {wire::read_secret_key(join.key), wire::read_public_key(join.server_key)}};
 }
 
+void check_relay(const RemoteJoin& join) {
+  if (join.relay.empty()) return;
+  if (!is_address_to_reach(join.relay))
+    throw UserError(
+        "--relay is '{}'; it is tcp://HOST:PORT, with the address of this machine at which the "
+        "other hosts of its cluster reach it, and a free port. Try --relay tcp://10.0.0.7:7702.",
+        join.relay);
+  if (join.kind != RoleKind::kRollout)
+    throw UserError("--relay has no use here: a {} worker has no weights to hand on.",
+                    name_of(join.kind));
+}
+
 // What this machine is called, for those who look at the run; empty where that is no name.
 std::string host_name() {
   char name[256] = {};
@@ -67,6 +82,19 @@ ExitCode play(const RemoteJoin& join, RemoteRun& run, const Leave& leave, Status
   const fs::path file = mirror.log_file();
   Log log(name->text(), file, loaded.options.log.level);
   log.also_to([&run](LogLevel level, std::string_view line) { run.tell(level, line); });
+  mirror.sources().log_to(log);
+  std::optional<WeightRelay> relay;
+  if (!join.relay.empty()) {
+    if (welcome.cluster.empty())
+      throw UserError(
+          "--relay has no use here: it is for other hosts of a cluster, and this worker is in "
+          "none.\n       Try --cluster NAME, here and for the workers of these hosts.");
+    try {
+      relay.emplace(mirror.relay_options(join.relay), log);
+    } catch (const UserError& error) {
+      throw UserError("--relay is {}, which cannot be opened: {}", join.relay, error.what());
+    }
+  }
   const RemoteRole remote{.incarnation = run.incarnation(),
                           .fetch_weights = [&](const std::string& manifest, const Digest& root,
                                                const std::stop_token& stop) -> Result<fs::path> {
@@ -101,7 +129,8 @@ ExitCode join_once(const RemoteJoin& join, const wire::Endpoint& endpoint, Leave
        .greeting = {.role = join.kind == RoleKind::kRollout ? Role::kRollout : Role::kReward,
                     .pool = join.pool,
                     .cluster = join.cluster,
-                    .host = host_name()},
+                    .host = host_name(),
+                    .relay = join.relay},
        .on_shut_out =
            [](const std::string& why) {
              show(stderr, fmt::format("warning: {}; trying again until it does\n", why));
@@ -131,6 +160,7 @@ ExitCode join_once(const RemoteJoin& join, const wire::Endpoint& endpoint, Leave
 
 ExitCode join_remote(const RemoteJoin& join, StatusPage& page, const Registries& registries) {
   const wire::Endpoint endpoint = endpoint_of(join);
+  check_relay(join);
   ::signal(SIGPIPE, SIG_IGN);  // it outlives its reader (`| head`)
   Leave leave;
   for (bool told = false; !leave.asked(); std::this_thread::sleep_for(kTryAgain)) {

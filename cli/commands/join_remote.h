@@ -16,6 +16,7 @@ struct RemoteJoin {
   std::string key, server_key;  // files
   RoleKind kind = RoleKind::kRollout;
   std::string pool, cluster;
+  std::string relay;     // tcp://HOST:PORT where it hands weights on; empty: it does not
   std::string work_dir;  // empty: default_work_directory()
   double rate_mbit = 0;  // of files; 0: as the link allows
   bool stays = false;    // waits for a run that is not there, and for the next one after its end

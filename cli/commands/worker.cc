@@ -22,6 +22,7 @@
 #include "core/base/call_board.h"
 #include "core/base/error.h"
 #include "core/base/flags.h"
+#include "core/wire/tcp_address.h"
 #include "kernels/base/pulse.h"
 
 namespace tailrace {
@@ -34,7 +35,7 @@ struct WorkerArguments {
   std::optional<int> index;
   std::string run, join;
   std::string pool, cluster;
-  std::string key, server_key, work_dir;  // of a run of another host
+  std::string key, server_key, work_dir, relay;  // of a run of another host
   double rate_mbit = 0;
   bool stays = false;
   int status = -1;  // descriptor; -1: no supervisor looks
@@ -170,7 +171,8 @@ ExitCode run(const WorkerArguments& arguments, const Registries& registries) {
     throw UserError("--rate-mbit has no use here: it is of a run of another host.");
   for (const auto& [flag, value] : {std::pair{"--key", arguments.key},
                                     {"--server-key", arguments.server_key},
-                                    {"--work-dir", arguments.work_dir}}) {
+                                    {"--work-dir", arguments.work_dir},
+                                    {"--relay", arguments.relay}}) {
     if (!value.empty() && !is_remote(arguments))
       throw UserError(
           "{} has no use here: it is of a run of another host (--join tcp://HOST:PORT).", flag);
@@ -194,6 +196,7 @@ ExitCode run(const WorkerArguments& arguments, const Registries& registries) {
                       .kind = arguments.kind.value_or(RoleKind::kRollout),
                       .pool = arguments.pool,
                       .cluster = arguments.cluster,
+                      .relay = arguments.relay,
                       .work_dir = arguments.work_dir,
                       .rate_mbit = arguments.rate_mbit,
                       .stays = arguments.stays},
@@ -220,6 +223,10 @@ void add_worker(Command& program, const Registries& registries) {
                  {.help = "of another host: where files of the run are kept; empty: tailrace in "
                           "XDG_CACHE_HOME or ~/.cache",
                   .value = "DIR"});
+  command.option("--relay", arguments->relay,
+                 {.help = "of another host: hand weights on to the other hosts of its cluster, at "
+                          "this address (tcp://HOST:PORT) by which they reach this machine",
+                  .value = "ADDRESS"});
   command.option("--stay", arguments->stays,
                  {.help = "with a run on another host: wait for it where it is not there yet, and "
                           "again when it has ended or was stopped, until Ctrl-C"});

@@ -104,7 +104,8 @@ class Guests {
             {"role", name_of(worker.greeting.role)},
             {"pool", worker.answer.pool},
             {"cluster", worker.answer.cluster},
-            {"host", worker.greeting.host}};
+            {"host", worker.greeting.host},
+            {"relay", worker.greeting.relay}};
   }
 
   AdmittedWorker read_worker(const nlohmann::json& row) const {
@@ -115,6 +116,7 @@ class Guests {
                                ? Role::kReward
                                : Role::kRollout;
     worker.greeting.host = row.at("host").get<std::string>();
+    worker.greeting.relay = row.at("relay").get<std::string>();
     worker.answer = {.kind = GreetingAnswer::Kind::kWelcome,
                      .name = row.at("name").get<std::string>(),
                      .run = options_.run.name,

@@ -27,6 +27,7 @@
 #include "core/model/parameters.h"
 #include "core/text/tokenizer.h"
 #include "core/wire/frame.h"
+#include "core/wire/tcp_address.h"
 #include "sandbox/registry.h"
 #include "trainer/sft.h"
 #include "trainer/worker/step_traces.h"

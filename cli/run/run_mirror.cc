@@ -15,6 +15,7 @@
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/weights/manifest.h"
+#include "core/wire/tcp_address.h"
 
 namespace tailrace {
 namespace {
@@ -98,8 +99,22 @@ void sweep(const fs::path& workers) {
 
 fs::path folder_of(const fs::path& work, const RemoteRun& run) {
   claim(work);
-  for (const char* folder : {"files", "weights", "workers", "logs"}) make_or_throw(work / folder);
+  for (const char* folder : {"files", "weights", "relays", "workers", "logs"})
+    make_or_throw(work / folder);
   return work / "workers" / fmt::format("{}-{:x}", run.welcome().name, run.incarnation());
+}
+
+// Held by the worker of this host that relays at the address.
+fs::path relay_lock(const fs::path& work, const std::string& address) {
+  return work / "relays" / digest_of(std::string_view(address));
+}
+
+// This worker relays at the address, or may, or another one of this host does.
+bool relays_here(const fs::path& work, const RemoteRun& run, const std::string& address) {
+  if (address == run.greeting().relay) return true;
+  const fs::path file = relay_lock(work, address);
+  std::error_code ignored;
+  return fs::exists(file, ignored) && !LockFile(file).held();
 }
 
 // Somebody fetches a file of this version now.
@@ -138,6 +153,10 @@ RunMirror::RunMirror(RemoteRun& run, Role role, const fs::path& work, const std:
                      const std::function<void(const std::string&)>& say)
     : run_(run),
       work_(fs::absolute(work)),
+      sources_(run, {.is_here =
+                         [this](const std::string& address) {
+                           return relays_here(work_, run_, address);
+                         }}),
       paths_{folder_of(work_, run)},
       lock_(lock_of(paths_.root)) {
   if (!lock_.held()) throw UserError("{} is in use", paths_.root.string());
@@ -202,19 +221,42 @@ Result<RunMirror::Version> RunMirror::fetch_weights(const std::string& manifest,
   if (error) return Failure{describe_errno("create", folder, error.value())};
   fs::last_write_time(folder, fs::file_time_type::clock::now(), error);
   const fs::path file = folder / manifest;
-  if (auto fetched = run_.fetch("weights/" + manifest, file, stop); !fetched)
-    return fetched.failure();
+  if (auto fetched = sources_.fetch(root, manifest, file, stop); !fetched) return fetched.failure();
   const auto read = read_manifest(file);
   if (!read) return read.failure();
   // Before gigabytes are asked for.
   if (root_digest(read.value().tensors, read.value().base) != root)
     return Failure{fmt::format("{}: its root is not {}", manifest, root)};
   const std::string& payload = read.value().payload;
-  auto fetched = run_.fetch("weights/" + payload, folder / payload, stop);
+  auto fetched = sources_.fetch(root, payload, folder / payload, stop);
   if (!fetched) return fetched.failure();
   fs::last_write_time(folder, fs::file_time_type::clock::now(), error);
   forget_old_versions(versions, folder);
   return Version{file, fetched.value()};
+}
+
+Result<void> RunMirror::fetch_file_of(const Digest& root, const std::string& file,
+                                      const std::stop_token& stop) {
+  const fs::path versions = work_ / "weights", folder = versions / root;
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) return Failure{describe_errno("create", folder, error.value())};
+  fs::last_write_time(folder, fs::file_time_type::clock::now(), error);
+  if (auto fetched = sources_.fetch(root, file, folder / file, stop); !fetched)
+    return fetched.failure();
+  fs::last_write_time(folder, fs::file_time_type::clock::now(), error);
+  forget_old_versions(versions, folder);
+  return {};
+}
+
+WeightRelayOptions RunMirror::relay_options(const std::string& address) {
+  return {.listen = address_to_bind(address),
+          .own = run_.endpoint().keys->own,
+          .weights = work_ / "weights",
+          .lock = relay_lock(work_, address),
+          .is_guest = [this](std::string_view key) { return run_.is_guest(key); },
+          .fetch = [this](const Digest& root, const std::string& file,
+                          const std::stop_token& stop) { return fetch_file_of(root, file, stop); }};
 }
 
 }  // namespace tailrace

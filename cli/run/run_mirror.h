@@ -2,6 +2,7 @@
 //
 //   WORK/files/DIGEST         files of bundles, for all workers and runs of this host
 //   WORK/weights/ROOT/        versions of weights, for all workers of this host
+//   WORK/relays/DIGEST        held by the worker that relays weights at the address of that digest
 //   WORK/workers/NAME-X/      looks like the run's directory (RunPaths) to the worker
 //   WORK/logs/RUN-NAME.log
 //
@@ -22,6 +23,8 @@
 #include "core/base/result.h"
 #include "core/base/run_directory.h"
 #include "core/gate/remote_run.h"
+#include "core/gate/weight_relay.h"
+#include "core/gate/weight_sources.h"
 
 namespace tailrace {
 
@@ -52,9 +55,19 @@ class RunMirror {
   Result<Version> fetch_weights(const std::string& manifest, const Digest& root,
                                 const std::stop_token& stop);
 
+  // Where its weights come from.
+  WeightSources& sources() { return sources_; }
+  // Of this worker as a relay at `address`, which is this host's. Borrows the mirror.
+  WeightRelayOptions relay_options(const std::string& address);
+
  private:
+  // Brings one file of a version here, for the relay.
+  Result<void> fetch_file_of(const Digest& root, const std::string& file,
+                             const std::stop_token& stop);
+
   RemoteRun& run_;
   const std::filesystem::path work_;
+  WeightSources sources_;
   RunPaths paths_;
   LockFile lock_;
   std::vector<std::string> overrides_;

@@ -33,6 +33,7 @@ constexpr std::chrono::milliseconds kFetchLook{50};
 constexpr std::chrono::milliseconds kBurst{100};  // that a rate allows after a pause
 constexpr std::chrono::milliseconds kConnecting{5};
 constexpr std::chrono::milliseconds kAskAgain{1'000};  // for facts, which may be lost or not ready
+constexpr char kOther[] = "what is there is another file";
 constexpr int kMaxDamaged = 16;  // more than a window of them: then it is not the link
 
 class Fetch {
@@ -43,6 +44,7 @@ class Fetch {
         name_(name),
         target_(target),
         part_(target.string() + ".part"),
+        lock_(target.string() + ".lock"),
         stop_(stop),
         connection_(connection),
         socket_(connection.socket) {
@@ -51,7 +53,20 @@ class Fetch {
     }
   }
 
+  Result<wire::FileFacts> facts() {
+    if (auto known = ask_facts(); !known) return known.failure();
+    return std::move(facts_);
+  }
+
+  // What it has received is counted even where it fails.
   Result<FetchCounters> run() {
+    auto ended = fetch();
+    if (options_.counters != nullptr) *options_.counters = counters_;
+    return ended;
+  }
+
+ private:
+  Result<FetchCounters> fetch() {
     // The other one may be done by the time that we hold it.
     const LockFile lock = hold();
     if (!lock.held()) return refuse("it was given up, before anybody else had fetched it");
@@ -64,28 +79,31 @@ class Fetch {
       if (!renewed_) return settle();
       // The name leads to another file since: what is here may be of use for that one too.
       facts_ = *std::exchange(renewed_, std::nullopt);
+      if (!is_expected()) return refuse(kOther);
       in_flight_.clear();
       counters_.kept = 0;
     }
   }
 
- private:
   Failure refuse(const std::string& why) const {
     return Failure{fmt::format("{}: {}", name_, why)};
   }
 
   // Another process may fetch the same: it is waited for as long as it gets on.
   LockFile hold() const {
-    Time give_up = steady_now() + options_.patience;
-    fs::file_time_type written{};
-    while (true) {
-      LockFile lock(target_.string() + ".lock");
-      if (lock.held() || stop_.stop_requested() || steady_now() > give_up) return lock;
+    Time give_up = steady_now() + options_.lock_patience;
+    fs::file_time_type written{}, waited{};
+    const auto has_changed = [](const fs::path& file, fs::file_time_type& seen) {
       std::error_code missing;
-      if (const auto now = fs::last_write_time(part_, missing); !missing && now != written) {
-        written = now;
-        give_up = steady_now() + options_.patience;
-      }
+      const auto now = fs::last_write_time(file, missing);
+      return !missing && std::exchange(seen, now) != now;
+    };
+    while (true) {
+      LockFile lock(lock_);
+      if (lock.held() || stop_.stop_requested() || steady_now() > give_up) return lock;
+      // It writes chunks, or its source gets on.
+      const bool writes = has_changed(part_, written), waits = has_changed(lock_, waited);
+      if (writes || waits) give_up = steady_now() + options_.lock_patience;
       beat();
       std::this_thread::sleep_for(kFetchLook);
     }
@@ -113,6 +131,7 @@ class Fetch {
   Result<void> ask_facts() {
     Time give_up = steady_now() + options_.patience;
     Time ask_at = Time::min();
+    int64_t ready = -1;  // bytes, of a source that gets ready
     while (steady_now() < give_up) {
       (void)is_connected_anew();
       if (stop_.stop_requested()) return refuse("it was given up");
@@ -125,18 +144,38 @@ class Fetch {
       switch (facts->status) {
         case wire::FileFacts::Status::kThere:
           facts_ = std::move(*facts);
+          if (!is_expected()) return refuse(kOther);
           return {};
         case wire::FileFacts::Status::kAbsent:
           return refuse(facts->reason);
         case wire::FileFacts::Status::kLater:
           // It works on it, and answers again when it is ready; an answer may be lost.
           ask_at = steady_now() + kAskAgain;
+          if (std::exchange(ready, facts->bytes) == facts->bytes) break;
           give_up = steady_now() + options_.patience;
+          tell_who_waits();
           break;
       }
     }
-    return refuse(
-        fmt::format("the gate has not answered for {} s", options_.patience.count() / 1000));
+    const auto seconds = options_.patience.count() / 1000;
+    return refuse(ready < 0 ? fmt::format("the other end has not answered for {} s", seconds)
+                            : fmt::format("it has not got on there for {} s", seconds));
+  }
+
+  // Those who wait for the lock (hold()).
+  void tell_who_waits() const {
+    std::error_code ignored;
+    if (fs::exists(lock_, ignored))
+      fs::last_write_time(lock_, fs::file_time_type::clock::now(), ignored);
+  }
+
+  // The facts are those of the file that is meant. Their digest covers those of the chunks, and
+  // thus all bytes: so a source need not be trusted.
+  bool is_expected() const {
+    if (options_.expected.empty()) return true;
+    std::string all;
+    for (const Digest& chunk : facts_.chunks) all += chunk;
+    return facts_.digest == options_.expected && digest_of(std::string_view(all)) == facts_.digest;
   }
 
   // The target is what the gate has.
@@ -322,7 +361,7 @@ class Fetch {
 
   const FetchOptions& options_;
   const std::string& name_;
-  const fs::path target_, part_;
+  const fs::path target_, part_, lock_;
   const std::stop_token stop_;
   FetchConnection& connection_;
   wire::Socket& socket_;
@@ -348,6 +387,11 @@ class Fetch {
 FetchConnection::FetchConnection(const wire::Endpoint& gate) {
   socket.watch();
   socket.connect(gate);
+}
+
+Result<wire::FileFacts> ask_facts(const FetchOptions& options, FetchConnection& connection,
+                                  const std::string& name, const std::stop_token& stop) {
+  return Fetch(options, connection, name, {}, stop).facts();
 }
 
 Result<FetchCounters> fetch_file(const FetchOptions& options, FetchConnection& connection,

@@ -1,6 +1,6 @@
-// Takes a file from the gate of a run, chunk by chunk. Each chunk is proved by its digest before it
-// is written; what is there already (of a transfer that was cut, by another process too) is proved
-// and kept. Memory does not grow with the file.
+// Takes a file from the gate of a run, or from a relay of it, chunk by chunk. Each chunk is proved
+// by its digest before it is written; what is there already (of a transfer that was cut, by another
+// process too) is proved and kept. Memory does not grow with the file.
 //
 // Thread: fetch_file() blocks the thread that calls it, over a connection beside that of the run's
 // messages, so that a file never stands in their way.
@@ -13,16 +13,31 @@
 #include <stop_token>
 #include <string>
 
+#include "core/base/digest.h"
 #include "core/base/result.h"
 #include "core/wire/endpoint.h"
+#include "core/wire/gate_frames.h"
 #include "core/wire/socket.h"
 
 namespace tailrace {
 
+struct FetchCounters {
+  int64_t received = 0;  // bytes of chunks
+  int64_t kept = 0;      // bytes that were there already
+  int64_t damaged = 0;   // chunks whose digest was another one
+  int64_t asked_again = 0;
+};
+
 struct FetchOptions {
   uint64_t incarnation = 0;  // under which this process has greeted
-  // Time without any new chunk after which the fetch fails. A link may be away for a minute.
+  // Of the file that is meant (FileFacts::digest): a source that has another one is refused. Empty:
+  // whatever the source has.
+  Digest expected = {};
+  // Time without progress after which the fetch fails: no new chunk, or a source that gets ready
+  // and does not get on. A link may be away for a minute.
   std::chrono::milliseconds patience{150'000};
+  // The same of another process that fetches the same target.
+  std::chrono::milliseconds lock_patience{150'000};
   // Time without a chunk on a living connection after which all chunks in flight are requested
   // again; it doubles each time. When a connection is made anew they are requested at once.
   std::chrono::milliseconds stall{10'000};
@@ -31,6 +46,7 @@ struct FetchOptions {
   double rate_mbit = 0;  // of what is asked for; 0: as the link allows
   // What is there, of what there will be; for who watches. Called on the thread that fetches.
   std::function<void(int64_t bytes, int64_t total)> on_progress = [](int64_t, int64_t) {};
+  FetchCounters* counters = nullptr;  // also of a fetch that fails; null: nobody asks
 };
 
 // A connection to a gate for files, one after the other: making one takes a few round trips.
@@ -39,13 +55,6 @@ struct FetchConnection {
 
   wire::Socket socket{wire::Socket::Kind::kDealer};
   bool was_ready = false;  // so that one that is ready again is seen to be another one
-};
-
-struct FetchCounters {
-  int64_t received = 0;  // bytes of chunks
-  int64_t kept = 0;      // bytes that were there already
-  int64_t damaged = 0;   // chunks whose digest was another one
-  int64_t asked_again = 0;
 };
 
 // Puts the file that the gate calls `name` at `target`, whole or not at all; beside it, as
@@ -59,5 +68,9 @@ Result<FetchCounters> fetch_file(const FetchOptions& options, FetchConnection& c
 Result<FetchCounters> fetch_file(const FetchOptions& options, const wire::Endpoint& gate,
                                  const std::string& name, const std::filesystem::path& target,
                                  const std::stop_token& stop);
+
+// What the gate says of the file: its digest alone proves what another source has.
+Result<wire::FileFacts> ask_facts(const FetchOptions& options, FetchConnection& connection,
+                                  const std::string& name, const std::stop_token& stop);
 
 }  // namespace tailrace

@@ -38,6 +38,7 @@ struct FileShelf::Job {
   wire::FileFacts facts;
   std::string failure;
   std::atomic<bool> done = false;
+  std::atomic<int64_t> computed = 0;  // bytes, for who waits
 
   void compute(const std::stop_token& stop) {
     std::vector<std::byte> bytes(static_cast<size_t>(facts.chunk_bytes));
@@ -52,6 +53,7 @@ struct FileShelf::Job {
       }
       facts.chunks.push_back(digest_of(chunk));
       all += facts.chunks.back();
+      computed.store(at + std::ssize(chunk), std::memory_order_relaxed);
     }
     // Over the digests of its chunks, so that it is read once.
     facts.digest = digest_of(std::string_view(all));
@@ -77,6 +79,14 @@ wire::FileFacts FileShelf::facts(const std::string& name) {
   if (!shared && shelved != entries_.end()) return facts_of(shelved, {});
   if (!shared) {
     answer.reason = "the run has no such file for a worker";
+    return answer;
+  }
+  if (!shared->absent.empty() || shared->arriving >= 0) {
+    // Its owner has removed it, and fetches it again.
+    if (shared->arriving >= 0 && shelved != entries_.end()) return facts_of(shelved, *shared);
+    answer.reason = shared->absent;
+    if (shared->absent.empty()) answer.status = Status::kLater;
+    answer.bytes = answer.apparent_bytes = std::max<int64_t>(shared->arriving, 0);
     return answer;
   }
   errno = 0;
@@ -136,6 +146,7 @@ wire::FileFacts FileShelf::facts_of(std::list<Entry>::iterator entry, const Shar
   const Job& job = *entry->job;
   if (!job.done.load(std::memory_order_acquire)) {
     answer.status = Status::kLater;
+    answer.bytes = answer.apparent_bytes = job.computed.load(std::memory_order_relaxed);
     return answer;
   }
   if (!job.failure.empty()) {
@@ -149,9 +160,11 @@ bool FileShelf::holds(const std::string& name) const {
   return std::ranges::find(entries_, name, &Entry::name) != entries_.end();
 }
 
-bool FileShelf::is_computing(const std::string& name) const {
+bool FileShelf::is_pending(const std::string& name) const {
   const auto entry = std::ranges::find(entries_, name, &Entry::name);
-  return entry != entries_.end() && !entry->job->done.load(std::memory_order_acquire);
+  if (entry != entries_.end()) return !entry->job->done.load(std::memory_order_acquire);
+  const auto shared = find_(name);
+  return shared && shared->absent.empty() && shared->arriving >= 0;
 }
 
 std::optional<wire::Chunk> FileShelf::chunk(const Digest& digest, int64_t index) {

@@ -1,9 +1,9 @@
-// The files that a gate hands out in chunks, by name. Their digests are computed when they are
-// asked for first, beside the thread that asks. A file that is handed out stays readable while it
-// is on the shelf, also when its owner removes it: a transfer of an old weight version then ends
-// well.
+// The files that a gate or a relay hands out in chunks, by name. Their digests are computed when
+// they are asked for first, beside the thread that asks. A file that is handed out stays readable
+// while it is on the shelf, also when its owner removes it: a transfer of an old weight version
+// then ends well.
 //
-// Thread: the gate's; one of its own computes digests.
+// Thread: that of the gate or relay; one of its own computes digests.
 #pragma once
 
 #include <condition_variable>
@@ -24,13 +24,16 @@
 
 namespace tailrace {
 
-// A file below the run that a worker of another host may have.
+// A file that a worker of another host may have.
 struct SharedFile {
   std::filesystem::path path;
   int64_t bytes = -1;  // the first ones, which alone travel; -1: all
   // Name of a file that is asked for next: it is put on the shelf with this one, before its owner
   // may remove it. Empty: none.
   std::string next = {};
+  // It is not there yet, and so many bytes of it are: its owner fetches it. -1: it is there.
+  int64_t arriving = -1;
+  std::string absent = {};  // why it is not to be had; empty: it is
 };
 
 class FileShelf {
@@ -45,7 +48,8 @@ class FileShelf {
   wire::FileFacts facts(const std::string& name);
   // What is on the shelf under this name, whatever it leads to by now.
   bool holds(const std::string& name) const;
-  bool is_computing(const std::string& name) const;
+  // Its digests are being computed, or its owner fetches it.
+  bool is_pending(const std::string& name) const;
   // Nothing: no file on the shelf has this digest, it has no such chunk, or it cannot be read.
   std::optional<wire::Chunk> chunk(const Digest& digest, int64_t index);
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <deque>
 #include <exception>
 #include <map>
 #include <optional>
@@ -15,6 +14,7 @@
 #include "core/base/error.h"
 #include "core/base/rate_limit.h"
 #include "core/base/version.h"
+#include "core/gate/file_desk.h"
 #include "core/gate/worker_relay.h"
 #include "core/wire/doorkeeper.h"
 #include "core/wire/socket.h"
@@ -31,7 +31,8 @@ constexpr std::chrono::milliseconds kGateLook{100};
 constexpr int kMaxFramesAtOnce = 256;  // then the other direction has its turn
 constexpr size_t kMaxGuests = 512;
 constexpr int64_t kMaxGuestsOfKey = 256;
-constexpr size_t kMaxAsked = 256;
+// For so long a list of relays is as it was read.
+constexpr std::chrono::seconds kRelaysAreFresh{1};
 // Of the lines that strangers can cause, and those that a worker can.
 constexpr int64_t kStrangerLines = 20;
 constexpr std::chrono::seconds kStrangerLinePeriod{2};
@@ -45,6 +46,7 @@ struct Gate::Impl {
   struct Guest {
     const std::string& name() const { return answer.name; }
 
+    int64_t number = 0;  // in the order of admission
     std::string user;
     Greeting greeting;
     GreetingAnswer answer;
@@ -61,7 +63,7 @@ struct Gate::Impl {
         server(wire::read_secret_key(options.keys.server())),
         doorkeeper(context, options.keys, bell),
         router(wire::Socket::Kind::kRouter, context),
-        shelf(options.find, bell) {
+        desk(router, options.find, bell) {
     for (const AdmittedWorker& worker : options.admitted) admit(worker);
     router.watch();
     router.bind(options.listen, server, doorkeeper);
@@ -151,17 +153,19 @@ struct Gate::Impl {
   }
 
   void admit(const AdmittedWorker& worker) {
-    guests.emplace(worker.greeting.incarnation, Guest{.user = worker.user,
+    guests.emplace(worker.greeting.incarnation, Guest{.number = ++num_admitted,
+                                                      .user = worker.user,
                                                       .greeting = worker.greeting,
                                                       .answer = worker.answer,
                                                       .heard = steady_now()});
   }
 
   void remember() {
+    relays.clear();
     if (!options.remember) return;
     std::vector<AdmittedWorker> all;
-    for (const auto& [incarnation, guest] : guests)
-      all.push_back({guest.user, guest.greeting, guest.answer});
+    for (const Guest* guest : in_order())
+      all.push_back({guest->user, guest->greeting, guest->answer});
     options.remember(all);
   }
 
@@ -246,30 +250,20 @@ struct Gate::Impl {
                                                .reason = "it is not for workers of this role"}));
       return;
     }
-    const wire::FileFacts facts = shelf.facts(ask.name);
-    router.send(received.peer, wire::encode(facts));
-    // It is told again when the digests are there.
-    if (facts.status != wire::FileFacts::Status::kLater) return;
-    asked.push_back({std::string(received.peer), ask.name});
-    if (asked.size() > kMaxAsked) asked.pop_front();
+    desk.on(received, ask);
   }
 
-  // Without a look at files that are not on the shelf any more: it would put others away. Who asked
-  // for one asks again.
-  void answer_asked() {
-    std::erase_if(asked, [&](const Asked& ask) {
-      if (shelf.is_computing(ask.name)) return false;
-      if (shelf.holds(ask.name)) router.send(ask.peer, wire::encode(shelf.facts(ask.name)));
-      return true;
-    });
-  }
-
-  // Where there is none, or the worker takes none, it asks again.
   void on(const wire::Socket::Received& received, const wire::AskChunk& ask) {
     if (guest_of(ask.incarnation, received) == nullptr) return;
-    auto chunk = shelf.chunk(ask.digest, ask.index);
-    if (!chunk) return;
-    if (router.send(received.peer, wire::encode(std::move(*chunk)))) ++counters.chunks;
+    desk.on(received, ask);
+    counters.chunks = desk.num_chunks();
+  }
+
+  void on(const wire::Socket::Received& received, const wire::AskRelays& ask) {
+    const Guest* guest = guest_of(ask.incarnation, received);
+    if (guest == nullptr || guest->answer.cluster.empty()) return;
+    const wire::RelayList& list = relays_of(guest->answer.cluster);
+    if (list.digest != ask.known) router.send(received.peer, wire::encode(list));
   }
 
   void on(const wire::Socket::Received& received, const wire::LogLines& message) {
@@ -294,6 +288,41 @@ struct Gate::Impl {
   void on(const wire::Socket::Received& received, const wire::Leave& message) {
     Guest* guest = guest_of(message.incarnation, received);
     if (guest != nullptr) guest->leaves = steady_now() + options.parting;
+  }
+
+  const wire::RelayList& relays_of(const std::string& cluster) {
+    auto& [read_at, list] = relays[cluster];
+    const Time now = steady_now();
+    if (!list.digest.empty() && now - read_at < kRelaysAreFresh) return list;
+    read_at = now;
+    list = {};
+    for (const Guest* guest : in_order()) {
+      if (guest->answer.cluster != cluster || guest->greeting.role != Role::kRollout) continue;
+      // Its file may be gone: nobody should let it in, or believe that it is who it was.
+      std::string key;
+      try {
+        key = wire::read_public_key(options.keys.allowed(guest->user));
+      } catch (const UserError&) {
+        continue;
+      }
+      if (std::ranges::find(list.guests, key) == list.guests.end()) list.guests.push_back(key);
+      const std::string& address = guest->greeting.relay;
+      // Several workers of a host may wait for its port: one of them has it.
+      const auto is_same = [&](const wire::RelayAddress& known) {
+        return known.address == address && known.public_key == key;
+      };
+      if (!address.empty() && std::ranges::none_of(list.relays, is_same))
+        list.relays.push_back({guest->name(), address, key});
+    }
+    list.digest = wire::digest_of_relays(list);
+    return list;
+  }
+
+  std::vector<const Guest*> in_order() const {
+    std::vector<const Guest*> all;
+    for (const auto& [incarnation, guest] : guests) all.push_back(&guest);
+    std::ranges::sort(all, {}, &Guest::number);
+    return all;
   }
 
   // What a gate says, and no worker.
@@ -360,7 +389,7 @@ struct Gate::Impl {
       timeout = std::min(timeout, guest.relay.patience());
     }
     wire::Socket::wait_for_any(sockets, timeout, bell.descriptor());
-    if (bell.silence()) answer_asked();
+    if (bell.silence()) desk.answer_waiting();
     drain_router();
     const auto send = [this](std::string_view routing, std::span<const std::byte> frame) {
       return router.send(routing, frame);
@@ -377,12 +406,10 @@ struct Gate::Impl {
   wire::SocketContext context;
   wire::Doorkeeper doorkeeper;  // outlives the router, which nobody may enter without it
   wire::Socket router;
-  FileShelf shelf;
+  FileDesk desk;
   std::map<uint64_t, Guest> guests;  // by incarnation
-  struct Asked {
-    std::string peer, name;
-  };
-  std::deque<Asked> asked;  // files whose digests are being computed
+  int64_t num_admitted = 0;
+  std::map<std::string, std::pair<Time, wire::RelayList>> relays;  // by cluster, when it was read
   GateCounters counters;
   RateLimit tell{kStrangerLines, kStrangerLinePeriod};
   RateLimit tell_faults{kStrangerLines, kStrangerLinePeriod};

@@ -1,5 +1,7 @@
 #include "core/gate/remote_run.h"
 
+#include <algorithm>
+#include <condition_variable>
 #include <deque>
 #include <optional>
 #include <thread>
@@ -24,6 +26,8 @@ using Contact = wire::Socket::Contact;
 
 constexpr std::chrono::milliseconds kRunLook{100};
 constexpr std::chrono::milliseconds kLinger{1'000};
+// A round trip or two.
+constexpr std::chrono::milliseconds kFirstList{3'000};
 constexpr size_t kMaxLines = 256, kLinesPerMessage = 64;
 
 }  // namespace
@@ -109,6 +113,7 @@ struct RemoteRun::Impl {
 
   void run(const std::stop_token& stop) {
     Time greet_at = steady_now() + options.greet_again;
+    ask_for_relays();
     std::optional<Time> end;
     while (true) {
       const Time now = steady_now();
@@ -116,6 +121,7 @@ struct RemoteRun::Impl {
       if (end && (now >= *end || lines_left() == 0)) break;
       if (now >= greet_at) {
         socket.send("", wire::encode(options.greeting));
+        ask_for_relays();
         greet_at = now + options.greet_again;
       }
       while (const auto received = socket.receive()) take(received->frame);
@@ -141,6 +147,12 @@ struct RemoteRun::Impl {
     }
     const auto message = wire::decode_gate_message(frame);
     if (!message) return;
+    if (auto* list = std::get_if<wire::RelayList>(&message.value())) {
+      MutexLock lock(mu);
+      relays = std::move(*list);
+      relays_known.notify_all();
+      return;
+    }
     const auto* taken = std::get_if<wire::LogTaken>(&message.value());
     if (taken == nullptr) return;
     MutexLock lock(mu);
@@ -160,6 +172,17 @@ struct RemoteRun::Impl {
                               ? "the run does not know this key any more"
                               : "the run has another key than before (server.pub)");
     if (contact == Contact::kReady) shut_out = false;
+  }
+
+  // The answer comes when the list has changed.
+  void ask_for_relays() {
+    if (welcome.cluster.empty()) return;
+    wire::AskRelays ask{options.greeting.incarnation, {}};
+    {
+      MutexLock lock(mu);
+      ask.known = relays.digest;
+    }
+    socket.send("", wire::encode(ask));
   }
 
   size_t lines_left() {
@@ -195,6 +218,8 @@ struct RemoteRun::Impl {
   Time tell_at TR_GUARDED_BY(mu) = Time::min();
   int64_t lost TR_GUARDED_BY(mu) = 0;  // lines, since the last one that was kept
   std::string refusal TR_GUARDED_BY(mu);
+  wire::RelayList relays TR_GUARDED_BY(mu);
+  std::condition_variable_any relays_known;
   std::jthread thread;  // last: uses what is above
 };
 
@@ -209,13 +234,11 @@ RemoteRun::~RemoteRun() {
 
 const wire::GreetingAnswer& RemoteRun::welcome() const { return impl_->welcome; }
 uint64_t RemoteRun::incarnation() const { return impl_->options.greeting.incarnation; }
+const wire::Greeting& RemoteRun::greeting() const { return impl_->options.greeting; }
 const wire::Endpoint& RemoteRun::endpoint() const { return impl_->options.gate; }
 
-Result<FetchCounters> RemoteRun::fetch(const std::string& name, const std::filesystem::path& target,
-                                       const std::stop_token& stop) {
-  FetchOptions options;
-  options.incarnation = incarnation();
-  options.rate_mbit = impl_->options.rate_mbit;
+template <class Act>
+auto RemoteRun::over_connection(const Act& act) -> decltype(act(std::declval<FetchConnection&>())) {
   std::unique_ptr<FetchConnection> connection;
   {
     MutexLock lock(impl_->mu);
@@ -226,11 +249,39 @@ Result<FetchCounters> RemoteRun::fetch(const std::string& name, const std::files
   } catch (const UserError& error) {
     return Failure{error.what()};  // no files left
   }
-  auto fetched = fetch_file(options, *connection, name, target, stop);
+  auto result = act(*connection);
   MutexLock lock(impl_->mu);
   // Two at once have one each, and one of them is kept.
   impl_->idle = std::move(connection);
-  return fetched;
+  return result;
+}
+
+Result<FetchCounters> RemoteRun::fetch(const std::string& name, const std::filesystem::path& target,
+                                       const std::stop_token& stop, FetchOptions options) {
+  options.incarnation = incarnation();
+  options.rate_mbit = impl_->options.rate_mbit;
+  return over_connection([&](FetchConnection& connection) {
+    return fetch_file(options, connection, name, target, stop);
+  });
+}
+
+Result<wire::FileFacts> RemoteRun::facts(const std::string& name, const std::stop_token& stop) {
+  const FetchOptions options{.incarnation = incarnation()};
+  return over_connection(
+      [&](FetchConnection& connection) { return ask_facts(options, connection, name, stop); });
+}
+
+wire::RelayList RemoteRun::relays(const std::stop_token& stop) const {
+  MutexLock lock(impl_->mu);
+  if (!impl_->welcome.cluster.empty())
+    impl_->relays_known.wait_for(lock.native(), stop, kFirstList,
+                                 [this] { return !impl_->relays.digest.empty(); });
+  return impl_->relays;
+}
+
+bool RemoteRun::is_guest(std::string_view public_key) const {
+  MutexLock lock(impl_->mu);
+  return std::ranges::find(impl_->relays.guests, public_key) != impl_->relays.guests.end();
 }
 
 void RemoteRun::tell(LogLevel level, std::string_view line) {

@@ -12,12 +12,15 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/result.h"
 #include "core/gate/file_fetch.h"
 #include "core/wire/endpoint.h"
+#include "core/wire/gate_frames.h"
 #include "core/wire/greeting.h"
 
 namespace tailrace {
@@ -53,10 +56,20 @@ class RemoteRun {
   const wire::GreetingAnswer& welcome() const;
   uint64_t incarnation() const;
   const wire::Endpoint& endpoint() const;
+  const wire::Greeting& greeting() const;
 
-  // fetch_file() of this run.
+  // fetch_file() of this run; incarnation and rate are its own.
   Result<FetchCounters> fetch(const std::string& name, const std::filesystem::path& target,
-                              const std::stop_token& stop);
+                              const std::stop_token& stop, FetchOptions options = {});
+
+  // What the run says of a file. Its digest proves what others have under that name.
+  Result<wire::FileFacts> facts(const std::string& name, const std::stop_token& stop);
+
+  // Who relays weights in the cluster of this worker, as last heard; waits a moment for the first
+  // list. Empty where the worker is in no cluster.
+  wire::RelayList relays(const std::stop_token& stop) const;
+  // Whether it is in the list of those who may have weights of a relay of this cluster.
+  bool is_guest(std::string_view public_key) const;
 
   // A line for the log of the run. Of more than a few hundred that cannot be handed in, the oldest
   // go, and are counted.
@@ -67,6 +80,9 @@ class RemoteRun {
   std::string refusal() const;
 
  private:
+  template <class Act>
+  auto over_connection(const Act& act) -> decltype(act(std::declval<FetchConnection&>()));
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -21,13 +21,6 @@ namespace fs = std::filesystem;
 constexpr size_t kKeyCharacters = 40;
 constexpr int64_t kMaxKeyFileBytes = 4096;
 
-bool is_key(std::string_view text) {
-  uint8_t bytes[32];
-  // ZeroMQ reads C strings, and would take one that ends early for a key.
-  return text.size() == kKeyCharacters && text.find('\0') == std::string_view::npos &&
-         zmq_z85_decode(bytes, std::string(text).c_str()) != nullptr;
-}
-
 // The values of a key file by their names.
 Result<std::map<std::string, std::string>> read_key_file(const fs::path& file) {
   const auto text = read_file(file, kMaxKeyFileBytes);
@@ -40,7 +33,7 @@ Result<std::map<std::string, std::string>> read_key_file(const fs::path& file) {
     const std::string name(line->text.substr(0, space));
     const std::string_view value =
         space == std::string_view::npos ? std::string_view() : line->text.substr(space + 1);
-    if ((name != "public" && name != "secret") || !is_key(value))
+    if ((name != "public" && name != "secret") || !is_curve_key(value))
       return Failure{fmt::format("{}:{}: not a line of a key file ('public KEY', 'secret KEY')",
                                  file.string(), line->number)};
     values[name] = value;
@@ -63,6 +56,13 @@ void write_new(const fs::path& file, mode_t mode, const std::string& text) {
 }
 
 }  // namespace
+
+bool is_curve_key(std::string_view text) {
+  uint8_t bytes[32];
+  // ZeroMQ reads C strings, and would take one that ends early for a key.
+  return text.size() == kKeyCharacters && text.find('\0') == std::string_view::npos &&
+         zmq_z85_decode(bytes, std::string(text).c_str()) != nullptr;
+}
 
 fs::path KeyFolder::secret(std::string_view name) const {
   return root / fmt::format("{}.key", name);

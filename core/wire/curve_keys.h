@@ -30,6 +30,8 @@ struct KeyFolder {
 };
 
 KeyPair new_key_pair();
+// 40 characters of Z85.
+bool is_curve_key(std::string_view text);
 
 // Writes a new pair as `secret` (0600) and `shared`, neither of which may be there. Throws
 // UserError.

@@ -27,8 +27,8 @@ std::string z85(std::string_view key) {
 }  // namespace
 
 struct Doorkeeper::Impl {
-  Impl(SocketContext& context, KeyFolder keys_in, Wakeup& bell_in)
-      : keys(std::move(keys_in)),
+  Impl(SocketContext& context, WhoIs who_is_in, Wakeup& bell_in)
+      : who_is(std::move(who_is_in)),
         bell(bell_in),
         handle(zmq_socket(context.handle(), ZMQ_REP)),
         socket(zmq::from_handle, handle) {
@@ -69,7 +69,7 @@ struct Doorkeeper::Impl {
     parts.resize(std::max(parts.size(), kParts));
     const std::string key = z85(parts[kKey]);
     std::optional<std::string> name;
-    if (parts[kMechanism] == "CURVE" && !key.empty()) name = find_allowed(keys, key);
+    if (parts[kMechanism] == "CURVE" && !key.empty()) name = who_is(key);
     if (!name) note(parts[kAddress], key);
     const std::string reply[] = {"1.0",
                                  parts[kRequest],
@@ -93,7 +93,7 @@ struct Doorkeeper::Impl {
     bell.ring();
   }
 
-  const KeyFolder keys;
+  const WhoIs who_is;
   Wakeup& bell;
   Wakeup end;
   void* const handle;
@@ -103,8 +103,14 @@ struct Doorkeeper::Impl {
   std::jthread thread;  // last: uses what is above
 };
 
+Doorkeeper::Doorkeeper(SocketContext& context, WhoIs who_is, Wakeup& on_refusal)
+    : impl_(std::make_unique<Impl>(context, std::move(who_is), on_refusal)) {}
+
 Doorkeeper::Doorkeeper(SocketContext& context, KeyFolder keys, Wakeup& on_refusal)
-    : impl_(std::make_unique<Impl>(context, std::move(keys), on_refusal)) {}
+    : Doorkeeper(
+          context,
+          [keys = std::move(keys)](std::string_view key) { return find_allowed(keys, key); },
+          on_refusal) {}
 
 Doorkeeper::~Doorkeeper() = default;
 

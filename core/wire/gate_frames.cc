@@ -1,7 +1,11 @@
 #include "core/wire/gate_frames.h"
 
+#include "core/base/digest_of.h"
 #include "core/wire/codec.h"
+#include "core/wire/curve_keys.h"
 #include "core/wire/gate_generated.h"
+#include "core/wire/message.h"
+#include "core/wire/tcp_address.h"
 
 namespace tailrace::wire {
 namespace {
@@ -11,6 +15,8 @@ using Offset = flatbuffers::Offset<void>;
 // The digit changes with the meaning of a message; builds that differ have greeted before.
 constexpr char kGateIdentifier[] = "TRG1";
 constexpr size_t kDigestDigits = 32, kMaxFileName = 1024, kMaxLine = 2000, kMaxLines = 256;
+// As many as a gate admits at most (gate.cc).
+constexpr size_t kMaxRelays = 512, kMaxRelayGuests = 512;
 constexpr int64_t kMaxFileBytes = int64_t{1} << 50;
 
 Offset write_gate(Builder& b, const AskFile& m) {
@@ -47,6 +53,19 @@ Offset write_gate(Builder& b, const LogTaken& m) {
 }
 Offset write_gate(Builder& b, const Leave& m) {
   return gate_fbs::CreateLeave(b, m.incarnation).Union();
+}
+Offset write_gate(Builder& b, const AskRelays& m) {
+  return gate_fbs::CreateAskRelays(b, m.incarnation, b.CreateString(m.known)).Union();
+}
+Offset write_gate(Builder& b, const RelayList& m) {
+  std::vector<flatbuffers::Offset<gate_fbs::WeightRelay>> relays;
+  for (const RelayAddress& relay : m.relays)
+    relays.push_back(gate_fbs::CreateWeightRelay(b, b.CreateString(relay.name),
+                                                 b.CreateString(relay.address),
+                                                 b.CreateString(relay.public_key)));
+  const auto digest = b.CreateString(m.digest);
+  const auto all = b.CreateVector(relays);
+  return gate_fbs::CreateRelayList(b, digest, all, b.CreateVectorOfStrings(m.guests)).Union();
 }
 
 int64_t in_range(int64_t lowest, int64_t value, int64_t highest, std::string_view what) {
@@ -113,6 +132,29 @@ GateMessage read_gate(const gate_fbs::LogLines& t) {
 }
 GateMessage read_gate(const gate_fbs::LogTaken& t) { return LogTaken{t.through()}; }
 GateMessage read_gate(const gate_fbs::Leave& t) { return Leave{t.incarnation()}; }
+GateMessage read_gate(const gate_fbs::AskRelays& t) {
+  if (t.known()->size() == 0) return AskRelays{t.incarnation(), {}};
+  return AskRelays{t.incarnation(), digest_in(t.known()->string_view())};
+}
+std::string key_in(const flatbuffers::String& text) {
+  if (!is_curve_key(text.string_view())) throw Malformed("a key of {} characters", text.size());
+  return text.str();
+}
+GateMessage read_gate(const gate_fbs::RelayList& t) {
+  if (t.relays()->size() > kMaxRelays || t.guests()->size() > kMaxRelayGuests)
+    throw Malformed("{} relays and {} guests", t.relays()->size(), t.guests()->size());
+  RelayList list{.digest = digest_in(t.digest()->string_view()), .relays = {}, .guests = {}};
+  for (const auto* relay : *t.relays()) {
+    list.relays.push_back(
+        {relay->name()->str(), relay->address()->str(), key_in(*relay->public_key())});
+    const RelayAddress& read = list.relays.back();
+    if (!is_site_name(read.name) || !is_address_to_reach(read.address))
+      throw Malformed("no relay of a name and an address");
+  }
+  for (const auto* guest : *t.guests()) list.guests.push_back(key_in(*guest));
+  if (digest_of_relays(list) != list.digest) throw Malformed("another digest than that of the list");
+  return list;
+}
 
 GateMessage read_gate_body(const gate_fbs::Frame& frame) {
   switch (frame.body_type()) {
@@ -130,6 +172,10 @@ GateMessage read_gate_body(const gate_fbs::Frame& frame) {
       return read_gate(*frame.body_as_LogTaken());
     case gate_fbs::Body::Leave:
       return read_gate(*frame.body_as_Leave());
+    case gate_fbs::Body::AskRelays:
+      return read_gate(*frame.body_as_AskRelays());
+    case gate_fbs::Body::RelayList:
+      return read_gate(*frame.body_as_RelayList());
     case gate_fbs::Body::NONE:
       break;
   }
@@ -140,6 +186,14 @@ GateMessage read_gate_body(const gate_fbs::Frame& frame) {
 
 int64_t num_chunks(int64_t bytes, int64_t chunk_bytes) {
   return (bytes + chunk_bytes - 1) / chunk_bytes;
+}
+
+Digest digest_of_relays(const RelayList& list) {
+  std::string all;
+  for (const RelayAddress& relay : list.relays)
+    all += fmt::format("{} {} {}\n", relay.name, relay.address, relay.public_key);
+  for (const std::string& guest : list.guests) all += fmt::format("{}\n", guest);
+  return digest_of(std::string_view(all));
 }
 
 std::vector<std::byte> encode(const GateMessage& message) {

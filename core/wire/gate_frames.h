@@ -1,5 +1,6 @@
 // What a worker of another host and the gate of a run say to each other beside the messages of the
-// run: files in chunks, and lines of the log. As frame.h: verified before anything is used.
+// run: files in chunks, lines of the log, and who relays weights. As frame.h: verified before
+// anything is used.
 //
 // Thread: any.
 #pragma once
@@ -46,20 +47,26 @@ struct LogLines {
 struct Leave {
   uint64_t incarnation = 0;
 };
+struct AskRelays {
+  uint64_t incarnation = 0;
+  Digest known;  // of the list that it has; empty: none. There is no answer while it is the same
+};
 
 // ---- gate -> worker
 
 struct FileFacts {
   enum class Status : uint8_t {
     kThere,
-    kLater,   // its digests are being computed: ask again
+    kLater,   // its digests are being computed, or a relay fetches it itself: ask again
     kAbsent,  // `reason` says why it is not given
   };
   std::string name;
   Status status = Status::kThere;
   std::string reason = {};
   Digest digest = {};  // over the digests of its chunks, of the bytes that travel
-  int64_t bytes = 0;   // that travel: the first ones
+  // That travel: the first ones. Of kLater: how far it has got, so that a source which makes
+  // progress can be told from one that does not.
+  int64_t bytes = 0;
   // Size of the file. What lies behind `bytes` is a hole, which nobody reads: of the weights that a
   // run began with only the header is of use elsewhere.
   int64_t apparent_bytes = 0;
@@ -74,8 +81,23 @@ struct Chunk {
 struct LogTaken {
   uint64_t through = 0;  // all lines up to this one are written
 };
+// A worker that hands the weights on to other hosts of its cluster.
+struct RelayAddress {
+  std::string name;        // of the worker
+  std::string address;     // "tcp://10.1.0.7:7702"
+  std::string public_key;  // by which it is known there, as Z85
+};
+// The relays of a cluster in the order of their admission, and the keys of the workers that may
+// have weights there.
+struct RelayList {
+  Digest digest;  // of both lists (digest_of_relays())
+  std::vector<RelayAddress> relays;
+  std::vector<std::string> guests;
+};
+Digest digest_of_relays(const RelayList& list);
 
-using GateMessage = std::variant<AskFile, FileFacts, AskChunk, Chunk, LogLines, LogTaken, Leave>;
+using GateMessage = std::variant<AskFile, FileFacts, AskChunk, Chunk, LogLines, LogTaken, Leave,
+                                 AskRelays, RelayList>;
 
 // Number of chunks of a file.
 int64_t num_chunks(int64_t bytes, int64_t chunk_bytes);

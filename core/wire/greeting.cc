@@ -9,6 +9,7 @@
 
 #include "core/base/file.h"
 #include "core/wire/message.h"
+#include "core/wire/tcp_address.h"
 
 namespace tailrace::wire {
 namespace {
@@ -81,7 +82,8 @@ std::vector<std::byte> encode(const Greeting& greeting) {
                   {"role", std::string(name_of(greeting.role))},
                   {"pool", greeting.pool},
                   {"cluster", greeting.cluster},
-                  {"host", greeting.host}});
+                  {"host", greeting.host},
+                  {"relay", greeting.relay}});
 }
 
 std::optional<Greeting> decode_greeting(std::span<const std::byte> bytes) {
@@ -98,11 +100,13 @@ std::optional<Greeting> decode_greeting(std::span<const std::byte> bytes) {
   if (role != name_of(Role::kRollout) && role != name_of(Role::kReward)) return std::nullopt;
   greeting.role = role == name_of(Role::kReward) ? Role::kReward : Role::kRollout;
   const auto pool = place(*values, "pool"), cluster = place(*values, "cluster"),
-             host = place(*values, "host", is_host_name);
-  if (greeting.incarnation == 0 || !pool || !cluster || !host) return std::nullopt;
+             host = place(*values, "host", is_host_name),
+             relay = place(*values, "relay", is_address_to_reach);
+  if (greeting.incarnation == 0 || !pool || !cluster || !host || !relay) return std::nullopt;
   greeting.pool = *pool;
   greeting.cluster = *cluster;
   greeting.host = *host;
+  greeting.relay = *relay;
   return greeting;
 }
 

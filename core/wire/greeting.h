@@ -40,6 +40,7 @@ struct Greeting {
   uint64_t incarnation = 0;  // of the process, as in its Hello
   Role role = Role::kRollout;
   std::string pool = {}, cluster = {}, host = {};
+  std::string relay = {};  // "tcp://HOST:PORT" where it hands weights on; empty: it does not
 };
 struct GreetingAnswer {
   enum class Kind {

@@ -60,8 +60,8 @@ LinkOptions with_queue(LinkOptions options) {
 
 LinkEmulator::LinkEmulator(Host& a, Host& b, const LinkOptions& options)
     : options_(with_queue(options)),
-      a_(open_end(a, kAddressA, kAddressB, options)),
-      b_(open_end(b, kAddressB, kAddressA, options)),
+      a_(open_end(a, options.address_a, options.address_b, options)),
+      b_(open_end(b, options.address_b, options.address_a, options)),
       closing_(::eventfd(0, EFD_CLOEXEC)),
       ways_{Way{.direction = Direction::kAToB,
                 .from = a_.get(),

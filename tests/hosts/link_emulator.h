@@ -39,6 +39,7 @@ inline const std::string kAddressB = "10.77.0.2";
 enum class Direction { kAToB, kBToA };
 
 struct LinkOptions {
+  std::string address_a = kAddressA, address_b = kAddressB;  // of the ends
   double rate_mbit = 100;            // 10^6 bits a second, each way; above 0
   std::chrono::nanoseconds delay{};  // one way: a round trip takes twice as long
   double loss_ratio = 0;             // of the packets, each way

@@ -114,7 +114,10 @@ class RemoteTest : public HostsTest {
   }
   // As a person would: by hand, over another way than the link.
   void carry_keys(const std::string& name) {
-    const fs::path keys = far_->outside("/tmp/keys");
+    carry_keys(name, *far_);
+  }
+  void carry_keys(const std::string& name, const Host& host) {
+    const fs::path keys = host.outside("/tmp/keys");
     fs::create_directories(keys);
     for (const std::string& file : {name + ".key", std::string("server.pub")})
       fs::copy_file(home_->outside("/tmp/keys") / file, keys / file,

@@ -24,6 +24,15 @@ FileFacts sample_facts() {
   return facts;
 }
 
+const std::string kKey = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7";
+
+RelayList sample_relays() {
+  RelayList list{
+      .digest = {}, .relays = {{"rollout-3", "tcp://10.1.0.7:7702", kKey}}, .guests = {kKey}};
+  list.digest = digest_of_relays(list);
+  return list;
+}
+
 std::vector<GateMessage> one_of_each_gate_message() {
   return {AskFile{7, "weights/p0-v3.json"},
           sample_facts(),
@@ -31,7 +40,9 @@ std::vector<GateMessage> one_of_each_gate_message() {
           Chunk{kDigest, 2, std::vector<std::byte>(1000, std::byte{5})},
           LogLines{7, 41, {{LogLevel::kWarning, "one"}, {LogLevel::kError, ""}}},
           LogTaken{42},
-          Leave{7}};
+          Leave{7},
+          AskRelays{7, kDigest},
+          sample_relays()};
 }
 
 template <class Type>
@@ -46,6 +57,33 @@ Type back(const GateMessage& message) {
 std::string refusal_of(const GateMessage& message) {
   const auto decoded = decode_gate_message(encode(message));
   return decoded ? "" : decoded.failure().message;
+}
+
+TEST(GateFrames, AListOfRelaysIsProvedAndMakesSense) {
+  EXPECT_EQ(back<AskRelays>(AskRelays{7, ""}).known, "");
+  EXPECT_EQ(back<AskRelays>(AskRelays{7, kDigest}).known, kDigest);
+  const RelayList sent = sample_relays(), list = back<RelayList>(sent);
+  ASSERT_EQ(list.relays.size(), 1u);
+  EXPECT_EQ(list.relays[0].name, "rollout-3");
+  EXPECT_EQ(list.relays[0].address, "tcp://10.1.0.7:7702");
+  EXPECT_EQ(list.relays[0].public_key, kKey);
+  EXPECT_EQ(list.guests, sent.guests);
+  EXPECT_EQ(list.digest, sent.digest);
+  const auto refused = [](auto change) {
+    RelayList wrong = sample_relays();
+    change(wrong);
+    wrong.digest = digest_of_relays(wrong);
+    return refusal_of(wrong);
+  };
+  for (const char* address : {"", "tcp://*:1", "ipc:///tmp/x", "tcp://a", "tcp://a:0"})
+    EXPECT_NE(refused([&](RelayList& l) { l.relays[0].address = address; }), "") << address;
+  EXPECT_NE(refused([](RelayList& l) { l.relays[0].name = "a b"; }), "");
+  EXPECT_NE(refused([](RelayList& l) { l.relays[0].public_key = "short"; }), "");
+  EXPECT_NE(refused([](RelayList& l) { l.guests[0].back() = '"'; }), "");
+  EXPECT_NE(refused([](RelayList& l) { l.guests.assign(513, kKey); }), "");
+  RelayList other = sample_relays();
+  other.guests.clear();
+  EXPECT_EQ(refusal_of(other), "RelayList: another digest than that of the list");
 }
 
 TEST(GateFrames, ComeBackAsTheyWent) {

@@ -4,6 +4,7 @@
 
 #include "core/base/random.h"
 #include "core/wire/message.h"
+#include "core/wire/tcp_address.h"
 
 namespace tailrace::wire {
 namespace {
@@ -23,7 +24,8 @@ Greeting sample() {
           .role = Role::kReward,
           .pool = "large",
           .cluster = "east",
-          .host = "gpu-7.west.example"};
+          .host = "gpu-7.west.example",
+          .relay = "tcp://10.1.0.7:7702"};
 }
 
 void expect_sense(const Greeting& greeting) {
@@ -31,6 +33,7 @@ void expect_sense(const Greeting& greeting) {
   EXPECT_TRUE(greeting.role == Role::kReward || greeting.role == Role::kRollout);
   for (const std::string* name : {&greeting.pool, &greeting.cluster})
     EXPECT_TRUE(name->empty() || is_site_name(*name)) << *name;
+  EXPECT_TRUE(greeting.relay.empty() || is_address_to_reach(greeting.relay)) << greeting.relay;
   EXPECT_TRUE(greeting.host.empty() || is_host_name(greeting.host)) << greeting.host;
   for (const std::string* text : {&greeting.build, &greeting.version})
     for (const char c : *text) EXPECT_GE(static_cast<unsigned char>(c), ' ');
@@ -46,7 +49,8 @@ TEST(Greeting, ItsFormIsFrozen) {
             "role reward\n"
             "pool large\n"
             "cluster east\n"
-            "host gpu-7.west.example\n");
+            "host gpu-7.west.example\n"
+            "relay tcp://10.1.0.7:7702\n");
   EXPECT_EQ(text_of(encode(GreetingAnswer{.kind = GreetingAnswer::Kind::kWelcome,
                                           .name = "reward-3",
                                           .run = "quickstart",
@@ -138,6 +142,8 @@ TEST(Greeting, WhatMakesNoSenseIsNone) {
                                   begin + rest + "cluster \x01\n",
                                   begin + rest + "host .hidden\n",
                                   begin + rest + "host a/b\n",
+                                  begin + rest + "relay tcp://*:7702\n",
+                                  begin + rest + "relay 10.1.0.7\n",
                                   begin + rest + "build " + std::string(kMaxGreetingBytes, 'b')})
     EXPECT_FALSE(decode_greeting(bytes_of(text))) << text;
   for (const std::string& text : {begin, begin + "welcome \n", begin + "welcome a b\n",

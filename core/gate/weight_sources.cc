@@ -1,0 +1,124 @@
+#include "core/gate/weight_sources.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "core/base/clock.h"
+
+namespace tailrace {
+
+std::string name_at_relay(const Digest& root, const std::string& file) {
+  return fmt::format("weights/{}/{}", root, file);
+}
+
+WeightSources::WeightSources(RemoteRun& run, WeightSourcesOptions options)
+    : run_(run), options_(std::move(options)) {}
+
+Result<FetchCounters> WeightSources::fetch(const Digest& root, const std::string& file,
+                                           const std::filesystem::path& target,
+                                           const std::stop_token& stop, const Progress& progress) {
+  const std::string at_run = "weights/" + file;
+  FetchCounters all;
+  std::vector<std::string> failures;
+  // What one source has received, the next one finds.
+  const auto add = [&](const std::string& source, const FetchCounters& counters) {
+    all.kept = std::max<int64_t>(counters.kept - all.received, 0);
+    all.received += counters.received;
+    all.damaged += counters.damaged;
+    all.asked_again += counters.asked_again;
+    note_received(source, counters.received);
+  };
+
+  std::error_code ignored;
+  // What another worker of this host has fetched is only to be proved.
+  const auto relays = std::filesystem::exists(target, ignored) ? std::vector<wire::RelayAddress>()
+                                                               : relays_to_ask(stop);
+  if (!relays.empty()) {
+    const auto facts = run_.facts(at_run, stop);
+    if (!facts) return facts.failure();
+    for (const wire::RelayAddress& relay : relays) {
+      FetchCounters counters;
+      const FetchOptions options{.incarnation = run_.incarnation(),
+                                 .expected = facts.value().digest,
+                                 .patience = options_.patience,
+                                 .stall = options_.patience / 2,
+                                 .on_progress = progress,
+                                 .counters = &counters};
+      const wire::Endpoint endpoint(relay.address, {run_.endpoint().keys->own, relay.public_key});
+      const Time start = steady_now();
+      const auto fetched = fetch_file(options, endpoint, name_at_relay(root, file), target, stop);
+      add(relay.name, counters);
+      if (fetched) {
+        note_good(relay);
+        if (log_ != nullptr && counters.received > 0)
+          log_->info("relay {} gave {} bytes={} seconds={:.2f}", relay.name, file,
+                     counters.received, seconds_of(steady_now() - start));
+        return all;
+      }
+      if (stop.stop_requested()) return fetched.failure();
+      failures.push_back(fmt::format("{}: {}", relay.name, fetched.failure().message));
+      leave(relay, file, fetched.failure().message);
+    }
+  }
+  FetchCounters counters;
+  FetchOptions options;
+  options.on_progress = progress;
+  options.counters = &counters;
+  const auto fetched = run_.fetch(at_run, target, stop, options);
+  add(kRun, counters);
+  if (fetched) return all;
+  if (failures.empty()) return fetched.failure();
+  failures.push_back(fmt::format("{}: {}", kRun, fetched.failure().message));
+  return Failure{fmt::format("{}", fmt::join(failures, "; "))};
+}
+
+std::vector<wire::RelayAddress> WeightSources::relays_to_ask(const std::stop_token& stop) {
+  std::vector<wire::RelayAddress> relays;
+  const wire::RelayList list = run_.relays(stop);
+  const Time now = steady_now();
+  for (const wire::RelayAddress& relay : list.relays) {
+    // Of the relays behind it, each asks this one.
+    if (options_.is_here(relay.address)) break;
+    MutexLock lock(mu_);
+    const auto left = left_.find(relay.address);
+    if (left == left_.end() || now >= left->second.until) relays.push_back(relay);
+  }
+  return relays;
+}
+
+void WeightSources::note_received(const std::string& source, int64_t bytes) {
+  if (bytes == 0) return;
+  MutexLock lock(mu_);
+  received_[source] += bytes;
+}
+
+void WeightSources::leave(const wire::RelayAddress& relay, const std::string& file,
+                          const std::string& why) {
+  Left left;
+  {
+    MutexLock lock(mu_);
+    Left& known = left_[relay.address];
+    known.pause = known.pause.count() == 0 ? options_.pause
+                                           : std::min(2 * known.pause, options_.longest_pause);
+    known.until = steady_now() + known.pause;
+    left = known;
+  }
+  if (log_ != nullptr)
+    log_->warning("relay {} at {} did not give {} ({}): it is left for {} s", relay.name,
+                  relay.address, file, why, left.pause.count() / 1000);
+}
+
+void WeightSources::note_good(const wire::RelayAddress& relay) {
+  MutexLock lock(mu_);
+  left_.erase(relay.address);
+}
+
+std::map<std::string, int64_t> WeightSources::received() const {
+  MutexLock lock(mu_);
+  return received_;
+}
+
+}  // namespace tailrace

@@ -1,0 +1,86 @@
+// Where a worker of another host takes the files of weight versions from: the relays of its cluster
+// in the order of their admission, and last the run. A host that relays itself asks only those
+// before it, so that no two relays wait for each other.
+//
+// The run says what a file is (its digest), and a relay gives the bytes, which are proved by that
+// digest. So a relay costs the run no trust, and a file crosses the boundary of a cluster once. A
+// relay that makes no progress for some seconds, is dead, or has another file is left for the next
+// source, which goes on with the chunks that are there. It is asked first again after a pause that
+// doubles.
+//
+// Thread: fetch() any; log_to() before the first fetch().
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "core/base/digest.h"
+#include "core/base/log.h"
+#include "core/base/result.h"
+#include "core/base/time.h"
+#include "core/gate/file_fetch.h"
+#include "core/gate/remote_run.h"
+#include "core/wire/gate_frames.h"
+#include "kernels/base/mutex.h"
+
+namespace tailrace {
+
+struct WeightSourcesOptions {
+  // Whether the relay of this address hands out what this host itself fetches.
+  std::function<bool(const std::string& address)> is_here = [](const std::string&) {
+    return false;
+  };
+  std::chrono::milliseconds patience{4'000};  // without progress of a relay
+  // After which a relay that was left is asked first again; it doubles up to the longest.
+  std::chrono::milliseconds pause{10'000}, longest_pause{160'000};
+};
+
+class WeightSources {
+ public:
+  // Name of the run among the sources.
+  static constexpr char kRun[] = "run";
+
+  // Borrows the run.
+  explicit WeightSources(RemoteRun& run, WeightSourcesOptions options = {});
+
+  // Gets a line for each file that a relay has given, and for each relay that was left.
+  void log_to(Log& log) { log_ = &log; }
+
+  // Fetches `file` of the version `root` into `target` from the best source. A Failure names each
+  // source and why it did not give it.
+  using Progress = std::function<void(int64_t bytes, int64_t total)>;
+  Result<FetchCounters> fetch(
+      const Digest& root, const std::string& file, const std::filesystem::path& target,
+      const std::stop_token& stop, const Progress& progress = [](int64_t, int64_t) {});
+
+  // Bytes of chunks since the beginning: of the run, and of relays by their names.
+  std::map<std::string, int64_t> received() const;
+
+ private:
+  struct Left {
+    Time until{};
+    std::chrono::milliseconds pause{};
+  };
+  std::vector<wire::RelayAddress> relays_to_ask(const std::stop_token& stop);
+  void note_received(const std::string& source, int64_t bytes);
+  void leave(const wire::RelayAddress& relay, const std::string& file, const std::string& why);
+  void note_good(const wire::RelayAddress& relay);
+
+  RemoteRun& run_;
+  const WeightSourcesOptions options_;
+  Log* log_ = nullptr;
+  mutable Mutex mu_;
+  std::map<std::string, Left> left_ TR_GUARDED_BY(mu_);  // by address
+  std::map<std::string, int64_t> received_ TR_GUARDED_BY(mu_);
+};
+
+// What a relay calls the file of a version.
+std::string name_at_relay(const Digest& root, const std::string& file);
+
+}  // namespace tailrace
