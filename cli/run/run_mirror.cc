@@ -242,10 +242,11 @@ Result<void> RunMirror::fetch_file_of(const Digest& root, const std::string& fil
   fs::create_directories(folder, error);
   if (error) return Failure{describe_errno("create", folder, error.value())};
   fs::last_write_time(folder, fs::file_time_type::clock::now(), error);
-  if (auto fetched = sources_.fetch(root, file, folder / file, stop); !fetched)
-    return fetched.failure();
+  const auto fetched = sources_.fetch(root, file, folder / file, stop);
   fs::last_write_time(folder, fs::file_time_type::clock::now(), error);
+  // After a failure too: who asks names the root, and may name any.
   forget_old_versions(versions, folder);
+  if (!fetched) return fetched.failure();
   return {};
 }
 

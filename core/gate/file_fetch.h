@@ -13,7 +13,6 @@
 #include <stop_token>
 #include <string>
 
-#include "core/base/digest.h"
 #include "core/base/result.h"
 #include "core/wire/endpoint.h"
 #include "core/wire/gate_frames.h"
@@ -30,9 +29,9 @@ struct FetchCounters {
 
 struct FetchOptions {
   uint64_t incarnation = 0;  // under which this process has greeted
-  // Of the file that is meant (FileFacts::digest): a source that has another one is refused. Empty:
-  // whatever the source has.
-  Digest expected = {};
+  // What the run says of the file, where the source is not the run: a source that has another one
+  // is refused, and nothing else that it says of the file counts. Null: the source is the run.
+  const wire::FileFacts* expected = nullptr;
   // Time without progress after which the fetch fails: no new chunk, or a source that gets ready
   // and does not get on. A link may be away for a minute.
   std::chrono::milliseconds patience{150'000};

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/base/clock.h"
 #include "core/base/digest_of.h"
 #include "core/base/file.h"
 
@@ -64,10 +65,14 @@ struct FileShelf::Entry {
   std::string name;
   Identity identity;
   std::shared_ptr<Job> job;
+  Time used;
 };
 
-FileShelf::FileShelf(Find find, wire::Wakeup& bell)
-    : find_(std::move(find)), bell_(bell), thread_([this](std::stop_token stop) { run(stop); }) {}
+FileShelf::FileShelf(Find find, wire::Wakeup& bell, std::chrono::milliseconds keep_removed)
+    : find_(std::move(find)),
+      bell_(bell),
+      keep_removed_(keep_removed),
+      thread_([this](std::stop_token stop) { run(stop); }) {}
 
 FileShelf::~FileShelf() = default;
 
@@ -126,7 +131,8 @@ wire::FileFacts FileShelf::facts(const std::string& name) {
                                   wire::kMaxChunks * wire::kMaxChunkBytes);
       return answer;
     }
-    entries_.push_front({name, identity, job});
+    put_away_removed();
+    entries_.push_front({name, identity, job, steady_now()});
     {
       MutexLock lock(mu_);
       jobs_.push_back(std::move(job));
@@ -141,6 +147,7 @@ wire::FileFacts FileShelf::facts(const std::string& name) {
 wire::FileFacts FileShelf::facts_of(std::list<Entry>::iterator entry, const SharedFile& shared) {
   using Status = wire::FileFacts::Status;
   entries_.splice(entries_.begin(), entries_, entry);
+  entry->used = steady_now();
   wire::FileFacts answer{.name = entry->name, .status = Status::kAbsent};
   if (!shared.next.empty()) (void)facts(shared.next);
   const Job& job = *entry->job;
@@ -154,6 +161,14 @@ wire::FileFacts FileShelf::facts_of(std::list<Entry>::iterator entry, const Shar
     return answer;
   }
   return job.facts;
+}
+
+void FileShelf::put_away_removed() {
+  std::erase_if(entries_, [&](const Entry& entry) {
+    struct stat facts {};
+    return steady_now() - entry.used > keep_removed_ && entry.job->done.load() &&
+           ::fstat(entry.job->file.get(), &facts) == 0 && facts.st_nlink == 0;
+  });
 }
 
 bool FileShelf::holds(const std::string& name) const {
@@ -177,6 +192,7 @@ std::optional<wire::Chunk> FileShelf::chunk(const Digest& digest, int64_t index)
     wire::Chunk chunk{digest, index, {}};
     chunk.bytes.resize(static_cast<size_t>(std::min(facts.chunk_bytes, facts.bytes - at)));
     if (!read_at(job.file, at, chunk.bytes)) return std::nullopt;
+    entry->used = steady_now();
     return chunk;
   }
   return std::nullopt;

@@ -1,11 +1,12 @@
 // The files that a gate or a relay hands out in chunks, by name. Their digests are computed when
 // they are asked for first, beside the thread that asks. A file that is handed out stays readable
 // while it is on the shelf, also when its owner removes it: a transfer of an old weight version
-// then ends well.
+// then ends well. Once nobody has used such a file for a while, the next new one puts it away.
 //
 // Thread: that of the gate or relay; one of its own computes digests.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -40,8 +41,12 @@ class FileShelf {
  public:
   using Find = std::function<std::optional<SharedFile>(const std::string& name)>;
 
+  // A file that its owner has removed takes its room on the disk for as long as it is here: after
+  // its last use for as long as a fetch waits for its next chunk (FetchOptions::patience).
+  static constexpr std::chrono::seconds kKeepRemoved{180};
+
   // `find` says which files there are. Borrows the bell, which rings when digests are ready.
-  FileShelf(Find find, wire::Wakeup& bell);
+  FileShelf(Find find, wire::Wakeup& bell, std::chrono::milliseconds keep_removed = kKeepRemoved);
   ~FileShelf();
   FileShelf(const FileShelf&) = delete;
 
@@ -57,11 +62,12 @@ class FileShelf {
   struct Entry;
   struct Identity;
   wire::FileFacts facts_of(std::list<Entry>::iterator entry, const SharedFile& shared);
-  void put_away(std::list<Entry>::iterator entry);
+  void put_away_removed();
   void run(const std::stop_token& stop);
 
   const Find find_;
   wire::Wakeup& bell_;
+  const std::chrono::milliseconds keep_removed_;
   std::list<Entry> entries_;  // latest use first; kMaxFiles at most
 
   Mutex mu_;

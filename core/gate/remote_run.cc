@@ -174,9 +174,14 @@ struct RemoteRun::Impl {
     if (contact == Contact::kReady) shut_out = false;
   }
 
+  // Others have no weights.
+  bool may_have_relays() const {
+    return !welcome.cluster.empty() && options.greeting.role == Role::kRollout;
+  }
+
   // The answer comes when the list has changed.
   void ask_for_relays() {
-    if (welcome.cluster.empty()) return;
+    if (!may_have_relays()) return;
     wire::AskRelays ask{options.greeting.incarnation, {}};
     {
       MutexLock lock(mu);
@@ -273,7 +278,7 @@ Result<wire::FileFacts> RemoteRun::facts(const std::string& name, const std::sto
 
 wire::RelayList RemoteRun::relays(const std::stop_token& stop) const {
   MutexLock lock(impl_->mu);
-  if (!impl_->welcome.cluster.empty())
+  if (impl_->may_have_relays())
     impl_->relays_known.wait_for(lock.native(), stop, kFirstList,
                                  [this] { return !impl_->relays.digest.empty(); });
   return impl_->relays;

@@ -66,7 +66,7 @@ class RemoteRun {
   Result<wire::FileFacts> facts(const std::string& name, const std::stop_token& stop);
 
   // Who relays weights in the cluster of this worker, as last heard; waits a moment for the first
-  // list. Empty where the worker is in no cluster.
+  // list. Empty where the worker is in no cluster, or does not sample.
   wire::RelayList relays(const std::stop_token& stop) const;
   // Whether it is in the list of those who may have weights of a relay of this cluster.
   bool is_guest(std::string_view public_key) const;

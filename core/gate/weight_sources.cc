@@ -24,12 +24,12 @@ Result<FetchCounters> WeightSources::fetch(const Digest& root, const std::string
   FetchCounters all;
   std::vector<std::string> failures;
   // What one source has received, the next one finds.
-  const auto add = [&](const std::string& source, const FetchCounters& counters) {
+  const auto add = [&](const std::string& source, const FetchCounters& counters, Time start) {
     all.kept = std::max<int64_t>(counters.kept - all.received, 0);
     all.received += counters.received;
     all.damaged += counters.damaged;
     all.asked_again += counters.asked_again;
-    note_received(source, counters.received);
+    note_received(source, file, counters.received, steady_now() - start);
   };
 
   std::error_code ignored;
@@ -42,7 +42,7 @@ Result<FetchCounters> WeightSources::fetch(const Digest& root, const std::string
     for (const wire::RelayAddress& relay : relays) {
       FetchCounters counters;
       const FetchOptions options{.incarnation = run_.incarnation(),
-                                 .expected = facts.value().digest,
+                                 .expected = &facts.value(),
                                  .patience = options_.patience,
                                  .stall = options_.patience / 2,
                                  .on_progress = progress,
@@ -50,12 +50,9 @@ Result<FetchCounters> WeightSources::fetch(const Digest& root, const std::string
       const wire::Endpoint endpoint(relay.address, {run_.endpoint().keys->own, relay.public_key});
       const Time start = steady_now();
       const auto fetched = fetch_file(options, endpoint, name_at_relay(root, file), target, stop);
-      add(relay.name, counters);
+      add(relay.name, counters, start);
       if (fetched) {
         note_good(relay);
-        if (log_ != nullptr && counters.received > 0)
-          log_->info("relay {} gave {} bytes={} seconds={:.2f}", relay.name, file,
-                     counters.received, seconds_of(steady_now() - start));
         return all;
       }
       if (stop.stop_requested()) return fetched.failure();
@@ -67,8 +64,9 @@ Result<FetchCounters> WeightSources::fetch(const Digest& root, const std::string
   FetchOptions options;
   options.on_progress = progress;
   options.counters = &counters;
+  const Time start = steady_now();
   const auto fetched = run_.fetch(at_run, target, stop, options);
-  add(kRun, counters);
+  add(kRun, counters, start);
   if (fetched) return all;
   if (failures.empty()) return fetched.failure();
   failures.push_back(fmt::format("{}: {}", kRun, fetched.failure().message));
@@ -89,8 +87,12 @@ std::vector<wire::RelayAddress> WeightSources::relays_to_ask(const std::stop_tok
   return relays;
 }
 
-void WeightSources::note_received(const std::string& source, int64_t bytes) {
+void WeightSources::note_received(const std::string& source, const std::string& file, int64_t bytes,
+                                  Time time) {
   if (bytes == 0) return;
+  if (log_ != nullptr)
+    log_->info("received {} from={} bytes={} seconds={:.2f}", file, source, bytes,
+               seconds_of(time));
   MutexLock lock(mu_);
   received_[source] += bytes;
 }

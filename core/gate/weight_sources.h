@@ -49,7 +49,7 @@ class WeightSources {
   // Borrows the run.
   explicit WeightSources(RemoteRun& run, WeightSourcesOptions options = {});
 
-  // Gets a line for each file that a relay has given, and for each relay that was left.
+  // Gets a line for each file and source (bytes, time), and for each relay that was left.
   void log_to(Log& log) { log_ = &log; }
 
   // Fetches `file` of the version `root` into `target` from the best source. A Failure names each
@@ -68,7 +68,7 @@ class WeightSources {
     std::chrono::milliseconds pause{};
   };
   std::vector<wire::RelayAddress> relays_to_ask(const std::stop_token& stop);
-  void note_received(const std::string& source, int64_t bytes);
+  void note_received(const std::string& source, const std::string& file, int64_t bytes, Time time);
   void leave(const wire::RelayAddress& relay, const std::string& file, const std::string& why);
   void note_good(const wire::RelayAddress& relay);
 

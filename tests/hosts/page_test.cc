@@ -74,8 +74,11 @@ TEST_F(HostsPage, LeadsFromNothingToAWorkerOnAnotherMachine) {
       }
     }
   }
-  EXPECT_EQ(commands, 7);
+  EXPECT_EQ(commands, 8);
   ASSERT_NE(run, nullptr);
+  // One that the scheduler does not know yet is not told of the end.
+  ASSERT_TRUE(comes_true(
+      [&] { return log("scheduler-0").find("rollout-3 has joined") != std::string::npos; }));
   run->kill(SIGINT);
   EXPECT_EQ(run->wait(kHostPatience), 130);
   for (HostProcess* worker : workers) EXPECT_EQ(worker->wait(10s), 0);

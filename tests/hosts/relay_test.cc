@@ -101,7 +101,7 @@ TEST_F(RemoteRelay, WeightsCrossOnceForTwoHosts) {
   EXPECT_EQ(run.wait(kHostPatience), 0);
   for (HostProcess* worker : {&first, &second, &third, &fourth}) EXPECT_EQ(worker->wait(20s), 0);
   const std::string words = words_of(*third_);
-  EXPECT_NE(words.find("relay rollout-0 gave p0-v1.safetensors bytes="), std::string::npos);
+  EXPECT_NE(words.find("received p0-v1.safetensors from=rollout-0 bytes="), std::string::npos);
   // Four versions to one host, and to the other what is no weights.
   EXPECT_LT(from_home(link_), 5 * payload_bytes());
   EXPECT_LT(from_home(to_third_), payload_bytes() / 2);

@@ -347,6 +347,7 @@ TEST_F(Messages, OfCommands) {
   call("trace run prompt=1 member=2");
   call("bench none");
   call("worker --role cook");
+  call("worker --join runs/x --relay tcp://10.0.0.7:7702");
   expect("commands");
 }
 

@@ -305,10 +305,15 @@ class FakeGate {
       std::function<std::vector<std::vector<std::byte>>(std::span<const std::byte> frame)>;
 
   FakeGate(const wire::KeyedHost& host, Answer answer)
+      : FakeGate(host.address(), wire::read_secret_key(host.keys().server()), host,
+                 std::move(answer)) {}
+  // At an address and under a key of its own, for those whom the host allows.
+  FakeGate(const std::string& address, const wire::KeyPair& own, const wire::KeyedHost& host,
+           Answer answer)
       : doorkeeper_(context_, host.keys(), bell_),
         router_(wire::Socket::Kind::kRouter, context_),
         answer_(std::move(answer)) {
-    router_.bind(host.address(), wire::read_secret_key(host.keys().server()), doorkeeper_);
+    router_.bind(address, own, doorkeeper_);
     thread_ = std::jthread([this](std::stop_token stop) {
       while (!stop.stop_requested()) {
         router_.wait(5ms);

@@ -2,6 +2,7 @@
 // the run and sources of its own.
 #include "core/gate/weight_sources.h"
 
+#include <atomic>
 #include <cstring>
 #include <optional>
 
@@ -134,7 +135,8 @@ TEST_F(WeightSourcesTest, AFileCrossesTheBoundaryOnce) {
   EXPECT_EQ(c.sources->received(),
             (std::map<std::string, int64_t>{{b.run->welcome().name, std::ssize(text)}}));
   EXPECT_EQ(b.sources->received(), (std::map<std::string, int64_t>{{"run", std::ssize(text)}}));
-  EXPECT_NE(c.log_text().find("relay rollout-0 gave p0-v1.safetensors bytes="), std::string::npos)
+  EXPECT_NE(c.log_text().find("received p0-v1.safetensors from=rollout-0 bytes="),
+            std::string::npos)
       << c.log_text();
   // A late joiner has it of the relay, too.
   FarHost late = make_host("late", "west");
@@ -232,6 +234,48 @@ TEST_F(WeightSourcesTest, ARelayThatHasAnotherFileIsNotBelieved) {
   ASSERT_TRUE(fetched) << fetched.failure().message;
   EXPECT_TRUE(c.text(root_) == text);
   EXPECT_NE(c.log_text().find("what is there is another file"), std::string::npos) << c.log_text();
+}
+
+// A relay with the right digest, and a hole behind the file.
+TEST_F(WeightSourcesTest, WhatARelaySaysOfAFileIsNotBelieved) {
+  start_gate();
+  const std::string text = publish(2 * kChunkBytes + 9);
+  FarHost b = make_host("b", "east", new_address()), c = make_host("c", "west");
+  ASSERT_TRUE(knows(c, 1, 2));
+  const auto facts = c.run->facts("weights/" + kFile, stop_.get_token());
+  ASSERT_TRUE(facts);
+  std::atomic<int> damaged = 0;
+  const FakeGate liar(
+      b.address, b.run->endpoint().keys->own, host_,
+      [&](std::span<const std::byte> frame) -> std::vector<std::vector<std::byte>> {
+        const auto message = wire::decode_gate_message(frame);
+        if (!message) return {};
+        if (const auto* ask = std::get_if<wire::AskFile>(&message.value())) {
+          wire::FileFacts lie = facts.value();
+          lie.name = ask->name;
+          lie.apparent_bytes += int64_t{1} << 30;
+          lie.chunks.back() = lie.chunks.front();
+          return {wire::encode(lie)};
+        }
+        if (const auto* ask = std::get_if<wire::AskChunk>(&message.value())) {
+          const auto bytes =
+              std::as_bytes(std::span(text))
+                  .subspan(static_cast<size_t>(ask->index * kChunkBytes),
+                           std::min<size_t>(
+                               kChunkBytes,
+                               text.size() - static_cast<size_t>(ask->index * kChunkBytes)));
+          wire::Chunk chunk{ask->digest, ask->index, {bytes.begin(), bytes.end()}};
+          // The first time another chunk than that of the run.
+          if (damaged++ == 0) chunk.bytes[0] ^= std::byte{1};
+          return {wire::encode(chunk)};
+        }
+        return {};
+      });
+  const auto fetched = fetch(c, root_);
+  ASSERT_TRUE(fetched) << fetched.failure().message;
+  EXPECT_TRUE(c.text(root_) == text);
+  EXPECT_EQ(fetched.value().damaged, 1);
+  EXPECT_EQ(c.sources->received().count("rollout-0"), 1u);
 }
 
 TEST_F(WeightSourcesTest, AFailureNamesEachSource) {
