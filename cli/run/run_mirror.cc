@@ -236,13 +236,15 @@ Result<RunMirror::Version> RunMirror::fetch_weights(const std::string& manifest,
 }
 
 Result<void> RunMirror::fetch_file_of(const Digest& root, const std::string& file,
-                                      const std::stop_token& stop) {
+                                      const std::stop_token& stop,
+                                      const std::function<void(int64_t)>& on_progress) {
   const fs::path versions = work_ / "weights", folder = versions / root;
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) return Failure{describe_errno("create", folder, error.value())};
   fs::last_write_time(folder, fs::file_time_type::clock::now(), error);
-  const auto fetched = sources_.fetch(root, file, folder / file, stop);
+  const auto fetched = sources_.fetch(root, file, folder / file, stop,
+                                      [&](int64_t bytes, int64_t) { on_progress(bytes); });
   fs::last_write_time(folder, fs::file_time_type::clock::now(), error);
   // After a failure too: who asks names the root, and may name any.
   forget_old_versions(versions, folder);
@@ -256,8 +258,11 @@ WeightRelayOptions RunMirror::relay_options(const std::string& address) {
           .weights = work_ / "weights",
           .lock = relay_lock(work_, address),
           .is_guest = [this](std::string_view key) { return run_.is_guest(key); },
-          .fetch = [this](const Digest& root, const std::string& file,
-                          const std::stop_token& stop) { return fetch_file_of(root, file, stop); }};
+          .fetch =
+              [this](const Digest& root, const std::string& file, const std::stop_token& stop,
+                     const std::function<void(int64_t)>& on_progress) {
+                return fetch_file_of(root, file, stop, on_progress);
+              }};
 }
 
 }  // namespace tailrace

@@ -63,7 +63,8 @@ class RunMirror {
  private:
   // Brings one file of a version here, for the relay.
   Result<void> fetch_file_of(const Digest& root, const std::string& file,
-                             const std::stop_token& stop);
+                             const std::stop_token& stop,
+                             const std::function<void(int64_t)>& on_progress);
 
   RemoteRun& run_;
   const std::filesystem::path work_;

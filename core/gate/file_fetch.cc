@@ -154,6 +154,7 @@ class Fetch {
           if (std::exchange(ready, facts->bytes) == facts->bytes) break;
           give_up = steady_now() + options_.patience;
           tell_who_waits();
+          options_.on_progress(facts->bytes, 0);
           break;
       }
     }

@@ -32,7 +32,8 @@ struct SharedFile {
   // Name of a file that is asked for next: it is put on the shelf with this one, before its owner
   // may remove it. Empty: none.
   std::string next = {};
-  // It is not there yet, and so many bytes of it are: its owner fetches it. -1: it is there.
+  // It is not there yet: its owner fetches it, and this number changes while that gets on. -1: it
+  // is there.
   int64_t arriving = -1;
   std::string absent = {};  // why it is not to be had; empty: it is
 };

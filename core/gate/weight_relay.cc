@@ -154,7 +154,8 @@ SharedFile WeightRelay::find(const std::string& name) {
     }
   }
   changed_.notify_all();
-  return {.path = path, .arriving = bytes_arrived(path)};
+  // This process fetches it, or another one of this host.
+  return {.path = path, .arriving = std::max(bytes_arrived(path), progress_.load())};
 }
 
 void WeightRelay::fetch_wanted(const std::stop_token& stop) {
@@ -167,7 +168,8 @@ void WeightRelay::fetch_wanted(const std::stop_token& stop) {
       name = wanted_.front();
     }
     const Wanted wanted = parse(name).value();
-    const auto fetched = options_.fetch(wanted.root, wanted.file, stop);
+    const auto fetched = options_.fetch(wanted.root, wanted.file, stop,
+                                        [this](int64_t number) { progress_ = number; });
     {
       MutexLock lock(mu_);
       wanted_.pop_front();

@@ -9,7 +9,9 @@
 // Close: the destructor stops a fetch that is under way.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <filesystem>
 #include <functional>
@@ -39,9 +41,11 @@ struct WeightRelayOptions {
   std::filesystem::path weights;  // a version's files are in weights/ROOT
   std::filesystem::path lock;     // held by whoever relays at this address
   std::function<bool(std::string_view public_key)> is_guest = {};  // who may have weights
-  // Brings a file to weights/ROOT/FILE.
+  // Brings a file to weights/ROOT/FILE. `on_progress` gets a number that changes whenever it gets
+  // on.
   std::function<Result<void>(const Digest& root, const std::string& file,
-                             const std::stop_token& stop)>
+                             const std::stop_token& stop,
+                             const std::function<void(int64_t)>& on_progress)>
       fetch = {};
 };
 
@@ -79,7 +83,10 @@ class WeightRelay {
     Time until;
   };
   std::map<std::string, Refusal> refused_ TR_GUARDED_BY(mu_);  // fetches that have failed
-  std::jthread fetcher_, server_;                              // last: use what is above
+  // Of the fetch that is under way, as its source gives it: passed on and never added to, so that
+  // two relays that wait for each other see no progress.
+  std::atomic<int64_t> progress_ = 0;
+  std::jthread fetcher_, server_;  // last: use what is above
 };
 
 }  // namespace tailrace

@@ -74,10 +74,12 @@ class WeightSourcesTest : public GateTest {
             .lock = host.work / "relay",
             .is_guest = [&run = *host.run](std::string_view key) { return run.is_guest(key); },
             .fetch = [&sources = *host.sources, work = host.work](
-                         const Digest& root, const std::string& file,
-                         const std::stop_token& stop) -> Result<void> {
+                         const Digest& root, const std::string& file, const std::stop_token& stop,
+                         const std::function<void(int64_t)>& on_progress) -> Result<void> {
               fs::create_directories(work / "weights" / root);
-              auto fetched = sources.fetch(root, file, work / "weights" / root / file, stop);
+              const auto fetched =
+                  sources.fetch(root, file, work / "weights" / root / file, stop,
+                                [&](int64_t bytes, int64_t) { on_progress(bytes); });
               if (!fetched) return fetched.failure();
               return {};
             }};
@@ -159,10 +161,42 @@ TEST_F(WeightSourcesTest, ARelayAsksThoseBeforeItAndNoOther) {
   EXPECT_EQ(counters().chunks, 4);
 }
 
+// Behind a relay that waits for another one: as long as that gets on, nobody leaves either.
+TEST_F(WeightSourcesTest, ProgressIsPassedOnByAChainOfRelays) {
+  start_gate();
+  const std::string text = publish(2 * kChunkBytes);
+  patience_ = 2s;
+  FarHost b = make_host("b", "east", new_address()), c = make_relay("c", "west");
+  const Time until = steady_now() + 5s;
+  const FakeGate slow(
+      b.address, b.run->endpoint().keys->own, host_,
+      [&, bytes = int64_t{0}](
+          std::span<const std::byte> frame) mutable -> std::vector<std::vector<std::byte>> {
+        const auto message = wire::decode_gate_message(frame);
+        if (!message || !std::holds_alternative<wire::AskFile>(message.value())) return {};
+        const auto& name = std::get<wire::AskFile>(message.value()).name;
+        using Status = wire::FileFacts::Status;
+        return {wire::encode(
+            wire::FileFacts{.name = name,
+                            .status = steady_now() < until ? Status::kLater : Status::kAbsent,
+                            .reason = "it has come to nothing",
+                            .bytes = ++bytes})};
+      });
+  ASSERT_TRUE(knows(c, 2, 2));
+  const wire::Endpoint endpoint(
+      c.address,
+      wire::ClientKeys{host_.endpoint("east").keys->own, c.run->endpoint().keys->own.public_key});
+  const auto fetched = fetch_file({.patience = patience_}, endpoint, name_at_relay(root_, kFile),
+                                  b.work / "got", stop_.get_token());
+  ASSERT_TRUE(fetched) << fetched.failure().message;
+  EXPECT_TRUE(read_file(b.work / "got").value() == text);
+  EXPECT_GE(steady_now(), until);
+  EXPECT_NE(c.log_text().find("it has come to nothing"), std::string::npos) << c.log_text();
+}
+
 TEST_F(WeightSourcesTest, TwoRelaysThatWaitForEachOtherGoToTheRun) {
   start_gate();
   const std::string text = publish(4 * kChunkBytes);
-  patience_ = 500ms;
   FarHost b = make_relay("b", "east"), c = make_relay("c", "west");
   ASSERT_TRUE(knows(b, 2, 2) && knows(c, 2, 2));
   // As if each saw another order.
