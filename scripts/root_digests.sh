@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Plays short runs on the CPU and prints a line `NAME DIGEST` for each: the root digest of the
-# weights that it ends with (design rule 4). Two builds that print the same lines train the same
+# Plays short runs on the CPU and prints a line `NAME DIGEST` for each: the digest of the
+# weights that it ends with, as they are trained (the master of their manifest). Two builds that print the same lines train the same
 # weights bit for bit; a change that should leave the arithmetic alone is held against the lines of
 # the commit before it. Lines of machines whose numerics class differs may differ, and the class
 # stands in the first line for that reason.
@@ -19,7 +19,7 @@ play() {
   "$binary" launch "$config" --run-dir "$folder/$name" run.steps=$steps \
     rollout.prompts_per_step=16 eval.prompts=32 eval.interval_steps=2 checkpoint.interval_steps=2 \
     "${@:3}" >"$folder/$name.txt" 2>&1 || { cat "$folder/$name.txt" >&2; return 1; }
-  value "$folder/$name/weights/p0-v$steps.json" root
+  value "$folder/$name/weights/p0-v$steps.json" master
 }
 # Of a key of a manifest, which holds it once.
 value() { sed -n 's/.*"'"$2"'": *"\([^"]*\)".*/\1/p' "$1"; }

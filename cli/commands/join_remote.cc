@@ -1,5 +1,6 @@
 #include "cli/commands/join_remote.h"
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <optional>
@@ -15,7 +16,6 @@
 #include "cli/run/load.h"
 #include "cli/run/run_mirror.h"
 #include "cli/view/progress.h"
-#include "core/base/clock.h"
 #include "core/base/error.h"
 #include "core/gate/remote_run.h"
 #include "core/gate/weight_relay.h"
@@ -82,6 +82,9 @@ ExitCode play(const RemoteJoin& join, RemoteRun& run, const Leave& leave, Status
   const fs::path file = mirror.log_file();
   Log log(name->text(), file, loaded.options.log.level);
   log.also_to([&run](LogLevel level, std::string_view line) { run.tell(level, line); });
+  const auto cluster =
+      std::ranges::find(loaded.options.clusters, welcome.cluster, &ClusterSection::name);
+  const int64_t link_mbit = cluster == loaded.options.clusters.end() ? 0 : cluster->link_mbit;
   mirror.sources().log_to(log);
   std::optional<WeightRelay> relay;
   if (!join.relay.empty()) {
@@ -96,16 +99,8 @@ ExitCode play(const RemoteJoin& join, RemoteRun& run, const Leave& leave, Status
     }
   }
   const RemoteRole remote{.incarnation = run.incarnation(),
-                          .fetch_weights = [&](const std::string& manifest, const Digest& root,
-                                               const std::stop_token& stop) -> Result<fs::path> {
-                            const Time start = steady_now();
-                            auto version = mirror.fetch_weights(manifest, root, stop);
-                            if (!version) return version.failure();
-                            const FetchCounters& payload = version.value().payload;
-                            log.info("fetched {} bytes={} kept_bytes={} seconds={:.2f}", manifest,
-                                     payload.received, payload.kept,
-                                     seconds_of(steady_now() - start));
-                            return version.value().manifest;
+                          .fetch_weights = [&](const WeightFetch& fetch) {
+                            return mirror.weights().bring(fetch, link_mbit, log);
                           }};
   const RoleContext context{.run = mirror.paths(),
                             .options = loaded.options,

@@ -11,7 +11,7 @@
 #include "core/base/random.h"
 #include "core/model/adapter_files.h"
 #include "core/model/parameter_files.h"
-#include "core/weights/publish.h"
+#include "core/weights/version_folder.h"
 #include "trainer/batch.h"
 #include "trainer/loss/options.h"
 
@@ -73,22 +73,23 @@ RehearsedTrainer::RehearsedTrainer(const TrainerWorkerConfig& config)
 
 void RehearsedTrainer::change_weights() {
   float& weight = trainer_.parameters().flat().front();
-  weight = std::nextafter(weight, 1.0f);
+  weight = std::max(std::abs(weight), 1e-3f) * 1.1f;  // seen in any dtype
   trainer_.weights_changed();
 }
 
 RehearsedTrainer::Published RehearsedTrainer::publish(const std::filesystem::path& folder,
                                                       int64_t version) {
   const QuietWatch watch;
-  Published published{.manifest = make_manifest(trainer_.parameters(), 0, version,
-                                                numerics_class(config_.compute), base_.root),
-                      .file = {}};
+  Published published{
+      .manifest = make_manifest(trainer_.parameters(), 0, version, numerics_class(config_.compute),
+                                base_.root, config_.compute),
+      .file = {}};
   auto file = publish_weights(folder, published.manifest, trainer_.parameters());
   if (!file) throw UserError("{}", file.failure().message);
   published.file = std::move(file).value();
   published.seconds = watch.seconds();
   published.payload_bytes =
-      static_cast<double>(trainer_.parameters().flat().size() * sizeof(float));
+      static_cast<double>(std::filesystem::file_size(folder / published.manifest.payload));
   return published;
 }
 

@@ -14,7 +14,8 @@
 #include "core/base/file.h"
 #include "core/base/json_file.h"
 #include "core/model/adapter_files.h"
-#include "core/weights/publish.h"
+#include "core/weights/version_folder.h"
+#include "core/weights/way.h"
 
 namespace tailrace {
 namespace {
@@ -225,6 +226,19 @@ bool Bundle::is_for(Role role, const std::string& name) const {
   return item == items_.end() || !item->rollout_only;
 }
 
+std::optional<SharedFile> find_weight_file(const fs::path& folder, const std::string& file) {
+  if (!is_file_name(file)) return std::nullopt;
+  if (auto way = parse_way_name(file))
+    return SharedFile{.make = [folder, way = *std::move(way)](const std::stop_token& stop) {
+      return next_on_way(folder, way, stop);
+    }};
+  SharedFile shared{folder / file};
+  // A manifest is fetched before its payload, which may be let go meanwhile.
+  if (fs::path(file).extension() == ".json")
+    shared.next = std::string(kWeights) + payload_name(file);
+  return shared;
+}
+
 std::optional<SharedFile> Bundle::find(const std::string& name) const {
   const auto rest = [&](std::string_view prefix) { return name.substr(prefix.size()); };
   if (name.starts_with(kListings)) {
@@ -232,12 +246,7 @@ std::optional<SharedFile> Bundle::find(const std::string& name) const {
       if (rest(kListings) == fmt::format("{}.json", name_of(role)))
         return SharedFile{paths_.bundle() / rest(kListings)};
   } else if (name.starts_with(kWeights)) {
-    const std::string file = rest(kWeights);
-    if (!is_file_name(file)) return std::nullopt;
-    SharedFile shared{paths_.weights() / file};
-    if (fs::path(file).extension() == ".json")
-      shared.next = std::string(kWeights) + payload_name(file);
-    return shared;
+    return find_weight_file(paths_.weights(), rest(kWeights));
   } else if (name.starts_with(kFiles)) {
     for (const Item& item : items_)
       if (item.file.place == rest(kFiles))

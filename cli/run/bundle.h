@@ -72,4 +72,9 @@ class Bundle {
   std::vector<Item> items_;
 };
 
+// A file of a version below RUN/weights, by what a worker calls it: a manifest, a payload, or the
+// next file on the way to it (core/weights/way.h), which is made when it is asked for.
+std::optional<SharedFile> find_weight_file(const std::filesystem::path& folder,
+                                           const std::string& file);
+
 }  // namespace tailrace

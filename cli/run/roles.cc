@@ -139,12 +139,11 @@ constexpr std::string_view kRolloutCure =
 // Whoever starts a worker on another machine should hear that it computes otherwise than the
 // trainer, and not only whoever reads the log of the scheduler.
 FetchWeights warn_of_another_class(FetchWeights fetch, std::string own, Log& log) {
-  return [fetch = std::move(fetch), own = std::move(own), &log, told = false](
-             const std::string& manifest, const Digest& root,
-             const std::stop_token& stop) mutable -> Result<std::filesystem::path> {
-    auto file = fetch(manifest, root, stop);
+  return [fetch = std::move(fetch), own = std::move(own), &log,
+          told = false](const WeightFetch& wanted) mutable -> Result<FetchedWeights> {
+    auto file = fetch(wanted);
     if (!file || told) return file;
-    const auto read = read_manifest(file.value());
+    const auto read = read_manifest(file.value().manifest);
     if (!read) return read.failure();
     told = true;
     if (read.value().numerics_class != own)

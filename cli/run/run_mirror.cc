@@ -14,7 +14,6 @@
 #include "core/base/digest_of.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
-#include "core/weights/manifest.h"
 #include "core/wire/tcp_address.h"
 
 namespace tailrace {
@@ -22,12 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Versions of weights that a host keeps: what samples, what is staged, and the one before.
-constexpr size_t kKeptVersions = 3;
 // Of the name of a run, in that of a log.
 constexpr size_t kMaxRunInName = 100;
-// Others of this host, or of another run, may be about to map one that is so young.
-constexpr std::chrono::seconds kJustFetched{30};
 constexpr int64_t kWorthALine = int64_t{16} << 20;
 
 void make_or_throw(const fs::path& folder) {
@@ -75,12 +70,6 @@ void claim(const fs::path& work) {
     throw UserError("{}", written.failure().message);
 }
 
-// A folder of ours: a symbolic link may lead anywhere.
-bool is_own_folder(const fs::directory_entry& entry) {
-  std::error_code error;
-  return entry.symlink_status(error).type() == fs::file_type::directory && !error;
-}
-
 fs::path lock_of(const fs::path& folder) { return folder.string() + ".lock"; }
 
 // Folders of workers that are gone: nobody holds the lock beside them.
@@ -88,7 +77,7 @@ void sweep(const fs::path& workers) {
   std::error_code ignored;
   std::vector<fs::path> folders;
   for (const auto& entry : fs::directory_iterator(workers, ignored))
-    if (is_own_folder(entry)) folders.push_back(entry.path());
+    if (WeightCache::is_own_folder(entry)) folders.push_back(entry.path());
   for (const fs::path& folder : folders) {
     const LockFile lock(lock_of(folder));
     if (!lock.held()) continue;
@@ -117,28 +106,6 @@ bool relays_here(const fs::path& work, const RemoteRun& run, const std::string& 
   return fs::exists(file, ignored) && !LockFile(file).held();
 }
 
-// Somebody fetches a file of this version now.
-bool is_being_fetched(const fs::path& folder) {
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored))
-    if (entry.path().extension() == ".lock" && !LockFile(entry.path()).held()) return true;
-  return false;
-}
-
-// Versions beyond those that are kept, but for `newest`. Whoever has mapped one of them keeps it.
-void forget_old_versions(const fs::path& versions, const fs::path& newest) {
-  std::error_code ignored;
-  const auto now = fs::file_time_type::clock::now();
-  std::vector<std::pair<fs::file_time_type, fs::path>> others;
-  for (const auto& entry : fs::directory_iterator(versions, ignored))
-    if (is_own_folder(entry) && entry.path() != newest)
-      others.emplace_back(entry.last_write_time(ignored), entry.path());
-  std::ranges::sort(others, std::greater<>());
-  for (size_t i = kKeptVersions - 1; i < others.size(); ++i)
-    if (now - others[i].first > kJustFetched && !is_being_fetched(others[i].second))
-      fs::remove_all(others[i].second, ignored);
-}
-
 }  // namespace
 
 fs::path default_work_directory() {
@@ -157,6 +124,7 @@ RunMirror::RunMirror(RemoteRun& run, Role role, const fs::path& work, const std:
                          [this](const std::string& address) {
                            return relays_here(work_, run_, address);
                          }}),
+      weights_(work_ / "weights", sources_),
       paths_{folder_of(work_, run)},
       lock_(lock_of(paths_.root)) {
   if (!lock_.held()) throw UserError("{} is in use", paths_.root.string());
@@ -213,55 +181,16 @@ RunMirror::~RunMirror() {
   fs::remove(lock_of(paths_.root), ignored);
 }
 
-Result<RunMirror::Version> RunMirror::fetch_weights(const std::string& manifest, const Digest& root,
-                                                    const std::stop_token& stop) {
-  const fs::path versions = work_ / "weights", folder = versions / root;
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) return Failure{describe_errno("create", folder, error.value())};
-  fs::last_write_time(folder, fs::file_time_type::clock::now(), error);
-  const fs::path file = folder / manifest;
-  if (auto fetched = sources_.fetch(root, manifest, file, stop); !fetched) return fetched.failure();
-  const auto read = read_manifest(file);
-  if (!read) return read.failure();
-  // Before gigabytes are asked for.
-  if (root_digest(read.value().tensors, read.value().base) != root)
-    return Failure{fmt::format("{}: its root is not {}", manifest, root)};
-  const std::string& payload = read.value().payload;
-  auto fetched = sources_.fetch(root, payload, folder / payload, stop);
-  if (!fetched) return fetched.failure();
-  fs::last_write_time(folder, fs::file_time_type::clock::now(), error);
-  forget_old_versions(versions, folder);
-  return Version{file, fetched.value()};
-}
-
-Result<void> RunMirror::fetch_file_of(const Digest& root, const std::string& file,
-                                      const std::stop_token& stop,
-                                      const std::function<void(int64_t)>& on_progress) {
-  const fs::path versions = work_ / "weights", folder = versions / root;
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) return Failure{describe_errno("create", folder, error.value())};
-  fs::last_write_time(folder, fs::file_time_type::clock::now(), error);
-  const auto fetched = sources_.fetch(root, file, folder / file, stop,
-                                      [&](int64_t bytes, int64_t) { on_progress(bytes); });
-  fs::last_write_time(folder, fs::file_time_type::clock::now(), error);
-  // After a failure too: who asks names the root, and may name any.
-  forget_old_versions(versions, folder);
-  if (!fetched) return fetched.failure();
-  return {};
-}
-
 WeightRelayOptions RunMirror::relay_options(const std::string& address) {
   return {.listen = address_to_bind(address),
           .own = run_.endpoint().keys->own,
-          .weights = work_ / "weights",
+          .weights = weights_.folder(),
           .lock = relay_lock(work_, address),
           .is_guest = [this](std::string_view key) { return run_.is_guest(key); },
           .fetch =
               [this](const Digest& root, const std::string& file, const std::stop_token& stop,
                      const std::function<void(int64_t)>& on_progress) {
-                return fetch_file_of(root, file, stop, on_progress);
+                return weights_.bring_file(root, file, stop, on_progress);
               }};
 }
 

@@ -8,7 +8,7 @@
 //
 // All of it can be deleted while no worker runs; what is there is proved before it is used.
 //
-// Thread: one makes it; fetch_weights() any.
+// Thread: one makes it; weights() any.
 #pragma once
 
 #include <filesystem>
@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/run/weight_cache.h"
 #include "core/base/digest.h"
 #include "core/base/ids.h"
 #include "core/base/lock_file.h"
@@ -46,29 +47,17 @@ class RunMirror {
   // Of this worker; it outlives the folder.
   std::filesystem::path log_file() const;
 
-  struct Version {
-    std::filesystem::path manifest;  // with the payload beside it
-    FetchCounters payload;
-  };
-  // Makes the version available whose manifest is called so. The caller proves both files against
-  // the root. A Failure names the file; what has arrived stays for the next call.
-  Result<Version> fetch_weights(const std::string& manifest, const Digest& root,
-                                const std::stop_token& stop);
-
+  WeightCache& weights() { return weights_; }
   // Where its weights come from.
   WeightSources& sources() { return sources_; }
   // Of this worker as a relay at `address`, which is this host's. Borrows the mirror.
   WeightRelayOptions relay_options(const std::string& address);
 
  private:
-  // Brings one file of a version here, for the relay.
-  Result<void> fetch_file_of(const Digest& root, const std::string& file,
-                             const std::stop_token& stop,
-                             const std::function<void(int64_t)>& on_progress);
-
   RemoteRun& run_;
   const std::filesystem::path work_;
   WeightSources sources_;
+  WeightCache weights_;
   RunPaths paths_;
   LockFile lock_;
   std::vector<std::string> overrides_;

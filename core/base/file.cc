@@ -159,8 +159,9 @@ Result<std::string> read_file(const std::filesystem::path& path, int64_t max_byt
   return bytes;
 }
 
-Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path) {
+Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path, bool durable) {
   AtomicFile file;
+  file.durable_ = durable;
   file.path_ = file.temporary_ = path;
   // The pid keeps two processes apart that write one file.
   file.temporary_ += fmt::format("{}{}", kUnfinished, ::getpid());
@@ -183,7 +184,7 @@ Result<void> AtomicFile::write(std::string_view bytes) {
   while (!bytes.empty()) {
     std::string_view piece = bytes.substr(0, kSyncedPiece - unsynced_);
     bytes.remove_prefix(piece.size());
-    unsynced_ += piece.size();
+    unsynced_ = durable_ ? unsynced_ + piece.size() : 0;
     if (int error = write_all(descriptor_.get(), piece)) return failure("write", path_, error);
     if (unsynced_ < kSyncedPiece) continue;
     unsynced_ = 0;
@@ -203,7 +204,7 @@ Result<void> AtomicFile::rewrite(int64_t offset, std::string_view bytes) {
 Result<void> AtomicFile::commit() {
   TR_CHECK(descriptor_.is_open());
   // Before the rename: else a power cut could leave the name on a file without its bytes.
-  int error = ::fsync(descriptor_.get()) == 0 ? 0 : errno;
+  int error = !durable_ || ::fsync(descriptor_.get()) == 0 ? 0 : errno;
   // Network file systems say at close() that a write has failed.
   if (::close(descriptor_.release()) != 0 && error == 0) error = errno;
   if (error == 0 && ::rename(temporary_.c_str(), path_.c_str()) != 0) error = errno;
@@ -211,6 +212,7 @@ Result<void> AtomicFile::commit() {
     ::unlink(temporary_.c_str());
     return failure("write", path_, error);
   }
+  if (!durable_) return {};
   return sync_directory(path_.has_parent_path() ? path_.parent_path() : ".");
 }
 

@@ -38,7 +38,9 @@ Result<std::string> read_file(const std::filesystem::path& path,
 // a Failure, nothing is left behind.
 class AtomicFile {
  public:
-  static Result<AtomicFile> create(const std::filesystem::path& path);  // PATH.unfinished.PID
+  // PATH.unfinished.PID. Not `durable`: what a power cut takes is noticed and made again, so that
+  // nobody waits for the disk.
+  static Result<AtomicFile> create(const std::filesystem::path& path, bool durable = true);
   ~AtomicFile();
   AtomicFile(AtomicFile&&) noexcept = default;
 
@@ -46,7 +48,8 @@ class AtomicFile {
   Result<void> write(std::string_view bytes);
   // Over bytes that write() has written: a head that says what came behind it.
   Result<void> rewrite(int64_t offset, std::string_view bytes);
-  Result<void> commit();  // fsyncs, renames it over `path`, fsyncs the directory; the last call
+  // Fsyncs, renames it over `path`, fsyncs the directory; the last call.
+  Result<void> commit();
 
  private:
   AtomicFile() = default;
@@ -54,6 +57,7 @@ class AtomicFile {
   FileDescriptor descriptor_;
   std::filesystem::path path_, temporary_;
   size_t unsynced_ = 0;  // bytes
+  bool durable_ = true;
 };
 
 // Removes what AtomicFiles of processes that were killed have left in `directory` (not below it).

@@ -1,5 +1,6 @@
 #include "core/gate/file_shelf.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <utility>
@@ -35,13 +36,46 @@ struct FileShelf::Identity {
 
 // Computed on the shelf's thread, which writes `facts` and `failure` before `done`.
 struct FileShelf::Job {
+  std::function<Result<std::filesystem::path>(const std::stop_token&)> make = {};
   FileDescriptor file;
   wire::FileFacts facts;
   std::string failure;
   std::atomic<bool> done = false;
   std::atomic<int64_t> computed = 0;  // bytes, for who waits
 
+  // Opens what is made first. False: `failure` says why there is none.
+  bool open(const std::stop_token& stop) {
+    if (!make) return true;
+    auto path = make(stop);
+    if (path) {
+      auto opened = open_to_read(path.value());
+      if (opened) {
+        file = std::move(opened).value();
+        if (auto fault = measure(path.value(), -1)) failure = std::move(*fault);
+      } else {
+        failure = opened.failure().message;
+      }
+    } else {
+      failure = path.failure().message;
+    }
+    make = {};
+    return failure.empty();
+  }
+
+  // How much of the file there is to hand out: `most` bytes, or all. What is wrong with it.
+  std::optional<std::string> measure(const std::filesystem::path& path, int64_t most) {
+    struct stat now {};
+    if (::fstat(file.get(), &now) != 0) return describe_errno("read", path, errno);
+    facts.apparent_bytes = now.st_size;
+    facts.bytes = most < 0 ? now.st_size : std::min<int64_t>(most, now.st_size);
+    facts.chunk_bytes = chunk_bytes_for(facts.bytes);
+    if (wire::num_chunks(facts.bytes, facts.chunk_bytes) <= wire::kMaxChunks) return std::nullopt;
+    return fmt::format("{}: it has {} bytes, and {} is the most that is handed out", path.string(),
+                       facts.bytes, wire::kMaxChunks * wire::kMaxChunkBytes);
+  }
+
   void compute(const std::stop_token& stop) {
+    if (!open(stop)) return;
     std::vector<std::byte> bytes(static_cast<size_t>(facts.chunk_bytes));
     std::string all;
     for (int64_t at = 0; at < facts.bytes; at += facts.chunk_bytes) {
@@ -79,7 +113,8 @@ FileShelf::~FileShelf() = default;
 wire::FileFacts FileShelf::facts(const std::string& name) {
   using Status = wire::FileFacts::Status;
   wire::FileFacts answer{.name = name, .status = Status::kAbsent};
-  const auto shared = find_(name);
+  auto shared = find_(name);
+  if (shared && shared->make) return facts_of_made(name, *std::move(shared));
   const auto shelved = std::ranges::find(entries_, name, &Entry::name);
   if (!shared && shelved != entries_.end()) return facts_of(shelved, {});
   if (!shared) {
@@ -121,27 +156,41 @@ wire::FileFacts FileShelf::facts(const std::string& name) {
   if (entry == entries_.end()) {
     auto job = std::make_shared<Job>();
     job->file = std::move(file).value();
-    job->facts = {.name = name, .apparent_bytes = now.st_size};
-    job->facts.bytes =
-        shared->bytes < 0 ? now.st_size : std::min<int64_t>(shared->bytes, now.st_size);
-    job->facts.chunk_bytes = chunk_bytes_for(job->facts.bytes);
-    if (wire::num_chunks(job->facts.bytes, job->facts.chunk_bytes) > wire::kMaxChunks) {
-      answer.reason = fmt::format("{}: it has {} bytes, and {} is the most that is handed out",
-                                  shared->path.string(), job->facts.bytes,
-                                  wire::kMaxChunks * wire::kMaxChunkBytes);
+    job->facts.name = name;
+    if (auto fault = job->measure(shared->path, shared->bytes)) {
+      answer.reason = std::move(*fault);
       return answer;
     }
     put_away_removed();
-    entries_.push_front({name, identity, job, steady_now()});
-    {
-      MutexLock lock(mu_);
-      jobs_.push_back(std::move(job));
-    }
-    changed_.notify_one();
-    if (entries_.size() > kMaxFiles) entries_.pop_back();
-    entry = entries_.begin();
+    entry = put({name, identity, std::move(job), steady_now()});
   }
   return facts_of(entry, *shared);
+}
+
+std::list<FileShelf::Entry>::iterator FileShelf::put(Entry entry) {
+  entries_.push_front(std::move(entry));
+  {
+    MutexLock lock(mu_);
+    jobs_.push_back(entries_.front().job);
+  }
+  changed_.notify_one();
+  if (entries_.size() > kMaxFiles) entries_.pop_back();
+  return entries_.begin();
+}
+
+wire::FileFacts FileShelf::facts_of_made(const std::string& name, SharedFile shared) {
+  auto entry = std::ranges::find(entries_, name, &Entry::name);
+  if (entry == entries_.end()) {
+    auto job = std::make_shared<Job>();
+    job->make = std::move(shared.make);
+    job->facts.name = name;
+    entry = put({name, {}, std::move(job), steady_now()});
+  }
+  const wire::FileFacts answer = facts_of(entry, shared);
+  // Whoever asks again may have more luck.
+  if (entry->job->done.load(std::memory_order_acquire) && !entry->job->failure.empty())
+    entries_.erase(entry);
+  return answer;
 }
 
 wire::FileFacts FileShelf::facts_of(std::list<Entry>::iterator entry, const SharedFile& shared) {
@@ -157,7 +206,8 @@ wire::FileFacts FileShelf::facts_of(std::list<Entry>::iterator entry, const Shar
     return answer;
   }
   if (!job.failure.empty()) {
-    answer.reason = fmt::format("{}: {}", shared.path.string(), job.failure);
+    answer.reason = shared.path.empty() ? job.failure
+                                        : fmt::format("{}: {}", shared.path.string(), job.failure);
     return answer;
   }
   return job.facts;

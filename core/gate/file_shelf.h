@@ -19,6 +19,7 @@
 #include <thread>
 
 #include "core/base/file_descriptor.h"
+#include "core/base/result.h"
 #include "core/wire/gate_frames.h"
 #include "core/wire/wakeup.h"
 #include "kernels/base/mutex.h"
@@ -27,7 +28,7 @@ namespace tailrace {
 
 // A file that a worker of another host may have.
 struct SharedFile {
-  std::filesystem::path path;
+  std::filesystem::path path = {};
   int64_t bytes = -1;  // the first ones, which alone travel; -1: all
   // Name of a file that is asked for next: it is put on the shelf with this one, before its owner
   // may remove it. Empty: none.
@@ -36,6 +37,9 @@ struct SharedFile {
   // is there.
   int64_t arriving = -1;
   std::string absent = {};  // why it is not to be had; empty: it is
+  // Makes the file and says where it lies, which may take a while: called once, on the shelf's
+  // thread, and the name has to say all that the file depends on. Then `path` is empty.
+  std::function<Result<std::filesystem::path>(const std::stop_token& stop)> make = {};
 };
 
 class FileShelf {
@@ -63,6 +67,8 @@ class FileShelf {
   struct Entry;
   struct Identity;
   wire::FileFacts facts_of(std::list<Entry>::iterator entry, const SharedFile& shared);
+  wire::FileFacts facts_of_made(const std::string& name, SharedFile shared);
+  std::list<Entry>::iterator put(Entry entry);
   void put_away_removed();
   void run(const std::stop_token& stop);
 

@@ -46,19 +46,25 @@ struct Places {
 };
 
 // Rows of a matrix that may lie in several places, in their order.
-using RowPieces = std::vector<ConstMatrix>;
+struct RowPiece {
+  TensorValues values;
+  int64_t rows = 0, cols = 0;
+  RowPiece slice(int64_t begin, int64_t end) const {
+    return {values.part(begin * cols, (end - begin) * cols), end - begin, cols};
+  }
+};
+using RowPieces = std::vector<RowPiece>;
 
 // Pieces that follow each other in memory are one.
 RowPieces rows_of(const WeightSource& source, const TensorParts& parts, int64_t cols) {
   RowPieces pieces;
   for (const TensorPart& part : parts) {
-    const std::span<const float> values = source(part.name);
-    TR_CHECK(static_cast<int64_t>(values.size()) == part.rows * cols, "'{}' has {} values",
-             part.name, values.size());
-    if (!pieces.empty() && pieces.back().row(pieces.back().rows) == values.data()) {
+    const TensorValues values = source(part.name);
+    TR_CHECK(values.size() == part.rows * cols, "'{}' has {} values", part.name, values.size());
+    if (!pieces.empty() && pieces.back().values.extend_by(values)) {
       pieces.back().rows += part.rows;
     } else {
-      pieces.push_back({values.data(), part.rows, cols});
+      pieces.push_back({values, part.rows, cols});
     }
   }
   return pieces;
@@ -67,9 +73,9 @@ RowPieces rows_of(const WeightSource& source, const TensorParts& parts, int64_t 
 RowPieces slice_rows(const RowPieces& pieces, int64_t begin, int64_t end) {
   RowPieces slice;
   int64_t first = 0;
-  for (const ConstMatrix& piece : pieces) {
+  for (const RowPiece& piece : pieces) {
     const int64_t from = std::max(begin, first), to = std::min(end, first + piece.rows);
-    if (from < to) slice.push_back(piece.slice_rows(from - first, to - first));
+    if (from < to) slice.push_back(piece.slice(from - first, to - first));
     first += piece.rows;
   }
   return slice;
@@ -90,8 +96,10 @@ struct Packing {
             std::span<const float> place) const {
     std::vector<float> values;
     for (const TensorPart& part : parts) {
-      const std::span<const float> some = source(part.name);
-      values.insert(values.end(), some.begin(), some.end());
+      const TensorValues some = source(part.name);
+      const size_t before = values.size();
+      values.resize(before + static_cast<size_t>(some.size()));
+      some.to_floats(std::span(values).subspan(before));
     }
     // Not 0: that would turn -0 into 0, and what is packed are the bits of the version.
     if (offset != 0) {
@@ -110,16 +118,22 @@ struct Packing {
       pack(slice_rows(pieces, i * shape.rows, (i + 1) * shape.rows), place.at(i));
   }
   void pack(const RowPieces& pieces, const Weight& place) const {
-    if (pieces.size() == 1) return pack(pieces.front(), place, /*first=*/0);
-    // A few rows at a time are brought together.
-    constexpr int64_t kFloats = 1 << 18;
+    if (pieces.size() == 1 && pieces.front().values.dtype() == Dtype::kF32) {
+      const RowPiece& whole = pieces.front();
+      return pack({whole.values.floats().data(), whole.rows, whole.cols}, place, /*first=*/0);
+    }
+    // A few rows at a time are brought together, as floats.
+    constexpr int64_t kFloats = 1 << 16;
     const int64_t step = std::max<int64_t>(1, kFloats / (place.in * kWeightRows)) * kWeightRows;
-    std::vector<float> together;
+    std::vector<float> together(static_cast<size_t>(std::min(step, place.out) * place.in));
     for (int64_t begin = 0; begin < place.out; begin += step) {
       const int64_t end = std::min(place.out, begin + step);
-      together.clear();
-      for (const ConstMatrix& piece : slice_rows(pieces, begin, end))
-        together.insert(together.end(), piece.data, piece.data + piece.rows * piece.cols);
+      std::span<float> rest(together);
+      for (const RowPiece& piece : slice_rows(pieces, begin, end)) {
+        const auto size = static_cast<size_t>(piece.values.size());
+        piece.values.to_floats(rest.first(size));
+        rest = rest.subspan(size);
+      }
       pack({together.data(), end - begin, place.in}, place, begin);
     }
   }
@@ -157,6 +171,37 @@ struct Listing {
 };
 
 }  // namespace
+
+TensorValues TensorValues::part(int64_t first, int64_t count) const {
+  TR_CHECK(first >= 0 && count >= 0 && first + count <= size(), "values [{}, {}) of {}", first,
+           first + count, size());
+  TensorValues values(*this);
+  const int64_t width = size_of(dtype_);
+  values.bytes_ =
+      bytes_.subspan(static_cast<size_t>(first * width), static_cast<size_t>(count * width));
+  return values;
+}
+
+bool TensorValues::extend_by(const TensorValues& next) {
+  if (next.dtype_ != dtype_ || bytes_.data() + bytes_.size() != next.bytes_.data()) return false;
+  bytes_ = {bytes_.data(), bytes_.size() + next.bytes_.size()};
+  return true;
+}
+
+std::span<const float> TensorValues::floats() const {
+  TR_CHECK(dtype_ == Dtype::kF32, "values of {} bytes each", size_of(dtype_));
+  return {reinterpret_cast<const float*>(bytes_.data()), static_cast<size_t>(size())};
+}
+
+void TensorValues::to_floats(std::span<float> out) const {
+  TR_CHECK(std::ssize(out) == size(), "{} floats for {} values", out.size(), size());
+  if (dtype_ == Dtype::kF32) {
+    std::ranges::copy(floats(), out.begin());
+    return;
+  }
+  const std::span values(reinterpret_cast<const Bf16*>(bytes_.data()), out.size());
+  std::ranges::transform(values, out.begin(), [](Bf16 value) { return to_float(value); });
+}
 
 PackedWeights::PackedWeights(const Stream& stream, const ModelConfig& config,
                              const Parameters& parameters, Dtype dtype)

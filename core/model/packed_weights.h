@@ -12,6 +12,7 @@
 #include "core/model/model_config.h"
 #include "core/model/parameters.h"
 #include "kernels/base/device.h"
+#include "kernels/base/dtype.h"
 #include "kernels/base/memory.h"
 #include "kernels/base/view.h"
 #include "kernels/ops/experts.h"
@@ -19,9 +20,32 @@
 
 namespace tailrace {
 
-// The values of a version by the names of its layout, wherever they lie: in Parameters or in a
-// mapped file. Row-major, aligned as floats are.
-using WeightSource = std::function<std::span<const float>(std::string_view name)>;
+// The values of a tensor where they lie: in Parameters or in a mapped file. Row-major, float32 or
+// bfloat16, aligned as such.
+class TensorValues {
+ public:
+  TensorValues() = default;
+  TensorValues(std::span<const float> values)  // NOLINT(google-explicit-constructor)
+      : dtype_(Dtype::kF32), bytes_(std::as_bytes(values)) {}
+  TensorValues(std::span<const Bf16> values)  // NOLINT(google-explicit-constructor)
+      : dtype_(Dtype::kBF16), bytes_(std::as_bytes(values)) {}
+
+  Dtype dtype() const { return dtype_; }
+  std::span<const std::byte> bytes() const { return bytes_; }
+  int64_t size() const { return static_cast<int64_t>(bytes_.size()) / size_of(dtype_); }
+  TensorValues part(int64_t first, int64_t count) const;
+  // Takes `next` to these where it lies right behind them; false: it does not.
+  bool extend_by(const TensorValues& next);
+  std::span<const float> floats() const;       // TR_CHECKs that they are
+  void to_floats(std::span<float> out) const;  // exactly; out has size()
+
+ private:
+  Dtype dtype_ = Dtype::kF32;
+  std::span<const std::byte> bytes_;
+};
+
+// The values of a version by the names of its layout.
+using WeightSource = std::function<TensorValues(std::string_view name)>;
 
 // A tensor of the layout as it lies in the packed form: a vector, or rows of matrices of one shape
 // that are counted through.

@@ -46,13 +46,6 @@ std::optional<Dtype> dtype_of(std::string_view name) {
   return std::nullopt;
 }
 
-std::string_view name_of(Dtype dtype) {
-  for (const auto& [name, known] : kDtypeNames) {
-    if (known == dtype) return name;
-  }
-  return "unknown";
-}
-
 // Parses one header. All messages begin with the path and, where one is meant, the tensor.
 class HeaderReader {
  public:
@@ -253,25 +246,20 @@ std::string_view chars(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// A piece at a time: a model's second form needs no memory of its own.
-void write_data(const NamedTensor& tensor, AtomicFile& file) {
-  const TensorView& view = tensor.view;
-  if (tensor.written_as.value_or(view.dtype) == view.dtype)
-    return require(file.write(chars(view.data)));
-  TR_CHECK(view.dtype == Dtype::kF32 && *tensor.written_as == Dtype::kBF16,
-           "'{}' cannot be written as {}", tensor.name, name_of(*tensor.written_as));
-  const std::span values(reinterpret_cast<const float*>(view.data.data()),
-                         static_cast<size_t>(view.num_elements()));
-  std::vector<Bf16> piece;
-  for (size_t begin = 0; begin < values.size(); begin += kPieceElements) {
-    const auto some = values.subspan(begin, std::min(kPieceElements, values.size() - begin));
-    piece.resize(some.size());
-    std::ranges::transform(some, piece.begin(), to_bf16);
-    require(file.write(chars(std::as_bytes(std::span(piece)))));
-  }
+AtomicFile create(const std::filesystem::path& path, bool durable) {
+  Result<AtomicFile> created = AtomicFile::create(path, durable);
+  if (!created) throw UserError("{}", created.failure().message);
+  return std::move(created).value();
 }
 
 }  // namespace
+
+std::string_view name_of(Dtype dtype) {
+  for (const auto& [name, known] : kDtypeNames) {
+    if (known == dtype) return name;
+  }
+  return "unknown";
+}
 
 int64_t TensorView::num_elements() const {
   return static_cast<int64_t>(data.size()) / size_of(dtype);
@@ -355,34 +343,84 @@ void to_float(const TensorView& view, std::span<float> out) {
   }
 }
 
-void write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
-                       const std::map<std::string, std::string>& metadata) {
+int64_t SafetensorsEntry::bytes() const {
+  int64_t bytes = size_of(dtype);
+  for (const int64_t size : shape) bytes *= size;
+  return bytes;
+}
+
+std::string SafetensorsWriter::header(std::span<const Entry> tensors,
+                                      const std::map<std::string, std::string>& metadata) {
   // An object from the start: without tensors a plain value would be written as null.
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
-  uint64_t offset = 0;
-  for (const NamedTensor& tensor : tensors) {
+  int64_t offset = 0;
+  for (const Entry& tensor : tensors) {
     TR_CHECK(!header.contains(tensor.name), "two tensors are named '{}'", tensor.name);
-    const Dtype dtype = tensor.written_as.value_or(tensor.view.dtype);
-    const auto bytes = static_cast<uint64_t>(tensor.view.num_elements() * size_of(dtype));
-    header[tensor.name] = {{"dtype", name_of(dtype)},
-                           {"shape", tensor.view.shape},
-                           {"data_offsets", {offset, offset + bytes}}};
-    offset += bytes;
+    header[tensor.name] = {{"dtype", name_of(tensor.dtype)},
+                           {"shape", tensor.shape},
+                           {"data_offsets", {offset, offset + tensor.bytes()}}};
+    offset += tensor.bytes();
   }
   std::string text = json_text(header);
   // Spaces are allowed after the header; they align the data to 8 bytes, as other writers do.
   text.resize((text.size() + 7) / 8 * 8, ' ');
-  const uint64_t header_bytes = text.size();
+  const uint64_t bytes = text.size();
+  return std::string(chars(std::as_bytes(std::span(&bytes, 1)))) + text;
+}
 
-  Result<AtomicFile> created = AtomicFile::create(path);
-  if (!created) throw UserError("{}", created.failure().message);
-  AtomicFile& file = created.value();
-  require(file.write(chars(std::as_bytes(std::span(&header_bytes, 1)))));
-  require(file.write(text));
-  for (const NamedTensor& tensor : tensors) write_data(tensor, file);
+SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
+                                     std::span<const Entry> tensors,
+                                     const std::map<std::string, std::string>& metadata,
+                                     bool durable)
+    : file_(create(path, durable)) {
+  for (const Entry& tensor : tensors) missing_ += static_cast<uint64_t>(tensor.bytes());
+  require(file_.write(header(tensors, metadata)));
+}
+
+void SafetensorsWriter::write(std::span<const std::byte> bytes) {
+  TR_CHECK(bytes.size() <= missing_, "{} bytes where {} are missing", bytes.size(), missing_);
+  missing_ -= bytes.size();
+  require(file_.write(chars(bytes)));
+}
+
+void SafetensorsWriter::commit() {
+  TR_CHECK(missing_ == 0, "{} bytes are missing", missing_);
   // Only now has the file its name: a reader sees all of it or the one before.
-  require(file.commit());
+  require(file_.commit());
+}
+
+void rounded_to_bf16(std::span<const float> values,
+                     const std::function<void(std::span<const std::byte>)>& to) {
+  // A piece at a time: a model's second form needs no memory of its own.
+  std::vector<Bf16> piece;
+  for (size_t begin = 0; begin < values.size(); begin += kPieceElements) {
+    const auto some = values.subspan(begin, std::min(kPieceElements, values.size() - begin));
+    piece.resize(some.size());
+    std::ranges::transform(some, piece.begin(), to_bf16);
+    to(std::as_bytes(std::span(piece)));
+  }
+}
+
+void write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  std::vector<SafetensorsWriter::Entry> entries;
+  for (const NamedTensor& tensor : tensors)
+    entries.push_back(
+        {tensor.name, tensor.written_as.value_or(tensor.view.dtype), tensor.view.shape});
+  SafetensorsWriter file(path, entries, metadata);
+  for (const auto& [name, view, written_as] : tensors) {
+    if (written_as.value_or(view.dtype) == view.dtype) {
+      file.write(view.data);
+      continue;
+    }
+    TR_CHECK(view.dtype == Dtype::kF32 && *written_as == Dtype::kBF16,
+             "'{}' cannot be written as {}", name, name_of(*written_as));
+    rounded_to_bf16({reinterpret_cast<const float*>(view.data.data()),
+                     static_cast<size_t>(view.num_elements())},
+                    [&](std::span<const std::byte> bytes) { file.write(bytes); });
+  }
+  file.commit();
 }
 
 }  // namespace tailrace

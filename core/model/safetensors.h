@@ -7,16 +7,21 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "core/base/file.h"
 #include "kernels/base/dtype.h"
 
 namespace tailrace {
+
+std::string_view name_of(Dtype dtype);  // "F32", "BF16": as the format calls it
 
 struct TensorView {
   Dtype dtype = Dtype::kF32;
@@ -51,6 +56,36 @@ void release_pages(const TensorView& view);
 
 // Converts F32, F16 or BF16 to float exactly. out.size() must be view.num_elements().
 void to_float(const TensorView& view, std::span<float> out);
+
+// A file whose tensors are written one behind the other, in pieces of any size, and which appears
+// whole or not at all. All throw UserError with the path and the system's reason (a full disk), and
+// leave no partial file.
+struct SafetensorsEntry {
+  std::string name;
+  Dtype dtype = Dtype::kF32;
+  std::vector<int64_t> shape;
+  int64_t bytes() const;
+};
+class SafetensorsWriter {
+ public:
+  using Entry = SafetensorsEntry;
+  // `durable`: as AtomicFile.
+  SafetensorsWriter(const std::filesystem::path& path, std::span<const Entry> tensors,
+                    const std::map<std::string, std::string>& metadata = {}, bool durable = true);
+  void write(std::span<const std::byte> bytes);
+  void commit();  // TR_CHECKs that all bytes were written
+  // What stands in front of the data, its length included.
+  static std::string header(std::span<const Entry> tensors,
+                            const std::map<std::string, std::string>& metadata);
+
+ private:
+  AtomicFile file_;
+  uint64_t missing_ = 0;  // bytes of data
+};
+
+// The values as bfloat16, to the nearest, ties to even, in pieces.
+void rounded_to_bf16(std::span<const float> values,
+                     const std::function<void(std::span<const std::byte>)>& to);
 
 struct NamedTensor {
   std::string name;

@@ -33,7 +33,7 @@ struct DeltaEnds {
   PolicyId policy = 0;
   int64_t from_version = 0, to_version = 0;
   Digest from_root = {}, to_root = {};
-  int64_t attempt = 0;
+  std::string attempt = {};  // to publish the second (WeightManifest)
   friend bool operator==(const DeltaEnds&, const DeltaEnds&) = default;
 };
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "core/base/digest_of.h"
+#include "core/model/safetensors.h"
+#include "kernels/base/dtype.h"
 #include "kernels/base/pulse.h"
 
 namespace tailrace {
@@ -30,6 +32,25 @@ class RootBytes {
   std::vector<std::byte> bytes_;
 };
 
+// The entry of a tensor whose elements are `all`; `digest` is asked for each block.
+template <class Element, class DigestOf>
+TensorManifest digest_blocks(std::string name, std::string dtype, std::vector<int64_t> shape,
+                             int64_t element_bytes, std::span<const Element> all,
+                             const DigestOf& digest) {
+  TensorManifest tensor{std::move(name), std::move(dtype), std::move(shape), 0, {}};
+  tensor.rows_per_block = rows_per_block(tensor.shape, element_bytes);
+  // Whole rows: a shard of a tensor is some of its rows, and can then be proved by itself.
+  const int64_t rows = num_rows(tensor.shape);
+  const size_t row = rows == 0 ? 0 : all.size() / static_cast<size_t>(rows);
+  for (int64_t first = 0; first < rows; first += tensor.rows_per_block) {
+    beat();
+    const int64_t count = std::min(tensor.rows_per_block, rows - first);
+    tensor.blocks.push_back(
+        digest(all.subspan(static_cast<size_t>(first) * row, static_cast<size_t>(count) * row)));
+  }
+  return tensor;
+}
+
 }  // namespace
 
 int64_t rows_per_block(std::span<const int64_t> shape, int64_t element_bytes) {
@@ -41,18 +62,19 @@ int64_t rows_per_block(std::span<const int64_t> shape, int64_t element_bytes) {
 
 TensorManifest digest_tensor(std::string name, std::string dtype, std::vector<int64_t> shape,
                              int64_t element_bytes, std::span<const std::byte> bytes) {
-  TensorManifest tensor{std::move(name), std::move(dtype), std::move(shape), 0, {}};
-  tensor.rows_per_block = rows_per_block(tensor.shape, element_bytes);
-  // Whole rows: a shard of a tensor is some of its rows, and can then be proved by itself.
-  const int64_t rows = num_rows(tensor.shape);
-  const size_t row_bytes = rows == 0 ? 0 : bytes.size() / static_cast<size_t>(rows);
-  for (int64_t row = 0; row < rows; row += tensor.rows_per_block) {
-    beat();
-    const int64_t count = std::min(tensor.rows_per_block, rows - row);
-    tensor.blocks.push_back(digest_of(bytes.subspan(static_cast<size_t>(row) * row_bytes,
-                                                    static_cast<size_t>(count) * row_bytes)));
-  }
-  return tensor;
+  return digest_blocks(std::move(name), std::move(dtype), std::move(shape), element_bytes, bytes,
+                       [](std::span<const std::byte> block) { return digest_of(block); });
+}
+
+TensorManifest digest_rounded(std::string name, std::vector<int64_t> shape,
+                              std::span<const float> values) {
+  return digest_blocks(std::move(name), "BF16", std::move(shape), sizeof(Bf16), values,
+                       [](std::span<const float> block) {
+                         RunningDigest digest;
+                         rounded_to_bf16(
+                             block, [&](std::span<const std::byte> bytes) { digest.add(bytes); });
+                         return digest.value();
+                       });
 }
 
 Digest root_digest(std::span<const TensorManifest> tensors, const Digest& base) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/base/digest_of.h"
+#include "core/model/safetensors.h"
 #include "core/weights/digest.h"
 #include "kernels/base/check.h"
 #include "kernels/base/dtype.h"
@@ -39,12 +40,14 @@ class RowDigests {
     const int64_t block = rows_of_block(of, tensor);
     const int64_t cols = std::max<int64_t>(tensor.cols, 1);
     for (int64_t begin = 0; begin < tensor.rows; begin += block)
-      found.blocks.push_back(digest_rows(begin, std::min(tensor.rows, begin + block), cols, read));
+      found.blocks.push_back(
+          digest_rows(begin, std::min(tensor.rows, begin + block), cols, of.dtype == "BF16", read));
     return found;
   }
 
  private:
-  Digest digest_rows(int64_t begin, int64_t end, int64_t cols, const ReadRows& read) {
+  // Of what is read as a bfloat16 the bits are those that it was read from.
+  Digest digest_rows(int64_t begin, int64_t end, int64_t cols, bool as_bf16, const ReadRows& read) {
     RunningDigest digest;
     const int64_t step = std::max<int64_t>(1, kPieceValues / cols);
     for (int64_t first = begin; first < end; first += step) {
@@ -52,7 +55,11 @@ class RowDigests {
       const int64_t rows = std::min(step, end - first);
       values_.resize(static_cast<size_t>(rows * cols));
       read(first, {values_.data(), rows, cols});
-      digest.add(std::as_bytes(std::span(values_)));
+      if (as_bf16) {
+        rounded_to_bf16(values_, [&](std::span<const std::byte> bytes) { digest.add(bytes); });
+      } else {
+        digest.add(std::as_bytes(std::span(values_)));
+      }
     }
     return digest.value();
   }
@@ -75,9 +82,9 @@ void round_to_bf16(std::span<float> values) {
 class SourceDigests {
  public:
   explicit SourceDigests(int64_t rows_per_block) : rows_per_block_(rows_per_block) {}
-  void add(int64_t first, std::span<const float> rows) {
+  void add(int64_t first, const TensorValues& rows) {
     if (first > 0 && first % rows_per_block_ == 0) end_block();
-    running_->add(std::as_bytes(rows));
+    running_->add(rows.bytes());
   }
   std::vector<Digest> take() {
     end_block();
@@ -99,12 +106,10 @@ class SourceDigests {
 // are rounded: the file may have been written over since it was proved.
 void read_as_packed(const WeightSource& source_of, const PackedTensor& tensor, int64_t first,
                     Matrix rows, SourceDigests& source) {
-  const auto values = source_of(tensor.name)
-                          .subspan(static_cast<size_t>(first * rows.cols),
-                                   static_cast<size_t>(rows.rows * rows.cols));
-  const std::span to(rows.data, values.size());
-  std::ranges::copy(values, to.begin());
-  source.add(first, to);
+  const TensorValues values = source_of(tensor.name).part(first * rows.cols, rows.rows * rows.cols);
+  const std::span to(rows.data, static_cast<size_t>(values.size()));
+  values.to_floats(to);
+  source.add(first, values);
   if (tensor.dtype == Dtype::kBF16) round_to_bf16(to);
   if (tensor.offset == 0) return;
   for (float& value : to) value += tensor.offset;
@@ -116,7 +121,7 @@ Result<Digest> prove_packed(const Stream& stream, const PackedWeights& packed,
                             const ProvedWeights& version) {
   return prove_packed(
       stream, packed, version.tensors(),
-      [&](std::string_view name) { return version.vector(name); }, version.base());
+      [&](std::string_view name) { return version.values(name); }, version.base());
 }
 
 Result<Digest> prove_packed(const Stream& stream, const PackedWeights& packed,
@@ -134,7 +139,7 @@ Result<Digest> prove_packed(const Stream& stream, const PackedWeights& packed,
     TensorManifest found = digests.digest(manifest, tensor, [&](int64_t first, Matrix rows) {
       packed.read(stream, tensor, first, rows);
     });
-    const bool is_manifests = tensor.dtype == Dtype::kF32 && tensor.offset == 0;
+    const bool is_manifests = name_of(tensor.dtype) == manifest.dtype && tensor.offset == 0;
     SourceDigests source(rows_of_block(manifest, tensor));
     const TensorManifest expected =
         is_manifests ? manifest : digests.digest(manifest, tensor, [&](int64_t first, Matrix rows) {

@@ -1,8 +1,12 @@
 #include "core/weights/manifest.h"
 
+#include <map>
+#include <utility>
+
 #include <nlohmann/json.hpp>
 
-#include "core/base/file.h"
+#include "core/base/error.h"
+#include "core/base/json_file.h"
 #include "core/base/json_text.h"
 #include "core/weights/digest.h"
 #include "kernels/base/isa.h"
@@ -12,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kFormat = 1;
+constexpr int64_t kFormat = 2;
 constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
 
 bool is_file_name(const std::string& name) {
@@ -23,6 +27,12 @@ bool is_file_name(const std::string& name) {
 TensorManifest tensor_from(const json& row) {
   return {row.at("name"), row.at("dtype"), row.at("shape"), row.at("rows_per_block"),
           row.at("blocks")};
+}
+
+// By the names of Hugging Face and peft.
+std::string set_of(const std::string& tensor) {
+  if (tensor.find(".lora_") != std::string::npos) return "adapter";
+  return tensor.find(".mlp.experts.") != std::string::npos ? "experts" : "model";
 }
 
 }  // namespace
@@ -36,56 +46,94 @@ std::string to_json(const WeightManifest& manifest) {
                        {"rows_per_block", tensor.rows_per_block},
                        {"blocks", tensor.blocks}});
   }
+  json sets = json::array();
+  for (const TensorSet& set : tensor_sets(manifest.tensors))
+    sets.push_back({{"name", set.name}, {"tensors", set.num_tensors}, {"root", set.root}});
   const json root = {{"format", kFormat},
                      {"policy", manifest.policy},
                      {"version", manifest.version},
                      {"parent", manifest.parent},
+                     {"attempt", manifest.attempt},
                      {"numerics_class", manifest.numerics_class},
                      {"payload", manifest.payload},
                      {"base", manifest.base},
+                     {"master", manifest.master},
                      {"root", manifest.root},
+                     {"sets", sets},
                      {"tensors", tensors}};
-  return json_text(root, 1) + "\n";
+  return to_proved_json(root);
+}
+
+std::vector<TensorSet> tensor_sets(std::span<const TensorManifest> tensors) {
+  std::map<std::string, std::vector<TensorManifest>> members;
+  for (const TensorManifest& tensor : tensors) members[set_of(tensor.name)].push_back(tensor);
+  std::vector<TensorSet> sets;
+  for (const auto& [name, its] : members) sets.push_back({name, std::ssize(its), root_digest(its)});
+  return sets;
+}
+
+Dtype published_dtype(ParameterKind kind, Dtype compute) {
+  switch (kind) {
+    case ParameterKind::kEmbedding:
+    case ParameterKind::kMatrix:
+    case ParameterKind::kResidual:
+      return compute;
+    case ParameterKind::kNorm:
+    case ParameterKind::kBias:
+    case ParameterKind::kChoice:
+    case ParameterKind::kLowRankIn:
+    case ParameterKind::kLowRankOut:
+      return Dtype::kF32;
+  }
+  TR_CHECK(false, "no kind");
 }
 
 WeightManifest make_manifest(const Parameters& parameters, PolicyId policy, int64_t version,
-                             const std::string& numerics_class, const Digest& base) {
+                             const std::string& numerics_class, const Digest& base, Dtype compute) {
   WeightManifest manifest;
   manifest.base = base;
   manifest.policy = policy;
   manifest.version = version;
-  manifest.parent = version - 1;
   manifest.numerics_class = numerics_class;
   // A file a version: receivers map it, and what is mapped is never written again, only replaced or
   // removed.
   manifest.payload = fmt::format("p{}-v{}.safetensors", policy, version);
+  std::vector<TensorManifest> masters;
+  bool all_are_masters = true;
   for (const ParameterInfo& info : parameters.layout().entries()) {
-    const auto values = std::as_bytes(parameters.vector(info.name));
-    manifest.tensors.push_back(digest_tensor(info.name, "F32", info.shape, sizeof(float), values));
+    const std::span<const float> values = parameters.vector(info.name);
+    TensorManifest master =
+        digest_tensor(info.name, "F32", info.shape, sizeof(float), std::as_bytes(values));
+    if (published_dtype(info.kind, compute) == Dtype::kBF16) {
+      all_are_masters = false;
+      manifest.tensors.push_back(digest_rounded(info.name, info.shape, values));
+    } else {
+      manifest.tensors.push_back(master);
+    }
+    masters.push_back(std::move(master));
   }
   manifest.root = root_digest(manifest.tensors, base);
+  manifest.master = all_are_masters ? manifest.root : root_digest(masters, base);
   return manifest;
 }
 
 Result<WeightManifest> read_manifest(const std::filesystem::path& file) {
-  auto text = read_file(file, kMaxManifestBytes);
-  if (!text) return text.failure();
   try {
-    const json root = parse_json(text.value());
-    if (root.is_discarded())
-      return Failure{fmt::format("{}: not a weight manifest: not valid JSON", file.string())};
     // Before anything else is read: other formats may lack or rename it.
-    if (root.at("format") != kFormat) {
+    if (const json any = read_json_object(file, kMaxManifestBytes);
+        any.value("format", 0) != kFormat)
       return Failure{fmt::format("{}: format {}; this build reads {}", file.string(),
-                                 json_text(root.at("format")), kFormat)};
-    }
+                                 json_text(any.value("format", json())), kFormat)};
+    const json root = read_proved_json(file);
     WeightManifest manifest;
     manifest.policy = root.at("policy");
     manifest.version = root.at("version");
     manifest.parent = root.at("parent");
+    manifest.attempt = root.at("attempt");
     manifest.numerics_class = root.at("numerics_class");
     manifest.payload = root.at("payload");
-    manifest.base = root.value("base", Digest());
+    manifest.base = root.at("base");
+    manifest.master = root.at("master");
     manifest.root = root.at("root");
     for (const json& tensor : root.at("tensors")) manifest.tensors.push_back(tensor_from(tensor));
     if (!is_file_name(manifest.payload)) {
@@ -95,6 +143,8 @@ Result<WeightManifest> read_manifest(const std::filesystem::path& file) {
     return manifest;
   } catch (const json::exception& error) {
     return Failure{fmt::format("{}: not a weight manifest: {}", file.string(), error.what())};
+  } catch (const UserError& error) {
+    return Failure{error.what()};
   }
 }
 

@@ -1,13 +1,18 @@
 // Weight versions: a number and a root digest over the XXH3-128 digests of fixed row blocks of
-// every tensor's canonical bytes (design rule 4), so that a shard can be proved by itself. Versions
-// form a chain.
+// every tensor's canonical bytes (design rule 4), so that a shard can be proved by itself.
 //
-// On one host a version is a safetensors file below RUN/weights that receivers map; its manifest is
-// a small JSON file beside it. A receiver that has not proved the root digest does not sample.
+// What is published is what samples: matrices in the dtype that computes, vectors float32. The root
+// is of these. A second digest, the master, is of the float32 weights that the trainer holds: of
+// two masters with equal bfloat16 the roots are equal, and yet they train on differently.
+//
+// A version is a safetensors file, which receivers map, and a manifest beside it. How the bytes of
+// a version came to a receiver, whole or as a delta (delta_file.h), is no part of it. A receiver
+// that has not proved the root does not sample.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,21 +25,38 @@ namespace tailrace {
 
 struct WeightManifest {
   PolicyId policy = 0;
-  int64_t version = 0, parent = -1;
+  int64_t version = 0;
+  Digest parent;        // root of the version that it was trained from; empty: there is none
+  std::string attempt;  // to publish it: another process that publishes the version has another
   std::string numerics_class;
   std::string payload;  // file name beside the manifest
   std::vector<TensorManifest> tensors;
   Digest base = {};  // of the frozen weights that they are an adapter of; empty: of none
+  Digest master;     // as the root would be if all were float32
   // Over the base, and names, dtypes, shapes and block digests, in order; not over ids, so equal
   // weights have equal roots.
   Digest root;
 };
 
-// Digests of the current values; no files.
-WeightManifest make_manifest(const Parameters& parameters, PolicyId policy, int64_t version,
-                             const std::string& numerics_class, const Digest& base = {});
+// Tensors that change together: "model", "experts" (of a sparse layer), "adapter". What a receiver
+// has of a set, by its root, it need not get again.
+struct TensorSet {
+  std::string name;
+  int64_t num_tensors = 0;
+  Digest root;
+};
+std::vector<TensorSet> tensor_sets(std::span<const TensorManifest> tensors);
 
-// The manifest's file: JSON, read back by read_manifest(), which refuses anything malformed.
+// The dtype in which values are published that compute in `compute`.
+Dtype published_dtype(ParameterKind kind, Dtype compute);
+
+// Digests of the current values as they are published; no files, no parent.
+WeightManifest make_manifest(const Parameters& parameters, PolicyId policy, int64_t version,
+                             const std::string& numerics_class, const Digest& base = {},
+                             Dtype compute = Dtype::kF32);
+
+// The manifest's file: JSON with a digest of itself, read back by read_manifest(), which refuses
+// anything malformed or changed.
 std::string to_json(const WeightManifest& manifest);
 Result<WeightManifest> read_manifest(const std::filesystem::path& file);
 

@@ -17,20 +17,23 @@ namespace fs = std::filesystem;
 
 Result<void> prove_tensor(const TensorManifest& expected, const ParameterInfo& info,
                           const TensorView& view) {
+  const bool may_be =
+      view.dtype == Dtype::kF32 || view.dtype == published_dtype(info.kind, Dtype::kBF16);
   if (expected.name != info.name || expected.shape != info.shape || view.shape != info.shape ||
-      expected.dtype != "F32" || view.dtype != Dtype::kF32) {
+      expected.dtype != name_of(view.dtype) || !may_be) {
     return Failure{
         fmt::format("tensor {}: another name, shape or dtype than the model's", info.name)};
   }
   // Our own writer aligns the data; another one's header may be of any length.
-  if (reinterpret_cast<uintptr_t>(view.data.data()) % alignof(float) != 0) {
+  const auto align = static_cast<size_t>(size_of(view.dtype));
+  if (reinterpret_cast<uintptr_t>(view.data.data()) % align != 0) {
     return Failure{
         fmt::format("tensor {}: its data begin at a byte of the payload that is no multiple of {}; "
                     "pad the header with spaces",
-                    info.name, alignof(float))};
+                    info.name, align)};
   }
   const TensorManifest found =
-      digest_tensor(info.name, "F32", info.shape, sizeof(float), view.data);
+      digest_tensor(info.name, expected.dtype, info.shape, size_of(view.dtype), view.data);
   // Before the loop, which reads both lists by one index.
   if (found.rows_per_block != expected.rows_per_block ||
       found.blocks.size() != expected.blocks.size()) {
@@ -72,11 +75,14 @@ ProvedWeights::ProvedWeights(WeightManifest manifest,
                              std::unique_ptr<const SafetensorsFile> payload)
     : manifest_(std::move(manifest)), payload_(std::move(payload)) {}
 
-std::span<const float> ProvedWeights::vector(std::string_view name) const {
+TensorValues ProvedWeights::values(std::string_view name) const {
   const auto found = payload_->tensors().find(name);
   TR_CHECK(found != payload_->tensors().end(), "no tensor '{}'", name);
-  const std::span<const std::byte> data = found->second.data;
-  return {reinterpret_cast<const float*>(data.data()), data.size() / sizeof(float)};
+  const TensorView& view = found->second;
+  const auto size = static_cast<size_t>(view.num_elements());
+  if (view.dtype == Dtype::kBF16)
+    return std::span(reinterpret_cast<const Bf16*>(view.data.data()), size);
+  return std::span(reinterpret_cast<const float*>(view.data.data()), size);
 }
 
 Result<ProvedWeights> prove_weights(const fs::path& manifest_file, const Digest& expected_root,

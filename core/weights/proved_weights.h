@@ -11,6 +11,7 @@
 
 #include "core/base/digest.h"
 #include "core/base/result.h"
+#include "core/model/packed_weights.h"
 #include "core/model/parameters.h"
 #include "core/model/safetensors.h"
 #include "core/weights/manifest.h"
@@ -21,12 +22,13 @@ namespace tailrace {
 // spans are views of the mapping, which lives as long as this object.
 class ProvedWeights {
  public:
+  const WeightManifest& manifest() const { return manifest_; }
   const Digest& root() const { return manifest_.root; }
   const Digest& base() const { return manifest_.base; }  // of frozen weights; empty: of none
   // Of the model's tensors, in the order of its layout: their shapes and the digests of their
   // blocks.
   std::span<const TensorManifest> tensors() const { return manifest_.tensors; }
-  std::span<const float> vector(std::string_view name) const;  // TR_CHECKs that it exists
+  TensorValues values(std::string_view name) const;  // TR_CHECKs that it exists
 
  private:
   friend Result<ProvedWeights> prove_weights(const std::filesystem::path& manifest_file,
@@ -39,7 +41,8 @@ class ProvedWeights {
 };
 
 // Maps the payload beside the manifest and proves it against `expected_root`: every block, and that
-// the tensors are those of `layout`, float32. A Failure names the tensor and the block.
+// the tensors are those of `layout`, matrices float32 or bfloat16, vectors float32. A Failure names
+// the tensor and the block.
 Result<ProvedWeights> prove_weights(const std::filesystem::path& manifest_file,
                                     const Digest& expected_root, const ParameterLayout& layout);
 

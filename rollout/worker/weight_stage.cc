@@ -1,8 +1,10 @@
 #include "rollout/worker/weight_stage.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
+#include "core/base/clock.h"
 #include "core/weights/live_digest.h"
 #include "core/weights/proved_weights.h"
 #include "kernels/base/check.h"
@@ -43,7 +45,10 @@ void WeightStage::ask(WeightVersion version, std::string manifest) {
   order_.reset();
 }
 
-void WeightStage::order_switch(WeightVersion version) { order_ = std::move(version); }
+void WeightStage::order_switch(WeightVersion version) {
+  order_ = std::move(version);
+  ordered_ = steady_now();
+}
 
 void WeightStage::forget() {
   wish_.reset();
@@ -74,7 +79,7 @@ std::optional<WeightStage::Switched> WeightStage::poll_switch(bool may_change) {
   const bool changes = installed_version_ != order_->version || installed_ != packed_;
   const bool is_staged = packed_root_ == order_->root;
   if (is_staged && changes && !may_change) return std::nullopt;
-  Switched answer{*std::exchange(order_, std::nullopt)};
+  Switched answer{.version = *std::exchange(order_, std::nullopt), .ordered = ordered_};
   if (!is_staged) {
     answer.failure = Failure{"other weights are staged"};
   } else if (changes) {
@@ -91,6 +96,7 @@ void WeightStage::begin(const Wish& wish, bool samples) {
   // What was staged and never sampled makes room.
   if (packed_ != installed_) std::swap(packed_, spare_);
   stop_ = std::stop_source();
+  bytes_ = total_ = 0;
   const bool beside = samples || options_.fetch_takes_long;
   result_ = std::async(beside ? std::launch::async : std::launch::deferred,
                        [this, wish, beside, stop = stop_.get_token(), pulse = bound_pulse()] {
@@ -99,34 +105,55 @@ void WeightStage::begin(const Wish& wish, bool samples) {
                        });
 }
 
+std::optional<WeightStage::Progress> WeightStage::progress() const {
+  if (!staging_) return std::nullopt;
+  const int64_t bytes = bytes_;
+  return Progress{staging_->version, bytes, std::max<int64_t>(total_, bytes)};
+}
+
 // Until it has ended nobody else touches spare_.
-Result<Digest> WeightStage::stage(const Wish& wish, const std::stop_token& stop,
-                                  const Stream& stream) {
-  const Failure superseded{"another version was asked for"};
-  const auto file = options_.fetch(wish.manifest, wish.version.root, stop);
+WeightStage::Outcome WeightStage::stage(const Wish& wish, const std::stop_token& stop,
+                                        const Stream& stream) {
+  const Outcome superseded{Failure{"another version was asked for"}};
+  auto fetched = options_.fetch({.manifest = wish.manifest,
+                                 .root = wish.version.root,
+                                 .stop = stop,
+                                 .on_progress = [this](int64_t bytes, int64_t total) {
+                                   bytes_ = bytes;
+                                   total_ = total;
+                                 }});
   if (stop.stop_requested()) return superseded;
-  if (!file) return file.failure();
-  const auto version = prove_weights(file.value(), wish.version.root, layout_);
-  if (!version) return version.failure();
+  if (!fetched) return {fetched.failure(), InstallCause::kSource};
+  const Time start = steady_now();
+  ++bytes_;
+  const std::filesystem::path& file = fetched.value().manifest;
+  const auto version = prove_weights(file, wish.version.root, layout_);
+  if (!version) return {version.failure(), InstallCause::kDigest};
   if (version.value().base() != options_.base.root)
-    return Failure{fmt::format(
+    return {Failure{fmt::format(
         "{}: it goes with a base of the root {}, and the one here has {}: the files of model.path "
         "differ from those that the trainer has read",
-        file.value().string(), version.value().base(), options_.base.root)};
+        file.string(), version.value().base(), options_.base.root)}};
   if (stop.stop_requested()) return superseded;
+  ++bytes_;
   // Into the memory of the version before the one that samples, which nobody uses any more.
   TR_CHECK(spare_.use_count() == 1, "{} others use the spare weights", spare_.use_count() - 1);
-  spare_->repack(stream, [&](std::string_view name) { return version.value().vector(name); });
+  spare_->repack(stream, [&](std::string_view name) { return version.value().values(name); });
+  ++bytes_;
   if (options_.on_packed) options_.on_packed(*spare_);
   auto live = prove_packed(stream, *spare_, version.value());
-  if (!live) return Failure{fmt::format("{}: {}", file.value().string(), live.failure().message)};
-  return live;
+  if (!live)
+    return {Failure{fmt::format("{}: {}", file.string(), live.failure().message)}, InstallCause::kDigest};
+  MetricList metrics = std::move(fetched.value().metrics);
+  metrics.emplace_back("stage_ms", 1e3 * seconds_of(steady_now() - start));
+  return {std::move(live), InstallCause::kOther, std::move(metrics)};
 }
 
 std::optional<WeightStage::Staged> WeightStage::finish(bool samples) {
   const bool waits = !samples && !options_.fetch_takes_long;
   if (!waits && result_.wait_for(0s) == std::future_status::timeout) return std::nullopt;
-  const Result<Digest> root = result_.get();
+  Outcome outcome = result_.get();
+  const Result<Digest>& root = outcome.root;
   const Wish wish = *std::exchange(staging_, std::nullopt);
   if (root) {
     std::swap(spare_, packed_);
@@ -134,8 +161,11 @@ std::optional<WeightStage::Staged> WeightStage::finish(bool samples) {
   }
   // What was asked for meanwhile is the one to answer; and nobody waits for what was stopped.
   if (wish_ || stop_.stop_requested()) return std::nullopt;
-  Staged answer{wish.version};
-  if (!root) answer.failure = root.failure();
+  Staged answer{.version = wish.version, .metrics = std::move(outcome.metrics)};
+  if (!root) {
+    answer.failure = root.failure();
+    answer.cause = outcome.cause;
+  }
   return answer;
 }
 

@@ -5,6 +5,7 @@
 // Thread: the worker's. What takes long runs on a thread of its own.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <future>
@@ -14,7 +15,10 @@
 #include <string>
 
 #include "core/base/digest.h"
+#include "core/base/install_cause.h"
+#include "core/base/metric_list.h"
 #include "core/base/result.h"
+#include "core/base/time.h"
 #include "core/model/model_config.h"
 #include "core/model/packed_weights.h"
 #include "core/model/parameters.h"
@@ -63,12 +67,20 @@ class WeightStage {
   struct Staged {
     WeightVersion version;
     std::optional<Failure> failure = {};  // the version is not proved; what samples stays
+    InstallCause cause = InstallCause::kOther;          // of a failure
+    MetricList metrics = {};              // those of its fetch, and stage_ms
   };
   // `samples`: episodes are played meanwhile, and nothing may wait.
   std::optional<Staged> poll(bool samples);
 
   // Something is being staged that poll() does not wait for.
   bool is_staging() const { return staging_.has_value(); }
+  // Of what is being staged: how far it has come. The same as before: it stands still.
+  struct Progress {
+    WeightVersion version;
+    int64_t bytes = 0, total = 0;  // fetched; `bytes` grows by one for each part behind that
+  };
+  std::optional<Progress> progress() const;
 
   // The answer to the latest order, once. The caller samples by `weights` from now on; where they
   // are null it does already.
@@ -76,6 +88,7 @@ class WeightStage {
     WeightVersion version;
     std::optional<Failure> failure = {};
     std::shared_ptr<const PackedWeights> weights = {};
+    Time ordered{};  // when it was ordered, by the steady clock
   };
   // Only when nothing is being staged; unless `may_change`, only an order that changes nothing.
   std::optional<Switched> poll_switch(bool may_change);
@@ -87,7 +100,12 @@ class WeightStage {
   };
 
   void begin(const Wish& wish, bool samples);
-  Result<Digest> stage(const Wish& wish, const std::stop_token& stop, const Stream& stream);
+  struct Outcome {
+    Result<Digest> root;
+    InstallCause cause = InstallCause::kOther;
+    MetricList metrics = {};
+  };
+  Outcome stage(const Wish& wish, const std::stop_token& stop, const Stream& stream);
   std::optional<Staged> finish(bool samples);
 
   const ParameterLayout layout_;
@@ -103,8 +121,10 @@ class WeightStage {
 
   std::optional<Wish> wish_, staging_;
   std::optional<WeightVersion> order_;
-  std::stop_source stop_;               // of what is being staged
-  std::future<Result<Digest>> result_;  // last: its thread uses what is above
+  Time ordered_{};
+  std::atomic<int64_t> bytes_ = 0, total_ = 0;  // Progress
+  std::stop_source stop_;                       // of what is being staged
+  std::future<Outcome> result_;                 // last: its thread uses what is above
 };
 
 }  // namespace tailrace

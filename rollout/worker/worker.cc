@@ -39,6 +39,7 @@ using namespace std::chrono_literals;
 constexpr PolicyId kPolicy = 0;                  // the only one so far
 constexpr std::chrono::milliseconds kPoll{100};  // without work
 constexpr std::chrono::milliseconds kStagingPoll{2};
+constexpr std::chrono::seconds kTellProgress{5};
 // Then a person who looks at the log is told; heartbeats come far more often.
 constexpr std::chrono::seconds kWorthAWord{5};
 constexpr std::chrono::microseconds kEnvironment{1000};  // while all episodes wait for theirs
@@ -260,6 +261,7 @@ class RolloutWorker {
   void proceed() {
     // What was asked for last is staged while the engine goes on under the weights that it has.
     if (const auto staged = weights_.poll(num_running() > 0)) say(*staged);
+    tell_progress();
     // It takes the place of what samples between two steps of the engine. An evaluation runs on
     // exactly its version.
     if (const auto switched = weights_.poll_switch(evaluating_.empty())) install(*switched);
@@ -267,24 +269,46 @@ class RolloutWorker {
   }
 
   void say(const WeightStage::Staged& staged) {
-    if (staged.failure) return refuse(staged.version, staged.failure->message);
-    client_.send(wire::Staged{kPolicy, staged.version.version, staged.version.root});
+    if (staged.failure)
+      return refuse(staged.version, staged.failure->message, kPolicy, staged.cause);
+    client_.send(
+        wire::Staged{kPolicy, staged.version.version, staged.version.root, staged.metrics});
   }
 
   void install(const WeightStage::Switched& switched) {
     const auto& [version, root] = switched.version;
+    MetricList metrics;
     if (switched.failure) return refuse(switched.version, switched.failure->message);
     if (switched.weights) {
       log_stats();
+      const Time start = steady_now();
       engine_.install(switched.weights, version);
+      const Time end = steady_now();
+      metrics = {{"pause_ms", 1e3 * seconds_of(end - start)},
+                 {"apply_ms", 1e3 * seconds_of(end - switched.ordered)}};
     }
     if (!std::exchange(told_weights_, true)) log_.info("weights installed version={}", version);
-    client_.send(wire::Installed{kPolicy, version, root});
+    client_.send(wire::Installed{kPolicy, version, root, std::move(metrics)});
   }
 
-  void refuse(const WeightVersion& asked, const std::string& reason, PolicyId policy = kPolicy) {
+  void refuse(const WeightVersion& asked, const std::string& reason, PolicyId policy = kPolicy,
+              InstallCause cause = InstallCause::kOther) {
     log_.error("install failed version={} reason={}", asked.version, reason);
-    client_.send(wire::InstallFailed{policy, asked.version, asked.root, reason});
+    client_.send(wire::InstallFailed{policy, asked.version, asked.root, reason, cause});
+  }
+
+  // While a version is on its way, so that the time that it may take is that of a link that stands
+  // still.
+  void tell_progress() {
+    const auto progress = weights_.progress();
+    if (!progress) return;
+    if (std::exchange(told_root_, progress->version.root) != progress->version.root)
+      told_bytes_ = 0;
+    if (progress->bytes <= told_bytes_ || steady_now() - told_progress_ < kTellProgress) return;
+    told_progress_ = steady_now();
+    told_bytes_ = progress->bytes;
+    client_.send(wire::StageProgress{kPolicy, progress->version.version, progress->version.root,
+                                     progress->bytes, progress->total});
   }
 
   template <class Asked>
@@ -458,6 +482,9 @@ class RolloutWorker {
   EngineStats logged_;
   bool ended_ = false;
   bool silent_ = false;        // the scheduler is, and that was told
+  Time told_progress_{};
+  Digest told_root_;           // of what is staged
+  int64_t told_bytes_ = 0;     // of it
   bool told_weights_ = false;  // that it has its first
   WeightStage weights_;        // last: it uses threads of what is above, and is awaited
 };

@@ -60,12 +60,20 @@ void SaveOptions::visit(OptionVisitor& v) {
 // The second is what a run promises of all its samples, from the first on.
 void WeightsOptions::visit(OptionVisitor& v) {
   v.field("keep", keep,
-          {.help = "weights of so many newest versions stay as files in RUN/weights",
-           .min = 1,
+          {.help = "payloads of so many newest versions stay in RUN/weights; one may be "
+                   "evaluated while the next is published",
+           .min = 2,
            .max = kMaxCount,
            .resume = Resume::kMayChange});
   v.field("keep_sampled", keep_sampled,
-          {.help = "and those of each version that a stored sample was sampled by"});
+          {.help = "keep each version that a stored sample was sampled by: older ones as deltas, from "
+                   "which they are made again"});
+  v.field("anchor_interval", anchor_interval,
+          {.help = "of the versions behind those of weights.keep, every so many keep their payload, "
+                   "from which deltas lead on",
+           .min = 1,
+           .max = kMaxCount,
+           .resume = Resume::kMayChange});
 }
 
 void SchedulerOptions::visit(OptionVisitor& v) {

@@ -16,12 +16,14 @@
 #include "core/base/metrics.h"
 #include "core/base/random.h"
 #include "core/base/time.h"
+#include "core/base/unique_number.h"
 #include "core/collective/gloo.h"
 #include "core/model/adapter_files.h"
 #include "core/model/parameter_files.h"
 #include "core/weights/frozen_base.h"
 #include "core/weights/manifest.h"
-#include "core/weights/publish.h"
+#include "core/weights/version_folder.h"
+#include "core/weights/version_keeper.h"
 #include "kernels/base/pulse.h"
 #include "kernels/base/thread_pool.h"
 #include "trainer/checkpoint.h"
@@ -80,6 +82,13 @@ class TrainerWorker {
         trainer_(stream(), config.model, config.train, config.max_sequence_tokens, config.compute,
                  base_.weights),
         loss_(policy_loss_config(config.algo)),
+        versions_(config.run.weights(), 0,
+                  {.keep = config.weights.keep,
+                   .anchor_interval = config.weights.anchor_interval,
+                   .on_failure =
+                       [this](const std::string& why) {
+                         log_.warning("old versions of the weights stay: {}", why);
+                       }}),
         checkpoints_(config.run.checkpoints(), config.tokenizer_dir, config.checkpoint.keep_last),
         traces_(config.run.traces(), config.train.trace_steps) {
     if (config.streams)
@@ -300,7 +309,7 @@ class TrainerWorker {
 
   // Equal weights are no promise but a proof.
   void compare_weights(const WeightManifest& own) {
-    const std::vector<std::string> digests = gather_text(own.root);
+    const std::vector<std::string> digests = gather_text(own.master);
     for (size_t rank = 0; rank < digests.size(); ++rank) {
       if (digests[rank] != digests.front())
         throw UserError(
@@ -326,13 +335,15 @@ class TrainerWorker {
                                     .digest = digest_,
                                     .manifest = manifest_,
                                     .metrics = metrics_,
-                                    .master = digest_});
+                                    .master = master_});
   }
 
   void ask() {
     bool more = config_.steps == 0 || version_ < config_.steps;
     if (version_ >= 0 && more) client_.send(wire::TrainerWants{.step = version_ + 1});
   }
+
+  void on(const wire::ReleaseWeights& message) { versions_.release(message.below); }
 
   // ---- weights
 
@@ -381,9 +392,9 @@ class TrainerWorker {
     // Again below RUN/weights: those of this version may have been pruned by newer ones.
     publish_files(manifest_of(version_));
     // Its files are proved: another digest would be of a build that reads them in another way.
-    if (digest_ != loaded->state.digest)
+    if (master_ != loaded->state.digest)
       throw UserError("{}: the weights have digest {}, but were saved with {}",
-                      loaded->path.string(), digest_, loaded->state.digest);
+                      loaded->path.string(), master_, loaded->state.digest);
     if (needs_reference(loss_.kl)) load_reference(loaded->state.reference);
     log_.info("resumed version={} checkpoint={}", version_, loaded->path.string());
   }
@@ -420,7 +431,7 @@ class TrainerWorker {
   }
 
   static Digest root_of(const Parameters& parameters) {
-    return make_manifest(parameters, 0, 0, numerics_class()).root;
+    return make_manifest(parameters, 0, 0, numerics_class()).master;
   }
 
   // The supervised warm-up, if there is one, and version 0.
@@ -629,8 +640,15 @@ class TrainerWorker {
   }
 
   WeightManifest manifest_of(int64_t version) const {
-    return make_manifest(trainer_.parameters(), 0, version, numerics_class(config_.compute),
-                         base_.root);
+    WeightManifest manifest =
+        make_manifest(trainer_.parameters(), 0, version, numerics_class(config_.compute),
+                      base_.root, config_.compute);
+    manifest.attempt = attempt_;
+    // What came before a version that lies there already is not in its checkpoint.
+    const auto before = read_manifest(config_.run.weights() / manifest_name(0, version));
+    manifest.parent =
+        before && before.value().master == manifest.master ? before.value().parent : digest_;
+    return manifest;
   }
 
   void publish_files(const WeightManifest& manifest) {
@@ -640,7 +658,9 @@ class TrainerWorker {
       throw UserError("weights of version {} were not published: {}", manifest.version,
                       file.failure().message);
     digest_ = manifest.root;
+    master_ = manifest.master;
     manifest_ = file.value();
+    versions_.published(manifest.version);
   }
 
   void report_published() {
@@ -648,7 +668,7 @@ class TrainerWorker {
                                  .digest = digest_,
                                  .manifest = manifest_,
                                  .metrics = metrics_,
-                                 .master = digest_});
+                                 .master = master_});
     log_.info("published version={} digest={}", version_, digest_);
   }
 
@@ -660,7 +680,7 @@ class TrainerWorker {
                            .version = version_,
                            .updates = trainer_.optimizer().updates(),
                            .horizon = horizon(),
-                           .digest = digest_,
+                           .digest = master_,
                            .reference = reference_,
                            .base = base_.root,
                            .extra = format_metrics_row({.step = version_, .values = metrics_})},
@@ -686,6 +706,7 @@ class TrainerWorker {
   FrozenBase base_;  // of an adapter
   PolicyTrainer trainer_;
   PolicyLossConfig loss_;
+  VersionKeeper versions_;
   CheckpointFolder checkpoints_;
   StepTraces traces_;
 
@@ -705,8 +726,10 @@ class TrainerWorker {
   };
   std::optional<Meeting> meeting_;
   std::unique_ptr<Collective> ranks_;  // null: alone, or they have not met
-  Digest digest_;                      // of the weights of version_
-  Digest reference_;                   // of the weights of algo.kl; empty: none
+  // To publish: of this process.
+  const std::string attempt_ = fmt::format("{:016x}", unique_number());
+  Digest digest_, master_;  // of the weights of version_: as published, as trained
+  Digest reference_;        // of the weights of algo.kl; empty: none
   std::string manifest_;
   // Of the step that made version_; kept in the checkpoint, as Published may be lost.
   MetricList metrics_;

@@ -14,7 +14,7 @@
 #include "core/model/parameter_files.h"
 #include "core/weights/manifest.h"
 #include "core/weights/proved_weights.h"
-#include "core/weights/publish.h"
+#include "core/weights/version_folder.h"
 #include "tests/core/base/temporary_directory.h"
 
 namespace tailrace {

@@ -14,7 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "core/base/random.h"
-#include "core/weights/publish.h"
+#include "core/weights/version_folder.h"
 #include "kernels/base/thread_pool.h"
 #include "tests/core/base/temporary_directory.h"
 
@@ -62,7 +62,7 @@ struct Version {
         value = static_cast<float>(rng.uniform() - 0.5);
       parameters.vector(info.name).back() = -0.0f;
     }
-    const WeightManifest manifest = make_manifest(parameters, 0, 1, "");
+    const WeightManifest manifest = make_manifest(parameters, 0, 1, "", {}, dtype);
     root = manifest.root;
     const auto file = publish_weights(folder.path(), manifest, parameters);
     proved.emplace(prove_weights(folder / file.value(), root, layout).value());
@@ -141,7 +141,7 @@ TEST(LiveDigest, RefusesAFileThatHasChangedSinceItsProof) {
         file.write(reinterpret_cast<const char*>(other.data()), 4 * std::ssize(other));
       }
       version.packed->repack(
-          Stream{}, [&](std::string_view tensor) { return version.proved->vector(tensor); });
+          Stream{}, [&](std::string_view tensor) { return version.proved->values(tensor); });
       EXPECT_FALSE(prove_packed(Stream{}, *version.packed, *version.proved)) << name;
     }
   }

@@ -1,5 +1,6 @@
 #include "core/weights/manifest.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -9,11 +10,12 @@
 
 #include <gtest/gtest.h>
 
+#include "core/base/digest_of.h"
 #include "core/base/file.h"
 #include "core/base/random.h"
 #include "core/weights/digest.h"
 #include "core/weights/proved_weights.h"
-#include "core/weights/publish.h"
+#include "core/weights/version_folder.h"
 
 namespace tailrace {
 namespace {
@@ -45,9 +47,11 @@ class WeightManifestTest : public testing::Test {
   }
   ~WeightManifestTest() override { fs::remove_all(folder_); }
 
-  fs::path publish(int64_t version, int keep = 3) {
+  fs::path publish(int64_t version) {
     manifest_ = make_manifest(weights_, 0, version, numerics_class());
-    auto name = publish_weights(folder_, manifest_, weights_, keep);
+    manifest_.parent = "00112233445566778899aabbccddeeff";
+    manifest_.attempt = "a7";
+    auto name = publish_weights(folder_, manifest_, weights_);
     EXPECT_TRUE(name) << name.failure().message;
     return folder_ / name.value();
   }
@@ -67,7 +71,7 @@ TEST_F(WeightManifestTest, ProvesWhatWasPublishedBitForBit) {
   const ProvedWeights moved = std::move(proved).value();  // the views stay where they were
   ASSERT_EQ(moved.tensors().size(), layout_.entries().size());
   for (const ParameterInfo& info : layout_.entries()) {
-    const auto values = moved.vector(info.name),
+    const auto values = moved.values(info.name).floats(),
                expected = std::as_const(weights_).vector(info.name);
     ASSERT_EQ(values.size(), expected.size()) << info.name;
     EXPECT_EQ(std::memcmp(values.data(), expected.data(), values.size_bytes()), 0) << info.name;
@@ -88,7 +92,9 @@ TEST_F(WeightManifestTest, SurvivesItsFile) {
   ASSERT_TRUE(read) << read.failure().message;
   EXPECT_EQ(to_json(read.value()), to_json(manifest_));
   EXPECT_EQ(read.value().version, 5);
-  EXPECT_EQ(read.value().parent, 4);
+  EXPECT_EQ(read.value().parent, manifest_.parent);
+  EXPECT_EQ(read.value().attempt, "a7");
+  EXPECT_EQ(read.value().master, read.value().root) << "float32 is published as it is trained";
   EXPECT_EQ(read.value().root.size(), 32u);
   EXPECT_EQ(read.value().tensors[0].blocks.size(), 3u);
   EXPECT_EQ(read.value().tensors[0].rows_per_block, 2048);
@@ -121,6 +127,48 @@ TEST_F(WeightManifestTest, RootCoversNamesDtypesAndShapes) {
   EXPECT_TRUE(changed([](auto& t) { t[0].shape = {128, 4100}; }));
   EXPECT_TRUE(changed([](auto& t) { std::swap(t[0], t[1]); }));
   EXPECT_TRUE(changed([](auto& t) { t[0].blocks[1][5] ^= 1; }));
+}
+
+// Two masters may round to the same: what samples is one, what is trained is not.
+TEST_F(WeightManifestTest, TheMasterIsOfWhatIsTrainedAndTheRootOfWhatSamples) {
+  const auto made = [&] { return make_manifest(weights_, 0, 1, "", {}, Dtype::kBF16); };
+  float& value = weights_.vector(kEmbeddingName)[7];
+  value = 1.0f;
+  const WeightManifest before = made();
+  EXPECT_EQ(before.tensors[0].dtype, "BF16");
+  const auto norm = std::ranges::find(before.tensors, kFinalNormName, &TensorManifest::name);
+  EXPECT_EQ(norm->dtype, "F32") << "a vector";
+  EXPECT_EQ(before.master, make_manifest(weights_, 0, 1, "").root);
+  value = std::nextafter(1.0f, 2.0f);
+  EXPECT_EQ(made().root, before.root);
+  EXPECT_NE(made().master, before.master);
+  value = 1.01f;
+  EXPECT_NE(made().root, before.root);
+  const auto name = publish_weights(folder_, made(), weights_);
+  ASSERT_TRUE(name);
+  const auto proved = prove_weights(folder_ / name.value(), made().root, layout_);
+  ASSERT_TRUE(proved) << proved.failure().message;
+  std::vector<float> values(static_cast<size_t>(layout_.at(kEmbeddingName).size));
+  proved.value().values(kEmbeddingName).to_floats(values);
+  EXPECT_EQ(values[7], to_float(to_bf16(1.01f)));
+}
+
+TEST(TensorSets, ExpertsAndAdaptersAreSetsOfTheirOwn) {
+  const auto tensor = [](const std::string& name) {
+    return TensorManifest{name, "F32", {1}, 1, {digest_of(name)}};
+  };
+  std::vector<TensorManifest> tensors = {tensor("model.layers.0.self_attn.q_proj.weight"),
+                                         tensor("model.layers.0.mlp.experts.0.up_proj.weight"),
+                                         tensor("model.layers.0.mlp.experts.1.up_proj.weight")};
+  const auto before = tensor_sets(tensors);
+  ASSERT_EQ(before.size(), 2u);
+  EXPECT_EQ(before[0].name, "experts");
+  EXPECT_EQ(before[0].num_tensors, 2);
+  tensors[0].blocks[0] = digest_of(std::string_view("other"));
+  EXPECT_EQ(tensor_sets(tensors)[0].root, before[0].root) << "no expert has changed";
+  EXPECT_NE(tensor_sets(tensors)[1].root, before[1].root);
+  EXPECT_EQ(tensor_sets(std::vector{tensor("base_model.model.a.lora_A.weight")})[0].name,
+            "adapter");
 }
 
 // One flipped byte in each block of each tensor: found and named.
@@ -211,21 +259,6 @@ TEST_F(WeightManifestTest, RefusesTheWeightsOfAnotherModel) {
   other.num_layers = 1;
   ParameterLayout layout(other);
   EXPECT_FALSE(prove_weights(file, manifest_.root, layout));
-}
-
-TEST_F(WeightManifestTest, KeepsTheNewestVersionsAndThoseAfterARollback) {
-  for (int64_t version = 0; version <= 5; ++version) publish(version);
-  auto present = [&](int64_t version) {
-    return fs::exists(folder_ / fmt::format("p0-v{}.json", version));
-  };
-  EXPECT_FALSE(present(2));
-  EXPECT_FALSE(fs::exists(folder_ / "p0-v2.safetensors"));
-  EXPECT_TRUE(present(3) && present(4) && present(5));
-  // A run that goes back to an older checkpoint publishes the same number again.
-  publish(4, 1);
-  EXPECT_FALSE(present(3));
-  EXPECT_TRUE(present(4) && present(5));
-  EXPECT_TRUE(prove_weights(folder_ / "p0-v5.json", manifest_.root, layout_));
 }
 
 TEST_F(WeightManifestTest, AFolderThatCannotBeWrittenIsAFailureWithItsReason) {

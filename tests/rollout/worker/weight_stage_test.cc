@@ -17,7 +17,7 @@
 #include "core/model/parameters.h"
 #include "core/weights/frozen_base.h"
 #include "core/weights/manifest.h"
-#include "core/weights/publish.h"
+#include "core/weights/version_folder.h"
 #include "kernels/base/memory.h"
 #include "tests/core/base/temporary_directory.h"
 
@@ -46,7 +46,7 @@ class WeightStageTest : public ::testing::Test {
     Parameters parameters(layout);
     init_parameters(config_, seed, parameters);
     const WeightManifest manifest = make_manifest(parameters, 0, version, numerics_class());
-    const auto name = publish_weights(folder_.path(), manifest, parameters, /*keep=*/9);
+    const auto name = publish_weights(folder_.path(), manifest, parameters);
     EXPECT_TRUE(name) << name.failure().message;
     return {version, manifest.root};
   }
@@ -56,11 +56,9 @@ class WeightStageTest : public ::testing::Test {
 
   // Counts what is read.
   WeightStage::Options options() {
-    return {.fetch = [this, local = weights_in(folder_.path())](const std::string& manifest,
-                                                                const Digest& root,
-                                                                const std::stop_token& stop) {
+    return {.fetch = [this, local = weights_in(folder_.path())](const WeightFetch& fetch) {
       ++num_fetches_;
-      return local(manifest, root, stop);
+      return local(fetch);
     }};
   }
   WeightStage stage(Dtype dtype = Dtype::kF32) { return {config_, dtype, Stream{}, options()}; }
@@ -138,7 +136,7 @@ TEST_F(WeightStageTest, AnAdapterGoesBesideItsOwnBase) {
   const auto publish = [&](int64_t version, const Digest& beside) {
     adapter.vector(layout.entries()[0].name)[0] = static_cast<float>(version);
     const WeightManifest manifest = make_manifest(adapter, 0, version, numerics_class(), beside);
-    const auto name = publish_weights(folder_.path(), manifest, adapter, /*keep=*/9);
+    const auto name = publish_weights(folder_.path(), manifest, adapter);
     EXPECT_TRUE(name);
     return WeightVersion{version, manifest.root};
   };
@@ -246,11 +244,11 @@ struct SlowFetch {
   explicit SlowFetch(std::filesystem::path folder) : local(weights_in(std::move(folder))) {}
 
   FetchWeights function() {
-    return [this](const std::string& manifest, const Digest& root, const std::stop_token& stop) {
+    return [this](const WeightFetch& fetch) {
       ++begun;
-      while (!go && !stop.stop_requested()) std::this_thread::yield();
-      if (stop.stop_requested()) ++stopped;
-      return local(manifest, root, stop);
+      while (!go && !fetch.stop.stop_requested()) std::this_thread::yield();
+      if (fetch.stop.stop_requested()) ++stopped;
+      return local(fetch);
     };
   }
 
@@ -351,12 +349,13 @@ TEST_F(WeightStageTest, StopsAFetchWhenItDies) {
 
 TEST_F(WeightStageTest, SaysWhyAFetchFailed) {
   WeightStage stage(config_, Dtype::kF32, Stream{},
-                    {.fetch = [](const std::string& manifest, const Digest&,
-                                 const std::stop_token&) -> Result<std::filesystem::path> {
-                      return Failure{"nobody has " + manifest};
+                    {.fetch = [](const WeightFetch& fetch) -> Result<FetchedWeights> {
+                      return Failure{"nobody has " + fetch.manifest};
                     }});
   ask(stage, {3, "x"});
-  EXPECT_EQ(stage.poll(false)->failure->message, "nobody has p0-v3.json");
+  const auto staged = stage.poll(false);
+  EXPECT_EQ(staged->failure->message, "nobody has p0-v3.json");
+  EXPECT_EQ(staged->cause, InstallCause::kSource) << "the worker is at no fault";
 }
 
 }  // namespace

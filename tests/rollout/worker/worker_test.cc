@@ -22,7 +22,7 @@
 #include "core/model/parameters.h"
 #include "core/text/tokenizer.h"
 #include "core/weights/manifest.h"
-#include "core/weights/publish.h"
+#include "core/weights/version_folder.h"
 #include "core/wire/server.h"
 #include "core/wire/trajectory_codec.h"
 #include "sandbox/builtin/built_in.h"
@@ -704,11 +704,10 @@ TEST_F(RolloutWorkerTest, AFetchThatTakesLongKeepsItFromNothing) {
   std::atomic<bool> blocks = false;
   std::atomic<int> stopped = 0;
   RolloutWorkerConfig config = this->config();
-  config.fetch_weights = [&](const std::string& manifest, const Digest&,
-                             const std::stop_token& stop) -> Result<fs::path> {
-    while (blocks && !stop.stop_requested()) std::this_thread::sleep_for(1ms);
-    if (stop.stop_requested()) ++stopped;
-    return paths_.weights() / manifest;
+  config.fetch_weights = [&](const WeightFetch& fetch) -> Result<FetchedWeights> {
+    while (blocks && !fetch.stop.stop_requested()) std::this_thread::sleep_for(1ms);
+    if (fetch.stop.stop_requested()) ++stopped;
+    return FetchedWeights{.manifest = paths_.weights() / fetch.manifest};
   };
   Desk desk(config.endpoint.address);
   auto status = start(config);

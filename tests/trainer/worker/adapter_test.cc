@@ -91,7 +91,7 @@ TEST_F(TrainerOfAnAdapter, PublishesAndKeepsTheAdapterAlone) {
   load_parameters(saved, config.model, adapter, kAdapterFile);
   for (const ParameterInfo& info : adapter.layout().entries())
     EXPECT_TRUE(std::ranges::equal(std::as_const(adapter).vector(info.name),
-                                   proved.value().vector(info.name)))
+                                   proved.value().values(info.name).floats()))
         << info.name;
 }
 

@@ -1,0 +1,288 @@
+#include "cli/run/weight_cache.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "core/base/clock.h"
+#include "core/base/error.h"
+#include "core/base/file.h"
+#include "core/base/lock_file.h"
+#include "core/model/safetensors.h"
+#include "core/weights/delta_file.h"
+#include "core/weights/digest.h"
+#include "core/weights/manifest.h"
+#include "core/weights/version_folder.h"
+#include "core/weights/way.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Versions of weights that a host keeps: what samples, what is staged, and the one before.
+constexpr size_t kKeptVersions = 3;
+// Others of this host, or of another run, may be about to map one that is so young.
+constexpr std::chrono::seconds kJustFetched{30};
+// For a version that another worker of this host brings.
+constexpr std::chrono::milliseconds kLookAgain{20};
+
+// Somebody fetches a file of this version now.
+bool is_being_fetched(const fs::path& folder) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored))
+    if (entry.path().extension() == ".lock" && !LockFile(entry.path()).held()) return true;
+  return false;
+}
+
+// Versions beyond those that are kept, but for `newest`. Whoever has mapped one of them keeps it.
+void forget_old_versions(const fs::path& versions, const fs::path& newest) {
+  std::error_code ignored;
+  const auto now = fs::file_time_type::clock::now();
+  std::vector<std::pair<fs::file_time_type, fs::path>> others;
+  for (const auto& entry : fs::directory_iterator(versions, ignored))
+    if (WeightCache::is_own_folder(entry) && entry.path() != newest)
+      others.emplace_back(entry.last_write_time(ignored), entry.path());
+  std::ranges::sort(others, std::greater<>());
+  for (size_t i = kKeptVersions - 1; i < others.size(); ++i)
+    if (now - others[i].first > kJustFetched && !is_being_fetched(others[i].second))
+      fs::remove_all(others[i].second, ignored);
+}
+
+// Brings one version here. Each host makes it once: whoever holds the lock of its folder does, and
+// others of the host wait and find it.
+class Transfer {
+ public:
+  Transfer(const fs::path& versions, WeightSources& sources, const WeightFetch& fetch,
+           int64_t link_mbit, Log& log)
+      : versions_(versions), sources_(sources), fetch_(fetch), link_mbit_(link_mbit), log_(log) {}
+
+  Result<FetchedWeights> run() {
+    const fs::path folder = folder_of(fetch_.root);
+    if (auto made = make_folder(folder); !made) return made.failure();
+    const auto lock = wait_for(folder / "making.lock");
+    if (!lock) return Failure{"another version was asked for"};
+    auto manifest = fetch_manifest(fetch_.root, fetch_.manifest);
+    if (!manifest) return manifest.failure();
+    const WeightManifest& wanted = manifest.value();
+    const fs::path payload = folder / wanted.payload;
+    std::error_code ignored;
+    // Another worker of this host has brought it, or it was here before; a disk may have lost it.
+    const bool is_here = fs::exists(payload, ignored) && prove_payload(payload, wanted).ok();
+    if (!is_here) fs::remove(payload, ignored);
+    if (!is_here && !follow_ways(wanted) && !stopped()) {
+      auto fetched = fetch_file(fetch_.root, wanted.payload);
+      if (!fetched) return fetched.failure();
+      sum_.full += fetched.value().received + fetched.value().kept;
+    }
+    if (stopped()) return Failure{"another version was asked for"};
+    fs::last_write_time(folder, fs::file_time_type::clock::now(), ignored);
+    forget_old_versions(versions_, folder);
+    log_.info(
+        "fetched {} bytes={} kept_bytes={} seconds={:.2f} reconstructed_bytes={} seconds={:.2f}",
+        fetch_.manifest, received_, kept_, fetch_seconds_, sum_.reconstructed, process_seconds_);
+    return FetchedWeights{
+        .manifest = folder / fetch_.manifest,
+        .metrics = {{"fetch_ms", 1e3 * fetch_seconds_},
+                    {"process_ms", 1e3 * process_seconds_},
+                    {"bytes_received", static_cast<double>(received_)},
+                    {"bytes_compressed", static_cast<double>(sum_.compressed)},
+                    {"bytes_reconstructed", static_cast<double>(sum_.reconstructed)},
+                    {"bytes_skipped", static_cast<double>(sum_.skipped)},
+                    {"bytes_full", static_cast<double>(sum_.full)}}};
+  }
+
+ private:
+  // From where a version may lead in one step; more would be a ring.
+  static constexpr int kMaxSteps = 64;
+
+  bool stopped() const { return fetch_.stop.stop_requested(); }
+  fs::path folder_of(const Digest& root) const { return versions_ / root; }
+
+  static Result<void> make_folder(const fs::path& folder) {
+    std::error_code error;
+    fs::create_directories(folder, error);
+    if (error) return Failure{describe_errno("create", folder, error.value())};
+    fs::last_write_time(folder, fs::file_time_type::clock::now(), error);
+    return {};
+  }
+
+  // Nothing: nobody waits for it any more.
+  std::optional<LockFile> wait_for(const fs::path& file) const {
+    while (!stopped()) {
+      LockFile lock(file);
+      if (lock.held()) return lock;
+      std::this_thread::sleep_for(kLookAgain);
+    }
+    return std::nullopt;
+  }
+
+  Result<FetchCounters> fetch_file(const Digest& root, const std::string& file) {
+    const Time start = steady_now();
+    const int64_t before = received_ + kept_;
+    auto fetched = sources_.fetch(
+        root, file, folder_of(root) / file, fetch_.stop,
+        [&](int64_t bytes, int64_t total) { fetch_.on_progress(before + bytes, before + total); });
+    fetch_seconds_ += seconds_of(steady_now() - start);
+    if (!fetched) return fetched;
+    received_ += fetched.value().received;
+    kept_ += fetched.value().kept;
+    return fetched;
+  }
+
+  Result<WeightManifest> fetch_manifest(const Digest& root, const std::string& name) {
+    const fs::path folder = folder_of(root);
+    if (auto made = make_folder(folder); !made) return made.failure();
+    if (auto fetched = fetch_file(root, name); !fetched) return fetched.failure();
+    auto manifest = read_manifest(folder / name);
+    if (!manifest) return manifest;
+    // Before gigabytes are asked for.
+    if (root_digest(manifest.value().tensors, manifest.value().base) != root)
+      return Failure{fmt::format("{}: its root is not {}", name, root)};
+    return manifest;
+  }
+
+  // The version of this host that was used last, among the others of the policy.
+  std::optional<std::pair<Digest, fs::path>> newest_here(const WeightManifest& wanted) const {
+    std::optional<std::pair<Digest, fs::path>> newest;
+    fs::file_time_type when{};
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(versions_, ignored)) {
+      if (!WeightCache::is_own_folder(entry) || entry.path() == folder_of(wanted.root)) continue;
+      const auto time = entry.last_write_time(ignored);
+      if (newest && time <= when) continue;
+      const fs::path payload = payload_in(entry.path(), wanted.policy);
+      if (payload.empty()) continue;
+      newest = {entry.path().filename().string(), payload};
+      when = time;
+    }
+    return newest;
+  }
+
+  static fs::path payload_in(const fs::path& folder, PolicyId policy) {
+    for (const StoredVersion& version : list_versions(folder))
+      if (version.policy == policy && version.is_whole)
+        return folder / payload_name(manifest_name(policy, version.version));
+    return {};
+  }
+
+  // Makes the payload from another version that is here, if it can. False: it takes the whole.
+  bool follow_ways(const WeightManifest& wanted) {
+    auto have = newest_here(wanted);
+    if (!have) return false;
+    for (int step = 0; step < kMaxSteps && !stopped(); ++step) {
+      auto next = take_step(wanted, *have);
+      if (next && next.value().first == wanted.root) return true;
+      if (next) {
+        have = std::move(next).value();
+        continue;
+      }
+      if (!stopped())
+        log_.warning("{} is fetched whole: {}", fetch_.manifest, next.failure().message);
+      return false;
+    }
+    return false;
+  }
+
+  // The version to which the next file leads from `have`, and its payload.
+  Result<std::pair<Digest, fs::path>> take_step(const WeightManifest& wanted,
+                                                const std::pair<Digest, fs::path>& have) {
+    const std::string way = way_name(
+        {wanted.policy, wanted.version, wanted.root, have.first, std::max<int64_t>(0, link_mbit_)});
+    const fs::path file = folder_of(wanted.root) / way;
+    if (auto fetched = fetch_file(wanted.root, way); !fetched) return fetched.failure();
+    const auto delta = DeltaFile::open(file);
+    if (!delta) return take_whole(wanted, file, delta.failure());
+    const DeltaEnds ends = delta.value().ends();
+    if (ends.from_root != have.first)
+      return Failure{fmt::format("{}: it leads from another version", way)};
+    if (ends.to_root == wanted.root) return reconstruct_here(have.second, file, wanted);
+    const auto between =
+        fetch_manifest(ends.to_root, manifest_name(wanted.policy, ends.to_version));
+    if (!between) return between.failure();
+    return reconstruct_here(have.second, file, between.value());
+  }
+
+  // Where no delta was cheaper the file is the payload itself.
+  Result<std::pair<Digest, fs::path>> take_whole(const WeightManifest& wanted, const fs::path& file,
+                                                 const Failure& no_delta) {
+    try {
+      const SafetensorsFile payload(file);
+    } catch (const UserError&) {
+      return no_delta;
+    }
+    const fs::path target = folder_of(wanted.root) / wanted.payload;
+    std::error_code error;
+    sum_.full += static_cast<int64_t>(fs::file_size(file, error));
+    fs::remove(target, error);
+    fs::create_hard_link(file, target, error);
+    if (error) return Failure{describe_errno("link", target, error.value())};
+    return std::pair{wanted.root, target};
+  }
+
+  Result<std::pair<Digest, fs::path>> reconstruct_here(const fs::path& base, const fs::path& delta,
+                                                       const WeightManifest& to) {
+    const fs::path target = folder_of(to.root) / to.payload;
+    const Time start = steady_now();
+    const auto done = reconstruct(base, delta, to, target);
+    process_seconds_ += seconds_of(steady_now() - start);
+    if (!done) {
+      // A base that is damaged on this disk leads nowhere the next time either.
+      std::error_code ignored;
+      fs::remove(base, ignored);
+      return done.failure();
+    }
+    sum_.compressed += done.value().compressed;
+    sum_.full += done.value().full;
+    sum_.reconstructed += done.value().reconstructed;
+    sum_.skipped += done.value().skipped;
+    return std::pair{to.root, target};
+  }
+
+  const fs::path& versions_;
+  WeightSources& sources_;
+  const WeightFetch& fetch_;
+  const int64_t link_mbit_;
+  Log& log_;
+  double fetch_seconds_ = 0, process_seconds_ = 0;
+  int64_t received_ = 0, kept_ = 0;
+  Reconstruction sum_;
+};
+
+}  // namespace
+
+WeightCache::WeightCache(fs::path folder, WeightSources& sources)
+    : folder_(std::move(folder)), sources_(sources) {}
+
+bool WeightCache::is_own_folder(const fs::directory_entry& entry) {
+  std::error_code error;
+  return entry.symlink_status(error).type() == fs::file_type::directory && !error;
+}
+
+Result<FetchedWeights> WeightCache::bring(const WeightFetch& fetch, int64_t link_mbit, Log& log) {
+  return Transfer(folder_, sources_, fetch, link_mbit, log).run();
+}
+
+Result<void> WeightCache::bring_file(const Digest& root, const std::string& file,
+                                     const std::stop_token& stop,
+                                     const std::function<void(int64_t)>& on_progress) {
+  const fs::path folder = folder_ / root;
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) return Failure{describe_errno("create", folder, error.value())};
+  fs::last_write_time(folder, fs::file_time_type::clock::now(), error);
+  const auto fetched = sources_.fetch(root, file, folder / file, stop,
+                                      [&](int64_t bytes, int64_t) { on_progress(bytes); });
+  fs::last_write_time(folder, fs::file_time_type::clock::now(), error);
+  // After a failure too: who asks names the root, and may name any.
+  forget_old_versions(folder_, folder);
+  if (!fetched) return fetched.failure();
+  return {};
+}
+
+}  // namespace tailrace

@@ -1,0 +1,33 @@
+// Whether the versions in a folder are what they were when they were published: every byte of every
+// manifest, payload and delta.
+//
+// Thread: any; versions that come or go meanwhile are left out.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tailrace {
+
+struct VerifiedFolder {
+  int64_t versions = 0;  // with a manifest
+  int64_t whole = 0;     // of these, with their payload; deltas lead to the others
+  int64_t deltas = 0;
+  int64_t bytes = 0;  // that were proved
+  // What is wrong, each with its file, and its tensor where it is one's.
+  std::vector<std::string> damages = {};
+  // Files of the folder that belong to no version, as a process that was killed leaves them.
+  std::vector<std::string> strays = {};
+};
+
+// All versions, or one of them. A version without its payload is made again, in `scratch`, a folder
+// that holds two payloads at most and is empty afterwards. `progress` is told each file.
+VerifiedFolder verify_versions(const std::filesystem::path& folder, std::optional<int64_t> version,
+                               const std::filesystem::path& scratch,
+                               const std::function<void(const std::string& file)>& progress = {});
+
+}  // namespace tailrace

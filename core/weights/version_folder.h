@@ -1,0 +1,94 @@
+// The versions of policies as files below RUN/weights:
+//
+//   p0-v12.json                   its manifest
+//   p0-v12.safetensors            its payload: all of its tensors, as they sample
+//   p0-v12.from-v11.delta         the way to it from another version (delta_file.h)
+//
+// The newest versions have their payloads. An older one that is still needed may have given it up:
+// then deltas lead to it from a version that has one, an anchor. Every file appears whole or not at
+// all, and every byte of it is proved before it is used.
+//
+// Thread: any; one writer of payloads and one that tidies a policy. Deltas are made by anybody.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "core/base/ids.h"
+#include "core/base/result.h"
+#include "core/model/parameters.h"
+#include "core/weights/delta_codec.h"
+#include "core/weights/delta_file.h"
+#include "core/weights/manifest.h"
+
+namespace tailrace {
+
+std::string manifest_name(PolicyId policy, int64_t version);
+// "p0-v3.safetensors" of "p0-v3.json".
+std::string payload_name(const std::string& manifest_name);
+std::string delta_name(PolicyId policy, int64_t from, int64_t to);
+
+// Writes the payload, then the manifest, each atomically; returns the manifest's file name.
+// `manifest` must be of these parameters. A Failure gives the path and the system's reason.
+Result<std::string> publish_weights(const std::filesystem::path& folder,
+                                    const WeightManifest& manifest, const Parameters& parameters);
+
+struct StoredVersion {
+  PolicyId policy = 0;
+  int64_t version = 0;
+  bool is_whole = false;             // its payload is there
+  std::vector<int64_t> deltas = {};  // versions from which a delta leads to it, ascending
+};
+// By policy and version; what has no manifest is none.
+std::vector<StoredVersion> list_versions(const std::filesystem::path& folder);
+
+// The delta between two versions that have their payloads: the one that lies there, if it is
+// theirs, or a new one. A Failure names the file. Made once, whoever asks; others wait for it.
+Result<std::filesystem::path> make_delta(const std::filesystem::path& folder, PolicyId policy,
+                                         int64_t from, int64_t to, const DeltaCost& cost = {},
+                                         const std::stop_token& stop = {});
+
+// What was done to make a payload from that of another version.
+struct Reconstruction {
+  int64_t compressed = 0;     // bytes of deltas
+  int64_t full = 0;           // bytes of tensors that were sent whole
+  int64_t reconstructed = 0;  // bytes of tensors that a delta has changed
+  int64_t skipped = 0;        // bytes of tensors that are as they were
+};
+
+// Writes the payload of `target` at `out`, from the payload of another version and a delta from it.
+// Every block is proved by the manifest as it is made. A Failure names the tensor; nothing is left.
+Result<Reconstruction> reconstruct(const std::filesystem::path& base_payload,
+                                   const std::filesystem::path& delta, const WeightManifest& target,
+                                   const std::filesystem::path& out);
+
+// Whether a payload holds the tensors of the manifest: every block. A Failure names the tensor.
+Result<void> prove_payload(const std::filesystem::path& payload, const WeightManifest& manifest);
+
+// Versions on the way to this one, from one that has its payload, by the fewest deltas; nothing: no
+// way leads to it. One that has its payload is its own way.
+std::optional<std::vector<int64_t>> way_to(const std::vector<StoredVersion>& stored,
+                                           PolicyId policy, int64_t version);
+
+// The payload of a version, where it lies or as it was made again in `scratch`, a folder that the
+// caller removes. It is not proved yet where it lies. A Failure says what is missing or damaged.
+Result<std::filesystem::path> payload_of(const std::filesystem::path& folder, PolicyId policy,
+                                         int64_t version, const std::filesystem::path& scratch);
+
+struct Retention {
+  int64_t keep = 3;              // the newest versions that keep their payload, at least one
+  int64_t anchor_interval = 10;  // every so many versions one keeps its payload while it is needed
+  int64_t below = 0;             // versions below are needed by nobody
+};
+// Removes versions of before `newest` that nobody needs, and payloads to which deltas lead; of each
+// such delta it is proved first that it does. Versions above `newest`, of before a rollback, are
+// left alone: they are replaced as they come. What cannot be done (a full disk) is a Failure; what
+// is needed is there all the same.
+Result<void> tidy_versions(const std::filesystem::path& folder, PolicyId policy, int64_t newest,
+                           const Retention& retention, const std::stop_token& stop = {});
+
+}  // namespace tailrace

@@ -1,0 +1,165 @@
+#include "core/weights/way.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "core/weights/manifest.h"
+#include "core/weights/version_folder.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kDigestDigits = 32;
+
+int64_t size_of_file(const fs::path& file) {
+  std::error_code error;
+  const auto size = fs::file_size(file, error);
+  return error ? 0 : static_cast<int64_t>(size);
+}
+
+// Versions one behind the other from `from` to `to` along deltas that lie there; by the fewest.
+std::vector<int64_t> chain_between(const std::map<int64_t, StoredVersion>& stored, int64_t from,
+                                   int64_t to) {
+  std::map<int64_t, int64_t> next;
+  std::vector<int64_t> reached = {to};
+  for (size_t i = 0; i < reached.size() && !next.contains(from); ++i) {
+    const auto at = stored.find(reached[i]);
+    if (at == stored.end()) continue;
+    for (auto before = at->second.deltas.rbegin(); before != at->second.deltas.rend(); ++before)
+      if (*before != to && next.try_emplace(*before, reached[i]).second) reached.push_back(*before);
+  }
+  if (!next.contains(from)) return {};
+  std::vector<int64_t> chain = {from};
+  while (chain.back() != to) chain.push_back(next.at(chain.back()));
+  return chain;
+}
+
+}  // namespace
+
+double cost_of(Way way, const WayFacts& facts) {
+  const auto over_link = [&](int64_t bytes) {
+    const auto b = static_cast<double>(bytes);
+    return facts.link_bytes_per_s > 0 ? b / facts.link_bytes_per_s : b;
+  };
+  // Where bytes alone count the rest costs nothing.
+  const auto of_dense = [&](double speed) {
+    return facts.link_bytes_per_s > 0 ? static_cast<double>(facts.dense_bytes) / speed : 0.0;
+  };
+  switch (way) {
+    case Way::kWhole:
+      return over_link(facts.dense_bytes);
+    case Way::kDirect:
+      return over_link(facts.direct_bytes.value_or(facts.dense_bytes)) +
+             of_dense(kApplyBytesPerSecond) +
+             (facts.direct_is_made ? 0 : of_dense(kEncodeBytesPerSecond));
+    case Way::kChain:
+      return over_link(
+                 std::accumulate(facts.chain_bytes.begin(), facts.chain_bytes.end(), int64_t{0})) +
+             static_cast<double>(facts.chain_bytes.size()) * of_dense(kApplyBytesPerSecond);
+  }
+  return 0;
+}
+
+Way cheapest_way(const WayFacts& facts) {
+  Way best = Way::kWhole;
+  const auto consider = [&](Way way) {
+    if (cost_of(way, facts) < cost_of(best, facts)) best = way;
+  };
+  if (facts.direct_bytes) consider(Way::kDirect);
+  if (!facts.chain_bytes.empty()) consider(Way::kChain);
+  return best;
+}
+
+std::string way_name(const WayRequest& request) {
+  return fmt::format("p{}-v{}.way-{}-{}-{}", request.policy, request.version, request.root,
+                     request.from, request.link_mbit);
+}
+
+std::optional<WayRequest> parse_way_name(std::string_view name) {
+  const auto take = [&](std::string_view prefix) {
+    const bool is_there = name.starts_with(prefix);
+    if (is_there) name.remove_prefix(prefix.size());
+    return is_there;
+  };
+  const auto take_number = [&](auto& number) {
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+    if (error != std::errc() || number < 0) return false;
+    name.remove_prefix(static_cast<size_t>(end - name.data()));
+    return true;
+  };
+  const auto take_digest = [&](Digest& digest) {
+    digest = name.substr(0, kDigestDigits);
+    if (digest.size() != kDigestDigits ||
+        digest.find_first_not_of("0123456789abcdef") != std::string::npos)
+      return false;
+    name.remove_prefix(kDigestDigits);
+    return true;
+  };
+  WayRequest request;
+  const bool fits = take("p") && take_number(request.policy) && take("-v") &&
+                    take_number(request.version) && take(".way-") && take_digest(request.root) &&
+                    take("-") && take_digest(request.from) && take("-") &&
+                    take_number(request.link_mbit) && name.empty();
+  return fits ? std::optional(std::move(request)) : std::nullopt;
+}
+
+Result<fs::path> next_on_way(const fs::path& folder, const WayRequest& request,
+                             const std::stop_token& stop) {
+  const auto& [policy, version, root, from, link_mbit] = request;
+  std::map<int64_t, StoredVersion> stored;
+  std::optional<int64_t> base;
+  for (const StoredVersion& one : list_versions(folder)) {
+    if (one.policy != policy) continue;
+    stored[one.version] = one;
+    const auto manifest = read_manifest(folder / manifest_name(policy, one.version));
+    if (manifest && manifest.value().root == from) base = one.version;
+    if (one.version == version && (!manifest || manifest.value().root != root))
+      return Failure{fmt::format("version {} has another root by now", version)};
+  }
+  const auto wanted = stored.find(version);
+  if (wanted == stored.end() || !wanted->second.is_whole)
+    return Failure{fmt::format("version {} is not there any more", version)};
+  fs::path whole = folder / payload_name(manifest_name(policy, version));
+  if (!base || *base == version) return whole;
+
+  WayFacts facts{.dense_bytes = size_of_file(whole),
+                 .link_bytes_per_s = static_cast<double>(link_mbit) * 1e6 / 8};
+  const std::vector<int64_t> chain = chain_between(stored, *base, version);
+  const auto delta_bytes = [&](int64_t a, int64_t b) {
+    return size_of_file(folder / delta_name(policy, a, b));
+  };
+  if (chain.size() == 2) {
+    facts.direct_bytes = delta_bytes(*base, version);
+    facts.direct_is_made = true;
+  } else if (chain.size() > 2) {
+    for (size_t i = 1; i < chain.size(); ++i)
+      facts.chain_bytes.push_back(delta_bytes(chain[i - 1], chain[i]));
+  }
+  if (!facts.direct_is_made && stored.at(*base).is_whole) {
+    // Not known before it is made; changes of several steps fall on each other.
+    facts.direct_bytes =
+        facts.chain_bytes.empty()
+            ? facts.dense_bytes / 3
+            : std::accumulate(facts.chain_bytes.begin(), facts.chain_bytes.end(), int64_t{0}) * 2 /
+                  3;
+  }
+  switch (cheapest_way(facts)) {
+    case Way::kWhole:
+      return whole;
+    case Way::kDirect:
+      return make_delta(folder, policy, *base, version,
+                        {.link_bytes_per_s = facts.link_bytes_per_s}, stop);
+    case Way::kChain:
+      return folder / delta_name(policy, chain[0], chain[1]);
+  }
+  return whole;
+}
+
+}  // namespace tailrace

@@ -1,0 +1,169 @@
+// Versions of weights that come to a host through a real gate.
+#include "cli/run/weight_cache.h"
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+
+#include "cli/run/bundle.h"
+#include "core/base/file.h"
+#include "core/base/random.h"
+#include "core/weights/proved_weights.h"
+#include "core/weights/version_folder.h"
+#include "core/weights/way.h"
+#include "tests/core/gate/gate_fixture.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+ModelConfig cached_config() {
+  ModelConfig config;
+  config.vocab_size = 96;
+  config.hidden_size = 32;
+  config.intermediate_size = 48;
+  config.num_layers = 1;
+  config.num_heads = 2;
+  config.num_kv_heads = 1;
+  config.head_dim = 16;
+  return config;
+}
+
+class WeightCacheTest : public GateTest {
+ protected:
+  WeightCacheTest() : layout_(cached_config()), weights_(layout_) {
+    for (const ParameterInfo& info : layout_.entries())
+      for (float& value : weights_.vector(info.name))
+        value = static_cast<float>(rng_.uniform() - 0.5);
+    start_gate();
+    run_ = join();
+    sources_ = std::make_unique<WeightSources>(*run_);
+    log_file_ = std::make_unique<Log>("worker", host_.folder() / "log");
+    cache_ = std::make_unique<WeightCache>(host_.folder() / "cache", *sources_);
+  }
+
+  fs::path published() const { return host_.folder() / "published"; }
+  fs::path here(int64_t version) const {
+    return cache_->folder() / roots_.at(version) / payload_name(manifest_name(0, version));
+  }
+
+  void publish(int64_t version) {
+    for (int i = 0; i < 30; ++i)
+      weights_.vector(kEmbeddingName)[static_cast<size_t>(rng_.below(96 * 32))] *= 1.01f;
+    const WeightManifest manifest = make_manifest(weights_, 0, version, "", {}, Dtype::kBF16);
+    ASSERT_TRUE(publish_weights(published(), manifest, weights_));
+    roots_[version] = manifest.root;
+    // Whatever a worker may ask for.
+    const auto offer = [&](const std::string& file) {
+      share("weights/" + file, *find_weight_file(published(), file));
+    };
+    offer(manifest_name(0, version));
+    offer(payload_name(manifest_name(0, version)));
+    for (const auto& [to, root] : roots_)
+      for (const auto& [from, base] : roots_) offer(way_name({0, to, root, base}));
+  }
+
+  // Brings it, and proves it as the worker would. The metrics of it.
+  std::map<std::string, double> bring(int64_t version) {
+    const auto fetched = cache_->bring(
+        {.manifest = manifest_name(0, version), .root = roots_.at(version)}, 0, *log_file_);
+    if (!fetched) {
+      ADD_FAILURE() << fetched.failure().message;
+      return {};
+    }
+    const auto proved = prove_weights(fetched.value().manifest, roots_.at(version), layout_);
+    EXPECT_TRUE(proved) << proved.failure().message;
+    return {fetched.value().metrics.begin(), fetched.value().metrics.end()};
+  }
+
+  static void flip_last_byte(const fs::path& file) {
+    std::string bytes = read_file(file).value();
+    bytes.back() ^= 1;
+    fs::remove(file);  // it may be linked to another name
+    std::ofstream(file, std::ios::binary) << bytes;
+  }
+
+  Rng rng_{3};
+  ParameterLayout layout_;
+  Parameters weights_;
+  std::map<int64_t, Digest> roots_;
+  std::unique_ptr<RemoteRun> run_;
+  std::unique_ptr<WeightSources> sources_;
+  std::unique_ptr<Log> log_file_;
+  std::unique_ptr<WeightCache> cache_;
+};
+
+TEST_F(WeightCacheTest, TheFirstVersionComesWholeAndTheNextAsADelta) {
+  publish(1);
+  auto metrics = bring(1);
+  EXPECT_GT(metrics["bytes_full"], 0);
+  EXPECT_EQ(metrics["bytes_compressed"], 0);
+  publish(2);
+  metrics = bring(2);
+  EXPECT_EQ(metrics["bytes_full"], 0);
+  EXPECT_GT(metrics["bytes_compressed"], 0);
+  EXPECT_GT(metrics["bytes_reconstructed"], 0);
+  EXPECT_GT(metrics["bytes_skipped"], 0) << "only the embeddings change";
+  EXPECT_EQ(read_file(here(2)).value(), read_file(published() / "p0-v2.safetensors").value());
+  // It is here.
+  EXPECT_EQ(bring(2)["bytes_compressed"], 0);
+}
+
+TEST_F(WeightCacheTest, WhoStayedBehindIsLedInOneStepOrAlongTheChain) {
+  publish(1);
+  bring(1);
+  for (int64_t version = 2; version <= 5; ++version) publish(version);
+  EXPECT_EQ(bring(5)["bytes_full"], 0);
+  EXPECT_TRUE(fs::exists(published() / "p0-v5.from-v1.delta"));
+  for (int64_t version = 6; version <= 9; ++version) publish(version);
+  // Payloads of old versions go: there is no other way than the deltas.
+  ASSERT_TRUE(tidy_versions(published(), 0, 9, {.keep = 2, .anchor_interval = 100}));
+  EXPECT_EQ(bring(9)["bytes_full"], 0);
+  EXPECT_TRUE(fs::exists(here(7))) << "a step on the way";
+}
+
+TEST_F(WeightCacheTest, ABaseThatIsDamagedHereLeadsToTheWhole) {
+  publish(1);
+  bring(1);
+  flip_last_byte(here(1));
+  publish(2);
+  EXPECT_GT(bring(2)["bytes_full"], 0);
+  EXPECT_FALSE(fs::exists(here(1))) << "it would lead nowhere the next time either";
+  publish(3);
+  EXPECT_EQ(bring(3)["bytes_full"], 0);
+}
+
+TEST_F(WeightCacheTest, AVersionThatIsDamagedHereComesAgain) {
+  publish(1);
+  bring(1);
+  publish(2);
+  bring(2);
+  flip_last_byte(here(2));
+  EXPECT_EQ(bring(2)["bytes_full"], 0) << "from the version before";
+}
+
+TEST_F(WeightCacheTest, AVersionThatTheRunHasLetGoIsAFailureOfItsSource) {
+  publish(1);
+  bring(1);
+  publish(2);
+  fs::remove(published() / "p0-v2.json");
+  fs::remove(published() / "p0-v2.safetensors");
+  const auto fetched =
+      cache_->bring({.manifest = manifest_name(0, 2), .root = roots_.at(2)}, 0, *log_file_);
+  ASSERT_FALSE(fetched);
+  EXPECT_NE(fetched.failure().message.find("p0-v2.json"), std::string::npos)
+      << fetched.failure().message;
+}
+
+TEST_F(WeightCacheTest, AStopEndsItSoon) {
+  publish(1);
+  std::stop_source stop;
+  stop.request_stop();
+  EXPECT_FALSE(cache_->bring(
+      {.manifest = manifest_name(0, 1), .root = roots_.at(1), .stop = stop.get_token()}, 0,
+      *log_file_));
+}
+
+}  // namespace
+}  // namespace tailrace

@@ -1,0 +1,295 @@
+#include "core/weights/version_folder.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include "core/base/file.h"
+#include "core/base/random.h"
+#include "core/weights/proved_weights.h"
+#include "core/weights/verify.h"
+#include "core/weights/version_keeper.h"
+#include "core/weights/way.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+ModelConfig tiny_config() {
+  ModelConfig config;
+  config.vocab_size = 96;
+  config.hidden_size = 32;
+  config.intermediate_size = 48;
+  config.num_layers = 1;
+  config.num_heads = 2;
+  config.num_kv_heads = 1;
+  config.head_dim = 16;
+  return config;
+}
+
+class VersionFolderTest : public testing::TestWithParam<Dtype> {
+ protected:
+  VersionFolderTest() : layout_(tiny_config()), weights_(layout_) {
+    std::string path = (fs::temp_directory_path() / "trversions-XXXXXX").string();
+    root_ = ::mkdtemp(path.data());
+    folder_ = root_ / "weights";
+    scratch_ = root_ / "scratch";
+    fs::create_directories(scratch_);
+    for (const ParameterInfo& info : layout_.entries())
+      for (float& value : weights_.vector(info.name))
+        value = static_cast<float>(rng_.uniform() - 0.5);
+  }
+  ~VersionFolderTest() override { fs::remove_all(root_); }
+
+  // A few elements of a few tensors change, as a step changes them.
+  const WeightManifest& publish(int64_t version) {
+    for (int i = 0; i < 40; ++i) {
+      const auto& info =
+          layout_.entries()[static_cast<size_t>(rng_.below(std::ssize(layout_.entries())))];
+      float& value = weights_.vector(info.name)[static_cast<size_t>(rng_.below(info.size))];
+      value *= 1.01f;
+    }
+    WeightManifest manifest = make_manifest(weights_, 0, version, "", {}, GetParam());
+    if (const auto before = published_.find(version - 1); before != published_.end())
+      manifest.parent = before->second.root;
+    const auto name = publish_weights(folder_, manifest, weights_);
+    EXPECT_TRUE(name) << name.failure().message;
+    return published_[version] = std::move(manifest);
+  }
+
+  // Made again from what lies there, it is what was published.
+  testing::AssertionResult is_there(int64_t version) {
+    fs::remove_all(scratch_);
+    fs::create_directories(scratch_);
+    const auto payload = payload_of(folder_, 0, version, scratch_);
+    if (!payload) return testing::AssertionFailure() << payload.failure().message;
+    const fs::path manifest = scratch_ / manifest_name(0, version);
+    fs::copy_file(folder_ / manifest_name(0, version), manifest,
+                  fs::copy_options::overwrite_existing);
+    if (payload.value().parent_path() != scratch_)
+      fs::copy_file(payload.value(), scratch_ / payload.value().filename());
+    const auto proved = prove_weights(manifest, published_.at(version).root, layout_);
+    if (!proved) return testing::AssertionFailure() << proved.failure().message;
+    return testing::AssertionSuccess();
+  }
+
+  std::vector<int64_t> versions(bool whole) const {
+    std::vector<int64_t> found;
+    for (const StoredVersion& version : list_versions(folder_))
+      if (!whole || version.is_whole) found.push_back(version.version);
+    return found;
+  }
+  bool has(const std::string& file) const { return fs::exists(folder_ / file); }
+
+  Rng rng_{11};
+  fs::path root_, folder_, scratch_;
+  ParameterLayout layout_;
+  Parameters weights_;
+  std::map<int64_t, WeightManifest> published_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, VersionFolderTest, testing::Values(Dtype::kF32, Dtype::kBF16),
+                         [](const auto& param) {
+                           return std::string(param.param == Dtype::kF32 ? "f32" : "bf16");
+                         });
+
+TEST_P(VersionFolderTest, ADeltaLeadsFromOneVersionToAnother) {
+  publish(1);
+  publish(2);
+  const auto delta = make_delta(folder_, 0, 1, 2);
+  ASSERT_TRUE(delta) << delta.failure().message;
+  EXPECT_EQ(delta.value().filename(), "p0-v2.from-v1.delta");
+  EXPECT_LT(fs::file_size(delta.value()), fs::file_size(folder_ / "p0-v2.safetensors") / 2);
+  const auto done = reconstruct(folder_ / "p0-v1.safetensors", delta.value(), published_.at(2),
+                                scratch_ / "out.safetensors");
+  ASSERT_TRUE(done) << done.failure().message;
+  EXPECT_EQ(read_file(scratch_ / "out.safetensors").value(),
+            read_file(folder_ / "p0-v2.safetensors").value());
+  EXPECT_GT(done.value().reconstructed, 0);
+  EXPECT_GT(done.value().compressed, 0);
+  // Made once.
+  const auto written = fs::last_write_time(delta.value());
+  ASSERT_TRUE(make_delta(folder_, 0, 1, 2));
+  EXPECT_EQ(fs::last_write_time(delta.value()), written);
+}
+
+TEST_P(VersionFolderTest, AWrongBaseIsFoundAndLeavesNothing) {
+  publish(1);
+  publish(2);
+  publish(3);
+  const auto delta = make_delta(folder_, 0, 2, 3);
+  ASSERT_TRUE(delta);
+  const auto done = reconstruct(folder_ / "p0-v1.safetensors", delta.value(), published_.at(3),
+                                scratch_ / "out.safetensors");
+  ASSERT_FALSE(done);
+  EXPECT_NE(done.failure().message.find("tensor "), std::string::npos) << done.failure().message;
+  EXPECT_TRUE(fs::is_empty(scratch_));
+  // A delta of other ends is refused before.
+  EXPECT_FALSE(reconstruct(folder_ / "p0-v1.safetensors", delta.value(), published_.at(2),
+                           scratch_ / "out.safetensors"));
+}
+
+TEST_P(VersionFolderTest, OldVersionsAreMadeAgainFromAnchorsAndDeltas) {
+  for (int64_t version = 0; version <= 25; ++version) {
+    publish(version);
+    const auto tidied = tidy_versions(folder_, 0, version, {.keep = 3, .anchor_interval = 10});
+    ASSERT_TRUE(tidied) << tidied.failure().message;
+  }
+  EXPECT_EQ(versions(/*whole=*/true), (std::vector<int64_t>{0, 10, 20, 23, 24, 25}));
+  EXPECT_EQ(versions(/*whole=*/false).size(), 26u) << "all are needed: nothing was released";
+  for (int64_t version = 0; version <= 25; ++version) EXPECT_TRUE(is_there(version)) << version;
+  const VerifiedFolder found = verify_versions(folder_, std::nullopt, scratch_);
+  EXPECT_EQ(found.versions, 26);
+  EXPECT_EQ(found.damages, std::vector<std::string>());
+}
+
+TEST_P(VersionFolderTest, WhatIsReleasedGoesDownToItsAnchor) {
+  for (int64_t version = 0; version <= 25; ++version) {
+    publish(version);
+    ASSERT_TRUE(tidy_versions(folder_, 0, version, {.keep = 3, .anchor_interval = 10}));
+  }
+  ASSERT_TRUE(tidy_versions(folder_, 0, 25, {.keep = 3, .anchor_interval = 10, .below = 14}));
+  EXPECT_EQ(versions(false).front(), 10) << "the way to 14 begins there";
+  for (int64_t version = 14; version <= 25; ++version) EXPECT_TRUE(is_there(version)) << version;
+  // Never one of those that are kept, whatever is released.
+  ASSERT_TRUE(tidy_versions(folder_, 0, 25, {.keep = 3, .anchor_interval = 10, .below = 1000}));
+  EXPECT_EQ(versions(false), (std::vector<int64_t>{23, 24, 25}));
+  EXPECT_EQ(versions(true), (std::vector<int64_t>{23, 24, 25}));
+}
+
+// A killed process may leave any of these steps out; the next one does what is missing.
+TEST_P(VersionFolderTest, TidyingBeginsAnywhere) {
+  for (int64_t version = 0; version <= 9; ++version) publish(version);
+  fs::remove(folder_ / "p0-v4.json");  // cut off between two files
+  std::ofstream(folder_ / "p0-v6.from-v5.delta") << "half";
+  ASSERT_TRUE(tidy_versions(folder_, 0, 9, {.keep = 2, .anchor_interval = 100}));
+  for (const int64_t version : {0, 1, 2, 3, 5, 6, 7, 8, 9}) EXPECT_TRUE(is_there(version));
+  EXPECT_EQ(versions(true), (std::vector<int64_t>{0, 8, 9}));
+  EXPECT_TRUE(verify_versions(folder_, std::nullopt, scratch_).damages.empty());
+}
+
+// A trainer that goes back to a checkpoint publishes the same numbers again.
+TEST_P(VersionFolderTest, AfterARollbackNothingLeadsToTheAbandonedVersions) {
+  for (int64_t version = 0; version <= 6; ++version) {
+    publish(version);
+    ASSERT_TRUE(tidy_versions(folder_, 0, version, {.keep = 2, .anchor_interval = 100}));
+  }
+  for (int64_t version = 3; version <= 8; ++version) {
+    publish(version);  // other weights
+    ASSERT_TRUE(tidy_versions(folder_, 0, version, {.keep = 2, .anchor_interval = 100}));
+  }
+  for (int64_t version = 0; version <= 8; ++version) EXPECT_TRUE(is_there(version)) << version;
+}
+
+TEST_P(VersionFolderTest, NamesTheFileAndTheTensorOfEachFlippedBit) {
+  for (int64_t version = 0; version <= 6; ++version) {
+    publish(version);
+    ASSERT_TRUE(tidy_versions(folder_, 0, version, {.keep = 2, .anchor_interval = 100}));
+  }
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(folder_)) files.push_back(entry.path());
+  std::ranges::sort(files);
+  Rng rng(5);
+  int damaged_tensors = 0;
+  for (int i = 0; i < 150; ++i) {
+    const fs::path& file = files[static_cast<size_t>(rng.below(std::ssize(files)))];
+    const std::string text = read_file(file).value();
+    std::string damaged = text;
+    damaged[static_cast<size_t>(rng.below(std::ssize(text)))] ^=
+        static_cast<char>(1 << rng.below(8));
+    std::ofstream(file, std::ios::binary) << damaged;
+    fs::remove_all(scratch_);
+    fs::create_directories(scratch_);
+    const VerifiedFolder found = verify_versions(folder_, std::nullopt, scratch_);
+    ASSERT_FALSE(found.damages.empty()) << file << " " << i;
+    EXPECT_TRUE(std::ranges::any_of(found.damages,
+                                    [&](const std::string& damage) {
+                                      return damage.find(file.filename().string()) !=
+                                             std::string::npos;
+                                    }))
+        << file << ": " << found.damages.front();
+    damaged_tensors += found.damages.front().find("tensor ") != std::string::npos ? 1 : 0;
+    std::ofstream(file, std::ios::binary) << text;
+  }
+  EXPECT_GT(damaged_tensors, 20);
+}
+
+TEST_P(VersionFolderTest, TheNextFileOnTheWay) {
+  for (int64_t version = 0; version <= 6; ++version) publish(version);
+  const Digest &wanted = published_.at(6).root, &have = published_.at(5).root;
+  const auto next = [&](const Digest& from) {
+    const auto file = next_on_way(folder_, {0, 6, wanted, from});
+    return file ? file.value().filename().string() : file.failure().message;
+  };
+  EXPECT_EQ(next(have), "p0-v6.from-v5.delta");
+  EXPECT_EQ(next(published_.at(2).root), "p0-v6.from-v2.delta") << "encoded at once";
+  EXPECT_EQ(next("0123456789abcdef0123456789abcdef"), "p0-v6.safetensors") << "an unknown base";
+  EXPECT_FALSE(next_on_way(folder_, {0, 6, have, have})) << "another root by now";
+  EXPECT_FALSE(next_on_way(folder_, {0, 7, have, have}));
+  // Without the payload of the base there is only the chain.
+  ASSERT_TRUE(tidy_versions(folder_, 0, 6, {.keep = 2, .anchor_interval = 100}));
+  EXPECT_EQ(next(published_.at(3).root), "p0-v4.from-v3.delta");
+}
+
+TEST_P(VersionFolderTest, TheKeeperTidiesBesideWhoPublishes) {
+  std::vector<std::string> failures;
+  VersionKeeper keeper(folder_, 0,
+                       {.keep = 2, .anchor_interval = 4, .on_failure = [&](const std::string& why) {
+                          failures.push_back(why);
+                        }});
+  for (int64_t version = 0; version <= 12; ++version) {
+    publish(version);
+    keeper.published(version);
+  }
+  keeper.release(6);
+  keeper.wait();
+  EXPECT_EQ(failures, std::vector<std::string>());
+  EXPECT_EQ(versions(false).front(), 4);
+  for (int64_t version = 4; version <= 12; ++version) EXPECT_TRUE(is_there(version)) << version;
+}
+
+TEST(WayName, SaysWhatIsAskedFor) {
+  const Digest a(32, 'a'), b(32, '7');
+  const std::string name = way_name({0, 12, a, b, 1000});
+  const auto read = parse_way_name(name);
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->version, 12);
+  EXPECT_EQ(read->root, a);
+  EXPECT_EQ(read->from, b);
+  EXPECT_EQ(read->link_mbit, 1000);
+  for (size_t cut = 0; cut < name.size(); ++cut)
+    EXPECT_FALSE(parse_way_name(name.substr(0, cut)) && cut < name.size() - 4);
+  for (const char* other : {"", "p0-v1.json", "p0-v1.safetensors", "p-1-v2.way-"})
+    EXPECT_FALSE(parse_way_name(other)) << other;
+  EXPECT_FALSE(parse_way_name(name + "/x"));
+  EXPECT_FALSE(parse_way_name(way_name({0, 12, "../../../../../../../etc/passwd0", b, 1})));
+}
+
+TEST(CheapestWay, CountsTheLinkAndTheWork) {
+  WayFacts facts{.dense_bytes = 500'000'000, .direct_bytes = 8'000'000};
+  facts.chain_bytes = {4'000'000, 4'500'000};
+  EXPECT_EQ(cheapest_way(facts), Way::kDirect) << "fewest bytes";
+  // 10 Mbit/s: bytes are all that counts.
+  facts.link_bytes_per_s = 1.25e6;
+  EXPECT_EQ(cheapest_way(facts), Way::kDirect);
+  // 10 Gbit/s: what is there already costs no encoding.
+  facts.link_bytes_per_s = 1.25e9;
+  facts.chain_bytes = {9'000'000};
+  facts.direct_bytes = 9'000'000;
+  EXPECT_EQ(cheapest_way(facts), Way::kChain);
+  // 100 Gbit/s: the bytes are faster there than applied.
+  facts.link_bytes_per_s = 12.5e9;
+  EXPECT_EQ(cheapest_way(facts), Way::kWhole);
+  facts.link_bytes_per_s = 0;
+  facts.direct_bytes.reset();
+  facts.chain_bytes.clear();
+  EXPECT_EQ(cheapest_way(facts), Way::kWhole);
+}
+
+}  // namespace
+}  // namespace tailrace
