@@ -56,6 +56,7 @@ int main(int argc, char** argv) {
   add_tokenize(program);
   add_report(program);
   add_trace(program);
+  add_weights(program);
   add_bench(program);
   add_doctor(program);
   add_worker(program, registries);

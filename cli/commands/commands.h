@@ -24,6 +24,7 @@ void add_simulate(Command& program, const Registries& registries);
 void add_status(Command& program);
 void add_tokenize(Command& program);
 void add_trace(Command& program);
+void add_weights(Command& program);
 void add_worker(Command& program, const Registries& registries);
 
 }  // namespace tailrace

@@ -1,0 +1,269 @@
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "cli/commands/commands.h"
+#include "cli/eval/loaded_model.h"
+#include "core/base/error.h"
+#include "core/base/exit_code.h"
+#include "core/base/file.h"
+#include "core/base/flags.h"
+#include "core/base/run_directory.h"
+#include "core/model/adapter_files.h"
+#include "core/model/parameter_files.h"
+#include "core/text/tokenizer.h"
+#include "core/weights/proved_weights.h"
+#include "core/weights/verify.h"
+#include "core/weights/version_folder.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Of the policy that a run trains.
+constexpr PolicyId kTrained = 0;
+
+struct WeightsArguments {
+  std::string run, version, other, out;
+};
+
+fs::path weights_of(const std::string& run) {
+  const RunPaths paths{run};
+  std::error_code ignored;
+  if (!fs::exists(paths.config(), ignored))
+    throw UserError("{} is no run directory: it has no config.yaml.", run);
+  if (!fs::is_directory(paths.weights(), ignored))
+    throw UserError("{} has published no weights yet.", run);
+  return paths.weights();
+}
+
+std::string listed(const std::vector<StoredVersion>& versions) {
+  std::string text;
+  for (const StoredVersion& version : versions)
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", version.version);
+  return text;
+}
+
+// "12", or "latest".
+StoredVersion version_of(const fs::path& folder, const std::string& text) {
+  const std::vector<StoredVersion> versions = list_versions(folder);
+  if (versions.empty()) throw UserError("{} holds no versions.", folder.string());
+  if (text == "latest") return versions.back();
+  int64_t number = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size())
+    throw UserError("VERSION is '{}', and a version is a number, or latest.", text);
+  const auto found = std::ranges::find(versions, number, &StoredVersion::version);
+  if (found == versions.end())
+    throw UserError("{} has no version {}. It has {}.", folder.string(), number, listed(versions));
+  return *found;
+}
+
+// Holds what is made again on the way, until it ends.
+class Scratch {
+ public:
+  explicit Scratch(const fs::path& beside)
+      : path_(fmt::format("{}.unfinished.{}", beside.string(), ::getpid())) {
+    std::error_code error;
+    fs::create_directories(path_, error);
+    if (error) throw UserError("{}", describe_errno("create", path_, error.value()));
+  }
+  ~Scratch() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  Scratch(const Scratch&) = delete;
+  const fs::path& path() const { return path_; }
+
+ private:
+  const fs::path path_;
+};
+
+fs::path below_temporary() { return fs::temp_directory_path() / "tailrace-weights"; }
+
+int list(const WeightsArguments& arguments) {
+  const fs::path folder = weights_of(arguments.run);
+  fmt::print("{:>8}  {:<32}  {:>12}  {}\n", "version", "root", "bytes", "from");
+  for (const StoredVersion& version : list_versions(folder)) {
+    const std::string name = manifest_name(version.policy, version.version);
+    const auto manifest = read_manifest(folder / name);
+    if (!manifest) {
+      fmt::print("{:>8}  {}\n", version.version, manifest.failure().message);
+      continue;
+    }
+    const auto size_of_file = [&](const std::string& file) {
+      std::error_code ignored;
+      const auto size = fs::file_size(folder / file, ignored);
+      return ignored ? 0 : static_cast<int64_t>(size);
+    };
+    if (version.is_whole)
+      fmt::print("{:>8}  {}  {:>12}  whole\n", version.version, manifest.value().root,
+                 size_of_file(manifest.value().payload));
+    for (const int64_t from : version.deltas)
+      fmt::print("{:>8}  {}  {:>12}  delta from {}\n", version.version, manifest.value().root,
+                 size_of_file(delta_name(version.policy, from, version.version)), from);
+  }
+  return kExitDone;
+}
+
+int verify(const WeightsArguments& arguments) {
+  const fs::path folder = weights_of(arguments.run);
+  std::optional<int64_t> version;
+  if (!arguments.version.empty()) version = version_of(folder, arguments.version).version;
+  const Scratch scratch(below_temporary());
+  const VerifiedFolder found = verify_versions(folder, version, scratch.path());
+  for (const std::string& damage : found.damages) fmt::print("damaged: {}\n", damage);
+  for (const std::string& stray : found.strays)
+    fmt::print("note: {} belongs to no version; a process that was killed may have left it\n",
+               (folder / stray).string());
+  if (found.versions == 0) throw UserError("{} holds no versions.", folder.string());
+  fmt::print(
+      "{}: {} versions, {} of them whole, {} deltas, {} bytes: {}\n", folder.string(),
+      found.versions, found.whole, found.deltas, found.bytes,
+      found.damages.empty() ? "all proved" : fmt::format("{} damages", found.damages.size()));
+  return found.damages.empty() ? kExitDone : kExitFailed;
+}
+
+int export_version(const WeightsArguments& arguments) {
+  const fs::path folder = weights_of(arguments.run);
+  const StoredVersion version = version_of(folder, arguments.version);
+  fs::path out = fs::absolute(arguments.out).lexically_normal();
+  if (!out.has_filename()) out = out.parent_path();  // "model/"
+  std::error_code ignored;
+  if (fs::exists(out, ignored) && !fs::is_empty(out, ignored))
+    throw UserError("{} exists and is not empty. Name a new folder.", out.string());
+  const RunPaths paths{arguments.run};
+  const auto newest = newest_checkpoint(paths);
+  if (!newest)
+    throw UserError("{} has no checkpoint, whose config.json says what the tensors are.",
+                    arguments.run);
+  const fs::path shape = paths.checkpoints() / checkpoint_name(*newest);
+  const ModelConfig config = read_policy_folder(shape).config;
+  // Whole or not at all: what a full disk leaves would look like a model.
+  const Scratch unfinished(out), scratch(below_temporary());
+  const std::string name = manifest_name(version.policy, version.version);
+  auto payload = payload_of(folder, version.policy, version.version, scratch.path());
+  if (!payload) throw UserError("{}", payload.failure().message);
+  fs::path manifest = folder / name;
+  if (payload.value().parent_path() != folder) {
+    fs::copy_file(manifest, scratch.path() / name);
+    manifest = scratch.path() / name;
+  }
+  const auto read = read_manifest(manifest);
+  if (!read) throw UserError("{}", read.failure().message);
+  const ParameterLayout layout = ParameterLayout::trained(config);
+  const auto proved = prove_weights(manifest, read.value().root, layout);
+  if (!proved) throw UserError("{}", proved.failure().message);
+  Parameters parameters(layout);
+  ModelConfig written = config;
+  written.dtype = Dtype::kF32;
+  for (const ParameterInfo& info : layout.entries()) {
+    const TensorValues values = proved.value().values(info.name);
+    values.to_floats(parameters.vector(info.name));
+    if (values.dtype() == Dtype::kBF16) written.dtype = Dtype::kBF16;
+  }
+  if (config.lora) {
+    save_adapter(unfinished.path(), config.lora, parameters, proved.value().base());
+  } else {
+    save_model(unfinished.path(), written, parameters);
+  }
+  text::copy_tokenizer(tokenizer_folder(shape), unfinished.path());
+  fs::remove(out, ignored);  // where it is empty
+  fs::rename(unfinished.path(), out);
+  fmt::print("{}: version {} of {}, {}, root {}\n", out.string(), version.version, arguments.run,
+             config.lora                     ? "an adapter"
+             : written.dtype == Dtype::kBF16 ? "matrices in bfloat16"
+                                             : "float32",
+             proved.value().root());
+  return kExitDone;
+}
+
+int diff(const WeightsArguments& arguments) {
+  const fs::path folder = weights_of(arguments.run);
+  const StoredVersion a = version_of(folder, arguments.version),
+                      b = version_of(folder, arguments.other);
+  const Scratch first(below_temporary().string() + "-a"), second(below_temporary().string() + "-b");
+  const auto open = [&](const StoredVersion& version, const Scratch& scratch) {
+    auto payload = payload_of(folder, version.policy, version.version, scratch.path());
+    if (!payload) throw UserError("{}", payload.failure().message);
+    return std::make_unique<SafetensorsFile>(payload.value());
+  };
+  const auto from = open(a, first), to = open(b, second);
+  int64_t all = 0, changed = 0;
+  fmt::print("{:<56}  {:>12}  {:>12}  {:>7}\n", "tensor", "elements", "changed", "%");
+  for (const auto& [name, before] : from->tensors()) {
+    const auto found = to->tensors().find(name);
+    if (found == to->tensors().end() || found->second.data.size() != before.data.size()) {
+      fmt::print("{:<56}  another shape or dtype\n", name);
+      continue;
+    }
+    const auto width = static_cast<size_t>(size_of(before.dtype));
+    int64_t differ = 0;
+    for (size_t i = 0; i < before.data.size(); i += width)
+      differ +=
+          std::ranges::equal(before.data.subspan(i, width), found->second.data.subspan(i, width))
+              ? 0
+              : 1;
+    all += before.num_elements();
+    changed += differ;
+    if (differ > 0)
+      fmt::print("{:<56}  {:>12}  {:>12}  {:>7.3f}\n", name, before.num_elements(), differ,
+                 100.0 * static_cast<double>(differ) / static_cast<double>(before.num_elements()));
+  }
+  fmt::print("{:<56}  {:>12}  {:>12}  {:>7.3f}\n", "all", all, changed,
+             all == 0 ? 0.0 : 100.0 * static_cast<double>(changed) / static_cast<double>(all));
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_weights(Command& program) {
+  Command& weights =
+      program.command("weights", "Versions of a run's weights: list, verify, export, compare");
+  auto arguments = std::make_shared<WeightsArguments>();
+  const auto run = [&](Command& command) {
+    command.option("run", arguments->run,
+                   {.help = "run directory", .value = "RUN", .required = true});
+  };
+  Command& listing = weights.command("list", "The versions that RUN/weights keeps");
+  run(listing);
+  listing.footer("Example:\n  tailrace weights list runs/a");
+  listing.action([arguments] { return list(*arguments); });
+
+  Command& verification = weights.command(
+      "verify", "Prove every byte of the manifests, payloads and deltas; exit code 1: damaged");
+  run(verification);
+  verification.option("version", arguments->version,
+                      {.help = "that alone: its number, or latest", .value = "VERSION"});
+  verification.footer("Example:\n  tailrace weights verify runs/a");
+  verification.action([arguments] { return verify(*arguments); });
+
+  Command& exporting = weights.command("export", "Write a version as a Hugging Face folder");
+  run(exporting);
+  exporting.option("version", arguments->version,
+                   {.help = "its number, or latest", .value = "VERSION", .required = true});
+  exporting.option("out", arguments->out,
+                   {.help = "folder of the model to make", .value = "DIR", .required = true});
+  exporting.footer("Example:\n  tailrace weights export runs/a 12 model-12");
+  exporting.action([arguments] { return export_version(*arguments); });
+
+  Command& comparison = weights.command("diff", "How many elements differ between two versions");
+  run(comparison);
+  comparison.option("a", arguments->version,
+                    {.help = "a number, or latest", .value = "A", .required = true});
+  comparison.option("b", arguments->other,
+                    {.help = "a number, or latest", .value = "B", .required = true});
+  comparison.footer("Example:\n  tailrace weights diff runs/a 11 12");
+  comparison.action([arguments] { return diff(*arguments); });
+}
+
+}  // namespace tailrace
