@@ -16,15 +16,9 @@ namespace {
 // Of the deadline of an install a transfer may take so much: it shares the link with samples.
 constexpr double kShareOfDeadline = 0.7;
 
-// The payload is the whole version, whatever dtype computes.
-int64_t bytes_of_a_version(int64_t parameters) {
-  return parameters * static_cast<int64_t>(sizeof(float));
-}
-
 // Over a link that carries nothing else.
-double seconds_of_a_version(int64_t parameters, int64_t mbit) {
-  return static_cast<double>(bytes_of_a_version(parameters)) * 8 /
-         (static_cast<double>(mbit) * 1e6);
+double seconds_over(int64_t mbit, int64_t bytes) {
+  return static_cast<double>(bytes) * 8 / (static_cast<double>(mbit) * 1e6);
 }
 
 std::string time_text(double seconds) {
@@ -36,7 +30,7 @@ std::string time_text(double seconds) {
 }  // namespace
 
 std::vector<std::string> describe_cluster(const RunOptions& o, const ClusterSection& cluster,
-                                          int64_t parameters) {
+                                          int64_t version_bytes) {
   std::vector<std::string> pools, joins;
   int64_t workers = 0;
   const std::string join = fmt::format("join with tailrace worker --join {}", address_to_join(o));
@@ -54,24 +48,25 @@ std::vector<std::string> describe_cluster(const RunOptions& o, const ClusterSect
                     : fmt::format("{} ({} {})", counted(workers, "rollout worker"),
                                   pools.size() == 1 ? "pool" : "pools", fmt::join(pools, ", "));
   if (cluster.link_mbit > 0) {
-    const double seconds = seconds_of_a_version(parameters, cluster.link_mbit);
-    text +=
-        fmt::format(", link {} Mbit/s: a version of {} (f32) takes {} at best", cluster.link_mbit,
-                    format_bytes(bytes_of_a_version(parameters)), time_text(seconds));
+    const double seconds = seconds_over(cluster.link_mbit, version_bytes);
+    text += fmt::format(
+        ", link {} Mbit/s: the first version of {} takes {} at best, later ones come as deltas",
+        cluster.link_mbit, format_bytes(version_bytes), time_text(seconds));
   }
   joins.insert(joins.begin(), fmt::format("{}: {}", cluster.name, text));
   return joins;
 }
 
-std::vector<std::string> cluster_warnings(const RunOptions& o, int64_t parameters) {
+std::vector<std::string> cluster_warnings(const RunOptions& o, int64_t version_bytes) {
   std::vector<std::string> warnings;
   const double deadline = seconds_of(o.scheduler.deadlines.install);
   for (const ClusterSection& cluster : o.clusters) {
     if (cluster.link_mbit == 0) continue;
-    const double seconds = seconds_of_a_version(parameters, cluster.link_mbit);
+    const double seconds = seconds_over(cluster.link_mbit, version_bytes);
     if (seconds <= kShareOfDeadline * deadline) continue;
     warnings.push_back(fmt::format(
-        "a version of the weights takes {} over the link of {}, and scheduler.install_seconds is "
+        "a whole version of the weights takes {} over the link of {}, and "
+        "scheduler.install_seconds is "
         "{:g}: an install that is late counts as a fault. Try scheduler.install_seconds={:.0f}",
         time_text(seconds), cluster.name, deadline,
         std::ceil(seconds / kShareOfDeadline / 10) * 10));

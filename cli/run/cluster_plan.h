@@ -13,11 +13,11 @@
 namespace tailrace {
 
 // Lines about one cluster: the first what is awaited from it and what its link has to carry, the
-// others how its workers join. `parameters`: of the policy.
+// others how its workers join. `version_bytes`: of a whole version of the weights.
 std::vector<std::string> describe_cluster(const RunOptions& options, const ClusterSection& cluster,
-                                          int64_t parameters);
+                                          int64_t version_bytes);
 
-// Links over which a version of the weights takes longer than an install may.
-std::vector<std::string> cluster_warnings(const RunOptions& options, int64_t parameters);
+// Links over which a whole version of the weights takes longer than an install may.
+std::vector<std::string> cluster_warnings(const RunOptions& options, int64_t version_bytes);
 
 }  // namespace tailrace

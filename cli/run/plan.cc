@@ -24,8 +24,10 @@
 #include "core/base/machine.h"
 #include "core/generate.h"
 #include "core/model/adapter_files.h"
+#include "core/model/compute.h"
 #include "core/model/parameters.h"
 #include "core/text/tokenizer.h"
+#include "core/weights/manifest.h"
 #include "core/wire/frame.h"
 #include "core/wire/tcp_address.h"
 #include "sandbox/registry.h"
@@ -403,8 +405,10 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
   const ParameterLayout layout(config);
   plan.parameters = layout.num_parameters();
   plan.active_parameters = layout.num_active_parameters();
-  plan.trained_parameters = ParameterLayout::trained(config).num_parameters();
-  plan.warnings = cluster_warnings(o, plan.trained_parameters);
+  const ParameterLayout trained = ParameterLayout::trained(config);
+  plan.trained_parameters = trained.num_parameters();
+  plan.version_bytes = published_bytes(trained, compute_dtype(o.model.compute, config));
+  plan.warnings = cluster_warnings(o, plan.version_bytes);
   plan.warm_up = plan_warm_up(o, config);
 
   plan_memory(o, config, plan);
@@ -562,7 +566,7 @@ std::string format_plan(const Plan& plan, const RunOptions& o,
                                address->is_any() ? "; HOST: this machine, as they reach it" : ""));
   for (const ClusterSection& cluster : o.clusters) {
     std::string_view label = "cluster";
-    for (const std::string& text : describe_cluster(o, cluster, plan.trained_parameters)) {
+    for (const std::string& text : describe_cluster(o, cluster, plan.version_bytes)) {
       line(label, text);
       label = "";
     }
@@ -592,6 +596,14 @@ std::string format_plan(const Plan& plan, const RunOptions& o,
                              o.eval.interval_steps > 0
                                  ? fmt::format("every {}, ", counted(o.eval.interval_steps, "step"))
                                  : ""));
+  if (steps) {
+    line("weights",
+         fmt::format("{} of {} each stay in RUN/weights", counted(o.weights.keep, "newest version"),
+                     format_bytes(plan.version_bytes)));
+    if (o.weights.keep_sampled)
+      line("", fmt::format("and older ones of stored samples as deltas, one in {} whole",
+                           o.weights.anchor_interval));
+  }
   auto memory = [&](std::string_view label, const std::vector<MemoryItem>& items) {
     for (const MemoryItem& item : items) {
       line(label, fmt::format("{:>10}  {}", format_bytes(item.bytes), item.name));

@@ -33,6 +33,7 @@ struct Plan {
   int64_t max_tokens_per_step = 0;                // if every sample filled its context
   int64_t parameters = 0, active_parameters = 0;  // active: of one token
   int64_t trained_parameters = 0;                 // of an adapter fewer
+  int64_t version_bytes = 0;                      // of the weights, as they are published
   WarmUpPlan warm_up;
   int64_t trainers = 1;  // ranks
   // Of one process each. Where launch starts no rollout worker: of one that joins from a cluster.

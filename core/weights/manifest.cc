@@ -88,6 +88,13 @@ Dtype published_dtype(ParameterKind kind, Dtype compute) {
   TR_CHECK(false, "no kind");
 }
 
+int64_t published_bytes(const ParameterLayout& layout, Dtype compute) {
+  int64_t bytes = 0;
+  for (const ParameterInfo& info : layout.entries())
+    bytes += info.size * static_cast<int64_t>(size_of(published_dtype(info.kind, compute)));
+  return bytes;
+}
+
 WeightManifest make_manifest(const Parameters& parameters, PolicyId policy, int64_t version,
                              const std::string& numerics_class, const Digest& base, Dtype compute) {
   WeightManifest manifest;

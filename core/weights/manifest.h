@@ -50,6 +50,9 @@ std::vector<TensorSet> tensor_sets(std::span<const TensorManifest> tensors);
 // The dtype in which values are published that compute in `compute`.
 Dtype published_dtype(ParameterKind kind, Dtype compute);
 
+// Of the tensors of a version, in its payload.
+int64_t published_bytes(const ParameterLayout& layout, Dtype compute);
+
 // Digests of the current values as they are published; no files, no parent.
 WeightManifest make_manifest(const Parameters& parameters, PolicyId policy, int64_t version,
                              const std::string& numerics_class, const Digest& base = {},

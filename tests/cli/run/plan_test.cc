@@ -285,8 +285,8 @@ TEST(FormatPlan, SaysWhatComesFromClusters) {
           "           eastern: 3 workers x 256 slots, for frozen_grid, in cluster east\n"
           "listen     tcp://*:7117, where workers of other hosts join; HOST: this machine, as they "
           "reach it\n"
-          "cluster    west: 3 rollout workers (pools far, farther), link 1 Mbit/s: a version of "
-          "599.8 KiB (f32) takes 4.9 s at best\n"
+          "cluster    west: 3 rollout workers (pools far, farther), link 1 Mbit/s: the first "
+          "version of 599.8 KiB takes 4.9 s at best, later ones come as deltas\n"
           "           join with tailrace worker --join tcp://HOST:7117 --pool far --cluster west "
           "...\n"
           "           join with tailrace worker --join tcp://HOST:7117 --pool farther --cluster "
@@ -295,8 +295,8 @@ TEST(FormatPlan, SaysWhatComesFromClusters) {
           "cluster    east: 3 rollout workers (pool eastern)\n"
           "           join with tailrace worker --join tcp://HOST:7117 --pool eastern --cluster "
           "east ...\n"
-          "cluster    north: no pool of rollout workers, link 1000 Mbit/s: a version of 599.8 KiB "
-          "(f32) takes 5 ms at best\n"
+          "cluster    north: no pool of rollout workers, link 1000 Mbit/s: the first version of "
+          "599.8 KiB takes 5 ms at best, later ones come as deltas\n"
           "           join with tailrace worker --join tcp://HOST:7117 --cluster north ...\n"),
       std::string::npos)
       << text;
@@ -306,6 +306,29 @@ TEST(FormatPlan, SaysWhatComesFromClusters) {
                 [](const PoolSection& pool) { return !pool.cluster.empty(); });
   EXPECT_EQ(make_plan(here, config, 0).total_bytes(), plan.total_bytes());
   EXPECT_EQ(make_plan(here, config, 0).certain_bytes(), plan.certain_bytes());
+}
+
+// Matrices in the dtype that computes, vectors in float32, and of an adapter the adapter.
+TEST(MakePlan, AVersionOfTheWeightsHasTheSizeOfItsPayload) {
+  RunOptions options = example();
+  ModelConfig config = planned_model(options, sandbox::built_in_environments());
+  EXPECT_EQ(make_plan(options, config, 0).version_bytes, 4 * 153'536);
+  options.model.compute = Compute::kBf16;
+  int64_t vectors = 0;
+  const ParameterLayout layout(config);
+  for (const ParameterInfo& info : layout.entries())
+    if (info.shape.size() == 1) vectors += info.size;
+  EXPECT_GT(vectors, 0);
+  EXPECT_EQ(make_plan(options, config, 0).version_bytes, 2 * (153'536 + vectors));
+  options.weights.keep = 2;
+  options.weights.keep_sampled = false;
+  const std::string text = format_plan(make_plan(options, config, 0), options);
+  EXPECT_NE(text.find("weights    2 newest versions of "), std::string::npos) << text;
+  EXPECT_EQ(text.find("as deltas"), std::string::npos) << text;
+  options.lora.rank = 2;
+  config.lora = {.rank = 2, .alpha = 4, .targets = {LoraTarget::kQ}, .base = ""};
+  const Plan adapter = make_plan(options, config, 0);
+  EXPECT_EQ(adapter.version_bytes, 4 * adapter.trained_parameters);
 }
 
 TEST(MakePlan, MayHaveNoWorkersHere) {
