@@ -5,17 +5,20 @@
 #include <ctime>
 #include <filesystem>
 #include <string_view>
+#include <vector>
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include "core/base/config_document.h"
 #include "core/base/error.h"
+#include "core/base/machine.h"
 
 namespace tailrace {
 namespace {
 
-constexpr double kFirstDate = 1e9;  // 2001
+constexpr double kFirstDate = 1e9;   // 2001
+constexpr double kMostShown = 1e18;  // of bytes or milliseconds; more is nonsense
 
 ConfigNode read_config(const std::string& config) {
   try {
@@ -98,6 +101,27 @@ std::string date_of(std::span<const MetricsRow> rows) {
                      fmt::gmtime(static_cast<std::time_t>(std::floor(rows.front().unix_seconds))));
 }
 
+// What a step's weights took to hosts elsewhere: medians, which the first version, a whole one,
+// does not change.
+std::string weights_of(std::span<const MetricsRow> rows) {
+  std::vector<double> bytes, milliseconds;
+  const auto take = [](const double* value, std::vector<double>& values) {
+    if (value != nullptr && *value >= 0 && *value < kMostShown) values.push_back(*value);
+  };
+  for (const MetricsRow& row : rows) {
+    take(row.find("weights/bytes_received"), bytes);
+    take(row.find("weights/fetch_ms"), milliseconds);
+  }
+  if (bytes.empty() || milliseconds.empty()) return "";
+  const auto median = [](std::vector<double>& values) {
+    const auto middle = values.begin() + std::ssize(values) / 2;
+    std::ranges::nth_element(values, middle);
+    return *middle;
+  };
+  return fmt::format("{} in {:.2f} s a step", format_bytes(static_cast<int64_t>(median(bytes))),
+                     median(milliseconds) / 1e3);
+}
+
 // A run of supervised training alone: it has no environment.
 bool is_supervised(const ConfigNode& config) {
   const ConfigNode* list = config.find("datasets");
@@ -150,6 +174,7 @@ std::vector<RunFact> run_facts(const std::string& config, const std::string& mac
                                 {"Date", date_of(rows)},
                                 {"Run", value_of(root, "run.name")},
                                 {"Steps", steps_of(root, rows)},
+                                {"Weights to other hosts", weights_of(rows)},
                                 {"Seed", value_of(root, "run.seed")}};
   std::erase_if(facts, [](const RunFact& fact) { return fact.value.empty(); });
   return facts;

@@ -47,6 +47,19 @@ TEST(RunFacts, OfSupervisedTrainingAloneTellOfItsRowsAndUpdates) {
             "Date=2023-11-14 22:13 UTC\nRun=sums\nUpdates=90\n");
 }
 
+// The first version is whole, and a value may be nonsense.
+TEST(RunFacts, SayWhatAStepsWeightsTakeToOtherHosts) {
+  std::vector<MetricsRow> rows;
+  for (const auto& [bytes, ms] :
+       std::vector<std::pair<double, double>>{{9e9, 60'000}, {2048, 250}, {1e300, -1}, {2048, 250}})
+    rows.push_back({.step = std::ssize(rows) + 1,
+                    .version = std::ssize(rows),
+                    .unix_seconds = 0,
+                    .values = {{"weights/bytes_received", bytes}, {"weights/fetch_ms", ms}}});
+  EXPECT_EQ(facts_of("", rows),
+            "Machine=m\nSteps=4\nWeights to other hosts=2.0 KiB in 0.25 s a step\n");
+}
+
 TEST(RunFacts, LeavesOutWhatTheConfigDoesNotSay) {
   EXPECT_EQ(facts_of(""), "Machine=m\nSteps=0\n");
   EXPECT_EQ(facts_of("run: [unclosed"), "Machine=m\nSteps=0\n");
