@@ -12,6 +12,7 @@
 
 #include "cli/commands/commands.h"
 #include "cli/eval/loaded_model.h"
+#include "cli/run/counted.h"
 #include "core/base/error.h"
 #include "core/base/exit_code.h"
 #include "core/base/file.h"
@@ -126,10 +127,10 @@ int verify(const WeightsArguments& arguments) {
     fmt::print("note: {} belongs to no version; a process that was killed may have left it\n",
                (folder / stray).string());
   if (found.versions == 0) throw UserError("{} holds no versions.", folder.string());
-  fmt::print(
-      "{}: {} versions, {} of them whole, {} deltas, {} bytes: {}\n", folder.string(),
-      found.versions, found.whole, found.deltas, found.bytes,
-      found.damages.empty() ? "all proved" : fmt::format("{} damages", found.damages.size()));
+  fmt::print("{}: {}, {} of them whole, {}, {} bytes: {}\n", folder.string(),
+             counted(found.versions, "version"), found.whole, counted(found.deltas, "delta"),
+             found.bytes,
+             found.damages.empty() ? "all proved" : counted(std::ssize(found.damages), "damage"));
   return found.damages.empty() ? kExitDone : kExitFailed;
 }
 
@@ -162,7 +163,11 @@ int export_version(const WeightsArguments& arguments) {
   if (!read) throw UserError("{}", read.failure().message);
   const ParameterLayout layout = ParameterLayout::trained(config);
   const auto proved = prove_weights(manifest, read.value().root, layout);
-  if (!proved) throw UserError("{}", proved.failure().message);
+  if (!proved)
+    throw UserError(
+        "{}\n       Version {} is damaged. Export another one; 'tailrace weights verify {}' names "
+        "all that is.",
+        proved.failure().message, version.version, arguments.run);
   Parameters parameters(layout);
   ModelConfig written = config;
   written.dtype = Dtype::kF32;
@@ -179,7 +184,7 @@ int export_version(const WeightsArguments& arguments) {
   text::copy_tokenizer(tokenizer_folder(shape), unfinished.path());
   fs::remove(out, ignored);  // where it is empty
   fs::rename(unfinished.path(), out);
-  fmt::print("{}: version {} of {}, {}, root {}\n", out.string(), version.version, arguments.run,
+  fmt::print("{}: version {} of {}, {}, root {}\n", arguments.out, version.version, arguments.run,
              config.lora                     ? "an adapter"
              : written.dtype == Dtype::kBF16 ? "matrices in bfloat16"
                                              : "float32",
