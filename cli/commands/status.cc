@@ -10,10 +10,12 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/run_state.h"
 #include "cli/commands/status_facts.h"
+#include "cli/run/counted.h"
 #include "cli/run/datasets.h"
 #include "cli/run/endpoint.h"
 #include "core/base/error.h"
 #include "core/base/flags.h"
+#include "core/base/machine.h"
 #include "core/base/run_directory.h"
 #include "core/base/time.h"
 #include "core/base/yaml_config.h"
@@ -65,6 +67,12 @@ std::string how_it_stands(const State& state, const std::string& run, bool runs,
   return "";  // not reached
 }
 
+// Of weights that come from afar; empty: nothing is told of them.
+std::string arrived(const scheduler::Install& install) {
+  const bool comes = install.phase == scheduler::Install::Phase::kStaging && install.bytes > 0;
+  return comes ? fmt::format(" ({} of it arrived)", format_bytes(install.bytes)) : "";
+}
+
 std::string describe(const State& state, const WorkerId& id, const scheduler::Worker& worker) {
   std::vector<std::string> parts;
   if (worker.joined) parts.push_back("joined");
@@ -79,8 +87,11 @@ std::string describe(const State& state, const WorkerId& id, const scheduler::Wo
     parts.push_back(worker.version < 0 ? "without weights"
                                        : fmt::format("version {}", worker.version));
     if (worker.install)
-      parts.push_back(fmt::format("{} version {}", is_asked(worker) ? "installs" : "has staged",
-                                  worker.install->version));
+      parts.push_back(fmt::format("{} version {}{}", is_asked(worker) ? "installs" : "has staged",
+                                  worker.install->version, arrived(*worker.install)));
+    if (worker.rest)
+      parts.push_back(
+          fmt::format("could not get weights, {} in a row", counted(worker.rest->times, "time")));
   }
   if (!worker.site.numerics_class.empty()) parts.push_back(worker.site.numerics_class);
   if (in_quarantine(state, id)) parts.push_back("in quarantine: " + state.health.at(id).reason);

@@ -43,7 +43,12 @@ Json worker_json(const State& state, const WorkerId& id, const scheduler::Worker
   if (worker.role == Role::kRollout) {
     // null: without weights.
     json["version"] = worker.version < 0 ? Json() : Json(worker.version);
-    if (worker.install) json["installs"] = worker.install->version;
+    if (worker.install) {
+      json["installs"] = worker.install->version;
+      if (worker.install->phase == scheduler::Install::Phase::kStaging)
+        json["arrived_bytes"] = worker.install->bytes;
+    }
+    if (worker.rest) json["failed_fetches"] = worker.rest->times;
   }
   if (in_quarantine(state, id)) json["quarantine"] = state.health.at(id).reason;
   return json;

@@ -51,6 +51,46 @@ TEST(Status, SaysWhereAWorkerIs) {
   EXPECT_EQ(workers[2].at("host"), "gpu-8");
 }
 
+// Weights that take long are on their way, or cannot come.
+TEST(Status, SaysWhatOfAVersionHasArrived) {
+  scheduler::Config config;
+  config.domains = {scheduler::DomainConfig{.prompts_per_step = 1}};
+  const Digest root(32, 'a');
+  for (const bool fails : {false, true}) {
+    const TemporaryDirectory folder;
+    const RunPaths paths{folder.path()};
+    scheduler::State state(config);
+    (void)scheduler::decide(state, scheduler::WorkerUp{.worker = "rollout-0", .joined = true},
+                            Time(1));
+    (void)scheduler::decide(
+        state, scheduler::WorkerUp{.worker = "trainer-0", .role = Role::kTrainer}, Time(2));
+    (void)scheduler::decide(state, scheduler::RolledBack{"trainer-0", 0, -1, "", ""}, Time(2));
+    (void)scheduler::decide(
+        state, scheduler::Published{"trainer-0", 0, 0, root, "p0-v0.json", root}, Time(3));
+    ASSERT_TRUE(state.workers.at("rollout-0").install) << "it is asked to stage";
+    (void)scheduler::decide(
+        state, scheduler::StageProgress{"rollout-0", 0, 0, root, 3 << 20, 12 << 20}, Time(4));
+    if (fails)
+      (void)scheduler::decide(state,
+                              scheduler::InstallFailed{"rollout-0", 0, 0, root, "the link is cut",
+                                                       InstallCause::kSource},
+                              Time(5));
+    ASSERT_TRUE(scheduler::Journal::open(paths.journal(), state, {}));
+    const std::string run = folder.path().string(), text = run_binary("status " + run).out;
+    const std::string words = fails
+                                  ? "without weights, could not get weights, 1 time in a row\n"
+                                  : "without weights, installs version 0 (3.0 MiB of it arrived)\n";
+    EXPECT_NE(text.find(words), std::string::npos) << text;
+    const json workers = json::parse(run_binary("status --json " + run).out).at("workers");
+    const json& worker = workers.at(0);
+    EXPECT_EQ(worker.contains("failed_fetches"), fails) << worker;
+    if (fails)
+      EXPECT_EQ(worker.at("failed_fetches"), 1);
+    else
+      EXPECT_EQ(worker.at("arrived_bytes"), 3 << 20);
+  }
+}
+
 // A run that trains on supervised rows alone has no steps: its updates say where it stands.
 TEST(Status, TellsSupervisedUpdates) {
   const TemporaryDirectory folder;
