@@ -156,7 +156,9 @@ int export_version(const WeightsArguments& arguments) {
   if (!payload) throw UserError("{}", payload.failure().message);
   fs::path manifest = folder / name;
   if (payload.value().parent_path() != folder) {
-    fs::copy_file(manifest, scratch.path() / name);
+    std::error_code error;
+    fs::copy_file(manifest, scratch.path() / name, error);
+    if (error) throw UserError("{}", describe_errno("copy", manifest, error.value()));
     manifest = scratch.path() / name;
   }
   const auto read = read_manifest(manifest);
@@ -183,7 +185,9 @@ int export_version(const WeightsArguments& arguments) {
   }
   text::copy_tokenizer(tokenizer_folder(shape), unfinished.path());
   fs::remove(out, ignored);  // where it is empty
-  fs::rename(unfinished.path(), out);
+  std::error_code error;
+  fs::rename(unfinished.path(), out, error);
+  if (error) throw UserError("{}", describe_errno("make", out, error.value()));
   fmt::print("{}: version {} of {}, {}, root {}\n", arguments.out, version.version, arguments.run,
              config.lora                     ? "an adapter"
              : written.dtype == Dtype::kBF16 ? "matrices in bfloat16"
