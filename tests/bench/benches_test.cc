@@ -54,6 +54,7 @@ std::map<std::string, std::string> shortest_runs(const TemporaryDirectory& folde
           {"env", "--steps 100 --sessions 3 --rounds 1"},
           {"transfer", "--mib 1 --pairs 1 --rate-mbit 1000 --delay-ms 0"},
           {"weights", "--quick"},
+          {"installs", fmt::format("--quick --folder {}", (folder / "installs").string())},
           {"rl-step", "--steps 1 --warmup 0"},
           {"scheduler", "--workers 2 --members 64 --snapshots 64 --events 100 --runs 1"},
           {"plan", fmt::format("--cases quickstart --steps 1 --configs {}/configs --out {}",
@@ -65,6 +66,10 @@ std::map<std::string, std::string> shortest_runs(const TemporaryDirectory& folde
           {"reward", fmt::format("--arms tis_2 --seeds 2 --steps 2 --out {} sft.demonstrations=20 "
                                  "eval.prompts=8",
                                  (folder / "reward").string())},
+          {"changes",
+           fmt::format("--configs {}/configs/quickstart.yaml --rates 1e-4 --steps 1 --out {} "
+                       "--set sft.demonstrations=100",
+                       TAILRACE_SOURCE_DIR, (folder / "changes").string())},
           {"seeds", fmt::format("{}/configs/quickstart.yaml --seeds 1 --out {} run.steps=1 "
                                 "sft.demonstrations=100 eval.prompts=8",
                                 TAILRACE_SOURCE_DIR, (folder / "seeds").string())}};
