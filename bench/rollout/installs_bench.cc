@@ -108,7 +108,7 @@ class Publisher {
   void step() {
     Rng rng(static_cast<uint64_t>(version_) + 100);
     for (const ParameterInfo& info : layout_.entries())
-      add_normal(parameters_.vector(info.name), 7e-7f, rng);
+      add_normal(parameters_.vector(info.name), 5.3e-7f, rng);
   }
 
   struct Times {
@@ -478,7 +478,7 @@ void measure_installs(Publisher& publisher, Receiver& receiver, const ModelConfi
                       Report& report) {
   Installs installs(publisher, receiver, config, options, threads);
   installs.begin();
-  std::vector<double> pauses, stages, with, without, lost, lost_cpu, afters;
+  std::vector<double> pauses, stages, with, without, costs, lost, lost_cpu, afters;
   for (int run = 0; run < options.runs; ++run) {
     publisher.step();
     publisher.publish();
@@ -499,11 +499,13 @@ void measure_installs(Publisher& publisher, Receiver& receiver, const ModelConfi
     without.push_back(rate(quiet));
     with.push_back(rate(busy));
     lost.push_back(100 * (1 - rate(busy) / rate(quiet)));
+    costs.push_back(busy.cpu_seconds - static_cast<double>(busy.tokens) / cpu_rate(quiet));
     lost_cpu.push_back(100 * (1 - cpu_rate(busy) / cpu_rate(quiet)));
   }
   report.add(name, "staged while sampling", "s", stages);
   report.add(name, "pause", "ms", pauses);
   report.add(name, "first step after", "ms", afters);
+  report.add(name, "CPU time of an install", "s", costs);
   report.add(name, "tokens, no install", "tokens/s", without);
   report.add(name, fmt::format("tokens, install every {:g} s", options.interval_s), "tokens/s",
              with, spread(without).median);

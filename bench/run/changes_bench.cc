@@ -96,11 +96,11 @@ int main(int argc, char** argv) {
   using namespace tailrace;
   Options options;
   Program program("changes", TAILRACE_MEASURES,
-                  "changes --configs configs/quickstart.yaml --steps 20 --rates 1e-6,1e-4");
+                  "changes --config configs/quickstart.yaml --rate 1e-6 --rate 1e-4");
   program.fix_threads(0);  // the configs' business
-  program.flags().option("--configs", options.configs,
-                         {.help = "of the runs", .value = "FILE", .required = true});
-  program.flags().option("--rates", options.rates, {.help = "values of optim.lr"});
+  program.flags().option("--config", options.configs,
+                         {.help = "of the runs, one a flag", .value = "FILE", .required = true});
+  program.flags().option("--rate", options.rates, {.help = "a value of optim.lr, one a flag"});
   program.flags().option("--steps", options.steps, {.help = "of each run", .min = 1, .max = 10000});
   program.flags().option("--set", options.overrides,
                          {.help = "key=value for all runs", .value = "KEY=VALUE"});

@@ -200,7 +200,15 @@ void TensorValues::to_floats(std::span<float> out) const {
     return;
   }
   const std::span values(reinterpret_cast<const Bf16*>(bytes_.data()), out.size());
-  std::ranges::transform(values, out.begin(), [](Bf16 value) { return to_float(value); });
+  // Runs of a fixed length: so the compiler makes vectors of them.
+  constexpr size_t kRun = 64;
+  size_t i = 0;
+  for (; i + kRun <= values.size(); i += kRun) {
+    const Bf16* from = values.data() + i;
+    float* to = out.data() + i;
+    for (size_t j = 0; j < kRun; ++j) to[j] = to_float(from[j]);
+  }
+  for (; i < values.size(); ++i) out[i] = to_float(values[i]);
 }
 
 PackedWeights::PackedWeights(const Stream& stream, const ModelConfig& config,

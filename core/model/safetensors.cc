@@ -20,6 +20,7 @@
 #include "core/base/file.h"
 #include "core/base/file_descriptor.h"
 #include "core/base/json_text.h"
+#include "core/model/rounding.h"
 
 namespace tailrace {
 namespace {
@@ -29,7 +30,6 @@ static_assert(std::endian::native == std::endian::little, "safetensors data is l
 using Json = nlohmann::json;
 
 constexpr uint64_t kLengthBytes = 8;
-constexpr size_t kPieceElements = 64 * 1024;
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the bound of the reference implementation
 
 constexpr std::array<std::pair<std::string_view, Dtype>, 6> kDtypeNames = {{{"F32", Dtype::kF32},
@@ -388,18 +388,6 @@ void SafetensorsWriter::commit() {
   TR_CHECK(missing_ == 0, "{} bytes are missing", missing_);
   // Only now has the file its name: a reader sees all of it or the one before.
   require(file_.commit());
-}
-
-void rounded_to_bf16(std::span<const float> values,
-                     const std::function<void(std::span<const std::byte>)>& to) {
-  // A piece at a time: a model's second form needs no memory of its own.
-  std::vector<Bf16> piece;
-  for (size_t begin = 0; begin < values.size(); begin += kPieceElements) {
-    const auto some = values.subspan(begin, std::min(kPieceElements, values.size() - begin));
-    piece.resize(some.size());
-    std::ranges::transform(some, piece.begin(), to_bf16);
-    to(std::as_bytes(std::span(piece)));
-  }
 }
 
 void write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -82,10 +81,6 @@ class SafetensorsWriter {
   AtomicFile file_;
   uint64_t missing_ = 0;  // bytes of data
 };
-
-// The values as bfloat16, to the nearest, ties to even, in pieces.
-void rounded_to_bf16(std::span<const float> values,
-                     const std::function<void(std::span<const std::byte>)>& to);
 
 struct NamedTensor {
   std::string name;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/base/digest_of.h"
+#include "core/model/rounding.h"
 #include "core/model/safetensors.h"
 #include "kernels/base/dtype.h"
 #include "kernels/base/pulse.h"

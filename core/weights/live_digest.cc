@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/base/digest_of.h"
+#include "core/model/rounding.h"
 #include "core/model/safetensors.h"
 #include "core/weights/digest.h"
 #include "kernels/base/check.h"

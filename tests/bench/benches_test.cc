@@ -67,7 +67,7 @@ std::map<std::string, std::string> shortest_runs(const TemporaryDirectory& folde
                                  "eval.prompts=8",
                                  (folder / "reward").string())},
           {"changes",
-           fmt::format("--configs {}/configs/quickstart.yaml --rates 1e-4 --steps 1 --out {} "
+           fmt::format("--config {}/configs/quickstart.yaml --rate 1e-4 --steps 1 --out {} "
                        "--set sft.demonstrations=100",
                        TAILRACE_SOURCE_DIR, (folder / "changes").string())},
           {"seeds", fmt::format("{}/configs/quickstart.yaml --seeds 1 --out {} run.steps=1 "
