@@ -34,45 +34,45 @@ const std::set<std::string> kSimulateKeys = {"row", "published", "bound", "verdi
 
 // The smallest work that each takes.
 std::map<std::string, std::string> shortest_runs(const TemporaryDirectory& folder) {
-  return {{"kernels", "--milliseconds 0 --only '[64, 64]'"},
-          // The part that needs no GPU; gpu_test.cc runs the others on the emulated one.
-          {"cuda", "--parts facts"},
-          {"exactness",
-           "--geometry grid --threads 1 --pairs 1 --milliseconds 0 --patience 0 --contexts 64 "
-           "--context 64 --sequences 2 --length 16"},
-          {"tokenizer",
-           fmt::format("--tokenizer {0}/tests/data/tokenizers/minimind --text {0}/NOTICE --runs 1",
-                       TAILRACE_SOURCE_DIR)},
-          {"train-step", "--sequences 2 --length 16 --steps 1"},
-          {"engine", "--geometry grid --batch 1,3 --runs 1"},
-          {"episodes", "--steps 1"},
-          {"gateway",
-           fmt::format("--model {0}/tests/data/models/stories260K --tokenizer "
-                       "{0}/tests/data/tokenizers/minimind --calls 20 --sessions 8 --turns 2 "
-                       "--idle 64 --runs 2",
-                       TAILRACE_SOURCE_DIR)},
-          {"env", "--steps 100 --sessions 3 --rounds 1"},
-          {"transfer", "--mib 1 --pairs 1 --rate-mbit 1000 --delay-ms 0"},
-          {"weights", "--quick"},
-          {"installs", fmt::format("--quick --folder {}", (folder / "installs").string())},
-          {"rl-step", "--steps 1 --warmup 0"},
-          {"scheduler", "--workers 2 --members 64 --snapshots 64 --events 100 --runs 1"},
-          {"plan", fmt::format("--cases quickstart --steps 1 --configs {}/configs --out {}",
-                               TAILRACE_SOURCE_DIR, (folder / "plan").string())},
-          {"simulate", "--only theory"},
-          {"modes", fmt::format("--workloads length_tailed --modes partial --steps 2 --out {} "
-                                "sft.demonstrations=20 env.settings.latency_ms=1",
-                                (folder / "modes").string())},
-          {"reward", fmt::format("--arms tis_2 --seeds 2 --steps 2 --out {} sft.demonstrations=20 "
-                                 "eval.prompts=8",
-                                 (folder / "reward").string())},
-          {"changes",
-           fmt::format("--config {}/configs/quickstart.yaml --rate 1e-4 --steps 1 --out {} "
-                       "--set sft.demonstrations=100",
-                       TAILRACE_SOURCE_DIR, (folder / "changes").string())},
-          {"seeds", fmt::format("{}/configs/quickstart.yaml --seeds 1 --out {} run.steps=1 "
-                                "sft.demonstrations=100 eval.prompts=8",
-                                TAILRACE_SOURCE_DIR, (folder / "seeds").string())}};
+  return {
+      {"kernels", "--milliseconds 0 --only '[64, 64]'"},
+      // The part that needs no GPU; gpu_test.cc runs the others on the emulated one.
+      {"cuda", "--parts facts"},
+      {"exactness",
+       "--geometry grid --threads 1 --pairs 1 --milliseconds 0 --patience 0 --contexts 64 "
+       "--context 64 --sequences 2 --length 16"},
+      {"tokenizer",
+       fmt::format("--tokenizer {0}/tests/data/tokenizers/minimind --text {0}/NOTICE --runs 1",
+                   TAILRACE_SOURCE_DIR)},
+      {"train-step", "--sequences 2 --length 16 --steps 1"},
+      {"engine", "--geometry grid --batch 1,3 --runs 1"},
+      {"episodes", "--steps 1"},
+      {"gateway",
+       fmt::format("--model {0}/tests/data/models/stories260K --tokenizer "
+                   "{0}/tests/data/tokenizers/minimind --calls 20 --sessions 8 --turns 2 "
+                   "--idle 64 --runs 2",
+                   TAILRACE_SOURCE_DIR)},
+      {"env", "--steps 100 --sessions 3 --rounds 1"},
+      {"transfer", "--mib 1 --pairs 1 --rate-mbit 1000 --delay-ms 0"},
+      {"weights", "--quick"},
+      {"installs", fmt::format("--quick --folder {}", (folder / "installs").string())},
+      {"rl-step", "--steps 1 --warmup 0"},
+      {"scheduler", "--workers 2 --members 64 --snapshots 64 --events 100 --runs 1"},
+      {"plan", fmt::format("--cases quickstart --steps 1 --configs {}/configs --out {}",
+                           TAILRACE_SOURCE_DIR, (folder / "plan").string())},
+      {"simulate", "--only theory"},
+      {"modes", fmt::format("--workloads length_tailed --modes partial --steps 2 --out {} "
+                            "sft.demonstrations=20 env.settings.latency_ms=1",
+                            (folder / "modes").string())},
+      {"reward", fmt::format("--arms tis_2 --seeds 2 --steps 2 --out {} sft.demonstrations=20 "
+                             "eval.prompts=8",
+                             (folder / "reward").string())},
+      {"changes", fmt::format("--config {}/configs/quickstart.yaml --rate 1e-4 --steps 1 --out {} "
+                              "--set sft.demonstrations=100",
+                              TAILRACE_SOURCE_DIR, (folder / "changes").string())},
+      {"seeds", fmt::format("{}/configs/quickstart.yaml --seeds 1 --out {} run.steps=1 "
+                            "sft.demonstrations=100 eval.prompts=8",
+                            TAILRACE_SOURCE_DIR, (folder / "seeds").string())}};
 }
 
 std::vector<std::string> lines_of(const std::string& text) {
