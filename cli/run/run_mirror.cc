@@ -124,7 +124,11 @@ RunMirror::RunMirror(RemoteRun& run, Role role, const fs::path& work, const std:
                          [this](const std::string& address) {
                            return relays_here(work_, run_, address);
                          }}),
-      weights_(work_ / "weights", sources_),
+      weights_(work_ / "weights",
+               [this](const Digest& root, const std::string& file, const fs::path& target,
+                      const std::stop_token& stop_fetch, const WeightSources::Progress& progress) {
+                 return sources_.fetch(root, file, target, stop_fetch, progress);
+               }),
       paths_{folder_of(work_, run)},
       lock_(lock_of(paths_.root)) {
   if (!lock_.held()) throw UserError("{} is in use", paths_.root.string());

@@ -58,9 +58,9 @@ void forget_old_versions(const fs::path& versions, const fs::path& newest) {
 // others of the host wait and find it.
 class Transfer {
  public:
-  Transfer(const fs::path& versions, WeightSources& sources, const WeightFetch& fetch,
+  Transfer(const fs::path& versions, const WeightCache::FetchFile& source, const WeightFetch& fetch,
            int64_t link_mbit, Log& log)
-      : versions_(versions), sources_(sources), fetch_(fetch), link_mbit_(link_mbit), log_(log) {}
+      : versions_(versions), source_(source), fetch_(fetch), link_mbit_(link_mbit), log_(log) {}
 
   Result<FetchedWeights> run() {
     const fs::path folder = folder_of(fetch_.root);
@@ -94,7 +94,12 @@ class Transfer {
                     {"bytes_compressed", static_cast<double>(sum_.compressed)},
                     {"bytes_reconstructed", static_cast<double>(sum_.reconstructed)},
                     {"bytes_skipped", static_cast<double>(sum_.skipped)},
-                    {"bytes_full", static_cast<double>(sum_.full)}}};
+                    {"bytes_full", static_cast<double>(sum_.full)}},
+        // A bit has flipped on this disk: the version comes anew.
+        .on_damaged = [payload] {
+          std::error_code not_there;
+          fs::remove(payload, not_there);
+        }};
   }
 
  private:
@@ -125,7 +130,7 @@ class Transfer {
   Result<FetchCounters> fetch_file(const Digest& root, const std::string& file) {
     const Time start = steady_now();
     const int64_t before = received_ + kept_;
-    auto fetched = sources_.fetch(
+    auto fetched = source_(
         root, file, folder_of(root) / file, fetch_.stop,
         [&](int64_t bytes, int64_t total) { fetch_.on_progress(before + bytes, before + total); });
     fetch_seconds_ += seconds_of(steady_now() - start);
@@ -245,7 +250,7 @@ class Transfer {
   }
 
   const fs::path& versions_;
-  WeightSources& sources_;
+  const WeightCache::FetchFile& source_;
   const WeightFetch& fetch_;
   const int64_t link_mbit_;
   Log& log_;
@@ -256,8 +261,8 @@ class Transfer {
 
 }  // namespace
 
-WeightCache::WeightCache(fs::path folder, WeightSources& sources)
-    : folder_(std::move(folder)), sources_(sources) {}
+WeightCache::WeightCache(fs::path folder, FetchFile fetch_file)
+    : folder_(std::move(folder)), fetch_file_(std::move(fetch_file)) {}
 
 bool WeightCache::is_own_folder(const fs::directory_entry& entry) {
   std::error_code error;
@@ -265,7 +270,11 @@ bool WeightCache::is_own_folder(const fs::directory_entry& entry) {
 }
 
 Result<FetchedWeights> WeightCache::bring(const WeightFetch& fetch, int64_t link_mbit, Log& log) {
-  return Transfer(folder_, sources_, fetch, link_mbit, log).run();
+  try {
+    return Transfer(folder_, fetch_file_, fetch, link_mbit, log).run();
+  } catch (const UserError& error) {
+    return Failure{error.what()};  // of a lock that cannot be made, as on a full disk
+  }
 }
 
 Result<void> WeightCache::bring_file(const Digest& root, const std::string& file,
@@ -276,12 +285,16 @@ Result<void> WeightCache::bring_file(const Digest& root, const std::string& file
   fs::create_directories(folder, error);
   if (error) return Failure{describe_errno("create", folder, error.value())};
   fs::last_write_time(folder, fs::file_time_type::clock::now(), error);
-  const auto fetched = sources_.fetch(root, file, folder / file, stop,
-                                      [&](int64_t bytes, int64_t) { on_progress(bytes); });
-  fs::last_write_time(folder, fs::file_time_type::clock::now(), error);
-  // After a failure too: who asks names the root, and may name any.
-  forget_old_versions(folder_, folder);
-  if (!fetched) return fetched.failure();
+  try {
+    const auto fetched = fetch_file_(root, file, folder / file, stop,
+                                     [&](int64_t bytes, int64_t) { on_progress(bytes); });
+    fs::last_write_time(folder, fs::file_time_type::clock::now(), error);
+    // After a failure too: who asks names the root, and may name any.
+    forget_old_versions(folder_, folder);
+    if (!fetched) return fetched.failure();
+  } catch (const UserError& why) {
+    return Failure{why.what()};
+  }
   return {};
 }
 

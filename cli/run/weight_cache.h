@@ -24,8 +24,13 @@ namespace tailrace {
 
 class WeightCache {
  public:
-  // Borrows the sources.
-  WeightCache(std::filesystem::path folder, WeightSources& sources);
+  // Fetches a file of the version `root` into `target`; in a running worker
+  // WeightSources::fetch(). It may be called on any thread.
+  using FetchFile = std::function<Result<FetchCounters>(
+      const Digest& root, const std::string& file, const std::filesystem::path& target,
+      const std::stop_token& stop, const WeightSources::Progress& progress)>;
+
+  WeightCache(std::filesystem::path folder, FetchFile fetch_file);
 
   // Makes a version available, with metrics of what that took. `link_mbit`: of the link to the
   // run, by which the run sees what is cheaper; 0: not known. A Failure names the file; what has
@@ -41,7 +46,7 @@ class WeightCache {
 
  private:
   const std::filesystem::path folder_;
-  WeightSources& sources_;
+  const FetchFile fetch_file_;
 };
 
 }  // namespace tailrace
