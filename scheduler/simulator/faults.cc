@@ -97,6 +97,7 @@ void World::join_or_leave(Rollout& worker) {
   }
   if (!worker.connected) return;
   fault("left");
+  if (hands.on_death) hands.on_death(worker.id);
   clear(worker);
   ++worker.life;
   ++worker.link;

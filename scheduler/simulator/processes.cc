@@ -22,6 +22,15 @@ Digest World::staged(const WorkerId& id) const {
   return staged ? staged->digest : Digest{};
 }
 
+bool World::is_alive(const WorkerId& id) const {
+  const auto found = by_name_.find(id);
+  return found != by_name_.end() && found->second->alive;
+}
+
+void World::kill(const WorkerId& id) {
+  if (const auto found = by_name_.find(id); found != by_name_.end()) kill(*found->second);
+}
+
 bool World::hangs(const WorkerId& id) const {
   const auto found = by_name_.find(id);
   return found != by_name_.end() && found->second->hangs_until > now_;
@@ -43,7 +52,7 @@ void World::start(Process& process) {
     std::vector<Engine::Id> none;
     worker.engine.advance(now(), none);
   }
-  if (&process == &trainer_) come_back();
+  if (&process == &trainer_ && !come_back()) return;
   connect(process);
 }
 
@@ -70,6 +79,7 @@ void World::kill(Process& process) {
   if (!process.alive) return;
   const FaultModel& faults = cluster_.faults;
   ++totals_.deaths;
+  if (hands.on_death) hands.on_death(process.id);
   if (process.role == Role::kRollout) clear(static_cast<Rollout&>(process));
   ++process.life;
   ++process.link;

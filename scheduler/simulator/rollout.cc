@@ -273,9 +273,15 @@ void World::hear(Process& process, const Stage& stage) {
   tell_progress(worker, stage, begins, ready);
   call_on(worker, ready, [this, &worker, stage, staging, cause] {
     if (worker.staging != staging) return;
-    if (cause) {
+    std::optional<InstallCause> failed = cause;
+    if (!failed && hands.stage) {
+      const int64_t life = worker.life;
+      failed = hands.stage(worker.id, stage);
+      if (worker.life != life) return;
+    }
+    if (failed) {
       return send(worker, InstallFailed{worker.id, stage.policy, stage.version, stage.digest,
-                                        "on purpose", *cause});
+                                        "on purpose", *failed});
     }
     worker.staged = stage;
     send(worker, Staged{worker.id, stage.policy, stage.version, stage.digest});
@@ -308,6 +314,12 @@ void World::hear(Process& process, const Switch& change) {
   if (!worker.staged || worker.staged->digest != change.digest)
     return refuse("other weights are staged");
   if (chance(cluster_.faults.install)) return refuse("on purpose");
+  if (hands.switch_to) {
+    const int64_t life = worker.life;
+    const auto failed = hands.switch_to(worker.id, change);
+    if (worker.life != life) return;
+    if (failed) return refuse("its own weights are others");
+  }
   for (auto& [id, play] : worker.plays) {
     if (play.phase == Phase::kDecoding && play.episode.turns[play.turn].tokens > 0)
       count_tokens(worker, id, play);

@@ -43,7 +43,7 @@ void World::clear_batch() {
 }
 
 // A new process goes on from the newest checkpoint.
-void World::come_back() {
+bool World::come_back() {
   const FaultModel& faults = cluster_.faults;
   std::deque<int64_t>& checkpoints = trainer_.checkpoints;
   if (checkpoints.size() > 1 && chance(faults.damaged_checkpoint)) {
@@ -68,9 +68,20 @@ void World::come_back() {
     if (looks_alike) fault("other weights that look alike");
     fault("other weights");
   }
-  if (trainer_.version >= 0) published_weights_.insert(trainer_.version);
-  if (trainer_.version < 0)
-    call_on(trainer_, now() + cluster_.trainer.warm_up, [this] { publish(0); });
+  if (trainer_.version >= 0) return put_weights(trainer_.version);
+  call_on(trainer_, now() + cluster_.trainer.warm_up, [this] { publish(0); });
+  return true;
+}
+
+// False: it died meanwhile.
+bool World::put_weights(int64_t version) {
+  if (hands.publish) {
+    const int64_t life = trainer_.life;
+    hands.publish(version, digest_of(version));
+    if (trainer_.life != life) return false;
+  }
+  published_weights_.insert(version);
+  return true;
 }
 
 // In a new session it says what it holds, and asks.
@@ -167,13 +178,13 @@ void World::end_step() {
 }
 
 void World::publish(int64_t version) {
+  if (!put_weights(version)) return;
   trainer_.version = version;
   record_step(version);
   clear_batch();
   published_at_ = now();
   // Its checkpoint comes before anybody hears of it.
   if (version == 0) save(0);
-  published_weights_.insert(version);
   say_as_trainer(Published{kTrainerName, 0, version, digest_of(version), "m", master_of(version)});
   if (version == 0) say_as_trainer(Durable{kTrainerName, 0, 0, trainer_.checkpoints.front()});
   say_as_trainer(TrainerWants{kTrainerName, 0, version + 1});
@@ -191,6 +202,7 @@ void World::hear(Process&, const Save& request) {
 }
 
 void World::hear(Process&, const ReleaseWeights& release) {
+  if (hands.release) hands.release(release);
   published_weights_.erase(published_weights_.begin(),
                            published_weights_.lower_bound(release.below));
 }

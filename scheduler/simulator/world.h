@@ -91,6 +91,22 @@ class World {
   std::function<void(const scheduler::State& before, int64_t forgotten)> on_restart;
   // New rules, if a person changes them while the scheduler is away.
   std::function<std::optional<scheduler::Config>(const scheduler::State&)> new_rules;
+  // What workers do with weights, where somebody does it for them. Each may kill() whomever it
+  // likes, also the worker itself, which then says nothing.
+  struct Hands {
+    // Ends a staging, and a switch. The cause: it has failed.
+    std::function<std::optional<InstallCause>(const WorkerId&, const scheduler::Stage&)> stage;
+    std::function<std::optional<InstallCause>(const WorkerId&, const scheduler::Switch&)> switch_to;
+    // The trainer puts a version where others may fetch it, and lets versions go.
+    std::function<void(int64_t version, const Digest& root)> publish;
+    std::function<void(const scheduler::ReleaseWeights&)> release;
+    std::function<void(const WorkerId&)> on_death;
+  };
+  Hands hands;
+  // kill -9 of a worker; another process comes in its place, as after any death.
+  void kill(const WorkerId& worker);
+  bool is_alive(const WorkerId& worker) const;
+
   // Called when a step is published, with what it trained.
   std::function<void(const StepRecord&, const std::vector<Sample>&)> on_step;
   // Called with each sample that ended, trained or not.
@@ -288,7 +304,8 @@ class World {
   // trainer.cc
   void clear_batch();
   double still_to_compute() const;
-  void come_back();
+  bool come_back();  // false: it has died again
+  bool put_weights(int64_t version);
   void greet();
   void say_as_trainer(scheduler::Event event);
   void hear_trainer();
