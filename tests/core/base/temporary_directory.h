@@ -11,9 +11,9 @@ namespace tailrace {
 
 class TemporaryDirectory {
  public:
-  TemporaryDirectory() {
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / "tailrace_test_XXXXXX").string();
+  explicit TemporaryDirectory(
+      const std::filesystem::path& beside = std::filesystem::temp_directory_path()) {
+    std::string pattern = (beside / "tailrace_test_XXXXXX").string();
     path_ = ::mkdtemp(pattern.data());
   }
   ~TemporaryDirectory() {

@@ -1,0 +1,46 @@
+// Kills and other faults of weights, ten thousand of them.
+//
+// TAILRACE_SEED=N repeats one world.
+#include <cstdlib>
+
+#include "tests/cli/run/weight_world.h"
+
+namespace tailrace {
+namespace {
+
+constexpr uint64_t kFirst = 1, kWorlds = 60;
+
+TEST(WeightFaults, NobodySamplesByAnythingUnprovedAndWhatSamplesNameIsThere) {
+  const char* chosen = std::getenv("TAILRACE_SEED");
+  const uint64_t first = chosen != nullptr ? std::strtoull(chosen, nullptr, 10) : kFirst;
+  const uint64_t last = chosen != nullptr ? first : kFirst + kWorlds - 1;
+  std::map<std::string, int64_t> totals;
+  for (uint64_t seed = first; seed <= last; ++seed) {
+    testing::internal::CaptureStderr();  // warnings of every fault
+    WeightWorld world(seed);
+    const bool ended = world.run();
+    const std::string warnings = testing::internal::GetCapturedStderr();
+    for (const auto& [what, times] : world.seen()) totals[what] += times;
+    if (ended) continue;
+    FAIL() << warnings << world.tail() << "TAILRACE_SEED=" << seed << ": " << world.failure();
+  }
+  int64_t kills = 0;
+  for (const auto& [what, times] : totals) {
+    if (what.starts_with("kill ")) kills += times;
+    if (std::getenv("TAILRACE_VERBOSE") != nullptr) fmt::print("{}: {}\n", what, times);
+  }
+  if (chosen != nullptr) return;
+  EXPECT_GE(kills, 10'000);
+  // A world that no longer provokes these proves nothing about them.
+  for (const char* what :
+       {"kill relay", "kill receiver while it stages", "kill receiver behind staging",
+        "kill receiver while it switches", "kill trainer while it publishes",
+        "kill trainer while it tidies", "kill scheduler", "full disk: relay",
+        "full disk: receiver while it stages", "full disk: trainer while it publishes",
+        "full disk: trainer while it tidies", "flipped .delta", "flipped .safetensors",
+        "short .delta", "short .safetensors", "moments of proof", "versions proved"})
+    EXPECT_GE(totals[what], 30) << what;
+}
+
+}  // namespace
+}  // namespace tailrace
