@@ -14,7 +14,9 @@
 #include "cli/run/rewards.h"
 #include "cli/run/setup.h"
 #include "core/base/error.h"
+#include "core/model/compute.h"
 #include "core/model/parameters.h"
+#include "core/weights/manifest.h"
 #include "reward/worker/worker.h"
 
 namespace tailrace {
@@ -162,14 +164,15 @@ std::unique_ptr<simulator::EpisodeSource> drawn(const RunOptions& o, Simulation&
       simulation.seed);
 }
 
-// What a worker fetches of a version: its parameters in float32, or the adapter's. 0: not known.
+// What a worker fetches of a version, whole: a delta, of which nobody knows how much changes, is
+// simulate.weights.payload_bytes. 0: not known.
 int64_t payload_of(const RunOptions& o, const sandbox::EnvironmentRegistry& environments) {
   if (o.simulate.weights.payload_bytes > 0) return o.simulate.weights.payload_bytes;
   if (!knows_model(o)) return 0;
   const ModelConfig config = planned_model(o, environments);
   const ParameterLayout layout =
       config.lora ? ParameterLayout::of_adapter(config) : ParameterLayout(config);
-  return layout.num_parameters() * static_cast<int64_t>(sizeof(float));
+  return published_bytes(layout, compute_dtype(o.model.compute, config));
 }
 
 // Mbit/s between the scheduler's host and the cluster of a pool; 0: none, or not known.

@@ -423,11 +423,15 @@ class Tidying {
     return way ? Result<void>{} : way.failure();
   }
 
-  // A proved delta between the two is there, or is made; false: it cannot be, or nobody waits.
+  // A proved delta between the two is there, or is made; false: it cannot be, or nobody waits. One
+  // whose base has given up its payload was proved before that.
   Result<bool> lead_way(size_t before, size_t i) {
-    if (has_way_from(before, i)) return true;
-    if (!versions_[before].is_whole || !versions_[i].is_whole) return false;
     const int64_t from = versions_[before].version, to = versions_[i].version;
+    const bool is_there = has_way_from(before, i);
+    if (is_there && (!versions_[before].is_whole || prove_delta(from, to).ok())) return true;
+    if (!versions_[before].is_whole || !versions_[i].is_whole) return false;
+    std::error_code ignored;
+    if (is_there) fs::remove(folder_ / delta_name(policy_, from, to), ignored);
     const auto delta = make_delta(folder_, policy_, from, to, {}, stop_);
     if (stop_.stop_requested()) return false;
     if (!delta) return delta.failure();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -24,16 +25,28 @@ int64_t size_of_file(const fs::path& file) {
   return error ? 0 : static_cast<int64_t>(size);
 }
 
-// Versions one behind the other from `from` to `to` along deltas that lie there; by the fewest.
-std::vector<int64_t> chain_between(const std::map<int64_t, StoredVersion>& stored, int64_t from,
-                                   int64_t to) {
+using Stored = std::map<int64_t, StoredVersion>;
+
+// Whether a delta between the two is there, or can be made: only of neighbours, the others are for
+// who stayed behind.
+bool leads_on(const Stored& stored, int64_t from, int64_t to) {
+  const StoredVersion& version = stored.at(to);
+  if (std::ranges::find(version.deltas, from) != version.deltas.end()) return true;
+  const auto before = stored.find(from);
+  return before != stored.end() && std::next(before)->first == to && version.is_whole &&
+         before->second.is_whole;
+}
+
+// Versions one behind the other from `from` to `to`, by the fewest deltas.
+std::vector<int64_t> chain_between(const Stored& stored, int64_t from, int64_t to) {
   std::map<int64_t, int64_t> next;
   std::vector<int64_t> reached = {to};
   for (size_t i = 0; i < reached.size() && !next.contains(from); ++i) {
-    const auto at = stored.find(reached[i]);
-    if (at == stored.end()) continue;
-    for (auto before = at->second.deltas.rbegin(); before != at->second.deltas.rend(); ++before)
-      if (*before != to && next.try_emplace(*before, reached[i]).second) reached.push_back(*before);
+    if (!stored.contains(reached[i])) continue;
+    for (const auto& [before, version] : stored)
+      if (before != to && leads_on(stored, before, reached[i]) &&
+          next.try_emplace(before, reached[i]).second)
+        reached.push_back(before);
   }
   if (!next.contains(from)) return {};
   std::vector<int64_t> chain = {from};
@@ -62,7 +75,8 @@ double cost_of(Way way, const WayFacts& facts) {
     case Way::kChain:
       return over_link(
                  std::accumulate(facts.chain_bytes.begin(), facts.chain_bytes.end(), int64_t{0})) +
-             static_cast<double>(facts.chain_bytes.size()) * of_dense(kApplyBytesPerSecond);
+             static_cast<double>(facts.chain_bytes.size()) * of_dense(kApplyBytesPerSecond) +
+             static_cast<double>(facts.chain_to_encode) * of_dense(kEncodeBytesPerSecond);
   }
   return 0;
 }
@@ -113,7 +127,7 @@ std::optional<WayRequest> parse_way_name(std::string_view name) {
 Result<fs::path> next_on_way(const fs::path& folder, const WayRequest& request,
                              const std::stop_token& stop) {
   const auto& [policy, version, root, from, link_mbit] = request;
-  std::map<int64_t, StoredVersion> stored;
+  Stored stored;
   std::optional<int64_t> base;
   for (const StoredVersion& one : list_versions(folder)) {
     if (one.policy != policy) continue;
@@ -131,33 +145,44 @@ Result<fs::path> next_on_way(const fs::path& folder, const WayRequest& request,
 
   WayFacts facts{.dense_bytes = size_of_file(whole),
                  .link_bytes_per_s = static_cast<double>(link_mbit) * 1e6 / 8};
-  const std::vector<int64_t> chain = chain_between(stored, *base, version);
   const auto delta_bytes = [&](int64_t a, int64_t b) {
     return size_of_file(folder / delta_name(policy, a, b));
   };
-  if (chain.size() == 2) {
-    facts.direct_bytes = delta_bytes(*base, version);
+  // What is not known before it is made is taken for a mean of those that are.
+  int64_t known = 0, sum = 0;
+  for (const auto& [number, one] : stored)
+    for (const int64_t before : one.deltas) {
+      ++known;
+      sum += delta_bytes(before, number);
+    }
+  const int64_t expected = known > 0 ? sum / known : facts.dense_bytes / 3;
+  const std::vector<int64_t> chain = chain_between(stored, *base, version);
+  for (size_t i = 1; i < chain.size(); ++i) {
+    const int64_t bytes = delta_bytes(chain[i - 1], chain[i]);
+    facts.chain_bytes.push_back(bytes > 0 ? bytes : expected);
+    facts.chain_to_encode += bytes > 0 ? 0 : 1;
+  }
+  if (const int64_t bytes = delta_bytes(*base, version); bytes > 0) {
+    facts.direct_bytes = bytes;
     facts.direct_is_made = true;
-  } else if (chain.size() > 2) {
-    for (size_t i = 1; i < chain.size(); ++i)
-      facts.chain_bytes.push_back(delta_bytes(chain[i - 1], chain[i]));
+  } else if (stored.at(*base).is_whole) {
+    // Changes of several steps fall on each other.
+    const int64_t all =
+        std::accumulate(facts.chain_bytes.begin(), facts.chain_bytes.end(), int64_t{0});
+    facts.direct_bytes = chain.size() > 2 ? all * 2 / 3 : expected;
   }
-  if (!facts.direct_is_made && stored.at(*base).is_whole) {
-    // Not known before it is made; changes of several steps fall on each other.
-    facts.direct_bytes =
-        facts.chain_bytes.empty()
-            ? facts.dense_bytes / 3
-            : std::accumulate(facts.chain_bytes.begin(), facts.chain_bytes.end(), int64_t{0}) * 2 /
-                  3;
-  }
+  // One whose ends have given up their payloads is taken as it is: who applies it proves it.
+  const auto delta_between = [&](int64_t a, int64_t b) -> Result<fs::path> {
+    if (!stored.at(a).is_whole || !stored.at(b).is_whole) return folder / delta_name(policy, a, b);
+    return make_delta(folder, policy, a, b, {.link_bytes_per_s = facts.link_bytes_per_s}, stop);
+  };
   switch (cheapest_way(facts)) {
     case Way::kWhole:
       return whole;
     case Way::kDirect:
-      return make_delta(folder, policy, *base, version,
-                        {.link_bytes_per_s = facts.link_bytes_per_s}, stop);
+      return delta_between(*base, version);
     case Way::kChain:
-      return folder / delta_name(policy, chain[0], chain[1]);
+      return delta_between(chain[0], chain[1]);
   }
   return whole;
 }

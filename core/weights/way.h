@@ -28,7 +28,9 @@ struct WayFacts {
   // Of the delta between the two: nothing where there is none and none can be made.
   std::optional<int64_t> direct_bytes = {};
   bool direct_is_made = false;
-  std::vector<int64_t> chain_bytes = {};  // of deltas that are there; empty: they lead nowhere
+  std::vector<int64_t> chain_bytes =
+      {};                       // of deltas one behind the other; empty: they lead nowhere
+  int64_t chain_to_encode = 0;  // of these, those that are not there yet
 };
 enum class Way : uint8_t { kWhole, kDirect, kChain };
 // Seconds: what crosses the link, and what encoding and applying take.

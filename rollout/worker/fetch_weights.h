@@ -31,8 +31,6 @@ struct WeightFetch {
 struct FetchedWeights {
   std::filesystem::path manifest;  // with the payload beside it
   MetricList metrics = {};         // fetch_ms, process_ms, bytes_... (docs/metrics.md)
-  // Called where they prove to be other weights: the next fetch must not find the same files.
-  std::function<void()> on_damaged = [] {};
 };
 
 // Makes manifest and payload files of this machine, side by side. Proves nothing: who asked does

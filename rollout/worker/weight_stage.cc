@@ -128,10 +128,7 @@ WeightStage::Outcome WeightStage::stage(const Wish& wish, const std::stop_token&
   ++bytes_;
   const std::filesystem::path& file = fetched.value().manifest;
   const auto version = prove_weights(file, wish.version.root, layout_);
-  if (!version) {
-    fetched.value().on_damaged();
-    return {version.failure(), InstallCause::kDigest};
-  }
+  if (!version) return {version.failure(), InstallCause::kDigest};
   if (version.value().base() != options_.base.root)
     return {Failure{fmt::format(
         "{}: it goes with a base of the root {}, and the one here has {}: the files of model.path "

@@ -40,7 +40,12 @@ class WeightCacheTest : public GateTest {
     run_ = join();
     sources_ = std::make_unique<WeightSources>(*run_);
     log_file_ = std::make_unique<Log>("worker", host_.folder() / "log");
-    cache_ = std::make_unique<WeightCache>(host_.folder() / "cache", *sources_);
+    cache_ = std::make_unique<WeightCache>(
+        host_.folder() / "cache",
+        [this](const Digest& root, const std::string& file, const fs::path& target,
+               const std::stop_token& stop, const WeightSources::Progress& progress) {
+          return sources_->fetch(root, file, target, stop, progress);
+        });
   }
 
   fs::path published() const { return host_.folder() / "published"; }

@@ -173,6 +173,19 @@ TEST_P(VersionFolderTest, TidyingBeginsAnywhere) {
   EXPECT_TRUE(verify_versions(folder_, std::nullopt, scratch_).damages.empty());
 }
 
+// A delta that a gate has made, and a disk has damaged since.
+TEST_P(VersionFolderTest, ADamagedDeltaIsMadeAnewBeforeAPayloadGoes) {
+  for (int64_t version = 0; version <= 4; ++version) publish(version);
+  const auto delta = make_delta(folder_, 0, 1, 2);
+  ASSERT_TRUE(delta);
+  std::string bytes = read_file(delta.value()).value();
+  bytes.back() ^= 4;
+  std::ofstream(delta.value(), std::ios::binary) << bytes;
+  ASSERT_TRUE(tidy_versions(folder_, 0, 4, {.keep = 2, .anchor_interval = 100}));
+  for (int64_t version = 0; version <= 4; ++version) EXPECT_TRUE(is_there(version)) << version;
+  EXPECT_TRUE(verify_versions(folder_, std::nullopt, scratch_).damages.empty());
+}
+
 // A trainer that goes back to a checkpoint publishes the same numbers again.
 TEST_P(VersionFolderTest, AfterARollbackNothingLeadsToTheAbandonedVersions) {
   for (int64_t version = 0; version <= 6; ++version) {
