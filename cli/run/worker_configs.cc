@@ -17,7 +17,7 @@ TrainerWorkerConfig trainer_config(const RunOptions& o, const ModelConfig& model
   config.model_dir = o.model.path;
   config.adapter_dir = o.lora.adapter;
   config.max_sequence_tokens = o.rollout.engine.max_context_tokens;
-  config.weights = {.keep = o.weights.keep, .anchor_interval = o.weights.anchor_interval};
+  config.anchor_interval = o.weights.anchor_interval;
   config.algo = o.algo;
   if (const scheduler::Mode mode = o.scheduler.mode.mode();
       mode.off_policy() && mode.on_stale == scheduler::OnStale::kMask)

@@ -11,15 +11,18 @@
 
 #include "core/base/error.h"
 #include "core/base/file.h"
-#include "core/base/lock_file.h"
 #include "core/model/safetensors.h"
 #include "kernels/base/check.h"
+#include "kernels/base/mutex.h"
 #include "kernels/base/pulse.h"
 
 namespace tailrace {
 namespace {
 
 namespace fs = std::filesystem;
+
+// Of manifests that were read: those of a large model take a while.
+constexpr size_t kMaxKnownRoots = 4096;
 
 std::string stem_of(PolicyId policy, int64_t version) {
   return fmt::format("p{}-v{}", policy, version);
@@ -214,6 +217,29 @@ Result<std::string> publish_weights(const fs::path& folder, const WeightManifest
   return name;
 }
 
+std::optional<Digest> root_of(const fs::path& manifest_file) {
+  struct Known {
+    fs::file_time_type written;
+    Digest root;
+  };
+  static Mutex mu;
+  static std::map<fs::path, Known> known;
+  std::error_code error;
+  const auto written = fs::last_write_time(manifest_file, error);
+  if (error) return std::nullopt;
+  {
+    MutexLock lock(mu);
+    const auto found = known.find(manifest_file);
+    if (found != known.end() && found->second.written == written) return found->second.root;
+  }
+  auto manifest = read_manifest(manifest_file);
+  if (!manifest) return std::nullopt;
+  MutexLock lock(mu);
+  if (known.size() >= kMaxKnownRoots) known.clear();
+  known[manifest_file] = {written, manifest.value().root};
+  return std::move(manifest).value().root;
+}
+
 std::vector<StoredVersion> list_versions(const fs::path& folder) {
   std::map<std::pair<PolicyId, int64_t>, StoredVersion> found;
   std::set<std::pair<PolicyId, int64_t>> named;
@@ -252,7 +278,10 @@ Result<fs::path> make_delta(const fs::path& folder, PolicyId policy, int64_t fro
   const WeightManifest &a = base.value().manifest, &b = target.value().manifest;
   // Two that make it at once both write the whole of it, and the later takes the place of the
   // other: nobody waits, and nobody reads half of one.
-  if (leads(path, a.root, b.root)) return path;
+  if (leads(path, a.root, b.root)) {
+    // A disk may have damaged it; then it is made anew.
+    if (const auto there = DeltaFile::open(path); there && there.value().prove()) return path;
+  }
   const DeltaEnds ends{.policy = policy,
                        .from_version = from,
                        .to_version = to,
@@ -334,6 +363,12 @@ Result<fs::path> payload_of(const fs::path& folder, PolicyId policy, int64_t ver
     return Failure{fmt::format("{}: neither its payload nor a way of deltas to it is there",
                                (folder / manifest_name(policy, version)).string())};
   fs::path payload = folder / payload_name(manifest_name(policy, way->front()));
+  if (way->size() > 1) {
+    // What is wrong with it would else be said of the deltas from it.
+    const auto first = read_manifest(folder / manifest_name(policy, way->front()));
+    if (!first) return first.failure();
+    if (auto proof = prove_payload(payload, first.value()); !proof) return proof.failure();
+  }
   for (size_t i = 1; i < way->size(); ++i) {
     const int64_t from = (*way)[i - 1], to = (*way)[i];
     const auto manifest = read_manifest(folder / manifest_name(policy, to));
@@ -357,7 +392,7 @@ class Tidying {
   Tidying(const fs::path& folder, PolicyId policy, int64_t newest, const Retention& retention,
           const std::stop_token& stop)
       : folder_(folder), policy_(policy), newest_(newest), retention_(retention), stop_(stop) {
-    TR_CHECK(retention.keep >= 1 && retention.anchor_interval >= 1);
+    TR_CHECK(retention.anchor_interval >= 1);
     for (StoredVersion& version : list_versions(folder))
       if (version.policy == policy && version.version <= newest)
         versions_.push_back(std::move(version));
@@ -365,17 +400,20 @@ class Tidying {
 
   Result<void> run() {
     remove_versions();
+    Result<void> first;
     for (size_t i = 0; i + 1 < versions_.size(); ++i) {
       if (stop_.stop_requested()) return {};
-      if (!keeps_payload(i))
-        if (auto given_up = give_up_payload(i); !given_up) return given_up;
+      if (keeps_payload(i)) continue;
+      // One that is damaged keeps no other from going.
+      if (auto given_up = give_up_payload(i); !given_up && first) first = std::move(given_up);
     }
     remove_deltas();
-    return {};
+    return first;
   }
 
  private:
-  int64_t first_kept() const { return newest_ - retention_.keep + 1; }
+  // Never the newest itself.
+  int64_t first_kept() const { return std::min(retention_.fetched_from, newest_); }
 
   // From the newest anchor that is not above what is needed: the way to what is needed begins
   // there.
@@ -386,14 +424,16 @@ class Tidying {
       if (version.is_whole && version.version <= needed) first = version.version;
     // Files too that belong to no manifest: what was cut off while it was removed.
     std::error_code ignored;
-    std::vector<fs::path> manifests, others;
+    std::map<int64_t, std::vector<fs::path>> gone;
     for (const auto& entry : fs::directory_iterator(folder_, ignored)) {
       const auto name = parse_name(entry.path().filename().string());
       if (!name || name->policy != policy_ || name->version >= first) continue;
-      (name->rest == ".json" ? manifests : others).push_back(entry.path());
+      // Manifests first: one without its payload would be a promise that cannot be kept.
+      std::vector<fs::path>& files = gone[name->version];
+      files.insert(name->rest == ".json" ? files.begin() : files.end(), entry.path());
     }
-    // Manifests first: one without its payload would be a promise that cannot be kept.
-    for (const auto& files : {manifests, others})
+    // The oldest first, so that those that are there have no gap between them.
+    for (const auto& [version, files] : gone)
       for (const fs::path& file : files) fs::remove(file, ignored);
     std::erase_if(versions_, [&](const StoredVersion& one) { return one.version < first; });
   }
@@ -442,18 +482,25 @@ class Tidying {
   }
 
   bool has_way_from(size_t before, size_t i) const {
-    const auto from = read_manifest(folder_ / manifest_name(policy_, versions_[before].version));
-    const auto to = read_manifest(folder_ / manifest_name(policy_, versions_[i].version));
+    const auto from = root_of(folder_ / manifest_name(policy_, versions_[before].version));
+    const auto to = root_of(folder_ / manifest_name(policy_, versions_[i].version));
     return from && to &&
            leads(folder_ / delta_name(policy_, versions_[before].version, versions_[i].version),
-                 from.value().root, to.value().root);
+                 *from, *to);
   }
 
   Result<void> prove_delta(int64_t from, int64_t to) const {
     const auto base = open_version(folder_, policy_, from);
     if (!base) return base.failure();
+    // From a damaged base a delta would lead to the right bytes from wrong ones.
+    if (auto proof = prove_payload(base.value().payload->path(), base.value().manifest); !proof)
+      return proof;
     const auto target = read_manifest(folder_ / manifest_name(policy_, to));
     if (!target) return target.failure();
+    const fs::path payload = folder_ / target.value().payload;
+    std::error_code ignored;
+    if (fs::exists(payload, ignored))
+      if (auto proof = prove_payload(payload, target.value()); !proof) return proof;
     const fs::path path = folder_ / delta_name(policy_, from, to);
     const auto delta = DeltaFile::open(path);
     if (!delta) return about(path, delta.failure());

@@ -46,8 +46,13 @@ struct StoredVersion {
 // By policy and version; what has no manifest is none.
 std::vector<StoredVersion> list_versions(const std::filesystem::path& folder);
 
+// The root that a manifest says; nothing: it is not there, or damaged. Read once for each time that
+// the file was written.
+std::optional<Digest> root_of(const std::filesystem::path& manifest_file);
+
 // The delta between two versions that have their payloads: the one that lies there, if it is
-// theirs, or a new one. A Failure names the file. Made once, whoever asks; others wait for it.
+// theirs, or a new one. A Failure names the file. Two may make it at once, and the later one takes
+// the place of the other.
 Result<std::filesystem::path> make_delta(const std::filesystem::path& folder, PolicyId policy,
                                          int64_t from, int64_t to, const DeltaCost& cost = {},
                                          const std::stop_token& stop = {});
@@ -80,9 +85,9 @@ Result<std::filesystem::path> payload_of(const std::filesystem::path& folder, Po
                                          int64_t version, const std::filesystem::path& scratch);
 
 struct Retention {
-  int64_t keep = 3;              // the newest versions that keep their payload, at least one
-  int64_t anchor_interval = 10;  // every so many versions one keeps its payload while it is needed
   int64_t below = 0;             // versions below are needed by nobody
+  int64_t fetched_from = 0;      // payloads below are fetched by nobody: deltas are enough
+  int64_t anchor_interval = 10;  // every so many versions one keeps its payload while it is needed
 };
 // Removes versions of before `newest` that nobody needs, and payloads to which deltas lead; of each
 // such delta it is proved first that it does. Versions above `newest`, of before a rollback, are

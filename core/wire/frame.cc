@@ -167,7 +167,7 @@ Offset write(Builder& b, const FormRanks& m) {
   return fbs::CreateFormRanks(b, m.policy, m.formation, m.rank, m.size).Union();
 }
 Offset write(Builder& b, const ReleaseWeights& m) {
-  return fbs::CreateReleaseWeights(b, m.policy, m.below).Union();
+  return fbs::CreateReleaseWeights(b, m.policy, m.below, m.fetched_from).Union();
 }
 Offset write(Builder& b, const Shutdown& m) {
   return fbs::CreateShutdown(b, b.CreateString(m.reason)).Union();
@@ -363,7 +363,8 @@ Message read(const fbs::FormRanks& t) {
   return FormRanks{read_policy(t.policy()), t.formation(), read_rank(t.rank(), t.size()), t.size()};
 }
 Message read(const fbs::ReleaseWeights& t) {
-  return ReleaseWeights{read_policy(t.policy()), at_least(0, t.below(), "below")};
+  return ReleaseWeights{read_policy(t.policy()), at_least(0, t.below(), "below"),
+                        at_least(0, t.fetched_from(), "fetched_from")};
 }
 Message read(const fbs::Shutdown& t) { return Shutdown{read_text(*t.reason())}; }
 

@@ -152,7 +152,8 @@ GateMessage read_gate(const gate_fbs::RelayList& t) {
       throw Malformed("no relay of a name and an address");
   }
   for (const auto* guest : *t.guests()) list.guests.push_back(key_in(*guest));
-  if (digest_of_relays(list) != list.digest) throw Malformed("another digest than that of the list");
+  if (digest_of_relays(list) != list.digest)
+    throw Malformed("another digest than that of the list");
   return list;
 }
 

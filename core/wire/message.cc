@@ -49,7 +49,8 @@ struct Describe {
                        m.total);
   }
   std::string operator()(const ReleaseWeights& m) const {
-    return fmt::format("ReleaseWeights policy={} below={}", m.policy, m.below);
+    return fmt::format("ReleaseWeights policy={} below={} fetched_from={}", m.policy, m.below,
+                       m.fetched_from);
   }
   std::string operator()(const TrainerReady& m) const {
     return fmt::format("TrainerReady policy={} version={} {}", m.policy, m.version, m.digest);

@@ -217,10 +217,12 @@ struct FormRanks {
   uint64_t formation = 0;
   int32_t rank = 0, size = 1;
 };
-// To the trainer: nobody needs the published weights of versions below `below` any more.
+// To the trainer: nobody needs the published weights of versions below `below` any more, and nobody
+// fetches the payload of one below `fetched_from`, which may be kept as a delta.
 struct ReleaseWeights {
   PolicyId policy = 0;
   int64_t below = 0;
+  int64_t fetched_from = 0;
 };
 
 using Message =

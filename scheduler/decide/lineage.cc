@@ -82,6 +82,8 @@ void fork(Context& context, PolicyId policy_id, int64_t from, Weights weights) {
   // It is published anew, and so is what comes after it.
   policy.released = std::min(policy.released, from);
   policy.told_released = std::min(policy.told_released, from);
+  policy.fetched_from = std::min(policy.fetched_from, from);
+  policy.told_fetched_from = std::min(policy.told_fetched_from, from);
   offer(context.state, policy_id, from, std::move(weights));
   context.act(Forked{policy_id, from});
   // Their steps are of the abandoned lineage; what ran in them is queued below.
@@ -138,7 +140,7 @@ void on_trainer_lost(Policy& policy) {
   policy.wanted.reset();
   forget_told(policy);
   policy.saving = -1;
-  policy.told_released = 0;
+  policy.told_released = policy.told_fetched_from = 0;
 }
 
 void on_trainer_wants(Context& context, const TrainerWants& event) {

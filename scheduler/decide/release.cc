@@ -5,15 +5,20 @@
 namespace tailrace::scheduler {
 namespace {
 
-// Without what samples name. What a worker is asked for next is the frontier, or what is evaluated.
-int64_t needed_from(const State& state, PolicyId id, const Policy& policy) {
+// What a worker is asked for next is the frontier, or what is evaluated.
+int64_t may_be_fetched_from(const State& state, PolicyId id, const Policy& policy) {
   int64_t from = policy.frontier - state.config.keep_weights + 1;
   if (policy.evaluation) from = std::min(from, policy.evaluation->version);
-  for (const auto& [name, worker] : state.workers) {
-    if (worker.role != Role::kRollout || worker.policy != id) continue;
-    if (worker.held >= 0) from = std::min(from, worker.held);
-    if (worker.install) from = std::min(from, worker.install->version);
-  }
+  for (const auto& [name, worker] : state.workers)
+    if (worker.role == Role::kRollout && worker.policy == id && worker.install)
+      from = std::min(from, worker.install->version);
+  return from;
+}
+
+int64_t held_from(const State& state, PolicyId id, int64_t from) {
+  for (const auto& [name, worker] : state.workers)
+    if (worker.role == Role::kRollout && worker.policy == id && worker.held >= 0)
+      from = std::min(from, worker.held);
   return from;
 }
 
@@ -22,7 +27,9 @@ int64_t needed_from(const State& state, PolicyId id, const Policy& policy) {
 void release_weights(Context& context, PolicyId id) {
   const State& state = context.state;
   Policy& policy = context.state.policies.at(id);
-  int64_t from = needed_from(state, id, policy);
+  int64_t from = may_be_fetched_from(state, id, policy);
+  policy.fetched_from = std::max(policy.fetched_from, from);
+  from = held_from(state, id, from);
   if (from <= policy.released) return;
   if (state.config.keep_sampled) from = std::min(from, oldest_sampled(policy).value_or(from));
   policy.released = std::max(policy.released, from);
@@ -30,15 +37,22 @@ void release_weights(Context& context, PolicyId id) {
 
 void tell_released(Context& context, PolicyId id, Policy& policy) {
   const Worker* trainer = trainer_of(context.state, policy);
-  if (policy.told_released >= policy.released || trainer == nullptr) return;
+  const bool is_told =
+      policy.told_released >= policy.released && policy.told_fetched_from >= policy.fetched_from;
+  if (is_told || trainer == nullptr) return;
   // A trainer that trains versions again may publish one with other bytes in the next moment, and
   // it would be let go by a word that was meant for the one before. So may one that has not said
   // what it holds.
   if (!at_frontier(policy) || !policy.greeted || policy.trainer_incarnation != trainer->incarnation)
     return;
   policy.told_released = policy.released;
+  policy.told_fetched_from = policy.fetched_from;
   context.tell(policy.trainer, *trainer,
-               ReleaseWeights{.worker = {}, .session = 0, .policy = id, .below = policy.released});
+               ReleaseWeights{.worker = {},
+                              .session = 0,
+                              .policy = id,
+                              .below = policy.released,
+                              .fetched_from = policy.fetched_from});
 }
 
 }  // namespace tailrace::scheduler

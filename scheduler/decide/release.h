@@ -1,5 +1,5 @@
-// Which published weights nobody needs any more (law 9.8). decide() alone lets versions go: the
-// trainer deletes what it is told, and nothing else.
+// Which published weights nobody needs any more, and which payloads nobody fetches (law 9.8).
+// decide() alone lets go: the trainer removes what it is told, and nothing else.
 #pragma once
 
 #include "scheduler/decide/context.h"

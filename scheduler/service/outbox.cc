@@ -34,7 +34,9 @@ void Outbox::act(const Switch& a) { send(a, wire::Switch{a.policy, a.version, a.
 void Outbox::act(const FormRanks& a) {
   send(a, wire::FormRanks{a.policy, a.formation, a.rank, a.size});
 }
-void Outbox::act(const ReleaseWeights& a) { send(a, wire::ReleaseWeights{a.policy, a.below}); }
+void Outbox::act(const ReleaseWeights& a) {
+  send(a, wire::ReleaseWeights{a.policy, a.below, a.fetched_from});
+}
 void Outbox::act(const Save& a) { send(a, wire::Save{a.policy, a.version}); }
 
 // "prompt 12 of epoch 0", with its dataset where there are several.

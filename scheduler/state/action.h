@@ -270,15 +270,17 @@ struct TaskBroken {
   friend bool operator==(const TaskBroken&, const TaskBroken&) = default;
 };
 
-// To the trainer: the published weights of versions below `below` are needed by nobody (law 9.8).
+// To the trainer: the published weights of versions below `below` are needed by nobody, and of
+// those below `fetched_from` nobody fetches the payload (law 9.8).
 struct ReleaseWeights {
   WorkerId worker;
   uint64_t session = 0;
   PolicyId policy = 0;
   int64_t below = 0;
+  int64_t fetched_from = 0;
   template <class V>
   void fields(V& visit) {
-    visit(worker, session, policy, below);
+    visit(worker, session, policy, below, fetched_from);
   }
   friend bool operator==(const ReleaseWeights&, const ReleaseWeights&) = default;
 };

@@ -83,8 +83,8 @@ struct SaveOptions {
 
 // Which published weights are kept. Its keys stand in the section `weights`.
 struct WeightsOptions {
-  int64_t keep = 3;          // of the newest versions
-  bool keep_sampled = true;  // and all that stored samples name
+  int64_t keep = 3;              // of the newest versions
+  bool keep_sampled = true;      // and all that stored samples name
   int64_t anchor_interval = 10;  // of versions that are kept for that: from a whole one to the next
   void visit(OptionVisitor& v);
 };

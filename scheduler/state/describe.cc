@@ -147,7 +147,8 @@ struct DescribeAction {
     return fmt::format("form_ranks {} rank={}/{}", a.worker, a.rank, a.size);
   }
   std::string operator()(const ReleaseWeights& a) const {
-    return fmt::format("release_weights {} below=v{}", a.worker, a.below);
+    return fmt::format("release_weights {} below=v{} fetched_from=v{}", a.worker, a.below,
+                       a.fetched_from);
   }
   std::string operator()(const TaskBroken& a) const {
     return fmt::format("task_broken {}{} row={}{}", lane_mark(a.lane), to_string(a.task), a.row,

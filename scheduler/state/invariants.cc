@@ -320,7 +320,7 @@ Found check_published(const State& state, PolicyId policy_id, const Policy& poli
   const auto reached = [&](int64_t version, const Digest& digest, VersionState least) {
     return !on_lineage(policy, version, digest) || policy.lineage.at(version).state >= least;
   };
-  if (policy.told_released > policy.released)
+  if (policy.told_released > policy.released || policy.told_fetched_from > policy.fetched_from)
     return fmt::format("policy {}: more weights are let go than may be", policy_id);
   for (const auto& [id, worker] : state.workers) {
     if (worker.role != Role::kRollout || worker.policy != policy_id) continue;
@@ -333,7 +333,7 @@ Found check_published(const State& state, PolicyId policy_id, const Policy& poli
                          worker.version);
     if (!worker.install) continue;
     const Install& install = *worker.install;
-    if (install.version < policy.released)
+    if (install.version < policy.fetched_from)
       return fmt::format("worker {} installs version {}, which is let go", id, install.version);
     constexpr VersionState kLeast[] = {VersionState::kOffered, VersionState::kStaged,
                                        VersionState::kCommitted};
@@ -341,7 +341,10 @@ Found check_published(const State& state, PolicyId policy_id, const Policy& poli
       return fmt::format("worker {} is further than version {}", id, install.version);
     if (is_resting(state, worker)) return fmt::format("worker {} installs while it rests", id);
   }
-  if (policy.evaluation && policy.evaluation->version < policy.released)
+  if (policy.fetched_from < policy.released)
+    return fmt::format("policy {}: payloads below {} stay, and versions below {} do not", policy_id,
+                       policy.fetched_from, policy.released);
+  if (policy.evaluation && policy.evaluation->version < policy.fetched_from)
     return fmt::format("version {} is evaluated, and let go", policy.evaluation->version);
   if (!state.config.keep_sampled) return {};
   if (const auto oldest = oldest_sampled(policy); oldest && *oldest < policy.released)

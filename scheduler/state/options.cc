@@ -65,15 +65,17 @@ void WeightsOptions::visit(OptionVisitor& v) {
            .min = 2,
            .max = kMaxCount,
            .resume = Resume::kMayChange});
-  v.field("keep_sampled", keep_sampled,
-          {.help = "keep each version that a stored sample was sampled by: older ones as deltas, from "
-                   "which they are made again"});
-  v.field("anchor_interval", anchor_interval,
-          {.help = "of the versions behind those of weights.keep, every so many keep their payload, "
-                   "from which deltas lead on",
-           .min = 1,
-           .max = kMaxCount,
-           .resume = Resume::kMayChange});
+  v.field(
+      "keep_sampled", keep_sampled,
+      {.help = "keep each version that a stored sample was sampled by: older ones as deltas, from "
+               "which they are made again"});
+  v.field(
+      "anchor_interval", anchor_interval,
+      {.help = "of the versions behind those of weights.keep, every so many keep their payload, "
+               "from which deltas lead on",
+       .min = 1,
+       .max = kMaxCount,
+       .resume = Resume::kMayChange});
 }
 
 void SchedulerOptions::visit(OptionVisitor& v) {

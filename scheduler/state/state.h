@@ -287,6 +287,9 @@ struct Policy {
   // Published weights of versions below it are needed by nobody (law 9.8), and what of that the
   // trainer was told in this session.
   int64_t released = 0, told_released = 0;
+  // The same of their payloads: versions from here on may be asked for by a worker, and those
+  // before it may be kept as deltas.
+  int64_t fetched_from = 0, told_fetched_from = 0;
   std::optional<Evaluation> evaluation;
   int64_t evaluated = -1;   // newest version that was, or is being, evaluated
   int32_t eval_launch = 0;  // of the next evaluation: raised when a version is evaluated anew
@@ -296,7 +299,8 @@ struct Policy {
   void fields(V& visit) {
     visit(published, frontier, durable, lineage, domains, tasks, rounds, last_round, batches,
           trainer, trainer_incarnation, ranks, formation, wanted, told, handed, greeted, saving,
-          released, told_released, evaluation, evaluated, eval_launch, attempts, step_start);
+          released, told_released, fetched_from, told_fetched_from, evaluation, evaluated,
+          eval_launch, attempts, step_start);
   }
   friend bool operator==(const Policy&, const Policy&) = default;
 };

@@ -83,8 +83,7 @@ class TrainerWorker {
                  base_.weights),
         loss_(policy_loss_config(config.algo)),
         versions_(config.run.weights(), 0,
-                  {.keep = config.weights.keep,
-                   .anchor_interval = config.weights.anchor_interval,
+                  {.anchor_interval = config.anchor_interval,
                    .on_failure =
                        [this](const std::string& why) {
                          log_.warning("old versions of the weights stay: {}", why);
@@ -343,7 +342,9 @@ class TrainerWorker {
     if (version_ >= 0 && more) client_.send(wire::TrainerWants{.step = version_ + 1});
   }
 
-  void on(const wire::ReleaseWeights& message) { versions_.release(message.below); }
+  void on(const wire::ReleaseWeights& message) {
+    versions_.release(message.below, message.fetched_from);
+  }
 
   // ---- weights
 
@@ -389,7 +390,7 @@ class TrainerWorker {
     version_ = saved_version_ = loaded->state.version;
     if (auto row = parse_metrics_row(loaded->state.extra)) metrics_ = std::move(row).value().values;
     saved_path_ = loaded->path;
-    // Again below RUN/weights: those of this version may have been pruned by newer ones.
+    // Again below RUN/weights: those of this version may have been let go since.
     publish_files(manifest_of(version_));
     // Its files are proved: another digest would be of a build that reads them in another way.
     if (master_ != loaded->state.digest)

@@ -32,12 +32,6 @@
 
 namespace tailrace {
 
-// Of the versions of the weights, as files (Retention).
-struct WeightFileOptions {
-  int64_t keep = 3;
-  int64_t anchor_interval = 10;
-};
-
 struct TrainerWorkerConfig {
   std::string worker = "trainer-0";
   int rank = 0;  // of train.ranks; 0 speaks for all
@@ -61,7 +55,7 @@ struct TrainerWorkerConfig {
   std::filesystem::path tokenizer_dir = {};  // its files go into every checkpoint; empty: none
   int64_t max_sequence_tokens = 0;           // longest sequence that will come
 
-  WeightFileOptions weights = {};
+  int64_t anchor_interval = 10;  // of versions of the weights, as files (Retention)
   AlgoOptions algo = {};
   // What weights sampled that are older than a step's start by more versions than this is not
   // trained on; BatchOptions has the same. nullopt: all is.

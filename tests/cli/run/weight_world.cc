@@ -147,7 +147,7 @@ WeightWorld::WeightWorld(uint64_t seed)
       .switch_to = [this](const WorkerId& worker,
                           const Switch& what) { return switch_to(worker, what); },
       .publish = [this](int64_t version, const Digest& name) { publish(version, name); },
-      .release = [this](const ReleaseWeights& what) { release(what.below); },
+      .release = [this](const ReleaseWeights& what) { release(what.below, what.fetched_from); },
       .on_death = [this](const WorkerId& worker) { died(worker); }};
 }
 
@@ -250,15 +250,16 @@ void WeightWorld::publish(int64_t version, const Digest& name) {
   tidy();
 }
 
-void WeightWorld::release(int64_t below) {
+void WeightWorld::release(int64_t below, int64_t fetched_from) {
   below_ = std::max(below_, below);
+  fetched_from_ = std::max(fetched_from_, fetched_from);
   tidy();
 }
 
 void WeightWorld::tidy() {
   if (newest_ < 0) return;
   if (strikes(0.1)) damage_something(run_, ".delta");
-  const Retention retention{.keep = law_.keep_weights, .anchor_interval = 4, .below = below_};
+  const Retention retention{.below = below_, .fetched_from = fetched_from_, .anchor_interval = 4};
   const auto done = act("trainer while it tidies", 0.6, [&] {
     const auto tidied = tidy_versions(run_, 0, newest_, retention);
     if (!tidied) log_.warning("not tidied: {}", tidied.failure().message);
@@ -456,7 +457,7 @@ void WeightWorld::died(const WorkerId& worker) {
   receivers_.erase(worker);
   if (worker != simulator::kTrainerName) return;
   newest_ = -1;
-  below_ = 0;
+  below_ = fetched_from_ = 0;
 }
 
 // ---- what must hold

@@ -78,6 +78,13 @@ class VersionFolderTest : public testing::TestWithParam<Dtype> {
     return testing::AssertionSuccess();
   }
 
+  // With the payloads of so many newest versions.
+  Result<void> tidy(int64_t newest, int64_t payloads, int64_t anchor_interval, int64_t below = 0) {
+    return tidy_versions(folder_, 0, newest,
+                         {.below = below,
+                          .fetched_from = newest - payloads + 1,
+                          .anchor_interval = anchor_interval});
+  }
   std::vector<int64_t> versions(bool whole) const {
     std::vector<int64_t> found;
     for (const StoredVersion& version : list_versions(folder_))
@@ -137,7 +144,7 @@ TEST_P(VersionFolderTest, AWrongBaseIsFoundAndLeavesNothing) {
 TEST_P(VersionFolderTest, OldVersionsAreMadeAgainFromAnchorsAndDeltas) {
   for (int64_t version = 0; version <= 25; ++version) {
     publish(version);
-    const auto tidied = tidy_versions(folder_, 0, version, {.keep = 3, .anchor_interval = 10});
+    const auto tidied = tidy(version, 3, 10);
     ASSERT_TRUE(tidied) << tidied.failure().message;
   }
   EXPECT_EQ(versions(/*whole=*/true), (std::vector<int64_t>{0, 10, 20, 23, 24, 25}));
@@ -151,13 +158,13 @@ TEST_P(VersionFolderTest, OldVersionsAreMadeAgainFromAnchorsAndDeltas) {
 TEST_P(VersionFolderTest, WhatIsReleasedGoesDownToItsAnchor) {
   for (int64_t version = 0; version <= 25; ++version) {
     publish(version);
-    ASSERT_TRUE(tidy_versions(folder_, 0, version, {.keep = 3, .anchor_interval = 10}));
+    ASSERT_TRUE(tidy(version, 3, 10));
   }
-  ASSERT_TRUE(tidy_versions(folder_, 0, 25, {.keep = 3, .anchor_interval = 10, .below = 14}));
+  ASSERT_TRUE(tidy(25, 3, 10, 14));
   EXPECT_EQ(versions(false).front(), 10) << "the way to 14 begins there";
   for (int64_t version = 14; version <= 25; ++version) EXPECT_TRUE(is_there(version)) << version;
   // Never one of those that are kept, whatever is released.
-  ASSERT_TRUE(tidy_versions(folder_, 0, 25, {.keep = 3, .anchor_interval = 10, .below = 1000}));
+  ASSERT_TRUE(tidy(25, 3, 10, 1000));
   EXPECT_EQ(versions(false), (std::vector<int64_t>{23, 24, 25}));
   EXPECT_EQ(versions(true), (std::vector<int64_t>{23, 24, 25}));
 }
@@ -165,11 +172,11 @@ TEST_P(VersionFolderTest, WhatIsReleasedGoesDownToItsAnchor) {
 // A killed process may leave any of these steps out; the next one does what is missing.
 TEST_P(VersionFolderTest, TidyingBeginsAnywhere) {
   for (int64_t version = 0; version <= 9; ++version) publish(version);
-  fs::remove(folder_ / "p0-v4.json");  // cut off between two files
+  fs::remove(folder_ / "p0-v0.json");  // cut off between two files of the oldest
   std::ofstream(folder_ / "p0-v6.from-v5.delta") << "half";
-  ASSERT_TRUE(tidy_versions(folder_, 0, 9, {.keep = 2, .anchor_interval = 100}));
-  for (const int64_t version : {0, 1, 2, 3, 5, 6, 7, 8, 9}) EXPECT_TRUE(is_there(version));
-  EXPECT_EQ(versions(true), (std::vector<int64_t>{0, 8, 9}));
+  ASSERT_TRUE(tidy(9, 2, 100));
+  for (int64_t version = 1; version <= 9; ++version) EXPECT_TRUE(is_there(version));
+  EXPECT_EQ(versions(true), (std::vector<int64_t>{1, 8, 9}));
   EXPECT_TRUE(verify_versions(folder_, std::nullopt, scratch_).damages.empty());
 }
 
@@ -181,7 +188,7 @@ TEST_P(VersionFolderTest, ADamagedDeltaIsMadeAnewBeforeAPayloadGoes) {
   std::string bytes = read_file(delta.value()).value();
   bytes.back() ^= 4;
   std::ofstream(delta.value(), std::ios::binary) << bytes;
-  ASSERT_TRUE(tidy_versions(folder_, 0, 4, {.keep = 2, .anchor_interval = 100}));
+  ASSERT_TRUE(tidy(4, 2, 100));
   for (int64_t version = 0; version <= 4; ++version) EXPECT_TRUE(is_there(version)) << version;
   EXPECT_TRUE(verify_versions(folder_, std::nullopt, scratch_).damages.empty());
 }
@@ -190,11 +197,11 @@ TEST_P(VersionFolderTest, ADamagedDeltaIsMadeAnewBeforeAPayloadGoes) {
 TEST_P(VersionFolderTest, AfterARollbackNothingLeadsToTheAbandonedVersions) {
   for (int64_t version = 0; version <= 6; ++version) {
     publish(version);
-    ASSERT_TRUE(tidy_versions(folder_, 0, version, {.keep = 2, .anchor_interval = 100}));
+    ASSERT_TRUE(tidy(version, 2, 100));
   }
   for (int64_t version = 3; version <= 8; ++version) {
     publish(version);  // other weights
-    ASSERT_TRUE(tidy_versions(folder_, 0, version, {.keep = 2, .anchor_interval = 100}));
+    ASSERT_TRUE(tidy(version, 2, 100));
   }
   for (int64_t version = 0; version <= 8; ++version) EXPECT_TRUE(is_there(version)) << version;
 }
@@ -202,7 +209,7 @@ TEST_P(VersionFolderTest, AfterARollbackNothingLeadsToTheAbandonedVersions) {
 TEST_P(VersionFolderTest, NamesTheFileAndTheTensorOfEachFlippedBit) {
   for (int64_t version = 0; version <= 6; ++version) {
     publish(version);
-    ASSERT_TRUE(tidy_versions(folder_, 0, version, {.keep = 2, .anchor_interval = 100}));
+    ASSERT_TRUE(tidy(version, 2, 100));
   }
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(folder_)) files.push_back(entry.path());
@@ -232,6 +239,54 @@ TEST_P(VersionFolderTest, NamesTheFileAndTheTensorOfEachFlippedBit) {
   EXPECT_GT(damaged_tensors, 20);
 }
 
+// A base of which a disk has lost a bit: nothing is made from it, and what depends on it says why.
+TEST_P(VersionFolderTest, ADamagedPayloadIsTheOneThatIsNamed) {
+  for (int64_t version = 0; version <= 6; ++version) publish(version);
+  const auto flip = [&](int64_t version) {
+    const fs::path file = folder_ / payload_name(manifest_name(0, version));
+    std::string bytes = read_file(file).value();
+    bytes.back() ^= 2;
+    std::ofstream(file, std::ios::binary) << bytes;
+  };
+  flip(2);
+  const auto tidied = tidy(6, 2, 100);
+  ASSERT_FALSE(tidied);
+  EXPECT_NE(tidied.failure().message.find("p0-v2.safetensors"), std::string::npos)
+      << tidied.failure().message;
+  EXPECT_EQ(versions(true), (std::vector<int64_t>{0, 1, 2, 3, 5, 6})) << "the others went on";
+  flip(2);
+  ASSERT_TRUE(tidy(6, 2, 100));
+  EXPECT_EQ(versions(true), (std::vector<int64_t>{0, 5, 6}));
+  flip(0);
+  const VerifiedFolder all = verify_versions(folder_, std::nullopt, scratch_);
+  ASSERT_EQ(all.damages.size(), 1u) << all.damages.back();
+  EXPECT_NE(all.damages[0].find("p0-v0.safetensors: tensor "), std::string::npos);
+  EXPECT_EQ(all.lost.size(), 4u);
+  const VerifiedFolder one = verify_versions(folder_, 3, scratch_);
+  ASSERT_EQ(one.damages.size(), 1u);
+  EXPECT_EQ(one.damages, all.damages);
+  EXPECT_NE(one.lost.at(0).find("p0-v0.safetensors is damaged"), std::string::npos);
+  const auto payload = payload_of(folder_, 0, 3, scratch_);
+  ASSERT_FALSE(payload);
+  EXPECT_NE(payload.failure().message.find("p0-v0.safetensors"), std::string::npos)
+      << payload.failure().message;
+}
+
+TEST_P(VersionFolderTest, WhatIsMissingOrExchangedIsDamage) {
+  for (int64_t version = 0; version <= 4; ++version) publish(version);
+  const auto damages = [&] { return verify_versions(folder_, std::nullopt, scratch_).damages; };
+  EXPECT_TRUE(damages().empty());
+  const std::string second = read_file(folder_ / "p0-v2.json").value();
+  std::ofstream(folder_ / "p0-v2.json") << read_file(folder_ / "p0-v3.json").value();
+  EXPECT_NE(damages().at(0).find("p0-v2.json: it is the manifest of version 3"), std::string::npos);
+  fs::remove(folder_ / "p0-v2.json");
+  EXPECT_NE(damages().at(0).find("p0-v2.json: it is missing"), std::string::npos);
+  std::ofstream(folder_ / "p0-v2.json") << second;
+  ASSERT_TRUE(make_delta(folder_, 0, 1, 2));
+  fs::copy_file(folder_ / "p0-v2.from-v1.delta", folder_ / "p0-v4.from-v3.delta");
+  EXPECT_NE(damages().at(0).find("p0-v4.from-v3.delta"), std::string::npos);
+}
+
 TEST_P(VersionFolderTest, TheNextFileOnTheWay) {
   for (int64_t version = 0; version <= 6; ++version) publish(version);
   const Digest &wanted = published_.at(6).root, &have = published_.at(5).root;
@@ -245,21 +300,21 @@ TEST_P(VersionFolderTest, TheNextFileOnTheWay) {
   EXPECT_FALSE(next_on_way(folder_, {0, 6, have, have})) << "another root by now";
   EXPECT_FALSE(next_on_way(folder_, {0, 7, have, have}));
   // Without the payload of the base there is only the chain.
-  ASSERT_TRUE(tidy_versions(folder_, 0, 6, {.keep = 2, .anchor_interval = 100}));
+  ASSERT_TRUE(tidy(6, 2, 100));
   EXPECT_EQ(next(published_.at(3).root), "p0-v4.from-v3.delta");
 }
 
 TEST_P(VersionFolderTest, TheKeeperTidiesBesideWhoPublishes) {
   std::vector<std::string> failures;
   VersionKeeper keeper(folder_, 0,
-                       {.keep = 2, .anchor_interval = 4, .on_failure = [&](const std::string& why) {
-                          failures.push_back(why);
-                        }});
+                       {.anchor_interval = 4,
+                        .on_failure = [&](const std::string& why) { failures.push_back(why); }});
   for (int64_t version = 0; version <= 12; ++version) {
     publish(version);
     keeper.published(version);
+    keeper.release(0, version - 1);
   }
-  keeper.release(6);
+  keeper.release(6, 11);
   keeper.wait();
   EXPECT_EQ(failures, std::vector<std::string>());
   EXPECT_EQ(versions(false).front(), 4);
