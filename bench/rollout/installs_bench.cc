@@ -137,7 +137,8 @@ class Publisher {
   }
   // Versions before the one before the newest.
   void tidy() {
-    const Retention retention{.keep = 2, .anchor_interval = 1 << 20, .below = version_ - 1};
+    const Retention retention{
+        .below = version_ - 1, .fetched_from = version_ - 1, .anchor_interval = 1 << 20};
     const auto tidied = tidy_versions(folder_, kPolicy, version_, retention);
     require(tidied.ok(), "tidy: {}", tidied.ok() ? "" : tidied.failure().message);
   }

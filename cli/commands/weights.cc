@@ -89,7 +89,13 @@ class Scratch {
   const fs::path path_;
 };
 
-fs::path below_temporary() { return fs::temp_directory_path() / "tailrace-weights"; }
+fs::path below_temporary() {
+  std::error_code error;
+  const fs::path folder = fs::temp_directory_path(error);
+  if (error)
+    throw UserError("TMPDIR names no folder, and versions are made again there. Name one that is.");
+  return folder / "tailrace-weights";
+}
 
 int list(const WeightsArguments& arguments) {
   const fs::path folder = weights_of(arguments.run);
@@ -123,6 +129,7 @@ int verify(const WeightsArguments& arguments) {
   const Scratch scratch(below_temporary());
   const VerifiedFolder found = verify_versions(folder, version, scratch.path());
   for (const std::string& damage : found.damages) fmt::print("damaged: {}\n", damage);
+  for (const std::string& lost : found.lost) fmt::print("lost: {}\n", lost);
   for (const std::string& stray : found.strays)
     fmt::print("note: {} belongs to no version; a process that was killed may have left it\n",
                (folder / stray).string());
@@ -131,16 +138,19 @@ int verify(const WeightsArguments& arguments) {
              counted(found.versions, "version"), found.whole, counted(found.deltas, "delta"),
              found.bytes,
              found.damages.empty() ? "all proved" : counted(std::ssize(found.damages), "damage"));
-  return found.damages.empty() ? kExitDone : kExitFailed;
+  return found.damages.empty() && found.lost.empty() ? kExitDone : kExitFailed;
 }
 
 int export_version(const WeightsArguments& arguments) {
   const fs::path folder = weights_of(arguments.run);
   const StoredVersion version = version_of(folder, arguments.version);
+  if (arguments.out.empty()) throw UserError("DIR is empty. Name a folder for the model.");
   fs::path out = fs::absolute(arguments.out).lexically_normal();
   if (!out.has_filename()) out = out.parent_path();  // "model/"
   std::error_code ignored;
-  if (fs::exists(out, ignored) && !fs::is_empty(out, ignored))
+  const bool is_there = fs::symlink_status(out, ignored).type() != fs::file_type::not_found;
+  if (is_there &&
+      (!fs::is_directory(fs::symlink_status(out, ignored)) || !fs::is_empty(out, ignored)))
     throw UserError("{} exists and is not empty. Name a new folder.", out.string());
   const RunPaths paths{arguments.run};
   const auto newest = newest_checkpoint(paths);
@@ -204,6 +214,10 @@ int diff(const WeightsArguments& arguments) {
   const auto open = [&](const StoredVersion& version, const Scratch& scratch) {
     auto payload = payload_of(folder, version.policy, version.version, scratch.path());
     if (!payload) throw UserError("{}", payload.failure().message);
+    const auto manifest = read_manifest(folder / manifest_name(version.policy, version.version));
+    if (!manifest) throw UserError("{}", manifest.failure().message);
+    if (auto proof = prove_payload(payload.value(), manifest.value()); !proof)
+      throw UserError("{}", proof.failure().message);
     return std::make_unique<SafetensorsFile>(payload.value());
   };
   const auto from = open(a, first), to = open(b, second);
@@ -228,6 +242,8 @@ int diff(const WeightsArguments& arguments) {
       fmt::print("{:<56}  {:>12}  {:>12}  {:>7.3f}\n", name, before.num_elements(), differ,
                  100.0 * static_cast<double>(differ) / static_cast<double>(before.num_elements()));
   }
+  for (const auto& [name, after] : to->tensors())
+    if (!from->tensors().contains(name)) fmt::print("{:<56}  not in the first\n", name);
   fmt::print("{:<56}  {:>12}  {:>12}  {:>7.3f}\n", "all", all, changed,
              all == 0 ? 0.0 : 100.0 * static_cast<double>(changed) / static_cast<double>(all));
   return kExitDone;

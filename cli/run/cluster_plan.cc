@@ -1,7 +1,5 @@
 #include "cli/run/cluster_plan.h"
 
-#include <cmath>
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -12,9 +10,6 @@
 
 namespace tailrace {
 namespace {
-
-// Of the deadline of an install a transfer may take so much: it shares the link with samples.
-constexpr double kShareOfDeadline = 0.7;
 
 // Over a link that carries nothing else.
 double seconds_over(int64_t mbit, int64_t bytes) {
@@ -55,23 +50,6 @@ std::vector<std::string> describe_cluster(const RunOptions& o, const ClusterSect
   }
   joins.insert(joins.begin(), fmt::format("{}: {}", cluster.name, text));
   return joins;
-}
-
-std::vector<std::string> cluster_warnings(const RunOptions& o, int64_t version_bytes) {
-  std::vector<std::string> warnings;
-  const double deadline = seconds_of(o.scheduler.deadlines.install);
-  for (const ClusterSection& cluster : o.clusters) {
-    if (cluster.link_mbit == 0) continue;
-    const double seconds = seconds_over(cluster.link_mbit, version_bytes);
-    if (seconds <= kShareOfDeadline * deadline) continue;
-    warnings.push_back(fmt::format(
-        "a whole version of the weights takes {} over the link of {}, and "
-        "scheduler.install_seconds is "
-        "{:g}: an install that is late counts as a fault. Try scheduler.install_seconds={:.0f}",
-        time_text(seconds), cluster.name, deadline,
-        std::ceil(seconds / kShareOfDeadline / 10) * 10));
-  }
-  return warnings;
 }
 
 }  // namespace tailrace

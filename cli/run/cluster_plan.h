@@ -17,7 +17,4 @@ namespace tailrace {
 std::vector<std::string> describe_cluster(const RunOptions& options, const ClusterSection& cluster,
                                           int64_t version_bytes);
 
-// Links over which a whole version of the weights takes longer than an install may.
-std::vector<std::string> cluster_warnings(const RunOptions& options, int64_t version_bytes);
-
 }  // namespace tailrace

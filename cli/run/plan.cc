@@ -408,7 +408,6 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
   const ParameterLayout trained = ParameterLayout::trained(config);
   plan.trained_parameters = trained.num_parameters();
   plan.version_bytes = published_bytes(trained, compute_dtype(o.model.compute, config));
-  plan.warnings = cluster_warnings(o, plan.version_bytes);
   plan.warm_up = plan_warm_up(o, config);
 
   plan_memory(o, config, plan);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include "core/base/clock.h"
 #include "core/base/error.h"
@@ -112,14 +113,32 @@ class Transfer {
     return {};
   }
 
-  // Nothing: nobody waits for it any more.
-  std::optional<LockFile> wait_for(const fs::path& file) const {
+  // Nothing: nobody waits for it any more. Meanwhile another worker of this host brings the
+  // version, and its progress is ours.
+  std::optional<LockFile> wait_for(const fs::path& file) {
+    const Time start = steady_now();
     while (!stopped()) {
       LockFile lock(file);
-      if (lock.held()) return lock;
+      if (lock.held()) {
+        fetch_seconds_ = seconds_of(steady_now() - start);
+        return lock;
+      }
       std::this_thread::sleep_for(kLookAgain);
+      const int64_t bytes = bytes_in(file.parent_path());
+      fetch_.on_progress(bytes, bytes);
     }
     return std::nullopt;
+  }
+
+  // On the disk: a file that arrives has its whole length at once.
+  static int64_t bytes_in(const fs::path& folder) {
+    int64_t bytes = 0;
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+      struct stat facts {};
+      if (::stat(entry.path().c_str(), &facts) == 0) bytes += facts.st_blocks * 512;
+    }
+    return bytes;
   }
 
   Result<FetchCounters> fetch_file(const Digest& root, const std::string& file) {
@@ -234,7 +253,8 @@ class Transfer {
     if (!done) {
       // A base that is damaged on this disk leads nowhere the next time either.
       std::error_code ignored;
-      fs::remove(base, ignored);
+      const auto its = read_manifest(fs::path(base).replace_extension(".json"));
+      if (!its || !prove_payload(base, its.value())) fs::remove(base, ignored);
       return done.failure();
     }
     sum_.compressed += done.value().compressed;
@@ -266,7 +286,14 @@ bool WeightCache::is_own_folder(const fs::directory_entry& entry) {
 
 Result<FetchedWeights> WeightCache::bring(const WeightFetch& fetch, int64_t link_mbit, Log& log) {
   try {
-    return Transfer(folder_, fetch_file_, fetch, link_mbit, log).run();
+    auto brought = Transfer(folder_, fetch_file_, fetch, link_mbit, log).run();
+    // What this host has fetched for others of its cluster since.
+    if (brought)
+      for (auto& [name, value] : brought.value().metrics) {
+        if (name == "bytes_received") value += static_cast<double>(relayed_.exchange(0));
+        if (name == "bytes_full") value += static_cast<double>(relayed_full_.exchange(0));
+      }
+    return brought;
   } catch (const UserError& error) {
     return Failure{error.what()};  // of a lock that cannot be made, as on a full disk
   }
@@ -287,6 +314,8 @@ Result<void> WeightCache::bring_file(const Digest& root, const std::string& file
     // After a failure too: who asks names the root, and may name any.
     forget_old_versions(folder_, folder);
     if (!fetched) return fetched.failure();
+    relayed_ += fetched.value().received;
+    if (fs::path(file).extension() == ".safetensors") relayed_full_ += fetched.value().received;
   } catch (const UserError& why) {
     return Failure{why.what()};
   }

@@ -8,6 +8,7 @@
 // Thread: any.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -46,6 +47,7 @@ class WeightCache {
 
  private:
   const std::filesystem::path folder_;
+  std::atomic<int64_t> relayed_ = 0, relayed_full_ = 0;  // bytes that bring_file() has received
   const FetchFile fetch_file_;
 };
 

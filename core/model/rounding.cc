@@ -22,23 +22,26 @@ constexpr size_t kRoundedPiece = 32 * 1024;
 }
 
 void round_portably(std::span<const float> from, Bf16* to) { round_runs(from, to); }
-#if defined(__x86_64__)
-__attribute__((target("avx512f,avx512bw,avx512vl"))) void round_wide(std::span<const float> from,
-                                                                     Bf16* to) {
-  round_runs(from, to);
-}
-#else
-void round_wide(std::span<const float> from, Bf16* to) { round_runs(from, to); }
-#endif
 
 }  // namespace
+
+// In the namespace of its instruction set, as all that not every machine has.
+namespace avx512 {
+#if defined(__x86_64__)
+__attribute__((target("avx512f,avx512bw,avx512vl")))
+#endif
+static void
+round_wide(std::span<const float> from, Bf16* to) {
+  round_runs(from, to);
+}
+}  // namespace avx512
 
 void rounded_to_bf16(std::span<const float> values,
                      const std::function<void(std::span<const std::byte>)>& to) {
   // A piece at a time: a model's second form needs no memory of its own.
   const size_t size = std::min(kRoundedPiece, values.size());
   const auto piece = std::make_unique_for_overwrite<Bf16[]>(size);
-  const auto round = isa() == Isa::kAvx512 ? round_wide : round_portably;
+  const auto round = isa() == Isa::kAvx512 ? avx512::round_wide : round_portably;
   for (size_t begin = 0; begin < values.size(); begin += size) {
     const auto some = values.subspan(begin, std::min(size, values.size() - begin));
     round(some, piece.get());

@@ -301,7 +301,6 @@ Result<DeltaFile> DeltaFile::open(const fs::path& path) {
 const fs::path& DeltaFile::path() const { return state_->path; }
 const DeltaEnds& DeltaFile::ends() const { return state_->ends; }
 std::span<const DeltaFile::Tensor> DeltaFile::tensors() const { return state_->tensors; }
-int64_t DeltaFile::file_bytes() const { return static_cast<int64_t>(state_->size); }
 
 Result<void> DeltaFile::prove() const {
   for (const Tensor& tensor : state_->tensors)

@@ -3,9 +3,8 @@
 //   magic             8 bytes
 //   digest            of all that follows up to the sections, as 32 hex digits
 //   length            of the header, 8 bytes, lowest first
-//   header            JSON: format, policy, from, to, attempt; the tensors in order, each with
-//   name,
-//                     dtype, shape, payload, offset (behind the header), bytes and digest
+//   header            JSON: format, policy, from, to, attempt; the tensors in order, each with its
+//                     name, dtype, shape, payload, offset (behind the header), bytes and digest
 //   sections          one a tensor, without gaps: nothing where it is the same
 //
 // So every byte is compared or covered by a digest. Which versions these are, and that what comes
@@ -87,7 +86,6 @@ class DeltaFile {
   const std::filesystem::path& path() const;
   const DeltaEnds& ends() const;
   std::span<const Tensor> tensors() const;
-  int64_t file_bytes() const;
 
   // Every byte of the file. A Failure names the tensor.
   Result<void> prove() const;

@@ -147,6 +147,13 @@ Result<WeightManifest> read_manifest(const std::filesystem::path& file) {
       return Failure{
           fmt::format("{}: payload '{}' is not a file name", file.string(), manifest.payload)};
     }
+    // Under another name it would pass for another version.
+    const std::string stem = fmt::format("p{}-v{}", manifest.policy, manifest.version);
+    if (file.filename() != stem + ".json" || manifest.payload != stem + ".safetensors")
+      return Failure{
+          fmt::format("{}: it is the manifest of version {} of policy {}, with the payload "
+                      "{}: the file was exchanged or renamed",
+                      file.string(), manifest.version, manifest.policy, manifest.payload)};
     return manifest;
   } catch (const json::exception& error) {
     return Failure{fmt::format("{}: not a weight manifest: {}", file.string(), error.what())};

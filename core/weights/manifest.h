@@ -38,8 +38,8 @@ struct WeightManifest {
   Digest root;
 };
 
-// Tensors that change together: "model", "experts" (of a sparse layer), "adapter". What a receiver
-// has of a set, by its root, it need not get again.
+// Tensors that change together: "model", "experts" (of a sparse layer), "adapter". Two versions
+// with the same root of a set have the same tensors there.
 struct TensorSet {
   std::string name;
   int64_t num_tensors = 0;

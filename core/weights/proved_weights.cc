@@ -102,7 +102,7 @@ Result<ProvedWeights> prove_weights(const fs::path& manifest_file, const Digest&
     auto payload = std::make_unique<const SafetensorsFile>(manifest_file.parent_path() /
                                                            manifest.value().payload);
     if (auto proof = prove_all(manifest.value(), *payload, layout); !proof)
-      return refuse(proof.failure().message);
+      return Failure{fmt::format("{}: {}", payload->path().string(), proof.failure().message)};
     return ProvedWeights(std::move(manifest).value(), std::move(payload));
   } catch (const UserError& error) {
     return refuse(error.what());

@@ -1,7 +1,7 @@
 #include "core/weights/verify.h"
 
 #include <algorithm>
-#include <map>
+#include <chrono>
 #include <set>
 #include <utility>
 
@@ -20,6 +20,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// A file that is about to belong to something.
+constexpr std::chrono::seconds kYoung{60};
+
 class Verification {
  public:
   Verification(const fs::path& folder, std::optional<int64_t> version, const fs::path& scratch,
@@ -27,21 +30,39 @@ class Verification {
       : folder_(folder), version_(version), scratch_(scratch), progress_(progress) {}
 
   VerifiedFolder run() {
-    const std::vector<StoredVersion> stored = list_versions(folder_);
-    for (const StoredVersion& version : stored)
-      if (!version_ || *version_ == version.version) verify_if_there(version, stored);
-    if (!version_) find_strays(stored);
+    stored_ = list_versions(folder_);
+    for (const StoredVersion& version : std::vector<StoredVersion>(stored_))
+      if (!version_ || *version_ == version.version) verify_settled(version);
+    if (!version_) {
+      find_gaps();
+      find_strays();
+    }
     return std::move(found_);
   }
 
  private:
-  // A version that its run has let go meanwhile is no damage.
-  void verify_if_there(const StoredVersion& version, const std::vector<StoredVersion>& stored) {
-    const size_t damages = found_.damages.size();
-    verify(version, stored);
-    std::error_code ignored;
-    if (!fs::exists(folder_ / manifest_name(version.policy, version.version), ignored))
-      found_.damages.resize(damages);
+  using Key = std::pair<PolicyId, int64_t>;
+
+  // A run that goes on may have let the version go, or its payload, while it was looked at: then it
+  // is looked at again as it lies there now.
+  void verify_settled(StoredVersion version) {
+    for (int attempt = 0; attempt < 5; ++attempt) {
+      const VerifiedFolder before = found_;
+      verify(version);
+      if (found_.damages.size() == before.damages.size() &&
+          found_.lost.size() == before.lost.size())
+        return;
+      stored_ = list_versions(folder_);
+      const auto now = std::ranges::find_if(stored_, [&](const StoredVersion& one) {
+        return one.policy == version.policy && one.version == version.version;
+      });
+      const bool is_there = now != stored_.end();
+      if (is_there && now->is_whole == version.is_whole && now->deltas == version.deltas) return;
+      found_ = before;
+      damaged_.erase({version.policy, version.version});
+      if (!is_there) return;
+      version = *now;
+    }
   }
 
   void damage(const fs::path& file, const std::string& what) {
@@ -56,35 +77,64 @@ class Verification {
     if (progress_) progress_(file.filename().string());
   }
 
-  void verify(const StoredVersion& version, const std::vector<StoredVersion>& stored) {
+  void verify(const StoredVersion& version) {
     const fs::path file = folder_ / manifest_name(version.policy, version.version);
     ++found_.versions;
     begin(file);
-    const auto manifest = read_manifest(file);
-    if (!manifest) return damage(file, manifest.failure().message);
-    // Its own digest is over what it says; blanks say nothing.
-    if (const auto text = read_file(file); !text || text.value() != to_json(manifest.value()))
-      return damage(file, "it is not written as Tailrace writes it: it was edited or damaged");
-    if (const Digest root = root_digest(manifest.value().tensors, manifest.value().base);
-        root != manifest.value().root)
-      return damage(file, fmt::format("its blocks have the root {}, and it says {}", root,
-                                      manifest.value().root));
-    for (const int64_t from : version.deltas) verify_delta(version, from);
+    const auto manifest = proved_manifest(file);
+    if (!manifest) return;
+    for (const int64_t from : version.deltas) verify_delta(version, from, manifest->root);
     if (version.is_whole) {
       ++found_.whole;
-      verify_payload(folder_ / manifest.value().payload, manifest.value());
+      verify_payload(version, *manifest);
     } else {
-      verify_way(version, manifest.value(), stored);
+      verify_way(version, *manifest);
     }
   }
 
-  void verify_delta(const StoredVersion& version, int64_t from) {
+  std::optional<WeightManifest> proved_manifest(const fs::path& file) {
+    auto manifest = read_manifest(file);
+    const auto refuse = [&](const std::string& why) {
+      damage(file, why);
+      return std::nullopt;
+    };
+    if (!manifest) return refuse(manifest.failure().message);
+    // Its own digest is over what it says; blanks say nothing.
+    if (const auto text = read_file(file); !text || text.value() != to_json(manifest.value()))
+      return refuse("it is not written as Tailrace writes it: it was edited or damaged");
+    const Digest root = root_digest(manifest.value().tensors, manifest.value().base);
+    if (root != manifest.value().root)
+      return refuse(
+          fmt::format("its blocks have the root {}, and it says {}", root, manifest.value().root));
+    return std::move(manifest).value();
+  }
+
+  void verify_delta(const StoredVersion& version, int64_t from, const Digest& root) {
     const fs::path file = folder_ / delta_name(version.policy, from, version.version);
     ++found_.deltas;
     begin(file);
+    const size_t before = found_.damages.size();
     const auto delta = DeltaFile::open(file);
-    if (!delta) return damage(file, delta.failure().message);
-    if (auto proof = delta.value().prove(); !proof) damage(file, proof.failure().message);
+    if (!delta) {
+      damage(file, delta.failure().message);
+    } else if (auto proof = delta.value().prove(); !proof) {
+      damage(file, proof.failure().message);
+    } else {
+      const DeltaEnds& ends = delta.value().ends();
+      const auto base = root_of(folder_ / manifest_name(version.policy, from));
+      if (ends.policy != version.policy || ends.from_version != from ||
+          ends.to_version != version.version || ends.to_root != root ||
+          (base && ends.from_root != *base))
+        damage(file, "it leads from or to other weights than its name says");
+    }
+    if (found_.damages.size() > before)
+      damaged_deltas_.insert({{version.policy, version.version}, from});
+  }
+
+  void verify_payload(const StoredVersion& version, const WeightManifest& manifest) {
+    const size_t before = found_.damages.size();
+    verify_payload(folder_ / manifest.payload, manifest);
+    if (found_.damages.size() > before) damaged_.insert({version.policy, version.version});
   }
 
   void verify_payload(const fs::path& file, const WeightManifest& manifest) {
@@ -134,45 +184,101 @@ class Verification {
   }
 
   // From the version before it, which was made again last, or from one that has its payload.
-  void verify_way(const StoredVersion& version, const WeightManifest& manifest,
-                  const std::vector<StoredVersion>& stored) {
+  void verify_way(const StoredVersion& version, const WeightManifest& manifest) {
     const fs::path file = folder_ / manifest_name(version.policy, version.version);
-    const fs::path out = scratch_ / manifest.payload;
-    const auto known = std::ranges::find_if(version.deltas, [&](int64_t from) {
-      return made_ && made_->policy == version.policy && made_->version == from;
-    });
-    std::error_code ignored;
-    if (known != version.deltas.end()) {
-      const fs::path base = scratch_ / payload_name(manifest_name(version.policy, *known));
-      const auto done = reconstruct(
-          base, folder_ / delta_name(version.policy, *known, version.version), manifest, out);
-      fs::remove(base, ignored);
-      made_.reset();
-      if (!done) return damage(file, done.failure().message);
-    } else {
-      if (made_)
-        fs::remove(scratch_ / payload_name(manifest_name(made_->policy, made_->version)), ignored);
-      made_.reset();
-      if (!way_to(stored, version.policy, version.version))
-        return damage(file, "neither its payload nor a way of deltas to it is there");
-      if (const auto done = payload_of(folder_, version.policy, version.version, scratch_); !done)
-        return damage(file, done.failure().message);
+    const auto way = way_to(stored_, version.policy, version.version);
+    if (!way) return damage(file, "neither its payload nor a way of deltas to it is there");
+    if (version_) verify_on_way(version, *way);
+    if (const std::string culprit = damaged_on(version.policy, *way); !culprit.empty()) {
+      found_.lost.push_back(
+          fmt::format("{}: it cannot be made again: {} is damaged", file.string(), culprit));
+      return;
     }
-    made_ = version;
+    const fs::path out = scratch_ / manifest.payload;
+    std::error_code ignored;
+    const int64_t from = (*way)[way->size() - 2];
+    const bool is_next = made_ == Key{version.policy, from};
+    const fs::path base = scratch_ / payload_name(manifest_name(version.policy, from));
+    Result<void> done;
+    if (is_next) {
+      const auto made = reconstruct(
+          base, folder_ / delta_name(version.policy, from, version.version), manifest, out);
+      if (!made) done = made.failure();
+    }
+    if (made_)
+      fs::remove(scratch_ / payload_name(manifest_name(made_->first, made_->second)), ignored);
+    made_.reset();
+    if (!is_next)
+      if (const auto made = payload_of(folder_, version.policy, version.version, scratch_); !made)
+        done = made.failure();
+    if (done) {
+      made_ = Key{version.policy, version.version};
+      return;
+    }
+    if (done.failure().message.find(scratch_.string()) != std::string::npos)
+      throw UserError(
+          "{}.\n       Versions are made again in the folder that TMPDIR names; name another one.",
+          done.failure().message);
+    damage(file, done.failure().message);
   }
 
-  void find_strays(const std::vector<StoredVersion>& stored) {
+  // Who asks for one version asks for what it is made from.
+  void verify_on_way(const StoredVersion& version, const std::vector<int64_t>& way) {
+    for (size_t i = 0; i < way.size() - 1; ++i) {
+      const auto manifest = proved_manifest(folder_ / manifest_name(version.policy, way[i]));
+      if (!manifest) {
+        damaged_.insert({version.policy, way[i]});
+        continue;
+      }
+      const StoredVersion step{.policy = version.policy, .version = way[i]};
+      if (i == 0) {
+        verify_payload(step, *manifest);
+      } else {
+        verify_delta(step, way[i - 1], manifest->root);
+      }
+    }
+  }
+
+  // The first damaged file on a way; empty: none.
+  std::string damaged_on(PolicyId policy, const std::vector<int64_t>& way) const {
+    if (damaged_.contains({policy, way.front()}))
+      return payload_name(manifest_name(policy, way.front()));
+    for (size_t i = 1; i < way.size(); ++i)
+      if (damaged_deltas_.contains({{policy, way[i]}, way[i - 1]}))
+        return delta_name(policy, way[i - 1], way[i]);
+    return {};
+  }
+
+  // Each step publishes a version, and they are let go from the first on.
+  void find_gaps() {
+    const std::vector<StoredVersion> now = list_versions(folder_);
+    for (size_t i = 1; i < now.size(); ++i)
+      for (int64_t gone = now[i - 1].version + 1;
+           now[i].policy == now[i - 1].policy && gone < now[i].version; ++gone)
+        damage(folder_ / manifest_name(now[i].policy, gone), "it is missing");
+  }
+
+  void find_strays() {
     std::set<std::string> known;
-    for (const StoredVersion& version : stored) {
+    for (const StoredVersion& version : list_versions(folder_)) {
       known.insert(manifest_name(version.policy, version.version));
       known.insert(payload_name(manifest_name(version.policy, version.version)));
       for (const int64_t from : version.deltas)
         known.insert(delta_name(version.policy, from, version.version));
     }
-    std::error_code ignored;
-    for (const auto& entry : fs::directory_iterator(folder_, ignored))
-      if (!known.contains(entry.path().filename().string()))
-        found_.strays.push_back(entry.path().filename().string());
+    const auto now = fs::file_time_type::clock::now();
+    for (const auto& entry : fs::directory_iterator(folder_)) {
+      std::error_code error;
+      const std::string name = entry.path().filename().string();
+      const auto written = entry.last_write_time(error);
+      // One that is young may be about to get its manifest.
+      if (error || known.contains(name) || now - written < kYoung) continue;
+      if (entry.path().extension() == ".safetensors") {
+        damage(entry.path(), "its manifest is missing");
+      } else {
+        found_.strays.push_back(name);
+      }
+    }
     std::ranges::sort(found_.strays);
   }
 
@@ -180,7 +286,10 @@ class Verification {
   const std::optional<int64_t> version_;
   const fs::path& scratch_;
   const std::function<void(const std::string&)>& progress_;
-  std::optional<StoredVersion> made_;  // lies in the scratch folder
+  std::vector<StoredVersion> stored_;
+  std::set<Key> damaged_;                             // payloads
+  std::set<std::pair<Key, int64_t>> damaged_deltas_;  // of a version, from another
+  std::optional<Key> made_;                           // lies in the scratch folder
   VerifiedFolder found_;
 };
 

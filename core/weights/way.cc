@@ -9,7 +9,6 @@
 
 #include <fmt/format.h>
 
-#include "core/weights/manifest.h"
 #include "core/weights/version_folder.h"
 
 namespace tailrace {
@@ -132,9 +131,9 @@ Result<fs::path> next_on_way(const fs::path& folder, const WayRequest& request,
   for (const StoredVersion& one : list_versions(folder)) {
     if (one.policy != policy) continue;
     stored[one.version] = one;
-    const auto manifest = read_manifest(folder / manifest_name(policy, one.version));
-    if (manifest && manifest.value().root == from) base = one.version;
-    if (one.version == version && (!manifest || manifest.value().root != root))
+    const auto its = root_of(folder / manifest_name(policy, one.version));
+    if (its == from) base = one.version;
+    if (one.version == version && its != root)
       return Failure{fmt::format("version {} has another root by now", version)};
   }
   const auto wanted = stored.find(version);

@@ -28,8 +28,8 @@ struct WayFacts {
   // Of the delta between the two: nothing where there is none and none can be made.
   std::optional<int64_t> direct_bytes = {};
   bool direct_is_made = false;
-  std::vector<int64_t> chain_bytes =
-      {};                       // of deltas one behind the other; empty: they lead nowhere
+  // Of deltas one behind the other; empty: they lead nowhere.
+  std::vector<int64_t> chain_bytes = {};
   int64_t chain_to_encode = 0;  // of these, those that are not there yet
 };
 enum class Way : uint8_t { kWhole, kDirect, kChain };
@@ -38,7 +38,7 @@ double cost_of(Way way, const WayFacts& facts);
 Way cheapest_way(const WayFacts& facts);
 
 // What a receiver asks for: the next file on its way to the version of `root`, from that of `from`.
-// The name says all that the file depends on.
+// The name says all that the receiver has and wants, so that a file under it stays right.
 struct WayRequest {
   PolicyId policy = 0;
   int64_t version = 0;

@@ -24,7 +24,7 @@ struct WeightFetch {
   Digest root;
   // When it is requested nobody wants them any more, and the fetch ends soon with any result.
   std::stop_token stop = {};
-  // What is there, of what there will be. It only grows.
+  // What is there, of what there will be; less than before where another source begins anew.
   std::function<void(int64_t bytes, int64_t total)> on_progress = [](int64_t, int64_t) {};
 };
 

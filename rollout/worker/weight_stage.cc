@@ -115,19 +115,25 @@ std::optional<WeightStage::Progress> WeightStage::progress() const {
 WeightStage::Outcome WeightStage::stage(const Wish& wish, const std::stop_token& stop,
                                         const Stream& stream) {
   const Outcome superseded{Failure{"another version was asked for"}};
-  auto fetched = options_.fetch({.manifest = wish.manifest,
-                                 .root = wish.version.root,
-                                 .stop = stop,
-                                 .on_progress = [this](int64_t bytes, int64_t total) {
-                                   bytes_ = bytes;
-                                   total_ = total;
-                                 }});
+  auto fetched = options_.fetch(
+      {.manifest = wish.manifest,
+       .root = wish.version.root,
+       .stop = stop,
+       .on_progress = [this, last = int64_t{0}](int64_t bytes, int64_t total) mutable {
+         // Another source may begin anew: what moves is progress.
+         if (bytes != last) bytes_ += bytes > last ? bytes - last : 1;
+         last = bytes;
+         total_ = total;
+       }});
   if (stop.stop_requested()) return superseded;
   if (!fetched) return {fetched.failure(), InstallCause::kSource};
   const Time start = steady_now();
   ++bytes_;
   const std::filesystem::path& file = fetched.value().manifest;
   const auto version = prove_weights(file, wish.version.root, layout_);
+  std::error_code ignored;
+  if (!version && !std::filesystem::exists(file, ignored))
+    return {version.failure(), InstallCause::kSource};  // let go in between
   if (!version) return {version.failure(), InstallCause::kDigest};
   if (version.value().base() != options_.base.root)
     return {Failure{fmt::format(
@@ -143,7 +149,8 @@ WeightStage::Outcome WeightStage::stage(const Wish& wish, const std::stop_token&
   if (options_.on_packed) options_.on_packed(*spare_);
   auto live = prove_packed(stream, *spare_, version.value());
   if (!live)
-    return {Failure{fmt::format("{}: {}", file.string(), live.failure().message)}, InstallCause::kDigest};
+    return {Failure{fmt::format("{}: {}", file.string(), live.failure().message)},
+            InstallCause::kDigest};
   MetricList metrics = std::move(fetched.value().metrics);
   metrics.emplace_back("stage_ms", 1e3 * seconds_of(steady_now() - start));
   return {std::move(live), InstallCause::kOther, std::move(metrics)};

@@ -66,9 +66,9 @@ class WeightStage {
   // The answer to the latest ask(), once.
   struct Staged {
     WeightVersion version;
-    std::optional<Failure> failure = {};  // the version is not proved; what samples stays
-    InstallCause cause = InstallCause::kOther;          // of a failure
-    MetricList metrics = {};              // those of its fetch, and stage_ms
+    std::optional<Failure> failure = {};        // the version is not proved; what samples stays
+    InstallCause cause = InstallCause::kOther;  // of a failure
+    MetricList metrics = {};                    // those of its fetch, and stage_ms
   };
   // `samples`: episodes are played meanwhile, and nothing may wait.
   std::optional<Staged> poll(bool samples);

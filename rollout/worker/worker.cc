@@ -481,7 +481,7 @@ class RolloutWorker {
   std::set<BodyId> evaluating_;  // episodes that a switch has to wait for
   EngineStats logged_;
   bool ended_ = false;
-  bool silent_ = false;        // the scheduler is, and that was told
+  bool silent_ = false;  // the scheduler is, and that was told
   Time told_progress_{};
   Digest told_root_;           // of what is staged
   int64_t told_bytes_ = 0;     // of it

@@ -113,9 +113,7 @@ class RemoteTest : public HostsTest {
     ASSERT_EQ(made.wait(kHostPatience), 0);
   }
   // As a person would: by hand, over another way than the link.
-  void carry_keys(const std::string& name) {
-    carry_keys(name, *far_);
-  }
+  void carry_keys(const std::string& name) { carry_keys(name, *far_); }
   void carry_keys(const std::string& name, const Host& host) {
     const fs::path keys = host.outside("/tmp/keys");
     fs::create_directories(keys);

@@ -1,5 +1,6 @@
 // `tailrace weights` on runs of the real binary: what is listed, proved, exported and compared.
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <map>
 #include <span>
@@ -186,7 +187,10 @@ TEST_F(WeightsTest, AMissingDeltaAndAnUnfinishedFileAreSaid) {
   ASSERT_NE(old, versions.end());
   for (const int64_t from : old->deltas)
     fs::remove(damaged / "weights" / delta_name(0, from, old->version));
-  std::ofstream(damaged / "weights" / "p0-v99.safetensors.unfinished") << "half";
+  const fs::path unfinished = damaged / "weights" / "p0-v99.safetensors.unfinished";
+  std::ofstream(unfinished) << "half";
+  // One that is young may be a version that comes.
+  fs::last_write_time(unfinished, fs::file_time_type::clock::now() - std::chrono::minutes(5));
   const BinaryResult result = call("verify damaged");
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_NE(result.out.find(manifest_name(0, old->version)), std::string::npos) << result.out;

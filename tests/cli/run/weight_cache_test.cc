@@ -2,11 +2,15 @@
 #include "cli/run/weight_cache.h"
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
+#include <future>
 #include <map>
+#include <optional>
 
 #include "cli/run/bundle.h"
 #include "core/base/file.h"
+#include "core/base/lock_file.h"
 #include "core/base/random.h"
 #include "core/weights/proved_weights.h"
 #include "core/weights/version_folder.h"
@@ -123,7 +127,7 @@ TEST_F(WeightCacheTest, WhoStayedBehindIsLedInOneStepOrAlongTheChain) {
   EXPECT_TRUE(fs::exists(published() / "p0-v5.from-v1.delta"));
   for (int64_t version = 6; version <= 9; ++version) publish(version);
   // Payloads of old versions go: there is no other way than the deltas.
-  ASSERT_TRUE(tidy_versions(published(), 0, 9, {.keep = 2, .anchor_interval = 100}));
+  ASSERT_TRUE(tidy_versions(published(), 0, 9, {.fetched_from = 8, .anchor_interval = 100}));
   EXPECT_EQ(bring(9)["bytes_full"], 0);
   EXPECT_TRUE(fs::exists(here(7))) << "a step on the way";
 }
@@ -159,6 +163,43 @@ TEST_F(WeightCacheTest, AVersionThatTheRunHasLetGoIsAFailureOfItsSource) {
   ASSERT_FALSE(fetched);
   EXPECT_NE(fetched.failure().message.find("p0-v2.json"), std::string::npos)
       << fetched.failure().message;
+}
+
+// The scheduler gives both the time that a version takes, and not only who fetches it.
+TEST_F(WeightCacheTest, WhoWaitsForAnotherWorkerOfItsHostHasItsProgress) {
+  publish(1);
+  const fs::path folder = cache_->folder() / roots_.at(1);
+  fs::create_directories(folder);
+  auto other = std::make_optional<LockFile>(folder / "making.lock");
+  ASSERT_TRUE(other->held());
+  std::atomic<int64_t> seen = 0;
+  auto brought = std::async(std::launch::async, [&] {
+    return cache_->bring({.manifest = manifest_name(0, 1),
+                          .root = roots_.at(1),
+                          .on_progress = [&](int64_t bytes, int64_t) { seen = bytes; }},
+                         0, *log_file_);
+  });
+  for (int part = 1; part <= 3; ++part) {
+    const int64_t before = seen;
+    std::ofstream(folder / "p0-v1.safetensors.part", std::ios::app | std::ios::binary)
+        << std::string(1 << 20, 'x');
+    EXPECT_TRUE(eventually([&] { return seen > before; })) << part;
+  }
+  fs::remove(folder / "p0-v1.safetensors.part");
+  other.reset();
+  const auto fetched = brought.get();
+  EXPECT_TRUE(fetched) << fetched.failure().message;
+}
+
+// Of what the relay of a host has fetched for others, the next version tells.
+TEST_F(WeightCacheTest, BytesForOtherHostsCountToo) {
+  publish(1);
+  const std::string payload = payload_name(manifest_name(0, 1));
+  ASSERT_TRUE(cache_->bring_file(roots_.at(1), payload, {}, [](int64_t) {}));
+  const double bytes = static_cast<double>(fs::file_size(published() / payload));
+  auto metrics = bring(1);
+  EXPECT_EQ(metrics["bytes_full"], bytes);
+  EXPECT_GT(metrics["bytes_received"], bytes);
 }
 
 TEST_F(WeightCacheTest, AStopEndsItSoon) {

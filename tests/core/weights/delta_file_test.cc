@@ -205,7 +205,8 @@ TEST_F(DeltaFileTest, RefusesAHeaderThatDoesNotFitItsFile) {
     const auto file = DeltaFile::open(folder_ / "odd");
     return file ? std::string() : file.failure().message;
   };
-  EXPECT_EQ(opened_with("\"attempt\":\"a2\"", "\"attempt\":\"a3\""), "") << "a header may be written anew";
+  EXPECT_EQ(opened_with("\"attempt\":\"a2\"", "\"attempt\":\"a3\""), "")
+      << "a header may be written anew";
   EXPECT_NE(opened_with("\"format\":1", "\"format\":2").find("has format 2; this build reads 1"),
             std::string::npos);
   for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
