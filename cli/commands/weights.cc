@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <filesystem>
 #include <memory>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include "cli/commands/commands.h"
@@ -69,11 +71,30 @@ StoredVersion version_of(const fs::path& folder, const std::string& text) {
   return *found;
 }
 
+// Removes what others of this name have left that were killed.
+void sweep_scratch(const fs::path& beside) {
+  const std::string prefix = beside.filename().string() + ".unfinished.";
+  std::error_code ignored;
+  std::vector<fs::path> left;
+  for (const auto& entry : fs::directory_iterator(beside.parent_path(), ignored)) {
+    const std::string name = entry.path().filename().string();
+    pid_t pid = 0;
+    if (!name.starts_with(prefix) || !entry.is_directory(ignored) || entry.is_symlink(ignored))
+      continue;
+    const char* const begin = name.data() + prefix.size();
+    const auto [end, error] = std::from_chars(begin, name.data() + name.size(), pid);
+    const bool is_ours = error == std::errc() && end == name.data() + name.size() && pid > 0;
+    if (is_ours && ::kill(pid, 0) != 0 && errno == ESRCH) left.push_back(entry.path());
+  }
+  for (const fs::path& folder : left) fs::remove_all(folder, ignored);
+}
+
 // Holds what is made again on the way, until it ends.
 class Scratch {
  public:
   explicit Scratch(const fs::path& beside)
       : path_(fmt::format("{}.unfinished.{}", beside.string(), ::getpid())) {
+    sweep_scratch(beside);
     std::error_code error;
     fs::create_directories(path_, error);
     if (error) throw UserError("{}", describe_errno("create", path_, error.value()));

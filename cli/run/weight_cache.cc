@@ -98,6 +98,8 @@ class Transfer {
                     {"bytes_full", static_cast<double>(sum_.full)}}};
   }
 
+  int64_t received() const { return received_; }  // bytes, so far
+
  private:
   // From where a version may lead in one step; more would be a ring.
   static constexpr int kMaxSteps = 64;
@@ -286,8 +288,11 @@ bool WeightCache::is_own_folder(const fs::directory_entry& entry) {
 
 Result<FetchedWeights> WeightCache::bring(const WeightFetch& fetch, int64_t link_mbit, Log& log) {
   try {
-    auto brought = Transfer(folder_, fetch_file_, fetch, link_mbit, log).run();
-    // What this host has fetched for others of its cluster since.
+    Transfer transfer(folder_, fetch_file_, fetch, link_mbit, log);
+    auto brought = transfer.run();
+    // What this host has fetched since for others of its cluster, and for versions that were given
+    // up.
+    if (!brought) relayed_ += transfer.received();
     if (brought)
       for (auto& [name, value] : brought.value().metrics) {
         if (name == "bytes_received") value += static_cast<double>(relayed_.exchange(0));

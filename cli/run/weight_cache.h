@@ -47,7 +47,8 @@ class WeightCache {
 
  private:
   const std::filesystem::path folder_;
-  std::atomic<int64_t> relayed_ = 0, relayed_full_ = 0;  // bytes that bring_file() has received
+  // Bytes that were received and told to nobody yet.
+  std::atomic<int64_t> relayed_ = 0, relayed_full_ = 0;
   const FetchFile fetch_file_;
 };
 
