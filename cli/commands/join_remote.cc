@@ -84,7 +84,9 @@ ExitCode play(const RemoteJoin& join, RemoteRun& run, const Leave& leave, Status
   log.also_to([&run](LogLevel level, std::string_view line) { run.tell(level, line); });
   const auto cluster =
       std::ranges::find(loaded.options.clusters, welcome.cluster, &ClusterSection::name);
-  const int64_t link_mbit = cluster == loaded.options.clusters.end() ? 0 : cluster->link_mbit;
+  // Within a cluster hosts take files from each other; a worker alone measures its link.
+  std::optional<int64_t> link_mbit;
+  if (cluster != loaded.options.clusters.end()) link_mbit = cluster->link_mbit;
   mirror.sources().log_to(log);
   std::optional<WeightRelay> relay;
   if (!join.relay.empty()) {

@@ -242,12 +242,14 @@ void ClusterSection::visit(OptionVisitor& v) {
           {.help = "what pools, and workers that join from there, name it by",
            .required = true,
            .resume = Resume::kMayChange});
-  v.field("link_mbit", link_mbit,
-          {.help = "rate of the link between the scheduler's host and there, in Mbit/s, from which "
-                   "--dry-run says how long a version of the weights takes; 0: not known",
-           .min = 0,
-           .max = 1e6,
-           .resume = Resume::kMayChange});
+  v.field(
+      "link_mbit", link_mbit,
+      {.help = "rate of the link between the scheduler's host and there, in Mbit/s: by it a "
+               "version of the weights travels as what takes the least time, and --dry-run says "
+               "how long that is; 0: not known, and bytes alone count",
+       .min = 0,
+       .max = 1e6,
+       .resume = Resume::kMayChange});
 }
 
 void PoolSection::visit(OptionVisitor& v) {

@@ -1,6 +1,7 @@
 #include "cli/run/weight_cache.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <optional>
 #include <thread>
@@ -98,7 +99,8 @@ class Transfer {
                     {"bytes_full", static_cast<double>(sum_.full)}}};
   }
 
-  int64_t received() const { return received_; }  // bytes, so far
+  int64_t received() const { return received_; }               // bytes, so far
+  double seconds() const { return fetch_seconds_ - waited_; }  // in which they came
 
  private:
   // From where a version may lead in one step; more would be a ring.
@@ -122,7 +124,7 @@ class Transfer {
     while (!stopped()) {
       LockFile lock(file);
       if (lock.held()) {
-        fetch_seconds_ = seconds_of(steady_now() - start);
+        fetch_seconds_ = waited_ = seconds_of(steady_now() - start);
         return lock;
       }
       std::this_thread::sleep_for(kLookAgain);
@@ -272,6 +274,7 @@ class Transfer {
   const int64_t link_mbit_;
   Log& log_;
   double fetch_seconds_ = 0, process_seconds_ = 0;
+  double waited_ = 0;  // of the first, for another worker of this host
   int64_t received_ = 0, kept_ = 0;
   Reconstruction sum_;
 };
@@ -286,10 +289,21 @@ bool WeightCache::is_own_folder(const fs::directory_entry& entry) {
   return entry.symlink_status(error).type() == fs::file_type::directory && !error;
 }
 
-Result<FetchedWeights> WeightCache::bring(const WeightFetch& fetch, int64_t link_mbit, Log& log) {
+int64_t measured_mbit(int64_t bytes, double seconds) {
+  // Less is over before a link has its speed.
+  constexpr int64_t kEnough = int64_t{1} << 20;
+  if (bytes < kEnough || seconds <= 0) return 0;
+  const double mbit = std::min(static_cast<double>(bytes) * 8e-6 / seconds, 1e9);
+  return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(std::max(mbit, 1.0))));
+}
+
+Result<FetchedWeights> WeightCache::bring(const WeightFetch& fetch,
+                                          std::optional<int64_t> link_mbit, Log& log) {
   try {
-    Transfer transfer(folder_, fetch_file_, fetch, link_mbit, log);
+    Transfer transfer(folder_, fetch_file_, fetch, link_mbit.value_or(measured_mbit_), log);
     auto brought = transfer.run();
+    if (const int64_t mbit = measured_mbit(transfer.received(), transfer.seconds()); mbit > 0)
+      measured_mbit_ = mbit;
     // What this host has fetched since for others of its cluster, and for versions that were given
     // up.
     if (!brought) relayed_ += transfer.received();

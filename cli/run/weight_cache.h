@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <stop_token>
 #include <string>
 
@@ -22,6 +23,10 @@
 #include "rollout/worker/fetch_weights.h"
 
 namespace tailrace {
+
+// Mbit/s, as a power of two, so that a link that is a little faster today asks for no other delta;
+// 0: too little came to tell.
+int64_t measured_mbit(int64_t bytes, double seconds);
 
 class WeightCache {
  public:
@@ -34,9 +39,12 @@ class WeightCache {
   WeightCache(std::filesystem::path folder, FetchFile fetch_file);
 
   // Makes a version available, with metrics of what that took. `link_mbit`: of the link to the
-  // run, by which the run sees what is cheaper; 0: not known. A Failure names the file; what has
-  // arrived stays for the next call. Lines about it go to `log`.
-  Result<FetchedWeights> bring(const WeightFetch& fetch, int64_t link_mbit, Log& log);
+  // run, by which the run sees what is cheaper; 0: not known, so that bytes alone count; nothing:
+  // as it was measured with the versions before. Hosts that take files from each other are to give
+  // the same, or each would ask for a delta of its own. A Failure names the file; what has arrived
+  // stays for the next call. Lines about it go to `log`.
+  Result<FetchedWeights> bring(const WeightFetch& fetch, std::optional<int64_t> link_mbit,
+                               Log& log);
   // One file of a version, for the relay. `on_progress` gets a number that changes with progress.
   Result<void> bring_file(const Digest& root, const std::string& file, const std::stop_token& stop,
                           const std::function<void(int64_t)>& on_progress);
@@ -47,6 +55,7 @@ class WeightCache {
 
  private:
   const std::filesystem::path folder_;
+  std::atomic<int64_t> measured_mbit_ = 0;
   // Bytes that were received and told to nobody yet.
   std::atomic<int64_t> relayed_ = 0, relayed_full_ = 0;
   const FetchFile fetch_file_;

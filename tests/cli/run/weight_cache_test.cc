@@ -202,6 +202,53 @@ TEST_F(WeightCacheTest, BytesForOtherHostsCountToo) {
   EXPECT_GT(metrics["bytes_received"], bytes);
 }
 
+TEST(MeasuredLink, IsAPowerOfTwoOnceEnoughHasCome) {
+  EXPECT_EQ(measured_mbit(1000, 0.001), 0) << "a manifest says nothing";
+  EXPECT_EQ(measured_mbit(int64_t{1} << 30, 0), 0);
+  EXPECT_EQ(measured_mbit(12'500'000, 1), 64);  // 100 Mbit/s
+  EXPECT_EQ(measured_mbit(13'500'000, 1), 64) << "the same delta on another day";
+  EXPECT_EQ(measured_mbit(1'250'000'000, 1), 8192);
+  EXPECT_EQ(measured_mbit(int64_t{1} << 21, 1000), 1) << "slower than a Mbit/s";
+}
+
+// What has come so far says by what the next way is chosen.
+TEST_F(WeightCacheTest, TheLinkIsMeasuredByWhatCame) {
+  layout_ = ParameterLayout([] {
+    ModelConfig large = cached_config();
+    large.vocab_size = 20'000;  // 1.2 MiB in bfloat16
+    return large;
+  }());
+  Parameters weights(layout_);
+  const auto publish_large = [&](int64_t version) {
+    weights.flat()[0] = static_cast<float>(version);
+    const WeightManifest manifest = make_manifest(weights, 0, version, "", {}, Dtype::kBF16);
+    ASSERT_TRUE(publish_weights(published(), manifest, weights));
+    roots_[version] = manifest.root;
+    for (const std::string& file : {manifest_name(0, version), manifest.payload})
+      share("weights/" + file, *find_weight_file(published(), file));
+    for (const auto& [from, base] : roots_)
+      for (int64_t mbit = 1; mbit <= 1 << 20; mbit *= 2) {
+        const std::string file = way_name({0, version, manifest.root, base, mbit});
+        share("weights/" + file, *find_weight_file(published(), file));
+      }
+  };
+  const auto bring_measured = [&](int64_t version) {
+    return cache_->bring({.manifest = manifest_name(0, version), .root = roots_.at(version)}, {},
+                         *log_file_);
+  };
+  publish_large(1);
+  ASSERT_TRUE(bring_measured(1));
+  publish_large(2);
+  ASSERT_TRUE(bring_measured(2));
+  // It has asked for a way by its link, and not whole: nobody shares the one without a link.
+  bool asked = false;
+  for (const auto& entry : fs::directory_iterator(cache_->folder() / roots_.at(2))) {
+    const auto way = parse_way_name(entry.path().filename().string());
+    asked = asked || (way && way->link_mbit > 0);
+  }
+  EXPECT_TRUE(asked);
+}
+
 TEST_F(WeightCacheTest, AStopEndsItSoon) {
   publish(1);
   std::stop_source stop;
