@@ -274,7 +274,9 @@ TensorDelta DeltaEncoder::encode(Dtype dtype, std::span<const std::byte> base,
   TR_CHECK(base.size() % static_cast<size_t>(element_bytes) == 0);
   TensorDelta delta{.bytes = std::move(memory)};
   delta.bytes.clear();
-  if (base.empty() || std::memcmp(base.data(), target.data(), base.size()) == 0) return delta;
+  const bool is_same = base.data() == target.data() || base.empty() ||
+                       std::memcmp(base.data(), target.data(), base.size()) == 0;
+  if (is_same) return delta;
   const int64_t elements = static_cast<int64_t>(base.size()) / element_bytes;
   state_->writer.begin(delta.bytes);
   for (int64_t first = 0; first < elements; first += kDeltaChunk) {

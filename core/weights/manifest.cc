@@ -29,12 +29,6 @@ TensorManifest tensor_from(const json& row) {
           row.at("blocks")};
 }
 
-// By the names of Hugging Face and peft.
-std::string set_of(const std::string& tensor) {
-  if (tensor.find(".lora_") != std::string::npos) return "adapter";
-  return tensor.find(".mlp.experts.") != std::string::npos ? "experts" : "model";
-}
-
 }  // namespace
 
 std::string to_json(const WeightManifest& manifest) {
@@ -64,9 +58,16 @@ std::string to_json(const WeightManifest& manifest) {
   return to_proved_json(root);
 }
 
+// By the names of Hugging Face and peft.
+std::string_view set_of(std::string_view tensor) {
+  if (tensor.find(".lora_") != std::string_view::npos) return "adapter";
+  return tensor.find(".mlp.experts.") != std::string_view::npos ? "experts" : "model";
+}
+
 std::vector<TensorSet> tensor_sets(std::span<const TensorManifest> tensors) {
-  std::map<std::string, std::vector<TensorManifest>> members;
-  for (const TensorManifest& tensor : tensors) members[set_of(tensor.name)].push_back(tensor);
+  std::map<std::string, std::vector<TensorManifest>, std::less<>> members;
+  for (const TensorManifest& tensor : tensors)
+    members[std::string(set_of(tensor.name))].push_back(tensor);
   std::vector<TensorSet> sets;
   for (const auto& [name, its] : members) sets.push_back({name, std::ssize(its), root_digest(its)});
   return sets;

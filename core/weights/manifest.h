@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/base/ids.h"
@@ -39,13 +40,15 @@ struct WeightManifest {
 };
 
 // Tensors that change together: "model", "experts" (of a sparse layer), "adapter". Two versions
-// with the same root of a set have the same tensors there.
+// with the same root of a set have the same tensors there, which a delta between them leaves out
+// unread.
 struct TensorSet {
   std::string name;
   int64_t num_tensors = 0;
   Digest root;
 };
 std::vector<TensorSet> tensor_sets(std::span<const TensorManifest> tensors);
+std::string_view set_of(std::string_view tensor);  // the name of its set
 
 // The dtype in which values are published that compute in `compute`.
 Dtype published_dtype(ParameterKind kind, Dtype compute);

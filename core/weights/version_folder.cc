@@ -126,6 +126,18 @@ Result<OpenVersion> open_version(const fs::path& folder, PolicyId policy, int64_
   }
 }
 
+// Tensors of sets whose roots are equal are those of the base: they are not read, nor compared.
+void take_equal_sets(const OpenVersion& base, OpenVersion& target) {
+  std::set<std::string, std::less<>> equal;
+  for (const TensorSet& before : tensor_sets(base.manifest.tensors))
+    for (const TensorSet& after : tensor_sets(target.manifest.tensors))
+      if (before.name == after.name && before.root == after.root) equal.insert(after.name);
+  std::map<std::string_view, std::span<const std::byte>> bytes;
+  for (const TensorBytes& tensor : base.tensors) bytes[tensor.name] = tensor.bytes;
+  for (TensorBytes& tensor : target.tensors)
+    if (equal.contains(set_of(tensor.name))) tensor.bytes = bytes.at(tensor.name);
+}
+
 // The delta that lies at the path leads from the one version to the other: numbers alone may be of
 // before a rollback.
 bool leads(const fs::path& path, const Digest& from, const Digest& to) {
@@ -273,7 +285,7 @@ Result<fs::path> make_delta(const fs::path& folder, PolicyId policy, int64_t fro
   const fs::path path = folder / delta_name(policy, from, to);
   const auto base = open_version(folder, policy, from);
   if (!base) return base.failure();
-  const auto target = open_version(folder, policy, to);
+  auto target = open_version(folder, policy, to);
   if (!target) return target.failure();
   const WeightManifest &a = base.value().manifest, &b = target.value().manifest;
   // Two that make it at once both write the whole of it, and the later takes the place of the
@@ -288,6 +300,7 @@ Result<fs::path> make_delta(const fs::path& folder, PolicyId policy, int64_t fro
                        .from_root = a.root,
                        .to_root = b.root,
                        .attempt = b.attempt};
+  take_equal_sets(base.value(), target.value());
   const auto written =
       write_delta(path, ends, base.value().tensors, target.value().tensors, cost, stop);
   if (!written) return about(path, written.failure());

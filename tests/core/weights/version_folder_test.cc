@@ -10,6 +10,7 @@
 
 #include "core/base/file.h"
 #include "core/base/random.h"
+#include "core/model/safetensors.h"
 #include "core/weights/proved_weights.h"
 #include "core/weights/verify.h"
 #include "core/weights/version_keeper.h"
@@ -123,6 +124,50 @@ TEST_P(VersionFolderTest, ADeltaLeadsFromOneVersionToAnother) {
   const auto written = fs::last_write_time(delta.value());
   ASSERT_TRUE(make_delta(folder_, 0, 1, 2));
   EXPECT_EQ(fs::last_write_time(delta.value()), written);
+}
+
+// Experts that no token went to, by the root of their set: a delta is made without a look at them.
+TEST_P(VersionFolderTest, ASetThatIsTheSameIsNotRead) {
+  ModelConfig sparse = tiny_config();
+  sparse.num_experts = 4;
+  sparse.experts_per_token = 1;
+  sparse.expert_size = 16;
+  sparse.sparse = {true};
+  const ParameterLayout layout(sparse);
+  Parameters weights(layout);
+  init_parameters(sparse, 3, weights);
+  std::map<int64_t, WeightManifest> made;
+  for (const int64_t version : {1, 2}) {
+    weights.vector(kEmbeddingName)[5] = static_cast<float>(version);
+    made[version] = make_manifest(weights, 0, version, "", {}, GetParam());
+    ASSERT_TRUE(publish_weights(folder_, made[version], weights));
+  }
+  ASSERT_EQ(tensor_sets(made[1].tensors).at(0).name, "experts");
+  // What a disk does to them in the second version does not come into the delta.
+  const std::string truth = read_file(folder_ / "p0-v2.safetensors").value();
+  {
+    const SafetensorsFile payload(folder_ / "p0-v2.safetensors");
+    std::string damaged = truth;
+    for (const auto& [name, view] : payload.tensors())
+      if (set_of(name) == "experts")
+        damaged[damaged.find(std::string_view(reinterpret_cast<const char*>(view.data.data()),
+                                              view.data.size()))] ^= 1;
+    ASSERT_NE(damaged, truth);
+    fs::remove(folder_ / "p0-v2.safetensors");
+    std::ofstream(folder_ / "p0-v2.safetensors", std::ios::binary) << damaged;
+  }
+  const auto delta = make_delta(folder_, 0, 1, 2);
+  ASSERT_TRUE(delta) << delta.failure().message;
+  const auto file = DeltaFile::open(delta.value());
+  ASSERT_TRUE(file);
+  for (const auto& tensor : file.value().tensors()) {
+    if (set_of(tensor.name) != "experts") continue;
+    EXPECT_EQ(tensor.payload, TensorPayload::kSame) << tensor.name;
+  }
+  const auto done = reconstruct(folder_ / "p0-v1.safetensors", delta.value(), made[2],
+                                scratch_ / "out.safetensors");
+  ASSERT_TRUE(done) << done.failure().message;
+  EXPECT_EQ(read_file(scratch_ / "out.safetensors").value(), truth);
 }
 
 TEST_P(VersionFolderTest, AWrongBaseIsFoundAndLeavesNothing) {
