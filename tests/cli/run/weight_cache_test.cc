@@ -16,27 +16,16 @@
 #include "core/weights/version_folder.h"
 #include "core/weights/way.h"
 #include "tests/core/gate/gate_fixture.h"
+#include "tests/core/weights/small_model.h"
 
 namespace tailrace {
 namespace {
 
 namespace fs = std::filesystem;
 
-ModelConfig cached_config() {
-  ModelConfig config;
-  config.vocab_size = 96;
-  config.hidden_size = 32;
-  config.intermediate_size = 48;
-  config.num_layers = 1;
-  config.num_heads = 2;
-  config.num_kv_heads = 1;
-  config.head_dim = 16;
-  return config;
-}
-
 class WeightCacheTest : public GateTest {
  protected:
-  WeightCacheTest() : layout_(cached_config()), weights_(layout_) {
+  WeightCacheTest() : layout_(small_model()), weights_(layout_) {
     for (const ParameterInfo& info : layout_.entries())
       for (float& value : weights_.vector(info.name))
         value = static_cast<float>(rng_.uniform() - 0.5);
@@ -214,7 +203,7 @@ TEST(MeasuredLink, IsAPowerOfTwoOnceEnoughHasCome) {
 // What has come so far says by what the next way is chosen.
 TEST_F(WeightCacheTest, TheLinkIsMeasuredByWhatCame) {
   layout_ = ParameterLayout([] {
-    ModelConfig large = cached_config();
+    ModelConfig large = small_model();
     large.vocab_size = 20'000;  // 1.2 MiB in bfloat16
     return large;
   }());

@@ -15,27 +15,16 @@
 #include "core/weights/verify.h"
 #include "core/weights/version_keeper.h"
 #include "core/weights/way.h"
+#include "tests/core/weights/small_model.h"
 
 namespace tailrace {
 namespace {
 
 namespace fs = std::filesystem;
 
-ModelConfig tiny_config() {
-  ModelConfig config;
-  config.vocab_size = 96;
-  config.hidden_size = 32;
-  config.intermediate_size = 48;
-  config.num_layers = 1;
-  config.num_heads = 2;
-  config.num_kv_heads = 1;
-  config.head_dim = 16;
-  return config;
-}
-
 class VersionFolderTest : public testing::TestWithParam<Dtype> {
  protected:
-  VersionFolderTest() : layout_(tiny_config()), weights_(layout_) {
+  VersionFolderTest() : layout_(small_model()), weights_(layout_) {
     std::string path = (fs::temp_directory_path() / "trversions-XXXXXX").string();
     root_ = ::mkdtemp(path.data());
     folder_ = root_ / "weights";
@@ -128,7 +117,7 @@ TEST_P(VersionFolderTest, ADeltaLeadsFromOneVersionToAnother) {
 
 // Experts that no token went to, by the root of their set: a delta is made without a look at them.
 TEST_P(VersionFolderTest, ASetThatIsTheSameIsNotRead) {
-  ModelConfig sparse = tiny_config();
+  ModelConfig sparse = small_model();
   sparse.num_experts = 4;
   sparse.experts_per_token = 1;
   sparse.expert_size = 16;
