@@ -34,6 +34,7 @@
 #include "core/model/safetensors.h"
 #include "core/weights/live_digest.h"
 #include "core/weights/proved_weights.h"
+#include "core/weights/tidy_versions.h"
 #include "core/weights/version_folder.h"
 #include "kernels/base/thread_pool.h"
 #include "rollout/engine/engine.h"

@@ -43,30 +43,6 @@ bool take(std::string_view& text, std::string_view prefix) {
   return true;
 }
 
-struct NameOfVersion {
-  PolicyId policy = 0;
-  int64_t version = 0;
-  std::string rest;  // ".json", ".safetensors", ".delta"
-  int64_t from = -1;
-};
-
-std::optional<NameOfVersion> parse_name(std::string_view text) {
-  if (!take(text, "p")) return std::nullopt;
-  const auto policy = take_number(text);
-  if (!policy || !take(text, "-v")) return std::nullopt;
-  const auto version = take_number(text);
-  if (!version) return std::nullopt;
-  NameOfVersion name{static_cast<PolicyId>(*policy), *version, {}, -1};
-  if (take(text, ".from-v")) {
-    const auto from = take_number(text);
-    if (!from || text != ".delta") return std::nullopt;
-    name.from = *from;
-  }
-  name.rest = text;
-  const bool is_ours = name.from >= 0 || text == ".json" || text == ".safetensors";
-  return is_ours ? std::optional(std::move(name)) : std::nullopt;
-}
-
 Result<void> write_payload(const fs::path& file, const WeightManifest& manifest,
                            const Parameters& parameters) {
   std::vector<NamedTensor> tensors;
@@ -138,13 +114,6 @@ void take_equal_sets(const OpenVersion& base, OpenVersion& target) {
     if (equal.contains(set_of(tensor.name))) tensor.bytes = bytes.at(tensor.name);
 }
 
-// The delta that lies at the path leads from the one version to the other: numbers alone may be of
-// before a rollback.
-bool leads(const fs::path& path, const Digest& from, const Digest& to) {
-  const auto delta = DeltaFile::open(path);
-  return delta && delta.value().ends().from_root == from && delta.value().ends().to_root == to;
-}
-
 Result<void> prove_tensor(const TensorManifest& expected, Dtype dtype,
                           std::span<const std::byte> bytes) {
   const TensorManifest found =
@@ -203,6 +172,23 @@ Failure about(const fs::path& file, const Failure& why) {
 
 }  // namespace
 
+std::optional<VersionFile> parse_version_file(std::string_view text) {
+  if (!take(text, "p")) return std::nullopt;
+  const auto policy = take_number(text);
+  if (!policy || !take(text, "-v")) return std::nullopt;
+  const auto version = take_number(text);
+  if (!version) return std::nullopt;
+  VersionFile name{static_cast<PolicyId>(*policy), *version, {}, -1};
+  if (take(text, ".from-v")) {
+    const auto from = take_number(text);
+    if (!from || text != ".delta") return std::nullopt;
+    name.from = *from;
+  }
+  name.rest = text;
+  const bool is_ours = name.from >= 0 || text == ".json" || text == ".safetensors";
+  return is_ours ? std::optional(std::move(name)) : std::nullopt;
+}
+
 std::string manifest_name(PolicyId policy, int64_t version) {
   return stem_of(policy, version) + ".json";
 }
@@ -257,7 +243,7 @@ std::vector<StoredVersion> list_versions(const fs::path& folder) {
   std::set<std::pair<PolicyId, int64_t>> named;
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    const auto name = parse_name(entry.path().filename().string());
+    const auto name = parse_version_file(entry.path().filename().string());
     if (!name) continue;
     const std::pair key{name->policy, name->version};
     StoredVersion& version = found[key];
@@ -280,6 +266,11 @@ std::vector<StoredVersion> list_versions(const fs::path& folder) {
   return versions;
 }
 
+bool is_delta_between(const fs::path& path, const Digest& from, const Digest& to) {
+  const auto delta = DeltaFile::open(path);
+  return delta && delta.value().ends().from_root == from && delta.value().ends().to_root == to;
+}
+
 Result<fs::path> make_delta(const fs::path& folder, PolicyId policy, int64_t from, int64_t to,
                             const DeltaCost& cost, const std::stop_token& stop) {
   const fs::path path = folder / delta_name(policy, from, to);
@@ -290,7 +281,7 @@ Result<fs::path> make_delta(const fs::path& folder, PolicyId policy, int64_t fro
   const WeightManifest &a = base.value().manifest, &b = target.value().manifest;
   // Two that make it at once both write the whole of it, and the later takes the place of the
   // other: nobody waits, and nobody reads half of one.
-  if (leads(path, a.root, b.root)) {
+  if (is_delta_between(path, a.root, b.root)) {
     // A disk may have damaged it; then it is made anew.
     if (const auto there = DeltaFile::open(path); there && there.value().prove()) return path;
   }
@@ -398,160 +389,26 @@ Result<fs::path> payload_of(const fs::path& folder, PolicyId policy, int64_t ver
   return payload;
 }
 
-namespace {
-
-class Tidying {
- public:
-  Tidying(const fs::path& folder, PolicyId policy, int64_t newest, const Retention& retention,
-          const std::stop_token& stop)
-      : folder_(folder), policy_(policy), newest_(newest), retention_(retention), stop_(stop) {
-    TR_CHECK(retention.anchor_interval >= 1);
-    for (StoredVersion& version : list_versions(folder))
-      if (version.policy == policy && version.version <= newest)
-        versions_.push_back(std::move(version));
-  }
-
-  Result<void> run() {
-    remove_versions();
-    Result<void> first;
-    for (size_t i = 0; i + 1 < versions_.size(); ++i) {
-      if (stop_.stop_requested()) return {};
-      if (keeps_payload(i)) continue;
-      // One that is damaged keeps no other from going.
-      if (auto given_up = give_up_payload(i); !given_up && first) first = std::move(given_up);
-    }
-    remove_deltas();
-    return first;
-  }
-
- private:
-  // Never the newest itself.
-  int64_t first_kept() const { return std::min(retention_.fetched_from, newest_); }
-
-  // From the newest anchor that is not above what is needed: the way to what is needed begins
-  // there.
-  void remove_versions() {
-    const int64_t needed = std::min(retention_.below, first_kept());
-    int64_t first = -1;
-    for (const StoredVersion& version : versions_)
-      if (version.is_whole && version.version <= needed) first = version.version;
-    // Files too that belong to no manifest: what was cut off while it was removed.
-    std::error_code ignored;
-    std::map<int64_t, std::vector<fs::path>> gone;
-    for (const auto& entry : fs::directory_iterator(folder_, ignored)) {
-      const auto name = parse_name(entry.path().filename().string());
-      if (!name || name->policy != policy_ || name->version >= first) continue;
-      // Manifests first: one without its payload would be a promise that cannot be kept.
-      std::vector<fs::path>& files = gone[name->version];
-      files.insert(name->rest == ".json" ? files.begin() : files.end(), entry.path());
-    }
-    // The oldest first, so that those that are there have no gap between them.
-    for (const auto& [version, files] : gone)
-      for (const fs::path& file : files) fs::remove(file, ignored);
-    std::erase_if(versions_, [&](const StoredVersion& one) { return one.version < first; });
-  }
-
-  // The first of what is there is an anchor too.
-  bool keeps_payload(size_t i) const {
-    const int64_t version = versions_[i].version;
-    return i == 0 || version >= first_kept() || version % retention_.anchor_interval == 0 ||
-           !versions_[i].is_whole;  // given up already
-  }
-
-  // A delta leads to it, and one leads on from it, before it goes.
-  Result<void> give_up_payload(size_t i) {
-    StoredVersion& version = versions_[i];
-    if (auto way = lead_way(i - 1, i); !way || !way.value()) return nothing_or(way);
-    const StoredVersion& next = versions_[i + 1];
-    const bool next_stays = next.version % retention_.anchor_interval == 0;
-    if (!next_stays)
-      if (auto way = lead_way(i, i + 1); !way || !way.value()) return nothing_or(way);
-    std::error_code error;
-    fs::remove(folder_ / payload_name(manifest_name(policy_, version.version)), error);
-    version.is_whole = error && version.is_whole;
-    return {};
-  }
-
-  static Result<void> nothing_or(const Result<bool>& way) {
-    return way ? Result<void>{} : way.failure();
-  }
-
-  // A proved delta between the two is there, or is made; false: it cannot be, or nobody waits. One
-  // whose base has given up its payload was proved before that.
-  Result<bool> lead_way(size_t before, size_t i) {
-    const int64_t from = versions_[before].version, to = versions_[i].version;
-    const bool is_there = has_way_from(before, i);
-    if (is_there && (!versions_[before].is_whole || prove_delta(from, to).ok())) return true;
-    if (!versions_[before].is_whole || !versions_[i].is_whole) return false;
-    std::error_code ignored;
-    if (is_there) fs::remove(folder_ / delta_name(policy_, from, to), ignored);
-    const auto delta = make_delta(folder_, policy_, from, to, {}, stop_);
-    if (stop_.stop_requested()) return false;
-    if (!delta) return delta.failure();
-    if (auto proved = prove_delta(from, to); !proved) return proved.failure();
-    std::vector<int64_t>& deltas = versions_[i].deltas;
-    if (std::ranges::find(deltas, from) == deltas.end()) deltas.push_back(from);
-    return true;
-  }
-
-  bool has_way_from(size_t before, size_t i) const {
-    const auto from = root_of(folder_ / manifest_name(policy_, versions_[before].version));
-    const auto to = root_of(folder_ / manifest_name(policy_, versions_[i].version));
-    return from && to &&
-           leads(folder_ / delta_name(policy_, versions_[before].version, versions_[i].version),
-                 *from, *to);
-  }
-
-  Result<void> prove_delta(int64_t from, int64_t to) const {
-    const auto base = open_version(folder_, policy_, from);
-    if (!base) return base.failure();
-    // From a damaged base a delta would lead to the right bytes from wrong ones.
-    if (auto proof = prove_payload(base.value().payload->path(), base.value().manifest); !proof)
-      return proof;
-    const auto target = read_manifest(folder_ / manifest_name(policy_, to));
-    if (!target) return target.failure();
-    const fs::path payload = folder_ / target.value().payload;
-    std::error_code ignored;
-    if (fs::exists(payload, ignored))
-      if (auto proof = prove_payload(payload, target.value()); !proof) return proof;
-    const fs::path path = folder_ / delta_name(policy_, from, to);
-    const auto delta = DeltaFile::open(path);
-    if (!delta) return about(path, delta.failure());
-    const auto done =
-        apply_all(*base.value().payload, delta.value(), target.value(),
-                  [](size_t, std::span<const std::byte>) -> Result<void> { return {}; });
-    if (!done) return about(path, done.failure());
-    return {};
-  }
-
-  // Those that lead past versions, for somebody who had stayed behind, and those of before a
-  // rollback.
-  void remove_deltas() {
-    std::error_code ignored;
-    for (size_t i = 0; i < versions_.size(); ++i) {
-      const StoredVersion& version = versions_[i];
-      for (const int64_t from : version.deltas) {
-        const bool from_last = i > 0 && from == versions_[i - 1].version;
-        if (version.version >= first_kept() && from < newest_) continue;
-        if (from_last && has_way_from(i - 1, i)) continue;
-        fs::remove(folder_ / delta_name(policy_, from, version.version), ignored);
-      }
-    }
-  }
-
-  const fs::path& folder_;
-  const PolicyId policy_;
-  const int64_t newest_;
-  const Retention& retention_;
-  const std::stop_token& stop_;
-  std::vector<StoredVersion> versions_;
-};
-
-}  // namespace
-
-Result<void> tidy_versions(const fs::path& folder, PolicyId policy, int64_t newest,
-                           const Retention& retention, const std::stop_token& stop) {
-  return Tidying(folder, policy, newest, retention, stop).run();
+Result<void> prove_delta(const fs::path& folder, PolicyId policy, int64_t from, int64_t to) {
+  const auto base = open_version(folder, policy, from);
+  if (!base) return base.failure();
+  // From a damaged base a delta would lead to the right bytes from wrong ones.
+  if (auto proof = prove_payload(base.value().payload->path(), base.value().manifest); !proof)
+    return proof;
+  const auto target = read_manifest(folder / manifest_name(policy, to));
+  if (!target) return target.failure();
+  const fs::path payload = folder / target.value().payload;
+  std::error_code ignored;
+  if (fs::exists(payload, ignored))
+    if (auto proof = prove_payload(payload, target.value()); !proof) return proof;
+  const fs::path path = folder / delta_name(policy, from, to);
+  const auto delta = DeltaFile::open(path);
+  if (!delta) return about(path, delta.failure());
+  const auto done =
+      apply_all(*base.value().payload, delta.value(), target.value(),
+                [](size_t, std::span<const std::byte>) -> Result<void> { return {}; });
+  if (!done) return about(path, done.failure());
+  return {};
 }
 
 }  // namespace tailrace

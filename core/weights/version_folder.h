@@ -16,6 +16,7 @@
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/base/ids.h"
@@ -37,6 +38,15 @@ std::string delta_name(PolicyId policy, int64_t from, int64_t to);
 Result<std::string> publish_weights(const std::filesystem::path& folder,
                                     const WeightManifest& manifest, const Parameters& parameters);
 
+// What a file of such a name is of; nothing: of no version.
+struct VersionFile {
+  PolicyId policy = 0;
+  int64_t version = 0;
+  std::string rest;   // ".json", ".safetensors", ".delta"
+  int64_t from = -1;  // of a delta
+};
+std::optional<VersionFile> parse_version_file(std::string_view name);
+
 struct StoredVersion {
   PolicyId policy = 0;
   int64_t version = 0;
@@ -49,6 +59,10 @@ std::vector<StoredVersion> list_versions(const std::filesystem::path& folder);
 // The root that a manifest says; nothing: it is not there, or damaged. Read once for each time that
 // the file was written.
 std::optional<Digest> root_of(const std::filesystem::path& manifest_file);
+
+// The delta that lies at the path leads from the one version to the other: numbers alone may be of
+// before a rollback.
+bool is_delta_between(const std::filesystem::path& path, const Digest& from, const Digest& to);
 
 // The delta between two versions that have their payloads: the one that lies there, if it is
 // theirs, or a new one. A Failure names the file. Two may make it at once, and the later one takes
@@ -84,16 +98,10 @@ std::optional<std::vector<int64_t>> way_to(const std::vector<StoredVersion>& sto
 Result<std::filesystem::path> payload_of(const std::filesystem::path& folder, PolicyId policy,
                                          int64_t version, const std::filesystem::path& scratch);
 
-struct Retention {
-  int64_t below = 0;             // versions below are needed by nobody
-  int64_t fetched_from = 0;      // payloads below are fetched by nobody: deltas are enough
-  int64_t anchor_interval = 10;  // every so many versions one keeps its payload while it is needed
-};
-// Removes versions of before `newest` that nobody needs, and payloads to which deltas lead; of each
-// such delta it is proved first that it does. Versions above `newest`, of before a rollback, are
-// left alone: they are replaced as they come. What cannot be done (a full disk) is a Failure; what
-// is needed is there all the same.
-Result<void> tidy_versions(const std::filesystem::path& folder, PolicyId policy, int64_t newest,
-                           const Retention& retention, const std::stop_token& stop = {});
+// The bytes to which the delta between two versions of the folder leads are those of the second,
+// and so are those of its payload, where it is there; the payload of the first is. A Failure names
+// the file that is damaged.
+Result<void> prove_delta(const std::filesystem::path& folder, PolicyId policy, int64_t from,
+                         int64_t to);
 
 }  // namespace tailrace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/weights/tidy_versions.h"
 #include "kernels/base/pulse.h"
 
 namespace tailrace {

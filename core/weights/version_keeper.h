@@ -1,5 +1,5 @@
 // Keeps the folder of a policy's versions small, beside the trainer: what is published takes disk,
-// and what nobody needs any more, as the scheduler says, gives it back (version_folder.h).
+// and what nobody needs any more, as the scheduler says, gives it back (tidy_versions.h).
 //
 // Thread: owns one, which tidies and beats for whoever made the keeper; all calls any thread.
 // Close: the destructor gives up what is under way, which the next keeper does again.

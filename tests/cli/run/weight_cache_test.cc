@@ -13,6 +13,7 @@
 #include "core/base/lock_file.h"
 #include "core/base/random.h"
 #include "core/weights/proved_weights.h"
+#include "core/weights/tidy_versions.h"
 #include "core/weights/version_folder.h"
 #include "core/weights/way.h"
 #include "tests/core/gate/gate_fixture.h"

@@ -7,6 +7,7 @@
 #include "core/base/file.h"
 #include "core/model/safetensors.h"
 #include "core/weights/live_digest.h"
+#include "core/weights/tidy_versions.h"
 #include "core/weights/way.h"
 #include "kernels/base/memory.h"
 #include "tests/core/base/file_steps.h"

@@ -12,6 +12,7 @@
 #include "core/base/random.h"
 #include "core/model/safetensors.h"
 #include "core/weights/proved_weights.h"
+#include "core/weights/tidy_versions.h"
 #include "core/weights/verify.h"
 #include "core/weights/version_keeper.h"
 #include "core/weights/way.h"
