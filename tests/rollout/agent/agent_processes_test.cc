@@ -184,7 +184,7 @@ TEST_F(AgentProcessesTest, AProcessPlaysSeveralEpisodes) {
       while read task; do
         n=$((n + 1)); echo chatter; echo '{"not": 1}'; echo '{"reward": '$n'}'
         [ $n = 4 ] && exit 0
-      done; touch ../ended)sh");
+      done)sh");
   program.episodes = 3;
   const auto shared = std::make_shared<const AgentProgram>(program);
   const auto play = [&](int64_t seat, int64_t episode) {
