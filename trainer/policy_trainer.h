@@ -1,9 +1,7 @@
 // The trainer's mathematics over one model: scoring, supervised updates, and policy updates.
 //
-// Determinism: the result of an update is the same, bit for bit, for any number of threads.
-// Gradients are summed in `gradient_slots` fixed parts, each in the order of the batch, and the
-// parts are joined in a fixed binary tree. Another microbatch_tokens only moves the places where
-// float sums are cut.
+// Determinism: the result of an update is the same, bit for bit, for any number of threads
+// (gradient_tree.h). Another microbatch_tokens only moves the places where float sums are cut.
 //
 // Data parallel: with join() several trainers, each a rank, make the same updates of the same
 // batches. A rank computes the sequences of its own slots, so an update has the same bits for any
@@ -35,16 +33,15 @@
 #include "core/model/model.h"
 #include "kernels/base/device.h"
 #include "trainer/batch.h"
+#include "trainer/expert_balancer.h"
+#include "trainer/gradient_tree.h"
 #include "trainer/loss/policy_loss.h"
 #include "trainer/optimizer.h"
 #include "trainer/options.h"
 #include "trainer/packed_forward.h"
+#include "trainer/step_report.h"
 
 namespace tailrace {
-
-// Buffers of the weights' size that gradients gather in. A tree over n slots needs one a level: the
-// left half of a node is finished in the node's own before the right half starts in the next one.
-int64_t num_gradient_buffers(int64_t slots);
 
 class PolicyTrainer {
  public:
@@ -110,16 +107,6 @@ class PolicyTrainer {
   // weights. Before the first policy_update() of a step.
   void prepare_step(TrainBatch& batch, int64_t version, const PolicyLossConfig& loss);
 
-  struct UpdateReport {
-    PolicyLossResult loss;
-    Optimizer::Report optimizer;
-    // Between the recorded log-probabilities and this forward pass, over the tokens of the step's
-    // own version. Also of another class: it is how far the two are from each other.
-    int64_t current_tokens = 0;
-    double mismatch_abs_sum = 0, mismatch_abs_max = 0;
-
-    void add(const UpdateReport& part);  // of the same update; not the optimizer's
-  };
   // A step whose groups come one by one, and that makes one update once it has all (AsyncFlow,
   // 2507.01663). Denominators are global as ever: gradients gather with counts of 1, and are
   // divided in the end.
@@ -154,26 +141,11 @@ class PolicyTrainer {
   void watch_logprobs(LogprobSink sink) { logprob_sink_ = std::move(sink); }
 
   // The gradient that the last update used, before clipping.
-  const Parameters& gradients() const { return *gradients_.front(); }
+  const Parameters& gradients() const { return tree_.result(); }
   // The same memory, for who needs as much between two steps: the next one clears it.
-  Parameters& scratch() { return *gradients_.front(); }
+  Parameters& scratch() { return tree_.result(); }
 
  private:
-  // Loss of the sequences [begin, end) of an update, which are in this slot, and its gradient to
-  // every target.
-  using LossFunction =
-      std::function<void(size_t slot, size_t begin, size_t end, const PackedForward::Output& output,
-                         std::span<float> dlogprob, std::span<float> dentropy)>;
-  struct Pass {
-    bool with_entropy = false;  // wants the entropy of each target
-    bool entropy_gradient = false;
-    double balance_weight = 0;  // of a token, of the loss that balances experts
-    LossFunction loss;
-  };
-  // Of an update with so many tokens in its sequences.
-  double balance_weight(int64_t tokens) const;
-  void move_choice_bias();
-  MetricList take_expert_metrics();
   void update(const Parameters& gradients);
   // A policy_update() whose optimizer's report is still to be taken.
   UpdateReport start_policy_update(const TrainBatch& batch, const Minibatch& minibatch,
@@ -182,26 +154,14 @@ class PolicyTrainer {
   UpdateReport backward(const TrainBatch& batch, const Minibatch& minibatch,
                         const PolicyLossConfig& loss, const LossCounts& counts, int64_t version,
                         Parameters* sum = nullptr);
-  size_t num_ranks() const { return ranks_ == nullptr ? 1 : static_cast<size_t>(ranks_->size()); }
-  size_t rank() const { return ranks_ == nullptr ? 0 : static_cast<size_t>(ranks_->rank()); }
-  // Sets the reports of the slots that other ranks have.
-  template <class Report>
-  void gather_reports(std::span<Report> slots) const;
-  void gather_loads();
-  void accumulate(std::span<const PackedSequence> sequences, const Pass& pass);
-  void accumulate_slots(std::span<const PackedSequence> sequences,
-                        std::span<const size_t> slot_offsets, size_t begin, size_t end,
-                        size_t depth, const Pass& pass);
-  void accumulate_slot(std::span<const PackedSequence> sequences, size_t slot, size_t begin,
-                       size_t end, Parameters& gradients, const Pass& pass);
+  void tell_sink(std::span<const TrainSequence> sequences, std::span<const float> logprobs) const;
+  MetricList report_step(const TrainBatch& batch, const StepReport& step, int64_t version,
+                         const PolicyLossConfig& loss, int64_t epochs);
   std::vector<std::vector<float>> score_with(const PackedWeights& weights,
                                              std::span<const PackedSequence> sequences);
-  // Of all ranks, one behind the other.
-  std::vector<float> gather_values(std::vector<float> own) const;
 
   Stream stream_;
   TrainOptions train_;
-  Collective* ranks_ = nullptr;
   Model model_;
   std::shared_ptr<const PackedWeights> base_;  // of an adapter; null: there is none
   Parameters parameters_;
@@ -209,11 +169,9 @@ class PolicyTrainer {
   std::shared_ptr<const PackedWeights> reference_;
   std::unique_ptr<Optimizer> optimizer_;
   PackedForward forward_;
-  // One a level of the tree; [0] is the result.
-  std::vector<std::unique_ptr<Parameters>> gradients_;
-  std::vector<float> dlogprob_, dentropy_;  // [targets of a micro-batch]
-  LogprobSink logprob_sink_;                // empty: nobody listens
-  ExpertLoads update_loads_, step_loads_;   // since the last update, and of those of a step
+  GradientTree tree_;
+  ExpertBalancer balance_;
+  LogprobSink logprob_sink_;  // empty: nobody listens
 };
 
 }  // namespace tailrace

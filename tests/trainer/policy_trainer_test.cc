@@ -209,8 +209,7 @@ TEST(PolicyTrainer, StaleTokensAreScoredAgainAndCorrected) {
   for (size_t i = 0; i < sequences.size(); ++i)
     EXPECT_EQ(batch.sequences[i].old_logprobs, current[i]);
 
-  PolicyTrainer::UpdateReport report =
-      trainer->policy_update(batch, {0, batch.sequences.size()}, config, 3);
+  UpdateReport report = trainer->policy_update(batch, {0, batch.sequences.size()}, config, 3);
   EXPECT_EQ(report.current_tokens, 0);
   EXPECT_EQ(report.loss.stats.ratio_max, 1);
   EXPECT_NEAR(report.loss.stats.correction_max, 1.5, 1e-12);
@@ -233,8 +232,7 @@ TEST(PolicyTrainer, ToprTapersStaleFailuresAndLeavesSuccessesAlone) {
   auto trainer = tiny_trainer({}, kStill, {}, /*seed=*/2);
   const PolicyLossConfig config = policy_loss_config(AlgoOptions::preset(AlgoPreset::kTopr));
   trainer->prepare_step(batch, 3, config);
-  PolicyTrainer::UpdateReport report =
-      trainer->policy_update(batch, {0, batch.sequences.size()}, config, 3);
+  UpdateReport report = trainer->policy_update(batch, {0, batch.sequences.size()}, config, 3);
   double expected = 0;
   int64_t tapered = 0;
   for (const TrainSequence& s : batch.sequences) {

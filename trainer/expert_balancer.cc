@@ -1,0 +1,108 @@
+#include "trainer/expert_balancer.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <span>
+#include <vector>
+
+#include "kernels/base/check.h"
+
+namespace tailrace {
+
+ExpertBalancer::ExpertBalancer(const ModelConfig& config, double coef, double bias_rate)
+    : config_(config),
+      coef_(coef < 0 ? config.balance_coef : coef),
+      bias_rate_(bias_rate),
+      update_(config),
+      step_(config) {
+  TR_CHECK(bias_rate == 0 || config.choice_bias, "no bias to balance experts by");
+}
+
+BalancePass ExpertBalancer::begin(int64_t tokens) {
+  update_.clear();
+  return {.weight = config_.num_experts == 0 ? 0 : coef_ / static_cast<double>(tokens),
+          .loads = &update_};
+}
+
+// Whole numbers, but for the terms of the loss.
+void ExpertBalancer::gather(Collective* ranks) {
+  if (ranks == nullptr || update_.num_experts == 0) return;
+  const std::array own = {update_.tokens, update_.given, update_.moved};
+  const auto counts = ranks->gather(std::as_bytes(std::span(own)));
+  const auto choices = ranks->gather(std::as_bytes(std::span(update_.choices)));
+  const auto losses = ranks->gather(std::as_bytes(std::span(update_.losses)));
+  const auto read = [](const std::vector<std::byte>& from, auto& to) {
+    TR_CHECK(from.size() == std::as_bytes(std::span(to)).size());
+    std::memcpy(to.data(), from.data(), from.size());
+  };
+  update_.clear();
+  ExpertLoads part(config_);
+  for (size_t r = 0; r < counts.size(); ++r) {
+    std::array<int64_t, 3> count{};
+    read(counts[r], count);
+    part.tokens = count[0];
+    part.given = count[1];
+    part.moved = count[2];
+    read(choices[r], part.choices);
+    read(losses[r], part.losses);
+    update_.add(part);
+  }
+}
+
+void ExpertBalancer::move_to(ExpertLoads& loads) {
+  loads.add(update_);
+  update_.clear();
+}
+
+void ExpertBalancer::move_bias(Parameters& parameters) const {
+  const auto rate = static_cast<float>(bias_rate_);
+  int64_t sparse_layer = 0;
+  for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
+    if (!config_.is_sparse(layer)) continue;
+    const std::span<const int64_t> choices = update_.choices_of(sparse_layer++);
+    const std::span<float> bias = layer_tensors(config_, parameters, layer).choice_bias;
+    const int64_t all = std::accumulate(choices.begin(), choices.end(), int64_t{0});
+    for (size_t e = 0; e < bias.size(); ++e) {
+      // In whole numbers: a choice that is the mean moves nothing.
+      const int64_t above = choices[e] * config_.num_experts - all;
+      bias[e] += above < 0 ? rate : above > 0 ? -rate : 0;
+    }
+  }
+}
+
+void ExpertBalancer::end_update() {
+  step_.add(update_);
+  update_.clear();
+}
+
+void ExpertBalancer::forget() {
+  update_.clear();
+  step_.clear();
+}
+
+MetricList ExpertBalancer::take_metrics(const Parameters& parameters) {
+  if (config_.num_experts == 0 || step_.tokens == 0) return {};
+  const ExpertLoads::Peak peak = step_.peak();
+  MetricList metrics = {{"experts/load_max", peak.mean},
+                        {"experts/load_max_worst", peak.worst},
+                        {"experts/idle_frac", step_.idle_share()},
+                        {"experts/balance_loss", step_.balance_loss()}};
+  if (step_.given > 0)
+    metrics.emplace_back("experts/route_mismatch_frac",
+                         static_cast<double>(step_.moved) / static_cast<double>(step_.given));
+  step_.clear();
+  if (!config_.choice_bias) return metrics;
+  float largest = 0;
+  for (const ParameterInfo& info : parameters.layout().entries()) {
+    if (info.kind != ParameterKind::kChoice) continue;
+    for (const float bias : parameters.vector(info.name))
+      largest = std::max(largest, std::abs(bias));
+  }
+  metrics.emplace_back("experts/bias_max", largest);
+  return metrics;
+}
+
+}  // namespace tailrace

@@ -1,0 +1,115 @@
+#include "trainer/gradient_tree.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "kernels/ops/embedding.h"
+
+namespace tailrace {
+namespace {
+
+// Where each slot begins: sequences in order, cut by their share of the tokens. Depends on the
+// batch and on the number of slots only, never on micro-batches.
+std::vector<size_t> slot_offsets(std::span<const PackedSequence> sequences, size_t slots) {
+  int64_t total = 0, before = 0;
+  for (const PackedSequence& s : sequences) total += static_cast<int64_t>(s.tokens.size());
+  std::vector<size_t> offsets = {0};
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    auto slot = static_cast<size_t>(before * static_cast<int64_t>(slots) / total);
+    while (offsets.size() <= slot) offsets.push_back(i);
+    before += static_cast<int64_t>(sequences[i].tokens.size());
+  }
+  // Slots behind the last sequence are empty, and clear their buffer all the same.
+  offsets.resize(slots + 1, sequences.size());
+  return offsets;
+}
+
+void clear_gradients(Parameters& parameters) { std::ranges::fill(parameters.flat(), 0.0f); }
+
+void add_gradients(const Stream& stream, const Parameters& from, Parameters& to) {
+  auto size = static_cast<int64_t>(from.flat().size());
+  constexpr int64_t kWidth = 16;  // the layout is padded to it
+  static_assert(kMemoryAlignment == kWidth * sizeof(float));
+  // add() wants a matrix; the flat array is one of rows of 16.
+  TR_CHECK(size % kWidth == 0);
+  add(stream, {.x = ConstMatrix(from.flat().data(), size / kWidth, kWidth),
+               .y = Matrix(to.flat().data(), size / kWidth, kWidth)});
+}
+
+}  // namespace
+
+GradientTree::GradientTree(const Stream& stream, PackedForward& forward,
+                           const PackedWeights& weights, const ParameterLayout& layout,
+                           int64_t slots)
+    : stream_(stream), forward_(forward), weights_(weights), slots_(static_cast<size_t>(slots)) {
+  for (int64_t i = 0; i < num_buffers(slots); ++i)
+    buffers_.push_back(std::make_unique<Parameters>(layout));
+}
+
+int64_t GradientTree::num_buffers(int64_t slots) {
+  // ceil(log2(slots)) + 1.
+  return std::bit_width(static_cast<uint64_t>(slots - 1)) + 1;
+}
+
+void GradientTree::join(Collective* ranks) {
+  ranks_ = ranks;
+  TR_CHECK(std::has_single_bit(num_ranks()) && slots_ % num_ranks() == 0, "{} ranks of {} slots",
+           num_ranks(), slots_);
+}
+
+std::pair<size_t, size_t> GradientTree::own_share(std::span<const PackedSequence> sequences) const {
+  const std::vector<size_t> shares = slot_offsets(sequences, num_ranks());
+  return {shares[rank()], shares[rank() + 1]};
+}
+
+void GradientTree::run(std::span<const PackedSequence> sequences, const GradientPass& pass) {
+  const size_t each = slots_ / num_ranks(), begin = rank() * each;
+  run_slots(sequences, slot_offsets(sequences, slots_), begin, begin + each, 0, pass);
+  // Further up the same tree.
+  if (ranks_ != nullptr) ranks_->sum(result().flat());
+}
+
+void GradientTree::add_to(Parameters& sum, std::span<const PackedSequence> sequences,
+                          const GradientPass& pass) {
+  if (slots_ == 1) {
+    run_slot(sequences, 0, 0, sequences.size(), sum, pass);
+  } else {
+    run(sequences, pass);
+    add_gradients(stream_, result(), sum);
+  }
+}
+
+void GradientTree::rehearse(std::span<const PackedSequence> sequences, const GradientPass& pass) {
+  run_slot(sequences, 0, 0, sequences.size(), result(), pass);
+  clear_gradients(result());
+}
+
+void GradientTree::run_slots(std::span<const PackedSequence> sequences,
+                             std::span<const size_t> offsets, size_t begin, size_t end,
+                             size_t depth, const GradientPass& pass) {
+  if (end - begin == 1) {
+    clear_gradients(*buffers_[depth]);
+    run_slot(sequences, begin, offsets[begin], offsets[end], *buffers_[depth], pass);
+    return;
+  }
+  // The left half takes the larger part, so that the depth is ceil(log2(slots)).
+  size_t middle = begin + (end - begin + 1) / 2;
+  run_slots(sequences, offsets, begin, middle, depth, pass);
+  run_slots(sequences, offsets, middle, end, depth + 1, pass);
+  add_gradients(stream_, *buffers_[depth + 1], *buffers_[depth]);
+}
+
+void GradientTree::run_slot(std::span<const PackedSequence> sequences, size_t slot, size_t begin,
+                            size_t end, Parameters& gradients, const GradientPass& pass) {
+  for (auto [first, last] : pack(sequences.subspan(begin, end - begin), forward_.limits())) {
+    auto part = sequences.subspan(begin + first, last - first);
+    PackedForward::Output output =
+        forward_.forward(stream_, weights_, part, {.entropy = pass.with_entropy, .backward = true});
+    dlogprob_.resize(output.logprob.size());
+    dentropy_.resize(pass.entropy_gradient ? output.logprob.size() : 0);
+    pass.loss(slot, begin + first, begin + last, output, dlogprob_, dentropy_);
+    forward_.backward(stream_, weights_, dlogprob_, dentropy_, gradients, pass.balance);
+  }
+}
+
+}  // namespace tailrace

@@ -1,0 +1,144 @@
+#include "trainer/step_report.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace tailrace {
+
+void UpdateReport::add(const UpdateReport& part) {
+  loss.add(part.loss);
+  current_tokens += part.current_tokens;
+  mismatch_abs_sum += part.mismatch_abs_sum;
+  mismatch_abs_max = std::max(mismatch_abs_max, part.mismatch_abs_max);
+}
+
+void UpdateReport::add_mismatch(std::span<const TrainSequence> sequences,
+                                std::span<const float> logprobs, int64_t version) {
+  size_t row = 0;
+  for (const TrainSequence& sequence : sequences) {
+    for (size_t k = 0; k < sequence.targets.size(); ++k, ++row) {
+      if (sequence.versions[k] != version) continue;
+      const double difference = std::abs(double{logprobs[row]} - sequence.recorded_logprobs[k]);
+      current_tokens += 1;
+      mismatch_abs_sum += difference;
+      mismatch_abs_max = std::max(mismatch_abs_max, difference);
+    }
+  }
+}
+
+void StepReport::add(const UpdateReport& report) {
+  if (updates == 0) first = report;
+  stats.add(report.loss.stats);
+  loss_sum += report.loss.loss;
+  kl_sum += report.loss.kl_term;
+  ++updates;
+}
+
+void StepReport::add(const std::vector<Optimizer::Report>& reports) {
+  // A step that lost a rank may have left some in front.
+  for (const Optimizer::Report& report : std::span(reports).last(static_cast<size_t>(updates))) {
+    norm_sum += report.grad_norm;
+    lr = report.lr;
+    skipped += report.skipped;
+  }
+}
+
+namespace {
+
+double share(int64_t part, int64_t whole) {
+  return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+double foreign_class_share(const TrainBatch& batch) {
+  int64_t foreign = 0, tokens = 0;
+  for (const TrainSequence& sequence : batch.sequences) {
+    foreign += std::ranges::count(sequence.foreign_class, 1);
+    tokens += std::ssize(sequence.foreign_class);
+  }
+  return share(foreign, tokens);
+}
+
+// What the weights of what sampled against what the step starts from leave of the trained tokens:
+// of all, and by how many versions ago they were sampled. After prepare_step().
+MetricList effective_samples(const TrainBatch& batch, int64_t version) {
+  constexpr std::array kByStaleness = {"staleness/ess_frac_0", "staleness/ess_frac_1",
+                                       "staleness/ess_frac_2", "staleness/ess_frac_3_up"};
+  std::vector<double> all;
+  std::array<std::vector<double>, kByStaleness.size()> buckets;
+  for (const TrainSequence& s : batch.sequences) {
+    for (size_t k = 0; k < s.targets.size(); ++k) {
+      const double log_weight = double{s.old_logprobs[k]} - s.behaviour_logprobs[k];
+      const int64_t staleness = version - s.versions[k];
+      const auto bucket = std::clamp<int64_t>(staleness, 0, std::ssize(buckets) - 1);
+      all.push_back(log_weight);
+      buckets[static_cast<size_t>(bucket)].push_back(log_weight);
+    }
+  }
+  MetricList metrics = {{"mismatch/ess_frac", effective_sample_share(all)}};
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    if (!buckets[i].empty())
+      metrics.emplace_back(kByStaleness[i], effective_sample_share(buckets[i]));
+  }
+  return metrics;
+}
+
+// What truncation cut of the distribution that is trained, mean a token.
+double cut_share(const TrainBatch& batch) {
+  double sum = 0;
+  int64_t tokens = 0;
+  for (const TrainSequence& s : batch.sequences) {
+    tokens += std::ssize(s.targets);
+    for (size_t k = 0; k < s.targets.size(); ++k)
+      sum -= std::expm1(double{s.recorded_logprobs[k]} - s.behaviour_logprobs[k]);
+  }
+  return tokens == 0 ? 0 : sum / static_cast<double>(tokens);
+}
+
+}  // namespace
+
+MetricList step_metrics(const TrainBatch& batch, const StepReport& step, int64_t version,
+                        const PolicyLossConfig& loss, int64_t ppo_epochs) {
+  const auto& [stats, first, loss_sum, kl_sum, norm_sum, lr, updates, skipped] = step;
+  MetricList metrics = batch.metrics;
+  auto add = [&](const char* name, double value) { metrics.emplace_back(name, value); };
+  add("policy/updates", static_cast<double>(updates));
+  add("policy/updates_skipped", static_cast<double>(skipped));
+  add("policy/loss_tokens", share(stats.tokens, ppo_epochs));
+  // A step without signal made no update: there is nothing to average, and zeros would read as
+  // values.
+  if (updates == 0) return metrics;
+  auto tokens = static_cast<double>(stats.tokens), n = static_cast<double>(updates);
+  add("policy/loss", loss_sum / n);
+  add("policy/entropy", stats.entropy_sum / tokens);
+  if (loss.kl.coef != 0) {
+    add(loss.kl.target == KlTarget::kReference ? "policy/kl_ref" : "policy/kl_behaviour",
+        kl_sum / n);
+  }
+  add("policy/kl_old", stats.drift_k3_sum / tokens);
+  add("policy/clipfrac_low", static_cast<double>(stats.clipped_low) / tokens);
+  add("policy/clipfrac_high", static_cast<double>(stats.clipped_high) / tokens);
+  add("policy/clipfrac_dual", static_cast<double>(stats.dual_clipped) / tokens);
+  add("policy/ratio_min", stats.ratio_min);
+  add("policy/ratio_max", stats.ratio_max);
+  add("policy/log_ratio_clamped", static_cast<double>(stats.clamped));
+  add("policy/grad_norm", norm_sum / n);
+  add("policy/lr", lr);
+  // Of the first update: its forward pass ran on the weights that the step started from.
+  add("mismatch/abs_logprob_diff",
+      first.current_tokens == 0
+          ? 0.0
+          : first.mismatch_abs_sum / static_cast<double>(first.current_tokens));
+  add("mismatch/max_logprob_diff", first.mismatch_abs_max);
+  // k3 supposes that what sampled could have given every token: where truncation cut, it is short
+  // by what was cut.
+  add("mismatch/kl", stats.mismatch_k3_sum / tokens + cut_share(batch));
+  add("mismatch/foreign_class_frac", foreign_class_share(batch));
+  add("mismatch/mean_ratio", stats.correction_sum / tokens);
+  add("mismatch/max_ratio", stats.correction_max);
+  add("mismatch/masked_frac", static_cast<double>(stats.correction_cut) / tokens);
+  for (const auto& [name, value] : effective_samples(batch, version)) add(name.c_str(), value);
+  return metrics;
+}
+
+}  // namespace tailrace
