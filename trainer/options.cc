@@ -10,14 +10,20 @@ void OptimOptions::visit(OptionVisitor& v) {
   v.field("eps", eps, {.help = "added to the root of the second moment", .min = 0, .max = 1});
   v.field("weight_decay", weight_decay,
           {.help = "decoupled weight decay of matrices and embeddings", .min = 0, .max = 1000});
-  v.field("decay_norms", decay_norms, {.help = "weight decay of norms and biases as well"});
+  v.field("decay_norms", decay_norms,
+          {.help = "weight decay of norms and biases as well",
+           .idle = idle_if(weight_decay == 0, "{weight_decay} is 0", {"weight_decay"})});
   v.field("warmup_updates", warmup_updates,
           {.help = "updates over which the rate rises linearly", .min = 0, .max = kMaxCount});
   v.field("schedule", schedule,
           {.help = "of the rate after the warm-up; one that falls ends with the last update, and "
                    "falls anew where run.steps grows later"});
-  v.field("min_lr_ratio", min_lr_ratio,
-          {.help = "share of lr that linear and cosine end with", .min = 0, .max = 1});
+  v.field(
+      "min_lr_ratio", min_lr_ratio,
+      {.help = "share of lr that linear and cosine end with",
+       .min = 0,
+       .max = 1,
+       .idle = idle_if(schedule == LrSchedule::kConstant, "{schedule} is constant", {"schedule"})});
   v.field("max_grad_norm", max_grad_norm,
           {.help = "gradients are scaled down to this global norm; 0: off",
            .min = 0,
@@ -84,16 +90,20 @@ void TrainOptions::visit(OptionVisitor& v) {
 }
 
 void SftOptions::visit(OptionVisitor& v) {
+  const Idle no_rows = idle_if(data.empty() && eval_data.empty(),
+                               "demonstrations are written by the run", {"data", "eval_data"});
   v.field("data", data,
           {.help = "JSONL file of rows to learn from, plain, gzip or zstd: messages, prompt and "
                    "completion, or token ids (docs/data.md); empty: none",
            .path = true});
   v.field("columns", columns,
           {.help = "columns of its rows, and of those of eval_data, that have other names here, as "
-                   "OURS: THEIRS"});
+                   "OURS: THEIRS",
+           .idle = no_rows});
   v.field("too_long", too_long,
           {.help = "a row longer than rollout.max_context_tokens: it is an error, is dropped, or "
-                   "loses its end"});
+                   "loses its end",
+           .idle = no_rows});
   v.field("demonstrations", demonstrations,
           {.help = "episodes of the environment's own demonstrator to learn from; 0: none",
            .min = 0,
@@ -105,7 +115,8 @@ void SftOptions::visit(OptionVisitor& v) {
                    "first and after the last; 0: only then",
            .min = 0,
            .max = kMaxCount,
-           .resume = Resume::kMayChange});
+           .resume = Resume::kMayChange,
+           .idle = idle_if(eval_data.empty(), "{eval_data} is empty", {"eval_data"})});
   v.field("checkpoint_updates", checkpoint_updates,
           {.help = "updates from one checkpoint to the next, from which a run that was killed goes "
                    "on; 0: only at the end",

@@ -27,6 +27,10 @@ std::string cell(std::string text) {
 std::string option_row(const OptionDoc& option) {
   std::string accepted =
       option.accepted.empty() ? option.type : fmt::format("{}, {}", option.type, option.accepted);
+  std::vector<std::string> aliases;
+  for (const auto& [alias, name] : option.aliases)
+    aliases.push_back(fmt::format("{} = {}", alias, name));
+  if (!aliases.empty()) accepted += fmt::format("; also {}", fmt::join(aliases, ", "));
   std::string text = option.help;
   std::vector<std::string_view> names;
   for (const ForeignName& name : foreign_names())

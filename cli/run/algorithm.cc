@@ -1,57 +1,53 @@
 #include "cli/run/algorithm.h"
 
+#include <algorithm>
+#include <functional>
 #include <map>
+#include <span>
 #include <string_view>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 namespace tailrace {
+namespace {
+
+// What each line begins with, in the order of the loss. The keys behind it in the option list of
+// `algo` stand on its line, up to the next one of these.
+constexpr std::string_view kLines[] = {"name",     "advantage",       "ratio",    "surrogate",
+                                       "clip_low", "correction.kind", "loss_agg", "kl.coef"};
+
+// Told where they are on: they mend the machine and are no part of the algorithm.
+constexpr std::string_view kToldWhenOn[] = {"sampling_mask", "router_replay"};
+
+bool holds(std::span<const std::string_view> keys, std::string_view key) {
+  return std::ranges::find(keys, key) != keys.end();
+}
+
+std::map<size_t, OptionDoc> in_order(const AlgoOptions& options) {
+  std::map<size_t, OptionDoc> keys;
+  for (const SectionDoc& section : describe_options(options))
+    for (const OptionDoc& option : section.options) keys.emplace(option.place, option);
+  return keys;
+}
+
+}  // namespace
 
 std::vector<std::string> describe_algorithm(const RunOptions& options, const ConfigKeys& keys) {
-  const std::map<std::string, OptionDoc> values = options_by_key(options);
-  const AlgoOptions& algo = options.algo;
-  std::vector<std::string> lines, shown;
-  const auto show = [&](std::string_view name, bool has_effect = true) {
-    if (!has_effect) return;
-    const std::string key = join_key("algo", name);
-    shown.push_back(fmt::format("{} {} ({})", name, values.at(key).value, keys.source(key)));
-  };
-  const auto end_line = [&] {
-    if (!shown.empty()) lines.push_back(fmt::format("{}", fmt::join(shown, ", ")));
-    shown.clear();
-  };
-  show("name");
-  end_line();
-  show("advantage");
-  show("std_eps", divides_by_std(algo.advantage));
-  show("filter_zero_signal");
-  end_line();
-  show("ratio");
-  end_line();
-  show("surrogate");
-  end_line();
-  const bool clips = algo.surrogate.kind == SurrogateKind::kPpoClip;
-  show("clip_low", clips);
-  show("clip_high", clips || algo.surrogate.kind == SurrogateKind::kCispo);
-  show("clip_c", clips);
-  end_line();
-  const bool corrects = algo.correction.kind != CorrectionKind::kNone;
-  show("correction.kind");
-  show("correction.level", corrects);
-  show("correction.cap", corrects);
-  show("sampling_mask", algo.sampling_mask != SamplingMask::kNone);
-  show("router_replay", algo.router_replay != RouterReplay::kOff);
-  end_line();
-  show("loss_agg");
-  show("loss_const_tokens", algo.aggregation.kind == AggregationKind::kSeqMeanTokenSumConst);
-  end_line();
-  const bool leaves = algo.kl.coef > 0;
-  show("kl.coef");
-  show("kl.estimator", leaves);
-  show("kl.target", leaves);
-  show("entropy_coef");
-  end_line();
+  const std::map<size_t, OptionDoc> standard = in_order(AlgoOptions{});
+  std::map<std::string, std::vector<std::string>, std::less<>> shown;  // by what begins the line
+  std::string line;
+  for (const auto& [place, option] : in_order(options.algo)) {
+    if (holds(kLines, option.key)) line = option.key;
+    const bool is_off = holds(kToldWhenOn, option.key) && option.value == standard.at(place).value;
+    if (option.idle || is_off) continue;
+    shown[line].push_back(fmt::format("{} {} ({})", option.key, option.value,
+                                      keys.source(join_key("algo", option.key))));
+  }
+  std::vector<std::string> lines;
+  for (const std::string_view first : kLines)
+    if (const auto found = shown.find(first); found != shown.end())
+      lines.push_back(fmt::format("{}", fmt::join(found->second, ", ")));
   return lines;
 }
 

@@ -27,14 +27,16 @@ Shared<Parts...> shared(Parts&... parts) {
 }
 
 // Of the environment of a run, and of each of its datasets.
-constexpr OptionInfo kIsolation = {
-    .help =
-        "of a plugin, a command or an agent. process: in processes of its own, under a deadline "
-        "for each call, so that nothing that it does hangs or crashes the run; none: in ours, "
-        "faster, with the same trajectories (a plugin alone); sandbox: in processes that see "
-        "none of your files but those that the command names, and no network (of an agent: the "
-        "policy alone; not of a plugin)",
-    .resume = Resume::kMayChange};
+OptionInfo isolation_info() {
+  return {
+      .help =
+          "of a plugin, a command or an agent. process: in processes of its own, under a deadline "
+          "for each call, so that nothing that it does hangs or crashes the run; none: in ours, "
+          "faster, with the same trajectories (a plugin alone); sandbox: in processes that see "
+          "none of your files but those that the command names, and no network (of an agent: the "
+          "policy alone; not of a plugin)",
+      .resume = Resume::kMayChange};
+}
 
 }  // namespace
 
@@ -68,7 +70,8 @@ void RunSection::visit(OptionVisitor& v) {
   v.field("keys", keys,
           {.help = "folder of `tailrace keys`: server.key and who may join; wanted with run.listen",
            .path = true,
-           .resume = Resume::kMayChange});
+           .resume = Resume::kMayChange,
+           .idle = idle_if(listen.empty(), "{listen} is empty", {"listen"})});
 }
 
 void ModelCreateSection::visit(OptionVisitor& v) {
@@ -105,20 +108,27 @@ void ModelSection::visit(OptionVisitor& v) {
                    "files of model.path are, else f32. Master weights, gradients and moments are "
                    "float32"});
   v.section("create", create,
-            "a policy from random weights instead; its vocabulary comes from the environment");
+            "a policy from random weights instead; its vocabulary comes from the environment",
+            idle_if(!creates(), "{create.hidden_size} is not given", {"create.hidden_size"}));
 }
 
 void LoraSection::visit(OptionVisitor& v) {
+  const Idle begun = idle_if(!adapter.empty(), "{adapter} says it", {"adapter"});
   v.field("rank", rank,
           {.help = "rank of the adapter's matrices; 0: no adapter, all weights are trained. Its "
                    "best optim.lr is about ten times that of all weights",
            .min = 0,
-           .max = kMaxLoraRank});
+           .max = kMaxLoraRank,
+           .idle = begun});
   v.field("alpha", alpha,
-          {.help = "what the adapter adds is multiplied by alpha / rank", .min = 1e-3, .max = 1e6});
+          {.help = "what the adapter adds is multiplied by alpha / rank",
+           .min = 1e-3,
+           .max = 1e6,
+           .idle = begun});
   v.field("targets", targets,
           {.help = "linear layers that get one, of q_proj, k_proj, v_proj, o_proj, gate_proj, "
-                   "up_proj and down_proj; empty, or all-linear: all"});
+                   "up_proj and down_proj; empty, or all-linear: all",
+           .idle = begun});
   v.field("adapter", adapter,
           {.help = "folder of an adapter (peft) to begin with, which says the three above; empty: "
                    "a fresh one",
@@ -179,7 +189,7 @@ void EnvSection::visit(OptionVisitor& v) {
                    "and arguments, for example [python3, env.py] (docs/environments.md); empty: "
                    "none",
            .path = true});
-  v.field("isolation", isolation, kIsolation);
+  v.field("isolation", isolation, isolation_info());
   v.field("name", name,
           {.help = "which environment; 'tailrace env list' lists them. May be left out where "
                    "the plugin has one alone, with a command or an agent, and for supervised "
@@ -190,7 +200,8 @@ void EnvSection::visit(OptionVisitor& v) {
           {.help = "JSONL file of held-out prompts, plain, gzip or zstd", .path = true});
   v.field("columns", columns,
           {.help = "columns of the rows that have other names here, as OURS: THEIRS "
-                   "({prompt: question, answer: solution}; docs/data.md)"});
+                   "({prompt: question, answer: solution}; docs/data.md)",
+           .idle = idle_if(dataset.empty(), "there is no {dataset}", {"dataset", "name"})});
   v.field("settings", settings, {.help = "the environment's own settings"});
   v.section("agent", agent, "a program that plays by itself, in the place of an environment");
 }
@@ -213,7 +224,7 @@ void DatasetSection::visit(OptionVisitor& v) {
           {.help = "a program of your own that plays the environment (docs/environments.md); "
                    "empty: none",
            .path = true});
-  v.field("isolation", isolation, kIsolation);
+  v.field("isolation", isolation, isolation_info());
   v.field("env", env,
           {.help = "which environment; 'tailrace env list' lists them. May be left out where "
                    "the plugin has one alone, and with a command or an agent",
@@ -223,14 +234,19 @@ void DatasetSection::visit(OptionVisitor& v) {
           {.help = "JSONL file of training prompts, plain, gzip or zstd", .path = true});
   v.field("eval_dataset", eval_dataset,
           {.help = "JSONL file of held-out prompts, plain, gzip or zstd", .path = true});
-  v.field("columns", columns,
-          {.help = "columns of the rows that have other names here, as OURS: THEIRS "
-                   "({prompt: question, answer: solution}; docs/data.md)"});
-  v.field("epochs", epochs,
-          {.help = "passes over its training prompts; 0: run.epochs. Where they end before the "
-                   "run, its steps go on with the prompts of the others",
-           .min = 0,
-           .max = kMaxCount});
+  v.field(
+      "columns", columns,
+      {.help = "columns of the rows that have other names here, as OURS: THEIRS "
+               "({prompt: question, answer: solution}; docs/data.md)",
+       .idle = idle_if(dataset.empty() && eval_dataset.empty(), "there is no dataset here", {})});
+  v.field(
+      "epochs", epochs,
+      {.help = "passes over its training prompts; 0: run.epochs. Where they end before the "
+               "run, its steps go on with the prompts of the others",
+       .min = 0,
+       .max = kMaxCount,
+       .idle = idle_if(dataset.empty(),
+                       "there is no dataset here, and only prompts of a file have epochs", {})});
   v.field("pool", pool,
           {.help = "the pool of rollout workers (rollout.pools) that sample and evaluate it; "
                    "empty: those of any",
@@ -278,11 +294,14 @@ void PoolSection::visit(OptionVisitor& v) {
 }
 
 void RolloutProcesses::visit(OptionVisitor& v) {
+  Idle listed = idle_if(!pools.empty(), "{pools} lists the workers", {"pools"});
+  listed.is_told = false;
   v.field("workers", workers,
           {.help = "rollout worker processes",
            .min = 1,
            .max = kMaxProcesses,
-           .resume = Resume::kMayChange});
+           .resume = Resume::kMayChange,
+           .idle = std::move(listed)});
   v.list("pools", pools,
          "pools of rollout workers, in the place of rollout.workers: a list; a dataset may name "
          "the one that samples it (datasets.NAME.pool), and a worker the one that it joins");
@@ -321,7 +340,8 @@ void RewardSection::visit(OptionVisitor& v) {
                "batch",
        .min = 1,
        .max = 256,
-       .resume = Resume::kMayChange});
+       .resume = Resume::kMayChange,
+       .idle = idle_if(!has_commands(), "no program scores ({command})", {"command", "parts"})});
   v.list(
       "parts", parts,
       "several rewards whose weighted sum is the reward, in the place of reward.command: a list; "
@@ -352,25 +372,36 @@ void LogSection::visit(OptionVisitor& v) {
 void RunOptions::visit(OptionVisitor& v) {
   auto rollout_section = shared(step, rollout_processes, rollout);
   auto checkpoint_section = shared(save, checkpoint);
+  Idle listed =
+      idle_if(!datasets.empty(), "{datasets} lists what the policy acts in", {"datasets"});
+  listed.is_told = false;
+  Idle no_evaluation = idle_if(eval.prompts == 0, "{eval.prompts} is 0", {"eval.prompts"});
+  no_evaluation.advice = "Write eval.prompts: N, the held-out rows to evaluate, or remove it.";
   // The order of config.yaml and of docs/configuration.md.
   v.section("run", run, "the run as a whole");
   v.section("model", model, "the policy");
-  v.section("lora", lora, "an adapter that is trained in the place of all weights (LoRA)");
-  v.section("chat", chat, "how what is said to the policy is written");
+  v.section("lora", lora, "an adapter that is trained in the place of all weights (LoRA)",
+            idle_if(!lora.trains(), "{lora.rank} is 0", {"lora.rank"}));
+  v.section("chat", chat, "how what is said to the policy is written",
+            idle_if(model.creates(), "a policy of model.create has no chat template",
+                    {"model.create.hidden_size"}));
   v.list("datasets", datasets,
          "what the policy acts in, where that is more than one thing: a list, in the place of the "
          "section `env`");
-  v.section("env", env, "what the policy acts in");
+  v.section("env", env, "what the policy acts in", listed);
   v.list("clusters", clusters,
          "where workers of other hosts run (rollout.pools.NAME.cluster): a list");
   v.section("rollout", rollout_section, "how episodes are made");
   v.section("reward", reward, "who scores episodes");
-  v.section("sft", sft, "supervised training: a warm-up before the first step, or a run by itself");
+  v.section("sft", sft, "supervised training: a warm-up before the first step, or a run by itself",
+            idle_if(sft.data.empty() && sft.demonstrations == 0,
+                    "neither {sft.data} nor {sft.demonstrations} is given",
+                    {"sft.data", "sft.demonstrations"}));
   v.section("train", train, "how a batch becomes updates");
   v.section("algo", algo, "the policy loss");
   v.section("optim", optim, "the optimizer");
   v.section("scheduler", scheduler, "how a run schedules, leases, retries and storage");
-  v.section("eval", eval, "evaluation on held-out prompts");
+  v.section("eval", eval, "evaluation on held-out prompts", no_evaluation);
   v.section("checkpoint", checkpoint_section, "what is saved to continue from");
   v.section("weights", weights, "which published weights are kept");
   v.section("log", log, "what is logged");

@@ -46,52 +46,57 @@ class EffectChecker {
     // Below `algo.` a default is what the named algorithm gives.
     defaults.algo = AlgoOptions::preset(options.algo.name);
     defaults.scheduler.mode = scheduler::ModeOptions::preset(options.scheduler.mode.name);
+    for (const DatasetSection& dataset : options.datasets)
+      defaults.datasets.push_back({.name = dataset.name});
     values_ = options_by_key(options);
     defaults_ = options_by_key(defaults);
   }
 
-  // What to do about a key without effect.
+  // `idle` says why nothing reads these, with full keys. `advice`: for one of them, in the place of
+  // the one that `idle` has for all.
   using Advice = std::function<std::string(const std::string& key)>;
-  static std::string remove_it(const std::string&) { return "Remove it."; }
-
-  // `key`: a full key, or a section with a dot at its end. `switches`: the keys that decide whether
-  // it has an effect. Not `told`: that they replace it is what they are for.
-  void refuse(const std::string& key, const std::vector<std::string>& switches,
-              const std::string& reason, bool told = true, const Advice& advice = remove_it) {
-    // -1 where a default has decided it: a key that somebody gave without effect is then always a
-    // contradiction.
-    int switched = -1;  // the layer that decided it
-    for (const std::string& name : switches)
-      if (const ConfigPlace* place = keys_.place(name)) switched = std::max(switched, place->layer);
-    std::vector<std::string> idle;
-    for (auto entry = values_.lower_bound(key);
-         entry != values_.end() && entry->first.starts_with(key); ++entry) {
-      const std::string& name = entry->first;
+  void refuse(const std::vector<std::string>& names, const Idle& idle, const Advice& advice = {}) {
+    // -1 where a default has decided it, or nothing but the item of a list that the key is in: a
+    // key that somebody gave without effect is then always a contradiction.
+    int decided = -1;  // the layer that decided it
+    for (const std::string& name : idle.deciders)
+      if (const ConfigPlace* place = keys_.place(name)) decided = std::max(decided, place->layer);
+    std::vector<std::string> reset;
+    for (const std::string& name : names) {
       const ConfigPlace* place = keys_.place(name);
-      if (key.back() != '.' && name != key) continue;
-      if (!place || entry->second.value == defaults_.at(name).value) continue;
-      if (std::ranges::find(switches, name) != switches.end()) continue;
+      const auto standard = defaults_.find(name);  // none: of an item of a list
+      const bool has_default = standard != defaults_.end();
+      if (!place || (has_default && values_.at(name).value == standard->second.value)) continue;
       // Written in the same file as what switches it off, or above it: a contradiction of one
       // person.
-      if (place->layer >= switched)
-        throw UserError::at(name, "has no effect: {}. {}", reason, advice(name));
-      idle.push_back(name);
+      if (place->layer >= decided || !has_default)
+        throw UserError::at(name, "has no effect: {}. {}", idle.reason,
+                            advice ? advice(name) : idle.advice);
+      reset.push_back(fmt::format("{}={}", name, standard->second.value));
     }
-    if (idle.empty()) return;
-    reset(idle);
-    if (told)
-      keys_.add_note(fmt::format("without effect, as {}: {}", reason, fmt::join(idle, ", ")));
+    if (reset.empty()) return;
+    bind_config(parse_config("", "the defaults", reset), options_);
+    values_ = options_by_key(options_);
+    for (std::string& name : reset) name.resize(name.find('='));
+    if (idle.is_told)
+      keys_.add_note(fmt::format("without effect, as {}: {}", idle.reason, fmt::join(reset, ", ")));
+  }
+
+  // Keys that say so themselves (OptionInfo::idle), reason by reason.
+  void refuse_idle() {
+    std::map<size_t, const OptionDoc*> idle;  // in the order of the option lists
+    for (const auto& [name, option] : values_)
+      if (option.idle) idle.emplace(option.place, &option);
+    std::vector<std::pair<Idle, std::vector<std::string>>> reasons;
+    for (const auto& [place, option] : idle) {
+      auto reason = std::ranges::find(reasons, option->idle, [](const auto& r) { return r.first; });
+      if (reason == reasons.end()) reason = reasons.insert(reason, {option->idle, {}});
+      reason->second.push_back(option->key);
+    }
+    for (const auto& [why, names] : reasons) refuse(names, why);
   }
 
  private:
-  void reset(const std::vector<std::string>& names) {
-    std::vector<std::string> values;
-    for (const std::string& name : names)
-      values.push_back(fmt::format("{}={}", name, defaults_.at(name).value));
-    bind_config(parse_config("", "the defaults", values), options_);
-    values_ = options_by_key(options_);
-  }
-
   RunOptions& options_;
   ConfigKeys& keys_;
   std::map<std::string, OptionDoc> values_, defaults_;
@@ -287,23 +292,6 @@ sandbox::EnvironmentInfo validate_dataset(const RunOptions& o, size_t index,
   return info;
 }
 
-// Of an item of the list: its keys belong together, so that one without effect is a mistake
-// whatever its layer.
-void refuse_without_effect(const RunOptions& o, size_t index, const ConfigKeys& keys) {
-  const DatasetSection& dataset = o.datasets[index];
-  const auto refuse = [&](std::string_view name, bool differs, std::string_view reason) {
-    const std::string key = dataset_key(o, index, name);
-    if (differs && keys.given(key))
-      throw UserError::at(key, "has no effect: {}. Remove it.", reason);
-  };
-  const DatasetSection defaults;
-  if (dataset.dataset.empty())
-    refuse("epochs", dataset.epochs != defaults.epochs,
-           "there is no dataset here, and only prompts of a file have epochs");
-  if (dataset.dataset.empty() && dataset.eval_dataset.empty())
-    refuse("columns", dataset.columns != defaults.columns, "there is no dataset here");
-}
-
 void validate_microbatch(const RunOptions& o) {
   const int64_t context = o.rollout.engine.max_context_tokens;
   if (o.train.microbatch_tokens < context)
@@ -412,93 +400,32 @@ void validate_sampling_mask(const RunOptions& o) {
                         std::max<int64_t>(1, kMaxKeptIds / tokens));
 }
 
+// Keys that other sections leave without effect, and those that say so themselves.
 // `environments`: of all datasets.
 void refuse_without_effect(RunOptions& o, ConfigKeys& keys,
                            std::span<const sandbox::EnvironmentInfo> environments) {
   EffectChecker effect(o, keys);
-  if (!o.datasets.empty())
-    effect.refuse("env.", {"datasets"}, "datasets lists what the policy acts in",
-                  /*told=*/false);
-  if (!o.rollout_processes.pools.empty())
-    effect.refuse("rollout.workers", {"rollout.pools"}, "rollout.pools lists the workers",
-                  /*told=*/false);
-  if (!o.lora.trains()) effect.refuse("lora.", {"lora.rank"}, "lora.rank is 0");
-  if (!o.lora.adapter.empty()) {
-    for (const char* key : {"lora.rank", "lora.alpha", "lora.targets"})
-      effect.refuse(key, {"lora.adapter"}, "lora.adapter says it");
-  }
-  if (!o.reward.has_commands())
-    effect.refuse("reward.batch", {"reward.command", "reward.parts"},
-                  "no program scores (reward.command)");
-  if (o.run.listen.empty()) effect.refuse("run.keys", {"run.listen"}, "run.listen is empty");
-  if (!o.model.creates())
-    effect.refuse("model.create.", {"model.create.hidden_size"},
-                  "model.create.hidden_size is not given");
-  if (o.model.creates())
-    effect.refuse("chat.", {"model.create.hidden_size"},
-                  "a policy of model.create has no chat template");
-  if (o.chat.style == chat::Style::kPlain)
-    effect.refuse("chat.", {"chat.style"}, "chat.style is plain");
-  if (o.sft.data.empty() && o.sft.demonstrations == 0)
-    effect.refuse("sft.", {"sft.data", "sft.demonstrations"},
-                  "neither sft.data nor sft.demonstrations is given");
-  if (o.sft.eval_data.empty())
-    effect.refuse("sft.eval_updates", {"sft.eval_data"}, "sft.eval_data is empty");
-  if (o.sft.data.empty() && o.sft.eval_data.empty())
-    for (const char* key : {"sft.columns", "sft.too_long"})
-      effect.refuse(key, {"sft.data", "sft.eval_data"}, "demonstrations are written by the run");
-  if (o.datasets.empty() && o.env.dataset.empty())
-    effect.refuse("env.columns", {"env.dataset", "env.name"}, "there is no env.dataset");
+  effect.refuse_idle();
   if (!supervised_only(o) &&
       std::ranges::all_of(datasets_of(o), &std::string::empty, &DatasetSection::dataset))
-    effect.refuse("run.epochs", {"datasets", "env.dataset", "env.name"},
-                  o.datasets.empty()
-                      ? "the environment draws its tasks without end, only env.dataset has epochs"
-                      : "the environments draw their tasks without end, only a dataset has epochs");
+    effect.refuse(
+        {"run.epochs"},
+        {.reason = o.datasets.empty()
+                       ? "the environment draws its tasks without end, only env.dataset has epochs"
+                       : "the environments draw their tasks without end, only a dataset has epochs",
+         .deciders = {"datasets", "env.dataset", "env.name"}});
   const auto longest =
       std::ranges::max_element(environments, {}, &sandbox::EnvironmentInfo::max_turns);
   if (longest != environments.end() && o.rollout.max_turns > longest->max_turns)
-    effect.refuse("rollout.max_turns", {"datasets", "env.name", "env.settings.max_turns"},
-                  fmt::format("{} ends an episode after {}", longest->name,
-                              counted(longest->max_turns, "turn")));
-  if (o.algo.kl.coef == 0)
-    effect.refuse("algo.kl.", {"algo.kl.coef", "algo.name"}, "algo.kl.coef is 0");
-  if (o.algo.correction.kind == CorrectionKind::kNone)
-    effect.refuse("algo.correction.", {"algo.correction.kind"}, "algo.correction.kind is none");
+    effect.refuse({"rollout.max_turns"},
+                  {.reason = fmt::format("{} ends an episode after {}", longest->name,
+                                         counted(longest->max_turns, "turn")),
+                   .deciders = {"datasets", "env.name", "env.settings.max_turns"}});
   if (!truncates(o.rollout.sampling.params()))
-    effect.refuse("algo.sampling_mask",
-                  {"rollout.sampling.top_k", "rollout.sampling.top_p", "rollout.sampling.min_p"},
-                  "rollout.sampling.top_k, top_p and min_p are off and cut nothing");
-  if (o.algo.surrogate.kind == SurrogateKind::kCispo)
-    effect.refuse("algo.clip_low", {"algo.surrogate"}, "surrogate cispo has no lower bound");
-  if (!divides_by_std(o.algo.advantage))
-    effect.refuse(
-        "algo.std_eps", {"algo.advantage", "algo.name"},
-        fmt::format("algo.advantage is {}, which divides by nothing", name_of(o.algo.advantage)));
-  if (o.optim.schedule == LrSchedule::kConstant)
-    effect.refuse("optim.min_lr_ratio", {"optim.schedule"}, "optim.schedule is constant");
-  if (o.sft.optim.schedule == LrSchedule::kConstant)
-    effect.refuse("sft.optim.min_lr_ratio", {"sft.optim.schedule"},
-                  "sft.optim.schedule is constant");
-  if (o.optim.weight_decay == 0)
-    effect.refuse("optim.decay_norms", {"optim.weight_decay"}, "optim.weight_decay is 0");
-  if (o.sft.optim.weight_decay == 0)
-    effect.refuse("sft.optim.decay_norms", {"sft.optim.weight_decay"},
-                  "sft.optim.weight_decay is 0");
-  if (o.eval.prompts == 0)
-    effect.refuse("eval.", {"eval.prompts"}, "eval.prompts is 0", /*told=*/true,
-                  [](const std::string&) {
-                    return "Write eval.prompts: N, the held-out rows to evaluate, or remove it.";
-                  });
-  if (!o.scheduler.mode.mode().off_policy()) {
-    const std::vector<std::string> switches = {"scheduler.mode", "scheduler.ahead",
-                                               "scheduler.tail"};
-    for (const char* key : {"scheduler.max_staleness", "scheduler.on_stale", "scheduler.install"})
-      effect.refuse(key, switches, "no sample is older than the weights that its step starts from");
-  }
-  if (o.scheduler.breaker.window == 0)
-    effect.refuse("scheduler.breaker_share_ratio", {"scheduler.breaker_window"},
-                  "scheduler.breaker_window is 0");
+    effect.refuse({"algo.sampling_mask"},
+                  {.reason = "rollout.sampling.top_k, top_p and min_p are off and cut nothing",
+                   .deciders = {"rollout.sampling.top_k", "rollout.sampling.top_p",
+                                "rollout.sampling.min_p"}});
 }
 
 // Its workers say twice a second how they get on; below two of these everybody would stand still.
@@ -563,20 +490,27 @@ void refuse_without_steps(RunOptions& o, ConfigKeys& keys) {
                         "is {}, but supervised training is done by one rank, and {}. Try 1.",
                         o.train.ranks, kReason);
   EffectChecker effect(o, keys);
-  const std::vector<std::string> switches = {"sft.data"};
-  const auto known = options_by_key(o);
-  const auto refuse = [&](const std::string& key) {
-    effect.refuse(key, switches, std::string(kReason), /*told=*/true, [](const std::string& given) {
-      const std::string_view own = supervised_key(given);
-      return own.empty() ? "Remove it." : fmt::format("Write {}, or remove it.", own);
-    });
+  const auto is_idle = [](std::string_view key) {
+    constexpr std::string_view kSections[] = {"env.", "reward.", "algo.", "optim.", "eval."};
+    constexpr std::string_view kKeys[] = {"run.epochs",
+                                          "run.listen",
+                                          "run.keys",
+                                          "train.ppo_epochs",
+                                          "train.trace_steps",
+                                          "train.minibatches_per_step",
+                                          "checkpoint.interval_steps"};
+    if (key.starts_with("rollout.")) return key != "rollout.max_context_tokens";
+    return std::ranges::any_of(kSections, [&](auto section) { return key.starts_with(section); }) ||
+           std::ranges::find(kKeys, key) != std::ranges::end(kKeys);
   };
-  for (const char* section : {"env.", "reward.", "algo.", "optim.", "eval."}) refuse(section);
-  for (const auto& [key, option] : known)
-    if (key.starts_with("rollout.") && key != "rollout.max_context_tokens") refuse(key);
-  for (const char* key : {"run.epochs", "run.listen", "run.keys", "train.minibatches_per_step",
-                          "train.ppo_epochs", "train.trace_steps", "checkpoint.interval_steps"})
-    refuse(key);
+  std::vector<std::string> idle;
+  for (const auto& [key, option] : options_by_key(o))
+    if (is_idle(key)) idle.push_back(key);
+  effect.refuse(idle, {.reason = std::string(kReason), .deciders = {"sft.data"}},
+                [](const std::string& key) {
+                  const std::string_view own = supervised_key(key);
+                  return own.empty() ? "Remove it." : fmt::format("Write {}, or remove it.", own);
+                });
 }
 
 void check_supervised_rules(RunOptions& o, ConfigKeys& keys) {
@@ -613,7 +547,6 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) 
   std::vector<sandbox::EnvironmentInfo> environments;
   for (size_t i = 0; i < datasets.size(); ++i)
     environments.push_back(validate_dataset(o, i, datasets[i], registries));
-  for (size_t i = 0; i < o.datasets.size(); ++i) refuse_without_effect(o, i, keys);
   note_idle_rows(o, keys);
   derive_loss_constant(o, keys, environments);
   validate(o.algo, "algo");

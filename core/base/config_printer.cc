@@ -107,7 +107,7 @@ class Printer final : public ValueVisitor {
     line(key, " " + shown.value);
   }
   // A section without keys prints as null, which the reader takes for a section that is not given.
-  bool enter(std::string_view key, std::string_view) override {
+  bool enter(std::string_view key, std::string_view, const Idle&) override {
     line(key, "");
     indent_ += 2;
     return true;
@@ -156,10 +156,7 @@ class Describer final : public ValueVisitor {
  protected:
   void add(std::string_view key, Shown shown, const OptionInfo& info) override {
     OptionDoc option;
-    option.key = join_key(!items_.empty() ? items_.back()
-                          : open_.empty() ? ""
-                                          : sections_[open_.back()].key,
-                          key);
+    option.key = full_key(key);
     option.type = shown.type;
     option.value = std::move(shown.value);
     option.accepted = std::move(shown.accepted);
@@ -167,41 +164,80 @@ class Describer final : public ValueVisitor {
     option.help = info.help;
     option.required = info.required;
     option.resume = info.resume;
+    option.aliases.assign(info.aliases.begin(), info.aliases.end());
+    option.idle = idle_of(option.key, info.idle);
+    option.place = num_options_++;
     sections_[open_.empty() ? 0 : open_.back()].options.push_back(std::move(option));
   }
-  bool enter(std::string_view key, std::string_view help) override {
+  bool enter(std::string_view key, std::string_view help, const Idle& idle) override {
+    std::string full = full_key(key);
+    idle_.push_back(with_full_keys(idle));
     if (!items_.empty()) {
-      items_.push_back(join_key(items_.back(), key));
+      items_.push_back(std::move(full));
       return true;
     }
-    std::string full = join_key(open_.empty() ? "" : sections_[open_.back()].key, key);
     open_.push_back(sections_.size());
-    sections_.push_back({full, std::string(help), {}});
+    sections_.push_back({std::move(full), std::string(help), {}});
     return true;
   }
   void leave() override {
+    idle_.pop_back();
     // What items hold, also in sections of theirs, are options of the list.
     items_.empty() ? open_.pop_back() : items_.pop_back();
   }
 
   std::optional<size_t> enter_list(std::string_view key, std::span<const std::string> names,
                                    std::string_view help) override {
-    enter(key, help);
+    enter(key, help, {});
     names_.assign(names.begin(), names.end());
     return std::nullopt;
   }
   bool enter_item(std::optional<size_t> index) override {
     const std::string& list = sections_[open_.back()].key;
     items_ = {index ? item_key(list, names_, *index) : join_key(list, "NAME")};
+    idle_.emplace_back();
     return true;
   }
-  void leave_list() override { open_.pop_back(); }
+  void leave_list() override {
+    idle_.pop_back();
+    open_.pop_back();
+  }
 
  private:
+  // Of a key in the section or item that is open.
+  std::string full_key(std::string_view key) const {
+    const bool is_top = items_.empty() && open_.empty();
+    return is_top ? std::string(key)
+                  : join_key(items_.empty() ? sections_[open_.back()].key : items_.back(), key);
+  }
+
+  Idle with_full_keys(Idle idle) const {
+    for (std::string& key : idle.deciders) key = full_key(key);
+    std::string reason;
+    std::string_view rest = idle.reason;
+    for (size_t open = rest.find('{'); open != std::string_view::npos; open = rest.find('{')) {
+      const size_t close = std::min(rest.find('}', open), rest.size());
+      reason += rest.substr(0, open);
+      reason += full_key(rest.substr(open + 1, close - open - 1));
+      rest.remove_prefix(std::min(close + 1, rest.size()));
+    }
+    idle.reason = reason.append(rest);
+    return idle;
+  }
+
+  // What takes the effect from a whole section says more than the key itself.
+  Idle idle_of(const std::string& full, const Idle& own) const {
+    for (const Idle& idle : idle_)
+      if (idle && std::ranges::find(idle.deciders, full) == idle.deciders.end()) return idle;
+    return with_full_keys(own);
+  }
+
   std::vector<SectionDoc> sections_;
   std::vector<size_t> open_;        // indices in sections_
   std::vector<std::string> names_;  // of the open list
   std::vector<std::string> items_;  // keys of the open item and of its open sections
+  std::vector<Idle> idle_;          // of all open sections, with full keys
+  size_t num_options_ = 0;
 };
 
 }  // namespace

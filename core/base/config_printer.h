@@ -4,6 +4,7 @@
 // Thread: any.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -27,6 +28,9 @@ struct OptionDoc {
   bool required = false;
   Resume resume = Resume::kFixed;
   std::optional<int64_t> integer = {};  // the value, where the type is one
+  std::vector<OptionInfo::Alias> aliases = {};
+  Idle idle = {};    // with full keys, as the described values are: its own, or that of a section
+  size_t place = 0;  // among all keys, in the order of the option lists
 };
 struct SectionDoc {
   std::string key;  // empty: the top

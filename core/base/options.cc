@@ -8,6 +8,12 @@
 
 namespace tailrace {
 
+Idle idle_if(bool is_idle, std::string_view reason,
+             std::initializer_list<std::string_view> deciders) {
+  if (!is_idle) return {};
+  return {.reason = std::string(reason), .deciders = {deciders.begin(), deciders.end()}};
+}
+
 std::string join_key(std::string_view section, std::string_view key) {
   return section.empty() ? std::string(key) : fmt::format("{}.{}", section, key);
 }

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <limits>
 #include <optional>
 #include <span>
@@ -47,6 +48,26 @@ inline constexpr double kMaxCount = 1e9;
 inline constexpr double kMaxSequenceTokens = 1 << 20;
 inline constexpr double kMaxThreads = 1024, kMaxProcesses = 1024;
 
+// Why nothing reads a key, as its neighbours are. A key that somebody gave all the same is refused,
+// or goes back to its default where what decides it was given later (cli/run/rules.h).
+struct Idle {
+  // Ends "has no effect: ...". Keys of the struct that says it stand in braces: "{coef} is 0" is
+  // told with the full key.
+  std::string reason = {};                 // empty: something reads it
+  std::vector<std::string> deciders = {};  // keys of that struct; they are not idle themselves
+  std::string advice = "Remove it.";
+  bool is_told = true;  // false: to take the key's place is what the deciders are for
+
+  explicit operator bool() const { return !reason.empty(); }
+  friend bool operator==(const Idle&, const Idle&) = default;
+};
+
+// To stand beside the field or the section. The condition reads the struct's own values:
+//   v.field("std_eps", std_eps,
+//           {.idle = idle_if(!divides(kind), "{kind} divides by nothing", {"kind"})});
+Idle idle_if(bool is_idle, std::string_view reason,
+             std::initializer_list<std::string_view> deciders);
+
 struct OptionInfo {
   std::string_view help = "";
   double min = -std::numeric_limits<double>::infinity();  // inclusive, numbers only
@@ -57,12 +78,19 @@ struct OptionInfo {
     std::string_view name, advice;
   };
   std::span<const Stranger> strangers = {};
+  // Of a choice: other spellings, in lower case, of its names. What is kept and printed is the
+  // name.
+  struct Alias {
+    std::string_view alias, name;
+  };
+  std::span<const Alias> aliases = {};
   bool required = false;  // no default: the file must give it
   // Texts only: names a file or folder. A relative one in a config file is relative to that file
   // (on the command line: to the working directory) and becomes absolute when it is read. Of a list
   // of texts those that name a file that is there become so.
   bool path = false;
   Resume resume = Resume::kFixed;
+  Idle idle = {};
 };
 
 // What walks over an options struct: the YAML reader, the printer, the documentation.
@@ -93,14 +121,17 @@ class OptionVisitor {
   template <class Section, NamedEnum Enum>
   void preset(std::string_view key, Section& section, Enum& name, const OptionInfo& info) {
     field(key, name, info);
+    if (!chose_preset(key)) return;
     const Enum chosen = name;
-    if (chose_preset(key, name_of(chosen), Section::preset_keys(chosen)))
-      section = Section::preset(chosen);
+    const auto keys = Section::preset_keys(chosen);
+    preset_sets(key, name_of(chosen), {keys.begin(), keys.end()});
+    section = Section::preset(chosen);
   }
 
+  // `idle`: of all that is in it; its keys are those of the struct that lists the section.
   template <class Section>
-  void section(std::string_view key, Section& value, std::string_view help) {
-    if (enter(key, help)) {
+  void section(std::string_view key, Section& value, std::string_view help, const Idle& idle = {}) {
+    if (enter(key, help, idle)) {
       value.visit(*this);
       leave();
     }
@@ -123,13 +154,13 @@ class OptionVisitor {
   // One of a few names; `index` is the place of the chosen one.
   virtual void choice(std::string_view key, size_t& index, std::span<const std::string_view> names,
                       const OptionInfo& info) = 0;
-  // The choice `key` names the preset `name`, which sets `keys` of the section that is open. A
-  // reader that has found the choice says true.
-  virtual bool chose_preset(std::string_view /*key*/, std::string_view /*name*/,
-                            std::span<const std::string_view> /*keys*/) {
-    return false;
-  }
-  virtual bool enter(std::string_view key, std::string_view help) = 0;  // false: skip the section
+  // The choice `key` names a preset. A reader that has found the choice says true, and is then told
+  // the name, and which keys of the section that is open it sets.
+  virtual bool chose_preset(std::string_view /*key*/) { return false; }
+  virtual void preset_sets(std::string_view /*key*/, std::string_view /*name*/,
+                           const std::vector<std::string>& /*keys*/) {}
+  // False: skip the section.
+  virtual bool enter(std::string_view key, std::string_view help, const Idle& idle) = 0;
   virtual void leave() = 0;
 
   // `names`: of the items that are there. A reader says how many there will be instead.

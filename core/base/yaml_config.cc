@@ -223,7 +223,9 @@ class ConfigBinder final : public OptionVisitor {
     const ConfigNode* node = take(key, info);
     if (!node) return;
     // People write GRPO as its paper does.
-    const auto found = std::ranges::find(names, lower_case(node->text));
+    const std::string word = lower_case(node->text);
+    const auto alias = std::ranges::find(info.aliases, word, &OptionInfo::Alias::alias);
+    const auto found = std::ranges::find(names, alias == info.aliases.end() ? word : alias->name);
     if (node->kind == Kind::kScalar && found != names.end()) {
       index = static_cast<size_t>(found - names.begin());
       return;
@@ -231,21 +233,22 @@ class ConfigBinder final : public OptionVisitor {
     refuse(*node, key, choice_text(names), word_advice(*node, names, info));
   }
 
-  bool chose_preset(std::string_view key, std::string_view name,
-                    std::span<const std::string_view> keys) override {
+  bool chose_preset(std::string_view key) override {
+    return keys_.given(join_key(stack_.back().key, key));
+  }
+  void preset_sets(std::string_view key, std::string_view name,
+                   const std::vector<std::string>& keys) override {
     const std::string& section = stack_.back().key;
-    const auto place = keys_.places_.find(join_key(section, key));
-    if (place == keys_.places_.end()) return false;
-    presets_.push_back({join_key(section, key), std::string(name), place->second, {}});
-    for (const std::string_view set : keys) {
+    const std::string full_key = join_key(section, key);
+    presets_.push_back({full_key, std::string(name), *keys_.place(full_key), {}});
+    for (const std::string& set : keys) {
       std::string full = join_key(section, set);
       keys_.presets_[full] = name;
       preset_of_[std::move(full)] = presets_.size() - 1;
     }
-    return true;
   }
 
-  bool enter(std::string_view key, std::string_view) override {
+  bool enter(std::string_view key, std::string_view, const Idle&) override {
     Section& parent = stack_.back();
     std::string full = join_key(parent.key, key);
     known_.push_back(full);

@@ -64,6 +64,9 @@ ModeOptions ModeOptions::preset(ModeName name) {
 }
 
 void ModeOptions::visit(OptionVisitor& v) {
+  const Idle never_stale =
+      idle_if(!mode().off_policy(), "no sample is older than the weights that its step starts from",
+              {"mode", "ahead", "tail"});
   v.preset("mode", *this, name,
            {.help = "sync, tail_batching (RollPacker), partial (APRIL), async (AReaL, ROLL "
                     "Flash) or streaming (AsyncFlow), each with its paper's values; the other keys "
@@ -79,10 +82,12 @@ void ModeOptions::visit(OptionVisitor& v) {
                "group to the one that its step starts from; -1: ahead, rounded up, and 5 more "
                "with tail = keep",
        .min = -1,
-       .max = kMaxCount});
+       .max = kMaxCount,
+       .idle = never_stale});
   v.field("on_stale", on_stale,
           {.help = "what is done about older groups: mask: old tokens leave the loss; drop: the "
-                   "group is replaced; wait: a step waits so that none can arise"});
+                   "group is replaced; wait: a step waits so that none can arise",
+           .idle = never_stale});
   v.field("launch_prompts_ratio", launch_prompts,
           {.help = "a round starts so many times the prompts that it keeps, and keeps the first "
                    "that are complete",
@@ -99,7 +104,8 @@ void ModeOptions::visit(OptionVisitor& v) {
                "new weights, for the next step"});
   v.field("install", install,
           {.help = "when a worker takes new weights: at_once, under what it samples; drained, when "
-                   "that has ended (no sample mixes versions)"});
+                   "that has ended (no sample mixes versions)",
+           .idle = never_stale});
   v.field("hand_over", hand_over,
           {.help = "what the trainer gets: step: a whole step at once; groups: each group as it is "
                    "complete, so that it computes gradients while the others are sampled (one "

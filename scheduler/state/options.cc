@@ -142,7 +142,8 @@ void SchedulerOptions::visit(OptionVisitor& v) {
                "than half of the workers and of the prompts",
        .min = 0,
        .max = 1,
-       .resume = Resume::kMayChange});
+       .resume = Resume::kMayChange,
+       .idle = idle_if(breaker.window == 0, "{breaker_window} is 0", {"breaker_window"})});
   v.field("store_segment_bytes", storage.store_bytes,
           {.help = "size of a file of the trajectory store", .min = 4096, .max = kMaxFileBytes});
   v.field("journal_segment_bytes", storage.journal_bytes,

@@ -2,8 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/base/enum_names.h"
 #include "core/base/options.h"
@@ -16,16 +17,16 @@
 
 namespace tailrace {
 
-// Values of all axes that belong together.
+// Values of all axes that belong together: a row of the table in options.cc, with its paper.
 enum class AlgoPreset : uint8_t {
   kDefault,
-  kGrpo,          // DeepSeekMath, 2402.03300
-  kDapo,          // 2503.14476
-  kDrGrpo,        // 2503.20783
-  kGspo,          // 2507.18071
-  kLitePpo,       // 2508.08221
-  kDecoupledPpo,  // AReaL, 2505.24298
-  kTopr,          // 2503.14286, tapered by token; by trajectory with ratio = sequence
+  kGrpo,
+  kDapo,
+  kDrGrpo,
+  kGspo,
+  kLitePpo,
+  kDecoupledPpo,
+  kTopr,
 };
 constexpr auto enum_names(AlgoPreset) {
   using enum AlgoPreset;
@@ -65,16 +66,18 @@ struct AlgoOptions {
   double std_eps = 1e-6;
   ZeroSignalFilter filter_zero_signal = ZeroSignalFilter::kDrop;
   RatioUnit ratio = RatioUnit::kToken;
-  SurrogateConfig surrogate;
-  AggregationConfig aggregation;  // loss_agg, loss_const_tokens
-  KlOptions kl;
+  SurrogateConfig surrogate = {};
+  AggregationConfig aggregation = {};  // loss_agg, loss_const_tokens
+  KlOptions kl = {};
   double entropy_coef = 0;
-  CorrectionOptions correction;
+  CorrectionOptions correction = {};
   SamplingMask sampling_mask = SamplingMask::kNone;
   RouterReplay router_replay = RouterReplay::kOff;
 
-  static AlgoOptions preset(AlgoPreset preset);
-  static std::span<const std::string_view> preset_keys(AlgoPreset preset);
+  static const AlgoOptions& preset(AlgoPreset preset);
+  // Which keys a preset sets: those that every one is about, and those in which it differs from the
+  // defaults; of a section that not every one is about (`correction`) all, where it differs in one.
+  static std::vector<std::string> preset_keys(AlgoPreset preset);
 
   void visit(OptionVisitor& v);
 };

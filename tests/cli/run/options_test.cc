@@ -6,6 +6,7 @@
 #include <set>
 #include <span>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "cli/run/datasets.h"
@@ -99,6 +100,23 @@ TEST(RunOptions, TheConstantOfALossIsTheResponseLimit) {
   EXPECT_EQ(loaded.keys.source("algo.loss_const_tokens"), "response limit: 3 turns x 3 tokens");
 }
 
+// An alias that names nothing would be refused with a list that does not have it.
+TEST(RunOptions, EveryAliasIsAnotherSpellingOfAName) {
+  int aliases = 0;
+  for (const auto& [key, option] : options_by_key(RunOptions{})) {
+    for (const auto& [alias, name] : option.aliases) {
+      ++aliases;
+      EXPECT_NE((option.accepted + ",").find(fmt::format(" {},", name)), std::string::npos) << key;
+      EXPECT_EQ((option.accepted + ",").find(fmt::format(" {},", alias)), std::string::npos) << key;
+      const std::vector<std::string> overrides = {fmt::format("{}={}", key, alias)};
+      RunOptions options;
+      bind_config(parse_config("env: {name: frozen_grid}", "a.yaml", overrides), options);
+      EXPECT_EQ(options_by_key(options).at(key).value, name);
+    }
+  }
+  EXPECT_GE(aliases, 3);
+}
+
 // A size without an end meets the end of the memory, or of 64 bits.
 class RangeVisitor final : public OptionVisitor {
  public:
@@ -121,7 +139,7 @@ class RangeVisitor final : public OptionVisitor {
  private:
   void choice(std::string_view, size_t&, std::span<const std::string_view>,
               const OptionInfo&) override {}
-  bool enter(std::string_view, std::string_view) override { return true; }
+  bool enter(std::string_view, std::string_view, const Idle&) override { return true; }
   void leave() override {}
   void check(std::string_view key, double value, const OptionInfo& info) {
     ++num_numbers;
@@ -193,6 +211,28 @@ TEST(Validate, RefusesKeysThatNothingReads) {
                 .find("env.dataset has no effect: frozen_grid draws its own tasks"),
             std::string::npos);
   EXPECT_NE(error_of({"run.epochs=2"}).find("run.epochs has no effect"), std::string::npos);
+}
+
+TEST(Validate, RefusesKeysOfTheLossThatItsSurrogateDoesNotRead) {
+  EXPECT_EQ(error_of({"algo.surrogate=cispo", "algo.clip_low=0.1"}),
+            "override algo.clip_low=0.1: algo.clip_low has no effect: surrogate cispo has no lower "
+            "bound. Remove it.");
+  EXPECT_EQ(error_of({"algo.surrogate=cispo", "algo.clip_high=4"}), "(no error)");
+  EXPECT_EQ(error_of({"algo.surrogate=cispo", "algo.clip_c=3"}),
+            "override algo.clip_c=3: algo.clip_c has no effect: surrogate cispo has no dual clip. "
+            "Remove it.");
+  EXPECT_NE(error_of({"algo.name=topr", "algo.clip_high=0.1"})
+                .find("algo.clip_high has no effect: surrogate topr has no upper bound"),
+            std::string::npos);
+  EXPECT_EQ(error_of({"algo.loss_const_tokens=5"}),
+            "override algo.loss_const_tokens=5: algo.loss_const_tokens has no effect: "
+            "algo.loss_agg is token_mean_global, which divides by no constant. Remove it.");
+  // Of a lower layer than the name it is no mistake.
+  const std::string file = std::string(kExample) + "algo: {std_eps: 0.1, correction: {cap: 9}}\n";
+  EXPECT_EQ(error_of({"algo.advantage=group_mean_std"}, file), "(no error)");
+  const LoadedRun loaded = read({"algo.name=dr_grpo", "algo.correction.kind=none"}, file);
+  EXPECT_EQ(loaded.options.algo.std_eps, AlgoOptions{}.std_eps);
+  EXPECT_EQ(loaded.options.algo.correction.cap, AlgoOptions{}.correction.cap);
 }
 
 // What the quickstart config has, switched off on the command line.
@@ -480,6 +520,9 @@ TEST(Validate, SupervisedTrainingNamesItsOwnKeys) {
     EXPECT_NE(message(setting).find("Write " + own + ", or remove it."), std::string::npos)
         << message(setting);
   EXPECT_NE(message("algo.clip_low=0.1").find("Remove it."), std::string::npos);
+  // Items of a list have no default to be compared with.
+  EXPECT_NE(message("rollout.pools=[{name: here, workers: 1}]").find("rollout.pools.here."),
+            std::string::npos);
 }
 
 TEST(Validate, HeldOutRowsThatNothingEvaluatesAreNoted) {

@@ -1,5 +1,7 @@
 #include "core/base/yaml_config.h"
 
+#include <map>
+
 #include <gtest/gtest.h>
 
 #include "core/base/config_printer.h"
@@ -509,6 +511,7 @@ enum class Recipe { kNone, kSharp };
 constexpr auto enum_names(Recipe) {
   return name_table<Recipe>({{Recipe::kNone, "none"}, {Recipe::kSharp, "sharp"}});
 }
+constexpr OptionInfo::Alias kAliases[] = {{"acute", "sharp"}};
 constexpr OptionInfo::Stranger kStrangers[] = {{"sharpe", "It is a ratio of another trade."}};
 
 struct Loss {
@@ -527,7 +530,7 @@ struct Loss {
     return kKeys;
   }
   void visit(OptionVisitor& v) {
-    v.preset("name", *this, name, {.help = "recipe", .strangers = kStrangers});
+    v.preset("name", *this, name, {.help = "recipe", .strangers = kStrangers, .aliases = kAliases});
     v.field("clip", clip, {.help = "clip", .min = 0});
     v.field("eps", eps, {.help = "eps", .min = 0});
     v.section("sampling", sampling, "how");
@@ -588,6 +591,81 @@ TEST(Choices, AreTakenInUpperCaseToo) {
   LossRoot options;
   bind_config(parse_config("loss: {name: SHARP}", "a.yaml", {}), options);
   EXPECT_EQ(options.loss.name, Recipe::kSharp);
+}
+
+TEST(Choices, AreKeptByTheirNameWhateverTheirSpelling) {
+  LossRoot options;
+  const ConfigKeys keys = bind_config(parse_config("loss: {name: Acute}", "a.yaml", {}), options);
+  EXPECT_EQ(options.loss.name, Recipe::kSharp);
+  EXPECT_EQ(options.loss.clip, 5) << "the preset's";
+  EXPECT_EQ(keys.source("loss.clip"), "preset sharp");
+  EXPECT_EQ(print_config(options).find("acute"), std::string::npos);
+  const auto sections = describe_options(options);
+  const OptionDoc& name = sections[0].options[0];
+  EXPECT_EQ(name.accepted, "one of: none, sharp");
+  ASSERT_EQ(name.aliases.size(), 1u);
+  EXPECT_EQ(name.aliases[0].alias, "acute");
+}
+
+// Two sections, one in the other, and a list.
+struct Inner {
+  int64_t width = 0, depth = 0;
+  void visit(OptionVisitor& v) {
+    v.field("width", width, {});
+    v.field("depth", depth, {.idle = idle_if(width == 0, "{width} is 0", {"width"})});
+  }
+};
+struct Middle {
+  int64_t rate = 0;
+  std::string name;
+  Inner inner;
+  void visit(OptionVisitor& v) {
+    v.field("rate", rate, {});
+    v.field("name", name, {});
+    v.section("inner", inner, "");
+  }
+};
+struct IdleRoot {
+  Middle middle;
+  std::vector<Middle> items;
+  void visit(OptionVisitor& v) {
+    v.section(
+        "middle", middle, "",
+        idle_if(middle.rate == 0, "neither {middle.rate} nor another is given", {"middle.rate"}));
+    v.list("items", items, "");
+  }
+};
+
+TEST(DescribeOptions, SaysWhyNothingReadsAKey) {
+  const auto idle = [](const IdleRoot& options) {
+    std::map<std::string, Idle> by_key;
+    size_t place = 0;
+    for (const SectionDoc& section : describe_options(options))
+      for (const OptionDoc& option : section.options) {
+        EXPECT_EQ(option.place, place++) << option.key;
+        by_key[option.key] = option.idle;
+      }
+    return by_key;
+  };
+  IdleRoot options;
+  auto found = idle(options);
+  EXPECT_FALSE(found.at("middle.rate")) << "it decides";
+  EXPECT_EQ(found.at("middle.name").reason, "neither middle.rate nor another is given");
+  EXPECT_EQ(found.at("middle.name").deciders, std::vector<std::string>{"middle.rate"});
+  EXPECT_EQ(found.at("middle.inner.depth"), found.at("middle.name")) << "the outer reason first";
+  EXPECT_EQ(found.at("items.NAME.inner.depth").reason, "items.NAME.inner.width is 0");
+
+  options.middle.rate = 1;
+  options.items.resize(2);
+  options.items[0].name = "a";
+  options.items[1].name = "b";
+  options.items[1].inner.width = 3;
+  found = idle(options);
+  EXPECT_FALSE(found.at("middle.name"));
+  EXPECT_EQ(found.at("middle.inner.depth").reason, "middle.inner.width is 0");
+  EXPECT_EQ(found.at("items.a.inner.depth").deciders,
+            std::vector<std::string>{"items.a.inner.width"});
+  EXPECT_FALSE(found.at("items.b.inner.depth"));
 }
 
 TEST(Choices, ThatAreKnownFromElsewhereAreAnswered) {
