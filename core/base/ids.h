@@ -58,6 +58,12 @@ struct MemberId {
 };
 TaskId task_of(const MemberId& member);
 
+// The member of a group that takes the likeliest token each time, where rollout.greedy_member asks
+// for one.
+inline bool is_greedy_member(Lane lane, const MemberId& member) {
+  return lane == Lane::kTrain && member.member == 0;
+}
+
 // What a batch is sorted by, never by arrival: sums round by their order, and a batch that is
 // handed out again must give the same weights. Members of a group stand side by side.
 inline auto batch_order(const TaskId& id) {

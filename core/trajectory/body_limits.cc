@@ -51,9 +51,13 @@ std::string distribution_of(const SamplingParams& s) {
 
 std::optional<std::string> find_unfit(const Trajectory& trajectory, const BodyLimits& limits) {
   // First: what follows is judged by them.
-  if (limits.sampling && !same_distribution(trajectory.sampling, *limits.sampling))
+  std::optional<SamplingParams> sampling = limits.sampling;
+  if (sampling && limits.greedy_member &&
+      is_greedy_member(trajectory.lane, trajectory.lease.member))
+    sampling->temperature = 0;
+  if (sampling && !same_distribution(trajectory.sampling, *sampling))
     return fmt::format("was sampled with {}; the run says {}", distribution_of(trajectory.sampling),
-                       distribution_of(*limits.sampling));
+                       distribution_of(*sampling));
   if (std::ssize(trajectory.segments) > limits.max_segments)
     return fmt::format("has {} segments; its turns allow {}", trajectory.segments.size(),
                        limits.max_segments);

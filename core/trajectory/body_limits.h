@@ -24,6 +24,7 @@ struct BodyLimits {
   std::optional<ExpertShape> experts = {};
   // The run's: its temperature and truncation. Lengths and stops are the environment's.
   std::optional<SamplingParams> sampling = {};
+  bool greedy_member = false;  // the run's: one member of each group is sampled at temperature 0
 };
 
 // Of a trajectory without a fault (find_fault): why it is not taken, to be read behind its name

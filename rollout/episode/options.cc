@@ -9,6 +9,9 @@ namespace tailrace {
 
 void RolloutOptions::visit(OptionVisitor& v) {
   v.section("sampling", sampling, "how tokens are drawn");
+  v.field("greedy_member", greedy_member,
+          {.help = "member 0 of each group takes the likeliest token each time: the baseline of "
+                   "ReMax"});
   v.field("max_prompt_tokens", max_prompt_tokens,
           {.help = "longest first observation; 0: whatever fits the context",
            .min = 0,

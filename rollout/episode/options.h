@@ -11,6 +11,7 @@ namespace tailrace {
 
 struct RolloutOptions {
   SamplingOptions sampling;
+  bool greedy_member = false;     // is_greedy_member() samples at temperature 0
   int64_t max_prompt_tokens = 0;  // 0: what the context leaves
   // All that follows the prompt, observations included; 0: as above.
   int64_t max_response_tokens = 0;

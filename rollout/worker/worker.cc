@@ -355,6 +355,8 @@ class RolloutWorker {
                      .experts = config_.rollout.engine.keep_choices && !evaluates
                                     ? config_.model.expert_shape()
                                     : ExpertShape{}};
+    if (config_.rollout.greedy_member && is_greedy_member(grant.lane, grant.lease.member))
+      spec.sampling.temperature = 0;
     // A program cannot be told again what it has heard.
     if (played.agent != nullptr)
       return agents_->start(std::move(spec), played.info.name, played.agent);

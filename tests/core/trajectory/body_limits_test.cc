@@ -189,5 +189,30 @@ TEST(BodyLimits, TakeTheRunsSamplingOnly) {
   for (const auto& other : others) EXPECT_EQ(unfit(other, of_run).find("was sampled with"), 0u);
 }
 
+TEST(BodyLimits, TakeTheGreedyMemberOfARunThatHasOne) {
+  BodyLimits of_run = limits();
+  of_run.sampling = branched().sampling;
+  const auto greedy_member = [](int32_t member, Lane lane = Lane::kTrain) {
+    return [=](Trajectory& t) {
+      t.lane = lane;
+      t.lease.member.member = member;
+      t.sampling.temperature = 0;
+      for (Segment& segment : t.segments) {
+        segment.log_masses.clear();
+        segment.kept_counts.clear();
+        segment.kept_ids.clear();
+      }
+    };
+  };
+  const auto first_member = [](Trajectory& t) { t.lease.member.member = 0; };
+  EXPECT_EQ(unfit(first_member, of_run), "");
+  EXPECT_NE(unfit(greedy_member(0), of_run), "");
+  of_run.greedy_member = true;
+  EXPECT_EQ(unfit(greedy_member(0), of_run), "");
+  EXPECT_NE(unfit(first_member, of_run), "") << "it was not greedy";
+  EXPECT_NE(unfit(greedy_member(1), of_run), "");
+  EXPECT_NE(unfit(greedy_member(0, Lane::kEval), of_run), "");
+}
+
 }  // namespace
 }  // namespace tailrace

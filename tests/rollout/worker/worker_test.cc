@@ -290,6 +290,51 @@ TEST_F(RolloutWorkerTest, PlaysWhatItIsGrantedUnderTheWeightsItProved) {
   EXPECT_EQ(status.get(), 0);
 }
 
+// The baseline of ReMax: whatever the seed of the run is, it is the same episode.
+TEST_F(RolloutWorkerTest, PlaysTheFirstMemberGreedilyWhereTheRunAsksForIt) {
+  const auto play = [&](bool is_asked_for, uint64_t seed) {
+    RolloutWorkerConfig config = this->config();
+    // Of one letter the environment draws another task.
+    config.datasets = {{.env = "text",
+                        .settings = {{"verifier", "text_rules"}},
+                        .rows = folder_.path() / "rows.jsonl"}};
+    config.rollout.greedy_member = is_asked_for;
+    config.seed = seed;
+    Desk desk(config.endpoint.address);
+    auto status = start(config);
+    desk.await_worker();
+    desk.send(publish(0, 1));
+    for (int32_t member = 0; member < 3; ++member) desk.send(grant(0, member, 0));
+    desk.send(grant(0, 0, 0, Lane::kEval));
+    std::map<std::pair<Lane, int32_t>, Trajectory> played;
+    for (const wire::TrajectoryResult& result : desk.await<wire::TrajectoryResult>(4)) {
+      Trajectory trajectory = trajectory_in(result);
+      const std::pair key(trajectory.lane, trajectory.lease.member.member);
+      played[key] = std::move(trajectory);
+    }
+    desk.shut_down();
+    EXPECT_EQ(status.get(), kExitDone);
+    return played;
+  };
+  std::ofstream(folder_.path() / "rows.jsonl") << R"({"prompt": "up up"})"
+                                               << "\n";
+  const auto sampled = play(false, 3), greedy = play(true, 3), other = play(true, 4);
+  for (const auto& [key, trajectory] : sampled) {
+    const auto& [lane, member] = key;
+    const bool is_greedy = lane == Lane::kTrain && member == 0;
+    EXPECT_EQ(trajectory.sampling.temperature, 1);
+    EXPECT_EQ(greedy.at(key).sampling.temperature, is_greedy ? 0 : 1);
+    const auto& tokens = greedy.at(key).segments.at(0).tokens;
+    if (is_greedy) {
+      EXPECT_NE(tokens, trajectory.segments.at(0).tokens);
+      EXPECT_EQ(tokens, other.at(key).segments.at(0).tokens);
+    } else {
+      expect_same_sample(greedy.at(key), trajectory);
+      EXPECT_NE(tokens, other.at(key).segments.at(0).tokens);
+    }
+  }
+}
+
 TEST_F(RolloutWorkerTest, PlaysTheDatasetThatALeaseNames) {
   const fs::path rows = folder_.path() / "rows.jsonl";
   std::ofstream(rows) << R"({"prompt": "up up"})"
