@@ -40,6 +40,10 @@ struct Observation {
   // ({"type": "function", "function": {...}}). Only reset() gives them, and only a chat template
   // that knows tools can write them.
   std::string tools = {};
+  // What names the state for credit across the members of a group, which compares what they did in
+  // the same state; never shown to the policy. Empty: the text or the messages. Counters of steps
+  // do not belong into it: no two turns would be in one state.
+  std::string state = {};
 };
 
 // Of an observation, all its texts together: far beyond the context of any model.

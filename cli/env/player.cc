@@ -52,7 +52,8 @@ std::optional<std::string> observation_difference(const sandbox::Observation& a,
                                                   const sandbox::Observation& b) {
   if (auto found = text_difference("observation", a.text, b.text)) return found;
   if (auto found = text_difference("messages", a.messages, b.messages)) return found;
-  return text_difference("tools", a.tools, b.tools);
+  if (auto found = text_difference("tools", a.tools, b.tools)) return found;
+  return text_difference("state", a.state, b.state);
 }
 
 std::optional<std::string> metrics_difference(const MetricList& a, const MetricList& b) {

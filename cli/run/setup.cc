@@ -112,7 +112,7 @@ DatasetFacts check_dataset(const std::string& file, const text::ColumnMap& colum
     const Result<sandbox::Observation> first = environment.reset({.seed = 0, .data = row.json});
     if (!first) throw UserError("{}:{}: {}", file, row.line, first.failure().message);
     environment.close();
-    const auto& [text, messages, tools] = first.value();
+    const auto& [text, messages, tools, state] = first.value();
     const Result<std::vector<TokenId>> written = format.first({text, messages, tools});
     if (!written)
       throw UserError("{}:{}: the prompt: {}", file, row.line, written.failure().message);

@@ -26,6 +26,8 @@ Digest digest_of(std::span<const std::byte> bytes) {
 
 Digest digest_of(std::string_view text) { return to_hex(XXH3_128bits(text.data(), text.size())); }
 
+uint64_t short_digest_of(std::string_view text) { return XXH3_64bits(text.data(), text.size()); }
+
 struct RunningDigest::State {
   struct Free {
     void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <span>
@@ -16,6 +17,8 @@ namespace tailrace {
 
 Digest digest_of(std::span<const std::byte> bytes);
 Digest digest_of(std::string_view text);
+// XXH3-64, where a number has to do.
+uint64_t short_digest_of(std::string_view text);
 
 // Of bytes that come in pieces: equal to that of all of them in one.
 class RunningDigest {

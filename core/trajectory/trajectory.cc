@@ -5,9 +5,12 @@
 #include <functional>
 #include <limits>
 #include <span>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
+
+#include "core/base/digest_of.h"
 
 namespace tailrace {
 namespace {
@@ -142,6 +145,27 @@ std::optional<std::string> find_turn_fault(const Segment& segment) {
   return std::nullopt;
 }
 
+// Of a segment whose answers begin where its roles say. `answered` are the turns that earlier
+// segments answer.
+std::optional<std::string> find_number_fault(const Segment& segment, int32_t num_turns,
+                                             std::vector<bool>& answered) {
+  const std::vector<int32_t>& numbers = segment.turn_numbers;
+  if (numbers.empty()) return std::nullopt;
+  if (numbers.size() != segment.turn_begins.size())
+    return fmt::format("{} answers but the numbers of {} turns", segment.turn_begins.size(),
+                       numbers.size());
+  if (numbers.front() < 0 || numbers.back() >= num_turns ||
+      std::ranges::adjacent_find(numbers, std::greater_equal()) != numbers.end())
+    return fmt::format("the numbers of its turns do not ascend from 0 to below {}", num_turns);
+  answered.resize(static_cast<size_t>(num_turns));
+  for (const int32_t number : numbers) {
+    if (answered[static_cast<size_t>(number)])
+      return fmt::format("turn {} is answered in two segments", number);
+    answered[static_cast<size_t>(number)] = true;
+  }
+  return std::nullopt;
+}
+
 // `contexts` holds the context length (inherited and own tokens) of every earlier segment.
 std::optional<std::string> find_segment_fault(const Trajectory& trajectory, const Segment& segment,
                                               const std::vector<int64_t>& contexts) {
@@ -201,6 +225,17 @@ std::optional<std::string> find_wait_fault(const Trajectory& trajectory) {
   return fmt::format("wait {} for the environment took {} s", bad - waits.begin(), *bad);
 }
 
+std::optional<std::string> find_credit_fault(const Trajectory& trajectory) {
+  const auto turns = static_cast<size_t>(trajectory.turns);
+  const auto& [rewards, anchors] = std::tie(trajectory.turn_rewards, trajectory.turn_anchors);
+  for (const auto& [size, what] :
+       {std::pair{rewards.size(), "rewards"}, std::pair{anchors.size(), "anchors"}})
+    if (size != 0 && size != turns) return fmt::format("{} {} of {} turns", size, what, turns);
+  const auto bad = std::ranges::find_if(rewards, [](double r) { return !std::isfinite(r); });
+  if (bad == rewards.end()) return std::nullopt;
+  return fmt::format("turn {} has the reward {}", bad - rewards.begin(), *bad);
+}
+
 template <class Visit>
 void for_each_sampled(const Trajectory& trajectory, const Visit& visit) {
   for (const Segment& segment : trajectory.segments) {
@@ -238,6 +273,24 @@ void drop_empty_sets(Segment& segment) {
   if (std::ranges::count(segment.log_masses, 0.0f) == std::ssize(segment.log_masses))
     segment.log_masses.clear();
   if (segment.kept_ids.empty()) segment.kept_counts.clear();
+}
+
+std::vector<int32_t> turn_of_tokens(const Segment& segment) {
+  std::vector<int32_t> turns(segment.tokens.size(), -1);
+  for (size_t turn = 0; turn < segment.turn_numbers.size(); ++turn) {
+    const size_t end = turn + 1 < segment.turn_begins.size()
+                           ? static_cast<size_t>(segment.turn_begins[turn + 1])
+                           : turns.size();
+    for (auto i = static_cast<size_t>(segment.turn_begins[turn]);
+         i < end && segment.roles[i] == TokenRole::kSampled; ++i)
+      turns[i] = segment.turn_numbers[turn];
+  }
+  return turns;
+}
+
+uint64_t anchor_of(std::string_view state) {
+  const uint64_t digest = short_digest_of(state);
+  return digest == 0 ? 1 : digest;
 }
 
 int64_t num_drawn_from(const Segment& segment) {
@@ -303,12 +356,14 @@ std::optional<std::string> find_fault(const Trajectory& trajectory) {
                        kMaxSegments);
   if (auto fault = find_shape_fault(trajectory.experts)) return fault;
   if (auto fault = find_wait_fault(trajectory)) return fault;
+  if (auto fault = find_credit_fault(trajectory)) return fault;
   std::vector<int64_t> contexts;
+  std::vector<bool> answered;
   // A parent comes before its children, so one pass knows every context.
   for (const Segment& segment : trajectory.segments) {
-    if (auto fault = find_segment_fault(trajectory, segment, contexts)) {
-      return fmt::format("segment {}: {}", contexts.size(), *fault);
-    }
+    auto fault = find_segment_fault(trajectory, segment, contexts);
+    if (!fault) fault = find_number_fault(segment, trajectory.turns, answered);
+    if (fault) return fmt::format("segment {}: {}", contexts.size(), *fault);
     // Inherited tokens count: a child may branch off inside of what its parent had inherited.
     contexts.push_back(segment.parent_tokens + static_cast<int64_t>(segment.tokens.size()));
   }

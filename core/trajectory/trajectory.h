@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/base/expert_shape.h"
@@ -33,6 +34,9 @@ struct Segment {
   std::vector<int32_t> classes;
   // The first token of each answer, ascending. Two answers may touch: an observation can be empty.
   std::vector<int32_t> turn_begins;
+  // The turn of the trajectory that each of them answers, ascending; no two answers of a trajectory
+  // are of one turn. Same length as turn_begins; empty: not known.
+  std::vector<int32_t> turn_numbers = {};
   // Of truncated sampling (top-k, top-p, min-p): the natural log of the probability that the kept
   // tokens have together, which the draw is renormalised by. Same length, 0 where the role is not
   // kSampled; empty where truncation has cut nothing.
@@ -56,6 +60,12 @@ int64_t num_drawn_from(const Segment& segment);
 void append_said(Segment& segment, std::span<const TokenId> tokens, TokenRole role);
 // And what it has sampled, in the numerics class of that number.
 void append_sampled(Segment& segment, const GeneratedToken& token, int32_t numerics_class);
+// For each token of a segment the turn of the trajectory that sampled it; -1: nothing sampled it,
+// or the turn is not known. Masks change nothing about it.
+std::vector<int32_t> turn_of_tokens(const Segment& segment);
+// Names a state for credit across the members of a group: equal for equal texts, never 0, which is
+// no state.
+uint64_t anchor_of(std::string_view state);
 // At the end: where truncation has cut nothing there is nothing to say.
 void drop_empty_sets(Segment& segment);
 
@@ -88,6 +98,11 @@ struct Trajectory : EpisodeFacts {
   // turn i, counted from 1. It ends with the last answer that was heard. What an attempt before it
   // had heard keeps the time that it took then.
   std::vector<float> env_waits = {};
+  // What the environment gave for each turn: the part of the reward that came from its steps, 0
+  // where a verifier scores the whole. [turns]; empty: not known.
+  std::vector<double> turn_rewards = {};
+  // The state that each turn answered, as anchor_of() names it. [turns]; empty: not known.
+  std::vector<uint64_t> turn_anchors = {};
 
   int64_t num_tokens() const;
   int64_t num_sampled() const;

@@ -43,7 +43,7 @@ class Malformed : public std::runtime_error {
       : std::runtime_error(fmt::format(format, std::forward<Args>(args)...)) {}
 };
 
-// The FlatBuffers verifier sees to the alignment of fields, but not of structs in a vector; the
+// The FlatBuffers verifier sees to the alignment of fields, but not of what is in a vector; the
 // builder does not align a vector without elements.
 template <class Vector>
 void check_aligned(const Vector& structs, size_t alignment, std::string_view what) {

@@ -99,7 +99,9 @@ size_t size_of(const flatbuffers::Vector<T>* values) {
 
 template <class T>
 void read_optional(const flatbuffers::Vector<T>* from, std::vector<T>& to) {
-  if (from != nullptr) to.assign(from->begin(), from->end());
+  if (from == nullptr) return;
+  check_aligned(*from, alignof(T), "numbers");
+  to.assign(from->begin(), from->end());
 }
 
 flatbuffers::Offset<fbs::Segment> write_segment(Builder& builder, const Segment& segment) {
@@ -115,9 +117,10 @@ flatbuffers::Offset<fbs::Segment> write_segment(Builder& builder, const Segment&
   const auto kept_counts = write_optional(builder, segment.kept_counts);
   const auto kept_ids = write_optional(builder, segment.kept_ids);
   const auto choices = write_optional(builder, segment.choices);
+  const auto turn_numbers = write_optional(builder, segment.turn_numbers);
   return fbs::CreateSegment(builder, segment.parent, segment.parent_tokens, tokens, roles, logprobs,
                             versions, turn_begins, classes, log_masses, kept_counts, kept_ids,
-                            choices);
+                            choices, turn_numbers);
 }
 
 Segment read_segment(const fbs::Segment& table) {
@@ -142,9 +145,11 @@ Segment read_segment(const fbs::Segment& table) {
   read_optional(table.kept_counts(), segment.kept_counts);
   read_optional(table.kept_ids(), segment.kept_ids);
   read_optional(table.choices(), segment.choices);
-  if (table.turn_begins()->size() > n)
-    throw Malformed("{} turns of {} tokens", table.turn_begins()->size(), n);
+  if (table.turn_begins()->size() > n || size_of(table.turn_numbers()) > n)
+    throw Malformed("{} turns with {} numbers of {} tokens", table.turn_begins()->size(),
+                    size_of(table.turn_numbers()), n);
   segment.turn_begins.assign(table.turn_begins()->begin(), table.turn_begins()->end());
+  read_optional(table.turn_numbers(), segment.turn_numbers);
   return segment;
 }
 
@@ -162,13 +167,16 @@ flatbuffers::Offset<fbs::Trajectory> write_trajectory(Builder& builder, const Tr
   const auto metrics = write_metrics(builder, t.metrics);
   const auto classes = builder.CreateVectorOfStrings(t.numerics_classes);
   const auto env_waits = write_optional(builder, t.env_waits);
+  const auto turn_rewards = write_optional(builder, t.turn_rewards);
+  const auto turn_anchors = write_optional(builder, t.turn_anchors);
   flatbuffers::Optional<double> reward = flatbuffers::nullopt;
   if (t.reward) reward = *t.reward;
   return fbs::CreateTrajectory(
       builder, &lease, static_cast<uint8_t>(t.lane), env, t.seed, segment_vector,
       static_cast<uint8_t>(t.outcome), reward, verifier, evidence, sampling, t.turns, t.env_seconds,
       t.generate_seconds, metrics, t.num_tokens(), t.num_sampled(), t.min_version(),
-      t.max_version(), classes, t.experts == ExpertShape{} ? nullptr : &experts, env_waits);
+      t.max_version(), classes, t.experts == ExpertShape{} ? nullptr : &experts, env_waits,
+      turn_rewards, turn_anchors);
 }
 
 EpisodeFacts read_facts(const fbs::Trajectory& table) {
@@ -235,6 +243,8 @@ Trajectory read_all(const fbs::Trajectory& table, int64_t max_tokens) {
   if (const auto* experts = table.experts())
     t.experts = {experts->sparse_layers(), experts->chosen(), experts->experts()};
   read_optional(table.env_waits(), t.env_waits);
+  read_optional(table.turn_rewards(), t.turn_rewards);
+  read_optional(table.turn_anchors(), t.turn_anchors);
   t.segments.reserve(table.segments()->size());
   for (const fbs::Segment* segment : *table.segments())
     t.segments.push_back(read_segment(*segment));
@@ -271,7 +281,8 @@ std::vector<std::byte> encode_trajectory(const Trajectory& trajectory) {
   const auto num_tokens = static_cast<size_t>(trajectory.num_tokens());
   // A token has 4 bytes of id, 1 of role and 4 of log-probability; the runs are few. With
   // truncation come 4 of its mass, 4 of its count and the ids; with experts 2 of each choice.
-  size_t bytes = 1024 + num_tokens * 10 + 4 * trajectory.env_waits.size();
+  size_t bytes = 1024 + num_tokens * 10 + 4 * trajectory.env_waits.size() +
+                 8 * (trajectory.turn_rewards.size() + trajectory.turn_anchors.size());
   for (const Segment& segment : trajectory.segments)
     bytes +=
         4 * (segment.log_masses.size() + segment.kept_counts.size() + segment.kept_ids.size()) +

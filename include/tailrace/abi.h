@@ -112,6 +112,9 @@ typedef struct tr_step {
   tr_text evidence;         /* at the end, where tr_info.reward names who scores: JSON for it */
   const tr_metric* metrics; /* of the episode so far */
   uint64_t num_metrics;
+  /* What names the state that follows, for credit across episodes of one task: equal where they
+     stand in the same state, without counters of steps. Empty: what the policy hears. */
+  tr_text state;
 } tr_step;
 
 typedef struct tr_env tr_env; /* the library's own */

@@ -46,6 +46,9 @@ struct Observation {
   std::string text;
   std::string messages = {};
   std::string tools = {};  // of reset(): JSON, schemas of tools as transformers has them
+  // What names the state, for credit across episodes of one task (GiGPO): equal where they stand in
+  // the same state, without counters of steps. Empty: what the policy hears.
+  std::string state = {};
 };
 
 struct Step {
@@ -56,6 +59,7 @@ struct Step {
   std::string reason = {};           // why it was truncated
   std::string evidence = {};         // at the end, where Info::reward scores: JSON for it
   std::vector<Metric> metrics = {};  // of the episode so far, for example {"success", 1}
+  std::string state = {};            // as Observation::state, of what the policy hears next
 
   static Step observe(std::string text, double reward = 0) {
     Step step;
@@ -83,6 +87,10 @@ struct Step {
     Step step;
     step.is_pending = true;
     return step;
+  }
+  Step&& in_state(std::string name) && {
+    state = std::move(name);
+    return std::move(*this);
   }
   Step&& metric(std::string name, double value) && {
     metrics.push_back({std::move(name), value});
@@ -145,6 +153,7 @@ struct tr_env {
     out->reason = view(step.reason);
     out->evidence = view(step.evidence);
     metrics.fill(std::move(step.metrics), *out);
+    if (TR_HAS(out, state)) out->state = view(step.state);
   }
 };
 
@@ -172,6 +181,7 @@ inline int32_t env_reset(tr_env* self, const tr_task* task, tr_step* out) {
     out->text = view(self->first.text);
     out->messages = view(self->first.messages);
     out->tools = view(self->first.tools);
+    if (TR_HAS(out, state)) out->state = view(self->first.state);
     return int32_t{TR_OK};
   });
 }

@@ -157,6 +157,7 @@ FinishedEpisode AgentRunner::finish(const Running& running, AgentEnd end) {
   trajectory.sampling.max_new_tokens = spec.limits.max_action_tokens;
   trajectory.numerics_classes = {spec.numerics_class};
   trajectory.turns = static_cast<int32_t>(attempt.num_answers);
+  trajectory.turn_anchors = std::move(attempt.anchors);
   trajectory.generate_seconds = attempt.generate_seconds;
   trajectory.env_seconds = std::max(0.0, end.seconds - attempt.generate_seconds);
   const bool has_tokens = !attempt.segments.empty();

@@ -43,6 +43,13 @@ void shorten(Segment& segment, size_t tokens, size_t turns) {
   segment.classes.resize(tokens);
   segment.log_masses.resize(tokens);
   segment.turn_begins.resize(turns);
+  segment.turn_numbers.resize(turns);
+}
+
+uint64_t anchor_of_observation(const sandbox::Observation& observation) {
+  return anchor_of(!observation.state.empty()      ? observation.state
+                   : !observation.messages.empty() ? observation.messages
+                                                   : observation.text);
 }
 
 // Of turns that are over: those of the tokens behind them are for who goes on to draw from.
@@ -103,6 +110,13 @@ void Episode::take_over(Trajectory prefix) {
   segment.log_masses.resize(segment.tokens.size(), 0.0f);
   segment.kept_counts.resize(segment.tokens.size(), 0);
   unsent_ = segment.tokens;
+  segment.turn_numbers.resize(segment.turn_begins.size());
+  std::iota(segment.turn_numbers.begin(), segment.turn_numbers.end(), 0);
+  // The environment says both again, of the turns that it comes to.
+  trajectory_.turn_rewards = std::move(prefix.turn_rewards);
+  trajectory_.turn_anchors = std::move(prefix.turn_anchors);
+  trajectory_.turn_rewards.resize(static_cast<size_t>(prefix.turns));
+  trajectory_.turn_anchors.resize(static_cast<size_t>(prefix.turns));
   // Those who sampled it keep their places, whoever goes on.
   auto& classes = trajectory_.numerics_classes = std::move(prefix.numerics_classes);
   const auto own = std::ranges::find(classes, spec_.numerics_class);
@@ -122,7 +136,7 @@ std::function<void(Result<Heard>&)> Episode::encoder() const {
   return [&format = format_, is_first, last = is_first ? -1 : last_of_answer()](auto& answer) {
     if (!answer) return;
     Heard& heard = answer.value();
-    const auto& [text, messages, tools] = heard.step.observation;
+    const auto& [text, messages, tools, state] = heard.step.observation;
     // Nobody hears what is pending, or what comes with the end.
     if (heard.step.pending || heard.step.terminated || heard.step.truncated) return;
     if (const auto bytes = std::ssize(text) + std::ssize(messages) + std::ssize(tools);
@@ -156,7 +170,19 @@ Episode::Next Episode::observed(Result<Heard> first, double seconds) {
                     "rollout.max_context_tokens)",
                     prompt_tokens_, longest));
   }
+  anchor_ = anchor_of_observation(first.value().step.observation);
   return heard(std::move(prompt), TokenRole::kPrompt);
+}
+
+// The policy has answered: what is known of the turn before the environment has heard it.
+void Episode::begin_turn() {
+  const auto turn = static_cast<size_t>(trajectory_.turns++);
+  std::vector<double>& rewards = trajectory_.turn_rewards;
+  std::vector<uint64_t>& anchors = trajectory_.turn_anchors;
+  if (rewards.size() <= turn) rewards.resize(turn + 1);
+  if (anchors.size() <= turn) anchors.resize(turn + 1);
+  rewards[turn] = 0;
+  anchors[turn] = anchor_;
 }
 
 // For the reset, the answer to this turn, or its cut.
@@ -183,7 +209,7 @@ Episode::Next Episode::heard(std::vector<TokenId> tokens, TokenRole role) {
   if (trajectory_.turns < recorded_turns_) {
     const size_t begin = turn_begin(segment, turn), end = answer_end(segment, turn);
     action_ = format_.tokenizer().decode(std::span(segment.tokens).subspan(begin, end - begin));
-    ++trajectory_.turns;
+    begin_turn();
     return Next::kStep;
   }
   storable_turns_ = trajectory_.turns;
@@ -196,15 +222,17 @@ Episode::Next Episode::answered(const Generation& generation, double seconds) {
   if (generation.reason == FinishReason::kAborted) return abort();
   Segment& segment = trajectory_.segments.back();
   // Said, not guessed from the roles: an observation may be empty, and two answers then touch.
-  if (!generation.tokens.empty())
+  if (!generation.tokens.empty()) {
     segment.turn_begins.push_back(static_cast<int32_t>(segment.tokens.size()));
+    segment.turn_numbers.push_back(trajectory_.turns);
+  }
   std::vector<TokenId> ids;
   for (const GeneratedToken& token : generation.tokens) {
     ids.push_back(token.id);
     append(token);
   }
   record(generation.choices);
-  ++trajectory_.turns;
+  begin_turn();
   bool stopped = generation.reason == FinishReason::kStopToken ||
                  generation.reason == FinishReason::kStopString;
   bool last_turn = trajectory_.turns >= spec_.limits.max_turns;
@@ -231,6 +259,7 @@ Episode::Next Episode::stepped(Result<Heard> answer, double seconds) {
     if (!std::isfinite(value)) return fail(fmt::format("metric '{}' is {}", key, value));
   }
   reward_ += result.reward;
+  trajectory_.turn_rewards[static_cast<size_t>(trajectory_.turns) - 1] += result.reward;
   // An environment without a cut() of its own has no metrics there.
   if (!asked_to_cut_ || !result.metrics.empty()) trajectory_.metrics = result.metrics;
   if (asked_to_cut_ || result.terminated || result.truncated) {
@@ -238,12 +267,17 @@ Episode::Next Episode::stepped(Result<Heard> answer, double seconds) {
     trajectory_.verifier = result.verifier;
     trajectory_.evidence = result.verifier.empty() ? result.reason : result.evidence;
     // With a verifier there is no reward yet, and 0 would be one.
-    if (result.verifier.empty()) trajectory_.reward = reward_;
+    if (result.verifier.empty()) {
+      trajectory_.reward = reward_;
+    } else {
+      std::ranges::fill(trajectory_.turn_rewards, 0.0);
+    }
     bool finished = result.terminated && !cut_ && !asked_to_cut_;
     return end(finished ? Outcome::kFinished : Outcome::kTruncated);
   }
   if (!heard_back.fault.empty())
     return fail(fmt::format("the observation of turn {}: {}", trajectory_.turns, heard_back.fault));
+  anchor_ = anchor_of_observation(result.observation);
   std::vector<TokenId> seen = std::move(heard_back.tokens);
   if (repeats()) return heard(std::move(seen), TokenRole::kObservation);
   // Less than, because one token must be sampled behind it.
@@ -304,6 +338,8 @@ Trajectory Episode::stored() const {
   stored.turns = storable_turns_;
   stored.metrics.clear();  // the environment says them again
   stored.env_waits.resize(static_cast<size_t>(storable_turns_) + 1);
+  stored.turn_rewards.resize(static_cast<size_t>(storable_turns_));
+  stored.turn_anchors.resize(static_cast<size_t>(storable_turns_));
   Segment& segment = stored.segments.back();
   shorten(segment, static_cast<size_t>(storable_tokens_), static_cast<size_t>(storable_turns_));
   shorten_choices(segment, stored.experts);

@@ -126,6 +126,7 @@ class Episode {
   Next end(Outcome outcome);
   void take_over(Trajectory prefix);
   Next heard(std::vector<TokenId> tokens, TokenRole role);
+  void begin_turn();
   Next did_not_repeat(const std::string& what);
   void waited(double seconds);
   bool repeats() const { return recorded_turns_ > 0 && trajectory_.turns <= recorded_turns_; }
@@ -148,6 +149,7 @@ class Episode {
   int64_t storable_tokens_ = 0;
   int32_t storable_turns_ = 0;
   double reward_ = 0;
+  uint64_t anchor_ = 0;        // of the state that the next answer is for
   bool cut_ = false;           // nothing can follow the last answer
   bool asked_to_cut_ = false;  // the next StepResult is cut()'s
 };

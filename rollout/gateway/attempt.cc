@@ -150,7 +150,8 @@ CapturedAttempt Attempt::end() {
           .conversation = json_text(capture_.last_conversation()),
           .first_messages = json_text(capture_.first_said()),
           .num_begun_anew = capture_.num_begun_anew(),
-          .num_malformed_calls = num_malformed_};
+          .num_malformed_calls = num_malformed_,
+          .anchors = capture_.anchors()};
 }
 
 }  // namespace tailrace::gateway

@@ -42,6 +42,7 @@ struct CapturedAttempt {
   std::string conversation = {};    // of the last answer: JSON, a list of messages
   std::string first_messages = {};  // what was said first: the same
   int64_t num_begun_anew = 0, num_malformed_calls = 0;
+  std::vector<uint64_t> anchors = {};  // of each answer: Trajectory::turn_anchors
 };
 
 // An answer that was given whole.

@@ -67,6 +67,15 @@ std::string shape_of(const ordered_json& message) {
   return json_text(shape);
 }
 
+// Of what was said behind the last answer of a conversation, without the ids of calls, which differ
+// from one episode to the other.
+uint64_t anchor_of_messages(const ordered_json& messages) {
+  std::string said;
+  for (auto at = messages.rbegin(); at != messages.rend() && !is_answer(*at); ++at)
+    said = at->value("role", "") + '\n' + text_of(*at) + '\n' + said;
+  return anchor_of(said);
+}
+
 // What a client may leave out of an answer; empty: it has, or there was nothing.
 std::string asides_of(const ordered_json& message) {
   std::string asides;
@@ -191,6 +200,7 @@ Result<Capture::Place> Capture::open(const ordered_json& messages, const std::st
     place.context = std::move(said).value();
   }
   if (place.context.empty()) return Failure{"the messages have no text"};
+  place.anchor = anchor_of_messages(messages);
   ask(place, std::move(path), messages);
   return place;
 }
@@ -213,6 +223,7 @@ Result<Capture::Place> Capture::open_text(const std::string& prompt) {
   if (longest) place = behind(*longest);
   place.context.insert(place.context.end(), tokens.value().begin(), tokens.value().end());
   if (place.context.empty()) return Failure{"the prompt is empty"};
+  place.anchor = anchor_of(said.text);
   ask(place, text_path(prompt), ordered_json::array({message("user", prompt)}));
   return place;
 }
@@ -232,6 +243,7 @@ Result<Capture::Place> Capture::open_tokens(std::vector<TokenId> prompt) {
   if (longest) place = behind(*longest);
   const std::string text = format_.tokenizer().decode(prompt, /*keep_special=*/true);
   Digest path = longer(digest_of("tokens"), bytes_of(prompt));
+  place.anchor = anchor_of(bytes_of(std::span(prompt).subspan(num_captured)));
   place.context = std::move(prompt);
   ask(place, std::move(path), ordered_json::array({message("user", text)}));
   return place;
@@ -284,12 +296,14 @@ void Capture::commit(const Place& place, const std::vector<GeneratedToken>& toke
            index);
   Segment& segment = segments_[static_cast<size_t>(index)];
   segment.turn_begins.push_back(static_cast<int32_t>(segment.tokens.size()));
+  segment.turn_numbers.push_back(static_cast<int32_t>(answers_.size()));
   for (const GeneratedToken& token : tokens) append_sampled(segment, token, /*numerics_class=*/0);
   Answer& captured = answers_.emplace_back();
   captured.end = {index, context_size(index)};
   captured.last = tokens.back().id;
   captured.session = session;
   captured.num_prompt = place.num_prompt;
+  captured.anchor = place.anchor;
   captured.asides = asides_of(answer);
   if (const std::string prompt = text_of(place.said->front()); place.path == text_path(prompt)) {
     std::vector<TokenId> ids;
@@ -316,6 +330,12 @@ std::vector<SessionId> Capture::sessions() const {
   for (const Answer& answer : answers_)
     if (answer.session != 0) sessions.push_back(answer.session);
   return sessions;
+}
+
+std::vector<uint64_t> Capture::anchors() const {
+  std::vector<uint64_t> anchors;
+  for (const Answer& answer : answers_) anchors.push_back(answer.anchor);
+  return anchors;
 }
 
 std::vector<Segment> Capture::take() {

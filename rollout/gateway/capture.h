@@ -54,6 +54,7 @@ class Capture {
     SessionId session = 0;
     size_t num_prompt = 0;  // of the context: what was said before the first answer
     Digest path = {};       // of all that was said
+    uint64_t anchor = 0;    // of what was said behind the last answer (Trajectory::turn_anchors)
     int64_t ordinal = 0;    // among the calls that have asked the same
     std::shared_ptr<const nlohmann::ordered_json> said = nullptr;  // the messages
   };
@@ -85,6 +86,9 @@ class Capture {
   const nlohmann::ordered_json& first_said() const { return first_said_; }
   const nlohmann::ordered_json& last_conversation() const { return last_conversation_; }
 
+  // Of each answer, in the order in which they came.
+  std::vector<uint64_t> anchors() const;
+
   // The tree. Nothing is captured behind this.
   std::vector<Segment> take();
 
@@ -99,6 +103,7 @@ class Capture {
     TokenId last = -1;
     SessionId session = 0;
     size_t num_prompt = 0;
+    uint64_t anchor = 0;
     std::string asides = {};  // its thinking and the ids of its calls
     // Of a text and its answer: as it was sampled, and as the client has it.
     std::string text = {}, shown = {};

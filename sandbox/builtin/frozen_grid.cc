@@ -149,7 +149,7 @@ class FrozenGrid final : public Env {
     visits_ = {};
     visits_[at_] = 1;
     turns_ = invalid_ = 0;
-    return {view()};
+    return {.text = view(), .state = state()};
   }
 
   Step step(std::string_view action) override {
@@ -168,7 +168,7 @@ class FrozenGrid final : public Env {
     if (at_ == map_.goal) return with_metrics(Step::terminated(reward + 1));
     if (map_.hole[at_]) return with_metrics(Step::terminated(reward));
     if (turns_ == info_.max_turns) return with_metrics(Step::truncated("max_turns", reward));
-    return with_metrics(Step::observe(heard + view(), reward));
+    return with_metrics(Step::observe(heard + view(), reward).in_state(state()));
   }
 
   std::string demonstrate(Random& random) override {
@@ -197,6 +197,9 @@ class FrozenGrid final : public Env {
     }
     return std::nullopt;
   }
+
+  // Members of a group walk on the same map.
+  std::string state() const { return std::to_string(at_.row) + ' ' + std::to_string(at_.column); }
 
   std::string view() const {
     std::string text;

@@ -48,8 +48,9 @@ const Words& words_of_info() {
 }
 // Of reset too: its answer may be made by the same function.
 const Words& words_of_step() {
-  static const Words words = {"text",      "messages", "tools",  "reward",   "terminated",
-                              "truncated", "metrics",  "reason", "verifier", "evidence"};
+  static const Words words = {"text",       "messages",  "tools",   "reward",
+                              "terminated", "truncated", "metrics", "reason",
+                              "verifier",   "evidence",  "state"};
   return words;
 }
 const Words& words_of_action() {
@@ -151,10 +152,12 @@ std::string list_member(const ordered_json& answer, const char* name) {
 Observation observation_of(const ordered_json& answer) {
   Observation heard{.text = text_member(answer, "text"),
                     .messages = list_member(answer, "messages"),
-                    .tools = list_member(answer, "tools")};
+                    .tools = list_member(answer, "tools"),
+                    .state = text_member(answer, "state")};
   if (!heard.text.empty() && !heard.messages.empty())
     unsound("answers with both \"text\" and \"messages\"; an observation is one of them");
-  const size_t bytes = heard.text.size() + heard.messages.size() + heard.tools.size();
+  const size_t bytes =
+      heard.text.size() + heard.messages.size() + heard.tools.size() + heard.state.size();
   if (bytes > static_cast<size_t>(kMostObservationBytes))
     unsound("answers with an observation of {} bytes; it may have {}", bytes,
             kMostObservationBytes);

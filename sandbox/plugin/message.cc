@@ -134,6 +134,7 @@ EnvironmentInfo unpack_info(Unpacker& unpacker) {
 void pack(Packer& packer, const StepResult& result) {
   const Observation& observation = result.observation;
   packer.text(observation.text).text(observation.messages).text(observation.tools);
+  packer.text(observation.state);
   packer.number(result.reward).number(result.terminated).number(result.truncated);
   packer.number(result.pending).text(result.verifier).text(result.evidence).text(result.reason);
   pack_metrics(packer, result.metrics);
@@ -144,6 +145,7 @@ StepResult unpack_step(Unpacker& unpacker) {
   result.observation.text = unpacker.text();
   result.observation.messages = unpacker.text();
   result.observation.tools = unpacker.text();
+  result.observation.state = unpacker.text();
   result.reward = unpacker.number<double>();
   result.terminated = unpacker.number<bool>();
   result.truncated = unpacker.number<bool>();

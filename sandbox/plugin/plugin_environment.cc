@@ -126,9 +126,12 @@ class PluginEnvironment final : public LibraryEnvironment {
   static Result<Observation> read_observation(const tr_step& out) {
     for (const auto& [text, what] : {std::pair{out.text, "the observation"},
                                      {out.messages, "the list of messages"},
-                                     {out.tools, "the list of tools"}})
+                                     {out.tools, "the list of tools"},
+                                     {out.state, "the name of the state"}})
       if (auto fault = too_long(text, what)) return *fault;
-    return Observation{.text = string_of(out.text), .messages = string_of(out.messages)};
+    return Observation{.text = string_of(out.text),
+                       .messages = string_of(out.messages),
+                       .state = string_of(out.state)};
   }
 
   Result<StepResult> read(int32_t status, const tr_step& out) {

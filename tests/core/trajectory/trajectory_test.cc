@@ -21,7 +21,8 @@ Trajectory two_segments() {
        .logprobs = {0, 0, -0.5f, -1.5f, 0, -0.25f},
        .versions = {-1, -1, 4, 4, -1, 5},
        .classes = {-1, -1, 0, 0, -1, 1},
-       .turn_begins = {2, 5}});
+       .turn_begins = {2, 5},
+       .turn_numbers = {0, 1}});
   trajectory.segments.push_back({.parent = 0,
                                  .parent_tokens = 4,
                                  .tokens = {3, 2},
@@ -29,7 +30,11 @@ Trajectory two_segments() {
                                  .logprobs = {0, -2},
                                  .versions = {-1, 6},
                                  .classes = {-1, 1},
-                                 .turn_begins = {1}});
+                                 .turn_begins = {1},
+                                 .turn_numbers = {2}});
+  trajectory.turns = 3;
+  trajectory.turn_rewards = {0.25, 0, 0.75};
+  trajectory.turn_anchors = {anchor_of("a"), 0, anchor_of("a")};
   trajectory.reward = 1.0;
   return trajectory;
 }
@@ -51,6 +56,26 @@ TEST(Trajectory, HasNoVersionBeforeAnythingWasSampled) {
 }
 
 TEST(Trajectory, AcceptsATreeOfSegments) { EXPECT_EQ(find_fault(two_segments()), std::nullopt); }
+
+TEST(Trajectory, KnowsTheTurnOfEachTokenThatWasSampled) {
+  Trajectory trajectory = two_segments();
+  EXPECT_EQ(turn_of_tokens(trajectory.segments[0]), (std::vector<int32_t>{-1, -1, 0, 0, -1, 1}));
+  EXPECT_EQ(turn_of_tokens(trajectory.segments[1]), (std::vector<int32_t>{-1, 2}));
+  // Two answers that touch are two turns.
+  Segment touching = trajectory.segments[0];
+  touching.turn_begins = {2, 3, 5};
+  touching.turn_numbers = {0, 4, 7};
+  EXPECT_EQ(turn_of_tokens(touching), (std::vector<int32_t>{-1, -1, 0, 4, -1, 7}));
+}
+
+TEST(Trajectory, OfAnOlderBuildDoesNotKnowItsTurns) {
+  Trajectory trajectory = two_segments();
+  for (Segment& segment : trajectory.segments) segment.turn_numbers.clear();
+  trajectory.turn_rewards.clear();
+  trajectory.turn_anchors.clear();
+  EXPECT_EQ(find_fault(trajectory), std::nullopt);
+  EXPECT_EQ(turn_of_tokens(trajectory.segments[1]), (std::vector<int32_t>{-1, -1}));
+}
 
 TEST(Trajectory, NamesEachKindOfFault) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
@@ -84,7 +109,7 @@ TEST(Trajectory, NamesEachKindOfFault) {
       {"reward inf", [](Trajectory& t) { t.reward = std::numeric_limits<double>::infinity(); }},
       {"-1 turns", [](Trajectory& t) { t.turns = -1; }},
       {"in the environment", [&](Trajectory& t) { t.env_seconds = nan; }},
-      {"9 waits for the environment in 0 turns", [](Trajectory& t) { t.env_waits.resize(9); }},
+      {"9 waits for the environment in 3 turns", [](Trajectory& t) { t.env_waits.resize(9); }},
       {"wait 1 for the environment took -1 s",
        [](Trajectory& t) {
          t.turns = 1;
@@ -119,6 +144,20 @@ TEST(Trajectory, NamesEachKindOfFault) {
       {"numerics class 2 of 2", [](Trajectory& t) { t.segments[0].classes[3] = 2; }},
       {"numerics class -1 of 2", [](Trajectory& t) { t.segments[0].classes[3] = -1; }},
       {"was not sampled", [](Trajectory& t) { t.segments[0].classes[4] = 0; }},
+      {"segment 0: 2 answers but the numbers of 1 turns",
+       [](Trajectory& t) { t.segments[0].turn_numbers.pop_back(); }},
+      {"segment 0: the numbers of its turns do not ascend",
+       [](Trajectory& t) {
+         t.segments[0].turn_numbers = {1, 0};
+       }},
+      {"do not ascend from 0 to below 3",
+       [](Trajectory& t) { t.segments[0].turn_numbers[0] = -1; }},
+      {"do not ascend from 0 to below 3", [](Trajectory& t) { t.segments[1].turn_numbers[0] = 3; }},
+      {"segment 1: turn 1 is answered in two segments",
+       [](Trajectory& t) { t.segments[1].turn_numbers[0] = 1; }},
+      {"2 rewards of 3 turns", [](Trajectory& t) { t.turn_rewards.pop_back(); }},
+      {"4 anchors of 3 turns", [](Trajectory& t) { t.turn_anchors.push_back(7); }},
+      {"turn 1 has the reward nan", [&](Trajectory& t) { t.turn_rewards[1] = nan; }},
       {"class without a name", [](Trajectory& t) { t.numerics_classes[1] = ""; }},
   };
   for (const Case& c : cases) {

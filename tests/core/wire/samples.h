@@ -1,6 +1,7 @@
 // One filled-in message of every type, for the tests of this folder.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "core/base/random.h"
@@ -35,7 +36,10 @@ inline Trajectory sample_trajectory(int64_t num_tokens, uint64_t seed = 1) {
       const TokenId id = segment.tokens.back();
       segment.kept_ids.insert(segment.kept_ids.end(), {id, id + 1 + static_cast<TokenId>(i % 3)});
     }
-    if (sampled) segment.turn_begins.push_back(static_cast<int32_t>(i));
+    if (sampled) {
+      segment.turn_numbers.push_back(static_cast<int32_t>(segment.turn_begins.size()));
+      segment.turn_begins.push_back(static_cast<int32_t>(i));
+    }
     // Two of nine experts in two layers.
     if (i + 1 < num_tokens)
       for (int layer = 0; layer < 2; ++layer) {
@@ -57,10 +61,15 @@ inline Trajectory sample_trajectory(int64_t num_tokens, uint64_t seed = 1) {
   t.sampling.top_k = 20;
   t.sampling.stop_tokens = {2, 5};
   t.sampling.stop_strings = {"\n", "stop"};
-  t.turns = 5;
+  // One more than it has answers with tokens.
+  t.turns = static_cast<int32_t>(t.segments[0].turn_begins.size()) + 1;
+  for (int32_t turn = 0; turn < t.turns; ++turn) {
+    t.turn_rewards.push_back(rng.uniform() - 0.5);
+    t.turn_anchors.push_back(anchor_of(std::to_string(turn)));
+  }
   t.env_seconds = 0.5;
   t.generate_seconds = 1.5;
-  t.env_waits = {0.25f, 0, 0.125f};
+  t.env_waits = {0.25f, 0};
   t.metrics = {{"success", 1}, {"invalid_actions", 2}};
   return t;
 }

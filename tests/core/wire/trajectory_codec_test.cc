@@ -36,6 +36,11 @@ TEST(TrajectoryCodec, KeepsEveryField) {
   EXPECT_EQ(u.segments[0].choices.size(), 99u * 4);
   EXPECT_EQ(u.experts, t.experts);
   EXPECT_EQ(u.segments[0].turn_begins, t.segments[0].turn_begins);
+  EXPECT_EQ(u.segments[0].turn_numbers, t.segments[0].turn_numbers);
+  EXPECT_EQ(u.segments[0].turn_numbers.size(), 12u);
+  EXPECT_EQ(u.turn_rewards, t.turn_rewards);
+  EXPECT_EQ(u.turn_anchors, t.turn_anchors);
+  EXPECT_EQ(u.turn_anchors.size(), 13u);
   EXPECT_EQ(u.segments[1].parent, 0);
   EXPECT_EQ(u.segments[1].parent_tokens, 50);
   EXPECT_TRUE(u.segments[1].tokens.empty());
@@ -127,6 +132,10 @@ TEST(TrajectoryCodec, RefusesWhatTheVerifierCannotSee) {
   EXPECT_TRUE(refused([](Trajectory& t) { t.experts.experts = 4; }));
   EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].turn_begins.pop_back(); }));
   EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].turn_begins.assign(1000, 7); }));
+  EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].turn_numbers.assign(1000, 7); }));
+  EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].turn_numbers.pop_back(); }));
+  EXPECT_TRUE(refused([](Trajectory& t) { t.turn_rewards.push_back(0); }));
+  EXPECT_TRUE(refused([](Trajectory& t) { t.turn_anchors.pop_back(); }));
   EXPECT_TRUE(refused(
       [](Trajectory& t) { t.segments[0].logprobs[7] = std::numeric_limits<float>::quiet_NaN(); }));
   EXPECT_TRUE(refused([](Trajectory& t) { t.outcome = static_cast<Outcome>(200); }));

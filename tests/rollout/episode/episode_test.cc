@@ -440,7 +440,45 @@ TEST(Episode, AnEmptyObservationMergesNoTurns) {
   const Trajectory& t = episode.trajectory();
   EXPECT_EQ(t.turns, 2);
   EXPECT_EQ(t.segments[0].turn_begins, (std::vector<int32_t>{1, 3}));
+  EXPECT_EQ(t.segments[0].turn_numbers, (std::vector<int32_t>{0, 1}));
   EXPECT_EQ(find_fault(t), std::nullopt);
+}
+
+TEST(Episode, KnowsWhatTheEnvironmentGaveForEachTurn) {
+  PlayedEpisode episode(spec_of(), "test", plain());
+  episode.observed(sandbox::Observation{.text = "ab", .state = "start"}, 0);
+  episode.answered(sampled({}, FinishReason::kStopString), 0);
+  episode.stepped(seen("c", 0.25), 0);
+  sandbox::StepResult pending;
+  pending.pending = true;
+  episode.answered(sampled({0, 1}, FinishReason::kLength), 0);
+  episode.stepped(pending, 0);
+  sandbox::StepResult back = seen("?", -0.5);
+  back.observation.state = "start";
+  episode.stepped(back, 0);
+  episode.answered(sampled({3}, FinishReason::kStopToken), 0);
+  episode.stepped(over(1), 0);
+  const Trajectory& t = episode.trajectory();
+  EXPECT_EQ(t.turn_rewards, (std::vector<double>{0.25, -0.5, 1}));
+  EXPECT_EQ(t.reward, 0.75);
+  EXPECT_EQ(t.turn_anchors,
+            (std::vector<uint64_t>{anchor_of("start"), anchor_of("c"), anchor_of("start")}));
+  // An answer without a token is a turn, too.
+  EXPECT_EQ(t.segments[0].turn_numbers, (std::vector<int32_t>{1, 2}));
+  EXPECT_EQ(find_fault(t), std::nullopt);
+}
+
+TEST(Episode, AVerdictIsOfTheTrajectoryAlone) {
+  PlayedEpisode episode(spec_of(), "test", plain());
+  episode.observed(sandbox::Observation{"ab"}, 0);
+  episode.answered(sampled({0}, FinishReason::kLength), 0);
+  episode.stepped(seen("c", 0.25), 0);
+  episode.answered(sampled({1}, FinishReason::kLength), 0);
+  sandbox::StepResult end = over(1);
+  end.verifier = "number";
+  episode.stepped(end, 0);
+  EXPECT_FALSE(episode.trajectory().reward.has_value());
+  EXPECT_EQ(episode.trajectory().turn_rewards, (std::vector<double>{0, 0}));
 }
 
 // Two turns, about to generate the third.
@@ -467,6 +505,8 @@ TEST(Episode, StoresTheTurnsThatAreOver) {
     const Trajectory stored = episode.stored();
     EXPECT_EQ(stored.num_tokens(), episode.num_storable());
     EXPECT_EQ(stored.turns, 2);
+    EXPECT_EQ(stored.turn_rewards, (std::vector<double>{0.25, 0.5}));
+    EXPECT_EQ(stored.turn_anchors, (std::vector<uint64_t>{anchor_of("cab"), anchor_of("?c")}));
     EXPECT_EQ(stored.outcome, Outcome::kAborted);
     EXPECT_FALSE(stored.reward.has_value());
     EXPECT_EQ(find_fault(stored), std::nullopt);
@@ -505,6 +545,9 @@ TEST(Episode, GoesOnBehindItsPrefixWithoutSamplingItAgain) {
     const Trajectory& trajectory = episode.trajectory();
     EXPECT_EQ(trajectory.turns, 3);
     EXPECT_EQ(trajectory.reward, 1.75);
+    EXPECT_EQ(trajectory.turn_rewards, (std::vector<double>{0.25, 0.5, 1}));
+    EXPECT_EQ(trajectory.turn_anchors,
+              (std::vector<uint64_t>{anchor_of("cab"), anchor_of("?c"), anchor_of(observation)}));
     EXPECT_EQ(trajectory.outcome, Outcome::kFinished);
     const Segment& segment = trajectory.segments[0];
     // The ids 0 and 1 stay what they are, here as well.

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -66,11 +67,11 @@ class Table {
         model_(config_for(*tokenizer_)),
         engine_(model_, {.max_context_tokens = kContext}, tokenizer_.get()) {}
 
-  EpisodeSpec spec(int64_t prompt) const {
+  EpisodeSpec spec(int64_t prompt, int32_t member = 0) const {
     RolloutOptions options;
     options.engine.max_context_tokens = kContext;
     EpisodeSpec spec;
-    spec.lease = {.member = {.prompt = prompt}};
+    spec.lease = {.member = {.prompt = prompt, .member = member}};
     spec.task.seed = sandbox::task_seed(1, /*held_out=*/false, prompt);
     spec.key = member_key(/*run_seed=*/5, Lane::kTrain, spec.lease.member);
     spec.limits = episode_limits(options, info_);
@@ -132,6 +133,7 @@ void expect_same(const Trajectory& a, const Trajectory& b) {
   EXPECT_EQ(x.versions, y.versions);
   EXPECT_EQ(x.classes, y.classes);
   EXPECT_EQ(x.turn_begins, y.turn_begins);
+  EXPECT_EQ(x.turn_numbers, y.turn_numbers);
   EXPECT_EQ(x.log_masses, y.log_masses);
   EXPECT_EQ(x.kept_counts, y.kept_counts);
   EXPECT_EQ(x.kept_ids, y.kept_ids);
@@ -141,8 +143,45 @@ void expect_same(const Trajectory& a, const Trajectory& b) {
   EXPECT_EQ(a.verifier, b.verifier);
   EXPECT_EQ(a.evidence, b.evidence);
   EXPECT_EQ(a.turns, b.turns);
+  EXPECT_EQ(a.turn_rewards, b.turn_rewards);
+  EXPECT_EQ(a.turn_anchors, b.turn_anchors);
   EXPECT_EQ(a.metrics, b.metrics);
   EXPECT_EQ(a.sampling.max_new_tokens, b.sampling.max_new_tokens);
+}
+
+// What GiGPO compares: members of a group that stand in one cell have one anchor.
+TEST(PlayedEpisodes, HaveTheirRewardsAndStatesTurnByTurn) {
+  Table table("frozen_grid");
+  size_t shared = 0;
+  for (int64_t prompt = 0; prompt < 8; ++prompt) {
+    std::vector<Trajectory> group;
+    for (int32_t member = 0; member < 4; ++member)
+      group.push_back(table.play(table.spec(prompt, member)).trajectory);
+    for (const Trajectory& trajectory : group) {
+      ASSERT_EQ(std::ssize(trajectory.turn_rewards), trajectory.turns);
+      ASSERT_EQ(std::ssize(trajectory.turn_anchors), trajectory.turns);
+      double sum = 0;
+      for (const double reward : trajectory.turn_rewards) sum += reward;
+      EXPECT_EQ(trajectory.reward, sum);
+      EXPECT_EQ(trajectory.turn_anchors[0], group[0].turn_anchors[0]);
+      // Behind an action that is none it stands where it stood.
+      const auto invalid = trajectory.metrics.at(1).second;
+      size_t penalties = 0;
+      for (size_t turn = 0; turn + 1 < trajectory.turn_rewards.size(); ++turn) {
+        if (trajectory.turn_rewards[turn] == 0) continue;
+        ++penalties;
+        EXPECT_LT(trajectory.turn_rewards[turn], 0);
+        EXPECT_EQ(trajectory.turn_anchors[turn + 1], trajectory.turn_anchors[turn]);
+      }
+      EXPECT_GE(static_cast<double>(penalties), invalid - 1) << "but for the last one";
+      const std::set<uint64_t> cells(trajectory.turn_anchors.begin(),
+                                     trajectory.turn_anchors.end());
+      EXPECT_LE(cells.size(), trajectory.turn_anchors.size());
+      shared += &trajectory != &group[0] && cells.contains(group[0].turn_anchors.back());
+      EXPECT_EQ(find_fault(trajectory), std::nullopt);
+    }
+  }
+  EXPECT_GT(shared, 0u);
 }
 
 // Stops an episode after each of its turns and lets another attempt go on. Returns how many did.
@@ -204,6 +243,20 @@ TEST(ResumedEpisode, IsTheUndisturbedOneWhereALimitCutsIt) {
     EXPECT_GT(expect_resumable(table, spec), 1u);
     EXPECT_EQ(table.play(spec).trajectory.outcome, Outcome::kTruncated);
   }
+}
+
+// An attempt of a build that did not record them: the environment says them again.
+TEST(ResumedEpisode, KnowsItsTurnsThoughItsPrefixDoesNot) {
+  Table table("frozen_grid");
+  EpisodeSpec spec = table.spec(2);
+  const Played whole = table.play(spec);
+  ASSERT_GT(whole.stored.size(), 4u);
+  Trajectory prefix = whole.stored[3];
+  prefix.turn_rewards.clear();
+  prefix.turn_anchors.clear();
+  prefix.segments[0].turn_numbers.clear();
+  spec.prefix = prefix;
+  expect_same(table.play(spec).trajectory, whole.trajectory);
 }
 
 TEST(ResumedEpisode, KeepsWhatWasSampledUnderOlderWeightsAndElsewhere) {

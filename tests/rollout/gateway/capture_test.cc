@@ -64,6 +64,7 @@ class CaptureTest : public ::testing::Test {
   std::vector<Segment> tree() {
     Trajectory trajectory;
     trajectory.numerics_classes = {"cpu"};
+    trajectory.turns = static_cast<int32_t>(capture_.num_answers());
     trajectory.segments = capture_.take();
     EXPECT_EQ(find_fault(trajectory), std::nullopt);
     return trajectory.segments;
@@ -97,9 +98,24 @@ TEST_F(CaptureTest, AConversationThatGrowsIsOneSegmentWithTheTokensThatWereSampl
   const auto segments = tree();
   ASSERT_EQ(segments.size(), 1);
   EXPECT_EQ(segments[0].turn_begins.size(), 2);
+  EXPECT_EQ(segments[0].turn_numbers, (std::vector<int32_t>{0, 1}));
   EXPECT_EQ(trained(segments[0]), "hello<|im_end|>world<|im_end|>");
   EXPECT_EQ(segments[0].roles.front(), TokenRole::kPrompt);
   EXPECT_EQ(segments[0].roles[second.num_known], TokenRole::kObservation);
+}
+
+// Where two episodes hear the same behind other answers, they stand in the same state.
+TEST_F(CaptureTest, AnAnchorIsOfWhatWasSaidBehindTheLastAnswer) {
+  call(said({{"user", "ab?"}}), "hello", 0);
+  call(said({{"user", "ab?"}, {"assistant", "hello"}, {"user", "and?"}}), "world", 0);
+  // Begun anew: its history has become shorter.
+  call(said({{"assistant", "..."}, {"user", "and?"}}), "again", 0);
+  call(said({{"user", "and?"}, {"user", "?"}}), "more", 0);
+  const std::vector<uint64_t> anchors = capture_.anchors();
+  ASSERT_EQ(anchors.size(), 4);
+  EXPECT_NE(anchors[0], anchors[1]);
+  EXPECT_EQ(anchors[1], anchors[2]);
+  EXPECT_NE(anchors[3], anchors[2]);
 }
 
 TEST_F(CaptureTest, WhatClientsLeaveOutOfAnAnswerDoesNotMatter) {
@@ -308,7 +324,12 @@ TEST_F(CaptureTest, EveryAnswerStandsBehindWhatItWasSampledBehind) {
     }
     Trajectory trajectory;
     trajectory.numerics_classes = {"cpu"};
+    trajectory.turns = static_cast<int32_t>(capture.num_answers());
+    trajectory.turn_anchors = capture.anchors();
     trajectory.segments = capture.take();
+    size_t num_numbered = 0;
+    for (const Segment& segment : trajectory.segments) num_numbered += segment.turn_numbers.size();
+    ASSERT_EQ(num_numbered, trajectory.turn_anchors.size()) << seed;
     ASSERT_EQ(find_fault(trajectory), std::nullopt) << seed;
     // The contexts of all answers in the tree.
     std::vector<std::pair<Ids, Ids>> in_tree;

@@ -103,6 +103,8 @@ class GatewayTest : public ::testing::Test {
     trajectory.numerics_classes = {"cpu"};
     trajectory.sampling.temperature = 1;
     trajectory.segments = attempt.segments;
+    trajectory.turns = static_cast<int32_t>(attempt.num_answers);
+    trajectory.turn_anchors = attempt.anchors;
     EXPECT_EQ(find_fault(trajectory), std::nullopt);
     return trajectory;
   }

@@ -49,6 +49,30 @@ TEST(FrozenGrid, KeepsTheContract) {
   check_environment({.make = [] { return built_in("frozen_grid"); }});
 }
 
+// By whatever way one comes, and whatever was said on it: the cell is the state.
+TEST(FrozenGrid, NamesTheCellAsItsState) {
+  auto environment = built_in("frozen_grid");
+  int64_t num_returns = 0;
+  for (int i = 0; i < 50; ++i) {
+    const Observation first = environment->reset({.seed = task_seed(3, false, i)}).value();
+    ASSERT_FALSE(first.state.empty());
+    const StepResult invalid = environment->step("jump\n").value();
+    EXPECT_NE(invalid.observation.text, first.text);
+    EXPECT_EQ(invalid.observation.state, first.state);
+    for (const auto& [there, back] :
+         {std::pair{"up\n", "down\n"}, std::pair{"left\n", "right\n"}}) {
+      const StepResult away = environment->step(there).value();
+      if (away.terminated) break;
+      if (away.observation.state == first.state) continue;  // a wall
+      const StepResult home = environment->step(back).value();
+      EXPECT_EQ(home.observation.state, first.state);
+      EXPECT_EQ(home.observation.text, first.text);
+      ++num_returns;
+    }
+  }
+  EXPECT_GT(num_returns, 10);
+}
+
 TEST(FrozenGrid, KnowsFortyFourWordsWithTheSpecialTokens) {
   auto environment = built_in("frozen_grid");
   std::set<std::string> words(environment->info().vocabulary.begin(),

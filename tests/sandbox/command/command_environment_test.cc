@@ -300,7 +300,8 @@ for line in sys.stdin:
     if call["call"] == "info": settings = call["settings"]
     answer = {"info": {"name": "rows", "needs_dataset": True},
               "reset": {"messages": [{"role": "user", "content": json.dumps([settings, call.get("row")])}],
-                        "tools": [{"type": "function", "function": {"name": "z", "a": 1}}]},
+                        "tools": [{"type": "function", "function": {"name": "z", "a": 1}}],
+                        "state": "begun"},
               "step": {"truncated": True, "reward": -1.5, "reason": "over"}}
     print(json.dumps(answer.get(call["call"], {"unsupported": True})), flush=True)
 )"),
@@ -314,6 +315,7 @@ for line in sys.stdin:
       HasSubstr(
           R"([{\"size\": 6, \"hard\": true, \"name\": \"x\"}, {\"prompt\": \"\\u00e9\", \"n\": [1]}])"));
   EXPECT_EQ(first.value().tools, R"([{"type":"function","function":{"name":"z","a":1}}])");
+  EXPECT_EQ(first.value().state, "begun");
   const auto end = environment->step("x");
   ASSERT_TRUE(end);
   EXPECT_TRUE(end.value().truncated);

@@ -352,7 +352,7 @@ TEST(HostedLibrary, ASettingThatItsConstructorRefusesIsNamedByItsKey) {
 TEST(PluginMessages, AreCheckedBeforeTheyAreUsed) {
   Packer packer;
   StepResult result;
-  result.observation.text = "seen";
+  result.observation = {.text = "seen", .state = "3 4"};
   result.metrics = {{"a", 1}, {"b", std::nan("")}};
   pack(packer, result);
   const std::string whole = packer.bytes();
@@ -362,7 +362,9 @@ TEST(PluginMessages, AreCheckedBeforeTheyAreUsed) {
     EXPECT_FALSE(cut.whole()) << length;
   }
   Unpacker good(whole);
-  EXPECT_EQ(unpack_step(good).metrics.size(), 2u);
+  const StepResult same = unpack_step(good);
+  EXPECT_EQ(same.observation.state, "3 4");
+  EXPECT_EQ(same.metrics.size(), 2u);
   EXPECT_TRUE(good.whole());
   const std::string more = whole + "x";
   Unpacker longer(more);
