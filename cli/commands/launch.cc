@@ -136,7 +136,8 @@ class Launch {
         endpoint_(paths.root),
         // New rows only: a run that goes on has shown the others before.
         tail_(paths.metrics(), /*from_start=*/false),
-        view_(stdout, ::isatty(STDOUT_FILENO) == 1, options.run.name, options.run.steps) {}
+        view_(stdout, ::isatty(STDOUT_FILENO) == 1, options.run.name, options.run.steps,
+              health_of(paths)) {}
 
   // The exit status.
   int run(bool in_process) {

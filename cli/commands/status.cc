@@ -13,6 +13,7 @@
 #include "cli/run/counted.h"
 #include "cli/run/datasets.h"
 #include "cli/run/endpoint.h"
+#include "cli/view/health.h"
 #include "core/base/error.h"
 #include "core/base/flags.h"
 #include "core/base/machine.h"
@@ -158,6 +159,8 @@ void show_text(const StatusFacts& facts, const State& state, bool runs) {
       line("", fmt::format("{}: {}", facts.datasets[i],
                            describe_prompts(policy, static_cast<int32_t>(i))));
   }
+  if (!facts.health.empty()) line("health", facts.health);
+  for (const std::string& finding : facts.findings) line("", finding);
   std::string_view label = runs || state.end ? "workers" : "had";
   for (const auto& [id, worker] : state.workers) {
     const std::string text = describe(state, id, worker);
@@ -187,7 +190,12 @@ void show_status(const std::string& run, bool json) {
                     .quiet = age_of_journal(paths),
                     .datasets = {},
                     .waits = {},
-                    .supervised = {}};
+                    .supervised = {},
+                    .health = {},
+                    .findings = {}};
+  const Health health = health_of(paths);
+  facts.health = health.line();
+  for (const Finding& finding : health.present()) facts.findings.push_back(finding.line());
   for (const auto& [id, policy] : state.policies) {
     if (policy.domains.size() > 1) facts.datasets = names_of(options, policy.domains.size());
     facts.supervised = supervised_facts(paths, alone, policy.published);

@@ -143,6 +143,9 @@ std::string status_json(const StatusFacts& facts, const State& state) {
   json["damaged"] = facts.damage.empty() ? Json() : Json(facts.damage);
   for (const auto& [id, policy] : state.policies) add_policy(facts, state, policy, json);
   if (facts.supervised) json["supervised"] = supervised_json(*facts.supervised);
+  // null: no step is done.
+  json["health"] = facts.health.empty() ? Json() : Json(facts.health);
+  json["findings"] = facts.findings;
   json["workers"] = Json::array();
   for (const auto& [id, worker] : state.workers)
     json["workers"].push_back(worker_json(state, id, worker));

@@ -46,6 +46,8 @@ struct StatusFacts {
   std::vector<std::string> datasets;  // names; empty: the run has one
   std::vector<std::string> waits;     // who waits for whom; empty: nobody, as the run is over
   std::optional<SupervisedFacts> supervised;
+  std::string health;                 // of the last step, a line (cli/view/health.h); empty: none
+  std::vector<std::string> findings;  // what is wrong now, the gravest first
 };
 
 // One object. `state` of the scheduler: as its journal has it.

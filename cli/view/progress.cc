@@ -23,17 +23,17 @@ std::string format_left(double seconds) {
 }
 
 // The short names of what matters, in reading order.
-struct Shown {
+struct ShownMetric {
   const char* metric;
   const char* label;
   int digits;
   bool by_dataset = false;  // with that of each dataset behind it
 };
-constexpr Shown kStepValues[] = {{"reward/mean", "reward", 3, true},
-                                 {"env/success", "success", 2},
-                                 {"rollout/response_tokens/mean", "length", 1}};
-constexpr Shown kEvalValues[] = {{"eval/reward", "reward", 3, true},
-                                 {"eval/success", "success", 3}};
+constexpr ShownMetric kStepValues[] = {{"reward/mean", "reward", 3, true},
+                                       {"env/success", "success", 2},
+                                       {"rollout/response_tokens/mean", "length", 1}};
+constexpr ShownMetric kEvalValues[] = {{"eval/reward", "reward", 3, true},
+                                       {"eval/success", "success", 3}};
 
 bool is_update(const MetricsRow& row) { return row.find("sft/loss") != nullptr; }
 bool is_step(const MetricsRow& row) { return row.find("reward/mean") != nullptr; }
@@ -58,9 +58,9 @@ std::string by_dataset(const MetricsRow& row, std::string_view metric) {
 }
 
 template <size_t N>
-std::string values_of(const MetricsRow& row, const Shown (&shown)[N]) {
+std::string values_of(const MetricsRow& row, const ShownMetric (&shown)[N]) {
   std::string out;
-  for (const Shown& item : shown)
+  for (const ShownMetric& item : shown)
     if (const double* value = row.find(item.metric))
       out += fmt::format("  {} {:.{}f}{}", item.label, *value, item.digits,
                          item.by_dataset ? by_dataset(row, item.metric) : "");
@@ -225,12 +225,15 @@ std::vector<std::string> progress_block(const ProgressState& state, int columns)
   return lines;
 }
 
-ProgressView::ProgressView(std::FILE* out, bool terminal, std::string name, int64_t total_steps)
-    : out_(out), terminal_(terminal), state_{std::move(name), total_steps, {}} {}
+ProgressView::ProgressView(std::FILE* out, bool terminal, std::string name, int64_t total_steps,
+                           Health health)
+    : out_(out),
+      terminal_(terminal),
+      state_{std::move(name), total_steps, {}},
+      health_(std::move(health)) {}
 
 void ProgressView::add(MetricsRow row) {
-  const double* skipped = row.find("policy/updates_skipped");
-  const bool diverged = skipped != nullptr && *skipped > 0;
+  const std::vector<Finding> found = health_.add(row);
   state_.rows.push_back(std::move(row));
   if (terminal_) {
     erase_block();
@@ -238,23 +241,7 @@ void ProgressView::add(MetricsRow row) {
   } else if (std::string line = progress_line(state_, state_.rows.back()); !line.empty()) {
     show(out_, line + "\n");
   }
-  if (diverged && !warned_of_divergence_) {
-    warned_of_divergence_ = true;
-    say("warning: an update was skipped, because its gradients were not finite.\n         Try a "
-        "smaller optim.lr.");
-  }
-  if (warned_ || steps_without_signal(state_.rows) < kSilentSteps) return;
-  warned_ = true;
-  if (is_solved(state_.rows))
-    return say(fmt::format(
-        "note: {} steps in a row without signal: the samples are successes, so that nothing is "
-        "left to learn.\n      Try harder tasks, or stop here.",
-        kSilentSteps));
-  say(fmt::format(
-      "warning: {} steps in a row without signal: in each group all rewards were equal, so nothing "
-      "was learned.\n         Try a larger rollout.group_size, a warm-up (sft), easier tasks, or "
-      "rewards with more steps between none and full.",
-      kSilentSteps));
+  for (const Finding& finding : found) say(finding.line());
 }
 
 void ProgressView::say(const std::string& line) {

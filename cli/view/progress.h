@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/view/health.h"
 #include "core/base/metrics.h"
 
 namespace tailrace {
@@ -37,11 +38,13 @@ void show(std::FILE* out, std::string_view text);
 
 class ProgressView {
  public:
-  // Borrows `out`. `terminal`: whether it can be redrawn (isatty).
-  ProgressView(std::FILE* out, bool terminal, std::string name, int64_t total_steps);
+  // Borrows `out`. `terminal`: whether it can be redrawn (isatty). `health` has seen the rows of
+  // earlier launches: what it has found is not said again.
+  ProgressView(std::FILE* out, bool terminal, std::string name, int64_t total_steps,
+               Health health = Health());
   ~ProgressView() { finish(); }
 
-  // Warns once, when several steps in a row had no signal.
+  // Says a finding about the health of the run once, when it appears.
   void add(MetricsRow row);
   // A line of its own, above the block.
   void say(const std::string& line);
@@ -56,8 +59,7 @@ class ProgressView {
   bool terminal_;
   ProgressState state_;
   int drawn_lines_ = 0;
-  bool warned_ = false;  // that there is no signal
-  bool warned_of_divergence_ = false;
+  Health health_;
 };
 
 }  // namespace tailrace

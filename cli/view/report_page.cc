@@ -8,10 +8,10 @@
 
 #include "cli/view/chart.h"
 #include "cli/view/curves_section.h"
+#include "cli/view/health_section.h"
 #include "cli/view/lengths_section.h"
 #include "cli/view/run_facts.h"
 #include "cli/view/samples_section.h"
-#include "cli/view/signal.h"
 #include "cli/view/worker_chart.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
@@ -54,6 +54,9 @@ table{border-collapse:collapse;width:100%}th,td{padding:4px 10px;border-bottom:1
 th{font-size:13px;color:var(--soft);font-weight:600}th:first-child,td:first-child{text-align:left}
 details{border:1px solid var(--line);border-radius:10px;margin:0 0 12px;padding:10px 14px;background:var(--card)}details>:nth-child(2){margin-top:12px}.charts+details,.chart+details{margin-top:14px}summary{cursor:pointer;font-weight:600}
 .note{color:var(--bad)}
+.health{margin:0 0 20px;padding:12px 16px;border:1px solid var(--line);border-radius:10px;background:var(--card)}.health h2{margin:0 0 8px}
+.health dl{display:flex;flex-wrap:wrap;gap:6px 28px;margin:0}.health dt{color:var(--soft);font-size:12px}.health dd{margin:0;font-variant-numeric:tabular-nums}
+.health ul{margin:10px 0 0;padding-left:18px}.watch{color:var(--c2);font-weight:600}
 )";
 
 std::string tile(std::string_view label, const std::string& value,
@@ -131,8 +134,6 @@ std::string tiles(const ReportData& data) {
 
 std::string make_report_page(const ReportData& data) {
   std::string notes;
-  if (const std::string silent = signal_of_run(data.rows); !silent.empty())
-    notes = fmt::format("<p class=\"note\">{}</p>\n", silent);
   for (const std::string& note : data.notes)
     notes += fmt::format("<p class=\"note\">{}</p>\n", escape_markup(note));
   std::string facts = "<dl class=\"facts\">\n";
@@ -144,12 +145,13 @@ std::string make_report_page(const ReportData& data) {
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
       "<meta name=\"color-scheme\" content=\"light dark\"><title>{0}: Tailrace "
       "report</title>\n<style>{1}{2}</style></head>\n"
-      "<body><main>\n<h1>{0}</h1><p class=\"sub\">Tailrace {3}</p>\n{4}{5}{6}{7}{8}{9}{10}{11}"
+      "<body><main>\n<h1>{0}</h1><p class=\"sub\">Tailrace {3}</p>\n{13}{4}{5}{6}{7}{8}{9}{10}{11}"
       "<h2>Configuration</h2>\n<details><summary>config.yaml</summary><pre>{12}</pre></details>\n</"
       "main></body></html>\n",
       escape_markup(data.name), kStyle, kWorkerStyle, version(), facts, notes, tiles(data),
       samples_section(data.samples), worker_section(data.timeline), curves_section(data.rows),
-      lengths_section(data.timeline), metrics_tables(data.rows), escape_markup(data.config));
+      lengths_section(data.timeline), metrics_tables(data.rows), escape_markup(data.config),
+      health_section(health_of(data.rows, data.config)));
 }
 
 std::string make_learning_curve(const ReportData& data) {

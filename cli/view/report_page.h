@@ -1,5 +1,6 @@
-// The report of a run: one HTML file without scripts or links. From the top: what the run is and
-// whether it learned, samples before and after, who waited, then curves and all numbers.
+// The report of a run: one HTML file without scripts or links. From the top: whether the run is
+// healthy, what it is and whether it learned, samples before and after, who waited, then curves and
+// all numbers.
 #pragma once
 
 #include <string>

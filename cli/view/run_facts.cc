@@ -10,8 +10,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include "core/base/config_document.h"
-#include "core/base/error.h"
+#include "cli/view/config_value.h"
 #include "core/base/machine.h"
 
 namespace tailrace {
@@ -20,51 +19,31 @@ namespace {
 constexpr double kFirstDate = 1e9;   // 2001
 constexpr double kMostShown = 1e18;  // of bytes or milliseconds; more is nonsense
 
-ConfigNode read_config(const std::string& config) {
-  try {
-    return parse_config(config, "config.yaml", {});
-  } catch (const UserError&) {
-    // The page shows its text.
-    return {};
-  }
-}
-
-// The value of a dotted key; empty where there is none.
-std::string value_of(const ConfigNode& root, std::string_view key) {
-  const ConfigNode* node = &root;
-  while (node != nullptr && !key.empty()) {
-    const size_t dot = std::min(key.find('.'), key.size());
-    node = node->find(key.substr(0, dot));
-    key.remove_prefix(std::min(dot + 1, key.size()));
-  }
-  return node == nullptr ? "" : node->text;
-}
-
 std::string model_of(const ConfigNode& config) {
-  const std::string path = value_of(config, "model.path");
+  const std::string path = config_value(config, "model.path");
   if (!path.empty()) {
     const std::filesystem::path folder(path);
     // "models/x/" has no last part.
     return folder.has_filename() ? folder.filename() : folder.parent_path().filename();
   }
-  const std::string layers = value_of(config, "model.create.layers");
+  const std::string layers = config_value(config, "model.create.layers");
   // A simulation needs no model.
   if (layers.empty() || layers == "0") return "";
   return fmt::format("random weights, {} layers of {}", layers,
-                     value_of(config, "model.create.hidden_size"));
+                     config_value(config, "model.create.hidden_size"));
 }
 
 std::string algorithm_of(const ConfigNode& config) {
-  std::string text = value_of(config, "algo.name");
-  if (const std::string mode = value_of(config, "scheduler.mode"); !mode.empty())
+  std::string text = config_value(config, "algo.name");
+  if (const std::string mode = config_value(config, "scheduler.mode"); !mode.empty())
     text += (text.empty() ? "" : ", ") + mode;
   return text;
 }
 
 // An environment, and the file that its prompts come from.
 std::string data_of(const ConfigNode& dataset, std::string_view environment) {
-  const std::string name = value_of(dataset, environment);
-  const std::string file = std::filesystem::path(value_of(dataset, "dataset")).filename();
+  const std::string name = config_value(dataset, environment);
+  const std::string file = std::filesystem::path(config_value(dataset, "dataset")).filename();
   return file.empty() ? name : fmt::format("{} ({})", file, name);
 }
 
@@ -73,7 +52,7 @@ std::string dataset_of(const ConfigNode& config) {
   if (list != nullptr && !list->items.empty()) {
     std::string names;
     for (const ConfigNode& dataset : list->items)
-      names += (names.empty() ? "" : ", ") + value_of(dataset, "name");
+      names += (names.empty() ? "" : ", ") + config_value(dataset, "name");
     return names;
   }
   const ConfigNode* environment = config.find("env");
@@ -81,16 +60,17 @@ std::string dataset_of(const ConfigNode& config) {
 }
 
 std::string steps_of(const ConfigNode& config, std::span<const MetricsRow> rows) {
-  const std::string all = value_of(config, "run.steps");
+  const std::string all = config_value(config, "run.steps");
   // 0: the run ends with its data.
   return all.empty() || all == "0" ? fmt::format("{}", last_step(rows))
                                    : fmt::format("{} of {}", last_step(rows), all);
 }
 
 std::string batch_of(const ConfigNode& config) {
-  const std::string prompts = value_of(config, "rollout.prompts_per_step");
+  const std::string prompts = config_value(config, "rollout.prompts_per_step");
   if (prompts.empty()) return "";
-  return fmt::format("{} prompts x {} samples", prompts, value_of(config, "rollout.group_size"));
+  return fmt::format("{} prompts x {} samples", prompts,
+                     config_value(config, "rollout.group_size"));
 }
 
 // In UTC: whoever reads the page may be elsewhere.
@@ -125,23 +105,23 @@ std::string weights_of(std::span<const MetricsRow> rows) {
 // A run of supervised training alone: it has no environment.
 bool is_supervised(const ConfigNode& config) {
   const ConfigNode* list = config.find("datasets");
-  return (list == nullptr || list->items.empty()) && value_of(config, "env.name").empty() &&
-         !value_of(config, "sft.data").empty();
+  return (list == nullptr || list->items.empty()) && config_value(config, "env.name").empty() &&
+         !config_value(config, "sft.data").empty();
 }
 
 std::vector<RunFact> supervised_facts(const ConfigNode& config, const std::string& machine,
                                       std::span<const MetricsRow> rows) {
-  const std::string file = std::filesystem::path(value_of(config, "sft.data")).filename();
+  const std::string file = std::filesystem::path(config_value(config, "sft.data")).filename();
   std::vector<RunFact> facts = {
       {"Model", model_of(config)},
       {"Algorithm", "supervised"},
       {"Dataset", file},
-      {"Batch", fmt::format("{} tokens", value_of(config, "sft.batch_tokens"))},
+      {"Batch", fmt::format("{} tokens", config_value(config, "sft.batch_tokens"))},
       {"Machine", machine},
       {"Date", date_of(rows)},
-      {"Run", value_of(config, "run.name")},
+      {"Run", config_value(config, "run.name")},
       {"Updates", fmt::format("{}", last_supervised_update(rows))},
-      {"Seed", value_of(config, "run.seed")}};
+      {"Seed", config_value(config, "run.seed")}};
   std::erase_if(facts, [](const RunFact& fact) { return fact.value.empty(); });
   return facts;
 }
@@ -164,7 +144,7 @@ int64_t last_supervised_update(std::span<const MetricsRow> rows) {
 
 std::vector<RunFact> run_facts(const std::string& config, const std::string& machine,
                                std::span<const MetricsRow> rows) {
-  const ConfigNode root = read_config(config);
+  const ConfigNode root = read_config_text(config);
   if (is_supervised(root)) return supervised_facts(root, machine, rows);
   std::vector<RunFact> facts = {{"Model", model_of(root)},
                                 {"Algorithm", algorithm_of(root)},
@@ -172,10 +152,10 @@ std::vector<RunFact> run_facts(const std::string& config, const std::string& mac
                                 {"Batch", batch_of(root)},
                                 {"Machine", machine},
                                 {"Date", date_of(rows)},
-                                {"Run", value_of(root, "run.name")},
+                                {"Run", config_value(root, "run.name")},
                                 {"Steps", steps_of(root, rows)},
                                 {"Weights to other hosts", weights_of(rows)},
-                                {"Seed", value_of(root, "run.seed")}};
+                                {"Seed", config_value(root, "run.seed")}};
   std::erase_if(facts, [](const RunFact& fact) { return fact.value.empty(); });
   return facts;
 }

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "cli/view/health.h"
 #include "cli/view/signal.h"
+#include "core/base/file.h"
 
 namespace tailrace {
 namespace {
@@ -28,10 +30,13 @@ MetricChange change_of(std::span<const MetricsRow> rows, std::string_view name) 
 }  // namespace
 
 std::string run_summary(std::span<const MetricsRow> rows, const std::string& name,
-                        std::chrono::seconds elapsed, const std::string& directory) {
+                        std::chrono::seconds elapsed, const std::string& directory,
+                        const std::string& config) {
   std::string end = fmt::format("{} s, run: {}", elapsed.count(), directory);
   if (const std::string excluded = exclusions_of_run(rows); !excluded.empty())
     end += "\n" + excluded;
+  if (const std::vector<Finding> found = health_of(rows, config).findings(); !found.empty())
+    end += "\n" + found.front().line();
   // Held-out before training, success before reward: what a person wants to know first.
   for (const auto& [metric, label] :
        {std::pair{"eval/success", "success"}, {"eval/reward", "reward"}}) {
@@ -56,8 +61,9 @@ std::string run_summary(std::span<const MetricsRow> rows, const std::string& nam
 std::string run_summary(const RunPaths& paths, const std::string& name,
                         std::chrono::seconds elapsed) {
   const auto rows = read_metrics(paths.metrics());
+  const auto config = read_file(paths.config());
   return run_summary(rows ? rows.value() : std::vector<MetricsRow>(), name, elapsed,
-                     paths.root.string());
+                     paths.root.string(), config ? config.value() : "");
 }
 
 }  // namespace tailrace

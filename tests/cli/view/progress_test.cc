@@ -1,7 +1,5 @@
 #include "cli/view/progress.h"
 
-#include <functional>
-
 #include <gtest/gtest.h>
 
 namespace tailrace {
@@ -121,40 +119,43 @@ TEST(ProgressView, WritesPlainLinesWhereThereIsNoTerminal) {
   std::fclose(file);
 }
 
-// What a view writes of so many steps that carry one more value each; its only warning must begin
-// with `warning` and stand between two lines.
-void expect_one_warning(const std::string& name, const std::function<double(int64_t)>& value,
-                        std::string_view warning, std::string_view after, std::string_view before) {
+TEST(ProgressView, SaysAFindingOnceWhenItAppears) {
+  for (const bool terminal : {false, true}) {
+    std::FILE* file = std::tmpfile();
+    {
+      ProgressView view(file, terminal, "run", 80);
+      for (int64_t step = 1; step <= 20; ++step) {
+        MetricsRow row = step_row(step);
+        row.values.emplace_back("rollout/zero_signal_frac", step == 4 ? 0.99 : 1);
+        row.values.emplace_back("reward/min", 0);
+        row.values.emplace_back("reward/max", 1);
+        view.add(row);
+        view.add({.step = step, .values = {{"eval/reward", 0.9}}});  // is no step
+      }
+    }
+    const std::string text = written(file);
+    const size_t at = text.find("warning: no_signal since step 1: ");
+    ASSERT_NE(at, std::string::npos) << text;
+    EXPECT_GT(at, text.find("step 3/80"));
+    EXPECT_LT(at, text.find("step 4/80"));
+    EXPECT_EQ(text.find("warning", at + 1), std::string::npos) << "it came back in step 7";
+    std::fclose(file);
+  }
+}
+
+TEST(ProgressView, DoesNotSayAgainWhatAnEarlierLaunchHasSaid) {
+  Health health;
+  MetricsRow row = step_row(1);
+  row.values.emplace_back("policy/updates_skipped", 1);
+  ASSERT_EQ(health.add(row).size(), 1u);
   std::FILE* file = std::tmpfile();
   {
-    ProgressView view(file, false, "run", 80);
-    for (int64_t step = 1; step <= 20; ++step) {
-      MetricsRow row = step_row(step);
-      row.values.emplace_back(name, value(step));
-      view.add(row);
-      view.add({.step = step, .values = {{"eval/reward", 0.9}}});  // is no step
-    }
+    ProgressView view(file, false, "run", 80, health);
+    row.step = 2;
+    view.add(row);
   }
-  const std::string text = written(file);
-  const size_t at = text.find(warning);
-  ASSERT_NE(at, std::string::npos) << text;
-  EXPECT_GT(at, text.find(after));
-  EXPECT_LT(at, text.find(before));
-  EXPECT_EQ(text.find("warning"), at);
-  EXPECT_EQ(text.find("warning", at + 1), std::string::npos);
+  EXPECT_EQ(written(file).find("warning"), std::string::npos);
   std::fclose(file);
-}
-
-TEST(ProgressView, WarnsOnceWhenStepsInARowHaveNoSignal) {
-  expect_one_warning(
-      "rollout/zero_signal_frac", [](int64_t step) { return step == 4 ? 0.99 : 1; },
-      "warning: 5 steps in a row without signal", "step 9/80", "step 10/80");
-}
-
-TEST(ProgressView, WarnsOnceWhenAnUpdateIsSkipped) {
-  expect_one_warning(
-      "policy/updates_skipped", [](int64_t step) { return step > 1 ? 1 : 0; },
-      "warning: an update was skipped", "step 2/80", "step 3/80");
 }
 
 TEST(ProgressView, SurvivesAReaderThatGoesAway) {

@@ -1,0 +1,273 @@
+#include "cli/view/health_rules.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "cli/view/config_value.h"
+
+namespace tailrace {
+namespace {
+
+// The thresholds. "Healthy" below are the shipped configs, run from their start to their end.
+
+// Below one group in four most of the sampling is lost; healthy runs begin above three in four.
+constexpr double kFewSignalShare = 0.25;
+// A task that is half solved loses groups because they are all right.
+constexpr double kHalfSolved = 0.5;
+// k3 of one step. Healthy steps stay below 0.01; at 0.1 ratios of 1.5 are common, far outside of
+// any clip range.
+constexpr double kDriftTooFar = 0.1;
+// Tokens of the later updates. Healthy: below 0.05; sequence ratios, whose range is narrow by
+// design, about 0.15. Only half of what leaves the range is clipped, so that 0.25 is every second.
+constexpr double kClippedShare = 0.25;
+// Nats a token: of two words at that entropy the other is taken once in 300.
+constexpr double kEntropyGone = 0.02;
+// An entropy that grows by half, and by more than the noise of a small one, is pushed.
+constexpr double kEntropyGrowth = 1.5, kEntropyGrowthNats = 0.3;
+// The early sign of agents that repeat themselves: entropy and the spread of rewards fall together.
+constexpr double kCollapsedShare = 0.2, kCollapsedStd = 0.5;
+// A policy of this success may well be sure of itself.
+constexpr double kNearlySolved = 0.9;
+// Of the samples: what is left is too little to learn how to end.
+constexpr double kTruncatedShare = 0.9;
+// Of the actions.
+constexpr double kInvalidShare = 0.9;
+// Of the attempts: healthy runs have none but where a worker was lost.
+constexpr double kFailedShare = 0.2;
+// Nats. Numerics classes differ by less than 1e-3, and no engine that samples from the same
+// distribution by more than 1e-2.
+constexpr double kMismatchNats = 1e-2;
+// Of the sampled tokens: more are thrown away than trained on.
+constexpr double kStaleShare = 0.5;
+// A penalty pulls a token with about coef x |log-ratio|, the reward with the advantage, about 1.
+// k3 is half of the squared log-ratio.
+constexpr double kPenaltyPull = 1;
+// Healthy norms are at most three times the limit; a hundredth of a gradient says only its
+// direction.
+constexpr double kGradientCut = 100;
+// Sums of equal rewards differ in their last bits.
+constexpr double kEqual = 1e-9;
+
+double number_of(const MetricsRow& row, std::string_view name) {
+  const double* value = row.find(name);
+  return value == nullptr ? kUnknown : *value;
+}
+
+double setting_of(const ConfigNode& config, std::string_view key) {
+  const std::string text = config_value(config, key);
+  double value = kUnknown;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), value);
+  return read.ec == std::errc() && read.ptr == text.data() + text.size() ? value : kUnknown;
+}
+
+bool is_silent(const HealthStep& step) { return step.zero_signal >= 1; }
+bool is_solved(const HealthStep& step) { return step.success >= 1; }
+bool is_constant(const HealthStep& step) { return step.reward_max - step.reward_min <= kEqual; }
+bool is_zero(const HealthStep& step) { return std::abs(step.reward_max) <= kEqual; }
+double penalty_pull(const HealthView& v) {
+  return v.settings.kl_coef * std::sqrt(2 * std::max(0.0, v.now.kl_penalty));
+}
+
+// Braces that cost a line each: a table of three functions a row is read best without names.
+#define TR_HOLDS(expression) [](const HealthView& v) { return expression; }
+#define TR_SAYS(...) \
+  [](const HealthView& v) -> std::string { return (void)v, fmt::format(__VA_ARGS__); }
+
+constexpr HealthRule kRules[] = {
+    {Ailment::kUpdatesSkipped, Severity::kWrong, HealthNumber::kOther, 1,
+     TR_HOLDS(v.now.skipped > 0),
+     TR_SAYS("{:.0f} of {:.0f} updates were skipped, because their gradients were not finite "
+             "(policy/updates_skipped)",
+             v.now.skipped, v.now.updates),
+     TR_SAYS("Try a smaller optim.lr, and look for rewards that are huge (reward/max)")},
+    {Ailment::kRateZero, Severity::kWrong, HealthNumber::kKl, 2,
+     TR_HOLDS(v.now.updates_applied() > 0 && v.now.lr == 0),
+     TR_SAYS("updates change nothing: the learning rate is 0 (policy/lr)"),
+     TR_SAYS("Set optim.lr; where it was, make optim.min_lr_ratio larger than 0")},
+    {Ailment::kRateTooHigh, Severity::kWrong, HealthNumber::kKl, 1,
+     TR_HOLDS(v.now.kl_old > kDriftTooFar),
+     TR_SAYS("one step moves the policy by {:.3g} nats a token (policy/kl_old), more than {}",
+             v.now.kl_old, kDriftTooFar),
+     TR_SAYS("Try optim.lr={:.1g}", v.now.lr / 10)},
+    {Ailment::kFailures, Severity::kWrong, HealthNumber::kOther, 2,
+     TR_HOLDS(v.now.infra_failed > kFailedShare),
+     TR_SAYS("{:.0f} % of the attempts failed for no fault of the policy "
+             "(rollout/infra_failed_frac)",
+             v.now.infra_failed * 100),
+     TR_SAYS("Read why in the logs of the run; try 'tailrace env check' or 'tailrace score'")},
+    {Ailment::kInvalidActions, Severity::kWrong, HealthNumber::kOther, 1,
+     TR_HOLDS(v.now.invalid >= kInvalidShare * v.now.turns),
+     TR_SAYS("{:.3g} of {:.3g} actions of an episode cannot be read (env/invalid_actions)",
+             v.now.invalid, v.now.turns),
+     TR_SAYS(
+         "Try a warm-up on demonstrations (sft), or say in the prompt how an action is written")},
+    {Ailment::kTruncated, Severity::kWrong, HealthNumber::kTruncation, 2,
+     TR_HOLDS(v.now.truncated >= kTruncatedShare),
+     TR_SAYS("{:.0f} % of the samples end by a limit and not by themselves "
+             "(rollout/truncated_frac)",
+             v.now.truncated * 100),
+     [](const HealthView& v) -> std::string {
+       return v.now.turns >= kTruncatedShare * v.settings.max_turns
+                  ? "Raise rollout.max_turns, or rollout.max_action_tokens if actions are cut"
+                  : "Raise rollout.max_action_tokens or rollout.max_context_tokens";
+     }},
+    {Ailment::kMismatch, Severity::kWrong, HealthNumber::kKl, 2,
+     // What older versions sampled differs for another reason.
+     TR_HOLDS((v.now.staleness == 0 && v.now.mismatch_kl > kMismatchNats) ||
+              v.now.logprob_diff > kMismatchNats),
+     TR_SAYS("engine and trainer disagree by {:.3g} nats a token about the same weights "
+             "(mismatch/kl, mismatch/abs_logprob_diff), more than {}",
+             std::max(v.now.staleness == 0 ? v.now.mismatch_kl : 0, v.now.logprob_diff),
+             kMismatchNats),
+     [](const HealthView& v) -> std::string {
+       return v.now.cut_mass > 0 ? "Set algo.sampling_mask=keep, or sample without top_k, top_p "
+                                   "and min_p"
+                                 : "Let all workers compute in the class of the trainer "
+                                   "(model.compute)";
+     }},
+    {Ailment::kStale, Severity::kWrong, HealthNumber::kOther, 2,
+     TR_HOLDS(v.now.stale_masked > kStaleShare),
+     TR_SAYS("{:.0f} % of the sampled tokens are too old to be trained on (staleness/masked_frac)",
+             v.now.stale_masked * 100),
+     TR_SAYS("Raise scheduler.max_staleness, or lower scheduler.ahead")},
+    {Ailment::kKlDominates, Severity::kWrong, HealthNumber::kKl, 2,
+     TR_HOLDS(penalty_pull(v) > kPenaltyPull),
+     TR_SAYS("the KL penalty pulls {:.2g} times as strongly as the reward (algo.kl.coef {:g} at "
+             "{:.2g} nats)",
+             penalty_pull(v), v.settings.kl_coef, v.now.kl_penalty),
+     TR_SAYS("Try algo.kl.coef={:.1g}", v.settings.kl_coef / penalty_pull(v) / 10)},
+    {Ailment::kClipTooTight, Severity::kWrong, HealthNumber::kClip, 2,
+     TR_HOLDS(v.now.clip_when_moved() > kClippedShare && v.now.kl_old <= kDriftTooFar),
+     TR_SAYS(
+         "{:.0f} % of the tokens behind a step's first update are clipped (policy/clipfrac_low, "
+         "_high), although the policy hardly moves",
+         v.now.clip_when_moved() * 100),
+     TR_SAYS("Raise algo.clip_low and algo.clip_high: 0.2 for ratios of tokens, 3e-4 for those of "
+             "sequences")},
+    {Ailment::kGradientCut, Severity::kWrong, HealthNumber::kOther, 2,
+     TR_HOLDS(v.settings.max_grad_norm > 0 &&
+              v.now.grad_norm > kGradientCut * v.settings.max_grad_norm),
+     TR_SAYS("gradients are cut to {:.2g} % of themselves (policy/grad_norm {:.3g}, limit {:g})",
+             100 * v.settings.max_grad_norm / v.now.grad_norm, v.now.grad_norm,
+             v.settings.max_grad_norm),
+     TR_SAYS("Try optim.max_grad_norm=1; if it is that, make rewards or coefficients smaller")},
+    {Ailment::kEntropyRises, Severity::kWrong, HealthNumber::kEntropy, 1,
+     TR_HOLDS(v.now.entropy > kEntropyGrowth * v.first.entropy &&
+              v.now.entropy > v.first.entropy + kEntropyGrowthNats),
+     TR_SAYS("entropy has risen from {:.3g} to {:.3g} nats (policy/entropy): the policy becomes "
+             "random",
+             v.first.entropy, v.now.entropy),
+     TR_SAYS("Lower algo.entropy_coef, or optim.lr")},
+    {Ailment::kEntropyGone, Severity::kWrong, HealthNumber::kEntropy, 1,
+     TR_HOLDS(v.now.entropy < kEntropyGone && !(v.now.success >= kNearlySolved)),
+     TR_SAYS("entropy is gone ({:.2g} nats, policy/entropy): all samples of a prompt are about the "
+             "same",
+             v.now.entropy),
+     TR_SAYS(
+         "Raise rollout.sampling.temperature or algo.clip_high, or start from earlier weights")},
+    {Ailment::kCollapse, Severity::kWatch, HealthNumber::kEntropy, 2,
+     TR_HOLDS(v.now.entropy < kCollapsedShare * v.first.entropy &&
+              v.now.reward_std < kCollapsedStd * v.first.reward_std &&
+              !(v.now.success >= kNearlySolved)),
+     TR_SAYS("entropy ({:.2g} nats, {:.2g} at first) and the spread of the rewards ({:.2g}, {:.2g} "
+             "at first) fall together: samples begin to repeat each other",
+             v.now.entropy, v.first.entropy, v.now.reward_std, v.first.reward_std),
+     TR_SAYS("Try a larger algo.clip_high, a small algo.entropy_coef, or a smaller optim.lr")},
+    {Ailment::kNoReward, Severity::kWrong, HealthNumber::kSignal, 3,
+     TR_HOLDS(is_silent(v.now) && is_constant(v.now) && is_zero(v.now) && !is_solved(v.now)),
+     TR_SAYS("every sample has the reward 0 (reward/max), so that nothing is learned"),
+     TR_SAYS("Try easier tasks, a warm-up (sft), or rewards with steps between none and full")},
+    {Ailment::kConstantReward, Severity::kWrong, HealthNumber::kSignal, 3,
+     TR_HOLDS(is_silent(v.now) && is_constant(v.now) && !is_zero(v.now) && !is_solved(v.now)),
+     TR_SAYS("every sample has the reward {:.3g} (reward/min, reward/max), whatever it says",
+             v.now.reward_max),
+     TR_SAYS("Score some answers by hand ('tailrace score'): the reward must tell them apart")},
+    {Ailment::kNoSignal, Severity::kWrong, HealthNumber::kSignal, 3,
+     TR_HOLDS(is_silent(v.now) && !is_constant(v.now) && !is_solved(v.now)),
+     TR_SAYS("no signal: in each group all rewards are equal (rollout/zero_signal_frac), so that "
+             "nothing is learned"),
+     TR_SAYS("Raise rollout.group_size or rollout.sampling.temperature")},
+    {Ailment::kFewSignals, Severity::kWatch, HealthNumber::kSignal, 3,
+     TR_HOLDS(v.now.signal() < kFewSignalShare && !is_silent(v.now) &&
+              !(v.now.success >= kHalfSolved)),
+     TR_SAYS("only {:.0f} % of the groups have a signal (rollout/zero_signal_frac)",
+             v.now.signal() * 100),
+     TR_SAYS("Raise rollout.group_size, or choose tasks that are solved now and then")},
+    {Ailment::kSolved, Severity::kGood, HealthNumber::kSignal, 3,
+     TR_HOLDS(is_silent(v.now) && is_solved(v.now)),
+     TR_SAYS("every sample is a success (env/success), so that nothing is left to learn"),
+     TR_SAYS("Stop here, or take harder tasks")},
+};
+#undef TR_HOLDS
+#undef TR_SAYS
+
+consteval bool is_in_order() {
+  for (size_t i = 0; i < std::size(kRules); ++i)
+    if (static_cast<size_t>(kRules[i].kind) != i) return false;
+  return std::size(kRules) == kEnumNames<Ailment>.size();
+}
+static_assert(is_in_order());
+
+}  // namespace
+
+HealthSettings health_settings(const std::string& config) {
+  const ConfigNode root = read_config_text(config);
+  HealthSettings settings;
+  settings.max_grad_norm = setting_of(root, "optim.max_grad_norm");
+  settings.kl_coef = setting_of(root, "algo.kl.coef");
+  settings.max_turns = setting_of(root, "rollout.max_turns");
+  // fmin leaves out what is unknown.
+  settings.episode_tokens =
+      std::fmin(setting_of(root, "rollout.max_context_tokens"),
+                settings.max_turns * setting_of(root, "rollout.max_action_tokens"));
+  return settings;
+}
+
+bool HealthStep::is_step(const MetricsRow& row) { return row.find("reward/mean") != nullptr; }
+
+HealthStep::HealthStep(const MetricsRow& row) : number(row.step) {
+  const auto take = [&row](std::string_view name) { return number_of(row, name); };
+  groups = take("rollout/groups");
+  zero_signal = take("rollout/zero_signal_frac");
+  filtered = take("rollout/filtered_prompts");
+  reward_min = take("reward/min");
+  reward_max = take("reward/max");
+  reward_std = take("reward/std");
+  success = take("env/success");
+  updates = take("policy/updates");
+  skipped = take("policy/updates_skipped");
+  lr = take("policy/lr");
+  entropy = take("policy/entropy");
+  kl_old = take("policy/kl_old");
+  kl_penalty = take("policy/kl_ref");
+  if (std::isnan(kl_penalty)) kl_penalty = take("policy/kl_behaviour");
+  clip = take("policy/clipfrac_low") + take("policy/clipfrac_high");
+  grad_norm = take("policy/grad_norm");
+  length = take("rollout/response_tokens/mean");
+  turns = take("rollout/turns/mean");
+  truncated = take("rollout/truncated_frac");
+  invalid = take("env/invalid_actions");
+  infra_failed = take("rollout/infra_failed_frac");
+  mismatch_kl = take("mismatch/kl");
+  logprob_diff = take("mismatch/abs_logprob_diff");
+  cut_mass = take("rollout/cut_mass");
+  staleness = take("staleness/max");
+  stale_masked = take("staleness/masked_frac");
+}
+
+double HealthStep::signal() const {
+  const double replaced = std::isnan(filtered) ? 0 : filtered;
+  return (1 - zero_signal) * groups / (groups + replaced);
+}
+
+// The first update of a step has ratios of 1.
+double HealthStep::clip_when_moved() const {
+  return updates > 1 ? clip * updates / (updates - 1) : kUnknown;
+}
+
+std::span<const HealthRule> health_rules() { return kRules; }
+
+}  // namespace tailrace

@@ -1,0 +1,125 @@
+// The rules by which a step is judged: one row for each kind of finding.
+//
+// A number that a step does not have is NaN: every comparison with it is false, so that a rule
+// never holds by what is unknown.
+//
+// Thread: any.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "core/base/enum_names.h"
+#include "core/base/metrics.h"
+
+namespace tailrace {
+
+inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+
+// Causes stand before what comes of them.
+enum class Ailment : uint8_t {
+  kUpdatesSkipped,
+  kRateZero,
+  kRateTooHigh,
+  kFailures,
+  kInvalidActions,
+  kTruncated,
+  kMismatch,
+  kStale,
+  kKlDominates,
+  kClipTooTight,
+  kGradientCut,
+  kEntropyRises,
+  kEntropyGone,
+  kCollapse,
+  kNoReward,
+  kConstantReward,
+  kNoSignal,
+  kFewSignals,
+  kSolved,
+};
+constexpr auto enum_names(Ailment) {
+  return name_table<Ailment>({{Ailment::kUpdatesSkipped, "updates_skipped"},
+                              {Ailment::kRateZero, "rate_zero"},
+                              {Ailment::kRateTooHigh, "rate_too_high"},
+                              {Ailment::kFailures, "failures"},
+                              {Ailment::kInvalidActions, "invalid_actions"},
+                              {Ailment::kTruncated, "truncated"},
+                              {Ailment::kMismatch, "mismatch"},
+                              {Ailment::kStale, "stale"},
+                              {Ailment::kKlDominates, "kl_dominates"},
+                              {Ailment::kClipTooTight, "clip_too_tight"},
+                              {Ailment::kGradientCut, "gradient_cut"},
+                              {Ailment::kEntropyRises, "entropy_rises"},
+                              {Ailment::kEntropyGone, "entropy_gone"},
+                              {Ailment::kCollapse, "collapse"},
+                              {Ailment::kNoReward, "no_reward"},
+                              {Ailment::kConstantReward, "constant_reward"},
+                              {Ailment::kNoSignal, "no_signal"},
+                              {Ailment::kFewSignals, "few_signals"},
+                              {Ailment::kSolved, "solved"}});
+}
+
+enum class Severity : uint8_t {
+  kGood,   // no fault: the task is solved
+  kWatch,  // may get better by itself
+  kWrong,  // the run does not learn, or not what it should
+};
+constexpr auto enum_names(Severity) {
+  return name_table<Severity>(
+      {{Severity::kGood, "ok"}, {Severity::kWatch, "watch"}, {Severity::kWrong, "wrong"}});
+}
+
+// The numbers at the top of a report, and the findings that are about none of them.
+enum class HealthNumber : uint8_t { kSignal, kEntropy, kClip, kKl, kLength, kTruncation, kOther };
+
+// What the rules need of the config.
+struct HealthSettings {
+  double max_grad_norm = kUnknown;   // optim.max_grad_norm
+  double kl_coef = kUnknown;         // algo.kl.coef
+  double episode_tokens = kUnknown;  // the most that one episode can sample
+  double max_turns = kUnknown;       // rollout.max_turns
+};
+// `config`: the text of config.yaml.
+HealthSettings health_settings(const std::string& config);
+
+// Of one step; names as in docs/metrics.md.
+struct HealthStep {
+  explicit HealthStep(const MetricsRow& row);
+  static bool is_step(const MetricsRow& row);
+
+  int64_t number = 0;
+  double groups, zero_signal, filtered;
+  double reward_min, reward_max, reward_std, success;
+  double updates, skipped, lr, entropy, kl_old, kl_penalty, clip, grad_norm;
+  double length, turns, truncated, invalid, infra_failed;
+  double mismatch_kl, logprob_diff, cut_mass, staleness, stale_masked;
+
+  double updates_applied() const { return updates - skipped; }
+  double signal() const;           // share of the groups, replaced ones as well, with a signal
+  double clip_when_moved() const;  // clipped share of the tokens of all updates but the first
+};
+
+struct HealthView {
+  const HealthStep& now;
+  const HealthStep& first;  // the first step with an update; `now` before there was one
+  const HealthSettings& settings;
+};
+
+struct HealthRule {
+  Ailment kind;
+  Severity severity;
+  HealthNumber about;
+  int steps;  // in a row, that the rule must hold
+  bool (*holds)(const HealthView& view);
+  std::string (*sentence)(const HealthView& view);
+  std::string (*advice)(const HealthView& view);
+};
+
+// One for each Ailment, in their order.
+std::span<const HealthRule> health_rules();
+
+}  // namespace tailrace

@@ -1,0 +1,123 @@
+// Broken recipes: each is configs/quickstart.yaml made small with one thing wrong, and within three
+// steps the launch names what. The recipe without a fault, and the shipped config, are told
+// nothing.
+#include <fstream>
+
+#include <gmock/gmock.h>
+
+#include "cli/view/health.h"
+#include "tests/cli/commands/launch_fixture.h"
+
+namespace tailrace {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+struct BrokenRecipe {
+  const char* kind;  // the finding that must be said
+  std::vector<std::string> overrides;
+  const char* reward = nullptr;  // an answer of reward.command (Python); null: the environment's
+  bool ends_well = true;
+};
+
+// A program that answers each episode with one object. ANSWER is a Python expression.
+constexpr const char* kScorer = R"(
+import json, sys
+for count, line in enumerate(sys.stdin):
+    episode = json.loads(line)
+    print(json.dumps({"id": episode["id"], **(ANSWER)}), flush=True)
+)";
+
+const BrokenRecipe kBrokenRecipes[] = {
+    {"no_reward", {}, R"({"reward": 0})"},
+    {"constant_reward", {}, R"({"reward": 0.7})"},
+    {"solved", {}, R"({"reward": 1, "metrics": {"success": 1}})"},
+    {"failures",
+     {"scheduler.retries_verifier_failed=9", "scheduler.quarantine_seconds=0.001"},
+     R"({"error": "down"} if count % 3 == 2 else {"reward": episode["environment_reward"]})"},
+    // Weights that grow by a factor of a million an update; the engine refuses them a moment later.
+    {"updates_skipped",
+     {"optim.lr=1000", "optim.weight_decay=1000", "optim.warmup_updates=0",
+      "train.minibatches_per_step=8"},
+     nullptr,
+     false},
+    {"no_signal", {"rollout.sampling.temperature=0.02"}},
+    {"truncated", {"rollout.max_action_tokens=1"}},
+    {"rate_zero", {"optim.lr=0"}},
+    {"rate_too_high", {"optim.lr=0.2"}},
+    {"invalid_actions", {"sft.demonstrations=0"}},
+    // A judge that rewards by chance gives a signal even where all samples are the same.
+    {"entropy_gone", {"rollout.sampling.temperature=0.02"}, R"({"reward": count % 2})"},
+    {"entropy_rises",
+     {"algo.entropy_coef=100", "optim.lr=0.003", "optim.warmup_updates=0",
+      "optim.schedule=constant"}},
+    {"gradient_cut", {"optim.max_grad_norm=1e-4"}},
+    {"mismatch", {"rollout.sampling.top_k=3"}},
+    {"kl_dominates", {"algo.kl.coef=1000"}},
+    {"clip_too_tight", {"algo.clip_low=1e-4", "algo.clip_high=1e-4"}},
+};
+
+void PrintTo(const BrokenRecipe& recipe, std::ostream* out) { *out << recipe.kind; }
+
+class LaunchHealth : public LaunchTest {
+ protected:
+  // Three steps of a small quickstart.
+  void start_small(const std::vector<std::string>& overrides) {
+    std::vector<std::string> arguments = {TAILRACE_SOURCE_DIR "/configs/quickstart.yaml",
+                                          "--run-dir",
+                                          paths().root.string(),
+                                          "--in-process",
+                                          "run.steps=3",
+                                          "rollout.prompts_per_step=8",
+                                          "eval.prompts=0"};
+    if (std::ranges::count(overrides, "sft.demonstrations=0") == 0)
+      arguments.emplace_back("sft.demonstrations=1500");
+    arguments.insert(arguments.end(), overrides.begin(), overrides.end());
+    start(command(arguments));
+  }
+  std::string report() const {
+    const auto page = read_file(paths().report());
+    return page ? page.value() : page.failure().message;
+  }
+};
+
+TEST_F(LaunchHealth, ASoundRecipeIsToldNothing) {
+  start_small({});
+  expect_done();
+  EXPECT_THAT(output(), Not(HasSubstr(" since step ")));
+  EXPECT_THAT(report(), HasSubstr("<h2>Health</h2>"));
+  EXPECT_TRUE(health_of(paths()).findings().empty());
+  const std::string status = run_binary("status " + paths().root.string()).out;
+  EXPECT_THAT(status, HasSubstr("health    signal "));
+}
+
+class LaunchHealthOfBroken : public LaunchHealth,
+                             public testing::WithParamInterface<BrokenRecipe> {};
+
+TEST_P(LaunchHealthOfBroken, IsNamedWithinThreeSteps) {
+  const BrokenRecipe& recipe = GetParam();
+  std::vector<std::string> overrides = recipe.overrides;
+  if (recipe.reward != nullptr) {
+    std::string program = kScorer;
+    program.replace(program.find("ANSWER"), 6, recipe.reward);
+    std::ofstream(folder_ / "score.py") << program;
+    overrides.push_back(
+        fmt::format("reward.command=[python3, {}]", (folder_ / "score.py").string()));
+  }
+  start_small(overrides);
+  if (recipe.ends_well)
+    expect_done();
+  else
+    EXPECT_FALSE(finish().ok());
+  // In the terminal, at the top of the report and in `status`.
+  const std::string said = fmt::format(": {} since step ", recipe.kind);
+  EXPECT_THAT(output(), HasSubstr(said));
+  EXPECT_THAT(report(), HasSubstr(fmt::format(">{}</span>", recipe.kind)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, LaunchHealthOfBroken, testing::ValuesIn(kBrokenRecipes),
+                         [](const auto& recipe) { return std::string(recipe.param.kind); });
+
+}  // namespace
+}  // namespace tailrace

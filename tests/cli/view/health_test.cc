@@ -1,0 +1,202 @@
+#include "cli/view/health.h"
+
+#include <map>
+
+#include <gtest/gtest.h>
+
+#include "cli/view/health_section.h"
+#include "cli/view/report_page.h"
+
+namespace tailrace {
+namespace {
+
+using Values = std::map<std::string, double>;
+
+// A healthy step, with some values of its own.
+MetricsRow health_row(int64_t step, const Values& changed = {}) {
+  Values values = {{"reward/mean", 0.4},
+                   {"reward/std", 0.3},
+                   {"reward/min", 0},
+                   {"reward/max", 1},
+                   {"env/success", 0.4},
+                   {"env/invalid_actions", 0.3},
+                   {"rollout/groups", 16},
+                   {"rollout/zero_signal_frac", 0.125},
+                   {"rollout/turns/mean", 4},
+                   {"rollout/response_tokens/mean", 8},
+                   {"rollout/truncated_frac", 0.1},
+                   {"rollout/infra_failed_frac", 0},
+                   {"rollout/cut_mass", 0},
+                   {"policy/updates", 2},
+                   {"policy/updates_skipped", 0},
+                   {"policy/lr", 1e-3},
+                   {"policy/entropy", 0.6},
+                   {"policy/kl_old", 0.002},
+                   {"policy/clipfrac_low", 0.01},
+                   {"policy/clipfrac_high", 0.002},
+                   {"policy/grad_norm", 0.8},
+                   {"mismatch/kl", 0},
+                   {"mismatch/abs_logprob_diff", 0},
+                   {"staleness/max", 0},
+                   {"staleness/masked_frac", 0}};
+  for (const auto& [name, value] : changed) values[name] = value;
+  MetricsRow row{.step = step, .version = step - 1, .values = {}};
+  for (const auto& [name, value] : values) row.values.emplace_back(name, value);
+  return row;
+}
+
+constexpr const char* kConfigText =
+    "rollout: {max_turns: 14, max_action_tokens: 3, max_context_tokens: 256}\n"
+    "optim: {max_grad_norm: 1}\nalgo: {kl: {coef: 0.04}}\n";
+
+// The kinds found in three steps that all have these values, behind a healthy one.
+std::vector<std::string> found_in(const Values& changed) {
+  std::vector<MetricsRow> rows = {health_row(1)};
+  for (int64_t step = 2; step <= 4; ++step) rows.push_back(health_row(step, changed));
+  std::vector<std::string> kinds;
+  for (const Finding& finding : health_of(rows, kConfigText).findings())
+    kinds.emplace_back(name_of(finding.kind));
+  return kinds;
+}
+
+using Kinds = std::vector<std::string>;
+
+TEST(Health, AHealthyRunHasNoFindings) {
+  EXPECT_EQ(found_in({}), Kinds{});
+  EXPECT_EQ(health_of(std::vector<MetricsRow>(), "").findings().size(), 0u);
+}
+
+TEST(Health, EachRuleHoldsBeyondItsThresholdAndNotBefore) {
+  struct Edge {
+    const char* kind;
+    Values below, beyond;
+  };
+  const Edge edges[] = {
+      {"updates_skipped", {}, {{"policy/updates_skipped", 1}}},
+      {"rate_zero", {{"policy/lr", 1e-9}}, {{"policy/lr", 0}}},
+      {"rate_too_high", {{"policy/kl_old", 0.09}}, {{"policy/kl_old", 0.11}}},
+      {"failures", {{"rollout/infra_failed_frac", 0.19}}, {{"rollout/infra_failed_frac", 0.21}}},
+      {"invalid_actions", {{"env/invalid_actions", 3.5}}, {{"env/invalid_actions", 3.7}}},
+      {"truncated", {{"rollout/truncated_frac", 0.89}}, {{"rollout/truncated_frac", 0.91}}},
+      {"mismatch", {{"mismatch/kl", 0.009}}, {{"mismatch/kl", 0.011}}},
+      {"mismatch",
+       {{"mismatch/kl", 0.5}, {"staleness/max", 1}},
+       {{"mismatch/abs_logprob_diff", 0.02}, {"staleness/max", 1}}},
+      {"stale", {{"staleness/masked_frac", 0.49}}, {{"staleness/masked_frac", 0.51}}},
+      // 0.04 x sqrt(2 x 312.5) = 1
+      {"kl_dominates", {{"policy/kl_ref", 310}}, {{"policy/kl_ref", 315}}},
+      {"kl_dominates", {{"policy/kl_behaviour", 310}}, {{"policy/kl_behaviour", 315}}},
+      // Of two updates the first clips nothing.
+      {"clip_too_tight", {{"policy/clipfrac_low", 0.12}}, {{"policy/clipfrac_low", 0.13}}},
+      {"gradient_cut", {{"policy/grad_norm", 99}}, {{"policy/grad_norm", 101}}},
+      {"entropy_rises", {{"policy/entropy", 0.89}}, {{"policy/entropy", 0.91}}},
+      {"entropy_gone",
+       {{"policy/entropy", 0.01}, {"env/success", 0.95}},
+       {{"policy/entropy", 0.01}, {"env/success", 0.5}}},
+      {"collapse",
+       {{"policy/entropy", 0.1}, {"reward/std", 0.2}},
+       {{"policy/entropy", 0.1}, {"reward/std", 0.1}}},
+      {"no_reward",
+       {{"rollout/zero_signal_frac", 0.9}, {"reward/max", 0}},
+       {{"rollout/zero_signal_frac", 1}, {"reward/max", 0}}},
+      {"constant_reward",
+       {{"rollout/zero_signal_frac", 0.9}, {"reward/min", 1}},
+       {{"rollout/zero_signal_frac", 1}, {"reward/min", 1}}},
+      {"no_signal",
+       {{"rollout/zero_signal_frac", 0.76}, {"env/success", 0.6}},
+       {{"rollout/zero_signal_frac", 1}}},
+      {"few_signals", {{"rollout/zero_signal_frac", 0.74}}, {{"rollout/zero_signal_frac", 0.76}}},
+      {"few_signals", {{"rollout/filtered_prompts", 39}}, {{"rollout/filtered_prompts", 41}}},
+      {"solved",
+       {{"rollout/zero_signal_frac", 0.9}, {"env/success", 1}},
+       {{"rollout/zero_signal_frac", 1}, {"env/success", 1}}},
+  };
+  for (const Edge& edge : edges) {
+    const Kinds below = found_in(edge.below);
+    EXPECT_EQ(std::ranges::count(below, edge.kind), 0) << edge.kind;
+    EXPECT_EQ(found_in(edge.beyond), Kinds{edge.kind});
+  }
+}
+
+TEST(Health, NothingIsFoundOfWhatAStepDoesNotSay) {
+  Health health;
+  for (int64_t step = 1; step <= 5; ++step)
+    EXPECT_TRUE(health.add({.step = step, .values = {{"reward/mean", 0.5}}}).empty());
+  EXPECT_EQ(health.line(),
+            "signal unknown ok, entropy unknown ok, clipped unknown ok, KL unknown ok, length "
+            "unknown ok, truncated unknown ok");
+}
+
+TEST(Health, AFindingHasItsFirstAndItsLastStep) {
+  Health health(health_settings(kConfigText));
+  const Values cut = {{"rollout/truncated_frac", 1}};
+  EXPECT_TRUE(health.add(health_row(1)).empty());
+  EXPECT_TRUE(health.add(health_row(2, cut)).empty()) << "once is bad luck";
+  health.add({.step = 2, .values = {{"eval/reward", 1}}});  // is no step
+  const std::vector<Finding> found = health.add(health_row(3, cut));
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].line(),
+            "warning: truncated since step 2: 100 % of the samples end by a limit and not by "
+            "themselves (rollout/truncated_frac). Raise rollout.max_action_tokens or "
+            "rollout.max_context_tokens.");
+  EXPECT_TRUE(health.add(health_row(4, cut)).empty()) << "it was said";
+  EXPECT_EQ(health.present().size(), 1u);
+  health.add(health_row(5));
+  EXPECT_TRUE(health.present().empty());
+  ASSERT_EQ(health.findings().size(), 1u);
+  EXPECT_EQ(health.findings()[0].since, 2);
+  EXPECT_EQ(health.findings()[0].until, 4);
+  EXPECT_NE(health_section(health).find("in steps 2 to 4"), std::string::npos);
+}
+
+TEST(Health, StepsThatAreDoneAgainReplaceTheOldOnes) {
+  Health health;
+  health.add(health_row(1));
+  health.add(health_row(2, {{"policy/kl_old", 2}}));
+  EXPECT_EQ(health.findings().size(), 1u);
+  health.add(health_row(2));
+  EXPECT_TRUE(health.findings().empty());
+}
+
+TEST(Health, TheCauseStandsBeforeWhatCameOfIt) {
+  std::vector<MetricsRow> rows = {health_row(1, {{"policy/kl_old", 2}})};
+  const Values broken = {{"env/invalid_actions", 4},
+                         {"rollout/truncated_frac", 1},
+                         {"rollout/zero_signal_frac", 1},
+                         {"reward/max", 0},
+                         {"env/success", 0}};
+  for (int64_t step = 2; step <= 4; ++step) rows.push_back(health_row(step, broken));
+  Kinds kinds;
+  for (const Finding& finding : health_of(rows, kConfigText).findings())
+    kinds.emplace_back(name_of(finding.kind));
+  EXPECT_EQ(kinds, (Kinds{"rate_too_high", "invalid_actions", "truncated", "no_reward"}));
+}
+
+TEST(Health, TheLineHasSixNumbersWithAWordAndAnArrow) {
+  const std::vector<MetricsRow> rows = {
+      health_row(1), health_row(2, {{"policy/entropy", 0.4}, {"rollout/truncated_frac", 1}}),
+      health_row(3, {{"policy/entropy", 0.3},
+                     {"rollout/truncated_frac", 1},
+                     {"policy/kl_ref", 0.5},
+                     {"rollout/response_tokens/mean", 21}})};
+  EXPECT_EQ(health_of(rows, kConfigText).line(),
+            "signal 14 of 16 groups ok →, entropy 0.3 ok ↓, clipped 0.012 ok →, KL 0.002 "
+            "(penalised 0.5) ok →, length 21.0 of 42 tokens ok ↑, truncated 100 % wrong ↑");
+}
+
+TEST(Health, StandsAtTheTopOfTheReport) {
+  ReportData data;
+  data.config = kConfigText;
+  for (int64_t step = 1; step <= 3; ++step)
+    data.rows.push_back(health_row(step, {{"mismatch/kl", 0.1}}));
+  const std::string page = make_report_page(data);
+  const size_t at = page.find("<h2>Health</h2>");
+  ASSERT_NE(at, std::string::npos);
+  EXPECT_GT(at, page.find("<h1>"));
+  EXPECT_LT(at, page.find("class=\"facts\""));
+  EXPECT_NE(page.find("<span class=\"bad\">mismatch</span> since step 1: "), std::string::npos);
+  EXPECT_EQ(health_section(Health()), "");
+}
+
+}  // namespace
+}  // namespace tailrace
