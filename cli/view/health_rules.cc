@@ -23,8 +23,8 @@ constexpr double kDriftTooFar = 0.1;
 // Tokens of the later updates. Healthy: below 0.05; sequence ratios, whose range is narrow by
 // design, about 0.15. Only half of what leaves the range is clipped, so that 0.25 is every second.
 constexpr double kClippedShare = 0.25;
-// Nats a token: of two words at that entropy the other is taken once in 300.
-constexpr double kEntropyGone = 0.02;
+// Nats a token: of two words at that entropy the other is taken once in 700.
+constexpr double kEntropyGone = 0.01;
 // An entropy that grows by half, and by more than the noise of a small one, is pushed.
 constexpr double kEntropyGrowth = 1.5, kEntropyGrowthNats = 0.3;
 // The early sign of agents that repeat themselves: entropy and the spread of rewards fall together.
@@ -218,11 +218,14 @@ HealthSettings health_settings(const std::string& config) {
   HealthSettings settings;
   settings.max_grad_norm = setting_of(root, "optim.max_grad_norm");
   settings.kl_coef = setting_of(root, "algo.kl.coef");
-  settings.max_turns = setting_of(root, "rollout.max_turns");
-  // fmin leaves out what is unknown.
-  settings.episode_tokens =
-      std::fmin(setting_of(root, "rollout.max_context_tokens"),
-                settings.max_turns * setting_of(root, "rollout.max_action_tokens"));
+  // A limit of 0 is left to the environment. fmin leaves out what is unknown.
+  const auto limit = [&root](std::string_view key) {
+    const double value = setting_of(root, key);
+    return value > 0 ? value : kUnknown;
+  };
+  settings.max_turns = limit("rollout.max_turns");
+  settings.episode_tokens = std::fmin(limit("rollout.max_context_tokens"),
+                                      settings.max_turns * limit("rollout.max_action_tokens"));
   return settings;
 }
 

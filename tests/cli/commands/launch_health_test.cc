@@ -62,19 +62,28 @@ void PrintTo(const BrokenRecipe& recipe, std::ostream* out) { *out << recipe.kin
 
 class LaunchHealth : public LaunchTest {
  protected:
-  // Three steps of a small quickstart.
-  void start_small(const std::vector<std::string>& overrides) {
-    std::vector<std::string> arguments = {TAILRACE_SOURCE_DIR "/configs/quickstart.yaml",
+  // Three steps of a shipped config.
+  void start_three_steps(const std::string& config, const std::vector<std::string>& overrides) {
+    std::vector<std::string> arguments = {TAILRACE_SOURCE_DIR "/configs/" + config + ".yaml",
                                           "--run-dir",
                                           paths().root.string(),
                                           "--in-process",
                                           "run.steps=3",
-                                          "rollout.prompts_per_step=8",
                                           "eval.prompts=0"};
-    if (std::ranges::count(overrides, "sft.demonstrations=0") == 0)
-      arguments.emplace_back("sft.demonstrations=1500");
     arguments.insert(arguments.end(), overrides.begin(), overrides.end());
     start(command(arguments));
+  }
+  void start_small_quickstart(std::vector<std::string> overrides) {
+    overrides.emplace_back("rollout.prompts_per_step=8");
+    if (std::ranges::count(overrides, "sft.demonstrations=0") == 0)
+      overrides.emplace_back("sft.demonstrations=1500");
+    start_three_steps("quickstart", overrides);
+  }
+  void expect_no_finding() const {
+    EXPECT_THAT(output(), Not(HasSubstr(" since step ")));
+    EXPECT_TRUE(health_of(paths()).findings().empty());
+    EXPECT_THAT(report(), HasSubstr("<h2>Health</h2>"));
+    EXPECT_THAT(run_binary("status " + paths().root.string()).out, HasSubstr("health    signal "));
   }
   std::string report() const {
     const auto page = read_file(paths().report());
@@ -82,15 +91,25 @@ class LaunchHealth : public LaunchTest {
   }
 };
 
-TEST_F(LaunchHealth, ASoundRecipeIsToldNothing) {
-  start_small({});
+TEST_F(LaunchHealth, TheRecipeWithoutAFaultIsToldNothing) {
+  start_small_quickstart({});
   expect_done();
-  EXPECT_THAT(output(), Not(HasSubstr(" since step ")));
-  EXPECT_THAT(report(), HasSubstr("<h2>Health</h2>"));
-  EXPECT_TRUE(health_of(paths()).findings().empty());
-  const std::string status = run_binary("status " + paths().root.string()).out;
-  EXPECT_THAT(status, HasSubstr("health    signal "));
+  expect_no_finding();
 }
+
+class LaunchHealthOfShipped : public LaunchHealth,
+                              public testing::WithParamInterface<const char*> {};
+
+TEST_P(LaunchHealthOfShipped, IsToldNothing) {
+  start_three_steps(GetParam(), {});
+  expect_done();
+  expect_no_finding();
+}
+
+// Those that need no data and no model from elsewhere.
+INSTANTIATE_TEST_SUITE_P(Configs, LaunchHealthOfShipped,
+                         testing::Values("quickstart", "calculator", "mixed"),
+                         [](const auto& config) { return std::string(config.param); });
 
 class LaunchHealthOfBroken : public LaunchHealth,
                              public testing::WithParamInterface<BrokenRecipe> {};
@@ -105,7 +124,7 @@ TEST_P(LaunchHealthOfBroken, IsNamedWithinThreeSteps) {
     overrides.push_back(
         fmt::format("reward.command=[python3, {}]", (folder_ / "score.py").string()));
   }
-  start_small(overrides);
+  start_small_quickstart(overrides);
   if (recipe.ends_well)
     expect_done();
   else

@@ -1,11 +1,13 @@
 #include "cli/view/health.h"
 
+#include <cmath>
 #include <map>
 
 #include <gtest/gtest.h>
 
 #include "cli/view/health_section.h"
 #include "cli/view/report_page.h"
+#include "core/base/file.h"
 
 namespace tailrace {
 namespace {
@@ -91,8 +93,8 @@ TEST(Health, EachRuleHoldsBeyondItsThresholdAndNotBefore) {
       {"gradient_cut", {{"policy/grad_norm", 99}}, {{"policy/grad_norm", 101}}},
       {"entropy_rises", {{"policy/entropy", 0.89}}, {{"policy/entropy", 0.91}}},
       {"entropy_gone",
-       {{"policy/entropy", 0.01}, {"env/success", 0.95}},
-       {{"policy/entropy", 0.01}, {"env/success", 0.5}}},
+       {{"policy/entropy", 0.009}, {"env/success", 0.95}},
+       {{"policy/entropy", 0.009}, {"env/success", 0.5}}},
       {"collapse",
        {{"policy/entropy", 0.1}, {"reward/std", 0.2}},
        {{"policy/entropy", 0.1}, {"reward/std", 0.1}}},
@@ -125,6 +127,15 @@ TEST(Health, NothingIsFoundOfWhatAStepDoesNotSay) {
   EXPECT_EQ(health.line(),
             "signal unknown ok, entropy unknown ok, clipped unknown ok, KL unknown ok, length "
             "unknown ok, truncated unknown ok");
+}
+
+TEST(Health, ALimitThatIsLeftToTheEnvironmentIsUnknown) {
+  const std::string config =
+      "rollout: {max_turns: 0, max_action_tokens: 3, max_context_tokens: 64}";
+  EXPECT_EQ(health_settings(config).episode_tokens, 64);
+  EXPECT_TRUE(std::isnan(health_settings(config).max_turns));
+  EXPECT_TRUE(std::isnan(health_settings("rollout: {max_turns: 0}").episode_tokens));
+  EXPECT_TRUE(std::isnan(health_settings("[what").kl_coef));
 }
 
 TEST(Health, AFindingHasItsFirstAndItsLastStep) {
@@ -182,6 +193,16 @@ TEST(Health, TheLineHasSixNumbersWithAWordAndAnArrow) {
   EXPECT_EQ(health_of(rows, kConfigText).line(),
             "signal 14 of 16 groups ok →, entropy 0.3 ok ↓, clipped 0.012 ok →, KL 0.002 "
             "(penalised 0.5) ok →, length 21.0 of 42 tokens ok ↑, truncated 100 % wrong ↑");
+}
+
+TEST(Health, TheDocumentHasARowForEachFinding) {
+  const std::string page = read_file(TAILRACE_SOURCE_DIR "/docs/metrics.md").value();
+  const size_t begin = page.find("## Is my run healthy?"), end = page.find("\n## ", begin);
+  ASSERT_NE(begin, std::string::npos);
+  Kinds on_page;
+  for (size_t at = page.find("\n| `", begin); at < end; at = page.find("\n| `", at + 1))
+    on_page.push_back(page.substr(at + 4, page.find('`', at + 4) - at - 4));
+  EXPECT_EQ(on_page, Kinds(kEnumNames<Ailment>.begin(), kEnumNames<Ailment>.end()));
 }
 
 TEST(Health, StandsAtTheTopOfTheReport) {
