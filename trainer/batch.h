@@ -39,6 +39,9 @@ struct TrainSequence {
   std::vector<int32_t> turns;  // runs of tokens sampled without a break, counted in the sequence
   // Set by the trainer; ref only with a reference policy.
   std::vector<float> old_logprobs, ref_logprobs;
+  // With a critic: what it said of each target when the step began, set by the trainer, and what it
+  // is to say.
+  std::vector<float> old_values, returns;
   // With SamplingMask::kKeep, of truncated sampling: the set of each target, as KeptSets has it.
   std::vector<int64_t> kept_offsets;
   std::vector<TokenId> kept_ids;

@@ -27,6 +27,7 @@ constexpr std::string_view kUnfinished = ".tmp", kDamaged = ".damaged";
 constexpr const char* kStateFile = "state.json";
 constexpr const char* kMasterFile = "master.safetensors";
 constexpr const char* kOptimizerFile = "optimizer.safetensors";
+constexpr const char* kCriticFile = "critic.safetensors";
 
 // Gives a finished folder its name. A folder that has it already (the same step again, after a
 // resume) changes places with it, so that at no moment there is none.
@@ -182,7 +183,7 @@ void CheckpointFolder::remove_unfinished() const {
 
 void CheckpointFolder::write(const fs::path& folder, const CheckpointState& state,
                              const ModelConfig& config, const Parameters& parameters,
-                             const Optimizer& optimizer) const {
+                             const Optimizer& optimizer, const Critic* critic) const {
   fs::create_directories(folder);
   if (config.lora) {
     save_adapter(folder, config.lora, parameters, state.base);
@@ -192,20 +193,22 @@ void CheckpointFolder::write(const fs::path& folder, const CheckpointState& stat
   }
   if (!tokenizer_dir_.empty()) text::copy_tokenizer(tokenizer_dir_, folder);
   optimizer.save(folder / kOptimizerFile);
+  if (critic != nullptr) critic->save(folder / kCriticFile);
   require(write_file_atomic(folder / kStateFile, to_json(state, digest_files(folder))));
   // The files have fsynced themselves; their names are what is left.
   require(sync_directory(folder));
 }
 
 Result<fs::path> CheckpointFolder::save(const CheckpointState& state, const ModelConfig& config,
-                                        const Parameters& parameters, const Optimizer& optimizer) {
+                                        const Parameters& parameters, const Optimizer& optimizer,
+                                        const Critic* critic) {
   fs::path final_path = root_ / checkpoint_name(state.step);
   fs::path temporary = final_path;
   temporary += kUnfinished;
   std::error_code ignored;
   try {
     fs::remove_all(temporary);
-    write(temporary, state, config, parameters, optimizer);
+    write(temporary, state, config, parameters, optimizer, critic);
     publish(temporary, final_path);
     require(sync_directory(root_));
     fs::remove_all(temporary, ignored);
@@ -232,7 +235,8 @@ std::optional<int64_t> CheckpointFolder::oldest() const {
 
 std::optional<ProvedCheckpoint> CheckpointFolder::load_latest(const ModelConfig& config,
                                                               Parameters& parameters,
-                                                              Optimizer& optimizer) {
+                                                              Optimizer& optimizer,
+                                                              Critic* critic) {
   remove_unfinished();
   auto found = find_proved_checkpoint(root_);
   if (!found) return std::nullopt;
@@ -242,6 +246,15 @@ std::optional<ProvedCheckpoint> CheckpointFolder::load_latest(const ModelConfig&
                   : fs::exists(found->path / kMasterFile) ? kMasterFile
                                                           : "");
   optimizer.load(found->path / kOptimizerFile);
+  if (critic != nullptr) {
+    const fs::path file = found->path / kCriticFile;
+    if (!fs::exists(file))
+      throw UserError(
+          "{}: it is missing: the run was begun without a critic, and algo.advantage=gae goes on "
+          "with one. Start a new run directory.",
+          file.string());
+    critic->load(file);
+  }
   for (const fs::path& damaged : found->damaged) set_aside(damaged);
   return found;
 }

@@ -4,6 +4,7 @@
 //     config.json, model.safetensors, tokenizer files    a Hugging Face folder, of what samples
 //     master.safetensors          where that is bf16: the float32 weights that are trained
 //     optimizer.safetensors                              moments and counts
+//     critic.safetensors          of a run that has one: the head, its moments and counts
 //     state.json                  the numbers of CheckpointState, and a digest of each other file
 //
 // Of an adapter (Lora) the first line is adapter_config.json, adapter_model.safetensors (float32)
@@ -27,6 +28,7 @@
 #include "core/base/result.h"
 #include "core/model/model_config.h"
 #include "core/model/parameters.h"
+#include "trainer/critic.h"
 #include "trainer/optimizer.h"
 
 namespace tailrace {
@@ -64,24 +66,27 @@ class CheckpointFolder {
   CheckpointFolder(std::filesystem::path root, std::filesystem::path tokenizer_dir,
                    int64_t keep_last);
 
-  // config.dtype: of model.safetensors (save_model). Durable when it returns without a Failure;
+  // config.dtype: of model.safetensors (save_model). critic: null where the run has none. Durable
+  // when it returns without a Failure;
   // then all but the last `keep_last` are deleted. On a Failure (a full disk) nothing has changed:
   // the older checkpoints are intact and no part of the new one is left.
   Result<std::filesystem::path> save(const CheckpointState& state, const ModelConfig& config,
-                                     const Parameters& parameters, const Optimizer& optimizer);
+                                     const Parameters& parameters, const Optimizer& optimizer,
+                                     const Critic* critic = nullptr);
 
   // Steps of the oldest that is kept; nothing when there is none.
   std::optional<int64_t> oldest() const;
 
-  // find_proved_checkpoint() into `parameters` and `optimizer`; newer ones that are damaged are set
-  // aside. Throws UserError also when it belongs to another model.
+  // find_proved_checkpoint() into `parameters`, `optimizer` and `critic`, where that is not null;
+  // newer ones that are damaged are set aside. Throws UserError also when it belongs to another
+  // model, or has no critic where one is wanted.
   std::optional<ProvedCheckpoint> load_latest(const ModelConfig& config, Parameters& parameters,
-                                              Optimizer& optimizer);
+                                              Optimizer& optimizer, Critic* critic = nullptr);
 
  private:
   void write(const std::filesystem::path& folder, const CheckpointState& state,
-             const ModelConfig& config, const Parameters& parameters,
-             const Optimizer& optimizer) const;
+             const ModelConfig& config, const Parameters& parameters, const Optimizer& optimizer,
+             const Critic* critic) const;
   void remove_unfinished() const;
 
   std::filesystem::path root_, tokenizer_dir_;

@@ -66,7 +66,7 @@ void GradientTree::run(std::span<const PackedSequence> sequences, const Gradient
   const size_t each = slots_ / num_ranks(), begin = rank() * each;
   run_slots(sequences, slot_offsets(sequences, slots_), begin, begin + each, 0, pass);
   // Further up the same tree.
-  if (ranks_ != nullptr) ranks_->sum(result().flat());
+  if (ranks_ != nullptr && pass.backward) ranks_->sum(result().flat());
 }
 
 void GradientTree::add_to(Parameters& sum, std::span<const PackedSequence> sequences,
@@ -103,12 +103,13 @@ void GradientTree::run_slot(std::span<const PackedSequence> sequences, size_t sl
                             size_t end, Parameters& gradients, const GradientPass& pass) {
   for (auto [first, last] : pack(sequences.subspan(begin, end - begin), forward_.limits())) {
     auto part = sequences.subspan(begin + first, last - first);
-    PackedForward::Output output =
-        forward_.forward(stream_, weights_, part, {.entropy = pass.with_entropy, .backward = true});
+    PackedForward::Output output = forward_.forward(
+        stream_, weights_, part, {.entropy = pass.with_entropy, .backward = pass.backward});
     dlogprob_.resize(output.logprob.size());
     dentropy_.resize(pass.entropy_gradient ? output.logprob.size() : 0);
     pass.loss(slot, begin + first, begin + last, output, dlogprob_, dentropy_);
-    forward_.backward(stream_, weights_, dlogprob_, dentropy_, gradients, pass.balance);
+    if (pass.backward)
+      forward_.backward(stream_, weights_, dlogprob_, dentropy_, gradients, pass.balance);
   }
 }
 

@@ -38,6 +38,7 @@ struct GradientPass {
 
   bool with_entropy = false;      // wants the entropy of each target
   bool entropy_gradient = false;  // else dentropy is empty
+  bool backward = true;           // false: the loss is only told of the forward passes
   BalancePass balance = {};
   Loss loss;
 };

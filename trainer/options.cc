@@ -30,6 +30,20 @@ void OptimOptions::visit(OptionVisitor& v) {
            .max = kMaxCount});
 }
 
+void CriticOptions::visit(OptionVisitor& v) {
+  v.field("lr", lr, {.help = "constant learning rate of its AdamW", .min = 0, .max = 1000});
+  v.field("value_clip", value_clip,
+          {.help = "a value gains nothing from moving further than this in a step; 0: off",
+           .min = 0,
+           .max = kMaxCount});
+  v.field("max_grad_norm", max_grad_norm,
+          {.help = "its gradient is scaled down to this norm; 0: off", .min = 0, .max = kMaxCount});
+  v.field("warmup_steps", warmup_steps,
+          {.help = "first steps that train it alone, while the policy stays as it is",
+           .min = 0,
+           .max = kMaxCount});
+}
+
 void TrainOptions::visit(OptionVisitor& v) {
   v.field("minibatches_per_step", minibatches_per_step,
           {.help = "optimizer updates a pass over the step's batch; groups stay whole",

@@ -37,6 +37,16 @@ struct OptimOptions {
   void visit(OptionVisitor& v);
 };
 
+// The critic of PPO (trainer/critic.h).
+struct CriticOptions {
+  double lr = 1e-3;
+  double value_clip = 0.5;
+  double max_grad_norm = 1;
+  int64_t warmup_steps = 0;
+
+  void visit(OptionVisitor& v);
+};
+
 struct TrainOptions {
   int64_t minibatches_per_step = 1;
   int64_t microbatch_tokens = 4096;

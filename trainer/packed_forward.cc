@@ -201,7 +201,7 @@ PackedForward::Output PackedForward::forward(const Stream& stream, const PackedW
   linear_logprob(stream, workspace,
                  {.head = head(weights, hidden),
                   .out = {.logprob = rows(logprob_), .lse = rows(lse_), .entropy = entropy}});
-  return {rows(logprob_), entropy};
+  return {rows(logprob_), entropy, hidden};
 }
 
 std::vector<uint8_t> PackedForward::is_likeliest(const Stream& stream,

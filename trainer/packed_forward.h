@@ -69,6 +69,8 @@ class PackedForward {
   // Of every target of the sequences, in order; views until the next forward().
   struct Output {
     std::span<const float> logprob, entropy;  // [targets]; entropy is empty unless asked for
+    // [targets, hidden_size] what the head reads: the state of token j - 1, after the final norm.
+    ConstMatrix hidden = {};
   };
   struct Wants {
     bool entropy = false;

@@ -1,8 +1,10 @@
 #include "trainer/policy_trainer.h"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 
+#include "core/base/error.h"
 #include "kernels/base/check.h"
 #include "kernels/base/thread_pool.h"
 #include "trainer/loss_columns.h"
@@ -15,6 +17,18 @@ std::vector<PackedSequence> packed_views(const TrainBatch& batch, const Minibatc
   for (size_t i = minibatch.begin; i < minibatch.end; ++i)
     views.push_back(batch.sequences[i].packed());
   return views;
+}
+
+// [targets] of each sequence.
+std::vector<std::vector<float>> by_sequence(std::span<const PackedSequence> sequences,
+                                            std::span<const float> targets) {
+  std::vector<std::vector<float>> result;
+  for (const PackedSequence& sequence : sequences) {
+    const auto own = targets.first(sequence.targets.size());
+    result.emplace_back(own.begin(), own.end());
+    targets = targets.subspan(own.size());
+  }
+  return result;
 }
 
 }  // namespace
@@ -61,6 +75,9 @@ std::vector<MemoryItem> PolicyTrainer::memory(const ModelConfig& config, const T
            config, pack_limits(train.microbatch_tokens, max_sequence_tokens), max_sequence_tokens,
            /*with_backward=*/true, threads))
     items.push_back(std::move(item));
+  if (extras.has_critic)
+    items.push_back({"critic (head, moments, gradients)",
+                     Critic::bytes(config.hidden_size, train.gradient_slots)});
   items.push_back({"rotary positions", Model::bytes(config, max_sequence_tokens)});
   return items;
 }
@@ -98,12 +115,21 @@ void PolicyTrainer::join(Collective* ranks) {
   if (ranks == nullptr) return;
   ranks->broadcast(std::as_writable_bytes(parameters_.flat()));
   optimizer().share(*ranks);
+  if (critic_) critic_->share(*ranks);
   weights_changed();
 }
 
 Optimizer& PolicyTrainer::optimizer() {
   TR_CHECK(optimizer_ != nullptr, "reset_optimizer() comes first");
   return *optimizer_;
+}
+
+void PolicyTrainer::use_critic(const CriticOptions& options) {
+  if (stream_.device.kind != DeviceKind::kCpu)
+    throw UserError::at("algo.advantage",
+                        "is gae, whose critic reads hidden states in the memory of the host; this "
+                        "trainer computes on a GPU. Train on the CPU, or take group_mean.");
+  critic_ = std::make_unique<Critic>(model_.config().hidden_size, train_.gradient_slots, options);
 }
 
 void PolicyTrainer::set_reference_to_base() {
@@ -120,23 +146,22 @@ std::vector<std::vector<float>> PolicyTrainer::score(std::span<const PackedSeque
   return score_with(packed_, sequences);
 }
 
-std::vector<std::vector<float>> PolicyTrainer::score_with(
-    const PackedWeights& weights, std::span<const PackedSequence> sequences) {
+std::vector<std::vector<float>> PolicyTrainer::score_with(const PackedWeights& weights,
+                                                          std::span<const PackedSequence> sequences,
+                                                          std::vector<std::vector<float>>* values) {
   const auto [first, last] = tree_.own_share(sequences);
   const auto own = sequences.subspan(first, last - first);
-  std::vector<float> logprobs;
+  std::vector<float> logprobs, own_values;
   for (auto [begin, end] : pack(own, forward_.limits())) {
-    auto part = forward_.forward(stream_, weights, own.subspan(begin, end - begin), {}).logprob;
-    logprobs.insert(logprobs.end(), part.begin(), part.end());
+    const PackedForward::Output part =
+        forward_.forward(stream_, weights, own.subspan(begin, end - begin), {});
+    logprobs.insert(logprobs.end(), part.logprob.begin(), part.logprob.end());
+    if (values != nullptr)
+      std::ranges::move(critic_->values(part.hidden), std::back_inserter(own_values));
   }
-  logprobs = tree_.gather_values(std::move(logprobs));
-  std::vector<std::vector<float>> result;
-  auto next = logprobs.begin();
-  for (const PackedSequence& sequence : sequences) {
-    result.emplace_back(next, next + std::ssize(sequence.targets));
-    next += std::ssize(sequence.targets);
-  }
-  return result;
+  if (values != nullptr)
+    *values = by_sequence(sequences, tree_.gather_values(std::move(own_values)));
+  return by_sequence(sequences, tree_.gather_values(std::move(logprobs)));
 }
 
 MetricList PolicyTrainer::sft_update(std::span<const PackedSequence> sequences) {
@@ -186,19 +211,22 @@ MetricList PolicyTrainer::sft_evaluation(std::span<const PackedSequence> sequenc
 
 void PolicyTrainer::prepare_step(TrainBatch& batch, int64_t version, const PolicyLossConfig& loss) {
   std::vector<PackedSequence> stale;
-  std::vector<TrainSequence*> stale_owners;
+  std::vector<TrainSequence*> owners;
   for (TrainSequence& sequence : batch.sequences) {
     sequence.old_logprobs = sequence.recorded_logprobs;
     // No second pass for what this version sampled in our class: rollout's bits are the trainer's.
     size_t fresh = 0;
     while (fresh < sequence.versions.size() && sequence.is_fresh(fresh, version)) ++fresh;
-    if (fresh == sequence.versions.size()) continue;
+    if (fresh == sequence.versions.size() && !critic_) continue;
     stale.push_back(sequence.packed());
-    stale_owners.push_back(&sequence);
+    owners.push_back(&sequence);
   }
-  std::vector<std::vector<float>> scored = score(stale);
+  std::vector<std::vector<float>> values;
+  const std::vector<std::vector<float>> scored =
+      score_with(packed_, stale, critic_ ? &values : nullptr);
   for (size_t i = 0; i < stale.size(); ++i) {
-    TrainSequence& sequence = *stale_owners[i];
+    TrainSequence& sequence = *owners[i];
+    if (critic_) sequence.old_values = std::move(values[i]);
     for (size_t k = 0; k < sequence.versions.size(); ++k) {
       // These only: the others have theirs. (An install drops all KV, so older tokens in front do
       // not change what the present version samples behind them.)
@@ -226,12 +254,14 @@ UpdateReport PolicyTrainer::backward(const TrainBatch& batch, const Minibatch& m
 
   // Another rank may listen to what this one computes.
   const bool listening = logprob_sink_ || tree_.ranks() != nullptr;
+  if (critic_) critic_->begin();
   auto pass_loss = [&](size_t slot, size_t begin, size_t end, const PackedForward::Output& output,
                        std::span<float> dlogprob, std::span<float> dentropy) {
     const auto part = sequences.subspan(begin, end - begin);
     const LossColumns columns(part);
     slots[slot].loss.add(policy_loss(loss, columns.input(output), counts, dlogprob, dentropy));
     slots[slot].add_mismatch(part, output.logprob, version);
+    if (critic_) critic_->add(slot, part, output.hidden, counts.tokens);
     if (listening) seen.insert(seen.end(), output.logprob.begin(), output.logprob.end());
   };
   int64_t tokens = 0;
@@ -248,6 +278,7 @@ UpdateReport PolicyTrainer::backward(const TrainBatch& batch, const Minibatch& m
   }
   balance_.gather(tree_.ranks());
   tree_.gather_slots(std::span(slots));
+  if (critic_) critic_->gather(tree_);
   if (listening) tell_sink(sequences, tree_.gather_values(std::move(seen)));
   UpdateReport report;
   for (const UpdateReport& slot : slots) report.add(slot);
@@ -276,7 +307,24 @@ UpdateReport PolicyTrainer::start_policy_update(const TrainBatch& batch, const M
   TR_CHECK(counts.tokens > 0);
   UpdateReport report = backward(batch, minibatch, loss, counts, version);
   update(tree_.result());
+  if (critic_) critic_->apply();
   return report;
+}
+
+void PolicyTrainer::critic_update(const TrainBatch& batch, const Minibatch& minibatch) {
+  const int64_t tokens = loss_counts(batch, minibatch).tokens;
+  TR_CHECK(critic_ != nullptr && tokens > 0);
+  const auto sequences =
+      std::span(batch.sequences).subspan(minibatch.begin, minibatch.end - minibatch.begin);
+  critic_->begin();
+  tree_.run(packed_views(batch, minibatch),
+            {.backward = false,
+             .loss = [&](size_t slot, size_t begin, size_t end, const PackedForward::Output& output,
+                         std::span<float>, std::span<float>) {
+               critic_->add(slot, sequences.subspan(begin, end - begin), output.hidden, tokens);
+             }});
+  critic_->gather(tree_);
+  critic_->apply();
 }
 
 void PolicyTrainer::update(const Parameters& gradients) {
@@ -293,6 +341,8 @@ MetricList PolicyTrainer::report_step(const TrainBatch& batch, const StepReport&
                                       int64_t epochs) {
   MetricList metrics = step_metrics(batch, step, version, loss, epochs);
   for (auto& metric : balance_.take_metrics(parameters_)) metrics.push_back(std::move(metric));
+  if (critic_)
+    for (auto& metric : critic_->take_metrics(batch)) metrics.push_back(std::move(metric));
   return metrics;
 }
 
@@ -300,9 +350,15 @@ MetricList PolicyTrainer::policy_step(TrainBatch& batch, int64_t version,
                                       const PolicyLossConfig& loss) {
   prepare_step(batch, version, loss);
   StepReport step;
+  const bool moves = !critic_ || version >= critic_->options().warmup_steps;
   for (int64_t epoch = 0; epoch < train_.ppo_epochs; ++epoch) {
-    for (const Minibatch& minibatch : split_minibatches(batch, train_.minibatches_per_step))
-      step.add(start_policy_update(batch, minibatch, loss, version));
+    for (const Minibatch& minibatch : split_minibatches(batch, train_.minibatches_per_step)) {
+      if (moves) {
+        step.add(start_policy_update(batch, minibatch, loss, version));
+      } else {
+        critic_update(batch, minibatch);
+      }
+    }
   }
   step.add(optimizer().take_reports());
   return report_step(batch, step, version, loss, train_.ppo_epochs);
@@ -317,6 +373,7 @@ void PolicyTrainer::StreamedStep::clear() {
 
 void PolicyTrainer::add_group(StreamedStep& step, TrainBatch group, int64_t version,
                               const PolicyLossConfig& loss) {
+  TR_CHECK(critic_ == nullptr, "a critic needs the whole step");
   const size_t size = group.sequences.size();
   if (size > 0) {
     prepare_step(group, version, loss);

@@ -33,6 +33,7 @@
 #include "core/model/model.h"
 #include "kernels/base/device.h"
 #include "trainer/batch.h"
+#include "trainer/critic.h"
 #include "trainer/expert_balancer.h"
 #include "trainer/gradient_tree.h"
 #include "trainer/loss/policy_loss.h"
@@ -58,6 +59,7 @@ class PolicyTrainer {
   struct Extras {
     bool keeps_reference = false;  // set_reference() will be called
     bool streams = false;          // there will be a StreamedStep
+    bool has_critic = false;       // use_critic() will be called
     Dtype compute = Dtype::kF32;   // of the weights that products read
   };
   static std::vector<MemoryItem> memory(const ModelConfig& config, const TrainOptions& train,
@@ -87,6 +89,15 @@ class PolicyTrainer {
   void reset_optimizer(const OptimOptions& options, int64_t total_updates);
   Optimizer& optimizer();
 
+  // From now on policy steps also train a critic, on the `returns` of their sequences. The first
+  // critic.warmup_steps versions leave the policy as it is. Throws UserError where hidden states
+  // are not in the memory of the host. Before join().
+  void use_critic(const CriticOptions& options);
+  Critic* critic() { return critic_.get(); }  // null: there is none
+  // Updates of the optimizer and of the critic that were begun since they were made or loaded: two
+  // equal numbers mean that nothing that is trained has changed in between.
+  int64_t tries() { return optimizer().tries() + (critic_ ? critic_->updates() : 0); }
+
   // Freezes a copy of `parameters` as the reference policy of the KL term.
   void set_reference(const Parameters& parameters);
   // Of an adapter: the base without it, which takes no memory.
@@ -103,8 +114,8 @@ class PolicyTrainer {
   // sft/eval_token_accuracy, the share of targets that are the likeliest token. Of this rank alone.
   MetricList sft_evaluation(std::span<const PackedSequence> sequences);
 
-  // Sets old and reference log-probabilities of all sequences; `version` is that of the current
-  // weights. Before the first policy_update() of a step.
+  // Sets old and reference log-probabilities, and with a critic the old values, of all sequences;
+  // `version` is that of the current weights. Before the first policy_update() of a step.
   void prepare_step(TrainBatch& batch, int64_t version, const PolicyLossConfig& loss);
 
   // A step whose groups come one by one, and that makes one update once it has all (AsyncFlow,
@@ -130,6 +141,9 @@ class PolicyTrainer {
   // at its end.
   UpdateReport policy_update(const TrainBatch& batch, const Minibatch& minibatch,
                              const PolicyLossConfig& loss, int64_t version);
+
+  // What an update does in the first steps of a critic.
+  void critic_update(const TrainBatch& batch, const Minibatch& minibatch);
 
   // A whole step: prepare, then ppo_epochs passes over the minibatches. Metrics policy/...,
   // mismatch/..., staleness/..., and the batch's own. A batch without sequences makes no update.
@@ -157,8 +171,10 @@ class PolicyTrainer {
   void tell_sink(std::span<const TrainSequence> sequences, std::span<const float> logprobs) const;
   MetricList report_step(const TrainBatch& batch, const StepReport& step, int64_t version,
                          const PolicyLossConfig& loss, int64_t epochs);
+  // Of all targets; `values`: those of the critic too, where it is not null.
   std::vector<std::vector<float>> score_with(const PackedWeights& weights,
-                                             std::span<const PackedSequence> sequences);
+                                             std::span<const PackedSequence> sequences,
+                                             std::vector<std::vector<float>>* values = nullptr);
 
   Stream stream_;
   TrainOptions train_;
@@ -171,7 +187,8 @@ class PolicyTrainer {
   PackedForward forward_;
   GradientTree tree_;
   ExpertBalancer balance_;
-  LogprobSink logprob_sink_;  // empty: nobody listens
+  std::unique_ptr<Critic> critic_;  // null: there is none
+  LogprobSink logprob_sink_;        // empty: nobody listens
 };
 
 }  // namespace tailrace

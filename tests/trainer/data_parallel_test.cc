@@ -102,6 +102,35 @@ TEST(DataParallel, AnyNumberOfRanksTrainsTheSameWeights) {
   }
 }
 
+TEST(DataParallel, AnyNumberOfRanksTrainsTheSameCritic) {
+  std::vector<Trajectory> trajectories = testing::recorded(6, 3);
+  const auto train = [&](Collective* ranks) {
+    // Other ranks come with other heads: they take that of rank 0.
+    auto trainer =
+        tiny_trainer({.minibatches_per_step = 2, .microbatch_tokens = 40, .gradient_slots = kSlots},
+                     {.lr = 1e-2});
+    trainer->use_critic({.warmup_steps = 1});
+    const auto step = [&](int64_t version) {
+      TrainBatch batch = make_batch(trajectories);
+      testing::set_returns(batch);
+      const MetricList metrics =
+          trainer->policy_step(batch, version, loss_config_without_reference());
+      std::vector<float> values;
+      for (const TrainSequence& s : batch.sequences)
+        values.insert(values.end(), s.old_values.begin(), s.old_values.end());
+      return std::tuple(metrics, values, trainer->critic()->digest());
+    };
+    if (ranks != nullptr && ranks->rank() > 0) step(0);
+    trainer->join(ranks);
+    return std::pair(std::vector{step(0), step(1), step(2)}, copy(trainer->parameters().flat()));
+  };
+  const auto alone = train(nullptr);
+  EXPECT_GT(metric(std::get<0>(alone.first.back()), "critic/value_loss"), 0);
+  for (const int size : kNumRanks) {
+    for (const auto& rank : on_ranks(size, train)) EXPECT_EQ(rank, alone) << size;
+  }
+}
+
 // More ranks than sequences: some have nothing to compute.
 TEST(DataParallel, ARankWithoutSequencesIsNoMistake) {
   const auto step = [](Collective* group) {

@@ -166,6 +166,16 @@ void set_versions(std::vector<Trajectory>& trajectories, VersionOf of) {
   }
 }
 
+// What a critic is to say of each target: of the token in front of it and of its place.
+inline void set_returns(TrainBatch& batch) {
+  for (TrainSequence& s : batch.sequences) {
+    s.returns.clear();
+    for (const int32_t target : s.targets)
+      s.returns.push_back(0.125f * static_cast<float>(s.tokens[static_cast<size_t>(target - 1)]) -
+                          0.0625f * static_cast<float>(target));
+  }
+}
+
 inline double metric(const MetricList& metrics, const std::string& name) {
   for (const auto& [key, value] : metrics) {
     if (key == name) return value;

@@ -110,6 +110,7 @@ TEST(PolicyTrainer, TakesTheMemoryThatItSays) {
            {.train = {.microbatch_tokens = 20, .gradient_slots = 5}},
            {.train = {.microbatch_tokens = 100}, .extras = {.keeps_reference = true}, .threads = 3},
            {.train = {}, .extras = {.keeps_reference = true, .streams = true}},
+           {.train = {.gradient_slots = 5}, .extras = {.has_critic = true}},
            {.train = {.microbatch_tokens = 100},
            .extras = {.keeps_reference = true},
            .threads = 3,
@@ -120,6 +121,7 @@ TEST(PolicyTrainer, TakesTheMemoryThatItSays) {
     auto trainer = tiny_trainer(train, {.lr = 1e-2}, Stream{{}, &pool, nullptr}, 1, model);
     trainer->reset_optimizer({.lr = 1e-2}, 100);
     if (extras.keeps_reference) trainer->set_reference(trainer->parameters());
+    if (extras.has_critic) trainer->use_critic({});
     std::optional<PolicyTrainer::StreamedStep> step;
     if (extras.streams) step.emplace(trainer->model());
     trainer->warm_up();
@@ -128,6 +130,7 @@ TEST(PolicyTrainer, TakesTheMemoryThatItSays) {
     std::vector<Trajectory> trajectories = testing::random_trajectories(4, 2);
     testing::record_logprobs(*trainer, trajectories);
     TrainBatch batch = make_batch(trajectories);
+    if (extras.has_critic) testing::set_returns(batch);
     if (step) {
       trainer->add_group(*step, batch, 0, loss);
       trainer->finish(*step, 0, loss);

@@ -90,6 +90,7 @@ class TrainerWorker {
                        }}),
         checkpoints_(config.run.checkpoints(), config.tokenizer_dir, config.checkpoint.keep_last),
         traces_(config.run.traces(), config.train.trace_steps) {
+    if (config.critic) trainer_.use_critic(*config.critic);
     if (config.streams)
       streamed_.emplace(std::vector<Trajectory>{}, PolicyTrainer::StreamedStep(trainer_.model()),
                         0);
@@ -209,12 +210,12 @@ class TrainerWorker {
       const BatchFetch whole = std::move(fetches_.front());
       fetches_.pop_front();
       request();  // of the next part, so that it comes meanwhile
-      const int64_t before = trainer_.optimizer().tries();
+      const int64_t before = trainer_.tries();
       try {
         train(whole);
       } catch (const RankLost& lost) {
         // Between two updates of a step the weights are of no version.
-        if (trainer_.optimizer().tries() != before) throw;
+        if (trainer_.tries() != before) throw;
         return lose_ranks(lost);
       }
       if (!whole.batch().last) continue;
@@ -308,7 +309,9 @@ class TrainerWorker {
 
   // Equal weights are no promise but a proof.
   void compare_weights(const WeightManifest& own) {
-    const std::vector<std::string> digests = gather_text(own.master);
+    const std::string critic =
+        trainer_.critic() ? " and the critic " + trainer_.critic()->digest() : "";
+    const std::vector<std::string> digests = gather_text(own.master + critic);
     for (size_t rank = 0; rank < digests.size(); ++rank) {
       if (digests[rank] != digests.front())
         throw UserError(
@@ -364,8 +367,8 @@ class TrainerWorker {
   // The newest checkpoint, or the weights that the run begins with.
   void load() {
     reset_rl_optimizer();
-    auto loaded =
-        checkpoints_.load_latest(config_.model, trainer_.parameters(), trainer_.optimizer());
+    auto loaded = checkpoints_.load_latest(config_.model, trainer_.parameters(),
+                                           trainer_.optimizer(), trainer_.critic());
     if (!loaded) {
       if (config_.model.lora && !config_.adapter_dir.empty()) {
         require_base(config_.adapter_dir, config_.model_dir, base_.root);
@@ -685,7 +688,8 @@ class TrainerWorker {
                            .reference = reference_,
                            .base = base_.root,
                            .extra = format_metrics_row({.step = version_, .values = metrics_})},
-                          written_as(config_.compute), trainer_.parameters(), trainer_.optimizer());
+                          written_as(config_.compute), trainer_.parameters(), trainer_.optimizer(),
+                          trainer_.critic());
     if (!saved) throw UserError("{}", saved.failure().message);
     saved_version_ = version_;
     saved_path_ = saved.value();
@@ -743,6 +747,7 @@ std::vector<MemoryItem> trainer_memory(const TrainerWorkerConfig& config) {
       config.model, config.train, config.max_sequence_tokens, pool_size(config.train),
       {.keeps_reference = needs_reference(config.algo.kl),
        .streams = config.streams,
+       .has_critic = config.critic.has_value(),
        .compute = config.compute});
   if (config.train.ranks > 1)
     items.push_back({"what other ranks send (train.ranks)",

@@ -69,6 +69,8 @@ struct TrainerWorkerConfig {
   // pre-tokenised rows.
   SftOptions sft = {};
   CheckpointOptions checkpoint = {};
+  // Steps train a critic too, on whole batches (not with `streams`); nullopt: there is none.
+  std::optional<CriticOptions> critic = {};
 };
 
 // What the worker takes before the first step, and holds to the end. It does not grow with what is

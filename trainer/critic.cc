@@ -1,0 +1,224 @@
+#include "trainer/critic.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "core/base/digest_of.h"
+#include "core/base/error.h"
+#include "core/model/safetensors.h"
+#include "kernels/base/check.h"
+#include "trainer/loss/advantage.h"
+#include "trainer/loss/value_loss.h"
+
+namespace tailrace {
+namespace {
+
+// Of AdamW; without decay.
+constexpr double kBeta1 = 0.9, kBeta2 = 0.999, kEps = 1e-8;
+
+size_t state_size(int64_t hidden_size) { return static_cast<size_t>(3 * (hidden_size + 1)); }
+size_t sums_size(int64_t hidden_size, int64_t slots) {
+  return static_cast<size_t>(slots * (hidden_size + 2));
+}
+
+double value_of(std::span<const float> head, const float* hidden) {
+  double sum = head.back();
+  for (size_t i = 0; i + 1 < head.size(); ++i) sum += double{head[i]} * hidden[i];
+  return sum;
+}
+
+// 1 - Var(R - V) / Var(R), of what the head said before the step; nothing where all returns are
+// equal.
+std::optional<double> explained_variance(const TrainBatch& batch) {
+  std::vector<double> returns, errors;
+  for (const TrainSequence& s : batch.sequences) {
+    for (size_t k = 0; k < s.returns.size(); ++k) {
+      returns.push_back(s.returns[k]);
+      errors.push_back(double{s.returns[k]} - s.old_values[k]);
+    }
+  }
+  const double whole = mean_std(returns).std, rest = mean_std(errors).std;
+  if (whole == 0) return std::nullopt;
+  return 1 - rest * rest / (whole * whole);
+}
+
+int64_t count_of(const SafetensorsFile& file, const std::string& key) {
+  const auto found = file.metadata().find(key);
+  int64_t value = -1;
+  if (found != file.metadata().end()) {
+    const std::string& text = found->second;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc{} || end != text.data() + text.size()) value = -1;
+  }
+  if (value < 0) throw UserError("{}: metadata has no valid '{}'", file.path().string(), key);
+  return value;
+}
+
+}  // namespace
+
+Critic::Critic(int64_t hidden_size, int64_t slots, const CriticOptions& options)
+    : hidden_size_(hidden_size),
+      slots_(slots),
+      options_(options),
+      state_memory_(Workspace::aligned(state_size(hidden_size) * sizeof(float))),
+      sums_memory_(Workspace::aligned(sums_size(hidden_size, slots) * sizeof(double))),
+      state_(state_memory_.as<float>().first(state_size(hidden_size))),
+      sums_(sums_memory_.as<double>().first(sums_size(hidden_size, slots))) {
+  const auto size = static_cast<size_t>(hidden_size + 1);
+  head_ = state_.subspan(0, size);
+  m_ = state_.subspan(size, size);
+  v_ = state_.subspan(2 * size, size);
+}
+
+int64_t Critic::bytes(int64_t hidden_size, int64_t slots) {
+  return static_cast<int64_t>(Workspace::aligned(state_size(hidden_size) * sizeof(float)) +
+                              Workspace::aligned(sums_size(hidden_size, slots) * sizeof(double)));
+}
+
+std::vector<float> Critic::values(ConstMatrix hidden) const {
+  TR_CHECK(hidden.cols == hidden_size_, "{} of {}", hidden.cols, hidden_size_);
+  std::vector<float> values;
+  values.reserve(static_cast<size_t>(hidden.rows));
+  for (int64_t row = 0; row < hidden.rows; ++row)
+    values.push_back(static_cast<float>(value_of(head_, hidden.row(row))));
+  return values;
+}
+
+std::span<double> Critic::slot_sums(size_t slot) {
+  const auto each = static_cast<size_t>(hidden_size_ + 2);
+  return sums_.subspan(slot * each, each);
+}
+
+void Critic::begin() { std::ranges::fill(sums_, 0.0); }
+
+void Critic::add(size_t slot, std::span<const TrainSequence> sequences, ConstMatrix hidden,
+                 int64_t tokens) {
+  std::vector<float> old_values, returns;
+  for (const TrainSequence& s : sequences) {
+    old_values.insert(old_values.end(), s.old_values.begin(), s.old_values.end());
+    returns.insert(returns.end(), s.returns.begin(), s.returns.end());
+  }
+  const std::vector<float> now = values(hidden);
+  const std::vector<uint8_t> mask(now.size(), 1);
+  std::vector<double> dvalue(now.size());
+  const double loss =
+      value_loss({.value = now, .old_value = old_values, .returns = returns, .mask = mask},
+                 options_.value_clip, 1.0 / static_cast<double>(tokens), dvalue);
+  const std::span<double> sums = slot_sums(slot);
+  const std::span<double> dhead = sums.first(head_.size());
+  for (int64_t row = 0; row < hidden.rows; ++row) {
+    const double d = dvalue[static_cast<size_t>(row)];
+    const float* h = hidden.row(row);
+    for (size_t i = 0; i + 1 < dhead.size(); ++i) dhead[i] += d * h[i];
+    dhead.back() += d;
+  }
+  sums.back() += loss;
+}
+
+void Critic::gather(const GradientTree& tree) { tree.gather_slots(sums_); }
+
+void Critic::apply() {
+  std::vector<double> gradient(head_.size());
+  double loss = 0, squares = 0;
+  for (size_t slot = 0; slot < static_cast<size_t>(slots_); ++slot) {
+    const std::span<const double> sums = slot_sums(slot);
+    for (size_t i = 0; i < gradient.size(); ++i) gradient[i] += sums[i];
+    loss += sums.back();
+  }
+  for (const double g : gradient) squares += g * g;
+  const double norm = std::sqrt(squares);
+  ++updates_;
+  ++reported_;
+  loss_sum_ += loss;
+  norm_sum_ += norm;
+  if (!std::isfinite(norm)) return;
+  ++applied_;
+  const double scale =
+      options_.max_grad_norm == 0 ? 1 : std::min(1.0, options_.max_grad_norm / (norm + 1e-6));
+  const auto t = static_cast<double>(applied_);
+  const double first = 1 - std::pow(kBeta1, t), second = 1 - std::pow(kBeta2, t);
+  for (size_t i = 0; i < gradient.size(); ++i) {
+    const double g = gradient[i] * scale;
+    m_[i] = static_cast<float>(kBeta1 * m_[i] + (1 - kBeta1) * g);
+    v_[i] = static_cast<float>(kBeta2 * v_[i] + (1 - kBeta2) * g * g);
+    head_[i] = static_cast<float>(head_[i] - options_.lr * (m_[i] / first) /
+                                                 (std::sqrt(v_[i] / second) + kEps));
+  }
+}
+
+MetricList Critic::take_metrics(const TrainBatch& batch) {
+  if (reported_ == 0) return {};
+  const auto n = static_cast<double>(reported_);
+  MetricList metrics = {{"critic/value_loss", loss_sum_ / n},
+                        {"critic/grad_norm", norm_sum_ / n},
+                        {"critic/lr", options_.lr}};
+  if (const auto explained = explained_variance(batch))
+    metrics.emplace_back("critic/explained_variance", *explained);
+  loss_sum_ = norm_sum_ = 0;
+  reported_ = 0;
+  return metrics;
+}
+
+void Critic::share(Collective& ranks) {
+  std::array counts = {updates_, applied_};
+  ranks.broadcast(std::as_writable_bytes(std::span(counts)));
+  updates_ = counts[0];
+  applied_ = counts[1];
+  ranks.broadcast(std::as_writable_bytes(state_));
+}
+
+Digest Critic::digest() const {
+  RunningDigest digest;
+  const std::array counts = {updates_, applied_};
+  digest.add(std::as_bytes(std::span(counts)));
+  for (const auto& part : {head_, m_, v_}) digest.add(std::as_bytes(part));
+  return digest.value();
+}
+
+std::vector<Critic::Tensor> Critic::tensors() const {
+  const auto size = static_cast<size_t>(hidden_size_);
+  std::vector<Tensor> tensors;
+  for (const auto& [weight, bias, part] : {std::tuple("critic.weight", "critic.bias", head_),
+                                           std::tuple("m.critic.weight", "m.critic.bias", m_),
+                                           std::tuple("v.critic.weight", "v.critic.bias", v_)}) {
+    tensors.push_back({weight, part.first(size)});
+    tensors.push_back({bias, part.last(1)});
+  }
+  return tensors;
+}
+
+void Critic::save(const std::filesystem::path& path) const {
+  std::vector<NamedTensor> named;
+  for (const Tensor& tensor : tensors())
+    named.push_back({tensor.name,
+                     {Dtype::kF32,
+                      {static_cast<int64_t>(tensor.values.size())},
+                      std::as_bytes(tensor.values)}});
+  write_safetensors(path, named,
+                    {{"updates", std::to_string(updates_)}, {"applied", std::to_string(applied_)}});
+}
+
+void Critic::load(const std::filesystem::path& path) {
+  const SafetensorsFile file(path);
+  const int64_t updates = count_of(file, "updates"), applied = count_of(file, "applied");
+  for (const Tensor& tensor : tensors()) {
+    const auto found = file.tensors().find(tensor.name);
+    if (found == file.tensors().end())
+      throw UserError("{}: tensor {} is missing", path.string(), tensor.name);
+    const TensorView& view = found->second;
+    if (view.dtype != Dtype::kF32 ||
+        view.shape != std::vector{static_cast<int64_t>(tensor.values.size())})
+      throw UserError("{}: tensor {} does not fit the model; the file belongs to another one",
+                      path.string(), tensor.name);
+    to_float(view, tensor.values);
+  }
+  updates_ = updates;
+  applied_ = applied;
+}
+
+}  // namespace tailrace

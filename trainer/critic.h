@@ -1,0 +1,85 @@
+// The critic of PPO: a linear head on the hidden states that predict the targets,
+//   v_t = w . h_(t-1) + b
+// where h_(t-1) is what the policy's own head reads (after the final norm). It is detached: no
+// gradient goes from it into the policy, whose bits do not know that there is a critic.
+//
+// It begins at 0 and learns by AdamW of its own, at a constant rate. Values, gradients and moments
+// are computed in double and kept as float32. Gradients are summed in the slots of the gradient
+// tree, so that they are the same for any number of threads, ranks and micro-batches.
+//
+// An update is begin(), add() of each micro-batch, gather(), apply(). One that loses a rank before
+// apply() changes nothing.
+//
+// Thread: one at a time. Hidden states must be in the memory of the host.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <vector>
+
+#include "core/base/digest.h"
+#include "core/base/metric_list.h"
+#include "core/collective/collective.h"
+#include "kernels/base/memory.h"
+#include "kernels/base/view.h"
+#include "trainer/batch.h"
+#include "trainer/gradient_tree.h"
+#include "trainer/options.h"
+
+namespace tailrace {
+
+class Critic {
+ public:
+  Critic(int64_t hidden_size, int64_t slots, const CriticOptions& options);
+  // What the same arguments allocate.
+  static int64_t bytes(int64_t hidden_size, int64_t slots);
+
+  const CriticOptions& options() const { return options_; }
+
+  // hidden [targets, hidden_size]; one value a row.
+  std::vector<float> values(ConstMatrix hidden) const;
+
+  // Forgets what was added.
+  void begin();
+  // The sequences of a micro-batch, whose hidden states these are; all have old values and returns.
+  // `tokens`: targets of the whole update, all ranks.
+  void add(size_t slot, std::span<const TrainSequence> sequences, ConstMatrix hidden,
+           int64_t tokens);
+  // All ranks call it.
+  void gather(const GradientTree& tree);
+  // A gradient that is not finite changes nothing, and is in the metrics.
+  void apply();
+  int64_t updates() const { return updates_; }  // applied or refused
+
+  // critic/... of the updates since the last call, which it forgets. `batch`: of the step.
+  MetricList take_metrics(const TrainBatch& batch);
+
+  // What rank 0 has, to all ranks.
+  void share(Collective& ranks);
+  Digest digest() const;  // of weights, moments and counts
+  // Weights, moments and counts. Both throw UserError; load() also for a file of another model.
+  void save(const std::filesystem::path& path) const;
+  void load(const std::filesystem::path& path);
+
+ private:
+  struct Tensor {
+    const char* name;
+    std::span<float> values;
+  };
+  std::vector<Tensor> tensors() const;
+  std::span<double> slot_sums(size_t slot);
+
+  int64_t hidden_size_, slots_;
+  CriticOptions options_;
+  Buffer state_memory_, sums_memory_;
+  std::span<float> state_;         // w and b, then both moments of them:
+  std::span<float> head_, m_, v_;  // [hidden_size + 1]
+  std::span<double> sums_;         // of each slot: gradient of w and b, then the loss
+  int64_t updates_ = 0, applied_ = 0;
+  // Since take_metrics().
+  double loss_sum_ = 0, norm_sum_ = 0;
+  int64_t reported_ = 0;
+};
+
+}  // namespace tailrace
