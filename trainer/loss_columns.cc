@@ -14,8 +14,8 @@ LossColumns::LossColumns(std::span<const TrainSequence> sequences) {
     sequence.insert(sequence.end(), s.targets.size(), index++);
     trajectory.insert(trajectory.end(), s.targets.size(), s.trajectory);
     positive.insert(positive.end(), s.targets.size(), s.positive);
+    for (size_t k = 0; k < s.targets.size(); ++k) mask.push_back(s.is_trained(k));
   }
-  mask.assign(sequence.size(), 1);
 }
 
 PolicyLossInput LossColumns::input(const PackedForward::Output& output) const {

@@ -11,6 +11,10 @@ bool divides_by_std(AdvantageKind kind) {
   return kind == AdvantageKind::kGroupMeanStd || kind == AdvantageKind::kGroupMeanBatchStd;
 }
 
+bool compares_members(AdvantageKind kind) {
+  return kind != AdvantageKind::kReward && kind != AdvantageKind::kGae;
+}
+
 MeanStd mean_std(std::span<const double> values) {
   MeanStd result;
   if (values.empty()) return result;
@@ -24,11 +28,33 @@ MeanStd mean_std(std::span<const double> values) {
   return result;
 }
 
+namespace {
+
+// Of the greedy members of a group; its mean where there is none.
+double greedy_baseline(std::span<const double> rewards, std::span<const uint8_t> greedy) {
+  double sum = 0;
+  int64_t count = 0;
+  for (size_t i = 0; i < greedy.size(); ++i) {
+    if (greedy[i] == 0) continue;
+    sum += rewards[i];
+    ++count;
+  }
+  return count == 0 ? mean_std(rewards).mean : sum / static_cast<double>(count);
+}
+
+}  // namespace
+
 GroupAdvantages group_advantages(AdvantageKind kind, double std_eps,
                                  std::span<const double> rewards,
-                                 std::span<const int32_t> group_offsets) {
+                                 std::span<const int32_t> group_offsets,
+                                 std::span<const uint8_t> greedy) {
+  TR_CHECK(greedy.empty() || greedy.size() == rewards.size(), "{} of {}", greedy.size(),
+           rewards.size());
   GroupAdvantages result;
-  result.advantage.assign(rewards.size(), 0.0);
+  auto& [advantage, baseline, scale, zero_signal] = result;
+  advantage.assign(rewards.size(), 0.0);
+  baseline.assign(rewards.size(), 0.0);
+  scale.assign(rewards.size(), 1.0);
   // Of all samples, those of groups without signal included.
   double batch_std = mean_std(rewards).std;
   for (size_t g = 0; g + 1 < group_offsets.size(); ++g) {
@@ -40,28 +66,40 @@ GroupAdvantages group_advantages(AdvantageKind kind, double std_eps,
     auto [low, high] = std::ranges::minmax(group);
     // Compared rather than derived from the deviation: the mean of equal rewards may round.
     bool zero = low == high;
-    result.zero_signal.push_back(zero);
-    if (zero) continue;
+    zero_signal.push_back(zero);
     auto [mean, std] = mean_std(group);
     auto n = static_cast<double>(group.size());
-    double scale = 1;
+    double base = mean, factor = 1;
     switch (kind) {
       case AdvantageKind::kGroupMean:
         break;
       case AdvantageKind::kGroupMeanStd:
-        scale = 1 / (std + std_eps);
+        factor = 1 / (std + std_eps);
         break;
       case AdvantageKind::kGroupMeanBatchStd:
-        scale = 1 / (batch_std + std_eps);
+        factor = 1 / (batch_std + std_eps);
         break;
       case AdvantageKind::kLeaveOneOut:
-        // r - (S - r) / (n - 1) with S = n mean (Kool et al. 2019). n is at least 2: a group of one
-        // has no signal.
-        scale = n / (n - 1);
+        // r - (S - r) / (n - 1) with S = n mean (Kool et al. 2019). A group of one has no signal.
+        factor = zero ? 1 : n / (n - 1);
+        break;
+      case AdvantageKind::kGreedy:
+        base = greedy_baseline(group, greedy.empty() ? greedy : greedy.subspan(begin, end - begin));
+        break;
+      case AdvantageKind::kReward:
+      case AdvantageKind::kGae:
+        base = 0;
         break;
     }
-    for (size_t i = 0; i < group.size(); ++i)
-      result.advantage[begin + i] = (group[i] - mean) * scale;
+    for (size_t i = begin; i < end; ++i) {
+      // Its own reward as baseline: exactly 0, however a mean has rounded.
+      const bool silent = (zero && compares_members(kind)) ||
+                          (!greedy.empty() && kind == AdvantageKind::kGreedy && greedy[i] != 0);
+      baseline[i] = silent ? rewards[i] : base;
+      // Without a deviation a division is noise over eps.
+      scale[i] = silent ? 1 : factor;
+      advantage[i] = (rewards[i] - baseline[i]) * scale[i];
+    }
   }
   return result;
 }

@@ -1,4 +1,4 @@
-// Group-relative advantages: how much better a sample did than its siblings.
+// Axis "advantage" of the policy loss: how much better a sample did than could be expected.
 //
 // Thread: any; pure functions.
 #pragma once
@@ -15,18 +15,27 @@ enum class AdvantageKind : uint8_t {
   kGroupMean,          // r - mean                        Dr. GRPO, 2503.20783
   kGroupMeanStd,       // (r - mean) / (std + eps)        GRPO, 2402.03300
   kGroupMeanBatchStd,  // (r - mean) / (std of all raw rewards + eps)   Lite PPO, 2508.08221
-  kLeaveOneOut,        // r - mean of the others = n / (n - 1) (r - mean)   RLOO
+  kLeaveOneOut,        // r - mean of the others = n / (n - 1) (r - mean)   RLOO, 2402.14740
+  kGreedy,             // r - reward of the group's greedy member   ReMax, 2310.10505
+  kReward,             // r: no baseline   REINFORCE++, 2501.03262
+  kGae,                // r here; token by token against a value head later (returns.h)
 };
 constexpr auto enum_names(AdvantageKind) {
   using enum AdvantageKind;
   return name_table<AdvantageKind>({{kGroupMean, "group_mean"},
                                     {kGroupMeanStd, "group_mean_std"},
                                     {kGroupMeanBatchStd, "group_mean_batch_std"},
-                                    {kLeaveOneOut, "leave_one_out"}});
+                                    {kLeaveOneOut, "leave_one_out"},
+                                    {kGreedy, "greedy"},
+                                    {kReward, "reward"},
+                                    {kGae, "gae"}});
 }
 
 // Whether it divides by a deviation, and so reads std_eps.
 bool divides_by_std(AdvantageKind kind);
+
+// Whether the members of a group are each other's baseline, so that equal rewards teach nothing.
+bool compares_members(AdvantageKind kind);
 
 // What becomes of groups whose rewards are all equal.
 enum class ZeroSignalFilter : uint8_t {
@@ -38,18 +47,22 @@ constexpr auto enum_names(ZeroSignalFilter) {
   return name_table<ZeroSignalFilter>({{kNone, "none"}, {kDrop, "drop"}});
 }
 
+// advantage = (reward - baseline) * scale, all [samples].
 struct GroupAdvantages {
-  std::vector<double> advantage;  // [samples]
-  // [groups] all rewards equal (or one sample): nothing to learn from.
+  std::vector<double> advantage, baseline, scale;
+  // [groups] all rewards equal (or one sample): the members tell nothing about each other.
   std::vector<bool> zero_signal;
 };
 
 // rewards [samples], the members of a group side by side; group_offsets [groups + 1]. Deviations
-// divide by n - 1. A group without signal gets exactly 0, a group of one included: there is no
-// baseline for it.
+// divide by n - 1. Of a kind that compares_members(), a group without signal gets exactly 0, a
+// group of one included: there is no baseline for it.
+//   greedy [samples]  of kGreedy: 1 for the member that sampled greedily. It has the advantage 0.
+//                     A group without one has the mean of its members as baseline.
 GroupAdvantages group_advantages(AdvantageKind kind, double std_eps,
                                  std::span<const double> rewards,
-                                 std::span<const int32_t> group_offsets);
+                                 std::span<const int32_t> group_offsets,
+                                 std::span<const uint8_t> greedy = {});
 
 struct MeanStd {
   double mean = 0, std = 0;  // std with n - 1; 0 for fewer than two values

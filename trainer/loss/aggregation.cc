@@ -17,6 +17,8 @@ double token_weight(const AggregationConfig& config, const LossCounts& counts, i
     }
     case AggregationKind::kSeqMeanTokenSumConst:
       return 1.0 / (trajectories * static_cast<double>(config.const_tokens));
+    case AggregationKind::kSeqMeanTokenSum:
+      return 1.0 / trajectories;
   }
   TR_CHECK(false, "aggregation {}", static_cast<int>(config.kind));
   return 0;

@@ -15,12 +15,14 @@ enum class AggregationKind : uint8_t {
   kTokenMean,             // 1 / tokens
   kSeqMeanTokenMean,      // 1 / (trajectories * tokens of this trajectory)
   kSeqMeanTokenSumConst,  // 1 / (trajectories * const_tokens)
+  kSeqMeanTokenSum,       // 1 / trajectories
 };
 constexpr auto enum_names(AggregationKind) {
   using enum AggregationKind;
   return name_table<AggregationKind>({{kTokenMean, "token_mean_global"},
                                       {kSeqMeanTokenMean, "seq_mean_token_mean"},
-                                      {kSeqMeanTokenSumConst, "seq_mean_token_sum_const"}});
+                                      {kSeqMeanTokenSumConst, "seq_mean_token_sum_const"},
+                                      {kSeqMeanTokenSum, "seq_mean_token_sum"}});
 }
 
 struct AggregationConfig {

@@ -7,33 +7,79 @@
 
 namespace tailrace {
 
-void CorrectionOptions::visit(OptionVisitor& v) {
-  v.field("kind", kind,
-          {.help = "tis: multiply the loss by min(exp(l_old - l_inf), cap); 1 for tokens that the "
-                   "current weights sampled from the whole distribution, in the trainer's "
-                   "numerics class"});
-  v.field("level", level, {.help = "one weight a token, or the product over a sequence"});
-  v.field("cap", cap, {.help = "largest weight", .min = 1e-6, .max = kMaxCount});
+namespace {
+
+double mean_of(std::span<const double> values) {
+  double sum = 0;
+  for (double x : values) sum += x;
+  return sum / static_cast<double>(values.size());
+}
+
+// The exponent that decides about each token.
+void exponents(CorrectionLevel level, std::span<const double> log_weight,
+               std::span<const int32_t> turn, std::span<double> x) {
+  switch (level) {
+    case CorrectionLevel::kToken:
+      std::ranges::copy(log_weight, x.begin());
+      return;
+    case CorrectionLevel::kSequence: {
+      // The importance weight of a sequence is the product over its tokens, whose logarithms add
+      // up.
+      double sum = 0;
+      for (double w : log_weight) sum += w;
+      std::ranges::fill(x, sum);
+      return;
+    }
+    case CorrectionLevel::kSequenceMean:
+      if (!x.empty()) std::ranges::fill(x, mean_of(log_weight));
+      return;
+    case CorrectionLevel::kTurnMean:
+      for (size_t begin = 0; begin < x.size();) {
+        size_t end = begin + 1;
+        while (end < x.size() && turn[end] == turn[begin]) ++end;
+        std::ranges::fill(x.subspan(begin, end - begin),
+                          mean_of(log_weight.subspan(begin, end - begin)));
+        begin = end;
+      }
+      return;
+  }
+}
+
+}  // namespace
+
+bool rejects(CorrectionKind kind) {
+  return kind != CorrectionKind::kNone && kind != CorrectionKind::kTis;
 }
 
 int64_t correction_weights(const CorrectionOptions& options, std::span<const double> log_weight,
-                           std::span<double> weight) {
+                           std::span<const int32_t> turn, std::span<double> weight) {
   if (options.kind == CorrectionKind::kNone) {
     std::ranges::fill(weight, 1.0);
     return 0;
   }
-  // The importance weight of a sequence is the product over its tokens, whose logarithms add up.
-  double sum = 0;
-  for (double x : log_weight) sum += x;
-  int64_t capped = 0;
-  for (size_t i = 0; i < weight.size(); ++i) {
-    // Compared in the log domain: a long sequence's product may overflow.
-    double x = options.level == CorrectionLevel::kToken ? log_weight[i] : sum;
-    bool cut = x > std::log(options.cap);
-    weight[i] = cut ? options.cap : std::exp(x);
-    capped += cut;
+  exponents(options.level, log_weight, turn, weight);
+  // Compared in the log domain: a long sequence's product may overflow.
+  const double high = std::log(options.cap);
+  const double low = rejects(options.kind) ? std::log(options.low) : 0;
+  int64_t cut = 0;
+  if (options.kind == CorrectionKind::kMis && !log_weight.empty() &&
+      std::ranges::min(log_weight) < std::log(options.veto)) {
+    std::ranges::fill(weight, 0.0);
+    return std::ssize(weight);
   }
-  return capped;
+  for (double& w : weight) {
+    const double x = w;
+    if (options.kind == CorrectionKind::kTis) {
+      w = x > high ? options.cap : std::exp(x);
+      cut += x > high;
+    } else if (x < low || x > high) {
+      w = 0;
+      ++cut;
+    } else {
+      w = options.kind == CorrectionKind::kMask ? 1 : std::exp(x);
+    }
+  }
+  return cut;
 }
 
 double effective_sample_share(std::span<const double> log_weight) {

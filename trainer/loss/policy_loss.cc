@@ -36,6 +36,7 @@ class SequenceLoss {
   void run(std::span<const size_t> rows) {
     // First of the whole sequence: at its level every weight is the product over all of it.
     compute_corrections(rows);
+    mask_sequence(rows);
     for (size_t begin = 0; begin < rows.size();) {
       size_t end = unit_end(rows, begin);
       run_unit(rows.subspan(begin, end - begin), begin);
@@ -47,7 +48,7 @@ class SequenceLoss {
  private:
   size_t unit_end(std::span<const size_t> rows, size_t begin) const {
     if (config_.ratio == RatioUnit::kToken) return begin + 1;
-    if (config_.ratio == RatioUnit::kSequence) return rows.size();
+    if (config_.ratio != RatioUnit::kTurn) return rows.size();
     size_t end = begin + 1;
     while (end < rows.size() && in_.turn[rows[end]] == in_.turn[rows[begin]]) ++end;
     return end;
@@ -57,18 +58,33 @@ class SequenceLoss {
     PolicyLossStats& stats = out_.stats;
     log_weight_.resize(rows.size());
     weight_.resize(rows.size());
+    turn_.resize(rows.size());
     for (size_t k = 0; k < rows.size(); ++k) {
       double difference = double{in_.old_logprob[rows[k]]} - in_.behaviour_logprob[rows[k]];
       auto [x, cut] = clamp_log(difference);
       log_weight_[k] = x;
+      turn_[k] = in_.turn[rows[k]];
       stats.clamped += cut;
       // k3 wants log behaviour - log old, since the behaviour policy sampled.
       stats.mismatch_k3_sum += kl_term(KlEstimator::kK3, -x).value;
     }
-    stats.correction_cut += correction_weights(config_.correction, log_weight_, weight_);
+    stats.correction_cut += correction_weights(config_.correction, log_weight_, turn_, weight_);
     for (double weight : weight_) {
       stats.correction_sum += weight;
       stats.correction_max = std::max(stats.correction_max, weight);
+    }
+  }
+
+  // Failures that the policy no longer writes.
+  void mask_sequence(std::span<const size_t> rows) {
+    if (config_.correction.sequence_mask == 0 || rows.empty()) return;
+    double sum = 0;
+    for (size_t row : rows) sum += double{in_.behaviour_logprob[row]} - in_.logprob[row];
+    if (sum / static_cast<double>(rows.size()) <= config_.correction.sequence_mask) return;
+    for (size_t k = 0; k < rows.size(); ++k) {
+      if (in_.advantage[rows[k]] >= 0) continue;
+      weight_[k] = 0;
+      ++out_.stats.sequence_masked;
     }
   }
 
@@ -87,7 +103,10 @@ class SequenceLoss {
     stats.ratio_max = std::max(stats.ratio_max, ratio);
 
     const bool behaviour = weighs_behaviour(config_.surrogate.kind);
+    const bool splits = splits_by_reward(config_.surrogate.kind);
     const double log_importance = behaviour ? log_importance_of(rows) : 0;
+    // s_t = sg(s) exp(l_t - sg(l_t)): the value of all, and each token's own gradient.
+    const bool own = config_.ratio == RatioUnit::kSequenceToken;
     double d_log_ratio = 0;
     for (size_t k = 0; k < rows.size(); ++k) {
       size_t row = rows[k];
@@ -95,13 +114,15 @@ class SequenceLoss {
           surrogate(config_.surrogate, {.log_ratio = log_ratio,
                                         .log_importance = log_importance,
                                         .logprob = in_.logprob[row],
+                                        .drift = double{in_.logprob[row]} - in_.old_logprob[row],
                                         .advantage = in_.advantage[row],
-                                        .positive = behaviour && in_.positive[row] != 0});
+                                        .positive = splits && in_.positive[row] != 0});
       double scale =
           token_weight(config_.aggregation, counts_, in_.trajectory[row]) * weight_[first + k];
       out_.policy_term += scale * term.value;
-      d_log_ratio += scale * term.d_log_ratio;
-      dlogprob_[row] = static_cast<float>(scale * term.d_logprob);
+      if (!own) d_log_ratio += scale * term.d_log_ratio;
+      const double d_own = own && !cut ? scale * term.d_log_ratio : 0;
+      dlogprob_[row] = static_cast<float>(scale * term.d_logprob + d_own);
       stats.clipped_low += term.clipped_low;
       stats.clipped_high += term.clipped_high;
       stats.dual_clipped += term.dual_clipped;
@@ -137,9 +158,11 @@ class SequenceLoss {
     if (!other.empty()) {
       auto [x, cut] = clamp_log(l - other[row]);
       KlTerm term = kl_term(config_.kl.estimator, x);
+      if (config_.kl.unbiased) term = times_ratio(term, l - in_.old_logprob[row]);
       out_.kl_term += weight * term.value;
       stats.clamped += cut;
-      if (!cut) dlogprob_[row] += static_cast<float>(weight * config_.kl.coef * term.d_logprob);
+      if (!cut && config_.kl.in_loss())
+        dlogprob_[row] += static_cast<float>(weight * config_.kl.coef * term.d_logprob);
     }
     if (!in_.entropy.empty()) {
       out_.entropy_term += weight * in_.entropy[row];
@@ -149,12 +172,19 @@ class SequenceLoss {
     }
   }
 
+  static KlTerm times_ratio(const KlTerm& term, double log_ratio) {
+    const auto [x, cut] = clamp_log(log_ratio);
+    const double ratio = std::exp(x);
+    return {ratio * term.value, ratio * ((cut ? 0 : term.value) + term.d_logprob)};
+  }
+
   const PolicyLossConfig& config_;
   const PolicyLossInput& in_;
   const LossCounts& counts_;
   std::span<float> dlogprob_, dentropy_;
   PolicyLossResult& out_;
   std::vector<double> log_weight_, weight_;  // [tokens of the sequence]
+  std::vector<int32_t> turn_;                // the same
 };
 
 void check_lengths(const PolicyLossConfig& config, const PolicyLossInput& in,
@@ -173,7 +203,7 @@ void check_lengths(const PolicyLossConfig& config, const PolicyLossInput& in,
   TR_CHECK(in.ref_logprob.size() == n || (in.ref_logprob.empty() && !needs_ref), "ref {}",
            in.ref_logprob.size());
   TR_CHECK(
-      in.positive.size() == n || (in.positive.empty() && !weighs_behaviour(config.surrogate.kind)),
+      in.positive.size() == n || (in.positive.empty() && !splits_by_reward(config.surrogate.kind)),
       "positive {}", in.positive.size());
 }
 
@@ -186,6 +216,7 @@ void PolicyLossStats::add(const PolicyLossStats& o) {
   dual_clipped += o.dual_clipped;
   clamped += o.clamped;
   correction_cut += o.correction_cut;
+  sequence_masked += o.sequence_masked;
   ratio_min = std::min(ratio_min, o.ratio_min);
   ratio_max = std::max(ratio_max, o.ratio_max);
   correction_sum += o.correction_sum;
@@ -225,8 +256,8 @@ PolicyLossResult policy_loss(const PolicyLossConfig& config, const PolicyLossInp
     sequence_loss.run(rows);
     begin = end;
   }
-  result.loss = result.policy_term + config.kl.coef * result.kl_term -
-                config.entropy_coef * result.entropy_term;
+  const double kl = config.kl.in_loss() ? config.kl.coef * result.kl_term : 0;
+  result.loss = result.policy_term + kl - config.entropy_coef * result.entropy_term;
   return result;
 }
 

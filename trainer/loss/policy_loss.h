@@ -1,9 +1,10 @@
 // The policy loss: a pure function from log-probabilities and advantages to a number and its
 // gradient.
 //
-// It is a point on independent axes, each in its own file: advantage (computed before,
-// advantage.h), ratio granularity (here), surrogate.h, correction.h, kl_estimator.h, aggregation.h.
-// A new algorithm is a new value of one axis.
+// It is a point on independent axes, each in its own file: reward shaping, advantage and credit
+// (computed before: shaping.h, advantage.h, credit.h, returns.h), ratio granularity (here),
+// surrogate.h, correction.h, kl_estimator.h, aggregation.h. A new algorithm is a new value of one
+// axis.
 //
 //   loss = sum over trained tokens of  a_t (c_t S(rho_t, A_t) + kl.coef KL_t - entropy_coef H_t)
 //
@@ -28,15 +29,24 @@
 #include "trainer/loss/aggregation.h"
 #include "trainer/loss/correction.h"
 #include "trainer/loss/kl_estimator.h"
+#include "trainer/loss/returns.h"
 #include "trainer/loss/surrogate.h"
 
 namespace tailrace {
 
 // The tokens that share one probability ratio.
-enum class RatioUnit : uint8_t { kToken, kTurn, kSequence };
+enum class RatioUnit : uint8_t {
+  kToken,
+  kTurn,
+  kSequence,
+  kSequenceToken,  // the sequence's, through which each token has its own gradient (GSPO-token)
+};
 constexpr auto enum_names(RatioUnit) {
   using enum RatioUnit;
-  return name_table<RatioUnit>({{kToken, "token"}, {kTurn, "turn"}, {kSequence, "sequence"}});
+  return name_table<RatioUnit>({{kToken, "token"},
+                                {kTurn, "turn"},
+                                {kSequence, "sequence"},
+                                {kSequenceToken, "sequence_token"}});
 }
 
 // The other policy of the KL term.
@@ -46,17 +56,33 @@ constexpr auto enum_names(KlTarget) {
   return name_table<KlTarget>({{kReference, "ref"}, {kBehaviour, "behaviour"}});
 }
 
-// A penalty for leaving another policy, added to the loss (reference 1707.06347; k1..k3: J.
-// Schulman).
+// Where the penalty is.
+enum class KlPlacement : uint8_t {
+  kLoss,    // a term of the loss
+  kReward,  // taken from the reward of each token, detached (k1 of l_old)
+};
+constexpr auto enum_names(KlPlacement) {
+  using enum KlPlacement;
+  return name_table<KlPlacement>({{kLoss, "loss"}, {kReward, "reward"}});
+}
+
+// A penalty for leaving another policy (reference 1707.06347; k1..k3: J. Schulman).
 struct KlOptions {
   double coef = 0;
   KlEstimator estimator = KlEstimator::kK3;
   KlTarget target = KlTarget::kReference;
+  KlPlacement placement = KlPlacement::kLoss;
+  // In the loss: times exp(l - l_old), which is differentiated too. Off the policy that samples,
+  // the gradient of k3 is then exactly that of KL(policy || other) (DeepSeek-V3.2).
+  bool unbiased = false;
+
+  bool in_loss() const { return placement == KlPlacement::kLoss; }
 
   void visit(OptionVisitor& v);
 };
 
 struct PolicyLossConfig {
+  ReturnOptions returns;  // before the loss: what becomes of advantages when values are known
   RatioUnit ratio = RatioUnit::kToken;
   SurrogateConfig surrogate;
   CorrectionOptions correction;
@@ -82,7 +108,7 @@ struct PolicyLossInput {
   std::span<const int32_t> turn;
   std::span<const int32_t> trajectory;
   // 1: the reward of the token's trajectory is above 0; may be empty unless the surrogate
-  // weighs_behaviour().
+  // splits_by_reward().
   std::span<const uint8_t> positive = {};
 };
 
@@ -90,8 +116,9 @@ struct PolicyLossInput {
 struct PolicyLossStats {
   int64_t tokens = 0;
   int64_t clipped_low = 0, clipped_high = 0, dual_clipped = 0;
-  int64_t clamped = 0;         // log-ratios and the like cut at kMaxLogRatio
-  int64_t correction_cut = 0;  // weights cut by the cap
+  int64_t clamped = 0;          // log-ratios and the like cut at kMaxLogRatio
+  int64_t correction_cut = 0;   // weights cut by the cap, or rejected
+  int64_t sequence_masked = 0;  // tokens without loss by CorrectionOptions::sequence_mask
   double ratio_min = 1, ratio_max = 1;
   double correction_sum = 0, correction_max = 0;
   double old_minus_new_sum = 0;  // l_old - l

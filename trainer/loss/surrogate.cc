@@ -46,18 +46,42 @@ SurrogateTerm cispo(const SurrogateConfig& config, const SurrogateInput& in) {
   return term;
 }
 
-SurrogateTerm topr(const SurrogateInput& in) {
-  // A success teaches whoever wrote it. A failure is pushed down only as far as the policy still
-  // writes it: without the taper that push has no bottom.
+// A success teaches whoever wrote it. A failure is pushed down only as far as the policy still
+// writes it: without the taper that push has no bottom.
+SurrogateTerm tapered(double log_weight, const SurrogateInput& in) {
   if (in.positive) return weighted_logprob(1, in);
-  SurrogateTerm term = weighted_logprob(std::exp(std::min(in.log_importance, 0.0)), in);
-  term.clipped_high = in.log_importance > 0;
+  SurrogateTerm term = weighted_logprob(std::exp(std::min(log_weight, 0.0)), in);
+  term.clipped_high = log_weight > 0;
   return term;
+}
+
+SurrogateTerm kimi(const SurrogateConfig& config, const SurrogateInput& in) {
+  SurrogateTerm term = weighted_logprob(1, in);
+  term.value += config.drift_coef / 2 * in.drift * in.drift;
+  term.d_logprob += config.drift_coef * in.drift;
+  return term;
+}
+
+SurrogateTerm sapo(const SurrogateConfig& config, const SurrogateInput& in) {
+  const double ratio = std::exp(in.log_ratio);
+  const double tau = in.advantage > 0 ? config.tau_pos : config.tau_neg;
+  const double p = 1 / (1 + std::exp(-tau * (ratio - 1)));
+  // d/dr of 4 / tau sigmoid(tau (r - 1)) is 4 p (1 - p): 1 at r = 1, less on both sides.
+  return {.value = -4 / tau * p * in.advantage,
+          .d_log_ratio = -4 * p * (1 - p) * ratio * in.advantage};
 }
 
 }  // namespace
 
 bool weighs_behaviour(SurrogateKind kind) { return kind == SurrogateKind::kTopr; }
+
+bool splits_by_reward(SurrogateKind kind) {
+  return kind == SurrogateKind::kTopr || kind == SurrogateKind::kIpa;
+}
+
+bool learns_by_ratio(SurrogateKind kind) {
+  return kind == SurrogateKind::kPpoClip || kind == SurrogateKind::kSapo;
+}
 
 SurrogateTerm surrogate(const SurrogateConfig& config, const SurrogateInput& in) {
   switch (config.kind) {
@@ -66,7 +90,15 @@ SurrogateTerm surrogate(const SurrogateConfig& config, const SurrogateInput& in)
     case SurrogateKind::kCispo:
       return cispo(config, in);
     case SurrogateKind::kTopr:
-      return topr(in);
+      return tapered(in.log_importance, in);
+    case SurrogateKind::kReinforce:
+      return weighted_logprob(1, in);
+    case SurrogateKind::kKimi:
+      return kimi(config, in);
+    case SurrogateKind::kSapo:
+      return sapo(config, in);
+    case SurrogateKind::kIpa:
+      return tapered(in.log_ratio, in);
   }
   TR_CHECK(false, "surrogate kind {}", static_cast<int>(config.kind));
   return {};

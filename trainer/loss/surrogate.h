@@ -13,20 +13,39 @@ enum class SurrogateKind : uint8_t {
   kCispo,    // -sg(min(r, 1 + high)) A l   (2506.13585)
   // -A l where the trajectory's reward is above 0, else -sg(min(u, 1)) A l   (2503.14286)
   kTopr,
+  kReinforce,  // -A l
+  kKimi,       // -A l + tau / 2 (l - l_old)^2   (2501.12599)
+  kSapo,       // -4 / tau sigmoid(tau (r - 1)) A, tau of the sign of A   (2511.20347)
+  kIpa,        // as kTopr, with r in place of u   (2512.24873)
 };
 constexpr auto enum_names(SurrogateKind) {
   using enum SurrogateKind;
-  return name_table<SurrogateKind>({{kPpoClip, "ppo_clip"}, {kCispo, "cispo"}, {kTopr, "topr"}});
+  return name_table<SurrogateKind>({{kPpoClip, "ppo_clip"},
+                                    {kCispo, "cispo"},
+                                    {kTopr, "topr"},
+                                    {kReinforce, "reinforce"},
+                                    {kKimi, "kimi"},
+                                    {kSapo, "sapo"},
+                                    {kIpa, "ipa"}});
 }
 
 // Whether it weighs by u, against what sampled, and not by r, against the weights that the step
 // starts from. Its weight corrects for stale tokens then, and another correction would count twice.
 bool weighs_behaviour(SurrogateKind kind);
 
+// Whether it treats failures otherwise than successes: by the trajectory's reward, not the sign of
+// its advantage.
+bool splits_by_reward(SurrogateKind kind);
+
+// Whether its gradient goes through the ratio, which tokens of a unit share.
+bool learns_by_ratio(SurrogateKind kind);
+
 struct SurrogateConfig {
   SurrogateKind kind = SurrogateKind::kPpoClip;
   double clip_low = 0.2, clip_high = 0.28;
-  double clip_c = 0;  // 0: off
+  double clip_c = 0;                     // 0: off
+  double drift_coef = 0.1;               // tau of kKimi
+  double tau_pos = 1.0, tau_neg = 1.05;  // of kSapo, by the sign of A
 };
 
 // Of a token. What a unit shares are the two ratios and, as part of a trajectory, `positive`.
@@ -34,6 +53,7 @@ struct SurrogateInput {
   double log_ratio = 0;       // log r: mean of l - l_old over the unit
   double log_importance = 0;  // log u: sum of l - l_inf over the unit; see weighs_behaviour()
   double logprob = 0;         // l
+  double drift = 0;           // l - l_old of the token itself
   double advantage = 0;       // A
   bool positive = false;      // the trajectory's reward, not its advantage, is above 0
 };

@@ -1,0 +1,159 @@
+#include "trainer/loss/credit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "kernels/base/check.h"
+
+namespace tailrace {
+namespace {
+
+// Below it an increment has no sign: the difference of two means of the same rewards may round.
+constexpr double kDeadZone = 1e-12;
+constexpr double kTurnStdEps = 1e-4;  // of the paper's code
+
+int sign(double x) { return x > kDeadZone ? 1 : x < -kDeadZone ? -1 : 0; }
+
+std::vector<double> turn_returns(const TurnFacts& t, double gamma) {
+  std::vector<double> rewards(t.rewards.begin(), t.rewards.end());
+  rewards.back() -= t.baseline;
+  std::vector<double> returns = discounted_returns(rewards, gamma);
+  for (double& value : returns) value *= t.scale;
+  return returns;
+}
+
+bool all_equal(std::span<const double> values) {
+  const auto [low, high] = std::ranges::minmax(values);
+  return high - low <= kDeadZone;
+}
+
+std::vector<std::vector<double>> gigpo_credit(const CreditOptions& options, bool by_std,
+                                              double std_eps, std::span<const TurnFacts> group) {
+  std::vector<std::vector<double>> returns;
+  std::map<uint64_t, std::vector<double>> by_anchor;
+  for (const TurnFacts& t : group) {
+    returns.push_back(discounted_returns(t.rewards, options.gamma));
+    for (size_t k = 0; k < t.anchors.size(); ++k)
+      if (t.anchors[k] != 0) by_anchor[t.anchors[k]].push_back(returns.back()[k]);
+  }
+  std::vector<std::vector<double>> credit;
+  for (size_t i = 0; i < group.size(); ++i) {
+    const TurnFacts& t = group[i];
+    credit.emplace_back(t.rewards.size(), t.advantage);
+    for (size_t k = 0; k < t.anchors.size(); ++k) {
+      if (t.anchors[k] == 0) continue;
+      const std::vector<double>& met = by_anchor[t.anchors[k]];
+      if (all_equal(met)) continue;
+      const auto [mean, std] = mean_std(met);
+      const double scale = by_std ? 1 / (std + std_eps) : 1;
+      credit.back()[k] += options.weight * (returns[i][k] - mean) * scale;
+    }
+  }
+  return credit;
+}
+
+double total(const TurnFacts& t) {
+  double sum = 0;
+  for (double reward : t.rewards) sum += reward;
+  return sum;
+}
+
+std::vector<std::vector<double>> turning_point_credit(std::span<const TurnFacts> group) {
+  std::map<uint64_t, std::pair<double, int64_t>> outcomes;  // of a state: sum, trajectories
+  double all = 0;
+  for (const TurnFacts& t : group) {
+    all += total(t);
+    // Once a trajectory, however often it comes by.
+    for (uint64_t anchor : std::set<uint64_t>(t.anchors.begin(), t.anchors.end())) {
+      auto& [sum, count] = outcomes[anchor];
+      sum += total(t);
+      ++count;
+    }
+  }
+  std::vector<std::vector<double>> credit;
+  for (const TurnFacts& t : group) {
+    std::vector<double> values = {all / static_cast<double>(group.size())};
+    for (size_t k = 1; k < t.rewards.size(); ++k) {
+      const bool known = k < t.anchors.size() && t.anchors[k] != 0;
+      // Nobody else was there: what came of it is what is known of it.
+      const auto [sum, count] = known ? outcomes[t.anchors[k]] : std::pair(total(t), int64_t{1});
+      values.push_back(sum / static_cast<double>(count));
+    }
+    values.push_back(total(t));
+    credit.push_back(turning_point_rewards(values));
+  }
+  normalise_by_turn(credit);
+  return credit;
+}
+
+}  // namespace
+
+std::vector<double> discounted_returns(std::span<const double> rewards, double gamma) {
+  std::vector<double> returns(rewards.begin(), rewards.end());
+  for (size_t k = returns.size(); k-- > 1;) returns[k - 1] += gamma * returns[k];
+  return returns;
+}
+
+std::vector<double> turning_point_rewards(std::span<const double> values) {
+  TR_CHECK(values.size() >= 2, "{} values", values.size());
+  const int whole = sign(values.back() - values.front());
+  std::vector<double> rewards;
+  int before = 0;
+  for (size_t t = 1; t < values.size(); ++t) {
+    const double increment = values[t] - values[t - 1];
+    const int trend = sign(increment) * whole;
+    const bool turns = before < 0 && trend > 0;
+    rewards.push_back(turns ? values.back() - values[t - 1] : increment);
+    before = trend;
+  }
+  return rewards;
+}
+
+void normalise_by_turn(std::vector<std::vector<double>>& group) {
+  const auto scale = [](std::span<double* const> values) {
+    const auto n = static_cast<double>(values.size());
+    double mean = 0, squares = 0;
+    for (const double* value : values) mean += *value / n;
+    for (const double* value : values) squares += (*value - mean) * (*value - mean);
+    const double std = std::sqrt(squares / n);
+    for (double* value : values)
+      *value = std <= kDeadZone ? 0 : (*value - mean) / (std + kTurnStdEps);
+  };
+  const bool aligned = std::ranges::all_of(
+      group, [&](const auto& turns) { return turns.size() == group.front().size(); });
+  std::vector<std::vector<double*>> columns(aligned && !group.empty() ? group.front().size() : 1);
+  for (auto& turns : group)
+    for (size_t k = 0; k < turns.size(); ++k) columns[aligned ? k : 0].push_back(&turns[k]);
+  for (const auto& column : columns)
+    if (!column.empty()) scale(column);
+}
+
+std::vector<std::vector<double>> turn_credit(const CreditOptions& options, bool by_std,
+                                             double std_eps, std::span<const TurnFacts> group) {
+  for (const TurnFacts& t : group) {
+    TR_CHECK(!t.rewards.empty());
+    TR_CHECK(t.anchors.empty() || t.anchors.size() == t.rewards.size(), "{} anchors of {} turns",
+             t.anchors.size(), t.rewards.size());
+  }
+  switch (options.kind) {
+    case CreditKind::kTrajectory:
+      break;
+    case CreditKind::kTurnReturn: {
+      std::vector<std::vector<double>> credit;
+      for (const TurnFacts& t : group) credit.push_back(turn_returns(t, options.gamma));
+      return credit;
+    }
+    case CreditKind::kGigpo:
+      return gigpo_credit(options, by_std, std_eps, group);
+    case CreditKind::kTurningPoint:
+      return turning_point_credit(group);
+  }
+  std::vector<std::vector<double>> credit;
+  for (const TurnFacts& t : group) credit.emplace_back(t.rewards.size(), t.advantage);
+  return credit;
+}
+
+}  // namespace tailrace
