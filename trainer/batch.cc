@@ -103,7 +103,25 @@ void add_recorded(const Trajectory& t, const Segment& segment, size_t i,
   sequence.foreign_class.push_back(t.numerics_classes[numerics_class] != options.numerics_class);
 }
 
-TrainSequence make_sequence(const Trajectory& t, size_t index, float advantage,
+// What the turns of a trajectory get.
+struct TurnCredit {
+  double advantage = 0;              // of all, where turns have none of their own
+  std::vector<double> turns = {};    // by number
+  std::vector<double> rewards = {};  // by number; with a critic alone
+
+  double of(int32_t turn) const {
+    if (turns.empty()) return advantage;
+    return turns[std::min(static_cast<size_t>(turn), turns.size() - 1)];
+  }
+};
+
+// The number of turn `local` of a segment in its trajectory.
+int32_t turn_number(const Segment& segment, int32_t local) {
+  if (local < 0 || segment.turn_numbers.empty()) return local;
+  return segment.turn_numbers[static_cast<size_t>(local)];
+}
+
+TrainSequence make_sequence(const Trajectory& t, size_t index, const TurnCredit& credit,
                             const BatchOptions& options) {
   const Segment& segment = t.segments[index];
   TrainSequence sequence;
@@ -141,8 +159,9 @@ TrainSequence make_sequence(const Trajectory& t, size_t index, float advantage,
         sequence.kept_ids.insert(sequence.kept_ids.end(), set, next_set);
         sequence.kept_offsets.push_back(std::ssize(sequence.kept_ids));
       }
-      sequence.advantages.push_back(advantage);
-      sequence.turns.push_back(turn);
+      const int32_t number = turn_number(segment, turn);
+      sequence.advantages.push_back(static_cast<float>(credit.of(number)));
+      sequence.turns.push_back(number);
     }
   }
   return sequence;
@@ -197,6 +216,9 @@ BatchOptions batch_options(const AlgoOptions& options, std::string numerics_clas
                            int64_t vocab_size, int64_t max_sequence_tokens) {
   return {.advantage = options.advantage,
           .std_eps = options.std_eps,
+          .credit = options.credit,
+          .length = options.length,
+          .truncated = options.truncated,
           .drop_zero_signal = options.filter_zero_signal == ZeroSignalFilter::kDrop,
           .sampling_mask = options.sampling_mask,
           .numerics_class = std::move(numerics_class),
@@ -208,14 +230,43 @@ namespace {
 
 struct Ordered {
   std::vector<const Trajectory*> trajectories;
-  std::vector<double> rewards;
-  std::vector<int32_t> groups;  // offsets
+  std::vector<double> rewards;    // of the environments
+  std::vector<double> penalties;  // added to them for advantages; all 0 without shaping
+  std::vector<int32_t> groups;    // offsets
   GroupAdvantages advantages;
+
+  double shaped(size_t i) const { return rewards[i] + penalties[i]; }
 };
+
+bool is_baseline(const Trajectory& t, const BatchOptions& options) {
+  return options.advantage == AdvantageKind::kGreedy && t.sampling.temperature == 0;
+}
+
+// Of rewards as they were given, also where length then shapes them: it would make any group look
+// as if it had something to teach (2503.14476).
+void set_advantages(Ordered& ordered, const BatchOptions& options) {
+  std::vector<int64_t> lengths;
+  std::vector<uint8_t> success, greedy;
+  std::vector<double> shaped;
+  for (size_t i = 0; i < ordered.rewards.size(); ++i) {
+    const Trajectory& t = *ordered.trajectories[i];
+    lengths.push_back(t.num_sampled());
+    success.push_back(ordered.rewards[i] > 0);
+    greedy.push_back(is_baseline(t, options));
+  }
+  ordered.penalties = length_penalties(options.length, lengths, success, ordered.groups);
+  for (size_t i = 0; i < ordered.rewards.size(); ++i) shaped.push_back(ordered.shaped(i));
+  const auto of = [&](std::span<const double> rewards) {
+    return group_advantages(options.advantage, options.std_eps, rewards, ordered.groups, greedy);
+  };
+  ordered.advantages = of(shaped);
+  if (options.length.penalty != LengthPenalty::kNone)
+    ordered.advantages.zero_signal = of(ordered.rewards).zero_signal;
+}
 
 Result<Ordered> order(std::span<const Trajectory> trajectories, const BatchOptions& options) {
   Ordered ordered;
-  auto& [sorted, rewards, groups, advantages] = ordered;
+  auto& [sorted, rewards, penalties, groups, advantages] = ordered;
   for (const Trajectory& t : trajectories) {
     if (auto failure = find_failure(t, options)) return *failure;
     sorted.push_back(&t);
@@ -232,13 +283,78 @@ Result<Ordered> order(std::span<const Trajectory> trajectories, const BatchOptio
     rewards.push_back(*sorted[i]->reward);
   }
   groups.push_back(static_cast<int32_t>(sorted.size()));
-  advantages = group_advantages(options.advantage, options.std_eps, rewards, groups);
+  set_advantages(ordered, options);
   return ordered;
 }
 
 MetricList metrics_of(const Ordered& ordered, const BatchOptions& options) {
-  return batch_metrics(ordered.trajectories, ordered.rewards, ordered.advantages.zero_signal,
-                       options);
+  MetricList metrics =
+      batch_metrics(ordered.trajectories, ordered.rewards, ordered.advantages.zero_signal, options);
+  if (options.length.penalty != LengthPenalty::kNone)
+    metrics.emplace_back("reward/length_penalty", mean_std(ordered.penalties).mean);
+  return metrics;
+}
+
+// Rewards of the turns of sample `i`, shaped; what no step of the environment gave is the last
+// turn's.
+std::vector<double> turn_rewards_of(const Ordered& ordered, size_t i) {
+  const Trajectory& t = *ordered.trajectories[i];
+  std::vector<double> rewards = t.turn_rewards;
+  if (rewards.empty()) rewards.resize(static_cast<size_t>(std::max(1, t.turns)));
+  double sum = 0;
+  for (double reward : rewards) sum += reward;
+  rewards.back() += ordered.shaped(i) - sum;
+  return rewards;
+}
+
+// Of the members [begin, end), a group.
+std::vector<TurnCredit> credit_of(const Ordered& ordered, size_t begin, size_t end,
+                                  const BatchOptions& options) {
+  std::vector<TurnCredit> result;
+  std::vector<std::vector<double>> rewards;
+  std::vector<TurnFacts> facts;
+  const bool critic = options.advantage == AdvantageKind::kGae;
+  for (size_t i = begin; i < end; ++i) {
+    result.push_back({.advantage = critic ? 0 : ordered.advantages.advantage[i]});
+    rewards.push_back(turn_rewards_of(ordered, i));
+  }
+  if (critic) {
+    for (size_t i = 0; i < rewards.size(); ++i) result[i].rewards = std::move(rewards[i]);
+  } else if (options.credit.kind != CreditKind::kTrajectory) {
+    for (size_t i = begin; i < end; ++i) {
+      const auto& anchors = ordered.trajectories[i]->turn_anchors;
+      const auto& own = rewards[i - begin];
+      facts.push_back({.advantage = ordered.advantages.advantage[i],
+                       .baseline = ordered.advantages.baseline[i],
+                       .scale = ordered.advantages.scale[i],
+                       .rewards = own});
+      if (anchors.size() == own.size()) facts.back().anchors = anchors;
+    }
+    auto turns =
+        turn_credit(options.credit, divides_by_std(options.advantage), options.std_eps, facts);
+    for (size_t i = 0; i < turns.size(); ++i) result[i].turns = std::move(turns[i]);
+  }
+  return result;
+}
+
+// The reward of a turn is that of its last trained token; of a turn without one, of the last before
+// it, or else of the first.
+void place_rewards(std::span<TrainSequence> sequences, std::span<const double> rewards) {
+  std::vector<float*> last_of(rewards.size());
+  float* first = nullptr;
+  for (TrainSequence& s : sequences) {
+    for (size_t k = 0; k < s.targets.size(); ++k) {
+      if (first == nullptr) first = &s.advantages[k];
+      const auto turn = static_cast<size_t>(std::max(0, s.turns[k]));
+      if (turn < last_of.size()) last_of[turn] = &s.advantages[k];
+    }
+  }
+  if (first == nullptr) return;
+  float* place = first;
+  for (size_t turn = 0; turn < rewards.size(); ++turn) {
+    if (last_of[turn] != nullptr) place = last_of[turn];
+    *place += static_cast<float>(rewards[turn]);
+  }
 }
 
 }  // namespace
@@ -258,23 +374,31 @@ Result<TrainBatch> build_batch(std::span<const Trajectory> trajectories,
   if (trajectories.empty()) return batch;
   const auto ordered = order(trajectories, options);
   if (!ordered) return ordered.failure();
-  const auto& [sorted, rewards, groups, advantages] = ordered.value();
+  const auto& [sorted, rewards, penalties, groups, advantages] = ordered.value();
 
   // Of all samples, before any group leaves: they say how the policy plays, not what is learned
   // from it.
   batch.metrics = metrics_of(ordered.value(), options);
   for (size_t g = 0; g + 1 < groups.size(); ++g) {
     if (options.drop_zero_signal && advantages.zero_signal[g]) continue;
-    for (auto i = static_cast<size_t>(groups[g]); i < static_cast<size_t>(groups[g + 1]); ++i) {
+    const auto first = static_cast<size_t>(groups[g]), last = static_cast<size_t>(groups[g + 1]);
+    const std::vector<TurnCredit> credit = credit_of(ordered.value(), first, last, options);
+    for (size_t i = first; i < last; ++i) {
+      const Trajectory& t = *sorted[i];
+      const bool cut = t.outcome == Outcome::kTruncated;
+      const bool masked =
+          (cut && options.truncated == TruncatedSamples::kMask) || is_baseline(t, options);
+      const size_t before = batch.sequences.size();
       int32_t trained = 0;
-      for (size_t s = 0; s < sorted[i]->segments.size(); ++s) {
-        TrainSequence sequence =
-            make_sequence(*sorted[i], s, static_cast<float>(advantages.advantage[i]), options);
+      for (size_t s = 0; s < (masked ? 0 : t.segments.size()); ++s) {
+        TrainSequence sequence = make_sequence(t, s, credit[i - first], options);
         if (sequence.targets.empty()) continue;
         sequence.trajectory = static_cast<int32_t>(batch.trajectory_tokens.size());
+        sequence.goes_on = cut && options.truncated == TruncatedSamples::kBootstrap;
         trained += static_cast<int32_t>(sequence.targets.size());
         batch.sequences.push_back(std::move(sequence));
       }
+      place_rewards(std::span(batch.sequences).subspan(before), credit[i - first].rewards);
       // Also 0: the index is the trajectory's id.
       batch.trajectory_tokens.push_back(trained);
     }
@@ -316,9 +440,13 @@ LossCounts loss_counts(const TrainBatch& batch, const Minibatch& minibatch) {
   int32_t last = -1;
   for (size_t i = minibatch.begin; i < minibatch.end; ++i) {
     const TrainSequence& sequence = batch.sequences[i];
-    counts.tokens += static_cast<int64_t>(sequence.targets.size());
-    counts.trajectories += sequence.trajectory != last;  // segments of one are side by side
-    last = sequence.trajectory;
+    const int32_t trajectory = sequence.trajectory;
+    counts.tokens +=
+        sequence.mask.empty() ? std::ssize(sequence.targets) : std::ranges::count(sequence.mask, 1);
+    // Segments of one are side by side.
+    counts.trajectories +=
+        trajectory != last && batch.trajectory_tokens[static_cast<size_t>(trajectory)] > 0;
+    last = trajectory;
   }
   return counts;
 }

@@ -16,7 +16,9 @@
 #include "core/trajectory/trajectory.h"
 #include "trainer/loss/advantage.h"
 #include "trainer/loss/aggregation.h"
+#include "trainer/loss/credit.h"
 #include "trainer/loss/options.h"
+#include "trainer/loss/shaping.h"
 #include "trainer/options.h"
 #include "trainer/packed_forward.h"
 
@@ -35,6 +37,7 @@ struct TrainSequence {
   std::vector<float> recorded_logprobs;
   std::vector<int64_t> versions;       // weights that sampled them
   std::vector<uint8_t> foreign_class;  // 1: sampled in another numerics class than the trainer's
+  // With a critic the rewards of tokens, until settle_advantages().
   std::vector<float> advantages;
   std::vector<int32_t> turns;  // runs of tokens sampled without a break, counted in the sequence
   // Set by the trainer; ref only with a reference policy.
@@ -42,6 +45,8 @@ struct TrainSequence {
   // With a critic: what it said of each target when the step began, set by the trainer, and what it
   // is to say.
   std::vector<float> old_values, returns;
+  // 0: the token is in neither the loss nor its counts (mask_rejected()). Empty: all are.
+  std::vector<uint8_t> mask;
   // With SamplingMask::kKeep, of truncated sampling: the set of each target, as KeptSets has it.
   std::vector<int64_t> kept_offsets;
   std::vector<TokenId> kept_ids;
@@ -57,6 +62,7 @@ struct TrainSequence {
   int32_t trajectory = 0;  // index in TrainBatch::trajectory_tokens
   float inv_temperature = 1;
   bool positive = false;  // the trajectory's reward is above 0
+  bool goes_on = false;   // the trajectory was cut, and counts as if it went on (kBootstrap)
 
   PackedSequence packed() const {
     return {tokens,
@@ -69,6 +75,7 @@ struct TrainSequence {
   bool is_fresh(size_t k, int64_t version) const {
     return versions[k] == version && foreign_class[k] == 0 && !mixed_choices;
   }
+  bool is_trained(size_t k) const { return mask.empty() || mask[k] != 0; }
 };
 
 struct TrainBatch {
@@ -84,6 +91,9 @@ struct TrainBatch {
 struct BatchOptions {
   AdvantageKind advantage = AdvantageKind::kGroupMean;
   double std_eps = 1e-6;
+  CreditOptions credit = {};
+  LengthOptions length = {};
+  TruncatedSamples truncated = TruncatedSamples::kKeep;
   bool drop_zero_signal = true;
   SamplingMask sampling_mask = SamplingMask::kNone;
   ExpertShape experts = {};    // whose recorded choices are replayed; all 0: none are
@@ -104,8 +114,11 @@ bool same_group(const MemberId& a, const MemberId& b);
 // The order of `trajectories` does not matter. All must be finished or truncated, have a reward,
 // and be distinct members; anything else is a Failure that names the trajectory.
 // A token that is too old is in neither the loss nor its counts, but its sample is in the
-// advantages and metrics of its group. A trajectory, a group and a whole batch may be left without
-// a target.
+// advantages and metrics of its group; so are a sample that was cut with TruncatedSamples::kMask,
+// and a greedy member (temperature 0) of AdvantageKind::kGreedy. A trajectory, a group and a whole
+// batch may be left without a target.
+// With AdvantageKind::kGae the advantages are the rewards of tokens: those of a turn at its last
+// trained token.
 Result<TrainBatch> build_batch(std::span<const Trajectory> trajectories,
                                const BatchOptions& options);
 

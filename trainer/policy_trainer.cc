@@ -8,6 +8,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/thread_pool.h"
 #include "trainer/loss_columns.h"
+#include "trainer/token_advantages.h"
 
 namespace tailrace {
 namespace {
@@ -210,6 +211,13 @@ MetricList PolicyTrainer::sft_evaluation(std::span<const PackedSequence> sequenc
 }
 
 void PolicyTrainer::prepare_step(TrainBatch& batch, int64_t version, const PolicyLossConfig& loss) {
+  score_old(batch, version);
+  if (loss.kl.coef != 0 && loss.kl.target == KlTarget::kReference) score_reference(batch);
+  mask_rejected(batch, loss.correction);
+  settle_advantages(batch, loss);
+}
+
+void PolicyTrainer::score_old(TrainBatch& batch, int64_t version) {
   std::vector<PackedSequence> stale;
   std::vector<TrainSequence*> owners;
   for (TrainSequence& sequence : batch.sequences) {
@@ -233,7 +241,9 @@ void PolicyTrainer::prepare_step(TrainBatch& batch, int64_t version, const Polic
       if (!sequence.is_fresh(k, version)) sequence.old_logprobs[k] = scored[i][k];
     }
   }
-  if (loss.kl.coef == 0 || loss.kl.target != KlTarget::kReference) return;
+}
+
+void PolicyTrainer::score_reference(TrainBatch& batch) {
   TR_CHECK(reference_ != nullptr, "a KL term against a reference needs set_reference()");
   std::vector<PackedSequence> all = packed_views(batch, {0, batch.sequences.size()});
   // Its routers are others.
@@ -353,6 +363,8 @@ MetricList PolicyTrainer::policy_step(TrainBatch& batch, int64_t version,
   const bool moves = !critic_ || version >= critic_->options().warmup_steps;
   for (int64_t epoch = 0; epoch < train_.ppo_epochs; ++epoch) {
     for (const Minibatch& minibatch : split_minibatches(batch, train_.minibatches_per_step)) {
+      // All of its tokens may have been rejected.
+      if (loss_counts(batch, minibatch).tokens == 0) continue;
       if (moves) {
         step.add(start_policy_update(batch, minibatch, loss, version));
       } else {

@@ -114,8 +114,9 @@ class PolicyTrainer {
   // sft/eval_token_accuracy, the share of targets that are the likeliest token. Of this rank alone.
   MetricList sft_evaluation(std::span<const PackedSequence> sequences);
 
-  // Sets old and reference log-probabilities, and with a critic the old values, of all sequences;
-  // `version` is that of the current weights. Before the first policy_update() of a step.
+  // Sets old and reference log-probabilities, and with a critic the old values, of all sequences,
+  // and then what the loss makes of them (token_advantages.h); `version` is that of the current
+  // weights. Before the first policy_update() of a step.
   void prepare_step(TrainBatch& batch, int64_t version, const PolicyLossConfig& loss);
 
   // A step whose groups come one by one, and that makes one update once it has all (AsyncFlow,
@@ -160,6 +161,8 @@ class PolicyTrainer {
   Parameters& scratch() { return tree_.result(); }
 
  private:
+  void score_old(TrainBatch& batch, int64_t version);
+  void score_reference(TrainBatch& batch);
   void update(const Parameters& gradients);
   // A policy_update() whose optimizer's report is still to be taken.
   UpdateReport start_policy_update(const TrainBatch& batch, const Minibatch& minibatch,

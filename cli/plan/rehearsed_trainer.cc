@@ -63,6 +63,7 @@ RehearsedTrainer::RehearsedTrainer(const TrainerWorkerConfig& config)
   OptimOptions optim = config_.optim;
   optim.schedule = LrSchedule::kConstant;
   trainer_.reset_optimizer(optim, /*total_updates=*/1);
+  if (config_.critic) trainer_.use_critic(*config_.critic);
   if (keeps_reference(loss_.kl)) {
     if (config_.model.lora)
       trainer_.set_reference_to_base();

@@ -14,8 +14,9 @@ namespace {
 
 // What each line begins with, in the order of the loss. The keys behind it in the option list of
 // `algo` stand on its line, up to the next one of these.
-constexpr std::string_view kLines[] = {"name",     "advantage",       "ratio",    "surrogate",
-                                       "clip_low", "correction.kind", "loss_agg", "kl.coef"};
+constexpr std::string_view kLines[] = {"name",     "advantage", "credit.kind", "length.penalty",
+                                       "ratio",    "surrogate", "clip_low",    "correction.kind",
+                                       "loss_agg", "kl.coef"};
 
 // Told where they are on: they mend the machine and are no part of the algorithm.
 constexpr std::string_view kToldWhenOn[] = {"sampling_mask", "router_replay"};

@@ -290,7 +290,6 @@ std::vector<ForeignName> verl_names() {
        .name = "data.multiturn",
        .told = "rows of messages in sft.data are read as they are; sft.columns names another "
                "column. Remove it."},
-      {.programs = "verl", .name = "critic", .told = kNoCritic},
       {.programs = "verl", .name = "trainer.critic_warmup", .told = kNoCritic},
       {.programs = "verl",
        .name = "actor_rollout_ref.ref",

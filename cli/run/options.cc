@@ -399,6 +399,10 @@ void RunOptions::visit(OptionVisitor& v) {
                     {"sft.data", "sft.demonstrations"}));
   v.section("train", train, "how a batch becomes updates");
   v.section("algo", algo, "the policy loss");
+  v.section("critic", critic, "the value head of algo.advantage=gae",
+            idle_if(algo.advantage != AdvantageKind::kGae,
+                    fmt::format("{{algo.advantage}} is {}", name_of(algo.advantage)),
+                    {"algo.advantage", "algo.name"}));
   v.section("optim", optim, "the optimizer");
   v.section("scheduler", scheduler, "how a run schedules, leases, retries and storage");
   v.section("eval", eval, "evaluation on held-out prompts", no_evaluation);

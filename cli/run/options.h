@@ -207,6 +207,7 @@ struct RunOptions {
   SftOptions sft;
   TrainOptions train;
   AlgoOptions algo;
+  CriticOptions critic;
   OptimOptions optim;
   scheduler::SchedulerOptions scheduler;
   scheduler::EvalOptions eval;

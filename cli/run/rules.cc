@@ -349,12 +349,25 @@ void validate_streaming(const RunOptions& o) {
                         "       Try train.balance_bias_rate=0.001 instead, or "
                         "scheduler.hand_over=step.",
                         o.train.balance_coef);
+  const auto refuse_whole = [](std::string_view key, std::string_view value, std::string_view reads,
+                               std::string_view instead) {
+    throw UserError::at(key,
+                        "is {}, which {}, but scheduler.hand_over is groups: the first are "
+                        "trained before the last are sampled.\n       Try {}={}, or "
+                        "scheduler.hand_over=step.",
+                        value, reads, key, instead);
+  };
   if (o.algo.advantage == AdvantageKind::kGroupMeanBatchStd)
-    throw UserError::at("algo.advantage",
-                        "is {}, which divides by the deviation of a whole batch, but "
-                        "scheduler.hand_over is groups: the first are trained before the last are "
-                        "sampled.\n       Try algo.advantage={}, or scheduler.hand_over=step.",
-                        name_of(o.algo.advantage), name_of(AdvantageKind::kGroupMeanStd));
+    refuse_whole("algo.advantage", name_of(o.algo.advantage),
+                 "divides by the deviation of a whole batch",
+                 name_of(AdvantageKind::kGroupMeanStd));
+  if (o.algo.advantage == AdvantageKind::kGae)
+    refuse_whole("algo.advantage", name_of(o.algo.advantage),
+                 "takes the values of a whole batch before its first update",
+                 name_of(AdvantageKind::kGroupMean));
+  if (o.algo.returns.whiten)
+    refuse_whole("algo.whiten_advantages", "true", "divides by the deviation of a whole batch",
+                 "false");
 }
 
 // Sets that travel with the tokens need a bound that only top_k gives: top_p and min_p may keep any
@@ -438,13 +451,14 @@ void validate_progress(const RunOptions& o) {
                       seconds);
 }
 
-// The constant that nobody gave is the response limit: what the turns of an episode can sample, or
-// what fits the context where that is less.
-void derive_loss_constant(RunOptions& o, ConfigKeys& keys,
-                          std::span<const sandbox::EnvironmentInfo> environments) {
-  AggregationConfig& aggregation = o.algo.aggregation;
-  if (aggregation.kind != AggregationKind::kSeqMeanTokenSumConst || aggregation.const_tokens > 0)
-    return;
+// What the turns of an episode can sample, or what fits the context where that is less.
+struct ResponseLimit {
+  int64_t tokens = 0;
+  std::string text;
+};
+
+ResponseLimit response_limit(const RunOptions& o,
+                             std::span<const sandbox::EnvironmentInfo> environments) {
   const int64_t fits = o.rollout.max_sampled_tokens();
   int64_t longest = 0, turns = 0, action_tokens = 0;
   for (const sandbox::EnvironmentInfo& environment : environments) {
@@ -458,11 +472,48 @@ void derive_loss_constant(RunOptions& o, ConfigKeys& keys,
     longest = tokens;
     turns = limits.max_turns, action_tokens = limits.max_action_tokens;
   }
-  aggregation.const_tokens = longest;
-  keys.derived("algo.loss_const_tokens",
-               longest < fits ? fmt::format("response limit: {} x {}", counted(turns, "turn"),
-                                            counted(action_tokens, "token"))
-                              : "response limit: what fits the context");
+  return {longest, longest < fits ? fmt::format("response limit: {} x {}", counted(turns, "turn"),
+                                                counted(action_tokens, "token"))
+                                  : "response limit: what fits the context"};
+}
+
+// What nobody gave and an algorithm needs: lengths from the response limit, and what its paper has
+// in other sections.
+void derive_from_algorithm(RunOptions& o, ConfigKeys& keys,
+                           std::span<const sandbox::EnvironmentInfo> environments) {
+  const ResponseLimit limit = response_limit(o, environments);
+  AggregationConfig& aggregation = o.algo.aggregation;
+  if (aggregation.kind == AggregationKind::kSeqMeanTokenSumConst && aggregation.const_tokens == 0) {
+    aggregation.const_tokens = limit.tokens;
+    keys.derived("algo.loss_const_tokens", limit.text);
+  }
+  LengthOptions& length = o.algo.length;
+  if (length.penalty == LengthPenalty::kSoftOverlong) {
+    if (length.limit == 0) {
+      length.limit = limit.tokens;
+      keys.derived("algo.length.limit", limit.text);
+    }
+    if (length.buffer == 0) {
+      length.buffer = std::max<int64_t>(1, length.limit / 5);
+      keys.derived("algo.length.buffer", "a fifth of algo.length.limit");
+    }
+  }
+  if (refills_groups(o.algo.name) && !keys.given("scheduler.replace_zero_signal")) {
+    o.scheduler.replace_zero_signal = true;
+    keys.derived("scheduler.replace_zero_signal", fmt::format("preset {}", name_of(o.algo.name)));
+  }
+  if (o.algo.advantage != AdvantageKind::kGreedy) return;
+  if (keys.given("rollout.greedy_member") && !o.rollout.greedy_member)
+    throw UserError::at("rollout.greedy_member",
+                        "is false, but algo.advantage is greedy: the greedy member of a group is "
+                        "its baseline. Remove it.");
+  if (o.step.group_size < 2)
+    throw UserError::at("rollout.group_size",
+                        "is {}, but algo.advantage is greedy, which takes one member of each group "
+                        "as its baseline. Try 2.",
+                        o.step.group_size);
+  o.rollout.greedy_member = true;
+  keys.derived("rollout.greedy_member", "algo.advantage greedy");
 }
 
 // A person who gave held-out rows wants them evaluated, and eval.prompts is 0 where nobody gives
@@ -548,7 +599,7 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) 
   for (size_t i = 0; i < datasets.size(); ++i)
     environments.push_back(validate_dataset(o, i, datasets[i], registries));
   note_idle_rows(o, keys);
-  derive_loss_constant(o, keys, environments);
+  derive_from_algorithm(o, keys, environments);
   validate(o.algo, "algo");
   validate_batches(o);
   validate_ranks(o);

@@ -1,0 +1,20 @@
+// What a step's tokens are advised, once their log-probabilities and values under the weights that
+// the step starts from are known: which leave the loss, and the advantages of the others.
+//
+// Thread: any; pure functions of the batch.
+#pragma once
+
+#include "trainer/batch.h"
+#include "trainer/loss/policy_loss.h"
+
+namespace tailrace {
+
+// With RejectedTokens::kLeave: tokens that algo.correction rejects are masked, and are in no count.
+void mask_rejected(TrainBatch& batch, const CorrectionOptions& correction);
+
+// In this order: a KL penalty of the reward is taken from each token; with a critic advantages and
+// returns are made of token rewards and old values; advantages are whitened over the unmasked
+// tokens of the batch, which must then be the whole step.
+void settle_advantages(TrainBatch& batch, const PolicyLossConfig& loss);
+
+}  // namespace tailrace
