@@ -155,7 +155,7 @@ struct ModeOptions {
   double ahead = 0;
   double launch_prompts = 1, launch_members = 1;
   TailPolicy tail = TailPolicy::kWait;
-  int64_t max_staleness = -1;  // -1: `ahead`, rounded up; 5 more for what is kept
+  int64_t max_staleness = -1;  // -1: from `ahead`, see mode()
   OnStale on_stale = OnStale::kMask;
   InstallWhen install = InstallWhen::kAtOnce;
   HandOverBy hand_over = HandOverBy::kStep;

@@ -93,7 +93,9 @@ INSTANTIATE_TEST_SUITE_P(
                  {"scheduler.mode=async", "scheduler.ahead=2", "scheduler.max_staleness=1",
                   "scheduler.on_stale=drop"},
                  1},
-        ModeCase{"async_wait", {"scheduler.mode=async", "scheduler.on_stale=wait"}, 1},
+        ModeCase{"async_wait",
+                 {"scheduler.mode=async", "scheduler.max_staleness=1", "scheduler.on_stale=wait"},
+                 1},
         ModeCase{"async_drained",
                  {"scheduler.mode=async", "scheduler.install=drained",
                   "scheduler.dispatch=least_loaded"},
@@ -109,7 +111,7 @@ INSTANTIATE_TEST_SUITE_P(
                  true},
         ModeCase{"redundant",
                  {"scheduler.mode=async", "scheduler.launch_members_ratio=1.5",
-                  "scheduler.on_stale=wait"},
+                  "scheduler.max_staleness=1", "scheduler.on_stale=wait"},
                  1}),
     [](const auto& one) { return one.param.name; });
 

@@ -39,6 +39,8 @@ TEST(ModeOptions, APresetHasItsPapersValues) {
   ModeOptions half = ModeOptions::preset(ModeName::kAsync);
   half.ahead = 0.5;
   EXPECT_EQ(half.mode().ahead, (Ratio{1, 2}));
+  EXPECT_EQ(half.mode().max_staleness, 1 + 2);  // an episode lasts while weights change
+  half.on_stale = OnStale::kWait;
   EXPECT_EQ(half.mode().max_staleness, 1);
 }
 
