@@ -62,6 +62,24 @@ Verdict verdict(const Interval& difference, double margin) {
   return Verdict::kUndecided;
 }
 
+std::optional<int64_t> runs_needed(const Interval& difference, double margin) {
+  if (verdict(difference, margin) != Verdict::kUndecided) return {};
+  const int64_t runs = difference.runs;
+  // Standard deviation of one.
+  const double deviation = (difference.high - difference.mean) / student_quantile(0.95, runs - 1) *
+                           std::sqrt(static_cast<double>(runs));
+  for (int64_t n = runs + 1; n <= 1000; ++n) {
+    const double half =
+        student_quantile(0.95, n - 1) * deviation / std::sqrt(static_cast<double>(n));
+    const Interval narrower{.mean = difference.mean,
+                            .low = difference.mean - half,
+                            .high = difference.mean + half,
+                            .runs = n};
+    if (verdict(narrower, margin) != Verdict::kUndecided) return n;
+  }
+  return {};
+}
+
 std::string describe(Verdict verdict, double margin, const std::string& baseline) {
   switch (verdict) {
     case Verdict::kWithin:

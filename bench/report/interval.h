@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -35,6 +36,9 @@ enum class Verdict {
   kUndecided,  // neither
 };
 Verdict verdict(const Interval& difference, double margin);
+// The fewest runs that would end kUndecided, if mean and spread stay as they are; none where they
+// are enough already, or where a thousand would not do.
+std::optional<int64_t> runs_needed(const Interval& difference, double margin);
 // "within 0.05 of sync"
 std::string describe(Verdict verdict, double margin, const std::string& baseline);
 

@@ -17,11 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-double value_of(const MetricsRow& row, std::string_view name) {
-  const double* value = row.find(name);
-  return value == nullptr ? 0 : *value;
-}
-
 void read_steps(const fs::path& directory, int64_t steps, int64_t samples, ModeRun& run) {
   const auto last = std::max<int64_t>(1, steps / 4);
   double carried_tokens = 0;

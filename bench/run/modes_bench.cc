@@ -59,6 +59,7 @@
 #include "bench/run/forced_samples.h"
 #include "bench/run/launched_run.h"
 #include "bench/run/mode_run.h"
+#include "bench/run/workloads.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
 
@@ -67,41 +68,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kPrompts = 16, kGroup = 4, kWorkers = 2;
-
-struct Choice {
-  std::string name;
-  std::vector<std::string> keys;
-};
-
-const std::vector<Choice>& workloads() {
-  static const std::vector<Choice> all = {
-      {"length_tailed",
-       {"env.settings.turns_sigma=0.65", "env.settings.member_turns_sigma=1.13",
-        "env.settings.endless_prompts=0.18", "env.settings.endless_members=0.08",
-        "env.settings.max_turns=186", "env.settings.latency_ms=8"}},
-      {"latency_injected",
-       {"env.settings.latency_ms=12", "env.settings.latency_sigma=1.5",
-        "env.settings.max_latency_ms=600"}}};
-  return all;
-}
-
-const std::vector<Choice>& modes() {
-  static const std::vector<Choice> all = {
-      {"sync", {"scheduler.mode=sync"}},
-      {"tail_batching", {"scheduler.mode=tail_batching"}},
-      {"partial", {"scheduler.mode=partial"}},
-      {"async_0.5", {"scheduler.mode=async", "scheduler.ahead=0.5"}},
-      {"async_1", {"scheduler.mode=async", "scheduler.ahead=1"}},
-      {"async_2", {"scheduler.mode=async", "scheduler.ahead=2"}},
-      {"streaming", {"scheduler.mode=streaming"}},
-      {"async_1_redundant",
-       {"scheduler.mode=async", "scheduler.ahead=1", "scheduler.launch_members_ratio=1.25"}}};
-  return all;
-}
-
-bool is_on_policy(const std::string& mode) { return mode == "sync" || mode == "tail_batching"; }
-
 struct Options {
   std::vector<std::string> workloads, modes, overrides;
   std::string out = "runs/modes";
@@ -109,57 +75,21 @@ struct Options {
   bool learns = false;
 };
 
-// What all runs share. Every body stays on the disk until the bench has read it. Training is small
-// beside sampling, and has one thread: two of them meet at barriers, where what else runs on the
-// machine would be measured.
-std::string config_text(const Options& options) {
-  return fmt::format(R"(run: {{name: bench_modes}}
-model:
-  create: {{hidden_size: 64, intermediate_size: 192, layers: 2, heads: 4, kv_heads: 2, max_positions: 1024}}
-env: {{name: paced, settings: {{turns: 6}}}}
-rollout:
-  prompts_per_step: {}
-  group_size: {}
-  workers: {}
-  max_sequences: {}
-  max_context_tokens: 1024
-  threads: 1
-sft:
-  demonstrations: 500
-  epochs: 1
-  batch_tokens: 2048
-  optim: {{lr: 8.0e-3, warmup_updates: 5}}
-train: {{microbatch_tokens: 4096, threads: 1}}
-algo: {{name: grpo}}
-optim: {{lr: {}, warmup_updates: 2}}
-scheduler: {{store_segment_bytes: 1099511627776}}
-eval: {{prompts: 0}}
-checkpoint: {{interval_steps: 1000000}}
-)",
-                     kPrompts, kGroup, kWorkers, options.room * kPrompts * kGroup / kWorkers,
-                     options.learns ? 1e-3 : 0.0);
-}
-
-std::string name_of_run(const Choice& workload, const Choice& mode, int seed) {
+std::string name_of_run(const Arm& workload, const Arm& mode, int seed) {
   return fmt::format("{}-{}-{}", workload.name, mode.name, seed);
 }
 
-ModeRun run_mode(const Options& options, const std::string& config, const Choice& workload,
-                 const Choice& mode, int seed) {
+ModeRun run_mode(const Options& options, const std::string& config, const Arm& workload,
+                 const Arm& mode, int seed) {
   const std::string name = name_of_run(workload, mode, seed);
-  std::vector<std::string> keys = workload.keys;
-  keys.insert(keys.end(), mode.keys.begin(), mode.keys.end());
-  keys.push_back(fmt::format("run.steps={}", options.steps));
-  keys.push_back(fmt::format("run.seed={}", seed));
-  for (const std::string& override : options.overrides) {
-    const std::string key = override.substr(0, override.find('=') + 1);
-    // A key is given once: a person's value takes the place of ours.
-    std::erase_if(keys, [&](const std::string& ours) { return ours.starts_with(key); });
-    keys.push_back(override);
-  }
+  // A person's value takes the place of ours.
+  const Keys keys =
+      joined(joined(workload.keys, mode.keys),
+             joined({fmt::format("run.steps={}", options.steps), fmt::format("run.seed={}", seed)},
+                    options.overrides));
   const fs::path directory = fs::path(options.out) / name;
   launch_run(name, config, directory, keys);
-  const ModeRun run = read_mode_run(directory, options.steps, kPrompts * kGroup);
+  const ModeRun run = read_mode_run(directory, options.steps, kPacedPrompts * kPacedGroup);
   require(!is_on_policy(mode.name) || (run.mismatch == 0 && run.staleness_max == 0),
           "{} is off-policy: staleness {}, mismatch {}", name, run.staleness_max, run.mismatch);
   require(options.learns || run.mismatch == 0,
@@ -205,7 +135,7 @@ void report_mode(Report& report, const std::string& name, int room,
     return values;
   };
   using R = const ModeRun&;
-  const auto used = [&](R r) { return r.used(int64_t{room} * kPrompts * kGroup); };
+  const auto used = [&](R r) { return r.used(int64_t{room} * kPacedPrompts * kPacedGroup); };
   const auto training = [](R r) { return r.train_seconds / r.seconds; };
   const double ceiling =
       spread(all([&](R, R s) { return 1 / std::max(used(s), training(s)); })).median;
@@ -230,21 +160,6 @@ void report_mode(Report& report, const std::string& name, int room,
   report.add(name, "mismatch", "nats", all([](R r, R) { return r.mismatch; }));
 }
 
-std::vector<Choice> chosen(const std::vector<Choice>& all, const std::vector<std::string>& names) {
-  std::vector<Choice> some;
-  for (const Choice& choice : all) {
-    if (names.empty() || std::find(names.begin(), names.end(), choice.name) != names.end())
-      some.push_back(choice);
-  }
-  return some;
-}
-
-std::vector<std::string> names_of(const std::vector<Choice>& choices) {
-  std::vector<std::string> names;
-  for (const Choice& choice : choices) names.push_back(choice.name);
-  return names;
-}
-
 // What the figures are worked out from has flags of its own, or is fixed.
 void check_overrides(const std::vector<std::string>& overrides, bool learns) {
   for (const std::string& override : overrides) {
@@ -267,10 +182,10 @@ void check_overrides(const std::vector<std::string>& overrides, bool learns) {
 
 using Runs = std::map<std::string, std::vector<ModeRun>>;
 
-void measure_seed(const Options& options, const fs::path& config, const Choice& workload,
-                  const std::vector<Choice>& modes, int seed, Runs& runs, Report& report) {
+void measure_seed(const Options& options, const fs::path& config, const Arm& workload,
+                  const std::vector<Arm>& modes, int seed, Runs& runs, Report& report) {
   ForcedSamples samples;
-  for (const Choice& mode : modes) {
+  for (const Arm& mode : modes) {
     const ModeRun run = run_mode(options, config.string(), workload, mode, seed);
     int64_t compared = 0;
     if (!options.learns) {
@@ -288,33 +203,26 @@ void measure_seed(const Options& options, const fs::path& config, const Choice& 
 
 void measure(const Options& options, const Program& program) {
   check_overrides(options.overrides, options.learns);
-  std::error_code failed;
-  fs::create_directories(options.out, failed);
-  if (failed) throw UserError("cannot make {}: {}", options.out, failed.message());
-  const fs::path config = fs::path(options.out) / "config.yaml";
-  if (auto written = write_file_atomic(config, config_text(options)); !written)
-    throw UserError("{}", written.failure().message);
+  const fs::path config = write_config(
+      options.out, "config.yaml",
+      paced_config({.room = options.room, .learning_rate = options.learns ? 1e-3 : 0}));
   Settings settings = {{"steps", int64_t{options.steps}},
-                       {"samples", int64_t{kPrompts * kGroup}},
-                       {"workers", int64_t{kWorkers}},
+                       {"samples", int64_t{kPacedPrompts * kPacedGroup}},
+                       {"workers", int64_t{kPacedWorkers}},
                        {"room", int64_t{options.room}},
                        {"lengths", options.learns ? "learned" : "forced"}};
-  for (const std::string& override : options.overrides) {
-    const size_t equals = std::min(override.find('='), override.size());
-    settings.emplace_back(override.substr(0, equals),
-                          override.substr(std::min(equals + 1, override.size())));
-  }
+  add_settings(settings, options.overrides);
   Report report = program.report(settings);
   // Always with the first, which the others are measured against.
   std::vector<std::string> mode_names = options.modes;
-  if (!mode_names.empty()) mode_names.push_back(modes().front().name);
-  const std::vector<Choice> measured = chosen(modes(), mode_names);
-  for (const Choice& workload : chosen(workloads(), options.workloads)) {
+  if (!mode_names.empty()) mode_names.push_back(paced_modes().front().name);
+  const std::vector<Arm> measured = chosen(paced_modes(), mode_names);
+  for (const Arm& workload : chosen(paced_workloads(), options.workloads)) {
     Runs runs;
     // All modes of a seed before the next: what else the machine does changes slowly.
     for (int seed = options.first; seed < options.first + options.runs; ++seed)
       measure_seed(options, config, workload, measured, seed, runs, report);
-    for (const Choice& mode : measured) {
+    for (const Arm& mode : measured) {
       report_mode(report, fmt::format("{}, {}", workload.name, mode.name), options.room,
                   runs[mode.name], runs[measured.front().name]);
     }
@@ -333,10 +241,10 @@ int main(int argc, char** argv) {
   program.flags().option("overrides", options.overrides, {.help = "key=value ... of every run"});
   program.flags().option(
       "--workloads", options.workloads,
-      {.help = "which, with commas between; all without", .one_of = names_of(workloads())});
+      {.help = "which, with commas between; all without", .one_of = names_of(paced_workloads())});
   program.flags().option("--modes", options.modes,
                          {.help = "which besides sync, with commas between; all without",
-                          .one_of = names_of(modes())});
+                          .one_of = names_of(paced_modes())});
   program.flags().option("--steps", options.steps,
                          {.help = "of each run", .min = 1, .max = 1'000'000});
   program.flags().option(

@@ -10,35 +10,34 @@
 //
 // `none_8` corrects nothing: the measure of what correction is worth.
 //
-// Checks: every run trains all its steps; what `sync` trains on is of the step's own weights, to
-// the bit.
+// With `--modes` the arms are the modes of the scheduler on the two workloads of `bench modes`,
+// which really wait: does a mode cost reward, by step and by second? Their staleness is what the
+// mode makes of the workload and of the machine, and not forced.
+//
+// Checks: every run trains all its steps; what `sync` and `tail_batching` train on is of the step's
+// own weights, to the bit.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "bench/report/interval.h"
 #include "bench/report/program.h"
 #include "bench/run/launched_run.h"
+#include "bench/run/workloads.h"
 #include "core/base/error.h"
-#include "core/base/file.h"
 
 namespace tailrace {
 namespace {
 
 namespace fs = std::filesystem;
-
-using Keys = std::vector<std::string>;
-
-struct Arm {
-  std::string name;
-  Keys keys;
-};
 
 Arm stale(const std::string& name, int staleness, Keys keys) {
   keys.push_back("scheduler.mode=async");
@@ -49,7 +48,7 @@ Arm stale(const std::string& name, int staleness, Keys keys) {
 }
 
 // The first is what the others are compared with.
-const std::vector<Arm>& arms() {
+const std::vector<Arm>& corrections() {
   static const std::vector<Arm> all = [] {
     std::vector<Arm> made = {{"sync", {"scheduler.mode=sync"}}};
     for (const int staleness : {2, 8}) {
@@ -101,12 +100,40 @@ eval: {prompts: 1024}
 checkpoint: {interval_steps: 1000000}
 )";
 
+// What is compared: each arm with the first, on each workload.
+struct Study {
+  std::string config;
+  std::vector<Arm> workloads;
+  std::vector<Arm> arms;
+};
+
+// What the bound on staleness is worth: `async` by one step with several of them. What is sampled
+// while weights change is older than `ahead` says, by as many versions as an episode lasts.
+std::vector<Arm> modes_and_bounds() {
+  std::vector<Arm> arms = paced_modes();
+  for (const int bound : {1, 2, 3, 6})
+    arms.push_back({fmt::format("async_1_within_{}", bound),
+                    {"scheduler.mode=async", "scheduler.ahead=1",
+                     fmt::format("scheduler.max_staleness={}", bound)}});
+  return arms;
+}
+
+Study study_of(bool modes) {
+  if (!modes) return {.config = kConfig, .workloads = {{"frozen_grid", {}}}, .arms = corrections()};
+  Study study{.config = paced_config({.learning_rate = 1e-3}),
+              .workloads = paced_workloads(),
+              .arms = modes_and_bounds()};
+  for (Arm& workload : study.workloads) workload.keys.push_back("eval.prompts=256");
+  return study;
+}
+
 struct Options {
-  std::vector<std::string> arms, overrides;
+  std::vector<std::string> arms, workloads, overrides;
   std::string out = "runs/reward";
   // The recipe was chosen on seeds below 20.
   int steps = 40, seeds = 10, first = 20;
   double margin = 0.05;
+  bool modes = false;
 };
 
 // What a run says of itself.
@@ -114,35 +141,22 @@ struct RewardRun {
   double before = 0, halfway = 0, final = 0;        // held-out reward
   double staleness = 0, masked = 0, effective = 0;  // means of the steps
   double staleness_max = 0, mismatch_max = 0;
-  double seconds = 0;  // of the whole launch
+  int steps = 0;
+  double seconds = 0;  // from the first weights to the last publication
+
+  double gain_per_step() const { return (final - before) / steps; }
+  double gain_per_second() const { return (final - before) / seconds; }
 };
 
-std::string key_of(const std::string& assignment) {
-  return assignment.substr(0, assignment.find('=') + 1);
-}
-
-// A key is given once: of two values the later.
-Keys joined(Keys keys, const Keys& more) {
-  for (const std::string& assignment : more) {
-    std::erase_if(keys, [&](const auto& key) { return key.starts_with(key_of(assignment)); });
-    keys.push_back(assignment);
-  }
-  return keys;
-}
-
-double value_of(const MetricsRow& row, std::string_view name) {
-  const double* value = row.find(name);
-  return value == nullptr ? 0 : *value;
-}
-
 RewardRun read_run(const fs::path& directory, int steps) {
-  RewardRun run;
+  RewardRun run{.steps = steps};
   std::map<int64_t, double> evaluations;
   int num_steps = 0, num_updates = 0;
   for (const MetricsRow& row : metrics_of(directory)) {
     if (const double* reward = row.find("eval/reward")) evaluations[row.step] = *reward;
     if (row.find("staleness/mean") == nullptr) continue;
     ++num_steps;
+    run.seconds += value_of(row, "time/step");
     run.staleness += value_of(row, "staleness/mean") / steps;
     run.masked += value_of(row, "staleness/masked_frac") / steps;
     run.staleness_max = std::max(run.staleness_max, value_of(row, "staleness/max"));
@@ -163,34 +177,26 @@ RewardRun read_run(const fs::path& directory, int steps) {
   return run;
 }
 
-// Makes the weights that all arms of a seed start from, and gives back their folder. They are saved
-// before the one step that the run makes.
-fs::path warm_up(const Options& options, const std::string& config, int seed) {
-  const std::string name = fmt::format("warm_up-{}", seed);
-  const fs::path directory = fs::absolute(options.out) / name;
-  launch_run(name, config, directory,
-             joined(options.overrides,
-                    {"run.steps=1", "eval.prompts=0", fmt::format("run.seed={}", seed)}));
-  return directory / "checkpoints" / "step_000000";
+// Makes the weights that all arms of a seed start from.
+fs::path warm_up_seed(const Options& options, const std::string& config, const Arm& workload,
+                      int seed) {
+  const std::string name = fmt::format("{}-warm_up-{}", workload.name, seed);
+  return warm_up(
+      name, config, fs::path(options.out) / name,
+      joined(joined(workload.keys, options.overrides), {fmt::format("run.seed={}", seed)}));
 }
 
-RewardRun run_arm(const Options& options, const std::string& config, const Arm& arm,
-                  const fs::path& start, int seed) {
-  const std::string name = fmt::format("{}-{}", arm.name, seed);
+RewardRun run_arm(const Options& options, const std::string& config, const Arm& workload,
+                  const Arm& arm, const fs::path& start, int seed) {
+  const std::string name = fmt::format("{}-{}-{}", workload.name, arm.name, seed);
   const fs::path directory = fs::path(options.out) / name;
-  Keys keys = joined(arm.keys, options.overrides);
-  // What the warm-up was made with has no effect any more.
-  std::erase_if(keys, [](const std::string& key) { return key.starts_with("sft."); });
-  keys = joined(keys, {"model.create.hidden_size=0", fmt::format("model.path={}", start.string()),
-                       "sft.demonstrations=0", fmt::format("run.steps={}", options.steps),
-                       fmt::format("eval.interval_steps={}", std::max(1, options.steps / 2)),
-                       fmt::format("run.seed={}", seed)});
-  const Stopwatch watch;
-  launch_run(name, config, directory, keys);
-  const double seconds = watch.seconds();
-  RewardRun run = read_run(directory, options.steps);
-  run.seconds = seconds;
-  require(&arm != &arms().front() || (run.staleness_max == 0 && run.mismatch_max == 0),
+  launch_run(name, config, directory,
+             joined(from_weights(joined(joined(workload.keys, arm.keys), options.overrides), start),
+                    {fmt::format("run.steps={}", options.steps),
+                     fmt::format("eval.interval_steps={}", std::max(1, options.steps / 2)),
+                     fmt::format("run.seed={}", seed)}));
+  const RewardRun run = read_run(directory, options.steps);
+  require(!is_on_policy(arm.name) || (run.staleness_max == 0 && run.mismatch_max == 0),
           "{} is off-policy: staleness {}, mismatch {}", name, run.staleness_max, run.mismatch_max);
   return run;
 }
@@ -198,7 +204,7 @@ RewardRun run_arm(const Options& options, const std::string& config, const Arm& 
 template <class Value>
 std::vector<double> all(const std::vector<RewardRun>& runs, Value value) {
   std::vector<double> values;
-  for (const RewardRun& run : runs) values.push_back(run.*value);
+  for (const RewardRun& run : runs) values.push_back(std::invoke(value, run));
   return values;
 }
 
@@ -216,83 +222,85 @@ void report_interval(Report& report, const std::string& name, const std::string&
                  .facts = {}});
 }
 
+// `baseline`: of the same seeds, one by one; null for the baseline itself.
 void report_arm(Report& report, const std::string& name, const std::vector<RewardRun>& runs,
-                const std::vector<RewardRun>& baseline, double margin) {
+                const std::vector<RewardRun>* baseline, double margin) {
   using R = RewardRun;
   report.add(name, "before", "reward", all(runs, &R::before));
   report.add(name, "final", "reward", all(runs, &R::final));
   report_interval(report, name, "final, mean (95 %)", mean_interval(all(runs, &R::final)));
-  const std::string& sync = arms().front().name;
-  if (name != sync) {
-    const Interval difference = paired_interval(all(runs, &R::final), all(baseline, &R::final));
+  if (baseline != nullptr) {
+    const Interval difference = paired_interval(all(runs, &R::final), all(*baseline, &R::final));
     report_interval(report, name, "halfway to sync (95 %)",
-                    paired_interval(all(runs, &R::halfway), all(baseline, &R::halfway)));
+                    paired_interval(all(runs, &R::halfway), all(*baseline, &R::halfway)));
     report_interval(report, name, "final to sync (95 %)", difference);
-    report.note(describe(verdict(difference, margin), margin, sync));
+    std::string said = describe(verdict(difference, margin), margin, "sync");
+    if (const auto needed = runs_needed(difference, margin))
+      said += fmt::format("; with this mean and spread {} seeds would say", *needed);
+    report.note(said);
   }
+  report.add(name, "gain", "1/step", all(runs, &R::gain_per_step));
+  report.add(name, "gain", "1/s", all(runs, &R::gain_per_second));
   report.add(name, "staleness, mean", "versions", all(runs, &R::staleness));
   report.add(name, "staleness, largest", "versions", all(runs, &R::staleness_max));
   report.add(name, "masked", "share", all(runs, &R::masked));
   report.add(name, "effective", "share", all(runs, &R::effective));
-  report.add(name, "run", "s", all(runs, &R::seconds));
-}
-
-// Always with the first, in the order of the table.
-std::vector<Arm> chosen(const std::vector<std::string>& names) {
-  std::vector<Arm> some;
-  for (const Arm& arm : arms()) {
-    if (names.empty() || &arm == &arms().front() || std::ranges::count(names, arm.name) > 0)
-      some.push_back(arm);
-  }
-  return some;
+  report.add(name, "steps", "s", all(runs, &R::seconds));
 }
 
 void check_overrides(const Keys& overrides) {
   for (const std::string& override : overrides) {
-    const std::string key = key_of(override);
-    if (key == "run.steps=" || key == "run.seed=")
-      throw UserError("{} is for the bench to set; see --steps, --seeds and --first",
-                      key.substr(0, key.size() - 1));
-    if (key == "model.path=" || key == "sft.data=" || key == "eval.interval_steps=")
-      throw UserError("{} is for the bench to set", key.substr(0, key.size() - 1));
+    const std::string key = override.substr(0, override.find('='));
+    if (key == "run.steps" || key == "run.seed")
+      throw UserError("{} is for the bench to set; see --steps, --seeds and --first", key);
+    if (key == "model.path" || key == "sft.data" || key == "eval.interval_steps")
+      throw UserError("{} is for the bench to set", key);
   }
+}
+
+// Of both studies.
+std::vector<std::string> arm_names() {
+  std::vector<std::string> names = names_of(corrections());
+  for (const Arm& mode : modes_and_bounds())
+    if (std::ranges::count(names, mode.name) == 0) names.push_back(mode.name);
+  return names;
+}
+
+void check_arms(const Study& study, const std::vector<std::string>& names) {
+  for (const std::string& name : names)
+    if (std::ranges::count(study.arms, name, &Arm::name) == 0)
+      throw UserError("--arms: {} is not among {}", name, fmt::join(names_of(study.arms), ", "));
 }
 
 void measure(const Options& options, const Program& program) {
   check_overrides(options.overrides);
-  std::error_code failed;
-  fs::create_directories(options.out, failed);
-  if (failed) throw UserError("cannot make {}: {}", options.out, failed.message());
-  const fs::path config = fs::path(options.out) / "config.yaml";
-  if (auto written = write_file_atomic(config, kConfig); !written)
-    throw UserError("{}", written.failure().message);
+  const Study study = study_of(options.modes);
+  check_arms(study, options.arms);
+  const std::string baseline = study.arms.front().name;
+  const std::string config = write_config(options.out, "config.yaml", study.config);
   Settings settings = {{"steps", int64_t{options.steps}},
                        {"first_seed", int64_t{options.first}},
                        {"margin", options.margin}};
-  for (const std::string& override : options.overrides) {
-    const size_t equals = std::min(override.find('='), override.size());
-    settings.emplace_back(override.substr(0, equals),
-                          override.substr(std::min(equals + 1, override.size())));
-  }
+  add_settings(settings, options.overrides);
   Report report = program.report(settings);
-  const std::vector<Arm> measured = chosen(options.arms);
-  std::map<std::string, std::vector<RewardRun>> runs;
-  // All arms of a seed before the next: whoever stops it early has whole pairs.
-  for (int seed = options.first; seed < options.first + options.seeds; ++seed) {
-    const fs::path start = warm_up(options, config.string(), seed);
-    for (const Arm& arm : measured) {
-      runs[arm.name].push_back(run_arm(options, config.string(), arm, start, seed));
-      report.add(fmt::format("seed {}", seed), arm.name, "reward", {runs[arm.name].back().final});
+  std::vector<std::string> names = options.arms;
+  if (!names.empty()) names.push_back(baseline);
+  const std::vector<Arm> measured = chosen(study.arms, names);
+  for (const Arm& workload : chosen(study.workloads, options.workloads)) {
+    std::map<std::string, std::vector<RewardRun>> runs;
+    // All arms of a seed before the next: whoever stops it early has whole pairs.
+    for (int seed = options.first; seed < options.first + options.seeds; ++seed) {
+      const fs::path start = warm_up_seed(options, config, workload, seed);
+      for (const Arm& arm : measured) {
+        runs[arm.name].push_back(run_arm(options, config, workload, arm, start, seed));
+        report.add(fmt::format("{}, seed {}", workload.name, seed), arm.name, "reward",
+                   {runs[arm.name].back().final});
+      }
     }
+    for (const Arm& arm : measured)
+      report_arm(report, fmt::format("{}, {}", workload.name, arm.name), runs[arm.name],
+                 arm.name == baseline ? nullptr : &runs[baseline], options.margin);
   }
-  for (const Arm& arm : measured)
-    report_arm(report, arm.name, runs[arm.name], runs[measured.front().name], options.margin);
-}
-
-std::vector<std::string> arm_names() {
-  std::vector<std::string> names;
-  for (const Arm& arm : arms()) names.push_back(arm.name);
-  return names;
 }
 
 }  // namespace
@@ -307,6 +315,13 @@ int main(int argc, char** argv) {
   program.flags().option(
       "--arms", options.arms,
       {.help = "which besides sync, with commas between; all without", .one_of = arm_names()});
+  program.flags().option("--modes", options.modes,
+                         {.help = "the modes of the scheduler on the workloads of bench modes, "
+                                  "instead of corrections of stale samples"});
+  program.flags().option("--workloads", options.workloads,
+                         {.help = "with --modes: which, with commas between; all without",
+                          .one_of = names_of(paced_workloads()),
+                          .needs = "--modes"});
   program.flags().option("--steps", options.steps,
                          {.help = "of each run", .min = 1, .max = 1'000'000});
   program.flags().option("--seeds", options.seeds,

@@ -79,11 +79,7 @@ void measure(const Options& options, const Program& program) {
   fs::create_directories(options.out, failed);
   if (failed) throw UserError("cannot make {}: {}", options.out, failed.message());
   Settings settings = {{"config", options.config}};
-  for (const std::string& override : options.overrides) {
-    const size_t equals = std::min(override.find('='), override.size());
-    settings.emplace_back(override.substr(0, equals),
-                          override.substr(std::min(equals + 1, override.size())));
-  }
+  add_settings(settings, options.overrides);
   Report report = program.report(settings);
   std::vector<SeedRun> runs;
   for (int seed = options.first; seed < options.first + options.seeds; ++seed) {

@@ -12,6 +12,7 @@
 
 #include "bench/report/program.h"
 #include "bench/run/forced_samples.h"
+#include "core/base/file.h"
 #include "tests/cli/run_binary.h"
 
 namespace tailrace {
@@ -64,6 +65,10 @@ std::map<std::string, std::string> shortest_runs(const TemporaryDirectory& folde
       {"modes", fmt::format("--workloads length_tailed --modes partial --steps 2 --out {} "
                             "sft.demonstrations=20 env.settings.latency_ms=1",
                             (folder / "modes").string())},
+      {"algorithms",
+       fmt::format("--only grpo,lite_ppo --tasks single_turn --steps 2 --seeds 2 --out {0} "
+                   "--plot {0}.svg sft.demonstrations=20 eval.prompts=8",
+                   (folder / "algorithms").string())},
       {"reward", fmt::format("--arms tis_2 --seeds 2 --steps 2 --out {} sft.demonstrations=20 "
                              "eval.prompts=8",
                              (folder / "reward").string())},
@@ -74,6 +79,9 @@ std::map<std::string, std::string> shortest_runs(const TemporaryDirectory& folde
                             "sft.demonstrations=100 eval.prompts=8",
                             TAILRACE_SOURCE_DIR, (folder / "seeds").string())}};
 }
+
+// What a verdict of `algorithms` is, behind those.
+const std::set<std::string> kAlgorithmKeys = {"verdict", "why"};
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
@@ -120,6 +128,8 @@ TEST(Benches, PrintRowsWithTheSameKeys) {
       for (const auto& [key, value] : row.items()) keys.insert(key);
       std::set<std::string> expected = kKeys;
       if (row.contains("workload")) expected.insert(kModeKeys.begin(), kModeKeys.end());
+      if (name == "algorithms" && row.contains("verdict"))
+        expected.insert(kAlgorithmKeys.begin(), kAlgorithmKeys.end());
       if (name == "simulate") expected.insert(kSimulateKeys.begin(), kSimulateKeys.end());
       EXPECT_EQ(keys, expected) << line;
       EXPECT_EQ(name == "modes" && row["unit"] == "s" && row["metric"] != "steps" &&
@@ -224,6 +234,56 @@ TEST(Benches, ForcedSamplesNameTheOneThatDiffers) {
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_EQ(refused.err,
             "error: optim.lr has no effect where the learning rate is 0; give --learn as well\n");
+}
+
+// `--quick` is the same with other numbers. An algorithm that is refused is a row and no error.
+TEST(Benches, AlgorithmsSayWhoLearnsAndWhoIsRefused) {
+  TemporaryDirectory folder;
+  const std::string out = (folder / "algorithms").string();
+  const auto result = run_binary(fmt::format(
+      "bench algorithms --json --only grpo,topr --tasks single_turn --steps 1 --seeds 1 --out {0} "
+      "--plot {0}.svg sft.demonstrations=20 eval.prompts=8 algo.correction.kind=tis",
+      out));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  std::map<std::string, json> verdicts;
+  for (const std::string& line : lines_of(result.out)) {
+    const json row = json::parse(line);
+    if (row.contains("verdict")) verdicts[row["case"]] = row;
+  }
+  ASSERT_EQ(verdicts.size(), 2u);
+  // Eight episodes prove nothing.
+  EXPECT_EQ(verdicts["single_turn, grpo"]["verdict"], "does not beat the start");
+  EXPECT_NE(verdicts["single_turn, grpo"]["why"], "");
+  EXPECT_EQ(verdicts["single_turn, topr"]["verdict"], "refused");
+  const std::string why = verdicts["single_turn, topr"]["why"];
+  EXPECT_EQ(why.find("override algo.correction.kind=tis: "), 0u) << why;
+  const auto plot = read_file(out + ".svg");
+  ASSERT_TRUE(plot.ok());
+  EXPECT_NE(plot.value().find(">grpo</text>"), std::string::npos) << plot.value();
+  const auto refused = run_binary("bench algorithms algo.name=grpo --out " + out);
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_EQ(refused.err,
+            "error: algo.name is for the bench to set; see --steps, --seeds, --first and --only\n");
+}
+
+TEST(Benches, RewardComparesTheModesToo) {
+  TemporaryDirectory folder;
+  const std::string command = fmt::format(
+      "bench reward --json --modes --workloads latency_injected --seeds 2 --steps 3 --out {} "
+      "eval.prompts=16 env.settings.latency_ms=1 --arms ",
+      (folder / "reward").string());
+  const auto result = run_binary(command + "async_1");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  std::set<std::string> units;
+  for (const std::string& line : lines_of(result.out)) {
+    const json row = json::parse(line);
+    if (row["case"] == "latency_injected, async_1") units.insert(row["unit"].get<std::string>());
+  }
+  for (const char* unit : {"reward", "1/step", "1/s", "versions"})
+    EXPECT_EQ(units.count(unit), 1u) << unit;
+  const auto other = run_binary(command + "tis_2");
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_EQ(other.err.find("error: --arms: tis_2 is not among sync, "), 0u) << other.err;
 }
 
 // What is said of a measurement is what it was told to do.

@@ -76,6 +76,17 @@ TEST(Verdict, IsWithinOnlyWhereTheWholeIntervalIs) {
   EXPECT_EQ(of(0.01, 0.06), Verdict::kHigher);
 }
 
+// Four differences of mean -0.1 and deviation 0.1: an interval of half width 3.18 * 0.1 / 2 = 0.159
+// holds 0. With n of them it is t * 0.1 / sqrt(n), which is below 0.1 from n = 7 on (t = 2.447).
+TEST(Verdict, SaysHowManyRunsItWouldTake) {
+  const Interval four{.mean = -0.1, .low = -0.2591, .high = 0.0591, .runs = 4};
+  EXPECT_EQ(runs_needed(four, 0.05), 7);
+  EXPECT_EQ(runs_needed({.mean = -0.1, .low = -0.15, .high = -0.05, .runs = 4}, 0.05),
+            std::nullopt);
+  // Too much spread for a thousand.
+  EXPECT_EQ(runs_needed({.mean = 0, .low = -20, .high = 20, .runs = 2}, 0.05), std::nullopt);
+}
+
 TEST(Verdict, ReadsAsASentence) {
   EXPECT_EQ(describe(Verdict::kWithin, 0.05, "sync"), "within 0.05 of sync");
   EXPECT_EQ(describe(Verdict::kLower, 0.05, "sync"), "lower than sync");
