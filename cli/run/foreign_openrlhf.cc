@@ -9,11 +9,6 @@ std::vector<ForeignName> openrlhf_names() {
       "n_samples_per_prompt / train batch size.";
   constexpr std::string_view kMicro = "passes are packed by tokens. Write train.microbatch_tokens.";
   constexpr std::string_view kClip = "write both bounds: algo.clip_low and algo.clip_high.";
-  constexpr std::string_view kKl =
-      "unless KL is in the loss (use_kl_loss) it is subtracted from rewards, which is another "
-      "objective. Write algo.kl.coef for a penalty in the loss.";
-  constexpr std::string_view kKlLoss =
-      "the KL penalty is always in the loss. Write algo.kl.coef, and remove it.";
   constexpr std::string_view kWarmup = "write optim.warmup_updates, a number of updates.";
   constexpr std::string_view kReward =
       "write reward.command: [python3, FILE] (docs/rewards.md), or env.settings.verifier, which "
@@ -21,11 +16,37 @@ std::vector<ForeignName> openrlhf_names() {
   constexpr std::string_view kGpus =
       "training runs on CPUs: train.ranks and rollout.workers say how many processes there are. "
       "Remove it.";
-  constexpr std::string_view kBatchNorm =
-      "OpenRLHF divides these advantages by a deviation over tokens of the batch besides. Write "
-      "algo.advantage: group_mean, or group_mean_batch_std.";
-  constexpr std::string_view kCritic =
-      "GAE needs a critic, which is not there yet. Write algo.advantage: group_mean_std.";
+  // Groups are no baseline of these: one without a signal among its members teaches too.
+  constexpr std::string_view kOfAll = "algo.whiten_advantages=true algo.filter_zero_signal=none";
+  constexpr std::string_view kWhitened = "algo.whiten_advantages=true";
+  constexpr std::string_view kInReward = "algo.kl.placement=reward algo.kl.estimator=k1";
+  constexpr std::string_view kCriticRate =
+      "it is the rate of a whole model there, and of a linear head that begins at 0 here. Write "
+      "critic.lr, about a hundred times as much, or remove it.";
+  constexpr std::string_view kCriticModel =
+      "the critic is a head on the policy's hidden states, and no model of its own. Remove it.";
+  constexpr std::string_view kConstantRate =
+      "the rate of the critic is constant (critic.lr). Remove it.";
+  constexpr std::string_view kNoStd =
+      "whitening always divides by the deviation. Write algo.whiten_advantages: false, or remove "
+      "it.";
+  constexpr std::string_view kFixedKl =
+      "the coefficient of the penalty is constant (algo.kl.coef). Remove it.";
+  constexpr std::string_view kTwoSided =
+      "OpenRLHF raises small weights besides, and here they are cut from above alone. Write "
+      "algo.correction.kind: tis, and algo.correction.cap.";
+  constexpr std::string_view kSequenceMask =
+      "there are no weights of tokens beside a test of the sequence. Write algo.correction.kind: "
+      "mask with algo.correction.level: sequence_mean, or kind: tis.";
+  constexpr std::string_view kBounds =
+      "it is two numbers. Write algo.correction.low (of icepop, mis and mask) and "
+      "algo.correction.cap.";
+  constexpr std::string_view kEnable =
+      "write algo.correction.kind: tis, icepop, mis or mask; none switches it off.";
+  constexpr std::string_view kGspo =
+      "write algo.name: gspo, the preset with its ratio, clip range and aggregation.";
+  constexpr std::string_view kNoLimits =
+      "rewards are as the verifier or the environment gives them. Remove it.";
   constexpr std::string_view kNever =
       "a run always saves its last step. Remove it, or write checkpoint.interval_steps.";
   constexpr std::string_view kLogs =
@@ -50,9 +71,31 @@ std::vector<ForeignName> openrlhf_names() {
       {.theirs = "group_norm", .ours = "group_mean_std"},
       {.theirs = "dr_grpo", .ours = "group_mean"},
       {.theirs = "rloo", .ours = "leave_one_out"},
-      {.theirs = "gae", .told = kCritic},
-      {.theirs = "reinforce", .told = kBatchNorm},
-      {.theirs = "reinforce_baseline", .told = kBatchNorm}};
+      {.theirs = "gae", .ours = "gae", .also = kOfAll},
+      {.theirs = "reinforce", .ours = "reward", .also = kOfAll},
+      {.theirs = "reinforce_baseline", .ours = "group_mean", .also = kWhitened}};
+  // slime calls its own so too.
+  std::vector<ForeignValue> bare_advantages = advantages;
+  bare_advantages.insert(
+      bare_advantages.end(),
+      {{.theirs = "grpo", .ours = "group_mean_std"},
+       {.theirs = "gspo", .told = kGspo},
+       {.theirs = "ppo", .told = "write algo.name: ppo, the preset with whitened advantages."},
+       {.theirs = "reinforce_plus_plus",
+        .told = "write algo.name: reinforce_pp, the preset with whitened advantages."},
+       {.theirs = "reinforce_plus_plus_baseline",
+        .told = "write algo.name: reinforce_pp_baseline, the preset with whitened advantages."}});
+  const std::vector<ForeignValue> in_reward = {{.theirs = "*", .also = kInReward}};
+  const std::vector<ForeignValue> in_loss = {{.theirs = "true", .ours = "loss"},
+                                             {.theirs = "false", .ours = ""}};
+  const std::vector<ForeignValue> frozen = {{.theirs = "-1", .ours = ""}, {.theirs = "*"}};
+  const std::vector<ForeignValue> overlong = {
+      {.theirs = "*", .also = "algo.length.penalty=soft_overlong"}};
+  const std::vector<ForeignValue> corrections = {{.theirs = "icepop", .ours = "icepop"},
+                                                 {.theirs = "tis", .told = kTwoSided},
+                                                 {.theirs = "seq-mask-tis", .told = kSequenceMask}};
+  const std::vector<ForeignValue> losses = {{.theirs = "ppo", .ours = "ppo_clip"},
+                                            {.theirs = "gspo", .told = kGspo}};
   const std::vector<ForeignValue> response = {
       {.theirs = "*", .also = "rollout.max_action_tokens=*"}};
   const std::vector<ForeignValue> epochs = {{.theirs = "*", .also = "run.steps=0"}};
@@ -128,14 +171,63 @@ std::vector<ForeignName> openrlhf_names() {
       {.programs = "OpenRLHF", .name = "eval.steps", .key = "eval.interval_steps", .values = evals},
       {.programs = "OpenRLHF", .name = "dual_clip", .key = "algo.clip_c"},
       {.programs = "OpenRLHF", .name = "actor.dual_clip", .key = "algo.clip_c"},
-      {.programs = "OpenRLHF", .name = "entropy_loss_coef", .key = "algo.entropy_coef"},
+      {.programs = "OpenRLHF, ROLL", .name = "entropy_loss_coef", .key = "algo.entropy_coef"},
       {.programs = "OpenRLHF", .name = "actor.entropy_coef", .key = "algo.entropy_coef"},
       {.programs = "OpenRLHF", .name = "kl_estimator", .key = "algo.kl.estimator"},
       {.programs = "OpenRLHF", .name = "aux_loss_coef", .key = "train.balance_coef"},
+      {.programs = "OpenRLHF, ROLL",
+       .name = "init_kl_coef",
+       .key = "algo.kl.coef",
+       .values = in_reward},
       {.programs = "OpenRLHF",
+       .name = "algo.kl.init_coef",
+       .key = "algo.kl.coef",
+       .values = in_reward},
+      {.programs = "OpenRLHF",
+       .name = "algo.kl.use_loss",
+       .key = "algo.kl.placement",
+       .values = in_loss},
+      {.programs = "OpenRLHF, ROLL, slime", .name = "lambd", .key = "algo.lambda"},
+      {.programs = "OpenRLHF", .name = "algo.advantage.lambd", .key = "algo.lambda"},
+      {.programs = "OpenRLHF", .name = "algo.advantage.gamma", .key = "algo.gamma"},
+      {.programs = "OpenRLHF, ROLL, slime", .name = "value_clip", .key = "critic.value_clip"},
+      {.programs = "OpenRLHF", .name = "critic.max_norm", .key = "critic.max_grad_norm"},
+      {.programs = "OpenRLHF",
+       .name = "freezing_actor_steps",
+       .key = "critic.warmup_steps",
+       .values = frozen},
+      {.programs = "OpenRLHF",
+       .name = "overlong_buffer_len",
+       .key = "algo.length.buffer",
+       .values = overlong},
+      {.programs = "OpenRLHF",
+       .name = "reward.overlong_buffer_len",
+       .key = "algo.length.buffer",
+       .values = overlong},
+      {.programs = "OpenRLHF", .name = "overlong_penalty_factor", .key = "algo.length.factor"},
+      {.programs = "OpenRLHF",
+       .name = "reward.overlong_penalty_factor",
+       .key = "algo.length.factor"},
+      {.programs = "OpenRLHF",
+       .name = "vllm_is_correction_type",
+       .key = "algo.correction.kind",
+       .values = corrections},
+      {.programs = "OpenRLHF",
+       .name = "algo.advantage.is_correction_type",
+       .key = "algo.correction.kind",
+       .values = corrections},
+      {.programs = "OpenRLHF",
+       .name = "policy_loss_type",
+       .key = "algo.surrogate",
+       .values = losses},
+      {.programs = "OpenRLHF",
+       .name = "actor.policy_loss_type",
+       .key = "algo.surrogate",
+       .values = losses},
+      {.programs = "OpenRLHF, slime",
        .name = "advantage_estimator",
        .key = "algo.advantage",
-       .values = advantages},
+       .values = bare_advantages},
       {.programs = "OpenRLHF",
        .name = "algo.advantage.estimator",
        .key = "algo.advantage",
@@ -151,13 +243,20 @@ std::vector<ForeignName> openrlhf_names() {
       {.programs = "OpenRLHF", .name = "actor.eps_clip", .told = kClip},
       {.programs = "OpenRLHF", .name = "eps_clip_low_high", .told = kClip},
       {.programs = "OpenRLHF", .name = "actor.eps_clip_low_high", .told = kClip},
-      {.programs = "OpenRLHF",
-       .name = "vllm_is_truncated_threshold",
-       .told = "it is two numbers, and weights are cut from above alone here. Write "
-               "algo.correction.kind: tis, and algo.correction.cap with the upper one."},
-      {.programs = "OpenRLHF", .name = "init_kl_coef", .told = kKl},
-      {.programs = "OpenRLHF", .name = "algo.kl.init_coef", .told = kKl},
-      {.programs = "OpenRLHF", .name = "algo.kl.use_loss", .told = kKlLoss},
+      {.programs = "OpenRLHF", .name = "vllm_is_truncated_threshold", .told = kBounds},
+      {.programs = "OpenRLHF", .name = "algo.advantage.is_correction_threshold", .told = kBounds},
+      {.programs = "OpenRLHF", .name = "enable_vllm_is_correction", .told = kEnable},
+      {.programs = "OpenRLHF", .name = "algo.advantage.is_correction_enable", .told = kEnable},
+      {.programs = "OpenRLHF", .name = "no_advantage_std_norm", .told = kNoStd},
+      {.programs = "OpenRLHF", .name = "algo.advantage.no_std_norm", .told = kNoStd},
+      {.programs = "OpenRLHF, ROLL", .name = "kl_target", .told = kFixedKl},
+      {.programs = "OpenRLHF, ROLL", .name = "kl_horizon", .told = kFixedKl},
+      {.programs = "OpenRLHF", .name = "reward_clip_range", .told = kNoLimits},
+      {.programs = "OpenRLHF", .name = "reward.clip_range", .told = kNoLimits},
+      {.programs = "OpenRLHF", .name = "critic_learning_rate", .told = kCriticRate},
+      {.programs = "OpenRLHF", .name = "critic.adam", .told = kCriticRate},
+      {.programs = "OpenRLHF", .name = "critic.lr_warmup_ratio", .told = kConstantRate},
+      {.programs = "OpenRLHF", .name = "critic.lr_scheduler", .told = kConstantRate},
       {.programs = "OpenRLHF", .name = "lr_warmup_ratio", .told = kWarmup},
       {.programs = "OpenRLHF", .name = "lr_scheduler", .told = kSchedule},
       {.programs = "OpenRLHF", .name = "dynamic_filtering", .told = kFilter},
@@ -215,8 +314,10 @@ std::vector<ForeignName> openrlhf_names() {
       {.programs = "OpenRLHF", .name = "train.colocate_all", .told = kGpus},
       {.programs = "OpenRLHF", .name = "data.apply_chat_template", .told = kTemplate},
       {.programs = "OpenRLHF", .name = "logger", .told = kLogs},
-      {.programs = "OpenRLHF", .name = "critic_pretrain", .told = kCritic},
-      {.programs = "OpenRLHF", .name = "critic_learning_rate", .told = kCritic},
+      {.programs = "OpenRLHF", .name = "critic_pretrain", .told = kCriticModel},
+      {.programs = "OpenRLHF", .name = "critic.model_name_or_path", .told = kCriticModel},
+      {.programs = "OpenRLHF", .name = "critic.num_nodes", .told = kGpus},
+      {.programs = "OpenRLHF", .name = "critic.num_gpus_per_node", .told = kGpus},
       {.programs = "OpenRLHF", .name = "actor_num_gpus_per_node", .told = kGpus},
       {.programs = "OpenRLHF", .name = "actor_num_nodes", .told = kGpus},
       {.programs = "OpenRLHF", .name = "vllm_num_engines", .told = kGpus},

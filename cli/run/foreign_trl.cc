@@ -19,6 +19,11 @@ std::vector<ForeignName> trl_names() {
       "num_generations.";
   constexpr std::string_view kOneGpu =
       "training runs on CPUs, shared by train.ranks processes. Remove it.";
+  // Weights above the cap are 0, and none is raised.
+  constexpr std::string_view kMasked = "algo.correction.kind=icepop algo.correction.low=0";
+  constexpr std::string_view kCap =
+      "vllm_importance_sampling_mode says what happens above it, and without it TRL leaves whole "
+      "samples out. Write the mode too, or algo.correction.kind, level and cap.";
   return {
       // ---- taken
       {.programs = "TRL", .name = "model_name_or_path", .key = "model.path"},
@@ -120,8 +125,67 @@ std::vector<ForeignName> trl_names() {
                   {.theirs = "bnpo",
                    .told = "it divides by the tokens of one device's batch. Write algo.loss_agg: "
                            "token_mean_global, which counts those of the whole minibatch."},
+                  {.theirs = "sapo", .ours = "seq_mean_token_mean", .also = "algo.surrogate=sapo"},
                   {.theirs = "cispo",
-                   .told = "write algo.surrogate: cispo, and algo.clip_high for its cap."}}},
+                   .told =
+                       "epsilon_high is the largest weight itself then. Write algo.name: cispo, "
+                       "and algo.clip_high = epsilon_high - 1."}}},
+      {.programs = "TRL", .name = "sapo_temperature_pos", .key = "algo.tau_pos"},
+      {.programs = "TRL", .name = "sapo_temperature_neg", .key = "algo.tau_neg"},
+      {.programs = "TRL", .name = "use_bias_correction_kl", .key = "algo.kl.unbiased"},
+      {.programs = "TRL",
+       .name = "off_policy_mask_threshold",
+       .key = "algo.correction.sequence_mask"},
+      {.programs = "TRL",
+       .name = "mask_truncated_completions",
+       .key = "algo.truncated",
+       .values = {{.theirs = "true", .ours = "mask"}, {.theirs = "false", .ours = "keep"}}},
+      {.programs = "TRL",
+       .name = "vllm_importance_sampling_correction",
+       .key = "algo.correction.kind",
+       .values = {{.theirs = "true",
+                   .told =
+                       "write vllm_importance_sampling_mode, or algo.correction.kind and level."},
+                  {.theirs = "false", .ours = "none"}}},
+      {.programs = "TRL",
+       .name = "vllm_importance_sampling_mode",
+       .key = "algo.correction.level",
+       .values = {{.theirs = "token_truncate", .ours = "token", .also = "algo.correction.kind=tis"},
+                  {.theirs = "token_mask", .ours = "token", .also = kMasked},
+                  {.theirs = "sequence_truncate",
+                   .ours = "sequence",
+                   .also = "algo.correction.kind=tis"},
+                  {.theirs = "sequence_mask", .ours = "sequence", .also = kMasked}}},
+      {.programs = "TRL",
+       .name = "vllm_importance_sampling_cap",
+       .key = "algo.correction.cap",
+       .told = kCap,
+       .needs = "vllm_importance_sampling_mode"},
+      {.programs = "TRL",
+       .name = "vllm_importance_sampling_clip_max",
+       .key = "algo.correction.cap",
+       .told = kCap,
+       .needs = "vllm_importance_sampling_mode"},
+      // Of its PPO trainer.
+      {.programs = "TRL", .name = "num_ppo_epochs", .key = "train.ppo_epochs"},
+      {.programs = "TRL", .name = "lam", .key = "algo.lambda"},
+      {.programs = "TRL, OpenRLHF, ROLL, slime", .name = "gamma", .key = "algo.gamma"},
+      {.programs = "TRL",
+       .name = "cliprange",
+       .key = "algo.clip_low",
+       .values = {{.theirs = "*", .also = "algo.clip_high=*"}}},
+      {.programs = "TRL", .name = "cliprange_value", .key = "critic.value_clip"},
+      {.programs = "TRL, slime",
+       .name = "kl_coef",
+       .key = "algo.kl.coef",
+       .values = {{.theirs = "*", .also = "algo.kl.placement=reward algo.kl.estimator=k1"}}},
+      {.programs = "TRL, ROLL",
+       .name = "whiten_rewards",
+       .key = "algo.whiten_advantages",
+       .values = {{.theirs = "true",
+                   .told = "rewards are not whitened, advantages can be. Write "
+                           "algo.whiten_advantages: true, or remove it."},
+                  {.theirs = "false", .ours = ""}}},
 
       // ---- refused: the value means another thing here
       {.programs = "TRL", .name = "per_device_train_batch_size", .told = kPacked},
@@ -167,9 +231,19 @@ std::vector<ForeignName> trl_names() {
        .name = "reward_weights",
        .told = "each of reward.parts has its weight (docs/rewards.md). Write it there."},
       {.programs = "TRL",
-       .name = "mask_truncated_completions",
-       .told = "truncated samples are scored like all others, and none leaves the loss. Remove "
-               "it."},
+       .name = "vf_coef",
+       .told = "the critic has an optimizer of its own, so that no weight of its loss is needed. "
+               "Write critic.lr, or remove it."},
+      {.programs = "TRL",
+       .name = "vllm_importance_sampling_clip_min",
+       .told =
+           "write algo.correction.low, the least weight of icepop, mis and mask; tis has none."},
+      {.programs = "TRL",
+       .name = "top_entropy_quantile",
+       .told = "tokens of all entropies are trained on. Remove it."},
+      {.programs = "TRL",
+       .name = "use_adaptive_entropy",
+       .told = "the bonus for entropy is constant (algo.entropy_coef). Remove it."},
       {.programs = "TRL",
        .name = "delta",
        .told = "above 1 + epsilon_high it is algo.clip_c: write that. Not above, it bounds samples "
@@ -181,17 +255,6 @@ std::vector<ForeignName> trl_names() {
       {.programs = "TRL",
        .name = "sync_ref_model",
        .told = "the reference keeps the weights of the start. Remove it."},
-      {.programs = "TRL",
-       .name = "vllm_importance_sampling_correction",
-       .told = "write algo.correction.kind: tis or none, and algo.correction.level and cap."},
-      {.programs = "TRL",
-       .name = "vllm_importance_sampling_mode",
-       .told = "write algo.correction.level: token or sequence. Weights above algo.correction.cap "
-               "are cut to it; none is set to zero."},
-      {.programs = "TRL",
-       .name = "vllm_importance_sampling_cap",
-       .told = "write algo.correction.cap, the largest weight. In TRL's default mode "
-               "sequence_mask it is the weight from which a sample leaves the loss."},
 
       {.programs = "TRL",
        .name = "use_peft",

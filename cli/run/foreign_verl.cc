@@ -17,9 +17,15 @@ std::vector<ForeignName> verl_names() {
       "training runs on CPUs, shared by train.ranks processes. Remove it.";
   constexpr std::string_view kEvalSampling =
       "an evaluation samples as training does (rollout.sampling). Remove it.";
-  constexpr std::string_view kKlInReward =
-      "the KL penalty is in the loss here, not in the reward, which is another objective. Write "
-      "algo.kl.coef, or remove it.";
+  constexpr std::string_view kNoKlInReward =
+      "it counts with use_kl_in_reward: true alone, which is false by default in verl, and then "
+      "the "
+      "reward has no KL. Write algo.kl.coef and algo.kl.placement: reward, or remove it.";
+  constexpr std::string_view kOnlyK1 =
+      "in the reward only k1 has the gradient of the divergence. Write algo.kl.estimator: k1, or "
+      "algo.kl.placement: loss with k2 or k3.";
+  constexpr std::string_view kFixedKl =
+      "the coefficient of the penalty is constant (algo.kl.coef). Remove it.";
   constexpr std::string_view kNoKl =
       "it counts with use_kl_loss: true alone, which is false by default in verl, and then there "
       "is "
@@ -32,8 +38,21 @@ std::vector<ForeignName> verl_names() {
   constexpr std::string_view kReward =
       "write reward.command: [python3, FILE] (docs/rewards.md), or env.settings.verifier, which "
       "names a built-in one.";
-  constexpr std::string_view kNoCritic =
-      "there is no critic; baselines come from groups. Remove it.";
+  constexpr std::string_view kCriticModel =
+      "the critic is a head on the policy's hidden states, and trains with the policy's batches. "
+      "Remove it.";
+  constexpr std::string_view kCriticRate =
+      "it is the rate of a whole model there, and of a linear head that begins at 0 here. Write "
+      "critic.lr, about a hundred times as much, or remove it.";
+  constexpr std::string_view kRejection =
+      "write algo.correction.kind: mask with algo.correction.level: token, sequence or "
+      "sequence_mean, and the bounds algo.correction.low and cap; icepop keeps the weight inside "
+      "of them.";
+  // Groups are no baseline of these: one without a signal among its members teaches too.
+  constexpr std::string_view kOfAll = "algo.whiten_advantages=true algo.filter_zero_signal=none";
+  constexpr std::string_view kWhitened = "algo.whiten_advantages=true";
+  const std::vector<ForeignValue> overlong = {{.theirs = "true", .ours = "soft_overlong"},
+                                              {.theirs = "false", .ours = "none"}};
   return {
       // ---- taken
       {.programs = "verl", .name = "data.train_files", .key = "env.dataset", .several = kJoin},
@@ -114,14 +133,34 @@ std::vector<ForeignName> verl_names() {
                    .told = "write algo.loss_agg: seq_mean_token_sum_const, and "
                            "algo.loss_const_tokens with the value of loss_scale_factor or of "
                            "max_response_length."},
-                  {.theirs = "seq-mean-token-sum",
-                   .told = "sums of tokens are divided by a constant here. Write algo.loss_agg: "
-                           "seq_mean_token_sum_const and algo.loss_const_tokens: 1."}}},
+                  {.theirs = "seq-mean-token-sum", .ours = "seq_mean_token_sum"}}},
+      {.programs = "verl",
+       .name = "algorithm.use_kl_in_reward",
+       .key = "algo.kl.placement",
+       .values = {{.theirs = "true",
+                   .ours = "reward",
+                   .also = "algo.kl.coef=0.001 algo.kl.estimator=k1"},
+                  {.theirs = "false", .ours = ""}}},
+      {.programs = "verl",
+       .name = "algorithm.kl_ctrl.kl_coef",
+       .key = "algo.kl.coef",
+       .told = kNoKlInReward,
+       .needs = "use_kl_in_reward=true"},
+      {.programs = "verl",
+       .name = "algorithm.kl_ctrl.type",
+       .key = "algo.kl.coef",
+       .values = {{.theirs = "fixed", .ours = ""}, {.theirs = "adaptive", .told = kFixedKl}}},
+      {.programs = "verl",
+       .name = "algorithm.kl_penalty",
+       .key = "algo.kl.estimator",
+       .values = {{.theirs = "kl", .ours = ""},
+                  {.theirs = "k1", .ours = ""},
+                  {.theirs = "*", .told = kOnlyK1}}},
       {.programs = "verl",
        .name = "actor_rollout_ref.actor.use_kl_loss",
-       .key = "algo.kl.coef",
-       .values = {{.theirs = "true", .ours = "", .also = "algo.kl.coef=0.001"},
-                  {.theirs = "false", .ours = "0"}}},
+       .key = "algo.kl.placement",
+       .values = {{.theirs = "true", .ours = "loss", .also = "algo.kl.coef=0.001"},
+                  {.theirs = "false", .ours = "", .also = "algo.kl.coef=0"}}},
       {.programs = "verl",
        .name = "actor_rollout_ref.actor.kl_loss_coef",
        .key = "algo.kl.coef",
@@ -130,19 +169,29 @@ std::vector<ForeignName> verl_names() {
       {.programs = "verl",
        .name = "actor_rollout_ref.actor.kl_loss_type",
        .key = "algo.kl.estimator",
+       .told = kNoKl,
        .values = {{.theirs = "kl", .ours = "k1"},
                   {.theirs = "k1", .ours = "k1"},
                   {.theirs = "mse", .ours = "k2"},
                   {.theirs = "k2", .ours = "k2"},
                   {.theirs = "low_var_kl", .ours = "k3"},
-                  {.theirs = "k3", .ours = "k3"}}},
+                  {.theirs = "k3", .ours = "k3"}},
+       .needs = "use_kl_loss=true"},
       {.programs = "verl",
        .name = "actor_rollout_ref.actor.policy_loss.loss_mode",
        .key = "algo.surrogate",
        .values = {{.theirs = "vanilla", .ours = "ppo_clip"},
                   {.theirs = "gspo",
                    .told = "write algo.name: gspo, the preset with its ratio, clip range and "
-                           "aggregation."}}},
+                           "aggregation."},
+                  {.theirs = "sapo",
+                   .told = "write algo.name: sapo, the preset with its temperatures and "
+                           "aggregation."},
+                  {.theirs = "cispo",
+                   .told = "verl cuts its weights from below too. Write algo.name: cispo, and "
+                           "algo.clip_high for the largest weight less 1."}}},
+      {.programs = "verl", .name = "actor_rollout_ref.actor.tau_pos", .key = "algo.tau_pos"},
+      {.programs = "verl", .name = "actor_rollout_ref.actor.tau_neg", .key = "algo.tau_neg"},
       {.programs = "verl",
        .name = "actor_rollout_ref.actor.router_replay.mode",
        .key = "algo.router_replay",
@@ -177,12 +226,49 @@ std::vector<ForeignName> verl_names() {
        .key = "algo.advantage",
        .values = {{.theirs = "grpo", .ours = "group_mean_std"},
                   {.theirs = "rloo", .ours = "leave_one_out"},
-                  {.theirs = "gae",
-                   .told = "GAE needs a critic, which is not there yet. Write algo.advantage: "
-                           "group_mean_std, the baseline of grpo."},
-                  {.theirs = "reinforce_plus_plus",
-                   .told = "it is not there yet. Write algo.advantage: group_mean_batch_std, which "
-                           "also divides by the deviation of the batch."}}},
+                  {.theirs = "remax", .ours = "greedy"},
+                  {.theirs = "gae", .ours = "gae", .also = kOfAll},
+                  {.theirs = "reinforce_plus_plus", .ours = "reward", .also = kOfAll},
+                  {.theirs = "reinforce_plus_plus_baseline",
+                   .ours = "group_mean",
+                   .also = kWhitened}}},
+      {.programs = "verl", .name = "algorithm.gamma", .key = "algo.gamma"},
+      {.programs = "verl", .name = "algorithm.lam", .key = "algo.lambda"},
+      {.programs = "verl", .name = "critic.cliprange_value", .key = "critic.value_clip"},
+      {.programs = "verl", .name = "critic.grad_clip", .key = "critic.max_grad_norm"},
+      {.programs = "verl", .name = "critic.optim.clip_grad", .key = "critic.max_grad_norm"},
+      {.programs = "verl",
+       .name = "trainer.critic_warmup",
+       .key = "critic.warmup_steps",
+       .values = {{.theirs = "0"},
+                  {.theirs = "*",
+                   .told = "verl trains the policy from the step of that number on, so that one "
+                           "step less is the critic's alone. Write critic.warmup_steps, the number "
+                           "less 1."}}},
+      {.programs = "verl",
+       .name = "reward_model.overlong_buffer.enable",
+       .key = "algo.length.penalty",
+       .values = overlong},
+      {.programs = "verl", .name = "reward_model.overlong_buffer.len", .key = "algo.length.buffer"},
+      {.programs = "verl",
+       .name = "reward_model.overlong_buffer.penalty_factor",
+       .key = "algo.length.factor"},
+      {.programs = "verl",
+       .name = "reward_model.reward_kwargs.overlong_buffer_cfg.enable",
+       .key = "algo.length.penalty",
+       .values = overlong},
+      {.programs = "verl",
+       .name = "reward_model.reward_kwargs.overlong_buffer_cfg.len",
+       .key = "algo.length.buffer"},
+      {.programs = "verl",
+       .name = "reward_model.reward_kwargs.overlong_buffer_cfg.penalty_factor",
+       .key = "algo.length.factor"},
+      {.programs = "verl",
+       .name = "reward_model.overlong_buffer.log",
+       .told = "reward/length_penalty is in the metrics of each step. Remove it."},
+      {.programs = "verl",
+       .name = "reward_model.reward_manager",
+       .told = "the verifier of env.settings or reward.command scores. Remove it."},
       {.programs = "verl",
        .name = "algorithm.norm_adv_by_std_in_grpo",
        .key = "algo.advantage",
@@ -190,10 +276,6 @@ std::vector<ForeignName> verl_names() {
                   {.theirs = "false",
                    .told = "write algo.advantage: group_mean in the place of it and of "
                            "algorithm.adv_estimator."}}},
-      {.programs = "verl",
-       .name = "algorithm.use_kl_in_reward",
-       .key = "algo.kl.coef",
-       .values = {{.theirs = "false", .ours = ""}, {.theirs = "true", .told = kKlInReward}}},
       {.programs = "verl",
        .name = "algorithm.filter_groups.enable",
        .key = "scheduler.replace_zero_signal",
@@ -206,6 +288,21 @@ std::vector<ForeignName> verl_names() {
       {.programs = "verl",
        .name = "algorithm.rollout_correction.rollout_is_threshold",
        .key = "algo.correction.cap"},
+      {.programs = "verl", .name = "algorithm.rollout_correction.rollout_rs", .told = kRejection},
+      {.programs = "verl",
+       .name = "algorithm.rollout_correction.rollout_rs_threshold",
+       .told = kRejection},
+      {.programs = "verl",
+       .name = "algorithm.rollout_correction.rollout_rs_threshold_lower",
+       .told = kRejection},
+      {.programs = "verl",
+       .name = "algorithm.rollout_correction.rollout_token_veto_threshold",
+       .told = "write algo.correction.kind: mis, and algo.correction.veto."},
+      {.programs = "verl",
+       .name = "algorithm.rollout_correction.bypass_mode",
+       .told =
+           "ratios are always against the weights that a step starts from; algo.correction.kind "
+           "says what weighs those against what sampled. Remove it."},
       {.programs = "verl",
        .name = "trainer.total_epochs",
        .key = "run.epochs",
@@ -247,10 +344,9 @@ std::vector<ForeignName> verl_names() {
       {.programs = "verl",
        .name = "actor_rollout_ref.actor.clip_ratio",
        .told = "write both bounds: algo.clip_low and algo.clip_high."},
-      {.programs = "verl", .name = "algorithm.kl_ctrl", .told = kKlInReward},
-      {.programs = "verl", .name = "algorithm.kl_penalty", .told = kKlInReward},
-      {.programs = "verl", .name = "algorithm.gamma", .told = kNoCritic},
-      {.programs = "verl", .name = "algorithm.lam", .told = kNoCritic},
+      {.programs = "verl", .name = "algorithm.kl_ctrl.horizon", .told = kFixedKl},
+      {.programs = "verl", .name = "algorithm.kl_ctrl.target_kl", .told = kFixedKl},
+      {.programs = "verl", .name = "critic.optim.lr", .told = kCriticRate},
       {.programs = "verl",
        .name = "algorithm.filter_groups.metric",
        .told = "groups are judged by the reward. Remove it."},
@@ -290,7 +386,18 @@ std::vector<ForeignName> verl_names() {
        .name = "data.multiturn",
        .told = "rows of messages in sft.data are read as they are; sft.columns names another "
                "column. Remove it."},
-      {.programs = "verl", .name = "trainer.critic_warmup", .told = kNoCritic},
+      {.programs = "verl", .name = "critic.model", .told = kCriticModel},
+      {.programs = "verl", .name = "critic.strategy", .told = kCriticModel},
+      {.programs = "verl", .name = "critic.ppo_mini_batch_size", .told = kCriticModel},
+      {.programs = "verl", .name = "critic.ppo_micro_batch_size", .told = kCriticModel},
+      {.programs = "verl", .name = "critic.ppo_micro_batch_size_per_gpu", .told = kCriticModel},
+      {.programs = "verl", .name = "critic.ppo_max_token_len_per_gpu", .told = kCriticModel},
+      {.programs = "verl", .name = "critic.use_dynamic_bsz", .told = kCriticModel},
+      {.programs = "verl", .name = "critic.ppo_epochs", .told = kCriticModel},
+      {.programs = "verl",
+       .name = "critic.optim",
+       .told = "the critic has an AdamW of its own at a constant rate. Write critic.lr, or remove "
+               "it."},
       {.programs = "verl",
        .name = "actor_rollout_ref.ref",
        .told = "the reference runs in the trainer, with its settings. Remove it."},

@@ -99,7 +99,10 @@ class ForeignReader {
       if (!beside.empty() && beside != row.key) take_all(row, beside);
     }
     for (Waiting& each : waiting_) give_switched(std::move(each));
-    for (const Also& each : also_) give_also(each);
+    for (const Also& each : also_)
+      if (!each.alone) give_also(each);
+    for (const Also& each : also_)
+      if (each.alone) give_also(each);
     for (const Conditional& each : conditional_) check_condition(each);
   }
 
@@ -133,6 +136,7 @@ class ForeignReader {
     if (!row.only_with.empty()) conditional_.push_back({&row, name, node.place});
     if (!row.needs.empty())
       return waiting_.push_back({&row, name, std::move(node), /*gives=*/true});
+    named_.insert(row.key);
     give(row.key, std::move(node));
   }
 
@@ -147,7 +151,7 @@ class ForeignReader {
     if (!is_switched_on(*each.row))
       return refuse(each.node, each.name, "{}: {}", each.name, each.row->told);
     if (!each.gives) return;
-    switched_.insert({std::string(split_setting(each.row->needs).first), each.row->key});
+    named_.insert(each.row->key);
     give(each.row->key, std::move(each.node));
   }
   bool is_switched_on(const ForeignName& row) const {
@@ -242,8 +246,9 @@ class ForeignReader {
   };
   void give_also(const Also& each) {
     const auto [key, value] = split_setting(each.setting);
-    // The name that it turns on has the value.
-    if (switched_.contains({std::string(last_part(each.row->name)), key})) return;
+    // Another name says it itself, in whatever layer.
+    if (named_.contains(key) || (each.alone && implied_.contains(key))) return;
+    if (!each.alone) implied_.insert(key);
     ConfigNode node = each.node;
     if (value != "*") {
       if (!node.reworded) node.written = fmt::format("{} = {}", node.written, node.text);
@@ -292,8 +297,8 @@ class ForeignReader {
   ForeignReading reading_;
   std::map<std::string_view, ConfigNode> seen_;  // by the last part of a name: the highest layer's
   std::vector<Waiting> waiting_;
-  // The switches that turned a name on, each with the key that the name gave.
-  std::set<std::pair<std::string, std::string_view>> switched_;
+  std::set<std::string_view> named_;    // keys that a name of theirs has given
+  std::set<std::string_view> implied_;  // keys that a value which says something gives besides
   std::vector<Also> also_;
   std::vector<Conditional> conditional_;
 };

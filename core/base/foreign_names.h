@@ -27,7 +27,8 @@ struct ForeignValue {
   // Not empty: the value is refused, and this says what to write.
   std::string_view told = {};
   // "key=value" of ours, with a blank between several, that their value says besides; "*" is the
-  // same value. It counts where nobody gives that key in this layer or a higher one.
+  // same value. It counts where nobody gives that key in this layer or a higher one, and no name of
+  // theirs gives it in any layer. With `ours` empty it gives way to what other values say besides.
   std::string_view also = {};
 };
 

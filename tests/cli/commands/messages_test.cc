@@ -172,7 +172,7 @@ TEST_F(Messages, OfKeys) {
            "train.microbatch_tokens=100",
            "algo.name=ppoo",
            "algo.name=dpo",
-           "algo.name=CISPO",
+           "algo.name=bnpo",
            "algo.name=grop",
            "algo.advantage=mean",
            "algo.clip_c=0.5",

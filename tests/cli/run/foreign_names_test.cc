@@ -63,6 +63,7 @@ std::string other_value(const std::string& key) {
   if (option.type == "list of numbers") return "[0.5, 0.25]";
   if (option.type == "list of texts") return "[some]";
   if (option.type == "map") return "{a: b}";
+  if (option.type == "true/false") return option.value == "true" ? "false" : "true";
   if (option.type == "path") return "/tmp/some";
   if (option.accepted.starts_with("one of: "))
     return option.accepted.substr(option.accepted.rfind(' ') + 1) == option.value
@@ -91,15 +92,18 @@ std::string resolved(const std::string& text, const Settings& overrides = {}) {
   return print_config(options);
 }
 
-// The switch that a name needs, as an override.
+// The switch that a name needs, as an override: the one of its framework's section, or one without
+// a section.
 Settings switch_of(const ForeignName& row) {
   if (row.needs.empty()) return {};
-  const bool valued = row.needs.find('=') != std::string_view::npos;
-  std::string name(row.needs);
-  // Beside it, in its own section.
-  const size_t dot = row.name.rfind('.');
-  if (dot != std::string_view::npos) name = std::string(row.name.substr(0, dot + 1)) + name;
-  return {valued ? name : name + "=0.5"};
+  const std::string_view name = row.needs.substr(0, row.needs.find('='));
+  const std::string_view section = row.name.substr(0, row.name.find('.') + 1);
+  for (const ForeignName& other : foreign_names())
+    if (other.name.substr(other.name.rfind('.') + 1) == name && other.name.starts_with(section) &&
+        (!section.empty() || other.name == name))
+      return {fmt::format("{}{}", other.name, row.needs.substr(name.size()))};
+  ADD_FAILURE() << row.name << " needs " << row.needs;
+  return {};
 }
 
 TEST(ForeignRows, NameKeysThatAreThereAndAreNoKeysThemselves) {
@@ -126,8 +130,9 @@ TEST(ForeignRows, NameKeysThatAreThereAndAreNoKeysThemselves) {
 TEST(ForeignRows, GiveTheOptionsThatOurKeysGive) {
   int compared = 0;
   for (const ForeignName& row : foreign_names()) {
-    // Names without a value of their own are tried with what they turn on.
-    if (row.key.empty() || (!row.needs.empty() && !row.values.empty())) continue;
+    // A switch that says something itself is tried with its name in a test of its own.
+    const bool any_value = !row.needs.empty() && row.needs.find('=') == std::string_view::npos;
+    if (row.key.empty() || any_value || (!row.needs.empty() && !row.values.empty())) continue;
     const std::string key(row.key);
     std::vector<ForeignValue> values = row.values;
     if (values.empty()) values.push_back({.theirs = "*"});
@@ -137,10 +142,11 @@ TEST(ForeignRows, GiveTheOptionsThatOurKeysGive) {
       Settings ours = settings_of(value.also, theirs);
       if (!value.ours.empty())
         ours.push_back(key + "=" + (value.ours == "*" ? theirs : std::string(value.ours)));
+      const Settings with = switch_of(row);
+      ours.insert(ours.end(), with.begin(), with.end());
       const std::string expected = resolved("env: {name: text}\n", ours);
       ASSERT_FALSE(expected.starts_with("refused")) << row.name << " = " << theirs << expected;
       const std::string setting = fmt::format("{}={}", row.name, theirs);
-      const Settings with = switch_of(row);
       const auto and_switch = [&](std::string own) {
         Settings all = with;
         all.push_back(std::move(own));
@@ -180,7 +186,7 @@ TEST(ForeignRows, SayWhatToWriteWhereTheyAreRefused) {
                 fmt::format("refused: a.yaml:2: {} is {}: {}", row.name, theirs, value.told));
     }
     if (!row.needs.empty()) {
-      const std::string theirs = row.values.empty() ? "7" : "true";
+      const std::string theirs = row.values.empty() ? "7" : std::string(row.values.front().theirs);
       EXPECT_EQ(message(row.name, theirs),
                 fmt::format("refused: a.yaml:2: {}: {}", row.name, row.told));
     }
@@ -392,14 +398,120 @@ TEST(ForeignRows, OfVerlsPenaltyCountWithItsSwitch) {
         resolved("env: {name: text}\nkl_loss_coef: 0.05\n"),
         resolved("env: {name: text}\nkl_loss_coef: 0.05\nuse_kl_loss: false\n")})
     EXPECT_NE(text.find(off), std::string::npos) << text;
-  // One note for what it is.
+  // One note for what each is.
   RunOptions options;
   const ConfigKeys keys =
       bind_config(parse_config(begin + "{use_kl_loss: true, kl_loss_coef: 0.05}}\n", "a.yaml", {}),
                   options, foreign_names());
   EXPECT_EQ(keys.notes(),
-            (std::vector<std::string>{"a.yaml:2: actor_rollout_ref.actor.kl_loss_coef "
-                                      "is read as algo.kl.coef"}));
+            (std::vector<std::string>{
+                "a.yaml:2: actor_rollout_ref.actor.kl_loss_coef is read as algo.kl.coef",
+                "a.yaml:2: actor_rollout_ref.actor.use_kl_loss = true is read as "
+                "algo.kl.placement = loss"}));
+}
+
+// In the reward and in the loss: the switches of verl, with what they say besides.
+TEST(ForeignRows, OfVerlsPenaltyInTheRewardSayWhereItIs) {
+  const auto theirs = [](const std::string& algorithm, const Settings& overrides = {}) {
+    return resolved("env: {name: text}\nalgorithm: {" + algorithm + "}\n", overrides);
+  };
+  const auto ours = [](const std::string& coef) {
+    return resolved("env: {name: text}\nalgo: {kl: {coef: " + coef +
+                    ", placement: reward, estimator: k1}}\n");
+  };
+  EXPECT_EQ(theirs("use_kl_in_reward: True, kl_ctrl: {type: fixed, kl_coef: 0.05}"), ours("0.05"));
+  EXPECT_EQ(theirs("use_kl_in_reward: True, kl_penalty: kl"), ours("0.001"));
+  // The other switch is off, which is of the penalty in the loss alone.
+  EXPECT_EQ(theirs("use_kl_in_reward: True", {"actor_rollout_ref.actor.use_kl_loss=false"}),
+            ours("0.001"));
+  EXPECT_EQ(theirs("use_kl_in_reward: True, kl_ctrl: {kl_coef: 0.05}",
+                   {"actor_rollout_ref.actor.use_kl_loss=false"}),
+            ours("0.05"));
+  EXPECT_EQ(theirs("use_kl_in_reward: False"), resolved("env: {name: text}\n"));
+  for (const auto& [config, part] : std::vector<std::pair<std::string, std::string>>{
+           {"kl_ctrl: {kl_coef: 0.05}", "it counts with use_kl_in_reward: true alone"},
+           {"use_kl_in_reward: false, kl_ctrl: {kl_coef: 0.05}", "use_kl_in_reward: true alone"},
+           {"use_kl_in_reward: true, kl_penalty: low_var_kl", "only k1 has the gradient"},
+           {"use_kl_in_reward: true, kl_ctrl: {type: adaptive}", "is constant (algo.kl.coef)"}}) {
+    const std::string text = theirs(config);
+    EXPECT_TRUE(text.starts_with("refused: a.yaml:2: algorithm.kl_")) << text;
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  }
+  // Both at once is two penalties, and there is one.
+  EXPECT_EQ(resolved("env: {name: text}\nalgorithm: {use_kl_in_reward: true}\n"
+                     "actor_rollout_ref: {actor: {use_kl_loss: true}}\n"),
+            "refused: a.yaml:3: actor_rollout_ref.actor.use_kl_loss = true and "
+            "algorithm.use_kl_in_reward = true (at a.yaml:2) are two names of algo.kl.placement. "
+            "Remove one of them.");
+}
+
+// OpenRLHF has one coefficient, which use_kl_loss moves from the reward to the loss.
+TEST(ForeignRows, OfOpenRlhfsPenaltyAreInTheRewardUnlessTheLossIsSaid) {
+  const auto ours = [](const std::string& rest) {
+    return resolved("env: {name: text}\nalgo: {kl: {coef: 0.02, " + rest + "}}\n");
+  };
+  EXPECT_EQ(resolved("env: {name: text}\ninit_kl_coef: 0.02\n"),
+            ours("placement: reward, estimator: k1"));
+  EXPECT_EQ(resolved("env: {name: text}\n"
+                     "algo: {kl: {init_coef: 0.02, use_loss: true, estimator: k3}}\n"),
+            ours("placement: loss, estimator: k3"));
+  // The layer of either does not matter.
+  EXPECT_EQ(
+      resolved("env: {name: text}\nuse_kl_loss: true\nkl_estimator: k2\n", {"init_kl_coef=0.02"}),
+      ours("placement: loss, estimator: k2"));
+  EXPECT_EQ(
+      resolved("env: {name: text}\ninit_kl_coef: 0.02\nkl_estimator: k2\n", {"use_kl_loss=true"}),
+      ours("placement: loss, estimator: k2"));
+}
+
+// A PPO config of verl, beside our own section of the same name.
+TEST(ForeignRows, OfVerlsCriticAreKeysOfOurs) {
+  const std::string ours = resolved(
+      "env: {name: text}\n"
+      "algo: {advantage: gae, gamma: 0.99, lambda: 0.9, whiten_advantages: true,"
+      " filter_zero_signal: none}\n"
+      "critic: {lr: 0.002, value_clip: 0.2, max_grad_norm: 2, warmup_steps: 0}\n");
+  EXPECT_FALSE(ours.starts_with("refused")) << ours;
+  EXPECT_EQ(resolved("env: {name: text}\n"
+                     "algorithm: {adv_estimator: gae, gamma: 0.99, lam: 0.9}\n"
+                     "critic: {lr: 0.002, cliprange_value: 0.2, grad_clip: 2}\n"
+                     "trainer: {critic_warmup: 0}\n"),
+            ours);
+  const std::string rate = resolved("env: {name: text}\ncritic: {optim: {lr: 1.0e-5}}\n");
+  EXPECT_TRUE(
+      rate.starts_with("refused: a.yaml:2: critic.optim.lr: it is the rate of a whole "
+                       "model there"))
+      << rate;
+  const std::string steps = resolved("env: {name: text}\ntrainer: {critic_warmup: 10}\n");
+  EXPECT_NE(steps.find("the number less 1"), std::string::npos) << steps;
+}
+
+TEST(ForeignRows, OfTrlsCorrectionAreAKindAndALevel) {
+  const auto ours = [](const std::string& correction) {
+    return resolved("env: {name: text}\nalgo: {correction: {" + correction + "}}\n");
+  };
+  EXPECT_EQ(resolved("env: {name: text}\nvllm_importance_sampling_mode: sequence_mask\n"
+                     "vllm_importance_sampling_cap: 3\n"),
+            ours("kind: icepop, low: 0, level: sequence, cap: 3"));
+  EXPECT_EQ(resolved("env: {name: text}\nvllm_importance_sampling_mode: token_truncate\n"),
+            ours("kind: tis, level: token"));
+  EXPECT_EQ(resolved("env: {name: text}\nvllm_importance_sampling_correction: false\n"),
+            ours("kind: none"));
+  const std::string alone = resolved("env: {name: text}\nvllm_importance_sampling_cap: 3\n");
+  EXPECT_NE(alone.find("without it TRL leaves whole samples out"), std::string::npos) << alone;
+}
+
+// DAPO's penalty as its script for verl says it.
+TEST(ForeignRows, OfVerlsOverlongBufferAreTheSectionLength) {
+  EXPECT_EQ(
+      resolved("env: {name: text}\n"
+               "reward_model: {overlong_buffer: {enable: True, len: 4096, penalty_factor: 0.5}}\n"),
+      resolved("env: {name: text}\n"
+               "algo: {length: {penalty: soft_overlong, buffer: 4096, factor: 0.5}}\n"));
+  EXPECT_EQ(resolved("env: {name: text}\noverlong_buffer_len: 4096\n"),
+            resolved("env: {name: text}\n"
+                     "algo: {length: {penalty: soft_overlong, buffer: 4096}}\n"));
+  EXPECT_TRUE(resolved("env: {name: text}\nreward_model: {path: /m}\n").starts_with("refused"));
 }
 
 // A framework stops at the steps whatever the epochs are.

@@ -74,7 +74,7 @@ TEST(RunOptions, APresetOfTheCommandLineReplacesWhatTheFileSays) {
   EXPECT_NE(std::ranges::find(notes,
                               "override algo.name=dr_grpo: algo.name dr_grpo replaces "
                               "algo.clip_high (a.yaml:10), algo.loss_agg (a.yaml:9), algo.kl.coef "
-                              "(a.yaml:11)"),
+                              "(a.yaml:11), algo.kl.estimator (a.yaml:11)"),
             notes.end());
   EXPECT_NE(std::ranges::find(notes,
                               "override scheduler.mode=partial: scheduler.mode partial replaces "
@@ -239,7 +239,7 @@ TEST(Validate, RefusesKeysOfTheLossThatItsSurrogateDoesNotRead) {
 TEST(Validate, AnOverrideThatSwitchesAPartOffTakesTheKeysOfTheFileAlong) {
   const std::string file = std::string(kExample) +
                            "sft: {demonstrations: 9, epochs: 2, optim: {lr: 0.5}}\n"
-                           "algo: {kl: {coef: 0.1, estimator: k1}}\n";
+                           "algo: {kl: {coef: 0.1, estimator: k2}}\n";
   LoadedRun loaded = read({"sft.demonstrations=0", "eval.prompts=0", "algo.kl.coef=0"},
                           file + "checkpoint: {interval_steps: 7}\n");
   EXPECT_EQ(loaded.options.sft.epochs, SftOptions{}.epochs);

@@ -169,6 +169,17 @@ TEST(ForeignNames, SetOtherKeysThatNobodyGives) {
   EXPECT_EQ(box.high, 8);
 }
 
+// What a name says itself is more than what another says besides, whatever their layers are. Least
+// is what a value says that says nothing else.
+TEST(ForeignNames, SetNoKeysThatAnotherNameGives) {
+  const Limits named = read("use_weight: true\nweight: 5\n", {"bound=3"}).limits;
+  EXPECT_EQ(named.low, 3);
+  EXPECT_EQ(named.high, 5);
+  EXPECT_EQ(read("kind: box\n", {"use_weight=true"}).limits.high, 8);
+  EXPECT_EQ(read("use_weight: true\n", {"kind=box"}).limits.high, 8);
+  EXPECT_EQ(read("use_weight: true\nkind: box\n").limits.high, 8);
+}
+
 TEST(ForeignNames, ThatMeanAnotherThingAreRefusedWithWhatToWrite) {
   EXPECT_EQ(error_of("count: 4\n"), "a.yaml:1: count: it counts pairs. Write limits.size.");
   // All that is wrong is in one message, in the order of the file.
