@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -108,6 +109,7 @@ struct TurnCredit {
   double advantage = 0;              // of all, where turns have none of their own
   std::vector<double> turns = {};    // by number
   std::vector<double> rewards = {};  // by number; with a critic alone
+  std::vector<double> returns = {};  // by number; of a kind of credit that goes by them
 
   double of(int32_t turn) const {
     if (turns.empty()) return advantage;
@@ -332,7 +334,11 @@ std::vector<TurnCredit> credit_of(const Ordered& ordered, size_t begin, size_t e
     }
     auto turns =
         turn_credit(options.credit, divides_by_std(options.advantage), options.std_eps, facts);
-    for (size_t i = 0; i < turns.size(); ++i) result[i].turns = std::move(turns[i]);
+    for (size_t i = 0; i < turns.size(); ++i) {
+      result[i].turns = std::move(turns[i]);
+      if (goes_by_returns(options.credit.kind))
+        result[i].returns = discounted_returns(rewards[i], options.credit.gamma);
+    }
   }
   return result;
 }
@@ -380,7 +386,9 @@ Result<TrainBatch> build_batch(std::span<const Trajectory> trajectories,
   // from it.
   batch.metrics = metrics_of(ordered.value(), options);
   for (size_t g = 0; g + 1 < groups.size(); ++g) {
-    if (options.drop_zero_signal && advantages.zero_signal[g]) continue;
+    if (options.drop_zero_signal && compares_members(options.advantage) &&
+        advantages.zero_signal[g])
+      continue;
     const auto first = static_cast<size_t>(groups[g]), last = static_cast<size_t>(groups[g + 1]);
     const std::vector<TurnCredit> credit = credit_of(ordered.value(), first, last, options);
     for (size_t i = first; i < last; ++i) {
@@ -401,6 +409,7 @@ Result<TrainBatch> build_batch(std::span<const Trajectory> trajectories,
       place_rewards(std::span(batch.sequences).subspan(before), credit[i - first].rewards);
       // Also 0: the index is the trajectory's id.
       batch.trajectory_tokens.push_back(trained);
+      batch.credit.push_back({t.lease, penalties[i], credit[i - first].returns});
     }
     auto end = static_cast<int32_t>(batch.sequences.size());
     // A group without a target would be a minibatch without a loss.
@@ -420,6 +429,7 @@ void append(TrainBatch& batch, TrainBatch part) {
     batch.group_offsets.push_back(sequences + part.group_offsets[g]);
   batch.trajectory_tokens.insert(batch.trajectory_tokens.end(), part.trajectory_tokens.begin(),
                                  part.trajectory_tokens.end());
+  std::ranges::move(part.credit, std::back_inserter(batch.credit));
 }
 
 std::vector<Minibatch> split_minibatches(const TrainBatch& batch, int64_t parts) {

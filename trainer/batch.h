@@ -78,11 +78,19 @@ struct TrainSequence {
   bool is_trained(size_t k) const { return mask.empty() || mask[k] != 0; }
 };
 
+// What the advantages of a sample were made of: for those who show it.
+struct SampleCredit {
+  LeaseId lease = {};
+  double penalty = 0;                // of its length, added to its reward
+  std::vector<double> returns = {};  // by turn; empty unless credit goes by them
+};
+
 struct TrainBatch {
   // By (epoch, prompt, dataset, launch, member, segment); of parts, as they were appended.
   std::vector<TrainSequence> sequences;
   std::vector<int32_t> group_offsets{0};   // [groups + 1] first sequence of each group
   std::vector<int32_t> trajectory_tokens;  // [trajectories] trained tokens of each
+  std::vector<SampleCredit> credit;        // [trajectories]
   MetricList metrics;  // reward/..., rollout/..., staleness/masked_frac, of all samples
 
   int64_t num_groups() const { return static_cast<int64_t>(group_offsets.size()) - 1; }

@@ -97,7 +97,7 @@ void TrainOptions::visit(OptionVisitor& v) {
   v.field(
       "trace_steps", trace_steps,
       {.help = "the last steps whose tokens are kept for 'tailrace trace', with what the loss saw "
-               "of each (some 50 bytes a token, at most 64 MiB a step); 0: none",
+               "of each (some 60 bytes a token, at most 64 MiB a step); 0: none",
        .min = 0,
        .max = kMaxCount,
        .resume = Resume::kMayChange});

@@ -155,6 +155,33 @@ std::vector<TimelineRow> history_of(const Found& found, const Member& member,
   return history;
 }
 
+bool same_group(const MemberId& a, MemberId b) {
+  b.member = a.member;
+  return a == b;
+}
+
+// What the file of a sample's step says of its group. A damaged row counts as one that is missing.
+void count_meetings(const std::filesystem::path& file, SampleTrace& trace) {
+  const auto text = read_file(file);
+  if (!text) return trace.notes.push_back(text.failure().message);
+  std::map<uint64_t, int64_t> met;
+  LineReader lines(text.value());
+  while (auto line = lines.next()) {
+    const auto name = sample_of_trace_line(line->text);
+    const auto id = name ? parse_sample_name(*name) : Result<BodyId>(Failure{""});
+    if (!id || !same_group(id.value().lease.member, trace.sample.lease.member)) continue;
+    const auto row = parse_trace_row(line->text);
+    if (!row) continue;
+    ++trace.group_members;
+    // Once a member, however often it comes by.
+    std::set<uint64_t> anchors;
+    for (const TraceTurn& turn : row.value().turns) anchors.insert(turn.anchor);
+    for (const uint64_t anchor : anchors) ++met[anchor];
+  }
+  for (const TraceTurn& turn : trace.tokens->turns)
+    trace.met.push_back(turn.anchor == 0 ? 0 : met[turn.anchor]);
+}
+
 std::string why_untraced(const SampleTrace& trace, const Found& found) {
   if (trace.sample.lane == Lane::kEval)
     return "it is held out: no step trained it, so that there are no ratios and advantages; what "
@@ -211,6 +238,67 @@ std::string show_history(const std::vector<TimelineRow>& history) {
   return out;
 }
 
+// "0.25", or where tokens differ "0.25 (0.5 to -0.125)".
+std::string show_advantage(const TraceTurn& turn) {
+  if (!turn.advantage) return "not in the loss";
+  if (*turn.first == *turn.last && *turn.first == *turn.advantage)
+    return fmt::format("{:.5g}", *turn.advantage);
+  return fmt::format("{:.5g} ({:.5g} to {:.5g})", *turn.advantage, *turn.first, *turn.last);
+}
+
+// Of the reward, what no turn earned.
+std::string show_rest(const TraceRow& row) {
+  double rest = row.reward;
+  bool known = false;
+  for (const TraceTurn& turn : row.turns) {
+    known = known || turn.reward.has_value();
+    rest -= turn.reward.value_or(0);
+  }
+  std::string out;
+  if (known && std::abs(rest) > 1e-9 * std::max(1.0, std::abs(row.reward)))
+    out += fmt::format("  {:>6} {:>9.5g}  for the episode as a whole\n", "", rest);
+  if (row.shaped_reward)
+    out += fmt::format("  {:>6} {:>9.5g}  for its length\n", "", *row.shaped_reward - row.reward);
+  return out;
+}
+
+std::string show_turns(const SampleTrace& trace) {
+  const TraceRow& row = *trace.tokens;
+  if (row.turns.empty()) return "";
+  const auto any = [&](std::optional<double> TraceTurn::*column) {
+    return std::ranges::any_of(row.turns,
+                               [&](const TraceTurn& turn) { return (turn.*column).has_value(); });
+  };
+  const bool critic = any(&TraceTurn::value), returns = any(&TraceTurn::turn_return);
+  const auto number = [](const std::optional<double>& value) {
+    return value ? fmt::format("{:.5g}", *value) : "";
+  };
+  const auto line = [&](std::string_view turn, std::string_view reward, std::string_view value,
+                        std::string_view after, std::string_view state, std::string_view met,
+                        std::string_view tokens, std::string_view advantage) {
+    std::string out = fmt::format("  {:>6} {:>9}", turn, reward);
+    if (critic) out += fmt::format(" {:>9}", value);
+    if (returns) out += fmt::format(" {:>9}", after);
+    return out + fmt::format("  {:<8} {:>8} {:>8}  {}\n", state, met, tokens, advantage);
+  };
+  std::string out = fmt::format(
+      "turns (state: its first digits, and how many of the group's {} traced members met it)\n",
+      trace.group_members);
+  out += line("turn", "reward", "value", "return", "state", "met by", "tokens", "advantage");
+  for (size_t i = 0; i < row.turns.size(); ++i) {
+    const TraceTurn& turn = row.turns[i];
+    const bool known = turn.anchor != 0;
+    out += line(std::to_string(turn.number + 1), number(turn.reward), number(turn.value),
+                number(turn.turn_return), known ? anchor_text(turn.anchor).substr(0, 8) : "",
+                known && i < trace.met.size() ? std::to_string(trace.met[i]) : "",
+                turn.trained == turn.tokens || turn.trained == 0
+                    ? std::to_string(turn.tokens)
+                    : fmt::format("{} of {}", turn.trained, turn.tokens),
+                show_advantage(turn));
+  }
+  return out + show_rest(row);
+}
+
 // A token on one line: what would break it is escaped.
 std::string token_text(const text::Tokenizer* tokenizer, TokenId id) {
   if (tokenizer == nullptr || id >= tokenizer->vocab_size()) return "";
@@ -229,27 +317,32 @@ std::string token_text(const text::Tokenizer* tokenizer, TokenId id) {
 
 std::string show_segment(const TraceSegment& segment, const text::Tokenizer* tokenizer) {
   constexpr std::array<std::string_view, 3> kRoles = {"prompt", "sampled", "observation"};
-  std::string out =
-      fmt::format("  {:>6} {:>7} {:<12} {:>7} {:>10} {:>10} {:>10} {:>8}  {}\n", "at", "token",
-                  "role", "version", "sampled", "old", "new", "ratio", "text");
-  size_t target = 0;
+  std::string out = fmt::format(
+      "  {:>6} {:>7} {:<12} {:>4} {:>7} {:>10} {:>10} {:>10} {:>8} {:>10}  {}\n", "at", "token",
+      "role", "turn", "version", "sampled", "old", "new", "ratio", "advantage", "text");
+  size_t target = 0, num_begun = 0;
+  std::string turn;
   for (size_t i = 0; i < segment.tokens.size(); ++i) {
     const bool sampled = segment.roles[i] == TokenRole::kSampled;
     const bool trained = segment.mask[i] == 1;
     const auto number = [](double value) { return fmt::format("{:.5f}", value); };
-    std::string before = "", after = "", ratio = sampled ? "masked" : "";
+    if (num_begun < segment.turn_begins.size() && std::cmp_equal(segment.turn_begins[num_begun], i))
+      turn = std::to_string(segment.turn_numbers[num_begun++] + 1);
+    std::string before = "", after = "", advantage = "", ratio = sampled ? "masked" : "";
+    if (std::ranges::binary_search(segment.rejected, static_cast<int32_t>(i))) ratio = "rejected";
     if (trained) {
       before = number(segment.old_logprobs[target]);
       after = number(segment.new_logprobs[target]);
       ratio = fmt::format(
           "{:.4f}", std::exp(double{segment.new_logprobs[target]} - segment.old_logprobs[target]));
+      if (!segment.advantages.empty()) advantage = number(segment.advantages[target]);
       ++target;
     }
-    out += fmt::format("  {:>6} {:>7} {:<12} {:>7} {:>10} {:>10} {:>10} {:>8}  {}\n",
+    out += fmt::format("  {:>6} {:>7} {:<12} {:>4} {:>7} {:>10} {:>10} {:>10} {:>8} {:>10}  {}\n",
                        static_cast<size_t>(segment.parent_tokens) + i, segment.tokens[i],
-                       kRoles[static_cast<size_t>(segment.roles[i])],
+                       kRoles[static_cast<size_t>(segment.roles[i])], sampled ? turn : "",
                        sampled ? std::to_string(segment.versions[i]) : "",
-                       sampled ? number(segment.logprobs[i]) : "", before, after, ratio,
+                       sampled ? number(segment.logprobs[i]) : "", before, after, ratio, advantage,
                        token_text(tokenizer, segment.tokens[i]));
   }
   return out;
@@ -272,6 +365,26 @@ std::string show_tokens(const TraceRow& row, const text::Tokenizer* tokenizer) {
   return out;
 }
 
+// "0.5", or where tokens differ "-0.5 to 0.25".
+std::string show_advantages(const TraceRow& row) {
+  float low = *row.advantage, high = low;
+  for (const TraceSegment& segment : row.segments) {
+    for (const float advantage : segment.advantages) {
+      low = std::min(low, advantage);
+      high = std::max(high, advantage);
+    }
+  }
+  return low == high ? fmt::format("advantage {}", low)
+                     : fmt::format("advantages {} to {}", low, high);
+}
+
+std::string why_untrained(const TraceRow& row) {
+  for (const TraceSegment& segment : row.segments)
+    if (!segment.rejected.empty()) return "not in the loss: algo.correction rejected its tokens";
+  return "not in the loss: the rewards of its group are all equal, its tokens are older than "
+         "scheduler.max_staleness, it was cut (algo.truncated), or it is a greedy baseline";
+}
+
 Json without_proof(std::string_view line) {
   Json json = parse_json(line);
   json.erase("proof");
@@ -286,23 +399,27 @@ Result<SampleTrace> find_sample(const RunPaths& paths, const SampleQuery& query)
   read_traces(paths, query, found);
   const auto member = choose_member(paths, query, found);
   if (!member) return member.failure();
-  SampleTrace trace{.sample = {}, .history = {}, .tokens = {}, .notes = std::move(found.notes)};
+  SampleTrace trace{
+      .sample = {}, .history = {}, .tokens = {}, .met = {}, .notes = std::move(found.notes)};
   for (const BodyId& id : found.known) {
     if (member_of(id) == member.value()) trace.sample = id;  // in the order of attempts
   }
   bool is_damaged = false;
+  std::filesystem::path file;
   for (const auto& [id, line] : found.traced) {
     if (member_of(id) != member.value()) continue;
     auto row = parse_trace_row(line.text);
     if (row) {
       trace.tokens = std::move(row).value();
       trace.sample = id;  // an attempt in its place may have been let go
+      file = line.file;
       continue;
     }
     is_damaged = true;
     trace.notes.push_back(
         fmt::format("{}:{}: {}", line.file.string(), line.number, row.failure().message));
   }
+  if (trace.tokens) count_meetings(file, trace);
   trace.history = history_of(found, member.value(), trace.tokens);
   if (!trace.tokens && !is_damaged) trace.notes.push_back(why_untraced(trace, found));
   return trace;
@@ -312,14 +429,11 @@ std::string show_sample_trace(const SampleTrace& trace, const text::Tokenizer* t
   std::string out = fmt::format("sample   {}\n", sample_name(trace.sample));
   if (trace.tokens) {
     const TraceRow& row = *trace.tokens;
-    out += fmt::format(
-        "step     {}: {}, reward {}, {}\n", row.step, name_of(row.outcome), row.reward,
-        row.advantage ? fmt::format("advantage {}", *row.advantage)
-                      : "not in the loss: the rewards of its group are all equal, or its tokens "
-                        "are older than scheduler.max_staleness");
+    out += fmt::format("step     {}: {}, reward {}, {}\n", row.step, name_of(row.outcome),
+                       row.reward, row.advantage ? show_advantages(row) : why_untrained(row));
   }
   out += show_history(trace.history);
-  if (trace.tokens) out += show_tokens(*trace.tokens, tokenizer);
+  if (trace.tokens) out += show_turns(trace) + show_tokens(*trace.tokens, tokenizer);
   return out;
 }
 
@@ -330,6 +444,8 @@ std::string sample_trace_json(const SampleTrace& trace) {
   for (const TimelineRow& row : trace.history)
     json["history"].push_back(without_proof(format_timeline_row(row)));
   json["tokens"] = trace.tokens ? without_proof(format_trace_row(*trace.tokens)) : Json();
+  json["met"] = trace.met;
+  json["group_members"] = trace.group_members;
   json["notes"] = trace.notes;
   return json_text(json);
 }

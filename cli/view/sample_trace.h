@@ -23,6 +23,10 @@ struct SampleTrace {
   BodyId sample;                     // its latest attempt that is known
   std::vector<TimelineRow> history;  // its leases, and the step that trained it; as they began
   std::optional<TraceRow> tokens;
+  // Of its turns in their order: how many members of its group met the state that the turn answers,
+  // itself among them; 0: no state is known. Of the members that are in traces/, group_members.
+  std::vector<int64_t> met;
+  int64_t group_members = 0;
   std::vector<std::string> notes;
 };
 
@@ -33,7 +37,7 @@ Result<SampleTrace> find_sample(const RunPaths& paths, const SampleQuery& query)
 std::string show_sample_trace(const SampleTrace& trace, const text::Tokenizer* tokenizer);
 
 // One object: "sample", "history" (rows of the timeline), "tokens" (a row of traces, or null),
-// "notes".
+// "met", "group_members", "notes".
 std::string sample_trace_json(const SampleTrace& trace);
 
 }  // namespace tailrace

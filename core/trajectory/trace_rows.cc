@@ -3,8 +3,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <limits>
+#include <span>
+#include <type_traits>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -64,34 +68,131 @@ void write_segment(const TraceSegment& segment, Writer& writer) {
   writer.integers(",\"versions\":", segment.versions);
   writer.floats(",\"logprobs\":", segment.logprobs);
   if (!segment.log_masses.empty()) writer.floats(",\"log_masses\":", segment.log_masses);
+  if (!segment.turn_begins.empty()) {
+    writer.integers(",\"turn_begins\":", segment.turn_begins);
+    writer.integers(",\"turn_numbers\":", segment.turn_numbers);
+  }
   writer.integers(",\"mask\":", segment.mask);
+  if (!segment.rejected.empty()) writer.integers(",\"rejected\":", segment.rejected);
   writer.floats(",\"old\":", segment.old_logprobs);
   writer.floats(",\"new\":", segment.new_logprobs);
   if (!segment.ref_logprobs.empty()) writer.floats(",\"ref\":", segment.ref_logprobs);
+  if (!segment.advantages.empty()) writer.floats(",\"advantages\":", segment.advantages);
   writer.text("}");
+}
+
+void write_turn(const TraceTurn& turn, Writer& writer) {
+  const auto exact = [&](std::string_view key, const std::optional<double>& value) {
+    if (value) writer.text(fmt::format(",\"{}\":{}", key, json_text(nlohmann::json(*value))));
+  };
+  const auto single = [&](std::string_view key, const std::optional<float>& value) {
+    if (!value) return;
+    writer.text(fmt::format(",\"{}\":", key));
+    writer.number(*value);
+  };
+  writer.text(fmt::format("{{\"turn\":{}", turn.number));
+  exact("reward", turn.reward);
+  if (turn.anchor != 0) writer.text(fmt::format(",\"anchor\":\"{}\"", anchor_text(turn.anchor)));
+  writer.text(fmt::format(",\"tokens\":{},\"trained\":{}", turn.tokens, turn.trained));
+  exact("value", turn.value);
+  exact("return", turn.turn_return);
+  single("advantage", turn.advantage);
+  single("first", turn.first);
+  single("last", turn.last);
+  writer.text("}");
+}
+
+// null: a value that was not finite.
+double number_of(const nlohmann::json& value) {
+  return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
 }
 
 std::vector<float> floats_of(const nlohmann::json& list) {
   std::vector<float> values;
   for (const nlohmann::json& value : list) {
-    values.push_back(value.is_null() ? std::numeric_limits<float>::quiet_NaN()
-                                     : static_cast<float>(value.get<double>()));
+    values.push_back(static_cast<float>(number_of(value)));
   }
   return values;
 }
 
-TraceSegment read_segment(const nlohmann::json& json) {
+uint64_t read_anchor(const std::string& text) {
+  uint64_t anchor = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, anchor, 16);
+  require(error == std::errc{} && stop == end && anchor_text(anchor) == text && anchor != 0,
+          "an anchor is not 16 hex digits");
+  return anchor;
+}
+
+TraceTurn read_turn(const nlohmann::json& json) {
+  TraceTurn turn{.number = json.at("turn").get<int32_t>(),
+                 .tokens = json.at("tokens").get<int64_t>(),
+                 .trained = json.at("trained").get<int64_t>()};
+  const auto read = [&](const char* key, auto& value) {
+    if (json.contains(key))
+      value = static_cast<std::decay_t<decltype(*value)>>(number_of(json.at(key)));
+  };
+  if (json.contains("anchor")) turn.anchor = read_anchor(json.at("anchor").get<std::string>());
+  read("reward", turn.reward);
+  read("value", turn.value);
+  read("return", turn.turn_return);
+  read("advantage", turn.advantage);
+  read("first", turn.first);
+  read("last", turn.last);
+  require(turn.trained >= 0 && turn.trained <= turn.tokens, "a turn trains more than it has");
+  require(turn.advantage.has_value() == (turn.trained > 0) &&
+              turn.first.has_value() == turn.advantage.has_value() &&
+              turn.last.has_value() == turn.advantage.has_value(),
+          "the advantages of a turn are not those of its trained tokens");
+  return turn;
+}
+
+std::vector<TraceTurn> read_turns(const nlohmann::json& list) {
+  std::vector<TraceTurn> turns;
+  for (const nlohmann::json& json : list) {
+    const TraceTurn& turn = turns.emplace_back(read_turn(json));
+    require(turn.number > (turns.size() > 1 ? turns[turns.size() - 2].number : -1),
+            "turns are not in their order");
+  }
+  return turns;
+}
+
+// Ascending places in a list of `size`.
+bool are_places(const std::vector<int32_t>& places, size_t size) {
+  return std::ranges::adjacent_find(places, std::greater_equal{}) == places.end() &&
+         (places.empty() || (places.front() >= 0 && std::cmp_less(places.back(), size)));
+}
+
+// Answers begin with what was sampled, and each is one of the row's turns.
+void require_sound_answers(const TraceSegment& segment, std::span<const TraceTurn> turns) {
+  require(are_places(segment.turn_begins, segment.tokens.size()) &&
+              segment.turn_numbers.size() == segment.turn_begins.size(),
+          "its answers are not in their order");
+  for (size_t i = 0; i < segment.turn_begins.size(); ++i) {
+    require(segment.roles[static_cast<size_t>(segment.turn_begins[i])] == TokenRole::kSampled,
+            "an answer begins with what nobody sampled");
+    require(std::ranges::binary_search(turns, segment.turn_numbers[i], {}, &TraceTurn::number),
+            "an answer is of no turn of the sample");
+  }
+}
+
+TraceSegment read_segment(const nlohmann::json& json, std::span<const TraceTurn> turns) {
+  const nlohmann::json none = nlohmann::json::array();
   TraceSegment segment{.parent = json.at("parent").get<int32_t>(),
                        .parent_tokens = json.at("parent_tokens").get<int32_t>(),
                        .tokens = json.at("tokens").get<std::vector<TokenId>>(),
                        .roles = {},
                        .versions = json.at("versions").get<std::vector<int64_t>>(),
                        .logprobs = floats_of(json.at("logprobs")),
-                       .log_masses = floats_of(json.value("log_masses", nlohmann::json::array())),
+                       .log_masses = floats_of(json.value("log_masses", none)),
                        .mask = json.at("mask").get<std::vector<uint8_t>>(),
+                       .rejected = json.value("rejected", none).get<std::vector<int32_t>>(),
+                       .turn_begins = json.value("turn_begins", none).get<std::vector<int32_t>>(),
+                       .turn_numbers = json.value("turn_numbers", none).get<std::vector<int32_t>>(),
                        .old_logprobs = floats_of(json.at("old")),
                        .new_logprobs = floats_of(json.at("new")),
-                       .ref_logprobs = floats_of(json.value("ref", nlohmann::json::array()))};
+                       .ref_logprobs = floats_of(json.value("ref", none)),
+                       .advantages = floats_of(json.value("advantages", none))};
   for (const int role : json.at("roles").get<std::vector<int>>()) {
     require(role >= 0 && role <= 2, "a role is out of range");
     segment.roles.push_back(static_cast<TokenRole>(role));
@@ -105,8 +206,16 @@ TraceSegment read_segment(const nlohmann::json& json) {
   require(segment.old_logprobs.size() == trained && segment.new_logprobs.size() == trained &&
               (segment.ref_logprobs.empty() || segment.ref_logprobs.size() == trained),
           "its log-probabilities are not those of its mask");
+  require(segment.advantages.empty() || segment.advantages.size() == trained,
+          "its advantages are not those of its mask");
+  require(are_places(segment.rejected, tokens) &&
+              std::ranges::all_of(
+                  segment.rejected,
+                  [&](int32_t at) { return segment.mask[static_cast<size_t>(at)] == 0; }),
+          "what was rejected is not in its mask");
   require(std::ranges::all_of(segment.tokens, [](TokenId id) { return id >= 0; }),
           "a token is out of range");
+  require_sound_answers(segment, turns);
   return segment;
 }
 
@@ -117,15 +226,21 @@ std::string format_trace_row(const TraceRow& row) {
   Writer writer(out);
   writer.text(kSample);
   writer.text(sample_name({Lane::kTrain, row.lease}));
-  writer.text(fmt::format("\",\"step\":{},\"outcome\":\"{}\",\"reward\":{},\"advantage\":",
-                          row.step, name_of(row.outcome), json_text(nlohmann::json(row.reward))));
+  writer.text(fmt::format("\",\"step\":{},\"outcome\":\"{}\",\"reward\":{}", row.step,
+                          name_of(row.outcome), json_text(nlohmann::json(row.reward))));
+  if (row.shaped_reward)
+    writer.text(
+        fmt::format(",\"shaped_reward\":{}", json_text(nlohmann::json(*row.shaped_reward))));
+  writer.text(",\"advantage\":");
   if (row.advantage) {
     writer.number(*row.advantage);
   } else {
     writer.text("null");
   }
-  writer.text(fmt::format(",\"temperature\":{},\"segments\":[",
-                          json_text(nlohmann::json(row.temperature))));
+  writer.text(fmt::format(",\"temperature\":{}", json_text(nlohmann::json(row.temperature))));
+  if (!row.turns.empty())
+    writer.list(",\"turns\":", row.turns, [&](const TraceTurn& turn) { write_turn(turn, writer); });
+  writer.text(",\"segments\":[");
   for (size_t i = 0; i < row.segments.size(); ++i) {
     if (i > 0) writer.text(",");
     write_segment(row.segments[i], writer);
@@ -148,12 +263,15 @@ Result<TraceRow> parse_trace_row(std::string_view line) {
     require(outcome.has_value(), "there is no such outcome");
     row.outcome = *outcome;
     row.reward = json.at("reward").get<double>();
+    if (json.contains("shaped_reward")) row.shaped_reward = json.at("shaped_reward").get<double>();
     if (!json.at("advantage").is_null())
       row.advantage = static_cast<float>(json.at("advantage").get<double>());
     row.temperature = json.at("temperature").get<double>();
+    if (json.contains("turns")) row.turns = read_turns(json.at("turns"));
     std::vector<int64_t> contexts;
     for (const nlohmann::json& json_segment : json.at("segments")) {
-      const TraceSegment& segment = row.segments.emplace_back(read_segment(json_segment));
+      const TraceSegment& segment =
+          row.segments.emplace_back(read_segment(json_segment, row.turns));
       contexts.push_back(require_sound_parent(segment.parent, segment.parent_tokens, contexts,
                                               segment.tokens.size()));
     }
@@ -182,6 +300,8 @@ std::optional<int64_t> parse_trace_head(std::string_view line) {
     return std::nullopt;
   return json["samples"].get<int64_t>();
 }
+
+std::string anchor_text(uint64_t anchor) { return fmt::format("{:016x}", anchor); }
 
 std::string trace_file_name(int64_t step) { return fmt::format("{}{:06}{}", kFile, step, kSuffix); }
 

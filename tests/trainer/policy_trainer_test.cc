@@ -381,6 +381,9 @@ TEST(PolicyTrainer, AMemberOfTwoSegmentsIsTrainedAsTheSameTokensInOne) {
   const TrainBatch whole = make_batch(one), parts = make_batch(two);
   EXPECT_EQ(std::ssize(parts.sequences), std::ssize(whole.sequences) + split);
   EXPECT_EQ(parts.trajectory_tokens, whole.trajectory_tokens);
+  ASSERT_EQ(parts.credit.size(), whole.trajectory_tokens.size());
+  for (size_t i = 0; i < parts.credit.size(); ++i)
+    EXPECT_EQ(parts.credit[i].lease, whole.credit[i].lease);
   EXPECT_EQ(parts.metrics, whole.metrics);
   EXPECT_EQ(parts.num_groups(), whole.num_groups());
   for (const TrainSequence& s : parts.sequences)

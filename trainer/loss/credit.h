@@ -39,6 +39,11 @@ struct CreditOptions {
   void visit(OptionVisitor& v);
 };
 
+// Whether the advantage of a turn is made of its discounted return.
+constexpr bool goes_by_returns(CreditKind kind) {
+  return kind == CreditKind::kTurnReturn || kind == CreditKind::kGigpo;
+}
+
 // A trajectory as credit sees it.
 struct TurnFacts {
   double advantage = 0;                    // of the trajectory

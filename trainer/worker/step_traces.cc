@@ -1,7 +1,10 @@
 #include "trainer/worker/step_traces.h"
 
 #include <algorithm>
+#include <numeric>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "core/base/file.h"
 #include "core/trajectory/trace_rows.h"
@@ -12,6 +15,15 @@ namespace {
 
 using Sequences = std::map<std::pair<LeaseId, int32_t>, const TrainSequence*>;
 
+// The turn of each answer of a segment. Credit counts within the segment where nothing else is
+// known (build_batch()).
+std::vector<int32_t> answer_numbers(const Segment& segment) {
+  if (!segment.turn_numbers.empty()) return segment.turn_numbers;
+  std::vector<int32_t> numbers(segment.turn_begins.size());
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return numbers;
+}
+
 TraceSegment trace_segment(const Segment& segment) {
   return {.parent = segment.parent,
           .parent_tokens = segment.parent_tokens,
@@ -21,19 +33,106 @@ TraceSegment trace_segment(const Segment& segment) {
           .logprobs = segment.logprobs,
           .log_masses = segment.log_masses,
           .mask = std::vector<uint8_t>(segment.tokens.size(), 0),
+          .turn_begins = segment.turn_begins,
+          .turn_numbers = answer_numbers(segment),
           .old_logprobs = {},
           .new_logprobs = {},
           .ref_logprobs = {}};
 }
 
 // A sequence begins with the context that its segment continues.
-void mark_targets(const TrainSequence& sequence, TraceSegment& segment) {
+void mark_targets(const TrainSequence& sequence, std::span<const float> seen,
+                  TraceSegment& segment) {
   const size_t inherited = sequence.tokens.size() - segment.tokens.size();
-  for (const int32_t target : sequence.targets)
-    segment.mask[static_cast<size_t>(target) - inherited] = 1;
-  segment.old_logprobs = sequence.old_logprobs;
-  segment.ref_logprobs = sequence.ref_logprobs;
+  for (size_t k = 0; k < sequence.targets.size(); ++k) {
+    const size_t place = static_cast<size_t>(sequence.targets[k]) - inherited;
+    if (!sequence.is_trained(k)) {
+      segment.rejected.push_back(static_cast<int32_t>(place));
+      continue;
+    }
+    segment.mask[place] = 1;
+    segment.old_logprobs.push_back(sequence.old_logprobs[k]);
+    segment.new_logprobs.push_back(seen[k]);
+    segment.advantages.push_back(sequence.advantages[k]);
+    if (!sequence.ref_logprobs.empty()) segment.ref_logprobs.push_back(sequence.ref_logprobs[k]);
+  }
 }
+
+// Sums are of double: the mean of equal advantages has their bits.
+struct Mean {
+  double sum = 0;
+  int64_t count = 0;
+
+  void add(float value) { sum += value, ++count; }
+  std::optional<float> value() const {
+    if (count == 0) return std::nullopt;
+    return static_cast<float>(sum / static_cast<double>(count));
+  }
+};
+
+// The turns of one sample, by number.
+class Turns {
+ public:
+  // `credit`: nothing where its group was not trained on.
+  Turns(const Trajectory& sample, const SampleCredit* credit) : credit_(credit) {
+    for (size_t i = 0; i < sample.turn_rewards.size(); ++i)
+      at(i).turn.reward = sample.turn_rewards[i];
+    for (size_t i = 0; i < sample.turn_anchors.size(); ++i)
+      at(i).turn.anchor = sample.turn_anchors[i];
+  }
+
+  // `sequence`: nothing where no token of the segment came to the loss.
+  void add(const TraceSegment& segment, const TrainSequence* sequence) {
+    for (size_t i = 0; i < segment.turn_begins.size(); ++i) {
+      TraceTurn& turn = at(static_cast<size_t>(segment.turn_numbers[i])).turn;
+      for (auto t = static_cast<size_t>(segment.turn_begins[i]);
+           t < segment.tokens.size() && segment.roles[t] == TokenRole::kSampled &&
+           (i + 1 == segment.turn_begins.size() || std::cmp_less(t, segment.turn_begins[i + 1]));
+           ++t)
+        ++turn.tokens;
+    }
+    for (size_t k = 0; sequence != nullptr && k < sequence->targets.size(); ++k)
+      if (sequence->is_trained(k)) add_trained(*sequence, k);
+  }
+
+  std::optional<float> mean_advantage() const { return all_.value(); }
+  std::vector<TraceTurn> take() {
+    std::vector<TraceTurn> turns;
+    for (auto& [number, known] : known_) {
+      TraceTurn& turn = turns.emplace_back(known.turn);
+      turn.number = number;
+      turn.advantage = known.advantages.value();
+      if (credit_ != nullptr && std::cmp_less(number, credit_->returns.size()))
+        turn.turn_return = credit_->returns[static_cast<size_t>(number)];
+    }
+    return turns;
+  }
+
+ private:
+  struct Known {
+    TraceTurn turn;
+    Mean advantages;
+  };
+
+  Known& at(size_t number) { return known_[static_cast<int32_t>(number)]; }
+  void add_trained(const TrainSequence& sequence, size_t k) {
+    auto& [turn, advantages] = at(static_cast<size_t>(std::max(0, sequence.turns[k])));
+    if (turn.trained++ == 0) {
+      turn.first = sequence.advantages[k];
+      if (!sequence.returns.empty()) {
+        turn.value = sequence.old_values[k];
+        turn.turn_return = sequence.returns[k];
+      }
+    }
+    turn.last = sequence.advantages[k];
+    advantages.add(sequence.advantages[k]);
+    all_.add(sequence.advantages[k]);
+  }
+
+  const SampleCredit* credit_;
+  std::map<int32_t, Known> known_;
+  Mean all_;
+};
 
 }  // namespace
 
@@ -48,6 +147,8 @@ Result<void> StepTraces::write(int64_t step, std::span<const Trajectory> samples
   Sequences sequences;
   for (const TrainSequence& sequence : batch.sequences)
     sequences[{sequence.lease, sequence.segment}] = &sequence;
+  std::map<LeaseId, const SampleCredit*> credit;
+  for (const SampleCredit& sample : batch.credit) credit[sample.lease] = &sample;
   std::vector<const Trajectory*> sorted;
   for (const Trajectory& sample : samples) sorted.push_back(&sample);
   std::ranges::sort(sorted, {}, [](const Trajectory* t) { return batch_order(t->lease.member); });
@@ -62,19 +163,24 @@ Result<void> StepTraces::write(int64_t step, std::span<const Trajectory> samples
                  .advantage = {},
                  .temperature = sample->sampling.temperature,
                  .segments = {}};
+    const auto its = credit.find(sample->lease);
+    const SampleCredit* its_credit = its == credit.end() ? nullptr : its->second;
+    if (its_credit != nullptr && its_credit->penalty != 0)
+      row.shaped_reward = row.reward + its_credit->penalty;
+    Turns turns(*sample, its_credit);
     for (size_t i = 0; i < sample->segments.size(); ++i) {
       TraceSegment segment = trace_segment(sample->segments[i]);
       const std::pair id(sample->lease, static_cast<int32_t>(i));
       const auto sequence = sequences.find(id);
       const auto logprobs = seen.find(id);
       // A group without a signal and what is too old never came to the loss.
-      if (sequence != sequences.end() && logprobs != seen.end()) {
-        mark_targets(*sequence->second, segment);
-        segment.new_logprobs = logprobs->second;
-        row.advantage = sequence->second->advantages.front();
-      }
+      const bool trained = sequence != sequences.end() && logprobs != seen.end();
+      if (trained) mark_targets(*sequence->second, logprobs->second, segment);
+      turns.add(segment, trained ? sequence->second : nullptr);
       row.segments.push_back(std::move(segment));
     }
+    row.advantage = turns.mean_advantage();
+    row.turns = turns.take();
     const std::string line = format_trace_row(row);
     if (std::ssize(text) + std::ssize(line) >= max_bytes_) break;
     text += line;

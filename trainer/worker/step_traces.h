@@ -4,7 +4,7 @@
 // samples of its batch. A step that is trained again writes its file anew, and a file of a step
 // that is ahead of it goes: another lineage made it.
 //
-// Cost: 4 bytes of memory a trained token, and some 50 bytes of disk a token, which lie in memory
+// Cost: 4 bytes of memory a trained token, and some 60 bytes of disk a token, which lie in memory
 // while they are written. It is written when
 // the step is published, so that nobody waits for it but the trainer itself.
 //

@@ -160,6 +160,24 @@ TEST_F(LaunchTraceTest, ATraceIsTheTrajectoryAndTheLossBitForBit) {
     std::map<int64_t, std::vector<const TraceRow*>> groups;
     for (const TraceRow* row : rows) {
       reward += row->reward;
+      // The environment paid for each turn, and each token is of one.
+      double earned = 0;
+      int64_t sampled = 0, trained = 0;
+      for (const TraceTurn& turn : row->turns) {
+        EXPECT_NE(turn.anchor, 0u);
+        EXPECT_EQ(turn.advantage, row->advantage) << "credit goes to the trajectory";
+        earned += turn.reward.value();
+        sampled += turn.tokens;
+        trained += turn.trained;
+      }
+      EXPECT_DOUBLE_EQ(earned, row->reward);
+      for (const TraceSegment& segment : row->segments) {
+        sampled -= std::ranges::count(segment.roles, TokenRole::kSampled);
+        trained -= std::ranges::count(segment.mask, 1);
+        for (const float advantage : segment.advantages) EXPECT_EQ(advantage, row->advantage);
+      }
+      EXPECT_EQ(sampled, 0);
+      EXPECT_EQ(trained, 0);
       groups[row->lease.member.prompt].push_back(row);
       for (const TraceSegment& segment : row->segments) {
         loss_tokens += static_cast<double>(std::ranges::count(segment.mask, 1));
@@ -227,6 +245,7 @@ TEST_F(LaunchTraceTest, ATraceIsTheTrajectoryAndTheLossBitForBit) {
   EXPECT_EQ(json.at("history").back().at("number"), kSteps);
   const auto shown = run_binary("trace " + paths().root.string() + " " + to_string(some.lease));
   EXPECT_NE(shown.out.find("history (seconds of the run)"), std::string::npos) << shown.err;
+  EXPECT_NE(shown.out.find("group's 4 traced members"), std::string::npos) << shown.out;
   const auto unknown = run_binary("trace " + paths().root.string() + " prompt=1000000");
   EXPECT_EQ(unknown.exit_code, 2);
   EXPECT_NE(unknown.err.find("knows no such sample"), std::string::npos) << unknown.err;

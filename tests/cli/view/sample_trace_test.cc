@@ -109,6 +109,78 @@ TEST(SampleTrace, TellsOfEveryAttemptAndWait) {
   }
 }
 
+// Of a sample of two turns, the second of which `anchor` names the state of.
+TraceRow two_turns(int32_t member, uint64_t anchor) {
+  using enum TokenRole;
+  TraceRow row = trained(body(12, member, 2));
+  row.segments = {{.tokens = {5, 9, 11, 6, 7},
+                   .roles = {kPrompt, kSampled, kSampled, kObservation, kSampled},
+                   .versions = {-1, 3, 3, -1, 3},
+                   .logprobs = {0, -0.5f, -0.25f, 0, -1},
+                   .log_masses = {},
+                   .mask = {0, 0, 1, 0, 1},
+                   .rejected = {1},
+                   .turn_begins = {1, 4},
+                   .turn_numbers = {0, 1},
+                   .old_logprobs = {-0.25f, -1},
+                   .new_logprobs = {-0.5f, -1},
+                   .ref_logprobs = {},
+                   .advantages = {-0.5f, 0.75f}}};
+  row.turns = {{.number = 0,
+                .reward = 0.25,
+                .anchor = 0xabcdef0123456789,
+                .tokens = 2,
+                .trained = 1,
+                .advantage = -0.5f,
+                .first = -0.5f,
+                .last = -0.5f,
+                .turn_return = 0.625},
+               {.number = 1,
+                .reward = 0,
+                .anchor = anchor,
+                .tokens = 1,
+                .trained = 1,
+                .advantage = 0.75f,
+                .first = 1,
+                .last = 0.5f,
+                .turn_return = 0.5}};
+  row.shaped_reward = 0.9;
+  return row;
+}
+
+TEST(SampleTrace, ShowsRewardReturnStateAndAdvantageOfEachTurn) {
+  const RunFolder run;
+  TraceRow stranger = two_turns(5, 0x22);
+  stranger.lease.member.prompt = 13;
+  run.write_trace(format_trace_row(two_turns(3, 0x11)) + "\n" +
+                  format_trace_row(two_turns(4, 0x22)) + "\n" + format_trace_row(stranger));
+  const auto found = run.find("prompt=12 member=3");
+  ASSERT_TRUE(found) << found.failure().message;
+  ASSERT_TRUE(found.value().tokens) << found.value().notes.back();
+  EXPECT_EQ(found.value().met, (std::vector<int64_t>{2, 1}));
+  EXPECT_EQ(found.value().group_members, 2);
+  const std::string text = show_sample_trace(found.value(), nullptr);
+  size_t at = 0;
+  for (const char* part :
+       {"step     5: finished, reward 1, advantages -0.5 to 0.75\n", "history",
+        "how many of the group's 2 traced members met it)\n",
+        "  turn    reward    return  state      met by   tokens  advantage\n",
+        "     1      0.25     0.625  abcdef01        2   1 of 2  -0.5\n",
+        "     2         0       0.5  00000000        1        1  0.75 (1 to 0.5)\n",
+        "             0.75  for the episode as a whole\n", "             -0.1  for its length\n",
+        "tokens (natural logs",
+        "sampled         1       3   -0.50000                       rejected", "0.7788   -0.50000",
+        "sampled         2 ", "1.0000    0.75000"}) {
+    at = text.find(part, at);
+    ASSERT_NE(at, std::string::npos) << part << "\n" << text;
+  }
+  const auto json = nlohmann::json::parse(sample_trace_json(found.value()));
+  EXPECT_EQ(json.at("met"), (std::vector<int>{2, 1}));
+  EXPECT_EQ(json.at("tokens").at("turns").at(1).at("anchor"), "0000000000000011");
+  EXPECT_EQ(json.at("tokens").at("turns").at(0).at("return"), 0.625);
+  EXPECT_FALSE(json.at("tokens").at("turns").at(0).contains("value"));
+}
+
 // A conversation of two turns, what goes on behind it, another answer to its first prompt, and a
 // sub-agent.
 TEST(SampleTrace, ShowsATreeOfSegments) {

@@ -6,6 +6,7 @@
 #include "core/base/file.h"
 #include "core/trajectory/trace_rows.h"
 #include "tests/trainer/fixtures.h"
+#include "trainer/token_advantages.h"
 
 namespace tailrace {
 namespace {
@@ -74,11 +75,115 @@ TEST_F(StepTracesTest, ARowIsTheTrajectoryAndWhatTheLossSawOfIt) {
                 sequence != trained.end() && segment.roles[k] == TokenRole::kSampled);
     }
     if (sequence == trained.end()) continue;
-    EXPECT_EQ(row.advantage, sequence->second->advantages.front());
+    EXPECT_EQ(row.advantage, sequence->second->advantages.front()) << "all tokens have the same";
+    EXPECT_EQ(row.segments[0].advantages, sequence->second->advantages);
+    EXPECT_EQ(row.segments[0].turn_begins, segment.turn_begins);
     EXPECT_EQ(row.segments[0].old_logprobs, sequence->second->old_logprobs);
     EXPECT_EQ(row.segments[0].new_logprobs, last_seen.at(row.lease));
     EXPECT_NE(row.segments[0].new_logprobs, row.segments[0].old_logprobs) << "a later pass";
   }
+}
+
+// Two turns of two and one sampled tokens with an observation between them; members of one prompt
+// begin in the same state.
+Trajectory two_turns(int32_t member, std::vector<double> rewards, uint64_t second_state) {
+  using enum TokenRole;
+  Trajectory t = testing::random_trajectories(1, 1)[0];
+  t.lease.member.member = member;
+  t.turns = 2;
+  t.reward = rewards[0] + rewards[1];
+  t.turn_rewards = std::move(rewards);
+  t.turn_anchors = {7, second_state};
+  t.segments = {{.tokens = {1, 2, 3, 4, 5},
+                 .roles = {kPrompt, kSampled, kSampled, kObservation, kSampled},
+                 .logprobs = {0, -1, -1, 0, -1},
+                 .versions = {-1, 0, 0, -1, 0},
+                 .classes = {-1, 0, 0, -1, 0},
+                 .turn_begins = {1, 4}}};
+  t.segments[0].turn_numbers = {0, 1};
+  return t;
+}
+
+// As if the loss had seen them.
+void see_all(StepTraces& traces, TrainBatch& batch) {
+  for (TrainSequence& s : batch.sequences) {
+    s.old_logprobs = s.recorded_logprobs;
+    traces.saw(s, s.old_logprobs);
+  }
+}
+
+TEST_F(StepTracesTest, ATurnHasItsRewardItsStateItsReturnAndItsAdvantage) {
+  const std::vector<Trajectory> samples = {two_turns(0, {0.5, 1}, 8), two_turns(1, {0, 0}, 9)};
+  BatchOptions options = testing::tiny_batch_options();
+  options.credit = {.kind = CreditKind::kGigpo, .gamma = 0.5};
+  options.length = {.penalty = LengthPenalty::kSoftOverlong, .factor = 1, .limit = 4, .buffer = 2};
+  TrainBatch batch = testing::make_batch(samples, options);
+  StepTraces traces(dir.path(), 1);
+  see_all(traces, batch);
+  ASSERT_TRUE(traces.write(1, samples, batch));
+  const auto rows = rows_of(1);
+  ASSERT_EQ(rows.size(), 2u);
+  // Three tokens of a limit of four with a buffer of two: half of the penalty, for either.
+  EXPECT_EQ(rows[0].shaped_reward, 1);
+  EXPECT_EQ(rows[1].shaped_reward, -0.5);
+  ASSERT_EQ(rows[0].turns.size(), 2u);
+  const TraceTurn& first = rows[0].turns[0];
+  const TraceTurn& second = rows[0].turns[1];
+  EXPECT_EQ(first.reward, 0.5);
+  EXPECT_EQ(second.reward, 1.0);
+  EXPECT_EQ(first.anchor, 7u);
+  EXPECT_EQ(second.anchor, 8u);
+  // The penalty is the last turn's: 0.5 + 0.5 * (1 - 0.5), and 1 - 0.5.
+  EXPECT_EQ(first.turn_return, 0.75);
+  EXPECT_EQ(second.turn_return, 0.5);
+  EXPECT_FALSE(first.value) << "there is no critic";
+  // Of the trajectory 0.75, of the shared state (0.75 - -0.25) / 2; nobody else met the second.
+  EXPECT_EQ(first.advantage, 1.25f);
+  EXPECT_EQ(second.advantage, 0.75f);
+  EXPECT_EQ(rows[0].segments[0].advantages, (std::vector<float>{1.25f, 1.25f, 0.75f}));
+  EXPECT_EQ(rows[0].advantage, static_cast<float>(3.25 / 3));
+  EXPECT_EQ(rows[1].turns[0].advantage, -1.25f);
+}
+
+TEST_F(StepTracesTest, WithACriticTokensOfATurnDifferAndTheRejectedAreNamed) {
+  const std::vector<Trajectory> samples = {two_turns(0, {0.5, 1}, 8), two_turns(1, {0, 0}, 9)};
+  BatchOptions options = testing::tiny_batch_options();
+  options.advantage = AdvantageKind::kGae;
+  TrainBatch batch = testing::make_batch(samples, options);
+  ASSERT_EQ(batch.sequences.size(), 2u);
+  StepTraces traces(dir.path(), 1);
+  see_all(traces, batch);
+  for (TrainSequence& s : batch.sequences) s.old_values = {0.25f, 0.5f, 0.125f};
+  batch.sequences[0].mask = {0, 1, 1};
+  batch.sequences[1].mask = {0, 0, 0};
+  PolicyLossConfig loss = policy_loss_config(AlgoOptions{});
+  loss.returns = {.critic = true, .gamma = 1, .lambda = 0.5};
+  settle_advantages(batch, loss);
+  ASSERT_TRUE(traces.write(1, samples, batch));
+  const auto rows = rows_of(1);
+  ASSERT_EQ(rows.size(), 2u);
+  const TrainSequence& s = batch.sequences[0];
+  // delta: 0.25, 0.5 + 0.125 - 0.5, 1 - 0.125.
+  EXPECT_EQ(s.advantages, (std::vector<float>{0.53125f, 0.5625f, 0.875f}));
+  const TraceSegment& segment = rows[0].segments[0];
+  EXPECT_EQ(segment.mask, (std::vector<uint8_t>{0, 0, 1, 0, 1}));
+  EXPECT_EQ(segment.rejected, std::vector<int32_t>{1});
+  EXPECT_EQ(segment.advantages, (std::vector<float>{0.5625f, 0.875f}));
+  EXPECT_EQ(segment.old_logprobs.size(), 2u);
+  EXPECT_EQ(segment.new_logprobs.size(), 2u);
+  const TraceTurn& first = rows[0].turns[0];
+  EXPECT_EQ(first.tokens, 2);
+  EXPECT_EQ(first.trained, 1);
+  EXPECT_EQ(first.advantage, 0.5625f);
+  EXPECT_EQ(first.value, 0.5);
+  EXPECT_EQ(first.turn_return, 1.0625);
+  EXPECT_EQ(rows[0].turns[1].value, 0.125);
+  EXPECT_FALSE(rows[0].shaped_reward);
+  // Nothing of the other is left in the loss, but its turns are still told.
+  EXPECT_FALSE(rows[1].advantage);
+  EXPECT_EQ(rows[1].segments[0].rejected, (std::vector<int32_t>{1, 2, 4}));
+  EXPECT_EQ(rows[1].turns[0].trained, 0);
+  EXPECT_EQ(rows[1].turns[0].reward, 0.0);
 }
 
 TEST_F(StepTracesTest, KeepsTheLastStepsAndNoneOfAnotherLineage) {
