@@ -95,6 +95,16 @@ double cut_share(const TrainBatch& batch) {
   return tokens == 0 ? 0 : sum / static_cast<double>(tokens);
 }
 
+// Of all targets, those that mask_rejected() took out.
+double rejected_share(const TrainBatch& batch) {
+  int64_t rejected = 0, tokens = 0;
+  for (const TrainSequence& s : batch.sequences) {
+    rejected += std::ranges::count(s.mask, 0);
+    tokens += std::ssize(s.targets);
+  }
+  return share(rejected, tokens);
+}
+
 }  // namespace
 
 MetricList step_metrics(const TrainBatch& batch, const StepReport& step, int64_t version,
@@ -137,6 +147,10 @@ MetricList step_metrics(const TrainBatch& batch, const StepReport& step, int64_t
   add("mismatch/mean_ratio", stats.correction_sum / tokens);
   add("mismatch/max_ratio", stats.correction_max);
   add("mismatch/masked_frac", static_cast<double>(stats.correction_cut) / tokens);
+  if (loss.correction.rejected == RejectedTokens::kLeave && rejects(loss.correction.kind))
+    add("mismatch/rejected_frac", rejected_share(batch));
+  if (loss.correction.sequence_mask != 0)
+    add("mismatch/sequence_masked_frac", static_cast<double>(stats.sequence_masked) / tokens);
   for (const auto& [name, value] : effective_samples(batch, version)) add(name.c_str(), value);
   return metrics;
 }

@@ -502,7 +502,14 @@ void derive_from_algorithm(RunOptions& o, ConfigKeys& keys,
     o.scheduler.replace_zero_signal = true;
     keys.derived("scheduler.replace_zero_signal", fmt::format("preset {}", name_of(o.algo.name)));
   }
-  if (o.algo.advantage != AdvantageKind::kGreedy) return;
+  if (o.algo.advantage != AdvantageKind::kGreedy) {
+    if (o.rollout.greedy_member)
+      throw UserError::at("rollout.greedy_member",
+                          "is true, but algo.advantage is {}: only greedy takes that member as a "
+                          "baseline. Remove it, or write algo.advantage: greedy.",
+                          name_of(o.algo.advantage));
+    return;
+  }
   if (keys.given("rollout.greedy_member") && !o.rollout.greedy_member)
     throw UserError::at("rollout.greedy_member",
                         "is false, but algo.advantage is greedy: the greedy member of a group is "

@@ -43,8 +43,10 @@ struct Frame {
 void widen(double& low, double& high) {
   // Without a point the lower end is +infinity, the upper -infinity.
   if (!(low <= high)) low = 0, high = 1;
-  if (low == high) {
-    double margin = low == 0 ? 1 : std::abs(low) * 0.1;
+  // Values that differ in their last digits alone are one: between them no tick would be another.
+  const double size = std::max(std::abs(low), std::abs(high));
+  if (high - low <= 1e-9 * size || low == high) {
+    double margin = size == 0 ? 1 : size * 0.1;
     low -= margin;
     high += margin;
   }

@@ -20,9 +20,11 @@ constexpr double kHalfSolved = 0.5;
 // k3 of one step. Healthy steps stay below 0.01; at 0.1 ratios of 1.5 are common, far outside of
 // any clip range.
 constexpr double kDriftTooFar = 0.1;
-// Tokens of the later updates. Healthy: below 0.05; sequence ratios, whose range is narrow by
-// design, about 0.15. Only half of what leaves the range is clipped, so that 0.25 is every second.
+// Tokens of the later updates. Healthy: below 0.05; only half of what leaves the range is clipped,
+// so that 0.25 is every second.
 constexpr double kClippedShare = 0.25;
+// GSPO clips two orders of magnitude more than GRPO, and learns (2507.18071).
+constexpr double kClippedShareOfSequences = 0.95;
 // Nats a token: of two words at that entropy the other is taken once in 700.
 constexpr double kEntropyGone = 0.01;
 // An entropy that grows by half, and by more than the noise of a small one, is pushed.
@@ -69,6 +71,12 @@ bool is_constant(const HealthStep& step) { return step.reward_max - step.reward_
 bool is_zero(const HealthStep& step) { return std::abs(step.reward_max) <= kEqual; }
 double penalty_pull(const HealthView& v) {
   return v.settings.kl_coef * std::sqrt(2 * std::max(0.0, v.now.kl_penalty));
+}
+
+// More than the kind of ratio clips by design, and not because the policy moves far.
+bool is_clipped(const HealthView& v) {
+  const double share = v.settings.clips_sequences ? kClippedShareOfSequences : kClippedShare;
+  return v.settings.clips && v.now.clip_when_moved() > share && v.now.kl_old <= kDriftTooFar;
 }
 
 // Braces that cost a line each: a table of three functions a row is read best without names.
@@ -139,8 +147,7 @@ constexpr HealthRule kRules[] = {
              "{:.2g} nats)",
              penalty_pull(v), v.settings.kl_coef, v.now.kl_penalty),
      TR_SAYS("Try algo.kl.coef={:.1g}", v.settings.kl_coef / penalty_pull(v) / 10)},
-    {Ailment::kClipTooTight, Severity::kWrong, HealthNumber::kClip, 2,
-     TR_HOLDS(v.now.clip_when_moved() > kClippedShare && v.now.kl_old <= kDriftTooFar),
+    {Ailment::kClipTooTight, Severity::kWrong, HealthNumber::kClip, 2, TR_HOLDS(is_clipped(v)),
      TR_SAYS(
          "{:.0f} % of the tokens behind a step's first update are clipped (policy/clipfrac_low, "
          "_high), although the policy hardly moves",
@@ -186,12 +193,13 @@ constexpr HealthRule kRules[] = {
              v.now.reward_max),
      TR_SAYS("Score some answers by hand ('tailrace score'): the reward must tell them apart")},
     {Ailment::kNoSignal, Severity::kWrong, HealthNumber::kSignal, 3,
-     TR_HOLDS(is_silent(v.now) && !is_constant(v.now) && !is_solved(v.now)),
+     TR_HOLDS(v.settings.compares_members&& is_silent(v.now) && !is_constant(v.now) &&
+              !is_solved(v.now)),
      TR_SAYS("no signal: in each group all rewards are equal (rollout/zero_signal_frac), so that "
              "nothing is learned"),
      TR_SAYS("Raise rollout.group_size or rollout.sampling.temperature")},
     {Ailment::kFewSignals, Severity::kWatch, HealthNumber::kSignal, 3,
-     TR_HOLDS(v.now.signal() < kFewSignalShare && !is_silent(v.now) &&
+     TR_HOLDS(v.settings.compares_members&& v.now.signal() < kFewSignalShare && !is_silent(v.now) &&
               !(v.now.success >= kHalfSolved)),
      TR_SAYS("only {:.0f} % of the groups have a signal (rollout/zero_signal_frac)",
              v.now.signal() * 100),
@@ -218,6 +226,12 @@ HealthSettings health_settings(const std::string& config) {
   HealthSettings settings;
   settings.max_grad_norm = setting_of(root, "optim.max_grad_norm");
   settings.kl_coef = setting_of(root, "algo.kl.coef");
+  const std::string surrogate = config_value(root, "algo.surrogate");
+  settings.clips = surrogate.empty() || surrogate == "ppo_clip";
+  const std::string ratio = config_value(root, "algo.ratio");
+  settings.clips_sequences = !ratio.empty() && ratio != "token";
+  const std::string advantage = config_value(root, "algo.advantage");
+  settings.compares_members = advantage != "gae" && advantage != "reward";
   // A limit of 0 is left to the environment. fmin leaves out what is unknown.
   const auto limit = [&root](std::string_view key) {
     const double value = setting_of(root, key);

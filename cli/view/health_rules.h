@@ -82,6 +82,13 @@ struct HealthSettings {
   double kl_coef = kUnknown;         // algo.kl.coef
   double episode_tokens = kUnknown;  // the most that one episode can sample
   double max_turns = kUnknown;       // rollout.max_turns
+  // A clipped token has no gradient (algo.surrogate: ppo_clip). Elsewhere it has a bounded weight,
+  // by design of most failures.
+  bool clips = true;
+  // The ratio is one of many tokens (algo.ratio), whose range is narrow by design.
+  bool clips_sequences = false;
+  // Groups of equal rewards teach nothing (algo.advantage: neither gae nor reward).
+  bool compares_members = true;
 };
 // `config`: the text of config.yaml.
 HealthSettings health_settings(const std::string& config);

@@ -226,6 +226,16 @@ TEST(Batch, GroupsWithoutSignalAreFoundBeforeLengthShapesThem) {
   EXPECT_GT(batch.sequences[1].advantages[0], 0);
 }
 
+// Their baseline is no group: equal rewards teach as well as others.
+TEST(Batch, GroupsOfEqualRewardsStayWhereMembersAreNotCompared) {
+  for (AdvantageKind kind : {AdvantageKind::kReward, AdvantageKind::kGae}) {
+    BatchOptions options = options_of(kind);
+    options.drop_zero_signal = true;
+    TrainBatch batch = make_batch({two_turns(0, 1), two_turns(1, 1)}, options);
+    EXPECT_EQ(batch.sequences.size(), 2u) << name_of(kind);
+  }
+}
+
 TEST(Batch, SamplesThatWereCutLeaveTheLossAndStayInTheBaseline) {
   BatchOptions options = testing::tiny_batch_options();
   options.truncated = TruncatedSamples::kMask;

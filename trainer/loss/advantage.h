@@ -40,7 +40,7 @@ bool compares_members(AdvantageKind kind);
 // What becomes of groups whose rewards are all equal.
 enum class ZeroSignalFilter : uint8_t {
   kNone,  // they stay, with advantages of 0
-  kDrop,  // they leave the batch and the denominators
+  kDrop,  // they leave the batch and the denominators, if the kind compares_members()
 };
 constexpr auto enum_names(ZeroSignalFilter) {
   using enum ZeroSignalFilter;

@@ -349,7 +349,8 @@ void AlgoOptions::visit(OptionVisitor& v) {
                {"advantage", "name"})});
   v.field(
       "filter_zero_signal", filter_zero_signal,
-      {.help = "drop: groups whose rewards are all equal leave the batch and the denominators"});
+      {.help = "drop: groups whose rewards are all equal leave the batch and the denominators; not "
+               "with advantages whose baseline is no group (gae, reward), which learn from them"});
   v.field("whiten_advantages", returns.whiten,
           {.help = "advantages minus their mean, over their deviation, of all trained tokens of a "
                    "step"});

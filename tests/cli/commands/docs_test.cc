@@ -99,16 +99,23 @@ void collect(const std::filesystem::path& run, std::map<std::string, Names>& wri
   }
 }
 
-// Two runs, because one has one target of the KL term, the second with experts, and one of several
-// datasets; they learn from
-// groups without a signal, as a policy this small gives no other. A name that none of them writes
-// needs a run of its own.
+// Two runs, because one has one target of the KL term, the first with a critic, the second with
+// experts, and one of several datasets; they learn from groups without a signal, as a policy this
+// small gives no other. A name that none of them writes needs a run of its own.
 TEST(Docs, EachMetricOfARunHasItsRowAndEachRowItsMetric) {
   TemporaryDirectory folder;
   std::map<std::string, Names> written;
   const auto held_out = folder.write("held_out.jsonl", "{\"input_ids\": [3, 4, 5]}\n");
-  for (const auto& [config, target] :
-       {std::pair{"quickstart", "ref"}, {"quickstart", "behaviour"}, {"mixed", "ref"}}) {
+  const std::string experts =
+      " model.create.experts=4 train.balance_bias_rate=0.01 train.balance_coef=0.01"
+      " algo.router_replay=replay";
+  // With a critic, a length penalty, and tokens that leave the loss.
+  const std::string critic =
+      " algo.name=ppo algo.length.penalty=soft_overlong algo.correction.kind=icepop"
+      " algo.correction.rejected=leave algo.correction.sequence_mask=1";
+  for (const auto& [config, target, more] : {std::tuple{"quickstart", "ref", critic},
+                                             {"quickstart", "behaviour", experts},
+                                             {"mixed", "ref", std::string()}}) {
     const auto run = folder / fmt::format("{}-{}", config, target);
     auto result = run_binary(
         fmt::format(
@@ -117,11 +124,7 @@ TEST(Docs, EachMetricOfARunHasItsRowAndEachRowItsMetric) {
             "rollout.prompts_per_step=8 rollout.workers=1 sft.demonstrations=100 sft.epochs=1 "
             "eval.prompts=4 algo.filter_zero_signal=none algo.kl.coef=0.01 algo.kl.target={}",
             TAILRACE_SOURCE_DIR, config, run.string(), target) +
-        " sft.eval_data=" + held_out.string() +
-        (target == std::string("behaviour")
-             ? " model.create.experts=4 train.balance_bias_rate=0.01 train.balance_coef=0.01"
-               " algo.router_replay=replay"
-             : ""));
+        " sft.eval_data=" + held_out.string() + more);
     ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
     collect(run, written, config == std::string("mixed") ? Names{"grid", "sums"} : Names{});
   }

@@ -54,6 +54,27 @@ TEST_F(LaunchRanks, AnyOfThemMayBeKilled) {
   expect_each_step_once();
 }
 
+// Its values make its advantages, so that the weights tell whether the critic came back as it was.
+TEST_F(LaunchRanks, ACriticIsSharedSavedAndComesBack) {
+  auto with = [](int ranks) {
+    std::vector<std::string> overrides = with_ranks(ranks);
+    overrides.push_back("algo.name=ppo");
+    return overrides;
+  };
+  start_run("other", with(1));
+  expect_done();
+  const std::string expected = final_digest("other");
+  start_run("run", with(2));
+  int killed = 0;
+  for (const auto& [step, rank] : {std::pair{4, 0}, {7, 1}}) {
+    ASSERT_TRUE(wait_until([&] { return has_step(step); })) << output();
+    for (const pid_t pid : workers("trainer", rank)) killed += ::kill(pid, SIGKILL) == 0;
+  }
+  expect_done();
+  EXPECT_GE(killed, 1) << "the run was over before it was disturbed";
+  EXPECT_EQ(final_digest(), expected);
+}
+
 // A relaunch right after kill -9 of the launch: a rank of that one is still ending, which takes as
 // long as we hold its role.
 TEST_F(LaunchRanks, ARelaunchWaitsForRanksThatAreStillEnding) {

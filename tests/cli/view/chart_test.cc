@@ -48,6 +48,13 @@ TEST(DrawChart, PlotsEachPointInsideTheFrame) {
   EXPECT_NE(draw_chart(chart).find("<style>"), std::string::npos);
 }
 
+// 0.046875 twice, once with another last bit: ticks between them would never end.
+TEST(DrawChart, EndsWhereValuesDifferInTheirLastBits) {
+  Chart chart;
+  chart.series = {{.name = "a", .points = {{1, 0.04687499999999999}, {2, 0.046874999999999986}}}};
+  EXPECT_LT(draw_chart(chart).size(), 20'000u);
+}
+
 TEST(DrawChart, LeavesOutWhatIsNotFinite) {
   double nan = std::numeric_limits<double>::quiet_NaN(),
          infinity = std::numeric_limits<double>::infinity();

@@ -138,6 +138,34 @@ TEST(Health, ALimitThatIsLeftToTheEnvironmentIsUnknown) {
   EXPECT_TRUE(std::isnan(health_settings("[what").kl_coef));
 }
 
+// TOPR cuts the weight of most failures to 1, which is not a token without a gradient.
+TEST(Health, AWeightThatIsBoundedIsNoClippedToken) {
+  EXPECT_TRUE(health_settings("algo: {surrogate: ppo_clip}").clips);
+  EXPECT_TRUE(health_settings("algo: {name: grpo}").clips);
+  Health health(health_settings("algo: {surrogate: topr}"));
+  for (int64_t step = 1; step <= 4; ++step)
+    EXPECT_TRUE(health.add(health_row(step, {{"policy/clipfrac_high", 0.5}})).empty());
+}
+
+// GSPO's range is that narrow.
+TEST(Health, SequencesMayBeClippedMostOfTheTime) {
+  for (const auto& [share, findings] : {std::pair{0.35, 0u}, {0.49, 1u}}) {
+    Health health(health_settings("algo: {ratio: sequence}"));
+    for (int64_t step = 1; step <= 4; ++step)
+      health.add(health_row(step, {{"policy/clipfrac_high", share}}));
+    EXPECT_EQ(health.findings().size(), findings) << share;
+  }
+}
+
+TEST(Health, GroupsOfEqualRewardsAreASignalWhereMembersAreNotCompared) {
+  Health health(health_settings("algo: {advantage: gae}"));
+  for (int64_t step = 1; step <= 5; ++step) {
+    EXPECT_TRUE(
+        health.add(health_row(step, {{"rollout/zero_signal_frac", 1}, {"env/success", 0.5}}))
+            .empty());
+  }
+}
+
 TEST(Health, AFindingHasItsFirstAndItsLastStep) {
   Health health(health_settings(kConfigText));
   const Values cut = {{"rollout/truncated_frac", 1}};
