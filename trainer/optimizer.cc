@@ -15,7 +15,7 @@ namespace tailrace {
 
 namespace {
 
-bool decays(ParameterKind kind, const OptimOptions& options) {
+bool decays(ParameterKind kind, bool decay_norms) {
   switch (kind) {
     case ParameterKind::kEmbedding:
     case ParameterKind::kMatrix:
@@ -25,11 +25,16 @@ bool decays(ParameterKind kind, const OptimOptions& options) {
       return true;
     case ParameterKind::kNorm:
     case ParameterKind::kBias:
-      return options.decay_norms;
+      return decay_norms;
     case ParameterKind::kChoice:
       return false;
   }
   return true;
+}
+
+bool is_hidden_matrix(const ParameterInfo& info) {
+  using enum ParameterKind;
+  return (info.kind == kMatrix || info.kind == kResidual) && info.name != kHeadName;
 }
 
 }  // namespace
@@ -69,23 +74,48 @@ size_t small_bytes(int64_t states, int64_t rates) {
 
 }  // namespace
 
+Optimizer::Division::Division(const ParameterLayout& layout, OptimizerKind kind, bool decay_norms) {
+  constexpr int64_t kAlignment = kMemoryAlignment / sizeof(float);
+  bool joins = false;  // the entry before this one is AdamW's too
+  for (const ParameterInfo& info : layout.entries()) {
+    if (kind == OptimizerKind::kMuon && is_hidden_matrix(info)) {
+      const int64_t cols = info.shape.back();
+      // A fused stack has gate and up of an expert as one matrix.
+      int64_t rows = info.shape[info.shape.size() - 2];
+      if (info.name.ends_with(kFusedExpertsName)) rows /= 2;
+      for (int64_t begin = info.offset; begin < info.offset + info.size; begin += rows * cols)
+        matrices.push_back({begin, rows, cols});
+      scratch_bytes = std::max(scratch_bytes, muon_workspace_bytes(rows, cols));
+      seconds.push_back(-1);
+      joins = false;
+      continue;
+    }
+    const bool decay = decays(info.kind, decay_norms);
+    // One call of adamw() for all neighbours that share a decay; padding between them is 0 and
+    // stays so.
+    if (!joins || ranges.back().decays != decay) {
+      num_seconds = (num_seconds + kAlignment - 1) / kAlignment * kAlignment;
+      ranges.push_back({info.offset, info.offset, num_seconds, decay});
+    }
+    Range& range = ranges.back();
+    range.end = info.offset + info.size;
+    seconds.push_back(range.second + info.offset - range.begin);
+    num_seconds = range.second + range.end - range.begin;
+    joins = true;
+  }
+}
+
 Optimizer::Optimizer(const Stream& stream, const ParameterLayout& layout,
                      const OptimOptions& options, int64_t total_updates)
     : stream_(stream),
       options_(options),
       total_updates_(total_updates),
+      division_(layout, options.kind, options.decay_norms),
       m_(layout),
-      v_(layout),
+      v_(static_cast<size_t>(division_.num_seconds) * sizeof(float)),
+      scratch_(division_.scratch_bytes),
       device_(small_bytes(1, kPending), stream.device),
       host_(Buffer::pinned(small_bytes(kPending, kPending), stream.device)) {
-  for (const ParameterInfo& info : layout.entries()) {
-    bool decay = decays(info.kind, options);
-    // One call of adamw() for all neighbours that share a decay; padding between them is 0 and
-    // stays so.
-    if (ranges_.empty() || ranges_.back().decays != decay)
-      ranges_.push_back({info.offset, info.offset, decay});
-    ranges_.back().end = info.offset + info.size;
-  }
   Workspace device(device_), host(host_);
   state_ = device.take<UpdateState>(1);
   rates_ = device.take<float>(kPending);
@@ -94,9 +124,12 @@ Optimizer::Optimizer(const Stream& stream, const ParameterLayout& layout,
   set_counts(0, 0);
 }
 
-int64_t Optimizer::bytes(const ParameterLayout& layout) {
-  return 2 * Parameters::bytes(layout) +
-         static_cast<int64_t>(small_bytes(1, kPending) + small_bytes(kPending, kPending));
+int64_t Optimizer::bytes(const ParameterLayout& layout, OptimizerKind kind) {
+  const Division division(layout, kind, /*decay_norms=*/false);
+  return Parameters::bytes(layout) +
+         static_cast<int64_t>(
+             Workspace::aligned(static_cast<size_t>(division.num_seconds) * sizeof(float)) +
+             division.scratch_bytes + small_bytes(1, kPending) + small_bytes(kPending, kPending));
 }
 
 void Optimizer::apply(const Parameters& gradients, Parameters& parameters) {
@@ -109,8 +142,9 @@ void Optimizer::apply(const Parameters& gradients, Parameters& parameters) {
   AdamWConstants constants{.beta1 = static_cast<float>(options_.betas[0]),
                            .beta2 = static_cast<float>(options_.betas[1]),
                            .eps = static_cast<float>(options_.eps)};
-  for (const Range& range : ranges_) {
-    constants.weight_decay = range.decays ? static_cast<float>(options_.weight_decay) : 0.0f;
+  const auto weight_decay = static_cast<float>(options_.weight_decay);
+  for (const Range& range : division_.ranges) {
+    constants.weight_decay = range.decays ? weight_decay : 0.0f;
     auto begin = static_cast<size_t>(range.begin),
          size = static_cast<size_t>(range.end - range.begin);
     adamw(stream_, {.state = state_,
@@ -118,7 +152,20 @@ void Optimizer::apply(const Parameters& gradients, Parameters& parameters) {
                     .parameters = parameters.flat().subspan(begin, size),
                     .gradients = gradients.flat().subspan(begin, size),
                     .m = m_.flat().subspan(begin, size),
-                    .v = v_.flat().subspan(begin, size)});
+                    .v = v_.as<float>().subspan(static_cast<size_t>(range.second), size)});
+  }
+  Workspace scratch(scratch_);
+  for (const Place& place : division_.matrices) {
+    const auto matrix = [&](auto flat) {
+      return MatrixView(flat.data() + place.begin, place.rows, place.cols);
+    };
+    muon(stream_, scratch,
+         {.state = state_,
+          .constants = {.momentum = static_cast<float>(options_.momentum),
+                        .weight_decay = weight_decay},
+          .parameters = matrix(parameters.flat()),
+          .gradients = matrix(gradients.flat()),
+          .momentum = matrix(m_.flat())});
   }
   copy(stream_, bytes_of(pending_states_.subspan(static_cast<size_t>(pending_), 1)),
        on(stream_.device, state_));
@@ -182,36 +229,55 @@ void Optimizer::share(Collective& ranks) {
   std::array<int64_t, 2> counts = {own.updates, own.skipped};
   ranks.broadcast(std::as_writable_bytes(std::span(counts)));
   set_counts(counts[0], counts[1]);
-  for (Parameters* moments : {&m_, &v_}) ranks.broadcast(std::as_writable_bytes(moments->flat()));
+  for (std::span<float> moments : {m_.flat(), v_.as<float>()})
+    ranks.broadcast(std::as_writable_bytes(moments));
 }
 
 namespace {
 
 constexpr std::string_view kFirst = "m.", kSecond = "v.";
+constexpr const char* kKindKey = "kind";
 
-void append(std::vector<NamedTensor>& tensors, std::string_view prefix, const Parameters& moments) {
-  for (const ParameterInfo& info : moments.layout().entries()) {
-    auto values =
-        moments.flat().subspan(static_cast<size_t>(info.offset), static_cast<size_t>(info.size));
-    tensors.push_back(
-        {std::string(prefix) + info.name, {Dtype::kF32, info.shape, std::as_bytes(values)}});
+void extract(const SafetensorsFile& file, std::string_view prefix, const ParameterInfo& info,
+             std::span<float> moments) {
+  const std::string name = std::string(prefix) + info.name;
+  const auto found = file.tensors().find(name);
+  if (found == file.tensors().end())
+    throw UserError("{}: tensor {} is missing", file.path().string(), name);
+  const TensorView& view = found->second;
+  if (view.dtype != Dtype::kF32 || view.shape != info.shape) {
+    throw UserError("{}: tensor {} does not fit the model; the file belongs to another one",
+                    file.path().string(), name);
+  }
+  to_float(view, moments);
+}
+
+// Each tensor of the file, in its order: visit(prefix, entry, its part of the moments). `seconds`
+// says where second moments begin; -1: an entry has none.
+template <class Float, class Visit>
+void for_each_moment(const ParameterLayout& layout, std::span<const int64_t> seconds,
+                     std::span<Float> m, std::span<Float> v, const Visit& visit) {
+  const std::vector<ParameterInfo>& entries = layout.entries();
+  for (const ParameterInfo& info : entries)
+    visit(kFirst, info,
+          m.subspan(static_cast<size_t>(info.offset), static_cast<size_t>(info.size)));
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (seconds[i] < 0) continue;
+    visit(kSecond, entries[i],
+          v.subspan(static_cast<size_t>(seconds[i]), static_cast<size_t>(entries[i].size)));
   }
 }
 
-void extract(const SafetensorsFile& file, std::string_view prefix, Parameters& moments) {
-  for (const ParameterInfo& info : moments.layout().entries()) {
-    std::string name = std::string(prefix) + info.name;
-    auto found = file.tensors().find(name);
-    if (found == file.tensors().end())
-      throw UserError("{}: tensor {} is missing", file.path().string(), name);
-    const TensorView& view = found->second;
-    if (view.dtype != Dtype::kF32 || view.shape != info.shape) {
-      throw UserError("{}: tensor {} does not fit the model; the file belongs to another one",
-                      file.path().string(), name);
-    }
-    to_float(view, moments.flat().subspan(static_cast<size_t>(info.offset),
-                                          static_cast<size_t>(info.size)));
-  }
+// Files of before there was a second kind do not say it.
+void check_kind(const SafetensorsFile& file, OptimizerKind kind) {
+  const auto found = file.metadata().find(kKindKey);
+  const std::string_view theirs = found == file.metadata().end() ? name_of(OptimizerKind::kAdamW)
+                                                                 : std::string_view(found->second);
+  if (theirs != name_of(kind))
+    throw UserError(
+        "{}: it holds what optim.kind={} wrote, and this run has {}. Go on with that "
+        "kind, or start a new run directory from the checkpoint (model.path).",
+        file.path().string(), theirs, name_of(kind));
 }
 
 int64_t read_count(const SafetensorsFile& file, const std::string& key) {
@@ -230,19 +296,26 @@ int64_t read_count(const SafetensorsFile& file, const std::string& key) {
 
 void Optimizer::save(const std::filesystem::path& path) const {
   std::vector<NamedTensor> tensors;
-  append(tensors, kFirst, m_);
-  append(tensors, kSecond, v_);
+  for_each_moment(m_.layout(), division_.seconds, m_.flat(), v_.as<float>(),
+                  [&](std::string_view prefix, const ParameterInfo& info, auto moments) {
+                    tensors.push_back({std::string(prefix) + info.name,
+                                       {Dtype::kF32, info.shape, std::as_bytes(moments)}});
+                  });
   const UpdateState counts = state();
-  write_safetensors(
-      path, tensors,
-      {{"updates", std::to_string(counts.updates)}, {"skipped", std::to_string(counts.skipped)}});
+  write_safetensors(path, tensors,
+                    {{kKindKey, std::string(name_of(options_.kind))},
+                     {"updates", std::to_string(counts.updates)},
+                     {"skipped", std::to_string(counts.skipped)}});
 }
 
 void Optimizer::load(const std::filesystem::path& path) {
   SafetensorsFile file(path);
+  check_kind(file, options_.kind);
   int64_t updates = read_count(file, "updates"), skipped = read_count(file, "skipped");
-  extract(file, kFirst, m_);
-  extract(file, kSecond, v_);
+  for_each_moment(m_.layout(), division_.seconds, m_.flat(), v_.as<float>(),
+                  [&](std::string_view prefix, const ParameterInfo& info, auto moments) {
+                    extract(file, prefix, info, moments);
+                  });
   set_counts(updates, skipped);
 }
 

@@ -1,5 +1,8 @@
-// AdamW with a learning-rate schedule and clipping by global norm, over the flat parameters of a
-// model.
+// AdamW, or Muon beside it, with a learning-rate schedule and clipping by global norm, over the
+// flat parameters of a model.
+//
+// Muon updates each matrix of a layer by itself: q, k and v, gate and up, and each expert, however
+// the model's files join them. Embeddings, head, norms and biases stay with AdamW.
 //
 // Thread: one at a time.
 #pragma once
@@ -14,6 +17,7 @@
 #include "kernels/base/device.h"
 #include "kernels/base/memory.h"
 #include "kernels/ops/adamw.h"
+#include "kernels/ops/muon.h"
 #include "trainer/options.h"
 
 namespace tailrace {
@@ -33,7 +37,7 @@ class Optimizer {
             int64_t total_updates);
   Optimizer(const Optimizer&) = delete;  // copies to the host may be under way
   ~Optimizer() { wait(stream_); }
-  static int64_t bytes(const ParameterLayout& layout);
+  static int64_t bytes(const ParameterLayout& layout, OptimizerKind kind);
 
   struct Report {
     double grad_norm = 0;  // global L2 norm before clipping
@@ -58,14 +62,31 @@ class Optimizer {
   // The moments and counts of rank 0, to all ranks.
   void share(Collective& ranks);
 
-  // Moments by parameter name, and the counts. load() throws UserError when the file does not fit.
+  // Moments by parameter name (what Muon updates has one of them), and the counts. load() throws
+  // UserError when the file does not fit, or is of another kind.
   void save(const std::filesystem::path& path) const;
   void load(const std::filesystem::path& path);
 
  private:
+  // Of parameters that AdamW updates.
   struct Range {
     int64_t begin, end;  // in floats
+    int64_t second;      // of the second moments: where those of `begin` are
     bool decays;
+  };
+  // Of one that Muon updates.
+  struct Place {
+    int64_t begin, rows, cols;
+  };
+  // Who updates which part of a layout, and the memory that it takes beside the first moments.
+  struct Division {
+    Division(const ParameterLayout& layout, OptimizerKind kind, bool decay_norms);
+
+    std::vector<Range> ranges;  // neighbours differ in `decays`, or are not side by side
+    std::vector<Place> matrices;
+    std::vector<int64_t> seconds;  // of each entry where its second moments begin; -1: none
+    int64_t num_seconds = 0;       // floats
+    size_t scratch_bytes = 0;      // of Muon
   };
   static constexpr int64_t kPending = 64;  // updates that may be under way
 
@@ -77,8 +98,10 @@ class Optimizer {
   Stream stream_;
   OptimOptions options_;
   int64_t total_updates_;
-  std::vector<Range> ranges_;  // cover the layout, neighbours differ in `decays`
-  Parameters m_, v_;
+  Division division_;
+  Parameters m_;  // the momentum of Muon, too
+  Buffer v_;      // [num_seconds]
+  Buffer scratch_;
   // An UpdateState, and the rates of the updates that may be under way. No table of all rates: how
   // long a schedule may be has no bound that memory would hold.
   Buffer device_;

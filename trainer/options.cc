@@ -5,9 +5,19 @@
 namespace tailrace {
 
 void OptimOptions::visit(OptionVisitor& v) {
-  v.field("lr", lr, {.help = "peak learning rate of AdamW", .min = 0, .max = 1000});
-  v.field("betas", betas, {.help = "decay of the first and second moment", .min = 0, .max = 1});
+  v.field("kind", kind,
+          {.help = "adamw; or muon, which makes the update of each matrix of a layer orthogonal, "
+                   "with a scale near that of AdamW (try lr at one to three times its own), and "
+                   "leaves embeddings, head, norms and biases to AdamW"});
+  v.field("lr", lr, {.help = "peak learning rate", .min = 0, .max = 1000});
+  v.field("betas", betas,
+          {.help = "decay of the first and second moment of AdamW", .min = 0, .max = 1});
   v.field("eps", eps, {.help = "added to the root of the second moment", .min = 0, .max = 1});
+  v.field("momentum", momentum,
+          {.help = "decay of the gradients that Muon adds up",
+           .min = 0,
+           .max = 0.9999,
+           .idle = idle_if(kind != OptimizerKind::kMuon, "{kind} is adamw", {"kind"})});
   v.field("weight_decay", weight_decay,
           {.help = "decoupled weight decay of matrices and embeddings", .min = 0, .max = 1000});
   v.field("decay_norms", decay_norms,

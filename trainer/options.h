@@ -23,10 +23,22 @@ constexpr auto enum_names(LrSchedule) {
       {{kConstant, "constant"}, {kLinear, "linear"}, {kCosine, "cosine"}});
 }
 
+// What makes updates of gradients.
+enum class OptimizerKind : uint8_t {
+  kAdamW,
+  kMuon,  // the matrices of the layers; AdamW all else
+};
+constexpr auto enum_names(OptimizerKind) {
+  using enum OptimizerKind;
+  return name_table<OptimizerKind>({{kAdamW, "adamw"}, {kMuon, "muon"}});
+}
+
 struct OptimOptions {
+  OptimizerKind kind = OptimizerKind::kAdamW;
   double lr = 1e-6;
   std::vector<double> betas = {0.9, 0.999};
   double eps = 1e-8;
+  double momentum = 0.95;
   double weight_decay = 0;
   bool decay_norms = false;
   int64_t warmup_updates = 0;

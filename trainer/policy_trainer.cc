@@ -32,6 +32,18 @@ std::vector<std::vector<float>> by_sequence(std::span<const PackedSequence> sequ
   return result;
 }
 
+// The largest of those that come one after the other.
+MemoryItem optimizer_memory(const ParameterLayout& layout, std::span<const OptimizerKind> kinds) {
+  MemoryItem largest;
+  for (const OptimizerKind kind : kinds) {
+    const MemoryItem item = {
+        kind == OptimizerKind::kAdamW ? "AdamW moments" : "Muon and AdamW (moments, scratch)",
+        Optimizer::bytes(layout, kind)};
+    if (item.bytes > largest.bytes) largest = item;
+  }
+  return largest;
+}
+
 }  // namespace
 
 PolicyTrainer::PolicyTrainer(const Stream& stream, const ModelConfig& config,
@@ -51,6 +63,10 @@ PolicyTrainer::PolicyTrainer(const Stream& stream, const ModelConfig& config,
       balance_(model_.config(), train_.balance_coef, train_.balance_bias_rate) {}
 
 void PolicyTrainer::reset_optimizer(const OptimOptions& options, int64_t total_updates) {
+  if (options.kind == OptimizerKind::kMuon && stream_.device.kind != DeviceKind::kCpu)
+    throw UserError::at("optim.kind",
+                        "is muon, which runs on the CPU alone so far; this trainer computes on a "
+                        "GPU. Try adamw.");
   // First without one: two would be the peak of the whole run.
   optimizer_.reset();
   optimizer_ = std::make_unique<Optimizer>(stream_, model_.trained(), options, total_updates);
@@ -67,7 +83,7 @@ std::vector<MemoryItem> PolicyTrainer::memory(const ModelConfig& config, const T
       {"their packed form", config.lora ? PackedWeights::adapter_bytes(config) : packed},
       {"gradients",
        weights * (GradientTree::num_buffers(train.gradient_slots) + (extras.streams ? 1 : 0))},
-      {"AdamW moments", Optimizer::bytes(layout)}};
+      optimizer_memory(layout, extras.optimizers)};
   if (config.lora) items.push_back({"frozen weights, packed", packed});
   // Never trained, so it has no second form; that of an adapter is its base.
   if (extras.keeps_reference && !config.lora)

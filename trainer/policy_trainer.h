@@ -61,6 +61,8 @@ class PolicyTrainer {
     bool streams = false;          // there will be a StreamedStep
     bool has_critic = false;       // use_critic() will be called
     Dtype compute = Dtype::kF32;   // of the weights that products read
+    // Of reset_optimizer(), one after the other.
+    std::vector<OptimizerKind> optimizers = {OptimizerKind::kAdamW};
   };
   static std::vector<MemoryItem> memory(const ModelConfig& config, const TrainOptions& train,
                                         int64_t max_sequence_tokens, int threads,

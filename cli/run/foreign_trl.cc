@@ -327,7 +327,7 @@ std::vector<ForeignName> trl_names() {
       {.programs = "TRL", .name = "hub_model_id", .told = kNoHub},
       {.programs = "TRL",
        .name = "optim",
-       .told = "the optimizer is AdamW, and optim is a section here. Remove it.",
+       .told = "optim is a section here. Write optim.kind, adamw or muon, or remove it.",
        .is_section = true},
       {.programs = "TRL",
        .name = "dataset_config",

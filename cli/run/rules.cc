@@ -166,6 +166,13 @@ void validate_adapter(const RunOptions& o) {
     throw UserError::at(lora.rank > 0 ? "lora.rank" : "lora.adapter",
                         "trains an adapter beside frozen weights, and model.create makes random "
                         "ones. Use model.path, or lora.rank=0.");
+  for (const auto& [key, kind] :
+       {std::pair("optim.kind", o.optim.kind), std::pair("sft.optim.kind", o.sft.optim.kind)}) {
+    if (lora.trains() && kind == OptimizerKind::kMuon)
+      throw UserError::at(key,
+                          "is muon, which updates whole weight matrices, and the run trains an "
+                          "adapter. Use adamw.");
+  }
   if (!lora.adapter.empty() && !is_adapter(lora.adapter))
     throw UserError::at("lora.adapter", "is {}, which has no {}. It is a folder of peft.",
                         lora.adapter, kAdapterConfigFile);

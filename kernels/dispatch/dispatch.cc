@@ -107,6 +107,9 @@ size_t linear_logprob_workspace_bytes(int64_t rows, int64_t vocab, int64_t dim, 
   if (!is_cpu(device)) return table_of(device).linear_logprob_workspace_bytes(rows, vocab, dim);
   return on_cpu(TR_PATHS(linear_logprob_workspace_bytes), rows, vocab, dim);
 }
+size_t muon_workspace_bytes(int64_t rows, int64_t cols) {
+  return on_cpu(TR_PATHS(muon_workspace_bytes), rows, cols);
+}
 size_t sample_workspace_bytes(int64_t rows, int64_t vocab, Device device) {
   if (!is_cpu(device)) return table_of(device).sample_workspace_bytes(rows, vocab);
   return on_cpu(TR_PATHS(sample_workspace_bytes), rows, vocab);

@@ -7,6 +7,7 @@
 #include "kernels/ops/experts.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/log_softmax.h"
+#include "kernels/ops/muon.h"
 #include "kernels/ops/rms_norm.h"
 #include "kernels/ops/rope.h"
 #include "kernels/ops/router.h"

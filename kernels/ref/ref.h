@@ -12,6 +12,7 @@
 #include "kernels/ops/attention.h"
 #include "kernels/ops/experts.h"
 #include "kernels/ops/log_softmax.h"
+#include "kernels/ops/muon.h"
 #include "kernels/ops/router.h"
 #include "kernels/ops/sample.h"
 #include "kernels/ops/swiglu.h"
@@ -76,6 +77,7 @@ void sample(const SampleTokens& args);
 
 void begin_update(const BeginUpdate& args);
 void adamw(const AdamW& args);
+void muon(const Muon& args);
 double sum_of_squares(std::span<const float> x);
 
 }  // namespace tailrace::ref

@@ -59,13 +59,14 @@ PolicyLossConfig loss_config() {
 }
 
 // Two steps of several updates each, of samples that are fresh and of ones that are not.
-Trained train(Collective* ranks, const ModelConfig& model, const TrainOptions& options) {
+Trained train(Collective* ranks, const ModelConfig& model, const TrainOptions& options,
+              const OptimOptions& optim = {.lr = 1e-2}) {
   std::vector<Trajectory> trajectories = testing::random_trajectories(6, 3);
   testing::record_logprobs(*tiny_trainer({}, {}, {}, 1, model), trajectories);
   // Other ranks come with other weights, and with threads of their own.
   const int rank = ranks == nullptr ? 0 : ranks->rank();
   ThreadPool pool(rank + 1);
-  auto trainer = tiny_trainer(options, {.lr = 1e-2}, Stream{{}, &pool, nullptr},
+  auto trainer = tiny_trainer(options, optim, Stream{{}, &pool, nullptr},
                               static_cast<uint64_t>(rank) + 1, model);
   Trained trained;
   trainer->watch_logprobs([&](const TrainSequence& sequence, std::span<const float> seen) {
@@ -98,6 +99,21 @@ TEST(DataParallel, AnyNumberOfRanksTrainsTheSameWeights) {
       EXPECT_EQ(rank.weights, alone.weights) << size;
       EXPECT_EQ(rank.metrics, alone.metrics) << size;
       EXPECT_EQ(rank.seen, alone.seen) << size;
+    }
+  }
+}
+
+// Dense, and with experts whose matrices have few rows. Ranks have 1 to 4 threads.
+TEST(DataParallel, AnyNumberOfRanksMakesTheSameUpdatesOfMuon) {
+  const OptimOptions muon{.kind = OptimizerKind::kMuon, .lr = 1e-2, .weight_decay = .1};
+  for (const ModelConfig& model : {testing::tiny_model(), testing::sparse_model()}) {
+    const TrainOptions options{.minibatches_per_step = 2, .gradient_slots = kSlots};
+    const Trained alone = train(nullptr, model, options, muon);
+    EXPECT_NE(alone.weights, train(nullptr, model, options).weights);
+    for (const int size : kNumRanks) {
+      const auto ranks =
+          on_ranks(size, [&](Collective* group) { return train(group, model, options, muon); });
+      for (const Trained& rank : ranks) EXPECT_EQ(rank.weights, alone.weights) << size;
     }
   }
 }

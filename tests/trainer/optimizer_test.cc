@@ -1,6 +1,9 @@
 #include "trainer/optimizer.h"
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -201,6 +204,183 @@ TEST_F(OptimizerTest, AStateOfAnotherModelIsRefusedByName) {
     EXPECT_NE(std::string(e.what()).find("m.model.embed_tokens.weight does not fit"),
               std::string::npos)
         << e.what();
+  }
+}
+
+class MuonTest : public OptimizerTest {
+ protected:
+  const OptimOptions options_{
+      .kind = OptimizerKind::kMuon, .lr = .1, .weight_decay = .01, .max_grad_norm = 0};
+
+  // Gradients sin(update * k^2) of k = 1, 2, ... in each tensor, as the script has them.
+  void set_gradients(int update) {
+    for (const ParameterInfo& info : layout_.entries()) {
+      const std::span<float> values = gradients_.vector(info.name);
+      for (size_t i = 0; i < values.size(); ++i) {
+        const double k = 1 + static_cast<double>(i);
+        values[i] = static_cast<float>(std::sin(update * k * k));
+      }
+    }
+  }
+};
+
+// Expected numbers: a script in Python of its own, in double precision and plain loops, with
+// weights 1 / (1 + row + column); elements (0, 0), (1, 2), (rows / 2, cols / 3) and the last one
+// after three updates, and the sum of all.
+TEST_F(MuonTest, ThreeUpdatesOfEachShapeMatchTheScript) {
+  Optimizer optimizer({}, layout_, options_, 10);
+  for (const ParameterInfo& info : layout_.entries()) {
+    if (info.shape.size() != 2) continue;
+    const Matrix matrix = parameters_.matrix(info.name);
+    for (int64_t r = 0; r < matrix.rows; ++r)
+      for (int64_t c = 0; c < matrix.cols; ++c)
+        matrix.row(r)[c] = 1 / static_cast<float>(1 + r + c);
+  }
+  for (int update = 1; update <= 3; ++update) {
+    set_gradients(update);
+    optimizer.apply(gradients_, parameters_);
+  }
+  struct Expected {
+    std::string_view name;
+    double first, second, third, last, sum;
+  };
+  const Expected all[] = {
+      {"model.layers.0.self_attn.q_proj.weight", 0.9147984, 0.2590596, 0.1140985, 0.04895,
+       21.041281},
+      {"model.layers.0.self_attn.k_proj.weight", 0.9269618, 0.2358965, 0.1810734, 0.0530423,
+       15.080342},
+      {"model.layers.1.mlp.up_proj.weight", 0.9077266, 0.2501411, 0.0612314, 0.0277391, 25.611166},
+      {"model.layers.1.mlp.down_proj.weight", 0.9197242, 0.2279856, 0.036361, 0.0210855,
+       25.128560}};
+  for (const Expected& expected : all) {
+    SCOPED_TRACE(expected.name);
+    const ConstMatrix p = std::as_const(parameters_).matrix(expected.name);
+    // Numbers of about 1 in float, after three updates of five iterations each.
+    EXPECT_NEAR(p.row(0)[0], expected.first, 2e-6);
+    EXPECT_NEAR(p.row(1)[2], expected.second, 2e-6);
+    EXPECT_NEAR(p.row(p.rows / 2)[p.cols / 3], expected.third, 2e-6);
+    EXPECT_NEAR(p.row(p.rows - 1)[p.cols - 1], expected.last, 2e-6);
+    double sum = 0;
+    for (int64_t r = 0; r < p.rows; ++r)
+      for (int64_t c = 0; c < p.cols; ++c) sum += p.row(r)[c];
+    EXPECT_NEAR(sum, expected.sum, 1e-4);
+  }
+}
+
+TEST_F(MuonTest, EmbeddingsHeadAndNormsStayWithAdamW) {
+  ModelConfig config = testing::tiny_model();
+  config.tie_embeddings = false;
+  const ParameterLayout layout(config);
+  Parameters with_muon(layout), with_adamw(layout), gradients(layout);
+  Rng rng(5);
+  for (float& x : gradients.flat()) x = static_cast<float>(rng.normal());
+  OptimOptions adamw = options_;
+  adamw.kind = OptimizerKind::kAdamW;
+  Optimizer first({}, layout, options_, 10), second({}, layout, adamw, 10);
+  for (int update = 0; update < 2; ++update) {
+    first.apply(gradients, with_muon);
+    second.apply(gradients, with_adamw);
+  }
+  for (const ParameterInfo& info : layout.entries()) {
+    const bool hidden = info.name.find("_proj") != std::string::npos;
+    EXPECT_EQ(std::ranges::equal(with_muon.vector(info.name), with_adamw.vector(info.name)),
+              !hidden)
+        << info.name;
+  }
+}
+
+TEST_F(MuonTest, DecayIsThatOfAdamW) {
+  // Without gradients there is nothing else.
+  for (float& x : parameters_.flat()) x = 1;
+  Optimizer optimizer({}, layout_, options_, 10);
+  optimizer.apply(gradients_, parameters_);
+  EXPECT_FLOAT_EQ(weight(kResidual), 0.999f);
+  EXPECT_FLOAT_EQ(weight(kMatrix), 0.999f);
+  EXPECT_EQ(weight(kNorm), 1);
+}
+
+// The files of the same experts differ: in one tensor a layer, and in one a matrix.
+TEST_F(MuonTest, ExpertsInOneTensorLearnAsThoseThatStandApart) {
+  ModelConfig apart = testing::sparse_model(), fused = apart;
+  fused.fused_experts = true;
+  const auto run = [&](const ModelConfig& config) {
+    const ParameterLayout layout(config);
+    Parameters p(layout), g(layout);
+    Optimizer optimizer({}, layout, options_, 10);
+    Rng rng(6);
+    for (int update = 0; update < 2; ++update) {
+      for (float& x : g.flat()) x = static_cast<float>(rng.normal());
+      optimizer.apply(g, p);
+    }
+    Parameters view(layout);
+    std::ranges::copy(p.flat(), view.flat().begin());
+    const auto layer = layer_tensors(config, view, 1);
+    const auto copy_of = [](const MatrixStack<float>& stack) {
+      return std::vector<float>(stack.data, stack.data + stack.count * stack.rows * stack.cols);
+    };
+    return std::pair(copy_of(layer.expert_gate_up), copy_of(layer.expert_down));
+  };
+  EXPECT_GT(run(apart).first.size(), 0u);
+  EXPECT_EQ(run(apart), run(fused));
+}
+
+TEST_F(MuonTest, ANanGradientChangesNothing) {
+  for (float& x : parameters_.flat()) x = 1;
+  Optimizer spoiled({}, layout_, options_, 10), clean({}, layout_, options_, 10);
+  Parameters other(layout_);
+  std::ranges::copy(parameters_.flat(), other.flat().begin());
+  for (int update = 1; update <= 2; ++update) {
+    set_gradients(update);
+    clean.apply(gradients_, other);
+    spoiled.apply(gradients_, parameters_);
+    // In a norm, which Muon does not update itself.
+    grad(kNorm, 3) = std::numeric_limits<float>::quiet_NaN();
+    spoiled.apply(gradients_, parameters_);
+    EXPECT_TRUE(spoiled.last_report().skipped);
+  }
+  EXPECT_TRUE(std::ranges::equal(parameters_.flat(), other.flat()));
+  EXPECT_EQ(spoiled.updates(), 2);
+}
+
+TEST_F(MuonTest, SaveLoadContinueGivesTheSameBitsAsNeverStopping) {
+  testing::TempDir dir;
+  const std::filesystem::path file = dir.path() / "o.safetensors";
+  const auto run = [&](int stop_after) {
+    Parameters p(layout_);
+    auto optimizer = std::make_unique<Optimizer>(Stream{}, layout_, options_, 8);
+    for (int update = 1; update <= 6; ++update) {
+      set_gradients(update);
+      optimizer->apply(gradients_, p);
+      if (update != stop_after) continue;
+      optimizer->save(file);
+      optimizer = std::make_unique<Optimizer>(Stream{}, layout_, options_, 8);
+      optimizer->load(file);
+    }
+    return std::vector<float>(p.flat().begin(), p.flat().end());
+  };
+  EXPECT_EQ(run(-1), run(3));
+  // A matrix of Muon has one moment.
+  const SafetensorsFile saved(file);
+  EXPECT_TRUE(saved.tensors().contains("m." + std::string(kResidual)));
+  EXPECT_FALSE(saved.tensors().contains("v." + std::string(kResidual)));
+  EXPECT_TRUE(saved.tensors().contains("v." + std::string(kMatrix)));
+}
+
+TEST_F(MuonTest, AStateOfTheOtherKindIsRefused) {
+  testing::TempDir dir;
+  const std::filesystem::path file = dir.path() / "o.safetensors";
+  for (const auto& [theirs, ours] : {std::pair(OptimizerKind::kAdamW, OptimizerKind::kMuon),
+                                    std::pair(OptimizerKind::kMuon, OptimizerKind::kAdamW)}) {
+    Optimizer({}, layout_, {.kind = theirs}, 1).save(file);
+    Optimizer optimizer({}, layout_, {.kind = ours}, 1);
+    try {
+      optimizer.load(file);
+      FAIL();
+    } catch (const UserError& e) {
+      const std::string said =
+          fmt::format("optim.kind={} wrote, and this run has {}", name_of(theirs), name_of(ours));
+      EXPECT_NE(std::string(e.what()).find(said), std::string::npos) << e.what();
+    }
   }
 }
 

@@ -191,6 +191,7 @@ TEST(AlgoOptions, ImpossibleCombinationsAreRefusedByName) {
 }
 
 TEST(OptimOptions, EveryScheduleHasAName) { check_enum_names<LrSchedule>(); }
+TEST(OptimOptions, EveryKindHasAName) { check_enum_names<OptimizerKind>(); }
 
 TEST(OptimOptions, BetasMustBeTwoNumbersBelowOne) {
   OptimOptions options;

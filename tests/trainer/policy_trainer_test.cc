@@ -111,6 +111,11 @@ TEST(PolicyTrainer, TakesTheMemoryThatItSays) {
            {.train = {.microbatch_tokens = 100}, .extras = {.keeps_reference = true}, .threads = 3},
            {.train = {}, .extras = {.keeps_reference = true, .streams = true}},
            {.train = {.gradient_slots = 5}, .extras = {.has_critic = true}},
+           {.train = {}, .extras = {.optimizers = {OptimizerKind::kMuon}}},
+           {.train = {},
+           .extras = {.optimizers = {OptimizerKind::kMuon}},
+           .model = testing::sparse_model()},
+           {.train = {}, .extras = {.optimizers = {OptimizerKind::kMuon, OptimizerKind::kAdamW}}},
            {.train = {.microbatch_tokens = 100},
            .extras = {.keeps_reference = true},
            .threads = 3,
@@ -118,8 +123,10 @@ TEST(PolicyTrainer, TakesTheMemoryThatItSays) {
     ThreadPool pool(threads);
     const int64_t before = Buffer::total_bytes();
     Buffer::begin_peak();
-    auto trainer = tiny_trainer(train, {.lr = 1e-2}, Stream{{}, &pool, nullptr}, 1, model);
-    trainer->reset_optimizer({.lr = 1e-2}, 100);
+    const OptimOptions first{.kind = extras.optimizers.front(), .lr = 1e-2};
+    const OptimOptions second{.kind = extras.optimizers.back(), .lr = 1e-2};
+    auto trainer = tiny_trainer(train, first, Stream{{}, &pool, nullptr}, 1, model);
+    trainer->reset_optimizer(second, 100);
     if (extras.keeps_reference) trainer->set_reference(trainer->parameters());
     if (extras.has_critic) trainer->use_critic({});
     std::optional<PolicyTrainer::StreamedStep> step;

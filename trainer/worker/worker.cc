@@ -743,12 +743,16 @@ class TrainerWorker {
 }  // namespace
 
 std::vector<MemoryItem> trainer_memory(const TrainerWorkerConfig& config) {
+  std::vector<OptimizerKind> optimizers = {config.optim.kind};
+  if (!config.sft.data.empty() || config.sft.demonstrations > 0)
+    optimizers.push_back(config.sft.optim.kind);
   std::vector<MemoryItem> items = PolicyTrainer::memory(
       config.model, config.train, config.max_sequence_tokens, pool_size(config.train),
       {.keeps_reference = needs_reference(config.algo.kl),
        .streams = config.streams,
        .has_critic = config.critic.has_value(),
-       .compute = config.compute});
+       .compute = config.compute,
+       .optimizers = std::move(optimizers)});
   if (config.train.ranks > 1)
     items.push_back({"what other ranks send (train.ranks)",
                      sum_bytes(static_cast<int>(config.train.ranks),

@@ -198,6 +198,15 @@ TEST(Validate, RefusesKeysThatNothingReads) {
       std::string::npos);
   EXPECT_NE(error_of({"optim.min_lr_ratio=0.5"}).find("has no effect: optim.schedule is constant"),
             std::string::npos);
+  EXPECT_NE(
+      error_of({"optim.momentum=0.9"}).find("optim.momentum has no effect: optim.kind is adamw"),
+      std::string::npos);
+  EXPECT_EQ(error_of({"optim.kind=muon", "optim.momentum=0.9"}), "(no error)");
+  EXPECT_NE(
+      error_of({"optim.kind=muon", "model.create.hidden_size=0", "model.path=m", "lora.rank=4"})
+          .find("optim.kind is muon, which updates whole weight matrices, and the run trains "
+                "an adapter. Use adamw."),
+      std::string::npos);
   EXPECT_NE(error_of({"algo.correction.kind=none", "algo.correction.cap=3"})
                 .find("algo.correction.cap has no effect"),
             std::string::npos);
