@@ -108,19 +108,21 @@ void add_recorded(const Trajectory& t, const Segment& segment, size_t i,
 struct TurnCredit {
   double advantage = 0;              // of all, where turns have none of their own
   std::vector<double> turns = {};    // by number
-  std::vector<double> rewards = {};  // by number; with a critic alone
+  std::vector<double> rewards = {};  // by number; where advantages are of tokens alone
   std::vector<double> returns = {};  // by number; of a kind of credit that goes by them
 
+  // -1: a turn that is not known.
   double of(int32_t turn) const {
-    if (turns.empty()) return advantage;
+    if (turns.empty() || turn < 0) return advantage;
     return turns[std::min(static_cast<size_t>(turn), turns.size() - 1)];
   }
 };
 
-// The number of turn `local` of a segment in its trajectory.
-int32_t turn_number(const Segment& segment, int32_t local) {
-  if (local < 0 || segment.turn_numbers.empty()) return local;
-  return segment.turn_numbers[static_cast<size_t>(local)];
+// The number of turn `local` of a segment in its trajectory; -1: not known. A body of before has
+// none, and of several segments each could begin anywhere.
+int32_t turn_number(const Trajectory& t, const Segment& segment, int32_t local) {
+  if (segment.turn_numbers.empty()) return t.segments.size() == 1 ? local : -1;
+  return local < 0 ? local : segment.turn_numbers[static_cast<size_t>(local)];
 }
 
 TrainSequence make_sequence(const Trajectory& t, size_t index, const TurnCredit& credit,
@@ -161,9 +163,9 @@ TrainSequence make_sequence(const Trajectory& t, size_t index, const TurnCredit&
         sequence.kept_ids.insert(sequence.kept_ids.end(), set, next_set);
         sequence.kept_offsets.push_back(std::ssize(sequence.kept_ids));
       }
-      const int32_t number = turn_number(segment, turn);
+      const int32_t number = turn_number(t, segment, turn);
       sequence.advantages.push_back(static_cast<float>(credit.of(number)));
-      sequence.turns.push_back(number);
+      sequence.turns.push_back(number < 0 ? turn : number);
     }
   }
   return sequence;
@@ -315,12 +317,12 @@ std::vector<TurnCredit> credit_of(const Ordered& ordered, size_t begin, size_t e
   std::vector<TurnCredit> result;
   std::vector<std::vector<double>> rewards;
   std::vector<TurnFacts> facts;
-  const bool critic = options.advantage == AdvantageKind::kGae;
+  const bool of_tokens = is_of_tokens(return_kind(options.advantage, options.credit.kind));
   for (size_t i = begin; i < end; ++i) {
-    result.push_back({.advantage = critic ? 0 : ordered.advantages.advantage[i]});
+    result.push_back({.advantage = of_tokens ? 0 : ordered.advantages.advantage[i]});
     rewards.push_back(turn_rewards_of(ordered, i));
   }
-  if (critic) {
+  if (of_tokens) {
     for (size_t i = 0; i < rewards.size(); ++i) result[i].rewards = std::move(rewards[i]);
   } else if (options.credit.kind != CreditKind::kTrajectory) {
     for (size_t i = begin; i < end; ++i) {
@@ -344,22 +346,19 @@ std::vector<TurnCredit> credit_of(const Ordered& ordered, size_t begin, size_t e
 }
 
 // The reward of a turn is that of its last trained token; of a turn without one, of the last before
-// it, or else of the first.
+// it. In front of the first there is none that it could be for: it was earned before.
 void place_rewards(std::span<TrainSequence> sequences, std::span<const double> rewards) {
   std::vector<float*> last_of(rewards.size());
-  float* first = nullptr;
   for (TrainSequence& s : sequences) {
     for (size_t k = 0; k < s.targets.size(); ++k) {
-      if (first == nullptr) first = &s.advantages[k];
       const auto turn = static_cast<size_t>(std::max(0, s.turns[k]));
       if (turn < last_of.size()) last_of[turn] = &s.advantages[k];
     }
   }
-  if (first == nullptr) return;
-  float* place = first;
+  float* place = nullptr;
   for (size_t turn = 0; turn < rewards.size(); ++turn) {
     if (last_of[turn] != nullptr) place = last_of[turn];
-    *place += static_cast<float>(rewards[turn]);
+    if (place != nullptr) *place += static_cast<float>(rewards[turn]);
   }
 }
 
@@ -386,9 +385,7 @@ Result<TrainBatch> build_batch(std::span<const Trajectory> trajectories,
   // from it.
   batch.metrics = metrics_of(ordered.value(), options);
   for (size_t g = 0; g + 1 < groups.size(); ++g) {
-    if (options.drop_zero_signal && compares_members(options.advantage) &&
-        advantages.zero_signal[g])
-      continue;
+    if (options.drop_zero_signal && advantages.zero_signal[g]) continue;
     const auto first = static_cast<size_t>(groups[g]), last = static_cast<size_t>(groups[g + 1]);
     const std::vector<TurnCredit> credit = credit_of(ordered.value(), first, last, options);
     for (size_t i = first; i < last; ++i) {

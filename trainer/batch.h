@@ -37,9 +37,10 @@ struct TrainSequence {
   std::vector<float> recorded_logprobs;
   std::vector<int64_t> versions;       // weights that sampled them
   std::vector<uint8_t> foreign_class;  // 1: sampled in another numerics class than the trainer's
-  // With a critic the rewards of tokens, until settle_advantages().
+  // Where returns are of tokens (ReturnKind) their rewards, until settle_advantages().
   std::vector<float> advantages;
-  std::vector<int32_t> turns;  // runs of tokens sampled without a break, counted in the sequence
+  // Of the turn in its trajectory; where that is not known, counted in the sequence.
+  std::vector<int32_t> turns;
   // Set by the trainer; ref only with a reference policy.
   std::vector<float> old_logprobs, ref_logprobs;
   // With a critic: what it said of each target when the step began, set by the trainer, and what it
@@ -125,8 +126,8 @@ bool same_group(const MemberId& a, const MemberId& b);
 // advantages and metrics of its group; so are a sample that was cut with TruncatedSamples::kMask,
 // and a greedy member (temperature 0) of AdvantageKind::kGreedy. A trajectory, a group and a whole
 // batch may be left without a target.
-// With AdvantageKind::kGae the advantages are the rewards of tokens: those of a turn at its last
-// trained token.
+// Where returns are of tokens (return_kind()) the advantages are the rewards of tokens: those of a
+// turn at its last trained token.
 Result<TrainBatch> build_batch(std::span<const Trajectory> trajectories,
                                const BatchOptions& options);
 

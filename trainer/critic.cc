@@ -38,6 +38,7 @@ std::optional<double> explained_variance(const TrainBatch& batch) {
   std::vector<double> returns, errors;
   for (const TrainSequence& s : batch.sequences) {
     for (size_t k = 0; k < s.returns.size(); ++k) {
+      if (!s.is_trained(k)) continue;
       returns.push_back(s.returns[k]);
       errors.push_back(double{s.returns[k]} - s.old_values[k]);
     }
@@ -99,12 +100,13 @@ void Critic::begin() { std::ranges::fill(sums_, 0.0); }
 void Critic::add(size_t slot, std::span<const TrainSequence> sequences, ConstMatrix hidden,
                  int64_t tokens) {
   std::vector<float> old_values, returns;
+  std::vector<uint8_t> mask;
   for (const TrainSequence& s : sequences) {
     old_values.insert(old_values.end(), s.old_values.begin(), s.old_values.end());
     returns.insert(returns.end(), s.returns.begin(), s.returns.end());
+    for (size_t k = 0; k < s.targets.size(); ++k) mask.push_back(s.is_trained(k));
   }
   const std::vector<float> now = values(hidden);
-  const std::vector<uint8_t> mask(now.size(), 1);
   std::vector<double> dvalue(now.size());
   const double loss =
       value_loss({.value = now, .old_value = old_values, .returns = returns, .mask = mask},

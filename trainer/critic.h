@@ -43,7 +43,8 @@ class Critic {
   // Forgets what was added.
   void begin();
   // The sequences of a micro-batch, whose hidden states these are; all have old values and returns.
-  // `tokens`: targets of the whole update, all ranks.
+  // `tokens`: trained targets of the whole update, all ranks; rejected ones (TrainSequence::mask)
+  // teach nothing.
   void add(size_t slot, std::span<const TrainSequence> sequences, ConstMatrix hidden,
            int64_t tokens);
   // All ranks call it.

@@ -115,6 +115,8 @@ MetricList step_metrics(const TrainBatch& batch, const StepReport& step, int64_t
   add("policy/updates", static_cast<double>(updates));
   add("policy/updates_skipped", static_cast<double>(skipped));
   add("policy/loss_tokens", share(stats.tokens, ppo_epochs));
+  if (loss.correction.rejected == RejectedTokens::kLeave && rejects(loss.correction.kind))
+    add("mismatch/rejected_frac", rejected_share(batch));
   // A step without signal made no update: there is nothing to average, and zeros would read as
   // values.
   if (updates == 0) return metrics;
@@ -147,8 +149,6 @@ MetricList step_metrics(const TrainBatch& batch, const StepReport& step, int64_t
   add("mismatch/mean_ratio", stats.correction_sum / tokens);
   add("mismatch/max_ratio", stats.correction_max);
   add("mismatch/masked_frac", static_cast<double>(stats.correction_cut) / tokens);
-  if (loss.correction.rejected == RejectedTokens::kLeave && rejects(loss.correction.kind))
-    add("mismatch/rejected_frac", rejected_share(batch));
   if (loss.correction.sequence_mask != 0)
     add("mismatch/sequence_masked_frac", static_cast<double>(stats.sequence_masked) / tokens);
   for (const auto& [name, value] : effective_samples(batch, version)) add(name.c_str(), value);

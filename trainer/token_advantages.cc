@@ -13,56 +13,92 @@ double clamped_difference(float a, float b) {
   return std::clamp(double{a} - b, -kMaxLogRatio, kMaxLogRatio);
 }
 
-// The trained tokens of a trajectory, of all its sequences.
-struct TokenColumns {
-  std::vector<double> penalties;   // of the reward; empty: none
-  std::vector<double> values;      // with a critic
-  std::vector<double> advantages;  // token rewards before, advantages behind
-};
+bool penalises_reward(const KlOptions& kl) { return kl.coef != 0 && !kl.in_loss(); }
 
-TokenColumns columns_of(std::span<const TrainSequence> sequences, const PolicyLossConfig& loss) {
-  TokenColumns columns;
-  const KlOptions& kl = loss.kl;
-  const bool penalised = kl.coef != 0 && !kl.in_loss();
-  for (const TrainSequence& s : sequences) {
+// Of each trained token of a trajectory: what a KL penalty takes from its reward. k1 of the weights
+// that the step starts from: the only estimator whose gradient is right as a reward.
+std::vector<double> penalties_of(std::span<const TrainSequence> trajectory, const KlOptions& kl) {
+  std::vector<double> penalties;
+  for (const TrainSequence& s : trajectory) {
     const auto& other = kl.target == KlTarget::kReference ? s.ref_logprobs : s.behaviour_logprobs;
-    TR_CHECK(!penalised || other.size() == s.targets.size(), "{} of {}", other.size(),
+    TR_CHECK(!penalises_reward(kl) || other.size() == s.targets.size(), "{} of {}", other.size(),
              s.targets.size());
-    TR_CHECK(!loss.returns.critic || s.old_values.size() == s.targets.size(), "{} values of {}",
-             s.old_values.size(), s.targets.size());
-    for (size_t k = 0; k < s.targets.size(); ++k) {
-      columns.advantages.push_back(s.advantages[k]);
-      if (loss.returns.critic) columns.values.push_back(s.old_values[k]);
-      // k1 of the weights that the step starts from: the only estimator whose gradient is right as
-      // a reward.
-      if (penalised)
-        columns.penalties.push_back(-kl.coef * clamped_difference(s.old_logprobs[k], other[k]));
-    }
+    for (size_t k = 0; k < s.targets.size(); ++k)
+      penalties.push_back(
+          penalises_reward(kl) ? -kl.coef * clamped_difference(s.old_logprobs[k], other[k]) : 0);
   }
-  return columns;
+  return penalties;
 }
 
-void settle(std::span<TrainSequence> sequences, const PolicyLossConfig& loss) {
-  TokenColumns columns = columns_of(sequences, loss);
-  auto& [penalties, values, advantages] = columns;
-  std::vector<double> returns(advantages.size());
-  if (loss.returns.critic) {
-    std::vector<double> rewards = advantages;
-    for (size_t t = 0; t < penalties.size(); ++t) rewards[t] += penalties[t];
-    // What came behind a cut is not known; the value of the last state that is known stands for it.
-    const double behind = sequences.back().goes_on && !values.empty() ? values.back() : 0;
-    gae(rewards, values, behind, loss.returns.gamma, loss.returns.lambda, advantages, returns);
-  } else if (!penalties.empty()) {
-    add_rewards_to_go(penalties, loss.returns.gamma, advantages);
-  }
+template <class Function>
+void for_each_token(std::span<TrainSequence> trajectory, const Function& function) {
   size_t t = 0;
-  for (TrainSequence& s : sequences) {
-    s.returns.clear();
-    for (float& advantage : s.advantages) {
-      advantage = static_cast<float>(advantages[t]);
-      if (loss.returns.critic) s.returns.push_back(static_cast<float>(returns[t]));
-      ++t;
+  for (TrainSequence& s : trajectory)
+    for (size_t k = 0; k < s.targets.size(); ++k) function(s, k, t++);
+}
+
+// Segments of a trajectory are one line of time, in their order.
+std::vector<std::span<TrainSequence>> trajectories_of(std::span<TrainSequence> sequences) {
+  std::vector<std::span<TrainSequence>> trajectories;
+  for (size_t begin = 0; begin < sequences.size();) {
+    size_t end = begin + 1;
+    while (end < sequences.size() && sequences[end].trajectory == sequences[begin].trajectory)
+      ++end;
+    trajectories.push_back(sequences.subspan(begin, end - begin));
+    begin = end;
+  }
+  return trajectories;
+}
+
+// By what follows a token, or against values.
+void settle_tokens(std::span<TrainSequence> trajectory, const PolicyLossConfig& loss) {
+  const ReturnOptions& options = loss.returns;
+  const bool critic = options.has_critic();
+  const std::vector<double> penalties = penalties_of(trajectory, loss.kl);
+  std::vector<double> advantages(penalties.size()), returns(penalties.size());
+  if (options.kind == ReturnKind::kStand) {
+    for_each_token(trajectory,
+                   [&](TrainSequence& s, size_t k, size_t t) { advantages[t] = s.advantages[k]; });
+    add_rewards_to_go(penalties, options.gamma, advantages);
+  } else {
+    std::vector<double> rewards = penalties, values;
+    for_each_token(trajectory, [&](TrainSequence& s, size_t k, size_t t) {
+      rewards[t] += s.advantages[k];
+      if (critic) values.push_back(s.old_values.at(k));
+    });
+    if (critic) {
+      // What came behind a cut is not known; the value of the last state that is known stands for
+      // it.
+      const double behind = trajectory.back().goes_on && !values.empty() ? values.back() : 0;
+      gae(rewards, values, behind, options.gamma, options.lambda, advantages, returns);
+    } else {
+      add_rewards_to_go(rewards, options.gamma, advantages);
     }
+  }
+  for (TrainSequence& s : trajectory) s.returns.clear();
+  for_each_token(trajectory, [&](TrainSequence& s, size_t k, size_t t) {
+    s.advantages[k] = static_cast<float>(advantages[t]);
+    if (critic) s.returns.push_back(static_cast<float>(returns[t]));
+  });
+}
+
+// By what the penalty of a whole sample is beyond that of its group.
+void settle_samples(std::span<TrainSequence> group, const PolicyLossConfig& loss) {
+  const auto trajectories = trajectories_of(group);
+  const auto n = static_cast<double>(trajectories.size());
+  if (n < 2) return;
+  std::vector<double> sums;
+  for (const auto& trajectory : trajectories) {
+    double sum = 0;
+    for (double penalty : penalties_of(trajectory, loss.kl)) sum += penalty;
+    sums.push_back(sum);
+  }
+  const double mean = mean_std(sums).mean;
+  const double scale = loss.returns.kind == ReturnKind::kLeaveOneOut ? n / (n - 1) : 1;
+  for (size_t i = 0; i < trajectories.size(); ++i) {
+    for_each_token(trajectories[i], [&](TrainSequence& s, size_t k, size_t) {
+      s.advantages[k] = static_cast<float>(s.advantages[k] + scale * (sums[i] - mean));
+    });
   }
 }
 
@@ -99,16 +135,18 @@ void mask_rejected(TrainBatch& batch, const CorrectionOptions& correction) {
 }
 
 void settle_advantages(TrainBatch& batch, const PolicyLossConfig& loss) {
-  const bool penalised = loss.kl.coef != 0 && !loss.kl.in_loss();
   const std::span sequences(batch.sequences);
-  if (loss.returns.critic || penalised) {
-    for (size_t begin = 0; begin < sequences.size();) {
-      size_t end = begin + 1;
-      while (end < sequences.size() && sequences[end].trajectory == sequences[begin].trajectory)
-        ++end;
-      settle(sequences.subspan(begin, end - begin), loss);
-      begin = end;
+  const ReturnKind kind = loss.returns.kind;
+  const bool by_sample = kind == ReturnKind::kCentred || kind == ReturnKind::kLeaveOneOut;
+  const bool of_tokens = kind == ReturnKind::kToGo || kind == ReturnKind::kGae;
+  if (by_sample && penalises_reward(loss.kl)) {
+    for (size_t g = 0; g + 1 < batch.group_offsets.size(); ++g) {
+      const auto begin = static_cast<size_t>(batch.group_offsets[g]);
+      settle_samples(
+          sequences.subspan(begin, static_cast<size_t>(batch.group_offsets[g + 1]) - begin), loss);
     }
+  } else if (of_tokens || penalises_reward(loss.kl)) {
+    for (const auto& trajectory : trajectories_of(sequences)) settle_tokens(trajectory, loss);
   }
   if (loss.returns.whiten) whiten_batch(batch);
 }

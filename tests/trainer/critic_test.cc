@@ -94,6 +94,24 @@ TEST(Critic, ItsOptimizerIsAdamW) {
   EXPECT_TRUE(critic.take_metrics({}).empty());
 }
 
+// Denominators and gradients know the same tokens.
+TEST(Critic, RejectedTokensTeachNothing) {
+  Rows rows(8);
+  Critic half(kHidden, 1, {}), whole(kHidden, 1, {});
+  Rows first = rows;
+  first.sequences.resize(4);
+  first.hidden.resize(4 * kHidden);
+  first.update(half);
+  for (size_t i = 4; i < 8; ++i) {
+    rows.sequences[i].mask = {0};
+    rows.sequences[i].returns = {100};
+  }
+  whole.begin();
+  whole.add(0, rows.sequences, rows.matrix(), 4);
+  whole.apply();
+  EXPECT_EQ(whole.digest(), half.digest());
+}
+
 TEST(Critic, AGradientThatIsNotFiniteChangesNothing) {
   Rows rows(4);
   Critic critic(kHidden, 1, {});

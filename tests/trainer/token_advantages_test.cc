@@ -78,6 +78,18 @@ TEST(Credit, ATurnIsThatOfTheTrajectoryAlsoInAnotherSegment) {
   EXPECT_EQ(batch.sequences[1].turns, (std::vector<int32_t>{1}));
 }
 
+// Bodies of before have no numbers: of several segments nobody knows which turn is which.
+TEST(Credit, WithoutNumbersTurnsOfSeveralSegmentsShareTheTrajectorysAdvantage) {
+  Trajectory t = two_turns(0, 1);
+  t.segments.push_back(t.segments[0]);
+  for (Segment& segment : t.segments) segment.turn_numbers.clear();
+  BatchOptions options = options_of(AdvantageKind::kGroupMean);
+  options.credit = {.kind = CreditKind::kTurnReturn, .gamma = .5};
+  TrainBatch batch = make_batch({t, two_turns(1, 0)}, options);
+  expect_floats(batch.sequences[0].advantages, {.5, .5, .5});
+  expect_floats(batch.sequences[1].advantages, {.5, .5, .5});
+}
+
 TEST(Credit, ARewardOfATurnIsItsOwnAndWhatNoTurnGaveIsTheLasts) {
   BatchOptions options = options_of(AdvantageKind::kReward);
   options.credit = {.kind = CreditKind::kTurnReturn, .gamma = .5};
@@ -101,9 +113,11 @@ TEST(Credit, StatesThatMembersShareAreComparedByTheirAnchors) {
 // Golden RFPP-3 (F3): the return goes on through an observation.
 TEST(TokenAdvantages, RewardsToGoPassAnObservation) {
   TrainBatch batch = make_batch({two_turns(0, 1)}, options_of(AdvantageKind::kReward));
+  expect_floats(batch.sequences[0].advantages, {0, 0, 1});  // rewards, so far
   set_old(batch);
   batch.sequences[0].ref_logprobs = {-1, -1, -1};
   PolicyLossConfig loss;
+  loss.returns.kind = ReturnKind::kToGo;
   loss.kl = {.coef = .1, .estimator = KlEstimator::kK1, .placement = KlPlacement::kReward};
   settle_advantages(batch, loss);
   expect_floats(batch.sequences[0].advantages, {1, 1, 1});
@@ -113,6 +127,47 @@ TEST(TokenAdvantages, RewardsToGoPassAnObservation) {
   batch.sequences[0].ref_logprobs = {-1, -1, -2};
   settle_advantages(batch, loss);
   expect_floats(batch.sequences[0].advantages, {.9, .9, .9});
+}
+
+// What was earned before a token is not its own.
+TEST(TokenAdvantages, ARewardOfATurnReachesTheTokensInFrontOfIt) {
+  Trajectory t = two_turns(0, 1);
+  t.turn_rewards = {1, 0};
+  TrainBatch batch = make_batch({t}, options_of(AdvantageKind::kReward));
+  set_old(batch);
+  PolicyLossConfig loss;
+  loss.returns = {.kind = ReturnKind::kToGo, .gamma = .5};
+  settle_advantages(batch, loss);
+  expect_floats(batch.sequences[0].advantages, {.5, 1, 0});
+}
+
+// Also where the tokens that earned it are too old to be trained.
+TEST(TokenAdvantages, AnEarlierTurnsRewardIsNotThatOfATurnBehindIt) {
+  Trajectory t = two_turns(0, 1);
+  t.turn_rewards = {1, 0};
+  t.segments[0].versions = {-1, 0, 0, -1, 5};
+  BatchOptions options = options_of(AdvantageKind::kGae);
+  options.version = 5;
+  options.max_staleness = 1;
+  TrainBatch batch = make_batch({t}, options);
+  expect_floats(batch.sequences[0].advantages, {0});
+}
+
+// RLOO (2402.14740): the baseline is of rewards with their penalties.
+TEST(TokenAdvantages, PenaltiesAreLeftOutOfTheOthersToo) {
+  std::vector<Trajectory> group = {two_turns(0, 1), two_turns(1, 1), two_turns(2, 0)};
+  TrainBatch batch = make_batch(group, options_of(AdvantageKind::kLeaveOneOut));
+  set_old(batch);
+  const std::vector<std::vector<float>> ref = {{-2, -2, -2}, {-2, -2, -2}, {-1, -1, -1}};
+  for (size_t i = 0; i < 3; ++i) batch.sequences[i].ref_logprobs = ref[i];
+  PolicyLossConfig loss;
+  loss.returns.kind = return_kind(AdvantageKind::kLeaveOneOut, CreditKind::kTrajectory);
+  loss.kl = {.coef = .1, .estimator = KlEstimator::kK1, .placement = KlPlacement::kReward};
+  settle_advantages(batch, loss);
+  // Rewards .7, .7 and 0, each less the mean of the other two.
+  expect_floats(batch.sequences[0].advantages, {.35, .35, .35});
+  expect_floats(batch.sequences[1].advantages, {.35, .35, .35});
+  expect_floats(batch.sequences[2].advantages, {-.7, -.7, -.7});
 }
 
 // Golden GAE-2 (F4): the observation between the tokens is none of them.
@@ -130,7 +185,7 @@ TEST(TokenAdvantages, GaePassesAnObservation) {
   set_old(batch);
   batch.sequences[0].old_values = {.2f, .5f, .8f};
   PolicyLossConfig loss;
-  loss.returns = {.critic = true, .gamma = .9, .lambda = .95};
+  loss.returns = {.kind = ReturnKind::kGae, .gamma = .9, .lambda = .95};
   settle_advantages(batch, loss);
   expect_floats(batch.sequences[0].advantages, {0.584305, .391, .2});
   expect_floats(batch.sequences[0].returns, {0.784305, .891, 1});
@@ -142,7 +197,7 @@ TEST(TokenAdvantages, ReturnsAreOfAdvantagesBeforeTheyAreWhitened) {
   set_old(batch);
   for (TrainSequence& s : batch.sequences) s.old_values = {.5f, .5f, .5f};
   PolicyLossConfig loss;
-  loss.returns = {.critic = true, .gamma = 1, .lambda = 1, .whiten = true};
+  loss.returns = {.kind = ReturnKind::kGae, .gamma = 1, .lambda = 1, .whiten = true};
   settle_advantages(batch, loss);
   expect_floats(batch.sequences[0].returns, {1, 1, 1});
   // +-.5 on three tokens each: the deviation is sqrt(6 * .25 / 5).
@@ -161,7 +216,7 @@ TEST(TokenAdvantages, ACutEpisodeIsBootstrappedWhereThatIsAsked) {
     set_old(batch);
     batch.sequences[0].old_values = {.5f, .5f, .5f};
     PolicyLossConfig loss;
-    loss.returns = {.critic = true, .gamma = 1, .lambda = 1};
+    loss.returns = {.kind = ReturnKind::kGae, .gamma = 1, .lambda = 1};
     settle_advantages(batch, loss);
     return batch.sequences[0].advantages[0];
   };
@@ -174,6 +229,7 @@ TEST(TokenAdvantages, RejectedTokensLeaveCountsAndWhitening) {
   TrainBatch batch =
       make_batch({two_turns(0, 1), two_turns(1, 0)}, options_of(AdvantageKind::kReward));
   set_old(batch);
+  batch.sequences[0].advantages = {1, 1, 1};
   batch.sequences[0].old_logprobs = {-1.2f, -.6f, -1};  // weights .82, 1.49 and 1
   CorrectionOptions correction = {.kind = CorrectionKind::kIcePop, .low = .9, .cap = 1.2};
   mask_rejected(batch, correction);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "kernels/base/check.h"
 
@@ -30,8 +31,9 @@ MeanStd mean_std(std::span<const double> values) {
 
 namespace {
 
-// Of the greedy members of a group; its mean where there is none.
-double greedy_baseline(std::span<const double> rewards, std::span<const uint8_t> greedy) {
+// Of the greedy members of a group; nothing where there is none.
+std::optional<double> greedy_baseline(std::span<const double> rewards,
+                                      std::span<const uint8_t> greedy) {
   double sum = 0;
   int64_t count = 0;
   for (size_t i = 0; i < greedy.size(); ++i) {
@@ -39,7 +41,8 @@ double greedy_baseline(std::span<const double> rewards, std::span<const uint8_t>
     sum += rewards[i];
     ++count;
   }
-  return count == 0 ? mean_std(rewards).mean : sum / static_cast<double>(count);
+  if (count == 0) return std::nullopt;
+  return sum / static_cast<double>(count);
 }
 
 }  // namespace
@@ -65,7 +68,7 @@ GroupAdvantages group_advantages(AdvantageKind kind, double std_eps,
     auto group = rewards.subspan(begin, end - begin);
     auto [low, high] = std::ranges::minmax(group);
     // Compared rather than derived from the deviation: the mean of equal rewards may round.
-    bool zero = low == high;
+    bool zero = compares_members(kind) && low == high;
     zero_signal.push_back(zero);
     auto [mean, std] = mean_std(group);
     auto n = static_cast<double>(group.size());
@@ -84,7 +87,11 @@ GroupAdvantages group_advantages(AdvantageKind kind, double std_eps,
         factor = zero ? 1 : n / (n - 1);
         break;
       case AdvantageKind::kGreedy:
-        base = greedy_baseline(group, greedy.empty() ? greedy : greedy.subspan(begin, end - begin));
+        if (const auto own = greedy_baseline(
+                group, greedy.empty() ? greedy : greedy.subspan(begin, end - begin)))
+          base = *own;
+        else if (!zero)
+          factor = n / (n - 1);  // it failed for good: the others are the baseline
         break;
       case AdvantageKind::kReward:
       case AdvantageKind::kGae:
@@ -93,8 +100,8 @@ GroupAdvantages group_advantages(AdvantageKind kind, double std_eps,
     }
     for (size_t i = begin; i < end; ++i) {
       // Its own reward as baseline: exactly 0, however a mean has rounded.
-      const bool silent = (zero && compares_members(kind)) ||
-                          (!greedy.empty() && kind == AdvantageKind::kGreedy && greedy[i] != 0);
+      const bool is_baseline = kind == AdvantageKind::kGreedy && !greedy.empty() && greedy[i] != 0;
+      const bool silent = zero || is_baseline;
       baseline[i] = silent ? rewards[i] : base;
       // Without a deviation a division is noise over eps.
       scale[i] = silent ? 1 : factor;

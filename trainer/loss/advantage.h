@@ -37,10 +37,10 @@ bool divides_by_std(AdvantageKind kind);
 // Whether the members of a group are each other's baseline, so that equal rewards teach nothing.
 bool compares_members(AdvantageKind kind);
 
-// What becomes of groups whose rewards are all equal.
+// What becomes of groups without signal (GroupAdvantages::zero_signal).
 enum class ZeroSignalFilter : uint8_t {
   kNone,  // they stay, with advantages of 0
-  kDrop,  // they leave the batch and the denominators, if the kind compares_members()
+  kDrop,  // they leave the batch and the denominators
 };
 constexpr auto enum_names(ZeroSignalFilter) {
   using enum ZeroSignalFilter;
@@ -50,15 +50,16 @@ constexpr auto enum_names(ZeroSignalFilter) {
 // advantage = (reward - baseline) * scale, all [samples].
 struct GroupAdvantages {
   std::vector<double> advantage, baseline, scale;
-  // [groups] all rewards equal (or one sample): the members tell nothing about each other.
+  // [groups] nothing to learn from: all rewards equal (or one sample), of a kind that
+  // compares_members().
   std::vector<bool> zero_signal;
 };
 
 // rewards [samples], the members of a group side by side; group_offsets [groups + 1]. Deviations
-// divide by n - 1. Of a kind that compares_members(), a group without signal gets exactly 0, a
-// group of one included: there is no baseline for it.
+// divide by n - 1. A group without signal gets exactly 0, a group of one included: there is no
+// baseline for it.
 //   greedy [samples]  of kGreedy: 1 for the member that sampled greedily. It has the advantage 0.
-//                     A group without one has the mean of its members as baseline.
+//                     In a group that lost it the others are the baseline of each.
 GroupAdvantages group_advantages(AdvantageKind kind, double std_eps,
                                  std::span<const double> rewards,
                                  std::span<const int32_t> group_offsets,

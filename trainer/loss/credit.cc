@@ -91,6 +91,23 @@ std::vector<std::vector<double>> turning_point_credit(std::span<const TurnFacts>
 
 }  // namespace
 
+ReturnKind return_kind(AdvantageKind advantage, CreditKind credit) {
+  const bool whole = credit == CreditKind::kTrajectory;
+  switch (advantage) {
+    case AdvantageKind::kGae:
+      return ReturnKind::kGae;
+    case AdvantageKind::kReward:
+      return whole ? ReturnKind::kToGo : ReturnKind::kStand;
+    case AdvantageKind::kGroupMean:
+      return whole ? ReturnKind::kCentred : ReturnKind::kStand;
+    case AdvantageKind::kLeaveOneOut:
+      return whole ? ReturnKind::kLeaveOneOut : ReturnKind::kStand;
+    default:
+      // Divided by a deviation of rewards, which a penalty is no part of.
+      return ReturnKind::kStand;
+  }
+}
+
 std::vector<double> discounted_returns(std::span<const double> rewards, double gamma) {
   std::vector<double> returns(rewards.begin(), rewards.end());
   for (size_t k = returns.size(); k-- > 1;) returns[k - 1] += gamma * returns[k];

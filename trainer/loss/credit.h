@@ -13,6 +13,7 @@
 #include "core/base/enum_names.h"
 #include "core/base/options.h"
 #include "trainer/loss/advantage.h"
+#include "trainer/loss/returns.h"
 
 namespace tailrace {
 
@@ -28,6 +29,13 @@ constexpr auto enum_names(CreditKind) {
                                  {kTurnReturn, "turn_return"},
                                  {kGigpo, "gigpo"},
                                  {kTurningPoint, "turning_point"}});
+}
+
+// What becomes of such advantages token by token (returns.h). Rewards of tokens: of a critic, and
+// of a reward without a baseline that no credit has shared among turns.
+ReturnKind return_kind(AdvantageKind advantage, CreditKind credit);
+inline bool is_of_tokens(ReturnKind kind) {
+  return kind == ReturnKind::kToGo || kind == ReturnKind::kGae;
 }
 
 // The section `algo.credit`.

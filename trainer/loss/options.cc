@@ -17,7 +17,6 @@ constexpr AlgoOptions kPresets[] = {
     {.name = AlgoPreset::kDefault},
     {.name = AlgoPreset::kPpo,
      .advantage = AdvantageKind::kGae,
-     .filter_zero_signal = ZeroSignalFilter::kNone,
      .returns = {.gamma = 1, .lambda = 0.95, .whiten = true},
      .surrogate = {.clip_low = 0.2, .clip_high = 0.2}},
     {.name = AlgoPreset::kGrpo,
@@ -46,7 +45,6 @@ constexpr AlgoOptions kPresets[] = {
     // The penalty of both forms is that of OpenRLHF.
     {.name = AlgoPreset::kReinforcePp,
      .advantage = AdvantageKind::kReward,
-     .filter_zero_signal = ZeroSignalFilter::kNone,
      .returns = {.whiten = true},
      .surrogate = {.clip_low = 0.2, .clip_high = 0.2},
      .kl = {.coef = 0.01, .estimator = KlEstimator::kK1, .placement = KlPlacement::kReward}},
@@ -149,20 +147,11 @@ static_assert(
     }(),
     "each preset has one row");
 
-// Every preset is about these. `filter_zero_signal`, whose effect is on the denominators, is part
-// of the algorithm, `std_eps` is not.
-constexpr std::string_view kCommonKeys[] = {
-    "advantage",    "filter_zero_signal", "whiten_advantages", "gamma",
-    "lambda",       "credit.kind",        "length.penalty",    "truncated",
-    "ratio",        "surrogate",          "clip_low",          "clip_high",
-    "clip_c",       "loss_agg",           "loss_const_tokens", "kl.coef",
-    "kl.placement", "kl.estimator",       "entropy_coef"};
-
-// "kl" of kl.coef; empty at the top.
-std::string_view section_of(std::string_view key) {
-  const size_t dot = key.rfind('.');
-  return dot == std::string_view::npos ? "" : key.substr(0, dot);
-}
+// What mends the machine, or a number, and is no part of an algorithm: it stays as a person has it.
+// So does `correction`, unless the row is about it.
+constexpr std::string_view kNotOfTheAlgorithm[] = {"name", "std_eps", "sampling_mask",
+                                                   "router_replay"};
+constexpr std::string_view kCorrection = "correction";
 
 // Other spellings of presets.
 constexpr OptionInfo::Alias kAliases[] = {
@@ -299,7 +288,7 @@ void LengthOptions::visit(OptionVisitor& v) {
                    "buffer to -factor at the limit; kimi: by length within the group, for failures "
                    "never above 0"});
   v.field("factor", factor,
-          {.help = "reward that the penalty takes at most",
+          {.help = "what the penalty of the longest takes (soft_overlong), or twice that (kimi)",
            .min = 0,
            .max = 1000,
            .idle = idle(penalty != LengthPenalty::kNone)});
@@ -350,7 +339,11 @@ void AlgoOptions::visit(OptionVisitor& v) {
   v.field(
       "filter_zero_signal", filter_zero_signal,
       {.help = "drop: groups whose rewards are all equal leave the batch and the denominators; not "
-               "with advantages whose baseline is no group (gae, reward), which learn from them"});
+               "with advantages whose baseline is no group (gae, reward), which learn from them",
+       .idle = idle_if(
+           !compares_members(advantage),
+           fmt::format("{{advantage}} is {}, which compares no members", name_of(advantage)),
+           {"advantage", "name"})});
   v.field("whiten_advantages", returns.whiten,
           {.help = "advantages minus their mean, over their deviation, of all trained tokens of a "
                    "step"});
@@ -455,18 +448,17 @@ const AlgoOptions& AlgoOptions::preset(AlgoPreset preset) { return row_of(preset
 std::vector<std::string> AlgoOptions::preset_keys(AlgoPreset preset) {
   const std::vector<SectionDoc> rows = describe_options(row_of(preset));
   const std::vector<SectionDoc> defaults = describe_options(AlgoOptions{});
-  std::vector<std::string> keys(std::begin(kCommonKeys), std::end(kCommonKeys));
+  std::vector<std::string> keys;
   for (size_t i = 0; i < rows.size(); ++i) {
     const auto &values = rows[i].options, &standard = defaults[i].options;
-    const bool is_common =
-        std::ranges::find(kCommonKeys, rows[i].key, section_of) != std::end(kCommonKeys);
-    const bool differs =
-        !std::ranges::equal(values, standard, {}, &OptionDoc::value, &OptionDoc::value);
-    for (size_t j = 0; j < values.size(); ++j) {
-      const std::string& key = values[j].key;
-      const bool is_set = is_common ? values[j].value != standard[j].value : differs;
-      if (is_set && key != "name" && std::ranges::find(keys, key) == keys.end())
-        keys.push_back(key);
+    if (rows[i].key == kCorrection &&
+        std::ranges::equal(values, standard, {}, &OptionDoc::value, &OptionDoc::value))
+      continue;
+    for (const OptionDoc& option : values) {
+      const bool is_part =
+          std::ranges::find(kNotOfTheAlgorithm, option.key) == std::end(kNotOfTheAlgorithm);
+      // A key that the row leaves without effect is no part of it either.
+      if (is_part && !option.idle) keys.push_back(option.key);
     }
   }
   return keys;
@@ -476,7 +468,7 @@ bool refills_groups(AlgoPreset preset) { return preset == AlgoPreset::kDapo; }
 
 PolicyLossConfig policy_loss_config(const AlgoOptions& options) {
   ReturnOptions returns = options.returns;
-  returns.critic = options.advantage == AdvantageKind::kGae;
+  returns.kind = return_kind(options.advantage, options.credit.kind);
   return {.returns = returns,
           .ratio = options.ratio,
           .surrogate = options.surrogate,
@@ -496,6 +488,10 @@ void validate_kl(const KlOptions& kl, std::string_view section) {
                         "is k1 in the loss, where its expected gradient is 0. Try {0}=k2 (the "
                         "same divergence), or {1}=reward.",
                         estimator, join_key(section, "placement"));
+  if (kl.unbiased && kl.estimator != KlEstimator::kK3)
+    throw UserError::at(join_key(section, "unbiased"),
+                        "is true, which mends the gradient of k3, but {} is {}. Try k3.", estimator,
+                        name_of(kl.estimator));
   if (!kl.in_loss() && kl.estimator != KlEstimator::kK1)
     throw UserError::at(estimator,
                         "is {}, but {} is reward, where only k1 has the gradient of the "
@@ -520,6 +516,11 @@ void validate_credit(const AlgoOptions& o, std::string_view section) {
     throw UserError::at(join_key(section, "credit.kind"),
                         "is {}, but advantage gae gives each token its own. Try trajectory.",
                         name_of(o.credit.kind));
+  if (o.credit.kind == CreditKind::kTurningPoint && o.advantage != AdvantageKind::kGroupMean)
+    throw UserError::at(join_key(section, "advantage"),
+                        "is {}, but credit.kind turning_point has a normalisation of its own. Try "
+                        "group_mean.",
+                        name_of(o.advantage));
   if (!critic && o.truncated == TruncatedSamples::kBootstrap)
     throw UserError::at(join_key(section, "truncated"),
                         "is bootstrap, which needs values, but advantage is {}. Try mask.",

@@ -35,7 +35,7 @@ enum class AlgoPreset : uint8_t {
   kGspo,                 // 2507.18071
   kGspoToken,            // the same, with an advantage for each token
   kCispo,                // MiniMax-M1, 2506.13585
-  kTopr,                 // 2503.14286, tapered by token; by trajectory with ratio = sequence
+  kTopr,                 // 2503.14286, tapered by token; by segment with ratio = sequence
   kKimi,                 // Kimi k1.5, 2501.12599
   kSapo,                 // Soft Adaptive Policy Optimization (Qwen), 2511.20347
   kDecoupledPpo,         // AReaL, 2505.24298
@@ -108,8 +108,7 @@ struct AlgoOptions {
   RouterReplay router_replay = RouterReplay::kOff;
 
   static const AlgoOptions& preset(AlgoPreset preset);
-  // Which keys a preset sets: those that every one is about, and those in which it differs from the
-  // defaults; of a section that not every one is about (`correction`) all, where it differs in one.
+  // Which keys a preset sets: all that its row reads, but for what is no part of an algorithm.
   static std::vector<std::string> preset_keys(AlgoPreset preset);
 
   void visit(OptionVisitor& v);

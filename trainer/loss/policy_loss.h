@@ -95,7 +95,8 @@ struct PolicyLossConfig {
 // beyond it there is no gradient, and the event is counted.
 constexpr double kMaxLogRatio = 20;
 
-// All [tokens]. The tokens of a sequence are consecutive, those of a turn within it too.
+// All [tokens]. The tokens of a sequence are consecutive, those of a turn within it too. A sequence
+// is a segment of a trajectory: most have one.
 struct PolicyLossInput {
   std::span<const float> logprob;            // l: current weights
   std::span<const float> old_logprob;        // l_old: weights at the start of the step

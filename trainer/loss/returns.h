@@ -8,15 +8,29 @@
 // Thread: any; pure functions.
 #pragma once
 
+#include <cstdint>
 #include <span>
 
 namespace tailrace {
 
+// What becomes of the advantages that a batch is made with.
+enum class ReturnKind : uint8_t {
+  kStand,  // nothing
+  // The penalties of a sample are part of its reward, and compared as that was: with the mean of
+  // its group, or of the others in it.
+  kCentred,
+  kLeaveOneOut,
+  kToGo,  // they are rewards of tokens, and become what follows   REINFORCE++, 2501.03262
+  kGae,   // they are rewards of tokens, and become gae() against values
+};
+
 struct ReturnOptions {
-  bool critic = false;   // advantages are those of gae() against values, else they stand
+  ReturnKind kind = ReturnKind::kStand;
   double gamma = 1;      // a token
   double lambda = 0.95;  // of gae()
   bool whiten = false;   // over the trained tokens of a step
+
+  bool has_critic() const { return kind == ReturnKind::kGae; }
 };
 
 // Generalised advantage estimation (1506.02438):

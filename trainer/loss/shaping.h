@@ -41,7 +41,7 @@ constexpr auto enum_names(TruncatedSamples) {
 // The section `algo.length`.
 struct LengthOptions {
   LengthPenalty penalty = LengthPenalty::kNone;
-  double factor = 1;   // reward that the whole penalty takes
+  double factor = 1;   // kSoftOverlong: the whole penalty; kKimi: from the shortest to the longest
   int64_t limit = 0;   // sampled tokens; kSoftOverlong
   int64_t buffer = 0;  // kSoftOverlong
 

@@ -79,10 +79,6 @@ bool splits_by_reward(SurrogateKind kind) {
   return kind == SurrogateKind::kTopr || kind == SurrogateKind::kIpa;
 }
 
-bool learns_by_ratio(SurrogateKind kind) {
-  return kind == SurrogateKind::kPpoClip || kind == SurrogateKind::kSapo;
-}
-
 SurrogateTerm surrogate(const SurrogateConfig& config, const SurrogateInput& in) {
   switch (config.kind) {
     case SurrogateKind::kPpoClip:

@@ -37,9 +37,6 @@ bool weighs_behaviour(SurrogateKind kind);
 // its advantage.
 bool splits_by_reward(SurrogateKind kind);
 
-// Whether its gradient goes through the ratio, which tokens of a unit share.
-bool learns_by_ratio(SurrogateKind kind);
-
 struct SurrogateConfig {
   SurrogateKind kind = SurrogateKind::kPpoClip;
   double clip_low = 0.2, clip_high = 0.28;

@@ -619,6 +619,8 @@ class TrainerWorker {
     else if (config_.max_staleness && batch.num_groups() == 0)
       log_.warning("step={} without an update: all that has a signal is older than version {}",
                    step, version_ - *config_.max_staleness);
+    else if (loss_counts(batch, {0, batch.sequences.size()}).tokens == 0)
+      log_.warning("step={} without an update: algo.correction rejected all tokens", step);
     int64_t tokens = 0;
     for (const TrainSequence& s : batch.sequences) tokens += std::ssize(s.tokens);
     metrics.emplace_back("time/train", seconds);

@@ -157,7 +157,7 @@ TEST_F(StepTracesTest, WithACriticTokensOfATurnDifferAndTheRejectedAreNamed) {
   batch.sequences[0].mask = {0, 1, 1};
   batch.sequences[1].mask = {0, 0, 0};
   PolicyLossConfig loss = policy_loss_config(AlgoOptions{});
-  loss.returns = {.critic = true, .gamma = 1, .lambda = 0.5};
+  loss.returns = {.kind = ReturnKind::kGae, .gamma = 1, .lambda = 0.5};
   settle_advantages(batch, loss);
   ASSERT_TRUE(traces.write(1, samples, batch));
   const auto rows = rows_of(1);
