@@ -141,8 +141,10 @@ std::vector<HealthFigure> Health::figures() const {
 std::string Health::line() const {
   std::vector<std::string> parts;
   for (const HealthFigure& figure : figures()) {
-    std::string part = fmt::format("{} {} {}", figure.name,
-                                   figure.value.empty() ? "unknown" : figure.value, figure.word);
+    // What is not known is neither well nor unwell.
+    std::string part = figure.value.empty()
+                           ? fmt::format("{} unknown", figure.name)
+                           : fmt::format("{} {} {}", figure.name, figure.value, figure.word);
     if (!figure.course.empty()) part += fmt::format(" {}", figure.course);
     parts.push_back(std::move(part));
   }

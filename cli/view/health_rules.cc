@@ -29,7 +29,8 @@ constexpr double kClippedShareOfSequences = 0.95;
 constexpr double kEntropyGone = 0.01;
 // An entropy that grows by half, and by more than the noise of a small one, is pushed.
 constexpr double kEntropyGrowth = 1.5, kEntropyGrowthNats = 0.3;
-// The early sign of agents that repeat themselves: entropy and the spread of rewards fall together.
+// The early sign of agents that repeat themselves: entropy and the spread of rewards fall together,
+// as they do in a policy that learns. There the rewards rise.
 constexpr double kCollapsedShare = 0.2, kCollapsedStd = 0.5;
 // A policy of this success may well be sure of itself.
 constexpr double kNearlySolved = 0.9;
@@ -42,8 +43,10 @@ constexpr double kFailedShare = 0.2;
 // Nats. Numerics classes differ by less than 1e-3, and no engine that samples from the same
 // distribution by more than 1e-2.
 constexpr double kMismatchNats = 1e-2;
-// Of the sampled tokens: more are thrown away than trained on.
+// Of the sampled tokens, or of those that are young enough: more are thrown away than trained on.
 constexpr double kStaleShare = 0.5;
+// Of the largest reward, squared: an error that no return explains.
+constexpr double kCriticDiverges = 10;
 // A penalty pulls a token with about coef x |log-ratio|, the reward with the advantage, about 1.
 // k3 is half of the squared log-ratio.
 constexpr double kPenaltyPull = 1;
@@ -73,6 +76,13 @@ double penalty_pull(const HealthView& v) {
   return v.settings.kl_coef * std::sqrt(2 * std::max(0.0, v.now.kl_penalty));
 }
 
+double largest_reward(const HealthStep& step) {
+  return std::max({std::abs(step.reward_max), std::abs(step.reward_min), 1e-3});
+}
+// With `rejected: leave` they are no trained tokens, else tokens of weight 0.
+double rejected_share(const HealthView& v) {
+  return std::fmax(v.now.rejected, v.settings.rejects ? v.now.correction_masked : kUnknown);
+}
 // More than the kind of ratio clips by design, and not because the policy moves far.
 bool is_clipped(const HealthView& v) {
   const double share = v.settings.clips_sequences ? kClippedShareOfSequences : kClippedShare;
@@ -141,6 +151,17 @@ constexpr HealthRule kRules[] = {
      TR_SAYS("{:.0f} % of the sampled tokens are too old to be trained on (staleness/masked_frac)",
              v.now.stale_masked * 100),
      TR_SAYS("Raise scheduler.max_staleness, or lower scheduler.ahead")},
+    {Ailment::kRejected, Severity::kWrong, HealthNumber::kOther, 2,
+     TR_HOLDS(rejected_share(v) > kStaleShare),
+     TR_SAYS("{:.0f} % of the tokens are rejected by algo.correction (mismatch/rejected_frac, "
+             "masked_frac)",
+             rejected_share(v) * 100),
+     TR_SAYS("Widen algo.correction.low and algo.correction.cap, or lower scheduler.ahead")},
+    {Ailment::kCriticDiverges, Severity::kWrong, HealthNumber::kOther, 2,
+     TR_HOLDS(v.now.value_loss > kCriticDiverges * largest_reward(v.now) * largest_reward(v.now)),
+     TR_SAYS("the critic is off by far more than any reward (critic/value_loss {:.3g})",
+             v.now.value_loss),
+     TR_SAYS("Lower critic.lr: 1e-3 is its default")},
     {Ailment::kKlDominates, Severity::kWrong, HealthNumber::kKl, 2,
      TR_HOLDS(penalty_pull(v) > kPenaltyPull),
      TR_SAYS("the KL penalty pulls {:.2g} times as strongly as the reward (algo.kl.coef {:g} at "
@@ -178,34 +199,33 @@ constexpr HealthRule kRules[] = {
     {Ailment::kCollapse, Severity::kWatch, HealthNumber::kEntropy, 2,
      TR_HOLDS(v.now.entropy < kCollapsedShare * v.first.entropy &&
               v.now.reward_std < kCollapsedStd * v.first.reward_std &&
-              !(v.now.success >= kNearlySolved)),
+              !(v.now.reward_mean > v.first.reward_mean) && !(v.now.success >= kNearlySolved)),
      TR_SAYS("entropy ({:.2g} nats, {:.2g} at first) and the spread of the rewards ({:.2g}, {:.2g} "
              "at first) fall together: samples begin to repeat each other",
              v.now.entropy, v.first.entropy, v.now.reward_std, v.first.reward_std),
      TR_SAYS("Try a larger algo.clip_high, a small algo.entropy_coef, or a smaller optim.lr")},
     {Ailment::kNoReward, Severity::kWrong, HealthNumber::kSignal, 3,
-     TR_HOLDS(is_silent(v.now) && is_constant(v.now) && is_zero(v.now) && !is_solved(v.now)),
+     TR_HOLDS(is_constant(v.now) && is_zero(v.now) && !is_solved(v.now)),
      TR_SAYS("every sample has the reward 0 (reward/max), so that nothing is learned"),
      TR_SAYS("Try easier tasks, a warm-up (sft), or rewards with steps between none and full")},
     {Ailment::kConstantReward, Severity::kWrong, HealthNumber::kSignal, 3,
-     TR_HOLDS(is_silent(v.now) && is_constant(v.now) && !is_zero(v.now) && !is_solved(v.now)),
+     TR_HOLDS(is_constant(v.now) && !is_zero(v.now) && !is_solved(v.now)),
      TR_SAYS("every sample has the reward {:.3g} (reward/min, reward/max), whatever it says",
              v.now.reward_max),
      TR_SAYS("Score some answers by hand ('tailrace score'): the reward must tell them apart")},
     {Ailment::kNoSignal, Severity::kWrong, HealthNumber::kSignal, 3,
-     TR_HOLDS(v.settings.compares_members&& is_silent(v.now) && !is_constant(v.now) &&
-              !is_solved(v.now)),
+     TR_HOLDS(is_silent(v.now) && !is_constant(v.now) && !is_solved(v.now)),
      TR_SAYS("no signal: in each group all rewards are equal (rollout/zero_signal_frac), so that "
              "nothing is learned"),
      TR_SAYS("Raise rollout.group_size or rollout.sampling.temperature")},
     {Ailment::kFewSignals, Severity::kWatch, HealthNumber::kSignal, 3,
-     TR_HOLDS(v.settings.compares_members&& v.now.signal() < kFewSignalShare && !is_silent(v.now) &&
+     TR_HOLDS(v.now.signal() < kFewSignalShare && !is_silent(v.now) &&
               !(v.now.success >= kHalfSolved)),
      TR_SAYS("only {:.0f} % of the groups have a signal (rollout/zero_signal_frac)",
              v.now.signal() * 100),
      TR_SAYS("Raise rollout.group_size, or choose tasks that are solved now and then")},
     {Ailment::kSolved, Severity::kGood, HealthNumber::kSignal, 3,
-     TR_HOLDS(is_silent(v.now) && is_solved(v.now)),
+     TR_HOLDS(is_constant(v.now) && is_solved(v.now)),
      TR_SAYS("every sample is a success (env/success), so that nothing is left to learn"),
      TR_SAYS("Stop here, or take harder tasks")},
 };
@@ -228,10 +248,10 @@ HealthSettings health_settings(const std::string& config) {
   settings.kl_coef = setting_of(root, "algo.kl.coef");
   const std::string surrogate = config_value(root, "algo.surrogate");
   settings.clips = surrogate.empty() || surrogate == "ppo_clip";
+  const std::string correction = config_value(root, "algo.correction.kind");
+  settings.rejects = correction == "icepop" || correction == "mis" || correction == "mask";
   const std::string ratio = config_value(root, "algo.ratio");
   settings.clips_sequences = !ratio.empty() && ratio != "token";
-  const std::string advantage = config_value(root, "algo.advantage");
-  settings.compares_members = advantage != "gae" && advantage != "reward";
   // A limit of 0 is left to the environment. fmin leaves out what is unknown.
   const auto limit = [&root](std::string_view key) {
     const double value = setting_of(root, key);
@@ -273,6 +293,10 @@ HealthStep::HealthStep(const MetricsRow& row) : number(row.step) {
   cut_mass = take("rollout/cut_mass");
   staleness = take("staleness/max");
   stale_masked = take("staleness/masked_frac");
+  rejected = take("mismatch/rejected_frac");
+  correction_masked = take("mismatch/masked_frac");
+  reward_mean = take("reward/mean");
+  value_loss = take("critic/value_loss");
 }
 
 double HealthStep::signal() const {

@@ -29,6 +29,8 @@ enum class Ailment : uint8_t {
   kTruncated,
   kMismatch,
   kStale,
+  kRejected,
+  kCriticDiverges,
   kKlDominates,
   kClipTooTight,
   kGradientCut,
@@ -50,6 +52,8 @@ constexpr auto enum_names(Ailment) {
                               {Ailment::kTruncated, "truncated"},
                               {Ailment::kMismatch, "mismatch"},
                               {Ailment::kStale, "stale"},
+                              {Ailment::kRejected, "rejected"},
+                              {Ailment::kCriticDiverges, "critic_diverges"},
                               {Ailment::kKlDominates, "kl_dominates"},
                               {Ailment::kClipTooTight, "clip_too_tight"},
                               {Ailment::kGradientCut, "gradient_cut"},
@@ -85,10 +89,9 @@ struct HealthSettings {
   // A clipped token has no gradient (algo.surrogate: ppo_clip). Elsewhere it has a bounded weight,
   // by design of most failures.
   bool clips = true;
+  bool rejects = false;  // algo.correction.kind: weights may be 0
   // The ratio is one of many tokens (algo.ratio), whose range is narrow by design.
   bool clips_sequences = false;
-  // Groups of equal rewards teach nothing (algo.advantage: neither gae nor reward).
-  bool compares_members = true;
 };
 // `config`: the text of config.yaml.
 HealthSettings health_settings(const std::string& config);
@@ -100,10 +103,11 @@ struct HealthStep {
 
   int64_t number = 0;
   double groups, zero_signal, filtered;
-  double reward_min, reward_max, reward_std, success;
+  double reward_mean, reward_min, reward_max, reward_std, success;
   double updates, skipped, lr, entropy, kl_old, kl_penalty, clip, grad_norm;
   double length, turns, truncated, invalid, infra_failed;
-  double mismatch_kl, logprob_diff, cut_mass, staleness, stale_masked;
+  double mismatch_kl, logprob_diff, cut_mass, staleness, stale_masked, rejected, correction_masked;
+  double value_loss;
 
   double updates_applied() const { return updates - skipped; }
   double signal() const;           // share of the groups, replaced ones as well, with a signal

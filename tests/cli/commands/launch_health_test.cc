@@ -55,6 +55,10 @@ const BrokenRecipe kBrokenRecipes[] = {
     {"gradient_cut", {"optim.max_grad_norm=1e-4"}},
     {"mismatch", {"rollout.sampling.top_k=3"}},
     {"kl_dominates", {"algo.kl.coef=1000"}},
+    {"rejected",
+     {"algo.correction.kind=mask", "algo.correction.low=0", "algo.correction.cap=1e-6",
+      "algo.correction.rejected=leave"}},
+    {"critic_diverges", {"algo.name=ppo", "critic.lr=1000", "critic.max_grad_norm=0"}},
     {"clip_too_tight", {"algo.clip_low=1e-4", "algo.clip_high=1e-4"}},
 };
 
@@ -108,7 +112,7 @@ TEST_P(LaunchHealthOfShipped, IsToldNothing) {
 
 // Those that need no data and no model from elsewhere.
 INSTANTIATE_TEST_SUITE_P(Configs, LaunchHealthOfShipped,
-                         testing::Values("quickstart", "calculator", "mixed"),
+                         testing::Values("quickstart", "calculator", "mixed", "async"),
                          [](const auto& config) { return std::string(config.param); });
 
 class LaunchHealthOfBroken : public LaunchHealth,
