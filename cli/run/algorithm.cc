@@ -36,6 +36,7 @@ std::map<size_t, OptionDoc> in_order(const AlgoOptions& options) {
 
 std::vector<std::string> describe_algorithm(const RunOptions& options, const ConfigKeys& keys) {
   const std::map<size_t, OptionDoc> standard = in_order(AlgoOptions{});
+  const std::map<std::string, OptionDoc> elsewhere = options_by_key(options);
   std::map<std::string, std::vector<std::string>, std::less<>> shown;  // by what begins the line
   std::string line;
   for (const auto& [place, option] : in_order(options.algo)) {
@@ -45,10 +46,21 @@ std::vector<std::string> describe_algorithm(const RunOptions& options, const Con
     shown[line].push_back(fmt::format("{} {} ({})", option.key, option.value,
                                       keys.source(join_key("algo", option.key))));
   }
+  // What it has in other sections.
+  for (const char* key : {"scheduler.replace_zero_signal", "rollout.greedy_member"}) {
+    const OptionDoc& option = elsewhere.at(key);
+    if (option.value == "true")
+      shown[std::string(kLines[1])].push_back(fmt::format("{} true ({})", key, keys.source(key)));
+  }
+  std::vector<std::string> critic;
+  for (const auto& [key, option] : elsewhere)
+    if (key.starts_with("critic.") && !option.idle)
+      critic.push_back(fmt::format("{} {} ({})", key, option.value, keys.source(key)));
   std::vector<std::string> lines;
   for (const std::string_view first : kLines)
     if (const auto found = shown.find(first); found != shown.end())
       lines.push_back(fmt::format("{}", fmt::join(found->second, ", ")));
+  if (!critic.empty()) lines.push_back(fmt::format("{}", fmt::join(critic, ", ")));
   return lines;
 }
 

@@ -505,10 +505,16 @@ void derive_from_algorithm(RunOptions& o, ConfigKeys& keys,
       keys.derived("algo.length.buffer", "a fifth of algo.length.limit");
     }
   }
-  if (refills_groups(o.algo.name) && !keys.given("scheduler.replace_zero_signal")) {
+  if (refills_groups(o.algo.name) && compares_members(o.algo.advantage) &&
+      !keys.given("scheduler.replace_zero_signal")) {
     o.scheduler.replace_zero_signal = true;
     keys.derived("scheduler.replace_zero_signal", fmt::format("preset {}", name_of(o.algo.name)));
   }
+  if (compares_members(o.algo.advantage) && o.step.group_size < 2)
+    throw UserError::at("rollout.group_size",
+                        "is {}, but algo.advantage {} compares the members of a group. Try 8, or "
+                        "algo.advantage=reward.",
+                        o.step.group_size, name_of(o.algo.advantage));
   if (o.algo.advantage != AdvantageKind::kGreedy) {
     if (o.rollout.greedy_member)
       throw UserError::at("rollout.greedy_member",
@@ -521,11 +527,12 @@ void derive_from_algorithm(RunOptions& o, ConfigKeys& keys,
     throw UserError::at("rollout.greedy_member",
                         "is false, but algo.advantage is greedy: the greedy member of a group is "
                         "its baseline. Remove it.");
-  if (o.step.group_size < 2)
-    throw UserError::at("rollout.group_size",
-                        "is {}, but algo.advantage is greedy, which takes one member of each group "
-                        "as its baseline. Try 2.",
-                        o.step.group_size);
+  // A group keeps the members that end first, and the greedy one may be the last.
+  if (o.scheduler.mode.launch_members != 1)
+    throw UserError::at("scheduler.launch_members_ratio",
+                        "is {}, but algo.advantage is greedy: a group that keeps the first of its "
+                        "members may lose the greedy one, its baseline. Try 1.",
+                        o.scheduler.mode.launch_members);
   o.rollout.greedy_member = true;
   keys.derived("rollout.greedy_member", "algo.advantage greedy");
 }

@@ -192,7 +192,8 @@ simulator::TrainModel train_model(const RunOptions& o, const HardwareSection& ha
       .update = t.update_seconds * passes * static_cast<double>(o.train.minibatches_per_step),
       .publish = t.publish_seconds,
       .save = t.save_seconds,
-      .drops_equal_groups = o.algo.filter_zero_signal == ZeroSignalFilter::kDrop,
+      .drops_equal_groups = o.algo.filter_zero_signal == ZeroSignalFilter::kDrop &&
+                            compares_members(o.algo.advantage),
       .price_per_hour = hardware.price_per_hour * static_cast<double>(hardware.devices) * workers};
 }
 

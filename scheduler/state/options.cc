@@ -43,10 +43,12 @@ void EvalOptions::visit(OptionVisitor& v) {
 void StepOptions::visit(OptionVisitor& v) {
   v.field("prompts_per_step", prompts_per_step,
           {.help = "prompts consumed by one step", .min = 1, .max = kMaxPrompts});
-  v.field("group_size", group_size,
-          {.help = "samples of each prompt, whose advantages compare them",
-           .min = 2,
-           .max = kMaxGroup});
+  v.field(
+      "group_size", group_size,
+      {.help = "samples of each prompt, which most advantages compare; 1 with algo.advantage gae "
+               "or reward",
+       .min = 1,
+       .max = kMaxGroup});
 }
 
 void SaveOptions::visit(OptionVisitor& v) {

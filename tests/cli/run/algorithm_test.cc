@@ -84,7 +84,7 @@ class PresetRow {
     std::vector<std::string> besides;
     if (row.advantage == AdvantageKind::kGae) besides.push_back(with("gamma", {"lambda"}));
     if (row.returns.whiten) besides.push_back("`whiten_advantages`");
-    if (row.filter_zero_signal == ZeroSignalFilter::kDrop)
+    if (row.filter_zero_signal == ZeroSignalFilter::kDrop && compares_members(row.advantage))
       besides.push_back("`filter_zero_signal` drop");
     if (refills_groups(preset_)) besides.push_back("groups are replaced");
     if (row.length.penalty != LengthPenalty::kNone)
