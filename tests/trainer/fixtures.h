@@ -88,6 +88,22 @@ inline Trajectory random_trajectory(int64_t prompt_index, int32_t member, double
   return t;
 }
 
+// Two turns of two and one sampled tokens with an observation between them.
+inline Trajectory two_turns(int32_t member, double reward) {
+  using enum TokenRole;
+  Rng rng(1);
+  Trajectory t = random_trajectory(0, member, reward, rng);
+  t.turns = 2;
+  t.segments = {{.tokens = {1, 2, 3, 4, 5},
+                 .roles = {kPrompt, kSampled, kSampled, kObservation, kSampled},
+                 .logprobs = {0, -1, -1, 0, -1},
+                 .versions = {-1, 0, 0, -1, 0},
+                 .classes = {-1, 0, 0, -1, 0},
+                 .turn_begins = {1, 4}}};
+  t.segments[0].turn_numbers = {0, 1};
+  return t;
+}
+
 // Groups of 4 with two different rewards each.
 inline std::vector<Trajectory> random_trajectories(int64_t groups, uint64_t seed) {
   Rng rng(seed);

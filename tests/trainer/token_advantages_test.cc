@@ -12,23 +12,7 @@ namespace {
 
 using testing::make_batch;
 using testing::metric;
-
-// Two turns of two and one sampled tokens with an observation between them.
-Trajectory two_turns(int32_t member, double reward) {
-  Trajectory t = testing::random_trajectories(1, 1)[0];
-  using enum TokenRole;
-  t.lease.member.member = member;
-  t.reward = reward;
-  t.turns = 2;
-  t.segments = {{.tokens = {1, 2, 3, 4, 5},
-                 .roles = {kPrompt, kSampled, kSampled, kObservation, kSampled},
-                 .logprobs = {0, -1, -1, 0, -1},
-                 .versions = {-1, 0, 0, -1, 0},
-                 .classes = {-1, 0, 0, -1, 0},
-                 .turn_begins = {1, 4}}};
-  t.segments[0].turn_numbers = {0, 1};
-  return t;
-}
+using testing::two_turns;
 
 BatchOptions options_of(AdvantageKind kind) {
   BatchOptions options = testing::tiny_batch_options();

@@ -87,20 +87,9 @@ TEST_F(StepTracesTest, ARowIsTheTrajectoryAndWhatTheLossSawOfIt) {
 // Two turns of two and one sampled tokens with an observation between them; members of one prompt
 // begin in the same state.
 Trajectory two_turns(int32_t member, std::vector<double> rewards, uint64_t second_state) {
-  using enum TokenRole;
-  Trajectory t = testing::random_trajectories(1, 1)[0];
-  t.lease.member.member = member;
-  t.turns = 2;
-  t.reward = rewards[0] + rewards[1];
+  Trajectory t = testing::two_turns(member, rewards[0] + rewards[1]);
   t.turn_rewards = std::move(rewards);
   t.turn_anchors = {7, second_state};
-  t.segments = {{.tokens = {1, 2, 3, 4, 5},
-                 .roles = {kPrompt, kSampled, kSampled, kObservation, kSampled},
-                 .logprobs = {0, -1, -1, 0, -1},
-                 .versions = {-1, 0, 0, -1, 0},
-                 .classes = {-1, 0, 0, -1, 0},
-                 .turn_begins = {1, 4}}};
-  t.segments[0].turn_numbers = {0, 1};
   return t;
 }
 
