@@ -52,6 +52,9 @@ std::vector<std::string> describe_algorithm(const RunOptions& options, const Con
     if (option.value == "true")
       shown[std::string(kLines[1])].push_back(fmt::format("{} true ({})", key, keys.source(key)));
   }
+  if (constexpr const char* kBound = "scheduler.max_gen_batches"; !elsewhere.at(kBound).idle)
+    shown[std::string(kLines[1])].push_back(
+        fmt::format("{} {} ({})", kBound, elsewhere.at(kBound).value, keys.source(kBound)));
   std::vector<std::string> critic;
   for (const auto& [key, option] : elsewhere)
     if (key.starts_with("critic.") && !option.idle)

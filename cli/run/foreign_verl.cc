@@ -352,7 +352,7 @@ std::vector<ForeignName> verl_names() {
        .told = "groups are judged by the reward. Remove it."},
       {.programs = "verl",
        .name = "algorithm.filter_groups.max_num_gen_batches",
-       .told = "a step waits until it has its groups. Remove it."},
+       .key = "scheduler.max_gen_batches"},
       {.programs = "verl",
        .name = "actor_rollout_ref.rollout.val_kwargs.temperature",
        .told = kEvalSampling},

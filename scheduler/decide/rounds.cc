@@ -246,6 +246,16 @@ bool zero_signal(const Task& task) {
   return true;
 }
 
+// Whether the step has still rounds to find groups with a signal (law 3.9).
+bool may_replace(const Config& config, const Policy& policy, int32_t index) {
+  if (!config.replace_zero_signal) return false;
+  if (config.max_gen_batches == 0) return true;
+  const auto i = static_cast<size_t>(index);
+  const int64_t replaced =
+      policy.domains[i].ended_as(TaskEnd::kFiltered) - policy.step_start.filtered.at(i);
+  return replaced < (config.max_gen_batches - 1) * config.domains[i].prompts_per_step;
+}
+
 // With so many groups the domain has what a step takes of it, or has run dry: short, and nothing is
 // reserved that could still come (law 3.7).
 bool has_its_part(const State& state, const Policy& policy, int32_t index, int64_t groups) {
@@ -549,7 +559,7 @@ void settle_task(Context& context, Policy& policy, const TaskId& id) {
   // Failed before filtered: too few rewards are equal by chance.
   if (rewarded < context.config().members_needed()) {
     end_task(context, policy, id, TaskEnd::kFailed, step);
-  } else if (context.config().replace_zero_signal && zero_signal(task)) {
+  } else if (may_replace(context.config(), policy, id.domain) && zero_signal(task)) {
     end_task(context, policy, id, TaskEnd::kFiltered, step);
   } else if (round != nullptr) {
     ++round->shares[static_cast<size_t>(id.domain)].accepted;

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "core/base/clock.h"
@@ -55,6 +56,10 @@ MetricList means(std::span<const TrajectoryHeader> episodes, const std::string& 
 
 int64_t num_failed(const AttemptCounts& counts) {
   return counts.env_failed + counts.verifier_failed + counts.lost;
+}
+
+int64_t num_filtered(const StepStart& start) {
+  return std::accumulate(start.filtered.begin(), start.filtered.end(), int64_t{0});
 }
 
 // All that the run has found.
@@ -378,7 +383,7 @@ void RunMetrics::on_published(const Policy& policy, const StepStart& start,
        {"rollout/discarded_frac", samples > 0 ? discarded / samples : 0},
        {"rollout/resumed_tokens",
         static_cast<double>(end.attempts.resumed_tokens - start.attempts.resumed_tokens)},
-       {"rollout/filtered_prompts", static_cast<double>(end.filtered - start.filtered)},
+       {"rollout/filtered_prompts", static_cast<double>(num_filtered(end) - num_filtered(start))},
        {"rollout/failed_prompts", static_cast<double>(end.failed - start.failed)},
        {"rollout/failed_samples", static_cast<double>(num_failed_samples(policy, batch->second))},
        {"rollout/stale_prompts", static_cast<double>(end.stale - start.stale)},

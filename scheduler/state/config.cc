@@ -32,6 +32,9 @@ void Config::validate() const {
         "is true with rollout.group_size = 1, which would filter every group: one reward always "
         "equals itself.\n       Try rollout.group_size=8, or scheduler.replace_zero_signal=false.");
   }
+  if (max_gen_batches < 0)
+    throw UserError::at("scheduler.max_gen_batches", "is {}; it cannot be negative",
+                        max_gen_batches);
   mode.validate();
   bool data_ends = true, could_end = true;
   for (size_t i = 0; i < domains.size(); ++i) {

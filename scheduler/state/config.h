@@ -122,6 +122,9 @@ struct Config {
   int64_t steps = 0;                 // 0: until the data ends
   int32_t trainer_ranks = 1;         // workers that train a policy together (law 8.7)
   bool replace_zero_signal = false;  // groups of equal rewards are replaced (dynamic sampling)
+  // So many times what it keeps may a step sample of each dataset before it takes such groups as
+  // they are (law 3.9); 0: no bound.
+  int64_t max_gen_batches = 10;
   RetryBounds retries;
   Deadlines deadlines;
   EvalOptions eval;
@@ -143,8 +146,8 @@ struct Config {
 
   template <class V>
   void fields(V& visit) {
-    visit(mode, domains, group_size, steps, trainer_ranks, replace_zero_signal, retries, deadlines,
-          eval, save, keep_weights, keep_sampled, quarantine, breaker);
+    visit(mode, domains, group_size, steps, trainer_ranks, replace_zero_signal, max_gen_batches,
+          retries, deadlines, eval, save, keep_weights, keep_sampled, quarantine, breaker);
   }
   friend bool operator==(const Config&, const Config&) = default;
 };

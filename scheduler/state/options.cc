@@ -85,6 +85,15 @@ void SchedulerOptions::visit(OptionVisitor& v) {
   v.field(
       "replace_zero_signal", replace_zero_signal,
       {.help = "replace groups whose rewards are all equal by fresh prompts (dynamic sampling)"});
+  v.field(
+      "max_gen_batches", max_gen_batches,
+      {.help = "a step samples at most so many times its prompts of each dataset to find groups "
+               "with a signal (DAPO's rounds); those that come after are taken as they are; "
+               "0: no bound, and a task that is solved is sampled for ever",
+       .min = 0,
+       .max = kMaxCount,
+       .resume = Resume::kMayChange,
+       .idle = idle_if(!replace_zero_signal, "no group is replaced", {"replace_zero_signal"})});
   v.field("retries_env_failed", retries.env_failed,
           {.help = "how often a sample is tried again after its environment failed",
            .min = 0,
@@ -175,6 +184,7 @@ Config make_config(const SchedulerOptions& options, const StepOptions& step,
   config.keep_weights = weights.keep;
   config.keep_sampled = weights.keep_sampled;
   config.replace_zero_signal = options.replace_zero_signal;
+  config.max_gen_batches = options.max_gen_batches;
   config.retries = options.retries;
   config.deadlines = options.deadlines;
   config.eval = eval;

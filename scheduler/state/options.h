@@ -33,6 +33,7 @@ struct StepOptions {
 struct SchedulerOptions {
   ModeOptions mode;
   bool replace_zero_signal = false;
+  int64_t max_gen_batches = 10;
   RetryBounds retries;
   Deadlines deadlines;
   QuarantineConfig quarantine;

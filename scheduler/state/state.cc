@@ -358,9 +358,9 @@ bool expects(const State& state, const TurnsStored& event) {
 }
 
 StepStart step_start_at(const Policy& policy, Time now) {
-  StepStart start{.time = now, .attempts = policy.attempts, .filtered = 0, .failed = 0, .stale = 0};
+  StepStart start{.time = now, .attempts = policy.attempts, .filtered = {}};
   for (const Domain& domain : policy.domains) {
-    start.filtered += domain.ended_as(TaskEnd::kFiltered);
+    start.filtered.push_back(domain.ended_as(TaskEnd::kFiltered));
     start.failed += domain.ended_as(TaskEnd::kFailed);
     start.stale += domain.ended_as(TaskEnd::kStale);
   }

@@ -256,10 +256,11 @@ struct AttemptCounts {
 struct StepStart {
   Time time{};
   AttemptCounts attempts;
-  int64_t filtered = 0, failed = 0, stale = 0;  // prompts
+  int64_t failed = 0, stale = 0;  // prompts
+  std::vector<int64_t> filtered;  // the same, by dataset
   template <class V>
   void fields(V& visit) {
-    visit(time, attempts, filtered, failed, stale);
+    visit(time, attempts, failed, stale, filtered);
   }
   friend bool operator==(const StepStart&, const StepStart&) = default;
 };

@@ -281,6 +281,7 @@ void Checker::note(const Event& event, const Actions& actions) {
 void Checker::check_state(const Event& event) {
   if (whole_share_ < 1 && !rng_.chance(whole_share_)) return;
   if (const auto violation = find_violation(state_)) fail(*violation);
+  check_filtered();
   // Whatever was possible has been done: the same moment once more changes nothing.
   if (rng_.chance(0.2)) {
     State again = state_;
@@ -292,6 +293,21 @@ void Checker::check_state(const Event& event) {
   }
   if (rng_.chance(0.02)) check_deadlines();
   check_stalled();
+}
+
+// Law 3.9.
+void Checker::check_filtered() {
+  const Config& config = state_.config;
+  if (config.max_gen_batches == 0) return;
+  for (const auto& [id, policy] : state_.policies) {
+    for (size_t i = 0; i < policy.step_start.filtered.size(); ++i) {
+      const int64_t bound = (config.max_gen_batches - 1) * config.domains[i].prompts_per_step;
+      const int64_t filtered =
+          policy.domains[i].ended_as(TaskEnd::kFiltered) - policy.step_start.filtered[i];
+      if (filtered > bound) fail("more groups are filtered than a step may");
+      if (bound > 0 && filtered == bound) ++seen["filtered to the bound"];
+    }
+  }
 }
 
 // Nobody says anything any more: each tick comes at the time that the scheduler asked for, and none

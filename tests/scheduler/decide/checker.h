@@ -57,6 +57,7 @@ class Checker {
   void note(const Event& event, const Actions& actions);
   void keep_ends(const Actions& actions);
   void check_state(const Event& event);
+  void check_filtered();
   void check_deadlines();
   void check_stalled();
   void check_ranks(const Actions& actions);

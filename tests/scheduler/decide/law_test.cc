@@ -158,6 +158,51 @@ TEST(SchedulerLaw, S10_AFilteredGroupLeavesTheQuotaUnchanged) {
   expect_golden("scheduler/S10.txt", h.transcript);
 }
 
+// A task that is solved gives no group with a signal: its steps end all the same.
+TEST(SchedulerLaw, S32_AfterItsRoundsAStepTakesGroupsWithoutSignal) {
+  Config config = small_config(2, 2);
+  config.domains.push_back({.prompts_per_step = 1});
+  config.replace_zero_signal = true;
+  config.max_gen_batches = 3;
+  Harness h(config);
+  h.add_rollout("w0", 8);
+  publish(h, 0);
+  const auto filtered = [&](size_t domain) {
+    return h.policy().domains[domain].ended_as(TaskEnd::kFiltered);
+  };
+  for (int64_t step = 1; step <= 2; ++step) {
+    h.tell(wants(step));
+    Actions last;
+    // The first dataset is solved: two rounds of its two groups are replaced, the third is taken.
+    for (int64_t prompt = 6 * (step - 1); prompt < 6 * step; ++prompt) {
+      EXPECT_EQ(h.policy().domains[0].ready.size(), prompt % 6 == 5 ? 1u : 0u);
+      for (const Grant& grant : grants_of(h, prompt)) last = h.tell(h.result(grant, 1.0));
+    }
+    EXPECT_EQ(filtered(0), 4 * step);
+    EXPECT_TRUE(only<HandOver>(last).empty());
+    // The other counts its own: what the first has used up is not of its rounds.
+    const int64_t other = h.policy().domains[1].next - 1;
+    for (const Grant& grant : grants_of(h, other, 1)) h.tell(h.result(grant, 0.0));
+    EXPECT_EQ(filtered(1), step);
+    for (const Grant& grant : grants_of(h, other + 1, 1))
+      last = h.tell(h.result(grant, grant.lease.member.member));
+    const auto batch = only<HandOver>(last);
+    ASSERT_EQ(batch.size(), 1u);
+    EXPECT_EQ(batch[0].items.size(), 6u);
+    publish(h, step);
+  }
+  // Without a bound nothing is taken.
+  config.max_gen_batches = 0;
+  Harness endless(config);
+  endless.add_rollout("w0", 8);
+  publish(endless, 0);
+  for (int64_t prompt = 0; prompt < 50; ++prompt) {
+    for (const Grant& grant : grants_of(endless, prompt)) endless.tell(endless.result(grant, 1.0));
+  }
+  EXPECT_EQ(endless.policy().domains[0].ended_as(TaskEnd::kFiltered), 50);
+  expect_golden("scheduler/S32.txt", h.transcript);
+}
+
 TEST(SchedulerLaw, S12_ALostWorkersLeasesAreGivenAgainAndItsLateAnswerIsNothing) {
   Harness h(small_config(1, 2));
   h.add_rollout("w0", 8);

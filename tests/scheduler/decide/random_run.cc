@@ -58,6 +58,7 @@ Config random_config(Rng& rng, int64_t num_pools) {
   config.steps = by_steps ? 1 + rng.below(6) : 0;
   config.group_size = 1 + rng.below(4);
   config.replace_zero_signal = config.group_size > 1 && rng.chance(0.4);
+  if (config.replace_zero_signal) config.max_gen_batches = rng.below(4);
   config.retries = {
       .env_failed = rng.below(3), .verifier_failed = rng.below(3), .lost = 1 + rng.below(6)};
   config.deadlines = {

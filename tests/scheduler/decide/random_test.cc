@@ -54,6 +54,7 @@ TEST(SchedulerRandom, EveryRunEndsWithExactAccounts) {
                            "worker_failed",
                            "power lost",
                            "events forgotten",
+                           "filtered to the bound",
                            "hold",
                            "save",
                            "more steps",

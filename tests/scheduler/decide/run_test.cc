@@ -537,13 +537,13 @@ TEST(StepStart, OutlivesAReplay) {
   // A group without signal is filtered in step 2.
   for (const auto& [work, lease] : h.state.leases.in_order())
     h.tell(h.result(Harness::grant_of(work, lease), 1.0));
-  EXPECT_EQ(step_start_at(h.policy(), h.now).filtered, start.filtered + 1);
+  EXPECT_EQ(step_start_at(h.policy(), h.now).filtered[0], start.filtered[0] + 1);
   h.add_trainer(0);  // it comes back with the first checkpoint
   EXPECT_EQ(only<HandOver>(h.tell(wants(1))).size(), 1u);
   h.tell(published(1));
   EXPECT_EQ(h.policy().step_start, start);
   train_step(h, 2);
-  EXPECT_EQ(h.policy().step_start.filtered, start.filtered + 1);
+  EXPECT_EQ(h.policy().step_start.filtered[0], start.filtered[0] + 1);
   EXPECT_EQ(h.policy().step_start.time, h.now);
   // Other weights begin anew.
   h.now += seconds(5);

@@ -41,13 +41,13 @@ TEST(RunMetrics, ARowHoldsWhatTheTrainerSentAndWhatTheSchedulerSaw) {
   RunMetrics metrics = f.open(-1);
   const StepStart start = {.time = std::chrono::seconds(10),
                            .attempts = {.samples = 6, .lost = 4},
-                           .filtered = 1,
-                           .failed = 1};
+                           .failed = 1,
+                           .filtered = {1, 0}};
   const StepStart end = {
       .time = std::chrono::seconds(14),
       .attempts = {.samples = 9, .env_failed = 1, .verifier_failed = 1, .lost = 5},
-      .filtered = 2,
-      .failed = 1};
+      .failed = 1,
+      .filtered = {1, 1}};
   metrics.on_published(policy_at(0, start), {}, {});
   const std::vector<TrajectoryHeader> batch = {
       header_of(make_trajectory({{.member = 0}, 1}, Lane::kTrain, 0)),

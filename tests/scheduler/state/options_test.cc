@@ -39,6 +39,7 @@ TEST(SchedulerOptions, HaveTheDefaultsOfTheConfig) {
 TEST(SchedulerOptions, ReachTheConfigFromTheirKeys) {
   SchedulerOptions options;
   bind_config(parse_config("replace_zero_signal: true\n"
+                           "max_gen_batches: 4\n"
                            "retries_env_failed: 3\n"
                            "retries_verifier_failed: 4\n"
                            "retries_lost: 5\n"
@@ -55,6 +56,7 @@ TEST(SchedulerOptions, ReachTheConfigFromTheirKeys) {
   EXPECT_EQ(step.prompts_per_step, 6);
   EXPECT_EQ(config.group_size, 2);
   EXPECT_TRUE(config.replace_zero_signal);
+  EXPECT_EQ(config.max_gen_batches, 4);
   EXPECT_EQ(config.retries, (RetryBounds{.env_failed = 3, .verifier_failed = 4, .lost = 5}));
   EXPECT_EQ(config.deadlines, (Deadlines{.lease = std::chrono::milliseconds(250),
                                          .verify = std::chrono::seconds(6),
