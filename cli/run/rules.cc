@@ -29,6 +29,7 @@
 #include "core/text/dataset.h"
 #include "kernels/ops/attention.h"
 #include "rollout/episode/episode.h"
+#include "trainer/loss/presets.h"
 
 namespace tailrace {
 namespace {

@@ -1,5 +1,8 @@
 #include "trainer/loss/aggregation.h"
 
+#include <fmt/format.h>
+
+#include "core/base/error.h"
 #include "kernels/base/check.h"
 
 namespace tailrace {
@@ -27,6 +30,30 @@ double token_weight(const AggregationConfig& config, const LossCounts& counts, i
 double common_weight(const AggregationConfig& config, const LossCounts& counts) {
   const bool by_token = config.kind == AggregationKind::kTokenMean;
   return 1.0 / static_cast<double>(by_token ? counts.tokens : counts.trajectories);
+}
+
+void AggregationConfig::visit(OptionVisitor& v) {
+  v.field(
+      "loss_agg", kind,
+      {.help = "how token losses become one number; all counts are those of the whole minibatch"});
+  v.field("loss_const_tokens", const_tokens,
+          {.help = "the constant of seq_mean_token_sum_const; 0: the most tokens that an episode "
+                   "can sample (rollout.max_turns x rollout.max_action_tokens, or what fits the "
+                   "context where that is less)",
+           .min = 0,
+           .max = kMaxCount,
+           .idle = idle_if(
+               kind != AggregationKind::kSeqMeanTokenSumConst,
+               fmt::format("{{loss_agg}} is {}, which divides by no constant", name_of(kind)),
+               {"loss_agg", "name"})});
+}
+
+void validate(const AggregationConfig& o, std::string_view section) {
+  if (o.kind == AggregationKind::kSeqMeanTokenSumConst && o.const_tokens < 1) {
+    throw UserError::at(join_key(section, "loss_const_tokens"),
+                        "is {}; loss_agg {} divides by it. Try the response limit.", o.const_tokens,
+                        name_of(o.kind));
+  }
 }
 
 }  // namespace tailrace

@@ -6,8 +6,10 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "core/base/enum_names.h"
+#include "core/base/options.h"
 
 namespace tailrace {
 
@@ -25,10 +27,17 @@ constexpr auto enum_names(AggregationKind) {
                                       {kSeqMeanTokenSum, "seq_mean_token_sum"}});
 }
 
+// Keys of the section `algo` itself: loss_agg, loss_const_tokens.
 struct AggregationConfig {
   AggregationKind kind = AggregationKind::kTokenMean;
   int64_t const_tokens = 0;  // kSeqMeanTokenSumConst only
+
+  void visit(OptionVisitor& v);
 };
+
+// Rules over several fields. `section`: the full key of theirs ("algo"). Throws UserError with the
+// key.
+void validate(const AggregationConfig& options, std::string_view section);
 
 // Trained tokens of the whole minibatch. A trajectory of many segments counts once; one without
 // trained tokens does not count.

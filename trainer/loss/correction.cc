@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include <fmt/format.h>
+
+#include "core/base/error.h"
 #include "kernels/base/check.h"
 
 namespace tailrace {
@@ -93,6 +96,55 @@ double effective_sample_share(std::span<const double> log_weight) {
     squares += weight * weight;
   }
   return sum * sum / (static_cast<double>(log_weight.size()) * squares);
+}
+
+void CorrectionOptions::visit(OptionVisitor& v) {
+  const auto idle = [&](bool is_idle, std::string_view lacks) {
+    return idle_if(is_idle,
+                   kind == CorrectionKind::kNone
+                       ? "{kind} is none"
+                       : fmt::format("{{kind}} is {}, which has no {}", name_of(kind), lacks),
+                   {"kind"});
+  };
+  const bool none = kind == CorrectionKind::kNone;
+  v.field("kind", kind,
+          {.help = "with w = exp(l_old - l_inf), which is 1 for tokens that the current weights "
+                   "sampled from the whole distribution, in the trainer's numerics class. tis: "
+                   "multiply the loss by min(w, cap); icepop: by w, or 0 outside of [low, cap]; "
+                   "mis: the same, and 0 for a sequence in which any w is below veto; mask: by 1, "
+                   "or 0 outside of [low, cap]"});
+  v.field("level", level,
+          {.help = "whose w: of a token, the product over a sequence, or the geometric mean over a "
+                   "sequence or a turn",
+           .idle = idle(none, "level")});
+  v.field("low", low,
+          {.help = "least weight (icepop, mis, mask)",
+           .min = 0,
+           .max = kMaxCount,
+           .idle = idle(!rejects(kind), "least weight")});
+  v.field("cap", cap,
+          {.help = "largest weight", .min = 1e-6, .max = kMaxCount, .idle = idle(none, "cap")});
+  v.field("veto", veto,
+          {.help = "a token below it takes its whole sequence out of the loss (mis)",
+           .min = 0,
+           .max = 1,
+           .idle = idle(kind != CorrectionKind::kMis, "veto")});
+  v.field(
+      "rejected", rejected,
+      {.help = "count: tokens of weight 0 stay in the denominators; leave: they are not in them",
+       .idle = idle(!rejects(kind), "weight 0")});
+  v.field("sequence_mask", sequence_mask,
+          {.help = "failures that the policy no longer writes leave the loss: tokens of a negative "
+                   "advantage in a sequence with mean(l_inf - l) above this; 0: off",
+           .min = 0,
+           .max = 20});
+}
+
+void validate(const CorrectionOptions& o, std::string_view section) {
+  if (rejects(o.kind) && o.low > o.cap)
+    throw UserError::at(join_key(section, "low"),
+                        "is {}, above {} = {}: every token would be rejected. Try 0.5.", o.low,
+                        join_key(section, "cap"), o.cap);
 }
 
 }  // namespace tailrace

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "core/base/options.h"
 
@@ -63,6 +64,10 @@ struct CorrectionOptions {
 
   void visit(OptionVisitor& v);
 };
+
+// Rules over several fields. `section`: its full key ("algo.correction"). Throws UserError with the
+// key.
+void validate(const CorrectionOptions& options, std::string_view section);
 
 // One sequence.
 //   log_weight [tokens] l_old - l_inf, already clamped

@@ -6,6 +6,8 @@
 #include <set>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "kernels/base/check.h"
 
 namespace tailrace {
@@ -171,6 +173,29 @@ std::vector<std::vector<double>> turn_credit(const CreditOptions& options, bool 
   std::vector<std::vector<double>> credit;
   for (const TurnFacts& t : group) credit.emplace_back(t.rewards.size(), t.advantage);
   return credit;
+}
+
+void CreditOptions::visit(OptionVisitor& v) {
+  const auto idle = [&](bool reads, std::string_view lacks) {
+    return idle_if(!reads, fmt::format("{{kind}} is {}, which has no {}", name_of(kind), lacks),
+                   {"kind"});
+  };
+  v.field("kind", kind,
+          {.help = "what of a trajectory's advantage its turns get. trajectory: all the same; "
+                   "turn_return: the return from the turn on; gigpo: and how it did among all "
+                   "members that met its state; turning_point: what it changed of the expected "
+                   "outcome"});
+  v.field(
+      "gamma", gamma,
+      {.help = "discount a turn (turn_return, gigpo)",
+       .min = 0,
+       .max = 1,
+       .idle = idle(kind == CreditKind::kTurnReturn || kind == CreditKind::kGigpo, "discount")});
+  v.field("weight", weight,
+          {.help = "of the comparison of states (gigpo)",
+           .min = 0,
+           .max = 1000,
+           .idle = idle(kind == CreditKind::kGigpo, "second part")});
 }
 
 }  // namespace tailrace

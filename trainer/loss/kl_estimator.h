@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "core/base/enum_names.h"
+#include "core/base/options.h"
 
 namespace tailrace {
 
@@ -22,5 +24,40 @@ struct KlTerm {
 // On-policy the expected gradient of k1 is zero, of k2 that of KL(policy || other), of k3 that of
 // KL(other || policy).
 KlTerm kl_term(KlEstimator estimator, double x);
+
+// The other policy of the KL term.
+enum class KlTarget : uint8_t { kReference, kBehaviour };
+constexpr auto enum_names(KlTarget) {
+  using enum KlTarget;
+  return name_table<KlTarget>({{kReference, "ref"}, {kBehaviour, "behaviour"}});
+}
+
+// Where the penalty is.
+enum class KlPlacement : uint8_t {
+  kLoss,    // a term of the loss
+  kReward,  // taken from the reward of each token, detached (k1 of l_old)
+};
+constexpr auto enum_names(KlPlacement) {
+  using enum KlPlacement;
+  return name_table<KlPlacement>({{kLoss, "loss"}, {kReward, "reward"}});
+}
+
+// A penalty for leaving another policy (reference 1707.06347; k1..k3: J. Schulman).
+struct KlOptions {
+  double coef = 0;
+  KlEstimator estimator = KlEstimator::kK3;
+  KlTarget target = KlTarget::kReference;
+  KlPlacement placement = KlPlacement::kLoss;
+  // In the loss: times exp(l - l_old), which is differentiated too. Off the policy that samples,
+  // the gradient of k3 is then exactly that of KL(policy || other) (DeepSeek-V3.2).
+  bool unbiased = false;
+
+  bool in_loss() const { return placement == KlPlacement::kLoss; }
+
+  void visit(OptionVisitor& v);
+};
+
+// Rules over several fields. `section`: its full key ("algo.kl"). Throws UserError with the key.
+void validate(const KlOptions& options, std::string_view section);
 
 }  // namespace tailrace

@@ -14,60 +14,12 @@
 #include "trainer/loss/credit.h"
 #include "trainer/loss/kl_estimator.h"
 #include "trainer/loss/policy_loss.h"
+#include "trainer/loss/preset_names.h"
 #include "trainer/loss/returns.h"
 #include "trainer/loss/shaping.h"
 #include "trainer/loss/surrogate.h"
 
 namespace tailrace {
-
-// Values of all axes that belong together: a row of the table in options.cc, with its paper.
-enum class AlgoPreset : uint8_t {
-  kDefault,
-  kPpo,                  // 1707.06347 with 1506.02438 and a value head
-  kGrpo,                 // DeepSeekMath, 2402.03300
-  kDrGrpo,               // 2503.20783
-  kDapo,                 // 2503.14476
-  kRloo,                 // 2402.14740
-  kReinforcePp,          // REINFORCE++, 2501.03262
-  kReinforcePpBaseline,  // its form for groups
-  kRemax,                // 2310.10505
-  kLitePpo,              // 2508.08221
-  kGspo,                 // 2507.18071
-  kGspoToken,            // the same, with an advantage for each token
-  kCispo,                // MiniMax-M1, 2506.13585
-  kTopr,                 // 2503.14286, tapered by token; by segment with ratio = sequence
-  kKimi,                 // Kimi k1.5, 2501.12599
-  kSapo,                 // Soft Adaptive Policy Optimization (Qwen), 2511.20347
-  kDecoupledPpo,         // AReaL, 2505.24298
-  kIcePop,               // Ring-1T, 2510.18855
-  kIpa,                  // ROME, 2512.24873
-  kGigpo,                // 2505.10978
-  kTurningPoint,         // 2602.06422
-};
-constexpr auto enum_names(AlgoPreset) {
-  using enum AlgoPreset;
-  return name_table<AlgoPreset>({{kDefault, "default"},
-                                 {kPpo, "ppo"},
-                                 {kGrpo, "grpo"},
-                                 {kDrGrpo, "dr_grpo"},
-                                 {kDapo, "dapo"},
-                                 {kRloo, "rloo"},
-                                 {kReinforcePp, "reinforce_pp"},
-                                 {kReinforcePpBaseline, "reinforce_pp_baseline"},
-                                 {kRemax, "remax"},
-                                 {kLitePpo, "lite_ppo"},
-                                 {kGspo, "gspo"},
-                                 {kGspoToken, "gspo_token"},
-                                 {kCispo, "cispo"},
-                                 {kTopr, "topr"},
-                                 {kKimi, "kimi"},
-                                 {kSapo, "sapo"},
-                                 {kDecoupledPpo, "decoupled_ppo"},
-                                 {kIcePop, "icepop"},
-                                 {kIpa, "ipa"},
-                                 {kGigpo, "gigpo"},
-                                 {kTurningPoint, "turning_point"}});
-}
 
 // What training makes of truncated sampling (top-k, top-p, min-p), which draws from a part of the
 // policy's distribution. none: the trained policy is the whole distribution, and the draw is off it
@@ -107,21 +59,18 @@ struct AlgoOptions {
   SamplingMask sampling_mask = SamplingMask::kNone;
   RouterReplay router_replay = RouterReplay::kOff;
 
-  static const AlgoOptions& preset(AlgoPreset preset);
+  static const AlgoOptions& preset(AlgoPreset preset);  // presets.cc
   // Which keys a preset sets: all that its row reads, but for what is no part of an algorithm.
   static std::vector<std::string> preset_keys(AlgoPreset preset);
 
   void visit(OptionVisitor& v);
 };
 
-// Whether a preset replaces groups without signal by others (scheduler.replace_zero_signal): its
-// paper's dynamic sampling. Of another section, so that it stands there where nobody says it.
-bool refills_groups(AlgoPreset preset);
-
 // The part that the loss reads.
 PolicyLossConfig policy_loss_config(const AlgoOptions& options);
 
-// Rules over several fields. `section`: its full key ("algo"). Throws UserError with the key.
+// Rules over several fields: those of each axis, in its file, and those between axes. `section`:
+// its full key ("algo"). Throws UserError with the key.
 void validate(const AlgoOptions& options, std::string_view section);
 
 }  // namespace tailrace

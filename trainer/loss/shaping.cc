@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
+#include "core/base/error.h"
 #include "kernels/base/check.h"
 
 namespace tailrace {
@@ -36,6 +39,43 @@ std::vector<double> length_penalties(const LengthOptions& options, std::span<con
     }
   }
   return penalties;
+}
+
+void LengthOptions::visit(OptionVisitor& v) {
+  const bool soft = penalty == LengthPenalty::kSoftOverlong;
+  const auto idle = [&](bool reads) {
+    return idle_if(!reads, fmt::format("{{penalty}} is {}", name_of(penalty)), {"penalty"});
+  };
+  v.field("penalty", penalty,
+          {.help = "added to the reward for advantages alone. soft_overlong: from 0 at limit - "
+                   "buffer to -factor at the limit; kimi: by length within the group, for failures "
+                   "never above 0"});
+  v.field("factor", factor,
+          {.help = "what the penalty of the longest takes (soft_overlong), or twice that (kimi)",
+           .min = 0,
+           .max = 1000,
+           .idle = idle(penalty != LengthPenalty::kNone)});
+  v.field("limit", limit,
+          {.help = "sampled tokens of an episode; 0: the most that it can sample (soft_overlong)",
+           .min = 0,
+           .max = kMaxCount,
+           .idle = idle(soft)});
+  v.field("buffer", buffer,
+          {.help = "tokens in front of the limit; 0: a fifth of it, as DAPO has it (soft_overlong)",
+           .min = 0,
+           .max = kMaxCount,
+           .idle = idle(soft)});
+}
+
+void validate(const LengthOptions& o, std::string_view section) {
+  if (o.penalty != LengthPenalty::kSoftOverlong) return;
+  if (o.limit < 1)
+    throw UserError::at(join_key(section, "limit"),
+                        "is {}; the penalty is full there. Try the response limit.", o.limit);
+  if (o.buffer < 1 || o.buffer > o.limit)
+    throw UserError::at(join_key(section, "buffer"),
+                        "is {}; it is part of the {} tokens of {}. Try {}.", o.buffer, o.limit,
+                        join_key(section, "limit"), std::max<int64_t>(1, o.limit / 5));
 }
 
 }  // namespace tailrace

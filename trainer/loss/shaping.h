@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "core/base/enum_names.h"
@@ -47,6 +48,10 @@ struct LengthOptions {
 
   void visit(OptionVisitor& v);
 };
+
+// Rules over several fields. `section`: its full key ("algo.length"). Throws UserError with the
+// key.
+void validate(const LengthOptions& options, std::string_view section);
 
 // What is added to each reward. lengths [samples] in sampled tokens, `success` [samples]; members
 // of a group side by side, group_offsets [groups + 1].

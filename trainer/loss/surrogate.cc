@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include <fmt/format.h>
+
+#include "core/base/error.h"
 #include "kernels/base/check.h"
 
 namespace tailrace {
@@ -98,6 +101,63 @@ SurrogateTerm surrogate(const SurrogateConfig& config, const SurrogateInput& in)
   }
   TR_CHECK(false, "surrogate kind {}", static_cast<int>(config.kind));
   return {};
+}
+
+void SurrogateConfig::visit(OptionVisitor& v) {
+  const auto idle_unless = [&](bool reads, std::string_view lacks) {
+    return idle_if(!reads, fmt::format("surrogate {} has no {}", name_of(kind), lacks),
+                   {"surrogate", "name"});
+  };
+  const bool clips = kind == SurrogateKind::kPpoClip;
+  const bool caps = clips || kind == SurrogateKind::kCispo;
+  v.field(
+      "surrogate", kind,
+      {.help =
+           "ppo_clip: clipped ratio; cispo: log-probability weighted by a capped, detached ratio; "
+           "topr: log-probability, weighted by at most 1 against what sampled where the reward is "
+           "not above 0 (with correction.kind = none); ipa: the same against the weights that the "
+           "step starts from; reinforce: log-probability; kimi: and a penalty for the squared "
+           "log-ratio; sapo: ratio through a sigmoid"});
+  v.field("clip_low", clip_low,
+          {.help = "ratio's lower bound is 1 - clip_low (ppo_clip)",
+           .min = 0,
+           .max = 1,
+           .idle = idle_unless(clips, "lower bound")});
+  v.field("clip_high", clip_high,
+          {.help = "ratio's upper bound is 1 + clip_high (ppo_clip, cispo)",
+           .min = 0,
+           .max = kMaxCount,
+           .idle = idle_unless(caps, "upper bound")});
+  v.field("clip_c", clip_c,
+          {.help = "dual clip: the loss of a negative advantage is at most clip_c * |A|; 0: off",
+           .min = 0,
+           .max = kMaxCount,
+           .idle = idle_unless(clips, "dual clip")});
+  v.field("drift_coef", drift_coef,
+          {.help = "twice the weight of the squared log-ratio (kimi)",
+           .min = 0,
+           .max = 1000,
+           .idle = idle_unless(kind == SurrogateKind::kKimi, "such penalty")});
+  const Idle not_soft = idle_unless(kind == SurrogateKind::kSapo, "temperature");
+  v.field("tau_pos", tau_pos,
+          {.help = "temperature of positive advantages (sapo)",
+           .min = 1e-3,
+           .max = 1000,
+           .idle = not_soft});
+  v.field("tau_neg", tau_neg,
+          {.help = "temperature of negative advantages; a larger one damps them sooner (sapo)",
+           .min = 1e-3,
+           .max = 1000,
+           .idle = not_soft});
+}
+
+void validate(const SurrogateConfig& o, std::string_view section) {
+  // -c A for A < 0 at c <= 1 would cut the loss below what it is at a ratio of 1, where every
+  // update starts.
+  if (o.clip_c != 0 && o.clip_c <= 1) {
+    throw UserError::at(join_key(section, "clip_c"),
+                        "is {}; it must be above 1, or 0 for off. Try clip_c = 3.", o.clip_c);
+  }
 }
 
 }  // namespace tailrace

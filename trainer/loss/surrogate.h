@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "core/base/enum_names.h"
+#include "core/base/options.h"
 
 namespace tailrace {
 
@@ -37,13 +39,20 @@ bool weighs_behaviour(SurrogateKind kind);
 // its advantage.
 bool splits_by_reward(SurrogateKind kind);
 
+// Keys of the section `algo` itself: surrogate, clip_low, ...
 struct SurrogateConfig {
   SurrogateKind kind = SurrogateKind::kPpoClip;
   double clip_low = 0.2, clip_high = 0.28;
   double clip_c = 0;                     // 0: off
   double drift_coef = 0.1;               // tau of kKimi
   double tau_pos = 1.0, tau_neg = 1.05;  // of kSapo, by the sign of A
+
+  void visit(OptionVisitor& v);
 };
+
+// Rules over several fields. `section`: the full key of theirs ("algo"). Throws UserError with the
+// key.
+void validate(const SurrogateConfig& options, std::string_view section);
 
 // Of a token. What a unit shares are the two ratios and, as part of a trajectory, `positive`.
 struct SurrogateInput {

@@ -9,6 +9,7 @@
 #include "cli/run/rules.h"
 #include "core/base/file.h"
 #include "core/base/yaml_config.h"
+#include "trainer/loss/presets.h"
 
 namespace tailrace {
 namespace {
