@@ -14,12 +14,6 @@
 #include "kernels/ops/router.h"
 
 namespace tailrace {
-bool same_group(const MemberId& a, const MemberId& b) {
-  MemberId x = b;
-  x.member = a.member;
-  return a == x;
-}
-
 namespace {
 
 // Bodies come from other processes: what they hold is data and never meets TR_CHECK.

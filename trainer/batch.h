@@ -117,9 +117,6 @@ struct BatchOptions {
 BatchOptions batch_options(const AlgoOptions& options, std::string numerics_class,
                            int64_t vocab_size, int64_t max_sequence_tokens);
 
-// Members of one launch of a prompt.
-bool same_group(const MemberId& a, const MemberId& b);
-
 // The order of `trajectories` does not matter. All must be finished or truncated, have a reward,
 // and be distinct members; anything else is a Failure that names the trajectory.
 // A token that is too old is in neither the loss nor its counts, but its sample is in the

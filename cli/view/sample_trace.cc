@@ -155,11 +155,6 @@ std::vector<TimelineRow> history_of(const Found& found, const Member& member,
   return history;
 }
 
-bool same_group(const MemberId& a, MemberId b) {
-  b.member = a.member;
-  return a == b;
-}
-
 // What the file of a sample's step says of its group. A damaged row counts as one that is missing.
 void count_meetings(const std::filesystem::path& file, SampleTrace& trace) {
   const auto text = read_file(file);

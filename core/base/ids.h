@@ -58,6 +58,12 @@ struct MemberId {
 };
 TaskId task_of(const MemberId& member);
 
+// Whether two are members of one launch of a prompt.
+inline bool same_group(const MemberId& a, MemberId b) {
+  b.member = a.member;
+  return a == b;
+}
+
 // The member of a group that takes the likeliest token each time, where rollout.greedy_member asks
 // for one.
 inline bool is_greedy_member(Lane lane, const MemberId& member) {
