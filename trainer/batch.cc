@@ -112,11 +112,11 @@ struct TurnCredit {
   }
 };
 
-// The number of turn `local` of a segment in its trajectory; -1: not known. A body of before has
-// none, and of several segments each could begin anywhere.
-int32_t turn_number(const Trajectory& t, const Segment& segment, int32_t local) {
-  if (segment.turn_numbers.empty()) return t.segments.size() == 1 ? local : -1;
-  return local < 0 ? local : segment.turn_numbers[static_cast<size_t>(local)];
+// The turn in its trajectory of an answer of a segment; -1: not known. A body of before has no
+// numbers, and of several segments each could begin anywhere.
+int32_t turn_number(const Trajectory& t, const Segment& segment, int32_t answer) {
+  if (segment.turn_numbers.empty()) return t.segments.size() == 1 ? answer : -1;
+  return segment.turn_numbers[static_cast<size_t>(answer)];
 }
 
 TrainSequence make_sequence(const Trajectory& t, size_t index, const TurnCredit& credit,
@@ -138,15 +138,11 @@ TrainSequence make_sequence(const Trajectory& t, size_t index, const TurnCredit&
   sequence.inv_temperature = inverse_temperature(t.sampling);
   sequence.positive = *t.reward > 0;
   size_t prefix = sequence.tokens.size() - segment.tokens.size();
-  int32_t turn = -1;
-  size_t num_begun = 0;
+  const std::vector<int32_t> answers = answers_of_tokens(segment.roles, segment.turn_begins);
   for (size_t i = 0; i < segment.tokens.size(); ++i) {
     // The segment's own tokens only: those of its parents are trained in the parents' sequences,
     // and would count once a branch here.
     bool sampled = segment.roles[i] == TokenRole::kSampled;
-    bool begins = num_begun < segment.turn_begins.size() &&
-                  segment.turn_begins[num_begun] == static_cast<int32_t>(i);
-    if (begins) ++num_begun, ++turn;
     const auto set = next_set;
     if (has_sets) next_set += segment.kept_counts[i];
     // Nothing predicts the first token of a context.
@@ -157,9 +153,9 @@ TrainSequence make_sequence(const Trajectory& t, size_t index, const TurnCredit&
         sequence.kept_ids.insert(sequence.kept_ids.end(), set, next_set);
         sequence.kept_offsets.push_back(std::ssize(sequence.kept_ids));
       }
-      const int32_t number = turn_number(t, segment, turn);
+      const int32_t number = turn_number(t, segment, answers[i]);
       sequence.advantages.push_back(static_cast<float>(credit.of(number)));
-      sequence.turns.push_back(number < 0 ? turn : number);
+      sequence.turns.push_back(number < 0 ? answers[i] : number);
     }
   }
   return sequence;

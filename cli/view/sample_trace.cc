@@ -315,14 +315,15 @@ std::string show_segment(const TraceSegment& segment, const text::Tokenizer* tok
   std::string out = fmt::format(
       "  {:>6} {:>7} {:<12} {:>4} {:>7} {:>10} {:>10} {:>10} {:>8} {:>10}  {}\n", "at", "token",
       "role", "turn", "version", "sampled", "old", "new", "ratio", "advantage", "text");
-  size_t target = 0, num_begun = 0;
-  std::string turn;
+  const std::vector<int32_t> answers = answers_of_tokens(segment.roles, segment.turn_begins);
+  size_t target = 0;
   for (size_t i = 0; i < segment.tokens.size(); ++i) {
     const bool sampled = segment.roles[i] == TokenRole::kSampled;
     const bool trained = segment.mask[i] == 1;
     const auto number = [](double value) { return fmt::format("{:.5f}", value); };
-    if (num_begun < segment.turn_begins.size() && std::cmp_equal(segment.turn_begins[num_begun], i))
-      turn = std::to_string(segment.turn_numbers[num_begun++] + 1);
+    const std::string turn =
+        answers[i] < 0 ? ""
+                       : std::to_string(segment.turn_numbers[static_cast<size_t>(answers[i])] + 1);
     std::string before = "", after = "", advantage = "", ratio = sampled ? "masked" : "";
     if (std::ranges::binary_search(segment.rejected, static_cast<int32_t>(i))) ratio = "rejected";
     if (trained) {
@@ -335,7 +336,7 @@ std::string show_segment(const TraceSegment& segment, const text::Tokenizer* tok
     }
     out += fmt::format("  {:>6} {:>7} {:<12} {:>4} {:>7} {:>10} {:>10} {:>10} {:>8} {:>10}  {}\n",
                        static_cast<size_t>(segment.parent_tokens) + i, segment.tokens[i],
-                       kRoles[static_cast<size_t>(segment.roles[i])], sampled ? turn : "",
+                       kRoles[static_cast<size_t>(segment.roles[i])], turn,
                        sampled ? std::to_string(segment.versions[i]) : "",
                        sampled ? number(segment.logprobs[i]) : "", before, after, ratio, advantage,
                        token_text(tokenizer, segment.tokens[i]));

@@ -275,17 +275,15 @@ void drop_empty_sets(Segment& segment) {
   if (segment.kept_ids.empty()) segment.kept_counts.clear();
 }
 
-std::vector<int32_t> turn_of_tokens(const Segment& segment) {
-  std::vector<int32_t> turns(segment.tokens.size(), -1);
-  for (size_t turn = 0; turn < segment.turn_numbers.size(); ++turn) {
-    const size_t end = turn + 1 < segment.turn_begins.size()
-                           ? static_cast<size_t>(segment.turn_begins[turn + 1])
-                           : turns.size();
-    for (auto i = static_cast<size_t>(segment.turn_begins[turn]);
-         i < end && segment.roles[i] == TokenRole::kSampled; ++i)
-      turns[i] = segment.turn_numbers[turn];
+std::vector<int32_t> answers_of_tokens(std::span<const TokenRole> roles,
+                                       std::span<const int32_t> turn_begins) {
+  std::vector<int32_t> answers(roles.size(), -1);
+  size_t begun = 0;
+  for (size_t i = 0; i < roles.size(); ++i) {
+    if (begun < turn_begins.size() && std::cmp_equal(turn_begins[begun], i)) ++begun;
+    if (roles[i] == TokenRole::kSampled) answers[i] = static_cast<int32_t>(begun) - 1;
   }
-  return turns;
+  return answers;
 }
 
 uint64_t anchor_of(std::string_view state) {

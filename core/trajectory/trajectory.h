@@ -60,9 +60,12 @@ int64_t num_drawn_from(const Segment& segment);
 void append_said(Segment& segment, std::span<const TokenId> tokens, TokenRole role);
 // And what it has sampled, in the numerics class of that number.
 void append_sampled(Segment& segment, const GeneratedToken& token, int32_t numerics_class);
-// For each token of a segment the turn of the trajectory that sampled it; -1: nothing sampled it,
-// or the turn is not known. Masks change nothing about it.
-std::vector<int32_t> turn_of_tokens(const Segment& segment);
+// For each token of a segment the answer that it is part of, an index in its `turn_begins` (and in
+// `turn_numbers` where they are known); -1: nothing sampled it. Masks change nothing about it.
+//   roles        [tokens]
+//   turn_begins  [answers] ascending
+std::vector<int32_t> answers_of_tokens(std::span<const TokenRole> roles,
+                                       std::span<const int32_t> turn_begins);
 // Names a state for credit across the members of a group: equal for equal texts, never 0, which is
 // no state.
 uint64_t anchor_of(std::string_view state);

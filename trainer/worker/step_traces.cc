@@ -83,14 +83,9 @@ class Turns {
 
   // `sequence`: nothing where no token of the segment came to the loss.
   void add(const TraceSegment& segment, const TrainSequence* sequence) {
-    for (size_t i = 0; i < segment.turn_begins.size(); ++i) {
-      TraceTurn& turn = at(static_cast<size_t>(segment.turn_numbers[i])).turn;
-      for (auto t = static_cast<size_t>(segment.turn_begins[i]);
-           t < segment.tokens.size() && segment.roles[t] == TokenRole::kSampled &&
-           (i + 1 == segment.turn_begins.size() || std::cmp_less(t, segment.turn_begins[i + 1]));
-           ++t)
-        ++turn.tokens;
-    }
+    for (const int32_t answer : answers_of_tokens(segment.roles, segment.turn_begins))
+      if (answer >= 0)
+        ++at(static_cast<size_t>(segment.turn_numbers[static_cast<size_t>(answer)])).turn.tokens;
     for (size_t k = 0; sequence != nullptr && k < sequence->targets.size(); ++k)
       if (sequence->is_trained(k)) add_trained(*sequence, k);
   }

@@ -57,15 +57,18 @@ TEST(Trajectory, HasNoVersionBeforeAnythingWasSampled) {
 
 TEST(Trajectory, AcceptsATreeOfSegments) { EXPECT_EQ(find_fault(two_segments()), std::nullopt); }
 
-TEST(Trajectory, KnowsTheTurnOfEachTokenThatWasSampled) {
-  Trajectory trajectory = two_segments();
-  EXPECT_EQ(turn_of_tokens(trajectory.segments[0]), (std::vector<int32_t>{-1, -1, 0, 0, -1, 1}));
-  EXPECT_EQ(turn_of_tokens(trajectory.segments[1]), (std::vector<int32_t>{-1, 2}));
+TEST(Trajectory, KnowsTheAnswerOfEachTokenThatWasSampled) {
+  const Trajectory trajectory = two_segments();
+  const auto answers = [](const Segment& segment) {
+    return answers_of_tokens(segment.roles, segment.turn_begins);
+  };
+  EXPECT_EQ(answers(trajectory.segments[0]), (std::vector<int32_t>{-1, -1, 0, 0, -1, 1}));
+  EXPECT_EQ(answers(trajectory.segments[1]), (std::vector<int32_t>{-1, 0}));
   // Two answers that touch are two turns.
   Segment touching = trajectory.segments[0];
   touching.turn_begins = {2, 3, 5};
-  touching.turn_numbers = {0, 4, 7};
-  EXPECT_EQ(turn_of_tokens(touching), (std::vector<int32_t>{-1, -1, 0, 4, -1, 7}));
+  EXPECT_EQ(answers(touching), (std::vector<int32_t>{-1, -1, 0, 1, -1, 2}));
+  EXPECT_EQ(answers({}), std::vector<int32_t>{});
 }
 
 TEST(Trajectory, OfAnOlderBuildDoesNotKnowItsTurns) {
@@ -74,7 +77,6 @@ TEST(Trajectory, OfAnOlderBuildDoesNotKnowItsTurns) {
   trajectory.turn_rewards.clear();
   trajectory.turn_anchors.clear();
   EXPECT_EQ(find_fault(trajectory), std::nullopt);
-  EXPECT_EQ(turn_of_tokens(trajectory.segments[1]), (std::vector<int32_t>{-1, -1}));
 }
 
 TEST(Trajectory, NamesEachKindOfFault) {
