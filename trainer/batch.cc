@@ -12,6 +12,8 @@
 #include "core/trajectory/body_limits.h"
 #include "kernels/base/check.h"
 #include "kernels/ops/router.h"
+#include "trainer/loss/shaping.h"
+#include "trainer/sample_advantages.h"
 
 namespace tailrace {
 namespace {
@@ -29,7 +31,7 @@ std::optional<Failure> find_failure(const Trajectory& t, const BatchOptions& opt
     return Failure{fmt::format("trajectory {} has no finite reward", where)};
   BodyLimits limits{.vocab_size = options.vocab_size,
                     .max_context_tokens = options.max_sequence_tokens,
-                    .needs_sets = options.sampling_mask == SamplingMask::kKeep};
+                    .needs_sets = options.algo.sampling_mask == SamplingMask::kKeep};
   if (options.experts != ExpertShape{}) limits.experts = options.experts;
   if (auto unfit = find_unfit(t, limits))
     return Failure{fmt::format("trajectory {} {}", where, *unfit)};
@@ -90,27 +92,13 @@ void add_recorded(const Trajectory& t, const Segment& segment, size_t i,
   const float logprob = segment.logprobs[i];
   // The difference that linear_logprob() makes of the same two numbers, so that it has its bits.
   const float drawn = segment.log_masses.empty() ? logprob : logprob - segment.log_masses[i];
-  const bool restricted = options.sampling_mask == SamplingMask::kKeep;
+  const bool restricted = options.algo.sampling_mask == SamplingMask::kKeep;
   sequence.behaviour_logprobs.push_back(drawn);
   sequence.recorded_logprobs.push_back(restricted ? drawn : logprob);
   sequence.versions.push_back(segment.versions[i]);
   const auto numerics_class = static_cast<size_t>(segment.classes[i]);
   sequence.foreign_class.push_back(t.numerics_classes[numerics_class] != options.numerics_class);
 }
-
-// What the turns of a trajectory get.
-struct TurnCredit {
-  double advantage = 0;              // of all, where turns have none of their own
-  std::vector<double> turns = {};    // by number
-  std::vector<double> rewards = {};  // by number; where advantages are of tokens alone
-  std::vector<double> returns = {};  // by number; of a kind of credit that goes by them
-
-  // -1: a turn that is not known.
-  double of(int32_t turn) const {
-    if (turns.empty() || turn < 0) return advantage;
-    return turns[std::min(static_cast<size_t>(turn), turns.size() - 1)];
-  }
-};
 
 // The turn in its trajectory of an answer of a segment; -1: not known. A body of before has no
 // numbers, and of several segments each could begin anywhere.
@@ -124,7 +112,7 @@ TrainSequence make_sequence(const Trajectory& t, size_t index, const TurnCredit&
   const Segment& segment = t.segments[index];
   TrainSequence sequence;
   const bool has_sets =
-      options.sampling_mask == SamplingMask::kKeep && !segment.kept_counts.empty();
+      options.algo.sampling_mask == SamplingMask::kKeep && !segment.kept_counts.empty();
   if (has_sets) sequence.kept_offsets.push_back(0);
   auto next_set = segment.kept_ids.begin();
   sequence.lease = t.lease;
@@ -204,68 +192,15 @@ MetricList batch_metrics(std::span<const Trajectory* const> sorted, std::span<co
           {"time/generate", generation / n}};
 }
 
-}  // namespace
-
-BatchOptions batch_options(const AlgoOptions& options, std::string numerics_class,
-                           int64_t vocab_size, int64_t max_sequence_tokens) {
-  return {.advantage = options.advantage,
-          .std_eps = options.std_eps,
-          .credit = options.credit,
-          .length = options.length,
-          .truncated = options.truncated,
-          .drop_zero_signal = options.filter_zero_signal == ZeroSignalFilter::kDrop,
-          .sampling_mask = options.sampling_mask,
-          .numerics_class = std::move(numerics_class),
-          .vocab_size = vocab_size,
-          .max_sequence_tokens = max_sequence_tokens};
-}
-
-namespace {
-
-struct Ordered {
-  std::vector<const Trajectory*> trajectories;
-  std::vector<double> rewards;    // of the environments
-  std::vector<double> penalties;  // added to them for advantages; all 0 without shaping
-  std::vector<int32_t> groups;    // offsets
-  GroupAdvantages advantages;
-
-  double shaped(size_t i) const { return rewards[i] + penalties[i]; }
-};
-
-bool is_baseline(const Trajectory& t, const BatchOptions& options) {
-  return options.advantage == AdvantageKind::kGreedy && t.sampling.temperature == 0;
-}
-
-// Of rewards as they were given, also where length then shapes them: it would make any group look
-// as if it had something to teach (2503.14476).
-void set_advantages(Ordered& ordered, const BatchOptions& options) {
-  std::vector<int64_t> lengths;
-  std::vector<uint8_t> success, greedy;
-  std::vector<double> shaped;
-  for (size_t i = 0; i < ordered.rewards.size(); ++i) {
-    const Trajectory& t = *ordered.trajectories[i];
-    lengths.push_back(t.num_sampled());
-    success.push_back(ordered.rewards[i] > 0);
-    greedy.push_back(is_baseline(t, options));
-  }
-  ordered.penalties = length_penalties(options.length, lengths, success, ordered.groups);
-  for (size_t i = 0; i < ordered.rewards.size(); ++i) shaped.push_back(ordered.shaped(i));
-  const auto of = [&](std::span<const double> rewards) {
-    return group_advantages(options.advantage, options.std_eps, rewards, ordered.groups, greedy);
-  };
-  ordered.advantages = of(shaped);
-  if (options.length.penalty != LengthPenalty::kNone)
-    ordered.advantages.zero_signal = of(ordered.rewards).zero_signal;
-}
-
-Result<Ordered> order(std::span<const Trajectory> trajectories, const BatchOptions& options) {
-  Ordered ordered;
-  auto& [sorted, rewards, penalties, groups, advantages] = ordered;
+Result<SampleAdvantages> ordered_advantages(std::span<const Trajectory> trajectories,
+                                            const BatchOptions& options) {
+  std::vector<const Trajectory*> sorted;
   for (const Trajectory& t : trajectories) {
     if (auto failure = find_failure(t, options)) return *failure;
     sorted.push_back(&t);
   }
   std::ranges::sort(sorted, {}, [](const Trajectory* t) { return batch_order(t->lease.member); });
+  std::vector<int32_t> groups;
   for (size_t i = 0; i < sorted.size(); ++i) {
     if (i > 0 && sorted[i]->lease.member == sorted[i - 1]->lease.member) {
       return Failure{
@@ -274,65 +209,16 @@ Result<Ordered> order(std::span<const Trajectory> trajectories, const BatchOptio
     if (i == 0 || !same_group(sorted[i]->lease.member, sorted[i - 1]->lease.member)) {
       groups.push_back(static_cast<int32_t>(i));
     }
-    rewards.push_back(*sorted[i]->reward);
   }
   groups.push_back(static_cast<int32_t>(sorted.size()));
-  set_advantages(ordered, options);
-  return ordered;
+  return sample_advantages(std::move(sorted), std::move(groups), options.algo);
 }
 
-MetricList metrics_of(const Ordered& ordered, const BatchOptions& options) {
-  MetricList metrics =
-      batch_metrics(ordered.trajectories, ordered.rewards, ordered.advantages.zero_signal, options);
-  if (options.length.penalty != LengthPenalty::kNone)
-    metrics.emplace_back("reward/length_penalty", mean_std(ordered.penalties).mean);
+MetricList metrics_of(const SampleAdvantages& all, const BatchOptions& options) {
+  MetricList metrics = batch_metrics(all.samples, all.rewards, all.advantages.zero_signal, options);
+  if (options.algo.length.penalty != LengthPenalty::kNone)
+    metrics.emplace_back("reward/length_penalty", mean_std(all.penalties).mean);
   return metrics;
-}
-
-// Rewards of the turns of sample `i`, shaped; what no step of the environment gave is the last
-// turn's.
-std::vector<double> turn_rewards_of(const Ordered& ordered, size_t i) {
-  const Trajectory& t = *ordered.trajectories[i];
-  std::vector<double> rewards = t.turn_rewards;
-  if (rewards.empty()) rewards.resize(static_cast<size_t>(std::max(1, t.turns)));
-  double sum = 0;
-  for (double reward : rewards) sum += reward;
-  rewards.back() += ordered.shaped(i) - sum;
-  return rewards;
-}
-
-// Of the members [begin, end), a group.
-std::vector<TurnCredit> credit_of(const Ordered& ordered, size_t begin, size_t end,
-                                  const BatchOptions& options) {
-  std::vector<TurnCredit> result;
-  std::vector<std::vector<double>> rewards;
-  std::vector<TurnFacts> facts;
-  const bool of_tokens = is_of_tokens(return_kind(options.advantage, options.credit.kind));
-  for (size_t i = begin; i < end; ++i) {
-    result.push_back({.advantage = of_tokens ? 0 : ordered.advantages.advantage[i]});
-    rewards.push_back(turn_rewards_of(ordered, i));
-  }
-  if (of_tokens) {
-    for (size_t i = 0; i < rewards.size(); ++i) result[i].rewards = std::move(rewards[i]);
-  } else if (options.credit.kind != CreditKind::kTrajectory) {
-    for (size_t i = begin; i < end; ++i) {
-      const auto& anchors = ordered.trajectories[i]->turn_anchors;
-      const auto& own = rewards[i - begin];
-      facts.push_back({.advantage = ordered.advantages.advantage[i],
-                       .baseline = ordered.advantages.baseline[i],
-                       .scale = ordered.advantages.scale[i],
-                       .rewards = own});
-      if (anchors.size() == own.size()) facts.back().anchors = anchors;
-    }
-    auto turns =
-        turn_credit(options.credit, divides_by_std(options.advantage), options.std_eps, facts);
-    for (size_t i = 0; i < turns.size(); ++i) {
-      result[i].turns = std::move(turns[i]);
-      if (goes_by_returns(options.credit.kind))
-        result[i].returns = discounted_returns(rewards[i], options.credit.gamma);
-    }
-  }
-  return result;
 }
 
 // The reward of a turn is that of its last trained token; of a turn without one, of the last before
@@ -357,7 +243,7 @@ void place_rewards(std::span<TrainSequence> sequences, std::span<const double> r
 Result<MetricList> sample_metrics(std::span<const Trajectory> trajectories,
                                   const BatchOptions& options) {
   if (trajectories.empty()) return MetricList{};
-  const auto ordered = order(trajectories, options);
+  const auto ordered = ordered_advantages(trajectories, options);
   if (!ordered) return ordered.failure();
   return metrics_of(ordered.value(), options);
 }
@@ -367,36 +253,39 @@ Result<TrainBatch> build_batch(std::span<const Trajectory> trajectories,
   TR_CHECK(options.max_staleness.value_or(0) >= 0, "{}", *options.max_staleness);
   TrainBatch batch;
   if (trajectories.empty()) return batch;
-  const auto ordered = order(trajectories, options);
+  const auto ordered = ordered_advantages(trajectories, options);
   if (!ordered) return ordered.failure();
-  const auto& [sorted, rewards, penalties, groups, advantages] = ordered.value();
+  const SampleAdvantages& all = ordered.value();
 
   // Of all samples, before any group leaves: they say how the policy plays, not what is learned
   // from it.
-  batch.metrics = metrics_of(ordered.value(), options);
-  for (size_t g = 0; g + 1 < groups.size(); ++g) {
-    if (options.drop_zero_signal && advantages.zero_signal[g]) continue;
-    const auto first = static_cast<size_t>(groups[g]), last = static_cast<size_t>(groups[g + 1]);
-    const std::vector<TurnCredit> credit = credit_of(ordered.value(), first, last, options);
+  batch.metrics = metrics_of(all, options);
+  const AlgoOptions& algo = options.algo;
+  for (size_t g = 0; g + 1 < all.groups.size(); ++g) {
+    if (algo.filter_zero_signal == ZeroSignalFilter::kDrop && all.advantages.zero_signal[g])
+      continue;
+    const auto first = static_cast<size_t>(all.groups[g]),
+               last = static_cast<size_t>(all.groups[g + 1]);
+    const std::vector<TurnCredit> credit = turn_credit_of(all, first, last, algo);
     for (size_t i = first; i < last; ++i) {
-      const Trajectory& t = *sorted[i];
+      const Trajectory& t = *all.samples[i];
       const bool cut = t.outcome == Outcome::kTruncated;
       const bool masked =
-          (cut && options.truncated == TruncatedSamples::kMask) || is_baseline(t, options);
+          (cut && algo.truncated == TruncatedSamples::kMask) || is_baseline(t, algo);
       const size_t before = batch.sequences.size();
       int32_t trained = 0;
       for (size_t s = 0; s < (masked ? 0 : t.segments.size()); ++s) {
         TrainSequence sequence = make_sequence(t, s, credit[i - first], options);
         if (sequence.targets.empty()) continue;
         sequence.trajectory = static_cast<int32_t>(batch.trajectory_tokens.size());
-        sequence.goes_on = cut && options.truncated == TruncatedSamples::kBootstrap;
+        sequence.goes_on = cut && algo.truncated == TruncatedSamples::kBootstrap;
         trained += static_cast<int32_t>(sequence.targets.size());
         batch.sequences.push_back(std::move(sequence));
       }
       place_rewards(std::span(batch.sequences).subspan(before), credit[i - first].rewards);
       // Also 0: the index is the trajectory's id.
       batch.trajectory_tokens.push_back(trained);
-      batch.credit.push_back({t.lease, penalties[i], credit[i - first].returns});
+      batch.credit.push_back({t.lease, all.penalties[i], credit[i - first].returns});
     }
     auto end = static_cast<int32_t>(batch.sequences.size());
     // A group without a target would be a minibatch without a loss.

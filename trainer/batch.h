@@ -14,11 +14,8 @@
 #include "core/base/metric_list.h"
 #include "core/base/result.h"
 #include "core/trajectory/trajectory.h"
-#include "trainer/loss/advantage.h"
 #include "trainer/loss/aggregation.h"
-#include "trainer/loss/credit.h"
 #include "trainer/loss/options.h"
-#include "trainer/loss/shaping.h"
 #include "trainer/options.h"
 #include "trainer/packed_forward.h"
 
@@ -98,13 +95,9 @@ struct TrainBatch {
 };
 
 struct BatchOptions {
-  AdvantageKind advantage = AdvantageKind::kGroupMean;
-  double std_eps = 1e-6;
-  CreditOptions credit = {};
-  LengthOptions length = {};
-  TruncatedSamples truncated = TruncatedSamples::kKeep;
-  bool drop_zero_signal = true;
-  SamplingMask sampling_mask = SamplingMask::kNone;
+  // Read of it: the axes that sample_advantages.h has, filter_zero_signal, truncated,
+  // sampling_mask.
+  AlgoOptions algo = {};
   ExpertShape experts = {};    // whose recorded choices are replayed; all 0: none are
   std::string numerics_class;  // the trainer's
   // What the model can take. Trajectories come from outside: one that does not fit is a Failure.
@@ -114,8 +107,6 @@ struct BatchOptions {
   int64_t version = 0;
   std::optional<int64_t> max_staleness = {};
 };
-BatchOptions batch_options(const AlgoOptions& options, std::string numerics_class,
-                           int64_t vocab_size, int64_t max_sequence_tokens);
 
 // The order of `trajectories` does not matter. All must be finished or truncated, have a reward,
 // and be distinct members; anything else is a Failure that names the trajectory.

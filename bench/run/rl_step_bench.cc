@@ -118,9 +118,10 @@ class RlStep {
   int64_t train(const std::vector<Trajectory>& trajectories, int64_t version) {
     AlgoOptions algo = AlgoOptions::preset(AlgoPreset::kGrpo);
     algo.kl.coef = 0;  // as the peer: no reference policy
-    auto batch =
-        build_batch(trajectories, batch_options(algo, numerics_class(), model().config().vocab_size,
-                                                trainer_.max_sequence_tokens()));
+    auto batch = build_batch(trajectories, {.algo = algo,
+                                            .numerics_class = numerics_class(),
+                                            .vocab_size = model().config().vocab_size,
+                                            .max_sequence_tokens = trainer_.max_sequence_tokens()});
     TR_CHECK(batch.ok(), "{}", batch.failure().message);
     const PolicyLossConfig loss = policy_loss_config(algo);
     trainer_.prepare_step(batch.value(), version, loss);

@@ -131,9 +131,10 @@ std::vector<Trajectory> RehearsedTrainer::trajectories_of(
 RehearsedTrainer::Trained RehearsedTrainer::train(std::span<const PlannedEpisode> episodes) {
   const std::vector<Trajectory> trajectories = trajectories_of(episodes);
   const QuietWatch watch(pool_.num_threads());
-  auto batch = build_batch(trajectories,
-                           batch_options(config_.algo, numerics_class(config_.compute),
-                                         config_.model.num_ids(), config_.max_sequence_tokens));
+  auto batch = build_batch(trajectories, {.algo = config_.algo,
+                                          .numerics_class = numerics_class(config_.compute),
+                                          .vocab_size = config_.model.num_ids(),
+                                          .max_sequence_tokens = config_.max_sequence_tokens});
   if (!batch) throw UserError("{}", batch.failure().message);
   Trained trained{.samples = std::ssize(episodes)};
   for (const TrainSequence& sequence : batch.value().sequences)

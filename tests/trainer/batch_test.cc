@@ -253,7 +253,7 @@ TEST(Batch, GroupsWithoutSignalLeaveTheBatchAndTheDenominators) {
 // The options of a step that starts from version 9.
 BatchOptions with_bound(int64_t max_staleness, SamplingMask mask = SamplingMask::kNone) {
   BatchOptions options = kOptions;
-  options.sampling_mask = mask;
+  options.algo.sampling_mask = mask;
   options.version = 9;
   options.max_staleness = max_staleness;
   return options;
@@ -418,7 +418,7 @@ TEST(Batch, WhatDoesNotFitIsAFailureThatNamesTheTrajectory) {
               to_string(LeaseId{.member = {.member = 2}}));
   // Of truncated sampling, under keep.
   BatchOptions keep = kOptions;
-  keep.sampling_mask = SamplingMask::kKeep;
+  keep.algo.sampling_mask = SamplingMask::kKeep;
   EXPECT_EQ(failure([](auto&) {}, keep), "accepted");
   expect_part(failure([](auto& t) { t[2].sampling.top_k = 3; }, keep),
               "member=2 attempt=0 does not say what its tokens were drawn from");

@@ -165,9 +165,9 @@ inline TrainBatch make_batch(const std::vector<Trajectory>& trajectories,
                              AdvantageKind kind = AdvantageKind::kGroupMean, bool drop = true,
                              SamplingMask mask = SamplingMask::kNone) {
   BatchOptions options = tiny_batch_options();
-  options.advantage = kind;
-  options.drop_zero_signal = drop;
-  options.sampling_mask = mask;
+  options.algo.advantage = kind;
+  options.algo.filter_zero_signal = drop ? ZeroSignalFilter::kDrop : ZeroSignalFilter::kNone;
+  options.algo.sampling_mask = mask;
   return make_batch(trajectories, options);
 }
 

@@ -102,7 +102,7 @@ std::vector<Trajectory> never_sampled(const std::vector<Trajectory>& all, const 
 
 BatchOptions options_of(AdvantageKind kind) {
   BatchOptions options = testing::tiny_batch_options();
-  options.advantage = kind;
+  options.algo.advantage = kind;
   return options;
 }
 
@@ -165,7 +165,7 @@ TEST(MissingVerdicts, NoRowNoRewardAndNoCountOfTheSamplesIsLeft) {
   const std::vector<Trajectory> all = samples();
   const std::vector<Trajectory> without = never_sampled(all, kMissing);
   BatchOptions options = testing::tiny_batch_options();
-  options.drop_zero_signal = false;
+  options.algo.filter_zero_signal = ZeroSignalFilter::kNone;
   const TrainBatch batch = testing::make_batch(handed_over(all, kMissing), options);
   const TrainBatch expected = testing::make_batch(without, options);
   for (const TrainSequence& sequence : batch.sequences)

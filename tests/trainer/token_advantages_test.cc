@@ -16,8 +16,8 @@ using testing::two_turns;
 
 BatchOptions options_of(AdvantageKind kind) {
   BatchOptions options = testing::tiny_batch_options();
-  options.advantage = kind;
-  options.drop_zero_signal = false;
+  options.algo.advantage = kind;
+  options.algo.filter_zero_signal = ZeroSignalFilter::kNone;
   return options;
 }
 
@@ -32,7 +32,7 @@ void expect_floats(const std::vector<float>& found, const std::vector<double>& e
 
 TEST(Credit, TurnsGetTheirOwnAdvantage) {
   BatchOptions options = options_of(AdvantageKind::kGroupMean);
-  options.credit = {.kind = CreditKind::kTurnReturn, .gamma = .5};
+  options.algo.credit = {.kind = CreditKind::kTurnReturn, .gamma = .5};
   TrainBatch batch = make_batch({two_turns(0, 1), two_turns(1, 0)}, options);
   expect_floats(batch.sequences[0].advantages, {.25, .25, .5});
   expect_floats(batch.sequences[1].advantages, {-.25, -.25, -.5});
@@ -55,7 +55,7 @@ TEST(Credit, ATurnIsThatOfTheTrajectoryAlsoInAnotherSegment) {
   second.turn_begins = {4}, second.turn_numbers = {1};
   t.segments.push_back(second);
   BatchOptions options = options_of(AdvantageKind::kGroupMean);
-  options.credit = {.kind = CreditKind::kTurnReturn, .gamma = .5};
+  options.algo.credit = {.kind = CreditKind::kTurnReturn, .gamma = .5};
   TrainBatch batch = make_batch({t, two_turns(1, 0)}, options);
   expect_floats(batch.sequences[0].advantages, {.25, .25});
   expect_floats(batch.sequences[1].advantages, {.5});
@@ -68,7 +68,7 @@ TEST(Credit, WithoutNumbersTurnsOfSeveralSegmentsShareTheTrajectorysAdvantage) {
   t.segments.push_back(t.segments[0]);
   for (Segment& segment : t.segments) segment.turn_numbers.clear();
   BatchOptions options = options_of(AdvantageKind::kGroupMean);
-  options.credit = {.kind = CreditKind::kTurnReturn, .gamma = .5};
+  options.algo.credit = {.kind = CreditKind::kTurnReturn, .gamma = .5};
   TrainBatch batch = make_batch({t, two_turns(1, 0)}, options);
   expect_floats(batch.sequences[0].advantages, {.5, .5, .5});
   expect_floats(batch.sequences[1].advantages, {.5, .5, .5});
@@ -76,7 +76,7 @@ TEST(Credit, WithoutNumbersTurnsOfSeveralSegmentsShareTheTrajectorysAdvantage) {
 
 TEST(Credit, ARewardOfATurnIsItsOwnAndWhatNoTurnGaveIsTheLasts) {
   BatchOptions options = options_of(AdvantageKind::kReward);
-  options.credit = {.kind = CreditKind::kTurnReturn, .gamma = .5};
+  options.algo.credit = {.kind = CreditKind::kTurnReturn, .gamma = .5};
   Trajectory t = two_turns(0, 1);
   t.turn_rewards = {.2, .3};  // the verifier's .5 comes on top
   TrainBatch batch = make_batch({t}, options);
@@ -85,7 +85,7 @@ TEST(Credit, ARewardOfATurnIsItsOwnAndWhatNoTurnGaveIsTheLasts) {
 
 TEST(Credit, StatesThatMembersShareAreComparedByTheirAnchors) {
   BatchOptions options = options_of(AdvantageKind::kGroupMean);
-  options.credit = {.kind = CreditKind::kGigpo, .gamma = .95, .weight = 1};
+  options.algo.credit = {.kind = CreditKind::kGigpo, .gamma = .95, .weight = 1};
   Trajectory won = two_turns(0, 1), lost = two_turns(1, 0);
   won.turn_rewards = {0, 1}, lost.turn_rewards = {0, 0};
   won.turn_anchors = {11, 22}, lost.turn_anchors = {11, 11};
@@ -193,7 +193,7 @@ TEST(TokenAdvantages, ReturnsAreOfAdvantagesBeforeTheyAreWhitened) {
 TEST(TokenAdvantages, ACutEpisodeIsBootstrappedWhereThatIsAsked) {
   const auto first = [](TruncatedSamples truncated) {
     BatchOptions options = options_of(AdvantageKind::kGae);
-    options.truncated = truncated;
+    options.algo.truncated = truncated;
     Trajectory t = two_turns(0, 0);
     t.outcome = Outcome::kTruncated;
     TrainBatch batch = make_batch({t}, options);
@@ -249,7 +249,8 @@ TEST(TokenAdvantages, ATrajectoryWithoutATokenLeftIsNoneOfTheCounted) {
 // F17: length makes rewards differ in a group that has nothing to teach.
 TEST(Batch, GroupsWithoutSignalAreFoundBeforeLengthShapesThem) {
   BatchOptions options = testing::tiny_batch_options();
-  options.length = {.penalty = LengthPenalty::kSoftOverlong, .factor = 1, .limit = 4, .buffer = 4};
+  options.algo.length = {
+      .penalty = LengthPenalty::kSoftOverlong, .factor = 1, .limit = 4, .buffer = 4};
   Trajectory a = two_turns(0, 1), b = two_turns(1, 1);
   Segment& shorter = b.segments[0];
   shorter.tokens.pop_back(), shorter.roles.pop_back(), shorter.logprobs.pop_back();
@@ -260,7 +261,7 @@ TEST(Batch, GroupsWithoutSignalAreFoundBeforeLengthShapesThem) {
   EXPECT_EQ(metric(batch.metrics, "reward/mean"), 1) << "the environment's";
   EXPECT_NEAR(metric(batch.metrics, "reward/length_penalty"), -(.75 + .5) / 2, 1e-12);
   // Where they stay, they learn to be short.
-  options.drop_zero_signal = false;
+  options.algo.filter_zero_signal = ZeroSignalFilter::kNone;
   batch = make_batch({a, b}, options);
   EXPECT_LT(batch.sequences[0].advantages[0], 0);
   EXPECT_GT(batch.sequences[1].advantages[0], 0);
@@ -270,7 +271,7 @@ TEST(Batch, GroupsWithoutSignalAreFoundBeforeLengthShapesThem) {
 TEST(Batch, GroupsOfEqualRewardsStayWhereMembersAreNotCompared) {
   for (AdvantageKind kind : {AdvantageKind::kReward, AdvantageKind::kGae}) {
     BatchOptions options = options_of(kind);
-    options.drop_zero_signal = true;
+    options.algo.filter_zero_signal = ZeroSignalFilter::kDrop;
     TrainBatch batch = make_batch({two_turns(0, 1), two_turns(1, 1)}, options);
     EXPECT_EQ(batch.sequences.size(), 2u) << name_of(kind);
   }
@@ -278,7 +279,7 @@ TEST(Batch, GroupsOfEqualRewardsStayWhereMembersAreNotCompared) {
 
 TEST(Batch, SamplesThatWereCutLeaveTheLossAndStayInTheBaseline) {
   BatchOptions options = testing::tiny_batch_options();
-  options.truncated = TruncatedSamples::kMask;
+  options.algo.truncated = TruncatedSamples::kMask;
   Trajectory won = two_turns(0, 1), cut = two_turns(1, 0);
   cut.outcome = Outcome::kTruncated;
   TrainBatch batch = make_batch({won, cut}, options);

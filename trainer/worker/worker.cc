@@ -596,14 +596,14 @@ class TrainerWorker {
   }
 
   BatchOptions batch_options() const {
-    BatchOptions options =
-        tailrace::batch_options(config_.algo, numerics_class(config_.compute),
-                                config_.model.num_ids(), config_.max_sequence_tokens);
-    options.version = version_;
-    options.max_staleness = config_.max_staleness;
-    if (config_.algo.router_replay == RouterReplay::kReplay)
-      options.experts = config_.model.expert_shape();
-    return options;
+    const bool replays = config_.algo.router_replay == RouterReplay::kReplay;
+    return {.algo = config_.algo,
+            .experts = replays ? config_.model.expert_shape() : ExpertShape{},
+            .numerics_class = numerics_class(config_.compute),
+            .vocab_size = config_.model.num_ids(),
+            .max_sequence_tokens = config_.max_sequence_tokens,
+            .version = version_,
+            .max_staleness = config_.max_staleness};
   }
 
   TrainBatch build(int64_t step, std::span<const Trajectory> trajectories) const {

@@ -104,8 +104,9 @@ void see_all(StepTraces& traces, TrainBatch& batch) {
 TEST_F(StepTracesTest, ATurnHasItsRewardItsStateItsReturnAndItsAdvantage) {
   const std::vector<Trajectory> samples = {two_turns(0, {0.5, 1}, 8), two_turns(1, {0, 0}, 9)};
   BatchOptions options = testing::tiny_batch_options();
-  options.credit = {.kind = CreditKind::kGigpo, .gamma = 0.5};
-  options.length = {.penalty = LengthPenalty::kSoftOverlong, .factor = 1, .limit = 4, .buffer = 2};
+  options.algo.credit = {.kind = CreditKind::kGigpo, .gamma = 0.5};
+  options.algo.length = {
+      .penalty = LengthPenalty::kSoftOverlong, .factor = 1, .limit = 4, .buffer = 2};
   TrainBatch batch = testing::make_batch(samples, options);
   StepTraces traces(dir.path(), 1);
   see_all(traces, batch);
@@ -137,7 +138,7 @@ TEST_F(StepTracesTest, ATurnHasItsRewardItsStateItsReturnAndItsAdvantage) {
 TEST_F(StepTracesTest, WithACriticTokensOfATurnDifferAndTheRejectedAreNamed) {
   const std::vector<Trajectory> samples = {two_turns(0, {0.5, 1}, 8), two_turns(1, {0, 0}, 9)};
   BatchOptions options = testing::tiny_batch_options();
-  options.advantage = AdvantageKind::kGae;
+  options.algo.advantage = AdvantageKind::kGae;
   TrainBatch batch = testing::make_batch(samples, options);
   ASSERT_EQ(batch.sequences.size(), 2u);
   StepTraces traces(dir.path(), 1);

@@ -77,8 +77,7 @@ Step train(const SamplingParams& params, SamplingMask mask, const PolicyLossConf
     for (int32_t member = 0; member < 4; ++member)
       trajectories.push_back(
           play(engine, tokenizer, params, prompt, member, mask == SamplingMask::kKeep));
-  auto batch = build_batch(trajectories, {.advantage = AdvantageKind::kGroupMean,
-                                          .sampling_mask = mask,
+  auto batch = build_batch(trajectories, {.algo = {.sampling_mask = mask},
                                           .numerics_class = testing::kNumericsClass,
                                           .vocab_size = config.num_ids(),
                                           .max_sequence_tokens = 64});
