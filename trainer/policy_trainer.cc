@@ -228,7 +228,7 @@ MetricList PolicyTrainer::sft_evaluation(std::span<const PackedSequence> sequenc
 
 void PolicyTrainer::prepare_step(TrainBatch& batch, int64_t version, const PolicyLossConfig& loss) {
   score_old(batch, version);
-  if (loss.kl.coef != 0 && loss.kl.target == KlTarget::kReference) score_reference(batch);
+  if (loss.kl.needs_reference()) score_reference(batch);
   mask_rejected(batch, loss.correction);
   settle_advantages(batch, loss);
 }

@@ -13,19 +13,17 @@ double clamped_difference(float a, float b) {
   return std::clamp(double{a} - b, -kMaxLogRatio, kMaxLogRatio);
 }
 
-bool penalises_reward(const KlOptions& kl) { return kl.coef != 0 && !kl.in_loss(); }
-
 // Of each trained token of a trajectory: what a KL penalty takes from its reward. k1 of the weights
 // that the step starts from: the only estimator whose gradient is right as a reward.
 std::vector<double> penalties_of(std::span<const TrainSequence> trajectory, const KlOptions& kl) {
   std::vector<double> penalties;
   for (const TrainSequence& s : trajectory) {
     const auto& other = kl.target == KlTarget::kReference ? s.ref_logprobs : s.behaviour_logprobs;
-    TR_CHECK(!penalises_reward(kl) || other.size() == s.targets.size(), "{} of {}", other.size(),
+    TR_CHECK(!kl.in_reward() || other.size() == s.targets.size(), "{} of {}", other.size(),
              s.targets.size());
     for (size_t k = 0; k < s.targets.size(); ++k)
       penalties.push_back(
-          penalises_reward(kl) ? -kl.coef * clamped_difference(s.old_logprobs[k], other[k]) : 0);
+          kl.in_reward() ? -kl.coef * clamped_difference(s.old_logprobs[k], other[k]) : 0);
   }
   return penalties;
 }
@@ -53,7 +51,7 @@ std::vector<std::span<TrainSequence>> trajectories_of(std::span<TrainSequence> s
 // By what follows a token, or against values.
 void settle_tokens(std::span<TrainSequence> trajectory, const PolicyLossConfig& loss) {
   const ReturnOptions& options = loss.returns;
-  const bool critic = options.has_critic();
+  const bool critic = options.kind == ReturnKind::kGae;
   const std::vector<double> penalties = penalties_of(trajectory, loss.kl);
   std::vector<double> advantages(penalties.size()), returns(penalties.size());
   if (options.kind == ReturnKind::kStand) {
@@ -138,14 +136,14 @@ void settle_advantages(TrainBatch& batch, const PolicyLossConfig& loss) {
   const std::span sequences(batch.sequences);
   const ReturnKind kind = loss.returns.kind;
   const bool by_sample = kind == ReturnKind::kCentred || kind == ReturnKind::kLeaveOneOut;
-  const bool of_tokens = kind == ReturnKind::kToGo || kind == ReturnKind::kGae;
-  if (by_sample && penalises_reward(loss.kl)) {
+  const bool of_tokens = is_of_tokens(kind);
+  if (by_sample && loss.kl.in_reward()) {
     for (size_t g = 0; g + 1 < batch.group_offsets.size(); ++g) {
       const auto begin = static_cast<size_t>(batch.group_offsets[g]);
       settle_samples(
           sequences.subspan(begin, static_cast<size_t>(batch.group_offsets[g + 1]) - begin), loss);
     }
-  } else if (of_tokens || penalises_reward(loss.kl)) {
+  } else if (of_tokens || loss.kl.in_reward()) {
     for (const auto& trajectory : trajectories_of(sequences)) settle_tokens(trajectory, loss);
   }
   if (loss.returns.whiten) whiten_batch(batch);

@@ -38,10 +38,6 @@ TrainerWorkerConfig without_records(TrainerWorkerConfig config) {
   return config;
 }
 
-bool keeps_reference(const KlOptions& kl) {
-  return kl.coef != 0 && kl.target == KlTarget::kReference;
-}
-
 }  // namespace
 
 RehearsedTrainer::RehearsedTrainer(const TrainerWorkerConfig& config)
@@ -64,7 +60,7 @@ RehearsedTrainer::RehearsedTrainer(const TrainerWorkerConfig& config)
   optim.schedule = LrSchedule::kConstant;
   trainer_.reset_optimizer(optim, /*total_updates=*/1);
   if (config_.critic) trainer_.use_critic(*config_.critic);
-  if (keeps_reference(loss_.kl)) {
+  if (loss_.kl.needs_reference()) {
     if (config_.model.lora)
       trainer_.set_reference_to_base();
     else

@@ -400,7 +400,7 @@ void RunOptions::visit(OptionVisitor& v) {
   v.section("train", train, "how a batch becomes updates");
   v.section("algo", algo, "the policy loss");
   v.section("critic", critic, "the value head of algo.advantage=gae",
-            idle_if(algo.advantage != AdvantageKind::kGae,
+            idle_if(!needs_critic(algo.advantage),
                     fmt::format("{{algo.advantage}} is {}", name_of(algo.advantage)),
                     {"algo.advantage", "algo.name"}));
   v.section("optim", optim, "the optimizer");

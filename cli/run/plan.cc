@@ -239,10 +239,8 @@ void warn_of_adapter_rate(const RunOptions& o, Plan& plan) {
 
 // The base is what the policy was before its warm-up.
 void warn_of_adapter_reference(const RunOptions& o, Plan& plan) {
-  const KlOptions& kl = o.algo.kl;
   const bool warms_up = !o.sft.data.empty() || o.sft.demonstrations > 0;
-  if (o.lora.trains() && warms_up && kl.coef != 0 && kl.target == KlTarget::kReference &&
-      !supervised_only(o))
+  if (o.lora.trains() && warms_up && o.algo.kl.needs_reference() && !supervised_only(o))
     plan.warnings.push_back(
         "algo.kl holds the policy to the base without its adapter, so also against what the "
         "warm-up has taught. Try algo.kl.coef=0, or a base that was warmed up and merged");

@@ -369,7 +369,7 @@ void validate_streaming(const RunOptions& o) {
     refuse_whole("algo.advantage", name_of(o.algo.advantage),
                  "divides by the deviation of a whole batch",
                  name_of(AdvantageKind::kGroupMeanStd));
-  if (o.algo.advantage == AdvantageKind::kGae)
+  if (needs_critic(o.algo.advantage))
     refuse_whole("algo.advantage", name_of(o.algo.advantage),
                  "takes the values of a whole batch before its first update",
                  name_of(AdvantageKind::kGroupMean));

@@ -19,7 +19,7 @@ TrainerWorkerConfig trainer_config(const RunOptions& o, const ModelConfig& model
   config.max_sequence_tokens = o.rollout.engine.max_context_tokens;
   config.anchor_interval = o.weights.anchor_interval;
   config.algo = o.algo;
-  if (o.algo.advantage == AdvantageKind::kGae) config.critic = o.critic;
+  if (needs_critic(o.algo.advantage)) config.critic = o.critic;
   if (const scheduler::Mode mode = o.scheduler.mode.mode();
       mode.off_policy() && mode.on_stale == scheduler::OnStale::kMask)
     config.max_staleness = mode.max_staleness;

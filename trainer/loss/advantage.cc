@@ -12,8 +12,10 @@ bool divides_by_std(AdvantageKind kind) {
   return kind == AdvantageKind::kGroupMeanStd || kind == AdvantageKind::kGroupMeanBatchStd;
 }
 
+bool needs_critic(AdvantageKind kind) { return kind == AdvantageKind::kGae; }
+
 bool compares_members(AdvantageKind kind) {
-  return kind != AdvantageKind::kReward && kind != AdvantageKind::kGae;
+  return kind != AdvantageKind::kReward && !needs_critic(kind);
 }
 
 MeanStd mean_std(std::span<const double> values) {

@@ -34,6 +34,9 @@ constexpr auto enum_names(AdvantageKind) {
 // Whether it divides by a deviation, and so reads std_eps.
 bool divides_by_std(AdvantageKind kind);
 
+// Whether it needs the values of a critic.
+bool needs_critic(AdvantageKind kind);
+
 // Whether the members of a group are each other's baseline, so that equal rewards teach nothing.
 bool compares_members(AdvantageKind kind);
 

@@ -34,9 +34,6 @@ constexpr auto enum_names(CreditKind) {
 // What becomes of such advantages token by token (returns.h). Rewards of tokens: of a critic, and
 // of a reward without a baseline that no credit has shared among turns.
 ReturnKind return_kind(AdvantageKind advantage, CreditKind credit);
-inline bool is_of_tokens(ReturnKind kind) {
-  return kind == ReturnKind::kToGo || kind == ReturnKind::kGae;
-}
 
 // The section `algo.credit`.
 struct CreditOptions {

@@ -53,6 +53,9 @@ struct KlOptions {
   bool unbiased = false;
 
   bool in_loss() const { return placement == KlPlacement::kLoss; }
+  bool in_reward() const { return coef != 0 && placement == KlPlacement::kReward; }
+  // Whether a run keeps weights of the start to compute l_ref with.
+  bool needs_reference() const { return coef != 0 && target == KlTarget::kReference; }
 
   void visit(OptionVisitor& v);
 };

@@ -9,8 +9,7 @@ namespace tailrace {
 void AlgoOptions::visit(OptionVisitor& v) {
   const bool has_ratio =
       surrogate.kind != SurrogateKind::kReinforce && surrogate.kind != SurrogateKind::kKimi;
-  const bool critic = advantage == AdvantageKind::kGae;
-  const bool penalised = kl.coef != 0 && !kl.in_loss();
+  const bool critic = needs_critic(advantage);
   v.preset("name", *this, name,
            {.help = "preset with its paper's values; they replace what a lower layer says (an "
                     "extended file, or any file for a preset of the command line), and keys of its "
@@ -46,7 +45,7 @@ void AlgoOptions::visit(OptionVisitor& v) {
           {.help = "discount a token, of gae and of a KL penalty in the reward",
            .min = 0,
            .max = 1,
-           .idle = idle_if(!critic && !penalised,
+           .idle = idle_if(!critic && !kl.in_reward(),
                            fmt::format("{{advantage}} is {}, and no reward is one of tokens",
                                        name_of(advantage)),
                            {"advantage", "kl.placement", "kl.estimator", "kl.coef", "name"})});
@@ -105,7 +104,7 @@ PolicyLossConfig policy_loss_config(const AlgoOptions& options) {
 namespace {
 
 void validate_credit(const AlgoOptions& o, std::string_view section) {
-  const bool critic = o.advantage == AdvantageKind::kGae;
+  const bool critic = needs_critic(o.advantage);
   if (critic && o.credit.kind != CreditKind::kTrajectory)
     throw UserError::at(join_key(section, "credit.kind"),
                         "is {}, but advantage gae gives each token its own. Try trajectory.",

@@ -199,9 +199,8 @@ void check_lengths(const PolicyLossConfig& config, const PolicyLossInput& in,
            in.entropy.size());
   TR_CHECK(dentropy.size() == n || (dentropy.empty() && !regularised), "dentropy {}",
            dentropy.size());
-  bool needs_ref = config.kl.coef != 0 && config.kl.target == KlTarget::kReference;
-  TR_CHECK(in.ref_logprob.size() == n || (in.ref_logprob.empty() && !needs_ref), "ref {}",
-           in.ref_logprob.size());
+  TR_CHECK(in.ref_logprob.size() == n || (in.ref_logprob.empty() && !config.kl.needs_reference()),
+           "ref {}", in.ref_logprob.size());
   TR_CHECK(
       in.positive.size() == n || (in.positive.empty() && !splits_by_reward(config.surrogate.kind)),
       "positive {}", in.positive.size());

@@ -24,13 +24,15 @@ enum class ReturnKind : uint8_t {
   kGae,   // they are rewards of tokens, and become gae() against values
 };
 
+inline bool is_of_tokens(ReturnKind kind) {
+  return kind == ReturnKind::kToGo || kind == ReturnKind::kGae;
+}
+
 struct ReturnOptions {
   ReturnKind kind = ReturnKind::kStand;
   double gamma = 1;      // a token
   double lambda = 0.95;  // of gae()
   bool whiten = false;   // over the trained tokens of a step
-
-  bool has_critic() const { return kind == ReturnKind::kGae; }
 };
 
 // Generalised advantage estimation (1506.02438):

@@ -48,10 +48,6 @@ int pool_size(const TrainOptions& train) {
   return static_cast<int>(std::max<int64_t>(1, cores / train.ranks));
 }
 
-bool needs_reference(const KlOptions& kl) {
-  return kl.coef != 0 && kl.target == KlTarget::kReference;
-}
-
 bool without_signal(const MetricList& metrics) {
   return std::ranges::any_of(metrics, [](const auto& metric) {
     return metric.first == "rollout/zero_signal_frac" && metric.second == 1;
@@ -399,7 +395,7 @@ class TrainerWorker {
     if (master_ != loaded->state.digest)
       throw UserError("{}: the weights have digest {}, but were saved with {}",
                       loaded->path.string(), master_, loaded->state.digest);
-    if (needs_reference(loss_.kl)) load_reference(loaded->state.reference);
+    if (loss_.kl.needs_reference()) load_reference(loaded->state.reference);
     log_.info("resumed version={} checkpoint={}", version_, loaded->path.string());
   }
 
@@ -444,9 +440,9 @@ class TrainerWorker {
     if (ended_) return;
     // The warm-up had an optimizer of its own, and its moments are about another loss.
     reset_rl_optimizer();
-    if (needs_reference(loss_.kl) && config_.model.lora) {
+    if (loss_.kl.needs_reference() && config_.model.lora) {
       load_reference(base_.root);
-    } else if (needs_reference(loss_.kl)) {
+    } else if (loss_.kl.needs_reference()) {
       trainer_.set_reference(trainer_.parameters());
       reference_ = root_of(trainer_.parameters());
       // As it is: its digest is proved when the run goes on.
@@ -750,7 +746,7 @@ std::vector<MemoryItem> trainer_memory(const TrainerWorkerConfig& config) {
     optimizers.push_back(config.sft.optim.kind);
   std::vector<MemoryItem> items = PolicyTrainer::memory(
       config.model, config.train, config.max_sequence_tokens, pool_size(config.train),
-      {.keeps_reference = needs_reference(config.algo.kl),
+      {.keeps_reference = config.algo.kl.needs_reference(),
        .streams = config.streams,
        .has_critic = config.critic.has_value(),
        .compute = config.compute,

@@ -83,7 +83,7 @@ class PresetRow {
     const bool corrects =
         own.kind != common.kind || own.level != common.level || own.cap != common.cap;
     std::vector<std::string> besides;
-    if (row.advantage == AdvantageKind::kGae) besides.push_back(with("gamma", {"lambda"}));
+    if (needs_critic(row.advantage)) besides.push_back(with("gamma", {"lambda"}));
     if (row.returns.whiten) besides.push_back("`whiten_advantages`");
     if (row.filter_zero_signal == ZeroSignalFilter::kDrop && compares_members(row.advantage))
       besides.push_back("`filter_zero_signal` drop");
