@@ -12,6 +12,7 @@
 #include "core/trajectory/body_limits.h"
 #include "kernels/base/check.h"
 #include "kernels/ops/router.h"
+#include "trainer/loss/credit.h"
 #include "trainer/loss/shaping.h"
 #include "trainer/sample_advantages.h"
 
@@ -251,7 +252,10 @@ Result<MetricList> sample_metrics(std::span<const Trajectory> trajectories,
 Result<TrainBatch> build_batch(std::span<const Trajectory> trajectories,
                                const BatchOptions& options) {
   TR_CHECK(options.max_staleness.value_or(0) >= 0, "{}", *options.max_staleness);
+  const AlgoOptions& algo = options.algo;
   TrainBatch batch;
+  batch.returns = algo.returns;
+  batch.returns.kind = return_kind(algo.advantage, algo.credit.kind);
   if (trajectories.empty()) return batch;
   const auto ordered = ordered_advantages(trajectories, options);
   if (!ordered) return ordered.failure();
@@ -260,7 +264,6 @@ Result<TrainBatch> build_batch(std::span<const Trajectory> trajectories,
   // Of all samples, before any group leaves: they say how the policy plays, not what is learned
   // from it.
   batch.metrics = metrics_of(all, options);
-  const AlgoOptions& algo = options.algo;
   for (size_t g = 0; g + 1 < all.groups.size(); ++g) {
     if (algo.filter_zero_signal == ZeroSignalFilter::kDrop && all.advantages.zero_signal[g])
       continue;
@@ -306,6 +309,7 @@ void append(TrainBatch& batch, TrainBatch part) {
   batch.trajectory_tokens.insert(batch.trajectory_tokens.end(), part.trajectory_tokens.begin(),
                                  part.trajectory_tokens.end());
   std::ranges::move(part.credit, std::back_inserter(batch.credit));
+  batch.returns = part.returns;
 }
 
 std::vector<Minibatch> split_minibatches(const TrainBatch& batch, int64_t parts) {

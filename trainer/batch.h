@@ -16,6 +16,7 @@
 #include "core/trajectory/trajectory.h"
 #include "trainer/loss/aggregation.h"
 #include "trainer/loss/options.h"
+#include "trainer/loss/returns.h"
 #include "trainer/options.h"
 #include "trainer/packed_forward.h"
 
@@ -89,6 +90,7 @@ struct TrainBatch {
   std::vector<int32_t> group_offsets{0};   // [groups + 1] first sequence of each group
   std::vector<int32_t> trajectory_tokens;  // [trajectories] trained tokens of each
   std::vector<SampleCredit> credit;        // [trajectories]
+  ReturnOptions returns = {};              // what settle_advantages() makes of its advantages
   MetricList metrics;  // reward/..., rollout/..., staleness/masked_frac, of all samples
 
   int64_t num_groups() const { return static_cast<int64_t>(group_offsets.size()) - 1; }
@@ -123,7 +125,8 @@ Result<TrainBatch> build_batch(std::span<const Trajectory> trajectories,
 Result<MetricList> sample_metrics(std::span<const Trajectory> trajectories,
                                   const BatchOptions& options);
 
-// Puts the sequences of `part` behind those of `batch`; metrics are not joined.
+// Puts the sequences of `part`, which was made with the same options, behind those of `batch`;
+// metrics are not joined.
 void append(TrainBatch& batch, TrainBatch part);
 
 // [begin, end) of sequences.

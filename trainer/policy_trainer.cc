@@ -230,7 +230,7 @@ void PolicyTrainer::prepare_step(TrainBatch& batch, int64_t version, const Polic
   score_old(batch, version);
   if (loss.kl.needs_reference()) score_reference(batch);
   mask_rejected(batch, loss.correction);
-  settle_advantages(batch, loss);
+  settle_advantages(batch, loss.kl);
 }
 
 void PolicyTrainer::score_old(TrainBatch& batch, int64_t version) {

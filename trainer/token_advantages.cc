@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "trainer/loss/policy_loss.h"
 
 namespace tailrace {
 namespace {
@@ -49,10 +50,10 @@ std::vector<std::span<TrainSequence>> trajectories_of(std::span<TrainSequence> s
 }
 
 // By what follows a token, or against values.
-void settle_tokens(std::span<TrainSequence> trajectory, const PolicyLossConfig& loss) {
-  const ReturnOptions& options = loss.returns;
+void settle_tokens(std::span<TrainSequence> trajectory, const ReturnOptions& options,
+                   const KlOptions& kl) {
   const bool critic = options.kind == ReturnKind::kGae;
-  const std::vector<double> penalties = penalties_of(trajectory, loss.kl);
+  const std::vector<double> penalties = penalties_of(trajectory, kl);
   std::vector<double> advantages(penalties.size()), returns(penalties.size());
   if (options.kind == ReturnKind::kStand) {
     for_each_token(trajectory,
@@ -81,18 +82,18 @@ void settle_tokens(std::span<TrainSequence> trajectory, const PolicyLossConfig& 
 }
 
 // By what the penalty of a whole sample is beyond that of its group.
-void settle_samples(std::span<TrainSequence> group, const PolicyLossConfig& loss) {
+void settle_samples(std::span<TrainSequence> group, ReturnKind kind, const KlOptions& kl) {
   const auto trajectories = trajectories_of(group);
   const auto n = static_cast<double>(trajectories.size());
   if (n < 2) return;
   std::vector<double> sums;
   for (const auto& trajectory : trajectories) {
     double sum = 0;
-    for (double penalty : penalties_of(trajectory, loss.kl)) sum += penalty;
+    for (double penalty : penalties_of(trajectory, kl)) sum += penalty;
     sums.push_back(sum);
   }
   const double mean = mean_std(sums).mean;
-  const double scale = loss.returns.kind == ReturnKind::kLeaveOneOut ? n / (n - 1) : 1;
+  const double scale = kind == ReturnKind::kLeaveOneOut ? n / (n - 1) : 1;
   for (size_t i = 0; i < trajectories.size(); ++i) {
     for_each_token(trajectories[i], [&](TrainSequence& s, size_t k, size_t) {
       s.advantages[k] = static_cast<float>(s.advantages[k] + scale * (sums[i] - mean));
@@ -132,21 +133,22 @@ void mask_rejected(TrainBatch& batch, const CorrectionOptions& correction) {
   }
 }
 
-void settle_advantages(TrainBatch& batch, const PolicyLossConfig& loss) {
+void settle_advantages(TrainBatch& batch, const KlOptions& kl) {
   const std::span sequences(batch.sequences);
-  const ReturnKind kind = loss.returns.kind;
+  const ReturnKind kind = batch.returns.kind;
   const bool by_sample = kind == ReturnKind::kCentred || kind == ReturnKind::kLeaveOneOut;
-  const bool of_tokens = is_of_tokens(kind);
-  if (by_sample && loss.kl.in_reward()) {
+  if (by_sample && kl.in_reward()) {
     for (size_t g = 0; g + 1 < batch.group_offsets.size(); ++g) {
       const auto begin = static_cast<size_t>(batch.group_offsets[g]);
       settle_samples(
-          sequences.subspan(begin, static_cast<size_t>(batch.group_offsets[g + 1]) - begin), loss);
+          sequences.subspan(begin, static_cast<size_t>(batch.group_offsets[g + 1]) - begin), kind,
+          kl);
     }
-  } else if (of_tokens || loss.kl.in_reward()) {
-    for (const auto& trajectory : trajectories_of(sequences)) settle_tokens(trajectory, loss);
+  } else if (is_of_tokens(kind) || kl.in_reward()) {
+    for (const auto& trajectory : trajectories_of(sequences))
+      settle_tokens(trajectory, batch.returns, kl);
   }
-  if (loss.returns.whiten) whiten_batch(batch);
+  if (batch.returns.whiten) whiten_batch(batch);
 }
 
 }  // namespace tailrace

@@ -5,17 +5,18 @@
 #pragma once
 
 #include "trainer/batch.h"
-#include "trainer/loss/policy_loss.h"
+#include "trainer/loss/correction.h"
+#include "trainer/loss/kl_estimator.h"
 
 namespace tailrace {
 
 // With RejectedTokens::kLeave: tokens that algo.correction rejects are masked, and are in no count.
 void mask_rejected(TrainBatch& batch, const CorrectionOptions& correction);
 
-// In this order: a KL penalty of the reward is taken from each token, or from each sample within
-// its group (ReturnKind); rewards of tokens become what follows them, or advantages and returns
-// against old values; advantages are whitened over the unmasked tokens of the batch, which must
-// then be the whole step.
-void settle_advantages(TrainBatch& batch, const PolicyLossConfig& loss);
+// As TrainBatch::returns says, and in this order: a KL penalty of the reward is taken from each
+// token, or from each sample within its group (ReturnKind); rewards of tokens become what follows
+// them, or advantages and returns against old values; advantages are whitened over the unmasked
+// tokens of the batch, which must then be the whole step.
+void settle_advantages(TrainBatch& batch, const KlOptions& kl);
 
 }  // namespace tailrace

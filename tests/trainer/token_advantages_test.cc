@@ -100,16 +100,15 @@ TEST(TokenAdvantages, RewardsToGoPassAnObservation) {
   expect_floats(batch.sequences[0].advantages, {0, 0, 1});  // rewards, so far
   set_old(batch);
   batch.sequences[0].ref_logprobs = {-1, -1, -1};
-  PolicyLossConfig loss;
-  loss.returns.kind = ReturnKind::kToGo;
-  loss.kl = {.coef = .1, .estimator = KlEstimator::kK1, .placement = KlPlacement::kReward};
-  settle_advantages(batch, loss);
+  const KlOptions kl = {
+      .coef = .1, .estimator = KlEstimator::kK1, .placement = KlPlacement::kReward};
+  settle_advantages(batch, kl);
   expect_floats(batch.sequences[0].advantages, {1, 1, 1});
   // And a penalty behind it reaches the tokens in front of it.
   batch = make_batch({two_turns(0, 1)}, options_of(AdvantageKind::kReward));
   set_old(batch);
   batch.sequences[0].ref_logprobs = {-1, -1, -2};
-  settle_advantages(batch, loss);
+  settle_advantages(batch, kl);
   expect_floats(batch.sequences[0].advantages, {.9, .9, .9});
 }
 
@@ -117,11 +116,11 @@ TEST(TokenAdvantages, RewardsToGoPassAnObservation) {
 TEST(TokenAdvantages, ARewardOfATurnReachesTheTokensInFrontOfIt) {
   Trajectory t = two_turns(0, 1);
   t.turn_rewards = {1, 0};
-  TrainBatch batch = make_batch({t}, options_of(AdvantageKind::kReward));
+  BatchOptions options = options_of(AdvantageKind::kReward);
+  options.algo.returns.gamma = .5;
+  TrainBatch batch = make_batch({t}, options);
   set_old(batch);
-  PolicyLossConfig loss;
-  loss.returns = {.kind = ReturnKind::kToGo, .gamma = .5};
-  settle_advantages(batch, loss);
+  settle_advantages(batch, {});
   expect_floats(batch.sequences[0].advantages, {.5, 1, 0});
 }
 
@@ -144,10 +143,9 @@ TEST(TokenAdvantages, PenaltiesAreLeftOutOfTheOthersToo) {
   set_old(batch);
   const std::vector<std::vector<float>> ref = {{-2, -2, -2}, {-2, -2, -2}, {-1, -1, -1}};
   for (size_t i = 0; i < 3; ++i) batch.sequences[i].ref_logprobs = ref[i];
-  PolicyLossConfig loss;
-  loss.returns.kind = return_kind(AdvantageKind::kLeaveOneOut, CreditKind::kTrajectory);
-  loss.kl = {.coef = .1, .estimator = KlEstimator::kK1, .placement = KlPlacement::kReward};
-  settle_advantages(batch, loss);
+  const KlOptions kl = {
+      .coef = .1, .estimator = KlEstimator::kK1, .placement = KlPlacement::kReward};
+  settle_advantages(batch, kl);
   // Rewards .7, .7 and 0, each less the mean of the other two.
   expect_floats(batch.sequences[0].advantages, {.35, .35, .35});
   expect_floats(batch.sequences[1].advantages, {.35, .35, .35});
@@ -164,25 +162,24 @@ TEST(TokenAdvantages, GaePassesAnObservation) {
   t.segments[0].versions = {-1, 0, -1, 0, 0};
   t.segments[0].classes = {-1, 0, -1, 0, 0};
   t.segments[0].turn_begins = {1, 3};
-  TrainBatch batch = make_batch({t}, options_of(AdvantageKind::kGae));
+  BatchOptions options = options_of(AdvantageKind::kGae);
+  options.algo.returns = {.gamma = .9, .lambda = .95};
+  TrainBatch batch = make_batch({t}, options);
   expect_floats(batch.sequences[0].advantages, {0, 0, 1});  // rewards, so far
   set_old(batch);
   batch.sequences[0].old_values = {.2f, .5f, .8f};
-  PolicyLossConfig loss;
-  loss.returns = {.kind = ReturnKind::kGae, .gamma = .9, .lambda = .95};
-  settle_advantages(batch, loss);
+  settle_advantages(batch, {});
   expect_floats(batch.sequences[0].advantages, {0.584305, .391, .2});
   expect_floats(batch.sequences[0].returns, {0.784305, .891, 1});
 }
 
 TEST(TokenAdvantages, ReturnsAreOfAdvantagesBeforeTheyAreWhitened) {
-  TrainBatch batch =
-      make_batch({two_turns(0, 1), two_turns(1, 0)}, options_of(AdvantageKind::kGae));
+  BatchOptions options = options_of(AdvantageKind::kGae);
+  options.algo.returns = {.gamma = 1, .lambda = 1, .whiten = true};
+  TrainBatch batch = make_batch({two_turns(0, 1), two_turns(1, 0)}, options);
   set_old(batch);
   for (TrainSequence& s : batch.sequences) s.old_values = {.5f, .5f, .5f};
-  PolicyLossConfig loss;
-  loss.returns = {.kind = ReturnKind::kGae, .gamma = 1, .lambda = 1, .whiten = true};
-  settle_advantages(batch, loss);
+  settle_advantages(batch, {});
   expect_floats(batch.sequences[0].returns, {1, 1, 1});
   // +-.5 on three tokens each: the deviation is sqrt(6 * .25 / 5).
   const double scaled = .5 / std::sqrt(.3);
@@ -194,14 +191,13 @@ TEST(TokenAdvantages, ACutEpisodeIsBootstrappedWhereThatIsAsked) {
   const auto first = [](TruncatedSamples truncated) {
     BatchOptions options = options_of(AdvantageKind::kGae);
     options.algo.truncated = truncated;
+    options.algo.returns = {.gamma = 1, .lambda = 1};
     Trajectory t = two_turns(0, 0);
     t.outcome = Outcome::kTruncated;
     TrainBatch batch = make_batch({t}, options);
     set_old(batch);
     batch.sequences[0].old_values = {.5f, .5f, .5f};
-    PolicyLossConfig loss;
-    loss.returns = {.kind = ReturnKind::kGae, .gamma = 1, .lambda = 1};
-    settle_advantages(batch, loss);
+    settle_advantages(batch, {});
     return batch.sequences[0].advantages[0];
   };
   EXPECT_FLOAT_EQ(first(TruncatedSamples::kKeep), -.5f);
@@ -225,9 +221,8 @@ TEST(TokenAdvantages, RejectedTokensLeaveCountsAndWhitening) {
   EXPECT_EQ(counts.tokens, 4);
   EXPECT_EQ(counts.trajectories, 2);
   EXPECT_EQ(batch.trajectory_tokens, (std::vector<int32_t>{1, 3}));
-  PolicyLossConfig loss;
-  loss.returns.whiten = true;
-  settle_advantages(batch, loss);
+  batch.returns = {.whiten = true};
+  settle_advantages(batch, {});
   // 1, 0, 0, 0 of the four that are left.
   EXPECT_NEAR(batch.sequences[0].advantages[2], 1.5, 1e-6);
   EXPECT_NEAR(batch.sequences[1].advantages[0], -.5, 1e-6);

@@ -90,10 +90,7 @@ void AlgoOptions::visit(OptionVisitor& v) {
 }
 
 PolicyLossConfig policy_loss_config(const AlgoOptions& options) {
-  ReturnOptions returns = options.returns;
-  returns.kind = return_kind(options.advantage, options.credit.kind);
-  return {.returns = returns,
-          .ratio = options.ratio,
+  return {.ratio = options.ratio,
           .surrogate = options.surrogate,
           .correction = options.correction,
           .aggregation = options.aggregation,

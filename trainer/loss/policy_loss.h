@@ -29,7 +29,6 @@
 #include "trainer/loss/aggregation.h"
 #include "trainer/loss/correction.h"
 #include "trainer/loss/kl_estimator.h"
-#include "trainer/loss/returns.h"
 #include "trainer/loss/surrogate.h"
 
 namespace tailrace {
@@ -50,7 +49,6 @@ constexpr auto enum_names(RatioUnit) {
 }
 
 struct PolicyLossConfig {
-  ReturnOptions returns;  // before the loss: what becomes of advantages when values are known
   RatioUnit ratio = RatioUnit::kToken;
   SurrogateConfig surrogate;
   CorrectionOptions correction;

@@ -29,10 +29,10 @@ inline bool is_of_tokens(ReturnKind kind) {
 }
 
 struct ReturnOptions {
-  ReturnKind kind = ReturnKind::kStand;
-  double gamma = 1;      // a token
-  double lambda = 0.95;  // of gae()
-  bool whiten = false;   // over the trained tokens of a step
+  ReturnKind kind = ReturnKind::kStand;  // no key: return_kind() of a batch's options (credit.h)
+  double gamma = 1;                      // a token
+  double lambda = 0.95;                  // of gae()
+  bool whiten = false;                   // over the trained tokens of a step
 };
 
 // Generalised advantage estimation (1506.02438):

@@ -139,6 +139,7 @@ TEST_F(StepTracesTest, WithACriticTokensOfATurnDifferAndTheRejectedAreNamed) {
   const std::vector<Trajectory> samples = {two_turns(0, {0.5, 1}, 8), two_turns(1, {0, 0}, 9)};
   BatchOptions options = testing::tiny_batch_options();
   options.algo.advantage = AdvantageKind::kGae;
+  options.algo.returns = {.gamma = 1, .lambda = 0.5};
   TrainBatch batch = testing::make_batch(samples, options);
   ASSERT_EQ(batch.sequences.size(), 2u);
   StepTraces traces(dir.path(), 1);
@@ -146,9 +147,7 @@ TEST_F(StepTracesTest, WithACriticTokensOfATurnDifferAndTheRejectedAreNamed) {
   for (TrainSequence& s : batch.sequences) s.old_values = {0.25f, 0.5f, 0.125f};
   batch.sequences[0].mask = {0, 1, 1};
   batch.sequences[1].mask = {0, 0, 0};
-  PolicyLossConfig loss = policy_loss_config(AlgoOptions{});
-  loss.returns = {.kind = ReturnKind::kGae, .gamma = 1, .lambda = 0.5};
-  settle_advantages(batch, loss);
+  settle_advantages(batch, {});
   ASSERT_TRUE(traces.write(1, samples, batch));
   const auto rows = rows_of(1);
   ASSERT_EQ(rows.size(), 2u);
