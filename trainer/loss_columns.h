@@ -1,4 +1,6 @@
 // The columns of PolicyLossInput of a few sequences, side by side.
+//
+// Thread: caller locks.
 #pragma once
 
 #include <cstdint>

@@ -2,6 +2,8 @@
 //
 // Every denominator is a count over the whole minibatch (one optimizer update), passed in from
 // outside: micro-batches and ranks then add up, and their means are never averaged.
+//
+// Thread: any; pure functions.
 #pragma once
 
 #include <cstdint>

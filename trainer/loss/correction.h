@@ -1,5 +1,7 @@
 // Axis "correction" of the policy loss: a detached weight for tokens whose behaviour policy is not
 // the one that the update starts from (stale weights, another numerics class, truncated sampling).
+//
+// Thread: any; pure functions.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,7 @@
 // Per-token estimates of KL(policy || other) at a sampled token, used as losses (J. Schulman's
 // k1..k3).
+//
+// Thread: any; pure functions.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,7 @@
 // Axis "surrogate" of the policy loss: what a token, or a unit of tokens that share one ratio,
 // contributes. One function; a new algorithm is a new kind.
+//
+// Thread: any; pure functions.
 #pragma once
 
 #include <cstdint>
