@@ -61,5 +61,24 @@ TEST(Advantage, GroupOfOneAndGroupOfEqualRewardsHaveNoSignal) {
   }
 }
 
+TEST(Advantage, RemaxTakesTheGreedyMembersReward) {
+  const std::vector<int32_t> groups = {0, 3, 6};
+  const std::vector<uint8_t> greedy = {1, 0, 0, 1, 0, 0};
+  const std::vector<double> rewards = {0, 1, 0, 1, 0, 1};
+  const auto found = group_advantages(AdvantageKind::kGreedy, 0, rewards, groups, greedy);
+  EXPECT_EQ(found.advantage, (std::vector<double>{0, 1, 0, 0, -1, 0}));
+  // Without it, as a leave-one-out.
+  const auto lost = group_advantages(AdvantageKind::kGreedy, 0, rewards, groups);
+  EXPECT_NEAR(lost.advantage[1], 1, 1e-12);
+}
+
+TEST(Advantage, ARewardWithoutABaselineIsASignalAlsoInAGroupOfEquals) {
+  const std::vector<double> rewards = {1, 1};
+  const std::vector<int32_t> groups = {0, 2};
+  const auto found = group_advantages(AdvantageKind::kReward, 0, rewards, groups);
+  EXPECT_EQ(found.advantage, rewards);
+  EXPECT_FALSE(found.zero_signal[0]);
+}
+
 }  // namespace
 }  // namespace tailrace

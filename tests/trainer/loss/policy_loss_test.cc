@@ -470,5 +470,31 @@ TEST(PolicyLoss, OnPolicyEveryRatioUnitGivesTheSameGradient) {
   }
 }
 
+TEST(PolicyLoss, SumsOfTokensMatchGoldenAgg1AndMicroBatchMeansAreNotAveraged) {
+  Tokens tokens;
+  tokens.add({-1, -1, -1}, {-1, -1, -1}, 0);
+  tokens.add({-1}, {-1}, 0);
+  tokens.advantage = {-1, -2, -3, -5};
+  PolicyLossConfig config = plain(.2, .2);
+  config.aggregation.kind = AggregationKind::kSeqMeanTokenSum;
+  EXPECT_NEAR(evaluate(config, tokens).result.loss, 5.5, 1e-12);
+  // F1: two micro-batches of a sequence each, with the counts of both, are 2.75 together. The mean
+  // of their means is 3.5.
+  config.aggregation.kind = AggregationKind::kTokenMean;
+  EXPECT_NEAR(evaluate(config, tokens).result.loss, 2.75, 1e-12);
+}
+
+// F27: with filter_zero_signal none, tokens of advantage 0 still carry KL and entropy and count.
+TEST(PolicyLoss, TokensWithoutAdvantageStillCount) {
+  PolicyLossConfig config = plain(.2, .2);
+  config.kl.coef = 1;
+  Tokens tokens = f1(1);
+  const double alone = evaluate(config, tokens).result.policy_term;
+  tokens.add({-1, -1, -1}, {-1, -1, -1}, 0, {}, {-2, -2, -2});
+  Evaluated found = evaluate(config, tokens);
+  EXPECT_NEAR(found.result.policy_term, alone / 2, 1e-9);
+  for (size_t t = 3; t < 6; ++t) EXPECT_NE(found.dl[t], 0);
+}
+
 }  // namespace
 }  // namespace tailrace
