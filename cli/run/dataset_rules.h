@@ -1,0 +1,24 @@
+// The rules of `datasets` and `env`: what a run plays, and who can score it. Mistakes of a person
+// are a UserError with the key, not yet with its place (rules.h).
+//
+// Thread: any.
+#pragma once
+
+#include <cstddef>
+
+#include "cli/run/options.h"
+#include "cli/run/registries.h"
+#include "core/base/yaml_config.h"
+#include "sandbox/environment.h"
+
+namespace tailrace {
+
+// Names that are names, and a place in each step for each.
+void validate_datasets(const RunOptions& o, const ConfigKeys& keys);
+
+// One dataset with its environment, which is returned. `index`: its place in datasets_of().
+sandbox::EnvironmentInfo validate_dataset(const RunOptions& o, size_t index,
+                                          const DatasetSection& dataset,
+                                          const Registries& registries);
+
+}  // namespace tailrace
