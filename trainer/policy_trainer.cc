@@ -329,8 +329,10 @@ UpdateReport PolicyTrainer::policy_update(const TrainBatch& batch, const Minibat
 
 UpdateReport PolicyTrainer::start_policy_update(const TrainBatch& batch, const Minibatch& minibatch,
                                                 const PolicyLossConfig& loss, int64_t version) {
-  const LossCounts counts = loss_counts(batch, minibatch);
+  LossCounts counts = loss_counts(batch, minibatch);
   TR_CHECK(counts.tokens > 0);
+  if (loss.correction.normalize)
+    counts.mean_correction = mean_correction(batch, minibatch, loss.correction);
   UpdateReport report = backward(batch, minibatch, loss, counts, version);
   update(tree_.result());
   if (critic_) critic_->apply();
@@ -401,7 +403,7 @@ void PolicyTrainer::StreamedStep::clear() {
 
 void PolicyTrainer::add_group(StreamedStep& step, TrainBatch group, int64_t version,
                               const PolicyLossConfig& loss) {
-  TR_CHECK(critic_ == nullptr, "a critic needs the whole step");
+  TR_CHECK(critic_ == nullptr && !loss.correction.normalize, "they need the whole step");
   const size_t size = group.sequences.size();
   if (size > 0) {
     prepare_step(group, version, loss);
@@ -422,7 +424,8 @@ MetricList PolicyTrainer::finish(StreamedStep& step, int64_t version,
     const double weight = common_weight(loss.aggregation, counts);
     for (float& g : step.gradients.flat()) g = static_cast<float>(g * weight);
     PolicyLossResult& sums = step.sums.loss;
-    for (double* term : {&sums.loss, &sums.policy_term, &sums.kl_term, &sums.entropy_term})
+    for (double* term :
+         {&sums.loss, &sums.policy_term, &sums.kl_term, &sums.entropy_term, &sums.imitation_term})
       *term *= weight;
     balance_.take_back(step.loads);
     update(step.gradients);

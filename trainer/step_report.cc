@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 
+#include "trainer/loss/mismatch.h"
+
 namespace tailrace {
 
 void UpdateReport::add(const UpdateReport& part) {
@@ -32,6 +34,7 @@ void StepReport::add(const UpdateReport& report) {
   stats.add(report.loss.stats);
   loss_sum += report.loss.loss;
   kl_sum += report.loss.kl_term;
+  imitation_sum += report.loss.imitation_term;
   ++updates;
 }
 
@@ -83,6 +86,20 @@ MetricList effective_samples(const TrainBatch& batch, int64_t version) {
   return metrics;
 }
 
+// Of the same tokens: how far the two are from each other, whatever is done about it.
+MetricList mismatch_metrics(const TrainBatch& batch) {
+  MismatchSums sums;
+  for (const TrainSequence& s : batch.sequences) sums.add(s.behaviour_logprobs, s.old_logprobs);
+  const Mismatch mean = sums.mean();
+  MetricList metrics = {{"mismatch/kl_k1", mean.k1},
+                        {"mismatch/abs_prob_diff", mean.abs_prob_diff},
+                        {"mismatch/max_prob_diff", mean.max_prob_diff},
+                        {"mismatch/chi2", mean.chi2},
+                        {"mismatch/ppl_ratio", mean.ppl_ratio}};
+  if (mean.correlation) metrics.emplace_back("mismatch/logprob_correlation", *mean.correlation);
+  return metrics;
+}
+
 // What truncation cut of the distribution that is trained, mean a token.
 double cut_share(const TrainBatch& batch) {
   double sum = 0;
@@ -109,7 +126,8 @@ double rejected_share(const TrainBatch& batch) {
 
 MetricList step_metrics(const TrainBatch& batch, const StepReport& step, int64_t version,
                         const PolicyLossConfig& loss, int64_t ppo_epochs) {
-  const auto& [stats, first, loss_sum, kl_sum, norm_sum, lr, updates, skipped] = step;
+  const auto& [stats, first, loss_sum, kl_sum, imitation_sum, norm_sum, lr, updates, skipped] =
+      step;
   MetricList metrics = batch.metrics;
   auto add = [&](const char* name, double value) { metrics.emplace_back(name, value); };
   add("policy/updates", static_cast<double>(updates));
@@ -127,6 +145,7 @@ MetricList step_metrics(const TrainBatch& batch, const StepReport& step, int64_t
     add(loss.kl.target == KlTarget::kReference ? "policy/kl_ref" : "policy/kl_behaviour",
         kl_sum / n);
   }
+  if (loss.imitation.coef != 0) add("policy/imitation", imitation_sum / n);
   add("policy/kl_old", stats.drift_k3_sum / tokens);
   add("policy/clipfrac_low", static_cast<double>(stats.clipped_low) / tokens);
   add("policy/clipfrac_high", static_cast<double>(stats.clipped_high) / tokens);
@@ -151,7 +170,8 @@ MetricList step_metrics(const TrainBatch& batch, const StepReport& step, int64_t
   add("mismatch/masked_frac", static_cast<double>(stats.correction_cut) / tokens);
   if (loss.correction.sequence_mask != 0)
     add("mismatch/sequence_masked_frac", static_cast<double>(stats.sequence_masked) / tokens);
-  for (const auto& [name, value] : effective_samples(batch, version)) add(name.c_str(), value);
+  for (const auto& part : {mismatch_metrics(batch), effective_samples(batch, version)})
+    metrics.insert(metrics.end(), part.begin(), part.end());
   return metrics;
 }
 

@@ -33,7 +33,7 @@ struct UpdateReport {
 struct StepReport {
   PolicyLossStats stats;
   UpdateReport first;
-  double loss_sum = 0, kl_sum = 0, norm_sum = 0, lr = 0;
+  double loss_sum = 0, kl_sum = 0, imitation_sum = 0, norm_sum = 0, lr = 0;
   int64_t updates = 0, skipped = 0;
 
   void add(const UpdateReport& report);

@@ -113,17 +113,27 @@ void whiten_batch(TrainBatch& batch) {
       if (s.is_trained(k)) s.advantages[k] = static_cast<float>(*next++);
 }
 
+// What algo.correction makes of the targets of a sequence; `all`: also of those that are masked.
+std::vector<double> correction_of(const TrainSequence& s, const CorrectionOptions& correction,
+                                  bool all) {
+  std::vector<double> log_weight;
+  std::vector<int32_t> turns;
+  for (size_t k = 0; k < s.targets.size(); ++k) {
+    if (!all && !s.is_trained(k)) continue;
+    log_weight.push_back(clamped_difference(s.old_logprobs[k], s.behaviour_logprobs[k]));
+    turns.push_back(s.turns[k]);
+  }
+  std::vector<double> weight(log_weight.size());
+  correction_weights(correction, log_weight, turns, weight);
+  return weight;
+}
+
 }  // namespace
 
 void mask_rejected(TrainBatch& batch, const CorrectionOptions& correction) {
   if (!rejects(correction.kind) || correction.rejected != RejectedTokens::kLeave) return;
-  std::vector<double> log_weight, weight;
   for (TrainSequence& s : batch.sequences) {
-    log_weight.clear();
-    for (size_t k = 0; k < s.targets.size(); ++k)
-      log_weight.push_back(clamped_difference(s.old_logprobs[k], s.behaviour_logprobs[k]));
-    weight.resize(log_weight.size());
-    correction_weights(correction, log_weight, s.turns, weight);
+    const std::vector<double> weight = correction_of(s, correction, /*all=*/true);
     s.mask.resize(s.targets.size(), 1);
     for (size_t k = 0; k < weight.size(); ++k) {
       if (weight[k] != 0 || s.mask[k] == 0) continue;
@@ -131,6 +141,20 @@ void mask_rejected(TrainBatch& batch, const CorrectionOptions& correction) {
       --batch.trajectory_tokens[static_cast<size_t>(s.trajectory)];
     }
   }
+}
+
+double mean_correction(const TrainBatch& batch, const Minibatch& minibatch,
+                       const CorrectionOptions& correction) {
+  double sum = 0;
+  int64_t tokens = 0;
+  for (size_t i = minibatch.begin; i < minibatch.end; ++i) {
+    const std::vector<double> weights =
+        correction_of(batch.sequences[i], correction, /*all=*/false);
+    for (double weight : weights) sum += weight;
+    tokens += std::ssize(weights);
+  }
+  const double mean = sum / static_cast<double>(tokens);
+  return mean > 0 ? mean : 1;
 }
 
 void settle_advantages(TrainBatch& batch, const KlOptions& kl) {

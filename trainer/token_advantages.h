@@ -13,6 +13,12 @@ namespace tailrace {
 // With RejectedTokens::kLeave: tokens that algo.correction rejects are masked, and are in no count.
 void mask_rejected(TrainBatch& batch, const CorrectionOptions& correction);
 
+// The weight of algo.correction (its `normalize` divides by it), mean over the
+// trained tokens of a minibatch; 1 where all weights are 0. Of recorded and old log-probabilities
+// alone, so that every rank knows it before its first pass.
+double mean_correction(const TrainBatch& batch, const Minibatch& minibatch,
+                       const CorrectionOptions& correction);
+
 // As TrainBatch::returns says, and in this order: a KL penalty of the reward is taken from each
 // token, or from each sample within its group (ReturnKind); rewards of tokens become what follows
 // them, or advantages and returns against old values; advantages are whitened over the unmasked

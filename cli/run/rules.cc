@@ -273,6 +273,9 @@ void validate_streaming(const RunOptions& o) {
     refuse_whole("algo.advantage", name_of(o.algo.advantage),
                  "takes the values of a whole batch before its first update",
                  name_of(AdvantageKind::kGroupMean));
+  if (o.algo.correction.normalize)
+    refuse_whole("algo.correction.normalize", "true", "divides by the mean weight of a whole batch",
+                 "false");
   if (o.algo.returns.whiten)
     refuse_whole("algo.whiten_advantages", "true", "divides by the deviation of a whole batch",
                  "false");

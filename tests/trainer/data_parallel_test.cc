@@ -60,7 +60,8 @@ PolicyLossConfig loss_config() {
 
 // Two steps of several updates each, of samples that are fresh and of ones that are not.
 Trained train(Collective* ranks, const ModelConfig& model, const TrainOptions& options,
-              const OptimOptions& optim = {.lr = 1e-2}) {
+              const OptimOptions& optim = {.lr = 1e-2},
+              const PolicyLossConfig& loss = loss_config()) {
   std::vector<Trajectory> trajectories = testing::random_trajectories(6, 3);
   testing::record_logprobs(*tiny_trainer({}, {}, {}, 1, model), trajectories);
   // Other ranks come with other weights, and with threads of their own.
@@ -78,7 +79,7 @@ Trained train(Collective* ranks, const ModelConfig& model, const TrainOptions& o
   trainer->join(ranks);
   for (int64_t version = 0; version < 2; ++version) {
     TrainBatch batch = make_batch(trajectories);
-    trained.metrics = trainer->policy_step(batch, version, loss_config());
+    trained.metrics = trainer->policy_step(batch, version, loss);
   }
   trained.weights = copy(trainer->parameters().flat());
   return trained;
@@ -114,6 +115,25 @@ TEST(DataParallel, AnyNumberOfRanksMakesTheSameUpdatesOfMuon) {
       const auto ranks =
           on_ranks(size, [&](Collective* group) { return train(group, model, options, muon); });
       for (const Trained& rank : ranks) EXPECT_EQ(rank.weights, alone.weights) << size;
+    }
+  }
+}
+
+// Each rank weighs by the mean of all, though it computes a part of them.
+TEST(DataParallel, AnyNumberOfRanksDividesByTheSameMeanWeight) {
+  const TrainOptions options{.minibatches_per_step = 2, .gradient_slots = kSlots};
+  PolicyLossConfig loss = loss_config();
+  const auto with = [&](Collective* group) {
+    return train(group, testing::tiny_model(), options, {.lr = 1e-2}, loss);
+  };
+  const Trained without = with(nullptr);
+  loss.correction.normalize = true;
+  const Trained alone = with(nullptr);
+  EXPECT_NE(alone.weights, without.weights);
+  for (const int size : kNumRanks) {
+    for (const Trained& rank : on_ranks(size, with)) {
+      EXPECT_EQ(rank.weights, alone.weights) << size;
+      EXPECT_EQ(rank.metrics, alone.metrics) << size;
     }
   }
 }

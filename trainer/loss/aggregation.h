@@ -47,6 +47,8 @@ struct LossCounts {
   int64_t tokens = 0;
   int64_t trajectories = 0;
   std::span<const int32_t> trajectory_tokens;  // by trajectory id
+  // The weight of CorrectionOptions, mean a token, which its `normalize` divides by.
+  double mean_correction = 1;
 };
 
 double token_weight(const AggregationConfig& config, const LossCounts& counts, int32_t trajectory);

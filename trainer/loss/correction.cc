@@ -133,6 +133,9 @@ void CorrectionOptions::visit(OptionVisitor& v) {
       "rejected", rejected,
       {.help = "count: tokens of weight 0 stay in the denominators; leave: they are not in them",
        .idle = idle(!rejects(kind), "weight 0")});
+  v.field("normalize", normalize,
+          {.help = "divide the weights, behind the cap, by their mean over the tokens of an update",
+           .idle = idle(none, "weights")});
   v.field("sequence_mask", sequence_mask,
           {.help = "failures that the policy no longer writes leave the loss: tokens of a negative "
                    "advantage in a sequence with mean(l_inf - l) above this; 0: off",

@@ -60,6 +60,9 @@ struct CorrectionOptions {
   double cap = 2;
   double veto = 1e-4;
   RejectedTokens rejected = RejectedTokens::kCount;
+  // Weights are divided by their mean over the trained tokens of the minibatch (slime, verl), which
+  // LossCounts has: a step then learns as much whatever was cut.
+  bool normalize = false;
   // Off-policy sequence masking (DeepSeek-V3.2): tokens with A < 0 of a sequence with
   // mean(l_inf - l) above it lose their loss. 0: off.
   double sequence_mask = 0;

@@ -76,6 +76,11 @@ void AlgoOptions::visit(OptionVisitor& v) {
           {.help = "bonus for the entropy of each trained token's distribution",
            .min = 0,
            .max = 1000});
+  v.section("imitation", imitation, "successes as demonstrations, beside the policy's loss (IPA)",
+            idle_if(credit.kind != CreditKind::kTurnReturn,
+                    fmt::format("{{credit.kind}} is {}, and no turn has a return of its own",
+                                name_of(credit.kind)),
+                    {"credit.kind", "name"}));
   v.section("correction", correction,
             "what is done about tokens that another distribution sampled");
   v.field("sampling_mask", sampling_mask,
@@ -95,7 +100,8 @@ PolicyLossConfig policy_loss_config(const AlgoOptions& options) {
           .correction = options.correction,
           .aggregation = options.aggregation,
           .kl = options.kl,
-          .entropy_coef = options.entropy_coef};
+          .entropy_coef = options.entropy_coef,
+          .imitation = options.imitation};
 }
 
 namespace {

@@ -12,6 +12,7 @@
 #include "trainer/loss/aggregation.h"
 #include "trainer/loss/correction.h"
 #include "trainer/loss/credit.h"
+#include "trainer/loss/imitation.h"
 #include "trainer/loss/kl_estimator.h"
 #include "trainer/loss/policy_loss.h"
 #include "trainer/loss/preset_names.h"
@@ -55,6 +56,7 @@ struct AlgoOptions {
   AggregationConfig aggregation = {};  // loss_agg, loss_const_tokens
   KlOptions kl = {};
   double entropy_coef = 0;
+  ImitationOptions imitation = {};
   CorrectionOptions correction = {};
   SamplingMask sampling_mask = SamplingMask::kNone;
   RouterReplay router_replay = RouterReplay::kOff;

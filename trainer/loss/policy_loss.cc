@@ -43,6 +43,7 @@ class SequenceLoss {
       begin = end;
     }
     for (size_t row : rows) add_regularisers(row);
+    if (config_.imitation.coef != 0) imitate(rows);
   }
 
  private:
@@ -73,6 +74,8 @@ class SequenceLoss {
       stats.correction_sum += weight;
       stats.correction_max = std::max(stats.correction_max, weight);
     }
+    if (config_.correction.normalize)
+      for (double& weight : weight_) weight /= counts_.mean_correction;
   }
 
   // Failures that the policy no longer writes.
@@ -132,6 +135,26 @@ class SequenceLoss {
     // The unit's ratio depends on each of its tokens by 1 / size: all of them get the whole unit's
     // derivative.
     for (size_t row : rows) dlogprob_[row] += static_cast<float>(d_log_ratio / size);
+  }
+
+  // The turns of a success. No correction weighs them: they are demonstrations, whoever wrote them.
+  void imitate(std::span<const size_t> rows) {
+    std::vector<double> logprob;
+    for (size_t begin = 0; begin < rows.size();) {
+      size_t end = begin;
+      logprob.clear();
+      for (; end < rows.size() && in_.turn[rows[end]] == in_.turn[rows[begin]]; ++end)
+        logprob.push_back(in_.logprob[rows[end]]);
+      const double probability = turn_probability(config_.imitation.level, logprob);
+      for (size_t row : rows.subspan(begin, end - begin)) {
+        if (in_.positive[row] == 0 || in_.advantage[row] <= 0) continue;
+        const double weight = token_weight(config_.aggregation, counts_, in_.trajectory[row]) *
+                              probability * in_.advantage[row];
+        out_.imitation_term -= weight * in_.logprob[row];
+        dlogprob_[row] -= static_cast<float>(config_.imitation.coef * weight);
+      }
+      begin = end;
+    }
   }
 
   // How much likelier the unit is now than when it was sampled: the product of its tokens' ratios,
@@ -201,9 +224,9 @@ void check_lengths(const PolicyLossConfig& config, const PolicyLossInput& in,
            dentropy.size());
   TR_CHECK(in.ref_logprob.size() == n || (in.ref_logprob.empty() && !config.kl.needs_reference()),
            "ref {}", in.ref_logprob.size());
-  TR_CHECK(
-      in.positive.size() == n || (in.positive.empty() && !splits_by_reward(config.surrogate.kind)),
-      "positive {}", in.positive.size());
+  const bool needs_positive = splits_by_reward(config.surrogate.kind) || config.imitation.coef != 0;
+  TR_CHECK(in.positive.size() == n || (in.positive.empty() && !needs_positive), "positive {}",
+           in.positive.size());
 }
 
 }  // namespace
@@ -231,6 +254,7 @@ void PolicyLossResult::add(const PolicyLossResult& o) {
   policy_term += o.policy_term;
   kl_term += o.kl_term;
   entropy_term += o.entropy_term;
+  imitation_term += o.imitation_term;
   stats.add(o.stats);
 }
 
@@ -256,7 +280,8 @@ PolicyLossResult policy_loss(const PolicyLossConfig& config, const PolicyLossInp
     begin = end;
   }
   const double kl = config.kl.in_loss() ? config.kl.coef * result.kl_term : 0;
-  result.loss = result.policy_term + kl - config.entropy_coef * result.entropy_term;
+  result.loss = result.policy_term + kl - config.entropy_coef * result.entropy_term +
+                config.imitation.coef * result.imitation_term;
   return result;
 }
 

@@ -3,13 +3,15 @@
 //
 // It is a point on independent axes, each in its own file: reward shaping, advantage and credit
 // (computed before: shaping.h, advantage.h, credit.h, returns.h), ratio granularity (here),
-// surrogate.h, correction.h, kl_estimator.h, aggregation.h. A new algorithm is a new value of one
-// axis.
+// surrogate.h, correction.h, kl_estimator.h, imitation.h, aggregation.h. A new algorithm is a new
+// value of one axis.
 //
-//   loss = sum over trained tokens of  a_t (c_t S(rho_t, A_t) + kl.coef KL_t - entropy_coef H_t)
+//   loss = sum over trained tokens of  a_t (c_t S(rho_t, A_t) + kl.coef KL_t - entropy_coef H_t
+//                                             + imitation.coef I_t)
 //
 // a: aggregation weight; c: correction, detached; S: surrogate; rho: the ratio exp(l - l_old) of
-// the token, or the geometric mean over its turn or sequence; KL against l_ref or l_inf.
+// the token, or the geometric mean over its turn or sequence; KL against l_ref or l_inf; I:
+// imitation, of the turns of successes.
 //
 // Three policies: what sampled (l_inf), what the step starts from (l_old), what learns (l).
 // Decoupled PPO (AReaL, 2505.24298) is S = kPpoClip, whose clip is around l_old, with c =
@@ -28,6 +30,7 @@
 #include "core/base/enum_names.h"
 #include "trainer/loss/aggregation.h"
 #include "trainer/loss/correction.h"
+#include "trainer/loss/imitation.h"
 #include "trainer/loss/kl_estimator.h"
 #include "trainer/loss/surrogate.h"
 
@@ -55,6 +58,7 @@ struct PolicyLossConfig {
   AggregationConfig aggregation;
   KlOptions kl;
   double entropy_coef = 0;
+  ImitationOptions imitation = {};
 };
 
 // Log-ratios, correction exponents and KL arguments are cut to [-kMaxLogRatio, kMaxLogRatio];
@@ -75,7 +79,7 @@ struct PolicyLossInput {
   std::span<const int32_t> turn;
   std::span<const int32_t> trajectory;
   // 1: the reward of the token's trajectory is above 0; may be empty unless the surrogate
-  // splits_by_reward().
+  // splits_by_reward(), or there is imitation.
   std::span<const uint8_t> positive = {};
 };
 
@@ -98,9 +102,10 @@ struct PolicyLossStats {
 
 struct PolicyLossResult {
   double loss = 0;
-  double policy_term = 0;   // aggregated surrogate with correction
-  double kl_term = 0;       // aggregated, before its coefficient; 0 without a target
-  double entropy_term = 0;  // aggregated, before its coefficient
+  double policy_term = 0;     // aggregated surrogate with correction
+  double kl_term = 0;         // aggregated, before its coefficient; 0 without a target
+  double entropy_term = 0;    // aggregated, before its coefficient
+  double imitation_term = 0;  // the same
   PolicyLossStats stats;
 
   void add(const PolicyLossResult& other);  // another part of the same minibatch

@@ -113,9 +113,11 @@ TEST(Docs, EachMetricOfARunHasItsRowAndEachRowItsMetric) {
   const std::string critic =
       " algo.name=ppo algo.length.penalty=soft_overlong algo.correction.kind=icepop"
       " algo.correction.rejected=leave algo.correction.sequence_mask=1";
+  const std::string imitation =
+      " algo.filter_zero_signal=none algo.credit.kind=turn_return algo.imitation.coef=0.1";
   for (const auto& [config, target, more] : {std::tuple{"quickstart", "ref", critic},
                                              {"quickstart", "behaviour", experts},
-                                             {"mixed", "ref", " algo.filter_zero_signal=none"}}) {
+                                             {"mixed", "ref", imitation}}) {
     const auto run = folder / fmt::format("{}-{}", config, target);
     auto result = run_binary(
         fmt::format(

@@ -38,7 +38,7 @@ TEST(DescribeAlgorithm, SaysEachValueWithTheLayerThatItComesFrom) {
           "surrogate ppo_clip (default)",
           "clip_low 0.2 (default), clip_high 0.28 (default), clip_c 0 (default)",
           "correction.kind tis (default), correction.level token (default), correction.cap 2 "
-          "(default), correction.sequence_mask 0 (default)",
+          "(default), correction.normalize false (default), correction.sequence_mask 0 (default)",
           "loss_agg token_mean_global (a.yaml:5)",
           "kl.coef 0.02 (a.yaml:6), kl.estimator k3 (default), kl.target ref (default), "
           "kl.placement loss (default), kl.unbiased false (default), entropy_coef 0 (default)"}));
@@ -53,7 +53,7 @@ TEST(DescribeAlgorithm, SaysEachValueWithTheLayerThatItComesFrom) {
           "ratio token (preset dr_grpo)", "surrogate ppo_clip (preset dr_grpo)",
           "clip_low 0.2 (preset dr_grpo), clip_high 0.3 (command line), clip_c 0 (preset dr_grpo)",
           "correction.kind tis (default), correction.level token (default), correction.cap 2 "
-          "(default), correction.sequence_mask 0 (default)",
+          "(default), correction.normalize false (default), correction.sequence_mask 0 (default)",
           "loss_agg seq_mean_token_sum_const (preset dr_grpo), loss_const_tokens 12 (response "
           "limit: 4 turns x 3 tokens)",
           "kl.coef 0 (preset dr_grpo), entropy_coef 0 (preset dr_grpo)"}));

@@ -584,6 +584,9 @@ TEST(Validate, StreamingIsOneUpdateOfGroupsByThemselves) {
   EXPECT_NE(error_of({"scheduler.mode=streaming", "algo.advantage=group_mean_batch_std"})
                 .find("the first are trained before the last are sampled"),
             std::string::npos);
+  EXPECT_NE(error_of({"scheduler.mode=streaming", "algo.correction.normalize=true"})
+                .find("algo.correction.normalize is true, which divides by the mean weight"),
+            std::string::npos);
 }
 
 TEST(Validate, KeptSetsNeedABoundAndTruncation) {

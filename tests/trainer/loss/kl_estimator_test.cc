@@ -79,5 +79,30 @@ TEST(Kl, AKlInTheRewardIsNoTermOfTheLoss) {
   EXPECT_NEAR(found.result.kl_term, .066667, kTolerance) << "it is measured all the same";
 }
 
+// The mean over three tokens that `sampler` draws; `times_ratio`: weighted by pi / sampler.
+double expected_kl(KlEstimator estimator, const std::vector<double>& sampler, bool times_ratio) {
+  const std::vector<double> pi = {.5, .3, .2}, ref = {.2, .2, .6};
+  double sum = 0;
+  for (size_t a = 0; a < pi.size(); ++a) {
+    const double ratio = times_ratio ? pi[a] / sampler[a] : 1;
+    sum += sampler[a] * ratio * kl_term(estimator, std::log(pi[a] / ref[a])).value;
+  }
+  return sum;
+}
+
+// KL(pi || ref) is 0.360062: k1 and k3 have it exactly, k2 nearly.
+TEST(KlEstimator, ExpectedValuesMatchGoldenKl2) {
+  const std::vector<double> pi = {.5, .3, .2};
+  EXPECT_NEAR(expected_kl(KlEstimator::kK1, pi, false), 0.360062, 2e-6);
+  EXPECT_NEAR(expected_kl(KlEstimator::kK2, pi, false), 0.355252, 2e-6);
+  EXPECT_NEAR(expected_kl(KlEstimator::kK3, pi, false), 0.360062, 2e-6);
+}
+
+TEST(KlEstimator, OffPolicyTheRatioTakesTheBiasFromK3AsGoldenKl3HasIt) {
+  const std::vector<double> old = {.4, .4, .2};
+  EXPECT_NEAR(expected_kl(KlEstimator::kK3, old, false), 0.335647, 2e-6);
+  EXPECT_NEAR(expected_kl(KlEstimator::kK3, old, true), 0.360062, 2e-6);
+}
+
 }  // namespace
 }  // namespace tailrace

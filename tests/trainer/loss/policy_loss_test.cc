@@ -77,6 +77,7 @@ TEST(PolicyLoss, SequenceRatioMatchesGoldenGspo1) {
   for (float g : with(3e-4, 4e-4, 1).dl) EXPECT_EQ(g, 0);
   EXPECT_NEAR(with(3e-4, 4e-4, -1).result.loss, 1.033895, 2e-6);
   for (float g : with(3e-4, 4e-4, -1).dl) EXPECT_NEAR(g, .344632, 2e-6);
+  EXPECT_NEAR(with(.2, .2, 1).result.loss, -1.033895, 2e-6);
   for (float g : with(.2, .2, 1).dl) EXPECT_NEAR(g, -.344632, 2e-6);
 }
 
@@ -273,6 +274,8 @@ TEST(PolicyLoss, IntegrationMatchesGoldenB17) {
   config.kl.coef = 0;
   config.aggregation = {AggregationKind::kSeqMeanTokenSumConst, 4};
   EXPECT_NEAR(evaluate(config, tokens).result.loss, -0.106250, 2e-6);
+  config.aggregation.kind = AggregationKind::kSeqMeanTokenSum;
+  EXPECT_NEAR(evaluate(config, tokens).result.loss, -0.425001, 2e-6);
 }
 
 std::vector<PolicyLossConfig> all_configs() {
@@ -409,10 +412,16 @@ TEST(PolicyLoss, MaskedTokensChangeNothingWhateverTheyHold) {
 
 TEST(PolicyLoss, PartsOfAMinibatchAddUp) {
   Tokens tokens = random_tokens(8);
+  // Some successes above their baseline.
+  for (size_t t = 0; t < tokens.positive.size(); ++t)
+    if (tokens.positive[t] != 0) tokens.advantage[t] = std::abs(tokens.advantage[t]);
   std::vector<int32_t> per_trajectory = tokens.trajectory_tokens();
   // Any will do: denominators are of the whole minibatch and come from outside.
-  LossCounts counts{.tokens = 11, .trajectories = 3, .trajectory_tokens = per_trajectory};
-  for (const PolicyLossConfig& config : configs_of_all_surrogates()) {
+  LossCounts counts{
+      .tokens = 11, .trajectories = 3, .trajectory_tokens = per_trajectory, .mean_correction = 1.7};
+  for (PolicyLossConfig config : configs_of_all_surrogates()) {
+    config.correction.normalize = true;
+    config.imitation.coef = .3;
     size_t n = tokens.l.size(), cut = 0;
     // Between two sequences: a sequence is never split.
     while (tokens.sequence[cut] < 2) ++cut;
@@ -430,6 +439,8 @@ TEST(PolicyLoss, PartsOfAMinibatchAddUp) {
     }
     // The sum has another order than the whole; gradients are of each token alone and equal.
     EXPECT_NEAR(sum.loss, whole.loss, 1e-14);
+    EXPECT_NE(whole.imitation_term, 0);
+    EXPECT_NEAR(sum.imitation_term, whole.imitation_term, 1e-14);
     EXPECT_EQ(dl, dl_parts);
     EXPECT_EQ(dh, dh_parts);
     EXPECT_EQ(sum.stats.tokens, whole.stats.tokens);

@@ -179,14 +179,6 @@ TEST(Surrogate, ChunksAreTurnsAndNotRunsOfTrainedTokens) {
   for (size_t t : {0, 2}) EXPECT_NEAR(split.dl[t] * 2, std::exp(-.05), kTolerance);
 }
 
-// F32: a failure of reward 0 without a baseline has no negative signal.
-TEST(Surrogate, AFailureOfRewardZeroTeachesNothingWithoutABaseline) {
-  const std::vector<double> rewards = {1, 0};
-  const std::vector<int32_t> groups = {0, 2};
-  EXPECT_EQ(group_advantages(AdvantageKind::kReward, 0, rewards, groups).advantage[1], 0);
-  EXPECT_LT(group_advantages(AdvantageKind::kGroupMean, 0, rewards, groups).advantage[1], 0);
-}
-
 // F16: finite differences through what is not detached, for the surrogates that have such a part.
 TEST(Surrogate, GradientsOfTheNewSurrogatesMatchFiniteDifferences) {
   for (SurrogateKind kind :
@@ -236,6 +228,48 @@ TEST(Surrogate, FarRatiosAreCutAndCountedInEverySurrogate) {
     EXPECT_TRUE(std::isfinite(found.result.loss)) << name_of(kind);
     for (float g : found.dl) EXPECT_TRUE(std::isfinite(g)) << name_of(kind);
   }
+}
+
+SurrogateTerm at_ratio(const SurrogateConfig& config, double ratio, double advantage) {
+  return surrogate(config, {.log_ratio = std::log(ratio), .advantage = advantage});
+}
+
+TEST(Surrogate, ClipHigherLeavesARatioBetweenTheTwoBoundsAsGoldenPpo2HasIt) {
+  const SurrogateTerm symmetric = at_ratio({.clip_low = .2, .clip_high = .2}, 1.25, 1);
+  EXPECT_NEAR(symmetric.value, -1.2, 1e-12);
+  EXPECT_EQ(symmetric.d_log_ratio, 0);
+  const SurrogateTerm higher = at_ratio({.clip_low = .2, .clip_high = .28}, 1.25, 1);
+  EXPECT_NEAR(higher.value, -1.25, 1e-12);
+  EXPECT_NEAR(higher.d_log_ratio, -1.25, 1e-12);
+  // Failures do not see the upper bound.
+  const testing::Evaluated down = testing::evaluate(testing::plain(.2, .28), testing::f1(-1));
+  EXPECT_NEAR(down.result.loss, 1.085010, 2e-6);
+  testing::expect_grads(down, {1.349859, 0, 1.105171});
+}
+
+TEST(Surrogate, DualClipOf14MatchesGoldenPpo3) {
+  const SurrogateTerm far = at_ratio({.clip_c = 1.4}, std::exp(1.5), -1);
+  EXPECT_NEAR(far.value, 1.4, 1e-12);
+  EXPECT_EQ(far.d_log_ratio, 0);
+}
+
+// Its gate is one half there, whatever the temperature.
+TEST(Surrogate, SapoAtARatioOfOneMatchesGoldenSapo1) {
+  const SurrogateConfig sapo = {.kind = SurrogateKind::kSapo, .tau_pos = 1.0, .tau_neg = 1.05};
+  EXPECT_NEAR(at_ratio(sapo, 1, 1).value, -2, 1e-12);
+  EXPECT_NEAR(at_ratio(sapo, 1, 1).d_log_ratio, -1, 1e-12);
+  EXPECT_NEAR(at_ratio(sapo, 1, -1).value, 1.904762, 2e-6);
+  EXPECT_NEAR(at_ratio(sapo, 1, -1).d_log_ratio, 1, 1e-12);
+}
+
+// The trajectory's ratio e^(0.1 / 3) = 1.033895 is above the taper's bound of 1.
+TEST(Surrogate, IpaOverAWholeTrajectoryMatchesGoldenIpa5) {
+  PolicyLossConfig config = testing::plain(.2, .2);
+  config.surrogate.kind = SurrogateKind::kIpa;
+  config.ratio = RatioUnit::kSequence;
+  const testing::Evaluated found = testing::evaluate(config, testing::f1(-1));
+  EXPECT_NEAR(found.result.stats.ratio_max, 1.033895, 2e-6);
+  testing::expect_grads(found, {1, 1, 1});
 }
 
 }  // namespace
