@@ -45,7 +45,8 @@ struct TrainModel {
   double save = 0;        // a checkpoint
   int64_t keep_last = 1;  // checkpoints
   double warm_up = 0;     // before version 0
-  // A group whose samples all have the same reward is left out (algo.filter_zero_signal).
+  // A group whose samples all have the same reward is left out: algo.filter_zero_signal = drop, and
+  // an advantage that compares members. Others (gae, reward) are trained on it.
   bool drops_equal_groups = false;
   double price_per_hour = 0;
 };
