@@ -321,8 +321,18 @@ bool is_chosen(const std::vector<std::string>& names, const std::string& name) {
   return names.empty() || std::ranges::count(names, name) > 0;
 }
 
+// At start: the runs before it take hours.
+void check_plot(const std::string& file) {
+  if (file.empty()) return;
+  if (fs::is_directory(file)) throw UserError("--plot {} is a folder; name a file in it.", file);
+  // Leaves nothing behind, as it is not committed.
+  if (const auto made = AtomicFile::create(file); !made)
+    throw UserError("--plot: {}. Name a file in a folder that exists.", made.failure().message);
+}
+
 void measure(const Options& options, const Program& program) {
   check_overrides(options.overrides);
+  check_plot(options.plot);
   const std::string config = write_config(options.out, "config.yaml", kConfig);
   Settings settings = {{"case", std::string(name_of(options.comparison))},
                        {"steps", int64_t{options.steps}},
