@@ -52,6 +52,16 @@ int key_distance(std::string_view name, std::string_view candidate) {
 
 using Distance = int (*)(std::string_view, std::string_view);
 
+// "max" is in too many keys to say much alone, "lr" in no word but itself.
+constexpr size_t kLeastPart = 3, kMostKeys = 4;
+
+// "advant" in "whiten_advantages", but not "vantages".
+bool has_from_word_on(std::string_view name, std::string_view part) {
+  for (size_t at = name.find(part); at != std::string_view::npos; at = name.find(part, at + 1))
+    if (at == 0 || name[at - 1] == '_') return true;
+  return false;
+}
+
 // Empty when `names` is.
 std::string nearest(std::string_view name, std::span<const std::string> names, Distance distance) {
   std::string best;
@@ -75,6 +85,24 @@ std::string nearest_name(std::string_view name, std::span<const std::string> nam
   const bool near =
       last_part(name) == last_part(best) || key_distance(name, best) <= most_slips(name);
   return near ? best : "";
+}
+
+std::vector<std::string> nearest_keys(std::string_view name, std::span<const std::string> names) {
+  const std::string_view part = last_part(name);
+  const std::string_view section = name.substr(0, name.size() - part.size());
+  std::vector<std::string> within, elsewhere;
+  for (const std::string& candidate : names) {
+    const std::string_view last = last_part(candidate);
+    if (part.size() < kLeastPart || !has_from_word_on(last, part)) continue;
+    const bool is_within = candidate.substr(0, candidate.size() - last.size()) == section;
+    (is_within ? within : elsewhere).push_back(candidate);
+  }
+  std::vector<std::string>& found = within.empty() ? elsewhere : within;
+  const std::string best = nearest_name(name, names);
+  // "algo.clip" is as near to clip_c as to clip_low, though letters say otherwise.
+  const bool is_among = std::ranges::find(found, best) != found.end();
+  if (!found.empty() && found.size() <= kMostKeys && (best.empty() || is_among)) return found;
+  return best.empty() ? std::vector<std::string>() : std::vector{best};
 }
 
 std::string did_you_mean(std::string_view name, std::span<const std::string> names) {

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tailrace {
 
@@ -18,6 +19,12 @@ int edit_distance(std::string_view a, std::string_view b);
 // `name` may be a slip of the pen for it, as naming another one would mislead. Of dotted names the
 // last parts are compared too, so that a key in the wrong section finds its own.
 std::string nearest_name(std::string_view name, std::span<const std::string> names);
+
+// The dotted keys that `name` may be meant for: nearest_name(), and where that is none or one of
+// them those whose last part has that of `name` in it from the begin of a word on ("algo.whiten" is
+// a part of "algo.whiten_advantages"): of the section that was named, or else of all others. At
+// most four, in the order of `names`: of more, the part says too little.
+std::vector<std::string> nearest_keys(std::string_view name, std::span<const std::string> names);
 
 // What ends a sentence about a name that is not known: "; did you mean 'math'?", or "." where none
 // is near.

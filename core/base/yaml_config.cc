@@ -510,8 +510,9 @@ class ConfigBinder final : public OptionVisitor {
         add_error(place, "{} is not a known key; here it is called {}", key, foreign->key);
       else if (foreign)
         add_error(place, "{} is not a known key: {}", key, foreign->told);
-      else if (const std::string nearest = nearest_name(key, known_); !nearest.empty())
-        add_error(place, "{} is not a known key; the nearest is {}", key, nearest);
+      else if (const auto nearest = nearest_keys(key, known_); !nearest.empty())
+        add_error(place, "{} is not a known key; the nearest {} {}", key,
+                  nearest.size() == 1 ? "is" : "are", fmt::join(nearest, ", "));
       else
         add_error(place, "{} is not a known key; 'tailrace docs' lists them", key);
       errors_.back().key = key;

@@ -28,6 +28,26 @@ TEST(NearestName, FindsTyposAndKeysOfTheWrongSection) {
   EXPECT_EQ(nearest_name("anything", {}), "");
 }
 
+TEST(NearestKeys, FindsThoseThatTheNameIsAPartOf) {
+  using Keys = std::vector<std::string>;
+  const Keys names = {"algo",          "algo.whiten_advantages", "algo.clip_low", "algo.clip_high",
+                      "algo.clip_c",   "critic.value_clip",      "run.max_turns", "run.max_tokens",
+                      "run.max_batch", "run.max_rows",           "run.max_bytes"};
+  EXPECT_EQ(nearest_keys("algo.whiten", names), Keys{"algo.whiten_advantages"});
+  EXPECT_EQ(nearest_keys("algo.advantage", names), Keys{"algo.whiten_advantages"});
+  EXPECT_EQ(nearest_keys("algo.whit", names), Keys{"algo.whiten_advantages"});
+  EXPECT_EQ(nearest_keys("whiten", names), Keys{"algo.whiten_advantages"});
+  // The section that was named comes first; a letter too few is a slip of the pen for one.
+  EXPECT_EQ(nearest_keys("algo.clip", names),
+            (Keys{"algo.clip_low", "algo.clip_high", "algo.clip_c"}));
+  EXPECT_EQ(nearest_keys("critic.clip", names), Keys{"critic.value_clip"});
+  EXPECT_EQ(nearest_keys("algo.clip_lo", names), Keys{"algo.clip_low"});
+  // Not in the middle of a word, nor by two letters, nor where the part is in every other key.
+  EXPECT_EQ(nearest_keys("algo.vantages", names), Keys{});
+  EXPECT_EQ(nearest_keys("critic.va", names), Keys{});
+  EXPECT_EQ(nearest_keys("run.max", names), Keys{});
+}
+
 // Another name would mislead: "Try gspo" for a person who wrote cispo.
 TEST(NearestName, NamesNothingWhereNoneIsNear) {
   const std::vector<std::string> names = {"grpo", "dapo", "gspo", "topr", "frozen_grid"};

@@ -139,6 +139,9 @@ TEST(BindConfig, NamesTheNearestKeyOfAnUnknownOne) {
   EXPECT_EQ(
       error_of(std::string(kMinimal) + "temperature: 1\n"),
       "a.yaml:2: temperature is not a known key; the nearest is rollout.sampling.temperature");
+  EXPECT_EQ(rollout_error("response: 4"),
+            "a.yaml:4: rollout.response is not a known key; the nearest is "
+            "rollout.max_response_tokens");
   EXPECT_EQ(error_of(std::string(kMinimal) + "trainer: {eps_clip: 1}\n").substr(0, 16),
             "a.yaml:2: traine");
   EXPECT_EQ(error_of(kMinimal, {"rollout.max_turn=3"}).substr(0, 58),
