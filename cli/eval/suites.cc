@@ -23,7 +23,7 @@ using Json = nlohmann::ordered_json;
 
 std::string whole_file(const std::filesystem::path& file) {
   Result<std::string> whole = text::read_row_file(file);
-  if (!whole) throw UserError("{}{}", whole.failure().message, nearest_path_hint(file));
+  if (!whole) throw UserError("{}{}", whole.failure().message, missing_file_hint(file));
   return std::move(whole).value();
 }
 

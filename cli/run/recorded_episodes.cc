@@ -15,6 +15,7 @@
 #include "core/base/file.h"
 #include "core/base/json_row.h"
 #include "core/base/json_text.h"
+#include "core/base/nearest.h"
 #include "core/base/run_directory.h"
 #include "core/base/time.h"
 #include "core/trajectory/timeline_rows.h"
@@ -109,7 +110,7 @@ Episodes episodes_of_run(const fs::path& run, std::vector<std::string>& notes) {
 
 Episodes episodes_of_file(const fs::path& file) {
   const auto text = read_file(file);
-  if (!text) throw UserError("{}", text.failure().message);
+  if (!text) throw UserError("{}{}", text.failure().message, missing_file_hint(file));
   Episodes episodes;
   int64_t number = 0;
   for (std::string_view rest = text.value(); !rest.empty();) {

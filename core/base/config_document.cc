@@ -221,10 +221,14 @@ class Loader {
       throw UserError("{}: more than {} files through extends", path.string(), kMaxExtends);
 
     auto text = read_file(path, kMaxFileBytes);
+    if (!text && named_by)
+      throw UserError(
+          "{}: extends: {}{}", named_by->place.text(), text.failure().message,
+          missing_file_hint(path, "; correct the path, which begins at the folder of its file"));
     if (!text)
-      throw UserError("{}{}{}",
-                      named_by ? fmt::format("{}: extends: ", named_by->place.text()) : "",
-                      text.failure().message, nearest_path_hint(path));
+      throw UserError("{}{}", text.failure().message,
+                      missing_file_hint(
+                          path, "; name a YAML file by its path, such as configs/quickstart.yaml"));
     if (path.extension() == ".toml")
       throw UserError(
           "{}: a config is YAML, and this is TOML. Write a [section] as 'section:' with "

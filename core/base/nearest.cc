@@ -132,6 +132,13 @@ std::string nearest_path_hint(const std::filesystem::path& path) {
   return near && !best.empty() ? fmt::format("; the nearest is {}", (there / best).string()) : "";
 }
 
+std::string missing_file_hint(const std::filesystem::path& path, std::string_view otherwise) {
+  std::error_code ignored;
+  if (std::filesystem::exists(path, ignored)) return "";
+  std::string near = nearest_path_hint(path);
+  return near.empty() ? std::string(otherwise) : near;
+}
+
 std::string hub_id_hint(const std::filesystem::path& path) {
   const auto is_name = [](const std::string& part) {
     return !part.empty() && part.front() != '.' && std::ranges::all_of(part, [](unsigned char c) {

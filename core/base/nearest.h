@@ -34,6 +34,12 @@ std::string did_you_mean(std::string_view name, std::span<const std::string> nam
 // name like the first part that is missing; else empty.
 std::string nearest_path_hint(const std::filesystem::path& path);
 
+// What ends the message about a file that cannot be opened: nearest_path_hint(); where nothing is
+// near, `otherwise`; empty for one that is there, whose message says what is wrong with it.
+std::string missing_file_hint(
+    const std::filesystem::path& path,
+    std::string_view otherwise = "; correct the path, or put the file there");
+
 // For a path that does not exist and may be an id of a hub ("Qwen/Qwen2.5-0.5B", relative or made
 // absolute), since its first name is no folder either: a line that says that nothing is fetched and
 // how to download it. Begins with the end of the line before; else empty.

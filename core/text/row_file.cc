@@ -65,7 +65,7 @@ void RowPlace::fail(std::string_view what) const {
 void for_each_json_row(const std::filesystem::path& file, std::string_view form,
                        const std::function<void(const RowPlace&, nlohmann::ordered_json)>& take) {
   const Result<std::string> text = read_row_file(file);
-  if (!text) throw UserError("{}{}", text.failure().message, nearest_path_hint(file));
+  if (!text) throw UserError("{}{}", text.failure().message, missing_file_hint(file));
   LineReader lines(text.value());
   while (const auto line = lines.next()) {
     if (line->text.find_first_not_of(" \t") == std::string_view::npos) continue;

@@ -165,13 +165,17 @@ TEST(LoadConfig, TwoChildrenMayShareAParent) {
 }
 
 TEST(LoadConfig, NamesAMissingFile) {
-  EXPECT_EQ(error_of([] { load_config("no/such.yaml", {}); }),
-            "cannot open no/such.yaml: No such file or directory");
+  EXPECT_EQ(
+      error_of([] { load_config("no/such.yaml", {}); }),
+      "cannot open no/such.yaml: No such file or directory; name a YAML file by its path, such "
+      "as configs/quickstart.yaml");
   TemporaryDirectory folder;
   auto path = folder.write("a.yaml", "b: 1\nextends: [gone.yaml]\n");
-  EXPECT_EQ(error_of([&] { load_config(path, {}); }), path.string() + ":2: extends: cannot open " +
-                                                          (folder / "gone.yaml").string() +
-                                                          ": No such file or directory");
+  EXPECT_EQ(error_of([&] { load_config(path, {}); }),
+            path.string() + ":2: extends: cannot open " + (folder / "gone.yaml").string() +
+                ": No such file or directory; correct the "
+                "path, which begins at the folder of its "
+                "file");
   EXPECT_EQ(error_of([&] { load_config(folder / "a.yml", {}); }),
             "cannot open " + (folder / "a.yml").string() +
                 ": No such file or directory; the nearest is " + path.string());

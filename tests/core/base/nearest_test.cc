@@ -79,5 +79,14 @@ TEST(NearestPathHint, FindsTheFirstPartThatIsMissing) {
   EXPECT_EQ(nearest_path_hint("no such folder"), "");
 }
 
+TEST(MissingFileHint, SaysWhatToDoWhereNothingIsNear) {
+  TemporaryDirectory folder;
+  folder.write("rows.jsonl", "");
+  EXPECT_EQ(missing_file_hint(folder / "row.jsonl"), nearest_path_hint(folder / "row.jsonl"));
+  EXPECT_EQ(missing_file_hint(folder / "none"), "; correct the path, or put the file there");
+  EXPECT_EQ(missing_file_hint(folder / "none", "; write it"), "; write it");
+  EXPECT_EQ(missing_file_hint(folder / "rows.jsonl"), "") << "it is there";
+}
+
 }  // namespace
 }  // namespace tailrace
