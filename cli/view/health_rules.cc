@@ -109,7 +109,8 @@ constexpr HealthRule kRules[] = {
      TR_HOLDS(v.now.kl_old > kDriftTooFar),
      TR_SAYS("one step moves the policy by {:.3g} nats a token (policy/kl_old), more than {}",
              v.now.kl_old, kDriftTooFar),
-     TR_SAYS("Try optim.lr={:.1g}", v.now.lr / 10)},
+     // As configured: that of the step is small in a warm-up. fmax leaves out what is unknown.
+     TR_SAYS("Try optim.lr={:.1g}", std::fmax(v.settings.lr, v.now.lr) / 10)},
     {Ailment::kFailures, Severity::kWrong, HealthNumber::kOther, 2,
      TR_HOLDS(v.now.infra_failed > kFailedShare),
      TR_SAYS("{:.0f} % of the attempts failed for no fault of the policy "
@@ -274,6 +275,7 @@ HealthStep::HealthStep(const MetricsRow& row) : number(row.step) {
   reward_max = take("reward/max");
   reward_std = take("reward/std");
   success = take("env/success");
+  settings.lr = setting_of(root, "optim.lr");
   updates = take("policy/updates");
   skipped = take("policy/updates_skipped");
   lr = take("policy/lr");

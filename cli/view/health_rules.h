@@ -86,6 +86,7 @@ struct HealthSettings {
   double kl_coef = kUnknown;         // algo.kl.coef
   double episode_tokens = kUnknown;  // the most that one episode can sample
   double max_turns = kUnknown;       // rollout.max_turns
+  double lr = kUnknown;              // optim.lr, which a schedule only lowers
   // A clipped token has no gradient (algo.surrogate: ppo_clip). Elsewhere it has a bounded weight,
   // by design of most failures.
   bool clips = true;
