@@ -38,6 +38,11 @@ constexpr double kNearlySolved = 0.9;
 constexpr double kTruncatedShare = 0.9;
 // Of the actions.
 constexpr double kInvalidShare = 0.9;
+// Recipes sample at 0.6 to 1.2; at 2 a token of probability 1e-4 is as likely as one of 1e-2 was.
+constexpr double kHotTemperature = 1.5;
+// Of the tokens that the actions could have: hardly any ends by itself. Where the policy is nearly
+// random, nats a token, they are unreadable for that, and a larger limit mends nothing.
+constexpr double kCutShare = 0.9, kRandomNats = 1.5;
 // Of the attempts: healthy runs have none but where a worker was lost.
 constexpr double kFailedShare = 0.2;
 // Nats. Numerics classes differ by less than 1e-3, and no engine that samples from the same
@@ -74,6 +79,17 @@ bool is_constant(const HealthStep& step) { return step.reward_max - step.reward_
 bool is_zero(const HealthStep& step) { return std::abs(step.reward_max) <= kEqual; }
 double penalty_pull(const HealthView& v) {
   return v.settings.kl_coef * std::sqrt(2 * std::max(0.0, v.now.kl_penalty));
+}
+
+bool is_unreadable(const HealthView& v) { return v.now.invalid >= kInvalidShare * v.now.turns; }
+bool is_hot(const HealthView& v) { return v.settings.temperature >= kHotTemperature; }
+bool has_cut_actions(const HealthView& v) {
+  return v.now.entropy < kRandomNats &&
+         v.now.length >= kCutShare * v.now.turns * v.settings.action_tokens;
+}
+std::string unreadable_text(const HealthView& v) {
+  return fmt::format("{:.3g} of {:.3g} actions of an episode cannot be read (env/invalid_actions)",
+                     v.now.invalid, v.now.turns);
 }
 
 double largest_reward(const HealthStep& step) {
@@ -117,10 +133,24 @@ constexpr HealthRule kRules[] = {
              "(rollout/infra_failed_frac)",
              v.now.infra_failed * 100),
      TR_SAYS("Read why in the logs of the run; try 'tailrace env check' or 'tailrace score'")},
+    // Why actions cannot be read, or do not end, where that is known; else that they cannot.
+    {Ailment::kTooHot, Severity::kWrong, HealthNumber::kOther, 1,
+     TR_HOLDS(is_hot(v) && (is_unreadable(v) || v.now.truncated >= kTruncatedShare)),
+     TR_SAYS("samples are drawn at temperature {:g} (rollout.sampling.temperature), and {}",
+             v.settings.temperature,
+             is_unreadable(v) ? unreadable_text(v)
+                              : fmt::format("{:.0f} % of them end by a limit and not by themselves "
+                                            "(rollout/truncated_frac)",
+                                            v.now.truncated * 100)),
+     TR_SAYS("Try rollout.sampling.temperature=1")},
+    {Ailment::kActionsCut, Severity::kWrong, HealthNumber::kOther, 1,
+     TR_HOLDS(is_unreadable(v) && has_cut_actions(v) && !is_hot(v)),
+     TR_SAYS("actions are cut at their limit (rollout.max_action_tokens {:.0f}), and {}",
+             v.settings.action_tokens, unreadable_text(v)),
+     TR_SAYS("Raise rollout.max_action_tokens")},
     {Ailment::kInvalidActions, Severity::kWrong, HealthNumber::kOther, 1,
-     TR_HOLDS(v.now.invalid >= kInvalidShare * v.now.turns),
-     TR_SAYS("{:.3g} of {:.3g} actions of an episode cannot be read (env/invalid_actions)",
-             v.now.invalid, v.now.turns),
+     TR_HOLDS(is_unreadable(v) && !has_cut_actions(v) && !is_hot(v)),
+     TR_SAYS("{}", unreadable_text(v)),
      TR_SAYS(
          "Try a warm-up on demonstrations (sft), or say in the prompt how an action is written")},
     {Ailment::kTruncated, Severity::kWrong, HealthNumber::kTruncation, 2,
@@ -245,6 +275,7 @@ static_assert(is_in_order());
 HealthSettings health_settings(const std::string& config) {
   const ConfigNode root = read_config_text(config);
   HealthSettings settings;
+  settings.lr = setting_of(root, "optim.lr");
   settings.max_grad_norm = setting_of(root, "optim.max_grad_norm");
   settings.kl_coef = setting_of(root, "algo.kl.coef");
   const std::string surrogate = config_value(root, "algo.surrogate");
@@ -259,8 +290,10 @@ HealthSettings health_settings(const std::string& config) {
     return value > 0 ? value : kUnknown;
   };
   settings.max_turns = limit("rollout.max_turns");
-  settings.episode_tokens = std::fmin(limit("rollout.max_context_tokens"),
-                                      settings.max_turns * limit("rollout.max_action_tokens"));
+  settings.action_tokens = limit("rollout.max_action_tokens");
+  settings.temperature = setting_of(root, "rollout.sampling.temperature");
+  settings.episode_tokens =
+      std::fmin(limit("rollout.max_context_tokens"), settings.max_turns * settings.action_tokens);
   return settings;
 }
 
@@ -275,7 +308,6 @@ HealthStep::HealthStep(const MetricsRow& row) : number(row.step) {
   reward_max = take("reward/max");
   reward_std = take("reward/std");
   success = take("env/success");
-  settings.lr = setting_of(root, "optim.lr");
   updates = take("policy/updates");
   skipped = take("policy/updates_skipped");
   lr = take("policy/lr");

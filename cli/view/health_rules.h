@@ -25,6 +25,8 @@ enum class Ailment : uint8_t {
   kRateZero,
   kRateTooHigh,
   kFailures,
+  kTooHot,
+  kActionsCut,
   kInvalidActions,
   kTruncated,
   kMismatch,
@@ -48,6 +50,8 @@ constexpr auto enum_names(Ailment) {
                               {Ailment::kRateZero, "rate_zero"},
                               {Ailment::kRateTooHigh, "rate_too_high"},
                               {Ailment::kFailures, "failures"},
+                              {Ailment::kTooHot, "too_hot"},
+                              {Ailment::kActionsCut, "actions_cut"},
                               {Ailment::kInvalidActions, "invalid_actions"},
                               {Ailment::kTruncated, "truncated"},
                               {Ailment::kMismatch, "mismatch"},
@@ -82,11 +86,13 @@ enum class HealthNumber : uint8_t { kSignal, kEntropy, kClip, kKl, kLength, kTru
 
 // What the rules need of the config.
 struct HealthSettings {
+  double lr = kUnknown;              // optim.lr, which a schedule only lowers
   double max_grad_norm = kUnknown;   // optim.max_grad_norm
   double kl_coef = kUnknown;         // algo.kl.coef
   double episode_tokens = kUnknown;  // the most that one episode can sample
   double max_turns = kUnknown;       // rollout.max_turns
-  double lr = kUnknown;              // optim.lr, which a schedule only lowers
+  double action_tokens = kUnknown;   // rollout.max_action_tokens
+  double temperature = kUnknown;     // rollout.sampling.temperature
   // A clipped token has no gradient (algo.surrogate: ppo_clip). Elsewhere it has a bounded weight,
   // by design of most failures.
   bool clips = true;

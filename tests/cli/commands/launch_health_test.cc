@@ -44,6 +44,8 @@ const BrokenRecipe kBrokenRecipes[] = {
      false},
     {"no_signal", {"rollout.sampling.temperature=0.02"}},
     {"truncated", {"rollout.max_action_tokens=1"}},
+    {"actions_cut", {"rollout.max_action_tokens=1"}},
+    {"too_hot", {"rollout.sampling.temperature=5"}},
     {"rate_zero", {"optim.lr=0"}},
     {"rate_too_high", {"optim.lr=0.2"}},
     {"invalid_actions", {"sft.demonstrations=0"}},

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <map>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "cli/view/health_section.h"
@@ -79,6 +80,13 @@ TEST(Health, EachRuleHoldsBeyondItsThresholdAndNotBefore) {
       {"rate_too_high", {{"policy/kl_old", 0.09}}, {{"policy/kl_old", 0.11}}},
       {"failures", {{"rollout/infra_failed_frac", 0.19}}, {{"rollout/infra_failed_frac", 0.21}}},
       {"invalid_actions", {{"env/invalid_actions", 3.5}}, {{"env/invalid_actions", 3.7}}},
+      // 4 turns of 3 tokens, unless a policy that is nearly random fills them.
+      {"actions_cut",
+       {{"env/invalid_actions", 3.5}, {"rollout/response_tokens/mean", 12}},
+       {{"env/invalid_actions", 3.7}, {"rollout/response_tokens/mean", 10.9}}},
+      {"invalid_actions",
+       {{"env/invalid_actions", 3.7}, {"rollout/response_tokens/mean", 10.9}},
+       {{"env/invalid_actions", 3.7}, {"rollout/response_tokens/mean", 10.7}}},
       {"truncated", {{"rollout/truncated_frac", 0.89}}, {{"rollout/truncated_frac", 0.91}}},
       {"mismatch", {{"mismatch/kl", 0.009}}, {{"mismatch/kl", 0.011}}},
       {"mismatch",
@@ -117,6 +125,42 @@ TEST(Health, EachRuleHoldsBeyondItsThresholdAndNotBefore) {
     const Kinds below = found_in(edge.below);
     EXPECT_EQ(std::ranges::count(below, edge.kind), 0) << edge.kind;
     EXPECT_EQ(found_in(edge.beyond), Kinds{edge.kind});
+  }
+}
+
+// The symptoms are those of a policy that has not learned to speak; the cause is in the config.
+TEST(Health, ATemperatureFarFromOneIsToldBeforeWhatComesOfIt) {
+  const auto found_at = [](double temperature, const Values& changed) {
+    Health health(health_settings(fmt::format(
+        "rollout: {{max_turns: 14, max_action_tokens: 3, sampling: {{temperature: {}}}}}",
+        temperature)));
+    for (int64_t step = 1; step <= 2; ++step) health.add(health_row(step, changed));
+    std::string lines;
+    for (const Finding& finding : health.findings()) lines += finding.line() + "\n";
+    return lines;
+  };
+  const Values unreadable = {{"env/invalid_actions", 4}, {"rollout/response_tokens/mean", 12}};
+  EXPECT_EQ(found_at(5, unreadable),
+            "warning: too_hot since step 1: samples are drawn at temperature 5 "
+            "(rollout.sampling.temperature), and 4 of 4 actions of an episode cannot be read "
+            "(env/invalid_actions). Try rollout.sampling.temperature=1.\n");
+  EXPECT_TRUE(found_at(1, unreadable).starts_with("warning: actions_cut since step 1: "))
+      << "cause";
+  const Values endless = {{"rollout/truncated_frac", 1}};
+  EXPECT_TRUE(found_at(5, endless).starts_with("warning: too_hot since step 1: "));
+  EXPECT_NE(found_at(5, endless).find("\nwarning: truncated since step 1: "), std::string::npos);
+  EXPECT_TRUE(found_at(1.4, endless).starts_with("warning: truncated since step 1: "));
+  EXPECT_EQ(found_at(5, {}), "") << "it may be meant";
+}
+
+// The rate of a step is small in a warm-up of the schedule.
+TEST(Health, ATooHighRateIsAdvisedByTheOneOfTheConfig) {
+  for (const auto& [config, advice] :
+       {std::pair{"optim: {lr: 0.2}", "Try optim.lr=0.02"}, {"", "Try optim.lr=1e-05"}}) {
+    Health health(health_settings(config));
+    health.add(health_row(1, {{"policy/kl_old", 2}, {"policy/lr", 1e-4}}));
+    ASSERT_EQ(health.findings().size(), 1u);
+    EXPECT_EQ(health.findings()[0].advice, advice);
   }
 }
 
