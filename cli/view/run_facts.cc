@@ -9,9 +9,14 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "cli/view/config_value.h"
+#include "core/base/config_printer.h"
+#include "core/base/error.h"
 #include "core/base/machine.h"
+#include "core/base/yaml_config.h"
+#include "trainer/loss/options.h"
 
 namespace tailrace {
 namespace {
@@ -33,11 +38,44 @@ std::string model_of(const ConfigNode& config) {
                      config_value(config, "model.create.hidden_size"));
 }
 
+// The keys that have other values than the preset gives, with an effect: "algo.clip_high 0.3".
+std::vector<std::string> changes_of_preset(const ConfigNode& config) {
+  const ConfigNode* section = config.find("algo");
+  AlgoOptions own;
+  try {
+    if (section != nullptr) bind_config(*section, own);
+  } catch (const UserError&) {
+    return {};  // of an older build
+  }
+  AlgoOptions preset = AlgoOptions::preset(own.name);
+  // 0 there is what follows from the run's limit of tokens, and the config has that instead.
+  const auto follow = [](auto& of_preset, auto of_run) {
+    if (of_preset == 0) of_preset = of_run;
+  };
+  follow(preset.aggregation.const_tokens, own.aggregation.const_tokens);
+  follow(preset.length.limit, own.length.limit);
+  follow(preset.length.buffer, own.length.buffer);
+  const std::vector<SectionDoc> values = describe_options(own), standard = describe_options(preset);
+  std::vector<std::string> changes;
+  for (size_t i = 0; i < values.size(); ++i) {
+    for (size_t k = 0; k < values[i].options.size(); ++k) {
+      const OptionDoc& option = values[i].options[k];
+      if (!option.idle && option.value != standard[i].options[k].value)
+        changes.push_back(fmt::format("algo.{} {}", option.key, option.value));
+    }
+  }
+  return changes;
+}
+
+// "grpo, async", "grpo with algo.clip_high 0.3; async"
 std::string algorithm_of(const ConfigNode& config) {
-  std::string text = config_value(config, "algo.name");
-  if (const std::string mode = config_value(config, "scheduler.mode"); !mode.empty())
-    text += (text.empty() ? "" : ", ") + mode;
-  return text;
+  const std::string name = config_value(config, "algo.name"),
+                    mode = config_value(config, "scheduler.mode");
+  const std::vector<std::string> changes = changes_of_preset(config);
+  std::string text = name;
+  if (!name.empty() && !changes.empty()) text += fmt::format(" with {}", fmt::join(changes, ", "));
+  if (mode.empty() || text.empty()) return text + mode;
+  return text + (text == name ? ", " : "; ") + mode;
 }
 
 // An environment, and the file that its prompts come from.

@@ -1,6 +1,11 @@
 #include "cli/view/run_facts.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include "core/base/config_printer.h"
+#include "core/base/file.h"
+#include "trainer/loss/options.h"
 
 namespace tailrace {
 namespace {
@@ -28,6 +33,36 @@ algo: {name: grpo}
             "Model=stories260K\nAlgorithm=grpo, async\nDataset=prompts.jsonl (text)\n"
             "Batch=16 prompts x 8 samples\nMachine=m\nDate=2023-11-14 22:13 UTC\nRun=tiny\n"
             "Steps=7 of 80\nSeed=5\n");
+}
+
+// A GRPO with other clips is no GRPO of the paper.
+TEST(RunFacts, NamesTheKeysThatDifferFromThePreset) {
+  // As a run stores it: with all keys, also those that the preset gives.
+  const auto algorithm = [](const AlgoOptions& options, const std::string& more = "") {
+    std::string text = "algo:\n";
+    const std::string printed = print_config(options);
+    LineReader lines(printed);
+    while (const auto line = lines.next()) text += fmt::format("  {}\n", line->text);
+    return facts_of(text + more);
+  };
+  AlgoOptions options = AlgoOptions::preset(AlgoPreset::kGrpo);
+  EXPECT_EQ(algorithm(options), "Algorithm=grpo\nMachine=m\nSteps=0\n");
+  options.surrogate.clip_high = 0.3;
+  options.kl.coef = 0.5;
+  EXPECT_EQ(
+      algorithm(options, "scheduler: {mode: async}\n"),
+      "Algorithm=grpo with algo.clip_high 0.3, algo.kl.coef 0.5; async\nMachine=m\nSteps=0\n");
+  // What has no effect is no change, and neither is a limit that the run has put in.
+  options = AlgoOptions::preset(AlgoPreset::kDrGrpo);
+  options.aggregation.const_tokens = 64;
+  options.surrogate.tau_pos = 5;
+  EXPECT_EQ(algorithm(options), "Algorithm=dr_grpo\nMachine=m\nSteps=0\n");
+  options = AlgoOptions::preset(AlgoPreset::kDapo);
+  options.length.limit = 40;
+  options.length.buffer = 8;
+  EXPECT_EQ(algorithm(options), "Algorithm=dapo\nMachine=m\nSteps=0\n");
+  EXPECT_EQ(facts_of("algo: {name: grpo, of_another_build: 1}"),
+            "Algorithm=grpo\nMachine=m\nSteps=0\n");
 }
 
 TEST(RunFacts, NamesAModelFromRandomWeightsAndSeveralDatasets) {
