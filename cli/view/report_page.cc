@@ -187,9 +187,9 @@ std::vector<TimelineRow> read_timeline_of(const RunPaths& paths, std::vector<std
                     "{} (scheduler.timeline_rows bounds what a step writes)",
                     paths.timeline().string(), file.value().skipped_bytes));
   for (const std::string& damaged : file.value().damaged) notes.push_back(damaged);
-  if (file.value().num_damaged > std::ssize(file.value().damaged))
-    notes.push_back(fmt::format("{} rows of {} are damaged in all", file.value().num_damaged,
-                                paths.timeline().string()));
+  if (const int64_t count = file.value().num_damaged; count > 0)
+    notes.push_back(fmt::format("{} damaged row{} of {} passed over", count, count == 1 ? "" : "s",
+                                paths.timeline().string() + (count == 1 ? " is" : " are")));
   return std::move(file).value().rows;
 }
 

@@ -44,6 +44,28 @@ struct Found {
   std::vector<std::string> notes;
 };
 
+// Of one file: the first with its line and why, and how many there are.
+class DamagedRows {
+ public:
+  explicit DamagedRows(std::filesystem::path file) : file_(std::move(file)) {}
+
+  void add(int64_t line, const std::string& why) {
+    if (count_++ == 0) first_ = fmt::format("{}:{}: {}", file_.string(), line, why);
+  }
+  // `rows`: which of the file are looked at.
+  void note(std::string_view rows, std::vector<std::string>& notes) const {
+    if (count_ == 1) notes.push_back(fmt::format("{}; the row is passed over", first_));
+    if (count_ > 1)
+      notes.push_back(
+          fmt::format("{}; {} damaged rows of {} are passed over", first_, count_, rows));
+  }
+
+ private:
+  std::filesystem::path file_;
+  std::string first_;
+  int64_t count_ = 0;
+};
+
 void note_known(const BodyId& id, const SampleQuery& query, Found& found) {
   ++found.num_known;
   if (!found.example || id.lane == Lane::kTrain) found.example = id;
@@ -68,6 +90,7 @@ void read_trace_file(const std::filesystem::path& path, const SampleQuery& query
   const auto text = read_file(path);
   if (!text) return found.notes.push_back(text.failure().message);
   LineReader lines(text.value());
+  DamagedRows damaged(path);
   int64_t of = 0, rows = 0;
   while (auto line = lines.next()) {
     if (line->number == 1) {
@@ -82,14 +105,14 @@ void read_trace_file(const std::filesystem::path& path, const SampleQuery& query
     const auto name = sample_of_trace_line(line->text);
     const auto id = name ? parse_sample_name(*name) : Result<BodyId>(Failure{"no sample's row"});
     if (!id) {
-      found.notes.push_back(
-          fmt::format("{}:{}: {}", path.string(), line->number, id.failure().message));
+      damaged.add(line->number, id.failure().message);
       continue;
     }
     note_known(id.value(), query, found);
     if (query.matches(id.value()))
       found.traced[id.value()] = {path, line->number, std::string(line->text)};
   }
+  damaged.note("this file", found.notes);
   if (rows < of)
     found.notes.push_back(
         fmt::format("{} has {} of the step's {} samples: those of its batch that came first",
@@ -109,17 +132,19 @@ void read_traces(const RunPaths& paths, const SampleQuery& query, Found& found) 
 }
 
 Failure nothing_fits(const RunPaths& paths, const Found& found) {
+  // Damaged rows may be why.
+  std::string notes;
+  for (const std::string& note : found.notes) notes += "\n       " + note;
   if (found.num_known == 0)
     return Failure{
         fmt::format("{} knows of no sample yet: it has neither leases in timeline.jsonl "
-                    "(scheduler.timeline_rows) nor tokens in traces/ (train.trace_steps).",
-                    paths.root.string())};
+                    "(scheduler.timeline_rows) nor tokens in traces/ (train.trace_steps).{}",
+                    paths.root.string(), notes)};
   return Failure{fmt::format(
       "{} knows no such sample. It knows {} leases and traces, for example \"{}\"; traces/ holds "
       "the tokens of steps [{}].{}",
       paths.root.string(), found.num_known, sample_name(*found.example),
-      fmt::join(found.traced_steps, ", "),
-      found.notes.empty() ? "" : "\n       " + found.notes.front())};
+      fmt::join(found.traced_steps, ", "), notes)};
 }
 
 // Attempts of one member are one sample; a prompt alone, or one launched twice, names several.
@@ -160,19 +185,24 @@ void count_meetings(const std::filesystem::path& file, SampleTrace& trace) {
   const auto text = read_file(file);
   if (!text) return trace.notes.push_back(text.failure().message);
   std::map<uint64_t, int64_t> met;
+  DamagedRows damaged(file);
   LineReader lines(text.value());
   while (auto line = lines.next()) {
     const auto name = sample_of_trace_line(line->text);
     const auto id = name ? parse_sample_name(*name) : Result<BodyId>(Failure{""});
     if (!id || !same_group(id.value().lease.member, trace.sample.lease.member)) continue;
     const auto row = parse_trace_row(line->text);
-    if (!row) continue;
+    if (!row) {
+      damaged.add(line->number, row.failure().message);
+      continue;
+    }
     ++trace.group_members;
     // Once a member, however often it comes by.
     std::set<uint64_t> anchors;
     for (const TraceTurn& turn : row.value().turns) anchors.insert(turn.anchor);
     for (const uint64_t anchor : anchors) ++met[anchor];
   }
+  damaged.note("its group", trace.notes);
   for (const TraceTurn& turn : trace.tokens->turns)
     trace.met.push_back(turn.anchor == 0 ? 0 : met[turn.anchor]);
 }
@@ -412,8 +442,9 @@ Result<SampleTrace> find_sample(const RunPaths& paths, const SampleQuery& query)
       continue;
     }
     is_damaged = true;
-    trace.notes.push_back(
-        fmt::format("{}:{}: {}", line.file.string(), line.number, row.failure().message));
+    DamagedRows damaged(line.file);
+    damaged.add(line.number, row.failure().message);
+    damaged.note("this sample", trace.notes);
   }
   if (trace.tokens) count_meetings(file, trace);
   trace.history = history_of(found, member.value(), trace.tokens);

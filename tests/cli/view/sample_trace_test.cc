@@ -1,6 +1,7 @@
 // What `tailrace trace` finds in a run directory, whole and damaged.
 #include "cli/view/sample_trace.h"
 
+#include <algorithm>
 #include <array>
 
 #include <gtest/gtest.h>
@@ -316,6 +317,29 @@ TEST(SampleTrace, DamagedRowsAreNamedAndTheRestIsShown) {
   EXPECT_EQ(later.value().history.size(), 2u);
   EXPECT_NE(later.value().notes.front().find("timeline.jsonl:1: the row was changed or damaged"),
             std::string::npos);
+}
+
+TEST(SampleTrace, OfDamagedRowsTheFirstIsNamedAndAllAreCounted) {
+  const RunFolder run;
+  run.write_trace(format_trace_row(trained(body(12, 3, 2))) + "\n{}\n[1]");
+  const std::string rows = (run.paths.traces() / "step_000005.jsonl").string() +
+                           ":3: no sample's row; 2 damaged rows of this file are passed over";
+  const auto found = run.find("prompt=12 member=3");
+  ASSERT_TRUE(found && found.value().tokens);
+  EXPECT_NE(std::ranges::find(found.value().notes, rows), found.value().notes.end());
+  // They may be why a sample is not known.
+  EXPECT_NE(run.failure("prompt=99").find("\n       " + rows), std::string::npos)
+      << run.failure("prompt=99");
+  // A damaged member of the group is missed where its members are counted.
+  std::string other = format_trace_row(trained(body(12, 4, 2)));
+  other[other.find("\"mask\"") + 8] ^= 1;
+  run.write_trace(format_trace_row(trained(body(12, 3, 2))) + "\n" + other);
+  EXPECT_TRUE(
+      run.find("prompt=12 member=3")
+          .value()
+          .notes.back()
+          .ends_with("step_000005.jsonl:3: the row was changed or damaged; the row is passed over"))
+      << run.find("prompt=12 member=3").value().notes.back();
 }
 
 }  // namespace
