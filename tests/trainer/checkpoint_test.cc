@@ -181,6 +181,21 @@ TEST_F(CheckpointTest, AFlippedBitAnywhereIsNoticed) {
   }
 }
 
+TEST_F(CheckpointTest, ADamagedCriticIsNamedAsWell) {
+  CheckpointFolder folder(root_, {}, 3);
+  const ModelConfig& config = trainer_->model().config();
+  const Critic critic(config.hidden_size, /*slots=*/1, {});
+  for (int64_t step : {1, 2})
+    ASSERT_TRUE(folder.save({.step = step}, config, trainer_->parameters(), trainer_->optimizer(),
+                            &critic));
+  fs::resize_file(root_ / "step_000002/critic.safetensors", 100);
+  const auto found = find_proved_checkpoint(root_);
+  EXPECT_EQ(found->path.filename(), "step_000001");
+  ASSERT_EQ(found->passed_over.size(), 1u);
+  EXPECT_EQ(found->passed_over[0], (root_ / "step_000002/critic.safetensors").string() +
+                                       ": it was changed or damaged since it was saved");
+}
+
 TEST_F(CheckpointTest, OneInThePlaceOfAnotherIsPassedOver) {
   CheckpointFolder folder(root_, {}, 3);
   for (int64_t step : {1, 2}) ASSERT_TRUE(save(folder, step));

@@ -334,12 +334,9 @@ TEST(SampleTrace, OfDamagedRowsTheFirstIsNamedAndAllAreCounted) {
   std::string other = format_trace_row(trained(body(12, 4, 2)));
   other[other.find("\"mask\"") + 8] ^= 1;
   run.write_trace(format_trace_row(trained(body(12, 3, 2))) + "\n" + other);
-  EXPECT_TRUE(
-      run.find("prompt=12 member=3")
-          .value()
-          .notes.back()
-          .ends_with("step_000005.jsonl:3: the row was changed or damaged; the row is passed over"))
-      << run.find("prompt=12 member=3").value().notes.back();
+  const std::string note = run.find("prompt=12 member=3").value().notes.back();
+  EXPECT_NE(note.find("step_000005.jsonl:3: the row was changed or damaged"), std::string::npos);
+  EXPECT_TRUE(note.ends_with("; the row is passed over")) << note;
 }
 
 }  // namespace
