@@ -40,9 +40,10 @@ constexpr double kTruncatedShare = 0.9;
 constexpr double kInvalidShare = 0.9;
 // Recipes sample at 0.6 to 1.2; at 2 a token of probability 1e-4 is as likely as one of 1e-2 was.
 constexpr double kHotTemperature = 1.5;
-// Of the tokens that the actions could have: hardly any ends by itself. Where the policy is nearly
-// random, nats a token, they are unreadable for that, and a larger limit mends nothing.
-constexpr double kCutShare = 0.9, kRandomNats = 1.5;
+// Of the tokens that the actions could have: none ends by itself. A policy that is nearly random,
+// nats a token, is unreadable for that, and a larger limit mends nothing; it ends some by chance,
+// which tells where a step without an update has no entropy (measured: 0.97 of the tokens).
+constexpr double kCutShare = 0.99, kRandomNats = 1.5;
 // Of the attempts: healthy runs have none but where a worker was lost.
 constexpr double kFailedShare = 0.2;
 // Nats. Numerics classes differ by less than 1e-3, and no engine that samples from the same
@@ -84,7 +85,7 @@ double penalty_pull(const HealthView& v) {
 bool is_unreadable(const HealthView& v) { return v.now.invalid >= kInvalidShare * v.now.turns; }
 bool is_hot(const HealthView& v) { return v.settings.temperature >= kHotTemperature; }
 bool has_cut_actions(const HealthView& v) {
-  return v.now.entropy < kRandomNats &&
+  return !(v.now.entropy >= kRandomNats) &&
          v.now.length >= kCutShare * v.now.turns * v.settings.action_tokens;
 }
 std::string unreadable_text(const HealthView& v) {
@@ -147,7 +148,7 @@ constexpr HealthRule kRules[] = {
      TR_HOLDS(is_unreadable(v) && has_cut_actions(v) && !is_hot(v)),
      TR_SAYS("actions are cut at their limit (rollout.max_action_tokens {:.0f}), and {}",
              v.settings.action_tokens, unreadable_text(v)),
-     TR_SAYS("Raise rollout.max_action_tokens")},
+     TR_SAYS("Raise rollout.max_action_tokens; where they then do not end, try a warm-up (sft)")},
     {Ailment::kInvalidActions, Severity::kWrong, HealthNumber::kOther, 1,
      TR_HOLDS(is_unreadable(v) && !has_cut_actions(v) && !is_hot(v)),
      TR_SAYS("{}", unreadable_text(v)),
