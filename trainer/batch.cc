@@ -104,6 +104,7 @@ void add_recorded(const Trajectory& t, const Segment& segment, size_t i,
 // The turn in its trajectory of an answer of a segment; -1: not known. A body of before has no
 // numbers, and of several segments each could begin anywhere.
 int32_t turn_number(const Trajectory& t, const Segment& segment, int32_t answer) {
+  TR_CHECK(answer >= 0, "a sampled token that no answer holds");
   if (segment.turn_numbers.empty()) return t.segments.size() == 1 ? answer : -1;
   return segment.turn_numbers[static_cast<size_t>(answer)];
 }

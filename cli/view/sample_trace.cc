@@ -41,7 +41,7 @@ struct Found {
   int64_t num_known = 0;               // whether they fit or not
   std::optional<BodyId> example;       // of these
   std::vector<int64_t> traced_steps;
-  std::vector<std::string> notes;
+  std::vector<std::string> notes, damaged;
 };
 
 // Of one file: the first with its line and why, and how many there are.
@@ -112,7 +112,7 @@ void read_trace_file(const std::filesystem::path& path, const SampleQuery& query
     if (query.matches(id.value()))
       found.traced[id.value()] = {path, line->number, std::string(line->text)};
   }
-  damaged.note("this file", found.notes);
+  damaged.note("this file", found.damaged);
   if (rows < of)
     found.notes.push_back(
         fmt::format("{} has {} of the step's {} samples: those of its batch that came first",
@@ -134,7 +134,8 @@ void read_traces(const RunPaths& paths, const SampleQuery& query, Found& found) 
 Failure nothing_fits(const RunPaths& paths, const Found& found) {
   // Damaged rows may be why.
   std::string notes;
-  for (const std::string& note : found.notes) notes += "\n       " + note;
+  for (const std::string& note : found.damaged) notes += "\n       " + note;
+  if (!found.notes.empty()) notes += "\n       " + found.notes.front();
   if (found.num_known == 0)
     return Failure{
         fmt::format("{} knows of no sample yet: it has neither leases in timeline.jsonl "
@@ -426,7 +427,8 @@ Result<SampleTrace> find_sample(const RunPaths& paths, const SampleQuery& query)
   const auto member = choose_member(paths, query, found);
   if (!member) return member.failure();
   SampleTrace trace{
-      .sample = {}, .history = {}, .tokens = {}, .met = {}, .notes = std::move(found.notes)};
+      .sample = {}, .history = {}, .tokens = {}, .met = {}, .notes = std::move(found.damaged)};
+  trace.notes.insert(trace.notes.end(), found.notes.begin(), found.notes.end());
   for (const BodyId& id : found.known) {
     if (member_of(id) == member.value()) trace.sample = id;  // in the order of attempts
   }

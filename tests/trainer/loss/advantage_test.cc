@@ -80,5 +80,13 @@ TEST(Advantage, ARewardWithoutABaselineIsASignalAlsoInAGroupOfEquals) {
   EXPECT_FALSE(found.zero_signal[0]);
 }
 
+// F32: a failure of reward 0 without a baseline has no negative signal.
+TEST(Advantage, AFailureOfRewardZeroTeachesNothingWithoutABaseline) {
+  const std::vector<double> rewards = {1, 0};
+  const std::vector<int32_t> groups = {0, 2};
+  EXPECT_EQ(group_advantages(AdvantageKind::kReward, 0, rewards, groups).advantage[1], 0);
+  EXPECT_LT(group_advantages(AdvantageKind::kGroupMean, 0, rewards, groups).advantage[1], 0);
+}
+
 }  // namespace
 }  // namespace tailrace
