@@ -6,7 +6,6 @@
 #include <cmath>
 #include <optional>
 #include <string>
-#include <tuple>
 
 #include "core/base/digest_of.h"
 #include "core/base/error.h"
@@ -21,16 +20,13 @@ namespace {
 // Of AdamW; without decay.
 constexpr double kBeta1 = 0.9, kBeta2 = 0.999, kEps = 1e-8;
 
-size_t state_size(int64_t hidden_size) { return static_cast<size_t>(3 * (hidden_size + 1)); }
-size_t sums_size(int64_t hidden_size, int64_t slots) {
-  return static_cast<size_t>(slots * (hidden_size + 2));
-}
+// An update moves the means by this part, so that they forget in ten updates; the first ones are
+// plain means.
+constexpr double kMeanRate = 0.1;
 
-double value_of(std::span<const float> head, const float* hidden) {
-  double sum = head.back();
-  for (size_t i = 0; i + 1 < head.size(); ++i) sum += double{head[i]} * hidden[i];
-  return sum;
-}
+size_t state_size(int64_t hidden_size) { return static_cast<size_t>(4 * hidden_size + 1); }
+// Of a slot.
+size_t sums_size(int64_t hidden_size) { return static_cast<size_t>(2 * hidden_size + 4); }
 
 // 1 - Var(R - V) / Var(R), of what the head said before the step; nothing where all returns are
 // equal.
@@ -67,32 +63,43 @@ Critic::Critic(int64_t hidden_size, int64_t slots, const CriticOptions& options)
       slots_(slots),
       options_(options),
       state_memory_(Workspace::aligned(state_size(hidden_size) * sizeof(float))),
-      sums_memory_(Workspace::aligned(sums_size(hidden_size, slots) * sizeof(double))),
+      sums_memory_(
+          Workspace::aligned(static_cast<size_t>(slots) * sums_size(hidden_size) * sizeof(double))),
       state_(state_memory_.as<float>().first(state_size(hidden_size))),
-      sums_(sums_memory_.as<double>().first(sums_size(hidden_size, slots))) {
-  const auto size = static_cast<size_t>(hidden_size + 1);
-  head_ = state_.subspan(0, size);
+      sums_(sums_memory_.as<double>().first(static_cast<size_t>(slots) * sums_size(hidden_size))) {
+  const auto size = static_cast<size_t>(hidden_size);
+  weight_ = state_.subspan(0, size);
   m_ = state_.subspan(size, size);
   v_ = state_.subspan(2 * size, size);
+  mean_ = state_.subspan(3 * size, size);
+  mean_return_ = state_.subspan(4 * size);
 }
 
 int64_t Critic::bytes(int64_t hidden_size, int64_t slots) {
-  return static_cast<int64_t>(Workspace::aligned(state_size(hidden_size) * sizeof(float)) +
-                              Workspace::aligned(sums_size(hidden_size, slots) * sizeof(double)));
+  return static_cast<int64_t>(
+      Workspace::aligned(state_size(hidden_size) * sizeof(float)) +
+      Workspace::aligned(static_cast<size_t>(slots) * sums_size(hidden_size) * sizeof(double)));
 }
 
 std::vector<float> Critic::values(ConstMatrix hidden) const {
   TR_CHECK(hidden.cols == hidden_size_, "{} of {}", hidden.cols, hidden_size_);
   std::vector<float> values;
   values.reserve(static_cast<size_t>(hidden.rows));
-  for (int64_t row = 0; row < hidden.rows; ++row)
-    values.push_back(static_cast<float>(value_of(head_, hidden.row(row))));
+  for (int64_t row = 0; row < hidden.rows; ++row) {
+    const float* h = hidden.row(row);
+    double sum = mean_return_[0];
+    for (size_t i = 0; i < weight_.size(); ++i)
+      sum += double{weight_[i]} * (double{h[i]} - mean_[i]);
+    values.push_back(static_cast<float>(sum));
+  }
   return values;
 }
 
-std::span<double> Critic::slot_sums(size_t slot) {
-  const auto each = static_cast<size_t>(hidden_size_ + 2);
-  return sums_.subspan(slot * each, each);
+Critic::Sums Critic::slot_sums(size_t slot) {
+  const size_t size = weight_.size(), each = sums_size(hidden_size_);
+  const std::span<double> sums = sums_.subspan(slot * each, each);
+  const std::span<double> rest = sums.subspan(2 * size);
+  return {sums.first(size), sums.subspan(size, size), rest[0], rest[1], rest[2], rest[3]};
 }
 
 void Critic::begin() { std::ranges::fill(sums_, 0.0); }
@@ -111,45 +118,57 @@ void Critic::add(size_t slot, std::span<const TrainSequence> sequences, ConstMat
   const double loss =
       value_loss({.value = now, .old_value = old_values, .returns = returns, .mask = mask},
                  options_.value_clip, 1.0 / static_cast<double>(tokens), dvalue);
-  const std::span<double> sums = slot_sums(slot);
-  const std::span<double> dhead = sums.first(head_.size());
-  for (int64_t row = 0; row < hidden.rows; ++row) {
-    const double d = dvalue[static_cast<size_t>(row)];
-    const float* h = hidden.row(row);
-    for (size_t i = 0; i + 1 < dhead.size(); ++i) dhead[i] += d * h[i];
-    dhead.back() += d;
+  Sums sums = slot_sums(slot);
+  for (size_t row = 0; row < now.size(); ++row) {
+    if (mask[row] == 0) continue;
+    const float* h = hidden.row(static_cast<int64_t>(row));
+    for (size_t i = 0; i < sums.state.size(); ++i) {
+      sums.d_state[i] += dvalue[row] * h[i];
+      sums.state[i] += h[i];
+    }
+    sums.d += dvalue[row];
+    sums.returns += returns[row];
+    sums.tokens += 1;
   }
-  sums.back() += loss;
+  sums.loss += loss;
 }
 
 void Critic::gather(const GradientTree& tree) { tree.gather_slots(sums_); }
 
 void Critic::apply() {
-  std::vector<double> gradient(head_.size());
-  double loss = 0, squares = 0;
-  for (size_t slot = 0; slot < static_cast<size_t>(slots_); ++slot) {
-    const std::span<const double> sums = slot_sums(slot);
-    for (size_t i = 0; i < gradient.size(); ++i) gradient[i] += sums[i];
-    loss += sums.back();
-  }
-  for (const double g : gradient) squares += g * g;
-  const double norm = std::sqrt(squares);
+  std::vector<double> total(sums_size(hidden_size_));
+  for (size_t i = 0; i < sums_.size(); ++i) total[i % total.size()] += sums_[i];
+  const size_t size = weight_.size();
+  const double d = total[2 * size], returns = total[2 * size + 1], tokens = total[2 * size + 2];
   ++updates_;
   ++reported_;
-  loss_sum_ += loss;
+  loss_sum_ += total[2 * size + 3];
+  // Moved first: about the mean of its own states a batch has no gradient that all of them share.
+  std::vector<double> mean(mean_.begin(), mean_.end()), gradient(size);
+  const double part = std::max(kMeanRate, 1 / static_cast<double>(applied_ + 1));
+  double squares = 0;
+  for (size_t i = 0; i < size; ++i) {
+    mean[i] += part * (total[size + i] / tokens - mean[i]);
+    gradient[i] = total[i] - d * mean[i];
+    squares += gradient[i] * gradient[i];
+  }
+  const double norm = std::sqrt(squares);
   norm_sum_ += norm;
-  if (!std::isfinite(norm)) return;
+  if (!std::isfinite(norm) || !std::isfinite(returns)) return;
   ++applied_;
+  std::ranges::transform(mean, mean_.begin(), [](double x) { return static_cast<float>(x); });
+  mean_return_[0] =
+      static_cast<float>(mean_return_[0] + part * (returns / tokens - mean_return_[0]));
   const double scale =
       options_.max_grad_norm == 0 ? 1 : std::min(1.0, options_.max_grad_norm / (norm + 1e-6));
   const auto t = static_cast<double>(applied_);
   const double first = 1 - std::pow(kBeta1, t), second = 1 - std::pow(kBeta2, t);
-  for (size_t i = 0; i < gradient.size(); ++i) {
+  for (size_t i = 0; i < size; ++i) {
     const double g = gradient[i] * scale;
     m_[i] = static_cast<float>(kBeta1 * m_[i] + (1 - kBeta1) * g);
     v_[i] = static_cast<float>(kBeta2 * v_[i] + (1 - kBeta2) * g * g);
-    head_[i] = static_cast<float>(head_[i] - options_.lr * (m_[i] / first) /
-                                                 (std::sqrt(v_[i] / second) + kEps));
+    weight_[i] = static_cast<float>(weight_[i] - options_.lr * (m_[i] / first) /
+                                                     (std::sqrt(v_[i] / second) + kEps));
   }
 }
 
@@ -178,20 +197,16 @@ Digest Critic::digest() const {
   RunningDigest digest;
   const std::array counts = {updates_, applied_};
   digest.add(std::as_bytes(std::span(counts)));
-  for (const auto& part : {head_, m_, v_}) digest.add(std::as_bytes(part));
+  digest.add(std::as_bytes(state_));
   return digest.value();
 }
 
 std::vector<Critic::Tensor> Critic::tensors() const {
-  const auto size = static_cast<size_t>(hidden_size_);
-  std::vector<Tensor> tensors;
-  for (const auto& [weight, bias, part] : {std::tuple("critic.weight", "critic.bias", head_),
-                                           std::tuple("m.critic.weight", "m.critic.bias", m_),
-                                           std::tuple("v.critic.weight", "v.critic.bias", v_)}) {
-    tensors.push_back({weight, part.first(size)});
-    tensors.push_back({bias, part.last(1)});
-  }
-  return tensors;
+  return {{"critic.weight", weight_},
+          {"m.critic.weight", m_},
+          {"v.critic.weight", v_},
+          {"critic.mean", mean_},
+          {"critic.mean_return", mean_return_}};
 }
 
 void Critic::save(const std::filesystem::path& path) const {

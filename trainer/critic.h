@@ -1,11 +1,17 @@
 // The critic of PPO: a linear head on the hidden states that predict the targets,
-//   v_t = w . h_(t-1) + b
+//   v_t = w . (h_(t-1) - m) + c
 // where h_(t-1) is what the policy's own head reads (after the final norm). It is detached: no
 // gradient goes from it into the policy, whose bits do not know that there is a critic.
 //
-// It begins at 0 and learns by AdamW of its own, at a constant rate. Values, gradients and moments
-// are computed in double and kept as float32. Gradients are summed in the slots of the gradient
-// tree, so that they are the same for any number of threads, ranks and micro-batches.
+// m and c are running means of the states and of the returns. Hidden states have a large part in
+// common, and returns a mean that moves as the policy learns: where w had to learn that mean too,
+// it would be nearly all that it learns, with another error at each kind of token (van Hasselt et
+// al. 2016, 1602.07714, of returns; LeCun et al. 1998, "Efficient BackProp", of inputs). So w
+// begins at 0 and learns differences alone, by AdamW of its own at a constant rate.
+//
+// Values, gradients and moments are computed in double and kept as float32. Sums are made in the
+// slots of the gradient tree, so that they are the same for any number of threads, ranks and
+// micro-batches.
 //
 // An update is begin(), add() of each micro-batch, gather(), apply(). One that loses a rank before
 // apply() changes nothing.
@@ -69,14 +75,20 @@ class Critic {
     std::span<float> values;
   };
   std::vector<Tensor> tensors() const;
-  std::span<double> slot_sums(size_t slot);
+  // Over trained targets, with d the derivative by a target's value.
+  struct Sums {
+    std::span<double> d_state, state;  // d h and h [hidden_size]
+    double &d, &returns, &tokens, &loss;
+  };
+  Sums slot_sums(size_t slot);
 
   int64_t hidden_size_, slots_;
   CriticOptions options_;
   Buffer state_memory_, sums_memory_;
-  std::span<float> state_;         // w and b, then both moments of them:
-  std::span<float> head_, m_, v_;  // [hidden_size + 1]
-  std::span<double> sums_;         // of each slot: gradient of w and b, then the loss
+  std::span<float> state_;
+  // All of it: w with both of its moments, and the mean state [hidden_size]; the mean return [1].
+  std::span<float> weight_, m_, v_, mean_, mean_return_;
+  std::span<double> sums_;  // [slots] of Sums
   int64_t updates_ = 0, applied_ = 0;
   // Since take_metrics().
   double loss_sum_ = 0, norm_sum_ = 0;
