@@ -95,12 +95,13 @@ std::vector<float> Critic::values(ConstMatrix hidden) const {
   return values;
 }
 
-Critic::Sums Critic::slot_sums(size_t slot) {
-  const size_t size = weight_.size(), each = sums_size(hidden_size_);
-  const std::span<double> sums = sums_.subspan(slot * each, each);
-  const std::span<double> rest = sums.subspan(2 * size);
-  return {sums.first(size), sums.subspan(size, size), rest[0], rest[1], rest[2], rest[3]};
-}
+Critic::Sums::Sums(std::span<double> row)
+    : d_state(row.first((row.size() - 4) / 2)),
+      state(row.subspan(d_state.size(), d_state.size())),
+      d(row[row.size() - 4]),
+      returns(row[row.size() - 3]),
+      tokens(row[row.size() - 2]),
+      loss(row[row.size() - 1]) {}
 
 void Critic::begin() { std::ranges::fill(sums_, 0.0); }
 
@@ -118,7 +119,8 @@ void Critic::add(size_t slot, std::span<const TrainSequence> sequences, ConstMat
   const double loss =
       value_loss({.value = now, .old_value = old_values, .returns = returns, .mask = mask},
                  options_.value_clip, 1.0 / static_cast<double>(tokens), dvalue);
-  Sums sums = slot_sums(slot);
+  const size_t each = sums_size(hidden_size_);
+  const Sums sums(sums_.subspan(slot * each, each));
   for (size_t row = 0; row < now.size(); ++row) {
     if (mask[row] == 0) continue;
     const float* h = hidden.row(static_cast<int64_t>(row));
@@ -136,29 +138,29 @@ void Critic::add(size_t slot, std::span<const TrainSequence> sequences, ConstMat
 void Critic::gather(const GradientTree& tree) { tree.gather_slots(sums_); }
 
 void Critic::apply() {
-  std::vector<double> total(sums_size(hidden_size_));
-  for (size_t i = 0; i < sums_.size(); ++i) total[i % total.size()] += sums_[i];
+  std::vector<double> row(sums_size(hidden_size_));
+  for (size_t i = 0; i < sums_.size(); ++i) row[i % row.size()] += sums_[i];
+  const Sums total(row);
   const size_t size = weight_.size();
-  const double d = total[2 * size], returns = total[2 * size + 1], tokens = total[2 * size + 2];
   ++updates_;
   ++reported_;
-  loss_sum_ += total[2 * size + 3];
+  loss_sum_ += total.loss;
   // Moved first: about the mean of its own states a batch has no gradient that all of them share.
   std::vector<double> mean(mean_.begin(), mean_.end()), gradient(size);
   const double part = std::max(kMeanRate, 1 / static_cast<double>(applied_ + 1));
   double squares = 0;
   for (size_t i = 0; i < size; ++i) {
-    mean[i] += part * (total[size + i] / tokens - mean[i]);
-    gradient[i] = total[i] - d * mean[i];
+    mean[i] += part * (total.state[i] / total.tokens - mean[i]);
+    gradient[i] = total.d_state[i] - total.d * mean[i];
     squares += gradient[i] * gradient[i];
   }
   const double norm = std::sqrt(squares);
   norm_sum_ += norm;
-  if (!std::isfinite(norm) || !std::isfinite(returns)) return;
+  if (!std::isfinite(norm) || !std::isfinite(total.returns)) return;
   ++applied_;
   std::ranges::transform(mean, mean_.begin(), [](double x) { return static_cast<float>(x); });
   mean_return_[0] =
-      static_cast<float>(mean_return_[0] + part * (returns / tokens - mean_return_[0]));
+      static_cast<float>(mean_return_[0] + part * (total.returns / total.tokens - mean_return_[0]));
   const double scale =
       options_.max_grad_norm == 0 ? 1 : std::min(1.0, options_.max_grad_norm / (norm + 1e-6));
   const auto t = static_cast<double>(applied_);

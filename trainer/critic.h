@@ -77,10 +77,11 @@ class Critic {
   std::vector<Tensor> tensors() const;
   // Over trained targets, with d the derivative by a target's value.
   struct Sums {
+    explicit Sums(std::span<double> row);  // [2 hidden_size + 4]
+
     std::span<double> d_state, state;  // d h and h [hidden_size]
     double &d, &returns, &tokens, &loss;
   };
-  Sums slot_sums(size_t slot);
 
   int64_t hidden_size_, slots_;
   CriticOptions options_;

@@ -8,6 +8,7 @@
 #include "cli/commands/commands.h"
 #include "cli/run/foreign_names.h"
 #include "cli/run/options.h"
+#include "cli/view/wrapped.h"
 #include "core/base/config_printer.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
@@ -42,23 +43,10 @@ std::string option_row(const OptionDoc& option) {
                      cell(text));
 }
 
-// One paragraph in lines of at most 100 columns (tests/structure/markdown_test.cc).
-std::string paragraph(std::string_view text) {
-  constexpr size_t kColumns = 100;
-  std::string out;
-  while (text.size() > kColumns) {
-    const size_t space = text.rfind(' ', kColumns);
-    if (space == std::string_view::npos) break;
-    out.append(text.substr(0, space)).push_back('\n');
-    text.remove_prefix(space + 1);
-  }
-  return out.append(text) + "\n";
-}
-
 std::string configuration_reference() {
   std::string out =
       "# Configuration\n\n" +
-      paragraph(
+      wrapped(
           "`tailrace docs` writes this page; do not edit it. A config is YAML. `extends: FILE` (or "
           "a list of files) takes the keys of another file, whose path is relative to this one, "
           "and overrides them key by key. On the command line `section.key=value` overrides both; "
@@ -76,7 +64,7 @@ std::string configuration_reference() {
     out += fmt::format(
         "\n## {}\n\n{}\n| key | default | accepted | resume | meaning |\n"
         "| --- | --- | --- | --- | --- |\n",
-        section.key.empty() ? "top" : section.key, paragraph(std::string(section.help) + "."));
+        section.key.empty() ? "top" : section.key, wrapped(std::string(section.help) + "."));
     for (const OptionDoc& option : section.options) out += option_row(option);
   }
   return out;

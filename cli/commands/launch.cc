@@ -26,10 +26,10 @@
 #include "cli/run/setup.h"
 #include "cli/view/metrics_tail.h"
 #include "cli/view/missing_rows.h"
-#include "cli/view/note.h"
 #include "cli/view/progress.h"
 #include "cli/view/report_page.h"
 #include "cli/view/summary.h"
+#include "cli/view/wrapped.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/flags.h"
@@ -240,7 +240,7 @@ int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Regi
   check_one_directory(arguments, loaded.keys);
   ::signal(SIGPIPE, SIG_IGN);  // a run outlives its reader (`| head`)
   const auto say = [](const std::string& line) { show(stdout, line + "\n"); };
-  for (const std::string& note : loaded.keys.notes()) show(stdout, note_lines(note));
+  for (const std::string& note : loaded.keys.notes()) show(stdout, wrapped(note, "note: "));
   const fs::path directory = !arguments.run_dir.empty() ? fs::path(arguments.run_dir)
                              : !options.run.dir.empty() ? fs::path(options.run.dir)
                                                         : new_run_directory(options.run.name);
@@ -260,7 +260,7 @@ int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Regi
   check_size(plan, memory_facts());
   check_open_files(options, arguments.in_process, files_left());
   if (arguments.in_process) check_threads(options);
-  for (const std::string& note : check_gate(options)) show(stdout, note_lines(note));
+  for (const std::string& note : check_gate(options)) show(stdout, wrapped(note, "note: "));
   // From here on the directory is there and locked; all that could be found wrong without it has
   // been.
   const RunDirectory run(directory);

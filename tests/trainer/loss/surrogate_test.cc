@@ -208,14 +208,7 @@ TEST(Surrogate, IpasTaperGivesNoGradient) {
   PolicyLossConfig config = ipa();
   Tokens tokens = random_tokens(12);
   std::fill(tokens.mask.begin(), tokens.mask.end(), uint8_t{1});
-  const Evaluated at = evaluate(config, tokens);
-  for (size_t t = 0; t < tokens.l.size(); ++t) {
-    Tokens moved = tokens;
-    constexpr float kStep = 1.0f / 1024;
-    moved.l[t] += kStep;
-    moved.l_old[t] += kStep;
-    EXPECT_NEAR((evaluate(config, moved).result.loss - at.result.loss) / kStep, at.dl[t], 1e-4);
-  }
+  expect_slope_beside(config, tokens, &Tokens::l_old);
 }
 
 // F28.

@@ -106,6 +106,22 @@ inline void expect_grads(const Evaluated& found, const std::vector<double>& expe
   for (size_t t = 0; t < expected.size(); ++t) EXPECT_NEAR(found.dl[t] * n, expected[t], 2e-6) << t;
 }
 
+// Moving l of a token together with another of its columns gives the slope that it is told, since
+// what rests on their difference stands still: no gradient goes through that.
+inline void expect_slope_beside(const PolicyLossConfig& config, const Tokens& tokens,
+                                std::vector<float> Tokens::*column) {
+  // l + step is exact to an ulp of l, far below the tolerance.
+  constexpr float kStep = 1.0f / 1024;
+  const Evaluated at = evaluate(config, tokens);
+  for (size_t t = 0; t < tokens.l.size(); ++t) {
+    Tokens moved = tokens;
+    moved.l[t] += kStep;
+    (moved.*column)[t] += kStep;
+    EXPECT_NEAR((evaluate(config, moved).result.loss - at.result.loss) / kStep, at.dl[t], 1e-4)
+        << t;
+  }
+}
+
 inline Tokens random_tokens(uint64_t seed) {
   Rng rng(seed);
   Tokens tokens;
