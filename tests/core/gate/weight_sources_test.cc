@@ -226,9 +226,10 @@ TEST_F(WeightSourcesTest, ADeadRelayIsLeftAndAskedAgainLater) {
       << c.log_text();
   // It is not asked at once again.
   const Digest next = digest_of(std::string_view("next"));
-  const Time start = steady_now();
+  const std::string before = c.log_text();
   ASSERT_TRUE(fetch(c, next));
-  EXPECT_LT(steady_now() - start, patience_);
+  EXPECT_EQ(c.log_text().find("relay rollout-0", before.size()), std::string::npos)
+      << c.log_text();
   b.relay = std::make_unique<WeightRelay>(relay_options(b), *b.log);
   ASSERT_TRUE(eventually([&] {
     fs::remove(c.path(next));
@@ -239,7 +240,7 @@ TEST_F(WeightSourcesTest, ADeadRelayIsLeftAndAskedAgainLater) {
 TEST_F(WeightSourcesTest, ARelayThatDiesInTheMiddleLeavesItsChunks) {
   start_gate();
   const std::string text = publish(40 * kChunkBytes);
-  patience_ = 500ms;
+  patience_ = 3s;  // a relay that lives may be this slow on a busy machine
   FarHost b = make_relay("b", "east"), c = make_host("c", "west");
   ASSERT_TRUE(knows(c, 1, 2) && knows(b, 1, 2));
   ASSERT_TRUE(fetch(b, root_));
