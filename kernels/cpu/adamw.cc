@@ -111,7 +111,8 @@ void adamw(const Stream& stream, const AdamW& args) {
 }
 
 void sum_of_squares(const Stream& stream, const SumOfSquares& args) {
-  const auto [x, sum] = args;
+  const std::span<const float> x = args.x;
+  const std::span<double> sum = args.sum;
   TR_CHECK(sum.size() == 1, "sum [{}]", sum.size());
   const auto n = static_cast<int64_t>(x.size());
   const int64_t blocks = (n + kSumBlock - 1) / kSumBlock;

@@ -549,9 +549,26 @@ void spread(const float* weights, int64_t stride, const float* queries, int num_
   }
 }
 
+// The arguments as they lie in the memory of the CPU.
+struct BackwardRows {
+  ConstMatrix q, out, lse, dout;
+  Matrix dq, dk, dv;
+  const AttentionHeads& heads;
+
+  explicit BackwardRows(const AttentionBackward& args)
+      : q(args.q.host()),
+        out(args.out.host()),
+        lse(args.lse.host()),
+        dout(args.dout.host()),
+        dq(args.dq.host()),
+        dk(args.dk.host()),
+        dv(args.dv.host()),
+        heads(args.heads) {}
+};
+
 // With p the probabilities and D = dout . out:  dscores = scale * p * (dout . value - D).
 template <int kCount>
-void backward_block(const AttentionBackward& args, const Sequence& seq, const QueryBlock& block,
+void backward_block(const BackwardRows& args, const Sequence& seq, const QueryBlock& block,
                     int64_t n, const Scratch& scratch) {
   const int64_t head_dim = seq.kv.head_dim;
   const int64_t stride = padded(n), context = block.context(), origin = block.origin();
@@ -610,8 +627,8 @@ void backward_block(const AttentionBackward& args, const Sequence& seq, const Qu
          args.dk.row(row) + col, args.dk.stride);
 }
 
-using BackwardBlock = void (*)(const AttentionBackward&, const Sequence&, const QueryBlock&,
-                               int64_t, const Scratch&);
+using BackwardBlock = void (*)(const BackwardRows&, const Sequence&, const QueryBlock&, int64_t,
+                               const Scratch&);
 constexpr BackwardBlock kBackwardBlocks[kQueries] = {
     backward_block<1>, backward_block<2>, backward_block<3>, backward_block<4>,
     backward_block<5>, backward_block<6>, backward_block<7>, backward_block<8>};
@@ -619,7 +636,11 @@ constexpr BackwardBlock kBackwardBlocks[kQueries] = {
 }  // namespace
 
 void attention_backward(const Stream& stream, Workspace& workspace, const AttentionBackward& args) {
-  const auto [q, out, lse, dout, heads, batch, kv, max_context, dq, dk, dv] = args;
+  const BackwardRows rows(args);
+  const auto& [q, out, lse, dout, dq, dk, dv, heads] = rows;
+  const AttentionBatch& batch = args.batch;
+  const KvLayer& kv = args.kv;
+  const int max_context = args.max_context;
   check_batch(batch, q.rows, q.cols, heads.num_heads, kv, max_context);
   TR_CHECK(out.rows == q.rows && dout.rows == q.rows && lse.rows == q.rows && dq.rows == q.rows &&
            dk.rows == q.rows && dv.rows == q.rows);
@@ -668,7 +689,7 @@ void attention_backward(const Stream& stream, Workspace& workspace, const Attent
         gather_sequence(seq, n, scratch);
         for (int64_t first = 0; first < n * group; first += kQueries) {
           QueryBlock block(seq, heads, row_begin, row_begin + n, group, first);
-          kBackwardBlocks[block.count - 1](args, seq, block, n, scratch);
+          kBackwardBlocks[block.count - 1](rows, seq, block, n, scratch);
           pulse.add(kBackwardProducts * block.count * (block.context() - block.origin()) *
                     kv.head_dim);
         }

@@ -13,6 +13,8 @@ namespace tailrace::cpu::inline TR_ISA {
 
 namespace {
 
+constexpr int64_t kFlatGrain = 32 * 1024;  // elements
+
 int64_t embedding_grain(int64_t dim) {
   return std::max<int64_t>(1, 64 * 1024 / std::max<int64_t>(dim, 1));
 }
@@ -47,7 +49,10 @@ void embedding(const Stream& stream, const Embedding& args) {
 }
 
 void embedding_backward(const Stream& stream, const EmbeddingBackward& args) {
-  const auto& [ids, dy, dtable, scale] = args;
+  const std::span<const int32_t> ids = args.ids;
+  const ConstMatrix dy = args.dy.host();
+  const Matrix dtable = args.dtable.host();
+  const float scale = args.scale;
   const auto tokens = static_cast<int64_t>(ids.size());
   TR_CHECK(dy.rows == tokens && dy.cols == dtable.cols, "dy [{}, {}], {} ids, dtable [{}, {}]",
            dy.rows, dy.cols, tokens, dtable.rows, dtable.cols);
@@ -86,7 +91,9 @@ void gather_rows(const Stream& stream, const GatherRows& args) {
 }
 
 void scatter_rows(const Stream& stream, const ScatterRows& args) {
-  const auto [x, rows, y] = args;
+  const ConstMatrix x = args.x.host();
+  const std::span<const int32_t> rows = args.rows;
+  const Matrix y = args.y.host();
   TR_CHECK(x.rows == static_cast<int64_t>(rows.size()) && y.cols == x.cols,
            "x [{}, {}], {} rows, y [{}, {}]", x.rows, x.cols, rows.size(), y.rows, y.cols);
   parallel_for(stream, y.rows, embedding_grain(x.cols), [&](int64_t begin, int64_t end) {
@@ -119,10 +126,31 @@ void add(const Stream& stream, const Add& args) {
   });
 }
 
+void shift(const Stream& stream, const Shift& args) {
+  TR_CHECK(args.x.size() == args.y.size(), "x [{}], y [{}]", args.x.size(), args.y.size());
+  const auto size = static_cast<int64_t>(args.x.size());
+  parallel_for(stream, size, kFlatGrain, [&](int64_t begin, int64_t end) {
+    const float* x = args.x.data();
+    float* y = args.y.data();
+    if (args.offset == 0) {
+      if (x != y) std::copy(x + begin, x + end, y + begin);
+      return;
+    }
+    for (int64_t i = begin; i < end; ++i) y[i] = x[i] + args.offset;
+  });
+}
+
+void fill(const Stream& stream, const Fill& args) {
+  const auto size = static_cast<int64_t>(args.x.size());
+  parallel_for(stream, size, kFlatGrain, [&](int64_t begin, int64_t end) {
+    std::fill(args.x.data() + begin, args.x.data() + end, args.value);
+  });
+}
+
 void scale(const Stream& stream, const Scale& args) {
-  const auto [x, factor] = args;
-  const Vec16 by = simd::broadcast(factor);
-  parallel_for(stream, x.rows, embedding_grain(x.cols), [&, x = x](int64_t begin, int64_t end) {
+  const Matrix x = args.x.host();
+  const Vec16 by = simd::broadcast(args.factor);
+  parallel_for(stream, x.rows, embedding_grain(x.cols), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       float* row = x.row(r);
       for (int64_t i = 0; i < x.cols; i += kLanes) {

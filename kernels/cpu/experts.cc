@@ -32,21 +32,23 @@ void for_each_group(std::span<const int32_t> offsets, const Visit& visit) {
 }  // namespace
 
 void grouped_linear(const Stream& stream, const GroupedLinear& a) {
+  const ConstMatrix x = a.x.host();
+  const Matrix y = a.y.host();
   const Weight& weight = a.weights.first;
-  TR_CHECK(a.x.cols == weight.in && a.y.cols == weight.out && a.x.rows == a.y.rows,
-           "x [{}, {}], W [{}, {}], y [{}, {}]", a.x.rows, a.x.cols, weight.out, weight.in,
-           a.y.rows, a.y.cols);
-  check_groups(a.offsets, a.weights.count, a.x.rows);
+  TR_CHECK(x.cols == weight.in && y.cols == weight.out && x.rows == y.rows,
+           "x [{}, {}], W [{}, {}], y [{}, {}]", x.rows, x.cols, weight.out, weight.in, y.rows,
+           y.cols);
+  check_groups(a.offsets, a.weights.count, x.rows);
   gemm::multiply_groups(stream,
-                        {.a = a.x.data,
-                         .a_stride = a.x.stride,
+                        {.a = x.data,
+                         .a_stride = x.stride,
                          .panels = weight.data,
                          .panels_dtype = weight.dtype,
-                         .rows = a.x.rows,
+                         .rows = x.rows,
                          .cols = weight.out,
                          .k = weight.in,
-                         .c = a.y.data,
-                         .c_stride = a.y.stride},
+                         .c = y.data,
+                         .c_stride = y.stride},
                         a.offsets, a.weights.bytes);
 }
 
@@ -72,40 +74,47 @@ void grouped_grad_weight(const Stream& stream, Workspace& workspace, const Group
 }
 
 void weighted_sum(const Stream& stream, const WeightedSum& a) {
-  const int64_t tokens = a.y.rows, dim = a.y.cols;
-  const int64_t k = tokens == 0 ? 0 : a.x.rows / tokens;
-  TR_CHECK(a.x.rows == tokens * k && a.x.cols == dim && std::ssize(a.rows) == a.x.rows &&
-               (a.weights.rows == 0 || (a.weights.rows == tokens && a.weights.cols == k)),
-           "x [{}, {}], {} rows, weights [{}, {}], y [{}, {}]", a.x.rows, a.x.cols, a.rows.size(),
-           a.weights.rows, a.weights.cols, tokens, dim);
+  const ConstMatrix x = a.x.host();
+  const ConstMatrix weights = a.weights.host();
+  const Matrix y = a.y.host();
+  const int64_t tokens = y.rows, dim = y.cols;
+  const int64_t k = tokens == 0 ? 0 : x.rows / tokens;
+  TR_CHECK(x.rows == tokens * k && x.cols == dim && std::ssize(a.rows) == x.rows &&
+               (weights.rows == 0 || (weights.rows == tokens && weights.cols == k)),
+           "x [{}, {}], {} rows, weights [{}, {}], y [{}, {}]", x.rows, x.cols, a.rows.size(),
+           weights.rows, weights.cols, tokens, dim);
   parallel_for(stream, tokens, grain_tokens(k * dim), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       for (int64_t i = 0; i < dim; i += kLanes) {
         const int64_t left = dim - i;
         Vec16 sum = simd::zero();
         for (int64_t j = 0; j < k; ++j) {
-          const Vec16 x = simd::load(a.x.row(a.rows[static_cast<size_t>(t * k + j)]) + i, left);
-          sum = a.weights.rows > 0 ? simd::fma(simd::broadcast(a.weights.row(t)[j]), x, sum)
-                                   : simd::add(x, sum);
+          const Vec16 part = simd::load(x.row(a.rows[static_cast<size_t>(t * k + j)]) + i, left);
+          sum = weights.rows > 0 ? simd::fma(simd::broadcast(weights.row(t)[j]), part, sum)
+                                 : simd::add(part, sum);
         }
-        simd::store(a.y.row(t) + i, sum, left);
+        simd::store(y.row(t) + i, sum, left);
       }
     }
   });
 }
 
 void weight_backward(const Stream& stream, const WeightBackward& a) {
-  const int64_t tokens = a.weights.rows, k = a.weights.cols, dim = a.h.cols;
-  TR_CHECK(a.h.rows == tokens * k && a.dh.rows == a.h.rows && a.dh.cols == dim &&
-               std::ssize(a.rows) == a.h.rows && a.dweights.rows == tokens && a.dweights.cols == k,
-           "h [{}, {}], dh [{}, {}], {} rows, {} tokens", a.h.rows, dim, a.dh.rows, a.dh.cols,
+  const Matrix hs = a.h.host();
+  const Matrix dhs = a.dh.host();
+  const ConstMatrix weights = a.weights.host();
+  const Matrix dweights = a.dweights.host();
+  const int64_t tokens = weights.rows, k = weights.cols, dim = hs.cols;
+  TR_CHECK(hs.rows == tokens * k && dhs.rows == hs.rows && dhs.cols == dim &&
+               std::ssize(a.rows) == hs.rows && dweights.rows == tokens && dweights.cols == k,
+           "h [{}, {}], dh [{}, {}], {} rows, {} tokens", hs.rows, dim, dhs.rows, dhs.cols,
            a.rows.size(), tokens);
   parallel_for(stream, tokens, grain_tokens(k * dim), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       for (int64_t j = 0; j < k; ++j) {
         const int64_t row = a.rows[static_cast<size_t>(t * k + j)];
-        float *h = a.h.row(row), *dh = a.dh.row(row);
-        const Vec16 weight = simd::broadcast(a.weights.row(t)[j]);
+        float *h = hs.row(row), *dh = dhs.row(row);
+        const Vec16 weight = simd::broadcast(weights.row(t)[j]);
         Vec16 sum = simd::zero();
         for (int64_t i = 0; i < dim; i += kLanes) {
           const int64_t left = dim - i;
@@ -114,7 +123,7 @@ void weight_backward(const Stream& stream, const WeightBackward& a) {
           simd::store(h + i, simd::mul(x, weight), left);
           simd::store(dh + i, simd::mul(dx, weight), left);
         }
-        a.dweights.row(t)[j] = simd::reduce_add(sum);
+        dweights.row(t)[j] = simd::reduce_add(sum);
       }
     }
   });

@@ -73,7 +73,10 @@ void linear(const Stream& stream, const Linear& args) {
 }
 
 void linear_grad_input(const Stream& stream, Workspace& workspace, const LinearGradInput& args) {
-  const auto [dy, weight, dx, accumulate] = args;
+  const ConstMatrix dy = args.dy.host();
+  const Matrix dx = args.dx.host();
+  const Weight& weight = args.weight;
+  const bool accumulate = args.accumulate;
   TR_CHECK(dy.cols == weight.out && dx.cols == weight.in && dx.rows == dy.rows,
            "dy [{}, {}], W [{}, {}], dx [{}, {}]", dy.rows, dy.cols, weight.out, weight.in, dx.rows,
            dx.cols);
@@ -115,7 +118,8 @@ void linear_grad_input(const Stream& stream, Workspace& workspace, const LinearG
 }
 
 void linear_grad_weight(const Stream& stream, Workspace& workspace, const LinearGradWeight& args) {
-  const auto [dy, x, dweight] = args;
+  const ConstMatrix dy = args.dy.host(), x = args.x.host();
+  const Matrix dweight = args.dweight.host();
   TR_CHECK(dy.rows == x.rows && dweight.rows == dy.cols && dweight.cols == x.cols,
            "dy [{}, {}], x [{}, {}], dW [{}, {}]", dy.rows, dy.cols, x.rows, x.cols, dweight.rows,
            dweight.cols);
@@ -150,7 +154,8 @@ void linear_grad_weight(const Stream& stream, Workspace& workspace, const Linear
 }
 
 void linear_grad_bias(const Stream& stream, const LinearGradBias& args) {
-  const auto [dy, dbias] = args;
+  const ConstMatrix dy = args.dy.host();
+  const std::span<float> dbias = args.dbias;
   TR_CHECK(dy.cols == static_cast<int64_t>(dbias.size()), "dy [{}, {}], dbias [{}]", dy.rows,
            dy.cols, dbias.size());
   const int64_t vectors = (dy.cols + kLanes - 1) / kLanes;

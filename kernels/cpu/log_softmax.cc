@@ -275,7 +275,7 @@ void linear_logprob_backward(const Stream& stream, Workspace& workspace,
                              const LinearLogprobBackward& args) {
   const auto [head, gradient] = args;
   const ConstMatrix hidden = head.hidden.host();
-  const Matrix dhidden = gradient.dhidden;
+  const Matrix dhidden = gradient.dhidden.host();
   const std::span<const int32_t> targets = head.targets;
   const std::span<const float> lse = gradient.lse, entropy = gradient.entropy,
                                dlogprob = gradient.dlogprob, dentropy = gradient.dentropy;

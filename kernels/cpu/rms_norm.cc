@@ -82,7 +82,11 @@ void rms_norm(const Stream& stream, const RmsNorm& args) {
 }
 
 void rms_norm_backward(const Stream& stream, const RmsNormBackward& args) {
-  const auto [x, weight, inv_rms, dy, dx, accumulate, dweight] = args;
+  const ConstMatrix x = args.x.host(), dy = args.dy.host();
+  const Matrix dx = args.dx.host();
+  const std::span<const float> weight = args.weight, inv_rms = args.inv_rms;
+  const std::span<float> dweight = args.dweight;
+  const bool accumulate = args.accumulate;
   const auto dim = static_cast<int64_t>(weight.size());
   const int64_t heads = num_heads(x, weight), parts = x.rows * heads;
   TR_CHECK(dy.rows == x.rows && dx.rows == x.rows && dy.cols == x.cols && dx.cols == x.cols);

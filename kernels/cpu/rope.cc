@@ -29,7 +29,11 @@ void rope_table(const Stream& stream, const RopeTable& args) {
 }
 
 void rope(const Stream& stream, const Rope& args) {
-  const auto [x, num_heads, positions, table, inverse] = args;
+  const Matrix x = args.x.host();
+  const ConstMatrix table = args.table.host();
+  const std::span<const int32_t> positions = args.positions;
+  const int num_heads = args.num_heads;
+  const bool inverse = args.inverse;
   const int64_t half = table.cols / 2;
   TR_CHECK(x.cols == num_heads * table.cols && static_cast<int64_t>(positions.size()) == x.rows,
            "x [{}, {}], {} heads of {}, {} positions", x.rows, x.cols, num_heads, table.cols,

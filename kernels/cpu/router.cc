@@ -89,19 +89,22 @@ void check_choices(ConstMatrix probabilities, std::span<const int32_t> chosen, i
 }  // namespace
 
 void route(const Stream& stream, const Route& a) {
-  const int64_t tokens = a.logits.rows, experts = a.logits.cols, k = a.weights.cols;
-  TR_CHECK(a.probabilities.rows == tokens && a.probabilities.cols == experts &&
-               a.weights.rows == tokens &&
+  const ConstMatrix logits = a.logits.host();
+  const Matrix probabilities = a.probabilities.host();
+  const Matrix weights = a.weights.host();
+  const int64_t tokens = logits.rows, experts = logits.cols, k = weights.cols;
+  TR_CHECK(probabilities.rows == tokens && probabilities.cols == experts &&
+               weights.rows == tokens &&
                (a.choice_bias.empty() || std::ssize(a.choice_bias) == experts) &&
                (a.given.rows == 0 || (a.given.rows == tokens && a.given.cols == k)),
            "logits [{}, {}], probabilities [{}, {}], weights [{}, {}], {} biases, given [{}, {}]",
-           tokens, experts, a.probabilities.rows, a.probabilities.cols, a.weights.rows, k,
+           tokens, experts, probabilities.rows, probabilities.cols, weights.rows, k,
            a.choice_bias.size(), a.given.rows, a.given.cols);
-  check_choices(a.probabilities, a.chosen, k);
+  check_choices(probabilities, a.chosen, k);
   parallel_for(stream, tokens, grain_tokens(experts, k), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
-      float* p = a.probabilities.row(t);
-      softmax(a.logits.row(t), experts, p);
+      float* p = probabilities.row(t);
+      softmax(logits.row(t), experts, p);
       const auto chosen = a.chosen.subspan(static_cast<size_t>(t * k), static_cast<size_t>(k));
       if (a.given.rows > 0 && a.given.row(t)[0] != kChoose) {
         take_given(a.given.row(t), experts, chosen);
@@ -109,19 +112,23 @@ void route(const Stream& stream, const Route& a) {
         choose(p, a.choice_bias, experts, chosen);
       }
       const float sum = a.normalised ? sum_of_chosen(p, chosen) : 1;
-      for (int64_t j = 0; j < k; ++j) a.weights.row(t)[j] = p[chosen[static_cast<size_t>(j)]] / sum;
+      for (int64_t j = 0; j < k; ++j) weights.row(t)[j] = p[chosen[static_cast<size_t>(j)]] / sum;
     }
   });
 }
 
 void route_backward(const Stream& stream, const RouteBackward& a) {
-  const int64_t tokens = a.probabilities.rows, experts = a.probabilities.cols;
-  const int64_t k = a.dweights.cols;
-  TR_CHECK(a.dlogits.rows == tokens && a.dlogits.cols == experts && a.dweights.rows == tokens);
-  check_choices(a.probabilities, a.chosen, k);
-  const bool balances = a.balance.rows > 0;
+  const ConstMatrix probabilities = a.probabilities.host();
+  const ConstMatrix to_weights = a.dweights.host();
+  const ConstMatrix balance = a.balance.host();
+  const Matrix dlogits = a.dlogits.host();
+  const int64_t tokens = probabilities.rows, experts = probabilities.cols;
+  const int64_t k = to_weights.cols;
+  TR_CHECK(dlogits.rows == tokens && dlogits.cols == experts && to_weights.rows == tokens);
+  check_choices(probabilities, a.chosen, k);
+  const bool balances = balance.rows > 0;
   TR_CHECK(!balances ||
-           (a.balance.cols == experts && std::ssize(a.sequence_offsets) == a.balance.rows + 1 &&
+           (balance.cols == experts && std::ssize(a.sequence_offsets) == balance.rows + 1 &&
             a.sequence_offsets.back() == tokens));
   parallel_for(stream, tokens, grain_tokens(experts, k), [&](int64_t begin, int64_t end) {
     std::array<float, kMaxExperts> gradient;  // of the balance, to the probabilities of a token
@@ -130,12 +137,12 @@ void route_backward(const Stream& stream, const RouteBackward& a) {
     for (int64_t t = begin; t < end; ++t) {
       if (balances) {
         while (a.sequence_offsets[static_cast<size_t>(sequence) + 1] <= t) ++sequence;
-        std::copy_n(a.balance.row(sequence), experts, gradient.data());
+        std::copy_n(balance.row(sequence), experts, gradient.data());
       } else {
         std::fill_n(gradient.data(), experts, 0.0f);
       }
-      const float* p = a.probabilities.row(t);
-      const float* dweights = a.dweights.row(t);
+      const float* p = probabilities.row(t);
+      const float* dweights = to_weights.row(t);
       const auto chosen = a.chosen.subspan(static_cast<size_t>(t * k), static_cast<size_t>(k));
       // w = p / s over the chosen, so p dp = w (dw - sum of dw w): no division of a gradient by an
       // s that may be next to 0. At its least s is a constant, and the mean has no part.
@@ -153,7 +160,7 @@ void route_backward(const Stream& stream, const RouteBackward& a) {
         lanes = simd::fma(simd::load(p + i, experts - i),
                           simd::load(gradient.data() + i, experts - i), lanes);
       const Vec16 dot = simd::broadcast(simd::reduce_add(lanes) + of_chosen);
-      float* out = a.dlogits.row(t);
+      float* out = dlogits.row(t);
       for (int64_t i = 0; i < experts; i += kLanes) {
         const int64_t left = experts - i;
         const Vec16 d = simd::sub(simd::load(gradient.data() + i, left), dot);
@@ -190,16 +197,17 @@ void group_by_expert(const Stream& stream, const ExpertGroups& a) {
 }
 
 void expert_balance(const Stream& stream, const ExpertBalance& a) {
-  const int64_t tokens = a.probabilities.rows, experts = a.probabilities.cols;
+  const ConstMatrix probabilities = a.probabilities.host();
+  const Matrix gradient = a.gradient.host();
+  const int64_t tokens = probabilities.rows, experts = probabilities.cols;
   const int64_t sequences = std::ssize(a.sequence_offsets) - 1;
-  TR_CHECK(
-      sequences >= 0 && a.sequence_offsets.back() == tokens && std::ssize(a.choices) == experts &&
-          std::ssize(a.losses) == experts &&
-          (a.gradient.rows == 0 || (a.gradient.rows == sequences && a.gradient.cols == experts)),
-      "{} tokens in {} sequences, {} experts", tokens, sequences, experts);
+  TR_CHECK(sequences >= 0 && a.sequence_offsets.back() == tokens &&
+               std::ssize(a.choices) == experts && std::ssize(a.losses) == experts &&
+               (gradient.rows == 0 || (gradient.rows == sequences && gradient.cols == experts)),
+           "{} tokens in {} sequences, {} experts", tokens, sequences, experts);
   if (tokens == 0) return;
   const int64_t k = std::ssize(a.chosen) / tokens;
-  check_choices(a.probabilities, a.chosen, k);
+  check_choices(probabilities, a.chosen, k);
   // By experts: the sums of one belong to one thread.
   const int64_t grain = std::max<int64_t>(1, 32 * 1024 / (tokens * (k + 1)));
   parallel_for(stream, experts, grain, [&](int64_t begin, int64_t end) {
@@ -211,12 +219,12 @@ void expert_balance(const Stream& stream, const ExpertBalance& a) {
                                           static_cast<size_t>((last - first) * k));
         const int64_t choices = std::ranges::count(ids, static_cast<int32_t>(e));
         double sum = 0;
-        for (int64_t t = first; t < last; ++t) sum += a.probabilities.row(t)[e];
+        for (int64_t t = first; t < last; ++t) sum += probabilities.row(t)[e];
         const double slope = static_cast<double>(experts * choices) /
                              static_cast<double>(std::max<int64_t>(last - first, 1));
         a.choices[static_cast<size_t>(e)] += choices;
         a.losses[static_cast<size_t>(e)] += slope * sum;
-        if (a.gradient.rows > 0) a.gradient.row(s)[e] = static_cast<float>(a.scale * slope);
+        if (gradient.rows > 0) gradient.row(s)[e] = static_cast<float>(a.scale * slope);
       }
     }
   });

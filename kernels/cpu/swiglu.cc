@@ -47,7 +47,9 @@ void swiglu(const Stream& stream, const Swiglu& args) {
 }
 
 void swiglu_backward(const Stream& stream, const SwigluBackward& args) {
-  const auto& [gate, up, dy, dgate, dup, activation] = args;
+  const ConstMatrix gate = args.gate.host(), up = args.up.host(), dy = args.dy.host();
+  const Matrix dgate = args.dgate.host(), dup = args.dup.host();
+  const GateActivation activation = args.activation;
   const int64_t dim = gate.cols;
   TR_CHECK(up.rows == gate.rows && dy.rows == gate.rows && dgate.rows == gate.rows &&
            dup.rows == gate.rows);

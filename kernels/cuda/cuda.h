@@ -28,14 +28,14 @@ namespace tailrace::cuda {
 #define TR_OP(op, Args) void op(const Stream& stream, const Args& args);
 #define TR_OP_SCRATCH(op, Args) \
   void op(const Stream& stream, Workspace& workspace, const Args& args);
-#include "kernels/ops/forward.inc"
+#include "kernels/ops/common.inc"
 #undef TR_OP
 #undef TR_OP_SCRATCH
 
 // Row-major [out, in], rows padded with zeros to kWeightAlignment elements. `master` is float32 in
-// the memory of the CPU, `memory` of the device.
+// the memory of the CPU or of the device, `memory` of the device.
 constexpr int64_t kWeightAlignment = 64;
-Weight pack_weight(const Stream& stream, ConstMatrix master, Dtype dtype,
+Weight pack_weight(const Stream& stream, ConstTensor master, Dtype dtype,
                    std::span<std::byte> memory);
 void unpack_rows(const Stream& stream, const Weight& weight, int64_t first, Matrix rows);
 size_t weight_bytes(Dtype dtype, int64_t out, int64_t in);

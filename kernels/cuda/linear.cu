@@ -116,8 +116,9 @@ size_t weight_bytes(Dtype dtype, int64_t out, int64_t in) {
   return static_cast<size_t>(out * padded(in) * size_of(dtype));
 }
 
-Weight pack_weight(const Stream& stream, ConstMatrix master, Dtype dtype,
+Weight pack_weight(const Stream& stream, ConstTensor from, Dtype dtype,
                    std::span<std::byte> memory) {
+  const ConstMatrix master = from.host();
   TR_CHECK(dtype == Dtype::kF32 || dtype == Dtype::kBF16, "weights are of float32 or bfloat16");
   const size_t bytes = cuda::weight_bytes(dtype, master.rows, master.cols);
   TR_CHECK(memory.size() >= bytes, "{} bytes for {}", memory.size(), bytes);

@@ -10,7 +10,7 @@ inline OpTable op_table() {
   return {
 #define TR_OP(op, Args) .op = cuda::op,
 #define TR_OP_SCRATCH(op, Args) .op = cuda::op,
-#include "kernels/ops/forward.inc"
+#include "kernels/ops/common.inc"
 #undef TR_OP
 #undef TR_OP_SCRATCH
       .pack_weight = pack_weight,

@@ -53,7 +53,7 @@ void provide_ops(DeviceKind kind, const OpTable& table) {
     if (!is_cpu(stream.device)) return table_of(stream.device).op(stream, workspace, args); \
     on_cpu(TR_PATHS(op), stream, workspace, args);                                          \
   }
-#include "kernels/ops/forward.inc"
+#include "kernels/ops/common.inc"
 #undef TR_OP
 #undef TR_OP_SCRATCH
 
@@ -71,10 +71,10 @@ void provide_ops(DeviceKind kind, const OpTable& table) {
 #undef TR_OP
 #undef TR_OP_SCRATCH
 
-Weight pack_weight(const Stream& stream, ConstMatrix master, Dtype dtype,
+Weight pack_weight(const Stream& stream, ConstTensor master, Dtype dtype,
                    std::span<std::byte> memory) {
   Weight weight = is_cpu(stream.device)
-                      ? on_cpu(TR_PATHS(pack_weight), stream, master, dtype, memory)
+                      ? on_cpu(TR_PATHS(pack_weight), stream, master.host(), dtype, memory)
                       : table_of(stream.device).pack_weight(stream, master, dtype, memory);
   weight.device = stream.device;
   return weight;
@@ -92,7 +92,8 @@ size_t weight_bytes(Dtype dtype, int64_t out, int64_t in, Device device) {
   if (!is_cpu(device)) return table_of(device).weight_bytes(dtype, out, in);
   return on_cpu(TR_PATHS(weight_bytes), dtype, out, in);
 }
-size_t linear_grad_workspace_bytes(int64_t tokens, int64_t out, int64_t in) {
+size_t linear_grad_workspace_bytes(int64_t tokens, int64_t out, int64_t in, Device device) {
+  if (!is_cpu(device)) return table_of(device).linear_grad_workspace_bytes(tokens, out, in);
   return on_cpu(TR_PATHS(linear_grad_workspace_bytes), tokens, out, in);
 }
 size_t attention_workspace_bytes(int num_threads, int num_heads, int num_kv_heads, int head_dim,

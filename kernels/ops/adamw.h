@@ -60,7 +60,8 @@ void adamw(const Stream& stream, const AdamW& args);
 // of the thread count.
 struct SumOfSquares {
   std::span<const float> x;
-  std::span<double> sum;  // [1]
+  std::span<double> sum;           // [1]
+  std::span<double> scratch = {};  // [kSquaresBlocks] on a GPU
 };
 void sum_of_squares(const Stream& stream, const SumOfSquares& args);
 

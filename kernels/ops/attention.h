@@ -131,20 +131,21 @@ struct Attention {
 void attention(const Stream& stream, Workspace& workspace, const Attention& args);
 
 // Gradient of the above when every sequence of the batch is whole (positions 0..n-1), so that all
-// of its K and V are rows of this batch. Overwrites dq [tokens, heads * head_dim] and dk, dv
+// of its K and V are rows of this batch. q and out are operands, dq, dk, dv, dout and lse float32.
+// Overwrites dq [tokens, heads * head_dim] and dk, dv
 // [tokens, kv_heads * head_dim]. dq may be dout.
 struct AttentionBackward {
-  ConstMatrix q, out, lse, dout;
+  ConstTensor q, out, lse, dout;
   AttentionHeads heads;
   AttentionBatch batch;
   KvLayer kv;
   int max_context = 0;
-  Matrix dq, dk, dv;
+  Tensor dq, dk, dv;
 };
 void attention_backward(const Stream& stream, Workspace& workspace, const AttentionBackward& args);
 
 // Enough for forward and backward with up to `num_threads` threads; on a GPU, where they do not
-// count, for forward with up to `rows` rows.
+// count, with up to `rows` rows.
 size_t attention_workspace_bytes(int num_threads, int num_heads, int num_kv_heads, int head_dim,
                                  int max_context, int64_t rows = 0, Device device = {});
 

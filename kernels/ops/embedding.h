@@ -23,8 +23,8 @@ void embedding(const Stream& stream, const Embedding& args);
 // columns).
 struct EmbeddingBackward {
   std::span<const int32_t> ids;
-  ConstMatrix dy;
-  Matrix dtable;
+  ConstTensor dy;
+  Tensor dtable;
   float scale = 1;
 };
 void embedding_backward(const Stream& stream, const EmbeddingBackward& args);
@@ -39,9 +39,9 @@ void gather_rows(const Stream& stream, const GatherRows& args);
 
 // y[rows[r]] = x[r]; rows are distinct; all other rows of y are set to 0.
 struct ScatterRows {
-  ConstMatrix x;
+  ConstTensor x;
   std::span<const int32_t> rows;
-  Matrix y;
+  Tensor y;
 };
 void scatter_rows(const Stream& stream, const ScatterRows& args);
 
@@ -52,9 +52,24 @@ struct Add {
 };
 void add(const Stream& stream, const Add& args);
 
+// y[i] = x[i] + offset, and x[i] itself, -0 included, where offset is 0; y may be x
+struct Shift {
+  std::span<const float> x;
+  float offset = 0;
+  std::span<float> y;
+};
+void shift(const Stream& stream, const Shift& args);
+
+// x[i] = value
+struct Fill {
+  std::span<float> x;
+  float value = 0;
+};
+void fill(const Stream& stream, const Fill& args);
+
 // x[t, i] *= factor
 struct Scale {
-  Matrix x;
+  Tensor x;
   float factor = 1;
 };
 void scale(const Stream& stream, const Scale& args);

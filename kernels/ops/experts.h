@@ -33,26 +33,27 @@ struct WeightStack {
 // y[r] = W[e] x[r] for the rows r of each expert e:  offsets[e] <= r < offsets[e + 1]
 //
 //   x [rows, in], y [rows, out] (must not alias), weights of [out, in], offsets [experts + 1]
+// On a GPU x and y are operands or float32, as those of linear().
 struct GroupedLinear {
-  ConstMatrix x;
+  ConstTensor x;
   WeightStack weights;
   std::span<const int32_t> offsets;
-  Matrix y;
+  Tensor y;
 };
 void grouped_linear(const Stream& stream, const GroupedLinear& args);
 
-// dx[r] = dy[r] W[e], overwritten;  dy [rows, out], dx [rows, in]
+// dx[r] = dy[r] W[e], overwritten; float32;  dy [rows, out], dx [rows, in]
 struct GroupedGradInput {
-  ConstMatrix dy;
+  ConstTensor dy;
   WeightStack weights;
   std::span<const int32_t> offsets;
-  Matrix dx;
+  Tensor dx;
 };
 void grouped_grad_input(const Stream& stream, Workspace& workspace, const GroupedGradInput& args);
 
 // dW[e] += sum over the rows r of e of dy[r]^T x[r], in their order; finished, then added
 struct GroupedGradWeight {
-  ConstMatrix dy, x;
+  ConstTensor dy, x;
   std::span<const int32_t> offsets;
   MatrixStack<float> dweights;
 };
@@ -63,12 +64,13 @@ void grouped_grad_weight(const Stream& stream, Workspace& workspace, const Group
 // y[t] = sum over j of weights[t, j] * x[rows[t * k + j]], j ascending; without weights (no rows)
 // each is 1.
 //
-//   x [tokens * k, dim], rows [tokens * k], weights [tokens, k] or no rows, y [tokens, dim]
+//   x [tokens * k, dim], rows [tokens * k], weights [tokens, k] or no rows, y [tokens, dim]; all
+//   float32
 struct WeightedSum {
-  ConstMatrix x;
+  ConstTensor x;
   std::span<const int32_t> rows;
-  ConstMatrix weights = {};
-  Matrix y;
+  ConstTensor weights = {};
+  Tensor y;
 };
 void weighted_sum(const Stream& stream, const WeightedSum& args);
 
@@ -78,13 +80,14 @@ void weighted_sum(const Stream& stream, const WeightedSum& args);
 //   dweights[t, j] = sum over i of dh[r, i] * h[r, i],  r = rows[t * k + j]
 //   h[r] *= weights[t, j],  dh[r] *= weights[t, j]
 //
-//   h, dh [tokens * k, dim], rows [tokens * k], weights and dweights [tokens, k]
+//   h, dh [tokens * k, dim], rows [tokens * k], weights and dweights [tokens, k]; h is an operand,
+//   the others float32
 // Sums are float32, 16 interleaved lanes joined in a fixed tree.
 struct WeightBackward {
-  Matrix h, dh;
+  Tensor h, dh;
   std::span<const int32_t> rows;
-  ConstMatrix weights;
-  Matrix dweights;
+  ConstTensor weights;
+  Tensor dweights;
 };
 void weight_backward(const Stream& stream, const WeightBackward& args);
 

@@ -35,9 +35,10 @@ struct Weight {
 // Bytes that pack_weight() writes (padded as the form of the device wants it).
 size_t weight_bytes(Dtype dtype, int64_t out, int64_t in, Device device = {});
 
-// `master` is memory of the CPU, `memory` [weight_bytes()] of the stream's device, aligned to
-// kMemoryAlignment. Done when it returns.
-Weight pack_weight(const Stream& stream, ConstMatrix master, Dtype dtype,
+// `master` is float32 in memory of the CPU, and then this is done when it returns; or of the
+// stream's device, and then in the order of the stream. `memory` [weight_bytes()] of the stream's
+// device, aligned to kMemoryAlignment.
+Weight pack_weight(const Stream& stream, ConstTensor master, Dtype dtype,
                    std::span<std::byte> memory);
 
 // Rows that begin at a multiple of this are a weight of their own, weight_bytes() of the rows
@@ -61,31 +62,37 @@ struct Linear {
 };
 void linear(const Stream& stream, const Linear& args);
 
+// In backward an op need only repeat itself: the order of a sum may depend on the shapes of the
+// whole batch. Gradients (dy, dx, dW, dbias) are float32. On a GPU a product with a bfloat16 weight
+// or a bfloat16 x rounds its float32 operand to bfloat16; sums are float32.
+
 // dx[t, i] (+)= sum over o of dy[t, o] * W[o, i]
 // `accumulate` adds the finished sum to dx, otherwise dx is overwritten.
 struct LinearGradInput {
-  ConstMatrix dy;
+  ConstTensor dy;
   Weight weight;
-  Matrix dx;
+  Tensor dx;
   bool accumulate = false;
 };
 void linear_grad_input(const Stream& stream, Workspace& workspace, const LinearGradInput& args);
 
 // dW[o, i] += sum over t of dy[t, o] * x[t, i]         the sum over t is finished, then added
+//
+// On a GPU x is an operand: float32 or bfloat16.
 struct LinearGradWeight {
-  ConstMatrix dy, x;
-  Matrix dweight;
+  ConstTensor dy, x;
+  Tensor dweight;
 };
 void linear_grad_weight(const Stream& stream, Workspace& workspace, const LinearGradWeight& args);
 
 // dbias[o] += sum over t of dy[t, o]
 struct LinearGradBias {
-  ConstMatrix dy;
+  ConstTensor dy;
   std::span<float> dbias;
 };
 void linear_grad_bias(const Stream& stream, const LinearGradBias& args);
 
 // Enough for either gradient of a layer with these sizes.
-size_t linear_grad_workspace_bytes(int64_t tokens, int64_t out, int64_t in);
+size_t linear_grad_workspace_bytes(int64_t tokens, int64_t out, int64_t in, Device device = {});
 
 }  // namespace tailrace

@@ -91,8 +91,8 @@ void linear_logprob(const Stream& stream, Workspace& workspace, const LinearLogp
 struct LogprobGradient {
   std::span<const float> lse, entropy;        // [rows] as linear_logprob() gave them
   std::span<const float> dlogprob, dentropy;  // [rows] dL/dlogprob, dL/dentropy
-  Matrix dhidden;                             // [rows, dim] overwritten
-  Matrix dweight;                             // [vocab, dim] added to; no rows: nobody asks
+  Tensor dhidden;                             // [rows, dim] overwritten
+  Tensor dweight;                             // [vocab, dim] added to; no rows: nobody asks
 };
 
 // dentropy may be empty, and then entropy too:

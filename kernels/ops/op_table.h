@@ -12,20 +12,21 @@
 
 namespace tailrace {
 
-// All of forward.inc, and what belongs to it.
+// All of common.inc, and what belongs to it.
 struct OpTable {
 #define TR_OP(op, Args) void (*op)(const Stream& stream, const Args& args) = nullptr;
 #define TR_OP_SCRATCH(op, Args) \
   void (*op)(const Stream& stream, Workspace& workspace, const Args& args) = nullptr;
-#include "kernels/ops/forward.inc"
+#include "kernels/ops/common.inc"
 #undef TR_OP
 #undef TR_OP_SCRATCH
 
-  Weight (*pack_weight)(const Stream& stream, ConstMatrix master, Dtype dtype,
+  Weight (*pack_weight)(const Stream& stream, ConstTensor master, Dtype dtype,
                         std::span<std::byte> memory) = nullptr;
   void (*unpack_rows)(const Stream& stream, const Weight& weight, int64_t first,
                       Matrix rows) = nullptr;
   size_t (*weight_bytes)(Dtype dtype, int64_t out, int64_t in) = nullptr;
+  size_t (*linear_grad_workspace_bytes)(int64_t tokens, int64_t out, int64_t in) = nullptr;
   size_t (*attention_workspace_bytes)(int64_t rows, int num_heads, int num_kv_heads, int head_dim,
                                       int max_context) = nullptr;
   size_t (*linear_logprob_workspace_bytes)(int64_t rows, int64_t vocab, int64_t dim) = nullptr;

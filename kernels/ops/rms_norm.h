@@ -30,13 +30,14 @@ struct RmsNorm {
 void rms_norm(const Stream& stream, const RmsNorm& args);
 
 // dx (+)= gradient to x; dweight[i] += sum of dy[t, h, i] * x[t, h, i] * inv_rms[t, h], in order of
-// (t, h). `accumulate` adds to dx (the residual stream), otherwise dx is overwritten. dx may be dy,
-// and dweight empty: nobody asks for it.
+// (t, h) on the CPU. x is float32 or an operand, all else float32. `accumulate` adds to dx (the
+// residual stream), otherwise dx is overwritten. dx may be dy, and dweight empty: nobody asks for
+// it.
 struct RmsNormBackward {
-  ConstMatrix x;
+  ConstTensor x;
   std::span<const float> weight, inv_rms;
-  ConstMatrix dy;
-  Matrix dx;
+  ConstTensor dy;
+  Tensor dx;
   bool accumulate = false;
   std::span<float> dweight;
 };

@@ -20,14 +20,15 @@ struct RopeTable {
 };
 void rope_table(const Stream& stream, const RopeTable& args);
 
-// x [tokens, num_heads * head_dim], rotated in place by the angle of positions[t]:
+// x [tokens, num_heads * head_dim], float32 or an operand, rotated in place by the angle of
+// positions[t]:
 //   (a, b) -> (a cos - b sin, b cos + a sin);  `inverse` rotates by the opposite angle, which is
 //   the gradient.
 struct Rope {
-  Matrix x;
+  Tensor x;
   int num_heads = 0;
   std::span<const int32_t> positions;
-  ConstMatrix table;
+  ConstTensor table;
   bool inverse = false;
 };
 void rope(const Stream& stream, const Rope& args);

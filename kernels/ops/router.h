@@ -35,13 +35,13 @@ constexpr int64_t kMaxExperts = 4096;
 // and at least the smallest normal float. tokens == 0 is allowed.
 constexpr int32_t kChoose = -1;
 struct Route {
-  ConstMatrix logits;
+  ConstTensor logits;
   std::span<const float> choice_bias = {};
   MatrixView<const int32_t> given = {};
   bool normalised = false;
-  Matrix probabilities;
+  Tensor probabilities;
   std::span<int32_t> chosen;
-  Matrix weights;
+  Tensor weights;
 };
 void route(const Stream& stream, const Route& args);
 
@@ -55,13 +55,13 @@ void route(const Stream& stream, const Route& args);
 //   balance                [sequences, experts], or no rows
 //   sequence_offsets       [sequences + 1], ascending from 0 to tokens; read with a balance only
 struct RouteBackward {
-  ConstMatrix probabilities;
+  ConstTensor probabilities;
   std::span<const int32_t> chosen;
-  ConstMatrix dweights;
+  ConstTensor dweights;
   bool normalised = false;
-  ConstMatrix balance = {};
+  ConstTensor balance = {};
   std::span<const int32_t> sequence_offsets = {};
-  Matrix dlogits;
+  Tensor dlogits;
 };
 void route_backward(const Stream& stream, const RouteBackward& args);
 
@@ -94,11 +94,11 @@ void group_by_expert(const Stream& stream, const ExpertGroups& args);
 //   losses           [experts] += its terms of the sum over s of tokens(s) * loss(s)
 // Sums are double, in the order of the tokens.
 struct ExpertBalance {
-  ConstMatrix probabilities;
+  ConstTensor probabilities;
   std::span<const int32_t> chosen;
   std::span<const int32_t> sequence_offsets;
   float scale = 0;
-  Matrix gradient = {};
+  Tensor gradient = {};
   std::span<int64_t> choices;
   std::span<double> losses;
 };

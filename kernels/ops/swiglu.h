@@ -22,10 +22,10 @@ struct Swiglu {
 };
 void swiglu(const Stream& stream, const Swiglu& args);
 
-// Overwrites dgate and dup; either may be dy.
+// Overwrites dgate and dup; either may be dy. gate and up are operands, the others float32.
 struct SwigluBackward {
-  ConstMatrix gate, up, dy;
-  Matrix dgate, dup;
+  ConstTensor gate, up, dy;
+  Tensor dgate, dup;
   GateActivation activation = GateActivation::kSilu;
 };
 void swiglu_backward(const Stream& stream, const SwigluBackward& args);

@@ -14,21 +14,22 @@ int64_t expert_of(std::span<const int32_t> offsets, int64_t row) {
 
 void grouped_linear(const GroupedLinear& a, MatrixStack<const float> master) {
   for (int64_t r = 0; r < a.x.rows; ++r)
-    linear(a.x.slice_rows(r, r + 1), master.at(expert_of(a.offsets, r)), {},
-           a.y.slice_rows(r, r + 1));
+    linear(a.x.host().slice_rows(r, r + 1), master.at(expert_of(a.offsets, r)), {},
+           a.y.host().slice_rows(r, r + 1));
 }
 
 void grouped_grad_input(const GroupedGradInput& a, MatrixStack<const float> master) {
   for (int64_t r = 0; r < a.dy.rows; ++r)
-    linear_grad_input(a.dy.slice_rows(r, r + 1), master.at(expert_of(a.offsets, r)),
-                      a.dx.slice_rows(r, r + 1), /*accumulate=*/false);
+    linear_grad_input(a.dy.host().slice_rows(r, r + 1), master.at(expert_of(a.offsets, r)),
+                      a.dx.host().slice_rows(r, r + 1), /*accumulate=*/false);
 }
 
 void grouped_grad_weight(const GroupedGradWeight& a) {
   for (int64_t e = 0; e < a.dweights.count; ++e) {
     const int64_t begin = a.offsets[static_cast<size_t>(e)];
     const int64_t end = a.offsets[static_cast<size_t>(e) + 1];
-    linear_grad_weight(a.dy.slice_rows(begin, end), a.x.slice_rows(begin, end), a.dweights.at(e));
+    linear_grad_weight(a.dy.host().slice_rows(begin, end), a.x.host().slice_rows(begin, end),
+                       a.dweights.at(e));
   }
 }
 
@@ -38,9 +39,9 @@ void weighted_sum(const WeightedSum& a) {
     for (int64_t i = 0; i < a.y.cols; ++i) {
       double sum = 0;
       for (int64_t j = 0; j < k; ++j)
-        sum += (a.weights.rows > 0 ? double{a.weights.row(t)[j]} : 1.0) *
-               a.x.row(a.rows[static_cast<size_t>(t * k + j)])[i];
-      a.y.row(t)[i] = static_cast<float>(sum);
+        sum += (a.weights.rows > 0 ? double{a.weights.host().row(t)[j]} : 1.0) *
+               a.x.host().row(a.rows[static_cast<size_t>(t * k + j)])[i];
+      a.y.host().row(t)[i] = static_cast<float>(sum);
     }
   }
 }
@@ -50,14 +51,14 @@ void weight_backward(const WeightBackward& a) {
   for (int64_t t = 0; t < a.weights.rows; ++t) {
     for (int64_t j = 0; j < k; ++j) {
       const int64_t row = a.rows[static_cast<size_t>(t * k + j)];
-      const double weight = a.weights.row(t)[j];
+      const double weight = a.weights.host().row(t)[j];
       double sum = 0;
       for (int64_t i = 0; i < a.h.cols; ++i) {
-        sum += double{a.h.row(row)[i]} * a.dh.row(row)[i];
-        a.h.row(row)[i] = static_cast<float>(a.h.row(row)[i] * weight);
-        a.dh.row(row)[i] = static_cast<float>(a.dh.row(row)[i] * weight);
+        sum += double{a.h.host().row(row)[i]} * a.dh.host().row(row)[i];
+        a.h.host().row(row)[i] = static_cast<float>(a.h.host().row(row)[i] * weight);
+        a.dh.host().row(row)[i] = static_cast<float>(a.dh.host().row(row)[i] * weight);
       }
-      a.dweights.row(t)[j] = static_cast<float>(sum);
+      a.dweights.host().row(t)[j] = static_cast<float>(sum);
     }
   }
 }

@@ -87,7 +87,7 @@ void linear_logprob(const LogprobHead& head, ConstMatrix weight, const LogprobRo
 void linear_logprob_backward(const LogprobHead& head, ConstMatrix weight,
                              const LogprobGradient& gradient) {
   const ConstMatrix hidden = head.hidden.host();
-  const Matrix dhidden = gradient.dhidden, dweight = gradient.dweight;
+  const Matrix dhidden = gradient.dhidden.host(), dweight = gradient.dweight.host();
   std::vector<double> sums(static_cast<size_t>(dweight.rows * dweight.cols));
   for (int64_t r = 0; r < hidden.rows; ++r) {
     const auto i = static_cast<size_t>(r);

@@ -23,7 +23,7 @@ std::vector<double> softmax(const float* logits, int64_t count) {
 void route(const Route& a) {
   const int64_t experts = a.logits.cols, k = a.weights.cols;
   for (int64_t t = 0; t < a.logits.rows; ++t) {
-    const std::vector<double> p = softmax(a.logits.row(t), experts);
+    const std::vector<double> p = softmax(a.logits.host().row(t), experts);
     std::vector<int32_t> ids(static_cast<size_t>(experts));
     std::iota(ids.begin(), ids.end(), 0);
     // Of the float32 scores, for that is what is compared.
@@ -41,17 +41,17 @@ void route(const Route& a) {
     for (int64_t j = 0; j < k; ++j) {
       const int32_t id = ids[static_cast<size_t>(j)];
       a.chosen[static_cast<size_t>(t * k + j)] = id;
-      a.weights.row(t)[j] = static_cast<float>(p[static_cast<size_t>(id)] / sum);
+      a.weights.host().row(t)[j] = static_cast<float>(p[static_cast<size_t>(id)] / sum);
     }
     for (int64_t e = 0; e < experts; ++e)
-      a.probabilities.row(t)[e] = static_cast<float>(p[static_cast<size_t>(e)]);
+      a.probabilities.host().row(t)[e] = static_cast<float>(p[static_cast<size_t>(e)]);
   }
 }
 
 void route_backward(const RouteBackward& a) {
   const int64_t experts = a.probabilities.cols, k = a.dweights.cols;
   for (int64_t t = 0; t < a.probabilities.rows; ++t) {
-    const auto p = [&](int64_t e) { return double{a.probabilities.row(t)[e]}; };
+    const auto p = [&](int64_t e) { return double{a.probabilities.host().row(t)[e]}; };
     const auto id = [&](int64_t j) { return a.chosen[static_cast<size_t>(t * k + j)]; };
     // By the whole Jacobian, w_j = p_j / s: dw_j / dp_i = (i == j) / s - p_j / s^2.
     double s = 0;
@@ -65,13 +65,14 @@ void route_backward(const RouteBackward& a) {
       if (t < a.sequence_offsets[static_cast<size_t>(row)] ||
           t >= a.sequence_offsets[static_cast<size_t>(row) + 1])
         continue;
-      for (int64_t e = 0; e < experts; ++e) dp[static_cast<size_t>(e)] = a.balance.row(row)[e];
+      for (int64_t e = 0; e < experts; ++e)
+        dp[static_cast<size_t>(e)] = a.balance.host().row(row)[e];
     }
     for (int64_t i = 0; i < k; ++i) {
       for (int64_t j = 0; j < k; ++j) {
         const double slope = a.normalised ? (i == j ? 1 : 0) / s - (varies ? p(id(j)) / s / s : 0)
                                           : (i == j ? 1 : 0);
-        dp[static_cast<size_t>(id(i))] += slope * a.dweights.row(t)[j];
+        dp[static_cast<size_t>(id(i))] += slope * a.dweights.host().row(t)[j];
       }
     }
     std::vector<double> dlogits(static_cast<size_t>(experts));
@@ -81,7 +82,7 @@ void route_backward(const RouteBackward& a) {
             dp[static_cast<size_t>(f)] * p(f) * ((e == f ? 1 : 0) - p(e));
     }
     for (int64_t e = 0; e < experts; ++e)
-      a.dlogits.row(t)[e] = static_cast<float>(dlogits[static_cast<size_t>(e)]);
+      a.dlogits.host().row(t)[e] = static_cast<float>(dlogits[static_cast<size_t>(e)]);
   }
 }
 
@@ -111,12 +112,12 @@ void expert_balance(const ExpertBalance& a) {
       double mean = 0;
       for (int64_t c = begin * k; c < end * k; ++c)
         choices += a.chosen[static_cast<size_t>(c)] == e;
-      for (int64_t t = begin; t < end; ++t) mean += a.probabilities.row(t)[e] / tokens;
+      for (int64_t t = begin; t < end; ++t) mean += a.probabilities.host().row(t)[e] / tokens;
       const double share = static_cast<double>(choices) / tokens;
       a.choices[static_cast<size_t>(e)] += choices;
       a.losses[static_cast<size_t>(e)] += tokens * static_cast<double>(experts) * share * mean;
       if (a.gradient.rows > 0)
-        a.gradient.row(static_cast<int64_t>(s))[e] =
+        a.gradient.host().row(static_cast<int64_t>(s))[e] =
             static_cast<float>(a.scale * static_cast<double>(experts) * share);
     }
   }
