@@ -76,16 +76,23 @@ PERL
 # The tests that see an op, for speed alone.
 filter_of() {  # file
   case $1 in
+    attention_backward*) echo 'CudaAttentionBackward.*' ;;
     attention*) echo 'CudaAttention.*' ;;
     cache_qkv*) echo 'CudaCacheQkv.*' ;;
     kv_copy*) echo 'CudaKvCopy.*' ;;
-    gemm*) echo 'CudaLinear.Bf16*' ;;
+    gemm_grad* | linear_backward* | groups* | product*) echo 'CudaLinear*:CudaGroup*' ;;
+    gemm_f32*) echo 'CudaLinear*' ;;
+    gemm*) echo 'CudaLinear.Bf16*:CudaGroup*' ;;
     linear*) echo 'CudaLinear.Float32*:CudaLinear.Pack*' ;;
+    rope*) echo 'CudaRope.*' ;;
     log_softmax*) echo '*Log*:CudaSample.*' ;;
     sample*) echo 'CudaSample.*' ;;
     rms_norm*) echo '*RmsNorm*' ;;
     swiglu*) echo '*Swiglu*' ;;
+    embedding_backward*) echo '*EmbeddingBackward*:*ScatterRows*' ;;
     embedding*) echo '*RowsAreTaken*' ;;
+    elementwise*) echo 'CudaElementwise.*' ;;
+    adamw*) echo 'CudaOptimizer.*' ;;
     rows*) echo 'CudaRows.*:CudaSample.*' ;;
     *) echo '*' ;;
   esac

@@ -128,70 +128,77 @@ int64_t state_floats(int64_t items, int num_heads, int head_dim, int64_t num_chu
   return num_chunks > 1 ? items * num_heads * num_chunks * (head_dim + 2) : 0;
 }
 
-void check_attention(const Stream& stream, const Attention& args) {
-  const AttentionBatch& batch = args.batch;
-  const KvLayer& kv = args.kv;
-  const int64_t rows = batch.num_tokens(), heads = args.heads.num_heads;
+void check_results(const Stream& stream, const Attention& args) {
+  const int64_t rows = args.batch.num_tokens();
+  TR_CHECK(args.out.rows == rows && args.out.cols == args.q.cols, "out [{}, {}], q [{}, {}]",
+           args.out.rows, args.out.cols, args.q.rows, args.q.cols);
+  TR_CHECK(args.out.device == stream.device, "out of a device");
+  TR_CHECK(args.out.dtype == Dtype::kF32 ||
+               (args.out.dtype == Dtype::kBF16 && args.kv.dtype == Dtype::kBF16),
+           "dtype of out");
+  TR_CHECK(
+      args.lse.data == nullptr || (args.lse.rows == rows && args.lse.cols == args.heads.num_heads),
+      "lse [{}, {}]", args.lse.rows, args.lse.cols);
+}
+
+}  // namespace
+
+AttentionCall attention_call(const Stream& stream, const ConstTensor& q,
+                             const AttentionHeads& heads, const AttentionBatch& batch,
+                             const KvLayer& kv) {
+  const int64_t rows = batch.num_tokens();
   const bool is_float = kv.dtype == Dtype::kF32;
   TR_CHECK(kv.device == stream.device && (is_float || kv.dtype == Dtype::kBF16),
            "a cache of device {}, dtype {}", kv.device.index, static_cast<int>(kv.dtype));
   TR_CHECK(kv.head_dim > 0 && kv.head_dim <= kMaxHeadDim && (is_float || kv.head_dim % 8 == 0),
            "head_dim {}", kv.head_dim);
-  TR_CHECK(kv.num_kv_heads > 0 && heads % kv.num_kv_heads == 0, "{} heads, {} kv heads", heads,
-           kv.num_kv_heads);
+  TR_CHECK(kv.num_kv_heads > 0 && heads.num_heads % kv.num_kv_heads == 0, "{} heads, {} kv heads",
+           heads.num_heads, kv.num_kv_heads);
   TR_CHECK(kv.block_tokens >= 8 && std::has_single_bit(static_cast<unsigned>(kv.block_tokens)),
            "block_tokens {}", kv.block_tokens);
-  TR_CHECK(args.q.rows == rows && args.q.cols == heads * kv.head_dim && args.out.rows == rows &&
-               args.out.cols == heads * kv.head_dim,
-           "q [{}, {}], out [{}, {}], {} rows of {} heads of {}", args.q.rows, args.q.cols,
-           args.out.rows, args.out.cols, rows, heads, kv.head_dim);
-  TR_CHECK(args.q.device == stream.device && args.out.device == stream.device,
-           "q, out of a device");
-  TR_CHECK(args.q.dtype == Dtype::kF32 || (args.q.dtype == Dtype::kBF16 && !is_float),
-           "dtype of q");
-  TR_CHECK(args.out.dtype == Dtype::kF32 || (args.out.dtype == Dtype::kBF16 && !is_float),
-           "dtype of out");
-  TR_CHECK(args.heads.scale > 0, "a scale of {}", args.heads.scale);
-  TR_CHECK(args.lse.data == nullptr || (args.lse.rows == rows && args.lse.cols == heads),
-           "lse [{}, {}]", args.lse.rows, args.lse.cols);
+  TR_CHECK(q.rows == rows && q.cols == int64_t{heads.num_heads} * kv.head_dim,
+           "q [{}, {}], {} rows of {} heads of {}", q.rows, q.cols, rows, heads.num_heads,
+           kv.head_dim);
+  TR_CHECK(q.device == stream.device, "q of a device");
+  TR_CHECK(q.dtype == Dtype::kF32 || (q.dtype == Dtype::kBF16 && !is_float), "dtype of q");
+  TR_CHECK(heads.scale > 0, "a scale of {}", heads.scale);
   TR_CHECK(batch.block_tables.size() ==
                static_cast<size_t>(batch.num_sequences()) * static_cast<size_t>(batch.max_blocks),
            "block tables of {}, {} sequences of {}", batch.block_tables.size(),
            batch.num_sequences(), batch.max_blocks);
-}
-
-}  // namespace
-
-void attention(const Stream& stream, Workspace& workspace, const Attention& args) {
-  check_attention(stream, args);
-  const AttentionBatch& batch = args.batch;
-  if (batch.num_tokens() == 0) return;
   AttentionCall call;
-  call.q = args.q.data;
-  call.out = args.out.data;
-  call.q_stride = args.q.stride;
-  call.out_stride = args.out.stride;
-  if (args.lse.data != nullptr) {
-    call.lse = args.lse.on<float>(stream.device).data;
-    call.lse_stride = args.lse.stride;
-  }
-  call.keys = args.kv.keys;
-  call.values = args.kv.values;
+  call.q = q.data;
+  call.q_stride = q.stride;
+  call.float_q = q.dtype == Dtype::kF32;
+  call.keys = kv.keys;
+  call.values = kv.values;
   call.positions = batch.positions.data();
   call.seq_offsets = batch.seq_offsets.data();
   call.tables = batch.block_tables.data();
   call.max_blocks = batch.max_blocks;
-  call.page_shift = std::countr_zero(static_cast<unsigned>(args.kv.block_tokens));
-  call.num_tokens = static_cast<int>(batch.num_tokens());
+  call.page_shift = std::countr_zero(static_cast<unsigned>(kv.block_tokens));
+  call.num_tokens = static_cast<int>(rows);
   call.num_sequences = static_cast<int>(batch.num_sequences());
-  call.num_heads = args.heads.num_heads;
-  call.num_kv_heads = args.kv.num_kv_heads;
+  call.num_heads = heads.num_heads;
+  call.num_kv_heads = kv.num_kv_heads;
   call.group = call.num_heads / call.num_kv_heads;
-  call.dim = args.kv.head_dim;
-  call.window = args.heads.window;
-  call.scale = args.heads.scale * kLog2E;
-  call.float_q = args.q.dtype == Dtype::kF32;
+  call.dim = kv.head_dim;
+  call.window = heads.window;
+  call.scale = heads.scale * kLog2E;
+  return call;
+}
+
+void attention(const Stream& stream, Workspace& workspace, const Attention& args) {
+  AttentionCall call = attention_call(stream, args.q, args.heads, args.batch, args.kv);
+  check_results(stream, args);
+  if (call.num_tokens == 0) return;
+  call.out = args.out.data;
+  call.out_stride = args.out.stride;
   call.float_out = args.out.dtype == Dtype::kF32;
+  if (args.lse.data != nullptr) {
+    call.lse = args.lse.on<float>(stream.device).data;
+    call.lse_stride = args.lse.stride;
+  }
 
   if (args.kv.dtype == Dtype::kF32) {
     const int64_t items = int64_t{call.num_tokens} * call.num_heads;
@@ -220,7 +227,11 @@ size_t attention_workspace_bytes(int64_t rows, int num_heads, int num_kv_heads, 
                                  int max_context) {
   auto workspace = Workspace::measuring();
   const int64_t items = std::min(rows, kMaxSplitPairs / num_kv_heads);
-  workspace.take<float>(state_floats(items, num_heads, head_dim, chunks_of(max_context)));
+  {
+    Workspace::Scope scope(workspace);
+    workspace.take<float>(state_floats(items, num_heads, head_dim, chunks_of(max_context)));
+  }
+  backward_scratch(workspace, rows, num_heads, head_dim);
   return workspace.peak();
 }
 

@@ -19,7 +19,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
+#include "kernels/base/memory.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/ops/attention.h"
 
@@ -53,6 +55,11 @@ struct AttentionCall {
   }
 };
 
+// Of checked arguments, without results.
+AttentionCall attention_call(const Stream& stream, const ConstTensor& q,
+                             const AttentionHeads& heads, const AttentionBatch& batch,
+                             const KvLayer& kv);
+
 // For attention.cu. Decode: of rows that are sequences of their own, or treated as such.
 // `num_items` of them: rows, or, of a divided batch, sequences, of which those with more rows are
 // passed by. With num_chunks > 1 a block takes one chunk of an item and leaves its state in
@@ -60,6 +67,18 @@ struct AttentionCall {
 void attention_decode(const Stream& stream, float* states, int num_chunks, int num_items,
                       const AttentionCall& call);
 void attention_prefill(const Stream& stream, const AttentionCall& call);
+
+// Of backward; its size is a part of attention_workspace_bytes().
+struct BackwardScratch {
+  std::span<float> dots;
+  std::span<Bf16> dout_bf16;
+};
+// `dim` is 0 where there is no copy of dout.
+inline BackwardScratch backward_scratch(Workspace& workspace, int64_t rows, int num_heads,
+                                        int dim) {
+  return {.dots = workspace.take<float>(rows * num_heads),
+          .dout_bf16 = workspace.take<Bf16>(rows * num_heads * dim)};
+}
 
 // --- Of a row: maximum (of scaled scores, as powers of 2), sum of powers, weighted sum of values.
 

@@ -7,8 +7,10 @@
 // row, no cut of a prompt and no page decides (design rule 3):
 //   product    bfloat16: over k in steps of 16 of mma.sync, in slices that the weight's shape alone
 //              decides, added in their order; float32: one fused multiply-add a term, k ascending
+//   gradients  of products: one accumulator over k (rows of W, or tokens), in the same steps
 //   attention  chunks of kChunk absolute positions, each by tiles with a running maximum; chunks
-//              joined in their order
+//              joined in their order; backward: over the positions or the rows of a sequence in
+//              steps of 16, ascending
 //   norms      a block's tree over the row
 //   softmax    blocks of kVocabBlock logits, then the blocks (log_softmax.cuh); a draw inverts the
 //              cumulative distribution over the same blocks
@@ -44,6 +46,7 @@ MatrixView<const T> rows_of(const Weight& weight) {
   const int64_t stride = (weight.in + kWeightAlignment - 1) / kWeightAlignment * kWeightAlignment;
   return {reinterpret_cast<const T*>(weight.data), weight.out, weight.in, stride};
 }
+size_t linear_grad_workspace_bytes(int64_t tokens, int64_t out, int64_t in);
 // Of up to `rows` rows in a batch.
 size_t attention_workspace_bytes(int64_t rows, int num_heads, int num_kv_heads, int head_dim,
                                  int max_context);

@@ -5,41 +5,30 @@
 namespace tailrace::cuda {
 namespace {
 
-constexpr int kRowThreads = 256;
-constexpr int64_t kRowElements = 4 * kRowThreads;
-
-dim3 grid_of(int64_t rows, int64_t cols) {
-  return dim3(static_cast<unsigned>(rows),
-              static_cast<unsigned>((cols + kRowElements - 1) / kRowElements));
-}
-__device__ __forceinline__ int64_t first_element() {
-  return 4 * (static_cast<int64_t>(blockIdx.y) * kRowThreads + threadIdx.x);
-}
-
 // y[r] = scale * table[rows[r]]
-template <class T>
+template <class In, class Out>
 __global__ void __launch_bounds__(kRowThreads)
-    take_rows_kernel(MatrixView<const T> table, const int32_t* rows, MatrixView<float> y,
+    take_rows_kernel(MatrixView<const In> table, const int32_t* rows, MatrixView<Out> y,
                      float scale, bool wide) {
-  const int64_t i = first_element(), row = blockIdx.x, left = y.cols - i;
+  const int64_t i = own_element(), row = blockIdx.x, left = y.cols - i;
   if (left <= 0) return;
   const float4 v = load_four(table.row(rows[row]) + i, left, wide);
   store_four(y.row(row) + i, make_float4(scale * v.x, scale * v.y, scale * v.z, scale * v.w), left,
              wide);
 }
 
-template <class T>
-void take_rows(const Stream& stream, MatrixView<const T> table, std::span<const int32_t> rows,
-               MatrixView<float> y, float scale) {
+template <class In, class Out>
+void take_rows(const Stream& stream, MatrixView<const In> table, std::span<const int32_t> rows,
+               MatrixView<Out> y, float scale) {
   if (y.rows == 0 || y.cols == 0) return;
   const bool wide = rows_are_wide(table.data, table.stride) && rows_are_wide(y.data, y.stride);
-  launch(take_rows_kernel<T>, grid_of(y.rows, y.cols), dim3(kRowThreads), 0, stream, table,
-         rows.data(), y, scale, wide);
+  launch(take_rows_kernel<In, Out>, grid_of_rows(y.rows, y.cols), dim3(kRowThreads), 0, stream,
+         table, rows.data(), y, scale, wide);
 }
 
 __global__ void __launch_bounds__(kRowThreads)
     add_kernel(MatrixView<const float> x, MatrixView<float> y, bool wide) {
-  const int64_t i = first_element(), row = blockIdx.x, left = y.cols - i;
+  const int64_t i = own_element(), row = blockIdx.x, left = y.cols - i;
   if (left <= 0) return;
   const float4 a = load_four(y.row(row) + i, left, wide), b = load_four(x.row(row) + i, left, wide);
   store_four(y.row(row) + i, make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w), left, wide);
@@ -60,7 +49,14 @@ void embedding(const Stream& stream, const Embedding& args) {
 
 void gather_rows(const Stream& stream, const GatherRows& args) {
   TR_CHECK(args.y.rows == static_cast<int64_t>(args.rows.size()) && args.y.cols == args.x.cols);
-  take_rows(stream, args.x.on<float>(stream.device), args.rows, args.y.on<float>(stream.device), 1);
+  const Device device = stream.device;
+  const auto take_from = [&](auto x) {
+    if (args.y.dtype == Dtype::kF32)
+      return take_rows(stream, x, args.rows, args.y.on<float>(device), 1);
+    take_rows(stream, x, args.rows, args.y.on<Bf16>(device), 1);
+  };
+  if (args.x.dtype == Dtype::kF32) return take_from(args.x.on<float>(device));
+  take_from(args.x.on<Bf16>(device));
 }
 
 void add(const Stream& stream, const Add& args) {
@@ -69,7 +65,7 @@ void add(const Stream& stream, const Add& args) {
   const auto y = args.y.on<float>(stream.device);
   if (y.rows == 0 || y.cols == 0) return;
   const bool wide = rows_are_wide(x.data, x.stride) && rows_are_wide(y.data, y.stride);
-  launch(add_kernel, grid_of(y.rows, y.cols), dim3(kRowThreads), 0, stream, x, y, wide);
+  launch(add_kernel, grid_of_rows(y.rows, y.cols), dim3(kRowThreads), 0, stream, x, y, wide);
 }
 
 }  // namespace tailrace::cuda

@@ -9,7 +9,7 @@
 // multiply_few: up to 64 tokens a block and 64 / slices rows of W, of which each of four warps has
 // 16 in one slice. It is bound by reading W, so that what counts is bytes on their way: 8 KiB of W
 // a stage, with all stages but one under way. multiply_many: 128 rows of W and 128 tokens a block,
-// a slice after the other.
+// a slice after the other. Where tokens are grouped by expert, a tile of them is one group's.
 //
 // Layout in shared memory: tiles of rows of kTileK elements (128 bytes), where the piece of 16
 // bytes `c` of row `r` lies at place c ^ (r % 8): neither copies nor ldmatrix meet in a bank.
@@ -18,6 +18,7 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/gemm.h"
+#include "kernels/cuda/groups.cuh"
 
 namespace tailrace::cuda {
 namespace {
@@ -40,7 +41,9 @@ struct GemmShape {
   int64_t tokens, out;
   int in, tiles;    // tiles: of k
   int slice_shift;  // log2 of the number of slices
-  bool x_is_float, y_is_float;
+  bool x_is_float, y_is_float, add;
+  RowGroups groups;
+  int64_t group_stride;  // of the weight
 
   __device__ __forceinline__ int slices() const { return 1 << slice_shift; }
   // The first tile of k of a slice; of slice slices(), the end.
@@ -54,6 +57,24 @@ struct GemmData {
   const float* bias;
   void* y;
 };
+
+// Makes of all tokens those of this block's group, and of `token_tile` a tile of these; false:
+// there is nothing to do.
+template <int kTokens>
+__device__ __forceinline__ bool enter_group(GemmData& data, GemmShape& shape, int64_t& token_tile) {
+  if (shape.groups.offsets == nullptr) return true;
+  const GroupTile found = find_tile<kTokens>(shape.groups, token_tile);
+  if (found.group < 0) return false;
+  const auto bytes = [&](int64_t stride, bool is_float) {
+    return found.first * stride * static_cast<int64_t>(is_float ? sizeof(float) : sizeof(Bf16));
+  };
+  data.x = static_cast<const char*>(data.x) + bytes(shape.x_stride, shape.x_is_float);
+  data.y = static_cast<char*>(data.y) + bytes(shape.y_stride, shape.y_is_float);
+  data.weight += found.group * shape.group_stride;
+  shape.tokens = found.rows;
+  token_tile = found.tile;
+  return true;
+}
 
 __device__ __forceinline__ Bf16* piece_at(Bf16* tile, int row, int piece) {
   return tile + row * kTileK + ((piece ^ (row & 7)) << 3);
@@ -163,6 +184,11 @@ __device__ __forceinline__ void store_tile(const GemmData& data, const GemmShape
     const int64_t at = token * shape.y_stride + row;
     if (shape.y_is_float) {
       float* to = static_cast<float*>(data.y) + at;
+      if (shape.add) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          if (e < count) v[e] += to[e];
+      }
       if (aligned && count == 4) {
         *reinterpret_cast<float4*>(to) = {v[0], v[1], v[2], v[3]};
       } else {
@@ -193,7 +219,9 @@ __global__ void __launch_bounds__(kFewThreads)
   const int slices = shape.slices(), rows = kFewSlots >> shape.slice_shift;
   const int stage_size = (kFewSlots + slices * kTokens) * kTileK;
   const int64_t first_row = static_cast<int64_t>(blockIdx.x) / token_tiles * rows;
-  const int64_t first_token = static_cast<int64_t>(blockIdx.x) % token_tiles * kTokens;
+  int64_t token_tile = static_cast<int64_t>(blockIdx.x) % token_tiles;
+  if (!enter_group<kTokens>(data, shape, token_tile)) return;
+  const int64_t first_token = token_tile * kTokens;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
   const int slice = (warp << shape.slice_shift) / kWarps;
   // Of the last slice, which no other is longer than. Behind a shorter one lies the next: a tile of
@@ -289,7 +317,9 @@ __global__ void __launch_bounds__(kManyThreads, 2)
   const int64_t group = block / (kManyGroup * row_tiles), within = block % (kManyGroup * row_tiles);
   const int64_t group_tiles = min(kManyGroup, token_tiles - group * kManyGroup);
   const int64_t first_row = within / group_tiles * kManyTile;
-  const int64_t first_token = (group * kManyGroup + within % group_tiles) * kManyTile;
+  int64_t token_tile = group * kManyGroup + within % group_tiles;
+  if (!enter_group<kManyTile>(data, shape, token_tile)) return;
+  const int64_t first_token = token_tile * kManyTile;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
   const int warp_row = warp / 4 * 64, warp_token = warp % 4 * 32;
 
@@ -384,7 +414,7 @@ int slice_shift_of(int64_t out, int64_t tiles) {
 
 template <int kTokens, int kStages>
 void launch_few(const Stream& stream, const GemmData& data, const GemmShape& shape) {
-  const int64_t token_tiles = ceil_div(shape.tokens, kTokens);
+  const int64_t token_tiles = shape.groups.most_tiles(shape.tokens, kTokens);
   const int64_t blocks = token_tiles * ceil_div(shape.out, kFewSlots >> shape.slice_shift);
   launch(multiply_few<kTokens, kStages>, dim3(static_cast<unsigned>(blocks)), dim3(kFewThreads),
          few_bytes<kTokens, kStages>(1 << shape.slice_shift), stream, data, shape,
@@ -407,18 +437,24 @@ void multiply_bf16(const Stream& stream, const Bf16Product& product, GemmTiles c
                            .tiles = static_cast<int>(tiles),
                            .slice_shift = slice_shift_of(product.out, tiles),
                            .x_is_float = product.x_is_float,
-                           .y_is_float = product.y_is_float};
+                           .y_is_float = product.y_is_float,
+                           .add = product.add,
+                           .groups = product.groups,
+                           .group_stride = product.group_stride};
   const GemmData data = {product.x, product.weight, product.bias, product.y};
   // Large tiles once they give half the multiprocessors a block.
-  const int64_t token_tiles = ceil_div(product.tokens, kManyTile);
+  const bool grouped = product.groups.offsets != nullptr;
+  const int64_t token_tiles = product.groups.most_tiles(product.tokens, kManyTile);
   const int64_t row_tiles = ceil_div(product.out, kManyTile);
-  const bool many = choice == GemmTiles::kByShape
-                        ? product.tokens > 64 && token_tiles * row_tiles >= 66
-                        : choice == GemmTiles::kManyTokens;
+  // Of one group, as far as the host knows.
+  const int64_t tokens =
+      grouped ? ceil_div(product.tokens, std::max(product.groups.count, 1)) : product.tokens;
+  const bool many = choice == GemmTiles::kByShape ? tokens > 64 && token_tiles * row_tiles >= 66
+                                                  : choice == GemmTiles::kManyTokens;
   if (!many) {
-    if (product.tokens <= 8) return launch_few<8, 6>(stream, data, shape);
-    if (product.tokens <= 16) return launch_few<16, 6>(stream, data, shape);
-    if (product.tokens <= 32) return launch_few<32, 5>(stream, data, shape);
+    if (tokens <= 8) return launch_few<8, 6>(stream, data, shape);
+    if (tokens <= 16) return launch_few<16, 6>(stream, data, shape);
+    if (tokens <= 32) return launch_few<32, 5>(stream, data, shape);
     return launch_few<64, 4>(stream, data, shape);
   }
   launch(multiply_many, dim3(static_cast<unsigned>(token_tiles * row_tiles)), dim3(kManyThreads),

@@ -5,6 +5,7 @@
 
 #include "kernels/base/device.h"
 #include "kernels/base/dtype.h"
+#include "kernels/cuda/product.h"
 
 namespace tailrace::cuda {
 
@@ -22,6 +23,10 @@ struct Bf16Product {
   bool y_is_float = false;
   int64_t y_stride = 0;
   int64_t tokens = 0, out = 0, in = 0;
+  bool add = false;  // the finished sum to y, which is float32
+  // Of tokens; the weight of a group lies so many elements behind that of the one before.
+  RowGroups groups = {};
+  int64_t group_stride = 0;
 };
 // Which kernel: it changes no bits. By shape, but for tests, which hold one against the other.
 enum class GemmTiles { kByShape, kFewTokens, kManyTokens };

@@ -2,9 +2,7 @@
 //
 // W is row-major, [out, in], rows padded with zeros to kWeightAlignment elements.
 //
-// Order of a sum with a float32 weight: one accumulator from 0, one fused multiply-add a term, k
-// ascending; then the bias. These are the bits of the CPU's product. With a bfloat16 weight: see
-// gemm.cu.
+// Order of a sum: with a float32 weight see gemm_f32.cu, with a bfloat16 weight gemm.cu.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -12,76 +10,10 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/gemm.h"
+#include "kernels/cuda/rows.cuh"
 
 namespace tailrace::cuda {
 namespace {
-
-constexpr int kF32Tile = 64, kF32TileK = 16, kF32Threads = 256;
-// Rows of a tile in shared memory, k first: a thread's four tokens (rows of W) are one load.
-constexpr int kF32Pitch = kF32Tile + 4;
-
-struct F32Product {
-  const float* x;
-  int64_t x_stride;
-  const float* weight;
-  int64_t weight_stride;
-  const float* bias;
-  float* y;
-  int64_t y_stride;
-  int64_t tokens, out, in;
-};
-
-// [kF32Tile rows, kF32TileK] of a matrix to to[k][row], zeros outside it.
-__device__ __forceinline__ void load_f32_tile(float (&to)[kF32TileK][kF32Pitch], const float* from,
-                                              int64_t stride, int64_t row, int64_t rows, int64_t k,
-                                              int64_t in) {
-  const int thread = static_cast<int>(threadIdx.x);
-#pragma unroll
-  for (int i = 0; i < kF32Tile * kF32TileK / kF32Threads; ++i) {
-    const int r = thread / kF32TileK + i * (kF32Threads / kF32TileK), c = thread % kF32TileK;
-    const bool inside = row + r < rows && k + c < in;
-    to[c][r] = inside ? from[(row + r) * stride + k + c] : 0.0f;
-  }
-}
-
-// Grid: tiles of tokens, the faster, times tiles of rows of W. A thread has 4 tokens and 4 rows.
-__global__ void __launch_bounds__(kF32Threads) multiply_f32(F32Product p, int64_t token_tiles) {
-  alignas(16) __shared__ float x[kF32TileK][kF32Pitch];
-  alignas(16) __shared__ float w[kF32TileK][kF32Pitch];
-  const int64_t block = static_cast<int64_t>(blockIdx.x);
-  const int64_t first_token = block % token_tiles * kF32Tile;
-  const int64_t first_row = block / token_tiles * kF32Tile;
-  const int own_row = static_cast<int>(threadIdx.x) % 16 * 4;
-  const int own_token = static_cast<int>(threadIdx.x) / 16 * 4;
-  float acc[4][4] = {};
-  for (int64_t k = 0; k < p.in; k += kF32TileK) {
-    __syncthreads();
-    load_f32_tile(x, p.x, p.x_stride, first_token, p.tokens, k, p.in);
-    load_f32_tile(w, p.weight, p.weight_stride, first_row, p.out, k, p.in);
-    __syncthreads();
-    // Not one step beyond `in`: adding 0 changes the bits of a sum that is -0.
-    const int steps = static_cast<int>(min(p.in - k, int64_t{kF32TileK}));
-#pragma unroll 4
-    for (int i = 0; i < steps; ++i) {
-      const float4 xs = *reinterpret_cast<const float4*>(&x[i][own_token]);
-      const float4 ws = *reinterpret_cast<const float4*>(&w[i][own_row]);
-      const float a[4] = {xs.x, xs.y, xs.z, xs.w}, b[4] = {ws.x, ws.y, ws.z, ws.w};
-#pragma unroll
-      for (int t = 0; t < 4; ++t)
-#pragma unroll
-        for (int o = 0; o < 4; ++o) acc[t][o] = fmaf(a[t], b[o], acc[t][o]);
-    }
-  }
-#pragma unroll
-  for (int t = 0; t < 4; ++t) {
-#pragma unroll
-    for (int o = 0; o < 4; ++o) {
-      const int64_t token = first_token + own_token + t, row = first_row + own_row + o;
-      if (token >= p.tokens || row >= p.out) continue;
-      p.y[token * p.y_stride + row] = p.bias == nullptr ? acc[t][o] : acc[t][o] + p.bias[row];
-    }
-  }
-}
 
 int64_t padded(int64_t in) {
   return (in + kWeightAlignment - 1) / kWeightAlignment * kWeightAlignment;
@@ -110,6 +42,84 @@ int64_t rows_at_once(int64_t rows, size_t row_bytes) {
                              std::max<int64_t>(rows, 1));
 }
 
+void check_shapes(const Stream& stream, ConstTensor x, const Weight& weight, ConstTensor y) {
+  TR_CHECK(x.cols == weight.in && y.cols == weight.out && x.rows == y.rows,
+           "x [{}, {}], W [{}, {}], y [{}, {}]", x.rows, x.cols, weight.out, weight.in, y.rows,
+           y.cols);
+  TR_CHECK(weight.device == stream.device, "a weight of device {}", weight.device.index);
+}
+
+void multiply(const Stream& stream, const Linear& args, const RowGroups& groups = {},
+              size_t group_bytes = 0) {
+  const auto& [x, weight, bias, y, accumulate] = args;
+  if (x.rows == 0 || weight.out == 0) return;
+  const float* const bias_data = bias.empty() ? nullptr : bias.data();
+  if (weight.dtype == Dtype::kF32) {
+    const auto from = x.on<float>(stream.device);
+    const auto to = y.on<float>(stream.device);
+    const auto w = rows_of<float>(weight);
+    return multiply_f32(stream, ProductKind::kForward,
+                        {.a = from.data,
+                         .a_stride = from.stride,
+                         .b = w.data,
+                         .b_stride = w.stride,
+                         .bias = bias_data,
+                         .c = to.data,
+                         .c_stride = to.stride,
+                         .m = x.rows,
+                         .n = weight.out,
+                         .k = weight.in,
+                         .add = accumulate,
+                         .groups = groups,
+                         .group_stride = static_cast<int64_t>(group_bytes / sizeof(float))});
+  }
+  const bool x_is_float = x.dtype == Dtype::kF32, y_is_float = y.dtype == Dtype::kF32;
+  TR_CHECK(y_is_float || !accumulate, "a product is added to float32");
+  Bf16Product product = {.x_is_float = x_is_float,
+                         .x_stride = x.stride,
+                         .weight = reinterpret_cast<const Bf16*>(weight.data),
+                         .weight_stride = padded(weight.in),
+                         .bias = bias_data,
+                         .y_is_float = y_is_float,
+                         .y_stride = y.stride,
+                         .tokens = x.rows,
+                         .out = weight.out,
+                         .in = weight.in,
+                         .add = accumulate,
+                         .groups = groups,
+                         .group_stride = static_cast<int64_t>(group_bytes / sizeof(Bf16))};
+  if (x_is_float) {
+    product.x = x.on<float>(stream.device).data;
+  } else {
+    product.x = x.on<Bf16>(stream.device).data;
+  }
+  if (y_is_float) {
+    product.y = y.on<float>(stream.device).data;
+  } else {
+    product.y = y.on<Bf16>(stream.device).data;
+  }
+  multiply_bf16(stream, product);
+}
+
+// A row of `to` is longer than one of `from`, by zeros.
+template <class T>
+__global__ void __launch_bounds__(kRowThreads)
+    pack_rows_kernel(MatrixView<const float> from, MatrixView<T> to, bool wide) {
+  const int64_t i = own_element(), row = blockIdx.x;
+  if (i >= to.stride) return;
+  store_four(to.row(row) + i, load_four(from.row(row) + i, from.cols - i, wide), to.stride - i,
+             true);
+}
+
+template <class T>
+void pack_on_device(const Stream& stream, MatrixView<const float> master, std::byte* memory) {
+  const MatrixView<T> to(reinterpret_cast<T*>(memory), master.rows, master.cols,
+                         padded(master.cols));
+  if (to.rows == 0 || to.stride == 0) return;
+  launch(pack_rows_kernel<T>, grid_of_rows(to.rows, to.stride), dim3(kRowThreads), 0, stream,
+         master, to, rows_are_wide(master.data, master.stride));
+}
+
 }  // namespace
 
 size_t weight_bytes(Dtype dtype, int64_t out, int64_t in) {
@@ -118,10 +128,24 @@ size_t weight_bytes(Dtype dtype, int64_t out, int64_t in) {
 
 Weight pack_weight(const Stream& stream, ConstTensor from, Dtype dtype,
                    std::span<std::byte> memory) {
-  const ConstMatrix master = from.host();
   TR_CHECK(dtype == Dtype::kF32 || dtype == Dtype::kBF16, "weights are of float32 or bfloat16");
-  const size_t bytes = cuda::weight_bytes(dtype, master.rows, master.cols);
+  const size_t bytes = cuda::weight_bytes(dtype, from.rows, from.cols);
   TR_CHECK(memory.size() >= bytes, "{} bytes for {}", memory.size(), bytes);
+  const Weight weight = {.dtype = dtype,
+                         .data = memory.data(),
+                         .out = from.rows,
+                         .in = from.cols,
+                         .device = stream.device};
+  if (from.device == stream.device) {
+    const auto master = from.on<float>(stream.device);
+    if (dtype == Dtype::kF32) {
+      pack_on_device<float>(stream, master, memory.data());
+    } else {
+      pack_on_device<Bf16>(stream, master, memory.data());
+    }
+    return weight;
+  }
+  const ConstMatrix master = from.host();
   const auto row_bytes = static_cast<size_t>(padded(master.cols) * size_of(dtype));
   const int64_t piece = rows_at_once(master.rows, row_bytes);
   // Made of zeros, and the padding of rows is never written.
@@ -138,11 +162,7 @@ Weight pack_weight(const Stream& stream, ConstTensor from, Dtype dtype,
          {{}, staging.data(), size});
     wait(stream);  // before the staging buffer is filled again, or dies
   }
-  return {.dtype = dtype,
-          .data = memory.data(),
-          .out = master.rows,
-          .in = master.cols,
-          .device = stream.device};
+  return weight;
 }
 
 void unpack_rows(const Stream& stream, const Weight& weight, int64_t first, Matrix rows) {
@@ -169,57 +189,19 @@ void unpack_rows(const Stream& stream, const Weight& weight, int64_t first, Matr
 }
 
 void linear(const Stream& stream, const Linear& args) {
-  const auto& [x, weight, bias, y, accumulate] = args;
-  TR_CHECK(!accumulate, "a product that is added runs on the CPU alone");
-  TR_CHECK(x.cols == weight.in && y.cols == weight.out && x.rows == y.rows,
-           "x [{}, {}], W [{}, {}], y [{}, {}]", x.rows, x.cols, weight.out, weight.in, y.rows,
-           y.cols);
-  TR_CHECK(bias.empty() || static_cast<int64_t>(bias.size()) == weight.out, "bias [{}]",
-           bias.size());
-  TR_CHECK(weight.device == stream.device, "a weight of device {}", weight.device.index);
-  if (x.rows == 0 || weight.out == 0) return;
-  const float* const bias_data = bias.empty() ? nullptr : bias.data();
-  if (weight.dtype == Dtype::kF32) {
-    const auto from = x.on<float>(stream.device);
-    const auto to = y.on<float>(stream.device);
-    const F32Product product = {.x = from.data,
-                                .x_stride = from.stride,
-                                .weight = reinterpret_cast<const float*>(weight.data),
-                                .weight_stride = padded(weight.in),
-                                .bias = bias_data,
-                                .y = to.data,
-                                .y_stride = to.stride,
-                                .tokens = x.rows,
-                                .out = weight.out,
-                                .in = weight.in};
-    const int64_t token_tiles = (x.rows + kF32Tile - 1) / kF32Tile;
-    const int64_t row_tiles = (weight.out + kF32Tile - 1) / kF32Tile;
-    launch(multiply_f32, dim3(static_cast<unsigned>(token_tiles * row_tiles)), dim3(kF32Threads), 0,
-           stream, product, token_tiles);
-    return;
-  }
-  const bool x_is_float = x.dtype == Dtype::kF32, y_is_float = y.dtype == Dtype::kF32;
-  Bf16Product product = {.x_is_float = x_is_float,
-                         .x_stride = x.stride,
-                         .weight = reinterpret_cast<const Bf16*>(weight.data),
-                         .weight_stride = padded(weight.in),
-                         .bias = bias_data,
-                         .y_is_float = y_is_float,
-                         .y_stride = y.stride,
-                         .tokens = x.rows,
-                         .out = weight.out,
-                         .in = weight.in};
-  if (x_is_float) {
-    product.x = x.on<float>(stream.device).data;
-  } else {
-    product.x = x.on<Bf16>(stream.device).data;
-  }
-  if (y_is_float) {
-    product.y = y.on<float>(stream.device).data;
-  } else {
-    product.y = y.on<Bf16>(stream.device).data;
-  }
-  multiply_bf16(stream, product);
+  check_shapes(stream, args.x, args.weight, args.y);
+  TR_CHECK(args.bias.empty() || std::ssize(args.bias) == args.weight.out, "bias [{}]",
+           args.bias.size());
+  multiply(stream, args);
+}
+
+void grouped_linear(const Stream& stream, const GroupedLinear& args) {
+  const WeightStack& weights = args.weights;
+  check_shapes(stream, args.x, weights.first, args.y);
+  TR_CHECK(std::ssize(args.offsets) == weights.count + 1, "{} offsets of {} experts",
+           args.offsets.size(), weights.count);
+  multiply(stream, {.x = args.x, .weight = weights.first, .y = args.y},
+           {args.offsets.data(), static_cast<int>(weights.count)}, weights.bytes);
 }
 
 }  // namespace tailrace::cuda

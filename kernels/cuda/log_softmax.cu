@@ -1,4 +1,6 @@
-// Log-sum-exp, entropy and log-probabilities of rows of logits; the sums are in log_softmax.cuh.
+// Log-sum-exp, entropy and log-probabilities of rows of logits, and their gradient; the sums are in
+// log_softmax.cuh. Rows go through the head in rounds: logits are made, and in backward made again,
+// for some rows at a time.
 #include <algorithm>
 
 #include "kernels/cuda/cuda.h"
@@ -62,6 +64,70 @@ __global__ void __launch_bounds__(1024) softmax_rows(RowsOfLogits rows, RowResul
       logprob -= 0.0f < mass ? 0.0f : mass;
     }
     results.logprob[row] = logprob;
+  }
+}
+
+// What the gradient of rows of logits is made of.
+struct RowGradients {
+  const int32_t* targets;
+  const float *lse, *entropy, *dlogprob, *dentropy;  // entropy and dentropy: null, or both there
+};
+
+// Whether an id is among `size` ascending ones.
+__device__ __forceinline__ bool contains(const int32_t* ids, int size, int32_t id) {
+  int first = 0;
+  for (int end = size; first < end;) {
+    const int middle = (first + end) / 2;
+    if (ids[middle] < id) {
+      first = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  return first < size && ids[first] == id;
+}
+
+// Logits to dlogits. Grid: rows.
+__global__ void __launch_bounds__(1024)
+    gradient_rows(RowsOfLogits rows, float* logits, RowGradients gradients) {
+  auto* const blocks = dynamic_shared<BlockSum>();
+  __shared__ float lse_of_set;
+  const int64_t row = static_cast<int64_t>(blockIdx.x);
+  float* const z = logits + row * rows.stride;
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  const float dlogprob = gradients.dlogprob[row] * rows.inv_temperature;
+  const float dentropy =
+      gradients.dentropy == nullptr ? 0.0f : gradients.dentropy[row] * rows.inv_temperature;
+  if (dlogprob == 0 && dentropy == 0) {  // whatever the logits are
+    for (int i = thread; i < rows.vocab; i += threads) z[i] = 0;
+    return;
+  }
+  const int32_t* ids = nullptr;
+  int size = 0;
+  if (rows.kept_offsets != nullptr) {
+    const int64_t begin = rows.kept_offsets[row];
+    ids = rows.kept_ids + begin;
+    size = static_cast<int>(rows.kept_offsets[row + 1] - begin);
+  }
+  if (size > 0) {
+    const float own = sum_members(z, ids, size, rows.inv_temperature, blocks).lse;
+    if (thread == 0) lse_of_set = own;
+    __syncthreads();
+  }
+  const float lse = gradients.lse[row];
+  const float set_lse = size > 0 ? lse_of_set : lse;
+  const float entropy = dentropy == 0 ? 0.0f : gradients.entropy[row];
+  const int32_t target = gradients.targets[row];
+  for (int i = thread; i < rows.vocab; i += threads) {
+    const float scaled = z[i] * rows.inv_temperature;
+    float gradient = 0;
+    if (dentropy != 0) {
+      const float log_p = scaled - lse;
+      gradient = -dentropy * expf(log_p) * (finite_exponent(log_p) + entropy);
+    }
+    if (size == 0 || contains(ids, size, i)) gradient -= dlogprob * expf(scaled - set_lse);
+    if (i == target) gradient += dlogprob;
+    z[i] = gradient;
   }
 }
 
@@ -145,9 +211,56 @@ void linear_logprob(const Stream& stream, Workspace& workspace, const LinearLogp
   }
 }
 
-size_t linear_logprob_workspace_bytes(int64_t rows, int64_t vocab, int64_t /*dim*/) {
+void linear_logprob_backward(const Stream& stream, Workspace& workspace,
+                             const LinearLogprobBackward& args) {
+  const auto& [head, gradient] = args;
+  const int64_t rows = head.hidden.rows, vocab = head.weight.out;
+  TR_CHECK(std::ssize(head.targets) == rows && std::ssize(gradient.lse) == rows &&
+               std::ssize(gradient.dlogprob) == rows && gradient.dhidden.rows == rows,
+           "{} rows, targets [{}], lse [{}], dlogprob [{}], dhidden [{}, {}]", rows,
+           head.targets.size(), gradient.lse.size(), gradient.dlogprob.size(),
+           gradient.dhidden.rows, gradient.dhidden.cols);
+  const bool has_entropy = !gradient.dentropy.empty();
+  TR_CHECK(!has_entropy ||
+               (std::ssize(gradient.dentropy) == rows && std::ssize(gradient.entropy) == rows),
+           "dentropy [{}], entropy [{}]", gradient.dentropy.size(), gradient.entropy.size());
+  TR_CHECK(head.kept.empty() || head.kept.rows() == rows, "{} rows, {} sets", rows,
+           head.kept.rows());
+  if (rows == 0) return;
+  Workspace::Scope scope(workspace);
+  const MatrixView<float> logits = take_logits(workspace, rows, vocab);
+  for (int64_t first = 0; first < rows; first += logits.rows) {
+    const int64_t count = std::min(logits.rows, rows - first);
+    const ConstTensor hidden = head.hidden.slice_rows(first, first + count);
+    Tensor z(reinterpret_cast<std::byte*>(logits.data), count, vocab, Dtype::kF32, stream.device);
+    z.stride = logits.stride;
+    cuda::linear(stream, {.x = hidden, .weight = head.weight, .y = z});
+    launch(gradient_rows, dim3(static_cast<unsigned>(count)),
+           threads_of_row(static_cast<int>(vocab), count),
+           static_cast<size_t>(num_vocab_blocks(static_cast<int>(vocab))) * sizeof(BlockSum),
+           stream,
+           rows_of(z.on<float>(stream.device), head.inv_temperature,
+                   head.kept.slice(first, first + count)),
+           logits.data,
+           RowGradients{.targets = head.targets.data() + first,
+                        .lse = gradient.lse.data() + first,
+                        .entropy = has_entropy ? gradient.entropy.data() + first : nullptr,
+                        .dlogprob = gradient.dlogprob.data() + first,
+                        .dentropy = has_entropy ? gradient.dentropy.data() + first : nullptr});
+    cuda::linear_grad_input(
+        stream, workspace,
+        {.dy = z, .weight = head.weight, .dx = gradient.dhidden.slice_rows(first, first + count)});
+    if (gradient.dweight.rows > 0)
+      cuda::linear_grad_weight(stream, workspace,
+                               {.dy = z, .x = hidden, .dweight = gradient.dweight});
+  }
+}
+
+size_t linear_logprob_workspace_bytes(int64_t rows, int64_t vocab, int64_t dim) {
   Workspace workspace = Workspace::measuring();
-  take_logits(workspace, rows, vocab);
+  const int64_t count = take_logits(workspace, rows, vocab).rows;
+  workspace.take<std::byte>(
+      static_cast<int64_t>(cuda::linear_grad_workspace_bytes(count, vocab, dim)));
   return workspace.peak();
 }
 

@@ -16,6 +16,7 @@ inline OpTable op_table() {
       .pack_weight = pack_weight,
       .unpack_rows = unpack_rows,
       .weight_bytes = weight_bytes,
+      .linear_grad_workspace_bytes = linear_grad_workspace_bytes,
       .attention_workspace_bytes = attention_workspace_bytes,
       .linear_logprob_workspace_bytes = linear_logprob_workspace_bytes,
       .sample_workspace_bytes = sample_workspace_bytes,

@@ -8,6 +8,20 @@
 
 namespace tailrace::cuda {
 
+// Kernels that treat each element of a matrix on its own: a block has kRowElements columns of a
+// row.
+constexpr int kRowThreads = 256;
+constexpr int64_t kRowElements = 4 * kRowThreads;
+
+inline dim3 grid_of_rows(int64_t rows, int64_t cols) {
+  return dim3(static_cast<unsigned>(rows),
+              static_cast<unsigned>((cols + kRowElements - 1) / kRowElements));
+}
+// The first of the thread's four columns.
+__device__ __forceinline__ int64_t own_element() {
+  return 4 * (static_cast<int64_t>(blockIdx.y) * kRowThreads + threadIdx.x);
+}
+
 struct alignas(8) FourBf16 {
   Bf16 x, y, z, w;
 };

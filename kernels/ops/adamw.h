@@ -56,12 +56,13 @@ struct AdamW {
 };
 void adamw(const Stream& stream, const AdamW& args);
 
-// sum[0] = sum of the squares, in double, in blocks of 4096 elements summed in order: independent
-// of the thread count.
+// sum[0] = sum of the squares, in double, in an order that the size of x decides: on the CPU blocks
+// of 4096 elements summed in order.
+constexpr int kSquaresBlocks = 512;  // most blocks on a GPU, each of which leaves a sum in scratch
 struct SumOfSquares {
   std::span<const float> x;
   std::span<double> sum;           // [1]
-  std::span<double> scratch = {};  // [kSquaresBlocks] on a GPU
+  std::span<double> scratch = {};  // [kSquaresBlocks] on a GPU, not read on the CPU
 };
 void sum_of_squares(const Stream& stream, const SumOfSquares& args);
 

@@ -30,6 +30,7 @@ struct EmbeddingBackward {
 void embedding_backward(const Stream& stream, const EmbeddingBackward& args);
 
 // y[r] = x[rows[r]];  x [n, dim], y [rows.size(), dim]
+// On a GPU x and y are operands or float32 each.
 struct GatherRows {
   ConstTensor x;
   std::span<const int32_t> rows;

@@ -82,7 +82,8 @@ void weighted_sum(const Stream& stream, const WeightedSum& args);
 //
 //   h, dh [tokens * k, dim], rows [tokens * k], weights and dweights [tokens, k]; h is an operand,
 //   the others float32
-// Sums are float32, 16 interleaved lanes joined in a fixed tree.
+// Sums are float32, in an order that dim decides: on the CPU 16 interleaved lanes joined in a fixed
+// tree.
 struct WeightBackward {
   Tensor h, dh;
   std::span<const int32_t> rows;

@@ -52,7 +52,7 @@ void unpack_rows(const Stream& stream, const Weight& weight, int64_t first, Matr
 // y[t, o] = bias[o] + sum over i of x[t, i] * W[o, i];   the sum starts at 0, the bias comes last.
 //
 //   x [tokens, in], y [tokens, out] (must not alias), bias [out] or empty
-// tokens == 0 is allowed. `accumulate` adds the finished sum to y (on the CPU alone).
+// tokens == 0 is allowed. `accumulate` adds the finished sum to y, which is float32.
 struct Linear {
   ConstTensor x;
   Weight weight;

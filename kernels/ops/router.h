@@ -31,8 +31,9 @@ constexpr int64_t kMaxExperts = 4096;
 //   given                 [tokens, k], ascending ids of a token or kChoose; or no rows
 //   chosen                [tokens * k]
 //   weights               [tokens, k]
-// float32: the sum of exp in 16 lanes joined in a fixed tree, that of the chosen in their order
-// and at least the smallest normal float. tokens == 0 is allowed.
+// float32: the sum of exp in an order that the number of experts decides, on the CPU 16 lanes
+// joined in a fixed tree; that of the chosen in their order and at least the smallest normal float.
+// tokens == 0 is allowed.
 constexpr int32_t kChoose = -1;
 struct Route {
   ConstTensor logits;

@@ -78,6 +78,7 @@ inline int __float_as_int(float x) { return __builtin_bit_cast(int, x); }
 
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x)); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
 
 // As CUDA's: of int and unsigned the unsigned one, of floats the one that is not NaN.
 #define TR_LESSER(T)                                  \

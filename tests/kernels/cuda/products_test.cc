@@ -274,6 +274,44 @@ TEST(CudaLinear, PackedRowsArePaddedWithZeros) {
   }
 }
 
+// Of master weights in memory of the device, in the order of the stream.
+TEST(CudaLinear, PacksAMasterOfTheDevice) {
+  struct Shape {
+    int64_t out, in, before;  // the last: columns that the master leaves out
+  };
+  std::mt19937 rng(7);
+  for (const auto [out, in, before] :
+       {Shape{0, 8, 0}, {1, 1, 0}, {3, 70, 0}, {5, 64, 0}, {2, 1030, 0}, {4, 40, 3}}) {
+    for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16}) {
+      SCOPED_TRACE(fmt::format("[{}, {}]", out, in));
+      std::vector<float> w = random_floats(out * (before + in), rng);
+      if (out > 0) w[index(before)] = NAN;
+      const DeviceMatrix<float> master(out, before + in, w);
+      std::vector<float> part;
+      for (int64_t r = 0; r < out; ++r) {
+        const auto row = w.begin() + r * (before + in);
+        part.insert(part.end(), row + before, row + before + in);
+      }
+      const DeviceWeight expected(part, out, in, dtype);
+      // Behind it are canaries.
+      const size_t bytes = cuda::weight_bytes(dtype, out, in);
+      DeviceArray<std::byte> memory(bytes + 64);
+      const Weight packed =
+          cuda::pack_weight(gpu_stream(), master.view().slice_cols(before, before + in), dtype,
+                            memory.span().first(bytes));
+      expect_no_findings();
+      EXPECT_EQ(packed.data, memory.data());
+      EXPECT_EQ(packed.out, out);
+      EXPECT_EQ(packed.in, in);
+      EXPECT_EQ(packed.dtype, dtype);
+      EXPECT_TRUE(packed.device == kGpu);
+      auto all = memory.get(), want = expected.memory.get();
+      want.resize(bytes + 64, std::byte{0xFF});
+      EXPECT_TRUE(all == want);
+    }
+  }
+}
+
 // More than one piece of staging memory.
 TEST(CudaLinear, PacksInPieces) {
   constexpr int64_t kOut = 300, kIn = 32768;

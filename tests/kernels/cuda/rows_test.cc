@@ -212,6 +212,35 @@ TEST_F(CudaRows, RowsAreTakenScaledAndAdded) {
   }
 }
 
+template <class In, class Out>
+void check_gather(const Stream& stream, std::mt19937& rng, Shape shape) {
+  DeviceMatrix<In> x(shape.rows, shape.cols, random_floats(shape.rows * shape.cols, rng));
+  std::vector<int32_t> rows;
+  for (int64_t r = 0; shape.rows > 0 && r < shape.rows + 2; ++r)
+    rows.push_back(static_cast<int32_t>((r * 5 + 2) % shape.rows));
+  const DeviceArray<int32_t> device_rows(rows);
+  DeviceMatrix<Out> y(std::ssize(rows), shape.cols);
+  cuda::gather_rows(stream, {.x = x.view(), .rows = device_rows.span(), .y = y.view()});
+  const std::vector<float> from = x.get();
+  std::vector<float> want;
+  for (const int32_t row : rows)
+    for (int64_t c = 0; c < shape.cols; ++c) {
+      const float value = from[static_cast<size_t>(row * shape.cols + c)];
+      want.push_back(std::is_same_v<Out, Bf16> ? to_float(to_bf16(value)) : value);
+    }
+  EXPECT_EQ(y.get(), want);
+  y.expect_canaries();
+}
+
+TEST_F(CudaRows, RowsAreGatheredFromAndAsEachDtype) {
+  for (const Shape shape : kShapes) {
+    check_gather<float, float>(stream, rng, shape);
+    check_gather<float, Bf16>(stream, rng, shape);
+    check_gather<Bf16, float>(stream, rng, shape);
+    check_gather<Bf16, Bf16>(stream, rng, shape);
+  }
+}
+
 // Matrices in which no four elements of a row, or of some rows, are one access: x and y each alone.
 TEST_F(CudaRows, RowsAreTakenAndAddedInAnyPlace) {
   constexpr int64_t kRows = 4, kCols = 12;

@@ -394,6 +394,30 @@ TEST(Scale, MultipliesEachElement) {
   }
 }
 
+TEST(ShiftAndFill, ChangeTheirRangeAlone) {
+  Rng rng(22);
+  for (int64_t n : {0, 1, 17, 70001}) {
+    TestStream stream(3);
+    for (float offset : {0.0f, 2.5f}) {
+      GuardedMatrix x(1, n, rng), y(1, n);
+      if (n > 0) x.at(0, 0) = -0.0f;
+      GuardedMatrix expected = x;
+      if (offset != 0)
+        for (int64_t i = 0; i < n; ++i) expected.at(0, i) = x.at(0, i) + offset;
+      shift(stream.get(), {.x = span_of(x), .offset = offset, .y = span_of(y)});
+      expect_same_bits(y.view(), expected.view(), "y");
+      y.expect_canaries();
+      shift(stream.get(), {.x = span_of(x), .offset = offset, .y = span_of(x)});
+      expect_same_bits(x.view(), expected.view(), "in place");
+      x.expect_canaries();
+      fill(stream.get(), {.x = span_of(x), .value = -1.5f});
+      expected.fill(-1.5f);
+      expect_same_bits(x.view(), expected.view(), "filled");
+      x.expect_canaries();
+    }
+  }
+}
+
 TEST(Embedding, GathersAndScattersRows) {
   Rng rng(9);
   GuardedMatrix x(20, 37, rng), some(4, 37), back(20, 37, rng), sum = x;
