@@ -20,7 +20,7 @@ out=$PWD/gpu-results
 total=525  # seconds of all parts
 
 # The tests of whole models that a GPU can run; kernels/cuda/CMakeLists.txt has the same filter.
-model_filter='-*Sparse*:*Gradient*:*AdamW*:*InBfloat*:*InverseFrequencies*:*KeepingActivations*'
+model_filter='-*AdamW*:*ThreadCount*:*InBfloat*:*InverseFrequencies*:*KeepingActivations*'
 # A sanitizer takes a hundred times as long: small tests that between them launch every kernel.
 sanitizer_filter='CudaLinear.Bf16TokenCounts:CudaLinear.Bf16LargeTiles:CudaLinear.Float32:CudaAttention.DtypesOfQueriesAndResult:CudaAttention.DecodeIsPrefillEverywhere:CudaCacheQkv.*:CudaKvCopy.*:CudaLogSumExp.IsRef:CudaLinearLogprob.LogMass*:CudaRows.*:CudaSample.GivesTheBitsOfTheOtherOps:CudaSample.TiesGoToTheSmallerId'
 
@@ -35,7 +35,7 @@ build() {
   cmake --build build --target tailrace bench_cuda || return
   # Declared only where nvcc was found.
   has_target test_cuda_gpu || return 0
-  cmake --build build --target test_cuda_gpu test_cuda_model_gpu test_cuda_engine_gpu
+  cmake --build build --target test_cuda_gpu test_cuda_model_gpu test_cuda_engine_gpu test_cuda_trainer_gpu
 }
 
 # Copies the libraries of a program, but for libc's own, which belong to the machine's kernel and
@@ -70,7 +70,7 @@ bundle() {
   (  # whole, or not at all
     set -e
     mkdir -p "$folder"/{bin/bench,lib/cxx,data/models}
-    for program in tailrace bench/cuda kernels/cuda/test_cuda_gpu kernels/cuda/test_cuda_model_gpu rollout/engine/test_cuda_engine_gpu; do
+    for program in tailrace bench/cuda kernels/cuda/test_cuda_gpu kernels/cuda/test_cuda_model_gpu rollout/engine/test_cuda_engine_gpu trainer/test_cuda_trainer_gpu; do
       local to=$folder/bin/$program
       [[ $program == */test_* ]] && to=$folder/bin/${program##*/}
       strip -o "$to" "$root/build/$program" || cp "$root/build/$program" "$to"
@@ -256,6 +256,7 @@ googletest() {
 parity() { googletest '*' "$tests/test_cuda_gpu"; }
 golden() { googletest "$model_filter" "$tests/test_cuda_model_gpu"; }
 engine() { googletest '*' "$engine_tests/test_cuda_engine_gpu"; }
+trainer() { googletest '*' "$trainer_tests/test_cuda_trainer_gpu"; }
 
 # Greedy texts are equal, and log-probabilities are closer than 1e-3. What was compared stays in logs/.
 same_as_cpu() {
@@ -378,7 +379,7 @@ run() {
   no_gpu=""
   libraries=""
   if [[ -f $home/bundle.txt ]]; then
-    bin=$home/bin tests=$home/bin engine_tests=$home/bin data=$home/data
+    bin=$home/bin tests=$home/bin engine_tests=$home/bin trainer_tests=$home/bin data=$home/data
     commit=$(sed -n 's/^commit //p' "$home/bundle.txt")
     # The machine's libstdc++ where our programs start with it.
     libraries=$home/lib
@@ -390,7 +391,7 @@ run() {
     fi
   else
     root=$(dirname "$home")
-    bin=$root/build tests=$root/build/kernels/cuda engine_tests=$root/build/rollout/engine data=$root/tests/data
+    bin=$root/build tests=$root/build/kernels/cuda engine_tests=$root/build/rollout/engine trainer_tests=$root/build/trainer data=$root/tests/data
     commit=$(git -C "$root" describe --always --dirty 2>/dev/null || echo unknown)
     : >"$out/logs/build.rows"
     echo "building; its log is $out/logs/build.log"
@@ -416,6 +417,7 @@ run() {
   part parity 90 parity
   part golden 60 golden
   part engine 40 engine
+  part trainer 40 trainer
   part same_as_cpu 45 same_as_cpu
   part decode 120 decode
   part prefill 60 prefill

@@ -24,16 +24,20 @@ std::vector<size_t> slot_offsets(std::span<const PackedSequence> sequences, size
   return offsets;
 }
 
-void clear_gradients(Parameters& parameters) { std::ranges::fill(parameters.flat(), 0.0f); }
+void clear_gradients(const Stream& stream, Parameters& parameters) {
+  fill(stream, {.x = parameters.values(), .value = 0});
+}
 
 void add_gradients(const Stream& stream, const Parameters& from, Parameters& to) {
-  auto size = static_cast<int64_t>(from.flat().size());
+  const auto size = static_cast<int64_t>(from.values().size());
   constexpr int64_t kWidth = 16;  // the layout is padded to it
   static_assert(kMemoryAlignment == kWidth * sizeof(float));
   // add() wants a matrix; the flat array is one of rows of 16.
   TR_CHECK(size % kWidth == 0);
-  add(stream, {.x = ConstMatrix(from.flat().data(), size / kWidth, kWidth),
-               .y = Matrix(to.flat().data(), size / kWidth, kWidth)});
+  ConstTensor x = ConstMatrix(from.values().data(), size / kWidth, kWidth);
+  Tensor y = Matrix(to.values().data(), size / kWidth, kWidth);
+  x.device = y.device = stream.device;
+  add(stream, {.x = x, .y = y});
 }
 
 }  // namespace
@@ -43,7 +47,7 @@ GradientTree::GradientTree(const Stream& stream, PackedForward& forward,
                            int64_t slots)
     : stream_(stream), forward_(forward), weights_(weights), slots_(static_cast<size_t>(slots)) {
   for (int64_t i = 0; i < num_buffers(slots); ++i)
-    buffers_.push_back(std::make_unique<Parameters>(layout));
+    buffers_.push_back(std::make_unique<Parameters>(layout, stream.device));
 }
 
 int64_t GradientTree::num_buffers(int64_t slots) {
@@ -66,7 +70,20 @@ void GradientTree::run(std::span<const PackedSequence> sequences, const Gradient
   const size_t each = slots_ / num_ranks(), begin = rank() * each;
   run_slots(sequences, slot_offsets(sequences, slots_), begin, begin + each, 0, pass);
   // Further up the same tree.
-  if (ranks_ != nullptr && pass.backward) ranks_->sum(result().flat());
+  if (ranks_ != nullptr && pass.backward) sum_ranks();
+}
+
+void GradientTree::sum_ranks() {
+  if (result().device() == Device{}) return ranks_->sum(result().flat());
+  // Ranks exchange memory of the host.
+  std::vector<float> gradients(result().values().size());
+  copy(stream_, bytes_of(std::span(gradients)),
+       result().bytes().part(0, gradients.size() * sizeof(float)));
+  wait(stream_);
+  ranks_->sum(gradients);
+  copy(stream_, result().bytes().part(0, gradients.size() * sizeof(float)),
+       bytes_of(std::span<const float>(gradients)));
+  wait(stream_);
 }
 
 void GradientTree::add_to(Parameters& sum, std::span<const PackedSequence> sequences,
@@ -81,14 +98,14 @@ void GradientTree::add_to(Parameters& sum, std::span<const PackedSequence> seque
 
 void GradientTree::rehearse(std::span<const PackedSequence> sequences, const GradientPass& pass) {
   run_slot(sequences, 0, 0, sequences.size(), result(), pass);
-  clear_gradients(result());
+  clear_gradients(stream_, result());
 }
 
 void GradientTree::run_slots(std::span<const PackedSequence> sequences,
                              std::span<const size_t> offsets, size_t begin, size_t end,
                              size_t depth, const GradientPass& pass) {
   if (end - begin == 1) {
-    clear_gradients(*buffers_[depth]);
+    clear_gradients(stream_, *buffers_[depth]);
     run_slot(sequences, begin, offsets[begin], offsets[end], *buffers_[depth], pass);
     return;
   }

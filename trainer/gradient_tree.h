@@ -78,6 +78,7 @@ class GradientTree {
  private:
   size_t num_ranks() const { return ranks_ == nullptr ? 1 : static_cast<size_t>(ranks_->size()); }
   size_t rank() const { return ranks_ == nullptr ? 0 : static_cast<size_t>(ranks_->rank()); }
+  void sum_ranks();
   void run_slots(std::span<const PackedSequence> sequences, std::span<const size_t> offsets,
                  size_t begin, size_t end, size_t depth, const GradientPass& pass);
   void run_slot(std::span<const PackedSequence> sequences, size_t slot, size_t begin, size_t end,

@@ -60,17 +60,19 @@ double learning_rate(const OptimOptions& options, int64_t update, int64_t total_
 
 namespace {
 
-DeviceBytes on(Device device, auto values) {
-  DeviceBytes bytes = bytes_of(values);
+auto on(Device device, auto values) {
+  auto bytes = bytes_of(values);
   bytes.device = device;
   return bytes;
 }
 
 // One behind the other.
-size_t small_bytes(int64_t states, int64_t rates) {
+size_t small_bytes(int64_t states, int64_t rates, int64_t squares = 0) {
   return Workspace::aligned(static_cast<size_t>(states) * sizeof(UpdateState)) +
-         Workspace::aligned(static_cast<size_t>(rates) * sizeof(float));
+         Workspace::aligned(static_cast<size_t>(rates) * sizeof(float)) +
+         Workspace::aligned(static_cast<size_t>(squares) * sizeof(double));
 }
+int64_t num_squares(Device device) { return device.kind == DeviceKind::kCpu ? 0 : kSquaresBlocks; }
 
 }  // namespace
 
@@ -111,30 +113,34 @@ Optimizer::Optimizer(const Stream& stream, const ParameterLayout& layout,
       options_(options),
       total_updates_(total_updates),
       division_(layout, options.kind, options.decay_norms),
-      m_(layout),
-      v_(static_cast<size_t>(division_.num_seconds) * sizeof(float)),
+      m_(layout, stream.device),
+      v_(static_cast<size_t>(division_.num_seconds) * sizeof(float), stream.device),
       scratch_(division_.scratch_bytes),
-      device_(small_bytes(1, kPending), stream.device),
+      device_(small_bytes(1, kPending, num_squares(stream.device)), stream.device),
       host_(Buffer::pinned(small_bytes(kPending, kPending), stream.device)) {
   Workspace device(device_), host(host_);
   state_ = device.take<UpdateState>(1);
   rates_ = device.take<float>(kPending);
+  squares_ = device.take<double>(num_squares(stream.device));
   pending_states_ = host.take<UpdateState>(kPending);
   sent_rates_ = host.take<float>(kPending);
   set_counts(0, 0);
 }
 
-int64_t Optimizer::bytes(const ParameterLayout& layout, OptimizerKind kind) {
+int64_t Optimizer::bytes(const ParameterLayout& layout, OptimizerKind kind, Device device) {
   const Division division(layout, kind, /*decay_norms=*/false);
   return Parameters::bytes(layout) +
          static_cast<int64_t>(
              Workspace::aligned(static_cast<size_t>(division.num_seconds) * sizeof(float)) +
-             division.scratch_bytes + small_bytes(1, kPending) + small_bytes(kPending, kPending));
+             division.scratch_bytes + small_bytes(1, kPending, num_squares(device)) +
+             small_bytes(kPending, kPending));
 }
 
 void Optimizer::apply(const Parameters& gradients, Parameters& parameters) {
   if (pending_ == kPending) settle();
-  sum_of_squares(stream_, {.x = gradients.flat(), .sum = {&state_.data()->sum_of_squares, 1}});
+  sum_of_squares(
+      stream_,
+      {.x = gradients.values(), .sum = {&state_.data()->sum_of_squares, 1}, .scratch = squares_});
   begin_update(stream_, {.state = state_,
                          .rates = rates_,
                          .first_rate = first_rate_,
@@ -149,10 +155,10 @@ void Optimizer::apply(const Parameters& gradients, Parameters& parameters) {
          size = static_cast<size_t>(range.end - range.begin);
     adamw(stream_, {.state = state_,
                     .constants = constants,
-                    .parameters = parameters.flat().subspan(begin, size),
-                    .gradients = gradients.flat().subspan(begin, size),
-                    .m = m_.flat().subspan(begin, size),
-                    .v = v_.as<float>().subspan(static_cast<size_t>(range.second), size)});
+                    .parameters = parameters.values().subspan(begin, size),
+                    .gradients = gradients.values().subspan(begin, size),
+                    .m = m_.values().subspan(begin, size),
+                    .v = second_moments().subspan(static_cast<size_t>(range.second), size)});
   }
   Workspace scratch(scratch_);
   for (const Place& place : division_.matrices) {
@@ -163,9 +169,9 @@ void Optimizer::apply(const Parameters& gradients, Parameters& parameters) {
          {.state = state_,
           .constants = {.momentum = static_cast<float>(options_.momentum),
                         .weight_decay = weight_decay},
-          .parameters = matrix(parameters.flat()),
-          .gradients = matrix(gradients.flat()),
-          .momentum = matrix(m_.flat())});
+          .parameters = matrix(parameters.values()),
+          .gradients = matrix(gradients.values()),
+          .momentum = matrix(m_.values())});
   }
   copy(stream_, bytes_of(pending_states_.subspan(static_cast<size_t>(pending_), 1)),
        on(stream_.device, state_));
@@ -206,6 +212,23 @@ Optimizer::Report Optimizer::last_report() {
   return last_;
 }
 
+// Floats of the device as the host reads them: where they lie on the CPU, else in `copy`.
+template <class Float>
+std::span<Float> Optimizer::staged(std::span<Float> values, std::vector<float>& copy) const {
+  if (stream_.device.kind == DeviceKind::kCpu) return values;
+  copy.resize(values.size());
+  tailrace::copy(stream_, bytes_of(std::span(copy)), on(stream_.device, values));
+  wait(stream_);
+  return copy;
+}
+
+// What staged() gave back to where it came from, where that is another place.
+void Optimizer::send(std::span<const float> host, std::span<float> values) const {
+  if (stream_.device.kind == DeviceKind::kCpu) return;
+  copy(stream_, on(stream_.device, values), bytes_of(host));
+  wait(stream_);
+}
+
 UpdateState Optimizer::state() const {
   UpdateState state;
   copy(stream_, bytes_of(std::span(&state, 1)), on(stream_.device, state_));
@@ -229,8 +252,12 @@ void Optimizer::share(Collective& ranks) {
   std::array<int64_t, 2> counts = {own.updates, own.skipped};
   ranks.broadcast(std::as_writable_bytes(std::span(counts)));
   set_counts(counts[0], counts[1]);
-  for (std::span<float> moments : {m_.flat(), v_.as<float>()})
-    ranks.broadcast(std::as_writable_bytes(moments));
+  for (const std::span<float> moments : {m_.values(), second_moments()}) {
+    std::vector<float> copy;
+    const std::span<float> on_host = staged(moments, copy);
+    ranks.broadcast(std::as_writable_bytes(on_host));
+    send(on_host, moments);
+  }
 }
 
 namespace {
@@ -296,7 +323,10 @@ int64_t read_count(const SafetensorsFile& file, const std::string& key) {
 
 void Optimizer::save(const std::filesystem::path& path) const {
   std::vector<NamedTensor> tensors;
-  for_each_moment(m_.layout(), division_.seconds, m_.flat(), v_.as<float>(),
+  std::vector<float> m_copy, v_copy;
+  const std::span<const float> m = staged(m_.values(), m_copy),
+                               v = staged(second_moments(), v_copy);
+  for_each_moment(m_.layout(), division_.seconds, m, v,
                   [&](std::string_view prefix, const ParameterInfo& info, auto moments) {
                     tensors.push_back({std::string(prefix) + info.name,
                                        {Dtype::kF32, info.shape, std::as_bytes(moments)}});
@@ -312,10 +342,14 @@ void Optimizer::load(const std::filesystem::path& path) {
   SafetensorsFile file(path);
   check_kind(file, options_.kind);
   int64_t updates = read_count(file, "updates"), skipped = read_count(file, "skipped");
-  for_each_moment(m_.layout(), division_.seconds, m_.flat(), v_.as<float>(),
+  std::vector<float> m_copy, v_copy;
+  const std::span<float> m = staged(m_.values(), m_copy), v = staged(second_moments(), v_copy);
+  for_each_moment(m_.layout(), division_.seconds, m, v,
                   [&](std::string_view prefix, const ParameterInfo& info, auto moments) {
                     extract(file, prefix, info, moments);
                   });
+  send(m, m_.values());
+  send(v, second_moments());
   set_counts(updates, skipped);
 }
 

@@ -37,7 +37,7 @@ class Optimizer {
             int64_t total_updates);
   Optimizer(const Optimizer&) = delete;  // copies to the host may be under way
   ~Optimizer() { wait(stream_); }
-  static int64_t bytes(const ParameterLayout& layout, OptimizerKind kind);
+  static int64_t bytes(const ParameterLayout& layout, OptimizerKind kind, Device device = {});
 
   struct Report {
     double grad_norm = 0;  // global L2 norm before clipping
@@ -94,6 +94,17 @@ class Optimizer {
   void set_counts(int64_t updates, int64_t skipped);
   void settle();
   void send_rates();
+  template <class Float>
+  std::span<Float> staged(std::span<Float> values, std::vector<float>& copy) const;
+  void send(std::span<const float> host, std::span<float> values) const;
+  // The buffer's memory, for ops.
+  std::span<float> second_moments() {
+    return {reinterpret_cast<float*>(v_.bytes().data), static_cast<size_t>(division_.num_seconds)};
+  }
+  std::span<const float> second_moments() const {
+    return {reinterpret_cast<const float*>(v_.bytes().data),
+            static_cast<size_t>(division_.num_seconds)};
+  }
 
   Stream stream_;
   OptimOptions options_;
@@ -107,6 +118,7 @@ class Optimizer {
   Buffer device_;
   std::span<UpdateState> state_;  // [1]
   std::span<float> rates_;        // [kPending] from number first_rate_ on
+  std::span<double> squares_;     // [kSquaresBlocks] scratch of the norm; on a GPU
   int64_t first_rate_ = 1;        // behind the last update that was settled
   // Pinned: the state behind each update that is pending, and rates_ as they are sent.
   Buffer host_;

@@ -35,10 +35,11 @@ int num_blocks(const PackLimits& limits, int64_t max_sequence_tokens) {
 
 // Of the whole model and of the head: one after the other, so the larger of the two is enough.
 size_t workspace_bytes(const ModelConfig& config, int64_t max_tokens, int64_t max_sequence_tokens,
-                       int num_threads) {
+                       int num_threads, const Placement& placement) {
   return std::max(Model::workspace_bytes(config, max_tokens, static_cast<int>(max_sequence_tokens),
-                                         num_threads),
-                  linear_logprob_workspace_bytes(max_tokens, config.num_ids(), config.hidden_size));
+                                         num_threads, placement),
+                  linear_logprob_workspace_bytes(max_tokens, config.num_ids(), config.hidden_size,
+                                                 placement.device));
 }
 
 BatchRoom batch_room(const ModelConfig& config, const PackLimits& limits,
@@ -51,18 +52,10 @@ BatchRoom batch_room(const ModelConfig& config, const PackLimits& limits,
           .blocks = num_blocks(limits, max_sequence_tokens)};
 }
 
-// One float a token, and one of each element of its hidden state.
-size_t row_bytes(int64_t max_tokens) {
-  return Workspace::aligned(static_cast<size_t>(max_tokens) * sizeof(float));
-}
-size_t hidden_bytes(const ModelConfig& config, int64_t max_tokens) {
-  return Workspace::aligned(static_cast<size_t>(max_tokens * config.hidden_size) * sizeof(float));
-}
-
 // Of the rows that have logits; of a frozen head none.
-Matrix head_gradient(const Model& model, Parameters& gradients) {
+Tensor head_gradient(const Model& model, Parameters& gradients) {
   if (model.config().lora) return {};
-  return gradients.matrix(model.head_name()).slice_rows(0, model.config().num_ids());
+  return gradients.tensor(model.head_name()).slice_rows(0, model.config().num_ids());
 }
 
 }  // namespace
@@ -95,44 +88,73 @@ std::vector<std::pair<size_t, size_t>> pack(std::span<const PackedSequence> sequ
   return ranges;
 }
 
+PackedForward::Rows::Rows(const MirrorMemory& memory, const ModelConfig& config, int64_t max_tokens,
+                          bool with_backward)
+    : hidden(take_tensor(memory.device, memory.placement, max_tokens, config.hidden_size,
+                         memory.placement.operands)),
+      target_ids(memory, max_tokens),
+      logprob(memory, max_tokens),
+      lse(memory, max_tokens),
+      entropy(memory, max_tokens) {
+  if (!with_backward) return;
+  dhidden =
+      take_tensor(memory.device, memory.placement, max_tokens, config.hidden_size, Dtype::kF32);
+  // On the CPU the model reads them where the caller has them.
+  if (memory.is_one()) return;
+  dlogprob = Mirror<float>(memory, max_tokens);
+  dentropy = Mirror<float>(memory, max_tokens);
+}
+
+PackedForward::Rows::Bytes PackedForward::Rows::bytes(const ModelConfig& config, int64_t max_tokens,
+                                                      bool with_backward,
+                                                      const Placement& placement) {
+  Workspace device = Workspace::measuring(), host = Workspace::measuring();
+  Rows({device, host, placement}, config, max_tokens, with_backward);
+  return {device.peak(), host.peak()};
+}
+
 PackedForward::PackedForward(const Model& model, const PackLimits& limits,
                              int64_t max_sequence_tokens, bool with_backward, int num_threads)
     : model_(model),
       limits_(limits),
       max_sequence_tokens_(max_sequence_tokens),
       max_tokens_(buffer_tokens(limits, max_sequence_tokens)),
-      builder_(batch_room(model.config(), limits, max_sequence_tokens)),
-      kv_(model.config(), num_blocks(limits, max_sequence_tokens), kBlockTokens) {
+      builder_(batch_room(model.config(), limits, max_sequence_tokens), model.placement().device),
+      kv_(model.config(), num_blocks(limits, max_sequence_tokens), kBlockTokens,
+          /*keeps_choices=*/false, model.placement()) {
   const ModelConfig& config = model.config();
+  const Placement& placement = model.placement();
   TR_CHECK(max_sequence_tokens >= 1 && max_sequence_tokens <= config.max_positions,
            "{} of {} positions", max_sequence_tokens, config.max_positions);
-  workspace_ = Buffer(workspace_bytes(config, max_tokens_, max_sequence_tokens, num_threads));
-  hidden_ = Buffer(hidden_bytes(config, max_tokens_));
-  logprob_ = Buffer(row_bytes(max_tokens_));
-  lse_ = Buffer(row_bytes(max_tokens_));
-  entropy_ = Buffer(row_bytes(max_tokens_));
-  if (with_backward) {
-    dhidden_ = Buffer(hidden_bytes(config, max_tokens_));
-    activations_ = model.make_activations(max_tokens_);
-  }
+  workspace_ =
+      Buffer(workspace_bytes(config, max_tokens_, max_sequence_tokens, num_threads, placement),
+             placement.device);
+  const auto [on_device, on_host] = Rows::bytes(config, max_tokens_, with_backward, placement);
+  device_rows_ = Buffer(on_device, placement.device);
+  host_rows_ = Buffer::pinned(on_host, placement.device);
+  Workspace device(device_rows_), host(host_rows_);
+  rows_ = Rows({device, host, placement}, config, max_tokens_, with_backward);
+  if (with_backward) activations_ = model.make_activations(max_tokens_);
 }
 
 std::vector<MemoryItem> PackedForward::memory(const ModelConfig& config, const PackLimits& limits,
                                               int64_t max_sequence_tokens, bool with_backward,
-                                              int num_threads) {
+                                              int num_threads, const Placement& placement) {
   const int64_t tokens = buffer_tokens(limits, max_sequence_tokens);
+  const auto [on_device, on_host] = Rows::bytes(config, tokens, with_backward, placement);
   const size_t rows =
-      3 * row_bytes(tokens) + (with_backward ? 2 : 1) * hidden_bytes(config, tokens) +
+      on_device + on_host +
       static_cast<size_t>(BatchBuilder::bytes(batch_room(config, limits, max_sequence_tokens)));
   std::vector<MemoryItem> items = {
       {fmt::format("workspace of {} tokens", tokens),
-       static_cast<int64_t>(workspace_bytes(config, tokens, max_sequence_tokens, num_threads) +
-                            rows)},
+       static_cast<int64_t>(
+           workspace_bytes(config, tokens, max_sequence_tokens, num_threads, placement) + rows)},
       {fmt::format("keys and values of {} tokens", tokens),
-       KvCache::bytes(config, num_blocks(limits, max_sequence_tokens), kBlockTokens)}};
+       KvCache::bytes(config, num_blocks(limits, max_sequence_tokens), kBlockTokens,
+                      /*keeps_choices=*/false, placement)}};
   if (with_backward)
-    items.push_back(
-        {fmt::format("activations of {} tokens", tokens), Activations::bytes(config, tokens)});
+    items.push_back({fmt::format("activations of {} tokens", tokens),
+                     Activations::bytes(config, tokens, placement)});
   return items;
 }
 
@@ -140,7 +162,7 @@ PackedForward::~PackedForward() = default;
 
 void PackedForward::build(std::span<const PackedSequence> sequences) {
   builder_.clear();
-  target_ids_.clear();
+  num_targets_ = 0;
   kept_offsets_.clear();
   kept_ids_.clear();
   const bool has_sets = std::ranges::any_of(
@@ -150,6 +172,8 @@ void PackedForward::build(std::span<const PackedSequence> sequences) {
   int next_block = 0;
   for (const PackedSequence& sequence : sequences) {
     auto length = static_cast<int64_t>(sequence.tokens.size());
+    TR_CHECK(builder_.num_tokens() + length <= max_tokens_, "{} tokens and {} more",
+             builder_.num_tokens(), length);
     TR_CHECK(!sequence.targets.empty() && length <= max_sequence_tokens_,
              "sequence of {} tokens, {} targets", length, sequence.targets.size());
     TR_CHECK(sequence.inv_temperature == sequences.front().inv_temperature,
@@ -163,7 +187,8 @@ void PackedForward::build(std::span<const PackedSequence> sequences) {
       TR_CHECK(target >= 1 && target < length, "target {} of {}", target, length);
       // What stands before a token predicts it.
       logit_offsets.push_back(target - 1);
-      target_ids_.push_back(sequence.tokens[static_cast<size_t>(target)]);
+      rows_.target_ids.host[static_cast<size_t>(num_targets_++)] =
+          sequence.tokens[static_cast<size_t>(target)];
     }
     builder_.add(sequence.tokens, 0, blocks, logit_offsets, sequence.choices);
     if (!has_sets) continue;
@@ -178,12 +203,36 @@ void PackedForward::build(std::span<const PackedSequence> sequences) {
   inv_temperature_ = sequences.front().inv_temperature;
 }
 
-LogprobHead PackedForward::head(const PackedWeights& weights, ConstMatrix hidden) const {
-  return {.hidden = hidden,
+// The sets to where the model reads them.
+void PackedForward::send_kept(const Stream& stream) {
+  kept_ = {kept_offsets_, kept_ids_};
+  if (on_cpu() || kept_.empty()) return;
+  Workspace need = Workspace::measuring();
+  need.take<int64_t>(std::ssize(kept_offsets_));
+  need.take<TokenId>(std::ssize(kept_ids_));
+  // What the stream still reads of the smaller one must not be given back.
+  if (need.peak() > device_kept_.size()) {
+    wait(stream);
+    device_kept_ = Buffer(need.peak(), stream.device);
+  }
+  Workspace memory(device_kept_);
+  const auto send = [&]<class T>(const std::vector<T>& values) {
+    const std::span<T> to = memory.take<T>(std::ssize(values));
+    DeviceBytes bytes = bytes_of(to);
+    bytes.device = stream.device;
+    copy(stream, bytes, bytes_of(std::span<const T>(values)));
+    return to;
+  };
+  const auto offsets = send(kept_offsets_);
+  kept_ = {offsets, send(kept_ids_)};
+}
+
+LogprobHead PackedForward::head(const PackedWeights& weights) const {
+  return {.hidden = rows_.hidden.slice_rows(0, num_targets_),
           .weight = weights.head(),
-          .targets = target_ids_,
+          .targets = rows_.target_ids.device.first(static_cast<size_t>(num_targets_)),
           .inv_temperature = inv_temperature_,
-          .kept = {kept_offsets_, kept_ids_}};
+          .kept = kept_};
 }
 
 PackedForward::Output PackedForward::forward(const Stream& stream, const PackedWeights& weights,
@@ -193,39 +242,53 @@ PackedForward::Output PackedForward::forward(const Stream& stream, const PackedW
   build(sequences);
   last_ = wants;
   Workspace workspace(workspace_);
-  Matrix hidden(hidden_.as<float>().data(), static_cast<int64_t>(target_ids_.size()),
-                model_.config().hidden_size);
-  model_.forward(stream, workspace, weights, builder_.batch(stream), kv_, hidden,
+  model_.forward(stream, workspace, weights, builder_.batch(stream), kv_,
+                 rows_.hidden.slice_rows(0, num_targets_),
                  wants.backward ? activations_.get() : nullptr);
-  std::span<float> entropy = wants.entropy ? rows(entropy_) : std::span<float>{};
+  const auto targets = static_cast<size_t>(num_targets_);
+  const auto part = [&](const Mirror<float>& all) { return all.slice(0, num_targets_); };
+  const Mirror<float> logprob = part(rows_.logprob), entropy = part(rows_.entropy);
+  rows_.target_ids.slice(0, num_targets_).send(stream);
+  send_kept(stream);
   linear_logprob(stream, workspace,
-                 {.head = head(weights, hidden),
-                  .out = {.logprob = rows(logprob_), .lse = rows(lse_), .entropy = entropy}});
-  return {rows(logprob_), entropy, hidden};
+                 {.head = head(weights),
+                  .out = {.logprob = logprob.device,
+                          .lse = rows_.lse.device.first(targets),
+                          .entropy = wants.entropy ? entropy.device : std::span<float>{}}});
+  logprob.fetch(stream);
+  if (wants.entropy) entropy.fetch(stream);
+  wait(stream);
+  Output output{logprob.host, wants.entropy ? entropy.host : std::span<float>{}};
+  if (on_cpu()) output.hidden = rows_.hidden.slice_rows(0, num_targets_).host();
+  return output;
 }
 
 std::vector<uint8_t> PackedForward::is_likeliest(const Stream& stream,
                                                  const PackedWeights& weights) {
   constexpr int64_t kLogitBytes = int64_t{16} << 20;
   const Weight weight = weights.head();
-  const int64_t targets = std::ssize(target_ids_), dim = model_.config().hidden_size;
-  const int64_t row_size = weight.out * static_cast<int64_t>(sizeof(float));
+  const Placement& placement = model_.placement();
+  const int64_t row_floats = row_stride(placement, weight.out, Dtype::kF32);
+  const int64_t row_size = row_floats * static_cast<int64_t>(sizeof(float));
   // Where forward() had its scratch, which holds a row of logits at least.
   const auto room = std::min<int64_t>(kLogitBytes, static_cast<int64_t>(workspace_.size()));
-  const int64_t chunk = std::clamp<int64_t>(room / row_size, 1, std::max<int64_t>(1, targets));
-  Workspace workspace(workspace_);
-  const Matrix logits = take_matrix(workspace, chunk, weight.out);
+  const int64_t chunk = std::clamp<int64_t>(room / row_size, 1, std::max<int64_t>(1, num_targets_));
+  Buffer on_host(on_cpu() ? 0 : Workspace::aligned(static_cast<size_t>(chunk * row_size)));
+  Workspace workspace(workspace_), host(on_host);
+  const MirrorMatrix logits({workspace, host, placement}, chunk, weight.out);
   std::vector<uint8_t> likeliest;
-  for (int64_t begin = 0; begin < targets; begin += chunk) {
+  for (int64_t begin = 0; begin < num_targets_; begin += chunk) {
     beat();
-    const int64_t rows = std::min(chunk, targets - begin);
-    const Matrix out = logits.slice_rows(0, rows);
-    linear(stream, {.x = ConstMatrix(hidden_.as<float>().data() + begin * dim, rows, dim),
-                    .weight = weight,
-                    .y = out});
+    const int64_t rows = std::min(chunk, num_targets_ - begin);
+    const MirrorMatrix out = logits.slice_rows(0, rows);
+    linear(stream,
+           {.x = rows_.hidden.slice_rows(begin, begin + rows), .weight = weight, .y = out.device});
+    out.fetch(stream);
+    wait(stream);
     for (int64_t row = 0; row < rows; ++row) {
-      const std::span<const float> values(out.row(row), static_cast<size_t>(weight.out));
-      const auto target = static_cast<size_t>(target_ids_[static_cast<size_t>(begin + row)]);
+      const std::span<const float> values(out.host.row(row), static_cast<size_t>(weight.out));
+      const auto target =
+          static_cast<size_t>(rows_.target_ids.host[static_cast<size_t>(begin + row)]);
       likeliest.push_back(std::ranges::max(values) <= values[target] ? 1 : 0);
     }
   }
@@ -235,23 +298,33 @@ std::vector<uint8_t> PackedForward::is_likeliest(const Stream& stream,
 void PackedForward::backward(const Stream& stream, const PackedWeights& weights,
                              std::span<const float> dlogprob, std::span<const float> dentropy,
                              Parameters& gradients, const BalancePass& balance) {
-  TR_CHECK(last_.backward && dlogprob.size() == target_ids_.size(), "{} gradients, {} targets",
-           dlogprob.size(), target_ids_.size());
+  const auto targets = static_cast<size_t>(num_targets_);
+  TR_CHECK(last_.backward && dlogprob.size() == targets, "{} gradients, {} targets",
+           dlogprob.size(), num_targets_);
   TR_CHECK(dentropy.empty() || last_.entropy);
+  TR_CHECK(gradients.device() == model_.placement().device, "gradients of device {}",
+           gradients.device().index);
+  // To where the model reads them.
+  const auto sent = [&](std::span<const float> values, const Mirror<float>& to) {
+    if (on_cpu() || values.empty()) return values;
+    const Mirror<float> part = to.slice(0, num_targets_);
+    std::ranges::copy(values, part.host.begin());
+    part.send(stream);
+    return std::span<const float>(part.device);
+  };
   Workspace workspace(workspace_);
-  auto targets = static_cast<int64_t>(target_ids_.size());
-  Matrix hidden(hidden_.as<float>().data(), targets, model_.config().hidden_size);
-  Matrix dhidden(dhidden_.as<float>().data(), targets, model_.config().hidden_size);
-  std::span<const float> entropy = dentropy.empty() ? std::span<const float>{} : rows(entropy_);
+  const Tensor dhidden = rows_.dhidden.slice_rows(0, num_targets_);
   // The head first: it gives dhidden.
-  linear_logprob_backward(stream, workspace,
-                          {.head = head(weights, hidden),
-                           .gradient = {.lse = rows(lse_),
-                                        .entropy = entropy,
-                                        .dlogprob = dlogprob,
-                                        .dentropy = dentropy,
-                                        .dhidden = dhidden,
-                                        .dweight = head_gradient(model_, gradients)}});
+  linear_logprob_backward(
+      stream, workspace,
+      {.head = head(weights),
+       .gradient = {.lse = rows_.lse.device.first(targets),
+                    .entropy = dentropy.empty() ? std::span<const float>{}
+                                                : rows_.entropy.device.first(targets),
+                    .dlogprob = sent(dlogprob, rows_.dlogprob),
+                    .dentropy = sent(dentropy, rows_.dentropy),
+                    .dhidden = dhidden,
+                    .dweight = head_gradient(model_, gradients)}});
   model_.backward(stream, workspace, weights, builder_.batch(stream), kv_, *activations_, dhidden,
                   gradients, balance);
 }

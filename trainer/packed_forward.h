@@ -3,6 +3,9 @@
 //
 // Alignment: the log-probability of token j comes from the hidden state of token j - 1.
 //
+// It computes where the model is. What goes in and what comes out lies in the memory of the host,
+// but for gradients, which stay where they are made.
+//
 // Thread: one at a time; owns the buffers of one micro-batch.
 #pragma once
 
@@ -14,6 +17,7 @@
 
 #include "core/base/memory_need.h"
 #include "core/generate.h"
+#include "core/model/mirror.h"
 #include "core/model/model.h"
 #include "core/model/parameters.h"
 #include "kernels/base/device.h"
@@ -61,7 +65,7 @@ class PackedForward {
   // What the same arguments allocate.
   static std::vector<MemoryItem> memory(const ModelConfig& config, const PackLimits& limits,
                                         int64_t max_sequence_tokens, bool with_backward,
-                                        int num_threads);
+                                        int num_threads, const Placement& placement = {});
 
   const PackLimits& limits() const { return limits_; }
   int64_t max_sequence_tokens() const { return max_sequence_tokens_; }
@@ -70,6 +74,7 @@ class PackedForward {
   struct Output {
     std::span<const float> logprob, entropy;  // [targets]; entropy is empty unless asked for
     // [targets, hidden_size] what the head reads: the state of token j - 1, after the final norm.
+    // No rows where the model is not on the CPU.
     ConstMatrix hidden = {};
   };
   struct Wants {
@@ -91,9 +96,27 @@ class PackedForward {
                 const BalancePass& balance = {});
 
  private:
+  // What the host and the model exchange of a micro-batch, on both sides, and the model's own rows.
+  struct Rows {
+    Tensor hidden, dhidden;  // [max_tokens, hidden_size]; the second with backward
+    Mirror<TokenId> target_ids;
+    Mirror<float> logprob, lse, entropy;  // [max_tokens]
+    Mirror<float> dlogprob, dentropy;     // the same; on a device other than the CPU
+
+    Rows() = default;
+    Rows(const MirrorMemory& memory, const ModelConfig& config, int64_t max_tokens,
+         bool with_backward);
+    struct Bytes {
+      size_t device = 0, host = 0;
+    };
+    static Bytes bytes(const ModelConfig& config, int64_t max_tokens, bool with_backward,
+                       const Placement& placement);
+  };
+
   void build(std::span<const PackedSequence> sequences);
-  LogprobHead head(const PackedWeights& weights, ConstMatrix hidden) const;
-  std::span<float> rows(Buffer& buffer) { return buffer.as<float>().first(target_ids_.size()); }
+  void send_kept(const Stream& stream);
+  LogprobHead head(const PackedWeights& weights) const;
+  bool on_cpu() const { return model_.placement().device.kind == DeviceKind::kCpu; }
 
   const Model& model_;
   PackLimits limits_;
@@ -101,12 +124,15 @@ class PackedForward {
   BatchBuilder builder_;
   KvCache kv_;
   std::unique_ptr<Activations> activations_;
-  Buffer workspace_, hidden_, dhidden_;
-  Buffer logprob_, lse_, entropy_;   // [max_tokens]
-  std::vector<TokenId> target_ids_;  // [targets] of the last forward()
+  Buffer workspace_;
+  Buffer device_rows_, host_rows_;  // the second, pinned, where the device is not the CPU
+  Rows rows_;
+  int64_t num_targets_ = 0;  // of the last forward()
   // Their sets, as KeptSets has them; empty when none has one.
   std::vector<int64_t> kept_offsets_;
   std::vector<TokenId> kept_ids_;
+  Buffer device_kept_;  // both, where the device is not the CPU; grows with the largest
+  KeptSets kept_;       // where the model reads them
   float inv_temperature_ = 1;
   Wants last_;
 };

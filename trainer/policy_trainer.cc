@@ -7,6 +7,7 @@
 #include "core/base/error.h"
 #include "kernels/base/check.h"
 #include "kernels/base/thread_pool.h"
+#include "kernels/ops/embedding.h"
 #include "trainer/loss_columns.h"
 #include "trainer/token_advantages.h"
 
@@ -33,15 +34,28 @@ std::vector<std::vector<float>> by_sequence(std::span<const PackedSequence> sequ
 }
 
 // The largest of those that come one after the other.
-MemoryItem optimizer_memory(const ParameterLayout& layout, std::span<const OptimizerKind> kinds) {
+MemoryItem optimizer_memory(const ParameterLayout& layout, std::span<const OptimizerKind> kinds,
+                            Device device) {
   MemoryItem largest;
   for (const OptimizerKind kind : kinds) {
     const MemoryItem item = {
         kind == OptimizerKind::kAdamW ? "AdamW moments" : "Muon and AdamW (moments, scratch)",
-        Optimizer::bytes(layout, kind)};
+        Optimizer::bytes(layout, kind, device)};
     if (item.bytes > largest.bytes) largest = item;
   }
   return largest;
+}
+
+// On the CPU in double.
+void weigh(const Stream& stream, Parameters& gradients, double weight) {
+  if (stream.device.kind == DeviceKind::kCpu) {
+    for (float& g : gradients.flat()) g = static_cast<float>(g * weight);
+    return;
+  }
+  constexpr int64_t kWidth = 16;  // the layout is padded to it
+  Tensor flat = Matrix(gradients.values().data(), std::ssize(gradients.values()) / kWidth, kWidth);
+  flat.device = stream.device;
+  scale(stream, {.x = flat, .factor = static_cast<float>(weight)});
 }
 
 }  // namespace
@@ -51,16 +65,41 @@ PolicyTrainer::PolicyTrainer(const Stream& stream, const ModelConfig& config,
                              std::shared_ptr<const PackedWeights> base)
     : stream_(stream),
       train_(train),
-      model_(config, max_sequence_tokens),
+      model_(config, max_sequence_tokens, Placement::on(stream.device, compute)),
       base_(std::move(base)),
       parameters_(model_.trained()),
+      on_device_(stream.device.kind == DeviceKind::kCpu
+                     ? nullptr
+                     : std::make_unique<Parameters>(model_.trained(), stream.device)),
       packed_(config.lora ? PackedWeights(stream_, base_, config, parameters_)
-                          : PackedWeights(stream_, config, parameters_, compute)),
+                          : PackedWeights(stream_, config, master(), compute)),
       forward_(model_, pack_limits(train.microbatch_tokens, max_sequence_tokens),
                max_sequence_tokens,
                /*with_backward=*/true, num_threads(stream)),
       tree_(stream, forward_, packed_, model_.trained(), train_.gradient_slots),
       balance_(model_.config(), train_.balance_coef, train_.balance_bias_rate) {}
+
+void PolicyTrainer::weights_changed() {
+  if (on_device_) {
+    copy(stream_, on_device_->bytes(), parameters_.bytes());
+    wait(stream_);
+    is_stale_ = false;
+  }
+  packed_.repack(stream_, master());
+}
+
+void PolicyTrainer::fetch_parameters() const {
+  if (!is_stale_) return;
+  copy(stream_, parameters_.bytes(), std::as_const(*on_device_).bytes());
+  wait(stream_);
+  is_stale_ = false;
+}
+
+Parameters& PolicyTrainer::scratch() {
+  if (!on_device_) return tree_.result();
+  if (!scratch_) scratch_ = std::make_unique<Parameters>(model_.trained());
+  return *scratch_;
+}
 
 void PolicyTrainer::reset_optimizer(const OptimOptions& options, int64_t total_updates) {
   if (options.kind == OptimizerKind::kMuon && stream_.device.kind != DeviceKind::kCpu)
@@ -77,24 +116,27 @@ std::vector<MemoryItem> PolicyTrainer::memory(const ModelConfig& config, const T
                                               const Extras& extras) {
   const ParameterLayout layout = ParameterLayout::trained(config);
   const int64_t weights = Parameters::bytes(layout),
-                packed = PackedWeights::bytes(config, extras.compute);
+                packed = PackedWeights::bytes(config, extras.compute, extras.device);
   std::vector<MemoryItem> items = {
       {config.lora ? "adapter (fp32 master)" : "weights (fp32 master)", weights},
-      {"their packed form", config.lora ? PackedWeights::adapter_bytes(config) : packed},
+      {"their packed form",
+       config.lora ? PackedWeights::adapter_bytes(config, extras.device) : packed},
       {"gradients",
        weights * (GradientTree::num_buffers(train.gradient_slots) + (extras.streams ? 1 : 0))},
-      optimizer_memory(layout, extras.optimizers)};
+      optimizer_memory(layout, extras.optimizers, extras.device)};
   if (config.lora) items.push_back({"frozen weights, packed", packed});
   // Never trained, so it has no second form; that of an adapter is its base.
   if (extras.keeps_reference && !config.lora)
     items.push_back({"reference weights, packed (algo.kl)", packed});
   for (MemoryItem& item : PackedForward::memory(
            config, pack_limits(train.microbatch_tokens, max_sequence_tokens), max_sequence_tokens,
-           /*with_backward=*/true, threads))
+           /*with_backward=*/true, threads, Placement::on(extras.device, extras.compute)))
     items.push_back(std::move(item));
   if (extras.has_critic)
     items.push_back({"critic (head, moments, gradients)",
                      Critic::bytes(config.hidden_size, train.gradient_slots)});
+  if (extras.device.kind != DeviceKind::kCpu)
+    items.push_back({"copy of the weights in memory of the host", weights});
   items.push_back({"rotary positions", Model::bytes(config, max_sequence_tokens)});
   return items;
 }
@@ -130,7 +172,7 @@ void PolicyTrainer::warm_up() {
 void PolicyTrainer::join(Collective* ranks) {
   tree_.join(ranks);
   if (ranks == nullptr) return;
-  ranks->broadcast(std::as_writable_bytes(parameters_.flat()));
+  ranks->broadcast(std::as_writable_bytes(parameters().flat()));
   optimizer().share(*ranks);
   if (critic_) critic_->share(*ranks);
   weights_changed();
@@ -157,6 +199,7 @@ void PolicyTrainer::set_reference_to_base() {
 void PolicyTrainer::set_reference(const Parameters& parameters) {
   reference_ =
       std::make_unique<PackedWeights>(stream_, model_.config(), parameters, packed_.dtype());
+  scratch_.reset();
 }
 
 std::vector<std::vector<float>> PolicyTrainer::score(std::span<const PackedSequence> sequences) {
@@ -356,11 +399,16 @@ void PolicyTrainer::critic_update(const TrainBatch& batch, const Minibatch& mini
 }
 
 void PolicyTrainer::update(const Parameters& gradients) {
-  optimizer().apply(gradients, parameters_);
+  optimizer().apply(gradients, master());
+  is_stale_ = on_device_ != nullptr;
   // The host moves these biases, so it has to know. Nothing else waits for an update here.
-  if (balance_.moves_bias() && !optimizer().last_report().skipped) balance_.move_bias(parameters_);
-  // Of an update that was skipped too: it packs the same bits, and to ask would be to wait.
-  weights_changed();
+  if (balance_.moves_bias() && !optimizer().last_report().skipped) {
+    balance_.move_bias(parameters());
+    weights_changed();
+  } else {
+    // Of an update that was skipped too: it packs the same bits, and to ask would be to wait.
+    packed_.repack(stream_, master());
+  }
   balance_.end_update();
 }
 
@@ -368,7 +416,8 @@ MetricList PolicyTrainer::report_step(const TrainBatch& batch, const StepReport&
                                       int64_t version, const PolicyLossConfig& loss,
                                       int64_t epochs) {
   MetricList metrics = step_metrics(batch, step, version, loss, epochs);
-  for (auto& metric : balance_.take_metrics(parameters_)) metrics.push_back(std::move(metric));
+  for (auto& metric : balance_.take_metrics(balance_.moves_bias() ? parameters() : parameters_))
+    metrics.push_back(std::move(metric));
   if (critic_)
     for (auto& metric : critic_->take_metrics(batch)) metrics.push_back(std::move(metric));
   return metrics;
@@ -397,7 +446,9 @@ MetricList PolicyTrainer::policy_step(TrainBatch& batch, int64_t version,
 void PolicyTrainer::StreamedStep::clear() {
   batch = {};
   sums = {};
-  std::ranges::fill(gradients.flat(), 0.0f);
+  const Stream stream{.device = gradients.device()};
+  fill(stream, {.x = gradients.values(), .value = 0});
+  wait(stream);
   loads.clear();
 }
 
@@ -422,7 +473,7 @@ MetricList PolicyTrainer::finish(StreamedStep& step, int64_t version,
   const LossCounts counts = loss_counts(step.batch, {0, step.batch.sequences.size()});
   if (counts.tokens > 0) {
     const double weight = common_weight(loss.aggregation, counts);
-    for (float& g : step.gradients.flat()) g = static_cast<float>(g * weight);
+    weigh(stream_, step.gradients, weight);
     PolicyLossResult& sums = step.sums.loss;
     for (double* term :
          {&sums.loss, &sums.policy_term, &sums.kl_term, &sums.entropy_term, &sums.imitation_term})

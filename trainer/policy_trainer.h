@@ -46,7 +46,8 @@ namespace tailrace {
 
 class PolicyTrainer {
  public:
-  // Borrows stream's pool. Weights are zero until weights_changed() is told of new ones.
+  // Computes on stream's device and borrows its pool. Weights are zero until weights_changed() is
+  // told of new ones.
   // max_sequence_tokens: the longest sequence that will come, at most the model's positions.
   // `compute`: of the weights that products read. With an adapter (config.lora) `base` has the
   // frozen weights, and parameters, gradients and moments are those of the adapter.
@@ -61,6 +62,7 @@ class PolicyTrainer {
     bool streams = false;          // there will be a StreamedStep
     bool has_critic = false;       // use_critic() will be called
     Dtype compute = Dtype::kF32;   // of the weights that products read
+    Device device = {};            // of the stream
     // Of reset_optimizer(), one after the other.
     std::vector<OptimizerKind> optimizers = {OptimizerKind::kAdamW};
   };
@@ -82,10 +84,12 @@ class PolicyTrainer {
   int64_t max_sequence_tokens() const { return forward_.max_sequence_tokens(); }
   const TrainOptions& options() const { return train_; }
 
-  // The float32 master weights. After writing to them call weights_changed().
-  Parameters& parameters() { return parameters_; }
-  const Parameters& parameters() const { return parameters_; }
-  void weights_changed() { packed_.repack(stream_, parameters_); }
+  // The float32 master weights, in memory of the host: where they lie on the CPU, else a copy, for
+  // which this waits if an update came since the last one. After writing to them call
+  // weights_changed().
+  Parameters& parameters() { return fetch_parameters(), parameters_; }
+  const Parameters& parameters() const { return fetch_parameters(), parameters_; }
+  void weights_changed();
 
   // A fresh optimizer with empty moments; needed before the first update, and between SFT and RL.
   void reset_optimizer(const OptimOptions& options, int64_t total_updates);
@@ -125,7 +129,8 @@ class PolicyTrainer {
   // 2507.01663). Denominators are global as ever: gradients gather with counts of 1, and are
   // divided in the end.
   struct StreamedStep {
-    explicit StreamedStep(const Model& model) : gradients(model.trained()), loads(model.config()) {}
+    explicit StreamedStep(const Model& model)
+        : gradients(model.trained(), model.placement().device), loads(model.config()) {}
     void clear();      // for the next step, in the same memory
     TrainBatch batch;  // what was added; its metrics are the caller's to set
     UpdateReport sums;
@@ -157,12 +162,17 @@ class PolicyTrainer {
   using LogprobSink = std::function<void(const TrainSequence&, std::span<const float> logprobs)>;
   void watch_logprobs(LogprobSink sink) { logprob_sink_ = std::move(sink); }
 
-  // The gradient that the last update used, before clipping.
+  // The gradient that the last update used, before clipping; of the stream's device.
   const Parameters& gradients() const { return tree_.result(); }
-  // The same memory, for who needs as much between two steps: the next one clears it.
-  Parameters& scratch() { return tree_.result(); }
+  // Memory of the host for who needs as much between two steps; on the CPU that of gradients(),
+  // which the next step clears. Until set_reference().
+  Parameters& scratch();
 
  private:
+  bool on_cpu() const { return stream_.device.kind == DeviceKind::kCpu; }
+  // The master weights where updates are made.
+  Parameters& master() { return on_device_ ? *on_device_ : parameters_; }
+  void fetch_parameters() const;
   void score_old(TrainBatch& batch, int64_t version);
   void score_reference(TrainBatch& batch);
   void update(const Parameters& gradients);
@@ -185,7 +195,11 @@ class PolicyTrainer {
   TrainOptions train_;
   Model model_;
   std::shared_ptr<const PackedWeights> base_;  // of an adapter; null: there is none
-  Parameters parameters_;
+  // On a device other than the CPU the master weights are there, and these a copy of them.
+  mutable Parameters parameters_;
+  mutable bool is_stale_ = false;          // that copy
+  std::unique_ptr<Parameters> on_device_;  // null: parameters_ are the master weights
+  std::unique_ptr<Parameters> scratch_;
   PackedWeights packed_;
   std::shared_ptr<const PackedWeights> reference_;
   std::unique_ptr<Optimizer> optimizer_;

@@ -7,105 +7,116 @@
 namespace tailrace {
 namespace {
 
-// Floats a token of each array of a layer, in the order of Activations::Arrays::Layer.
-struct RowSizes {
-  int64_t hidden, qkv, attended, lse, product, product_inv_rms;
-
-  explicit RowSizes(const ModelConfig& c)
-      : hidden(c.hidden_size),
-        qkv(c.qkv_size()),
-        attended(c.q_size()),
-        lse(c.num_heads),
-        product(c.post_norms ? c.hidden_size : 0),
-        product_inv_rms(c.post_norms ? 1 : 0) {}
-};
-
-Matrix rows_of(float* memory, int64_t rows, int64_t cols) { return {memory, rows, cols}; }
-Matrix rows_of(std::span<float> memory, int64_t rows, int64_t cols) {
-  return rows_of(memory.data(), rows, cols);
+int64_t bytes_of_rows(const Placement& placement, int64_t rows, int64_t cols, Dtype dtype) {
+  return rows * row_stride(placement, cols, dtype) * size_of(dtype);
 }
 
 }  // namespace
 
 MlpSizes::MlpSizes(const ModelConfig& c, int64_t layer) {
   if (!c.is_sparse(layer)) {
+    gate_up_rows = 1;
     gate_up = 2 * c.intermediate_size;
     return;
   }
-  gate_up = c.experts_per_token * 2 * c.expert_size;
+  gate_up_rows = c.experts_per_token;
+  gate_up = 2 * c.expert_size;
   router = c.num_experts;
   choices = c.experts_per_token;
 }
 
-MlpSizes MlpSizes::largest(const ModelConfig& config) {
-  MlpSizes largest;
-  for (int64_t i = 0; i < config.num_layers; ++i) {
-    const MlpSizes sizes(config, i);
-    largest.gate_up = std::max(largest.gate_up, sizes.gate_up);
-    largest.router = std::max(largest.router, sizes.router);
-    largest.choices = std::max(largest.choices, sizes.choices);
-  }
-  return largest;
+MlpMemory::MlpMemory(Workspace& workspace, const ModelConfig& config, int64_t layer,
+                     int64_t max_tokens, const Placement& placement) {
+  const MlpSizes sizes(config, layer);
+  const auto take = [&](int64_t rows, int64_t cols, Dtype dtype) {
+    return workspace.take<std::byte>(bytes_of_rows(placement, rows, cols, dtype));
+  };
+  gate_up = take(max_tokens * sizes.gate_up_rows, sizes.gate_up, placement.operands);
+  router = take(max_tokens, sizes.router, Dtype::kF32);
+  expert_weights = take(max_tokens, sizes.choices, Dtype::kF32);
+  chosen = workspace.take<int32_t>(max_tokens * sizes.choices);
 }
 
-MlpMemory::MlpMemory(Workspace& workspace, const MlpSizes& sizes, int64_t max_tokens,
-                     const Placement& placement)
-    : gate_up(take_tensor(workspace, placement, max_tokens, sizes.gate_up, placement.operands)),
-      router(workspace.take<float>(max_tokens * sizes.router)),
-      expert_weights(workspace.take<float>(max_tokens * sizes.choices)),
-      chosen(workspace.take<int32_t>(max_tokens * sizes.choices)) {}
+MlpMemory MlpMemory::of_all(Workspace& workspace, const ModelConfig& config, int64_t max_tokens,
+                            const Placement& placement) {
+  int64_t gate_up = 0, router = 0, weights = 0, chosen = 0;
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    const MlpSizes sizes(config, i);
+    gate_up = std::max(gate_up, bytes_of_rows(placement, max_tokens * sizes.gate_up_rows,
+                                              sizes.gate_up, placement.operands));
+    router = std::max(router, bytes_of_rows(placement, max_tokens, sizes.router, Dtype::kF32));
+    weights = std::max(weights, bytes_of_rows(placement, max_tokens, sizes.choices, Dtype::kF32));
+    chosen = std::max(chosen, max_tokens * sizes.choices);
+  }
+  MlpMemory memory;
+  memory.gate_up = workspace.take<std::byte>(gate_up);
+  memory.router = workspace.take<std::byte>(router);
+  memory.expert_weights = workspace.take<std::byte>(weights);
+  memory.chosen = workspace.take<int32_t>(chosen);
+  return memory;
+}
 
 void MlpMemory::view(const ModelConfig& config, int64_t layer, int64_t tokens,
-                     LayerActivations& kept) const {
+                     const Placement& placement, LayerActivations& kept) const {
   const MlpSizes sizes(config, layer);
-  if (!config.is_sparse(layer)) {
-    kept.gate_up = tensor_at({gate_up.device, gate_up.dtype}, gate_up.data, tokens, sizes.gate_up,
-                             gate_up.dtype);
-    return;
-  }
-  kept.gate_up = rows_of(gate_up.host().data, tokens * sizes.choices, 2 * config.expert_size);
-  kept.router = rows_of(router, tokens, sizes.router);
-  kept.expert_weights = rows_of(expert_weights, tokens, sizes.choices);
+  kept.gate_up = tensor_at(placement, gate_up.data(), tokens * sizes.gate_up_rows, sizes.gate_up,
+                           placement.operands);
+  if (!config.is_sparse(layer)) return;
+  kept.router = tensor_at(placement, router.data(), tokens, sizes.router, Dtype::kF32);
+  kept.expert_weights =
+      tensor_at(placement, expert_weights.data(), tokens, sizes.choices, Dtype::kF32);
   kept.chosen = chosen.first(static_cast<size_t>(tokens * sizes.choices));
 }
 
-Activations::Arrays::Arrays(Workspace& memory, const ModelConfig& config, int64_t max_tokens) {
-  const RowSizes row(config);
-  auto take = [&](int64_t floats) { return memory.take<float>(max_tokens * floats); };
+Activations::Arrays::Arrays(Workspace& memory, const ModelConfig& config, int64_t max_tokens,
+                            const Placement& placement) {
+  const auto stream = [&](int64_t cols) {  // float32, as the residual stream
+    return take_tensor(memory, placement, max_tokens, cols, Dtype::kF32);
+  };
+  const auto operand = [&](int64_t cols) {
+    return take_tensor(memory, placement, max_tokens, cols, placement.operands);
+  };
+  const auto row_values = [&](int64_t rows) { return memory.take<float>(rows); };
+  const int64_t hidden = config.hidden_size, normed = config.post_norms ? max_tokens : 0;
   layers.reserve(static_cast<size_t>(config.num_layers));
   for (int64_t i = 0; i < config.num_layers; ++i) {
     Layer layer;
-    layer.input = take(row.hidden);
-    layer.input_inv_rms = take(1);
-    layer.qkv = take(row.qkv);
-    layer.attended = take(row.attended);
-    layer.lse = take(row.lse);
-    layer.middle = take(row.hidden);
-    layer.mlp_inv_rms = take(1);
-    layer.o_product = take(row.product);
-    layer.o_inv_rms = take(row.product_inv_rms);
-    layer.down_product = take(row.product);
-    layer.down_inv_rms = take(row.product_inv_rms);
-    layer.mlp = MlpMemory(memory, MlpSizes(config, i), max_tokens);
+    LayerActivations& kept = layer.kept;
+    kept.input = stream(hidden);
+    kept.input_inv_rms = row_values(max_tokens);
+    kept.qkv = operand(config.qkv_size());
+    kept.attended = operand(config.q_size());
+    kept.lse = stream(config.num_heads);
+    kept.middle = stream(hidden);
+    kept.mlp_inv_rms = row_values(max_tokens);
+    if (config.post_norms) {
+      kept.o_product = stream(hidden);
+      kept.o_inv_rms = row_values(normed);
+      kept.down_product = stream(hidden);
+      kept.down_inv_rms = row_values(normed);
+    }
+    layer.mlp = MlpMemory(memory, config, i, max_tokens, placement);
     layers.push_back(layer);
   }
   // Room for every token: a batch may want the logits of all of them.
-  final_rows = take(row.hidden);
-  final_inv_rms = take(1);
+  final_rows = stream(hidden);
+  final_inv_rms = row_values(max_tokens);
 }
 
-int64_t Activations::bytes(const ModelConfig& config, int64_t max_tokens) {
+int64_t Activations::bytes(const ModelConfig& config, int64_t max_tokens,
+                           const Placement& placement) {
   Workspace memory = Workspace::measuring();
-  Arrays(memory, config, max_tokens);
+  Arrays(memory, config, max_tokens, placement);
   return static_cast<int64_t>(memory.peak());
 }
 
-Activations::Activations(const ModelConfig& config, int64_t max_tokens)
+Activations::Activations(const ModelConfig& config, int64_t max_tokens, const Placement& placement)
     : config_(config),
+      placement_(placement),
       max_tokens_(max_tokens),
-      buffer_(static_cast<size_t>(bytes(config, max_tokens))) {
+      buffer_(static_cast<size_t>(bytes(config, max_tokens, placement)), placement.device) {
   Workspace memory(buffer_);
-  arrays_ = Arrays(memory, config, max_tokens);
+  arrays_ = Arrays(memory, config, max_tokens, placement);
 }
 
 void Activations::begin(int64_t num_tokens, int64_t num_logit_rows) {
@@ -116,29 +127,23 @@ void Activations::begin(int64_t num_tokens, int64_t num_logit_rows) {
 }
 
 LayerActivations Activations::layer(int64_t index) const {
-  const RowSizes row(config_);
   const Arrays::Layer& layer = arrays_.layers[static_cast<size_t>(index)];
   const auto count = static_cast<size_t>(num_tokens_);
-  LayerActivations kept = {.input = rows_of(layer.input, num_tokens_, row.hidden),
-                           .input_inv_rms = layer.input_inv_rms.first(count),
-                           .qkv = rows_of(layer.qkv, num_tokens_, row.qkv),
-                           .attended = rows_of(layer.attended, num_tokens_, row.attended),
-                           .lse = rows_of(layer.lse, num_tokens_, row.lse),
-                           .middle = rows_of(layer.middle, num_tokens_, row.hidden),
-                           .mlp_inv_rms = layer.mlp_inv_rms.first(count)};
+  LayerActivations kept = layer.kept;
+  for (Tensor* tensor : {&kept.input, &kept.qkv, &kept.attended, &kept.lse, &kept.middle})
+    tensor->rows = num_tokens_;
+  kept.input_inv_rms = kept.input_inv_rms.first(count);
+  kept.mlp_inv_rms = kept.mlp_inv_rms.first(count);
   if (config_.post_norms) {
-    kept.o_product = rows_of(layer.o_product, num_tokens_, row.product);
-    kept.o_inv_rms = layer.o_inv_rms.first(count);
-    kept.down_product = rows_of(layer.down_product, num_tokens_, row.product);
-    kept.down_inv_rms = layer.down_inv_rms.first(count);
+    kept.o_product.rows = kept.down_product.rows = num_tokens_;
+    kept.o_inv_rms = kept.o_inv_rms.first(count);
+    kept.down_inv_rms = kept.down_inv_rms.first(count);
   }
-  layer.mlp.view(config_, index, num_tokens_, kept);
+  layer.mlp.view(config_, index, num_tokens_, placement_, kept);
   return kept;
 }
 
-Matrix Activations::final_rows() const {
-  return rows_of(arrays_.final_rows, num_logit_rows_, config_.hidden_size);
-}
+Tensor Activations::final_rows() const { return arrays_.final_rows.slice_rows(0, num_logit_rows_); }
 
 std::span<float> Activations::final_inv_rms() const {
   return arrays_.final_inv_rms.first(static_cast<size_t>(num_logit_rows_));

@@ -1,7 +1,7 @@
 // What backward needs of a forward pass.
 //
 // Normalised inputs and the gated product of the MLP are not kept: one cheap op makes them again. K
-// and V stay in the KV cache. A token costs, in floats a layer: 2 hidden + 2 q_size + 2 kv_size +
+// and V stay in the KV cache. A token costs, in elements a layer: 2 hidden + 2 q_size + 2 kv_size +
 // 2 intermediate + heads + 2; a sparse one has 2 experts_per_token * (expert_size + 1) + experts in
 // place of 2 intermediate, and one with post_norms 2 hidden + 2 more.
 #pragma once
@@ -28,7 +28,7 @@ struct LayerActivations {
   std::span<float> input_inv_rms;  // [tokens] or empty
   Tensor qkv;                      // [tokens, qkv_size]; q and k rotated, unless qk_norm
   Tensor attended;                 // [tokens, q_size]
-  Matrix lse;                      // [tokens, heads] or no data
+  Tensor lse;                      // [tokens, heads] or no data
   Tensor middle;                   // [tokens, hidden] residual stream after attention
   std::span<float> mlp_inv_rms;    // [tokens] or empty
   // [tokens, 2 * intermediate], or of experts [tokens * k, 2 * expert_size], grouped by them
@@ -37,32 +37,34 @@ struct LayerActivations {
   Tensor o_product = {}, down_product = {};            // [tokens, hidden] or empty
   std::span<float> o_inv_rms = {}, down_inv_rms = {};  // [tokens] or empty
   // Of a sparse layer alone.
-  Matrix router = {};              // [tokens, experts] probabilities
-  Matrix expert_weights = {};      // [tokens, k]
+  Tensor router = {};              // [tokens, experts] probabilities
+  Tensor expert_weights = {};      // [tokens, k]
   std::span<int32_t> chosen = {};  // [tokens * k]
 };
 
-// Floats (and ids, which are as large) a token of what a layer keeps of its MLP.
+// Elements a token of what a layer keeps of its MLP, and the cols of a row of each.
 struct MlpSizes {
-  int64_t gate_up = 0, router = 0, choices = 0;
+  int64_t gate_up_rows = 0, gate_up = 0;  // rows a token
+  int64_t router = 0, choices = 0;
 
   MlpSizes() = default;
   MlpSizes(const ModelConfig& config, int64_t layer);
-  // Of any layer: what one piece of scratch memory for all of them holds.
-  static MlpSizes largest(const ModelConfig& config);
 };
 
-// Memory for the MLP of one layer or, of the largest sizes, of all of them in turn.
+// Memory for the MLP of one layer, or of all of them in turn.
 struct MlpMemory {
-  Tensor gate_up;  // [tokens, floats a token]
-  std::span<float> router, expert_weights;
+  std::span<std::byte> gate_up, router, expert_weights;
   std::span<int32_t> chosen;
 
   MlpMemory() = default;
-  MlpMemory(Workspace& workspace, const MlpSizes& sizes, int64_t max_tokens,
+  MlpMemory(Workspace& workspace, const ModelConfig& config, int64_t layer, int64_t max_tokens,
             const Placement& placement = {});
+  // Of the largest sizes.
+  static MlpMemory of_all(Workspace& workspace, const ModelConfig& config, int64_t max_tokens,
+                          const Placement& placement);
   // As `layer` sees it.
-  void view(const ModelConfig& config, int64_t layer, int64_t tokens, LayerActivations& kept) const;
+  void view(const ModelConfig& config, int64_t layer, int64_t tokens, const Placement& placement,
+            LayerActivations& kept) const;
 };
 
 // Made once for the largest micro-batch and filled again by each forward pass.
@@ -70,7 +72,7 @@ struct MlpMemory {
 // Thread: one pass at a time.
 class Activations {
  public:
-  Activations(const ModelConfig& config, int64_t max_tokens);
+  Activations(const ModelConfig& config, int64_t max_tokens, const Placement& placement = {});
 
   // Says how large the next pass is; every view below has that many rows.
   void begin(int64_t num_tokens, int64_t num_logit_rows);
@@ -79,27 +81,30 @@ class Activations {
   int64_t max_tokens() const { return max_tokens_; }
 
   LayerActivations layer(int64_t index) const;
-  Matrix final_rows() const;  // [logit_rows, hidden] residual stream before the final norm
+  Tensor final_rows() const;  // [logit_rows, hidden] residual stream before the final norm
   std::span<float> final_inv_rms() const;  // [logit_rows]
 
-  static int64_t bytes(const ModelConfig& config, int64_t max_tokens);
+  static int64_t bytes(const ModelConfig& config, int64_t max_tokens,
+                       const Placement& placement = {});
 
  private:
-  // Taken from `memory` in order; from one that measures for bytes().
+  // Of max_tokens rows, taken from `memory` in order; from one that measures for bytes().
   struct Arrays {
     struct Layer {
-      std::span<float> input, input_inv_rms, qkv, attended, lse, middle, mlp_inv_rms;
-      std::span<float> o_product, o_inv_rms, down_product, down_inv_rms;
+      LayerActivations kept;  // but for its MLP
       MlpMemory mlp;
     };
     std::vector<Layer> layers;
-    std::span<float> final_rows, final_inv_rms;
+    Tensor final_rows;
+    std::span<float> final_inv_rms;
 
     Arrays() = default;
-    Arrays(Workspace& memory, const ModelConfig& config, int64_t max_tokens);
+    Arrays(Workspace& memory, const ModelConfig& config, int64_t max_tokens,
+           const Placement& placement);
   };
 
   ModelConfig config_;
+  Placement placement_;
   int64_t max_tokens_, num_tokens_ = 0, num_logit_rows_ = 0;
   Buffer buffer_;
   Arrays arrays_;

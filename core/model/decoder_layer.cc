@@ -16,10 +16,10 @@ namespace {
 
 // The columns of a qkv matrix [tokens, qkv_size].
 struct Qkv {
-  Matrix q, k, v;
-  Matrix qk;  // q and k together: both turn by the same angles
+  Tensor q, k, v;
+  Tensor qk;  // q and k together: both turn by the same angles
 
-  Qkv(const ModelConfig& c, Matrix qkv) {
+  Qkv(const ModelConfig& c, Tensor qkv) {
     const int64_t q_end = c.q_size(), k_end = q_end + c.kv_size();
     q = qkv.slice_cols(0, q_end);
     k = qkv.slice_cols(q_end, k_end);
@@ -28,10 +28,9 @@ struct Qkv {
   }
 };
 
-template <class View>
 struct GateUp {
-  View gate, up;
-  explicit GateUp(View both)
+  Tensor gate, up;
+  explicit GateUp(Tensor both)
       : gate(both.slice_cols(0, both.cols / 2)), up(both.slice_cols(both.cols / 2, both.cols)) {}
 };
 
@@ -73,6 +72,17 @@ Half mlp_half(const LayerPass& pass) {
           pass.kept.down_product, pass.weights.down_norm, pass.kept.down_inv_rms};
 }
 
+// [rows, cols] float32, as the residual stream and all gradients.
+Tensor take_floats(Workspace& workspace, const Placement& placement, int64_t rows, int64_t cols) {
+  return take_tensor(workspace, placement, rows, cols, Dtype::kF32);
+}
+// A gradient of the pass, which lies where the pass runs.
+Tensor on_device(const LayerPass& pass, Matrix gradient) {
+  Tensor tensor = gradient;
+  tensor.device = pass.placement.device;
+  return tensor;
+}
+
 // The operand of a product, [tokens, cols].
 Tensor take_operand(const LayerPass& pass, int64_t cols) {
   return take_tensor(pass.workspace, pass.placement, pass.batch.num_tokens(), cols,
@@ -94,24 +104,25 @@ void finish_product(const LayerPass& pass, const Half& half, Tensor output) {
 }
 
 struct BackwardHalf {
-  Matrix normed, dnormed;
+  Tensor normed, dnormed;
 
-  BackwardHalf(Workspace& workspace, const ModelConfig& c, int64_t tokens)
-      : normed(take_matrix(workspace, tokens, c.hidden_size)),
-        dnormed(take_matrix(workspace, tokens, c.hidden_size)) {}
+  BackwardHalf(Workspace& workspace, const Placement& placement, const ModelConfig& c,
+               int64_t tokens)
+      : normed(take_tensor(workspace, placement, tokens, c.hidden_size, placement.operands)),
+        dnormed(take_floats(workspace, placement, tokens, c.hidden_size)) {}
 };
 
 // f(normed, dy, dnormed) reads dy, the gradient to what its forward pass filled, before it writes
 // dnormed.
 template <class F>
 void backward_half(const LayerPass& pass, const Half& half, std::span<float> dnorm,
-                   std::span<float> dpost_norm, Matrix dx, const F& f) {
+                   std::span<float> dpost_norm, Tensor dx, const F& f) {
   const ModelConfig& c = pass.config;
   Workspace::Scope scope(pass.workspace);
-  const auto [normed, dnormed] = BackwardHalf(pass.workspace, c, dx.rows);
+  const auto [normed, dnormed] = BackwardHalf(pass.workspace, pass.placement, c, dx.rows);
   rms_norm(pass.stream, {.x = half.input, .weight = half.norm, .eps = norm_eps(c), .y = normed});
   if (!half.post_norm.empty())
-    rms_norm_backward(pass.stream, {.x = half.product.host(),
+    rms_norm_backward(pass.stream, {.x = half.product,
                                     .weight = half.post_norm,
                                     .inv_rms = half.product_inv_rms,
                                     .dy = dx,
@@ -121,7 +132,7 @@ void backward_half(const LayerPass& pass, const Half& half, std::span<float> dno
   f(normed, half.post_norm.empty() ? dx : dnormed, dnormed);
   // dx already is the gradient of the residual path, which goes past this half unchanged; the
   // half's own is added to it.
-  rms_norm_backward(pass.stream, {.x = half.input.host(),
+  rms_norm_backward(pass.stream, {.x = half.input,
                                   .weight = half.norm,
                                   .inv_rms = half.inv_rms,
                                   .dy = dnormed,
@@ -214,7 +225,7 @@ void forward_dense_mlp(const LayerPass& pass, ConstTensor normed, Tensor y) {
                        .weight = pass.weights.gate_up,
                        .bias = pass.weights.gate_up_bias,
                        .y = pass.kept.gate_up});
-  const GateUp<Tensor> halves(pass.kept.gate_up);
+  const GateUp halves(pass.kept.gate_up);
   const AdapterOf<Weight>& adapter = pass.weights.adapter;
   add_low_rank(pass, normed, adapter.gate_up_a,
                {{adapter.gate_b, halves.gate}, {adapter.up_b, halves.up}});
@@ -249,19 +260,28 @@ MatrixView<const int32_t> given_choices(const LayerPass& pass) {
   return pass.batch.choices.slice_cols(index * k, (index + 1) * k);
 }
 
+// A row for each choice. What goes into the experts is an operand, what comes out float32.
 struct ForwardExperts {
-  Matrix wide, product;  // a row for each choice
+  Tensor in, product, out;
   Groups groups;
 
-  ForwardExperts(Workspace& workspace, const ModelConfig& c, int64_t tokens)
-      : wide(take_matrix(workspace, tokens * c.experts_per_token, c.hidden_size)),
-        product(take_matrix(workspace, tokens * c.experts_per_token, c.expert_size)),
+  ForwardExperts(Workspace& workspace, const Placement& placement, const ModelConfig& c,
+                 int64_t tokens)
+      : in(take_tensor(workspace, placement, tokens * c.experts_per_token, c.hidden_size,
+                       placement.operands)),
+        product(take_tensor(workspace, placement, tokens * c.experts_per_token, c.expert_size,
+                            placement.operands)),
+        // Where nobody reads what went in any more, if it fits there.
+        out(placement.operands == Dtype::kF32
+                ? in
+                : take_floats(workspace, placement, tokens * c.experts_per_token, c.hidden_size)),
         groups(workspace, c, tokens) {}
 };
 void forward_experts(const LayerPass& pass, ConstTensor normed, Tensor y) {
   const ModelConfig& c = pass.config;
   Workspace::Scope scope(pass.workspace);
-  const auto [wide, product, groups] = ForwardExperts(pass.workspace, c, normed.rows);
+  const auto [in, product, out, groups] =
+      ForwardExperts(pass.workspace, pass.placement, c, normed.rows);
   linear(pass.stream, {.x = normed, .weight = pass.weights.router, .y = pass.kept.router});
   route(pass.stream, {.logits = pass.kept.router,
                       .choice_bias = pass.weights.choice_bias,
@@ -271,28 +291,28 @@ void forward_experts(const LayerPass& pass, ConstTensor normed, Tensor y) {
                       .chosen = pass.kept.chosen,
                       .weights = pass.kept.expert_weights});
   group(pass, groups);
-  gather_rows(pass.stream, {.x = normed, .rows = groups.tokens, .y = wide});
-  grouped_linear(pass.stream, {.x = wide,
+  gather_rows(pass.stream, {.x = normed, .rows = groups.tokens, .y = in});
+  grouped_linear(pass.stream, {.x = in,
                                .weights = pass.weights.expert_gate_up,
                                .offsets = groups.offsets,
-                               .y = pass.kept.gate_up.host()});
-  const GateUp<Matrix> halves(pass.kept.gate_up.host());
+                               .y = pass.kept.gate_up});
+  const GateUp halves(pass.kept.gate_up);
   swiglu(pass.stream,
          {.gate = halves.gate, .up = halves.up, .y = product, .activation = c.activation});
   grouped_linear(
       pass.stream,
-      {.x = product, .weights = pass.weights.expert_down, .offsets = groups.offsets, .y = wide});
-  weighted_sum(
-      pass.stream,
-      {.x = wide, .rows = groups.rows, .weights = pass.kept.expert_weights, .y = y.host()});
+      {.x = product, .weights = pass.weights.expert_down, .offsets = groups.offsets, .y = out});
+  weighted_sum(pass.stream,
+               {.x = out, .rows = groups.rows, .weights = pass.kept.expert_weights, .y = y});
 }
 
 // Gradient of a product: dweight += dy^T x, dbias += sum of dy (where there is one; frozen weights
 // have neither), dx = dy W.
-void backward_linear(const LayerPass& pass, ConstMatrix dy, ConstMatrix x, const Weight& weight,
-                     Matrix dweight, std::span<float> dbias, Matrix dx) {
+void backward_linear(const LayerPass& pass, ConstTensor dy, ConstTensor x, const Weight& weight,
+                     Matrix dweight, std::span<float> dbias, Tensor dx) {
   if (dweight.rows > 0)
-    linear_grad_weight(pass.stream, pass.workspace, {.dy = dy, .x = x, .dweight = dweight});
+    linear_grad_weight(pass.stream, pass.workspace,
+                       {.dy = dy, .x = x, .dweight = on_device(pass, dweight)});
   if (!dbias.empty()) linear_grad_bias(pass.stream, {.dy = dy, .dbias = dbias});
   linear_grad_input(pass.stream, pass.workspace,
                     {.dy = dy, .weight = weight, .dx = dx, .accumulate = false});
@@ -301,7 +321,7 @@ void backward_linear(const LayerPass& pass, ConstMatrix dy, ConstMatrix x, const
 // One of the products that share x: what is kept of it, and its gradients.
 struct LowRankGradient {
   const Weight& b;
-  ConstMatrix dy;
+  ConstTensor dy;
   Matrix db;
 };
 struct BackwardLowRank {
@@ -311,8 +331,8 @@ struct BackwardLowRank {
       : low(take_matrix(workspace, tokens, cols)), dlow(take_matrix(workspace, tokens, cols)) {}
 };
 // With s = alpha / rank: db += dy^T (s x A^T), da += (s dy B)^T x, dx += (s dy B) A.
-void backward_low_rank(const LayerPass& pass, ConstMatrix x, const Weight& a, Matrix da,
-                       std::initializer_list<LowRankGradient> products, Matrix dx) {
+void backward_low_rank(const LayerPass& pass, ConstTensor x, const Weight& a, Matrix da,
+                       std::initializer_list<LowRankGradient> products, Tensor dx) {
   if (a.out == 0) return;
   const Lora& lora = pass.config.lora;
   Workspace::Scope scope(pass.workspace);
@@ -339,20 +359,21 @@ void backward_low_rank(const LayerPass& pass, ConstMatrix x, const Weight& a, Ma
 }
 
 struct BackwardDense {
-  Matrix product, dgate_up;
+  Tensor product, dgate_up;
 
-  BackwardDense(Workspace& workspace, const ModelConfig& c, int64_t tokens)
-      : product(take_matrix(workspace, tokens, c.intermediate_size)),
-        dgate_up(take_matrix(workspace, tokens, 2 * c.intermediate_size)) {}
+  BackwardDense(Workspace& workspace, const Placement& placement, const ModelConfig& c,
+                int64_t tokens)
+      : product(take_tensor(workspace, placement, tokens, c.intermediate_size, placement.operands)),
+        dgate_up(take_floats(workspace, placement, tokens, 2 * c.intermediate_size)) {}
 };
-void backward_dense_mlp(const LayerPass& pass, const LayerGradients& gradients, ConstMatrix normed,
-                        ConstMatrix dy, Matrix dnormed) {
+void backward_dense_mlp(const LayerPass& pass, const LayerGradients& gradients, ConstTensor normed,
+                        ConstTensor dy, Tensor dnormed) {
   const ModelConfig& c = pass.config;
   Workspace::Scope scope(pass.workspace);
   // The product is made again rather than kept: it is as wide as gate or up, and one elementwise
   // op.
-  const auto [product, dgate_up] = BackwardDense(pass.workspace, c, dy.rows);
-  const GateUp<Matrix> halves(pass.kept.gate_up.host()), dhalves(dgate_up);
+  const auto [product, dgate_up] = BackwardDense(pass.workspace, pass.placement, c, dy.rows);
+  const GateUp halves(pass.kept.gate_up), dhalves(dgate_up);
   swiglu(pass.stream,
          {.gate = halves.gate, .up = halves.up, .y = product, .activation = c.activation});
   // The gradient to the product lies where the gradient to the gate will be.
@@ -376,27 +397,35 @@ void backward_dense_mlp(const LayerPass& pass, const LayerGradients& gradients, 
 }
 
 struct BackwardExperts {
-  Matrix product, dgate_up, wide;
-  Matrix dlogits, dweights, dbalance;  // the last by sequence
+  Tensor product, dgate_up, wide, in;  // a row for each choice; `in` is an operand
+  Tensor dlogits, dweights, dbalance;  // the last by sequence
   Groups groups;
 
-  BackwardExperts(Workspace& workspace, const ModelConfig& c, int64_t tokens, int64_t sequences)
-      : product(take_matrix(workspace, tokens * c.experts_per_token, c.expert_size)),
-        dgate_up(take_matrix(workspace, tokens * c.experts_per_token, 2 * c.expert_size)),
-        wide(take_matrix(workspace, tokens * c.experts_per_token, c.hidden_size)),
-        dlogits(take_matrix(workspace, tokens, c.num_experts)),
-        dweights(take_matrix(workspace, tokens, c.experts_per_token)),
-        dbalance(take_matrix(workspace, sequences, c.num_experts)),
+  BackwardExperts(Workspace& workspace, const Placement& placement, const ModelConfig& c,
+                  int64_t tokens, int64_t sequences)
+      : product(take_tensor(workspace, placement, tokens * c.experts_per_token, c.expert_size,
+                            placement.operands)),
+        dgate_up(
+            take_floats(workspace, placement, tokens * c.experts_per_token, 2 * c.expert_size)),
+        wide(take_floats(workspace, placement, tokens * c.experts_per_token, c.hidden_size)),
+        in(placement.operands == Dtype::kF32
+               ? wide
+               : take_tensor(workspace, placement, tokens * c.experts_per_token, c.hidden_size,
+                             placement.operands)),
+        dlogits(take_floats(workspace, placement, tokens, c.num_experts)),
+        dweights(take_floats(workspace, placement, tokens, c.experts_per_token)),
+        dbalance(take_floats(workspace, placement, sequences, c.num_experts)),
         groups(workspace, c, tokens) {}
 };
 void backward_experts(const LayerPass& pass, const LayerBalance& balance,
-                      const LayerGradients& gradients, ConstMatrix normed, ConstMatrix dy,
-                      Matrix dnormed) {
+                      const LayerGradients& gradients, ConstTensor normed, ConstTensor dy,
+                      Tensor dnormed) {
   const ModelConfig& c = pass.config;
   const std::span<const int32_t> sequences = pass.batch.sequences.seq_offsets;
   Workspace::Scope scope(pass.workspace);
-  const auto [product, dgate_up, wide, dlogits, dweights, dbalance, groups] = BackwardExperts(
-      pass.workspace, c, dy.rows, balance.scale != 0 ? std::ssize(sequences) - 1 : 0);
+  const auto [product, dgate_up, wide, in, dlogits, dweights, dbalance, groups] =
+      BackwardExperts(pass.workspace, pass.placement, c, dy.rows,
+                      balance.scale != 0 ? std::ssize(sequences) - 1 : 0);
   group(pass, groups);
   if (!balance.choices.empty())
     expert_balance(pass.stream, {.probabilities = pass.kept.router,
@@ -407,7 +436,7 @@ void backward_experts(const LayerPass& pass, const LayerBalance& balance,
                                  .choices = balance.choices,
                                  .losses = balance.losses});
 
-  const GateUp<Matrix> halves(pass.kept.gate_up.host()), dhalves(dgate_up);
+  const GateUp halves(pass.kept.gate_up), dhalves(dgate_up);
   swiglu(pass.stream,
          {.gate = halves.gate, .up = halves.up, .y = product, .activation = c.activation});
   // Every choice of a token gets the token's gradient, and its weight comes in where products are
@@ -433,10 +462,10 @@ void backward_experts(const LayerPass& pass, const LayerBalance& balance,
                                 .dup = dhalves.up,
                                 .activation = c.activation});
 
-  gather_rows(pass.stream, {.x = normed, .rows = groups.tokens, .y = wide});
+  gather_rows(pass.stream, {.x = normed, .rows = groups.tokens, .y = in});
   grouped_grad_weight(
       pass.stream, pass.workspace,
-      {.dy = dgate_up, .x = wide, .offsets = groups.offsets, .dweights = gradients.expert_gate_up});
+      {.dy = dgate_up, .x = in, .offsets = groups.offsets, .dweights = gradients.expert_gate_up});
   grouped_grad_input(pass.stream, pass.workspace,
                      {.dy = dgate_up,
                       .weights = pass.weights.expert_gate_up,
@@ -451,24 +480,25 @@ void backward_experts(const LayerPass& pass, const LayerBalance& balance,
                                .sequence_offsets = sequences,
                                .dlogits = dlogits});
   linear_grad_weight(pass.stream, pass.workspace,
-                     {.dy = dlogits, .x = normed, .dweight = gradients.router});
+                     {.dy = dlogits, .x = normed, .dweight = on_device(pass, gradients.router)});
   linear_grad_input(
       pass.stream, pass.workspace,
       {.dy = dlogits, .weight = pass.weights.router, .dx = dnormed, .accumulate = true});
 }
 
 struct BackwardAttention {
-  Matrix dqkv, qk;              // the second as take_qk() has it
+  Tensor dqkv, qk;              // the second as take_qk() has it
   std::span<float> qk_inv_rms;  // with qk_norm
 
-  BackwardAttention(Workspace& workspace, const ModelConfig& c, int64_t tokens)
-      : dqkv(take_matrix(workspace, tokens, c.qkv_size())),
-        qk(take_qk(workspace, {}, c, tokens).host()),
+  BackwardAttention(Workspace& workspace, const Placement& placement, const ModelConfig& c,
+                    int64_t tokens)
+      : dqkv(take_floats(workspace, placement, tokens, c.qkv_size())),
+        qk(take_qk(workspace, placement, c, tokens)),
         qk_inv_rms(workspace.take<float>(c.qk_norm ? tokens * num_rotated_heads(c) : 0)) {}
 };
 // Queries as attention read them, in `rotated` [tokens, q_size + kv_size]. With qk_norm they are
 // made again rather than kept, as normalised inputs are.
-Matrix queries(const LayerPass& pass, const Qkv& product, Matrix rotated,
+Tensor queries(const LayerPass& pass, const Qkv& product, Tensor rotated,
                std::span<float> inv_rms) {
   const ModelConfig& c = pass.config;
   if (!c.qk_norm) return product.q;
@@ -487,29 +517,29 @@ Matrix queries(const LayerPass& pass, const Qkv& product, Matrix rotated,
   rope(pass.stream, {.x = rotated,
                      .num_heads = num_rotated_heads(c),
                      .positions = pass.batch.sequences.positions,
-                     .table = pass.rope_table.host(),
+                     .table = pass.rope_table,
                      .inverse = false});
   return rotated.slice_cols(0, q);
 }
 
-void backward_attention(const LayerPass& pass, const LayerGradients& gradients, ConstMatrix normed,
-                        ConstMatrix dy, Matrix dnormed) {
+void backward_attention(const LayerPass& pass, const LayerGradients& gradients, ConstTensor normed,
+                        ConstTensor dy, Tensor dnormed) {
   const ModelConfig& c = pass.config;
   const AttentionBatch& sequences = pass.batch.sequences;
   Workspace::Scope scope(pass.workspace);
-  const auto [dqkv, qk, inv_rms] = BackwardAttention(pass.workspace, c, dy.rows);
+  const auto [dqkv, qk, inv_rms] = BackwardAttention(pass.workspace, pass.placement, c, dy.rows);
 
-  const Qkv qkv(c, pass.kept.qkv.host()), gradient(c, dqkv);
-  const Matrix q = queries(pass, qkv, qk, inv_rms);
+  const Qkv qkv(c, pass.kept.qkv), gradient(c, dqkv);
+  const Tensor q = queries(pass, qkv, qk, inv_rms);
   // The gradient to what attention returned lies where the gradient to q will be.
-  backward_linear(pass, dy, pass.kept.attended.host(), pass.weights.o, gradients.o,
-                  gradients.o_bias, gradient.q);
+  backward_linear(pass, dy, pass.kept.attended, pass.weights.o, gradients.o, gradients.o_bias,
+                  gradient.q);
   const AdapterOf<Weight>& adapter = pass.weights.adapter;
-  backward_low_rank(pass, pass.kept.attended.host(), adapter.o_a, gradients.adapter.o_a,
+  backward_low_rank(pass, pass.kept.attended, adapter.o_a, gradients.adapter.o_a,
                     {{adapter.o_b, dy, gradients.adapter.o_b}}, gradient.q);
   attention_backward(pass.stream, pass.workspace,
                      {.q = q,
-                      .out = pass.kept.attended.host(),
+                      .out = pass.kept.attended,
                       .lse = pass.kept.lse,
                       .dout = gradient.q,
                       .heads = attention_heads(pass),
@@ -522,7 +552,7 @@ void backward_attention(const LayerPass& pass, const LayerGradients& gradients, 
   rope(pass.stream, {.x = gradient.qk,
                      .num_heads = num_rotated_heads(c),
                      .positions = sequences.positions,
-                     .table = pass.rope_table.host(),
+                     .table = pass.rope_table,
                      .inverse = true});
   if (c.qk_norm) {
     const auto q_heads = static_cast<size_t>(dy.rows * c.num_heads);
@@ -596,10 +626,10 @@ void forward_layer(const LayerPass& pass, Tensor output) {
 }
 
 void backward_layer(const LayerPass& pass, const LayerBalance& balance,
-                    const LayerGradients& gradients, Matrix dx) {
+                    const LayerGradients& gradients, Tensor dx) {
   const ModelConfig& c = pass.config;
   backward_half(pass, mlp_half(pass), gradients.mlp_norm, gradients.down_norm, dx,
-                [&](ConstMatrix normed, ConstMatrix dy, Matrix dnormed) {
+                [&](ConstTensor normed, ConstTensor dy, Tensor dnormed) {
                   if (c.is_sparse(pass.layer)) {
                     backward_experts(pass, balance, gradients, normed, dy, dnormed);
                   } else {
@@ -607,7 +637,7 @@ void backward_layer(const LayerPass& pass, const LayerBalance& balance,
                   }
                 });
   backward_half(pass, attention_half(pass), gradients.input_norm, gradients.o_norm, dx,
-                [&](ConstMatrix normed, ConstMatrix dy, Matrix dnormed) {
+                [&](ConstTensor normed, ConstTensor dy, Tensor dnormed) {
                   backward_attention(pass, gradients, normed, dy, dnormed);
                 });
 }
@@ -630,7 +660,7 @@ size_t forward_layer_workspace_bytes(const ModelConfig& config, const PassRoom& 
   }
   if (config.num_experts > 0) {
     Workspace::Scope scope(memory);
-    ForwardExperts(memory, config, room.tokens);
+    ForwardExperts(memory, room.placement, config, room.tokens);
   }
   return memory.peak();
 }
@@ -639,7 +669,7 @@ size_t backward_layer_workspace_bytes(const ModelConfig& config, const PassRoom&
   Workspace memory = Workspace::measuring();
   const int64_t max_tokens = room.tokens;
   const auto leave_room_for_gradients = [&](int64_t out, int64_t in) {
-    leave_room(memory, linear_grad_workspace_bytes(max_tokens, out, in));
+    leave_room(memory, linear_grad_workspace_bytes(max_tokens, out, in, room.placement.device));
   };
   const int64_t hidden = config.hidden_size;
   const auto leave_room_for_low_rank = [&] {
@@ -652,23 +682,23 @@ size_t backward_layer_workspace_bytes(const ModelConfig& config, const PassRoom&
       leave_room_for_gradients(cols, wide);
     }
   };
-  BackwardHalf(memory, config, max_tokens);
+  BackwardHalf(memory, room.placement, config, max_tokens);
   {
     Workspace::Scope scope(memory);
-    BackwardDense(memory, config, max_tokens);
+    BackwardDense(memory, room.placement, config, max_tokens);
     leave_room_for_gradients(hidden, config.intermediate_size);
     leave_room_for_gradients(2 * config.intermediate_size, hidden);
     leave_room_for_low_rank();
   }
   if (config.num_experts > 0) {
     Workspace::Scope scope(memory);
-    BackwardExperts(memory, config, max_tokens, /*sequences=*/max_tokens);
+    BackwardExperts(memory, room.placement, config, max_tokens, /*sequences=*/max_tokens);
     leave_room_for_gradients(hidden, config.expert_size);
     leave_room_for_gradients(2 * config.expert_size, hidden);
     leave_room_for_gradients(config.num_experts, hidden);
   }
   Workspace::Scope scope(memory);
-  BackwardAttention(memory, config, max_tokens);
+  BackwardAttention(memory, room.placement, config, max_tokens);
   leave_room_for_gradients(hidden, config.q_size());
   leave_room_for_gradients(config.qkv_size(), hidden);
   leave_room_for_low_rank();

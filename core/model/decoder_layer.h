@@ -55,7 +55,8 @@ struct LayerBalance {
 // norm. output may be kept.input when nobody needs that any more.
 void forward_layer(const LayerPass& pass, Tensor output);
 
-// Gradients of one layer: of an adapter's matrices alone where there is one, of all others else.
+// Gradients of one layer, where the pass runs: of an adapter's matrices alone where there is one,
+// of all others else.
 struct LayerGradients : LayerTensors<float> {
   AdapterOf<Matrix> adapter = {};
 };
@@ -64,7 +65,7 @@ struct LayerGradients : LayerTensors<float> {
 // input; adds to `gradients`. Every sequence of the batch is whole, `kv` and `kept` are those of
 // forward_layer().
 void backward_layer(const LayerPass& pass, const LayerBalance& balance,
-                    const LayerGradients& gradients, Matrix dx);
+                    const LayerGradients& gradients, Tensor dx);
 
 // How large passes get, and where they run. Threads are those of a stream of the CPU.
 struct PassRoom {

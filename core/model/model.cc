@@ -1,6 +1,8 @@
 #include "core/model/model.h"
 
 #include <algorithm>
+#include <optional>
+#include <vector>
 
 #include "core/model/decoder_layer.h"
 #include "kernels/base/check.h"
@@ -32,7 +34,7 @@ struct ScratchLayer {
              .lse = {},
              .middle = take_stream(workspace, placement, c, tokens),
              .mlp_inv_rms = {}},
-        mlp(workspace, MlpSizes::largest(c), tokens, placement) {}
+        mlp(MlpMemory::of_all(workspace, c, tokens, placement)) {}
 };
 
 // The experts of a sparse layer, to where the pass has written its keys and values.
@@ -51,6 +53,84 @@ void keep_choices(const AttentionBatch& batch, int64_t sparse_layer, const Layer
         out[j] = static_cast<uint16_t>(kept.chosen[static_cast<size_t>(t * k + j)]);
     }
   }
+}
+
+// A copy of memory of the device. Waits for the stream.
+template <class T>
+std::vector<T> fetched(const Stream& stream, std::span<const T> values) {
+  std::vector<T> host(values.size());
+  ConstDeviceBytes from = bytes_of(values);
+  from.device = stream.device;
+  copy(stream, bytes_of(std::span(host)), from);
+  wait(stream);
+  return host;
+}
+
+// What a backward pass counts for balance, where it runs: in `loads` on the CPU, else in scratch
+// memory until the pass has ended.
+class PassLoads {
+ public:
+  PassLoads(Workspace& workspace, const ModelConfig& c)
+      : choices_(workspace.take<int64_t>(c.num_sparse_layers() * c.num_experts)),
+        losses_(workspace.take<double>(c.num_sparse_layers() * c.num_experts)) {}
+  PassLoads(const Stream& stream, Workspace& workspace, const ModelConfig& c, ExpertLoads& loads)
+      : num_experts_(static_cast<size_t>(c.num_experts)) {
+    if (stream.device.kind == DeviceKind::kCpu) {
+      choices_ = loads.choices;
+      losses_ = loads.losses;
+      return;
+    }
+    *this = PassLoads(workspace, c);
+    num_experts_ = static_cast<size_t>(c.num_experts);
+    const ExpertLoads zeros(c);
+    send(stream, std::span(zeros.choices), choices_);
+    send(stream, std::span(zeros.losses), losses_);
+    wait(stream);
+  }
+  void finish(const Stream& stream, ExpertLoads& loads) const {
+    if (stream.device.kind == DeviceKind::kCpu || choices_.empty()) return;
+    const auto choices = fetched(stream, std::span<const int64_t>(choices_));
+    const auto losses = fetched(stream, std::span<const double>(losses_));
+    for (size_t i = 0; i < choices.size(); ++i) {
+      loads.choices[i] += choices[i];
+      loads.losses[i] += losses[i];
+    }
+  }
+  std::span<int64_t> choices_of(int64_t sparse_layer) const { return part(choices_, sparse_layer); }
+  std::span<double> losses_of(int64_t sparse_layer) const { return part(losses_, sparse_layer); }
+
+ private:
+  template <class T>
+  std::span<T> part(std::span<T> all, int64_t sparse_layer) const {
+    return all.subspan(static_cast<size_t>(sparse_layer) * num_experts_, num_experts_);
+  }
+  template <class T>
+  static void send(const Stream& stream, std::span<const T> from, std::span<T> to) {
+    DeviceBytes bytes = bytes_of(to);
+    bytes.device = stream.device;
+    copy(stream, bytes, bytes_of(from));
+  }
+
+  std::span<int64_t> choices_;
+  std::span<double> losses_;
+  size_t num_experts_ = 0;
+};
+
+// How many choices that were given to a pass its router would not have made.
+void compare_choices(const Stream& stream, ConstTensor router, std::span<const float> bias,
+                     MatrixView<const int32_t> chosen, ExpertLoads& loads) {
+  if (stream.device.kind == DeviceKind::kCpu) return loads.compare(router.host(), bias, chosen);
+  const auto floats = [&](const std::byte* data, int64_t count) {
+    return fetched(stream,
+                   std::span(reinterpret_cast<const float*>(data), static_cast<size_t>(count)));
+  };
+  const auto own_router = floats(router.data, router.rows * router.stride);
+  const auto own_bias = fetched(stream, bias);
+  const auto own_chosen = fetched(
+      stream,
+      std::span(chosen.data, static_cast<size_t>((chosen.rows - 1) * chosen.stride + chosen.cols)));
+  loads.compare({own_router.data(), router.rows, router.cols, router.stride}, own_bias,
+                {own_chosen.data(), chosen.rows, chosen.cols, chosen.stride});
 }
 
 LayerGradients layer_gradients(const ModelConfig& config, Parameters& gradients, int64_t layer) {
@@ -115,9 +195,9 @@ size_t Model::workspace_bytes(const ModelConfig& c, int64_t max_tokens, int max_
   Workspace forward = Workspace::measuring(), backward = Workspace::measuring();
   ScratchLayer(forward, placement, c, max_tokens);
   forward.take<std::byte>(static_cast<int64_t>(forward_layer_workspace_bytes(c, room)));
-  if (placement.device.kind != DeviceKind::kCpu) return forward.peak();
   // The gradient to the residual stream; that to the final rows lies where the layers' scratch is.
-  take_matrix(backward, max_tokens, c.hidden_size);
+  take_stream(backward, placement, c, max_tokens);
+  PassLoads(backward, c);
   backward.take<std::byte>(static_cast<int64_t>(backward_layer_workspace_bytes(c, room)));
   return std::max(forward.peak(), backward.peak());
 }
@@ -158,6 +238,8 @@ void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeig
                     const ForwardBatch& batch, KvCache& kv, Tensor hidden,
                     Activations* sink) const {
   check_batch(batch, kv);
+  TR_CHECK(placement_.device.kind == DeviceKind::kCpu || !kv.keeps_choices(),
+           "experts are remembered on the CPU alone");
   TR_CHECK(hidden.rows == batch.num_logit_rows() && hidden.cols == config_.hidden_size,
            "hidden [{}, {}] for {} logit rows", hidden.rows, hidden.cols, batch.num_logit_rows());
   const int64_t tokens = batch.num_tokens();
@@ -188,7 +270,7 @@ void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeig
       output = i + 1 < config_.num_layers ? sink->layer(i + 1).input
                                           : take_stream(workspace, placement_, config_, tokens);
     } else {
-      mlp.view(config_, i, tokens, kept);
+      mlp.view(config_, i, tokens, placement_, kept);
     }
     LayerPass pass = pass_of(stream, workspace, weights, batch, kv, i, kept);
     pass.residual = residual;
@@ -214,7 +296,7 @@ void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeig
 
 void Model::backward(const Stream& stream, Workspace& workspace, const PackedWeights& weights,
                      const ForwardBatch& batch, const KvCache& kv, const Activations& activations,
-                     ConstMatrix dhidden, Parameters& gradients, const BalancePass& balance) const {
+                     ConstTensor dhidden, Parameters& gradients, const BalancePass& balance) const {
   const int64_t tokens = batch.num_tokens(), rows = batch.num_logit_rows();
   TR_CHECK(activations.num_tokens() == tokens && activations.num_logit_rows() == rows,
            "activations of {} tokens and {} rows, batch of {} and {}", activations.num_tokens(),
@@ -223,10 +305,10 @@ void Model::backward(const Stream& stream, Workspace& workspace, const PackedWei
            "dhidden [{}, {}] for {} rows", dhidden.rows, dhidden.cols, rows);
   if (tokens == 0) return;
   Workspace::Scope scope(workspace);
-  Matrix dx = take_matrix(workspace, tokens, config_.hidden_size);
+  const Tensor dx = take_stream(workspace, placement_, config_, tokens);
   {
     Workspace::Scope rows_scope(workspace);
-    Matrix dfinal = take_matrix(workspace, rows, config_.hidden_size);
+    const Tensor dfinal = take_stream(workspace, placement_, config_, rows);
     rms_norm_backward(
         stream, {.x = activations.final_rows(),
                  .weight = weights.final_norm(),
@@ -234,44 +316,50 @@ void Model::backward(const Stream& stream, Workspace& workspace, const PackedWei
                  .dy = dhidden,
                  .dx = dfinal,
                  .accumulate = false,
-                 .dweight = config_.lora ? std::span<float>() : gradients.vector(kFinalNormName)});
+                 .dweight = config_.lora ? std::span<float>() : gradients.values(kFinalNormName)});
     // Rows whose logits nobody wanted get gradients through attention only.
     scatter_rows(stream, {.x = dfinal, .rows = batch.logit_rows, .y = dx});
   }
   int64_t sparse_layer = config_.num_sparse_layers();
-  if (balance.loads != nullptr) balance.loads->tokens += tokens;
+  std::optional<PassLoads> loads;
+  if (balance.loads != nullptr) {
+    balance.loads->tokens += tokens;
+    loads.emplace(stream, workspace, config_, *balance.loads);
+  }
   for (int64_t i = config_.num_layers - 1; i >= 0; --i) {
     LayerBalance layer_balance;
-    if (config_.is_sparse(i) && balance.loads != nullptr) {
+    if (config_.is_sparse(i) && loads) {
       --sparse_layer;
       layer_balance = {.scale = static_cast<float>(
                            balance.weight / static_cast<double>(balance.loads->num_layers())),
-                       .choices = balance.loads->choices_of(sparse_layer),
-                       .losses = balance.loads->losses_of(sparse_layer)};
+                       .choices = loads->choices_of(sparse_layer),
+                       .losses = loads->losses_of(sparse_layer)};
       if (batch.choices.rows > 0) {
         const int64_t k = config_.experts_per_token;
-        balance.loads->compare(activations.layer(i).router,
-                               weights.layers()[static_cast<size_t>(i)].choice_bias,
-                               batch.choices.slice_cols(sparse_layer * k, (sparse_layer + 1) * k));
+        compare_choices(stream, activations.layer(i).router,
+                        weights.layers()[static_cast<size_t>(i)].choice_bias,
+                        batch.choices.slice_cols(sparse_layer * k, (sparse_layer + 1) * k),
+                        *balance.loads);
       }
     }
     backward_layer(pass_of(stream, workspace, weights, batch, kv, i, activations.layer(i)),
                    layer_balance, layer_gradients(config_, gradients, i), dx);
   }
+  if (loads) loads->finish(stream, *balance.loads);
   if (config_.lora) return;
   // Added: with tied embeddings the head's gradient is in the same matrix already.
   embedding_backward(stream, {.ids = batch.token_ids,
                               .dy = dx,
-                              .dtable = gradients.matrix(kEmbeddingName),
+                              .dtable = gradients.tensor(kEmbeddingName),
                               .scale = weights.embedding_scale()});
 }
 
 std::unique_ptr<Activations> Model::make_activations(int64_t max_tokens) const {
-  return std::make_unique<Activations>(config_, max_tokens);
+  return std::make_unique<Activations>(config_, max_tokens, placement_);
 }
 
 int64_t Model::activation_bytes(int64_t max_tokens) const {
-  return Activations::bytes(config_, max_tokens);
+  return Activations::bytes(config_, max_tokens, placement_);
 }
 
 }  // namespace tailrace

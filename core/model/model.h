@@ -55,13 +55,13 @@ class Model {
                const ForwardBatch& batch, KvCache& kv, Tensor hidden, Activations* sink) const;
 
   // Adds the gradient of all parameters to `gradients`, or of an adapter's, given dhidden
-  // [logit_rows, hidden_size]. The batch and the weights are those of forward(), every sequence
-  // whole, `kv` untouched since. Where weights are rounded (bf16), the gradient is that at the
-  // rounded ones, for the master weights; `balance` adds what it says. The head's own gradient
-  // comes from linear_logprob_backward.
+  // [logit_rows, hidden_size] float32; all of them where the model is. The batch and the weights
+  // are those of forward(), every sequence whole, `kv` untouched since. Where weights are rounded
+  // (bf16), the gradient is that at the rounded ones, for the master weights; `balance` adds what
+  // it says. The head's own gradient comes from linear_logprob_backward.
   void backward(const Stream& stream, Workspace& workspace, const PackedWeights& weights,
                 const ForwardBatch& batch, const KvCache& kv, const Activations& activations,
-                ConstMatrix dhidden, Parameters& gradients, const BalancePass& balance = {}) const;
+                ConstTensor dhidden, Parameters& gradients, const BalancePass& balance = {}) const;
 
   std::unique_ptr<Activations> make_activations(int64_t max_tokens) const;
   int64_t activation_bytes(int64_t max_tokens) const;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "kernels/ops/embedding.h"
 
 namespace tailrace {
 namespace {
@@ -94,6 +95,9 @@ struct Packing {
   }
   void pack(const TensorParts& parts, const TensorShape& /*shape*/, float offset,
             std::span<const float> place) const {
+    if (stream.device.kind != DeviceKind::kCpu &&
+        source(parts.front().name).device() == stream.device)
+      return pack_on_device(parts, offset, place);
     std::vector<float> values;
     for (const TensorPart& part : parts) {
       const TensorValues some = source(part.name);
@@ -108,6 +112,15 @@ struct Packing {
     copy(stream, at(place.data(), place.size_bytes()), bytes_of(std::span<const float>(values)));
     wait(stream);
   }
+  // What lies there already, in one piece.
+  void pack_on_device(const TensorParts& parts, float offset, std::span<const float> place) const {
+    const RowPieces pieces = rows_of(source, parts, /*cols=*/1);
+    TR_CHECK(pieces.size() == 1, "'{}' lies in pieces", parts.front().name);
+    const DeviceBytes to = at(place.data(), place.size_bytes());
+    shift(stream, {.x = pieces.front().values.floats(),
+                   .offset = offset,
+                   .y = {reinterpret_cast<float*>(to.data), place.size()}});
+  }
   void pack(const TensorParts& parts, const TensorShape& shape, float, const Weight& place) const {
     pack(rows_of(source, parts, shape.cols), place);
   }
@@ -120,7 +133,9 @@ struct Packing {
   void pack(const RowPieces& pieces, const Weight& place) const {
     if (pieces.size() == 1 && pieces.front().values.dtype() == Dtype::kF32) {
       const RowPiece& whole = pieces.front();
-      return pack({whole.values.floats().data(), whole.rows, whole.cols}, place, /*first=*/0);
+      ConstTensor rows = ConstMatrix(whole.values.floats().data(), whole.rows, whole.cols);
+      rows.device = whole.values.device();
+      return pack(rows, place, /*first=*/0);
     }
     // A few rows at a time are brought together, as floats.
     constexpr int64_t kFloats = 1 << 16;
@@ -134,11 +149,11 @@ struct Packing {
         piece.values.to_floats(rest.first(size));
         rest = rest.subspan(size);
       }
-      pack({together.data(), end - begin, place.in}, place, begin);
+      pack(ConstMatrix(together.data(), end - begin, place.in), place, begin);
     }
   }
   // The rows of the place from `first`, a multiple of kWeightRows.
-  void pack(ConstMatrix rows, const Weight& place, int64_t first) const {
+  void pack(ConstTensor rows, const Weight& place, int64_t first) const {
     const DeviceBytes bytes = at(place.data + weight_bytes(dtype, first, place.in, stream.device),
                                  weight_bytes(dtype, rows.rows, rows.cols, stream.device));
     pack_weight(stream, rows, dtype, {bytes.data, bytes.size});
@@ -183,7 +198,9 @@ TensorValues TensorValues::part(int64_t first, int64_t count) const {
 }
 
 bool TensorValues::extend_by(const TensorValues& next) {
-  if (next.dtype_ != dtype_ || bytes_.data() + bytes_.size() != next.bytes_.data()) return false;
+  if (next.dtype_ != dtype_ || next.device_ != device_ ||
+      bytes_.data() + bytes_.size() != next.bytes_.data())
+    return false;
   bytes_ = {bytes_.data(), bytes_.size() + next.bytes_.size()};
   return true;
 }
@@ -194,7 +211,8 @@ std::span<const float> TensorValues::floats() const {
 }
 
 void TensorValues::to_floats(std::span<float> out) const {
-  TR_CHECK(std::ssize(out) == size(), "{} floats for {} values", out.size(), size());
+  TR_CHECK(std::ssize(out) == size() && device_ == Device{}, "{} floats for {} values of device {}",
+           out.size(), size(), device_.index);
   if (dtype_ == Dtype::kF32) {
     std::ranges::copy(floats(), out.begin());
     return;
@@ -315,7 +333,9 @@ Weight PackedWeights::whole_head() const {
 }
 
 void PackedWeights::repack(const Stream& stream, const Parameters& parameters) {
-  repack(stream, [&](std::string_view name) { return parameters.vector(name); });
+  repack(stream, [&](std::string_view name) {
+    return TensorValues(parameters.values(name), parameters.device());
+  });
 }
 
 void PackedWeights::repack(const Stream& stream, const WeightSource& source) {

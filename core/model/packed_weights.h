@@ -20,27 +20,29 @@
 
 namespace tailrace {
 
-// The values of a tensor where they lie: in Parameters or in a mapped file. Row-major, float32 or
-// bfloat16, aligned as such.
+// The values of a tensor where they lie: in Parameters, of some device, or in a mapped file.
+// Row-major, float32 or bfloat16, aligned as such. The host reads those of the CPU.
 class TensorValues {
  public:
   TensorValues() = default;
-  TensorValues(std::span<const float> values)  // NOLINT(google-explicit-constructor)
-      : dtype_(Dtype::kF32), bytes_(std::as_bytes(values)) {}
+  TensorValues(std::span<const float> values, Device device = {})  // NOLINT
+      : dtype_(Dtype::kF32), device_(device), bytes_(std::as_bytes(values)) {}
   TensorValues(std::span<const Bf16> values)  // NOLINT(google-explicit-constructor)
       : dtype_(Dtype::kBF16), bytes_(std::as_bytes(values)) {}
 
   Dtype dtype() const { return dtype_; }
+  Device device() const { return device_; }
   std::span<const std::byte> bytes() const { return bytes_; }
   int64_t size() const { return static_cast<int64_t>(bytes_.size()) / size_of(dtype_); }
   TensorValues part(int64_t first, int64_t count) const;
   // Takes `next` to these where it lies right behind them; false: it does not.
   bool extend_by(const TensorValues& next);
-  std::span<const float> floats() const;       // TR_CHECKs that they are
+  std::span<const float> floats() const;       // of device(); TR_CHECKs that they are
   void to_floats(std::span<float> out) const;  // exactly; out has size()
 
  private:
   Dtype dtype_ = Dtype::kF32;
+  Device device_;
   std::span<const std::byte> bytes_;
 };
 

@@ -251,11 +251,23 @@ const ParameterInfo& ParameterLayout::at(std::string_view name) const {
   return entries_[found->second];
 }
 
-Parameters::Parameters(const ParameterLayout& layout)
-    : layout_(&layout), buffer_(static_cast<size_t>(bytes(layout))) {}
+Parameters::Parameters(const ParameterLayout& layout, Device device)
+    : layout_(&layout), buffer_(static_cast<size_t>(bytes(layout)), device) {}
 
 int64_t Parameters::bytes(const ParameterLayout& layout) {
   return layout.size() * static_cast<int64_t>(sizeof(float));
+}
+
+Parameters::Place Parameters::place_of(std::string_view name) const {
+  const ParameterInfo& info = layout_->at(name);
+  return {info.offset, info.size};
+}
+
+Tensor Parameters::tensor(std::string_view name) {
+  const ParameterInfo& info = layout_->at(name);
+  TR_CHECK(info.shape.size() == 2, "'{}' has {} dimensions", name, info.shape.size());
+  return {reinterpret_cast<std::byte*>(values(name).data()), info.shape[0], info.shape[1],
+          Dtype::kF32, device()};
 }
 
 std::span<float> Parameters::vector(std::string_view name) {
@@ -288,7 +300,7 @@ template <class View>
 void view_of(const TensorGroup& group, const std::string& prefix, Parameters& parameters,
              View& tensor) {
   if (group.parts.empty()) return;
-  float* first = parameters.vector(prefix + group.parts.front().name).data();
+  float* first = parameters.values(prefix + group.parts.front().name).data();
   if constexpr (std::is_same_v<View, std::span<float>>) {
     tensor = {first, static_cast<size_t>(group.rows())};
   } else if constexpr (std::is_same_v<View, MatrixStack<float>>) {

@@ -6,9 +6,11 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "core/model/model_config.h"
+#include "kernels/base/device.h"
 #include "kernels/base/memory.h"
 #include "kernels/base/view.h"
 
@@ -68,11 +70,41 @@ class ParameterLayout {
   int64_t size_ = 0, num_idle_ = 0;
 };
 
-// One flat array in the order of a layout: weights, gradients or optimizer moments.
+// One flat array in the order of a layout: weights, gradients or optimizer moments. The host reads
+// and writes those of the CPU; those of another device are what ops take, and go through copies.
 class Parameters {
+  struct Place {
+    int64_t offset, size;  // in floats
+  };
+  Place place_of(std::string_view name) const;
+  template <class Byte>
+  static auto values_at(Byte* memory, Place place) {
+    using Float = std::conditional_t<std::is_const_v<Byte>, const float, float>;
+    return std::span(reinterpret_cast<Float*>(memory) + place.offset,
+                     static_cast<size_t>(place.size));
+  }
+
  public:
-  explicit Parameters(const ParameterLayout& layout);  // zeros; borrows the layout
+  explicit Parameters(const ParameterLayout& layout, Device device = {});  // zeros; borrows
   static int64_t bytes(const ParameterLayout& layout);
+  Device device() const { return buffer_.bytes().device; }
+
+  // For ops: memory of device().
+  std::span<float> values() { return values_at(buffer_.bytes().data, {0, layout_->size()}); }
+  std::span<const float> values() const {
+    return values_at(buffer_.bytes().data, {0, layout_->size()});
+  }
+  std::span<float> values(std::string_view name) {
+    return values_at(buffer_.bytes().data, place_of(name));
+  }
+  std::span<const float> values(std::string_view name) const {
+    return values_at(buffer_.bytes().data, place_of(name));
+  }
+  Tensor tensor(std::string_view name);  // of a matrix
+  DeviceBytes bytes() { return buffer_.bytes(); }
+  ConstDeviceBytes bytes() const { return buffer_.bytes(); }
+
+  // Of the CPU alone.
   std::span<float> flat() { return buffer_.as<float>(); }
   std::span<const float> flat() const { return buffer_.as<float>(); }
   std::span<float> vector(std::string_view name);
@@ -136,7 +168,7 @@ void for_each_tensor(const Visit& visit, Layers&... layers) {
   visit(layers.expert_down...);
 }
 
-// Views of weights or gradients.
+// Views of weights or gradients, for who runs where they lie.
 template <class T>
 using LayerTensors = LayerOf<std::span<T>, MatrixView<T>, MatrixStack<T>>;
 LayerTensors<float> layer_tensors(const ModelConfig& config, Parameters& parameters, int64_t layer);

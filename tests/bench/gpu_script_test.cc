@@ -18,9 +18,9 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-const std::set<std::string> kParts = {"facts",    "limits",      "parity",    "golden",
-                                      "engine",   "same_as_cpu", "decode",    "prefill",
-                                      "products", "memcheck",    "racecheck", "pytorch"};
+const std::set<std::string> kParts = {"facts",    "limits",      "parity", "golden",  "engine",
+                                      "trainer",  "same_as_cpu", "decode", "prefill", "products",
+                                      "memcheck", "racecheck",   "pytorch"};
 
 class Bundle {
  public:
@@ -44,6 +44,8 @@ class Bundle {
            TAILRACE_EMULATED_MODEL " \"$@\" --gtest_filter='*GreedyTextAgrees/qwen2_tied_f32'");
     script("bin/test_cuda_engine_gpu",
            TAILRACE_EMULATED_ENGINE " \"$@\" --gtest_filter='*SamplesWhatAWholePassGives/F32'");
+    script("bin/test_cuda_trainer_gpu",
+           TAILRACE_EMULATED_TRAINER " \"$@\" --gtest_filter='*ScoresAreTheSameBits*/DenseF32'");
     // Its options, then the program.
     script("tools/compute-sanitizer", "shift 4; exec \"$@\"");
     script("tools/python3", "exit 1");

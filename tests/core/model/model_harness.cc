@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iterator>
 #include <numeric>
+#include <optional>
 
 #include "core/base/random.h"
 #include "kernels/ops/linear.h"
@@ -163,20 +164,6 @@ void Rig::forward_whole(const std::vector<Tokens>& sequences, Rows rows, bool ke
   forward(builder, keep);
 }
 
-std::vector<int32_t> Rig::choices() const {
-  const ModelConfig& config = model.config();
-  std::vector<int32_t> out;
-  const auto k = static_cast<size_t>(config.experts_per_token);
-  for (size_t t = 0; t < static_cast<size_t>(activations_->num_tokens()); ++t) {
-    for (int64_t i = 0; i < config.num_layers; ++i) {
-      if (!config.is_sparse(i)) continue;
-      const auto ids = activations_->layer(i).chosen.subspan(t * k, k);
-      out.insert(out.end(), ids.begin(), ids.end());
-    }
-  }
-  return out;
-}
-
 namespace {
 
 // Rows of the device, as floats of the host.
@@ -193,6 +180,17 @@ std::vector<float> fetch_rows(const Stream& stream, const Tensor& rows) {
                         ? reinterpret_cast<const float*>(all.data())[at]
                         : to_float(reinterpret_cast<const Bf16*>(all.data())[at]));
     }
+  return out;
+}
+
+// A copy of memory of the device.
+template <class T>
+std::vector<T> fetched(const Stream& stream, std::span<T> values) {
+  std::vector<T> out(values.size());
+  DeviceBytes from = bytes_of(values);
+  from.device = rig_device();
+  copy(stream, bytes_of(std::span(out)), from);
+  wait(stream);
   return out;
 }
 
@@ -218,14 +216,27 @@ struct OnDevice {
 
 }  // namespace
 
+std::vector<int32_t> Rig::choices() const {
+  const ModelConfig& config = model.config();
+  std::vector<int32_t> out;
+  const auto k = static_cast<size_t>(config.experts_per_token);
+  std::vector<std::vector<int32_t>> chosen;
+  for (int64_t i = 0; i < config.num_layers; ++i)
+    if (config.is_sparse(i)) chosen.push_back(fetched(stream_, activations_->layer(i).chosen));
+  for (size_t t = 0; t < static_cast<size_t>(activations_->num_tokens()); ++t) {
+    for (const std::vector<int32_t>& ids : chosen)
+      out.insert(out.end(), ids.begin() + static_cast<int64_t>(t * k),
+                 ids.begin() + static_cast<int64_t>((t + 1) * k));
+  }
+  return out;
+}
+
 void Rig::forward(const BatchBuilder& from, bool keep) {
   const ForwardBatch batch = from.batch(stream_);
   num_rows_ = batch.num_logit_rows();
   Workspace memory = workspace();
   const Tensor rows = operand_.slice_rows(0, num_rows_);
-  // Activations are the CPU's: nobody else computes gradients.
-  const bool keeps = keep && rig_device().kind == DeviceKind::kCpu;
-  model.forward(stream_, memory, *weights_, batch, kv, rows, keeps ? activations_.get() : nullptr);
+  model.forward(stream_, memory, *weights_, batch, kv, rows, keep ? activations_.get() : nullptr);
   std::ranges::copy(fetch_rows(stream_, rows), hidden_.begin());
 }
 
@@ -277,24 +288,38 @@ CrossEntropy cross_entropy(Rig& rig, const std::vector<Tokens>& sequences,
 
   std::vector<float> dlogprob(rows);
   for (size_t i = 0; i < rows; ++i) dlogprob[i] = static_cast<float>(-counted[i] / count);
+  const Stream& stream = rig.stream();
+  const Placement& placement = rig.model.placement();
   const int64_t hidden = rig.model.config().hidden_size;
-  std::vector<float> dhidden(rows * static_cast<size_t>(hidden));
-  const Matrix dhidden_matrix(dhidden.data(), static_cast<int64_t>(rows), hidden);
-  const std::string_view head = rig.model.head_name();
+  OnDevice<int32_t> wanted(stream, targets);
+  OnDevice<float> lse(stream, said.lse), dl(stream, dlogprob);
+  OnDevice<float> dhidden_memory(rows *
+                                 static_cast<size_t>(row_stride(placement, hidden, Dtype::kF32)));
+  const Tensor dhidden =
+      tensor_at(placement, reinterpret_cast<std::byte*>(dhidden_memory.span().data()),
+                static_cast<int64_t>(rows), hidden, Dtype::kF32);
+  // On another device they begin at 0, and are added to what is there.
+  std::optional<Parameters> on_device;
+  if (stream.device.kind != DeviceKind::kCpu) on_device.emplace(gradients->layout(), stream.device);
+  Parameters& to = on_device ? *on_device : *gradients;
   Workspace workspace = rig.workspace();
   linear_logprob_backward(
-      rig.stream(), workspace,
-      {.head = {.hidden = rig.hidden(), .weight = rig.weights().head(), .targets = targets},
-       .gradient = {.lse = said.lse,
-                    .entropy = result.entropies,
-                    .dlogprob = dlogprob,
+      stream, workspace,
+      {.head = {.hidden = rig.operand(), .weight = rig.weights().head(), .targets = wanted.span()},
+       .gradient = {.lse = lse.span(),
+                    .entropy = {},
+                    .dlogprob = dl.span(),
                     .dentropy = {},
-                    .dhidden = dhidden_matrix,
-                    .dweight = rig.model.config().lora ? Matrix()
-                                                       : gradients->matrix(head).slice_rows(
-                                                             0, rig.model.config().num_ids())}});
-  rig.model.backward(rig.stream(), workspace, rig.weights(), rig.builder.batch(), rig.kv,
-                     rig.activations(), dhidden_matrix, *gradients, balance);
+                    .dhidden = dhidden,
+                    .dweight = rig.model.config().lora
+                                   ? Tensor()
+                                   : to.tensor(rig.model.head_name())
+                                         .slice_rows(0, rig.model.config().num_ids())}});
+  rig.model.backward(stream, workspace, rig.weights(), rig.builder.batch(stream), rig.kv,
+                     rig.activations(), dhidden, to, balance);
+  if (!on_device) return result;
+  const std::vector<float> added = fetched(stream, to.values());
+  for (size_t i = 0; i < added.size(); ++i) gradients->flat()[i] += added[i];
   return result;
 }
 

@@ -76,6 +76,7 @@ class Rig {
 
   // Of the last pass, for the host: [rows, hidden].
   Matrix hidden() { return {hidden_.data(), num_rows_, model.config().hidden_size}; }
+  Tensor operand() const { return operand_.slice_rows(0, num_rows_); }  // where the model has them
   std::vector<float> logits();  // [rows, vocab] of the last pass
   HeadRows head_rows(std::span<const int32_t> targets, float inv_temperature = 1);
 

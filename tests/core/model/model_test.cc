@@ -140,7 +140,7 @@ TEST(Model, TheStatedWorkspaceIsEnough) {
     const std::vector<float> dhidden(static_cast<size_t>(kTokens * config.hidden_size), 0.01f);
     ExpertLoads loads(config);
     rig.model.backward(rig.stream(), workspace, rig.weights(), batch, rig.kv, rig.activations(),
-                       {dhidden.data(), kTokens, config.hidden_size}, gradients,
+                       ConstMatrix(dhidden.data(), kTokens, config.hidden_size), gradients,
                        {.weight = 1, .loads = &loads});
     EXPECT_EQ(workspace.used(), 0u);
     EXPECT_GT(workspace.peak(), memory.size() / 2) << "the stated size is far too large";
@@ -200,7 +200,7 @@ TEST(Model, APassOfNoTokensOrNoWantedRowsIsAllowed) {
   Parameters gradients(rig.model.layout());
   Workspace workspace = rig.workspace();
   rig.model.backward(rig.stream(), workspace, rig.weights(), rig.builder.batch(), rig.kv,
-                     rig.activations(), {nullptr, 0, 40}, gradients);
+                     rig.activations(), ConstMatrix(nullptr, 0, 40), gradients);
   for (const float gradient : gradients.flat()) ASSERT_EQ(gradient, 0);
 }
 
