@@ -161,8 +161,8 @@ double product_rate(int threads) {
   const Stream stream{.device = {}, .pool = &pool, .native = nullptr};
   Buffer x(kRows * kSize * sizeof(float)), w(kSize * kSize * sizeof(float)),
       y(kRows * kSize * sizeof(float)), memory(weight_bytes(Dtype::kF32, kSize, kSize));
-  const Weight packed = pack_weight(stream, {w.as<float>().data(), kSize, kSize}, Dtype::kF32,
-                                    memory.as<std::byte>());
+  const Weight packed = pack_weight(stream, ConstMatrix(w.as<float>().data(), kSize, kSize),
+                                    Dtype::kF32, memory.as<std::byte>());
   double best = 0;
   for (int run = 0; run < 20; ++run) {
     const Stopwatch watch;
