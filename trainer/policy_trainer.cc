@@ -135,8 +135,6 @@ std::vector<MemoryItem> PolicyTrainer::memory(const ModelConfig& config, const T
   if (extras.has_critic)
     items.push_back({"critic (head, moments, gradients)",
                      Critic::bytes(config.hidden_size, train.gradient_slots)});
-  if (extras.device.kind != DeviceKind::kCpu)
-    items.push_back({"copy of the weights in memory of the host", weights});
   items.push_back({"rotary positions", Model::bytes(config, max_sequence_tokens)});
   return items;
 }

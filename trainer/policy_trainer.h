@@ -66,6 +66,7 @@ class PolicyTrainer {
     // Of reset_optimizer(), one after the other.
     std::vector<OptimizerKind> optimizers = {OptimizerKind::kAdamW};
   };
+  // Of the device; on another one than the CPU the host has a copy of the weights beside it.
   static std::vector<MemoryItem> memory(const ModelConfig& config, const TrainOptions& train,
                                         int64_t max_sequence_tokens, int threads,
                                         const Extras& extras);

@@ -83,6 +83,9 @@ std::vector<EvalArguments> adopt_run(EvalArguments arguments, Registries& regist
   const RunOptions& options = run.options;
   registries = run.registries;
   arguments.model = model_of(arguments);
+  // So that its evaluation is repeated number for number.
+  if (arguments.compute.device == DeviceChoice::kAuto)
+    arguments.compute.device = options.model.device;
   EvaluationPlan& plan = arguments.plan;
   // Of this command, not of the run's workers.
   const int64_t env_threads = plan.rollout.env_threads;
@@ -396,9 +399,6 @@ void add_eval(Command& program, const Registries& registries) {
     if (!command.given("--run") && (!command.given("--model") || !what))
       throw UserError("eval wants --model DIR and --env NAME or --suite NAME, or --run RUN.");
     if (arguments->plain) arguments->plan.chat.style = chat::Style::kPlain;
-    // A run computes on the CPU, and its evaluation is repeated number for number.
-    if (command.given("--run") && arguments->compute.device == DeviceChoice::kAuto)
-      arguments->compute.device = DeviceChoice::kCpu;
     eval(*arguments, registries);
     return kExitDone;
   });

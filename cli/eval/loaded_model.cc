@@ -14,7 +14,10 @@
 namespace tailrace {
 
 void add_compute_flags(Command& command, ComputeFlags& flags) {
-  add_device_flag(command, flags.device);
+  command.option(
+      "--device", flags.device,
+      {.help = "cpu or cuda; auto: a GPU where there is one that takes the model, of several "
+               "the first that CUDA_VISIBLE_DEVICES leaves"});
   command.option("--compute", flags.compute,
                  {.help = "weights in f32 or bf16; auto: bf16 where the files are, else f32"});
   command.option("--threads", flags.threads, {.help = "of the CPU; 0: all cores", .max = 1024});
@@ -27,15 +30,14 @@ LoadedModel::LoadedModel(const std::filesystem::path& directory, const ComputeFl
   // Sizes that are not those of the files could ask for more memory than there is.
   check_headers(base, config);
   const Dtype dtype = compute_dtype(flags.compute, config);
-  const Device device = choose_device(flags.device, config, dtype);
+  const auto [device, why_cpu] = choose_device(flags.device, config, dtype);
   // Where there is a choice it is said.
   const std::string type = dtype == Dtype::kBF16 ? "bf16" : "f32";
   if (device.kind != DeviceKind::kCpu) {
     fmt::print(stderr, "computes on {}; weights, activations and KV cache in {}\n",
                describe(device), type);
-  } else if (const std::string why = why_not_cuda(config, dtype);
-             flags.device == DeviceChoice::kAuto && !why.empty()) {
-    fmt::print(stderr, "computes on the CPU, weights in {}: {}\n", type, why);
+  } else if (!why_cpu.empty()) {
+    fmt::print(stderr, "computes on the CPU, weights in {}: {}\n", type, why_cpu);
   }
   stream_ = std::make_unique<OwnedStream>(device, pool_.get());
   model_ = std::make_unique<Model>(std::move(config), max_context, Placement::on(device, dtype));

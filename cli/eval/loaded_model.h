@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "cli/eval/device_choice.h"
+#include "cli/run/device_choice.h"
 #include "core/base/flags.h"
 #include "core/model/compute.h"
 #include "core/model/model.h"

@@ -18,6 +18,7 @@
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/text/tokenizer.h"
+#include "core/weights/manifest.h"
 
 namespace tailrace {
 namespace {
@@ -77,13 +78,13 @@ Calibration calibrate_parts(const RunOptions& o, const Registries& registries,
   Calibration result;
   MachineCosts& costs = result.costs;
   say("loads the policy");
-  RehearsedTrainer trainer(trainer_config(o, model));
-  (void)trainer.publish(paths.weights(), 0);
-
-  RolloutWorkerConfig config = rollout_config(o, model, pools_of(o).front());
+  RolloutWorkerConfig config =
+      rollout_config(o, model, pools_of(o).front(), rollout_device(o, model).device);
   config.run = paths;
   config.tokenizer_dir = paths.tokenizer();
   config.chat = chat_of_run(paths, o);
+  RehearsedTrainer trainer(trainer_config(o, model), numerics_class(config.compute, config.device));
+  (void)trainer.publish(paths.weights(), 0);
   RehearsedRollout rollout(config, workers, registries);
   // The first version takes memory that later ones have, and any may meet a busy disk.
   RehearsedTrainer::Published published;

@@ -17,8 +17,10 @@
 #include "core/base/machine.h"
 #include "core/base/random.h"
 #include "core/chat/prompt_format.h"
+#include "core/model/placement.h"
 #include "core/text/dataset.h"
 #include "core/text/tokenizer.h"
+#include "kernels/base/backend.h"
 #include "reward/judge.h"
 #include "reward/registry.h"
 #include "rollout/engine/engine.h"
@@ -40,14 +42,15 @@ constexpr int64_t kPrefillTokens = 512;  // that are measured, where prompts are
 struct RehearsedRollout::Worker {
   Worker(const RolloutWorkerConfig& config, const text::Tokenizer& tokenizer)
       : pool(static_cast<int>(config.rollout.threads)),
-        model(config.model, config.rollout.engine.max_context_tokens),
-        stream{.device = {}, .pool = &pool, .native = nullptr},
-        engine(model, &tokenizer, config.rollout.engine, stream, clock),
-        stage(config.model, config.compute, stream,
+        model(config.model, config.rollout.engine.max_context_tokens,
+              Placement::on(config.device, config.compute)),
+        stream(config.device, &pool),
+        engine(model, &tokenizer, config.rollout.engine, stream.get(), clock),
+        stage(config.model, config.compute, stream.get(),
               {.fetch = weights_in(config.run.weights()),
-               .base = config.model.lora
-                           ? load_frozen_base(stream, config.base_dir, config.model, config.compute)
-                           : FrozenBase{}}) {}
+               .base = config.model.lora ? load_frozen_base(stream.get(), config.base_dir,
+                                                            config.model, config.compute)
+                                         : FrozenBase{}}) {}
 
   void install(const WeightManifest& manifest, const std::string& file) {
     const WeightVersion version{manifest.version, manifest.root};
@@ -89,7 +92,7 @@ struct RehearsedRollout::Worker {
   SteadyClock clock;
   ThreadPool pool;
   Model model;
-  Stream stream;
+  OwnedStream stream;
   Engine engine;
   WeightStage stage;
   Rng rng{1};

@@ -40,14 +40,16 @@ TrainerWorkerConfig without_records(TrainerWorkerConfig config) {
 
 }  // namespace
 
-RehearsedTrainer::RehearsedTrainer(const TrainerWorkerConfig& config)
+RehearsedTrainer::RehearsedTrainer(const TrainerWorkerConfig& config, std::string sampled_as)
     : config_(without_records(config)),
+      sampled_as_(std::move(sampled_as)),
       pool_(trainer_threads(config.train)),
-      base_(config.model.lora ? load_frozen_base({.device = {}, .pool = &pool_, .native = nullptr},
-                                                 config.model_dir, config.model, config.compute)
-                              : FrozenBase{}),
-      trainer_({.device = {}, .pool = &pool_, .native = nullptr}, config_.model, config_.train,
-               config_.max_sequence_tokens, config_.compute, base_.weights),
+      stream_(config.device, &pool_),
+      base_(config.model.lora
+                ? load_frozen_base(stream_.get(), config.model_dir, config.model, config.compute)
+                : FrozenBase{}),
+      trainer_(stream_.get(), config_.model, config_.train, config_.max_sequence_tokens,
+               config_.compute, base_.weights),
       loss_(policy_loss_config(config_.algo)) {
   if (config_.model.lora && !config_.adapter_dir.empty())
     load_parameters(config_.adapter_dir, config_.model, trainer_.parameters(), kAdapterFile);
@@ -77,10 +79,10 @@ void RehearsedTrainer::change_weights() {
 RehearsedTrainer::Published RehearsedTrainer::publish(const std::filesystem::path& folder,
                                                       int64_t version) {
   const QuietWatch watch;
-  Published published{
-      .manifest = make_manifest(trainer_.parameters(), 0, version, numerics_class(config_.compute),
-                                base_.root, config_.compute),
-      .file = {}};
+  Published published{.manifest = make_manifest(trainer_.parameters(), 0, version,
+                                                numerics_class(config_.compute, config_.device),
+                                                base_.root, config_.compute),
+                      .file = {}};
   auto file = publish_weights(folder, published.manifest, trainer_.parameters());
   if (!file) throw UserError("{}", file.failure().message);
   published.file = std::move(file).value();
@@ -98,7 +100,7 @@ std::vector<Trajectory> RehearsedTrainer::trajectories_of(
   for (const PlannedEpisode& planned : episodes) {
     Trajectory& trajectory = trajectories.emplace_back();
     trajectory.lease.member = planned.member;
-    trajectory.numerics_classes = {numerics_class(config_.compute)};
+    trajectory.numerics_classes = {sampled_as_};
     // Each group has both, so that all of it is trained on.
     trajectory.reward = planned.member.member % 2;
     Segment& segment = trajectory.segments.emplace_back();
@@ -127,10 +129,11 @@ std::vector<Trajectory> RehearsedTrainer::trajectories_of(
 RehearsedTrainer::Trained RehearsedTrainer::train(std::span<const PlannedEpisode> episodes) {
   const std::vector<Trajectory> trajectories = trajectories_of(episodes);
   const QuietWatch watch(pool_.num_threads());
-  auto batch = build_batch(trajectories, {.algo = config_.algo,
-                                          .numerics_class = numerics_class(config_.compute),
-                                          .vocab_size = config_.model.num_ids(),
-                                          .max_sequence_tokens = config_.max_sequence_tokens});
+  auto batch =
+      build_batch(trajectories, {.algo = config_.algo,
+                                 .numerics_class = numerics_class(config_.compute, config_.device),
+                                 .vocab_size = config_.model.num_ids(),
+                                 .max_sequence_tokens = config_.max_sequence_tokens});
   if (!batch) throw UserError("{}", batch.failure().message);
   Trained trained{.samples = std::ssize(episodes)};
   for (const TrainSequence& sequence : batch.value().sequences)

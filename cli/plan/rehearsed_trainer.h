@@ -6,11 +6,13 @@
 
 #include <filesystem>
 #include <span>
+#include <string>
 
 #include "cli/plan/costs.h"
 #include "cli/run/options.h"
 #include "core/weights/frozen_base.h"
 #include "core/weights/manifest.h"
+#include "kernels/base/backend.h"
 #include "kernels/base/thread_pool.h"
 #include "trainer/policy_trainer.h"
 #include "trainer/worker/worker.h"
@@ -23,8 +25,9 @@ int trainer_threads(const TrainOptions& train);
 class RehearsedTrainer {
  public:
   // `config`: trainer_config(). Reads the weights that the run would begin with, or makes them.
-  // Throws UserError as load_parameters() does.
-  explicit RehearsedTrainer(const TrainerWorkerConfig& config);
+  // `sampled_as`: the numerics class of the rollout workers; what another one than the trainer's
+  // has sampled is scored again. Throws UserError as load_parameters() does.
+  RehearsedTrainer(const TrainerWorkerConfig& config, std::string sampled_as);
 
   // By next to nothing: the next version has other digests.
   void change_weights();
@@ -55,7 +58,9 @@ class RehearsedTrainer {
   std::vector<Trajectory> trajectories_of(std::span<const PlannedEpisode> episodes) const;
 
   TrainerWorkerConfig config_;
+  std::string sampled_as_;
   ThreadPool pool_;
+  OwnedStream stream_;
   FrozenBase base_;
   PolicyTrainer trainer_;
   PolicyLossConfig loss_;

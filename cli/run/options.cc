@@ -107,6 +107,12 @@ void ModelSection::visit(OptionVisitor& v) {
                    "decode step half the time that reading them takes; auto: bf16 where the "
                    "files of model.path are, else f32. Master weights, gradients and moments are "
                    "float32"});
+  v.field("device", device,
+          {.help = "what rollout workers and the trainer compute on: cpu, cuda (a GPU), or auto: a "
+                   "GPU where their machine has one that takes the policy, of several the first "
+                   "that CUDA_VISIBLE_DEVICES leaves. A trainer with a critic or Muon stays on the "
+                   "CPU, and scores again what a GPU has sampled",
+           .resume = Resume::kMayChange});
   v.section("create", create,
             "a policy from random weights instead; its vocabulary comes from the environment",
             idle_if(!creates(), "{create.hidden_size} is not given", {"create.hidden_size"}));

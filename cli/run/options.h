@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/run/device_choice.h"
 #include "cli/run/simulate_options.h"
 #include "core/base/config_printer.h"
 #include "core/base/enum_names.h"
@@ -57,6 +58,7 @@ struct ModelCreateSection {
 struct ModelSection {
   std::string path;
   Compute compute = Compute::kAuto;
+  DeviceChoice device = DeviceChoice::kAuto;
   ModelCreateSection create;
 
   void visit(OptionVisitor& v);

@@ -287,13 +287,20 @@ void plan_memory(const RunOptions& o, const ModelConfig& config, Plan& plan) {
     items.push_back({std::move(name), bytes, /*certain=*/false});
   };
   plan.trainers = o.train.ranks;
-  plan.trainer = trainer_memory(trainer_config(o, config));
+  PlacedMemory of_trainer = trainer_memory(trainer_config(o, config));
+  plan.trainer = std::move(of_trainer.host);
   plan.rollout_workers = num_rollout_workers(o);
   // Of the largest one here, or elsewhere where none is here.
   const std::vector<PoolSection> launched = launched_pools(o);
   const PoolSection pool =
       std::ranges::max(launched.empty() ? pools_of(o) : launched, {}, &PoolSection::max_sequences);
-  if (!supervised_only(o)) plan.rollout_worker = rollout_memory(rollout_config(o, config, pool));
+  plan.devices = plan_devices(o, config);
+  plan.devices.trainer_memory = std::move(of_trainer.device);
+  if (!supervised_only(o)) {
+    PlacedMemory memory = rollout_memory(rollout_config(o, config, pool, plan.devices.rollout));
+    plan.rollout_worker = std::move(memory.host);
+    plan.devices.rollout_worker = std::move(memory.device);
+  }
   plan_kept_sets(o, config, plan);
   const int64_t traces =
       o.train.trace_steps > 0
@@ -475,6 +482,7 @@ void check_size(const Plan& plan, const MemoryFacts& machine) {
   // Linux would promise it all the same, and kill who touches it.
   if (machine.available_bytes > 0 && plan.certain_bytes() > machine.available_bytes)
     refuse(format_bytes(machine.available_bytes) + " are free now");
+  check_device_size(plan.devices, plan.trainers, plan.rollout_workers);
 }
 
 namespace {
@@ -520,6 +528,7 @@ std::string format_plan(const Plan& plan, const RunOptions& o,
   line("policy", fmt::format("{} parameters{}, {}", plan.parameters, active,
                              o.model.creates() ? "from random weights"
                                                : fmt::format("from {}", o.model.path)));
+  line("device", describe(plan.devices, o));
   if (plan.trained_parameters < plan.parameters) {
     const Lora lora = lora_of(o);
     line("adapter", fmt::format("{} parameters are trained: rank {}, alpha {}, beside {}",
@@ -608,13 +617,18 @@ std::string format_plan(const Plan& plan, const RunOptions& o,
     }
   };
   memory("trainer", plan.trainer);
+  memory("on its GPU", plan.devices.trainer_memory);
   memory(plan.rollout_workers > 0 ? "rollout" : "in cluster", plan.rollout_worker);
+  memory("on its GPU", plan.devices.rollout_worker);
   memory("others", plan.others);
   line("memory", fmt::format("{} for {}{} and the others", format_bytes(plan.total_bytes()),
                              plan.trainers == 1 ? "the trainer" : counted(plan.trainers, "trainer"),
                              plan.rollout_workers == 0
                                  ? ""
                                  : ", " + counted(plan.rollout_workers, "rollout worker")));
+  if (const std::string gpu = describe_memory(plan.devices, plan.trainers, plan.rollout_workers);
+      !gpu.empty())
+    line("", gpu);
   for (const std::string& warning : plan.warnings) line("warning", warning);
   return out;
 }

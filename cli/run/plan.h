@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/run/device_plan.h"
 #include "cli/run/options.h"
 #include "cli/run/registries.h"
 #include "cli/run/sft_rows.h"
@@ -37,9 +38,11 @@ struct Plan {
   WarmUpPlan warm_up;
   int64_t trainers = 1;  // ranks
   // Of one process each. Where launch starts no rollout worker: of one that joins from a cluster.
+  // What lies on a GPU is in `devices`.
   std::vector<MemoryItem> trainer, rollout_worker;
   std::vector<MemoryItem> others;  // scheduler, reward workers and launch together
   int64_t rollout_workers = 0;     // that launch starts
+  DevicePlan devices;
   std::vector<std::string> warnings;
 
   // Of all processes; the largest number where it would be more.

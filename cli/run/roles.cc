@@ -16,6 +16,7 @@
 
 #include "cli/run/agents.h"
 #include "cli/run/datasets.h"
+#include "cli/run/device_choice.h"
 #include "cli/run/endpoint.h"
 #include "cli/run/gate_role.h"
 #include "cli/run/inputs.h"
@@ -37,6 +38,8 @@
 #include "core/model/model_config.h"
 #include "core/text/tokenizer.h"
 #include "core/weights/manifest.h"
+#include "kernels/base/backend.h"
+#include "kernels/base/memory.h"
 #include "reward/verifier.h"
 #include "reward/worker/worker.h"
 #include "rollout/episode/episode.h"
@@ -118,6 +121,16 @@ ExitCode run_scheduler(const RoleContext& context, StatusPage& page, Log& log,
   return result.end == scheduler::ServiceResult::End::kStopped ? kExitInterrupted : kExitDone;
 }
 
+// Of a device that others use too; the CPU, and one that does not say, pass.
+void require_device_memory(const MemoryNeed& need, Device device) {
+  const int64_t free = free_bytes(device);
+  if (free < 0 || need.bytes <= free) return;
+  throw UserError(
+      "{} needs {} of the memory of {} and {} are free: {} (--dry-run shows what each "
+      "takes).",
+      need.process, format_bytes(need.bytes), describe(device), format_bytes(free), need.cure);
+}
+
 // Plays a role if the memory that it will take is free. Where it is not given all the same (ulimit
 // -v) the message is as clear.
 template <class Play>
@@ -125,6 +138,9 @@ ExitCode within_memory(const MemoryNeed& need, const Play& play) {
   require_memory(need, memory_facts());
   try {
     return play();
+  } catch (const OutOfDeviceMemory& error) {
+    throw UserError("{}: {}: {} (--dry-run shows what each takes).", need.process, error.what(),
+                    need.cure);
   } catch (const std::bad_alloc&) {
     refuse_without_memory(need, memory_facts());
   }
@@ -161,7 +177,10 @@ ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log,
   const RunOptions& o = context.options;
   const PoolSection pool =
       context.joined ? pool_to_join(o, context.pool) : pool_of_worker(o, name.index);
-  RolloutWorkerConfig config = rollout_config(o, model_of_run(context), pool);
+  RolloutWorkerConfig config = [&] {
+    const ModelConfig model = model_of_run(context);
+    return rollout_config(o, model, pool, rollout_device(o, model).device);
+  }();
   config.worker = name.text();
   config.joined = context.joined;
   config.cluster = context.cluster;
@@ -175,8 +194,8 @@ ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log,
   if (context.remote != nullptr) {
     config.prove_inputs = [] {};  // each file was proved as it came
     config.incarnation = context.remote->incarnation;
-    config.fetch_weights =
-        warn_of_another_class(context.remote->fetch_weights, numerics_class(config.compute), log);
+    config.fetch_weights = warn_of_another_class(
+        context.remote->fetch_weights, numerics_class(config.compute, config.device), log);
     config.patience = context.remote->patience;
   }
   require_environment_programs(o);
@@ -184,13 +203,14 @@ ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log,
   const SteadyClock clock;
   // Those of a launch take no stop: the scheduler has them end.
   if (!context.joined) stop = {};
-  return within_memory({.process = "a rollout worker",
-                        .cure = kRolloutCure,
-                        .bytes = total_bytes(rollout_memory(config))},
-                       [&] {
-                         return run_rollout_worker(config, context.registries.environments, log,
-                                                   clock, stop);
-                       });
+  const PlacedMemory memory = rollout_memory(config);
+  MemoryNeed need{.process = "a rollout worker", .cure = kRolloutCure};
+  need.bytes = total_bytes(memory.device);
+  require_device_memory(need, config.device);
+  need.bytes = total_bytes(memory.host);
+  return within_memory(need, [&] {
+    return run_rollout_worker(config, context.registries.environments, log, clock, stop);
+  });
 }
 
 ExitCode run_reward(const RoleName& name, const RoleContext& context, Log& log,
@@ -235,10 +255,13 @@ ExitCode run_trainer(const RoleName& name, const RoleContext& context, Log& log)
   if (!o.sft.data.empty()) config.sft.data = context.run.sft_rows().string();
   if (!o.sft.eval_data.empty()) config.sft.eval_data = context.run.sft_eval_rows().string();
   const SteadyClock clock;
-  return within_memory({.process = name.index == 0 ? "the trainer" : name.text(),
-                        .cure = kTrainerCure,
-                        .bytes = total_bytes(trainer_memory(config))},
-                       [&] { return run_trainer_worker(config, log, clock); });
+  const PlacedMemory memory = trainer_memory(config);
+  const std::string process = name.index == 0 ? "the trainer" : name.text();
+  MemoryNeed need{.process = process, .cure = kTrainerCure};
+  need.bytes = total_bytes(memory.device);
+  require_device_memory(need, config.device);
+  need.bytes = total_bytes(memory.host);
+  return within_memory(need, [&] { return run_trainer_worker(config, log, clock); });
 }
 
 }  // namespace

@@ -8,12 +8,35 @@
 
 namespace tailrace {
 
+ChosenDevice rollout_device(const RunOptions& o, const ModelConfig& model) {
+  // What sampled a token says which experts it took, and on a GPU nobody writes that down yet.
+  const bool remembers = model.num_experts > 0 && o.algo.router_replay != RouterReplay::kOff;
+  return choose_device(o.model.device, model, compute_dtype(o.model.compute, model),
+                       DeviceAsker::kRun,
+                       remembers ? "algo.router_replay works on the CPU alone so far" : "");
+}
+
+std::string why_trainer_on_cpu(const RunOptions& o) {
+  if (o.algo.advantage == AdvantageKind::kGae)
+    return "a critic (algo.advantage) learns on the CPU alone so far";
+  const bool warms_up = !o.sft.data.empty() || o.sft.demonstrations > 0;
+  if (o.optim.kind == OptimizerKind::kMuon ||
+      (warms_up && o.sft.optim.kind == OptimizerKind::kMuon))
+    return "Muon (optim.kind) runs on the CPU alone so far";
+  return "";
+}
+
+Device trainer_device(const RunOptions& o, const ModelConfig& model) {
+  return why_trainer_on_cpu(o).empty() ? rollout_device(o, model).device : Device{};
+}
+
 TrainerWorkerConfig trainer_config(const RunOptions& o, const ModelConfig& model) {
   TrainerWorkerConfig config;
   config.seed = static_cast<uint64_t>(o.run.seed);
   config.steps = o.run.steps;
   config.model = model;
   config.compute = compute_dtype(o.model.compute, model);
+  config.device = trainer_device(o, model);
   config.model_dir = o.model.path;
   config.adapter_dir = o.lora.adapter;
   config.max_sequence_tokens = o.rollout.engine.max_context_tokens;
@@ -32,7 +55,7 @@ TrainerWorkerConfig trainer_config(const RunOptions& o, const ModelConfig& model
 }
 
 RolloutWorkerConfig rollout_config(const RunOptions& o, const ModelConfig& model,
-                                   const PoolSection& pool) {
+                                   const PoolSection& pool, Device device) {
   RolloutWorkerConfig config;
   config.pool = pool.name;
   config.seed = static_cast<uint64_t>(o.run.seed);
@@ -41,6 +64,7 @@ RolloutWorkerConfig rollout_config(const RunOptions& o, const ModelConfig& model
   config.model = model;
   if (model.lora) config.base_dir = o.model.path;
   config.compute = compute_dtype(o.model.compute, model);
+  config.device = device;
   for (const DatasetSection& dataset : datasets_of(o)) {
     RolloutDataset played{.env = dataset.env,
                           .settings = dataset.settings,

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/base/machine.h"
 
@@ -22,6 +23,11 @@ struct MemoryItem {
   // False: an upper bound of what depends on what is sampled, or an estimate. Nobody is refused for
   // it.
   bool certain = true;
+};
+
+// Of a process that may compute on a device beside the CPU.
+struct PlacedMemory {
+  std::vector<MemoryItem> host = {}, device = {};  // without such a device the second is empty
 };
 
 // The largest number where it would be more: sizes are bounded one by one, their sums are not.

@@ -1,5 +1,6 @@
 #include "core/weights/manifest.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -9,6 +10,8 @@
 #include "core/base/json_file.h"
 #include "core/base/json_text.h"
 #include "core/weights/digest.h"
+#include "kernels/base/backend.h"
+#include "kernels/base/check.h"
 #include "kernels/base/isa.h"
 
 namespace tailrace {
@@ -165,13 +168,19 @@ Result<WeightManifest> read_manifest(const std::filesystem::path& file) {
 
 // The first two conditions are those of kernels/cpu/simd.h, which decide what is computed with.
 std::string hardware(const Device& device) {
-  TR_CHECK(device.kind == DeviceKind::kCpu, "this build has no ops for a GPU");
-  return "cpu";
+  return device.kind == DeviceKind::kCpu ? "cpu" : "cuda";
 }
 
 std::string numerics_class(Dtype weights, const Device& device) {
-  return fmt::format("{}-{}-w{}-a32-kv32-k1-exact", hardware(device), name_of(isa()),
-                     weights == Dtype::kBF16 ? "bf16" : "32");
+  const std::string_view dtype = weights == Dtype::kBF16 ? "bf16" : "32";
+  if (device.kind == DeviceKind::kCpu)
+    return fmt::format("cpu-{}-w{}-a32-kv32-k1-exact", name_of(isa()), dtype);
+  const auto& devices = backend_facts(device.kind).devices;
+  const auto facts = std::ranges::find(devices, device.index, &DeviceFacts::index);
+  TR_CHECK(facts != devices.end(), "this machine has no device {}", device.index);
+  // Operands and the KV cache are of the weights' dtype there (core/model/placement.h), and the
+  // shape of a weight decides its slices of k.
+  return fmt::format("cuda-{0}-w{1}-a{1}-kv{1}-kshape-exact", facts->architecture, dtype);
 }
 
 }  // namespace tailrace

@@ -66,12 +66,12 @@ WeightManifest make_manifest(const Parameters& parameters, PolicyId policy, int6
 std::string to_json(const WeightManifest& manifest);
 Result<WeightManifest> read_manifest(const std::filesystem::path& file);
 
-// "cpu": the kind of `device`, for who looks and for who chooses between workers.
+// "cpu" or "cuda": the kind of `device`, for who looks and for who chooses between workers.
 std::string hardware(const Device& device = {});
 
 // "cpu-avx512-w32-a32-kv32-k1-exact": what must be equal for bits to be equal: backend, instruction
 // set, dtypes of weights ("w32", "wbf16"), activations and KV cache, slices of k, exact or fast.
-// `device`: the one that computes.
+// Of a GPU "cuda-sm_90-wbf16-abf16-kvbf16-kshape-exact". `device`: the one that computes.
 std::string numerics_class(Dtype weights = Dtype::kF32, const Device& device = {});
 
 }  // namespace tailrace

@@ -13,7 +13,7 @@ BackendFacts emulated_facts() {
   facts.built = true;
   facts.architectures = {"emulated"};
   facts.devices = {{.name = "emulated GPU",
-                    .architecture = "none",
+                    .architecture = "emulated",
                     .multiprocessors = 1,
                     .total_bytes = int64_t{8} << 30}};
   return facts;

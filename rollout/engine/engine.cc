@@ -132,14 +132,20 @@ int num_kv_blocks(const ModelConfig& config, const EngineOptions& options,
   return static_cast<int>(std::min({affordable, 2 * one * options.max_sequences, kMaxKvBlocks}));
 }
 
-std::vector<MemoryItem> engine_memory(const ModelConfig& config, const EngineOptions& options,
-                                      int num_threads) {
-  const int num_blocks = num_kv_blocks(config, options);
-  return {{"KV cache", KvCache::bytes(config, num_blocks, static_cast<int>(options.block_tokens),
-                                      options.keep_choices)},
-          {fmt::format("workspace of {} tokens", options.max_batch_tokens),
-           static_cast<int64_t>(WorkspaceBytes(config, options, num_threads).device) +
-               BatchBuilder::bytes(batch_room(config, options, num_blocks))}};
+PlacedMemory engine_memory(const ModelConfig& config, const EngineOptions& options, int num_threads,
+                           const Placement& placement) {
+  const int num_blocks = num_kv_blocks(config, options, placement);
+  const WorkspaceBytes workspace(config, options, num_threads, placement);
+  const int64_t batch = BatchBuilder::bytes(batch_room(config, options, num_blocks));
+  std::vector<MemoryItem> items = {
+      {"KV cache", KvCache::bytes(config, num_blocks, static_cast<int>(options.block_tokens),
+                                  options.keep_choices, placement)},
+      {fmt::format("workspace of {} tokens", options.max_batch_tokens),
+       static_cast<int64_t>(workspace.device) + batch}};
+  if (placement.device.kind == DeviceKind::kCpu) return {.host = std::move(items)};
+  return {.host = {{"what goes to the device and comes from it",
+                    static_cast<int64_t>(workspace.host) + batch}},
+          .device = std::move(items)};
 }
 
 Engine::Engine(const Model& model, const text::Tokenizer* tokenizer, const EngineOptions& options,

@@ -52,8 +52,8 @@ int num_kv_blocks(const ModelConfig& config, const EngineOptions& options,
 
 // What an engine allocates: the KV cache, and a workspace for activations, logits and the sampler.
 // Throws as num_kv_blocks().
-std::vector<MemoryItem> engine_memory(const ModelConfig& config, const EngineOptions& options,
-                                      int num_threads);
+PlacedMemory engine_memory(const ModelConfig& config, const EngineOptions& options, int num_threads,
+                           const Placement& placement = {});
 
 // What sample() says of rows: an element each.
 struct DrawnRows {

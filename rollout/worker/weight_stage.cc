@@ -17,7 +17,10 @@ using namespace std::chrono_literals;
 
 WeightStage::WeightStage(const ModelConfig& config, Dtype dtype, const Stream& stream,
                          Options options)
-    : layout_(ParameterLayout::trained(config)), stream_(stream), options_(std::move(options)) {
+    : layout_(ParameterLayout::trained(config)),
+      stream_(stream),
+      beside_(stream.device),
+      options_(std::move(options)) {
   const auto buffer = [&](int64_t bytes) {
     return Buffer(static_cast<size_t>(bytes), stream.device);
   };
@@ -33,9 +36,9 @@ WeightStage::WeightStage(const ModelConfig& config, Dtype dtype, const Stream& s
 
 WeightStage::~WeightStage() { stop_.request_stop(); }
 
-int64_t WeightStage::bytes(const ModelConfig& config, Dtype dtype) {
-  const int64_t weights = PackedWeights::bytes(config, dtype);
-  return config.lora ? weights + 2 * PackedWeights::adapter_bytes(config) : 2 * weights;
+int64_t WeightStage::bytes(const ModelConfig& config, Dtype dtype, Device device) {
+  const int64_t weights = PackedWeights::bytes(config, dtype, device);
+  return config.lora ? weights + 2 * PackedWeights::adapter_bytes(config, device) : 2 * weights;
 }
 
 void WeightStage::ask(WeightVersion version, std::string manifest) {
@@ -101,7 +104,7 @@ void WeightStage::begin(const Wish& wish, bool samples) {
   result_ = std::async(beside ? std::launch::async : std::launch::deferred,
                        [this, wish, beside, stop = stop_.get_token(), pulse = bound_pulse()] {
                          const PulseScope scope(pulse);
-                         return stage(wish, stop, beside ? Stream{} : stream_);
+                         return stage(wish, stop, beside ? beside_.get() : stream_);
                        });
 }
 

@@ -23,6 +23,7 @@
 #include "core/model/packed_weights.h"
 #include "core/model/parameters.h"
 #include "core/weights/frozen_base.h"
+#include "kernels/base/backend.h"
 #include "kernels/base/device.h"
 #include "kernels/base/dtype.h"
 #include "rollout/worker/fetch_weights.h"
@@ -53,7 +54,7 @@ class WeightStage {
   // borrowed.
   WeightStage(const ModelConfig& config, Dtype dtype, const Stream& stream, Options options);
   ~WeightStage();  // waits for the version that is being staged, whose fetch is told to stop
-  static int64_t bytes(const ModelConfig& config, Dtype dtype);
+  static int64_t bytes(const ModelConfig& config, Dtype dtype, Device device = {});
 
   // Stage this version. It takes the place of a version that is asked for or staged, and of an
   // order to switch.
@@ -110,6 +111,7 @@ class WeightStage {
 
   const ParameterLayout layout_;
   const Stream stream_;
+  const OwnedStream beside_;  // of the same device, for the thread that stages while others sample
   const Options options_;
 
   std::shared_ptr<PackedWeights> packed_;  // staged last

@@ -14,11 +14,13 @@
 #include "core/base/error.h"
 #include "core/base/expert_shape.h"
 #include "core/model/model.h"
+#include "core/model/placement.h"
 #include "core/text/dataset.h"
 #include "core/text/tokenizer.h"
 #include "core/weights/frozen_base.h"
 #include "core/weights/manifest.h"
 #include "core/wire/trajectory_codec.h"
+#include "kernels/base/backend.h"
 #include "kernels/base/pulse.h"
 #include "kernels/base/thread_pool.h"
 #include "rollout/agent/agent_runner.h"
@@ -87,16 +89,17 @@ class RolloutWorker {
         stop_(std::move(stop)),
         tokenizer_(tokenizer_for(config)),
         format_(chat::PromptFormat::of(config.chat, config.tokenizer_dir, *tokenizer_)),
-        model_(config.model, config.rollout.engine.max_context_tokens),
+        model_(config.model, config.rollout.engine.max_context_tokens,
+               Placement::on(config.device, config.compute)),
         pool_(static_cast<int>(config.rollout.threads)),
-        stream_{.device = {}, .pool = &pool_, .native = nullptr},
-        engine_(model_, tokenizer_.get(), config.rollout.engine, stream_, clock),
+        stream_(config.device, &pool_),
+        engine_(model_, tokenizer_.get(), config.rollout.engine, stream_.get(), clock),
         runner_(engine_, format_, runner_settings(config.rollout), clock),
-        weights_(config.model, config.compute, stream_,
+        weights_(config.model, config.compute, stream_.get(),
                  {.fetch = config.fetch_weights ? config.fetch_weights
                                                 : weights_in(config.run.weights()),
                   .fetch_takes_long = config.fetch_weights != nullptr,
-                  .base = config.model.lora ? load_frozen_base(stream_, config.base_dir,
+                  .base = config.model.lora ? load_frozen_base(stream_.get(), config.base_dir,
                                                                config.model, config.compute)
                                             : FrozenBase{}}) {
     for (const RolloutDataset& dataset : config.datasets) {
@@ -467,14 +470,14 @@ class RolloutWorker {
   chat::PromptFormat format_;
   Model model_;
   ThreadPool pool_;
-  Stream stream_;
+  OwnedStream stream_;
   Engine engine_;
   EpisodeRunner runner_;
   std::vector<Played> played_;  // by domain
   // Where any of them is an agent's.
   std::unique_ptr<gateway::Gateway> gateway_;
   std::unique_ptr<AgentRunner> agents_;
-  const std::string numerics_class_ = numerics_class(config_.compute);
+  const std::string numerics_class_ = numerics_class(config_.compute, config_.device);
 
   std::vector<wire::Grant> granted_;  // not begun
   // Results, by their number among the client's messages; and those that this session began with.
@@ -493,17 +496,18 @@ class RolloutWorker {
 
 }  // namespace
 
-std::vector<MemoryItem> rollout_memory(const RolloutWorkerConfig& config) {
+PlacedMemory rollout_memory(const RolloutWorkerConfig& config) {
   const ModelConfig& model = config.model;
   const EngineOptions& engine = config.rollout.engine;
+  PlacedMemory memory = engine_memory(model, engine, static_cast<int>(config.rollout.threads),
+                                      Placement::on(config.device, config.compute));
+  auto& items = config.device.kind == DeviceKind::kCpu ? memory.host : memory.device;
   // The next version is packed while the engine still runs on the one before.
-  std::vector<MemoryItem> items = {
-      {model.lora ? "packed weights, the base and two adapters" : "packed weights, of two versions",
-       WeightStage::bytes(model, config.compute)}};
-  for (MemoryItem& item : engine_memory(model, engine, static_cast<int>(config.rollout.threads)))
-    items.push_back(std::move(item));
+  items.insert(items.begin(), {model.lora ? "packed weights, the base and two adapters"
+                                          : "packed weights, of two versions",
+                               WeightStage::bytes(model, config.compute, config.device)});
   items.push_back({"rotary positions", Model::bytes(model, engine.max_context_tokens)});
-  return items;
+  return memory;
 }
 
 ExitCode run_rollout_worker(const RolloutWorkerConfig& config,
@@ -518,10 +522,10 @@ ExitCode run_rollout_worker(const RolloutWorkerConfig& config,
                              .incarnation = config.incarnation,
                              .pid = static_cast<int32_t>(::getpid()),
                              .slots = slots,
-                             .numerics_class = numerics_class(config.compute),
+                             .numerics_class = numerics_class(config.compute, config.device),
                              .joined = config.joined,
                              .pool = config.pool,
-                             .hardware = hardware(),
+                             .hardware = hardware(config.device),
                              .cluster = config.cluster,
                              .host = config.host},
                             config.endpoint, config.link, [&meter] { return meter.value(); });

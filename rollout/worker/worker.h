@@ -26,6 +26,7 @@
 #include "core/model/model_config.h"
 #include "core/text/dataset.h"
 #include "core/wire/worker_client.h"
+#include "kernels/base/device.h"
 #include "rollout/episode/options.h"
 #include "rollout/worker/fetch_weights.h"
 #include "sandbox/registry.h"
@@ -56,6 +57,7 @@ struct RolloutWorkerConfig {
 
   ModelConfig model;
   Dtype compute = Dtype::kF32;          // of the weights that products read
+  Device device = {};                   // which computes
   std::filesystem::path base_dir = {};  // of an adapter's base; else the weights come as versions
   std::filesystem::path tokenizer_dir;
   chat::ChatOptions chat;
@@ -74,7 +76,7 @@ struct RolloutWorkerConfig {
 
 // What the worker takes before it asks for work, and holds to the end: also of the second version
 // of the weights, which comes when the first step has been trained. Throws as num_kv_blocks().
-std::vector<MemoryItem> rollout_memory(const RolloutWorkerConfig& config);
+PlacedMemory rollout_memory(const RolloutWorkerConfig& config);
 
 // What comes on top, of the tokens of its episodes, about: as sampled, as a trajectory, as a
 // message.

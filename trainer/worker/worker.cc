@@ -24,6 +24,7 @@
 #include "core/weights/manifest.h"
 #include "core/weights/version_folder.h"
 #include "core/weights/version_keeper.h"
+#include "kernels/base/backend.h"
 #include "kernels/base/pulse.h"
 #include "kernels/base/thread_pool.h"
 #include "trainer/checkpoint.h"
@@ -65,18 +66,19 @@ class TrainerWorker {
                  .incarnation = 0,
                  .pid = static_cast<int32_t>(::getpid()),
                  .slots = 1,
-                 .numerics_class = numerics_class(config.compute),
+                 .numerics_class = numerics_class(config.compute, config.device),
                  .joined = false,
                  .pool = {},
-                 .hardware = hardware(),
+                 .hardware = hardware(config.device),
                  .rank = config.rank},
                 config.endpoint, config.link),
         pool_(pool_size(config.train)),
+        stream_(config.device, &pool_),
         base_(config.model.lora
-                  ? load_frozen_base(stream(), config.model_dir, config.model, config.compute)
+                  ? load_frozen_base(stream_.get(), config.model_dir, config.model, config.compute)
                   : FrozenBase{}),
-        trainer_(stream(), config.model, config.train, config.max_sequence_tokens, config.compute,
-                 base_.weights),
+        trainer_(stream_.get(), config.model, config.train, config.max_sequence_tokens,
+                 config.compute, base_.weights),
         loss_(policy_loss_config(config.algo)),
         versions_(config.run.weights(), 0,
                   {.anchor_interval = config.anchor_interval,
@@ -124,8 +126,6 @@ class TrainerWorker {
   }
 
  private:
-  Stream stream() { return {{}, &pool_, nullptr}; }
-
   // A message that is not for a trainer changes nothing.
   template <class Other>
   void on(const Other&) {}
@@ -288,7 +288,7 @@ class TrainerWorker {
 
   // Which version it holds, and what the policy is held to; the weights follow.
   void agree_with_rank_0() {
-    std::string own = numerics_class(config_.compute);
+    std::string own = numerics_class(config_.compute, config_.device);
     if (!base_.root.empty()) own += fmt::format(" beside the base {}", base_.root);
     const std::vector<std::string> classes = gather_text(own);
     for (size_t rank = 0; rank < classes.size(); ++rank) {
@@ -595,7 +595,7 @@ class TrainerWorker {
     const bool replays = config_.algo.router_replay == RouterReplay::kReplay;
     return {.algo = config_.algo,
             .experts = replays ? config_.model.expert_shape() : ExpertShape{},
-            .numerics_class = numerics_class(config_.compute),
+            .numerics_class = numerics_class(config_.compute, config_.device),
             .vocab_size = config_.model.num_ids(),
             .max_sequence_tokens = config_.max_sequence_tokens,
             .version = version_,
@@ -643,8 +643,8 @@ class TrainerWorker {
 
   WeightManifest manifest_of(int64_t version) const {
     WeightManifest manifest =
-        make_manifest(trainer_.parameters(), 0, version, numerics_class(config_.compute),
-                      base_.root, config_.compute);
+        make_manifest(trainer_.parameters(), 0, version,
+                      numerics_class(config_.compute, config_.device), base_.root, config_.compute);
     manifest.attempt = attempt_;
     // What came before a version that lies there already is not in its checkpoint.
     const auto before = read_manifest(config_.run.weights() / manifest_name(0, version));
@@ -706,6 +706,7 @@ class TrainerWorker {
   const Clock& clock_;
   wire::WorkerClient client_;
   ThreadPool pool_;
+  OwnedStream stream_;
   FrozenBase base_;  // of an adapter
   PolicyTrainer trainer_;
   PolicyLossConfig loss_;
@@ -740,22 +741,28 @@ class TrainerWorker {
 
 }  // namespace
 
-std::vector<MemoryItem> trainer_memory(const TrainerWorkerConfig& config) {
+PlacedMemory trainer_memory(const TrainerWorkerConfig& config) {
   std::vector<OptimizerKind> optimizers = {config.optim.kind};
   if (!config.sft.data.empty() || config.sft.demonstrations > 0)
     optimizers.push_back(config.sft.optim.kind);
-  std::vector<MemoryItem> items = PolicyTrainer::memory(
+  PlacedMemory memory;
+  const bool on_cpu = config.device.kind == DeviceKind::kCpu;
+  (on_cpu ? memory.host : memory.device) = PolicyTrainer::memory(
       config.model, config.train, config.max_sequence_tokens, pool_size(config.train),
       {.keeps_reference = config.algo.kl.needs_reference(),
        .streams = config.streams,
        .has_critic = config.critic.has_value(),
        .compute = config.compute,
+       .device = config.device,
        .optimizers = std::move(optimizers)});
+  const int64_t floats = ParameterLayout::trained(config.model).size();
+  if (!on_cpu)
+    memory.host.push_back(
+        {"copy of the weights (fp32 master)", floats * static_cast<int64_t>(sizeof(float))});
   if (config.train.ranks > 1)
-    items.push_back({"what other ranks send (train.ranks)",
-                     sum_bytes(static_cast<int>(config.train.ranks),
-                               ParameterLayout::trained(config.model).size())});
-  return items;
+    memory.host.push_back({"what other ranks send (train.ranks)",
+                           sum_bytes(static_cast<int>(config.train.ranks), floats)});
+  return memory;
 }
 
 ExitCode run_trainer_worker(const TrainerWorkerConfig& config, Log& log, const Clock& clock) {

@@ -27,6 +27,7 @@
 #include "core/base/run_directory.h"
 #include "core/model/model_config.h"
 #include "core/wire/worker_client.h"
+#include "kernels/base/device.h"
 #include "trainer/loss/options.h"
 #include "trainer/options.h"
 
@@ -49,6 +50,7 @@ struct TrainerWorkerConfig {
 
   ModelConfig model;
   Dtype compute = Dtype::kF32;  // of the weights that products read
+  Device device = {};           // which computes: a GPU has no critic, adapter or Muon
   // Weights to begin with, of an adapter its base; empty: random, from the seed.
   std::filesystem::path model_dir = {};
   std::filesystem::path adapter_dir = {};    // an adapter to begin with; empty: a fresh one
@@ -75,7 +77,7 @@ struct TrainerWorkerConfig {
 
 // What the worker takes before the first step, and holds to the end. It does not grow with what is
 // sampled: a step's tokens come on top (kStepBytesPerToken).
-std::vector<MemoryItem> trainer_memory(const TrainerWorkerConfig& config);
+PlacedMemory trainer_memory(const TrainerWorkerConfig& config);
 
 // Of a step's tokens, about: bodies, what they say, the batch made of it, and what a pass saw.
 inline constexpr int64_t kStepBytesPerToken = 192;

@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 
 #include "kernels/base/check.h"
+#include "kernels/base/pulse.h"
 
 namespace tailrace::cuda::emulation {
 
@@ -236,6 +237,7 @@ void run_blocks(const dim3& grid) {
     const auto at = static_cast<unsigned>(g_machine.order == Order::kForward ? i : blocks - 1 - i);
     blockIdx = {at % grid.x, at / grid.x % grid.y, at / grid.x / grid.y};
     run_block();
+    beat();  // as who waits for a GPU does
   }
   for (int i = 0; i < g_machine.num_stacks; ++i) {
     if (*end_of_stack(i) == kStackEnd) continue;

@@ -26,8 +26,9 @@ TEST(Plans, OfTheConfigsAreAsTheyWereRead) {
     const std::string name = entry.path().stem().string();
     if (name.starts_with("simulate_")) continue;  // they have no model (simulate_test.cc)
     const bool any = name.ends_with("gsm8k");     // runs with any model, and is given one
-    // Else as many as there are cores, and each has a workspace.
-    const auto result = run_in_source("launch --dry-run configs/" + name + ".yaml train.threads=2" +
+    // Else as many as there are cores, and each has a workspace; and a GPU where there is one.
+    const auto result = run_in_source("launch --dry-run configs/" + name +
+                                      ".yaml train.threads=2 model.device=cpu" +
                                       (any ? " model.path=tests/data/models/stories260K" : ""));
     if (result.err.find("this machine cannot test programs") != std::string::npos) {
       fmt::print("skipped configs/{}.yaml: {}", name, result.err);
@@ -40,8 +41,9 @@ TEST(Plans, OfTheConfigsAreAsTheyWereRead) {
 
 // The file has its own loss_agg and penalty.
 TEST(Plans, OfAPresetThatIsNamedOverAFile) {
-  const auto result =
-      run_in_source("launch --dry-run configs/tinystories.yaml train.threads=2 algo.name=DR_GRPO");
+  const auto result = run_in_source(
+      "launch --dry-run configs/tinystories.yaml train.threads=2 model.device=cpu "
+      "algo.name=DR_GRPO");
   EXPECT_EQ(result.exit_code, 0) << result.err;
   expect_golden("plans/tinystories_dr_grpo.txt", result.out.substr(0, result.out.find("trainer ")));
 }

@@ -174,6 +174,21 @@ TEST_P(CudaEngine, BatchesCutsPagesPreemptionAndThePrefixCacheChangeNoBit) {
   expect_same(tight, want, "preempted");
 }
 
+TEST_P(CudaEngine, TakesTheMemoryThatItSays) {
+  Rig rig(small_config(), 1, 16, 512, GetParam());
+  EngineOptions options;
+  options.max_batch_tokens = 64;
+  options.max_sequences = 8;
+  options.max_context_tokens = 256;
+  options.kv_cache_blocks = 64;
+  const SteadyClock clock;
+  const int64_t before = Buffer::total_bytes();
+  const Engine engine(rig.model, nullptr, options, rig.stream(), clock);
+  const PlacedMemory memory = engine_memory(rig.model.config(), options, 1, rig.model.placement());
+  EXPECT_EQ(Buffer::total_bytes() - before, total_bytes(memory.host) + total_bytes(memory.device));
+  EXPECT_GT(total_bytes(memory.device), total_bytes(memory.host));
+}
+
 INSTANTIATE_TEST_SUITE_P(Weights, CudaEngine, ::testing::Values(Dtype::kF32, Dtype::kBF16),
                          [](const auto& test) {
                            return test.param == Dtype::kF32 ? "F32" : "Bf16";

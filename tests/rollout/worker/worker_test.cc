@@ -248,13 +248,13 @@ TEST_F(RolloutWorkerTest, TakesTheMemoryThatItSays) {
   for (const wire::Stage& version : versions) {
     desk.send(version);
     desk.await<wire::Installed>(1);
-    EXPECT_EQ(Buffer::total_bytes() - before, total_bytes(rollout_memory(config)));
+    EXPECT_EQ(Buffer::total_bytes() - before, total_bytes(rollout_memory(config).host));
     for (int32_t member = 0; member < 8; ++member) desk.send(grant(0, member, version.version));
     EXPECT_EQ(desk.await<wire::TrajectoryResult>(8).size(), 8u);
   }
   desk.shut_down();
   EXPECT_EQ(status.get(), kExitDone);
-  EXPECT_EQ(Buffer::peak_bytes() - before, total_bytes(rollout_memory(config)));
+  EXPECT_EQ(Buffer::peak_bytes() - before, total_bytes(rollout_memory(config).host));
 }
 
 TEST_F(RolloutWorkerTest, PlaysWhatItIsGrantedUnderTheWeightsItProved) {

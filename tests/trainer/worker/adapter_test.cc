@@ -68,7 +68,7 @@ TEST_F(TrainerOfAnAdapter, TakesTheMemoryThatItSays) {
       const int64_t before = Buffer::total_bytes();
       Buffer::begin_peak();
       ASSERT_EQ(serve(config, scheduler), 0);
-      EXPECT_EQ(Buffer::peak_bytes() - before, total_bytes(trainer_memory(config)))
+      EXPECT_EQ(Buffer::peak_bytes() - before, total_bytes(trainer_memory(config).host))
           << "streams " << streams << " until " << until;
     }
   }

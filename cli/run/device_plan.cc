@@ -1,0 +1,92 @@
+#include "cli/run/device_plan.h"
+
+#include <fmt/format.h>
+
+#include "cli/run/counted.h"
+#include "cli/run/datasets.h"
+#include "cli/run/device_choice.h"
+#include "cli/run/pools.h"
+#include "cli/run/worker_configs.h"
+#include "core/base/error.h"
+#include "core/base/machine.h"
+#include "core/model/compute.h"
+
+namespace tailrace {
+namespace {
+
+bool is_cpu(Device device) { return device.kind == DeviceKind::kCpu; }
+
+// The one that any of them computes on.
+Device gpu_of(const DevicePlan& plan) { return is_cpu(plan.rollout) ? plan.trainer : plan.rollout; }
+
+// "the trainer, 2 rollout workers": those that compute there.
+std::string who_computes(const DevicePlan& plan, int64_t trainers, int64_t rollout_workers) {
+  std::string who;
+  if (!plan.trainer_memory.empty())
+    who = trainers == 1 ? "the trainer" : counted(trainers, "trainer");
+  if (!plan.rollout_worker.empty())
+    who += (who.empty() ? "" : ", ") + counted(rollout_workers, "rollout worker");
+  return who;
+}
+
+}  // namespace
+
+DevicePlan plan_devices(const RunOptions& o, const ModelConfig& model) {
+  DevicePlan plan;
+  plan.samples_here = !supervised_only(o) && num_rollout_workers(o) > 0;
+  plan.dtype = compute_dtype(o.model.compute, model) == Dtype::kBF16 ? "bf16" : "f32";
+  ChosenDevice chosen = rollout_device(o, model);
+  plan.trainer = trainer_device(o, model);
+  if (plan.samples_here) plan.rollout = chosen.device;
+  plan.why_cpu = std::move(chosen.why_cpu);
+  if (is_cpu(plan.trainer) && !is_cpu(chosen.device)) plan.why_trainer_cpu = why_trainer_on_cpu(o);
+  if (o.model.device == DeviceChoice::kCuda && !plan.samples_here && is_cpu(plan.trainer))
+    throw UserError::at("model.device", "is cuda, but {}.\n       Try model.device=cpu.",
+                        plan.why_trainer_cpu);
+  return plan;
+}
+
+std::string describe(const DevicePlan& plan, const RunOptions& o) {
+  const bool samples_elsewhere =
+      !plan.samples_here && !supervised_only(o) && o.model.device != DeviceChoice::kCpu;
+  if (samples_elsewhere)
+    return fmt::format("{} for the trainer; of rollout workers each takes what its machine has",
+                       describe(plan.trainer));
+  if (is_cpu(plan.rollout) && is_cpu(plan.trainer))
+    return plan.why_cpu.empty() ? "the CPU" : "the CPU: " + plan.why_cpu;
+  if (is_cpu(plan.trainer))
+    return fmt::format("{} for rollout workers, in {}; the CPU for the trainer: {}",
+                       describe(plan.rollout), plan.dtype, plan.why_trainer_cpu);
+  return fmt::format("{}, in {}", describe(plan.trainer), plan.dtype);
+}
+
+std::string describe_memory(const DevicePlan& plan, int64_t trainers, int64_t rollout_workers) {
+  const std::string who = who_computes(plan, trainers, rollout_workers);
+  if (who.empty()) return "";
+  const int64_t bytes = trainers * total_bytes(plan.trainer_memory) +
+                        rollout_workers * total_bytes(plan.rollout_worker);
+  const int64_t has = memory_of(gpu_of(plan));
+  return fmt::format("{} of {}{} for {}", format_bytes(bytes),
+                     has > 0 ? fmt::format("the {} of ", format_bytes(has)) : "",
+                     describe(gpu_of(plan)), who);
+}
+
+void check_device_size(const DevicePlan& plan, int64_t trainers, int64_t rollout_workers) {
+  const int64_t has = memory_of(gpu_of(plan));
+  if (has == 0) return;
+  // In double: neither number is bounded by the other.
+  const auto all = [](int64_t count, const std::vector<MemoryItem>& items) {
+    return static_cast<double>(count) * static_cast<double>(certain_bytes(items));
+  };
+  const double bytes =
+      all(trainers, plan.trainer_memory) + all(rollout_workers, plan.rollout_worker);
+  if (bytes <= static_cast<double>(has)) return;
+  throw UserError(
+      "{} need {:.1f} GiB of the {} of {}. Make rollout.workers, rollout.kv_cache_mb, "
+      "rollout.max_batch_tokens, train.microbatch_tokens or the model smaller ('--dry-run' shows "
+      "what each takes).",
+      who_computes(plan, trainers, rollout_workers), bytes / 1024 / 1024 / 1024, format_bytes(has),
+      describe(gpu_of(plan)));
+}
+
+}  // namespace tailrace

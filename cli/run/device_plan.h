@@ -1,0 +1,40 @@
+// What a plan says of the devices that a run computes on.
+//
+// Thread: any.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cli/run/options.h"
+#include "core/base/memory_need.h"
+#include "core/model/model_config.h"
+#include "kernels/base/device.h"
+
+namespace tailrace {
+
+struct DevicePlan {
+  Device trainer, rollout;
+  bool samples_here = false;         // rollout workers of this machine take part
+  std::string why_cpu = {};          // ChosenDevice has it
+  std::string why_trainer_cpu = {};  // of a trainer that stays there while others sample on a GPU
+  std::string dtype = {};            // "bf16" or "f32": of what is on a GPU
+  // On the GPU, of one of each; empty where none of this machine computes there.
+  std::vector<MemoryItem> trainer_memory = {}, rollout_worker = {};
+};
+
+// Without the memory. Throws as rollout_device(), and where the device that is asked for would have
+// nothing to do.
+DevicePlan plan_devices(const RunOptions& options, const ModelConfig& model);
+
+// "the CPU"; "NVIDIA H100 (cuda) for rollout workers, in bf16", and who stays on the CPU.
+std::string describe(const DevicePlan& plan, const RunOptions& options);
+// "11.2 GiB of the 80.0 GiB of NVIDIA H100 (cuda) for the trainer, 2 rollout workers"; empty where
+// nothing of this machine computes there.
+std::string describe_memory(const DevicePlan& plan, int64_t trainers, int64_t rollout_workers);
+
+// Throws UserError when the workers of this machine take more for certain than the device has.
+void check_device_size(const DevicePlan& plan, int64_t trainers, int64_t rollout_workers);
+
+}  // namespace tailrace
