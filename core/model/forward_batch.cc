@@ -4,12 +4,14 @@
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/ops/embedding.h"
 #include "kernels/ops/router.h"
 
 namespace tailrace {
 
 BatchBuilder::Arrays::Arrays(Workspace& memory, const BatchRoom& room)
     : token_ids(memory.take<int32_t>(room.tokens)),
+      from(memory.take<int32_t>(room.takes_draws ? room.tokens : 0)),
       positions(memory.take<int32_t>(room.tokens)),
       logit_rows(memory.take<int32_t>(room.tokens)),
       seq_offsets(memory.take<int32_t>(room.sequences + 1)),
@@ -39,7 +41,7 @@ BatchBuilder::BatchBuilder(const BatchRoom& room, Device device)
 void BatchBuilder::clear() {
   num_tokens_ = num_sequences_ = num_logit_rows_ = 0;
   max_context_ = 0;
-  gives_choices_ = is_copied_ = false;
+  gives_choices_ = takes_draws_ = is_copied_ = false;
   // One offset more than there are sequences.
   arrays_.seq_offsets[0] = 0;
 }
@@ -62,6 +64,7 @@ void BatchBuilder::add(std::span<const int32_t> tokens, int32_t first_position,
 
   const auto first_row = static_cast<size_t>(num_tokens_);
   std::ranges::copy(tokens, arrays_.token_ids.begin() + num_tokens_);
+  if (room_.takes_draws) std::fill_n(arrays_.from.begin() + num_tokens_, count, -1);
   for (size_t i = 0; i < tokens.size(); ++i)
     arrays_.positions[first_row + i] = first_position + static_cast<int32_t>(i);
   for (const int32_t offset : logit_offsets) {
@@ -101,7 +104,15 @@ void BatchBuilder::add(std::span<const int32_t> tokens, int32_t first_position,
   max_context_ = std::max(max_context_, first_position + static_cast<int>(count));
 }
 
-ForwardBatch BatchBuilder::batch(const Stream& stream) const {
+void BatchBuilder::add_drawn(int32_t from, int32_t position, std::span<const int32_t> blocks) {
+  TR_CHECK(room_.takes_draws && from >= 0, "draw {} in a batch without room for it", from);
+  constexpr int32_t kUnknown = 0, kThatOne = 0;
+  add({&kUnknown, 1}, position, blocks, {&kThatOne, 1});
+  arrays_.from[static_cast<size_t>(num_tokens_) - 1] = from;
+  takes_draws_ = true;
+}
+
+ForwardBatch BatchBuilder::batch(const Stream& stream, std::span<const int32_t> drawn) const {
   const auto tokens = static_cast<size_t>(num_tokens_);
   const size_t tables = static_cast<size_t>(num_sequences_ * room_.blocks_per_sequence);
   if (on_device_.size() > 0 && !std::exchange(is_copied_, true)) {
@@ -112,6 +123,10 @@ ForwardBatch BatchBuilder::batch(const Stream& stream) const {
     copy(stream, on_device_.bytes().part(0, used), memory_.bytes().part(0, used));
   }
   const Arrays arrays = on_device_.size() > 0 ? Arrays::of(on_device_, room_) : arrays_;
+  if (takes_draws_)
+    take_drawn(
+        stream,
+        {.drawn = drawn, .from = arrays.from.first(tokens), .ids = arrays.token_ids.first(tokens)});
   return {.token_ids = arrays.token_ids.first(tokens),
           .sequences = {.positions = arrays.positions.first(tokens),
                         .seq_offsets =

@@ -31,6 +31,7 @@ struct BatchRoom {
   int64_t tokens = 0, sequences = 0;
   int blocks_per_sequence = 1;
   int64_t choices_per_token = 0;  // where a batch gives any: sparse layers * k
+  bool takes_draws = false;       // add_drawn() may be called
   int64_t vocab = 0, blocks = 0;  // ids of tokens and of KV blocks lie below them
 };
 
@@ -49,15 +50,19 @@ class BatchBuilder {
   // takes tokens from outside has checked them.
   void add(std::span<const int32_t> tokens, int32_t first_position, std::span<const int32_t> blocks,
            std::span<const int32_t> logit_offsets, MatrixView<const int32_t> choices = {});
+  // The same of one token whose logits are wanted and whose id the host does not know: batch() will
+  // take it from there.
+  void add_drawn(int32_t from, int32_t position, std::span<const int32_t> blocks);
   int64_t num_tokens() const { return num_tokens_; }
   int64_t num_sequences() const { return num_sequences_; }
   // Views until the next change, which waits until the stream of the device has come so far.
-  ForwardBatch batch(const Stream& stream = {}) const;
+  // `drawn`, of the device: what add_drawn() meant, as take_drawn() has it.
+  ForwardBatch batch(const Stream& stream = {}, std::span<const int32_t> drawn = {}) const;
 
  private:
   // In this order: a batch without choices ends before them.
   struct Arrays {
-    std::span<int32_t> token_ids, positions, logit_rows, seq_offsets, block_tables, choices;
+    std::span<int32_t> token_ids, from, positions, logit_rows, seq_offsets, block_tables, choices;
 
     Arrays(Workspace& memory, const BatchRoom& room);
     static Arrays of(Buffer& memory, const BatchRoom& room);
@@ -70,7 +75,7 @@ class BatchBuilder {
   mutable bool is_copied_ = false;
   int64_t num_tokens_ = 0, num_sequences_ = 0, num_logit_rows_ = 0;
   int max_context_ = 0;
-  bool gives_choices_ = false;
+  bool gives_choices_ = false, takes_draws_ = false;
 };
 
 }  // namespace tailrace

@@ -69,6 +69,33 @@ void copy(const Stream& stream, DeviceBytes to, ConstDeviceBytes from) {
 
 void wait(const Stream& stream) { memory_of(stream.device.kind).wait(stream); }
 
+StreamMark::StreamMark(StreamMark&& other) noexcept
+    : stream_(other.stream_), native_(std::exchange(other.native_, nullptr)) {}
+
+StreamMark& StreamMark::operator=(StreamMark&& other) noexcept {
+  // As a Buffer's.
+  std::swap(stream_, other.stream_);
+  std::swap(native_, other.native_);
+  return *this;
+}
+
+StreamMark::~StreamMark() {
+  if (native_ != nullptr) memory_of(stream_.device.kind).free_mark(native_, stream_.device.index);
+}
+
+void StreamMark::set(const Stream& stream) {
+  const DeviceMemory& memory = memory_of(stream.device.kind);
+  if (memory.make_mark == nullptr) return;
+  TR_CHECK(native_ == nullptr || stream.device == stream_.device, "a mark of another device");
+  stream_ = stream;
+  if (native_ == nullptr) native_ = memory.make_mark(stream.device.index);
+  memory.set_mark(stream, native_);
+}
+
+void StreamMark::wait() const {
+  if (native_ != nullptr) memory_of(stream_.device.kind).wait_for_mark(stream_, native_);
+}
+
 OutOfDeviceMemory::OutOfDeviceMemory(size_t wanted)
     : text_("the GPU has no " + std::to_string((wanted + (1 << 20) - 1) >> 20) +
             " MiB of memory left") {}

@@ -57,6 +57,11 @@ struct DeviceMemory {
   // Memory of the CPU that copies reach without a detour, zero-filled or not; null: none is left.
   std::byte* (*allocate_pinned)(size_t bytes) = nullptr;
   void (*release_pinned)(std::byte* memory) = nullptr;
+  // A StreamMark's. None: what is asked of a stream is done when the call returns.
+  void* (*make_mark)(int index) = nullptr;
+  void (*free_mark)(void* mark, int index) = nullptr;
+  void (*set_mark)(const Stream& stream, void* mark) = nullptr;
+  void (*wait_for_mark)(const Stream& stream, void* mark) = nullptr;
 };
 // A backend's, before the first Buffer of that kind is made. Without it there is none.
 void provide_memory(DeviceKind kind, const DeviceMemory& memory);
@@ -65,6 +70,23 @@ void provide_memory(DeviceKind kind, const DeviceMemory& memory);
 void copy(const Stream& stream, DeviceBytes to, ConstDeviceBytes from);
 // Until the ops and copies of the stream are done. On the CPU they are.
 void wait(const Stream& stream);
+
+// A place in the order of a stream, which the host can wait for while more is asked behind it.
+// Move-only. Its stream lives longer.
+class StreamMark {
+ public:
+  StreamMark() = default;
+  StreamMark(StreamMark&& other) noexcept;
+  StreamMark& operator=(StreamMark&& other) noexcept;
+  ~StreamMark();
+
+  void set(const Stream& stream);  // behind all that was asked so far; where it was is forgotten
+  void wait() const;               // until that is done; at once where it was never set
+
+ private:
+  Stream stream_;
+  void* native_ = nullptr;
+};
 
 // A device has not so much memory left; what() says how much was wanted. On the CPU it is a plain
 // bad_alloc.

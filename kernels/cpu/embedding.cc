@@ -90,6 +90,17 @@ void gather_rows(const Stream& stream, const GatherRows& args) {
   });
 }
 
+// A token a sequence at most: too few to divide.
+void take_drawn(const Stream& /*stream*/, const TakeDrawn& args) {
+  const auto& [drawn, from, ids] = args;
+  TR_CHECK(from.size() == ids.size(), "from [{}], ids [{}]", from.size(), ids.size());
+  for (size_t t = 0; t < ids.size(); ++t) {
+    if (from[t] < 0) continue;
+    TR_CHECK(static_cast<size_t>(from[t]) < drawn.size(), "draw {} of {}", from[t], drawn.size());
+    ids[t] = std::max(drawn[static_cast<size_t>(from[t])], 0);
+  }
+}
+
 void scatter_rows(const Stream& stream, const ScatterRows& args) {
   const ConstMatrix x = args.x.host();
   const std::span<const int32_t> rows = args.rows;

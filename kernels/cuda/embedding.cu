@@ -1,4 +1,5 @@
-// Rows of a table, and the addition of the residual stream: four elements a thread.
+// Rows of a table, and the addition of the residual stream: four elements a thread. Tokens that
+// were drawn: one a thread. Nothing is summed.
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/rows.cuh"
 
@@ -24,6 +25,16 @@ void take_rows(const Stream& stream, MatrixView<const In> table, std::span<const
   const bool wide = rows_are_wide(table.data, table.stride) && rows_are_wide(y.data, y.stride);
   launch(take_rows_kernel<In, Out>, grid_of_rows(y.rows, y.cols), dim3(kRowThreads), 0, stream,
          table, rows.data(), y, scale, wide);
+}
+
+__global__ void __launch_bounds__(kRowThreads)
+    take_drawn_kernel(const int32_t* drawn, const int32_t* from, int32_t* ids, int64_t count) {
+  const int64_t t = static_cast<int64_t>(blockIdx.x) * kRowThreads + threadIdx.x;
+  if (t >= count) return;
+  const int32_t row = from[t];
+  if (row < 0) return;
+  const int32_t id = drawn[row];
+  ids[t] = id < 0 ? 0 : id;
 }
 
 __global__ void __launch_bounds__(kRowThreads)
@@ -57,6 +68,14 @@ void gather_rows(const Stream& stream, const GatherRows& args) {
   };
   if (args.x.dtype == Dtype::kF32) return take_from(args.x.on<float>(device));
   take_from(args.x.on<Bf16>(device));
+}
+
+void take_drawn(const Stream& stream, const TakeDrawn& args) {
+  TR_CHECK(args.from.size() == args.ids.size());
+  const auto count = static_cast<int64_t>(args.ids.size());
+  if (count == 0) return;
+  launch(take_drawn_kernel, dim3(static_cast<unsigned>((count + kRowThreads - 1) / kRowThreads)),
+         dim3(kRowThreads), 0, stream, args.drawn.data(), args.from.data(), args.ids.data(), count);
 }
 
 void add(const Stream& stream, const Add& args) {

@@ -77,6 +77,13 @@ BackendFacts facts() {
   return facts;
 }
 
+cudaEvent_t make_event(int index) {
+  cuda_check(cudaSetDevice(index));
+  cudaEvent_t event = nullptr;
+  cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  return event;
+}
+
 // Of this thread, one for each device.
 class Event {
  public:
@@ -87,7 +94,7 @@ class Event {
   }
   cudaEvent_t native(int index) {
     cudaEvent_t& event = events_[index];
-    if (event == nullptr) cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    if (event == nullptr) event = make_event(index);
     return event;
   }
 
@@ -126,13 +133,10 @@ void copy_in_stream(const Stream& stream, std::byte* to, const std::byte* from, 
 // watch upon this thread sees it alive.
 constexpr auto kWaitDeadline = std::chrono::seconds(600);
 
-void wait_for(const Stream& stream) {
-  cuda_check(cudaSetDevice(stream.device.index));
-  thread_local Event done;
-  cuda_check(cudaEventRecord(done.native(stream.device.index), native(stream)));
+void wait_for(cudaEvent_t event) {
   const auto start = std::chrono::steady_clock::now();
   while (true) {
-    const cudaError_t state = cudaEventQuery(done.native(stream.device.index));
+    const cudaError_t state = cudaEventQuery(event);
     if (state != cudaErrorNotReady) return cuda_check(state);
     const auto waited = std::chrono::steady_clock::now() - start;
     TR_CHECK(waited < kWaitDeadline, "the GPU has not finished after ten minutes");
@@ -141,6 +145,28 @@ void wait_for(const Stream& stream) {
     if (waited > std::chrono::milliseconds(5))
       std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
+}
+
+void set_mark(const Stream& stream, void* mark) {
+  cuda_check(cudaSetDevice(stream.device.index));
+  cuda_check(cudaEventRecord(static_cast<cudaEvent_t>(mark), native(stream)));
+}
+
+void wait_for_mark(const Stream& stream, void* mark) {
+  cuda_check(cudaSetDevice(stream.device.index));
+  wait_for(static_cast<cudaEvent_t>(mark));
+}
+
+void wait_for_stream(const Stream& stream) {
+  thread_local Event done;
+  const cudaEvent_t event = done.native(stream.device.index);
+  set_mark(stream, event);
+  wait_for(event);
+}
+
+void free_mark(void* mark, int index) {
+  cuda_check(cudaSetDevice(index));
+  cuda_check(cudaEventDestroy(static_cast<cudaEvent_t>(mark)));
 }
 
 std::byte* allocate_pinned(size_t bytes) {
@@ -176,9 +202,13 @@ void provide_cuda() {
   memory.allocate = cuda::allocate;
   memory.release = cuda::release;
   memory.copy = cuda::copy_in_stream;
-  memory.wait = cuda::wait_for;
+  memory.wait = cuda::wait_for_stream;
   memory.allocate_pinned = cuda::allocate_pinned;
   memory.release_pinned = cuda::release_pinned;
+  memory.make_mark = [](int index) -> void* { return cuda::make_event(index); };
+  memory.free_mark = cuda::free_mark;
+  memory.set_mark = cuda::set_mark;
+  memory.wait_for_mark = cuda::wait_for_mark;
   Backend backend;
   backend.memory = memory;
   backend.facts = cuda::facts;

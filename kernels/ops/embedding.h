@@ -38,6 +38,16 @@ struct GatherRows {
 };
 void gather_rows(const Stream& stream, const GatherRows& args);
 
+// ids[t] = max(drawn[from[t]], 0) where from[t] >= 0; the others stay. So a pass takes tokens that
+// the host has not seen. What sample() could not draw is -1: it becomes an id that can be looked
+// up, and who reads the draws refuses it.
+struct TakeDrawn {
+  std::span<const int32_t> drawn;
+  std::span<const int32_t> from;  // [ids.size()], each below drawn.size()
+  std::span<int32_t> ids;
+};
+void take_drawn(const Stream& stream, const TakeDrawn& args);
+
 // y[rows[r]] = x[r]; rows are distinct; all other rows of y are set to 0.
 struct ScatterRows {
   ConstTensor x;

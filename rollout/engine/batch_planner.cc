@@ -47,6 +47,7 @@ void BatchPlanner::enqueue(Sequence& sequence) {
 void BatchPlanner::finish(Sequence& sequence) {
   TR_CHECK(sequence.phase == Sequence::Phase::kRunning, "session {}", sequence.session);
   std::erase(running_, &sequence);
+  forget_flight(sequence);
   sequence.phase = Sequence::Phase::kIdle;
   // From now on its age counts from here: idle sessions lose their KV least recently used first.
   sequence.order = next_order_++;
@@ -71,28 +72,30 @@ void BatchPlanner::remove(Sequence& sequence) {
   sequence.blocks.clear();
 }
 
-void BatchPlanner::plan(bool may_admit) {
+bool BatchPlanner::plan(bool may_admit, bool may_preempt) {
+  may_preempt_ = may_preempt;
   copies_.clear();
   budget_ = limits_.max_batch_tokens;
   for (Sequence* sequence : running_) sequence->planned = 0;
   // Decoding first: it needs one token a sequence and ends episodes, which is what gives blocks
   // back. Prefill takes what is left of the pass.
-  plan_running(/*decode=*/true);
-  plan_running(/*decode=*/false);
+  if (!plan_running(/*decode=*/true) || !plan_running(/*decode=*/false)) return false;
   if (may_admit) admit();
+  return true;
 }
 
-void BatchPlanner::plan_running(bool decode) {
+bool BatchPlanner::plan_running(bool decode) {
   // hold_blocks() may preempt, but only from the end of running_ and at most down to `sequence`.
   for (size_t i = 0; i < running_.size() && budget_ > 0; ++i) {
     Sequence& sequence = *running_[i];
-    if ((sequence.uncomputed() == 1) != decode) continue;
+    if (sequence.uncomputed() == 0 || (sequence.uncomputed() == 1) != decode) continue;
     // A prompt longer than the budget is cut; where, changes no number (design rule 3).
     int64_t count = std::min(sequence.uncomputed(), budget_);
-    if (!hold_blocks(sequence, sequence.num_computed + count)) break;
+    if (!hold_blocks(sequence, sequence.next_position() + count)) return may_preempt_;
     sequence.planned = count;
     budget_ -= count;
   }
+  return true;
 }
 
 void BatchPlanner::admit() {
@@ -186,9 +189,22 @@ void BatchPlanner::start(Sequence& sequence) {
   running_.insert(place, &sequence);
 }
 
-void BatchPlanner::computed(Sequence& sequence) {
-  sequence.num_computed += sequence.planned;
-  sequence.planned = 0;
+void BatchPlanner::started(Sequence& sequence, int32_t row) {
+  sequence.in_flight += sequence.planned;
+  sequence.drawn_row = row;
+}
+
+void BatchPlanner::forget_flight(Sequence& sequence) {
+  sequence.in_flight = 0;
+  sequence.drawn_row = -1;
+}
+
+void BatchPlanner::computed(Sequence& sequence, int64_t count) {
+  sequence.num_computed += count;
+  sequence.in_flight -= count;
+  TR_CHECK(sequence.in_flight >= 0, "session {}", sequence.session);
+  // Else a later pass says where its next token is drawn.
+  if (sequence.in_flight == 0) sequence.drawn_row = -1;
   // Only the leader inserts: who waited for it finds its blocks there.
   if (sequence.leads && sequence.num_computed >= sequence.prompt_tokens) {
     prefixes_.insert(prompt_of(sequence), sequence.blocks);
@@ -200,6 +216,7 @@ bool BatchPlanner::hold_blocks(Sequence& sequence, int64_t positions) {
   int need = blocks_for(positions) - sequence.blocks.size();
   if (need <= 0) return true;
   while (!make_room(need, /*from_waiting=*/true, &sequence)) {
+    if (!may_preempt_) return false;
     // The youngest gives way: the oldest always gets on, so no two can preempt each other in turn.
     Sequence& youngest = *running_.back();
     preempt(youngest);
@@ -238,6 +255,7 @@ bool BatchPlanner::drop_waiting(const Sequence* keep) {
 }
 
 void BatchPlanner::drop_kv(Sequence& sequence) {
+  TR_CHECK(sequence.in_flight == 0, "session {} is in flight", sequence.session);
   stats_.lost_tokens += sequence.num_computed;
   sequence.blocks.clear();
   sequence.num_computed = 0;

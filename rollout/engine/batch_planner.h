@@ -7,6 +7,10 @@
 // sessions (least recently used first), the youngest running sequence. What is given up is computed
 // again later; by design rule 3 the numbers are the same.
 //
+// A pass may be planned while the one before is in flight: of it is known how far it computes each
+// sequence and which ones it draws a token for, not what is drawn. Blocks may change hands
+// meanwhile, because the later pass writes later.
+//
 // Thread: the decode engine's thread only.
 #pragma once
 
@@ -34,6 +38,7 @@ struct Sequence {
   SamplingParams sampling;
   SampleKey key;
   bool wants_kept = false;
+  int64_t max_length = 0;  // where it ends at the latest
   std::vector<GeneratedToken> sampled;
   const StopMatcher* stops = nullptr;
   // Experts of the positions below num_chosen that no answer has told yet.
@@ -44,13 +49,21 @@ struct Sequence {
   Phase phase = Phase::kIdle;
   BlockPool::Lease blocks;
   int64_t num_computed = 0;  // positions 0.. whose KV is in `blocks`
+  int64_t in_flight = 0;     // positions behind them that passes in flight compute
+  int32_t drawn_row = -1;    // of the pass in flight, which draws its next token; -1: none
   int64_t planned = 0;       // tokens in the coming pass
   uint64_t order = 0;        // age of the request; of an idle session: when it became idle
   uint64_t prompt_key = 0;   // hash of the prompt
   bool leads = false;        // others wait for the KV of its prompt
 
   int64_t length() const { return static_cast<int64_t>(tokens.size()); }
-  int64_t uncomputed() const { return length() - num_computed; }
+  // With the token that is being drawn.
+  int64_t next_length() const { return length() + (drawn_row >= 0 ? 1 : 0); }
+  int64_t next_position() const { return num_computed + in_flight; }
+  // What a pass may compute. None where the token that is being drawn is the last one.
+  int64_t uncomputed() const {
+    return next_length() < max_length ? next_length() - next_position() : 0;
+  }
 };
 
 struct PlannerStats {
@@ -76,7 +89,9 @@ class BatchPlanner {
   void remove(Sequence& sequence);   // whatever it is doing; its blocks are given back
 
   // Sets `planned` of all running sequences (0: not in this pass) after admitting queued ones.
-  void plan(bool may_admit);
+  // False: it must preempt and may not; nothing is planned then. While a pass is in flight it may
+  // not: who is preempted has nothing there.
+  [[nodiscard]] bool plan(bool may_admit, bool may_preempt);
   // What must be copied before the pass that was planned, in this order: the tail of a prefix that
   // another sequence writes on in.
   struct BlockCopy {
@@ -84,8 +99,13 @@ class BatchPlanner {
   };
   const std::vector<BlockCopy>& copies() const { return copies_; }
   const std::vector<Sequence*>& running() const { return running_; }  // older first
-  // The pass is over: the planned tokens of a sequence have KV now.
-  void computed(Sequence& sequence);
+  // The pass is on its way: the planned tokens of a sequence are in flight, and its next one if it
+  // is drawn in `row` (-1: it is not).
+  void started(Sequence& sequence, int32_t row);
+  // Such a pass is over: `count` tokens of a sequence have KV now.
+  void computed(Sequence& sequence, int64_t count);
+  // What is in flight of it does not count.
+  void forget_flight(Sequence& sequence);
 
   // New weights: all KV is void, and every sequence will be computed again.
   void forget_kv(int64_t version);
@@ -99,7 +119,7 @@ class BatchPlanner {
   using ByOrder = std::map<uint64_t, Sequence*>;
 
   int blocks_for(int64_t tokens) const;
-  void plan_running(bool decode);
+  bool plan_running(bool decode);
   void admit();
   bool try_start_warm(Sequence& sequence, bool forced);
   bool try_start_cold(Sequence& sequence, bool forced);
@@ -122,6 +142,7 @@ class BatchPlanner {
   ByOrder idle_;                                     // idle sessions that hold KV
   std::unordered_map<uint64_t, Sequence*> leaders_;  // by prompt_key
   int64_t budget_ = 0;                               // tokens left in the pass being planned
+  bool may_preempt_ = true;
   uint64_t next_order_ = 1;
   PlannerStats stats_;
 };

@@ -14,7 +14,6 @@
 #include "kernels/ops/linear.h"
 #include "kernels/ops/log_softmax.h"
 #include "kernels/ops/sample.h"
-#include "rollout/engine/sampler.h"
 
 namespace tailrace {
 namespace {
@@ -39,6 +38,13 @@ int64_t logit_rows_per_chunk(const ModelConfig& config, const EngineOptions& opt
   const int64_t suits = device.kind == DeviceKind::kCpu ? kLogitFloats : kDeviceLogitFloats;
   const int64_t floats = options.logit_floats > 0 ? options.logit_floats : suits;
   return std::clamp<int64_t>(floats / config.num_ids(), 1, max_logit_rows(options));
+}
+
+bool overlaps(const EngineOptions& options, Device device) {
+  return options.overlaps.value_or(device.kind != DeviceKind::kCpu);
+}
+size_t num_steps(const EngineOptions& options, Device device) {
+  return overlaps(options, device) ? 2 : 1;
 }
 
 // Of the device, and of the host beside it.
@@ -66,23 +72,14 @@ struct WorkspaceBytes {
   }
 };
 
-BatchRoom batch_room(const ModelConfig& config, const EngineOptions& options, int num_blocks) {
+BatchRoom batch_room(const ModelConfig& config, const EngineOptions& options, int num_blocks,
+                     Device device) {
   return {.tokens = options.max_batch_tokens,
           .sequences = max_logit_rows(options),
           .blocks_per_sequence = blocks_per_sequence(options),
+          .takes_draws = overlaps(options, device),
           .vocab = config.vocab_size,
           .blocks = num_blocks};
-}
-
-// Calls f(begin, end, inv_temperature). kept_log_sum_exp() takes one temperature: rows that share
-// theirs with the next ones go together.
-template <class F>
-void for_each_temperature(std::span<const SamplingRow> rows, const F& f) {
-  for (size_t begin = 0, end = 0; begin < rows.size(); begin = end) {
-    const float inv_temperature = rows[begin].inv_temperature;
-    while (end < rows.size() && rows[end].inv_temperature == inv_temperature) ++end;
-    f(static_cast<int64_t>(begin), static_cast<int64_t>(end), inv_temperature);
-  }
 }
 
 }  // namespace
@@ -94,8 +91,10 @@ EngineArrays::EngineArrays(const MirrorMemory& memory, const ModelConfig& config
       logits(memory, logit_rows_per_chunk(config, options, memory.placement.device),
              config.num_ids()),
       kept_ids(memory, logits.host.rows * logits.host.cols),
-      kept_offsets(memory, memory.is_one() ? 0 : logits.host.rows + 1),
-      draws(memory, hidden.rows) {}
+      kept_offsets(memory, memory.is_one() ? 0 : logits.host.rows + 1) {
+  for (size_t i = 0; i < num_steps(options, memory.placement.device); ++i)
+    draws.emplace_back(memory, hidden.rows);
+}
 
 int num_kv_blocks(const ModelConfig& config, const EngineOptions& options,
                   const Placement& placement) {
@@ -136,7 +135,9 @@ PlacedMemory engine_memory(const ModelConfig& config, const EngineOptions& optio
                            const Placement& placement) {
   const int num_blocks = num_kv_blocks(config, options, placement);
   const WorkspaceBytes workspace(config, options, num_threads, placement);
-  const int64_t batch = BatchBuilder::bytes(batch_room(config, options, num_blocks));
+  const int64_t batch =
+      static_cast<int64_t>(num_steps(options, placement.device)) *
+      BatchBuilder::bytes(batch_room(config, options, num_blocks, placement.device));
   std::vector<MemoryItem> items = {
       {"KV cache", KvCache::bytes(config, num_blocks, static_cast<int>(options.block_tokens),
                                   options.keep_choices, placement)},
@@ -159,7 +160,6 @@ Engine::Engine(const Model& model, const text::Tokenizer* tokenizer, const Engin
           static_cast<int>(options.block_tokens), options.keep_choices, model.placement()),
       planner_(kv_, {.max_batch_tokens = options.max_batch_tokens,
                      .max_sequences = options.max_sequences}),
-      builder_(batch_room(model.config(), options, kv_.num_blocks()), stream.device),
       // Taken once, so that a run that starts does not die of memory hours later.
       memory_(
           WorkspaceBytes(model.config(), options, num_threads(stream), model.placement()).device,
@@ -172,14 +172,19 @@ Engine::Engine(const Model& model, const text::Tokenizer* tokenizer, const Engin
       arrays_({workspace_, host_workspace_, model.placement()}, model.config(), options) {
   TR_CHECK(stream.device == model.placement().device, "a stream of device {}, a model of device {}",
            stream.device.index, model.placement().device.index);
+  for (const MirroredDraws& draws : arrays_.draws)
+    steps_.emplace_back(batch_room(model.config(), options, kv_.num_blocks(), stream.device),
+                        stream.device, draws);
 }
 
 Engine::~Engine() {
+  for (const StepInFlight& step : steps_) step.done.wait();
   for (auto& [id, sequence] : sessions_) planner_.remove(*sequence);
 }
 
 void Engine::install(std::shared_ptr<const PackedWeights> weights, int64_t version) {
   TR_CHECK(weights != nullptr && version >= 0, "version {}", version);
+  drain();
   if (gate_.state() == WeightGate::State::kOpen) gate_.close();
   if (gate_.state() == WeightGate::State::kClosed) gate_.freeze();
   gate_.begin_install();
@@ -224,6 +229,8 @@ void Engine::submit(GenerateRequest request) {
   sequence.sampling = std::move(request.sampling);
   sequence.key = request.key;
   sequence.wants_kept = request.wants_kept;
+  sequence.max_length = sequence.length() + std::min(sequence.sampling.max_new_tokens,
+                                                     max_context_ - sequence.length());
   sequence.sampled.clear();
   planner_.enqueue(sequence);
 }
@@ -232,6 +239,10 @@ void Engine::release(SessionId session) {
   auto found = sessions_.find(session);
   if (found == sessions_.end()) return;
   Sequence& sequence = *found->second;
+  if (sequence.in_flight > 0) drain();
+  // It may have ended with what was in flight: its owner, who gives it up, has not heard of that.
+  for (Generation& answer : ready_)
+    if (answer.session == session && !answer.tokens.empty()) answer.reason = FinishReason::kAborted;
   // Its owner still hears what was sampled so far.
   if (sequence.phase != Sequence::Phase::kIdle)
     ready_.push_back({session, std::move(sequence.sampled), FinishReason::kAborted,
@@ -257,46 +268,74 @@ EngineStats Engine::stats() const {
 }
 
 std::vector<Generation> Engine::step() {
+  Time start = clock_.now();
   if (gate_.may_step()) {
-    Time start = clock_.now();
-    plan();
-    enqueue();
-    collect();
+    StepInFlight& next = steps_[next_step_];
+    next_step_ = (next_step_ + 1) % steps_.size();
+    plan(next);
+    enqueue(next);
+    StepInFlight* due = std::exchange(in_flight_, next.parts.empty() ? nullptr : &next);
+    if (steps_.size() == 1) due = std::exchange(in_flight_, nullptr);
+    if (due != nullptr) collect(*due);
     stats_.busy_seconds += seconds_of(clock_.now() - start);
+  } else {
+    drain();
   }
   return std::exchange(ready_, {});
 }
 
-void Engine::plan() {
-  planner_.plan(gate_.may_admit());
-  builder_.clear();
-  rows_.clear();
-  for (Sequence* sequence : planner_.running()) {
-    if (sequence->planned == 0) continue;
-    std::span<const TokenId> tokens(sequence->tokens);
-    tokens = tokens.subspan(static_cast<size_t>(sequence->num_computed),
-                            static_cast<size_t>(sequence->planned));
-    // Only the last position says what comes next; a piece of a prompt wants no logits.
-    bool to_the_end = sequence->planned == sequence->uncomputed();
-    auto last = static_cast<int32_t>(sequence->planned - 1);
-    builder_.add(tokens, static_cast<int32_t>(sequence->num_computed), sequence->blocks.ids(),
-                 {&last, to_the_end ? size_t{1} : size_t{0}});
-    if (to_the_end) rows_.push_back(sequence);
-    bool decodes = sequence->planned == 1 && !sequence->sampled.empty();
-    (decodes ? stats_.decode_tokens : stats_.prefill_tokens) += sequence->planned;
-  }
-  if (builder_.num_tokens() > 0) ++stats_.steps;
+void Engine::drain() {
+  if (in_flight_ != nullptr) collect(*std::exchange(in_flight_, nullptr));
 }
 
-void Engine::enqueue() {
+void Engine::plan(StepInFlight& step) {
+  bool is_planned = planner_.plan(gate_.may_admit(), /*may_preempt=*/in_flight_ == nullptr);
+  if (!is_planned) {
+    drain();
+    is_planned = planner_.plan(gate_.may_admit(), /*may_preempt=*/true);
+  }
+  TR_CHECK(is_planned, "a plan that may preempt");
+  step.clear();
+  step.version = gate_.version();
+  for (Sequence* sequence : planner_.running()) {
+    if (sequence->planned == 0) continue;
+    const int64_t count = sequence->planned, first = sequence->next_position();
+    const auto position = static_cast<int32_t>(first);
+    // Only the last position says what comes next; a piece of a prompt wants no logits.
+    const bool to_the_end = count == sequence->uncomputed();
+    StepInFlight::Part part{.sequence = sequence, .count = count, .length = first + count};
+    if (to_the_end) {
+      part.row = static_cast<int32_t>(step.drawing.size());
+      step.drawing.push_back(step.parts.size());
+    }
+    if (sequence->drawn_row >= 0) {
+      TR_CHECK(count == 1 && first == sequence->length(), "{} tokens from {} on behind {}", count,
+               first, sequence->length());
+      step.builder.add_drawn(sequence->drawn_row, position, sequence->blocks.ids());
+    } else {
+      const auto last = static_cast<int32_t>(count - 1);
+      step.builder.add(std::span<const TokenId>(sequence->tokens)
+                           .subspan(static_cast<size_t>(first), static_cast<size_t>(count)),
+                       position, sequence->blocks.ids(),
+                       {&last, to_the_end ? size_t{1} : size_t{0}});
+    }
+    step.parts.push_back(part);
+    planner_.started(*sequence, part.row);
+  }
+  if (!step.parts.empty()) ++stats_.steps;
+}
+
+void Engine::enqueue(StepInFlight& step) {
   for (const auto& [from, to, tokens] : planner_.copies())
     kv_.copy_block(stream_, from, to, tokens);
-  if (builder_.num_tokens() == 0) return;
+  if (step.parts.empty()) return;
   Workspace::Scope scope(workspace_);
-  const auto num_rows = static_cast<int64_t>(rows_.size());
-  model_.forward(stream_, workspace_, *weights_, builder_.batch(stream_), kv_,
+  const auto num_rows = static_cast<int64_t>(step.drawing.size());
+  const std::span<const int32_t> drawn =
+      in_flight_ != nullptr ? in_flight_->draws.tokens.device : std::span<const int32_t>();
+  model_.forward(stream_, workspace_, *weights_, step.builder.batch(stream_, drawn), kv_,
                  arrays_.hidden.slice_rows(0, num_rows), /*sink=*/nullptr);
-  kept_.resize(rows_.size());
+  step.kept.resize(step.drawing.size());
   for (int64_t begin = 0; begin < num_rows; begin += arrays_.logits.host.rows) {
     const int64_t end = std::min(begin + arrays_.logits.host.rows, num_rows);
     const MirrorMatrix logits = arrays_.logits.slice_rows(0, end - begin);
@@ -305,36 +344,50 @@ void Engine::enqueue() {
     linear(stream_, {.x = arrays_.hidden.slice_rows(begin, end),
                      .weight = weights_->head(),
                      .y = logits.device});
-    draw(begin, logits);
+    draw(step, begin, logits);
+  }
+  step.done.set(stream_);
+}
+
+void Engine::check_finite(const StepInFlight& step) {
+  for (const StepInFlight::Part& part : step.parts) {
+    if (part.sequence == nullptr || part.row < 0) continue;
+    // One NaN or +infinity among the logits makes it so. A draw would mean nothing.
+    if (std::isfinite(step.draws.lse.host[static_cast<size_t>(part.row)])) continue;
+    // Nothing of what is in flight was collected: all of it is planned again.
+    for (Sequence* sequence : planner_.running()) planner_.forget_flight(*sequence);
+    in_flight_ = nullptr;
+    throw UserError("the weights of version {} give logits that are not finite (at position {})",
+                    step.version, part.length);
   }
 }
 
-void Engine::collect() {
-  if (builder_.num_tokens() == 0) return;
-  wait(stream_);
-  for (size_t row = 0; row < rows_.size(); ++row) {
-    // One NaN or +infinity among the logits makes it so. A draw would mean nothing.
-    if (!std::isfinite(arrays_.draws.lse.host[row]))
-      throw UserError("the weights of version {} give logits that are not finite (at position {})",
-                      gate_.version(), rows_[row]->length());
-  }
-  for (Sequence* sequence : planner_.running()) {
-    planner_.computed(*sequence);
+void Engine::collect(StepInFlight& step) {
+  step.done.wait();
+  check_finite(step);
+  for (const auto& [sequence, count, length, row] : step.parts) {
+    if (sequence == nullptr) continue;
+    const bool decodes = count == 1 && !sequence->sampled.empty();
+    (decodes ? stats_.decode_tokens : stats_.prefill_tokens) += count;
+    planner_.computed(*sequence, count);
     if (kv_.keeps_choices()) record_choices(*sequence);
   }
-  for (size_t row = 0; row < rows_.size(); ++row) {
-    Sequence& sequence = *rows_[row];
-    sequence.tokens.push_back(arrays_.draws.tokens.host[row]);
-    sequence.sampled.push_back(drawn_token(sequence, row));
+  for (size_t row = 0; row < step.drawing.size(); ++row) {
+    if (step.parts[step.drawing[row]].sequence == nullptr) continue;
+    Sequence& sequence = *step.parts[step.drawing[row]].sequence;
+    sequence.tokens.push_back(step.draws.tokens.host[row]);
+    sequence.sampled.push_back(drawn_token(step, sequence, row));
     ++stats_.sampled_tokens;
     if (auto reason = reason_to_stop(sequence)) {
       planner_.finish(sequence);
+      if (in_flight_ != nullptr) in_flight_->drop(sequence);
       ready_.push_back(
           {sequence.session, std::move(sequence.sampled), *reason, std::move(sequence.choices)});
       sequence.sampled.clear();
       sequence.choices.clear();
     }
   }
+  if (in_flight_ != nullptr && !in_flight_->is_of_use()) in_flight_ = nullptr;
 }
 
 // Those that it has computed now, and those that it found in the prefix cache. What is computed
@@ -355,116 +408,14 @@ void Engine::forget_choices(Sequence& sequence) {
   sequence.choices.clear();
 }
 
-GeneratedToken Engine::drawn_token(const Sequence& sequence, size_t row) {
+GeneratedToken Engine::drawn_token(StepInFlight& step, const Sequence& sequence, size_t row) {
   // The version token by token: an install may come between two of them.
-  const MirroredDraws& draws = arrays_.draws;
-  GeneratedToken token{draws.tokens.host[row], draws.logprobs.host[row], gate_.version()};
+  const MirroredDraws& draws = step.draws;
+  GeneratedToken token{draws.tokens.host[row], draws.logprobs.host[row], step.version};
   if (draws.kept_counts.host[row] == 0) return token;
   token.log_mass = log_mass(draws.kept_lse.host[row], draws.lse.host[row]);
-  if (sequence.wants_kept) token.kept = std::move(kept_[row]);
+  if (sequence.wants_kept) token.kept = std::move(step.kept[row]);
   return token;
-}
-
-// Draws the rows from `begin` on, whose logits these are.
-void Engine::draw(int64_t begin, const MirrorMatrix& logits) {
-  const int64_t count = logits.host.rows, vocab = logits.host.cols;
-  const auto sequences = std::span<Sequence* const>(rows_).subspan(begin, count);
-  const MirroredDraws draws = arrays_.draws.slice(begin, count);
-  const Mirror<int32_t>& ids = arrays_.kept_ids;
-  const auto wants_set = [&](int64_t row) {
-    return sequences[row]->wants_kept && truncates(draws.how.host[row], vocab);
-  };
-  bool by_host = false, wants_sets = false;
-  for (int64_t row = 0; row < count; ++row) {
-    const Sequence& sequence = *sequences[row];
-    // The number belongs to (key, absolute position of the new token): neither the batch nor a
-    // preemption can change a draw.
-    draws.how.host[row] =
-        sampling_row(sequence.sampling, sample_uniform(sequence.key, sequence.length()));
-    by_host = by_host || !can_sample(stream_.device, draws.how.host[row]);
-    wants_sets = wants_sets || wants_set(row);
-  }
-  draws.how.send(stream_);
-  sample(stream_, workspace_,
-         {.logits = logits.device,
-          .rows = draws.how.device,
-          .drawn = draws.tokens.device,
-          .lse = draws.lse.device,
-          .logprobs = draws.logprobs.device,
-          .kept_lse = draws.kept_lse.device,
-          .kept_counts = draws.kept_counts.device,
-          .kept_ids = ids.device.first(count * vocab)});
-  draws.fetch(stream_);
-  if (wants_sets) {
-    // How many ids there are decides what is copied.
-    wait(stream_);
-    const auto set_of = [&](int64_t row) {
-      return ids.slice(row * vocab, draws.kept_counts.host[row]);
-    };
-    for (int64_t row = 0; row < count; ++row)
-      if (wants_set(row) && draws.kept_counts.host[row] > 0) set_of(row).fetch(stream_);
-    wait(stream_);
-    for (int64_t row = 0; row < count; ++row) {
-      const auto set = set_of(row).host;
-      if (wants_set(row)) kept_[begin + row].assign(set.begin(), set.end());
-    }
-  }
-  if (by_host) draw_on_host(begin, logits);
-}
-
-// Draws those rows that the device cannot draw. The others stay as the device drew them: who else
-// is in a batch must not change a draw.
-void Engine::draw_on_host(int64_t begin, const MirrorMatrix& logits) {
-  const int64_t count = logits.host.rows, vocab = logits.host.cols;
-  const auto sequences = std::span<Sequence* const>(rows_).subspan(begin, count);
-  const MirroredDraws draws = arrays_.draws.slice(begin, count);
-  logits.fetch(stream_);
-  wait(stream_);
-  Workspace::Scope scope(host_workspace_);
-  const DrawnRows own(host_workspace_, count);
-  const std::span<int32_t> ids = arrays_.kept_ids.host;
-  sample({.device = {}, .pool = stream_.pool}, host_workspace_,
-         {.logits = logits.host,
-          .rows = draws.how.host,
-          .drawn = own.tokens,
-          .lse = own.lse,
-          .logprobs = own.logprobs,
-          .kept_lse = own.kept_lse,
-          .kept_counts = own.kept_counts,
-          .kept_ids = ids.first(count * vocab)});
-  // A set lies where its row's part of the ids begins, and goes to where the one before it ends,
-  // which is never behind that.
-  const Mirror<int64_t> offsets = arrays_.kept_offsets.slice(0, count + 1);
-  offsets.host[0] = 0;
-  for (int64_t row = 0; row < count; ++row) {
-    offsets.host[row + 1] = offsets.host[row];
-    const SamplingRow& how = draws.how.host[row];
-    // collect() refuses a row whose lse is not finite.
-    if (can_sample(stream_.device, how) || !std::isfinite(draws.lse.host[row])) continue;
-    draws.tokens.host[row] = own.tokens[row];
-    draws.kept_counts.host[row] = own.kept_counts[row];
-    // The device's numbers, not the host's: those that linear_logprob() gives.
-    draws.logprobs.host[row] =
-        logits.host.row(row)[own.tokens[row]] * how.inv_temperature - draws.lse.host[row];
-    const auto set = ids.subspan(row * vocab, own.kept_counts[row]);
-    if (sequences[row]->wants_kept) kept_[begin + row].assign(set.begin(), set.end());
-    std::ranges::copy(set, ids.begin() + offsets.host[row]);
-    offsets.host[row + 1] += std::ssize(set);
-  }
-  const int64_t num_kept = offsets.host[count];
-  if (num_kept == 0) return;
-  offsets.send(stream_);
-  arrays_.kept_ids.slice(0, num_kept).send(stream_);
-  const KeptSets kept{offsets.device, arrays_.kept_ids.device};
-  for_each_temperature(draws.how.host, [&](int64_t from, int64_t to, float inv_temperature) {
-    kept_log_sum_exp(stream_, {.logits = logits.device.slice_rows(from, to),
-                               .kept = kept.slice(from, to),
-                               .inv_temperature = inv_temperature,
-                               .kept_lse = draws.kept_lse.device.subspan(from, to - from)});
-  });
-  draws.kept_lse.fetch(stream_);
-  // The ids are written again by the next chunk.
-  wait(stream_);
 }
 
 std::optional<FinishReason> Engine::reason_to_stop(const Sequence& sequence) const {

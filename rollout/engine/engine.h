@@ -22,9 +22,9 @@
 #include "core/text/tokenizer.h"
 #include "kernels/base/device.h"
 #include "kernels/base/memory.h"
-#include "kernels/ops/sample.h"
 #include "rollout/engine/batch_planner.h"
 #include "rollout/engine/options.h"
+#include "rollout/engine/step_in_flight.h"
 #include "rollout/engine/stop_matcher.h"
 #include "rollout/engine/weight_gate.h"
 
@@ -55,62 +55,15 @@ int num_kv_blocks(const ModelConfig& config, const EngineOptions& options,
 PlacedMemory engine_memory(const ModelConfig& config, const EngineOptions& options, int num_threads,
                            const Placement& placement = {});
 
-// What sample() says of rows: an element each.
-struct DrawnRows {
-  std::span<int32_t> tokens, kept_counts;
-  std::span<float> lse, logprobs, kept_lse;
-
-  DrawnRows(Workspace& memory, int64_t rows)
-      : tokens(memory.take<int32_t>(rows)),
-        kept_counts(memory.take<int32_t>(rows)),
-        lse(memory.take<float>(rows)),
-        logprobs(memory.take<float>(rows)),
-        kept_lse(memory.take<float>(rows)) {}
-};
-
-// The same on both sides, and how they are drawn.
-struct MirroredDraws {
-  Mirror<SamplingRow> how;
-  Mirror<int32_t> tokens, kept_counts;
-  Mirror<float> lse, logprobs, kept_lse;
-
-  MirroredDraws(const MirrorMemory& memory, int64_t rows)
-      : how(memory, rows),
-        tokens(memory, rows),
-        kept_counts(memory, rows),
-        lse(memory, rows),
-        logprobs(memory, rows),
-        kept_lse(memory, rows) {}
-
-  MirroredDraws slice(int64_t begin, int64_t count) const {
-    MirroredDraws part = *this;
-    part.how = how.slice(begin, count);
-    part.tokens = tokens.slice(begin, count);
-    part.kept_counts = kept_counts.slice(begin, count);
-    part.lse = lse.slice(begin, count);
-    part.logprobs = logprobs.slice(begin, count);
-    part.kept_lse = kept_lse.slice(begin, count);
-    return part;
-  }
-  // All but `how`, which the host writes.
-  void fetch(const Stream& stream) const {
-    tokens.fetch(stream);
-    kept_counts.fetch(stream);
-    lse.fetch(stream);
-    logprobs.fetch(stream);
-    kept_lse.fetch(stream);
-  }
-};
-
 // What a step writes behind the model, taken from `memory` in order. Logits are made in chunks of
 // rows, and what is drawn from them is kept of all rows that want logits. The host reads logits
 // only where the device cannot draw a row.
 struct EngineArrays {
-  Tensor hidden;                 // [rows, hidden], of the device
-  MirrorMatrix logits;           // [rows of a chunk, vocab]
-  Mirror<int32_t> kept_ids;      // [rows of a chunk * vocab], as sample() has them
-  Mirror<int64_t> kept_offsets;  // [rows of a chunk + 1] of sets that the host drew from
-  MirroredDraws draws;           // [rows]
+  Tensor hidden;                     // [rows, hidden], of the device
+  MirrorMatrix logits;               // [rows of a chunk, vocab]
+  Mirror<int32_t> kept_ids;          // [rows of a chunk * vocab], as sample() has them
+  Mirror<int64_t> kept_offsets;      // [rows of a chunk + 1] of sets that the host drew from
+  std::vector<MirroredDraws> draws;  // [rows], of each step that may be in flight
 
   EngineArrays(const MirrorMemory& memory, const ModelConfig& config, const EngineOptions& options);
 };
@@ -119,7 +72,13 @@ struct EngineArrays {
 // that is too long) is answered with kContextFull and no tokens; the session stays as it was, and
 // one that would have been new does not begin.
 //
-// step() throws UserError when logits are not finite.
+// On a GPU one step is in flight: step() asks for the next one before it reads what the last one
+// drew, so that the device does not wait for the host. A sequence whose stop token or stop string
+// is found then is in one step too many, of which nothing counts. Whoever ends a session that is in
+// flight, or installs weights, waits for it. All of this changes no token and no bit.
+//
+// step() throws UserError when logits are not finite; so do release() and install(), which may read
+// what a step drew.
 //
 // Thread: one at a time. Allocates its memory when it is made.
 class Engine final : public Generator {
@@ -155,15 +114,18 @@ class Engine final : public Generator {
  private:
   // A step: what the pass computes and for whom; the work itself, of which nothing is read before
   // it is done, unless a request wants sets or the device cannot draw a row; then what was drawn,
-  // and what becomes of it. None comes between two of them.
-  void plan();
-  void enqueue();
-  void collect();
-  void draw(int64_t begin, const MirrorMatrix& logits);
-  void draw_on_host(int64_t begin, const MirrorMatrix& logits);
+  // and what becomes of it. Between the last two another step may be planned and enqueued.
+  void plan(StepInFlight& step);
+  void enqueue(StepInFlight& step);
+  void collect(StepInFlight& step);
+  // Until no step is in flight.
+  void drain();
+  void check_finite(const StepInFlight& step);
+  void draw(StepInFlight& step, int64_t begin, const MirrorMatrix& logits);
+  void draw_on_host(StepInFlight& step, int64_t begin, const MirrorMatrix& logits);
   void record_choices(Sequence& sequence);
   void forget_choices(Sequence& sequence);
-  GeneratedToken drawn_token(const Sequence& sequence, size_t row);
+  GeneratedToken drawn_token(StepInFlight& step, const Sequence& sequence, size_t row);
   std::optional<FinishReason> reason_to_stop(const Sequence& sequence) const;
   const StopMatcher* matcher(const std::vector<std::string>& stop_strings);
 
@@ -177,13 +139,13 @@ class Engine final : public Generator {
   KvCache kv_;
   std::unordered_map<SessionId, std::unique_ptr<Sequence>> sessions_;
   BatchPlanner planner_;
-  BatchBuilder builder_;
   Buffer memory_, host_memory_;  // the second where the device is not the CPU
   Workspace workspace_, host_workspace_;
   EngineArrays arrays_;
-  std::vector<std::vector<TokenId>> kept_;  // what rows were drawn from that want to know
-  std::vector<Sequence*> rows_;             // who wants logits, in the order of the rows
-  std::vector<Generation> ready_;           // finished outside a forward pass
+  std::vector<StepInFlight> steps_;  // used in turn: one, or two where one stays in flight
+  size_t next_step_ = 0;
+  StepInFlight* in_flight_ = nullptr;  // between two calls of step()
+  std::vector<Generation> ready_;      // finished outside a forward pass
   std::map<std::vector<std::string>, std::unique_ptr<StopMatcher>> matchers_;
   EngineStats stats_;
 };

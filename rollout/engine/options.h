@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "core/base/options.h"
 #include "core/generate.h"
@@ -35,8 +36,10 @@ struct EngineOptions {
   int64_t max_batch_tokens = 2048;
   int64_t max_sequences = 256;
   bool keep_choices = false;  // Generation::choices; no key of its own (algo.router_replay)
-  int64_t logit_floats =
-      0;  // of the logits that are made at once; 0: what suits the device; no key
+  // No keys: of the logits that are made at once (0: what suits the device), and whether a step is
+  // planned while the one before runs (none: on a GPU).
+  int64_t logit_floats = 0;
+  std::optional<bool> overlaps;
 
   void visit(OptionVisitor& v);
 };

@@ -3,7 +3,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
+#include <limits>
 #include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -25,16 +27,20 @@ struct Transfer {
   std::byte* to;
   const std::byte* from;
   size_t bytes;
+  int64_t number;  // in its stream
 };
 // What has left the device and not yet reached the host.
 struct Delivery {
   std::byte* to;
   std::vector<std::byte> data;
+  int64_t number;
 };
 struct Queue {
   std::vector<Transfer> waiting;
   std::vector<Delivery> deliveries;
+  int64_t num_copies = 0;  // that were asked of the stream
 };
+constexpr int64_t kAllCopies = std::numeric_limits<int64_t>::max();
 using StreamKey = std::pair<int, void*>;
 std::map<StreamKey, Queue> g_queues;  // under the machine's mutex
 
@@ -45,9 +51,13 @@ bool overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
   return x < y + b_bytes && y < x + a_bytes;
 }
 
-void deliver(Queue& queue) {
-  for (const Delivery& d : queue.deliveries) std::memcpy(d.to, d.data.data(), d.data.size());
-  queue.deliveries.clear();
+// Those of the first `count` copies of the stream.
+void deliver(Queue& queue, int64_t count = kAllCopies) {
+  const auto end =
+      std::ranges::find_if(queue.deliveries, [&](const Delivery& d) { return d.number >= count; });
+  for (auto d = queue.deliveries.begin(); d != end; ++d)
+    std::memcpy(d->to, d->data.data(), d->data.size());
+  queue.deliveries.erase(queue.deliveries.begin(), end);
 }
 
 // The cells of a part of a region.
@@ -57,8 +67,12 @@ std::pair<Cell*, Cell*> cells_of(const Region& region, const void* part, size_t 
   return {region.cells + offset / kGrain, region.cells + (offset + bytes - 1) / kGrain + 1};
 }
 
-void begin_copies(Queue& queue) {
-  for (const Transfer& t : std::exchange(queue.waiting, {})) {
+void begin_copies(Queue& queue, int64_t count = kAllCopies) {
+  const auto later =
+      std::ranges::find_if(queue.waiting, [&](const Transfer& t) { return t.number >= count; });
+  const std::vector<Transfer> due(queue.waiting.begin(), later);
+  queue.waiting.erase(queue.waiting.begin(), later);
+  for (const Transfer& t : due) {
     if (region_of(t.from, t.bytes) == nullptr)
       for (const Delivery& d : queue.deliveries)
         if (overlap(t.from, t.bytes, d.to, d.data.size())) {
@@ -67,7 +81,7 @@ void begin_copies(Queue& queue) {
         }
     const Region* to = region_of(t.to, t.bytes);
     if (to == nullptr) {
-      queue.deliveries.push_back({t.to, {t.from, t.from + t.bytes}});
+      queue.deliveries.push_back({t.to, {t.from, t.from + t.bytes}, t.number});
       continue;
     }
     std::memmove(t.to, t.from, t.bytes);
@@ -98,7 +112,8 @@ void copy(const Stream& stream, std::byte* to, const std::byte* from, size_t byt
                                       "bounds, or of another device, or of the host alone",
                                       bytes, static_cast<const void*>(from),
                                       static_cast<const void*>(to), stream.device.index));
-  queue_of(stream).waiting.push_back({to, from, bytes});
+  Queue& own = queue_of(stream);
+  own.waiting.push_back({to, from, bytes, own.num_copies++});
   if (region_of(to, bytes) != nullptr) return;
   // Whoever reads too early finds no values of an earlier step.
   for (const auto& [key, queue] : g_queues)
@@ -218,6 +233,34 @@ const Region* neighbour_of(const void* address) {
 
 void begin_queued_copies(const Stream& stream) { begin_copies(queue_of(stream)); }
 
+namespace {
+
+void wait_for_copies(const Stream& stream, int64_t count) {
+  const MutexLock lock(g_machine.mutex);
+  Queue& queue = queue_of(stream);
+  begin_copies(queue, count);
+  deliver(queue, count);
+  for (const auto& [begin, region] : g_machine.regions) check_gap(region);
+  if (g_machine.errors.empty()) return;
+  std::string text;
+  for (const std::string& e : take_errors_locked()) text += "\n  " + e;
+  check_failed(__FILE__, __LINE__, "the emulated GPU found no error", text);
+}
+
+// How many copies were asked before it.
+void set_mark(const Stream& stream, void* mark) {
+  const MutexLock lock(g_machine.mutex);
+  *static_cast<int64_t*>(mark) = queue_of(stream).num_copies;
+}
+
+void wait_for_mark(const Stream& stream, void* mark) {
+  wait_for_copies(stream, *static_cast<const int64_t*>(mark));
+}
+
+}  // namespace
+
+void wait(const Stream& stream) { wait_for_copies(stream, kAllCopies); }
+
 DeviceMemory emulated_memory() {
   return {.allocate =
               [](size_t bytes, int index) {
@@ -232,19 +275,11 @@ DeviceMemory emulated_memory() {
           .copy = copy,
           .wait = wait,
           .allocate_pinned = allocate_pinned,
-          .release_pinned = release_pinned};
-}
-
-void wait(const Stream& stream) {
-  const MutexLock lock(g_machine.mutex);
-  Queue& queue = queue_of(stream);
-  begin_copies(queue);
-  deliver(queue);
-  for (const auto& [begin, region] : g_machine.regions) check_gap(region);
-  if (g_machine.errors.empty()) return;
-  std::string text;
-  for (const std::string& e : take_errors_locked()) text += "\n  " + e;
-  check_failed(__FILE__, __LINE__, "the emulated GPU found no error", text);
+          .release_pinned = release_pinned,
+          .make_mark = [](int) -> void* { return std::make_unique<int64_t>().release(); },
+          .free_mark = [](void* mark, int) { delete static_cast<int64_t*>(mark); },
+          .set_mark = set_mark,
+          .wait_for_mark = wait_for_mark};
 }
 
 // Their names. A stream that is freed does first what was queued.

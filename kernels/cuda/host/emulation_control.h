@@ -42,8 +42,9 @@ Order order();
 bool checks_on();
 
 // Memory of the emulated device: copies wait in their stream until a kernel is launched there or
-// somebody waits for the stream; what they bring to the host arrives with wait() and not before,
-// and until then the place on the host is full of 0xFF. Sources on the host are read as late.
+// somebody waits for the stream; what they bring to the host arrives with wait(), or with that of a
+// mark behind them, and not before, and until then the place on the host is full of 0xFF. Sources on
+// the host are read as late.
 DeviceMemory emulated_memory();
 void wait(const Stream& stream);
 // A stream's `native`.

@@ -35,6 +35,25 @@ TEST(BatchBuilder, PlacesSequencesOneAfterAnother) {
   EXPECT_EQ(builder.num_sequences(), 2);
 }
 
+TEST(BatchBuilder, TakesTokensThatTheHostDoesNotKnow) {
+  BatchRoom room = kRoom;
+  room.takes_draws = true;
+  BatchBuilder builder(room);
+  const std::vector<int32_t> tokens = {7, 8}, blocks = {2, 0}, drawn = {3, 4, 5};
+  builder.add_drawn(2, 12, blocks);
+  builder.add(tokens, 0, blocks, std::vector<int32_t>{1});
+  builder.add_drawn(0, 9, blocks);
+  for (int time = 0; time < 2; ++time) {
+    const ForwardBatch batch = builder.batch({}, drawn);
+    EXPECT_EQ(list(batch.token_ids), (std::vector<int32_t>{5, 7, 8, 3}));
+    EXPECT_EQ(list(batch.sequences.positions), (std::vector<int32_t>{12, 0, 1, 9}));
+    EXPECT_EQ(list(batch.logit_rows), (std::vector<int32_t>{0, 2, 3}));
+  }
+  builder.clear();
+  builder.add(tokens, 0, blocks, {});
+  EXPECT_EQ(list(builder.batch().token_ids), tokens);
+}
+
 TEST(BatchBuilder, OnlyThoseThatAreGivenChoicesHaveThem) {
   BatchBuilder builder(kRoom);
   const std::vector<int32_t> tokens = {1, 2}, blocks = {0}, ids = {5, 6, 7, 8};

@@ -820,6 +820,32 @@ TEST_F(EmulatedMemory, ResultsArriveWithWaitAndNotBefore) {
   memory.release(p, 0);
 }
 
+TEST_F(EmulatedMemory, AMarkWaitsForWhatIsBeforeItAlone) {
+  provide_memory(DeviceKind::kCuda, memory);
+  std::vector<float> host(kThreads, 3.0f), first(kThreads), second(kThreads);
+  const size_t bytes = kThreads * sizeof(float);
+  std::byte* p = take(bytes);
+  const auto read = [&](std::vector<float>& to) {
+    memory.copy(kStream, reinterpret_cast<std::byte*>(to.data()), p, bytes);
+  };
+  StreamMark mark, unset;
+  unset.wait();
+  memory.copy(kStream, p, reinterpret_cast<const std::byte*>(host.data()), bytes);
+  read(first);
+  mark.set(kStream);
+  launch(double_them, dim3(1), dim3(kThreads), 0, kStream, reinterpret_cast<float*>(p));
+  read(second);
+  EXPECT_TRUE(std::isnan(first[0]));
+  mark.wait();
+  EXPECT_EQ(first[0], 3.0f);
+  EXPECT_TRUE(std::isnan(second[0]));
+  mark.set(kStream);
+  StreamMark moved = std::move(mark);
+  moved.wait();
+  EXPECT_EQ(second[0], 6.0f);
+  memory.release(p, 0);
+}
+
 TEST_F(EmulatedMemory, SourcesOnTheHostAreReadLate) {
   std::vector<float> host(kThreads, 3.0f), result(kThreads);
   const size_t bytes = kThreads * sizeof(float);

@@ -22,6 +22,8 @@ struct Setup {
   int64_t block_tokens = 16, max_batch_tokens = 64, max_sequences = 8;
   int64_t kv_blocks = 64;
   int64_t logit_floats = 0;
+  bool overlaps = true;
+  bool stops = false;
 };
 
 ModelConfig small_config() {
@@ -80,6 +82,7 @@ Answers generate(Rig& rig, const Setup& setup, bool one_by_one) {
   options.max_context_tokens = 256;
   options.kv_cache_blocks = setup.kv_blocks;
   options.logit_floats = setup.logit_floats;
+  if (!setup.overlaps) options.overlaps = false;  // else what a GPU does by itself
   const SteadyClock clock;
   Engine engine(rig.model, nullptr, options, rig.stream(), clock);
   engine.install(std::make_shared<const PackedWeights>(rig.stream(), rig.model.config(),
@@ -96,9 +99,12 @@ Answers generate(Rig& rig, const Setup& setup, bool one_by_one) {
   };
   const auto all = prompts();
   for (size_t i = 0; i < all.size(); ++i) {
+    SamplingParams sampling = sampling_of(i);
+    // One token of five: most answers end in a step that was not known to be their last.
+    for (TokenId id = 0; setup.stops && id < 600; id += 5) sampling.stop_tokens.push_back(id);
     engine.submit({.session = static_cast<SessionId>(i),
                    .new_tokens = all[i],
-                   .sampling = sampling_of(i),
+                   .sampling = sampling,
                    .key = {.value = 1000 + i},
                    .wants_kept = true});
     if (one_by_one) finish();
@@ -187,6 +193,27 @@ TEST_P(CudaEngine, TakesTheMemoryThatItSays) {
   const PlacedMemory memory = engine_memory(rig.model.config(), options, 1, rig.model.placement());
   EXPECT_EQ(Buffer::total_bytes() - before, total_bytes(memory.host) + total_bytes(memory.device));
   EXPECT_GT(total_bytes(memory.device), total_bytes(memory.host));
+}
+
+// A step is planned while the one before is in flight, whose tokens the host has not seen; the host
+// draws some of them.
+TEST_P(CudaEngine, AStepInFlightChangesNoBit) {
+  Rig rig(small_config(), 1, 16, 512, GetParam());
+  for (const bool stops : {false, true}) {
+    const auto answers_of = [&](bool overlaps) {
+      return generate(rig,
+                      {.weights = GetParam(),
+                       .block_tokens = 8,
+                       .kv_blocks = 33,
+                       .overlaps = overlaps,
+                       .stops = stops},
+                      /*one_by_one=*/false);
+    };
+    const Answers in_flight = answers_of(true), one_by_one = answers_of(false);
+    expect_same(in_flight, one_by_one, stops ? "with stop tokens" : "of known length");
+    EXPECT_EQ(in_flight.stats.sampled_tokens, one_by_one.stats.sampled_tokens);
+    EXPECT_EQ(in_flight.stats.sampled_tokens < 5 * 12, stops);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Weights, CudaEngine, ::testing::Values(Dtype::kF32, Dtype::kBF16),

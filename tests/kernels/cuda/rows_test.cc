@@ -1,5 +1,6 @@
 // Ops on a GPU that treat each row, or each element, on its own: against the plain loops of
 // kernels/ref, over lengths that no vector divides.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -238,6 +239,32 @@ TEST_F(CudaRows, RowsAreGatheredFromAndAsEachDtype) {
     check_gather<float, Bf16>(stream, rng, shape);
     check_gather<Bf16, float>(stream, rng, shape);
     check_gather<Bf16, Bf16>(stream, rng, shape);
+  }
+}
+
+TEST_F(CudaRows, DrawnTokensAreTaken) {
+  for (const int32_t count : {0, 1, 3, 255, 257, 700}) {
+    // Of several draws one is -1, which is no id; the host knows two tokens of three.
+    const int32_t draws = count / 3 + 1;
+    std::vector<int32_t> drawn, from, ids, want;
+    for (int32_t r = 0; r < draws; ++r) drawn.push_back(r % 5 == 4 ? -1 : 1000 + r);
+    for (int32_t t = 0; t < count; ++t) {
+      from.push_back(t % 3 == 0 ? (t * 7) % draws : -1);
+      ids.push_back(t);
+      want.push_back(from.back() < 0 ? t : std::max(drawn[static_cast<size_t>(from.back())], 0));
+    }
+    constexpr int32_t kCanary = -77;
+    ids.push_back(kCanary);
+    want.push_back(kCanary);
+    DeviceArray<int32_t> device_ids(ids);
+    const DeviceArray<int32_t> device_drawn(drawn), device_from(from);
+    for (int time = 0; time < 2; ++time) {
+      cuda::take_drawn(stream, {.drawn = device_drawn.span(),
+                                .from = device_from.span(),
+                                .ids = device_ids.span().first(static_cast<size_t>(count))});
+      EXPECT_EQ(device_ids.get(), want) << count;
+      expect_no_findings();
+    }
   }
 }
 

@@ -438,6 +438,14 @@ TEST(Embedding, GathersAndScattersRows) {
   }
 }
 
+TEST(TakeDrawn, TakesTheTokensThatTheHostDoesNotKnow) {
+  const std::vector<int32_t> drawn = {50, -1, 52};
+  std::vector<int32_t> ids = {1, 2, 3, 4, 5};
+  take_drawn({}, {.drawn = drawn, .from = std::vector<int32_t>{-1, 2, 1, -1, 0}, .ids = ids});
+  EXPECT_EQ(ids, (std::vector<int32_t>{1, 52, 0, 4, 50}));
+  take_drawn({}, {.drawn = {}, .from = {}, .ids = {}});
+}
+
 TEST(AdamW, AgreesWithTheReferenceForEverySizeAndThreadCount) {
   Rng rng(10);
   for (int64_t n : {0, 1, 15, 16, 17, 1000, 70001}) {

@@ -150,6 +150,7 @@ EngineOptions engine_options(const EngineSetup& setup) {
   options.max_sequences = setup.max_sequences;
   options.kv_cache_blocks = setup.kv_blocks;
   options.keep_choices = setup.keep_choices;
+  options.overlaps = setup.overlaps;
   return options;
 }
 

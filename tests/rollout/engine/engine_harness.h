@@ -44,6 +44,7 @@ struct EngineSetup {
   int64_t kv_blocks = 0;  // 0: plenty
   int num_threads = 1;
   bool keep_choices = false;
+  bool overlaps = false;
 };
 
 // An engine with its weights installed as version 0.

@@ -5,6 +5,8 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <span>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -133,6 +135,25 @@ TEST(Engine, NeverSamplesAPaddedId) {
   }
 }
 
+// Each of them without and with a step in flight.
+std::vector<EngineSetup> in_both_orders(std::span<const EngineSetup> setups) {
+  std::vector<EngineSetup> all;
+  for (EngineSetup setup : setups) {
+    for (const bool overlaps : {false, true}) {
+      setup.overlaps = overlaps;
+      all.push_back(setup);
+    }
+  }
+  return all;
+}
+
+std::string description(const EngineSetup& setup) {
+  return fmt::format(
+      "block_tokens {} max_batch_tokens {} max_sequences {} kv_blocks {} overlaps {}",
+      setup.block_tokens, setup.max_batch_tokens, setup.max_sequences, setup.kv_blocks,
+      setup.overlaps);
+}
+
 class EngineBits : public ::testing::TestWithParam<ModelConfig (*)()> {};
 INSTANTIATE_TEST_SUITE_P(Models, EngineBits,
                          ::testing::Values(tiny_config, sparse_config, gemma_config));
@@ -156,10 +177,8 @@ TEST_P(EngineBits, AreTheSameUnderAnyBatchingAndPaging) {
       {.max_batch_tokens = 64, .kv_blocks = 8},
       {.block_tokens = 8, .kv_blocks = 16},
   };
-  for (const EngineSetup& setup : setups) {
-    SCOPED_TRACE(fmt::format("block_tokens {} max_batch_tokens {} max_sequences {} kv_blocks {}",
-                             setup.block_tokens, setup.max_batch_tokens, setup.max_sequences,
-                             setup.kv_blocks));
+  for (const EngineSetup& setup : in_both_orders(setups)) {
+    SCOPED_TRACE(description(setup));
     TestEngine engine(model, setup);
     Answers answers = generate(engine, prompts, 20);
     ASSERT_EQ(answers.size(), expected.size());
@@ -188,10 +207,8 @@ TEST(EngineChoices, AreTheTrainersUnderAnyBatchingAndPaging) {
       {.max_sequences = 3, .num_threads = 3},
       {.block_tokens = 8, .max_batch_tokens = 33, .kv_blocks = 17},
   };
-  for (EngineSetup setup : setups) {
-    SCOPED_TRACE(fmt::format("block_tokens {} max_batch_tokens {} max_sequences {} kv_blocks {}",
-                             setup.block_tokens, setup.max_batch_tokens, setup.max_sequences,
-                             setup.kv_blocks));
+  for (EngineSetup setup : in_both_orders(setups)) {
+    SCOPED_TRACE(description(setup));
     setup.keep_choices = true;
     TestEngine engine(model, setup);
     Answers answers = generate(engine, prompts, 20);
@@ -702,8 +719,11 @@ TEST(Engine, RefusesOptionsThatCannotWork) {
   }
 }
 
+class EngineStress : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Overlaps, EngineStress, ::testing::Bool());
+
 // Random submits, follow-up turns, releases and installs in a cache that is far too small.
-TEST(EngineStress, LosesNoBlockAndNoAnswer) {
+TEST_P(EngineStress, LosesNoBlockAndNoAnswer) {
   FakeTokenizer tokenizer = letters();
   for (uint64_t seed = 0; seed < 12; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
@@ -715,7 +735,8 @@ TEST(EngineStress, LosesNoBlockAndNoAnswer) {
                        .max_batch_tokens = 5 + rng.below(40),
                        .max_sequences = 1 + rng.below(12),
                        .max_context_tokens = 64,
-                       .kv_blocks = 8 + rng.below(16)},
+                       .kv_blocks = 8 + rng.below(16),
+                       .overlaps = GetParam()},
                       &tokenizer);
     struct Live {
       std::vector<TokenId> context;  // without the running answer
