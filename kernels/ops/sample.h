@@ -31,17 +31,12 @@ constexpr bool truncates(const SamplingRow& row, int64_t vocab) {
   return !row.greedy && (row.top_p < 1 || row.min_p > 0 || (row.top_k > 0 && row.top_k < vocab));
 }
 
-// Whether the ops of `device` draw such rows. A GPU does not know top-p and min-p yet.
-constexpr bool can_sample(Device device, const SamplingRow& row) {
-  return device.kind == DeviceKind::kCpu || row.greedy || (row.top_p >= 1 && row.min_p <= 0);
-}
-
 // Outputs have one element a row, in the memory of the device. Arguments do not overlap.
 //
 //   logits       [rows, vocab] float32, not yet divided by the temperature; vocab > 0
 //   rows         [rows], in the memory of the device
 //   drawn        the token; -1 where nothing was drawn: where lse is not finite (a NaN or +infinity
-//                among the logits makes it so), or where the device cannot draw such a row
+//                among the logits makes it so)
 //   lse          of the whole vocabulary, as log_sum_exp() gives it; written in any case
 //   logprobs     z' - lse of the token; left as it was where nothing was drawn
 //   kept_counts  the size of the set that truncation left; 0: drawn from the whole vocabulary, or

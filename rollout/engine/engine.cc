@@ -56,7 +56,7 @@ struct WorkspaceBytes {
     Workspace on_device = Workspace::measuring(), on_host = Workspace::measuring();
     const MirrorMemory memory{on_device, on_host, placement};
     const EngineArrays arrays(memory, config, options);
-    const int64_t rows = arrays.logits.host.rows, vocab = arrays.logits.host.cols;
+    const int64_t rows = arrays.logits.rows, vocab = arrays.logits.cols;
     // A pass and the draw behind it take the same memory.
     const size_t pass = Model::workspace_bytes(config, options.max_batch_tokens,
                                                static_cast<int>(options.max_context_tokens),
@@ -64,10 +64,6 @@ struct WorkspaceBytes {
                  draw = sample_workspace_bytes(rows, vocab, placement.device);
     on_device.take<std::byte>(static_cast<int64_t>(std::max(pass, draw)));
     device = on_device.peak();
-    if (!memory.is_one()) {
-      DrawnRows(on_host, rows);
-      on_host.take<std::byte>(static_cast<int64_t>(sample_workspace_bytes(rows, vocab)));
-    }
     host = on_host.peak();
   }
 };
@@ -88,10 +84,10 @@ EngineArrays::EngineArrays(const MirrorMemory& memory, const ModelConfig& config
                            const EngineOptions& options)
     : hidden(take_tensor(memory.device, memory.placement, max_logit_rows(options),
                          config.hidden_size, memory.placement.operands)),
-      logits(memory, logit_rows_per_chunk(config, options, memory.placement.device),
-             config.num_ids()),
-      kept_ids(memory, logits.host.rows * logits.host.cols),
-      kept_offsets(memory, memory.is_one() ? 0 : logits.host.rows + 1) {
+      logits(take_tensor(memory.device, memory.placement,
+                         logit_rows_per_chunk(config, options, memory.placement.device),
+                         config.num_ids(), Dtype::kF32)),
+      kept_ids(memory, logits.rows * logits.cols) {
   for (size_t i = 0; i < num_steps(options, memory.placement.device); ++i)
     draws.emplace_back(memory, hidden.rows);
 }
@@ -336,14 +332,13 @@ void Engine::enqueue(StepInFlight& step) {
   model_.forward(stream_, workspace_, *weights_, step.builder.batch(stream_, drawn), kv_,
                  arrays_.hidden.slice_rows(0, num_rows), /*sink=*/nullptr);
   step.kept.resize(step.drawing.size());
-  for (int64_t begin = 0; begin < num_rows; begin += arrays_.logits.host.rows) {
-    const int64_t end = std::min(begin + arrays_.logits.host.rows, num_rows);
-    const MirrorMatrix logits = arrays_.logits.slice_rows(0, end - begin);
+  for (int64_t begin = 0; begin < num_rows; begin += arrays_.logits.rows) {
+    const int64_t end = std::min(begin + arrays_.logits.rows, num_rows);
+    const Tensor logits = arrays_.logits.slice_rows(0, end - begin);
     // In pieces of rows: [rows, vocab] is the largest buffer of a decode step, and a row does not
     // depend on its neighbours.
-    linear(stream_, {.x = arrays_.hidden.slice_rows(begin, end),
-                     .weight = weights_->head(),
-                     .y = logits.device});
+    linear(stream_,
+           {.x = arrays_.hidden.slice_rows(begin, end), .weight = weights_->head(), .y = logits});
     draw(step, begin, logits);
   }
   step.done.set(stream_);

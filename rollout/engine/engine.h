@@ -56,13 +56,11 @@ PlacedMemory engine_memory(const ModelConfig& config, const EngineOptions& optio
                            const Placement& placement = {});
 
 // What a step writes behind the model, taken from `memory` in order. Logits are made in chunks of
-// rows, and what is drawn from them is kept of all rows that want logits. The host reads logits
-// only where the device cannot draw a row.
+// rows, and what is drawn from them is kept of all rows that want logits.
 struct EngineArrays {
   Tensor hidden;                     // [rows, hidden], of the device
-  MirrorMatrix logits;               // [rows of a chunk, vocab]
+  Tensor logits;                     // [rows of a chunk, vocab], of the device
   Mirror<int32_t> kept_ids;          // [rows of a chunk * vocab], as sample() has them
-  Mirror<int64_t> kept_offsets;      // [rows of a chunk + 1] of sets that the host drew from
   std::vector<MirroredDraws> draws;  // [rows], of each step that may be in flight
 
   EngineArrays(const MirrorMemory& memory, const ModelConfig& config, const EngineOptions& options);
@@ -121,8 +119,7 @@ class Engine final : public Generator {
   // Until no step is in flight.
   void drain();
   void check_finite(const StepInFlight& step);
-  void draw(StepInFlight& step, int64_t begin, const MirrorMatrix& logits);
-  void draw_on_host(StepInFlight& step, int64_t begin, const MirrorMatrix& logits);
+  void draw(StepInFlight& step, int64_t begin, const Tensor& logits);
   void record_choices(Sequence& sequence);
   void forget_choices(Sequence& sequence);
   GeneratedToken drawn_token(StepInFlight& step, const Sequence& sequence, size_t row);

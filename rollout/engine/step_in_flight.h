@@ -19,20 +19,7 @@
 
 namespace tailrace {
 
-// What sample() says of rows: an element each.
-struct DrawnRows {
-  std::span<int32_t> tokens, kept_counts;
-  std::span<float> lse, logprobs, kept_lse;
-
-  DrawnRows(Workspace& memory, int64_t rows)
-      : tokens(memory.take<int32_t>(rows)),
-        kept_counts(memory.take<int32_t>(rows)),
-        lse(memory.take<float>(rows)),
-        logprobs(memory.take<float>(rows)),
-        kept_lse(memory.take<float>(rows)) {}
-};
-
-// The same on both sides, and how they are drawn.
+// How rows are drawn, and what sample() says of them: an element each, on both sides.
 struct MirroredDraws {
   Mirror<SamplingRow> how;
   Mirror<int32_t> tokens, kept_counts;

@@ -151,7 +151,6 @@ TEST_P(CudaEngine, SamplesWhatAWholePassGives) {
                 0)
           << "prompt " << i << ", token " << j << ": " << sampled[j].logprob << " and "
           << logprobs[all[i].size() - 1 + j];
-      // The device draws from the sets of top-k, the host from those of top-p.
       const auto& kept = sampled[j].kept;
       const bool truncated = i % 4 >= 2;
       EXPECT_EQ(kept.empty(), !truncated);

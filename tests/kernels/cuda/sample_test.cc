@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <iterator>
 #include <limits>
 #include <random>
 #include <span>
@@ -123,6 +125,45 @@ std::vector<int32_t> all_ids(int64_t vocab) {
   return ids;
 }
 
+// The batch against ref, and each row against itself alone.
+void expect_ref(const std::vector<float>& logits, int64_t vocab,
+                const std::vector<SamplingRow>& rows) {
+  const Draws got = draw(logits, vocab, rows), expected = expected_of(logits, vocab, rows);
+  EXPECT_EQ(got.kept_counts, expected.kept_counts);
+  for (size_t r = 0; r < rows.size(); ++r) {
+    SCOPED_TRACE(r);
+    const auto z = std::span<const float>(logits).subspan(r * static_cast<size_t>(vocab),
+                                                          static_cast<size_t>(vocab));
+    EXPECT_EQ(got.set(r), expected.set(r));
+    EXPECT_NEAR(got.lse[r], expected.lse[r], 2e-5);
+    EXPECT_NEAR(got.kept_lse[r], expected.kept_lse[r], 2e-5);
+    ASSERT_TRUE(got.drawn[r] >= 0 && got.drawn[r] < vocab) << got.drawn[r];
+    EXPECT_EQ(got.logprobs[r],
+              z[static_cast<size_t>(got.drawn[r])] * rows[r].inv_temperature - got.lse[r]);
+    if (rows[r].greedy) {
+      EXPECT_EQ(got.drawn[r], expected.drawn[r]);
+    } else {
+      const auto ids = got.kept_counts[r] > 0 ? got.set(r) : all_ids(vocab);
+      expect_place(z, ids, rows[r], got.drawn[r]);
+    }
+    // Whoever else is in the batch.
+    const Draws alone = draw({z.begin(), z.end()}, rows[r]);
+    EXPECT_EQ(alone.drawn[0], got.drawn[r]);
+    EXPECT_EQ(alone.set(), got.set(r));
+    expect_same_bits(alone.lse[0], got.lse[r]);
+    expect_same_bits(alone.logprobs[0], got.logprobs[r]);
+    expect_same_bits(alone.kept_lse[0], got.kept_lse[r]);
+  }
+}
+
+// In half of the rows many ties; zeros of both signs are ties too.
+std::vector<float> logits_with_ties(size_t rows, int64_t vocab, std::mt19937& rng) {
+  auto logits = random_floats(static_cast<int64_t>(rows) * vocab, rng, 3);
+  for (size_t i = 0; i < logits.size(); ++i)
+    if (i / static_cast<size_t>(vocab) % 2 == 0) logits[i] = std::round(logits[i]);
+  return logits;
+}
+
 TEST(CudaSample, IsRefOverShapesAndKinds) {
   for (const int64_t vocab : {1, 2, 33, 511, 512, 513, 4099}) {
     SCOPED_TRACE(vocab);
@@ -132,39 +173,91 @@ TEST(CudaSample, IsRefOverShapesAndKinds) {
     for (const int32_t k : {0, 1, 2, 5, 9, 10, 40, 600, most - 1, most, most + 1})
       if (k >= 0 && k <= most + 1)
         rows.push_back(row_of(k % 2 == 0 ? 1 : 0.7f, k, std::uniform_real_distribution<>()(rng)));
-    const auto count = static_cast<int64_t>(rows.size());
-    auto logits = random_floats(count * vocab, rng, 3);
-    // In half of the rows many ties; zeros of both signs are ties too.
-    for (int64_t i = 0; i < count * vocab; ++i)
-      if (i / vocab % 2 == 0)
-        logits[static_cast<size_t>(i)] = std::round(logits[static_cast<size_t>(i)]);
-    const Draws got = draw(logits, vocab, rows), expected = expected_of(logits, vocab, rows);
-    EXPECT_EQ(got.kept_counts, expected.kept_counts);
-    for (size_t r = 0; r < rows.size(); ++r) {
-      SCOPED_TRACE(r);
-      const auto z = std::span<const float>(logits).subspan(r * static_cast<size_t>(vocab),
-                                                            static_cast<size_t>(vocab));
-      EXPECT_EQ(got.set(r), expected.set(r));
-      EXPECT_NEAR(got.lse[r], expected.lse[r], 2e-5);
-      EXPECT_NEAR(got.kept_lse[r], expected.kept_lse[r], 2e-5);
-      ASSERT_TRUE(got.drawn[r] >= 0 && got.drawn[r] < vocab) << got.drawn[r];
-      EXPECT_EQ(got.logprobs[r],
-                z[static_cast<size_t>(got.drawn[r])] * rows[r].inv_temperature - got.lse[r]);
-      if (rows[r].greedy) {
-        EXPECT_EQ(got.drawn[r], expected.drawn[r]);
-      } else {
-        const auto ids = got.kept_counts[r] > 0 ? got.set(r) : all_ids(vocab);
-        expect_place(z, ids, rows[r], got.drawn[r]);
-      }
-      // Whoever else is in the batch.
-      const Draws alone = draw({z.begin(), z.end()}, rows[r]);
-      EXPECT_EQ(alone.drawn[0], got.drawn[r]);
-      EXPECT_EQ(alone.set(), got.set(r));
-      expect_same_bits(alone.lse[0], got.lse[r]);
-      expect_same_bits(alone.logprobs[0], got.logprobs[r]);
-      expect_same_bits(alone.kept_lse[0], got.kept_lse[r]);
-    }
+    expect_ref(logits_with_ties(rows.size(), vocab, rng), vocab, rows);
   }
+}
+
+// Sets that no rounding of a sum decides: top-p ends in the middle of the mass of the n-th
+// likeliest token, min-p in the middle between its weight and that of the next less likely one.
+struct Edges {
+  double top_p, min_p;
+};
+Edges edges_behind(std::span<const float> logits, const SamplingRow& row, size_t n) {
+  std::vector<double> z(logits.begin(), logits.end());
+  std::ranges::sort(z, std::greater<>());
+  if (row.top_k > 0 && static_cast<size_t>(row.top_k) < z.size())
+    z.resize(static_cast<size_t>(row.top_k));
+  n = std::min(n, z.size());
+  double total = 0, through = 0;
+  const auto weight = [&](double x) { return std::exp((x - z[0]) * row.inv_temperature); };
+  for (size_t i = 0; i < z.size(); ++i) {
+    total += weight(z[i]);
+    if (i + 1 < n) through += weight(z[i]);
+  }
+  const double own = weight(z[n - 1]);
+  const auto next = std::ranges::find_if(z, [&](double x) { return x < z[n - 1]; });
+  return {.top_p = (through + own / 2) / total,
+          .min_p = next == z.end() ? own / 2 : (own + weight(*next)) / 2};
+}
+
+TEST(CudaSample, TopPAndMinPAreRef) {
+  for (const int64_t vocab : {1, 2, 33, 511, 512, 513, 4099}) {
+    SCOPED_TRACE(vocab);
+    std::mt19937 rng(static_cast<unsigned>(vocab) + 1);
+    std::uniform_real_distribution<> uniform;
+    struct Kind {
+      int32_t top_k;
+      size_t top_p, min_p;  // how many they keep; 0: off
+    };
+    constexpr Kind kKinds[] = {{0, 1, 0},   {0, 3, 0},  {0, 40, 0}, {0, 600, 0},  {0, 0, 1},
+                               {0, 0, 7},   {0, 0, 90}, {25, 9, 0}, {25, 600, 0}, {25, 0, 4},
+                               {25, 0, 60}, {0, 30, 5}, {0, 5, 30}, {50, 20, 6},  {6, 20, 50}};
+    std::vector<SamplingRow> rows;
+    for (size_t i = 0; i < std::size(kKinds); ++i)
+      for (const float inv_temperature : {1.0f, 0.7f})
+        rows.push_back(row_of(inv_temperature, kKinds[i].top_k, uniform(rng)));
+    // Each kind has a row with ties and one without.
+    const auto logits = logits_with_ties(rows.size(), vocab, rng);
+    for (size_t r = 0; r < rows.size(); ++r) {
+      const auto size = static_cast<size_t>(vocab);
+      const auto z = std::span<const float>(logits).subspan(r * size, size);
+      const Kind& kind = kKinds[r / 2];
+      if (kind.top_p > 0) rows[r].top_p = edges_behind(z, rows[r], kind.top_p).top_p;
+      if (kind.min_p > 0) rows[r].min_p = edges_behind(z, rows[r], kind.min_p).min_p;
+    }
+    expect_ref(logits, vocab, rows);
+  }
+}
+
+SamplingRow nucleus_of(double top_p, double min_p = 0, double uniform = 0.5) {
+  SamplingRow row = row_of(1, 0, uniform);
+  row.top_p = top_p;
+  row.min_p = min_p;
+  return row;
+}
+
+TEST(CudaSample, TopPAndMinPAtTheirEnds) {
+  // All sums are exact, so a set ends where it reaches its share; ties go to the smaller id.
+  std::vector<float> equal(1600, -2.0f);
+  EXPECT_EQ(draw(equal, nucleus_of(0.25)).set(), all_ids(400));
+  EXPECT_EQ(draw(equal, nucleus_of(0.25 + 1e-9)).set(), all_ids(401));
+  EXPECT_EQ(draw(equal, nucleus_of(1e-6)).set(), all_ids(1));
+  EXPECT_EQ(draw(equal, nucleus_of(1 - 0x1p-53)).set(), all_ids(1600));
+  EXPECT_EQ(draw(equal, nucleus_of(1, 1)).set(), all_ids(1600));
+  // -0 and 0 tie.
+  EXPECT_EQ(draw({-1e30f, -0.0f, 0.0f, -0.0f, 0.0f}, nucleus_of(0.5)).set(),
+            (std::vector<int32_t>{1, 2}));
+  // What has no mass is in no set, and the likeliest is in every one.
+  std::vector<float> sparse(1100, -kInf);
+  for (const size_t id : {5, 600, 1099}) sparse[id] = id == 600 ? 1.0f : -1.0f;
+  const std::vector<int32_t> members = {5, 600, 1099};
+  EXPECT_EQ(draw(sparse, nucleus_of(1 - 0x1p-53)).set(), members);
+  EXPECT_EQ(draw(sparse, nucleus_of(1, 1e-30)).set(), members);
+  EXPECT_EQ(draw(sparse, nucleus_of(1, 1)).set(), (std::vector<int32_t>{600}));
+  EXPECT_EQ(draw(sparse, nucleus_of(1e-6, 1)).set(), (std::vector<int32_t>{600}));
+  SamplingRow row = nucleus_of(1 - 0x1p-53);
+  row.top_k = 700;
+  EXPECT_EQ(draw(sparse, row).set(), members);
 }
 
 TEST(CudaSample, GivesTheBitsOfTheOtherOps) {
@@ -190,27 +283,31 @@ TEST(CudaSample, GivesTheBitsOfTheOtherOps) {
   expect_no_findings();
 }
 
-// More blocks than lanes of a warp; and a batch that gives a row fewer threads.
-TEST(CudaSample, OfALargeVocabularyWhateverTheThreads) {
-  constexpr int64_t kVocab = 512 * 70 + 100;
+// A batch that gives a row fewer threads changes nothing of it.
+void expect_whatever_the_threads(int64_t vocab, const SamplingRow& row) {
   std::mt19937 rng(9);
-  for (const int32_t k : {0, 30, 3000}) {
-    const SamplingRow row = row_of(1.1f, k, 0.6);
-    const auto logits = random_floats(kVocab, rng, 2);
-    const Draws alone = draw(logits, row), expected = expected_of(logits, kVocab, {row});
-    EXPECT_EQ(alone.set(), expected.set());
-    expect_place(logits, k > 0 ? alone.set() : all_ids(kVocab), row, alone.drawn[0]);
-    constexpr size_t kRows = 133;
-    std::vector<float> copies;
-    for (size_t r = 0; r < kRows; ++r) copies.insert(copies.end(), logits.begin(), logits.end());
-    const Draws all = draw(copies, kVocab, std::vector<SamplingRow>(kRows, row));
-    for (const size_t r : {size_t{0}, kRows - 1}) {
-      EXPECT_EQ(all.drawn[r], alone.drawn[0]);
-      EXPECT_EQ(all.set(r), alone.set());
-      expect_same_bits(all.lse[r], alone.lse[0]);
-      expect_same_bits(all.kept_lse[r], alone.kept_lse[0]);
-    }
+  const auto logits = random_floats(vocab, rng, 2);
+  const Draws alone = draw(logits, row), expected = expected_of(logits, vocab, {row});
+  EXPECT_EQ(alone.set(), expected.set());
+  expect_place(logits, truncates(row, vocab) ? alone.set() : all_ids(vocab), row, alone.drawn[0]);
+  constexpr size_t kRows = 133;
+  std::vector<float> copies;
+  for (size_t r = 0; r < kRows; ++r) copies.insert(copies.end(), logits.begin(), logits.end());
+  const Draws all = draw(copies, vocab, std::vector<SamplingRow>(kRows, row));
+  for (const size_t r : {size_t{0}, kRows - 1}) {
+    EXPECT_EQ(all.drawn[r], alone.drawn[0]);
+    EXPECT_EQ(all.set(r), alone.set());
+    expect_same_bits(all.lse[r], alone.lse[0]);
+    expect_same_bits(all.kept_lse[r], alone.kept_lse[0]);
   }
+}
+
+// More blocks than lanes of a warp.
+TEST(CudaSample, OfALargeVocabularyWhateverTheThreads) {
+  for (const int32_t k : {0, 30, 3000})
+    expect_whatever_the_threads(512 * 70 + 100, row_of(1.1f, k, 0.6));
+  SamplingRow row = nucleus_of(0.31, 0.002, 0.6);
+  expect_whatever_the_threads(512 * 33 + 100, row);
 }
 
 // Pearson's chi-square of one row a draw: with few tokens, and spread over blocks.
@@ -259,6 +356,7 @@ TEST(CudaSample, DrawsFollowTheDistribution) {
   std::mt19937 rng(1);
   expect_distribution(random_floats(23, rng), row_of(1, 0, 0));
   expect_distribution(random_floats(23, rng), row_of(0.6f, 6, 0));
+  expect_distribution(random_floats(23, rng), nucleus_of(0.8, 0.05));
   std::vector<float> sparse(1100, -kInf);
   for (const size_t id : {0, 5, 511, 512, 600, 1099}) sparse[id] = random_floats(1, rng)[0];
   expect_distribution(sparse, row_of(1.2f, 0, 0));
@@ -306,7 +404,8 @@ TEST(CudaSample, NeverDrawsWhatHasNoMass) {
 TEST(CudaSample, DrawsNothingFromRowsThatAreNotFinite) {
   std::mt19937 rng(2);
   for (const float bad : {NAN, kInf}) {
-    for (const SamplingRow& row : {greedy(), row_of(1, 0, 0.5), row_of(1, 3, 0.5)}) {
+    for (const SamplingRow& row :
+         {greedy(), row_of(1, 0, 0.5), row_of(1, 3, 0.5), nucleus_of(0.9), nucleus_of(1, 0.1)}) {
       auto logits = random_floats(3 * 600, rng);
       logits[600 + 550] = bad;
       const Draws draws = draw(logits, 600, {row, row, row});
@@ -319,23 +418,6 @@ TEST(CudaSample, DrawsNothingFromRowsThatAreNotFinite) {
     }
   }
   EXPECT_EQ(draw(std::vector<float>(3, -kInf), row_of(1, 2, 0.5)).drawn[0], -1);
-}
-
-TEST(CudaSample, LeavesTopPAndMinPToTheHostButForLse) {
-  std::mt19937 rng(4);
-  const auto logits = random_floats(600, rng);
-  SamplingRow nucleus = row_of(0.9f, 0, 0.5), smallest = nucleus;
-  nucleus.top_p = 0.9;
-  smallest.min_p = 0.1;
-  const float lse = draw(logits, row_of(0.9f, 0, 0.5)).lse[0];
-  for (const SamplingRow& row : {nucleus, smallest}) {
-    EXPECT_FALSE(can_sample(kGpu, row));
-    EXPECT_TRUE(can_sample(Device{}, row));
-    const Draws draws = draw(logits, row);
-    EXPECT_EQ(draws.drawn[0], -1);
-    EXPECT_EQ(draws.kept_counts[0], 0);
-    expect_same_bits(draws.lse[0], lse);
-  }
 }
 
 }  // namespace
