@@ -77,6 +77,7 @@ PERL
 filter_of() {  # file
   case $1 in
     attention_backward*) echo 'CudaAttentionBackward.*' ;;
+    attention.cuh) echo 'CudaAttention*' ;;
     attention*) echo 'CudaAttention.*' ;;
     cache_qkv*) echo 'CudaCacheQkv.*' ;;
     kv_copy*) echo 'CudaKvCopy.*' ;;
@@ -84,6 +85,7 @@ filter_of() {  # file
     gemm_f32*) echo 'CudaLinear*' ;;
     gemm*) echo 'CudaLinear.Bf16*:CudaGroup*' ;;
     linear*) echo 'CudaLinear.Float32*:CudaLinear.Pack*' ;;
+    sequences*) echo 'CudaCacheQkv.*:CudaAttention*:CudaRoute*' ;;
     rope*) echo 'CudaRope.*' ;;
     log_softmax*) echo '*Log*:CudaSample.*' ;;
     sample*) echo 'CudaSample.*' ;;

@@ -10,20 +10,13 @@
 
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/sequences.cuh"
 
 namespace tailrace::cuda {
 
 namespace {
 
 constexpr int kFloatWarps = 4;
-
-__device__ __forceinline__ int64_t float_slot(const AttentionCall& call, const int32_t* table,
-                                              int kv_head, int position) {
-  const int64_t block = table[position >> call.page_shift];
-  return (((block * call.num_kv_heads + kv_head) << call.page_shift) +
-          (position & ((1 << call.page_shift) - 1))) *
-         call.dim;
-}
 
 __device__ __forceinline__ float float_score(const float* q, const float* key, int dim) {
   float score = 0;
@@ -49,15 +42,7 @@ __global__ void __launch_bounds__(32 * kFloatWarps) attention_float_kernel(Atten
   if (item >= int64_t{call.num_tokens} * call.num_heads) return;
   const int token = static_cast<int>(item / call.num_heads);
   const int head = static_cast<int>(item % call.num_heads), kv_head = head / call.group;
-  int sequence = 0;  // the last that begins here or before: the ones before it are empty
-  for (int end = call.num_sequences; end - sequence > 1;) {
-    const int middle = (sequence + end) / 2;
-    if (call.seq_offsets[middle] <= token) {
-      sequence = middle;
-    } else {
-      end = middle;
-    }
-  }
+  const int sequence = sequence_of(call.seq_offsets, call.num_sequences, token);
   const int32_t* table = call.tables + int64_t{sequence} * call.max_blocks;
   const int position = call.positions[token], first = call.first_seen(position);
   const auto *keys = static_cast<const float*>(call.keys),
@@ -74,8 +59,7 @@ __global__ void __launch_bounds__(32 * kFloatWarps) attention_float_kernel(Atten
       const int p = tile + lane + 32 * i;
       score[i] = -INFINITY;
       if (p >= first && p <= position)
-        score[i] =
-            call.scale * float_score(q, keys + float_slot(call, table, kv_head, p), call.dim);
+        score[i] = call.scale * float_score(q, keys + cached_at(call, table, kv_head, p), call.dim);
       top = fmaxf(top, score[i]);
     }
     for (int bits = 16; bits > 0; bits /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, bits));
@@ -94,7 +78,7 @@ __global__ void __launch_bounds__(32 * kFloatWarps) attention_float_kernel(Atten
     __syncwarp();  // all weights are there
     for (int p = max(tile, first); p <= min(tile + kTile - 1, position); ++p) {
       const float weight = weights[p - tile];
-      const float* value = values + float_slot(call, table, kv_head, p);
+      const float* value = values + cached_at(call, table, kv_head, p);
 #pragma unroll
       for (int i = 0; i < kMaxHeadDim / 32; ++i) {
         if (lane + 32 * i < call.dim) out[i] = fmaf(weight, value[lane + 32 * i], out[i]);

@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(32 * kBackwardWarps) backward_float_kv_kernel(
   if (item >= int64_t{forward.num_tokens} * forward.num_kv_heads) return;
   const int64_t token = item / forward.num_kv_heads;
   const int kv_head = static_cast<int>(item % forward.num_kv_heads), dim = forward.dim;
-  const int sequence = sequence_of(forward, token, [&](int s) { return forward.seq_offsets[s]; });
+  const int sequence = sequence_of(forward.seq_offsets, forward.num_sequences, token);
   const int64_t first_token = forward.seq_offsets[sequence];
   const int position = static_cast<int>(token - first_token);
   const int num_tokens = static_cast<int>(forward.seq_offsets[sequence + 1] - first_token);
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(32 * kBackwardWarps) backward_float_q_kernel(B
   const int64_t token = item / forward.num_heads;
   const int head = static_cast<int>(item % forward.num_heads), kv_head = head / forward.group;
   const int dim = forward.dim;
-  const int sequence = sequence_of(forward, token, [&](int s) { return forward.seq_offsets[s]; });
+  const int sequence = sequence_of(forward.seq_offsets, forward.num_sequences, token);
   const int position = static_cast<int>(token - forward.seq_offsets[sequence]);
   const int32_t* table = forward.tables + int64_t{sequence} * forward.max_blocks;
   HeadPart q, dout, dq = {};

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/attention.cuh"
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/sequences.cuh"
 
 namespace tailrace::cuda {
 
@@ -31,31 +31,5 @@ struct BackwardCall {
 
 // dk, dv, then dq, from dots and dout_bf16.
 void attention_backward_bf16(const Stream& stream, const BackwardCall& call);
-
-// The last sequence whose begin(sequence) is at most `item`: those before it with the same begin
-// are empty.
-template <class Begin>
-__device__ __forceinline__ int sequence_of(const AttentionCall& call, int64_t item,
-                                           const Begin& begin) {
-  int sequence = 0;
-  for (int end = call.num_sequences; end - sequence > 1;) {
-    const int middle = (sequence + end) / 2;
-    if (begin(middle) <= item) {
-      sequence = middle;
-    } else {
-      end = middle;
-    }
-  }
-  return sequence;
-}
-
-// Where a position of a sequence is in the cache, in elements.
-__device__ __forceinline__ int64_t cached_at(const AttentionCall& call, const int32_t* table,
-                                             int kv_head, int position) {
-  const int64_t block = table[position >> call.page_shift];
-  return (((block * call.num_kv_heads + kv_head) << call.page_shift) +
-          (position & ((1 << call.page_shift) - 1))) *
-         call.dim;
-}
 
 }  // namespace tailrace::cuda

@@ -56,7 +56,7 @@ struct BackwardBlock {
     const auto first_block = [&](int s) {
       return int64_t{forward.seq_offsets[s]} * per_token / kOwn + s;
     };
-    const int sequence = sequence_of(forward, block, first_block);
+    const int sequence = last_begun(forward.num_sequences, block, first_block);
     first_token = forward.seq_offsets[sequence];
     num_tokens = static_cast<int>(forward.seq_offsets[sequence + 1] - first_token);
     num_rows = num_tokens * forward.group;

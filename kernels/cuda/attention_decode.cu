@@ -5,6 +5,7 @@
 //
 // Order of sums: attention.cuh.
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/sequences.cuh"
 
 namespace tailrace::cuda {
 
@@ -37,16 +38,7 @@ __device__ __forceinline__ int row_of_item(const AttentionCall& call, int item) 
 __device__ __forceinline__ int sequence_of_item(const AttentionCall& call, int item) {
   if (call.divided) return item;
   if (call.seq_offsets[item] == item && call.seq_offsets[item + 1] == item + 1) return item;
-  int sequence = 0;
-  for (int end = call.num_sequences; end - sequence > 1;) {
-    const int middle = (sequence + end) / 2;
-    if (call.seq_offsets[middle] <= item) {
-      sequence = middle;
-    } else {
-      end = middle;
-    }
-  }
-  return sequence;
+  return sequence_of(call.seq_offsets, call.num_sequences, item);
 }
 
 template <int kDim>

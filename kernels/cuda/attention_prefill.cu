@@ -8,6 +8,7 @@
 // which are enough for its rows, and as many in all whatever the batch looks like. So the launch
 // needs no more than the numbers of tokens and sequences.
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/sequences.cuh"
 
 namespace tailrace::cuda {
 
@@ -25,15 +26,8 @@ __global__ void __launch_bounds__(32 * kSplit * kPrefillRowTiles)
   // The last first: they see most, and the short ones fill the end.
   const int64_t block = static_cast<int64_t>(gridDim.x) - 1 - blockIdx.x;
   const int kv_head = static_cast<int>(blockIdx.y);
-  int sequence = 0;
-  for (int end = call.num_sequences; end - sequence > 1;) {
-    const int middle = (sequence + end) / 2;
-    if (first_prefill_block(call, middle) <= block) {
-      sequence = middle;
-    } else {
-      end = middle;
-    }
-  }
+  const int sequence = last_begun(call.num_sequences, block,
+                                  [&call](int s) { return first_prefill_block(call, s); });
   const int first_token = call.seq_offsets[sequence];
   const int num_tokens = call.seq_offsets[sequence + 1] - first_token;
   if (call.divided && num_tokens == 1) return;

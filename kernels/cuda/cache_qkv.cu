@@ -10,6 +10,7 @@
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/sequences.cuh"
 
 namespace tailrace::cuda {
 
@@ -59,25 +60,6 @@ __device__ __forceinline__ void store_packs(const float (&x)[kCount], T* to, Cac
   }
   if (to != nullptr) *reinterpret_cast<Pack<T, kCount>*>(to) = pack;
   if (cached != nullptr) *reinterpret_cast<Pack<Cached, kCount>*>(cached) = other;
-}
-
-// Where a token's head is in the cache, in elements.
-__device__ __forceinline__ int64_t cache_slot(const QkvCall& call, int64_t token, int position,
-                                              int kv_head) {
-  int sequence = 0;
-  for (int end = call.num_sequences; end - sequence > 1;) {
-    const int middle = (sequence + end) / 2;
-    if (call.seq_offsets[middle] <= token) {
-      sequence = middle;
-    } else {
-      end = middle;
-    }
-  }
-  const int64_t block =
-      call.tables[int64_t{sequence} * call.max_blocks + (position >> call.page_shift)];
-  return (((block * call.num_kv_heads + kv_head) << call.page_shift) +
-          (position & ((1 << call.page_shift) - 1))) *
-         call.dim;
 }
 
 // Pairs (i, i + dim / 2): kVec neighbours i a thread at a time.
@@ -140,8 +122,9 @@ __global__ void __launch_bounds__(kQkvThreads) cache_qkv_kernel(QkvCall call) {
   Cached* cached = nullptr;
   if (!is_query) {
     const int kv_head = (slot - call.num_heads) % call.num_kv_heads;
+    const int sequence = sequence_of(call.seq_offsets, call.num_sequences, token);
     cached = static_cast<Cached*>(is_value ? call.values : call.keys) +
-             cache_slot(call, token, position, kv_head);
+             cached_at(call, call.tables + int64_t{sequence} * call.max_blocks, kv_head, position);
   }
   const float* angles = call.table + position * call.table_stride;
 #pragma unroll

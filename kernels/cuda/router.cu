@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/sequences.cuh"
 #include "kernels/ops/router.h"
 
 namespace tailrace::cuda {
@@ -110,20 +111,6 @@ __global__ void __launch_bounds__(kTokenThreads)
   __syncwarp();  // what other lanes wrote is read from here on
   const float sum = normalised ? sum_of_chosen(p, chosen, k) : 1;
   for (int j = this_lane(); j < k; j += kWarp) weights.row(token)[j] = p[chosen[j]] / sum;
-}
-
-// The last of the sequences that begin at or before the token: those before it may be empty.
-__device__ __forceinline__ int sequence_of(const int32_t* offsets, int sequences, int64_t token) {
-  int first = 0, last = sequences - 1;
-  while (first < last) {
-    const int middle = (first + last + 1) / 2;
-    if (offsets[middle] <= token) {
-      first = middle;
-    } else {
-      last = middle - 1;
-    }
-  }
-  return first;
 }
 
 // See kernels/cpu/router.cc for the formula. The row of dlogits may be that of p: all that is read

@@ -62,6 +62,34 @@ void expect_equal_bits(const Floats& actual, const Floats& expected, const std::
         << what << ", at " << i << ": " << actual[i] << ", expected " << expected[i];
 }
 
+struct Sums {
+  int64_t rows, cols;
+  const Floats &before, &after;
+};
+// Tiles of each size give the same bits.
+void expect_in_other_tiles(cuda::ProductKind kind, ConstMatrix a, MatrixView<const Bf16> b,
+                           int64_t k, bool add, const Sums& sums) {
+  for (const auto tiles : {cuda::GradTiles::kSmall, cuda::GradTiles::kLarge}) {
+    DeviceMatrix<float> to(sums.rows, sums.cols, sums.before);
+    const auto c = to.view().on<float>(kGpu);
+    cuda::multiply_grad(gpu_stream(), kind,
+                        {.a = a.data,
+                         .a_stride = a.stride,
+                         .b = b.data,
+                         .b_stride = b.stride,
+                         .c = c.data,
+                         .c_stride = c.stride,
+                         .m = sums.rows,
+                         .n = sums.cols,
+                         .k = k,
+                         .add = add},
+                        tiles);
+    to.expect_canaries();
+    expect_no_findings();
+    expect_equal_bits(to.get(), sums.after, "other tiles");
+  }
+}
+
 // The weights of some experts, one behind the other; of one, a linear layer's.
 struct DeviceExperts {
   DeviceArray<std::byte> memory;
@@ -119,29 +147,10 @@ void expect_grad_input(Dtype dtype, const LayerShape& s, bool accumulate) {
   expect_sums(dx, expected, magnitude, s.out);
   expect_equal_bits(grad_input_of(dy, weight, s, old, accumulate), dx, "again");
   if (dtype == Dtype::kF32) return;
-  // Other tiles, the same bits.
   const DeviceMatrix<float> from(s.tokens, s.out, dy);
-  for (const auto tiles : {cuda::GradTiles::kSmall, cuda::GradTiles::kLarge}) {
-    DeviceMatrix<float> to(s.tokens, s.in, old);
-    const auto a = from.view().on<float>(kGpu);
-    const auto c = to.view().on<float>(kGpu);
-    const auto b = cuda::rows_of<Bf16>(weight);
-    cuda::multiply_grad(gpu_stream(), cuda::ProductKind::kGradInput,
-                        {.a = a.data,
-                         .a_stride = a.stride,
-                         .b = b.data,
-                         .b_stride = b.stride,
-                         .c = c.data,
-                         .c_stride = c.stride,
-                         .m = s.tokens,
-                         .n = s.in,
-                         .k = s.out,
-                         .add = accumulate},
-                        tiles);
-    to.expect_canaries();
-    expect_no_findings();
-    expect_equal_bits(to.get(), dx, "other tiles");
-  }
+  expect_in_other_tiles(cuda::ProductKind::kGradInput, from.view().on<float>(kGpu),
+                        cuda::rows_of<Bf16>(weight), /*k=*/s.out, accumulate,
+                        {.rows = s.tokens, .cols = s.in, .before = old, .after = dx});
 }
 
 constexpr LayerShape kLayerShapes[] = {{1, 1, 1},   {3, 17, 20},  {33, 40, 65},
@@ -187,27 +196,9 @@ void expect_grad_weight(const LayerShape& s) {
   if constexpr (std::is_same_v<X, Bf16>) {
     const DeviceMatrix<float> dys(s.tokens, s.out, dy);
     const DeviceMatrix<X> xs(s.tokens, s.in, x);
-    for (const auto tiles : {cuda::GradTiles::kSmall, cuda::GradTiles::kLarge}) {
-      DeviceMatrix<float> to(s.out, s.in, old);
-      const auto a = dys.view().on<float>(kGpu);
-      const auto b = xs.view().template on<X>(kGpu);
-      const auto c = to.view().on<float>(kGpu);
-      cuda::multiply_grad(gpu_stream(), cuda::ProductKind::kGradWeight,
-                          {.a = a.data,
-                           .a_stride = a.stride,
-                           .b = b.data,
-                           .b_stride = b.stride,
-                           .c = c.data,
-                           .c_stride = c.stride,
-                           .m = s.out,
-                           .n = s.in,
-                           .k = s.tokens,
-                           .add = true},
-                          tiles);
-      to.expect_canaries();
-      expect_no_findings();
-      expect_equal_bits(to.get(), dweight, "other tiles");
-    }
+    expect_in_other_tiles(cuda::ProductKind::kGradWeight, dys.view().on<float>(kGpu),
+                          xs.view().template on<X>(kGpu), /*k=*/s.tokens, /*add=*/true,
+                          {.rows = s.out, .cols = s.in, .before = old, .after = dweight});
   }
 }
 
