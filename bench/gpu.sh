@@ -79,6 +79,7 @@ bundle() {
     grep '^cuda	' "$root/build/bench/benches.txt" >"$folder/bin/bench/benches.txt"
     cp -r "$root/tests/data/golden" "$folder/data/"
     cp -r "$root/tests/data/models/stories260K" "$folder/data/models/"
+    mkdir "$folder/configs" && cp "$root/configs/quickstart.yaml" "$folder/configs/"
     cp "$self" "$folder/gpu.sh"
     { echo "commit $(git -C "$root" describe --always --dirty 2>/dev/null || echo unknown)"
       echo "made $(date -u +%Y-%m-%dT%H:%M:%SZ)"; } >"$folder/bundle.txt"
@@ -295,6 +296,18 @@ same_as_cpu() {
   return $status
 }
 
+# The first run of a newcomer, with trainer and rollout workers on the GPU: it must learn, and no
+# sampled log-probability may differ from the trainer's by a bit.
+quickstart() {
+  local run=$out/logs/quickstart_run last worst
+  rm -rf "$run"
+  ours "$bin/tailrace" launch "$configs/quickstart.yaml" model.device=cuda run.dir="$run" || return
+  last=$(grep '^quickstart: success' "$out/logs/$name.log" | tail -n 1)
+  worst=$(sed -nE 's/.*"mismatch\/max_logprob_diff": ?([^,}]*).*/\1/p' "$run/metrics.jsonl" | sort -g | tail -n 1 | sed 's/\.0$//')
+  echo "${last%, run:*}; largest mismatch of a log-probability: ${worst:-none was measured}" >&4
+  awk -v worst="${worst:-x}" 'BEGIN { exit !(worst ~ /^[0-9]/ && worst + 0 == 0) }'
+}
+
 sanitizer() {
   local tool=$1 program
   program=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer "${CUDA_HOME:-/none}/bin/compute-sanitizer" 2>/dev/null | head -n 1)
@@ -379,7 +392,7 @@ run() {
   no_gpu=""
   libraries=""
   if [[ -f $home/bundle.txt ]]; then
-    bin=$home/bin tests=$home/bin engine_tests=$home/bin trainer_tests=$home/bin data=$home/data
+    bin=$home/bin tests=$home/bin engine_tests=$home/bin trainer_tests=$home/bin data=$home/data configs=$home/configs
     commit=$(sed -n 's/^commit //p' "$home/bundle.txt")
     # The machine's libstdc++ where our programs start with it.
     libraries=$home/lib
@@ -391,7 +404,7 @@ run() {
     fi
   else
     root=$(dirname "$home")
-    bin=$root/build tests=$root/build/kernels/cuda engine_tests=$root/build/rollout/engine trainer_tests=$root/build/trainer data=$root/tests/data
+    bin=$root/build tests=$root/build/kernels/cuda engine_tests=$root/build/rollout/engine trainer_tests=$root/build/trainer data=$root/tests/data configs=$root/configs
     commit=$(git -C "$root" describe --always --dirty 2>/dev/null || echo unknown)
     : >"$out/logs/build.rows"
     echo "building; its log is $out/logs/build.log"
@@ -419,6 +432,7 @@ run() {
   part engine 40 engine
   part trainer 40 trainer
   part same_as_cpu 45 same_as_cpu
+  part quickstart 90 quickstart
   part decode 120 decode
   part prefill 60 prefill
   part products 90 products

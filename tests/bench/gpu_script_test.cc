@@ -18,9 +18,9 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-const std::set<std::string> kParts = {"facts",    "limits",      "parity", "golden",  "engine",
-                                      "trainer",  "same_as_cpu", "decode", "prefill", "products",
-                                      "memcheck", "racecheck",   "pytorch"};
+const std::set<std::string> kParts = {"facts",    "limits",      "parity",     "golden", "engine",
+                                      "trainer",  "same_as_cpu", "quickstart", "decode", "prefill",
+                                      "products", "memcheck",    "racecheck",  "pytorch"};
 
 class Bundle {
  public:
@@ -34,8 +34,15 @@ class Bundle {
     const fs::path source = TAILRACE_SOURCE_DIR;
     fs::copy_file(source / "bench/gpu.sh", root_ / "gpu.sh");
     fs::create_directory_symlink(source / "tests/data", root_ / "data");
+    fs::create_directory_symlink(source / "configs", root_ / "configs");
     write("bundle.txt", "commit emulated\n");
-    script("bin/tailrace", TAILRACE_EMULATED " \"$@\"");
+    script("bin/tailrace",
+           "[[ $1 == launch ]] && set -- \"$@\" run.steps=2 rollout.prompts_per_step=4 "
+           "rollout.group_size=4 rollout.max_turns=4 sft.demonstrations=8 "
+           "train.microbatch_tokens=256 rollout.max_context_tokens=128 "
+           "rollout.max_batch_tokens=256 sft.epochs=1 "
+           "eval.prompts=4 eval.interval_steps=0 algo.filter_zero_signal=none\n" TAILRACE_EMULATED
+           " \"$@\"");
     script("bin/bench/cuda", TAILRACE_EMULATED_BENCH
            " \"$@\" --geometry mini --batch 1,2 --rows 1,70 --context 20 --prompt 20 --steps 1 "
            "--runs 1 --milliseconds 0 --copy-mib 1 --weights-mib 1 --product 64");
@@ -103,6 +110,9 @@ TEST(GpuScript, RunsEveryPart) {
   EXPECT_EQ(parts["pytorch"]["detail"], "Python has no torch");
   EXPECT_EQ(parts["facts"]["detail"], "emulated GPU");
   EXPECT_EQ(parts["golden"]["detail"], "1 test.");
+  const std::string learned = parts["quickstart"]["detail"];
+  EXPECT_TRUE(learned.starts_with("quickstart: success ")) << learned;
+  EXPECT_TRUE(learned.ends_with("largest mismatch of a log-probability: 0")) << learned;
   const std::string same = parts["same_as_cpu"]["detail"];
   EXPECT_TRUE(same.starts_with("3 greedy texts, ")) << same;
   const std::string table = bundle.read("gpu-results/gpu.md");
@@ -123,8 +133,8 @@ TEST(GpuScript, SaysWhatFailedAndGoesOn) {
   EXPECT_EQ(parts["parity"]["detail"], "failed: A.B");
   EXPECT_EQ(parts["parity"]["log"], "say \"what\" \\ it is\n[  FAILED  ] A.B (1 ms)");
   EXPECT_EQ(parts["decode"]["status"], "ok");
-  EXPECT_TRUE(
-      bundle.read("err").starts_with("gpu.sh: parity same_as_cpu memcheck racecheck: failed"))
+  EXPECT_TRUE(bundle.read("err").starts_with(
+      "gpu.sh: parity same_as_cpu quickstart memcheck racecheck: failed"))
       << bundle.read("err");
 }
 
