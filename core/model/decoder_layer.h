@@ -13,10 +13,8 @@
 #include <cstdint>
 #include <span>
 
-#include "core/model/activations.h"
-#include "core/model/forward_batch.h"
+#include "core/model/layer_pass.h"
 #include "core/model/model_config.h"
-#include "core/model/packed_weights.h"
 #include "core/model/parameters.h"
 #include "core/model/placement.h"
 #include "kernels/base/device.h"
@@ -25,23 +23,6 @@
 #include "kernels/ops/attention.h"
 
 namespace tailrace {
-
-// One layer in one pass: where it runs, what it reads, and what it keeps. Borrows everything.
-struct LayerPass {
-  const Stream& stream;
-  Workspace& workspace;
-  const ModelConfig& config;
-  const Placement& placement;
-  const ForwardBatch& batch;
-  ConstTensor rope_table;  // [positions, head_dim] the angles of this layer
-  int64_t layer = 0;
-  const PackedWeights::Layer& weights;
-  KvLayer kv;
-  LayerActivations kept;
-  // Of the layer before, its kept.middle: what forward_layer() has to add to its input. No rows:
-  // nothing, as in the first layer.
-  ConstTensor residual = {};
-};
 
 // What a sparse layer of a backward pass does for balance (expert_loads.h).
 struct LayerBalance {
