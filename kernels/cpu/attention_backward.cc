@@ -1,0 +1,256 @@
+// The gradient of attention, and the scratch of both passes.
+#include <algorithm>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "kernels/base/pulse.h"
+#include "kernels/base/thread_pool.h"
+#include "kernels/cpu/attention_parts.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/simd.h"
+
+namespace tailrace::cpu::inline TR_ISA {
+
+namespace {
+
+using namespace attention_parts;
+using namespace attention_tiles;
+
+// Over the context: scores, dout . value, dq, dk and dv.
+constexpr int64_t kBackwardProducts = 5;
+
+// The sequence's keys and values of one head as whole matrices, zero beyond the last position.
+void gather_sequence(const Sequence& seq, int64_t n, const Scratch& scratch) {
+  const int64_t head_dim = seq.kv.head_dim, bt = seq.kv.block_tokens;
+  const int64_t context = padded(n), dim = padded(head_dim);
+  // Whole tiles are read: what is behind the last position and behind head_dim must add exactly 0.
+  std::fill_n(scratch.key_columns, dim * context, 0.0f);
+  std::fill_n(scratch.key_rows, dim * context, 0.0f);
+  for (int64_t j = 0; j < n; j += bt) {
+    const int64_t count = std::min(bt, n - j);
+    const float* keys = seq.keys(j / bt);
+    const float* values = seq.values(j / bt);
+    for (int64_t d = 0; d < head_dim; ++d) {
+      std::copy_n(keys + d * bt, count, scratch.key_columns + d * context + j);
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      std::copy_n(values + i * head_dim, head_dim, scratch.key_rows + (j + i) * dim);
+    }
+  }
+  // key_rows held the values for a moment.
+  for (int64_t j = 0; j < context; j += kLanes) {
+    for (int64_t d = 0; d < dim; d += kLanes) {
+      simd::transpose16(scratch.key_rows + j * dim + d, dim,
+                        scratch.value_columns + d * context + j, context);
+    }
+  }
+  for (int64_t j = 0; j < context; j += kLanes) {
+    for (int64_t d = 0; d < dim; d += kLanes) {
+      simd::transpose16(scratch.key_columns + d * context + j, context,
+                        scratch.key_rows + j * dim + d, dim);
+    }
+  }
+}
+
+// dq[q] = sum over j of dscores[q][j] * key[j]
+template <int kCount, int kVectors>
+void query_grads(const Scratch& scratch, int64_t stride, const QueryBlock& block, int64_t head_dim,
+                 int64_t col, Matrix dq) {
+  Vec16 acc[kCount][kVectors];
+  for (auto& row : acc) {
+    for (auto& a : row) a = simd::zero();
+  }
+  const int64_t origin = block.origin(), dim = padded(head_dim);
+  weighted_rows<kCount, kVectors>(scratch.dscores + origin, stride,
+                                  scratch.key_rows + origin * dim + col, dim,
+                                  block.context() - origin, kVectors * kLanes, acc);
+  for (int q = 0; q < kCount; ++q) {
+    for (int v = 0; v < kVectors; ++v) {
+      simd::store(dq.row(block.row[q]) + block.col[q] + col + v * kLanes, acc[q][v],
+                  head_dim - col - v * kLanes);
+    }
+  }
+}
+
+// rows[j] += sum over q of weights[q][j] * queries[q]
+void spread(const float* weights, int64_t stride, const float* queries, int num_queries,
+            int64_t context, int64_t head_dim, float* rows, int64_t row_stride) {
+  constexpr int kPositions = 8;
+  for (int64_t col = 0; col < head_dim; col += 2 * kLanes) {
+    const int64_t left = head_dim - col;
+    int64_t j = 0;
+    auto step = [&]<int kCount>() {
+      if (left > kLanes) {
+        spread_queries<kCount, 2>(weights + j, stride, queries + col, num_queries, left,
+                                  rows + j * row_stride + col, row_stride);
+      } else {
+        spread_queries<kCount, 1>(weights + j, stride, queries + col, num_queries, left,
+                                  rows + j * row_stride + col, row_stride);
+      }
+      j += kCount;
+    };
+    // Not as a padded tile at the end: the row behind the context is a later position, which this
+    // block must not touch, or the next sequence, which another thread may be writing.
+    while (j + kPositions <= context) step.template operator()<kPositions>();
+    while (j < context) step.template operator()<1>();
+  }
+}
+
+// The arguments as they lie in the memory of the CPU.
+struct BackwardRows {
+  ConstMatrix q, out, lse, dout;
+  Matrix dq, dk, dv;
+  const AttentionHeads& heads;
+
+  explicit BackwardRows(const AttentionBackward& args)
+      : q(args.q.host()),
+        out(args.out.host()),
+        lse(args.lse.host()),
+        dout(args.dout.host()),
+        dq(args.dq.host()),
+        dk(args.dk.host()),
+        dv(args.dv.host()),
+        heads(args.heads) {}
+};
+
+// With p the probabilities and D = dout . out:  dscores = scale * p * (dout . value - D).
+template <int kCount>
+void backward_block(const BackwardRows& args, const Sequence& seq, const QueryBlock& block,
+                    int64_t n, const Scratch& scratch) {
+  const int64_t head_dim = seq.kv.head_dim;
+  const int64_t stride = padded(n), context = block.context(), origin = block.origin();
+  const int64_t groups = (padded(context) - origin) / kLanes;
+  // Probabilities are made again from the saved log-sum-exp instead of being kept, and D stands for
+  // the row sum of dP * P (Dao et al. 2022, FlashAttention). Both gathers come before anything is
+  // written, because dq may be dout.
+  block.gather(args.q, head_dim, scratch.queries);
+  block.gather(args.dout, head_dim, scratch.douts);
+  auto columns_at = [&](const float* columns) {
+    return [=](int64_t i) { return ColumnGroup{.first = columns + origin + i * kLanes}; };
+  };
+  score_all<kCount, false>(scratch.queries, head_dim, groups, columns_at(scratch.key_columns),
+                           stride, scratch.scores + origin, stride);
+  score_all<kCount, false>(scratch.douts, head_dim, groups, columns_at(scratch.value_columns),
+                           stride, scratch.dscores + origin, stride);
+  for (int i = 0; i < kCount; ++i) {
+    const float* dout = scratch.douts + i * kQueryStride;
+    const float* out = args.out.row(block.row[i]) + block.col[i];
+    Vec16 dot = simd::zero();
+    for (int64_t d = 0; d < head_dim; d += kLanes) {
+      dot = simd::fma(simd::load(dout + d, head_dim - d), simd::load(out + d, head_dim - d), dot);
+    }
+    const Vec16 delta = simd::broadcast(simd::reduce_add(dot));
+    const Vec16 lse = simd::broadcast(args.lse.row(block.row[i])[block.head[i]]);
+    const Vec16 scale = simd::broadcast(args.heads.scale);
+    float* p = scratch.scores + i * stride;
+    float* ds = scratch.dscores + i * stride;
+    for (int64_t j = origin; j < padded(context); j += kLanes) {
+      const int64_t seen = block.position[i] + 1 - j, unseen = block.first_seen[i] - j;
+      Vec16 e = simd::exp(simd::sub(simd::mul(simd::load(p + j), scale), lse));
+      // Selected, not multiplied by 0: a score of a later position may be so large that its
+      // exponential is inf.
+      e = simd::select_first(seen, e, simd::zero());
+      if (unseen > 0) e = simd::select_first(unseen, simd::zero(), e);
+      Vec16 d = simd::mul(simd::mul(e, simd::sub(simd::load(ds + j), delta)), scale);
+      simd::store(p + j, e);
+      d = simd::select_first(seen, d, simd::zero());
+      if (unseen > 0) d = simd::select_first(unseen, simd::zero(), d);
+      simd::store(ds + j, d);
+    }
+  }
+  for (int64_t col = 0; col < head_dim; col += 2 * kLanes) {
+    if (head_dim - col > kLanes) {
+      query_grads<kCount, 2>(scratch, stride, block, head_dim, col, args.dq);
+    } else {
+      query_grads<kCount, 1>(scratch, stride, block, head_dim, col, args.dq);
+    }
+  }
+  // Blocks follow each other in the order of positions, so dk and dv are sums over queries in the
+  // order of (position, head).
+  const int64_t row = seq.row_begin() + origin, col = seq.kv_head * head_dim;
+  spread(scratch.scores + origin, stride, scratch.douts, kCount, context - origin, head_dim,
+         args.dv.row(row) + col, args.dv.stride);
+  spread(scratch.dscores + origin, stride, scratch.queries, kCount, context - origin, head_dim,
+         args.dk.row(row) + col, args.dk.stride);
+}
+
+using BackwardBlock = void (*)(const BackwardRows&, const Sequence&, const QueryBlock&, int64_t,
+                               const Scratch&);
+constexpr BackwardBlock kBackwardBlocks[kQueries] = {
+    backward_block<1>, backward_block<2>, backward_block<3>, backward_block<4>,
+    backward_block<5>, backward_block<6>, backward_block<7>, backward_block<8>};
+
+}  // namespace
+
+void attention_backward(const Stream& stream, Workspace& workspace, const AttentionBackward& args) {
+  const BackwardRows rows(args);
+  const auto& [q, out, lse, dout, dq, dk, dv, heads] = rows;
+  const AttentionBatch& batch = args.batch;
+  const KvLayer& kv = args.kv;
+  const int max_context = args.max_context;
+  check_batch(batch, q.rows, q.cols, heads.num_heads, kv, max_context);
+  TR_CHECK(out.rows == q.rows && dout.rows == q.rows && lse.rows == q.rows && dq.rows == q.rows &&
+           dk.rows == q.rows && dv.rows == q.rows);
+  TR_CHECK(out.cols == q.cols && dout.cols == q.cols && dq.cols == q.cols &&
+           lse.cols == heads.num_heads && dk.cols == kv.num_kv_heads * kv.head_dim &&
+           dv.cols == dk.cols);
+  if (q.rows == 0) return;
+  const int group = heads.num_heads / kv.num_kv_heads;
+
+  // One thread owns a sequence's KV head, because all its queries add to the same dk and dv.
+  auto sequence_cost = [&](int64_t i) {
+    const auto s = static_cast<size_t>(i % batch.num_sequences());
+    const double n = batch.seq_offsets[s + 1] - batch.seq_offsets[s];
+    // Twice the sum over its queries of what they see.
+    const double w = heads.window > 0 ? std::min<double>(heads.window, n) : n;
+    return w * (2 * n - w) + 16 * n;
+  };
+  const int64_t items = batch.num_sequences() * kv.num_kv_heads;
+  double total = 0;
+  for (int64_t i = 0; i < items; ++i) total += sequence_cost(i);
+  // Over half of the square.
+  const double work = total / 2 * kBackwardProducts * group * kv.head_dim;
+  const int64_t parts = num_parts(stream, static_cast<int64_t>(work));
+
+  Workspace::Scope scope(workspace);
+  const int64_t scratch_floats = Scratch::num_floats(kv.head_dim, max_context);
+  auto memory = workspace.take<float>(scratch_floats * parts);
+  parallel_for(stream, parts, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t part = begin; part < end; ++part) {
+      Scratch scratch(memory.data() + part * scratch_floats, kv.head_dim, max_context);
+      WorkPulse pulse;
+      for_share(items, total, part, parts, sequence_cost, [&](int64_t item) {
+        Sequence seq{.batch = batch,
+                     .kv = kv,
+                     .index = item % batch.num_sequences(),
+                     .kv_head = static_cast<int>(item / batch.num_sequences())};
+        const int64_t row_begin = seq.row_begin(), n = seq.row_end() - row_begin;
+        if (n == 0) return;
+        TR_CHECK(seq.position(row_begin) == 0 && seq.position(row_begin + n - 1) == n - 1,
+                 "sequence {} is not whole: positions {}..{} in {} rows", seq.index,
+                 seq.position(row_begin), seq.position(row_begin + n - 1), n);
+        for (int64_t row = row_begin; row < row_begin + n; ++row) {
+          std::fill_n(dk.row(row) + seq.kv_head * kv.head_dim, kv.head_dim, 0.0f);
+          std::fill_n(dv.row(row) + seq.kv_head * kv.head_dim, kv.head_dim, 0.0f);
+        }
+        gather_sequence(seq, n, scratch);
+        for (int64_t first = 0; first < n * group; first += kQueries) {
+          QueryBlock block(seq, heads, row_begin, row_begin + n, group, first);
+          kBackwardBlocks[block.count - 1](rows, seq, block, n, scratch);
+          pulse.add(kBackwardProducts * block.count * (block.context() - block.origin()) *
+                    kv.head_dim);
+        }
+      });
+    }
+  });
+}
+
+size_t attention_workspace_bytes(int num_threads, int num_heads, int num_kv_heads, int head_dim,
+                                 int max_context) {
+  TR_CHECK(num_threads >= 1 && num_kv_heads >= 1 && num_heads % num_kv_heads == 0,
+           "{} threads, {} heads, {} kv heads", num_threads, num_heads, num_kv_heads);
+  return Workspace::aligned(static_cast<size_t>(num_threads) * sizeof(float) *
+                            static_cast<size_t>(Scratch::num_floats(head_dim, max_context)));
+}
+
+}  // namespace tailrace::cpu::inline TR_ISA

@@ -1,0 +1,175 @@
+// What the forward and the backward pass of attention share: how they walk the rows of a batch, and
+// the scratch of a thread. For attention.cc and attention_backward.cc alone.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "kernels/base/thread_pool.h"
+#include "kernels/cpu/attention_tiles.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/ops/attention.h"
+
+namespace tailrace::cpu::inline TR_ISA::attention_parts {
+
+using namespace attention_tiles;
+
+// As for a product (gemm.cc).
+constexpr int64_t kGrain = 256 * 1024;  // multiply-adds that are worth a thread
+
+inline int64_t padded(int64_t n) { return round_up(n, kLanes); }
+
+// One sequence of a batch as one KV head sees it.
+struct Sequence {
+  const AttentionBatch& batch;
+  const KvLayer& kv;
+  int64_t index = 0;
+  int kv_head = 0;
+  float* all_keys = kv.host_keys();
+  float* all_values = kv.host_values();
+
+  int64_t row_begin() const { return batch.seq_offsets[static_cast<size_t>(index)]; }
+  int64_t row_end() const { return batch.seq_offsets[static_cast<size_t>(index) + 1]; }
+  int64_t position(int64_t row) const { return batch.positions[static_cast<size_t>(row)]; }
+
+  // Checked for every block: an unused entry is -1, and what lies before the cache reads as
+  // numbers, too.
+  int64_t block(int64_t i) const {
+    TR_CHECK(i < batch.max_blocks, "sequence {}: KV block {} of {}", index, i, batch.max_blocks);
+    const int32_t id = batch.block_tables[static_cast<size_t>(index * batch.max_blocks + i)];
+    TR_CHECK(id >= 0, "sequence {} has no KV block {}", index, i);
+    return int64_t{id} * kv.num_kv_heads + kv_head;
+  }
+  float* keys(int64_t i) const { return all_keys + block(i) * kv.head_dim * kv.block_tokens; }
+  float* values(int64_t i) const { return all_values + block(i) * kv.head_dim * kv.block_tokens; }
+
+  // Keys of positions [16 i, 16 i + 16), of which [first_seen, context) are used. With blocks of 8
+  // the second half may not exist yet, and the first not any more.
+  ColumnGroup key_group(int64_t i, int64_t first_seen, int64_t context) const {
+    const int64_t at = i * kLanes;
+    if (kv.block_tokens >= kLanes) {
+      return {.first = keys(at / kv.block_tokens) + at % kv.block_tokens};
+    }
+    if (at + 8 <= first_seen) return {.first = keys(2 * i + 1), .second = keys(2 * i + 1)};
+    const float* first = keys(2 * i);
+    return {.first = first, .second = at + 8 < context ? keys(2 * i + 1) : first};
+  }
+};
+
+// Up to kQueries rows of (token, head) that share a KV head, in the order of their positions.
+struct QueryBlock {
+  int count = 0;
+  int64_t row[kQueries];
+  int64_t col[kQueries];  // first column of the head
+  int64_t head[kQueries];
+  int64_t position[kQueries];    // never falls
+  int64_t first_seen[kQueries];  // nor does this
+  int64_t context() const { return position[count - 1] + 1; }
+  // Of the first group of 16 positions that one of them sees.
+  int64_t origin() const { return first_seen[0] / kLanes * kLanes; }
+
+  QueryBlock(const Sequence& seq, const AttentionHeads& args, int64_t row_begin, int64_t row_end,
+             int group, int64_t first) {
+    int64_t next_row = row_begin + first / group;
+    int64_t in_group = first % group;
+    for (; count < kQueries && next_row < row_end; ++count) {
+      row[count] = next_row;
+      head[count] = int64_t{seq.kv_head} * group + in_group;
+      col[count] = head[count] * seq.kv.head_dim;
+      position[count] = seq.position(next_row);
+      first_seen[count] = args.first_seen(position[count]);
+      // Heads before tokens: the heads of a group read the same keys and see the same positions, so
+      // that almost all of a block's work is shared.
+      if (++in_group == group) in_group = 0, ++next_row;
+    }
+  }
+
+  // out[q * kQueryStride + d]
+  void gather(ConstMatrix x, int64_t head_dim, float* out) const {
+    for (int q = 0; q < count; ++q) {
+      const float* in = x.row(row[q]) + col[q];
+      for (int64_t d = 0; d < head_dim; d += kLanes) {
+        simd::store(out + q * kQueryStride + d, simd::load(in + d, head_dim - d));
+      }
+    }
+  }
+};
+
+// Scratch of one thread.
+struct Scratch {
+  float* queries = nullptr;        // [kQueries, kQueryStride]
+  float* douts = nullptr;          // [kQueries, kQueryStride]
+  float* scores = nullptr;         // [kQueries, context]
+  float* dscores = nullptr;        // [kQueries, context]
+  float* key_columns = nullptr;    // [head_dim, context]
+  float* value_columns = nullptr;  // [head_dim, context]
+  float* key_rows = nullptr;       // [context, head_dim]
+
+  // Lengths are padded so that whole tiles of 16 x 16 may be written.
+  static int64_t num_floats(int64_t head_dim, int64_t max_context) {
+    const int64_t dim = padded(head_dim), context = padded(max_context);
+    return 2 * kQueries * kQueryStride + 2 * kQueries * context + 3 * dim * context;
+  }
+
+  Scratch(float* memory, int64_t head_dim, int64_t max_context) {
+    const int64_t dim = padded(head_dim), context = padded(max_context);
+    auto take = [&memory](int64_t n) {
+      float* start = memory;
+      memory += n;
+      return start;
+    };
+    queries = take(kQueries * kQueryStride);
+    douts = take(kQueries * kQueryStride);
+    scores = take(kQueries * context);
+    dscores = take(kQueries * context);
+    key_columns = take(dim * context);
+    value_columns = take(dim * context);
+    key_rows = take(dim * context);
+  }
+};
+
+inline void check_batch(const AttentionBatch& batch, int64_t rows, int64_t cols, int num_heads,
+                        const KvLayer& kv, int max_context) {
+  TR_CHECK(rows == batch.num_tokens() && cols == int64_t{num_heads} * kv.head_dim,
+           "q [{}, {}], {} tokens, {} heads of {}", rows, cols, batch.num_tokens(), num_heads,
+           kv.head_dim);
+  TR_CHECK(kv.head_dim <= kQueryStride - kLanes, "head_dim={}", kv.head_dim);
+  TR_CHECK(kv.num_kv_heads > 0 && num_heads % kv.num_kv_heads == 0, "{} heads, {} kv heads",
+           num_heads, kv.num_kv_heads);
+  TR_CHECK(kv.block_tokens >= 8 && (kv.block_tokens & (kv.block_tokens - 1)) == 0,
+           "block_tokens={}", kv.block_tokens);
+  TR_CHECK(batch.block_tables.size() ==
+           static_cast<size_t>(batch.num_sequences() * batch.max_blocks));
+  for (int32_t p : batch.positions) {
+    TR_CHECK(p >= 0 && p < max_context, "position {}, max_context {}", p, max_context);
+  }
+}
+
+// The threads that this much work is worth, and the scratch that one of them needs.
+inline int64_t num_parts(const Stream& stream, int64_t work) {
+  return std::clamp<int64_t>(work / kGrain, 1, num_threads(stream));
+}
+
+// Calls visit(i) for those of `count` items whose middle falls in part `part` of `parts` equal
+// parts of the total cost.
+template <class Cost, class Visit>
+void for_share(int64_t count, double total, int64_t part, int64_t parts, Cost&& cost,
+               Visit&& visit) {
+  const double begin = total * static_cast<double>(part) / static_cast<double>(parts);
+  const double end = total * static_cast<double>(part + 1) / static_cast<double>(parts);
+  double before = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const double own = cost(i);
+    // By its middle every item falls in exactly one part, although each thread adds up the costs by
+    // itself. The last part has no upper end: rounding may leave the last middle at `end`.
+    const double middle = before + own / 2;
+    before += own;
+    if (middle >= begin && (middle < end || part + 1 == parts)) visit(i);
+  }
+}
+
+}  // namespace tailrace::cpu::inline TR_ISA::attention_parts
