@@ -308,6 +308,43 @@ quickstart() {
   awk -v worst="${worst:-x}" 'BEGIN { exit !(worst ~ /^[0-9]/ && worst + 0 == 0) }'
 }
 
+# The median over the steps of a run: medians RUN CASE, of "METRIC NAME UNIT" lines.
+medians() {
+  local run=$1 case=$2 metric name unit value
+  while read -r metric name unit; do
+    value=$(sed -nE "s#.*\"$metric\": ?([^,}]*).*#\\1#p" "$run/metrics.jsonl" | sort -g | awk '{ v[NR] = $1 } END { if (NR) print v[int((NR + 1) / 2)] }')
+    [[ -z $value ]] || echo "{\"system\":\"tailrace\",\"case\":\"$case\",\"metric\":\"${name//_/ }\",\"unit\":\"$unit\",\"median\":$value,\"limit\":null,\"of\":\"\"}" >&3
+  done
+}
+
+# Steps of GRPO of a policy with the layers of Qwen2.5-0.5B and few words, trainer and rollout worker
+# beside each other and in turn: how long a step and a switch of weights take. Both end with the same
+# weights.
+grpo() {
+  local how run digest=()
+  for how in apart in_turn; do
+    run=$out/logs/grpo_$how
+    rm -rf "$run"
+    ours "$bin/tailrace" launch "$configs/quickstart.yaml" model.device=cuda model.compute=bf16 run.dir="$run" \
+      model.create.hidden_size=896 model.create.intermediate_size=4864 model.create.layers=24 model.create.heads=14 \
+      run.steps=4 rollout.workers=1 rollout.max_sequences=256 sft.demonstrations=0 eval.prompts=0 algo.filter_zero_signal=none \
+      optim.lr=1e-6 run.colocate="$([[ $how == in_turn ]] && echo true || echo false)" || return
+    medians "$run" "GRPO, 0.5B, ${how//_/ }" <<-'METRICS'
+	time/step step s
+	time/rollout generation s
+	time/train training s
+	weights/apply_ms switch_of_weights ms
+	weights/pause_ms pause_of_sampling ms
+	METRICS
+    digest+=("$(sed -n 's/.*"master": *"\([^"]*\)".*/\1/p' "$run"/weights/p0-v*.json | sort -u | paste -sd' ')")
+  done
+  if [[ ${digest[0]} != "${digest[1]}" || -z ${digest[0]} ]]; then
+    echo "the weights differ: ${digest[*]}" >&4
+    return 1
+  fi
+  sed -nE 's/.*(device memory planned.*)/\1/p' "$out/logs/grpo_in_turn/logs/trainer-0.log" | tail -n 1 >&4
+}
+
 sanitizer() {
   local tool=$1 program
   program=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer "${CUDA_HOME:-/none}/bin/compute-sanitizer" 2>/dev/null | head -n 1)
@@ -433,6 +470,7 @@ run() {
   part trainer 40 trainer
   part same_as_cpu 45 same_as_cpu
   part quickstart 90 quickstart
+  part grpo 90 grpo
   part decode 120 decode
   part prefill 60 prefill
   part products 90 products

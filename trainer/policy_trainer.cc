@@ -62,7 +62,7 @@ void weigh(const Stream& stream, Parameters& gradients, double weight) {
 
 PolicyTrainer::PolicyTrainer(const Stream& stream, const ModelConfig& config,
                              const TrainOptions& train, int64_t max_sequence_tokens, Dtype compute,
-                             std::shared_ptr<const PackedWeights> base)
+                             std::shared_ptr<const PackedWeights> base, DeviceBytes turn_memory)
     : stream_(stream),
       train_(train),
       model_(config, max_sequence_tokens, Placement::on(stream.device, compute)),
@@ -71,13 +71,17 @@ PolicyTrainer::PolicyTrainer(const Stream& stream, const ModelConfig& config,
       on_device_(stream.device.kind == DeviceKind::kCpu
                      ? nullptr
                      : std::make_unique<Parameters>(model_.trained(), stream.device)),
-      packed_(config.lora ? PackedWeights(stream_, base_, config, parameters_)
-                          : PackedWeights(stream_, config, master(), compute)),
+      shared_(config.lora ? std::make_shared<PackedWeights>(stream_, base_, config, parameters_)
+                          : std::make_shared<PackedWeights>(stream_, config, master(), compute)),
+      packed_(*shared_),
+      turn_(turn_memory.size > 0 ? std::make_optional<ArenaScope>(turn_memory) : std::nullopt),
       forward_(model_, pack_limits(train.microbatch_tokens, max_sequence_tokens),
                max_sequence_tokens,
                /*with_backward=*/true, num_threads(stream)),
       tree_(stream, forward_, packed_, model_.trained(), train_.gradient_slots),
-      balance_(model_.config(), train_.balance_coef, train_.balance_bias_rate) {}
+      balance_(model_.config(), train_.balance_coef, train_.balance_bias_rate) {
+  turn_.reset();
+}
 
 void PolicyTrainer::weights_changed() {
   if (on_device_) {
@@ -122,7 +126,8 @@ std::vector<MemoryItem> PolicyTrainer::memory(const ModelConfig& config, const T
       {"their packed form",
        config.lora ? PackedWeights::adapter_bytes(config, extras.device) : packed},
       {"gradients",
-       weights * (GradientTree::num_buffers(train.gradient_slots) + (extras.streams ? 1 : 0))},
+       weights * (GradientTree::num_buffers(train.gradient_slots) + (extras.streams ? 1 : 0)),
+       /*certain=*/true, /*of_turn=*/true},
       optimizer_memory(layout, extras.optimizers, extras.device)};
   if (config.lora) items.push_back({"frozen weights, packed", packed});
   // Never trained, so it has no second form; that of an adapter is its base.
@@ -130,8 +135,10 @@ std::vector<MemoryItem> PolicyTrainer::memory(const ModelConfig& config, const T
     items.push_back({"reference weights, packed (algo.kl)", packed});
   for (MemoryItem& item : PackedForward::memory(
            config, pack_limits(train.microbatch_tokens, max_sequence_tokens), max_sequence_tokens,
-           /*with_backward=*/true, threads, Placement::on(extras.device, extras.compute)))
+           /*with_backward=*/true, threads, Placement::on(extras.device, extras.compute))) {
+    item.of_turn = true;
     items.push_back(std::move(item));
+  }
   if (extras.has_critic)
     items.push_back({"critic (head, moments, gradients)",
                      Critic::bytes(config.hidden_size, train.gradient_slots)});

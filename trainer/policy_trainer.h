@@ -24,6 +24,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -32,6 +33,7 @@
 #include "core/collective/collective.h"
 #include "core/model/model.h"
 #include "kernels/base/device.h"
+#include "kernels/base/memory.h"
 #include "trainer/batch.h"
 #include "trainer/critic.h"
 #include "trainer/expert_balancer.h"
@@ -51,9 +53,11 @@ class PolicyTrainer {
   // max_sequence_tokens: the longest sequence that will come, at most the model's positions.
   // `compute`: of the weights that products read. With an adapter (config.lora) `base` has the
   // frozen weights, and parameters, gradients and moments are those of the adapter.
+  // `turn_memory`: where gradients, activations and scratch lie, which nobody reads between two
+  // steps; of no bytes: in memory of their own.
   PolicyTrainer(const Stream& stream, const ModelConfig& config, const TrainOptions& train,
                 int64_t max_sequence_tokens, Dtype compute = Dtype::kF32,
-                std::shared_ptr<const PackedWeights> base = nullptr);
+                std::shared_ptr<const PackedWeights> base = nullptr, DeviceBytes turn_memory = {});
   PolicyTrainer(const PolicyTrainer&) = delete;
 
   // What it allocates from its construction to its last step. `threads`: of the stream.
@@ -82,6 +86,8 @@ class PolicyTrainer {
   void join(Collective* ranks);
 
   const Model& model() const { return model_; }
+  // What products read; changed by weights_changed() and by updates.
+  const std::shared_ptr<PackedWeights>& packed() const { return shared_; }
   int64_t max_sequence_tokens() const { return forward_.max_sequence_tokens(); }
   const TrainOptions& options() const { return train_; }
 
@@ -201,9 +207,11 @@ class PolicyTrainer {
   mutable bool is_stale_ = false;          // that copy
   std::unique_ptr<Parameters> on_device_;  // null: parameters_ are the master weights
   std::unique_ptr<Parameters> scratch_;
-  PackedWeights packed_;
+  std::shared_ptr<PackedWeights> shared_;
+  PackedWeights& packed_;  // the same
   std::shared_ptr<const PackedWeights> reference_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::optional<ArenaScope> turn_;  // while the next two are made
   PackedForward forward_;
   GradientTree tree_;
   ExpertBalancer balance_;

@@ -90,6 +90,8 @@ std::vector<ChildSpec> child_specs(const RunPaths& paths, const RunOptions& opti
   for (const RoleName& name : roles_of(options)) {
     // Only the run is named: a worker reads its options from the config.yaml that this launch has
     // written.
+    // The trainer's process plays it.
+    if (options.run.colocate && name.kind == RoleKind::kRollout) continue;
     const std::string kind(name_of(name.kind));
     children.push_back({.role = name,
                         .command = {program, "worker", "--role", kind, "--index",

@@ -1,3 +1,5 @@
+#include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -113,6 +115,32 @@ ExitCode join(const WorkerArguments& arguments, const Registries& registries) {
   return kExitDone;
 }
 
+// The trainer, and the rollout worker that takes turns with it. Neither goes on without the other:
+// the process ends with the first that fails, and the supervisor starts both again.
+ExitCode work_in_turn(const RoleName& trainer, RoleContext context, StatusPage& page, Log& log) {
+  const std::unique_ptr<Colocation> colocation = make_colocation(context);
+  context.colocation = colocation.get();
+  const RoleName rollout{RoleKind::kRollout, 0};
+  Log rollout_log(rollout.text(), context.run.log(name_of(rollout.kind), rollout.index),
+                  context.options.log.level);
+  const auto play = [&](const RoleName& name, Log& to) {
+    ExitCode status = kExitFailed;
+    try {
+      status = run_role(name, context, page, to, {});
+    } catch (const UserError& error) {
+      to.error("{}", error.what());
+      status = kExitUserError;
+    } catch (const std::exception& error) {
+      to.error("{}", error.what());
+    }
+    // The other one is in the middle of something, and all that matters is on disk.
+    if (status != kExitDone) std::_Exit(status);
+  };
+  std::jthread beside([&] { play(rollout, rollout_log); });
+  play(trainer, log);
+  return kExitDone;
+}
+
 ExitCode work(const WorkerArguments& arguments, const Registries& registries) {
   const RoleName name{arguments.kind.value(), arguments.index.value_or(0)};
   StatusPage page = status_page(arguments);
@@ -131,6 +159,8 @@ ExitCode work(const WorkerArguments& arguments, const Registries& registries) {
     const StopOnSignal stop;
     return run_role(name, context, page, log, stop.token());
   }
+  if (name.kind == RoleKind::kTrainer && run.options.run.colocate)
+    return work_in_turn(name, context, page, log);
   return run_role(name, context, page, log, {});
 }
 

@@ -123,12 +123,15 @@ bool has_substitute(const std::vector<std::unique_ptr<RoleThread>>& roles, const
 
 }  // namespace
 
-SupervisorResult run_in_process(const RoleContext& context, const SupervisorOptions& options,
+SupervisorResult run_in_process(const RoleContext& given, const SupervisorOptions& options,
                                 const SupervisorSink& say, const std::function<void()>& tick,
                                 const AbandonSink& abandon) {
   // First, so that all threads inherit the mask: one that did not would be ended by the signal.
   BlockedSignals signals;
   std::vector<std::unique_ptr<RoleThread>> roles;
+  const std::unique_ptr<Colocation> colocation = make_colocation(given);
+  RoleContext context = given;
+  context.colocation = colocation.get();
   for (const RoleName& name : roles_of(context.options)) {
     roles.push_back(std::make_unique<RoleThread>(name, context, options.stall));
   }

@@ -1,5 +1,8 @@
 #include "cli/run/device_plan.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include <fmt/format.h>
 
 #include "cli/run/counted.h"
@@ -17,6 +20,9 @@ namespace {
 bool is_cpu(Device device) { return device.kind == DeviceKind::kCpu; }
 
 // The one that any of them computes on.
+// What rounding up takes of the memory of a turn, of all that is cut from it.
+constexpr int64_t kTurnSlack = 64 << 10;
+
 Device gpu_of(const DevicePlan& plan) { return is_cpu(plan.rollout) ? plan.trainer : plan.rollout; }
 
 // "the trainer, 2 rollout workers": those that compute there.
@@ -43,7 +49,30 @@ DevicePlan plan_devices(const RunOptions& o, const ModelConfig& model) {
   if (o.model.device == DeviceChoice::kCuda && !plan.samples_here && is_cpu(plan.trainer))
     throw UserError::at("model.device", "is cuda, but {}.\n       Try model.device=cpu.",
                         plan.why_trainer_cpu);
+  if (o.run.colocate && (is_cpu(plan.trainer) || is_cpu(plan.rollout)))
+    throw UserError::at("run.colocate",
+                        "is true, but there is no GPU that trainer and rollout worker could take "
+                        "turns on: {}.\n       Try run.colocate=false.",
+                        !plan.why_cpu.empty()           ? plan.why_cpu
+                        : !plan.why_trainer_cpu.empty() ? plan.why_trainer_cpu
+                        : o.model.device == DeviceChoice::kCpu
+                            ? "model.device is cpu"
+                            : "'tailrace doctor' tells what there is");
   return plan;
+}
+
+void share_turns(DevicePlan& plan) {
+  // Of a list, its items that stay behind.
+  const auto take = [](std::vector<MemoryItem>& items) {
+    std::vector<MemoryItem> taken;
+    std::ranges::copy_if(items, std::back_inserter(taken), &MemoryItem::of_turn);
+    std::erase_if(items, [](const MemoryItem& item) { return item.of_turn; });
+    return total_bytes(taken);
+  };
+  const int64_t trains = take(plan.trainer_memory), samples = take(plan.rollout_worker);
+  plan.in_turn = {{fmt::format("in turn: {} to train, {} to sample", format_bytes(trains),
+                               format_bytes(samples)),
+                   std::max(trains, samples) + kTurnSlack}};
 }
 
 std::string describe(const DevicePlan& plan, const RunOptions& o) {
@@ -64,7 +93,8 @@ std::string describe_memory(const DevicePlan& plan, int64_t trainers, int64_t ro
   const std::string who = who_computes(plan, trainers, rollout_workers);
   if (who.empty()) return "";
   const int64_t bytes = trainers * total_bytes(plan.trainer_memory) +
-                        rollout_workers * total_bytes(plan.rollout_worker);
+                        rollout_workers * total_bytes(plan.rollout_worker) +
+                        total_bytes(plan.in_turn);
   const int64_t has = memory_of(gpu_of(plan));
   return fmt::format("{} of {}{} for {}", format_bytes(bytes),
                      has > 0 ? fmt::format("the {} of ", format_bytes(has)) : "",
@@ -78,8 +108,8 @@ void check_device_size(const DevicePlan& plan, int64_t trainers, int64_t rollout
   const auto all = [](int64_t count, const std::vector<MemoryItem>& items) {
     return static_cast<double>(count) * static_cast<double>(certain_bytes(items));
   };
-  const double bytes =
-      all(trainers, plan.trainer_memory) + all(rollout_workers, plan.rollout_worker);
+  const double bytes = all(trainers, plan.trainer_memory) +
+                       all(rollout_workers, plan.rollout_worker) + all(1, plan.in_turn);
   if (bytes <= static_cast<double>(has)) return;
   throw UserError(
       "{} need {:.1f} GiB of the {} of {}. Make rollout.workers, rollout.kv_cache_mb, "

@@ -22,11 +22,17 @@ struct DevicePlan {
   std::string dtype = {};            // "bf16" or "f32": of what is on a GPU
   // On the GPU, of one of each; empty where none of this machine computes there.
   std::vector<MemoryItem> trainer_memory = {}, rollout_worker = {};
+  // What both have in turn (run.colocate), and the lists above then have not.
+  std::vector<MemoryItem> in_turn = {};
 };
 
 // Without the memory. Throws as rollout_device(), and where the device that is asked for would have
 // nothing to do.
 DevicePlan plan_devices(const RunOptions& options, const ModelConfig& model);
+
+// Of a trainer and a rollout worker that take turns: what only a turn needs, of both lists, becomes
+// `in_turn`.
+void share_turns(DevicePlan& plan);
 
 // "the CPU"; "NVIDIA H100 (cuda) for rollout workers, in bf16", and who stays on the CPU.
 std::string describe(const DevicePlan& plan, const RunOptions& options);

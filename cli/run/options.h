@@ -37,6 +37,7 @@ struct RunSection {
   int64_t steps = 100;
   int64_t epochs = 0;
   int64_t stall_seconds = 45;
+  bool colocate = false;
   std::string listen;  // "tcp://HOST:PORT" (listen.h); empty: only workers of this machine
   std::string keys;
 

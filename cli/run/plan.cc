@@ -301,6 +301,7 @@ void plan_memory(const RunOptions& o, const ModelConfig& config, Plan& plan) {
     plan.rollout_worker = std::move(memory.host);
     plan.devices.rollout_worker = std::move(memory.device);
   }
+  if (o.run.colocate) share_turns(plan.devices);
   plan_kept_sets(o, config, plan);
   const int64_t traces =
       o.train.trace_steps > 0
@@ -620,6 +621,7 @@ std::string format_plan(const Plan& plan, const RunOptions& o,
   memory("on its GPU", plan.devices.trainer_memory);
   memory(plan.rollout_workers > 0 ? "rollout" : "in cluster", plan.rollout_worker);
   memory("on its GPU", plan.devices.rollout_worker);
+  memory("on the GPU", plan.devices.in_turn);
   memory("others", plan.others);
   line("memory", fmt::format("{} for {}{} and the others", format_bytes(plan.total_bytes()),
                              plan.trainers == 1 ? "the trainer" : counted(plan.trainers, "trainer"),

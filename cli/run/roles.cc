@@ -17,6 +17,7 @@
 #include "cli/run/agents.h"
 #include "cli/run/datasets.h"
 #include "cli/run/device_choice.h"
+#include "cli/run/device_plan.h"
 #include "cli/run/endpoint.h"
 #include "cli/run/gate_role.h"
 #include "cli/run/inputs.h"
@@ -146,6 +147,19 @@ ExitCode within_memory(const MemoryNeed& need, const Play& play) {
   }
 }
 
+// Says that a role has ended, however.
+class Leaving {
+ public:
+  explicit Leaving(Colocation* colocation) : colocation_(colocation) {}
+  ~Leaving() {
+    if (colocation_ != nullptr) colocation_->leave();
+  }
+  Leaving(const Leaving&) = delete;
+
+ private:
+  Colocation* colocation_;
+};
+
 constexpr std::string_view kTrainerCure =
     "lower train.microbatch_tokens, rollout.max_context_tokens or train.gradient_slots, or take a "
     "smaller model";
@@ -182,6 +196,9 @@ ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log,
     return rollout_config(o, model, pool, rollout_device(o, model).device);
   }();
   config.worker = name.text();
+  config.colocation = context.joined ? nullptr : context.colocation;
+  config.shares_device = config.colocation != nullptr;
+  const Leaving leaving(config.colocation);
   config.joined = context.joined;
   config.cluster = context.cluster;
   config.host = context.host;
@@ -206,7 +223,7 @@ ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log,
   const PlacedMemory memory = rollout_memory(config);
   MemoryNeed need{.process = "a rollout worker", .cure = kRolloutCure};
   need.bytes = total_bytes(memory.device);
-  require_device_memory(need, config.device);
+  if (!config.shares_device) require_device_memory(need, config.device);
   need.bytes = total_bytes(memory.host);
   return within_memory(need, [&] {
     return run_rollout_worker(config, context.registries.environments, log, clock, stop);
@@ -245,6 +262,8 @@ ExitCode run_trainer(const RoleName& name, const RoleContext& context, Log& log)
   const RunOptions& o = context.options;
   TrainerWorkerConfig config = trainer_config(o, model_of_run(context));
   config.worker = name.text();
+  config.colocation = context.colocation;
+  const Leaving leaving(config.colocation);
   config.rank = name.index;
   config.endpoint = context.endpoint.address;
   config.run = context.run;
@@ -259,12 +278,36 @@ ExitCode run_trainer(const RoleName& name, const RoleContext& context, Log& log)
   const std::string process = name.index == 0 ? "the trainer" : name.text();
   MemoryNeed need{.process = process, .cure = kTrainerCure};
   need.bytes = total_bytes(memory.device);
-  require_device_memory(need, config.device);
+  if (config.colocation == nullptr) require_device_memory(need, config.device);
   need.bytes = total_bytes(memory.host);
-  return within_memory(need, [&] { return run_trainer_worker(config, log, clock); });
+  const ExitCode status =
+      within_memory(need, [&] { return run_trainer_worker(config, log, clock); });
+  if (config.colocation != nullptr) {
+    const int64_t planned = config.colocation->planned_bytes(), held = Buffer::device_peak_bytes();
+    log.info("device memory planned={} held={}", planned, held);
+    if (held > planned)
+      log.warning("the GPU held {} more than was planned", format_bytes(held - planned));
+  }
+  return status;
 }
 
 }  // namespace
+
+std::unique_ptr<Colocation> make_colocation(const RoleContext& context) {
+  const RunOptions& o = context.options;
+  if (!o.run.colocate) return nullptr;
+  const ModelConfig model = model_of_run(context);
+  DevicePlan plan = plan_devices(o, model);
+  plan.trainer_memory = trainer_memory(trainer_config(o, model)).device;
+  plan.rollout_worker =
+      rollout_memory(rollout_config(o, model, pool_of_worker(o, 0), plan.rollout)).device;
+  share_turns(plan);
+  MemoryNeed need{.process = "trainer and rollout worker", .cure = kRolloutCure};
+  need.bytes = total_bytes(plan.trainer_memory) + total_bytes(plan.rollout_worker) +
+               total_bytes(plan.in_turn);
+  require_device_memory(need, plan.trainer);
+  return std::make_unique<Colocation>(plan.trainer, total_bytes(plan.in_turn), need.bytes);
+}
 
 void check_open_files(const RunOptions& options, bool in_process, int64_t left) {
   const auto num_roles = std::ssize(roles_of(options));

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "core/base/log.h"
 #include "core/base/run_directory.h"
 #include "core/base/status_page.h"
+#include "core/weights/colocation.h"
 #include "core/wire/endpoint.h"
 #include "core/wire/greeting.h"
 #include "rollout/worker/worker.h"
@@ -50,7 +52,14 @@ struct RoleContext {
   // Of a worker that joined: of a rollout worker its pool, which pool_to_join() knows; where it is.
   std::string pool = {}, cluster = {}, host = {};
   const RemoteRole* remote = nullptr;  // null: it is on the run's host
+  // Of the trainer and the rollout worker of this process that take turns on a GPU; null: they do
+  // not.
+  Colocation* colocation = nullptr;
 };
+
+// Of run.colocate, for the process that plays both; null: it is off. Takes the memory that they
+// have in turn. Throws UserError where the device has less than both need.
+std::unique_ptr<Colocation> make_colocation(const RoleContext& context);
 
 // Plays the role to its end; the result is the exit status of its process. `stop` asks the
 // scheduler for a clean end of the run, and one that joined to leave it with a goodbye; the others

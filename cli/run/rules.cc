@@ -237,6 +237,32 @@ void validate_ranks(const RunOptions& o) {
                         ranks, slots, std::gcd(ranks, slots), (slots / ranks + 1) * ranks);
 }
 
+// One trainer, one rollout worker, and never both at once.
+void validate_colocation(const RunOptions& o) {
+  if (!o.run.colocate) return;
+  constexpr std::string_view kWhy =
+      "but run.colocate is true: one trainer and one rollout worker take turns on their GPU";
+  const auto one = [&](std::string_view key, int64_t value) {
+    if (value != 1)
+      throw UserError::at(key, "is {}, {}. Try {}=1, or run.colocate=false.", value, kWhy, key);
+  };
+  one("train.ranks", o.train.ranks);
+  if (num_rollout_workers(o) != 1)
+    throw UserError::at("rollout.workers",
+                        "is {}, {}. Try rollout.workers=1, or run.colocate=false.",
+                        num_rollout_workers(o), kWhy);
+  if (o.scheduler.mode.ahead > 0)
+    throw UserError::at(
+        "scheduler.ahead",
+        "is {}, {}, and none is ahead. Try scheduler.ahead=0, or run.colocate=false.",
+        o.scheduler.mode.ahead, kWhy);
+  if (o.scheduler.mode.hand_over == scheduler::HandOverBy::kGroups)
+    throw UserError::at("scheduler.hand_over",
+                        "is groups, {}, and a step begins when it is whole. Try "
+                        "scheduler.hand_over=step, or run.colocate=false.",
+                        kWhy);
+}
+
 // A step whose groups are trained as they come is one update, and no group waits for another.
 void validate_streaming(const RunOptions& o) {
   if (o.scheduler.mode.hand_over != scheduler::HandOverBy::kGroups) return;
@@ -529,6 +555,7 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) 
   validate_batches(o);
   validate_ranks(o);
   validate_streaming(o);
+  validate_colocation(o);
   validate_sampling_mask(o);
   validate_progress(o);
   refuse_without_effect(o, keys, environments);

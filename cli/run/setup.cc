@@ -241,7 +241,9 @@ scheduler::Config scheduler_config(const RunOptions& options) {
          .name = datasets[i].name.empty() ? datasets[i].env : datasets[i].name});
   }
   if (options.run.steps == 0 && !options.datasets.empty()) check_ends(options, shape.domains);
-  return scheduler::make_config(options.scheduler, options.step, options.eval, options.save,
+  scheduler::EvalOptions eval = options.eval;
+  eval.holds_training = options.run.colocate;
+  return scheduler::make_config(options.scheduler, options.step, eval, options.save,
                                 options.weights, shape);
 }
 

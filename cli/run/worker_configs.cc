@@ -65,6 +65,7 @@ RolloutWorkerConfig rollout_config(const RunOptions& o, const ModelConfig& model
   if (model.lora) config.base_dir = o.model.path;
   config.compute = compute_dtype(o.model.compute, model);
   config.device = device;
+  config.shares_device = o.run.colocate;
   for (const DatasetSection& dataset : datasets_of(o)) {
     RolloutDataset played{.env = dataset.env,
                           .settings = dataset.settings,

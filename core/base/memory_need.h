@@ -23,6 +23,7 @@ struct MemoryItem {
   // False: an upper bound of what depends on what is sampled, or an estimate. Nobody is refused for
   // it.
   bool certain = true;
+  bool of_turn = false;  // of the turns of a role that shares its device (run.colocate)
 };
 
 // Of a process that may compute on a device beside the CPU.

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "kernels/base/pulse.h"
@@ -16,15 +17,30 @@ namespace {
 // Pages that are touched for the first time may take seconds a gigabyte.
 constexpr size_t kPiece = size_t{64} << 20;
 
-// Facts about the process, as /proc has them, and so one pair for all of it.
-std::atomic<int64_t> g_total{0}, g_peak{0};
+// Facts about the process, as /proc has them, and so one for all of it.
+struct Held {
+  std::atomic<int64_t> total{0}, peak{0};
 
-void count(int64_t bytes) {
-  const int64_t total = g_total.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-  int64_t peak = g_peak.load(std::memory_order_relaxed);
-  while (peak < total && !g_peak.compare_exchange_weak(peak, total, std::memory_order_relaxed)) {
+  void count(int64_t bytes) {
+    const int64_t now = total.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+    int64_t most = peak.load(std::memory_order_relaxed);
+    while (most < now && !peak.compare_exchange_weak(most, now, std::memory_order_relaxed)) {
+    }
   }
+};
+constinit Held g_all, g_on_devices;
+
+void count(int64_t bytes, DeviceKind kind) {
+  g_all.count(bytes);
+  if (kind != DeviceKind::kCpu) g_on_devices.count(bytes);
 }
+
+// The memory of the ArenaScope of this thread.
+struct Arena {
+  DeviceBytes memory;
+  size_t used = 0;
+};
+thread_local std::optional<Arena> t_arena;
 
 std::byte* allocate_on_cpu(size_t bytes, int /*index*/) {
   auto* memory = static_cast<std::byte*>(std::aligned_alloc(kMemoryAlignment, bytes));
@@ -104,10 +120,16 @@ Buffer::Buffer(size_t num_bytes, Device device) : size_(num_bytes), device_(devi
   const DeviceMemory& memory = memory_of(device.kind);
   if (num_bytes == 0) return;
   const size_t padded = Workspace::aligned(num_bytes);
+  if (t_arena && t_arena->memory.device == device) {
+    data_ = t_arena->memory.part(t_arena->used, padded).data;
+    t_arena->used += padded;
+    is_part_ = true;
+    return;
+  }
   data_ = memory.allocate(padded, device.index);
   if (data_ == nullptr && device.kind != DeviceKind::kCpu) throw OutOfDeviceMemory(padded);
   if (data_ == nullptr) throw std::bad_alloc();
-  count(static_cast<int64_t>(padded));
+  count(static_cast<int64_t>(padded), device.kind);
 }
 
 Buffer Buffer::pinned(size_t num_bytes, Device device) {
@@ -120,7 +142,7 @@ Buffer Buffer::pinned(size_t num_bytes, Device device) {
   std::memset(buffer.data_, 0, padded);
   buffer.size_ = num_bytes;
   buffer.pinned_for_ = device.kind;
-  count(static_cast<int64_t>(padded));
+  count(static_cast<int64_t>(padded), DeviceKind::kCpu);
   return buffer;
 }
 
@@ -128,7 +150,8 @@ Buffer::Buffer(Buffer&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)),
       device_(other.device_),
-      pinned_for_(other.pinned_for_) {}
+      pinned_for_(other.pinned_for_),
+      is_part_(other.is_part_) {}
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   // A swap and no free: what this one held goes when `other` dies.
@@ -136,12 +159,13 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
   std::swap(size_, other.size_);
   std::swap(device_, other.device_);
   std::swap(pinned_for_, other.pinned_for_);
+  std::swap(is_part_, other.is_part_);
   return *this;
 }
 
 Buffer::~Buffer() {
-  if (data_ == nullptr) return;
-  count(-static_cast<int64_t>(Workspace::aligned(size_)));
+  if (data_ == nullptr || is_part_) return;
+  count(-static_cast<int64_t>(Workspace::aligned(size_)), device_.kind);
   if (pinned_for_ != DeviceKind::kCpu) {
     memory_of(pinned_for_).release_pinned(data_);
   } else {
@@ -149,10 +173,19 @@ Buffer::~Buffer() {
   }
 }
 
-int64_t Buffer::total_bytes() { return g_total.load(std::memory_order_relaxed); }
-int64_t Buffer::peak_bytes() { return g_peak.load(std::memory_order_relaxed); }
-void Buffer::begin_peak() {
-  g_peak.store(g_total.load(std::memory_order_relaxed), std::memory_order_relaxed);
+ArenaScope::ArenaScope(DeviceBytes memory) {
+  TR_CHECK(!t_arena, "two arenas at once");
+  t_arena.emplace(Arena{memory});
 }
+
+ArenaScope::~ArenaScope() { t_arena.reset(); }
+
+int64_t Buffer::total_bytes() { return g_all.total.load(std::memory_order_relaxed); }
+int64_t Buffer::peak_bytes() { return g_all.peak.load(std::memory_order_relaxed); }
+void Buffer::begin_peak() {
+  for (Held* held : {&g_all, &g_on_devices})
+    held->peak.store(held->total.load(std::memory_order_relaxed), std::memory_order_relaxed);
+}
+int64_t Buffer::device_peak_bytes() { return g_on_devices.peak.load(std::memory_order_relaxed); }
 
 }  // namespace tailrace

@@ -99,7 +99,7 @@ class OutOfDeviceMemory final : public std::bad_alloc {
   std::string text_;
 };
 
-// Aligned zero-filled bytes. Move-only. 0 bytes are allowed. Throws bad_alloc.
+// Aligned zero-filled bytes (but see ArenaScope). Move-only. 0 bytes are allowed. Throws bad_alloc.
 class Buffer {
  public:
   Buffer() = default;
@@ -127,11 +127,12 @@ class Buffer {
   }
 
   // Of all Buffers of this process: the bytes that they hold, padding included, and the most that
-  // they held at once since begin_peak(). Plans of memory are proved by it; nothing is decided by
-  // it. Thread: any.
+  // they held at once since begin_peak(); the last, of those of another device than the CPU alone.
+  // Plans of memory are proved by it; nothing is decided by it. Thread: any.
   static int64_t total_bytes();
   static int64_t peak_bytes();
   static void begin_peak();
+  static int64_t device_peak_bytes();
 
  private:
   void check_host() const {
@@ -142,6 +143,17 @@ class Buffer {
   size_t size_ = 0;
   Device device_;
   DeviceKind pinned_for_ = DeviceKind::kCpu;
+  bool is_part_ = false;  // of an arena, which gives it back
+};
+
+// While it lives, the Buffers of the memory's device that this thread makes are cut from it, one
+// behind the other; their bytes are what was there before. The memory outlives them. So roles that
+// take turns on a device have one piece of memory. Scopes do not nest.
+class ArenaScope {
+ public:
+  explicit ArenaScope(DeviceBytes memory);
+  ~ArenaScope();
+  ArenaScope(const ArenaScope&) = delete;
 };
 
 // A stack of scratch memory over borrowed bytes. take() never fails softly: a workspace that is too

@@ -180,9 +180,7 @@ Engine::~Engine() {
 
 void Engine::install(std::shared_ptr<const PackedWeights> weights, int64_t version) {
   TR_CHECK(weights != nullptr && version >= 0, "version {}", version);
-  drain();
-  if (gate_.state() == WeightGate::State::kOpen) gate_.close();
-  if (gate_.state() == WeightGate::State::kClosed) gate_.freeze();
+  freeze();
   gate_.begin_install();
   // Before the weights change: KV of the old ones must not be read under the new version.
   planner_.forget_kv(version);
@@ -192,6 +190,12 @@ void Engine::install(std::shared_ptr<const PackedWeights> weights, int64_t versi
   weights_ = std::move(weights);
   gate_.verified(version);
   gate_.open();
+}
+
+void Engine::freeze() {
+  drain();
+  if (gate_.state() == WeightGate::State::kOpen) gate_.close();
+  if (gate_.state() == WeightGate::State::kClosed) gate_.freeze();
 }
 
 void Engine::submit(GenerateRequest request) {

@@ -94,6 +94,8 @@ class Engine final : public Generator {
   void install(std::shared_ptr<const PackedWeights> weights, int64_t version);
   // Until the first install it is frozen, and step() makes no progress.
   WeightGate& gate() { return gate_; }
+  // Until the next install: no step any more, and nothing of the KV cache is kept.
+  void freeze();
 
   void submit(GenerateRequest request) override;
   void release(SessionId session) override;

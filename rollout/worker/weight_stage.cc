@@ -21,6 +21,10 @@ WeightStage::WeightStage(const ModelConfig& config, Dtype dtype, const Stream& s
       stream_(stream),
       beside_(stream.device),
       options_(std::move(options)) {
+  if (options_.shared) {
+    packed_ = spare_ = options_.shared;
+    return;
+  }
   const auto buffer = [&](int64_t bytes) {
     return Buffer(static_cast<size_t>(bytes), stream.device);
   };
@@ -51,6 +55,12 @@ void WeightStage::ask(WeightVersion version, std::string manifest) {
 void WeightStage::order_switch(WeightVersion version) {
   order_ = std::move(version);
   ordered_ = steady_now();
+}
+
+void WeightStage::overwritten() {
+  packed_root_.reset();
+  installed_root_.reset();
+  installed_version_ = -1;
 }
 
 void WeightStage::forget() {
@@ -145,9 +155,11 @@ WeightStage::Outcome WeightStage::stage(const Wish& wish, const std::stop_token&
         file.string(), version.value().base(), options_.base.root)}};
   if (stop.stop_requested()) return superseded;
   ++bytes_;
-  // Into the memory of the version before the one that samples, which nobody uses any more.
-  TR_CHECK(spare_.use_count() == 1, "{} others use the spare weights", spare_.use_count() - 1);
-  spare_->repack(stream, [&](std::string_view name) { return version.value().values(name); });
+  if (!options_.shared) {
+    // Into the memory of the version before the one that samples, which nobody uses any more.
+    TR_CHECK(spare_.use_count() == 1, "{} others use the spare weights", spare_.use_count() - 1);
+    spare_->repack(stream, [&](std::string_view name) { return version.value().values(name); });
+  }
   ++bytes_;
   if (options_.on_packed) options_.on_packed(*spare_);
   auto live = prove_packed(stream, *spare_, version.value());

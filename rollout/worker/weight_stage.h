@@ -46,6 +46,9 @@ class WeightStage {
     // True: poll() never waits for it. Otherwise a version is staged by the threads of the stream,
     // and awaited, where nothing samples meanwhile.
     bool fetch_takes_long = false;
+    // Weights that another role changes, in a device that it has in turn: a version is proved, and
+    // nothing packed. Null: none.
+    std::shared_ptr<PackedWeights> shared = {};
     FrozenBase base = {};  // of versions that are adapters
     // For tests: sees what was packed before it is read back.
     std::function<void(const PackedWeights&)> on_packed = {};
@@ -61,6 +64,8 @@ class WeightStage {
   void ask(WeightVersion version, std::string manifest);
   // Switch to the staged version, as soon as poll_switch() can.
   void order_switch(WeightVersion version);
+  // Of shared weights: another role had them, and nothing is proved any more.
+  void overwritten();
   // A session begins that asks for everything anew. What is being staged goes on.
   void forget();
 

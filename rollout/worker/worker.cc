@@ -53,6 +53,14 @@ std::unique_ptr<text::Tokenizer> tokenizer_for(const RolloutWorkerConfig& config
   return tokenizer;
 }
 
+// Those of the trainer beside this worker; null: it packs its own.
+std::shared_ptr<PackedWeights> shared_weights(const RolloutWorkerConfig& config) {
+  if (config.colocation == nullptr) return nullptr;
+  auto weights = config.colocation->weights();
+  if (weights == nullptr) throw UserError("the trainer that has the device in turn has ended");
+  return weights;
+}
+
 TaskSource task_source_for(uint64_t seed, const RolloutDataset& dataset,
                            const sandbox::EnvironmentInfo& info) {
   if (!info.needs_dataset) return TaskSource(seed);
@@ -93,15 +101,20 @@ class RolloutWorker {
                Placement::on(config.device, config.compute)),
         pool_(static_cast<int>(config.rollout.threads)),
         stream_(config.device, &pool_),
+        arena_(config.colocation != nullptr
+                   ? std::make_optional<ArenaScope>(config.colocation->turn_memory())
+                   : std::nullopt),
         engine_(model_, tokenizer_.get(), config.rollout.engine, stream_.get(), clock),
         runner_(engine_, format_, runner_settings(config.rollout), clock),
         weights_(config.model, config.compute, stream_.get(),
                  {.fetch = config.fetch_weights ? config.fetch_weights
                                                 : weights_in(config.run.weights()),
                   .fetch_takes_long = config.fetch_weights != nullptr,
+                  .shared = shared_weights(config),
                   .base = config.model.lora ? load_frozen_base(stream_.get(), config.base_dir,
                                                                config.model, config.compute)
                                             : FrozenBase{}}) {
+    arena_.reset();
     for (const RolloutDataset& dataset : config.datasets) {
       auto source = environments.source(dataset.env, dataset.settings);
       const sandbox::EnvironmentInfo info = source->info();
@@ -261,7 +274,26 @@ class RolloutWorker {
     ended_ = true;
   }
 
+  // Of a device that a trainer has in turn. What an evaluation has begun, it ends: the scheduler
+  // gives no step to train before.
+  bool take_turn() {
+    Colocation* const shared = config_.colocation;
+    if (shared == nullptr) return true;
+    if (has_turn_ && shared->is_wanted() && !weights_.is_staging()) {
+      engine_.freeze();
+      wait(stream_.get());
+      shared->end_sampling();
+      has_turn_ = false;
+    }
+    if (!has_turn_ && shared->try_sample()) {
+      has_turn_ = true;
+      weights_.overwritten();
+    }
+    return has_turn_;
+  }
+
   void proceed() {
+    if (!take_turn()) return;
     // What was asked for last is staged while the engine goes on under the weights that it has.
     if (const auto staged = weights_.poll(num_running() > 0)) say(*staged);
     tell_progress();
@@ -471,6 +503,7 @@ class RolloutWorker {
   Model model_;
   ThreadPool pool_;
   OwnedStream stream_;
+  std::optional<ArenaScope> arena_;  // while the engine is made
   Engine engine_;
   EpisodeRunner runner_;
   std::vector<Played> played_;  // by domain
@@ -486,7 +519,8 @@ class RolloutWorker {
   std::set<BodyId> evaluating_;  // episodes that a switch has to wait for
   EngineStats logged_;
   bool ended_ = false;
-  bool silent_ = false;  // the scheduler is, and that was told
+  bool has_turn_ = false;  // of a shared device
+  bool silent_ = false;    // the scheduler is, and that was told
   Time told_progress_{};
   Digest told_root_;           // of what is staged
   int64_t told_bytes_ = 0;     // of it
@@ -502,10 +536,12 @@ PlacedMemory rollout_memory(const RolloutWorkerConfig& config) {
   PlacedMemory memory = engine_memory(model, engine, static_cast<int>(config.rollout.threads),
                                       Placement::on(config.device, config.compute));
   auto& items = config.device.kind == DeviceKind::kCpu ? memory.host : memory.device;
+  for (MemoryItem& item : items) item.of_turn = true;
   // The next version is packed while the engine still runs on the one before.
-  items.insert(items.begin(), {model.lora ? "packed weights, the base and two adapters"
-                                          : "packed weights, of two versions",
-                               WeightStage::bytes(model, config.compute, config.device)});
+  if (!config.shares_device)
+    items.insert(items.begin(), {model.lora ? "packed weights, the base and two adapters"
+                                            : "packed weights, of two versions",
+                                 WeightStage::bytes(model, config.compute, config.device)});
   items.push_back({"rotary positions", Model::bytes(model, engine.max_context_tokens)});
   return memory;
 }

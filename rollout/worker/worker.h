@@ -25,6 +25,7 @@
 #include "core/chat/options.h"
 #include "core/model/model_config.h"
 #include "core/text/dataset.h"
+#include "core/weights/colocation.h"
 #include "core/wire/worker_client.h"
 #include "kernels/base/device.h"
 #include "rollout/episode/options.h"
@@ -72,6 +73,9 @@ struct RolloutWorkerConfig {
 
   RolloutOptions rollout;   // validated
   bool keeps_sets = false;  // what trains carries what each token was drawn from
+  // It has its device, and the weights, in turn with the trainer of this process.
+  bool shares_device = false;
+  Colocation* colocation = nullptr;  // borrowed; not null where it shares_device and plays
 };
 
 // What the worker takes before it asks for work, and holds to the end: also of the second version

@@ -637,7 +637,9 @@ void hand_over(Context& context, PolicyId policy_id, Policy& policy) {
   auto batch = policy.batches.find(step);
   if (batch == policy.batches.end() || !batch->second.whole) {
     if (!at_frontier(policy)) return;
-    if (policy.evaluation && policy.evaluation->version < policy.frontier) return;
+    if (policy.evaluation &&
+        (policy.evaluation->version < policy.frontier || context.config().eval.holds_training))
+      return;
     if (context.config().steps > 0 && step > context.config().steps) return;
     const bool by_groups = context.config().mode.hand_over == HandOverBy::kGroups;
     if (!(by_groups ? grow_batch : form_batch)(context.state, policy, step)) return;

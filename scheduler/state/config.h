@@ -62,10 +62,12 @@ struct EvalOptions {
   int64_t prompts = 0;          // held-out prompts of each dataset; 0: no evaluation
   int64_t group_size = 1;       // members of each
   int64_t interval_steps = 25;  // also every so many versions; 0: only the first and the last
+  // No key: no step is handed over while one runs, since training would take the device from it.
+  bool holds_training = false;
   void visit(OptionVisitor& v);
   template <class V>
   void fields(V& visit) {
-    visit(prompts, group_size, interval_steps);
+    visit(prompts, group_size, interval_steps, holds_training);
   }
   friend bool operator==(const EvalOptions&, const EvalOptions&) = default;
 };

@@ -18,9 +18,9 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-const std::set<std::string> kParts = {"facts",    "limits",      "parity",     "golden", "engine",
-                                      "trainer",  "same_as_cpu", "quickstart", "decode", "prefill",
-                                      "products", "memcheck",    "racecheck",  "pytorch"};
+const std::set<std::string> kParts = {
+    "facts", "limits", "parity",  "golden",   "engine",   "trainer",   "same_as_cpu", "quickstart",
+    "grpo",  "decode", "prefill", "products", "memcheck", "racecheck", "pytorch"};
 
 class Bundle {
  public:
@@ -36,13 +36,25 @@ class Bundle {
     fs::create_directory_symlink(source / "tests/data", root_ / "data");
     fs::create_directory_symlink(source / "configs", root_ / "configs");
     write("bundle.txt", "commit emulated\n");
+    // What the parts launch, but tiny.
     script("bin/tailrace",
-           "[[ $1 == launch ]] && set -- \"$@\" run.steps=2 rollout.prompts_per_step=4 "
-           "rollout.group_size=4 rollout.max_turns=4 sft.demonstrations=8 "
-           "train.microbatch_tokens=256 rollout.max_context_tokens=128 "
-           "rollout.max_batch_tokens=256 sft.epochs=1 "
-           "eval.prompts=4 eval.interval_steps=0 algo.filter_zero_signal=none\n" TAILRACE_EMULATED
-           " \"$@\"");
+           "if [[ $1 == launch ]]; then\n"
+           "  args=()\n"
+           "  for arg in \"$@\"; do\n"
+           "    [[ $arg =~ ^(model.create|run.steps|rollout.max_sequences|algo.filter) ]] || "
+           "args+=(\"$arg\")\n"
+           "  done\n"
+           "  set -- \"${args[@]}\" run.steps=2 rollout.prompts_per_step=4 rollout.group_size=4 "
+           "rollout.max_turns=4 rollout.max_context_tokens=128 rollout.max_batch_tokens=256 "
+           "train.microbatch_tokens=256 algo.filter_zero_signal=none\n"
+           "  case $* in\n"
+           "    *grpo*) set -- \"$@\" model.create.hidden_size=32 model.create.layers=1 "
+           "model.create.intermediate_size=64 model.create.heads=2 model.create.kv_heads=1 "
+           "rollout.max_sequences=16 ;;\n"
+           "    *) set -- \"$@\" sft.demonstrations=8 sft.epochs=1 eval.prompts=4 "
+           "eval.interval_steps=0 ;;\n"
+           "  esac\n"
+           "fi\n" TAILRACE_EMULATED " \"$@\"");
     script("bin/bench/cuda", TAILRACE_EMULATED_BENCH
            " \"$@\" --geometry mini --batch 1,2 --rows 1,70 --context 20 --prompt 20 --steps 1 "
            "--runs 1 --milliseconds 0 --copy-mib 1 --weights-mib 1 --product 64");
@@ -104,7 +116,7 @@ TEST(GpuScript, RunsEveryPart) {
   for (const std::string& name : kParts) {
     EXPECT_EQ(parts[name]["status"], name == "pytorch" ? "not run" : "ok") << parts[name];
     const bool has_rows = name == "facts" || name == "limits" || name == "decode" ||
-                          name == "prefill" || name == "products";
+                          name == "prefill" || name == "products" || name == "grpo";
     EXPECT_EQ(!parts[name]["rows"].empty(), has_rows) << parts[name];
   }
   EXPECT_EQ(parts["pytorch"]["detail"], "Python has no torch");
@@ -113,6 +125,8 @@ TEST(GpuScript, RunsEveryPart) {
   const std::string learned = parts["quickstart"]["detail"];
   EXPECT_TRUE(learned.starts_with("quickstart: success ")) << learned;
   EXPECT_TRUE(learned.ends_with("largest mismatch of a log-probability: 0")) << learned;
+  const std::string in_turn = parts["grpo"]["detail"];
+  EXPECT_TRUE(in_turn.starts_with("device memory planned=")) << in_turn;
   const std::string same = parts["same_as_cpu"]["detail"];
   EXPECT_TRUE(same.starts_with("3 greedy texts, ")) << same;
   const std::string table = bundle.read("gpu-results/gpu.md");
@@ -134,7 +148,7 @@ TEST(GpuScript, SaysWhatFailedAndGoesOn) {
   EXPECT_EQ(parts["parity"]["log"], "say \"what\" \\ it is\n[  FAILED  ] A.B (1 ms)");
   EXPECT_EQ(parts["decode"]["status"], "ok");
   EXPECT_TRUE(bundle.read("err").starts_with(
-      "gpu.sh: parity same_as_cpu quickstart memcheck racecheck: failed"))
+      "gpu.sh: parity same_as_cpu quickstart grpo memcheck racecheck: failed"))
       << bundle.read("err");
 }
 

@@ -78,7 +78,8 @@ class TrainerWorker {
                   ? load_frozen_base(stream_.get(), config.model_dir, config.model, config.compute)
                   : FrozenBase{}),
         trainer_(stream_.get(), config.model, config.train, config.max_sequence_tokens,
-                 config.compute, base_.weights),
+                 config.compute, base_.weights,
+                 config.colocation ? config.colocation->turn_memory() : DeviceBytes{}),
         loss_(policy_loss_config(config.algo)),
         versions_(config.run.weights(), 0,
                   {.anchor_interval = config.anchor_interval,
@@ -88,6 +89,7 @@ class TrainerWorker {
                        }}),
         checkpoints_(config.run.checkpoints(), config.tokenizer_dir, config.checkpoint.keep_last),
         traces_(config.run.traces(), config.train.trace_steps) {
+    if (config.colocation) config.colocation->share(trainer_.packed());
     if (config.critic) trainer_.use_critic(*config.critic);
     if (config.streams)
       streamed_.emplace(std::vector<Trajectory>{}, PolicyTrainer::StreamedStep(trainer_.model()),
@@ -329,6 +331,7 @@ class TrainerWorker {
 
   // With the step's metrics: after a crash of both sides nobody else has them.
   void announce() {
+    if (version_ >= 0) end_turn();
     client_.send(wire::TrainerReady{.version = version_,
                                     .digest = digest_,
                                     .manifest = manifest_,
@@ -554,6 +557,7 @@ class TrainerWorker {
     const int64_t step = whole.batch().step;
     auto trajectories = whole.trajectories();
     if (!trajectories) fail(step, trajectories.failure().message);
+    begin_turn();
     const auto seconds = [&] { return seconds_of(clock_.now() - start); };
     if (!config_.streams) {
       if (!whole.batch().last) fail(step, "it comes in parts");
@@ -665,7 +669,19 @@ class TrainerWorker {
     versions_.published(manifest.version);
   }
 
+  // Of a shared device: from the first thing that it computes to a version that others have.
+  void begin_turn() {
+    if (config_.colocation == nullptr || std::exchange(has_turn_, true)) return;
+    config_.colocation->begin_training();
+  }
+  void end_turn() {
+    if (config_.colocation == nullptr || !std::exchange(has_turn_, false)) return;
+    wait(stream_.get());
+    config_.colocation->end_training();
+  }
+
   void report_published() {
+    end_turn();
     client_.send(wire::Published{.version = version_,
                                  .digest = digest_,
                                  .manifest = manifest_,
@@ -715,6 +731,7 @@ class TrainerWorker {
   StepTraces traces_;
 
   bool started_ = false, ended_ = false;
+  bool has_turn_ = true;        // of a shared device
   int64_t version_ = -1;        // of the weights in hand
   int64_t saved_version_ = -1;  // of the newest checkpoint
   std::filesystem::path saved_path_;

@@ -26,6 +26,7 @@
 #include "core/base/memory_need.h"
 #include "core/base/run_directory.h"
 #include "core/model/model_config.h"
+#include "core/weights/colocation.h"
 #include "core/wire/worker_client.h"
 #include "kernels/base/device.h"
 #include "trainer/loss/options.h"
@@ -73,6 +74,9 @@ struct TrainerWorkerConfig {
   CheckpointOptions checkpoint = {};
   // Steps train a critic too, on whole batches (not with `streams`); nullopt: there is none.
   std::optional<CriticOptions> critic = {};
+  // Borrowed: shares its device with a rollout worker of this process. Null: it has its own. Not
+  // with `streams`, whose gradients gather over turns, and of one rank.
+  Colocation* colocation = nullptr;
 };
 
 // What the worker takes before the first step, and holds to the end. It does not grow with what is

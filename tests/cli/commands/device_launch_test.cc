@@ -104,6 +104,61 @@ TEST(LaunchDevice, ARecipeOfTheCpuLeavesTheTrainerThere) {
   expect_sampled_on_device(run, "w32-a32-kv32", 1e-3);
 }
 
+// The bytes of `name` in the log of the trainer.
+int64_t logged(const RunPaths& run, const std::string& name) {
+  const auto log = read_file(run.log("trainer", 0));
+  const size_t at = log ? log.value().find(name) : std::string::npos;
+  EXPECT_NE(at, std::string::npos) << name;
+  return at == std::string::npos ? -1 : std::stoll(log.value().substr(at + name.size()));
+}
+
+// The same steps, one GPU in turn, and no more of its memory than was planned.
+TEST(LaunchDevice, TrainerAndRolloutWorkerTakeTurns) {
+  TemporaryDirectory folder;
+  const RunPaths apart{folder / "apart"}, in_turn{folder / "turn"}, threads{folder / "threads"};
+  std::string short_run =
+      kShortRun + kEveryGroup + "rollout.workers=1 model.device=cuda model.compute=bf16 ";
+  // An evaluation of each version: the next step waits for it.
+  const std::string rarely = "interval_steps=0";
+  short_run.replace(short_run.find(rarely), rarely.size(), "interval_steps=1");
+  const auto launch = [&](const RunPaths& run, const std::string& more) {
+    const auto launched = launch_emulated(short_run + more + " run.dir=" + run.root.string());
+    ASSERT_EQ(launched.exit_code, 0) << launched.out << launched.err;
+    expect_sampled_on_device(run, "wbf16-abf16-kvbf16", 0);
+  };
+  launch(apart, "");
+  launch(in_turn, "run.colocate=true");
+  launch(threads, "run.colocate=true --in-process");
+  const std::string weights = "checkpoints/step_000002/model.safetensors";
+  const auto expected = read_file(apart.root / weights);
+  ASSERT_TRUE(expected);
+  for (const RunPaths& run : {in_turn, threads}) {
+    const auto learned = read_file(run.root / weights);
+    ASSERT_TRUE(learned);
+    EXPECT_EQ(learned.value(), expected.value());
+    const int64_t planned = logged(run, "device memory planned="), held = logged(run, " held=");
+    EXPECT_LE(held, planned);
+    // What the plan rounds up, and nothing else.
+    EXPECT_GT(held, planned - (256 << 10));
+  }
+}
+
+TEST(LaunchDevice, TurnsNeedOneOfEachAndAGpu) {
+  const auto error = [](const std::string& more) {
+    return launch_emulated(kShortRun + "--dry-run run.colocate=true " + more).err;
+  };
+  expect_part(error(""), "rollout.workers is 2, but run.colocate is true: one trainer and one");
+  expect_part(error("rollout.workers=1 scheduler.ahead=1"), "Try scheduler.ahead=0");
+  expect_part(error("rollout.workers=1 model.device=cpu"),
+              "run.colocate is true, but there is no GPU that trainer and rollout worker could "
+              "take turns on: model.device is cpu.\n       Try run.colocate=false.");
+  expect_part(error("rollout.workers=1 optim.kind=muon model.device=auto"), "Muon");
+  const auto plan = launch_emulated(kShortRun + "--dry-run run.colocate=true rollout.workers=1");
+  EXPECT_EQ(plan.exit_code, 0) << plan.err;
+  expect_part(plan.out, "\non the GPU ");
+  expect_part(plan.out, "  in turn: ");
+}
+
 TEST(LaunchDevice, ADryRunSaysWhereAndWhatItTakes) {
   const std::string dry = kShortRun + "--dry-run ";
   const auto gpu = launch_emulated(dry + "model.device=cuda");

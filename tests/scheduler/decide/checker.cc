@@ -505,6 +505,8 @@ void Checker::check(const HandOver& batch) {
   std::vector<HandOver::Item>& known = batches_[batch.step];
   const auto first = static_cast<size_t>(batch.first);
   if (first > known.size()) return (void)fail("a part of a batch is missing");
+  if (known.empty() && state_.config.eval.holds_training && state_.policies.at(0).evaluation)
+    fail("a batch under an evaluation that holds it back");
   const bool is_next = first == known.size();
   if (batch.last && first + batch.items.size() < known.size()) fail("a step's list has shrunk");
   for (size_t i = 0; i < batch.items.size(); ++i) {

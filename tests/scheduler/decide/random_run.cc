@@ -76,6 +76,7 @@ Config random_config(Rng& rng, int64_t num_pools) {
   config.breaker = {.window = 0, .share = 1};
   if (rng.chance(0.8)) config.mode = random_mode(rng);
   if (rng.chance(0.3)) config.trainer_ranks = static_cast<int32_t>(2 + rng.below(2));
+  config.eval.holds_training = rng.chance(0.2);
   config.validate();
   return config;
 }

@@ -7,6 +7,27 @@
 namespace tailrace::scheduler {
 namespace {
 
+// One device for both (run.colocate): training would take it from what is evaluated.
+TEST(Evaluation, HoldsTheNextStepBackWhereTheyTakeTurns) {
+  Config config = small_config(1, 2);
+  config.eval = {.prompts = 1, .group_size = 1, .interval_steps = 0, .holds_training = true};
+  Harness h(config);
+  h.add_rollout("w0", 4);
+  const auto grants = only<Grant>(publish(h, 0));
+  std::optional<Grant> evaluated;
+  for (const Grant& grant : grants) {
+    if (grant.lane == Lane::kEval)
+      evaluated = grant;
+    else
+      h.tell(h.result(grant, grant.lease.member.member));
+  }
+  ASSERT_TRUE(evaluated);
+  EXPECT_EQ(h.count(Place::kReady), 1);
+  EXPECT_TRUE(only<HandOver>(h.tell(wants(1))).empty());
+  EXPECT_TRUE(only<HandOver>(h.tell(h.result(*evaluated, 1.0))).empty());
+  EXPECT_EQ(only<HandOver>(h.tell(EvalReported{0, 0})).size(), 1u);
+}
+
 TEST(Evaluation, IsServedFirstOnExactlyItsVersionWhileTheTrainerGoesOn) {
   Config config = small_config(1, 2);
   config.eval = {.prompts = 2, .group_size = 2, .interval_steps = 0};
