@@ -28,6 +28,7 @@ void provide_cuda() {
                                       .free_bytes = [](int) { return int64_t{8} << 30; },
                                       .make_stream = cuda::emulation::make_stream,
                                       .free_stream = cuda::emulation::free_stream});
+  provide_graphs(DeviceKind::kCuda, cuda::emulation::emulated_graphs());
   provide_ops(DeviceKind::kCuda, cuda::op_table());
 }
 

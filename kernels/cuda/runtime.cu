@@ -8,6 +8,7 @@
 
 #include "kernels/base/backend.h"
 #include "kernels/base/pulse.h"
+#include "kernels/base/stream_graph.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/libraries.h"
 #include "kernels/cuda/op_table.h"
@@ -169,6 +170,31 @@ void free_mark(void* mark, int index) {
   cuda_check(cudaEventDestroy(static_cast<cudaEvent_t>(mark)));
 }
 
+// Waits, allocations and other calls that a capture forbids are this thread's alone.
+void begin_capture(const Stream& stream) {
+  cuda_check(cudaSetDevice(stream.device.index));
+  cuda_check(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeThreadLocal));
+}
+
+void* end_capture(const Stream& stream) {
+  cudaGraph_t graph = nullptr;
+  cuda_check(cudaStreamEndCapture(native(stream), &graph));
+  cudaGraphExec_t ready = nullptr;
+  cuda_check(cudaGraphInstantiate(&ready, graph, 0));
+  cuda_check(cudaGraphDestroy(graph));
+  return ready;
+}
+
+void launch_graph(const Stream& stream, void* graph) {
+  cuda_check(cudaSetDevice(stream.device.index));
+  cuda_check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), native(stream)));
+}
+
+void free_graph(void* graph, int index) {
+  cuda_check(cudaSetDevice(index));
+  cuda_check(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)));
+}
+
 std::byte* allocate_pinned(size_t bytes) {
   void* memory = nullptr;
   if (cudaMallocHost(&memory, bytes) != cudaSuccess) {
@@ -217,6 +243,12 @@ void provide_cuda() {
   backend.make_stream = cuda::make_stream;
   backend.free_stream = cuda::free_stream;
   provide_backend(DeviceKind::kCuda, backend);
+  GraphCalls graphs;
+  graphs.begin_capture = cuda::begin_capture;
+  graphs.end_capture = cuda::end_capture;
+  graphs.launch = cuda::launch_graph;
+  graphs.free = cuda::free_graph;
+  provide_graphs(DeviceKind::kCuda, graphs);
   provide_ops(DeviceKind::kCuda, cuda::op_table());
 }
 

@@ -104,24 +104,6 @@ bool is_valid(const Stream& stream, const std::byte* to, const std::byte* from, 
   return any;
 }
 
-void copy(const Stream& stream, std::byte* to, const std::byte* from, size_t bytes) {
-  if (bytes == 0) return;
-  const MutexLock lock(g_machine.mutex);
-  if (!is_valid(stream, to, from, bytes))
-    return error(nullptr, fmt::format("a copy of {} bytes from {} to {} on device {} is out of "
-                                      "bounds, or of another device, or of the host alone",
-                                      bytes, static_cast<const void*>(from),
-                                      static_cast<const void*>(to), stream.device.index));
-  Queue& own = queue_of(stream);
-  own.waiting.push_back({to, from, bytes, own.num_copies++});
-  if (region_of(to, bytes) != nullptr) return;
-  // Whoever reads too early finds no values of an earlier step.
-  for (const auto& [key, queue] : g_queues)
-    for (const Transfer& t : queue.waiting)
-      if (overlap(to, bytes, t.from, t.bytes)) return;
-  std::memset(to, 0xFF, bytes);
-}
-
 std::byte* map_region(size_t bytes, int device, unsigned char fill) {
   static size_t count = 0;
   const size_t shift = count++ % 8 * kAlignment;  // else all would begin in the same cache sets
@@ -173,6 +155,7 @@ void unmap_region(std::byte* memory) {
 std::map<std::byte*, size_t> g_pinned;  // sizes; under the machine's mutex
 
 std::byte* allocate_pinned(size_t bytes) {
+  (void)refuse_in_capture("pinned memory is taken");
   auto* memory = static_cast<std::byte*>(
       std::aligned_alloc(kMemoryAlignment, Workspace::aligned(std::max<size_t>(bytes, 1))));
   if (memory == nullptr) return nullptr;
@@ -183,6 +166,7 @@ std::byte* allocate_pinned(size_t bytes) {
 }
 
 void release_pinned(std::byte* memory) {
+  (void)refuse_in_capture("pinned memory is released");
   const MutexLock lock(g_machine.mutex);
   const auto found = g_pinned.find(memory);
   TR_CHECK(found != g_pinned.end(), "released twice, or never allocated");
@@ -231,11 +215,32 @@ const Region* neighbour_of(const void* address) {
   return nullptr;
 }
 
+void copy_in_stream(const Stream& stream, std::byte* to, const std::byte* from, size_t bytes) {
+  if (bytes == 0) return;
+  const MutexLock lock(g_machine.mutex);
+  if (!is_valid(stream, to, from, bytes))
+    return error(nullptr, fmt::format("a copy of {} bytes from {} to {} on device {} is out of "
+                                      "bounds, or of another device, or of the host alone",
+                                      bytes, static_cast<const void*>(from),
+                                      static_cast<const void*>(to), stream.device.index));
+  // It is done when the graph is; until then the place on the host is full of 0xFF, too.
+  const bool is_captured = capture_copy(stream, to, from, bytes);
+  Queue& own = queue_of(stream);
+  if (!is_captured) own.waiting.push_back({to, from, bytes, own.num_copies++});
+  if (region_of(to, bytes) != nullptr) return;
+  // Whoever reads too early finds no values of an earlier step.
+  for (const auto& [key, queue] : g_queues)
+    for (const Transfer& t : queue.waiting)
+      if (overlap(to, bytes, t.from, t.bytes)) return;
+  std::memset(to, 0xFF, bytes);
+}
+
 void begin_queued_copies(const Stream& stream) { begin_copies(queue_of(stream)); }
 
 namespace {
 
 void wait_for_copies(const Stream& stream, int64_t count) {
+  if (refuse_in_capture("the host waits")) return;
   const MutexLock lock(g_machine.mutex);
   Queue& queue = queue_of(stream);
   begin_copies(queue, count);
@@ -249,6 +254,7 @@ void wait_for_copies(const Stream& stream, int64_t count) {
 
 // How many copies were asked before it.
 void set_mark(const Stream& stream, void* mark) {
+  if (refuse_in_capture("a mark is set")) return;
   const MutexLock lock(g_machine.mutex);
   *static_cast<int64_t*>(mark) = queue_of(stream).num_copies;
 }
@@ -264,15 +270,17 @@ void wait(const Stream& stream) { wait_for_copies(stream, kAllCopies); }
 DeviceMemory emulated_memory() {
   return {.allocate =
               [](size_t bytes, int index) {
+                (void)refuse_in_capture("memory is taken");
                 const MutexLock lock(g_machine.mutex);
                 return map_region(bytes, index, 0);
               },
           .release =
               [](std::byte* memory, int) {
+                (void)refuse_in_capture("memory is released");
                 const MutexLock lock(g_machine.mutex);
                 unmap_region(memory);
               },
-          .copy = copy,
+          .copy = copy_in_stream,
           .wait = wait,
           .allocate_pinned = allocate_pinned,
           .release_pinned = release_pinned,

@@ -15,6 +15,7 @@
 
 #include "kernels/base/device.h"
 #include "kernels/base/memory.h"
+#include "kernels/base/stream_graph.h"
 
 namespace tailrace::cuda::emulation {
 
@@ -46,6 +47,9 @@ bool checks_on();
 // mark behind them, and not before, and until then the place on the host is full of 0xFF. Sources on
 // the host are read as late.
 DeviceMemory emulated_memory();
+// A capture notes what is asked of its stream and copies the arguments. What a GPU forbids
+// meanwhile is an error: to wait, to set a mark, to take or release memory.
+GraphCalls emulated_graphs();
 void wait(const Stream& stream);
 // A stream's `native`.
 void* make_stream(int index);

@@ -292,6 +292,7 @@ bool is_valid(const Launch& launch) {
 
 void run(const Stream& stream, const Launch& launch) {
   TR_CHECK(!t_in_kernel, "a launch in a kernel");
+  if (capture_launch(stream, launch)) return;
   const MutexLock lock(g_machine.mutex);
   begin_queued_copies(stream);
   g_machine.launch = launch;

@@ -157,6 +157,14 @@ const Region* region_of(const void* address, size_t bytes);
 const Region* neighbour_of(const void* address);
 void forget_recent_regions();
 void begin_queued_copies(const Stream& stream);
+
+// Captures (captures.cc). These note what was asked of a stream that is captured; false: it is not.
+bool capture_launch(const Stream& stream, const Launch& launch);
+bool capture_copy(const Stream& stream, std::byte* to, const std::byte* from, size_t bytes);
+// Whether the thread captures, and may therefore not do this; that is an error.
+bool refuse_in_capture(const char* what);
+// In the order of the stream.
+void copy_in_stream(const Stream& stream, std::byte* to, const std::byte* from, size_t bytes);
 void begin_checks_of_launch();
 void order_from_environment();
 

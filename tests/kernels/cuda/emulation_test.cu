@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/base/stream_graph.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/host/emulation_control.h"
 
@@ -926,6 +927,115 @@ TEST_F(EmulatedMemory, CopyMakesMarkedMemoryWritten) {
   launch(double_them, dim3(1), dim3(kThreads), 0, kStream, reinterpret_cast<float*>(p));
   memory.wait(kStream);
   memory.release(p, 0);
+}
+
+// A graph of a copy to the device, a kernel with a number of the host's, and a copy back.
+__global__ void scale_them(float* x, float factor) { x[threadIdx.x] *= factor; }
+
+struct EmulatedGraph : EmulatedMemory {
+  static constexpr size_t kBytes = kThreads * sizeof(float);
+  Stream stream{.device = kStream.device};
+  std::byte *p = nullptr, *from = nullptr, *to = nullptr;
+  float factor = 2;
+  StreamGraph graph;
+
+  void SetUp() override {
+    EmulatedMemory::SetUp();
+    provide_graphs(DeviceKind::kCuda, emulation::emulated_graphs());
+    stream.native = emulation::make_stream(0);
+    p = take(kBytes);
+    from = memory.allocate_pinned(kBytes);
+    to = memory.allocate_pinned(kBytes);
+    fill(3);
+  }
+  void TearDown() override {
+    emulation::free_stream(stream.native, 0);
+    memory.release_pinned(from);
+    memory.release_pinned(to);
+    memory.release(p, 0);
+  }
+  void fill(float value) { std::fill_n(reinterpret_cast<float*>(from), kThreads, value); }
+  float result() const { return reinterpret_cast<const float*>(to)[kThreads - 1]; }
+  void ask() {
+    memory.copy(stream, p, from, kBytes);
+    launch(scale_them, dim3(1), dim3(kThreads), 0, stream, reinterpret_cast<float*>(p), factor);
+    memory.copy(stream, to, p, kBytes);
+  }
+  void capture() {
+    graph.begin(stream);
+    ask();
+    graph.end();
+  }
+};
+
+TEST_F(EmulatedGraph, ACaptureDoesNothing) {
+  emulation::reset_stats();
+  capture();
+  memory.wait(stream);
+  EXPECT_EQ(emulation::stats().launches, 0);
+  EXPECT_EQ(p[5], std::byte{0});
+  EXPECT_TRUE(std::isnan(result()));
+}
+
+TEST_F(EmulatedGraph, ALaunchReadsWhatIsThereAndRepeatsTheArguments) {
+  capture();
+  factor = 5;
+  for (const float value : {3.0f, 4.0f}) {
+    fill(value);
+    graph.launch(stream);
+    EXPECT_TRUE(std::isnan(result()));  // it has come when somebody has waited
+    memory.wait(stream);
+    EXPECT_EQ(result(), 2 * value);
+  }
+  // What is asked of the stream otherwise is done as ever.
+  ask();
+  memory.wait(stream);
+  EXPECT_EQ(result(), 5 * 4.0f);
+  StreamGraph moved = std::move(graph);
+  EXPECT_TRUE(graph.empty());  // NOLINT
+  moved.launch(stream);
+  memory.wait(stream);
+  EXPECT_EQ(result(), 2 * 4.0f);
+}
+
+TEST_F(EmulatedGraph, WhatACaptureForbidsIsNamed) {
+  void* mark = memory.make_mark(0);
+  graph.begin(stream);
+  memory.wait(stream);
+  memory.set_mark(stream, mark);
+  memory.wait_for_mark(stream, mark);
+  memory.release(memory.allocate(64, 0), 0);
+  memory.release_pinned(memory.allocate_pinned(64));
+  ask();
+  graph.end();
+  EXPECT_EQ(emulation::take_errors().size(), 7);
+  graph.launch(stream);
+  memory.wait(stream);
+  EXPECT_EQ(result(), 6.0f);
+  memory.free_mark(mark, 0);
+}
+
+TEST_F(EmulatedGraph, MemoryThatIsGoneIsNamed) {
+  std::byte* gone = take(kBytes);
+  graph.begin(stream);
+  launch(scale_them, dim3(1), dim3(kThreads), 0, stream, reinterpret_cast<float*>(gone), factor);
+  memory.copy(stream, to, gone, kBytes);
+  graph.end();
+  memory.release(gone, 0);
+  if (!checks_on()) return;
+  graph.launch(stream);
+  EXPECT_EQ(emulation::take_errors().size(), 2);
+}
+
+TEST_F(EmulatedGraph, AnotherStreamIsNotCaptured) {
+  void* other_name = emulation::make_stream(0);
+  const Stream other{.device = stream.device, .native = other_name};
+  graph.begin(stream);
+  memory.copy(other, p, from, kBytes);
+  graph.end();
+  memory.wait(other);
+  EXPECT_NE(p[3], std::byte{0});
+  emulation::free_stream(other_name, 0);
 }
 
 void make_a_deadlock() {
