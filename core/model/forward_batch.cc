@@ -112,6 +112,17 @@ void BatchBuilder::add_drawn(int32_t from, int32_t position, std::span<const int
   takes_draws_ = true;
 }
 
+void BatchBuilder::pad(int64_t sequences, int32_t block, int max_context) {
+  TR_CHECK(num_tokens_ == num_sequences_ && num_logit_rows_ == num_sequences_ && !gives_choices_,
+           "{} tokens of {} sequences, {} rows of logits", num_tokens_, num_sequences_,
+           num_logit_rows_);
+  TR_CHECK(max_context_ <= max_context, "a context of {}, not {}", max_context_, max_context);
+  constexpr int32_t kAnyToken = 0, kThatOne = 0;
+  while (num_sequences_ < sequences) add({&kAnyToken, 1}, 0, {&block, 1}, {&kThatOne, 1});
+  max_context_ = max_context;
+  takes_draws_ = room_.takes_draws;
+}
+
 ForwardBatch BatchBuilder::batch(const Stream& stream, std::span<const int32_t> drawn) const {
   const auto tokens = static_cast<size_t>(num_tokens_);
   const size_t tables = static_cast<size_t>(num_sequences_ * room_.blocks_per_sequence);

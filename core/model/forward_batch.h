@@ -53,8 +53,14 @@ class BatchBuilder {
   // The same of one token whose logits are wanted and whose id the host does not know: batch() will
   // take it from there.
   void add_drawn(int32_t from, int32_t position, std::span<const int32_t> blocks);
+  // Brings a batch of sequences of one token each, whose logits are all wanted, to a size of its
+  // own, from where on what batch() asks of the stream depends on the size alone: `sequences`, of
+  // which the added ones compute token 0 at the begin of `block`, for nobody, and contexts of
+  // `max_context` at most. Those that are added write the same bits to the same place.
+  void pad(int64_t sequences, int32_t block, int max_context);
   int64_t num_tokens() const { return num_tokens_; }
   int64_t num_sequences() const { return num_sequences_; }
+  int max_context() const { return max_context_; }
   // Views until the next change, which waits until the stream of the device has come so far.
   // `drawn`, of the device: what add_drawn() meant, as take_drawn() has it.
   ForwardBatch batch(const Stream& stream = {}, std::span<const int32_t> drawn = {}) const;

@@ -18,7 +18,7 @@ std::span<const TokenId> prompt_of(const Sequence& sequence) {
 }  // namespace
 
 BatchPlanner::BatchPlanner(const KvCache& kv, Limits limits)
-    : kv_(kv), limits_(limits), pool_(kv.num_blocks()), prefixes_(kv.block_tokens()) {}
+    : kv_(kv), limits_(limits), pool_(limits.num_blocks), prefixes_(kv.block_tokens()) {}
 
 int BatchPlanner::blocks_for(int64_t tokens) const {
   return static_cast<int>((tokens + kv_.block_tokens() - 1) / kv_.block_tokens());

@@ -79,6 +79,7 @@ class BatchPlanner {
   struct Limits {
     int64_t max_batch_tokens = 0;
     int64_t max_sequences = 0;
+    int num_blocks = 0;  // the first ones of the cache
   };
   BatchPlanner(const KvCache& kv, Limits limits);  // borrows the cache
   BatchPlanner(const BatchPlanner&) = delete;

@@ -46,6 +46,13 @@ bool overlaps(const EngineOptions& options, Device device) {
 size_t num_steps(const EngineOptions& options, Device device) {
   return overlaps(options, device) ? 2 : 1;
 }
+bool has_graphs(const EngineOptions& options, Device device) {
+  return device.kind != DeviceKind::kCpu && options.graphs.value_or(true);
+}
+// Of the cache, that no sequence has.
+int num_spare_blocks(const EngineOptions& options, Device device) {
+  return has_graphs(options, device) ? 1 : 0;
+}
 
 // Of the device, and of the host beside it.
 struct WorkspaceBytes {
@@ -113,14 +120,15 @@ int num_kv_blocks(const ModelConfig& config, const EngineOptions& options,
         one * options.max_sequences);
   }
   // One full context must fit: the oldest request can then always finish, whatever the others hold.
-  int64_t affordable = options.kv_cache_mb * kMib / block_bytes;
+  const int64_t spare = num_spare_blocks(options, placement.device);
+  const int64_t affordable = options.kv_cache_mb * kMib / block_bytes - spare;
   if (affordable < one) {
     throw UserError::at(
         "rollout.kv_cache_mb",
         "is {}: room for {} blocks of {} tokens, but one sequence of max_context_tokens = {} needs "
         "{}.\n       Try kv_cache_mb = {}.",
         options.kv_cache_mb, affordable, options.block_tokens, options.max_context_tokens, one,
-        (one * block_bytes + kMib - 1) / kMib);
+        ((one + spare) * block_bytes + kMib - 1) / kMib);
   }
   // More than this is never used: all sequences at full length, and as much for idle sessions and
   // prompts.
@@ -129,7 +137,8 @@ int num_kv_blocks(const ModelConfig& config, const EngineOptions& options,
 
 PlacedMemory engine_memory(const ModelConfig& config, const EngineOptions& options, int num_threads,
                            const Placement& placement) {
-  const int num_blocks = num_kv_blocks(config, options, placement);
+  const int num_blocks =
+      num_kv_blocks(config, options, placement) + num_spare_blocks(options, placement.device);
   const WorkspaceBytes workspace(config, options, num_threads, placement);
   const int64_t batch =
       static_cast<int64_t>(num_steps(options, placement.device)) *
@@ -152,10 +161,12 @@ Engine::Engine(const Model& model, const text::Tokenizer* tokenizer, const Engin
       stream_(stream),
       clock_(clock),
       max_context_(options.max_context_tokens),
-      kv_(model.config(), num_kv_blocks(model.config(), options, model.placement()),
+      num_blocks_(num_kv_blocks(model.config(), options, model.placement())),
+      kv_(model.config(), num_blocks_ + num_spare_blocks(options, stream.device),
           static_cast<int>(options.block_tokens), options.keep_choices, model.placement()),
       planner_(kv_, {.max_batch_tokens = options.max_batch_tokens,
-                     .max_sequences = options.max_sequences}),
+                     .max_sequences = options.max_sequences,
+                     .num_blocks = num_blocks_}),
       // Taken once, so that a run that starts does not die of memory hours later.
       memory_(
           WorkspaceBytes(model.config(), options, num_threads(stream), model.placement()).device,
@@ -171,6 +182,8 @@ Engine::Engine(const Model& model, const text::Tokenizer* tokenizer, const Engin
   for (const MirroredDraws& draws : arrays_.draws)
     steps_.emplace_back(batch_room(model.config(), options, kv_.num_blocks(), stream.device),
                         stream.device, draws);
+  if (has_graphs(options, stream.device) && StreamGraph::is_available(stream))
+    graphs_ = StepGraphs(max_logit_rows(options), max_context_);
 }
 
 Engine::~Engine() {
@@ -187,6 +200,10 @@ void Engine::install(std::shared_ptr<const PackedWeights> weights, int64_t versi
   // Nor what they chose where nothing was drawn from it yet: the new weights will draw.
   for (auto& [id, sequence] : sessions_)
     if (sequence->sampled.empty()) forget_choices(*sequence);
+  if (weights_ != nullptr && !weights->lie_where(*weights_)) {
+    for (const StepInFlight& step : steps_) step.done.wait();  // also one that was of no use
+    graphs_.clear();
+  }
   weights_ = std::move(weights);
   gate_.verified(version);
   gate_.open();
@@ -322,17 +339,53 @@ void Engine::plan(StepInFlight& step) {
     step.parts.push_back(part);
     planner_.started(*sequence, part.row);
   }
-  if (!step.parts.empty()) ++stats_.steps;
+  if (step.parts.empty()) return;
+  ++stats_.steps;
+  plan_draws(step);
+  choose_graph(step);
+}
+
+// A step that decodes alone becomes the step of its graph.
+void Engine::choose_graph(StepInFlight& step) {
+  const auto decodes = [](const StepInFlight::Part& part) {
+    return part.count == 1 && part.row >= 0;
+  };
+  if (step.wants_sets || !std::ranges::all_of(step.parts, decodes)) return;
+  step.shape = graphs_.shape_of(std::ssize(step.parts), step.builder.max_context(),
+                                static_cast<size_t>(&step - steps_.data()));
+  if (step.shape.rows == 0) return;
+  step.builder.pad(step.shape.rows, num_blocks_, static_cast<int>(step.shape.context));
+  for (int64_t row = std::ssize(step.drawing); row < step.shape.rows; ++row)
+    step.draws.how.host[static_cast<size_t>(row)] = {.greedy = true};
 }
 
 void Engine::enqueue(StepInFlight& step) {
   for (const auto& [from, to, tokens] : planner_.copies())
     kv_.copy_block(stream_, from, to, tokens);
   if (step.parts.empty()) return;
+  if (step.shape.rows == 0) {
+    compute(step);
+  } else {
+    StreamGraph& graph = graphs_.of(step.shape);
+    if (graph.empty()) {
+      graph.begin(stream_);
+      compute(step);
+      graph.end();
+      ++stats_.captures;
+    }
+    graph.launch(stream_);
+    ++stats_.graph_steps;
+  }
+  step.done.set(stream_);
+}
+
+// In a capture only `shape` may decide what is asked of the stream, never the parts.
+void Engine::compute(StepInFlight& step) {
   Workspace::Scope scope(workspace_);
-  const auto num_rows = static_cast<int64_t>(step.drawing.size());
-  const std::span<const int32_t> drawn =
-      in_flight_ != nullptr ? in_flight_->draws.tokens.device : std::span<const int32_t>();
+  const int64_t num_rows = step.num_rows();
+  // Where the step in flight draws, if there is one.
+  const StepInFlight& other = steps_[next_step_];
+  const std::span<const int32_t> drawn = other.draws.tokens.device;
   model_.forward(stream_, workspace_, *weights_, step.builder.batch(stream_, drawn), kv_,
                  arrays_.hidden.slice_rows(0, num_rows), /*sink=*/nullptr);
   step.kept.resize(step.drawing.size());
@@ -345,7 +398,6 @@ void Engine::enqueue(StepInFlight& step) {
            {.x = arrays_.hidden.slice_rows(begin, end), .weight = weights_->head(), .y = logits});
     draw(step, begin, logits);
   }
-  step.done.set(stream_);
 }
 
 void Engine::check_finite(const StepInFlight& step) {

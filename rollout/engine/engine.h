@@ -24,6 +24,7 @@
 #include "kernels/base/memory.h"
 #include "rollout/engine/batch_planner.h"
 #include "rollout/engine/options.h"
+#include "rollout/engine/step_graphs.h"
 #include "rollout/engine/step_in_flight.h"
 #include "rollout/engine/stop_matcher.h"
 #include "rollout/engine/weight_gate.h"
@@ -31,7 +32,9 @@
 namespace tailrace {
 
 struct EngineStats {
-  int64_t steps = 0;  // forward passes
+  int64_t steps = 0;        // forward passes
+  int64_t graph_steps = 0;  // of those: one call each
+  int64_t captures = 0;     // of graphs
   int64_t sampled_tokens = 0;
   int64_t decode_tokens = 0;   // rows computed one at a time behind a sampled token
   int64_t prefill_tokens = 0;  // all other rows
@@ -75,6 +78,10 @@ struct EngineArrays {
 // is found then is in one step too many, of which nothing counts. Whoever ends a session that is in
 // flight, or installs weights, waits for it. All of this changes no token and no bit.
 //
+// There a step that decodes alone is a graph (step_graphs.h), captured when its size is first met.
+// Copies from and to the host are part of it, by the fixed addresses of the step's pinned arrays.
+// Installed weights of other addresses end all graphs.
+//
 // step() throws UserError when logits are not finite; so do release() and install(), which may read
 // what a step drew.
 //
@@ -106,7 +113,7 @@ class Engine final : public Generator {
   int64_t version() const override { return gate_.version(); }
 
   EngineStats stats() const;
-  int num_blocks() const { return kv_.num_blocks(); }
+  int num_blocks() const { return num_blocks_; }
   // Blocks that neither a session nor the prefix cache holds.
   int num_free_blocks() const { return planner_.num_free_blocks(); }
   int num_cached_blocks() const { return planner_.num_cached_blocks(); }
@@ -116,7 +123,10 @@ class Engine final : public Generator {
   // it is done, unless a request wants sets or the device cannot draw a row; then what was drawn,
   // and what becomes of it. Between the last two another step may be planned and enqueued.
   void plan(StepInFlight& step);
+  void plan_draws(StepInFlight& step);
+  void choose_graph(StepInFlight& step);
   void enqueue(StepInFlight& step);
+  void compute(StepInFlight& step);
   void collect(StepInFlight& step);
   // Until no step is in flight.
   void drain();
@@ -135,7 +145,8 @@ class Engine final : public Generator {
   int64_t max_context_;
   std::shared_ptr<const PackedWeights> weights_;
   WeightGate gate_;
-  KvCache kv_;
+  int num_blocks_;
+  KvCache kv_;  // with one block more where there are graphs: their rows for nobody write there
   std::unordered_map<SessionId, std::unique_ptr<Sequence>> sessions_;
   BatchPlanner planner_;
   Buffer memory_, host_memory_;  // the second where the device is not the CPU
@@ -144,6 +155,7 @@ class Engine final : public Generator {
   std::vector<StepInFlight> steps_;  // used in turn: one, or two where one stays in flight
   size_t next_step_ = 0;
   StepInFlight* in_flight_ = nullptr;  // between two calls of step()
+  StepGraphs graphs_;                  // after all that they name
   std::vector<Generation> ready_;      // finished outside a forward pass
   std::map<std::vector<std::string>, std::unique_ptr<StopMatcher>> matchers_;
   EngineStats stats_;

@@ -4,6 +4,19 @@
 #include "rollout/engine/sampler.h"
 
 namespace tailrace {
+void Engine::plan_draws(StepInFlight& step) {
+  const std::span<SamplingRow> how = step.draws.how.host;
+  for (size_t row = 0; row < step.drawing.size(); ++row) {
+    const StepInFlight::Part& part = step.parts[step.drawing[row]];
+    // The number belongs to (key, absolute position of the new token): neither the batch nor a
+    // preemption can change a draw.
+    how[row] =
+        sampling_row(part.sequence->sampling, sample_uniform(part.sequence->key, part.length));
+    step.wants_sets =
+        step.wants_sets || (part.sequence->wants_kept && truncates(how[row], arrays_.logits.cols));
+  }
+}
+
 // Draws the rows from `begin` on, whose logits these are.
 void Engine::draw(StepInFlight& step, int64_t begin, const Tensor& logits) {
   const int64_t count = logits.rows, vocab = logits.cols;
@@ -13,15 +26,6 @@ void Engine::draw(StepInFlight& step, int64_t begin, const Tensor& logits) {
     return step.drawn_part(begin + row).sequence->wants_kept &&
            truncates(draws.how.host[row], vocab);
   };
-  bool wants_sets = false;
-  for (int64_t row = 0; row < count; ++row) {
-    const StepInFlight::Part& part = step.drawn_part(begin + row);
-    // The number belongs to (key, absolute position of the new token): neither the batch nor a
-    // preemption can change a draw.
-    draws.how.host[row] =
-        sampling_row(part.sequence->sampling, sample_uniform(part.sequence->key, part.length));
-    wants_sets = wants_sets || wants_set(row);
-  }
   draws.how.send(stream_);
   sample(stream_, workspace_,
          {.logits = logits,
@@ -33,7 +37,7 @@ void Engine::draw(StepInFlight& step, int64_t begin, const Tensor& logits) {
           .kept_counts = draws.kept_counts.device,
           .kept_ids = ids.device.first(count * vocab)});
   draws.fetch(stream_);
-  if (wants_sets) {
+  if (step.wants_sets) {
     // How many ids there are decides what is copied.
     wait(stream_);
     const auto set_of = [&](int64_t row) {

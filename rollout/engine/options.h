@@ -37,9 +37,10 @@ struct EngineOptions {
   int64_t max_sequences = 256;
   bool keep_choices = false;  // Generation::choices; no key of its own (algo.router_replay)
   // No keys: of the logits that are made at once (0: what suits the device), and whether a step is
-  // planned while the one before runs (none: on a GPU).
+  // planned while the one before runs (none: on a GPU), and whether steps that decode alone are
+  // graphs (none: on a GPU; elsewhere there are no graphs).
   int64_t logit_floats = 0;
-  std::optional<bool> overlaps;
+  std::optional<bool> overlaps, graphs;
 
   void visit(OptionVisitor& v);
 };

@@ -16,6 +16,7 @@
 #include "kernels/base/memory.h"
 #include "kernels/ops/sample.h"
 #include "rollout/engine/batch_planner.h"
+#include "rollout/engine/step_graphs.h"
 
 namespace tailrace {
 
@@ -66,6 +67,8 @@ struct StepInFlight {
   MirroredDraws draws;
   std::vector<Part> parts;
   std::vector<size_t> drawing;  // the parts that draw, in the order of the rows
+  StepShape shape;              // of its graph; none: of no rows
+  bool wants_sets = false;      // some row is drawn from a set that its request wants
   std::vector<std::vector<TokenId>>
       kept;              // of each row: what it was drawn from, if it wants to know
   int64_t version = -1;  // of the weights
@@ -80,7 +83,11 @@ struct StepInFlight {
     builder.clear();
     parts.clear();
     drawing.clear();
+    shape = {};
+    wants_sets = false;
   }
+  // That are drawn, those of the graph included that nobody reads.
+  int64_t num_rows() const { return std::max(static_cast<int64_t>(drawing.size()), shape.rows); }
   const Part& drawn_part(int64_t row) const { return parts[drawing[static_cast<size_t>(row)]]; }
   void drop(const Sequence& sequence) {
     for (Part& part : parts)

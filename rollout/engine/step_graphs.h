@@ -1,0 +1,49 @@
+// Steps that decode alone, as graphs: one call in place of some hundred launches.
+//
+// A graph repeats its sizes, so there is one for each size that a step is brought to: rows to the
+// next power of two (the bucket), contexts to the next power of two from kLeastContext on, because
+// how many pieces attention divides a context into is one of the arguments. One for the longest
+// context alone would have blocks of threads for pieces that nobody has: at 32768 positions, 128 of
+// them in place of one. By design rule 3 no size changes a bit of a row.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+
+#include "kernels/base/stream_graph.h"
+
+namespace tailrace {
+
+// What the arguments of a step depend on, besides the addresses of weights.
+struct StepShape {
+  int64_t rows = 0;     // 0: it has no graph
+  int64_t context = 0;  // of the longest sequence, at most
+  size_t memory = 0;    // which of the steps in flight it is, whose arrays it reads and writes
+
+  auto operator<=>(const StepShape&) const = default;
+};
+
+class StepGraphs {
+ public:
+  static constexpr int64_t kMostRows = 256, kLeastContext = 256;
+
+  StepGraphs() = default;  // there are none
+  // For steps of at most so many rows and positions.
+  StepGraphs(int64_t max_rows, int64_t max_context);
+  bool are_used() const { return max_rows_ > 0; }
+
+  // Of a step that decodes `rows` sequences; of no rows where it has no graph.
+  StepShape shape_of(int64_t rows, int64_t context, size_t memory) const;
+  // Empty until it is captured. The step's memory must be free, and stay where it is.
+  StreamGraph& of(const StepShape& shape) { return graphs_[shape]; }
+  // None may be under way.
+  void clear() { graphs_.clear(); }
+
+ private:
+  int64_t max_rows_ = 0, max_context_ = 0;
+  std::map<StepShape, StreamGraph> graphs_;
+};
+
+}  // namespace tailrace
