@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/policy_gradient.h"
 #include "kernels/ops/op_table.h"
 
 namespace tailrace::cuda {
@@ -11,6 +12,7 @@ inline OpTable op_table() {
 #define TR_OP(op, Args) .op = cuda::op,
 #define TR_OP_SCRATCH(op, Args) .op = cuda::op,
 #include "kernels/ops/common.inc"
+#include "kernels/ops/gpu.inc"
 #undef TR_OP
 #undef TR_OP_SCRATCH
       .pack_weight = pack_weight,

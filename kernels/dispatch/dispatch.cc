@@ -71,6 +71,14 @@ void provide_ops(DeviceKind kind, const OpTable& table) {
 #undef TR_OP
 #undef TR_OP_SCRATCH
 
+#define TR_OP(op, Args)                                           \
+  void op(const Stream& stream, const Args& args) {               \
+    TR_CHECK(!is_cpu(stream.device), #op " runs on a GPU alone"); \
+    table_of(stream.device).op(stream, args);                     \
+  }
+#include "kernels/ops/gpu.inc"
+#undef TR_OP
+
 Weight pack_weight(const Stream& stream, ConstTensor master, Dtype dtype,
                    std::span<std::byte> memory) {
   Weight weight = is_cpu(stream.device)

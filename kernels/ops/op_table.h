@@ -9,15 +9,17 @@
 #include "kernels/base/memory.h"
 #include "kernels/base/view.h"
 #include "kernels/ops/all.h"
+#include "kernels/ops/policy_gradient.h"
 
 namespace tailrace {
 
-// All of common.inc, and what belongs to it.
+// All of common.inc and of gpu.inc, and what belongs to them.
 struct OpTable {
 #define TR_OP(op, Args) void (*op)(const Stream& stream, const Args& args) = nullptr;
 #define TR_OP_SCRATCH(op, Args) \
   void (*op)(const Stream& stream, Workspace& workspace, const Args& args) = nullptr;
 #include "kernels/ops/common.inc"
+#include "kernels/ops/gpu.inc"
 #undef TR_OP
 #undef TR_OP_SCRATCH
 

@@ -1,6 +1,6 @@
 #include "trainer/loss/imitation.h"
 
-#include <cmath>
+#include <iterator>
 
 #include "kernels/base/check.h"
 
@@ -22,8 +22,7 @@ double turn_probability(ImitationLevel level, std::span<const double> logprob) {
   TR_CHECK(!logprob.empty());
   double sum = 0;
   for (double l : logprob) sum += l;
-  if (level == ImitationLevel::kTokenMean) sum /= static_cast<double>(logprob.size());
-  return std::exp(sum);
+  return turn_probability(level, sum, std::ssize(logprob));
 }
 
 }  // namespace tailrace

@@ -14,14 +14,10 @@
 
 #include "core/base/enum_names.h"
 #include "core/base/options.h"
+#include "kernels/ops/loss_terms.h"
 
 namespace tailrace {
 
-// What pi(c) of a turn of n tokens is.
-enum class ImitationLevel : uint8_t {
-  kTokenMean,  // the geometric mean of the tokens' probabilities, whatever n is
-  kTurn,       // their product, as the paper has it: of a turn of a hundred tokens it is nearly 0
-};
 constexpr auto enum_names(ImitationLevel) {
   using enum ImitationLevel;
   return name_table<ImitationLevel>({{kTokenMean, "token_mean"}, {kTurn, "turn"}});

@@ -9,14 +9,50 @@
 namespace tailrace {
 namespace {
 
-// A difference of log-probabilities, cut to what exp() can bear.
-struct Clamped {
-  double value;
-  bool cut;
+// Of the trained tokens of one sequence.
+struct SequenceCorrections {
+  std::vector<double> weight, log_weight;  // [rows] c; l_old - l_inf, clamped
+  std::vector<int32_t> turn;
+
+  void run(const CorrectionOptions& options, const PolicyLossInput& in, const LossCounts& counts,
+           std::span<const size_t> rows, PolicyLossStats& stats) {
+    log_weight.resize(rows.size());
+    weight.resize(rows.size());
+    turn.resize(rows.size());
+    for (size_t k = 0; k < rows.size(); ++k) {
+      double difference = double{in.old_logprob[rows[k]]} - in.behaviour_logprob[rows[k]];
+      auto [x, cut] = clamp_log(difference);
+      log_weight[k] = x;
+      turn[k] = in.turn[rows[k]];
+      stats.clamped += cut;
+      // k3 wants log behaviour - log old, since the behaviour policy sampled.
+      stats.mismatch_k3_sum += kl_term(KlEstimator::kK3, -x).value;
+    }
+    stats.correction_cut += correction_weights(options, log_weight, turn, weight);
+    for (double w : weight) {
+      stats.correction_sum += w;
+      stats.correction_max = std::max(stats.correction_max, w);
+    }
+    if (options.normalize)
+      for (double& w : weight) w /= counts.mean_correction;
+  }
 };
-Clamped clamp_log(double x) {
-  double value = std::clamp(x, -kMaxLogRatio, kMaxLogRatio);
-  return {value, value != x};
+
+// Calls visit(rows) with the indices of the trained tokens of each sequence, ascending.
+template <class Visit>
+void for_each_sequence(const PolicyLossInput& input, const Visit& visit) {
+  std::vector<size_t> rows;
+  for (size_t begin = 0; begin < input.sequence.size();) {
+    size_t end = begin;
+    rows.clear();
+    for (; end < input.sequence.size() && input.sequence[end] == input.sequence[begin]; ++end) {
+      // Left out before anything is computed: a masked token's values may be anything, NaN
+      // included.
+      if (input.mask[end]) rows.push_back(end);
+    }
+    visit(rows);
+    begin = end;
+  }
 }
 
 // One pass over the trained tokens of one sequence.
@@ -35,7 +71,7 @@ class SequenceLoss {
   // rows: indices of the trained tokens of one sequence, ascending.
   void run(std::span<const size_t> rows) {
     // First of the whole sequence: at its level every weight is the product over all of it.
-    compute_corrections(rows);
+    corrections_.run(config_.correction, in_, counts_, rows, out_.stats);
     mask_sequence(rows);
     for (size_t begin = 0; begin < rows.size();) {
       size_t end = unit_end(rows, begin);
@@ -55,29 +91,6 @@ class SequenceLoss {
     return end;
   }
 
-  void compute_corrections(std::span<const size_t> rows) {
-    PolicyLossStats& stats = out_.stats;
-    log_weight_.resize(rows.size());
-    weight_.resize(rows.size());
-    turn_.resize(rows.size());
-    for (size_t k = 0; k < rows.size(); ++k) {
-      double difference = double{in_.old_logprob[rows[k]]} - in_.behaviour_logprob[rows[k]];
-      auto [x, cut] = clamp_log(difference);
-      log_weight_[k] = x;
-      turn_[k] = in_.turn[rows[k]];
-      stats.clamped += cut;
-      // k3 wants log behaviour - log old, since the behaviour policy sampled.
-      stats.mismatch_k3_sum += kl_term(KlEstimator::kK3, -x).value;
-    }
-    stats.correction_cut += correction_weights(config_.correction, log_weight_, turn_, weight_);
-    for (double weight : weight_) {
-      stats.correction_sum += weight;
-      stats.correction_max = std::max(stats.correction_max, weight);
-    }
-    if (config_.correction.normalize)
-      for (double& weight : weight_) weight /= counts_.mean_correction;
-  }
-
   // Failures that the policy no longer writes.
   void mask_sequence(std::span<const size_t> rows) {
     if (config_.correction.sequence_mask == 0 || rows.empty()) return;
@@ -86,12 +99,12 @@ class SequenceLoss {
     if (sum / static_cast<double>(rows.size()) <= config_.correction.sequence_mask) return;
     for (size_t k = 0; k < rows.size(); ++k) {
       if (in_.advantage[rows[k]] >= 0) continue;
-      weight_[k] = 0;
+      corrections_.weight[k] = 0;
       ++out_.stats.sequence_masked;
     }
   }
 
-  // The tokens that share one ratio; `first` is the place of rows[0] in weight_.
+  // The tokens that share one ratio; `first` is the place of rows[0] in the corrections.
   void run_unit(std::span<const size_t> rows, size_t first) {
     PolicyLossStats& stats = out_.stats;
     // The log of the geometric mean of the tokens' ratios (GSPO, Zheng et al. 2025, 2507.18071). Of
@@ -120,8 +133,8 @@ class SequenceLoss {
                                         .drift = double{in_.logprob[row]} - in_.old_logprob[row],
                                         .advantage = in_.advantage[row],
                                         .positive = splits && in_.positive[row] != 0});
-      double scale =
-          token_weight(config_.aggregation, counts_, in_.trajectory[row]) * weight_[first + k];
+      double scale = token_weight(config_.aggregation, counts_, in_.trajectory[row]) *
+                     corrections_.weight[first + k];
       out_.policy_term += scale * term.value;
       if (!own) d_log_ratio += scale * term.d_log_ratio;
       const double d_own = own && !cut ? scale * term.d_log_ratio : 0;
@@ -195,19 +208,12 @@ class SequenceLoss {
     }
   }
 
-  static KlTerm times_ratio(const KlTerm& term, double log_ratio) {
-    const auto [x, cut] = clamp_log(log_ratio);
-    const double ratio = std::exp(x);
-    return {ratio * term.value, ratio * ((cut ? 0 : term.value) + term.d_logprob)};
-  }
-
   const PolicyLossConfig& config_;
   const PolicyLossInput& in_;
   const LossCounts& counts_;
   std::span<float> dlogprob_, dentropy_;
   PolicyLossResult& out_;
-  std::vector<double> log_weight_, weight_;  // [tokens of the sequence]
-  std::vector<int32_t> turn_;                // the same
+  SequenceCorrections corrections_;
 };
 
 void check_lengths(const PolicyLossConfig& config, const PolicyLossInput& in,
@@ -258,6 +264,31 @@ void PolicyLossResult::add(const PolicyLossResult& o) {
   stats.add(o.stats);
 }
 
+double total_loss(const PolicyLossConfig& config, const PolicyLossResult& terms) {
+  const double kl = config.kl.in_loss() ? config.kl.coef * terms.kl_term : 0;
+  return terms.policy_term + kl - config.entropy_coef * terms.entropy_term +
+         config.imitation.coef * terms.imitation_term;
+}
+
+PolicyLossStats token_weights(const PolicyLossConfig& config, const PolicyLossInput& input,
+                              const LossCounts& counts, std::span<double> weight,
+                              std::span<double> correction) {
+  TR_CHECK(weight.size() == input.mask.size() && correction.size() == input.mask.size(),
+           "{} tokens, {} weights", input.mask.size(), weight.size());
+  std::ranges::fill(weight, 0.0);
+  std::ranges::fill(correction, 0.0);
+  PolicyLossStats stats;
+  SequenceCorrections corrections;
+  for_each_sequence(input, [&](std::span<const size_t> rows) {
+    corrections.run(config.correction, input, counts, rows, stats);
+    for (size_t k = 0; k < rows.size(); ++k) {
+      weight[rows[k]] = token_weight(config.aggregation, counts, input.trajectory[rows[k]]);
+      correction[rows[k]] = corrections.weight[k];
+    }
+  });
+  return stats;
+}
+
 PolicyLossResult policy_loss(const PolicyLossConfig& config, const PolicyLossInput& input,
                              const LossCounts& counts, std::span<float> dlogprob,
                              std::span<float> dentropy) {
@@ -267,21 +298,8 @@ PolicyLossResult policy_loss(const PolicyLossConfig& config, const PolicyLossInp
 
   PolicyLossResult result;
   SequenceLoss sequence_loss(config, input, counts, dlogprob, dentropy, result);
-  std::vector<size_t> rows;
-  for (size_t begin = 0; begin < input.logprob.size();) {
-    size_t end = begin;
-    rows.clear();
-    for (; end < input.logprob.size() && input.sequence[end] == input.sequence[begin]; ++end) {
-      // Left out before anything is computed: a masked token's values may be anything, NaN
-      // included.
-      if (input.mask[end]) rows.push_back(end);
-    }
-    sequence_loss.run(rows);
-    begin = end;
-  }
-  const double kl = config.kl.in_loss() ? config.kl.coef * result.kl_term : 0;
-  result.loss = result.policy_term + kl - config.entropy_coef * result.entropy_term +
-                config.imitation.coef * result.imitation_term;
+  for_each_sequence(input, [&](std::span<const size_t> rows) { sequence_loss.run(rows); });
+  result.loss = total_loss(config, result);
   return result;
 }
 

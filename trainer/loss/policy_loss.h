@@ -28,6 +28,7 @@
 #include <span>
 
 #include "core/base/enum_names.h"
+#include "kernels/ops/loss_terms.h"
 #include "trainer/loss/aggregation.h"
 #include "trainer/loss/correction.h"
 #include "trainer/loss/imitation.h"
@@ -36,13 +37,6 @@
 
 namespace tailrace {
 
-// The tokens that share one probability ratio.
-enum class RatioUnit : uint8_t {
-  kToken,
-  kTurn,
-  kSequence,
-  kSequenceToken,  // the sequence's, through which each token has its own gradient (GSPO-token)
-};
 constexpr auto enum_names(RatioUnit) {
   using enum RatioUnit;
   return name_table<RatioUnit>({{kToken, "token"},
@@ -60,10 +54,6 @@ struct PolicyLossConfig {
   double entropy_coef = 0;
   ImitationOptions imitation = {};
 };
-
-// Log-ratios, correction exponents and KL arguments are cut to [-kMaxLogRatio, kMaxLogRatio];
-// beyond it there is no gradient, and the event is counted.
-constexpr double kMaxLogRatio = 20;
 
 // All [tokens]. The tokens of a sequence are consecutive, those of a turn within it too. A sequence
 // is a segment of a trajectory: most have one.
@@ -110,6 +100,15 @@ struct PolicyLossResult {
 
   void add(const PolicyLossResult& other);  // another part of the same minibatch
 };
+
+// The loss that these terms make.
+double total_loss(const PolicyLossConfig& config, const PolicyLossResult& terms);
+
+// What the loss knows of each token before the current weights have scored it: a and c, [tokens],
+// 0 where the mask is. Returns the stats of c. Reads neither `logprob` nor `entropy`.
+PolicyLossStats token_weights(const PolicyLossConfig& config, const PolicyLossInput& input,
+                              const LossCounts& counts, std::span<double> weight,
+                              std::span<double> correction);
 
 // Writes dL/dl to dlogprob [tokens] and dL/dH to dentropy [tokens] (may be empty when entropy_coef
 // is 0); both are 0 where the mask is.
