@@ -14,6 +14,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/cuda/host/machine.h"
+#include "kernels/cuda/host/waits.h"
 
 namespace tailrace::cuda::emulation {
 namespace {
@@ -39,7 +40,14 @@ struct Queue {
   std::vector<Transfer> waiting;
   std::vector<Delivery> deliveries;
   int64_t num_copies = 0;  // that were asked of the stream
+  int64_t num_launches = 0;
+  int64_t awaited = 0;  // copies and launches that were asked when somebody waited for all
 };
+// What was asked of a stream before it.
+struct Mark {
+  int64_t copies = 0, launches = 0;
+};
+HostWaits g_waits;  // under the machine's mutex
 constexpr int64_t kAllCopies = std::numeric_limits<int64_t>::max();
 using StreamKey = std::pair<int, void*>;
 std::map<StreamKey, Queue> g_queues;  // under the machine's mutex
@@ -235,7 +243,11 @@ void copy_in_stream(const Stream& stream, std::byte* to, const std::byte* from, 
   std::memset(to, 0xFF, bytes);
 }
 
-void begin_queued_copies(const Stream& stream) { begin_copies(queue_of(stream)); }
+void begin_queued_copies(const Stream& stream) {
+  Queue& queue = queue_of(stream);
+  ++queue.num_launches;
+  begin_copies(queue);
+}
 
 namespace {
 
@@ -252,20 +264,45 @@ void wait_for_copies(const Stream& stream, int64_t count) {
   check_failed(__FILE__, __LINE__, "the emulated GPU found no error", text);
 }
 
-// How many copies were asked before it.
 void set_mark(const Stream& stream, void* mark) {
   if (refuse_in_capture("a mark is set")) return;
   const MutexLock lock(g_machine.mutex);
-  *static_cast<int64_t*>(mark) = queue_of(stream).num_copies;
+  const Queue& queue = queue_of(stream);
+  *static_cast<Mark*>(mark) = {queue.num_copies, queue.num_launches};
+}
+
+void count_wait(const Stream& stream, const Mark& mark) {
+  const MutexLock lock(g_machine.mutex);
+  Queue& queue = queue_of(stream);
+  if (mark.copies + mark.launches <= queue.awaited) return;
+  if (mark.launches < queue.num_launches) {
+    ++g_waits.busy;
+    return;
+  }
+  ++g_waits.idle;
+  queue.awaited = mark.copies + mark.launches;
 }
 
 void wait_for_mark(const Stream& stream, void* mark) {
-  wait_for_copies(stream, *static_cast<const int64_t*>(mark));
+  const Mark own = *static_cast<const Mark*>(mark);
+  count_wait(stream, own);
+  wait_for_copies(stream, own.copies);
 }
 
 }  // namespace
 
-void wait(const Stream& stream) { wait_for_copies(stream, kAllCopies); }
+void wait(const Stream& stream) {
+  if (refuse_in_capture("the host waits")) return;
+  Mark now;
+  set_mark(stream, &now);
+  count_wait(stream, now);
+  wait_for_copies(stream, kAllCopies);
+}
+
+HostWaits host_waits() {
+  const MutexLock lock(g_machine.mutex);
+  return g_waits;
+}
 
 DeviceMemory emulated_memory() {
   return {.allocate =
@@ -284,8 +321,8 @@ DeviceMemory emulated_memory() {
           .wait = wait,
           .allocate_pinned = allocate_pinned,
           .release_pinned = release_pinned,
-          .make_mark = [](int) -> void* { return std::make_unique<int64_t>().release(); },
-          .free_mark = [](void* mark, int) { delete static_cast<int64_t*>(mark); },
+          .make_mark = [](int) -> void* { return std::make_unique<Mark>().release(); },
+          .free_mark = [](void* mark, int) { delete static_cast<Mark*>(mark); },
           .set_mark = set_mark,
           .wait_for_mark = wait_for_mark};
 }
