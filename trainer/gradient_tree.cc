@@ -121,7 +121,15 @@ void GradientTree::run_slot(std::span<const PackedSequence> sequences, size_t sl
   for (auto [first, last] : pack(sequences.subspan(begin, end - begin), forward_.limits())) {
     auto part = sequences.subspan(begin + first, last - first);
     PackedForward::Output output = forward_.forward(
-        stream_, weights_, part, {.entropy = pass.with_entropy, .backward = pass.backward});
+        stream_, weights_, part,
+        {.entropy = pass.with_entropy, .backward = pass.backward, .host = pass.on_host});
+    if (pass.on_device) {
+      auto [dlogprob, dentropy] = forward_.device_gradient();
+      if (!pass.entropy_gradient) dentropy = {};
+      pass.loss(slot, begin + first, begin + last, output, dlogprob, dentropy);
+      forward_.backward(stream_, weights_, dlogprob, dentropy, gradients, pass.balance);
+      continue;
+    }
     dlogprob_.resize(output.logprob.size());
     dentropy_.resize(pass.entropy_gradient ? output.logprob.size() : 0);
     pass.loss(slot, begin + first, begin + last, output, dlogprob_, dentropy_);

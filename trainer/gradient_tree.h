@@ -31,7 +31,7 @@ namespace tailrace {
 
 struct GradientPass {
   // Loss of the sequences [begin, end) of an update, which are in this slot: writes its gradient
-  // to every target.
+  // to every target. The gradient is in memory of the host, or with `on_device` of the device.
   using Loss =
       std::function<void(size_t slot, size_t begin, size_t end, const PackedForward::Output& output,
                          std::span<float> dlogprob, std::span<float> dentropy)>;
@@ -39,6 +39,8 @@ struct GradientPass {
   bool with_entropy = false;      // wants the entropy of each target
   bool entropy_gradient = false;  // else dentropy is empty
   bool backward = true;           // false: the loss is only told of the forward passes
+  bool on_device = false;  // the loss reads and writes memory of a device that is not the CPU
+  bool on_host = true;     // the loss reads memory of the host
   BalancePass balance = {};
   Loss loss;
 };

@@ -203,28 +203,38 @@ void PackedForward::build(std::span<const PackedSequence> sequences) {
   inv_temperature_ = sequences.front().inv_temperature;
 }
 
-// The sets to where the model reads them.
+// What build() made, to where the model reads it.
+void PackedForward::send(const Stream& stream) {
+  static_cast<void>(builder_.batch(stream));
+  rows_.target_ids.slice(0, num_targets_).send(stream);
+  send_kept(stream);
+  if (!on_cpu()) sent_.set(stream);
+}
+
 void PackedForward::send_kept(const Stream& stream) {
   kept_ = {kept_offsets_, kept_ids_};
   if (on_cpu() || kept_.empty()) return;
-  Workspace need = Workspace::measuring();
-  need.take<int64_t>(std::ssize(kept_offsets_));
-  need.take<TokenId>(std::ssize(kept_ids_));
-  // What the stream still reads of the smaller one must not be given back.
-  if (need.peak() > device_kept_.size()) {
-    wait(stream);
-    device_kept_ = Buffer(need.peak(), stream.device);
-  }
-  Workspace memory(device_kept_);
-  const auto send = [&]<class T>(const std::vector<T>& values) {
-    const std::span<T> to = memory.take<T>(std::ssize(values));
-    DeviceBytes bytes = bytes_of(to);
-    bytes.device = stream.device;
-    copy(stream, bytes, bytes_of(std::span<const T>(values)));
-    return to;
+  const auto take = [&](Workspace& memory) {
+    const auto offsets = memory.take<int64_t>(std::ssize(kept_offsets_));
+    return std::pair(offsets, memory.take<TokenId>(std::ssize(kept_ids_)));
   };
-  const auto offsets = send(kept_offsets_);
-  kept_ = {offsets, send(kept_ids_)};
+  Workspace need = Workspace::measuring();
+  take(need);
+  if (need.peak() > device_kept_.size()) {
+    // What the stream still reads of the smaller one must not be given back.
+    wait(stream);
+    const size_t size = std::max(need.peak(), 2 * device_kept_.size());
+    device_kept_ = Buffer(size, stream.device);
+    host_kept_ = Buffer::pinned(size, stream.device);
+  }
+  Workspace device(device_kept_), host(host_kept_);
+  const auto [offsets, ids] = take(host);
+  std::ranges::copy(kept_offsets_, offsets.begin());
+  std::ranges::copy(kept_ids_, ids.begin());
+  const auto on_device = take(device);
+  kept_ = {on_device.first, on_device.second};
+  copy(stream, device_kept_.bytes().part(0, device.used()),
+       host_kept_.bytes().part(0, host.used()));
 }
 
 LogprobHead PackedForward::head(const PackedWeights& weights) const {
@@ -239,8 +249,10 @@ PackedForward::Output PackedForward::forward(const Stream& stream, const PackedW
                                              std::span<const PackedSequence> sequences,
                                              const Wants& wants) {
   TR_CHECK(!sequences.empty() && (!wants.backward || activations_ != nullptr));
+  sent_.wait();
   build(sequences);
   last_ = wants;
+  send(stream);
   Workspace workspace(workspace_);
   model_.forward(stream, workspace, weights, builder_.batch(stream), kv_,
                  rows_.hidden.slice_rows(0, num_targets_),
@@ -248,19 +260,28 @@ PackedForward::Output PackedForward::forward(const Stream& stream, const PackedW
   const auto targets = static_cast<size_t>(num_targets_);
   const auto part = [&](const Mirror<float>& all) { return all.slice(0, num_targets_); };
   const Mirror<float> logprob = part(rows_.logprob), entropy = part(rows_.entropy);
-  rows_.target_ids.slice(0, num_targets_).send(stream);
-  send_kept(stream);
   linear_logprob(stream, workspace,
                  {.head = head(weights),
                   .out = {.logprob = logprob.device,
                           .lse = rows_.lse.device.first(targets),
                           .entropy = wants.entropy ? entropy.device : std::span<float>{}}});
+  Output output;
+  output.device_logprob = logprob.device;
+  if (wants.entropy) output.device_entropy = entropy.device;
+  if (!wants.host) return output;
   logprob.fetch(stream);
   if (wants.entropy) entropy.fetch(stream);
   wait(stream);
-  Output output{logprob.host, wants.entropy ? entropy.host : std::span<float>{}};
+  output.logprob = logprob.host;
+  if (wants.entropy) output.entropy = entropy.host;
   if (on_cpu()) output.hidden = rows_.hidden.slice_rows(0, num_targets_).host();
   return output;
+}
+
+PackedForward::DeviceGradient PackedForward::device_gradient() const {
+  TR_CHECK(!on_cpu() && last_.backward);
+  const auto targets = static_cast<size_t>(num_targets_);
+  return {rows_.dlogprob.device.first(targets), rows_.dentropy.device.first(targets)};
 }
 
 std::vector<uint8_t> PackedForward::is_likeliest(const Stream& stream,
@@ -306,7 +327,7 @@ void PackedForward::backward(const Stream& stream, const PackedWeights& weights,
            gradients.device().index);
   // To where the model reads them.
   const auto sent = [&](std::span<const float> values, const Mirror<float>& to) {
-    if (on_cpu() || values.empty()) return values;
+    if (on_cpu() || values.empty() || values.data() == to.device.data()) return values;
     const Mirror<float> part = to.slice(0, num_targets_);
     std::ranges::copy(values, part.host.begin());
     part.send(stream);

@@ -3,8 +3,12 @@
 //
 // Alignment: the log-probability of token j comes from the hidden state of token j - 1.
 //
-// It computes where the model is. What goes in and what comes out lies in the memory of the host,
-// but for gradients, which stay where they are made.
+// It computes where the model is. What goes in lies in the memory of the host; what comes out too
+// where it is wanted there. Gradients stay where they are made.
+//
+// On another device than the CPU a pass that the host wants nothing of is only asked for. The next
+// one waits until what this one read of the host's memory has been copied, and so at most until the
+// device has begun with it.
 //
 // Thread: one at a time; owns the buffers of one micro-batch.
 #pragma once
@@ -68,6 +72,7 @@ class PackedForward {
                                         int num_threads, const Placement& placement = {});
 
   const PackLimits& limits() const { return limits_; }
+  int64_t max_tokens() const { return max_tokens_; }  // of a pass
   int64_t max_sequence_tokens() const { return max_sequence_tokens_; }
 
   // Of every target of the sequences, in order; views until the next forward().
@@ -76,13 +81,23 @@ class PackedForward {
     // [targets, hidden_size] what the head reads: the state of token j - 1, after the final norm.
     // No rows where the model is not on the CPU.
     ConstMatrix hidden = {};
+    // The first two in memory of the model's device, whatever `host` says.
+    std::span<const float> device_logprob = {}, device_entropy = {};
   };
   struct Wants {
     bool entropy = false;
     bool backward = false;  // keep what backward() needs
+    bool host = true;       // logprob and entropy; else they are empty, and nobody waits
   };
   Output forward(const Stream& stream, const PackedWeights& weights,
                  std::span<const PackedSequence> sequences, const Wants& wants);
+
+  // Where a loss on the device writes the gradient of the last forward(), [targets] both; not on
+  // the CPU.
+  struct DeviceGradient {
+    std::span<float> dlogprob, dentropy;
+  };
+  DeviceGradient device_gradient() const;
 
   // Of every target of the last forward(), in order: 1 where no other token has a larger logit,
   // else 0. The same weights. It allocates the logits of a few rows, for measurements only.
@@ -90,7 +105,7 @@ class PackedForward {
 
   // Adds the gradient of the sequences of the last forward() to `gradients`; that wanted
   // `backward`. dlogprob [targets]; dentropy [targets] or empty, and needs the entropy of that
-  // forward(). The same weights.
+  // forward(). Both of the host, or device_gradient(). The same weights.
   void backward(const Stream& stream, const PackedWeights& weights, std::span<const float> dlogprob,
                 std::span<const float> dentropy, Parameters& gradients,
                 const BalancePass& balance = {});
@@ -114,6 +129,7 @@ class PackedForward {
   };
 
   void build(std::span<const PackedSequence> sequences);
+  void send(const Stream& stream);
   void send_kept(const Stream& stream);
   LogprobHead head(const PackedWeights& weights) const;
   bool on_cpu() const { return model_.placement().device.kind == DeviceKind::kCpu; }
@@ -131,8 +147,10 @@ class PackedForward {
   // Their sets, as KeptSets has them; empty when none has one.
   std::vector<int64_t> kept_offsets_;
   std::vector<TokenId> kept_ids_;
-  Buffer device_kept_;  // both, where the device is not the CPU; grows with the largest
-  KeptSets kept_;       // where the model reads them
+  // Both, where the device is not the CPU: there, and pinned. They grow with the largest.
+  Buffer device_kept_, host_kept_;
+  KeptSets kept_;    // where the model reads them
+  StreamMark sent_;  // behind the copies of the last forward()
   float inv_temperature_ = 1;
   Wants last_;
 };

@@ -46,6 +46,19 @@ MemoryItem optimizer_memory(const ParameterLayout& layout, std::span<const Optim
   return largest;
 }
 
+DeviceLoss::Room loss_room(const TrainOptions& train, int64_t max_sequence_tokens) {
+  const PackLimits limits = pack_limits(train.microbatch_tokens, max_sequence_tokens);
+  return {.tokens = std::max(limits.max_tokens, max_sequence_tokens),
+          .sequences = limits.max_sequences,
+          .slots = train.gradient_slots};
+}
+
+UpdateReport sum_of(std::span<const UpdateReport> slots) {
+  UpdateReport report;
+  for (const UpdateReport& slot : slots) report.add(slot);
+  return report;
+}
+
 // On the CPU in double.
 void weigh(const Stream& stream, Parameters& gradients, double weight) {
   if (stream.device.kind == DeviceKind::kCpu) {
@@ -79,7 +92,10 @@ PolicyTrainer::PolicyTrainer(const Stream& stream, const ModelConfig& config,
                max_sequence_tokens,
                /*with_backward=*/true, num_threads(stream)),
       tree_(stream, forward_, packed_, model_.trained(), train_.gradient_slots),
-      balance_(model_.config(), train_.balance_coef, train_.balance_bias_rate) {
+      balance_(model_.config(), train_.balance_coef, train_.balance_bias_rate, stream_),
+      device_loss_(on_cpu() ? nullptr
+                            : std::make_unique<DeviceLoss>(
+                                  stream_, loss_room(train_, max_sequence_tokens))) {
   turn_.reset();
 }
 
@@ -142,6 +158,10 @@ std::vector<MemoryItem> PolicyTrainer::memory(const ModelConfig& config, const T
   if (extras.has_critic)
     items.push_back({"critic (head, moments, gradients)",
                      Critic::bytes(config.hidden_size, train.gradient_slots)});
+  if (extras.device.kind != DeviceKind::kCpu)
+    items.push_back(
+        {"columns of the loss, counts of experts",
+         DeviceLoss::bytes(loss_room(train, max_sequence_tokens)) + ExpertBalancer::bytes(config)});
   items.push_back({"rotary positions", Model::bytes(config, max_sequence_tokens)});
   return items;
 }
@@ -237,19 +257,29 @@ MetricList PolicyTrainer::sft_update(std::span<const PackedSequence> sequences) 
     targets += std::ssize(s.targets);
     tokens += std::ssize(s.tokens);
   }
-  std::vector<double> sums(static_cast<size_t>(train_.gradient_slots));
+  const double weight = 1.0 / static_cast<double>(targets);
+  // What is summed is -logprob, in the place of the policy's term.
+  std::vector<UpdateReport> slots(tree_.num_slots());
+  const bool on_device = device_loss_ != nullptr;
   auto cross_entropy = [&](size_t slot, size_t, size_t, const PackedForward::Output& output,
                            std::span<float> dlogprob, std::span<float>) {
-    for (float l : output.logprob) sums[slot] -= l;
-    std::ranges::fill(dlogprob, static_cast<float>(-1.0 / static_cast<double>(targets)));
+    if (on_device) return device_loss_->cross_entropy(slot, weight, output, dlogprob);
+    for (float l : output.logprob) slots[slot].loss.policy_term -= l;
+    std::ranges::fill(dlogprob, static_cast<float>(-weight));
   };
-  tree_.run(sequences, {.balance = balance_.begin(tokens), .loss = cross_entropy});
+  if (on_device) device_loss_->begin();
+  tree_.run(sequences, {.on_device = on_device,
+                        .on_host = !on_device,
+                        .balance = balance_.begin(tokens),
+                        .loss = cross_entropy});
+  if (on_device) device_loss_->end();
   balance_.gather(tree_.ranks());
-  tree_.gather_slots(std::span(sums));
-  const double sum = std::accumulate(sums.begin(), sums.end(), 0.0);
   update(tree_.result());
   balance_.forget();
   const Optimizer::Report report = optimizer().take_reports().back();
+  if (on_device) slots = device_loss_->take().back();
+  tree_.gather_slots(std::span(slots));
+  const double sum = sum_of(slots).loss.policy_term;
   return {{"sft/loss", sum / static_cast<double>(targets)},
           {"sft/tokens", static_cast<double>(targets)},
           {"sft/grad_norm", report.grad_norm},
@@ -317,9 +347,9 @@ void PolicyTrainer::score_reference(TrainBatch& batch) {
   for (size_t i = 0; i < all.size(); ++i) batch.sequences[i].ref_logprobs = std::move(reference[i]);
 }
 
-UpdateReport PolicyTrainer::backward(const TrainBatch& batch, const Minibatch& minibatch,
-                                     const PolicyLossConfig& loss, const LossCounts& counts,
-                                     int64_t version, Parameters* sum) {
+void PolicyTrainer::backward(const TrainBatch& batch, const Minibatch& minibatch,
+                             const PolicyLossConfig& loss, const LossCounts& counts,
+                             int64_t version, Parameters* sum) {
   std::vector<UpdateReport> slots(tree_.num_slots());
   std::vector<float> seen;  // by the sink, of the sequences of this rank
   std::vector<PackedSequence> views = packed_views(batch, minibatch);
@@ -328,13 +358,18 @@ UpdateReport PolicyTrainer::backward(const TrainBatch& batch, const Minibatch& m
 
   // Another rank may listen to what this one computes.
   const bool listening = logprob_sink_ || tree_.ranks() != nullptr;
+  const bool on_device = device_loss_ != nullptr;
   if (critic_) critic_->begin();
   auto pass_loss = [&](size_t slot, size_t begin, size_t end, const PackedForward::Output& output,
                        std::span<float> dlogprob, std::span<float> dentropy) {
     const auto part = sequences.subspan(begin, end - begin);
-    const LossColumns columns(part);
-    slots[slot].loss.add(policy_loss(loss, columns.input(output), counts, dlogprob, dentropy));
-    slots[slot].add_mismatch(part, output.logprob, version);
+    if (on_device) {
+      device_loss_->policy(slot, part, counts, version, output, dlogprob, dentropy);
+    } else {
+      const LossColumns columns(part);
+      slots[slot].loss.add(policy_loss(loss, columns.input(output), counts, dlogprob, dentropy));
+      slots[slot].add_mismatch(part, output.logprob, version);
+    }
     if (critic_) critic_->add(slot, part, output.hidden, counts.tokens);
     if (listening) seen.insert(seen.end(), output.logprob.begin(), output.logprob.end());
   };
@@ -343,20 +378,32 @@ UpdateReport PolicyTrainer::backward(const TrainBatch& batch, const Minibatch& m
   // Entropy is wanted for the metrics even where no gradient goes through it.
   const GradientPass pass{.with_entropy = true,
                           .entropy_gradient = loss.entropy_coef != 0,
+                          .on_device = on_device,
+                          .on_host = !on_device || listening,
                           .balance = balance_.begin(tokens),
                           .loss = pass_loss};
+  if (on_device) device_loss_->begin(loss);
   if (sum != nullptr) {
     tree_.add_to(*sum, views, pass);
   } else {
     tree_.run(views, pass);
   }
+  if (on_device) device_loss_->end();
   balance_.gather(tree_.ranks());
-  tree_.gather_slots(std::span(slots));
+  // Ranks wait for each other, and so for their devices.
+  if (on_device && tree_.ranks() != nullptr) slots = device_loss_->take().back();
+  if (!on_device || tree_.ranks() != nullptr) {
+    tree_.gather_slots(std::span(slots));
+    updates_.push_back(sum_of(slots));
+  }
   if (critic_) critic_->gather(tree_);
   if (listening) tell_sink(sequences, tree_.gather_values(std::move(seen)));
-  UpdateReport report;
-  for (const UpdateReport& slot : slots) report.add(slot);
-  return report;
+}
+
+std::vector<UpdateReport> PolicyTrainer::take_updates() {
+  if (device_loss_)
+    for (const auto& slots : device_loss_->take()) updates_.push_back(sum_of(slots));
+  return std::exchange(updates_, {});
 }
 
 void PolicyTrainer::tell_sink(std::span<const TrainSequence> sequences,
@@ -370,21 +417,22 @@ void PolicyTrainer::tell_sink(std::span<const TrainSequence> sequences,
 
 UpdateReport PolicyTrainer::policy_update(const TrainBatch& batch, const Minibatch& minibatch,
                                           const PolicyLossConfig& loss, int64_t version) {
-  UpdateReport report = start_policy_update(batch, minibatch, loss, version);
-  report.optimizer = optimizer().take_reports().back();
+  start_policy_update(batch, minibatch, loss, version);
+  const Optimizer::Report of_optimizer = optimizer().take_reports().back();
+  UpdateReport report = take_updates().back();
+  report.optimizer = of_optimizer;
   return report;
 }
 
-UpdateReport PolicyTrainer::start_policy_update(const TrainBatch& batch, const Minibatch& minibatch,
-                                                const PolicyLossConfig& loss, int64_t version) {
+void PolicyTrainer::start_policy_update(const TrainBatch& batch, const Minibatch& minibatch,
+                                        const PolicyLossConfig& loss, int64_t version) {
   LossCounts counts = loss_counts(batch, minibatch);
   TR_CHECK(counts.tokens > 0);
   if (loss.correction.normalize)
     counts.mean_correction = mean_correction(batch, minibatch, loss.correction);
-  UpdateReport report = backward(batch, minibatch, loss, counts, version);
+  backward(batch, minibatch, loss, counts, version);
   update(tree_.result());
   if (critic_) critic_->apply();
-  return report;
 }
 
 void PolicyTrainer::critic_update(const TrainBatch& batch, const Minibatch& minibatch) {
@@ -432,19 +480,22 @@ MetricList PolicyTrainer::policy_step(TrainBatch& batch, int64_t version,
                                       const PolicyLossConfig& loss) {
   prepare_step(batch, version, loss);
   StepReport step;
+  updates_.clear();  // of a step that lost a rank
   const bool moves = !critic_ || version >= critic_->options().warmup_steps;
   for (int64_t epoch = 0; epoch < train_.ppo_epochs; ++epoch) {
     for (const Minibatch& minibatch : split_minibatches(batch, train_.minibatches_per_step)) {
       // All of its tokens may have been rejected.
       if (loss_counts(batch, minibatch).tokens == 0) continue;
       if (moves) {
-        step.add(start_policy_update(batch, minibatch, loss, version));
+        start_policy_update(batch, minibatch, loss, version);
       } else {
         critic_update(batch, minibatch);
       }
     }
   }
-  step.add(optimizer().take_reports());
+  const std::vector<Optimizer::Report> reports = optimizer().take_reports();
+  for (const UpdateReport& update : take_updates()) step.add(update);
+  step.add(reports);
   return report_step(batch, step, version, loss, train_.ppo_epochs);
 }
 
@@ -465,7 +516,8 @@ void PolicyTrainer::add_group(StreamedStep& step, TrainBatch group, int64_t vers
     prepare_step(group, version, loss);
     const LossCounts one{
         .tokens = 1, .trajectories = 1, .trajectory_tokens = group.trajectory_tokens};
-    step.sums.add(backward(group, {0, size}, loss, one, version, &step.gradients));
+    backward(group, {0, size}, loss, one, version, &step.gradients);
+    step.sums.add(take_updates().back());
     // The step's, as its gradients are: one that is given up takes them along.
     balance_.move_to(step.loads);
   }

@@ -18,6 +18,10 @@
 // update balance_bias_rate moves the biases of their choice, which are parameters without a
 // gradient. The model must have them (ModelConfig::choice_bias) where the rate is not 0.
 //
+// On a GPU the losses are computed there, and an update of a policy, or of supervised learning, is
+// only asked for: what it measured comes back with the report of the optimizer. Ranks exchange
+// memory of the host, and wait; so does a watcher of log-probabilities.
+//
 // Thread: one at a time.
 #pragma once
 
@@ -36,6 +40,7 @@
 #include "kernels/base/memory.h"
 #include "trainer/batch.h"
 #include "trainer/critic.h"
+#include "trainer/device_loss.h"
 #include "trainer/expert_balancer.h"
 #include "trainer/gradient_tree.h"
 #include "trainer/loss/policy_loss.h"
@@ -183,13 +188,16 @@ class PolicyTrainer {
   void score_old(TrainBatch& batch, int64_t version);
   void score_reference(TrainBatch& batch);
   void update(const Parameters& gradients);
-  // A policy_update() whose optimizer's report is still to be taken.
-  UpdateReport start_policy_update(const TrainBatch& batch, const Minibatch& minibatch,
-                                   const PolicyLossConfig& loss, int64_t version);
-  // The gradient of these sequences' loss: in gradients(), or added to `sum`. No update.
-  UpdateReport backward(const TrainBatch& batch, const Minibatch& minibatch,
-                        const PolicyLossConfig& loss, const LossCounts& counts, int64_t version,
-                        Parameters* sum = nullptr);
+  // A policy_update() whose reports are still to be taken: from take_updates() and the optimizer.
+  void start_policy_update(const TrainBatch& batch, const Minibatch& minibatch,
+                           const PolicyLossConfig& loss, int64_t version);
+  // The gradient of these sequences' loss: in gradients(), or added to `sum`. No update. Its report
+  // is still to be taken.
+  void backward(const TrainBatch& batch, const Minibatch& minibatch, const PolicyLossConfig& loss,
+                const LossCounts& counts, int64_t version, Parameters* sum = nullptr);
+  // What each backward() since the last call measured. Waits for the stream where the loss is
+  // there.
+  std::vector<UpdateReport> take_updates();
   void tell_sink(std::span<const TrainSequence> sequences, std::span<const float> logprobs) const;
   MetricList report_step(const TrainBatch& batch, const StepReport& step, int64_t version,
                          const PolicyLossConfig& loss, int64_t epochs);
@@ -215,8 +223,10 @@ class PolicyTrainer {
   PackedForward forward_;
   GradientTree tree_;
   ExpertBalancer balance_;
-  std::unique_ptr<Critic> critic_;  // null: there is none
-  LogprobSink logprob_sink_;        // empty: nobody listens
+  std::unique_ptr<Critic> critic_;           // null: there is none
+  LogprobSink logprob_sink_;                 // empty: nobody listens
+  std::unique_ptr<DeviceLoss> device_loss_;  // null: losses are computed by the host
+  std::vector<UpdateReport> updates_;        // known and not taken
 };
 
 }  // namespace tailrace

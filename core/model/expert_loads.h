@@ -50,6 +50,10 @@ struct ExpertLoads {
 struct BalancePass {
   double weight = 0;
   ExpertLoads* loads = nullptr;  // null: neither
+  // Of the pass' device, [sparse layers * experts]: what is added to these in place of `loads`'s,
+  // so that no pass waits for them. Empty: each pass brings its own to `loads`.
+  std::span<int64_t> device_choices = {};
+  std::span<double> device_losses = {};
 };
 
 }  // namespace tailrace

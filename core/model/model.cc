@@ -66,15 +66,23 @@ std::vector<T> fetched(const Stream& stream, std::span<const T> values) {
   return host;
 }
 
-// What a backward pass counts for balance, where it runs: in `loads` on the CPU, else in scratch
-// memory until the pass has ended.
+// What a backward pass counts for balance, where it runs: in `loads` on the CPU, else where the
+// caller wants it, or in scratch memory until the pass has ended.
 class PassLoads {
  public:
   PassLoads(Workspace& workspace, const ModelConfig& c)
       : choices_(workspace.take<int64_t>(c.num_sparse_layers() * c.num_experts)),
         losses_(workspace.take<double>(c.num_sparse_layers() * c.num_experts)) {}
-  PassLoads(const Stream& stream, Workspace& workspace, const ModelConfig& c, ExpertLoads& loads)
+  PassLoads(const Stream& stream, Workspace& workspace, const ModelConfig& c,
+            const BalancePass& balance)
       : num_experts_(static_cast<size_t>(c.num_experts)) {
+    ExpertLoads& loads = *balance.loads;
+    if (loads.choices.empty()) return;  // a dense model
+    if (!balance.device_choices.empty()) {
+      choices_ = balance.device_choices;
+      losses_ = balance.device_losses;
+      return;
+    }
     if (stream.device.kind == DeviceKind::kCpu) {
       choices_ = loads.choices;
       losses_ = loads.losses;
@@ -82,13 +90,14 @@ class PassLoads {
     }
     *this = PassLoads(workspace, c);
     num_experts_ = static_cast<size_t>(c.num_experts);
+    is_scratch_ = true;
     const ExpertLoads zeros(c);
     send(stream, std::span(zeros.choices), choices_);
     send(stream, std::span(zeros.losses), losses_);
     wait(stream);
   }
   void finish(const Stream& stream, ExpertLoads& loads) const {
-    if (stream.device.kind == DeviceKind::kCpu || choices_.empty()) return;
+    if (!is_scratch_ || choices_.empty()) return;
     const auto choices = fetched(stream, std::span<const int64_t>(choices_));
     const auto losses = fetched(stream, std::span<const double>(losses_));
     for (size_t i = 0; i < choices.size(); ++i) {
@@ -114,6 +123,7 @@ class PassLoads {
   std::span<int64_t> choices_;
   std::span<double> losses_;
   size_t num_experts_ = 0;
+  bool is_scratch_ = false;
 };
 
 // How many choices that were given to a pass its router would not have made.
@@ -324,7 +334,7 @@ void Model::backward(const Stream& stream, Workspace& workspace, const PackedWei
   std::optional<PassLoads> loads;
   if (balance.loads != nullptr) {
     balance.loads->tokens += tokens;
-    loads.emplace(stream, workspace, config_, *balance.loads);
+    loads.emplace(stream, workspace, config_, balance);
   }
   for (int64_t i = config_.num_layers - 1; i >= 0; --i) {
     LayerBalance layer_balance;

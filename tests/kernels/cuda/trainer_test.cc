@@ -10,6 +10,9 @@
 
 #include "kernels/base/backend.h"
 #include "kernels/cuda/provide.h"
+#ifdef TAILRACE_EMULATED_GPU
+#include "kernels/cuda/host/waits.h"
+#endif
 #include "tests/trainer/fixtures.h"
 #include "trainer/policy_trainer.h"
 
@@ -177,6 +180,79 @@ TEST(TrainerOnDevice, SupervisedStepsLowerTheLoss) {
   EXPECT_LT(metric(measured, "sft/eval_loss"), first);
   EXPECT_GE(metric(measured, "sft/eval_token_accuracy"), 0);
 }
+
+// Somebody who watches changes nothing.
+TEST(TrainerOnDevice, AWatcherHearsWhatTheLossReads) {
+  const auto quiet = trainer_on(device_stream(), {.name = ""});
+  const auto watched = trainer_on(device_stream(), {.name = ""});
+  TrainBatch batch = make_batch(testing::random_trajectories(3, 6));
+  std::vector<PackedSequence> sequences;
+  for (const TrainSequence& s : batch.sequences) sequences.push_back(s.packed());
+  const auto scores = watched->score(sequences);
+  size_t heard = 0;
+  watched->watch_logprobs([&](const TrainSequence&, std::span<const float> logprobs) {
+    ASSERT_LT(heard, scores.size());
+    EXPECT_TRUE(std::ranges::equal(logprobs, scores[heard++]));
+  });
+  TrainBatch same = batch;
+  (void)quiet->policy_step(batch, 0, loss_config());
+  (void)watched->policy_step(same, 0, loss_config());
+  EXPECT_EQ(heard, scores.size());
+  EXPECT_EQ(weights_of(*quiet), weights_of(*watched));
+}
+
+TEST(TrainerOnDevice, AStepThatStreamsLearnsWhatTheCpuLearns) {
+  std::vector<MetricList> metrics;
+  for (const Stream& stream : {Stream{}, device_stream()}) {
+    const auto trainer = trainer_on(stream, {.name = "", .sparse = true});
+    PolicyTrainer::StreamedStep step(trainer->model());
+    for (const uint64_t seed : {7, 8})
+      trainer->add_group(step, make_batch(testing::random_trajectories(2, seed)), 0, loss_config());
+    metrics.push_back(trainer->finish(step, 0, loss_config()));
+  }
+  for (const char* name : {"policy/loss", "policy/grad_norm", "policy/entropy", "policy/kl_old",
+                           "policy/ratio_max", "experts/balance_loss", "experts/load_max"})
+    EXPECT_NEAR(metric(metrics[1], name), metric(metrics[0], name), 1e-4) << name;
+}
+
+#ifdef TAILRACE_EMULATED_GPU
+// Waits in which a GPU would have no work. Micro-batches and updates ask for theirs and go on; at
+// the end of the step the host reads what they measured.
+struct Waits {
+  int64_t idle = 0, busy = 0;
+};
+template <class Work>
+Waits waits_of(const Work& work) {
+  const auto before = cuda::emulation::host_waits();
+  work();
+  const auto after = cuda::emulation::host_waits();
+  return {after.idle - before.idle, after.busy - before.busy};
+}
+
+TEST_P(TrainerOnDevice, WaitsForNoMicroBatchAndForNoUpdate) {
+  for (const int64_t tokens : {1, 4096}) {
+    DeviceCase how = GetParam();
+    how.train.microbatch_tokens = tokens;
+    how.train.ppo_epochs = 2;
+    how.train.minibatches_per_step = 2;
+    const auto trainer = trainer_on(device_stream(), how);
+    auto trajectories = testing::random_trajectories(6, 4);
+    testing::record_logprobs(*trainer, trajectories);
+    TrainBatch batch = make_batch(trajectories);
+    MetricList metrics;
+    const Waits policy = waits_of([&] { metrics = trainer->policy_step(batch, 0, loss_config()); });
+    EXPECT_GT(metric(metrics, "policy/updates"), 1);
+    // For the reports of the optimizer, for those of the loss, and for the loads of experts.
+    EXPECT_LE(policy.idle, how.sparse ? 3 : 2);
+    EXPECT_GT(policy.busy, 0);
+
+    std::vector<PackedSequence> sequences;
+    for (const TrainSequence& s : batch.sequences) sequences.push_back(s.packed());
+    const Waits supervised = waits_of([&] { (void)trainer->sft_update(sequences); });
+    EXPECT_LE(supervised.idle, 2);
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace tailrace
