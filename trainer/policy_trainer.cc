@@ -161,7 +161,8 @@ std::vector<MemoryItem> PolicyTrainer::memory(const ModelConfig& config, const T
   if (extras.device.kind != DeviceKind::kCpu)
     items.push_back(
         {"columns of the loss, counts of experts",
-         DeviceLoss::bytes(loss_room(train, max_sequence_tokens)) + ExpertBalancer::bytes(config)});
+         DeviceLoss::bytes(loss_room(train, max_sequence_tokens)) + ExpertBalancer::bytes(config),
+         /*certain=*/true, /*of_turn=*/true});
   items.push_back({"rotary positions", Model::bytes(config, max_sequence_tokens)});
   return items;
 }

@@ -179,8 +179,13 @@ std::string numerics_class(Dtype weights, const Device& device) {
   const auto facts = std::ranges::find(devices, device.index, &DeviceFacts::index);
   TR_CHECK(facts != devices.end(), "this machine has no device {}", device.index);
   // Operands and the KV cache are of the weights' dtype there (core/model/placement.h), and the
-  // shape of a weight decides its slices of k.
-  return fmt::format("cuda-{0}-w{1}-a{1}-kv{1}-kshape-exact", facts->architecture, dtype);
+  // shape of a weight decides its slices of k. Products of a library have the same bits, as far as
+  // they were proved: which ones they are is named all the same.
+  std::string slices = "kshape";
+  if (const std::string products = library_products(device);
+      weights == Dtype::kBF16 && !products.empty())
+    slices += "+" + products;
+  return fmt::format("cuda-{0}-w{1}-a{1}-kv{1}-{2}-exact", facts->architecture, dtype, slices);
 }
 
 }  // namespace tailrace

@@ -48,6 +48,11 @@ std::vector<LibraryFacts> backend_libraries(DeviceKind kind) {
   return libraries == nullptr ? std::vector<LibraryFacts>() : libraries();
 }
 
+std::string library_products(Device device) {
+  const auto ask = provided(device.kind).backend.library_products;
+  return ask == nullptr ? "" : ask(device.index);
+}
+
 OwnedStream::OwnedStream(Device device, ThreadPool* pool) : stream_{device, pool, nullptr} {
   const Backend& backend = provided(device.kind).backend;
   if (device.kind != DeviceKind::kCpu) stream_.native = backend.make_stream(device.index);

@@ -41,7 +41,8 @@ struct BackendFacts {
 struct Backend {
   DeviceMemory memory;
   BackendFacts (*facts)() = nullptr;
-  std::vector<LibraryFacts> (*libraries)() = nullptr;  // null: there are none
+  std::vector<LibraryFacts> (*libraries)() = nullptr;    // null: there are none
+  std::string (*library_products)(int index) = nullptr;  // null: there are none
   int64_t (*free_bytes)(int index) = nullptr;
   void* (*make_stream)(int index) = nullptr;
   void (*free_stream)(void* native, int index) = nullptr;
@@ -56,6 +57,9 @@ const BackendFacts& backend_facts(DeviceKind kind);
 int64_t free_bytes(Device device);
 // Looks for the libraries and loads each, which may take a second.
 std::vector<LibraryFacts> backend_libraries(DeviceKind kind);
+// Names the table of forward products that a library makes on a device (prove_products()); empty:
+// it makes none.
+std::string library_products(Device device);
 
 // A stream of one device. On the CPU it names `pool`, which it borrows.
 //

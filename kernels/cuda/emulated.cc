@@ -3,6 +3,7 @@
 #include "kernels/base/backend.h"
 #include "kernels/cuda/host/emulation_control.h"
 #include "kernels/cuda/op_table.h"
+#include "kernels/cuda/product_table.h"
 #include "kernels/cuda/provide.h"
 
 namespace tailrace {
@@ -25,6 +26,7 @@ void provide_cuda() {
   provide_backend(DeviceKind::kCuda, {.memory = cuda::emulation::emulated_memory(),
                                       .facts = emulated_facts,
                                       .libraries = nullptr,
+                                      .library_products = cuda::proved_products,
                                       .free_bytes = [](int) { return int64_t{8} << 30; },
                                       .make_stream = cuda::emulation::make_stream,
                                       .free_stream = cuda::emulation::free_stream});

@@ -123,4 +123,11 @@ std::vector<LibraryFacts> load_libraries() {
   return all;
 }
 
+void* load_library(const std::string& name) {
+  const auto* wanted = std::ranges::find(kWanted, name, &Wanted::name);
+  if (wanted == kWanted.end()) return nullptr;
+  const LibraryFacts facts = find(*wanted);
+  return facts.path.empty() ? nullptr : dlopen(facts.path.c_str(), RTLD_LAZY | RTLD_LOCAL);
+}
+
 }  // namespace tailrace::cuda

@@ -14,4 +14,7 @@ namespace tailrace::cuda {
 // Pythons on this machine. Each is loaded by this, and stays so.
 std::vector<LibraryFacts> load_libraries();
 
+// One of them, for dlsym(); null: it is not found, or could not be loaded.
+void* load_library(const std::string& name);
+
 }  // namespace tailrace::cuda

@@ -2,7 +2,8 @@
 //
 // W is row-major, [out, in], rows padded with zeros to kWeightAlignment elements.
 //
-// Order of a sum: with a float32 weight see gemm_f32.cu, with a bfloat16 weight gemm.cu.
+// Order of a sum: with a float32 weight see gemm_f32.cu, with a bfloat16 weight gemm.cu. Rows that
+// a library multiplies (product_table.h) have the same bits.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/gemm.h"
+#include "kernels/cuda/product_table.h"
 #include "kernels/cuda/rows.cuh"
 
 namespace tailrace::cuda {
@@ -98,6 +100,13 @@ void multiply(const Stream& stream, const Linear& args, const RowGroups& groups 
   } else {
     product.y = y.on<Bf16>(stream.device).data;
   }
+  const int64_t done = multiply_first_rows(stream, product);
+  const auto behind = [&](int64_t stride, bool is_float) {
+    return static_cast<size_t>(done * stride) * (is_float ? sizeof(float) : sizeof(Bf16));
+  };
+  product.x = static_cast<const std::byte*>(product.x) + behind(x.stride, x_is_float);
+  product.y = static_cast<std::byte*>(product.y) + behind(y.stride, y_is_float);
+  product.tokens -= done;
   multiply_bf16(stream, product);
 }
 

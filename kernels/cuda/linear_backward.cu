@@ -1,9 +1,11 @@
 // The gradients of linear layers, of one weight and of experts. Sums of products: gemm_grad.cu for
-// bfloat16, gemm_f32.cu for float32. The gradient of a bias: kBiasChains sums of every so many
-// tokens, each in ascending order, joined in a tree; then what dbias holds.
+// bfloat16, gemm_f32.cu for float32, or a library's (product_table.h). The gradient of a bias:
+// kBiasChains sums of every so many tokens, each in ascending order, joined in a tree; then what
+// dbias holds.
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/product.h"
+#include "kernels/cuda/product_table.h"
 
 namespace tailrace::cuda {
 namespace {
@@ -79,6 +81,54 @@ void grad_weight(const Stream& stream, ConstTensor dy_tensor, ConstTensor x_tens
                         .group_stride = dweight.rows * dweight.stride});
 }
 
+// dy as the library takes it, in scratch memory that is free again when the op returns.
+Weight rounded_rows(const Stream& stream, Workspace& workspace, ConstTensor dy) {
+  const size_t bytes = cuda::weight_bytes(Dtype::kBF16, dy.rows, dy.cols);
+  return cuda::pack_weight(stream, dy, Dtype::kBF16,
+                           workspace.take<std::byte>(static_cast<int64_t>(bytes)));
+}
+
+// False: not the library's, and nothing is done.
+bool grad_input_by_library(const Stream& stream, Workspace& workspace,
+                           const LinearGradInput& args) {
+  const auto& [dy, weight, dx, accumulate] = args;
+  if (!may_take_gradient(stream, ProductKind::kGradInput, dy.rows, weight.out, weight.in))
+    return false;
+  const Workspace::Scope scope(workspace);
+  const auto to = dx.on<float>(stream.device);
+  const auto a = rows_of<Bf16>(rounded_rows(stream, workspace, dy)), b = rows_of<Bf16>(weight);
+  return multiply_gradient(stream, {.kind = ProductKind::kGradInput,
+                                    .a = a.data,
+                                    .a_stride = a.stride,
+                                    .b = b.data,
+                                    .b_stride = b.stride,
+                                    .c = to.data,
+                                    .c_stride = to.stride,
+                                    .m = dy.rows,
+                                    .n = weight.in,
+                                    .k = weight.out,
+                                    .add = accumulate});
+}
+bool grad_weight_by_library(const Stream& stream, Workspace& workspace,
+                            const LinearGradWeight& args, Matrix dweight) {
+  const auto& [dy, x, unused] = args;
+  if (!may_take_gradient(stream, ProductKind::kGradWeight, dy.rows, dy.cols, x.cols)) return false;
+  const Workspace::Scope scope(workspace);
+  const auto a = rows_of<Bf16>(rounded_rows(stream, workspace, dy));
+  const auto b = x.on<Bf16>(stream.device);
+  return multiply_gradient(stream, {.kind = ProductKind::kGradWeight,
+                                    .a = a.data,
+                                    .a_stride = a.stride,
+                                    .b = b.data,
+                                    .b_stride = b.stride,
+                                    .c = dweight.data,
+                                    .c_stride = dweight.stride,
+                                    .m = dweight.rows,
+                                    .n = dweight.cols,
+                                    .k = dy.rows,
+                                    .add = true});
+}
+
 void check_grad_input(const Stream& stream, ConstTensor dy, const Weight& weight, ConstTensor dx) {
   TR_CHECK(dy.cols == weight.out && dx.cols == weight.in && dx.rows == dy.rows,
            "dy [{}, {}], W [{}, {}], dx [{}, {}]", dy.rows, dy.cols, weight.out, weight.in, dx.rows,
@@ -99,25 +149,23 @@ RowGroups groups_of(std::span<const int32_t> offsets, int64_t experts) {
 
 }  // namespace
 
-void linear_grad_input(const Stream& stream, Workspace& /*workspace*/,
-                       const LinearGradInput& args) {
+void linear_grad_input(const Stream& stream, Workspace& workspace, const LinearGradInput& args) {
   check_grad_input(stream, args.dy, args.weight, args.dx);
   if (args.dy.rows == 0) return;
   if (args.weight.dtype == Dtype::kF32) {
     grad_input<float>(stream, args.dy, args.weight, args.dx, args.accumulate);
-  } else {
+  } else if (!grad_input_by_library(stream, workspace, args)) {
     grad_input<Bf16>(stream, args.dy, args.weight, args.dx, args.accumulate);
   }
 }
 
-void linear_grad_weight(const Stream& stream, Workspace& /*workspace*/,
-                        const LinearGradWeight& args) {
+void linear_grad_weight(const Stream& stream, Workspace& workspace, const LinearGradWeight& args) {
   check_grad_weight(args.dy, args.x, args.dweight.rows, args.dweight.cols);
   if (args.dy.rows == 0) return;
   const Matrix dweight = args.dweight.on<float>(stream.device);
   if (args.x.dtype == Dtype::kF32) {
     grad_weight<float>(stream, args.dy, args.x, dweight);
-  } else {
+  } else if (!grad_weight_by_library(stream, workspace, args, dweight)) {
     grad_weight<Bf16>(stream, args.dy, args.x, dweight);
   }
 }
@@ -160,9 +208,11 @@ void grouped_grad_weight(const Stream& stream, Workspace& /*workspace*/,
   }
 }
 
-// Every sum is finished where it began.
-size_t linear_grad_workspace_bytes(int64_t /*tokens*/, int64_t /*out*/, int64_t /*in*/) {
-  return 0;
+// Every sum is finished where it began. The library alone wants dy rounded.
+size_t linear_grad_workspace_bytes(int64_t tokens, int64_t out, int64_t /*in*/) {
+  return tokens >= kLeastLibraryRows && has_library()
+             ? Workspace::aligned(cuda::weight_bytes(Dtype::kBF16, tokens, out))
+             : 0;
 }
 
 }  // namespace tailrace::cuda

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/policy_gradient.h"
+#include "kernels/cuda/product_table.h"
 #include "kernels/ops/op_table.h"
 
 namespace tailrace::cuda {
@@ -18,6 +19,7 @@ inline OpTable op_table() {
       .pack_weight = pack_weight,
       .unpack_rows = unpack_rows,
       .weight_bytes = weight_bytes,
+      .prove_products = prove_products,
       .linear_grad_workspace_bytes = linear_grad_workspace_bytes,
       .attention_workspace_bytes = attention_workspace_bytes,
       .linear_logprob_workspace_bytes = linear_logprob_workspace_bytes,

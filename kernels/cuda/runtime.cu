@@ -9,9 +9,11 @@
 #include "kernels/base/backend.h"
 #include "kernels/base/pulse.h"
 #include "kernels/base/stream_graph.h"
+#include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/libraries.h"
 #include "kernels/cuda/op_table.h"
+#include "kernels/cuda/product_table.h"
 #include "kernels/cuda/provide.h"
 
 namespace tailrace::cuda {
@@ -239,6 +241,7 @@ void provide_cuda() {
   backend.memory = memory;
   backend.facts = cuda::facts;
   backend.libraries = cuda::load_libraries;
+  backend.library_products = cuda::proved_products;
   backend.free_bytes = cuda::free_memory;
   backend.make_stream = cuda::make_stream;
   backend.free_stream = cuda::free_stream;
@@ -250,6 +253,7 @@ void provide_cuda() {
   graphs.free = cuda::free_graph;
   provide_graphs(DeviceKind::kCuda, graphs);
   provide_ops(DeviceKind::kCuda, cuda::op_table());
+  cuda::provide_library(cuda::load_cublaslt);
 }
 
 }  // namespace tailrace

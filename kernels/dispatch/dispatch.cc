@@ -8,6 +8,7 @@
 #include "kernels/cpu/isa_paths.h"
 #include "kernels/ops/all.h"
 #include "kernels/ops/op_table.h"
+#include "kernels/ops/prove_products.h"
 
 namespace tailrace {
 namespace {
@@ -99,6 +100,9 @@ void unpack_rows(const Stream& stream, const Weight& weight, int64_t first, Matr
 size_t weight_bytes(Dtype dtype, int64_t out, int64_t in, Device device) {
   if (!is_cpu(device)) return table_of(device).weight_bytes(dtype, out, in);
   return on_cpu(TR_PATHS(weight_bytes), dtype, out, in);
+}
+void prove_products(const Stream& stream, Dtype dtype, int64_t out, int64_t in) {
+  if (!is_cpu(stream.device)) table_of(stream.device).prove_products(stream, dtype, out, in);
 }
 size_t linear_grad_workspace_bytes(int64_t tokens, int64_t out, int64_t in, Device device) {
   if (!is_cpu(device)) return table_of(device).linear_grad_workspace_bytes(tokens, out, in);

@@ -28,6 +28,7 @@ struct OpTable {
   void (*unpack_rows)(const Stream& stream, const Weight& weight, int64_t first,
                       Matrix rows) = nullptr;
   size_t (*weight_bytes)(Dtype dtype, int64_t out, int64_t in) = nullptr;
+  void (*prove_products)(const Stream& stream, Dtype dtype, int64_t out, int64_t in) = nullptr;
   size_t (*linear_grad_workspace_bytes)(int64_t tokens, int64_t out, int64_t in) = nullptr;
   size_t (*attention_workspace_bytes)(int64_t rows, int num_heads, int num_kv_heads, int head_dim,
                                       int max_context) = nullptr;
