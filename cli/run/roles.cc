@@ -37,6 +37,7 @@
 #include "core/base/machine.h"
 #include "core/base/memory_need.h"
 #include "core/model/model_config.h"
+#include "core/model/proved_products.h"
 #include "core/text/tokenizer.h"
 #include "core/weights/manifest.h"
 #include "kernels/base/backend.h"
@@ -209,6 +210,7 @@ ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log,
   // Also of one that is started again, hours after its launch.
   config.prove_inputs = [&context] { prove_inputs(context.run, context.options); };
   if (context.remote != nullptr) {
+    prove_products_of(config.model, config.compute, config.device);
     config.prove_inputs = [] {};  // each file was proved as it came
     config.incarnation = context.remote->incarnation;
     config.fetch_weights = warn_of_another_class(

@@ -15,6 +15,7 @@
 #include "core/base/expert_shape.h"
 #include "core/model/model.h"
 #include "core/model/placement.h"
+#include "core/model/proved_products.h"
 #include "core/text/dataset.h"
 #include "core/text/tokenizer.h"
 #include "core/weights/frozen_base.h"
@@ -549,6 +550,8 @@ PlacedMemory rollout_memory(const RolloutWorkerConfig& config) {
 ExitCode run_rollout_worker(const RolloutWorkerConfig& config,
                             const sandbox::EnvironmentRegistry& environments, Log& log,
                             const Clock& clock, std::stop_token stop) {
+  // Before its memory is taken, and before it says its class.
+  prove_products_of(config.model, config.compute, config.device);
   // As many episodes as the engine decodes together: more would only wait in its queue.
   int64_t slots = config.slots > 0 ? config.slots : config.rollout.engine.max_sequences;
   // Before the client, whose thread reads it.

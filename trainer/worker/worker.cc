@@ -20,6 +20,7 @@
 #include "core/collective/gloo.h"
 #include "core/model/adapter_files.h"
 #include "core/model/parameter_files.h"
+#include "core/model/proved_products.h"
 #include "core/weights/frozen_base.h"
 #include "core/weights/manifest.h"
 #include "core/weights/version_folder.h"
@@ -783,6 +784,8 @@ PlacedMemory trainer_memory(const TrainerWorkerConfig& config) {
 }
 
 ExitCode run_trainer_worker(const TrainerWorkerConfig& config, Log& log, const Clock& clock) {
+  // Before its memory is taken, and before it says its class.
+  prove_products_of(config.model, config.compute, config.device);
   return TrainerWorker(config, log, clock).run();
 }
 
