@@ -4,6 +4,7 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/policy_gradient.h"
 #include "kernels/cuda/product_table.h"
+#include "kernels/cuda/row_digests.h"
 #include "kernels/ops/op_table.h"
 
 namespace tailrace::cuda {
@@ -20,6 +21,7 @@ inline OpTable op_table() {
       .unpack_rows = unpack_rows,
       .weight_bytes = weight_bytes,
       .prove_products = prove_products,
+      .digest_rows = digest_rows,
       .linear_grad_workspace_bytes = linear_grad_workspace_bytes,
       .attention_workspace_bytes = attention_workspace_bytes,
       .linear_logprob_workspace_bytes = linear_logprob_workspace_bytes,

@@ -104,6 +104,10 @@ size_t weight_bytes(Dtype dtype, int64_t out, int64_t in, Device device) {
 void prove_products(const Stream& stream, Dtype dtype, int64_t out, int64_t in) {
   if (!is_cpu(stream.device)) table_of(stream.device).prove_products(stream, dtype, out, in);
 }
+void digest_rows(const Stream& stream, const RowDigests& args) {
+  TR_CHECK(!is_cpu(stream.device), "the host digests its own memory");
+  table_of(stream.device).digest_rows(stream, args);
+}
 size_t linear_grad_workspace_bytes(int64_t tokens, int64_t out, int64_t in, Device device) {
   if (!is_cpu(device)) return table_of(device).linear_grad_workspace_bytes(tokens, out, in);
   return on_cpu(TR_PATHS(linear_grad_workspace_bytes), tokens, out, in);

@@ -10,6 +10,7 @@
 #include "kernels/base/view.h"
 #include "kernels/ops/all.h"
 #include "kernels/ops/policy_gradient.h"
+#include "kernels/ops/row_digests.h"
 
 namespace tailrace {
 
@@ -29,6 +30,7 @@ struct OpTable {
                       Matrix rows) = nullptr;
   size_t (*weight_bytes)(Dtype dtype, int64_t out, int64_t in) = nullptr;
   void (*prove_products)(const Stream& stream, Dtype dtype, int64_t out, int64_t in) = nullptr;
+  void (*digest_rows)(const Stream& stream, const RowDigests& args) = nullptr;
   size_t (*linear_grad_workspace_bytes)(int64_t tokens, int64_t out, int64_t in) = nullptr;
   size_t (*attention_workspace_bytes)(int64_t rows, int num_heads, int num_kv_heads, int head_dim,
                                       int max_context) = nullptr;
