@@ -1,7 +1,8 @@
 // Which products go through a library, how that is proved, and what becomes of the others. In the
 // place of cuBLASLt stand libraries that multiply by our own kernels, some of them with a mistake.
+#include <algorithm>
 #include <cstring>
-#include <memory>
+#include <iostream>
 #include <random>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/base/backend.h"
+#include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/product_table.h"
@@ -303,12 +305,48 @@ TEST_F(CudaLibraryProducts, ARefusedGradientIsOurs) {
   expect_same_bits(found.dweight, ours.dweight);
 }
 
-// A real device proves its library too, if it has one.
 TEST(CudaLibraryWorkspace, IsTakenWhereThereIsALibrary) {
   gpu_stream();
   cuda::provide_library(nullptr);
   EXPECT_EQ(cuda::linear_grad_workspace_bytes(4096, kOut, kIn), 0);
 }
+
+#ifndef TAILRACE_EMULATED_GPU
+// cuBLASLt itself, where the machine has it: which shapes it takes is its own affair, and the bits
+// of forward are ours whichever they are.
+TEST(CudaCublasLt, ChangesNoBitOfForwardAndLittleOfGradients) {
+  gpu_stream();
+  if (cuda::load_cublaslt() == nullptr) GTEST_SKIP() << "there is no cuBLASLt";
+  constexpr int64_t kWide = 896, kNarrow = 512, kTokens = 1500;
+  std::mt19937 rng(1);
+  const Layer layer(rng, kWide, kNarrow);
+  cuda::provide_library(nullptr);
+  const auto ours = forward<float>(layer.weight, kTokens, true);
+  const auto ours_bf16 = forward<Bf16>(layer.weight, kTokens, false);
+  const Gradients own = gradients(layer.weight, kTokens);
+  cuda::provide_library(cuda::load_cublaslt);
+  cuda::prove_shape(gpu_stream(), kWide, kNarrow);
+  const bool takes_forward = !cuda::proved_products(0).empty();
+  const bool takes_dx =
+      cuda::may_take_gradient(gpu_stream(), ProductKind::kGradInput, kTokens, kWide, kNarrow);
+  const bool takes_dweight =
+      cuda::may_take_gradient(gpu_stream(), ProductKind::kGradWeight, kTokens, kWide, kNarrow);
+  std::cout << cuda::load_cublaslt()->version() << ": forward " << takes_forward << ", dx "
+            << takes_dx << ", dW " << takes_dweight << std::endl;
+  expect_same_bits(forward<float>(layer.weight, kTokens, true), ours);
+  expect_same_bits(forward<Bf16>(layer.weight, kTokens, false), ours_bf16);
+  const Gradients found = gradients(layer.weight, kTokens);
+  // Sums of up to 1500 products of normal values, in float32: an error of their size times
+  // 2^-24 * sqrt(1500) is usual, and 2^-14 far beyond it.
+  for (size_t i = 0; i < own.dx.size(); ++i) ASSERT_NEAR(found.dx[i], own.dx[i], 40 * 0x1p-14);
+  for (size_t i = 0; i < own.dweight.size(); ++i)
+    ASSERT_NEAR(found.dweight[i], own.dweight[i], 40 * 0x1p-14);
+  const Gradients again = gradients(layer.weight, kTokens);
+  expect_same_bits(again.dx, found.dx);
+  expect_same_bits(again.dweight, found.dweight);
+  cuda::provide_library(nullptr);
+}
+#endif
 
 }  // namespace
 }  // namespace tailrace
