@@ -77,8 +77,8 @@ PERL
 filter_of() {  # file
   case $1 in
     attention_backward*) echo 'CudaAttentionBackward.*' ;;
-    attention.cuh) echo 'CudaAttention*' ;;
-    attention*) echo 'CudaAttention.*' ;;
+    attention.cuh) echo 'CudaAttention*:CudaSharedPrefix.*' ;;
+    attention*) echo 'CudaAttention.*:CudaSharedPrefix.*' ;;
     cache_qkv*) echo 'CudaCacheQkv.*' ;;
     kv_copy*) echo 'CudaKvCopy.*' ;;
     gemm_grad* | linear_backward* | groups* | product*) echo 'CudaLinear*:CudaGroup*' ;;

@@ -96,8 +96,10 @@ __global__ void __launch_bounds__(32 * kFloatWarps) attention_float_kernel(Atten
 }
 
 // Decode in chunks fills a GPU where there are fewer than so many pairs of an item and a kv head;
-// more of them fill it anyway, and then no states are kept. Which it is changes no bit.
-constexpr int64_t kMaxSplitPairs = 1024;
+// more of them fill it anyway. But the samples of a prompt share chunks, and long contexts are
+// mostly prompts: so these go in chunks too while the states are few. Which it is changes no bit.
+constexpr int64_t kMaxSplitPairs = 1024, kMaxLongStates = 32768;
+constexpr int kLongChunks = 4;
 // A mixed batch is divided where contexts may be as long as that many chunks: a row alone with a
 // long context would keep one block of prefill busy for long.
 constexpr int kDividedChunks = 4;
@@ -105,11 +107,14 @@ constexpr int kDividedChunks = 4;
 int chunks_of(int max_context) {
   return max_context > kChunk ? (max_context + kChunk - 1) / kChunk : 1;
 }
-bool splits_chunks(int64_t items, int num_kv_heads) {
-  return items * num_kv_heads <= kMaxSplitPairs;
+// How many states a head of each group may keep; no fewer for more chunks.
+int64_t max_states(int64_t chunks) {
+  const int64_t most = kMaxSplitPairs * chunks;
+  return chunks >= kLongChunks ? std::max(most, kMaxLongStates) : most;
 }
-int64_t state_floats(int64_t items, int num_heads, int head_dim, int64_t num_chunks) {
-  return num_chunks > 1 ? items * num_heads * num_chunks * (head_dim + 2) : 0;
+// `states` of each head.
+int64_t state_floats(int64_t states, int num_heads, int head_dim) {
+  return states * num_heads * (head_dim + 2);
 }
 
 void check_results(const Stream& stream, const Attention& args) {
@@ -201,8 +206,10 @@ void attention(const Stream& stream, Workspace& workspace, const Attention& args
   }
   Workspace::Scope scope(workspace);
   const int items = call.num_sequences;
-  const int num_chunks = splits_chunks(items, call.num_kv_heads) ? chunks : 1;
-  auto states = workspace.take<float>(state_floats(items, call.num_heads, call.dim, num_chunks));
+  const int64_t most = int64_t{items} * chunks;
+  const int num_chunks = most * call.num_kv_heads <= max_states(chunks) ? chunks : 1;
+  auto states = workspace.take<float>(num_chunks > 1 ? state_floats(most, call.num_heads, call.dim)
+                                                     : int64_t{0});
   attention_decode(stream, states.data(), num_chunks, items, call);
   if (call.divided) attention_prefill(stream, call);
 }
@@ -210,10 +217,11 @@ void attention(const Stream& stream, Workspace& workspace, const Attention& args
 size_t attention_workspace_bytes(int64_t rows, int num_heads, int num_kv_heads, int head_dim,
                                  int max_context) {
   auto workspace = Workspace::measuring();
-  const int64_t items = std::min(rows, kMaxSplitPairs / num_kv_heads);
+  const int64_t chunks = chunks_of(max_context);
+  const int64_t states = std::min(rows * chunks, max_states(chunks) / num_kv_heads);
   {
     Workspace::Scope scope(workspace);
-    workspace.take<float>(state_floats(items, num_heads, head_dim, chunks_of(max_context)));
+    workspace.take<float>(chunks > 1 ? state_floats(states, num_heads, head_dim) : int64_t{0});
   }
   backward_scratch(workspace, rows, num_heads, head_dim);
   return workspace.peak();

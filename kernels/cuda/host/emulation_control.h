@@ -28,6 +28,7 @@ struct Stats {
   int64_t launches = 0, blocks = 0, threads = 0;
   int64_t switches = 0;        // of fibers
   int64_t accesses = 0;        // that the checker has seen
+  int64_t copied_bytes = 0;    // that copy_async16 has read of the device's memory
   int64_t bank_conflicts = 0;  // of ldmatrix: rows of one matrix in the same banks
 };
 Stats stats();
@@ -44,8 +45,8 @@ bool checks_on();
 
 // Memory of the emulated device: copies wait in their stream until a kernel is launched there or
 // somebody waits for the stream; what they bring to the host arrives with wait(), or with that of a
-// mark behind them, and not before, and until then the place on the host is full of 0xFF. Sources on
-// the host are read as late.
+// mark behind them, and not before, and until then the place on the host is full of 0xFF. Sources
+// on the host are read as late.
 DeviceMemory emulated_memory();
 // A capture notes what is asked of its stream and copies the arguments. What a GPU forbids
 // meanwhile is an error: to wait, to set a mark, to take or release memory.

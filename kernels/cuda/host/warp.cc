@@ -184,6 +184,7 @@ void copy_async16(void* to, const void* from, int from_bytes) {
     check(to, 16, Access::kCopyBegins, place);
   }
   std::memset(to, 0xFF, 16);
+  g_machine.stats.copied_bytes += from_bytes;
   lane.copies.push_back({to, from, from_bytes, lane.open_group});
 }
 
