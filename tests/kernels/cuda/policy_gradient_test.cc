@@ -1,5 +1,7 @@
 // The losses of a GPU against those of the CPU: gradients, terms and counts, for every point of the
 // axes.
+#include "kernels/cuda/policy_gradient.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -9,7 +11,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/policy_gradient.h"
 #include "tests/kernels/cuda/device_array.h"
 #include "tests/trainer/loss/tokens.h"
 #include "trainer/loss/gradient_columns.h"
@@ -70,6 +71,8 @@ Found on_device(const Stream& stream, const PolicyLossConfig& config, const Loss
       old(copied(input.old_logprob)), behaviour(copied(input.behaviour_logprob)), other(copied(kl)),
       advantage(copied(input.advantage)), own(recorded);
   const DeviceArray<double> weight(columns.weight), correction(columns.correction);
+  // The checker looks at two bytes together.
+  columns.flags.resize((n + 1) / 2 * 2);
   const DeviceArray<uint8_t> flags(columns.flags);
   const DeviceArray<int32_t> turns(columns.turns), sequence_turns(columns.sequence_turns);
   const bool regularised = config.entropy_coef != 0;
@@ -84,7 +87,7 @@ Found on_device(const Stream& stream, const PolicyLossConfig& config, const Loss
                                             .advantage = advantage.span(),
                                             .weight = weight.span(),
                                             .correction = correction.span(),
-                                            .flags = flags.span(),
+                                            .flags = flags.span().first(n),
                                             .turns = turns.span(),
                                             .sequence_turns = sequence_turns.span()},
                                  .rule = policy_rule(config),
