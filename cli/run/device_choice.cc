@@ -37,10 +37,10 @@ const DeviceFacts* facts_of(Device device) {
 }  // namespace
 
 ChosenDevice choose_device(DeviceChoice choice, const ModelConfig& config, Dtype weights,
-                           DeviceAsker asker, const std::string& more) {
+                           DeviceAsker asker) {
   if (choice == DeviceChoice::kCpu) return {};
   const BackendFacts& facts = backend_facts(DeviceKind::kCuda);
-  const std::string lacks = more.empty() ? gap(config, weights, asker) : more;
+  const std::string lacks = gap(config, weights, asker);
   if (!facts.devices.empty() && lacks.empty())
     return {.device = {DeviceKind::kCuda, facts.devices.front().index}};
   const std::string& why = facts.devices.empty() ? facts.fault : lacks;

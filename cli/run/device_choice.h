@@ -28,10 +28,9 @@ struct ChosenDevice {
 };
 
 // The first device of that kind (CUDA_VISIBLE_DEVICES says which comes first). Throws UserError
-// where it is asked for and there is none, or where it cannot compute the model; `more`: what else
-// it cannot do that is wanted, empty: nothing.
+// where it is asked for and there is none, or where it cannot compute the model.
 ChosenDevice choose_device(DeviceChoice choice, const ModelConfig& config, Dtype weights,
-                           DeviceAsker asker = DeviceAsker::kCommand, const std::string& more = "");
+                           DeviceAsker asker = DeviceAsker::kCommand);
 
 // "NVIDIA H100 80GB HBM3 (cuda)"; "the CPU".
 std::string describe(Device device);

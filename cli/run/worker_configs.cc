@@ -9,11 +9,8 @@
 namespace tailrace {
 
 ChosenDevice rollout_device(const RunOptions& o, const ModelConfig& model) {
-  // What sampled a token says which experts it took, and on a GPU nobody writes that down yet.
-  const bool remembers = model.num_experts > 0 && o.algo.router_replay != RouterReplay::kOff;
   return choose_device(o.model.device, model, compute_dtype(o.model.compute, model),
-                       DeviceAsker::kRun,
-                       remembers ? "algo.router_replay works on the CPU alone so far" : "");
+                       DeviceAsker::kRun);
 }
 
 std::string why_trainer_on_cpu(const RunOptions& o) {

@@ -13,14 +13,14 @@
 namespace tailrace {
 
 // One Buffer: [layers][keys of all blocks | values of all blocks]. It knows nothing of who owns a
-// block. Where it keeps choices, the experts of a position lie beside its KV, so that whoever
-// shares a block has them too.
+// block. Where it keeps choices, the experts of a position lie beside its KV, in memory of the
+// host, so that whoever shares a block has them too: who runs a pass writes them, and copy_block()
+// copies.
 //
 // Thread: blocks of different sequences may be written at once; a block by one pass at a time.
 class KvCache {
  public:
   // block_tokens: a power of two from 8 to 128.
-  // keeps_choices: Model::forward() leaves the experts of each position here.
   KvCache(const ModelConfig& config, int num_blocks, int block_tokens, bool keeps_choices = false,
           const Placement& placement = {});
   KvLayer layer(int64_t index) const;
@@ -31,6 +31,7 @@ class KvCache {
   bool keeps_choices() const { return keeps_choices_; }
   // Of one position, [sparse layers * k].
   std::span<uint16_t> choices(int block, int position);
+  // Of keys and values, where the cache is; with choices, those on the host too.
   static int64_t bytes(const ModelConfig& config, int64_t num_blocks, int block_tokens,
                        bool keeps_choices = false, const Placement& placement = {});
   static int64_t bytes_per_block(const ModelConfig& config, int block_tokens,

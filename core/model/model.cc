@@ -37,22 +37,13 @@ struct ScratchLayer {
         mlp(MlpMemory::of_all(workspace, c, tokens, placement)) {}
 };
 
-// The experts of a sparse layer, to where the pass has written its keys and values.
-void keep_choices(const AttentionBatch& batch, int64_t sparse_layer, const LayerActivations& kept,
-                  KvCache& kv) {
-  const int64_t k = kept.expert_weights.cols;
-  for (int64_t s = 0; s < batch.num_sequences(); ++s) {
-    const auto blocks = batch.block_tables.subspan(static_cast<size_t>(s * batch.max_blocks),
-                                                   static_cast<size_t>(batch.max_blocks));
-    for (int32_t t = batch.seq_offsets[static_cast<size_t>(s)];
-         t < batch.seq_offsets[static_cast<size_t>(s) + 1]; ++t) {
-      const int32_t position = batch.positions[static_cast<size_t>(t)];
-      const int32_t block = blocks[static_cast<size_t>(position / kv.block_tokens())];
-      uint16_t* out = kv.choices(block, position % kv.block_tokens()).data() + sparse_layer * k;
-      for (int64_t j = 0; j < k; ++j)
-        out[j] = static_cast<uint16_t>(kept.chosen[static_cast<size_t>(t * k + j)]);
-    }
-  }
+// To the beginning of `to`.
+template <class T>
+void copy_on_device(const Stream& stream, std::span<const T> from, std::span<T> to) {
+  ConstDeviceBytes source = bytes_of(from);
+  DeviceBytes place = bytes_of(to.first(from.size()));
+  source.device = place.device = stream.device;
+  copy(stream, place, source);
 }
 
 // A copy of memory of the device. Waits for the stream.
@@ -245,11 +236,13 @@ LayerPass Model::pass_of(const Stream& stream, Workspace& workspace, const Packe
 }
 
 void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeights& weights,
-                    const ForwardBatch& batch, KvCache& kv, Tensor hidden,
-                    Activations* sink) const {
+                    const ForwardBatch& batch, KvCache& kv, Tensor hidden, Activations* sink,
+                    std::span<int32_t> chosen) const {
   check_batch(batch, kv);
-  TR_CHECK(placement_.device.kind == DeviceKind::kCpu || !kv.keeps_choices(),
-           "experts are remembered on the CPU alone");
+  const int64_t choices = batch.num_tokens() * config_.experts_per_token;  // of a layer
+  TR_CHECK(chosen.empty() || std::ssize(chosen) == config_.num_sparse_layers() * choices,
+           "{} choices of {} sparse layers with {} each", chosen.size(),
+           config_.num_sparse_layers(), choices);
   TR_CHECK(hidden.rows == batch.num_logit_rows() && hidden.cols == config_.hidden_size,
            "hidden [{}, {}] for {} logit rows", hidden.rows, hidden.cols, batch.num_logit_rows());
   const int64_t tokens = batch.num_tokens();
@@ -286,8 +279,10 @@ void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeig
     pass.residual = residual;
     forward_layer(pass, output);
     residual = kept.middle;
-    if (config_.is_sparse(i) && kv.keeps_choices())
-      keep_choices(batch.sequences, config_.sparse_index(i), kept, kv);
+    if (config_.is_sparse(i) && !chosen.empty())
+      copy_on_device(stream,
+                     std::span<const int32_t>(kept.chosen).first(static_cast<size_t>(choices)),
+                     chosen.subspan(static_cast<size_t>(config_.sparse_index(i) * choices)));
   }
 
   add(stream, {.x = residual, .y = output});

@@ -48,11 +48,12 @@ class Model {
   int64_t max_context() const { return max_context_; }
 
   // Writes KV of all rows into `kv` and the final-norm hidden state of batch.logit_rows into
-  // `hidden` [logit_rows, hidden_size], an operand; the experts of all rows too where `kv` keeps
-  // them. Keeps activations in `sink` when it is not null. Allocates nothing. No tokens are
-  // allowed.
+  // `hidden` [logit_rows, hidden_size], an operand. Keeps activations in `sink` when it is not
+  // null. `chosen` [sparse layers, tokens, k], of the device: the experts of all rows; empty:
+  // nobody asks. Allocates nothing. No tokens are allowed.
   void forward(const Stream& stream, Workspace& workspace, const PackedWeights& weights,
-               const ForwardBatch& batch, KvCache& kv, Tensor hidden, Activations* sink) const;
+               const ForwardBatch& batch, KvCache& kv, Tensor hidden, Activations* sink,
+               std::span<int32_t> chosen = {}) const;
 
   // Adds the gradient of all parameters to `gradients`, or of an adapter's, given dhidden
   // [logit_rows, hidden_size] float32; all of them where the model is. The batch and the weights

@@ -95,8 +95,12 @@ EngineArrays::EngineArrays(const MirrorMemory& memory, const ModelConfig& config
                          logit_rows_per_chunk(config, options, memory.placement.device),
                          config.num_ids(), Dtype::kF32)),
       kept_ids(memory, logits.rows * logits.cols) {
-  for (size_t i = 0; i < num_steps(options, memory.placement.device); ++i)
+  const int64_t choices =
+      options.keep_choices ? options.max_batch_tokens * config.expert_shape().per_token() : 0;
+  for (size_t i = 0; i < num_steps(options, memory.placement.device); ++i) {
     draws.emplace_back(memory, hidden.rows);
+    chosen.emplace_back(memory, choices);
+  }
 }
 
 int num_kv_blocks(const ModelConfig& config, const EngineOptions& options,
@@ -143,14 +147,18 @@ PlacedMemory engine_memory(const ModelConfig& config, const EngineOptions& optio
   const int64_t batch =
       static_cast<int64_t>(num_steps(options, placement.device)) *
       BatchBuilder::bytes(batch_room(config, options, num_blocks, placement.device));
-  std::vector<MemoryItem> items = {
-      {"KV cache", KvCache::bytes(config, num_blocks, static_cast<int>(options.block_tokens),
-                                  options.keep_choices, placement)},
-      {fmt::format("workspace of {} tokens", options.max_batch_tokens),
-       static_cast<int64_t>(workspace.device) + batch}};
-  if (placement.device.kind == DeviceKind::kCpu) return {.host = std::move(items)};
+  const bool on_cpu = placement.device.kind == DeviceKind::kCpu;
+  const auto cache_bytes = [&](bool keeps_choices) {
+    return KvCache::bytes(config, num_blocks, static_cast<int>(options.block_tokens), keeps_choices,
+                          placement);
+  };
+  std::vector<MemoryItem> items = {{"KV cache", cache_bytes(on_cpu && options.keep_choices)},
+                                   {fmt::format("workspace of {} tokens", options.max_batch_tokens),
+                                    static_cast<int64_t>(workspace.device) + batch}};
+  if (on_cpu) return {.host = std::move(items)};
   return {.host = {{"what goes to the device and comes from it",
-                    static_cast<int64_t>(workspace.host) + batch}},
+                    static_cast<int64_t>(workspace.host) + batch +
+                        (cache_bytes(options.keep_choices) - cache_bytes(false))}},
           .device = std::move(items)};
 }
 
@@ -179,9 +187,9 @@ Engine::Engine(const Model& model, const text::Tokenizer* tokenizer, const Engin
       arrays_({workspace_, host_workspace_, model.placement()}, model.config(), options) {
   TR_CHECK(stream.device == model.placement().device, "a stream of device {}, a model of device {}",
            stream.device.index, model.placement().device.index);
-  for (const MirroredDraws& draws : arrays_.draws)
+  for (size_t i = 0; i < arrays_.draws.size(); ++i)
     steps_.emplace_back(batch_room(model.config(), options, kv_.num_blocks(), stream.device),
-                        stream.device, draws);
+                        stream.device, arrays_.draws[i], arrays_.chosen[i]);
   if (has_graphs(options, stream.device) && StreamGraph::is_available(stream))
     graphs_ = StepGraphs(max_logit_rows(options), max_context_);
 }
@@ -386,8 +394,13 @@ void Engine::compute(StepInFlight& step) {
   // Where the step in flight draws, if there is one.
   const StepInFlight& other = steps_[next_step_];
   const std::span<const int32_t> drawn = other.draws.tokens.device;
+  const Mirror<int32_t> chosen = step.chosen.slice(
+      0, kv_.keeps_choices()
+             ? step.builder.num_tokens() * model_.config().expert_shape().per_token()
+             : 0);
   model_.forward(stream_, workspace_, *weights_, step.builder.batch(stream_, drawn), kv_,
-                 arrays_.hidden.slice_rows(0, num_rows), /*sink=*/nullptr);
+                 arrays_.hidden.slice_rows(0, num_rows), /*sink=*/nullptr, chosen.device);
+  if (kv_.keeps_choices()) chosen.fetch(stream_);
   step.kept.resize(step.drawing.size());
   for (int64_t begin = 0; begin < num_rows; begin += arrays_.logits.rows) {
     const int64_t end = std::min(begin + arrays_.logits.rows, num_rows);
@@ -416,6 +429,7 @@ void Engine::check_finite(const StepInFlight& step) {
 void Engine::collect(StepInFlight& step) {
   step.done.wait();
   check_finite(step);
+  if (kv_.keeps_choices()) store_choices(step);
   for (const auto& [sequence, count, length, row] : step.parts) {
     if (sequence == nullptr) continue;
     const bool decodes = count == 1 && !sequence->sampled.empty();
@@ -439,6 +453,29 @@ void Engine::collect(StepInFlight& step) {
     }
   }
   if (in_flight_ != nullptr && !in_flight_->is_of_use()) in_flight_ = nullptr;
+}
+
+// Beside the KV that the step has written. What has ended meanwhile may have given its blocks back.
+void Engine::store_choices(const StepInFlight& step) {
+  const int64_t layers = model_.config().num_sparse_layers(), k = model_.config().experts_per_token,
+                rows = step.builder.num_tokens();
+  int64_t first = 0;
+  for (const StepInFlight::Part& part : step.parts) {
+    for (int64_t i = 0; part.sequence != nullptr && i < part.count; ++i) {
+      const int64_t position = part.length - part.count + i;
+      const auto block = static_cast<size_t>(position / kv_.block_tokens());
+      const std::span<uint16_t> to = kv_.choices(part.sequence->blocks.ids()[block],
+                                                 static_cast<int>(position % kv_.block_tokens()));
+      for (int64_t layer = 0; layer < layers; ++layer) {
+        const auto from =
+            step.chosen.host.subspan(static_cast<size_t>((layer * rows + first + i) * k));
+        for (int64_t j = 0; j < k; ++j)
+          to[static_cast<size_t>(layer * k + j)] =
+              static_cast<uint16_t>(from[static_cast<size_t>(j)]);
+      }
+    }
+    first += part.count;
+  }
 }
 
 // Those that it has computed now, and those that it found in the prefix cache. What is computed

@@ -61,10 +61,11 @@ PlacedMemory engine_memory(const ModelConfig& config, const EngineOptions& optio
 // What a step writes behind the model, taken from `memory` in order. Logits are made in chunks of
 // rows, and what is drawn from them is kept of all rows that want logits.
 struct EngineArrays {
-  Tensor hidden;                     // [rows, hidden], of the device
-  Tensor logits;                     // [rows of a chunk, vocab], of the device
-  Mirror<int32_t> kept_ids;          // [rows of a chunk * vocab], as sample() has them
-  std::vector<MirroredDraws> draws;  // [rows], of each step that may be in flight
+  Tensor hidden;                        // [rows, hidden], of the device
+  Tensor logits;                        // [rows of a chunk, vocab], of the device
+  Mirror<int32_t> kept_ids;             // [rows of a chunk * vocab], as sample() has them
+  std::vector<MirroredDraws> draws;     // [rows], of each step that may be in flight
+  std::vector<Mirror<int32_t>> chosen;  // [sparse layers * tokens * k], the same; or empty
 
   EngineArrays(const MirrorMemory& memory, const ModelConfig& config, const EngineOptions& options);
 };
@@ -132,6 +133,7 @@ class Engine final : public Generator {
   void drain();
   void check_finite(const StepInFlight& step);
   void draw(StepInFlight& step, int64_t begin, const Tensor& logits);
+  void store_choices(const StepInFlight& step);
   void record_choices(Sequence& sequence);
   void forget_choices(Sequence& sequence);
   GeneratedToken drawn_token(StepInFlight& step, const Sequence& sequence, size_t row);

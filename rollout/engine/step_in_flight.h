@@ -65,6 +65,7 @@ struct StepInFlight {
 
   BatchBuilder builder;
   MirroredDraws draws;
+  Mirror<int32_t> chosen;  // [sparse layers, tokens, k] experts of all rows; empty: nobody asks
   std::vector<Part> parts;
   std::vector<size_t> drawing;  // the parts that draw, in the order of the rows
   StepShape shape;              // of its graph; none: of no rows
@@ -74,8 +75,9 @@ struct StepInFlight {
   int64_t version = -1;  // of the weights
   StreamMark done;
 
-  StepInFlight(const BatchRoom& room, Device device, const MirroredDraws& memory)
-      : builder(room, device), draws(memory) {}
+  StepInFlight(const BatchRoom& room, Device device, const MirroredDraws& memory,
+               const Mirror<int32_t>& choices)
+      : builder(room, device), draws(memory), chosen(choices) {}
 
   // Waits for what still reads its arrays.
   void clear() {

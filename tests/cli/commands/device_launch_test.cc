@@ -83,13 +83,22 @@ TEST(LaunchDevice, ThreadsOfOneProcessDoTooInBf16) {
   expect_sampled_on_device(run, "wbf16-abf16-kvbf16", 0);
 }
 
+// The experts that sampled a token travel with it, and are those that the trainer would choose.
 TEST(LaunchDevice, ExpertsDoToo) {
   TemporaryDirectory folder;
   const RunPaths run{folder / "run"};
-  const auto launched =
-      launch_emulated(kShortRun + kEveryGroup + kSparse + " run.dir=" + run.root.string());
+  const auto launched = launch_emulated(kShortRun + kEveryGroup + "algo.router_replay=replay" +
+                                        kSparse + " run.dir=" + run.root.string());
   ASSERT_EQ(launched.exit_code, 0) << launched.out << launched.err;
   expect_sampled_on_device(run, "w32-a32-kv32", 0);
+  const auto rows = read_metrics(run.metrics());
+  ASSERT_TRUE(rows);
+  int replayed = 0;
+  for (const MetricsRow& row : rows.value()) {
+    const double* mismatch = row.find("experts/route_mismatch_frac");
+    replayed += mismatch != nullptr;
+  }
+  EXPECT_EQ(replayed, 2);
 }
 
 TEST(LaunchDevice, ARecipeOfTheCpuLeavesTheTrainerThere) {
@@ -182,21 +191,20 @@ TEST(LaunchDevice, ADryRunSaysWhereAndWhatItTakes) {
 }
 
 TEST(LaunchDevice, WhatItCannotComputeStaysOnTheCpu) {
-  const std::string dry = kShortRun + "--dry-run algo.router_replay=replay" + kSparse;
-  const auto chosen = launch_emulated(dry);
-  ASSERT_EQ(chosen.exit_code, 0) << chosen.err;
-  expect_part(chosen.out, "device     the CPU: algo.router_replay works on the CPU alone so far\n");
-  const auto refused = launch_emulated(dry + " model.device=cuda");
-  EXPECT_EQ(refused.exit_code, 2);
-  expect_part(refused.err,
-              "model.device is cuda: algo.router_replay works on the CPU alone so far.\n"
-              "       Try model.device=cpu.\n");
-  // Heads of 9: only bf16 minds.
+  // Heads of 10: only bf16 minds.
   const std::string odd = kShortRun +
                           "--dry-run model.create.hidden_size=20 model.create.heads=2 "
-                          "model.create.kv_heads=1 model.device=cuda model.compute=";
-  expect_part(launch_emulated(odd + "bf16").err, "model.compute=f32 takes them");
-  EXPECT_EQ(launch_emulated(odd + "f32").exit_code, 0);
+                          "model.create.kv_heads=1 model.compute=",
+                    why =
+                        "bf16 wants heads of a multiple of 8 dimensions, and those of the model "
+                        "have 10; model.compute=f32 takes them";
+  const auto chosen = launch_emulated(odd + "bf16");
+  ASSERT_EQ(chosen.exit_code, 0) << chosen.err;
+  expect_part(chosen.out, "device     the CPU: " + why + "\n");
+  const auto refused = launch_emulated(odd + "bf16 model.device=cuda");
+  EXPECT_EQ(refused.exit_code, 2);
+  expect_part(refused.err, "model.device is cuda: " + why + ".\n       Try model.device=cpu.\n");
+  EXPECT_EQ(launch_emulated(odd + "f32 model.device=cuda").exit_code, 0);
 }
 
 TEST(LaunchDevice, WithoutAGpuItIsRefusedAndAutoIsTheCpu) {
