@@ -4,6 +4,7 @@
 #include "rollout/engine/sampler.h"
 
 namespace tailrace {
+
 void Engine::plan_draws(StepInFlight& step) {
   const std::span<SamplingRow> how = step.draws.how.host;
   for (size_t row = 0; row < step.drawing.size(); ++row) {

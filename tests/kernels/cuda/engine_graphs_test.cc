@@ -172,6 +172,25 @@ TEST_P(CudaGraphs, AbortsAndInstallsFindThePresentWeights) {
   EXPECT_GT(stats.graph_steps, stats.captures);
 }
 
+TEST_P(CudaGraphs, InstallsElsewhereAloneEndThem) {
+  const std::shared_ptr<PackedWeights> home = pack();
+  Engine engine(rig.model, nullptr, options_of(/*graphs=*/true, /*overlaps=*/true), rig.stream(),
+                clock);
+  engine.install(home, 0);
+  engine.submit({.session = 1, .new_tokens = {1, 2, 3}, .sampling = {.max_new_tokens = 30}});
+  const auto captures_behind = [&](int steps) {
+    for (int i = 0; i < steps; ++i) EXPECT_TRUE(engine.step().empty());
+    return engine.stats().captures;
+  };
+  // One sequence in each of the two steps in flight.
+  EXPECT_EQ(captures_behind(6), 2);
+  engine.install(home, 1);
+  EXPECT_EQ(captures_behind(6), 2);
+  engine.install(pack(), 2);
+  EXPECT_EQ(captures_behind(6), 4);
+  EXPECT_EQ(engine.stats().graph_steps, 3 * 5);
+}
+
 // A context that outgrows its graph, whose attention has one piece more then.
 TEST_P(CudaGraphs, ALongerContextHasAnotherGraph) {
   const auto run = [&](bool graphs) {
