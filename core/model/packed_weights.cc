@@ -427,10 +427,4 @@ float PackedWeights::embedding_scale() const {
   return dtype_ == Dtype::kBF16 ? to_float(to_bf16(scale)) : scale;
 }
 
-bool PackedWeights::lie_where(const PackedWeights& other) const {
-  if (dtype_ != other.dtype_ || memory().data != other.memory().data) return false;
-  if (base_ == nullptr || other.base_ == nullptr) return base_ == other.base_;
-  return base_->lie_where(*other.base_);
-}
-
 }  // namespace tailrace

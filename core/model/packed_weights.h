@@ -106,8 +106,6 @@ class PackedWeights {
   std::vector<PackedTensor> tensors() const;
   void read(const Stream& stream, const PackedTensor& tensor, int64_t first, Matrix rows) const;
   ConstDeviceBytes memory() const { return buffer_.bytes(); }
-  // Whether every value has the same address, and the same dtype, in weights of the same model.
-  bool lie_where(const PackedWeights& other) const;
 
  private:
   float offset_of(ParameterKind kind) const;  // of the values of such a vector

@@ -206,10 +206,10 @@ void Engine::install(std::shared_ptr<const PackedWeights> weights, int64_t versi
   // Nor what they chose where nothing was drawn from it yet: the new weights will draw.
   for (auto& [id, sequence] : sessions_)
     if (sequence->sampled.empty()) forget_choices(*sequence);
-  if (weights_ != nullptr && !weights->lie_where(*weights_)) {
+  const std::byte* const place = weights->memory().data;
+  if (!graphs_.knows(place))
     for (const StepInFlight& step : steps_) step.done.wait();  // also one that was of no use
-    graphs_.clear();
-  }
+  graphs_.moved_to(place);
   weights_ = std::move(weights);
   gate_.verified(version);
   gate_.open();

@@ -19,7 +19,14 @@ StepShape StepGraphs::shape_of(int64_t rows, int64_t context, size_t memory) con
   if (rows < 1 || rows > std::min(max_rows_, kMostRows)) return {};
   return {.rows = std::min(next_power(rows), max_rows_),
           .context = std::min(next_power(std::max(context, kLeastContext)), max_context_),
-          .memory = memory};
+          .memory = memory,
+          .weights = places_[0]};
+}
+
+void StepGraphs::moved_to(const std::byte* weights) {
+  if (places_[0] == weights) return;
+  places_ = {weights, places_[0]};
+  std::erase_if(graphs_, [&](const auto& graph) { return !knows(graph.first.weights); });
 }
 
 }  // namespace tailrace

@@ -7,6 +7,8 @@
 // them in place of one. By design rule 3 no size changes a bit of a row.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -16,11 +18,12 @@
 
 namespace tailrace {
 
-// What the arguments of a step depend on, besides the addresses of weights.
+// What the arguments of a step depend on.
 struct StepShape {
   int64_t rows = 0;     // 0: it has no graph
   int64_t context = 0;  // of the longest sequence, at most
   size_t memory = 0;    // which of the steps in flight it is, whose arrays it reads and writes
+  const std::byte* weights = nullptr;  // where they lie
 
   auto operator<=>(const StepShape&) const = default;
 };
@@ -38,11 +41,16 @@ class StepGraphs {
   StepShape shape_of(int64_t rows, int64_t context, size_t memory) const;
   // Empty until it is captured. The step's memory must be free, and stay where it is.
   StreamGraph& of(const StepShape& shape) { return graphs_[shape]; }
-  // None may be under way.
-  void clear() { graphs_.clear(); }
+  // Whether steps of these weights find graphs, or will when `weights` come to lie there: of the
+  // last two places, since versions are staged in two in turn.
+  bool knows(const std::byte* weights) const { return std::ranges::count(places_, weights) > 0; }
+  // Weights are there from now on. The graphs of a place that is known no more go: none may be
+  // under way where this one was not known.
+  void moved_to(const std::byte* weights);
 
  private:
   int64_t max_rows_ = 0, max_context_ = 0;
+  std::array<const std::byte*, 2> places_ = {};  // the present one, and the one before
   std::map<StepShape, StreamGraph> graphs_;
 };
 

@@ -172,12 +172,13 @@ TEST_P(CudaGraphs, AbortsAndInstallsFindThePresentWeights) {
   EXPECT_GT(stats.graph_steps, stats.captures);
 }
 
-TEST_P(CudaGraphs, InstallsElsewhereAloneEndThem) {
-  const std::shared_ptr<PackedWeights> home = pack();
+// Versions come to two places in turn.
+TEST_P(CudaGraphs, InstallsInAThirdPlaceAloneEndThem) {
+  const std::shared_ptr<PackedWeights> home = pack(), away = pack(), third = pack();
   Engine engine(rig.model, nullptr, options_of(/*graphs=*/true, /*overlaps=*/true), rig.stream(),
                 clock);
   engine.install(home, 0);
-  engine.submit({.session = 1, .new_tokens = {1, 2, 3}, .sampling = {.max_new_tokens = 30}});
+  engine.submit({.session = 1, .new_tokens = {1, 2, 3}, .sampling = {.max_new_tokens = 50}});
   const auto captures_behind = [&](int steps) {
     for (int i = 0; i < steps; ++i) EXPECT_TRUE(engine.step().empty());
     return engine.stats().captures;
@@ -186,9 +187,15 @@ TEST_P(CudaGraphs, InstallsElsewhereAloneEndThem) {
   EXPECT_EQ(captures_behind(6), 2);
   engine.install(home, 1);
   EXPECT_EQ(captures_behind(6), 2);
-  engine.install(pack(), 2);
+  engine.install(away, 2);
   EXPECT_EQ(captures_behind(6), 4);
-  EXPECT_EQ(engine.stats().graph_steps, 3 * 5);
+  engine.install(home, 3);
+  EXPECT_EQ(captures_behind(6), 4);
+  engine.install(third, 4);
+  EXPECT_EQ(captures_behind(6), 6);
+  engine.install(away, 5);
+  EXPECT_EQ(captures_behind(6), 8);
+  EXPECT_EQ(engine.stats().graph_steps, 6 * 5);
 }
 
 // A context that outgrows its graph, whose attention has one piece more then.
