@@ -65,6 +65,10 @@ void TrainOptions::visit(OptionVisitor& v) {
            .min = 1,
            .max = 1 << 24,
            .resume = Resume::kMayChange});
+  v.field("recompute", recompute,
+          {.help = "keep of a micro-batch the inputs of layers alone, and compute the rest of each "
+                   "again in the backward pass: a third more work, far less memory, the same bits",
+           .resume = Resume::kMayChange});
   v.field("ppo_epochs", ppo_epochs,
           {.help = "passes over the batch of a step", .min = 1, .max = 1000});
   v.field("gradient_slots", gradient_slots,

@@ -62,6 +62,7 @@ struct CriticOptions {
 struct TrainOptions {
   int64_t minibatches_per_step = 1;
   int64_t microbatch_tokens = 4096;
+  bool recompute = false;
   int64_t ppo_epochs = 1;
   int64_t gradient_slots = 1;
   int64_t ranks = 1;

@@ -114,7 +114,7 @@ PackedForward::Rows::Bytes PackedForward::Rows::bytes(const ModelConfig& config,
 }
 
 PackedForward::PackedForward(const Model& model, const PackLimits& limits,
-                             int64_t max_sequence_tokens, bool with_backward, int num_threads)
+                             int64_t max_sequence_tokens, ForBackward keeps, int num_threads)
     : model_(model),
       limits_(limits),
       max_sequence_tokens_(max_sequence_tokens),
@@ -123,6 +123,7 @@ PackedForward::PackedForward(const Model& model, const PackLimits& limits,
       kv_(model.config(), num_blocks(limits, max_sequence_tokens), kBlockTokens,
           /*keeps_choices=*/false, model.placement()) {
   const ModelConfig& config = model.config();
+  const bool with_backward = keeps != ForBackward::kNothing;
   const Placement& placement = model.placement();
   TR_CHECK(max_sequence_tokens >= 1 && max_sequence_tokens <= config.max_positions,
            "{} of {} positions", max_sequence_tokens, config.max_positions);
@@ -134,13 +135,15 @@ PackedForward::PackedForward(const Model& model, const PackLimits& limits,
   host_rows_ = Buffer::pinned(on_host, placement.device);
   Workspace device(device_rows_), host(host_rows_);
   rows_ = Rows({device, host, placement}, config, max_tokens_, with_backward);
-  if (with_backward) activations_ = model.make_activations(max_tokens_);
+  if (with_backward)
+    activations_ = model.make_activations(max_tokens_, keeps == ForBackward::kInputs);
 }
 
 std::vector<MemoryItem> PackedForward::memory(const ModelConfig& config, const PackLimits& limits,
-                                              int64_t max_sequence_tokens, bool with_backward,
+                                              int64_t max_sequence_tokens, ForBackward keeps,
                                               int num_threads, const Placement& placement) {
   const int64_t tokens = buffer_tokens(limits, max_sequence_tokens);
+  const bool with_backward = keeps != ForBackward::kNothing;
   const auto [on_device, on_host] = Rows::bytes(config, tokens, with_backward, placement);
   const size_t rows =
       on_device + on_host +
@@ -154,7 +157,7 @@ std::vector<MemoryItem> PackedForward::memory(const ModelConfig& config, const P
                       /*keeps_choices=*/false, placement)}};
   if (with_backward)
     items.push_back({fmt::format("activations of {} tokens", tokens),
-                     Activations::bytes(config, tokens, placement)});
+                     Activations::bytes(config, tokens, placement, keeps == ForBackward::kInputs)});
   return items;
 }
 

@@ -58,17 +58,19 @@ PackLimits pack_limits(int64_t microbatch_tokens, int64_t max_sequence_tokens);
 std::vector<std::pair<size_t, size_t>> pack(std::span<const PackedSequence> sequences,
                                             const PackLimits& limits);
 
+// What a backward pass finds of the forward pass before it.
+enum class ForBackward : uint8_t { kNothing, kActivations, kInputs };  // kInputs: of layers alone
+
 class PackedForward {
  public:
   // Room for micro-batches of `limits` and for single sequences of up to max_sequence_tokens.
-  // `with_backward` keeps activations.
   PackedForward(const Model& model, const PackLimits& limits, int64_t max_sequence_tokens,
-                bool with_backward, int num_threads);
+                ForBackward keeps, int num_threads);
   ~PackedForward();
   PackedForward(const PackedForward&) = delete;
   // What the same arguments allocate.
   static std::vector<MemoryItem> memory(const ModelConfig& config, const PackLimits& limits,
-                                        int64_t max_sequence_tokens, bool with_backward,
+                                        int64_t max_sequence_tokens, ForBackward keeps,
                                         int num_threads, const Placement& placement = {});
 
   const PackLimits& limits() const { return limits_; }

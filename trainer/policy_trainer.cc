@@ -46,6 +46,10 @@ MemoryItem optimizer_memory(const ParameterLayout& layout, std::span<const Optim
   return largest;
 }
 
+ForBackward kept_of(const TrainOptions& train) {
+  return train.recompute ? ForBackward::kInputs : ForBackward::kActivations;
+}
+
 DeviceLoss::Room loss_room(const TrainOptions& train, int64_t max_sequence_tokens) {
   const PackLimits limits = pack_limits(train.microbatch_tokens, max_sequence_tokens);
   return {.tokens = std::max(limits.max_tokens, max_sequence_tokens),
@@ -89,8 +93,7 @@ PolicyTrainer::PolicyTrainer(const Stream& stream, const ModelConfig& config,
       packed_(*shared_),
       turn_(turn_memory.size > 0 ? std::make_optional<ArenaScope>(turn_memory) : std::nullopt),
       forward_(model_, pack_limits(train.microbatch_tokens, max_sequence_tokens),
-               max_sequence_tokens,
-               /*with_backward=*/true, num_threads(stream)),
+               max_sequence_tokens, kept_of(train_), num_threads(stream)),
       tree_(stream, forward_, packed_, model_.trained(), train_.gradient_slots),
       balance_(model_.config(), train_.balance_coef, train_.balance_bias_rate, stream_),
       device_loss_(on_cpu() ? nullptr
@@ -151,7 +154,7 @@ std::vector<MemoryItem> PolicyTrainer::memory(const ModelConfig& config, const T
     items.push_back({"reference weights, packed (algo.kl)", packed});
   for (MemoryItem& item : PackedForward::memory(
            config, pack_limits(train.microbatch_tokens, max_sequence_tokens), max_sequence_tokens,
-           /*with_backward=*/true, threads, Placement::on(extras.device, extras.compute))) {
+           kept_of(train), threads, Placement::on(extras.device, extras.compute))) {
     item.of_turn = true;
     items.push_back(std::move(item));
   }

@@ -69,7 +69,7 @@ void MlpMemory::view(const ModelConfig& config, int64_t layer, int64_t tokens,
 }
 
 Activations::Arrays::Arrays(Workspace& memory, const ModelConfig& config, int64_t max_tokens,
-                            const Placement& placement) {
+                            const Placement& placement, bool recomputes) {
   const auto stream = [&](int64_t cols) {  // float32, as the residual stream
     return take_tensor(memory, placement, max_tokens, cols, Dtype::kF32);
   };
@@ -80,6 +80,11 @@ Activations::Arrays::Arrays(Workspace& memory, const ModelConfig& config, int64_
   const int64_t hidden = config.hidden_size, normed = config.post_norms ? max_tokens : 0;
   layers.reserve(static_cast<size_t>(config.num_layers));
   for (int64_t i = 0; i < config.num_layers; ++i) {
+    if (recomputes && i > 0) {
+      layers.push_back(layers.front());
+      layers.back().kept.input = stream(hidden);
+      continue;
+    }
     Layer layer;
     LayerActivations& kept = layer.kept;
     kept.input = stream(hidden);
@@ -95,7 +100,8 @@ Activations::Arrays::Arrays(Workspace& memory, const ModelConfig& config, int64_
       kept.down_product = stream(hidden);
       kept.down_inv_rms = row_values(normed);
     }
-    layer.mlp = MlpMemory(memory, config, i, max_tokens, placement);
+    layer.mlp = recomputes ? MlpMemory::of_all(memory, config, max_tokens, placement)
+                           : MlpMemory(memory, config, i, max_tokens, placement);
     layers.push_back(layer);
   }
   // Room for every token: a batch may want the logits of all of them.
@@ -104,19 +110,22 @@ Activations::Arrays::Arrays(Workspace& memory, const ModelConfig& config, int64_
 }
 
 int64_t Activations::bytes(const ModelConfig& config, int64_t max_tokens,
-                           const Placement& placement) {
+                           const Placement& placement, bool recomputes) {
   Workspace memory = Workspace::measuring();
-  Arrays(memory, config, max_tokens, placement);
+  Arrays(memory, config, max_tokens, placement, recomputes);
   return static_cast<int64_t>(memory.peak());
 }
 
-Activations::Activations(const ModelConfig& config, int64_t max_tokens, const Placement& placement)
+Activations::Activations(const ModelConfig& config, int64_t max_tokens, const Placement& placement,
+                         bool recomputes)
     : config_(config),
       placement_(placement),
+      recomputes_(recomputes),
       max_tokens_(max_tokens),
-      buffer_(static_cast<size_t>(bytes(config, max_tokens, placement)), placement.device) {
+      buffer_(static_cast<size_t>(bytes(config, max_tokens, placement, recomputes)),
+              placement.device) {
   Workspace memory(buffer_);
-  arrays_ = Arrays(memory, config, max_tokens, placement);
+  arrays_ = Arrays(memory, config, max_tokens, placement, recomputes);
 }
 
 void Activations::begin(int64_t num_tokens, int64_t num_logit_rows) {

@@ -3,7 +3,9 @@
 // Normalised inputs and the gated product of the MLP are not kept: one cheap op makes them again. K
 // and V stay in the KV cache. A token costs, in elements a layer: 2 hidden + 2 q_size + 2 kv_size +
 // 2 intermediate + heads + 2; a sparse one has 2 experts_per_token * (expert_size + 1) + experts in
-// place of 2 intermediate, and one with post_norms 2 hidden + 2 more.
+// place of 2 intermediate, and one with post_norms 2 hidden + 2 more. Where they are computed
+// again, a layer keeps its input alone, and the rest of one layer lies where that of all others
+// did.
 #pragma once
 
 #include <cstdint>
@@ -72,20 +74,23 @@ struct MlpMemory {
 // Thread: one pass at a time.
 class Activations {
  public:
-  Activations(const ModelConfig& config, int64_t max_tokens, const Placement& placement = {});
+  // recomputes: see above; Model::backward() does it.
+  Activations(const ModelConfig& config, int64_t max_tokens, const Placement& placement = {},
+              bool recomputes = false);
 
   // Says how large the next pass is; every view below has that many rows.
   void begin(int64_t num_tokens, int64_t num_logit_rows);
   int64_t num_tokens() const { return num_tokens_; }
   int64_t num_logit_rows() const { return num_logit_rows_; }
   int64_t max_tokens() const { return max_tokens_; }
+  bool recomputes() const { return recomputes_; }
 
   LayerActivations layer(int64_t index) const;
   Tensor final_rows() const;  // [logit_rows, hidden] residual stream before the final norm
   std::span<float> final_inv_rms() const;  // [logit_rows]
 
   static int64_t bytes(const ModelConfig& config, int64_t max_tokens,
-                       const Placement& placement = {});
+                       const Placement& placement = {}, bool recomputes = false);
 
  private:
   // Of max_tokens rows, taken from `memory` in order; from one that measures for bytes().
@@ -100,11 +105,12 @@ class Activations {
 
     Arrays() = default;
     Arrays(Workspace& memory, const ModelConfig& config, int64_t max_tokens,
-           const Placement& placement);
+           const Placement& placement, bool recomputes);
   };
 
   ModelConfig config_;
   Placement placement_;
+  bool recomputes_;
   int64_t max_tokens_, num_tokens_ = 0, num_logit_rows_ = 0;
   Buffer buffer_;
   Arrays arrays_;

@@ -199,6 +199,11 @@ size_t Model::workspace_bytes(const ModelConfig& c, int64_t max_tokens, int max_
   // The gradient to the residual stream; that to the final rows lies where the layers' scratch is.
   take_stream(backward, placement, c, max_tokens);
   PassLoads(backward, c);
+  {
+    Workspace::Scope again(backward);  // a layer that is computed again
+    take_stream(backward, placement, c, max_tokens);
+    backward.take<std::byte>(static_cast<int64_t>(forward_layer_workspace_bytes(c, room)));
+  }
   backward.take<std::byte>(static_cast<int64_t>(backward_layer_workspace_bytes(c, room)));
   return std::max(forward.peak(), backward.peak());
 }
@@ -332,6 +337,12 @@ void Model::backward(const Stream& stream, Workspace& workspace, const PackedWei
     loads.emplace(stream, workspace, config_, balance);
   }
   for (int64_t i = config_.num_layers - 1; i >= 0; --i) {
+    const LayerPass pass = pass_of(stream, workspace, weights, batch, kv, i, activations.layer(i));
+    // The bits of the forward pass, by rule 3, and those of keys and values once more.
+    if (activations.recomputes() && i + 1 < config_.num_layers) {
+      Workspace::Scope again(workspace);
+      forward_layer(pass, take_stream(workspace, placement_, config_, tokens));
+    }
     LayerBalance layer_balance;
     if (config_.is_sparse(i) && loads) {
       --sparse_layer;
@@ -347,8 +358,7 @@ void Model::backward(const Stream& stream, Workspace& workspace, const PackedWei
                         *balance.loads);
       }
     }
-    backward_layer(pass_of(stream, workspace, weights, batch, kv, i, activations.layer(i)),
-                   layer_balance, layer_gradients(config_, gradients, i), dx);
+    backward_layer(pass, layer_balance, layer_gradients(config_, gradients, i), dx);
   }
   if (loads) loads->finish(stream, *balance.loads);
   if (config_.lora) return;
@@ -359,8 +369,8 @@ void Model::backward(const Stream& stream, Workspace& workspace, const PackedWei
                               .scale = weights.embedding_scale()});
 }
 
-std::unique_ptr<Activations> Model::make_activations(int64_t max_tokens) const {
-  return std::make_unique<Activations>(config_, max_tokens, placement_);
+std::unique_ptr<Activations> Model::make_activations(int64_t max_tokens, bool recomputes) const {
+  return std::make_unique<Activations>(config_, max_tokens, placement_, recomputes);
 }
 
 int64_t Model::activation_bytes(int64_t max_tokens) const {

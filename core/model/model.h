@@ -64,7 +64,7 @@ class Model {
                 const ForwardBatch& batch, const KvCache& kv, const Activations& activations,
                 ConstTensor dhidden, Parameters& gradients, const BalancePass& balance = {}) const;
 
-  std::unique_ptr<Activations> make_activations(int64_t max_tokens) const;
+  std::unique_ptr<Activations> make_activations(int64_t max_tokens, bool recomputes = false) const;
   int64_t activation_bytes(int64_t max_tokens) const;
 
   // The head as a parameter: "lm_head.weight", or the embeddings when tied.

@@ -70,7 +70,7 @@ TEST(PolicyTrainerExperts, TheBiasOfAnExpertMovesAgainstItsLoad) {
   std::vector<PackedSequence> views;
   for (const TrainSequence& s : batch.sequences) views.push_back(s.packed());
   PackedForward forward(trainer->model(), {.max_tokens = 4096, .max_sequences = 100},
-                        testing::kMaxSequenceTokens, /*with_backward=*/true, /*num_threads=*/1);
+                        testing::kMaxSequenceTokens, ForBackward::kActivations, /*num_threads=*/1);
   PackedWeights packed(Stream{}, trainer->model().config(), trainer->parameters());
   ExpertLoads loads(trainer->model().config());
   Parameters ignored(trainer->model().layout());

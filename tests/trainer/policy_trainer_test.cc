@@ -109,6 +109,7 @@ TEST(PolicyTrainer, TakesTheMemoryThatItSays) {
            {},
            {.train = {.microbatch_tokens = 20, .gradient_slots = 5}},
            {.train = {.microbatch_tokens = 100}, .extras = {.keeps_reference = true}, .threads = 3},
+           {.train = {.microbatch_tokens = 100, .recompute = true}},
            {.train = {}, .extras = {.keeps_reference = true, .streams = true}},
            {.train = {.gradient_slots = 5}, .extras = {.has_critic = true}},
            {.train = {}, .extras = {.optimizers = {OptimizerKind::kMuon}}},
@@ -317,6 +318,12 @@ TEST(PolicyTrainer, GradientsAreTheSameBitsForAnyNumberOfThreads) {
     ThreadPool pool(threads);
     EXPECT_EQ(gradient(trajectories, train, Stream{{}, &pool, nullptr}), one) << threads;
   }
+}
+
+TEST(PolicyTrainer, LayersThatAreComputedAgainChangeNoBit) {
+  std::vector<Trajectory> trajectories = recorded(3, 4);
+  EXPECT_EQ(gradient(trajectories, {.microbatch_tokens = 60, .recompute = true}),
+            gradient(trajectories, {.microbatch_tokens = 60}));
 }
 
 // Sums of the same terms in another order: each element differs by a few roundings of its largest

@@ -87,6 +87,8 @@ class Rig {
 
   const Stream& stream() const { return stream_; }
   void repack() { weights_->repack(stream_, parameters); }
+  // From here on backward computes layers again.
+  void recompute() { activations_ = model.make_activations(activations_->max_tokens(), true); }
   void pack(Dtype dtype) {
     weights_ = std::make_shared<PackedWeights>(stream_, model.config(), parameters, dtype);
   }

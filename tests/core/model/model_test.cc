@@ -217,6 +217,14 @@ TEST(Model, StatesTheBytesOfItsActivations) {
   EXPECT_EQ(model.activation_bytes(128), 128 * floats * 4);
 }
 
+TEST(Model, KeepsOnlyTheInputsOfLayersThatAreComputedAgain) {
+  ModelConfig config = awkward_config(true);
+  const int64_t one = Activations::bytes(config, 128, {}, /*recomputes=*/true);
+  ++config.num_layers;
+  EXPECT_EQ(Activations::bytes(config, 128, {}, /*recomputes=*/true) - one,
+            128 * config.hidden_size * 4);
+}
+
 TEST(Model, StatesTheBytesOfTheActivationsOfExperts) {
   ModelConfig config = sparse_config();
   const int64_t some = Model(config).activation_bytes(128);
