@@ -14,8 +14,9 @@ std::vector<ForeignName> openrlhf_names() {
       "write reward.command: [python3, FILE] (docs/rewards.md), or env.settings.verifier, which "
       "names a built-in one.";
   constexpr std::string_view kGpus =
-      "training runs on CPUs: train.ranks and rollout.workers say how many processes there are. "
-      "Remove it.";
+      "model.device says where trainer and rollout workers compute, train.ranks and "
+      "rollout.workers "
+      "how many of them there are. Remove it.";
   // Groups are no baseline of these: one without a signal among its members teaches too.
   constexpr std::string_view kOfAll = "algo.whiten_advantages=true algo.filter_zero_signal=none";
   constexpr std::string_view kWhitened = "algo.whiten_advantages=true";
@@ -310,8 +311,8 @@ std::vector<ForeignName> openrlhf_names() {
       {.programs = "OpenRLHF", .name = "actor.num_gpus_per_node", .told = kGpus},
       {.programs = "OpenRLHF",
        .name = "actor.gradient_checkpointing_enable",
-       .told = "train.microbatch_tokens bounds the memory of activations. Remove it."},
-      {.programs = "OpenRLHF", .name = "train.colocate_all", .told = kGpus},
+       .key = "train.recompute"},
+      {.programs = "OpenRLHF", .name = "train.colocate_all", .key = "run.colocate"},
       {.programs = "OpenRLHF", .name = "data.apply_chat_template", .told = kTemplate},
       {.programs = "OpenRLHF", .name = "logger", .told = kLogs},
       {.programs = "OpenRLHF", .name = "critic_pretrain", .told = kCriticModel},
@@ -321,7 +322,7 @@ std::vector<ForeignName> openrlhf_names() {
       {.programs = "OpenRLHF", .name = "actor_num_gpus_per_node", .told = kGpus},
       {.programs = "OpenRLHF", .name = "actor_num_nodes", .told = kGpus},
       {.programs = "OpenRLHF", .name = "vllm_num_engines", .told = kGpus},
-      {.programs = "OpenRLHF", .name = "colocate_all_models", .told = kGpus},
+      {.programs = "OpenRLHF", .name = "colocate_all_models", .key = "run.colocate"},
       {.programs = "OpenRLHF", .name = "zero_stage", .told = kGpus},
       {.programs = "OpenRLHF",
        .name = "packing_samples",

@@ -18,7 +18,8 @@ std::vector<ForeignName> trl_names() {
       "prompts_per_step = per_device_train_batch_size x gradient_accumulation_steps x processes / "
       "num_generations.";
   constexpr std::string_view kOneGpu =
-      "training runs on CPUs, shared by train.ranks processes. Remove it.";
+      "one model is whole on each device (model.device), and a step is shared by train.ranks "
+      "processes. Remove it.";
   // Weights above the cap are 0, and none is raised.
   constexpr std::string_view kMasked = "algo.correction.kind=icepop algo.correction.low=0";
   constexpr std::string_view kCap =
@@ -273,9 +274,7 @@ std::vector<ForeignName> trl_names() {
        .told = "write model.compute: bf16 or f32; there is no fp16."},
       {.programs = "TRL", .name = "torch_dtype", .told = "write model.compute: bf16 or f32."},
       {.programs = "TRL", .name = "dtype", .told = "write model.compute: bf16 or f32."},
-      {.programs = "TRL, OpenRLHF",
-       .name = "gradient_checkpointing",
-       .told = "train.microbatch_tokens bounds the memory of activations. Remove it."},
+      {.programs = "TRL, OpenRLHF", .name = "gradient_checkpointing", .key = "train.recompute"},
       {.programs = "TRL, OpenRLHF",
        .name = "attn_implementation",
        .told = "attention is built in. Remove it."},
@@ -344,7 +343,7 @@ std::vector<ForeignName> trl_names() {
        .told = "write eval.prompts, the held-out prompts of an evaluation (0: none)."},
       {.programs = "TRL",
        .name = "gradient_checkpointing_kwargs",
-       .told = "train.microbatch_tokens bounds the memory of activations. Remove it."},
+       .told = "train.recompute has nothing to choose. Remove it."},
       {.programs = "TRL", .name = "logging_first_step", .told = "every step is logged. Remove it."},
       {.programs = "TRL",
        .name = "lr_scheduler_kwargs",

@@ -14,7 +14,8 @@ std::vector<ForeignName> verl_names() {
   constexpr std::string_view kNoEngine =
       "the engine that samples is built in, and needs no server. Remove it.";
   constexpr std::string_view kNoGpu =
-      "training runs on CPUs, shared by train.ranks processes. Remove it.";
+      "one model is whole on each device (model.device), and a step is shared by train.ranks "
+      "processes. Remove it.";
   constexpr std::string_view kEvalSampling =
       "an evaluation samples as training does (rollout.sampling). Remove it.";
   constexpr std::string_view kNoKlInReward =
@@ -434,7 +435,7 @@ std::vector<ForeignName> verl_names() {
        .told = kNoGpu},
       {.programs = "verl",
        .name = "actor_rollout_ref.model.enable_gradient_checkpointing",
-       .told = "train.microbatch_tokens bounds the memory of activations. Remove it."},
+       .key = "train.recompute"},
       {.programs = "verl",
        .name = "actor_rollout_ref.model.use_remove_padding",
        .told = "sequences are packed without padding. Remove it."},
