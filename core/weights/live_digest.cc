@@ -4,11 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "core/base/digest_of.h"
+#include "core/model/packed_digests.h"
 #include "core/model/rounding.h"
 #include "core/model/safetensors.h"
 #include "core/weights/digest.h"
@@ -33,7 +35,7 @@ int64_t rows_of_block(const TensorManifest& of, const PackedTensor& tensor) {
 }
 
 // The digests of a tensor of the manifest `of` from the rows of its packed form.
-class RowDigests {
+class HostDigests {
  public:
   TensorManifest digest(const TensorManifest& of, const PackedTensor& tensor,
                         const ReadRows& read) {
@@ -131,22 +133,36 @@ Result<Digest> prove_packed(const Stream& stream, const PackedWeights& packed,
   const std::vector<PackedTensor> tensors = packed.tensors();
   TR_CHECK(tensors.size() == manifests.size(), "{} tensors of {}", tensors.size(),
            manifests.size());
-  RowDigests digests;
+  const auto is_manifests = [&](size_t i) {
+    return name_of(tensors[i].dtype) == manifests[i].dtype && tensors[i].offset == 0;
+  };
+  PackedDigests on_device(stream);
+  std::vector<bool> is_on_device(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i)
+    is_on_device[i] =
+        is_manifests(i) && on_device.add(i, tensors[i], rows_of_block(manifests[i], tensors[i]));
+  on_device.run();
+  HostDigests digests;
   std::vector<TensorManifest> proved;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const PackedTensor& tensor = tensors[i];
     const TensorManifest& manifest = manifests[i];
     TR_CHECK(tensor.name == manifest.name, "{} in the place of {}", tensor.name, manifest.name);
-    TensorManifest found = digests.digest(manifest, tensor, [&](int64_t first, Matrix rows) {
-      packed.read(stream, tensor, first, rows);
-    });
-    const bool is_manifests = name_of(tensor.dtype) == manifest.dtype && tensor.offset == 0;
+    TensorManifest found = manifest;
+    if (is_on_device[i]) {
+      found.blocks = on_device.blocks_of(i);
+    } else {
+      found = digests.digest(manifest, tensor, [&](int64_t first, Matrix rows) {
+        packed.read(stream, tensor, first, rows);
+      });
+    }
+    const bool same = is_manifests(i);
     SourceDigests source(rows_of_block(manifest, tensor));
     const TensorManifest expected =
-        is_manifests ? manifest : digests.digest(manifest, tensor, [&](int64_t first, Matrix rows) {
+        same ? manifest : digests.digest(manifest, tensor, [&](int64_t first, Matrix rows) {
           read_as_packed(values, tensor, first, rows, source);
         });
-    if (!is_manifests && source.take() != manifest.blocks)
+    if (!same && source.take() != manifest.blocks)
       return Failure{
           fmt::format("tensor {}: its file has changed since it was proved", tensor.name)};
     const auto [wrong, due] = std::ranges::mismatch(found.blocks, expected.blocks);
@@ -156,7 +172,7 @@ Result<Digest> prove_packed(const Stream& stream, const PackedWeights& packed,
           "tensor {} block {} (from row {}): packed it has the digest {}; the version gives {}",
           tensor.name, block, block * found.rows_per_block, *wrong, *due)};
     }
-    proved.push_back(is_manifests ? std::move(found) : manifest);
+    proved.push_back(same ? std::move(found) : manifest);
   }
   return root_digest(proved, base);
 }

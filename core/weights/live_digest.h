@@ -1,5 +1,6 @@
-// The proof of weights in memory: what products will read is read back from the packed form and
-// compared, block by block, with the version that it was packed from (design rule 4).
+// The proof of weights in memory: what products will read is digested in its packed form and
+// compared, block by block, with the version that it was packed from (design rule 4). A GPU digests
+// matrices of the version's dtype where they lie; all else is read back.
 //
 // Thread: any; nobody repacks meanwhile.
 #pragma once

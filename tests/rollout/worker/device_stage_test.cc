@@ -9,12 +9,14 @@
 
 #include <gtest/gtest.h>
 
+#include "core/model/packed_digests.h"
 #include "core/model/parameters.h"
 #include "core/weights/manifest.h"
 #include "core/weights/version_folder.h"
 #include "kernels/base/backend.h"
 #include "kernels/base/memory.h"
 #include "kernels/cuda/provide.h"
+#include "kernels/ops/linear.h"
 #include "rollout/worker/weight_stage.h"
 #include "tests/core/base/temporary_directory.h"
 
@@ -118,6 +120,53 @@ TEST_P(DeviceStage, WhatTheDeviceHoldsIsProved) {
   EXPECT_EQ(staged->cause, InstallCause::kDigest);
   EXPECT_NE(staged->failure->message.find("packed it has the digest"), std::string::npos)
       << staged->failure->message;
+}
+
+// Of any matrix, which the device digests itself.
+TEST_P(DeviceStage, AFlippedBitOfAnyMatrixIsNamed) {
+  const OwnedStream stream(kGpu);
+  size_t flipped = 0;  // tensor in which a bit is wrong
+  std::string name;
+  WeightStage stage(config_, GetParam(), stream.get(),
+                    {.fetch = weights_in(folder_.path()), .on_packed = [&](const PackedWeights& w) {
+                       const PackedTensor tensor = w.tensors().at(flipped);
+                       name = tensor.name;
+                       PackedDigests digests(stream.get());
+                       const bool is_matrix = tensor.cols > 0;
+                       EXPECT_EQ(digests.add(0, tensor, 1000), is_matrix) << name;
+                       if (!is_matrix) return;
+                       // The last element of the last row.
+                       const size_t width = static_cast<size_t>(size_of(GetParam()));
+                       const size_t row = weight_bytes(GetParam(), 1, tensor.cols, kGpu);
+                       const std::byte* at =
+                           tensor.matrices.first.data +
+                           static_cast<size_t>(tensor.first_row + tensor.rows - 1) * row +
+                           static_cast<size_t>(tensor.cols) * width - 1;
+                       std::byte byte{};
+                       copy(stream.get(), {{}, &byte, 1}, {kGpu, at, 1});
+                       wait(stream.get());
+                       byte ^= std::byte{1};
+                       copy(stream.get(), {kGpu, const_cast<std::byte*>(at), 1}, {{}, &byte, 1});
+                       wait(stream.get());
+                     }});
+  const size_t tensors =
+      PackedWeights(
+          config_, GetParam(),
+          Buffer(static_cast<size_t>(PackedWeights::bytes(config_, GetParam(), kGpu)), kGpu))
+          .tensors()
+          .size();
+  int refused = 0;
+  for (; flipped < tensors; ++flipped) {
+    const auto number = static_cast<int64_t>(flipped);
+    const auto staged = stage_version(stage, publish(number, flipped + 1), /*samples=*/false);
+    ASSERT_TRUE(staged);
+    if (!staged->failure) continue;
+    ++refused;
+    EXPECT_NE(staged->failure->message.find("tensor " + name + " block 0"), std::string::npos)
+        << staged->failure->message;
+  }
+  // Two layers of q, k, v, o, gate, up and down; embeddings and head.
+  EXPECT_EQ(refused, 16);
 }
 
 TEST_P(DeviceStage, TheClassNamesTheDeviceAndItsDtypes) {
