@@ -156,7 +156,9 @@ Tokens long_tokens(uint64_t seed, int64_t longest) {
       old.push_back(static_cast<float>(-3 * rng.uniform() - .1));
       // Few are so far away that their logarithms are cut.
       const double spread = rng.chance(.02) ? 30 : .5;
-      l.push_back(old.back() + static_cast<float>(spread * rng.normal()));
+      // One sequence is, as a whole.
+      const double apart = s == 2 ? -25 : 0;
+      l.push_back(old.back() + static_cast<float>(apart + spread * rng.normal()));
       inf.push_back(old.back() + static_cast<float>(.5 * rng.normal()));
       ref.push_back(old.back() + static_cast<float>(.5 * rng.normal()));
     }
