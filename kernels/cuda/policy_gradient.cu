@@ -4,9 +4,8 @@
 // number in the sequence is its own modulo kLossThreads. It adds them in ascending order; then a
 // tree over each warp, and the warps in order. A second launch adds the sequences in order. A cross
 // entropy has one block, as if all tokens were one sequence.
-#include "kernels/cuda/policy_gradient.h"
-
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/policy_gradient.h"
 
 namespace tailrace::cuda {
 namespace {
