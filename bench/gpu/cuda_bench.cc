@@ -25,6 +25,8 @@ int main(int argc, char** argv) {
   flags.option("--rows", options.rows, {.help = "rows of products", .min = 1, .max = 65536});
   flags.option("--context", options.context,
                {.help = "tokens of a sequence that is decoded", .min = 1, .max = 131072});
+  flags.option("--members", options.members,
+               {.help = "sequences that share a prompt", .min = 1, .max = 1024});
   flags.option("--prompt", options.prompt,
                {.help = "tokens of a prompt that is prefilled", .min = 1, .max = 131072});
   flags.option("--steps", options.steps,

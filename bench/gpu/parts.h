@@ -18,6 +18,7 @@ struct Options {
   std::vector<int64_t> batches = {1, 8, 64};          // sequences of a decode step
   std::vector<int64_t> rows = {1, 8, 64, 512, 4096};  // of a product
   int64_t context = 1024;                             // tokens of a sequence that is decoded
+  int64_t members = 8;                                // sequences that share a prompt
   int64_t prompt = 2048;                              // tokens of a prompt that is prefilled
   int64_t steps = 32;                                 // decode steps between two waits
   Sizes sizes = {};
@@ -31,7 +32,8 @@ void report_facts(const BackendFacts& facts, Report& report);
 void measure_limits(Harness& harness, Report& report);
 
 // Tokens a second of decode steps in which every sequence has one token behind `context` - 1, the
-// head's logits included, without sampling.
+// head's logits included, without sampling; then once more where `members` at a time share the
+// first three quarters of it.
 // Checked: all sequences are alike, so their hidden states are, bit for bit, those of a sequence
 // alone and of the last row of a prefill (design rule 3).
 void measure_decode(Harness& harness, const Options& options, Report& report);

@@ -74,8 +74,9 @@ class ModelUnderTest {
   }
 
   // The next passes have tokens begin, begin + 1, ... of `count` sequences, and want the hidden
-  // state and logits of each one's last token.
-  void prepare(int64_t count, int64_t begin, int64_t end) {
+  // state and logits of each one's last token. `members` sequences that follow each other share
+  // the blocks of their first shared_tokens() tokens.
+  void prepare(int64_t count, int64_t begin, int64_t end, int64_t members = 1) {
     wait(stream_);  // a pass may still read what changes now
     builder_.clear();
     const auto tokens =
@@ -84,6 +85,8 @@ class ModelUnderTest {
     for (int64_t s = 0; s < count; ++s) {
       std::vector<int32_t> blocks(static_cast<size_t>(room_.blocks_per_sequence()));
       std::iota(blocks.begin(), blocks.end(), first_block(s));
+      std::iota(blocks.begin(), blocks.begin() + shared_blocks(),
+                first_block(s / members * members));
       builder_.add(tokens, static_cast<int32_t>(begin), blocks, wanted);
     }
     count_ = count;
@@ -96,6 +99,8 @@ class ModelUnderTest {
   std::vector<std::byte> fetch_hidden() { return fetch(stream_, hidden()); }
   std::vector<std::byte> fetch_logits() { return fetch(stream_, logits()); }
 
+  int64_t shared_tokens() const { return int64_t{shared_blocks()} * kBlockTokens; }
+
   // All sequences have the KV of the first.
   void copy_first_sequence() {
     for (int64_t s = 1; s < room_.sequences; ++s)
@@ -104,6 +109,8 @@ class ModelUnderTest {
   }
 
  private:
+  // Three quarters of a context.
+  int shared_blocks() const { return static_cast<int>(room_.context * 3 / 4 / kBlockTokens); }
   int32_t first_block(int64_t sequence) const {
     return static_cast<int32_t>(sequence * room_.blocks_per_sequence());
   }
@@ -161,23 +168,36 @@ void decode(Harness& harness, const std::string& name, const Options& options, R
 
   for (const int64_t batch : options.batches) {
     const std::string title = fmt::format("{}, {} sequences", name, batch);
-    model.prepare(batch, context - 1, context);
-    model.pass();
-    expect_alike(harness, model.fetch_hidden(), row, title);
-    require(is_sane(model.fetch_logits(), Dtype::kF32), "{}: logits", title);
-    const auto seconds = harness.seconds_of([&] { model.pass(); }, options.steps);
     const auto weights = static_cast<double>(model.product_bytes());
+    const double limit = harness.copy_rate();
+    // Steps of sequences of which `members` share a prompt.
+    const auto measure = [&](int64_t members) {
+      model.prepare(batch, context - 1, context, members);
+      model.pass();
+      expect_alike(harness, model.fetch_hidden(), row, title);
+      require(is_sane(model.fetch_logits(), Dtype::kF32), "{}: logits", title);
+      return harness.seconds_of([&] { model.pass(); }, options.steps);
+    };
     const double all = weights + static_cast<double>(batch * context * model.kv_bytes_per_token());
     std::vector<double> tokens, weights_read, all_read;
-    for (const double s : seconds) {
+    for (const double s : measure(1)) {
       tokens.push_back(static_cast<double>(batch) / s);
       weights_read.push_back(1e-9 * weights / s);
       all_read.push_back(1e-9 * all / s);
     }
-    const double limit = harness.copy_rate();
     report.add(title, "decode", "tokens/s", tokens, static_cast<double>(batch) * limit / all);
     report.add(title, "weights read", "GB/s", weights_read, 1e-9 * limit);
     report.add(title, "weights and KV read", "GB/s", all_read, 1e-9 * limit);
+    const int64_t members = std::min(batch, options.members);
+    if (members < 2) continue;
+    // Each group reads its prompt once.
+    const int64_t read_again = batch - (batch + members - 1) / members;
+    const double once =
+        all - static_cast<double>(read_again * model.shared_tokens() * model.kv_bytes_per_token());
+    std::vector<double> shared;
+    for (const double s : measure(members)) shared.push_back(static_cast<double>(batch) / s);
+    report.add(title, fmt::format("decode, prompts of {}", members), "tokens/s", shared,
+               static_cast<double>(batch) * limit / once);
   }
 }
 

@@ -24,7 +24,8 @@ gpu_bench::Options miniature(std::vector<std::string> parts) {
           .geometries = {"mini"},
           .batches = {1, 3},
           .rows = {1, 5, 70},
-          .context = 20,
+          .context = 24,
+          .members = 2,
           .prompt = 37,
           .steps = 1,
           .sizes = {.copy_mib = 1, .product = 64, .weights_mib = 1, .milliseconds = 0, .runs = 1}};
@@ -82,7 +83,8 @@ TEST(GpuBench, DecodeHasARowForEachBatch) {
             (std::set<std::string>{"mini, 1 sequences: decode", "mini, 1 sequences: weights read",
                                    "mini, 1 sequences: weights and KV read",
                                    "mini, 3 sequences: decode", "mini, 3 sequences: weights read",
-                                   "mini, 3 sequences: weights and KV read"}));
+                                   "mini, 3 sequences: weights and KV read",
+                                   "mini, 3 sequences: decode, prompts of 2"}));
 }
 
 TEST(GpuBench, PrefillCountsTokensAndWork) {
