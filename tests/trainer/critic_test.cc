@@ -179,7 +179,8 @@ TEST(Critic, GoesOnFromItsFileWithTheSameBits) {
 // The row that it reads is the one that the log-probability is made of.
 TEST(Critic, ReadsTheStateThatPredictsTheTarget) {
   auto trainer = tiny_trainer({});
-  PackedForward forward(trainer->model(), {64, 8}, testing::kMaxSequenceTokens, false, 1);
+  PackedForward forward(trainer->model(), {64, 8}, testing::kMaxSequenceTokens,
+                        ForBackward::kNothing, 1);
   const std::vector<TokenId> tokens = {3, 1, 4, 1, 5, 9, 2, 6};
   const std::vector<int32_t> targets = {2, 5, 7};
   const PackedSequence sequence{.tokens = tokens, .targets = targets};
