@@ -13,6 +13,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
+#include <utility>
 
 #include "kernels/base/stream_graph.h"
 
@@ -39,6 +41,11 @@ class StepGraphs {
 
   // Of a step that decodes `rows` sequences; of no rows where it has no graph.
   StepShape shape_of(int64_t rows, int64_t context, size_t memory) const;
+  // Whether no step of these sizes has run yet. It runs op by op: the device loads the kernels
+  // then, which it may not do while it captures.
+  bool is_first(const StepShape& shape) {
+    return sizes_.insert({shape.rows, shape.context}).second;
+  }
   // Empty until it is captured. The step's memory must be free, and stay where it is.
   StreamGraph& of(const StepShape& shape) { return graphs_[shape]; }
   // Whether steps of these weights find graphs, or will when `weights` come to lie there: of the
@@ -51,6 +58,7 @@ class StepGraphs {
  private:
   int64_t max_rows_ = 0, max_context_ = 0;
   std::array<const std::byte*, 2> places_ = {};  // the present one, and the one before
+  std::set<std::pair<int64_t, int64_t>> sizes_;  // that have run: rows, context
   std::map<StepShape, StreamGraph> graphs_;
 };
 

@@ -195,7 +195,8 @@ TEST_P(CudaGraphs, InstallsInAThirdPlaceAloneEndThem) {
   EXPECT_EQ(captures_behind(6), 6);
   engine.install(away, 5);
   EXPECT_EQ(captures_behind(6), 8);
-  EXPECT_EQ(engine.stats().graph_steps, 6 * 5);
+  // All that decode, but for the very first.
+  EXPECT_EQ(engine.stats().graph_steps, 6 * 5 - 1);
 }
 
 // A context that outgrows its graph, whose attention has one piece more then.
