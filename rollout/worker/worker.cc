@@ -41,7 +41,7 @@ using namespace std::chrono_literals;
 
 constexpr PolicyId kPolicy = 0;                  // the only one so far
 constexpr std::chrono::milliseconds kPoll{100};  // without work
-constexpr std::chrono::milliseconds kStagingPoll{2};
+constexpr std::chrono::milliseconds kShortPoll{2};
 constexpr std::chrono::seconds kTellProgress{5};
 // Then a person who looks at the log is told; heartbeats come far more often.
 constexpr std::chrono::seconds kWorthAWord{5};
@@ -143,9 +143,12 @@ class RolloutWorker {
       const EngineStats stats = engine_.stats();
       meter_.turn(stats.sampled_tokens + stats.prefill_tokens, engine_.idle());
       if (stop_.stop_requested()) return leave();
-      bool busy = num_running() > 0;
-      // A version that has come is to be told of at once: others are given the work until then.
-      const auto wait = weights_.is_staging() ? kStagingPoll : kPoll;
+      // In the trainer's turn nothing is sampled.
+      bool busy = num_running() > 0 && (config_.colocation == nullptr || has_turn_);
+      // A version that has come is to be told of at once: others are given the work until then. And
+      // who has a device in turn gives it back soon.
+      const bool is_short = weights_.is_staging() || config_.colocation != nullptr;
+      const auto wait = is_short ? kShortPoll : kPoll;
       while (auto message = client_.receive(busy ? 0ms : wait)) {
         std::visit([this](auto& m) { on(m); }, *message);
         if (ended_) return status();
