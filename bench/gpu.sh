@@ -22,7 +22,7 @@ total=525  # seconds of all parts
 # The tests of whole models that a GPU can run; kernels/cuda/CMakeLists.txt has the same filter.
 model_filter='-*AdamW*:*ThreadCount*:*InBfloat*:*InverseFrequencies*:*KeepingActivations*'
 # A sanitizer takes a hundred times as long: small tests that between them launch every kernel.
-sanitizer_filter='CudaLinear.Bf16TokenCounts:CudaLinear.Bf16LargeTiles:CudaLinear.Float32:CudaAttention.DtypesOfQueriesAndResult:CudaAttention.DecodeIsPrefillEverywhere:CudaCacheQkv.*:CudaKvCopy.*:CudaLogSumExp.IsRef:CudaLinearLogprob.LogMass*:CudaRows.*:CudaSample.GivesTheBitsOfTheOtherOps:CudaSample.TiesGoToTheSmallerId'
+sanitizer_filter='CudaLinear.Bf16TokenCounts:CudaLinear.Bf16LargeTiles:CudaLinear.Float32:CudaAttention.DtypesOfQueriesAndResult:CudaAttention.DecodeIsPrefillEverywhere:CudaCacheQkv.*:CudaKvCopy.*:CudaLogSumExp.IsRef:CudaLinearLogprob.LogMass*:CudaRows.*:CudaSample.GivesTheBitsOfTheOtherOps:CudaSample.TiesGoToTheSmallerId:CudaAttentionBackward.BitsAreASequencesOwn:CudaSharedPrefix.HeadsAndDims:CudaRmsNormBackward.*:CudaSwigluBackward.*:CudaEmbeddingBackward.*:CudaScatterRows.*:CudaElementwise.*:CudaGroupByExpert.*:CudaExpertBalance.*:CudaWeightedSum.*:CudaWeightBackward.*:CudaLinearLogprobBackward.*:CudaLinearGradInput.IsRef:CudaLinearGradWeight.IsRef:CudaLinearGradBias.IsRef:CudaGroupedLinear.RowsHaveTheBitsOfLinear:CudaGroupedGradients.*:CudaOptimizer.*:CudaPolicyGradient.*:CudaRope.*:CudaRoute.*:CudaRouteBackward.*:CudaRowDigests.AreTheLibrarysAboutTheEndsOfItsParts'
 
 die() { echo "gpu.sh: $*" >&2; exit 2; }
 
@@ -222,6 +222,7 @@ facts() {
 limits() { bench limits; }
 decode() { bench decode; }
 prefill() { bench prefill; }
+training() { bench training; }
 products() { bench products; }
 
 # googletest FILTER PROGRAM [COMMAND...]: COMMAND runs the program. A fault of the device ends it, and
@@ -420,6 +421,59 @@ with torch.inference_mode():
 PY
 }
 
+# The loop that people write around transformers: generate() of 64 sequences, and updates of as many
+# tokens as ours, at the size of Qwen2.5 0.5B.
+transformers() {
+  local python
+  python=$(command -v python3 || command -v python) || { echo "there is no Python" >&4; return 75; }
+  limited "$python" -c 'import torch, transformers' || { echo "Python has no torch with transformers" >&4; return 75; }
+  limited "$python" - <<'PY' >&3
+import json, sys, time, torch, transformers
+
+if not torch.cuda.is_available():
+    sys.exit("torch finds no GPU")
+facts = {"torch": torch.__version__, "gpu": torch.cuda.get_device_name()}
+
+def row(case, metric, values):
+    values = sorted(values)
+    print(json.dumps({"bench": "cuda", "system": "transformers", "version": transformers.__version__, "case": case,
+                      "metric": metric, "unit": "tokens/s", "median": values[len(values) // 2], "min": values[0],
+                      "max": values[-1], "runs": len(values), "limit": None, "settings": facts,
+                      "machine": {"device": facts["gpu"]}}, separators=(",", ":")), flush=True)
+
+def seconds(call, runs):
+    call()
+    found = []
+    for run in range(runs):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        call()
+        torch.cuda.synchronize()
+        found.append(time.perf_counter() - begin)
+    return found
+
+torch.manual_seed(0)
+config = transformers.Qwen2Config(
+    hidden_size=896, intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14, num_key_value_heads=2,
+    vocab_size=151936, max_position_embeddings=4096, tie_word_embeddings=True)
+model = transformers.Qwen2ForCausalLM(config).to("cuda", torch.bfloat16)
+prompts = torch.randint(0, config.vocab_size, (64, 128), device="cuda")
+new = 64
+with torch.inference_mode():
+    generate = lambda: model.generate(prompts, attention_mask=torch.ones_like(prompts), do_sample=True,
+                                      max_new_tokens=new, min_new_tokens=new, pad_token_id=0)
+    row("qwen2.5-0.5b, 64 sequences", "generate", [prompts.shape[0] * new / s for s in seconds(generate, 2)])
+model.train()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+tokens = torch.randint(0, config.vocab_size, (4, 1024), device="cuda")
+def update():
+    model(input_ids=tokens, labels=tokens).loss.backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+row("qwen2.5-0.5b, 4 x 1024 tokens", "training, bf16 weights and moments", [tokens.numel() / s for s in seconds(update, 5)])
+PY
+}
+
 # ---- the run ------------------------------------------------------------------------------------
 
 run() {
@@ -473,10 +527,12 @@ run() {
   part grpo 90 grpo
   part decode 120 decode
   part prefill 60 prefill
+  part training 90 training
   part products 90 products
   part memcheck 60 memcheck
   part racecheck 60 racecheck
   part pytorch 60 pytorch
+  part transformers 60 transformers
 
   echo
   cat "$out/gpu.md"

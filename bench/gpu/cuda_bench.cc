@@ -1,7 +1,7 @@
-// What a GPU gives: tokens a second of decode steps and prefill at the sizes of Qwen2.5 0.5B, 1.5B
-// and 7B in bfloat16, and the products that they are made of, each against a copy or a large
-// product on the same device. There is no sampler and no scheduler here: bench/gpu.sh asks whether
-// the backend is fast, before anything is built upon it.
+// What a GPU gives: tokens a second of decode steps, prefill and training at the sizes of Qwen2.5
+// 0.5B, 1.5B and 7B in bfloat16, and the products that they are made of, each against a copy or a
+// large product on the same device. There is no sampler and no scheduler here: bench/gpu.sh asks
+// whether the backend is fast, before anything is built upon it.
 //
 // Checked first: products and passes have the same bits in every batch, and are finite. Values are
 // held against the CPU's in the tests (test_cuda_gpu, test_cuda_model_gpu), which gpu.sh runs.
@@ -29,6 +29,10 @@ int main(int argc, char** argv) {
                {.help = "sequences that share a prompt", .min = 1, .max = 1024});
   flags.option("--prompt", options.prompt,
                {.help = "tokens of a prompt that is prefilled", .min = 1, .max = 131072});
+  flags.option("--tokens", options.tokens,
+               {.help = "tokens of an update", .min = 2, .max = 1 << 20});
+  flags.option("--sequence", options.sequence,
+               {.help = "tokens of a sequence in it", .min = 2, .max = 131072});
   flags.option("--steps", options.steps,
                {.help = "decode steps between two waits", .min = 1, .max = 100000});
   flags.option("--runs", options.sizes.runs, {.help = "runs of each", .min = 1, .max = 10000});

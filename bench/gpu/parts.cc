@@ -54,6 +54,7 @@ void measure(const Options& options, const BackendFacts& facts, Report& report) 
   if (wants("limits")) measure_limits(harness, report);
   if (wants("decode")) measure_decode(harness, options, report);
   if (wants("prefill")) measure_prefill(harness, options, report);
+  if (wants("training")) measure_training(harness, options, report);
   if (wants("products")) measure_products(harness, options, report);
   require(harness.fault().empty(), "{}", harness.fault());
 }

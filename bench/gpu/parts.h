@@ -13,13 +13,14 @@
 namespace tailrace::gpu_bench {
 
 struct Options {
-  std::vector<std::string> parts = {"facts", "limits", "decode", "prefill", "products"};
+  std::vector<std::string> parts = {"facts", "limits", "decode", "prefill", "training", "products"};
   std::vector<std::string> geometries = {"qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-7b"};
   std::vector<int64_t> batches = {1, 8, 64};          // sequences of a decode step
   std::vector<int64_t> rows = {1, 8, 64, 512, 4096};  // of a product
   int64_t context = 1024;                             // tokens of a sequence that is decoded
   int64_t members = 8;                                // sequences that share a prompt
   int64_t prompt = 2048;                              // tokens of a prompt that is prefilled
+  int64_t tokens = 4096, sequence = 1024;             // of an update; of a sequence in it
   int64_t steps = 32;                                 // decode steps between two waits
   Sizes sizes = {};
 };
@@ -40,6 +41,11 @@ void measure_decode(Harness& harness, const Options& options, Report& report);
 
 // Tokens a second of one prompt, with the logits of its last token.
 void measure_prefill(Harness& harness, const Options& options, Report& report);
+
+// Tokens a second of supervised updates of `tokens` tokens in sequences of `sequence`: forward,
+// loss, backward and AdamW. What does not fit the device is left out, with a word on stderr.
+// Checked: the loss falls.
+void measure_training(Harness& harness, const Options& options, Report& report);
 
 // Every product of a layer, and the head, with weights that no cache holds. Few rows wait for the
 // bytes of the weight, many for tensor cores.

@@ -27,6 +27,8 @@ gpu_bench::Options miniature(std::vector<std::string> parts) {
           .context = 24,
           .members = 2,
           .prompt = 37,
+          .tokens = 40,
+          .sequence = 20,
           .steps = 1,
           .sizes = {.copy_mib = 1, .product = 64, .weights_mib = 1, .milliseconds = 0, .runs = 1}};
 }
@@ -90,6 +92,11 @@ TEST(GpuBench, DecodeHasARowForEachBatch) {
 TEST(GpuBench, PrefillCountsTokensAndWork) {
   EXPECT_EQ(names_of(rows_of("prefill")),
             (std::set<std::string>{"mini, prompt of 37: prefill", "mini, prompt of 37: work"}));
+}
+
+TEST(GpuBench, TrainingLearnsItsTokens) {
+  EXPECT_EQ(names_of(rows_of("training")),
+            (std::set<std::string>{"mini, 2 x 20 tokens: training", "mini, 2 x 20 tokens: work"}));
 }
 
 TEST(GpuBench, ProductsOfFewRowsAreBytesAndOfManyWork) {
