@@ -219,7 +219,7 @@ class PolicyTrainer {
   PackedWeights& packed_;  // the same
   std::shared_ptr<const PackedWeights> reference_;
   std::unique_ptr<Optimizer> optimizer_;
-  std::optional<ArenaScope> turn_;  // while the next two are made
+  std::optional<ArenaScope> turn_;  // while what follows is made
   PackedForward forward_;
   GradientTree tree_;
   ExpertBalancer balance_;

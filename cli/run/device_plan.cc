@@ -19,10 +19,10 @@ namespace {
 
 bool is_cpu(Device device) { return device.kind == DeviceKind::kCpu; }
 
-// The one that any of them computes on.
 // What rounding up takes of the memory of a turn, of all that is cut from it.
 constexpr int64_t kTurnSlack = 64 << 10;
 
+// The one that any of them computes on.
 Device gpu_of(const DevicePlan& plan) { return is_cpu(plan.rollout) ? plan.trainer : plan.rollout; }
 
 // "the trainer, 2 rollout workers": those that compute there.

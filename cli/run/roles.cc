@@ -304,7 +304,10 @@ std::unique_ptr<Colocation> make_colocation(const RoleContext& context) {
   plan.rollout_worker =
       rollout_memory(rollout_config(o, model, pool_of_worker(o, 0), plan.rollout)).device;
   share_turns(plan);
-  MemoryNeed need{.process = "trainer and rollout worker", .cure = kRolloutCure};
+  MemoryNeed need{.process = "trainer and rollout worker",
+                  .cure =
+                      "lower rollout.kv_cache_mb, rollout.max_batch_tokens or "
+                      "train.microbatch_tokens, or take a smaller model"};
   need.bytes = total_bytes(plan.trainer_memory) + total_bytes(plan.rollout_worker) +
                total_bytes(plan.in_turn);
   require_device_memory(need, plan.trainer);

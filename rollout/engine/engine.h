@@ -79,9 +79,9 @@ struct EngineArrays {
 // is found then is in one step too many, of which nothing counts. Whoever ends a session that is in
 // flight, or installs weights, waits for it. All of this changes no token and no bit.
 //
-// There a step that decodes alone is a graph (step_graphs.h), captured when its size is first met.
-// Copies from and to the host are part of it, by the fixed addresses of the step's pinned arrays.
-// Installed weights of other addresses end all graphs.
+// There a step that decodes alone is a graph (step_graphs.h), captured at the second step of its
+// size. Copies from and to the host are part of it, by the fixed addresses of the step's pinned
+// arrays. Graphs stay for the last two places of the weights.
 //
 // step() throws UserError when logits are not finite; so do release() and install(), which may read
 // what a step drew.

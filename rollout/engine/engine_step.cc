@@ -69,7 +69,7 @@ void Engine::enqueue(StepInFlight& step) {
   for (const auto& [from, to, tokens] : planner_.copies())
     kv_.copy_block(stream_, from, to, tokens);
   if (step.parts.empty()) return;
-  if (step.shape.rows == 0 || graphs_.is_first(step.shape)) {
+  if (step.shape.rows == 0 || graphs_.note_first(step.shape)) {
     compute(step);
   } else {
     StreamGraph& graph = graphs_.of(step.shape);

@@ -37,13 +37,12 @@ class StepGraphs {
   StepGraphs() = default;  // there are none
   // For steps of at most so many rows and positions.
   StepGraphs(int64_t max_rows, int64_t max_context);
-  bool are_used() const { return max_rows_ > 0; }
 
   // Of a step that decodes `rows` sequences; of no rows where it has no graph.
   StepShape shape_of(int64_t rows, int64_t context, size_t memory) const;
-  // Whether no step of these sizes has run yet. It runs op by op: the device loads the kernels
-  // then, which it may not do while it captures.
-  bool is_first(const StepShape& shape) {
+  // Notes that a step of these sizes runs; true: the first. It runs op by op: the device loads the
+  // kernels then, which it may not do while it captures.
+  bool note_first(const StepShape& shape) {
     return sizes_.insert({shape.rows, shape.context}).second;
   }
   // Empty until it is captured. The step's memory must be free, and stay where it is.
