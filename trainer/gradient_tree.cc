@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "kernels/base/pulse.h"
 #include "kernels/ops/embedding.h"
 
 namespace tailrace {
@@ -119,6 +120,7 @@ void GradientTree::run_slots(std::span<const PackedSequence> sequences,
 void GradientTree::run_slot(std::span<const PackedSequence> sequences, size_t slot, size_t begin,
                             size_t end, Parameters& gradients, const GradientPass& pass) {
   for (auto [first, last] : pack(sequences.subspan(begin, end - begin), forward_.limits())) {
+    beat();  // where the host only asks, nobody else does
     auto part = sequences.subspan(begin + first, last - first);
     PackedForward::Output output = forward_.forward(
         stream_, weights_, part,

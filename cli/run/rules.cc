@@ -256,6 +256,11 @@ void validate_colocation(const RunOptions& o) {
         "scheduler.ahead",
         "is {}, {}, and none is ahead. Try scheduler.ahead=0, or run.colocate=false.",
         o.scheduler.mode.ahead, kWhy);
+  if (o.algo.sampling_mask == SamplingMask::kKeep)
+    throw UserError::at("algo.sampling_mask",
+                        "is keep, {}, and kept sets are not in what they plan so far. Try "
+                        "algo.sampling_mask=none, or run.colocate=false.",
+                        kWhy);
   if (o.scheduler.mode.hand_over == scheduler::HandOverBy::kGroups)
     throw UserError::at("scheduler.hand_over",
                         "is groups, {}, and a step begins when it is whole. Try "

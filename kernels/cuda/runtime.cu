@@ -114,9 +114,13 @@ std::byte* allocate(size_t bytes, int index) {
     return nullptr;
   }
   cuda_check(error);
-  cuda_check(cudaMemset(memory, 0, bytes));
-  // Streams that do not wait for each other may use it from here on.
-  cuda_check(cudaDeviceSynchronize());
+  // By a stream of its own: another thread may be capturing one, and nobody may wait for that. All
+  // streams may use the memory from here on.
+  cudaStream_t stream = nullptr;
+  cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  cuda_check(cudaMemsetAsync(memory, 0, bytes, stream));
+  cuda_check(cudaStreamSynchronize(stream));
+  cuda_check(cudaStreamDestroy(stream));
   return static_cast<std::byte*>(memory);
 }
 
@@ -137,6 +141,7 @@ void copy_in_stream(const Stream& stream, std::byte* to, const std::byte* from, 
 constexpr auto kWaitDeadline = std::chrono::seconds(600);
 
 void wait_for(cudaEvent_t event) {
+  beat();
   const auto start = std::chrono::steady_clock::now();
   while (true) {
     const cudaError_t state = cudaEventQuery(event);

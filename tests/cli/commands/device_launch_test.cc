@@ -158,6 +158,8 @@ TEST(LaunchDevice, TurnsNeedOneOfEachAndAGpu) {
   };
   expect_part(error(""), "rollout.workers is 2, but run.colocate is true: one trainer and one");
   expect_part(error("rollout.workers=1 scheduler.ahead=1"), "Try scheduler.ahead=0");
+  expect_part(error("rollout.workers=1 rollout.sampling.top_k=5 algo.sampling_mask=keep"),
+              "Try algo.sampling_mask=none");
   expect_part(error("rollout.workers=1 model.device=cpu"),
               "run.colocate is true, but there is no GPU that trainer and rollout worker could "
               "take turns on: model.device is cpu.\n       Try run.colocate=false.");
