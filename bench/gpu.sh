@@ -328,7 +328,7 @@ grpo() {
     rm -rf "$run"
     ours "$bin/tailrace" launch "$configs/quickstart.yaml" model.device=cuda model.compute=bf16 run.dir="$run" \
       model.create.hidden_size=896 model.create.intermediate_size=4864 model.create.layers=24 model.create.heads=14 \
-      run.steps=4 rollout.workers=1 rollout.max_sequences=256 sft.demonstrations=0 eval.prompts=0 algo.filter_zero_signal=none \
+      run.steps=4 rollout.workers=1 rollout.max_sequences=256 sft.demonstrations=512 sft.epochs=1 eval.prompts=0 algo.filter_zero_signal=none \
       optim.lr=1e-6 run.colocate="$([[ $how == in_turn ]] && echo true || echo false)" || return
     medians "$run" "GRPO, 0.5B, ${how//_/ }" <<-'METRICS'
 	time/step step s

@@ -101,22 +101,27 @@ std::string describe_memory(const DevicePlan& plan, int64_t trainers, int64_t ro
                      describe(gpu_of(plan)), who);
 }
 
-void check_device_size(const DevicePlan& plan, int64_t trainers, int64_t rollout_workers) {
+std::string device_shortage(const DevicePlan& plan, int64_t trainers, int64_t rollout_workers) {
   const int64_t has = memory_of(gpu_of(plan));
-  if (has == 0) return;
+  if (has == 0) return "";
   // In double: neither number is bounded by the other.
   const auto all = [](int64_t count, const std::vector<MemoryItem>& items) {
     return static_cast<double>(count) * static_cast<double>(certain_bytes(items));
   };
   const double bytes = all(trainers, plan.trainer_memory) +
                        all(rollout_workers, plan.rollout_worker) + all(1, plan.in_turn);
-  if (bytes <= static_cast<double>(has)) return;
-  throw UserError(
+  if (bytes <= static_cast<double>(has)) return "";
+  return fmt::format(
       "{} need {:.1f} GiB of the {} of {}. Make rollout.workers, rollout.kv_cache_mb, "
       "rollout.max_batch_tokens, train.microbatch_tokens or the model smaller ('--dry-run' shows "
       "what each takes).",
       who_computes(plan, trainers, rollout_workers), bytes / 1024 / 1024 / 1024, format_bytes(has),
       describe(gpu_of(plan)));
+}
+
+void check_device_size(const DevicePlan& plan, int64_t trainers, int64_t rollout_workers) {
+  const std::string shortage = device_shortage(plan, trainers, rollout_workers);
+  if (!shortage.empty()) throw UserError("{}", shortage);
 }
 
 }  // namespace tailrace

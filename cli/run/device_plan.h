@@ -40,7 +40,10 @@ std::string describe(const DevicePlan& plan, const RunOptions& options);
 // nothing of this machine computes there.
 std::string describe_memory(const DevicePlan& plan, int64_t trainers, int64_t rollout_workers);
 
-// Throws UserError when the workers of this machine take more for certain than the device has.
+// What the workers of this machine take for certain beyond what the device has, as a sentence;
+// empty: it is enough, or not known.
+std::string device_shortage(const DevicePlan& plan, int64_t trainers, int64_t rollout_workers);
+// Throws it as a UserError.
 void check_device_size(const DevicePlan& plan, int64_t trainers, int64_t rollout_workers);
 
 }  // namespace tailrace

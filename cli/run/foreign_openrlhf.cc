@@ -14,9 +14,8 @@ std::vector<ForeignName> openrlhf_names() {
       "write reward.command: [python3, FILE] (docs/rewards.md), or env.settings.verifier, which "
       "names a built-in one.";
   constexpr std::string_view kGpus =
-      "model.device says where trainer and rollout workers compute, train.ranks and "
-      "rollout.workers "
-      "how many of them there are. Remove it.";
+      "the first GPU of a machine computes, or its CPU (model.device); train.ranks and "
+      "rollout.workers say how many share it. Remove it.";
   // Groups are no baseline of these: one without a signal among its members teaches too.
   constexpr std::string_view kOfAll = "algo.whiten_advantages=true algo.filter_zero_signal=none";
   constexpr std::string_view kWhitened = "algo.whiten_advantages=true";

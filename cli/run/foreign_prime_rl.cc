@@ -9,9 +9,8 @@ std::vector<ForeignName> prime_rl_names() {
   constexpr std::string_view kSources =
       "write env.name, and env.dataset where it wants one; several are a list under datasets:.";
   constexpr std::string_view kGpus =
-      "model.device says where trainer and rollout workers compute, train.ranks and "
-      "rollout.workers "
-      "how many of them there are. Remove it.";
+      "the first GPU of a machine computes, or its CPU (model.device); train.ranks and "
+      "rollout.workers say how many share it. Remove it.";
   constexpr std::string_view kLogs =
       "each step goes to metrics.jsonl and TensorBoard files in the run directory. Remove it.";
   constexpr std::string_view kLoss =

@@ -18,8 +18,8 @@ std::vector<ForeignName> trl_names() {
       "prompts_per_step = per_device_train_batch_size x gradient_accumulation_steps x processes / "
       "num_generations.";
   constexpr std::string_view kOneGpu =
-      "one model is whole on each device (model.device), and a step is shared by train.ranks "
-      "processes. Remove it.";
+      "the first GPU of a machine computes, or its CPU (model.device), and no model is split. "
+      "Remove it.";
   // Weights above the cap are 0, and none is raised.
   constexpr std::string_view kMasked = "algo.correction.kind=icepop algo.correction.low=0";
   constexpr std::string_view kCap =

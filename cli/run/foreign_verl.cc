@@ -14,8 +14,8 @@ std::vector<ForeignName> verl_names() {
   constexpr std::string_view kNoEngine =
       "the engine that samples is built in, and needs no server. Remove it.";
   constexpr std::string_view kNoGpu =
-      "one model is whole on each device (model.device), and a step is shared by train.ranks "
-      "processes. Remove it.";
+      "the first GPU of a machine computes, or its CPU (model.device), and no model is split. "
+      "Remove it.";
   constexpr std::string_view kEvalSampling =
       "an evaluation samples as training does (rollout.sampling). Remove it.";
   constexpr std::string_view kNoKlInReward =

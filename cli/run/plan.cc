@@ -115,10 +115,11 @@ void plan_kept_sets(const RunOptions& o, const ModelConfig& config, Plan& plan) 
   if (o.algo.sampling_mask == SamplingMask::kNone) {
     plan.warnings.push_back(fmt::format(
         "rollout.sampling cuts the distribution that is trained: a mismatch (rollout/cut_mass). "
-        "{}. algo.sampling_mask=keep removes it",
+        "{}.{}",
         o.algo.correction.kind == CorrectionKind::kNone
             ? "Nothing corrects it"
-            : "algo.correction weighs tokens by the share that was kept"));
+            : "algo.correction weighs tokens by the share that was kept",
+        o.run.colocate ? "" : " algo.sampling_mask=keep removes it"));
     return;
   }
   // The trainer has the bytes, what they say, the batch made of it, and its micro-batch; a worker
@@ -424,6 +425,14 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
         fmt::format("the run may need {} but {} are free. Try a smaller rollout.kv_cache_mb, "
                     "train.microbatch_tokens or rollout.workers.",
                     format_bytes(plan.total_bytes()), format_bytes(available_bytes)));
+  if (std::string shortage = device_shortage(plan.devices, plan.trainers, plan.rollout_workers);
+      !shortage.empty())
+    plan.warnings.push_back(std::move(shortage));
+  if (!plan.devices.why_trainer_cpu.empty() && !supervised_only(o))
+    plan.warnings.push_back(
+        "the trainer computes on the CPU, and scores again what a GPU has sampled: that is slow, "
+        "and "
+        "the numbers differ a little (mismatch/...)");
   warn_of_rates(o, plan);
   warn_of_choice_bias(o, plan);
   warn_of_adapter_rate(o, plan);

@@ -502,6 +502,7 @@ void refuse_without_steps(RunOptions& o, ConfigKeys& keys) {
     constexpr std::string_view kKeys[] = {"run.epochs",
                                           "run.listen",
                                           "run.keys",
+                                          "run.colocate",
                                           "train.ppo_epochs",
                                           "train.trace_steps",
                                           "train.minibatches_per_step",

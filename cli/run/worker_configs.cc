@@ -17,9 +17,10 @@ std::string why_trainer_on_cpu(const RunOptions& o) {
   if (o.algo.advantage == AdvantageKind::kGae)
     return "a critic (algo.advantage) learns on the CPU alone so far";
   const bool warms_up = !o.sft.data.empty() || o.sft.demonstrations > 0;
-  if (o.optim.kind == OptimizerKind::kMuon ||
-      (warms_up && o.sft.optim.kind == OptimizerKind::kMuon))
+  if (!supervised_only(o) && o.optim.kind == OptimizerKind::kMuon)
     return "Muon (optim.kind) runs on the CPU alone so far";
+  if (warms_up && o.sft.optim.kind == OptimizerKind::kMuon)
+    return "Muon (sft.optim.kind) runs on the CPU alone so far";
   return "";
 }
 

@@ -38,24 +38,22 @@ class Bundle {
     fs::create_directory_symlink(source / "configs", root_ / "configs");
     write("bundle.txt", "commit emulated\n");
     // What the parts launch, but tiny.
-    script("bin/tailrace",
-           "if [[ $1 == launch ]]; then\n"
-           "  args=()\n"
-           "  for arg in \"$@\"; do\n"
-           "    [[ $arg =~ ^(model.create|run.steps|rollout.max_sequences|algo.filter) ]] || "
-           "args+=(\"$arg\")\n"
-           "  done\n"
-           "  set -- \"${args[@]}\" run.steps=2 rollout.prompts_per_step=4 rollout.group_size=4 "
-           "rollout.max_turns=4 rollout.max_context_tokens=128 rollout.max_batch_tokens=256 "
-           "train.microbatch_tokens=256 algo.filter_zero_signal=none\n"
-           "  case $* in\n"
-           "    *grpo*) set -- \"$@\" model.create.hidden_size=32 model.create.layers=1 "
-           "model.create.intermediate_size=64 model.create.heads=2 model.create.kv_heads=1 "
-           "rollout.max_sequences=16 ;;\n"
-           "    *) set -- \"$@\" sft.demonstrations=8 sft.epochs=1 eval.prompts=4 "
-           "eval.interval_steps=0 ;;\n"
-           "  esac\n"
-           "fi\n" TAILRACE_EMULATED " \"$@\"");
+    script(
+        "bin/tailrace",
+        "if [[ $1 == launch ]]; then\n"
+        "  args=()\n"
+        "  for arg in \"$@\"; do\n"
+        "    [[ $arg =~ ^(model.create|run.steps|rollout.max_sequences|algo.filter|sft|eval) ]] || "
+        "args+=(\"$arg\")\n"
+        "  done\n"
+        "  set -- \"${args[@]}\" run.steps=2 rollout.prompts_per_step=4 rollout.group_size=4 "
+        "rollout.max_turns=4 rollout.max_context_tokens=128 rollout.max_batch_tokens=256 "
+        "train.microbatch_tokens=256 algo.filter_zero_signal=none sft.demonstrations=8 "
+        "sft.epochs=1 eval.prompts=4 eval.interval_steps=0\n"
+        "  [[ $* != *grpo* ]] || set -- \"$@\" model.create.hidden_size=32 "
+        "model.create.layers=1 model.create.intermediate_size=64 model.create.heads=2 "
+        "model.create.kv_heads=1 rollout.max_sequences=16\n"
+        "fi\n" TAILRACE_EMULATED " \"$@\"");
     script("bin/bench/cuda", TAILRACE_EMULATED_BENCH
            " \"$@\" --geometry mini --batch 1,2 --rows 1,70 --context 20 --prompt 20 --tokens 24 "
            "--sequence 12 --steps 1 "

@@ -168,7 +168,7 @@ void record_choices(const PolicyTrainer& trainer, std::vector<Trajectory>& traje
   const Model& model = trainer.model();
   const ModelConfig& config = model.config();
   const PackedWeights packed(Stream{}, config, trainer.parameters());
-  KvCache kv(config, /*num_blocks=*/1, testing::kMaxSequenceTokens, /*keeps_choices=*/true);
+  KvCache kv(config, /*num_blocks=*/1, testing::kMaxSequenceTokens);
   std::vector<float> hidden(static_cast<size_t>(config.hidden_size));
   for (Trajectory& t : trajectories) {
     t.experts = config.expert_shape();
@@ -180,12 +180,15 @@ void record_choices(const PolicyTrainer& trainer, std::vector<Trajectory>& traje
       builder.add(segment.tokens, 0, blocks, rows);
       Buffer memory(model.workspace_bytes(length, static_cast<int>(length), /*num_threads=*/1));
       Workspace workspace(memory);
+      const int64_t layers = config.num_sparse_layers(), k = config.experts_per_token;
+      std::vector<int32_t> chosen(static_cast<size_t>(layers * length * k));
       model.forward({}, workspace, packed, builder.batch(), kv,
-                    Matrix(hidden.data(), 1, config.hidden_size), nullptr);
-      for (int i = 0; i < num_drawn_from(segment); ++i) {
-        const auto ids = kv.choices(0, i);
-        segment.choices.insert(segment.choices.end(), ids.begin(), ids.end());
-      }
+                    Matrix(hidden.data(), 1, config.hidden_size), nullptr, chosen);
+      for (int64_t i = 0; i < num_drawn_from(segment); ++i)
+        for (int64_t layer = 0; layer < layers; ++layer)
+          for (int64_t j = 0; j < k; ++j)
+            segment.choices.push_back(
+                static_cast<uint16_t>(chosen[static_cast<size_t>((layer * length + i) * k + j)]));
     }
   }
 }

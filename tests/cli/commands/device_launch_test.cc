@@ -233,7 +233,7 @@ TEST(LaunchDevice, SupervisedTrainingAloneRunsThereToo) {
       launch_emulated(arguments + " --dry-run model.device=cuda sft.optim.kind=muon");
   EXPECT_EQ(refused.exit_code, 2);
   expect_part(refused.err,
-              "model.device is cuda, but Muon (optim.kind) runs on the CPU alone so far.\n");
+              "model.device is cuda, but Muon (sft.optim.kind) runs on the CPU alone so far.\n");
 }
 
 }  // namespace

@@ -185,10 +185,11 @@ TEST(MakePlan, SaysWhatRecordedExpertsCost) {
     return make_plan(options, model, 0).total_bytes();
   };
   // 128 samples of 128 tokens: twelve bytes a choice in the trainer, six in each of two workers,
-  // and two in their caches.
+  // two in their caches, and four for the rows of their passes.
+  const int64_t passes = 2 * 4 * choices * options.rollout.engine.max_batch_tokens;
   const int64_t cached = 2 * 2 * choices * options.rollout.engine.block_tokens * 64;
   EXPECT_EQ(bytes(RouterReplay::kReplay) - bytes(RouterReplay::kOff),
-            128 * 128 * choices * (12 + 2 * 6) + cached);
+            128 * 128 * choices * (12 + 2 * 6) + cached + passes);
   // Two bytes a choice, in half of a message.
   options.rollout.engine.max_context_tokens = (int64_t{64} << 20) / choices + 1;
   options.algo.router_replay = RouterReplay::kReplay;

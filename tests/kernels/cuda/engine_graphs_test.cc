@@ -61,6 +61,7 @@ void expect_equal(const AnswersOf& got, const AnswersOf& want) {
   for (const auto& [session, answer] : want) {
     const Generation& other = got.at(session);
     EXPECT_EQ(other.reason, answer.reason) << "session " << session;
+    EXPECT_EQ(other.choices, answer.choices) << "session " << session;
     ASSERT_EQ(other.tokens.size(), answer.tokens.size()) << "session " << session;
     for (size_t i = 0; i < answer.tokens.size(); ++i) {
       const GeneratedToken &a = other.tokens[i], &b = answer.tokens[i];
@@ -82,6 +83,7 @@ EngineOptions options_of(bool graphs, bool overlaps) {
   options.max_sequences = 11;
   options.kv_cache_blocks = 24;
   options.overlaps = overlaps;
+  options.keep_choices = true;          // of experts, where there are any
   if (!graphs) options.graphs = false;  // else what a GPU does by itself
   return options;
 }
@@ -127,10 +129,10 @@ TEST_P(CudaGraphs, ChangeNoBit) {
     EXPECT_EQ(plain.graph_steps, 0);
     EXPECT_EQ(plain.captures, 0);
     EXPECT_EQ(stats.steps, plain.steps);
-    EXPECT_GT(stats.graph_steps, stats.captures);
+    EXPECT_GE(stats.graph_steps, stats.captures);
     EXPECT_LT(stats.graph_steps, stats.steps);
-    // Of 1, 2, 4, 8 and 11 rows, for each step that may be in flight; not all may have come.
-    EXPECT_GE(stats.captures, overlaps ? 5 : 3);
+    // Of 1, 2, 4, 8 and 11 rows, for each step that may be in flight; not all may have come twice.
+    EXPECT_GE(stats.captures, overlaps ? 3 : 2);
     EXPECT_LE(stats.captures, overlaps ? 10 : 5);
     EXPECT_GT(stats.planner.preemptions, 0);
   }

@@ -57,7 +57,7 @@ std::vector<SessionId> sessions_of(const std::vector<Sequence*>& batch) {
 // A GPU reads shared blocks once for sequences that follow each other in a pass.
 TEST(BatchPlanner, MembersOfAGroupFollowEachOther) {
   // Prompts come in pieces, so that groups begin one after the other.
-  Passes passes({.max_batch_tokens = 30, .max_sequences = 32});
+  Passes passes({.max_batch_tokens = 30, .max_sequences = 32, .num_blocks = 64});
   std::vector<SessionId> submitted;
   for (int group = 0; group < 3; ++group) {
     std::vector<TokenId> prompt(20);
