@@ -1,6 +1,9 @@
+#include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -115,11 +118,27 @@ ExitCode join(const WorkerArguments& arguments, const Registries& registries) {
   return kExitDone;
 }
 
+// Beats `all` while both of the others beat: a supervisor sees it where one stands still.
+void beat_as_both(std::stop_token stop, const Pulse& a, const Pulse& b, Pulse& all) {
+  uint64_t seen_a = a.beats(), seen_b = b.beats();
+  while (!stop.stop_requested()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    if (a.beats() == seen_a || b.beats() == seen_b) continue;
+    seen_a = a.beats(), seen_b = b.beats();
+    all.beat();
+  }
+}
+
 // The trainer, and the rollout worker that takes turns with it. Neither goes on without the other:
 // the process ends with the first that fails, and the supervisor starts both again.
 ExitCode work_in_turn(const RoleName& trainer, RoleContext context, StatusPage& page, Log& log) {
   const std::unique_ptr<Colocation> colocation = make_colocation(context);
   context.colocation = colocation.get();
+  Pulse pulses[2];
+  context.trainer_pulse = &pulses[0];
+  context.rollout_pulse = &pulses[1];
+  const std::jthread watch(beat_as_both, std::cref(pulses[0]), std::cref(pulses[1]),
+                           std::ref(page.pulse()));
   const RoleName rollout{RoleKind::kRollout, 0};
   Log rollout_log(rollout.text(), context.run.log(name_of(rollout.kind), rollout.index),
                   context.options.log.level);

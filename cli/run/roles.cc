@@ -373,9 +373,19 @@ void check_threads(const RunOptions& options) {
   let_go();
 }
 
+namespace {
+
+Pulse& pulse_of(RoleKind kind, const RoleContext& context, StatusPage& page) {
+  if (kind == RoleKind::kTrainer && context.trainer_pulse != nullptr) return *context.trainer_pulse;
+  if (kind == RoleKind::kRollout && context.rollout_pulse != nullptr) return *context.rollout_pulse;
+  return page.pulse();
+}
+
+}  // namespace
+
 ExitCode play_role(const HeldRole& role, const RoleContext& context, StatusPage& page, Log& log,
                    std::stop_token stop) {
-  const PulseScope pulse(page.pulse());
+  const PulseScope pulse(pulse_of(role.name.kind, context, page));
   const CallBoardScope calls(page.calls());
   switch (role.name.kind) {
     case RoleKind::kScheduler:

@@ -23,6 +23,7 @@
 #include "core/weights/colocation.h"
 #include "core/wire/endpoint.h"
 #include "core/wire/greeting.h"
+#include "kernels/base/pulse.h"
 #include "rollout/worker/worker.h"
 
 namespace tailrace {
@@ -55,6 +56,8 @@ struct RoleContext {
   // Of the trainer and the rollout worker of this process that take turns on a GPU; null: they do
   // not.
   Colocation* colocation = nullptr;
+  // Where each of these two shows that it makes progress, in the place of the page; null: there.
+  Pulse *trainer_pulse = nullptr, *rollout_pulse = nullptr;
 };
 
 // Of run.colocate, for the process that plays both; null: it is off. Takes the memory that they

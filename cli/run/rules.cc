@@ -247,6 +247,9 @@ void validate_colocation(const RunOptions& o) {
       throw UserError::at(key, "is {}, {}. Try {}=1, or run.colocate=false.", value, kWhy, key);
   };
   one("train.ranks", o.train.ranks);
+  if (num_rollout_workers(o) != 1 && !o.rollout_processes.pools.empty())
+    throw UserError::at("rollout.pools", "have {} workers, {}. Give one, or run.colocate=false.",
+                        num_rollout_workers(o), kWhy);
   if (num_rollout_workers(o) != 1)
     throw UserError::at("rollout.workers",
                         "is {}, {}. Try rollout.workers=1, or run.colocate=false.",

@@ -37,8 +37,9 @@ void Colocation::begin_training() {
   holder_ = Holder::kTrainer;
 }
 
-void Colocation::end_training() {
+void Colocation::end_training(Digest root) {
   const std::lock_guard lock(mutex_);
+  root_ = std::move(root);
   TR_CHECK(holder_ == Holder::kTrainer, "the trainer does not have the device");
   holder_ = Holder::kNobody;
 }
@@ -47,6 +48,11 @@ std::shared_ptr<PackedWeights> Colocation::weights() {
   std::unique_lock lock(mutex_);
   wait_until(changed_, lock, [&] { return weights_ != nullptr || left_; });
   return weights_;
+}
+
+bool Colocation::holds(const Digest& root) const {
+  const std::lock_guard lock(mutex_);
+  return root_ == root;
 }
 
 bool Colocation::is_wanted() const {

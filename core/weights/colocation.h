@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 
+#include "core/base/digest.h"
 #include "core/model/packed_weights.h"
 #include "kernels/base/device.h"
 #include "kernels/base/memory.h"
@@ -23,8 +24,8 @@ namespace tailrace {
 
 class Colocation {
  public:
-  // `turn_bytes`: of the memory that both have in turn; `planned_bytes`: with it, all that both will
-  // hold of the device. Throws OutOfDeviceMemory.
+  // `turn_bytes`: of the memory that both have in turn; `planned_bytes`: with it, all that both
+  // will hold of the device. Throws OutOfDeviceMemory.
   Colocation(Device device, int64_t turn_bytes, int64_t planned_bytes = 0);
   Colocation(const Colocation&) = delete;
 
@@ -37,14 +38,17 @@ class Colocation {
   void share(std::shared_ptr<PackedWeights> weights);
   // Waits until the rollout worker has given the device back; at once where the trainer has it.
   void begin_training();
-  // All that the trainer has asked of the device is done.
-  void end_training();
+  // All that the trainer has asked of the device is done; the weights are those of this root.
+  void end_training(Digest root);
 
   // Of the rollout worker. The weights: waits for share(); null: the trainer is gone.
   std::shared_ptr<PackedWeights> weights();
   bool is_wanted() const;  // the trainer waits
-  bool try_sample();       // the device is the rollout worker's now, or was
-  void end_sampling();     // all that it has asked of the device is done
+  // Whether the weights are those of this root: a trainer that begins again behind the newest
+  // version comes back to it step by step.
+  bool holds(const Digest& root) const;
+  bool try_sample();    // the device is the rollout worker's now, or was
+  void end_sampling();  // all that it has asked of the device is done
 
   // A role has ended, however: the other waits for it no more.
   void leave();
@@ -58,6 +62,7 @@ class Colocation {
   std::condition_variable changed_;
   Holder holder_ = Holder::kTrainer;
   bool wanted_ = false, left_ = false;
+  Digest root_;
   std::shared_ptr<PackedWeights> weights_;
 };
 

@@ -128,6 +128,9 @@ std::optional<WeightStage::Progress> WeightStage::progress() const {
 WeightStage::Outcome WeightStage::stage(const Wish& wish, const std::stop_token& stop,
                                         const Stream& stream) {
   const Outcome superseded{Failure{"another version was asked for"}};
+  if (options_.shared && !options_.shared_holds(wish.version.root))
+    return {Failure{"the trainer that has the weights holds another version: it has begun again"},
+            InstallCause::kSource};
   auto fetched = options_.fetch(
       {.manifest = wish.manifest,
        .root = wish.version.root,

@@ -49,7 +49,8 @@ class WeightStage {
     // Weights that another role changes, in a device that it has in turn: a version is proved, and
     // nothing packed. Null: none.
     std::shared_ptr<PackedWeights> shared = {};
-    FrozenBase base = {};  // of versions that are adapters
+    std::function<bool(const Digest& root)> shared_holds = {};  // whether they are that version now
+    FrozenBase base = {};                                       // of versions that are adapters
     // For tests: sees what was packed before it is read back.
     std::function<void(const PackedWeights&)> on_packed = {};
   };

@@ -112,6 +112,8 @@ class RolloutWorker {
                                                 : weights_in(config.run.weights()),
                   .fetch_takes_long = config.fetch_weights != nullptr,
                   .shared = shared_weights(config),
+                  .shared_holds =
+                      [&config](const Digest& root) { return config.colocation->holds(root); },
                   .base = config.model.lora ? load_frozen_base(stream_.get(), config.base_dir,
                                                                config.model, config.compute)
                                             : FrozenBase{}}) {

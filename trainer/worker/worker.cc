@@ -678,7 +678,7 @@ class TrainerWorker {
   void end_turn() {
     if (config_.colocation == nullptr || !std::exchange(has_turn_, false)) return;
     wait(stream_.get());
-    config_.colocation->end_training();
+    config_.colocation->end_training(digest_);
   }
 
   void report_published() {

@@ -20,15 +20,17 @@ TEST(Colocation, TheTrainerHasTheFirstTurn) {
   Colocation turns({}, 0);
   turns.begin_training();  // it has it already
   EXPECT_FALSE(turns.try_sample());
-  turns.end_training();
+  turns.end_training("a");
   EXPECT_TRUE(turns.try_sample());
   EXPECT_TRUE(turns.try_sample());  // it has it already
+  EXPECT_TRUE(turns.holds("a"));
+  EXPECT_FALSE(turns.holds("b"));
   EXPECT_FALSE(turns.is_wanted());
 }
 
 TEST(Colocation, TheTrainerWaitsForTheRolloutWorkerAndComesFirst) {
   Colocation turns({}, 0);
-  turns.end_training();
+  turns.end_training("a");
   ASSERT_TRUE(turns.try_sample());
   std::atomic<bool> trains = false;
   std::jthread trainer([&] {
@@ -47,7 +49,7 @@ TEST(Colocation, TheTrainerWaitsForTheRolloutWorkerAndComesFirst) {
 TEST(Colocation, NobodyWaitsForOneThatHasLeft) {
   {
     Colocation turns({}, 0);
-    turns.end_training();
+    turns.end_training("a");
     ASSERT_TRUE(turns.try_sample());
     std::jthread rollout([&] { turns.leave(); });
     turns.begin_training();
