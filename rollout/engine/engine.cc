@@ -156,7 +156,8 @@ PlacedMemory engine_memory(const ModelConfig& config, const EngineOptions& optio
   if (on_cpu) return {.host = std::move(items)};
   return {.host = {{"what goes to the device and comes from it",
                     static_cast<int64_t>(workspace.host) + batch +
-                        (cache_bytes(options.keep_choices) - cache_bytes(false))}},
+                        static_cast<int64_t>(Workspace::aligned(static_cast<size_t>(
+                            cache_bytes(options.keep_choices) - cache_bytes(false))))}},
           .device = std::move(items)};
 }
 
