@@ -92,6 +92,7 @@ filter_of() {  # file
     rms_norm*) echo '*RmsNorm*' ;;
     swiglu*) echo '*Swiglu*' ;;
     embedding_backward*) echo '*EmbeddingBackward*:*ScatterRows*' ;;
+    end_drawn*) echo '*DrawnTokensEnd*' ;;
     embedding*) echo '*RowsAreTaken*' ;;
     elementwise*) echo 'CudaElementwise.*' ;;
     adamw*) echo 'CudaOptimizer.*' ;;

@@ -5,6 +5,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/ops/embedding.h"
+#include "kernels/ops/end_drawn.h"
 #include "kernels/ops/router.h"
 
 namespace tailrace {
@@ -123,7 +124,8 @@ void BatchBuilder::pad(int64_t sequences, int32_t block, int max_context) {
   takes_draws_ = room_.takes_draws;
 }
 
-ForwardBatch BatchBuilder::batch(const Stream& stream, std::span<const int32_t> drawn) const {
+ForwardBatch BatchBuilder::batch(const Stream& stream, std::span<const int32_t> drawn,
+                                 const DrawnEnds& ends) const {
   const auto tokens = static_cast<size_t>(num_tokens_);
   const size_t tables = static_cast<size_t>(num_sequences_ * room_.blocks_per_sequence);
   if (on_device_.size() > 0 && !std::exchange(is_copied_, true)) {
@@ -138,6 +140,18 @@ ForwardBatch BatchBuilder::batch(const Stream& stream, std::span<const int32_t> 
     take_drawn(
         stream,
         {.drawn = drawn, .from = arrays.from.first(tokens), .ids = arrays.token_ids.first(tokens)});
+  if (takes_draws_ && !ends.stops.empty()) {
+    TR_CHECK(num_tokens_ == num_sequences_, "{} tokens of {} sequences", num_tokens_,
+             num_sequences_);
+    end_drawn(stream, {.drawn = drawn,
+                       .stops = ends.stops,
+                       .from = arrays.from.first(tokens),
+                       .ids = arrays.token_ids.first(tokens),
+                       .positions = arrays.positions.first(tokens),
+                       .block_tables = arrays.block_tables.first(tables),
+                       .max_blocks = room_.blocks_per_sequence,
+                       .spare = ends.spare_block});
+  }
   return {.token_ids = arrays.token_ids.first(tokens),
           .sequences = {.positions = arrays.positions.first(tokens),
                         .seq_offsets =

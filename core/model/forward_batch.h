@@ -35,6 +35,13 @@ struct BatchRoom {
   int64_t vocab = 0, blocks = 0;  // ids of tokens and of KV blocks lie below them
 };
 
+// Of draws that the host has not seen, where each row of a batch is a sequence of its own: what
+// ends them (kernels/ops/end_drawn.h), on a GPU.
+struct DrawnEnds {
+  std::span<const int32_t> stops = {};  // of the device; empty: nobody looks
+  int32_t spare_block = 0;
+};
+
 // Owns the arrays of a ForwardBatch, side by side in one piece of memory, and fills them sequence
 // by sequence. On a device other than the CPU they are filled here and copied there in one piece.
 // Allocates nothing once it is made.
@@ -63,7 +70,8 @@ class BatchBuilder {
   int max_context() const { return max_context_; }
   // Views until the next change, which waits until the stream of the device has come so far.
   // `drawn`, of the device: what add_drawn() meant, as take_drawn() has it.
-  ForwardBatch batch(const Stream& stream = {}, std::span<const int32_t> drawn = {}) const;
+  ForwardBatch batch(const Stream& stream = {}, std::span<const int32_t> drawn = {},
+                     const DrawnEnds& ends = {}) const;
 
  private:
   // In this order: a batch without choices ends before them.

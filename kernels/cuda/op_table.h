@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/policy_gradient.h"
+#include "kernels/cuda/gpu_ops.h"
 #include "kernels/cuda/product_table.h"
 #include "kernels/cuda/row_digests.h"
 #include "kernels/ops/op_table.h"

@@ -5,7 +5,7 @@
 // tree over each warp, and the warps in order. A second launch adds the sequences in order. A cross
 // entropy has one block, as if all tokens were one sequence.
 #include "kernels/cuda/device.cuh"
-#include "kernels/cuda/policy_gradient.h"
+#include "kernels/cuda/gpu_ops.h"
 
 namespace tailrace::cuda {
 namespace {

@@ -9,6 +9,7 @@
 #include "kernels/base/memory.h"
 #include "kernels/base/view.h"
 #include "kernels/ops/all.h"
+#include "kernels/ops/end_drawn.h"
 #include "kernels/ops/policy_gradient.h"
 #include "kernels/ops/row_digests.h"
 

@@ -76,8 +76,10 @@ struct EngineArrays {
 //
 // On a GPU one step is in flight: step() asks for the next one before it reads what the last one
 // drew, so that the device does not wait for the host. A sequence whose stop token or stop string
-// is found then is in one step too many, of which nothing counts. Whoever ends a session that is in
-// flight, or installs weights, waits for it. All of this changes no token and no bit.
+// is found then is in one step too many, of which nothing counts. In a graph the device itself sees
+// the stop tokens, and what has ended becomes a row that nobody reads (end_drawn()). Whoever ends a
+// session that is in flight, or installs weights, waits for it. All of this changes no token and no
+// bit.
 //
 // There a step that decodes alone is a graph (step_graphs.h), captured at the second step of its
 // size. Copies from and to the host are part of it, by the fixed addresses of the step's pinned

@@ -13,6 +13,11 @@ void Engine::plan_draws(StepInFlight& step) {
     // preemption can change a draw.
     how[row] =
         sampling_row(part.sequence->sampling, sample_uniform(part.sequence->key, part.length));
+    if (const std::span<int32_t> all = step.draws.stops.host; !all.empty()) {
+      const std::vector<TokenId>& ends = part.sequence->sampling.stop_tokens;
+      const auto stops = all.subspan(row * kDrawnStops, kDrawnStops);
+      for (size_t i = 0; i < stops.size(); ++i) stops[i] = i < ends.size() ? ends[i] : -1;
+    }
     step.wants_sets =
         step.wants_sets || (part.sequence->wants_kept && truncates(how[row], arrays_.logits.cols));
   }
@@ -28,6 +33,7 @@ void Engine::draw(StepInFlight& step, int64_t begin, const Tensor& logits) {
            truncates(draws.how.host[row], vocab);
   };
   draws.how.send(stream_);
+  draws.stops.send(stream_);
   sample(stream_, workspace_,
          {.logits = logits,
           .rows = draws.how.device,

@@ -92,11 +92,14 @@ void Engine::compute(StepInFlight& step) {
   // Where the step in flight draws, if there is one.
   const StepInFlight& other = steps_[next_step_];
   const std::span<const int32_t> drawn = other.draws.tokens.device;
+  // A graph has a block for rows that nobody reads.
+  const DrawnEnds ends =
+      step.shape.rows > 0 ? DrawnEnds{other.draws.stops.device, num_blocks_} : DrawnEnds{};
   const Mirror<int32_t> chosen = step.chosen.slice(
       0, kv_.keeps_choices()
              ? step.builder.num_tokens() * model_.config().expert_shape().per_token()
              : 0);
-  model_.forward(stream_, workspace_, *weights_, step.builder.batch(stream_, drawn), kv_,
+  model_.forward(stream_, workspace_, *weights_, step.builder.batch(stream_, drawn, ends), kv_,
                  arrays_.hidden.slice_rows(0, num_rows), /*sink=*/nullptr, chosen.device);
   if (kv_.keeps_choices()) chosen.fetch(stream_);
   step.kept.resize(step.drawing.size());

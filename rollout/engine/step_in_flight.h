@@ -14,6 +14,7 @@
 #include "core/model/mirror.h"
 #include "kernels/base/device.h"
 #include "kernels/base/memory.h"
+#include "kernels/ops/end_drawn.h"
 #include "kernels/ops/sample.h"
 #include "rollout/engine/batch_planner.h"
 #include "rollout/engine/step_graphs.h"
@@ -23,11 +24,15 @@ namespace tailrace {
 // How rows are drawn, and what sample() says of them: an element each, on both sides.
 struct MirroredDraws {
   Mirror<SamplingRow> how;
+  // [rows * kDrawnStops] Which draws end their sequence. The host writes them; on the CPU, where
+  // nobody looks, there are none.
+  Mirror<int32_t> stops;
   Mirror<int32_t> tokens, kept_counts;
   Mirror<float> lse, logprobs, kept_lse;
 
   MirroredDraws(const MirrorMemory& memory, int64_t rows)
       : how(memory, rows),
+        stops(memory, memory.is_one() ? 0 : rows * kDrawnStops),
         tokens(memory, rows),
         kept_counts(memory, rows),
         lse(memory, rows),
@@ -37,6 +42,7 @@ struct MirroredDraws {
   MirroredDraws slice(int64_t begin, int64_t count) const {
     MirroredDraws part = *this;
     part.how = how.slice(begin, count);
+    if (!stops.host.empty()) part.stops = stops.slice(begin * kDrawnStops, count * kDrawnStops);
     part.tokens = tokens.slice(begin, count);
     part.kept_counts = kept_counts.slice(begin, count);
     part.lse = lse.slice(begin, count);
@@ -44,7 +50,7 @@ struct MirroredDraws {
     part.kept_lse = kept_lse.slice(begin, count);
     return part;
   }
-  // All but `how`, which the host writes.
+  // All but `how` and `stops`, which the host writes.
   void fetch(const Stream& stream) const {
     tokens.fetch(stream);
     kept_counts.fetch(stream);

@@ -1,6 +1,6 @@
 // The losses of a GPU against those of the CPU: gradients, terms and counts, for every point of the
 // axes.
-#include "kernels/cuda/policy_gradient.h"
+#include "kernels/cuda/gpu_ops.h"
 
 #include <algorithm>
 #include <cmath>

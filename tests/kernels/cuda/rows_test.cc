@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/gpu_ops.h"
 #include "kernels/ref/ref.h"
 #include "tests/kernels/cuda/device_array.h"
 
@@ -265,6 +266,46 @@ TEST_F(CudaRows, DrawnTokensAreTaken) {
       EXPECT_EQ(device_ids.get(), want) << count;
       expect_no_findings();
     }
+  }
+}
+
+TEST_F(CudaRows, DrawnTokensEndTheirSequences) {
+  constexpr int32_t kSpare = 99, kMaxBlocks = 3;
+  for (const int32_t count : {0, 1, 7, 255, 257}) {
+    // Draw r is the id r; those of r % 3 == 0 are among their stop tokens, each in another place.
+    std::vector<int32_t> drawn, stops, from, ids, positions, tables;
+    for (int32_t r = 0; r < count; ++r) {
+      drawn.push_back(r % 11 == 10 ? -1 : r);
+      for (int32_t i = 0; i < kDrawnStops; ++i)
+        stops.push_back(i > r % kDrawnStops                  ? -1
+                        : r % 3 == 0 && i == r % kDrawnStops ? r
+                                                             : r + 1 + i);
+      from.push_back(r % 5 == 4 ? -1 : count - 1 - r);
+      ids.push_back(1000 + r);
+      positions.push_back(20 + r);
+      for (int32_t b = 0; b < kMaxBlocks; ++b) tables.push_back(kMaxBlocks * r + b);
+    }
+    std::vector<int32_t> want_ids = ids, want_positions = positions, want_tables = tables;
+    for (int32_t t = 0; t < count; ++t) {
+      const int32_t r = from[t];
+      if (r < 0 || drawn[r] < 0 || r % 3 != 0) continue;
+      want_ids[t] = want_positions[t] = 0;
+      want_tables[t * kMaxBlocks] = kSpare;
+    }
+    DeviceArray<int32_t> device_ids(ids), device_positions(positions), device_tables(tables);
+    const DeviceArray<int32_t> device_drawn(drawn), device_stops(stops), device_from(from);
+    cuda::end_drawn(stream, {.drawn = device_drawn.span(),
+                             .stops = device_stops.span(),
+                             .from = device_from.span(),
+                             .ids = device_ids.span(),
+                             .positions = device_positions.span(),
+                             .block_tables = device_tables.span(),
+                             .max_blocks = kMaxBlocks,
+                             .spare = kSpare});
+    EXPECT_EQ(device_ids.get(), want_ids) << count;
+    EXPECT_EQ(device_positions.get(), want_positions) << count;
+    EXPECT_EQ(device_tables.get(), want_tables) << count;
+    expect_no_findings();
   }
 }
 

@@ -1,6 +1,7 @@
 // The ops that a GPU has alone (kernels/ops/gpu.inc), as cuda.h has the common ones.
 #pragma once
 
+#include "kernels/ops/end_drawn.h"
 #include "kernels/ops/policy_gradient.h"
 
 namespace tailrace::cuda {
