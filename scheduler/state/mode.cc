@@ -170,6 +170,13 @@ void Mode::validate() const {
                         "scheduler.max_staleness={}.",
                         max_staleness, ahead.rounded_up(), ahead.rounded_up());
   }
+  if (on_stale == OnStale::kDrop && max_staleness == 0 && ahead.numerator > 0) {
+    throw UserError::at("scheduler.max_staleness",
+                        "is 0 with scheduler.on_stale = drop, but what runs ahead is at least one "
+                        "version old when its turn comes: all of it would be thrown away.\n       "
+                        "Try scheduler.max_staleness={}, or scheduler.ahead=0.",
+                        ahead.rounded_up());
+  }
   if (on_stale != OnStale::kWait) return;
   if (hand_over == HandOverBy::kGroups) {
     throw UserError::at("scheduler.on_stale",

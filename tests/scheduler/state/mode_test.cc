@@ -65,6 +65,13 @@ TEST(Mode, WhatCouldStandStillIsRefused) {
   EXPECT_NE(refused({.ahead = two, .max_staleness = 1}).find("scheduler.max_staleness=2"),
             std::string::npos);
   EXPECT_EQ(refused({.ahead = two, .max_staleness = 1, .on_stale = OnStale::kDrop}), "");
+  EXPECT_NE(refused({.ahead = {1, 1}, .max_staleness = 0, .on_stale = OnStale::kDrop})
+                .find("scheduler.max_staleness=1"),
+            std::string::npos);
+  EXPECT_NE(refused({.ahead = {1, 2}, .max_staleness = 0, .on_stale = OnStale::kDrop})
+                .find("scheduler.max_staleness=1"),
+            std::string::npos);
+  EXPECT_EQ(refused({.max_staleness = 0, .on_stale = OnStale::kDrop}), "");
   const Mode kept{.launch_prompts = two,
                   .tail = TailPolicy::kKeep,
                   .max_staleness = 1,
