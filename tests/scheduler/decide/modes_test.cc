@@ -96,6 +96,7 @@ TEST(SchedulerModes, S04_AnOldRewardOfAQueuedPromptDoesNothing) {
   EXPECT_FALSE(expects_result(h.state, late.worker, late.lane, late.lease));
   EXPECT_TRUE(h.tell(h.result(late, 1.0)).empty());
   EXPECT_EQ(h.state, before);
+  expect_golden("scheduler/S04.txt", h.transcript);
 }
 
 // In place of an abort and a grant with a prefix: the engine keeps what it has.
@@ -137,6 +138,7 @@ TEST(SchedulerModes, S08_ALongRoundWaitsForAQueueOfAStepAndHasNoSurplus) {
   EXPECT_EQ(newest_round(h).kind, RoundKind::kShort);
   EXPECT_EQ(h.policy().domains[0].ended_as(TaskEnd::kTrained), 20);
   EXPECT_EQ(h.policy().domains[0].next, 25);  // 20 trained, 5 run
+  expect_golden("scheduler/S08.txt", h.transcript);
 }
 
 TEST(SchedulerModes, S09_EachDatasetFillsItsShareByItself) {
@@ -167,6 +169,7 @@ TEST(SchedulerModes, S09_EachDatasetFillsItsShareByItself) {
   EXPECT_EQ(prompts_of(h.policy().domains[0].long_queue).size(), 1u);  // 7 of 8 are taken
   EXPECT_EQ(newest_round(h).shares[0].running, 7);
   EXPECT_EQ(newest_round(h).shares[1].running, 1);  // fresh: its own queue is empty
+  expect_golden("scheduler/S09.txt", h.transcript);
 }
 
 TEST(SchedulerModes, S11_TheLastRoundTakesWhatIsLeft) {
@@ -285,6 +288,7 @@ TEST(SchedulerModes, S22_AGroupIsAsOldAsItsOldestMember) {
   }
   h.tell(h.result(first, 1.0));  // at version 2; its sibling has run since version 0
   EXPECT_EQ(oldest_version(h.policy().tasks.at({.prompt = 1})), 0);
+  expect_golden("scheduler/S22.txt", h.transcript);
 }
 
 TEST(SchedulerModes, S23_ACompleteSurplusWaitsForAPlace) {
