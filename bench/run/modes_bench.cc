@@ -1,5 +1,5 @@
 // What a mode of the scheduler is worth: whole runs that differ in `scheduler.mode` and its knobs
-// alone, on two workloads of the environment `paced`.
+// alone, on three workloads of the environment `paced`.
 //
 //   length_tailed     lengths as published for a 14B model on mathematics with a limit of 16k
 //                     tokens (RollPacker, arXiv 2509.21009, figure 2: median about 520 tokens, the
@@ -9,6 +9,8 @@
 //                     a token of a large model does however many are decoded beside it (on a CPU a
 //                     lone sequence is fast, and a tail would cost nothing)
 //   latency_injected  equal turns, each of a log-normal time, by member
+//   single_turn       one turn, whose log-normal time stands for the answer's length as published
+//                     (the deviations of length_tailed together, 1.3, and at most 31 medians)
 //
 // All modes have the same room, rollout.max_sequences of all workers together: `--room` steps of
 // `sync`. That makes the ceiling a number. Of the time that this room is there while `sync` makes

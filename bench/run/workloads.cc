@@ -27,7 +27,10 @@ const std::vector<Arm>& paced_workloads() {
         "env.settings.max_turns=186", "env.settings.latency_ms=8"}},
       {"latency_injected",
        {"env.settings.latency_ms=12", "env.settings.latency_sigma=1.5",
-        "env.settings.max_latency_ms=600"}}};
+        "env.settings.max_latency_ms=600"}},
+      {"single_turn",
+       {"env.settings.turns=1", "env.settings.latency_ms=60", "env.settings.latency_sigma=1.3",
+        "env.settings.max_latency_ms=1860"}}};
   return all;
 }
 
@@ -41,7 +44,11 @@ const std::vector<Arm>& paced_modes() {
       {"async_2", {"scheduler.mode=async", "scheduler.ahead=2"}},
       {"streaming", {"scheduler.mode=streaming"}},
       {"async_1_redundant",
-       {"scheduler.mode=async", "scheduler.ahead=1", "scheduler.launch_members_ratio=1.25"}}};
+       {"scheduler.mode=async", "scheduler.ahead=1", "scheduler.launch_members_ratio=1.25"}},
+      {"async_1_redundant_1.5",
+       {"scheduler.mode=async", "scheduler.ahead=1", "scheduler.launch_members_ratio=1.5"}},
+      {"async_1_redundant_2",
+       {"scheduler.mode=async", "scheduler.ahead=1", "scheduler.launch_members_ratio=2"}}};
   return all;
 }
 

@@ -21,7 +21,7 @@ struct Arm {
 std::vector<Arm> chosen(const std::vector<Arm>& all, const std::vector<std::string>& names);
 std::vector<std::string> names_of(const std::vector<Arm>& arms);
 
-// length_tailed and latency_injected, on the environment `paced`.
+// length_tailed, latency_injected and single_turn, on the environment `paced`.
 const std::vector<Arm>& paced_workloads();
 // The first is `sync`, which the others are compared with.
 const std::vector<Arm>& paced_modes();
