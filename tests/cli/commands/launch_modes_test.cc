@@ -131,6 +131,47 @@ TEST_F(LaunchModesTest, TheLongestFirstTrainTheSameBitForBit) {
   EXPECT_EQ(final_digest(), undisturbed_digest());
 }
 
+// Which groups a step keeps is a matter of time, so the journal knows them: from an early
+// checkpoint the same lists, with the samples that the store has of them, lead to the same weights.
+TEST_F(LaunchModesTest, TailBatchingIsTrainedAgainFromTheKeptListsBitForBit) {
+  start_run("run", {"scheduler.mode=tail_batching", "scheduler.launch_prompts_ratio=1.5",
+                    "checkpoint.keep_last=100"});
+  expect_done();
+  const auto kept = [&] {
+    const auto end = scheduler::restore(paths().journal());
+    EXPECT_TRUE(end && end.value().state);
+    return end.value().state->policies.at(0);
+  };
+  const scheduler::Policy before = kept();
+  // Behind version 3: 13 steps, of which some leave an earlier prompt out that others train.
+  ASSERT_EQ(before.batches.size(), 13u);
+  int64_t newest = -1, out_of_order = 0;
+  for (const auto& [step, batch] : before.batches) {
+    for (const TaskId& id : batch.tasks) {
+      out_of_order += id.prompt < newest;
+      newest = std::max(newest, id.prompt);
+    }
+  }
+  EXPECT_GT(out_of_order, 0) << "all prompts were trained in the order of the dataset";
+  const auto weights = [&](int64_t step) {
+    auto bytes =
+        read_file(paths().checkpoints() / fmt::format("step_{:06}", step) / "model.safetensors");
+    EXPECT_TRUE(bytes);
+    return bytes ? bytes.value() : "";
+  };
+  const std::string last = weights(kSteps);
+  for (const int64_t step : {6, 9, 12, 15, 16})
+    fs::remove_all(paths().checkpoints() / fmt::format("step_{:06}", step));
+  continue_run();
+  expect_done();
+  EXPECT_EQ(weights(kSteps), last);
+  const scheduler::Policy after = kept();
+  for (const auto& [step, batch] : after.batches)
+    EXPECT_EQ(batch.tasks, before.batches.at(step).tasks) << step;
+  EXPECT_EQ(after.lineage.at(kSteps), before.lineage.at(kSteps));
+  EXPECT_EQ(after.domains[0].next, before.domains[0].next) << "something was sampled";
+}
+
 // A worker is killed again and again in the middle of its episodes; who goes on behind the turns
 // that it has stored samples what it would have sampled.
 TEST_F(LaunchModesTest, WhatGoesOnFromStoredTurnsTrainsTheSameBitForBit) {
