@@ -32,10 +32,11 @@ update-golden: build
 	cmake --build --preset $(PRESET) -j 1 --target update-golden
 	git status --short tests/golden
 
-# Long tests, mutants of the CUDA kernels, the budget of the build, and sanitizer builds; slow, run before a larger change lands.
+# Long tests, mutants of the CUDA kernels and of the scheduler, the budget of the build, and sanitizer builds; slow, run before a larger change lands.
 check: test
 	ctest --test-dir build --output-on-failure -L long
 	scripts/cuda_mutants.sh
+	scripts/decide_mutants.sh
 	scripts/build_budget.sh
 	$(MAKE) build PRESET=asan
 	ctest --test-dir build/asan --output-on-failure -j $(JOBS) -LE "long|e2e"
