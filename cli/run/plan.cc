@@ -452,7 +452,7 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
     plan.warnings.push_back(fmt::format("{} rollout workers x {} threads on {} cores",
                                         plan.rollout_workers, o.rollout.threads, cores));
   for (const PoolSection& pool : o.rollout_processes.pools) {
-    if (datasets_in(o, pool.name).empty())
+    if (datasets_in(o, pool.name).empty() && !evaluates_all(o, pool.name))
       plan.warnings.push_back(
           fmt::format("pool {} has nothing to do: each dataset names another one", pool.name));
   }
@@ -569,7 +569,8 @@ std::string format_plan(const Plan& plan, const RunOptions& o,
   std::string pools = "pools";
   for (const PoolSection& pool : pools_of(o)) {
     if (pool.name.empty()) break;
-    const std::vector<std::string> datasets = datasets_in(o, pool.name);
+    std::vector<std::string> datasets = datasets_in(o, pool.name);
+    if (evaluates_all(o, pool.name)) datasets.push_back("held-out prompts");
     line(pools, fmt::format("{}: {} x {}, {}{}", pool.name, counted(pool.workers, "worker"),
                             counted(pool.max_sequences, "slot"),
                             datasets.empty() ? "for no dataset"

@@ -147,22 +147,24 @@ void validate_pools(const RunOptions& options) {
   if (workers > wire::kMaxWorkers)
     throw UserError::at("rollout.pools", "has {} workers together; a run has at most {}.", workers,
                         wire::kMaxWorkers);
-  for (size_t i = 0; i < options.datasets.size(); ++i) {
-    const std::string& pool = options.datasets[i].pool;
-    if (pool.empty() || std::ranges::find(names, pool) != names.end()) continue;
-    const std::string key = dataset_key(options, i, "pool");
+  const auto check = [&](const std::string& key, const std::string& pool, std::string_view what) {
+    if (pool.empty() || std::ranges::find(names, pool) != names.end()) return;
     if (names.empty())
       throw UserError::at(key,
-                          "is {}, but rollout.pools lists no pools: nobody would sample this "
-                          "dataset.\n       Remove it, or list the pool: rollout.pools: [{{name: "
-                          "{}, workers: 1}}].",
-                          pool, pool);
+                          "is {}, but rollout.pools lists no pools: nobody would sample {}.\n     "
+                          "  Remove it, or list the pool: rollout.pools: [{{name: {}, workers: "
+                          "1}}].",
+                          pool, what, pool);
     const std::string nearest = nearest_name(pool, names);
     throw UserError::at(key,
-                        "is {}, and rollout.pools has {}: nobody would sample this dataset.\n"
-                        "       Try {}, or remove it: any pool may sample the dataset then.",
-                        pool, fmt::join(names, ", "), nearest.empty() ? names.front() : nearest);
-  }
+                        "is {}, and rollout.pools has {}: nobody would sample {}.\n       Try {}, "
+                        "or remove it: any pool may sample {} then.",
+                        pool, fmt::join(names, ", "), what,
+                        nearest.empty() ? names.front() : nearest, what);
+  };
+  for (size_t i = 0; i < options.datasets.size(); ++i)
+    check(dataset_key(options, i, "pool"), options.datasets[i].pool, "this dataset");
+  if (options.eval.prompts > 0) check("eval.pool", options.eval.pool, "the held-out prompts");
 }
 
 std::vector<std::string> datasets_in(const RunOptions& options, std::string_view pool) {
@@ -170,6 +172,10 @@ std::vector<std::string> datasets_in(const RunOptions& options, std::string_view
   for (const DatasetSection& dataset : datasets_of(options))
     if (dataset.pool.empty() || dataset.pool == pool) names.push_back(dataset.name);
   return names;
+}
+
+bool evaluates_all(const RunOptions& options, std::string_view pool) {
+  return options.eval.prompts > 0 && !pool.empty() && options.eval.pool == pool;
 }
 
 }  // namespace tailrace

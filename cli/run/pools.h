@@ -37,7 +37,9 @@ void check_site_name(std::string_view flag, std::string_view name);
 // names somebody who can join. Throws UserError.
 void validate_pools(const RunOptions& options);
 
-// The names of the datasets that this pool may sample.
+// The names of the datasets that this pool may sample for training.
 std::vector<std::string> datasets_in(const RunOptions& options, std::string_view pool);
+// Held-out prompts go to this pool alone (eval.pool).
+bool evaluates_all(const RunOptions& options, std::string_view pool);
 
 }  // namespace tailrace

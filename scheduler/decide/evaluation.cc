@@ -39,8 +39,7 @@ void open_evaluation(Context& context, PolicyId policy_id, Policy& policy, bool 
   if (policy.evaluation) return;  // it waits to be reported
   // The first version of the run, so that every curve has a beginning.
   const bool first = policy.evaluated < 0;
-  const bool due = config.interval_steps > 0 && version % config.interval_steps == 0;
-  if (!first && !due && !last) return;
+  if (!first && !context.config().evaluates(version) && !last) return;
 
   policy.evaluated = version;
   Evaluation evaluation{

@@ -1,6 +1,6 @@
 // The evaluation lane (law 10): held-out prompts on exactly one version. It uses workers first, and
 // those that its members may go to keep that version until these are settled (wanted_version()),
-// while the trainer may make the next one. It touches neither credit nor cursor: training sees the
+// while the trainer goes on. It touches neither credit nor cursor: training sees the
 // same prompts and samples with or without it.
 #pragma once
 

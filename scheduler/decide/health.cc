@@ -23,11 +23,9 @@ Post post_of(const Health& health) {
   return {health.role, health.policy, health.pool, health.rank};
 }
 
-// The pool is the only one that some dataset may go to: no other does its work.
+// The pool is the only one that samples of some dataset may go to: no other does its work.
 bool is_bound(const State& state, const Post& post) {
-  return post.role == Role::kRollout && !post.pool.empty() &&
-         std::ranges::find(state.config.domains, post.pool, &DomainConfig::pool) !=
-             state.config.domains.end();
+  return post.role == Role::kRollout && state.config.binds(post.pool);
 }
 
 // It could do all the work of that one (law 7.5).

@@ -632,14 +632,11 @@ void hand_over(Context& context, PolicyId policy_id, Policy& policy) {
   const int64_t step = policy.published + 1;
   if (*policy.wanted != step) return;
   // A batch that was whole before is given as it was: nobody installs in a replay, so it moves no
-  // weights under an evaluation either. At most one version is evaluated behind the frontier, so
-  // that none is left out.
+  // weights under an evaluation either.
   auto batch = policy.batches.find(step);
   if (batch == policy.batches.end() || !batch->second.whole) {
     if (!at_frontier(policy)) return;
-    if (policy.evaluation &&
-        (policy.evaluation->version < policy.frontier || context.config().eval.holds_training))
-      return;
+    if (waits_for_report(context.config(), policy)) return;
     if (context.config().steps > 0 && step > context.config().steps) return;
     const bool by_groups = context.config().mode.hand_over == HandOverBy::kGroups;
     if (!(by_groups ? grow_batch : form_batch)(context.state, policy, step)) return;

@@ -12,6 +12,22 @@ int64_t Config::prompts_per_step() const {
   return sum;
 }
 
+const std::string& Config::pool_of(Lane lane, int32_t domain) const {
+  if (lane == Lane::kEval && !eval.pool.empty()) return eval.pool;
+  return domains[static_cast<size_t>(domain)].pool;
+}
+
+bool Config::binds(const std::string& pool) const {
+  if (pool.empty()) return false;
+  return (eval.prompts > 0 && eval.pool == pool) ||
+         std::ranges::find(domains, pool, &DomainConfig::pool) != domains.end();
+}
+
+bool Config::evaluates(int64_t version) const {
+  return eval.prompts > 0 &&
+         (version == 0 || (eval.interval_steps > 0 && version % eval.interval_steps == 0));
+}
+
 int64_t Config::members_needed() const { return std::min<int64_t>(2, group_size); }
 
 void Config::validate() const {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/ids.h"
 #include "core/base/time.h"
 #include "scheduler/state/mode.h"
 
@@ -62,12 +63,13 @@ struct EvalOptions {
   int64_t prompts = 0;          // held-out prompts of each dataset; 0: no evaluation
   int64_t group_size = 1;       // members of each
   int64_t interval_steps = 25;  // also every so many versions; 0: only the first and the last
+  std::string pool = {};        // whose workers sample it; empty: those of each dataset's (law 1.5)
   // No key: no step is handed over while one runs, since training would take the device from it.
   bool holds_training = false;
   void visit(OptionVisitor& v);
   template <class V>
   void fields(V& visit) {
-    visit(prompts, group_size, interval_steps, holds_training);
+    visit(prompts, group_size, interval_steps, pool, holds_training);
   }
   friend bool operator==(const EvalOptions&, const EvalOptions&) = default;
 };
@@ -137,6 +139,14 @@ struct Config {
   BreakerConfig breaker;
 
   int64_t prompts_per_step() const;  // P, over all datasets
+
+  // Whose workers sample the dataset in this lane; empty: those of any pool (law 1.5).
+  const std::string& pool_of(Lane lane, int32_t domain) const;
+  // Some dataset goes to this pool alone, in one lane or the other.
+  bool binds(const std::string& pool) const;
+
+  // The version is to be evaluated, whether or not it is the last one (law 10.1).
+  bool evaluates(int64_t version) const;
 
   // How many members of a group must have a reward, when no more can come, for it to train: one
   // sample has no group statistics to be compared with, unless groups are of one.

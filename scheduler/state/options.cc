@@ -37,6 +37,12 @@ void EvalOptions::visit(OptionVisitor& v) {
            .min = 0,
            .max = kMaxCount,
            .resume = Resume::kMayChange});
+  v.field("pool", pool,
+          {.help = "the pool of rollout workers (rollout.pools) that samples the held-out prompts: "
+                   "only its workers stay at a version until it is evaluated. Empty: the pool of "
+                   "each dataset, or any",
+           .resume = Resume::kMayChange,
+           .idle = idle_if(prompts == 0, "nothing is evaluated", {"prompts"})});
 }
 
 // Fixed for the life of a run: groups and batches of this size are in its state.

@@ -15,8 +15,7 @@ State::State(Config run, int num_policies) : config(std::move(run)) {
 }
 
 Need need_of(const State& state, Lane lane, const TaskId& id, const Task& task) {
-  return {lane, id.policy, task.weight_floor,
-          state.config.domains[static_cast<size_t>(id.domain)].pool};
+  return {lane, id.policy, task.weight_floor, state.config.pool_of(lane, id.domain)};
 }
 
 namespace {
@@ -188,11 +187,17 @@ int64_t num_open(const Policy& policy) {
 
 bool evaluating(const Policy& policy) { return num_open(policy) > 0; }
 
+bool waits_for_report(const Config& config, const Policy& policy) {
+  if (!policy.evaluation) return false;
+  return config.eval.holds_training ||
+         (policy.evaluation->version < policy.frontier && config.evaluates(policy.frontier));
+}
+
 int64_t wanted_version(const State& state, const Policy& policy, const std::string& pool) {
   if (!policy.evaluation) return policy.frontier;
   const std::vector<int64_t>& open = policy.evaluation->open;
   for (size_t i = 0; i < open.size(); ++i) {
-    const std::string& bound = state.config.domains[i].pool;
+    const std::string& bound = state.config.pool_of(Lane::kEval, static_cast<int32_t>(i));
     if (open[i] > 0 && (bound.empty() || bound == pool))
       return std::min(policy.evaluation->version, policy.frontier);
   }

@@ -572,6 +572,11 @@ bool tried_before(const Member& member);
 int64_t num_open(const Policy& policy);
 bool evaluating(const Policy& policy);
 
+// No new batch is handed over before the evaluation that is there is reported: where trainer and
+// worker take turns, and where the frontier is to be evaluated as well, which the next version
+// would come before (law 10.1).
+bool waits_for_report(const Config& config, const Policy& policy);
+
 // What the policy's rollout workers of this pool are to hold: the frontier, or, while one of them
 // may be granted a member of it, what is evaluated (law 10.1).
 int64_t wanted_version(const State& state, const Policy& policy, const std::string& pool);

@@ -87,7 +87,12 @@ void tell_policy(const State& state, PolicyId id, const Policy& policy, Time now
   for (int32_t rank = 1; rank < state.config.trainer_ranks; ++rank) {
     if (!policy.ranks.contains(rank)) tell(fmt::format("rank {} of the trainer is away", rank));
   }
-  if (evaluating(policy)) tell(fmt::format("{} held-out samples missing", num_open(policy)));
+  if (!policy.evaluation) return;
+  tell(fmt::format("{} held-out samples of version {} missing{}", num_open(policy),
+                   policy.evaluation->version,
+                   waits_for_report(state.config, policy)
+                       ? fmt::format(", and step {} waits for their report", policy.frontier + 1)
+                       : ""));
 }
 
 // Of the members that wait, those of a pool in which nobody is.

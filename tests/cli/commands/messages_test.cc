@@ -129,6 +129,8 @@ TEST_F(Messages, OfListsOfDatasets) {
            "'rollout.pools=[{name: a}]' rollout.workers=3",
            "datasets.grid.pool=large",
            "'rollout.pools=[{name: small}, {name: large}]' datasets.grid.pool=lagre",
+           "'rollout.pools=[{name: small}, {name: large}]' eval.prompts=2 eval.pool=lagre",
+           "eval.prompts=2 eval.pool=held_out",
        })
     launch(overrides);
   expect("dataset_lists");

@@ -404,15 +404,21 @@ void Checker::check_pool(const Grant& grant) {
   const WorkId work{grant.lane, grant.lease.member};
   const Worker& worker = state_.workers.at(grant.worker);
   if (!may_sample(worker, work)) fail("granted outside its pool");
-  const bool bound =
-      !state_.config.domains.at(static_cast<size_t>(work.member.domain)).pool.empty();
+  const bool bound = !pool_of(work).empty();
   seen["granted in its pool"] += bound;
+  seen["held out in its pool"] += work.lane == Lane::kEval && !state_.config.eval.pool.empty();
   seen["granted in any pool"] += !bound && !worker.site.pool.empty();
+}
+
+std::string Checker::pool_of(const WorkId& work) const {
+  const EvalOptions& eval = state_.config.eval;
+  if (work.lane == Lane::kEval && !eval.pool.empty()) return eval.pool;
+  return state_.config.domains.at(static_cast<size_t>(work.member.domain)).pool;
 }
 
 // Law 1.5.
 bool Checker::may_sample(const Worker& worker, const WorkId& work) const {
-  const std::string& pool = state_.config.domains.at(static_cast<size_t>(work.member.domain)).pool;
+  const std::string pool = pool_of(work);
   return pool.empty() || pool == worker.site.pool;
 }
 
@@ -505,8 +511,14 @@ void Checker::check(const HandOver& batch) {
   std::vector<HandOver::Item>& known = batches_[batch.step];
   const auto first = static_cast<size_t>(batch.first);
   if (first > known.size()) return (void)fail("a part of a batch is missing");
-  if (known.empty() && state_.config.eval.holds_training && state_.policies.at(0).evaluation)
-    fail("a batch under an evaluation that holds it back");
+  if (const auto& open = state_.policies.at(0).evaluation; open && known.empty()) {
+    const EvalOptions& eval = state_.config.eval;
+    if (eval.holds_training) fail("a batch under an evaluation that holds it back");
+    const int64_t version = batch.step - 1, interval = eval.interval_steps;
+    if (!other_evaluations_ && open->version < version && interval > 0 && version % interval == 0)
+      fail(fmt::format("a batch, and the evaluation of {} is left behind", version));
+    seen["an evaluation lags behind"] += open->version < version;
+  }
   const bool is_next = first == known.size();
   if (batch.last && first + batch.items.size() < known.size()) fail("a step's list has shrunk");
   for (size_t i = 0; i < batch.items.size(); ++i) {

@@ -88,6 +88,7 @@ class Checker {
   void check_short(const HandOver& batch);
   void check_staleness(const HandOver& batch);
   bool is_new(const Grant& grant) const;
+  std::string pool_of(const WorkId& work) const;
   bool may_sample(const Worker& worker, const WorkId& work) const;
 
   simulator::World& world_;

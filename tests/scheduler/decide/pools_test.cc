@@ -196,6 +196,33 @@ TEST(Pools, TheVersionThatIsEvaluatedIsKeptForAPoolThatIsEmpty) {
   EXPECT_EQ(running(h), (At{{{"w0", 0}, 2}, {{"w2", 1}, 1}}));
 }
 
+// eval.pool: only its workers stay at the evaluated version, and no others sample held-out prompts.
+TEST(Pools, AnEvaluationMayHaveWorkersOfItsOwn) {
+  Config config = pools_config({"large", ""}, /*prompts=*/1);
+  config.eval = {.prompts = 2, .group_size = 1, .interval_steps = 0, .pool = "small"};
+  Harness h = with_pools(config, /*slots=*/16);
+  int held_out = 0;
+  const auto leases = h.state.leases.in_order();
+  for (const auto& [work, lease] : leases) {
+    if (work.lane == Lane::kEval) {
+      EXPECT_EQ(lease.worker, "w0");
+      ++held_out;
+    } else {
+      h.tell(h.result(Harness::grant_of(work, lease), work.member.member));
+    }
+  }
+  EXPECT_EQ(held_out, 4);
+  h.tell(wants(1));
+  publish(h, 1);
+  EXPECT_EQ(h.state.workers.at("w0").version, 0);
+  EXPECT_EQ(h.state.workers.at("w1").version, 1);
+  for (const auto& [work, lease] : h.state.leases.in_order())
+    EXPECT_EQ(work.lane == Lane::kEval, lease.worker == "w0") << to_string(work.member);
+  h.answer_running();
+  ASSERT_TRUE(h.state.workers.at("w0").install);
+  EXPECT_EQ(h.state.workers.at("w0").install->phase, Install::Phase::kSwitching);
+}
+
 TEST(Pools, WhatIsMovedStaysInItsPool) {
   Harness h = with_pools(pools_config({"large", "small"}), /*slots=*/16);
   h.tell(Stalled{"w1", 0, true});

@@ -77,6 +77,7 @@ Config random_config(Rng& rng, int64_t num_pools) {
   if (rng.chance(0.8)) config.mode = random_mode(rng);
   if (rng.chance(0.3)) config.trainer_ranks = static_cast<int32_t>(2 + rng.below(2));
   config.eval.holds_training = rng.chance(0.2);
+  if (num_pools > 1 && rng.chance(0.3)) config.eval.pool = pool_name(rng.below(num_pools));
   config.validate();
   return config;
 }
@@ -222,6 +223,7 @@ std::optional<Config> RandomRun::new_rules(const State& state) {
     // A person may want other evaluations, whatever is under way.
     rules.eval.prompts = rng_.below(3);
     rules.eval.interval_steps = rng_.below(4);
+    if (num_pools_ > 1) rules.eval.pool = rng_.chance(0.5) ? "" : pool_name(rng_.below(num_pools_));
     ++checker.seen["other evaluations"];
   } else if (rng_.chance(0.2)) {
     DispatchOrder& order = rules.mode.dispatch_order;

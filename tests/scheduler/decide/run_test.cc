@@ -1,6 +1,9 @@
 // What the law's scenarios leave open of a run: evaluation, its ends, checkpoints, trainers and
 // rollbacks.
+#include <gmock/gmock.h>
+
 #include "core/base/error.h"
+#include "scheduler/state/waits.h"
 #include "tests/golden/golden.h"
 #include "tests/scheduler/decide/harness.h"
 
@@ -74,11 +77,43 @@ TEST(Evaluation, IsServedFirstOnExactlyItsVersionWhileTheTrainerGoesOn) {
   for (const Switch& change : switches) h.tell_switched(change);
   EXPECT_EQ(only<Switch>(h.tell_installed(stages[1])).size(), 1u);  // it had been slow
   h.answer_running();
-  EXPECT_EQ(h.count(Place::kReady), 1);  // of step 2, which waits for the report
+  EXPECT_EQ(h.count(Place::kHandedOver), 1);  // step 2, which does not wait for the report
   const Actions reported = h.tell(EvalReported{0, 0});
-  EXPECT_EQ(only<HandOver>(reported).size(), 1u);
   EXPECT_EQ(only<Release>(reported).size(), 2u);  // of its two prompts
   expect_golden("scheduler/evaluation.txt", h.transcript);
+}
+
+// Steps go on under an evaluation until another version is due, which would be left out.
+TEST(Evaluation, MayLagBehindUntilTheNextOneIsDue) {
+  Config config = small_config(1, 2);
+  config.mode = {.ahead = {6, 1}, .max_staleness = 6};
+  config.eval = {.prompts = 1, .group_size = 1, .interval_steps = 3};
+  Harness h(config);
+  h.add_rollout("w0", 16);
+  publish(h, 0);
+  const auto leases = h.state.leases.in_order();
+  ASSERT_EQ(leases.begin()->first.lane, Lane::kEval);
+  const Grant held_out = Harness::grant_of(leases.begin()->first, leases.begin()->second);
+  for (const auto& [work, lease] : leases)
+    if (work.lane == Lane::kTrain)
+      h.tell(h.result(Harness::grant_of(work, lease), work.member.member));
+  EXPECT_EQ(h.count(Place::kReady), 7);
+  for (int64_t step : {1, 2, 3}) {
+    EXPECT_EQ(only<HandOver>(h.tell(wants(step))).size(), 1u) << step;
+    h.tell(published(step));
+  }
+  EXPECT_TRUE(only<HandOver>(h.tell(wants(4))).empty());
+  EXPECT_THAT(waits_of(h.state, h.now),
+              testing::Contains(testing::HasSubstr(
+                  "1 held-out samples of version 0 missing, and step 4 waits for their report")));
+  EXPECT_EQ(h.state.workers.at("w0").version, 0);
+  const Actions last = h.tell(h.result(held_out, 1.0));
+  ASSERT_EQ(only<EvalDone>(last).size(), 1u);
+  EXPECT_EQ(only<EvalDone>(last)[0].version, 0);
+  EXPECT_TRUE(only<HandOver>(last).empty());
+  EXPECT_EQ(only<HandOver>(h.tell(EvalReported{0, 0})).size(), 1u);
+  ASSERT_TRUE(h.policy().evaluation);
+  EXPECT_EQ(h.policy().evaluation->version, 3);
 }
 
 // A body that is lost once a newer version is there: its member is counted, and nothing is sampled
