@@ -45,12 +45,47 @@ std::string range_advice(double value, double fallback, const OptionInfo& info) 
   return fmt::format("Try {}.", format_bound(in_range(fallback, info) ? fallback : bound));
 }
 
-// What a person probably meant by "4k", "10%", "1_000", "64.0", "30s"; empty when nothing comes to
-// mind.
+// Whether the first comma of "1,000,000" and all others stand before groups of three digits.
+bool has_thousands(std::string_view text) {
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  if (text.starts_with('+') || text.starts_with('-')) text.remove_prefix(1);
+  const size_t first = text.find(',');
+  if (first < 1 || first > 3 || text[0] == '0' || !std::all_of(&text[0], &text[first], is_digit))
+    return false;
+  for (text.remove_prefix(first); text.starts_with(',');) {
+    const size_t digits = std::min(text.find_first_not_of("0123456789", 1), text.size()) - 1;
+    if (digits != 3) return false;
+    text.remove_prefix(1 + digits);
+  }
+  return text.find(',') == std::string_view::npos;
+}
+
+// "1,000.5", "1.000,5" and "5,0e-4" with a decimal point and no other marks.
+std::string with_decimal_point(std::string text) {
+  if (has_thousands(text)) {
+    std::erase(text, ',');
+  } else if (std::ranges::count(text, ',') == 1) {
+    std::erase(text, '.');
+    text[text.find(',')] = '.';
+  }
+  return text;
+}
+
+// What a person probably meant by "4k", "10%", "1_000", "64.0", "30s", "0,5"; empty when nothing
+// comes to mind.
 std::string number_advice(std::string_view text, bool integer, double fallback,
                           const OptionInfo& info) {
   std::string plain(text);
-  std::erase_if(plain, [](char c) { return c == '_' || c == ','; });
+  std::erase(plain, '_');
+  if (!integer && has_thousands(plain) && std::ranges::count(plain, ',') == 1) {
+    std::string point = plain;
+    point[point.find(',')] = '.';
+    std::erase(plain, ',');
+    if (parse_number(point) && parse_number(plain))
+      return fmt::format("Write {}, or {} if you mean that.", point, plain);
+  }
+  plain = with_decimal_point(std::move(plain));
+  if (plain.find(',') != std::string::npos) return "";
   if (auto value = parse_number(plain)) {
     const double meant = integer ? std::round(*value) : *value;
     if (!in_range(meant, info) || (integer && std::abs(meant) > kMaxExactInteger))

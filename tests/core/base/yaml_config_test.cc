@@ -163,6 +163,21 @@ TEST(BindConfig, SaysWhatWasFoundWhatIsAcceptedAndWhatToTry) {
             "a.yaml:4: rollout.group_size is 1e3; it must be an integer >= 1. Try 1000.");
   EXPECT_EQ(rollout_error("group_size: 1_000"),
             "a.yaml:4: rollout.group_size is 1_000; it must be an integer >= 1. Try 1000.");
+  EXPECT_EQ(rollout_error("group_size: 1,000,000"),
+            "a.yaml:4: rollout.group_size is 1,000,000; it must be an integer >= 1. Try 1000000.");
+  // A decimal comma is no mark of thousands.
+  const auto advice = [](const std::string& text) {
+    const std::string error = error_of(kMinimal, {"rollout.sampling.temperature=" + text});
+    return error.substr(error.find("10.") + 4);
+  };
+  EXPECT_EQ(advice("5,0e-1"), "Try 5.0e-1.");
+  EXPECT_EQ(advice("0,001"), "Try 0.001.");
+  EXPECT_EQ(advice("-0,5"), "Try 1.") << "below the range";
+  EXPECT_EQ(advice("5,5%"), "Write the fraction: 0.055.");
+  EXPECT_EQ(advice("1,000"), "Write 1.000, or 1000 if you mean that.");
+  EXPECT_EQ(error_of(kMinimal, {"rollout.sampling.temperature=1,2,3"}),
+            "override rollout.sampling.temperature=1,2,3: rollout.sampling.temperature is 1,2,3; "
+            "it must be a number from 0 to 10.");
   EXPECT_EQ(rollout_error("group_size: \"8\""),
             "a.yaml:4: rollout.group_size is \"8\" (text in quotes); it must be an integer >= 1. "
             "Remove the quotes.");
