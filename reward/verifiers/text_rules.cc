@@ -92,17 +92,26 @@ class TextRules final : public Verifier {
   Result<void> check_row(const std::string& text, Time /*budget*/) const override {
     constexpr int64_t kMost = 1'000'000;
     RowCheck row(text);
-    for (const std::string& word : row.texts("words")) {
+    const std::vector<std::string> words = row.texts("words");
+    for (const std::string& word : words) {
       // Words are found among the words of an answer, and this would never be one.
       if (words_of(word).size() != 1)
         row.refuse(fmt::format("\"words\" holds '{}', which is not one word", word));
     }
-    const int64_t least = row.integer("min_words", 0, kMost).value_or(kMinWords);
-    const int64_t most = row.integer("max_words", 1, kMost).value_or(kMaxWords);
+    const auto min_words = row.integer("min_words", 0, kMost);
+    const auto max_words = row.integer("max_words", 1, kMost);
+    const int64_t least = min_words.value_or(kMinWords), most = max_words.value_or(kMaxWords);
     if (least > most)
       row.refuse(fmt::format("\"min_words\" is {} and \"max_words\" {}: no answer has so many",
                              least, most));
-    return row.finish();
+    // A slip of the pen in the name of a column is the better message.
+    if (const Result<void> fit = row.finish(); !fit) return fit;
+    // The defaults alone would reward any short sentence, whatever the prompt is.
+    if (words.empty() && !min_words && !max_words)
+      return Failure{
+          "it has no rule; give it \"words\" (a list of words that the answer must hold), "
+          "\"min_words\" or \"max_words\", or name another verifier"};
+    return {};
   }
 
  private:

@@ -1,7 +1,8 @@
 // Verifier `text_rules`: does the continuation of a prompt keep simple rules?
 //
 // Evidence: {"words": ["park"], "min_words": 3, "max_words": 40, "response": "..."}; only
-// "response" is required. Three rules, each a part of the score:
+// "response" is required, and a row of a dataset needs a rule of its own (check_row). Three rules,
+// each a part of the score:
 //
 // - 1/2: the share of `words` that occur, as whole words, in upper or lower case (1 without words)
 // - 1/4: the text ends in a full stop, `!` or `?` (a closing quotation mark may follow)

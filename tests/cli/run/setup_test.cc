@@ -182,8 +182,9 @@ TEST_F(RunSetupTest, TheSchedulerTakesItsConfigFromSeveralSections) {
 
 TEST_F(RunSetupTest, EachDatasetHasItsQuotaItsLengthAndItsEpochs) {
   use_model([](auto&) {});
-  std::ofstream(folder_ / "a.jsonl") << "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n";
-  std::ofstream(folder_ / "b.jsonl") << "{\"q\": \"a\"}\n";
+  std::ofstream(folder_ / "a.jsonl")
+      << "{\"prompt\": \"a\", \"words\": [\"a\"]}\n{\"prompt\": \"b\", \"words\": [\"a\"]}\n";
+  std::ofstream(folder_ / "b.jsonl") << "{\"q\": \"a\", \"words\": [\"a\"]}\n";
   const sandbox::EnvironmentSettings rules = {{"verifier", "text_rules"}};
   options_.datasets = {
       {.name = "a", .ratio = 2, .env = "text", .settings = rules, .dataset = folder_ / "a.jsonl"},
@@ -265,7 +266,8 @@ TEST_F(RunSetupTest, WhatTheSchedulerRefusesIsNamedBeforeTheRun) {
 
 TEST_F(RunSetupTest, FewerHeldOutPromptsThanAnEvaluationWantsIsAUserError) {
   use_model([](auto&) {});
-  std::ofstream(folder_ / "held_out.jsonl") << "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n";
+  std::ofstream(folder_ / "held_out.jsonl")
+      << "{\"prompt\": \"a\", \"words\": [\"a\"]}\n{\"prompt\": \"b\", \"words\": [\"a\"]}\n";
   options_.env.name = "text";
   options_.env.settings = {{"verifier", "text_rules"}};
   options_.env.dataset = options_.env.eval_dataset = (folder_ / "held_out.jsonl").string();
@@ -281,7 +283,8 @@ TEST_F(RunSetupTest, ALinePromptLongerThanTheContextIsNamedBeforeTheRun) {
   // The blank line before it counts as a line of the file.
   const std::string longest(400, 'x');
   std::ofstream(folder_ / "prompts.jsonl")
-      << "{\"prompt\": \"a\"}\n\n{\"prompt\": \"" << longest << "\"}\n";
+      << "{\"prompt\": \"a\", \"words\": [\"a\"]}\n\n{\"prompt\": \"" << longest
+      << "\", \"words\": [\"a\"]}\n";
   options_.env.name = "text";
   options_.env.settings = {{"verifier", "text_rules"}};
   options_.env.dataset = (folder_ / "prompts.jsonl").string();
@@ -420,7 +423,8 @@ TEST_F(RunSetupTest, AnswersThatProgramsCouldReadAreNamedBeforeTheRun) {
 TEST_F(RunSetupTest, ASpecialTokenInAPromptIsTextAndSaidToBe) {
   use_model([](auto&) {});
   std::ofstream(folder_ / "prompts.jsonl")
-      << "{\"prompt\": \"a\"}\n{\"prompt\": \"<s>Once upon a time\"}\n";
+      << "{\"prompt\": \"a\", \"words\": [\"a\"]}\n{\"prompt\": \"<s>Once upon a time\", "
+         "\"words\": [\"a\"]}\n";
   options_.env.name = "text";
   options_.env.settings = {{"verifier", "text_rules"}};
   options_.env.dataset = (folder_ / "prompts.jsonl").string();
@@ -438,7 +442,7 @@ TEST_F(RunSetupTest, ADatasetThatCannotBeReadIsAMistakeInItsKey) {
   options_.env.settings = {{"verifier", "text_rules"}};
   options_.env.dataset = (folder_ / "prompts.jsonl").string();
   EXPECT_EQ(refusal(options_).key(), "env.dataset");
-  std::ofstream(options_.env.dataset) << "{\"prompt\": \"a\"}\n";
+  std::ofstream(options_.env.dataset) << "{\"prompt\": \"a\", \"words\": [\"a\"]}\n";
   options_.env.eval_dataset = (folder_ / "held_out.jsonl").string();
   std::ofstream(options_.env.eval_dataset) << "{\"text\": \"a\"}\n";
   options_.eval.prompts = 1;

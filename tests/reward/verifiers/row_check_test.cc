@@ -16,7 +16,8 @@ std::string fault_of(const char* verifier, const std::string& row) {
 TEST(RowCheck, TextRulesNameWhatTheyCannotRead) {
   const auto fault = [](const std::string& row) { return fault_of("text_rules", row); };
   EXPECT_EQ(fault(R"({"prompt": "a", "words": ["dog"], "min_words": 3, "max_words": 9})"), "");
-  EXPECT_EQ(fault(R"({"prompt": "a", "id": 7, "source": "book"})"), "") << "columns of others";
+  EXPECT_EQ(fault(R"({"prompt": "a", "max_words": 9, "id": 7, "source": "book"})"), "")
+      << "columns of others";
   EXPECT_EQ(fault(R"({"prompt": "a", "word": ["dog"]})"),
             "there is no column \"word\"; did you mean \"words\"?");
   EXPECT_EQ(fault(R"({"prompt": "a", "words": "dog"})"),
@@ -33,6 +34,18 @@ TEST(RowCheck, TextRulesNameWhatTheyCannotRead) {
             "\"min_words\" is 50 and \"max_words\" 40: no answer has so many")
       << "the default";
   EXPECT_EQ(fault("[]"), "it is not a JSON object");
+}
+
+// The default bounds would reward any short sentence, whatever the prompt is.
+TEST(RowCheck, TextRulesNeedARule) {
+  const auto fault = [](const std::string& row) { return fault_of("text_rules", row); };
+  const std::string none =
+      "it has no rule; give it \"words\" (a list of words that the answer must hold), "
+      "\"min_words\" or \"max_words\", or name another verifier";
+  EXPECT_EQ(fault(R"({"prompt": "a", "answer": "4"})"), none);
+  EXPECT_EQ(fault(R"({"prompt": "a", "words": []})"), none);
+  for (const char* rule : {R"("words": ["dog"])", R"("min_words": 0)", R"("max_words": 9)"})
+    EXPECT_EQ(fault(std::string(R"({"prompt": "a", )") + rule + "}"), "") << rule;
 }
 
 TEST(RowCheck, ANumberNeedsOne) {
