@@ -22,6 +22,7 @@ namespace {
 using nlohmann::json;
 using sandbox::Program;
 using sandbox::ProgramEnding;
+using sandbox::ProgramLimits;
 using sandbox::ProgramRun;
 
 // Some ten megabytes of anchors.
@@ -110,6 +111,31 @@ bool same_output(std::string_view a, std::string_view b) {
 // Whether a program that does nothing passes all of them.
 bool want_nothing(const std::vector<Test>& tests) {
   return std::ranges::all_of(tests, [](const Test& test) { return same_output("", test.output); });
+}
+
+// The fewest bytes that same_output() takes for `output`.
+int64_t least_bytes(std::string_view output) {
+  int64_t bytes = 0,
+          before = 0;  // `before`: ends of lines since the last line with something in it
+  while (!output.empty()) {
+    const auto size = std::ssize(without_trailing_blanks(next_line(output)));
+    if (size > 0) bytes += std::exchange(before, 0) + size;
+    ++before;
+  }
+  return bytes;
+}
+
+// Whether a right program may write what each test wants: one that writes more is killed.
+Result<void> check_output(const std::vector<Test>& tests) {
+  constexpr int64_t kMost = ProgramLimits{}.output_bytes;
+  for (size_t i = 0; i < tests.size(); ++i) {
+    if (const int64_t bytes = least_bytes(tests[i].output); bytes > kMost)
+      return Failure{fmt::format(
+          "the \"stdout\" of test {} wants {} bytes, and a program is killed once it has written "
+          "more than {}, so none can pass; shorten it or leave the test out",
+          i + 1, bytes, kMost)};
+  }
+  return {};
 }
 
 // What all tests of a program may take together: the rest of a score is for what is not its doing.
@@ -223,6 +249,7 @@ class ProgramVerifier final : public Verifier {
       return Failure{
           "every \"stdout\" of its \"tests\" is blank, and a program that does nothing would pass; "
           "give it a test that wants some output"};
+    if (const auto fit = check_output(tests.value()); !fit) return fit;
     if (const auto fit = check_time(std::ssize(tests.value()), budget); !fit) return fit;
     const Result<const Language*> language = language_of(value);
     if (!language) return language.failure();

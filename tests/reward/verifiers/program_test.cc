@@ -213,6 +213,15 @@ TEST(ProgramVerifier, RowsAreCheckedAndTheMachineWithThem) {
   EXPECT_EQ(
       fault({{"tests", {{{"stdin", "1"}, {"stdout", ""}}, {{"stdin", "2"}, {"stdout", "x"}}}}}),
       "");
+  // No program passes a test that wants more than is kept of what it writes.
+  const auto wanted = [&](size_t bytes, const std::string& rest) {
+    const json long_test = {{"stdin", ""}, {"stdout", std::string(bytes, 'x') + rest}};
+    return fault({{"tests", {tests[0], long_test}}});
+  };
+  EXPECT_EQ(wanted(1 << 20, " \n\n"), "") << "blanks and lines that need not be written";
+  EXPECT_EQ(wanted((1 << 20) - 1, "\nx"),
+            "the \"stdout\" of test 2 wants 1048577 bytes, and a program is killed once it has "
+            "written more than 1048576, so none can pass; shorten it or leave the test out");
   EXPECT_EQ(fault({{"tests", tests}, {"language", "perl"}}),
             "\"language\" is \"perl\"; it must be \"python\" or \"sh\"");
   EXPECT_EQ(fault({{"tests", tests}, {"languag", "sh"}}),
@@ -301,6 +310,14 @@ TEST_F(IsolatedProgram, OneThatHangsIsStoppedAfterWhatRightOnesTake) {
   EXPECT_GE(metric(hung, "slowest_test_seconds"), 2);
   // It would be 30 s had it learned nothing.
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);
+}
+
+// The most that a test may want.
+TEST_F(IsolatedProgram, MayWriteAllThatIsKept) {
+  const std::string most(1 << 20, 'x');
+  const json row = {{"language", "sh"}, {"tests", {{{"stdin", ""}, {"stdout", most + "\n"}}}}};
+  EXPECT_EQ(score("head -c 1048576 /dev/zero | tr '\\0' x", row).reward, 1);
+  EXPECT_EQ(score("head -c 1048577 /dev/zero | tr '\\0' x", row).reward, 0);
 }
 
 // Three times 1.5 s, and 3.6 s for all.
