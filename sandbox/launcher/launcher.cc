@@ -158,9 +158,15 @@ std::optional<FileDescriptor> sealed_file(std::string_view bytes) {
 std::vector<std::pair<int, rlimit>> rlimits_of(const ProgramLimits& limits) {
   const auto seconds = std::chrono::ceil<std::chrono::seconds>(limits.wall).count();
   const std::pair<int, int64_t> wanted[] = {
-      {RLIMIT_AS, limits.memory_bytes}, {RLIMIT_FSIZE, limits.disk_bytes},
-      {RLIMIT_NPROC, limits.processes}, {RLIMIT_NOFILE, limits.open_files},
-      {RLIMIT_CPU, seconds + 1},        {RLIMIT_CORE, 0}};
+      {RLIMIT_AS, limits.memory_bytes},
+      {RLIMIT_FSIZE, limits.disk_bytes},
+      {RLIMIT_NPROC, limits.processes},
+      {RLIMIT_NOFILE, limits.open_files},
+      {RLIMIT_CPU, seconds + 1},
+      {RLIMIT_CORE, 0},
+      // Signals that wait, and timers, which the kernel counts for our user as well: one each.
+      {RLIMIT_SIGPENDING, limits.processes},
+      {RLIMIT_MSGQUEUE, 0}};
   std::vector<std::pair<int, rlimit>> result;
   for (const auto& [resource, most] : wanted) {
     rlimit own{};

@@ -46,7 +46,7 @@ struct ProgramLimits {
   int64_t memory_bytes = int64_t{1} << 30;  // address space of each process
   int64_t disk_bytes = int64_t{64} << 20;   // of all its files; they lie in memory
   int64_t output_bytes = int64_t{1} << 20;  // of stdout, and of stderr
-  int processes = 64;                       // and threads, at once
+  int processes = 64;                       // and threads, at once; as many signals may wait
   int open_files = 256;                     // of each process
 };
 

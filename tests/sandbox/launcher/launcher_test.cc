@@ -462,6 +462,12 @@ TEST(SystemCallFilter, RefusesMemoryThatBelongsToNoProcess) {
   EXPECT_EQ(read_file(folder / "given").value(), "");
 }
 
+// The kernel counts these for the whole user, so one program could use up what all others have.
+TEST_F(Launcher, WaitingSignalsAreBounded) {
+  if (!std::filesystem::exists("/usr/bin/bash")) GTEST_SKIP() << "needs bash";
+  EXPECT_EQ(said("bash -c 'ulimit -i; ulimit -q'"), "64\n0\n");
+}
+
 // By effect: 64 segments of 16 MiB under a limit of 64 MiB.
 TEST_F(Launcher, SharedMemoryDoesNotEscapeItsLimit) {
   if (!std::filesystem::exists("/usr/bin/perl")) GTEST_SKIP() << "needs perl";
