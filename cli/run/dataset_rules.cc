@@ -14,6 +14,7 @@
 #include "cli/run/counted.h"
 #include "cli/run/datasets.h"
 #include "core/base/error.h"
+#include "scheduler/state/quotas.h"
 
 namespace tailrace {
 namespace {
@@ -66,10 +67,15 @@ void validate_datasets(const RunOptions& o, const ConfigKeys& keys) {
     if (dataset.ratio == 0 || prompts[i] > 0) continue;
     const std::string item = dataset_key(o, i);
     // With so many its own share is one prompt.
+    const double enough = std::ceil(sum / least);
     throw UserError(
         "{} gets no prompt: a step has {} (rollout.prompts_per_step), dealt by the ratios in whole "
-        "ones. Try rollout.prompts_per_step={:.0f}, or ratio: 0 for one that is only evaluated.",
-        item, counted(o.step.prompts_per_step, "prompt"), std::ceil(sum / least))
+        "ones. Try {}, or ratio: 0 for one that is only evaluated.",
+        item, counted(o.step.prompts_per_step, "prompt"),
+        enough <= scheduler::kMaxPrompts
+            ? fmt::format("rollout.prompts_per_step={:.0f}", enough)
+            : fmt::format("ratios that are nearer to each other (its own is {:g} of {:g})",
+                          dataset.ratio, sum))
         .about(given != nullptr ? ratio : item);
   }
 }

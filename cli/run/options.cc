@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "core/text/tokenizer.h"
+#include "scheduler/state/quotas.h"
 
 namespace tailrace {
 namespace {
@@ -226,7 +227,7 @@ void DatasetSection::visit(OptionVisitor& v) {
           {.help = "its share of rollout.prompts_per_step against the others' ratios, in whole "
                    "prompts that --dry-run shows; 0: it is evaluated and not trained on",
            .min = 0,
-           .max = kMaxCount});
+           .max = scheduler::kMaxPrompts});
   v.section("agent", agent, "a program that plays by itself, in the place of an environment");
   v.field("plugin", plugin,
           {.help = "library of your own that has the environment; empty: it is built in",

@@ -1,11 +1,12 @@
 #include "scheduler/state/options.h"
 
 #include "core/base/options.h"
+#include "scheduler/state/quotas.h"
 
 namespace tailrace::scheduler {
 namespace {
 
-constexpr double kMaxPrompts = 1e6, kMaxGroup = 65536;
+constexpr double kMaxGroup = 65536;
 constexpr double kMaxTries = 1e6;  // retries, faults, attempts that the breaker sees
 constexpr double kMaxFileBytes = int64_t{1} << 40;
 

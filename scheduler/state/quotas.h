@@ -9,6 +9,9 @@
 
 namespace tailrace::scheduler {
 
+// Of a step and of an evaluation, as a config may want them.
+inline constexpr double kMaxPrompts = 1e6;
+
 // Whole parts of `total` >= 0 in proportion to `ratios` (>= 0), which together are `total`: each
 // has its share rounded down, and what is left goes to the largest remainders, of equal ones to the
 // first (Hamilton's method). All are 0 where the ratios are.

@@ -357,6 +357,15 @@ TEST(Datasets, MistakesAreNamedWithTheirLine) {
             "a.yaml:8: datasets.sums gets no prompt: a step has 4 prompts "
             "(rollout.prompts_per_step), dealt by the ratios in whole ones. Try "
             "rollout.prompts_per_step=11, or ratio: 0 for one that is only evaluated.");
+  // No step has so many prompts.
+  EXPECT_EQ(error(grid + "  - {name: sums, env: calculator, ratio: 1.0e-9}\n"),
+            "a.yaml:8: datasets.sums gets no prompt: a step has 4 prompts "
+            "(rollout.prompts_per_step), dealt by the ratios in whole ones. Try ratios that are "
+            "nearer to each other (its own is 1e-09 of 1), or ratio: 0 for one that is only "
+            "evaluated.");
+  EXPECT_EQ(error(grid + "  - {name: sums, env: calculator, ratio: 1.0e+9}\n"),
+            "a.yaml:8: datasets.sums.ratio is 1.0e+9; it must be a number from 0 to 1000000. Try "
+            "1.");
   EXPECT_EQ(
       error_of({"datasets.sums.ratio=0.1"}, kTwoDatasets)
           .find("override datasets.sums.ratio=0.1: datasets.sums gets no prompt: a step has 4"),
