@@ -339,6 +339,20 @@ void check_demonstrators(const RunOptions& options,
   }
 }
 
+// What lies at `path` must not be seen by what a verifier runs.
+void check_path_is_hidden(const std::string& key, const fs::path& path, std::string_view advice,
+                          const RunOptions& options, const Registries& registries) {
+  for (const DatasetSection& dataset : datasets_of(options)) {
+    const auto source = registries.environments.source(dataset.env, dataset.settings);
+    const std::string& name = source->info().verifier;
+    const Verifier* verifier = registries.verifiers->find(name);
+    if (verifier == nullptr) continue;
+    if (const Result<void> fit = verifier->check_hidden(path); !fit)
+      throw UserError("{}: {} (for the verifier {}){}", key, fit.failure().message, name, advice)
+          .about(key);
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> check_inputs(const RunOptions& options, const Registries& registries) {
@@ -346,6 +360,10 @@ std::vector<std::string> check_inputs(const RunOptions& options, const Registrie
   // Called for what it refuses.
   (void)scheduler_config(options);
   check_demonstrators(options, environments);
+  // Its rows may be answers of the tasks.
+  for (const auto& [key, file] : {std::pair<std::string, std::string>("sft.data", options.sft.data),
+                                  {"sft.eval_data", options.sft.eval_data}})
+    if (!file.empty()) check_path_is_hidden(key, file, "", options, registries);
   if (options.model.creates()) return {};  // its words are those of its environments
   const std::string& model = options.model.path;
   if (!fs::exists(fs::path(model) / "tokenizer.json"))
@@ -395,16 +413,7 @@ Plan checked_plan(const RunPaths& paths, const RunOptions& options, const Regist
 
 void check_run_is_hidden(const fs::path& directory, const RunOptions& options,
                          const Registries& registries) {
-  for (const DatasetSection& dataset : datasets_of(options)) {
-    const auto source = registries.environments.source(dataset.env, dataset.settings);
-    const std::string& name = source->info().verifier;
-    const Verifier* verifier = registries.verifiers->find(name);
-    if (verifier == nullptr) continue;
-    if (const Result<void> fit = verifier->check_hidden(directory); !fit)
-      throw UserError("run.dir: {} (for the verifier {}).\n       Try --run-dir DIR.",
-                      fit.failure().message, name)
-          .about("run.dir");
-  }
+  check_path_is_hidden("run.dir", directory, ".\n       Try --run-dir DIR.", options, registries);
 }
 
 std::string resolved_config(const RunOptions& options) {

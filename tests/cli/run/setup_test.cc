@@ -377,6 +377,29 @@ class Open final : public Verifier {
     return Failure{path.filename().string() + " is open"};
   }
 };
+// Supervised rows are answers too.
+TEST_F(RunSetupTest, SupervisedRowsThatProgramsCouldReadAreNamedBeforeTheRun) {
+  use_model([](auto&) {});
+  std::ofstream(folder_ / "prompts.jsonl")
+      << R"({"prompt": "a", "tests": [{"stdin": "", "stdout": "1"}]})"
+      << "\n";
+  const Registries registries = with_programs(
+      [](const sandbox::Program&, const sandbox::ProgramLimits&) { return sandbox::ProgramRun{}; });
+  options_.env.name = "text";
+  options_.env.settings = {{"verifier", "program"}};
+  options_.env.dataset = (folder_ / "prompts.jsonl").string();
+  options_.eval.prompts = 0;
+  options_.sft.eval_data = (folder_ / "held_out.jsonl").string();
+  options_.sft.data = "/usr/share/x.jsonl";
+  const UserError error = refusal(options_, registries);
+  EXPECT_EQ(error.key(), "sft.data");
+  EXPECT_STREQ(error.what(),
+               "sft.data: /usr/share/x.jsonl lies below /usr, which programs under test can read, "
+               "with the answers in it; put it elsewhere (for the verifier program)");
+  std::swap(options_.sft.data, options_.sft.eval_data);
+  EXPECT_EQ(refusal(options_, registries).key(), "sft.eval_data");
+}
+
 
 TEST_F(RunSetupTest, PromptsThatProgramsCouldReadAreNamedBeforeTheRun) {
   use_model([](auto&) {});
