@@ -12,6 +12,8 @@
 #include <nlohmann/json.hpp>
 #include <sys/wait.h>
 
+#include "tests/core/base/temporary_directory.h"
+
 namespace tailrace {
 namespace {
 
@@ -26,9 +28,6 @@ const std::set<std::string> kParts = {
 class Bundle {
  public:
   Bundle() {
-    std::string pattern = (fs::temp_directory_path() / "tailrace_gpu_XXXXXX").string();
-    EXPECT_NE(::mkdtemp(pattern.data()), nullptr);
-    root_ = pattern;
     fs::create_directories(root_ / "bin/bench");
     fs::create_directories(root_ / "lib");
     fs::create_directories(root_ / "tools");
@@ -69,7 +68,6 @@ class Bundle {
     script("tools/compute-sanitizer", "shift 4; exec \"$@\"");
     script("tools/python3", "exit 1");
   }
-  ~Bundle() { fs::remove_all(root_); }
   Bundle(const Bundle&) = delete;
 
   void script(const std::string& path, const std::string& line) {
@@ -105,7 +103,8 @@ class Bundle {
   void write(const std::string& path, const std::string& text) {
     std::ofstream(root_ / path) << text;
   }
-  fs::path root_;
+  TemporaryDirectory directory_;
+  fs::path root_ = directory_.path();
 };
 
 TEST(GpuScript, RunsEveryPart) {

@@ -26,6 +26,7 @@
 #include "core/base/run_directory.h"
 #include "core/weights/manifest.h"
 #include "tests/cli/run_binary.h"
+#include "tests/core/base/temporary_directory.h"
 
 namespace tailrace {
 
@@ -89,17 +90,12 @@ inline std::vector<pid_t> processes_with(const std::vector<std::string>& parts) 
 
 class LaunchTest : public testing::Test {
  protected:
-  LaunchTest() {
-    std::string path = (fs::temp_directory_path() / "trlaunch-XXXXXX").string();
-    folder_ = ::mkdtemp(path.data());
-    std::ofstream(folder_ / "tiny.yaml") << kConfig;
-  }
+  LaunchTest() { std::ofstream(folder_ / "tiny.yaml") << kConfig; }
   ~LaunchTest() override {
     if (HasFailure()) {
       for (const auto& run : {"run", "other"}) show_logs(folder_ / run);
     }
     launched_.reset();
-    fs::remove_all(folder_);
   }
 
   static void show_logs(const fs::path& run) {
@@ -238,7 +234,8 @@ class LaunchTest : public testing::Test {
     return digest;
   }
 
-  fs::path folder_, output_;
+  TemporaryDirectory directory_;
+  fs::path folder_ = directory_.path(), output_;
   std::optional<ChildProcess> launched_;
   int num_started_ = 0;
 };

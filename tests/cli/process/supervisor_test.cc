@@ -15,6 +15,7 @@
 #include "cli/process/child_process.h"
 #include "cli/process/quiet_watch.h"
 #include "core/base/file.h"
+#include "tests/core/base/temporary_directory.h"
 
 namespace tailrace {
 namespace {
@@ -29,13 +30,10 @@ const std::string kGoesOn = std::string("exec ") + STATUS_CHILD + " 1000000";
 class SupervisorTest : public testing::Test {
  protected:
   SupervisorTest() {
-    std::string path = (fs::temp_directory_path() / "trsupervisor-XXXXXX").string();
-    folder_ = ::mkdtemp(path.data());
     options_.first_delay = 10ms;
     options_.tick = 10ms;
     options_.drain_timeout = 300ms;
   }
-  ~SupervisorTest() override { fs::remove_all(folder_); }
 
   // A child that runs `script` in the test's folder.
   void add(const std::string& name, const std::string& script) {
@@ -65,7 +63,8 @@ class SupervisorTest : public testing::Test {
     return std::count(text.begin(), text.end(), '\n');
   }
 
-  fs::path folder_;
+  TemporaryDirectory directory_;
+  fs::path folder_ = directory_.path();
   SupervisorOptions options_;
   std::vector<ChildSpec> children_;
   std::vector<std::string> said_;

@@ -10,6 +10,7 @@
 #include "core/base/file.h"
 #include "reward/verifiers/built_in.h"
 #include "sandbox/builtin/built_in.h"
+#include "tests/core/base/temporary_directory.h"
 
 namespace tailrace {
 namespace {
@@ -20,13 +21,10 @@ using nlohmann::json;
 class DemonstrationsTest : public testing::Test {
  protected:
   DemonstrationsTest() {
-    std::string path = (fs::temp_directory_path() / "trdemo-XXXXXX").string();
-    folder_ = ::mkdtemp(path.data());
     environment_ = sandbox::built_in_environments().make("frozen_grid", {});
     text::write_word_tokenizer(folder_, environment_->info().vocabulary);
     tokenizer_ = text::load_tokenizer(folder_);
   }
-  ~DemonstrationsTest() override { fs::remove_all(folder_); }
 
   std::string write(int64_t episodes, const DemonstrationPlan& plan) {
     return write(std::vector<DemonstratedDataset>{{*environment_, {}, episodes}}, plan);
@@ -44,7 +42,8 @@ class DemonstrationsTest : public testing::Test {
     return out;
   }
 
-  fs::path folder_;
+  TemporaryDirectory directory_;
+  fs::path folder_ = directory_.path();
   std::unique_ptr<sandbox::Environment> environment_;
   std::unique_ptr<text::Tokenizer> tokenizer_;
   DemonstrationCounts counts_;

@@ -18,6 +18,7 @@
 #include "core/base/error.h"
 #include "core/base/file_descriptor.h"
 #include "tests/core/base/environment_variable.h"
+#include "tests/core/base/temporary_directory.h"
 
 namespace tailrace {
 namespace {
@@ -26,12 +27,8 @@ namespace fs = std::filesystem;
 
 class RunEndpointTest : public testing::Test {
  protected:
-  RunEndpointTest() {
-    std::string path = (fs::temp_directory_path() / "trendpoint-XXXXXX").string();
-    run_ = ::mkdtemp(path.data());
-  }
-  ~RunEndpointTest() override { fs::remove_all(run_); }
-  fs::path run_;
+  TemporaryDirectory directory_;
+  fs::path run_ = directory_.path();
 };
 
 fs::path folder_of(const std::string& endpoint) {

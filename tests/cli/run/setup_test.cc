@@ -14,6 +14,7 @@
 #include "core/text/tokenizer.h"
 #include "reward/verifiers/program.h"
 #include "sandbox/builtin/built_in.h"
+#include "tests/core/base/temporary_directory.h"
 
 namespace tailrace {
 namespace {
@@ -34,8 +35,6 @@ std::string error_of_check(const RunOptions& options) { return refusal(options).
 class RunSetupTest : public testing::Test {
  protected:
   RunSetupTest() {
-    std::string path = (fs::temp_directory_path() / "trsetup-XXXXXX").string();
-    folder_ = ::mkdtemp(path.data());
     paths_.root = folder_ / "run";
     fs::create_directories(paths_.root);
     // Small, so that preparing is quick: none of these tests trains.
@@ -44,7 +43,6 @@ class RunSetupTest : public testing::Test {
     options_.rollout.engine.max_context_tokens = 128;
     options_.sft.demonstrations = 20;
   }
-  ~RunSetupTest() override { fs::remove_all(folder_); }
 
   void prepare(SupervisedRows rows = {}) {
     prepare_run(
@@ -76,7 +74,8 @@ class RunSetupTest : public testing::Test {
     options_.sft.demonstrations = 0;
   }
 
-  fs::path folder_;
+  TemporaryDirectory directory_;
+  fs::path folder_ = directory_.path();
   RunPaths paths_;
   RunOptions options_;
   std::string said_;
@@ -377,6 +376,7 @@ class Open final : public Verifier {
     return Failure{path.filename().string() + " is open"};
   }
 };
+
 // Supervised rows are answers too.
 TEST_F(RunSetupTest, SupervisedRowsThatProgramsCouldReadAreNamedBeforeTheRun) {
   use_model([](auto&) {});
@@ -399,7 +399,6 @@ TEST_F(RunSetupTest, SupervisedRowsThatProgramsCouldReadAreNamedBeforeTheRun) {
   std::swap(options_.sft.data, options_.sft.eval_data);
   EXPECT_EQ(refusal(options_, registries).key(), "sft.eval_data");
 }
-
 
 TEST_F(RunSetupTest, PromptsThatProgramsCouldReadAreNamedBeforeTheRun) {
   use_model([](auto&) {});

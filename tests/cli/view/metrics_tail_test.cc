@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include "tests/core/base/temporary_directory.h"
+
 namespace tailrace {
 namespace {
 
@@ -13,13 +15,6 @@ namespace fs = std::filesystem;
 
 class MetricsTailTest : public testing::Test {
  protected:
-  MetricsTailTest() {
-    std::string path = (fs::temp_directory_path() / "trtail-XXXXXX").string();
-    folder_ = ::mkdtemp(path.data());
-    file_ = folder_ / "metrics.jsonl";
-  }
-  ~MetricsTailTest() override { fs::remove_all(folder_); }
-
   void append(const std::string& text) { std::ofstream(file_, std::ios::app) << text; }
   static std::string line(int64_t step, double time = 0) {
     MetricsRow row;
@@ -33,7 +28,8 @@ class MetricsTailTest : public testing::Test {
     return out;
   }
 
-  fs::path folder_, file_;
+  TemporaryDirectory folder_;
+  fs::path file_ = folder_ / "metrics.jsonl";
 };
 
 TEST_F(MetricsTailTest, GivesEachRowOnceAndOnlyWhenItIsComplete) {

@@ -12,6 +12,7 @@
 #include "core/base/file.h"
 #include "core/base/random.h"
 #include "kernels/base/pulse.h"
+#include "tests/core/base/temporary_directory.h"
 
 namespace tailrace {
 namespace {
@@ -28,8 +29,6 @@ const DeltaEnds kEnds = {.policy = 3,
 class DeltaFileTest : public testing::Test {
  protected:
   DeltaFileTest() {
-    std::string path = (fs::temp_directory_path() / "trdelta-XXXXXX").string();
-    folder_ = ::mkdtemp(path.data());
     Rng rng(1);
     // One that changes a little, one that does not, one that is new, one without elements.
     add("layers.0.q", Dtype::kBF16, {40, 30}, rng, 0.05);
@@ -38,7 +37,6 @@ class DeltaFileTest : public testing::Test {
     add("none", Dtype::kBF16, {0, 5}, rng, 1);
     add("scalar", Dtype::kF32, {}, rng, 1);
   }
-  ~DeltaFileTest() override { fs::remove_all(folder_); }
 
   void add(const std::string& name, Dtype dtype, std::vector<int64_t> shape, Rng& rng,
            double rate) {
@@ -72,7 +70,8 @@ class DeltaFileTest : public testing::Test {
     return sizes.value();
   }
 
-  fs::path folder_;
+  TemporaryDirectory directory_;
+  fs::path folder_ = directory_.path();
   std::vector<std::string> names_;
   std::vector<Dtype> dtypes_;
   std::vector<std::vector<int64_t>> shapes_;

@@ -16,6 +16,7 @@
 #include "core/weights/digest.h"
 #include "core/weights/proved_weights.h"
 #include "core/weights/version_folder.h"
+#include "tests/core/base/temporary_directory.h"
 
 namespace tailrace {
 namespace {
@@ -37,15 +38,12 @@ ModelConfig small_config() {
 class WeightManifestTest : public testing::Test {
  protected:
   WeightManifestTest() : layout_(small_config()), weights_(layout_) {
-    std::string path = (fs::temp_directory_path() / "trweights-XXXXXX").string();
-    folder_ = ::mkdtemp(path.data());
     Rng rng(7);  // no two tensors alike, norms included
     for (const ParameterInfo& info : layout_.entries()) {
       for (float& value : weights_.vector(info.name))
         value = static_cast<float>(rng.uniform() - 0.5);
     }
   }
-  ~WeightManifestTest() override { fs::remove_all(folder_); }
 
   fs::path publish(int64_t version) {
     manifest_ = make_manifest(weights_, 0, version, numerics_class());
@@ -56,7 +54,8 @@ class WeightManifestTest : public testing::Test {
     return folder_ / name.value();
   }
 
-  fs::path folder_;
+  TemporaryDirectory directory_;
+  fs::path folder_ = directory_.path();
   ParameterLayout layout_;
   Parameters weights_;
   WeightManifest manifest_;

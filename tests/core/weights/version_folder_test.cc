@@ -16,6 +16,7 @@
 #include "core/weights/verify.h"
 #include "core/weights/version_keeper.h"
 #include "core/weights/way.h"
+#include "tests/core/base/temporary_directory.h"
 #include "tests/core/weights/small_model.h"
 
 namespace tailrace {
@@ -26,16 +27,11 @@ namespace fs = std::filesystem;
 class VersionFolderTest : public testing::TestWithParam<Dtype> {
  protected:
   VersionFolderTest() : layout_(small_model()), weights_(layout_) {
-    std::string path = (fs::temp_directory_path() / "trversions-XXXXXX").string();
-    root_ = ::mkdtemp(path.data());
-    folder_ = root_ / "weights";
-    scratch_ = root_ / "scratch";
     fs::create_directories(scratch_);
     for (const ParameterInfo& info : layout_.entries())
       for (float& value : weights_.vector(info.name))
         value = static_cast<float>(rng_.uniform() - 0.5);
   }
-  ~VersionFolderTest() override { fs::remove_all(root_); }
 
   // A few elements of a few tensors change, as a step changes them.
   const WeightManifest& publish(int64_t version) {
@@ -85,7 +81,8 @@ class VersionFolderTest : public testing::TestWithParam<Dtype> {
   bool has(const std::string& file) const { return fs::exists(folder_ / file); }
 
   Rng rng_{11};
-  fs::path root_, folder_, scratch_;
+  TemporaryDirectory root_;
+  fs::path folder_ = root_ / "weights", scratch_ = root_ / "scratch";
   ParameterLayout layout_;
   Parameters weights_;
   std::map<int64_t, WeightManifest> published_;
