@@ -18,8 +18,8 @@
 #include "core/base/exit_code.h"
 #include "core/base/file.h"
 #include "core/base/flags.h"
+#include "core/base/printable.h"
 #include "core/base/version.h"
-#include "core/text/utf8.h"
 #include "kernels/base/isa.h"
 #include "kernels/base/memory.h"
 #include "kernels/cuda/provide.h"
@@ -69,12 +69,12 @@ int main(int argc, char** argv) {
     status = program.run(argc, argv);
   } catch (const UserError& error) {
     std::fflush(stdout);
-    fmt::print(stderr, "error: {}\n", text::printable(error.what()));
+    fmt::print(stderr, "error: {}\n", printable(error.what()));
     return kExitUserError;
   } catch (const std::filesystem::filesystem_error& error) {
     std::fflush(stdout);
     fmt::print(stderr, "error: {}\n",
-               text::printable(describe_errno("use", error.path1(), error.code().value())));
+               printable(describe_errno("use", error.path1(), error.code().value())));
     // Else it may be the moment's: who is started again may find it gone.
     return error.code() == std::errc::filename_too_long ? kExitUserError : kExitFailed;
   } catch (const OutOfDeviceMemory& error) {
@@ -96,14 +96,14 @@ int main(int argc, char** argv) {
       fmt::print(stderr,
                  "error: {}; if a thread could not be started, raise the limit of processes "
                  "(ulimit -u) or of memory (ulimit -v)\n",
-                 text::printable(error.what()));
+                 printable(error.what()));
       return kExitFailed;
     }
-    fmt::print(stderr, "error: {}\n", text::printable(error.what()));
+    fmt::print(stderr, "error: {}\n", printable(error.what()));
     return kExitFailed;
   } catch (const std::exception& error) {
     std::fflush(stdout);
-    fmt::print(stderr, "error: unexpected: {}\n", text::printable(error.what()));
+    fmt::print(stderr, "error: unexpected: {}\n", printable(error.what()));
     return kExitFailed;
   }
   // A command that flushed each row itself has only left the mark of a failure.

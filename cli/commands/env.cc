@@ -21,8 +21,8 @@
 #include "core/base/error.h"
 #include "core/base/flags.h"
 #include "core/base/json_text.h"
+#include "core/base/printable.h"
 #include "core/text/dataset.h"
-#include "core/text/utf8.h"
 #include "sandbox/plugin/used_library.h"
 
 namespace tailrace {
@@ -190,7 +190,7 @@ void show_check(const EnvCheck& check, std::vector<EnvCheck>& shown) {
   });
   fmt::print(
       "{:<7} {:<16} {}\n", name_of(check.outcome), check.name,
-      said != shown.end() ? fmt::format("as above ({})", said->name) : text::printable(check.seen));
+      said != shown.end() ? fmt::format("as above ({})", said->name) : printable(check.seen));
   std::fflush(stdout);
   shown.push_back(check);
 }
@@ -287,7 +287,7 @@ int play_environment(const Registries& built_in, const EnvArguments& arguments, 
                                    std::cout, json ? PlayedAs::kJson : PlayedAs::kText);
   std::cout.flush();
   if (played) return kExitDone;
-  fmt::print(stderr, "error: {}\n", text::printable(played.failure().message));
+  fmt::print(stderr, "error: {}\n", printable(played.failure().message));
   return kExitFailed;
 }
 

@@ -23,10 +23,10 @@
 #include "core/base/error.h"
 #include "core/base/flags.h"
 #include "core/base/json_text.h"
+#include "core/base/printable.h"
 #include "core/base/run_directory.h"
 #include "core/base/time.h"
 #include "core/model/adapter_files.h"
-#include "core/text/utf8.h"
 #include "sandbox/registry.h"
 #include "trainer/checkpoint.h"
 
@@ -251,7 +251,7 @@ void print_text(const EvalArguments& arguments, const EvaluationSummary& summary
     if (name != "success") fmt::print("{:<10} {:.4f}\n", name, value);
   if (summary.failed > 0)
     fmt::print("{:<10} {}, left out; the first: {}\n", "failed", counted(summary.failed, "episode"),
-               text::printable(summary.failure));
+               printable(summary.failure));
   fmt::print("{:<10} {:.1f} s\n", "time", seconds);
 }
 

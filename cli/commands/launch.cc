@@ -34,7 +34,7 @@
 #include "core/base/file.h"
 #include "core/base/flags.h"
 #include "core/base/machine.h"
-#include "core/text/utf8.h"
+#include "core/base/printable.h"
 #include "sandbox/registry.h"
 
 namespace tailrace {
@@ -145,7 +145,7 @@ class Launch {
   // The exit status.
   int run(bool in_process) {
     const SupervisorSink say = [this](const std::string& line) {
-      view_.say(text::printable(line));  // it may quote what a worker said
+      view_.say(printable(line));  // it may quote what a worker said
     };
     const std::function<void()> tick = [this] {
       for (MetricsRow& row : tail_.poll()) {
@@ -198,7 +198,7 @@ class Launch {
         return;
       case End::kUserError:
       case End::kFailed:
-        show(stderr, fmt::format("error: {}\n", text::printable(result.message)));
+        show(stderr, fmt::format("error: {}\n", printable(result.message)));
         // What says itself that this run is over is not contradicted.
         if (result.message.find("new run directory") == std::string::npos)
           show(stderr, fmt::format("       When that is mended, '{}' continues the run.\n", again));

@@ -17,6 +17,7 @@
 #include "core/base/error.h"
 #include "core/base/flags.h"
 #include "core/base/machine.h"
+#include "core/base/printable.h"
 #include "core/base/run_directory.h"
 #include "core/base/time.h"
 #include "core/base/yaml_config.h"
@@ -27,8 +28,9 @@ namespace {
 
 using scheduler::State;
 
+// The text may quote what a worker said.
 void line(std::string_view label, const std::string& text) {
-  fmt::print("{:<9} {}\n", label, text);
+  fmt::print("{:<9} {}\n", label, printable(text));
 }
 
 // Since the scheduler wrote to its journal. Not by the state's time: that stands still while nobody

@@ -15,6 +15,7 @@
 #include "core/base/clock.h"
 #include "core/base/error.h"
 #include "core/base/json_text.h"
+#include "core/base/printable.h"
 #include "core/text/utf8.h"
 #include "reward/judge.h"
 
@@ -53,7 +54,7 @@ class Noted final : public Environment {
   Result<StepResult> step(const std::string& action) override {
     ++turn_;
     constexpr size_t kShown = 40;
-    say(fmt::format("step(\"{}\"{})", text::printable(action.substr(0, kShown)),
+    say(fmt::format("step(\"{}\"{})", printable(action.substr(0, kShown)),
                     action.size() > kShown ? ", shortened" : ""));
     return noted_->step(action);
   }

@@ -10,7 +10,7 @@
 
 #include "core/base/error.h"
 #include "core/base/json_text.h"
-#include "core/text/utf8.h"
+#include "core/base/printable.h"
 
 namespace tailrace {
 namespace {
@@ -140,7 +140,7 @@ std::string env_facts_text(const std::vector<EnvFacts>& facts) {
     text += settings_text(one.settings);
   }
   // Of a library: nothing in it may act on the terminal.
-  return text::printable(text);
+  return printable(text);
 }
 
 std::string env_facts_json(const std::vector<EnvFacts>& facts) {

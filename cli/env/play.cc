@@ -12,7 +12,7 @@
 
 #include "cli/env/player.h"
 #include "core/base/json_text.h"
-#include "core/text/utf8.h"
+#include "core/base/printable.h"
 #include "reward/judge.h"
 
 namespace tailrace {
@@ -20,14 +20,14 @@ namespace {
 
 void write_observation(const sandbox::Observation& observation, std::ostream& out) {
   const std::string& text = observation.messages.empty() ? observation.text : observation.messages;
-  out << text::printable(text);
+  out << printable(text);
   if (!text.empty() && text.back() != '\n') out << '\n';
-  if (!observation.tools.empty()) out << "tools: " << text::printable(observation.tools) << '\n';
+  if (!observation.tools.empty()) out << "tools: " << printable(observation.tools) << '\n';
 }
 
 void write_metrics(const MetricList& metrics, std::ostream& out) {
   for (const auto& [name, value] : metrics)
-    out << fmt::format("{}: {:.6g}\n", text::printable(name), value);
+    out << fmt::format("{}: {:.6g}\n", printable(name), value);
 }
 
 struct Scored {
@@ -56,7 +56,7 @@ std::string ending(const PlayedEpisode& episode, bool at_end_of_input) {
   const sandbox::StepResult& end = episode.end();
   if (end.terminated) return "ended";
   if (at_end_of_input) return "cut";
-  if (!end.reason.empty()) return fmt::format("truncated ({})", text::printable(end.reason));
+  if (!end.reason.empty()) return fmt::format("truncated ({})", printable(end.reason));
   return episode.is_cut ? "cut" : "truncated";
 }
 

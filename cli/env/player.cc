@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "core/base/clock.h"
-#include "core/text/utf8.h"
+#include "core/base/printable.h"
 
 namespace tailrace {
 namespace {
@@ -32,7 +32,7 @@ Result<StepResult> when_ready(Call&& call) {
 // Enough of a text to recognise it, on one line.
 std::string excerpt(const std::string& text) {
   constexpr size_t kMost = 60;
-  std::string shown = text::printable(text.substr(0, kMost));
+  std::string shown = printable(text.substr(0, kMost));
   for (size_t at; (at = shown.find('\n')) != std::string::npos;) shown.replace(at, 1, "\\n");
   return fmt::format("'{}{}'", shown, text.size() > kMost ? "..." : "");
 }

@@ -19,7 +19,6 @@
 #include "core/base/file.h"
 #include "core/base/json_file.h"
 #include "core/gate/gate.h"
-#include "core/text/utf8.h"
 
 namespace tailrace {
 namespace {
@@ -87,8 +86,8 @@ class Guests {
     if (!log)
       log = std::make_unique<Log>(name, run_.log(name_of(role.name.kind), role.name.index),
                                   options_.log.level);
-    // What a worker says may be anything.
-    for (const wire::LogLine& line : lines) log->write(line.level, text::printable(line.text));
+    // A worker may say anything; the log shows control characters.
+    for (const wire::LogLine& line : lines) log->write(line.level, line.text);
     log->flush();
   }
 

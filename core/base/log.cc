@@ -9,6 +9,7 @@
 
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/printable.h"
 #include "kernels/base/check.h"
 
 namespace tailrace {
@@ -82,7 +83,9 @@ Log::Log(std::string role, const std::filesystem::path& file, LogLevel level)
 
 Log::~Log() { flush(); }
 
-void Log::write(LogLevel level, std::string_view line) {
+void Log::write(LogLevel level, std::string_view text) {
+  // It may quote what a worker, a program or a policy said.
+  const std::string line = printable(text);
   impl_->logger.log(to_spdlog(level), spdlog::string_view_t(line.data(), line.size()));
   if (sink_ && level >= LogLevel::kWarning) sink_(level, line);
 }

@@ -5,6 +5,7 @@
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/json_text.h"
+#include "core/base/printable.h"
 #include "core/chat/jinja_evaluator.h"
 #include "core/chat/jinja_json.h"
 #include "core/chat/jinja_parser.h"
@@ -33,7 +34,7 @@ constexpr const char* kSpecialTokens[] = {
 
 // The words of an error may come from a template or a message: nothing of them acts on a terminal.
 [[noreturn]] void refuse(const std::string& where, const jinja::Error& error) {
-  throw UserError("{}:{}: {}", where, error.line, text::printable(error.what()));
+  throw UserError("{}:{}: {}", where, error.line, printable(error.what()));
 }
 
 // Not an ordered_json, which looks for each key among all the others.

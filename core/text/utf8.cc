@@ -2,34 +2,9 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
+#include "core/base/utf8_sequence.h"
 
 namespace tailrace::text {
-
-namespace {
-
-// Length of the sequence that starts at `at`: positive when well-formed, otherwise minus the length
-// of the longest part that could have begun one (at least 1). Table 3-7 of the Unicode standard.
-int sequence_length(std::string_view text, size_t at) {
-  auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  unsigned char lead = byte(at);
-  if (lead < 0x80) return 1;
-  int length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  // 80 to BF continue a character; C0 and C1 could only begin overlong forms, F5 and above nothing.
-  if (lead < 0xC2 || lead > 0xF4) return -1;
-  // The second byte's range leaves out overlong forms (E0, F0), surrogates (ED) and what lies
-  // beyond U+10FFFF (F4).
-  unsigned char low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
-  unsigned char high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
-  for (int i = 1; i < length; ++i) {
-    if (at + i >= text.size() || byte(at + i) < low || byte(at + i) > high) return -i;
-    low = 0x80;
-    high = 0xBF;
-  }
-  return length;
-}
-
-}  // namespace
 
 size_t first_non_utf8(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
@@ -41,25 +16,6 @@ size_t first_non_utf8(std::string_view text) {
 }
 
 bool is_utf8(std::string_view text) { return first_non_utf8(text) == std::string_view::npos; }
-
-std::string printable(std::string_view text) {
-  std::string out;
-  for (size_t at = 0; at < text.size();) {
-    const int length = sequence_length(text, at);
-    size_t next = at;
-    const char32_t c = length > 0 ? next_code_point(text, next) : 0;
-    // 80 to 9F are controls as well: to some terminals U+009B begins an escape sequence.
-    if ((c < 0x20 && text[at] != '\n') || (c >= 0x7F && c < 0xA0)) {
-      // One byte at a time; what follows is looked at anew.
-      next = at + static_cast<size_t>(std::max(length, 1));
-      for (; at < next; ++at) out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[at]));
-    } else {
-      out.append(text.substr(at, next - at));
-      at = next;
-    }
-  }
-  return out;
-}
 
 std::string repair_utf8(std::string_view text) {
   std::string out;

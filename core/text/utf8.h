@@ -13,10 +13,6 @@ namespace tailrace::text {
 size_t first_non_utf8(std::string_view text);
 bool is_utf8(std::string_view text);
 
-// For messages on a terminal: control characters, except newlines, and bytes that are not UTF-8
-// become "\x1b", so that nothing of an input can act.
-std::string printable(std::string_view text);
-
 // Each maximal part of a broken sequence becomes one U+FFFD (the Unicode standard's practice, and
 // what Rust's from_utf8_lossy and Python's errors="replace" do).
 std::string repair_utf8(std::string_view text);

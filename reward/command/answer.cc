@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/json_text.h"
+#include "core/base/printable.h"
 #include "reward/judge.h"
 #include "sandbox/command/answer_line.h"
 
@@ -34,8 +35,8 @@ std::string number_shown(const json& value) {
 Result<Score> score_of(const json& answer) {
   if (const auto error = answer.find("error"); error != answer.end() && !error->is_null())
     return Failure{"the program says: " +
-                   (error->is_string() ? error->get<std::string>() : json_text(*error))
-                       .substr(0, kMostErrorBytes)};
+                   printable((error->is_string() ? error->get<std::string>() : json_text(*error))
+                                 .substr(0, kMostErrorBytes))};
   const auto reward = answer.find("reward");
   if (reward == answer.end()) return Failure{"its answer has no \"reward\""};
   const auto number = number_of(*reward);

@@ -10,6 +10,7 @@
 
 #include "core/base/json_text.h"
 #include "core/base/nearest.h"
+#include "core/base/printable.h"
 #include "sandbox/command/answer_line.h"
 
 namespace tailrace::sandbox {
@@ -251,10 +252,10 @@ Answered<T> answered(const std::string& line, const Words& words, const Read& re
   }
   try {
     if (const ordered_json* error = member(answer, "error")) {
-      said.failure =
-          Failure{.message = (error->is_string() ? error->get<std::string>() : json_text(*error))
-                                 .substr(0, kMostReasonBytes),
-                  .is_final = flag_member(answer, "final")};
+      said.failure = Failure{
+          .message = printable((error->is_string() ? error->get<std::string>() : json_text(*error))
+                                   .substr(0, kMostReasonBytes)),
+          .is_final = flag_member(answer, "final")};
     } else if (flag_member(answer, "unsupported")) {
       said.is_unsupported = true;
     } else {

@@ -14,6 +14,7 @@
 
 #include "core/base/error.h"
 #include "core/base/nearest.h"
+#include "core/base/printable.h"
 #include "core/base/version.h"
 #include "kernels/base/mutex.h"
 
@@ -134,7 +135,7 @@ std::string call_place(const std::filesystem::path& library, const std::string& 
 }
 
 Failure failure_of(int32_t status, tr_text reason_text) {
-  std::string reason = string_of(reason_text);
+  std::string reason = printable(string_of(reason_text));
   if (reason.empty()) reason = "it gives no reason";
   switch (status) {
     case TR_FAILED:

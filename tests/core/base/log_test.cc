@@ -34,6 +34,23 @@ TEST(Log, RepeatsWarningsOnStderr) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "trainer-0: warning: grad norm is 7\n");
 }
 
+// What a worker or a program says could else act on the terminal of whoever reads the log.
+TEST(Log, ShowsControlCharactersOfWhatItQuotes) {
+  TemporaryDirectory folder;
+  std::string heard;
+  testing::internal::CaptureStderr();
+  {
+    Log log("scheduler-0", folder / "s.log");
+    log.also_to([&](LogLevel, std::string_view line) { heard = line; });
+    log.warning("it says {}", std::string_view("\x1b[2Jred\0!", 9));
+  }
+  const std::string shown = "it says \\x1b[2Jred\\x00!";
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "scheduler-0: warning: " + shown + "\n");
+  EXPECT_EQ(heard, shown);
+  const std::string text = read_file(folder / "s.log").value();
+  EXPECT_NE(text.find("W scheduler-0 " + shown + "\n"), std::string::npos) << text;
+}
+
 TEST(Log, SurvivesAFullDisk) {
   testing::internal::CaptureStderr();
   {

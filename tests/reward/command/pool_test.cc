@@ -178,7 +178,7 @@ for line in sys.stdin:
     if what == "nan": answer["reward"] = float("nan")
     if what == "infinity": answer["reward"] = float("-inf")
     if what == "text": answer["reward"] = "1.0"
-    if what == "error": answer["error"] = "no such row"
+    if what == "error": answer["error"] = "no such\0 row"
     if what == "metric": answer.update(reward=1, metrics={"bad": float("nan")})
     if what == "name": answer.update(reward=1, metrics={"a/b": 1})
     if what == "good": answer["reward"] = True
@@ -197,7 +197,7 @@ for line in sys.stdin:
   expect_failure(scores[0], "no finite number");
   expect_failure(scores[1], "no finite number");
   expect_failure(scores[2], "no finite number");
-  expect_failure(scores[3], "no such row");
+  expect_failure(scores[3], "no such\\x00 row");
   expect_failure(scores[4], "\"bad\"");
   expect_failure(scores[5], "\"a/b\"");
   expect_failure(scores[6], "no \"reward\"");

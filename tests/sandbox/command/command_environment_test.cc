@@ -334,6 +334,9 @@ TEST_F(CommandEnvironmentTest, AProgramThatRefusesItsSettingsIsAMistakeAtTheStar
   };
   EXPECT_THAT(refused(R"({"error": "size is 4"})"),
               HasSubstr("'python3 env.py' says in info(): size is 4"));
+  // A NUL byte ends the text of an exception, and the terminal would obey the rest.
+  EXPECT_THAT(refused(R"({"error": "size\\u0000\\u001b[2J is 4"})"),
+              HasSubstr("info(): size\\x00\\x1b[2J is 4"));
   EXPECT_THAT(refused(R"({"name": "a b"})"), HasSubstr("answers info with the name 'a b'"));
   EXPECT_THAT(refused(R"({"name": "a", "max_turns": 0})"), HasSubstr("\"max_turns\": 0"));
   EXPECT_THAT(refused(R"({"name": "a", "stop_strings": "x"})"), HasSubstr("no list of texts"));

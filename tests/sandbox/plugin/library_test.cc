@@ -54,6 +54,12 @@ TEST(PluginLibrary, WhatIsNoneIsRefusedInOneLine) {
   EXPECT_THAT(refusal(plugin("refuses")), HasSubstr("refuses to work here"));
 }
 
+// Its reason goes into messages and logs, and a NUL byte would end them.
+TEST(PluginLibrary, AReasonShowsItsControlCharacters) {
+  const std::string_view reason("no\0 \x1b[2J", 8);
+  EXPECT_EQ(failure_of(TR_FAILED, {reason.data(), reason.size()}).message, "no\\x00 \\x1b[2J");
+}
+
 std::string complaint(const EnvironmentSettings& settings, std::string* key = nullptr) {
   try {
     make("maze", "maze", settings);

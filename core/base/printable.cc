@@ -1,0 +1,31 @@
+#include "core/base/printable.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "core/base/utf8_sequence.h"
+
+namespace tailrace {
+
+std::string printable(std::string_view text) {
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const int length = sequence_length(text, at);
+    const auto lead = static_cast<unsigned char>(text[at]);
+    // U+0080 to U+009F are controls as well: to some terminals U+009B begins an escape sequence.
+    const bool is_control =
+        (lead < 0x20 && lead != '\n') || lead == 0x7F ||
+        (lead == 0xC2 && length == 2 && static_cast<unsigned char>(text[at + 1]) < 0xA0);
+    const size_t next = at + static_cast<size_t>(std::max(length, 1));
+    if (length > 0 && !is_control) {
+      out.append(text.substr(at, next - at));
+      at = next;
+    }
+    // One byte at a time; what follows is looked at anew.
+    for (; at < next; ++at) out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[at]));
+  }
+  return out;
+}
+
+}  // namespace tailrace

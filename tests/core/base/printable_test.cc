@@ -1,0 +1,21 @@
+#include "core/base/printable.h"
+
+#include <gtest/gtest.h>
+
+namespace tailrace {
+namespace {
+
+TEST(Printable, LeavesTextAndShowsWhatWouldActOnATerminal) {
+  EXPECT_EQ(printable("Z\u00fcrich \u2192 \U0001F600\n  x"), "Z\u00fcrich \u2192 \U0001F600\n  x");
+  EXPECT_EQ(printable("a\x1b[31mred\x07\r\t\x7f"), "a\\x1b[31mred\\x07\\x0d\\x09\\x7f");
+  EXPECT_EQ(printable(std::string_view("\0b", 2)), "\\x00b");
+  EXPECT_EQ(printable("\xc2\x9b"
+                      "31m"),
+            "\\xc2\\x9b"
+            "31m")
+      << "CSI of eight bits";
+  EXPECT_EQ(printable("\xff\xe2\x82z"), "\\xff\\xe2\\x82z");
+}
+
+}  // namespace
+}  // namespace tailrace
