@@ -17,6 +17,7 @@
 #include "core/base/file.h"
 #include "core/gate/gate.h"
 #include "core/gate/remote_run.h"
+#include "tests/core/base/temporary_directory.h"
 #include "tests/hosts/host.h"
 #include "tests/hosts/link_emulator.h"
 #include "tests/hosts/raw_stream.h"
@@ -79,8 +80,6 @@ void take(const fs::path& folder) {
 class Transfers {
  public:
   explicit Transfers(const Options& options) : options_(options) {
-    std::string path = (fs::temp_directory_path() / "trtransfer-XXXXXX").string();
-    folder_ = ::mkdtemp(path.data());
     const wire::KeyFolder keys = keys_in(folder_);
     fs::create_directories(keys.allowed());
     wire::write_key_pair(keys.server(), keys.server_public(), "server");
@@ -94,7 +93,6 @@ class Transfers {
     std::ofstream(folder_ / "file", std::ios::binary) << bytes;
     digest_ = digest_of(std::string_view(bytes));
   }
-  ~Transfers() { fs::remove_all(folder_); }
 
   struct Pair {
     double raw = 0, fetched = 0;  // Mbit/s
@@ -129,7 +127,8 @@ class Transfers {
 
  private:
   const Options& options_;
-  fs::path folder_;
+  TemporaryDirectory directory_;
+  fs::path folder_ = directory_.path();
   Digest digest_;
   uint64_t seed_ = 0;
 };

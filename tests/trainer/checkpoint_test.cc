@@ -19,7 +19,7 @@ using testing::tiny_trainer;
 
 class CheckpointTest : public ::testing::Test {
  protected:
-  testing::TempDir dir_;
+  TemporaryDirectory dir_;
   fs::path root_ = dir_.path() / "checkpoints";
   std::unique_ptr<PolicyTrainer> trainer_ = tiny_trainer({});
 

@@ -151,7 +151,7 @@ TEST(Critic, AGradientThatIsNotFiniteChangesNothing) {
 }
 
 TEST(Critic, GoesOnFromItsFileWithTheSameBits) {
-  const testing::TempDir folder;
+  const TemporaryDirectory folder;
   const std::filesystem::path file = folder.path() / "critic.safetensors";
   const Rows rows(16);
   Critic critic(kHidden, 2, {}), loaded(kHidden, 2, {});
@@ -285,7 +285,7 @@ TEST(Critic, LearnsTheSameWhetherThePolicyMovesOrNot) {
 }
 
 struct Saved {
-  testing::TempDir dir;
+  TemporaryDirectory dir;
   std::unique_ptr<PolicyTrainer> trainer = tiny_trainer({}, {.lr = 1e-2});
   CheckpointFolder folder{dir.path(), {}, 3};
 

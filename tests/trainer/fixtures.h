@@ -13,6 +13,7 @@
 
 #include "core/base/random.h"
 #include "core/trajectory/trajectory.h"
+#include "tests/core/base/temporary_directory.h"
 #include "trainer/policy_trainer.h"
 
 namespace tailrace::testing {
@@ -207,23 +208,6 @@ inline nlohmann::json read_json(const std::filesystem::path& path) {
   std::ifstream file(path);
   return nlohmann::json::parse(file);
 }
-
-// A fresh folder that goes away with the object.
-class TempDir {
- public:
-  TempDir() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tailrace-XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~TempDir() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 // Updates that leave the weights alone: the gradient can be looked at.
 inline const OptimOptions kStill{.lr = 0, .max_grad_norm = 0};

@@ -68,7 +68,7 @@ TEST_F(OptimizerTest, DecaysBothMatricesOfAnAdapter) {
 }
 
 TEST_F(OptimizerTest, ClipsByGlobalNormAsGoldenClip1) {
-  testing::TempDir dir;
+  TemporaryDirectory dir;
   Optimizer optimizer({}, layout_, {.lr = .01, .max_grad_norm = 1}, 10);
   // The norm of 3 and 4 is 5, over matrix and norm weights together.
   grad(kMatrix) = 3;
@@ -170,7 +170,7 @@ TEST_F(OptimizerTest, SchedulesMatchTheIndependentReferenceFile) {
 }
 
 TEST_F(OptimizerTest, SaveLoadContinueGivesTheSameBitsAsNeverStopping) {
-  testing::TempDir dir;
+  TemporaryDirectory dir;
   OptimOptions options{
       .lr = .01, .weight_decay = .1, .warmup_updates = 3, .schedule = LrSchedule::kLinear};
   auto run = [&](int stop_after) {
@@ -191,7 +191,7 @@ TEST_F(OptimizerTest, SaveLoadContinueGivesTheSameBitsAsNeverStopping) {
 }
 
 TEST_F(OptimizerTest, AStateOfAnotherModelIsRefusedByName) {
-  testing::TempDir dir;
+  TemporaryDirectory dir;
   ModelConfig other = testing::tiny_model();
   other.vocab_size = 23;
   ParameterLayout layout(other);
@@ -343,7 +343,7 @@ TEST_F(MuonTest, ANanGradientChangesNothing) {
 }
 
 TEST_F(MuonTest, SaveLoadContinueGivesTheSameBitsAsNeverStopping) {
-  testing::TempDir dir;
+  TemporaryDirectory dir;
   const std::filesystem::path file = dir.path() / "o.safetensors";
   const auto run = [&](int stop_after) {
     Parameters p(layout_);
@@ -367,7 +367,7 @@ TEST_F(MuonTest, SaveLoadContinueGivesTheSameBitsAsNeverStopping) {
 }
 
 TEST_F(MuonTest, AStateOfTheOtherKindIsRefused) {
-  testing::TempDir dir;
+  TemporaryDirectory dir;
   const std::filesystem::path file = dir.path() / "o.safetensors";
   for (const auto& [theirs, ours] : {std::pair(OptimizerKind::kAdamW, OptimizerKind::kMuon),
                                     std::pair(OptimizerKind::kMuon, OptimizerKind::kAdamW)}) {

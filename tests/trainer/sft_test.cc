@@ -14,7 +14,7 @@ namespace {
 
 class SftFile : public ::testing::Test {
  protected:
-  testing::TempDir dir_;
+  TemporaryDirectory dir_;
   std::filesystem::path path_ = dir_.path() / "rows.jsonl";
 
   std::vector<SftRow> read(const std::string& text) {
@@ -189,7 +189,7 @@ TEST(SftTask, MeasuresHeldOutRowsWithoutLearningFromThem) {
 TEST(SftTask, GoesOnFromWhereItWasSavedWithTheSameBits) {
   const SftOptions options{
       .epochs = 2, .batch_tokens = 64, .optim = {.lr = 1e-2, .schedule = LrSchedule::kLinear}};
-  testing::TempDir dir;
+  TemporaryDirectory dir;
   auto whole = testing::tiny_trainer({});
   SftTask task(*whole, options, random_rows(60), {}, 1);
   CheckpointFolder folder(dir.path() / "sft", {}, 1);

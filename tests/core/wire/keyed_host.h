@@ -16,6 +16,7 @@
 #include "core/wire/curve_keys.h"
 #include "core/wire/endpoint.h"
 #include "kernels/base/check.h"
+#include "tests/core/base/temporary_directory.h"
 
 namespace tailrace::wire {
 
@@ -49,13 +50,10 @@ inline FileDescriptor connect_plainly(int port) {
 class KeyedHost {
  public:
   KeyedHost() {
-    std::string path = (std::filesystem::temp_directory_path() / "trkeys-XXXXXX").string();
-    folder_ = ::mkdtemp(path.data());
     keys_ = {folder_ / "keys"};
     std::filesystem::create_directories(keys_.allowed());
     write_key_pair(keys_.server(), keys_.server_public(), "server");
   }
-  ~KeyedHost() { std::filesystem::remove_all(folder_); }
   KeyedHost(const KeyedHost&) = delete;
 
   const std::filesystem::path& folder() const { return folder_; }
@@ -76,7 +74,8 @@ class KeyedHost {
   }
 
  private:
-  std::filesystem::path folder_;
+  TemporaryDirectory directory_;
+  std::filesystem::path folder_ = directory_.path();
   KeyFolder keys_;
   int port_ = free_port();
 };

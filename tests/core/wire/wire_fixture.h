@@ -20,6 +20,7 @@
 #include "core/base/error.h"
 #include "core/wire/server.h"
 #include "core/wire/worker_client.h"
+#include "tests/core/base/temporary_directory.h"
 #include "tests/core/wire/samples.h"
 
 namespace tailrace::wire {
@@ -33,15 +34,12 @@ inline constexpr auto kPatience = 20s;
 class WireTest : public testing::Test {
  protected:
   WireTest() {
-    std::string path = (std::filesystem::temp_directory_path() / "trwire-XXXXXX").string();
-    folder_ = ::mkdtemp(path.data());
     endpoint_ = "ipc://" + (folder_ / "s").string();
     options_.heartbeat = 50ms;
     options_.timeout = 1000ms;
     options_.resend = 100ms;
     options_.linger = 2000ms;
   }
-  ~WireTest() override { std::filesystem::remove_all(folder_); }
 
   void start_server() { server_ = std::make_unique<WorkerServer>(endpoint_, options_); }
   std::unique_ptr<WorkerClient> make_client(const std::string& worker = "rollout-0",
@@ -102,7 +100,8 @@ class WireTest : public testing::Test {
     return steps;
   }
 
-  std::filesystem::path folder_;
+  TemporaryDirectory directory_;
+  std::filesystem::path folder_ = directory_.path();
   std::string endpoint_;
   LinkOptions options_;
   std::unique_ptr<WorkerServer> server_;

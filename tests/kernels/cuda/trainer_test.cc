@@ -133,7 +133,7 @@ TEST_P(TrainerOnDevice, ItsOwnSamplesHaveNoMismatchAtAll) {
 }
 
 TEST_P(TrainerOnDevice, GoesOnFromWhatItSaved) {
-  const testing::TempDir folder;
+  const TemporaryDirectory folder;
   const auto first = trainer_on(device_stream(), GetParam());
   const auto second = trainer_on(device_stream(), GetParam());
   (void)learn(*first, 1);

@@ -16,6 +16,7 @@
 #include "rollout/episode/prefix.h"
 #include "rollout/episode/task_source.h"
 #include "sandbox/builtin/built_in.h"
+#include "tests/core/base/temporary_directory.h"
 #include "tests/rollout/engine/engine_harness.h"
 #include "tests/rollout/episode/played_episode.h"
 
@@ -34,12 +35,9 @@ std::vector<std::string> words_of(const sandbox::EnvironmentInfo& info) {
 }
 
 std::unique_ptr<text::Tokenizer> word_tokenizer(const std::vector<std::string>& words) {
-  std::string folder = (fs::temp_directory_path() / "tailrace_resume_XXXXXX").string();
-  TR_CHECK(::mkdtemp(folder.data()) != nullptr, "{}", folder);
-  text::write_word_tokenizer(folder, words);
-  auto tokenizer = text::load_tokenizer(folder);
-  fs::remove_all(folder);
-  return tokenizer;
+  const TemporaryDirectory folder;
+  text::write_word_tokenizer(folder.path(), words);
+  return text::load_tokenizer(folder.path());
 }
 
 ModelConfig config_for(const text::Tokenizer& tokenizer) {

@@ -26,26 +26,13 @@
 #include "core/wire/server.h"
 #include "core/wire/trajectory_codec.h"
 #include "sandbox/builtin/built_in.h"
+#include "tests/core/base/temporary_directory.h"
 
 namespace tailrace {
 namespace {
 
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
-
-class ScratchFolder {
- public:
-  ScratchFolder() {
-    std::string pattern = (fs::temp_directory_path() / "tailrace_rollout_XXXXXX").string();
-    TR_CHECK(::mkdtemp(pattern.data()) != nullptr, "{}", pattern);
-    path_ = pattern;
-  }
-  ~ScratchFolder() { fs::remove_all(path_); }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 // The scheduler's end of the wire, driven by the test.
 class Desk {
@@ -180,7 +167,7 @@ class RolloutWorkerTest : public ::testing::Test {
             .version = version};
   }
 
-  ScratchFolder folder_;
+  TemporaryDirectory folder_;
   RunPaths paths_{folder_.path() / "run"};
   sandbox::EnvironmentRegistry environments_;
   ModelConfig model_;

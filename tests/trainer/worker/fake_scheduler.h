@@ -184,7 +184,7 @@ class FakeScheduler {
 
 class TrainerWorkerTest : public ::testing::Test {
  protected:
-  testing::TempDir dir_;
+  TemporaryDirectory dir_;
   std::string endpoint_ = "ipc://" + (dir_.path() / "s").string();
 
   TrainerWorkerConfig config(const char* run = "run") {

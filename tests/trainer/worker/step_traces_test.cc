@@ -12,7 +12,7 @@ namespace tailrace {
 namespace {
 
 struct StepTracesTest : ::testing::Test {
-  testing::TempDir dir;
+  TemporaryDirectory dir;
 
   std::vector<TraceRow> rows_of(int64_t step) const {
     const auto text = read_file(dir.path() / trace_file_name(step));
