@@ -1,6 +1,7 @@
 #include <iostream>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -13,6 +14,7 @@
 #include "core/base/json_row.h"
 #include "core/base/json_text.h"
 #include "core/chat/prompt_format.h"
+#include "core/text/messages.h"
 #include "core/text/tokenizer.h"
 
 namespace tailrace {
@@ -22,6 +24,19 @@ struct TokenizeArguments {
   std::string tokenizer;
   bool special = false, decode = false;
 };
+
+// Behind a question the beginning of an answer stands; behind an answer nothing more, as in
+// supervised training.
+Result<std::vector<TokenId>> ids_of_messages(const chat::PromptFormat& format,
+                                             nlohmann::ordered_json messages,
+                                             const std::string& tools) {
+  if (!text::are_messages(messages) || messages.back().at("role") != "assistant")
+    return format.first({.messages = json_text(messages), .tools = tools});
+  if (const Result<bool> texts = text::make_texts(messages); !texts) return texts.failure();
+  const Result<chat::Lesson> lesson = format.lesson(messages, tools);
+  if (!lesson) return lesson.failure();
+  return lesson.value().tokens;
+}
 
 void tokenize(const TokenizeArguments& arguments) {
   auto tokenizer = text::load_tokenizer(arguments.tokenizer);
@@ -41,8 +56,7 @@ void tokenize(const TokenizeArguments& arguments) {
       fmt::print("{}\n", json_text(out));
     } else if (const auto messages = row->find("messages"); messages != row->end()) {
       if (!format) format.emplace(chat::PromptFormat::of({}, arguments.tokenizer, *tokenizer));
-      const auto ids =
-          format->first({.messages = json_text(*messages), .tools = json_of_field(*row, "tools")});
+      const auto ids = ids_of_messages(*format, *messages, json_of_field(*row, "tools"));
       if (!ids) throw UserError("{}: {}", input.where(), ids.failure().message);
       fmt::print("{{\"input_ids\": [{}]}}\n", fmt::join(ids.value(), ", "));
     } else {
@@ -67,7 +81,8 @@ void add_tokenize(Command& program) {
   command.footer(
       "A row {\"text\": \"...\"} or {\"messages\": [{\"role\", \"content\"}, ...]}, which the chat "
       "template of the folder writes\n(with the schemas under \"tools\"), gives a row "
-      "{\"input_ids\": [...]}.\n\n"
+      "{\"input_ids\": [...]}.\nBehind the messages stands the beginning of an answer, unless the "
+      "last one is an answer.\n\n"
       "Example:\n  echo '{\"text\": \"Once upon a time\"}' | tailrace tokenize --tokenizer "
       "tests/data/models/stories260K");
   command.action([arguments] {

@@ -178,6 +178,22 @@ TEST_F(LaunchChat, GenerateWritesMessagesAndTheirWordsStayWords) {
   EXPECT_NE(refused.err.find("--chat-template FILE"), std::string::npos) << refused.err;
 }
 
+// Behind an answer no other answer begins: the tokens are those that supervised training has.
+TEST_F(LaunchChat, TokenizeBeginsAnAnswerBehindAQuestionAlone) {
+  const auto text = [&](const std::string& messages) {
+    const auto ids =
+        run_binary("tokenize --tokenizer " + model(), "{\"messages\": [" + messages + "]}");
+    EXPECT_EQ(ids.exit_code, 0) << ids.err;
+    const auto decoded = run_binary("tokenize --decode --special --tokenizer " + model(), ids.out);
+    return json::parse(decoded.out).at("text").get<std::string>();
+  };
+  const std::string question = R"({"role": "user", "content": "Hi"})";
+  const std::string both = question + R"(, {"role": "assistant", "content": "Hello"})";
+  const std::string asked = "<|im_start|>user\nHi<|im_end|>\n";
+  EXPECT_TRUE(text(question).ends_with(asked + "<|im_start|>assistant\n")) << text(question);
+  EXPECT_TRUE(text(both).ends_with(asked + "<|im_start|>assistant\nHello<|im_end|>")) << text(both);
+}
+
 TEST_F(LaunchChat, ToolsOfARowAreWritten) {
   const auto ids = [&](const std::string& row) {
     const auto result = run_binary("tokenize --tokenizer " + model(), row);
