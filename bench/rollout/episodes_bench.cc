@@ -20,6 +20,7 @@
 #include "rollout/episode/episode_runner.h"
 #include "rollout/episode/task_source.h"
 #include "sandbox/builtin/built_in.h"
+#include "tests/core/base/temporary_directory.h"
 
 namespace tailrace {
 namespace {
@@ -31,12 +32,9 @@ struct Options {
 };
 
 std::unique_ptr<text::Tokenizer> make_tokenizer(const std::vector<std::string>& vocabulary) {
-  std::string folder = (std::filesystem::temp_directory_path() / "tailrace_bench_XXXXXX").string();
-  TR_CHECK(::mkdtemp(folder.data()) != nullptr, "{}", folder);
-  text::write_word_tokenizer(folder, vocabulary);
-  auto tokenizer = text::load_tokenizer(folder);
-  std::filesystem::remove_all(folder);
-  return tokenizer;
+  const TemporaryDirectory folder;
+  text::write_word_tokenizer(folder.path(), vocabulary);
+  return text::load_tokenizer(folder.path());
 }
 
 ModelConfig grid_model(const text::Tokenizer& tokenizer) {
