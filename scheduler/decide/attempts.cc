@@ -20,10 +20,6 @@ Lease end_lease(State& state, const WorkId& work) {
   return lease;
 }
 
-std::vector<WorkId> held_by(const State& state, const WorkerId& worker) {
-  return state.leases.where([&](const Lease& lease) { return lease.worker == worker; });
-}
-
 // The lease ends at once, whether the worker hears of it or not: what it may still say is fenced
 // (law 6.4).
 Lease abort_lease(Context& context, const WorkId& work) {
@@ -302,7 +298,7 @@ void on_reward(Context& context, const Reward& reward) {
 }
 
 int64_t end_leases(Context& context, const WorkerId& worker, Leaving how) {
-  const std::vector<WorkId> held = held_by(context.state, worker);
+  const std::vector<WorkId> held = context.state.leases.of(worker);
   for (const WorkId& work : held) {
     const Lease lease = end_lease(context.state, work);
     if (how == Leaving::kLost) {
@@ -331,7 +327,7 @@ void forget_rests(State& state) {
 
 void tell_leases(Context& context, const WorkerId& worker) {
   const State& state = context.state;
-  const std::vector<WorkId> held = held_by(state, worker);
+  const std::vector<WorkId> held = state.leases.of(worker);
   Hold hold;
   for (const WorkId& work : held)
     hold.leases.push_back({work.lane, {work.member, state.leases.at(work).attempt}});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <optional>
@@ -477,8 +478,11 @@ bool move_stalled(Context& context) {
   const Index& index = state.index;
   if (index.stuck().empty() || index.num_seats() == 0) return false;
   bool moved = false;
-  for (const WorkId& work : state.leases.where(
-           [&](const Lease& lease) { return index.stuck().contains(lease.worker); })) {
+  std::vector<WorkId> stuck;
+  for (const WorkerId& id : index.stuck())
+    std::ranges::copy(state.leases.of(id), std::back_inserter(stuck));
+  std::ranges::sort(stuck);
+  for (const WorkId& work : stuck) {
     if (index.num_seats() == 0) break;
     Task& task = *find_task(state, work.lane, work.member);
     Member& member = task.members[static_cast<size_t>(work.member.member)];

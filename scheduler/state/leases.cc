@@ -48,7 +48,9 @@ const Lease& Leases::add(const WorkId& work, Lease lease) {
   const int32_t place = free_.back();
   free_.pop_back();
   Entry& entry = entries_[static_cast<size_t>(place)];
-  entry = {work, std::move(lease)};
+  std::vector<int32_t>& its = held_[lease.worker];
+  its.push_back(place);
+  entry = {work, std::move(lease), its.size() - 1};
   places_.insert(hash_of(work), place);
   soonest_.emplace_back();
   settle(soonest_.size() - 1, {entry.lease.deadline, place});
@@ -63,12 +65,19 @@ Lease Leases::take(const WorkId& work) {
   });
   TR_CHECK(held, "{} has no lease", to_string(work.member));
   free_.push_back(place);
-  // The last one takes its place in the heap.
+  Entry& entry = entries_[static_cast<size_t>(place)];
+  // The last one takes its place, in its worker's list and in the heap.
+  const auto holder = held_.find(entry.lease.worker);
+  std::vector<int32_t>& its = holder->second;
+  entries_[static_cast<size_t>(its.back())].held_at = entry.held_at;
+  its[entry.held_at] = its.back();
+  its.pop_back();
+  if (its.empty()) held_.erase(holder);
   const size_t hole = heap_at_[static_cast<size_t>(place)];
   const Due last = soonest_.back();
   soonest_.pop_back();
   if (hole < soonest_.size()) settle(hole, last);
-  return std::move(entries_[static_cast<size_t>(place)].lease);
+  return std::move(entry.lease);
 }
 
 void Leases::renew(const WorkId& work, Time deadline) {
@@ -85,6 +94,17 @@ const WorkId& Leases::next() const {
   return entries_[static_cast<size_t>(soonest_.front().entry)].work;
 }
 
+std::vector<WorkId> Leases::of(const WorkerId& worker) const {
+  std::vector<WorkId> found;
+  const auto held = held_.find(worker);
+  if (held == held_.end()) return found;
+  found.reserve(held->second.size());
+  for (const int32_t place : held->second)
+    found.push_back(entries_[static_cast<size_t>(place)].work);
+  std::ranges::sort(found);
+  return found;
+}
+
 std::map<WorkId, Lease> Leases::in_order() const {
   std::map<WorkId, Lease> all;
   for (const Row& row : sorted()) all.emplace_hint(all.end(), row.work, *row.lease);
@@ -93,13 +113,25 @@ std::map<WorkId, Lease> Leases::in_order() const {
 
 bool Leases::consistent() const {
   if (heap_at_.size() != entries_.size() || soonest_.size() + free_.size() != entries_.size() ||
-      places_.size() != soonest_.size() || !places_.consistent())
+      places_.size() != soonest_.size() || !places_.consistent() || !held_.consistent())
     return false;
+  size_t held_by_all = 0;
+  for (const auto& [worker, held] : held_) {
+    if (held.empty()) return false;
+    held_by_all += held.size();
+  }
+  if (held_by_all != soonest_.size()) return false;
   std::vector<bool> seen(entries_.size());
   const auto first_time = [&](int32_t entry) -> bool {
     if (entry < 0 || entry >= std::ssize(entries_) || seen[static_cast<size_t>(entry)])
       return false;
     return seen[static_cast<size_t>(entry)] = true;
+  };
+  const auto is_held = [&](int32_t place) {
+    const Entry& entry = entries_[static_cast<size_t>(place)];
+    const auto held = held_.find(entry.lease.worker);
+    return held != held_.end() && entry.held_at < held->second.size() &&
+           held->second[entry.held_at] == place;
   };
   if (!std::ranges::all_of(free_, first_time)) return false;
   for (size_t at = 0; at < soonest_.size(); ++at) {
@@ -108,7 +140,7 @@ bool Leases::consistent() const {
     const Entry& entry = entries_[static_cast<size_t>(due.entry)];
     const int32_t* place = search(entry.work);
     if (place == nullptr || *place != due.entry || entry.lease.deadline != due.deadline ||
-        heap_at_[static_cast<size_t>(due.entry)] != at ||
+        heap_at_[static_cast<size_t>(due.entry)] != at || !is_held(due.entry) ||
         (at > 0 && sooner(due, soonest_[(at - 1) / 2])))
       return false;
   }

@@ -1,5 +1,5 @@
-// Who works on what, and until when: the leases of all members, found by member in one step, and by
-// deadline.
+// Who works on what, and until when: the leases of all members, found by member in one step, by
+// worker, and by deadline.
 //
 // They lie side by side in no order, so that an event touches few lines of memory; who goes through
 // them gets them in order, for the price of a sort.
@@ -19,6 +19,7 @@
 #include "core/base/ids.h"
 #include "core/base/time.h"
 #include "scheduler/state/hash_table.h"
+#include "scheduler/state/hashed_map.h"
 
 namespace tailrace::scheduler {
 
@@ -88,7 +89,10 @@ class Leases {
   const WorkId& next() const;
   Time next_deadline() const { return soonest_.front().deadline; }
 
-  // The members of those of which `is` holds, in order.
+  // The members that this worker works on, in order: no other lease is looked at.
+  std::vector<WorkId> of(const WorkerId& worker) const;
+
+  // The members of those of which `is` holds, in order. All are looked at.
   template <class Is>
   std::vector<WorkId> where(const Is& is) const {
     std::vector<WorkId> found;
@@ -118,7 +122,8 @@ class Leases {
       visit(sorted(), deadlines());
     }
   }
-  // For tests: each entry is free, or found under its member, and in the heap at its deadline.
+  // For tests: each entry is free, or found under its member and its worker, and in the heap at its
+  // deadline.
   bool consistent() const;
   friend bool operator==(const Leases& a, const Leases& b) { return a.in_order() == b.in_order(); }
 
@@ -126,6 +131,7 @@ class Leases {
   struct Entry {
     WorkId work;
     Lease lease;
+    size_t held_at = 0;  // where its worker's list has it
   };
   struct Due {
     Time deadline{};
@@ -157,6 +163,9 @@ class Leases {
   std::vector<size_t> heap_at_;  // where soonest_ has each of them
   std::vector<Due> soonest_;
   HashTable<int32_t> places_;  // of members, in entries_
+  // The same of those that a worker holds, in no order; a worker that holds none has no list.
+  // Derived, so never archived.
+  HashedMap<WorkerId, std::vector<int32_t>> held_;
 };
 
 }  // namespace tailrace::scheduler

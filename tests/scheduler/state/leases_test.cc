@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -56,6 +57,11 @@ TEST(Leases, SayWhatAMapOfThemAndASetOfTheirDeadlinesSay) {
     }
     ASSERT_EQ(leases.size(), reference.size());
     ASSERT_TRUE(leases.consistent());
+    const WorkerId worker = fmt::format("w{}", rng.below(5));
+    std::vector<WorkId> its;
+    for (const auto& [member, of] : reference)
+      if (of.worker == worker) its.push_back(member);
+    ASSERT_EQ(leases.of(worker), its);
     if (reference.empty()) continue;
     // Of all that may be next the first in order: what expires does so in one order.
     const Deadlines deadlines = deadlines_of(reference);
@@ -75,6 +81,10 @@ TEST(Leases, AreFoundInOrder) {
     leases.add(id, lease(Time(5), id.member.prompt == 2 ? "w1" : "w0"));
   EXPECT_EQ(leases.where([](const Lease& held) { return held.worker == "w0"; }),
             (std::vector{work(9, 0, Lane::kEval), work(1), work(1, 2), work(3)}));
+  EXPECT_EQ(leases.of("w0"), (std::vector{work(9, 0, Lane::kEval), work(1), work(1, 2), work(3)}));
+  EXPECT_EQ(leases.of("w1"), std::vector{work(2)});
+  leases.take(work(2));
+  EXPECT_TRUE(leases.of("w1").empty());
 }
 
 // The format of snapshots: a map of leases and a set of deadlines, whatever was added when.
@@ -91,10 +101,11 @@ TEST(Leases, AreArchivedAsAMapAndASet) {
   ASSERT_TRUE(back.has_value());
   EXPECT_EQ(*back, leases);
   EXPECT_EQ(back->next(), work(3));
+  EXPECT_EQ(back->of("w0"), leases.of("w0"));
 }
 
 // What a heap or a hash that went wrong would look like.
-TEST(Leases, AreInconsistentWhenAMemberOrADeadlineWasChangedBehindThem) {
+TEST(Leases, AreInconsistentWhenAMemberAWorkerOrADeadlineWasChangedBehindThem) {
   Leases leases;
   for (int64_t prompt = 0; prompt < 20; ++prompt) leases.add(work(prompt), lease(Time(prompt)));
   leases.take(work(7));
@@ -103,6 +114,11 @@ TEST(Leases, AreInconsistentWhenAMemberOrADeadlineWasChangedBehindThem) {
   deadline += Time(1);
   EXPECT_FALSE(leases.consistent());
   deadline -= Time(1);
+  EXPECT_TRUE(leases.consistent());
+  auto& worker = const_cast<Lease&>(leases.at(work(11))).worker;
+  worker = "w1";
+  EXPECT_FALSE(leases.consistent());
+  worker = "w0";
   EXPECT_TRUE(leases.consistent());
   const_cast<WorkId&>(leases.next()).member.prompt = 100;
   EXPECT_FALSE(leases.consistent());
