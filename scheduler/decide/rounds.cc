@@ -396,24 +396,22 @@ bool grow_batch(const State& state, Policy& policy, int64_t step) {
 
 }  // namespace
 
-HandOver make_hand_over(PolicyId policy_id, const Policy& policy, int64_t step, int64_t told) {
+HandOver make_hand_over(PolicyId policy_id, const Policy& policy, int64_t step, int64_t told,
+                        int64_t first) {
   const Batch& batch = policy.batches.at(step);
   HandOver action;
   action.policy = policy_id;
   action.step = step;
+  action.first = first;
   action.last = batch.whole;
-  for (int64_t k = 0; k < std::ssize(batch.tasks); ++k) {
+  for (int64_t k = told; k < std::ssize(batch.tasks); ++k) {
     const TaskId& id = batch.tasks[static_cast<size_t>(k)];
     const Task& task = policy.tasks.at(id);
     for (int32_t i = 0; i < std::ssize(task.members); ++i) {
       const Member& member = task.members[static_cast<size_t>(i)];
       // It failed for good: its group trains without it (law 3.5).
       if (!member.reward) continue;
-      if (k < told) {
-        ++action.first;
-      } else {
-        action.items.push_back({{member_id(id, task.launch, i), member.attempt}, *member.reward});
-      }
+      action.items.push_back({{member_id(id, task.launch, i), member.attempt}, *member.reward});
     }
   }
   return action;
@@ -622,7 +620,7 @@ void drop_stale(Context& context, PolicyId policy_id, Policy& policy) {
 }
 
 void forget_told(Policy& policy) {
-  policy.told = 0;
+  policy.told = policy.told_items = 0;
   policy.handed = false;
 }
 
@@ -645,11 +643,12 @@ void hand_over(Context& context, PolicyId policy_id, Policy& policy) {
   // What it has not been told since it asked: another group, or that none comes.
   const int64_t groups = std::ssize(batch->second.tasks);
   if (groups == policy.told && !batch->second.whole) return;
-  HandOver list = make_hand_over(policy_id, policy, step, policy.told);
+  HandOver list = make_hand_over(policy_id, policy, step, policy.told, policy.told_items);
   context.tell(policy.trainer, list);
   list.copy = true;
   for (const auto& [rank, id] : policy.ranks) context.tell(id, list);
   policy.told = groups;
+  policy.told_items += std::ssize(list.items);
   // Until it publishes, asks again, or is lost.
   policy.handed = batch->second.whole;
   batch->second.handed = context.state.now;

@@ -43,8 +43,10 @@ void hand_over(Context& context, PolicyId policy_id, Policy& policy);
 // The trainer is told the list of its step from the beginning, when it asks or is there.
 void forget_told(Policy& policy);
 
-// The list of a step whose batch is formed, without the first `told` groups.
-HandOver make_hand_over(PolicyId policy_id, const Policy& policy, int64_t step, int64_t told = 0);
+// The list of a step whose batch is formed, without the first `told` groups, which had `first`
+// items: these are not looked at.
+HandOver make_hand_over(PolicyId policy_id, const Policy& policy, int64_t step, int64_t told = 0,
+                        int64_t first = 0);
 
 // Takes a launch apart (leases, bodies) and queues the prompt for another one, on newer weights;
 // one whose row is broken by now ends.

@@ -287,6 +287,9 @@ Found check_versions(PolicyId policy_id, const Policy& policy) {
   if (const auto batch = policy.batches.find(policy.published + 1);
       policy.told > (batch == policy.batches.end() ? 0 : std::ssize(batch->second.tasks)))
     return fmt::format("policy {}: more groups told than there are", policy_id);
+  if (policy.told_items != count_told_items(policy))
+    return fmt::format("policy {}: {} items told, counted {}", policy_id, policy.told_items,
+                       count_told_items(policy));
   int64_t expected = policy.batches.empty() ? 0 : policy.batches.begin()->first;
   for (const auto& [step, batch] : policy.batches) {
     if (step != expected++)

@@ -100,7 +100,24 @@ int64_t num_waiting(const State& state) {
   return count;
 }
 
-void State::after_reading() { make_index(*this); }
+void State::after_reading() {
+  make_index(*this);
+  for (auto& [id, policy] : policies) policy.told_items = count_told_items(policy);
+}
+
+int64_t count_told_items(const Policy& policy) {
+  const auto batch = policy.batches.find(policy.published + 1);
+  if (batch == policy.batches.end()) return 0;
+  int64_t count = 0;
+  const std::vector<TaskId>& tasks = batch->second.tasks;
+  for (int64_t k = 0; k < std::min(policy.told, std::ssize(tasks)); ++k) {
+    const auto task = policy.tasks.find(tasks[static_cast<size_t>(k)]);
+    if (task == policy.tasks.end()) continue;
+    count += std::ranges::count_if(task->second.members,
+                                   [](const Member& member) { return member.reward.has_value(); });
+  }
+  return count;
+}
 
 const Task* find_task(const State& state, Lane lane, const MemberId& member) {
   const auto policy = state.policies.find(member.policy);

@@ -282,6 +282,7 @@ struct Policy {
   uint64_t formation = 0;             // that all ranks were told to form; 0: none
   std::optional<int64_t> wanted;      // the step that the trainer asked for
   int64_t told = 0;                   // groups of it that it was given
+  int64_t told_items = 0;             // the items of these; derived, so never archived
   bool handed = false;                // and was given whole; it trains
   bool greeted = true;  // a trainer has said what it holds, since the scheduler's last restart
   int64_t saving = -1;  // the version that it was asked to save in this session
@@ -587,6 +588,9 @@ std::optional<int64_t> next_version(const State& state, const Policy& policy, co
 
 // It has been asked to stage or to switch, and has not answered.
 bool is_asked(const Worker& worker);
+
+// The items of the groups that the trainer was told of: its members with a reward.
+int64_t count_told_items(const Policy& policy);
 
 // Whether the policy's trainer may publish `version` next: it has the whole batch that leads to it.
 bool comes_next(const Policy& policy, int64_t version);

@@ -350,6 +350,18 @@ TEST(SchedulerModes, S26_ALostTrainerGetsTheSamePartsOnce) {
   EXPECT_TRUE(again[0].last);
 }
 
+// How many items the trainer has is not in a snapshot: it is counted when one is read.
+TEST(SchedulerModes, S26_AListGoesOnBehindASnapshotInItsMiddle) {
+  Harness h = started(streaming({0, 1}), 2, 2);
+  h.tell(wants(1));
+  finish(h, 1, 2);
+  h.state = *from_bytes<State>(to_bytes(h.state));
+  const auto rest = only<HandOver>(finish(h, 0, 2));
+  ASSERT_EQ(rest.size(), 1u);
+  EXPECT_EQ(prompts_of(rest[0]), Prompts{0});
+  EXPECT_EQ(rest[0].first, 2);
+}
+
 // Only a whole batch can have been trained.
 TEST(SchedulerModes, S26_APartIsNotPublished) {
   Harness h = started(streaming({0, 1}), 2, 2);
