@@ -83,7 +83,8 @@ void queue_again(State& state, const WorkId& work, LeaseKind kind) {
 
 void settle_member(Context& context, const WorkId& work, const Task& task) {
   // Most members do not complete their group, and nobody has to look at it.
-  if (work.lane == Lane::kEval || complete(context.config(), task)) context.settled.push_back(work);
+  if (work.lane == Lane::kEval || complete(context.config(), task))
+    context.settled.push_back({work});
 }
 
 // Once more if the count of this cause allows it, or never again. Each cause has its own: a member
@@ -367,10 +368,11 @@ void fail_for_good(Context& context, const WorkId& work) {
   void_work(context, work);
   Member& member = member_of(context.state, work);
   drop_prefix(context, work, member);
+  const bool was_open = !settled(member);
   member.phase = Phase::kFailed;
   member.has_body = false;
   member.reward.reset();
-  context.settled.push_back(work);
+  context.settled.push_back({work, was_open});
 }
 
 // The members themselves stay as they are: the caller ends the task or replaces them.

@@ -17,12 +17,18 @@ struct BrokenWord {
   std::string reason;
 };
 
+// A member that the event has settled.
+struct Settled {
+  WorkId work;
+  bool was_open = true;  // it was not settled before: of an evaluation it counts once
+};
+
 struct Context {
   State& state;
   Actions actions;
   // Members that reached a final phase and left their group complete; proceed() settles it. Of an
   // evaluation all of them.
-  std::vector<WorkId> settled;
+  std::vector<Settled> settled;
   // Tasks that the event called broken; proceed() gives them up before it settles anything.
   std::vector<BrokenWord> broken = {};
 

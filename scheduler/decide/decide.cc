@@ -1,8 +1,10 @@
 #include "scheduler/decide/decide.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "scheduler/decide/attempts.h"
 #include "scheduler/decide/ending.h"
@@ -54,19 +56,20 @@ void settle(Context& context) {
     (word.lane == Lane::kEval ? exclude_held_out : exclude_task)(context, policy, word);
   }
   std::set<TaskId> groups;
-  std::set<PolicyId> evaluations;
-  for (const WorkId& work : std::exchange(context.settled, {})) {
+  std::map<PolicyId, std::vector<int32_t>> evaluations;
+  for (const auto& [work, was_open] : std::exchange(context.settled, {})) {
     const Task* task = find_task(context.state, work.lane, work.member);
     if (task == nullptr || task->place != Place::kRunning) continue;
     if (work.lane == Lane::kEval) {
-      evaluations.insert(work.member.policy);
+      std::vector<int32_t>& settled_in = evaluations[work.member.policy];
+      if (was_open) settled_in.push_back(work.member.domain);
     } else {
       groups.insert(task_of(work.member));
     }
   }
   for (const TaskId& id : groups) settle_task(context, context.state.policies.at(id.policy), id);
-  for (const PolicyId id : evaluations)
-    settle_evaluation(context, id, context.state.policies.at(id));
+  for (const auto& [id, settled_in] : evaluations)
+    settle_evaluation(context, id, context.state.policies.at(id), settled_in);
 }
 
 // What any event may have made possible. Called twice, it does nothing the second time.

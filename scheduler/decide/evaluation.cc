@@ -9,16 +9,6 @@
 namespace tailrace::scheduler {
 namespace {
 
-std::vector<int64_t> count_open(const Evaluation& evaluation) {
-  std::vector<int64_t> open(evaluation.open.size());
-  for (const auto& [id, task] : evaluation.tasks)
-    open[static_cast<size_t>(id.domain)] += std::ranges::count(task.members, false, settled);
-  return open;
-}
-
-// Domains of which no member is out.
-int64_t num_ended(const std::vector<int64_t>& open) { return std::ranges::count(open, 0); }
-
 // Leases that are still out, and bodies.
 void drop(Context& context, Policy& policy) {
   for (auto& [id, task] : policy.evaluation->tasks) {
@@ -79,9 +69,10 @@ void exclude_held_out(Context& context, Policy& policy, const BrokenWord& word) 
   release_bodies(context, Lane::kEval, word.task, task);
   for (int32_t i = 0; i < std::ssize(task.members); ++i) {
     Member& member = task.members[static_cast<size_t>(i)];
+    const bool was_open = !settled(member);
     member.phase = Phase::kFailed;
     member.reward.reset();
-    context.settled.push_back({Lane::kEval, member_id(word.task, task.launch, i)});
+    context.settled.push_back({{Lane::kEval, member_id(word.task, task.launch, i)}, was_open});
   }
 }
 
@@ -97,14 +88,15 @@ EvalDone evaluation_report(PolicyId policy_id, const Evaluation& evaluation) {
   return report;
 }
 
-void settle_evaluation(Context& context, PolicyId policy_id, Policy& policy) {
-  // Counted anew rather than down: several members may have settled in one event.
+void settle_evaluation(Context& context, PolicyId policy_id, Policy& policy,
+                       const std::vector<int32_t>& settled_in) {
   Evaluation& evaluation = *policy.evaluation;
-  const std::vector<int64_t> before = std::exchange(evaluation.open, count_open(evaluation));
+  bool any_ended = false;
+  for (const int32_t domain : settled_in)
+    any_ended = --evaluation.open[static_cast<size_t>(domain)] == 0 || any_ended;
   // Workers may install the newest version now, if there is one: those of a pool that has none of
   // it left to sample.
-  if (evaluation.version < policy.frontier && num_ended(evaluation.open) > num_ended(before))
-    make_index(context.state);
+  if (evaluation.version < policy.frontier && any_ended) make_index(context.state);
   if (evaluating(policy)) return;
   context.act(evaluation_report(policy_id, evaluation));
 }

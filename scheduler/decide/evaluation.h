@@ -4,6 +4,8 @@
 // same prompts and samples with or without it.
 #pragma once
 
+#include <vector>
+
 #include "scheduler/decide/context.h"
 
 namespace tailrace::scheduler {
@@ -12,8 +14,10 @@ namespace tailrace::scheduler {
 // one that a finished run ends on.
 void open_evaluation(Context& context, PolicyId policy_id, Policy& policy, bool last);
 
-// Reports when the last member has ended.
-void settle_evaluation(Context& context, PolicyId policy_id, Policy& policy);
+// Members have settled: of each that was open until now `settled_in` has the dataset. Reports when
+// the last one has ended.
+void settle_evaluation(Context& context, PolicyId policy_id, Policy& policy,
+                       const std::vector<int32_t>& settled_in);
 
 EvalDone evaluation_report(PolicyId policy_id, const Evaluation& evaluation);
 

@@ -417,6 +417,9 @@ Found find_violation(const State& state) {
       if (Found found = check_members(state, Lane::kTrain, id, task, active)) return found;
     }
     if (policy.evaluation) {
+      if (policy.evaluation->open != count_open(*policy.evaluation))
+        return fmt::format("policy {}: the evaluation of version {} counts others as open",
+                           policy_id, policy.evaluation->version);
       for (const auto& [id, task] : policy.evaluation->tasks) {
         if (Found found = check_members(state, Lane::kEval, id, task, evaluating(policy)))
           return found;

@@ -196,6 +196,13 @@ bool tried_before(const Member& member) {
   return member.env_failures + member.verifier_failures + member.losses > 0;
 }
 
+std::vector<int64_t> count_open(const Evaluation& evaluation) {
+  std::vector<int64_t> open(evaluation.open.size());
+  for (const auto& [id, task] : evaluation.tasks)
+    open[static_cast<size_t>(id.domain)] += std::ranges::count(task.members, false, settled);
+  return open;
+}
+
 int64_t num_open(const Policy& policy) {
   if (!policy.evaluation) return 0;
   return std::accumulate(policy.evaluation->open.begin(), policy.evaluation->open.end(),

@@ -569,6 +569,8 @@ std::optional<int64_t> oldest_sampled(const Policy& policy);
 // An attempt or a verification of it has failed.
 bool tried_before(const Member& member);
 
+// Members that are not settled, by dataset: what Evaluation::open says.
+std::vector<int64_t> count_open(const Evaluation& evaluation);
 // Members of the evaluation that are still out.
 int64_t num_open(const Policy& policy);
 bool evaluating(const Policy& policy);
