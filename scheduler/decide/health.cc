@@ -174,6 +174,7 @@ void record_good(Context& context, const WorkerId& id) {
   if (it == context.state.health.end()) return;
   // Single faults were never announced, so neither is their end.
   if (it->second.quarantines > 0) context.act(Quarantine{.worker = id, .until = {}, .reason = {}});
+  leave_away(context.state, id);
   context.state.health.erase(it);
   touch(context.state, id);
 }
@@ -214,10 +215,13 @@ void record_leaving(Context& context, const WorkerId& id) {
   health_of(state, id).left = state.now;
   // Names come and go with spot machines: one that has been away for long is nobody's hope, and
   // nothing is held against it any more.
-  std::erase_if(state.health, [&](const auto& entry) {
-    return entry.first != id && !state.workers.contains(entry.first) &&
-           !is_remembered(state, entry.second);
-  });
+  while (!state.away.empty()) {
+    const auto longest_away = state.away.begin();
+    const auto health = state.health.find(longest_away->second);
+    if (is_remembered(state, health->second)) break;
+    state.health.erase(health);
+    state.away.erase(longest_away);
+  }
 }
 
 void record_outcome(Context& context, const WorkerId& id, const WorkId& work, Outcome outcome,

@@ -70,6 +70,7 @@ void on_worker_up(Context& context, const WorkerUp& event) {
   // Another process under this name: the one before it is gone, although nobody said so.
   if (known != state.workers.end() && !same_process(known->second, event))
     lose_worker(context, event.worker, Leaving::kLost);
+  leave_away(state, event.worker);
   Worker& worker = state.workers[event.worker];
   worker.role = event.role;
   worker.policy = event.policy;
@@ -139,6 +140,7 @@ void on_restarted(Context& context, const Restarted& event) {
   // A person has looked: everybody gets another chance.
   state.halted.clear();
   state.health.clear();
+  state.away.clear();
   state.breakers.clear();
   forget_rests(state);
   state.stopping = false;

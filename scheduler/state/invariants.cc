@@ -382,6 +382,7 @@ Found check_workers(const State& state) {
     }
   }
   if (!index_is_right(state)) return "the index of workers does not say what they do";
+  if (state.away != find_away(state)) return "others are away than those that health remembers";
   for (const WorkId& work : state.to_verify) {
     if (find_task(state, work.lane, work.member) == nullptr)
       return print(work) + ": waits without a task";

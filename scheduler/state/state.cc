@@ -102,6 +102,7 @@ int64_t num_waiting(const State& state) {
 
 void State::after_reading() {
   make_index(*this);
+  away = find_away(*this);
   for (auto& [id, policy] : policies) policy.told_items = count_told_items(policy);
 }
 
@@ -540,6 +541,8 @@ std::vector<BodyId> held_bodies(const State& state) {
 
 namespace {
 
+Time last_time(const Health& health) { return std::max(health.until, health.left); }
+
 // It samples by weights of the present lineage, and nobody is about to change them.
 bool is_open(const State& state, const Worker& worker) {
   const auto policy = state.policies.find(worker.policy);
@@ -636,6 +639,19 @@ void erase_worker(State& state, const WorkerId& id) {
   const auto worker = state.workers.find(id);
   state.index.set(id, worker->second.indexed, {});
   state.workers.erase(worker);
+  if (const Health* health = health_of(state, id)) state.away.insert({last_time(*health), id});
+}
+
+void leave_away(State& state, const WorkerId& id) {
+  if (const Health* health = health_of(state, id)) state.away.erase({last_time(*health), id});
+}
+
+std::set<std::pair<Time, WorkerId>> find_away(const State& state) {
+  std::set<std::pair<Time, WorkerId>> away;
+  for (const auto& [id, health] : state.health) {
+    if (!state.workers.contains(id)) away.insert({last_time(health), id});
+  }
+  return away;
 }
 
 void make_index(State& state) {

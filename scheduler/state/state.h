@@ -485,10 +485,13 @@ struct State {
   std::map<PolicyId, Policy> policies;
   HashedMap<WorkerId, Worker> workers;
   Leases leases;
-  std::map<Need, std::set<Waiting>> waiting;            // members in Phase::kWaiting
-  std::set<WorkId> to_verify;                           // members in Phase::kToVerify
-  std::set<Time> rest_ends;                             // of members, as far as they lie ahead
-  std::map<WorkerId, Health> health;                    // faults, quarantines, and who has left
+  std::map<Need, std::set<Waiting>> waiting;  // members in Phase::kWaiting
+  std::set<WorkId> to_verify;                 // members in Phase::kToVerify
+  std::set<Time> rest_ends;                   // of members, as far as they lie ahead
+  std::map<WorkerId, Health> health;          // faults, quarantines, and who has left
+  // Those of `health` that no worker has the name of, by when they were last heard of or given up;
+  // derived, so never archived. See find_away().
+  std::set<std::pair<Time, WorkerId>> away;
   std::map<std::pair<Role, PoolId>, Breaker> breakers;  // by pool
   bool begun = false;  // some worker has installed weights: from now on no single one ends the run
   bool stopping = false;
@@ -519,6 +522,10 @@ void touch(State& state, const WorkerId& id);
 void touch(State& state, const WorkerId& id, Worker& worker);
 // It holds `count` leases more: nothing else has changed.
 void add_leases(State& state, const WorkerId& id, Worker& worker, int64_t count);
+// What State::away says.
+std::set<std::pair<Time, WorkerId>> find_away(const State& state);
+// A worker of this name is there again, or nothing is held against the name any more.
+void leave_away(State& state, const WorkerId& id);
 // A worker leaves workers and index together.
 void erase_worker(State& state, const WorkerId& id);
 // Anew, from all workers.
