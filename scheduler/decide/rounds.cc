@@ -223,16 +223,21 @@ Round* find_round(Policy& policy, RoundId id) {
 
 // It gives up the place of a group that runs, is parked or ready: one in an open round is free
 // again, of a closed one its credit is, and the next round takes it.
-void leave_place(Policy& policy, const TaskId& id) {
+void leave_round(Policy& policy, const TaskId& id) {
   const Task& task = policy.tasks.at(id);
-  Domain& domain = domain_of(policy, id);
   if (Round* round = find_round(policy, task.round); round != nullptr) {
     Share& share = round->shares[static_cast<size_t>(id.domain)];
     --(task.place == Place::kRunning ? share.running : share.accepted);
   }
-  domain.carried.erase(id);
-  std::erase(domain.parked, id);
-  std::erase(domain.ready, id);
+  if (task.place == Place::kRunning) domain_of(policy, id).carried.erase(id);
+}
+
+// The same, and its place in the list of what is complete, which is walked.
+void leave_place(Policy& policy, const TaskId& id) {
+  leave_round(policy, id);
+  const Place place = policy.tasks.at(id).place;
+  if (place == Place::kParked) std::erase(domain_of(policy, id).parked, id);
+  if (place == Place::kReady) std::erase(domain_of(policy, id).ready, id);
 }
 
 bool zero_signal(const Task& task) {
@@ -496,10 +501,12 @@ void open_rounds(Context& context, PolicyId policy_id, Policy& policy) {
   advance_rounds(context, policy_id, policy);
 }
 
+// In open rounds, and behind those that are full.
 int64_t num_running(const Policy& policy, int32_t domain) {
-  return std::ranges::count_if(policy.tasks, [&](const auto& entry) {
-    return entry.first.domain == domain && entry.second.place == Place::kRunning;
-  });
+  int64_t running = std::ssize(policy.domains[static_cast<size_t>(domain)].carried);
+  for (const Round& round : policy.rounds)
+    running += round.shares[static_cast<size_t>(domain)].running;
+  return running;
 }
 
 void halt_without_tasks(Context& context, const Policy& policy) {
@@ -612,8 +619,15 @@ void drop_stale(Context& context, PolicyId policy_id, Policy& policy) {
     const auto oldest = oldest_version(task);
     if (oldest && policy.frontier - *oldest > mode.max_staleness) stale.push_back(id);
   }
+  // In the order of the tasks. Each list is walked once, not once for each of them.
+  const auto is_stale = [&](const TaskId& id) { return std::ranges::binary_search(stale, id); };
+  for (Domain& domain : policy.domains) {
+    if (stale.empty()) break;
+    std::erase_if(domain.parked, is_stale);
+    std::erase_if(domain.ready, is_stale);
+  }
   for (const TaskId& id : stale) {
-    leave_place(policy, id);
+    leave_round(policy, id);
     end_task(context, policy, id, TaskEnd::kStale, policy.frontier + 1);
   }
   if (!stale.empty()) advance_rounds(context, policy_id, policy);
