@@ -12,8 +12,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "scheduler/decide/decide.h"
 #include "scheduler/simulator/world.h"
 #include "scheduler/state/invariants.h"
+#include "tests/scheduler/decide/touches.h"
 
 namespace {
 int64_t blocks_run = 0;
@@ -134,6 +136,35 @@ INSTANTIATE_TEST_SUITE_P(Modes, SchedulerCost,
                          testing::Values(preset(ModeName::kSync), preset(ModeName::kTailBatching),
                                          preset(ModeName::kPartial), preset(ModeName::kAsync),
                                          longest_first(), pools()),
+                         [](const auto& one) { return one.param.name; });
+
+class TouchCost : public testing::TestWithParam<TouchCase> {};
+
+double blocks_a_touch(const TouchCase& touch, int64_t size) {
+  Touches touches = touch.make(size);
+  const int64_t begun = blocks_run;
+  for (const Event& event : touches.events) (void)decide(touches.state, event, touches.state.now);
+  const int64_t blocks = blocks_run - begun;
+  EXPECT_EQ(touches.state.halted, "");
+  EXPECT_EQ(find_violation(touches.state), std::nullopt);
+  return static_cast<double>(blocks) / static_cast<double>(touches.events.size());
+}
+
+// What is rare in the runs above, event by event: in a run that is larger only what they do not
+// touch is more.
+TEST_P(TouchCost, GrowsWithTheLogarithmOfWhatIsThereAtMost) {
+  const TouchCase& touch = GetParam();
+  const double small = blocks_a_touch(touch, touch.small);
+  const double large = blocks_a_touch(touch, touch.large);
+  const double most =
+      std::log2(static_cast<double>(touch.large)) / std::log2(static_cast<double>(touch.small));
+  EXPECT_LE(large, most * small) << fmt::format("{:.0f} blocks an event at {}, {:.0f} at {}", small,
+                                                touch.small, large, touch.large);
+  if (std::getenv("TAILRACE_VERBOSE") != nullptr)
+    fmt::print("{}: {:.0f}, {:.0f} blocks an event\n", touch.name, small, large);
+}
+
+INSTANTIATE_TEST_SUITE_P(Events, TouchCost, testing::ValuesIn(touch_cases()),
                          [](const auto& one) { return one.param.name; });
 
 }  // namespace
