@@ -8,6 +8,10 @@
 // are taken in turn, so that others on the machine slow both down. Seconds on the wall: a pause is
 // one.
 //
+// And single events that touch as much in a large state as in a small one (law 14.5), each at two
+// sizes: a worker that goes or comes back, a part of a streamed step, a held-out member that
+// settles.
+//
 // Checked: the state is sound at the end of each case, every step was trained, and the journal
 // leads to the same state.
 #include <algorithm>
@@ -26,6 +30,7 @@
 #include "scheduler/state/archive.h"
 #include "scheduler/state/invariants.h"
 #include "scheduler/store/journal.h"
+#include "tests/scheduler/decide/touches.h"
 
 namespace tailrace {
 namespace {
@@ -206,6 +211,26 @@ void measure_snapshots(const Options& options, int64_t members, Report& report) 
   fs::remove_all(folder);
 }
 
+void measure_touches(const Options& options, Report& report) {
+  for (const TouchCase& touch : touch_cases()) {
+    for (const int64_t size : {touch.small, touch.large}) {
+      std::vector<double> micros;
+      for (int round = -1; round < options.runs; ++round) {
+        Touches touches = touch.make(size);
+        const Stopwatch watch(CLOCK_THREAD_CPUTIME_ID);
+        for (const Event& event : touches.events)
+          (void)decide(touches.state, event, touches.state.now);
+        const double seconds = watch.seconds();
+        const auto violation = find_violation(touches.state);
+        require(!violation, "{}", violation.value_or(""));
+        if (round >= 0)
+          micros.push_back(1e6 * seconds / static_cast<double>(touches.events.size()));
+      }
+      report.add(fmt::format("{}, {}", touch.name, size), "an event", "us", micros);
+    }
+  }
+}
+
 void measure(const Options& options, const Program& program) {
   require(options.workers.size() == options.members.size(), "--workers has {} values, --members {}",
           options.workers.size(), options.members.size());
@@ -230,6 +255,7 @@ void measure(const Options& options, const Program& program) {
     report.add(name, "decide", "events/s", rates);
     report.add(name, "an event", "us", micros);
   }
+  measure_touches(options, report);
   for (const int64_t members : options.snapshots) measure_snapshots(options, members, report);
 }
 
