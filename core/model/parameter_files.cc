@@ -21,7 +21,7 @@ namespace {
 // Old Llama files also store the rotary frequencies, which follow from the config, and some with
 // tied embeddings the same matrix again as head.
 bool is_ignored(const ModelConfig& config, const std::string& name) {
-  return name.ends_with("rotary_emb.inv_freq") || (config.tie_embeddings && name == kHeadName);
+  return name.ends_with(kStoredFrequencies) || (config.tie_embeddings && name == kHeadName);
 }
 
 void refuse_unknown(const std::filesystem::path& directory, const TensorFiles& files,

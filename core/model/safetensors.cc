@@ -7,7 +7,6 @@
 #include <cstring>
 #include <limits>
 #include <optional>
-#include <set>
 #include <string_view>
 #include <utility>
 
@@ -19,6 +18,7 @@
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/file_descriptor.h"
+#include "core/base/json_keys.h"
 #include "core/base/json_text.h"
 #include "core/model/rounding.h"
 
@@ -72,26 +72,15 @@ class HeaderReader {
                     fmt::format(format, std::forward<Args>(args)...));
   }
 
-  // nlohmann keeps the last of two equal keys; for us they are a malformed file.
   Json parse() const {
-    std::vector<std::set<std::string>> open_objects;
-    std::string duplicate;
-    auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
-      if (event == Json::parse_event_t::object_start) open_objects.emplace_back();
-      if (event == Json::parse_event_t::object_end) open_objects.pop_back();
-      if (event == Json::parse_event_t::key) {
-        const auto& key = parsed.get_ref<const std::string&>();
-        if (!open_objects.back().insert(key).second) duplicate = key;
-      }
-      return true;
-    };
     Json json;
     try {
-      json = Json::parse(header_, watch);
+      json = Json::parse(header_);
     } catch (const Json::exception& e) {
       refuse("its header is not JSON ({})", e.what());
     }
-    if (!duplicate.empty()) refuse("its header has the key '{}' twice", duplicate);
+    if (const std::string key = duplicate_key(header_); !key.empty())
+      refuse("its header has the key '{}' twice", key);
     if (!json.is_object()) refuse("its header is not a JSON object");
     return json;
   }

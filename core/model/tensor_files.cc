@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <set>
+#include <string_view>
 #include <vector>
 
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
+#include "core/base/file.h"
 #include "core/base/json_file.h"
+#include "core/base/json_keys.h"
 #include "core/base/json_text.h"
 #include "core/base/nearest.h"
 #include "core/model/model_folder.h"
@@ -17,6 +20,8 @@ namespace tailrace {
 namespace {
 
 constexpr int64_t kMaxIndexBytes = 1 << 28;
+constexpr std::string_view kOtherCheckpoint =
+    "The files are of different checkpoints: download all of them, and the index, again.";
 
 // The first names in a folder, for a message.
 std::string listing(const std::filesystem::path& directory) {
@@ -81,13 +86,9 @@ std::pair<std::string, const TensorView*> TensorFiles::find(const std::string& n
     throw UserError("{}: tensor '{}' is missing; the config asks for it. There are {} tensors{}",
                     list_.string(), name, names.size(), did_you_mean(name, names));
   }
+  // It is there: an index was held against its files.
   const SafetensorsFile& file = open(place->second);
-  const auto found = file.tensors().find(name);
-  if (found == file.tensors().end()) {
-    throw UserError("{}: tensor '{}' is missing; {} says that it is here", file.path().string(),
-                    name, kIndexFile);
-  }
-  return {file.path().string(), &found->second};
+  return {file.path().string(), &file.tensors().at(name)};
 }
 
 // Mapped once: a shard holds hundreds of tensors.
@@ -99,6 +100,13 @@ const SafetensorsFile& TensorFiles::open(const std::string& name) {
 
 void TensorFiles::read_index(const std::filesystem::path& path) {
   const nlohmann::json json = read_json_object(path, kMaxIndexBytes);
+  const auto text = read_file(path, kMaxIndexBytes);
+  if (!text) throw UserError("{}", text.failure().message);
+  if (const std::string key = duplicate_key(text.value()); !key.empty())
+    throw UserError(
+        "{}: it has the key '{}' twice; a tensor has one file. Take out the line of the file that "
+        "is not meant, or download the index again.",
+        path.string(), key);
   if (!json.contains("weight_map") || !json["weight_map"].is_object()) {
     throw UserError("{}: it has no object weight_map", path.string());
   }
@@ -113,6 +121,45 @@ void TensorFiles::read_index(const std::filesystem::path& path) {
     places_[name] = file;
   }
   refuse_missing(path);
+  compare_with_shards();
+}
+
+// transformers reads each file whole: with a tensor in two of them its model would be one or the
+// other by the order of reading.
+void TensorFiles::compare_with_shards() {
+  std::set<std::string> shards;
+  for (const auto& [name, file] : places_) shards.insert(file);
+  for (const std::string& shard : shards)
+    for (const auto& [name, view] : open(shard).tensors()) compare_with_index(shard, name, view);
+  for (const auto& [name, file] : places_) {
+    if (open(file).tensors().contains(name)) continue;
+    throw UserError("{}: tensor '{}' is missing; {} says that it is here. {}",
+                    (directory_ / file).string(), name, kIndexFile, kOtherCheckpoint);
+  }
+}
+
+void TensorFiles::compare_with_index(const std::string& shard, const std::string& name,
+                                     const TensorView& view) {
+  const std::string path = (directory_ / shard).string();
+  const auto place = places_.find(name);
+  if (place == places_.end()) {
+    if (name.ends_with(kStoredFrequencies)) return;
+    throw UserError("{}: tensor '{}' is here, and {} names it in no file. {}", path, name,
+                    kIndexFile, kOtherCheckpoint);
+  }
+  if (place->second == shard) return;
+  const auto& others = open(place->second).tensors();
+  const auto other = others.find(name);
+  if (other == others.end())
+    throw UserError("{}: tensor '{}' is here; {} says that it is in {}, which lacks it. {}", path,
+                    name, kIndexFile, place->second, kOtherCheckpoint);
+  // Of equal ones it is no matter which is read.
+  const TensorView& indexed = other->second;
+  if (indexed.dtype == view.dtype && indexed.shape == view.shape &&
+      std::ranges::equal(indexed.data, view.data))
+    return;
+  throw UserError("{}: tensor '{}' is here, and in {} it is another; {} says that it is there. {}",
+                  path, name, place->second, kIndexFile, kOtherCheckpoint);
 }
 
 // All of them at once: who downloads again wants the list.

@@ -435,8 +435,8 @@ TEST_F(LoadParameters, ReadsShards) {
 
   index["weight_map"][norm] = "b.safetensors";
   write_text(folder.path() / "model.safetensors.index.json", index.dump());
-  expect_refusal("b.safetensors: tensor '" + norm +
-                 "' is missing; model.safetensors.index.json says");
+  expect_refusal("a.safetensors: tensor '" + norm +
+                 "' is here; model.safetensors.index.json says that it is in b.safetensors");
   index["weight_map"][norm] = "../a.safetensors";
   write_text(folder.path() / "model.safetensors.index.json", index.dump());
   expect_refusal("must be a file name in the same folder");
