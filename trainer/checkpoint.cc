@@ -188,8 +188,8 @@ void CheckpointFolder::write(const fs::path& folder, const CheckpointState& stat
   if (config.lora) {
     save_adapter(folder, config.lora, parameters, state.base);
   } else {
-    save_model(folder, config, parameters);
-    if (config.dtype == Dtype::kBF16) save_parameters(folder / kMasterFile, parameters);
+    const bool is_exact = save_model(folder, config, parameters, form_);
+    if (!is_exact) save_parameters(folder / kMasterFile, parameters);
   }
   if (!tokenizer_dir_.empty()) text::copy_tokenizer(tokenizer_dir_, folder);
   optimizer.save(folder / kOptimizerFile);
@@ -245,6 +245,7 @@ std::optional<ProvedCheckpoint> CheckpointFolder::load_latest(const ModelConfig&
                   config.lora                             ? kAdapterFile
                   : fs::exists(found->path / kMasterFile) ? kMasterFile
                                                           : "");
+  if (!config.lora) use_form(read_model_form(found->path));
   optimizer.load(found->path / kOptimizerFile);
   if (critic != nullptr) {
     const fs::path file = found->path / kCriticFile;

@@ -1,8 +1,9 @@
 // Checkpoints of the trainer: one folder each, which appears whole or not at all.
 //
 //   checkpoints/step_000010/
-//     config.json, model.safetensors, tokenizer files    a Hugging Face folder, of what samples
-//     master.safetensors          where that is bf16: the float32 weights that are trained
+//     config.json, weights, tokenizer files    a Hugging Face folder in the form in which the model
+//                                 came (core/model/model_form.h)
+//     master.safetensors          where that rounds a tensor: the float32 weights that are trained
 //     optimizer.safetensors                              moments and counts
 //     critic.safetensors          of a run that has one: the head, its moments and counts
 //     state.json                  the numbers of CheckpointState, and a digest of each other file
@@ -23,10 +24,12 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/base/result.h"
 #include "core/model/model_config.h"
+#include "core/model/model_form.h"
 #include "core/model/parameters.h"
 #include "trainer/critic.h"
 #include "trainer/optimizer.h"
@@ -66,7 +69,10 @@ class CheckpointFolder {
   CheckpointFolder(std::filesystem::path root, std::filesystem::path tokenizer_dir,
                    int64_t keep_last);
 
-  // config.dtype: of model.safetensors (save_model). critic: null where the run has none. Durable
+  // Of the files in which the model came. One that was loaded goes on in the form that it has.
+  void use_form(ModelForm form) { form_ = std::move(form); }
+
+  // config.dtype: that samples (save_model). critic: null where the run has none. Durable
   // when it returns without a Failure;
   // then all but the last `keep_last` are deleted. On a Failure (a full disk) nothing has changed:
   // the older checkpoints are intact and no part of the new one is left.
@@ -91,6 +97,7 @@ class CheckpointFolder {
 
   std::filesystem::path root_, tokenizer_dir_;
   int64_t keep_last_;
+  ModelForm form_;
 };
 
 }  // namespace tailrace

@@ -11,9 +11,11 @@
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/json_text.h"
+#include "core/model/config_text.h"
 #include "core/model/parameters.h"
 #include "core/model/safetensors.h"
 #include "core/model/tensor_files.h"
+#include "core/model/written_model.h"
 
 namespace tailrace {
 namespace {
@@ -182,83 +184,69 @@ std::span<const float> StreamedParameters::read(std::string_view name) {
 
 namespace {
 
-// Matrices in `matrices`, the rest as it is.
-std::vector<NamedTensor> tensors_of(const Parameters& parameters, Dtype matrices) {
-  std::vector<NamedTensor> tensors;
-  for (const ParameterInfo& info : parameters.layout().entries()) {
-    tensors.push_back({.name = info.name,
-                       .view = {.dtype = Dtype::kF32,
-                                .shape = info.shape,
-                                .data = std::as_bytes(parameters.vector(info.name))},
-                       .written_as = info.shape.size() > 1 ? matrices : Dtype::kF32});
+void write_text(const std::filesystem::path& path, const std::string& text) {
+  if (const auto written = write_file_atomic(path, text); !written)
+    throw UserError("{}", written.failure().message);
+}
+
+void write_tensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors) {
+  write_safetensors(path, tensors, {{"format", "pt"}});
+}
+
+void write_config(const std::filesystem::path& directory, const ModelConfig& config,
+                  const ModelForm& form, const WrittenModel& model) {
+  if (form.config.empty()) {
+    ModelConfig written = config;
+    if (written.dtype != Dtype::kBF16) written.dtype = Dtype::kF32;
+    write_model_config(written, directory);
+    return;
   }
-  return tensors;
+  const bool is_bf16 = config.dtype == Dtype::kBF16;
+  const bool changes = !form.keeps_dtypes || model.is_narrowed;
+  write_text(directory / "config.json",
+             changes ? with_dtype(form.config, is_bf16 ? "bfloat16" : "float32") : form.config);
+  if (!form.generation.empty()) write_text(directory / "generation_config.json", form.generation);
 }
 
-void write_tensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
-                   std::map<std::string, std::string> metadata = {}) {
-  // transformers refuses a file whose metadata names no format.
-  metadata["format"] = "pt";
-  write_safetensors(path, tensors, metadata);
-}
-
-int64_t written_bytes(const NamedTensor& tensor) {
-  return std::ssize(tensor.view.data) / size_of(tensor.view.dtype) *
-         size_of(tensor.written_as.value_or(tensor.view.dtype));
-}
-
-void write_shards(const std::filesystem::path& directory, std::span<const NamedTensor> tensors,
-                  int64_t shard_bytes) {
-  std::vector<size_t> ends;  // of the shards among the tensors
-  int64_t total = 0, bytes = 0;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const int64_t size = written_bytes(tensors[i]);
-    if (bytes > 0 && bytes + size > shard_bytes) {
-      ends.push_back(i);
-      bytes = 0;
+void write_index(const std::filesystem::path& directory, std::span<const WrittenFile> files,
+                 const std::string& metadata) {
+  nlohmann::ordered_json index = {
+      {"metadata", parse_ordered_json(metadata.empty() ? "{}" : metadata)},
+      {"weight_map", nlohmann::ordered_json::object()}};
+  int64_t total = 0;
+  for (const auto& [name, tensors] : files) {
+    for (const NamedTensor& tensor : tensors) {
+      index["weight_map"][tensor.name] = name;
+      total += written_bytes(tensor);
     }
-    bytes += size;
-    total += size;
   }
-  ends.push_back(tensors.size());
-  nlohmann::ordered_json index = {{"metadata", {{"total_size", total}}},
-                                  {"weight_map", nlohmann::ordered_json::object()}};
-  size_t begin = 0;
-  for (size_t shard = 0; shard < ends.size(); ++shard) {
-    const std::string name =
-        fmt::format("model-{:05}-of-{:05}.safetensors", shard + 1, ends.size());
-    const auto its = tensors.subspan(begin, ends[shard] - begin);
-    write_tensors(directory / name, its);
-    for (const NamedTensor& tensor : its) index["weight_map"][tensor.name] = name;
-    begin = ends[shard];
-  }
-  const auto written =
-      write_file_atomic(directory / TensorFiles::kIndexFile, json_text(index, 2) + "\n");
-  if (!written) throw UserError("{}", written.failure().message);
+  index["metadata"]["total_size"] = total;
+  write_text(directory / TensorFiles::kIndexFile, json_text(index, 2) + "\n");
 }
 
 }  // namespace
 
-void save_model(const std::filesystem::path& directory, const ModelConfig& config,
-                const Parameters& parameters) {
+bool save_model(const std::filesystem::path& directory, const ModelConfig& config,
+                const Parameters& parameters, const ModelForm& form) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
   if (error) throw UserError("{}: cannot make the folder: {}", directory.string(), error.message());
-  ModelConfig written = config;
-  if (written.dtype != Dtype::kBF16) written.dtype = Dtype::kF32;
+  const WrittenModel model = written_model(config, parameters, form);
   // First, so that where the weights are, their config is too.
-  write_model_config(written, directory);
-  const std::vector<NamedTensor> tensors = tensors_of(parameters, written.dtype);
-  if (config.shard_bytes > 0) {
-    write_shards(directory, tensors, config.shard_bytes);
-  } else {
-    write_tensors(directory / TensorFiles::kSingleFile, tensors);
-  }
+  write_config(directory, config, form, model);
+  for (const auto& [name, tensors] : model.files) write_tensors(directory / name, tensors);
+  if (model.is_indexed) write_index(directory, model.files, form.index);
+  return model.is_exact();
 }
 
 void save_parameters(const std::filesystem::path& path, const Parameters& parameters,
                      std::map<std::string, std::string> metadata) {
-  write_tensors(path, tensors_of(parameters, Dtype::kF32), std::move(metadata));
+  std::vector<NamedTensor> tensors;
+  for (const ParameterInfo& info : parameters.layout().entries())
+    tensors.push_back(tensor_of(parameters, info, info.name, Dtype::kF32));
+  // transformers refuses a file whose metadata names no format.
+  metadata["format"] = "pt";
+  write_safetensors(path, tensors, metadata);
 }
 
 }  // namespace tailrace

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "core/model/model_config.h"
+#include "core/model/model_form.h"
 #include "core/model/parameters.h"
 
 namespace tailrace {
@@ -43,13 +44,19 @@ class StreamedParameters {
   std::unique_ptr<Files> files_;
 };
 
-// Writes config.json and model.safetensors, each by write, fsync, rename. Makes the folder. With
-// config.shard_bytes the weights are in files of at most so many bytes (more where one tensor has
-// them), and the index that names them comes last.
-// Matrices are BF16 where config.dtype is, else F32; the few values of norms and biases are F32.
-// That is what products read of PackedWeights of that dtype: nothing is lost that they see.
-void save_model(const std::filesystem::path& directory, const ModelConfig& config,
-                const Parameters& parameters);
+// Writes config.json and the weights, each file by write, fsync, rename. Makes the folder. An
+// index, which names the files, comes last. True: the files hold every bit of `parameters`.
+//
+// In the form of the folder that the model came from: the text of its config.json, its files with
+// the tensors that each of them has, and the dtype of each tensor, but that matrices of float32 are
+// BF16 where config.dtype is. Rotary frequencies are left out. Throws UserError, with the tensor,
+// for a value that float16 does not hold.
+// Without a form, matrices are BF16 where config.dtype is, else F32, and the few values of norms
+// and biases are F32: that is what products read of PackedWeights of that dtype, and nothing is
+// lost that they see. The weights are in model.safetensors or, with config.shard_bytes, in files of
+// at most so many bytes (more where one tensor has them).
+bool save_model(const std::filesystem::path& directory, const ModelConfig& config,
+                const Parameters& parameters, const ModelForm& form = {});
 // All of `parameters` as F32 tensors, with `metadata` beside the format. Throws UserError as
 // write_safetensors() does.
 void save_parameters(const std::filesystem::path& path, const Parameters& parameters,

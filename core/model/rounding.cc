@@ -1,8 +1,11 @@
 #include "core/model/rounding.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstddef>
 #include <memory>
+#include <vector>
 
 #include "kernels/base/dtype.h"
 #include "kernels/base/isa.h"
@@ -46,6 +49,31 @@ void rounded_to_bf16(std::span<const float> values,
     const auto some = values.subspan(begin, std::min(size, values.size() - begin));
     round(some, piece.get());
     to(std::as_bytes(std::span<const Bf16>(piece.get(), some.size())));
+  }
+}
+
+uint16_t to_f16_bits(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
+  const uint32_t magnitude = bits & 0x7FFFFFFF;
+  if (magnitude > 0x7F800000) return sign | 0x7E00;  // NaN
+  const float size = std::bit_cast<float>(magnitude);
+  if (size >= kF16Limit) return sign | 0x7C00;
+  // Below the normal ones: in units of 2^-24. To the nearest, ties to even, as the machine rounds.
+  if (size < 0x1p-14f) return sign | static_cast<uint16_t>(std::nearbyint(size * 0x1p24f));
+  // 10 bits of the fraction stay of 23; 112 = 127 - 15, the biases of the two formats.
+  const uint32_t rounded = (magnitude + 0xFFF + (magnitude >> 13 & 1)) >> 13;
+  return sign | static_cast<uint16_t>(rounded - (112u << 10));
+}
+
+void rounded_to_f16(std::span<const float> values,
+                    const std::function<void(std::span<const std::byte>)>& to) {
+  const size_t size = std::min(kRoundedPiece, values.size());
+  std::vector<uint16_t> piece(size);
+  for (size_t begin = 0; begin < values.size(); begin += size) {
+    const auto some = values.subspan(begin, std::min(size, values.size() - begin));
+    std::ranges::transform(some, piece.begin(), to_f16_bits);
+    to(std::as_bytes(std::span(piece).first(some.size())));
   }
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -235,6 +236,19 @@ std::string_view chars(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+// An infinity in a file is refused by all who read it.
+void refuse_unless_half(const std::filesystem::path& path, const std::string& name,
+                        std::span<const float> values) {
+  const auto bad =
+      std::ranges::find_if(values, [](float value) { return !(std::abs(value) < kF16Limit); });
+  if (bad == values.end()) return;
+  throw UserError(
+      "{}: tensor '{}' is {} at element {}, and float16, in which the model came, ends at 65504.\n"
+      "       Write it in another dtype (--dtype f32), or train a copy of the model in float32 or "
+      "bfloat16; weights that large may also mean that optim.lr is too large.",
+      path.string(), name, *bad, bad - values.begin());
+}
+
 AtomicFile create(const std::filesystem::path& path, bool durable) {
   Result<AtomicFile> created = AtomicFile::create(path, durable);
   if (!created) throw UserError("{}", created.failure().message);
@@ -391,11 +405,18 @@ void write_safetensors(const std::filesystem::path& path, std::span<const NamedT
       file.write(view.data);
       continue;
     }
-    TR_CHECK(view.dtype == Dtype::kF32 && *written_as == Dtype::kBF16,
+    const bool is_half = *written_as == Dtype::kF16;
+    TR_CHECK(view.dtype == Dtype::kF32 && (is_half || *written_as == Dtype::kBF16),
              "'{}' cannot be written as {}", name, name_of(*written_as));
-    rounded_to_bf16({reinterpret_cast<const float*>(view.data.data()),
-                     static_cast<size_t>(view.num_elements())},
-                    [&](std::span<const std::byte> bytes) { file.write(bytes); });
+    const std::span values(reinterpret_cast<const float*>(view.data.data()),
+                           static_cast<size_t>(view.num_elements()));
+    const auto write = [&](std::span<const std::byte> bytes) { file.write(bytes); };
+    if (is_half) {
+      refuse_unless_half(path, name, values);
+      rounded_to_f16(values, write);
+    } else {
+      rounded_to_bf16(values, write);
+    }
   }
   file.commit();
 }

@@ -85,11 +85,12 @@ class SafetensorsWriter {
 struct NamedTensor {
   std::string name;
   TensorView view;
-  // kBF16: a view of floats is rounded as it is written, to the nearest, ties to even.
+  // kBF16, kF16: a view of floats is rounded as it is written, to the nearest, ties to even.
   std::optional<Dtype> written_as = {};
 };
 // Tensors in the given order; written to a temporary file, fsynced and renamed. Throws UserError
-// with the path and the system's reason (a full disk) and leaves no partial file.
+// with the path and the system's reason (a full disk), or with a tensor that float16 does not hold,
+// and leaves no partial file.
 void write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
                        const std::map<std::string, std::string>& metadata = {});
 

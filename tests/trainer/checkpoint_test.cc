@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 
 #include "core/base/error.h"
+#include "core/base/file.h"
 #include "core/model/parameter_files.h"
 #include "tests/trainer/fixtures.h"
 
@@ -104,6 +105,50 @@ TEST_F(CheckpointTest, ABfloatModelGoesOnFromItsMasterWeights) {
   // One that is cut is damaged.
   fs::resize_file(saved.value() / "master.safetensors", 1000);
   EXPECT_THROW(load(folder), UserError);
+}
+
+// float16, in files and with a config of its own: so it is written, and the run loses nothing.
+TEST_F(CheckpointTest, AModelThatCameInFloat16StaysThatAndGoesOnFromItsMasterWeights) {
+  const ModelConfig& config = trainer_->model().config();
+  const Parameters& parameters = trainer_->parameters();
+  ModelForm form{.files = {{"model-a.safetensors"}, {"model-b.safetensors"}}, .index = "{}"};
+  for (const ParameterInfo& info : trainer_->model().layout().entries())
+    form.files[info.name == kFinalNormName ? 1 : 0].tensors.push_back({info.name, Dtype::kF16});
+  save_model(dir_.path() / "model", config, parameters, form);
+  const fs::path text_path = dir_.path() / "model" / "config.json";
+  const std::string text = "{\"mine\": [1e-06]," + read_file(text_path).value().substr(1);
+  ASSERT_TRUE(write_file_atomic(text_path, text));
+  const std::vector<float> before(parameters.flat().begin(), parameters.flat().end());
+
+  CheckpointFolder folder(root_, {}, 3);
+  folder.use_form(read_model_form(dir_.path() / "model"));
+  const auto saved = save(folder, 3);
+  ASSERT_TRUE(saved);
+  EXPECT_EQ(read_file(saved.value() / "config.json").value(), text);
+  const ModelForm written = read_model_form(saved.value());
+  ASSERT_EQ(written.files.size(), 2u);
+  EXPECT_EQ(written.files[1].name, "model-b.safetensors");
+  for (const auto& file : written.files)
+    for (const auto& tensor : file.tensors) EXPECT_EQ(tensor.dtype, Dtype::kF16) << tensor.name;
+  std::ranges::fill(trainer_->parameters().flat(), 0.0f);
+  ASSERT_TRUE(load(folder));
+  EXPECT_TRUE(std::ranges::equal(trainer_->parameters().flat(), before));
+  // A trainer that goes on from it has no other folder to look at.
+  CheckpointFolder again(root_, {}, 3);
+  ASSERT_TRUE(load(again));
+  const auto saved_again = save(again, 3);
+  ASSERT_TRUE(saved_again);
+  EXPECT_EQ(read_file(saved_again.value() / "config.json").value(), text);
+  EXPECT_EQ(read_model_form(saved_again.value()).files.size(), 2u);
+
+  // What float16 does not hold is a failure with its tensor, and the older checkpoint stays.
+  trainer_->parameters().vector(kFinalNormName)[1] = 7e4f;
+  const auto refused = save(folder, 4);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.failure().message.find("tensor 'model.norm.weight' is 70000 at element 1"),
+            std::string::npos)
+      << refused.failure().message;
+  EXPECT_EQ(load(folder)->state.step, 3);
 }
 
 TEST_F(CheckpointTest, KeepsItsStateAndTheTokenizerAndLoadsAsAModelFolder) {

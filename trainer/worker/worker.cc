@@ -19,6 +19,7 @@
 #include "core/base/unique_number.h"
 #include "core/collective/gloo.h"
 #include "core/model/adapter_files.h"
+#include "core/model/model_form.h"
 #include "core/model/parameter_files.h"
 #include "core/model/proved_products.h"
 #include "core/weights/frozen_base.h"
@@ -377,6 +378,7 @@ class TrainerWorker {
         init_parameters(config_.model, mix({config_.seed, kInitStream}), trainer_.parameters());
       } else {
         load_parameters(config_.model_dir, config_.model, trainer_.parameters());
+        checkpoints_.use_form(read_model_form(config_.model_dir));
       }
       trainer_.weights_changed();
       return;
