@@ -11,6 +11,7 @@
 #include "core/base/flags.h"
 #include "core/model/adapter_files.h"
 #include "core/model/compute.h"
+#include "core/model/model_form.h"
 #include "core/model/parameter_files.h"
 #include "core/text/tokenizer.h"
 #include "core/weights/frozen_base.h"
@@ -53,9 +54,13 @@ int merge(const MergeArguments& arguments) {
   merge_adapter(config, low, whole);
   ModelConfig written = config;
   written.lora = {};
-  written.dtype = compute_dtype(arguments.dtype, config);
+  ModelForm form = read_model_form(base);
+  form.keeps_dtypes = arguments.dtype == Compute::kAuto;
+  // In the base's own dtypes nothing is narrowed.
+  written.dtype = form.keeps_dtypes ? Dtype::kF32 : compute_dtype(arguments.dtype, config);
+  bool is_exact = false;
   try {
-    save_model(unfinished, written, whole);
+    is_exact = save_model(unfinished, written, whole, form);
     text::copy_tokenizer(tokenizer_folder(adapter), unfinished);
     fs::remove(out, ignored);  // where it is empty
     fs::rename(unfinished, out);
@@ -63,8 +68,9 @@ int merge(const MergeArguments& arguments) {
     fs::remove_all(unfinished, ignored);
     throw;
   }
+  const char* const short_name = form.keeps_dtypes && config.dtype == Dtype::kF16 ? "f16" : "bf16";
   fmt::print("{}: {} with {}, in {}\n", out.string(), base.string(), adapter.string(),
-             written.dtype == Dtype::kBF16 ? "bf16, which rounds small changes away" : "f32");
+             is_exact ? "f32" : fmt::format("{}, which rounds small changes away", short_name));
   return kExitDone;
 }
 
@@ -80,8 +86,10 @@ void add_merge(Command& program) {
                   .required = true});
   command.option("out", arguments->out,
                  {.help = "folder of the model to make", .value = "DIR", .required = true});
-  command.option("--dtype", arguments->dtype,
-                 {.help = "of its matrices, f32 or bf16; auto: as the files of the base"});
+  command.option(
+      "--dtype", arguments->dtype,
+      {.help =
+           "of its matrices, f32 or bf16, with norms in f32; auto: each tensor as in the base"});
   command.footer("Example:\n  tailrace merge runs/a/checkpoints/step_000100 merged");
   command.action([arguments] { return merge(*arguments); });
 }

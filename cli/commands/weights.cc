@@ -2,9 +2,11 @@
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,6 +23,8 @@
 #include "core/base/flags.h"
 #include "core/base/run_directory.h"
 #include "core/model/adapter_files.h"
+#include "core/model/compute.h"
+#include "core/model/model_form.h"
 #include "core/model/parameter_files.h"
 #include "core/text/tokenizer.h"
 #include "core/weights/proved_weights.h"
@@ -37,6 +41,7 @@ constexpr PolicyId kTrained = 0;
 
 struct WeightsArguments {
   std::string run, version, other, out;
+  Compute dtype = Compute::kAuto;
 };
 
 fs::path weights_of(const std::string& run) {
@@ -162,6 +167,30 @@ int verify(const WeightsArguments& arguments) {
   return found.damages.empty() && found.lost.empty() ? kExitDone : kExitFailed;
 }
 
+// "float16, rounded from what sampled": the dtype of the matrices in a folder that was written of
+// `weights`.
+std::string described(const fs::path& folder, const ProvedWeights& weights,
+                      const ParameterLayout& layout) {
+  std::map<std::string_view, Dtype> sampled;
+  for (const ParameterInfo& info : layout.entries())
+    sampled[info.name] = weights.values(info.name).dtype();
+  Dtype matrices = Dtype::kF16;
+  bool is_rounded = false;
+  for (const ModelForm::File& file : read_model_form(folder).files) {
+    for (const auto& [name, dtype] : file.tensors) {
+      const auto found = sampled.find(name);
+      if (found == sampled.end()) continue;  // tied embeddings, as a head too
+      if (dtype != found->second && dtype != Dtype::kF32) is_rounded = true;
+      if (layout.at(name).shape.size() > 1) matrices = dtype;
+    }
+  }
+  return fmt::format("{}{}",
+                     matrices == Dtype::kBF16  ? "matrices in bfloat16"
+                     : matrices == Dtype::kF16 ? "matrices in float16"
+                                               : "float32",
+                     is_rounded ? ", rounded from what sampled" : "");
+}
+
 int export_version(const WeightsArguments& arguments) {
   const fs::path folder = weights_of(arguments.run);
   const StoredVersion version = version_of(folder, arguments.version);
@@ -180,6 +209,12 @@ int export_version(const WeightsArguments& arguments) {
                     arguments.run);
   const fs::path shape = paths.checkpoints() / checkpoint_name(*newest);
   const ModelConfig config = read_policy_folder(shape).config;
+  if (config.lora && arguments.dtype != Compute::kAuto)
+    throw UserError(
+        "--dtype: {} trains an adapter, which is written in float32. Leave it out; 'tailrace "
+        "merge' "
+        "makes a model of both in a dtype.",
+        arguments.run);
   // Whole or not at all: what a full disk leaves would look like a model.
   const Scratch unfinished(out), scratch(below_temporary());
   const std::string name = manifest_name(version.policy, version.version);
@@ -209,10 +244,15 @@ int export_version(const WeightsArguments& arguments) {
     values.to_floats(parameters.vector(info.name));
     if (values.dtype() == Dtype::kBF16) written.dtype = Dtype::kBF16;
   }
+  std::string kind = "an adapter";
   if (config.lora) {
     save_adapter(unfinished.path(), config.lora, parameters, proved.value().base());
   } else {
-    save_model(unfinished.path(), written, parameters);
+    ModelForm form = read_model_form(shape);
+    form.keeps_dtypes = arguments.dtype == Compute::kAuto;
+    if (!form.keeps_dtypes) written.dtype = compute_dtype(arguments.dtype, written);
+    save_model(unfinished.path(), written, parameters, form);
+    kind = described(unfinished.path(), proved.value(), layout);
   }
   text::copy_tokenizer(tokenizer_folder(shape), unfinished.path());
   fs::remove(out, ignored);  // where it is empty
@@ -220,10 +260,7 @@ int export_version(const WeightsArguments& arguments) {
   fs::rename(unfinished.path(), out, error);
   if (error) throw UserError("{}", describe_errno("make", out, error.value()));
   fmt::print("{}: version {} of {}, {}, root {}\n", arguments.out, version.version, arguments.run,
-             config.lora                     ? "an adapter"
-             : written.dtype == Dtype::kBF16 ? "matrices in bfloat16"
-                                             : "float32",
-             proved.value().root());
+             kind, proved.value().root());
   return kExitDone;
 }
 
@@ -299,6 +336,9 @@ void add_weights(Command& program) {
                    {.help = "its number, or latest", .value = "VERSION", .required = true});
   exporting.option("out", arguments->out,
                    {.help = "folder of the model to make", .value = "DIR", .required = true});
+  exporting.option("--dtype", arguments->dtype,
+                   {.help = "of its matrices, f32 or bf16, with norms in f32; auto: each tensor as "
+                            "the model came"});
   exporting.footer("Example:\n  tailrace weights export runs/a 12 model-12");
   exporting.action([arguments] { return export_version(*arguments); });
 

@@ -29,12 +29,12 @@ constexpr const char* kPrompt = "Once upon a time";
 
 // A finished run of a really trained model: nine versions, of which the two newest and the anchors
 // have their payloads.
-std::string launch(const fs::path& run, const std::string& more) {
+std::string launch(const fs::path& run, const std::string& more, const fs::path& model) {
   const std::string data = TAILRACE_SOURCE_DIR "/tests/data/";
   const fs::path config = run.string() + ".yaml";
   std::ofstream(config) << fmt::format(R"(
 run: {{name: tiny, seed: 3, steps: {1}}}
-model: {{path: {0}models/stories260K}}
+model: {{path: {3}}}
 env:
   name: text
   dataset: {0}prompts/tinystories_prompts.jsonl
@@ -47,7 +47,7 @@ optim: {{lr: 0.0005}}
 eval: {{prompts: 0}}
 weights: {{keep: {2}, anchor_interval: 5}}
 )",
-                                       data, kSteps, kKeep);
+                                       data, kSteps, kKeep, model.string());
   const BinaryResult result = run_binary(
       fmt::format("launch {} --in-process --run-dir {} {}", config.string(), run.string(), more));
   return result.exit_code == 0 ? "" : result.out + result.err;
@@ -59,7 +59,9 @@ class WeightsTest : public testing::Test {
     folder_ = new TemporaryDirectory;
     for (const auto& [name, more] : std::map<std::string, std::string>{
              {"f32", ""}, {"bf16", "model.compute=bf16"}, {"lora", "lora.rank=4"}})
-      failures_[name] = launch(*folder_ / name, more);
+      failures_[name] = launch(*folder_ / name, more, original());
+    write_half_model();
+    failures_["half"] = launch(*folder_ / "half", "", half_model());
   }
   static void TearDownTestSuite() {
     delete folder_;
@@ -68,6 +70,31 @@ class WeightsTest : public testing::Test {
   }
   void SetUp() override {
     for (const auto& [name, failure] : failures_) ASSERT_EQ(failure, "") << name;
+  }
+
+  static fs::path original() { return TAILRACE_SOURCE_DIR "/tests/data/models/stories260K"; }
+  static fs::path half_model() { return *folder_ / "half-model"; }
+  // The same model in float16, in two files, with the head that it shares with the embeddings, and
+  // a config that says more than we read.
+  static void write_half_model() {
+    const ModelConfig config = read_model_config(original());
+    const ParameterLayout layout(config);
+    Parameters parameters(layout);
+    load_parameters(original(), config, parameters);
+    ModelForm form{
+        .config = read_file(original() / "config.json").value(),
+        .files = {{"model-00001-of-00002.safetensors"},
+                  {"model-00002-of-00002.safetensors", {{"lm_head.weight", Dtype::kF16}}}},
+        .index = "{}"};
+    form.config.insert(1, R"("more": {"eps": 1e-06, "large": 1000000000000000019884624838656},)");
+    form.config.replace(form.config.find("float32"), 7, "float16");
+    for (const ParameterInfo& info : layout.entries())
+      form.files[form.files[0].tensors.size() < 20 ? 0 : 1].tensors.push_back(
+          {info.name, Dtype::kF16});
+    save_model(half_model(), config, parameters, form);
+    for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
+      fs::copy_file(original() / name, half_model() / name);
+    std::ofstream(half_model() / "generation_config.json") << R"({"temperature": 0.60})";
   }
 
   static fs::path run(const std::string& name = "f32") { return *folder_ / name; }
@@ -102,11 +129,12 @@ class WeightsTest : public testing::Test {
     EXPECT_TRUE(file) << file.failure().message;
     return std::make_unique<SafetensorsFile>(file.value());
   }
-  static fs::path export_version(const std::string& name, int64_t version) {
+  static fs::path export_version(const std::string& name, int64_t version,
+                                 const std::string& more = "") {
     const fs::path out = *folder_ / fmt::format("model-{}-{}", name, version);
     fs::remove_all(out);
     const BinaryResult result =
-        call(fmt::format("export {} {} {}", name, version, out.filename().string()));
+        call(fmt::format("export {} {} {} {}", name, version, out.filename().string(), more));
     EXPECT_EQ(result.exit_code, 0) << result.err;
     return out;
   }
@@ -219,6 +247,55 @@ TEST_F(WeightsTest, ExportsTheBitsOfAVersion) {
       EXPECT_EQ(has_bf16, name == "bf16");
     }
   }
+}
+
+// Files, names and dtypes as they came; before any training every byte, too.
+TEST_F(WeightsTest, AnExportHasTheFormInWhichTheModelCame) {
+  const auto bytes_of = [](const fs::path& folder, const std::string& name) {
+    return read_file(folder / name).value();
+  };
+  for (const int64_t version : {int64_t{0}, kSteps}) {
+    const fs::path out = export_version("half", version);
+    const fs::path checkpoint = RunPaths{run("half")}.checkpoints() / checkpoint_name(kSteps);
+    for (const fs::path& written : {out, checkpoint}) {
+      for (const fs::directory_entry& entry : fs::directory_iterator(half_model())) {
+        const std::string name = entry.path().filename();
+        ASSERT_TRUE(fs::exists(written / name)) << name;
+        if (entry.path().extension() != ".safetensors") {
+          EXPECT_EQ(bytes_of(written, name), bytes_of(half_model(), name)) << name;
+          continue;
+        }
+        const SafetensorsFile before(entry.path()), after(written / name);
+        ASSERT_EQ(after.tensors().size(), before.tensors().size());
+        EXPECT_EQ(after.metadata(), before.metadata());
+        for (const auto& [tensor, view] : before.tensors()) {
+          const auto found = after.tensors().find(tensor);
+          ASSERT_NE(found, after.tensors().end()) << tensor;
+          EXPECT_EQ(found->second.dtype, Dtype::kF16) << tensor;
+          if (version == 0 && written == out) {
+            EXPECT_TRUE(std::ranges::equal(found->second.data, view.data)) << tensor;
+          }
+        }
+      }
+    }
+  }
+  // The bits that sampled are those of float32.
+  const fs::path out = export_version("half", kSteps, "--dtype f32");
+  const auto version = payload("half", kSteps);
+  const ModelConfig config = read_model_config(out);
+  EXPECT_EQ(config.dtype, Dtype::kF32);
+  const ParameterLayout layout(config);
+  Parameters parameters(layout);
+  load_parameters(out, config, parameters);
+  for (const auto& [tensor, view] : version->tensors())
+    EXPECT_TRUE(std::ranges::equal(std::as_bytes(parameters.vector(tensor)), view.data)) << tensor;
+  const BinaryResult told = call("export half latest model-told");
+  EXPECT_NE(told.out.find("matrices in float16, rounded from what sampled"), std::string::npos)
+      << told.out;
+  const BinaryResult adapter = call("export lora latest model-adapter --dtype bf16");
+  EXPECT_EQ(adapter.exit_code, 2);
+  EXPECT_NE(adapter.err.find("trains an adapter, which is written in float32"), std::string::npos)
+      << adapter.err;
 }
 
 // The newest one samples as the checkpoint of the same step.
