@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include <pthread.h>
+
 #include "kernels/base/check.h"
 #include "kernels/base/pulse.h"
 
@@ -20,6 +22,9 @@ namespace {
 
 // Longer than the serial code between two ops, shorter than anyone notices on an idle core.
 constexpr std::chrono::microseconds kSpin{20};
+
+// What the system calls each thread but the caller (`top -H`, /proc/PID/task/*/comm).
+constexpr const char* kThreadName = "tr-compute";
 
 void pause() {
 #if defined(__x86_64__)
@@ -85,6 +90,7 @@ struct ThreadPool::Impl {
   }
 
   void work() {
+    ::pthread_setname_np(::pthread_self(), kThreadName);
     uint32_t seen = 0;
     while (true) {
       seen = wait_for_change(round, seen);

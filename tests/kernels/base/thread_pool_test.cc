@@ -2,10 +2,14 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
 #include <system_error>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -34,6 +38,45 @@ TEST_P(ThreadPoolOfSize, ShowsTheCallerAllWritesOfManyShortLoops) {
     });
   }
   for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], 2000 * static_cast<int64_t>(i));
+}
+
+// Whichever thread runs a range: what is computed in it may then depend on its ends.
+TEST_P(ThreadPoolOfSize, CutsALoopInTheSameRangesEachTime) {
+  const int64_t n = GetParam();
+  ThreadPool pool(GetParam());
+  for (const int64_t count : {1, 7, 97}) {
+    for (int round = 0; round < 200; ++round) {
+      std::vector<std::atomic<int64_t>> end_of(static_cast<size_t>(count));
+      pool.run(count, [&](int64_t begin, int64_t end) {
+        // Some threads come late, and others take their ranges.
+        if ((begin + round) % 3 == 0) ::sched_yield();
+        end_of[static_cast<size_t>(begin)] = end;
+      });
+      for (int64_t i = 0; i < n; ++i) {
+        const int64_t begin = count * i / n, end = count * (i + 1) / n;
+        if (begin < end) {
+          ASSERT_EQ(end_of[static_cast<size_t>(begin)].load(), end);
+        }
+      }
+    }
+  }
+}
+
+// tests/cli counts them by this name.
+TEST_P(ThreadPoolOfSize, NamesItsThreads) {
+  const auto named = [] {
+    int count = 0;
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+      std::string name;
+      std::ifstream(task.path() / "comm") >> name;
+      count += name == "tr-compute";
+    }
+    return count;
+  };
+  const ThreadPool pool(GetParam());
+  // A thread names itself when it first runs.
+  for (int i = 0; i < 2000 && named() < GetParam() - 1; ++i) ::usleep(5000);
+  EXPECT_EQ(named(), GetParam() - 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, ThreadPoolOfSize, testing::Values(1, 2, 3, 5));
