@@ -104,7 +104,7 @@ void TrainOptions::visit(OptionVisitor& v) {
            .min = 0,
            .max = 1});
   v.field("threads", threads,
-          {.help = "threads of the trainer; 0: one a core",
+          {.help = "threads of the trainer; 0: its share of the machine's cores",
            .min = 0,
            .max = kMaxThreads,
            .resume = Resume::kMayChange});

@@ -10,6 +10,7 @@
 
 #include "cli/plan/calibrate.h"
 #include "cli/run/pools.h"
+#include "cli/run/threads.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
@@ -57,9 +58,9 @@ double shared_seconds(const RunOptions& o, const MachineCosts& costs, const Simu
   const auto cores = static_cast<double>(num_usable_cores());
   const auto steps = static_cast<double>(std::max<size_t>(1, run.steps.size()));
   const auto workers = static_cast<double>(num_rollout_workers(o));
-  const auto threads = static_cast<double>(o.rollout.threads);
-  const double training =
-      o.train.threads > 0 ? static_cast<double>(o.train.threads * o.train.ranks) : cores;
+  const ThreadPlan plan = plan_threads(o);
+  const auto threads = static_cast<double>(plan.worker),
+             training = static_cast<double>(plan.trainer * plan.ranks);
   const double sampled = run.totals.engine_busy * std::min(threads, cores / workers),
                beside = steps * (costs.train.step + costs.train.publish),
                trained = (run.totals.trainer_busy - beside) * std::min(training, cores);

@@ -9,7 +9,7 @@
 
 #include <unistd.h>
 
-#include "cli/plan/rehearsed_trainer.h"
+#include "cli/run/threads.h"
 #include "core/base/error.h"
 #include "core/base/metrics.h"
 
@@ -118,8 +118,9 @@ std::optional<QuietStep> QuietSteps::mean() const {
     }
     return std::min(seconds, std::max(least, seconds - waited)) / static_cast<double>(steps);
   };
-  return QuietStep{.rollout = quiet(passed.rollout, "rollout", options_.rollout.threads),
-                   .train = quiet(passed.train, "trainer", trainer_threads(options_.train)),
+  const ThreadPlan threads = plan_threads(options_);
+  return QuietStep{.rollout = quiet(passed.rollout, "rollout", threads.worker),
+                   .train = quiet(passed.train, "trainer", threads.trainer),
                    .rest = quiet(passed.rest, "scheduler", 1)};
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -21,16 +20,6 @@ namespace {
 // A step that takes longer is not measured whole.
 constexpr double kLongestStep = 12;
 
-}  // namespace
-
-int trainer_threads(const TrainOptions& train) {
-  if (train.threads > 0) return static_cast<int>(train.threads);
-  const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
-  return static_cast<int>(std::max<int64_t>(1, cores / train.ranks));
-}
-
-namespace {
-
 // What was drawn from and who was chosen does not come with made-up tokens.
 TrainerWorkerConfig without_records(TrainerWorkerConfig config) {
   config.algo.sampling_mask = SamplingMask::kNone;
@@ -43,7 +32,7 @@ TrainerWorkerConfig without_records(TrainerWorkerConfig config) {
 RehearsedTrainer::RehearsedTrainer(const TrainerWorkerConfig& config, std::string sampled_as)
     : config_(without_records(config)),
       sampled_as_(std::move(sampled_as)),
-      pool_(trainer_threads(config.train)),
+      pool_(static_cast<int>(config.train.threads)),
       stream_(config.device, &pool_),
       base_(config.model.lora
                 ? load_frozen_base(stream_.get(), config.model_dir, config.model, config.compute)

@@ -19,9 +19,6 @@
 
 namespace tailrace {
 
-// Those of a rank: what is given, or its share of the cores.
-int trainer_threads(const TrainOptions& train);
-
 class RehearsedTrainer {
  public:
   // `config`: trainer_config(). Reads the weights that the run would begin with, or makes them.

@@ -447,10 +447,9 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
     plan.warnings.push_back(
         fmt::format("{} groups do not divide into {} minibatches evenly; the last ones are smaller",
                     o.step.prompts_per_step, o.train.minibatches_per_step));
-  int64_t cores = num_usable_cores(), threads = plan.rollout_workers * o.rollout.threads;
-  if (threads > cores)
-    plan.warnings.push_back(fmt::format("{} rollout workers x {} threads on {} cores",
-                                        plan.rollout_workers, o.rollout.threads, cores));
+  plan.threads = plan_threads(o);
+  if (std::string shortage = thread_shortage(plan.threads, o); !shortage.empty())
+    plan.warnings.push_back(std::move(shortage));
   for (const PoolSection& pool : o.rollout_processes.pools) {
     if (datasets_in(o, pool.name).empty() && !evaluates_all(o, pool.name))
       plan.warnings.push_back(
@@ -621,6 +620,7 @@ std::string format_plan(const Plan& plan, const RunOptions& o,
       line("", fmt::format("and older ones of stored samples as deltas, one in {} whole",
                            o.weights.anchor_interval));
   }
+  line("threads", describe(plan.threads));
   auto memory = [&](std::string_view label, const std::vector<MemoryItem>& items) {
     for (const MemoryItem& item : items) {
       line(label, fmt::format("{:>10}  {}", format_bytes(item.bytes), item.name));

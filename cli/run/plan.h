@@ -11,6 +11,7 @@
 #include "cli/run/options.h"
 #include "cli/run/registries.h"
 #include "cli/run/sft_rows.h"
+#include "cli/run/threads.h"
 #include "core/base/machine.h"
 #include "core/base/memory_need.h"
 #include "sandbox/registry.h"
@@ -43,6 +44,7 @@ struct Plan {
   std::vector<MemoryItem> others;  // scheduler, reward workers and launch together
   int64_t rollout_workers = 0;     // that launch starts
   DevicePlan devices;
+  ThreadPlan threads;
   std::vector<std::string> warnings;
 
   // Of all processes; the largest number where it would be more.

@@ -28,6 +28,7 @@
 #include "cli/run/prompts.h"
 #include "cli/run/rewards.h"
 #include "cli/run/setup.h"
+#include "cli/run/threads.h"
 #include "cli/run/worker_configs.h"
 #include "core/base/call_board.h"
 #include "core/base/clock.h"
@@ -201,6 +202,7 @@ ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log,
   config.shares_device = config.colocation != nullptr;
   const Leaving leaving(config.colocation);
   config.joined = context.joined;
+  if (config.joined) config.rollout.threads = joined_threads(o);
   config.cluster = context.cluster;
   config.host = context.host;
   config.endpoint = context.endpoint;
@@ -334,11 +336,10 @@ constexpr int64_t kMostTriedThreads = 4096;
 void check_threads(const RunOptions& options) {
   // Measured at their most, and a few beyond: of each role its own, and those of its connection; of
   // workers also those that call verifiers and environments.
-  const int64_t trainer =
-      options.train.threads > 0 ? options.train.threads * options.train.ranks : num_usable_cores();
+  const ThreadPlan compute = plan_threads(options);
   const int64_t needed =
-      16 + trainer + (options.train.ranks - 1) * 8 +
-      num_rollout_workers(options) * (4 + options.rollout.threads + options.rollout.env_threads) +
+      16 + compute.trainer * compute.ranks + (options.train.ranks - 1) * 8 +
+      num_rollout_workers(options) * (4 + compute.worker + options.rollout.env_threads) +
       options.reward.workers * (5 + scores_at_once(options.reward));
   // The machine's are others' too.
   const int64_t tried = std::min(needed, kMostTriedThreads);

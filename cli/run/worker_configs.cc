@@ -5,6 +5,7 @@
 
 #include "cli/run/agents.h"
 #include "cli/run/datasets.h"
+#include "cli/run/threads.h"
 
 namespace tailrace {
 
@@ -47,6 +48,7 @@ TrainerWorkerConfig trainer_config(const RunOptions& o, const ModelConfig& model
   config.streams = o.scheduler.mode.hand_over == scheduler::HandOverBy::kGroups;
   config.optim = o.optim;
   config.train = o.train;
+  config.train.threads = plan_threads(o).trainer;
   config.sft = o.sft;
   config.checkpoint = o.checkpoint;
   return config;
@@ -76,6 +78,7 @@ RolloutWorkerConfig rollout_config(const RunOptions& o, const ModelConfig& model
     config.datasets.push_back(std::move(played));
   }
   config.rollout = o.rollout;
+  config.rollout.threads = plan_threads(o).worker;
   config.rollout.engine.max_sequences = pool.max_sequences;
   // More would wait at the worker for a process.
   if (const int64_t agents = agents_at_once(o); agents > 0)

@@ -32,11 +32,13 @@ void RolloutOptions::visit(OptionVisitor& v) {
            .min = 0,
            .max = kMaxCount});
   engine.visit(v);
-  v.field("threads", threads,
-          {.help = "threads of a worker's decode engine",
-           .min = 1,
-           .max = kMaxThreads,
-           .resume = Resume::kMayChange});
+  v.field(
+      "threads", threads,
+      {.help = "threads of a worker's decode engine; 0: its share of the machine's cores, at most "
+               "16",
+       .min = 0,
+       .max = kMaxThreads,
+       .resume = Resume::kMayChange});
   v.field("env_threads", env_threads,
           {.help = "threads of a worker that run environments",
            .min = 1,

@@ -18,7 +18,7 @@ struct RolloutOptions {
   int64_t max_action_tokens = 0;  // of one turn; 0: what the environment suggests
   int64_t max_turns = 0;          // 0: what the environment says
   EngineOptions engine;           // its keys stand beside the others in `rollout`
-  int64_t threads = 1;            // of one worker's decode engine
+  int64_t threads = 0;            // of one worker's decode engine; 0: whoever starts it says
   int64_t env_threads = 1;
   double step_timeout_s = 30;
   int64_t store_turns_tokens = 256;  // 0: only when a worker leaves

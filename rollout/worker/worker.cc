@@ -54,6 +54,11 @@ std::unique_ptr<text::Tokenizer> tokenizer_for(const RolloutWorkerConfig& config
   return tokenizer;
 }
 
+// 0: whoever made the config leaves it open.
+int engine_threads(const RolloutOptions& rollout) {
+  return std::max(1, static_cast<int>(rollout.threads));
+}
+
 // Those of the trainer beside this worker; null: it packs its own.
 std::shared_ptr<PackedWeights> shared_weights(const RolloutWorkerConfig& config) {
   if (config.colocation == nullptr) return nullptr;
@@ -100,7 +105,7 @@ class RolloutWorker {
         format_(chat::PromptFormat::of(config.chat, config.tokenizer_dir, *tokenizer_)),
         model_(config.model, config.rollout.engine.max_context_tokens,
                Placement::on(config.device, config.compute)),
-        pool_(static_cast<int>(config.rollout.threads)),
+        pool_(engine_threads(config.rollout)),
         stream_(config.device, &pool_),
         arena_(config.colocation != nullptr
                    ? std::make_optional<ArenaScope>(config.colocation->turn_memory())
@@ -539,7 +544,7 @@ class RolloutWorker {
 PlacedMemory rollout_memory(const RolloutWorkerConfig& config) {
   const ModelConfig& model = config.model;
   const EngineOptions& engine = config.rollout.engine;
-  PlacedMemory memory = engine_memory(model, engine, static_cast<int>(config.rollout.threads),
+  PlacedMemory memory = engine_memory(model, engine, engine_threads(config.rollout),
                                       Placement::on(config.device, config.compute));
   auto& items = config.device.kind == DeviceKind::kCpu ? memory.host : memory.device;
   for (MemoryItem& item : items) item.of_turn = true;

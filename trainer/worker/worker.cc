@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "core/base/error.h"
+#include "core/base/machine.h"
 #include "core/base/metrics.h"
 #include "core/base/random.h"
 #include "core/base/time.h"
@@ -47,7 +48,7 @@ enum : uint64_t { kInitStream = 1, kSftStream = 2 };
 // Ranks share the cores of a machine.
 int pool_size(const TrainOptions& train) {
   if (train.threads > 0) return static_cast<int>(train.threads);
-  const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
+  const int64_t cores = num_usable_cores();
   return static_cast<int>(std::max<int64_t>(1, cores / train.ranks));
 }
 

@@ -1,5 +1,7 @@
 // What `launch --dry-run` says of each config of the repository: tests/golden/plans/NAME.txt.
 #include <filesystem>
+#include <sstream>
+#include <string>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -19,6 +21,15 @@ BinaryResult run_in_source(const std::string& arguments) {
   return result;
 }
 
+// Without its lines about cores, of which each machine has its own number.
+std::string without_cores(const std::string& plan) {
+  std::istringstream lines(plan);
+  std::string kept;
+  for (std::string line; std::getline(lines, line);)
+    if (line.find(" core") == std::string::npos) kept += line + "\n";
+  return kept;
+}
+
 TEST(Plans, OfTheConfigsAreAsTheyWereRead) {
   const std::filesystem::path source = TAILRACE_SOURCE_DIR;
   for (const auto& entry : std::filesystem::directory_iterator(source / "configs")) {
@@ -28,24 +39,26 @@ TEST(Plans, OfTheConfigsAreAsTheyWereRead) {
     const bool any = name.ends_with("gsm8k");     // runs with any model, and is given one
     // Else as many as there are cores, and each has a workspace; and a GPU where there is one.
     const auto result = run_in_source("launch --dry-run configs/" + name +
-                                      ".yaml train.threads=2 model.device=cpu" +
+                                      ".yaml train.threads=2 rollout.threads=1 model.device=cpu" +
                                       (any ? " model.path=tests/data/models/stories260K" : ""));
     if (result.err.find("this machine cannot test programs") != std::string::npos) {
       fmt::print("skipped configs/{}.yaml: {}", name, result.err);
       continue;
     }
     EXPECT_EQ(result.exit_code, 0) << result.err;
-    expect_golden("plans/" + name + ".txt", result.out);
+    expect_golden("plans/" + name + ".txt", without_cores(result.out));
   }
 }
 
 // The file has its own loss_agg and penalty.
 TEST(Plans, OfAPresetThatIsNamedOverAFile) {
   const auto result = run_in_source(
-      "launch --dry-run configs/tinystories.yaml train.threads=2 model.device=cpu "
+      "launch --dry-run configs/tinystories.yaml train.threads=2 rollout.threads=1 "
+      "model.device=cpu "
       "algo.name=DR_GRPO");
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  expect_golden("plans/tinystories_dr_grpo.txt", result.out.substr(0, result.out.find("trainer ")));
+  const std::string plan = without_cores(result.out);
+  expect_golden("plans/tinystories_dr_grpo.txt", plan.substr(0, plan.find("trainer ")));
 }
 
 }  // namespace
