@@ -447,6 +447,7 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
     plan.warnings.push_back(
         fmt::format("{} groups do not divide into {} minibatches evenly; the last ones are smaller",
                     o.step.prompts_per_step, o.train.minibatches_per_step));
+  plan.disk = plan_disk(o, config, plan.steps, plan.max_tokens_per_step);
   plan.threads = plan_threads(o);
   if (std::string shortage = thread_shortage(plan.threads, o); !shortage.empty())
     plan.warnings.push_back(std::move(shortage));
@@ -612,13 +613,10 @@ std::string format_plan(const Plan& plan, const RunOptions& o,
                              o.eval.interval_steps > 0
                                  ? fmt::format("every {}, ", counted(o.eval.interval_steps, "step"))
                                  : ""));
-  if (steps) {
-    line("weights",
-         fmt::format("{} of {} each stay in RUN/weights", counted(o.weights.keep, "newest version"),
-                     format_bytes(plan.version_bytes)));
-    if (o.weights.keep_sampled)
-      line("", fmt::format("and older ones of stored samples as deltas, one in {} whole",
-                           o.weights.anchor_interval));
+  std::string_view disk = "disk";
+  for (const std::string& text : describe(plan.disk, o)) {
+    line(disk, text);
+    disk = "";
   }
   line("threads", describe(plan.threads));
   auto memory = [&](std::string_view label, const std::vector<MemoryItem>& items) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/run/device_plan.h"
+#include "cli/run/disk_plan.h"
 #include "cli/run/options.h"
 #include "cli/run/registries.h"
 #include "cli/run/sft_rows.h"
@@ -45,6 +46,7 @@ struct Plan {
   int64_t rollout_workers = 0;     // that launch starts
   DevicePlan devices;
   ThreadPlan threads;
+  DiskPlan disk;
   std::vector<std::string> warnings;
 
   // Of all processes; the largest number where it would be more.

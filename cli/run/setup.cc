@@ -405,6 +405,9 @@ Plan checked_plan(const RunPaths& paths, const RunOptions& options, const Regist
   if (fs::exists(paths.tokenizer() / "tokenizer.json")) read.chat = chat_of_run(paths, options);
   Plan plan = make_plan(read, planned_model(options, environments), memory_facts().available_bytes);
   for (std::string& note : check_inputs(read, registries)) plan.warnings.push_back(std::move(note));
+  if (!paths.root.empty())
+    if (std::string shortage = disk_shortage(plan.disk, paths.root); !shortage.empty())
+      plan.warnings.push_back(std::move(shortage));
   try_rewards(options, environments, registries.verifiers);
   // A run that goes on has passed it before: its config was written afterwards.
   if (is_new) check_policy(options, environments);

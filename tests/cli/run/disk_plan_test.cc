@@ -1,0 +1,87 @@
+#include "cli/run/disk_plan.h"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "core/base/yaml_config.h"
+#include "core/model/parameters.h"
+#include "tests/core/base/temporary_directory.h"
+
+namespace tailrace {
+namespace {
+
+constexpr int64_t kWords = 20, kSteps = 80, kTokens = 16 * 8 * 128;
+
+RunOptions saved_run(const std::vector<std::string>& overrides = {}) {
+  RunOptions options;
+  bind_config(parse_config("run: {steps: 80}\n"
+                           "model: {create: {hidden_size: 64, intermediate_size: 192, layers: 3, "
+                           "heads: 4, kv_heads: 2}}\n"
+                           "env: {name: frozen_grid}\n"
+                           "rollout: {prompts_per_step: 16, group_size: 8, max_context_tokens: "
+                           "128}\n"
+                           "checkpoint: {interval_steps: 10, keep_last: 2}\n"
+                           "weights: {keep: 3}\n",
+                           "a.yaml", overrides),
+              options);
+  return options;
+}
+
+DiskPlan disk_of(const RunOptions& options, int64_t steps = kSteps) {
+  return plan_disk(options, model_config(options.model.create, kWords), steps, kTokens);
+}
+
+TEST(PlanDisk, SaysWhatAStepAndACheckpointWrite) {
+  const RunOptions options = saved_run();
+  const int64_t floats =
+      ParameterLayout(model_config(options.model.create, kWords)).num_parameters() * 4;
+  const DiskPlan plan = disk_of(options);
+  EXPECT_EQ(plan.version, floats);
+  EXPECT_EQ(plan.model, floats);
+  EXPECT_EQ(plan.master, 0);
+  EXPECT_EQ(plan.moments, 2 * floats);
+  EXPECT_EQ(plan.interval, 10);
+  EXPECT_GT(plan.tokens, kTokens * 9);
+  const DiskPlan rounded = disk_of(saved_run({"model.compute=bf16"}));
+  EXPECT_LT(rounded.version, floats * 6 / 10);
+  EXPECT_EQ(rounded.master, floats);
+}
+
+TEST(PlanDisk, SaysWhatStays) {
+  DiskPlan plan = disk_of(saved_run());
+  EXPECT_EQ(plan.versions, 3);
+  EXPECT_EQ(plan.checkpoints, 3);
+  EXPECT_EQ(plan.stored_steps, 20);
+  EXPECT_EQ(plan.older_versions, 18);
+  EXPECT_EQ(plan.certain_bytes(), 3 * plan.version + 3 * plan.checkpoint_bytes());
+  EXPECT_EQ(plan.reference, 0);
+  EXPECT_EQ(disk_of(saved_run({"weights.keep_sampled=false"})).older_bytes, 0);
+  EXPECT_EQ(disk_of(saved_run({"algo.kl.coef=0.1"})).reference, plan.model);
+  // A run that is soon over has fewer: version 0 and those of its two steps, the checkpoint of
+  // version 0 and that of the end.
+  plan = disk_of(saved_run(), 2);
+  EXPECT_EQ(plan.versions, 3);
+  EXPECT_EQ(plan.checkpoints, 2);
+  EXPECT_EQ(plan.older_versions, 0);
+  EXPECT_EQ(plan.stored_steps, 2);
+}
+
+TEST(PlanDisk, WarnsWhereThereIsLessRoom) {
+  const TemporaryDirectory folder;
+  const int64_t room = disk_facts(folder.path()).available_bytes;
+  ASSERT_GT(room, 0);
+  DiskPlan plan = disk_of(saved_run());
+  // Of a folder that is not there yet the disk is that of the one above.
+  EXPECT_EQ(disk_shortage({}, folder / "a/b"), "");
+  plan.tokens = room;
+  EXPECT_NE(disk_shortage(plan, folder / "a/b").find("the run may keep "), std::string::npos);
+  EXPECT_NE(disk_shortage(plan, folder / "a/b").find("free at " + folder.path().string()),
+            std::string::npos);
+  plan.version = 2 * room;
+  EXPECT_NE(disk_shortage(plan, folder.path()).find("the run keeps "), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tailrace
