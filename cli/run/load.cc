@@ -1,5 +1,6 @@
 #include "cli/run/load.h"
 
+#include <algorithm>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -32,13 +33,49 @@ void check_complete(const std::filesystem::path& config) {
           config.string(), key);
 }
 
+// A policy is loaded or made. Of model.path and model.create the one of a higher layer (the command
+// line over a file, a file over what it extends) takes the place of the other; both of one layer
+// are left for the rules to refuse. Returns a note; empty: nothing was replaced.
+std::string keep_upper_model(ConfigNode& root) {
+  const auto at = [](ConfigNode& node, std::string_view key) {
+    return std::ranges::find(node.entries, key, [](const auto& entry) { return entry.first; });
+  };
+  const auto section = at(root, "model");
+  if (section == root.entries.end()) return "";
+  ConfigNode& model = section->second;
+  const auto path = at(model, "path"), create = at(model, "create");
+  if (path == model.entries.end() || create == model.entries.end()) return "";
+  const ConfigNode* size = create->second.find("hidden_size");
+  if (path->second.text.empty() || size == nullptr || size->text == "0") return "";
+  // Other keys of model.create may stand beside model.path by mistake.
+  int highest = 0;
+  for (const auto& [key, value] : create->second.entries)
+    highest = std::max(highest, value.place.layer);
+  const int path_layer = path->second.place.layer;
+  if (path_layer > highest) {
+    std::string note = fmt::format("model.path of {} replaces model.create of {}",
+                                   path->second.place.text(), size->place.text());
+    model.entries.erase(create);
+    return note;
+  }
+  if (size->place.layer > path_layer) {
+    std::string note = fmt::format("model.create of {} replaces model.path of {}",
+                                   size->place.text(), path->second.place.text());
+    model.entries.erase(path);
+    return note;
+  }
+  return "";
+}
+
 LoadedRun load(const std::filesystem::path& path, std::span<const std::string> overrides,
                const Registries& registries, LibraryUse use,
                const std::filesystem::path& known = {}) {
   LoadedRun loaded;
-  const ConfigNode root = load_config(path, overrides);
+  ConfigNode root = load_config(path, overrides);
+  const std::string replaced = keep_upper_model(root);
   loaded.keys =
       bind_config(root, loaded.options, is_supervised(root) ? supervised_names() : foreign_names());
+  if (!replaced.empty()) loaded.keys.add_note(replaced);
   try {
     loaded.registries = with_libraries(registries, loaded.options, use, known);
   } catch (const UserError& error) {
@@ -59,7 +96,10 @@ LoadedRun load_simulated_run(const std::filesystem::path& path,
                              std::span<const std::string> overrides, const Registries& registries) {
   LoadedRun loaded;
   loaded.registries = registries;
-  loaded.keys = bind_config(load_config(path, overrides), loaded.options, foreign_names());
+  ConfigNode root = load_config(path, overrides);
+  const std::string replaced = keep_upper_model(root);
+  loaded.keys = bind_config(root, loaded.options, foreign_names());
+  if (!replaced.empty()) loaded.keys.add_note(replaced);
   validate_simulated(loaded.options, loaded.keys);
   return loaded;
 }

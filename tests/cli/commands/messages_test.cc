@@ -150,7 +150,7 @@ TEST_F(Messages, OfKeys) {
            "model.create.heads=3",
            "model.create.hidden_size=0",
            "model.create.layers=0",
-           "model.path=x",
+           "model.path=x model.create.hidden_size=32",
            "env.name=frozen_gird",
            "env.settings.max_turns=x",
            "env.settings.colour=red",

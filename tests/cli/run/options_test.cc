@@ -642,6 +642,36 @@ TEST(Validate, KeptSetsNeedABoundAndTruncation) {
             std::string::npos);
 }
 
+// The command line over a file, a file over what it extends.
+TEST(LoadRunOptions, OfTwoPoliciesTheOneOfTheHigherLayerStands) {
+  const TemporaryDirectory folder;
+  const std::string model = std::string(TAILRACE_SOURCE_DIR) + "/tests/data/models/stories260K";
+  const auto made = folder.write("made.yaml", kExample);
+  const auto over = folder.write("over.yaml", "extends: made.yaml\nmodel: {path: " + model + "}\n");
+  const auto load = [&](const std::filesystem::path& file, std::vector<std::string> overrides) {
+    return load_run_options(file, overrides, built_in_registries());
+  };
+  const std::string path = "model.path=" + model;
+  for (const LoadedRun& loaded : {load(made, {path}), load(over, {})}) {
+    EXPECT_FALSE(loaded.options.model.creates());
+    EXPECT_EQ(loaded.options.model.path, model);
+    ASSERT_FALSE(loaded.keys.notes().empty());
+    EXPECT_NE(loaded.keys.notes().back().find("replaces model.create of " + made.string()),
+              std::string::npos)
+        << loaded.keys.notes().back();
+  }
+  const LoadedRun back = load(over, {"model.create.hidden_size=32"});
+  EXPECT_TRUE(back.options.model.creates());
+  EXPECT_EQ(back.options.model.path, "");
+  EXPECT_NE(back.keys.notes().back().find("replaces model.path of " + over.string()),
+            std::string::npos);
+  // Nobody can say which one is meant.
+  EXPECT_THROW(load(made, {path, "model.create.hidden_size=32"}), UserError);
+  const auto both = folder.write(
+      "both.yaml", "extends: made.yaml\nmodel: {path: x, create: {hidden_size: 32}}\n");
+  EXPECT_THROW(load(both, {}), UserError);
+}
+
 TEST(Validate, WantsOnePolicy) {
   EXPECT_NE(error_of({"model.path=/x"}).find("model.path and model.create are both given"),
             std::string::npos);
