@@ -314,9 +314,31 @@ TEST(PolicyTrainer, GradientsAreTheSameBitsForAnyNumberOfThreads) {
   std::vector<Trajectory> trajectories = recorded(3, 4);
   TrainOptions train{.microbatch_tokens = 60, .gradient_slots = 2};
   std::vector<float> one = gradient(trajectories, train);
-  for (int threads : {2, 3}) {
+  for (int threads : {2, 3, 5}) {
     ThreadPool pool(threads);
     EXPECT_EQ(gradient(trajectories, train, Stream{{}, &pool, nullptr}), one) << threads;
+  }
+}
+
+TEST(PolicyTrainer, AStepGivesTheSameWeightsForAnyNumberOfThreads) {
+  // Wide enough that its loops are divided.
+  ModelConfig wide = testing::tiny_model();
+  wide.hidden_size = 128, wide.intermediate_size = 256, wide.head_dim = 32;
+  const TrainOptions train{.minibatches_per_step = 2};
+  std::vector<Trajectory> trajectories = testing::random_trajectories(4, 2);
+  testing::record_logprobs(*tiny_trainer(train, {}, {}, 1, wide), trajectories);
+  const auto stepped = [&](Stream stream) {
+    TrainBatch batch = make_batch(trajectories);
+    auto trainer = tiny_trainer(train, {.lr = 1e-2}, stream, 1, wide);
+    trainer->policy_step(batch, 0, loss_config());
+    return copy(trainer->parameters().flat());
+  };
+  const std::vector<float> one = stepped({});
+  EXPECT_NE(one, copy(tiny_trainer(train, {}, {}, 1, wide)->parameters().flat()));
+  for (const int threads : {2, 3, 5}) {
+    ThreadPool pool(threads);
+    EXPECT_EQ(stepped(Stream{{}, &pool, nullptr}), one) << threads;
+    EXPECT_GT(pool.num_divided(), 0) << threads;
   }
 }
 
