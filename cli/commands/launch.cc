@@ -30,11 +30,13 @@
 #include "cli/view/report_page.h"
 #include "cli/view/summary.h"
 #include "cli/view/wrapped.h"
+#include "core/base/clock.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/flags.h"
 #include "core/base/machine.h"
 #include "core/base/printable.h"
+#include "core/base/progress.h"
 #include "sandbox/registry.h"
 
 namespace tailrace {
@@ -242,6 +244,8 @@ int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Regi
   check_one_directory(arguments, loaded.keys);
   ::signal(SIGPIPE, SIG_IGN);  // a run outlives its reader (`| head`)
   const auto say = [](const std::string& line) { show(stdout, line + "\n"); };
+  const SteadyClock clock;
+  const ProgressScope progress(say, clock);
   for (const std::string& note : loaded.keys.notes()) show(stdout, wrapped(note, "note: "));
   const fs::path directory = !arguments.run_dir.empty() ? fs::path(arguments.run_dir)
                              : !options.run.dir.empty() ? fs::path(options.run.dir)

@@ -37,6 +37,7 @@
 #include "core/base/lock_file.h"
 #include "core/base/machine.h"
 #include "core/base/memory_need.h"
+#include "core/base/progress.h"
 #include "core/model/model_config.h"
 #include "core/model/proved_products.h"
 #include "core/text/tokenizer.h"
@@ -388,6 +389,8 @@ ExitCode play_role(const HeldRole& role, const RoleContext& context, StatusPage&
                    std::stop_token stop) {
   const PulseScope pulse(pulse_of(role.name.kind, context, page));
   const CallBoardScope calls(page.calls());
+  const SteadyClock clock;
+  const ProgressScope progress([&](const std::string& line) { log.info("{}", line); }, clock);
   switch (role.name.kind) {
     case RoleKind::kScheduler:
       return run_scheduler(context, page, log, stop);

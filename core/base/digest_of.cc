@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <memory>
+#include <system_error>
 #include <vector>
 
 #include <fmt/format.h>
@@ -9,6 +10,7 @@
 #include <xxhash.h>
 
 #include "core/base/file.h"
+#include "core/base/progress.h"
 #include "kernels/base/pulse.h"
 
 namespace tailrace {
@@ -50,6 +52,9 @@ Result<Digest> digest_of_file(const std::filesystem::path& path) {
   const Result<FileDescriptor> opened = open_to_read(path);
   if (!opened) return opened.failure();
   const int file = opened.value().get();
+  std::error_code unknown;
+  const uintmax_t size = std::filesystem::file_size(path, unknown);
+  Progress progress("hashing " + path.string(), unknown ? 0 : static_cast<int64_t>(size));
   RunningDigest digest;
   std::vector<std::byte> piece(kPiece);
   while (true) {
@@ -59,6 +64,7 @@ Result<Digest> digest_of_file(const std::filesystem::path& path) {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return Failure{describe_errno("read", path, errno)};
     digest.add(std::span(piece).first(static_cast<size_t>(got)));
+    progress.add(got);
   }
 }
 

@@ -11,6 +11,7 @@
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/json_text.h"
+#include "core/base/progress.h"
 #include "core/model/config_text.h"
 #include "core/model/parameters.h"
 #include "core/model/safetensors.h"
@@ -110,8 +111,11 @@ void load_parameters(const std::filesystem::path& directory, const ModelConfig& 
   TensorFiles files(directory, file);
   // Before gigabytes are converted.
   refuse_unknown(directory, files, config, parameters.layout());
-  for (const ParameterInfo& info : parameters.layout().entries()) {
+  const ParameterLayout& layout = parameters.layout();
+  Progress progress("loading " + directory.string(), layout.num_parameters() * 4);
+  for (const ParameterInfo& info : layout.entries()) {
     TensorReader(files, config, info).read(parameters.vector(info.name));
+    progress.add(info.size * 4);
   }
 }
 
@@ -128,6 +132,7 @@ void check_parameters(const std::filesystem::path& directory, const ModelConfig&
   refuse_unknown(directory, files, config, layout);
   // In pieces: a check needs no memory for a whole model, nor for its largest tensor.
   std::vector<float> values(size_t{1} << 18);
+  Progress progress("checking " + directory.string(), layout.num_parameters() * 4);
   for (const ParameterInfo& info : layout.entries()) {
     TensorReader reader(files, config, info);
     for (int64_t left = info.size; left > 0;) {
@@ -135,6 +140,7 @@ void check_parameters(const std::filesystem::path& directory, const ModelConfig&
           std::span(values).first(static_cast<size_t>(std::min<int64_t>(left, std::ssize(values))));
       reader.read(piece);
       left -= std::ssize(piece);
+      progress.add(std::ssize(piece) * 4);
     }
   }
 }
@@ -146,13 +152,17 @@ struct StreamedParameters::Files {
   };
 
   Files(const std::filesystem::path& directory, const ModelConfig& model)
-      : config(model), layout(model), files(directory) {
+      : config(model),
+        layout(model),
+        files(directory),
+        progress("loading " + directory.string(), layout.num_parameters() * 4) {
     refuse_unknown(directory, files, config, layout);
   }
 
   ModelConfig config;
   ParameterLayout layout;
   TensorFiles files;
+  Progress progress;
   std::array<Kept, kKept> kept = {};
   size_t next = 0;  // of the kept ones, that the next takes the place of
 };
@@ -178,6 +188,7 @@ std::span<const float> StreamedParameters::read(std::string_view name) {
         std::span(place.values).subspan(first, std::min(kPiece, place.values.size() - first)));
     reader.release();
   }
+  files_->progress.add(info.size * 4);
   place.name = info.name;
   return place.values;
 }

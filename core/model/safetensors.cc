@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -21,6 +22,7 @@
 #include "core/base/file_descriptor.h"
 #include "core/base/json_keys.h"
 #include "core/base/json_text.h"
+#include "core/base/progress.h"
 #include "core/model/rounding.h"
 
 namespace tailrace {
@@ -400,9 +402,13 @@ void write_safetensors(const std::filesystem::path& path, std::span<const NamedT
     entries.push_back(
         {tensor.name, tensor.written_as.value_or(tensor.view.dtype), tensor.view.shape});
   SafetensorsWriter file(path, entries, metadata);
+  const auto sizes = entries | std::views::transform(&SafetensorsWriter::Entry::bytes);
+  Progress progress("writing " + path.string(),
+                    std::accumulate(sizes.begin(), sizes.end(), int64_t{0}));
   for (const auto& [name, view, written_as] : tensors) {
     if (written_as.value_or(view.dtype) == view.dtype) {
       file.write(view.data);
+      progress.add(std::ssize(view.data));
       continue;
     }
     const bool is_half = *written_as == Dtype::kF16;
@@ -410,7 +416,10 @@ void write_safetensors(const std::filesystem::path& path, std::span<const NamedT
              "'{}' cannot be written as {}", name, name_of(*written_as));
     const std::span values(reinterpret_cast<const float*>(view.data.data()),
                            static_cast<size_t>(view.num_elements()));
-    const auto write = [&](std::span<const std::byte> bytes) { file.write(bytes); };
+    const auto write = [&](std::span<const std::byte> bytes) {
+      file.write(bytes);
+      progress.add(std::ssize(bytes));
+    };
     if (is_half) {
       refuse_unless_half(path, name, values);
       rounded_to_f16(values, write);

@@ -1,13 +1,17 @@
 #include "trainer/checkpoint.h"
 
+#include <algorithm>
 #include <csignal>
 #include <fstream>
+#include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/progress.h"
 #include "core/model/parameter_files.h"
 #include "tests/trainer/fixtures.h"
 
@@ -80,6 +84,32 @@ TEST_F(CheckpointTest, SaveLoadContinueGivesTheSameBitsAsNeverStopping) {
     for (int64_t n = 3; n <= 4; ++n) step(*second, n);
     EXPECT_TRUE(std::ranges::equal(straight->parameters().flat(), second->parameters().flat()));
   }
+}
+
+// At each look at it this clock has gone on by as much as a line is worth.
+class HastyClock final : public Clock {
+ public:
+  Time now() const override { return now_ += kTellEvery; }
+
+ private:
+  mutable Time now_{};
+};
+
+TEST_F(CheckpointTest, SaysHowFarItIsWhereThatTakesLong) {
+  const HastyClock clock;
+  std::vector<std::string> said;
+  const ProgressScope scope([&](const std::string& line) { said.push_back(line); }, clock);
+  CheckpointFolder folder(root_, {}, 3);
+  ASSERT_TRUE(save(folder, 3));
+  ASSERT_TRUE(load(folder));
+  const auto count = [&](std::string_view begin) {
+    return std::ranges::count_if(said, [&](const auto& line) { return line.starts_with(begin); });
+  };
+  const std::string saved = (root_ / "step_000003").string();
+  EXPECT_GT(count("writing " + saved + ".tmp/model.safetensors: "), 1);
+  EXPECT_GT(count("writing " + saved + ".tmp/optimizer.safetensors: "), 1);
+  EXPECT_GT(count("hashing " + saved + "/model.safetensors: "), 0);
+  EXPECT_GT(count("loading " + saved + ": "), 1);
 }
 
 // What samples is bf16, what is trained is not.
