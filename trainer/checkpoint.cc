@@ -25,7 +25,6 @@ namespace {
 
 constexpr std::string_view kUnfinished = ".tmp", kDamaged = ".damaged";
 constexpr const char* kStateFile = "state.json";
-constexpr const char* kMasterFile = "master.safetensors";
 constexpr const char* kOptimizerFile = "optimizer.safetensors";
 constexpr const char* kCriticFile = "critic.safetensors";
 

@@ -51,7 +51,10 @@ LoadedModel::LoadedModel(const std::filesystem::path& directory, const ComputeFl
     return;
   }
   Parameters parameters(model_->layout());
-  load_parameters(directory, model_->config(), parameters);
+  // What sampled follows from what is trained, where a checkpoint's own tensors are rounded.
+  const bool has_master = std::filesystem::exists(directory / kMasterFile) &&
+                          dtype == compute_dtype(Compute::kAuto, model_->config());
+  load_parameters(directory, model_->config(), parameters, has_master ? kMasterFile : "");
   weights_ = std::make_shared<const PackedWeights>(stream(), model_->config(), parameters, dtype);
 }
 

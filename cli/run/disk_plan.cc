@@ -85,9 +85,11 @@ DiskPlan plan_disk(const RunOptions& o, const ModelConfig& config, int64_t steps
   const int64_t all_floats = trained.num_parameters() * kFloat;
   DiskPlan plan;
   plan.version = published_bytes(trained, compute);
-  // An adapter is saved as it is trained.
-  plan.model = config.lora ? all_floats : plan.version;
-  plan.master = !config.lora && compute == Dtype::kBF16 ? all_floats : 0;
+  // A checkpoint has the dtypes in which the model came, and what that rounds besides. An adapter
+  // is saved as it is trained.
+  const bool came_narrow = config.dtype != Dtype::kF32;
+  plan.model = config.lora ? all_floats : came_narrow ? all_floats / 2 : plan.version;
+  plan.master = !config.lora && (came_narrow || compute == Dtype::kBF16) ? all_floats : 0;
   const OptimizerKind optimizer = rl ? o.optim.kind : o.sft.optim.kind;
   plan.moments =
       optimizer == OptimizerKind::kMuon ? Optimizer::bytes(trained, optimizer) : 2 * all_floats;

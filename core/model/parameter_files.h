@@ -15,6 +15,9 @@
 
 namespace tailrace {
 
+// The float32 weights that are trained, in a checkpoint whose other files round a tensor.
+inline constexpr const char* kMasterFile = "master.safetensors";
+
 // Reads model.safetensors or the shards of model.safetensors.index.json (F32, F16, BF16) into
 // `parameters`. Throws UserError naming file and tensor: missing, unknown, cut, wrong shape or
 // dtype, not finite. Ignored, as transformers does: stored rotary frequencies, and a head when the

@@ -6,6 +6,7 @@
 
 #include "cli/eval/evaluation.h"
 #include "cli/run/options.h"
+#include "core/model/config_text.h"
 #include "core/model/parameter_files.h"
 #include "core/model/parameters.h"
 #include "sandbox/builtin/built_in.h"
@@ -236,6 +237,34 @@ TEST(Generate, SampledLogprobsAreThoseOfScore) {
   for (size_t i = 0; i < row["logprobs"].size(); ++i)
     EXPECT_EQ(row["logprobs"][i].get<float>(), scored[i + 2].get<float>())
         << "token " << i << ": not the same bits";
+}
+
+// Its own files are rounded: here to bfloat16, norms too.
+TEST(Generate, OfACheckpointReadsWhatSampled) {
+  const TemporaryDirectory folder;
+  const std::string checkpoint = (folder / "step_000001").string();
+  const ModelConfig config = read_model_config(kStories);
+  Parameters trained{ParameterLayout(config)};
+  load_parameters(kStories, config, trained);
+  // Norms that bfloat16 does not hold.
+  for (const ParameterInfo& info : trained.layout().entries())
+    if (info.shape.size() == 1)
+      for (float& value : trained.vector(info.name)) value *= 1.001f;
+  save_model(folder / "trained", config, trained);
+  ModelForm form = read_model_form(kStories);
+  form.config = with_dtype(form.config, "bfloat16");
+  for (ModelForm::File& file : form.files)
+    for (ModelForm::Tensor& tensor : file.tensors) tensor.dtype = Dtype::kBF16;
+  EXPECT_FALSE(save_model(checkpoint, config, trained, form));
+  const auto scores = [&](const std::string& model, const std::string& more = "") {
+    const auto result = run_binary("score --model " + model + more, R"({"input_ids": [1, 403]})");
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out;
+  };
+  const std::string sampled = scores((folder / "trained").string(), " --compute bf16");
+  EXPECT_NE(scores(checkpoint, " --compute bf16"), sampled);
+  save_parameters(std::filesystem::path(checkpoint) / kMasterFile, trained);
+  EXPECT_EQ(scores(checkpoint), sampled);
 }
 
 TEST(Generate, NamesAPromptThatDoesNotFit) {

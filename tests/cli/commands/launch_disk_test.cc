@@ -37,8 +37,9 @@ TEST_P(LaunchDisk, IsAsMuchAsThePlanSays) {
   ASSERT_FALSE(checkpoints.empty());
   const int64_t tokens = options.step.prompts_per_step * options.step.group_size *
                          options.rollout.engine.max_context_tokens;
-  const DiskPlan plan =
-      plan_disk(options, read_model_config(checkpoints.back()), options.run.steps, tokens);
+  ModelConfig config = read_model_config(checkpoints.back());
+  config.dtype = Dtype::kF32;  // it was created, and came in no other
+  const DiskPlan plan = plan_disk(options, config, options.run.steps, tokens);
 
   for (const fs::path& checkpoint : checkpoints) {
     expect_bytes(checkpoint / "model.safetensors", plan.model);

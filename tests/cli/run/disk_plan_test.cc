@@ -47,6 +47,15 @@ TEST(PlanDisk, SaysWhatAStepAndACheckpointWrite) {
   const DiskPlan rounded = disk_of(saved_run({"model.compute=bf16"}));
   EXPECT_LT(rounded.version, floats * 6 / 10);
   EXPECT_EQ(rounded.master, floats);
+  // It came in 16 bits, and is saved so whatever samples.
+  ModelConfig came = model_config(options.model.create, kWords);
+  for (const Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
+    came.dtype = dtype;
+    const DiskPlan narrow = plan_disk(saved_run({"model.compute=f32"}), came, kSteps, kTokens);
+    EXPECT_EQ(narrow.version, floats);
+    EXPECT_EQ(narrow.model, floats / 2);
+    EXPECT_EQ(narrow.master, floats);
+  }
 }
 
 TEST(PlanDisk, SaysWhatStays) {
