@@ -222,7 +222,7 @@ TEST_F(LaunchChat, ToolsOfARowAreWritten) {
   EXPECT_NE(beside.err.find("stdin:1: tools beside a prompt"), std::string::npos) << beside.err;
 
   // A dataset's, before its run and in it.
-  const std::string of_dataset = R"({"prompt": "Tell", "tools": )" + functions + "}\n";
+  const std::string of_dataset = R"({"prompt": "Tell", "max_words": 9, "tools": )" + functions + "}\n";
   std::ofstream(folder_ / "rows.jsonl") << of_dataset << of_dataset;
   start_run("run");
   expect_done();

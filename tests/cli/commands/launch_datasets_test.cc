@@ -131,7 +131,7 @@ checkpoint: {interval_steps: 2}
   for (const scheduler::Domain& domain : ends)
     EXPECT_EQ(domain.ended_as(TaskEnd::kUnreached) + domain.ended_as(TaskEnd::kFailed), 0);
   // A file of it that changes is named.
-  std::ofstream(folder_ / "short.jsonl", std::ios::app) << "{\"prompt\": \"x\"}\n";
+  std::ofstream(folder_ / "short.jsonl", std::ios::app) << "{\"prompt\": \"x\", \"max_words\": 9}\n";
   continue_run();
   expect_refused("short.jsonl: it has changed since the run began");
 }

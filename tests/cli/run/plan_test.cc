@@ -324,7 +324,7 @@ TEST(MakePlan, AVersionOfTheWeightsHasTheSizeOfItsPayload) {
   options.weights.keep = 2;
   options.weights.keep_sampled = false;
   const std::string text = format_plan(make_plan(options, config, 0), options);
-  EXPECT_NE(text.find("weights    2 newest versions of "), std::string::npos) << text;
+  EXPECT_NE(text.find("kept: 2 versions (weights.keep)"), std::string::npos) << text;
   EXPECT_EQ(text.find("as deltas"), std::string::npos) << text;
   options.lora.rank = 2;
   config.lora = {.rank = 2, .alpha = 4, .targets = {LoraTarget::kQ}, .base = ""};
