@@ -244,7 +244,8 @@ TEST(Generate, OfACheckpointReadsWhatSampled) {
   const TemporaryDirectory folder;
   const std::string checkpoint = (folder / "step_000001").string();
   const ModelConfig config = read_model_config(kStories);
-  Parameters trained{ParameterLayout(config)};
+  const ParameterLayout layout(config);
+  Parameters trained(layout);
   load_parameters(kStories, config, trained);
   // Norms that bfloat16 does not hold.
   for (const ParameterInfo& info : trained.layout().entries())
