@@ -3,7 +3,7 @@
 #   tailrace_library(NAME [SOURCES a.cc ...] [COLD b.cc ...] [DEPENDS tailrace::kernels ...]
 #                    [LIBS fmt::fmt ...] [HEADERS all|pure|none])
 #   tailrace_test(NAME FILES core/base/a_test.cc ... [DEPENDS ...] [LABELS unit] [GOLDEN] [FILTER "*"]
-#                 [SKIPPED_BY "regex"] [RUN_SERIAL])
+#                 [LONG "filter"] [SKIPPED_BY "regex"] [RUN_SERIAL])
 #   tailrace_bench(NAME MEASURES "one line" FILES kernels/kernels_bench.cc [DEPENDS ...])
 #
 # One library a subfolder; its DEPENDS are arrows of the map in docs/design.md. COLD: sources in
@@ -110,10 +110,11 @@ add_library(tailrace_testing STATIC ${CMAKE_SOURCE_DIR}/tests/golden/golden.cc)
 target_link_libraries(tailrace_testing PUBLIC tailrace_flags GTest::gtest)
 target_compile_definitions(tailrace_testing PRIVATE TAILRACE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
 add_custom_target(update-golden)
+# LONG: a filter of tests that take long, whose label is `long`.
 # SKIPPED_BY: the program is one test of ctest, skipped where it prints that. RUN_SERIAL: ctest runs
 # nothing beside its tests.
 function(tailrace_test NAME)
-  cmake_parse_arguments(ARG "GOLDEN;RUN_SERIAL" "TIMEOUT;FILTER;SKIPPED_BY" "FILES;DEPENDS;LIBS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "GOLDEN;RUN_SERIAL" "TIMEOUT;FILTER;LONG;SKIPPED_BY" "FILES;DEPENDS;LIBS;LABELS" ${ARGN})
   list(TRANSFORM ARG_FILES PREPEND ${CMAKE_SOURCE_DIR}/tests/)
   add_executable(${NAME} ${ARG_FILES})
   set_target_properties(${NAME} PROPERTIES UNITY_BUILD OFF)
@@ -153,11 +154,26 @@ function(tailrace_test NAME)
     return()
   endif()
   # Of a program that has the sources of another one the prefix keeps names apart.
+  set(prefix "")
+  if(ARG_FILTER)
+    set(prefix TEST_PREFIX "${NAME}.")
+  endif()
+  if(ARG_LONG)
+    gtest_discover_tests(${NAME} DISCOVERY_TIMEOUT 60 TEST_FILTER "${ARG_LONG}" ${prefix} TEST_LIST ${NAME}_long
+      PROPERTIES LABELS "long" TIMEOUT ${ARG_TIMEOUT} ${properties})
+    if(NOT ARG_FILTER)
+      set(ARG_FILTER "-${ARG_LONG}")
+    elseif(ARG_FILTER MATCHES "-")
+      set(ARG_FILTER "${ARG_FILTER}:${ARG_LONG}")
+    else()
+      set(ARG_FILTER "${ARG_FILTER}-${ARG_LONG}")
+    endif()
+  endif()
   set(chosen "")
   if(ARG_FILTER)
-    set(chosen TEST_FILTER "${ARG_FILTER}" TEST_PREFIX "${NAME}.")
+    set(chosen TEST_FILTER "${ARG_FILTER}")
   endif()
-  gtest_discover_tests(${NAME} DISCOVERY_TIMEOUT 60 ${chosen}
+  gtest_discover_tests(${NAME} DISCOVERY_TIMEOUT 60 ${chosen} ${prefix}
     PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} ${properties})
 endfunction()
 

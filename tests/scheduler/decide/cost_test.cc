@@ -118,7 +118,7 @@ class SchedulerCost : public testing::TestWithParam<CostCase> {};
 
 TEST_P(SchedulerCost, AnEventGrowsWithTheLogarithmOfMembersAndWorkersAtMost) {
   const auto& [name, mode, in_pools] = GetParam();
-  constexpr int64_t kWorkers = 300, kMembers = 10000;
+  constexpr int64_t kWorkers = 100, kMembers = 3000;
   const double small = blocks_an_event(mode, kWorkers, kMembers, in_pools);
   const double large = blocks_an_event(mode, 10 * kWorkers, 10 * kMembers, in_pools);
   RecordProperty("small", std::to_string(small));
