@@ -40,6 +40,12 @@ void Checker::before(const State& state, const Event& event, Time at) {
                  expects_result(state, result->worker, result->lane, result->lease) &&
                  lease->attempt != result->lease.attempt && result->lane == Lane::kTrain;
   samples_before_ = state.policies.at(0).attempts.samples;
+  if (is_crossing_) {
+    const MemberId& member = result->lease.member;
+    crossing_least_ = find_task(state, result->lane, member)
+                          ->members[static_cast<size_t>(member.member)]
+                          .granted_version;
+  }
   if (watch) watch(state, event, at);
 }
 
@@ -176,9 +182,13 @@ void Checker::after(const Event& event, const Actions& actions, const State&) {
     }
   }
   if (const auto* result = std::get_if<AttemptResult>(&event)) check_fencing(*result);
-  if (is_crossing_)
-    ++seen[state_.policies.at(0).attempts.samples > samples_before_ ? "crossed"
-                                                                    : "crossed in vain"];
+  if (is_crossing_) {
+    const bool is_taken = state_.policies.at(0).attempts.samples > samples_before_;
+    ++seen[is_taken ? "crossed" : "crossed in vain"];
+    // Law 6.4: what is in its place would be newer.
+    if (is_taken && std::get<AttemptResult>(event).min_version < crossing_least_)
+      fail("an answer by older weights than those of the attempt in its place");
+  }
   forced_ = std::ranges::any_of(actions, needs_disk);
   if (forced_) unforced_.clear();
   note(event, actions);
@@ -402,6 +412,12 @@ void Checker::check(const Grant& grant) {
 
 void Checker::check_pool(const Grant& grant) {
   const WorkId work{grant.lane, grant.lease.member};
+  const Member& member =
+      find_task(state_, work.lane, work.member)->members[static_cast<size_t>(work.member.member)];
+  const RetryBounds& bounds = state_.config.retries;
+  if (member.env_failures > bounds.env_failed || member.losses > bounds.lost ||
+      member.returns > bounds.returned)
+    fail("granted once too often");
   const Worker& worker = state_.workers.at(grant.worker);
   if (!may_sample(worker, work)) fail("granted outside its pool");
   const bool bound = !pool_of(work).empty();

@@ -104,7 +104,8 @@ class Checker {
     std::optional<std::pair<WorkerId, int32_t>> moved_from;
   };
   std::map<WorkId, Holder> holders_;
-  bool is_crossing_ = false;  // the event is a sample of an attempt that was moved
+  bool is_crossing_ = false;    // the event is a sample of an attempt that was moved
+  int64_t crossing_least_ = 0;  // version of the grant that took its place
   int64_t samples_before_ = 0;
   bool forced_ = false;             // this event's actions force the disk
   bool forgot_ = false;             // events were forgotten
