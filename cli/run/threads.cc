@@ -1,8 +1,10 @@
 #include "cli/run/threads.h"
 
 #include <algorithm>
+#include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "cli/run/counted.h"
 #include "cli/run/datasets.h"
@@ -38,6 +40,7 @@ ThreadPlan plan_threads(const RunOptions& o, int64_t cores) {
                   .ranks = o.train.ranks,
                   .workers = supervised_only(o) ? 0 : num_rollout_workers(o)};
   plan.in_turn = plan.workers == 0 || !trains_while_it_samples(o);
+  plan.evaluates = plan.in_turn && plan.workers > 0 && o.eval.prompts > 0 && !o.run.colocate;
   const auto for_workers = [&](int64_t left) {
     return std::min(kMostShared, share_of(left, plan.workers));
   };
@@ -68,8 +71,12 @@ std::string describe(const ThreadPlan& plan) {
                        plan.ranks == 1 ? " of " + counted(plan.cores, "core") : " = " + of);
   const std::string workers =
       fmt::format("{} x {}", counted(plan.workers, "rollout worker"), plan.worker);
-  return plan.in_turn ? fmt::format("{} or {}, in turn: at most {}", trainer, workers, of)
-                      : fmt::format("{} + {} = {}", trainer, workers, of);
+  if (!plan.in_turn) return fmt::format("{} + {} = {}", trainer, workers, of);
+  return fmt::format("{} or {}, in turn: at most {}{}", trainer, workers, of,
+                     plan.evaluates
+                         ? fmt::format("; {} while an evaluation overlaps with a step",
+                                       plan.trainer * plan.ranks + plan.worker * plan.workers)
+                         : "");
 }
 
 std::string thread_shortage(const ThreadPlan& plan, const RunOptions& o) {
@@ -77,11 +84,19 @@ std::string thread_shortage(const ThreadPlan& plan, const RunOptions& o) {
   RunOptions shared = o;
   shared.train.threads = shared.rollout.threads = 0;
   const ThreadPlan by_default = plan_threads(shared, plan.cores);
-  return fmt::format("{} threads compute at once on {} and get in each other's way. Try {}",
-                     plan.busy(), counted(plan.cores, "core"),
-                     by_default.busy() <= plan.cores
-                         ? "train.threads=0 rollout.threads=0, which share the cores"
-                         : "fewer rollout.workers or train.ranks");
+  std::vector<std::string> advice;
+  if (plan.trainer > by_default.trainer) advice.push_back("train.threads=0");
+  if (plan.worker > by_default.worker) advice.push_back("rollout.threads=0");
+  // Each process has a thread at least.
+  if (by_default.busy() > plan.cores) {
+    if (plan.workers > 1)
+      advice.push_back(o.rollout_processes.pools.empty() ? "fewer rollout.workers"
+                                                         : "fewer workers in rollout.pools");
+    if (plan.ranks > 1) advice.push_back("fewer train.ranks");
+  }
+  return fmt::format("{} threads compute at once on {} and get in each other's way{}", plan.busy(),
+                     counted(plan.cores, "core"),
+                     advice.empty() ? "" : fmt::format(". Try {}", fmt::join(advice, ", ")));
 }
 
 }  // namespace tailrace

@@ -1,8 +1,9 @@
 // Threads that compute, of the trainer and of the rollout workers that launch starts: by default no
-// more of them are busy at once than this machine has cores.
+// more of them are busy at once than this machine has cores, but while an evaluation overlaps with
+// a step of those that else take turns.
 //
-// Where nothing is sampled while a step is trained, trainer and workers take turns, and each side
-// has all cores. Else the trainer has half of them, and the workers share the others.
+// Where nothing is sampled for training while a step is trained, trainer and workers take turns,
+// and each side has all cores. Else the trainer has half of them, and the workers share the others.
 //
 // Thread: any.
 #pragma once
@@ -19,7 +20,8 @@ struct ThreadPlan {
   int64_t cores = 1;
   int64_t trainer = 1, ranks = 1;   // of each rank; ranks
   int64_t worker = 1, workers = 0;  // of each rollout worker; workers
-  bool in_turn = false;             // trainer and workers: never both
+  bool in_turn = false;             // trainer and workers, but for evaluations
+  bool evaluates = false;           // held-out samples may run beside a step
 
   int64_t busy() const;  // at once, at most
 };

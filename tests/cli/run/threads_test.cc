@@ -78,11 +78,14 @@ TEST(PlanThreads, ObeyTheirKeysAndSayWhatDoesNotFit) {
   EXPECT_EQ(said(many, 8), "trainer 6 + 2 rollout workers x 3 = 12 of 8 cores");
   EXPECT_EQ(
       shortage(many, 8),
-      "12 threads compute at once on 8 cores and get in each other's way. Try train.threads=0 "
-      "rollout.threads=0, which share the cores");
+      "12 threads compute at once on 8 cores and get in each other's way. Try train.threads=0, "
+      "rollout.threads=0");
   EXPECT_EQ(shortage({"scheduler.mode=async"}, 2),
             "3 threads compute at once on 2 cores and get in each other's way. Try fewer "
-            "rollout.workers or train.ranks");
+            "rollout.workers");
+  EXPECT_EQ(shortage({"scheduler.mode=async", "train.threads=2"}, 2),
+            "4 threads compute at once on 2 cores and get in each other's way. Try "
+            "train.threads=0, fewer rollout.workers");
 }
 
 TEST(PlanThreads, OfAWorkerThatJoinsAreThoseOfTheKey) {
