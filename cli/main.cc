@@ -14,11 +14,13 @@
 
 #include "cli/commands/commands.h"
 #include "cli/run/registries.h"
+#include "core/base/clock.h"
 #include "core/base/error.h"
 #include "core/base/exit_code.h"
 #include "core/base/file.h"
 #include "core/base/flags.h"
 #include "core/base/printable.h"
+#include "core/base/progress.h"
 #include "core/base/version.h"
 #include "kernels/base/isa.h"
 #include "kernels/base/memory.h"
@@ -63,6 +65,10 @@ int main(int argc, char** argv) {
   add_keys(program);
   add_merge(program);
   add_docs(program);
+  // Of whoever binds no other: a role has its log, a launch its view.
+  const SteadyClock clock;
+  const ProgressScope progress([](const std::string& line) { fmt::print(stderr, "{}\n", line); },
+                               clock);
   int status = kExitDone;
   try {
     if (const auto fault = isa_fault()) throw UserError("{}", *fault);
