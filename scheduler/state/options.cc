@@ -69,8 +69,8 @@ void SaveOptions::visit(OptionVisitor& v) {
 // The second is what a run promises of all its samples, from the first on.
 void WeightsOptions::visit(OptionVisitor& v) {
   v.field("keep", keep,
-          {.help = "payloads of so many newest versions stay in RUN/weights; one may be "
-                   "evaluated while the next is published",
+          {.help = "payloads of so many newest versions stay in RUN/weights, and that of "
+                   "the version that is evaluated",
            .min = 2,
            .max = kMaxCount,
            .resume = Resume::kMayChange});
