@@ -1,6 +1,7 @@
 #include "trainer/checkpoint.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <map>
 #include <ranges>
@@ -16,6 +17,7 @@
 #include "core/base/run_directory.h"
 #include "core/model/adapter_files.h"
 #include "core/model/parameter_files.h"
+#include "core/model/rounding.h"
 #include "core/text/tokenizer.h"
 #include "kernels/base/check.h"
 
@@ -129,6 +131,19 @@ CheckpointState read_proved_state(const fs::path& folder) {
 
 }  // namespace
 
+namespace {
+
+bool fits(const ModelForm& form, const Parameters& parameters) {
+  const auto is_half = [](const ModelForm::Tensor& tensor) { return tensor.dtype == Dtype::kF16; };
+  const bool any_half = std::ranges::any_of(form.files, [&](const ModelForm::File& file) {
+    return std::ranges::any_of(file.tensors, is_half);
+  });
+  return !any_half || std::ranges::all_of(parameters.flat(),
+                                          [](float value) { return std::abs(value) < kF16Limit; });
+}
+
+}  // namespace
+
 CheckpointFolder::CheckpointFolder(fs::path root, fs::path tokenizer_dir, int64_t keep_last)
     : root_(std::move(root)), tokenizer_dir_(std::move(tokenizer_dir)), keep_last_(keep_last) {
   TR_CHECK(keep_last_ >= 1, "keep_last {}", keep_last_);
@@ -187,8 +202,13 @@ void CheckpointFolder::write(const fs::path& folder, const CheckpointState& stat
   if (config.lora) {
     save_adapter(folder, config.lora, parameters, state.base);
   } else {
-    const bool is_exact = save_model(folder, config, parameters, form_);
-    if (!is_exact) save_parameters(folder / kMasterFile, parameters);
+    ModelForm form = form_;
+    // What float16 does not hold must not cost the weights: such a checkpoint has what samples.
+    if (!fits(form, parameters)) form.keeps_dtypes = false;
+    const bool is_exact = save_model(folder, config, parameters, form);
+    if (!is_exact)
+      save_parameters(folder / kMasterFile, parameters,
+                      {{kComputeKey, config.dtype == Dtype::kBF16 ? "bf16" : "f32"}});
   }
   if (!tokenizer_dir_.empty()) text::copy_tokenizer(tokenizer_dir_, folder);
   optimizer.save(folder / kOptimizerFile);
@@ -240,10 +260,7 @@ std::optional<ProvedCheckpoint> CheckpointFolder::load_latest(const ModelConfig&
   auto found = find_proved_checkpoint(root_);
   if (!found) return std::nullopt;
   // Proved, so what does not fit now is of another model.
-  load_parameters(found->path, config, parameters,
-                  config.lora                             ? kAdapterFile
-                  : fs::exists(found->path / kMasterFile) ? kMasterFile
-                                                          : "");
+  load_parameters(found->path, config, parameters, config.lora ? kAdapterFile : "");
   if (!config.lora) use_form(read_model_form(found->path));
   optimizer.load(found->path / kOptimizerFile);
   if (critic != nullptr) {

@@ -81,8 +81,8 @@ void add_tokenize(Command& program) {
   command.footer(
       "A row {\"text\": \"...\"} or {\"messages\": [{\"role\", \"content\"}, ...]}, which the chat "
       "template of the folder writes\n(with the schemas under \"tools\"), gives a row "
-      "{\"input_ids\": [...]}.\nBehind the messages stands the beginning of an answer, unless the "
-      "last one is an answer.\n\n"
+      "{\"input_ids\": [...]}.\nBehind the messages stands the beginning of an answer; where the "
+      "last one is an answer, the ids are those\nof supervised training, up to its end.\n\n"
       "Example:\n  echo '{\"text\": \"Once upon a time\"}' | tailrace tokenize --tokenizer "
       "tests/data/models/stories260K");
   command.action([arguments] {

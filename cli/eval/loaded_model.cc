@@ -9,6 +9,7 @@
 #include "core/base/machine.h"
 #include "core/model/adapter_files.h"
 #include "core/model/parameter_files.h"
+#include "core/model/safetensors.h"
 #include "core/weights/frozen_base.h"
 
 namespace tailrace {
@@ -23,13 +24,28 @@ void add_compute_flags(Command& command, ComputeFlags& flags) {
   command.option("--threads", flags.threads, {.help = "of the CPU; 0: all cores", .max = 1024});
 }
 
+namespace {
+
+// A checkpoint's own files have the dtypes in which the model came, whatever sampled.
+Dtype dtype_of(const std::filesystem::path& directory, Compute compute, const ModelConfig& config) {
+  const std::filesystem::path master = directory / kMasterFile;
+  if (compute == Compute::kAuto && std::filesystem::exists(master)) {
+    const SafetensorsFile file(master);
+    const auto said = file.metadata().find(kComputeKey);
+    if (said != file.metadata().end()) return said->second == "bf16" ? Dtype::kBF16 : Dtype::kF32;
+  }
+  return compute_dtype(compute, config);
+}
+
+}  // namespace
+
 LoadedModel::LoadedModel(const std::filesystem::path& directory, const ComputeFlags& flags,
                          int64_t max_context)
     : pool_(std::make_unique<ThreadPool>(flags.threads > 0 ? flags.threads : num_usable_cores())) {
   auto [config, base] = read_policy_folder(directory);
   // Sizes that are not those of the files could ask for more memory than there is.
   check_headers(base, config);
-  const Dtype dtype = compute_dtype(flags.compute, config);
+  const Dtype dtype = dtype_of(directory, flags.compute, config);
   const auto [device, why_cpu] = choose_device(flags.device, config, dtype);
   // Where there is a choice it is said.
   const std::string type = dtype == Dtype::kBF16 ? "bf16" : "f32";
@@ -51,10 +67,7 @@ LoadedModel::LoadedModel(const std::filesystem::path& directory, const ComputeFl
     return;
   }
   Parameters parameters(model_->layout());
-  // What sampled follows from what is trained, where a checkpoint's own tensors are rounded.
-  const bool has_master = std::filesystem::exists(directory / kMasterFile) &&
-                          dtype == compute_dtype(Compute::kAuto, model_->config());
-  load_parameters(directory, model_->config(), parameters, has_master ? kMasterFile : "");
+  load_parameters(directory, model_->config(), parameters);
   weights_ = std::make_shared<const PackedWeights>(stream(), model_->config(), parameters, dtype);
 }
 

@@ -108,7 +108,8 @@ class TensorReader {
 
 void load_parameters(const std::filesystem::path& directory, const ModelConfig& config,
                      Parameters& parameters, const std::string& file) {
-  TensorFiles files(directory, file);
+  const bool is_rounded = file.empty() && std::filesystem::exists(directory / kMasterFile);
+  TensorFiles files(directory, is_rounded ? kMasterFile : file);
   // Before gigabytes are converted.
   refuse_unknown(directory, files, config, parameters.layout());
   const ParameterLayout& layout = parameters.layout();

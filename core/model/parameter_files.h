@@ -15,14 +15,17 @@
 
 namespace tailrace {
 
-// The float32 weights that are trained, in a checkpoint whose other files round a tensor.
+// The float32 weights that are trained, in a checkpoint whose other files round a tensor. Its
+// metadata say in which dtype products read them (kComputeKey: f32 or bf16).
 inline constexpr const char* kMasterFile = "master.safetensors";
+inline constexpr const char* kComputeKey = "compute";
 
 // Reads model.safetensors or the shards of model.safetensors.index.json (F32, F16, BF16) into
 // `parameters`. Throws UserError naming file and tensor: missing, unknown, cut, wrong shape or
 // dtype, not finite. Ignored, as transformers does: stored rotary frequencies, and a head when the
 // config says tied. The bias of a choice of experts is 0 where the files have none.
-// `file`: a file of the folder that alone is read; empty: the usual ones.
+// `file`: a file of the folder that alone is read; empty: kMasterFile, where there is one, else the
+// usual ones.
 void load_parameters(const std::filesystem::path& directory, const ModelConfig& config,
                      Parameters& parameters, const std::string& file = "");
 // Those that the headers alone show: what is missing, unknown, or of another shape or dtype. For

@@ -264,8 +264,13 @@ TEST(Generate, OfACheckpointReadsWhatSampled) {
   };
   const std::string sampled = scores((folder / "trained").string(), " --compute bf16");
   EXPECT_NE(scores(checkpoint, " --compute bf16"), sampled);
-  save_parameters(std::filesystem::path(checkpoint) / kMasterFile, trained);
+  const std::filesystem::path master = std::filesystem::path(checkpoint) / kMasterFile;
+  save_parameters(master, trained, {{kComputeKey, "bf16"}});
   EXPECT_EQ(scores(checkpoint), sampled);
+  // The run had model.compute=f32.
+  save_parameters(master, trained, {{kComputeKey, "f32"}});
+  EXPECT_EQ(scores(checkpoint), scores((folder / "trained").string()));
+  EXPECT_EQ(scores(checkpoint, " --compute bf16"), sampled);
 }
 
 TEST(Generate, NamesAPromptThatDoesNotFit) {
