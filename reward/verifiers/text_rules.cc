@@ -107,7 +107,7 @@ class TextRules final : public Verifier {
     // A slip of the pen in the name of a column is the better message.
     if (const Result<void> fit = row.finish(); !fit) return fit;
     // The defaults alone would reward any short sentence, whatever the prompt is.
-    if (words.empty() && !min_words && !max_words)
+    if (words.empty() && min_words.value_or(0) == 0 && !max_words)
       return Failure{
           "it has no rule; give it \"words\" (a list of words that the answer must hold), "
           "\"min_words\" or \"max_words\", or name another verifier"};

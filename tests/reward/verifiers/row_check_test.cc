@@ -44,7 +44,8 @@ TEST(RowCheck, TextRulesNeedARule) {
       "\"min_words\" or \"max_words\", or name another verifier";
   EXPECT_EQ(fault(R"({"prompt": "a", "answer": "4"})"), none);
   EXPECT_EQ(fault(R"({"prompt": "a", "words": []})"), none);
-  for (const char* rule : {R"("words": ["dog"])", R"("min_words": 0)", R"("max_words": 9)"})
+  EXPECT_EQ(fault(R"({"prompt": "a", "words": [], "min_words": 0})"), none) << "it asks nothing";
+  for (const char* rule : {R"("words": ["dog"])", R"("min_words": 1)", R"("max_words": 9)"})
     EXPECT_EQ(fault(std::string(R"({"prompt": "a", )") + rule + "}"), "") << rule;
 }
 
