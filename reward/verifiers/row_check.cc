@@ -6,6 +6,7 @@
 
 #include "core/base/json_text.h"
 #include "core/base/nearest.h"
+#include "core/base/printable.h"
 
 namespace tailrace {
 namespace {
@@ -24,7 +25,8 @@ RowCheck::RowCheck(const std::string& row) : row_(parse_json(row)) {
 }
 
 void RowCheck::refuse(const std::string& what) {
-  if (fault_.empty()) fault_ = what;
+  // It quotes what the row holds: a NUL would end the message.
+  if (fault_.empty()) fault_ = printable(what);
 }
 
 const nlohmann::json* RowCheck::find(const std::string& column) {

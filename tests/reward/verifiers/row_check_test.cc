@@ -36,6 +36,12 @@ TEST(RowCheck, TextRulesNameWhatTheyCannotRead) {
   EXPECT_EQ(fault("[]"), "it is not a JSON object");
 }
 
+// As an exception's message it would end there.
+TEST(RowCheck, ANulOfARowEndsNoMessage) {
+  const std::string fault = fault_of("text_rules", R"({"prompt": "a", "words": ["a\u0000b"]})");
+  EXPECT_NE(fault.find("'a\\x00b', which is not one word"), std::string::npos) << fault;
+}
+
 // The default bounds would reward any short sentence, whatever the prompt is.
 TEST(RowCheck, TextRulesNeedARule) {
   const auto fault = [](const std::string& row) { return fault_of("text_rules", row); };
