@@ -21,8 +21,7 @@ Value from_json(const ordered_json& json, int depth) {
     case ordered_json::value_t::number_integer:
       return json.get<int64_t>();
     case ordered_json::value_t::number_unsigned:
-      if (json.get<uint64_t>() > INT64_MAX)
-        throw Error("the integer {} is too large", json_text(json));
+      if (json.get<uint64_t>() > INT64_MAX) return LargeInteger{json.get<uint64_t>()};
       return json.get<int64_t>();
     case ordered_json::value_t::number_float:
       return json.get<double>();
@@ -58,6 +57,8 @@ class JsonWriter {
       out_ += *flag ? "true" : "false";
     } else if (const int64_t* integer = value.as<int64_t>()) {
       out_ += fmt::format("{}", *integer);
+    } else if (const LargeInteger* large = value.as<LargeInteger>()) {
+      out_ += fmt::format("{}", large->value);
     } else if (const double* real = value.as<double>()) {
       write_real(*real);
     } else if (const std::string* text = value.text()) {

@@ -122,7 +122,7 @@ std::string_view type_name(const Value& value) {
   if (value.is_undefined()) return "Undefined";
   if (value.is_none()) return "NoneType";
   if (value.as<bool>()) return "bool";
-  if (value.as<int64_t>()) return "int";
+  if (value.as<int64_t>() || value.as<LargeInteger>()) return "int";
   if (value.as<double>()) return "float";
   if (value.text()) return "str";
   if (value.items(Items::Kind::kList)) return "list";
@@ -170,6 +170,7 @@ std::string to_repr(const Value& value, Budget& budget) {
   if (value.is_none()) return "None";
   if (const bool* flag = value.as<bool>()) return *flag ? "True" : "False";
   if (const int64_t* integer = value.as<int64_t>()) return fmt::format("{}", *integer);
+  if (const LargeInteger* large = value.as<LargeInteger>()) return fmt::format("{}", large->value);
   if (const double* real = value.as<double>()) return to_text(*real);
   if (const std::string* text = value.text()) {
     if (value.as<Text>()->safe) throw Error("'safe' text within a list or dict is not printed");
@@ -224,6 +225,9 @@ bool equal(const Value& a, const Value& b, Budget& budget) {
     budget.spend_bytes(std::min(a.text()->size(), b.text()->size()));
     return *a.text() == *b.text();
   }
+  const auto *large = a.as<LargeInteger>(), *other_large = b.as<LargeInteger>();
+  if (large != nullptr || other_large != nullptr)
+    return large != nullptr && other_large != nullptr && large->value == other_large->value;
   if (type_name(a) != type_name(b)) return false;
   if (const Dict* left = a.dict()) {
     const Dict* right = b.dict();
@@ -276,6 +280,8 @@ int64_t to_integer(const Value& value) {
   if (const bool* flag = value.as<bool>()) return *flag ? 1 : 0;
   if (const int64_t* integer = value.as<int64_t>()) return *integer;
   if (const auto* undefined = value.as<Undefined>()) throw Error("{}", *undefined->message);
+  if (const auto* large = value.as<LargeInteger>())
+    throw Error("the integer {} is too large to compute with", large->value);
   throw Error("'{}' object cannot be interpreted as an integer", type_name(value));
 }
 

@@ -65,6 +65,11 @@ struct Undefined {
   std::shared_ptr<const std::string> message;  // what to say when it is used; never null
 };
 struct None {};
+// An integer from 2^63 on, as data may hold one (an id, the bound of a schema). It is printed and
+// compared; who computes with it is refused.
+struct LargeInteger {
+  uint64_t value;
+};
 struct Text {
   std::shared_ptr<const std::string> text;
   // Went through `safe`. Jinja's '+' and its methods then escape the HTML of what they join it
@@ -85,6 +90,7 @@ class Value {
   Value(bool value) : data_(value) {}                                         // NOLINT
   Value(int64_t value) : data_(value) {}                                      // NOLINT
   Value(double value) : data_(value) {}                                       // NOLINT
+  Value(LargeInteger value) : data_(value) {}                                 // NOLINT
   Value(std::string text)                                                     // NOLINT
       : data_(Text{std::make_shared<const std::string>(std::move(text))}) {}  // NOLINT
   Value(const char*) = delete;                                                // would become a bool
@@ -120,7 +126,7 @@ class Value {
   int nesting() const;
 
  private:
-  std::variant<None, Undefined, bool, int64_t, double, Text, Items, std::shared_ptr<const Dict>,
+  std::variant<None, Undefined, bool, int64_t, LargeInteger, double, Text, Items, std::shared_ptr<const Dict>,
                Namespace*, std::shared_ptr<Loop>, std::shared_ptr<const Function>>
       data_;
 };

@@ -65,6 +65,18 @@ TEST(Jinja, DoesWhatJinja2Does) {
   EXPECT_GE(refused, 70);
 }
 
+// Of data: an id, or the bound of a schema.
+TEST(Jinja, IntegersBeyondTheSignedOnesKeepTheirDigits) {
+  const auto variables = ordered_json::parse(
+      R"({"a": 9223372036854775808, "b": {"most": 18446744073709551615}, "c": 9223372036854775807})");
+  EXPECT_EQ(render("{{ a }} {{ b }} {{ b | tojson }}", variables),
+            "9223372036854775808 {'most': 18446744073709551615} {\"most\": 18446744073709551615}");
+  EXPECT_EQ(render("{{ a == a }} {{ a == b.most }} {{ a == c }} {{ 1 if a else 0 }}", variables),
+            "True False False 1");
+  for (const char* source : {"{{ a + 1 }}", "{{ a < c }}", "{{ range(a) }}", "{{ -a }}"})
+    EXPECT_THROW(render(source, variables), UserError) << source;
+}
+
 TEST(ChatTemplate, SaysFileLineAndReasonOfARefusal) {
   EXPECT_EQ(refusal("a\n\n{{ raise_exception('no ' ~ 'way') }}"), "t.jinja:3: no way");
   EXPECT_EQ(refusal("\n{{ x + 1 }}"), "t.jinja:2: 'x' is undefined");
