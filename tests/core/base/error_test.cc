@@ -18,5 +18,11 @@ TEST(UserError, TheFirstKeyStays) {
   EXPECT_EQ(std::string(error.what()), "no verifier 'x'");
 }
 
+TEST(UserError, ANulEndsNoMessage) {
+  using namespace std::string_literals;
+  const UserError error("{} has no shard '{}'", "index.json", "a\0b\0"s);
+  EXPECT_EQ(std::string(error.what()), "index.json has no shard 'a\\x00b\\x00'");
+}
+
 }  // namespace
 }  // namespace tailrace
