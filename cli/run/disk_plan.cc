@@ -112,10 +112,15 @@ DiskPlan plan_disk(const RunOptions& o, const ModelConfig& config, int64_t steps
   // Those that the oldest checkpoint does not cover.
   plan.stored_steps = at_most_times(o.checkpoint.keep_last, plan.interval);
   if (steps > 0) plan.stored_steps = std::min(plan.stored_steps, steps);
-  if (o.weights.keep_sampled) {
+  if (o.weights.keep_sampled)
     plan.older_versions = std::max<int64_t>(0, plan.stored_steps + 1 - plan.versions);
-    plan.older_bytes = at_most_times(plan.older_versions, plan.version);
+  // Steps go on under an evaluation until the next one is due. Of the first and the last version
+  // alone no interval tells how far.
+  if (o.eval.prompts > 0 && !o.run.colocate) {
+    const int64_t lag = of_run(std::max<int64_t>(1, o.eval.interval_steps) + 1);
+    plan.older_versions = std::max(plan.older_versions, lag - plan.versions);
   }
+  plan.older_bytes = at_most_times(plan.older_versions, plan.version);
   if (o.algo.kl.needs_reference() && !config.lora) plan.reference = all_floats;
   const int64_t traces =
       std::min(kMaxTraceBytes, at_most_times(tokens_per_step, kTraceBytesPerToken));
@@ -138,7 +143,8 @@ std::vector<std::string> describe(const DiskPlan& plan, const RunOptions& o) {
     lines.push_back(fmt::format("a step writes a version of {}, and at most {} of samples",
                                 format_bytes(plan.version), format_bytes(plan.tokens)));
     lines.push_back(fmt::format("every {} a checkpoint of {} (checkpoint.interval_steps)",
-                                counted(plan.interval, "step"), checkpoint));
+                                plan.interval == 1 ? "step" : counted(plan.interval, "step"),
+                                checkpoint));
   } else {
     lines.push_back(fmt::format("a checkpoint is of {}", checkpoint));
   }
@@ -149,10 +155,11 @@ std::vector<std::string> describe(const DiskPlan& plan, const RunOptions& o) {
   lines.push_back(fmt::format("{}: {}", kept, format_bytes(plan.certain_bytes())));
   if (plan.older_versions > 0)
     lines.push_back(
-        fmt::format("{} of stored samples, one in {} whole, others as deltas: at most {} "
-                    "(weights.keep_sampled)",
-                    counted(plan.older_versions, "older version"), o.weights.anchor_interval,
-                    format_bytes(plan.older_bytes)));
+        fmt::format("{} of {}, one in {} whole, others as deltas: at most {} ({})",
+                    counted(plan.older_versions, "older version"),
+                    o.weights.keep_sampled ? "stored samples" : "an evaluation that lags",
+                    o.weights.anchor_interval, format_bytes(plan.older_bytes),
+                    o.weights.keep_sampled ? "weights.keep_sampled" : "eval.interval_steps"));
   if (rl)
     lines.push_back(fmt::format(
         "samples of {}: at most {} (interval_steps x keep_last of checkpoint); journal, traces, "

@@ -22,7 +22,7 @@ struct DiskPlan {
   int64_t interval = 1;
   // What stays at its most.
   int64_t versions = 0;        // with their payloads, weights.keep
-  int64_t older_versions = 0;  // of stored samples
+  int64_t older_versions = 0;  // of stored samples, or since the one that is evaluated
   int64_t older_bytes = 0;     // of these, if deltas are no smaller than versions
   int64_t checkpoints = 0;     // one that is being written included
   int64_t reference = 0;       // of algo.kl

@@ -68,6 +68,11 @@ TEST(PlanDisk, SaysWhatStays) {
   EXPECT_EQ(plan.reference, 0);
   EXPECT_EQ(disk_of(saved_run({"weights.keep_sampled=false"})).older_bytes, 0);
   EXPECT_EQ(disk_of(saved_run({"algo.kl.coef=0.1"})).reference, plan.model);
+  // Those since the one that is evaluated, which may lag to the next that is due.
+  const std::vector<std::string> lags = {"weights.keep_sampled=false", "eval.prompts=8",
+                                         "eval.interval_steps=12"};
+  EXPECT_EQ(disk_of(saved_run(lags)).older_versions, 13 - 3);
+  EXPECT_EQ(disk_of(saved_run(lags), 9).older_versions, 10 - 3);
   // A run that is soon over has fewer: version 0 and those of its two steps, the checkpoint of
   // version 0 and that of the end.
   plan = disk_of(saved_run(), 2);
