@@ -85,6 +85,7 @@ void UseMeter::pass(Time now) {
     } else {
       add(role, is_saving ? Use::kSave : trains_ ? Use::kTrain : Use::kWarmUp, places.free);
     }
+    add(role, Use::kForEvaluation, places.evaluating);
     add(role, Use::kInstall, places.installing);
     add(role, Use::kQuarantined, places.resting);
     add(role, Use::kAway, places.away);
@@ -133,6 +134,7 @@ void UseMeter::take_lease(const WorkId& work, const State& state) {
   Worker& worker = workers_[lease->worker];
   place(worker, -1);
   ++worker.held;
+  worker.held_out += !verifies && work.lane == Lane::kEval;
   place(worker, 1);
 }
 
@@ -142,6 +144,7 @@ void UseMeter::end_lease(const WorkId& work) {
   Worker& worker = workers_[held->second.worker];
   place(worker, -1);
   --worker.held;
+  worker.held_out -= !held->second.verifies && work.lane == Lane::kEval;
   place(worker, 1);
   held_.erase(held);
 }
@@ -171,10 +174,11 @@ void UseMeter::refresh(const WorkerId& id, const State& state) {
 void UseMeter::place(const Worker& worker, double sign) {
   Places& places = places_[index_of(worker.role)];
   const auto idle = static_cast<double>(std::max<int64_t>(0, worker.slots - worker.held));
-  double& group = !worker.connected ? places.away
-                  : worker.installs ? places.installing
-                  : worker.rests    ? places.resting
-                                    : places.free;
+  double& group = !worker.connected     ? places.away
+                  : worker.installs     ? places.installing
+                  : worker.rests        ? places.resting
+                  : worker.held_out > 0 ? places.evaluating
+                                        : places.free;
   group += sign * idle;
 }
 

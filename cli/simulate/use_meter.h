@@ -47,11 +47,11 @@ class UseMeter {
     Role role = Role::kRollout;
     int64_t slots = 0;  // none before it is known
     bool connected = false, installs = false, rests = false;
-    int64_t held = 0;
+    int64_t held = 0, held_out = 0;  // leases; of these, in the evaluation lane
   };
   // Places of a role by what they do.
   struct Places {
-    double free = 0, installing = 0, resting = 0, away = 0;
+    double free = 0, evaluating = 0, installing = 0, resting = 0, away = 0;
   };
 
   void pass(Time now);

@@ -57,11 +57,11 @@ Use why_idle(Role role, const UseCounts& counts) {
   const bool evaluates = any(counts, kEvaluate) || counts[kEvalVerify] > 1e-9;
   switch (role) {
     case Role::kRollout:
-      if (evaluates) return kForEvaluation;
       if (any(counts, kGenerate)) return kForSamples;
       if (any(counts, kVerify)) return kForVerification;
       if (any(counts, kSave)) return kForCheckpoint;  // before the step that is handed over already
       if (any(counts, kTrain)) return kForTraining;
+      if (evaluates) return kForEvaluation;
       return any(counts, kInstall) ? kForInstall : kOther;
     case Role::kReward:
       if (any(counts, kGenerate) || any(counts, kEvaluate)) return kForSamples;
@@ -251,6 +251,8 @@ UseShares shares_now(const Counts& counts, int64_t places, Use why) {
     why = Use::kInstall;
   } else if (counts[kRest] > 0.5) {
     why = Use::kQuarantined;
+  } else if (any(counts, Use::kEvaluate)) {
+    why = Use::kForEvaluation;
   }
   shares[static_cast<size_t>(why)] += 1 - busy;
   return shares;

@@ -5,11 +5,12 @@
 // most its slots (a small run never fills a decode engine). Of four places with three leases a
 // quarter is idle. What idle time is for is read off what the others do at the same moment, the
 // first of these that holds: nobody has weights yet; the worker installs, is in quarantine, or
-// away; a rollout worker then waits for an evaluation, for samples that still run elsewhere, for
-// verifications, for a checkpoint, for the step that is trained, for installs of others; the
-// trainer for samples, verifications, an evaluation, installs; a verifier for samples, for a
-// checkpoint, for the step that is trained. What is left is called other: messages, fetching,
-// publishing, and what nobody knows.
+// away; a rollout worker then waits for an evaluation that it samples itself and keeps its weights
+// for, for samples that still run elsewhere, for verifications, for a checkpoint, for the step that
+// is trained, for an evaluation elsewhere, for installs of others; the trainer for samples,
+// verifications, an evaluation, installs; a verifier for samples, for a checkpoint, for the step
+// that is trained. What is left is called other: messages, fetching, publishing, and what nobody
+// knows.
 #pragma once
 
 #include <array>

@@ -124,6 +124,21 @@ TEST(WorkerUse, OverlapIsTheShareOfPlacesThatGeneratedWhileAStepWasTrained) {
   EXPECT_DOUBLE_EQ(overlap(0, 22), (1 + 4 + 2) / (4 * 4.0));
 }
 
+TEST(WorkerUse, AnEvaluationKeepsItsOwnWorkerAlone) {
+  std::vector<TimelineRow> rows = {up(0, "r-0", Role::kRollout, 2), up(0, "r-1", Role::kRollout, 2),
+                                   span(kWarmUp, 0, 1, "t", -1)};
+  for (const char* name : {"r-0", "r-0", "r-1", "r-1"})
+    rows.push_back(lease(kGenerate, 1, 2, name));
+  rows.push_back(lease(kGenerate, 2, 6, "r-0", Lane::kEval));
+  rows.push_back(span(kTrain, 2, 4, "t", 1));
+  const RunUse use = use_of_workers(rows, s(0), s(6), 1);
+  using enum Use;
+  EXPECT_DOUBLE_EQ(spent(worker(use, "r-0"), kEvaluate), 2);
+  EXPECT_DOUBLE_EQ(spent(worker(use, "r-0"), kForEvaluation), 2);
+  EXPECT_DOUBLE_EQ(spent(worker(use, "r-1"), kForTraining), 2);
+  EXPECT_DOUBLE_EQ(spent(worker(use, "r-1"), kForEvaluation), 2) << "nothing else goes on";
+}
+
 TEST(WorkerUse, AbsencesQuarantinesAndSumsOfLeasesCount) {
   std::vector<TimelineRow> rows = {up(0, "r", Role::kRollout, 4), span(kWarmUp, 0, 1, "t", -1)};
   for (int i = 0; i < 4; ++i) rows.push_back(lease(kGenerate, 1, 2, "r"));
