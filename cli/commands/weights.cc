@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -167,27 +168,27 @@ int verify(const WeightsArguments& arguments) {
   return found.damages.empty() && found.lost.empty() ? kExitDone : kExitFailed;
 }
 
-// "float16, rounded from what sampled": the dtype of the matrices in a folder that was written of
-// `weights`.
+// "matrices in float16, rounded from what sampled": of a folder that was written of `weights`.
 std::string described(const fs::path& folder, const ProvedWeights& weights,
                       const ParameterLayout& layout) {
   std::map<std::string_view, Dtype> sampled;
   for (const ParameterInfo& info : layout.entries())
     sampled[info.name] = weights.values(info.name).dtype();
-  Dtype matrices = Dtype::kF16;
+  std::set<std::string_view> matrices;
   bool is_rounded = false;
   for (const ModelForm::File& file : read_model_form(folder).files) {
     for (const auto& [name, dtype] : file.tensors) {
       const auto found = sampled.find(name);
       if (found == sampled.end()) continue;  // tied embeddings, as a head too
       if (dtype != found->second && dtype != Dtype::kF32) is_rounded = true;
-      if (layout.at(name).shape.size() > 1) matrices = dtype;
+      if (layout.at(name).shape.size() > 1)
+        matrices.insert(dtype == Dtype::kF32    ? "float32"
+                        : dtype == Dtype::kBF16 ? "bfloat16"
+                                                : "float16");
     }
   }
-  return fmt::format("{}{}",
-                     matrices == Dtype::kBF16  ? "matrices in bfloat16"
-                     : matrices == Dtype::kF16 ? "matrices in float16"
-                                               : "float32",
+  const bool all_float32 = matrices == std::set<std::string_view>{"float32"};
+  return fmt::format("{}{}{}", all_float32 ? "" : "matrices in ", fmt::join(matrices, " and "),
                      is_rounded ? ", rounded from what sampled" : "");
 }
 

@@ -68,7 +68,9 @@ void tell_policy(const State& state, PolicyId id, const Policy& policy, Time now
   if (const auto batch = policy.batches.find(policy.published + 1);
       batch != policy.batches.end() && !batch->second.whole)
     ready += std::ssize(batch->second.tasks);
-  tell(fmt::format("{} of {} groups ready", ready, state.config.prompts_per_step()));
+  const int64_t wanted = state.config.prompts_per_step();
+  tell(ready > wanted ? fmt::format("{} groups ready, {} a step", ready, wanted)
+                      : fmt::format("{} of {} groups ready", ready, wanted));
   if (policy.handed) {
     const auto batch = policy.batches.find(policy.published + 1);
     tell(fmt::format("the trainer works on step {}{}", policy.published + 1,
