@@ -102,6 +102,8 @@ ExitCode run_scheduler(const RoleContext& context, StatusPage& page, Log& log,
   options.no_progress = o.scheduler.no_progress;
   // What the trainer below takes.
   const ModelConfig model = model_of_run(context);
+  if (evaluates_in_turn(o, trainer_device(o, model), rollout_device(o, model).device))
+    options.config.eval.holds_training = true;
   options.bodies = {.vocab_size = model.num_ids(),
                     .max_context_tokens = o.rollout.engine.max_context_tokens,
                     // In a tree no more nodes branch than there are leaves.

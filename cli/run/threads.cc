@@ -40,7 +40,6 @@ ThreadPlan plan_threads(const RunOptions& o, int64_t cores) {
                   .ranks = o.train.ranks,
                   .workers = supervised_only(o) ? 0 : num_rollout_workers(o)};
   plan.in_turn = plan.workers == 0 || !trains_while_it_samples(o);
-  plan.evaluates = plan.in_turn && plan.workers > 0 && o.eval.prompts > 0 && !o.run.colocate;
   const auto for_workers = [&](int64_t left) {
     return std::min(kMostShared, share_of(left, plan.workers));
   };
@@ -59,6 +58,12 @@ ThreadPlan plan_threads(const RunOptions& o, int64_t cores) {
   return plan;
 }
 
+bool evaluates_in_turn(const RunOptions& o, Device trainer, Device rollout) {
+  const ThreadPlan plan = plan_threads(o);
+  return plan.in_turn && plan.workers > 0 && trainer.kind == DeviceKind::kCpu &&
+         rollout.kind == DeviceKind::kCpu;
+}
+
 int64_t joined_threads(const RunOptions& o) { return std::max<int64_t>(1, o.rollout.threads); }
 
 std::string describe(const ThreadPlan& plan) {
@@ -72,11 +77,7 @@ std::string describe(const ThreadPlan& plan) {
   const std::string workers =
       fmt::format("{} x {}", counted(plan.workers, "rollout worker"), plan.worker);
   if (!plan.in_turn) return fmt::format("{} + {} = {}", trainer, workers, of);
-  return fmt::format("{} or {}, in turn: at most {}{}", trainer, workers, of,
-                     plan.evaluates
-                         ? fmt::format("; {} while an evaluation overlaps with a step",
-                                       plan.trainer * plan.ranks + plan.worker * plan.workers)
-                         : "");
+  return fmt::format("{} or {}, in turn: at most {}", trainer, workers, of);
 }
 
 std::string thread_shortage(const ThreadPlan& plan, const RunOptions& o) {

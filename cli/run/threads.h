@@ -1,9 +1,9 @@
 // Threads that compute, of the trainer and of the rollout workers that launch starts: by default no
-// more of them are busy at once than this machine has cores, but while an evaluation overlaps with
-// a step of those that else take turns.
+// more of them are busy at once than this machine has cores.
 //
 // Where nothing is sampled for training while a step is trained, trainer and workers take turns,
-// and each side has all cores. Else the trainer has half of them, and the workers share the others.
+// and each side has all cores; on the CPU an evaluation has its turn too. Else the trainer has half
+// of them, and the workers share the others.
 //
 // Thread: any.
 #pragma once
@@ -13,6 +13,7 @@
 
 #include "cli/run/options.h"
 #include "core/base/machine.h"
+#include "kernels/base/device.h"
 
 namespace tailrace {
 
@@ -20,8 +21,7 @@ struct ThreadPlan {
   int64_t cores = 1;
   int64_t trainer = 1, ranks = 1;   // of each rank; ranks
   int64_t worker = 1, workers = 0;  // of each rollout worker; workers
-  bool in_turn = false;             // trainer and workers, but for evaluations
-  bool evaluates = false;           // held-out samples may run beside a step
+  bool in_turn = false;             // trainer and workers
 
   int64_t busy() const;  // at once, at most
 };
@@ -29,6 +29,11 @@ struct ThreadPlan {
 // `cores`: of the machine that all of them are on. What train.threads and rollout.threads say
 // stands; of what they leave open (0) each process has one thread at least.
 ThreadPlan plan_threads(const RunOptions& options, int64_t cores = num_usable_cores());
+
+// Trainer and workers take turns on the cores of this machine, so that no step may begin before an
+// evaluation has ended. Where one of them computes on a GPU, its threads mostly wait, and an
+// evaluation may run beside a step.
+bool evaluates_in_turn(const RunOptions& options, Device trainer, Device rollout);
 
 // A worker that joins a run finds the cores taken by others, and is told no number of those who
 // join beside it: it has what rollout.threads says, else one.

@@ -64,7 +64,8 @@ struct EvalOptions {
   int64_t group_size = 1;       // members of each
   int64_t interval_steps = 25;  // also every so many versions; 0: only the first and the last
   std::string pool = {};        // whose workers sample it; empty: those of each dataset's (law 1.5)
-  // No key: no step is handed over while one runs, since training would take the device from it.
+  // No key: no step is handed over while one runs, since training would take the device, or the
+  // cores, from it.
   bool holds_training = false;
   void visit(OptionVisitor& v);
   template <class V>

@@ -67,6 +67,18 @@ TEST_P(LaunchThreads, AreNoMoreThanTheCoresByDefault) {
     EXPECT_LE(in_turn ? std::max(trainer, 2 * worker) : trainer + 2 * worker, cores);
   }
   expect_done();
+  if (!in_turn) return;
+  // An evaluation has its turn too: no step is trained beside it.
+  const auto rows = read_metrics(paths().metrics());
+  ASSERT_TRUE(rows) << rows.failure().message;
+  int64_t trained = 0, evaluations = 0;
+  for (const MetricsRow& row : rows.value()) {
+    if (row.find("reward/mean") != nullptr) trained = row.step;
+    if (row.find("eval/reward") == nullptr) continue;
+    EXPECT_EQ(trained, row.step);
+    ++evaluations;
+  }
+  EXPECT_EQ(evaluations, 1 + kSteps / 8);
 }
 
 TEST_P(LaunchThreads, AreThoseOfTheKeysWhereTheySaySo) {

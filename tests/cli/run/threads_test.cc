@@ -88,6 +88,18 @@ TEST(PlanThreads, ObeyTheirKeysAndSayWhatDoesNotFit) {
             "train.threads=0, fewer rollout.workers");
 }
 
+TEST(PlanThreads, OnTheCpuAnEvaluationHasItsTurn) {
+  const Device cpu, gpu{.kind = DeviceKind::kCuda};
+  EXPECT_TRUE(evaluates_in_turn(run_of({}), cpu, cpu));
+  EXPECT_FALSE(evaluates_in_turn(run_of({}), gpu, gpu));
+  EXPECT_FALSE(evaluates_in_turn(run_of({}), cpu, gpu));
+  EXPECT_FALSE(evaluates_in_turn(run_of({"scheduler.mode=async"}), cpu, cpu));
+  // Nobody samples on this machine.
+  EXPECT_FALSE(evaluates_in_turn(
+      run_of({"rollout.pools=[{name: far, workers: 1, cluster: there}]", "clusters=[{name: there}]"}),
+      cpu, cpu));
+}
+
 TEST(PlanThreads, OfAWorkerThatJoinsAreThoseOfTheKey) {
   EXPECT_EQ(joined_threads(run_of({})), 1);
   EXPECT_EQ(joined_threads(run_of({"rollout.threads=3"})), 3);
