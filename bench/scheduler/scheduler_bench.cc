@@ -223,8 +223,7 @@ void measure_touches(const Options& options, Report& report) {
         const double seconds = watch.seconds();
         const auto violation = find_violation(touches.state);
         require(!violation, "{}", violation.value_or(""));
-        if (round >= 0)
-          micros.push_back(1e6 * seconds / static_cast<double>(touches.events.size()));
+        if (round >= 0) micros.push_back(1e6 * seconds / static_cast<double>(touches.touched()));
       }
       report.add(fmt::format("{}, {}", touch.name, size), "an event", "us", micros);
     }

@@ -43,7 +43,8 @@ class Tidying {
   // From the newest anchor that is not above what is needed: the way to what is needed begins
   // there.
   void remove_versions() {
-    const int64_t needed = std::min(retention_.below, first_kept());
+    int64_t needed = std::min(retention_.below, first_kept());
+    if (retention_.evaluated >= 0) needed = std::min(needed, retention_.evaluated);
     int64_t first = -1;
     for (const StoredVersion& version : versions_)
       if (version.is_whole && version.version <= needed) first = version.version;
@@ -66,8 +67,8 @@ class Tidying {
   // The first of what is there is an anchor too.
   bool keeps_payload(size_t i) const {
     const int64_t version = versions_[i].version;
-    return i == 0 || version >= first_kept() || version % retention_.anchor_interval == 0 ||
-           !versions_[i].is_whole;  // given up already
+    return i == 0 || version >= first_kept() || version == retention_.evaluated ||
+           version % retention_.anchor_interval == 0 || !versions_[i].is_whole;  // given up already
   }
 
   // A delta leads to it, and one leads on from it, before it goes.

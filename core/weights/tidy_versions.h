@@ -16,6 +16,7 @@ namespace tailrace {
 struct Retention {
   int64_t below = 0;             // versions below are needed by nobody
   int64_t fetched_from = 0;      // payloads below are fetched by nobody: deltas are enough
+  int64_t evaluated = -1;        // but for this one; -1: none
   int64_t anchor_interval = 10;  // every so many versions one keeps its payload while it is needed
 };
 // Removes versions of before `newest` that nobody needs, and payloads to which deltas lead; of each

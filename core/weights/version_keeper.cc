@@ -27,12 +27,13 @@ void VersionKeeper::published(int64_t version) {
   changed_.notify_all();
 }
 
-void VersionKeeper::release(int64_t below, int64_t fetched_from) {
+void VersionKeeper::release(int64_t below, int64_t fetched_from, int64_t evaluated) {
   {
     MutexLock lock(mu_);
-    if (below <= below_ && fetched_from <= fetched_from_) return;
+    if (below <= below_ && fetched_from <= fetched_from_ && evaluated == evaluated_) return;
     below_ = std::max(below_, below);
     fetched_from_ = std::max(fetched_from_, fetched_from);
+    evaluated_ = evaluated;
     asked_ = true;
   }
   changed_.notify_all();
@@ -56,6 +57,7 @@ void VersionKeeper::run(const std::stop_token& stop) {
       newest = newest_;
       retention.below = below_;
       retention.fetched_from = fetched_from_;
+      retention.evaluated = evaluated_;
     }
     const auto tidied = tidy_versions(folder_, policy_, newest, retention, stop);
     if (!tidied) options_.on_failure(tidied.failure().message);

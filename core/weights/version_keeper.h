@@ -33,8 +33,9 @@ class VersionKeeper {
   // This version lies there now.
   void published(int64_t version);
   // The scheduler's word: versions below `below` are needed by nobody, and payloads below
-  // `fetched_from` are fetched by nobody. Less than before is no news.
-  void release(int64_t below, int64_t fetched_from);
+  // `fetched_from` are fetched by nobody, but for that of `evaluated` (-1: none). Less than before is
+  // no news.
+  void release(int64_t below, int64_t fetched_from, int64_t evaluated = -1);
   void wait();  // until what was released is gone, for tests
 
  private:
@@ -48,6 +49,7 @@ class VersionKeeper {
   std::condition_variable_any changed_;
   int64_t newest_ TR_GUARDED_BY(mu_) = -1;
   int64_t below_ TR_GUARDED_BY(mu_) = 0, fetched_from_ TR_GUARDED_BY(mu_) = 0;
+  int64_t evaluated_ TR_GUARDED_BY(mu_) = -1;
   bool asked_ TR_GUARDED_BY(mu_) = false, busy_ TR_GUARDED_BY(mu_) = false;
   std::jthread thread_;  // last: uses what is above
 };

@@ -167,7 +167,7 @@ Offset write(Builder& b, const FormRanks& m) {
   return fbs::CreateFormRanks(b, m.policy, m.formation, m.rank, m.size).Union();
 }
 Offset write(Builder& b, const ReleaseWeights& m) {
-  return fbs::CreateReleaseWeights(b, m.policy, m.below, m.fetched_from).Union();
+  return fbs::CreateReleaseWeights(b, m.policy, m.below, m.fetched_from, m.evaluated).Union();
 }
 Offset write(Builder& b, const Shutdown& m) {
   return fbs::CreateShutdown(b, b.CreateString(m.reason)).Union();
@@ -364,7 +364,8 @@ Message read(const fbs::FormRanks& t) {
 }
 Message read(const fbs::ReleaseWeights& t) {
   return ReleaseWeights{read_policy(t.policy()), at_least(0, t.below(), "below"),
-                        at_least(0, t.fetched_from(), "fetched_from")};
+                        at_least(0, t.fetched_from(), "fetched_from"),
+                        at_least(-1, t.evaluated(), "evaluated")};
 }
 Message read(const fbs::Shutdown& t) { return Shutdown{read_text(*t.reason())}; }
 

@@ -49,8 +49,8 @@ struct Describe {
                        m.total);
   }
   std::string operator()(const ReleaseWeights& m) const {
-    return fmt::format("ReleaseWeights policy={} below={} fetched_from={}", m.policy, m.below,
-                       m.fetched_from);
+    return fmt::format("ReleaseWeights policy={} below={} fetched_from={} evaluated={}", m.policy,
+                       m.below, m.fetched_from, m.evaluated);
   }
   std::string operator()(const TrainerReady& m) const {
     return fmt::format("TrainerReady policy={} version={} {}", m.policy, m.version, m.digest);

@@ -218,11 +218,13 @@ struct FormRanks {
   int32_t rank = 0, size = 1;
 };
 // To the trainer: nobody needs the published weights of versions below `below` any more, and nobody
-// fetches the payload of one below `fetched_from`, which may be kept as a delta.
+// fetches the payload of one below `fetched_from`, which may be kept as a delta, but for the one
+// that is evaluated.
 struct ReleaseWeights {
   PolicyId policy = 0;
   int64_t below = 0;
   int64_t fetched_from = 0;
+  int64_t evaluated = -1;  // -1: none
 };
 
 using Message =

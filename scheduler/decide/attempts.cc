@@ -202,8 +202,9 @@ bool complete(const Config& config, const Task& task) {
 void begin_lease(Context& context, const WorkId& work, const Task& task, Worker& worker,
                  Lease lease) {
   State& state = context.state;
-  add_leases(state, lease.worker, worker, 1);
-  tell_lease(context, worker, work, task, state.leases.add(work, std::move(lease)));
+  const Lease& begun = state.leases.add(work, std::move(lease));
+  add_leases(state, begun.worker, worker, 1);
+  tell_lease(context, worker, work, task, begun);
 }
 
 Lease take_back(Context& context, const WorkId& work) { return abort_lease(context, work); }
@@ -373,6 +374,16 @@ void fail_for_good(Context& context, const WorkId& work) {
   member.has_body = false;
   member.reward.reset();
   context.settled.push_back({work, was_open});
+}
+
+void lose_sample(Context& context, const WorkId& work) {
+  void_work(context, work);
+  Member& member = member_of(context.state, work);
+  member.phase = Phase::kWaiting;
+  member.min_version = member.max_version = -1;
+  member.has_body = false;
+  member.reward.reset();
+  add_waiting(context.state, work);
 }
 
 // The members themselves stay as they are: the caller ends the task or replaces them.

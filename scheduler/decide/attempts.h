@@ -54,6 +54,9 @@ void drop_surplus_members(Context& context, Lane lane, const TaskId& id, Task& t
 // Nothing more is tried for this member, and what it has is gone.
 void fail_for_good(Context& context, const WorkId& work);
 
+// Its sample is gone from the store: it waits to be sampled again, by the same random numbers.
+void lose_sample(Context& context, const WorkId& work);
+
 // Nobody needs the members' bodies any more.
 void release_bodies(Context& context, Lane lane, const TaskId& id, Task& task);
 

@@ -56,20 +56,31 @@ void settle(Context& context) {
     (word.lane == Lane::kEval ? exclude_held_out : exclude_task)(context, policy, word);
   }
   std::set<TaskId> groups;
-  std::map<PolicyId, std::vector<int32_t>> evaluations;
+  std::map<PolicyId, int64_t> evaluations;  // members of theirs
   for (const auto& [work, was_open] : std::exchange(context.settled, {})) {
     const Task* task = find_task(context.state, work.lane, work.member);
     if (task == nullptr || task->place != Place::kRunning) continue;
     if (work.lane == Lane::kEval) {
-      std::vector<int32_t>& settled_in = evaluations[work.member.policy];
-      if (was_open) settled_in.push_back(work.member.domain);
+      evaluations[work.member.policy] += was_open ? 1 : 0;
     } else {
       groups.insert(task_of(work.member));
     }
   }
   for (const TaskId& id : groups) settle_task(context, context.state.policies.at(id.policy), id);
-  for (const auto& [id, settled_in] : evaluations)
-    settle_evaluation(context, id, context.state.policies.at(id), settled_in);
+  for (const auto& [id, count] : evaluations)
+    settle_evaluation(context, id, context.state.policies.at(id), count);
+}
+
+// Installs before grants: a worker that is to change its weights gets no work that it could not
+// begin. But for what is to be sampled by weights that others have come past: it keeps its worker.
+// With the last of these that waits, workers may go on to the newest version.
+void place(Context& context) {
+  grant_held_out(context);
+  follow_evaluations(context.state);
+  do {
+    refresh_workers(context);
+    grant_waiting(context);
+  } while (follow_evaluations(context.state));
 }
 
 // What any event may have made possible. Called twice, it does nothing the second time.
@@ -102,18 +113,15 @@ void proceed(Context& context) {
   }
   advance_end(context);
   if (state.stopping || state.end) return;
-  // Installs before grants: a worker that is to change its weights gets no work that it could not
-  // begin. Grants last, when all work that this event makes is there to choose from.
-  refresh_workers(context);
-  grant_waiting(context);
+  // Last, when all work that this event makes is there to choose from.
+  place(context);
   // After what has nobody at all. In a mode that drains, who stands still is drained by it; its
   // install takes no room from anybody.
   bool moved = false;
   while (move_stalled(context)) {
     moved = true;
-    refresh_workers(context);
     // What runs at others is more by it, and so is the part of each (law 6.6).
-    grant_waiting(context);
+    place(context);
   }
   // What was moved may run on newer weights than before: a step that had to wait for it may not
   // have to any more (law 4.2).
@@ -133,6 +141,8 @@ Actions decide(State& state, const Event& event, Time now) {
   Context context{.state = state, .actions = {}, .settled = {}};
   std::visit([&](const auto& e) { apply(context, e); }, event);
   proceed(context);
+  // Also where nothing is placed any more: what is derived is what would be read from the disk.
+  follow_evaluations(state);
   return std::move(context.actions);
 }
 

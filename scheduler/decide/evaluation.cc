@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "scheduler/decide/attempts.h"
 
@@ -32,8 +31,7 @@ void open_evaluation(Context& context, PolicyId policy_id, Policy& policy, bool 
   if (!first && !context.config().evaluates(version) && !last) return;
 
   policy.evaluated = version;
-  Evaluation evaluation{
-      .version = version, .open = std::vector<int64_t>(policy.domains.size()), .tasks = {}};
+  Evaluation evaluation{.version = version, .tasks = {}};
   for (int32_t domain = 0; domain < std::ssize(policy.domains); ++domain) {
     for (int64_t prompt = 0; prompt < config.prompts; ++prompt) {
       // The version stands in the place of the epoch: each evaluation has names of its own.
@@ -88,36 +86,27 @@ EvalDone evaluation_report(PolicyId policy_id, const Evaluation& evaluation) {
   return report;
 }
 
-void settle_evaluation(Context& context, PolicyId policy_id, Policy& policy,
-                       const std::vector<int32_t>& settled_in) {
+void settle_evaluation(Context& context, PolicyId policy_id, Policy& policy, int64_t num_settled) {
   Evaluation& evaluation = *policy.evaluation;
-  bool any_ended = false;
-  for (const int32_t domain : settled_in)
-    any_ended = --evaluation.open[static_cast<size_t>(domain)] == 0 || any_ended;
-  // Workers may install the newest version now, if there is one: those of a pool that has none of
-  // it left to sample.
-  if (evaluation.version < policy.frontier && any_ended) make_index(context.state);
-  if (evaluating(policy)) return;
-  context.act(evaluation_report(policy_id, evaluation));
+  evaluation.open -= num_settled;
+  if (!evaluating(policy)) context.act(evaluation_report(policy_id, evaluation));
 }
 
 void on_eval_reported(Context& context, const EvalReported& event) {
   const auto it = context.state.policies.find(event.policy);
   if (it == context.state.policies.end()) return;
   Policy& policy = it->second;
-  // A fork, or a lost body, may have begun the evaluation of this version anew since the report.
+  // A fork may have begun the evaluation of this version anew since the report, and a lost body may
+  // have it reported once more.
   if (!policy.evaluation || evaluating(policy) || policy.evaluation->version != event.version)
     return;
   drop(context, policy);
 }
 
 void on_eval_body_lost(Context& context, Policy& policy, const BodyId& body) {
-  const int64_t version = policy.evaluation->version;
-  // Its weights may be gone from the workers, and there is a newer version to go on with.
-  if (version < policy.frontier) return fail_for_good(context, {body.lane, body.lease.member});
-  Task& task = *find_task(context.state, body.lane, body.lease.member);
-  task.members[static_cast<size_t>(body.lease.member.member)].has_body = false;
-  evaluate_anew(context, policy, version);
+  const WorkId work{body.lane, body.lease.member};
+  if (settled(member_of(context.state, work))) ++policy.evaluation->open;
+  lose_sample(context, work);
 }
 
 void evaluate_anew(Context& context, Policy& policy, int64_t from) {

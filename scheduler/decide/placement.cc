@@ -266,7 +266,7 @@ void end_install(Worker& worker) {
 
 void stage(Context& context, const WorkerId& id, Worker& worker, const Policy& policy) {
   end_install(worker);
-  const int64_t version = *next_version(context.state, policy, worker);
+  const int64_t version = *next_version(context.state, policy, id, worker);
   const Weights& weights = policy.lineage.at(version);
   worker.install = {.phase = Install::Phase::kStaging,
                     .version = version,
@@ -368,6 +368,43 @@ bool grant(Context& context, const Need& need, std::set<Waiting>& queue, Ask ask
   return granted;
 }
 
+// A worker of this pool, or of any where it has no name, that held-out members may be sampled by.
+bool may_evaluate(const State& state, const PoolId& pool, const WorkerId& id,
+                  const Worker& worker) {
+  return worker.role == Role::kRollout && worker.policy == pool.policy &&
+         (pool.name.empty() || worker.site.pool == pool.name) && !worker.stalled &&
+         !in_quarantine(state, id);
+}
+
+bool samples_by(const State& state, const PoolId& pool, int64_t version) {
+  const auto& pools = state.index.pools();
+  for (auto it = pools.lower_bound(pool); it != pools.end(); ++it) {
+    if (it->first.policy != pool.policy || (!pool.name.empty() && it->first.name != pool.name))
+      break;
+    if (it->second.versions.contains(version)) return true;
+  }
+  return false;
+}
+
+// Held-out members wait for a version that everybody who could sample them has come past: whoever
+// has least to do goes back to it, and is given nothing more before.
+void recall(Context& context, const PoolId& pool, Policy& policy) {
+  State& state = context.state;
+  const int64_t version = policy.evaluation->version;
+  if (samples_by(state, pool, version)) return;
+  const Worker* least = nullptr;
+  WorkerId chosen;
+  for (const auto& [id, worker] : state.workers) {
+    if (!may_evaluate(state, pool, id, worker)) continue;
+    if (wanted_version(state, policy, id, worker) == version) return;  // it comes to it
+    if (worker.connected && (least == nullptr || worker.leased < least->leased))
+      least = &worker, chosen = id;
+  }
+  if (least == nullptr) return;
+  policy.evaluation->recalled.insert(chosen);
+  touch(state, chosen);
+}
+
 // Whether anything was granted.
 bool grant(Context& context, Ask ask) {
   State& state = context.state;
@@ -384,6 +421,10 @@ bool grant(Context& context, Ask ask) {
 
 void refresh_workers(Context& context) {
   State& state = context.state;
+  for (const PoolId& pool : state.held_out) {
+    Policy& policy = state.policies.at(pool.policy);
+    if (at_frontier(policy)) recall(context, pool, policy);
+  }
   for (auto& [policy_id, policy] : state.policies) {
     const auto behind = state.index.behind().find(policy_id);
     // In a replay nobody installs (law 9.3).
@@ -434,7 +475,7 @@ void on_install_failed(Context& context, const InstallFailed& event) {
   Worker& worker = context.state.workers.at(event.worker);
   const Policy& policy = context.state.policies.at(worker.policy);
   const bool was_staging = worker.install->phase == Install::Phase::kStaging;
-  if (was_staging && next_version(context.state, policy, worker) != event.version) {
+  if (was_staging && next_version(context.state, policy, event.worker, worker) != event.version) {
     // Its files may have been let go: nobody is at fault, and the next one is asked for.
     end_install(worker);
     return touch(context.state, event.worker);
@@ -453,6 +494,16 @@ void expire_installs(Context& context) {
   }
   for (const WorkerId& id : late)
     fail_install(context, id, state.workers.at(id), "no answer within the deadline");
+}
+
+void grant_held_out(Context& context) {
+  State& state = context.state;
+  for (auto it = state.waiting.begin();
+       it != state.waiting.end() && it->first.lane == Lane::kEval;) {
+    if (it->first.floor < state.policies.at(it->first.policy).frontier)
+      grant(context, it->first, it->second, Ask::kAll);
+    it = it->second.empty() ? state.waiting.erase(it) : std::next(it);
+  }
 }
 
 void grant_waiting(Context& context) {

@@ -21,6 +21,8 @@ void refresh_workers(Context& context);
 // Waiting members to open workers with free slots, evaluation first. Siblings go to one worker when
 // it has room: they share the prompt's KV cache.
 void grant_waiting(Context& context);
+// Of these the held-out members of evaluations that lag behind the frontier.
+void grant_held_out(Context& context);
 
 // What workers hold that stand still, to others with room (law 8.6). True: something was moved,
 // which may make other installs and grants possible.

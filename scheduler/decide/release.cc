@@ -5,17 +5,23 @@
 namespace tailrace::scheduler {
 namespace {
 
-// What a worker is asked for next is the frontier, or what is evaluated.
+int64_t evaluated_version(const Policy& policy) {
+  return policy.evaluation ? policy.evaluation->version : -1;
+}
+
+// But for what is evaluated: it may lie far behind, and alone it keeps its payload.
 int64_t may_be_fetched_from(const State& state, PolicyId id, const Policy& policy) {
   int64_t from = policy.frontier - state.config.keep_weights + 1;
-  if (policy.evaluation) from = std::min(from, policy.evaluation->version);
-  for (const auto& [name, worker] : state.workers)
-    if (worker.role == Role::kRollout && worker.policy == id && worker.install)
+  for (const auto& [name, worker] : state.workers) {
+    if (worker.role == Role::kRollout && worker.policy == id && worker.install &&
+        worker.install->version != evaluated_version(policy))
       from = std::min(from, worker.install->version);
+  }
   return from;
 }
 
-int64_t held_from(const State& state, PolicyId id, int64_t from) {
+int64_t needed_from(const State& state, PolicyId id, const Policy& policy, int64_t from) {
+  if (policy.evaluation) from = std::min(from, policy.evaluation->version);
   for (const auto& [name, worker] : state.workers)
     if (worker.role == Role::kRollout && worker.policy == id && worker.held >= 0)
       from = std::min(from, worker.held);
@@ -29,7 +35,7 @@ void release_weights(Context& context, PolicyId id) {
   Policy& policy = context.state.policies.at(id);
   int64_t from = may_be_fetched_from(state, id, policy);
   policy.fetched_from = std::max(policy.fetched_from, from);
-  from = held_from(state, id, from);
+  from = needed_from(state, id, policy, from);
   if (from <= policy.released) return;
   if (state.config.keep_sampled) from = std::min(from, oldest_sampled(policy).value_or(from));
   policy.released = std::max(policy.released, from);
@@ -52,7 +58,8 @@ void tell_released(Context& context, PolicyId id, Policy& policy) {
                               .session = 0,
                               .policy = id,
                               .below = policy.released,
-                              .fetched_from = policy.fetched_from});
+                              .fetched_from = policy.fetched_from,
+                              .evaluated = evaluated_version(policy)});
 }
 
 }  // namespace tailrace::scheduler

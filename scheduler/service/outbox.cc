@@ -35,7 +35,7 @@ void Outbox::act(const FormRanks& a) {
   send(a, wire::FormRanks{a.policy, a.formation, a.rank, a.size});
 }
 void Outbox::act(const ReleaseWeights& a) {
-  send(a, wire::ReleaseWeights{a.policy, a.below, a.fetched_from});
+  send(a, wire::ReleaseWeights{a.policy, a.below, a.fetched_from, a.evaluated});
 }
 void Outbox::act(const Save& a) { send(a, wire::Save{a.policy, a.version}); }
 

@@ -271,16 +271,17 @@ struct TaskBroken {
 };
 
 // To the trainer: the published weights of versions below `below` are needed by nobody, and of
-// those below `fetched_from` nobody fetches the payload (law 9.8).
+// those below `fetched_from`, but for `evaluated`, nobody fetches the payload (law 9.8).
 struct ReleaseWeights {
   WorkerId worker;
   uint64_t session = 0;
   PolicyId policy = 0;
   int64_t below = 0;
   int64_t fetched_from = 0;
+  int64_t evaluated = -1;  // -1: none
   template <class V>
   void fields(V& visit) {
-    visit(worker, session, policy, below, fetched_from);
+    visit(worker, session, policy, below, fetched_from, evaluated);
   }
   friend bool operator==(const ReleaseWeights&, const ReleaseWeights&) = default;
 };

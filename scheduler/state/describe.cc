@@ -147,8 +147,9 @@ struct DescribeAction {
     return fmt::format("form_ranks {} rank={}/{}", a.worker, a.rank, a.size);
   }
   std::string operator()(const ReleaseWeights& a) const {
-    return fmt::format("release_weights {} below=v{} fetched_from=v{}", a.worker, a.below,
-                       a.fetched_from);
+    return fmt::format("release_weights {} below=v{} fetched_from=v{}{}", a.worker, a.below,
+                       a.fetched_from,
+                       a.evaluated < 0 ? "" : fmt::format(" evaluated=v{}", a.evaluated));
   }
   std::string operator()(const TaskBroken& a) const {
     return fmt::format("task_broken {}{} row={}{}", lane_mark(a.lane), to_string(a.task), a.row,

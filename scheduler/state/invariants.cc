@@ -334,7 +334,8 @@ Found check_published(const State& state, PolicyId policy_id, const Policy& poli
                          worker.version);
     if (!worker.install) continue;
     const Install& install = *worker.install;
-    if (install.version < policy.fetched_from)
+    // One of what was evaluated may find it gone: nobody's fault (law 9.6).
+    if (install.version < policy.fetched_from && install.version > policy.evaluated)
       return fmt::format("worker {} installs version {}, which is let go", id, install.version);
     constexpr VersionState kLeast[] = {VersionState::kOffered, VersionState::kStaged,
                                        VersionState::kCommitted};
@@ -345,7 +346,7 @@ Found check_published(const State& state, PolicyId policy_id, const Policy& poli
   if (policy.fetched_from < policy.released)
     return fmt::format("policy {}: payloads below {} stay, and versions below {} do not", policy_id,
                        policy.fetched_from, policy.released);
-  if (policy.evaluation && policy.evaluation->version < policy.fetched_from)
+  if (policy.evaluation && policy.evaluation->version < policy.released)
     return fmt::format("version {} is evaluated, and let go", policy.evaluation->version);
   if (!state.config.keep_sampled) return {};
   if (const auto oldest = oldest_sampled(policy); oldest && *oldest < policy.released)
@@ -382,6 +383,8 @@ Found check_workers(const State& state) {
     }
   }
   if (!index_is_right(state)) return "the index of workers does not say what they do";
+  if (state.held_out != find_held_out(state))
+    return "other pools wait for an evaluation than those whose held-out members wait";
   if (state.away != find_away(state)) return "others are away than those that health remembers";
   for (const WorkId& work : state.to_verify) {
     if (find_task(state, work.lane, work.member) == nullptr)

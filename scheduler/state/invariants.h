@@ -14,7 +14,8 @@ namespace tailrace::scheduler {
 //  - leases, waiting lists, worker loads and member phases tell the same story;
 //  - versions: published <= frontier, a lineage without holes, batches without holes, nothing
 //    sampled from weights older than its launch;
-//  - no batch is out for the version under evaluation.
+//  - nobody holds or needs weights that were let go;
+//  - what is derived (index, tables, counts) is what would be made anew.
 std::optional<std::string> find_violation(const State& state);
 
 }  // namespace tailrace::scheduler

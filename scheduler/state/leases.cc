@@ -48,9 +48,10 @@ const Lease& Leases::add(const WorkId& work, Lease lease) {
   const int32_t place = free_.back();
   free_.pop_back();
   Entry& entry = entries_[static_cast<size_t>(place)];
-  std::vector<int32_t>& its = held_[lease.worker];
-  its.push_back(place);
-  entry = {work, std::move(lease), its.size() - 1};
+  Held& its = held_[lease.worker];
+  its.places.push_back(place);
+  its.held_out += work.lane == Lane::kEval;
+  entry = {work, std::move(lease), its.places.size() - 1};
   places_.insert(hash_of(work), place);
   soonest_.emplace_back();
   settle(soonest_.size() - 1, {entry.lease.deadline, place});
@@ -68,11 +69,12 @@ Lease Leases::take(const WorkId& work) {
   Entry& entry = entries_[static_cast<size_t>(place)];
   // The last one takes its place, in its worker's list and in the heap.
   const auto holder = held_.find(entry.lease.worker);
-  std::vector<int32_t>& its = holder->second;
-  entries_[static_cast<size_t>(its.back())].held_at = entry.held_at;
-  its[entry.held_at] = its.back();
-  its.pop_back();
-  if (its.empty()) held_.erase(holder);
+  Held& its = holder->second;
+  its.held_out -= work.lane == Lane::kEval;
+  entries_[static_cast<size_t>(its.places.back())].held_at = entry.held_at;
+  its.places[entry.held_at] = its.places.back();
+  its.places.pop_back();
+  if (its.places.empty()) held_.erase(holder);
   const size_t hole = heap_at_[static_cast<size_t>(place)];
   const Due last = soonest_.back();
   soonest_.pop_back();
@@ -98,11 +100,16 @@ std::vector<WorkId> Leases::of(const WorkerId& worker) const {
   std::vector<WorkId> found;
   const auto held = held_.find(worker);
   if (held == held_.end()) return found;
-  found.reserve(held->second.size());
-  for (const int32_t place : held->second)
+  found.reserve(held->second.places.size());
+  for (const int32_t place : held->second.places)
     found.push_back(entries_[static_cast<size_t>(place)].work);
   std::ranges::sort(found);
   return found;
+}
+
+bool Leases::holds_held_out(const WorkerId& worker) const {
+  const auto held = held_.find(worker);
+  return held != held_.end() && held->second.held_out > 0;
 }
 
 std::map<WorkId, Lease> Leases::in_order() const {
@@ -117,8 +124,12 @@ bool Leases::consistent() const {
     return false;
   size_t held_by_all = 0;
   for (const auto& [worker, held] : held_) {
-    if (held.empty()) return false;
-    held_by_all += held.size();
+    const auto in_evaluation = [&](int32_t place) {
+      return entries_[static_cast<size_t>(place)].work.lane == Lane::kEval;
+    };
+    if (held.places.empty() || std::ranges::count_if(held.places, in_evaluation) != held.held_out)
+      return false;
+    held_by_all += held.places.size();
   }
   if (held_by_all != soonest_.size()) return false;
   std::vector<bool> seen(entries_.size());
@@ -130,8 +141,8 @@ bool Leases::consistent() const {
   const auto is_held = [&](int32_t place) {
     const Entry& entry = entries_[static_cast<size_t>(place)];
     const auto held = held_.find(entry.lease.worker);
-    return held != held_.end() && entry.held_at < held->second.size() &&
-           held->second[entry.held_at] == place;
+    return held != held_.end() && entry.held_at < held->second.places.size() &&
+           held->second.places[entry.held_at] == place;
   };
   if (!std::ranges::all_of(free_, first_time)) return false;
   for (size_t at = 0; at < soonest_.size(); ++at) {

@@ -91,6 +91,8 @@ class Leases {
 
   // The members that this worker works on, in order: no other lease is looked at.
   std::vector<WorkId> of(const WorkerId& worker) const;
+  // One of these is in the evaluation lane. None is looked at.
+  bool holds_held_out(const WorkerId& worker) const;
 
   // The members of those of which `is` holds, in order. All are looked at.
   template <class Is>
@@ -163,9 +165,12 @@ class Leases {
   std::vector<size_t> heap_at_;  // where soonest_ has each of them
   std::vector<Due> soonest_;
   HashTable<int32_t> places_;  // of members, in entries_
-  // The same of those that a worker holds, in no order; a worker that holds none has no list.
-  // Derived, so never archived.
-  HashedMap<WorkerId, std::vector<int32_t>> held_;
+  // Those of a worker, in no order; one that has none is not there. Derived, so never archived.
+  struct Held {
+    std::vector<int32_t> places;
+    int64_t held_out = 0;  // of these, in the evaluation lane
+  };
+  HashedMap<WorkerId, Held> held_;
 };
 
 }  // namespace tailrace::scheduler

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
-#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -101,6 +100,7 @@ int64_t num_waiting(const State& state) {
 }
 
 void State::after_reading() {
+  held_out = find_held_out(*this);
   make_index(*this);
   away = find_away(*this);
   for (auto& [id, policy] : policies) policy.told_items = count_told_items(policy);
@@ -197,18 +197,14 @@ bool tried_before(const Member& member) {
   return member.env_failures + member.verifier_failures + member.losses > 0;
 }
 
-std::vector<int64_t> count_open(const Evaluation& evaluation) {
-  std::vector<int64_t> open(evaluation.open.size());
+int64_t count_open(const Evaluation& evaluation) {
+  int64_t open = 0;
   for (const auto& [id, task] : evaluation.tasks)
-    open[static_cast<size_t>(id.domain)] += std::ranges::count(task.members, false, settled);
+    open += std::ranges::count(task.members, false, settled);
   return open;
 }
 
-int64_t num_open(const Policy& policy) {
-  if (!policy.evaluation) return 0;
-  return std::accumulate(policy.evaluation->open.begin(), policy.evaluation->open.end(),
-                         int64_t{0});
-}
+int64_t num_open(const Policy& policy) { return policy.evaluation ? policy.evaluation->open : 0; }
 
 bool evaluating(const Policy& policy) { return num_open(policy) > 0; }
 
@@ -218,20 +214,30 @@ bool waits_for_report(const Config& config, const Policy& policy) {
          (policy.evaluation->version < policy.frontier && config.evaluates(policy.frontier));
 }
 
-int64_t wanted_version(const State& state, const Policy& policy, const std::string& pool) {
-  if (!policy.evaluation) return policy.frontier;
-  const std::vector<int64_t>& open = policy.evaluation->open;
-  for (size_t i = 0; i < open.size(); ++i) {
-    const std::string& bound = state.config.pool_of(Lane::kEval, static_cast<int32_t>(i));
-    if (open[i] > 0 && (bound.empty() || bound == pool))
-      return std::min(policy.evaluation->version, policy.frontier);
-  }
-  return policy.frontier;
+namespace {
+
+// By what it has sampled by last, also if that is not proved in this session.
+bool is_past(const Policy& policy, const Worker& worker, int64_t version) {
+  return worker.held > version && on_lineage(policy, worker.held, worker.digest);
 }
 
-std::optional<int64_t> next_version(const State& state, const Policy& policy,
+}  // namespace
+
+int64_t wanted_version(const State& state, const Policy& policy, const WorkerId& id,
+                       const Worker& worker) {
+  if (!policy.evaluation || policy.evaluation->version >= policy.frontier) return policy.frontier;
+  const int64_t evaluated = policy.evaluation->version;
+  if (state.leases.holds_held_out(id)) return evaluated;
+  const bool waits = state.held_out.contains({worker.policy, worker.site.pool}) ||
+                     state.held_out.contains({worker.policy, ""});
+  const bool comes =
+      !is_past(policy, worker, evaluated) || policy.evaluation->recalled.contains(id);
+  return waits && comes ? evaluated : policy.frontier;
+}
+
+std::optional<int64_t> next_version(const State& state, const Policy& policy, const WorkerId& id,
                                     const Worker& worker) {
-  const int64_t wanted = wanted_version(state, policy, worker.site.pool);
+  const int64_t wanted = wanted_version(state, policy, id, worker);
   if (worker.version != wanted || !on_lineage(policy, worker.version, worker.digest)) return wanted;
   // It is staged while this one is evaluated.
   if (policy.frontier > wanted) return policy.frontier;
@@ -543,28 +549,35 @@ namespace {
 
 Time last_time(const Health& health) { return std::max(health.until, health.left); }
 
-// It samples by weights of the present lineage, and nobody is about to change them.
-bool is_open(const State& state, const Worker& worker) {
+// It samples by weights of the present lineage, nobody is about to change them, and it is not to go
+// back to older ones.
+bool is_open(const State& state, const WorkerId& id, const Worker& worker) {
   const auto policy = state.policies.find(worker.policy);
   return policy != state.policies.end() && worker.version >= 0 &&
          !(worker.install && worker.install->phase == Install::Phase::kSwitching) &&
-         on_lineage(policy->second, worker.version, worker.digest);
+         on_lineage(policy->second, worker.version, worker.digest) &&
+         worker.version <= wanted_version(state, policy->second, id, worker);
 }
 
 // Nothing needs the weights that it has: no evaluation of them, and where installs wait for what
-// runs, no lease.
-bool may_switch(const State& state, const Policy& policy, const Worker& worker) {
-  if (worker.install->version > wanted_version(state, policy, worker.site.pool)) return false;
+// runs, or lead back to older weights, no lease.
+bool may_switch(const State& state, const Policy& policy, const WorkerId& id,
+                const Worker& worker) {
+  const int64_t version = worker.install->version;
+  const int64_t wanted = wanted_version(state, policy, id, worker);
+  if (is_past(policy, worker, version)) return version == wanted && worker.leased == 0;
+  if (version > wanted) return false;
   return state.config.mode.install != InstallWhen::kDrained || worker.leased == 0;
 }
 
-InstallStep step_of(const State& state, const Health* health, const Worker& worker) {
+InstallStep step_of(const State& state, const WorkerId& id, const Health* health,
+                    const Worker& worker) {
   const auto policy = state.policies.find(worker.policy);
   if (worker.role != Role::kRollout || !worker.connected || in_quarantine(state, health) ||
       policy == state.policies.end())
     return InstallStep::kNone;
   const std::optional<int64_t> next =
-      is_resting(state, worker) ? std::nullopt : next_version(state, policy->second, worker);
+      is_resting(state, worker) ? std::nullopt : next_version(state, policy->second, id, worker);
   if (!worker.install) return next ? InstallStep::kStage : InstallStep::kNone;
   const Install& install = *worker.install;
   // The weights of another lineage are not worth the wait.
@@ -573,16 +586,16 @@ InstallStep step_of(const State& state, const Health* health, const Worker& work
   // What was asked for is left to end first.
   if (install.phase != Install::Phase::kStaged) return InstallStep::kNone;
   // Also to one that is not the newest any more: versions may come faster than they are staged.
-  if (may_switch(state, policy->second, worker)) return InstallStep::kSwitch;
+  if (may_switch(state, policy->second, id, worker)) return InstallStep::kSwitch;
   return next && *next != install.version ? InstallStep::kStage : InstallStep::kNone;
 }
 
 // It will hold the wanted weights in a moment.
-bool is_installing(const State& state, const Worker& worker) {
+bool is_installing(const State& state, const WorkerId& id, const Worker& worker) {
   const auto policy = state.policies.find(worker.policy);
   return worker.install && policy != state.policies.end() &&
          (worker.install->phase == Install::Phase::kSwitching ||
-          may_switch(state, policy->second, worker));
+          may_switch(state, policy->second, id, worker));
 }
 
 Index::Entry entry_of(const State& state, const WorkerId& id, const Worker& worker) {
@@ -594,15 +607,15 @@ Index::Entry entry_of(const State& state, const WorkerId& id, const Worker& work
   entry.has_faults = has_faults(health);
   if (worker.connected) entry.room = usable_slots(state, health, worker) - worker.leased;
   entry.verifies = worker.role == Role::kReward;
-  if (worker.connected && moves && is_open(state, worker)) entry.version = worker.version;
+  if (worker.connected && moves && is_open(state, id, worker)) entry.version = worker.version;
   // One that was silent would hold what it gets until its deadline, so it gets only what is left.
   entry.proving =
       entry.version && entry.room > 0 && on_trial(state, health) && health->fault != Fault::kSilent;
   // One that has failed, or stands still, is not waited for: it may hang.
   if (moves && worker.connected && !entry.has_faults)
-    entry.load = {worker.slots, worker.leased, is_installing(state, worker) ? 1 : 0};
+    entry.load = {worker.slots, worker.leased, is_installing(state, id, worker) ? 1 : 0};
   entry.stuck = worker.stalled && worker.leased > 0;
-  entry.step = step_of(state, health, worker);
+  entry.step = step_of(state, id, health, worker);
   if (!worker.connected) {
     entry.deadline = worker.reconnect_deadline;
   } else if (is_asked(worker)) {
@@ -660,6 +673,24 @@ void make_index(State& state) {
     worker.indexed = {};
     touch(state, id, worker);
   }
+}
+
+std::set<PoolId> find_held_out(const State& state) {
+  std::set<PoolId> found;
+  for (const auto& [need, members] : state.waiting) {
+    if (need.lane != Lane::kEval) break;  // these sort first
+    const Policy& policy = state.policies.at(need.policy);
+    if (need.floor < policy.frontier) found.insert({need.policy, need.pool});
+  }
+  return found;
+}
+
+bool follow_evaluations(State& state) {
+  std::set<PoolId> held_out = find_held_out(state);
+  if (held_out == state.held_out) return false;
+  state.held_out = std::move(held_out);
+  make_index(state);
+  return true;
 }
 
 bool index_is_right(const State& state) {

@@ -229,11 +229,12 @@ struct Weights {
 // a restart in between asks for the report again.
 struct Evaluation {
   int64_t version = 0;
-  std::vector<int64_t> open;  // members that are not settled, by dataset
+  int64_t open = 0;             // members that are not settled
+  std::set<WorkerId> recalled;  // that had come past the version, and go back to it
   HashedMap<TaskId, Task> tasks;
   template <class V>
   void fields(V& visit) {
-    visit(version, open, tasks);
+    visit(version, open, recalled, tasks);
   }
   friend bool operator==(const Evaluation&, const Evaluation&) = default;
 };
@@ -500,7 +501,11 @@ struct State {
   std::optional<RunEnd> end;  // nothing is left to do; the last version is being saved
   Time end_deadline{};        // for that
   bool ended = false;         // RunDone was given
-  Index index;                // of workers; see touch() and make_index()
+  // Pools for whose workers held-out members wait that a version behind the frontier is to sample:
+  // their workers keep that version, or come to it. Those without a name: all of the policy.
+  // Derived, so never archived; see follow_evaluations().
+  std::set<PoolId> held_out;
+  Index index;  // of workers; see touch() and make_index()
 
   State() = default;
   explicit State(Config run, int num_policies = 1);
@@ -532,6 +537,11 @@ void erase_worker(State& state, const WorkerId& id);
 void make_index(State& state);
 // It says what it would say if it were made anew.
 bool index_is_right(const State& state);
+// What State::held_out says.
+std::set<PoolId> find_held_out(const State& state);
+// After any change of what waits, or of the frontier: held_out says what is, and so does the index.
+// Whether that was news.
+bool follow_evaluations(State& state);
 
 // What a member of this task waits for when it waits.
 Need need_of(const State& state, Lane lane, const TaskId& id, const Task& task);
@@ -576,8 +586,8 @@ std::optional<int64_t> oldest_sampled(const Policy& policy);
 // An attempt or a verification of it has failed.
 bool tried_before(const Member& member);
 
-// Members that are not settled, by dataset: what Evaluation::open says.
-std::vector<int64_t> count_open(const Evaluation& evaluation);
+// What Evaluation::open says.
+int64_t count_open(const Evaluation& evaluation);
 // Members of the evaluation that are still out.
 int64_t num_open(const Policy& policy);
 bool evaluating(const Policy& policy);
@@ -587,13 +597,16 @@ bool evaluating(const Policy& policy);
 // would come before (law 10.1).
 bool waits_for_report(const Config& config, const Policy& policy);
 
-// What the policy's rollout workers of this pool are to hold: the frontier, or, while one of them
-// may be granted a member of it, what is evaluated (law 10.1).
-int64_t wanted_version(const State& state, const Policy& policy, const std::string& pool);
+// What the policy's rollout worker is to hold: what is evaluated, while it samples a held-out
+// member or could be granted one, unless it has come past that version and was not recalled; else
+// the frontier (law 10.1).
+int64_t wanted_version(const State& state, const Policy& policy, const WorkerId& id,
+                       const Worker& worker);
 
 // What the worker is to sample by next, if not by what it has: what is wanted of it, or, where it
 // has that because it is evaluated, the frontier.
-std::optional<int64_t> next_version(const State& state, const Policy& policy, const Worker& worker);
+std::optional<int64_t> next_version(const State& state, const Policy& policy, const WorkerId& id,
+                                    const Worker& worker);
 
 // It has been asked to stage or to switch, and has not answered.
 bool is_asked(const Worker& worker);

@@ -348,7 +348,7 @@ class TrainerWorker {
   }
 
   void on(const wire::ReleaseWeights& message) {
-    versions_.release(message.below, message.fetched_from);
+    versions_.release(message.below, message.fetched_from, message.evaluated);
   }
 
   // ---- weights

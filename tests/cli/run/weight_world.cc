@@ -148,7 +148,7 @@ WeightWorld::WeightWorld(uint64_t seed)
       .switch_to = [this](const WorkerId& worker,
                           const Switch& what) { return switch_to(worker, what); },
       .publish = [this](int64_t version, const Digest& name) { publish(version, name); },
-      .release = [this](const ReleaseWeights& what) { release(what.below, what.fetched_from); },
+      .release = [this](const ReleaseWeights& what) { release(what); },
       .on_death = [this](const WorkerId& worker) { died(worker); }};
 }
 
@@ -251,16 +251,20 @@ void WeightWorld::publish(int64_t version, const Digest& name) {
   tidy();
 }
 
-void WeightWorld::release(int64_t below, int64_t fetched_from) {
-  below_ = std::max(below_, below);
-  fetched_from_ = std::max(fetched_from_, fetched_from);
+void WeightWorld::release(const ReleaseWeights& what) {
+  below_ = std::max(below_, what.below);
+  fetched_from_ = std::max(fetched_from_, what.fetched_from);
+  evaluated_ = what.evaluated;
   tidy();
 }
 
 void WeightWorld::tidy() {
   if (newest_ < 0) return;
   if (strikes(0.1)) damage_something(run_, ".delta");
-  const Retention retention{.below = below_, .fetched_from = fetched_from_, .anchor_interval = 4};
+  const Retention retention{.below = below_,
+                            .fetched_from = fetched_from_,
+                            .evaluated = evaluated_,
+                            .anchor_interval = 4};
   const auto done = act("trainer while it tidies", 0.6, [&] {
     const auto tidied = tidy_versions(run_, 0, newest_, retention);
     if (!tidied) log_.warning("not tidied: {}", tidied.failure().message);
@@ -459,6 +463,7 @@ void WeightWorld::died(const WorkerId& worker) {
   if (worker != simulator::kTrainerName) return;
   newest_ = -1;
   below_ = fetched_from_ = 0;
+  evaluated_ = -1;
 }
 
 // ---- what must hold

@@ -66,7 +66,7 @@ class WeightWorld {
   // As the run names a version by its root in the simulator.
   const Truth& truth_of(int64_t version, const Digest& name);
   void publish(int64_t version, const Digest& name);
-  void release(int64_t below, int64_t fetched_from);
+  void release(const scheduler::ReleaseWeights& what);
   void tidy();
 
   std::optional<InstallCause> stage(const WorkerId& worker, const scheduler::Stage& stage);
@@ -105,7 +105,7 @@ class WeightWorld {
   std::map<Digest, std::unique_ptr<Truth>> truths_;  // by the simulator's name
   std::map<int64_t, Digest> published_;              // by the number: what lies there
   Digest last_published_;
-  int64_t newest_ = -1, below_ = 0, fetched_from_ = 0;  // of the trainer's process
+  int64_t newest_ = -1, below_ = 0, fetched_from_ = 0, evaluated_ = -1;  // of the trainer's process
   int64_t attempts_ = 0;
   std::map<std::string, int64_t> steps_;  // about as many as a deed takes before it is done
   std::vector<Host> hosts_;

@@ -201,6 +201,36 @@ TEST_P(VersionFolderTest, WhatIsReleasedGoesDownToItsAnchor) {
   EXPECT_EQ(versions(true), (std::vector<int64_t>{23, 24, 25}));
 }
 
+// It lies behind those that are fetched, and gives its payload up like any other when that is over.
+TEST_P(VersionFolderTest, WhatIsEvaluatedKeepsItsPayload) {
+  const auto tidy_with = [&](int64_t newest, int64_t below, int64_t evaluated) {
+    return tidy_versions(folder_, 0, newest,
+                         {.below = below,
+                          .fetched_from = newest - 1,
+                          .evaluated = evaluated,
+                          .anchor_interval = 100});
+  };
+  for (int64_t version = 0; version <= 7; ++version) {
+    publish(version);
+    ASSERT_TRUE(tidy_with(version, 0, version >= 3 ? 3 : -1));
+  }
+  EXPECT_EQ(versions(/*whole=*/true), (std::vector<int64_t>{0, 3, 6, 7}));
+  for (int64_t version = 0; version <= 7; ++version) EXPECT_TRUE(is_there(version)) << version;
+  ASSERT_TRUE(tidy_with(7, 5, 3));
+  EXPECT_EQ(versions(/*whole=*/false).front(), 3) << "whatever is released";
+  ASSERT_TRUE(tidy_with(7, 4, -1));
+  EXPECT_EQ(versions(/*whole=*/true), (std::vector<int64_t>{3, 6, 7})) << "it is the first now";
+  EXPECT_TRUE(verify_versions(folder_, std::nullopt, scratch_).damages.empty());
+
+  publish(8);
+  ASSERT_TRUE(tidy_with(8, 4, 6));
+  EXPECT_EQ(versions(true), (std::vector<int64_t>{3, 6, 7, 8}));
+  ASSERT_TRUE(tidy_with(8, 4, -1));
+  EXPECT_EQ(versions(true), (std::vector<int64_t>{3, 7, 8}));
+  for (int64_t version = 3; version <= 8; ++version) EXPECT_TRUE(is_there(version)) << version;
+  EXPECT_TRUE(verify_versions(folder_, std::nullopt, scratch_).damages.empty());
+}
+
 // A killed process may leave any of these steps out; the next one does what is missing.
 TEST_P(VersionFolderTest, TidyingBeginsAnywhere) {
   for (int64_t version = 0; version <= 9; ++version) publish(version);

@@ -108,7 +108,7 @@ inline std::vector<Message> one_of_each() {
           Shutdown{"done"},
           FormRanks{1, 0xfedcba9876543210, 3, 4},
           StageProgress{1, 9, "0123456789abcdef0123456789abcdef", 4 << 20, 500 << 20},
-          ReleaseWeights{1, 7, 9}};
+          ReleaseWeights{1, 7, 9, 8}};
 }
 
 }  // namespace tailrace::wire::test

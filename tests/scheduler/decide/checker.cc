@@ -420,6 +420,11 @@ void Checker::check_pool(const Grant& grant) {
     fail("granted once too often");
   const Worker& worker = state_.workers.at(grant.worker);
   if (!may_sample(worker, work)) fail("granted outside its pool");
+  // Law 10.1.
+  const auto& evaluation = state_.policies.at(0).evaluation;
+  if (evaluation && evaluation->recalled.contains(grant.worker) && work.lane == Lane::kTrain &&
+      worker.version > evaluation->version && held_out_waits_for(worker))
+    fail("granted to a worker that is to go back first");
   const bool bound = !pool_of(work).empty();
   seen["granted in its pool"] += bound;
   seen["held out in its pool"] += work.lane == Lane::kEval && !state_.config.eval.pool.empty();
@@ -436,6 +441,16 @@ std::string Checker::pool_of(const WorkId& work) const {
 bool Checker::may_sample(const Worker& worker, const WorkId& work) const {
   const std::string pool = pool_of(work);
   return pool.empty() || pool == worker.site.pool;
+}
+
+bool Checker::held_out_waits_for(const Worker& worker) const {
+  for (const auto& [need, members] : state_.waiting) {
+    if (need.lane == Lane::kEval && std::ranges::any_of(members, [&](const Waiting& waiting) {
+          return may_sample(worker, waiting.work);
+        }))
+      return true;
+  }
+  return false;
 }
 
 // What still waits could not have gone there, or its turn comes later (law 6.9).
@@ -492,7 +507,29 @@ void Checker::check(const Verify& verify) {
 void Checker::check(const Stage& stage) {
   if (!world_.has_published(stage.version))
     fail(fmt::format("the weights of version {} were let go", stage.version));
+  if (stage.version >= fetched_from_) return;
+  if (stage.version != kept_payload_)
+    fail(fmt::format("the payload of version {} was let go", stage.version));
+  ++seen["an old version is fetched for its evaluation"];
 }
+
+void Checker::check(const ReleaseWeights& release) {
+  if (state_.config.keep_sampled) {
+    // What is gone on from is shown with the weights that sampled it.
+    for (const auto& [id, task] : state_.policies.at(0).tasks) {
+      for (int32_t i = 0; i < std::ssize(task.members); ++i) {
+        const auto& prefix = task.members[static_cast<size_t>(i)].prefix;
+        const WorkId work{Lane::kTrain, member_id(id, task.launch, i)};
+        if (prefix && turns_.at(prefix_of(work, *prefix)).min_version < release.below)
+          fail(to_string(work.member) + " goes on from turns by weights that are let go");
+      }
+    }
+  }
+  fetched_from_ = release.fetched_from;
+  kept_payload_ = release.evaluated;
+}
+
+void Checker::check(const Forked& fork) { fetched_from_ = std::min(fetched_from_, fork.from); }
 
 // Law 9.6.
 void Checker::check(const Switch& change) {
@@ -500,8 +537,18 @@ void Checker::check(const Switch& change) {
   const Policy& policy = state_.policies.at(0);
   if (state_.config.mode.install == InstallWhen::kDrained && worker.leased > 0)
     fail("an install under work that has not ended");
-  if (change.version > wanted_version(state_, policy, worker.site.pool))
-    fail("switched while the old weights are wanted");
+  // Law 10.1.
+  if (policy.evaluation && worker.version == policy.evaluation->version &&
+      on_lineage(policy, worker.version, worker.digest) && change.version != worker.version) {
+    for (const WorkId& work : state_.leases.of(change.worker))
+      if (work.lane == Lane::kEval) fail("switched under a held-out sample");
+    if (held_out_waits_for(worker)) fail("switched while a held-out sample waits for it");
+    seen["a worker goes on beside an evaluation"] += evaluating(policy);
+  }
+  const bool goes_back =
+      on_lineage(policy, worker.held, worker.digest) && change.version < worker.held;
+  if (goes_back && worker.leased > 0) fail("went back to older weights under its work");
+  seen["a worker goes back for an evaluation"] += goes_back;
   if (!on_lineage(policy, change.version, change.digest)) fail("switched to abandoned weights");
   const Told& told = told_.at(change.worker);
   if (!told.connected || world_.staged(change.worker) == change.digest) return;

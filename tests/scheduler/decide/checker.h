@@ -75,13 +75,13 @@ class Checker {
   void check(const TaskDone&) {}
   void check(const TaskWithdrawn&) {}
   void check(const EvalDone& report);
-  void check(const Forked&) {}
+  void check(const Forked& fork);
   void check(const RunDone&) {}
   void check(const Quarantine&) {}
   void check(const Halt& halt);
   void check(const FormRanks& ranks);
   void check(const TaskBroken&) {}
-  void check(const ReleaseWeights&) {}
+  void check(const ReleaseWeights& release);
   void check_pool(const Grant& grant);
   void check_order(const Grant& grant);
   void check_prefix(const Grant& grant);
@@ -90,6 +90,7 @@ class Checker {
   bool is_new(const Grant& grant) const;
   std::string pool_of(const WorkId& work) const;
   bool may_sample(const Worker& worker, const WorkId& work) const;
+  bool held_out_waits_for(const Worker& worker) const;
 
   simulator::World& world_;
   const State& state_;
@@ -121,6 +122,7 @@ class Checker {
   std::set<int64_t> whole_;  // of these, those that were told to their end
   uint64_t formation_ = 0;   // the latest
   std::map<int64_t, Digest> evaluated_;
+  int64_t fetched_from_ = 0, kept_payload_ = -1;  // what the trainer was told
 };
 
 }  // namespace tailrace::scheduler

@@ -147,7 +147,7 @@ double blocks_a_touch(const TouchCase& touch, int64_t size) {
   const int64_t blocks = blocks_run - begun;
   EXPECT_EQ(touches.state.halted, "");
   EXPECT_EQ(find_violation(touches.state), std::nullopt);
-  return static_cast<double>(blocks) / static_cast<double>(touches.events.size());
+  return static_cast<double>(blocks) / static_cast<double>(touches.touched());
 }
 
 // What is rare in the runs above, event by event: in a run that is larger only what they do not

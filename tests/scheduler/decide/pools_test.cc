@@ -223,6 +223,108 @@ TEST(Pools, AnEvaluationMayHaveWorkersOfItsOwn) {
   EXPECT_EQ(h.state.workers.at("w0").install->phase, Install::Phase::kSwitching);
 }
 
+// One held-out sample for each of `slots` places of w0 and w2 in pool small, and one more, which
+// waits; w1 of pool large has sampled step 1, and version 1 is published.
+struct Evaluating : Harness {
+  explicit Evaluating(const std::string& pool, int64_t slots) : Harness(config(pool, slots)) {
+    add_to_pool("small", "w0", slots);
+    add_to_pool("small", "w2", slots);
+    add_to_pool("large", "w1", 16);
+    install_all(tell(published(0)));
+    for (const auto& [work, lease] : state.leases.in_order())
+      if (work.lane == Lane::kTrain) tell(result(grant_of(work, lease), work.member.member));
+    EXPECT_EQ(held_out_at("w0"), slots);
+    EXPECT_EQ(held_out_at("w2"), slots);
+    tell(wants(1));
+    publish(*this, 1);
+    EXPECT_EQ(version_of("w1"), 1);
+  }
+  static Config config(const std::string& pool, int64_t slots) {
+    Config config = pools_config({pool}, /*prompts=*/1);
+    config.eval = {.prompts = 2 * slots + 1, .group_size = 1, .interval_steps = 0, .pool = "small"};
+    return config;
+  }
+  int64_t version_of(const WorkerId& id) { return state.workers.at(id).version; }
+  int64_t held_out_at(const WorkerId& id) {
+    return std::ranges::count(state.leases.of(id), Lane::kEval, &WorkId::lane);
+  }
+  // It ends the first of what it samples.
+  Actions answer(const WorkerId& id) {
+    const WorkId work = state.leases.of(id).at(0);
+    return tell(result(grant_of(work, state.leases.at(work)), work.member.member));
+  }
+};
+
+// Law 10.1: the last long sample holds back nobody but its own worker.
+TEST(Pools, AWorkerGoesOnWhenNoHeldOutSampleIsLeftForIt) {
+  Evaluating h("large", /*slots=*/1);
+  // Both would switch; one waits.
+  EXPECT_TRUE(only<Switch>(h.answer("w0")).empty());
+  EXPECT_EQ(h.held_out_at("w0"), 1);
+  const auto changes = only<Switch>(h.answer("w2"));
+  ASSERT_EQ(changes.size(), 1u);
+  EXPECT_EQ(changes[0].worker, "w2");
+  EXPECT_EQ(changes[0].version, 1);
+  h.tell_switched(changes[0]);
+  EXPECT_EQ(h.version_of("w0"), 0);
+}
+
+// Who has come past it is recalled when nobody else can sample what is left.
+TEST(Pools, OneWorkerGoesBackToWhatIsEvaluated) {
+  Evaluating h("large", /*slots=*/1);
+  h.answer("w0");
+  h.tell_switched(only<Switch>(h.answer("w2")).at(0));
+  const auto stages = only<Stage>(h.tell(WorkerDown{"w0", 0}));
+  ASSERT_EQ(stages.size(), 1u);
+  EXPECT_EQ(stages[0].worker, "w2");
+  EXPECT_EQ(stages[0].version, 0);
+  h.tell_installed(stages[0]);
+  EXPECT_EQ(h.version_of("w2"), 0);
+  EXPECT_EQ(h.held_out_at("w2"), 1);
+  const Actions last = h.answer("w2");
+  EXPECT_EQ(only<EvalDone>(last).size(), 1u);
+  h.install_all(last);
+  h.install_open();
+  EXPECT_EQ(h.version_of("w2"), 1);
+}
+
+// What it samples then is ended by the weights that it was begun by, and nothing more is begun.
+TEST(Pools, WhoGoesBackEndsItsWorkFirst) {
+  Evaluating h("", /*slots=*/1);
+  h.answer("w0");
+  h.tell_switched(only<Switch>(h.answer("w2")).at(0));
+  h.tell(WorkerDown{"w1", 0});
+  ASSERT_EQ(h.state.leases.of("w2").size(), 1u);
+  EXPECT_EQ(h.held_out_at("w2"), 0);
+  const auto stages = only<Stage>(h.tell(WorkerDown{"w0", 0}));
+  ASSERT_EQ(stages.size(), 1u);
+  EXPECT_EQ(stages[0].worker, "w2");
+  EXPECT_TRUE(only<Switch>(h.tell_installed(stages[0])).empty());
+  EXPECT_EQ(h.version_of("w2"), 1);
+  const Actions ended = h.answer("w2");
+  EXPECT_TRUE(only<Grant>(ended).empty());
+  ASSERT_EQ(only<Switch>(ended).size(), 1u);
+  h.tell_switched(only<Switch>(ended)[0]);
+  EXPECT_EQ(h.held_out_at("w2"), 1);
+}
+
+// Another pool for them, after a restart: nobody there goes back under its work either.
+TEST(Pools, AnEvaluationMayGoOnInAnotherPool) {
+  Evaluating h("large", /*slots=*/1);
+  Config config = h.state.config;
+  config.eval.pool = "large";
+  ASSERT_GT(h.state.workers.at("w1").leased, 0);
+  h.tell(Restarted{.config = config});
+  const auto stages =
+      only<Stage>(h.tell(WorkerUp{.worker = "w1", .slots = 16, .site = {.pool = "large"}}));
+  ASSERT_EQ(stages.size(), 1u);
+  EXPECT_EQ(stages[0].version, 0);
+  EXPECT_TRUE(only<Switch>(h.tell_installed(stages[0])).empty());
+  while (!h.state.leases.of("w1").empty() && h.held_out_at("w1") == 0)
+    for (const Switch& change : only<Switch>(h.answer("w1"))) h.tell_switched(change);
+  EXPECT_EQ(h.held_out_at("w1"), 1);
+}
+
 TEST(Pools, WhatIsMovedStaysInItsPool) {
   Harness h = with_pools(pools_config({"large", "small"}), /*slots=*/16);
   h.tell(Stalled{"w1", 0, true});

@@ -43,6 +43,8 @@ TEST(SchedulerRandom, EveryRunEndsWithExactAccounts) {
                            "failed",
                            "unreached",
                            "an evaluation lags behind",
+                           "a worker goes on beside an evaluation",
+                           "an old version is fetched for its evaluation",
                            "evaluation cut by a fork",
                            "abort",
                            "verify",
@@ -104,6 +106,8 @@ TEST(SchedulerRandom, EveryRunEndsWithExactAccounts) {
                            "left"}) {
     EXPECT_GE(totals[what], static_cast<int64_t>(kSeeds / 150)) << what;
   }
+  // All that hold the version must be lost while others have come past it.
+  EXPECT_GE(totals["a worker goes back for an evaluation"], static_cast<int64_t>(kSeeds / 600));
 }
 
 TEST(SchedulerRandom, TheSameSeedGivesTheSameRunToTheLastEvent) {

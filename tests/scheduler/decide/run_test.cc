@@ -50,21 +50,18 @@ TEST(Evaluation, IsServedFirstOnExactlyItsVersionWhileTheTrainerGoesOn) {
     }
   }
   EXPECT_EQ(h.count(Place::kReady), 1);
-  // The trainer goes on meanwhile, and the workers stay where they are.
+  // The trainer goes on meanwhile, and so does who samples nothing that is held out.
   EXPECT_EQ(only<HandOver>(h.tell(wants(1))).size(), 1u);
   const auto stages = only<Stage>(h.tell(published(1)));
   ASSERT_EQ(stages.size(), 2u);
   EXPECT_TRUE(only<Switch>(h.tell_installed(stages[0])).empty());  // staged beside it, no more
-  // One that comes late installs what is evaluated.
   const auto late = only<Stage>(h.tell(WorkerUp{.worker = "w2", .slots = 2}));
   ASSERT_EQ(late.size(), 1u);
-  EXPECT_EQ(late[0].version, 0);
+  EXPECT_EQ(late[0].version, 1);
   h.tell(durable(1));
   EXPECT_TRUE(h.policy().lineage.contains(0)) << "another one may come";
-  const auto beside = only<Stage>(h.tell_installed(late[0]));
-  ASSERT_EQ(beside.size(), 1u);
-  EXPECT_EQ(beside[0].version, 1);
-  EXPECT_TRUE(only<Switch>(h.tell_installed(beside[0])).empty());
+  EXPECT_EQ(only<Switch>(h.tell_installed(late[0])).size(), 1u);
+  EXPECT_EQ(h.state.workers.at("w2").leased, 2);
   EXPECT_TRUE(only<HandOver>(h.tell(wants(2))).empty());
   Actions last;
   for (const Grant& grant : grants) last = h.tell(h.result(grant, 1.0));
@@ -73,8 +70,9 @@ TEST(Evaluation, IsServedFirstOnExactlyItsVersionWhileTheTrainerGoesOn) {
   EXPECT_EQ(report[0].version, 0);
   EXPECT_EQ(report[0].items.size(), 4u);
   const auto switches = only<Switch>(last);
-  ASSERT_EQ(switches.size(), 2u);
-  for (const Switch& change : switches) h.tell_switched(change);
+  ASSERT_EQ(switches.size(), 1u);
+  EXPECT_EQ(switches[0].worker, "w0");
+  h.tell_switched(switches[0]);
   EXPECT_EQ(only<Switch>(h.tell_installed(stages[1])).size(), 1u);  // it had been slow
   h.answer_running();
   EXPECT_EQ(h.count(Place::kHandedOver), 1);  // step 2, which does not wait for the report
@@ -116,9 +114,8 @@ TEST(Evaluation, MayLagBehindUntilTheNextOneIsDue) {
   EXPECT_EQ(h.policy().evaluation->version, 3);
 }
 
-// A body that is lost once a newer version is there: its member is counted, and nothing is sampled
-// again.
-TEST(Evaluation, BehindTheFrontierALostBodyIsAMemberThatFailed) {
+// Once a newer version is there too, by the weights that are evaluated.
+TEST(Evaluation, AMemberWhoseBodyIsLostIsSampledAgain) {
   Config config = small_config(1, 2);
   config.eval = {.prompts = 1, .group_size = 2, .interval_steps = 0};
   Harness h(config);
@@ -134,13 +131,29 @@ TEST(Evaluation, BehindTheFrontierALostBodyIsAMemberThatFailed) {
   h.tell(h.result(held_out[0], 0.5));
   h.tell(wants(1));
   h.tell(published(1));
-  EXPECT_TRUE(only<EvalDone>(h.tell(BodiesLost{{{Lane::kEval, held_out[0].lease}}})).empty());
-  const Actions last = h.tell(h.result(held_out[1], 1.0));
-  const auto report = only<EvalDone>(last);
+  const auto lose = [&](const LeaseId& lease) {
+    const auto grants = only<Grant>(h.tell(BodiesLost{{{Lane::kEval, lease}}}));
+    EXPECT_EQ(grants.size(), 1u);
+    EXPECT_EQ(grants.at(0).lease.member, held_out[0].lease.member);
+    EXPECT_EQ(grants.at(0).lease.attempt, lease.attempt + 1);
+    EXPECT_EQ(grants.at(0).version, 0);
+    return grants.at(0);
+  };
+  const Grant again = lose(held_out[0].lease);
+  EXPECT_TRUE(only<EvalDone>(h.tell(h.result(held_out[1], 1.0))).empty());
+  auto report = only<EvalDone>(h.tell(h.result(again, 0.25)));
   ASSERT_EQ(report.size(), 1u);
-  EXPECT_FALSE(report[0].items[0].reward);
+  EXPECT_EQ(report[0].items[0].reward, 0.25);
   EXPECT_EQ(report[0].items[1].reward, 1.0);
+  // Also before its report is on disk: what is reported then is another one.
+  const Grant last = lose(again.lease);
+  h.tell(EvalReported{0, 0});
+  ASSERT_TRUE(h.policy().evaluation);
+  report = only<EvalDone>(h.tell(h.result(last, 0.75)));
+  ASSERT_EQ(report.size(), 1u);
+  EXPECT_EQ(report[0].items[0].reward, 0.75);
   EXPECT_EQ(only<Switch>(h.tell(Staged{"w0", 0, 1, digest_of(1)})).size(), 1u);
+  EXPECT_EQ(only<Release>(h.tell(EvalReported{0, 0})).size(), 1u);
 }
 
 // Its weights stay for workers that come, but nothing leads from them to the present any more.

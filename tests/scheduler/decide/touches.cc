@@ -25,7 +25,11 @@ struct Begun {
     tell(WorkerUp{.worker = "t", .role = Role::kTrainer, .incarnation = 1});
     tell(RolledBack{"t", 0, -1, "", "", ""});
     for (int64_t i = 0; i < workers; ++i) tell(WorkerUp{.worker = worker_name(i), .slots = slots});
-    const Actions published = tell(Published{"t", 0, 0, "a0", "v0.json", "m0"});
+    install(tell(Published{"t", 0, 0, "a0", "v0.json", "m0"}));
+  }
+
+  // What it asks for is staged by all and then switched to.
+  void install(const Actions& published) {
     std::vector<Switch> switches;
     for (const Action& action : published) {
       const auto* stage = std::get_if<Stage>(&action);
@@ -101,6 +105,36 @@ Touches reconnects(int64_t size) {
   return touches;
 }
 
+Touches departures(int64_t size) {
+  Begun run(config_of(1, 1), kFewWorkers, 1);
+  const auto come_and_go = [](int64_t i) -> std::vector<Event> {
+    const std::string name = fmt::format("spot{:05}", i);
+    return {WorkerUp{.worker = name, .slots = 1, .joined = true}, WorkerDown{name, 0}};
+  };
+  for (int64_t i = 0; i < size; ++i)
+    for (const Event& event : come_and_go(i)) run.tell(event);
+  TR_CHECK(std::ssize(run.state.away) == size, "{} are away", run.state.away.size());
+  Touches touches{std::move(run.state), {}};
+  for (int64_t i = size; i < size + kSome; ++i)
+    for (const Event& event : come_and_go(i)) touches.events.push_back(event);
+  return touches;
+}
+
+Touches stale_groups(int64_t size) {
+  Config config = config_of(size, 1);
+  config.mode = {.ahead = {2, 1}, .max_staleness = 1, .on_stale = OnStale::kDrop};
+  Begun run(config, kFewWorkers, 3 * size / kFewWorkers);
+  int64_t answered = 0;
+  for (const auto& [work, lease] : run.state.leases.in_order())
+    if (answered++ < 5 * size / 2) run.tell(run.answer(work, lease, Outcome::kFinished));
+  run.tell(TrainerWants{"t", 0, 1});
+  run.tell(Published{"t", 0, 1, "a1", "v1.json", "m1"});
+  run.tell(TrainerWants{"t", 0, 2});
+  TR_CHECK(std::ssize(run.state.policies.at(0).domains[0].ready) == size / 2, "{} are ready",
+           run.state.policies.at(0).domains[0].ready.size());
+  return {std::move(run.state), {Published{"t", 0, 2, "a2", "v2.json", "m2"}}, size};
+}
+
 Touches stalled_worker(int64_t size) {
   Config config = config_of(size * kHeldEach / 8, 8);
   config.retries.returned = 0;
@@ -140,6 +174,25 @@ Touches evaluation(int64_t size) {
   return touches;
 }
 
+Touches held_out_failures(int64_t size) {
+  Config config = config_of(1, 1);
+  config.mode.ahead = {1, 1};
+  config.eval.prompts = 2 * size;
+  Begun run(config, size, 4);
+  std::vector<Event> failures;
+  for (const auto& [work, lease] : run.state.leases.in_order()) {
+    if (work.lane == Lane::kTrain)
+      run.tell(run.answer(work, lease, Outcome::kFinished));
+    else if (std::ssize(failures) < kSome)
+      failures.push_back(run.answer(work, lease, Outcome::kEnvFailed));
+  }
+  run.tell(TrainerWants{"t", 0, 1});
+  run.install(run.tell(Published{"t", 0, 1, "a1", "v1.json", "m1"}));
+  const Policy& policy = run.state.policies.at(0);
+  TR_CHECK(policy.evaluation && policy.evaluation->version < policy.frontier, "nothing lags");
+  return {std::move(run.state), std::move(failures)};
+}
+
 Touches broken_tasks(int64_t size) {
   Config config = config_of(size, 1);
   Begun run(config, kFewWorkers, size / kFewWorkers);
@@ -164,10 +217,16 @@ Touches broken_tasks(int64_t size) {
 }
 
 std::vector<TouchCase> touch_cases() {
-  return {{"worker_losses", worker_losses, 64, 512},   {"mass_loss", mass_loss, 64, 512},
-          {"reconnects", reconnects, 64, 512},         {"stalled_worker", stalled_worker, 64, 512},
-          {"streamed_step", streamed_step, 512, 4096}, {"evaluation", evaluation, 1024, 8192},
-          {"broken_tasks", broken_tasks, 512, 4096}};
+  return {{"worker_losses", worker_losses, 64, 512},
+          {"mass_loss", mass_loss, 64, 512},
+          {"reconnects", reconnects, 64, 512},
+          {"stalled_worker", stalled_worker, 64, 512},
+          {"streamed_step", streamed_step, 512, 4096},
+          {"evaluation", evaluation, 1024, 8192},
+          {"broken_tasks", broken_tasks, 512, 4096},
+          {"departures", departures, 512, 4096},
+          {"stale_groups", stale_groups, 512, 4096},
+          {"held_out_failures", held_out_failures, 64, 512}};
 }
 
 }  // namespace tailrace::scheduler

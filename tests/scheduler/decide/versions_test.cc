@@ -235,6 +235,40 @@ TEST(Release, KeepsWhatIsEvaluated) {
   EXPECT_EQ(h.policy().released, 1) << "the worker still held version 1";
 }
 
+// However far it lags: those in between may be deltas.
+TEST(Release, WhatIsEvaluatedAloneKeepsItsPayload) {
+  Config config = keeping(1, false);
+  config.mode = {.ahead = {6, 1}, .max_staleness = 6};
+  config.eval = {.prompts = 1, .group_size = 1, .interval_steps = 6};
+  Harness h(config);
+  h.add_rollout("w0", 32);
+  publish(h, 0);
+  const auto leases = h.state.leases.in_order();
+  ASSERT_EQ(leases.begin()->first.lane, Lane::kEval);
+  const Grant held_out = Harness::grant_of(leases.begin()->first, leases.begin()->second);
+  for (const auto& [work, lease] : leases)
+    if (work.lane == Lane::kTrain)
+      h.tell(h.result(Harness::grant_of(work, lease), work.member.member));
+  std::vector<ReleaseWeights> told;
+  const auto step = [&](int64_t version) {
+    EXPECT_EQ(only<HandOver>(h.tell(wants(version))).size(), 1u) << version;
+    const Actions actions = h.tell(published(version));
+    for (const ReleaseWeights& release : only<ReleaseWeights>(actions)) told.push_back(release);
+    h.install_all(actions);
+  };
+  for (const int64_t version : {1, 2, 3, 4}) step(version);
+  ASSERT_FALSE(told.empty());
+  EXPECT_EQ(told.back().below, 0);
+  EXPECT_EQ(told.back().fetched_from, 3) << "the worker has staged it";
+  EXPECT_EQ(told.back().evaluated, 0);
+  for (const Switch& change : only<Switch>(h.tell(h.result(held_out, 1.0))))
+    h.tell_switched(change);
+  h.tell(EvalReported{0, 0});
+  step(5);
+  EXPECT_EQ(told.back().below, 4);
+  EXPECT_EQ(told.back().evaluated, -1);
+}
+
 TEST(Release, IsToldOnceInASessionAndNotWhileVersionsAreTrainedAgain) {
   Harness h = started(keeping(1, false));
   h.tell(durable(0));
