@@ -23,53 +23,32 @@ ninja -C build -t commands test_cuda_emulated test_cuda_checked >"$work/commands
 ninja -C build -t deps >"$work/deps"
 
 # NUMBER/kernels/cuda/FILE, the mutated source; NUMBER/{name,file,survives,sources}.
-perl - "$list" "$work" "$word" <<'PERL'
+perl -Iscripts - "$list" "$work" "$word" <<'PERL'
 use strict;
+use mutants;
 my ($list, $work, $word) = @ARGV;
-sub slurp { open(my $f, '<', $_[0]) or die "$_[0]: $!\n"; local $/; my $text = <$f>; $text }
-sub spill { open(my $f, '>', $_[0]) or die "$_[0]: $!\n"; print $f $_[1]; close $f or die }
 
 my (%sources, $source);  # of a header or source: the sources whose objects it is in
 for (split /\n/, slurp("$work/deps")) {
   $source = m{cuda_ops_emulated\.dir/(\S+)\.o:} ? $1 : undef if /^\S/;
   $sources{$1}{$source} = 1 if defined $source && m{^ .*kernels/cuda/([^/]+)$};
 }
-my (%mutated, @mutants);
-for my $block (split /\n(?:[ \t]*\n)+/, slurp($list)) {
-  my @lines = grep { !/^#/ && $_ ne '' } split /\n/, $block;
-  next unless @lines;
-  my ($file, $nth, $what) = shift(@lines) =~ /^(\S+?)(?: #(\d+))?: (.+)$/
-    or die "$list: not a mutant: $block\n";
-  my ($survives, @from, @to) = ('');
-  for (@lines) {
-    if (/^-(.*)/) { push @from, $1 } elsif (/^\+(.*)/) { push @to, $1 }
-    elsif (/^survives: (.+)/) { $survives = $1 } else { die "$list: $what: not understood: $_\n" }
-  }
-  my ($from, $to) = (join("\n", @from), join("\n", @to));
-  die "$list: $file: $what: nothing is changed\n" if $from eq '' || $from eq $to;
-  die "$list: $file is in no object\n" unless $sources{$file};
-  my $text = slurp("kernels/cuda/$file");
-  my @at;
-  for (my $p = -1; ($p = index($text, $from, $p + 1)) >= 0;) { push @at, $p }
-  die "$list: $file: $what: the text is there " . @at . " times\n"
-    if defined $nth ? $nth < 1 || $nth > @at : @at != 1;
-  substr($text, $at[($nth || 1) - 1], length $from) = $to;
-  $mutated{$file} = 1;
-  push @mutants, [$file, $what, $survives, $text] if index("$file: $what", $word) >= 0;
-}
-for my $file (map { $_->[0] } values %{{ map { $_ => [$_] } map { keys %$_ } values %sources }}) {
+my @mutants = read_mutants($list, 'kernels/cuda', 'survives');
+my %mutated = map { $_->{file} => 1 } @mutants;
+for my $file (keys %mutated) { die "$list: $file is in no object\n" unless $sources{$file} }
+for my $file (map { keys %$_ } values %sources) {
   die "$list: no mutant of $file\n" unless $mutated{$file};
 }
+@mutants = grep { index("$_->{file}: $_->{what}", $word) >= 0 } @mutants;
 die "no such mutant\n" unless @mutants;
 for my $i (0 .. $#mutants) {
-  my ($file, $what, $survives, $text) = @{$mutants[$i]};
+  my %mutant = %{$mutants[$i]};
   my $folder = sprintf '%s/%03d', $work, $i + 1;
   system('mkdir', '-p', "$folder/kernels/cuda") == 0 or die;
-  spill("$folder/kernels/cuda/$file", $text);
-  spill("$folder/name", "$file: $what");
-  spill("$folder/file", $file);
-  spill("$folder/survives", $survives);
-  spill("$folder/sources", join ' ', sort keys %{$sources{$file}});
+  spill("$folder/kernels/cuda/$mutant{file}", $mutant{text});
+  spill("$folder/name", "$mutant{file}: $mutant{what}");
+  spill("$folder/$_", $mutant{$_}) for qw(file survives);
+  spill("$folder/sources", join ' ', sort keys %{$sources{$mutant{file}}});
 }
 PERL
 

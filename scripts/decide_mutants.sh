@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Plants the mistakes of tests/scheduler/decide/mutants.txt in the sources of scheduler/decide, one
-# at a time, and asks whether the random driver sees each: first with the seed of the list, then with
+# Plants the mistakes of tests/scheduler/decide/mutants.txt in the sources of scheduler, one at a
+# time, and asks whether the random driver sees each: first with the seed of the list, then with
 # all of its seeds. Exit status 1: one is not seen.
 #
 #   scripts/decide_mutants.sh [WORD]     # those alone with WORD in the file's name or the description
@@ -19,57 +19,39 @@ rm -rf "$work"
 mkdir -p "$work"
 ninja -C build -t commands test_scheduler >"$work/commands"
 
-# NUMBER/FILE, the mutated source; NUMBER/{name,seed}; NUMBER/all.cc, which includes all sources of
-# the room and this one in the place of the true one.
-perl - "$list" "$work" "$word" <<'PERL'
+# NUMBER/FILE, the mutated source; NUMBER/{name,room,seed}; NUMBER/all.cc, which includes all sources
+# of the room and this one in the place of the true one.
+perl -Iscripts - "$list" "$work" "$word" <<'PERL'
 use strict;
+use mutants;
 my ($list, $work, $word) = @ARGV;
-sub slurp { open(my $f, '<', $_[0]) or die "$_[0]: $!\n"; local $/; my $text = <$f>; $text }
-sub spill { open(my $f, '>', $_[0]) or die "$_[0]: $!\n"; print $f $_[1]; close $f or die }
-my $room = 'scheduler/decide';
-my @mutants;
-for my $block (split /\n(?:[ \t]*\n)+/, slurp($list)) {
-  my @lines = grep { !/^#/ && $_ ne '' } split /\n/, $block;
-  next unless @lines;
-  my ($file, $nth, $what) = shift(@lines) =~ /^(\S+?)(?: #(\d+))?: (.+)$/
-    or die "$list: not a mutant: $block\n";
-  my ($seed, @from, @to) = ('');
-  for (@lines) {
-    if (/^-(.*)/) { push @from, $1 } elsif (/^\+(.*)/) { push @to, $1 }
-    elsif (/^seed: (\d+)$/) { $seed = $1 } else { die "$list: $what: not understood: $_\n" }
-  }
-  my ($from, $to) = (join("\n", @from), join("\n", @to));
-  die "$list: $file: $what: nothing is changed\n" if $from eq '' || $from eq $to;
-  my $text = slurp("$room/$file");
-  my @at;
-  for (my $p = -1; ($p = index($text, $from, $p + 1)) >= 0;) { push @at, $p }
-  die "$list: $file: $what: the text is there " . @at . " times\n"
-    if defined $nth ? $nth < 1 || $nth > @at : @at != 1;
-  substr($text, $at[($nth || 1) - 1], length $from) = $to;
-  push @mutants, [$file, $what, $seed, $text] if index("$file: $what", $word) >= 0;
-}
+my @mutants = grep { index("$_->{file}: $_->{what}", $word) >= 0 }
+  read_mutants($list, 'scheduler', 'seed');
 die "no such mutant\n" unless @mutants;
 for my $i (0 .. $#mutants) {
-  my ($file, $what, $seed, $text) = @{$mutants[$i]};
+  my %mutant = %{$mutants[$i]};
+  my ($room, $file) = $mutant{file} =~ m{^(\w+)/(\w+\.cc)$} or die "$list: $mutant{file}?\n";
   my $folder = sprintf '%s/%03d', $work, $i + 1;
   mkdir $folder or die "$folder: $!\n";
-  spill("$folder/$file", $text);
-  spill("$folder/name", "$file: $what");
-  spill("$folder/seed", $seed);
+  spill("$folder/$file", $mutant{text});
+  spill("$folder/name", "$mutant{file}: $mutant{what}");
+  spill("$folder/room", $room);
+  spill("$folder/seed", $mutant{seed});
   spill("$folder/all.cc", join '', map {
     my ($name) = m{([^/]+)$};
-    $name eq $file ? "#include \"$folder/$file\"\n" : "#include \"$room/$name\"\n" } glob("$room/*.cc"));
+    '#include "' . ($name eq $file ? "$folder/$file" : $_) . qq{"\n} } glob("scheduler/$room/*.cc"));
 }
 PERL
 
 # The test program with the room's mutated object before the archive that has the true ones: a linker
 # takes from an archive only what is missing.
 compile() {  # folder
-  local folder=$1
-  perl -ne 'BEGIN { ($folder) = splice @ARGV, 0, 1 }
-    next unless m{/tailrace_scheduler_decide\.dir/\S+\.o -c } && !$done++;
+  local folder=$1 room
+  room=$(cat "$folder/room")
+  perl -ne 'BEGIN { ($folder, $room) = splice @ARGV, 0, 2 }
+    next unless m{/tailrace_scheduler_$room\.dir/\S+\.o -c } && !$done++;
     s{ -o \S+ -c \S+$}{ -o $folder/all.o -c $folder/all.cc};
-    s{ -MF \S+}{ -MF $folder/all.d}; print' "$folder" "$work/commands" >"$folder/command"
+    s{ -MF \S+}{ -MF $folder/all.d}; print' "$folder" "$room" "$work/commands" >"$folder/command"
   [[ -s $folder/command ]] || { echo "no command for the room" >"$folder/log"; return 1; }
   perl -ne 'BEGIN { ($folder) = splice @ARGV, 0, 1 }
     next unless s{^(.* )-o \S*/test_scheduler (.*?) && cd .*}
@@ -120,5 +102,5 @@ wait
 
 total=$(ls "$work"/[0-9]*/verdict | wc -l)
 wrong=$(find "$work" -mindepth 2 -maxdepth 2 -name wrong | wc -l)
-echo "$total mutants of decide: $((total - wrong)) seen, wrong $wrong; $((SECONDS - started)) s"
+echo "$total mutants of the scheduler: $((total - wrong)) seen, wrong $wrong; $((SECONDS - started)) s"
 exit $((wrong > 0))
