@@ -60,7 +60,8 @@ ThreadPlan plan_threads(const RunOptions& o, int64_t cores) {
 
 bool evaluates_in_turn(const RunOptions& o, Device trainer, Device rollout) {
   const ThreadPlan plan = plan_threads(o);
-  return plan.in_turn && plan.workers > 0 && trainer.kind == DeviceKind::kCpu &&
+  const bool is_enough = plan.trainer * plan.ranks + plan.worker * plan.workers <= plan.cores;
+  return plan.in_turn && !is_enough && plan.workers > 0 && trainer.kind == DeviceKind::kCpu &&
          rollout.kind == DeviceKind::kCpu;
 }
 

@@ -94,10 +94,15 @@ TEST(PlanThreads, OnTheCpuAnEvaluationHasItsTurn) {
   EXPECT_FALSE(evaluates_in_turn(run_of({}), gpu, gpu));
   EXPECT_FALSE(evaluates_in_turn(run_of({}), cpu, gpu));
   EXPECT_FALSE(evaluates_in_turn(run_of({"scheduler.mode=async"}), cpu, cpu));
+  // Both fit.
+  EXPECT_FALSE(
+      evaluates_in_turn(run_of({"train.threads=1", "rollout.threads=1", "rollout.workers=1"}), cpu,
+                        cpu) &&
+      num_usable_cores() >= 2);
   // Nobody samples on this machine.
-  EXPECT_FALSE(evaluates_in_turn(
-      run_of({"rollout.pools=[{name: far, workers: 1, cluster: there}]", "clusters=[{name: there}]"}),
-      cpu, cpu));
+  EXPECT_FALSE(evaluates_in_turn(run_of({"rollout.pools=[{name: far, workers: 1, cluster: there}]",
+                                         "clusters=[{name: there}]"}),
+                                 cpu, cpu));
 }
 
 TEST(PlanThreads, OfAWorkerThatJoinsAreThoseOfTheKey) {
