@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -172,13 +173,15 @@ class Chooser {
       // Without siblings the first that may is the best of its version.
       for (const Seat& seat : seats) {
         if (share.beyond(seat)) break;
+        if (would_go_back(member, seat.worker)) break;  // and so would all of its version
         if (is_avoided(state_, member, seat.worker) || !may_take(share, seat)) continue;
         consider(seat);
         break;
       }
       for (const auto& [id, count] : siblings) {
         const Seat* seat = seat_of(seats, id);
-        if (seat != nullptr && !is_avoided(state_, member, id) && may_take(share, *seat))
+        if (seat != nullptr && !would_go_back(member, id) && !is_avoided(state_, member, id) &&
+            may_take(share, *seat))
           consider(*seat);
       }
       return true;
@@ -220,6 +223,11 @@ class Chooser {
     size_t count = 0;
     return !visit_seats(
         [&](const FairShare&, const Seats& seats) { return (count += seats.size()) <= 1; });
+  }
+
+  // Law 6.8: turns are not gone on from by older weights than theirs.
+  bool would_go_back(const Member& member, const WorkerId& id) const {
+    return member.prefix && state_.workers.at(id).version < member.prefix->max_version;
   }
 
   bool may_take(const FairShare& share, const Seat& seat) const {
@@ -358,8 +366,8 @@ bool grant(Context& context, const Need& need, std::set<Waiting>& queue, Ask ask
       it = queue.erase(it);
       begin_attempt(context, work, task, worker);
       granted = true;
-    } else if (tried && chooser.has_seat()) {
-      // A worker with room may be the one that it avoids.
+    } else if ((tried || member.prefix) && chooser.has_seat()) {
+      // A worker with room may be the one that it avoids, or have older weights than its turns.
       ++it;
     } else {
       break;
@@ -368,37 +376,44 @@ bool grant(Context& context, const Need& need, std::set<Waiting>& queue, Ask ask
   return granted;
 }
 
-// A worker of this pool, or of any where it has no name, that held-out members may be sampled by.
-bool may_evaluate(const State& state, const PoolId& pool, const WorkerId& id,
+// A worker of this pool, or of any where it has no name, that the member, if there is one, could be
+// sampled by now or in a moment.
+bool may_evaluate(const State& state, const PoolId& pool, const Member* member, const WorkerId& id,
                   const Worker& worker) {
   return worker.role == Role::kRollout && worker.policy == pool.policy &&
-         (pool.name.empty() || worker.site.pool == pool.name) && !worker.stalled &&
-         !in_quarantine(state, id);
+         (pool.name.empty() || worker.site.pool == pool.name) && worker.connected &&
+         !worker.stalled && !in_quarantine(state, id) &&
+         (member == nullptr || !is_avoided(state, *member, id));
 }
 
-bool samples_by(const State& state, const PoolId& pool, int64_t version) {
-  const auto& pools = state.index.pools();
-  for (auto it = pools.lower_bound(pool); it != pools.end(); ++it) {
-    if (it->first.policy != pool.policy || (!pool.name.empty() && it->first.name != pool.name))
-      break;
-    if (it->second.versions.contains(version)) return true;
-  }
-  return false;
+// The first of those that wait for a worker of this pool; null: only at workers that stand still.
+const Member* first_held_out(const State& state, const PoolId& pool, int64_t version) {
+  const auto queue = state.waiting.find({Lane::kEval, pool.policy, version, pool.name});
+  if (queue == state.waiting.end()) return nullptr;
+  const MemberId& first = queue->second.begin()->work.member;
+  return &find_task(state, Lane::kEval, first)->members[static_cast<size_t>(first.member)];
 }
 
 // Held-out members wait for a version that everybody who could sample them has come past: whoever
-// has least to do goes back to it, and is given nothing more before.
+// has least to do goes back to it, and is given nothing more before. Ends at the first who can
+// sample the next of them, which is mostly near.
 void recall(Context& context, const PoolId& pool, Policy& policy) {
   State& state = context.state;
   const int64_t version = policy.evaluation->version;
-  if (samples_by(state, pool, version)) return;
+  const Member* member = first_held_out(state, pool, version);
+  const auto cost = [&](const WorkerId& id, const Worker& worker) {
+    return std::tuple(worker.rest.has_value(), has_faults(state, id), worker.leased);
+  };
   const Worker* least = nullptr;
   WorkerId chosen;
   for (const auto& [id, worker] : state.workers) {
-    if (!may_evaluate(state, pool, id, worker)) continue;
-    if (wanted_version(state, policy, id, worker) == version) return;  // it comes to it
-    if (worker.connected && (least == nullptr || worker.leased < least->leased))
+    if (!may_evaluate(state, pool, member, id, worker)) continue;
+    if (wanted_version(state, policy, id, worker) == version) {
+      // It holds it, or comes to it: unless it cannot be fetched there (law 9.7).
+      if (worker.version == version || !worker.rest) return;
+    } else if (least == nullptr || cost(id, worker) < cost(chosen, *least)) {
       least = &worker, chosen = id;
+    }
   }
   if (least == nullptr) return;
   policy.evaluation->recalled.insert(chosen);
@@ -465,6 +480,11 @@ void on_installed(Context& context, const Installed& event) {
   worker.install.reset();
   worker.version = worker.held = event.version;
   worker.digest = event.digest;
+  const auto policy = context.state.policies.find(worker.policy);
+  // Past it again, if it was recalled.
+  if (policy != context.state.policies.end() && policy->second.evaluation &&
+      event.version > policy->second.evaluation->version)
+    policy->second.evaluation->recalled.erase(event.worker);
   touch(context.state, event.worker);
   // From now on no single worker ends the run (law 7.1).
   context.state.begun = true;

@@ -707,7 +707,7 @@ void let_go(Context& context, Policy& policy, int64_t version) {
   policy.batches.erase(policy.batches.begin(), policy.batches.upper_bound(version));
   // The version itself stays: a trainer can go back to it.
   // So does the one that is evaluated: workers that come may have to install it.
-  int64_t kept = evaluating(policy) ? std::min(version, policy.evaluation->version) : version;
+  int64_t kept = policy.evaluation ? std::min(version, policy.evaluation->version) : version;
   // And what a worker samples by, or installs: it is old, and not abandoned.
   const auto keep = [&](int64_t held, const Digest& digest) {
     if (on_lineage(policy, held, digest)) kept = std::min(kept, held);

@@ -149,7 +149,7 @@ void Outbox::act(const EvalDone& a) {
     rewards[ids.back()] = *item.reward;
   }
   store_.describe(ids, [this, a, rewards](const auto& found, const auto& lost) {
-    // Not lose_bodies(): that would begin the evaluation anew, and with a disk that is broken again
+    // Not lose_bodies(): their members would be sampled again, and with a disk that is broken again
     // and again.
     for (const StoreActor::Lost& body : lost)
       log_.warning("{}: {}", to_string(body.body.lease), body.reason);

@@ -309,6 +309,9 @@ Found check_versions(PolicyId policy_id, const Policy& policy) {
   } else if (policy.published < policy.frontier) {
     return fmt::format("policy {}: no batches to replay", policy_id);
   }
+  if (policy.evaluation && !policy.lineage.contains(policy.evaluation->version))
+    return fmt::format("policy {}: version {} is evaluated and not known any more", policy_id,
+                       policy.evaluation->version);
   if (policy.evaluation && policy.evaluation->version > policy.frontier)
     return fmt::format("policy {}: version {} is evaluated and not there", policy_id,
                        policy.evaluation->version);

@@ -100,8 +100,8 @@ int64_t num_waiting(const State& state) {
 }
 
 void State::after_reading() {
-  held_out = find_held_out(*this);
   make_index(*this);
+  follow_evaluations(*this);
   away = find_away(*this);
   for (auto& [id, policy] : policies) policy.told_items = count_told_items(policy);
 }
@@ -677,6 +677,18 @@ void make_index(State& state) {
 
 std::set<PoolId> find_held_out(const State& state) {
   std::set<PoolId> found;
+  // What stands still waits too, as long as it may be moved (law 8.6).
+  for (const WorkerId& id : state.index.stuck()) {
+    if (!state.leases.holds_held_out(id)) continue;
+    for (const WorkId& work : state.leases.of(id)) {
+      if (work.lane != Lane::kEval) break;  // these sort first
+      const Task& task = *find_task(state, work.lane, work.member);
+      const Member& member = task.members[static_cast<size_t>(work.member.member)];
+      if (member.moves < state.config.retries.returned &&
+          task.weight_floor < state.policies.at(work.member.policy).frontier)
+        found.insert({work.member.policy, state.config.pool_of(work.lane, work.member.domain)});
+    }
+  }
   for (const auto& [need, members] : state.waiting) {
     if (need.lane != Lane::kEval) break;  // these sort first
     const Policy& policy = state.policies.at(need.policy);

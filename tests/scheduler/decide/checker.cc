@@ -359,6 +359,8 @@ void Checker::check_stalled() {
     if (state_.index.load_of(work.member.policy).installing > 0) continue;
     if (member.moves >= state_.config.retries.returned) continue;
     for (const auto& [id, worker] : state_.workers) {
+      // It is given nothing before it has gone back (law 10.1).
+      if (policy.evaluation && policy.evaluation->recalled.contains(id)) continue;
       const bool fits = worker.role == Role::kRollout && worker.connected && !worker.stalled &&
                         !worker.install && may_sample(worker, work) && !member.rests.contains(id) &&
                         usable_slots(state_, id, worker) > worker.leased &&
@@ -469,7 +471,11 @@ void Checker::check_order(const Grant& grant) {
     const bool avoids = rest != member.rests.end() && rest->second > state_.now;
     // One that is to prove itself begins with what has not failed yet (law 7.3).
     const bool proves = on_trial(state_, grant.worker) && tried_before(member);
-    if (waiting < granted && !avoids && !proves)
+    // Its turns are by newer weights than the worker's (law 6.8).
+    const bool goes_on_elsewhere =
+        member.prefix && member.prefix->max_version > state_.workers.at(grant.worker).version;
+    seen["turns wait for newer weights"] += waiting < granted && goes_on_elsewhere;
+    if (waiting < granted && !avoids && !proves && !goes_on_elsewhere)
       return (void)fail(to_string(work.member) + " goes before its turn");
     overtakes = overtakes || (granted < waiting && waiting.work < work);
   }
@@ -489,6 +495,8 @@ void Checker::check_prefix(const Grant& grant) {
       turns.lease.attempt > grant.lease.attempt)
     fail("granted from turns of another launch");
   if (turns.min_version < grant.version) fail("granted from turns below the floor");
+  if (turns.max_version > state_.workers.at(grant.worker).version && is_new(grant))
+    fail("older weights go on from newer turns");
   if (grant.lane == Lane::kEval && turns.max_version != grant.version)
     fail("an evaluation goes on from another version");
   if (grant.lane == Lane::kEval || !is_new(grant)) return;

@@ -308,6 +308,61 @@ TEST(Pools, WhoGoesBackEndsItsWorkFirst) {
   EXPECT_EQ(h.held_out_at("w2"), 1);
 }
 
+// It cannot fetch the version, which is no fault, and others are fit: neither it nor a worker that
+// comes and has the same trouble is waited for.
+TEST(Pools, WhoCannotFetchWhatIsEvaluatedIsNotWaitedFor) {
+  for (const bool joins : {false, true}) {
+    Evaluating h("large", /*slots=*/1);
+    h.answer("w0");
+    h.tell_switched(only<Switch>(h.answer("w2")).at(0));
+    h.add_to_pool("small", "w3", 1);
+    if (joins)
+      h.tell(WorkerUp{.worker = "j", .slots = 1, .joined = true, .site = {.pool = "small"}});
+    const WorkerId troubled = joins ? "j" : "w2", other = joins ? "w2" : "w3";
+    const auto fails = [&] {
+      const std::optional<Install>& install = h.state.workers.at(troubled).install;
+      ASSERT_TRUE(install);
+      h.tell(InstallFailed{troubled, 0, install->version, install->digest, "its source is dead",
+                           InstallCause::kSource});
+    };
+    if (joins) fails();
+    h.tell(WorkerDown{"w0", 0});
+    if (!joins) fails();
+    h.install_open();
+    EXPECT_EQ(h.held_out_at(other), 1) << joins;
+    EXPECT_TRUE(h.state.leases.of(troubled).empty());
+  }
+}
+
+// The only one that has the version fails it: the member goes to another, as ever (law 6.5).
+TEST(Pools, ARetryGoesToAWorkerThatGoesBackForIt) {
+  for (const Outcome outcome : {Outcome::kEnvFailed, Outcome::kLost}) {
+    Evaluating h("large", /*slots=*/1);
+    h.answer("w0");
+    h.tell_switched(only<Switch>(h.answer("w2")).at(0));
+    const WorkId work = h.state.leases.of("w0").at(0);
+    h.tell(h.failure(Harness::grant_of(work, h.state.leases.at(work)), outcome));
+    h.install_open();
+    EXPECT_EQ(h.held_out_at("w2"), 1);
+    EXPECT_EQ(h.held_out_at("w0"), 0);
+    h.answer("w2");
+    h.install_open();
+    EXPECT_EQ(h.version_of("w2"), 1);
+    EXPECT_TRUE(h.policy().evaluation->recalled.empty()) << "one is enough the next time too";
+  }
+}
+
+// Law 8.6 holds for what is held out as well.
+TEST(Pools, WhatStandsStillIsMovedToAWorkerThatGoesBackForIt) {
+  Evaluating h("large", /*slots=*/1);
+  h.answer("w0");
+  h.tell_switched(only<Switch>(h.answer("w2")).at(0));
+  h.tell(Stalled{"w0", 0, true});
+  h.install_open();
+  EXPECT_EQ(h.held_out_at("w0"), 0);
+  EXPECT_EQ(h.held_out_at("w2"), 1);
+}
+
 // Another pool for them, after a restart: nobody there goes back under its work either.
 TEST(Pools, AnEvaluationMayGoOnInAnotherPool) {
   Evaluating h("large", /*slots=*/1);

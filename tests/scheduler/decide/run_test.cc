@@ -156,6 +156,36 @@ TEST(Evaluation, AMemberWhoseBodyIsLostIsSampledAgain) {
   EXPECT_EQ(only<Release>(h.tell(EvalReported{0, 0})).size(), 1u);
 }
 
+// A checkpoint comes between the last reward and the report, and then the body is found to be lost.
+TEST(Evaluation, WhatIsNotReportedMayStillBeSampledAgain) {
+  for (const bool with_others : {false, true}) {
+    Config config = small_config(1, 2);
+    config.eval = {.prompts = 1, .group_size = 1, .interval_steps = 0};
+    config.save.interval_steps = 1;
+    Harness h(config);
+    h.add_rollout("w0", 8);
+    for (const Grant& grant : only<Grant>(publish(h, 0)))
+      if (grant.lane == Lane::kTrain) h.tell(h.result(grant, grant.lease.member.member));
+    h.tell(wants(1));
+    h.install_all(h.tell(published(1)));
+    const WorkId work = h.state.leases.of("w0").at(0);
+    ASSERT_EQ(work.lane, Lane::kEval);
+    const Grant grant = Harness::grant_of(work, h.state.leases.at(work));
+    const Actions last = h.tell(h.result(grant, 1.0));
+    ASSERT_EQ(only<EvalDone>(last).size(), 1u);
+    h.tell_switched(only<Switch>(last).at(0));
+    h.tell(with_others ? durable(1, 0) : durable(1));
+    BodiesLost lost;
+    for (const BodyId& body : held_bodies(h.state))
+      if (with_others || body.lane == Lane::kEval) lost.bodies.push_back(body);
+    h.tell(lost);
+    h.answer_running();
+    h.install_open();
+    ASSERT_EQ(h.state.leases.of("w0").at(0).lane, Lane::kEval);
+    EXPECT_EQ(h.state.workers.at("w0").version, 0);
+  }
+}
+
 // Its weights stay for workers that come, but nothing leads from them to the present any more.
 TEST(Evaluation, AVersionThatIsKeptForItIsNoneToGoBackTo) {
   Config config = small_config(1, 2);

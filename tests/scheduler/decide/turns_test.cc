@@ -255,5 +255,46 @@ TEST(SchedulerTurns, AForkLeavesNone) {
   EXPECT_TRUE(held_bodies(h.state).empty());
 }
 
+// One worker keeps the version that is evaluated: what another has begun by newer weights does not
+// go on there.
+TEST(Turns, OlderWeightsDoNotGoOnFromThem) {
+  Config config = small_config(1, 2);
+  config.eval = {.prompts = 2, .group_size = 1, .interval_steps = 0};
+  config.mode = {.ahead = {6, 1}, .max_staleness = 6};
+  Harness h(config);
+  h.add_rollout("w0", 8);
+  h.add_rollout("w1", 8);
+  h.install_all(h.tell(published(0)));
+  const auto running = h.state.leases.in_order();
+  for (const auto& [work, lease] : running) {
+    const bool first = work.lane == Lane::kTrain && work.member.prompt == 0;
+    if (first || (work.lane == Lane::kEval && lease.worker == "w1"))
+      h.tell(h.result(Harness::grant_of(work, lease), work.member.member));
+  }
+  h.tell(wants(1));
+  publish(h, 1);
+  h.install_open();
+  ASSERT_EQ(h.state.workers.at("w0").version, 0);
+  ASSERT_EQ(h.state.workers.at("w1").version, 1);
+  const WorkId work = h.state.leases.of("w1").at(0);
+  h.tell(TurnsStored{.worker = "w1",
+                     .lease = {work.member, h.state.leases.at(work).attempt},
+                     .lane = work.lane,
+                     .turns = 3,
+                     .tokens = 50,
+                     .min_version = 1,
+                     .max_version = 1});
+  const auto is_it = [&](const Grant& grant) { return grant.lease.member == work.member; };
+  EXPECT_TRUE(std::ranges::none_of(only<Grant>(h.tell(WorkerDown{"w1", 0})), is_it));
+  const auto stages = only<Stage>(h.tell(WorkerUp{.worker = "w2", .slots = 8}));
+  ASSERT_EQ(stages.size(), 1u);
+  const auto grants = only<Grant>(h.tell_installed(stages[0]));
+  const auto grant = std::ranges::find_if(grants, is_it);
+  ASSERT_NE(grant, grants.end());
+  EXPECT_EQ(grant->worker, "w2");
+  ASSERT_TRUE(grant->prefix);
+  EXPECT_EQ(grant->prefix->turns, 3);
+}
+
 }  // namespace
 }  // namespace tailrace::scheduler
