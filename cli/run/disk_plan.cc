@@ -78,7 +78,7 @@ int64_t DiskPlan::most_bytes() const {
 }
 
 DiskPlan plan_disk(const RunOptions& o, const ModelConfig& config, int64_t steps,
-                   int64_t tokens_per_step) {
+                   int64_t tokens_per_step, bool lags) {
   const ParameterLayout trained = ParameterLayout::trained(config);
   const Dtype compute = compute_dtype(o.model.compute, config);
   const bool rl = !supervised_only(o);
@@ -114,9 +114,8 @@ DiskPlan plan_disk(const RunOptions& o, const ModelConfig& config, int64_t steps
   if (steps > 0) plan.stored_steps = std::min(plan.stored_steps, steps);
   if (o.weights.keep_sampled)
     plan.older_versions = std::max<int64_t>(0, plan.stored_steps + 1 - plan.versions);
-  // Steps go on under an evaluation until the next one is due. Of the first and the last version
-  // alone no interval tells how far.
-  if (o.eval.prompts > 0 && !o.run.colocate) {
+  // Until the next one is due. Of the first and the last version alone no interval tells how far.
+  if (o.eval.prompts > 0 && lags) {
     const int64_t lag = of_run(std::max<int64_t>(1, o.eval.interval_steps) + 1);
     plan.older_versions = std::max(plan.older_versions, lag - plan.versions);
   }

@@ -35,8 +35,9 @@ struct DiskPlan {
 };
 
 // `steps`: of the run at most, 0: no end, or supervised training alone. `tokens_per_step`: at most.
+// `lags`: steps go on under an evaluation.
 DiskPlan plan_disk(const RunOptions& options, const ModelConfig& config, int64_t steps,
-                   int64_t tokens_per_step);
+                   int64_t tokens_per_step, bool lags);
 
 // Lines of the plan.
 std::vector<std::string> describe(const DiskPlan& plan, const RunOptions& options);

@@ -447,7 +447,9 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
     plan.warnings.push_back(
         fmt::format("{} groups do not divide into {} minibatches evenly; the last ones are smaller",
                     o.step.prompts_per_step, o.train.minibatches_per_step));
-  plan.disk = plan_disk(o, config, plan.steps, plan.max_tokens_per_step);
+  const bool lags =
+      !o.run.colocate && !evaluates_in_turn(o, plan.devices.trainer, plan.devices.rollout);
+  plan.disk = plan_disk(o, config, plan.steps, plan.max_tokens_per_step, lags);
   plan.threads = plan_threads(o);
   if (std::string shortage = thread_shortage(plan.threads, o); !shortage.empty())
     plan.warnings.push_back(std::move(shortage));

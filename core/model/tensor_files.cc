@@ -112,8 +112,10 @@ void TensorFiles::read_index(const std::filesystem::path& path) {
   }
   for (const auto& [name, value] : json["weight_map"].items()) {
     const std::string file = value.is_string() ? value.get<std::string>() : "";
-    // A name, not a path: an index must not reach out of its folder.
-    if (file.empty() || file == ".." || file.find('/') != std::string::npos) {
+    // A name, not a path: an index must not reach out of its folder. A NUL would end the name that
+    // is opened.
+    if (file.empty() || file == ".." ||
+        file.find_first_of(std::string_view("/\0", 2)) != std::string::npos) {
       throw UserError(
           "{}: weight_map gives '{}' the file {}; it must be a file name in the same folder",
           path.string(), name, json_text(value));

@@ -440,6 +440,10 @@ TEST_F(LoadParameters, ReadsShards) {
   index["weight_map"][norm] = "../a.safetensors";
   write_text(folder.path() / "model.safetensors.index.json", index.dump());
   expect_refusal("must be a file name in the same folder");
+  using namespace std::string_literals;
+  index["weight_map"][norm] = "a.safetensors\0"s;
+  write_text(folder.path() / "model.safetensors.index.json", index.dump());
+  expect_refusal("the file \"a.safetensors\\u0000\"; it must be a file name in the same folder");
   write_text(folder.path() / "model.safetensors.index.json", "{}");
   expect_refusal("no object weight_map");
   write_text(folder.path() / "model.safetensors.index.json", "{");
