@@ -365,17 +365,6 @@ void abort_all(Context& context) {
   }
 }
 
-void fail_for_good(Context& context, const WorkId& work) {
-  void_work(context, work);
-  Member& member = member_of(context.state, work);
-  drop_prefix(context, work, member);
-  const bool was_open = !settled(member);
-  member.phase = Phase::kFailed;
-  member.has_body = false;
-  member.reward.reset();
-  context.settled.push_back({work, was_open});
-}
-
 void lose_sample(Context& context, const WorkId& work) {
   void_work(context, work);
   Member& member = member_of(context.state, work);

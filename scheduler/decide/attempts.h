@@ -51,9 +51,6 @@ void void_members(Context& context, Lane lane, const TaskId& id, const Task& tas
 // Of a group that is complete: members that are not settled are not needed any more.
 void drop_surplus_members(Context& context, Lane lane, const TaskId& id, Task& task);
 
-// Nothing more is tried for this member, and what it has is gone.
-void fail_for_good(Context& context, const WorkId& work);
-
 // Its sample is gone from the store: it waits to be sampled again, by the same random numbers.
 void lose_sample(Context& context, const WorkId& work);
 

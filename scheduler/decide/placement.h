@@ -14,7 +14,8 @@ void on_stalled(Context& context, const Stalled& event);
 // Installs that took too long.
 void expire_installs(Context& context);
 
-// Sends workers to the newest version. None while a rollback is replayed: nothing may run on the
+// Sends workers to the newest version, and one back to what is evaluated where nobody else can
+// sample what is left of it (law 10.1). None while a rollback is replayed: nothing may run on the
 // versions in between, and the weights that workers hold come back.
 void refresh_workers(Context& context);
 

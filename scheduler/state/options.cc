@@ -40,7 +40,7 @@ void EvalOptions::visit(OptionVisitor& v) {
            .resume = Resume::kMayChange});
   v.field("pool", pool,
           {.help = "the pool of rollout workers (rollout.pools) that samples the held-out prompts: "
-                   "only its workers stay at a version until it is evaluated. Empty: the pool of "
+                   "no other worker stays at a version for its evaluation. Empty: the pool of "
                    "each dataset, or any",
            .resume = Resume::kMayChange,
            .idle = idle_if(prompts == 0, "nothing is evaluated", {"prompts"})});
