@@ -31,7 +31,7 @@ void open_evaluation(Context& context, PolicyId policy_id, Policy& policy, bool 
   if (!first && !context.config().evaluates(version) && !last) return;
 
   policy.evaluated = version;
-  Evaluation evaluation{.version = version, .tasks = {}};
+  Evaluation evaluation{.version = version, .recalled = {}, .tasks = {}};
   for (int32_t domain = 0; domain < std::ssize(policy.domains); ++domain) {
     for (int64_t prompt = 0; prompt < config.prompts; ++prompt) {
       // The version stands in the place of the epoch: each evaluation has names of its own.

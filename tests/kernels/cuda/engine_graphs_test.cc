@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -180,7 +181,11 @@ TEST_P(CudaGraphs, InstallsInAThirdPlaceAloneEndThem) {
   Engine engine(rig.model, nullptr, options_of(/*graphs=*/true, /*overlaps=*/true), rig.stream(),
                 clock);
   engine.install(home, 0);
-  engine.submit({.session = 1, .new_tokens = {1, 2, 3}, .sampling = {.max_new_tokens = 50}});
+  GenerateRequest request;
+  request.session = 1;
+  request.new_tokens = {1, 2, 3};
+  request.sampling.max_new_tokens = 50;
+  engine.submit(std::move(request));
   const auto captures_behind = [&](int steps) {
     for (int i = 0; i < steps; ++i) EXPECT_TRUE(engine.step().empty());
     return engine.stats().captures;
@@ -211,7 +216,9 @@ TEST_P(CudaGraphs, ALongerContextHasAnotherGraph) {
     Engine engine(rig.model, nullptr, options, rig.stream(), clock);
     engine.install(pack(), 0);
     for (SessionId session = 0; session < 2; ++session) {
-      GenerateRequest request{.session = session, .key = {.value = 7}};
+      GenerateRequest request;
+      request.session = session;
+      request.key = {.value = 7};
       for (int64_t i = 0; i < (session == 0 ? 251 : 5); ++i)
         request.new_tokens.push_back(static_cast<TokenId>((i * i + 3 * i) % 61));
       request.sampling.max_new_tokens = 12;

@@ -48,6 +48,7 @@ struct Begun {
                          .lease = {work.member, lease.attempt},
                          .lane = work.lane,
                          .outcome = outcome,
+                         .reward = {},
                          .reason = ""};
     if (outcome != Outcome::kFinished) return result;
     result.tokens = 5;
