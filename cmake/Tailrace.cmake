@@ -10,9 +10,10 @@
 # which nothing runs often, so that -O1 will do, which compiles in two thirds of the time. HEADERS: the
 # precompiled ones; `pure` for code under rule 1, which threads and files would be handed to otherwise.
 #
-# The release preset joins up to eight sources of a library into one unit (CMAKE_UNITY_BUILD), which
-# halves the time of a whole build: names in an anonymous namespace are unique in their folder. The
-# other presets compile each source alone, so that none leans on what its neighbour includes.
+# The release preset joins up to eight sources of a library, or tests of a program, into one unit
+# (CMAKE_UNITY_BUILD), which halves the time of a whole build: names in an anonymous namespace are
+# unique in their folder. The other presets compile each source alone, so that none leans on what its
+# neighbour includes.
 
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
@@ -117,7 +118,11 @@ function(tailrace_test NAME)
   cmake_parse_arguments(ARG "GOLDEN;RUN_SERIAL" "TIMEOUT;FILTER;LONG;SKIPPED_BY" "FILES;DEPENDS;LIBS;LABELS" ${ARGN})
   list(TRANSFORM ARG_FILES PREPEND ${CMAKE_SOURCE_DIR}/tests/)
   add_executable(${NAME} ${ARG_FILES})
-  set_target_properties(${NAME} PROPERTIES UNITY_BUILD OFF)
+  # What is no test replaces functions of the whole program, and stands alone.
+  list(FILTER ARG_FILES EXCLUDE REGEX "_test\\.cc$")
+  if(ARG_FILES)
+    set_source_files_properties(${ARG_FILES} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endif()
   target_link_libraries(${NAME} PRIVATE tailrace_flags ${ARG_DEPENDS} ${ARG_LIBS} tailrace_testing)
   target_precompile_headers(${NAME} REUSE_FROM tailrace_headers_test)
   # g++ 12 at -O1 takes a moved string for one that is read beyond its end.

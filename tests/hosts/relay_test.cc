@@ -9,7 +9,7 @@ namespace {
 using namespace std::chrono_literals;
 
 // So many that the first host has not done all before the other has a version.
-const std::vector<std::string> kManySteps = {"run.steps=16", "eval.prompts=0"};
+const std::vector<std::string> kSixteenSteps = {"run.steps=16", "eval.prompts=0"};
 
 using RemoteRelay = RelayTest;
 
@@ -38,7 +38,7 @@ TEST_F(RemoteRelay, WeightsCrossOnceForTwoHosts) {
 // or by the run.
 TEST_F(RemoteRelay, ARelayThatIsKilledInTheMiddleIsReplaced) {
   between_->set_rate(8);
-  HostProcess& run = launch_four(kManySteps);
+  HostProcess& run = launch_four(kSixteenSteps);
   ASSERT_NO_FATAL_FAILURE(expect_open());
   HostProcess& first = join_relay();
   ASSERT_NO_FATAL_FAILURE(expect_relaying());
@@ -62,7 +62,7 @@ TEST_F(RemoteRelay, ARelayThatIsKilledInTheMiddleIsReplaced) {
 
 TEST_F(RemoteRelay, AHostWithoutASecondWorkerFallsBackToTheRun) {
   between_->set_rate(8);
-  HostProcess& run = launch_four(kManySteps);
+  HostProcess& run = launch_four(kSixteenSteps);
   ASSERT_NO_FATAL_FAILURE(expect_open());
   HostProcess& first = join_relay();
   ASSERT_NO_FATAL_FAILURE(expect_relaying());

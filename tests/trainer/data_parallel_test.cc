@@ -14,14 +14,13 @@
 namespace tailrace {
 namespace {
 
+using testing::copy;
 using testing::make_batch;
 using testing::metric;
 using testing::tiny_trainer;
 
 constexpr int64_t kSlots = 4;
 const std::vector<int> kNumRanks = {1, 2, 4};
-
-std::vector<float> copy(std::span<const float> x) { return {x.begin(), x.end()}; }
 
 // Runs `work` on each of so many ranks; what each returns, in their order. One rank is alone.
 template <class Work>
@@ -46,14 +45,14 @@ struct Trained {
   std::map<std::pair<LeaseId, int32_t>, std::vector<float>> seen;  // by the sink
 };
 
-PolicyLossConfig loss_config_without_reference() {
+PolicyLossConfig loss_without_reference() {
   PolicyLossConfig config;
   config.entropy_coef = .01;
   config.correction.cap = 1.5;
   return config;
 }
-PolicyLossConfig loss_config() {
-  PolicyLossConfig config = loss_config_without_reference();
+PolicyLossConfig loss_with_reference() {
+  PolicyLossConfig config = loss_without_reference();
   config.kl.coef = .1;
   return config;
 }
@@ -61,7 +60,7 @@ PolicyLossConfig loss_config() {
 // Two steps of several updates each, of samples that are fresh and of ones that are not.
 Trained train(Collective* ranks, const ModelConfig& model, const TrainOptions& options,
               const OptimOptions& optim = {.lr = 1e-2},
-              const PolicyLossConfig& loss = loss_config()) {
+              const PolicyLossConfig& loss = loss_with_reference()) {
   std::vector<Trajectory> trajectories = testing::random_trajectories(6, 3);
   testing::record_logprobs(*tiny_trainer({}, {}, {}, 1, model), trajectories);
   // Other ranks come with other weights, and with threads of their own.
@@ -122,7 +121,7 @@ TEST(DataParallel, AnyNumberOfRanksMakesTheSameUpdatesOfMuon) {
 // Each rank weighs by the mean of all, though it computes a part of them.
 TEST(DataParallel, AnyNumberOfRanksDividesByTheSameMeanWeight) {
   const TrainOptions options{.minibatches_per_step = 2, .gradient_slots = kSlots};
-  PolicyLossConfig loss = loss_config();
+  PolicyLossConfig loss = loss_with_reference();
   const auto with = [&](Collective* group) {
     return train(group, testing::tiny_model(), options, {.lr = 1e-2}, loss);
   };
@@ -149,8 +148,7 @@ TEST(DataParallel, AnyNumberOfRanksTrainsTheSameCritic) {
     const auto step = [&](int64_t version) {
       TrainBatch batch = make_batch(trajectories);
       testing::set_returns(batch);
-      const MetricList metrics =
-          trainer->policy_step(batch, version, loss_config_without_reference());
+      const MetricList metrics = trainer->policy_step(batch, version, loss_without_reference());
       std::vector<float> values;
       for (const TrainSequence& s : batch.sequences)
         values.insert(values.end(), s.old_values.begin(), s.old_values.end());
@@ -236,12 +234,12 @@ TEST(DataParallel, AStepThatLostARankLeavesNothingBehind) {
     if (loses) {
       trainer->join(&ranks);
       TrainBatch batch = make_batch(testing::random_trajectories(8, 3));
-      EXPECT_THROW((void)trainer->policy_step(batch, 0, loss_config_without_reference()), RankLost);
+      EXPECT_THROW((void)trainer->policy_step(batch, 0, loss_without_reference()), RankLost);
       EXPECT_EQ(trainer->optimizer().updates(), 0);
       trainer->join(&ranks);
     }
     TrainBatch batch = make_batch(trajectories);
-    metrics.push_back(trainer->policy_step(batch, 0, loss_config_without_reference()));
+    metrics.push_back(trainer->policy_step(batch, 0, loss_without_reference()));
     weights.push_back(copy(trainer->parameters().flat()));
   }
   EXPECT_EQ(weights[1], weights[0]);

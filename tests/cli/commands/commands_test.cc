@@ -11,6 +11,7 @@
 
 #include "core/model/safetensors.h"
 #include "sandbox/launcher/launcher.h"
+#include "tests/cli/commands/stories.h"
 #include "tests/cli/run_binary.h"
 
 namespace tailrace {
@@ -18,16 +19,7 @@ namespace {
 
 using nlohmann::json;
 
-const std::string kData = std::string(TAILRACE_SOURCE_DIR) + "/tests/data";
-const std::string kStories = kData + "/models/stories260K";
 const std::string kGolden = kData + "/golden/llama3-untied-f32";
-
-std::vector<json> rows_of(const std::string& text) {
-  std::vector<json> rows;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) rows.push_back(json::parse(line));
-  return rows;
-}
 
 TEST(Commands, EachHasHelpWithAnExample) {
   for (const char* command : {"tokenize", "score", "generate", "eval", "report", "trace", "doctor",

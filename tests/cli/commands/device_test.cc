@@ -15,6 +15,7 @@
 #include "core/model/safetensors.h"
 #include "core/text/tokenizer.h"
 #include "sandbox/builtin/built_in.h"
+#include "tests/cli/commands/stories.h"
 #include "tests/cli/run_binary.h"
 
 namespace tailrace {
@@ -22,7 +23,6 @@ namespace {
 
 using nlohmann::json;
 
-const std::string kStories = std::string(TAILRACE_SOURCE_DIR) + "/tests/data/models/stories260K";
 const std::string kRow = "{\"input_ids\": [1, 403, 407, 261, 378, 432, 383, 286]}\n";
 
 // The binary whose device 0 is emulated.

@@ -10,22 +10,13 @@
 #include "core/model/parameter_files.h"
 #include "core/model/parameters.h"
 #include "sandbox/builtin/built_in.h"
+#include "tests/cli/commands/stories.h"
 #include "tests/cli/run_binary.h"
 
 namespace tailrace {
 namespace {
 
 using nlohmann::json;
-
-const std::string kData = std::string(TAILRACE_SOURCE_DIR) + "/tests/data";
-const std::string kStories = kData + "/models/stories260K";
-
-std::vector<json> rows_of(const std::string& text) {
-  std::vector<json> rows;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) rows.push_back(json::parse(line));
-  return rows;
-}
 
 // A tiny random policy with the words of frozen_grid.
 std::string make_policy(const TemporaryDirectory& folder) {

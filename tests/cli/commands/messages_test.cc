@@ -22,7 +22,7 @@ constexpr const char* kConfig =
     "  name: frozen_grid\n"
     "rollout: {prompts_per_step: 4, group_size: 4, max_context_tokens: 128}\n"
     "eval: {prompts: 8}\n";
-constexpr const char* kStories =
+constexpr const char* kStoriesRun =
     "run: {steps: 4}\n"
     "model: {path: model}\n"
     "env:\n"
@@ -213,7 +213,7 @@ TEST_F(Messages, OfKeys) {
 TEST_F(Messages, OfModels) {
   copy_model("model");
   write("rows.jsonl", "{\"prompt\": \"2 + 2 = \", \"answer\": \"4\"}\n");
-  write("a.yaml", kStories);
+  write("a.yaml", kStoriesRun);
   launch("model.path=none");
   launch("model.path=a.yaml");
   fs::rename(folder_ / "model/tokenizer.json", folder_ / "tokenizer.json");
@@ -242,7 +242,7 @@ TEST_F(Messages, OfModels) {
 TEST_F(Messages, OfModelsFromElsewhere) {
   copy_model("model");
   write("rows.jsonl", "{\"prompt\": \"2 + 2 = \", \"answer\": \"4\"}\n");
-  write("a.yaml", kStories);
+  write("a.yaml", kStoriesRun);
   launch("model.path=Qwen/Qwen2.5-0.5B");
   for (const char* command : {"generate --prompt a --model", "score --model",
                               "eval --env frozen_grid --model", "tokenize --tokenizer"})
@@ -281,7 +281,7 @@ TEST_F(Messages, OfModelsFromElsewhere) {
 
 TEST_F(Messages, OfDatasets) {
   copy_model("model");
-  write("a.yaml", kStories);
+  write("a.yaml", kStoriesRun);
   launch("");
   for (const char* rows : {"", "\n\n", "[]\n", "{\"prompt\": 3}\n", "{\"text\": \"x\"}\n",
                            "{\"prompt\": \"a\"}\n{\"prompt\": \n"}) {

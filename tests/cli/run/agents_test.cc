@@ -19,7 +19,7 @@ constexpr const char* kAgent =
     "model: {create: {hidden_size: 64, layers: 2, heads: 4}}\n"
     "env: {agent: {command: [sh, -c, 'echo 1'], vocabulary: [a]}}\n";
 
-RunOptions read(const std::vector<std::string>& overrides) {
+RunOptions read_agents(const std::vector<std::string>& overrides) {
   RunOptions options;
   (void)bind_config(parse_config(kAgent, "a.yaml", overrides), options);
   Registries registries = built_in_registries();
@@ -27,9 +27,9 @@ RunOptions read(const std::vector<std::string>& overrides) {
   return options;
 }
 
-std::string error_of(const std::vector<std::string>& overrides) {
+std::string agents_error(const std::vector<std::string>& overrides) {
   try {
-    (void)read(overrides);
+    (void)read_agents(overrides);
   } catch (const UserError& error) {
     return error.what();
   }
@@ -41,13 +41,13 @@ std::string error_of(const std::vector<std::string>& overrides) {
 TEST(Agents, InASandboxTheyHaveNoSetupAndNoScore) {
   for (const std::string name : {"setup", "score"}) {
     const std::string word = "env.agent." + name + "=[sh, -c, 'true']";
-    EXPECT_EQ(error_of({word}), "(no error)");
-    EXPECT_EQ(error_of({word, "env.isolation=sandbox"}),
+    EXPECT_EQ(agents_error({word}), "(no error)");
+    EXPECT_EQ(agents_error({word, "env.isolation=sandbox"}),
               "env.agent." + name +
                   " needs the folder of the run, and each process in a sandbox has one of its own. "
                   "Do its work in env.agent.command, or try env.isolation=process.");
   }
-  EXPECT_EQ(error_of({"env.isolation=sandbox"}), "(no error)");
+  EXPECT_EQ(agents_error({"env.isolation=sandbox"}), "(no error)");
 }
 
 // The keys of a list of datasets, by which a run that goes on is compared with what it was.
@@ -69,8 +69,9 @@ TEST(Agents, OfADatasetHaveKeysOfTheirOwn) {
 TEST(Agents, ThePlanSaysWhatTheyReach) {
   constexpr const char* kBegin =
       "agent, an agent: 'sh -c echo 1', at most 600 s and 64 answers an episode, ";
-  EXPECT_EQ(describe_agents(read({})), std::vector{kBegin + place_of_program(Isolation::kProcess)});
-  EXPECT_EQ(describe_agents(read({"env.isolation=sandbox"})),
+  EXPECT_EQ(describe_agents(read_agents({})),
+            std::vector{kBegin + place_of_program(Isolation::kProcess)});
+  EXPECT_EQ(describe_agents(read_agents({"env.isolation=sandbox"})),
             std::vector{std::string(kBegin) + "in a sandbox: of all networks the policy alone, and "
                                               "no files but those that it names"});
 }

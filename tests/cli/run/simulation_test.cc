@@ -14,7 +14,7 @@
 namespace tailrace {
 namespace {
 
-constexpr const char* kExample =
+constexpr const char* kSimulationExample =
     "run: {steps: 4}\n"
     "rollout: {prompts_per_step: 4, group_size: 2, max_response_tokens: 1000, workers: 3}\n"
     "train: {ppo_epochs: 2, minibatches_per_step: 3}\n"
@@ -25,18 +25,19 @@ constexpr const char* kExample =
     "       kv_read_tokens_per_s: 1000000, train_tokens_per_s: 500}\n"
     "    - {name: fast, devices: 8, price_per_hour: 2}\n";
 
-RunOptions read(std::vector<std::string> overrides = {}, const std::string& more = "") {
+RunOptions read_simulation(std::vector<std::string> overrides = {}, const std::string& more = "") {
   RunOptions options;
-  const auto keys = bind_config(parse_config(kExample + more, "a.yaml", overrides), options);
+  const auto keys =
+      bind_config(parse_config(kSimulationExample + more, "a.yaml", overrides), options);
   validate_simulated(options, keys);
   return options;
 }
 Simulation simulation_of(const RunOptions& options) {
   return make_simulation(options, built_in_registries().environments);
 }
-std::string error_of(std::vector<std::string> overrides, const std::string& more = "") {
+std::string simulation_error(std::vector<std::string> overrides, const std::string& more = "") {
   try {
-    simulation_of(read(overrides, more));
+    simulation_of(read_simulation(overrides, more));
   } catch (const UserError& error) {
     return error.what();
   }
@@ -46,7 +47,7 @@ std::string error_of(std::vector<std::string> overrides, const std::string& more
 // 10 sequences of 1000 tokens: 40 ms for the weights, 10 ms for the KV, and the rest of the 100 ms
 // that 10 tokens take at 100 tokens/s for the sequences.
 TEST(SimulatedHardware, DecodesAsItWasMeasured) {
-  const simulator::Hardware slow = hardware_of(read().simulate, "slow");
+  const simulator::Hardware slow = hardware_of(read_simulation().simulate, "slow");
   EXPECT_DOUBLE_EQ(slow.decode.step, 0.04);
   EXPECT_DOUBLE_EQ(slow.decode.context, 1e-6);
   EXPECT_NEAR(slow.decode.sequence, 0.005, 1e-12);
@@ -54,14 +55,14 @@ TEST(SimulatedHardware, DecodesAsItWasMeasured) {
 }
 
 TEST(SimulatedHardware, TheFirstOneIsMeantWhereNoneIsNamed) {
-  const RunOptions options = read();
+  const RunOptions options = read_simulation();
   EXPECT_EQ(hardware_of(options.simulate, "").name, "slow");
   EXPECT_EQ(hardware_of(SimulateSection(), "").name, "default");
   EXPECT_DOUBLE_EQ(hardware_of(options.simulate, "fast").price_per_hour, 16);
 }
 
 TEST(Simulations, HaveTheLawAndTheWorkersOfTheRun) {
-  const Simulation simulation = simulation_of(read({"simulate.trainer.workers=2"}));
+  const Simulation simulation = simulation_of(read_simulation({"simulate.trainer.workers=2"}));
   EXPECT_EQ(simulation.law.steps, 4);
   EXPECT_EQ(simulation.law.group_size, 2);
   ASSERT_EQ(simulation.cluster.pools.size(), 1u);
@@ -75,9 +76,9 @@ TEST(Simulations, HaveTheLawAndTheWorkersOfTheRun) {
 }
 
 TEST(Simulations, MayHaveMoreWorkersThanTheRunAndFewerSteps) {
-  const Simulation simulation =
-      simulation_of(read({"simulate.workers=5000", "simulate.steps=2",
-                          "simulate.rollout_hardware=fast", "simulate.trainer.hardware=slow"}));
+  const Simulation simulation = simulation_of(
+      read_simulation({"simulate.workers=5000", "simulate.steps=2",
+                       "simulate.rollout_hardware=fast", "simulate.trainer.hardware=slow"}));
   EXPECT_EQ(simulation.law.steps, 2);
   EXPECT_EQ(simulation.cluster.pools[0].workers, 5000);
   EXPECT_EQ(simulation.rollout_devices(), 40000);
@@ -86,8 +87,8 @@ TEST(Simulations, MayHaveMoreWorkersThanTheRunAndFewerSteps) {
 
 TEST(Simulations, GiveEachPoolItsHardware) {
   const Simulation simulation =
-      simulation_of(read({"rollout.pools=[{name: a, workers: 2}, {name: b, workers: 3}]",
-                          "simulate.pools=[{name: b, hardware: fast, workers: 7}]"}));
+      simulation_of(read_simulation({"rollout.pools=[{name: a, workers: 2}, {name: b, workers: 3}]",
+                                     "simulate.pools=[{name: b, hardware: fast, workers: 7}]"}));
   ASSERT_EQ(simulation.cluster.pools.size(), 2u);
   EXPECT_EQ(simulation.cluster.pools[0].hardware.name, "slow");
   EXPECT_EQ(simulation.cluster.pools[1].hardware.name, "fast");
@@ -98,42 +99,47 @@ TEST(Simulations, GiveEachPoolItsHardware) {
 TEST(Simulations, TakeTheSizeOfTheWeightsFromTheModel) {
   const std::string model =
       "model: {path: \"" + std::string(TAILRACE_SOURCE_DIR) + "/tests/data/models/stories260K\"}\n";
-  const double bytes = simulation_of(read({}, model)).cluster.pools[0].transfer.payload_bytes;
+  const double bytes =
+      simulation_of(read_simulation({}, model)).cluster.pools[0].transfer.payload_bytes;
   EXPECT_GT(bytes, 4 * 250e3);
   EXPECT_LT(bytes, 4 * 300e3);
-  const Simulation given = simulation_of(read({"simulate.weights.payload_bytes=7"}, model));
+  const Simulation given =
+      simulation_of(read_simulation({"simulate.weights.payload_bytes=7"}, model));
   EXPECT_EQ(given.cluster.pools[0].transfer.payload_bytes, 7);
   // A model that is not on this machine is no mistake, but a link then carries nothing.
-  const Simulation none =
-      simulation_of(read({"simulate.weights.link_mbit=100"}, "model: {path: /nowhere/at/all}\n"));
+  const Simulation none = simulation_of(
+      read_simulation({"simulate.weights.link_mbit=100"}, "model: {path: /nowhere/at/all}\n"));
   EXPECT_EQ(none.cluster.pools[0].transfer.payload_bytes, 0);
   ASSERT_EQ(none.notes.size(), 1u);
   EXPECT_NE(none.notes[0].find("simulate.weights.payload_bytes"), std::string::npos);
 }
 
 TEST(Simulations, RefuseWhatCannotBe) {
-  EXPECT_NE(error_of({"simulate.rollout_hardware=fsat"})
+  EXPECT_NE(simulation_error({"simulate.rollout_hardware=fsat"})
                 .find("simulate.rollout_hardware is fsat, and simulate.hardware has slow, fast. "
                       "Try fast."),
             std::string::npos);
-  EXPECT_NE(error_of({"simulate.hardware.slow.tokens_per_s=1000"})
+  EXPECT_NE(simulation_error({"simulate.hardware.slow.tokens_per_s=1000"})
                 .find("simulate.hardware.slow.tokens_per_s is 1000, but step_ms (40)"),
             std::string::npos);
-  EXPECT_NE(error_of({"simulate.hardware.slow.tokens_per_s=0", "simulate.hardware.slow.step_ms=0"})
+  EXPECT_NE(simulation_error(
+                {"simulate.hardware.slow.tokens_per_s=0", "simulate.hardware.slow.step_ms=0"})
                 .find("decoding would take no time"),
             std::string::npos);
-  EXPECT_NE(error_of({"simulate.pools=[{name: b}]"}).find("rollout.pools lists no pools"),
+  EXPECT_NE(simulation_error({"simulate.pools=[{name: b}]"}).find("rollout.pools lists no pools"),
             std::string::npos);
-  EXPECT_NE(error_of({"simulate.hardware=[{name: a}, {name: a}]"}).find("name is a, as that of"),
-            std::string::npos);
-  EXPECT_NE(error_of({"simulate.days=0"}).find("simulate.days"), std::string::npos);
-  EXPECT_NE(error_of({}, "sft: {data: rows.jsonl}\n").find("sft.data is all that the run learns"),
-            std::string::npos);
+  EXPECT_NE(
+      simulation_error({"simulate.hardware=[{name: a}, {name: a}]"}).find("name is a, as that of"),
+      std::string::npos);
+  EXPECT_NE(simulation_error({"simulate.days=0"}).find("simulate.days"), std::string::npos);
+  EXPECT_NE(
+      simulation_error({}, "sft: {data: rows.jsonl}\n").find("sft.data is all that the run learns"),
+      std::string::npos);
 }
 
 TEST(Simulations, EpisodesFitWhatTheRunAllows) {
   const auto longest = [&](std::vector<std::string> overrides) {
-    const Simulation simulation = simulation_of(read(std::move(overrides)));
+    const Simulation simulation = simulation_of(read_simulation(std::move(overrides)));
     int64_t context = 0, sampled = 0;
     for (int64_t prompt = 0; prompt < 200; ++prompt) {
       const auto episode = simulation.episodes->draw(Lane::kTrain, {.prompt = prompt}, 1);
@@ -151,38 +157,41 @@ TEST(Simulations, EpisodesFitWhatTheRunAllows) {
   EXPECT_LE(longest({"simulate.episodes.turns=5000"}).second, 1000);
   EXPECT_LE(longest({"simulate.episodes.turns=20", "simulate.episodes.env_tokens=600"}).first,
             1500);
-  const Simulation noted = simulation_of(read({"simulate.episodes.turns=5000"}));
+  const Simulation noted = simulation_of(read_simulation({"simulate.episodes.turns=5000"}));
   ASSERT_EQ(noted.notes.size(), 1u);
   EXPECT_NE(noted.notes[0].find("simulate.episodes.turns"), std::string::npos);
 }
 
 TEST(Simulations, RefuseEpisodesThatNoWorkerHolds) {
-  EXPECT_NE(error_of({"simulate.hardware.slow.kv_tokens=1400"})
+  EXPECT_NE(simulation_error({"simulate.hardware.slow.kv_tokens=1400"})
                 .find("simulate.hardware.slow.kv_tokens is 1400, and one episode may need 1500"),
             std::string::npos);
-  EXPECT_EQ(error_of({"simulate.hardware.slow.kv_tokens=1500"}), "(no error)");
-  EXPECT_EQ(error_of({"simulate.hardware.slow.kv_tokens=0"}), "(no error)");
-  EXPECT_EQ(error_of({"simulate.hardware.fast.kv_tokens=10"}), "(no error)") << "nobody has it";
+  EXPECT_EQ(simulation_error({"simulate.hardware.slow.kv_tokens=1500"}), "(no error)");
+  EXPECT_EQ(simulation_error({"simulate.hardware.slow.kv_tokens=0"}), "(no error)");
+  EXPECT_EQ(simulation_error({"simulate.hardware.fast.kv_tokens=10"}), "(no error)")
+      << "nobody has it";
   // Without limits an episode goes on until the KV is full.
-  EXPECT_EQ(error_of({"rollout.max_response_tokens=0", "simulate.hardware.slow.kv_tokens=600"}),
-            "(no error)");
-  EXPECT_NE(error_of({"rollout.max_response_tokens=0", "simulate.hardware.slow.kv_tokens=500"})
-                .find("nothing is left"),
-            std::string::npos);
-  EXPECT_NE(error_of({"simulate.episodes.prompt_tokens=1048576"}).find("need 1049576"),
+  EXPECT_EQ(
+      simulation_error({"rollout.max_response_tokens=0", "simulate.hardware.slow.kv_tokens=600"}),
+      "(no error)");
+  EXPECT_NE(
+      simulation_error({"rollout.max_response_tokens=0", "simulate.hardware.slow.kv_tokens=500"})
+          .find("nothing is left"),
+      std::string::npos);
+  EXPECT_NE(simulation_error({"simulate.episodes.prompt_tokens=1048576"}).find("need 1049576"),
             std::string::npos);
 }
 
 TEST(Simulations, RefuseFaultsWithoutEnd) {
-  EXPECT_NE(error_of({"simulate.faults.worker_mtbf_hours=1e-6"})
+  EXPECT_NE(simulation_error({"simulate.faults.worker_mtbf_hours=1e-6"})
                 .find("simulate.faults.worker_mtbf_hours is 1e-06, less than 3.6 seconds"),
             std::string::npos);
-  EXPECT_EQ(error_of({"simulate.faults.worker_mtbf_hours=1e7"}), "(no error)");
+  EXPECT_EQ(simulation_error({"simulate.faults.worker_mtbf_hours=1e7"}), "(no error)");
 }
 
 // Nothing of the section is read by a launch, so that a run may go on with any other.
 TEST(Simulations, OptionsOfASectionMayChange) {
-  for (const auto& [key, option] : options_by_key(read()))
+  for (const auto& [key, option] : options_by_key(read_simulation()))
     if (key.starts_with("simulate.")) {
       EXPECT_EQ(option.resume, Resume::kMayChange) << key;
     }

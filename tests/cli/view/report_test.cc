@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kBegun = 1.7e9;
 
-ReportData example() {
+ReportData report_example() {
   ReportData data;
   data.name = "a<b>";
   for (int64_t step = 0; step < 20; ++step) {
@@ -45,7 +45,7 @@ ReportData example() {
 }
 
 TEST(ReportPage, HoldsCurvesSamplesConfigAndTable) {
-  std::string page = make_report_page(example());
+  std::string page = make_report_page(report_example());
   EXPECT_EQ(page.substr(0, 15), "<!doctype html>");
   EXPECT_EQ(page.find("a<b>"), std::string::npos) << "names are escaped";
   EXPECT_NE(page.find("<b>0.39 → 0.89</b><span>success, held-out</span>"), std::string::npos);
@@ -56,11 +56,11 @@ TEST(ReportPage, HoldsCurvesSamplesConfigAndTable) {
   EXPECT_NE(page.find("<mark>up &amp; away</mark>"), std::string::npos);
   EXPECT_NE(page.find("After: step 19"), std::string::npos);
   EXPECT_NE(page.find("<td>zz/other</td><td>-</td>"), std::string::npos);
-  EXPECT_EQ(page, make_report_page(example()));
+  EXPECT_EQ(page, make_report_page(report_example()));
 }
 
 TEST(ReportPage, BeginsWithWhatTheRunIsAndWhetherItLearned) {
-  ReportData data = example();
+  ReportData data = report_example();
   data.config = "run: {name: tiny, seed: 5, steps: 40}\nalgo: {name: grpo}\n";
   data.machine = "a <machine>, 2 cores";
   data.timeline = {{.what = TimelineWhat::kUp, .worker = "rollout-0", .slots = 1},
@@ -79,7 +79,7 @@ TEST(ReportPage, BeginsWithWhatTheRunIsAndWhetherItLearned) {
 }
 
 TEST(ReportPage, FoldsWhatStaysConstant) {
-  ReportData data = example();
+  ReportData data = report_example();
   for (MetricsRow& row : data.rows) row.values.emplace_back("rollout/turns/mean", 3);
   const std::string page = make_report_page(data);
   EXPECT_EQ(page.find("aria-label=\"rollout/turns/mean"), std::string::npos);
@@ -149,7 +149,7 @@ TEST(ReportPage, ShowsATreeOfSegments) {
 }
 
 TEST(ReportPage, ShowsWhatDatasetsHaveInOneChart) {
-  ReportData data = example();
+  ReportData data = report_example();
   for (MetricsRow& row : data.rows) {
     if (row.find("reward/mean") == nullptr) continue;
     row.values.emplace_back("reward/grid/mean", 0.5 + static_cast<double>(row.step) / 100);
@@ -174,13 +174,13 @@ TEST(ReportPage, ShowsWhatDatasetsHaveInOneChart) {
 }
 
 TEST(ReportPage, NeedsNothingFromOutside) {
-  std::string page = make_report_page(example());
+  std::string page = make_report_page(report_example());
   for (const char* part : {"<script", "src=", "href=", "url(", "@import"})
     EXPECT_EQ(page.find(part), std::string::npos) << part;
 }
 
 TEST(LearningCurve, ShowsRewardAndEvaluations) {
-  std::string svg = make_learning_curve(example());
+  std::string svg = make_learning_curve(report_example());
   EXPECT_NE(svg.find("training reward"), std::string::npos);
   EXPECT_NE(svg.find("held-out success"), std::string::npos);
   EXPECT_NE(svg.find("prefers-color-scheme"), std::string::npos);

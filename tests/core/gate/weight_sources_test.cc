@@ -175,12 +175,11 @@ TEST_F(WeightSourcesTest, ProgressIsPassedOnByAChainOfRelays) {
         const auto message = wire::decode_gate_message(frame);
         if (!message || !std::holds_alternative<wire::AskFile>(message.value())) return {};
         const auto& name = std::get<wire::AskFile>(message.value()).name;
-        using Status = wire::FileFacts::Status;
-        return {wire::encode(
-            wire::FileFacts{.name = name,
-                            .status = steady_now() < until ? Status::kLater : Status::kAbsent,
-                            .reason = "it has come to nothing",
-                            .bytes = ++bytes})};
+        using enum wire::FileFacts::Status;
+        return {wire::encode(wire::FileFacts{.name = name,
+                                             .status = steady_now() < until ? kLater : kAbsent,
+                                             .reason = "it has come to nothing",
+                                             .bytes = ++bytes})};
       });
   ASSERT_TRUE(knows(c, 2, 2));
   const wire::Endpoint endpoint(
@@ -228,8 +227,7 @@ TEST_F(WeightSourcesTest, ADeadRelayIsLeftAndAskedAgainLater) {
   const Digest next = digest_of(std::string_view("next"));
   const std::string before = c.log_text();
   ASSERT_TRUE(fetch(c, next));
-  EXPECT_EQ(c.log_text().find("relay rollout-0", before.size()), std::string::npos)
-      << c.log_text();
+  EXPECT_EQ(c.log_text().find("relay rollout-0", before.size()), std::string::npos) << c.log_text();
   b.relay = std::make_unique<WeightRelay>(relay_options(b), *b.log);
   ASSERT_TRUE(eventually([&] {
     fs::remove(c.path(next));

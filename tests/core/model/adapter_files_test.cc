@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string refusal(const fs::path& folder, const std::string& json) {
+std::string refusal_of_adapter(const fs::path& folder, const std::string& json) {
   write_text(folder / kAdapterConfigFile, json);
   try {
     (void)read_adapter_config(folder);
@@ -79,17 +79,20 @@ TEST(AdapterFiles, WhatWouldChangeTheNumbersIsRefusedByName) {
                                                         {"layers_to_transform", "[0]"},
                                                         {"init_lora_weights", "\"pissa\""},
                                                         {"peft_type", "\"IA3\""}}) {
-    const std::string told = refusal(folder.path(), with("\"" + key + "\": " + value));
+    const std::string told = refusal_of_adapter(folder.path(), with("\"" + key + "\": " + value));
     EXPECT_NE(told.find(key), std::string::npos) << told;
     EXPECT_NE(told.find(kAdapterConfigFile), std::string::npos) << told;
   }
-  EXPECT_NE(refusal(folder.path(), R"({"r": 4, "lora_alpha": 8, "target_modules": ["lm_head"]})")
+  EXPECT_NE(refusal_of_adapter(folder.path(),
+                               R"({"r": 4, "lora_alpha": 8, "target_modules": ["lm_head"]})")
                 .find("lm_head"),
             std::string::npos);
-  EXPECT_NE(refusal(folder.path(), R"({"r": 0, "lora_alpha": 8, "target_modules": ["q_proj"]})")
+  EXPECT_NE(refusal_of_adapter(folder.path(),
+                               R"({"r": 0, "lora_alpha": 8, "target_modules": ["q_proj"]})")
                 .find("r is 0"),
             std::string::npos);
-  EXPECT_NE(refusal(folder.path(), R"({"lora_alpha": 8, "target_modules": ["q_proj"]})").find("r "),
+  EXPECT_NE(refusal_of_adapter(folder.path(), R"({"lora_alpha": 8, "target_modules": ["q_proj"]})")
+                .find("r "),
             std::string::npos);
 }
 

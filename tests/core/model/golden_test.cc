@@ -87,8 +87,8 @@ constexpr const char* kGoldens[] = {"llama3-untied-f32", "llama3-ropescaled-tied
 constexpr const char* kFamilies[] = {
     "families/llama-biases-linear", "families/mistral-window", "families/qwen2-yarn-upper-windows",
     "families/qwen3-biases",        "families/gemma3-pattern", "families/gemma3-untied-linear"};
-constexpr const char* kSparse[] = {"families/qwen3moe-layer0-dense",
-                                   "families/qwen3moe-every-second"};
+constexpr const char* kSparseModels[] = {"families/qwen3moe-layer0-dense",
+                                         "families/qwen3moe-every-second"};
 
 // Of the host.
 double squares(std::span<const float> x) {
@@ -316,8 +316,8 @@ std::string word(std::string name) {
 const auto name_of_model = [](const auto& model) { return word(model.param); };
 INSTANTIATE_TEST_SUITE_P(Models, Golden, ::testing::ValuesIn(kGoldens), name_of_model);
 INSTANTIATE_TEST_SUITE_P(Families, Golden, ::testing::ValuesIn(kFamilies), name_of_model);
-INSTANTIATE_TEST_SUITE_P(Sparse, Golden, ::testing::ValuesIn(kSparse), name_of_model);
-INSTANTIATE_TEST_SUITE_P(Sparse, GoldenExperts, ::testing::ValuesIn(kSparse), name_of_model);
+INSTANTIATE_TEST_SUITE_P(Sparse, Golden, ::testing::ValuesIn(kSparseModels), name_of_model);
+INSTANTIATE_TEST_SUITE_P(Sparse, GoldenExperts, ::testing::ValuesIn(kSparseModels), name_of_model);
 INSTANTIATE_TEST_SUITE_P(Models, GoldenSteps, ::testing::ValuesIn(kGoldens), name_of_model);
 
 TEST(StoriesGolden, LogprobsAndGreedyTextAgree) {

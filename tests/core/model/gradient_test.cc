@@ -21,9 +21,9 @@ double dot(std::span<const float> a, std::span<const float> b) {
 
 double length(std::span<const float> a) { return std::sqrt(dot(a, a)); }
 
-enum class Shape { kUntied, kTied, kRich, kSparse, kSparseRaw, kSparseGiven };
+enum class GradientShape { kUntied, kTied, kRich, kSparse, kSparseRaw, kSparseGiven };
 
-class Gradient : public ::testing::TestWithParam<Shape> {
+class Gradient : public ::testing::TestWithParam<GradientShape> {
  protected:
   Gradient()
       : rig(config()),
@@ -45,7 +45,7 @@ class Gradient : public ::testing::TestWithParam<Shape> {
         weight += static_cast<float>(more + 0.2 * rng.normal());
     }
     // Weights that are not normalised are about 1 / 7, and so is what comes of the experts.
-    if (GetParam() == Shape::kSparseRaw) {
+    if (GetParam() == GradientShape::kSparseRaw) {
       for (const ParameterInfo& info : rig.model.layout().entries())
         if (info.name.find(".experts.") != std::string::npos &&
             info.name.ends_with("down_proj.weight"))
@@ -59,21 +59,22 @@ class Gradient : public ::testing::TestWithParam<Shape> {
       for (const size_t e : {first, first + 3, first + 4}) rig.parameters.vector(info.name)[e] = 2;
     }
     // None of those that the biases choose.
-    if (GetParam() == Shape::kSparseGiven)
+    if (GetParam() == GradientShape::kSparseGiven)
       for (const Tokens& tokens : sequences)
         for (size_t t = 0; t < tokens.size(); ++t)
           rig.given.insert(rig.given.end(), {1, 2, 6, 0, 1, 3});
   }
 
   static ModelConfig config() {
-    if (GetParam() == Shape::kRich) {
+    if (GetParam() == GradientShape::kRich) {
       ModelConfig config = rich_config();
       config.scaled_embeddings = false;  // a step of theirs would be long; the goldens have it
       return config;
     }
-    if (GetParam() < Shape::kSparse) return awkward_config(GetParam() == Shape::kTied);
+    if (GetParam() < GradientShape::kSparse)
+      return awkward_config(GetParam() == GradientShape::kTied);
     ModelConfig config = sparse_config();
-    config.normalised_experts = GetParam() != Shape::kSparseRaw;
+    config.normalised_experts = GetParam() != GradientShape::kSparseRaw;
     config.qk_norm = false;  // its gradients are small, and kRich has them
     return config;
   }
@@ -185,7 +186,7 @@ TEST_P(Gradient, OfTheEmbeddingsReachesUsedTokensOnlyUnlessTied) {
   for (int64_t id = 0; id < embeddings.rows; ++id) {
     const bool moved = length({embeddings.row(id), static_cast<size_t>(embeddings.cols)}) > 0;
     const bool read = id == 3 || id == 5;  // 9 is only a target
-    EXPECT_EQ(moved, GetParam() == Shape::kTied || read) << id;
+    EXPECT_EQ(moved, GetParam() == GradientShape::kTied || read) << id;
   }
 }
 
@@ -220,14 +221,15 @@ TEST(PaddedIds, HaveNoGradientAndNoProbability) {
   }
 }
 
-std::string name_of(const ::testing::TestParamInfo<Shape>& test) {
+std::string name_of_gradient(const ::testing::TestParamInfo<GradientShape>& test) {
   return std::array{"Untied", "Tied", "Rich", "Sparse", "SparseRaw", "SparseGiven"}.at(
       static_cast<size_t>(test.param));
 }
 INSTANTIATE_TEST_SUITE_P(Shapes, Gradient,
-                         ::testing::Values(Shape::kUntied, Shape::kTied, Shape::kRich,
-                                           Shape::kSparse, Shape::kSparseRaw, Shape::kSparseGiven),
-                         name_of);
+                         ::testing::Values(GradientShape::kUntied, GradientShape::kTied,
+                                           GradientShape::kRich, GradientShape::kSparse,
+                                           GradientShape::kSparseRaw, GradientShape::kSparseGiven),
+                         name_of_gradient);
 
 }  // namespace
 }  // namespace tailrace

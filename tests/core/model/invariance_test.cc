@@ -166,16 +166,16 @@ Numbers run(Rig& rig, const std::vector<Tokens>& sequences, const Schedule& sche
   return numbers;
 }
 
-enum class Shape { kRound, kBf16, kAwkward, kRich, kSparse };
+enum class InvarianceShape { kRound, kBf16, kAwkward, kRich, kSparse };
 
-class Invariance : public ::testing::TestWithParam<Shape> {
+class Invariance : public ::testing::TestWithParam<InvarianceShape> {
  protected:
   // A shape made of whole vectors, one with no round number in it, one with all that there is in a
   // dense layer, and one with experts.
   static ModelConfig config() {
-    if (GetParam() == Shape::kAwkward) return awkward_config(/*tie_embeddings=*/true);
-    if (GetParam() == Shape::kRich) return rich_config();
-    if (GetParam() == Shape::kSparse) return sparse_config();
+    if (GetParam() == InvarianceShape::kAwkward) return awkward_config(/*tie_embeddings=*/true);
+    if (GetParam() == InvarianceShape::kRich) return rich_config();
+    if (GetParam() == InvarianceShape::kSparse) return sparse_config();
     ModelConfig config;
     config.hidden_size = 64;
     config.intermediate_size = 96;
@@ -191,7 +191,7 @@ class Invariance : public ::testing::TestWithParam<Shape> {
   // kBf16 is the round one with weights, and on a GPU operands, of that type.
   static Rig rig_of(int threads = 1, int block_tokens = 16) {
     return Rig(config(), threads, block_tokens, /*max_tokens=*/512,
-               GetParam() == Shape::kBf16 ? Dtype::kBF16 : Dtype::kF32);
+               GetParam() == InvarianceShape::kBf16 ? Dtype::kBF16 : Dtype::kF32);
   }
 
   const std::vector<Tokens> sequences =
@@ -306,14 +306,15 @@ TEST_P(Invariance, ATokenDoesNotSeeWhatFollows) {
             0);
 }
 
-std::string name_of(const ::testing::TestParamInfo<Shape>& test) {
+std::string name_of_invariance(const ::testing::TestParamInfo<InvarianceShape>& test) {
   return std::array{"Round", "Bf16", "Awkward", "Rich", "Sparse"}.at(
       static_cast<size_t>(test.param));
 }
 INSTANTIATE_TEST_SUITE_P(Shapes, Invariance,
-                         ::testing::Values(Shape::kRound, Shape::kBf16, Shape::kAwkward,
-                                           Shape::kRich, Shape::kSparse),
-                         name_of);
+                         ::testing::Values(InvarianceShape::kRound, InvarianceShape::kBf16,
+                                           InvarianceShape::kAwkward, InvarianceShape::kRich,
+                                           InvarianceShape::kSparse),
+                         name_of_invariance);
 
 }  // namespace
 }  // namespace tailrace

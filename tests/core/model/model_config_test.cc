@@ -20,7 +20,7 @@ Json llama_json() {
 }
 
 // What reading config.json with this text says, or "accepted".
-std::string refusal(const std::string& text) {
+std::string refusal_of_config(const std::string& text) {
   ScratchFolder folder;
   write_text(folder.path() / "config.json", text);
   try {
@@ -138,11 +138,11 @@ TEST(ModelConfig, WindowsAreThoseOfTheFamily) {
 
   // Refused before as many are listed.
   mistral["num_hidden_layers"] = int64_t{1} << 50;
-  EXPECT_NE(refusal(mistral.dump()).find("num_hidden_layers is 1125899906842624"),
+  EXPECT_NE(refusal_of_config(mistral.dump()).find("num_hidden_layers is 1125899906842624"),
             std::string::npos);
   mistral["num_hidden_layers"] = 3;
   mistral["sliding_window"] = -7;
-  EXPECT_NE(refusal(mistral.dump()).find("sliding_window is -7"), std::string::npos);
+  EXPECT_NE(refusal_of_config(mistral.dump()).find("sliding_window is -7"), std::string::npos);
 
   Json qwen =
       Json::parse(read_text(test_data("golden/families/qwen2-yarn-upper-windows/config.json")));
@@ -224,7 +224,8 @@ TEST(ModelConfig, RefusesGemmasThatAreNotBuilt) {
   for (const auto& [key, value, message] : cases) {
     Json json = gemma_json();
     json[key] = value;
-    EXPECT_NE(refusal(json.dump()).find(message), std::string::npos) << refusal(json.dump());
+    EXPECT_NE(refusal_of_config(json.dump()).find(message), std::string::npos)
+        << refusal_of_config(json.dump());
   }
 }
 
@@ -296,24 +297,25 @@ TEST(ModelConfig, RefusesExpertsThatDoNotFit) {
   for (const Case& c : cases) {
     Json json = sparse_json();
     json[c.key] = c.value;
-    EXPECT_NE(refusal(json.dump()).find(c.message), std::string::npos) << refusal(json.dump());
+    EXPECT_NE(refusal_of_config(json.dump()).find(c.message), std::string::npos)
+        << refusal_of_config(json.dump());
   }
   // Each number by itself would do.
   Json many = sparse_json();
   many["num_experts"] = 4096;
   many["num_hidden_layers"] = 33;
-  EXPECT_NE(refusal(many.dump())
+  EXPECT_NE(refusal_of_config(many.dump())
                 .find("num_hidden_layers is 33 and num_experts 4096; together they "
                       "are 135168, and at most 131072 are supported"),
             std::string::npos)
-      << refusal(many.dump());
+      << refusal_of_config(many.dump());
   Json large = sparse_json();
   large["num_experts"] = 4096;
   large["moe_intermediate_size"] = 1 << 24;
   large["hidden_size"] = 4096;
-  EXPECT_NE(refusal(large.dump()).find("a layer of experts that large is not supported"),
+  EXPECT_NE(refusal_of_config(large.dump()).find("a layer of experts that large is not supported"),
             std::string::npos)
-      << refusal(large.dump());
+      << refusal_of_config(large.dump());
 }
 
 TEST(ModelConfig, ReadsEveryScalingOfPositions) {
@@ -429,7 +431,8 @@ TEST(ModelConfig, RefusesByNameWhatItDoesNotSupport) {
   for (const Case& c : cases) {
     Json json = llama_json();
     json[c.key] = c.value;
-    EXPECT_NE(refusal(json.dump()).find(c.message), std::string::npos) << refusal(json.dump());
+    EXPECT_NE(refusal_of_config(json.dump()).find(c.message), std::string::npos)
+        << refusal_of_config(json.dump());
   }
 }
 
@@ -474,21 +477,21 @@ TEST(ModelConfig, RefusesKeysOfOtherFamiliesThatChangeLogits) {
   for (const Case& c : cases) {
     Json json = llama_json();
     json[c.key] = c.refused;
-    EXPECT_NE(refusal(json.dump())
+    EXPECT_NE(refusal_of_config(json.dump())
                   .find(std::string(c.key) + " is " + c.refused.dump() +
                         ", which is not supported; accepted: "),
               std::string::npos)
-        << c.key << ": " << refusal(json.dump());
+        << c.key << ": " << refusal_of_config(json.dump());
     json[c.key] = c.accepted;
-    EXPECT_EQ(refusal(json.dump()), "accepted") << c.key;
+    EXPECT_EQ(refusal_of_config(json.dump()), "accepted") << c.key;
     json[c.key] = nullptr;
-    EXPECT_EQ(refusal(json.dump()), "accepted") << c.key;
+    EXPECT_EQ(refusal_of_config(json.dump()), "accepted") << c.key;
   }
   // Since transformers 5 it stands beside the base.
   Json json = llama_json();
   json["rope_parameters"] = {
       {"rope_type", "default"}, {"rope_theta", 1e4}, {"partial_rotary_factor", 0.5}};
-  EXPECT_NE(refusal(json.dump()).find("rope_parameters: partial_rotary_factor is 0.5"),
+  EXPECT_NE(refusal_of_config(json.dump()).find("rope_parameters: partial_rotary_factor is 0.5"),
             std::string::npos);
   // What nobody here knows, and what only says how to train or to run.
   json = llama_json();
@@ -497,7 +500,7 @@ TEST(ModelConfig, RefusesKeysOfOtherFamiliesThatChangeLogits) {
                {"attention_dropout", 0.1},
                {"initializer_range", 0.3},
                {"unsloth_version", "2025.1"}});
-  EXPECT_EQ(refusal(json.dump()), "accepted");
+  EXPECT_EQ(refusal_of_config(json.dump()), "accepted");
 }
 
 // Names that one family has for itself.
@@ -509,33 +512,34 @@ TEST(ModelConfig, NormsOfQueriesAreNoSurpriseWhereTheFamilyHasThem) {
   write_model_config(config, folder.path());
   Json json = Json::parse(read_text(folder.path() / "config.json"));
   json["use_qk_norm"] = true;
-  EXPECT_EQ(refusal(json.dump()), "accepted");
+  EXPECT_EQ(refusal_of_config(json.dump()), "accepted");
 }
 
 TEST(ModelConfig, NamesModelsThatAreNotOfTextAlone) {
   Json json = llama_json();
   json["architectures"] = {"Gemma3ForConditionalGeneration"};
-  EXPECT_NE(refusal(json.dump())
+  EXPECT_NE(refusal_of_config(json.dump())
                 .find("Gemma3ForConditionalGeneration is a multimodal model, and "
                       "only models of text are supported; accepted: Llama"),
             std::string::npos)
-      << refusal(json.dump());
+      << refusal_of_config(json.dump());
   json["architectures"] = {"LlavaQwenForCausalLM"};
   json["vision_config"] = {{"depth", 32}};
-  EXPECT_NE(refusal(json.dump())
+  EXPECT_NE(refusal_of_config(json.dump())
                 .find("LlavaQwenForCausalLM is a multimodal model (it has a vision_config)"),
             std::string::npos)
-      << refusal(json.dump());
+      << refusal_of_config(json.dump());
   json.erase("architectures");
   json["model_type"] = "qwen2_5_vl";
-  EXPECT_NE(refusal(json.dump()).find("qwen2_5_vl is a multimodal model"), std::string::npos);
+  EXPECT_NE(refusal_of_config(json.dump()).find("qwen2_5_vl is a multimodal model"),
+            std::string::npos);
   json.erase("vision_config");
   json["architectures"] = {"T5ForConditionalGeneration"};
   json["is_encoder_decoder"] = true;
-  EXPECT_NE(
-      refusal(json.dump()).find("T5ForConditionalGeneration is a model with an encoder, which is"),
-      std::string::npos)
-      << refusal(json.dump());
+  EXPECT_NE(refusal_of_config(json.dump())
+                .find("T5ForConditionalGeneration is a model with an encoder, which is"),
+            std::string::npos)
+      << refusal_of_config(json.dump());
 }
 
 // What a folder or path says that is no model, by what it is.
@@ -635,14 +639,14 @@ TEST(ModelConfig, RefusesAHeadSizeThatDoesNotDivide) {
   Json json = llama_json();
   json.erase("head_dim");
   json["num_attention_heads"] = 6;
-  EXPECT_NE(refusal(json.dump()).find("head_dim is missing"), std::string::npos);
+  EXPECT_NE(refusal_of_config(json.dump()).find("head_dim is missing"), std::string::npos);
 }
 
 TEST(ModelConfig, RefusesOtherModelTypesWithoutArchitectures) {
   Json json = llama_json();
   json.erase("architectures");
   json["model_type"] = "gpt2";
-  EXPECT_NE(refusal(json.dump())
+  EXPECT_NE(refusal_of_config(json.dump())
                 .find("model_type is \"gpt2\" and architectures is missing; accepted: \"llama\", "
                       "\"mistral\", \"qwen2\", "
                       "\"qwen3\", \"qwen3_moe\", \"gemma3_text\""),
@@ -650,8 +654,8 @@ TEST(ModelConfig, RefusesOtherModelTypesWithoutArchitectures) {
 }
 
 TEST(ModelConfig, RefusesWhatIsNoJsonObject) {
-  EXPECT_NE(refusal("{\"hidden_size\": ").find("not JSON"), std::string::npos);
-  EXPECT_NE(refusal("[]").find("not a JSON object"), std::string::npos);
+  EXPECT_NE(refusal_of_config("{\"hidden_size\": ").find("not JSON"), std::string::npos);
+  EXPECT_NE(refusal_of_config("[]").find("not a JSON object"), std::string::npos);
 }
 
 TEST(ModelConfig, SaysWhatAModelFolderIsWhenThereIsNone) {

@@ -25,7 +25,7 @@ std::string file_of(const std::string& header, const std::string& data) {
 }
 
 // What opening a file with these bytes says, or "accepted".
-std::string refusal(const std::string& bytes) {
+std::string refusal_of_file(const std::string& bytes) {
   ScratchFolder folder;
   const auto path = folder.path() / "x.safetensors";
   write_text(path, bytes);
@@ -109,16 +109,17 @@ TEST(Safetensors, ReadsMetadataThatIsNullAsNone) {
 }
 
 TEST(Safetensors, NamesAPointerOfGitLfs) {
-  EXPECT_NE(refusal("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 988097824\n")
-                .find("this is a pointer of Git LFS and not the file itself"),
-            std::string::npos);
+  EXPECT_NE(
+      refusal_of_file("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 988097824\n")
+          .find("this is a pointer of Git LFS and not the file itself"),
+      std::string::npos);
 }
 
 TEST(Safetensors, RefusesEachKindOfDamage) {
   const std::string tensor = R"("a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]})";
   const std::string data(8, '\0');
-  ASSERT_EQ(refusal(file_of("{" + tensor + "}", data)), "accepted");
-  ASSERT_EQ(refusal(file_of("{}", "")), "accepted");
+  ASSERT_EQ(refusal_of_file(file_of("{" + tensor + "}", data)), "accepted");
+  ASSERT_EQ(refusal_of_file(file_of("{}", "")), "accepted");
   auto one = [&](const std::string& entry, const std::string& bytes = std::string(8, '\0')) {
     return file_of("{\"a\":" + entry + "}", bytes);
   };
@@ -177,7 +178,7 @@ TEST(Safetensors, RefusesEachKindOfDamage) {
       {file_of(R"({"__metadata__":1})", ""), "__metadata__ is not an object"},
   };
   for (const auto& [bytes, message] : cases) {
-    const std::string got = refusal(bytes);
+    const std::string got = refusal_of_file(bytes);
     EXPECT_NE(got.find(message), std::string::npos) << "wanted: " << message << "\ngot: " << got;
   }
 }
@@ -194,7 +195,7 @@ TEST(Safetensors, SurvivesMutatedFiles) {
       R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},)"
       R"("b":{"dtype":"BF16","shape":[3],"data_offsets":[16,22]}})",
       std::string(22, 'x'));
-  ASSERT_EQ(refusal(original), "accepted");
+  ASSERT_EQ(refusal_of_file(original), "accepted");
   constexpr uint64_t kSeed = 2024;
   SCOPED_TRACE(fmt::format("seed {}", kSeed));
   Rng rng(kSeed);
@@ -251,7 +252,7 @@ TEST(Safetensors, EveryPrefixOfAFileIsRefused) {
   const std::string original =
       file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", std::string(8, '\0'));
   for (size_t size = 0; size < original.size(); ++size) {
-    EXPECT_NE(refusal(original.substr(0, size)), "accepted") << size;
+    EXPECT_NE(refusal_of_file(original.substr(0, size)), "accepted") << size;
   }
 }
 

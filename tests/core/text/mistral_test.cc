@@ -4,13 +4,13 @@
 #include <cstdlib>
 #include <ctime>
 #include <fstream>
-#include <sstream>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
+#include "core/base/file.h"
 #include "core/text/tokenizer.h"
 
 namespace tailrace::text {
@@ -22,14 +22,6 @@ using Ids = std::vector<TokenId>;
 
 // Special tokens are text to mistral-common's tokenizers.
 constexpr EncodeOptions kPlain{.framed = false, .find_special = false};
-
-std::string read_text(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  EXPECT_TRUE(in) << path;
-  std::ostringstream bytes;
-  bytes << in.rdbuf();
-  return std::move(bytes).str();
-}
 
 class Mistral : public ::testing::Test {
  protected:
@@ -51,9 +43,9 @@ class Mistral : public ::testing::Test {
   }
 
   void check_sentencepiece(const fs::path& folder) {
-    const json vectors = json::parse(read_text(folder / "vectors.json"));
+    const json vectors = json::parse(read_file(folder / "vectors.json").value());
     check(*load_tokenizer(folder), vectors, /*marks_all=*/false);
-    json file = json::parse(read_text(folder / "tokenizer.json"));
+    json file = json::parse(read_file(folder / "tokenizer.json").value());
     file["normalizer"] = {
         {"type", "Sequence"},
         {"normalizers",
@@ -71,14 +63,14 @@ class Mistral : public ::testing::Test {
   }
 
   void check_tekken(const fs::path& folder) {
-    check(*load_tokenizer(folder), json::parse(read_text(folder / "vectors.json")),
+    check(*load_tokenizer(folder), json::parse(read_file(folder / "vectors.json").value()),
           /*marks_all=*/true);
   }
 
   // FNV-1a over the ids as little-endian int32; of mistral-common's for the file as one text.
   void check_bulk(const fs::path& folder, size_t want_count, uint64_t want_digest) {
     const auto tokenizer = load_tokenizer(folder);
-    const std::string text = read_text(folder / "../../text/tinyshakespeare.txt");
+    const std::string text = read_file(folder / "../../text/tinyshakespeare.txt").value();
     const std::clock_t start = std::clock();
     const Ids ids = tokenizer->encode(text, kPlain);
     const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;

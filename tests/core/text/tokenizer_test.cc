@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <sstream>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -10,6 +9,7 @@
 #include <unistd.h>
 
 #include "core/base/error.h"
+#include "core/base/file.h"
 #include "core/base/random.h"
 
 namespace tailrace::text {
@@ -18,13 +18,6 @@ namespace {
 using nlohmann::json;
 
 const std::filesystem::path kData = std::filesystem::path(TAILRACE_SOURCE_DIR) / "tests/data";
-
-std::string read_text(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream bytes;
-  bytes << in.rdbuf();
-  return std::move(bytes).str();
-}
 
 std::filesystem::path folder_with(const std::string& tokenizer_json) {
   auto dir = std::filesystem::path(::testing::TempDir()) /
@@ -85,7 +78,7 @@ TEST(Tokenizer, BytesOfTokensAddUpToTheText) {
 
 TEST(Tokenizer, Stories260KEncodesAsTheModelWasTrained) {
   auto tokenizer = load_tokenizer(kData / "models/stories260K");
-  json golden = json::parse(read_text(kData / "golden/real_weights_golden.json"));
+  json golden = json::parse(read_file(kData / "golden/real_weights_golden.json").value());
   for (const json& entry : golden.at("stories260K")) {
     auto text = entry.at("text").get<std::string>();
     EXPECT_EQ(tokenizer->encode(text, {.framed = true}), entry.at("ids").get<Ids>());
@@ -269,10 +262,10 @@ TEST(Tokenizer, ErrorsNameTheFileAndThePart) {
 // The tokenizer of stories260K with Metaspace in the place of its normalizer, as newer files of
 // SentencePiece models have it; ids and text of Hugging Face's tokenizers 0.22.
 TEST(Tokenizer, MetaspaceIsThatOfHuggingFace) {
-  const json vectors = json::parse(read_text(kData / "golden/metaspace.json"));
+  const json vectors = json::parse(read_file(kData / "golden/metaspace.json").value());
   ASSERT_EQ(vectors.size(), 6u);
   for (const json& setting : vectors) {
-    json t = json::parse(read_text(kData / "models/stories260K/tokenizer.json"));
+    json t = json::parse(read_file(kData / "models/stories260K/tokenizer.json").value());
     json metaspace = {{"type", "Metaspace"},
                       {"replacement", "\xE2\x96\x81"},
                       {"prepend_scheme", setting["prepend_scheme"]},
@@ -388,7 +381,7 @@ TEST(Tokenizer, ALongTextWithoutPiecesIsNotQuadratic) {
 
 // Bytes of a good file changed at random: either a UserError or a tokenizer that works.
 TEST(TokenizerStress, DamagedFilesAreRefusedOrHarmless) {
-  const std::string good = read_text(kData / "models/stories260K/tokenizer.json");
+  const std::string good = read_file(kData / "models/stories260K/tokenizer.json").value();
   constexpr uint64_t kSeed = 20260726;
   SCOPED_TRACE(kSeed);
   Rng rng(kSeed);

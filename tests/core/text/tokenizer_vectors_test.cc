@@ -2,13 +2,13 @@
 // under $TAILRACE_DATA/tokenizers and are skipped without it.
 #include <cstdlib>
 #include <ctime>
-#include <fstream>
 #include <sstream>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "core/base/file.h"
 #include "core/text/tokenizer.h"
 
 namespace tailrace::text {
@@ -16,14 +16,6 @@ namespace {
 
 using nlohmann::json;
 using Ids = std::vector<TokenId>;
-
-std::string read_text(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  EXPECT_TRUE(in) << path;
-  std::ostringstream bytes;
-  bytes << in.rdbuf();
-  return std::move(bytes).str();
-}
 
 std::string show(const Tokenizer& tokenizer, const Ids& ids) {
   std::string out;
@@ -42,7 +34,7 @@ class TokenizerVectors : public ::testing::Test {
   }
 
   void check_json(const std::string& name, int min_cases) {
-    json vectors = json::parse(read_text(root_ / "vectors" / name));
+    json vectors = json::parse(read_file(root_ / "vectors" / name).value());
     auto tokenizer =
         load_tokenizer(root_.parent_path() / vectors.at("tokenizer").get<std::string>());
     int cases = 0;
@@ -64,8 +56,8 @@ class TokenizerVectors : public ::testing::Test {
 
   void check_llamacpp(const std::string& name, const std::string& folder) {
     auto tokenizer = load_tokenizer(root_ / folder);
-    std::string inputs = read_text(root_ / "vectors/llamacpp" / (name + ".inp"));
-    std::istringstream outputs(read_text(root_ / "vectors/llamacpp" / (name + ".out")));
+    std::string inputs = read_file(root_ / "vectors/llamacpp" / (name + ".inp")).value();
+    std::istringstream outputs(read_file(root_ / "vectors/llamacpp" / (name + ".out")).value());
     const std::string mark = "\n__ggml_vocab_test__\n";
     int cases = 0;
     for (size_t begin = 0; begin <= inputs.size(); ++cases) {
@@ -87,7 +79,7 @@ class TokenizerVectors : public ::testing::Test {
   // that vectors/bulk_tinyshakespeare.json gives.
   void check_bulk(const std::string& folder, size_t want_count, uint64_t want_digest) {
     auto tokenizer = load_tokenizer(root_ / folder);
-    std::string text = read_text(root_.parent_path() / "text/tinyshakespeare.txt");
+    std::string text = read_file(root_.parent_path() / "text/tinyshakespeare.txt").value();
     const std::clock_t start = std::clock();
     Ids ids = tokenizer->encode(text);
     const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;

@@ -72,7 +72,7 @@ int64_t count_different(const Pair& pair, int64_t element_bytes) {
   return different;
 }
 
-std::span<const std::byte> payload_of(const TensorDelta& delta, const Bytes& target) {
+std::span<const std::byte> payload_in(const TensorDelta& delta, const Bytes& target) {
   return delta.kind == TensorPayload::kFull ? std::span<const std::byte>(target) : delta.bytes;
 }
 
@@ -101,7 +101,7 @@ TensorDelta round_trip(Dtype dtype, const Pair& pair) {
     DeltaDecoder decoder(isa);
     TensorDelta delta = encoder.encode(dtype, pair.base, pair.target);
     EXPECT_EQ(delta.changed, count_different(pair, size_of(dtype)));
-    EXPECT_EQ(applied(decoder, dtype, delta.kind, payload_of(delta, pair.target), pair.base),
+    EXPECT_EQ(applied(decoder, dtype, delta.kind, payload_in(delta, pair.target), pair.base),
               pair.target)
         << name_of(isa);
     EXPECT_LT(delta.bytes.size(), pair.base.size() + 1);

@@ -22,7 +22,7 @@ namespace tailrace {
 namespace {
 
 // Sizes that no panel of 32 rows divides, and an embedding of three blocks.
-ModelConfig small_config() {
+ModelConfig three_block_config() {
   ModelConfig config;
   config.vocab_size = 5003;
   config.hidden_size = 120;
@@ -35,8 +35,8 @@ ModelConfig small_config() {
 }
 
 std::vector<std::pair<std::string, ModelConfig>> configs() {
-  ModelConfig tied = small_config(), offset = small_config(), experts = small_config(),
-              padded = small_config();
+  ModelConfig tied = three_block_config(), offset = three_block_config(),
+              experts = three_block_config(), padded = three_block_config();
   tied.tie_embeddings = true;
   offset.offset_norms = offset.post_norms = offset.qk_norm = offset.qkv_bias = true;
   experts.sparse = {false, true};
@@ -48,8 +48,12 @@ std::vector<std::pair<std::string, ModelConfig>> configs() {
   fused.fused_experts = true;
   fused.expert_size = 1200;  // a matrix of an expert is more than a block
   padded.padded_ids = 7;
-  return {{"plain", small_config()}, {"tied", tied},   {"offset norms", offset},
-          {"experts", experts},      {"fused", fused}, {"padded", padded}};
+  return {{"plain", three_block_config()},
+          {"tied", tied},
+          {"offset norms", offset},
+          {"experts", experts},
+          {"fused", fused},
+          {"padded", padded}};
 }
 
 // A version that is published, proved and packed.

@@ -8,7 +8,7 @@
 namespace tailrace {
 namespace {
 
-class NeedsGpu : public testing::Environment {
+class NeedsGpu : public ::testing::Environment {
  public:
   void SetUp() override {
     provide_cuda();
@@ -17,8 +17,8 @@ class NeedsGpu : public testing::Environment {
   }
 };
 
-const testing::Environment* const g_needs_gpu =
-    testing::AddGlobalTestEnvironment(new NeedsGpu);  // GoogleTest owns it
+const ::testing::Environment* const g_needs_gpu =
+    ::testing::AddGlobalTestEnvironment(new NeedsGpu);  // GoogleTest owns it
 
 }  // namespace
 }  // namespace tailrace

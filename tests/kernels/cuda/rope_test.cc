@@ -21,7 +21,7 @@ using cuda_testing::random_floats;
 
 template <class T>
 void expect_rope(int64_t rows, int heads, int dim) {
-  SCOPED_TRACE(testing::Message() << rows << " rows of " << heads << " heads of " << dim);
+  SCOPED_TRACE(::testing::Message() << rows << " rows of " << heads << " heads of " << dim);
   constexpr bool kRounds = std::is_same_v<T, Bf16>;
   constexpr int kPositions = 90;
   const int half = dim / 2;

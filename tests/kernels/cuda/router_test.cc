@@ -89,7 +89,7 @@ void expect_rows_close(std::span<const float> got, std::span<const float> want, 
 
 void check_route(const RouterShape& shape, bool normalised, bool with_bias) {
   const auto [tokens, experts, k] = shape;
-  SCOPED_TRACE(testing::Message() << tokens << " x " << experts << ", " << k);
+  SCOPED_TRACE(::testing::Message() << tokens << " x " << experts << ", " << k);
   std::mt19937 rng(static_cast<unsigned>(experts * 31 + tokens));
   std::vector<float> logits = random_floats(tokens * experts, rng, 3);
   if (tokens > 2) logits[size_at(experts)] = 200;
@@ -188,7 +188,7 @@ TEST(CudaRoute, TokensThatAreGivenNothingChoose) {
   std::mt19937 rng(9);
   for (const RouterShape& shape : kRouterShapes) {
     const auto [tokens, experts, k] = shape;
-    SCOPED_TRACE(testing::Message() << tokens << " x " << experts << ", " << k);
+    SCOPED_TRACE(::testing::Message() << tokens << " x " << experts << ", " << k);
     std::vector<float> logits = random_floats(tokens * experts, rng, 2);
     const std::vector<float> bias = random_floats(experts, rng, 0.1f);
     HostRoutes own(shape), want(shape);
@@ -297,7 +297,7 @@ void check_route_backward(HostRoutes& routes, const std::vector<float>& dweights
 TEST(CudaRouteBackward, AgreesWithTheReferenceAndWithItself) {
   std::mt19937 rng(4);
   for (const RouterShape& shape : kRouterShapes) {
-    SCOPED_TRACE(testing::Message() << shape.tokens << " x " << shape.experts << ", " << shape.k);
+    SCOPED_TRACE(::testing::Message() << shape.tokens << " x " << shape.experts << ", " << shape.k);
     std::vector<float> logits = random_floats(shape.tokens * shape.experts, rng);
     HostRoutes routes(shape);
     routes.route(logits, {}, true);

@@ -12,16 +12,17 @@ namespace {
 using namespace op_testing;
 
 // Rows of each expert: none, one, a tile and past it, all in one.
-struct Shape {
+struct ExpertsShape {
   std::vector<int32_t> rows;
   int64_t in, out;
 };
-const std::vector<Shape> kShapes = {{{0, 0}, 8, 8},          {{1}, 5, 3},
-                                    {{1, 0, 2}, 31, 97},     {{3, 12, 0, 13}, 48, 64},
-                                    {{0, 0, 40, 0}, 17, 33}, {{7, 1, 1, 25, 0, 2}, 64, 172},
-                                    {{300, 20}, 20, 70},     {{1, 1, 1, 1, 1, 1, 1, 1}, 40, 65}};
+const std::vector<ExpertsShape> kExpertsShapes = {
+    {{0, 0}, 8, 8},          {{1}, 5, 3},
+    {{1, 0, 2}, 31, 97},     {{3, 12, 0, 13}, 48, 64},
+    {{0, 0, 40, 0}, 17, 33}, {{7, 1, 1, 25, 0, 2}, 64, 172},
+    {{300, 20}, 20, 70},     {{1, 1, 1, 1, 1, 1, 1, 1}, 40, 65}};
 
-std::vector<int32_t> offsets_of(const Shape& shape) {
+std::vector<int32_t> offsets_of(const ExpertsShape& shape) {
   std::vector<int32_t> offsets = {0};
   for (const int32_t rows : shape.rows) offsets.push_back(offsets.back() + rows);
   return offsets;
@@ -34,7 +35,7 @@ struct Stack {
   MatrixStack<const float> master;
   WeightStack packed;
 
-  Stack(const Shape& shape, Dtype dtype, Rng& rng) {
+  Stack(const ExpertsShape& shape, Dtype dtype, Rng& rng) {
     const auto count = static_cast<int64_t>(shape.rows.size());
     values = random_vector(count * shape.out * shape.in, rng);
     if (dtype == Dtype::kBF16)
@@ -63,7 +64,7 @@ TEST(GroupedLinear, AgreesWithTheReferenceAndIsLinearRowByRow) {
   Rng rng(1);
   for (int threads : {1, 2, 3}) {
     TestStream stream(threads);
-    for (const Shape& shape : kShapes) {
+    for (const ExpertsShape& shape : kExpertsShapes) {
       for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16}) {
         SCOPED_TRACE(testing::Message() << shape.rows.size() << " experts, " << shape.in);
         const std::vector<int32_t> offsets = offsets_of(shape);
@@ -97,7 +98,7 @@ TEST(GroupedLinear, AgreesWithTheReferenceAndIsLinearRowByRow) {
 // Many experts of a few rows each are as much work as one of many.
 TEST(GroupedLinear, BeatsByItsWork) {
   Rng rng(2);
-  const Shape shape{std::vector<int32_t>(60, 8), 512, 1024};
+  const ExpertsShape shape{std::vector<int32_t>(60, 8), 512, 1024};
   const Stack weights(shape, Dtype::kF32, rng);
   const std::vector<int32_t> offsets = offsets_of(shape);
   const GuardedMatrix x(offsets.back(), shape.in, rng);
@@ -112,7 +113,7 @@ TEST(GroupedLinear, BeatsByItsWork) {
 
 TEST(GroupedLinear, GradientsAgreeWithTheReferenceForEveryThreadCount) {
   Rng rng(3);
-  for (const Shape& shape : kShapes) {
+  for (const ExpertsShape& shape : kExpertsShapes) {
     for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16}) {
       SCOPED_TRACE(testing::Message() << shape.rows.size() << " experts, " << shape.in);
       const std::vector<int32_t> offsets = offsets_of(shape);

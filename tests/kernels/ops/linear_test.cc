@@ -11,16 +11,16 @@ namespace {
 
 using namespace op_testing;
 
-struct Shape {
+struct LinearShape {
   int64_t tokens, in, out;
 };
 
 // Nothing, one, odd, a tile or panel exactly and just past it, and sums longer than one block.
-const std::vector<Shape> kShapes = {{0, 8, 8},     {1, 1, 1},     {1, 64, 64},  {1, 33, 161},
-                                    {2, 31, 97},   {3, 17, 33},   {5, 64, 32},  {7, 172, 64},
-                                    {8, 64, 172},  {11, 40, 31},  {12, 16, 65}, {13, 48, 64},
-                                    {25, 128, 96}, {64, 64, 40},  {97, 5, 3},   {130, 96, 128},
-                                    {257, 33, 50}, {300, 20, 70}, {513, 64, 64}};
+const std::vector<LinearShape> kLinearShapes = {
+    {0, 8, 8},      {1, 1, 1},     {1, 64, 64},   {1, 33, 161}, {2, 31, 97},
+    {3, 17, 33},    {5, 64, 32},   {7, 172, 64},  {8, 64, 172}, {11, 40, 31},
+    {12, 16, 65},   {13, 48, 64},  {25, 128, 96}, {64, 64, 40}, {97, 5, 3},
+    {130, 96, 128}, {257, 33, 50}, {300, 20, 70}, {513, 64, 64}};
 
 // A sum of k terms, one rounding a term, differs from the exact one by at most k half-units of the
 // sum of the magnitudes; one more for the last rounding of the reference and one for the bias.
@@ -34,7 +34,7 @@ TEST(Linear, AgreesWithTheReference) {
   Rng rng(1);
   for (int threads : {1, 2, 3}) {
     TestStream stream(threads);
-    for (auto [tokens, in, out] : kShapes) {
+    for (auto [tokens, in, out] : kLinearShapes) {
       SCOPED_TRACE(testing::Message() << tokens << " x " << in << " -> " << out);
       GuardedMatrix x(tokens, in, rng), w(out, in, rng), y(tokens, out), expected(tokens, out),
           bound(tokens, out);
@@ -59,7 +59,7 @@ TEST(Linear, AgreesWithTheReference) {
 
 TEST(Linear, AddsTheFinishedSumToWhatIsThere) {
   Rng rng(12);
-  for (auto [tokens, in, out] : kShapes) {
+  for (auto [tokens, in, out] : kLinearShapes) {
     SCOPED_TRACE(testing::Message() << tokens << " x " << in << " -> " << out);
     GuardedMatrix x(tokens, in, rng), w(out, in, rng), sum(tokens, out), y(tokens, out, rng);
     GuardedMatrix expected = y;
@@ -76,7 +76,7 @@ TEST(Linear, AddsTheFinishedSumToWhatIsThere) {
 
 TEST(Linear, IsOneAccumulatorOverKInOrder) {
   Rng rng(2);
-  for (auto [tokens, in, out] : kShapes) {
+  for (auto [tokens, in, out] : kLinearShapes) {
     GuardedMatrix x(tokens, in, rng), w(out, in, rng), y(tokens, out), expected(tokens, out);
     for (int64_t t = 0; t < tokens; ++t) {
       for (int64_t o = 0; o < out; ++o) {
@@ -160,7 +160,7 @@ TEST(Linear, AProductOverSeveralRowBlocksHasTheBitsOfItsRows) {
 // bf16 is another form of the weights, not of the arithmetic.
 TEST(Linear, WithBfloatWeightsIsTheProductWithTheRoundedOnes) {
   Rng rng(8);
-  for (auto [tokens, in, out] : kShapes) {
+  for (auto [tokens, in, out] : kLinearShapes) {
     SCOPED_TRACE(testing::Message() << tokens << " x " << in << " -> " << out);
     GuardedMatrix x(tokens, in, rng), dy(tokens, out, rng), w(out, in, rng);
     const Packed bf16(w, Dtype::kBF16), rounded(rounded_to_bf16(w));
@@ -254,7 +254,7 @@ TEST(LinearGrad, AgreesWithTheReference) {
   Rng rng(4);
   for (int threads : {1, 3}) {
     TestStream stream(threads);
-    for (auto [tokens, in, out] : kShapes) {
+    for (auto [tokens, in, out] : kLinearShapes) {
       SCOPED_TRACE(testing::Message() << tokens << " x " << in << " -> " << out);
       GuardedMatrix x(tokens, in, rng), w(out, in, rng), dy(tokens, out, rng);
       TestWorkspace workspace(linear_grad_workspace_bytes(tokens, out, in));
@@ -345,7 +345,7 @@ TEST(UnpackRows, GivesTheRowsThatWerePacked) {
   Rng rng(9);
   for (int threads : {1, 3}) {
     TestStream stream(threads);
-    for (auto [tokens, in, out] : kShapes) {
+    for (auto [tokens, in, out] : kLinearShapes) {
       GuardedMatrix w(out, in, rng);
       w.at(0, 0) = -0.0f;
       for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16}) {
@@ -368,7 +368,7 @@ TEST(UnpackRows, GivesTheRowsThatWerePacked) {
 // What kWeightRows says: who has the rows in several places packs them piece by piece.
 TEST(PackWeight, RowsByPiecesAreTheWholeWeight) {
   Rng rng(10);
-  for (auto [tokens, in, out] : kShapes) {
+  for (auto [tokens, in, out] : kLinearShapes) {
     GuardedMatrix w(out, in, rng);
     for (const Dtype dtype : {Dtype::kF32, Dtype::kBF16}) {
       const Packed whole(w, dtype);

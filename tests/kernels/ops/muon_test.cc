@@ -77,12 +77,12 @@ std::vector<double> singular_values(std::vector<std::vector<double>> x) {
   return values;
 }
 
-constexpr std::pair<int64_t, int64_t> kShapes[] = {{1, 1},  {1, 40},  {40, 1},   {3, 5},   {16, 16},
-                                                   {33, 7}, {31, 65}, {130, 50}, {64, 200}};
+constexpr std::pair<int64_t, int64_t> kMuonShapes[] = {
+    {1, 1}, {1, 40}, {40, 1}, {3, 5}, {16, 16}, {33, 7}, {31, 65}, {130, 50}, {64, 200}};
 
 TEST(Muon, AgreesWithTheReferenceForEveryShapeAndThreadCount) {
   Rng rng(20);
-  for (const auto& [rows, cols] : kShapes) {
+  for (const auto& [rows, cols] : kMuonShapes) {
     SCOPED_TRACE(std::to_string(rows) + " x " + std::to_string(cols));
     Update want(rows, cols, rng), got = want, shared = want;
     ref::muon(want.args());

@@ -12,12 +12,12 @@ namespace {
 
 using namespace op_testing;
 
-struct Shape {
+struct RouterShape {
   int64_t tokens, experts, k;
 };
-const std::vector<Shape> kShapes = {{0, 4, 2},   {1, 1, 1},     {1, 8, 2},
-                                    {3, 5, 5},   {7, 16, 1},    {33, 17, 3},
-                                    {64, 60, 4}, {130, 128, 8}, {41, 513, 8}};
+const std::vector<RouterShape> kRouterShapes = {{0, 4, 2},   {1, 1, 1},     {1, 8, 2},
+                                                {3, 5, 5},   {7, 16, 1},    {33, 17, 3},
+                                                {64, 60, 4}, {130, 128, 8}, {41, 513, 8}};
 
 // A router's results, with room for canaries around the matrices.
 struct Routes {
@@ -42,7 +42,7 @@ TEST(Route, AgreesWithTheReference) {
   Rng rng(1);
   for (int threads : {1, 3}) {
     TestStream stream(threads);
-    for (const auto& [tokens, experts, k] : kShapes) {
+    for (const auto& [tokens, experts, k] : kRouterShapes) {
       for (const bool normalised : {false, true}) {
         SCOPED_TRACE(testing::Message() << tokens << " x " << experts << ", " << k);
         GuardedMatrix logits(tokens, experts, rng, 3);
@@ -136,7 +136,7 @@ TEST(Route, TokensThatAreGivenNothingChoose) {
   Rng rng(9);
   for (int threads : {1, 3}) {
     TestStream stream(threads);
-    for (const auto& [tokens, experts, k] : kShapes) {
+    for (const auto& [tokens, experts, k] : kRouterShapes) {
       SCOPED_TRACE(testing::Message() << tokens << " x " << experts << ", " << k);
       GuardedMatrix logits(tokens, experts, rng, 2);
       const auto bias = random_vector(experts, rng, 0.1f);
@@ -226,7 +226,7 @@ TEST(RouteBackward, AgreesWithTheReference) {
   Rng rng(4);
   for (int threads : {1, 3}) {
     TestStream stream(threads);
-    for (const auto& [tokens, experts, k] : kShapes) {
+    for (const auto& [tokens, experts, k] : kRouterShapes) {
       SCOPED_TRACE(testing::Message() << tokens << " x " << experts << ", " << k);
       GuardedMatrix logits(tokens, experts, rng), dweights(tokens, k, rng),
           balance(4, experts, rng);
@@ -332,7 +332,7 @@ TEST(RouteBackward, IsTheSlopeOfTheWeightsAlsoOfExpertsThatABiasAloneChose) {
 
 TEST(GroupByExpert, AgreesWithTheReferenceAndLosesNoChoice) {
   Rng rng(6);
-  for (const auto& [tokens, experts, k] : kShapes) {
+  for (const auto& [tokens, experts, k] : kRouterShapes) {
     GuardedMatrix logits(tokens, experts, rng, 2);
     if (tokens > 0)
       for (int64_t t = 0; t < tokens; ++t) logits.at(t, 0) = 9;  // one that all choose
@@ -367,7 +367,7 @@ TEST(ExpertBalance, AgreesWithTheReference) {
   Rng rng(7);
   for (int threads : {1, 3}) {
     TestStream stream(threads);
-    for (const auto& [tokens, experts, k] : kShapes) {
+    for (const auto& [tokens, experts, k] : kRouterShapes) {
       GuardedMatrix logits(tokens, experts, rng);
       Routes routes(tokens, experts, k);
       route(Stream{}, routes.args(logits.view(), {}, true));

@@ -16,7 +16,7 @@
 namespace tailrace {
 namespace {
 
-constexpr Time kPlenty = std::chrono::seconds(60);
+constexpr Time kPageBudget = std::chrono::seconds(60);
 
 class RewardsPage : public testing::Test {
  protected:
@@ -45,7 +45,7 @@ class RewardsPage : public testing::Test {
     double found[2] = {-1, -1};
     int i = 0;
     for (const std::string& response : {first, second}) {
-      const auto score = verifier->score(episode(response), kPlenty);
+      const auto score = verifier->score(episode(response), kPageBudget);
       EXPECT_TRUE(score) << score.failure().message;
       if (score) found[i++] = score.value().reward;
     }

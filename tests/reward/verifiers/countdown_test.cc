@@ -8,13 +8,13 @@
 namespace tailrace {
 namespace {
 
-Result<Score> score(const std::string& evidence) {
+Result<Score> countdown_score(const std::string& evidence) {
   return built_in_verifiers().find("countdown")->score(evidence, kScoreBudget);
 }
 
-double reward(std::vector<int64_t> numbers, int64_t target, const std::string& response) {
+double countdown_reward(std::vector<int64_t> numbers, int64_t target, const std::string& response) {
   nlohmann::json evidence = {{"numbers", numbers}, {"target", target}, {"response", response}};
-  Result<Score> result = score(evidence.dump());
+  Result<Score> result = countdown_score(evidence.dump());
   EXPECT_TRUE(result.ok());
   return result.value().reward;
 }
@@ -25,32 +25,32 @@ std::string tagged(const std::string& formula) { return "<answer>" + formula + "
 // rules differ, among others: it lets ** and // through, takes 1.5 for the numbers 1 and 5, and
 // sees the last line only. Expected is the strict reading.
 TEST(CountdownVerifier, GivesTheGoldenScores) {
-  EXPECT_EQ(reward({44, 19, 35}, 98, tagged("44+19+35")), 1);
-  EXPECT_EQ(reward({44, 19, 35}, 98, tagged("44 + 19 * 35")), 0.1);
-  EXPECT_EQ(reward({44, 19, 35}, 98, tagged("44+19+36")), 0.1);
-  EXPECT_EQ(reward({44, 19, 35}, 98, "44+19+35"), 0);
-  EXPECT_EQ(reward({44, 19, 35}, 98, tagged("44+19+35 = 98")), 0.1);
-  EXPECT_EQ(reward({44, 19, 35}, 98, tagged("44+19+35") + "\nanother line"), 1);
-  EXPECT_EQ(reward({2, 3}, 8, tagged("2**3")), 0.1);
-  EXPECT_EQ(reward({2, 7}, 3, tagged("7//2")), 0.1);
-  EXPECT_EQ(reward({1, 2, 5}, 3, tagged("1.5*2")), 0.1);
-  EXPECT_EQ(reward({8, 2, 3, 1}, 3, tagged("(8-2)/(3-1)")), 1);
-  EXPECT_EQ(reward({1, 3, 3}, 1, tagged("1/3*3")), 1);
-  EXPECT_EQ(reward({5, 3, 3}, 1, tagged("5/(3-3)")), 0.1);
+  EXPECT_EQ(countdown_reward({44, 19, 35}, 98, tagged("44+19+35")), 1);
+  EXPECT_EQ(countdown_reward({44, 19, 35}, 98, tagged("44 + 19 * 35")), 0.1);
+  EXPECT_EQ(countdown_reward({44, 19, 35}, 98, tagged("44+19+36")), 0.1);
+  EXPECT_EQ(countdown_reward({44, 19, 35}, 98, "44+19+35"), 0);
+  EXPECT_EQ(countdown_reward({44, 19, 35}, 98, tagged("44+19+35 = 98")), 0.1);
+  EXPECT_EQ(countdown_reward({44, 19, 35}, 98, tagged("44+19+35") + "\nanother line"), 1);
+  EXPECT_EQ(countdown_reward({2, 3}, 8, tagged("2**3")), 0.1);
+  EXPECT_EQ(countdown_reward({2, 7}, 3, tagged("7//2")), 0.1);
+  EXPECT_EQ(countdown_reward({1, 2, 5}, 3, tagged("1.5*2")), 0.1);
+  EXPECT_EQ(countdown_reward({8, 2, 3, 1}, 3, tagged("(8-2)/(3-1)")), 1);
+  EXPECT_EQ(countdown_reward({1, 3, 3}, 1, tagged("1/3*3")), 1);
+  EXPECT_EQ(countdown_reward({5, 3, 3}, 1, tagged("5/(3-3)")), 0.1);
 }
 
 TEST(CountdownVerifier, ReadsTheLastAnswerAfterTheThought) {
-  EXPECT_EQ(reward({2, 3}, 5, tagged("2*3") + tagged("2+3")), 1);
-  EXPECT_EQ(reward({2, 3}, 5, tagged("2+3") + tagged("2*3")), 0.1);
-  EXPECT_EQ(reward({2, 3}, 5, "<think>" + tagged("2+3") + "</think> I give up"), 0);
-  EXPECT_EQ(reward({2, 3}, 5, "<answer><answer>2+3</answer>"), 1);
-  EXPECT_EQ(reward({2, 3}, 5, "</answer>2+3<answer>"), 0);
-  EXPECT_EQ(reward({2, 3}, 5, ""), 0);
+  EXPECT_EQ(countdown_reward({2, 3}, 5, tagged("2*3") + tagged("2+3")), 1);
+  EXPECT_EQ(countdown_reward({2, 3}, 5, tagged("2+3") + tagged("2*3")), 0.1);
+  EXPECT_EQ(countdown_reward({2, 3}, 5, "<think>" + tagged("2+3") + "</think> I give up"), 0);
+  EXPECT_EQ(countdown_reward({2, 3}, 5, "<answer><answer>2+3</answer>"), 1);
+  EXPECT_EQ(countdown_reward({2, 3}, 5, "</answer>2+3<answer>"), 0);
+  EXPECT_EQ(countdown_reward({2, 3}, 5, ""), 0);
 }
 
 TEST(CountdownVerifier, EachNumberExactlyOnce) {
-  EXPECT_EQ(reward({2, 2, 3}, 5, tagged("2+3")), 0.1);
-  EXPECT_EQ(reward({2, 3}, 7, tagged("2+2+3")), 0.1);
+  EXPECT_EQ(countdown_reward({2, 2, 3}, 5, tagged("2+3")), 0.1);
+  EXPECT_EQ(countdown_reward({2, 3}, 7, tagged("2+2+3")), 0.1);
 }
 
 TEST(CountdownVerifier, EvidenceThatItCannotReadIsAFailureAndNotAZero) {
@@ -58,7 +58,7 @@ TEST(CountdownVerifier, EvidenceThatItCannotReadIsAFailureAndNotAZero) {
                                R"({"response": "x", "target": 1, "numbers": ["2"]})",
                                R"({"response": "x", "target": 1.5, "numbers": [2]})",
                                R"({"response": 3, "target": 1, "numbers": [2]})"}) {
-    EXPECT_FALSE(score(evidence).ok()) << evidence;
+    EXPECT_FALSE(countdown_score(evidence).ok()) << evidence;
   }
 }
 

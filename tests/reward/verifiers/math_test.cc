@@ -14,77 +14,77 @@ namespace {
 
 using nlohmann::json;
 
-Result<Score> score(const json& evidence) {
+Result<Score> math_score(const json& evidence) {
   return built_in_verifiers().find("math")->score(
       evidence.dump(-1, ' ', false, json::error_handler_t::replace), kScoreBudget);
 }
 
-double reward(const json& answer, const std::string& response, const char* extract = nullptr) {
+double math_reward(const json& answer, const std::string& response, const char* extract = nullptr) {
   json evidence = {{"answer", answer}, {"response", response}};
   if (extract) evidence["extract"] = extract;
-  const Result<Score> result = score(evidence);
+  const Result<Score> result = math_score(evidence);
   EXPECT_TRUE(result.ok()) << result.failure().message;
   return result.ok() ? result.value().reward : -1;
 }
 
 // The cases that string graders of GSM8K get wrong are among these.
 TEST(MathVerifier, ReadsAnswersAfterHashes) {
-  EXPECT_EQ(reward("12", "so 3*4=12\n#### 12"), 1);
-  EXPECT_EQ(reward("1234", "#### 1,234"), 1);
-  EXPECT_EQ(reward("18", "#### $18"), 1);
-  EXPECT_EQ(reward("18", "#### 18.00"), 1);
-  EXPECT_EQ(reward("18", "####18", "strict"), 1);
-  EXPECT_EQ(reward("18", "#### 18 dollars per day\n\n"), 1);
-  EXPECT_EQ(reward("42", "The answer is 42."), 1);
-  EXPECT_EQ(reward("42", "The answer is 42.", "strict"), 0);
-  EXPECT_EQ(reward("7", "#### 5 then #### 7"), 1);
-  EXPECT_EQ(reward("5", "#### 5 then #### 7"), 0);
-  EXPECT_EQ(reward("-3", "#### -3"), 1);
-  EXPECT_EQ(reward("3", "#### -3"), 0);
-  EXPECT_EQ(reward("25", "#### 25%"), 0);
-  EXPECT_EQ(reward("so it is 25 %\n#### 25", "#### 25%"), 1);
-  EXPECT_EQ(reward("so it is 25 %\n#### 25", "\\boxed{25\\%}"), 1);
-  EXPECT_EQ(reward("so it is 25 %\n#### 25", "\\boxed{0.25}"), 0);
-  EXPECT_EQ(reward("#### 25", "#### 50\\% * 50\\% = 25%"), 0);
-  EXPECT_EQ(reward("#### 1", "#### 5 * 20% = 1"), 1);
-  EXPECT_EQ(reward("#### 1234567.50", "#### 1234568.50"), 0);
+  EXPECT_EQ(math_reward("12", "so 3*4=12\n#### 12"), 1);
+  EXPECT_EQ(math_reward("1234", "#### 1,234"), 1);
+  EXPECT_EQ(math_reward("18", "#### $18"), 1);
+  EXPECT_EQ(math_reward("18", "#### 18.00"), 1);
+  EXPECT_EQ(math_reward("18", "####18", "strict"), 1);
+  EXPECT_EQ(math_reward("18", "#### 18 dollars per day\n\n"), 1);
+  EXPECT_EQ(math_reward("42", "The answer is 42."), 1);
+  EXPECT_EQ(math_reward("42", "The answer is 42.", "strict"), 0);
+  EXPECT_EQ(math_reward("7", "#### 5 then #### 7"), 1);
+  EXPECT_EQ(math_reward("5", "#### 5 then #### 7"), 0);
+  EXPECT_EQ(math_reward("-3", "#### -3"), 1);
+  EXPECT_EQ(math_reward("3", "#### -3"), 0);
+  EXPECT_EQ(math_reward("25", "#### 25%"), 0);
+  EXPECT_EQ(math_reward("so it is 25 %\n#### 25", "#### 25%"), 1);
+  EXPECT_EQ(math_reward("so it is 25 %\n#### 25", "\\boxed{25\\%}"), 1);
+  EXPECT_EQ(math_reward("so it is 25 %\n#### 25", "\\boxed{0.25}"), 0);
+  EXPECT_EQ(math_reward("#### 25", "#### 50\\% * 50\\% = 25%"), 0);
+  EXPECT_EQ(math_reward("#### 1", "#### 5 * 20% = 1"), 1);
+  EXPECT_EQ(math_reward("#### 1234567.50", "#### 1234568.50"), 0);
 }
 
 TEST(MathVerifier, ReadsTheLastBox) {
-  EXPECT_EQ(reward("\\frac{1}{2}", "so \\boxed{\\frac{1}{2}}."), 1);
-  EXPECT_EQ(reward("2", "\\boxed{1} or rather \\fbox{2}"), 1);
-  EXPECT_EQ(reward("1", "\\boxed{1} or rather \\boxed{2}"), 0);
-  EXPECT_EQ(reward("4", "\\boxed{4"), 0);  // cut off: perhaps 42
-  EXPECT_EQ(reward("3", "\\boxed{3} and \\boxed{4"), 0);
-  EXPECT_EQ(reward("\\text{(B)}", "\\boxed{\\text{(B)}}"), 1);
-  EXPECT_EQ(reward("\\{1,2\\}", "$\\boxed{\\{2,1\\}}$"), 1);
-  EXPECT_EQ(reward("5", "$\\boxed 5$"), 1);
-  EXPECT_EQ(reward("18", "#### 17, no: \\boxed{18}"), 1);
-  EXPECT_EQ(reward("17", "\\boxed{18}\n#### 17"), 1);
-  EXPECT_EQ(reward("5", "\\boxed{}"), 0);
+  EXPECT_EQ(math_reward("\\frac{1}{2}", "so \\boxed{\\frac{1}{2}}."), 1);
+  EXPECT_EQ(math_reward("2", "\\boxed{1} or rather \\fbox{2}"), 1);
+  EXPECT_EQ(math_reward("1", "\\boxed{1} or rather \\boxed{2}"), 0);
+  EXPECT_EQ(math_reward("4", "\\boxed{4"), 0);  // cut off: perhaps 42
+  EXPECT_EQ(math_reward("3", "\\boxed{3} and \\boxed{4"), 0);
+  EXPECT_EQ(math_reward("\\text{(B)}", "\\boxed{\\text{(B)}}"), 1);
+  EXPECT_EQ(math_reward("\\{1,2\\}", "$\\boxed{\\{2,1\\}}$"), 1);
+  EXPECT_EQ(math_reward("5", "$\\boxed 5$"), 1);
+  EXPECT_EQ(math_reward("18", "#### 17, no: \\boxed{18}"), 1);
+  EXPECT_EQ(math_reward("17", "\\boxed{18}\n#### 17"), 1);
+  EXPECT_EQ(math_reward("5", "\\boxed{}"), 0);
 }
 
 TEST(MathVerifier, ReadsAnswersWithoutAMarkUnlessStrict) {
-  EXPECT_EQ(reward("42", "**Answer:** 42"), 1);
-  EXPECT_EQ(reward("x+1", "the answer is $1 + x$ because it is."), 1);
-  EXPECT_EQ(reward("\\frac{1}{2}", "We find that $p = 3q$. So it is $\\frac12$."), 1);
-  EXPECT_EQ(reward("7", "Then he has 3 + 4 = 7 apples"), 1);
-  EXPECT_EQ(reward("18", "It costs $18."), 1);
-  EXPECT_EQ(reward("B", "B"), 1);
-  EXPECT_EQ(reward("yes", "Yes."), 1);
-  EXPECT_EQ(reward("5", "5 or 6"), 0);
-  EXPECT_EQ(reward("6", "5 or 6"), 0);
-  EXPECT_EQ(reward("7", "no idea"), 0);
-  EXPECT_EQ(reward("7", ""), 0);
-  EXPECT_EQ(reward("7", "7 " + std::string(300, 'x')), 0);
-  EXPECT_EQ(reward("7", "<think>\\boxed{7}</think> no idea"), 0);
-  EXPECT_EQ(reward("7", "<think>\\boxed{8}</think> \\boxed{7}"), 1);
+  EXPECT_EQ(math_reward("42", "**Answer:** 42"), 1);
+  EXPECT_EQ(math_reward("x+1", "the answer is $1 + x$ because it is."), 1);
+  EXPECT_EQ(math_reward("\\frac{1}{2}", "We find that $p = 3q$. So it is $\\frac12$."), 1);
+  EXPECT_EQ(math_reward("7", "Then he has 3 + 4 = 7 apples"), 1);
+  EXPECT_EQ(math_reward("18", "It costs $18."), 1);
+  EXPECT_EQ(math_reward("B", "B"), 1);
+  EXPECT_EQ(math_reward("yes", "Yes."), 1);
+  EXPECT_EQ(math_reward("5", "5 or 6"), 0);
+  EXPECT_EQ(math_reward("6", "5 or 6"), 0);
+  EXPECT_EQ(math_reward("7", "no idea"), 0);
+  EXPECT_EQ(math_reward("7", ""), 0);
+  EXPECT_EQ(math_reward("7", "7 " + std::string(300, 'x')), 0);
+  EXPECT_EQ(math_reward("7", "<think>\\boxed{7}</think> no idea"), 0);
+  EXPECT_EQ(math_reward("7", "<think>\\boxed{8}</think> \\boxed{7}"), 1);
 }
 
 TEST(MathVerifier, FindsTheRightAnswerOfARow) {
   const auto of = [](json row) {
     row["response"] = "\\boxed{72}";
-    const Result<Score> result = score(row);
+    const Result<Score> result = math_score(row);
     return result.ok() ? result.value().reward : -1;
   };
   EXPECT_EQ(of({{"answer", 72}}), 1);
@@ -134,12 +134,12 @@ TEST(MathVerifier, TakesLinearTime) {
         "\\boxed{" + std::string(1 << 20, '(') + "}", "answer is " + std::string(1 << 20, '\\'),
         "\\boxed{" + std::string(1900, '-') + "1}", "\\boxed{" + std::string(1900, '|') + "}",
         "\\boxed{9" + std::string(1900, '!') + "}"})
-    EXPECT_EQ(reward("1", response), 0) << response.substr(0, 20);
+    EXPECT_EQ(math_reward("1", response), 0) << response.substr(0, 20);
   std::string escaped;
   while (escaped.size() < (1 << 20)) escaped += "\\%";
   for (const std::string& signs : {std::string(1 << 20, '%'), escaped})
     for (const std::string& response : {"#### " + signs, "\\boxed{" + signs + "}"})
-      EXPECT_EQ(reward("#### 1", response), 0) << response.substr(0, 20);
+      EXPECT_EQ(math_reward("#### 1", response), 0) << response.substr(0, 20);
   EXPECT_LT(seconds_of(std::chrono::steady_clock::now() - start), 20);
 }
 
@@ -162,11 +162,11 @@ TEST(MathVerifier, RandomBytesAndPiecesNeverCrash) {
     }
     if (round % 2) text += "}";
     for (const char* gold : {"1", "(1, x]", "x = 2"}) {
-      const Result<Score> result = score({{"answer", gold}, {"response", text}});
+      const Result<Score> result = math_score({{"answer", gold}, {"response", text}});
       ASSERT_TRUE(result.ok()) << text;
     }
     // As right answers too, which then are their own.
-    const Result<Score> own = score({{"ground_truth", text}, {"response", text}});
+    const Result<Score> own = math_score({{"ground_truth", text}, {"response", text}});
     if (own.ok()) {
       ASSERT_LE(own.value().reward, 1);
     }

@@ -16,41 +16,43 @@ Score score(const std::string& response, nlohmann::json evidence = nlohmann::jso
   return result.value();
 }
 
-double reward(const std::string& response, nlohmann::json evidence = nlohmann::json::object()) {
+double rules_reward(const std::string& response,
+                    nlohmann::json evidence = nlohmann::json::object()) {
   return score(response, std::move(evidence)).reward;
 }
 
 const nlohmann::json kPark = {{"words", {"park", "dog"}}, {"min_words", 4}, {"max_words", 8}};
 
 TEST(TextRules, EachRuleHasItsPart) {
-  EXPECT_EQ(reward(" She saw a dog in the park.", kPark), 1);
-  EXPECT_EQ(reward(" She saw a dog in the", kPark), 0.5);       // half the words, length
-  EXPECT_EQ(reward(" She saw a cat in the sun.", kPark), 0.5);  // full stop, length
+  EXPECT_EQ(rules_reward(" She saw a dog in the park.", kPark), 1);
+  EXPECT_EQ(rules_reward(" She saw a dog in the", kPark), 0.5);       // half the words, length
+  EXPECT_EQ(rules_reward(" She saw a cat in the sun.", kPark), 0.5);  // full stop, length
   // Too long: the words only, then the words and the full stop.
-  EXPECT_EQ(reward(" She saw a dog and a cat and a bird in the park", kPark), 0.5);
-  EXPECT_EQ(reward(" She saw a dog and a cat and a bird in the park.", kPark), 0.75);
+  EXPECT_EQ(rules_reward(" She saw a dog and a cat and a bird in the park", kPark), 0.5);
+  EXPECT_EQ(rules_reward(" She saw a dog and a cat and a bird in the park.", kPark), 0.75);
 }
 
 TEST(TextRules, SilenceEarnsNothing) {
-  EXPECT_EQ(reward("", kPark), 0);
-  EXPECT_EQ(reward(".", kPark), 0);
-  EXPECT_EQ(reward(" dog park.", kPark), 0);
+  EXPECT_EQ(rules_reward("", kPark), 0);
+  EXPECT_EQ(rules_reward(".", kPark), 0);
+  EXPECT_EQ(rules_reward(" dog park.", kPark), 0);
 }
 
 TEST(TextRules, WordsAreWholeAndOfAnyCase) {
-  EXPECT_EQ(reward("Dog! The PARK was big.", kPark), 1);
-  EXPECT_EQ(reward("The dogs were in parks.", kPark), 0.5);
-  EXPECT_EQ(reward("It was the dog's park.", kPark), 0.75) << "an apostrophe belongs to its word";
-  EXPECT_EQ(reward("\"dog\", he said, \"park.\"", kPark), 1);
+  EXPECT_EQ(rules_reward("Dog! The PARK was big.", kPark), 1);
+  EXPECT_EQ(rules_reward("The dogs were in parks.", kPark), 0.5);
+  EXPECT_EQ(rules_reward("It was the dog's park.", kPark), 0.75)
+      << "an apostrophe belongs to its word";
+  EXPECT_EQ(rules_reward("\"dog\", he said, \"park.\"", kPark), 1);
 }
 
 TEST(TextRules, SentencesEndInThreeWays) {
   for (const char* text :
        {"one two three.", "one two three!", "one two three? \n", "\"one two three.\""}) {
-    EXPECT_EQ(reward(text), 1) << text;
+    EXPECT_EQ(rules_reward(text), 1) << text;
   }
   for (const char* text : {"one two three", "one two three,", "one. two three"})
-    EXPECT_EQ(reward(text), 0.75) << text;
+    EXPECT_EQ(rules_reward(text), 0.75) << text;
 }
 
 TEST(TextRules, SuccessIsAllRulesTogether) {

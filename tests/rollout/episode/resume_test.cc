@@ -53,9 +53,9 @@ struct Played {
   std::vector<Trajectory> stored;  // after each of its turns that something followed
 };
 
-class Table {
+class ResumeTable {
  public:
-  explicit Table(const std::string& env, sandbox::EnvironmentSettings settings = {})
+  explicit ResumeTable(const std::string& env, sandbox::EnvironmentSettings settings = {})
       : environments_(sandbox::built_in_environments()),
         env_(env),
         settings_(std::move(settings)),
@@ -149,7 +149,7 @@ void expect_same(const Trajectory& a, const Trajectory& b) {
 
 // What GiGPO compares: members of a group that stand in one cell have one anchor.
 TEST(PlayedEpisodes, HaveTheirRewardsAndStatesTurnByTurn) {
-  Table table("frozen_grid");
+  ResumeTable table("frozen_grid");
   size_t shared = 0;
   for (int64_t prompt = 0; prompt < 8; ++prompt) {
     std::vector<Trajectory> group;
@@ -183,7 +183,7 @@ TEST(PlayedEpisodes, HaveTheirRewardsAndStatesTurnByTurn) {
 }
 
 // Stops an episode after each of its turns and lets another attempt go on. Returns how many did.
-size_t expect_resumable(Table& table, const EpisodeSpec& spec) {
+size_t expect_resumable(ResumeTable& table, const EpisodeSpec& spec) {
   const Played whole = table.play(spec);
   EXPECT_EQ(find_fault(whole.trajectory), std::nullopt);
   for (const Trajectory& prefix : whole.stored) {
@@ -206,7 +206,8 @@ size_t expect_resumable(Table& table, const EpisodeSpec& spec) {
 }
 
 TEST(ResumedEpisode, IsTheUndisturbedOneBitForBit) {
-  Table grid("frozen_grid"), calculator("calculator", {{"max_turns", "6"}, {"score_by", "number"}});
+  ResumeTable grid("frozen_grid"),
+      calculator("calculator", {{"max_turns", "6"}, {"score_by", "number"}});
   size_t resumed = 0, moves = 0;
   for (int64_t prompt = 0; prompt < 24; ++prompt) {
     resumed += expect_resumable(grid, grid.spec(prompt));
@@ -219,7 +220,7 @@ TEST(ResumedEpisode, IsTheUndisturbedOneBitForBit) {
 }
 
 TEST(ResumedEpisode, IsTheUndisturbedOneWhereSamplingIsTruncated) {
-  Table table("frozen_grid");
+  ResumeTable table("frozen_grid");
   for (bool keeps : {false, true}) {
     EpisodeSpec spec = table.spec(3);
     spec.sampling.top_k = 7;
@@ -233,7 +234,7 @@ TEST(ResumedEpisode, IsTheUndisturbedOneWhereSamplingIsTruncated) {
 }
 
 TEST(ResumedEpisode, IsTheUndisturbedOneWhereALimitCutsIt) {
-  Table table("frozen_grid");
+  ResumeTable table("frozen_grid");
   EpisodeSpec turns = table.spec(0), response = table.spec(1);
   turns.limits.max_turns = 4;
   response.limits.max_response_tokens = 40;
@@ -245,7 +246,7 @@ TEST(ResumedEpisode, IsTheUndisturbedOneWhereALimitCutsIt) {
 
 // An attempt of a build that did not record them: the environment says them again.
 TEST(ResumedEpisode, KnowsItsTurnsThoughItsPrefixDoesNot) {
-  Table table("frozen_grid");
+  ResumeTable table("frozen_grid");
   EpisodeSpec spec = table.spec(2);
   const Played whole = table.play(spec);
   ASSERT_GT(whole.stored.size(), 4u);
@@ -258,7 +259,7 @@ TEST(ResumedEpisode, KnowsItsTurnsThoughItsPrefixDoesNot) {
 }
 
 TEST(ResumedEpisode, KeepsWhatWasSampledUnderOlderWeightsAndElsewhere) {
-  Table table("frozen_grid");
+  ResumeTable table("frozen_grid");
   const EpisodeSpec spec = table.spec(2);
   const Played old = table.play(spec);
   ASSERT_GT(old.stored.size(), 4u);
@@ -289,7 +290,7 @@ TEST(ResumedEpisode, KeepsWhatWasSampledUnderOlderWeightsAndElsewhere) {
 }
 
 TEST(ResumedEpisode, AddsTheTimeOfTellingAgainToThatOfTheAttemptBefore) {
-  Table table("frozen_grid");
+  ResumeTable table("frozen_grid");
   EpisodeSpec spec = table.spec(2);
   const Played whole = table.play(spec);
   ASSERT_GT(whole.stored.size(), 4u);

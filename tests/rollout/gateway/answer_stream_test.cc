@@ -4,16 +4,10 @@
 #include <gtest/gtest.h>
 
 #include "core/base/random.h"
-#include "core/text/tokenizer.h"
+#include "tests/rollout/gateway/conversation.h"
 
 namespace tailrace::gateway {
 namespace {
-
-const text::Tokenizer& tokenizer() {
-  static const auto loaded =
-      text::load_tokenizer(std::string(TAILRACE_SOURCE_DIR) + "/tests/data/tokenizers/minimind");
-  return *loaded;
-}
 
 std::vector<GeneratedToken> tokens_of(const std::string& text) {
   std::vector<GeneratedToken> tokens;

@@ -9,6 +9,7 @@
 
 #include "core/base/json_text.h"
 #include "core/base/random.h"
+#include "tests/rollout/gateway/conversation.h"
 
 namespace tailrace::gateway {
 namespace {
@@ -17,23 +18,11 @@ using nlohmann::ordered_json;
 using Place = Capture::Place;
 using Ids = std::vector<TokenId>;
 
-const std::string kFolder = std::string(TAILRACE_SOURCE_DIR) + "/tests/data/tokenizers/minimind";
-
-const text::Tokenizer& tokenizer() {
-  static const auto loaded = text::load_tokenizer(kFolder);
-  return *loaded;
-}
 const chat::PromptFormat& chat_format() {
-  static const auto format = chat::PromptFormat::of({}, kFolder, tokenizer());
+  static const auto format = chat::PromptFormat::of({}, kModelFolder, tokenizer());
   return format;
 }
 
-ordered_json said(std::initializer_list<std::pair<const char*, std::string>> list) {
-  ordered_json messages = ordered_json::array();
-  for (const auto& [role, content] : list)
-    messages.push_back({{"role", role}, {"content", content}});
-  return messages;
-}
 ordered_json answer(const std::string& text) {
   return {{"role", "assistant"}, {"content", text}, {"refusal", nullptr}};
 }

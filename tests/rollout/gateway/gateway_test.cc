@@ -13,6 +13,7 @@
 
 #include "tests/core/http/client.h"
 #include "tests/rollout/engine/engine_harness.h"
+#include "tests/rollout/gateway/conversation.h"
 
 namespace tailrace::gateway {
 namespace {
@@ -29,13 +30,6 @@ struct Response {
 Response read_response(http::Client& client) {
   http::Answer answer = client.read_answer();
   return {answer.status, std::move(answer.body)};
-}
-
-ordered_json said(std::initializer_list<std::pair<const char*, std::string>> list) {
-  ordered_json messages = ordered_json::array();
-  for (const auto& [role, content] : list)
-    messages.push_back({{"role", role}, {"content", content}});
-  return messages;
 }
 
 SamplingParams sampling(double temperature, int64_t max_new_tokens) {

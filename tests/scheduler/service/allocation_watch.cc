@@ -7,20 +7,20 @@
 namespace tailrace {
 namespace {
 
-thread_local size_t watched = 0;
+thread_local size_t watched_bytes = 0;
 thread_local int64_t seen = 0;
 
 }  // namespace
 
 int64_t allocations_of(size_t bytes) {
-  watched = bytes;
+  watched_bytes = bytes;
   return std::exchange(seen, 0);
 }
 
 }  // namespace tailrace
 
 void* operator new(size_t bytes) {
-  if (bytes > 0 && bytes == tailrace::watched) ++tailrace::seen;
+  if (bytes > 0 && bytes == tailrace::watched_bytes) ++tailrace::seen;
   if (void* memory = std::malloc(bytes > 0 ? bytes : 1)) return memory;
   throw std::bad_alloc();
 }

@@ -22,12 +22,12 @@ namespace fs = std::filesystem;
 
 // Plain values: read by whoever calls the system, also before and after the witness lives.
 std::atomic<DiskWitness*> witness{nullptr};
-std::string watched;  // the root, with a slash
-int notes = -1;       // a file that all processes append to, a line with each write
+std::string watched_root;  // the root, with a slash
+int notes = -1;            // a file that all processes append to, a line with each write
 std::string notes_path;
 
 bool is_watched(const std::string& path) {
-  return witness.load() != nullptr && path.starts_with(watched);
+  return witness.load() != nullptr && path.starts_with(watched_root);
 }
 
 void note(const std::string& line) {
@@ -131,7 +131,7 @@ OnDisk read_notes() {
 }  // namespace
 
 DiskWitness::DiskWitness(const fs::path& root, const fs::path& notes_file) : root_(root) {
-  watched = root.string() + "/";
+  watched_root = root.string() + "/";
   notes_path = notes_file;
   notes = ::open(notes_file.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_APPEND | O_CLOEXEC, 0644);
   EXPECT_GE(notes, 0);

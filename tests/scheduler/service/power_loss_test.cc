@@ -24,17 +24,6 @@ using std::chrono::milliseconds;
 
 constexpr int64_t kSteps = 7;
 
-// Polls: the state of another process is on its disk.
-template <class Done>
-bool wait_until(const Done& done) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  while (!done()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(milliseconds(2));
-  }
-  return true;
-}
-
 struct PowerLoss : testing::Test {
   // What is left when the power goes at this moment, and what the trainer had then.
   struct Image {

@@ -12,7 +12,7 @@ namespace {
 
 using fakes::make_trajectory;
 
-struct Fixture {
+struct MetricsFixture {
   ScratchFolder folder;
   RunPaths paths{folder.path()};
   Log log{"test", folder.path() / "log"};
@@ -37,7 +37,7 @@ Policy policy_at(int64_t version, StepStart now = {}, Time handed = {}) {
 }
 
 TEST(RunMetrics, ARowHoldsWhatTheTrainerSentAndWhatTheSchedulerSaw) {
-  Fixture f;
+  MetricsFixture f;
   RunMetrics metrics = f.open(-1);
   const StepStart start = {.time = std::chrono::seconds(10),
                            .attempts = {.samples = 6, .lost = 4},
@@ -72,7 +72,7 @@ TEST(RunMetrics, ARowHoldsWhatTheTrainerSentAndWhatTheSchedulerSaw) {
 }
 
 TEST(RunMetrics, WhatInstallsTookGoesToTheNextRow) {
-  Fixture f;
+  MetricsFixture f;
   RunMetrics metrics = f.open(-1);
   metrics.on_published(policy_at(0), {}, {});
   metrics.on_install({{"fetch_ms", 30}, {"bytes_full", 7}});
@@ -97,7 +97,7 @@ TEST(RunMetrics, WhatInstallsTookGoesToTheNextRow) {
 }
 
 TEST(RunMetrics, ARowCountsTheSamplesThatItsGroupsLack) {
-  Fixture f;
+  MetricsFixture f;
   RunMetrics metrics = f.open(-1);
   Policy policy = policy_at(1);
   const TaskId trained{.prompt = 3}, filtered{.prompt = 4};
@@ -117,7 +117,7 @@ TEST(RunMetrics, ARowCountsTheSamplesThatItsGroupsLack) {
 }
 
 TEST(RunMetrics, ARowHasAPartForEachDataset) {
-  Fixture f;
+  MetricsFixture f;
   f.datasets = {"grid", "sums", "held"};
   RunMetrics metrics = f.open(-1);
   std::vector<TrajectoryHeader> batch;
@@ -183,7 +183,7 @@ TEST(RunMetrics, ARowHasAPartForEachDataset) {
 }
 
 TEST(RunMetrics, RowsThatAreGoneOrDamagedAreNamed) {
-  Fixture f;
+  MetricsFixture f;
   {
     RunMetrics metrics = f.open(-1);
     for (int64_t v = 0; v <= 3; ++v) metrics.on_published(policy_at(v), {}, {{"reward/mean", 1.0}});
@@ -216,7 +216,7 @@ TEST(RunMetrics, RowsThatAreGoneOrDamagedAreNamed) {
 }
 
 TEST(RunMetrics, AFileThatIsReplacedOrCutMeanwhileIsNamedAndKeepsItsRows) {
-  Fixture f;
+  MetricsFixture f;
   const auto log = [&] { return read_file(f.folder.path() / "log").value(); };
   const auto steps = [&] {
     std::vector<int64_t> found;
@@ -250,7 +250,7 @@ TEST(RunMetrics, AFileThatIsReplacedOrCutMeanwhileIsNamedAndKeepsItsRows) {
 }
 
 TEST(RunMetrics, AStepTrainedAgainAndAnEvaluationReportedAgainGiveNoSecondRow) {
-  Fixture f;
+  MetricsFixture f;
   const EvalDone report{.policy = 0, .version = 2, .items = {{{}, 1.0}, {{}, std::nullopt}}};
   {
     RunMetrics metrics = f.open(-1);
@@ -268,7 +268,7 @@ TEST(RunMetrics, AStepTrainedAgainAndAnEvaluationReportedAgainGiveNoSecondRow) {
 }
 
 TEST(RunMetrics, ARowOfTheWarmUpTellsHowLongThatIs) {
-  Fixture f;
+  MetricsFixture f;
   RunMetrics metrics = f.open(-1);
   EXPECT_TRUE(metrics.on_progress(wire::Progress{"sft", 2, 7, {{"sft/loss", 0.5}}}));
   ASSERT_EQ(f.rows().size(), 1u);
@@ -278,7 +278,7 @@ TEST(RunMetrics, ARowOfTheWarmUpTellsHowLongThatIs) {
 
 // Evaluations show what the policy writes; without them the first batch and every tenth do.
 TEST(RunMetrics, ShowsTheFirstMembersOfDifferentPrompts) {
-  Fixture f;
+  MetricsFixture f;
   RunMetrics metrics = f.open(-1);
   HandOver batch{.worker = "t", .step = 1, .items = {}};
   for (int64_t prompt = 0; prompt < 3; ++prompt) {
@@ -314,7 +314,7 @@ TEST(RunMetrics, ShowsTheFirstMembersOfDifferentPrompts) {
 }
 
 TEST(RunMetrics, SamplesSayInWordsWhatTheirTokensAre) {
-  Fixture f;
+  MetricsFixture f;
   f.text = [](std::span<const TokenId> ids) {
     std::string text;
     for (const TokenId id : ids) text += fmt::format("<{}>", id);
@@ -331,7 +331,7 @@ TEST(RunMetrics, SamplesSayInWordsWhatTheirTokensAre) {
 }
 
 TEST(RunMetrics, ASampleThatWasCutDoesNotSpoilTheNext) {
-  Fixture f;
+  MetricsFixture f;
   RunMetrics metrics = f.open(-1);
   const Trajectory shown = make_trajectory({{.prompt = 1}, 1}, Lane::kEval, 3);
   metrics.write_samples(3, 3, {{shown}});
@@ -345,7 +345,7 @@ TEST(RunMetrics, ASampleThatWasCutDoesNotSpoilTheNext) {
 }
 
 TEST(RunMetrics, AForkRemovesTheRowsOfTheAbandonedVersions) {
-  Fixture f;
+  MetricsFixture f;
   RunMetrics metrics = f.open(-1);
   for (int64_t v = 0; v <= 4; ++v) metrics.on_published(policy_at(v), {}, {{"reward/mean", 1.0}});
   metrics.on_fork(2);

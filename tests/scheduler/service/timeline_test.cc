@@ -14,7 +14,7 @@ namespace {
 
 using enum TimelineWhat;
 
-struct Fixture {
+struct TimelineFixture {
   ScratchFolder folder;
   RunPaths paths{folder.path()};
   Log log{"test", folder.path() / "log"};
@@ -66,7 +66,7 @@ struct Watched : Harness {
 };
 
 TEST(Timeline, EachLeaseInstallAndStepIsARow) {
-  Fixture f;
+  TimelineFixture f;
   const Config config = small_config(1, 2);
   Timeline timeline = f.open(State(config));
   Watched w(config, timeline);
@@ -121,7 +121,7 @@ TEST(Timeline, EachLeaseInstallAndStepIsARow) {
 }
 
 TEST(Timeline, PartsOfAnInstallStandWithinIt) {
-  Fixture f;
+  TimelineFixture f;
   const Config config = small_config(1, 2);
   Timeline timeline = f.open(State(config));
   Watched w(config, timeline);
@@ -161,7 +161,7 @@ TEST(Timeline, PartsOfAnInstallStandWithinIt) {
 }
 
 TEST(Timeline, WhatEndsWithoutAnAnswerSaysHow) {
-  Fixture f;
+  TimelineFixture f;
   Config config = small_config(1, 3);
   config.deadlines.lease = seconds(60);
   Timeline timeline = f.open(State(config));
@@ -182,7 +182,7 @@ TEST(Timeline, WhatEndsWithoutAnAnswerSaysHow) {
 
 // It is asked again in the same event, with the same version: two rows, not one that goes on.
 TEST(Timeline, AnInstallWhoseTimeIsUpHasARowOfItsOwn) {
-  Fixture f;
+  TimelineFixture f;
   Config config = small_config(1, 2);
   config.deadlines.install = seconds(60);
   Timeline timeline = f.open(State(config));
@@ -203,7 +203,7 @@ TEST(Timeline, AnInstallWhoseTimeIsUpHasARowOfItsOwn) {
 }
 
 TEST(Timeline, ASampleThatNoStepTrainsIsCountedWithItsCause) {
-  Fixture f;
+  TimelineFixture f;
   Config config = small_config(1, 2);
   config.replace_zero_signal = true;
   Timeline timeline = f.open(State(config));
@@ -220,7 +220,7 @@ TEST(Timeline, ASampleThatNoStepTrainsIsCountedWithItsCause) {
 
 // Killed before the last events were committed, and in the middle of a line.
 TEST(Timeline, AContinuedRunHasEachRowOnce) {
-  Fixture f;
+  TimelineFixture f;
   const Config config = small_config(1, 2);
   State committed;
   Actions grants;
@@ -258,7 +258,7 @@ TEST(Timeline, AContinuedRunHasEachRowOnce) {
 }
 
 TEST(Timeline, ADamagedRowStaysAndCostsNoOther) {
-  Fixture f;
+  TimelineFixture f;
   const Config config = small_config(1, 2);
   State state;
   {
@@ -280,7 +280,7 @@ TEST(Timeline, ADamagedRowStaysAndCostsNoOther) {
 }
 
 TEST(Timeline, BeyondItsBoundAStepHasOneRowAWorker) {
-  Fixture f;
+  TimelineFixture f;
   const Config config = small_config(4, 2);
   Timeline timeline = f.open(State(config), 7);
   Watched w(config, timeline);
@@ -302,7 +302,7 @@ TEST(Timeline, BeyondItsBoundAStepHasOneRowAWorker) {
 }
 
 TEST(Timeline, SwitchedOffItWritesNothing) {
-  Fixture f;
+  TimelineFixture f;
   Timeline timeline = f.open(State(small_config(1, 2)), 0);
   Watched w(small_config(1, 2), timeline);
   w.begin();
@@ -310,7 +310,7 @@ TEST(Timeline, SwitchedOffItWritesNothing) {
 }
 
 TEST(Timeline, AFileThatCannotBeWrittenEndsNoRun) {
-  Fixture f;
+  TimelineFixture f;
   std::filesystem::create_directory(f.paths.timeline());
   Timeline timeline = f.open(State(small_config(1, 2)));
   Watched w(small_config(1, 2), timeline);
@@ -356,7 +356,7 @@ void check_world(const std::vector<TimelineRow>& rows, const std::map<BodyId, Ti
 }
 
 TEST(Timeline, HoldsEveryLeaseOnceInWorldsWhereEverythingGoesWrong) {
-  Fixture f;
+  TimelineFixture f;
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     std::filesystem::remove(f.paths.timeline());
     std::optional<Timeline> timeline;

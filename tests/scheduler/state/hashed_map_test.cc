@@ -13,12 +13,12 @@ namespace tailrace::scheduler {
 namespace {
 
 using Map = HashedMap<TaskId, int64_t>;
-using Reference = std::map<TaskId, int64_t>;
+using OrderedMap = std::map<TaskId, int64_t>;
 
 TaskId task(int64_t prompt) { return {.policy = 0, .domain = 1, .epoch = 2, .prompt = prompt}; }
 
-void expect_same(const Map& map, const Reference& reference, int64_t num_prompts) {
-  EXPECT_EQ(Reference(map.begin(), map.end()), reference);
+void expect_same(const Map& map, const OrderedMap& reference, int64_t num_prompts) {
+  EXPECT_EQ(OrderedMap(map.begin(), map.end()), reference);
   EXPECT_EQ(map.size(), reference.size());
   EXPECT_TRUE(map.consistent());
   for (int64_t prompt = 0; prompt < num_prompts; ++prompt) {
@@ -34,7 +34,7 @@ void expect_same(const Map& map, const Reference& reference, int64_t num_prompts
 TEST(HashedMap, SaysWhatAMapSays) {
   Rng rng(7);
   Map map;
-  Reference reference;
+  OrderedMap reference;
   constexpr int64_t kPrompts = 300;
   for (int64_t change = 0; change < 20000; ++change) {
     const TaskId id = task(rng.below(kPrompts));
@@ -81,7 +81,7 @@ TEST(HashedMap, IsInconsistentWhenAKeyWasChangedBehindIt) {
 
 TEST(HashedMap, IsArchivedAsAMap) {
   Map map;
-  Reference reference;
+  OrderedMap reference;
   for (int64_t prompt : {5, 1, 3}) map[task(prompt)] = reference[task(prompt)] = prompt;
   EXPECT_EQ(to_bytes(map), to_bytes(reference));
   const auto back = from_bytes<Map>(to_bytes(reference));

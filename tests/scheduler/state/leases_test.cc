@@ -14,8 +14,8 @@
 namespace tailrace::scheduler {
 namespace {
 
-using Reference = std::map<WorkId, Lease>;
-using Deadlines = std::set<std::pair<Time, WorkId>>;
+using LeasesByWork = std::map<WorkId, Lease>;
+using DeadlineSet = std::set<std::pair<Time, WorkId>>;
 
 WorkId work(int64_t prompt, int32_t member = 0, Lane lane = Lane::kTrain) {
   return {lane, {.prompt = prompt, .member = member}};
@@ -25,8 +25,8 @@ Lease lease(Time deadline, const WorkerId& worker = "w0") {
   return {.worker = worker, .attempt = 1, .deadline = deadline};
 }
 
-Deadlines deadlines_of(const Reference& leases) {
-  Deadlines all;
+DeadlineSet deadlines_of(const LeasesByWork& leases) {
+  DeadlineSet all;
   for (const auto& [id, held] : leases) all.emplace(held.deadline, id);
   return all;
 }
@@ -34,7 +34,7 @@ Deadlines deadlines_of(const Reference& leases) {
 TEST(Leases, SayWhatAMapOfThemAndASetOfTheirDeadlinesSay) {
   Rng rng(3);
   Leases leases;
-  Reference reference;
+  LeasesByWork reference;
   for (int64_t change = 0; change < 20000; ++change) {
     const WorkId id = work(rng.below(40), static_cast<int32_t>(rng.below(4)),
                            rng.chance(0.3) ? Lane::kEval : Lane::kTrain);
@@ -64,7 +64,7 @@ TEST(Leases, SayWhatAMapOfThemAndASetOfTheirDeadlinesSay) {
     ASSERT_EQ(leases.of(worker), its);
     if (reference.empty()) continue;
     // Of all that may be next the first in order: what expires does so in one order.
-    const Deadlines deadlines = deadlines_of(reference);
+    const DeadlineSet deadlines = deadlines_of(reference);
     ASSERT_EQ(leases.next_deadline(), deadlines.begin()->first);
     ASSERT_EQ(leases.next(), deadlines.begin()->second);
   }
@@ -90,7 +90,7 @@ TEST(Leases, AreFoundInOrder) {
 // The format of snapshots: a map of leases and a set of deadlines, whatever was added when.
 TEST(Leases, AreArchivedAsAMapAndASet) {
   Leases leases;
-  Reference reference;
+  LeasesByWork reference;
   for (int64_t prompt : {5, 1, 3, 2}) {
     leases.add(work(prompt), lease(Time(10 - prompt)));
     if (prompt != 5) reference.emplace(work(prompt), lease(Time(10 - prompt)));
@@ -125,8 +125,8 @@ TEST(Leases, AreInconsistentWhenAMemberAWorkerOrADeadlineWasChangedBehindThem) {
 }
 
 TEST(Leases, AreRefusedWithTheDeadlinesOfOthers) {
-  const Reference reference{{work(1), lease(Time(5))}, {work(2), lease(Time(6))}};
-  Deadlines deadlines = deadlines_of(reference);
+  const LeasesByWork reference{{work(1), lease(Time(5))}, {work(2), lease(Time(6))}};
+  DeadlineSet deadlines = deadlines_of(reference);
   EXPECT_TRUE(from_bytes<Leases>(to_bytes(std::pair(reference, deadlines))));
   deadlines.erase(deadlines.begin());
   EXPECT_FALSE(from_bytes<Leases>(to_bytes(std::pair(reference, deadlines))));
