@@ -7,6 +7,9 @@
 #include <fmt/format.h>
 
 #include "scheduler/decide/health.h"
+#include "scheduler/state/expects.h"
+#include "scheduler/state/queues.h"
+#include "scheduler/state/touch.h"
 
 namespace tailrace::scheduler {
 namespace {

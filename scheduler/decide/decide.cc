@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "scheduler/decide/attempts.h"
+#include "scheduler/decide/batches.h"
 #include "scheduler/decide/ending.h"
 #include "scheduler/decide/evaluation.h"
 #include "scheduler/decide/lineage.h"
@@ -15,6 +16,7 @@
 #include "scheduler/decide/release.h"
 #include "scheduler/decide/rounds.h"
 #include "scheduler/decide/sessions.h"
+#include "scheduler/state/touch.h"
 
 namespace tailrace::scheduler {
 namespace {

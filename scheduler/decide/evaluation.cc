@@ -1,9 +1,12 @@
 #include "scheduler/decide/evaluation.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "scheduler/decide/attempts.h"
+#include "scheduler/state/queues.h"
+#include "scheduler/state/touch.h"
 
 namespace tailrace::scheduler {
 namespace {
@@ -15,6 +18,50 @@ void drop(Context& context, Policy& policy) {
     release_bodies(context, Lane::kEval, id, task);
   }
   policy.evaluation.reset();
+}
+
+// A worker of this pool, or of any where it has no name, that the member, if there is one, could be
+// sampled by now or in a moment.
+bool may_evaluate(const State& state, const PoolId& pool, const Member* member, const WorkerId& id,
+                  const Worker& worker) {
+  return worker.role == Role::kRollout && worker.policy == pool.policy &&
+         (pool.name.empty() || worker.site.pool == pool.name) && worker.connected &&
+         !worker.stalled && !in_quarantine(state, id) &&
+         (member == nullptr || !is_avoided(state, *member, id));
+}
+
+// The first of those that wait for a worker of this pool; null: only at workers that stand still.
+const Member* first_held_out(const State& state, const PoolId& pool, int64_t version) {
+  const auto queue = state.waiting.find({Lane::kEval, pool.policy, version, pool.name});
+  if (queue == state.waiting.end()) return nullptr;
+  const MemberId& first = queue->second.begin()->work.member;
+  return &find_task(state, Lane::kEval, first)->members[static_cast<size_t>(first.member)];
+}
+
+// Held-out members wait for a version that everybody who could sample them has come past: whoever
+// has least to do goes back to it, and is given nothing more before. Ends at the first who can
+// sample the next of them, which is mostly near.
+void recall(Context& context, const PoolId& pool, Policy& policy) {
+  State& state = context.state;
+  const int64_t version = policy.evaluation->version;
+  const Member* member = first_held_out(state, pool, version);
+  const auto cost = [&](const WorkerId& id, const Worker& worker) {
+    return std::tuple(worker.rest.has_value(), has_faults(state, id), worker.leased);
+  };
+  const Worker* least = nullptr;
+  WorkerId chosen;
+  for (const auto& [id, worker] : state.workers) {
+    if (!may_evaluate(state, pool, member, id, worker)) continue;
+    if (wanted_version(state, policy, id, worker) == version) {
+      // It holds it, or comes to it: unless it cannot be fetched there (law 9.7).
+      if (worker.version == version || !worker.rest) return;
+    } else if (least == nullptr || cost(id, worker) < cost(chosen, *least)) {
+      least = &worker, chosen = id;
+    }
+  }
+  if (least == nullptr) return;
+  policy.evaluation->recalled.insert(chosen);
+  touch(state, chosen);
 }
 
 }  // namespace
@@ -84,6 +131,14 @@ EvalDone evaluation_report(PolicyId policy_id, const Evaluation& evaluation) {
     }
   }
   return report;
+}
+
+void recall_workers(Context& context) {
+  State& state = context.state;
+  for (const PoolId& pool : state.held_out) {
+    Policy& policy = state.policies.at(pool.policy);
+    if (at_frontier(policy)) recall(context, pool, policy);
+  }
 }
 
 void settle_evaluation(Context& context, PolicyId policy_id, Policy& policy, int64_t num_settled) {

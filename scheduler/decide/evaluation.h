@@ -12,6 +12,10 @@ namespace tailrace::scheduler {
 // one that a finished run ends on.
 void open_evaluation(Context& context, PolicyId policy_id, Policy& policy, bool last);
 
+// One worker back to what is evaluated, where held-out members wait and nobody else can sample them
+// (law 10.1). In a replay nobody goes back.
+void recall_workers(Context& context);
+
 // Members have settled, so many of which were open until now. Reports when the last one has ended.
 void settle_evaluation(Context& context, PolicyId policy_id, Policy& policy, int64_t num_settled);
 

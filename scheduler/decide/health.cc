@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "scheduler/state/touch.h"
+
 namespace tailrace::scheduler {
 namespace {
 

@@ -4,11 +4,14 @@
 
 #include <fmt/format.h>
 
+#include "scheduler/decide/batches.h"
 #include "scheduler/decide/evaluation.h"
 #include "scheduler/decide/health.h"
 #include "scheduler/decide/release.h"
 #include "scheduler/decide/rounds.h"
 #include "scheduler/state/credit.h"
+#include "scheduler/state/expects.h"
+#include "scheduler/state/touch.h"
 
 namespace tailrace::scheduler {
 namespace {

@@ -7,14 +7,17 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "scheduler/decide/attempts.h"
+#include "scheduler/decide/evaluation.h"
 #include "scheduler/decide/health.h"
+#include "scheduler/state/expects.h"
+#include "scheduler/state/queues.h"
+#include "scheduler/state/touch.h"
 
 namespace tailrace::scheduler {
 namespace {
@@ -33,13 +36,6 @@ int64_t least_version(const State& state, const Need& need) {
   // It would be too old before it begins.
   if (mode.on_stale == OnStale::kDrop) return std::max(need.floor, frontier - mode.max_staleness);
   return need.floor;
-}
-
-// Law 6.5: it failed there a moment ago. Without this the worker that has just failed would have
-// most room, and most siblings, for the retry.
-bool is_avoided(const State& state, const Member& member, const WorkerId& id) {
-  const auto rest = member.rests.find(id);
-  return rest != member.rests.end() && rest->second > state.now;
 }
 
 // Where the siblings are, and how many.
@@ -376,50 +372,6 @@ bool grant(Context& context, const Need& need, std::set<Waiting>& queue, Ask ask
   return granted;
 }
 
-// A worker of this pool, or of any where it has no name, that the member, if there is one, could be
-// sampled by now or in a moment.
-bool may_evaluate(const State& state, const PoolId& pool, const Member* member, const WorkerId& id,
-                  const Worker& worker) {
-  return worker.role == Role::kRollout && worker.policy == pool.policy &&
-         (pool.name.empty() || worker.site.pool == pool.name) && worker.connected &&
-         !worker.stalled && !in_quarantine(state, id) &&
-         (member == nullptr || !is_avoided(state, *member, id));
-}
-
-// The first of those that wait for a worker of this pool; null: only at workers that stand still.
-const Member* first_held_out(const State& state, const PoolId& pool, int64_t version) {
-  const auto queue = state.waiting.find({Lane::kEval, pool.policy, version, pool.name});
-  if (queue == state.waiting.end()) return nullptr;
-  const MemberId& first = queue->second.begin()->work.member;
-  return &find_task(state, Lane::kEval, first)->members[static_cast<size_t>(first.member)];
-}
-
-// Held-out members wait for a version that everybody who could sample them has come past: whoever
-// has least to do goes back to it, and is given nothing more before. Ends at the first who can
-// sample the next of them, which is mostly near.
-void recall(Context& context, const PoolId& pool, Policy& policy) {
-  State& state = context.state;
-  const int64_t version = policy.evaluation->version;
-  const Member* member = first_held_out(state, pool, version);
-  const auto cost = [&](const WorkerId& id, const Worker& worker) {
-    return std::tuple(worker.rest.has_value(), has_faults(state, id), worker.leased);
-  };
-  const Worker* least = nullptr;
-  WorkerId chosen;
-  for (const auto& [id, worker] : state.workers) {
-    if (!may_evaluate(state, pool, member, id, worker)) continue;
-    if (wanted_version(state, policy, id, worker) == version) {
-      // It holds it, or comes to it: unless it cannot be fetched there (law 9.7).
-      if (worker.version == version || !worker.rest) return;
-    } else if (least == nullptr || cost(id, worker) < cost(chosen, *least)) {
-      least = &worker, chosen = id;
-    }
-  }
-  if (least == nullptr) return;
-  policy.evaluation->recalled.insert(chosen);
-  touch(state, chosen);
-}
-
 // Whether anything was granted.
 bool grant(Context& context, Ask ask) {
   State& state = context.state;
@@ -436,10 +388,7 @@ bool grant(Context& context, Ask ask) {
 
 void refresh_workers(Context& context) {
   State& state = context.state;
-  for (const PoolId& pool : state.held_out) {
-    Policy& policy = state.policies.at(pool.policy);
-    if (at_frontier(policy)) recall(context, pool, policy);
-  }
+  recall_workers(context);
   for (auto& [policy_id, policy] : state.policies) {
     const auto behind = state.index.behind().find(policy_id);
     // In a replay nobody installs (law 9.3).

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/base/random.h"
-#include "scheduler/decide/rounds.h"
+#include "scheduler/decide/batches.h"
 
 namespace tailrace::scheduler {
 namespace {

@@ -1,11 +1,10 @@
-// Rounds (law 3): launching groups within the credit, deciding what a complete group becomes,
-// handing a step over.
+// Rounds (law 3): launching groups within the credit, and deciding what a complete group becomes.
 //
 // This is where modes differ (law 5). The stop rule is how many members a group starts
 // (members_to_launch) and how many groups a round starts beyond those that it keeps
 // (Share::launch_target); the tail policy is what becomes of the groups that still run in a share
 // that is full (end_tail in rounds.cc); staleness is judged when a version is published
-// (drop_stale) and when a step is handed over.
+// (drop_stale) and when a step is handed over (batches.h).
 #pragma once
 
 #include "scheduler/decide/context.h"
@@ -34,19 +33,6 @@ void exclude_task(Context& context, Policy& policy, const BrokenWord& word);
 
 // Halts where a dataset of which the steps left need something has only broken tasks.
 void halt_without_tasks(Context& context, const Policy& policy);
-
-// Answers `wanted`: a batch that was formed before, or a new one once the step is complete
-// (HandOverBy::kGroups: what of it is, part by part) and no older version is evaluated or waits to
-// be reported (workers hold it until then).
-void hand_over(Context& context, PolicyId policy_id, Policy& policy);
-
-// The trainer is told the list of its step from the beginning, when it asks or is there.
-void forget_told(Policy& policy);
-
-// The list of a step whose batch is formed, without the first `told` groups, which had `first`
-// items: these are not looked at.
-HandOver make_hand_over(PolicyId policy_id, const Policy& policy, int64_t step, int64_t told = 0,
-                        int64_t first = 0);
 
 // Takes a launch apart (leases, bodies) and queues the prompt for another one, on newer weights;
 // one whose row is broken by now ends.

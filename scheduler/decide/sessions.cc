@@ -7,6 +7,8 @@
 #include "scheduler/decide/health.h"
 #include "scheduler/decide/lineage.h"
 #include "scheduler/decide/ranks.h"
+#include "scheduler/state/queues.h"
+#include "scheduler/state/touch.h"
 
 namespace tailrace::scheduler {
 namespace {

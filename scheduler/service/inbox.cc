@@ -12,6 +12,7 @@
 #include "core/wire/admission.h"
 #include "core/wire/trajectory_codec.h"
 #include "scheduler/service/lost_bodies.h"
+#include "scheduler/state/expects.h"
 
 namespace tailrace::scheduler {
 namespace {

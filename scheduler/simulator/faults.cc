@@ -1,5 +1,6 @@
 // What goes wrong in a world, and when.
 #include "scheduler/simulator/world.h"
+#include "scheduler/state/expects.h"
 
 namespace tailrace::simulator {
 

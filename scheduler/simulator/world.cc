@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "scheduler/state/archive.h"
+#include "scheduler/state/expects.h"
 
 namespace tailrace::simulator {
 

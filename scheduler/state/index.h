@@ -3,7 +3,7 @@
 // health and the clock, so it is kept beside them, never archived, and made anew when a state is
 // read.
 //
-// It knows no State: touch() and make_index() (state.h) say what it says of a worker, and each
+// It knows no State: touch() and make_index() (touch.h) say what it says of a worker, and each
 // worker keeps what was said of it.
 //
 // With it an event costs what it touches, however many workers and members there are (law 14.5).

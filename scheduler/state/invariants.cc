@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 
 #include "scheduler/state/credit.h"
+#include "scheduler/state/queues.h"
+#include "scheduler/state/touch.h"
 
 namespace tailrace::scheduler {
 namespace {

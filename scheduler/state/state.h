@@ -491,7 +491,7 @@ struct State {
   std::set<Time> rest_ends;                   // of members, as far as they lie ahead
   std::map<WorkerId, Health> health;          // faults, quarantines, and who has left
   // Those of `health` that no worker has the name of, by when they were last heard of or given up;
-  // derived, so never archived. See find_away().
+  // derived, so never archived. See find_away() (touch.h).
   std::set<std::pair<Time, WorkerId>> away;
   std::map<std::pair<Role, PoolId>, Breaker> breakers;  // by pool
   bool begun = false;  // some worker has installed weights: from now on no single one ends the run
@@ -503,9 +503,9 @@ struct State {
   bool ended = false;         // RunDone was given
   // Pools for whose workers held-out members wait that a version behind the frontier is to sample:
   // their workers keep that version, or come to it. Those without a name: all of the policy.
-  // Derived, so never archived; see follow_evaluations().
+  // Derived, so never archived; see follow_evaluations() (touch.h).
   std::set<PoolId> held_out;
-  Index index;  // of workers; see touch() and make_index()
+  Index index;  // of workers; see touch.h
 
   State() = default;
   explicit State(Config run, int num_policies = 1);
@@ -515,48 +515,10 @@ struct State {
     visit(config, now, policies, workers, leases, waiting, to_verify, rest_ends, health, breakers,
           begun, stopping, stop_deadline, halted, end, end_deadline, ended);
   }
-  // For who has just read one: what is derived is not archived.
+  // For who has just read one: what is derived is not archived (touch.cc).
   void after_reading();
   friend bool operator==(const State&, const State&) = default;
 };
-
-// After any change of this worker, of its health, or of what its policy's newest version is.
-// Nothing, if there is none of this name.
-void touch(State& state, const WorkerId& id);
-// The same for who has it at hand.
-void touch(State& state, const WorkerId& id, Worker& worker);
-// It holds `count` leases more: nothing else has changed.
-void add_leases(State& state, const WorkerId& id, Worker& worker, int64_t count);
-// What State::away says.
-std::set<std::pair<Time, WorkerId>> find_away(const State& state);
-// A worker of this name is there again, or nothing is held against the name any more.
-void leave_away(State& state, const WorkerId& id);
-// A worker leaves workers and index together.
-void erase_worker(State& state, const WorkerId& id);
-// Anew, from all workers.
-void make_index(State& state);
-// It says what it would say if it were made anew.
-bool index_is_right(const State& state);
-// What State::held_out says.
-std::set<PoolId> find_held_out(const State& state);
-// After any change of what waits, or of the frontier: held_out says what is, and so does the index.
-// Whether that was news.
-bool follow_evaluations(State& state);
-
-// What a member of this task waits for when it waits.
-Need need_of(const State& state, Lane lane, const TaskId& id, const Task& task);
-// The member waits for a rollout worker, or no longer. Its task must be known.
-void add_waiting(State& state, const WorkId& work);
-void drop_waiting(State& state, const WorkId& work);
-// All members of a task that was just launched.
-void add_all_waiting(State& state, Lane lane, const TaskId& id, const Task& task);
-int64_t num_waiting(const State& state);
-// The rank of a member under the rules of this state, by what is known of its task (law 6.9).
-int64_t rank_of(const State& state, Lane lane, const Task& task, int32_t member);
-// A sample of the member's task came, and was so long: its siblings' ranks follow.
-void learn_length(State& state, const WorkId& work, Task& task, int64_t tokens);
-// Everything that waits anew, after other rules have come.
-void sort_waiting(State& state);
 
 // The task of this launch, or null: unknown, ended, or launched again since.
 const Task* find_task(const State& state, Lane lane, const MemberId& member);
@@ -564,6 +526,8 @@ Task* find_task(State& state, Lane lane, const MemberId& member);
 
 // A member that is known to be there: a lease or a queue names it.
 Member& member_of(State& state, const WorkId& work);
+
+Domain& domain_of(Policy& policy, const TaskId& id);
 
 // The row of the dataset that the task plays in training; of a dataset without rows the prompt.
 int64_t row_of(const State& state, const TaskId& id);
@@ -586,6 +550,10 @@ std::optional<int64_t> oldest_sampled(const Policy& policy);
 // An attempt or a verification of it has failed.
 bool tried_before(const Member& member);
 
+// It failed at this worker a moment ago (law 6.5). Without this the worker that has just failed
+// would have most room, and most siblings, for the retry.
+bool is_avoided(const State& state, const Member& member, const WorkerId& id);
+
 // What Evaluation::open says.
 int64_t count_open(const Evaluation& evaluation);
 // Members of the evaluation that are still out.
@@ -596,6 +564,10 @@ bool evaluating(const Policy& policy);
 // worker take turns, and where the frontier is to be evaluated as well, which the next version
 // would come before (law 10.1).
 bool waits_for_report(const Config& config, const Policy& policy);
+
+// The worker has sampled by later weights of the present lineage than this version's, by what it
+// has sampled by last, also if that is not proved in this session.
+bool is_past(const Policy& policy, const Worker& worker, int64_t version);
 
 // What the policy's rollout worker is to hold: what is evaluated, while it samples a held-out
 // member or could be granted one, unless it has come past that version and was not recalled; else
@@ -626,37 +598,6 @@ bool on_lineage(const Policy& policy, int64_t version, const Digest& digest);
 // The trainer holds the weights of the present lineage.
 bool is_master(const Policy& policy, int64_t version, const Digest& master);
 
-// Whether a result of this lease would be taken. The service asks before it stores the body, so
-// that a late or doubled answer costs no disk.
-bool expects_result(const State& state, const WorkerId& worker, Lane lane, const LeaseId& lease);
-// The same of a lease that was found under the member's name.
-bool expects_result(const Lease& held, const WorkerId& worker, const LeaseId& lease);
-// The same of a verdict: one attempt may be verified several times, and only the verification that
-// was asked for last counts.
-bool expects_verdict(const State& state, const Reward& reward);
-
-// The same of what else a worker may say: whether the run would be another one for it. What is
-// late, said twice or never asked for costs no entry of the journal. (decide() itself answers a
-// repeated question and hears a repeated complaint once more: to a state machine a message that
-// comes twice is harmless, to a journal a million of them are not.)
-bool expects(const State& state, const Staged& event);
-bool expects(const State& state, const Installed& event);
-bool expects(const State& state, const InstallFailed& event);
-// More bytes of what is being staged, some time after the last that counted.
-bool expects(const State& state, const StageProgress& event);
-// A trainer says once in its session what it holds; said again, only other weights are news.
-bool expects(const State& state, const RolledBack& event);
-bool expects(const State& state, const Published& event);
-bool expects(const State& state, const Durable& event);
-// Asked once more in its session, a trainer has its answer, or gets it when there is one.
-bool expects(const State& state, const TrainerWants& event);
-// Said again while it is given up, it is the same trouble (law 7.2).
-bool expects(const State& state, const WorkerFailed& event);
-// A change, of the present session.
-bool expects(const State& state, const Stalled& event);
-// Of the present attempt, and more than is stored.
-bool expects(const State& state, const TurnsStored& event);
-
 // Now, with what is counted up to now.
 StepStart step_start_at(const Policy& policy, Time now);
 
@@ -677,6 +618,9 @@ bool saved(const Policy& policy);
 
 // Not asked to stage for now: its source was dead, or its base wrong.
 bool is_resting(const State& state, const Worker& worker);
+
+// Null: nothing is held against it.
+const Health* find_health(const State& state, const WorkerId& worker);
 
 // Kept from work for now.
 bool in_quarantine(const State& state, const WorkerId& worker);

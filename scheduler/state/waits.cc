@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "scheduler/state/queues.h"
+
 namespace tailrace::scheduler {
 namespace {
 

@@ -5,6 +5,7 @@
 #include "scheduler/decide/decide.h"
 #include "scheduler/state/archive.h"
 #include "scheduler/state/describe.h"
+#include "scheduler/state/expects.h"
 #include "scheduler/store/journal.h"
 #include "scheduler/store/snapshot.h"
 #include "tests/cli/commands/launch_fixture.h"

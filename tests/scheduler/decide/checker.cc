@@ -4,6 +4,8 @@
 #include <tuple>
 
 #include "scheduler/state/credit.h"
+#include "scheduler/state/expects.h"
+#include "scheduler/state/queues.h"
 
 namespace tailrace::scheduler {
 

@@ -12,6 +12,7 @@
 #include "scheduler/decide/decide.h"
 #include "scheduler/state/archive.h"
 #include "scheduler/state/describe.h"
+#include "scheduler/state/expects.h"
 #include "scheduler/state/invariants.h"
 
 namespace tailrace::scheduler {

@@ -1,4 +1,5 @@
 // Workers that fail, one at a time and all at once (law 7).
+#include "scheduler/state/expects.h"
 #include "tests/golden/golden.h"
 #include "tests/scheduler/decide/harness.h"
 

@@ -1,6 +1,7 @@
 // The scenarios of docs/scheduler-law.md, section 16, that concern the synchronous mode; the number
 // is that of the table there. Each is also kept as a transcript, tests/golden/scheduler/SNN.txt.
 #include "scheduler/state/credit.h"
+#include "scheduler/state/expects.h"
 #include "tests/golden/golden.h"
 #include "tests/scheduler/decide/harness.h"
 

@@ -6,6 +6,8 @@
 
 #include "core/base/random.h"
 #include "scheduler/decide/rounds.h"
+#include "scheduler/state/expects.h"
+#include "scheduler/state/queues.h"
 #include "tests/golden/golden.h"
 #include "tests/scheduler/decide/harness.h"
 

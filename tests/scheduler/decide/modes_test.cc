@@ -4,6 +4,7 @@
 #include <map>
 
 #include "scheduler/state/credit.h"
+#include "scheduler/state/expects.h"
 #include "tests/golden/golden.h"
 #include "tests/scheduler/decide/harness.h"
 

@@ -6,6 +6,7 @@
 
 #include <gmock/gmock.h>
 
+#include "scheduler/state/queues.h"
 #include "scheduler/state/waits.h"
 #include "tests/scheduler/decide/harness.h"
 

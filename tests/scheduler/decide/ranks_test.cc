@@ -1,4 +1,5 @@
 // Ranks that train a policy together (law 8.7).
+#include "scheduler/state/expects.h"
 #include "scheduler/state/waits.h"
 #include "tests/golden/golden.h"
 #include "tests/scheduler/decide/harness.h"

@@ -1,4 +1,5 @@
 // Versions: offered, staged, committed, and let go (law 9.7, 9.8).
+#include "scheduler/state/expects.h"
 #include "scheduler/state/waits.h"
 #include "tests/scheduler/decide/harness.h"
 

@@ -5,6 +5,7 @@
 #include <semaphore>
 
 #include "core/wire/admission.h"
+#include "scheduler/state/expects.h"
 #include "scheduler/store/trajectory_store.h"
 #include "tests/core/wire/rude_peer.h"
 #include "tests/scheduler/decide/harness.h"
