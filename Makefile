@@ -1,8 +1,8 @@
 # The two commands of the README are `make quickstart` and `make test`; the rest is for development.
 PRESET ?= release
 JOBS   ?= $(shell nproc)
-# A third of a test's time is waiting: for a process to end, for a deadline to pass.
-TEST_JOBS ?= $(shell echo $$(($(JOBS) + ($(JOBS) + 1) / 2)))
+# A quarter of the tests' time is waiting: for a process to end, for a deadline to pass.
+TEST_JOBS ?= $(shell echo $$(($(JOBS) + $(JOBS) / 2)))
 
 .PHONY: all setup build quickstart test update-golden check clean
 
@@ -26,7 +26,7 @@ quickstart: build/tailrace
 .PHONY: build/tailrace
 
 test: build
-	@ctest --test-dir build --output-on-failure -j $(TEST_JOBS) --no-tests=error -LE long || \
+	ctest --test-dir build --output-on-failure -j $(TEST_JOBS) --no-tests=error -LE long || \
 	  { scripts/failed_tests.sh; exit 1; }
 
 # Writes what the golden tests give now; read the difference before you commit it.
