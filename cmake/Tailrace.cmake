@@ -118,7 +118,7 @@ function(tailrace_test NAME)
   cmake_parse_arguments(ARG "GOLDEN;RUN_SERIAL" "TIMEOUT;FILTER;LONG;SKIPPED_BY" "FILES;DEPENDS;LIBS;LABELS" ${ARGN})
   list(TRANSFORM ARG_FILES PREPEND ${CMAKE_SOURCE_DIR}/tests/)
   add_executable(${NAME} ${ARG_FILES})
-  # What is no test replaces functions of the whole program, and stands alone.
+  # Sources that are no tests stand alone: some of them replace functions of the whole program.
   list(FILTER ARG_FILES EXCLUDE REGEX "_test\\.cc$")
   if(ARG_FILES)
     set_source_files_properties(${ARG_FILES} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)

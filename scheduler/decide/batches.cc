@@ -1,6 +1,7 @@
 #include "scheduler/decide/batches.h"
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <utility>
 #include <vector>
@@ -27,7 +28,7 @@ bool step_complete(const State& state, const Policy& policy) {
   return ready > 0;
 }
 
-// Of a group that may wait until a step starts from this version, and no longer (law 4.2).
+// The latest version whose step may still train this group (law 4.2).
 int64_t due(const State& state, const Policy& policy, const Task& task) {
   const auto oldest = oldest_version(task);
   return (oldest ? *oldest : policy.frontier) + state.config.mode.max_staleness;

@@ -12,8 +12,8 @@ namespace tailrace::scheduler {
 // one that a finished run ends on.
 void open_evaluation(Context& context, PolicyId policy_id, Policy& policy, bool last);
 
-// One worker back to what is evaluated, where held-out members wait and nobody else can sample them
-// (law 10.1). In a replay nobody goes back.
+// Recalls, for each pool in `held_out`, one worker to the evaluated version, where held-out members
+// wait and no other worker can sample them (law 10.1). In a replay nobody goes back.
 void recall_workers(Context& context);
 
 // Members have settled, so many of which were open until now. Reports when the last one has ended.

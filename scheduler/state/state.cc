@@ -225,20 +225,25 @@ bool is_resting(const State& state, const Worker& worker) {
   return worker.rest && worker.rest->until > state.now;
 }
 
-bool in_quarantine(const State& state, const WorkerId& worker) {
-  const Health* health = find_health(state, worker);
-  // It ends by time alone; no event has to take it back.
+bool in_quarantine(const State& state, const Health* health) {
   return health != nullptr && health->until > state.now;
 }
-
-bool on_trial(const State& state, const WorkerId& worker) {
-  const Health* health = find_health(state, worker);
-  return health != nullptr && health->quarantines > 0 && health->until <= state.now;
+bool in_quarantine(const State& state, const WorkerId& worker) {
+  return in_quarantine(state, find_health(state, worker));
 }
 
-bool has_faults(const State& state, const WorkerId& worker) {
-  const Health* health = find_health(state, worker);
+bool on_trial(const State& state, const Health* health) {
+  return health != nullptr && health->quarantines > 0 && health->until <= state.now;
+}
+bool on_trial(const State& state, const WorkerId& worker) {
+  return on_trial(state, find_health(state, worker));
+}
+
+bool has_faults(const Health* health) {
   return health != nullptr && (health->faults > 0 || health->quarantines > 0);
+}
+bool has_faults(const State& state, const WorkerId& worker) {
+  return has_faults(find_health(state, worker));
 }
 
 Time doubled(Time first, int64_t times, Time longest) {
@@ -248,10 +253,13 @@ Time doubled(Time first, int64_t times, Time longest) {
   return time;
 }
 
-int64_t usable_slots(const State& state, const WorkerId& id, const Worker& worker) {
-  if (in_quarantine(state, id)) return 0;
+int64_t usable_slots(const State& state, const Health* health, const Worker& worker) {
+  if (in_quarantine(state, health)) return 0;
   // A worker that still fails takes one sample with it, not all that it has slots for (law 7.3).
-  return on_trial(state, id) ? 1 : worker.slots;
+  return on_trial(state, health) ? 1 : worker.slots;
+}
+int64_t usable_slots(const State& state, const WorkerId& id, const Worker& worker) {
+  return usable_slots(state, find_health(state, id), worker);
 }
 
 bool holds_body(const State& state, const BodyId& id) {

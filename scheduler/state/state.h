@@ -550,8 +550,8 @@ std::optional<int64_t> oldest_sampled(const Policy& policy);
 // An attempt or a verification of it has failed.
 bool tried_before(const Member& member);
 
-// It failed at this worker a moment ago (law 6.5). Without this the worker that has just failed
-// would have most room, and most siblings, for the retry.
+// The member failed at this worker a moment ago (law 6.5). Without this the worker that has just
+// failed would have most room, and most siblings, for the retry.
 bool is_avoided(const State& state, const Member& member, const WorkerId& id);
 
 // What Evaluation::open says.
@@ -619,22 +619,27 @@ bool saved(const Policy& policy);
 // Not asked to stage for now: its source was dead, or its base wrong.
 bool is_resting(const State& state, const Worker& worker);
 
-// Null: nothing is held against it.
+// Null: nothing is held against it. The questions below about a worker's health take it too, for
+// who asks several.
 const Health* find_health(const State& state, const WorkerId& worker);
 
-// Kept from work for now.
+// Kept from work for now. It ends by time alone; no event has to take it back.
+bool in_quarantine(const State& state, const Health* health);
 bool in_quarantine(const State& state, const WorkerId& worker);
 
 // Its quarantine is over, and it has not proved itself since.
+bool on_trial(const State& state, const Health* health);
 bool on_trial(const State& state, const WorkerId& worker);
 
 // Faults since its last good answer, or a quarantine.
+bool has_faults(const Health* health);
 bool has_faults(const State& state, const WorkerId& worker);
 
 // `first`, doubled so many times, but never more than `longest`.
 Time doubled(Time first, int64_t times, Time longest);
 
 // How many leases the worker may hold: one while it must prove itself after a quarantine.
+int64_t usable_slots(const State& state, const Health* health, const Worker& worker);
 int64_t usable_slots(const State& state, const WorkerId& id, const Worker& worker);
 
 // The state counts on the body of this attempt.

@@ -29,9 +29,10 @@ bool may_switch(const State& state, const Policy& policy, const WorkerId& id,
   return state.config.mode.install != InstallWhen::kDrained || worker.leased == 0;
 }
 
-InstallStep step_of(const State& state, const WorkerId& id, const Worker& worker) {
+InstallStep step_of(const State& state, const WorkerId& id, const Health* health,
+                    const Worker& worker) {
   const auto policy = state.policies.find(worker.policy);
-  if (worker.role != Role::kRollout || !worker.connected || in_quarantine(state, id) ||
+  if (worker.role != Role::kRollout || !worker.connected || in_quarantine(state, health) ||
       policy == state.policies.end())
     return InstallStep::kNone;
   const std::optional<int64_t> next =
@@ -62,25 +63,25 @@ Index::Entry entry_of(const State& state, const WorkerId& id, const Worker& work
   const bool rollout = worker.role == Role::kRollout;
   const bool moves = rollout && !worker.stalled;
   if (rollout) entry.pool = {worker.policy, worker.site.pool};
-  entry.has_faults = has_faults(state, id);
-  if (worker.connected) entry.room = usable_slots(state, id, worker) - worker.leased;
+  entry.has_faults = has_faults(health);
+  if (worker.connected) entry.room = usable_slots(state, health, worker) - worker.leased;
   entry.verifies = worker.role == Role::kReward;
   if (worker.connected && moves && is_open(state, id, worker)) entry.version = worker.version;
   // One that was silent would hold what it gets until its deadline, so it gets only what is left.
   entry.proving =
-      entry.version && entry.room > 0 && on_trial(state, id) && health->fault != Fault::kSilent;
+      entry.version && entry.room > 0 && on_trial(state, health) && health->fault != Fault::kSilent;
   // One that has failed, or stands still, is not waited for: it may hang.
   if (moves && worker.connected && !entry.has_faults)
     entry.load = {worker.slots, worker.leased, is_installing(state, id, worker) ? 1 : 0};
   entry.stuck = worker.stalled && worker.leased > 0;
-  entry.step = step_of(state, id, worker);
+  entry.step = step_of(state, id, health, worker);
   if (!worker.connected) {
     entry.deadline = worker.reconnect_deadline;
   } else if (is_asked(worker)) {
     entry.deadline = worker.install->deadline;
   }
   if (is_resting(state, worker)) entry.wake = worker.rest->until;
-  if (in_quarantine(state, id))
+  if (in_quarantine(state, health))
     entry.wake = std::min(entry.wake.value_or(health->until), health->until);
   entry.plain = worker.connected && !worker.stalled && !worker.install &&
                 (health == nullptr || health->quarantines == 0);

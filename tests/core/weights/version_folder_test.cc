@@ -382,8 +382,7 @@ TEST_P(VersionFolderTest, TheKeeperTidiesBesideWhoPublishes) {
   // Version 6 begins the way where the keeper was late and its payload is still there, and else the
   // anchor before it.
   const int64_t first = versions(false).front();
-  EXPECT_GE(first, 4);
-  EXPECT_LE(first, 6);
+  EXPECT_TRUE(first == 4 || first == 6) << first;
   for (int64_t version = first; version <= 12; ++version) EXPECT_TRUE(is_there(version)) << version;
 }
 
