@@ -8,6 +8,7 @@
 
 #include "core/base/file.h"
 #include "rollout/agent/marked_processes.h"
+#include "tests/cli/commands/call_number.h"
 #include "tests/cli/commands/launch_fixture.h"
 
 namespace tailrace {
@@ -63,10 +64,10 @@ for line in sys.stdin:
     print(json.dumps({"reward": right / 3, "metrics": {"heard": right}}), flush=True)
 )";
 
-// In some turns something goes wrong, each time something else.
-constexpr const char* kSometimes = R"(chance = random.SystemRandom()
-        if chance.random() < 0.03:
-            what = chance.randrange(6)
+// In one of fifty turns something goes wrong, each time something else.
+constexpr const char* kSometimes = R"(asked = call_number()
+        if asked % 50 == 49:
+            what = asked // 50 % 6
             if what == 0: os.abort()
             if what == 1: time.sleep(1000)
             if what == 2: print("nan"); sys.exit(0)
@@ -81,7 +82,7 @@ class LaunchAgents : public LaunchTest {
   void write_agent(const std::string& fault = "pass", const std::string& text = kAgent) const {
     std::string whole = text;
     if (const size_t at = whole.find("FAULT"); at != whole.npos) whole.replace(at, 5, fault);
-    std::ofstream(folder_ / "agent.py") << whole;
+    std::ofstream(folder_ / "agent.py") << call_number_in_python(folder_ / "calls") << whole;
   }
   std::string play(const std::string& run, const std::vector<std::string>& more) {
     start_run(run, more);
@@ -188,15 +189,15 @@ TEST_F(LaunchAgents, AnEnvironmentInAnotherLanguagePlaysAndWhatGoesWrongCostsTim
   const auto write = [&](const std::string& fault) {
     std::string text = kEnvironment;
     text.replace(text.find("FAULT"), 5, fault);
-    std::ofstream(folder_ / "env.py") << text;
+    std::ofstream(folder_ / "env.py") << call_number_in_python(folder_ / "calls") << text;
   };
   write("pass");
   const std::string own = play("own", {});
   EXPECT_GT(sum_of_rows("policy/updates", "own"), 0);
   EXPECT_GT(sum_of_rows("env/heard", "own"), 0);
   write(
-      "chance = random.SystemRandom().random(); (chance < 0.02 and sys.exit(3)); "
-      "(0.02 < chance < 0.04 and print('no answer', flush=True))");
+      "asked = call_number(); (asked % 50 == 24 and sys.exit(3)); "
+      "(asked % 50 == 49 and print('no answer', flush=True))");
   EXPECT_EQ(play("bad", {"scheduler.retries_env_failed=20"}), own);
   EXPECT_GT(sum_of_rows("rollout/infra_failed_frac", "bad"), 0);
   EXPECT_EQ(sum_of_rows("rollout/failed_prompts", "bad"), 0);

@@ -44,14 +44,16 @@ TEST_F(LaunchPlugins, WhereALibraryRunsChangesNoBit) {
   expect_each_step_once("there");
 }
 
-// In one of twenty steps it throws, crashes, exits, hangs, prints or forks. Nothing of that becomes
-// a reward, so the weights are those of the run in which nothing went wrong.
+// In one of a hundred steps it throws, crashes, exits, hangs, prints or forks. Nothing of that
+// becomes a reward, so the weights are those of the run in which nothing went wrong.
 TEST_F(LaunchPlugins, WhatGoesWrongInALibraryCostsTimeAndNoBit) {
   // Longer than a loaded machine takes for a call, and more chances than a sample can use up.
   const std::vector<std::string> more = {"rollout.step_timeout_s=4", "env.isolation=process",
                                          "scheduler.retries_env_failed=20", "sft.demonstrations=0"};
   const std::string good = play("good", "faulty", "{max_turns: 4}", more);
-  EXPECT_EQ(play("bad", "faulty", "{max_turns: 4, fault: sometimes}", more), good);
+  const std::string calls = (folder_ / "calls").string();
+  EXPECT_EQ(play("bad", "faulty", "{max_turns: 4, fault: sometimes, file: " + calls + "}", more),
+            good);
   expect_each_step_once("bad");
   std::string log;
   for (int worker : {0, 1}) log += read_file(paths("bad").log("rollout", worker)).value();
@@ -60,33 +62,31 @@ TEST_F(LaunchPlugins, WhatGoesWrongInALibraryCostsTimeAndNoBit) {
   EXPECT_TRUE(processes_with({"plugin-host", own("faulty")}).empty());
 }
 
-// In one of twenty scores the reward crashes, hangs or has no verdict. A sample is verified again
+// In one of forty scores the reward crashes, hangs or has no verdict. A sample is verified again
 // with the tokens that it has, so that the weights are those of the run in which nothing went
 // wrong.
 TEST_F(LaunchPlugins, ARewardThatGoesWrongIsAskedAgainAndCostsNoBit) {
   const std::string settings = "{max_turns: 4, fault: judged}";
   const auto more = [&](const std::string& sometimes) {
     return std::vector<std::string>{"reward.plugin=" + own("faulty"), "reward.isolation=process",
-                                    "reward.settings={sometimes: " + sometimes + "}",
+                                    "reward.settings={sometimes: '" + sometimes + "'}",
                                     "scheduler.verify_seconds=4",
                                     // Enough that none of them stays without a verdict.
                                     "scheduler.retries_verifier_failed=20", "sft.demonstrations=0"};
   };
-  const std::string good = play("good", "faulty", settings, more("false"));
+  const std::string good = play("good", "faulty", settings, more(""));
   EXPECT_EQ(sum_of_rows("rollout/infra_failed_frac", "good"), 0);
   EXPECT_GT(sum_of_rows("policy/updates", "good"), 0) << "else all weights are the same";
-  EXPECT_EQ(play("bad", "faulty", settings, more("true")), good);
+  EXPECT_EQ(play("bad", "faulty", settings, more((folder_ / "calls").string())), good);
   expect_each_step_once("bad");
   // It says what it tried again, how often and why.
   EXPECT_GT(sum_of_rows("rollout/infra_failed_frac", "bad"), 0);
   EXPECT_EQ(sum_of_rows("rollout/failed_prompts", "bad"), 0);
   EXPECT_NE(read_file(paths("bad").timeline()).value().find("verifier_failed"), std::string::npos);
   const std::string log = read_file(paths("bad").log("scheduler", 0)).value();
-  // One kind of the three may not have come up.
-  EXPECT_TRUE(log.find("(Segmentation fault) in score()") != std::string::npos ||
-              log.find("the judge is away") != std::string::npos ||
-              log.find("its process was killed") != std::string::npos)
-      << log;
+  for (const char* kind :
+       {"(Segmentation fault) in score()", "the judge is away", "its process was killed"})
+    EXPECT_NE(log.find(kind), std::string::npos) << log;
 }
 
 // In the worker, which goes with it: the launcher names the call, and another worker plays the
@@ -95,7 +95,7 @@ TEST_F(LaunchPlugins, ACrashInAWorkerIsNamedAndCostsNoBit) {
   const std::vector<std::string> more = {"env.isolation=none", "sft.demonstrations=0"};
   const std::string good = play("good", "faulty", "{max_turns: 4}", more);
   const std::string once = (folder_ / "once").string();
-  EXPECT_EQ(play("bad", "faulty", "{max_turns: 4, fault: crash_once, once: " + once + "}", more),
+  EXPECT_EQ(play("bad", "faulty", "{max_turns: 4, fault: crash_once, file: " + once + "}", more),
             good);
   expect_each_step_once("bad");
   EXPECT_THAT(output(), testing::ContainsRegex(

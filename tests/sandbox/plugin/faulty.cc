@@ -3,7 +3,6 @@
 #include <csignal>
 #include <cstdio>
 #include <limits>
-#include <random>
 #include <string>
 #include <thread>
 
@@ -16,11 +15,21 @@
 
 namespace {
 
+// How often the processes of a test have called it before, which `file` says. Dice would now and
+// then leave a fault out.
+int64_t call_number(const std::string& file) {
+  const int out = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  if (out < 0 || ::write(out, ".", 1) != 1) throw std::runtime_error("cannot write " + file);
+  const int64_t calls = ::lseek(out, 0, SEEK_CUR);
+  ::close(out);
+  return calls - 1;
+}
+
 class Faulty : public tailrace::Env {
  public:
   explicit Faulty(const tailrace::Settings& settings)
       : fault_(settings.text("fault")),
-        once_(settings.text("once")),
+        file_(settings.text("file")),
         turns_(settings.integer("max_turns")) {
     if (fault_ == "construct") throw std::invalid_argument("fault is construct");
   }
@@ -69,11 +78,11 @@ class Faulty : public tailrace::Env {
   }
 
  private:
-  // In one of twenty steps, whatever the task: tried again it goes well.
+  // In one of a hundred steps, whatever the task: tried again it goes well.
   void fail_sometimes() {
     constexpr const char* kFaults[] = {"throw", "crash", "exit", "hang", "stdout", "fork"};
-    std::random_device random;
-    if (random() % 20 == 0) fail(kFaults[random() % 6]);
+    const int64_t call = call_number(file_);
+    if (call % 100 == 99) fail(kFaults[call / 100 % 6]);
   }
   // By the signal itself, also where a sanitizer would say something first.
   static void crash() {
@@ -102,7 +111,7 @@ class Faulty : public tailrace::Env {
     }
     if (fault == "leak") leak();
     // In one of all processes: whoever makes the file.
-    if (fault == "crash_once" && ::open(once_.c_str(), O_CREAT | O_EXCL | O_CLOEXEC, 0600) >= 0)
+    if (fault == "crash_once" && ::open(file_.c_str(), O_CREAT | O_EXCL | O_CLOEXEC, 0600) >= 0)
       std::raise(SIGSEGV);
   }
   // More than any limit allows, a MiB at a time.
@@ -111,7 +120,7 @@ class Faulty : public tailrace::Env {
   }
 
   std::vector<std::string> leaked_;
-  const std::string fault_, once_;
+  const std::string fault_, file_;
   const int64_t turns_;
   std::string sevens_;  // that were said: what a reward can tell episodes by
   int64_t at_ = 0;
@@ -136,26 +145,25 @@ class Nan : public Faulty {
 
 class Length : public tailrace::Reward {
  public:
-  explicit Length(const tailrace::Settings& settings)
-      : goes_wrong_(settings.boolean("sometimes")) {}
+  explicit Length(const tailrace::Settings& settings) : calls_(settings.text("sometimes")) {}
   tailrace::Score score(std::string_view evidence, int64_t) override {
     if (evidence.empty()) throw tailrace::NotDecided("there is no evidence");
-    if (goes_wrong_) fail_sometimes();
+    if (!calls_.empty()) fail_sometimes();
     return {static_cast<double>(evidence.size()), {{"bytes", 1.0 * evidence.size()}}};
   }
 
  private:
-  // In one of twenty scores, whatever the evidence: tried again it goes well.
-  static void fail_sometimes() {
-    std::random_device random;
-    if (random() % 20 != 0) return;
-    const auto how = random() % 3;
+  // In one of forty scores, whatever the evidence: tried again it goes well.
+  void fail_sometimes() {
+    const int64_t call = call_number(calls_);
+    if (call % 40 != 39) return;
+    const int64_t how = call / 40 % 3;
     if (how == 0) std::raise(SIGSEGV);
     if (how == 1) throw tailrace::NotDecided("the judge is away");
     while (true) std::this_thread::sleep_for(std::chrono::seconds(1));
   }
 
-  const bool goes_wrong_;
+  const std::string calls_;
 };
 
 }  // namespace
@@ -168,12 +176,13 @@ TAILRACE_LIBRARY("faulty", "1.0") {
             {"none",    "throw",  "failed",     "crash",     "exit",       "hang",   "stdout",
              "signals", "fork",   "leak",       "sometimes", "construct",  "broken", "broken_row",
              "pending", "judged", "no_verdict", "scored",    "crash_once", "daemon"})
-        .text("once", "the file that says that it has crashed", "")
+        .text("file", "where crash_once and sometimes say what has been", "")
         .integer("max_turns", "of an episode", 5, 1, 100);
   };
   declare(library.environment<Faulty>("faulty", "counts, or fails"));
   declare(library.environment<Big>("big", "says two megabytes"));
   declare(library.environment<Nan>("nan", "has a reward that is no number"));
   library.reward<Length>("length", "how long the evidence is")
-      .boolean("sometimes", "crashes, hangs or has no verdict in one of twenty scores", false);
+      .text("sometimes",
+            "crashes, hangs or has no verdict in one of forty scores, which this file counts", "");
 }
