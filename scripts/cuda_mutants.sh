@@ -6,8 +6,9 @@
 #
 #   scripts/cuda_mutants.sh [WORD]     # those alone with WORD in the file's name or the description
 #
-# Compilers and linkers are called as the build calls them, with other paths, in build/mutants. What
-# is there afterwards is that of the mutants that went wrong.
+# Compilers and linkers are called as a build calls them that compiles each source alone
+# (build/apart), with other paths, in build/mutants. What is there afterwards is that of the mutants
+# that went wrong.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 word=${1:-}
@@ -15,12 +16,12 @@ list=tests/kernels/cuda/mutants.txt
 work=$PWD/build/mutants
 export kMostSeconds=300  # of a test program's CPU time: a busy machine makes no test hang
 
-cmake --preset release >/dev/null
-cmake --build --preset release --target test_cuda_emulated test_cuda_checked >/dev/null
+cmake --preset release -B build/apart -DCMAKE_UNITY_BUILD=OFF >/dev/null
+cmake --build build/apart --target test_cuda_emulated test_cuda_checked >/dev/null
 rm -rf "$work"
 mkdir -p "$work"
-ninja -C build -t commands test_cuda_emulated test_cuda_checked >"$work/commands"
-ninja -C build -t deps >"$work/deps"
+ninja -C build/apart -t commands test_cuda_emulated test_cuda_checked >"$work/commands"
+ninja -C build/apart -t deps >"$work/deps"
 
 # NUMBER/kernels/cuda/FILE, the mutated source; NUMBER/{name,file,survives,sources}.
 perl -Iscripts - "$list" "$work" "$word" <<'PERL'
@@ -94,14 +95,14 @@ compile() {  # kind, folder
       s{ -I}{ -I$folder -I}; print' \
       "$kind" "$source" "$from" "$folder" "$work/commands" >"$folder/command"
     [[ -s $folder/command ]] || { echo "no command for $source" >"$folder/log"; return 1; }
-    (cd build && bash "$folder/command") >"$folder/log" 2>&1 || return 1
+    (cd build/apart && bash "$folder/command") >"$folder/log" 2>&1 || return 1
     objects+=("$folder/$source.$kind.o")
   done
   perl -ne 'BEGIN { ($kind, $objects, $folder) = splice @ARGV, 0, 3 }
     next unless s{^(.* )-o \S*/test_cuda_$kind (.*?) && cd .*}
                  {$1$objects -o $folder/test_$kind $2 && :}; print' \
     "$kind" "${objects[*]}" "$folder" "$work/commands" >"$folder/command"
-  (cd build && bash "$folder/command") >"$folder/log" 2>&1
+  (cd build/apart && bash "$folder/command") >"$folder/log" 2>&1
 }
 
 passes() {  # program, filter, order, log
@@ -152,7 +153,7 @@ started=$SECONDS
 for kind in emulated checked; do
   for order in forward reverse; do
     while (($(jobs -rp | wc -l) >= $(nproc))); do wait -n; done
-    (passes "build/kernels/cuda/test_cuda_$kind" '*' $order "$work/$kind-$order.log" ||
+    (passes "build/apart/kernels/cuda/test_cuda_$kind" '*' $order "$work/$kind-$order.log" ||
       touch "$work/broken-$kind-$order") &
   done
 done

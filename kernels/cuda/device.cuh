@@ -199,4 +199,7 @@ inline float fast_exp2(float x) { return std::exp2(x); }
 
 #endif
 
+constexpr int kWarp = 32;
+__device__ __forceinline__ int this_lane() { return static_cast<int>(threadIdx.x) % kWarp; }
+
 }  // namespace tailrace::cuda

@@ -13,8 +13,7 @@ namespace {
 
 constexpr int kSumThreads = 256;
 constexpr int64_t kSumElements = 4 * kSumThreads;
-constexpr int kLanes = 32;
-constexpr int kChoiceThreads = 4 * kLanes;
+constexpr int kChoiceThreads = 4 * kWarp;
 
 __global__ void __launch_bounds__(kSumThreads)
     weighted_sum_kernel(MatrixView<const float> x, const int32_t* rows,
@@ -36,14 +35,14 @@ template <class T>
 __global__ void __launch_bounds__(kChoiceThreads)
     weight_backward_kernel(MatrixView<T> h, MatrixView<float> dh, const int32_t* rows,
                            MatrixView<const float> weights, MatrixView<float> dweights, bool wide) {
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const int64_t choice = static_cast<int64_t>(blockIdx.x) * (kChoiceThreads / kLanes) +
-                         static_cast<int>(threadIdx.x) / kLanes;
+  const int lane = this_lane();
+  const int64_t choice = static_cast<int64_t>(blockIdx.x) * (kChoiceThreads / kWarp) +
+                         static_cast<int>(threadIdx.x) / kWarp;
   if (choice >= h.rows) return;
   const int64_t token = choice / weights.cols, j = choice % weights.cols, row = rows[choice];
   const float weight = weights.row(token)[j];
   float sum = 0;
-  for (int64_t i = 4 * lane; i < h.cols; i += 4 * kLanes) {
+  for (int64_t i = 4 * lane; i < h.cols; i += 4 * kWarp) {
     const int64_t left = h.cols - i;
     const float4 x = load_four(h.row(row) + i, left, wide);
     const float4 dx = load_four(dh.row(row) + i, left, wide);
@@ -65,7 +64,7 @@ void weigh_rows(const Stream& stream, const WeightBackward& args) {
   const auto h = args.h.on<T>(stream.device);
   const auto dh = args.dh.on<float>(stream.device);
   const bool wide = rows_are_wide(h.data, h.stride) && rows_are_wide(dh.data, dh.stride);
-  constexpr int64_t kChoices = kChoiceThreads / kLanes;
+  constexpr int64_t kChoices = kChoiceThreads / kWarp;
   launch(weight_backward_kernel<T>, dim3(static_cast<unsigned>((h.rows + kChoices - 1) / kChoices)),
          dim3(kChoiceThreads), 0, stream, h, dh, args.rows.data(),
          args.weights.on<float>(stream.device), args.dweights.on<float>(stream.device), wide);

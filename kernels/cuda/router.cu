@@ -17,13 +17,11 @@
 namespace tailrace::cuda {
 namespace {
 
-constexpr int kWarp = 32;
 constexpr int kTokenThreads = 4 * kWarp;  // a warp a token
 constexpr int kGroupWarps = 16;           // a block an expert
 constexpr int kBalanceWarps = 16;         // a warp a sequence, of kWarp experts
 constexpr float kLeastSum = std::numeric_limits<float>::min();
 
-__device__ __forceinline__ int this_lane() { return static_cast<int>(threadIdx.x) % kWarp; }
 __device__ __forceinline__ int this_warp() { return static_cast<int>(threadIdx.x) / kWarp; }
 __device__ __forceinline__ int64_t this_token() {
   return static_cast<int64_t>(blockIdx.x) * (kTokenThreads / kWarp) + this_warp();

@@ -54,8 +54,6 @@ struct RowMemory {
   int* size;
 };
 
-__device__ __forceinline__ int this_lane() { return static_cast<int>(threadIdx.x) % 32; }
-
 // Ascends with z, which is no NaN. -0 and 0 are equal, as they are in comparisons.
 __device__ __forceinline__ uint32_t key_of(float z) {
   const uint32_t bits = __float_as_uint(z + 0.0f);
