@@ -37,6 +37,7 @@ update-golden: build
 
 # Long tests, mutants of the CUDA kernels and of the scheduler, the budget of the build, and sanitizer builds; slow, run before a larger change lands.
 check: test
+	cmake --build --preset $(PRESET) -j $(JOBS) --target long_tests
 	ctest --test-dir build --output-on-failure -L long
 	scripts/cuda_mutants.sh
 	scripts/decide_mutants.sh

@@ -111,6 +111,8 @@ add_library(tailrace_testing STATIC ${CMAKE_SOURCE_DIR}/tests/golden/golden.cc)
 target_link_libraries(tailrace_testing PUBLIC tailrace_flags GTest::gtest)
 target_compile_definitions(tailrace_testing PRIVATE TAILRACE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
 add_custom_target(update-golden)
+# Programs of which every test is long: `make check` builds and runs them, `make test` does neither.
+add_custom_target(long_tests)
 # LONG: a filter of tests that take long, whose label is `long`.
 # SKIPPED_BY: the program is one test of ctest, skipped where it prints that. RUN_SERIAL: ctest runs
 # nothing beside its tests.
@@ -180,6 +182,17 @@ function(tailrace_test NAME)
   endif()
   gtest_discover_tests(${NAME} DISCOVERY_TIMEOUT 60 ${chosen} ${prefix}
     PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} ${properties})
+  if(ARG_LABELS MATCHES "long")
+    set_target_properties(${NAME} PROPERTIES EXCLUDE_FROM_ALL ON)
+    add_dependencies(long_tests ${NAME})
+    # ctest would take one that is not built for a test that fails.
+    get_property(files DIRECTORY PROPERTY TEST_INCLUDE_FILES)
+    list(POP_BACK files include)
+    string(REPLACE "_include.cmake" "_tests.cmake" tests "${include}")
+    set(include ${CMAKE_CURRENT_BINARY_DIR}/${NAME}_where_built.cmake)
+    file(WRITE ${include} "if(EXISTS \"${tests}\")\n  include(\"${tests}\")\nendif()\n")
+    set_property(DIRECTORY PROPERTY TEST_INCLUDE_FILES ${files} ${include})
+  endif()
 endfunction()
 
 # Tests of a declared test program (a filter) again on each instruction set that is not the widest;
@@ -209,8 +222,15 @@ function(tailrace_bench NAME)
   list(TRANSFORM ARG_FILES PREPEND ${CMAKE_SOURCE_DIR}/bench/)
   add_executable(bench_${NAME} ${ARG_FILES})
   target_link_libraries(bench_${NAME} PRIVATE tailrace_flags tailrace::bench_report ${ARG_DEPENDS} ${ARG_LIBS})
+  # What has kernels of its own has other instructions than these headers, and is compiled as they
+  # are: each file alone.
+  if("tailrace::host_isa" IN_LIST ARG_DEPENDS)
+    set_target_properties(bench_${NAME} PROPERTIES UNITY_BUILD OFF)
+  else()
+    target_precompile_headers(bench_${NAME} REUSE_FROM tailrace_headers_all)
+  endif()
   target_compile_definitions(bench_${NAME} PRIVATE TAILRACE_MEASURES="${ARG_MEASURES}")
   set_target_properties(bench_${NAME} PROPERTIES
-    UNITY_BUILD OFF OUTPUT_NAME ${NAME} RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
+    OUTPUT_NAME ${NAME} RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
   file(APPEND ${CMAKE_BINARY_DIR}/bench/benches.txt "${NAME}\t${ARG_MEASURES}\n")
 endfunction()

@@ -17,7 +17,7 @@
 namespace tailrace {
 namespace {
 
-constexpr int kPatienceMs = 30'000;
+constexpr int kSilenceMs = 30'000;
 
 // The value of a header, whose name is in lower case here and in the servers that are measured.
 std::string_view header_of(std::string_view head, std::string_view name) {
@@ -140,10 +140,10 @@ void ask_all(uint16_t port, size_t clients, bool keeps,
   std::array<epoll_event, 256> ready{};
   std::vector<char> buffer(size_t{256} << 10);
   while (open > 0) {
-    const int count = ::epoll_wait(events.get(), ready.data(), ready.size(), kPatienceMs);
+    const int count = ::epoll_wait(events.get(), ready.data(), ready.size(), kSilenceMs);
     if (count < 0 && errno == EINTR) continue;
     require(count > 0, "{} of {} clients wait for an answer, and none came for {} s", open, clients,
-            kPatienceMs / 1000);
+            kSilenceMs / 1000);
     for (int e = 0; e < count; ++e) {
       const auto i = static_cast<size_t>(ready[static_cast<size_t>(e)].data.u64);
       Client& client = all[i];
