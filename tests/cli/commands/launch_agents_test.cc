@@ -112,6 +112,11 @@ TEST_F(LaunchAgents, WhatTheyDrawIsDecidedAndWhatGoesWrongCostsTimeAlone) {
   EXPECT_EQ(play("bad", {"env.agent.run_seconds=3", "scheduler.retries_env_failed=20"}), one_each);
   EXPECT_GT(sum_of_rows("rollout/infra_failed_frac", "bad"), 0);
   EXPECT_EQ(sum_of_rows("rollout/failed_prompts", "bad"), 0);
+  EXPECT_THAT(
+      read_file(paths("bad").log("scheduler", 0)).value(),
+      testing::AllOf(HasSubstr("was ended by signal 6 (Aborted)"), HasSubstr("did not end within"),
+                     HasSubstr("is no reward, which is a number"), HasSubstr("it gives no reward"),
+                     HasSubstr("it left 1 process behind")));
 }
 
 TEST_F(LaunchAgents, AWorkerThatIsKilledCostsNothingElse) {
@@ -201,6 +206,8 @@ TEST_F(LaunchAgents, AnEnvironmentInAnotherLanguagePlaysAndWhatGoesWrongCostsTim
   EXPECT_EQ(play("bad", {"scheduler.retries_env_failed=20"}), own);
   EXPECT_GT(sum_of_rows("rollout/infra_failed_frac", "bad"), 0);
   EXPECT_EQ(sum_of_rows("rollout/failed_prompts", "bad"), 0);
+  EXPECT_THAT(read_file(paths("bad").log("scheduler", 0)).value(),
+              testing::AllOf(HasSubstr("has ended with status 3"), HasSubstr("'no answer'")));
   EXPECT_TRUE(processes_with({(folder_ / "env.py").string()}).empty());
 }
 

@@ -55,10 +55,10 @@ TEST_F(LaunchPlugins, WhatGoesWrongInALibraryCostsTimeAndNoBit) {
   EXPECT_EQ(play("bad", "faulty", "{max_turns: 4, fault: sometimes, file: " + calls + "}", more),
             good);
   expect_each_step_once("bad");
-  std::string log;
-  for (int worker : {0, 1}) log += read_file(paths("bad").log("rollout", worker)).value();
-  EXPECT_NE(log.find("(Segmentation fault) in step()"), std::string::npos) << log;
-  EXPECT_NE(log.find("its process was killed"), std::string::npos) << log;
+  const std::string log = read_file(paths("bad").log("scheduler", 0)).value();
+  for (const char* kind : {"a bad day", "(Segmentation fault) in step()",
+                           "has ended with status 7 in step()", "its process was killed"})
+    EXPECT_NE(log.find(kind), std::string::npos) << kind << " is not in\n" << log;
   EXPECT_TRUE(processes_with({"plugin-host", own("faulty")}).empty());
 }
 
@@ -84,8 +84,8 @@ TEST_F(LaunchPlugins, ARewardThatGoesWrongIsAskedAgainAndCostsNoBit) {
   EXPECT_EQ(sum_of_rows("rollout/failed_prompts", "bad"), 0);
   EXPECT_NE(read_file(paths("bad").timeline()).value().find("verifier_failed"), std::string::npos);
   const std::string log = read_file(paths("bad").log("scheduler", 0)).value();
-  for (const char* kind :
-       {"(Segmentation fault) in score()", "the judge is away", "its process was killed"})
+  // A hang is not always told here: at its deadline the scheduler asks again by itself.
+  for (const char* kind : {"(Segmentation fault) in score()", "the judge is away"})
     EXPECT_NE(log.find(kind), std::string::npos) << log;
 }
 

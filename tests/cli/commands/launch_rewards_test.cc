@@ -89,6 +89,14 @@ TEST_F(LaunchRewards, WhatGoesWrongInAProgramCostsTimeAndNoBit) {
   expect_each_step_once("bad");
   EXPECT_GT(sum_of_rows("rollout/infra_failed_frac", "bad"), 0);
   EXPECT_EQ(sum_of_rows("rollout/failed_prompts", "bad"), 0);
+  EXPECT_THAT(read_file(paths("bad").log("reward", 0)).value(),
+              testing::AllOf(HasSubstr("was ended by signal 6 (Aborted)"),
+                             HasSubstr("has not answered an episode within"),
+                             HasSubstr("is no JSON object: 'not an answer'"),
+                             HasSubstr("has ended with status 0 before its answer")));
+  EXPECT_THAT(read_file(paths("bad").log("scheduler", 0)).value(),
+              testing::AllOf(HasSubstr("its \"reward\" is null, NaN or infinite"),
+                             HasSubstr("the program says: no idea")));
   EXPECT_TRUE(processes_with({(folder_ / "faulty.py").string()}).empty());
 }
 

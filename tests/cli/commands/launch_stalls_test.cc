@@ -98,7 +98,7 @@ TEST_F(LaunchStalls, DeadlockedProcessesAreNamedAndReplaced) {
 
 // With nobody to kill it, and long before any deadline: what it holds goes on elsewhere.
 TEST_F(LaunchStalls, ARolloutWorkerThatDeadlocksHoldsNobodyUp) {
-  constexpr int kLongSteps = 40;  // so that it is met with work in hand
+  constexpr int kLongSteps = 40;  // so that the run is not over before it is met
   const std::string steps = fmt::format("run.steps={}", kLongSteps);
   start_run("other", {steps});
   expect_done();
@@ -114,7 +114,8 @@ TEST_F(LaunchStalls, ARolloutWorkerThatDeadlocksHoldsNobodyUp) {
     }
     const pid_t trainer = stop_in_the_middle();
     ASSERT_GT(trainer, 0);
-    // All work goes to the one that hangs: in bursts alone it would have none beside the other.
+    // The other is stopped, and all work goes to this one: it runs in short bursts, and another
+    // that always runs would leave it none.
     const pid_t other = one("rollout", 0), hangs = one("rollout", 1);
     ::kill(other, SIGSTOP);
     ::kill(trainer, SIGCONT);

@@ -19,9 +19,10 @@ namespace {
 // then leave a fault out.
 int64_t call_number(const std::string& file) {
   const int out = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-  if (out < 0 || ::write(out, ".", 1) != 1) throw std::runtime_error("cannot write " + file);
-  const int64_t calls = ::lseek(out, 0, SEEK_CUR);
+  const bool is_written = out >= 0 && ::write(out, ".", 1) == 1;
+  const int64_t calls = is_written ? ::lseek(out, 0, SEEK_CUR) : 0;
   ::close(out);
+  if (!is_written) throw std::runtime_error("cannot write " + file);
   return calls - 1;
 }
 
@@ -31,6 +32,8 @@ class Faulty : public tailrace::Env {
       : fault_(settings.text("fault")),
         file_(settings.text("file")),
         turns_(settings.integer("max_turns")) {
+    if (fault_ == "sometimes" && file_.empty())
+      throw std::invalid_argument("fault is sometimes, and there is no file");
     if (fault_ == "construct") throw std::invalid_argument("fault is construct");
   }
 
