@@ -43,6 +43,7 @@ check: test
 	scripts/decide_mutants.sh
 	scripts/build_budget.sh
 	$(MAKE) build PRESET=asan
+	cmake --build --preset asan -j $(JOBS) --target long_tests
 	ctest --test-dir build/asan --output-on-failure -j $(JOBS) -LE "long|e2e"
 	$(MAKE) build PRESET=tsan
 	ctest --test-dir build/tsan --output-on-failure -j $(JOBS) -LE "long|e2e"

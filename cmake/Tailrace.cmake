@@ -10,10 +10,10 @@
 # which nothing runs often, so that -O1 will do, which compiles in two thirds of the time. HEADERS: the
 # precompiled ones; `pure` for code under rule 1, which threads and files would be handed to otherwise.
 #
-# The release preset joins up to eight sources of a library, or tests of a program, into one unit
-# (CMAKE_UNITY_BUILD), which halves the time of a whole build: names in an anonymous namespace are
-# unique in their folder. The other presets compile each source alone, so that none leans on what its
-# neighbour includes.
+# The release preset joins up to eight sources of a library, or of a test program or bench, into one
+# unit (CMAKE_UNITY_BUILD), which halves the time of a whole build: names in an anonymous namespace
+# are unique in their folder, overloads included. The other presets compile each source alone, so
+# that none leans on what its neighbour includes.
 
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)

@@ -6,9 +6,10 @@
 #
 #   scripts/cuda_mutants.sh [WORD]     # those alone with WORD in the file's name or the description
 #
-# Compilers and linkers are called as a build calls them that compiles each source alone
-# (build/apart), with other paths, in build/mutants. What is there afterwards is that of the mutants
-# that went wrong.
+# Compilers and linkers are called as a build calls them, with other paths, in build/mutants. What is
+# there afterwards is that of the mutants that went wrong. The build is one that compiles each source
+# alone (build/apart): an object of several would bring the true ones along. nvcc too compiles each
+# alone there, which nothing else does.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 word=${1:-}
@@ -17,7 +18,8 @@ work=$PWD/build/mutants
 export kMostSeconds=300  # of a test program's CPU time: a busy machine makes no test hang
 
 cmake --preset release -B build/apart -DCMAKE_UNITY_BUILD=OFF >/dev/null
-cmake --build build/apart --target test_cuda_emulated test_cuda_checked >/dev/null
+cmake --build build/apart --target tailrace_kernels_cuda test_cuda_emulated \
+  test_cuda_checked >/dev/null
 rm -rf "$work"
 mkdir -p "$work"
 ninja -C build/apart -t commands test_cuda_emulated test_cuda_checked >"$work/commands"

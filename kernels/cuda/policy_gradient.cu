@@ -15,7 +15,7 @@ static_assert((kLossThreads & (kLossThreads - 1)) == 0);
 constexpr int kAddedSums = kNumPolicySums - kNumPolicyExtremes;
 static_assert(kNumPolicySums <= 32);
 
-__device__ __forceinline__ double sum_of_warp(double x) {
+__device__ __forceinline__ double double_sum_of_warp(double x) {
   for (int bits = 16; bits > 0; bits /= 2) x += __shfl_xor_sync(~0u, x, bits);
   return x;
 }
@@ -23,7 +23,7 @@ __device__ __forceinline__ double sum_of_warp(double x) {
 // Of the block's threads, in all of them; `shared` [kLossWarps].
 __device__ __forceinline__ double sum_of_all(double x, double* shared) {
   const int thread = static_cast<int>(threadIdx.x);
-  x = sum_of_warp(x);
+  x = double_sum_of_warp(x);
   if (thread % 32 == 0) shared[thread / 32] = x;
   __syncthreads();
   double sum = 0;
