@@ -95,7 +95,7 @@ ExitCode play(const RemoteJoin& join, RemoteRun& run, const Leave& leave, Status
           "--relay has no use here: it is for other hosts of a cluster, and this worker is in "
           "none.\n       Try --cluster NAME, here and for the workers of these hosts.");
     try {
-      relay.emplace(mirror.relay_options(join.relay), log);
+      relay.emplace(mirror.relay_options(join.relay, link_mbit, log), log);
     } catch (const UserError& error) {
       throw UserError("--relay is {}, which cannot be opened: {}", join.relay, error.what());
     }

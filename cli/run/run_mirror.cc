@@ -124,11 +124,15 @@ RunMirror::RunMirror(RemoteRun& run, Role role, const fs::path& work, const std:
                          [this](const std::string& address) {
                            return relays_here(work_, run_, address);
                          }}),
-      weights_(work_ / "weights",
-               [this](const Digest& root, const std::string& file, const fs::path& target,
-                      const std::stop_token& stop_fetch, const WeightSources::Progress& progress) {
-                 return sources_.fetch(root, file, target, stop_fetch, progress);
-               }),
+      weights_(
+          work_ / "weights",
+          [this](const WeightFile& file, const fs::path& target, const std::stop_token& stop_fetch,
+                 const WeightSources::Progress& progress) {
+            return sources_.fetch(file, target, stop_fetch, progress);
+          },
+          [this](const fs::path& target, const std::string& why) {
+            return sources_.refuse(target, why);
+          }),
       paths_{folder_of(work_, run)},
       lock_(lock_of(paths_.root)) {
   if (!lock_.held()) throw UserError("{} is in use", paths_.root.string());
@@ -185,16 +189,18 @@ RunMirror::~RunMirror() {
   fs::remove(lock_of(paths_.root), ignored);
 }
 
-WeightRelayOptions RunMirror::relay_options(const std::string& address) {
+WeightRelayOptions RunMirror::relay_options(const std::string& address,
+                                            std::optional<int64_t> link_mbit, Log& log) {
   return {.listen = address_to_bind(address),
           .own = run_.endpoint().keys->own,
           .weights = weights_.folder(),
           .lock = relay_lock(work_, address),
           .is_guest = [this](std::string_view key) { return run_.is_guest(key); },
           .fetch =
-              [this](const Digest& root, const std::string& file, const std::stop_token& stop,
-                     const std::function<void(int64_t)>& on_progress) {
-                return weights_.bring_file(root, file, stop, on_progress);
+              [this, link_mbit, &log](const Digest& root, const std::string& file,
+                                      const std::stop_token& stop,
+                                      const std::function<void(int64_t)>& on_progress) {
+                return weights_.bring_file(root, file, stop, on_progress, link_mbit, log);
               }};
 }
 

@@ -50,8 +50,11 @@ class RunMirror {
   WeightCache& weights() { return weights_; }
   // Where its weights come from.
   WeightSources& sources() { return sources_; }
-  // Of this worker as a relay at `address`, which is this host's. Borrows the mirror.
-  WeightRelayOptions relay_options(const std::string& address);
+  // Of this worker as a relay at `address`, which is this host's. `link_mbit` and `log`: as for
+  // WeightCache::bring(), so that its own workers and other hosts ask for one form of a version.
+  // Borrows the mirror and the log.
+  WeightRelayOptions relay_options(const std::string& address, std::optional<int64_t> link_mbit,
+                                   Log& log);
 
  private:
   RemoteRun& run_;

@@ -20,7 +20,6 @@
 #include "core/weights/digest.h"
 #include "core/weights/manifest.h"
 #include "core/weights/version_folder.h"
-#include "core/weights/way.h"
 
 namespace tailrace {
 namespace {
@@ -56,13 +55,27 @@ void forget_old_versions(const fs::path& versions, const fs::path& newest) {
       fs::remove_all(others[i].second, ignored);
 }
 
+// The payload of a policy's version in its folder; empty: it is not there.
+fs::path payload_in(const fs::path& folder, PolicyId policy) {
+  for (const StoredVersion& version : list_versions(folder))
+    if (version.policy == policy && version.is_whole)
+      return folder / payload_name(manifest_name(policy, version.version));
+  return {};
+}
+
 // Brings one version here. Each host makes it once: whoever holds the lock of its folder does, and
 // others of the host wait and find it.
 class Transfer {
  public:
-  Transfer(const fs::path& versions, const WeightCache::FetchFile& source, const WeightFetch& fetch,
-           int64_t link_mbit, Log& log)
-      : versions_(versions), source_(source), fetch_(fetch), link_mbit_(link_mbit), log_(log) {}
+  Transfer(const fs::path& versions, const WeightCache::FetchFile& source,
+           const WeightCache::RefuseFile& refuse, const WeightFetch& fetch, int64_t link_mbit,
+           Log& log)
+      : versions_(versions),
+        source_(source),
+        refuse_(refuse),
+        fetch_(fetch),
+        link_mbit_(link_mbit),
+        log_(log) {}
 
   Result<FetchedWeights> run() {
     const fs::path folder = folder_of(fetch_.root);
@@ -78,7 +91,7 @@ class Transfer {
     const bool is_here = fs::exists(payload, ignored) && prove_payload(payload, wanted).ok();
     if (!is_here) fs::remove(payload, ignored);
     if (!is_here && !follow_ways(wanted) && !stopped()) {
-      auto fetched = fetch_file(fetch_.root, wanted.payload);
+      auto fetched = fetch_file({fetch_.root, wanted.payload});
       if (!fetched) return fetched.failure();
       sum_.full += fetched.value().received + fetched.value().kept;
     }
@@ -145,12 +158,18 @@ class Transfer {
     return bytes;
   }
 
-  Result<FetchCounters> fetch_file(const Digest& root, const std::string& file) {
+  Result<FetchCounters> fetch_file(const WeightFile& file) {
     const Time start = steady_now();
     const int64_t before = received_ + kept_;
-    auto fetched = source_(
-        root, file, folder_of(root) / file, fetch_.stop,
-        [&](int64_t bytes, int64_t total) { fetch_.on_progress(before + bytes, before + total); });
+    auto fetched = source_(file, folder_of(file.root) / file.name, fetch_.stop,
+                           [&](int64_t bytes, int64_t total) {
+                             // A source that gets ready says a number of its own, which is passed
+                             // on and not added to (WeightRelay).
+                             if (total > 0)
+                               fetch_.on_progress(before + bytes, before + total);
+                             else
+                               fetch_.on_progress(std::max(before, bytes), 0);
+                           });
     fetch_seconds_ += seconds_of(steady_now() - start);
     if (!fetched) return fetched;
     received_ += fetched.value().received;
@@ -161,7 +180,7 @@ class Transfer {
   Result<WeightManifest> fetch_manifest(const Digest& root, const std::string& name) {
     const fs::path folder = folder_of(root);
     if (auto made = make_folder(folder); !made) return made.failure();
-    if (auto fetched = fetch_file(root, name); !fetched) return fetched.failure();
+    if (auto fetched = fetch_file({root, name}); !fetched) return fetched.failure();
     auto manifest = read_manifest(folder / name);
     if (!manifest) return manifest;
     // Before gigabytes are asked for.
@@ -187,13 +206,6 @@ class Transfer {
     return newest;
   }
 
-  static fs::path payload_in(const fs::path& folder, PolicyId policy) {
-    for (const StoredVersion& version : list_versions(folder))
-      if (version.policy == policy && version.is_whole)
-        return folder / payload_name(manifest_name(policy, version.version));
-    return {};
-  }
-
   // Makes the payload from another version that is here, if it can. False: it takes the whole.
   bool follow_ways(const WeightManifest& wanted) {
     auto have = newest_here(wanted);
@@ -205,6 +217,9 @@ class Transfer {
         have = std::move(next).value();
         continue;
       }
+      // Its base may be gone by now: then no way leads on from there.
+      std::error_code ignored;
+      if (refused_ && fs::exists(have->second, ignored) && !stopped()) continue;
       if (!stopped())
         log_.warning("{} is fetched whole: {}", fetch_.manifest, next.failure().message);
       return false;
@@ -212,18 +227,49 @@ class Transfer {
     return false;
   }
 
-  // The version to which the next file leads from `have`, and its payload.
+  // The version to which the next file leads from `have`, and its payload. After a Failure,
+  // `refused_` says whether another source may have a better file.
   Result<std::pair<Digest, fs::path>> take_step(const WeightManifest& wanted,
                                                 const std::pair<Digest, fs::path>& have) {
     const std::string way = way_name(
         {wanted.policy, wanted.version, wanted.root, have.first, std::max<int64_t>(0, link_mbit_)});
     const fs::path file = folder_of(wanted.root) / way;
-    if (auto fetched = fetch_file(wanted.root, way); !fetched) return fetched.failure();
+    refused_ = false;
+    std::error_code ignored;
+    // One that is here of a transfer that was cut is not asked for again.
+    if (!fs::exists(file, ignored))
+      if (auto fetched = fetch_file({wanted.root, way, most_bytes(wanted)}); !fetched)
+        return fetched.failure();
+    auto next = follow(wanted, have, file);
+    if (!next && !stopped()) {
+      // It is of no use to others of this host either.
+      fs::remove(file, ignored);
+      refused_ = refuse_(file, next.failure().message);
+    }
+    return next;
+  }
+
+  // That a file which leads to this version can have: a delta is written whole where it saves
+  // nothing, tensor by tensor, and either form names each tensor.
+  static int64_t most_bytes(const WeightManifest& wanted) {
+    int64_t bytes = int64_t{1} << 20;
+    for (const TensorManifest& tensor : wanted.tensors) {
+      int64_t elements = 1;
+      for (const int64_t size : tensor.shape) elements *= size;
+      // No published dtype is wider than float32.
+      bytes += 4 * elements + 1024 + std::ssize(tensor.name);
+    }
+    return bytes;
+  }
+
+  Result<std::pair<Digest, fs::path>> follow(const WeightManifest& wanted,
+                                             const std::pair<Digest, fs::path>& have,
+                                             const fs::path& file) {
     const auto delta = DeltaFile::open(file);
     if (!delta) return take_whole(wanted, file, delta.failure());
     const DeltaEnds ends = delta.value().ends();
     if (ends.from_root != have.first)
-      return Failure{fmt::format("{}: it leads from another version", way)};
+      return Failure{fmt::format("{}: it leads from another version", file.filename().string())};
     if (ends.to_root == wanted.root) return reconstruct_here(have.second, file, wanted);
     const auto between =
         fetch_manifest(ends.to_root, manifest_name(wanted.policy, ends.to_version));
@@ -239,6 +285,8 @@ class Transfer {
     } catch (const UserError&) {
       return no_delta;
     }
+    // A relay has no digest of the run for it.
+    if (auto proof = prove_payload(file, wanted); !proof) return proof.failure();
     const fs::path target = folder_of(wanted.root) / wanted.payload;
     std::error_code error;
     sum_.full += static_cast<int64_t>(fs::file_size(file, error));
@@ -252,7 +300,10 @@ class Transfer {
                                                        const WeightManifest& to) {
     const fs::path target = folder_of(to.root) / to.payload;
     const Time start = steady_now();
-    const auto done = reconstruct(base, delta, to, target);
+    const int64_t before = received_ + kept_;
+    const auto done = reconstruct(base, delta, to, target, [&](int64_t bytes) {
+      fetch_.on_progress(before + bytes, before + bytes);
+    });
     process_seconds_ += seconds_of(steady_now() - start);
     if (!done) {
       // A base that is damaged on this disk leads nowhere the next time either.
@@ -270,19 +321,23 @@ class Transfer {
 
   const fs::path& versions_;
   const WeightCache::FetchFile& source_;
+  const WeightCache::RefuseFile& refuse_;
   const WeightFetch& fetch_;
   const int64_t link_mbit_;
   Log& log_;
   double fetch_seconds_ = 0, process_seconds_ = 0;
   double waited_ = 0;  // of the first, for another worker of this host
   int64_t received_ = 0, kept_ = 0;
+  bool refused_ = false;
   Reconstruction sum_;
 };
 
 }  // namespace
 
-WeightCache::WeightCache(fs::path folder, FetchFile fetch_file)
-    : folder_(std::move(folder)), fetch_file_(std::move(fetch_file)) {}
+WeightCache::WeightCache(fs::path folder, FetchFile fetch_file, RefuseFile refuse_file)
+    : folder_(std::move(folder)),
+      fetch_file_(std::move(fetch_file)),
+      refuse_file_(std::move(refuse_file)) {}
 
 bool WeightCache::is_own_folder(const fs::directory_entry& entry) {
   std::error_code error;
@@ -297,48 +352,124 @@ int64_t measured_mbit(int64_t bytes, double seconds) {
   return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(std::max(mbit, 1.0))));
 }
 
-Result<FetchedWeights> WeightCache::bring(const WeightFetch& fetch,
-                                          std::optional<int64_t> link_mbit, Log& log) {
+Result<FetchedWeights> WeightCache::transfer(const WeightFetch& fetch,
+                                             std::optional<int64_t> link_mbit, Log& log) {
   try {
-    Transfer transfer(folder_, fetch_file_, fetch, link_mbit.value_or(measured_mbit_), log);
+    Transfer transfer(folder_, fetch_file_, refuse_file_, fetch, link_mbit.value_or(measured_mbit_),
+                      log);
     auto brought = transfer.run();
     if (const int64_t mbit = measured_mbit(transfer.received(), transfer.seconds()); mbit > 0)
       measured_mbit_ = mbit;
-    // What this host has fetched since for others of its cluster, and for versions that were given
-    // up.
-    if (!brought) relayed_ += transfer.received();
-    if (brought)
-      for (auto& [name, value] : brought.value().metrics) {
-        if (name == "bytes_received") value += static_cast<double>(relayed_.exchange(0));
-        if (name == "bytes_full") value += static_cast<double>(relayed_full_.exchange(0));
-      }
+    if (!brought) {
+      MutexLock lock(mu_);
+      untold_["bytes_received"] += static_cast<double>(transfer.received());
+    }
     return brought;
   } catch (const UserError& error) {
     return Failure{error.what()};  // of a lock that cannot be made, as on a full disk
   }
 }
 
-Result<void> WeightCache::bring_file(const Digest& root, const std::string& file,
-                                     const std::stop_token& stop,
-                                     const std::function<void(int64_t)>& on_progress) {
-  const fs::path folder = folder_ / root;
+Result<FetchedWeights> WeightCache::bring(const WeightFetch& fetch,
+                                          std::optional<int64_t> link_mbit, Log& log) {
+  auto brought = transfer(fetch, link_mbit, log);
+  if (!brought) return brought;
+  MutexLock lock(mu_);
+  for (auto& [name, value] : brought.value().metrics)
+    if (const auto more = untold_.find(name); more != untold_.end()) value += more->second;
+  untold_.clear();
+  return brought;
+}
+
+void WeightCache::tell_later(const MetricList& metrics) {
+  MutexLock lock(mu_);
+  for (const auto& [name, value] : metrics)
+    if (name.starts_with("bytes_")) untold_[name] += value;
+}
+
+Result<void> WeightCache::bring_manifest(const WeightFetch& fetch) {
+  const fs::path folder = folder_ / fetch.root;
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) return Failure{describe_errno("create", folder, error.value())};
   fs::last_write_time(folder, fs::file_time_type::clock::now(), error);
+  const auto fetched = fetch_file_({fetch.root, fetch.manifest}, folder / fetch.manifest,
+                                   fetch.stop, fetch.on_progress);
+  if (!fetched) return fetched.failure();
+  tell_later({{"bytes_received", static_cast<double>(fetched.value().received)}});
+  return {};
+}
+
+Result<void> WeightCache::bring_version(const WeightFetch& fetch, std::optional<int64_t> link_mbit,
+                                        Log& log) {
+  const auto brought = transfer(fetch, link_mbit, log);
+  if (!brought) return brought.failure();
+  tell_later(brought.value().metrics);
+  return {};
+}
+
+Result<void> WeightCache::bring_file(const Digest& root, const std::string& file,
+                                     const std::stop_token& stop,
+                                     const std::function<void(int64_t)>& on_progress,
+                                     std::optional<int64_t> link_mbit, Log& log) {
+  const auto way = parse_way_name(file);
+  const auto own = way ? std::nullopt : parse_version_file(file);
+  if ((!way && (!own || own->from >= 0)) || (way && way->root != root))
+    return Failure{fmt::format("{} is no file that a relay hands on", file)};
+  const WeightFetch fetch{.manifest = way ? manifest_name(way->policy, way->version)
+                                          : manifest_name(own->policy, own->version),
+                          .root = root,
+                          .stop = stop,
+                          .on_progress = [&](int64_t bytes, int64_t) { on_progress(bytes); }};
+  const fs::path wanted = folder_ / root / file;
   try {
-    const auto fetched = fetch_file_(root, file, folder / file, stop,
-                                     [&](int64_t bytes, int64_t) { on_progress(bytes); });
-    fs::last_write_time(folder, fs::file_time_type::clock::now(), error);
-    // After a failure too: who asks names the root, and may name any.
-    forget_old_versions(folder_, folder);
-    if (!fetched) return fetched.failure();
-    relayed_ += fetched.value().received;
-    if (fs::path(file).extension() == ".safetensors") relayed_full_ += fetched.value().received;
+    if (auto done =
+            file == fetch.manifest ? bring_manifest(fetch) : bring_version(fetch, link_mbit, log);
+        !done) {
+      // Who asks names the root, and may name any.
+      forget_old_versions(folder_, folder_ / root);
+      return done;
+    }
   } catch (const UserError& why) {
     return Failure{why.what()};
   }
+  std::error_code error;
+  if (fs::exists(wanted, error)) return {};
+  if (way && make_delta_here(*way, wanted, fetch, log)) return {};
+  const fs::path payload = wanted.parent_path() / payload_name(fetch.manifest);
+  fs::create_hard_link(payload, wanted, error);
+  if (error && !fs::exists(wanted)) return Failure{describe_errno("link", wanted, error.value())};
   return {};
+}
+
+// False: none can be made from what is here, or it would save nothing.
+bool WeightCache::make_delta_here(const WayRequest& way, const fs::path& file,
+                                  const WeightFetch& fetch, Log& log) const {
+  const Time start = steady_now();
+  const fs::path target = file.parent_path() / fetch.manifest,
+                 base = payload_in(folder_ / way.from, way.policy);
+  if (base.empty()) return false;
+  const fs::path base_manifest = fs::path(base).replace_extension(".json");
+  const auto its = read_manifest(base_manifest);
+  // From a base that is damaged here the way would lead elsewhere from one that is not.
+  if (!its || its.value().root != way.from || !prove_payload(base, its.value())) return false;
+  const auto made = make_delta_between(base_manifest, target, file, {}, fetch.stop,
+                                       [&](int64_t bytes) { fetch.on_progress(bytes, bytes); });
+  if (!made) {
+    log.warning("{} goes whole to another host: {}", file.filename().string(),
+                made.failure().message);
+    return false;
+  }
+  std::error_code error;
+  const auto bytes = fs::file_size(file, error),
+             whole = fs::file_size(file.parent_path() / payload_name(fetch.manifest), error);
+  if (error || bytes >= whole) {
+    fs::remove(file, error);
+    return false;
+  }
+  log.info("made {} for another host bytes={} seconds={:.2f}", file.filename().string(), bytes,
+           seconds_of(steady_now() - start));
+  return true;
 }
 
 }  // namespace tailrace

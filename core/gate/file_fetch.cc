@@ -80,6 +80,7 @@ class Fetch {
       // The name leads to another file since: what is here may be of use for that one too.
       facts_ = *std::exchange(renewed_, std::nullopt);
       if (!is_expected()) return refuse(kOther);
+      if (is_too_long()) return refuse(too_long());
       in_flight_.clear();
       counters_.kept = 0;
     }
@@ -145,6 +146,7 @@ class Fetch {
         case wire::FileFacts::Status::kThere:
           facts_ = std::move(*facts);
           if (!is_expected()) return refuse(kOther);
+          if (is_too_long()) return refuse(too_long());
           return {};
         case wire::FileFacts::Status::kAbsent:
           return refuse(facts->reason);
@@ -176,6 +178,15 @@ class Fetch {
     if (facts_.digest != options_.expected->digest) return false;
     facts_ = *options_.expected;
     return true;
+  }
+
+  bool is_too_long() const {
+    return options_.max_bytes >= 0 &&
+           std::max(facts_.bytes, facts_.apparent_bytes) > options_.max_bytes;
+  }
+  std::string too_long() const {
+    return fmt::format("it has {} bytes there, and can have {} at most",
+                       std::max(facts_.bytes, facts_.apparent_bytes), options_.max_bytes);
   }
 
   // The target is what the gate has.

@@ -30,8 +30,12 @@ struct FetchCounters {
 struct FetchOptions {
   uint64_t incarnation = 0;  // under which this process has greeted
   // What the run says of the file, where the source is not the run: a source that has another one
-  // is refused, and nothing else that it says of the file counts. Null: the source is the run.
+  // is refused, and nothing else that it says of the file counts. Null: the source is believed (the
+  // run is, and so is a relay whose file is proved by what it leads to).
   const wire::FileFacts* expected = nullptr;
+  // A source that says that the file has more bytes is refused before any of them come; -1: none
+  // is.
+  int64_t max_bytes = -1;
   // Time without progress after which the fetch fails: no new chunk, or a source that gets ready
   // and does not get on. A link may be away for a minute.
   std::chrono::milliseconds patience{150'000};

@@ -1,5 +1,6 @@
 // Hands the weights of a run on to other hosts of a cluster, so that they cross its boundary once.
-// What it is asked for and does not have yet it fetches, and it says meanwhile how far it has got.
+// What it is asked for and does not have yet it fetches or makes, and it says meanwhile how far it
+// has got.
 //
 // Only one worker of a host relays at an address. The others that were told to wait, and one of
 // them takes its place when it ends.
@@ -41,8 +42,8 @@ struct WeightRelayOptions {
   std::filesystem::path weights;  // a version's files are in weights/ROOT
   std::filesystem::path lock;     // held by whoever relays at this address
   std::function<bool(std::string_view public_key)> is_guest = {};  // who may have weights
-  // Brings a file to weights/ROOT/FILE. `on_progress` gets a number that changes whenever it gets
-  // on.
+  // Brings a file to weights/ROOT/FILE, by fetching its version in one form whatever the file is.
+  // `on_progress` gets a number that changes whenever it gets on.
   std::function<Result<void>(const Digest& root, const std::string& file,
                              const std::stop_token& stop,
                              const std::function<void(int64_t)>& on_progress)>

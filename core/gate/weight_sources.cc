@@ -1,6 +1,7 @@
 #include "core/gate/weight_sources.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -9,6 +10,12 @@
 #include "core/base/clock.h"
 
 namespace tailrace {
+namespace {
+
+// Ways that are on their way to a payload, of all versions that this process brings.
+constexpr size_t kMaxUnproved = 64;
+
+}  // namespace
 
 std::string name_at_relay(const Digest& root, const std::string& file) {
   return fmt::format("weights/{}/{}", root, file);
@@ -17,10 +24,11 @@ std::string name_at_relay(const Digest& root, const std::string& file) {
 WeightSources::WeightSources(RemoteRun& run, WeightSourcesOptions options)
     : run_(run), options_(std::move(options)) {}
 
-Result<FetchCounters> WeightSources::fetch(const Digest& root, const std::string& file,
+Result<FetchCounters> WeightSources::fetch(const WeightFile& file,
                                            const std::filesystem::path& target,
                                            const std::stop_token& stop, const Progress& progress) {
-  const std::string at_run = "weights/" + file;
+  const std::string at_run = "weights/" + file.name;
+  const bool is_of_run = file.max_bytes < 0;
   FetchCounters all;
   std::vector<std::string> failures;
   // What one source has received, the next one finds.
@@ -29,41 +37,47 @@ Result<FetchCounters> WeightSources::fetch(const Digest& root, const std::string
     all.received += counters.received;
     all.damaged += counters.damaged;
     all.asked_again += counters.asked_again;
-    note_received(source, file, counters.received, steady_now() - start);
+    note_received(source, file.name, counters.received, steady_now() - start);
   };
 
   std::error_code ignored;
   // What another worker of this host has fetched is only to be proved.
   const auto relays = std::filesystem::exists(target, ignored) ? std::vector<wire::RelayAddress>()
                                                                : relays_to_ask(stop);
-  if (!relays.empty()) {
-    const auto facts = run_.facts(at_run, stop);
-    if (!facts) return facts.failure();
-    for (const wire::RelayAddress& relay : relays) {
-      FetchCounters counters;
-      const FetchOptions options{.incarnation = run_.incarnation(),
-                                 .expected = &facts.value(),
-                                 .patience = options_.patience,
-                                 .stall = options_.patience / 2,
-                                 .on_progress = progress,
-                                 .counters = &counters};
-      const wire::Endpoint endpoint(relay.address, {run_.endpoint().keys->own, relay.public_key});
-      const Time start = steady_now();
-      const auto fetched = fetch_file(options, endpoint, name_at_relay(root, file), target, stop);
-      add(relay.name, counters, start);
-      if (fetched) {
-        note_good(relay);
-        return all;
-      }
-      if (stop.stop_requested()) return fetched.failure();
-      failures.push_back(fmt::format("{}: {}", relay.name, fetched.failure().message));
-      leave(relay, file, fetched.failure().message);
+  std::optional<wire::FileFacts> facts;
+  if (!relays.empty() && is_of_run) {
+    auto told = run_.facts(at_run, stop);
+    if (!told) return told.failure();
+    facts = std::move(told).value();
+  }
+  for (const wire::RelayAddress& relay : relays) {
+    FetchCounters counters;
+    const FetchOptions options{.incarnation = run_.incarnation(),
+                               .expected = facts ? &*facts : nullptr,
+                               .max_bytes = file.max_bytes,
+                               .patience = options_.patience,
+                               .stall = options_.patience / 2,
+                               .on_progress = progress,
+                               .counters = &counters};
+    const wire::Endpoint endpoint(relay.address, {run_.endpoint().keys->own, relay.public_key});
+    const Time start = steady_now();
+    const auto fetched =
+        fetch_file(options, endpoint, name_at_relay(file.root, file.name), target, stop);
+    add(relay.name, counters, start);
+    if (fetched) {
+      note_good(relay);
+      if (!is_of_run) note_unproved(target, relay);
+      return all;
     }
+    if (stop.stop_requested()) return fetched.failure();
+    failures.push_back(fmt::format("{}: {}", relay.name, fetched.failure().message));
+    leave(relay, file.name, fetched.failure().message);
   }
   FetchCounters counters;
   FetchOptions options;
   options.on_progress = progress;
   options.counters = &counters;
+  options.max_bytes = file.max_bytes;
   const Time start = steady_now();
   const auto fetched = run_.fetch(at_run, target, stop, options);
   add(kRun, counters, start);
@@ -71,6 +85,26 @@ Result<FetchCounters> WeightSources::fetch(const Digest& root, const std::string
   if (failures.empty()) return fetched.failure();
   failures.push_back(fmt::format("{}: {}", kRun, fetched.failure().message));
   return Failure{fmt::format("{}", fmt::join(failures, "; "))};
+}
+
+void WeightSources::note_unproved(const std::filesystem::path& target,
+                                  const wire::RelayAddress& relay) {
+  MutexLock lock(mu_);
+  unproved_.push_back({target, relay});
+  if (unproved_.size() > kMaxUnproved) unproved_.pop_front();
+}
+
+bool WeightSources::refuse(const std::filesystem::path& target, const std::string& why) {
+  wire::RelayAddress relay;
+  {
+    MutexLock lock(mu_);
+    const auto found = std::ranges::find(unproved_, target, &Unproved::target);
+    if (found == unproved_.end()) return false;
+    relay = found->relay;
+    unproved_.erase(found);
+  }
+  leave(relay, target.filename().string(), why);
+  return true;
 }
 
 std::vector<wire::RelayAddress> WeightSources::relays_to_ask(const std::stop_token& stop) {

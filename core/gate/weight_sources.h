@@ -2,17 +2,20 @@
 // in the order of their admission, and last the run. A host that relays itself asks only those
 // before it, so that no two relays wait for each other.
 //
-// The run says what a file is (its digest), and a relay gives the bytes, which are proved by that
-// digest. So a relay costs the run no trust, and a file crosses the boundary of a cluster once. A
-// relay that makes no progress for some seconds, is dead, or has another file is left for the next
-// source, which goes on with the chunks that are there. It is asked first again after a pause that
-// doubles.
+// The run says what a manifest or a payload is (its digest), and a relay gives the bytes, which are
+// proved by that digest. The way to a version from another one is made by the relay itself, from
+// what it has, so that a version crosses the boundary of a cluster once, in one form; the receiver
+// proves what it leads to by the manifest, and refuses a relay whose way leads elsewhere
+// (refuse()). So a relay costs the run no trust. A relay that makes no progress for some seconds,
+// is dead, or has another file is left for the next source, which goes on with the chunks that are
+// there. It is asked first again after a pause that doubles.
 //
 // Thread: fetch() any; log_to() before the first fetch().
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -30,6 +33,15 @@
 #include "kernels/base/mutex.h"
 
 namespace tailrace {
+
+// A file of the version `root`.
+struct WeightFile {
+  Digest root;
+  std::string name;
+  // Of a file that the receiver proves by what it leads to: each source may have one of its own, of
+  // so many bytes at most. -1: all sources have the same file, and the run says its digest.
+  int64_t max_bytes = -1;
+};
 
 struct WeightSourcesOptions {
   // Whether the relay of this address hands out what this host itself fetches.
@@ -52,12 +64,15 @@ class WeightSources {
   // Gets a line for each file and source (bytes, time), and for each relay that was left.
   void log_to(Log& log) { log_ = &log; }
 
-  // Fetches `file` of the version `root` into `target` from the best source. A Failure names each
-  // source and why it did not give it.
+  // Fetches `file` into `target` from the best source. A Failure names each source and why it did
+  // not give it.
   using Progress = std::function<void(int64_t bytes, int64_t total)>;
   Result<FetchCounters> fetch(
-      const Digest& root, const std::string& file, const std::filesystem::path& target,
-      const std::stop_token& stop, const Progress& progress = [](int64_t, int64_t) {});
+      const WeightFile& file, const std::filesystem::path& target, const std::stop_token& stop,
+      const Progress& progress = [](int64_t, int64_t) {});
+  // The file at `target` leads elsewhere: its relay is left for a while. False: it came from the
+  // run, and nobody else has a better one.
+  bool refuse(const std::filesystem::path& target, const std::string& why);
 
   // Bytes of chunks since the beginning: of the run, and of relays by their names.
   std::map<std::string, int64_t> received() const;
@@ -71,6 +86,7 @@ class WeightSources {
   void note_received(const std::string& source, const std::string& file, int64_t bytes, Time time);
   void leave(const wire::RelayAddress& relay, const std::string& file, const std::string& why);
   void note_good(const wire::RelayAddress& relay);
+  void note_unproved(const std::filesystem::path& target, const wire::RelayAddress& relay);
 
   RemoteRun& run_;
   const WeightSourcesOptions options_;
@@ -78,6 +94,12 @@ class WeightSources {
   mutable Mutex mu_;
   std::map<std::string, Left> left_ TR_GUARDED_BY(mu_);  // by address
   std::map<std::string, int64_t> received_ TR_GUARDED_BY(mu_);
+  // Whose the latest files are that no digest of the run has proved; the oldest are forgotten.
+  struct Unproved {
+    std::filesystem::path target;
+    wire::RelayAddress relay;
+  };
+  std::deque<Unproved> unproved_ TR_GUARDED_BY(mu_);
 };
 
 // What a relay calls the file of a version.

@@ -98,7 +98,8 @@ std::string file_head(std::string header, size_t header_bytes) {
 
 Result<DeltaSizes> write_delta(const fs::path& path, const DeltaEnds& ends,
                                std::span<const TensorBytes> from, std::span<const TensorBytes> to,
-                               const DeltaCost& cost, std::stop_token stop) {
+                               const DeltaCost& cost, std::stop_token stop,
+                               const std::function<void(int64_t)>& on_progress) {
   TR_CHECK(from.size() == to.size());
   std::vector<DeltaFile::Tensor> tensors;
   for (size_t i = 0; i < to.size(); ++i) {
@@ -146,6 +147,7 @@ Result<DeltaSizes> write_delta(const fs::path& path, const DeltaEnds& ends,
     if (delta.kind == TensorPayload::kDelta) sizes.compressed += tensor.bytes;
     if (delta.kind == TensorPayload::kFull) sizes.full += tensor.bytes;
     if (delta.kind == TensorPayload::kSame) sizes.same += tensor.dense_bytes;
+    on_progress(sizes.dense);
   }
   const std::string head = file_head(header_text(ends, tensors), header_bytes);
   TR_CHECK(head.size() == head_bytes);

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <stop_token>
@@ -54,12 +55,14 @@ struct DeltaSizes {
 
 // `from` and `to` have the same tensors in the same order, of a dtype that has_delta(), and each as
 // many bytes as its shape says. A Failure (a full disk, a stop) leaves no file behind, and what was
-// there before as it was. Takes as much memory as the deltas of one tensor. Beats.
+// there before as it was. Takes as much memory as the deltas of one tensor. Beats. `on_progress`
+// gets the bytes of `to` that are encoded.
 //
 // Thread: any.
-Result<DeltaSizes> write_delta(const std::filesystem::path& path, const DeltaEnds& ends,
-                               std::span<const TensorBytes> from, std::span<const TensorBytes> to,
-                               const DeltaCost& cost, std::stop_token stop = {});
+Result<DeltaSizes> write_delta(
+    const std::filesystem::path& path, const DeltaEnds& ends, std::span<const TensorBytes> from,
+    std::span<const TensorBytes> to, const DeltaCost& cost, std::stop_token stop = {},
+    const std::function<void(int64_t)>& on_progress = [](int64_t) {});
 
 // Such a file, mapped. It comes from outside: open() proves the header and checks every length and
 // offset, so that later calls stay within the file. Failures name the file. Nobody writes to it

@@ -87,12 +87,14 @@ struct OpenVersion {
   std::vector<TensorBytes> tensors;
 };
 
-Result<OpenVersion> open_version(const fs::path& folder, PolicyId policy, int64_t version) {
-  auto manifest = read_manifest(folder / manifest_name(policy, version));
+// The payload lies beside the manifest.
+Result<OpenVersion> open_version(const fs::path& manifest_file) {
+  auto manifest = read_manifest(manifest_file);
   if (!manifest) return manifest.failure();
   try {
     OpenVersion open{std::move(manifest).value(), nullptr, {}};
-    open.payload = std::make_unique<const SafetensorsFile>(folder / open.manifest.payload);
+    open.payload = std::make_unique<const SafetensorsFile>(manifest_file.parent_path() /
+                                                           open.manifest.payload);
     auto tensors = tensors_of(*open.payload, open.manifest);
     if (!tensors) return tensors.failure();
     open.tensors = std::move(tensors).value();
@@ -274,32 +276,43 @@ bool is_delta_between(const fs::path& path, const Digest& from, const Digest& to
 Result<fs::path> make_delta(const fs::path& folder, PolicyId policy, int64_t from, int64_t to,
                             const DeltaCost& cost, const std::stop_token& stop) {
   const fs::path path = folder / delta_name(policy, from, to);
-  const auto base = open_version(folder, policy, from);
+  auto made = make_delta_between(folder / manifest_name(policy, from),
+                                 folder / manifest_name(policy, to), path, cost, stop);
+  if (!made) return made.failure();
+  return path;
+}
+
+Result<void> make_delta_between(const fs::path& from_manifest, const fs::path& to_manifest,
+                                const fs::path& path, const DeltaCost& cost,
+                                const std::stop_token& stop,
+                                const std::function<void(int64_t)>& on_progress) {
+  const auto base = open_version(from_manifest);
   if (!base) return base.failure();
-  auto target = open_version(folder, policy, to);
+  auto target = open_version(to_manifest);
   if (!target) return target.failure();
   const WeightManifest &a = base.value().manifest, &b = target.value().manifest;
   // Two that make it at once both write the whole of it, and the later takes the place of the
   // other: nobody waits, and nobody reads half of one.
   if (is_delta_between(path, a.root, b.root)) {
     // A disk may have damaged it; then it is made anew.
-    if (const auto there = DeltaFile::open(path); there && there.value().prove()) return path;
+    if (const auto there = DeltaFile::open(path); there && there.value().prove()) return {};
   }
-  const DeltaEnds ends{.policy = policy,
-                       .from_version = from,
-                       .to_version = to,
+  const DeltaEnds ends{.policy = b.policy,
+                       .from_version = a.version,
+                       .to_version = b.version,
                        .from_root = a.root,
                        .to_root = b.root,
                        .attempt = b.attempt};
   take_equal_sets(base.value(), target.value());
-  const auto written =
-      write_delta(path, ends, base.value().tensors, target.value().tensors, cost, stop);
+  const auto written = write_delta(path, ends, base.value().tensors, target.value().tensors, cost,
+                                   stop, on_progress);
   if (!written) return about(path, written.failure());
-  return path;
+  return {};
 }
 
 Result<Reconstruction> reconstruct(const fs::path& base_payload, const fs::path& delta_path,
-                                   const WeightManifest& target, const fs::path& out) {
+                                   const WeightManifest& target, const fs::path& out,
+                                   const std::function<void(int64_t)>& on_progress) {
   const auto delta = DeltaFile::open(delta_path);
   if (!delta) return about(delta_path, delta.failure());
   try {
@@ -309,9 +322,12 @@ Result<Reconstruction> reconstruct(const fs::path& base_payload, const fs::path&
       entries.push_back({tensor.name, tensor.dtype, tensor.shape});
     SafetensorsWriter writer(out, entries, {{"format", "pt"}, {"root", target.root}},
                              /*durable=*/false);
+    int64_t written = 0;
     auto done = apply_all(base, delta.value(), target,
                           [&](size_t, std::span<const std::byte> bytes) -> Result<void> {
                             writer.write(bytes);
+                            written += std::ssize(bytes);
+                            on_progress(written);
                             return {};
                           });
     if (!done) return about(delta_path, done.failure());
@@ -390,7 +406,7 @@ Result<fs::path> payload_of(const fs::path& folder, PolicyId policy, int64_t ver
 }
 
 Result<void> prove_delta(const fs::path& folder, PolicyId policy, int64_t from, int64_t to) {
-  const auto base = open_version(folder, policy, from);
+  const auto base = open_version(folder / manifest_name(policy, from));
   if (!base) return base.failure();
   // From a damaged base a delta would lead to the right bytes from wrong ones.
   if (auto proof = prove_payload(base.value().payload->path(), base.value().manifest); !proof)

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -70,6 +71,11 @@ bool is_delta_between(const std::filesystem::path& path, const Digest& from, con
 Result<std::filesystem::path> make_delta(const std::filesystem::path& folder, PolicyId policy,
                                          int64_t from, int64_t to, const DeltaCost& cost = {},
                                          const std::stop_token& stop = {});
+// The same for two versions of any folders, each with its payload beside its manifest, into `path`.
+Result<void> make_delta_between(
+    const std::filesystem::path& from_manifest, const std::filesystem::path& to_manifest,
+    const std::filesystem::path& path, const DeltaCost& cost = {}, const std::stop_token& stop = {},
+    const std::function<void(int64_t)>& on_progress = [](int64_t) {});
 
 // What was done to make a payload from that of another version.
 struct Reconstruction {
@@ -81,9 +87,11 @@ struct Reconstruction {
 
 // Writes the payload of `target` at `out`, from the payload of another version and a delta from it.
 // Every block is proved by the manifest as it is made. A Failure names the tensor; nothing is left.
-Result<Reconstruction> reconstruct(const std::filesystem::path& base_payload,
-                                   const std::filesystem::path& delta, const WeightManifest& target,
-                                   const std::filesystem::path& out);
+// `on_progress` gets the bytes of the payload that are written.
+Result<Reconstruction> reconstruct(
+    const std::filesystem::path& base_payload, const std::filesystem::path& delta,
+    const WeightManifest& target, const std::filesystem::path& out,
+    const std::function<void(int64_t bytes)>& on_progress = [](int64_t) {});
 
 // Whether a payload holds the tensors of the manifest: every block. A Failure names the tensor.
 Result<void> prove_payload(const std::filesystem::path& payload, const WeightManifest& manifest);

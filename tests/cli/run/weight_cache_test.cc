@@ -36,9 +36,10 @@ class WeightCacheTest : public GateTest {
     log_file_ = std::make_unique<Log>("worker", host_.folder() / "log");
     cache_ = std::make_unique<WeightCache>(
         host_.folder() / "cache",
-        [this](const Digest& root, const std::string& file, const fs::path& target,
-               const std::stop_token& stop, const WeightSources::Progress& progress) {
-          return sources_->fetch(root, file, target, stop, progress);
+        [this](const WeightFile& file, const fs::path& target, const std::stop_token& stop,
+               const WeightSources::Progress& progress) {
+          if (!file.name.ends_with(".json")) asked_.push_back(file.name);
+          return sources_->fetch(file, target, stop, progress);
         });
   }
 
@@ -91,6 +92,7 @@ class WeightCacheTest : public GateTest {
   std::unique_ptr<WeightSources> sources_;
   std::unique_ptr<Log> log_file_;
   std::unique_ptr<WeightCache> cache_;
+  std::vector<std::string> asked_;  // files of the run, but for manifests
 };
 
 TEST_F(WeightCacheTest, TheFirstVersionComesWholeAndTheNextAsADelta) {
@@ -185,11 +187,103 @@ TEST_F(WeightCacheTest, WhoWaitsForAnotherWorkerOfItsHostHasItsProgress) {
 TEST_F(WeightCacheTest, BytesForOtherHostsCountToo) {
   publish(1);
   const std::string payload = payload_name(manifest_name(0, 1));
-  ASSERT_TRUE(cache_->bring_file(roots_.at(1), payload, {}, [](int64_t) {}));
+  ASSERT_TRUE(cache_->bring_file(
+      roots_.at(1), payload, {}, [](int64_t) {}, 0, *log_file_));
   const double bytes = static_cast<double>(fs::file_size(published() / payload));
   auto metrics = bring(1);
   EXPECT_EQ(metrics["bytes_full"], bytes);
   EXPECT_GT(metrics["bytes_received"], bytes);
+}
+
+// Whatever other hosts have, a version crosses the link once: the relay makes the other forms.
+TEST_F(WeightCacheTest, ARelayTakesAVersionInOneFormAndMakesTheOthers) {
+  for (int64_t version = 1; version <= 3; ++version) publish(version);
+  bring(1);
+  const auto ask = [&](int64_t version, const std::string& file) {
+    const auto brought = cache_->bring_file(
+        roots_.at(version), file, {}, [](int64_t) {}, 0, *log_file_);
+    EXPECT_TRUE(brought) << brought.failure().message;
+    return cache_->folder() / roots_.at(version) / file;
+  };
+  const auto way = [&](int64_t from, int64_t to, int64_t mbit = 0) {
+    return way_name({0, to, roots_.at(to), roots_.at(from), mbit});
+  };
+  asked_.clear();
+  // Whole, for who has none; by the way from its own version this host gets it itself.
+  EXPECT_EQ(read_file(ask(3, "p0-v3.safetensors")).value(),
+            read_file(published() / "p0-v3.safetensors").value());
+  EXPECT_EQ(asked_, (std::vector<std::string>{way(1, 3)}));
+  // From that version, for who has it too, and from one that is not here.
+  EXPECT_TRUE(is_delta_between(ask(3, way(1, 3)), roots_.at(1), roots_.at(3)));
+  EXPECT_EQ(fs::file_size(ask(3, way(2, 3))), fs::file_size(here(3)));
+  EXPECT_EQ(asked_.size(), 1U);
+  // From one that has come since.
+  bring(2);
+  asked_.clear();
+  const fs::path made = ask(3, way(2, 3, 64));
+  EXPECT_TRUE(asked_.empty());
+  ASSERT_TRUE(is_delta_between(made, roots_.at(2), roots_.at(3)));
+  EXPECT_LT(fs::file_size(made), fs::file_size(here(3)));
+  const fs::path out = host_.folder() / "made.safetensors";
+  const auto done =
+      reconstruct(here(2), made, read_manifest(published() / "p0-v3.json").value(), out);
+  ASSERT_TRUE(done) << done.failure().message;
+  EXPECT_EQ(read_file(out).value(), read_file(here(3)).value());
+  // From a base that is damaged here it would lead elsewhere.
+  flip_last_byte(here(2));
+  EXPECT_EQ(fs::file_size(ask(3, way(2, 3, 128))), fs::file_size(here(3)));
+  EXPECT_FALSE(cache_->bring_file(
+      roots_.at(3), "p0-v3.from-v2.delta", {}, [](int64_t) {}, 0, *log_file_));
+}
+
+// What a relay has made is proved by what it leads to.
+TEST_F(WeightCacheTest, AWayThatLeadsElsewhereIsRefusedAndTheNextSourceAsked) {
+  for (int64_t version = 1; version <= 3; ++version) publish(version);
+  for (const bool is_whole : {false, true}) {
+    SCOPED_TRACE(is_whole);
+    const fs::path lie = host_.folder() / "lie";
+    if (is_whole) {
+      fs::copy_file(published() / "p0-v2.safetensors", lie, fs::copy_options::overwrite_existing);
+    } else {
+      // The right ends, and the changes of another version.
+      ASSERT_TRUE(make_delta(published(), 0, 1, 2));
+      WeightManifest manifest = read_manifest(published() / "p0-v2.json").value();
+      manifest.root = roots_.at(3);
+      const fs::path forged = host_.folder() / "forged";
+      fs::create_directories(forged);
+      fs::copy_file(published() / "p0-v2.safetensors", forged / "p0-v2.safetensors");
+      std::ofstream(forged / "p0-v2.json") << to_json(manifest);
+      ASSERT_TRUE(make_delta_between(published() / "p0-v1.json", forged / "p0-v2.json", lie));
+      ASSERT_TRUE(is_delta_between(lie, roots_.at(1), roots_.at(3)));
+    }
+    std::vector<std::string> refused;
+    bool lies = true;
+    WeightCache far(
+        host_.folder() / fmt::format("far{}", is_whole),
+        [&](const WeightFile& file, const fs::path& target, const std::stop_token& stop,
+            const WeightSources::Progress& progress) -> Result<FetchCounters> {
+          if (lies && file.name == way_name({0, 3, roots_.at(3), roots_.at(1)})) {
+            EXPECT_GE(file.max_bytes, static_cast<int64_t>(fs::file_size(lie)));
+            fs::copy_file(lie, target, fs::copy_options::overwrite_existing);
+            return FetchCounters{};
+          }
+          return sources_->fetch(file, target, stop, progress);
+        },
+        [&](const fs::path& target, const std::string& why) {
+          refused.push_back(why);
+          EXPECT_FALSE(fs::exists(target));
+          return std::exchange(lies, false);
+        });
+    for (const int64_t version : {1, 3}) {
+      const auto fetched = far.bring(
+          {.manifest = manifest_name(0, version), .root = roots_.at(version)}, 0, *log_file_);
+      ASSERT_TRUE(fetched) << fetched.failure().message;
+      const auto proved = prove_weights(fetched.value().manifest, roots_.at(version), layout_);
+      EXPECT_TRUE(proved) << proved.failure().message;
+    }
+    ASSERT_EQ(refused.size(), 1U);
+    EXPECT_NE(refused[0].find("tensor "), std::string::npos) << refused[0];
+  }
 }
 
 TEST(MeasuredLink, IsAPowerOfTwoOnceEnoughHasCome) {

@@ -136,9 +136,9 @@ WeightWorld::WeightWorld(uint64_t seed)
   }
   for (Host& host : hosts_)
     host.cache = std::make_unique<WeightCache>(
-        host.versions, [this, &host](const Digest& root, const std::string& file,
-                                     const fs::path& target, const std::stop_token&,
-                                     const auto&) { return fetch(host, root, file, target); });
+        host.versions,
+        [this, &host](const WeightFile& file, const fs::path& target, const std::stop_token&,
+                      const auto&) { return fetch(host, file, target); });
   checker_.watch = [this](const State& state, const Event& event, Time) {
     if (std::holds_alternative<Restarted>(event)) note("kill scheduler");
     prove_versions(state);
@@ -292,9 +292,19 @@ WeightWorld::Receiver& WeightWorld::receiver(const WorkerId& worker) {
 }
 
 // One file over the wire. What the run has says what it is; the relay of the first host has the
-// bytes for the second.
-Result<FetchCounters> WeightWorld::fetch(const Host& host, const Digest& root,
-                                         const std::string& file, const fs::path& target) {
+// bytes for the second, and ways of its own.
+Result<FetchCounters> WeightWorld::fetch(const Host& host, const WeightFile& wanted,
+                                         const fs::path& target) {
+  const auto& [root, file, max_bytes] = wanted;
+  const bool may_relay = &host == &hosts_[1] && world_.is_alive(kRelay);
+  std::error_code ignored;
+  if (may_relay && max_bytes >= 0 && !fs::exists(target, ignored))
+    if (const auto relayed = at_relay(root, file))
+      if (const auto bytes = read_file(*relayed);
+          bytes && transfer(*relayed, digest_of(bytes.value()), target)) {
+        note("a way of the relay's own");
+        return FetchCounters{.received = std::ssize(bytes.value())};
+      }
   fs::path source = run_ / file;
   if (const auto way = parse_way_name(file)) {
     const auto made = next_on_way(run_, *way);
@@ -306,8 +316,7 @@ Result<FetchCounters> WeightWorld::fetch(const Host& host, const Digest& root,
   const Digest digest = digest_of(bytes.value());
   if (const auto there = read_file(target); there && digest_of(there.value()) == digest)
     return FetchCounters{.kept = std::ssize(bytes.value())};
-  const bool may_relay = &host == &hosts_[1] && world_.is_alive(kRelay);
-  if (may_relay)
+  if (may_relay && max_bytes < 0)
     if (const auto relayed = at_relay(root, file); relayed && transfer(*relayed, digest, target))
       return FetchCounters{.received = std::ssize(bytes.value())};
   for (int attempt = 0; attempt < 3; ++attempt)
@@ -317,7 +326,8 @@ Result<FetchCounters> WeightWorld::fetch(const Host& host, const Digest& root,
 }
 
 std::optional<fs::path> WeightWorld::at_relay(const Digest& root, const std::string& file) {
-  const auto brought = hosts_[0].cache->bring_file(root, file, {}, [](int64_t) {});
+  const auto brought = hosts_[0].cache->bring_file(
+      root, file, {}, [](int64_t) {}, /*link_mbit=*/0, log_);
   return brought ? std::optional(hosts_[0].versions / root / file) : std::nullopt;
 }
 

@@ -74,7 +74,7 @@ class WeightWorld {
   void died(const WorkerId& worker);
   Receiver& receiver(const WorkerId& worker);
   Host& host_of(const WorkerId& worker);
-  Result<FetchCounters> fetch(const Host& host, const Digest& root, const std::string& file,
+  Result<FetchCounters> fetch(const Host& host, const WeightFile& wanted,
                               const std::filesystem::path& target);
   std::optional<std::filesystem::path> at_relay(const Digest& root, const std::string& file);
   bool transfer(const std::filesystem::path& from, const Digest& digest,

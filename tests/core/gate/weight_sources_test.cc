@@ -78,7 +78,7 @@ class WeightSourcesTest : public GateTest {
                          const std::function<void(int64_t)>& on_progress) -> Result<void> {
               fs::create_directories(work / "weights" / root);
               const auto fetched =
-                  sources.fetch(root, file, work / "weights" / root / file, stop,
+                  sources.fetch({root, file}, work / "weights" / root / file, stop,
                                 [&](int64_t bytes, int64_t) { on_progress(bytes); });
               if (!fetched) return fetched.failure();
               return {};
@@ -91,7 +91,7 @@ class WeightSourcesTest : public GateTest {
   }
   Result<FetchCounters> fetch(FarHost& host, const Digest& root, const std::string& file = kFile) {
     fs::create_directories(host.work / "weights" / root);
-    return host.sources->fetch(root, file, host.path(root, file), stop_.get_token());
+    return host.sources->fetch({root, file}, host.path(root, file), stop_.get_token());
   }
   // A version of the run.
   std::string publish(int64_t bytes, uint64_t seed = 1) {
@@ -146,6 +146,51 @@ TEST_F(WeightSourcesTest, AFileCrossesTheBoundaryOnce) {
   ASSERT_TRUE(fetched) << fetched.failure().message;
   EXPECT_TRUE(late.text(root_) == text);
   EXPECT_EQ(counters().chunks, 10);
+}
+
+// The way to a version is the relay's own: the run is asked nothing about it.
+TEST_F(WeightSourcesTest, ARelayGivesAWayOfItsOwnAndIsLeftWhereItLeadsElsewhere) {
+  start_gate();
+  const std::string way = "p0-v1.way-made-by-a-relay", of_run(3 * kChunkBytes, 'r');
+  std::ofstream(files() / way) << of_run;
+  share("weights/" + way, {files() / way});
+  FarHost b = make_host("b", "east", new_address()), c = make_host("c", "west");
+  const std::string of_relay(2 * kChunkBytes, 'x');
+  WeightRelayOptions options = relay_options(b);
+  options.fetch = [&](const Digest& root, const std::string& file, const std::stop_token&,
+                      const std::function<void(int64_t)>&) -> Result<void> {
+    fs::create_directories(b.path(root).parent_path());
+    std::ofstream(b.path(root, file)) << of_relay;
+    return {};
+  };
+  b.relay = std::make_unique<WeightRelay>(options, *b.log);
+  ASSERT_TRUE(knows(c, 1, 2) && knows(b, 1, 2));
+  fs::create_directories(c.path(root_).parent_path());
+  const auto take = [&](int64_t max_bytes) {
+    const auto fetched =
+        c.sources->fetch({root_, way, max_bytes}, c.path(root_, way), stop_.get_token());
+    EXPECT_TRUE(fetched) << fetched.failure().message;
+    return read_file(c.path(root_, way)).value();
+  };
+  EXPECT_TRUE(take(2 * kChunkBytes) == of_relay);
+  EXPECT_EQ(counters().chunks, 0);
+  EXPECT_TRUE(c.sources->refuse(c.path(root_, way), "it leads elsewhere"));
+  EXPECT_FALSE(c.sources->refuse(c.path(root_, way), "again")) << "the relay is left already";
+  EXPECT_NE(c.log_text().find("did not give " + way + " (it leads elsewhere)"), std::string::npos)
+      << c.log_text();
+  fs::remove(c.path(root_, way));
+  EXPECT_TRUE(take(3 * kChunkBytes) == of_run);
+  EXPECT_FALSE(c.sources->refuse(c.path(root_, way), "it came from the run"));
+  // No more bytes than the receiver can use are taken of anybody.
+  FarHost d = make_host("d", "north");
+  ASSERT_TRUE(knows(d, 1, 3));
+  fs::create_directories(d.path(root_).parent_path());
+  const auto refused = d.sources->fetch({root_, way, kChunkBytes}, d.path(root_, way), {});
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.failure().message.find("it has 524288 bytes there, and can have 262144"),
+            std::string::npos)
+      << refused.failure().message;
+  EXPECT_EQ(counters().chunks, 3);
 }
 
 TEST_F(WeightSourcesTest, ARelayAsksThoseBeforeItAndNoOther) {
@@ -244,7 +289,7 @@ TEST_F(WeightSourcesTest, ARelayThatDiesInTheMiddleLeavesItsChunks) {
   ASSERT_TRUE(fetch(b, root_));
   bool dead = false;
   const auto fetched = c.sources->fetch(
-      root_, kFile, c.work / "got", stop_.get_token(), [&](int64_t there, int64_t total) {
+      {root_, kFile}, c.work / "got", stop_.get_token(), [&](int64_t there, int64_t total) {
         // Without a total it is the relay that gets on, and nothing is here.
         if (total > 0 && there >= 8 * kChunkBytes && !std::exchange(dead, true)) b.relay.reset();
       });
@@ -319,7 +364,8 @@ TEST_F(WeightSourcesTest, AFailureNamesEachSource) {
   FarHost b = make_relay("b", "east"), c = make_host("c", "west");
   ASSERT_TRUE(knows(c, 1, 2) && knows(b, 1, 2));
   // It cannot be written at either: the folder is not there.
-  const auto fetched = c.sources->fetch(root_, kFile, c.work / "nowhere" / "x", stop_.get_token());
+  const auto fetched =
+      c.sources->fetch({root_, kFile}, c.work / "nowhere" / "x", stop_.get_token());
   ASSERT_FALSE(fetched);
   for (const char* part : {"rollout-0: ", "run: ", "nowhere"})
     EXPECT_NE(fetched.failure().message.find(part), std::string::npos) << fetched.failure().message;
