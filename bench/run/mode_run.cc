@@ -28,20 +28,20 @@ void read_steps(const fs::path& directory, int64_t steps, int64_t samples, ModeR
     ++run.steps;
     run.seconds += *seconds;
     run.tokens += tokens;
+    run.loss_tokens += tokens * (1 - value("staleness/masked_frac"));
     carried_tokens += value("staleness/carried_frac") * tokens;
     run.sample_seconds +=
         (value("time/env") + value("time/generate")) * static_cast<double>(samples);
     run.train_seconds += value("time/train");
     run.turns += value("rollout/turns/mean");
-    run.masked += value("staleness/masked_frac");
     run.staleness_mean += value("staleness/mean");
     run.staleness_max = std::max(run.staleness_max, value("staleness/max"));
     run.mismatch = std::max(run.mismatch, std::abs(value("mismatch/kl")));
     if (row.step > steps - last) run.reward += value("reward/mean") / static_cast<double>(last);
   }
   require(run.steps == steps, "{}: {} steps instead of {}", directory.string(), run.steps, steps);
-  for (double* mean : {&run.turns, &run.masked, &run.staleness_mean})
-    *mean /= static_cast<double>(steps);
+  for (double* mean : {&run.turns, &run.staleness_mean}) *mean /= static_cast<double>(steps);
+  run.masked = 1 - run.loss_tokens / run.tokens;
   run.partial = carried_tokens / run.tokens;
 }
 

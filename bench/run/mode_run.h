@@ -12,10 +12,11 @@ struct ModeRun {
   int64_t steps = 0;
   double seconds = 0;         // from the first weights to the last publication
   double tokens = 0;          // sampled, of the samples that were trained
+  double loss_tokens = 0;     // those of them that were not too old for the loss
   double reward = 0;          // mean of the last quarter of the steps
   double turns = 0;           // of a sample: a mode that trains short ones first has fewer
   double sample_seconds = 0;  // sum over the trained samples of the time in their worker
-  double masked = 0;          // share of the tokens, too old for the loss
+  double masked = 0;          // share of `tokens` that were too old for the loss
   double staleness_mean = 0, staleness_max = 0;
   double mismatch = 0;  // the largest of a step, in nats
 
@@ -32,7 +33,8 @@ struct ModeRun {
   double partial = 0;     // of the trained tokens: of older weights than the last of their sample
   double redundancy = 0;  // of the sampled tokens: no step trains them
 
-  double tokens_per_s() const { return tokens / seconds; }
+  // What is masked was sampled, and nothing learned from it: it is no throughput.
+  double tokens_per_s() const { return loss_tokens / seconds; }
   // Share of a room of so many samples that held one that was trained.
   double used(int64_t room) const { return sample_seconds / (seconds * static_cast<double>(room)); }
 };

@@ -42,7 +42,7 @@
 // sampled than the end of the same sample; `redundancy`, the tokens that were sampled for nothing.
 //
 // In the JSON form each run is an object as well, whose keys behind the common ones are `workload`,
-// `mode`, `seconds`, `reward`, `rollout_tokens_per_s`, `staleness_mean`, `staleness_max`,
+// `mode`, `seconds`, `reward`, `loss_tokens_per_s`, `staleness_mean`, `staleness_max`,
 // `mismatch_max`, `compared_samples`, `idle`: by cause, the shares of the rollout workers' places
 // (of those ever in use at once) that waited; `decomposition`: `tail`, `overlap`, `partial`,
 // `redundancy`; and `trainer_seconds`: `train`, its own, and `hand_over_to_publication`, all of it.
@@ -113,7 +113,7 @@ void report_run(Report& report, const std::string& workload, const std::string& 
                 {"mode", mode},
                 {"seconds", run.seconds},
                 {"reward", run.reward},
-                {"rollout_tokens_per_s", run.tokens_per_s()},
+                {"loss_tokens_per_s", run.tokens_per_s()},
                 {"staleness_mean", run.staleness_mean},
                 {"staleness_max", run.staleness_max},
                 {"mismatch_max", run.mismatch},
@@ -142,8 +142,8 @@ void report_mode(Report& report, const std::string& name, int room,
   const double ceiling =
       spread(all([&](R, R s) { return 1 / std::max(used(s), training(s)); })).median;
   report.add(name, "steps", "s", all([](R r, R) { return r.seconds; }));
-  report.add(name, "rollout", "tokens/s", all([](R r, R) { return r.tokens_per_s(); }));
-  report.add(name, "rollout to sync", "x",
+  report.add(name, "in the loss", "tokens/s", all([](R r, R) { return r.tokens_per_s(); }));
+  report.add(name, "in the loss to sync", "x",
              all([](R r, R s) { return r.tokens_per_s() / s.tokens_per_s(); }), ceiling);
   report.add(name, "steps to sync", "x", all([](R r, R s) { return s.seconds / r.seconds; }),
              ceiling);

@@ -222,6 +222,16 @@ void report_interval(Report& report, const std::string& name, const std::string&
                  .facts = {}});
 }
 
+void report_verdict(Report& report, const Interval& difference, double margin) {
+  std::string said = describe(verdict(difference, margin), margin, "sync");
+  // Within the margin is no proof that there is no difference.
+  if (difference.high < 0) said += ", and lower: 0 is above the whole interval";
+  if (difference.low > 0) said += ", and higher: 0 is below the whole interval";
+  if (const auto needed = runs_needed(difference, margin))
+    said += fmt::format("; with this mean and spread {} seeds would say", *needed);
+  report.note(said);
+}
+
 // `baseline`: of the same seeds, one by one; null for the baseline itself.
 void report_arm(Report& report, const std::string& name, const std::vector<RewardRun>& runs,
                 const std::vector<RewardRun>* baseline, double margin) {
@@ -234,10 +244,7 @@ void report_arm(Report& report, const std::string& name, const std::vector<Rewar
     report_interval(report, name, "halfway to sync (95 %)",
                     paired_interval(all(runs, &R::halfway), all(*baseline, &R::halfway)));
     report_interval(report, name, "final to sync (95 %)", difference);
-    std::string said = describe(verdict(difference, margin), margin, "sync");
-    if (const auto needed = runs_needed(difference, margin))
-      said += fmt::format("; with this mean and spread {} seeds would say", *needed);
-    report.note(said);
+    report_verdict(report, difference, margin);
   }
   report.add(name, "gain", "1/step", all(runs, &R::gain_per_step));
   report.add(name, "gain", "1/s", all(runs, &R::gain_per_second));
@@ -286,7 +293,10 @@ void measure(const Options& options, const Program& program) {
   std::vector<std::string> names = options.arms;
   if (!names.empty()) names.push_back(baseline);
   const std::vector<Arm> measured = chosen(study.arms, names);
-  for (const Arm& workload : chosen(study.workloads, options.workloads)) {
+  // By arm and seed, the sum over the workloads.
+  std::map<std::string, std::vector<double>> finals;
+  const std::vector<Arm> workloads = chosen(study.workloads, options.workloads);
+  for (const Arm& workload : workloads) {
     std::map<std::string, std::vector<RewardRun>> runs;
     // All arms of a seed before the next: whoever stops it early has whole pairs.
     for (int seed = options.first; seed < options.first + options.seeds; ++seed) {
@@ -297,9 +307,23 @@ void measure(const Options& options, const Program& program) {
                    {runs[arm.name].back().final});
       }
     }
-    for (const Arm& arm : measured)
+    for (const Arm& arm : measured) {
       report_arm(report, fmt::format("{}, {}", workload.name, arm.name), runs[arm.name],
                  arm.name == baseline ? nullptr : &runs[baseline], options.margin);
+      const std::vector<double> final = all(runs[arm.name], &RewardRun::final);
+      finals[arm.name].resize(final.size());
+      for (size_t i = 0; i < final.size(); ++i)
+        finals[arm.name][i] += final[i] / static_cast<double>(workloads.size());
+    }
+  }
+  if (workloads.size() < 2) return;
+  // What is small and of one sign on each workload may be seen on all of them together. A seed has
+  // the same policy on each, so it counts once.
+  for (const Arm& arm : measured) {
+    if (arm.name == baseline) continue;
+    const Interval difference = paired_interval(finals[arm.name], finals[baseline]);
+    report_interval(report, "all workloads, " + arm.name, "final to sync (95 %)", difference);
+    report_verdict(report, difference, options.margin);
   }
 }
 

@@ -27,7 +27,7 @@ const std::set<std::string> kKeys = {"bench", "system",   "version", "case", "me
 // What a run of `modes` is, behind those.
 const std::set<std::string> kModeKeys = {
     "workload",         "mode",          "seconds",       "reward",
-    "staleness_mean",   "staleness_max", "mismatch_max",  "rollout_tokens_per_s",
+    "staleness_mean",   "staleness_max", "mismatch_max",  "loss_tokens_per_s",
     "compared_samples", "idle",          "decomposition", "trainer_seconds"};
 
 // What a row of `simulate` is, behind those.
