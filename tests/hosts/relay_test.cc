@@ -9,7 +9,7 @@ namespace {
 using namespace std::chrono_literals;
 
 // So many that the first host has not done all before the other has a version.
-const std::vector<std::string> kSixteenSteps = {"run.steps=16", "eval.prompts=0"};
+const std::vector<std::string> kTenSteps = {"run.steps=10", "eval.prompts=0"};
 
 using RemoteRelay = RelayTest;
 
@@ -38,7 +38,7 @@ TEST_F(RemoteRelay, WeightsCrossOnceForTwoHosts) {
 // or by the run.
 TEST_F(RemoteRelay, ARelayThatIsKilledInTheMiddleIsReplaced) {
   between_->set_rate(8);
-  HostProcess& run = launch_four(kSixteenSteps);
+  HostProcess& run = launch_four(kTenSteps);
   ASSERT_NO_FATAL_FAILURE(expect_open());
   HostProcess& first = join_relay();
   ASSERT_NO_FATAL_FAILURE(expect_relaying());
@@ -53,16 +53,16 @@ TEST_F(RemoteRelay, ARelayThatIsKilledInTheMiddleIsReplaced) {
   EXPECT_EQ(run.wait(kHostPatience), 0);
   EXPECT_EQ(second.wait(20s), 0);
   EXPECT_EQ(third.wait(20s), 0);
-  EXPECT_EQ(steps_done(), 16);
+  EXPECT_EQ(steps_done(), 10);
   // The second worker of the host relays by now, and little came twice.
-  EXPECT_LT(from_home(link_), 20 * payload_bytes());
+  EXPECT_LT(from_home(link_), 14 * payload_bytes());
   const std::string words = words_of(*far_);
   EXPECT_NE(words.find("relays weights", words.find("waits to take its place")), std::string::npos);
 }
 
 TEST_F(RemoteRelay, AHostWithoutASecondWorkerFallsBackToTheRun) {
   between_->set_rate(8);
-  HostProcess& run = launch_four(kSixteenSteps);
+  HostProcess& run = launch_four(kTenSteps);
   ASSERT_NO_FATAL_FAILURE(expect_open());
   HostProcess& first = join_relay();
   ASSERT_NO_FATAL_FAILURE(expect_relaying());
@@ -71,7 +71,7 @@ TEST_F(RemoteRelay, AHostWithoutASecondWorkerFallsBackToTheRun) {
   first.kill(SIGKILL);
   EXPECT_EQ(run.wait(kHostPatience), 0);
   EXPECT_EQ(third.wait(20s), 0);
-  EXPECT_EQ(steps_done(), 16);
+  EXPECT_EQ(steps_done(), 10);
   const std::string words = words_of(*third_);
   EXPECT_NE(words.find("relay rollout-0 at tcp://10.77.0.2:7702 did not give"), std::string::npos);
 }
@@ -79,7 +79,7 @@ TEST_F(RemoteRelay, AHostWithoutASecondWorkerFallsBackToTheRun) {
 // A late joiner gets the version that samples from the relay, and a host behind a bad link within
 // the cluster delays nobody.
 TEST_F(RemoteRelay, ALateAndSlowHostDelaysNobody) {
-  HostProcess& run = launch_four({"run.steps=40", "scheduler.mode=async", "scheduler.ahead=2",
+  HostProcess& run = launch_four({"run.steps=28", "scheduler.mode=async", "scheduler.ahead=2",
                                   "scheduler.max_staleness=2", "eval.prompts=0"});
   ASSERT_NO_FATAL_FAILURE(expect_open());
   HostProcess& first = join_relay();
@@ -93,7 +93,7 @@ TEST_F(RemoteRelay, ALateAndSlowHostDelaysNobody) {
   EXPECT_LT(from_home(to_third_) - before, payload_bytes());
   EXPECT_GT(from_home(between_), payload_bytes() / 2);
   // A version takes 4 s to the slow host, and the run does not wait for it.
-  EXPECT_EQ(steps_done(), 40);
+  EXPECT_EQ(steps_done(), 28);
 }
 
 TEST_F(RemoteRelay, MistakesAreSaid) {
