@@ -9,6 +9,7 @@
 #include "core/base/digest_of.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/json_reader.h"
 #include "core/base/json_text.h"
 
 namespace tailrace {
@@ -34,19 +35,17 @@ std::string_view reason(std::string_view what) {
 nlohmann::json read_json_object(const std::filesystem::path& path, int64_t max_bytes) {
   const auto text = read_file(path, max_bytes);
   if (!text) throw UserError("{}", text.failure().message);
-  nlohmann::json value;
-  try {
-    value = nlohmann::json::parse(text.value());
-  } catch (const nlohmann::json::out_of_range& error) {  // a number that no double holds
-    throw UserError("{}: not JSON: {}", path.string(), reason(error.what()));
-  } catch (const nlohmann::json::parse_error& error) {
-    // `byte` counts what was read, the offending byte included.
-    const size_t at = error.byte > 0 ? error.byte - 1 : 0;
+  auto [value, fault, wide_integer, num_steps] =
+      read_json(text.value(), {.max_values = kMaxFileValues});
+  if (fault && fault->kind == JsonFault::Kind::kSyntax) {
+    // `num_read` counts the offending byte.
+    const size_t at = fault->num_read > 0 ? fault->num_read - 1 : 0;
     throw UserError("{}:{}: not JSON: {}", path.string(), position(text.value(), at),
-                    reason(error.what()));
+                    reason(fault->what));
   }
+  if (fault) throw UserError("{}: not JSON: {}", path.string(), reason(fault->what));
   if (!value.is_object()) throw UserError("{}: not a JSON object", path.string());
-  return value;
+  return std::move(value);
 }
 
 namespace {

@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/base/json_reader.h"
+
 namespace tailrace {
 
 namespace {
@@ -14,10 +16,10 @@ std::string write(const Json& value, int indent) {
 }  // namespace
 
 nlohmann::json parse_json(std::string_view text) {
-  return nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return read_json(text, {}).value;
 }
 nlohmann::ordered_json parse_ordered_json(std::string_view text) {
-  return nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return read_ordered_json(text, {}).value;
 }
 std::string json_text(const nlohmann::json& value, int indent) { return write(value, indent); }
 std::string json_text(const nlohmann::ordered_json& value, int indent) {

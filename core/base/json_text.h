@@ -11,7 +11,8 @@
 
 namespace tailrace {
 
-// A value that is_discarded() where the text is not JSON. The second keeps the order of keys.
+// A value that is_discarded() where the text is not JSON, or passes the limits that JsonLimits
+// begins with (json_reader.h). The second keeps the order of keys.
 nlohmann::json parse_json(std::string_view text);
 nlohmann::ordered_json parse_ordered_json(std::string_view text);
 

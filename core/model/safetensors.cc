@@ -21,7 +21,7 @@
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/file_descriptor.h"
-#include "core/base/json_keys.h"
+#include "core/base/json_reader.h"
 #include "core/base/json_text.h"
 #include "core/base/progress.h"
 #include "core/model/rounding.h"
@@ -77,16 +77,13 @@ class HeaderReader {
   }
 
   Json parse() const {
-    Json json;
-    try {
-      json = Json::parse(header_);
-    } catch (const Json::exception& e) {
-      refuse("its header is not JSON ({})", e.what());
-    }
-    if (const std::string key = duplicate_key(header_); !key.empty())
-      refuse("its header has the key '{}' twice", key);
+    auto [json, fault, wide_integer, num_steps] =
+        read_json(header_, {.max_values = kMaxFileValues, .refuses_doubled_keys = true});
+    if (fault && fault->kind == JsonFault::Kind::kDouble)
+      refuse("its header has the key '{}' twice", fault->key);
+    if (fault) refuse("its header is not JSON ({})", fault->what);
     if (!json.is_object()) refuse("its header is not a JSON object");
-    return json;
+    return std::move(json);
   }
 
   void read_metadata(const Json& entry, std::map<std::string, std::string>& metadata) const {

@@ -15,7 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr int64_t kGib = int64_t{1} << 30;
+constexpr int64_t kOneGib = int64_t{1} << 30;
 
 class ProgressTest : public testing::Test {
  protected:
@@ -24,10 +24,10 @@ class ProgressTest : public testing::Test {
   ProgressScope scope_{[this](const std::string& line) { said_.push_back(line); }, clock_};
 
   void read(const std::string& what, int64_t pieces, Time each) {
-    Progress progress(what, pieces * kGib);
+    Progress progress(what, pieces * kOneGib);
     for (int64_t i = 0; i < pieces; ++i) {
       clock_.advance(each);
-      progress.add(kGib);
+      progress.add(kOneGib);
     }
   }
 };
