@@ -59,7 +59,8 @@ Refusal refusal_of(const error_code& error, const std::string& bytes,
                              options.max_header_bytes)};
   if (error == Fault::body_limit)
     return {413,
-            fmt::format("the body of the request has more than {} bytes", options.max_body_bytes)};
+            fmt::format("the body of the request has more than {} bytes{}", options.max_body_bytes,
+                        options.body_limit.empty() ? "" : " (" + options.body_limit + ")")};
   // The first byte of a handshake of TLS.
   if (bytes.starts_with('\x16'))
     return {400, "the connection begins with TLS; the URL of this server begins with http://"};
@@ -327,6 +328,8 @@ void Connection::dispatch() {
                    [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
     request.headers.emplace_back(std::move(name), std::string(field.value()));
   }
+  if (!take_absolute_form(request))
+    return refuse({400, "the target of the request is no URL of this server"});
   request.body = std::move(message.body());
 
   exchange_ = std::make_shared<Exchange>(shared_.loop, form, shared_.options.max_unsent_bytes);

@@ -22,6 +22,7 @@ struct ServerOptions {
   std::string address = "127.0.0.1";  // of IPv4 or IPv6, in digits
   uint16_t port = 0;                  // 0: any that is free
   int64_t max_body_bytes = int64_t{64} << 20;
+  std::string body_limit = {};  // the key or option that says it, for the refusal (413)
   // Of all bodies together that are being read; a request beyond it is refused with 503.
   int64_t max_reading_bytes = int64_t{1} << 30;
   int64_t max_header_bytes = int64_t{64} << 10;

@@ -70,6 +70,30 @@ TEST(HttpServer, GivesHeadersInLowerCaseWithoutBlanks) {
   EXPECT_FALSE(answer.headers.contains("evil"));
 }
 
+// As clients of a proxy send it (RFC 9112, 3.2.2).
+TEST(HttpServer, TakesATargetInAbsoluteForm) {
+  Server server({}, [](const Request& request, Reply reply) {
+    reply.send(200, request.target + " of " + std::string(request.header("host")), "text/plain");
+  });
+  Client client(server.port());
+  const auto ask = [&](const std::string& target) {
+    client.send("GET " + target + " HTTP/1.1\r\nHost: other\r\n\r\n");
+    return client.read_answer();
+  };
+  EXPECT_EQ(ask("/v1/models").body, "/v1/models of other");
+  EXPECT_EQ(ask("http://host/v1/models").body, "/v1/models of host");
+  EXPECT_EQ(ask("HTTP://host:8000/v1/models?a=http://b/c").body,
+            "/v1/models?a=http://b/c of host:8000");
+  EXPECT_EQ(ask("http://[::1]:80").body, "/ of [::1]:80");
+  EXPECT_EQ(ask("http://host?a=b").body, "/?a=b of host");
+  EXPECT_EQ(ask("/http://host/").body, "/http://host/ of other");
+  for (const char* target : {"http:///v1/models", "http://", "http://:80/", "http://user@host/"}) {
+    Client other(server.port());
+    other.send("GET " + std::string(target) + " HTTP/1.1\r\nHost: a\r\n\r\n");
+    EXPECT_EQ(other.read_answer().status, 400) << target;
+  }
+}
+
 TEST(HttpServer, AnswersPipelinedRequestsInTheirOrder) {
   std::vector<Reply> replies;
   std::promise<void> first;
