@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands/commands.h"
+#include "cli/commands/row_flags.h"
 #include "cli/env/check.h"
 #include "cli/env/list.h"
 #include "cli/env/play.h"
@@ -33,6 +34,7 @@ struct EnvArguments {
   std::string program;  // a command line
   std::string reward_plugin;
   std::vector<std::string> settings, columns, reward_settings;
+  FilesSection files;
   uint64_t seed = 0;
 };
 
@@ -81,7 +83,7 @@ std::vector<std::string> read_rows(const EnvArguments& arguments) {
   std::vector<std::string> rows;
   if (arguments.dataset.empty()) return rows;
   const text::ColumnMap columns = read_settings("--columns", arguments.columns);
-  for (auto& row : text::read_dataset(arguments.dataset, columns))
+  for (auto& row : text::read_dataset(arguments.dataset, columns, limits_of_flags(arguments.files)))
     rows.push_back(std::move(row.json));
   if (rows.empty()) throw UserError("{}: it has no rows", arguments.dataset);
   return rows;
@@ -250,6 +252,7 @@ void add_source_options(Command& command, EnvArguments& arguments) {
                  {.help = "JSONL of prompts, where it needs one", .value = "FILE"});
   command.option("--columns", arguments.columns,
                  {.help = "columns that have other names in the file", .value = "OURS=THEIRS"});
+  add_row_flags(command, arguments.files);
   command.option("--seed", arguments.seed, {.help = "of tasks and actions"});
 }
 

@@ -12,6 +12,7 @@
 
 #include "cli/commands/chat_flags.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/row_flags.h"
 #include "cli/commands/sampling_flags.h"
 #include "cli/eval/evaluation.h"
 #include "cli/eval/suites.h"
@@ -38,6 +39,8 @@ using Json = nlohmann::ordered_json;
 struct EvalArguments {
   std::string model, run, name, suite, dataset;
   std::vector<std::string> settings, columns, chat_variables;
+  FilesSection files;
+  text::RowLimits limits;
   text::ColumnMap column_map;
   std::vector<int64_t> ks = {1};
   std::optional<int64_t> episodes, samples;
@@ -113,6 +116,7 @@ std::vector<EvalArguments> adopt_run(EvalArguments arguments, Registries& regist
     const bool held_out = !arguments.training_seeds && !dataset.eval_dataset.empty();
     one.dataset = held_out ? dataset.eval_dataset : dataset.dataset;
     one.column_map = dataset.columns;
+    one.limits = options.files.limits();
     one.plan.env = dataset.env;
     one.plan.settings = dataset.settings;
     one.plan.domain = static_cast<int32_t>(i);
@@ -148,10 +152,10 @@ EvaluationPlan complete_plan(const EvalArguments& arguments, const ModelConfig& 
   if (needs_dataset) {
     if (!arguments.suite.empty())
       plan.dataset = read_suite(find_suite(arguments.suite), arguments.dataset,
-                                *registries.verifiers, plan.score_budget);
+                                *registries.verifiers, plan.score_budget, arguments.limits);
     else
       plan.dataset = read_prompts(arguments.dataset, arguments.column_map, source->info().verifier,
-                                  *registries.verifiers, plan.score_budget);
+                                  *registries.verifiers, plan.score_budget, arguments.limits);
     auto rows = static_cast<int64_t>(plan.dataset.size());
     if (rows == 0) throw UserError("{} has no rows", arguments.dataset);
     if (plan.episodes > rows)
@@ -283,6 +287,7 @@ void eval(EvalArguments arguments, Registries registries) {
     all = adopt_run(std::move(arguments), registries);
   } else {
     arguments.plan.settings = parse_pairs("--settings", "size=6", arguments.settings);
+    arguments.limits = limits_of_flags(arguments.files);
     arguments.column_map = parse_pairs("--columns", "prompt=question", arguments.columns);
     set_variables(arguments.plan.chat, arguments.chat_variables);
     if (!arguments.suite.empty()) {
@@ -338,6 +343,7 @@ void add_eval(Command& program, const Registries& registries) {
   command.option("--columns", arguments->columns,
                  without_run({.help = "columns that have other names in the file, ours=theirs ...",
                               .value = "OURS=THEIRS"}));
+  add_row_flags(command, arguments->files, {"--run"});
   command.option("--suite", arguments->suite,
                  {.help = "an evaluation set of those below, read from the file of --dataset",
                   .one_of = suite_names(),

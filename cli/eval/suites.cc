@@ -21,8 +21,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string whole_file(const std::filesystem::path& file) {
-  Result<std::string> whole = text::read_row_file(file);
+std::string whole_file(const std::filesystem::path& file, const text::RowLimits& limits) {
+  Result<std::string> whole = text::read_row_file(file, limits);
   if (!whole) throw UserError("{}{}", whole.failure().message, missing_file_hint(file));
   return std::move(whole).value();
 }
@@ -31,11 +31,12 @@ text::DatasetRow row_of(const Json& row, int64_t line) {
   return {.json = json_text(row), .line = line};
 }
 
-std::vector<text::DatasetRow> read_gsm8k(const std::filesystem::path& file) {
+std::vector<text::DatasetRow> read_gsm8k(const std::filesystem::path& file,
+                                         const text::RowLimits& limits) {
   constexpr std::string_view kForm =
       "each line must be of the form {\"question\": \"...\", \"answer\": \"... #### 4\"}";
   std::vector<text::DatasetRow> rows;
-  text::for_each_json_row(file, kForm, [&](const text::RowPlace& place, Json row) {
+  const auto take = [&](const text::RowPlace& place, Json row) {
     const Json* question = text::find_column(row, "question");
     if (question == nullptr)
       place.fail(fmt::format("there is no \"question\"; the row has {}", text::column_names(row)));
@@ -45,7 +46,8 @@ std::vector<text::DatasetRow> read_gsm8k(const std::filesystem::path& file) {
                         "number after \"#### \".";
     row["prompt"] = prompt;
     rows.push_back(row_of(row, place.line));
-  });
+  };
+  text::for_each_json_row(file, kForm, take, limits);
   return rows;
 }
 
@@ -58,11 +60,12 @@ Json puzzle(const std::vector<int64_t>& numbers, int64_t target) {
   return {{"prompt", prompt}, {"numbers", numbers}, {"target", target}};
 }
 
-std::vector<text::DatasetRow> read_countdown(const std::filesystem::path& file) {
+std::vector<text::DatasetRow> read_countdown(const std::filesystem::path& file,
+                                         const text::RowLimits& limits) {
   constexpr std::string_view kForm =
       "each line must be of the form {\"target\": 98, \"nums\": [44, 19, 35]}";
   std::vector<text::DatasetRow> rows;
-  text::for_each_json_row(file, kForm, [&](const text::RowPlace& place, const Json& row) {
+  const auto take = [&](const text::RowPlace& place, const Json& row) {
     const char* column = row.contains("nums") ? "nums" : "numbers";
     if (!row.contains(column)) place.fail("there is no \"nums\"");
     if (!row.contains("target")) place.fail("there is no \"target\"");
@@ -74,7 +77,8 @@ std::vector<text::DatasetRow> read_countdown(const std::filesystem::path& file) 
     if (!target.is_number_integer()) place.fail("\"target\" is not an integer");
     rows.push_back(
         row_of(puzzle(numbers.get<std::vector<int64_t>>(), target.get<int64_t>()), place.line));
-  });
+  };
+  text::for_each_json_row(file, kForm, take, limits);
   return rows;
 }
 
@@ -88,8 +92,9 @@ std::vector<std::string_view> fields_of(std::string_view line, char separator) {
   }
 }
 
-std::vector<text::DatasetRow> read_game24(const std::filesystem::path& file) {
-  const std::string text = whole_file(file);
+std::vector<text::DatasetRow> read_game24(const std::filesystem::path& file,
+                                         const text::RowLimits& limits) {
+  const std::string text = whole_file(file, limits);
   std::vector<text::DatasetRow> rows;
   std::optional<size_t> column;
   LineReader lines(text);
@@ -151,8 +156,9 @@ const EvalSuite& find_suite(std::string_view name) {
 }
 
 std::vector<text::DatasetRow> read_suite(const EvalSuite& suite, const std::filesystem::path& file,
-                                         const VerifierRegistry& verifiers, Time score_budget) {
-  std::vector<text::DatasetRow> rows = suite.read(file);
+                                         const VerifierRegistry& verifiers, Time score_budget,
+                                         const text::RowLimits& limits) {
+  std::vector<text::DatasetRow> rows = suite.read(file, limits);
   const Verifier& verifier = verifiers.at(std::string(suite.verifier));
   for (const text::DatasetRow& row : rows) {
     if (const Result<void> fit = verifier.check_row(row.json, score_budget); !fit)

@@ -25,7 +25,8 @@ namespace tailrace {
 struct EvalSuite {
   std::string_view name, help, verifier;
   int64_t max_tokens = 0;  // of an answer, where --max-action-tokens says nothing
-  std::vector<text::DatasetRow> (*read)(const std::filesystem::path& file);
+  std::vector<text::DatasetRow> (*read)(const std::filesystem::path& file,
+                                         const text::RowLimits& limits);
 
   // The environment `text` plays a suite, with these settings.
   sandbox::EnvironmentSettings settings() const;
@@ -39,6 +40,7 @@ const EvalSuite& find_suite(std::string_view name);
 
 // The rows of the file, each proved by the verifier of the suite. Throws UserError with file:line.
 std::vector<text::DatasetRow> read_suite(const EvalSuite& suite, const std::filesystem::path& file,
-                                         const VerifierRegistry& verifiers, Time score_budget);
+                                         const VerifierRegistry& verifiers, Time score_budget,
+                                         const text::RowLimits& limits = {});
 
 }  // namespace tailrace

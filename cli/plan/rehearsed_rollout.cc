@@ -275,7 +275,8 @@ RehearsedRollout::Play RehearsedRollout::play(const RunOptions& options, int64_t
   const sandbox::EnvironmentInfo info = source->info();
   const TaskSource tasks(config_.seed, dataset.rows.empty()
                                            ? std::vector<text::DatasetRow>()
-                                           : text::read_dataset(dataset.rows, dataset.columns));
+                                           : text::read_dataset(dataset.rows, dataset.columns,
+                                                              dataset.limits));
   Play play;
   std::vector<std::vector<PlannedEpisode>> episodes(workers_.size());
   std::vector<double> seconds(workers_.size()), verify(workers_.size());

@@ -18,7 +18,9 @@ std::vector<int64_t> prompts_of_epoch(const RunOptions& options) {
     prompts.push_back(
         counts ? std::ssize(read_named(
                      dataset_key(options, i, "dataset"),
-                     [&] { return text::read_dataset(datasets[i].dataset, datasets[i].columns); }))
+                     [&] { return text::read_dataset(datasets[i].dataset, datasets[i].columns,
+                                              options.files.limits());
+                     }))
                : 0);
   }
   return prompts;

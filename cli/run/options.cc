@@ -381,6 +381,21 @@ void LogSection::visit(OptionVisitor& v) {
           {.help = "least important lines of the logs", .resume = Resume::kMayChange});
 }
 
+void FilesSection::visit(OptionVisitor& v) {
+  v.field("max_row_mb", max_row_mb,
+          {.help = "of a line of a dataset or of sft.data (MiB); a longer one is refused before it "
+                   "is read whole",
+           .min = 1,
+           .max = kMaxRowMb,
+           .resume = Resume::kMayChange});
+  v.field("max_file_mb", max_file_mb,
+          {.help = "of all lines of such a file (MiB), unpacked: gzip and zstd are unpacked no "
+                   "further",
+           .min = 1,
+           .max = kMaxFileMb,
+           .resume = Resume::kMayChange});
+}
+
 void RunOptions::visit(OptionVisitor& v) {
   auto rollout_section = shared(step, rollout_processes, rollout);
   auto checkpoint_section = shared(save, checkpoint);
@@ -425,6 +440,7 @@ void RunOptions::visit(OptionVisitor& v) {
             "what `tailrace simulate` computes with; nothing else reads it (docs/simulate.md)");
 }
 
+  v.section("files", files, "what is read of the files that a person brings");
 std::map<std::string, OptionDoc> options_by_key(const RunOptions& options) {
   std::map<std::string, OptionDoc> by_key;
   for (const SectionDoc& section : describe_options(options))

@@ -188,6 +188,24 @@ struct RewardSection {
   bool has_commands() const;
 };
 
+// In MiB.
+inline constexpr double kMaxRowMb = 4096, kMaxFileMb = 1 << 24, kMaxRequestMb = 1024;
+
+// What is read of the files that a person brings.
+struct FilesSection {
+  int64_t max_row_mb = 64, max_file_mb = 16'384;
+
+  void visit(OptionVisitor& v);
+  // With the names of the keys, or of other options that say them.
+  text::RowLimits limits(std::string row_key = "files.max_row_mb",
+                         std::string text_key = "files.max_file_mb") const {
+    return {.max_row_bytes = max_row_mb << 20,
+            .max_text_bytes = max_file_mb << 20,
+            .row_key = std::move(row_key),
+            .text_key = std::move(text_key)};
+  }
+};
+
 struct LogSection {
   LogLevel level = LogLevel::kInfo;
 
@@ -217,6 +235,7 @@ struct RunOptions {
   scheduler::SaveOptions save;  // its key stands in `checkpoint`, beside those of the next
   CheckpointOptions checkpoint;
   scheduler::WeightsOptions weights;
+  FilesSection files;
   LogSection log;
   SimulateSection simulate;
 

@@ -8,8 +8,9 @@ namespace tailrace {
 std::vector<text::DatasetRow> read_prompts(const std::filesystem::path& file,
                                            const text::ColumnMap& columns,
                                            const std::string& verifier,
-                                           const VerifierRegistry& verifiers, Time score_budget) {
-  std::vector<text::DatasetRow> rows = text::read_dataset(file, columns);
+                                           const VerifierRegistry& verifiers, Time score_budget,
+                                           const text::RowLimits& limits) {
+  std::vector<text::DatasetRow> rows = text::read_dataset(file, columns, limits);
   if (verifier.empty()) return rows;
   const Verifier& scores = verifiers.at(verifier);
   const auto require = [&](const Result<void>& fit) {

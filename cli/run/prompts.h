@@ -22,7 +22,8 @@ namespace tailrace {
 std::vector<text::DatasetRow> read_prompts(const std::filesystem::path& file,
                                            const text::ColumnMap& columns,
                                            const std::string& verifier,
-                                           const VerifierRegistry& verifiers, Time score_budget);
+                                           const VerifierRegistry& verifiers, Time score_budget,
+                                           const text::RowLimits& limits = {});
 
 // The section `chat` as the processes of a run read it: a template of chat.template is the copy
 // that lies beside the run's tokenizer, and later beside that of each checkpoint.

@@ -174,7 +174,7 @@ Result<sandbox::StepResult> first_episode(const RunOptions& options, const Datas
   sandbox::Task task{.seed = sandbox::task_seed(static_cast<uint64_t>(options.run.seed), false, 0)};
   if (environment->info().needs_dataset) {
     const std::string& file = dataset.dataset.empty() ? dataset.eval_dataset : dataset.dataset;
-    const auto rows = text::read_dataset(file, dataset.columns);
+    const auto rows = text::read_dataset(file, dataset.columns, options.files.limits());
     if (!rows.empty()) task.data = rows.front().json;
   }
   auto end = play(*environment, task);

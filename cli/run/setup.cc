@@ -87,7 +87,10 @@ void prepare_tokenizer(const RunPaths& paths, const RunOptions& options,
 std::vector<text::DatasetRow> training_rows(const RunOptions& options, size_t index,
                                             const DatasetSection& dataset) {
   return read_named(dataset_key(options, index, "dataset"),
-                    [&] { return text::read_dataset(dataset.dataset, dataset.columns); });
+                    [&] {
+                      return text::read_dataset(dataset.dataset, dataset.columns,
+                                                options.files.limits());
+                    });
 }
 
 struct DatasetFacts {
@@ -104,7 +107,7 @@ DatasetFacts check_dataset(const std::string& file, const text::ColumnMap& colum
   const int64_t longest = std::min(limits.max_prompt_tokens, limits.max_context_tokens - 1);
   const std::vector<text::DatasetRow> rows =
       read_prompts(file, columns, environment.info().verifier, verifiers,
-                   score_budget(options.scheduler.deadlines.verify));
+                   score_budget(options.scheduler.deadlines.verify), options.files.limits());
   if (rows.empty()) throw UserError("{} has no rows.", file);
   DatasetFacts facts{.rows = std::ssize(rows)};
   for (const text::DatasetRow& row : rows) {

@@ -116,7 +116,7 @@ int64_t SftRows::tokens() const {
 SftRows read_supervised(const std::filesystem::path& file, const SftOptions& options,
                         const SftReading& reading) {
   SftRows all;
-  text::for_each_json_row(file, /*form=*/"", [&](const text::RowPlace& place, Json json) {
+  const auto take = [&](const text::RowPlace& place, Json json) {
     SftRow row = SftLine(place, reading).read(std::move(json), options.columns);
     if (std::ssize(row.tokens) > reading.max_tokens) {
       if (options.too_long == TooLong::kRefuse)
@@ -136,7 +136,8 @@ SftRows read_supervised(const std::filesystem::path& file, const SftOptions& opt
       ++all.dropped;
     else
       all.rows.push_back(std::move(row));
-  });
+  };
+  text::for_each_json_row(file, /*form=*/"", take, reading.limits);
   if (all.rows.empty())
     throw UserError("{}: no row has a token that counts; there is nothing to learn.",
                     file.string());
@@ -146,7 +147,8 @@ SftRows read_supervised(const std::filesystem::path& file, const SftOptions& opt
 SupervisedReader::SupervisedReader(const RunOptions& o, const ModelConfig& model)
     : reading_{.format = nullptr,
                .vocab_size = model.num_ids(),
-               .max_tokens = o.rollout.engine.max_context_tokens} {
+               .max_tokens = o.rollout.engine.max_context_tokens,
+               .limits = o.files.limits()} {
   const std::filesystem::path folder = o.model.path;
   if (o.sft.data.empty() && o.sft.eval_data.empty()) return;
   if (o.model.creates() || !std::filesystem::exists(folder / "tokenizer.json")) return;

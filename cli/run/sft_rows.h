@@ -22,6 +22,7 @@
 #include "cli/run/options.h"
 #include "core/chat/prompt_format.h"
 #include "core/model/model_config.h"
+#include "core/text/row_file.h"
 #include "core/text/tokenizer.h"
 #include "trainer/options.h"
 #include "trainer/sft.h"
@@ -45,6 +46,7 @@ struct SftReading {
   const chat::PromptFormat* format = nullptr;  // null: there is no tokenizer but of token ids
   int64_t vocab_size = 0;
   int64_t max_tokens = 0;  // of a row
+  text::RowLimits limits = {};
 };
 
 // Throws UserError with file:line for a row of no form or that cannot be written, and, where

@@ -71,7 +71,8 @@ RolloutWorkerConfig rollout_config(const RunOptions& o, const ModelConfig& model
                           .settings = dataset.settings,
                           .rows = {},
                           .held_out_rows = {},
-                          .columns = dataset.columns};
+                          .columns = dataset.columns,
+                          .limits = o.files.limits()};
     // Files that nobody uses are ones that nobody has checked.
     if (dataset.ratio > 0) played.rows = dataset.dataset;
     if (o.eval.prompts > 0) played.held_out_rows = dataset.eval_dataset;

@@ -122,14 +122,18 @@ std::string column_names(const json& row) {
   return names.empty() ? "no columns" : names;
 }
 
-std::vector<DatasetRow> read_dataset(const std::filesystem::path& path, const ColumnMap& columns) {
+std::vector<DatasetRow> read_dataset(const std::filesystem::path& path, const ColumnMap& columns,
+                                     const RowLimits& limits) {
   std::vector<DatasetRow> rows;
-  for_each_json_row(path, kForm, [&](const RowPlace& place, json row) {
-    const bool changed = Columns(row, columns, place).complete();
-    // Other rows stay byte for byte as their file has them.
-    rows.push_back(
-        {.json = changed ? json_text(row) : std::string(place.text), .line = place.line});
-  });
+  for_each_json_row(
+      path, kForm,
+      [&](const RowPlace& place, json row) {
+        const bool changed = Columns(row, columns, place).complete();
+        // Other rows stay byte for byte as their file has them.
+        rows.push_back(
+            {.json = changed ? json_text(row) : std::string(place.text), .line = place.line});
+      },
+      limits);
   return rows;
 }
 

@@ -13,6 +13,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "core/text/row_file.h"
+
 namespace tailrace::text {
 
 // Columns of ours, each with the column of the file that it is read from: {"answer", "solution"}.
@@ -36,7 +38,7 @@ struct DatasetRow {
 // prompt or a column of the map, has something else than a text or messages of text for a prompt,
 // or is not UTF-8; and as read_row_file() fails. Blank lines are skipped.
 std::vector<DatasetRow> read_dataset(const std::filesystem::path& path,
-                                     const ColumnMap& columns = {});
+                                     const ColumnMap& columns = {}, const RowLimits& limits = {});
 
 // The column of a row by its name, or by names with dots between. nullptr: there is none, or null.
 const nlohmann::ordered_json* find_column(const nlohmann::ordered_json& row, std::string_view name);

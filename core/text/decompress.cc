@@ -13,7 +13,6 @@
 namespace tailrace::text {
 namespace {
 
-constexpr size_t kPiece = size_t{1} << 20;  // of bytes and of text, at a time
 // 15 bits are the largest window, and 16 asks for the header and the checksum of gzip.
 constexpr int kGzipWindow = 15 + 16;
 // Of zstd: what its own tool takes without being asked (128 MiB).
@@ -26,21 +25,31 @@ struct Turn {
   std::string damage = {};  // empty: none
 };
 
-class Inflate {
+}  // namespace
+
+class Unpacker::Library {
+ public:
+  virtual ~Library() = default;
+  virtual bool ready() const = 0;
+  virtual void begin() = 0;  // another member or frame
+  virtual Turn turn(std::string_view packed, std::string& piece) = 0;
+};
+
+class Unpacker::Inflate final : public Library {
  public:
   Inflate() : ready_(inflateInit2(&stream_, kGzipWindow) == Z_OK) {}
-  ~Inflate() {
+  ~Inflate() override {
     if (ready_) inflateEnd(&stream_);
   }
   Inflate(const Inflate&) = delete;
   Inflate& operator=(const Inflate&) = delete;
 
-  bool ready() const { return ready_; }
-  void begin() { inflateReset(&stream_); }
-  Turn turn(std::string_view packed, std::string& piece) {
+  bool ready() const override { return ready_; }
+  void begin() override { inflateReset(&stream_); }
+  Turn turn(std::string_view packed, std::string& piece) override {
     // zlib does not write to its input; the pointer only lacks the const. Its sizes have 32 bits.
     stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data()));
-    stream_.avail_in = static_cast<uInt>(std::min(packed.size(), kPiece));
+    stream_.avail_in = static_cast<uInt>(std::min(packed.size(), Unpacker::kPiece));
     stream_.next_out = reinterpret_cast<Bytef*>(piece.data());
     stream_.avail_out = static_cast<uInt>(piece.size());
     const size_t given = stream_.avail_in;
@@ -56,16 +65,16 @@ class Inflate {
   bool ready_;
 };
 
-class Unzstd {
+class Unpacker::Unzstd final : public Library {
  public:
   Unzstd() : stream_(ZSTD_createDStream(), ZSTD_freeDStream) {
     if (stream_) ZSTD_DCtx_setParameter(stream_.get(), ZSTD_d_windowLogMax, kZstdWindow);
   }
 
-  bool ready() const { return stream_ != nullptr; }
-  void begin() { ZSTD_DCtx_reset(stream_.get(), ZSTD_reset_session_only); }
-  Turn turn(std::string_view packed, std::string& piece) {
-    ZSTD_inBuffer in{packed.data(), std::min(packed.size(), kPiece), 0};
+  bool ready() const override { return stream_ != nullptr; }
+  void begin() override { ZSTD_DCtx_reset(stream_.get(), ZSTD_reset_session_only); }
+  Turn turn(std::string_view packed, std::string& piece) override {
+    ZSTD_inBuffer in{packed.data(), std::min(packed.size(), Unpacker::kPiece), 0};
     ZSTD_outBuffer out{piece.data(), piece.size(), 0};
     const size_t left = ZSTD_decompressStream(stream_.get(), &out, &in);
     Turn turn{in.pos, out.pos, left == 0};
@@ -77,44 +86,45 @@ class Unzstd {
   std::unique_ptr<ZSTD_DStream, size_t (*)(ZSTD_DStream*)> stream_;
 };
 
-template <class Library>
-Result<std::string> all_of(Packing packing, std::string_view packed, int64_t max_bytes) {
-  const std::string_view name = name_of(packing);
-  Library library;
-  if (!library.ready()) return Failure{"there is no memory to decompress it"};
-  std::string text, piece(kPiece, '\0');
-  while (true) {
-    beat();
-    const Turn turn = library.turn(packed, piece);
-    if (!turn.damage.empty())
-      return Failure{fmt::format("its {} data is damaged ({})", name, turn.damage)};
-    packed.remove_prefix(turn.taken);
-    if (static_cast<int64_t>(text.size() + turn.made) > max_bytes)
-      return Failure{fmt::format("decompressed it has more than {} bytes", max_bytes)};
-    text.append(piece, 0, turn.made);
-    if (turn.ended) {
-      if (packed.empty()) return text;
-      if (packing_of(packed) != packing)
-        return Failure{fmt::format("there is something else behind its {} data", name)};
-      library.begin();
-    } else if (turn.taken == 0 && turn.made == 0) {
-      // Nothing is left to take, and nothing to give.
-      return Failure{fmt::format("its {} data is cut: the end is missing", name)};
-    }
-  }
-}
-
-}  // namespace
-
 std::optional<Packing> packing_of(std::string_view bytes) {
   if (bytes.starts_with("\x1f\x8b")) return Packing::kGzip;
   if (bytes.starts_with("\x28\xb5\x2f\xfd")) return Packing::kZstd;
   return std::nullopt;
 }
 
-Result<std::string> decompress(Packing packing, std::string_view bytes, int64_t max_bytes) {
-  return packing == Packing::kGzip ? all_of<Inflate>(packing, bytes, max_bytes)
-                                   : all_of<Unzstd>(packing, bytes, max_bytes);
+Unpacker::Unpacker(Packing packing) : packing_(packing) {
+  if (packing == Packing::kGzip) {
+    library_ = std::make_unique<Inflate>();
+  } else {
+    library_ = std::make_unique<Unzstd>();
+  }
+}
+Unpacker::~Unpacker() = default;
+Unpacker::Unpacker(Unpacker&&) noexcept = default;
+
+Result<bool> Unpacker::turn(std::string_view& packed, bool are_last, std::string& text) {
+  beat();
+  const std::string_view name = name_of(packing_);
+  if (!library_->ready()) return Failure{"there is no memory to decompress it"};
+  if (is_between_) {
+    if (packed.empty() && are_last) return false;
+    constexpr size_t kMagic = 4;  // of the longer one
+    if (packed.size() < kMagic && !are_last) return false;
+    if (packing_of(packed) != packing_)
+      return Failure{fmt::format("there is something else behind its {} data", name)};
+    library_->begin();
+    is_between_ = false;
+  }
+  const Turn turn = library_->turn(packed, piece_);
+  if (!turn.damage.empty())
+    return Failure{fmt::format("its {} data is damaged ({})", name, turn.damage)};
+  packed.remove_prefix(turn.taken);
+  text.append(piece_, 0, turn.made);
+  is_between_ = turn.ended;
+  if (turn.ended || turn.taken > 0 || turn.made > 0) return true;
+  // Nothing is left to take, and nothing to give.
+  if (are_last) return Failure{fmt::format("its {} data is cut: the end is missing", name)};
+  return false;
 }
 
 }  // namespace tailrace::text

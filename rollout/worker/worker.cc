@@ -74,7 +74,7 @@ TaskSource task_source_for(uint64_t seed, const RolloutDataset& dataset,
     throw UserError("the environment {} needs a dataset, and the config names none.", info.name);
   const auto read = [&](const std::filesystem::path& file) {
     if (file.empty()) return std::vector<text::DatasetRow>();
-    auto rows = text::read_dataset(file, dataset.columns);
+    auto rows = text::read_dataset(file, dataset.columns, dataset.limits);
     if (rows.empty()) throw UserError("{} has no rows.", file.string());
     return rows;
   };

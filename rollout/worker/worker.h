@@ -41,6 +41,7 @@ struct RolloutDataset {
   // JSONL files, of environments that need them; of either there may be none.
   std::filesystem::path rows = {}, held_out_rows = {};
   text::ColumnMap columns = {};  // of both files
+  text::RowLimits limits = {};
 };
 
 struct RolloutWorkerConfig {

@@ -59,7 +59,9 @@ std::string long_text() {
 class RowFile : public ::testing::Test {
  protected:
   std::string read(const std::string& bytes, int64_t max_bytes = int64_t{1} << 40) {
-    const Result<std::string> text = read_row_file(folder_.write("rows.jsonl", bytes), max_bytes);
+    const Result<std::string> text =
+        read_row_file(folder_.write("rows.jsonl", bytes),
+                      {.max_text_bytes = max_bytes, .text_key = "files.max_file_mb"});
     return text ? text.value() : "failure: " + text.failure().message;
   }
   TemporaryDirectory folder_;
@@ -107,8 +109,52 @@ TEST_P(PackedRowFile, IsRefusedWhereItIsCutDamagedOrFollowedBySomethingElse) {
 
 TEST_P(PackedRowFile, IsRefusedWhereItIsMoreTextThanThereIsRoomFor) {
   const std::string packed = pack(std::string(size_t{20} << 20, ' '));
-  EXPECT_NE(read(packed, 1 << 20).find("decompressed it has more than 1048576 bytes"),
+  EXPECT_NE(read(packed, 1 << 20)
+                .find("rows.jsonl: it has more than 1048576 bytes of text, unpacked "
+                      "(files.max_file_mb)"),
             std::string::npos);
+}
+
+// A line that does not end is refused when it is too long, however much the file stands for.
+TEST_P(PackedRowFile, ALineIsRefusedBeforeItIsWhole) {
+  const RowLimits limits{.max_row_bytes = 3 << 20, .row_key = "files.max_row_mb"};
+  const auto file =
+      folder_.write("rows.jsonl", pack("{\"a\": 1}\n" + std::string(size_t{40} << 20, ' ')));
+  int64_t rows = 0;
+  try {
+    for_each_json_row(
+        file, "", [&](const RowPlace&, const nlohmann::ordered_json&) { ++rows; }, limits);
+    FAIL() << "it was read";
+  } catch (const UserError& error) {
+    EXPECT_EQ(std::string(error.what()),
+              file.string() + ":2: the line is longer than 3145728 bytes (files.max_row_mb)");
+  }
+  EXPECT_EQ(rows, 1);
+}
+
+TEST_P(PackedRowFile, IsUnpackedNoFurtherThanItsLimit) {
+  const RowLimits limits{.max_text_bytes = 2 << 20, .text_key = "files.max_file_mb"};
+  const auto file = folder_.write("rows.jsonl", pack(long_text()));
+  int64_t rows = 0;
+  try {
+    for_each_json_row(
+        file, "", [&](const RowPlace&, const nlohmann::ordered_json&) { ++rows; }, limits);
+    FAIL() << "it was read";
+  } catch (const UserError& error) {
+    EXPECT_EQ(std::string(error.what()),
+              file.string() + ":" + std::to_string(rows + 1) +
+                  ": it has more than 2097152 bytes of text, unpacked (files.max_file_mb)");
+  }
+  EXPECT_GT(rows, 1000);
+}
+
+TEST_P(PackedRowFile, GivesTheRowsOfALongFile) {
+  std::string rows;
+  for_each_json_row(folder_.write("rows.jsonl", pack(long_text())), "",
+                    [&](const RowPlace& place, const nlohmann::ordered_json&) {
+                      rows += std::string(place.text) + "\n";
+                    });
+  EXPECT_EQ(rows, long_text());
 }
 
 INSTANTIATE_TEST_SUITE_P(Packers, PackedRowFile,
@@ -155,6 +201,7 @@ TEST_F(RowFile, GivesRowsWithTheirPlaces) {
     return "";
   };
   EXPECT_EQ(error_of("\n{}"), ":2: it is none; each line must be one");
+  EXPECT_EQ(error_of("{}" + std::string(70, ' ') + "\n{"), ":1: it is none; each line must be one");
   EXPECT_EQ(error_of("{"), ":1: the line is not valid JSON; each line must be one");
   EXPECT_EQ(error_of("{\"a\": \"\xFF\"}"), ":1: the line is not UTF-8; each line must be one");
 }
