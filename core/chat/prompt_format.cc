@@ -322,9 +322,9 @@ void PromptFormat::refuse_null_as_word(ChatInput input, const std::string& text)
         "the chat template writes a content that is null as \"None\". Write \"\" in its place");
 }
 
-// The tokens of what is said up to the beginning of the policy's answer: of all, or of what stands
-// behind an answer before.
-std::vector<TokenId> PromptFormat::write(const Said& said, bool behind_answer) const {
+// What is said up to the beginning of the policy's answer: all, or what stands behind an answer
+// before.
+PromptFormat::Written PromptFormat::write(const Said& said, bool behind_answer) const {
   ordered_json messages = messages_of(said), tools = tools_of(said);
   // Behind an answer a system message in front is cut off.
   if (!behind_answer) messages = with_system(std::move(messages));
@@ -345,13 +345,11 @@ std::vector<TokenId> PromptFormat::write(const Said& said, bool behind_answer) c
     if (!behind) throw UserError("the chat template does not write an answer as it was given");
     text = std::move(*behind);
   }
-  const std::vector<size_t> literal = take_out(text, marker);
-  if (behind_answer) return encode_behind_answer(text, literal);
-  // The template writes what a tokenizer would put in front.
-  return tokenizer_.encode(text, {.literal = literal});
+  std::vector<size_t> literal = take_out(text, marker);
+  return {.text = std::move(text), .literal = std::move(literal), .behind_answer = behind_answer};
 }
 
-Result<std::vector<TokenId>> PromptFormat::first(const Said& said) const {
+Result<PromptFormat::Written> PromptFormat::write_first(const Said& said) const {
   try {
     if (template_) return write(said, /*behind_answer=*/false);
     if (!said.messages.empty() || !said.tools.empty())
@@ -359,21 +357,32 @@ Result<std::vector<TokenId>> PromptFormat::first(const Said& said) const {
           fmt::format("it {}, which only a chat template can write. Give one with "
                       "chat.template=FILE",
                       said.messages.empty() ? "has tools" : "is a list of messages")};
-    return tokenizer_.encode(said.text, {.framed = true, .find_special = false});
+    return Written{.text = said.text};
   } catch (const UserError& error) {
     return Failure{error.what()};
   }
 }
 
-Result<std::vector<TokenId>> PromptFormat::next(const Said& said, TokenId last) const {
+Result<PromptFormat::Written> PromptFormat::write_next(const Said& said) const {
   try {
     if (!said.tools.empty())
       return Failure{"it has tools, which a conversation has at its beginning"};
-    if (!template_) {
-      if (!said.messages.empty()) return first(said);  // which says why not
-      return tokenizer_.encode(said.text, {.find_special = false});
-    }
-    std::vector<TokenId> ids = write(said, /*behind_answer=*/true);
+    if (template_) return write(said, /*behind_answer=*/true);
+    if (!said.messages.empty()) return write_first(said);  // which says why not
+    return Written{.text = said.text, .behind_answer = true};
+  } catch (const UserError& error) {
+    return Failure{error.what()};
+  }
+}
+
+Result<std::vector<TokenId>> PromptFormat::encode(const Written& written, TokenId last) const {
+  const auto& [text, literal, behind_answer] = written;
+  try {
+    if (!template_)
+      return tokenizer_.encode(text, {.framed = !behind_answer, .find_special = false});
+    // The template writes what a tokenizer would put in front.
+    if (!behind_answer) return tokenizer_.encode(text, {.literal = literal});
+    std::vector<TokenId> ids = encode_behind_answer(text, literal);
     // Written already, by the policy.
     const size_t end = size_of_end(ids);
     if (end > 0 && last == end_of_turn_ && ids[end - 1] == last)
@@ -382,6 +391,16 @@ Result<std::vector<TokenId>> PromptFormat::next(const Said& said, TokenId last) 
   } catch (const UserError& error) {
     return Failure{error.what()};
   }
+}
+
+Result<std::vector<TokenId>> PromptFormat::first(const Said& said) const {
+  const auto written = write_first(said);
+  return written ? encode(written.value()) : written.failure();
+}
+
+Result<std::vector<TokenId>> PromptFormat::next(const Said& said, TokenId last) const {
+  const auto written = write_next(said);
+  return written ? encode(written.value(), last) : written.failure();
 }
 
 // What the template writes for the last of the messages, behind the beginning that it gives to

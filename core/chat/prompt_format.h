@@ -69,6 +69,18 @@ class PromptFormat {
   // What follows an answer whose last token was `last`. Failure: as first(), and for tools.
   Result<std::vector<TokenId>> next(const Said& said, TokenId last) const;
 
+  // first() and next() in two halves: the text that the template writes, and its tokens. A caller
+  // may refuse the text for its length in between, as encoding takes the longer part. `last`: as
+  // of next(), for a text that write_next() has given.
+  struct Written {
+    std::string text;
+    std::vector<size_t> literal = {};  // EncodeOptions::literal
+    bool behind_answer = false;
+  };
+  Result<Written> write_first(const Said& said) const;
+  Result<Written> write_next(const Said& said) const;
+  Result<std::vector<TokenId>> encode(const Written& written, TokenId last = -1) const;
+
   // A list of messages with answers of the assistant, up to the last of them. The turns stand as
   // first() and next() write them, and each answer as the template writes it, with the end of its
   // turn. Answers before the message `learn_from` do not count, nor those with "weight": 0. The
@@ -101,7 +113,7 @@ class PromptFormat {
  private:
   nlohmann::ordered_json messages_of(const Said& said) const;
   nlohmann::ordered_json tools_of(const Said& said) const;
-  std::vector<TokenId> write(const Said& said, bool behind_answer) const;
+  Written write(const Said& said, bool behind_answer) const;
   std::vector<TokenId> encode_behind_answer(const std::string& text,
                                             const std::vector<size_t>& literal) const;
   nlohmann::ordered_json with_system(nlohmann::ordered_json messages) const;

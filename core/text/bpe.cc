@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
+#include "core/text/byte_alphabet.h"
 #include "core/text/utf8.h"
 
 namespace tailrace::text {
@@ -118,6 +119,17 @@ class Bpe final : public TokenModel {
   }
 
   TokenId unknown() const override { return options_.unk; }
+
+  bool covers_all_text() const override {
+    if (options_.unk >= 0 && !options_.fuse_unk) return true;
+    const auto all_bytes = [](const auto& has) {
+      for (int byte = 0; byte < 256; ++byte)
+        if (!has(static_cast<uint8_t>(byte))) return false;
+      return true;
+    };
+    return all_bytes([&](uint8_t byte) { return byte_ids_[byte] >= 0; }) ||
+           all_bytes([&](uint8_t byte) { return find(byte_character(byte)) >= 0; });
+  }
 
   void encode(const Pieces& pieces, std::vector<TokenId>& out) const override {
     Scratch scratch;

@@ -1,5 +1,6 @@
 #include "core/text/normalizer.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "core/text/nfc.h"
@@ -12,6 +13,8 @@ namespace {
 class Nfc final : public Normalizer {
  public:
   std::string normalize(std::string text) const override { return normalize_nfc(text); }
+  // Three jamo of three bytes each become one syllable of three, and the sign of Kelvin a K.
+  int64_t max_shrinking() const override { return 3; }
 };
 
 // Hugging Face's rule: an empty text stays empty, and each stretch between added tokens gets the
@@ -22,6 +25,7 @@ class Prepend final : public Normalizer {
   std::string normalize(std::string text) const override {
     return text.empty() ? text : prefix_ + text;
   }
+  int64_t max_shrinking() const override { return 1; }
 
  private:
   std::string prefix_;
@@ -33,6 +37,11 @@ class ReplaceNormalizer final : public Normalizer {
       : pattern_(part.at("pattern")), content_(part.text("content")) {}
   std::string normalize(std::string text) const override {
     return pattern_.replace_all(std::move(text), content_);
+  }
+  int64_t max_shrinking() const override {
+    const auto size = static_cast<int64_t>(content_.size());
+    const int64_t literal = pattern_.literal_bytes();
+    return literal == 0 || size == 0 ? 0 : std::max<int64_t>(1, (literal + size - 1) / size);
   }
 
  private:
@@ -47,6 +56,12 @@ class NormalizerSequence final : public Normalizer {
   std::string normalize(std::string text) const override {
     for (const auto& step : steps_) text = step->normalize(std::move(text));
     return text;
+  }
+  int64_t max_shrinking() const override {
+    constexpr int64_t kMost = 1000;  // beyond it there is none
+    int64_t product = 1;
+    for (const auto& step : steps_) product = std::min(product * step->max_shrinking(), kMost);
+    return product < kMost ? product : 0;
   }
 
  private:

@@ -14,6 +14,8 @@ class Normalizer {
  public:
   virtual ~Normalizer() = default;
   virtual std::string normalize(std::string text) const = 0;  // UTF-8 to UTF-8
+  // A text becomes at most so many times shorter, in bytes; 0: there is no bound.
+  virtual int64_t max_shrinking() const = 0;
 };
 
 // NFC, Prepend, Replace, Sequence. Throws UserError for others.

@@ -3,6 +3,7 @@
 // Thread: any (immutable).
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -19,6 +20,11 @@ class Pattern {
   // Appends all matches in order, as Regex::find_all.
   void find_all(std::string_view text, std::vector<Span>& out) const;
   std::string replace_all(std::string text, std::string_view content) const;
+
+  // Of the text that is looked for; 0: it is a regular expression.
+  int64_t literal_bytes() const {
+    return regex_ == nullptr ? static_cast<int64_t>(literal_.size()) : 0;
+  }
 
  private:
   std::string literal_;

@@ -1,5 +1,6 @@
 #include "core/text/pre_tokenizer.h"
 
+#include <algorithm>
 #include <functional>
 
 #include "core/text/byte_alphabet.h"
@@ -89,6 +90,7 @@ class Split final : public PreTokenizer {
     }
     pieces.spans = std::move(out);
   }
+  bool keeps_text() const override { return behavior_ != Behavior::kRemoved; }
 
  private:
   FindAll find_all_;
@@ -200,6 +202,9 @@ class PreTokenizerSequence final : public PreTokenizer {
       : steps_(std::move(steps)) {}
   void cut(Pieces& pieces) const override {
     for (const auto& step : steps_) step->cut(pieces);
+  }
+  bool keeps_text() const override {
+    return std::ranges::all_of(steps_, [](const auto& step) { return step->keeps_text(); });
   }
 
  private:

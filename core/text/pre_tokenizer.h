@@ -32,6 +32,8 @@ class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
   virtual void cut(Pieces& pieces) const = 0;
+  // No text but blanks of ASCII is left out of the pieces.
+  virtual bool keeps_text() const { return true; }
 };
 
 // ByteLevel, Digits, Metaspace, Punctuation, Sequence, Split, Whitespace, WhitespaceSplit. Throws

@@ -29,6 +29,10 @@ class TokenModel {
   // Appends the ids of all pieces.
   virtual void encode(const Pieces& pieces, std::vector<TokenId>& out) const = 0;
 
+  // Each character of a piece, or each of its bytes, ends up in a token of the vocabulary or in an
+  // unknown token of its own: no text is left out, and no token stands for text without end.
+  virtual bool covers_all_text() const { return false; }
+
   virtual TokenId unknown() const { return -1; }  // stands for what the vocabulary lacks; -1: none
 
   const Vocabulary& vocabulary() const { return vocabulary_; }

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/text/tokenizer.h"
@@ -26,6 +28,15 @@ void check_vocabulary(const Tokenizer& tokenizer, int64_t vocab_size, std::strin
       "{}: the tokenizer has {} tokens, and the model's vocab_size is {}. They belong to different "
       "models.\n       Try the tokenizer that was saved with this model.",
       where, tokenizer.vocab_size(), vocab_size);
+}
+
+int64_t num_non_blank(std::string_view text) {
+  return std::ranges::count_if(text, [](char c) { return c != ' ' && (c < '\t' || c > '\r'); });
+}
+
+int64_t least_num_tokens(const Tokenizer& tokenizer, int64_t num_non_blank) {
+  const int64_t longest = tokenizer.max_token_bytes();
+  return longest <= 0 ? 0 : num_non_blank / longest + (num_non_blank % longest != 0 ? 1 : 0);
 }
 
 void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to,

@@ -65,6 +65,7 @@ class JsonTokenizer final : public Tokenizer {
       special_[token.id] = token.special;
       added_ids_.emplace(token.content, token.id);
     }
+    max_token_bytes_ = longest_token();
   }
 
   std::vector<TokenId> encode(std::string_view text, const EncodeOptions& options) const override {
@@ -134,11 +135,25 @@ class JsonTokenizer final : public Tokenizer {
       if (token.special && !token.content.empty()) texts.push_back(token.content);
     return texts;
   }
+  int64_t max_token_bytes() const override { return max_token_bytes_; }
   bool is_special(TokenId id) const override {
     return id >= 0 && id < vocab_size() && special_[static_cast<size_t>(id)] != 0;
   }
 
  private:
+  // As tokens are written, which is never shorter than the text that they stand for.
+  int64_t longest_token() const {
+    const bool covers = parts_.model->covers_all_text() &&
+                        (parts_.pre_tokenizer == nullptr || parts_.pre_tokenizer->keeps_text());
+    if (!covers) return 0;
+    constexpr size_t kCharacter = 4;  // of an unknown token
+    size_t longest = kCharacter;
+    for (const auto& token : tokens_)
+      if (token) longest = std::max(longest, token->size());
+    return static_cast<int64_t>(longest) *
+           (parts_.normalizer == nullptr ? 1 : parts_.normalizer->max_shrinking());
+  }
+
   struct Matchers {
     AddedTokenMatcher raw, normal;  // matched on text as it is, and as it is normalised
   };
@@ -228,6 +243,7 @@ class JsonTokenizer final : public Tokenizer {
   std::vector<std::optional<std::string>> tokens_;  // by id; none: a hole
   std::vector<char> special_;                       // by id
   Vocabulary added_ids_;
+  int64_t max_token_bytes_ = 0;
 };
 
 void add_template(const JsonPart& part, Frame& frame) {

@@ -54,6 +54,21 @@ std::vector<TokenId> encode(const json& tokenizer, std::string_view text) {
 using Ids = std::vector<TokenId>;
 
 // Parts of characters too: together they are the text, of which a tokenizer may drop a first blank.
+TEST(LongestToken, BoundsWhatATextCanBecome) {
+  const auto stories = load_tokenizer(kData / "models/stories260K");
+  const int64_t longest = stories->max_token_bytes();
+  EXPECT_GT(longest, 4);
+  EXPECT_LT(longest, 64);
+  for (const std::string& text :
+       {std::string("Once upon a time, there was a little girl."), std::string(5000, 'a'),
+        std::string("\xF0\x9F\x98\x80\x01\xE4\xB8\xAD"), std::string("   \n\t "), std::string()}) {
+    const int64_t least = least_num_tokens(*stories, num_non_blank(text));
+    EXPECT_LE(least, std::ssize(stories->encode(text))) << text;
+    EXPECT_GE(least * longest, num_non_blank(text));
+  }
+  EXPECT_EQ(num_non_blank(" a\tb\r\n c "), 3);
+}
+
 TEST(Tokenizer, BytesOfTokensAddUpToTheText) {
   const std::string text =
       "Once, \xE2\x82\xAC 5 \xF0\x9F\x91\xA9\xE2\x80\x8D\xF0\x9F\x9A\x80  don't\n\n {\"a\": 1} "
