@@ -23,6 +23,7 @@ struct AgentProgram {
   // stdin, and says what it was worth in a line of its own, {"reward": ...}.
   int64_t episodes = 1;
   int64_t at_once = 16;  // processes of a worker
+  int64_t max_request_bytes = int64_t{16} << 20;  // of the body of a call
   bool is_isolated = false;                    // sees nothing of this machine (launcher)
   std::map<std::string, Digest> digests = {};  // of their files, when the run began
   // Who scores the episode; empty: the program itself. Retold: as a conversation (reward/command);

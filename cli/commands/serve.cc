@@ -34,7 +34,7 @@ struct ServeArguments {
   std::vector<std::string> chat_variables;
   SamplingOptions sampling;
   int64_t port = 8000, max_new_tokens = 1024, max_context_tokens = 0, max_sequences = 32;
-  int64_t kv_cache_mb = 512;
+  int64_t kv_cache_mb = 512, max_request_mb = 64;
   ComputeFlags compute;
 };
 
@@ -62,6 +62,9 @@ void serve(const ServeArguments& arguments) {
     how.model = std::filesystem::path(arguments.model).lexically_normal().filename().string();
   how.http.address = arguments.address;
   how.http.port = static_cast<uint16_t>(arguments.port);
+  how.http.max_body_bytes = arguments.max_request_mb << 20;
+  how.http.body_limit = "--max-request-mb";
+  how.reading.session_bytes = how.http.max_body_bytes;
   how.api_key = arguments.api_key;
   how.sampling = arguments.sampling.params();
   how.sampling.max_new_tokens = arguments.max_new_tokens;
@@ -78,8 +81,11 @@ void serve(const ServeArguments& arguments) {
   const std::jthread waits([&](const std::stop_token& end) {
     while (!leaves && !end.stop_requested()) leaves = signals.wait();
   });
+  gateway::HeldTeller held;
   while (!leaves) {
     gateway.poll();
+    if (const auto line = held.look(gateway.held(), clock.now()))
+      fmt::print(stderr, "{}\n", *line);
     if (engine.idle()) {
       gateway.wait(100ms);
     } else {
@@ -116,6 +122,10 @@ void add_serve(Command& program) {
                  {.help = "answers that are sampled together", .min = 1, .max = 1024});
   command.option("--kv-cache-mb", arguments->kv_cache_mb,
                  {.help = "memory of the KV cache (MiB)", .min = 1, .max = 1 << 24});
+  command.option("--max-request-mb", arguments->max_request_mb,
+                 {.help = "of a request's body (MiB); a longer one is refused (413)",
+                  .min = 1,
+                  .max = kMaxRequestMb});
   add_compute_flags(command, arguments->compute);
   command.footer(
       "The official client works against it, as any that takes a base URL:\n"

@@ -75,8 +75,10 @@ class Players {
     const auto agent = source->agent();
     if (agent == nullptr) return runner_.start(std::move(spec), source);
     if (gateway_ == nullptr) {
-      gateway_ =
-          std::make_unique<gateway::Gateway>(engine_, format_, gateway::GatewayOptions{}, clock_);
+      gateway::GatewayOptions how;
+      how.http.max_body_bytes = agent->max_request_bytes;
+      how.http.body_limit = "env.agent.max_request_mb";
+      gateway_ = std::make_unique<gateway::Gateway>(engine_, format_, how, clock_);
       agents_ = std::make_unique<AgentRunner>(
           *gateway_,
           std::filesystem::temp_directory_path() / fmt::format("tailrace-eval-{}", ::getpid()),

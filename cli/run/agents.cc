@@ -63,6 +63,7 @@ std::shared_ptr<const AgentProgram> program_of(const DatasetSection& dataset) {
                        .score_deadline = as_time(agent.score_seconds),
                        .episodes = agent.episodes,
                        .at_once = agent.at_once,
+                       .max_request_bytes = agent.max_request_mb << 20,
                        .is_isolated = dataset.isolation == Isolation::kSandbox,
                        .verifier = agent.verifier};
   for (const auto* words : {&program.setup, &program.run, &program.score})

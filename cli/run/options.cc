@@ -184,6 +184,11 @@ void AgentSection::visit(OptionVisitor& v) {
           {.help = "of an answer, where rollout.max_action_tokens is 0",
            .min = 1,
            .max = kMaxSequenceTokens});
+  v.field("max_request_mb", max_request_mb,
+          {.help = "of a call's body (MiB); a longer one is refused (413) before it is read",
+           .min = 1,
+           .max = kMaxRequestMb,
+           .resume = Resume::kMayChange});
   v.field("verifier", verifier,
           {.help = "who scores the last answer with the row of the dataset, for example math; "
                    "empty: the agent says what it was worth"});
@@ -376,11 +381,6 @@ bool RewardSection::has_commands() const {
          std::ranges::any_of(parts, [](const RewardPart& part) { return !part.command.empty(); });
 }
 
-void LogSection::visit(OptionVisitor& v) {
-  v.field("level", level,
-          {.help = "least important lines of the logs", .resume = Resume::kMayChange});
-}
-
 void FilesSection::visit(OptionVisitor& v) {
   v.field("max_row_mb", max_row_mb,
           {.help = "of a line of a dataset or of sft.data (MiB); a longer one is refused before it "
@@ -394,6 +394,11 @@ void FilesSection::visit(OptionVisitor& v) {
            .min = 1,
            .max = kMaxFileMb,
            .resume = Resume::kMayChange});
+}
+
+void LogSection::visit(OptionVisitor& v) {
+  v.field("level", level,
+          {.help = "least important lines of the logs", .resume = Resume::kMayChange});
 }
 
 void RunOptions::visit(OptionVisitor& v) {
@@ -435,12 +440,12 @@ void RunOptions::visit(OptionVisitor& v) {
   v.section("eval", eval, "evaluation on held-out prompts", no_evaluation);
   v.section("checkpoint", checkpoint_section, "what is saved to continue from");
   v.section("weights", weights, "which published weights are kept");
+  v.section("files", files, "what is read of the files that a person brings");
   v.section("log", log, "what is logged");
   v.section("simulate", simulate,
             "what `tailrace simulate` computes with; nothing else reads it (docs/simulate.md)");
 }
 
-  v.section("files", files, "what is read of the files that a person brings");
 std::map<std::string, OptionDoc> options_by_key(const RunOptions& options) {
   std::map<std::string, OptionDoc> by_key;
   for (const SectionDoc& section : describe_options(options))

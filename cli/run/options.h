@@ -93,7 +93,7 @@ struct AgentSection {
   std::vector<std::string> command = {};  // empty: there is none
   std::vector<std::string> setup = {}, score = {};
   double setup_seconds = 60, run_seconds = 600, score_seconds = 60;
-  int64_t episodes = 1, at_once = 16, max_calls = 64, max_tokens = 1024;
+  int64_t episodes = 1, at_once = 16, max_calls = 64, max_tokens = 1024, max_request_mb = 16;
   std::string verifier = {};
   std::vector<std::string> vocabulary = {};
 

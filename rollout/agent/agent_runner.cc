@@ -87,7 +87,9 @@ void AgentRunner::begin(int64_t id, Running& running) {
                                .max_context_tokens = spec.limits.max_context_tokens,
                                .max_response_tokens = spec.limits.max_response_tokens,
                                .max_calls = spec.limits.max_turns,
-                               .keeps_sets = spec.keeps_sets};
+                               .keeps_sets = spec.keeps_sets,
+                               .max_request_bytes = running.program->max_request_bytes,
+                               .name = fmt::format("agent {} (episode {})", running.env, id)};
   attempt.sampling.max_new_tokens = spec.limits.max_action_tokens;
   running.seat.key = gateway_.begin(attempt, std::move(running.seat.key));
   const ordered_json task = {{"episode", id},

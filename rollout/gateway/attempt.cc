@@ -18,6 +18,26 @@ ApiError bad(std::string message, const char* code) {
   return {400, std::move(message), "invalid_request_error", code, ""};
 }
 
+// What the context holds of a conversation whatever the template leaves out. Old thinking is left
+// out by many, so of what the assistant has said nothing counts.
+struct Heard {
+  int64_t num_bytes = 0, least_tokens = 0;
+};
+Heard heard_in(const text::Tokenizer& tokenizer, const nlohmann::ordered_json& messages) {
+  Heard heard;
+  int64_t num_non_blank = 0;
+  for (const auto& message : messages) {
+    if (message.value("role", "") == "assistant") continue;
+    const auto content = message.find("content");
+    if (content == message.end() || !content->is_string()) continue;
+    const auto& text = content->get_ref<const std::string&>();
+    heard.num_bytes += std::ssize(text);
+    num_non_blank += text::num_non_blank(text);
+  }
+  heard.least_tokens = text::least_num_tokens(tokenizer, num_non_blank);
+  return heard;
+}
+
 }  // namespace
 
 bool Attempt::has_ended() {
@@ -55,24 +75,59 @@ void Attempt::keep_distribution(SamplingParams& sampling) const {
       sampling.stop_tokens.push_back(stop);
 }
 
+// Why no call of so many answers is taken now.
+std::optional<ApiError> Attempt::refusal(int64_t num_answers) {
+  if (has_ended_)
+    return ApiError{401, "the episode is over", "invalid_request_error", "invalid_api_key", ""};
+  if (num_calls_ + num_answers <= spec_.max_calls) return std::nullopt;
+  over_limit_ = true;
+  return bad(
+      fmt::format("the episode has had its {} answers (env.agent.max_calls)", spec_.max_calls),
+      "max_calls");
+}
+
+// Of a conversation that was not encoded, as it could not fit.
+ApiError Attempt::too_long(int64_t num_bytes, int64_t least_tokens) {
+  over_limit_ = true;
+  if (num_bytes == 0)
+    return bad(fmt::format("the conversation has {} tokens; the context holds {}", least_tokens,
+                           spec_.max_context_tokens),
+               "context_length_exceeded");
+  return bad(fmt::format("the conversation has {} bytes of text, which are at least {} tokens (the "
+                         "longest of the vocabulary has {} bytes); the context holds {}",
+                         num_bytes, least_tokens, format_.tokenizer().max_token_bytes(),
+                         spec_.max_context_tokens),
+             "context_length_exceeded");
+}
+
 std::variant<std::vector<Capture::Place>, ApiError> Attempt::place(ChatRequest& request,
                                                                    SessionId& unused) {
   unused = 0;
   if (auto fault = fault_of(request)) return *fault;
-  MutexLock lock(mutex_);
-  if (has_ended_)
-    return ApiError{401, "the episode is over", "invalid_request_error", "invalid_api_key", ""};
-  if (num_calls_ + request.n > spec_.max_calls) {
-    over_limit_ = true;
-    return bad(
-        fmt::format("the episode has had its {} answers (env.agent.max_calls)", spec_.max_calls),
-        "max_calls");
+  // Before anything is done with them.
+  const Heard heard = heard_in(format_.tokenizer(), request.messages);
+  if (heard.least_tokens > spec_.max_context_tokens) {
+    MutexLock lock(mutex_);
+    return too_long(heard.num_bytes, heard.least_tokens);
   }
-  auto opened = request.is_chat              ? capture_.open(request.messages, request.tools)
-                : request.prompt_ids.empty() ? capture_.open_text(request.prompt)
-                                             : capture_.open_tokens(request.prompt_ids);
-  if (!opened) return bad(opened.failure().message, "invalid_prompt");
-  const Capture::Place& first = opened.value();
+  auto begun = request.is_chat ? Capture::begin(std::move(request.messages), request.tools)
+               : request.prompt_ids.empty() ? Capture::begin_text(std::move(request.prompt))
+                                            : Capture::begin_tokens(std::move(request.prompt_ids));
+  if (!begun) return bad(begun.failure().message, "invalid_prompt");
+  Capture::Opening opening = std::move(begun).value();
+  {
+    MutexLock lock(mutex_);
+    if (auto refused = refusal(request.n)) return *refused;
+    capture_.find(opening);
+  }
+  // The long part, without the lock: it looks at nothing that was captured.
+  if (auto written = Capture::write(opening, format_, spec_.max_context_tokens); !written)
+    return bad(written.failure().message, "invalid_prompt");
+
+  MutexLock lock(mutex_);
+  if (auto refused = refusal(request.n)) return *refused;
+  if (opening.least_tokens > 0) return too_long(opening.text_bytes, opening.least_tokens);
+  const Capture::Place first = capture_.settle(std::move(opening));
   const auto length = static_cast<int64_t>(first.context.size());
   const int64_t response = length - static_cast<int64_t>(first.num_prompt);
   const int64_t room =

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -31,6 +32,8 @@ struct AttemptSpec {
   int64_t max_response_tokens = 0;  // of it, behind its first prompt
   int64_t max_calls = 0;
   bool keeps_sets = false;
+  int64_t max_request_bytes = std::numeric_limits<int64_t>::max();  // of the body of a call
+  std::string name = {};  // whose calls they are, for the log: "episode 17"
 };
 
 // What an attempt has come to.
@@ -63,8 +66,11 @@ class Attempt {
   bool has_ended();
 
   // Where the answers of a call go on, which counts from now on; lengths, and of an attempt that
-  // has a key the distribution, are set in the request. `unused` is a session of the generator that
-  // nobody needs any more; 0: there is none.
+  // has a key the distribution, are set in the request, whose messages are taken. `unused` is a
+  // session of the generator that nobody needs any more; 0: there is none.
+  //
+  // One call is placed at a time, in the order in which they came. It may take long (the template,
+  // the tokenizer), but the other members never wait for that.
   std::variant<std::vector<Capture::Place>, ApiError> place(ChatRequest& request,
                                                             SessionId& unused);
   // The answer has come, or will not.
@@ -87,6 +93,8 @@ class Attempt {
 
  private:
   std::optional<ApiError> fault_of(const ChatRequest& request) const;
+  std::optional<ApiError> refusal(int64_t num_answers) TR_REQUIRES(mutex_);
+  ApiError too_long(int64_t num_bytes, int64_t least_tokens) TR_REQUIRES(mutex_);
   void keep_distribution(SamplingParams& sampling) const;
 
   const AttemptSpec spec_;

@@ -1,6 +1,7 @@
 #include "rollout/gateway/capture.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -23,7 +24,7 @@ std::string_view without_blanks(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
 }
 
-std::string text_of(const ordered_json& message) {
+std::string content_of(const ordered_json& message) {
   const auto content = message.find("content");
   return content != message.end() && content->is_string() ? content->get<std::string>() : "";
 }
@@ -54,13 +55,13 @@ nlohmann::json call_of(const ordered_json& call) {
 std::string shape_of(const ordered_json& message) {
   nlohmann::json shape = {{"role", message.value("role", "")}};
   if (is_answer(message)) {
-    shape["content"] = without_blanks(text_of(message));
+    shape["content"] = without_blanks(content_of(message));
     nlohmann::json calls = nlohmann::json::array();
     if (const auto at = message.find("tool_calls"); at != message.end() && at->is_array())
       for (const ordered_json& call : *at) calls.push_back(call_of(call));
     shape["calls"] = std::move(calls);
   } else {
-    shape["content"] = text_of(message);
+    shape["content"] = content_of(message);
     for (const char* key : {"name", "tool_call_id"})
       if (const auto at = message.find(key); at != message.end()) shape[key] = sorted(*at);
   }
@@ -70,9 +71,11 @@ std::string shape_of(const ordered_json& message) {
 // Of what was said behind the last answer of a conversation, without the ids of calls, which differ
 // from one episode to the other.
 uint64_t anchor_of_messages(const ordered_json& messages) {
+  size_t begin = messages.size();
+  while (begin > 0 && !is_answer(messages[begin - 1])) --begin;
   std::string said;
-  for (auto at = messages.rbegin(); at != messages.rend() && !is_answer(*at); ++at)
-    said = at->value("role", "") + '\n' + text_of(*at) + '\n' + said;
+  for (size_t i = begin; i < messages.size(); ++i)
+    said += messages[i].value("role", "") + '\n' + content_of(messages[i]) + '\n';
   return anchor_of(said);
 }
 
@@ -100,6 +103,25 @@ ordered_json message(const char* role, std::string content) {
   return {{"role", role}, {"content", std::move(content)}};
 }
 
+// The messages from `begin` on. A model without a chat template hears their texts, one behind the
+// other.
+Result<chat::PromptFormat::Written> text_of(const Capture::Opening& opening,
+                                            const chat::PromptFormat& format, size_t begin) {
+  const ordered_json& messages = opening.said;
+  chat::Said said;
+  if (format.has_template()) {
+    const ordered_json rest(ordered_json::array_t(
+        messages.begin() + static_cast<std::ptrdiff_t>(begin), messages.end()));
+    said.messages = json_text(rest);
+    if (begin == 0) said.tools = opening.tools;
+  } else {
+    if (!opening.tools.empty())
+      return Failure{"this model has no chat template, so nothing can tell it of tools"};
+    for (size_t i = begin; i < messages.size(); ++i) said.text += content_of(messages[i]);
+  }
+  return begin == 0 ? format.write_first(said) : format.write_next(said);
+}
+
 }  // namespace
 
 size_t Capture::context_size(int32_t segment) const {
@@ -122,24 +144,6 @@ std::vector<TokenId> Capture::context_of(const Point& point) const {
   return tokens;
 }
 
-// The messages from `begin` on. `last`: the token in front of them, which ends an answer; -1: they
-// are the beginning. A model without a chat template hears their texts, one behind the other.
-Result<std::vector<TokenId>> Capture::encode(const ordered_json& messages, size_t begin,
-                                             const std::string& tools, TokenId last) const {
-  chat::Said said;
-  if (format_.has_template()) {
-    const ordered_json rest(ordered_json::array_t(
-        messages.begin() + static_cast<std::ptrdiff_t>(begin), messages.end()));
-    said.messages = json_text(rest);
-    if (begin == 0) said.tools = tools;
-  } else {
-    if (!tools.empty())
-      return Failure{"this model has no chat template, so nothing can tell it of tools"};
-    for (size_t i = begin; i < messages.size(); ++i) said.text += text_of(messages[i]);
-  }
-  return begin == 0 ? format_.first(said) : format_.next(said, last);
-}
-
 Capture::Place Capture::behind(int32_t answer) {
   Answer& at = answers_[static_cast<size_t>(answer)];
   Place place;
@@ -151,15 +155,15 @@ Capture::Place Capture::behind(int32_t answer) {
   return place;
 }
 
-void Capture::ask(Place& place, Digest path, const ordered_json& said) {
+void Capture::ask(Place& place, Digest path, ordered_json said) {
   if (place.behind < 0) {
     place.num_prompt = place.context.size();
     if (!answers_.empty()) ++num_begun_anew_;
   }
   place.ordinal = asked_[path]++;
   place.path = std::move(path);
-  place.said = std::make_shared<const ordered_json>(said);
   if (first_said_.is_null()) first_said_ = said;
+  place.said = std::make_shared<const ordered_json>(std::move(said));
 }
 
 // Of answers that are the same but for what clients leave out.
@@ -170,83 +174,137 @@ int32_t Capture::meant(const std::vector<int32_t>& same, const ordered_json& mes
   return same.back();
 }
 
-Result<Capture::Place> Capture::open(const ordered_json& messages, const std::string& tools) {
+Result<Capture::Opening> Capture::begin(ordered_json messages, std::string tools) {
   if (!messages.is_array() || messages.empty()) return Failure{"there are no messages"};
   if (is_answer(messages.back()))
     return Failure{"the last message is the assistant's, so there is nothing to answer"};
-  Digest path = digest_of("chat " + tools);
-  std::optional<int32_t> newest;
-  size_t num_captured = 0;
-  for (size_t i = 0; i < messages.size(); ++i) {
-    path = longer(path, shape_of(messages[i]));
-    const auto found = answers_of_.find(path);
-    if (found == answers_of_.end()) continue;
-    newest = meant(found->second, messages[i]);
-    num_captured = i + 1;
+  Opening opening{.said = std::move(messages), .tools = std::move(tools), .prompt = {}};
+  Digest path = digest_of("chat " + opening.tools);
+  for (const ordered_json& said : opening.said)
+    opening.paths.push_back(path = longer(path, shape_of(said)));
+  opening.anchor = anchor_of_messages(opening.said);
+  return opening;
+}
+
+Result<Capture::Opening> Capture::begin_text(std::string prompt) {
+  if (prompt.empty()) return Failure{"the prompt is empty"};
+  Opening opening{.said = ordered_json::array({message("user", prompt)}),
+                  .tools = {},
+                  .prompt = std::move(prompt)};
+  opening.paths = {text_path(*opening.prompt)};
+  return opening;
+}
+
+Result<Capture::Opening> Capture::begin_tokens(std::vector<TokenId> prompt) {
+  if (prompt.empty()) return Failure{"the prompt is empty"};
+  Opening opening{.said = {}, .tools = {}, .prompt = {}, .ids = std::move(prompt)};
+  opening.paths = {longer(digest_of("tokens"), bytes_of(*opening.ids))};
+  return opening;
+}
+
+void Capture::find(Opening& opening) const {
+  const auto goes_on = [&](size_t answer, size_t num_captured) {
+    opening.behind = static_cast<int32_t>(answer);
+    opening.num_captured = num_captured;
+    opening.last = answers_[answer].last;
+  };
+  if (opening.prompt) {
+    for (size_t i = 0; i < answers_.size(); ++i)
+      for (const std::string* text : {&answers_[i].shown, &answers_[i].text})
+        if (!text->empty() && text->size() >= opening.num_captured &&
+            opening.prompt->starts_with(*text))
+          goes_on(i, text->size());
+  } else if (opening.ids) {
+    for (size_t i = 0; i < answers_.size(); ++i) {
+      const size_t size = answers_[i].end.num_tokens;
+      if (size < opening.num_captured || size > opening.ids->size()) continue;
+      if ((*opening.ids)[size - 1] != answers_[i].last) continue;  // before all are compared
+      if (std::ranges::equal(context_of(answers_[i].end), std::span(*opening.ids).first(size)))
+        goes_on(i, size);
+    }
+  } else {
+    for (size_t i = 0; i < opening.paths.size(); ++i)
+      if (const auto found = answers_of_.find(opening.paths[i]); found != answers_of_.end())
+        goes_on(static_cast<size_t>(meant(found->second, opening.said[i])), i + 1);
   }
-  Place place;
-  if (newest) {
-    const TokenId last = answers_[static_cast<size_t>(*newest)].last;
+}
+
+Result<void> Capture::write(Opening& opening, const chat::PromptFormat& format,
+                            int64_t max_tokens) {
+  const text::Tokenizer& tokenizer = format.tokenizer();
+  const auto encode = [&](const chat::PromptFormat& by,
+                          const chat::PromptFormat::Written& written) -> Result<void> {
+    const int64_t least = text::least_num_tokens(tokenizer, text::num_non_blank(written.text));
+    if (least > max_tokens) {
+      opening.least_tokens = least;
+      opening.text_bytes = std::ssize(written.text);
+      return {};
+    }
+    auto tokens = by.encode(written, opening.last);
+    if (!tokens) return tokens.failure();
+    opening.tokens = std::move(tokens).value();
+    if (opening.behind < 0 && opening.tokens.empty())
+      return Failure{opening.prompt ? "the prompt is empty" : "the messages have no text"};
+    return {};
+  };
+  if (opening.ids) {
+    const std::span ids(*opening.ids);
+    opening.anchor = anchor_of(bytes_of(ids.subspan(opening.num_captured)));
+    opening.tokens.assign(ids.begin() + static_cast<std::ptrdiff_t>(opening.num_captured),
+                          ids.end());
+    if (std::ssize(ids) > max_tokens) {
+      opening.least_tokens = std::ssize(ids);
+      return {};
+    }
+    opening.said = ordered_json::array(
+        {message("user", tokenizer.decode(*opening.ids, /*keep_special=*/true))});
+    return {};
+  }
+  if (opening.prompt) {
+    const chat::PromptFormat plain(tokenizer);
+    const std::string rest = opening.prompt->substr(opening.num_captured);
+    opening.anchor = anchor_of(rest);
+    return encode(plain, {.text = rest, .behind_answer = opening.behind >= 0});
+  }
+  if (opening.behind >= 0) {
+    if (const auto written = text_of(opening, format, opening.num_captured))
+      if (encode(format, written.value())) return {};
     // Where the template cannot write what follows behind an answer, the conversation is written
     // whole.
-    if (auto said = encode(messages, num_captured, tools, last)) {
-      place = behind(*newest);
-      place.context.insert(place.context.end(), said.value().begin(), said.value().end());
-    }
+    opening.behind = -1;
+    opening.last = -1;
   }
-  if (place.behind < 0) {
-    auto said = encode(messages, 0, tools, -1);
-    if (!said) return said.failure();
-    place.context = std::move(said).value();
-  }
-  if (place.context.empty()) return Failure{"the messages have no text"};
-  place.anchor = anchor_of_messages(messages);
-  ask(place, std::move(path), messages);
+  const auto written = text_of(opening, format, 0);
+  if (!written) return written.failure();
+  return encode(format, written.value());
+}
+
+Capture::Place Capture::settle(Opening opening) {
+  Place place;
+  if (opening.behind >= 0) place = behind(opening.behind);
+  place.context.insert(place.context.end(), opening.tokens.begin(), opening.tokens.end());
+  place.anchor = opening.anchor;
+  ask(place, std::move(opening.paths.back()), std::move(opening.said));
   return place;
 }
 
+Result<Capture::Place> Capture::open(Result<Opening> begun) {
+  if (!begun) return begun.failure();
+  Opening opening = std::move(begun).value();
+  find(opening);
+  if (auto written = write(opening, format_, std::numeric_limits<int64_t>::max()); !written)
+    return written.failure();
+  return settle(std::move(opening));
+}
+
+Result<Capture::Place> Capture::open(const ordered_json& messages, const std::string& tools) {
+  return open(begin(messages, tools));
+}
 Result<Capture::Place> Capture::open_text(const std::string& prompt) {
-  std::optional<int32_t> longest;
-  size_t num_captured = 0;
-  for (size_t i = 0; i < answers_.size(); ++i) {
-    for (const std::string* text : {&answers_[i].shown, &answers_[i].text}) {
-      if (text->empty() || text->size() < num_captured || !prompt.starts_with(*text)) continue;
-      longest = static_cast<int32_t>(i);
-      num_captured = text->size();
-    }
-  }
-  Place place;
-  const chat::PromptFormat plain(format_.tokenizer());
-  const chat::Said said{.text = prompt.substr(num_captured)};
-  auto tokens = longest ? plain.next(said, -1) : plain.first(said);
-  if (!tokens) return tokens.failure();
-  if (longest) place = behind(*longest);
-  place.context.insert(place.context.end(), tokens.value().begin(), tokens.value().end());
-  if (place.context.empty()) return Failure{"the prompt is empty"};
-  place.anchor = anchor_of(said.text);
-  ask(place, text_path(prompt), ordered_json::array({message("user", prompt)}));
-  return place;
+  return open(begin_text(prompt));
 }
-
 Result<Capture::Place> Capture::open_tokens(std::vector<TokenId> prompt) {
-  if (prompt.empty()) return Failure{"the prompt is empty"};
-  std::optional<int32_t> longest;
-  size_t num_captured = 0;
-  for (size_t i = 0; i < answers_.size(); ++i) {
-    const size_t size = answers_[i].end.num_tokens;
-    if (size < num_captured || size > prompt.size()) continue;
-    if (!std::ranges::equal(context_of(answers_[i].end), std::span(prompt).first(size))) continue;
-    longest = static_cast<int32_t>(i);
-    num_captured = size;
-  }
-  Place place;
-  if (longest) place = behind(*longest);
-  const std::string text = format_.tokenizer().decode(prompt, /*keep_special=*/true);
-  Digest path = longer(digest_of("tokens"), bytes_of(prompt));
-  place.anchor = anchor_of(bytes_of(std::span(prompt).subspan(num_captured)));
-  place.context = std::move(prompt);
-  ask(place, std::move(path), ordered_json::array({message("user", text)}));
-  return place;
+  return open(begin_tokens(std::move(prompt)));
 }
 
 Capture::Place Capture::again(const Place& place) {
@@ -305,11 +363,11 @@ void Capture::commit(const Place& place, const std::vector<GeneratedToken>& toke
   captured.num_prompt = place.num_prompt;
   captured.anchor = place.anchor;
   captured.asides = asides_of(answer);
-  if (const std::string prompt = text_of(place.said->front()); place.path == text_path(prompt)) {
+  if (const std::string prompt = content_of(place.said->front()); place.path == text_path(prompt)) {
     std::vector<TokenId> ids;
     for (const GeneratedToken& token : tokens) ids.push_back(token.id);
     captured.text = prompt + format_.tokenizer().decode(ids);
-    captured.shown = prompt + text_of(answer);
+    captured.shown = prompt + content_of(answer);
   }
   answers_of_[longer(place.path, shape_of(answer))].push_back(
       static_cast<int32_t>(answers_.size()) - 1);

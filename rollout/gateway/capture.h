@@ -25,6 +25,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -59,11 +60,42 @@ class Capture {
     std::shared_ptr<const nlohmann::ordered_json> said = nullptr;  // the messages
   };
 
+  // A call on its way to its place: begin...(), find(), write(), settle(). Only find() and settle()
+  // look at what was captured, and they are short: whoever shares a Capture between threads locks
+  // these two alone. Calls are opened one at a time; answers may be committed in between.
+  struct Opening {
+    nlohmann::ordered_json said;  // the messages; of a text or tokens, a message of the user's
+    std::string tools;
+    std::optional<std::string> prompt;             // of a text
+    std::optional<std::vector<TokenId>> ids = {};  // of tokens
+    std::vector<Digest> paths = {};                // behind each message, or of the whole
+    // Found: the answer that it goes on behind (-1: none), and the messages, bytes or tokens of it
+    // that are captured.
+    int32_t behind = -1;
+    size_t num_captured = 0;
+    TokenId last = -1;  // token of that answer
+    // Written: what is new.
+    std::vector<TokenId> tokens = {};
+    uint64_t anchor = 0;
+    // Least number of tokens of a text that was not encoded, as it has more than `max_tokens` of
+    // write(); 0: it was.
+    int64_t least_tokens = 0;
+    int64_t text_bytes = 0;  // of that text
+  };
   // Messages that transformers would take, and tools as they were sent. A Failure: it is no
   // conversation that can be answered, in words for whoever sent it.
-  Result<Place> open(const nlohmann::ordered_json& messages, const std::string& tools);
+  static Result<Opening> begin(nlohmann::ordered_json messages, std::string tools);
   // A text, or its tokens, to be continued: it goes on behind the longest beginning of it that is a
   // prompt with its answer.
+  static Result<Opening> begin_text(std::string prompt);
+  static Result<Opening> begin_tokens(std::vector<TokenId> prompt);
+  void find(Opening& opening) const;
+  // Takes long. A text that must be more than `max_tokens` is not encoded (Opening::least_tokens).
+  static Result<void> write(Opening& opening, const chat::PromptFormat& format, int64_t max_tokens);
+  Place settle(Opening opening);
+
+  // All of that at once.
+  Result<Place> open(const nlohmann::ordered_json& messages, const std::string& tools);
   Result<Place> open_text(const std::string& prompt);
   Result<Place> open_tokens(std::vector<TokenId> prompt);
   // The same place once more, for another answer.
@@ -111,11 +143,10 @@ class Capture {
 
   std::vector<TokenId> context_of(const Point& point) const;
   size_t context_size(int32_t segment) const;
-  Result<std::vector<TokenId>> encode(const nlohmann::ordered_json& messages, size_t begin,
-                                      const std::string& tools, TokenId last) const;
+  Result<Place> open(Result<Opening> opening);
   Place behind(int32_t answer);
   int32_t meant(const std::vector<int32_t>& same, const nlohmann::ordered_json& message) const;
-  void ask(Place& place, Digest path, const nlohmann::ordered_json& said);
+  void ask(Place& place, Digest path, nlohmann::ordered_json said);
   int32_t segment_for(const Place& place);
 
   const chat::PromptFormat& format_;

@@ -136,6 +136,8 @@ class Fields {
   const Json& request_;
 };
 
+// Of a body: token ids of the longest context, and far more than messages and tools have.
+constexpr int64_t kMaxRequestValues = 2'000'000;
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 // As rollout.sampling.temperature and top_p accept them.
 constexpr double kMaxApiTemperature = 100, kMinApiTemperature = 1e-3, kLeastTopP = 1e-6;
@@ -234,7 +236,7 @@ void read_prompt(const Fields& fields, ChatRequest& request) {
 template <class ReadRest>
 std::variant<ChatRequest, ApiError> read_request(std::string_view body,
                                                  const SamplingParams& defaults, ReadRest read) {
-  const Result<Json> row = parse_json_row(body);
+  const Result<Json> row = parse_json_row(body, kMaxRequestValues);
   if (!row.ok())
     return ApiError{.message = fmt::format("the body of the request is {}", row.failure().message)};
   try {

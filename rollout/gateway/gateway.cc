@@ -21,6 +21,7 @@
 #include "core/base/error.h"
 #include "core/base/random.h"
 #include "core/base/time.h"
+#include "core/http/exchange.h"
 #include "core/chat/tool_calls.h"
 #include "kernels/base/check.h"
 #include "kernels/base/mutex.h"
@@ -32,6 +33,9 @@ namespace tailrace::gateway {
 namespace {
 
 using nlohmann::ordered_json;
+
+// Reading takes milliseconds: what takes longer than this holds others up.
+constexpr std::chrono::seconds kWorthNaming{2};
 
 constexpr SessionId kFirstSession = SessionId{1} << 62;
 
@@ -102,13 +106,14 @@ struct Gateway::State {
         format(its_format),
         options(std::move(its_options)),
         clock(its_clock),
+        pool(options.reading, its_clock),
         server(options.http, [this](http::Request request, http::Reply reply) {
-          handle(request, std::move(reply));
+          handle(std::move(request), std::move(reply));
         }) {}
 
   // --- The I/O thread.
 
-  void handle(const http::Request& request, http::Reply reply) {
+  void handle(http::Request request, http::Reply reply) {
     const Route route = route_of(request.target);
     const auto refuse = [&](const ApiError& error) { reply.send(error.status, error.json()); };
     if (route.path == "/health") return reply.send(200, "{\"status\":\"ok\"}");
@@ -130,11 +135,54 @@ struct Gateway::State {
       return refuse({405, fmt::format("{} is asked by POST", route.path), "invalid_request_error",
                      "method_not_allowed", ""});
     auto& known = std::get<std::shared_ptr<Attempt>>(attempt);
+    const auto num_bytes = static_cast<int64_t>(request.body.size());
+    if (num_bytes > known->spec().max_request_bytes)
+      return refuse({413,
+                     fmt::format("the body of the request has {} bytes; at most {} are taken "
+                                 "(env.agent.max_request_mb)",
+                                 num_bytes, known->spec().max_request_bytes),
+                     "invalid_request_error", "request_too_large", ""});
+    const std::string& name = known->spec().name;
+    std::string what = fmt::format("{} {} of {}", request.method, route.path,
+                                   name.empty() ? "a client without an episode" : name);
+    const void* const session = known.get();
+    switch (pool.post(session, std::move(what), num_bytes,
+                      [this, known, request = std::move(request), path = route.path, is_chat,
+                       reply] { read(known, request, path, is_chat, reply); })) {
+      case ReadingPool::Taken::kYes: return;
+      case ReadingPool::Taken::kSessionIsFull:
+        return refuse({429, "the calls before this one are not read yet; try again",
+                       "rate_limit_error", "too_many_requests", ""});
+      case ReadingPool::Taken::kIsFull:
+        return refuse({503, "the server has more calls to read than it may hold; try again",
+                       "server_error", "too_many_requests", ""});
+    }
+  }
+
+  // --- A thread that reads. The calls of an attempt come one at a time.
+
+  void read(const std::shared_ptr<Attempt>& known, const http::Request& request,
+            const std::string& path, bool is_chat, http::Reply reply) {
+    if (reply.is_gone()) return;  // it waited, and nobody would hear the answer
+    try {
+      read_call(known, request, path, is_chat, reply);
+    } catch (const std::exception& error) {
+      reply.send(500,
+                 http::error_body(fmt::format("the server failed: {}", error.what()),
+                                  "server_error"));
+    }
+  }
+
+  void read_call(const std::shared_ptr<Attempt>& known, const http::Request& request,
+                 const std::string& path, bool is_chat, http::Reply& reply) {
+    const auto refuse = [&](const ApiError& error) { reply.send(error.status, error.json()); };
+    if (known->has_ended())
+      return refuse({401, "the episode is over", "invalid_request_error", "invalid_api_key", ""});
     auto read = is_chat ? read_chat_request(request.body, known->spec().sampling)
                         : read_completion_request(request.body, known->spec().sampling);
     if (const auto* error = std::get_if<ApiError>(&read)) return refuse(*error);
     Call call{.attempt = known, .request = std::move(std::get<ChatRequest>(read)), .reply = reply};
-    call.digest = digest_of(route.path + " " + request.body);
+    call.digest = digest_of(path + " " + request.body);
     // Clients ask again when they have not heard an answer in time.
     const std::string_view retries = request.header("x-stainless-retry-count");
     if (!retries.empty() && retries != "0")
@@ -181,10 +229,11 @@ struct Gateway::State {
   }
 
   void enqueue(Call call) {
-    const int64_t id = call.id = ++last_call;
+    int64_t id;
     http::Reply reply = call.reply;
     {
       MutexLock lock(mutex);
+      id = call.id = ++last_call;
       inbox.push_back(std::move(call));
       arrived.notify_one();
     }
@@ -496,14 +545,16 @@ struct Gateway::State {
   std::vector<int64_t> gone TR_GUARDED_BY(mutex);
   std::vector<SessionId> released TR_GUARDED_BY(mutex);
 
-  int64_t last_call = 0;  // of the I/O thread
+  int64_t last_call TR_GUARDED_BY(mutex) = 0;
 
   // Of the engine's thread.
   std::map<int64_t, Call> calls;
   std::unordered_map<SessionId, std::pair<int64_t, size_t>> branches;
   SessionId next_session = kFirstSession;
 
-  http::Server server;  // last: its thread ends first
+  // Last: the threads end before all that they use; the I/O thread first, which gives to the pool.
+  ReadingPool pool;
+  http::Server server;
 };
 
 Gateway::Gateway(Generator& generator, const chat::PromptFormat& format,
@@ -540,6 +591,12 @@ void Gateway::answer(const std::vector<Generation>& generations) {
 bool Gateway::idle() const {
   MutexLock lock(state_->mutex);
   return state_->calls.empty() && state_->inbox.empty();
+}
+
+std::optional<HeldCall> Gateway::held() const {
+  auto held = state_->pool.oldest();
+  if (held && state_->clock.now() - held->since < kWorthNaming) return std::nullopt;
+  return held;
 }
 
 void Gateway::wait(std::chrono::milliseconds longest) {

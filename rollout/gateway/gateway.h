@@ -1,10 +1,16 @@
 // The engine behind an OpenAI URL: agents that nobody has rewritten talk to the policy over HTTP,
 // and what they say and hear is captured as tokens (capture.h).
 //
-//   client ==HTTP==> I/O thread: reads it, finds its attempt, encodes what is new
+//   client ==HTTP==> I/O thread: takes it, finds its attempt
+//                       | reading_pool.h
+//                       v
+//   a thread that reads: parses it, lets the template write it, encodes what is new
 //                       | inbox
 //                       v
 //   engine's thread, poll(): submits to the Generator, gives out what was sampled
+//
+// Limits are looked at before the work: the bytes of a body, the values of its JSON, its messages,
+// and text that is more than the context can hold, by the longest token of the vocabulary.
 //
 // An attempt has a key that nobody guesses, which a client has in its URL,
 // http://HOST:PORT/s/KEY/v1, or as its API key. Calls without one are answered where the gateway
@@ -20,6 +26,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +36,7 @@
 #include "core/generate.h"
 #include "core/http/server.h"
 #include "rollout/gateway/attempt.h"
+#include "rollout/gateway/reading_pool.h"
 
 namespace tailrace::gateway {
 
@@ -38,6 +46,7 @@ struct GatewayOptions {
   SamplingParams sampling = {};  // of anonymous calls: what they do not ask for
   bool serves_anonymous = false;
   std::string api_key = {};  // of anonymous calls; empty: they need none
+  ReadingLimits reading = {};
 };
 
 class Gateway {
@@ -65,6 +74,8 @@ class Gateway {
   void answer(const std::vector<Generation>& generations);
   // Nothing is asked of the generator.
   bool idle() const;
+  // The call that is being read for longest; nothing: none is, or since a moment ago. Any thread.
+  std::optional<HeldCall> held() const;
   // Until there is a request, or for so long.
   void wait(std::chrono::milliseconds longest);
 

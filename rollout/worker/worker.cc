@@ -136,8 +136,14 @@ class RolloutWorker {
            .sampling = episode_sampling(config.rollout.sampling, info, config.model, format_)});
     }
     if (std::ranges::any_of(played_, [](const Played& p) { return p.agent != nullptr; })) {
-      gateway_ =
-          std::make_unique<gateway::Gateway>(engine_, format_, gateway::GatewayOptions{}, clock);
+      gateway::GatewayOptions how;
+      how.http.max_body_bytes = 0;
+      how.http.body_limit = "env.agent.max_request_mb";
+      for (const Played& played : played_)
+        if (played.agent != nullptr)
+          how.http.max_body_bytes =
+              std::max(how.http.max_body_bytes, played.agent->max_request_bytes);
+      gateway_ = std::make_unique<gateway::Gateway>(engine_, format_, how, clock);
       agents_ =
           std::make_unique<AgentRunner>(*gateway_, config.run.agents() / config.worker, clock);
     }

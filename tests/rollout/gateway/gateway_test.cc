@@ -136,6 +136,61 @@ TEST_F(GatewayTest, StrangersAreAnsweredAndForgotten) {
             401);
 }
 
+// A text that no context could hold is refused for its bytes, before a token of it is made.
+TEST_F(GatewayTest, WhatCannotFitIsRefusedUnread) {
+  const int64_t longest = tokenizer_->max_token_bytes();
+  ASSERT_GT(longest, 0);
+  const std::string key = gateway_->begin(spec());
+  const std::string long_text(static_cast<size_t>(128 * longest + 1), 'a');
+  for (const auto& [target, body] :
+       {std::pair<std::string, ordered_json>{"/completions", {{"prompt", long_text}}},
+        {"/chat/completions", {{"messages", said({{"user", "a"}, {"user", long_text}})}}},
+        {"/completions", {{"prompt", std::vector<int>(129, 5)}}}}) {
+    const Response refused = ask(path(key) + target, body);
+    EXPECT_EQ(refused.status, 400);
+    EXPECT_EQ(refused.json()["error"]["code"], "context_length_exceeded") << refused.body;
+    const std::string message = refused.json()["error"]["message"];
+    EXPECT_NE(message.find("129 tokens"), std::string::npos) << message;
+    EXPECT_NE(message.find("the context holds 128"), std::string::npos) << message;
+  }
+  // What may fit is encoded, and told with its tokens.
+  const std::string text(static_cast<size_t>(128 * longest - 5), 'a');
+  const Response told = ask(path(key) + "/completions", {{"prompt", text}});
+  EXPECT_NE(told.body.find("the conversation has "), std::string::npos) << told.body;
+  EXPECT_EQ(told.body.find(" bytes of text"), std::string::npos) << told.body;
+  EXPECT_TRUE(gateway_->end(key).over_limit);
+}
+
+TEST_F(GatewayTest, ABodyThatIsTooLongIsRefusedWithTheKey) {
+  AttemptSpec small = spec();
+  small.max_request_bytes = 1000;
+  const std::string key = gateway_->begin(small);
+  const Response refused =
+      ask(path(key) + "/completions", {{"prompt", "a"}, {"user", std::string(1000, 'u')}});
+  EXPECT_EQ(refused.status, 413);
+  EXPECT_NE(refused.body.find("at most 1000 are taken (env.agent.max_request_mb)"),
+            std::string::npos)
+      << refused.body;
+  EXPECT_EQ(ask(path(key) + "/completions", {{"prompt", "a"}}).status, 200);
+}
+
+// Nobody samples here, and one client has sent far more than is read in a moment: whoever needs
+// neither is answered.
+TEST_F(GatewayTest, OtherCallsAreAnsweredWhileLongOnesAreRead) {
+  std::string objects = "{}";
+  for (int i = 0; i < 400'000; ++i) objects += ",{}";
+  const std::string body = R"({"prompt": "a", "max_tokens": 1, "x": [)" + objects + "]}";
+  std::vector<std::future<Response>> longs;
+  for (int i = 0; i < 4; ++i) longs.push_back(ask_later("/v1/completions", body));
+  http::Client other(port_);
+  for (int i = 0; i < 5; ++i) {
+    other.send("GET /health HTTP/1.1\r\n\r\n");
+    EXPECT_EQ(read_response(other).status, 200);
+  }
+  EXPECT_EQ(ask("/v1/completions", {{"prompt", "Once"}, {"max_tokens", 1}}).status, 200);
+  for (auto& response : longs) EXPECT_EQ(get(std::move(response)).status, 200);
+}
+
 TEST_F(GatewayTest, AConversationIsCapturedAsItWasSampled) {
   const std::string key = gateway_->begin(spec());
   const std::string url = path(key) + "/chat/completions";
