@@ -252,6 +252,19 @@ TEST(Structure, HeavyLibrariesStayInTheirPlacesAndOutOfHeaders) {
   }
 }
 
+// The library's own parsers cost n^2 or have no bounds (core/base/json_reader.h).
+TEST(Structure, JsonIsReadByOneReader) {
+  const fs::path root = TAILRACE_SOURCE_DIR;
+  const std::regex parses(R"re(([jJ]son|basic_json)\w*::(parse|accept|sax_parse|from_\w+)\s*\()re");
+  for (const auto& [file, includes] : read_tree()) {
+    std::ifstream source(root / file);
+    std::string line;
+    for (int number = 1; std::getline(source, line); ++number)
+      if (std::regex_search(line, parses))
+        EXPECT_EQ(file, "core/base/json_reader.cc") << file << ":" << number << ": " << line;
+  }
+}
+
 TEST(Structure, HeadersBeginWithAPurposeAndAreIncludedOnce) {
   for (const auto& [name, includes] : read_tree()) {
     if (fs::path(name).extension() != ".h") continue;
