@@ -18,6 +18,16 @@ ordered_json row_of_task(const sandbox::Task& task) {
   return row.is_object() ? row : ordered_json();
 }
 
+// What a program was refused is mostly why it failed, and its client may not show the reason.
+std::string with_refusal(std::string failure, const gateway::CapturedAttempt& attempt) {
+  if (attempt.num_refused == 0) return failure;
+  return fmt::format("the gateway refused {}: {}; {}",
+                     attempt.num_refused == 1
+                         ? std::string("a call of it")
+                         : fmt::format("{} calls of it, the last one", attempt.num_refused),
+                     attempt.last_refusal, failure);
+}
+
 std::string text_of_message(const ordered_json& message) {
   const auto content = message.find("content");
   return content != message.end() && content->is_string() ? content->get<std::string>() : "";
@@ -171,7 +181,7 @@ FinishedEpisode AgentRunner::finish(const Running& running, AgentEnd end) {
   // What the policy has done wrong is not tried again until it is right.
   if (!end.failure.empty() && !(cut && has_tokens)) {
     trajectory.outcome = Outcome::kEnvFailed;
-    episode.failure = std::move(end.failure);
+    episode.failure = with_refusal(std::move(end.failure), attempt);
     return episode;
   }
   trajectory.outcome = cut ? Outcome::kTruncated : Outcome::kFinished;
@@ -180,6 +190,10 @@ FinishedEpisode AgentRunner::finish(const Running& running, AgentEnd end) {
   trajectory.metrics.emplace_back("agent_segments",
                                   static_cast<double>(trajectory.segments.size()));
   trajectory.metrics.emplace_back("agent_begun_anew", static_cast<double>(attempt.num_begun_anew));
+  trajectory.metrics.emplace_back("agent_asked_again",
+                                  static_cast<double>(attempt.num_asked_again));
+  trajectory.metrics.emplace_back("agent_unheard", static_cast<double>(attempt.num_unheard));
+  trajectory.metrics.emplace_back("agent_refused", static_cast<double>(attempt.num_refused));
   trajectory.metrics.emplace_back("malformed_tool_calls",
                                   static_cast<double>(attempt.num_malformed_calls));
   if (running.program->verifier.empty()) {

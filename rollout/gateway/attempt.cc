@@ -101,6 +101,7 @@ ApiError Attempt::too_long(int64_t num_bytes, int64_t least_tokens) {
 }
 
 std::variant<std::vector<Capture::Place>, ApiError> Attempt::place(ChatRequest& request,
+                                                                   const Digest& call,
                                                                    SessionId& unused) {
   unused = 0;
   if (auto fault = fault_of(request)) return *fault;
@@ -147,17 +148,42 @@ std::variant<std::vector<Capture::Place>, ApiError> Attempt::place(ChatRequest& 
   request.sampling.max_new_tokens = std::min(request.sampling.max_new_tokens, room);
   if (!is_anonymous_) keep_distribution(request.sampling);
   num_calls_ += request.n;
+  if (const auto asked = answers_of_.find(call);
+      asked != answers_of_.end() && std::ranges::any_of(asked->second, [&](int32_t answer) {
+        return capture_.is_unused(answer);
+      }))
+    ++num_asked_again_;
   std::vector<Capture::Place> places = {first};
   while (std::ssize(places) < request.n) places.push_back(capture_.again(first));
   return places;
 }
 
 void Attempt::commit(const Capture::Place& place, const Choice& choice,
-                     const nlohmann::ordered_json& message, SessionId session) {
+                     const nlohmann::ordered_json& message, SessionId session, const Digest& call,
+                     CapturedCall& captured) {
   MutexLock lock(mutex_);
   over_limit_ = false;  // a conversation that was shortened has room again
   num_malformed_ += choice.answer.num_malformed;
-  capture_.commit(place, choice.tokens, message, session);
+  const int32_t answer = capture_.commit(place, choice.tokens, message, session);
+  captured.answers.push_back(answer);
+  captured.places.push_back(place);
+  // A call without a key has nobody who asks again.
+  if (!is_anonymous_) answers_of_[call].push_back(answer);
+}
+
+void Attempt::set_heard(const CapturedCall& captured, bool is_heard) {
+  MutexLock lock(mutex_);
+  if (has_ended_) return;
+  // The last first, so that the draws are given back in their order.
+  for (size_t i = captured.answers.size(); i-- > 0;)
+    if (capture_.set_heard(captured.answers[i], captured.places[i], is_heard))
+      num_calls_ += is_heard ? 1 : -1;
+}
+
+void Attempt::note_refusal(const std::string& why) {
+  MutexLock lock(mutex_);
+  ++num_refused_;
+  last_refusal_ = why;
 }
 
 void Attempt::discard(const Capture::Place& place, bool is_full) {
@@ -198,6 +224,7 @@ std::vector<SessionId> Attempt::sessions() {
 CapturedAttempt Attempt::end() {
   MutexLock lock(mutex_);
   has_ended_ = true;
+  const int64_t num_given = capture_.num_answers();
   return {.segments = capture_.take(),
           .num_answers = capture_.num_answers(),
           .over_limit = over_limit_,
@@ -206,6 +233,10 @@ CapturedAttempt Attempt::end() {
           .first_messages = json_text(capture_.first_said()),
           .num_begun_anew = capture_.num_begun_anew(),
           .num_malformed_calls = num_malformed_,
+          .num_unheard = num_given - capture_.num_answers(),
+          .num_asked_again = num_asked_again_,
+          .num_refused = num_refused_,
+          .last_refusal = last_refusal_,
           .anchors = capture_.anchors()};
 }
 

@@ -8,6 +8,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -45,7 +46,18 @@ struct CapturedAttempt {
   std::string conversation = {};    // of the last answer: JSON, a list of messages
   std::string first_messages = {};  // what was said first: the same
   int64_t num_begun_anew = 0, num_malformed_calls = 0;
+  // Answers that nobody was there to read, and are not captured; calls that ask for another answer
+  // to the same where nobody has gone on behind the one that was given.
+  int64_t num_unheard = 0, num_asked_again = 0;
+  int64_t num_refused = 0;             // calls
+  std::string last_refusal = {};       // why; empty: none
   std::vector<uint64_t> anchors = {};  // of each answer: Trajectory::turn_anchors
+};
+
+// The answers to a call, as they were captured.
+struct CapturedCall {
+  std::vector<int32_t> answers;
+  std::vector<Capture::Place> places;
 };
 
 // An answer that was given whole.
@@ -53,6 +65,7 @@ struct Answered {
   AnswerHead head;
   Usage usage;
   std::vector<Choice> choices;
+  CapturedCall captured = {};
 };
 
 class Attempt {
@@ -66,17 +79,21 @@ class Attempt {
   bool has_ended();
 
   // Where the answers of a call go on, which counts from now on; lengths, and of an attempt that
-  // has a key the distribution, are set in the request, whose messages are taken. `unused` is a
-  // session of the generator that nobody needs any more; 0: there is none.
+  // has a key the distribution, are set in the request, whose messages are taken. `call` is its
+  // digest. `unused` is a session of the generator that nobody needs any more; 0: there is none.
   //
   // One call is placed at a time, in the order in which they came. It may take long (the template,
   // the tokenizer), but the other members never wait for that.
   std::variant<std::vector<Capture::Place>, ApiError> place(ChatRequest& request,
-                                                            SessionId& unused);
-  // The answer has come, or will not.
+                                                            const Digest& call, SessionId& unused);
+  // The answer to a call has come, or will not.
   void commit(const Capture::Place& place, const Choice& choice,
-              const nlohmann::ordered_json& message, SessionId session);
+              const nlohmann::ordered_json& message, SessionId session, const Digest& call,
+              CapturedCall& captured);
   void discard(const Capture::Place& place, bool is_full);
+  // Whether its client was there for the whole of what was written to it.
+  void set_heard(const CapturedCall& captured, bool is_heard);
+  void note_refusal(const std::string& why);
 
   // What a client may ask for again that has not heard it, by the digest of its call.
   void remember(const Digest& call, Answered answered);
@@ -108,6 +125,9 @@ class Attempt {
   bool over_limit_ TR_GUARDED_BY(mutex_) = false;
   bool has_ended_ TR_GUARDED_BY(mutex_) = false;
   std::vector<std::pair<Digest, Answered>> answered_ TR_GUARDED_BY(mutex_);  // the oldest first
+  std::unordered_map<Digest, std::vector<int32_t>> answers_of_ TR_GUARDED_BY(mutex_);  // by call
+  int64_t num_asked_again_ TR_GUARDED_BY(mutex_) = 0, num_refused_ TR_GUARDED_BY(mutex_) = 0;
+  std::string last_refusal_ TR_GUARDED_BY(mutex_);
 
   int64_t num_open_ = 0;
   Time open_since_{};

@@ -122,6 +122,47 @@ Result<chat::PromptFormat::Written> text_of(const Capture::Opening& opening,
   return begin == 0 ? format.write_first(said) : format.write_next(said);
 }
 
+// Leaves the first `size` tokens of a segment.
+void cut_behind(Segment& segment, size_t size) {
+  if (segment.tokens.size() <= size) return;
+  const auto cut = [size](auto& values) {
+    if (values.size() > size) values.resize(size);
+  };
+  cut(segment.tokens);
+  cut(segment.roles);
+  cut(segment.logprobs);
+  cut(segment.versions);
+  cut(segment.classes);
+  cut(segment.log_masses);
+  cut(segment.kept_counts);
+  size_t num_kept = 0;
+  for (const int32_t count : segment.kept_counts) num_kept += static_cast<size_t>(count);
+  segment.kept_ids.resize(std::min(segment.kept_ids.size(), num_kept));
+  while (!segment.turn_begins.empty() && std::cmp_greater_equal(segment.turn_begins.back(), size)) {
+    segment.turn_begins.pop_back();
+    segment.turn_numbers.pop_back();
+  }
+}
+
+// Writes a segment behind the one that it continues to its end.
+void append(Segment& segment, Segment&& next) {
+  const auto size = static_cast<int32_t>(segment.tokens.size());
+  for (int32_t& begin : next.turn_begins) begin += size;
+  const auto move_to_end = [](auto& values, auto& more) {
+    values.insert(values.end(), more.begin(), more.end());
+  };
+  move_to_end(segment.tokens, next.tokens);
+  move_to_end(segment.roles, next.roles);
+  move_to_end(segment.logprobs, next.logprobs);
+  move_to_end(segment.versions, next.versions);
+  move_to_end(segment.classes, next.classes);
+  move_to_end(segment.turn_begins, next.turn_begins);
+  move_to_end(segment.turn_numbers, next.turn_numbers);
+  move_to_end(segment.log_masses, next.log_masses);
+  move_to_end(segment.kept_counts, next.kept_counts);
+  move_to_end(segment.kept_ids, next.kept_ids);
+}
+
 }  // namespace
 
 size_t Capture::context_size(int32_t segment) const {
@@ -146,6 +187,7 @@ std::vector<TokenId> Capture::context_of(const Point& point) const {
 
 Capture::Place Capture::behind(int32_t answer) {
   Answer& at = answers_[static_cast<size_t>(answer)];
+  at.is_heard = at.is_used = true;  // else it could not be sent again
   Place place;
   place.context = context_of(at.end);
   place.num_known = place.context.size();
@@ -346,9 +388,9 @@ int32_t Capture::segment_for(const Place& place) {
   return segment;
 }
 
-void Capture::commit(const Place& place, const std::vector<GeneratedToken>& tokens,
-                     const ordered_json& answer, SessionId session) {
-  if (tokens.empty()) return discard(place);
+int32_t Capture::commit(const Place& place, const std::vector<GeneratedToken>& tokens,
+                        const ordered_json& answer, SessionId session) {
+  TR_CHECK(!tokens.empty(), "an answer without a token is none");
   const int32_t index = segment_for(place);
   TR_CHECK(context_size(index) == place.context.size(), "segment {} is no place for an answer",
            index);
@@ -358,6 +400,7 @@ void Capture::commit(const Place& place, const std::vector<GeneratedToken>& toke
   for (const GeneratedToken& token : tokens) append_sampled(segment, token, /*numerics_class=*/0);
   Answer& captured = answers_.emplace_back();
   captured.end = {index, context_size(index)};
+  captured.begin = segment.tokens.size() - tokens.size();
   captured.last = tokens.back().id;
   captured.session = session;
   captured.num_prompt = place.num_prompt;
@@ -371,8 +414,87 @@ void Capture::commit(const Place& place, const std::vector<GeneratedToken>& toke
   }
   answers_of_[longer(place.path, shape_of(answer))].push_back(
       static_cast<int32_t>(answers_.size()) - 1);
-  last_conversation_ = *place.said;
+  one_before_last_ = std::exchange(last_conversation_, *place.said);
   last_conversation_.push_back(answer);
+  return static_cast<int32_t>(answers_.size()) - 1;
+}
+
+bool Capture::set_heard(int32_t answer, const Place& place, bool is_heard) {
+  Answer& at = answers_[static_cast<size_t>(answer)];
+  if (at.is_used || at.is_heard == is_heard) return false;
+  at.is_heard = is_heard;
+  if (answer + 1 == std::ssize(answers_)) std::swap(last_conversation_, one_before_last_);
+  // Who asks the same now draws what nobody has read.
+  if (is_heard)
+    asked_[place.path] = std::max(asked_[place.path], place.ordinal + 1);
+  else
+    discard(place);
+  return true;
+}
+
+bool Capture::is_unused(int32_t answer) const {
+  const Answer& at = answers_[static_cast<size_t>(answer)];
+  return at.is_heard && !at.is_used;
+}
+
+// No token stands behind one of these in its segment, or a call would have gone on behind it.
+void Capture::drop_unheard() {
+  std::vector<int32_t> numbers;  // of the answers, when the others are gone
+  int32_t num_heard = 0;
+  for (const Answer& answer : answers_) {
+    numbers.push_back(answer.is_heard ? num_heard++ : -1);
+    if (!answer.is_heard)
+      cut_behind(segments_[static_cast<size_t>(answer.end.segment)], answer.begin);
+  }
+  if (std::cmp_equal(num_heard, answers_.size())) return;
+  std::erase_if(answers_, [](const Answer& answer) { return !answer.is_heard; });
+  for (Segment& segment : segments_)
+    for (int32_t& number : segment.turn_numbers) number = numbers[static_cast<size_t>(number)];
+  cut_unanswered();
+  join_unanswered();
+}
+
+// What was said to get such an answer goes with it, where nothing else stands behind it.
+void Capture::cut_unanswered() {
+  std::vector<size_t> needed(segments_.size(), 0);  // of a context, by those that continue it
+  for (size_t i = segments_.size(); i-- > 0;) {     // children come behind their parents
+    Segment& segment = segments_[i];
+    const auto inherited = static_cast<size_t>(segment.parent_tokens);
+    const auto sampled =
+        std::find(segment.roles.rbegin(), segment.roles.rend(), TokenRole::kSampled);
+    const auto answered = static_cast<size_t>(segment.roles.rend() - sampled);
+    size_t& own = needed[i];
+    if (answered > 0) own = std::max(own, inherited + answered);
+    cut_behind(segment, own > inherited ? own - inherited : 0);
+    if (segment.parent < 0) continue;
+    size_t& of_parent = needed[static_cast<size_t>(segment.parent)];
+    of_parent = std::max(of_parent, std::min(own, inherited));
+  }
+}
+
+// As if nobody had asked in vain: the first segment that continues another one to its end is
+// written behind it, and one without a token of its own is gone.
+void Capture::join_unanswered() {
+  std::vector<int32_t> places(segments_.size(), -1);
+  std::vector<Segment> kept;
+  for (size_t i = 0; i < segments_.size(); ++i) {
+    Segment& segment = segments_[i];
+    if (segment.parent >= 0) segment.parent = places[static_cast<size_t>(segment.parent)];
+    places[i] = segment.parent;
+    // Its children continue what it has inherited.
+    if (segment.tokens.empty()) continue;
+    if (segment.parent >= 0) {
+      Segment& parent = kept[static_cast<size_t>(segment.parent)];
+      const size_t size = static_cast<size_t>(parent.parent_tokens) + parent.tokens.size();
+      if (std::cmp_equal(segment.parent_tokens, size)) {
+        append(parent, std::move(segment));
+        continue;
+      }
+    }
+    places[i] = static_cast<int32_t>(kept.size());
+    kept.push_back(std::move(segment));
+  }
+  segments_ = std::move(kept);
 }
 
 void Capture::discard(const Place& place) {
@@ -397,6 +519,7 @@ std::vector<uint64_t> Capture::anchors() const {
 }
 
 std::vector<Segment> Capture::take() {
+  drop_unheard();
   for (Segment& segment : segments_) drop_empty_sets(segment);
   return std::move(segments_);
 }

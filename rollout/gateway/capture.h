@@ -18,7 +18,8 @@
 // The arguments of a call are compared as JSON.
 //
 // A call counts when its answer is whole: one that was cut off, since its client hung up, leaves no
-// token.
+// token. Neither does a whole answer that its client was not there to read, unless it was asked for
+// again, or a later call goes on behind it.
 //
 // Thread: one at a time.
 #pragma once
@@ -102,16 +103,22 @@ class Capture {
   Place again(const Place& place);
 
   // The answer has come. `answer`: the message that the client is given. `session` holds the
-  // context and the answer, for whoever goes on behind it; 0: none.
-  void commit(const Place& place, const std::vector<GeneratedToken>& tokens,
-              const nlohmann::ordered_json& answer, SessionId session);
+  // context and the answer, for whoever goes on behind it; 0: none. Returns the number of the
+  // answer.
+  int32_t commit(const Place& place, const std::vector<GeneratedToken>& tokens,
+                 const nlohmann::ordered_json& answer, SessionId session);
+  // Nobody has read the answer, or somebody has after all. Until told otherwise it was read. False:
+  // this changes nothing.
+  bool set_heard(int32_t answer, const Place& place, bool is_heard);
+  // Somebody has read it, and no call went on behind it so far.
+  bool is_unused(int32_t answer) const;
   // There will be none.
   void discard(const Place& place);
 
   // Sessions of the generator that wait for who goes on behind their answers.
   std::vector<SessionId> sessions() const;
 
-  int64_t num_answers() const { return std::ssize(answers_); }
+  int64_t num_answers() const { return std::ssize(answers_); }  // behind take(): that were read
   // Conversations that did not go on behind an answer although there was one.
   int64_t num_begun_anew() const { return num_begun_anew_; }
   // What was said first, and the conversation of the last answer, with it: lists of messages.
@@ -121,7 +128,7 @@ class Capture {
   // Of each answer, in the order in which they came.
   std::vector<uint64_t> anchors() const;
 
-  // The tree. Nothing is captured behind this.
+  // The tree, without what nobody has read. Nothing is captured behind this.
   std::vector<Segment> take();
 
  private:
@@ -139,6 +146,8 @@ class Capture {
     std::string asides = {};  // its thinking and the ids of its calls
     // Of a text and its answer: as it was sampled, and as the client has it.
     std::string text = {}, shown = {};
+    size_t begin = 0;  // of its tokens, in the segment
+    bool is_heard = true, is_used = false;
   };
 
   std::vector<TokenId> context_of(const Point& point) const;
@@ -148,6 +157,9 @@ class Capture {
   int32_t meant(const std::vector<int32_t>& same, const nlohmann::ordered_json& message) const;
   void ask(Place& place, Digest path, nlohmann::ordered_json said);
   int32_t segment_for(const Place& place);
+  void drop_unheard();
+  void cut_unanswered();
+  void join_unanswered();
 
   const chat::PromptFormat& format_;
   std::vector<Segment> segments_;
@@ -157,7 +169,7 @@ class Capture {
   // By what was said and the answer behind which it was: where its answers were sampled.
   std::unordered_map<Digest, Point> prompts_;
   std::unordered_map<Digest, int64_t> asked_;  // calls, by path
-  nlohmann::ordered_json first_said_, last_conversation_;
+  nlohmann::ordered_json first_said_, last_conversation_, one_before_last_;
   int64_t num_begun_anew_ = 0;
 };
 

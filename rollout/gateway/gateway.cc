@@ -28,6 +28,7 @@
 #include "rollout/gateway/answer_stream.h"
 #include "rollout/gateway/chat_answer.h"
 #include "rollout/gateway/chat_api.h"
+#include "rollout/gateway/refusals.h"
 
 namespace tailrace::gateway {
 namespace {
@@ -93,7 +94,8 @@ struct Gateway::State {
     int64_t id = 0;
     std::shared_ptr<Attempt> attempt;
     ChatRequest request;
-    Digest digest = {};
+    Digest digest = {};  // of what it asks
+    Digest name = {};    // the same of a call that is sent again
     http::Reply reply;
     AnswerHead head = {};
     Usage usage = {};
@@ -113,14 +115,29 @@ struct Gateway::State {
 
   // --- The I/O thread.
 
-  void handle(http::Request request, http::Reply reply) {
+  // Also what the server makes a 500 of is in the log.
+  void handle(http::Request request, const http::Reply& reply) {
+    try {
+      answer_or_refuse(std::move(request), reply);
+    } catch (const std::exception& error) {
+      gateway::note_refusal(refusals, {500, error.what(), "server_error", "exception", ""});
+      throw;
+    }
+  }
+
+  void answer_or_refuse(http::Request request, http::Reply reply) {
     const Route route = route_of(request.target);
-    const auto refuse = [&](const ApiError& error) { reply.send(error.status, error.json()); };
+    Attempt* asked = nullptr;
+    const auto refuse = [&](const ApiError& error) {
+      note_refusal(error, asked);
+      reply.send(error.status, error.json());
+    };
     if (route.path == "/health") return reply.send(200, "{\"status\":\"ok\"}");
     const bool is_chat = route.path == "/v1/chat/completions",
                is_text = route.path == "/v1/completions";
     auto attempt = attempt_of(route, request);
     if (const auto* error = std::get_if<ApiError>(&attempt)) return refuse(*error);
+    asked = std::get<std::shared_ptr<Attempt>>(attempt).get();
     if (route.path == "/v1/models" && request.method == "GET")
       return reply.send(200, models_response(std::array{model_entry()}));
     if (route.path.starts_with("/v1/models/") && request.method == "GET")
@@ -167,6 +184,7 @@ struct Gateway::State {
     try {
       read_call(known, request, path, is_chat, reply);
     } catch (const std::exception& error) {
+      gateway::note_refusal(refusals, {500, error.what(), "server_error", "exception", ""});
       reply.send(500,
                  http::error_body(fmt::format("the server failed: {}", error.what()),
                                   "server_error"));
@@ -175,21 +193,31 @@ struct Gateway::State {
 
   void read_call(const std::shared_ptr<Attempt>& known, const http::Request& request,
                  const std::string& path, bool is_chat, http::Reply& reply) {
-    const auto refuse = [&](const ApiError& error) { reply.send(error.status, error.json()); };
+    const auto refuse = [&](const ApiError& error) {
+      note_refusal(error, known.get());
+      reply.send(error.status, error.json());
+    };
     if (known->has_ended())
       return refuse({401, "the episode is over", "invalid_request_error", "invalid_api_key", ""});
     auto read = is_chat ? read_chat_request(request.body, known->spec().sampling)
                         : read_completion_request(request.body, known->spec().sampling);
     if (const auto* error = std::get_if<ApiError>(&read)) return refuse(*error);
     Call call{.attempt = known, .request = std::move(std::get<ChatRequest>(read)), .reply = reply};
-    call.digest = digest_of(path + " " + request.body);
-    // Clients ask again when they have not heard an answer in time.
-    const std::string_view retries = request.header("x-stainless-retry-count");
-    if (!retries.empty() && retries != "0")
-      if (const auto answered = known->remembered(call.digest))
-        return answer_again(call, *answered);
+    call.digest = call.name = digest_of(path + " " + request.body);
+    // Clients ask again when they have not heard an answer in time. One that does not say so is not
+    // told from one that wants another sample: it gets that.
+    const std::string_view retries = request.header("x-stainless-retry-count"),
+                           id = request.header("idempotency-key");
+    if (!id.empty()) call.name = digest_of(call.digest + " " + std::string(id));
+    if (!id.empty() || (!retries.empty() && retries != "0"))
+      if (const auto answered = known->remembered(call.name)) return answer_again(call, *answered);
     if (auto error = place(call)) return refuse(*error);
     enqueue(std::move(call));
+  }
+
+  void note_refusal(const ApiError& error, Attempt* attempt) {
+    gateway::note_refusal(refusals, error);
+    if (attempt != nullptr) attempt->note_refusal(told(error));
   }
 
   std::variant<std::shared_ptr<Attempt>, ApiError> attempt_of(const Route& route,
@@ -220,7 +248,7 @@ struct Gateway::State {
   // Where its answers go on; a fault: nowhere.
   std::optional<ApiError> place(Call& call) {
     SessionId unused = 0;
-    auto placed = call.attempt->place(call.request, unused);
+    auto placed = call.attempt->place(call.request, call.digest, unused);
     if (unused != 0) release_later(unused);
     if (const auto* error = std::get_if<ApiError>(&placed)) return *error;
     for (Capture::Place& place : std::get<std::vector<Capture::Place>>(placed))
@@ -344,16 +372,27 @@ struct Gateway::State {
   }
 
   // All its answers are there: now they count.
-  void capture_answers(Call& call) {
+  CapturedCall capture_answers(Call& call) {
+    CapturedCall captured;
     for (Branch& branch : call.branches) {
       if (!branch.choice.tokens.empty()) {
         call.attempt->commit(branch.place, branch.choice, message_of(branch.choice.answer),
-                             branch.session);
+                             branch.session, call.digest, captured);
       } else {
         call.attempt->discard(branch.place, /*is_full=*/true);
         generator.release(branch.session);
       }
     }
+    return captured;
+  }
+
+  // Whether somebody was there to read it is known when it is written. On the I/O thread: before a
+  // call is placed whose client has read it.
+  static void note_whether_heard(const Call& call, const CapturedCall& captured) {
+    if (call.attempt->is_anonymous()) return;
+    http::Reply(call.reply).when_written([attempt = call.attempt, captured](bool is_written) {
+      attempt->set_heard(captured, is_written);
+    });
   }
 
   chat::AnswerForm form_of(const ChatRequest& request) const {
@@ -395,27 +434,29 @@ struct Gateway::State {
 
   void finish(std::map<int64_t, Call>::iterator at) {
     Call& call = at->second;
-    capture_answers(call);
+    CapturedCall captured = capture_answers(call);
     std::vector<Choice> choices;
     for (Branch& branch : call.branches) choices.push_back(std::move(branch.choice));
     if (std::ranges::all_of(choices, [](const Choice& c) { return c.tokens.empty(); })) {
       refuse_full(call);
     } else {
-      Answered answered{call.head, call.usage, std::move(choices)};
+      note_whether_heard(call, captured);
+      Answered answered{call.head, call.usage, std::move(choices), std::move(captured)};
       if (call.request.stream) {
         end_stream(call);
       } else {
         call.reply.send(200, response(call.request, answered));
       }
-      call.attempt->remember(call.digest, std::move(answered));
+      call.attempt->remember(call.name, std::move(answered));
     }
     close(call);
     calls.erase(at);
   }
 
-  static void refuse_full(Call& call) {
+  void refuse_full(Call& call) {
     const ApiError error{400, "the context is full", "invalid_request_error",
                          "context_length_exceeded", ""};
+    note_refusal(error, call.attempt.get());
     call.reply.send(error.status, error.json());
   }
 
@@ -433,6 +474,7 @@ struct Gateway::State {
 
   // To a client that has not heard it.
   void answer_again(Call& call, const Answered& answered) const {
+    note_whether_heard(call, answered.captured);
     if (!call.request.stream) return call.reply.send(200, response(call.request, answered));
     call.head = answered.head;
     call.usage = answered.usage;
@@ -546,6 +588,7 @@ struct Gateway::State {
   std::vector<SessionId> released TR_GUARDED_BY(mutex);
 
   int64_t last_call TR_GUARDED_BY(mutex) = 0;
+  CountedLines refusals;
 
   // Of the engine's thread.
   std::map<int64_t, Call> calls;
@@ -597,6 +640,10 @@ std::optional<HeldCall> Gateway::held() const {
   auto held = state_->pool.oldest();
   if (held && state_->clock.now() - held->since < kWorthNaming) return std::nullopt;
   return held;
+}
+
+std::vector<std::string> Gateway::take_refusals(bool is_end) {
+  return is_end ? state_->refusals.take_totals() : state_->refusals.take();
 }
 
 void Gateway::wait(std::chrono::milliseconds longest) {

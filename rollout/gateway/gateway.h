@@ -76,6 +76,9 @@ class Gateway {
   bool idle() const;
   // The call that is being read for longest; nothing: none is, or since a moment ago. Any thread.
   std::optional<HeldCall> held() const;
+  // Lines about what was refused since they were last taken: for the log of whoever owns this.
+  // `is_end`: also how many there were in all.
+  std::vector<std::string> take_refusals(bool is_end = false);
   // Until there is a request, or for so long.
   void wait(std::chrono::milliseconds longest);
 

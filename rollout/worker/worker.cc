@@ -151,6 +151,13 @@ class RolloutWorker {
   }
 
   ExitCode run() {
+    const ExitCode status = play();
+    tell_notes(/*is_end=*/true);
+    return status;
+  }
+
+ private:
+  ExitCode play() {
     while (!ended_) {
       beat();
       const EngineStats stats = engine_.stats();
@@ -177,7 +184,6 @@ class RolloutWorker {
     return status();
   }
 
- private:
   int64_t num_running() const {
     return runner_.num_running() + (agents_ == nullptr ? 0 : agents_->num_running());
   }
@@ -196,7 +202,13 @@ class RolloutWorker {
     // Nobody else waits here for programs that think.
     if (engine_.idle() && agents_->num_running() > 0) gateway_->wait(kAgent);
     gateway_->poll();
+    tell_notes(/*is_end=*/false);
     for (FinishedEpisode& episode : agents_->poll()) report(episode);
+  }
+
+  void tell_notes(bool is_end) {
+    if (agents_ == nullptr) return;
+    for (const std::string& line : gateway_->take_refusals(is_end)) log_.warning("{}", line);
   }
 
   // The client's goodbye gives back what is held here, and goes out behind all that was sent.

@@ -3,6 +3,7 @@
 #include "rollout/gateway/capture.h"
 
 #include <algorithm>
+#include <set>
 #include <span>
 
 #include <gtest/gtest.h>
@@ -221,6 +222,110 @@ TEST_F(CaptureTest, ACallThatWasCutLeavesNothing) {
   const auto segments = tree();
   ASSERT_EQ(segments.size(), 1);
   EXPECT_EQ(trained(segments[0]), "one<|im_end|>two<|im_end|>");
+}
+
+TEST_F(CaptureTest, AnAnswerThatNobodyHasReadLeavesNothing) {
+  const ordered_json question = said({{"user", "ab?"}}),
+                     more = said({{"user", "ab?"}, {"assistant", "one"}, {"user", "c?"}});
+  call(question, "one");
+  const Place unread = open(more);
+  const int32_t number = capture_.commit(unread, sampled("lost"), answer("lost"), 0);
+  EXPECT_TRUE(capture_.set_heard(number, unread, false));
+  EXPECT_FALSE(capture_.is_unused(number));
+  // Asked again, by a client that does not say so: as if it had been asked once.
+  const Place again = open(more);
+  EXPECT_EQ(again.ordinal, 0) << "the same draws, as nobody has seen others";
+  capture_.commit(again, sampled("two"), answer("two"), 0);
+  call(said({{"user", "ab?"},
+             {"assistant", "one"},
+             {"user", "c?"},
+             {"assistant", "two"},
+             {"user", "d?"}}),
+       "three");
+  const auto segments = tree();
+  ASSERT_EQ(segments.size(), 1);
+  EXPECT_EQ(trained(segments[0]), "one<|im_end|>two<|im_end|>three<|im_end|>");
+  EXPECT_EQ(capture_.num_answers(), 3);
+  EXPECT_EQ(capture_.anchors().size(), 3);
+  EXPECT_EQ(segments[0].turn_numbers, (std::vector<int32_t>{0, 1, 2}));
+}
+
+TEST_F(CaptureTest, AnAnswerThatIsGoneOnFromWasRead) {
+  const Place place = open(said({{"user", "ab?"}}));
+  const int32_t number = capture_.commit(place, sampled("one"), answer("one"), 0);
+  EXPECT_TRUE(capture_.set_heard(number, place, false));
+  call(said({{"user", "ab?"}, {"assistant", "one"}, {"user", "c?"}}), "two");
+  EXPECT_FALSE(capture_.set_heard(number, place, false));
+  // And one that was given once more, and read.
+  const Place other = open(said({{"user", "x?"}}));
+  const int32_t last = capture_.commit(other, sampled("y"), answer("y"), 0);
+  EXPECT_TRUE(capture_.set_heard(last, other, false));
+  EXPECT_TRUE(capture_.set_heard(last, other, true));
+  EXPECT_TRUE(capture_.is_unused(last));
+  EXPECT_EQ(open(said({{"user", "x?"}})).ordinal, 1);
+  const auto segments = tree();
+  ASSERT_EQ(segments.size(), 2);
+  EXPECT_EQ(trained(segments[0]), "one<|im_end|>two<|im_end|>");
+  EXPECT_EQ(trained(segments[1]), "y<|im_end|>");
+}
+
+// Whichever answers nobody has read: what is left is what would have been captured without them.
+TEST_F(CaptureTest, WithoutWhatNobodyHasReadTheTreeIsSoundAndWhole) {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    Rng rng(seed);
+    Capture capture(chat_format());
+    std::vector<ordered_json> conversations = {said({{"user", "a?"}}), said({{"user", "b?"}})};
+    std::multiset<std::string> read;
+    for (int i = 0; i < 12; ++i) {
+      const ordered_json messages =
+          conversations[static_cast<size_t>(rng.below(std::ssize(conversations)))];
+      const auto place = capture.open(messages, "");
+      ASSERT_TRUE(place);
+      const std::string text = "w" + std::to_string(i);
+      const int32_t number = capture.commit(place.value(), sampled(text), answer(text), 0);
+      const std::string context = tokenizer().decode(place.value().context, true);
+      if (rng.chance(0.5)) {
+        (void)capture.set_heard(number, place.value(), false);
+        continue;
+      }
+      read.insert(context + text + "<|im_end|>");
+      ordered_json more = messages;
+      more.push_back({{"role", "assistant"}, {"content", text}});
+      more.push_back({{"role", "user"}, {"content", "q" + std::to_string(i)}});
+      conversations.push_back(std::move(more));
+    }
+    Trajectory trajectory;
+    trajectory.numerics_classes = {"cpu"};
+    trajectory.segments = capture.take();
+    trajectory.turns = static_cast<int32_t>(capture.num_answers());
+    trajectory.turn_anchors = capture.anchors();
+    ASSERT_EQ(find_fault(trajectory), std::nullopt) << "seed " << seed;
+    // Each answer with all that stands in front of it.
+    std::multiset<std::string> found;
+    std::vector<Ids> contexts;
+    for (const Segment& segment : trajectory.segments) {
+      Ids context;
+      if (segment.parent >= 0) {
+        context = contexts[static_cast<size_t>(segment.parent)];
+        context.resize(static_cast<size_t>(segment.parent_tokens));
+      }
+      const size_t inherited = context.size();
+      context.insert(context.end(), segment.tokens.begin(), segment.tokens.end());
+      EXPECT_FALSE(segment.turn_begins.empty()) << "seed " << seed;
+      for (const int32_t begin : segment.turn_begins) {
+        auto end = static_cast<size_t>(begin);
+        while (end < segment.tokens.size() && segment.roles[end] == TokenRole::kSampled &&
+               (end == static_cast<size_t>(begin) ||
+                segment.tokens[end - 1] != chat_format().end_of_turn()))
+          ++end;
+        found.insert(tokenizer().decode(
+            Ids(context.begin(), context.begin() + static_cast<std::ptrdiff_t>(inherited + end)),
+            true));
+      }
+      contexts.push_back(std::move(context));
+    }
+    EXPECT_EQ(found, read) << "seed " << seed;
+  }
 }
 
 // A task that is begun again gets another answer that reads the same: what is said behind each was

@@ -323,6 +323,85 @@ TEST_F(GatewayTest, AClientThatAsksAgainHearsTheSameAnswer) {
   EXPECT_EQ(gateway_->end(key).num_answers, 2);
 }
 
+TEST_F(GatewayTest, ACallWithAnIdIsAnsweredOnce) {
+  const std::string key = gateway_->begin(spec());
+  const std::string url = path(key) + "/chat/completions";
+  const ordered_json body = {{"messages", said({{"user", "Once upon a time"}})}};
+  const Response first = ask(url, body, "idempotency-key: a\r\n");
+  EXPECT_EQ(ask(url, body, "idempotency-key: a\r\n").body, first.body);
+  EXPECT_NE(content(ask(url, body, "idempotency-key: b\r\n")), content(first));
+  EXPECT_EQ(gateway_->end(key).num_answers, 2);
+}
+
+// Who asks the same once more without a word may want another sample: it is one, and is counted.
+TEST_F(GatewayTest, WhoAsksTheSameAgainIsCounted) {
+  const std::string key = gateway_->begin(spec());
+  const std::string url = path(key) + "/chat/completions";
+  ordered_json messages = said({{"user", "Once upon a time"}});
+  const std::string first = content(ask(url, {{"messages", messages}}));
+  EXPECT_NE(content(ask(url, {{"messages", messages}})), first);
+  (void)ask(url, {{"messages", messages}, {"max_tokens", 3}});  // is another call
+  messages.push_back({{"role", "assistant"}, {"content", first}});
+  messages.push_back({{"role", "user"}, {"content", " and"}});
+  (void)ask(url, {{"messages", messages}});
+  const CapturedAttempt attempt = gateway_->end(key);
+  EXPECT_EQ(attempt.num_answers, 4);
+  EXPECT_EQ(attempt.num_asked_again, 1);
+  EXPECT_EQ(attempt.num_unheard, 0);
+}
+
+// The client has gone while the last token was sampled: its answer is whole, and nobody reads it.
+TEST_F(GatewayTest, AWholeAnswerThatNobodyReadsLeavesNothing) {
+  const std::string key = gateway_->begin(spec());
+  const ordered_json body = {{"messages", said({{"user", "Once upon a time"}})}};
+  std::vector<Generation> last;
+  {
+    http::Client client(port_);
+    client.send(http::post(path(key) + "/chat/completions", body.dump()));
+    serve_until([&] { return !engine_->idle(); });
+    while (last.empty()) last = engine_->step();
+  }
+  std::this_thread::sleep_for(50ms);  // its end reaches the server
+  gateway_->answer(last);
+  const auto is_settled = [&, until = clock_.now() + 200ms] { return clock_.now() > until; };
+  serve_until(is_settled);
+  // It asks again, from another connection and without saying so.
+  const std::string text = content(ask(path(key) + "/chat/completions", body));
+  const CapturedAttempt attempt = gateway_->end(key);
+  EXPECT_EQ(attempt.num_answers, 1);
+  EXPECT_EQ(attempt.num_unheard, 1);
+  EXPECT_EQ(attempt.num_asked_again, 0);
+  const Trajectory trajectory = tree(attempt);
+  ASSERT_EQ(trajectory.segments.size(), 1);
+  EXPECT_EQ(trajectory.num_sampled(), 6);
+  EXPECT_FALSE(text.empty());
+  EXPECT_EQ(engine_->num_free_blocks() + engine_->num_cached_blocks(), engine_->num_blocks());
+}
+
+TEST_F(GatewayTest, WhatIsRefusedIsToldOnceAKindAndWithItsNumber) {
+  const std::string key = gateway_->begin(spec());
+  const std::string url = path(key) + "/chat/completions";
+  const ordered_json messages = said({{"user", "Once upon a time"}});
+  for (int i = 0; i < 12; ++i)
+    EXPECT_EQ(
+        ask(url, {{"messages", messages}, {"response_format", {{"type", "json_object"}}}}).status,
+        400);
+  EXPECT_EQ(ask("/s/tr-old/v1/chat/completions", {{"messages", messages}}).status, 401);
+  const std::vector<std::string> lines = gateway_->take_refusals();
+  ASSERT_EQ(lines.size(), 3);
+  EXPECT_NE(lines[0].find("the gateway refused a call: 400 response_format"), lines[0].npos)
+      << lines[0];
+  EXPECT_TRUE(lines[1].ends_with("(the like 10 times so far)")) << lines[1];
+  EXPECT_NE(lines[2].find("401 no episode has this key"), lines[2].npos) << lines[2];
+  EXPECT_TRUE(gateway_->take_refusals().empty());
+  const std::vector<std::string> totals = gateway_->take_refusals(/*is_end=*/true);
+  ASSERT_EQ(totals.size(), 1);
+  EXPECT_TRUE(totals[0].ends_with("(the like 12 times in all)")) << totals[0];
+  const CapturedAttempt attempt = gateway_->end(key);
+  EXPECT_EQ(attempt.num_refused, 12);
+  EXPECT_NE(attempt.last_refusal.find("response_format"), attempt.last_refusal.npos);
+}
+
 TEST_F(GatewayTest, LimitsAreSaidAndNoted) {
   AttemptSpec few = spec();
   few.max_calls = 1;
