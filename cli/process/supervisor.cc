@@ -19,6 +19,7 @@
 #include "core/base/file.h"
 #include "core/base/stall_watch.h"
 #include "core/base/time.h"
+#include "sandbox/command/offspring.h"
 
 namespace tailrace {
 namespace {
@@ -43,6 +44,8 @@ class Supervisor {
     };
     TR_CHECK(std::ranges::count_if(children_, leads) == 1);
     scheduler_ = std::ranges::find_if(children_, leads)->get();
+    // What programs of a worker that is killed have left comes here.
+    (void)sandbox::Offspring::of_this_process();
   }
 
   SupervisorResult run() {
@@ -100,6 +103,7 @@ class Supervisor {
     if (!status) return;
     child.process.reset();
     child.watch.reset();
+    sandbox::Offspring::of_this_process().end_orphans();
     if (ending_) {
       end_if_all_gone();
     } else if (status->ok()) {

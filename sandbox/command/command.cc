@@ -93,8 +93,9 @@ Result<fs::path> find_program(const CommandStart& command) {
                       "show: it shows /usr and the like. Have the packages below /usr "
                       "(python3 -m venv /usr/local/NAME), or run without a sandbox",
                       name, folder->string())};
-    if (is_program(name)) return fs::path(name);
     std::error_code error;
+    // It may be started in another folder than ours.
+    if (is_program(name)) return fs::absolute(name, error);
     return Failure{fs::exists(name, error)
                        ? fmt::format("{} cannot be executed. Try chmod +x {}, or name the program "
                                      "that reads it first: [python3, {}]",

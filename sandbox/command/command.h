@@ -42,7 +42,8 @@ CommandStart with_digests(CommandStart command);
 // A Failure names the first file that is not what it was then.
 Result<void> check_files(const CommandStart& command);
 
-// Where the program is: its path, or where PATH has it. A Failure: this machine lacks it.
+// Where the program is: its path from the root, or where PATH has it. A Failure: this machine lacks
+// it.
 Result<std::filesystem::path> find_program(const CommandStart& command);
 
 // Whether this machine has what it takes to start it, and in isolation if that is asked for.

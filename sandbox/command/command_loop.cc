@@ -25,6 +25,7 @@
 #include "core/base/rate_limit.h"
 #include "kernels/base/mutex.h"
 #include "sandbox/command/answer_line.h"
+#include "sandbox/command/offspring.h"
 #include "sandbox/command/process.h"
 #include "sandbox/command/stderr_lines.h"
 
@@ -419,6 +420,7 @@ struct CommandLoop::State {
     const Time now = steady_now();
     if (now - last_look_ < std::chrono::milliseconds(kTickMs)) return;
     last_look_ = now;
+    if (!start_.is_isolated && !children_.empty()) Offspring::of_this_process().look();
     std::vector<ChildId> late, old, mute;
     for (const auto& [id, child] : children_) {
       if (!child.calls.empty() && now >= child.calls.front().deadline) late.push_back(id);

@@ -63,7 +63,8 @@ void never_wait(const FileDescriptor& file) { (void)::fcntl(file.get(), F_SETFL,
 [[noreturn]] void become_program(pid_t parent, const char* path, const char* folder,
                                  char* const* arguments, char* const* environment,
                                  const int (&files)[3], int report) {
-  ::setpgid(0, 0);
+  // Nobody else can join its session: by that what it has started is known (offspring.h).
+  ::setsid();
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(127);
   // What we ignore or block would stay so.
@@ -113,19 +114,25 @@ class OwnProcess final : public CommandProcess {
     environment.push_back(const_cast<char*>(kUnbuffered));
     environment.push_back(nullptr);
     const int files[] = {in->read.get(), out->write.get(), err->write.get()};
-    const pid_t self = ::getpid(), pid = ::fork();
-    if (pid == 0)
-      become_program(self, program.value().c_str(),
-                     command.folder.empty() ? nullptr : command.folder.c_str(), arguments.data(),
-                     environment.data(), files, report->write.get());
-    if (pid < 0) return cannot_start(command, errno);
-    ::setpgid(pid, pid);  // whoever comes first
+    const pid_t self = ::getpid();
+    int error = 0;
+    auto [pid, family] = Offspring::of_this_process().start([&] {
+      const pid_t child = ::fork();
+      if (child == 0)
+        become_program(self, program.value().c_str(),
+                       command.folder.empty() ? nullptr : command.folder.c_str(), arguments.data(),
+                       environment.data(), files, report->write.get());
+      error = errno;
+      return child;
+    });
+    if (pid < 0) return cannot_start(command, error);
     auto process = std::make_unique<OwnProcess>();
     process->pid_ = pid;
+    process->family_ = std::move(family);
     process->pidfd_ = FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
     if (!process->pidfd_.is_open()) return cannot_start(command, errno);
     report->write.reset();
-    int error = 0;
+    error = 0;
     ssize_t said;
     do said = ::read(report->read.get(), &error, sizeof error);
     while (said < 0 && errno == EINTR);
@@ -144,10 +151,13 @@ class OwnProcess final : public CommandProcess {
   int err() const override { return err_.get(); }
   int pidfd() const override { return pidfd_.get(); }
   std::string ending() override {
-    ::kill(-pid_, SIGKILL);  // what it has left behind
-    if (!has_ended_) wait();
+    if (!has_ended_) {
+      ::kill(-pid_, SIGKILL);  // what it has left behind
+      wait();
+    }
     return how_it_ended(status_);
   }
+  Offspring::Family take_family() override { return std::move(family_); }
 
  private:
   static Failure cannot_start(const CommandStart& command, int error) {
@@ -155,12 +165,12 @@ class OwnProcess final : public CommandProcess {
   }
 
   void wait() {
-    while (::waitpid(pid_, &status_, 0) < 0 && errno == EINTR) {
-    }
+    status_ = Offspring::of_this_process().wait(pid_);
     has_ended_ = true;
     pid_ = 0;
   }
 
+  Offspring::Family family_ = {};
   pid_t pid_ = 0;
   int status_ = 0;
   bool has_ended_ = false;

@@ -1,5 +1,5 @@
-// A program as a process that lives on: started, talked to over pipes that never make anybody wait,
-// and killed with all of its process group.
+// A program as a process that lives on: started in a session of its own, talked to over pipes that
+// never make anybody wait, and killed with all that it has started (offspring.h).
 //
 // Thread: the one that started it, with which it dies.
 #pragma once
@@ -10,6 +10,7 @@
 #include "core/base/file_descriptor.h"
 #include "core/base/result.h"
 #include "sandbox/command/command.h"
+#include "sandbox/command/offspring.h"
 
 namespace tailrace::sandbox {
 
@@ -26,6 +27,8 @@ class CommandProcess {
   virtual int out() const = 0;    // its stdout, to read
   virtual int err() const = 0;    // its stderr
   virtual int pidfd() const = 0;  // readable once it has ended
+  // Of one that is not isolated: what it starts, which then lives as long as the family.
+  virtual Offspring::Family take_family() { return {}; }
   // Of an isolated one with a port: the socket that listens there, once.
   virtual FileDescriptor take_listening() { return FileDescriptor(); }
   // "has ended with status 1", of one that has.
