@@ -162,7 +162,8 @@ class Launch {
     if (!in_process) {
       return end(supervise(child_specs(paths_, options_), supervision, say, tick));
     }
-    const RoleContext context{paths_, options_, endpoint_.name(), registries_};
+    const RoleContext context{RunPaths{fs::absolute(paths_.root).lexically_normal()}, options_,
+                              endpoint_.name(), registries_};
     // The process then ends with threads still in it and without destructors.
     const AbandonSink abandon = [this](const SupervisorResult& result) {
       const int status = end(result);

@@ -102,8 +102,14 @@ ExitCode join(const WorkerArguments& arguments, const Registries& registries) {
   const RoleKind kind = arguments.kind.value_or(RoleKind::kRollout);
   if (kind == RoleKind::kRollout) (void)pool_to_join(loaded.options, arguments.pool);
   const HeldRole role = hold_role_to_join(kind, loaded.options, paths);
-  const RoleContext context{paths,           loaded.options, endpoint,         loaded.registries,
-                            /*joined=*/true, arguments.pool, arguments.cluster};
+  // People read the name that they gave; programs in folders of their own find the whole one.
+  const RoleContext context{RunPaths{fs::absolute(paths.root).lexically_normal()},
+                            loaded.options,
+                            endpoint,
+                            loaded.registries,
+                            /*joined=*/true,
+                            arguments.pool,
+                            arguments.cluster};
   const fs::path file = paths.log(name_of(role.name.kind), role.name.index);
   Log log(role.name.text(), file, loaded.options.log.level);
   say(fmt::format("joined {} as {}; Ctrl-C leaves it (log: {})", run, role.name.text(),
@@ -167,7 +173,8 @@ ExitCode work(const WorkerArguments& arguments, const Registries& registries) {
   const PulseScope pulse(page.pulse());
   const CallBoardScope calls(page.calls());
   note_crashes();
-  const RunPaths paths{arguments.run};
+  // Names of the run leave this process, to programs that work in folders of their own.
+  const RunPaths paths{fs::absolute(arguments.run).lexically_normal()};
   const LoadedRun run = load_stored_run(paths, {}, registries);
   const RoleContext context{paths, run.options, read_endpoint(paths.root), run.registries};
   // stderr is the role's log file already: the supervisor saw to that.

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <csignal>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <string_view>
 #include <system_error>
@@ -17,13 +18,16 @@
 #include <unistd.h>
 
 #include "core/base/clock.h"
+#include "core/base/counted_lines.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/file_descriptor.h"
+#include "core/base/unique_number.h"
 #include "kernels/base/mutex.h"
 #include "rollout/agent/marked_processes.h"
 #include "rollout/agent/sandbox_port.h"
 #include "sandbox/command/process.h"
+#include "sandbox/command/remove_folder.h"
 #include "sandbox/command/stderr_lines.h"
 
 namespace tailrace {
@@ -50,7 +54,10 @@ struct AgentProcesses::State {
     AgentStart start;
     AgentPhase phase = AgentPhase::kSetup;
     fs::path folder;
+    std::string mark_of_folder;
     std::unique_ptr<CommandProcess> process = nullptr;
+    // Of its processes so far: what a setup starts may be there until the end.
+    std::vector<sandbox::Offspring::Family> families = {};
     SandboxPort port = {};
     std::string to_write = {}, out = {};
     size_t written = 0;
@@ -66,7 +73,7 @@ struct AgentProcesses::State {
       return kNames[static_cast<size_t>(phase)];
     }
     const AgentProgram& program() const { return *start.program; }
-    std::string mark() const { return folder.string() + "/"; }
+    std::string mark() const { return mark_of_folder; }
     // Of its phase alone: what a setup starts may be there for the run.
     std::string phase_mark() const { return mark() + phase_name(); }
     const std::vector<std::string>& words() const {
@@ -81,8 +88,10 @@ struct AgentProcesses::State {
     }
   };
 
-  State(fs::path its_folder, http::Server* server)
-      : folder_(std::move(its_folder)),
+  State(const fs::path& its_folder, http::Server* server)
+      // A program finds these names in its environment, and works elsewhere.
+      : folder_(fs::absolute(its_folder).lexically_normal()),
+        mark_(mark_of(folder_)),
         server_(server),
         wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (!wake_.is_open()) throw UserError("no files are left for agents");
@@ -115,16 +124,21 @@ struct AgentProcesses::State {
 
   void run() {
     sandbox::leave_signals_to_others();
-    end_marked_processes(folder_.string() + "/");
-    std::error_code ignored;
-    fs::remove_all(folder_, ignored);
+    end_marked_processes(mark_);
+    remove(folder_);
     while (take_orders()) {
       wait();
       for (auto& [id, agent] : agents_) look_at(agent);
+      if (!agents_.empty()) sandbox::Offspring::of_this_process().look();
       forget_ended();
     }
     for (auto& [id, agent] : agents_) clear(agent);
-    fs::remove_all(folder_, ignored);
+    agents_.clear();
+    remove(folder_);
+  }
+
+  std::vector<std::string> take_notes(bool is_end) {
+    return is_end ? notes_.take_totals() : notes_.take();
   }
 
  private:
@@ -163,11 +177,16 @@ struct AgentProcesses::State {
     agent.begun = steady_now();
     agent.start = std::move(start);
     if (!is_new && agent.process != nullptr) return give_task(agent);
-    agent.folder = folder_ / std::to_string(seat);
+    const std::string name = fmt::format("{}-{}", incarnation_, ++num_folders_);
+    const fs::path folder = folder_ / name;
     std::error_code error;
-    fs::create_directories(agent.folder, error);
-    if (error)
-      return end(agent, fmt::format("cannot make {}: {}", agent.folder.string(), error.message()));
+    fs::create_directories(folder_, error);
+    // What is there already is not its own, whoever has put it there.
+    if (error || !fs::create_directory(folder, error))
+      return end(agent, fmt::format("cannot make {}: {}", folder.string(),
+                                    error ? error.message() : "it is there already"));
+    agent.folder = folder;
+    agent.mark_of_folder = fmt::format("{}{}/", mark_, name);
     if (!write_task(agent)) return;
     agent.phase = agent.program().setup.empty() ? AgentPhase::kRun : AgentPhase::kSetup;
     agent.num_played = 0;
@@ -176,6 +195,14 @@ struct AgentProcesses::State {
 
   // To a process that waits for one.
   void give_task(Agent& agent) {
+    // What was written there for an earlier task is not the reward of this one.
+    if (!agent.program().is_isolated) {
+      std::error_code error;
+      fs::remove_all(reward_file(agent), error);
+      if (error)
+        return end(agent, fmt::format("cannot remove {}: {}", reward_file(agent).string(),
+                                      error.message()));
+    }
     if (!write_task(agent)) return;
     agent.is_idle = false;
     agent.out.clear();
@@ -205,6 +232,7 @@ struct AgentProcesses::State {
     auto process = CommandProcess::start(start);
     if (!process) return end(agent, process.failure().message);
     agent.process = std::move(process).value();
+    agent.families.push_back(agent.process->take_family());
     FileDescriptor listening = agent.process->take_listening();
     if (listening.is_open()) agent.port = SandboxPort(*server_, std::move(listening));
     agent.said = sandbox::StderrLines(sandbox::shown(start), &said_limit_);
@@ -283,10 +311,7 @@ struct AgentProcesses::State {
   }
 
   // Another process takes the next task.
-  static void retire(Agent& agent) {
-    agent.process.reset();
-    if (!agent.program().is_isolated) end_marked_processes(agent.mark());
-  }
+  void retire(Agent& agent) { clear(agent); }
 
   static bool has_ended(const Agent& agent) {
     pollfd ended{.fd = agent.process->pidfd(), .events = POLLIN, .revents = 0};
@@ -396,7 +421,11 @@ struct AgentProcesses::State {
   // again, until the episode fails.
   bool leaves_nothing(Agent& agent) {
     if (agent.program().is_isolated || agent.phase != AgentPhase::kRun) return true;
-    const size_t left = marked_processes(agent.phase_mark()).size();
+    std::vector<pid_t> found = marked_processes(agent.phase_mark());
+    std::ranges::move(agent.families.back().living(), std::back_inserter(found));
+    std::ranges::sort(found);
+    found.erase(std::ranges::unique(found).begin(), found.end());
+    const size_t left = found.size();
     if (left == 0) return true;
     const Time now = steady_now();
     if (agent.grace == Time{}) agent.grace = now + kGrace;
@@ -440,17 +469,34 @@ struct AgentProcesses::State {
                       .seconds = seconds});
   }
 
-  static void clear(Agent& agent) {
+  void clear(Agent& agent) {
     agent.port = {};
     agent.process.reset();
+    int left = 0;
+    for (sandbox::Offspring::Family& family : agent.families) left += family.end();
+    agent.families.clear();
+    if (left > 0)
+      notes_.note("process", fmt::format("{} process{} of an agent could not be killed", left,
+                                         left == 1 ? "" : "es"));
+    if (agent.folder.empty()) return;
     if (!agent.program().is_isolated) end_marked_processes(agent.mark());
-    std::error_code ignored;
-    fs::remove_all(agent.folder, ignored);
+    remove(agent.folder);
+    agent.folder.clear();
+  }
+
+  void remove(const fs::path& folder) {
+    if (const auto removed = sandbox::remove_folder(folder); !removed)
+      notes_.note("folder", removed.failure().message);
   }
 
   const fs::path folder_;
+  const std::string mark_;  // of all of its processes
   http::Server* const server_;
   const FileDescriptor wake_;
+  // Of the names of its folders: those of an earlier process may still be there.
+  const std::string incarnation_ = fmt::format("{:08x}", unique_number() & 0xffff'ffff);
+  int64_t num_folders_ = 0;
+  CountedLines notes_;
   RateLimit said_limit_ = sandbox::StderrLines::log_limit();
   std::map<int64_t, Agent> agents_;  // of the thread
 
@@ -461,8 +507,8 @@ struct AgentProcesses::State {
   bool is_closing_ TR_GUARDED_BY(mutex_) = false;
 };
 
-AgentProcesses::AgentProcesses(fs::path folder, http::Server* server)
-    : state_(std::make_shared<State>(std::move(folder), server)),
+AgentProcesses::AgentProcesses(const fs::path& folder, http::Server* server)
+    : state_(std::make_shared<State>(folder, server)),
       thread_([state = state_] { state->run(); }) {}
 
 AgentProcesses::~AgentProcesses() {
@@ -473,5 +519,8 @@ AgentProcesses::~AgentProcesses() {
 void AgentProcesses::start(AgentStart start) { state_->start(std::move(start)); }
 void AgentProcesses::stop(int64_t seat) { state_->stop(seat); }
 std::vector<AgentEnd> AgentProcesses::collect() { return state_->collect(); }
+std::vector<std::string> AgentProcesses::take_notes(bool is_end) {
+  return state_->take_notes(is_end);
+}
 
 }  // namespace tailrace

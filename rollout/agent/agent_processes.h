@@ -7,17 +7,19 @@
 //                                     "row": {...} or null, "evaluates": bool}; the same comes on
 //                                     its stdin
 //   TAILRACE_REWARD_FILE              where it may write what the episode was worth
-// and works in a folder of its own, which is removed behind it. One in a sandbox finds the policy
-// at kSandboxPort of its own 127.0.0.1, and has no file to write a reward to. The reward is in that
-// file, or in the last line of the run's stdout (of the score's, where there is one): a number, or
-// {"reward": R, "metrics": {"name": number}}.
+// and works in a folder of its own, which is removed behind it; its name is never used again. One
+// in a sandbox finds the policy at kSandboxPort of its own 127.0.0.1, and has no file to write a
+// reward to. The reward is in that file, or in the last line of the run's stdout (of the score's,
+// where there is one): a number, or {"reward": R, "metrics": {"name": number}}.
 //
 // A program may play several episodes in a process (AgentProgram::episodes): the process waits for
 // the next task in a line of its stdin, and the first line of its stdout that is such an object is
 // what the episode was worth. It keeps its key, for which the owner begins the next attempt.
 //
-// Whatever a process has started ends with it, also what has left its process group: all of them
-// carry a mark in their environment. One that leaves a process behind has failed.
+// Whatever a process has started ends with it, also what has left its process group and hides
+// (sandbox/command/offspring.h). All of them carry a mark in their environment, by which those that
+// keep it are found after a kill -9 of this process too. One that leaves a process behind has
+// failed.
 //
 // Thread: any; one of its own starts, reads and ends the processes.
 #pragma once
@@ -61,7 +63,7 @@ class AgentProcesses {
   // `folder`: of this worker alone. What an earlier one has left there is removed, and its
   // processes are ended. `server` answers those in a sandbox, and is borrowed; null: they have no
   // network.
-  explicit AgentProcesses(std::filesystem::path folder, http::Server* server = nullptr);
+  explicit AgentProcesses(const std::filesystem::path& folder, http::Server* server = nullptr);
   ~AgentProcesses();  // ends all
   AgentProcesses(const AgentProcesses&) = delete;
 
@@ -69,6 +71,9 @@ class AgentProcesses {
   // Ends the process, soon; nothing more is heard of it.
   void stop(int64_t seat);
   std::vector<AgentEnd> collect();
+  // For the log of the owner, since they were last taken: folders that could not be removed, and
+  // the like. `is_end`: also how many there were in all.
+  std::vector<std::string> take_notes(bool is_end = false);
 
  private:
   struct State;

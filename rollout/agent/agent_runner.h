@@ -50,6 +50,8 @@ class AgentRunner {
 
   // What has ended.
   std::vector<FinishedEpisode> poll();
+  // As of AgentProcesses.
+  std::vector<std::string> take_notes(bool is_end = false) { return processes_.take_notes(is_end); }
 
  private:
   // A process, with the key that it has.

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <thread>
 
+#include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/base/clock.h"
@@ -34,6 +36,15 @@ bool has_mark(std::string_view environment, std::string_view mark) {
 }
 
 }  // namespace
+
+std::string mark_of(const fs::path& folder) {
+  const fs::path whole = fs::absolute(folder).lexically_normal();
+  std::error_code ignored;  // whoever works there is told of it
+  fs::create_directories(whole.parent_path(), ignored);
+  struct stat facts {};
+  if (::stat(whole.parent_path().c_str(), &facts) != 0) facts = {};
+  return fmt::format("{}-{}:{}/", facts.st_dev, facts.st_ino, whole.string());
+}
 
 std::vector<pid_t> marked_processes(const std::string& mark) {
   std::vector<pid_t> found;

@@ -3,6 +3,7 @@
 // Thread: any.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,11 @@ namespace tailrace {
 
 // The variable that has the mark.
 inline constexpr const char* kMarkVariable = "TAILRACE_AGENT";
+
+// The mark of all that works below `folder`, with a slash at its end. It begins with the device and
+// the number of the folder above, which is made if need be: two containers that share their
+// processes and not their files may both have a folder of this name. The path is absolute.
+std::string mark_of(const std::filesystem::path& folder);
 
 // Those of this user whose mark begins so, but for those that have ended and are not awaited yet.
 std::vector<pid_t> marked_processes(const std::string& mark);

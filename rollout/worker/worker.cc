@@ -209,6 +209,7 @@ class RolloutWorker {
   void tell_notes(bool is_end) {
     if (agents_ == nullptr) return;
     for (const std::string& line : gateway_->take_refusals(is_end)) log_.warning("{}", line);
+    for (const std::string& line : agents_->take_notes(is_end)) log_.warning("{}", line);
   }
 
   // The client's goodbye gives back what is held here, and goes out behind all that was sent.

@@ -93,7 +93,7 @@ class LaunchAgents : public LaunchTest {
   }
   void expect_nothing_is_left(const std::string& run) const {
     const fs::path agents = paths(run).agents();
-    EXPECT_TRUE(marked_processes(agents.string() + "/").empty());
+    EXPECT_TRUE(marked_processes(mark_of(agents)).empty());
     std::error_code ignored;
     for (const auto& worker : fs::directory_iterator(agents, ignored))
       EXPECT_TRUE(fs::is_empty(worker)) << worker.path();

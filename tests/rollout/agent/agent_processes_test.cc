@@ -6,9 +6,11 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 #include <thread>
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "core/base/clock.h"
@@ -61,12 +63,12 @@ class AgentProcessesTest : public ::testing::Test {
   void expect_nothing_is_left() {
     // One that is stopped ends soon, and its folder behind it.
     const auto is_gone = [&] {
-      return marked_processes(folder().string() + "/").empty() &&
+      return marked_processes(mark_of(folder())).empty() &&
              (!fs::exists(folder()) || fs::is_empty(folder()));
     };
     for (const Time until = steady_now() + 10s; !is_gone() && steady_now() < until;)
       std::this_thread::sleep_for(5ms);
-    EXPECT_TRUE(marked_processes(folder().string() + "/").empty());
+    EXPECT_TRUE(marked_processes(mark_of(folder())).empty());
     if (fs::exists(folder())) {
       EXPECT_TRUE(fs::is_empty(folder()));
     }
@@ -88,6 +90,48 @@ TEST_F(AgentProcessesTest, AnAgentFindsThePolicyAndItsTask) {
   EXPECT_EQ(end.reward->metrics, (MetricList{{"steps", 2}}));
   EXPECT_GT(end.seconds, 0);
   expect_nothing_is_left();
+}
+
+// As in a run whose folder was given by a name that holds in one place alone, which is the default.
+TEST_F(AgentProcessesTest, NamesThatAProgramGetsHoldInItsFolder) {
+  const fs::path relative = fs::relative(folder());
+  ASSERT_TRUE(relative.is_relative());
+  agents_ = std::make_unique<AgentProcesses>(relative);
+  const AgentEnd end = end_of(shell(R"sh(
+      [ "$(cat "$TAILRACE_TASK" | wc -l)" = 0 ] && grep -q seed "$TAILRACE_TASK" || exit 3
+      case "$TAILRACE_REWARD_FILE" in /*) ;; *) exit 4;; esac
+      echo 0.75 > "$TAILRACE_REWARD_FILE")sh"));
+  EXPECT_EQ(end.failure, "");
+  ASSERT_TRUE(end.reward);
+  EXPECT_EQ(end.reward->reward, 0.75);
+  EXPECT_EQ(mark_of(relative), mark_of(folder()));
+  expect_nothing_is_left();
+}
+
+// Two runs that are called the same, each in its place.
+TEST_F(AgentProcessesTest, AFolderOfTheSameNameElsewhereIsNotTouched) {
+  const fs::path back = fs::current_path();
+  const fs::path one = directory_.path() / "one", other = directory_.path() / "other";
+  fs::create_directories(one);
+  fs::create_directories(other);
+  fs::current_path(one);
+  agents_ = std::make_unique<AgentProcesses>("run/agents");
+  start(1, shell("sleep 0.5; echo 1"));
+  while (marked_processes(mark_of("run/agents")).empty()) std::this_thread::sleep_for(1ms);
+  fs::current_path(other);
+  {
+    AgentProcesses second("run/agents");  // ends what an earlier one has left there
+    second.start({.seat = 1,
+                  .episode = 1,
+                  .program = std::make_shared<const AgentProgram>(shell("echo 1")),
+                  .base_url = "u",
+                  .api_key = "k",
+                  .task = "{}",
+                  .seed = 1});
+    while (second.collect().empty()) std::this_thread::sleep_for(1ms);
+  }
+  fs::current_path(back);
+  EXPECT_EQ(ends(1)[1].failure, "");
 }
 
 TEST_F(AgentProcessesTest, SetupRunAndScoreShareAFolder) {
@@ -146,6 +190,68 @@ TEST_F(AgentProcessesTest, WhoLeavesAProcessBehindHasFailedAndItIsKilled) {
   expect_nothing_is_left();
 }
 
+// Each in a session of its own; what it is killed by is in sandbox/command/offspring.h.
+TEST_F(AgentProcessesTest, WhatHidesIsFound) {
+  const std::string hides = R"sh(python3 - <<'end'
+import ctypes, os
+if os.fork() == 0:
+    os.setsid()
+    HOW
+    ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
+    open(PID, "w").write(str(os.getpid()))
+    for number in (0, 1, 2): os.close(number)
+    import time; time.sleep(1000)
+import time
+while not os.path.exists(PID): time.sleep(0.002)
+end
+echo 1)sh";
+  const fs::path file = directory_.path() / "pid";
+  for (const std::string how : {"pass", "if os.fork() != 0: os._exit(0)"}) {
+    fs::remove(file);
+    std::string script = hides;
+    script.replace(script.find("HOW"), 3, how);
+    for (size_t at; (at = script.find("PID")) != script.npos;)
+      script.replace(at, 3, "'" + file.string() + "'");
+    EXPECT_EQ(end_of(shell(script)).failure, "it left 1 process behind") << how;
+    pid_t pid = 0;
+    std::ifstream(file) >> pid;
+    ASSERT_GT(pid, 0);
+    EXPECT_FALSE(fs::exists("/proc/" + std::to_string(pid) + "/exe")) << how;
+  }
+  expect_nothing_is_left();
+}
+
+// Its folder has another name each time, also in the next process of a worker.
+TEST_F(AgentProcessesTest, AFolderIsNeverAnothersAndOneThatStaysIsTold) {
+  // So many folders, one in the other, that they cannot be removed with the files that are left.
+  const AgentProgram deep = shell(
+      "python3 -c \"import os; [(os.mkdir('d'), os.chdir('d')) for _ in range(150)]\"; echo 0.25");
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit few{.rlim_cur = 100, .rlim_max = limit.rlim_max};
+  std::set<fs::path> folders;
+  const auto left = [&] {
+    for (const auto& entry : fs::directory_iterator(folder())) folders.insert(entry.path());
+    return folders.size();
+  };
+  for (size_t process = 1; process <= 2; ++process) {
+    agents_.reset();
+    ::setrlimit(RLIMIT_NOFILE, &few);
+    EXPECT_EQ(end_of(deep).failure, "");
+    EXPECT_EQ(end_of(deep).failure, "");
+    const auto notes = agents().take_notes();
+    agents_.reset();
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+    EXPECT_EQ(left(), 2 * process) << "none was another's";
+    ASSERT_FALSE(notes.empty());
+    EXPECT_NE(notes[0].find("cannot remove"), notes[0].npos) << notes[0];
+  }
+  // With enough files they go.
+  EXPECT_EQ(end_of(shell("[ -z \"$(ls | grep -v task.json)\" ] && echo 1")).failure, "");
+  EXPECT_TRUE(agents().take_notes(/*is_end=*/true).empty());
+  expect_nothing_is_left();
+}
+
 TEST_F(AgentProcessesTest, OneThatIsStoppedIsGoneAndNotHeardOf) {
   start(1, shell("sleep 60"));
   start(2, shell("echo 2"));
@@ -163,13 +269,13 @@ TEST_F(AgentProcessesTest, WhatAnEarlierWorkerHasLeftIsEnded) {
   fs::create_directories(folder() / "9");
   const pid_t pid = ::fork();
   if (pid == 0) {
-    const std::string mark = std::string(kMarkVariable) + "=" + folder().string() + "/9/run";
+    const std::string mark = std::string(kMarkVariable) + "=" + mark_of(folder()) + "9/run";
     const char* arguments[] = {"/bin/sleep", "60", nullptr};
     const char* environment[] = {mark.c_str(), nullptr};
     ::execve(arguments[0], const_cast<char**>(arguments), const_cast<char**>(environment));
     ::_exit(1);
   }
-  while (marked_processes(folder().string() + "/").empty()) std::this_thread::sleep_for(1ms);
+  while (marked_processes(mark_of(folder())).empty()) std::this_thread::sleep_for(1ms);
   (void)agents();
   int status = 0;
   EXPECT_EQ(::waitpid(pid, &status, 0), pid);
@@ -206,6 +312,21 @@ TEST_F(AgentProcessesTest, AProcessPlaysSeveralEpisodes) {
   expect_nothing_is_left();
   EXPECT_EQ(play(2, 4).reward->reward, 1) << "another one";
   agents().stop(2);
+  // What was written to the file for an earlier task is not the reward of a later one.
+  program.run = {"/bin/sh", "-c",
+                 "read task; echo 0.5 > $TAILRACE_REWARD_FILE; echo '{\"reward\": 7}'; read task; "
+                 "exit 0"};
+  const auto writing = std::make_shared<const AgentProgram>(program);
+  for (int64_t episode = 10; episode < 12; ++episode) {
+    agents().start({.seat = 5,
+                    .episode = episode,
+                    .program = writing,
+                    .base_url = "u",
+                    .api_key = "k",
+                    .task = "{}",
+                    .seed = 1});
+    EXPECT_EQ(ends(1)[episode].failure, episode == 10 ? "" : "it gives no reward");
+  }
   // One that is lost while it waits is replaced, and one that is lost in an episode fails it.
   program.run = {"/bin/sh", "-c", "read task; echo '{\"reward\": 7}'; exit 0"};
   const auto short_lived = std::make_shared<const AgentProgram>(program);
