@@ -18,7 +18,8 @@ namespace tailrace::scheduler {
 namespace {
 
 // Reasons go into the journal and the state: enough for a person, whatever a worker sends.
-constexpr size_t kReasonBytes = 400;
+// What a gateway has refused, and the last words of a program.
+constexpr size_t kReasonBytes = 800;
 // Of one Payload, whatever was asked for: the trainer's chunks share the link with its heartbeats.
 constexpr int64_t kMaxPayloadBytes = int64_t{4} << 20;
 // Lines that tell of sessions: two for each worker that there may be, and then one in a second.

@@ -13,6 +13,7 @@
 #include "kernels/base/pulse.h"
 #include "scheduler/decide/batches.h"
 #include "scheduler/decide/decide.h"
+#include "scheduler/service/first_attempts.h"
 #include "scheduler/service/inbox.h"
 #include "scheduler/service/outbox.h"
 #include "scheduler/service/progress_watch.h"
@@ -206,6 +207,11 @@ struct Service::Impl {
         }
         return finish({ServiceResult::End::kFailed, failure, version()});
       }
+      // As orderly an end as a halt: all that led to it is written.
+      if (!hopeless.empty()) {
+        write_last_snapshot();
+        return finish({ServiceResult::End::kFailed, hopeless, version()});
+      }
       if (outbox.run_done() && actions.empty() && store.idle()) return finish_well();
       watch();
     }
@@ -235,6 +241,8 @@ struct Service::Impl {
       installed = true;
       options.on_begun();
     }
+    if (const auto* result = std::get_if<AttemptResult>(&event); result && hopeless.empty())
+      hopeless = first_attempts.look(state, *result, time);
     if (state.begun != begun) log.info("the first worker has its weights");
     // decide() knows a body by its name alone.
     if (!halted && !state.halted.empty() && std::holds_alternative<BodiesLost>(event))
@@ -367,6 +375,8 @@ struct Service::Impl {
   Inbox inbox;
   Outbox outbox;
   ProgressWatch progress;
+  FirstAttempts first_attempts;
+  std::string hopeless;  // why no attempt will ever work; empty: one may
 
   Time last_event{};  // of this process's clock
   Time told_waits{}, logged_waits{};
