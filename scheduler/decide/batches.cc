@@ -178,10 +178,9 @@ void forget_told(Policy& policy) {
 }
 
 void hand_over(Context& context, PolicyId policy_id, Policy& policy) {
-  if (!policy.wanted || policy.handed) return;
-  if (!can_train(context.state, policy)) return;
   const int64_t step = policy.published + 1;
-  if (*policy.wanted != step) return;
+  if (policy.wanted != step || policy.handed) return;
+  if (!can_train(context.state, policy)) return;
   // A batch that was whole before is given as it was: nobody installs in a replay, so it moves no
   // weights under an evaluation either.
   auto batch = policy.batches.find(step);

@@ -32,7 +32,10 @@ struct Context {
   // Tasks that the event called broken; proceed() gives them up before it settles anything.
   std::vector<BrokenWord> broken = {};
 
-  void act(Action action) { actions.push_back(std::move(action)); }
+  template <class A>
+  void act(A action) {
+    actions.emplace_back(std::move(action));
+  }
 
   // A message to a worker. To one that is away nothing is said: when it comes back it gets all that
   // is outstanding then.

@@ -102,7 +102,8 @@ void proceed(Context& context) {
     if (!state.halted.empty()) return;
     open_rounds(context, id, policy);
     // Before the hand-over: one that is due opens before the version after it can come (law 10.1).
-    open_evaluation(context, id, policy, finished(state, policy));
+    if (state.config.eval.prompts > 0)
+      open_evaluation(context, id, policy, finished(state, policy));
   }
   // A checkpoint before the batch after it: the trainer does one thing after the other.
   request_saves(context);

@@ -7,6 +7,8 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -38,17 +40,41 @@ int64_t least_version(const State& state, const Need& need) {
   return need.floor;
 }
 
-// Where the siblings are, and how many.
-std::map<WorkerId, int64_t> siblings_of(const State& state, const WorkId& work, const Task& task) {
-  std::map<WorkerId, int64_t> at;
-  WorkId sibling = work;
-  for (int32_t i = 0; i < std::ssize(task.members); ++i) {
-    if (task.members[static_cast<size_t>(i)].phase != Phase::kRunning) continue;
-    sibling.member.member = i;
-    ++at[state.leases.at(sibling).worker];
+// Where the siblings are, and how many: a few workers in no order, by the names that the leases
+// have.
+class Siblings {
+ public:
+  void find(const State& state, const WorkId& work, const Task& task) {
+    WorkId sibling = work;
+    for (int32_t i = 0; i < std::ssize(task.members); ++i) {
+      if (task.members[static_cast<size_t>(i)].phase != Phase::kRunning) continue;
+      sibling.member.member = i;
+      const WorkerId& worker = state.leases.at(sibling).worker;
+      const auto known = search(worker);
+      if (known == at_.end()) {
+        at_.push_back({&worker, 1});
+      } else {
+        ++known->count;
+      }
+    }
   }
-  return at;
-}
+  int64_t count_at(const WorkerId& worker) {
+    const auto known = search(worker);
+    return known == at_.end() ? 0 : known->count;
+  }
+
+  struct At {
+    const WorkerId* worker = nullptr;
+    int64_t count = 0;
+  };
+  const std::vector<At>& all() const { return at_; }
+
+ private:
+  std::vector<At>::iterator search(const WorkerId& worker) {
+    return std::ranges::find_if(at_, [&](const At& at) { return *at.worker == worker; });
+  }
+  std::vector<At> at_;
+};
 
 // Law 6.6: while others that could take it still install, none takes more than its share of the
 // work: the first that holds a new version would else take all of a step, and the others idle.
@@ -102,13 +128,13 @@ class FairShare {
   // What all pools share: of those that name one no more than it has room for, or its backlog would
   // make the share of a worker elsewhere as large as it likes.
   int64_t waiting_for_any(PolicyId policy) const {
-    std::map<std::string, int64_t> waiting;
+    int64_t count = waiting_for(policy, {});
+    std::map<std::string_view, int64_t> named;
     for (const auto& [need, members] : state_.waiting)
-      if (need.policy == policy) waiting[need.pool] += std::ssize(members);
-    int64_t count = 0;
-    for (const auto& [name, members] : waiting) {
-      const Index::Load& load = state_.index.pool({policy, name}).load;
-      count += name.empty() ? members : std::clamp(load.slots - load.leased, int64_t{0}, members);
+      if (need.policy == policy && !need.pool.empty()) named[need.pool] += std::ssize(members);
+    for (const auto& [name, members] : named) {
+      const Index::Load& load = state_.index.pool({policy, std::string(name)}).load;
+      count += std::clamp(load.slots - load.leased, int64_t{0}, members);
     }
     return count;
   }
@@ -150,16 +176,15 @@ class Chooser {
   // Empty: nobody.
   WorkerId pick(const WorkId& work, const Task& task) const {
     const Member& member = task.members[static_cast<size_t>(work.member.member)];
-    std::map<WorkerId, int64_t> siblings;
+    Siblings siblings;
     // With one seat there is nothing to choose.
     if (state_.config.mode.dispatch == Dispatch::kPrefixAffine && state_.index.num_seats() > 1 &&
         several_seats())
-      siblings = siblings_of(state_, work, task);
+      siblings.find(state_, work, task);
     const Seat* best = nullptr;
     int64_t most_siblings = 0;
     const auto consider = [&](const Seat& seat) {
-      const auto at = siblings.find(seat.worker);
-      const int64_t count = at == siblings.end() ? 0 : at->second;
+      const int64_t count = siblings.count_at(seat.worker);
       const bool better = best == nullptr || seat.has_faults < best->has_faults ||
                           (seat.has_faults == best->has_faults &&
                            (count > most_siblings || (count == most_siblings && seat < *best)));
@@ -174,10 +199,10 @@ class Chooser {
         consider(seat);
         break;
       }
-      for (const auto& [id, count] : siblings) {
-        const Seat* seat = seat_of(seats, id);
-        if (seat != nullptr && !would_go_back(member, id) && !is_avoided(state_, member, id) &&
-            may_take(share, *seat))
+      for (const Siblings::At& at : siblings.all()) {
+        const Seat* seat = seat_of(seats, *at.worker);
+        if (seat != nullptr && !would_go_back(member, *at.worker) &&
+            !is_avoided(state_, member, *at.worker) && may_take(share, *seat))
           consider(*seat);
       }
       return true;
@@ -201,24 +226,35 @@ class Chooser {
   // returns whether to go on; so does this.
   template <class Visit>
   bool visit_seats(const Visit& visit) const {
+    return visit_pools([&](const PoolId& id, const Index::Pool& pool) {
+      const FairShare share(state_, need_, id, pool);
+      return visit_versions(pool, [&](const Seats& seats) { return visit(share, seats); });
+    });
+  }
+  template <class Visit>
+  bool visit_pools(const Visit& visit) const {
     const auto& pools = state_.index.pools();
     for (auto pool = pools.lower_bound({need_.policy, need_.pool}); pool != pools.end(); ++pool) {
-      const auto& [id, workers] = *pool;
+      const PoolId& id = pool->first;
       if (id.policy != need_.policy || (!need_.pool.empty() && id.name != need_.pool)) break;
-      const FairShare share(state_, need_, id, workers);
-      for (auto open = workers.versions.lower_bound(least_); open != workers.versions.end();
-           ++open) {
-        if (need_.lane == Lane::kEval && open->first > least_) break;
-        if (!open->second.seats.empty() && !visit(share, open->second.seats)) return false;
-      }
+      if (!visit(id, pool->second)) return false;
+    }
+    return true;
+  }
+  template <class Visit>
+  bool visit_versions(const Index::Pool& pool, const Visit& visit) const {
+    for (auto open = pool.versions.lower_bound(least_); open != pool.versions.end(); ++open) {
+      if (need_.lane == Lane::kEval && open->first > least_) break;
+      if (!open->second.seats.empty() && !visit(open->second.seats)) return false;
     }
     return true;
   }
 
   bool several_seats() const {
     size_t count = 0;
-    return !visit_seats(
-        [&](const FairShare&, const Seats& seats) { return (count += seats.size()) <= 1; });
+    return !visit_pools([&](const PoolId&, const Index::Pool& pool) {
+      return visit_versions(pool, [&](const Seats& seats) { return (count += seats.size()) <= 1; });
+    });
   }
 
   // Law 6.8: turns are not gone on from by older weights than theirs.

@@ -42,10 +42,11 @@ void release_weights(Context& context, PolicyId id) {
 }
 
 void tell_released(Context& context, PolicyId id, Policy& policy) {
+  // Asked at every event, and nearly always true.
+  if (policy.told_released >= policy.released && policy.told_fetched_from >= policy.fetched_from)
+    return;
   const Worker* trainer = trainer_of(context.state, policy);
-  const bool is_told =
-      policy.told_released >= policy.released && policy.told_fetched_from >= policy.fetched_from;
-  if (is_told || trainer == nullptr) return;
+  if (trainer == nullptr) return;
   // A trainer that trains versions again may publish one with other bytes in the next moment, and
   // it would be let go by a word that was meant for the one before. So may one that has not said
   // what it holds.

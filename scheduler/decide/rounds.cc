@@ -351,6 +351,7 @@ void halt_without_tasks(Context& context, const Policy& policy) {
   for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
     const DomainConfig& dataset = config.domains[static_cast<size_t>(i)];
     const Domain& domain = policy.domains[static_cast<size_t>(i)];
+    if (domain.broken.found == 0) continue;
     // Groups that have a place in a step, or will have one.
     const int64_t complete =
         credit_held(policy, i) - reserved(policy, i) + std::ssize(domain.parked);

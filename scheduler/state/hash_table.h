@@ -13,8 +13,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <string>
+#include <cstring>
+#include <initializer_list>
 #include <utility>
 #include <vector>
 
@@ -22,18 +22,32 @@
 
 namespace tailrace::scheduler {
 
+inline uint64_t mix_in(uint64_t hash, uint64_t word) {
+  hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
+  return hash ^ hash >> 32;
+}
+
 // Of all the words together; equal for equal ones.
 inline uint32_t mix(std::initializer_list<uint64_t> words) {
   uint64_t hash = 0;
-  for (const uint64_t word : words) {
-    hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
-    hash ^= hash >> 32;
-  }
+  for (const uint64_t word : words) hash = mix_in(hash, word);
   return static_cast<uint32_t>(hash);
 }
 
+// Some events search for a name six times: eight bytes at a time, without a call.
 inline uint32_t hash_of(const WorkerId& id) {
-  return static_cast<uint32_t>(std::hash<WorkerId>()(id));
+  const auto word_at = [&](size_t at, size_t size) {
+    uint64_t word = 0;
+    std::memcpy(&word, id.data() + at, size);
+    return word;
+  };
+  const size_t size = id.size();
+  if (size < 8) return mix({word_at(0, size), size});
+  uint64_t hash = 0;
+  for (size_t at = 0; at + 8 < size; at += 8) hash = mix_in(hash, word_at(at, 8));
+  // The last eight may overlap those before them. Names differ in their last bytes, which one round
+  // brings into the upper half alone: the size is mixed in behind them.
+  return static_cast<uint32_t>(mix_in(mix_in(hash, word_at(size - 8, 8)), size));
 }
 inline uint32_t hash_of(const TaskId& id) {
   const auto policy = static_cast<uint64_t>(id.policy), domain = static_cast<uint64_t>(id.domain);

@@ -3,7 +3,6 @@
 #include "kernels/base/check.h"
 
 namespace tailrace::scheduler {
-namespace {
 
 uint32_t hash_of(const WorkId& work) {
   const MemberId& id = work.member;
@@ -14,8 +13,6 @@ uint32_t hash_of(const WorkId& work) {
               static_cast<uint64_t>(id.prompt), wide(id.domain, id.launch),
               static_cast<uint64_t>(id.member)});
 }
-
-}  // namespace
 
 const int32_t* Leases::search(const WorkId& work) const {
   return places_.find(hash_of(work), [&](int32_t place) {
@@ -39,7 +36,11 @@ const Lease& Leases::at(const WorkId& work) const {
 }
 
 const Lease& Leases::add(const WorkId& work, Lease lease) {
-  TR_CHECK(!contains(work), "a second lease of one member");
+  const uint32_t hash = hash_of(work);
+  const bool held_already = places_.find(hash, [&](int32_t place) {
+    return entries_[static_cast<size_t>(place)].work == work;
+  }) != nullptr;
+  TR_CHECK(!held_already, "a second lease of one member");
   if (free_.empty()) {
     free_.push_back(static_cast<int32_t>(entries_.size()));
     entries_.emplace_back();
@@ -52,7 +53,7 @@ const Lease& Leases::add(const WorkId& work, Lease lease) {
   its.places.push_back(place);
   its.held_out += work.lane == Lane::kEval;
   entry = {work, std::move(lease), its.places.size() - 1};
-  places_.insert(hash_of(work), place);
+  places_.insert(hash, place);
   soonest_.emplace_back();
   settle(soonest_.size() - 1, {entry.lease.deadline, place});
   return entry.lease;

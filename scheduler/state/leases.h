@@ -39,6 +39,8 @@ struct WorkId {
   }
 };
 
+uint32_t hash_of(const WorkId& work);
+
 enum class LeaseKind : uint8_t { kGenerate, kVerify };
 
 struct Lease {
