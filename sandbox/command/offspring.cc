@@ -1,6 +1,7 @@
 #include "sandbox/command/offspring.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
@@ -40,8 +41,13 @@ void reap(pid_t child) { (void)::waitpid(child, nullptr, WNOHANG | __WALL); }
 }  // namespace
 
 Offspring& Offspring::of_this_process() {
-  static Offspring only;
-  return only;
+  // Of a process that has forked itself, the copy begins anew: it has none of those children.
+  static std::atomic<Offspring*> only = nullptr;
+  Offspring* known = only.load();
+  if (known != nullptr && known->self_ == ::getpid()) return *known;
+  auto made = std::unique_ptr<Offspring>(new Offspring);
+  if (only.compare_exchange_strong(known, made.get())) return *made.release();
+  return *known;
 }
 
 Offspring::Offspring() : self_(::getpid()), session_(::getsid(0)) {

@@ -161,6 +161,21 @@ TEST_F(OffspringTest, WhatThisProcessStartsItselfIsLeftAlone) {
   EXPECT_EQ(::waitpid(own, &status, 0), own);
 }
 
+// As `env check` does.
+TEST_F(OffspringTest, ACopyOfThisProcessHasItsOwn) {
+  (void)Offspring::of_this_process();
+  const pid_t copy = ::fork();
+  if (copy == 0) {
+    auto process = start("session,twice,cleared,dumpable,stays", "pid");
+    const pid_t pid = hidden("pid");
+    process.reset();
+    ::_exit(pid > 0 && ends(pid) ? 0 : 1);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(copy, &status, 0), copy);
+  EXPECT_EQ(status, 0);
+}
+
 // Orphans of a process of ours that was killed come here, and are nobody's.
 TEST_F(OffspringTest, TheOrphansOfAProcessThatWasKilledAreFound) {
   (void)Offspring::of_this_process();
