@@ -13,6 +13,7 @@
 #include "cli/process/child_process.h"
 #include "cli/process/in_process.h"
 #include "cli/process/supervisor.h"
+#include "cli/run/agent_trial.h"
 #include "cli/run/algorithm.h"
 #include "cli/run/counted.h"
 #include "cli/run/datasets.h"
@@ -268,6 +269,8 @@ int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Regi
   check_open_files(options, arguments.in_process, files_left());
   if (arguments.in_process) check_threads(options);
   for (const std::string& note : check_gate(options)) show(stdout, wrapped(note, "note: "));
+  for (const std::string& note : try_agents(options, registries.environments))
+    show(stdout, wrapped(note, "note: "));
   // From here on the directory is there and locked; all that could be found wrong without it has
   // been.
   const RunDirectory run(directory);

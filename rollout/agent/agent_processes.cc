@@ -88,11 +88,12 @@ struct AgentProcesses::State {
     }
   };
 
-  State(const fs::path& its_folder, http::Server* server)
+  State(const fs::path& its_folder, http::Server* server, bool logs)
       // A program finds these names in its environment, and works elsewhere.
       : folder_(fs::absolute(its_folder).lexically_normal()),
         mark_(mark_of(folder_)),
         server_(server),
+        logs_(logs),
         wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (!wake_.is_open()) throw UserError("no files are left for agents");
   }
@@ -235,7 +236,7 @@ struct AgentProcesses::State {
     agent.families.push_back(agent.process->take_family());
     FileDescriptor listening = agent.process->take_listening();
     if (listening.is_open()) agent.port = SandboxPort(*server_, std::move(listening));
-    agent.said = sandbox::StderrLines(sandbox::shown(start), &said_limit_);
+    agent.said = sandbox::StderrLines(sandbox::shown(start), logs_ ? &said_limit_ : nullptr);
     agent.to_write = agent.start.task + "\n";
     agent.written = 0;
     agent.out.clear();
@@ -492,6 +493,7 @@ struct AgentProcesses::State {
   const fs::path folder_;
   const std::string mark_;  // of all of its processes
   http::Server* const server_;
+  const bool logs_;
   const FileDescriptor wake_;
   // Of the names of its folders: those of an earlier process may still be there.
   const std::string incarnation_ = fmt::format("{:08x}", unique_number() & 0xffff'ffff);
@@ -507,8 +509,8 @@ struct AgentProcesses::State {
   bool is_closing_ TR_GUARDED_BY(mutex_) = false;
 };
 
-AgentProcesses::AgentProcesses(const fs::path& folder, http::Server* server)
-    : state_(std::make_shared<State>(folder, server)),
+AgentProcesses::AgentProcesses(const fs::path& folder, http::Server* server, bool logs)
+    : state_(std::make_shared<State>(folder, server, logs)),
       thread_([state = state_] { state->run(); }) {}
 
 AgentProcesses::~AgentProcesses() {

@@ -62,8 +62,9 @@ class AgentProcesses {
  public:
   // `folder`: of this worker alone. What an earlier one has left there is removed, and its
   // processes are ended. `server` answers those in a sandbox, and is borrowed; null: they have no
-  // network.
-  explicit AgentProcesses(const std::filesystem::path& folder, http::Server* server = nullptr);
+  // network. `logs`: what programs write to stderr goes to ours, some lines a second.
+  explicit AgentProcesses(const std::filesystem::path& folder, http::Server* server = nullptr,
+                          bool logs = true);
   ~AgentProcesses();  // ends all
   AgentProcesses(const AgentProcesses&) = delete;
 

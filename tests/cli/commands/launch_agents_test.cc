@@ -211,6 +211,70 @@ TEST_F(LaunchAgents, AnEnvironmentInAnotherLanguagePlaysAndWhatGoesWrongCostsTim
   EXPECT_TRUE(processes_with({(folder_ / "env.py").string()}).empty());
 }
 
+// The run's folder is given by a name that holds where the launch is; an agent works elsewhere.
+TEST_F(LaunchAgents, WithARelativeRunDirectoryTheRewardFileIsFound) {
+  write_agent("pass", R"(
+import json, os, urllib.request
+assert json.load(open(os.environ["TAILRACE_TASK"]))["row"] is None
+request = urllib.request.Request(
+    os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+    json.dumps({"messages": [{"role": "user", "content": "one >"}]}).encode(),
+    {"Content-Type": "application/json"})
+json.load(urllib.request.urlopen(request, timeout=60))
+open(os.environ["TAILRACE_REWARD_FILE"], "w").write("0.75")
+)");
+  for (const std::string more : {"", " --in-process"}) {
+    const std::string run = more.empty() ? "apart" : "together";
+    start({"/bin/sh", "-c",
+           fmt::format("cd '{}' && exec {} launch tiny.yaml --run-dir {} run.steps=1 "
+                       "eval.prompts=0{}",
+                       folder_.string(), TAILRACE_BINARY, run, more)});
+    expect_done();
+    EXPECT_EQ(sum_of_rows("reward/mean", run), 0.75);
+    EXPECT_EQ(sum_of_rows("rollout/infra_failed_frac", run), 0);
+    expect_nothing_is_left(run);
+  }
+}
+
+// The gateway refuses what an agent asks, whose client shows a number alone.
+TEST_F(LaunchAgents, WhatTheGatewayRefusesIsInTheMessageAndInTheLog) {
+  write_agent("pass", R"(
+import json, os, urllib.request
+request = urllib.request.Request(
+    os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+    json.dumps({"messages": [{"role": "user", "content": "one >"}],
+                "response_format": {"type": "json_object"}}).encode(),
+    {"Content-Type": "application/json"})
+json.load(urllib.request.urlopen(request, timeout=60))
+)");
+  start_run("run", {"rollout.workers=1"});
+  EXPECT_EQ(finish().code, 2) << output();
+  EXPECT_THAT(output(), testing::AllOf(HasSubstr("attempts ended as env_failed; the last one: the "
+                                                 "gateway refused a call of it: 400 "
+                                                 "response_format"),
+                                       HasSubstr("HTTP Error 400")));
+  const std::string log = read_file(paths().log("rollout", 0)).value();
+  EXPECT_THAT(log, testing::AllOf(HasSubstr("the gateway refused a call: 400 response_format"),
+                                  HasSubstr("(the like 10 times so far)")));
+}
+
+// What a program has started ends with its worker too, however it hides and the worker ends.
+TEST_F(LaunchAgents, WhatHidesEndsWithAWorkerThatIsKilled) {
+  const std::string name = fmt::format("9{}", ::getpid());
+  write_agent(
+      fmt::format("call_number() == 40 and (os.system('setsid env -i sleep {} &'), "
+                  "time.sleep(1000))",
+                  name));
+  start_run("run", {"env.agent.episodes=1000", "env.agent.at_once=2"});
+  ASSERT_TRUE(wait_until([&] { return !processes_with({"sleep " + name}).empty(); })) << output();
+  for (const int index : {0, 1})
+    for (const pid_t pid : workers("rollout", index)) ::kill(pid, SIGKILL);
+  EXPECT_TRUE(wait_until([&] { return processes_with({"sleep " + name}).empty(); }));
+  expect_done();
+  expect_each_step_once("run", kFewSteps);
+  expect_nothing_is_left("run");
+}
+
 TEST_F(LaunchAgents, WhatIsWrongIsOneMessage) {
   write_agent();
   const auto refused = [&](const std::vector<std::string>& more) {
@@ -225,11 +289,16 @@ TEST_F(LaunchAgents, WhatIsWrongIsOneMessage) {
   EXPECT_THAT(refused({"sft.demonstrations=5"}), HasSubstr("has no demonstrator"));
   EXPECT_THAT(refused({"env.agent.command=[]"}), HasSubstr("env.name is missing"));
   EXPECT_THAT(refused({"env.command=[python3, env.py]"}), HasSubstr("are both given"));
-  // One that never works ends the run with its own words.
+  // One that never works is told before the run, or ends it, with its own words.
   write_agent("pass", "raise RuntimeError('no such tool')\n");
+  EXPECT_THAT(refused({}), testing::AllOf(HasSubstr("before the run, fails before its first call"),
+                                          HasSubstr("RuntimeError: no such tool")));
+  write_agent("raise RuntimeError('no such word')");
   start_run("run", {});
   EXPECT_EQ(finish().code, 2) << output();
-  EXPECT_THAT(output(), HasSubstr("RuntimeError: no such tool"));
+  EXPECT_THAT(output(), testing::AllOf(HasSubstr("all of the first 1"),
+                                       HasSubstr("attempts ended as env_failed"),
+                                       HasSubstr("RuntimeError: no such word")));
 }
 
 }  // namespace
