@@ -75,7 +75,7 @@ struct TrainOptions {
   void visit(OptionVisitor& v);
 };
 
-// What becomes of a supervised row that is longer than the context.
+// What becomes of a row that is too long: a supervised one, or a prompt.
 enum class TooLong : uint8_t { kRefuse, kDrop, kCut };
 constexpr auto enum_names(TooLong) {
   using enum TooLong;

@@ -114,8 +114,9 @@ std::vector<EvalArguments> adopt_run(EvalArguments arguments, Registries& regist
     // Without a dataset both names are empty, and the seeds tell held-out tasks from those of
     // training.
     const bool held_out = !arguments.training_seeds && !dataset.eval_dataset.empty();
-    one.dataset = held_out ? dataset.eval_dataset : dataset.dataset;
-    one.column_map = dataset.columns;
+    RowsFile rows = rows_of(dataset, held_out);
+    one.dataset = rows.file.string();
+    one.column_map = std::move(rows.columns);
     one.limits = options.files.limits();
     one.plan.env = dataset.env;
     one.plan.settings = dataset.settings;

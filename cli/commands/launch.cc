@@ -280,14 +280,16 @@ int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Regi
   say(fmt::format("{}: {}", run.resumes() ? "continuing" : "run", run.paths().root.string()));
   if (run.resumes()) show(stdout, missing_so_far(run.paths(), options, /*is_over=*/false));
   await_roles(options, run.paths(), kEarlierLaunchEnds, say);
-  prepare_run(run.paths(), options, registries, say, std::move(plan.warm_up.read));
+  prepare_run(run.paths(), options, registries, say, std::move(plan.warm_up.read),
+              std::move(plan.prompts));
   // For the report, which may be made elsewhere. A run is worth more than its line.
   (void)write_file_atomic(run.paths().machine(), machine_line() + "\n");
   // Roles that are threads of this process play as the config says, and not as its checks did.
   RunOptions played = options;
+  find_fitted_prompts(paths, played);
   const Registries of_roles =
       with_libraries(built_in, played, LibraryUse::kOfRun, paths.environments());
-  return Launch(run.paths(), options, of_roles, start, run.resumes()).run(arguments.in_process);
+  return Launch(run.paths(), played, of_roles, start, run.resumes()).run(arguments.in_process);
 }
 
 int launch(const LaunchArguments& arguments, const Registries& registries) {

@@ -61,7 +61,8 @@ int plan(const LoadedRun& loaded, const PlanArguments& arguments, const Registri
   const PlanRequest request{
       .options = options,
       .registries = loaded.registries,
-      .steps = most_steps(options),
+      // Of a plan it is what is left of prompts that are too long.
+      .steps = memory ? memory->steps : most_steps(options),
       .like = arguments.like,
       .program = std::filesystem::read_symlink("/proc/self/exe"),
       .with_mode =

@@ -9,6 +9,7 @@
 #include "cli/plan/pilot.h"
 #include "cli/plan/rehearsed_rollout.h"
 #include "cli/plan/rehearsed_trainer.h"
+#include "cli/run/fitted_prompts.h"
 #include "cli/run/plan.h"
 #include "cli/run/pools.h"
 #include "cli/run/prompts.h"
@@ -26,7 +27,8 @@ namespace {
 constexpr double kPlaySeconds = 10, kShortPlay = 0.5;
 
 // What the workers read: a config, a tokenizer and nothing to learn from before RL.
-void prepare(const RunPaths& paths, RunOptions options, const Registries& registries) {
+// Returns what a role of that run would read of it.
+RunOptions prepare(const RunPaths& paths, RunOptions options, const Registries& registries) {
   options.sft.demonstrations = 0;
   options.sft.data.clear();
   options.sft.eval_data.clear();
@@ -34,6 +36,8 @@ void prepare(const RunPaths& paths, RunOptions options, const Registries& regist
   std::filesystem::create_directories(paths.weights(), error);
   if (error) throw UserError("{}", describe_errno("create", paths.weights(), error.value()));
   prepare_run(paths, options, registries, [](const std::string&) {});
+  find_fitted_prompts(paths, options);
+  return options;
 }
 
 RehearsedRollout::Largest largest_of(const RunOptions& o, std::span<const PlannedEpisode> step,
@@ -65,12 +69,12 @@ double engine_seconds(RunOptions o, const Registries& registries, const simulato
 
 using Say = std::function<void(const std::string&)>;
 
-// All but what the pilot finds. `o`: local_options().
-Calibration calibrate_parts(const RunOptions& o, const Registries& registries,
+// All but what the pilot finds. `options`: local_options().
+Calibration calibrate_parts(const RunOptions& options, const Registries& registries,
                             const EpisodeSource& known, const std::filesystem::path& folder,
                             const Say& say) {
   const RunPaths paths{folder};
-  prepare(paths, o, registries);
+  const RunOptions o = prepare(paths, options, registries);
   ModelConfig model = planned_model(o, registries.environments);
   model.padded_ids = num_padded_ids(paths.tokenizer(), model);
   const int64_t workers = num_rollout_workers(o);

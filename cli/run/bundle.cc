@@ -8,6 +8,7 @@
 
 #include "cli/run/agents.h"
 #include "cli/run/datasets.h"
+#include "cli/run/fitted_prompts.h"
 #include "cli/run/rewards.h"
 #include "core/base/digest_of.h"
 #include "core/base/error.h"
@@ -123,9 +124,18 @@ Bundle::Bundle(const RunPaths& paths, const RunOptions& o) : paths_(paths) {
   const std::vector<DatasetSection> datasets = datasets_of(o);
   for (size_t i = 0; i < datasets.size(); ++i) {
     input(dataset_key(o, i, "plugin"), datasets[i].plugin, false);
-    input(dataset_key(o, i, "dataset"), datasets[i].dataset, true);
-    if (o.eval.prompts > 0)
-      input(dataset_key(o, i, "eval_dataset"), datasets[i].eval_dataset, true);
+    const auto rows = [&](const char* name, const std::string& file, const FittedFile& fitted) {
+      const std::string key = dataset_key(o, i, name);
+      if (fitted.file.empty()) return input(key, file, true);
+      // Where a run has it, so that the worker finds it as those of this host do.
+      add({.file = {.place = fmt::format("prompts/{}", fitted.file.filename().string())},
+           .path = fitted.file,
+           .key = key,
+           .input = fitted_input(key),
+           .rollout_only = true});
+    };
+    rows("dataset", datasets[i].dataset, datasets[i].fitted);
+    if (o.eval.prompts > 0) rows("eval_dataset", datasets[i].eval_dataset, datasets[i].fitted_eval);
   }
   input("reward.plugin", o.reward.plugin, false);
   // Files of one folder stay in one, where they find each other.
@@ -181,7 +191,7 @@ void Bundle::add(Item item) {
       file.is_header ? digest_of_header(item.path, file.bytes) : digest_of_file(item.path);
   if (!found) throw UserError("{}", found.failure().message);
   file.digest = found.value();
-  const auto noted = noted_.find(item.key);
+  const auto noted = noted_.find(item.input.empty() ? item.key : item.input);
   if (noted != noted_.end() && noted->second != file.digest)
     throw UserError("{}: it has changed since the run began, and a run keeps what it began with.",
                     item.path.string())

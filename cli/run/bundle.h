@@ -62,6 +62,7 @@ class Bundle {
     BundleFile file;
     std::filesystem::path path;
     std::string key = {};       // empty: no key names it
+    std::string input = {};     // what inputs.json calls it; empty: `key`
     bool rollout_only = false;  // rewards are given without it
   };
   void add(Item item);

@@ -101,6 +101,10 @@ sandbox::EnvironmentInfo validate_dataset(const RunOptions& o, size_t index,
   }
   const sandbox::EnvironmentInfo& info = source->info();
   const bool trains = dataset.ratio > 0;
+  if (o.model.creates() && dataset.too_long != TooLong::kRefuse)
+    throw UserError::at(key("too_long"),
+                        "has no effect: prompts for a policy of model.create are not measured "
+                        "before the run. Remove it.");
   if (info.needs_dataset && dataset.dataset.empty() && trains)
     throw UserError::at(key("env"), "is {}, which needs {}: a JSONL file with a prompt in each row",
                         dataset.env, key("dataset"));

@@ -30,6 +30,7 @@ std::string_view supervised_key(std::string_view key) {
         {"env.dataset", "sft.data"},
         {"env.eval_dataset", "sft.eval_data"},
         {"env.columns", "sft.columns"},
+        {"env.too_long", "sft.too_long"},
         {"env.columns.prompt", "sft.columns.prompt"},
         {"rollout.prompts_per_step", "sft.batch_tokens"},
         {"rollout.max_prompt_tokens", "rollout.max_context_tokens"},
@@ -59,12 +60,21 @@ std::vector<DatasetSection> datasets_of(const RunOptions& options) {
                         .dataset = env.dataset,
                         .eval_dataset = env.eval_dataset,
                         .columns = env.columns,
-                        .agent = env.agent});
+                        .too_long = env.too_long,
+                        .agent = env.agent,
+                        .fitted = env.fitted,
+                        .fitted_eval = env.fitted_eval});
   }
   for (DatasetSection& dataset : datasets) {
     if (dataset.epochs == 0) dataset.epochs = options.run.epochs;
   }
   return datasets;
+}
+
+RowsFile rows_of(const DatasetSection& dataset, bool held_out) {
+  const FittedFile& fitted = held_out ? dataset.fitted_eval : dataset.fitted;
+  if (!fitted.file.empty()) return {.file = fitted.file, .columns = {}};
+  return {.file = held_out ? dataset.eval_dataset : dataset.dataset, .columns = dataset.columns};
 }
 
 std::string dataset_key(const RunOptions& options, size_t index, std::string_view key) {

@@ -5,11 +5,13 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "cli/run/options.h"
+#include "core/text/dataset.h"
 #include "sandbox/registry.h"
 
 namespace tailrace {
@@ -24,6 +26,16 @@ std::string_view supervised_key(std::string_view key);
 // In the order of the config, which numbers them (law 1.1); at least one, but for a run of
 // supervised training alone, which has none. `epochs` is what each has: its own or run.epochs.
 std::vector<DatasetSection> datasets_of(const RunOptions& options);
+
+// A file of rows, and how its columns are called.
+struct RowsFile {
+  std::filesystem::path file;
+  text::ColumnMap columns;
+};
+
+// The rows of a dataset that the run uses: those of its file, or those of it that fit. Everybody
+// who plays or counts prompts reads these.
+RowsFile rows_of(const DatasetSection& dataset, bool held_out = false);
 
 // The full name of a key ("env", "dataset", "epochs", ...) of one of them, as a person has written
 // it: "datasets.grid.env", "env.name". Of no key: of the whole ("datasets.grid", "env").

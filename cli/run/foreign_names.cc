@@ -27,6 +27,9 @@ constexpr std::string_view kHeldOutRows =
     "write sft.eval_data, a file of held-out rows, and sft.eval_updates, or remove it.";
 constexpr std::string_view kLongestRow =
     "write rollout.max_context_tokens, the longest row, and sft.too_long.";
+constexpr std::string_view kKeepsTheBeginning =
+    "a row that is cut keeps its beginning here, as with right. Write sft.too_long: cut, drop or "
+    "refuse.";
 
 // What is said there instead of an advice with a key that has no effect there.
 constexpr std::pair<std::string_view, std::string_view> kSupervisedTexts[] = {
@@ -57,6 +60,13 @@ std::string_view supervised_text(std::string_view told) {
 // a framework, whatever they are of samples.
 ForeignName supervised(ForeignName row) {
   row.told = supervised_text(row.told);
+  // Of prompts, which such a run has none of.
+  if (std::ranges::any_of(row.values, [](const ForeignValue& value) {
+        return value.also.find("env.too_long=") != std::string_view::npos;
+      }) && row.key != "env.too_long") {
+    row.key = {}, row.told = kLongestRow, row.values = {};
+    return row;
+  }
   const std::string_view key = supervised_key(row.key);
   if (key.empty() || row.key.starts_with("rollout.") || row.key == "eval.prompts") return row;
   const bool is_steps = row.key == "run.steps";
@@ -64,6 +74,11 @@ ForeignName supervised(ForeignName row) {
     row.values = {{.theirs = "-1", .told = "write 0 for the start and the end alone."},
                   {.theirs = "*"}};
   if (row.key == "run.epochs") row.values = {};
+  // Of a supervised row the beginning stays, in verl with `right`.
+  if (row.key == "env.too_long" && row.name == "data.truncation")
+    row.values = {{.theirs = "error", .ours = ""},
+                  {.theirs = "right", .ours = "cut"},
+                  {.theirs = "*", .told = kKeepsTheBeginning}};
   if (is_steps) row.values = {{.theirs = "-1", .ours = ""}, {.theirs = "*", .told = kRowsAlone}};
   for (ForeignValue& value : row.values) {
     value.told = supervised_text(value.told);

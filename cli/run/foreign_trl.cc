@@ -204,8 +204,8 @@ std::vector<ForeignName> trl_names() {
        .told = "write eval.prompts, the held-out prompts of an evaluation, or remove it."},
       {.programs = "TRL",
        .name = "max_prompt_length",
-       .told = "prompts are never cut here. Write rollout.max_prompt_tokens, the longest prompt "
-               "that is allowed."},
+       .key = "rollout.max_prompt_tokens",
+       .values = {{.theirs = "*", .also = "env.too_long=cut"}}},
       {.programs = "TRL",
        .name = "max_tool_calling_iterations",
        .told = "it counts rounds of tool calls, and the answer after the last of them is a turn "

@@ -49,6 +49,9 @@ std::vector<ForeignName> verl_names() {
       "write algo.correction.kind: mask with algo.correction.level: token, sequence or "
       "sequence_mean, and the bounds algo.correction.low and cap; icepop keeps the weight inside "
       "of them.";
+  constexpr std::string_view kKeepsTheEnd =
+      "a prompt that is cut keeps its end here, as with left. Write env.too_long: cut, drop or "
+      "refuse.";
   // Groups are no baseline of these: one without a signal among its members teaches too.
   constexpr std::string_view kOfAll = "algo.whiten_advantages=true algo.filter_zero_signal=none";
   constexpr std::string_view kWhitened = "algo.whiten_advantages=true";
@@ -70,6 +73,17 @@ std::vector<ForeignName> verl_names() {
        .values = {{.theirs = "all-linear", .ours = ""}, {.theirs = "*"}}},
       {.programs = "verl", .name = "data.train_batch_size", .key = "rollout.prompts_per_step"},
       {.programs = "verl", .name = "data.max_prompt_length", .key = "rollout.max_prompt_tokens"},
+      {.programs = "verl",
+       .name = "data.filter_overlong_prompts",
+       .key = "env.too_long",
+       .values = {{.theirs = "true", .ours = "drop"}, {.theirs = "false", .ours = ""}}},
+      // It is about what the filter has left: with both, nothing is.
+      {.programs = "verl",
+       .name = "data.truncation",
+       .key = "env.too_long",
+       .values = {{.theirs = "error", .ours = ""},
+                  {.theirs = "left", .ours = "", .also = "env.too_long=cut"},
+                  {.theirs = "*", .told = kKeepsTheEnd}}},
       {.programs = "verl",
        .name = "data.max_response_length",
        .key = "rollout.max_response_tokens",
@@ -374,12 +388,6 @@ std::vector<ForeignName> verl_names() {
       {.programs = "verl",
        .name = "reward_model",
        .told = "there is no reward model. Give a verifier (env.settings.verifier)."},
-      {.programs = "verl",
-       .name = "data.filter_overlong_prompts",
-       .told = "rollout.max_prompt_tokens is the longest prompt that is allowed. Remove it."},
-      {.programs = "verl",
-       .name = "data.truncation",
-       .told = "prompts are never cut here. Remove it."},
 
       // ---- refused: nothing to say here
       {.programs = "verl",

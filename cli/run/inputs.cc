@@ -9,6 +9,7 @@
 
 #include "cli/run/agents.h"
 #include "cli/run/datasets.h"
+#include "cli/run/fitted_prompts.h"
 #include "cli/run/rewards.h"
 #include "core/base/digest_of.h"
 #include "core/base/error.h"
@@ -40,6 +41,10 @@ std::map<std::string, Input> inputs_of(const RunPaths& paths, const RunOptions& 
     named(dataset_key(o, i, "plugin"), datasets[i].plugin);
     named(dataset_key(o, i, "dataset"), datasets[i].dataset);
     if (o.eval.prompts > 0) named(dataset_key(o, i, "eval_dataset"), datasets[i].eval_dataset);
+    for (const auto& [key, fitted] : {std::pair{"dataset", &datasets[i].fitted},
+                                      std::pair{"eval_dataset", &datasets[i].fitted_eval}})
+      if (!fitted->file.empty())
+        inputs[fitted_input(dataset_key(o, i, key))] = {dataset_key(o, i, key), fitted->file};
   }
   for (const CommandFile& file : agent_files(o)) named(file.key, file.path);
   named("reward.plugin", o.reward.plugin);

@@ -15,13 +15,17 @@ std::vector<int64_t> prompts_of_epoch(const RunOptions& options) {
   std::vector<int64_t> prompts;
   for (size_t i = 0; i < datasets.size(); ++i) {
     const bool counts = quotas[i] > 0 && !datasets[i].dataset.empty();
+    if (!counts || datasets[i].fitted.rows >= 0) {
+      prompts.push_back(counts ? datasets[i].fitted.rows : 0);
+      continue;
+    }
+    const RowsFile rows = rows_of(datasets[i]);
     prompts.push_back(
-        counts ? std::ssize(read_named(
-                     dataset_key(options, i, "dataset"),
-                     [&] { return text::read_dataset(datasets[i].dataset, datasets[i].columns,
-                                              options.files.limits());
-                     }))
-               : 0);
+        std::ssize(read_named(dataset_key(options, i, "dataset"),
+                              [&] {
+                                return text::read_dataset(rows.file, rows.columns,
+                                                          options.files.limits());
+                              })));
   }
   return prompts;
 }

@@ -11,7 +11,7 @@
 namespace tailrace {
 
 // Prompts of an epoch of each dataset, in the order of datasets_of(). 0: the environment draws its
-// tasks without end, or nothing of it is trained. Reads the files; throws UserError with its key,
+// tasks without end, or nothing of it is trained. What env.too_long drops is none. Reads the files; throws UserError with its key,
 // as text::read_dataset() does.
 std::vector<int64_t> prompts_of_epoch(const RunOptions& options);
 

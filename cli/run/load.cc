@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/run/fitted_prompts.h"
 #include "cli/run/foreign_names.h"
 #include "cli/run/rules.h"
 #include "core/base/config_printer.h"
@@ -128,7 +129,9 @@ LoadedRun load_stored_run(const RunPaths& paths, std::span<const std::string> ov
         "key=value'.",
         paths.config().string(), paths.root.string());
   check_complete(paths.config());
-  return load(paths.config(), overrides, registries, use, paths.environments());
+  LoadedRun loaded = load(paths.config(), overrides, registries, use, paths.environments());
+  find_fitted_prompts(paths, loaded.options);
+  return loaded;
 }
 
 }  // namespace tailrace

@@ -39,6 +39,16 @@ OptionInfo isolation_info() {
       .resume = Resume::kMayChange};
 }
 
+OptionInfo too_long_info(bool no_file, const AgentSection& agent) {
+  return {.help =
+              "prompts of its files that leave no room for an answer "
+              "(rollout.max_prompt_tokens): refuse: they are an error that lists them; drop: they "
+              "are left out, and counted; cut: each keeps its end, and they are counted "
+              "(docs/data.md)",
+          .idle = agent.plays() ? idle_if(true, "an agent writes its prompts itself", {})
+                                : idle_if(no_file, "there is no dataset here", {})};
+}
+
 }  // namespace
 
 void RunSection::visit(OptionVisitor& v) {
@@ -219,6 +229,7 @@ void EnvSection::visit(OptionVisitor& v) {
           {.help = "columns of the rows that have other names here, as OURS: THEIRS "
                    "({prompt: question, answer: solution}; docs/data.md)",
            .idle = idle_if(dataset.empty(), "there is no {dataset}", {"dataset", "name"})});
+  v.field("too_long", too_long, too_long_info(dataset.empty() && eval_dataset.empty(), agent));
   v.field("settings", settings, {.help = "the environment's own settings"});
   v.section("agent", agent, "a program that plays by itself, in the place of an environment");
 }
@@ -256,6 +267,7 @@ void DatasetSection::visit(OptionVisitor& v) {
       {.help = "columns of the rows that have other names here, as OURS: THEIRS "
                "({prompt: question, answer: solution}; docs/data.md)",
        .idle = idle_if(dataset.empty() && eval_dataset.empty(), "there is no dataset here", {})});
+  v.field("too_long", too_long, too_long_info(dataset.empty() && eval_dataset.empty(), agent));
   v.field(
       "epochs", epochs,
       {.help = "passes over its training prompts; 0: run.epochs. Where they end before the "

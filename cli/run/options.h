@@ -101,6 +101,13 @@ struct AgentSection {
   bool plays() const { return !command.empty(); }
 };
 
+// The rows of a file that a run uses, where env.too_long drops or cuts some. Not a key: a launch
+// finds them (fitted_prompts.h).
+struct FittedFile {
+  std::filesystem::path file = {};  // of these rows, in the run; empty: the file that the key names
+  int64_t rows = -1;                // their number; -1: the file says it
+};
+
 // The one thing that a run learns, where `datasets` lists none.
 struct EnvSection {
   std::string name;
@@ -109,8 +116,10 @@ struct EnvSection {
   Isolation isolation = Isolation::kProcess;
   std::string dataset, eval_dataset;
   text::ColumnMap columns;
+  TooLong too_long = TooLong::kRefuse;
   sandbox::EnvironmentSettings settings;
   AgentSection agent;
+  FittedFile fitted, fitted_eval;  // of dataset and of eval_dataset
 
   void visit(OptionVisitor& v);
 };
@@ -129,9 +138,11 @@ struct DatasetSection {
   sandbox::EnvironmentSettings settings = {};
   std::string dataset = {}, eval_dataset = {};
   text::ColumnMap columns = {};
+  TooLong too_long = TooLong::kRefuse;
   AgentSection agent = {};
   int64_t epochs = 0;
   std::string pool = {};
+  FittedFile fitted = {}, fitted_eval = {};  // of dataset and of eval_dataset
 
   void visit(OptionVisitor& v);
 };

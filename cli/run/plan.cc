@@ -175,6 +175,7 @@ WarmUpPlan plan_warm_up(const RunOptions& o, const ModelConfig& config) {
   plan.rows = std::ssize(read.rows);
   plan.tokens = read.tokens();
   plan.dropped = read.dropped, plan.cut = read.cut;
+  plan.too_long = read.too_long;
   plan.updates = o.sft.epochs *
                  std::ssize(sft_batches(read.rows, o.sft.batch_tokens, /*seed=*/0, /*epoch=*/0));
   plan.read.data = std::move(read);
@@ -194,6 +195,7 @@ std::string format_warm_up(const WarmUpPlan& plan, const SftOptions& sft, int64_
                   updates.empty() ? ", updates" : updates, sft.batch_tokens, sft.optim.lr);
   if (plan.dropped > 0) text += fmt::format("; {} dropped", counted(plan.dropped, "row"));
   if (plan.cut > 0) text += fmt::format("; {} cut", counted(plan.cut, "row"));
+  if (!plan.too_long.empty()) text += fmt::format(" (too long: {})", list_lines(plan.too_long));
   if (plan.eval_rows > 0) text += fmt::format("; {} held out", counted(plan.eval_rows, "row"));
   return text;
 }
@@ -566,6 +568,8 @@ std::string format_plan(const Plan& plan, const RunOptions& o,
     for (size_t i = 0; i < prompts.size(); ++i)
       line(i == 0 ? "datasets" : "", describe_dataset(o, o.datasets[i], prompts[i]));
   }
+  for (size_t i = 0; i < plan.prompt_fits.size(); ++i)
+    line(i == 0 ? "prompts" : "", describe(plan.prompt_fits[i]));
   const std::vector<std::string> libraries = describe_libraries(o);
   for (size_t i = 0; i < libraries.size(); ++i) line(i == 0 ? "libraries" : "", libraries[i]);
   std::string pools = "pools";

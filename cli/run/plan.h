@@ -9,6 +9,7 @@
 
 #include "cli/run/device_plan.h"
 #include "cli/run/disk_plan.h"
+#include "cli/run/fitted_prompts.h"
 #include "cli/run/options.h"
 #include "cli/run/registries.h"
 #include "cli/run/sft_rows.h"
@@ -25,6 +26,7 @@ struct WarmUpPlan {
   int64_t tokens = 0;            // of all rows; 0: not known before the demonstrations are made
   int64_t updates = 0;           // of all epochs; 0: as above
   int64_t dropped = 0, cut = 0;  // rows of sft.data that are too long, or teach nothing
+  std::vector<LongRow> too_long = {};  // of these, the former
   int64_t eval_rows = 0, eval_tokens = 0;
   SupervisedRows read = {};  // for prepare_run(), which need not read them again
 };
@@ -38,6 +40,8 @@ struct Plan {
   int64_t trained_parameters = 0;                 // of an adapter fewer
   int64_t version_bytes = 0;                      // of the weights, as they are published
   WarmUpPlan warm_up;
+  std::vector<PromptFit> prompt_fits;      // of the datasets, where env.too_long drops or cuts
+  std::vector<FittedPrompts> prompts = {};  // for prepare_run(), which need not read them again
   int64_t trainers = 1;  // ranks
   // Of one process each. Where launch starts no rollout worker: of one that joins from a cluster.
   // What lies on a GPU is in `devices`.

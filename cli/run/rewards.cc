@@ -173,8 +173,8 @@ Result<sandbox::StepResult> first_episode(const RunOptions& options, const Datas
   const auto environment = environments.make(dataset.env, dataset.settings);
   sandbox::Task task{.seed = sandbox::task_seed(static_cast<uint64_t>(options.run.seed), false, 0)};
   if (environment->info().needs_dataset) {
-    const std::string& file = dataset.dataset.empty() ? dataset.eval_dataset : dataset.dataset;
-    const auto rows = text::read_dataset(file, dataset.columns, options.files.limits());
+    const RowsFile file = rows_of(dataset, /*held_out=*/dataset.dataset.empty());
+    const auto rows = text::read_dataset(file.file, file.columns, options.files.limits());
     if (!rows.empty()) task.data = rows.front().json;
   }
   auto end = play(*environment, task);

@@ -19,6 +19,7 @@
 #include "cli/run/device_choice.h"
 #include "cli/run/device_plan.h"
 #include "cli/run/endpoint.h"
+#include "cli/run/fitted_prompts.h"
 #include "cli/run/gate_role.h"
 #include "cli/run/inputs.h"
 #include "cli/run/length.h"
@@ -82,6 +83,21 @@ TokenText text_of_tokens(const RunPaths& run, Log& log) {
   }
 }
 
+// Counts of the prompts that env.too_long has dropped and cut, which each row of a step bears: its
+// rewards are of the others. The log names them.
+MetricList prompt_facts(const RunPaths& run, Log& log) {
+  constexpr size_t kListed = 1000;
+  const std::vector<PromptFit> fits = read_prompt_fits(run);
+  if (fits.empty()) return {};
+  double dropped = 0, cut = 0;
+  for (const PromptFit& fit : fits) {
+    log.info("{}", describe(fit, kListed));
+    dropped += static_cast<double>(fit.dropped.size());
+    cut += static_cast<double>(fit.cut.size());
+  }
+  return {{"rollout/too_long_dropped", dropped}, {"rollout/too_long_cut", cut}};
+}
+
 // With the tokenizer that the run keeps, whatever has become of model.path since.
 ModelConfig model_of_run(const RoleContext& context) {
   ModelConfig config = planned_model(context.options, context.registries.environments);
@@ -97,6 +113,7 @@ ExitCode run_scheduler(const RoleContext& context, StatusPage& page, Log& log,
   options.endpoint = context.endpoint.address;
   options.paths = context.run;
   options.datasets = dataset_names(o);
+  options.facts = prompt_facts(context.run, log);
   options.text = text_of_tokens(context.run, log);
   options.storage = o.scheduler.storage;
   options.no_progress = o.scheduler.no_progress;

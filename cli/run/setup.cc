@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "cli/run/counted.h"
 #include "cli/run/datasets.h"
 #include "cli/run/demonstrations.h"
+#include "cli/run/fitted_prompts.h"
 #include "cli/run/inputs.h"
 #include "cli/run/length.h"
 #include "cli/run/load.h"
@@ -88,49 +90,10 @@ std::vector<text::DatasetRow> training_rows(const RunOptions& options, size_t in
                                             const DatasetSection& dataset) {
   return read_named(dataset_key(options, index, "dataset"),
                     [&] {
-                      return text::read_dataset(dataset.dataset, dataset.columns,
+                      const RowsFile rows = rows_of(dataset);
+                      return text::read_dataset(rows.file, rows.columns,
                                                 options.files.limits());
                     });
-}
-
-struct DatasetFacts {
-  int64_t rows = 0;
-  int64_t first_special = 0;  // line of the first prompt that holds a special token's text; 0: none
-};
-
-// Readable rows whose prompts leave room for an answer.
-DatasetFacts check_dataset(const std::string& file, const text::ColumnMap& columns,
-                           const RunOptions& options, sandbox::Environment& environment,
-                           const chat::PromptFormat& format, const VerifierRegistry& verifiers) {
-  const EpisodeLimits limits = episode_limits(options.rollout, environment.info());
-  // One position is left for the answer.
-  const int64_t longest = std::min(limits.max_prompt_tokens, limits.max_context_tokens - 1);
-  const std::vector<text::DatasetRow> rows =
-      read_prompts(file, columns, environment.info().verifier, verifiers,
-                   score_budget(options.scheduler.deadlines.verify), options.files.limits());
-  if (rows.empty()) throw UserError("{} has no rows.", file);
-  DatasetFacts facts{.rows = std::ssize(rows)};
-  for (const text::DatasetRow& row : rows) {
-    // What the policy will see, which is not always the prompt alone.
-    const Result<sandbox::Observation> first = environment.reset({.seed = 0, .data = row.json});
-    if (!first) throw UserError("{}:{}: {}", file, row.line, first.failure().message);
-    environment.close();
-    const auto& [text, messages, tools, state] = first.value();
-    const Result<std::vector<TokenId>> written = format.first({text, messages, tools});
-    if (!written)
-      throw UserError("{}:{}: the prompt: {}", file, row.line, written.failure().message);
-    const std::vector<TokenId>& prompt = written.value();
-    if (facts.first_special == 0 && !format.has_template() &&
-        format.tokenizer().encode(text, {.framed = true}) != prompt)
-      facts.first_special = row.line;
-    const auto tokens = std::ssize(prompt);
-    if (tokens <= longest) continue;
-    throw UserError(
-        "{}:{}: the prompt has {} tokens; at most {} fit (rollout.max_context_tokens, "
-        "rollout.max_prompt_tokens).\n       Raise the limit, or leave the row out.",
-        file, row.line, tokens, longest);
-  }
-  return facts;
 }
 
 void prepare_demonstrations(const RunPaths& paths, const RunOptions& options,
@@ -175,6 +138,7 @@ void prepare_sft_rows(const RunOptions& options, const std::string& key, const s
                                  counted(rows.tokens(), "token"));
   if (rows.dropped > 0) text += fmt::format(", {} dropped", counted(rows.dropped, "more row"));
   if (rows.cut > 0) text += fmt::format(", {} of them cut", rows.cut);
+  if (!rows.too_long.empty()) text += fmt::format("; too long: {}", list_lines(rows.too_long));
   say(text);
 }
 
@@ -252,30 +216,39 @@ scheduler::Config scheduler_config(const RunOptions& options) {
 
 namespace {
 
+std::string special_note(const FittedPrompts& found) {
+  return fmt::format(
+      "{}: the prompt of line {} holds the text of a special token, "
+      "which is text like any other: no chat template is applied",
+      found.fit.key, found.first_special);
+}
+
 // The files of one dataset against its environment; what a person should know goes to `notes`.
 void check_dataset_files(const RunOptions& options, size_t index, const DatasetSection& dataset,
                          sandbox::Environment& environment, const chat::PromptFormat& format,
                          const VerifierRegistry& verifiers, std::vector<std::string>& notes) {
-  const auto check = [&](const std::string& key, const std::string& file) {
-    const DatasetFacts facts = read_named(key, [&] {
-      return check_dataset(file, dataset.columns, options, environment, format, verifiers);
+  // Readable rows whose prompts leave room for an answer. Their number.
+  const auto check = [&](const std::string& key, bool held_out) {
+    const FittedFile& known = held_out ? dataset.fitted_eval : dataset.fitted;
+    if (known.rows >= 0) return known.rows;  // fit_datasets() has just read them
+    const FittedPrompts found = read_named(key, [&] {
+      return fit_prompts(rows_of(dataset, held_out), key,
+                         known.file.empty() ? dataset.too_long : TooLong::kRefuse,
+                         {options, environment, format, verifiers});
     });
-    if (facts.first_special > 0)
-      notes.push_back(
-          fmt::format("{}: the prompt of line {} holds the text of a special token, "
-                      "which is text like any other: no chat template is applied",
-                      key, facts.first_special));
-    return facts.rows;
+    if (found.first_special > 0) notes.push_back(special_note(found));
+    return found.fit.rows;
   };
-  if (dataset.ratio > 0) check(dataset_key(options, index, "dataset"), dataset.dataset);
+  if (dataset.ratio > 0) check(dataset_key(options, index, "dataset"), /*held_out=*/false);
   if (dataset.eval_dataset.empty() || options.eval.prompts == 0) return;
   const std::string key = dataset_key(options, index, "eval_dataset");
-  const int64_t rows = check(key, dataset.eval_dataset);
+  const int64_t rows = check(key, /*held_out=*/true);
   if (options.eval.prompts <= rows) return;
   throw UserError::at("eval.prompts",
-                      "is {}, but {} {} has {} rows; none may count twice.\n       Try "
+                      "is {}, but {} {} has {} rows{}; none may count twice.\n       Try "
                       "eval.prompts={}.",
-                      options.eval.prompts, key, dataset.eval_dataset, rows, rows);
+                      options.eval.prompts, key, dataset.eval_dataset, rows,
+                      dataset.too_long == TooLong::kDrop ? " that fit" : "", rows);
 }
 
 // Whether the chat template can write an environment's episodes.
@@ -356,6 +329,40 @@ void check_path_is_hidden(const std::string& key, const fs::path& path, std::str
   }
 }
 
+// How the policy of a run that has not begun reads and writes.
+class PolicyText {
+ public:
+  // Throws UserError about model.path and the section chat.
+  PolicyText(const RunOptions& options, const sandbox::EnvironmentRegistry& environments) {
+    const std::string& model = options.model.path;
+    if (!fs::exists(fs::path(model) / "tokenizer.json"))
+      throw UserError(
+          "model.path: {} has no tokenizer.json; episodes are text.\n       Save the model with its "
+          "tokenizer.",
+          model)
+          .about("model.path");
+    const int64_t vocab_size = planned_model(options, environments).vocab_size;
+    const std::vector<std::string> words = vocabulary_of(options, environments);
+    tokenizer_ = read_named("model.path", [&] {
+      auto loaded = text::load_tokenizer(model);
+      text::check_vocabulary(*loaded, vocab_size, model);
+      // A word-level tokenizer names the word that it lacks.
+      for (const std::string& word : words) (void)loaded->encode(word, {.find_special = false});
+      return loaded;
+    });
+    read_named(options.chat.template_file.empty() ? "chat.style" : "chat.template", [&] {
+      format_.emplace(chat::PromptFormat::of(options.chat, model, *tokenizer_));
+      return true;
+    });
+  }
+  const chat::PromptFormat& format() const { return *format_; }
+  PolicyText(const PolicyText&) = delete;
+
+ private:
+  std::unique_ptr<text::Tokenizer> tokenizer_;
+  std::optional<chat::PromptFormat> format_;
+};
+
 }  // namespace
 
 std::vector<std::string> check_inputs(const RunOptions& options, const Registries& registries) {
@@ -368,25 +375,8 @@ std::vector<std::string> check_inputs(const RunOptions& options, const Registrie
                                   {"sft.eval_data", options.sft.eval_data}})
     if (!file.empty()) check_path_is_hidden(key, file, "", options, registries);
   if (options.model.creates()) return {};  // its words are those of its environments
-  const std::string& model = options.model.path;
-  if (!fs::exists(fs::path(model) / "tokenizer.json"))
-    throw UserError(
-        "model.path: {} has no tokenizer.json; episodes are text.\n       Save the model with its "
-        "tokenizer.",
-        model)
-        .about("model.path");
-  const int64_t vocab_size = planned_model(options, environments).vocab_size;
-  const std::vector<std::string> words = vocabulary_of(options, environments);
-  auto tokenizer = read_named("model.path", [&] {
-    auto loaded = text::load_tokenizer(model);
-    text::check_vocabulary(*loaded, vocab_size, model);
-    // A word-level tokenizer names the word that it lacks.
-    for (const std::string& word : words) (void)loaded->encode(word, {.find_special = false});
-    return loaded;
-  });
-  const auto format =
-      read_named(options.chat.template_file.empty() ? "chat.style" : "chat.template",
-                 [&] { return chat::PromptFormat::of(options.chat, model, *tokenizer); });
+  const PolicyText policy(options, environments);
+  const chat::PromptFormat& format = policy.format();
   std::vector<std::string> notes;
   const std::vector<DatasetSection> datasets = datasets_of(options);
   for (size_t i = 0; i < datasets.size(); ++i) {
@@ -406,7 +396,16 @@ Plan checked_plan(const RunPaths& paths, const RunOptions& options, const Regist
   // A run that goes on keeps its chat template, whatever has become of the file since.
   RunOptions read = options;
   if (fs::exists(paths.tokenizer() / "tokenizer.json")) read.chat = chat_of_run(paths, options);
+  // Before anybody counts their rows.
+  std::vector<FittedPrompts> prompts;
+  if (!options.model.creates() && std::ranges::any_of(datasets_of(read), may_change))
+    prompts = fit_datasets(read, registries, PolicyText(read, environments).format());
   Plan plan = make_plan(read, planned_model(options, environments), memory_facts().available_bytes);
+  for (const FittedPrompts& found : prompts)
+    if (found.first_special > 0) plan.warnings.push_back(special_note(found));
+  plan.prompts = std::move(prompts);
+  if (!paths.root.empty()) plan.prompt_fits = read_prompt_fits(paths);
+  for (const FittedPrompts& found : plan.prompts) plan.prompt_fits.push_back(found.fit);
   for (std::string& note : check_inputs(read, registries)) plan.warnings.push_back(std::move(note));
   if (!paths.root.empty())
     if (std::string shortage = disk_shortage(plan.disk, paths.root); !shortage.empty())
@@ -433,7 +432,8 @@ std::string resolved_config(const RunOptions& options) {
 }
 
 void prepare_run(const RunPaths& paths, const RunOptions& options, const Registries& registries,
-                 const std::function<void(const std::string&)>& say, SupervisedRows rows) {
+                 const std::function<void(const std::string&)>& say, SupervisedRows rows,
+                 std::vector<FittedPrompts> prompts) {
   // First: it makes the directory a run's, and a launch that is killed after it is continued like
   // any other.
   write_or_throw(paths.config(), resolved_config(options));
@@ -442,7 +442,16 @@ void prepare_run(const RunPaths& paths, const RunOptions& options, const Registr
   auto tokenizer = text::load_tokenizer(paths.tokenizer());
   const auto format =
       chat::PromptFormat::of(chat_of_run(paths, options), paths.tokenizer(), *tokenizer);
-  prepare_demonstrations(paths, options, registries, format, say);
+  // Others of this launch read them too.
+  RunOptions fitted = options;
+  find_fitted_prompts(paths, fitted);
+  if (!options.model.creates()) {
+    if (prompts.empty()) prompts = fit_datasets(fitted, registries, format);
+    write_fitted_prompts(paths, fitted, prompts);
+    for (const FittedPrompts& one : prompts) say(describe(one.fit));
+    find_fitted_prompts(paths, fitted);
+  }
+  prepare_demonstrations(paths, fitted, registries, format, say);
   if (!options.sft.data.empty() || !options.sft.eval_data.empty()) {
     const SftReading reading{
         .format = options.model.creates() ? nullptr : &format,
@@ -455,7 +464,7 @@ void prepare_run(const RunPaths& paths, const RunOptions& options, const Registr
   }
   write_library_facts(paths.environments(), registries);
   // Last: all that a run reads is there.
-  prove_inputs(paths, options);
+  prove_inputs(paths, fitted);
 }
 
 void check_same_run(const RunPaths& paths, const RunOptions& options,

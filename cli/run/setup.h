@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/run/fitted_prompts.h"
 #include "cli/run/options.h"
 #include "cli/run/plan.h"
 #include "cli/run/registries.h"
@@ -25,7 +26,7 @@ scheduler::Config scheduler_config(const RunOptions& options);
 
 // Reads the datasets that a run names, and its tokenizer, before anything is written. Throws
 // UserError with its key: as scheduler_config() does; with file:line, for an unreadable row, one
-// that its verifier cannot score, or a prompt that does not fit the context; for more eval.prompts
+// that its verifier cannot score, or prompts that do not fit the context; for more eval.prompts
 // than held-out rows, and for a tokenizer that is missing or has more tokens than the model.
 // Returns what a person should know.
 std::vector<std::string> check_inputs(const RunOptions& options, const Registries& registries);
@@ -48,9 +49,11 @@ Plan checked_plan(const RunPaths& paths, const RunOptions& options, const Regist
 // Writes what is missing, each file atomically: config.yaml first, so that a launch that is killed
 // in here can be launched again. `say` gets a line for what takes time. Throws UserError: a
 // tokenizer that cannot be read, a demonstrator that fails, a full disk. `rows`: those that the
-// plan has read (WarmUpPlan::read); what is not there is read again.
+// plan has read (WarmUpPlan::read), and `prompts` those that it has fitted (Plan::prompts); what is
+// not there is read again.
 void prepare_run(const RunPaths& paths, const RunOptions& options, const Registries& registries,
-                 const std::function<void(const std::string&)>& say, SupervisedRows rows = {});
+                 const std::function<void(const std::string&)>& say, SupervisedRows rows = {},
+                 std::vector<FittedPrompts> prompts = {});
 
 // `options` as config.yaml keeps them: without the directory, so that the file starts the same run
 // anywhere.

@@ -116,14 +116,18 @@ int64_t SftRows::tokens() const {
 SftRows read_supervised(const std::filesystem::path& file, const SftOptions& options,
                         const SftReading& reading) {
   SftRows all;
+  int64_t num_rows = 0;
+  std::vector<LongRow> refused;
   const auto take = [&](const text::RowPlace& place, Json json) {
+    ++num_rows;
     SftRow row = SftLine(place, reading).read(std::move(json), options.columns);
     if (std::ssize(row.tokens) > reading.max_tokens) {
-      if (options.too_long == TooLong::kRefuse)
-        throw UserError(
-            "{}: the row has {} tokens; the context holds {} (rollout.max_context_tokens).\n       "
-            "Raise it, or try sft.too_long=drop, or cut.",
-            place.where(), row.tokens.size(), reading.max_tokens);
+      const LongRow found{.line = place.line, .tokens = std::ssize(row.tokens)};
+      if (options.too_long == TooLong::kRefuse) {
+        refused.push_back(found);
+        return;
+      }
+      all.too_long.push_back(found);
       if (options.too_long == TooLong::kDrop) {
         ++all.dropped;
         return;
@@ -138,6 +142,13 @@ SftRows read_supervised(const std::filesystem::path& file, const SftOptions& opt
       all.rows.push_back(std::move(row));
   };
   text::for_each_json_row(file, /*form=*/"", take, reading.limits);
+  if (!refused.empty())
+    refuse_long({.file = file,
+                 .noun = "row",
+                 .limit = fmt::format("the context holds {} (rollout.max_context_tokens)",
+                                      reading.max_tokens),
+                 .advice = "Raise it, or try sft.too_long=drop, or cut."},
+                refused, num_rows);
   if (all.rows.empty())
     throw UserError("{}: no row has a token that counts; there is nothing to learn.",
                     file.string());

@@ -67,15 +67,19 @@ RolloutWorkerConfig rollout_config(const RunOptions& o, const ModelConfig& model
   config.device = device;
   config.shares_device = o.run.colocate;
   for (const DatasetSection& dataset : datasets_of(o)) {
-    RolloutDataset played{.env = dataset.env,
-                          .settings = dataset.settings,
-                          .rows = {},
-                          .held_out_rows = {},
-                          .columns = dataset.columns,
-                          .limits = o.files.limits()};
-    // Files that nobody uses are ones that nobody has checked.
-    if (dataset.ratio > 0) played.rows = dataset.dataset;
-    if (o.eval.prompts > 0) played.held_out_rows = dataset.eval_dataset;
+    RolloutDataset played{
+        .env = dataset.env, .settings = dataset.settings, .rows = {}, .held_out_rows = {}};
+    played.limits = o.files.limits();
+    // Files that nobody uses are ones that nobody has checked. Both have the same columns: where
+    // env.too_long has written one anew, it has written the other.
+    const auto use = [&](std::filesystem::path& file, bool held_out) {
+      RowsFile rows = rows_of(dataset, held_out);
+      file = std::move(rows.file);
+      played.columns = std::move(rows.columns);
+    };
+    if (dataset.ratio > 0) use(played.rows, /*held_out=*/false);
+    if (o.eval.prompts > 0 && !dataset.eval_dataset.empty())
+      use(played.held_out_rows, /*held_out=*/true);
     config.datasets.push_back(std::move(played));
   }
   config.rollout = o.rollout;

@@ -92,11 +92,14 @@ class ForeignReader {
  public:
   ForeignReader(ConfigNode root, std::span<const ForeignName> names) {
     reading_.root = std::move(root);
+    std::set<std::string_view> whole;
+    for (const ForeignName& row : names) whole.insert(row.name);
     for (const ForeignName& row : names) {
       take_all(row, std::string(row.name));
       const std::string beside = name_beside_key(row);
-      // Where both are called alike it is our key.
-      if (!beside.empty() && beside != row.key) take_all(row, beside);
+      // Where both are called alike it is our key, and what another framework calls so in whole is
+      // that one's.
+      if (!beside.empty() && beside != row.key && !whole.contains(beside)) take_all(row, beside);
     }
     for (Waiting& each : waiting_) give_switched(std::move(each));
     for (const Also& each : also_)

@@ -160,12 +160,14 @@ void drop_half_line(const std::filesystem::path& path) {
 }  // namespace
 
 RunMetrics::RunMetrics(const RunPaths& paths, const Policy& policy, int64_t num_samples,
-                       std::vector<std::string> datasets, TokenText text, Log& log)
+                       std::vector<std::string> datasets, TokenText text, Log& log,
+                       MetricList facts)
     : paths_(paths),
       num_samples_(num_samples),
       datasets_(std::move(datasets)),
       text_(std::move(text)),
-      log_(log) {
+      log_(log),
+      facts_(std::move(facts)) {
   open(policy.frontier + 1);
   published_ = policy.frontier;
   evaluates_ = policy.evaluated >= 0;
@@ -388,6 +390,7 @@ void RunMetrics::on_published(const Policy& policy, const StepStart& start,
        {"rollout/failed_samples", static_cast<double>(num_failed_samples(policy, batch->second))},
        {"rollout/stale_prompts", static_cast<double>(end.stale - start.stale)},
        {"rollout/broken_tasks", static_cast<double>(num_broken(policy))}});
+  add_missing(values, facts_);
   add_missing(values, prompts_by_dataset(policy, batch->second));
   for (const auto& [name, value] : installs) add_missing(values, {{"weights/" + name, value}});
   write(version, version - 1, std::move(values));

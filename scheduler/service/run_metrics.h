@@ -32,10 +32,11 @@ class RunMetrics {
  public:
   // Rows beyond the policy's frontier (of a lineage that the state does not know) are removed.
   // `datasets`: their names, whose own part of a row bears them; of one alone none is needed, as it
-  // is the row. `text`: of tokens, for samples; may be empty. Throws UserError when the files
+  // is the row. `text`: of tokens, for samples; may be empty. `facts`: numbers of the run, which
+  // each row of a step bears. Throws UserError when the files
   // cannot be read or written. Borrows `log`.
   RunMetrics(const RunPaths& paths, const Policy& policy, int64_t num_samples,
-             std::vector<std::string> datasets, TokenText text, Log& log);
+             std::vector<std::string> datasets, TokenText text, Log& log, MetricList facts = {});
   ~RunMetrics();  // looks once more whether the file is still there
   RunMetrics(const RunMetrics&) = delete;
 
@@ -85,6 +86,7 @@ class RunMetrics {
   std::vector<std::string> datasets_;  // names; empty: there is one
   TokenText text_;
   Log& log_;
+  MetricList facts_;
   std::optional<MetricsWriter> writer_;
   std::set<int64_t> warm_up_, steps_, evaluations_;  // that have their row
   int64_t published_ = -1;

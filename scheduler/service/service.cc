@@ -43,7 +43,8 @@ struct Service::Impl {
         store(
             open_store(), options.disk_patience, [this] { server.wake(); }, options.bodies),
         journal(open_journal()),
-        metrics(options.paths, policy(), options.num_samples, options.datasets, options.text, log),
+        metrics(options.paths, policy(), options.num_samples, options.datasets, options.text, log,
+                options.facts),
         timeline(options.paths, state, options.storage.timeline_rows, log),
         inbox(state, feeder(), store, server, metrics, timeline, log),
         outbox(state, feeder(), store, server, metrics, options.datasets, log),

@@ -23,6 +23,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/log.h"
+#include "core/base/metrics.h"
 #include "core/base/run_directory.h"
 #include "core/base/status_page.h"
 #include "core/trajectory/body_limits.h"
@@ -37,6 +38,7 @@ struct ServiceOptions {
   std::string endpoint;  // where workers find it
   RunPaths paths;
   std::vector<std::string> datasets;  // names of the datasets; of one alone none is needed
+  MetricList facts = {};              // numbers that each row of a step bears as they are
   TokenText text = {};                // for samples.jsonl; empty: its rows have ids alone
   wire::LinkOptions link;
   StorageOptions storage;

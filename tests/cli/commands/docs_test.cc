@@ -99,7 +99,7 @@ void collect(const std::filesystem::path& run, std::map<std::string, Names>& wri
   }
 }
 
-// Two runs, because one has one target of the KL term, the first with a critic, the second with
+// Several runs, because one has one target of the KL term, the first with a critic, the second with
 // experts, and one of several datasets; they learn from groups without a signal, as a policy this
 // small gives no other. A name that none of them writes needs a run of its own.
 TEST(Docs, EachMetricOfARunHasItsRowAndEachRowItsMetric) {
@@ -130,6 +130,15 @@ TEST(Docs, EachMetricOfARunHasItsRowAndEachRowItsMetric) {
     ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
     collect(run, written, config == std::string("mixed") ? Names{"grid", "sums"} : Names{});
   }
+  // Of prompts that are too long.
+  const auto run = folder / "tinystories";
+  auto result = run_binary(fmt::format(
+      "launch {}/configs/tinystories.yaml --in-process --run-dir {} run.steps=1 eval.prompts=0 "
+      "rollout.prompts_per_step=2 rollout.workers=1 rollout.max_action_tokens=4 "
+      "rollout.max_prompt_tokens=16 env.too_long=drop algo.filter_zero_signal=none",
+      TAILRACE_SOURCE_DIR, run.string()));
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  collect(run, written);
   for (const auto& [heading, names] : written) expect_same(names, names_under(heading), heading);
   EXPECT_EQ(written.size(), 3u);
 }

@@ -129,6 +129,8 @@ TEST(ForeignRows, NameKeysThatAreThereAndAreNoKeysThemselves) {
 // Our keys in the place of each name, one value at a time, give the same options.
 TEST(ForeignRows, GiveTheOptionsThatOurKeysGive) {
   int compared = 0;
+  std::set<std::string> whole;
+  for (const ForeignName& row : foreign_names()) whole.emplace(row.name);
   for (const ForeignName& row : foreign_names()) {
     // A switch that says something itself is tried with its name in a test of its own.
     const bool any_value = !row.needs.empty() && row.needs.find('=') == std::string_view::npos;
@@ -158,7 +160,9 @@ TEST(ForeignRows, GiveTheOptionsThatOurKeysGive) {
       EXPECT_EQ(resolved(fmt::format("env: {{name: text}}\n{}: {}\n", row.name, theirs), with),
                 expected)
           << setting;
-      if (row.name.find('.') == std::string_view::npos && key_beside(row) != row.key) {
+      // Unless another framework calls something so: rollout.max_prompt_length.
+      if (row.name.find('.') == std::string_view::npos && key_beside(row) != row.key &&
+          !whole.contains(key_beside(row))) {
         EXPECT_EQ(resolved("env: {name: text}\n", and_switch(key_beside(row) + "=" + theirs)),
                   expected)
             << setting;
@@ -514,6 +518,30 @@ TEST(ForeignRows, OfVerlsOverlongBufferAreTheSectionLength) {
   EXPECT_TRUE(resolved("env: {name: text}\nreward_model: {path: /m}\n").starts_with("refused"));
 }
 
+// verl filters before it truncates, and what the filter left has nothing to truncate.
+TEST(ForeignRows, OfPromptsThatAreTooLongSayWhatBecomesOfThem) {
+  const std::string begin = "env: {name: text, dataset: /a.jsonl}\n";
+  const auto with = [](const char* too_long) {
+    return resolved(fmt::format("env: {{name: text, dataset: /a.jsonl, too_long: {}}}\n", too_long));
+  };
+  EXPECT_EQ(resolved(begin + "data: {filter_overlong_prompts: True}\n"), with("drop"));
+  EXPECT_EQ(resolved(begin + "data: {filter_overlong_prompts: True, truncation: error}\n"),
+            with("drop"));
+  EXPECT_EQ(resolved(begin + "data: {filter_overlong_prompts: True, truncation: left}\n"),
+            with("drop"));
+  EXPECT_EQ(resolved(begin + "data: {filter_overlong_prompts: False, truncation: error}\n"),
+            with("refuse"));
+  EXPECT_EQ(resolved(begin + "data: {truncation: left}\n"), with("cut"));
+  EXPECT_EQ(resolved(begin + "data: {filter_overlong_prompts: False, truncation: left}\n"),
+            with("cut"));
+  const std::string right = resolved(begin + "data: {truncation: right}\n");
+  EXPECT_NE(right.find("a prompt that is cut keeps its end here"), std::string::npos) << right;
+  EXPECT_EQ(resolved(begin + "max_prompt_length: 512\n"),
+            resolved("env: {name: text, dataset: /a.jsonl, too_long: cut}\n"
+                     "rollout: {max_prompt_tokens: 512}\n"));
+  EXPECT_EQ(resolved(begin + "max_prompt_length: null\n"), with("refuse"));
+}
+
 // A framework stops at the steps whatever the epochs are.
 TEST(ForeignRows, OfEpochsWantNoStepsBesides) {
   EXPECT_EQ(resolved("env: {name: text}\nnum_train_epochs: 2\nmax_steps: -1\n"),
@@ -564,6 +592,12 @@ TEST(ForeignRows, OfSupervisedRunsAreTheKeysOfSft) {
   EXPECT_EQ(resolved_supervised(begin + "per_device_train_batch_size: 4\n"),
             "refused: a.yaml:2: per_device_train_batch_size: an update takes whole rows of "
             "sft.batch_tokens together. Write that, or remove it.");
+  EXPECT_EQ(resolved_supervised(begin + "data: {truncation: right}\n"),
+            resolved_supervised("sft: {data: /a.jsonl, too_long: cut}\n"));
+  const std::string left = resolved_supervised(begin + "data: {truncation: left}\n");
+  EXPECT_NE(left.find("a row that is cut keeps its beginning here"), std::string::npos) << left;
+  EXPECT_NE(resolved_supervised(begin + "max_prompt_length: 512\n").find("sft.too_long"),
+            std::string::npos);
   EXPECT_FALSE(is_supervised(parse_config("sft: {data: /a.jsonl}\nenv: {name: text}\n", "", {})));
   EXPECT_FALSE(is_supervised(parse_config("env: {name: text}\n", "", {})));
 }

@@ -138,10 +138,16 @@ TEST_F(SftRowsTest, ARowThatIsTooLongIsRefusedDroppedOrCut) {
       "{\"input_ids\": [1, 2, 3, 4, 5]}\n"
       "{\"input_ids\": [1, 2, 3, 4, 5], \"loss_mask\": [0, 0, 0, 0, 1]}\n";
   reading_.max_tokens = 4;
-  EXPECT_NE(error_of(text).find("rows.jsonl:2: the row has 5 tokens; the context holds 4"),
+  EXPECT_NE(error_of(text).find("rows.jsonl:2: 5 tokens"), std::string::npos) << error_of(text);
+  // All of them at once.
+  EXPECT_NE(error_of(text).find("2 of 3 rows are too long"), std::string::npos) << error_of(text);
+  EXPECT_NE(error_of(text).find("rows.jsonl:3: 5 tokens"), std::string::npos) << error_of(text);
+  EXPECT_NE(error_of("{\"input_ids\": [1, 2, 3, 4, 5]}\n")
+                .find("rows.jsonl:1: the row has 5 tokens; the context holds 4"),
             std::string::npos);
   options_.too_long = TooLong::kDrop;
   const SftRows dropped = read(text);
+  EXPECT_EQ(dropped.too_long, (std::vector<LongRow>{{2, 5}, {3, 5}}));
   EXPECT_EQ(dropped.rows.size(), 1u);
   EXPECT_EQ(dropped.dropped, 2);
   options_.too_long = TooLong::kCut;

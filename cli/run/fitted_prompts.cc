@@ -1,0 +1,323 @@
+#include "cli/run/fitted_prompts.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/run/counted.h"
+#include "cli/run/named_file.h"
+#include "cli/run/prompts.h"
+#include "core/base/error.h"
+#include "core/base/file.h"
+#include "core/base/json_file.h"
+#include "core/base/json_text.h"
+#include "reward/verifier.h"
+#include "rollout/episode/episode.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kMaxFitBytes = int64_t{1} << 30;
+// Beside the files of rows in RUN/prompts.
+constexpr std::string_view kFits = "too_long.json";
+
+// What a policy sees first of a row.
+struct Seen {
+  std::string text;
+  std::vector<TokenId> tokens;
+};
+
+class Fitter {
+ public:
+  Fitter(const RowsFile& file, const PromptRoom& room) : file_(file), room_(room) {
+    const EpisodeLimits limits = episode_limits(room.options.rollout, room.environment.info());
+    // One position is left for the answer.
+    longest_ = std::min(limits.max_prompt_tokens, limits.max_context_tokens - 1);
+  }
+
+  int64_t longest() const { return longest_; }
+
+  // What the policy will see, which is not always the prompt alone.
+  Seen see(const std::string& row, int64_t line) {
+    const Result<sandbox::Observation> first = room_.environment.reset({.seed = 0, .data = row});
+    if (!first) fail(line, first.failure().message);
+    room_.environment.close();
+    const auto& [text, messages, tools, state] = first.value();
+    Result<std::vector<TokenId>> written = room_.format.first({text, messages, tools});
+    if (!written) fail(line, fmt::format("the prompt: {}", written.failure().message));
+    return {.text = text, .tokens = std::move(written).value()};
+  }
+
+  // The row with as much of its end as fits; nothing: it would not fit without any of its text.
+  std::optional<std::string> cut(const text::DatasetRow& row) {
+    Json json = parse_ordered_json(row.json);
+    std::string* words = text_of(json);
+    if (words == nullptr) return std::nullopt;
+    const std::string whole = *words;
+    const auto fits = [&](size_t bytes) {
+      *words = whole.substr(begin_of_end(whole, bytes));
+      return std::ssize(see(json_text(json), row.line).tokens) <= longest_;
+    };
+    size_t fitting = 1, too_many = whole.size();
+    if (whole.empty() || !fits(fitting)) return std::nullopt;
+    // From below, so that the work is bounded by what fits, however long the row is.
+    for (size_t bytes = 2; bytes < too_many;) {
+      if (!fits(bytes)) {
+        too_many = bytes;
+        break;
+      }
+      fitting = bytes;
+      bytes *= 2;
+    }
+    while (fitting + 1 < too_many) {
+      const size_t middle = fitting + (too_many - fitting) / 2;
+      (fits(middle) ? fitting : too_many) = middle;
+    }
+    *words = whole.substr(begin_of_end(whole, fitting));
+    return json_text(json);
+  }
+
+ private:
+  [[noreturn]] void fail(int64_t line, const std::string& what) const {
+    throw UserError("{}:{}: {}", file_.file.string(), line, what);
+  }
+
+  // Where the last `bytes` of a text begin, or the next whole character of them.
+  static size_t begin_of_end(const std::string& text, size_t bytes) {
+    size_t begin = text.size() - bytes;
+    // Bytes 10xxxxxx go on with a character. The last one stays, whatever it takes.
+    while (begin < text.size() && (static_cast<unsigned char>(text[begin]) & 0xC0U) == 0x80U)
+      ++begin;
+    if (begin < text.size()) return begin;
+    for (--begin; begin > 0 && (static_cast<unsigned char>(text[begin]) & 0xC0U) == 0x80U;) --begin;
+    return begin;
+  }
+
+  // What a person may shorten without changing who said what.
+  static std::string* text_of(Json& row) {
+    if (!row.is_object() || !row.contains("prompt")) return nullptr;
+    Json& prompt = row.at("prompt");
+    if (prompt.is_string()) return prompt.get_ptr<std::string*>();
+    std::string* longest = nullptr;
+    if (!prompt.is_array()) return nullptr;
+    for (Json& message : prompt) {
+      if (message.at("role") != "user" || !message.contains("content")) continue;
+      auto* content = message.at("content").get_ptr<std::string*>();
+      if (content != nullptr && (longest == nullptr || content->size() > longest->size()))
+        longest = content;
+    }
+    return longest;
+  }
+
+  const RowsFile& file_;
+  const PromptRoom& room_;
+  int64_t longest_ = 0;
+};
+
+Json to_json(const std::vector<LongRow>& rows) {
+  Json list = Json::array();
+  for (const LongRow& row : rows) list.push_back({row.line, row.tokens});
+  return list;
+}
+
+std::vector<LongRow> prompts_in(const nlohmann::json& list) {
+  std::vector<LongRow> rows;
+  for (const auto& item : list)
+    rows.push_back({.line = item.at(0).get<int64_t>(), .tokens = item.at(1).get<int64_t>()});
+  return rows;
+}
+
+// A file of a dataset that the run reads.
+struct Used {
+  size_t index;
+  bool held_out;
+  std::string key;
+};
+
+std::vector<Used> files_that_change(const RunOptions& options) {
+  std::vector<Used> used;
+  const std::vector<DatasetSection> datasets = datasets_of(options);
+  for (size_t i = 0; i < datasets.size(); ++i) {
+    if (!may_change(datasets[i])) continue;
+    if (datasets[i].ratio > 0 && !datasets[i].dataset.empty())
+      used.push_back({i, /*held_out=*/false, dataset_key(options, i, "dataset")});
+    if (options.eval.prompts > 0 && !datasets[i].eval_dataset.empty())
+      used.push_back({i, /*held_out=*/true, dataset_key(options, i, "eval_dataset")});
+  }
+  return used;
+}
+
+FittedFile& fitted_of(RunOptions& options, const Used& used) {
+  if (options.datasets.empty())
+    return used.held_out ? options.env.fitted_eval : options.env.fitted;
+  DatasetSection& dataset = options.datasets[used.index];
+  return used.held_out ? dataset.fitted_eval : dataset.fitted;
+}
+
+fs::path file_of(const RunPaths& paths, const Used& used) {
+  return paths.prompts() / fmt::format("{}-{}.jsonl", used.index, used.held_out ? "eval" : "train");
+}
+
+}  // namespace
+
+bool may_change(const DatasetSection& dataset) { return dataset.too_long != TooLong::kRefuse; }
+
+FittedPrompts fit_prompts(const RowsFile& file, const std::string& key, TooLong too_long,
+                          const PromptRoom& room) {
+  std::vector<text::DatasetRow> rows =
+      read_prompts(file.file, file.columns, room.environment.info().verifier, room.verifiers,
+                   score_budget(room.options.scheduler.deadlines.verify),
+                   room.options.files.limits());
+  if (rows.empty()) throw UserError("{} has no rows.", file.file.string());
+  FittedPrompts fitted;
+  fitted.fit = {.key = key, .file = file.file.string(), .rows = 0, .dropped = {}, .cut = {}};
+  Fitter fitter(file, room);
+  std::vector<LongRow> refused;
+  for (text::DatasetRow& row : rows) {
+    const Seen seen = fitter.see(row.json, row.line);
+    if (fitted.first_special == 0 && !room.format.has_template() &&
+        room.format.tokenizer().encode(seen.text, {.framed = true}) != seen.tokens)
+      fitted.first_special = row.line;
+    const LongRow found{.line = row.line, .tokens = std::ssize(seen.tokens)};
+    if (found.tokens > fitter.longest()) {
+      if (too_long == TooLong::kDrop) {
+        fitted.fit.dropped.push_back(found);
+        continue;
+      }
+      std::optional<std::string> shorter;
+      if (too_long == TooLong::kCut) shorter = fitter.cut(row);
+      if (!shorter) {
+        refused.push_back(found);
+        continue;
+      }
+      row.json = std::move(*shorter);
+      fitted.fit.cut.push_back(found);
+    }
+    fitted.rows.push_back(std::move(row));
+  }
+  const std::string option = key.substr(0, key.rfind('.')) + ".too_long";
+  const std::string limit =
+      fmt::format("at most {} fit (rollout.max_context_tokens, rollout.max_prompt_tokens)",
+                  fitter.longest());
+  if (!refused.empty()) {
+    const bool cuts = too_long == TooLong::kCut;
+    refuse_long(
+        {.file = file.file,
+         .noun = "prompt",
+         .limit = limit + (cuts ? ", and no cut of its own text helps (the prompt, or the longest "
+                                  "message of the user's)"
+                                : ""),
+         .advice = cuts ? fmt::format("Raise the limit, or try {}=drop.", option)
+                        : fmt::format("Raise the limit, or try {}=drop, which leaves such prompts "
+                                      "out, or cut, which keeps the end of each.",
+                                      option)},
+        refused, std::ssize(rows));
+  }
+  if (fitted.rows.empty())
+    throw UserError(
+        "{}: {}=drop leaves none of its {}: the shortest has {} tokens, and {}.\n       Raise the "
+        "limit.",
+        file.file.string(), option, counted(std::ssize(rows), "prompt"),
+        std::ranges::min(fitted.fit.dropped, {}, &LongRow::tokens).tokens, limit);
+  fitted.fit.rows = std::ssize(fitted.rows);
+  return fitted;
+}
+
+std::vector<FittedPrompts> fit_datasets(RunOptions& options, const Registries& registries,
+                                        const chat::PromptFormat& format) {
+  std::vector<FittedPrompts> all;
+  const std::vector<DatasetSection> datasets = datasets_of(options);
+  for (const Used& used : files_that_change(options)) {
+    FittedFile& fitted = fitted_of(options, used);
+    if (!fitted.file.empty()) continue;
+    const DatasetSection& dataset = datasets[used.index];
+    const auto environment = registries.environments.make(dataset.env, dataset.settings);
+    all.push_back(read_named(used.key, [&] {
+      return fit_prompts(rows_of(dataset, used.held_out), used.key, dataset.too_long,
+                         {options, *environment, format, *registries.verifiers});
+    }));
+    fitted.rows = all.back().fit.rows;
+  }
+  return all;
+}
+
+void write_fitted_prompts(const RunPaths& paths, const RunOptions& options,
+                          const std::vector<FittedPrompts>& fitted) {
+  if (fitted.empty()) return;
+  const auto write = [](const fs::path& file, std::string_view bytes) {
+    if (auto written = write_file_atomic(file, bytes); !written)
+      throw UserError("{}", written.failure().message);
+  };
+  std::error_code error;
+  fs::create_directories(paths.prompts(), error);
+  if (error) throw UserError("{}", describe_errno("create", paths.prompts(), error.value()));
+  // First what became of them: a launch that is killed behind it writes both again.
+  Json list = Json::array();
+  const auto add = [&](const PromptFit& fit) {
+    list.push_back({{"key", fit.key},
+                    {"file", fit.file},
+                    {"rows", fit.rows},
+                    {"dropped", to_json(fit.dropped)},
+                    {"cut", to_json(fit.cut)}});
+  };
+  for (const PromptFit& known : read_prompt_fits(paths))
+    if (std::ranges::none_of(fitted, [&](const auto& one) { return one.fit.key == known.key; }))
+      add(known);
+  for (const FittedPrompts& one : fitted) add(one.fit);
+  write(paths.prompts() / kFits, json_text(Json{{"files", list}}, 1) + "\n");
+  for (const Used& used : files_that_change(options)) {
+    const auto found = std::ranges::find_if(
+        fitted, [&](const FittedPrompts& one) { return one.fit.key == used.key; });
+    if (found == fitted.end()) continue;
+    std::string text;
+    for (const text::DatasetRow& row : found->rows) text += row.json + "\n";
+    write(file_of(paths, used), text);
+  }
+}
+
+void find_fitted_prompts(const RunPaths& paths, RunOptions& options) {
+  for (const Used& used : files_that_change(options))
+    if (const fs::path file = file_of(paths, used); fs::exists(file))
+      fitted_of(options, used) = {.file = file, .rows = -1};
+}
+
+std::vector<PromptFit> read_prompt_fits(const RunPaths& paths) {
+  const fs::path file = paths.prompts() / kFits;
+  if (!fs::exists(file)) return {};
+  std::vector<PromptFit> fits;
+  const nlohmann::json json = read_json_object(file, kMaxFitBytes);
+  try {
+    for (const auto& item : json.at("files"))
+      fits.push_back({.key = item.at("key").get<std::string>(),
+                      .file = item.at("file").get<std::string>(),
+                      .rows = item.at("rows").get<int64_t>(),
+                      .dropped = prompts_in(item.at("dropped")),
+                      .cut = prompts_in(item.at("cut"))});
+  } catch (const nlohmann::json::exception& error) {
+    throw UserError("{}: {}", file.string(), error.what());
+  }
+  return fits;
+}
+
+std::string describe(const PromptFit& fit, size_t most_listed) {
+  std::string text = fmt::format("{}: {}", fit.key, counted(fit.rows, "prompt"));
+  if (fit.dropped.empty() && fit.cut.empty()) return text + ", none of them too long";
+  if (!fit.dropped.empty())
+    text += fmt::format("; {} too long and dropped: {}", fit.dropped.size(),
+                        list_lines(fit.dropped, most_listed));
+  if (!fit.cut.empty())
+    text += fmt::format("; {} too long and cut: {}", fit.cut.size(),
+                        list_lines(fit.cut, most_listed));
+  return text;
+}
+
+}  // namespace tailrace

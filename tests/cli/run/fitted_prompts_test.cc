@@ -1,0 +1,304 @@
+#include "cli/run/fitted_prompts.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/run/bundle.h"
+#include "cli/run/length.h"
+#include "cli/run/load.h"
+#include "cli/run/plan.h"
+#include "cli/run/setup.h"
+#include "cli/run/worker_configs.h"
+#include "core/base/error.h"
+#include "core/base/file.h"
+#include "core/text/tokenizer.h"
+#include "tests/core/base/temporary_directory.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string words(int count) {
+  std::string text;
+  for (int i = 0; i < count; ++i) text += fmt::format("word{} ", i % 10);
+  return text + "end";
+}
+
+std::string row(const std::string& prompt) {
+  return nlohmann::json{{"prompt", prompt}, {"words", {"a"}}}.dump() + "\n";
+}
+
+class FittedPromptsTest : public testing::Test {
+ protected:
+  FittedPromptsTest() {
+    paths_.root = folder_ / "run";
+    fs::create_directories(paths_.root);
+    const fs::path source = fs::path(TAILRACE_SOURCE_DIR) / "tests/data/models/stories260K";
+    options_.model.path = source.string();
+    options_.env.name = "text";
+    options_.env.settings = {{"verifier", "text_rules"}};
+    options_.env.dataset = (folder_ / "train.jsonl").string();
+    options_.rollout.engine.max_context_tokens = 64;
+    options_.rollout.max_prompt_tokens = 20;
+    options_.rollout.max_turns = 1;
+    options_.step.prompts_per_step = 2;
+    options_.run.steps = 0;
+    options_.run.epochs = 1;
+    options_.eval.prompts = 0;
+  }
+
+  void write(const std::string& text, const char* name = "train.jsonl") {
+    std::ofstream(folder_ / name) << text;
+  }
+  UserError refusal() {
+    try {
+      (void)check_inputs(options_, registries_);
+    } catch (const UserError& error) {
+      return error;
+    }
+    return UserError("");
+  }
+  Plan checked(bool is_new = true) { return checked_plan(paths_, options_, registries_, is_new); }
+  void prepare(Plan plan) {
+    prepare_run(
+        paths_, options_, registries_, [this](const std::string& line) { said_ += line + "\n"; }, {},
+        std::move(plan.prompts));
+  }
+  // As a role of the run has them.
+  RunOptions played() const { return load_stored_run(paths_, {}, built_in_registries()).options; }
+  int64_t tokens_of(const std::string& json) const {
+    const auto tokenizer = text::load_tokenizer(options_.model.path);
+    const auto format = chat::PromptFormat::of(options_.chat, options_.model.path, *tokenizer);
+    const nlohmann::json prompt = nlohmann::json::parse(json).at("prompt");
+    const chat::Said said = prompt.is_string() ? chat::Said{.text = prompt.get<std::string>()}
+                                               : chat::Said{.messages = prompt.dump()};
+    return std::ssize(format.first(said).value());
+  }
+
+  TemporaryDirectory directory_;
+  fs::path folder_ = directory_.path();
+  RunPaths paths_;
+  RunOptions options_;
+  Registries registries_ = built_in_registries();
+  std::string said_;
+};
+
+TEST_F(FittedPromptsTest, AllRowsThatAreTooLongAreNamedInOneMessage) {
+  std::string text = row("a");
+  for (int i = 0; i < 3; ++i) text += row(words(20 + i)) + row("b");
+  write(text);
+  const UserError error = refusal();
+  const std::string what = error.what(), file = options_.env.dataset;
+  EXPECT_EQ(error.key(), "env.dataset");
+  EXPECT_NE(what.find(fmt::format("{}: 3 of 7 prompts are too long; at most 20 fit "
+                                  "(rollout.max_context_tokens, rollout.max_prompt_tokens):",
+                                  file)),
+            std::string::npos)
+      << what;
+  for (const int line : {2, 4, 6})
+    EXPECT_NE(what.find(fmt::format("\n         {}:{}: ", file, line)), std::string::npos) << what;
+  EXPECT_EQ(what.find(fmt::format("{}:3: ", file)), std::string::npos) << what;
+  EXPECT_NE(what.find("env.too_long=drop"), std::string::npos) << what;
+
+  for (int i = 0; i < 30; ++i) text += row(words(50));
+  write(text);
+  EXPECT_NE(std::string(refusal().what()).find("and 13 more; the longest has "), std::string::npos)
+      << refusal().what();
+}
+
+TEST_F(FittedPromptsTest, HeldOutRowsAreHeldToTheSame) {
+  write(row("a"));
+  write(row("a") + row(words(40)) + row("b"), "eval.jsonl");
+  options_.env.eval_dataset = (folder_ / "eval.jsonl").string();
+  options_.eval.prompts = 2;
+  EXPECT_EQ(refusal().key(), "env.eval_dataset");
+  EXPECT_NE(std::string(refusal().what()).find("eval.jsonl:2: the prompt has "), std::string::npos);
+  options_.env.too_long = TooLong::kDrop;
+  EXPECT_STREQ(refusal().what(), "");
+  options_.eval.prompts = 3;
+  EXPECT_NE(std::string(refusal().what()).find("has 2 rows that fit"), std::string::npos)
+      << refusal().what();
+}
+
+TEST_F(FittedPromptsTest, RowsThatAreDroppedAreNoPromptsOfTheRun) {
+  write(row("a") + row(words(40)) + row("b") + row("c") + row(words(60)));
+  options_.env.too_long = TooLong::kDrop;
+  Plan plan = checked();
+  EXPECT_EQ(plan.steps, 2) << "two of three prompts and one of one";
+  EXPECT_NE(format_plan(plan, options_).find("env.dataset: 3 prompts; 2 too long and dropped: "
+                                             "lines 2 ("),
+            std::string::npos)
+      << format_plan(plan, options_);
+  prepare(std::move(plan));
+  EXPECT_NE(said_.find("2 too long and dropped: lines 2 ("), std::string::npos) << said_;
+
+  const RunOptions options = played();
+  EXPECT_EQ(prompts_of_epoch(options), std::vector<int64_t>{3});
+  EXPECT_EQ(scheduler_config(options).domains[0].prompts_per_epoch, 3);
+  const RowsFile rows = rows_of(datasets_of(options)[0]);
+  EXPECT_EQ(read_file(rows.file).value(), row("a") + row("b") + row("c"));
+  const ModelConfig model = planned_model(options, registries_.environments);
+  EXPECT_EQ(rollout_config(options, model, {}, {}).datasets[0].rows, rows.file);
+  const std::vector<PromptFit> fits = read_prompt_fits(paths_);
+  ASSERT_EQ(fits.size(), 1u);
+  ASSERT_EQ(fits[0].dropped.size(), 2u);
+  EXPECT_EQ(fits[0].dropped[0].line, 2);
+  EXPECT_EQ(fits[0].dropped[1].line, 5);
+  EXPECT_EQ(fits[0].rows, 3);
+}
+
+TEST_F(FittedPromptsTest, ARunThatGoesOnFindsTheSameRows) {
+  write(row("a") + row(words(40)) + row("b"));
+  options_.env.too_long = TooLong::kDrop;
+  prepare(checked());
+  const fs::path file = rows_of(datasets_of(played())[0]).file;
+  const auto written = fs::last_write_time(file) - std::chrono::hours(1);
+  fs::last_write_time(file, written);
+
+  options_ = played();
+  Plan plan = checked(/*is_new=*/false);
+  EXPECT_EQ(plan.steps, 1);
+  EXPECT_NE(format_plan(plan, options_).find("1 too long and dropped: line 2 ("),
+            std::string::npos);
+  prepare(std::move(plan));
+  EXPECT_EQ(fs::last_write_time(file), written) << "it is not made again";
+  // Nobody changes it in between, either.
+  std::ofstream(file, std::ios::app) << row("c");
+  EXPECT_THROW(prepare(checked(/*is_new=*/false)), UserError);
+}
+
+// What a launch would say that was killed before it had written the rows.
+TEST_F(FittedPromptsTest, RowsThatAreNotThereAreWrittenAgain) {
+  write(row("a") + row(words(40)) + row("b"));
+  options_.env.too_long = TooLong::kDrop;
+  prepare(checked());
+  const fs::path file = rows_of(datasets_of(played())[0]).file;
+  const std::string rows = read_file(file).value();
+  fs::remove(file);
+  options_ = played();
+  prepare(checked(/*is_new=*/false));
+  EXPECT_EQ(read_file(file).value(), rows);
+}
+
+TEST_F(FittedPromptsTest, OfARowThatIsCutTheEndStays) {
+  write(row("a") + row(words(40)));
+  options_.env.too_long = TooLong::kCut;
+  prepare(checked());
+  const std::vector<text::DatasetRow> rows =
+      text::read_dataset(rows_of(datasets_of(played())[0]).file);
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0].json + "\n", row("a")) << "byte for byte";
+  const auto prompt = nlohmann::json::parse(rows[1].json).at("prompt").get<std::string>();
+  EXPECT_TRUE(words(40).ends_with(prompt)) << prompt;
+  EXPECT_LE(tokens_of(rows[1].json), 20);
+  EXPECT_GE(tokens_of(rows[1].json), 18) << "no more than has to go";
+  EXPECT_EQ(read_prompt_fits(paths_)[0].cut.size(), 1u);
+}
+
+TEST_F(FittedPromptsTest, CharactersStayWhole) {
+  std::string prompt;
+  for (int i = 0; i < 40; ++i) prompt += "\xE2\x82\xAC\xC3\xA4";
+  write(row(prompt));
+  options_.env.too_long = TooLong::kCut;
+  prepare(checked());
+  const auto rows = text::read_dataset(rows_of(datasets_of(played())[0]).file);
+  const auto cut = nlohmann::json::parse(rows[0].json).at("prompt").get<std::string>();
+  EXPECT_TRUE(prompt.ends_with(cut));
+  EXPECT_TRUE(cut.starts_with("\xE2") || cut.starts_with("\xC3")) << cut;
+}
+
+// Who said what stays: of a conversation the longest message of the user's is cut.
+TEST_F(FittedPromptsTest, AConversationStaysOne) {
+  std::ofstream(folder_ / "chat.jinja")
+      << "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+         "{% if add_generation_prompt %}a:{% endif %}";
+  options_.chat.template_file = folder_ / "chat.jinja";
+  options_.rollout.max_prompt_tokens = 50;
+  const nlohmann::ordered_json messages = {
+      {{"role", "system"}, {"content", "be kind"}},
+      {{"role", "user"}, {"content", words(60)}},
+      {{"role", "assistant"}, {"content", "yes"}},
+      {{"role", "user"}, {"content", "and now"}}};
+  write(nlohmann::ordered_json{{"prompt", messages}, {"words", {"a"}}}.dump() + "\n");
+  options_.env.too_long = TooLong::kCut;
+  prepare(checked());
+  const auto rows = text::read_dataset(rows_of(datasets_of(played())[0]).file);
+  const auto cut = nlohmann::json::parse(rows[0].json).at("prompt");
+  ASSERT_EQ(cut.size(), 4u);
+  for (const size_t i : {0u, 2u, 3u}) EXPECT_EQ(cut[i], messages[i]);
+  EXPECT_EQ(cut[1].at("role"), "user");
+  const auto text = cut[1].at("content").get<std::string>();
+  EXPECT_TRUE(words(60).ends_with(text)) << text;
+  EXPECT_FALSE(text.empty());
+  EXPECT_LE(tokens_of(rows[0].json), 50);
+}
+
+TEST_F(FittedPromptsTest, WhatNoCutHelpsIsRefusedByItsRows) {
+  std::ofstream(folder_ / "chat.jinja")
+      << "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}a:";
+  options_.chat.template_file = folder_ / "chat.jinja";
+  const nlohmann::ordered_json messages = {{{"role", "system"}, {"content", words(60)}},
+                                           {{"role", "user"}, {"content", "and now"}}};
+  write(nlohmann::ordered_json{{"prompt", messages}, {"words", {"a"}}}.dump() + "\n");
+  options_.env.too_long = TooLong::kCut;
+  const std::string what = refusal().what();
+  EXPECT_NE(what.find("train.jsonl:1: the prompt has "), std::string::npos) << what;
+  EXPECT_NE(what.find("no cut of its own text helps"), std::string::npos) << what;
+  EXPECT_NE(what.find("env.too_long=drop"), std::string::npos) << what;
+}
+
+TEST_F(FittedPromptsTest, ADatasetOfWhichNothingIsLeftIsRefused) {
+  write(row(words(40)) + row(words(50)));
+  options_.env.too_long = TooLong::kDrop;
+  EXPECT_NE(std::string(refusal().what()).find("env.too_long=drop leaves none of its 2 prompts"),
+            std::string::npos)
+      << refusal().what();
+}
+
+// The columns of the file are told by their names once.
+TEST_F(FittedPromptsTest, ColumnsWithOtherNamesAreCutAsWell) {
+  write(nlohmann::json{{"question", words(40)}, {"words", {"a"}}}.dump() + "\n");
+  options_.env.columns = {{"prompt", "question"}};
+  options_.env.too_long = TooLong::kCut;
+  prepare(checked());
+  const RunOptions options = played();
+  const ModelConfig model = planned_model(options, registries_.environments);
+  const RolloutDataset dataset = rollout_config(options, model, {}, {}).datasets[0];
+  const auto rows = text::read_dataset(dataset.rows, dataset.columns);
+  EXPECT_LE(tokens_of(rows[0].json), 20);
+}
+
+// A worker of another host has the rows where those of this one have them.
+TEST_F(FittedPromptsTest, TheBundleHoldsTheRowsThatTheRunUses) {
+  write(row("a") + row(words(40)) + row("b"));
+  options_.env.too_long = TooLong::kDrop;
+  prepare(checked());
+  const RunOptions options = played();
+  const Bundle bundle(paths_, options);
+  const auto found = bundle.find("files/prompts/0-train.jsonl");
+  ASSERT_TRUE(found);
+  EXPECT_EQ(read_file(found->path).value(), row("a") + row("b"));
+}
+
+TEST_F(FittedPromptsTest, OfAPolicyThatIsMadeNothingIsMeasured) {
+  write(row("a"));
+  std::ofstream(folder_ / "run.yaml") << fmt::format(
+      "model: {{create: {{hidden_size: 32, layers: 1, heads: 2}}}}\n"
+      "env: {{name: text, dataset: {}, too_long: drop, settings: {{verifier: text_rules}}}}\n",
+      options_.env.dataset);
+  try {
+    load_run_options(folder_ / "run.yaml", {}, registries_);
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("env.too_long has no effect"), std::string::npos)
+        << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace tailrace
