@@ -1,7 +1,9 @@
 #include "core/wire/frame.h"
 
+#include <algorithm>
 #include <cmath>
 
+#include "core/base/printable.h"
 #include "core/wire/codec.h"
 #include "core/wire/messages_generated.h"
 
@@ -15,6 +17,7 @@ using Offset = flatbuffers::Offset<void>;
 constexpr char kFrameIdentifier[] = "TRW8";
 // More than any engine has; without a bound a peer's mistake would draw all the work there is.
 constexpr int64_t kMaxSlots = 1 << 20;
+constexpr size_t kMaxHeldBytes = 400;  // of a line that a person reads
 constexpr int32_t kMaxRanks = 1 << 16;
 
 // One write() and one read() a message, in the order of Message.
@@ -33,7 +36,10 @@ Offset write(Builder& b, const Hello& m) {
                           numerics_class, m.joined, pool, hardware, cluster, m.rank, host)
       .Union();
 }
-Offset write(Builder& b, const Heartbeat& m) { return fbs::CreateHeartbeat(b, m.progress).Union(); }
+Offset write(Builder& b, const Heartbeat& m) {
+  const auto held = m.held.empty() ? 0 : b.CreateString(m.held.substr(0, kMaxHeldBytes));
+  return fbs::CreateHeartbeat(b, m.progress, held).Union();
+}
 flatbuffers::Offset<flatbuffers::Vector<uint8_t>> write_bytes(Builder& b,
                                                               std::span<const std::byte> bytes) {
   return b.CreateVector(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
@@ -245,7 +251,13 @@ Message read(const fbs::Hello& t) {
                read_rank(t.rank(), trains ? kMaxRanks : 1),
                read_host(t.host())};
 }
-Message read(const fbs::Heartbeat& t) { return Heartbeat{t.progress()}; }
+Message read(const fbs::Heartbeat& t) {
+  Heartbeat m{.progress = t.progress()};
+  if (t.held() == nullptr) return m;
+  m.held = printable(read_text(*t.held(), kMaxHeldBytes));
+  std::ranges::replace(m.held, '\n', ' ');  // one line among others
+  return m;
+}
 Message read(const fbs::TrajectoryResult& t) {
   return TrajectoryResult{read_bytes(*t.body()), t.goes_on()};
 }

@@ -50,6 +50,8 @@ struct Heartbeat {
   // Another number whenever a worker that samples has got on since its last one; 0: nothing is said
   // of that.
   uint64_t progress = 0;
+  // What has held its agents up for some seconds, for a person; empty: nothing has.
+  std::string held = {};
 };
 // Also of failed attempts: the outcome says so. The body is an encoded trajectory
 // (trajectory_codec.h), written once by the worker and stored as it arrives.

@@ -6,6 +6,8 @@
 #include <optional>
 #include <set>
 
+#include <fmt/format.h>
+
 #include "core/base/clock.h"
 #include "core/base/unique_number.h"
 #include "core/wire/admission.h"
@@ -35,6 +37,7 @@ struct WorkerServer::Impl {
     Assembly assembly = {};
     Time blocked_until = Time::min();
     uint64_t progress = 0;                   // Heartbeat::progress, its latest
+    std::string held = {};                   // Heartbeat::held, its latest
     std::optional<uint64_t> suspected = {};  // of being lost, since num_rounds was so
     // Incoming::sequence, the link's sequence.
     std::deque<std::pair<uint64_t, uint64_t>> unacknowledged = {};
@@ -164,7 +167,9 @@ struct WorkerServer::Impl {
     const auto decoded = decode(frame);
     if (!decoded) return;
     const auto* heartbeat_in = std::get_if<Heartbeat>(&decoded.value().message);
-    if (heartbeat_in != nullptr) peer.progress = heartbeat_in->progress;
+    if (heartbeat_in == nullptr) return;
+    peer.progress = heartbeat_in->progress;
+    peer.held = heartbeat_in->held;
   }
 
   void close_session(std::map<std::string, Peer>::iterator peer) {
@@ -349,6 +354,13 @@ std::optional<uint64_t> WorkerServer::progress(const std::string& worker, uint64
       peer->second.progress == 0)
     return std::nullopt;
   return peer->second.progress + static_cast<uint64_t>(peer->second.link.counters().received);
+}
+
+std::vector<std::string> WorkerServer::held() const {
+  std::vector<std::string> texts;
+  for (const auto& [worker, peer] : impl_->peers)
+    if (!peer.held.empty()) texts.push_back(fmt::format("{}: {}", worker, peer.held));
+  return texts;
 }
 
 LinkCounters WorkerServer::counters() const {

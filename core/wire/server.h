@@ -71,6 +71,9 @@ class WorkerServer {
   // one, and with each of its messages. Nothing: no heartbeat has said anything of that.
   std::optional<uint64_t> progress(const std::string& worker, uint64_t session) const;
 
+  // What holds the agents of workers up, by their latest heartbeats: "rollout-0: ...".
+  std::vector<std::string> held() const;
+
   LinkCounters counters() const;       // of all workers and sessions together
   std::string last_malformed() const;  // why the latest frame was refused, for the log
 

@@ -19,10 +19,10 @@ namespace tailrace::wire {
 
 struct WorkerClient::Impl {
   Impl(Hello hello_in, const Endpoint& endpoint, LinkOptions options_in,
-       std::function<uint64_t()> progress_in)
+       std::function<Heartbeat()> says_in)
       : hello(std::move(hello_in)),
         options(options_in),
-        progress(std::move(progress_in)),
+        says(std::move(says_in)),
         socket(Socket::Kind::kDealer),
         last_heard(steady_now()) {
     // By it the scheduler tells a further session of this process from another process of its name.
@@ -148,7 +148,7 @@ struct WorkerClient::Impl {
   // False: there is something to send and no room for it.
   bool transmit(Time time) {
     for (const auto& transmission : link->due(time)) {
-      if (!transmission.body && progress) heartbeat = encode({}, Heartbeat{progress()});
+      if (!transmission.body && says) heartbeat = encode({}, says());
       const auto& frame = transmission.body ? *transmission.body : heartbeat;
       if (!socket.send("", frame, transmission.header)) {
         link->not_sent(transmission.header);
@@ -197,7 +197,7 @@ struct WorkerClient::Impl {
 
   Hello hello;
   const LinkOptions options;
-  const std::function<uint64_t()> progress;
+  const std::function<Heartbeat()> says;
   Wakeup wakeup;
 
   // The I/O thread's.
@@ -242,8 +242,8 @@ struct WorkerClient::Impl {
 };
 
 WorkerClient::WorkerClient(Hello hello, const Endpoint& endpoint, LinkOptions options,
-                           std::function<uint64_t()> progress)
-    : impl_(std::make_unique<Impl>(std::move(hello), endpoint, options, std::move(progress))) {}
+                           std::function<Heartbeat()> says)
+    : impl_(std::make_unique<Impl>(std::move(hello), endpoint, options, std::move(says))) {}
 
 WorkerClient::~WorkerClient() {
   {

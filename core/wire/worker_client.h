@@ -32,9 +32,9 @@ namespace tailrace::wire {
 
 class WorkerClient {
  public:
-  // `progress`: what heartbeats say (Heartbeat::progress); called on the I/O thread.
+  // `says`: what heartbeats say; called on the I/O thread.
   WorkerClient(Hello hello, const Endpoint& endpoint, LinkOptions options,
-               std::function<uint64_t()> progress = {});
+               std::function<Heartbeat()> says = {});
   ~WorkerClient();
   WorkerClient(const WorkerClient&) = delete;
 

@@ -6,12 +6,15 @@
 // computes none of it is not. Inside of a turn it gets on with each beat of its pulse, because one
 // pass over a long prompt may take longer than anybody should wait for a sign of it.
 //
-// Thread: value() any; the rest the worker's.
+// Thread: value() and held() any; the rest the worker's.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <string>
+#include <utility>
 
+#include "kernels/base/mutex.h"
 #include "kernels/base/pulse.h"
 
 namespace tailrace {
@@ -29,6 +32,17 @@ class ProgressMeter {
     turn_begun_.store(beats(), std::memory_order_relaxed);
   }
 
+  // What holds the agents up; empty: nothing does.
+  void hold(std::string held) {
+    MutexLock lock(mutex_);
+    held_ = std::move(held);
+  }
+  // Thread: any.
+  std::string held() const {
+    MutexLock lock(mutex_);
+    return held_;
+  }
+
   // Never 0.
   uint64_t value() const {
     const uint64_t in_turn = beats() - turn_begun_.load(std::memory_order_relaxed);
@@ -43,6 +57,8 @@ class ProgressMeter {
   const Pulse* pulse_;
   int64_t tokens_ = 0;
   std::atomic<uint64_t> turns_{1}, turn_begun_{0};
+  mutable Mutex mutex_;
+  std::string held_ TR_GUARDED_BY(mutex_);
 };
 
 }  // namespace tailrace

@@ -99,6 +99,7 @@ class RolloutWorker {
       : config_(config),
         client_(client),
         meter_(meter),
+        clock_(clock),
         log_(log),
         stop_(std::move(stop)),
         tokenizer_(tokenizer_for(config)),
@@ -204,6 +205,17 @@ class RolloutWorker {
     gateway_->poll();
     tell_notes(/*is_end=*/false);
     for (FinishedEpisode& episode : agents_->poll()) report(episode);
+    tell_held();
+  }
+
+  // A call that takes long to read holds up other calls of its agent, and long ones of all.
+  void tell_held() {
+    const auto held = gateway_->held();
+    if (held || is_held_)
+      meter_.hold(held ? "the gateway: " + gateway::describe(*held, clock_.now()) : "");
+    is_held_ = held.has_value();
+    if (const auto line = held_teller_.look(held, clock_.now()))
+      log_.warning("gateway is held: {}", *line);
   }
 
   void tell_notes(bool is_end) {
@@ -526,6 +538,7 @@ class RolloutWorker {
   const RolloutWorkerConfig& config_;
   wire::WorkerClient& client_;
   ProgressMeter& meter_;
+  const Clock& clock_;
   Log& log_;
   const std::stop_token stop_;
   std::unique_ptr<text::Tokenizer> tokenizer_;
@@ -540,6 +553,8 @@ class RolloutWorker {
   // Where any of them is an agent's.
   std::unique_ptr<gateway::Gateway> gateway_;
   std::unique_ptr<AgentRunner> agents_;
+  gateway::HeldTeller held_teller_;
+  bool is_held_ = false;
   const std::string numerics_class_ = numerics_class(config_.compute, config_.device);
 
   std::vector<wire::Grant> granted_;  // not begun
@@ -596,7 +611,8 @@ ExitCode run_rollout_worker(const RolloutWorkerConfig& config,
                              .hardware = hardware(config.device),
                              .cluster = config.cluster,
                              .host = config.host},
-                            config.endpoint, config.link, [&meter] { return meter.value(); });
+                            config.endpoint, config.link,
+                            [&meter] { return wire::Heartbeat{meter.value(), meter.held()}; });
   try {
     return RolloutWorker(config, environments, client, meter, log, clock, std::move(stop)).run();
   } catch (const UserError& error) {

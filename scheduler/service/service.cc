@@ -1,6 +1,7 @@
 #include "scheduler/service/service.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <utility>
@@ -349,7 +350,9 @@ struct Service::Impl {
     const Time time = clock.now();
     if (time - told_waits < kWaitsInterval) return;
     told_waits = time;
-    const std::string line = describe_waits(state, now());
+    std::vector<std::string> waits = waits_of(state, now());
+    std::ranges::move(server.held(), std::back_inserter(waits));
+    const std::string line = fmt::format("{}", fmt::join(waits, "; "));
     const Inbox::Failed& failed = inbox.failed();
     options.on_waits({.line = failed.in_row > 0 ? fmt::format("{}; {}", failed.last, line) : line,
                       .quiet = std::chrono::duration_cast<std::chrono::seconds>(time - last_event),

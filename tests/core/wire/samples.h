@@ -82,7 +82,7 @@ inline std::vector<Message> one_of_each() {
                                           {sample_lease(), 1, 5, 6}};
   return {Hello{Role::kTrainer, "trainer-0", 99, 1234, 64, "cpu-avx512-w32", true, "large", "cpu",
                 "east", 3, "gpu-7.west.example"},
-          Heartbeat{7},
+          Heartbeat{7, "the gateway: a call is being read for 12 s"},
           TrajectoryResult{encode_trajectory(unrewarded), true},
           Verdict{sample_lease(), Lane::kEval, 2, 0.0, metrics, ""},
           Staged{1, 7, "0123456789abcdef0123456789abcdef", metrics},

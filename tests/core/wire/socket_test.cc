@@ -111,15 +111,25 @@ TEST_F(WireTest, HeartbeatsSayHowAWorkerGetsOn) {
   start_server();
   std::atomic<uint64_t> progress = 0;
   WorkerClient client(Hello{Role::kRollout, "rollout-0", 0, ::getpid(), 4, "test"}, endpoint_,
-                      options_, [&] { return progress.load(); });
+                      options_, [&] {
+                        const uint64_t now = progress;
+                        return Heartbeat{now, now == 5 ? "a call\n" + std::string(900, 'x') : ""};
+                      });
   ASSERT_TRUE(welcome(client));
   const uint64_t session = ups_.back().session;
   const auto said = [&] { return server_->progress("rollout-0", session); };
   EXPECT_EQ(said(), std::nullopt) << "0 says nothing";
   progress = 5;
   ASSERT_TRUE(serve_until([&] { return said() == 5; }));
+  // For a person: what acts on a terminal does not come through, and it is a line.
+  const std::vector<std::string> held = server_->held();
+  ASSERT_EQ(held.size(), 1u);
+  EXPECT_TRUE(held[0].starts_with("rollout-0: a call")) << held[0];
+  EXPECT_EQ(held[0].find('\n'), std::string::npos);
+  EXPECT_LT(held[0].size(), 500u);
   progress = 9;
   ASSERT_TRUE(serve_until([&] { return said() == 9; }));
+  EXPECT_TRUE(server_->held().empty());
   // A message of it is a sign as well.
   client.send(TrainerWants{0, 1});
   ASSERT_TRUE(serve_until([&] { return said() == 10; }));
