@@ -60,11 +60,12 @@ class SilentPolicy {
   http::Server server_;  // last: its thread ends first
 };
 
-std::string first_task(const DatasetSection& dataset, uint64_t seed) {
+std::string first_task(const DatasetSection& dataset, const text::RowLimits& limits,
+                       uint64_t seed) {
   ordered_json row;
-  const std::string& file = dataset.dataset.empty() ? dataset.eval_dataset : dataset.dataset;
-  if (!file.empty()) {
-    const auto rows = text::read_dataset(file, dataset.columns);
+  const RowsFile file = rows_of(dataset, /*held_out=*/dataset.dataset.empty());
+  if (!file.file.empty()) {
+    const auto rows = text::read_dataset(file.file, file.columns, limits);
     if (!rows.empty()) row = parse_ordered_json(rows.front().json);
   }
   return json_text(
@@ -128,7 +129,8 @@ std::vector<std::string> try_agents(const RunOptions& options,
     if (program == nullptr) continue;
     const std::string key = dataset_key(options, i, "agent.command");
     const uint64_t seed = sandbox::task_seed(static_cast<uint64_t>(options.run.seed), false, 0);
-    const Verdict verdict = try_agent(program, key, first_task(datasets[i], seed), seed, patience);
+    const Verdict verdict = try_agent(
+        program, key, first_task(datasets[i], options.files.limits(), seed), seed, patience);
     if (verdict == Verdict::kSlow)
       notes.push_back(
           fmt::format("{} is '{}', which has not asked the policy within {:g} s of a first episode",
