@@ -266,16 +266,22 @@ Result<TrainBatch> build_batch(std::span<const Trajectory> trajectories,
   // from it.
   batch.metrics = metrics_of(all, options);
   for (size_t g = 0; g + 1 < all.groups.size(); ++g) {
-    if (algo.filter_zero_signal == ZeroSignalFilter::kDrop && all.advantages.zero_signal[g])
-      continue;
     const auto first = static_cast<size_t>(all.groups[g]),
                last = static_cast<size_t>(all.groups[g + 1]);
+    if (algo.filter_zero_signal == ZeroSignalFilter::kDrop && all.advantages.zero_signal[g]) {
+      for (size_t i = first; i < last; ++i)
+        batch.left_out.push_back({all.samples[i]->lease, LeftOut::kNoSignal});
+      continue;
+    }
     const std::vector<TurnCredit> credit = turn_credit_of(all, first, last, algo);
     for (size_t i = first; i < last; ++i) {
       const Trajectory& t = *all.samples[i];
       const bool cut = t.outcome == Outcome::kTruncated;
-      const bool masked =
-          (cut && algo.truncated == TruncatedSamples::kMask) || is_baseline(t, algo);
+      const bool cut_out = cut && algo.truncated == TruncatedSamples::kMask;
+      const bool masked = cut_out || is_baseline(t, algo);
+      if (masked)
+        batch.left_out.push_back(
+            {t.lease, cut_out ? LeftOut::kTruncated : LeftOut::kGreedyBaseline});
       const size_t before = batch.sequences.size();
       int32_t trained = 0;
       for (size_t s = 0; s < (masked ? 0 : t.segments.size()); ++s) {
@@ -310,6 +316,7 @@ void append(TrainBatch& batch, TrainBatch part) {
   batch.trajectory_tokens.insert(batch.trajectory_tokens.end(), part.trajectory_tokens.begin(),
                                  part.trajectory_tokens.end());
   std::ranges::move(part.credit, std::back_inserter(batch.credit));
+  std::ranges::move(part.left_out, std::back_inserter(batch.left_out));
   batch.returns = part.returns;
 }
 

@@ -13,6 +13,7 @@
 #include "core/base/expert_shape.h"
 #include "core/base/metric_list.h"
 #include "core/base/result.h"
+#include "core/trajectory/trace_rows.h"
 #include "core/trajectory/trajectory.h"
 #include "trainer/loss/aggregation.h"
 #include "trainer/loss/options.h"
@@ -84,12 +85,19 @@ struct SampleCredit {
   std::vector<double> returns = {};  // by turn; empty unless credit goes by them
 };
 
+// A sample that no token of came to the loss.
+struct SampleLeftOut {
+  LeaseId lease = {};
+  LeftOut why = {};
+};
+
 struct TrainBatch {
   // By (epoch, prompt, dataset, launch, member, segment); of parts, as they were appended.
   std::vector<TrainSequence> sequences;
   std::vector<int32_t> group_offsets{0};   // [groups + 1] first sequence of each group
   std::vector<int32_t> trajectory_tokens;  // [trajectories] trained tokens of each
   std::vector<SampleCredit> credit;        // [trajectories]
+  std::vector<SampleLeftOut> left_out;     // whole samples; tokens are by their versions
   ReturnOptions returns = {};              // what settle_advantages() makes of its advantages
   MetricList metrics;  // reward/..., rollout/..., staleness/masked_frac, of all samples
 

@@ -264,12 +264,58 @@ std::string show_history(const std::vector<TimelineRow>& history) {
   return out;
 }
 
+// What a person can do about it, or why it is so.
+std::string_view explain(LeftOut why) {
+  switch (why) {
+    case LeftOut::kNoSignal:
+      return "the rewards of its group are all equal";
+    case LeftOut::kTruncated:
+      return "its sample was cut (algo.truncated: mask)";
+    case LeftOut::kGreedyBaseline:
+      return "its sample is the greedy baseline of its group";
+    case LeftOut::kTooOld:
+      return "older than scheduler.max_staleness";
+    case LeftOut::kFirstToken:
+      return "nothing stands in front of it that predicts it";
+    case LeftOut::kRejected:
+      return "algo.correction rejected it";
+    case LeftOut::kCriticWarmUp:
+      return "the step trained the critic alone (critic.warmup_steps)";
+  }
+  return "";
+}
+
+// "not in the loss: 3 tokens too_old (older than scheduler.max_staleness), ...". Of one reason for
+// all its count says nothing.
+std::string show_left_out(const std::map<LeftOut, int64_t>& left_out) {
+  // Of a row of an older build, which kept no reason.
+  if (left_out.empty())
+    return "not in the loss: the rewards of its group are all equal, its tokens are older than "
+           "scheduler.max_staleness, it was cut (algo.truncated), or it is a greedy baseline";
+  std::vector<std::string> reasons;
+  for (const auto& [why, count] : left_out)
+    reasons.push_back(left_out.size() == 1
+                          ? fmt::format("{} ({})", name_of(why), explain(why))
+                          : fmt::format("{} {} ({})", count, name_of(why), explain(why)));
+  return fmt::format("not in the loss: {}", fmt::join(reasons, ", "));
+}
+
 // "0.25", or where tokens differ "0.25 (0.5 to -0.125)".
 std::string show_advantage(const TraceTurn& turn) {
-  if (!turn.advantage) return "not in the loss";
+  if (!turn.advantage)
+    return turn.left_out.empty() ? "not in the loss" : show_left_out(turn.left_out);
   if (*turn.first == *turn.last && *turn.first == *turn.advantage)
     return fmt::format("{:.5g}", *turn.advantage);
   return fmt::format("{:.5g} ({:.5g} to {:.5g})", *turn.advantage, *turn.first, *turn.last);
+}
+
+// Of a turn that is in the loss in part: ", without 1 too_old".
+std::string show_missing(const TraceTurn& turn) {
+  if (!turn.advantage || turn.left_out.empty()) return "";
+  std::vector<std::string> reasons;
+  for (const auto& [why, count] : turn.left_out)
+    reasons.push_back(fmt::format("{} {}", count, name_of(why)));
+  return fmt::format(", without {}", fmt::join(reasons, ", "));
 }
 
 // Of the reward, what no turn earned.
@@ -320,7 +366,7 @@ std::string show_turns(const SampleTrace& trace) {
                 turn.trained == turn.tokens || turn.trained == 0
                     ? std::to_string(turn.tokens)
                     : fmt::format("{} of {}", turn.trained, turn.tokens),
-                show_advantage(turn));
+                show_advantage(turn) + show_missing(turn));
   }
   return out + show_rest(row);
 }
@@ -344,7 +390,7 @@ std::string token_text(const text::Tokenizer* tokenizer, TokenId id) {
 std::string show_segment(const TraceSegment& segment, const text::Tokenizer* tokenizer) {
   constexpr std::array<std::string_view, 3> kRoles = {"prompt", "sampled", "observation"};
   std::string out = fmt::format(
-      "  {:>6} {:>7} {:<12} {:>4} {:>7} {:>10} {:>10} {:>10} {:>8} {:>10}  {}\n", "at", "token",
+      "  {:>6} {:>7} {:<12} {:>4} {:>7} {:>10} {:>10} {:>10} {:>15} {:>10}  {}\n", "at", "token",
       "role", "turn", "version", "sampled", "old", "new", "ratio", "advantage", "text");
   const std::vector<int32_t> answers = answers_of_tokens(segment.roles, segment.turn_begins);
   size_t target = 0;
@@ -355,8 +401,10 @@ std::string show_segment(const TraceSegment& segment, const text::Tokenizer* tok
     const std::string turn =
         answers[i] < 0 ? ""
                        : std::to_string(segment.turn_numbers[static_cast<size_t>(answers[i])] + 1);
+    // "masked": of an older build, which kept no reason.
     std::string before = "", after = "", advantage = "", ratio = sampled ? "masked" : "";
-    if (std::ranges::binary_search(segment.rejected, static_cast<int32_t>(i))) ratio = "rejected";
+    for (const auto& [why, places] : segment.left_out)
+      if (std::ranges::binary_search(places, static_cast<int32_t>(i))) ratio = name_of(why);
     if (trained) {
       before = number(segment.old_logprobs[target]);
       after = number(segment.new_logprobs[target]);
@@ -365,7 +413,7 @@ std::string show_segment(const TraceSegment& segment, const text::Tokenizer* tok
       if (!segment.advantages.empty()) advantage = number(segment.advantages[target]);
       ++target;
     }
-    out += fmt::format("  {:>6} {:>7} {:<12} {:>4} {:>7} {:>10} {:>10} {:>10} {:>8} {:>10}  {}\n",
+    out += fmt::format("  {:>6} {:>7} {:<12} {:>4} {:>7} {:>10} {:>10} {:>10} {:>15} {:>10}  {}\n",
                        static_cast<size_t>(segment.parent_tokens) + i, segment.tokens[i],
                        kRoles[static_cast<size_t>(segment.roles[i])], turn,
                        sampled ? std::to_string(segment.versions[i]) : "",
@@ -406,10 +454,10 @@ std::string show_advantages(const TraceRow& row) {
 }
 
 std::string why_untrained(const TraceRow& row) {
+  std::map<LeftOut, int64_t> left_out;
   for (const TraceSegment& segment : row.segments)
-    if (!segment.rejected.empty()) return "not in the loss: algo.correction rejected its tokens";
-  return "not in the loss: the rewards of its group are all equal, its tokens are older than "
-         "scheduler.max_staleness, it was cut (algo.truncated), or it is a greedy baseline";
+    for (const auto& [why, places] : segment.left_out) left_out[why] += std::ssize(places);
+  return show_left_out(left_out);
 }
 
 Json without_proof(std::string_view line) {

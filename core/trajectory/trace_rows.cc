@@ -73,7 +73,14 @@ void write_segment(const TraceSegment& segment, Writer& writer) {
     writer.integers(",\"turn_numbers\":", segment.turn_numbers);
   }
   writer.integers(",\"mask\":", segment.mask);
-  if (!segment.rejected.empty()) writer.integers(",\"rejected\":", segment.rejected);
+  if (!segment.left_out.empty()) {
+    std::string_view separator = ",\"left_out\":{";
+    for (const auto& [why, places] : segment.left_out) {
+      writer.integers(fmt::format("{}\"{}\":", separator, name_of(why)), places);
+      separator = ",";
+    }
+    writer.text("}");
+  }
   writer.floats(",\"old\":", segment.old_logprobs);
   writer.floats(",\"new\":", segment.new_logprobs);
   if (!segment.ref_logprobs.empty()) writer.floats(",\"ref\":", segment.ref_logprobs);
@@ -94,6 +101,14 @@ void write_turn(const TraceTurn& turn, Writer& writer) {
   exact("reward", turn.reward);
   if (turn.anchor != 0) writer.text(fmt::format(",\"anchor\":\"{}\"", anchor_text(turn.anchor)));
   writer.text(fmt::format(",\"tokens\":{},\"trained\":{}", turn.tokens, turn.trained));
+  if (!turn.left_out.empty()) {
+    std::string_view separator = ",\"left_out\":{";
+    for (const auto& [why, count] : turn.left_out) {
+      writer.text(fmt::format("{}\"{}\":{}", separator, name_of(why), count));
+      separator = ",";
+    }
+    writer.text("}");
+  }
   exact("value", turn.value);
   exact("return", turn.turn_return);
   single("advantage", turn.advantage);
@@ -124,10 +139,24 @@ uint64_t read_anchor(const std::string& text) {
   return anchor;
 }
 
+// What each reason left out, by its name.
+template <class Value>
+std::map<LeftOut, Value> read_left_out(const nlohmann::json& json) {
+  std::map<LeftOut, Value> left_out;
+  if (!json.contains("left_out")) return left_out;
+  for (const auto& [name, value] : json.at("left_out").items()) {
+    const auto why = value_of<LeftOut>(name);
+    require(why.has_value(), "it was left out of the loss for a reason that nobody knows");
+    left_out[*why] = value.template get<Value>();
+  }
+  return left_out;
+}
+
 TraceTurn read_turn(const nlohmann::json& json) {
   TraceTurn turn{.number = json.at("turn").get<int32_t>(),
                  .tokens = json.at("tokens").get<int64_t>(),
-                 .trained = json.at("trained").get<int64_t>()};
+                 .trained = json.at("trained").get<int64_t>(),
+                 .left_out = read_left_out<int64_t>(json)};
   const auto read = [&](const char* key, auto& value) {
     if (json.contains(key))
       value = static_cast<std::decay_t<decltype(*value)>>(number_of(json.at(key)));
@@ -186,13 +215,16 @@ TraceSegment read_segment(const nlohmann::json& json, std::span<const TraceTurn>
                        .logprobs = floats_of(json.at("logprobs")),
                        .log_masses = floats_of(json.value("log_masses", none)),
                        .mask = json.at("mask").get<std::vector<uint8_t>>(),
-                       .rejected = json.value("rejected", none).get<std::vector<int32_t>>(),
+                       .left_out = read_left_out<std::vector<int32_t>>(json),
                        .turn_begins = json.value("turn_begins", none).get<std::vector<int32_t>>(),
                        .turn_numbers = json.value("turn_numbers", none).get<std::vector<int32_t>>(),
                        .old_logprobs = floats_of(json.at("old")),
                        .new_logprobs = floats_of(json.at("new")),
                        .ref_logprobs = floats_of(json.value("ref", none)),
                        .advantages = floats_of(json.value("advantages", none))};
+  // Of an older build.
+  if (json.contains("rejected"))
+    segment.left_out[LeftOut::kRejected] = json.at("rejected").get<std::vector<int32_t>>();
   for (const int role : json.at("roles").get<std::vector<int>>()) {
     require(role >= 0 && role <= 2, "a role is out of range");
     segment.roles.push_back(static_cast<TokenRole>(role));
@@ -208,11 +240,11 @@ TraceSegment read_segment(const nlohmann::json& json, std::span<const TraceTurn>
           "its log-probabilities are not those of its mask");
   require(segment.advantages.empty() || segment.advantages.size() == trained,
           "its advantages are not those of its mask");
-  require(are_places(segment.rejected, tokens) &&
-              std::ranges::all_of(
-                  segment.rejected,
-                  [&](int32_t at) { return segment.mask[static_cast<size_t>(at)] == 0; }),
-          "what was rejected is not in its mask");
+  for (const auto& [why, places] : segment.left_out)
+    require(are_places(places, tokens) &&
+                std::ranges::all_of(
+                    places, [&](int32_t at) { return segment.mask[static_cast<size_t>(at)] == 0; }),
+            "what was left out of the loss is in its mask");
   require(std::ranges::all_of(segment.tokens, [](TokenId id) { return id >= 0; }),
           "a token is out of range");
   require_sound_answers(segment, turns);

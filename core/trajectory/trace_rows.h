@@ -7,27 +7,52 @@
 //               "advantage": 0.70710677, "first": 0.70710677, "last": 0.70710677}],
 //    "segments": [{"tokens": [5, 9], "roles": [0, 1], "versions": [-1, 11],
 //                  "turn_begins": [1], "turn_numbers": [0], "logprobs": [0, -0.69],
-//                  "mask": [0, 1], "old": [-0.69], "new": [-0.69], "advantages": [0.70710677]}],
+//                  "mask": [0, 1], "left_out": {"too_old": [2]}, "old": [-0.69], "new": [-0.69], "advantages": [0.70710677]}],
 //    "proof": "9f.."}
 //
 // The first row says how many samples the step had; rows that its bound left out are missing.
 // Floats come back with the same bits. Roles as in TokenRole. Rows of older builds know of no
-// turns: they have none, and their advantage is that of the first trained token.
+// turns: they have none, and their advantage is that of the first trained token. Of what they left
+// out of the loss they know only what was rejected.
 //
 // Thread: any.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/base/enum_names.h"
 #include "core/base/result.h"
 #include "core/trajectory/trajectory.h"
 
 namespace tailrace {
+
+// Why a sampled token is not in the loss. The first that holds is told: what leaves a group out,
+// then what leaves a sample out, then what leaves a token out.
+enum class LeftOut : uint8_t {
+  kNoSignal,        // its group compares nothing: all its rewards are equal
+  kTruncated,       // its sample was cut (algo.truncated: mask)
+  kGreedyBaseline,  // its sample is what the others are compared with (algo.advantage: greedy)
+  kTooOld,          // weights beyond scheduler.max_staleness sampled it
+  kFirstToken,      // nothing stands in front of it that could predict it
+  kRejected,        // algo.correction (or its sequence mask) took it out
+  kCriticWarmUp,    // the step trained the critic alone (critic.warmup_steps)
+};
+constexpr auto enum_names(LeftOut) {
+  using enum LeftOut;
+  return name_table<LeftOut>({{kNoSignal, "no_signal"},
+                              {kTruncated, "truncated"},
+                              {kGreedyBaseline, "greedy_baseline"},
+                              {kTooOld, "too_old"},
+                              {kFirstToken, "first_token"},
+                              {kRejected, "rejected"},
+                              {kCriticWarmUp, "critic_warm_up"}});
+}
 
 // Natural logs at the sampling temperature.
 struct TraceSegment {
@@ -38,8 +63,8 @@ struct TraceSegment {
   std::vector<float> logprobs;    // same length; as they were recorded at sampling
   std::vector<float> log_masses;  // same length or empty: what truncated sampling kept
   std::vector<uint8_t> mask;      // same length; 1: the loss is made of it
-  // Ascending places of tokens whose mask is 0 because algo.correction rejected them.
-  std::vector<int32_t> rejected = {};
+  // Of each reason the ascending places of the sampled tokens that it left out of the loss.
+  std::map<LeftOut, std::vector<int32_t>> left_out = {};
   // Where each answer begins, and the turn of the trajectory that it is; as in Segment, but with
   // the numbers that credit went by where the segment itself knows none.
   std::vector<int32_t> turn_begins = {}, turn_numbers = {};
@@ -58,6 +83,7 @@ struct TraceTurn {
   uint64_t anchor = 0;                // of the state that it answered: anchor_of(); 0: none
   int64_t tokens = 0;                 // sampled
   int64_t trained = 0;                // of these, those that the loss is made of
+  std::map<LeftOut, int64_t> left_out = {};  // and the others
   // Of the trained tokens: their mean, the first and the last; absent where there are none.
   std::optional<float> advantage = {}, first = {}, last = {};
   // With a critic: what it said in front of the first trained token, when the step began.

@@ -41,20 +41,45 @@ TraceSegment trace_segment(const Segment& segment) {
 }
 
 // A sequence begins with the context that its segment continues.
+size_t inherited_tokens(const TrainSequence& sequence, const TraceSegment& segment) {
+  return sequence.tokens.size() - segment.tokens.size();
+}
+
 void mark_targets(const TrainSequence& sequence, std::span<const float> seen,
                   TraceSegment& segment) {
-  const size_t inherited = sequence.tokens.size() - segment.tokens.size();
+  const size_t inherited = inherited_tokens(sequence, segment);
   for (size_t k = 0; k < sequence.targets.size(); ++k) {
-    const size_t place = static_cast<size_t>(sequence.targets[k]) - inherited;
-    if (!sequence.is_trained(k)) {
-      segment.rejected.push_back(static_cast<int32_t>(place));
-      continue;
-    }
-    segment.mask[place] = 1;
+    if (!sequence.is_trained(k)) continue;
+    segment.mask[static_cast<size_t>(sequence.targets[k]) - inherited] = 1;
     segment.old_logprobs.push_back(sequence.old_logprobs[k]);
     segment.new_logprobs.push_back(seen[k]);
     segment.advantages.push_back(sequence.advantages[k]);
     if (!sequence.ref_logprobs.empty()) segment.ref_logprobs.push_back(sequence.ref_logprobs[k]);
+  }
+}
+
+// Gives each sampled token that is not in the loss its reason. `whole`: of the sample. `sequence`:
+// nothing where no token of the segment was a target.
+void tell_left_out(std::optional<LeftOut> whole, const TrainSequence* sequence,
+                   TraceSegment& segment) {
+  std::map<size_t, LeftOut> of_targets;
+  if (sequence != nullptr) {
+    const size_t inherited = inherited_tokens(*sequence, segment);
+    for (size_t k = 0; k < sequence->targets.size(); ++k)
+      // A step whose loss never saw what it could have: it trained no policy.
+      of_targets.emplace(static_cast<size_t>(sequence->targets[k]) - inherited,
+                         sequence->is_trained(k) ? LeftOut::kCriticWarmUp : LeftOut::kRejected);
+  }
+  for (size_t i = 0; i < segment.tokens.size(); ++i) {
+    if (segment.roles[i] != TokenRole::kSampled || segment.mask[i] != 0) continue;
+    const auto target = of_targets.find(i);
+    // build_batch() leaves no other token out.
+    const bool is_first = i == 0 && segment.parent_tokens == 0;
+    const LeftOut why = whole                          ? *whole
+                        : target != of_targets.end() ? target->second
+                        : is_first                   ? LeftOut::kFirstToken
+                                                     : LeftOut::kTooOld;
+    segment.left_out[why].push_back(static_cast<int32_t>(i));
   }
 }
 
@@ -83,9 +108,16 @@ class Turns {
 
   // `sequence`: nothing where no token of the segment came to the loss.
   void add(const TraceSegment& segment, const TrainSequence* sequence) {
-    for (const int32_t answer : answers_of_tokens(segment.roles, segment.turn_begins))
-      if (answer >= 0)
-        ++at(static_cast<size_t>(segment.turn_numbers[static_cast<size_t>(answer)])).turn.tokens;
+    const std::vector<int32_t> answers = answers_of_tokens(segment.roles, segment.turn_begins);
+    const auto turn_of = [&](int32_t answer) -> TraceTurn& {
+      return at(static_cast<size_t>(segment.turn_numbers[static_cast<size_t>(answer)])).turn;
+    };
+    for (const int32_t answer : answers)
+      if (answer >= 0) ++turn_of(answer).tokens;
+    for (const auto& [why, places] : segment.left_out)
+      for (const int32_t place : places)
+        if (const int32_t answer = answers[static_cast<size_t>(place)]; answer >= 0)
+          ++turn_of(answer).left_out[why];
     for (size_t k = 0; sequence != nullptr && k < sequence->targets.size(); ++k)
       if (sequence->is_trained(k)) add_trained(*sequence, k);
   }
@@ -144,6 +176,8 @@ Result<void> StepTraces::write(int64_t step, std::span<const Trajectory> samples
     sequences[{sequence.lease, sequence.segment}] = &sequence;
   std::map<LeaseId, const SampleCredit*> credit;
   for (const SampleCredit& sample : batch.credit) credit[sample.lease] = &sample;
+  std::map<LeaseId, LeftOut> left_out;
+  for (const SampleLeftOut& sample : batch.left_out) left_out[sample.lease] = sample.why;
   std::vector<const Trajectory*> sorted;
   for (const Trajectory& sample : samples) sorted.push_back(&sample);
   std::ranges::sort(sorted, {}, [](const Trajectory* t) { return batch_order(t->lease.member); });
@@ -162,15 +196,18 @@ Result<void> StepTraces::write(int64_t step, std::span<const Trajectory> samples
     const SampleCredit* its_credit = its == credit.end() ? nullptr : its->second;
     if (its_credit != nullptr && its_credit->penalty != 0)
       row.shaped_reward = row.reward + its_credit->penalty;
+    const auto out = left_out.find(sample->lease);
+    const auto whole = out == left_out.end() ? std::nullopt : std::optional(out->second);
     Turns turns(*sample, its_credit);
     for (size_t i = 0; i < sample->segments.size(); ++i) {
       TraceSegment segment = trace_segment(sample->segments[i]);
       const std::pair id(sample->lease, static_cast<int32_t>(i));
       const auto sequence = sequences.find(id);
       const auto logprobs = seen.find(id);
-      // A group without a signal and what is too old never came to the loss.
-      const bool trained = sequence != sequences.end() && logprobs != seen.end();
-      if (trained) mark_targets(*sequence->second, logprobs->second, segment);
+      const TrainSequence* its_targets = sequence == sequences.end() ? nullptr : sequence->second;
+      const bool trained = its_targets != nullptr && logprobs != seen.end();
+      if (trained) mark_targets(*its_targets, logprobs->second, segment);
+      tell_left_out(whole, its_targets, segment);
       turns.add(segment, trained ? sequence->second : nullptr);
       row.segments.push_back(std::move(segment));
     }

@@ -120,7 +120,7 @@ TraceRow two_turns(int32_t member, uint64_t anchor) {
                    .logprobs = {0, -0.5f, -0.25f, 0, -1},
                    .log_masses = {},
                    .mask = {0, 0, 1, 0, 1},
-                   .rejected = {1},
+                   .left_out = {{LeftOut::kRejected, {1}}},
                    .turn_begins = {1, 4},
                    .turn_numbers = {0, 1},
                    .old_logprobs = {-0.25f, -1},
@@ -132,6 +132,7 @@ TraceRow two_turns(int32_t member, uint64_t anchor) {
                 .anchor = 0xabcdef0123456789,
                 .tokens = 2,
                 .trained = 1,
+                .left_out = {{LeftOut::kRejected, 1}},
                 .advantage = -0.5f,
                 .first = -0.5f,
                 .last = -0.5f,
@@ -166,11 +167,12 @@ TEST(SampleTrace, ShowsRewardReturnStateAndAdvantageOfEachTurn) {
        {"step     5: finished, reward 1, advantages -0.5 to 0.75\n", "history",
         "how many of the group's 2 traced members met it)\n",
         "  turn    reward    return  state      met by   tokens  advantage\n",
-        "     1      0.25     0.625  abcdef01        2   1 of 2  -0.5\n",
+        "     1      0.25     0.625  abcdef01        2   1 of 2  -0.5, without 1 rejected\n",
         "     2         0       0.5  00000000        1        1  0.75 (1 to 0.5)\n",
         "             0.75  for the episode as a whole\n", "             -0.1  for its length\n",
         "tokens (natural logs",
-        "sampled         1       3   -0.50000                       rejected", "0.7788   -0.50000",
+        "sampled         1       3   -0.50000                              rejected",
+        "0.7788   -0.50000",
         "sampled         2 ", "1.0000    0.75000"}) {
     at = text.find(part, at);
     ASSERT_NE(at, std::string::npos) << part << "\n" << text;
@@ -180,6 +182,50 @@ TEST(SampleTrace, ShowsRewardReturnStateAndAdvantageOfEachTurn) {
   EXPECT_EQ(json.at("tokens").at("turns").at(1).at("anchor"), "0000000000000011");
   EXPECT_EQ(json.at("tokens").at("turns").at(0).at("return"), 0.625);
   EXPECT_FALSE(json.at("tokens").at("turns").at(0).contains("value"));
+}
+
+TEST(SampleTrace, SaysWhichReasonLeftATurnAndATokenOutOfTheLoss) {
+  const RunFolder run;
+  const auto shown = [&](std::map<LeftOut, std::vector<int32_t>> left_out,
+                         std::map<LeftOut, int64_t> of_turn) {
+    TraceRow row = two_turns(3, 0x11);
+    row.advantage.reset();
+    TraceSegment& segment = row.segments[0];
+    segment.mask.assign(5, 0);
+    segment.left_out = std::move(left_out);
+    segment.old_logprobs.clear(), segment.new_logprobs.clear(), segment.advantages.clear();
+    for (TraceTurn& turn : row.turns)
+      turn.trained = 0, turn.advantage = turn.first = turn.last = {}, turn.left_out = of_turn;
+    run.write_trace(format_trace_row(row));
+    const auto found = run.find("prompt=12 member=3");
+    EXPECT_TRUE(found.value().tokens);
+    const auto json = nlohmann::json::parse(sample_trace_json(found.value()));
+    return show_sample_trace(found.value(), nullptr) +
+           json.at("tokens").at("segments").at(0).value("left_out", nlohmann::json()).dump();
+  };
+  std::string text =
+      shown({{LeftOut::kTruncated, {1, 2, 4}}}, {{LeftOut::kTruncated, 2}});
+  EXPECT_NE(text.find("reward 1, not in the loss: truncated (its sample was cut "
+                      "(algo.truncated: mask))\n"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(text.find("no_signal"), std::string::npos) << text;
+  EXPECT_EQ(text.find("greedy"), std::string::npos) << text;
+  EXPECT_EQ(text.find("masked"), std::string::npos) << text;
+  EXPECT_NE(text.find("{\"truncated\":[1,2,4]}"), std::string::npos) << text;
+
+  text = shown({{LeftOut::kTooOld, {1, 2}}, {LeftOut::kRejected, {4}}}, {{LeftOut::kTooOld, 2}});
+  EXPECT_NE(text.find("not in the loss: 2 too_old (older than scheduler.max_staleness), 1 rejected "
+                      "(algo.correction rejected it)\n"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("  not in the loss: too_old (older than"), std::string::npos) << text;
+
+  // An older build kept no reason.
+  text = shown({}, {});
+  EXPECT_NE(text.find("not in the loss: the rewards of its group are all equal, its tokens are"),
+            std::string::npos)
+      << text;
 }
 
 // A conversation of two turns, what goes on behind it, another answer to its first prompt, and a

@@ -19,7 +19,7 @@ TraceRow example() {
                        .logprobs = {0, -0.6931472f, 0, -2},
                        .log_masses = {0, -0.125f, 0, 0},
                        .mask = {0, 1, 0, 0},
-                       .rejected = {3},
+                       .left_out = {{LeftOut::kRejected, {3}}},
                        .turn_begins = {1, 3},
                        .turn_numbers = {0, 2},
                        .old_logprobs = {-0.0f},
@@ -82,7 +82,7 @@ TEST(TraceRows, EveryFloatComesBackWithItsBits) {
   segment.mask.assign(values.size(), 1);
   segment.logprobs = values;
   segment.log_masses.clear();
-  segment.rejected.clear();
+  segment.left_out.clear();
   segment.turn_begins = {0, 3};
   const auto back = parse_trace_row(format_trace_row(row));
   ASSERT_TRUE(back) << back.failure().message;
@@ -128,6 +128,10 @@ TEST(TraceRows, AlteredAndCutLinesAreRefused) {
   EXPECT_FALSE(with("truncated", "cut"));
   EXPECT_TRUE(with("\"reward\":0.1", "\"reward\":0.2"));
   EXPECT_FALSE(with("\"advantages\":[0.7", "\"advantages\":[1,0.7"));
+  EXPECT_FALSE(with("{\"rejected\":[3]}", "{\"forgotten\":[3]}"));
+  const auto older = with("\"left_out\":{\"rejected\":[3]}", "\"rejected\":[3]");
+  ASSERT_TRUE(older) << older.failure().message;
+  EXPECT_EQ(older.value(), example()) << "as older builds wrote it";
   EXPECT_FALSE(with("\"rejected\":[3]", "\"rejected\":[1]")) << "the loss is made of it";
   EXPECT_FALSE(with("\"rejected\":[3]", "\"rejected\":[4]"));
   EXPECT_FALSE(with("\"rejected\":[3]", "\"rejected\":[-1]"));

@@ -11,6 +11,8 @@
 namespace tailrace {
 namespace {
 
+using Reasons = std::map<LeftOut, std::vector<int32_t>>;
+
 struct StepTracesTest : ::testing::Test {
   TemporaryDirectory dir;
 
@@ -156,7 +158,7 @@ TEST_F(StepTracesTest, WithACriticTokensOfATurnDifferAndTheRejectedAreNamed) {
   EXPECT_EQ(s.advantages, (std::vector<float>{0.53125f, 0.5625f, 0.875f}));
   const TraceSegment& segment = rows[0].segments[0];
   EXPECT_EQ(segment.mask, (std::vector<uint8_t>{0, 0, 1, 0, 1}));
-  EXPECT_EQ(segment.rejected, std::vector<int32_t>{1});
+  EXPECT_EQ(segment.left_out, (Reasons{{LeftOut::kRejected, {1}}}));
   EXPECT_EQ(segment.advantages, (std::vector<float>{0.5625f, 0.875f}));
   EXPECT_EQ(segment.old_logprobs.size(), 2u);
   EXPECT_EQ(segment.new_logprobs.size(), 2u);
@@ -170,9 +172,71 @@ TEST_F(StepTracesTest, WithACriticTokensOfATurnDifferAndTheRejectedAreNamed) {
   EXPECT_FALSE(rows[0].shaped_reward);
   // Nothing of the other is left in the loss, but its turns are still told.
   EXPECT_FALSE(rows[1].advantage);
-  EXPECT_EQ(rows[1].segments[0].rejected, (std::vector<int32_t>{1, 2, 4}));
+  EXPECT_EQ(rows[1].segments[0].left_out, (Reasons{{LeftOut::kRejected, {1, 2, 4}}}));
+  EXPECT_EQ(rows[1].turns[0].left_out, (std::map<LeftOut, int64_t>{{LeftOut::kRejected, 2}}));
   EXPECT_EQ(rows[1].turns[0].trained, 0);
   EXPECT_EQ(rows[1].turns[0].reward, 0.0);
+}
+
+// Whatever of the four keeps a sample or a token out of the loss is told of that token.
+TEST_F(StepTracesTest, EachTokenOutOfTheLossHasItsReason) {
+  const auto sample = [](int64_t prompt, int32_t member, double reward) {
+    Trajectory t = testing::two_turns(member, reward);
+    t.lease.member.prompt = prompt;
+    return t;
+  };
+  // Of prompt 0 no two rewards differ. Of prompt 1 one member was cut, and of the other the first
+  // turn is too old.
+  std::vector<Trajectory> samples = {sample(0, 0, 1), sample(0, 1, 1), sample(1, 0, 1),
+                                     sample(1, 1, 0)};
+  samples[0].segments[0].versions[1] = -7;  // too old as well; the group is told
+  samples[2].outcome = Outcome::kTruncated;
+  samples[3].segments[0].versions = {-1, 1, 1, -1, 3};
+  for (size_t i = 0; i < 3; ++i) samples[i].segments[0].versions = {-1, 3, 3, -1, 3};
+  BatchOptions options = testing::tiny_batch_options();
+  options.version = 3, options.max_staleness = 1;
+  options.algo.truncated = TruncatedSamples::kMask;
+  TrainBatch batch = testing::make_batch(samples, options);
+  StepTraces traces(dir.path(), 1);
+  see_all(traces, batch);
+  ASSERT_TRUE(traces.write(1, samples, batch));
+  std::vector<TraceRow> rows = rows_of(1);
+  ASSERT_EQ(rows.size(), 4u);
+  const std::vector<int32_t> all = {1, 2, 4};
+  EXPECT_EQ(rows[0].segments[0].left_out, (Reasons{{LeftOut::kNoSignal, all}}));
+  EXPECT_EQ(rows[1].segments[0].left_out, (Reasons{{LeftOut::kNoSignal, all}}));
+  EXPECT_EQ(rows[2].segments[0].left_out, (Reasons{{LeftOut::kTruncated, all}}));
+  EXPECT_EQ(rows[3].segments[0].left_out, (Reasons{{LeftOut::kTooOld, {1, 2}}}));
+  EXPECT_EQ(rows[3].segments[0].mask, (std::vector<uint8_t>{0, 0, 0, 0, 1}));
+  EXPECT_EQ(rows[3].turns[0].left_out, (std::map<LeftOut, int64_t>{{LeftOut::kTooOld, 2}}));
+  EXPECT_TRUE(rows[3].turns[1].left_out.empty());
+
+  // A greedy member is compared with, and its tokens come to no loss; a token at the very beginning
+  // has nothing in front of it.
+  options = testing::tiny_batch_options();
+  options.algo.advantage = AdvantageKind::kGreedy;
+  samples = {sample(0, 0, 1), sample(0, 1, 0)};
+  samples[0].sampling.temperature = 0;
+  samples[1].segments[0].roles[0] = TokenRole::kSampled;
+  samples[1].segments[0].versions[0] = 0, samples[1].segments[0].classes[0] = 0;
+  samples[1].segments[0].turn_begins = {0, 4};
+  batch = testing::make_batch(samples, options);
+  see_all(traces, batch);
+  ASSERT_TRUE(traces.write(1, samples, batch));
+  rows = rows_of(1);
+  EXPECT_EQ(rows[0].segments[0].left_out, (Reasons{{LeftOut::kGreedyBaseline, all}}));
+  EXPECT_EQ(rows[1].segments[0].left_out, (Reasons{{LeftOut::kFirstToken, {0}}}));
+
+  // A step that trains the critic alone shows its loss to nobody; what was rejected is told so even
+  // where nothing of its sequence is left.
+  batch = testing::make_batch(samples, options);
+  for (TrainSequence& s : batch.sequences) s.old_logprobs = s.recorded_logprobs;
+  ASSERT_EQ(batch.sequences.size(), 1u);
+  batch.sequences[0].mask = {1, 0, 0};
+  ASSERT_TRUE(traces.write(1, samples, batch));
+  EXPECT_EQ(rows_of(1)[1].segments[0].left_out, (Reasons{{LeftOut::kFirstToken, {0}},
+                                                         {LeftOut::kRejected, {2, 4}},
+                                                         {LeftOut::kCriticWarmUp, {1}}}));
 }
 
 TEST_F(StepTracesTest, KeepsTheLastStepsAndNoneOfAnotherLineage) {
