@@ -480,6 +480,13 @@ MetricList PolicyTrainer::report_step(const TrainBatch& batch, const StepReport&
   return metrics;
 }
 
+double PolicyTrainer::measure_drift(const TrainBatch& batch) {
+  const std::vector<size_t> sample = drift_sample(batch, forward_.limits().max_tokens);
+  std::vector<PackedSequence> sequences;
+  for (const size_t index : sample) sequences.push_back(batch.sequences[index].packed());
+  return drift_of(batch, sample, score(sequences));
+}
+
 MetricList PolicyTrainer::policy_step(TrainBatch& batch, int64_t version,
                                       const PolicyLossConfig& loss) {
   prepare_step(batch, version, loss);
@@ -500,6 +507,8 @@ MetricList PolicyTrainer::policy_step(TrainBatch& batch, int64_t version,
   const std::vector<Optimizer::Report> reports = optimizer().take_reports();
   for (const UpdateReport& update : take_updates()) step.add(update);
   step.add(reports);
+  // What the passes of the updates saw is behind by the last of them, and with one by all.
+  if (step.updates > 0) step.moved = measure_drift(batch);
   return report_step(batch, step, version, loss, train_.ppo_epochs);
 }
 
@@ -543,6 +552,7 @@ MetricList PolicyTrainer::finish(StreamedStep& step, int64_t version,
     update(step.gradients);
     report.add(step.sums);
     report.add(optimizer().take_reports());
+    report.moved = measure_drift(step.batch);
   }
   return report_step(step.batch, report, version, loss, /*epochs=*/1);
 }

@@ -198,6 +198,9 @@ class PolicyTrainer {
   // What each backward() since the last call measured. Waits for the stream where the loss is
   // there.
   std::vector<UpdateReport> take_updates();
+  // How far the updates of a step have moved the policy, by a forward pass over drift_sample(): at
+  // most one micro-batch. Reads the weights alone.
+  double measure_drift(const TrainBatch& batch);
   void tell_sink(std::span<const TrainSequence> sequences, std::span<const float> logprobs) const;
   MetricList report_step(const TrainBatch& batch, const StepReport& step, int64_t version,
                          const PolicyLossConfig& loss, int64_t epochs);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "kernels/ops/loss_terms.h"
 #include "trainer/loss/mismatch.h"
 
 namespace tailrace {
@@ -45,6 +46,52 @@ void StepReport::add(const std::vector<Optimizer::Report>& reports) {
     lr = report.lr;
     skipped += report.skipped;
   }
+}
+
+std::vector<size_t> drift_sample(const TrainBatch& batch, int64_t most_tokens) {
+  // A sixteenth of the tokens once forwards is about a fiftieth of what a step computes. A drift
+  // that matters is seen in a few hundred of them, and in fewer a single one decides.
+  constexpr int64_t kOneOf = 16, kEnough = 1024;
+  std::vector<size_t> trained;
+  int64_t tokens = 0;
+  for (size_t i = 0; i < batch.sequences.size(); ++i) {
+    const TrainSequence& sequence = batch.sequences[i];
+    if (!sequence.mask.empty() && std::ranges::count(sequence.mask, 0) == std::ssize(sequence.mask))
+      continue;
+    tokens += std::ssize(sequence.tokens);
+    trained.push_back(i);
+  }
+  if (trained.empty()) return {};
+  const int64_t most = std::min(most_tokens, std::max(tokens / kOneOf, kEnough));
+  const auto all = std::ssize(trained);
+  const int64_t wanted = std::clamp<int64_t>(all * most / tokens, 1, all);
+  std::vector<size_t> sample;
+  int64_t taken = 0;
+  for (int64_t k = 0; k < wanted; ++k) {
+    // In the middle of its part, so that it is not always the first member of a group.
+    const size_t index = trained[static_cast<size_t>((2 * k + 1) * all / (2 * wanted))];
+    const int64_t size = std::ssize(batch.sequences[index].tokens);
+    if (!sample.empty() && taken + size > most) continue;
+    sample.push_back(index);
+    taken += size;
+  }
+  return sample;
+}
+
+double drift_of(const TrainBatch& batch, std::span<const size_t> sample,
+                std::span<const std::vector<float>> logprobs) {
+  double sum = 0;
+  int64_t tokens = 0;
+  for (size_t i = 0; i < sample.size(); ++i) {
+    const TrainSequence& sequence = batch.sequences[sample[i]];
+    for (size_t k = 0; k < sequence.targets.size(); ++k) {
+      if (!sequence.is_trained(k)) continue;
+      const double drift = clamp_log(double{sequence.old_logprobs[k]} - logprobs[i][k]).value;
+      sum += kl_term(drift < 0 ? KlEstimator::kK2 : KlEstimator::kK3, drift).value;
+      ++tokens;
+    }
+  }
+  return tokens == 0 ? 0 : sum / static_cast<double>(tokens);
 }
 
 namespace {
@@ -126,8 +173,8 @@ double rejected_share(const TrainBatch& batch) {
 
 MetricList step_metrics(const TrainBatch& batch, const StepReport& step, int64_t version,
                         const PolicyLossConfig& loss, int64_t ppo_epochs) {
-  const auto& [stats, first, loss_sum, kl_sum, imitation_sum, norm_sum, lr, updates, skipped] =
-      step;
+  const auto& [stats, first, loss_sum, kl_sum, imitation_sum, norm_sum, lr, updates, skipped,
+               moved] = step;
   MetricList metrics = batch.metrics;
   auto add = [&](const char* name, double value) { metrics.emplace_back(name, value); };
   add("policy/updates", static_cast<double>(updates));
@@ -147,6 +194,7 @@ MetricList step_metrics(const TrainBatch& batch, const StepReport& step, int64_t
   }
   if (loss.imitation.coef != 0) add("policy/imitation", imitation_sum / n);
   add("policy/kl_old", stats.drift_k3_sum / tokens);
+  if (moved) add("policy/kl_step", *moved);
   add("policy/clipfrac_low", static_cast<double>(stats.clipped_low) / tokens);
   add("policy/clipfrac_high", static_cast<double>(stats.clipped_high) / tokens);
   add("policy/clipfrac_dual", static_cast<double>(stats.dual_clipped) / tokens);

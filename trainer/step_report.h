@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -35,11 +36,25 @@ struct StepReport {
   UpdateReport first;
   double loss_sum = 0, kl_sum = 0, imitation_sum = 0, norm_sum = 0, lr = 0;
   int64_t updates = 0, skipped = 0;
+  // Of a sample of the step's tokens, the weights behind its last update against those that it
+  // started from; absent: nothing was measured.
+  std::optional<double> moved;
 
   void add(const UpdateReport& report);
   // The optimizer's, of all of them: only now does anybody wait for the updates.
   void add(const std::vector<Optimizer::Report>& reports);
 };
+
+// Sequences with a trained token, evenly over a step and in their order: of all tokens at most a
+// sixteenth, or 1,024 where that is more, and at most `most_tokens`; but one in any case. None of a
+// step without one.
+std::vector<size_t> drift_sample(const TrainBatch& batch, int64_t most_tokens);
+// How far the weights that computed `logprobs`, of all targets of these sequences, are from those
+// that the step started from, mean a trained token: k3, and k2 of tokens that became likelier. The
+// two are the same for small changes, but k3 grows there with the ratio itself, so that one token
+// of a sample would outweigh all others.
+double drift_of(const TrainBatch& batch, std::span<const size_t> sample,
+                std::span<const std::vector<float>> logprobs);
 
 // Metrics policy/..., mismatch/..., staleness/..., and the batch's own, after the step's updates.
 // Without one they are few: there is nothing to average.

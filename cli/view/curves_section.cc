@@ -67,6 +67,7 @@ Names names_of(Rows rows) {
                                                  "rollout/turns/mean",
                                                  "rollout/truncated_frac",
                                                  "rollout/zero_signal_frac",
+                                                 "policy/kl_step",
                                                  "policy/kl_old",
                                                  "policy/lr",
                                                  "mismatch/abs_logprob_diff"};

@@ -97,6 +97,71 @@ TEST(PolicyTrainer, OneUpdateOnItsOwnSamplesHasRatioOneAndClipsNothing) {
   EXPECT_EQ(metric(metrics, "policy/clipfrac_high"), 0);
 }
 
+// With one update every ratio is 1 and policy/kl_old is 0, whatever the update does.
+TEST(PolicyTrainer, AStepSaysHowFarItHasMovedThePolicyBehindItsLastUpdate) {
+  const auto step = [](double lr, std::vector<float>* weights = nullptr) {
+    auto trainer = tiny_trainer({}, {.lr = lr});
+    TrainBatch batch = make_batch(recorded(4, 2));
+    const MetricList metrics = trainer->policy_step(batch, 0, loss_config());
+    EXPECT_EQ(metric(metrics, "policy/kl_old"), 0);
+    if (weights != nullptr) *weights = copy(trainer->parameters().flat());
+    return metric(metrics, "policy/kl_step");
+  };
+  EXPECT_EQ(step(0), 0);
+  std::vector<float> weights;
+  const double small = step(1e-4), middle = step(1e-2, &weights), large = step(1);
+  EXPECT_GT(small, 0);
+  EXPECT_GT(middle, 10 * small);
+  EXPECT_GT(large, 0.1) << "what is told to be too high";
+  EXPECT_LE(large, kMaxLogRatio * kMaxLogRatio / 2);
+
+  // To measure it changes nothing that is trained.
+  auto trainer = tiny_trainer({}, {.lr = 1e-2});
+  TrainBatch batch = make_batch(recorded(4, 2));
+  trainer->prepare_step(batch, 0, loss_config());
+  trainer->policy_update(batch, {0, batch.sequences.size()}, loss_config(), 0);
+  EXPECT_EQ(copy(trainer->parameters().flat()), weights);
+  // All of a step this small is measured.
+  std::vector<PackedSequence> all;
+  for (const TrainSequence& s : batch.sequences) all.push_back(s.packed());
+  const auto scores = trainer->score(all);
+  double sum = 0;
+  int64_t tokens = 0;
+  for (size_t i = 0; i < scores.size(); ++i) {
+    for (size_t k = 0; k < scores[i].size(); ++k, ++tokens) {
+      const double x = double{batch.sequences[i].old_logprobs[k]} - scores[i][k];
+      sum += x < 0 ? x * x / 2 : std::exp(-x) - 1 + x;
+    }
+  }
+  EXPECT_NEAR(middle, sum / static_cast<double>(tokens), 1e-9);
+}
+
+TEST(PolicyTrainer, WhatADriftIsMeasuredOnIsBounded) {
+  TrainBatch batch = make_batch(testing::random_trajectories(400, 9));
+  int64_t tokens = 0;
+  for (const TrainSequence& s : batch.sequences) tokens += std::ssize(s.tokens);
+  ASSERT_GT(tokens, 16 * 1024);
+  const auto tokens_of = [&](const std::vector<size_t>& sample) {
+    int64_t sum = 0;
+    for (const size_t index : sample) sum += std::ssize(batch.sequences[index].tokens);
+    return sum;
+  };
+  const std::vector<size_t> sample = drift_sample(batch, 1 << 20);
+  EXPECT_LE(tokens_of(sample), tokens / 16);
+  EXPECT_GT(tokens_of(sample), tokens / 20);
+  EXPECT_TRUE(std::ranges::is_sorted(sample));
+  EXPECT_LT(sample.front(), batch.sequences.size() / 20);
+  EXPECT_GT(sample.back(), batch.sequences.size() * 19 / 20);
+  EXPECT_LE(tokens_of(drift_sample(batch, 100)), 100);
+  EXPECT_EQ(drift_sample(batch, 1).size(), 1u) << "one is measured, however long";
+  // What is not in the loss says nothing of it.
+  for (size_t i = 0; i < batch.sequences.size(); ++i)
+    if (i != 7) batch.sequences[i].mask.assign(batch.sequences[i].targets.size(), 0);
+  EXPECT_EQ(drift_sample(batch, 1 << 20), std::vector<size_t>{7});
+  batch.sequences[7].mask.assign(batch.sequences[7].targets.size(), 0);
+  EXPECT_TRUE(drift_sample(batch, 1 << 20).empty());
+}
+
 // Through a warm-up with an optimizer of its own and a whole step.
 TEST(PolicyTrainer, TakesTheMemoryThatItSays) {
   struct Case {
