@@ -40,7 +40,7 @@ std::string signal_text(const HealthStep& step) {
 
 // The reference stands behind it where there is one.
 std::string kl_text(const HealthStep& step) {
-  std::string text = text_unless_unknown(step.kl_old);
+  std::string text = text_unless_unknown(step.moved());
   if (!text.empty() && !std::isnan(step.kl_penalty))
     text += fmt::format(" (penalised {:.3g})", step.kl_penalty);
   return text;
@@ -60,6 +60,7 @@ std::vector<Finding> Health::add(const MetricsRow& row) {
   if (!steps_.empty() && step.number <= steps_.back().number) {
     std::erase_if(steps_, [&](const HealthStep& old) { return old.number >= step.number; });
     courses_ = {};
+    history_ = {};
     for (const HealthStep& kept : std::exchange(steps_, {})) judge(kept);
   }
   return judge(step);
@@ -70,7 +71,8 @@ std::vector<Finding> Health::judge(const HealthStep& step) {
   const HealthStep& now = steps_.back();
   const auto trained = std::ranges::find_if(
       steps_, [](const HealthStep& one) { return std::isfinite(one.entropy); });
-  const HealthView view{now, trained == steps_.end() ? now : *trained, settings_};
+  history_.begin(now);
+  const HealthView view{now, trained == steps_.end() ? now : *trained, settings_, history_};
   std::vector<Finding> found;
   for (const HealthRule& rule : health_rules()) {
     Course& course = courses_[static_cast<size_t>(rule.kind)];
@@ -87,8 +89,15 @@ std::vector<Finding> Health::judge(const HealthStep& step) {
                       .until = now.number,
                       .sentence = rule.sentence(view),
                       .advice = rule.advice(view)};
+    // A larger limit mends nothing of a policy that says nothing any more.
+    if (const auto& wreck = history_.wreck();
+        is_symptom(rule.kind) && wreck && wreck->step <= since && since - wreck->step <= kSoon) {
+      course.finding.sentence += fmt::format(", since {}", wreck_text(*wreck));
+      course.finding.advice = wreck_advice(view);
+    }
     if (is_new) found.push_back(course.finding);
   }
+  history_.end(steps_);
   return found;
 }
 
@@ -96,8 +105,18 @@ std::vector<Finding> Health::findings() const {
   std::vector<Finding> all;
   for (const Course& course : courses_)
     if (course.found) all.push_back(course.finding);
-  std::ranges::stable_sort(all, [](const Finding& a, const Finding& b) {
-    return a.severity != b.severity ? a.severity > b.severity : a.since < b.since;
+  // Rules look at a different number of steps: what begins with the fall may be told to begin a
+  // little before it.
+  constexpr int64_t kTogether = 3;
+  const Course& fall = courses_[static_cast<size_t>(Ailment::kRewardFell)];
+  const auto since = [&](const Finding& one) {
+    const int64_t before = fall.finding.since - one.since;
+    return fall.found && is_symptom(one.kind) && before > 0 && before <= kTogether
+               ? fall.finding.since
+               : one.since;
+  };
+  std::ranges::stable_sort(all, [&](const Finding& a, const Finding& b) {
+    return a.severity != b.severity ? a.severity > b.severity : since(a) < since(b);
   });
   return all;
 }
@@ -125,14 +144,19 @@ std::vector<HealthFigure> Health::figures() const {
   const auto figure = [&](std::string_view name, std::string value, HealthNumber number,
                           double before, double now) {
     const std::string_view course = value.empty() ? "" : arrow_between(before, now);
-    return HealthFigure{name, std::move(value), name_of(severity_of(number)), course};
+    const Severity severity = severity_of(number);
+    // What is not known is neither well nor unwell.
+    const bool is_unknown = value.empty() && severity == Severity::kGood;
+    return HealthFigure{name, std::move(value), is_unknown ? "unknown" : name_of(severity), course};
   };
   using enum HealthNumber;
   return {
       figure("signal", signal_text(last), kSignal, first.signal(), last.signal()),
       figure("entropy", text_unless_unknown(last.entropy), kEntropy, first.entropy, last.entropy),
-      figure("clipped", text_unless_unknown(last.clip), kClip, first.clip, last.clip),
-      figure("KL", kl_text(last), kKl, first.kl_old, last.kl_old),
+      // One update clips nothing, whatever it does.
+      figure("clipped", text_unless_unknown(last.updates > 1 ? last.clip : kUnknown), kClip,
+             first.clip, last.clip),
+      figure("KL", kl_text(last), kKl, first.moved(), last.moved()),
       figure("length", of_limit(last.length, settings_.episode_tokens), kLength, first.length,
              last.length),
       figure("truncated", percent(last.truncated), kTruncation, first.truncated, last.truncated)};
@@ -141,9 +165,8 @@ std::vector<HealthFigure> Health::figures() const {
 std::string Health::line() const {
   std::vector<std::string> parts;
   for (const HealthFigure& figure : figures()) {
-    // What is not known is neither well nor unwell.
     std::string part = figure.value.empty()
-                           ? fmt::format("{} unknown", figure.name)
+                           ? fmt::format("{} {}", figure.name, figure.word)
                            : fmt::format("{} {} {}", figure.name, figure.value, figure.word);
     if (!figure.course.empty()) part += fmt::format(" {}", figure.course);
     parts.push_back(std::move(part));

@@ -35,7 +35,7 @@ struct Finding {
 struct HealthFigure {
   std::string_view name;
   std::string value;        // "15 of 16 groups"; empty: the last step does not have it
-  std::string_view word;    // ok, watch, wrong
+  std::string_view word;    // ok, watch, wrong; unknown: nobody can say
   std::string_view course;  // an arrow from the first step; empty: nothing to compare
 };
 
@@ -49,7 +49,7 @@ class Health {
   std::vector<Finding> add(const MetricsRow& row);
 
   // All that held in some step, the gravest first, then the earliest: a cause stands before what
-  // came of it.
+  // came of it, and a reward that fell before the symptoms that began with it.
   std::vector<Finding> findings() const;
   // Those of them that hold in the last step.
   std::vector<Finding> present() const;
@@ -70,6 +70,7 @@ class Health {
 
   HealthSettings settings_;
   std::vector<HealthStep> steps_;
+  HealthHistory history_;  // of these
   std::array<Course, kEnumNames<Ailment>.size()> courses_;  // by kind
 };
 

@@ -59,6 +59,9 @@ constexpr double kPenaltyPull = 1;
 // Healthy norms are at most three times the limit; a hundredth of a gradient says only its
 // direction.
 constexpr double kGradientCut = 100;
+// Of what the rewards were above their bottom: less is left than was lost. Also several standard
+// errors, which are large where a step has few groups.
+constexpr double kFallenShare = 0.5, kFallenErrors = 3;
 // Sums of equal rewards differ in their last bits.
 constexpr double kEqual = 1e-9;
 
@@ -77,6 +80,44 @@ double setting_of(const ConfigNode& config, std::string_view key) {
 bool is_silent(const HealthStep& step) { return step.zero_signal >= 1; }
 bool is_solved(const HealthStep& step) { return step.success >= 1; }
 bool is_constant(const HealthStep& step) { return step.reward_max - step.reward_min <= kEqual; }
+// All samples have what the best of a run that had others had: that is the end of a task, and not
+// a reward that does not look.
+bool is_saturated(const HealthView& v) {
+  return is_constant(v.now) && (is_solved(v.now) || (v.history.varied() &&
+                                                     v.now.reward_max >= v.history.top() - kEqual));
+}
+// Successes of this share, or, where nobody says what a success is, rewards as far up.
+bool has_reached(const HealthView& v, double share) {
+  const double bottom = v.history.bottom(), top = v.history.top();
+  return std::isnan(v.now.success)
+             ? top > bottom && v.now.reward_mean >= bottom + share * (top - bottom)
+             : v.now.success >= share;
+}
+
+// Standard error of the mean reward: samples of a prompt are much alike, so that groups count.
+double reward_error(const HealthStep& step) { return step.reward_std / std::sqrt(step.groups); }
+bool has_fallen(const HealthView& v) {
+  const HealthHistory::Best& best = v.history.best();
+  const double lost = best.reward - v.now.reward_mean;
+  return lost > kFallenShare * (best.reward - v.history.bottom()) &&
+         lost > kFallenErrors * std::hypot(best.error, reward_error(v.now)) && lost > kEqual;
+}
+std::string fallen_text(const HealthView& v) {
+  const HealthHistory::Best& best = v.history.best();
+  const std::string when = best.from == best.to
+                               ? fmt::format("step {}", best.to)
+                               : fmt::format("steps {} to {}", best.from, best.to);
+  std::string text = fmt::format("the reward has fallen from {:.3g} ({}) to {:.3g} (reward/mean)",
+                                 best.reward, when, v.now.reward_mean);
+  if (const auto& wreck = v.history.wreck(); wreck && wreck->step >= best.from)
+    text += ": " + wreck_text(*wreck);
+  return text;
+}
+// As configured: that of the step is small in a warm-up. fmax leaves out what is unknown.
+std::string rate_advice(const HealthView& v) {
+  const double lr = std::fmax(v.settings.lr, v.now.lr);
+  return lr > 0 ? fmt::format("optim.lr={:.1g}", lr / 10) : "a tenth of optim.lr";
+}
 bool is_zero(const HealthStep& step) { return std::abs(step.reward_max) <= kEqual; }
 double penalty_pull(const HealthView& v) {
   return v.settings.kl_coef * std::sqrt(2 * std::max(0.0, v.now.kl_penalty));
@@ -122,12 +163,12 @@ constexpr HealthRule kRules[] = {
      TR_HOLDS(v.now.updates_applied() > 0 && v.now.lr == 0),
      TR_SAYS("updates change nothing: the learning rate is 0 (policy/lr)"),
      TR_SAYS("Set optim.lr; where it was, make optim.min_lr_ratio larger than 0")},
+    // Also while no update follows: the policy is what that step left.
     {Ailment::kRateTooHigh, Severity::kWrong, HealthNumber::kKl, 1,
-     TR_HOLDS(v.now.kl_old > kDriftTooFar),
-     TR_SAYS("one step moves the policy by {:.3g} nats a token (policy/kl_old), more than {}",
-             v.now.kl_old, kDriftTooFar),
-     // As configured: that of the step is small in a warm-up. fmax leaves out what is unknown.
-     TR_SAYS("Try optim.lr={:.1g}", std::fmax(v.settings.lr, v.now.lr) / 10)},
+     TR_HOLDS(v.history.last_move().nats > kDriftTooFar),
+     TR_SAYS("one step moves the policy by {:.3g} nats a token ({}), more than {}",
+             v.history.last_move().nats, v.history.last_move().metric, kDriftTooFar),
+     TR_SAYS("Try {}", rate_advice(v))},
     {Ailment::kFailures, Severity::kWrong, HealthNumber::kOther, 2,
      TR_HOLDS(v.now.infra_failed > kFailedShare),
      TR_SAYS("{:.0f} % of the attempts failed for no fault of the policy "
@@ -144,6 +185,15 @@ constexpr HealthRule kRules[] = {
                                             "(rollout/truncated_frac)",
                                             v.now.truncated * 100)),
      TR_SAYS("Try rollout.sampling.temperature=1")},
+    {Ailment::kRewardFell, Severity::kWrong, HealthNumber::kOther, 2, TR_HOLDS(has_fallen(v)),
+     TR_SAYS("{}", fallen_text(v)),
+     [](const HealthView& v) -> std::string {
+       const auto& wreck = v.history.wreck();
+       return wreck && wreck->step >= v.history.best().from
+                  ? wreck_advice(v)
+                  : fmt::format("Compare its samples with earlier ones (report.html), and try {}",
+                                rate_advice(v));
+     }},
     {Ailment::kActionsCut, Severity::kWrong, HealthNumber::kOther, 1,
      TR_HOLDS(is_unreadable(v) && has_cut_actions(v) && !is_hot(v)),
      TR_SAYS("actions are cut at their limit (rollout.max_action_tokens {:.0f}), and {}",
@@ -160,7 +210,8 @@ constexpr HealthRule kRules[] = {
              "(rollout/truncated_frac)",
              v.now.truncated * 100),
      [](const HealthView& v) -> std::string {
-       return v.now.turns >= kTruncatedShare * v.settings.max_turns
+       // Of one turn no more can be had by more of them.
+       return v.settings.max_turns > 1 && v.now.turns >= kTruncatedShare * v.settings.max_turns
                   ? "Raise rollout.max_turns, or rollout.max_action_tokens if actions are cut"
                   : "Raise rollout.max_action_tokens or rollout.max_context_tokens";
      }},
@@ -222,7 +273,7 @@ constexpr HealthRule kRules[] = {
              v.first.entropy, v.now.entropy),
      TR_SAYS("Lower algo.entropy_coef, or optim.lr")},
     {Ailment::kEntropyGone, Severity::kWrong, HealthNumber::kEntropy, 1,
-     TR_HOLDS(v.now.entropy < kEntropyGone && !(v.now.success >= kNearlySolved)),
+     TR_HOLDS(v.now.entropy < kEntropyGone && !has_reached(v, kNearlySolved)),
      TR_SAYS("entropy is gone ({:.2g} nats, policy/entropy): all samples of a prompt are about the "
              "same",
              v.now.entropy),
@@ -231,17 +282,17 @@ constexpr HealthRule kRules[] = {
     {Ailment::kCollapse, Severity::kWatch, HealthNumber::kEntropy, 2,
      TR_HOLDS(v.now.entropy < kCollapsedShare * v.first.entropy &&
               v.now.reward_std < kCollapsedStd * v.first.reward_std &&
-              !(v.now.reward_mean > v.first.reward_mean) && !(v.now.success >= kNearlySolved)),
+              !(v.now.reward_mean > v.first.reward_mean) && !has_reached(v, kNearlySolved)),
      TR_SAYS("entropy ({:.2g} nats, {:.2g} at first) and the spread of the rewards ({:.2g}, {:.2g} "
              "at first) fall together: samples begin to repeat each other",
              v.now.entropy, v.first.entropy, v.now.reward_std, v.first.reward_std),
      TR_SAYS("Try a larger algo.clip_high, a small algo.entropy_coef, or a smaller optim.lr")},
     {Ailment::kNoReward, Severity::kWrong, HealthNumber::kSignal, 3,
-     TR_HOLDS(is_constant(v.now) && is_zero(v.now) && !is_solved(v.now)),
+     TR_HOLDS(is_constant(v.now) && is_zero(v.now) && !is_saturated(v)),
      TR_SAYS("every sample has the reward 0 (reward/max), so that nothing is learned"),
      TR_SAYS("Try easier tasks, a warm-up (sft), or rewards with steps between none and full")},
     {Ailment::kConstantReward, Severity::kWrong, HealthNumber::kSignal, 3,
-     TR_HOLDS(is_constant(v.now) && !is_zero(v.now) && !is_solved(v.now)),
+     TR_HOLDS(is_constant(v.now) && !is_zero(v.now) && !is_saturated(v)),
      TR_SAYS("every sample has the reward {:.3g} (reward/min, reward/max), whatever it says",
              v.now.reward_max),
      TR_SAYS("Score some answers by hand ('tailrace score'): the reward must tell them apart")},
@@ -252,13 +303,18 @@ constexpr HealthRule kRules[] = {
      TR_SAYS("Raise rollout.group_size or rollout.sampling.temperature")},
     {Ailment::kFewSignals, Severity::kWatch, HealthNumber::kSignal, 3,
      TR_HOLDS(v.now.signal() < kFewSignalShare && !is_silent(v.now) &&
-              !(v.now.success >= kHalfSolved)),
+              !has_reached(v, kHalfSolved)),
      TR_SAYS("only {:.0f} % of the groups have a signal (rollout/zero_signal_frac)",
              v.now.signal() * 100),
      TR_SAYS("Raise rollout.group_size, or choose tasks that are solved now and then")},
     {Ailment::kSolved, Severity::kGood, HealthNumber::kSignal, 3,
-     TR_HOLDS(is_constant(v.now) && is_solved(v.now)),
-     TR_SAYS("every sample is a success (env/success), so that nothing is left to learn"),
+     TR_HOLDS(is_saturated(v)),
+     TR_SAYS("{}, so that nothing is left to learn",
+             is_solved(v.now)
+                 ? "every sample is a success (env/success)"
+                 : fmt::format("every sample has the reward {:.3g} (reward/min, reward/max), the "
+                               "most that any had",
+                               v.now.reward_max)),
      TR_SAYS("Stop here, or take harder tasks")},
 };
 #undef TR_HOLDS
@@ -314,6 +370,7 @@ HealthStep::HealthStep(const MetricsRow& row) : number(row.step) {
   lr = take("policy/lr");
   entropy = take("policy/entropy");
   kl_old = take("policy/kl_old");
+  kl_step = take("policy/kl_step");
   kl_penalty = take("policy/kl_ref");
   if (std::isnan(kl_penalty)) kl_penalty = take("policy/kl_behaviour");
   clip = take("policy/clipfrac_low") + take("policy/clipfrac_high");
@@ -339,11 +396,71 @@ double HealthStep::signal() const {
   return (1 - zero_signal) * groups / (groups + replaced);
 }
 
+// fmax leaves out what is unknown. The passes of several updates may have seen more than is left.
+double HealthStep::moved() const { return std::fmax(kl_step, kl_old); }
+std::string_view HealthStep::moved_metric() const {
+  return kl_step >= kl_old || std::isnan(kl_old) ? "policy/kl_step" : "policy/kl_old";
+}
+
+void HealthHistory::begin(const HealthStep& now) {
+  if (now.updates_applied() > 0 || now.moved() > 0) {
+    last_move_ = {now.number, now.moved(), now.moved_metric()};
+    if (last_move_.nats > kDriftTooFar) wreck_ = last_move_;
+  }
+  bottom_ = std::fmin(bottom_, now.reward_min);
+  top_ = std::fmax(top_, now.reward_max);
+}
+
+void HealthHistory::end(std::span<const HealthStep> steps) {
+  constexpr size_t kSteps = 3;
+  varied_ = varied_ || steps.back().reward_max - steps.back().reward_min > kEqual;
+  const auto window = steps.last(std::min(kSteps, steps.size()));
+  double sum = 0, squares = 0;
+  for (const HealthStep& step : window) {
+    sum += step.reward_mean;
+    squares += reward_error(step) * reward_error(step);
+  }
+  const auto size = static_cast<double>(window.size());
+  // The latest of equal ones. Of unknown rewards there is no best.
+  const bool is_best = sum / size >= best_.reward - kEqual || std::isnan(best_.reward);
+  if (!is_best || std::isnan(sum)) return;
+  best_ = {window.front().number, window.back().number, sum / size, std::sqrt(squares) / size};
+}
+
 // The first update of a step has ratios of 1.
 double HealthStep::clip_when_moved() const {
   return updates > 1 ? clip * updates / (updates - 1) : kUnknown;
 }
 
 std::span<const HealthRule> health_rules() { return kRules; }
+
+bool is_symptom(Ailment kind) {
+  switch (kind) {
+    case Ailment::kActionsCut:
+    case Ailment::kInvalidActions:
+    case Ailment::kTruncated:
+    case Ailment::kEntropyRises:
+    case Ailment::kEntropyGone:
+    case Ailment::kCollapse:
+    case Ailment::kNoReward:
+    case Ailment::kConstantReward:
+    case Ailment::kNoSignal:
+    case Ailment::kFewSignals:
+      return true;
+    default:
+      return false;
+  }
+}
+
+std::string wreck_text(const HealthHistory::Move& wreck) {
+  return fmt::format("step {} moved the policy by {:.3g} nats a token ({})", wreck.step, wreck.nats,
+                     wreck.metric);
+}
+
+std::string wreck_advice(const HealthView& view) {
+  const int64_t step = view.history.wreck().value().step;
+  if (step <= 1) return fmt::format("Start anew with {}", rate_advice(view));
+  return fmt::format("Start from a checkpoint before step {}, with {}", step, rate_advice(view));
+}
 
 }  // namespace tailrace

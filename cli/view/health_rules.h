@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,6 +27,7 @@ enum class Ailment : uint8_t {
   kRateTooHigh,
   kFailures,
   kTooHot,
+  kRewardFell,
   kActionsCut,
   kInvalidActions,
   kTruncated,
@@ -51,6 +53,7 @@ constexpr auto enum_names(Ailment) {
                               {Ailment::kRateTooHigh, "rate_too_high"},
                               {Ailment::kFailures, "failures"},
                               {Ailment::kTooHot, "too_hot"},
+                              {Ailment::kRewardFell, "reward_fell"},
                               {Ailment::kActionsCut, "actions_cut"},
                               {Ailment::kInvalidActions, "invalid_actions"},
                               {Ailment::kTruncated, "truncated"},
@@ -111,20 +114,64 @@ struct HealthStep {
   int64_t number = 0;
   double groups, zero_signal, filtered;
   double reward_mean, reward_min, reward_max, reward_std, success;
-  double updates, skipped, lr, entropy, kl_old, kl_penalty, clip, grad_norm;
+  double updates, skipped, lr, entropy, kl_old, kl_step, kl_penalty, clip, grad_norm;
   double length, turns, truncated, invalid, infra_failed;
   double mismatch_kl, logprob_diff, cut_mass, staleness, stale_masked, rejected, correction_masked;
   double value_loss;
 
   double updates_applied() const { return updates - skipped; }
+  // How far the step moved the policy, nats a token. Rows of older builds know only what the passes
+  // of its updates saw, which is behind by the last of them.
+  double moved() const;
+  std::string_view moved_metric() const;  // that says so
   double signal() const;           // share of the groups, replaced ones as well, with a signal
   double clip_when_moved() const;  // clipped share of the tokens of all updates but the first
+};
+
+// Of the steps up to one.
+class HealthHistory {
+ public:
+  // The next step is judged: what it says of the policy counts for its own rules.
+  void begin(const HealthStep& now);
+  // It has been: its rewards are those that later ones are compared with. `steps`: up to it.
+  void end(std::span<const HealthStep> steps);
+
+  // A step that moved the policy.
+  struct Move {
+    int64_t step = 0;
+    double nats = kUnknown;
+    std::string_view metric = {};
+  };
+  // Of the last step with an update: as long as none follows, the policy is what it left.
+  const Move& last_move() const { return last_move_; }
+  // The last one that was too far; nothing: none was.
+  const std::optional<Move>& wreck() const { return wreck_; }
+
+  // The highest mean reward of three steps in a row, or of all where there were fewer, before this
+  // one: with its standard error, by the number of groups.
+  struct Best {
+    int64_t from = 0, to = 0;
+    double reward = kUnknown, error = kUnknown;
+  };
+  const Best& best() const { return best_; }
+  // The extremes of all rewards, and whether those of some step differed.
+  double bottom() const { return bottom_; }
+  double top() const { return top_; }
+  bool varied() const { return varied_; }
+
+ private:
+  Move last_move_;
+  std::optional<Move> wreck_;
+  Best best_;
+  double bottom_ = kUnknown, top_ = kUnknown;
+  bool varied_ = false;
 };
 
 struct HealthView {
   const HealthStep& now;
   const HealthStep& first;  // the first step with an update; `now` before there was one
   const HealthSettings& settings;
+  const HealthHistory& history;
 };
 
 struct HealthRule {
@@ -139,5 +186,14 @@ struct HealthRule {
 
 // One for each Ailment, in their order.
 std::span<const HealthRule> health_rules();
+
+// What comes of a policy that was wrecked: where it begins with a reward that falls, that is told
+// first, and where it begins soon after a step that moved the policy too far, that is the cause.
+bool is_symptom(Ailment kind);
+// Steps, from a step that wrecked the policy to a symptom that comes of it.
+inline constexpr int64_t kSoon = 10;
+// "step 3 moved the policy by 12 nats a token (policy/kl_step)".
+std::string wreck_text(const HealthHistory::Move& wreck);
+std::string wreck_advice(const HealthView& view);
 
 }  // namespace tailrace

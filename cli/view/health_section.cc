@@ -12,7 +12,8 @@ namespace {
 std::string_view class_of(std::string_view word) {
   return word == name_of(Severity::kWrong)   ? "bad"
          : word == name_of(Severity::kWatch) ? "watch"
-                                             : "good";
+         : word == name_of(Severity::kGood)  ? "good"
+                                             : "unknown";
 }
 
 // When it held: to the end, or for some steps that lie behind.
@@ -30,7 +31,7 @@ std::string health_section(const Health& health) {
   std::string out = "<section class=\"health\"><h2>Health</h2>\n<dl>\n";
   for (const HealthFigure& figure : figures)
     out += fmt::format("<div><dt>{}</dt><dd>{} <span class=\"{}\">{}</span> {}</dd></div>\n",
-                       figure.name, figure.value.empty() ? "unknown" : escape_markup(figure.value),
+                       figure.name, escape_markup(figure.value),
                        class_of(figure.word), figure.word, figure.course);
   out += "</dl>\n";
   const std::vector<Finding> all = health.findings(), present = health.present();

@@ -78,6 +78,17 @@ TEST(Health, EachRuleHoldsBeyondItsThresholdAndNotBefore) {
       {"updates_skipped", {}, {{"policy/updates_skipped", 1}}},
       {"rate_zero", {{"policy/lr", 1e-9}}, {{"policy/lr", 0}}},
       {"rate_too_high", {{"policy/kl_old", 0.09}}, {{"policy/kl_old", 0.11}}},
+      // With one update no pass of it sees what it did.
+      {"rate_too_high",
+       {{"policy/kl_old", 0}, {"policy/kl_step", 0.09}},
+       {{"policy/kl_old", 0}, {"policy/kl_step", 0.11}}},
+      // Half of 0.4, at an error of 0.3 / 4.
+      {"reward_fell",
+       {{"reward/mean", 0.21}, {"reward/std", 0.1}},
+       {{"reward/mean", 0.1}, {"reward/std", 0.1}}},
+      {"reward_fell",
+       {{"reward/mean", 0.1}, {"reward/std", 0.3}},
+       {{"reward/mean", 0.05}, {"reward/std", 0.2}}},
       {"failures", {{"rollout/infra_failed_frac", 0.19}}, {{"rollout/infra_failed_frac", 0.21}}},
       {"invalid_actions", {{"env/invalid_actions", 3.5}}, {{"env/invalid_actions", 3.7}}},
       // 4 turns of 3 tokens, unless a policy that is nearly random fills them.
@@ -116,7 +127,7 @@ TEST(Health, EachRuleHoldsBeyondItsThresholdAndNotBefore) {
       {"no_reward", {{"reward/max", 0.1}}, {{"rollout/zero_signal_frac", 1}, {"reward/max", 0}}},
       {"constant_reward",
        {{"reward/min", 0.9}},
-       {{"rollout/zero_signal_frac", 1}, {"reward/min", 1}}},
+       {{"rollout/zero_signal_frac", 1}, {"reward/min", 0.7}, {"reward/max", 0.7}}},
       {"no_signal",
        {{"rollout/zero_signal_frac", 0.76}, {"env/success", 0.6}},
        {{"rollout/zero_signal_frac", 1}}},
@@ -131,6 +142,137 @@ TEST(Health, EachRuleHoldsBeyondItsThresholdAndNotBefore) {
     EXPECT_EQ(std::ranges::count(below, edge.kind), 0) << edge.kind;
     EXPECT_EQ(found_in(edge.beyond), Kinds{edge.kind});
   }
+}
+
+// Nobody need say what a success is: a run whose rewards differed, and that now has the best of them
+// everywhere, is done.
+TEST(Health, ARewardThatSaturatedIsNoConstantReward) {
+  const Values best = {{"reward/mean", 1},
+                       {"reward/min", 1},
+                       {"reward/std", 0},
+                       {"rollout/zero_signal_frac", 1},
+                       {"env/success", kUnknown}};
+  EXPECT_EQ(found_in(best), Kinds{"solved"});
+  Values bounded = best;  // 0 may be the most there is
+  bounded["reward/max"] = bounded["reward/min"] = bounded["reward/mean"] = 0;
+  std::vector<MetricsRow> rows = {health_row(1, {{"reward/min", -1}, {"reward/max", 0}})};
+  for (int64_t step = 2; step <= 4; ++step) rows.push_back(health_row(step, bounded));
+  ASSERT_EQ(health_of(rows, "").findings().size(), 1u);
+  EXPECT_EQ(health_of(rows, "").findings()[0].line(),
+            "note: solved since step 2: every sample has the reward 0 (reward/min, reward/max), the "
+            "most that any had, so that nothing is left to learn. Stop here, or take harder tasks.");
+  // On the way there most groups have nothing to tell, as they are all right.
+  const Values nearly = {{"reward/mean", 0.97},
+                         {"reward/std", 0.1},
+                         {"policy/entropy", 0.005},
+                         {"rollout/zero_signal_frac", 0.9},
+                         {"env/success", kUnknown}};
+  EXPECT_EQ(found_in(nearly), Kinds{});
+  // From the first step on, it does not look.
+  rows.clear();
+  for (int64_t step = 1; step <= 3; ++step) rows.push_back(health_row(step, best));
+  EXPECT_EQ(health_of(rows, "").findings()[0].kind, Ailment::kConstantReward);
+}
+
+TEST(Health, ARewardThatFellIsToldWithItsStepAndItsCause) {
+  std::vector<MetricsRow> rows;
+  for (int64_t step = 1; step <= 5; ++step)
+    rows.push_back(health_row(step, {{"policy/updates", 1}, {"policy/kl_old", 0}}));
+  rows.push_back(
+      health_row(6, {{"policy/updates", 1}, {"policy/kl_old", 0}, {"policy/kl_step", 12.5}}));
+  const Values wrecked = {{"reward/mean", 0},
+                          {"reward/max", 0},
+                          {"reward/std", 0},
+                          {"env/success", 0},
+                          {"rollout/zero_signal_frac", 1},
+                          {"rollout/truncated_frac", 1},
+                          {"policy/updates", 0},
+                          {"policy/kl_old", kUnknown},
+                          {"policy/entropy", kUnknown}};
+  for (int64_t step = 7; step <= 10; ++step) rows.push_back(health_row(step, wrecked));
+  const std::string config = "optim: {lr: 1}";
+  std::vector<std::string> lines;
+  for (const Finding& finding : health_of(rows, config).present()) lines.push_back(finding.line());
+  const std::string cause = "step 6 moved the policy by 12.5 nats a token (policy/kl_step)";
+  const std::string cure = ". Start from a checkpoint before step 6, with optim.lr=0.1.";
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_EQ(lines[0],
+            "warning: rate_too_high since step 6: one step moves the policy by 12.5 nats a token "
+            "(policy/kl_step), more than 0.1. Try optim.lr=0.1.");
+  EXPECT_EQ(lines[1],
+            "warning: reward_fell since step 7: the reward has fallen from 0.4 (steps 4 to 6) to 0 "
+            "(reward/mean): " +
+                cause + cure);
+  EXPECT_TRUE(lines[2].starts_with("warning: truncated since step 7: ")) << lines[2];
+  EXPECT_TRUE(lines[3].starts_with("warning: no_reward since step 7: ")) << lines[3];
+  for (const size_t symptom : {2u, 3u})
+    EXPECT_TRUE(lines[symptom].ends_with(", since " + cause + cure)) << lines[symptom];
+}
+
+// Rows of runs that were made, without names that no rule reads (tests/data/health).
+Health health_of_recorded(const std::string& name, const std::string& config) {
+  const auto rows = read_metrics(fmt::format("{}/tests/data/health/{}", TAILRACE_SOURCE_DIR, name));
+  EXPECT_TRUE(rows) << rows.failure().message;
+  return health_of(rows.value(), config);
+}
+
+// launch configs/quickstart.yaml optim.lr=1. Its first step moves the policy by 9.6 nats a token, of
+// which the passes of its two updates saw 3.2; then no action can be read and no sample ends.
+TEST(Health, ARunThatItsRateWreckedIsToldSo) {
+  const Health health = health_of_recorded("wrecked.jsonl", "optim: {lr: 1}");
+  std::vector<std::string> lines;
+  for (const Finding& finding : health.present()) lines.push_back(finding.line());
+  ASSERT_EQ(lines.size(), 5u);
+  EXPECT_EQ(lines[0],
+            "warning: rate_too_high since step 1: one step moves the policy by 9.61 nats a token "
+            "(policy/kl_step), more than 0.1. Try optim.lr=0.1.");
+  EXPECT_TRUE(lines[1].starts_with("warning: reward_fell since step 2: the reward has fallen from "
+                                   "0.397 (step 1) to -0.7 (reward/mean): step 1 moved the policy"))
+      << lines[1];
+  for (size_t i = 1; i < lines.size(); ++i)
+    EXPECT_TRUE(lines[i].ends_with(". Start anew with optim.lr=0.1.")) << lines[i];
+  EXPECT_EQ(health.findings()[0].kind, Ailment::kRateTooHigh) << "what a launch ends with";
+}
+
+// The base.yaml of a text task with a reward that counts a letter, up to 1, and says no success.
+TEST(Health, ARunThatSaturatedIsDone) {
+  const std::vector<Finding> found =
+      health_of_recorded("saturated.jsonl", "rollout: {max_turns: 1, max_action_tokens: 24}")
+          .present();
+  for (const Finding& finding : found) {
+    EXPECT_NE(finding.kind, Ailment::kConstantReward);
+    EXPECT_NE(finding.kind, Ailment::kFewSignals);
+  }
+  ASSERT_EQ(std::ranges::count(found, Ailment::kSolved, &Finding::kind), 1);
+  EXPECT_EQ(std::ranges::find(found, Ailment::kSolved, &Finding::kind)->since, 37);
+}
+
+// A symptom that was told a step or two before the fall could be seen comes of the same.
+TEST(Health, AFallIsToldBeforeTheSymptomsThatBeganWithIt) {
+  std::vector<MetricsRow> rows = {health_row(1), health_row(2),
+                                  health_row(3, {{"rollout/truncated_frac", 1}})};
+  const Values fallen = {
+      {"rollout/truncated_frac", 1}, {"reward/mean", 0.01}, {"reward/std", 0.05}};
+  for (int64_t step = 4; step <= 6; ++step) rows.push_back(health_row(step, fallen));
+  const std::vector<Finding> found = health_of(rows, "").findings();
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[0].kind, Ailment::kRewardFell);
+  EXPECT_EQ(found[0].since, 4);
+  EXPECT_EQ(found[1].kind, Ailment::kTruncated);
+  EXPECT_EQ(found[1].since, 3);
+  EXPECT_EQ(found[1].advice, "Raise rollout.max_action_tokens or rollout.max_context_tokens")
+      << "nothing wrecked it";
+}
+
+// With few groups a mean says little.
+TEST(Health, ARewardThatIsNoisyHasNotFallen) {
+  std::vector<MetricsRow> rows;
+  for (int64_t step = 1; step <= 40; ++step)
+    rows.push_back(health_row(
+        step, {{"rollout/groups", 4},
+               {"reward/std", 0.45},
+               {"reward/mean", step % 5 < 2 ? 0.05 : 0.35}}));
+  EXPECT_TRUE(health_of(rows, "").findings().empty());
 }
 
 // The symptoms are those of a policy that has not learned to speak; the cause is in the config.
@@ -261,6 +403,23 @@ TEST(Health, TheLineHasSixNumbersWithAWordAndAnArrow) {
   EXPECT_EQ(health_of(rows, kConfigText).line(),
             "signal 14 of 16 groups ok →, entropy 0.3 ok ↓, clipped 0.012 ok →, KL 0.002 "
             "(penalised 0.5) ok →, length 21.0 of 42 tokens ok ↑, truncated 100 % wrong ↑");
+}
+
+TEST(Health, WhatIsUnknownIsNeverOk) {
+  Health health;
+  health.add(health_row(1, {{"policy/entropy", kUnknown},
+                            {"policy/kl_old", kUnknown},
+                            {"policy/updates", 1}}));
+  EXPECT_EQ(health.line(),
+            "signal 14 of 16 groups ok →, entropy unknown, clipped unknown, KL unknown, length 8.0 "
+            "ok →, truncated 10 % ok →");
+  for (const HealthFigure& figure : health.figures())
+    EXPECT_EQ(figure.value.empty(), figure.word == "unknown") << figure.name;
+  const std::string section = health_section(health);
+  EXPECT_NE(section.find("<dt>KL</dt><dd> <span class=\"unknown\">unknown</span>"),
+            std::string::npos)
+      << section;
+  EXPECT_EQ(section.find("unknown <span class=\"good\">"), std::string::npos) << section;
 }
 
 TEST(Health, TheDocumentHasARowForEachFinding) {
