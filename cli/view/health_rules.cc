@@ -20,6 +20,10 @@ constexpr double kHalfSolved = 0.5;
 // k3 of one step. Healthy steps stay below 0.01; at 0.1 ratios of 1.5 are common, far outside of
 // any clip range.
 constexpr double kDriftTooFar = 0.1;
+// The same of a whole step, behind its last update. Where few groups have a signal it is measured on
+// a hundred tokens, of which some move far: healthy steps reach 0.1 there, and one that wrecks a
+// policy is beyond 1. At 0.5 the usual token is e times as likely as before, or a third.
+constexpr double kStepTooFar = 0.5;
 // Tokens of the later updates. Healthy: below 0.05; only half of what leaves the range is clipped,
 // so that 0.25 is every second.
 constexpr double kClippedShare = 0.25;
@@ -165,9 +169,9 @@ constexpr HealthRule kRules[] = {
      TR_SAYS("Set optim.lr; where it was, make optim.min_lr_ratio larger than 0")},
     // Also while no update follows: the policy is what that step left.
     {Ailment::kRateTooHigh, Severity::kWrong, HealthNumber::kKl, 1,
-     TR_HOLDS(v.history.last_move().nats > kDriftTooFar),
+     TR_HOLDS(v.history.last_move().is_too_far()),
      TR_SAYS("one step moves the policy by {:.3g} nats a token ({}), more than {}",
-             v.history.last_move().nats, v.history.last_move().metric, kDriftTooFar),
+             v.history.last_move().nats, v.history.last_move().metric, v.history.last_move().limit),
      TR_SAYS("Try {}", rate_advice(v))},
     {Ailment::kFailures, Severity::kWrong, HealthNumber::kOther, 2,
      TR_HOLDS(v.now.infra_failed > kFailedShare),
@@ -398,14 +402,13 @@ double HealthStep::signal() const {
 
 // fmax leaves out what is unknown. The passes of several updates may have seen more than is left.
 double HealthStep::moved() const { return std::fmax(kl_step, kl_old); }
-std::string_view HealthStep::moved_metric() const {
-  return kl_step >= kl_old || std::isnan(kl_old) ? "policy/kl_step" : "policy/kl_old";
-}
 
 void HealthHistory::begin(const HealthStep& now) {
   if (now.updates_applied() > 0 || now.moved() > 0) {
-    last_move_ = {now.number, now.moved(), now.moved_metric()};
-    if (last_move_.nats > kDriftTooFar) wreck_ = last_move_;
+    last_move_ = {now.number, now.kl_step, kStepTooFar, "policy/kl_step"};
+    if (!last_move_.is_too_far())
+      last_move_ = {now.number, now.kl_old, kDriftTooFar, "policy/kl_old"};
+    if (last_move_.is_too_far()) wreck_ = last_move_;
   }
   bottom_ = std::fmin(bottom_, now.reward_min);
   top_ = std::fmax(top_, now.reward_max);

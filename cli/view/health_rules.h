@@ -123,7 +123,6 @@ struct HealthStep {
   // How far the step moved the policy, nats a token. Rows of older builds know only what the passes
   // of its updates saw, which is behind by the last of them.
   double moved() const;
-  std::string_view moved_metric() const;  // that says so
   double signal() const;           // share of the groups, replaced ones as well, with a signal
   double clip_when_moved() const;  // clipped share of the tokens of all updates but the first
 };
@@ -139,8 +138,9 @@ class HealthHistory {
   // A step that moved the policy.
   struct Move {
     int64_t step = 0;
-    double nats = kUnknown;
+    double nats = kUnknown, limit = kUnknown;
     std::string_view metric = {};
+    bool is_too_far() const { return nats > limit; }
   };
   // Of the last step with an update: as long as none follows, the policy is what it left.
   const Move& last_move() const { return last_move_; }

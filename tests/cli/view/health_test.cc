@@ -80,8 +80,8 @@ TEST(Health, EachRuleHoldsBeyondItsThresholdAndNotBefore) {
       {"rate_too_high", {{"policy/kl_old", 0.09}}, {{"policy/kl_old", 0.11}}},
       // With one update no pass of it sees what it did.
       {"rate_too_high",
-       {{"policy/kl_old", 0}, {"policy/kl_step", 0.09}},
-       {{"policy/kl_old", 0}, {"policy/kl_step", 0.11}}},
+       {{"policy/kl_old", 0}, {"policy/kl_step", 0.49}},
+       {{"policy/kl_old", 0}, {"policy/kl_step", 0.51}}},
       // Half of 0.4, at an error of 0.3 / 4.
       {"reward_fell",
        {{"reward/mean", 0.21}, {"reward/std", 0.1}},
@@ -198,7 +198,7 @@ TEST(Health, ARewardThatFellIsToldWithItsStepAndItsCause) {
   ASSERT_EQ(lines.size(), 4u);
   EXPECT_EQ(lines[0],
             "warning: rate_too_high since step 6: one step moves the policy by 12.5 nats a token "
-            "(policy/kl_step), more than 0.1. Try optim.lr=0.1.");
+            "(policy/kl_step), more than 0.5. Try optim.lr=0.1.");
   EXPECT_EQ(lines[1],
             "warning: reward_fell since step 7: the reward has fallen from 0.4 (steps 4 to 6) to 0 "
             "(reward/mean): " +
@@ -225,7 +225,7 @@ TEST(Health, ARunThatItsRateWreckedIsToldSo) {
   ASSERT_EQ(lines.size(), 5u);
   EXPECT_EQ(lines[0],
             "warning: rate_too_high since step 1: one step moves the policy by 9.61 nats a token "
-            "(policy/kl_step), more than 0.1. Try optim.lr=0.1.");
+            "(policy/kl_step), more than 0.5. Try optim.lr=0.1.");
   EXPECT_TRUE(lines[1].starts_with("warning: reward_fell since step 2: the reward has fallen from "
                                    "0.397 (step 1) to -0.7 (reward/mean): step 1 moved the policy"))
       << lines[1];
