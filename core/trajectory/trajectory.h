@@ -80,9 +80,12 @@ struct EpisodeFacts {
   uint64_t seed = 0;  // what the environment was reset with
   Outcome outcome = Outcome::kFinished;
   std::optional<double> reward;  // absent until a verifier has spoken
-  std::string verifier;          // empty: the environment gave the reward itself
-  std::string evidence;          // what the verifier needs, JSON; without one: why it ended so
-  SamplingParams sampling;       // temperature and truncation travel with the log-probabilities
+  // What its group is judged by in the place of the reward (algo.filter_metric), where a run says
+  // so and the sample has it. Known with the reward, and in no body.
+  std::optional<double> judged = {};
+  std::string verifier;     // empty: the environment gave the reward itself
+  std::string evidence;     // what the verifier needs, JSON; without one: why it ended so
+  SamplingParams sampling;  // temperature and truncation travel with the log-probabilities
   int32_t turns = 0;
   double env_seconds = 0, generate_seconds = 0;
   MetricList metrics;  // for example {"success", 1}, {"invalid_actions", 2}

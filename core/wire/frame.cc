@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/base/printable.h"
 #include "core/wire/codec.h"
@@ -14,7 +15,7 @@ using Offset = flatbuffers::Offset<void>;
 
 // The digit changes with the header or the meaning of a message: a peer of another build is refused
 // as no frame of ours.
-constexpr char kFrameIdentifier[] = "TRW8";
+constexpr char kFrameIdentifier[] = "TRW9";
 // More than any engine has; without a bound a peer's mistake would draw all the work there is.
 constexpr int64_t kMaxSlots = 1 << 20;
 constexpr size_t kMaxHeldBytes = 400;  // of a line that a person reads
@@ -23,6 +24,9 @@ constexpr int32_t kMaxRanks = 1 << 16;
 // One write() and one read() a message, in the order of Message.
 
 uint8_t code(Lane lane) { return static_cast<uint8_t>(lane); }
+
+// Of a number that an item does not have, in a list of numbers.
+constexpr double kAbsent = std::numeric_limits<double>::quiet_NaN();
 
 // Strings and vectors before the table that holds them: a FlatBuffer is built from the leaves.
 Offset write(Builder& b, const Hello& m) {
@@ -162,7 +166,13 @@ Offset write(Builder& b, const Batch& m) {
   items.reserve(m.items.size());
   for (const Batch::Item& item : m.items)
     items.emplace_back(to_fbs(item.lease), item.reward, item.bytes, item.checksum);
-  return fbs::CreateBatch(b, m.policy, m.step, m.first, m.last, b.CreateVectorOfStructs(items))
+  // None in most runs. A struct of the schema cannot grow, so they stand beside the items.
+  std::vector<double> judged;
+  if (std::ranges::any_of(m.items, [](const auto& item) { return item.judged.has_value(); }))
+    for (const Batch::Item& item : m.items) judged.push_back(item.judged.value_or(kAbsent));
+  const auto list = b.CreateVectorOfStructs(items);
+  return fbs::CreateBatch(b, m.policy, m.step, m.first, m.last, list, m.share_begin, m.share_end,
+                          judged.empty() ? 0 : b.CreateVector(judged))
       .Union();
 }
 Offset write(Builder& b, const Payload& m) {
@@ -352,15 +362,26 @@ Message read(const fbs::Batch& t) {
           at_least(1, t.step(), "step"),
           at_least(0, t.first(), "first"),
           t.last(),
-          {}};
+          {},
+          t.share_begin(),
+          t.share_end()};
+  // Also of one that is not a number.
+  if (!(m.share_begin >= 0 && m.share_begin <= m.share_end && m.share_end <= 1))
+    throw Malformed("a step from {} to {} of the run", m.share_begin, m.share_end);
   check_aligned(*t.items(), alignof(fbs::BatchItem), "batch items");
   m.items.reserve(t.items()->size());
+  if (t.judged() != nullptr && t.judged()->size() != t.items()->size())
+    throw Malformed("{} judged values of {} items", t.judged()->size(), t.items()->size());
   for (const fbs::BatchItem* item : *t.items()) {
     if (!std::isfinite(item->reward())) throw Malformed("reward {}", item->reward());
     // A body came in one message.
     if (item->bytes() > kMaxMessageBytes) throw Malformed("a body of {} bytes", item->bytes());
     m.items.push_back({read_lease(item->lease()), item->reward(),
                        at_least(1, item->bytes(), "bytes"), item->checksum()});
+    if (t.judged() == nullptr) continue;
+    const double judged = t.judged()->Get(static_cast<uint32_t>(m.items.size() - 1));
+    if (std::isinf(judged)) throw Malformed("judged by {}", judged);
+    if (!std::isnan(judged)) m.items.back().judged = judged;
   }
   return m;
 }

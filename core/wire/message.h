@@ -193,6 +193,8 @@ struct Batch {
     double reward = 0;      // that counts: a verifier's is not in the body
     int64_t bytes = 0;      // of the body, to be fetched
     uint64_t checksum = 0;  // checksum_of() it
+    // The value that its group is judged by in the place of the reward (algo.filter_metric).
+    std::optional<double> judged = {};
     friend bool operator==(const Item&, const Item&) = default;
   };
   PolicyId policy = 0;
@@ -200,6 +202,8 @@ struct Batch {
   int64_t first = 0;  // items of the parts before it
   bool last = true;   // no more parts come
   std::vector<Item> items;
+  // With the last part: which part of the run the step is, 0 <= begin <= end <= 1.
+  double share_begin = 0, share_end = 0;
 };
 struct Payload {  // answers Fetch
   int64_t request = 0;

@@ -190,6 +190,7 @@ void take_sample(Context& context, const WorkId& work, Task& task, const Attempt
   learn_length(state, work, task, result.tokens);
   if (work.lane == Lane::kTrain) ++state.policies.at(work.member.policy).attempts.samples;
   member.has_body = true;
+  member.judged = result.judged;
   if (result.reward) return give_reward(context, work, task, *result.reward);
   member.phase = Phase::kToVerify;
   state.to_verify.insert(work);
@@ -295,6 +296,8 @@ void on_reward(Context& context, const Reward& reward) {
     return context.broken.push_back({work.lane, task_of(work.member), reward.reason});
   if (reward.reward && std::isfinite(*reward.reward)) {
     record_outcome(context, reward.worker, work, Outcome::kFinished, "");
+    // What the environment measured stands where the verifier says nothing of it.
+    if (reward.judged) member_of(state, work).judged = reward.judged;
     give_reward(context, work, *find_task(state, work.lane, work.member), *reward.reward);
   } else {
     record_outcome(context, reward.worker, work, Outcome::kVerifierFailed, reward.reason);
@@ -375,6 +378,7 @@ void lose_sample(Context& context, const WorkId& work) {
   member.min_version = member.max_version = -1;
   member.has_body = false;
   member.reward.reset();
+  member.judged.reset();
   add_waiting(context.state, work);
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "scheduler/state/credit.h"
+#include "scheduler/state/run_share.h"
 
 namespace tailrace::scheduler {
 namespace {
@@ -121,6 +122,18 @@ void take_ready(const State& state, Policy& policy, int64_t step, Batch& batch) 
   }
 }
 
+// The part of the run that the step is, once its batch is whole. It begins where the step before
+// it ended, so that a prompt that was filtered in between is of this step.
+void set_share(const State& state, const Policy& policy, int64_t step, Batch& batch) {
+  batch.used = prompts_used(state.config, policy);
+  const auto before = policy.lineage.find(step - 1);
+  const std::vector<int64_t> none;
+  batch.share_begin = share_done(state.config, step - 1,
+                                 before == policy.lineage.end() ? none : before->second.used);
+  // After a fork less may be used than before.
+  batch.share_end = std::max(batch.share_begin, share_done(state.config, step, batch.used));
+}
+
 // The step's batch, once it is complete. False: not yet.
 bool form_batch(const State& state, Policy& policy, int64_t step) {
   if (!step_complete(state, policy)) return false;
@@ -129,7 +142,9 @@ bool form_batch(const State& state, Policy& policy, int64_t step) {
     order_by_due(state, policy);
     if (!leaves_places(state, policy)) return false;
   }
-  take_ready(state, policy, step, policy.batches[step]);
+  Batch& batch = policy.batches[step];
+  take_ready(state, policy, step, batch);
+  set_share(state, policy, step, batch);
   return true;
 }
 
@@ -146,6 +161,7 @@ bool grow_batch(const State& state, Policy& policy, int64_t step) {
     const int64_t groups = batch.domains[static_cast<size_t>(i)];
     batch.whole = batch.whole && has_its_part(state, policy, i, groups);
   }
+  if (batch.whole) set_share(state, policy, step, batch);
   return true;
 }
 
@@ -159,6 +175,8 @@ HandOver make_hand_over(PolicyId policy_id, const Policy& policy, int64_t step, 
   action.step = step;
   action.first = first;
   action.last = batch.whole;
+  action.share_begin = batch.share_begin;
+  action.share_end = batch.share_end;
   for (int64_t k = told; k < std::ssize(batch.tasks); ++k) {
     const TaskId& id = batch.tasks[static_cast<size_t>(k)];
     const Task& task = policy.tasks.at(id);
@@ -166,7 +184,8 @@ HandOver make_hand_over(PolicyId policy_id, const Policy& policy, int64_t step, 
       const Member& member = task.members[static_cast<size_t>(i)];
       // It failed for good: its group trains without it (law 3.5).
       if (!member.reward) continue;
-      action.items.push_back({{member_id(id, task.launch, i), member.attempt}, *member.reward});
+      action.items.push_back(
+          {{member_id(id, task.launch, i), member.attempt}, *member.reward, member.judged});
     }
   }
   return action;

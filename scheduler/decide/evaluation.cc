@@ -117,6 +117,7 @@ void exclude_held_out(Context& context, Policy& policy, const BrokenWord& word) 
     const bool was_open = !settled(member);
     member.phase = Phase::kFailed;
     member.reward.reset();
+    member.judged.reset();
     context.settled.push_back({{Lane::kEval, member_id(word.task, task.launch, i)}, was_open});
   }
 }

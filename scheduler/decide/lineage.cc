@@ -62,6 +62,19 @@ VersionState state_at_workers(const State& state, PolicyId policy, int64_t versi
   return reached;
 }
 
+// What a trainer says of the version that it holds, with what the lineage knows of it: the batch
+// that led to it may have been let go since.
+Weights weights_of(const Policy& policy, const Published& said) {
+  Weights weights{said.master, said.digest, said.manifest};
+  const auto batch = policy.batches.find(said.version);
+  const auto known = policy.lineage.find(said.version);
+  if (batch != policy.batches.end())
+    weights.used = batch->second.used;
+  else if (known != policy.lineage.end())
+    weights.used = known->second.used;
+  return weights;
+}
+
 // What is known of this version from now on.
 void offer(State& state, PolicyId id, int64_t version, Weights weights) {
   weights.state = state_at_workers(state, id, version, weights.digest);
@@ -173,7 +186,7 @@ void on_published(Context& context, const Published& event) {
     for (const auto& [rank, worker] : policy.ranks) record_good(context, worker);
   }
   finish_batch(context, policy, event.version);
-  Weights weights{event.master, event.digest, event.manifest};
+  Weights weights = weights_of(policy, event);
   if (event.version > policy.frontier) {
     policy.frontier = event.version;
     offer(context.state, event.policy, event.version, std::move(weights));
@@ -237,7 +250,7 @@ void on_rolled_back(Context& context, const RolledBack& event) {
   policy.greeted = true;
   const Published published{event.worker, event.policy,   event.version,
                             event.digest, event.manifest, event.master};
-  const Weights weights{event.master, event.digest, event.manifest};
+  const Weights weights = weights_of(policy, published);
   if (policy.published < 0) {
     if (event.version >= 0) on_published(context, published);
     return;

@@ -5,12 +5,14 @@
 
 #include <fmt/format.h>
 
+#include "core/base/group_signal.h"
 #include "scheduler/decide/attempts.h"
 #include "scheduler/decide/batches.h"
 #include "scheduler/decide/evaluation.h"
 #include "scheduler/decide/health.h"
 #include "scheduler/state/credit.h"
 #include "scheduler/state/queues.h"
+#include "scheduler/state/run_share.h"
 #include "scheduler/state/touch.h"
 
 namespace tailrace::scheduler {
@@ -237,14 +239,12 @@ void leave_place(Policy& policy, const TaskId& id) {
 }
 
 bool zero_signal(const Task& task) {
-  std::optional<double> first;
+  GroupSignal signal;
   for (const Member& member : task.members) {
     // A member that failed for good says nothing of the spread of rewards.
-    if (!member.reward) continue;
-    if (first && *first != *member.reward) return false;
-    first = member.reward;
+    if (member.reward) signal.add(*member.reward, member.judged);
   }
-  return true;
+  return !signal.has();
 }
 
 // Whether the step has still rounds to find groups with a signal (law 3.9).
@@ -336,14 +336,6 @@ void open_rounds(Context& context, PolicyId policy_id, Policy& policy) {
   policy.last_round = round.id;
   policy.rounds.push_back(std::move(round));
   advance_rounds(context, policy_id, policy);
-}
-
-// In open rounds, and behind those that are full.
-int64_t num_running(const Policy& policy, int32_t domain) {
-  int64_t running = std::ssize(policy.domains[static_cast<size_t>(domain)].carried);
-  for (const Round& round : policy.rounds)
-    running += round.shares[static_cast<size_t>(domain)].running;
-  return running;
 }
 
 void halt_without_tasks(Context& context, const Policy& policy) {

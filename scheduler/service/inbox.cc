@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -31,19 +32,6 @@ constexpr int64_t kMaxNumericsClasses = 16;
 // A count that is worth a line: a flood is then not one of lines.
 bool doubles(int64_t count) { return std::has_single_bit(static_cast<uint64_t>(count)); }
 
-AttemptResult event_of(const WorkerId& worker, const TrajectoryHeader& header) {
-  return {.worker = worker,
-          .lease = header.lease,
-          .lane = header.lane,
-          .outcome = header.outcome,
-          .tokens = header.num_sampled,
-          .min_version = header.min_version,
-          .max_version = header.max_version,
-          .reward = header.reward,
-          .needs_verifier = !header.reward && !header.verifier.empty(),
-          .reason = has_sample(header.outcome) ? "" : header.evidence.substr(0, kReasonBytes)};
-}
-
 // " pool=large cluster=east host=gpu-7": where it is, as far as it says so.
 std::string describe_site(const wire::Hello& hello) {
   std::string text;
@@ -58,15 +46,40 @@ std::string describe_site(const wire::Hello& hello) {
 }  // namespace
 
 Inbox::Inbox(const State& state, Feed feed, StoreActor& store, wire::WorkerServer& server,
-             RunMetrics& metrics, Timeline& timeline, Log& log)
+             RunMetrics& metrics, Timeline& timeline, std::string judge, Log& log)
     : state_(state),
       feed_(std::move(feed)),
       store_(store),
       server_(server),
       metrics_(metrics),
       timeline_(timeline),
+      judge_(std::move(judge)),
       log_(log),
       session_lines_(kSessionLines, kSessionLinePace) {}
+
+// What groups are judged by, of what was measured of a sample. Nobody judges held-out ones.
+std::optional<double> Inbox::judged(Lane lane, const MetricList& metrics) const {
+  if (judge_.empty() || lane != Lane::kTrain) return std::nullopt;
+  const auto found =
+      std::ranges::find(metrics, judge_, [](const auto& metric) { return metric.first; });
+  if (found == metrics.end() || !std::isfinite(found->second)) return std::nullopt;
+  return found->second;
+}
+
+AttemptResult Inbox::event_of(const WorkerId& worker, const TrajectoryHeader& header) const {
+  const bool is_sample = has_sample(header.outcome);
+  return {.worker = worker,
+          .lease = header.lease,
+          .lane = header.lane,
+          .outcome = header.outcome,
+          .tokens = header.num_sampled,
+          .min_version = header.min_version,
+          .max_version = header.max_version,
+          .reward = header.reward,
+          .needs_verifier = !header.reward && !header.verifier.empty(),
+          .reason = is_sample ? "" : header.evidence.substr(0, kReasonBytes),
+          .judged = is_sample ? judged(header.lane, header.metrics) : std::nullopt};
+}
 
 void Inbox::take(wire::ServerEvent event) {
   if (const auto* up = std::get_if<wire::WorkerUp>(&event)) return on_up(*up);
@@ -270,7 +283,8 @@ void Inbox::on(const wire::Incoming& from, const wire::Verdict& verdict) {
                      verdict.verify_attempt,
                      verdict.reward,
                      verdict.failure.substr(0, kReasonBytes),
-                     verdict.task_broken && !verdict.reward};
+                     verdict.task_broken && !verdict.reward,
+                     verdict.reward ? judged(verdict.lane, verdict.metrics) : std::nullopt};
   if (!expects_verdict(state_, event)) return drop(unexpected_, from);  // late: fenced
   if (!verdict.reward) {
     log_.info("{} was not scored by {}: {}", to_string(verdict.lease), from.worker,

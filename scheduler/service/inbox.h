@@ -35,9 +35,10 @@ class Inbox {
  public:
   using Feed = std::function<void(const Event&)>;
 
-  // All are borrowed. `feed` applies an event to `state` before it returns.
+  // All are borrowed. `feed` applies an event to `state` before it returns. `judge`: the metric by
+  // which groups are judged (algo.filter_metric); empty: the reward.
   Inbox(const State& state, Feed feed, StoreActor& store, wire::WorkerServer& server,
-        RunMetrics& metrics, Timeline& timeline, Log& log);
+        RunMetrics& metrics, Timeline& timeline, std::string judge, Log& log);
 
   void take(wire::ServerEvent event);
 
@@ -100,6 +101,8 @@ class Inbox {
                  const StoreActor::Stored& stored);
   void on_turns(const wire::Incoming& from, const TrajectoryHeader& header,
                 std::vector<std::byte> body);
+  AttemptResult event_of(const WorkerId& worker, const TrajectoryHeader& header) const;
+  std::optional<double> judged(Lane lane, const MetricList& metrics) const;
   void check_numerics(const wire::Hello& hello);
   bool may_tell_of_session();
   void feed_publication(PolicyId policy, const MetricList& sent, const Event& event);
@@ -113,6 +116,7 @@ class Inbox {
   wire::WorkerServer& server_;
   RunMetrics& metrics_;
   Timeline& timeline_;
+  const std::string judge_;
   Log& log_;
   std::map<WorkerId, Unsettled> unsettled_;
   std::vector<std::string> numerics_classes_;  // of workers that compute, in the order they came

@@ -77,7 +77,7 @@ void Outbox::act(const Verify& a) {
 namespace {
 
 wire::Batch::Item item_of(const HandOver::Item& item, const TrajectoryStore::Entry& entry) {
-  return {item.lease, item.reward, entry.bytes, entry.checksum};
+  return {item.lease, item.reward, entry.bytes, entry.checksum, item.judged};
 }
 
 }  // namespace
@@ -88,8 +88,13 @@ void Outbox::act(const HandOver& a) {
   for (const HandOver::Item& item : a.items) ids.push_back({Lane::kTrain, item.lease});
   store_.describe(ids, [this, a](const auto& found, const auto& lost) {
     if (!lost.empty()) return lose_bodies(lost, feed_, log_);
-    wire::Batch batch{
-        .policy = a.policy, .step = a.step, .first = a.first, .last = a.last, .items = {}};
+    wire::Batch batch{.policy = a.policy,
+                      .step = a.step,
+                      .first = a.first,
+                      .last = a.last,
+                      .items = {},
+                      .share_begin = a.share_begin,
+                      .share_end = a.share_end};
     if (a.copy) {
       for (size_t i = 0; i < found.size(); ++i)
         batch.items.push_back(item_of(a.items[i], found[i].entry));
@@ -103,6 +108,7 @@ void Outbox::act(const HandOver& a) {
       batch.items.push_back(item_of(a.items[i], found[i].entry));
       handed_headers_.push_back(found[i].header);
       handed_headers_.back().reward = a.items[i].reward;
+      handed_headers_.back().judged = a.items[i].judged;
       warn_of_unread(found[i]);
     }
     handed_.step = a.step;

@@ -13,6 +13,7 @@
 #include "core/base/clock.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/group_signal.h"
 #include "core/base/time.h"
 
 namespace tailrace::scheduler {
@@ -127,20 +128,13 @@ void add(MetricList& values, std::string name, std::optional<double> value) {
   if (value) values.emplace_back(std::move(name), *value);
 }
 
-// Of the groups with a reward, those whose rewards are all equal.
+// Of the groups with a reward, those without a signal.
 std::optional<double> zero_signal_share(std::span<const TrajectoryHeader> episodes) {
-  std::map<TaskId, std::pair<double, double>> bounds;
-  for (const TrajectoryHeader& episode : episodes) {
-    if (!episode.reward) continue;
-    const double reward = *episode.reward;
-    const auto [at, is_new] =
-        bounds.emplace(task_of(episode.lease.member), std::pair(reward, reward));
-    at->second.first = std::min(at->second.first, reward);
-    at->second.second = std::max(at->second.second, reward);
-  }
-  return mean_of(bounds, [](const auto& group) {
-    return std::optional(group.second.first == group.second.second ? 1.0 : 0.0);
-  });
+  std::map<TaskId, GroupSignal> signals;
+  for (const TrajectoryHeader& episode : episodes)
+    if (episode.reward) signals[task_of(episode.lease.member)].add(*episode.reward, episode.judged);
+  return mean_of(signals,
+                 [](const auto& group) { return std::optional(group.second.has() ? 0.0 : 1.0); });
 }
 
 // What a crash or a full disk cut, to which the next row would be glued.

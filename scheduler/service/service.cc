@@ -47,7 +47,7 @@ struct Service::Impl {
         metrics(options.paths, policy(), options.num_samples, options.datasets, options.text, log,
                 options.facts),
         timeline(options.paths, state, options.storage.timeline_rows, log),
-        inbox(state, feeder(), store, server, metrics, timeline, log),
+        inbox(state, feeder(), store, server, metrics, timeline, options.judge, log),
         outbox(state, feeder(), store, server, metrics, options.datasets, log),
         progress(options.no_progress, [this](const WorkerId& worker, uint64_t session) {
           return server.progress(worker, session);
@@ -152,16 +152,18 @@ struct Service::Impl {
     const int64_t step = version() + 1;
     if (!policy().batches.contains(step)) return;
     std::vector<BodyId> ids;
-    std::map<LeaseId, double> rewards;
+    std::map<LeaseId, HandOver::Item> items;
     for (const HandOver::Item& item : make_hand_over(kPolicy, policy(), step).items) {
       ids.push_back({Lane::kTrain, item.lease});
-      rewards[item.lease] = item.reward;
+      items[item.lease] = item;
     }
-    store.describe(std::move(ids), [this, step, rewards](const auto& found, const auto&) {
+    store.describe(std::move(ids), [this, step, items](const auto& found, const auto&) {
       std::vector<TrajectoryHeader> headers;
       for (const StoreActor::Described& body : found) {
+        const HandOver::Item& item = items.at(body.header.lease);
         headers.push_back(body.header);
-        headers.back().reward = rewards.at(body.header.lease);
+        headers.back().reward = item.reward;
+        headers.back().judged = item.judged;
       }
       metrics.on_batch(step, headers);
     });

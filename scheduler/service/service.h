@@ -40,6 +40,7 @@ struct ServiceOptions {
   std::vector<std::string> datasets;  // names of the datasets; of one alone none is needed
   MetricList facts = {};              // numbers that each row of a step bears as they are
   TokenText text = {};                // for samples.jsonl; empty: its rows have ids alone
+  std::string judge = {};             // metric by which groups are judged; empty: the reward
   wire::LinkOptions link;
   StorageOptions storage;
   BodyLimits bodies;  // a result beyond them is its worker's fault

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "core/base/group_signal.h"
 #include "scheduler/simulator/world.h"
 
 namespace tailrace::simulator {
@@ -105,14 +106,12 @@ namespace {
 
 // Of those in `items`.
 std::set<TaskId> groups_of_equals(const std::vector<HandOver::Item>& items) {
-  std::map<TaskId, double> first;
+  std::map<TaskId, GroupSignal> signals;
+  for (const HandOver::Item& item : items)
+    signals[task_of(item.lease.member)].add(item.reward, item.judged);
   std::set<TaskId> equal;
-  for (const HandOver::Item& item : items) {
-    const TaskId group = task_of(item.lease.member);
-    const auto [known, is_new] = first.emplace(group, item.reward);
-    if (is_new) equal.insert(group);
-    if (known->second != item.reward) equal.erase(group);
-  }
+  for (const auto& [group, signal] : signals)
+    if (!signal.has()) equal.insert(group);
   return equal;
 }
 

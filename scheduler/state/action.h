@@ -108,9 +108,10 @@ struct HandOver {
   struct Item {
     LeaseId lease;
     double reward = 0;
+    std::optional<double> judged = {};  // Member::judged
     template <class V>
     void fields(V& visit) {
-      visit(lease, reward);
+      visit(lease, reward, judged);
     }
     friend bool operator==(const Item&, const Item&) = default;
   };
@@ -122,9 +123,11 @@ struct HandOver {
   bool last = true;   // no more come; then there may be no items
   std::vector<Item> items;
   bool copy = false;  // for a rank beside the one that asked
+  // With the last part: the part of the run that the step is (law 3.10).
+  double share_begin = 0, share_end = 0;
   template <class V>
   void fields(V& visit) {
-    visit(worker, session, policy, step, first, last, items, copy);
+    visit(worker, session, policy, step, first, last, items, copy, share_begin, share_end);
   }
   friend bool operator==(const HandOver&, const HandOver&) = default;
 };

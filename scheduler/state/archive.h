@@ -30,7 +30,7 @@ namespace tailrace::scheduler {
 static_assert(std::endian::native == std::endian::little);
 
 // Raised when a field list changes (law 13.4): files of another format are refused with a message.
-constexpr uint32_t kArchiveFormat = 25;
+constexpr uint32_t kArchiveFormat = 26;
 
 template <class V>
 void fields(TaskId& id, V& visit) {

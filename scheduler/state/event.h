@@ -94,11 +94,12 @@ struct AttemptResult {
   int64_t min_version = -1, max_version = -1;  // of sampled tokens; -1 when there are none
   std::optional<double> reward;                // absent: `needs_verifier`, or the attempt failed
   bool needs_verifier = false;
-  std::string reason;  // why it failed, for a person
+  std::string reason;                 // why it failed, for a person
+  std::optional<double> judged = {};  // of algo.filter_metric, as far as it is known yet; finite
   template <class V>
   void fields(V& visit) {
     visit(worker, lease, lane, outcome, tokens, min_version, max_version, reward, needs_verifier,
-          reason);
+          reason, judged);
   }
   friend bool operator==(const AttemptResult&, const AttemptResult&) = default;
 };
@@ -112,9 +113,10 @@ struct Reward {
   std::optional<double> reward;
   std::string reason;
   bool task_broken = false;
+  std::optional<double> judged = {};  // of algo.filter_metric; finite
   template <class V>
   void fields(V& visit) {
-    visit(worker, lease, lane, verify_attempt, reward, reason, task_broken);
+    visit(worker, lease, lane, verify_attempt, reward, reason, task_broken, judged);
   }
   friend bool operator==(const Reward&, const Reward&) = default;
 };

@@ -59,6 +59,8 @@ Found check_members(const State& state, Lane lane, const TaskId& id, const Task&
     if (member.reward.has_value() != (member.phase == Phase::kRewarded)) {
       return fmt::format("{}: reward and phase disagree", print(work));
     }
+    if (member.judged && to_sample)
+      return fmt::format("{}: judged, and there is no sample", print(work));
     // The order of Phase counts here: from kToVerify to kRewarded are those that have a result.
     if (active && member.phase >= Phase::kToVerify && member.phase <= Phase::kRewarded &&
         !member.has_body) {

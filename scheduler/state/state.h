@@ -67,11 +67,14 @@ struct Member {
   bool has_body = false;                       // the store holds the body of `attempt`
   std::map<WorkerId, Time> rests;  // where it failed, and until when it does not go back there
   std::optional<double> reward;
+  // What its group is judged by in the place of the reward (algo.filter_metric); nothing: it says
+  // nothing of the group, unless all lack it.
+  std::optional<double> judged = {};
   template <class V>
   void fields(V& visit) {
     visit(phase, attempt, last_attempt, verify_attempt, env_failures, verifier_failures, losses,
           returns, moves, granted_version, min_version, max_version, prefix, has_body, rests,
-          reward);
+          reward, judged);
   }
   friend bool operator==(const Member&, const Member&) = default;
 };
@@ -194,9 +197,13 @@ struct Batch {
   std::vector<int64_t> domains;  // how many of each
   bool whole = true;             // no more groups come (HandOverBy::kGroups)
   Time handed{};                 // when the trainer got it last
+  // Once it is whole: the part of the run that its step is (law 3.10), and the prompts of each
+  // dataset that are used with it.
+  double share_begin = 0, share_end = 0;
+  std::vector<int64_t> used;
   template <class V>
   void fields(V& visit) {
-    visit(tasks, domains, whole, handed);
+    visit(tasks, domains, whole, handed, share_begin, share_end, used);
   }
   friend bool operator==(const Batch&, const Batch&) = default;
 };
@@ -218,9 +225,10 @@ struct Weights {
   Digest digest;  // of what is published: workers prove it
   std::string manifest;
   VersionState state = VersionState::kOffered;
+  std::vector<int64_t> used = {};  // of the batch that it was trained on; empty: of version 0
   template <class V>
   void fields(V& visit) {
-    visit(master, digest, manifest, state);
+    visit(master, digest, manifest, state, used);
   }
   friend bool operator==(const Weights&, const Weights&) = default;
 };

@@ -94,6 +94,13 @@ TEST(Frame, RefusesWhatTheVerifierCannotSee) {
   EXPECT_TRUE(
       refused(Batch{0, 1, 0, true, {{lease, std::numeric_limits<double>::quiet_NaN(), 9, 0}}}));
   EXPECT_TRUE(refused(Batch{0, 1, -1, true, {}}));
+  EXPECT_FALSE(refused(Batch{0, 1, 0, true, {}, 0.25, 0.5}));
+  for (const auto& [begin, end] :
+       {std::pair{0.5, 0.25}, {-0.1, 0.5}, {0.5, 1.5}, {0.0, std::nan("")}})
+    EXPECT_TRUE(refused(Batch{0, 1, 0, true, {}, begin, end})) << begin << " to " << end;
+  EXPECT_FALSE(refused(Batch{0, 1, 0, true, {{lease, 0.0, 9, 0, 0.5}, {lease, 0.0, 9, 0}}}));
+  EXPECT_TRUE(
+      refused(Batch{0, 1, 0, true, {{lease, 0.0, 9, 0, std::numeric_limits<double>::infinity()}}}));
   EXPECT_TRUE(refused(Save{0, -1}));
   EXPECT_TRUE(refused(TrainerReady{0, -2, ""}));
   EXPECT_TRUE(

@@ -601,6 +601,10 @@ void Checker::check(const HandOver& batch) {
   const bool in_parts = state_.config.mode.hand_over == HandOverBy::kGroups;
   if (!in_parts && (!batch.last || batch.first > 0)) fail("a batch in parts");
   if (batch.last && known.empty()) fail("an empty batch");
+  // Law 3.10: something is left to do, or there would be no batch.
+  if (batch.last && !(0 <= batch.share_begin && batch.share_begin <= batch.share_end &&
+                      batch.share_begin < 1 && batch.share_end <= 1))
+    fail(fmt::format("a step from {} to {} of the run", batch.share_begin, batch.share_end));
   if (batch.step > state_.policies.at(0).frontier) check_short(batch);
   seen["parts of a batch"] += !batch.last;
   // A list that is told once more may hold several parts.

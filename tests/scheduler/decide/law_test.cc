@@ -1,5 +1,8 @@
 // The scenarios of docs/scheduler-law.md, section 16, that concern the synchronous mode; the number
 // is that of the table there. Each is also kept as a transcript, tests/golden/scheduler/SNN.txt.
+#include <array>
+#include <optional>
+
 #include "scheduler/state/credit.h"
 #include "scheduler/state/expects.h"
 #include "tests/golden/golden.h"
@@ -157,6 +160,122 @@ TEST(SchedulerLaw, S10_AFilteredGroupLeavesTheQuotaUnchanged) {
   }
   EXPECT_EQ(h.policy().domains[0].ended[static_cast<size_t>(TaskEnd::kFiltered)], 5);
   expect_golden("scheduler/S10.txt", h.transcript);
+}
+
+// By the metric that the run names, and within what rounding makes of equal sums.
+TEST(SchedulerLaw, AGroupIsFilteredByWhatJudgesIt) {
+  Config config = small_config(1, 2);
+  config.replace_zero_signal = true;
+  Harness h(config);
+  h.add_rollout("w0", 8);
+  publish(h, 0);
+  const auto answer = [&](int64_t prompt, std::array<double, 2> rewards,
+                          std::array<std::optional<double>, 2> judged) {
+    Actions last;
+    for (const Grant& grant : grants_of(h, prompt)) {
+      const auto member = static_cast<size_t>(grant.lease.member.member);
+      AttemptResult result = h.result(grant, rewards[member]);
+      result.judged = judged[member];
+      last = h.tell(result);
+    }
+    return only<TaskDone>(last).size() == 1;
+  };
+  EXPECT_TRUE(answer(0, {0.1 + 0.2, 0.3}, {}));
+  EXPECT_TRUE(answer(1, {0.1, 0.4}, {0.0, 0.0})) << "a small part differs";
+  EXPECT_TRUE(answer(2, {0.1, 0.4}, {0.0, std::nullopt})) << "one says nothing of the other";
+  // What the environment measured, and what a verifier puts in its place.
+  for (const Grant& grant : grants_of(h, 3)) {
+    AttemptResult result = h.result(grant, std::nullopt);
+    result.judged = 1;
+    h.tell(WorkerUp{.worker = "r", .session = 1, .role = Role::kReward, .slots = 4});
+    for (const Verify& verify : only<Verify>(h.tell(result)))
+      h.tell(Reward{.worker = "r",
+                    .lease = verify.lease,
+                    .verify_attempt = verify.verify_attempt,
+                    .reward = 1,
+                    .reason = "",
+                    .judged = grant.lease.member.member == 0 ? std::nullopt : std::optional(0.5)});
+  }
+  EXPECT_EQ(h.policy().domains[0].ready.size(), 1u);
+  const auto batch = only<HandOver>(h.tell(wants(1)));
+  ASSERT_EQ(batch.size(), 1u);
+  ASSERT_EQ(batch[0].items.size(), 2u);
+  EXPECT_EQ(batch[0].items[0].judged, 1);
+  EXPECT_EQ(batch[0].items[1].judged, 0.5);
+}
+
+// Of 16 prompts, 4 a step, half have no signal: two steps are trained, and not the four that there
+// could be. The run is half done behind the first, and done behind the second.
+TEST(SchedulerLaw, AStepSaysWhichPartOfTheRunItIs) {
+  Config config = small_config(4, 2);
+  config.steps = 0;
+  config.domains[0].prompts_per_epoch = 8;
+  config.domains[0].epochs = 2;
+  config.replace_zero_signal = true;
+  Harness h(config);
+  h.add_rollout("w0", 64);
+  publish(h, 0);
+  std::vector<std::pair<double, double>> shares;
+  const auto play = [&](int64_t step) {
+    h.tell(wants(step));
+    for (bool any = true; any;) {
+      any = false;
+      for (const auto& [work, lease] : h.state.leases.in_order()) {
+        const Grant grant = Harness::grant_of(work, lease);
+        const bool even = work.member.prompt % 2 == 0;
+        for (const HandOver& batch : only<HandOver>(
+                 h.tell(h.result(grant, even ? 0 : static_cast<double>(work.member.member)))))
+          shares.emplace_back(batch.share_begin, batch.share_end);
+        any = true;
+        break;
+      }
+    }
+  };
+  play(1);
+  publish(h, 1);
+  play(2);
+  ASSERT_EQ(shares.size(), 2u);
+  EXPECT_EQ(shares[0], (std::pair{0.0, 0.5}));
+  EXPECT_EQ(shares[1], (std::pair{0.5, 1.0}));
+  // The same to a trainer that asks again, and to one that comes back to the step before.
+  const auto again = only<HandOver>(h.tell(wants(2)));
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(std::pair(again[0].share_begin, again[0].share_end), shares[1]);
+  publish(h, 2);
+  h.add_trainer(0);
+  for (int64_t step = 1; step <= 2; ++step) {
+    const auto replayed = only<HandOver>(h.tell(wants(step)));
+    ASSERT_EQ(replayed.size(), 1u);
+    EXPECT_EQ(std::pair(replayed[0].share_begin, replayed[0].share_end),
+              shares[static_cast<size_t>(step - 1)]);
+    publish(h, step);
+  }
+}
+
+// By its steps, also where the data would last longer; and where run.steps is another one after a
+// restart, by the new number from the next batch on.
+TEST(SchedulerLaw, WithAStepLimitTheShareIsThatOfTheSteps) {
+  Config config = small_config(2, 2);
+  config.steps = 4;
+  Harness h(config);
+  h.add_rollout("w0", 64);
+  publish(h, 0);
+  const auto share = [&](int64_t step) {
+    const HandOver batch = run_step(h, step);
+    return std::pair(batch.share_begin, batch.share_end);
+  };
+  EXPECT_EQ(share(1), (std::pair{0.0, 0.25}));
+  publish(h, 1);
+  EXPECT_EQ(share(2), (std::pair{0.25, 0.5}));
+  publish(h, 2);
+  config.steps = 8;
+  h.tell(Restarted{config});
+  h.add_rollout("w0", 64);
+  h.add_trainer(1);
+  h.install_open();
+  EXPECT_EQ(share(2), (std::pair{0.25, 0.5})) << "what is trained again is as it was";
+  publish(h, 2);
+  EXPECT_EQ(share(3), (std::pair{0.25, 0.375}));
 }
 
 // A task that is solved gives no group with a signal: its steps end all the same.

@@ -34,8 +34,9 @@ struct InboxTest : testing::Test {
     return TrajectoryStore::open(folder, 4096).value();
   }
   void inbox_feed(const Event& event) {
-    if (std::holds_alternative<Reward>(event)) ++num_verdicts;
-    if (std::holds_alternative<AttemptResult>(event)) ++num_results;
+    if (const auto* reward = std::get_if<Reward>(&event)) ++num_verdicts, judged = reward->judged;
+    if (const auto* result = std::get_if<AttemptResult>(&event))
+      ++num_results, judged = result->judged;
     const Actions actions = h.tell(event);
     for (const Verify& verify : only<Verify>(actions)) asked = verify;
     for (const Stage& install : only<Stage>(actions)) {
@@ -148,15 +149,36 @@ struct InboxTest : testing::Test {
                    }};
   RunMetrics metrics{paths, h.policy(), 0, {}, {}, log};
   Timeline timeline{paths, h.state, /*rows_per_step=*/0, log};
-  Inbox inbox{
-      h.state, [this](const Event& event) { inbox_feed(event); }, store, server, metrics, timeline,
-      log};
+  Inbox inbox{h.state,       [this](const Event& event) { inbox_feed(event); },
+              store,         server,
+              metrics,       timeline,
+              /*judge=*/"m", log};
   wire::RudePeer w{endpoint};
   Verify asked;
   Grant granted;
   uint64_t sequence = 0;
   int num_verdicts = 0, num_results = 0;
+  std::optional<double> judged;  // of the last of either
 };
+
+// What groups are judged by stands among what was measured: by a verifier, or by the environment.
+TEST_F(InboxTest, TellsWhatGroupsAreJudgedBy) {
+  judged.reset();
+  say_verdict();
+  finish_one();
+  EXPECT_EQ(judged, 1.0);
+  const auto say = [&](MetricList metrics) {
+    Trajectory trajectory = fakes::make_trajectory(granted.lease, granted.lane, /*version=*/0);
+    trajectory.reward = 1.0;
+    trajectory.metrics = std::move(metrics);
+    inbox.take(wire::Incoming{"w", ++sequence,
+                              wire::TrajectoryResult{wire::encode_trajectory(trajectory)}});
+    finish_one();
+  };
+  say({{"other", 2.0}, {"m", 0.25}});
+  EXPECT_EQ(num_results, 2);
+  EXPECT_EQ(judged, 0.25);
+}
 
 // Neither that message nor what its worker said after it: acknowledgements count up to a message.
 TEST_F(InboxTest, NothingIsAcknowledgedBeforeItsBodyIsStored) {
