@@ -40,7 +40,7 @@ struct CheckpointState {
   int64_t step = 0;            // steps done
   int64_t version = 0;         // weight version of the saved weights
   int64_t updates = 0;         // optimizer updates since RL began
-  int64_t horizon = 0;         // of the schedule, in updates
+  int64_t horizon = 0;         // updates of the run at most
   std::string digest = {};     // root digest of the weights
   std::string reference = {};  // root digest of the weights of algo.kl; empty: none
   std::string base = {};       // root digest of an adapter's base; empty: it is no adapter

@@ -39,23 +39,23 @@ bool is_hidden_matrix(const ParameterInfo& info) {
 
 }  // namespace
 
-double learning_rate(const OptimOptions& options, int64_t update, int64_t total_updates) {
-  if (update < options.warmup_updates) {
-    return options.lr * static_cast<double>(update) / static_cast<double>(options.warmup_updates);
-  }
-  // At least 1, so that a run that ends within its warm-up divides by something.
-  double span = static_cast<double>(std::max<int64_t>(1, total_updates - options.warmup_updates));
-  double done = std::min(1.0, static_cast<double>(update - options.warmup_updates) / span);
-  double low = options.lr * options.min_lr_ratio;
-  switch (options.schedule) {
-    case LrSchedule::kConstant:
-      break;
-    case LrSchedule::kLinear:
-      return low + (options.lr - low) * (1 - done);
-    case LrSchedule::kCosine:
-      return low + (options.lr - low) * ((1 + std::cos(std::numbers::pi * done)) / 2);
-  }
-  return options.lr;
+double learning_rate(const OptimOptions& options, int64_t update, double done,
+                     int64_t total_updates) {
+  double risen = options.lr;
+  if (update < options.warmup_updates)
+    risen = risen * static_cast<double>(update) / static_cast<double>(options.warmup_updates);
+  if (options.schedule == LrSchedule::kConstant) return risen;
+  // A run that is all warm-up never falls.
+  const double left = static_cast<double>(total_updates - options.warmup_updates);
+  const double warm_up =
+      left > 0 ? static_cast<double>(options.warmup_updates) / static_cast<double>(total_updates)
+               : 1;
+  const double fallen = done > warm_up ? std::min(1.0, (done - warm_up) / (1 - warm_up)) : 0;
+  const double low = options.min_lr_ratio;
+  const double fall = options.schedule == LrSchedule::kLinear
+                          ? low + (1 - low) * (1 - fallen)
+                          : low + (1 - low) * ((1 + std::cos(std::numbers::pi * fallen)) / 2);
+  return risen * fall;
 }
 
 namespace {
@@ -116,14 +116,14 @@ Optimizer::Optimizer(const Stream& stream, const ParameterLayout& layout,
       m_(layout, stream.device),
       v_(static_cast<size_t>(division_.num_seconds) * sizeof(float), stream.device),
       scratch_(division_.scratch_bytes),
-      device_(small_bytes(1, kPending, num_squares(stream.device)), stream.device),
-      host_(Buffer::pinned(small_bytes(kPending, kPending), stream.device)) {
+      device_(small_bytes(1, kPending * kPending, num_squares(stream.device)), stream.device),
+      host_(Buffer::pinned(small_bytes(kPending, kPending * kPending), stream.device)) {
   Workspace device(device_), host(host_);
   state_ = device.take<UpdateState>(1);
-  rates_ = device.take<float>(kPending);
+  rates_ = device.take<float>(kPending * kPending);
   squares_ = device.take<double>(num_squares(stream.device));
   pending_states_ = host.take<UpdateState>(kPending);
-  sent_rates_ = host.take<float>(kPending);
+  sent_rates_ = host.take<float>(kPending * kPending);
   set_counts(0, 0);
 }
 
@@ -132,17 +132,18 @@ int64_t Optimizer::bytes(const ParameterLayout& layout, OptimizerKind kind, Devi
   return Parameters::bytes(layout) +
          static_cast<int64_t>(
              Workspace::aligned(static_cast<size_t>(division.num_seconds) * sizeof(float)) +
-             division.scratch_bytes + small_bytes(1, kPending, num_squares(device)) +
-             small_bytes(kPending, kPending));
+             division.scratch_bytes + small_bytes(1, kPending * kPending, num_squares(device)) +
+             small_bytes(kPending, kPending * kPending));
 }
 
-void Optimizer::apply(const Parameters& gradients, Parameters& parameters) {
+void Optimizer::apply(const Parameters& gradients, Parameters& parameters, double done) {
   if (pending_ == kPending) settle();
+  const std::span<const float> rates = send_rates(done);
   sum_of_squares(
       stream_,
       {.x = gradients.values(), .sum = {&state_.data()->sum_of_squares, 1}, .scratch = squares_});
   begin_update(stream_, {.state = state_,
-                         .rates = rates_,
+                         .rates = rates,
                          .first_rate = first_rate_,
                          .max_grad_norm = options_.max_grad_norm});
   AdamWConstants constants{.beta1 = static_cast<float>(options_.betas[0]),
@@ -175,6 +176,7 @@ void Optimizer::apply(const Parameters& gradients, Parameters& parameters) {
   }
   copy(stream_, bytes_of(pending_states_.subspan(static_cast<size_t>(pending_), 1)),
        on(stream_.device, state_));
+  pending_done_.push_back(done);
   ++pending_;
   ++tries_;
 }
@@ -183,23 +185,33 @@ void Optimizer::apply(const Parameters& gradients, Parameters& parameters) {
 void Optimizer::settle() {
   if (pending_ == 0) return;
   wait(stream_);
-  for (const UpdateState& state : pending_states_.first(static_cast<size_t>(pending_))) {
+  for (size_t i = 0; i < static_cast<size_t>(pending_); ++i) {
+    const UpdateState& state = pending_states_[i];
     last_ = {.grad_norm = state.grad_norm, .skipped = state.skips};
     // Not the float that was used: a report is of the schedule.
-    if (!state.skips) last_.lr = learning_rate(options_, state.updates, total_updates_);
+    if (!state.skips)
+      last_.lr = learning_rate(options_, state.updates, pending_done_[i], total_updates_);
     reports_.push_back(last_);
     first_rate_ = state.updates + 1;
   }
   pending_ = 0;
-  send_rates();
+  pending_done_.clear();
 }
 
-// Nothing is under way that reads the rates, or sends them.
-void Optimizer::send_rates() {
+// Those that the next update may have, by the number that it turns out to be. Of the others that
+// are under way each has a row of its own.
+std::span<const float> Optimizer::send_rates(double done) {
+  const auto begin = static_cast<size_t>(pending_ * kPending);
+  // Behind the warm-up they are all the same.
+  const int64_t rising = std::max<int64_t>(0, options_.warmup_updates - first_rate_);
+  const auto count = static_cast<size_t>(std::min(pending_, rising) + 1);
+  const std::span<float> sent = sent_rates_.subspan(begin, count),
+                         rates = rates_.subspan(begin, count);
   int64_t update = first_rate_;
-  for (float& rate : sent_rates_)
-    rate = static_cast<float>(learning_rate(options_, update++, total_updates_));
-  copy(stream_, on(stream_.device, rates_), bytes_of(sent_rates_));
+  for (float& rate : sent)
+    rate = static_cast<float>(learning_rate(options_, update++, done, total_updates_));
+  copy(stream_, on(stream_.device, rates), bytes_of(sent));
+  return rates;
 }
 
 std::vector<Optimizer::Report> Optimizer::take_reports() {
@@ -241,10 +253,10 @@ void Optimizer::set_counts(int64_t updates, int64_t skipped) {
   copy(stream_, on(stream_.device, state_), bytes_of(std::span(&state, 1)));
   wait(stream_);
   pending_ = 0;
+  pending_done_.clear();
   reports_.clear();
   tries_ = updates + skipped;
   first_rate_ = updates + 1;
-  send_rates();
 }
 
 void Optimizer::share(Collective& ranks) {

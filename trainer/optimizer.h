@@ -22,16 +22,23 @@
 
 namespace tailrace {
 
-// Rate of update number `update` (from 0): lr * update / warmup_updates below warmup_updates, then
-// constant, or linear or cosine from lr to lr * min_lr_ratio, which it reaches at total_updates and
-// keeps.
-double learning_rate(const OptimOptions& options, int64_t update, int64_t total_updates);
+// Rate of update number `update`, from 1: a rise in the warm-up times a fall with the run.
+//
+//   rise   update / warmup_updates, and 1 behind the warm-up. It counts the updates that were made.
+//   fall   constant, or linear or cosine from 1 to min_lr_ratio. It goes by `done`, the share of
+//          the run that lies behind the update's begin: [0, 1). It begins behind the share that the
+//          warm-up has of the `total_updates` that the run makes at most.
+//
+// With N updates and without a warm-up, linear gives lr to the first and, towards 0, lr / N to the
+// last: the end is reached behind the last update, so that none has the rate 0 unless lr is 0.
+double learning_rate(const OptimOptions& options, int64_t update, double done,
+                     int64_t total_updates);
 
 // What an update turns on (norm, clipping, skip, count, rate) stays in memory of the device:
 // apply() only asks the stream for it, and each of its updates leaves a report that is read later.
 class Optimizer {
  public:
-  // `total_updates` ends the schedule. Borrows the layout, and what the stream names. `options`
+  // `total_updates`: of learning_rate(). Borrows the layout, and what the stream names. `options`
   // must be valid.
   Optimizer(const Stream& stream, const ParameterLayout& layout, const OptimOptions& options,
             int64_t total_updates);
@@ -44,10 +51,10 @@ class Optimizer {
     double lr = 0;
     bool skipped = false;  // a gradient was NaN or infinite: nothing was changed
   };
-  // Update number t = updates() + 1 uses learning_rate(t). Norms and biases decay only with
+  // Update number t = updates() + 1 has learning_rate(t, done). Norms and biases decay only with
   // decay_norms, all else always. Waits for nothing, but that it takes in the reports of kPending
   // updates that nobody asked for.
-  void apply(const Parameters& gradients, Parameters& parameters);
+  void apply(const Parameters& gradients, Parameters& parameters, double done = 0);
 
   // Calls of apply() whose counts are kept: updates() + skipped() without waiting.
   int64_t tries() const { return tries_; }
@@ -93,7 +100,7 @@ class Optimizer {
   UpdateState state() const;
   void set_counts(int64_t updates, int64_t skipped);
   void settle();
-  void send_rates();
+  std::span<const float> send_rates(double done);
   template <class Float>
   std::span<Float> staged(std::span<Float> values, std::vector<float>& copy) const;
   void send(std::span<const float> host, std::span<float> values) const;
@@ -117,13 +124,16 @@ class Optimizer {
   // long a schedule may be has no bound that memory would hold.
   Buffer device_;
   std::span<UpdateState> state_;  // [1]
-  std::span<float> rates_;        // [kPending] from number first_rate_ on
-  std::span<double> squares_;     // [kSquaresBlocks] scratch of the norm; on a GPU
-  int64_t first_rate_ = 1;        // behind the last update that was settled
+  // [kPending, kPending] row i: of the i-th update that is pending, whose number is first_rate_ to
+  // first_rate_ + i. Which of these it is, the device knows: those before it may have been skipped.
+  std::span<float> rates_;
+  std::span<double> squares_;  // [kSquaresBlocks] scratch of the norm; on a GPU
+  int64_t first_rate_ = 1;     // behind the last update that was settled
   // Pinned: the state behind each update that is pending, and rates_ as they are sent.
   Buffer host_;
   std::span<UpdateState> pending_states_;  // [kPending]
-  std::span<float> sent_rates_;            // [kPending]
+  std::span<float> sent_rates_;            // as rates_
+  std::vector<double> pending_done_;       // [pending_]
   int64_t pending_ = 0, tries_ = 0;
   std::vector<Report> reports_;  // settled and not taken
   Report last_;

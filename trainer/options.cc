@@ -24,13 +24,19 @@ void OptimOptions::visit(OptionVisitor& v) {
           {.help = "weight decay of norms and biases as well",
            .idle = idle_if(weight_decay == 0, "{weight_decay} is 0", {"weight_decay"})});
   v.field("warmup_updates", warmup_updates,
-          {.help = "updates over which the rate rises linearly", .min = 0, .max = kMaxCount});
+          {.help = "updates over which the rate rises linearly: lr / warmup_updates is that of the "
+                   "first; updates that were not made, or skipped, do not count",
+           .min = 0,
+           .max = kMaxCount});
   v.field("schedule", schedule,
-          {.help = "of the rate after the warm-up; one that falls ends with the last update, and "
-                   "falls anew where run.steps grows later"});
+          {.help = "of the rate after the warm-up: linear and cosine fall with the share of the "
+                   "run that is done (of its steps, or of its prompts where epochs end it) and "
+                   "reach their end behind the last update; where run.steps changes later, by the "
+                   "new length from there on"});
   v.field(
       "min_lr_ratio", min_lr_ratio,
-      {.help = "share of lr that linear and cosine end with",
+      {.help = "share of lr that linear and cosine fall to behind the last update; with 0 and "
+               "linear, the last of N has lr / N",
        .min = 0,
        .max = 1,
        .idle = idle_if(schedule == LrSchedule::kConstant, "{schedule} is constant", {"schedule"})});

@@ -253,7 +253,7 @@ std::vector<std::vector<float>> PolicyTrainer::score_with(const PackedWeights& w
   return by_sequence(sequences, tree_.gather_values(std::move(logprobs)));
 }
 
-MetricList PolicyTrainer::sft_update(std::span<const PackedSequence> sequences) {
+MetricList PolicyTrainer::sft_update(std::span<const PackedSequence> sequences, double done) {
   TR_CHECK(!sequences.empty());
   int64_t targets = 0;
   int64_t tokens = 0;
@@ -278,7 +278,7 @@ MetricList PolicyTrainer::sft_update(std::span<const PackedSequence> sequences) 
                         .loss = cross_entropy});
   if (on_device) device_loss_->end();
   balance_.gather(tree_.ranks());
-  update(tree_.result());
+  update(tree_.result(), done);
   balance_.forget();
   const Optimizer::Report report = optimizer().take_reports().back();
   if (on_device) slots = device_loss_->take().back();
@@ -420,8 +420,9 @@ void PolicyTrainer::tell_sink(std::span<const TrainSequence> sequences,
 }
 
 UpdateReport PolicyTrainer::policy_update(const TrainBatch& batch, const Minibatch& minibatch,
-                                          const PolicyLossConfig& loss, int64_t version) {
-  start_policy_update(batch, minibatch, loss, version);
+                                          const PolicyLossConfig& loss, int64_t version,
+                                          double done) {
+  start_policy_update(batch, minibatch, loss, version, done);
   const Optimizer::Report of_optimizer = optimizer().take_reports().back();
   UpdateReport report = take_updates().back();
   report.optimizer = of_optimizer;
@@ -429,13 +430,14 @@ UpdateReport PolicyTrainer::policy_update(const TrainBatch& batch, const Minibat
 }
 
 void PolicyTrainer::start_policy_update(const TrainBatch& batch, const Minibatch& minibatch,
-                                        const PolicyLossConfig& loss, int64_t version) {
+                                        const PolicyLossConfig& loss, int64_t version,
+                                        double done) {
   LossCounts counts = loss_counts(batch, minibatch);
   TR_CHECK(counts.tokens > 0);
   if (loss.correction.normalize)
     counts.mean_correction = mean_correction(batch, minibatch, loss.correction);
   backward(batch, minibatch, loss, counts, version);
-  update(tree_.result());
+  update(tree_.result(), done);
   if (critic_) critic_->apply();
 }
 
@@ -455,8 +457,8 @@ void PolicyTrainer::critic_update(const TrainBatch& batch, const Minibatch& mini
   critic_->apply();
 }
 
-void PolicyTrainer::update(const Parameters& gradients) {
-  optimizer().apply(gradients, master());
+void PolicyTrainer::update(const Parameters& gradients, double done) {
+  optimizer().apply(gradients, master(), done);
   is_stale_ = on_device_ != nullptr;
   // The host moves these biases, so it has to know. Nothing else waits for an update here.
   if (balance_.moves_bias() && !optimizer().last_report().skipped) {
@@ -488,17 +490,23 @@ double PolicyTrainer::measure_drift(const TrainBatch& batch) {
 }
 
 MetricList PolicyTrainer::policy_step(TrainBatch& batch, int64_t version,
-                                      const PolicyLossConfig& loss) {
+                                      const PolicyLossConfig& loss, RunShare share) {
   prepare_step(batch, version, loss);
   StepReport step;
   updates_.clear();  // of a step that lost a rank
   const bool moves = !critic_ || version >= critic_->options().warmup_steps;
+  std::vector<Minibatch> minibatches = split_minibatches(batch, train_.minibatches_per_step);
+  // All of its tokens may have been rejected.
+  std::erase_if(minibatches, [&](const Minibatch& minibatch) {
+    return loss_counts(batch, minibatch).tokens == 0;
+  });
+  const auto updates = static_cast<double>(std::ssize(minibatches) * train_.ppo_epochs);
+  double made = 0;
   for (int64_t epoch = 0; epoch < train_.ppo_epochs; ++epoch) {
-    for (const Minibatch& minibatch : split_minibatches(batch, train_.minibatches_per_step)) {
-      // All of its tokens may have been rejected.
-      if (loss_counts(batch, minibatch).tokens == 0) continue;
+    for (const Minibatch& minibatch : minibatches) {
+      const double done = share.begin + (share.end - share.begin) * (made++ / updates);
       if (moves) {
-        start_policy_update(batch, minibatch, loss, version);
+        start_policy_update(batch, minibatch, loss, version, done);
       } else {
         critic_update(batch, minibatch);
       }
@@ -537,8 +545,8 @@ void PolicyTrainer::add_group(StreamedStep& step, TrainBatch group, int64_t vers
   append(step.batch, std::move(group));
 }
 
-MetricList PolicyTrainer::finish(StreamedStep& step, int64_t version,
-                                 const PolicyLossConfig& loss) {
+MetricList PolicyTrainer::finish(StreamedStep& step, int64_t version, const PolicyLossConfig& loss,
+                                 RunShare share) {
   StepReport report;
   const LossCounts counts = loss_counts(step.batch, {0, step.batch.sequences.size()});
   if (counts.tokens > 0) {
@@ -549,7 +557,7 @@ MetricList PolicyTrainer::finish(StreamedStep& step, int64_t version,
          {&sums.loss, &sums.policy_term, &sums.kl_term, &sums.entropy_term, &sums.imitation_term})
       *term *= weight;
     balance_.take_back(step.loads);
-    update(step.gradients);
+    update(step.gradients, share.begin);
     report.add(step.sums);
     report.add(optimizer().take_reports());
     report.moved = measure_drift(step.batch);

@@ -51,6 +51,12 @@
 
 namespace tailrace {
 
+// The part of a run that a step is: shares of the whole, 0 <= begin <= end <= 1. Its updates share
+// it equally, and the schedule of the rates goes by where each begins.
+struct RunShare {
+  double begin = 0, end = 0;
+};
+
 class PolicyTrainer {
  public:
   // Computes on stream's device and borrows its pool. Weights are zero until weights_changed() is
@@ -104,6 +110,7 @@ class PolicyTrainer {
   void weights_changed();
 
   // A fresh optimizer with empty moments; needed before the first update, and between SFT and RL.
+  // `total_updates`: at most, of learning_rate().
   void reset_optimizer(const OptimOptions& options, int64_t total_updates);
   Optimizer& optimizer();
 
@@ -124,9 +131,10 @@ class PolicyTrainer {
   // Teacher forcing: log-probabilities of each sequence's targets, natural log, in the order given.
   std::vector<std::vector<float>> score(std::span<const PackedSequence> sequences);
 
-  // One update on -(sum of target log-probabilities) / (number of targets).
+  // One update on -(sum of target log-probabilities) / (number of targets). `done`: the share of
+  // the training that lies before it.
   // Metrics sft/{loss,tokens,grad_norm,lr,update_skipped}; the loss is that before the update.
-  MetricList sft_update(std::span<const PackedSequence> sequences);
+  MetricList sft_update(std::span<const PackedSequence> sequences, double done = 0);
 
   // What sft_update() would learn from, measured: metrics sft/eval_loss and
   // sft/eval_token_accuracy, the share of targets that are the likeliest token. Of this rank alone.
@@ -154,20 +162,22 @@ class PolicyTrainer {
   void add_group(StreamedStep& step, TrainBatch group, int64_t version,
                  const PolicyLossConfig& loss);
   // The update. Metrics as of policy_step(). The step is spent.
-  MetricList finish(StreamedStep& step, int64_t version, const PolicyLossConfig& loss);
+  MetricList finish(StreamedStep& step, int64_t version, const PolicyLossConfig& loss,
+                    RunShare share = {});
 
   // One optimizer update. `version`: see the mismatch fields; they mean something only as long as
   // no update came after prepare_step(). Waits for the report of the optimizer, which a step reads
   // at its end.
   UpdateReport policy_update(const TrainBatch& batch, const Minibatch& minibatch,
-                             const PolicyLossConfig& loss, int64_t version);
+                             const PolicyLossConfig& loss, int64_t version, double done = 0);
 
   // What an update does in the first steps of a critic.
   void critic_update(const TrainBatch& batch, const Minibatch& minibatch);
 
   // A whole step: prepare, then ppo_epochs passes over the minibatches. Metrics policy/...,
   // mismatch/..., staleness/..., and the batch's own. A batch without sequences makes no update.
-  MetricList policy_step(TrainBatch& batch, int64_t version, const PolicyLossConfig& loss);
+  MetricList policy_step(TrainBatch& batch, int64_t version, const PolicyLossConfig& loss,
+                         RunShare share = {});
 
   // Hears of each sequence of an update, in every pass, the log-probabilities of its targets that
   // the loss is made of.
@@ -187,10 +197,10 @@ class PolicyTrainer {
   void fetch_parameters() const;
   void score_old(TrainBatch& batch, int64_t version);
   void score_reference(TrainBatch& batch);
-  void update(const Parameters& gradients);
+  void update(const Parameters& gradients, double done);
   // A policy_update() whose reports are still to be taken: from take_updates() and the optimizer.
   void start_policy_update(const TrainBatch& batch, const Minibatch& minibatch,
-                           const PolicyLossConfig& loss, int64_t version);
+                           const PolicyLossConfig& loss, int64_t version, double done);
   // The gradient of these sequences' loss: in gradients(), or added to `sum`. No update. Its report
   // is still to be taken.
   void backward(const TrainBatch& batch, const Minibatch& minibatch, const PolicyLossConfig& loss,

@@ -232,7 +232,7 @@ std::vector<std::vector<size_t>> sft_batches(const std::vector<SftRow>& rows, in
 SftTask::SftTask(PolicyTrainer& trainer, const SftOptions& options, std::vector<SftRow> rows,
                  std::vector<SftRow> held_out, uint64_t seed)
     : trainer_(trainer), rows_(std::move(rows)), held_out_(std::move(held_out)) {
-  // All epochs are cut beforehand: the schedule has to know its last update.
+  // All epochs are cut beforehand: the schedule has to know how many updates there are.
   for (int64_t epoch = 0; epoch < options.epochs; ++epoch) {
     for (auto& batch : sft_batches(rows_, options.batch_tokens, seed, epoch))
       batches_.push_back(std::move(batch));
@@ -245,8 +245,9 @@ SftTask::SftTask(PolicyTrainer& trainer, const SftOptions& options, std::vector<
 
 std::optional<MetricList> SftTask::update() {
   if (updates_done_ == total_updates()) return std::nullopt;
+  const double done = static_cast<double>(updates_done_) / static_cast<double>(total_updates());
   MetricList metrics =
-      trainer_.sft_update(views(rows_, batches_[static_cast<size_t>(updates_done_)]));
+      trainer_.sft_update(views(rows_, batches_[static_cast<size_t>(updates_done_)]), done);
   ++updates_done_;
   return metrics;
 }

@@ -17,7 +17,7 @@ std::vector<ForeignName> prime_rl_names() {
       "its mask leaves tokens out where a clip bounds their ratio. Write algo.clip_low and "
       "algo.clip_high.";
   constexpr std::string_view kSchedule =
-      "write optim.schedule: linear or cosine, which end with the last update, and "
+      "write optim.schedule: linear or cosine, which fall until behind the last update, and "
       "optim.min_lr_ratio.";
   constexpr std::string_view kAhead =
       "write scheduler.mode: async, and scheduler.ahead, the steps that are sampled ahead.";

@@ -17,6 +17,7 @@
 #include "cli/run/listen.h"
 #include "cli/run/named_file.h"
 #include "cli/run/pools.h"
+#include "cli/run/rates.h"
 #include "cli/run/rewards.h"
 #include "cli/run/sft_rows.h"
 #include "cli/run/worker_configs.h"
@@ -192,7 +193,8 @@ std::string format_warm_up(const WarmUpPlan& plan, const SftOptions& sft, int64_
       plan.updates > 0 ? fmt::format(" = about {}", counted(plan.updates, "update")) : "";
   std::string text =
       fmt::format("{} x {}{} of {} tokens, lr {}", rows, counted(sft.epochs, "epoch"),
-                  updates.empty() ? ", updates" : updates, sft.batch_tokens, sft.optim.lr);
+                  updates.empty() ? ", updates" : updates, sft.batch_tokens,
+                  describe_rate(sft.optim, plan.updates));
   if (plan.dropped > 0) text += fmt::format("; {} dropped", counted(plan.dropped, "row"));
   if (plan.cut > 0) text += fmt::format("; {} cut", counted(plan.cut, "row"));
   if (!plan.too_long.empty()) text += fmt::format(" (too long: {})", list_lines(plan.too_long));
@@ -213,6 +215,12 @@ std::string describe_dataset(const RunOptions& o, const DatasetSection& dataset,
   return text;
 }
 
+// In the first steps a critic may learn alone.
+int64_t policy_updates(const RunOptions& o, const Plan& plan) {
+  const int64_t alone = needs_critic(o.algo.advantage) ? o.critic.warmup_steps : 0;
+  return std::max<int64_t>(0, plan.steps - alone) * plan.updates_per_step;
+}
+
 // A rate that rises for longer than the run lasts never reaches its peak.
 void warn_of_rates(const RunOptions& o, Plan& plan) {
   auto warm_up = [&](std::string_view section, const OptimOptions& optim, int64_t updates) {
@@ -221,7 +229,7 @@ void warn_of_rates(const RunOptions& o, Plan& plan) {
           fmt::format("{}.warmup_updates is {}, but there are {}: the rate never reaches {}.lr",
                       section, optim.warmup_updates, counted(updates, "update"), section));
   };
-  warm_up("optim", o.optim, plan.steps * plan.updates_per_step);
+  warm_up("optim", o.optim, policy_updates(o, plan));
   warm_up("sft.optim", o.sft.optim, plan.warm_up.updates);
   constexpr double kLeastFreshLr = 1e-5;
   if (o.model.creates() && o.optim.lr < kLeastFreshLr)
@@ -560,7 +568,8 @@ std::string format_plan(const Plan& plan, const RunOptions& o,
     line("", fmt::format("{} of {} samples x {} = {}, lr {}",
                          counted(o.train.minibatches_per_step, "minibatch", "minibatches"),
                          plan.samples_per_minibatch, counted(o.train.ppo_epochs, "epoch"),
-                         counted(plan.updates_per_step, "update"), o.optim.lr));
+                         counted(plan.updates_per_step, "update"),
+                         describe_rate(o.optim, policy_updates(o, plan))));
     for (size_t i = 0; i < algorithm.size(); ++i) line(i == 0 ? "algorithm" : "", algorithm[i]);
   }
   if (o.datasets.size() > 1) {

@@ -122,12 +122,13 @@ TEST_F(OptimizerTest, ReportsAreReadWhenTheyAreWanted) {
     const bool skips = i % 17 == 3;
     grad(kMatrix) = skips ? std::numeric_limits<float>::infinity() : static_cast<float>(i % 5 - 2);
     const std::vector<float> before = bits(parameters_);
-    at_once.apply(gradients_, parameters_);
-    later.apply(gradients_, other);
+    const double done = i / 200.0;
+    at_once.apply(gradients_, parameters_, done);
+    later.apply(gradients_, other, done);
     reports.push_back(at_once.last_report());
     EXPECT_EQ(reports.back().skipped, skips);
     updates += !skips;
-    EXPECT_EQ(reports.back().lr, skips ? 0 : learning_rate(options, updates, 150));
+    EXPECT_EQ(reports.back().lr, skips ? 0 : learning_rate(options, updates, done, 150));
     if (skips) {
       EXPECT_EQ(bits(parameters_), before);
     }
@@ -157,16 +158,67 @@ TEST_F(OptimizerTest, SchedulesMatchTheIndependentReferenceFile) {
       .warmup_updates = block.at("warmup"),
       .schedule = LrSchedule::kCosine,
       .min_lr_ratio = block.at("min_lr").get<double>() / block.at("lr").get<double>()};
-  for (size_t i = 0; i < block.at("steps").size(); ++i) {
-    EXPECT_NEAR(learning_rate(options, block.at("steps")[i], block.at("total")),
-                block.at("values")[i].get<double>(), 1e-14);
-  }
+  // The file counts from 0 to the end, which lies behind the last of 25 updates. In the warm-up, of
+  // 5 updates, it has what an update has risen to; behind it, where an update begins to fall.
+  const auto value = [&](int64_t i) {
+    EXPECT_EQ(block.at("steps")[static_cast<size_t>(i)], i);
+    return block.at("values")[static_cast<size_t>(i)].get<double>();
+  };
+  const auto rate = [&](int64_t update) {
+    return learning_rate(options, update, static_cast<double>(update - 1) / 25, 25);
+  };
+  for (int64_t update = 1; update <= 5; ++update)
+    EXPECT_NEAR(rate(update), value(update), 1e-14) << update;
+  for (int64_t update = 6; update <= 25; ++update)
+    EXPECT_NEAR(rate(update), value(update - 1), 1e-14) << update;
+  EXPECT_NEAR(learning_rate(options, 26, 1, 25), value(25), 1e-14);
   options.schedule = LrSchedule::kLinear;
-  EXPECT_NEAR(learning_rate(options, 15, 25), (1e-3 + 1e-4) / 2, 1e-15);
-  // Beyond the last update the rate stays at its end.
-  EXPECT_NEAR(learning_rate(options, 99, 25), 1e-4, 1e-15);
+  EXPECT_NEAR(learning_rate(options, 16, 15.0 / 25, 25), (1e-3 + 1e-4) / 2, 1e-15);
   options.schedule = LrSchedule::kConstant;
-  EXPECT_EQ(learning_rate(options, 99, 25), 1e-3);
+  EXPECT_EQ(learning_rate(options, 99, 1, 25), 1e-3);
+}
+
+// Of N updates the first has the whole rate and, of linear to 0, the last lr / N, as transformers
+// has them: the end lies behind the last one.
+TEST_F(OptimizerTest, NoUpdateOfAScheduleHasTheRateZero) {
+  OptimOptions options{.lr = 1e-3, .schedule = LrSchedule::kLinear, .min_lr_ratio = 0};
+  for (const int64_t updates : {1, 2, 5, 40}) {
+    const auto rate = [&](int64_t i) {
+      return learning_rate(options, i + 1, static_cast<double>(i) / static_cast<double>(updates),
+                           updates);
+    };
+    options.schedule = LrSchedule::kLinear;
+    for (int64_t i = 0; i < updates; ++i)
+      EXPECT_NEAR(rate(i), 1e-3 * static_cast<double>(updates - i) / static_cast<double>(updates),
+                  1e-15);
+    options.schedule = LrSchedule::kCosine;
+    EXPECT_EQ(rate(0), 1e-3);
+    for (int64_t i = 1; i < updates; ++i) {
+      EXPECT_LT(rate(i), rate(i - 1));
+      EXPECT_GT(rate(i), 0);
+    }
+  }
+  // A warm-up of as many updates as there are, or of more, only rises, from its first update on.
+  for (const int64_t warm_up : {4, 8}) {
+    options.warmup_updates = warm_up;
+    for (int64_t i = 0; i < 4; ++i)
+      EXPECT_NEAR(learning_rate(options, i + 1, static_cast<double>(i) / 4, 4),
+                  1e-3 * static_cast<double>(i + 1) / static_cast<double>(warm_up), 1e-15);
+  }
+}
+
+// Half of the updates that a run makes at most: the fall is over with the run all the same, and the
+// warm-up has all of its updates.
+TEST_F(OptimizerTest, TheRateFallsWithTheRunAndRisesWithTheUpdates) {
+  const OptimOptions options{
+      .lr = 1, .warmup_updates = 4, .schedule = LrSchedule::kLinear, .min_lr_ratio = 0};
+  std::vector<double> rates;
+  for (int i = 0; i < 10; ++i) rates.push_back(learning_rate(options, i + 1, i / 10.0, 20));
+  EXPECT_EQ(rates[0], 0.25);
+  EXPECT_EQ(rates[1], 0.5);
+  EXPECT_EQ(rates[2], 0.75);
+  EXPECT_NEAR(rates[3], 0.875, 1e-15) << "four of twenty updates were to be the warm-up";
+  EXPECT_NEAR(rates[9], 0.125, 1e-15);
 }
 
 TEST_F(OptimizerTest, SaveLoadContinueGivesTheSameBitsAsNeverStopping) {
@@ -179,7 +231,7 @@ TEST_F(OptimizerTest, SaveLoadContinueGivesTheSameBitsAsNeverStopping) {
     auto optimizer = std::make_unique<Optimizer>(Stream{}, layout_, options, 8);
     for (int update = 0; update < 8; ++update) {
       for (float& x : g.flat()) x = static_cast<float>(rng.normal());
-      optimizer->apply(g, p);
+      optimizer->apply(g, p, update / 8.0);
       if (update != stop_after) continue;
       optimizer->save(dir.path() / "o.safetensors");
       optimizer = std::make_unique<Optimizer>(Stream{}, layout_, options, 8);
@@ -370,7 +422,7 @@ TEST_F(MuonTest, AStateOfTheOtherKindIsRefused) {
   TemporaryDirectory dir;
   const std::filesystem::path file = dir.path() / "o.safetensors";
   for (const auto& [theirs, ours] : {std::pair(OptimizerKind::kAdamW, OptimizerKind::kMuon),
-                                    std::pair(OptimizerKind::kMuon, OptimizerKind::kAdamW)}) {
+                                     std::pair(OptimizerKind::kMuon, OptimizerKind::kAdamW)}) {
     Optimizer({}, layout_, {.kind = theirs}, 1).save(file);
     Optimizer optimizer({}, layout_, {.kind = ours}, 1);
     try {

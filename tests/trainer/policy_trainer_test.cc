@@ -690,6 +690,27 @@ TEST(PolicyTrainer, AStepWithoutSignalMakesNoUpdateAndSaysSo) {
   EXPECT_EQ(copy(trainer->parameters().flat()), before);
 }
 
+// The updates that a step makes share its part of the run, however many they are.
+TEST(PolicyTrainer, TheRateFallsWithTheShareOfTheRun) {
+  const OptimOptions optim{
+      .lr = 1e-3, .schedule = LrSchedule::kLinear, .min_lr_ratio = 0, .max_grad_norm = 0};
+  const auto last_rate = [&](int64_t groups, const TrainOptions& train, RunShare share) {
+    TrainBatch batch = make_batch(recorded(groups, 6));
+    return metric(tiny_trainer(train, optim)->policy_step(batch, 0, {}, share), "policy/lr");
+  };
+  const RunShare second{0.25, 0.5};
+  EXPECT_NEAR(last_rate(4, {}, second), 0.75e-3, 1e-12);
+  EXPECT_NEAR(last_rate(4, {.minibatches_per_step = 4}, second), (0.75 - 0.25 * 3 / 4) * 1e-3,
+              1e-12);
+  EXPECT_NEAR(last_rate(4, {.minibatches_per_step = 2, .ppo_epochs = 3}, second),
+              (0.75 - 0.25 * 5 / 6) * 1e-3, 1e-12);
+  // Fewer groups than minibatches.
+  EXPECT_NEAR(last_rate(2, {.minibatches_per_step = 4}, second), (0.75 - 0.25 / 2) * 1e-3, 1e-12);
+  // The last step of a run, and one that is all of it.
+  EXPECT_NEAR(last_rate(4, {.minibatches_per_step = 4}, {0.75, 1}), 1e-3 / 16, 1e-12);
+  EXPECT_EQ(last_rate(4, {}, {0, 1}), 1e-3);
+}
+
 TEST(PolicyTrainer, TokensBeyondTheStalenessBoundAreInNoSumOfTheLoss) {
   std::vector<Trajectory> trajectories = recorded(2, 3);
   testing::set_versions(trajectories, [](size_t t, int64_t i) { return t == 1 ? 0 : i % 3; });

@@ -153,6 +153,32 @@ TEST(SftTask, LearnsARuleAndEndsAfterItsEpochs) {
   EXPECT_LT(last, 1);
 }
 
+// Of N updates the first has the whole rate and the last one an N-th of it; one that was killed
+// goes on where it was.
+TEST(SftTask, TheScheduleEndsBehindTheLastUpdate) {
+  const SftOptions options{
+      .epochs = 2,
+      .batch_tokens = 64,
+      .optim = {.lr = 1e-2, .schedule = LrSchedule::kLinear, .min_lr_ratio = 0}};
+  auto trainer = testing::tiny_trainer({});
+  SftTask task(*trainer, options, random_rows(60), {}, 1);
+  const auto total = static_cast<double>(task.total_updates());
+  ASSERT_GT(total, 3);
+  double done = 0;
+  while (std::optional<MetricList> metrics = task.update())
+    EXPECT_NEAR(testing::metric(*metrics, "sft/lr"), 1e-2 * (total - done++) / total, 1e-12);
+  EXPECT_EQ(done, total);
+  SftTask again(*trainer, options, random_rows(60), {}, 1);
+  again.skip(3);
+  EXPECT_NEAR(testing::metric(*again.update(), "sft/lr"), 1e-2 * (total - 3) / total, 1e-12);
+  SftOptions one = options;
+  one.epochs = 1;
+  one.batch_tokens = 1 << 20;
+  SftTask single(*trainer, one, random_rows(60), {}, 1);
+  ASSERT_EQ(single.total_updates(), 1);
+  EXPECT_EQ(testing::metric(*single.update(), "sft/lr"), 1e-2);
+}
+
 TEST(SftTask, MeasuresHeldOutRowsWithoutLearningFromThem) {
   auto trainer = testing::tiny_trainer({});
   const SftOptions options{

@@ -353,9 +353,25 @@ class TrainerWorker {
 
   // ---- weights
 
-  int64_t horizon() const {
+  // The steps that a schedule spans: those that move the policy.
+  int64_t schedule_steps() const {
     const int64_t steps = config_.schedule_steps > 0 ? config_.schedule_steps : config_.steps;
-    return steps * config_.train.ppo_epochs * config_.train.minibatches_per_step;
+    return std::max<int64_t>(0, steps - critic_steps());
+  }
+  int64_t critic_steps() const { return config_.critic ? config_.critic->warmup_steps : 0; }
+  int64_t horizon() const {
+    return schedule_steps() * config_.train.ppo_epochs * config_.train.minibatches_per_step;
+  }
+  // Of the part of the run that moves the policy, what this step is.
+  RunShare share_of(const wire::Batch& batch) const {
+    RunShare share{batch.share_begin, batch.share_end};
+    if (critic_steps() == 0 || schedule_steps() == 0) return share;
+    const auto steps = static_cast<double>(schedule_steps());
+    const double before =
+        static_cast<double>(critic_steps()) / (steps + static_cast<double>(critic_steps()));
+    for (double* at : {&share.begin, &share.end})
+      *at = std::max(0.0, (*at - before) / (1 - before));
+    return share;
   }
   void reset_rl_optimizer() { trainer_.reset_optimizer(config_.optim, horizon()); }
 
@@ -386,11 +402,15 @@ class TrainerWorker {
     }
     for (const std::string& reason : loaded->passed_over)
       log_.warning("checkpoint passed over: {}", reason);
+    // A step that is trained again keeps its part of the run, but not that of the warm-up.
     if (loaded->state.horizon != horizon() && config_.optim.schedule != LrSchedule::kConstant)
       log_.warning(
-          "run.steps has grown: steps since version {} that were trained before get the rates of "
-          "the longer schedule, and other weights",
-          loaded->state.version);
+          "the run has another length than before, {} updates at most, now {}: from version {} on "
+          "rates go by the new one{}",
+          loaded->state.horizon, horizon(), loaded->state.version,
+          config_.optim.warmup_updates > 0
+              ? "; steps since then that were trained before may get other rates and weights"
+              : "");
     refuse_another_base(loaded->state);
     trainer_.weights_changed();
     version_ = saved_version_ = loaded->state.version;
@@ -567,7 +587,7 @@ class TrainerWorker {
       if (!whole.batch().last) fail(step, "it comes in parts");
       TrainBatch batch = build(step, trajectories.value());
       // With the version that the step starts from: it decides which tokens are fresh.
-      MetricList metrics = trainer_.policy_step(batch, version_, loss_);
+      MetricList metrics = trainer_.policy_step(batch, version_, loss_, share_of(whole.batch()));
       return publish_step(step, trajectories.value(), batch, std::move(metrics), seconds());
     }
     add_groups(step, std::move(trajectories).value());
@@ -579,7 +599,7 @@ class TrainerWorker {
     Result<MetricList> samples = sample_metrics(streamed_->trajectories, batch_options());
     if (!samples) fail(step, samples.failure().message);
     streamed_->step.batch.metrics = std::move(samples).value();
-    MetricList metrics = trainer_.finish(streamed_->step, version_, loss_);
+    MetricList metrics = trainer_.finish(streamed_->step, version_, loss_, share_of(whole.batch()));
     publish_step(step, streamed_->trajectories, streamed_->step.batch, std::move(metrics),
                  streamed_->seconds + seconds());
   }

@@ -46,7 +46,8 @@ struct TrainerWorkerConfig {
   uint64_t seed = 0;
   // Of the run; 0: until the scheduler says Shutdown.
   int64_t steps = 0;
-  // The step with which the schedule ends; 0: with `steps`, or else it must be constant.
+  // The steps that the run has at most, where `steps` does not say it; what of a schedule its
+  // warm-up is follows from them. How far the run has come, each batch says.
   int64_t schedule_steps = 0;
 
   ModelConfig model;

@@ -131,13 +131,14 @@ checkpoint: {interval_steps: 2}
   for (const scheduler::Domain& domain : ends)
     EXPECT_EQ(domain.ended_as(TaskEnd::kUnreached) + domain.ended_as(TaskEnd::kFailed), 0);
   // A file of it that changes is named.
-  std::ofstream(folder_ / "short.jsonl", std::ios::app) << "{\"prompt\": \"x\", \"max_words\": 9}\n";
+  std::ofstream(folder_ / "short.jsonl", std::ios::app)
+      << "{\"prompt\": \"x\", \"max_words\": 9}\n";
   continue_run();
   expect_refused("short.jsonl: it has changed since the run began");
 }
 
-// The last step of the epochs ends the schedule of the rates (at 0), also of a trainer that comes
-// back.
+// The end of the data ends the schedule of the rates (at 0, behind the last update), also of a
+// trainer that comes back.
 TEST_F(LaunchDatasets, EpochsEndAScheduleThatFalls) {
   const std::string data = std::string(TAILRACE_SOURCE_DIR) + "/tests/data/";
   {
@@ -175,7 +176,8 @@ checkpoint: {interval_steps: 2}
     const std::vector<double> rates = series("policy/lr", run);
     ASSERT_EQ(rates.size(), 5u) << run;
     for (size_t i = 0; i < rates.size(); ++i)
-      EXPECT_NEAR(rates[i], 0.0001 * (4 - static_cast<double>(i)) / 5, 1e-12) << run << " " << i;
+      EXPECT_NEAR(rates[i], 0.0001 * (18 - 4 * static_cast<double>(i)) / 18, 1e-12)
+          << run << " " << i;
   }
   EXPECT_EQ(final_digest("run", 5), final_digest("other", 5));
 }

@@ -1,6 +1,7 @@
 // The trainer worker beside a scheduler that only knows trainers.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -32,6 +33,7 @@ class FakeScheduler {
   std::vector<wire::Message> heard;
   std::map<int64_t, Digest> digests;  // of published versions
   int64_t save_interval = 2;          // in versions
+  int64_t steps = 4;                  // of the run: which part of it a step is
   std::vector<size_t> parts;     // of a batch, in groups: the last one has the rest; empty: whole
   size_t ranks = 1;              // at most 2
   std::optional<double> reward;  // of all samples; nullopt: each its own
@@ -134,7 +136,11 @@ class FakeScheduler {
 
   // Depends on the step only, so that a repeated run trains on the same.
   wire::Batch batch(int64_t step) {
-    wire::Batch message{.step = step, .items = {}};
+    const auto share = [&](int64_t done) {
+      return std::min(1.0, static_cast<double>(done) / static_cast<double>(steps));
+    };
+    wire::Batch message{
+        .step = step, .items = {}, .share_begin = share(step - 1), .share_end = share(step)};
     for (Trajectory& t : testing::random_trajectories(3, static_cast<uint64_t>(step))) {
       t.numerics_classes = {numerics_class};
       if (reward) t.reward = *reward;
@@ -158,7 +164,8 @@ class FakeScheduler {
         part.items.push_back(whole.items[first]);
       send(part);
     }
-    wire::Batch rest{.step = step, .first = static_cast<int64_t>(first), .items = {}};
+    wire::Batch rest = whole;
+    rest.first = static_cast<int64_t>(first);
     rest.items.assign(whole.items.begin() + static_cast<std::ptrdiff_t>(first), whole.items.end());
     send(rest);
   }

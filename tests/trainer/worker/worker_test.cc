@@ -308,6 +308,46 @@ TEST_F(TrainerWorkerTest, WithoutANumberOfStepsItTrainsUntilShutDown) {
   EXPECT_NE(scheduler.digests.at(6), scheduler.digests.at(5)) << "the rate fell to nothing";
 }
 
+// Linear to 0, with an update a step: the first has the whole rate, and the last of N an N-th of
+// it.
+TEST_F(TrainerWorkerTest, AScheduleEndsBehindTheLastStep) {
+  int socket = 0;
+  const auto rates = [&](TrainerWorkerConfig config, int64_t steps, int64_t until) {
+    config.endpoint = fmt::format("{}{}", endpoint_, ++socket);
+    config.steps = steps;
+    config.optim.schedule = LrSchedule::kLinear;
+    config.optim.min_lr_ratio = 0;
+    FakeScheduler scheduler(config.endpoint);
+    scheduler.steps = steps;
+    if (config.streams) scheduler.parts = {1};
+    scheduler.on_message = [=](auto&, const wire::Message& m) { return is_durable(m, until); };
+    scheduler.save_interval = 1;
+    EXPECT_EQ(serve(config, scheduler), 0);
+    std::vector<double> found;
+    for (const wire::Published& published : scheduler.all<wire::Published>()) {
+      for (const auto& [name, value] : published.metrics)
+        if (name == "policy/lr") found.push_back(value / config.optim.lr);
+    }
+    return found;
+  };
+  EXPECT_EQ(rates(config("one"), 1, 1), (std::vector<double>{1}));
+  EXPECT_EQ(rates(config("four"), 4, 4), (std::vector<double>{1, 0.75, 0.5, 0.25}));
+  EXPECT_EQ(rates(config("twice"), 4, 2), (std::vector<double>{1, 0.75}));
+  EXPECT_EQ(rates(config("twice"), 4, 4), (std::vector<double>{0.5, 0.25}));
+  // By the new length from there on.
+  EXPECT_EQ(rates(config("longer"), 4, 2), (std::vector<double>{1, 0.75}));
+  EXPECT_EQ(rates(config("longer"), 8, 4), (std::vector<double>{0.75, 0.625}));
+  TrainerWorkerConfig streams = config("streams");
+  streams.streams = true;
+  EXPECT_EQ(rates(streams, 4, 4), (std::vector<double>{1, 0.75, 0.5, 0.25}));
+  // Over the steps that move the policy, where a critic learns alone first.
+  TrainerWorkerConfig critic = config("critic");
+  critic.critic = CriticOptions{.warmup_steps = 2};
+  critic.algo.advantage = AdvantageKind::kGae;
+  critic.algo.filter_zero_signal = ZeroSignalFilter::kNone;
+  EXPECT_EQ(rates(critic, 4, 4), (std::vector<double>{1, 0.5}));
+}
+
 TEST_F(TrainerWorkerTest, ComesBackWithItsCheckpointAndGivesTheSameWeights) {
   FakeScheduler straight(endpoint_);
   straight.on_message = [](auto&, const wire::Message& m) { return is_durable(m, 4); };
