@@ -4,6 +4,7 @@
 #include <span>
 #include <utility>
 
+#include "core/base/group_signal.h"
 #include "trainer/loss/credit.h"
 #include "trainer/loss/returns.h"
 #include "trainer/loss/shaping.h"
@@ -39,12 +40,14 @@ SampleAdvantages sample_advantages(std::vector<const Trajectory*> samples,
   all.penalties = length_penalties(options.length, lengths, success, all.groups);
   std::vector<double> shaped;
   for (size_t i = 0; i < all.samples.size(); ++i) shaped.push_back(all.shaped(i));
-  const auto of = [&](std::span<const double> rewards) {
-    return group_advantages(options.advantage, options.std_eps, rewards, all.groups, greedy);
-  };
-  all.advantages = of(shaped);
-  if (options.length.penalty != LengthPenalty::kNone)
-    all.advantages.zero_signal = of(all.rewards).zero_signal;
+  all.advantages = group_advantages(options.advantage, options.std_eps, shaped, all.groups, greedy);
+  for (size_t g = 0; g + 1 < all.groups.size(); ++g) {
+    GroupSignal signal;
+    for (auto i = static_cast<size_t>(all.groups[g]); i < static_cast<size_t>(all.groups[g + 1]);
+         ++i)
+      signal.add(all.rewards[i], all.samples[i]->judged);
+    all.advantages.zero_signal[g] = compares_members(options.advantage) && !signal.has();
+  }
   return all;
 }
 

@@ -22,8 +22,9 @@ struct SampleAdvantages {
   // [samples]
   std::vector<double> rewards = {};    // of the environments
   std::vector<double> penalties = {};  // added to them for advantages; all 0 without shaping
-  // Of the sums of both; zero_signal of rewards as they were given, as length alone would make any
-  // group look as if it had something to teach (2503.14476).
+  // Of the sums of both. zero_signal says what Trajectory::judged says of the group, or else
+  // rewards as they were given: length alone would make any group look as if it had something to
+  // teach (2503.14476).
   GroupAdvantages advantages = {};
 
   double shaped(size_t i) const { return rewards[i] + penalties[i]; }

@@ -367,7 +367,15 @@ std::vector<ForeignName> verl_names() {
       {.programs = "verl", .name = "critic.optim.lr", .told = kCriticRate},
       {.programs = "verl",
        .name = "algorithm.filter_groups.metric",
-       .told = "groups are judged by the reward. Remove it."},
+       .key = "algo.filter_metric",
+       // Sums of what scores a response, before a KL penalty; and names of what its reward gives
+       // besides.
+       .values = {{.theirs = "score", .ours = "reward"},
+                  {.theirs = "seq_reward", .ours = "reward"},
+                  {.theirs = "seq_final_reward",
+                   .told = "groups are judged before a KL penalty in the reward. Write "
+                           "algo.filter_metric: reward."},
+                  {.theirs = "*", .ours = "*"}}},
       {.programs = "verl",
        .name = "algorithm.filter_groups.max_num_gen_batches",
        .key = "scheduler.max_gen_batches"},

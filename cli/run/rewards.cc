@@ -10,6 +10,7 @@
 
 #include "cli/run/datasets.h"
 #include "core/base/error.h"
+#include "core/base/nearest.h"
 #include "core/base/random.h"
 #include "core/text/dataset.h"
 #include "reward/command/command_verifier.h"
@@ -270,6 +271,58 @@ void try_rewards(const RunOptions& options, const sandbox::EnvironmentRegistry& 
       throw UserError::at(
           scorer_of(reward), "has no verdict on a first episode{}, before the run: {}",
           options.datasets.empty() ? "" : " of " + datasets[i].name, score.failure().message);
+  }
+}
+
+std::string judge_of(const RunOptions& options) {
+  std::string name = options.algo.filter_metric;
+  // As metrics.jsonl has it.
+  constexpr std::string_view kSection = "env/";
+  if (name.starts_with(kSection)) name.erase(0, kSection.size());
+  if (name == AlgoOptions{}.filter_metric) return "";
+  if (std::ranges::find(options.reward.parts, name, &RewardPart::name) !=
+      options.reward.parts.end())
+    return "reward_" + name;
+  return name;
+}
+
+void check_filter_metric(const RunOptions& options,
+                         const sandbox::EnvironmentRegistry& environments,
+                         const std::shared_ptr<const VerifierRegistry>& verifiers) {
+  const RewardSection& reward = options.reward;
+  const std::string judge = judge_of(options);
+  std::vector<std::string> parts;
+  for (const RewardPart& part : reward.parts) parts.push_back("reward_" + part.name);
+  if (judge.empty() || std::ranges::find(parts, judge) != parts.end()) return;
+  // What only another machine can score is known once it has.
+  if (reward.has_commands() && reward.workers == 0) return;
+  const auto trial = reward.replaces_verifiers() ? make_scorer(reward, verifiers, /*logs=*/false)
+                                                 : std::unique_ptr<Verifier>();
+  const std::vector<DatasetSection> datasets = datasets_of(options);
+  const std::vector<int64_t> prompts = prompts_of_step(options);
+  for (size_t i = 0; i < datasets.size(); ++i) {
+    if (prompts[i] == 0) continue;
+    if (environments.source(datasets[i].env, datasets[i].settings)->agent() != nullptr) continue;
+    const auto end = first_episode(options, datasets[i], environments);
+    if (!end) continue;
+    MetricList metrics = end.value().metrics;
+    if (const std::string& verifier = end.value().verifier; !verifier.empty()) {
+      const auto score =
+          (trial ? *trial : verifiers->at(verifier))
+              .score(end.value().evidence, score_budget(options.scheduler.deadlines.verify));
+      // It says so itself, of each sample.
+      if (!score) continue;
+      metrics.insert(metrics.end(), score.value().metrics.begin(), score.value().metrics.end());
+    }
+    std::vector<std::string> names;
+    for (const auto& [name, value] : metrics) names.push_back(name);
+    if (std::ranges::find(names, judge) != names.end()) continue;
+    const std::string of =
+        options.datasets.empty() ? "" : fmt::format(" of dataset {}", datasets[i].name);
+    throw UserError::at("algo.filter_metric",
+                        "is {}, and a first episode{} has no such metric{} It has: {}.",
+                        options.algo.filter_metric, of, did_you_mean(judge, names),
+                        names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
   }
 }
 

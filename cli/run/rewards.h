@@ -34,6 +34,16 @@ void settle_verifiers(RunOptions& options, ConfigKeys& keys);
 void try_rewards(const RunOptions& options, const sandbox::EnvironmentRegistry& environments,
                  const std::shared_ptr<const VerifierRegistry>& verifiers);
 
+// The metric of a sample by which groups are judged (algo.filter_metric): that of a part of
+// reward.parts is reward_NAME. Empty: the reward.
+std::string judge_of(const RunOptions& options);
+
+// Plays one episode of each dataset, where that needs no policy, for the metrics that
+// algo.filter_metric may name. Throws UserError about it, with those that there are.
+void check_filter_metric(const RunOptions& options,
+                         const sandbox::EnvironmentRegistry& environments,
+                         const std::shared_ptr<const VerifierRegistry>& verifiers);
+
 // Throws UserError about its key for a program that this machine lacks.
 void require_programs(const RunOptions& options);
 

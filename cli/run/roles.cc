@@ -115,6 +115,7 @@ ExitCode run_scheduler(const RoleContext& context, StatusPage& page, Log& log,
   options.datasets = dataset_names(o);
   options.facts = prompt_facts(context.run, log);
   options.text = text_of_tokens(context.run, log);
+  options.judge = judge_of(o);
   options.storage = o.scheduler.storage;
   options.no_progress = o.scheduler.no_progress;
   // What the trainer below takes.

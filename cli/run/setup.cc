@@ -411,6 +411,7 @@ Plan checked_plan(const RunPaths& paths, const RunOptions& options, const Regist
     if (std::string shortage = disk_shortage(plan.disk, paths.root); !shortage.empty())
       plan.warnings.push_back(std::move(shortage));
   try_rewards(options, environments, registries.verifiers);
+  check_filter_metric(options, environments, registries.verifiers);
   // A run that goes on has passed it before: its config was written afterwards.
   if (is_new) check_policy(options, environments);
   return plan;

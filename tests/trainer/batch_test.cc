@@ -250,6 +250,24 @@ TEST(Batch, GroupsWithoutSignalLeaveTheBatchAndTheDenominators) {
   EXPECT_DOUBLE_EQ(testing::metric(nothing.metrics, "reward/mean"), 1);
 }
 
+// A small part of the reward differs everywhere; what judges groups does in the third alone.
+TEST(Batch, GroupsAreJudgedByTheMetricThatTheRunNames) {
+  std::vector<Trajectory> trajectories = testing::random_trajectories(3, 2);
+  EXPECT_EQ(make_batch(trajectories).num_groups(), 3);
+  for (size_t i = 0; i < trajectories.size(); ++i) trajectories[i].judged = i == 9 ? 1 : 0;
+  const TrainBatch batch = make_batch(trajectories);
+  EXPECT_EQ(batch.num_groups(), 1);
+  EXPECT_DOUBLE_EQ(testing::metric(batch.metrics, "rollout/zero_signal_frac"), 2.0 / 3);
+  for (const TrainSequence& sequence : batch.sequences) {
+    EXPECT_EQ(sequence.lease.member.prompt, 2);
+    EXPECT_NE(sequence.advantages.front(), 0) << "of the reward";
+  }
+  // Nobody has it in the first group, and one in the second.
+  for (size_t i = 0; i < 8; ++i)
+    if (i != 5) trajectories[i].judged.reset();
+  EXPECT_EQ(make_batch(trajectories).num_groups(), 2);
+}
+
 // The options of a step that starts from version 9.
 BatchOptions with_bound(int64_t max_staleness, SamplingMask mask = SamplingMask::kNone) {
   BatchOptions options = kOptions;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <optional>
 
+#include "core/base/group_signal.h"
 #include "kernels/base/check.h"
 
 namespace tailrace {
@@ -70,7 +71,7 @@ GroupAdvantages group_advantages(AdvantageKind kind, double std_eps,
     auto group = rewards.subspan(begin, end - begin);
     auto [low, high] = std::ranges::minmax(group);
     // Compared rather than derived from the deviation: the mean of equal rewards may round.
-    bool zero = compares_members(kind) && low == high;
+    bool zero = compares_members(kind) && are_equal_rewards(low, high);
     zero_signal.push_back(zero);
     auto [mean, std] = mean_std(group);
     auto n = static_cast<double>(group.size());

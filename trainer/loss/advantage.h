@@ -53,8 +53,8 @@ constexpr auto enum_names(ZeroSignalFilter) {
 // advantage = (reward - baseline) * scale, all [samples].
 struct GroupAdvantages {
   std::vector<double> advantage, baseline, scale;
-  // [groups] nothing to learn from: all rewards equal (or one sample), of a kind that
-  // compares_members().
+  // [groups] nothing to learn from: all rewards equal (are_equal_rewards(), or one sample), of a
+  // kind that compares_members().
   std::vector<bool> zero_signal;
 };
 

@@ -32,8 +32,20 @@ void AlgoOptions::visit(OptionVisitor& v) {
                {"advantage", "name"})});
   v.field(
       "filter_zero_signal", filter_zero_signal,
-      {.help = "drop: groups whose rewards are all equal leave the batch and the denominators; not "
-               "with advantages whose baseline is no group (gae, reward), which learn from them",
+      {.help = "drop: groups whose rewards are all equal (within 1e-9 of the larger of 1 and their "
+               "size) leave the batch and the denominators; not with advantages whose baseline is "
+               "no group (gae, reward), which learn from them",
+       .idle = idle_if(
+           !compares_members(advantage),
+           fmt::format("{{advantage}} is {}, which compares no members", name_of(advantage)),
+           {"advantage", "name"})});
+  v.field(
+      "filter_metric", filter_metric,
+      {.help = "what says whether a group has a signal, for the filter and for "
+               "scheduler.replace_zero_signal: reward; or a part of reward.parts, before its "
+               "weight; or a metric of the environment or of the reward, as metrics.jsonl has it "
+               "below env/. A sample without the metric says nothing of its group, and a group in "
+               "which none has it is judged by the reward",
        .idle = idle_if(
            !compares_members(advantage),
            fmt::format("{{advantage}} is {}, which compares no members", name_of(advantage)),

@@ -47,7 +47,8 @@ struct AlgoOptions {
   AdvantageKind advantage = AdvantageKind::kGroupMean;
   double std_eps = 1e-6;
   ZeroSignalFilter filter_zero_signal = ZeroSignalFilter::kDrop;
-  ReturnOptions returns = {};  // gamma, lambda, whiten_advantages
+  std::string filter_metric = "reward";  // by which a group has a signal
+  ReturnOptions returns = {};            // gamma, lambda, whiten_advantages
   CreditOptions credit = {};
   LengthOptions length = {};
   TruncatedSamples truncated = TruncatedSamples::kKeep;

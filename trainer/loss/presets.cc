@@ -147,8 +147,8 @@ static_assert(
 
 // What mends the machine, or a number, and is no part of an algorithm: it stays as a person has it.
 // So does `correction`, unless the row is about it.
-constexpr std::string_view kNotOfTheAlgorithm[] = {"name", "std_eps", "sampling_mask",
-                                                   "router_replay"};
+constexpr std::string_view kNotOfTheAlgorithm[] = {
+    "name", "std_eps", "filter_metric", "kl.reference", "sampling_mask", "router_replay"};
 constexpr std::string_view kCorrection = "correction";
 
 }  // namespace

@@ -87,6 +87,7 @@ Result<std::vector<Trajectory>> BatchFetch::trajectories() const {
     }
     // A verifier's score came after the body was written, and bodies are written once.
     trajectory.value().reward = item.reward;
+    trajectory.value().judged = item.judged;
     trajectories.push_back(std::move(trajectory).value());
   }
   return trajectories;

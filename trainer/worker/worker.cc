@@ -585,6 +585,7 @@ class TrainerWorker {
     const auto seconds = [&] { return seconds_of(clock_.now() - start); };
     if (!config_.streams) {
       if (!whole.batch().last) fail(step, "it comes in parts");
+      require_judged(step, trajectories.value());
       TrainBatch batch = build(step, trajectories.value());
       // With the version that the step starts from: it decides which tokens are fresh.
       MetricList metrics = trainer_.policy_step(batch, version_, loss_, share_of(whole.batch()));
@@ -595,6 +596,7 @@ class TrainerWorker {
       streamed_->seconds += seconds();
       return;
     }
+    require_judged(step, streamed_->trajectories);
     // Of all samples, as where they come at once.
     Result<MetricList> samples = sample_metrics(streamed_->trajectories, batch_options());
     if (!samples) fail(step, samples.failure().message);
@@ -639,7 +641,8 @@ class TrainerWorker {
   void publish_step(int64_t step, std::span<const Trajectory> trajectories, const TrainBatch& batch,
                     MetricList metrics, double seconds) {
     if (without_signal(metrics))
-      log_.warning("step={} without signal: the rewards of each group are equal", step);
+      log_.warning("step={} without signal: in each group all values of {} are equal", step,
+                   config_.algo.filter_metric);
     else if (config_.max_staleness && batch.num_groups() == 0)
       log_.warning("step={} without an update: all that has a signal is older than version {}",
                    step, version_ - *config_.max_staleness);
@@ -663,6 +666,21 @@ class TrainerWorker {
     // Others have their weights meanwhile. A run is worth more than its traces.
     if (auto traced = traces_.write(step, trajectories, batch); !traced)
       log_.warning("step={} is not traced: {}", step, traced.failure().message);
+  }
+
+  // A name that no sample knows would turn a filter off without a word. Asked of all samples of the
+  // first step; later ones may lack it by chance.
+  void require_judged(int64_t step, std::span<const Trajectory> trajectories) const {
+    const std::string& metric = config_.algo.filter_metric;
+    if (metric == AlgoOptions{}.filter_metric || step != 1 || trajectories.empty()) return;
+    if (std::ranges::any_of(trajectories, [](const auto& t) { return t.judged.has_value(); }))
+      return;
+    throw UserError::at(
+        "algo.filter_metric",
+        "is {}, and none of the {} samples of step 1 has such a metric, so no group "
+        "can be judged by it. What samples have stands below env/ in metrics.jsonl. "
+        "Name one of these, or a part of reward.parts, or leave the key out.",
+        metric, trajectories.size());
   }
 
   [[noreturn]] static void fail(int64_t step, const std::string& reason) {

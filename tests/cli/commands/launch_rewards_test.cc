@@ -50,6 +50,15 @@ class LaunchRewards : public LaunchTest {
     text.insert(0, call_number_in_python(folder_ / (name + ".calls")));
     return fmt::format("reward.command=[python3, {}]", write(name, text).string());
   }
+  // A metric of each step.
+  std::vector<double> series(const std::string& metric, const std::string& run) const {
+    const auto rows = read_metrics(paths(run).metrics());
+    EXPECT_TRUE(rows);
+    std::vector<double> values;
+    for (const MetricsRow& row : rows.value())
+      if (const double* value = row.find(metric)) values.push_back(*value);
+    return values;
+  }
   // Begins a run; its root digest once it has ended.
   std::string play(const std::string& run, const std::vector<std::string>& more) {
     start_run(run, more);
@@ -74,6 +83,42 @@ TEST_F(LaunchRewards, ARewardThatIsHandedThroughChangesNoBit) {
                            "reward.batch=1"}),
             own);
   EXPECT_EQ(sum_of_rows("env/reward_a", "parts"), sum_of_rows("reward/mean", "own"));
+}
+
+// All answers are wrong, and a small part of the reward differs: by the reward each group has
+// something to teach, and by the part that says what is right none has.
+TEST_F(LaunchRewards, APartOfTheRewardJudgesGroups) {
+  const auto part = [&](const std::string& name, const std::string& reward) {
+    return fmt::format("command: [python3, {}]",
+                       write(name, fmt::format("import json, sys, zlib\n"
+                                               "for line in sys.stdin:\n"
+                                               "    e = json.loads(line)\n"
+                                               "    print(json.dumps({{'id': e['id'], 'reward': {},"
+                                               " 'metrics': {{'chars': 1}}}}), flush=True)\n",
+                                               reward))
+                           .string());
+  };
+  const std::string parts = fmt::format(
+      "reward.parts=[{{name: correct, {}}}, {{name: short, weight: 0.2, {}}}]",
+      part("zero.py", "0.0"), part("short.py", "zlib.crc32(e['response'].encode()) / 2**32"));
+  const auto silent = [&](const std::string& run, std::vector<std::string> more) {
+    more.insert(more.end(), {parts, "run.steps=2"});
+    start_run(run, more);
+    expect_done();
+    return series("rollout/zero_signal_frac", run);
+  };
+  for (const double share : silent("reward", {})) EXPECT_LT(share, 1);
+  EXPECT_EQ(silent("part", {"algo.filter_metric=correct"}), (std::vector<double>{1, 1}));
+  // Replaced as far as the step may, and then taken as they are.
+  EXPECT_EQ(
+      silent("replaced", {"algo.filter_metric=env/reward_correct",
+                          "scheduler.replace_zero_signal=true", "scheduler.max_gen_batches=2"}),
+      (std::vector<double>{1, 1}));
+  EXPECT_GT(sum_of_rows("rollout/filtered_prompts", "replaced"), 0);
+  start_run("other", {parts, "algo.filter_metric=corect"});
+  EXPECT_EQ(finish().code, 2) << output();
+  EXPECT_THAT(output(), testing::AllOf(HasSubstr("algo.filter_metric is corect"),
+                                       HasSubstr("reward_correct"), HasSubstr("short_chars")));
 }
 
 TEST_F(LaunchRewards, WhatGoesWrongInAProgramCostsTimeAndNoBit) {

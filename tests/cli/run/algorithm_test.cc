@@ -32,7 +32,7 @@ TEST(DescribeAlgorithm, SaysEachValueWithTheLayerThatItComesFrom) {
       (std::vector<std::string>{
           "name default (default)",
           "advantage group_mean (default), filter_zero_signal drop (default), "
-          "whiten_advantages false (default)",
+          "filter_metric reward (default), whiten_advantages false (default)",
           "credit.kind trajectory (default)",
           "length.penalty none (default), truncated keep (default)", "ratio token (default)",
           "surrogate ppo_clip (default)",
@@ -47,7 +47,7 @@ TEST(DescribeAlgorithm, SaysEachValueWithTheLayerThatItComesFrom) {
       (std::vector<std::string>{
           "name dr_grpo (command line)",
           "advantage group_mean (preset dr_grpo), filter_zero_signal none (preset dr_grpo), "
-          "whiten_advantages false (preset dr_grpo)",
+          "filter_metric reward (default), whiten_advantages false (preset dr_grpo)",
           "credit.kind trajectory (preset dr_grpo)",
           "length.penalty none (preset dr_grpo), truncated keep (preset dr_grpo)",
           "ratio token (preset dr_grpo)", "surrogate ppo_clip (preset dr_grpo)",
@@ -66,7 +66,7 @@ TEST(DescribeAlgorithm, LeavesOutWhatHasNoEffect) {
   EXPECT_EQ(lines({"algo.surrogate=cispo"})[6], "clip_high 0.28 (default)");
   EXPECT_EQ(lines({"algo.advantage=group_mean_std"})[1],
             "advantage group_mean_std (command line), std_eps 1e-06 (default), filter_zero_signal "
-            "drop (default), whiten_advantages false (default)");
+            "drop (default), filter_metric reward (default), whiten_advantages false (default)");
 }
 
 // The row of a preset in docs/algorithms.md: what it gives to each axis, as its options say it.

@@ -61,6 +61,20 @@ TEST(Advantage, GroupOfOneAndGroupOfEqualRewardsHaveNoSignal) {
   }
 }
 
+// Two sums of the same parts: their difference is of rounding, and divided by its own deviation it
+// would be an advantage of 1.
+TEST(Advantage, RewardsThatDifferInTheirLastDigitAreEqual) {
+  const std::vector<double> rewards = {0.1 + 0.2, 0.3, 0.3, 0.1 + 0.2};
+  ASSERT_NE(rewards[0], rewards[1]);
+  const std::vector<int32_t> groups = {0, 4};
+  for (AdvantageKind kind : {AdvantageKind::kGroupMean, AdvantageKind::kGroupMeanStd,
+                             AdvantageKind::kGroupMeanBatchStd, AdvantageKind::kLeaveOneOut}) {
+    const GroupAdvantages result = group_advantages(kind, 0, rewards, groups);
+    EXPECT_TRUE(result.zero_signal[0]);
+    for (const double advantage : result.advantage) EXPECT_EQ(advantage, 0);
+  }
+}
+
 TEST(Advantage, RemaxTakesTheGreedyMembersReward) {
   const std::vector<int32_t> groups = {0, 3, 6};
   const std::vector<uint8_t> greedy = {1, 0, 0, 1, 0, 0};

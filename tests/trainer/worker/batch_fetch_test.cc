@@ -36,7 +36,9 @@ Stored store(int num_trajectories) {
     stored.batch.items.push_back({.lease = t.lease,
                                   .reward = static_cast<double>(stored.bodies.size()),
                                   .bytes = std::ssize(stored.bodies.back()),
-                                  .checksum = wire::checksum_of(stored.bodies.back())});
+                                  .checksum = wire::checksum_of(stored.bodies.back()),
+                                  .judged = {}});
+    if (stored.bodies.size() % 2 == 0) stored.batch.items.back().judged = 0.5;
   }
   return stored;
 }
@@ -73,6 +75,7 @@ TEST(BatchFetch, BringsTheSameTrajectoriesWhateverTheSizeOfAPiece) {
       Trajectory t = trajectories.value()[i];
       EXPECT_EQ(t.lease, stored.batch.items[i].lease);
       EXPECT_EQ(t.reward, stored.batch.items[i].reward) << "the scheduler's, not the body's";
+      EXPECT_EQ(t.judged, stored.batch.items[i].judged);
     }
   }
 }
