@@ -149,9 +149,11 @@ std::vector<MemoryItem> PolicyTrainer::memory(const ModelConfig& config, const T
        /*certain=*/true, /*of_turn=*/true},
       optimizer_memory(layout, extras.optimizers, extras.device)};
   if (config.lora) items.push_back({"frozen weights, packed", packed});
-  // Never trained, so it has no second form; that of an adapter is its base.
-  if (extras.keeps_reference && !config.lora)
-    items.push_back({"reference weights, packed (algo.kl)", packed});
+  // Never trained, so it has no second form; that of an adapter goes beside the same base.
+  if (extras.keeps_reference)
+    items.push_back({config.lora ? "reference adapter, packed (algo.kl)"
+                                 : "reference weights, packed (algo.kl)",
+                     config.lora ? PackedWeights::adapter_bytes(config, extras.device) : packed});
   for (MemoryItem& item : PackedForward::memory(
            config, pack_limits(train.microbatch_tokens, max_sequence_tokens), max_sequence_tokens,
            kept_of(train), threads, Placement::on(extras.device, extras.compute))) {
@@ -226,8 +228,10 @@ void PolicyTrainer::set_reference_to_base() {
 }
 
 void PolicyTrainer::set_reference(const Parameters& parameters) {
-  reference_ =
-      std::make_unique<PackedWeights>(stream_, model_.config(), parameters, packed_.dtype());
+  const ModelConfig& config = model_.config();
+  reference_ = config.lora
+                   ? std::make_shared<PackedWeights>(stream_, base_, config, parameters)
+                   : std::make_shared<PackedWeights>(stream_, config, parameters, packed_.dtype());
   scratch_.reset();
 }
 

@@ -73,7 +73,7 @@ class PolicyTrainer {
 
   // What it allocates from its construction to its last step. `threads`: of the stream.
   struct Extras {
-    bool keeps_reference = false;  // set_reference() will be called
+    bool keeps_reference = false;  // set_reference() will be called, not set_reference_to_base()
     bool streams = false;          // there will be a StreamedStep
     bool has_critic = false;       // use_critic() will be called
     Dtype compute = Dtype::kF32;   // of the weights that products read
@@ -123,7 +123,8 @@ class PolicyTrainer {
   // equal numbers mean that nothing that is trained has changed in between.
   int64_t tries() { return optimizer().tries() + (critic_ ? critic_->updates() : 0); }
 
-  // Freezes a copy of `parameters` as the reference policy of the KL term.
+  // Freezes a copy of `parameters` as the reference policy of the KL term; of an adapter beside the
+  // base that both share.
   void set_reference(const Parameters& parameters);
   // Of an adapter: the base without it, which takes no memory.
   void set_reference_to_base();

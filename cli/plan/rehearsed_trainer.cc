@@ -52,7 +52,7 @@ RehearsedTrainer::RehearsedTrainer(const TrainerWorkerConfig& config, std::strin
   trainer_.reset_optimizer(optim, /*total_updates=*/1);
   if (config_.critic) trainer_.use_critic(*config_.critic);
   if (loss_.kl.needs_reference()) {
-    if (config_.model.lora)
+    if (reference_is_base(config_))
       trainer_.set_reference_to_base();
     else
       trainer_.set_reference(trainer_.parameters());

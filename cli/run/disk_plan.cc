@@ -120,7 +120,8 @@ DiskPlan plan_disk(const RunOptions& o, const ModelConfig& config, int64_t steps
     plan.older_versions = std::max(plan.older_versions, lag - plan.versions);
   }
   plan.older_bytes = at_most_times(plan.older_versions, plan.version);
-  if (o.algo.kl.needs_reference() && !config.lora) plan.reference = all_floats;
+  if (o.algo.kl.needs_reference() && !reference_is_base(trainer_config(o, config)))
+    plan.reference = all_floats;
   const int64_t traces =
       std::min(kMaxTraceBytes, at_most_times(tokens_per_step, kTraceBytesPerToken));
   plan.others =

@@ -251,10 +251,11 @@ void warn_of_adapter_rate(const RunOptions& o, Plan& plan) {
 // The base is what the policy was before its warm-up.
 void warn_of_adapter_reference(const RunOptions& o, Plan& plan) {
   const bool warms_up = !o.sft.data.empty() || o.sft.demonstrations > 0;
-  if (o.lora.trains() && warms_up && o.algo.kl.needs_reference() && !supervised_only(o))
+  if (o.lora.trains() && warms_up && o.algo.kl.needs_reference() && !supervised_only(o) &&
+      o.algo.kl.reference == KlReference::kBase)
     plan.warnings.push_back(
-        "algo.kl holds the policy to the base without its adapter, so also against what the "
-        "warm-up has taught. Try algo.kl.coef=0, or a base that was warmed up and merged");
+        "algo.kl.reference is base, so algo.kl holds the policy also against what the warm-up has "
+        "taught. Try algo.kl.reference=start");
 }
 
 void warn_of_choice_bias(const RunOptions& o, Plan& plan) {

@@ -174,6 +174,10 @@ void validate_adapter(const RunOptions& o) {
                           "is muon, which updates whole weight matrices, and the run trains an "
                           "adapter. Use adamw.");
   }
+  if (!lora.trains() && o.algo.kl.needs_reference() && o.algo.kl.reference == KlReference::kBase)
+    throw UserError::at("algo.kl.reference",
+                        "is base, the model beside which an adapter is trained, and this run "
+                        "trains all weights. Use start, or lora.rank.");
   if (!lora.adapter.empty() && !is_adapter(lora.adapter))
     throw UserError::at("lora.adapter", "is {}, which has no {}. It is a folder of peft.",
                         lora.adapter, kAdapterConfigFile);

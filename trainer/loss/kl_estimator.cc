@@ -15,6 +15,11 @@ void KlOptions::visit(OptionVisitor& v) {
   v.field(
       "target", target,
       {.help = "the other policy: ref (weights at the start of RL) or behaviour (what sampled)"});
+  v.field("reference", reference,
+          {.help = "the weights of ref: start, those of the policy at the start of RL, behind a "
+                   "warm-up (sft) and with the adapter that the run begins with (lora.adapter); or "
+                   "base, of an adapter the model without it",
+           .idle = idle_if(target != KlTarget::kReference, "{target} is behaviour", {"target"})});
   v.field("placement", placement,
           {.help = "loss: a term of the loss; reward: taken from the reward of each token, of the "
                    "weights that a step starts from"});

@@ -25,6 +25,16 @@ constexpr auto enum_names(KlTarget) {
   return name_table<KlTarget>({{kReference, "ref"}, {kBehaviour, "behaviour"}});
 }
 
+// Which weights the reference is.
+enum class KlReference : uint8_t {
+  kStart,  // those of the policy at the start of RL
+  kBase,   // of an adapter: the model beside which it is trained, without it
+};
+constexpr auto enum_names(KlReference) {
+  using enum KlReference;
+  return name_table<KlReference>({{kStart, "start"}, {kBase, "base"}});
+}
+
 // Where the penalty is.
 enum class KlPlacement : uint8_t {
   kLoss,    // a term of the loss
@@ -40,6 +50,7 @@ struct KlOptions {
   double coef = 0;
   KlEstimator estimator = KlEstimator::kK3;
   KlTarget target = KlTarget::kReference;
+  KlReference reference = KlReference::kStart;
   KlPlacement placement = KlPlacement::kLoss;
   // In the loss: times exp(l - l_old), which is differentiated too. Off the policy that samples,
   // the gradient of k3 is then exactly that of KL(policy || other) (DeepSeek-V3.2).

@@ -436,12 +436,13 @@ class TrainerWorker {
 
   // It lies beside the checkpoints, and each of them says which one it was trained against.
   void load_reference(const Digest& expected) {
-    if (config_.model.lora) {
+    if (config_.model.lora && expected == base_.root) {
       reference_ = base_.root;
       return trainer_.set_reference_to_base();
     }
     Parameters& reference = trainer_.scratch();
-    load_parameters(config_.run.reference(), config_.model, reference);
+    load_parameters(config_.run.reference(), config_.model, reference,
+                    config_.model.lora ? kAdapterFile : "");
     reference_ = root_of(reference);
     if (reference_ != expected)
       throw UserError(
@@ -461,20 +462,27 @@ class TrainerWorker {
     return make_manifest(parameters, 0, 0, numerics_class()).master;
   }
 
+  // The policy as it is now, in a form in which nothing of it is rounded: its digest is proved when
+  // the run goes on.
+  void keep_reference() {
+    if (reference_is_base(config_)) return load_reference(base_.root);
+    trainer_.set_reference(trainer_.parameters());
+    reference_ = root_of(trainer_.parameters());
+    if (config_.model.lora) {
+      std::filesystem::create_directories(config_.run.reference());
+      save_adapter(config_.run.reference(), config_.model.lora, trainer_.parameters(), base_.root);
+    } else {
+      save_model(config_.run.reference(), written_as(Dtype::kF32), trainer_.parameters());
+    }
+  }
+
   // The supervised warm-up, if there is one, and version 0.
   void prepare() {
     MetricList metrics = warm_up();
     if (ended_) return;
     // The warm-up had an optimizer of its own, and its moments are about another loss.
     reset_rl_optimizer();
-    if (loss_.kl.needs_reference() && config_.model.lora) {
-      load_reference(base_.root);
-    } else if (loss_.kl.needs_reference()) {
-      trainer_.set_reference(trainer_.parameters());
-      reference_ = root_of(trainer_.parameters());
-      // As it is: its digest is proved when the run goes on.
-      save_model(config_.run.reference(), written_as(Dtype::kF32), trainer_.parameters());
-    }
+    if (loss_.kl.needs_reference()) keep_reference();
     version_ = 0;
     metrics_ = std::move(metrics);
     publish_files(manifest_of(version_));
@@ -800,6 +808,13 @@ class TrainerWorker {
 
 }  // namespace
 
+bool reference_is_base(const TrainerWorkerConfig& config) {
+  if (!config.model.lora) return false;
+  const bool is_fresh =
+      config.adapter_dir.empty() && config.sft.data.empty() && config.sft.demonstrations == 0;
+  return is_fresh || config.algo.kl.reference == KlReference::kBase;
+}
+
 PlacedMemory trainer_memory(const TrainerWorkerConfig& config) {
   std::vector<OptimizerKind> optimizers = {config.optim.kind};
   if (!config.sft.data.empty() || config.sft.demonstrations > 0)
@@ -808,7 +823,7 @@ PlacedMemory trainer_memory(const TrainerWorkerConfig& config) {
   const bool on_cpu = config.device.kind == DeviceKind::kCpu;
   (on_cpu ? memory.host : memory.device) = PolicyTrainer::memory(
       config.model, config.train, config.max_sequence_tokens, pool_size(config.train),
-      {.keeps_reference = config.algo.kl.needs_reference(),
+      {.keeps_reference = config.algo.kl.needs_reference() && !reference_is_base(config),
        .streams = config.streams,
        .has_critic = config.critic.has_value(),
        .compute = config.compute,

@@ -80,6 +80,10 @@ struct TrainerWorkerConfig {
   Colocation* colocation = nullptr;
 };
 
+// Whether the policy at the start of RL, which algo.kl holds it to, is the base of an adapter: of a
+// fresh one, which adds nothing yet, or where the config says so. Nobody keeps a copy then.
+bool reference_is_base(const TrainerWorkerConfig& config);
+
 // What the worker takes before the first step, and holds to the end. It does not grow with what is
 // sampled: a step's tokens come on top (kStepBytesPerToken).
 PlacedMemory trainer_memory(const TrainerWorkerConfig& config);

@@ -41,7 +41,8 @@ TEST(DescribeAlgorithm, SaysEachValueWithTheLayerThatItComesFrom) {
           "(default), correction.normalize false (default), correction.sequence_mask 0 (default)",
           "loss_agg token_mean_global (a.yaml:5)",
           "kl.coef 0.02 (a.yaml:6), kl.estimator k3 (default), kl.target ref (default), "
-          "kl.placement loss (default), kl.unbiased false (default), entropy_coef 0 (default)"}));
+          "kl.reference start (default), kl.placement loss (default), kl.unbiased false (default), "
+          "entropy_coef 0 (default)"}));
   EXPECT_EQ(
       lines({"algo.name=dr_grpo", "algo.clip_high=0.3"}),
       (std::vector<std::string>{
