@@ -204,7 +204,10 @@ inline void check_environment(const ContractOptions& options) {
     for (int i = 0; i < options.episodes; ++i) {
       auto show = [&](Environment& e) {
         Rng rng(mix({options.seed, static_cast<uint64_t>(i), 1}));
-        return play(e, task_of(i), [&](int64_t) { return e.demonstrate(rng).value_or("?\n"); });
+        return play(e, task_of(i), [&](int64_t) {
+          const auto shown = e.demonstrate(rng);
+          return shown ? *shown : e.sample_action(rng);
+        });
       };
       Episode shown = show(*environment);
       EXPECT_EQ(show(*environment).transcript, shown.transcript) << "the demonstrator remembers";

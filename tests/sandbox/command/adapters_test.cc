@@ -6,7 +6,10 @@
 
 #include <gtest/gtest.h>
 
+#include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/random.h"
+#include "core/text/tokenizer.h"
 #include "sandbox/command/command_environment.h"
 #include "sandbox/command/process.h"
 #include "tests/core/base/temporary_directory.h"
@@ -31,46 +34,166 @@ class EnvironmentAdapters : public testing::Test {
   TemporaryDirectory folder_;
 };
 
-TEST_F(EnvironmentAdapters, Gymnasium) {
-  folder_.write("gymnasium.py", R"py(
+// A corridor to the right, or one whose room is two numbers, with what a run asks of them.
+const char* kGymnasium = R"py(
 import types
 class Discrete:
-    def __init__(self, n): self.n = n
-    def contains(self, action): return 0 <= action < self.n
+    def __init__(self, n, start=0): self.n, self.start = n, start
+    def contains(self, action): return 0 <= action - self.start < self.n
     def seed(self, seed): self.next = seed % self.n
-    def sample(self): return self.next
-    def __repr__(self): return f"Discrete({self.n})"
+    def sample(self): return self.start + self.next
 class Text: pass
-spaces = types.SimpleNamespace(Discrete=Discrete, Text=Text)
+class Box: pass
+class MultiDiscrete: pass
+class MultiBinary: pass
+class Tuple:
+    def __init__(self, *spaces): self.spaces = spaces
+class Dict:
+    def __init__(self, **spaces): self.spaces = spaces
+spaces = types.SimpleNamespace(Discrete=Discrete, Text=Text, MultiDiscrete=MultiDiscrete,
+                               MultiBinary=MultiBinary, Tuple=Tuple, Dict=Dict)
 class Corridor:
+    """
+    A corridor with a [door](http://door) at
+    its right end.
+
+    Its author is unknown.
+
+    ## Action Space
+    - 0: Go left.
+    - 1: Go right.
+
+    ## Rewards
+    - 1: at the door
+    """
     render_mode = None
-    def __init__(self, length):
-        self.length, self.action_space = length, Discrete(2)
+    def __init__(self, length, pays=1, says=None, rooms=False, boxed=False):
+        self.length, self.pays, self.says, self.rooms = length, pays, says, rooms
+        self.action_space = Discrete(2)
+        self.observation_space = Box() if boxed else Discrete(length + 2, -1)
+        if rooms: self.observation_space = Dict(at=self.observation_space, flags=Tuple(Discrete(2)))
         self.spec = types.SimpleNamespace(max_episode_steps=6)
+        self.unwrapped = self
+    def seen(self): return {"at": self.at, "flags": (self.turns % 2,)} if self.rooms else self.at
     def reset(self, seed):
         self.at, self.turns = seed % self.length, 0
         print("what an environment prints is no answer")
-        return self.at, {}
+        return self.seen(), {}
     def step(self, action):
-        self.at, self.turns = self.at + (1 if action else -1), self.turns + 1
-        return self.at, float(self.at >= self.length), self.at >= self.length, self.turns >= 6, {}
-def make(name, length):
+        self.at, self.turns = max(-1, self.at + (1 if action else -1)), self.turns + 1
+        is_there = self.at >= self.length
+        return (self.seen(), float(is_there * self.pays), is_there, self.turns >= 6,
+                {} if self.says is None else {self.says: self.at == 0})
+def make(name, **settings):
     if name != "Corridor-v0": raise ValueError("no such environment")
-    return Corridor(length)
-)py");
-  const auto corridor =
-      source("gymnasium_adapter.py", {{"id", "Corridor-v0"}, {"length", "2"}});
-  EXPECT_EQ(corridor->info().name, "Corridor-v0");
-  EXPECT_EQ(corridor->info().max_turns, 6);
-  check_environment({.make = [&] { return corridor->open(); }, .episodes = 4});
-  const auto environment = corridor->open();
+    return Corridor(**settings)
+)py";
+
+double success_in(const StepResult& step) {
+  for (const auto& [name, value] : step.metrics)
+    if (name == "success") return value;
+  ADD_FAILURE() << "no metric success";
+  return -1;
+}
+
+class GymnasiumAdapter : public EnvironmentAdapters {
+ protected:
+  GymnasiumAdapter() { folder_.write("gymnasium.py", kGymnasium); }
+
+  std::shared_ptr<const EnvironmentSource> corridor(EnvironmentSettings settings) {
+    settings.emplace_back("id", "Corridor-v0");
+    settings.emplace_back("length", "2");
+    return source("gymnasium_adapter.py", settings);
+  }
+};
+
+TEST_F(GymnasiumAdapter, PlaysAnEnvironment) {
+  const auto played = corridor({{"instruction", ""}, {"invalid_penalty", "0.5"}});
+  EXPECT_EQ(played->info().name, "Corridor-v0");
+  EXPECT_EQ(played->info().max_turns, 6);
+  check_environment({.make = [&] { return played->open(); }, .episodes = 4});
+  const auto environment = played->open();
   ASSERT_EQ(environment->reset({.seed = 1}).value().text, "1\n");
-  EXPECT_EQ(environment->step("north\n").value().observation.text,
-            "That is no action. An action is of Discrete(2).\n");
+  const auto refused = environment->step("north\n");
+  ASSERT_TRUE(refused) << refused.failure().message;
+  EXPECT_EQ(refused.value().observation.text,
+            "That is no action. An action is a number from 0 to 1.\n");
+  EXPECT_EQ(refused.value().reward, -0.5);
   const auto end = environment->step("I go\n1\n");
   ASSERT_TRUE(end) << end.failure().message;
   EXPECT_TRUE(end.value().terminated);
   EXPECT_EQ(end.value().reward, 1);
+}
+
+TEST_F(GymnasiumAdapter, SaysTheTask) {
+  const auto first = [&](const EnvironmentSettings& settings) {
+    return corridor(settings)->open()->reset({.seed = 1}).value();
+  };
+  // By its documentation, whose second paragraph and rewards are left out.
+  const Observation documented = first({});
+  EXPECT_EQ(documented.text,
+            "A corridor with a door at its right end.\nActions: 0: Go left; 1: Go right.\n"
+            "An action is a number from 0 to 1.\n1\n");
+  // The state of a group's episodes is the same with and without it.
+  EXPECT_EQ(documented.state, "1\n");
+  EXPECT_EQ(first({{"instruction", "Reach the door."}}).text, "Reach the door.\n1\n");
+  EXPECT_EQ(first({{"instruction", ""}}).text, "1\n");
+  EXPECT_EQ(first({{"instruction", "false"}}).text, "1\n");
+}
+
+// All that is said and done is in the words of the tokenizer that model.create makes.
+TEST_F(GymnasiumAdapter, HasAVocabularyOfDiscreteSpaces) {
+  for (const EnvironmentSettings& settings : {EnvironmentSettings{},
+                                              {{"instruction", "Reach  the door 1 .\nNow"}},
+                                              {{"rooms", "true"}}}) {
+    const auto played = corridor(settings);
+    text::write_word_tokenizer(folder_.path(), played->info().vocabulary);
+    const auto tokenizer = text::load_tokenizer(folder_.path());
+    const auto environment = played->open();
+    const auto first = environment->reset({.seed = 1});
+    ASSERT_TRUE(first);
+    EXPECT_NO_THROW((void)tokenizer->encode(first.value().text)) << first.value().text;
+    for (const char* action : {"0\n", "0\n", "none\n", "1\n"}) {
+      const auto step = environment->step(action);
+      ASSERT_TRUE(step) << step.failure().message;
+      const std::string& heard = step.value().observation.text;
+      EXPECT_NO_THROW((void)tokenizer->encode(heard)) << heard;
+    }
+    Rng rng(3);
+    EXPECT_NO_THROW((void)tokenizer->encode(environment->sample_action(rng)));
+  }
+  EXPECT_EQ(corridor({{"rooms", "true"}, {"instruction", ""}})->open()->reset({}).value().text,
+            "at 0 flags 0\n");
+  // Other spaces need a tokenizer that knows any text.
+  EXPECT_TRUE(corridor({{"boxed", "true"}})->info().vocabulary.empty());
+}
+
+TEST_F(GymnasiumAdapter, ReportsSuccess) {
+  const auto end_of = [&](const EnvironmentSettings& settings) {
+    const auto environment = corridor(settings)->open();
+    EXPECT_TRUE(environment->reset({.seed = 0}));
+    EXPECT_TRUE(environment->step("1\n"));
+    return environment->step("1\n").value();
+  };
+  EXPECT_EQ(success_in(end_of({})), 1);
+  // The door may cost more than it gives; then the environment has to say so itself.
+  EXPECT_EQ(success_in(end_of({{"pays", "-1"}})), 0);
+  EXPECT_EQ(success_in(end_of({{"says", "is_success"}})), 0);
+  EXPECT_EQ(success_in(end_of({{"says", "success"}})), 0);
+  const auto environment = corridor({{"says", "success"}})->open();
+  ASSERT_TRUE(environment->reset({.seed = 1}));
+  EXPECT_EQ(success_in(environment->step("0\n").value()), 1);
+  EXPECT_EQ(success_in(environment->step("none\n").value()), 1);
+  // One that is cut has it as well.
+  const auto cut = environment->cut();
+  ASSERT_TRUE(cut) << cut.failure().message;
+  EXPECT_TRUE(cut.value().truncated);
+  EXPECT_EQ(success_in(cut.value()), 1);
+}
+
+TEST_F(GymnasiumAdapter, RefusesSettings) {
+  EXPECT_THROW((void)corridor({{"invalid_penalty", "much"}}), UserError);
+  EXPECT_THROW((void)corridor({{"colour", "red"}}), UserError);
 }
 
 TEST_F(EnvironmentAdapters, Gem) {
