@@ -251,7 +251,7 @@ struct CommandPool::State {
         }
         workers_.push_back(
             Worker{.process = std::move(started).value(),
-                   .said = sandbox::StderrLines(name_, options_.logs ? &log_limit_ : nullptr),
+                   .said = sandbox::StderrLines(name_, options_.logs ? &log_ : nullptr),
                    .first_id = next_id_});
         idle = &workers_.back();
       }
@@ -398,10 +398,10 @@ struct CommandPool::State {
   // what an answer was worth behind which another one comes, so a late fault is no verdict for all
   // of them, or for who is asked next, and nobody is asked again here.
   void lose(Worker& worker, const std::string& why, bool is_late = false) {
+    worker.said.end(steady_now());
     const std::string said = worker.said.last();
     const std::string reason =
         fmt::format("'{}' {}{}", name_, why, said.empty() ? "" : "; its stderr ends: " + said);
-    worker.said.end(steady_now());
     note(fmt::format("a process of it {}", why));
     if (is_late && worker.batch.empty()) late_fault_ = reason;
     worker.process.reset();
@@ -432,7 +432,7 @@ struct CommandPool::State {
   std::vector<Worker> workers_;
   int64_t next_id_ = 0;
   std::string late_fault_;  // that nobody has heard of; empty: none
-  RateLimit log_limit_ = sandbox::StderrLines::log_limit();  // of what they write to stderr
+  sandbox::StderrLog log_;  // of what they write to stderr
   RateLimit lost_limit_{kLostAtOnce, kLostPeriod};
   int64_t num_unnoted_ = 0;
 };

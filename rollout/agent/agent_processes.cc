@@ -236,7 +236,7 @@ struct AgentProcesses::State {
     agent.families.push_back(agent.process->take_family());
     FileDescriptor listening = agent.process->take_listening();
     if (listening.is_open()) agent.port = SandboxPort(*server_, std::move(listening));
-    agent.said = sandbox::StderrLines(sandbox::shown(start), logs_ ? &said_limit_ : nullptr);
+    agent.said = sandbox::StderrLines(sandbox::shown(start), logs_ ? &log_ : nullptr);
     agent.to_write = agent.start.task + "\n";
     agent.written = 0;
     agent.out.clear();
@@ -453,7 +453,8 @@ struct AgentProcesses::State {
     end(agent, "", std::move(given));
   }
 
-  static std::string last_words(const Agent& agent) {
+  static std::string last_words(Agent& agent) {
+    agent.said.end(steady_now());
     const std::string last = agent.said.last();
     return last.empty() ? "" : "; it says: " + last;
   }
@@ -499,7 +500,7 @@ struct AgentProcesses::State {
   const std::string incarnation_ = fmt::format("{:08x}", unique_number() & 0xffff'ffff);
   int64_t num_folders_ = 0;
   CountedLines notes_;
-  RateLimit said_limit_ = sandbox::StderrLines::log_limit();
+  sandbox::StderrLog log_;
   std::map<int64_t, Agent> agents_;  // of the thread
 
   Mutex mutex_;

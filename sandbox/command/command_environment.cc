@@ -24,11 +24,11 @@ constexpr Time kLoopGrace = std::chrono::seconds(10);
 // What all episodes of a source share.
 struct OpenProgram {
   OpenProgram(const CommandStart& start, const CommandCall& greeting, EnvironmentInfo said,
-              Time each)
+              Time each, std::shared_ptr<ToldTracebacks> told)
       : name(shown(start)),
         info(std::move(said)),
         timeout(each),
-        loop(start, greeting, /*logs=*/true) {}
+        loop(start, greeting, std::move(told)) {}
 
   const std::string name;
   const EnvironmentInfo info;
@@ -229,12 +229,13 @@ class CommandEnvironment final : public Environment {
 class CommandSource final : public EnvironmentSource {
  public:
   CommandSource(CommandStart start, EnvironmentSettings settings, EnvironmentInfo info,
-                std::string answer, Time timeout)
+                std::string answer, Time timeout, std::shared_ptr<ToldTracebacks> told)
       : start_(std::move(start)),
         settings_(std::move(settings)),
         info_(std::move(info)),
         answer_(std::move(answer)),
-        timeout_(timeout) {}
+        timeout_(timeout),
+        told_(std::move(told)) {}
 
   const EnvironmentInfo& info() const override { return info_; }
   std::unique_ptr<Environment> open() const override {
@@ -255,7 +256,7 @@ class CommandSource final : public EnvironmentSource {
                          .take = [known = answer_](const std::string& answer) {
                            return difference_of_infos(known, answer);
                          }};
-    program_ = std::make_shared<OpenProgram>(start_, greeting, info_, timeout_);
+    program_ = std::make_shared<OpenProgram>(start_, greeting, info_, timeout_, told_);
     return program_;
   }
 
@@ -275,6 +276,7 @@ class CommandSource final : public EnvironmentSource {
   const EnvironmentInfo info_;
   const std::string answer_;
   const Time timeout_;
+  const std::shared_ptr<ToldTracebacks> told_;
   mutable Mutex mutex_;
   mutable std::shared_ptr<OpenProgram> program_ TR_GUARDED_BY(mutex_);
 };
@@ -304,7 +306,7 @@ Result<std::string> ask_for_info(const CommandStart& start, const EnvironmentSet
   CommandCall call{.line = close_line(), .name = "info()", .timeout = timeout, .begins = true};
   call.take = [](const std::string&) { return std::optional<std::string>(); };
   call.fail = [&](const Failure& failure) { answer_once(failure); };
-  CommandLoop loop(start, std::move(greeting), /*logs=*/false);
+  CommandLoop loop(start, std::move(greeting), /*told=*/nullptr);
   loop.begin(loop.open(), std::move(call));
   // The loop answers each call, at its own end at the latest.
   if (answered.wait_for(timeout + kLoopGrace) == std::future_status::ready) return answered.get();
@@ -332,7 +334,7 @@ std::shared_ptr<const EnvironmentSource> UsedProgram::source(std::shared_ptr<Use
   MutexLock lock(program->mutex_);
   const auto known = std::ranges::find(program->known_, settings, &Known::settings);
   return std::make_shared<CommandSource>(program->start_, settings, std::move(info), known->answer,
-                                         program->timeout_);
+                                         program->timeout_, program->told_);
 }
 
 nlohmann::ordered_json UsedProgram::facts() const {

@@ -13,6 +13,7 @@
 #include "core/base/time.h"
 #include "kernels/base/mutex.h"
 #include "sandbox/command/command.h"
+#include "sandbox/command/traceback.h"
 #include "sandbox/environment_source.h"
 
 namespace tailrace::sandbox {
@@ -47,6 +48,8 @@ class UsedProgram {
 
   const CommandStart start_;
   const Time timeout_;
+  // Older than the processes of `env check`, which share it.
+  const std::shared_ptr<ToldTracebacks> told_ = std::make_shared<ToldTracebacks>();
   mutable Mutex mutex_;
   std::vector<Known> known_ TR_GUARDED_BY(mutex_);
 };

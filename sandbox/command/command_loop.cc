@@ -90,10 +90,11 @@ struct CommandLoop::State {
   };
   using Order = std::variant<Begin, Release>;
 
-  State(CommandStart start, CommandCall greeting, bool logs)
+  State(CommandStart start, CommandCall greeting, std::shared_ptr<ToldTracebacks> told)
       : start_(std::move(start)),
         greeting_(std::move(greeting)),
-        logs_(logs),
+        logs_(told != nullptr),
+        log_(std::move(told)),
         name_(shown(start_)),
         epoll_(::epoll_create1(EPOLL_CLOEXEC)),
         wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
@@ -255,11 +256,10 @@ struct CommandLoop::State {
     auto started = CommandProcess::start(start_);
     if (!started) return started.failure();
     const ChildId id = next_child_++;
-    Child& child =
-        children_
-            .emplace(id, Child{.process = std::move(started).value(),
-                               .said = StderrLines(name_, logs_ ? &log_limit_ : nullptr)})
-            .first->second;
+    Child& child = children_
+                       .emplace(id, Child{.process = std::move(started).value(),
+                                          .said = StderrLines(name_, logs_ ? &log_ : nullptr)})
+                       .first->second;
     watch(EPOLL_CTL_ADD, child.process->out(), EPOLLIN, id, kOut);
     watch(EPOLL_CTL_ADD, child.process->err(), EPOLLIN, id, kErr);
     watch(EPOLL_CTL_ADD, child.process->pidfd(), EPOLLIN, id, kEnd);
@@ -460,8 +460,8 @@ struct CommandLoop::State {
     auto node = children_.extract(id);
     Child& child = node.mapped();
     const bool is_idle = child.episode == 0 && child.calls.empty();
-    const std::string last = child.said.last();
     child.said.end(steady_now());
+    const std::string last = child.said.last();
     const Episode episode = child.episode;
     child.process.reset();
     if (episode != 0) playing_.erase(episode);
@@ -483,6 +483,7 @@ struct CommandLoop::State {
   const CommandStart start_;
   const CommandCall greeting_;
   const bool logs_;
+  StderrLog log_;  // the thread's own
   const std::string name_;
   const FileDescriptor epoll_, wake_;
   Mutex mutex_;
@@ -490,7 +491,6 @@ struct CommandLoop::State {
   bool is_closing_ TR_GUARDED_BY(mutex_) = false;
   Episode next_episode_ TR_GUARDED_BY(mutex_) = 1;
   // The thread's own.
-  RateLimit log_limit_ = StderrLines::log_limit();
   RateLimit lost_notes_{kLostNotesAtOnce, kLostNotesPeriod};
   int64_t num_unnoted_ = 0;
   std::map<ChildId, Child> children_;
@@ -500,8 +500,9 @@ struct CommandLoop::State {
   Time last_look_{};
 };
 
-CommandLoop::CommandLoop(CommandStart start, CommandCall greeting, bool logs)
-    : state_(std::make_shared<State>(std::move(start), std::move(greeting), logs)) {
+CommandLoop::CommandLoop(CommandStart start, CommandCall greeting,
+                         std::shared_ptr<ToldTracebacks> told)
+    : state_(std::make_shared<State>(std::move(start), std::move(greeting), std::move(told))) {
   allow_all_files();
   thread_ = std::thread([state = state_] { state->run(); });
 }

@@ -20,6 +20,7 @@
 #include "core/base/result.h"
 #include "core/base/time.h"
 #include "sandbox/command/command.h"
+#include "sandbox/command/traceback.h"
 
 namespace tailrace::sandbox {
 
@@ -39,8 +40,8 @@ class CommandLoop {
   using Episode = uint64_t;
 
   // `greeting`: its `take` is asked about the first line of each process; it has no `fail`.
-  // `logs`: what the program writes to stderr goes to ours.
-  CommandLoop(CommandStart start, CommandCall greeting, bool logs);
+  // `told`: of what the program writes to stderr, which goes to ours; null: it does not.
+  CommandLoop(CommandStart start, CommandCall greeting, std::shared_ptr<ToldTracebacks> told);
   ~CommandLoop();  // kills the processes; calls in flight fail
   CommandLoop(const CommandLoop&) = delete;
 

@@ -1,45 +1,66 @@
 // What a program writes to its stderr, for the log of the process that asks it: whole lines behind
-// the name of the program, none too long and not too many, and the last ones for a message.
+// the name of the program, none too long and not too many, and the last ones for a message. A
+// traceback of Python is told once; where it comes again only what its exception says is, when that
+// is new or has come ten times as often. In a message it is its exception with the place.
 //
 // Thread: one.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "core/base/rate_limit.h"
 #include "core/base/time.h"
+#include "sandbox/command/traceback.h"
 
 namespace tailrace::sandbox {
 
+// What all processes of a program share of the log.
+struct StderrLog {
+  StderrLog() : StderrLog(std::make_shared<ToldTracebacks>()) {}
+  explicit StderrLog(std::shared_ptr<ToldTracebacks> told);
+
+  RateLimit limit;  // so many lines at once, and from then on one in each period
+  const std::shared_ptr<ToldTracebacks> told;
+};
+
 class StderrLines {
  public:
-  // `limit`: of the log, shared by all processes of the program; it outlives this. Null: the last
-  // lines are kept, and nothing else becomes of any.
-  StderrLines(std::string program, RateLimit* limit)
-      : program_(std::move(program)), limit_(limit) {}
-
-  // So many lines at once, and from then on one in each period.
-  static RateLimit log_limit();
+  // `log` outlives this. Null: the last lines are kept, and nothing else becomes of any.
+  StderrLines(std::string program, StderrLog* log) : program_(std::move(program)), log_(log) {}
 
   void take(std::string_view bytes, Time now);
   // Nothing more comes.
   void end(Time now);
-  // The last lines, joined by " | ", as far as a message has room; empty: there are none.
+  // Behind end(): the last lines, joined by " | ", as far as a message has room; empty: there are
+  // none.
   std::string last() const;
 
  private:
   void finish_line(Time now);
+  void keep(std::string line);
+  void tell(const std::string& line, Time now);
+  void close_traceback(Time now);
+  void finish_traceback(Time now);
+  void tell_traceback(const std::vector<std::string>& lines, const std::string& summary, Time now);
+  bool is_known_behind(const std::string& line);
+  bool may_log(int64_t num_lines, Time now);
 
-  void log(const std::string& text) const;
+  void write(const std::string& text) const;
 
   std::string program_, line_;
   std::deque<std::string> last_;
-  RateLimit* limit_;
+  StderrLog* log_;
   int64_t num_unsaid_ = 0;
+  Traceback traceback_;
+  // Of what has come since a traceback, with it, and how many lines that may still be.
+  uint64_t behind_ = 0;
+  int num_behind_ = 0;
 };
 
 }  // namespace tailrace::sandbox

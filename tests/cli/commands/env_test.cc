@@ -463,6 +463,34 @@ for line in sys.stdin:
       << result.out;
 }
 
+// Each check but the first meets it, each in a process of its own.
+TEST(Env, ATracebackOfAProgramIsShownOnce) {
+  const TemporaryDirectory folder;
+  const std::string program = folder
+                                  .write("env.py", R"(
+import json, sys
+def deep(n):
+    if n == 0: raise ValueError("no map")
+    deep(n - 1)
+for line in sys.stdin:
+    call = json.loads(line)["call"]
+    if call == "step": deep(2)
+    answers = {"info": {"name": "x", "max_turns": 3}, "reset": {"text": "a"}}
+    print(json.dumps(answers.get(call, {"unsupported": True})), flush=True)
+)")
+                                  .string();
+  const auto result = run_binary("env check --episodes 5 --command \"python3 " + program + "\"");
+  EXPECT_EQ(result.exit_code, 1) << result.out << result.err;
+  const size_t first = result.err.find("Traceback (most recent call last)");
+  EXPECT_NE(first, std::string::npos) << result.err;
+  EXPECT_EQ(result.err.find("Traceback", first + 1), std::string::npos) << result.err;
+  EXPECT_EQ(result.err.find("in deep", result.err.find("ValueError: no map")), std::string::npos)
+      << result.err;
+  EXPECT_NE(result.out.find("; its stderr ends: ValueError: no map (env.py:4)\n"),
+            std::string::npos)
+      << result.out;
+}
+
 TEST(Env, ChecksAsJson) {
   const auto result = run_binary("env check frozen_grid --episodes 20 --json --set max_turns=9");
   ASSERT_EQ(result.exit_code, 0) << result.out << result.err;

@@ -323,6 +323,24 @@ for line in sys.stdin:
   EXPECT_THAT(log, HasSubstr("python3 reward.py: a process of it has not answered an episode"));
 }
 
+TEST_F(CommandPoolTest, ATracebackIsToldOnce) {
+  testing::internal::CaptureStderr();
+  {
+    CommandPool pool(python(R"(
+for line in sys.stdin: json.loads(line)["answer"]
+)"),
+                     {});
+    for (int i = 0; i < 3; ++i) {
+      const auto score = pool.ask(number(1), kPlenty);
+      expect_failure(score, "; its stderr ends: KeyError: 'answer' (reward.py:");
+    }
+  }
+  const std::string log = testing::internal::GetCapturedStderr();
+  const size_t first = log.find("Traceback");
+  EXPECT_NE(first, std::string::npos) << log;
+  EXPECT_EQ(log.find("Traceback", first + 1), std::string::npos) << log;
+}
+
 TEST_F(CommandPoolTest, LinesAboutLostProcessesAreBounded) {
   testing::internal::CaptureStderr();
   {

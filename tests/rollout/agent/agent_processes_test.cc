@@ -154,6 +154,14 @@ TEST_F(AgentProcessesTest, ACrashIsNoSampleAndSaysItsLastWords) {
   const AgentEnd exits = end_of(shell("echo 1; echo 'no such tool' >&2; exit 7"));
   EXPECT_EQ(exits.failure, "its run has ended with status 7; it says: no such tool");
   EXPECT_FALSE(exits.reward);
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(end_of(shell("echo 'raise KeyError(7)' > a.py; exec python3 a.py")).failure,
+              "its run has ended with status 1; it says: KeyError: 7 (a.py:1)");
+  const std::string log = testing::internal::GetCapturedStderr();
+  const size_t first = log.find("Traceback");
+  EXPECT_NE(first, log.npos) << log;
+  EXPECT_EQ(log.find("Traceback", first + 1), log.npos) << log;
   EXPECT_NE(end_of(shell("kill -SEGV $$")).failure.find("signal 11"), std::string::npos);
   EXPECT_EQ(end_of(shell("exit 0")).failure, "it gives no reward");
   AgentProgram absent = shell("");
