@@ -157,8 +157,7 @@ std::vector<Used> files_that_change(const RunOptions& options) {
 }
 
 FittedFile& fitted_of(RunOptions& options, const Used& used) {
-  if (options.datasets.empty())
-    return used.held_out ? options.env.fitted_eval : options.env.fitted;
+  if (options.datasets.empty()) return used.held_out ? options.env.fitted_eval : options.env.fitted;
   DatasetSection& dataset = options.datasets[used.index];
   return used.held_out ? dataset.fitted_eval : dataset.fitted;
 }
@@ -205,9 +204,8 @@ FittedPrompts fit_prompts(const RowsFile& file, const std::string& key, TooLong 
     fitted.rows.push_back(std::move(row));
   }
   const std::string option = key.substr(0, key.rfind('.')) + ".too_long";
-  const std::string limit =
-      fmt::format("at most {} fit (rollout.max_context_tokens, rollout.max_prompt_tokens)",
-                  fitter.longest());
+  const std::string limit = fmt::format(
+      "at most {} fit (rollout.max_context_tokens, rollout.max_prompt_tokens)", fitter.longest());
   if (!refused.empty()) {
     const bool cuts = too_long == TooLong::kCut;
     refuse_long(
@@ -315,8 +313,8 @@ std::string describe(const PromptFit& fit, size_t most_listed) {
     text += fmt::format("; {} too long and dropped: {}", fit.dropped.size(),
                         list_lines(fit.dropped, most_listed));
   if (!fit.cut.empty())
-    text += fmt::format("; {} too long and cut: {}", fit.cut.size(),
-                        list_lines(fit.cut, most_listed));
+    text +=
+        fmt::format("; {} too long and cut: {}", fit.cut.size(), list_lines(fit.cut, most_listed));
   return text;
 }
 

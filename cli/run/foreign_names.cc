@@ -61,9 +61,11 @@ std::string_view supervised_text(std::string_view told) {
 ForeignName supervised(ForeignName row) {
   row.told = supervised_text(row.told);
   // Of prompts, which such a run has none of.
-  if (std::ranges::any_of(row.values, [](const ForeignValue& value) {
-        return value.also.find("env.too_long=") != std::string_view::npos;
-      }) && row.key != "env.too_long") {
+  if (std::ranges::any_of(row.values,
+                          [](const ForeignValue& value) {
+                            return value.also.find("env.too_long=") != std::string_view::npos;
+                          }) &&
+      row.key != "env.too_long") {
     row.key = {}, row.told = kLongestRow, row.values = {};
     return row;
   }

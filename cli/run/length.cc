@@ -20,12 +20,9 @@ std::vector<int64_t> prompts_of_epoch(const RunOptions& options) {
       continue;
     }
     const RowsFile rows = rows_of(datasets[i]);
-    prompts.push_back(
-        std::ssize(read_named(dataset_key(options, i, "dataset"),
-                              [&] {
-                                return text::read_dataset(rows.file, rows.columns,
-                                                          options.files.limits());
-                              })));
+    prompts.push_back(std::ssize(read_named(dataset_key(options, i, "dataset"), [&] {
+      return text::read_dataset(rows.file, rows.columns, options.files.limits());
+    })));
   }
   return prompts;
 }

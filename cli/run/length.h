@@ -10,9 +10,9 @@
 
 namespace tailrace {
 
-// Prompts of an epoch of each dataset, in the order of datasets_of(). 0: the environment draws its
-// tasks without end, or nothing of it is trained. What env.too_long drops is none. Reads the files; throws UserError with its key,
-// as text::read_dataset() does.
+// Prompts of an epoch of each dataset, in the order of datasets_of(); what env.too_long drops is
+// none. 0: the environment draws its tasks without end, or nothing of it is trained. Reads the
+// files; throws UserError with its key, as text::read_dataset() does.
 std::vector<int64_t> prompts_of_epoch(const RunOptions& options);
 
 // The steps that a run has at most: run.steps, or else those of its epochs, the last of which may

@@ -19,9 +19,9 @@ void refuse_long(const LongRowRefusal& refusal, const std::vector<LongRow>& rows
   for (size_t i = 0; i < std::min(rows.size(), kListedRows); ++i)
     list += fmt::format("\n         {}:{}: {} tokens", file, rows[i].line, rows[i].tokens);
   if (rows.size() > kListedRows)
-    list += fmt::format("\n         and {} more; the longest has {} tokens",
-                        rows.size() - kListedRows,
-                        std::ranges::max(rows, {}, &LongRow::tokens).tokens);
+    list +=
+        fmt::format("\n         and {} more; the longest has {} tokens", rows.size() - kListedRows,
+                    std::ranges::max(rows, {}, &LongRow::tokens).tokens);
   throw UserError("{}: {} of {} {}s are too long; {}:{}\n       {}", file, rows.size(), of,
                   refusal.noun, refusal.limit, list, refusal.advice);
 }

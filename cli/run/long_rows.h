@@ -1,5 +1,5 @@
-// Rows of a file that are too long, as messages tell of them: all at once, so that a person need not
-// launch once for each.
+// Rows of a file that are too long, as messages tell of them: all at once, so that a person need
+// not launch once for each.
 //
 // Thread: any.
 #pragma once

@@ -40,9 +40,9 @@ struct Plan {
   int64_t trained_parameters = 0;                 // of an adapter fewer
   int64_t version_bytes = 0;                      // of the weights, as they are published
   WarmUpPlan warm_up;
-  std::vector<PromptFit> prompt_fits;      // of the datasets, where env.too_long drops or cuts
+  std::vector<PromptFit> prompt_fits;       // of the datasets, where env.too_long drops or cuts
   std::vector<FittedPrompts> prompts = {};  // for prepare_run(), which need not read them again
-  int64_t trainers = 1;  // ranks
+  int64_t trainers = 1;                     // ranks
   // Of one process each. Where launch starts no rollout worker: of one that joins from a cluster.
   // What lies on a GPU is in `devices`.
   std::vector<MemoryItem> trainer, rollout_worker;

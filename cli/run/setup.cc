@@ -88,12 +88,10 @@ void prepare_tokenizer(const RunPaths& paths, const RunOptions& options,
 
 std::vector<text::DatasetRow> training_rows(const RunOptions& options, size_t index,
                                             const DatasetSection& dataset) {
-  return read_named(dataset_key(options, index, "dataset"),
-                    [&] {
-                      const RowsFile rows = rows_of(dataset);
-                      return text::read_dataset(rows.file, rows.columns,
-                                                options.files.limits());
-                    });
+  return read_named(dataset_key(options, index, "dataset"), [&] {
+    const RowsFile rows = rows_of(dataset);
+    return text::read_dataset(rows.file, rows.columns, options.files.limits());
+  });
 }
 
 void prepare_demonstrations(const RunPaths& paths, const RunOptions& options,
@@ -337,7 +335,8 @@ class PolicyText {
     const std::string& model = options.model.path;
     if (!fs::exists(fs::path(model) / "tokenizer.json"))
       throw UserError(
-          "model.path: {} has no tokenizer.json; episodes are text.\n       Save the model with its "
+          "model.path: {} has no tokenizer.json; episodes are text.\n       Save the model with "
+          "its "
           "tokenizer.",
           model)
           .about("model.path");

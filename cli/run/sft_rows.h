@@ -31,9 +31,9 @@
 namespace tailrace {
 
 struct SftRows {
-  std::vector<SftRow> rows;  // each with a token that counts
-  int64_t dropped = 0;       // rows that were too long, or without a token that counts
-  int64_t cut = 0;           // of the rows, those that lost their end
+  std::vector<SftRow> rows;            // each with a token that counts
+  int64_t dropped = 0;                 // rows that were too long, or without a token that counts
+  int64_t cut = 0;                     // of the rows, those that lost their end
   std::vector<LongRow> too_long = {};  // of both, those that were too long
 
   int64_t tokens() const;
@@ -52,8 +52,8 @@ struct SftReading {
 };
 
 // Throws UserError with file:line for a row of no form or that cannot be written, and, where
-// `options` refuse them, one that names all that are too long; for a file that cannot be read or has no row to
-// learn from.
+// `options` refuse them, one that names all that are too long; for a file that cannot be read or
+// has no row to learn from.
 SftRows read_supervised(const std::filesystem::path& file, const SftOptions& options,
                         const SftReading& reading);
 

@@ -70,7 +70,7 @@ class Health {
 
   HealthSettings settings_;
   std::vector<HealthStep> steps_;
-  HealthHistory history_;  // of these
+  HealthHistory history_;                                   // of these
   std::array<Course, kEnumNames<Ailment>.size()> courses_;  // by kind
 };
 

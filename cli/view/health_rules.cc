@@ -20,8 +20,8 @@ constexpr double kHalfSolved = 0.5;
 // k3 of one step. Healthy steps stay below 0.01; at 0.1 ratios of 1.5 are common, far outside of
 // any clip range.
 constexpr double kDriftTooFar = 0.1;
-// The same of a whole step, behind its last update. Where few groups have a signal it is measured on
-// a hundred tokens, of which some move far: healthy steps reach 0.1 there, and one that wrecks a
+// The same of a whole step, behind its last update. Where few groups have a signal it is measured
+// on a hundred tokens, of which some move far: healthy steps reach 0.1 there, and one that wrecks a
 // policy is beyond 1. At 0.5 the usual token is e times as likely as before, or a third.
 constexpr double kStepTooFar = 0.5;
 // Tokens of the later updates. Healthy: below 0.05; only half of what leaves the range is clipped,
@@ -87,8 +87,8 @@ bool is_constant(const HealthStep& step) { return step.reward_max - step.reward_
 // All samples have what the best of a run that had others had: that is the end of a task, and not
 // a reward that does not look.
 bool is_saturated(const HealthView& v) {
-  return is_constant(v.now) && (is_solved(v.now) || (v.history.varied() &&
-                                                     v.now.reward_max >= v.history.top() - kEqual));
+  return is_constant(v.now) &&
+         (is_solved(v.now) || (v.history.varied() && v.now.reward_max >= v.history.top() - kEqual));
 }
 // Successes of this share, or, where nobody says what a success is, rewards as far up.
 bool has_reached(const HealthView& v, double share) {
@@ -108,9 +108,8 @@ bool has_fallen(const HealthView& v) {
 }
 std::string fallen_text(const HealthView& v) {
   const HealthHistory::Best& best = v.history.best();
-  const std::string when = best.from == best.to
-                               ? fmt::format("step {}", best.to)
-                               : fmt::format("steps {} to {}", best.from, best.to);
+  const std::string when = best.from == best.to ? fmt::format("step {}", best.to)
+                                                : fmt::format("steps {} to {}", best.from, best.to);
   std::string text = fmt::format("the reward has fallen from {:.3g} ({}) to {:.3g} (reward/mean)",
                                  best.reward, when, v.now.reward_mean);
   if (const auto& wreck = v.history.wreck(); wreck && wreck->step >= best.from)
@@ -311,8 +310,7 @@ constexpr HealthRule kRules[] = {
      TR_SAYS("only {:.0f} % of the groups have a signal (rollout/zero_signal_frac)",
              v.now.signal() * 100),
      TR_SAYS("Raise rollout.group_size, or choose tasks that are solved now and then")},
-    {Ailment::kSolved, Severity::kGood, HealthNumber::kSignal, 3,
-     TR_HOLDS(is_saturated(v)),
+    {Ailment::kSolved, Severity::kGood, HealthNumber::kSignal, 3, TR_HOLDS(is_saturated(v)),
      TR_SAYS("{}, so that nothing is left to learn",
              is_solved(v.now)
                  ? "every sample is a success (env/success)"

@@ -31,8 +31,8 @@ std::string health_section(const Health& health) {
   std::string out = "<section class=\"health\"><h2>Health</h2>\n<dl>\n";
   for (const HealthFigure& figure : figures)
     out += fmt::format("<div><dt>{}</dt><dd>{} <span class=\"{}\">{}</span> {}</dd></div>\n",
-                       figure.name, escape_markup(figure.value),
-                       class_of(figure.word), figure.word, figure.course);
+                       figure.name, escape_markup(figure.value), class_of(figure.word), figure.word,
+                       figure.course);
   out += "</dl>\n";
   const std::vector<Finding> all = health.findings(), present = health.present();
   if (!all.empty()) out += "<ul>\n";

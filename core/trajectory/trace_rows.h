@@ -7,7 +7,8 @@
 //               "advantage": 0.70710677, "first": 0.70710677, "last": 0.70710677}],
 //    "segments": [{"tokens": [5, 9], "roles": [0, 1], "versions": [-1, 11],
 //                  "turn_begins": [1], "turn_numbers": [0], "logprobs": [0, -0.69],
-//                  "mask": [0, 1], "left_out": {"too_old": [2]}, "old": [-0.69], "new": [-0.69], "advantages": [0.70710677]}],
+//                  "mask": [0, 1], "left_out": {"too_old": [2]}, "old": [-0.69], "new": [-0.69],
+//                  "advantages": [0.70710677]}],
 //    "proof": "9f.."}
 //
 // The first row says how many samples the step had; rows that its bound left out are missing.
@@ -78,11 +79,11 @@ struct TraceSegment {
 
 // What a turn earned, and what the loss made of that.
 struct TraceTurn {
-  int32_t number = 0;                 // in its trajectory, from 0
-  std::optional<double> reward = {};  // of the environment's step; absent: not known
-  uint64_t anchor = 0;                // of the state that it answered: anchor_of(); 0: none
-  int64_t tokens = 0;                 // sampled
-  int64_t trained = 0;                // of these, those that the loss is made of
+  int32_t number = 0;                        // in its trajectory, from 0
+  std::optional<double> reward = {};         // of the environment's step; absent: not known
+  uint64_t anchor = 0;                       // of the state that it answered: anchor_of(); 0: none
+  int64_t tokens = 0;                        // sampled
+  int64_t trained = 0;                       // of these, those that the loss is made of
   std::map<LeftOut, int64_t> left_out = {};  // and the others
   // Of the trained tokens: their mean, the first and the last; absent where there are none.
   std::optional<float> advantage = {}, first = {}, last = {};

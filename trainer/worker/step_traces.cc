@@ -75,7 +75,7 @@ void tell_left_out(std::optional<LeftOut> whole, const TrainSequence* sequence,
     const auto target = of_targets.find(i);
     // build_batch() leaves no other token out.
     const bool is_first = i == 0 && segment.parent_tokens == 0;
-    const LeftOut why = whole                          ? *whole
+    const LeftOut why = whole                        ? *whole
                         : target != of_targets.end() ? target->second
                         : is_first                   ? LeftOut::kFirstToken
                                                      : LeftOut::kTooOld;

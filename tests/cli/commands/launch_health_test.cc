@@ -107,11 +107,12 @@ TEST_F(LaunchHealth, TheRecipeWithoutAFaultIsToldNothing) {
 class LaunchHealthOfShipped : public LaunchHealth,
                               public testing::WithParamInterface<const char*> {};
 
-// Rules look at several steps, and a task that is nearly solved looks otherwise than one that begins.
+// Rules look at several steps, and a task that is nearly solved looks otherwise than one that
+// begins.
 TEST_P(LaunchHealthOfShipped, IsToldNothingToItsEnd) {
   const std::string config = GetParam();
-  const auto fits = run_binary(
-      fmt::format("launch {}/configs/{}.yaml --dry-run", TAILRACE_SOURCE_DIR, config));
+  const auto fits =
+      run_binary(fmt::format("launch {}/configs/{}.yaml --dry-run", TAILRACE_SOURCE_DIR, config));
   if (config == "agent" && run_program("python3", "-c 'import openai'").exit_code != 0)
     GTEST_SKIP() << "the agent needs python3 with openai";
   if (config == "programs" && fits.exit_code != 0)

@@ -66,8 +66,8 @@ class FittedPromptsTest : public testing::Test {
   Plan checked(bool is_new = true) { return checked_plan(paths_, options_, registries_, is_new); }
   void prepare(Plan plan) {
     prepare_run(
-        paths_, options_, registries_, [this](const std::string& line) { said_ += line + "\n"; }, {},
-        std::move(plan.prompts));
+        paths_, options_, registries_, [this](const std::string& line) { said_ += line + "\n"; },
+        {}, std::move(plan.prompts));
   }
   // As a role of the run has them.
   RunOptions played() const { return load_stored_run(paths_, {}, built_in_registries()).options; }
@@ -130,8 +130,9 @@ TEST_F(FittedPromptsTest, RowsThatAreDroppedAreNoPromptsOfTheRun) {
   options_.env.too_long = TooLong::kDrop;
   Plan plan = checked();
   EXPECT_EQ(plan.steps, 2) << "two of three prompts and one of one";
-  EXPECT_NE(format_plan(plan, options_).find("env.dataset: 3 prompts; 2 too long and dropped: "
-                                             "lines 2 ("),
+  EXPECT_NE(format_plan(plan, options_)
+                .find("env.dataset: 3 prompts; 2 too long and dropped: "
+                      "lines 2 ("),
             std::string::npos)
       << format_plan(plan, options_);
   prepare(std::move(plan));
@@ -219,11 +220,10 @@ TEST_F(FittedPromptsTest, AConversationStaysOne) {
          "{% if add_generation_prompt %}a:{% endif %}";
   options_.chat.template_file = folder_ / "chat.jinja";
   options_.rollout.max_prompt_tokens = 50;
-  const nlohmann::ordered_json messages = {
-      {{"role", "system"}, {"content", "be kind"}},
-      {{"role", "user"}, {"content", words(60)}},
-      {{"role", "assistant"}, {"content", "yes"}},
-      {{"role", "user"}, {"content", "and now"}}};
+  const nlohmann::ordered_json messages = {{{"role", "system"}, {"content", "be kind"}},
+                                           {{"role", "user"}, {"content", words(60)}},
+                                           {{"role", "assistant"}, {"content", "yes"}},
+                                           {{"role", "user"}, {"content", "and now"}}};
   write(nlohmann::ordered_json{{"prompt", messages}, {"words", {"a"}}}.dump() + "\n");
   options_.env.too_long = TooLong::kCut;
   prepare(checked());

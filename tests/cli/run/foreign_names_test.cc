@@ -522,7 +522,8 @@ TEST(ForeignRows, OfVerlsOverlongBufferAreTheSectionLength) {
 TEST(ForeignRows, OfPromptsThatAreTooLongSayWhatBecomesOfThem) {
   const std::string begin = "env: {name: text, dataset: /a.jsonl}\n";
   const auto with = [](const char* too_long) {
-    return resolved(fmt::format("env: {{name: text, dataset: /a.jsonl, too_long: {}}}\n", too_long));
+    return resolved(
+        fmt::format("env: {{name: text, dataset: /a.jsonl, too_long: {}}}\n", too_long));
   };
   EXPECT_EQ(resolved(begin + "data: {filter_overlong_prompts: True}\n"), with("drop"));
   EXPECT_EQ(resolved(begin + "data: {filter_overlong_prompts: True, truncation: error}\n"),

@@ -144,8 +144,8 @@ TEST(Health, EachRuleHoldsBeyondItsThresholdAndNotBefore) {
   }
 }
 
-// Nobody need say what a success is: a run whose rewards differed, and that now has the best of them
-// everywhere, is done.
+// Nobody need say what a success is: a run whose rewards differed, and that now has the best of
+// them everywhere, is done.
 TEST(Health, ARewardThatSaturatedIsNoConstantReward) {
   const Values best = {{"reward/mean", 1},
                        {"reward/min", 1},
@@ -158,9 +158,10 @@ TEST(Health, ARewardThatSaturatedIsNoConstantReward) {
   std::vector<MetricsRow> rows = {health_row(1, {{"reward/min", -1}, {"reward/max", 0}})};
   for (int64_t step = 2; step <= 4; ++step) rows.push_back(health_row(step, bounded));
   ASSERT_EQ(health_of(rows, "").findings().size(), 1u);
-  EXPECT_EQ(health_of(rows, "").findings()[0].line(),
-            "note: solved since step 2: every sample has the reward 0 (reward/min, reward/max), the "
-            "most that any had, so that nothing is left to learn. Stop here, or take harder tasks.");
+  EXPECT_EQ(
+      health_of(rows, "").findings()[0].line(),
+      "note: solved since step 2: every sample has the reward 0 (reward/min, reward/max), the "
+      "most that any had, so that nothing is left to learn. Stop here, or take harder tasks.");
   // On the way there most groups have nothing to tell, as they are all right.
   const Values nearly = {{"reward/mean", 0.97},
                          {"reward/std", 0.1},
@@ -216,8 +217,8 @@ Health health_of_recorded(const std::string& name, const std::string& config) {
   return health_of(rows.value(), config);
 }
 
-// launch configs/quickstart.yaml optim.lr=1. Its first step moves the policy by 9.6 nats a token, of
-// which the passes of its two updates saw 3.2; then no action can be read and no sample ends.
+// launch configs/quickstart.yaml optim.lr=1. Its first step moves the policy by 9.6 nats a token,
+// of which the passes of its two updates saw 3.2; then no action can be read and no sample ends.
 TEST(Health, ARunThatItsRateWreckedIsToldSo) {
   const Health health = health_of_recorded("wrecked.jsonl", "optim: {lr: 1}");
   std::vector<std::string> lines;
@@ -226,8 +227,9 @@ TEST(Health, ARunThatItsRateWreckedIsToldSo) {
   EXPECT_EQ(lines[0],
             "warning: rate_too_high since step 1: one step moves the policy by 9.61 nats a token "
             "(policy/kl_step), more than 0.5. Try optim.lr=0.1.");
-  EXPECT_TRUE(lines[1].starts_with("warning: reward_fell since step 2: the reward has fallen from "
-                                   "0.397 (step 1) to -0.7 (reward/mean): step 1 moved the policy"))
+  EXPECT_TRUE(
+      lines[1].starts_with("warning: reward_fell since step 2: the reward has fallen from "
+                           "0.397 (step 1) to -0.7 (reward/mean): step 1 moved the policy"))
       << lines[1];
   for (size_t i = 1; i < lines.size(); ++i)
     EXPECT_TRUE(lines[i].ends_with(". Start anew with optim.lr=0.1.")) << lines[i];
@@ -268,10 +270,9 @@ TEST(Health, AFallIsToldBeforeTheSymptomsThatBeganWithIt) {
 TEST(Health, ARewardThatIsNoisyHasNotFallen) {
   std::vector<MetricsRow> rows;
   for (int64_t step = 1; step <= 40; ++step)
-    rows.push_back(health_row(
-        step, {{"rollout/groups", 4},
-               {"reward/std", 0.45},
-               {"reward/mean", step % 5 < 2 ? 0.05 : 0.35}}));
+    rows.push_back(health_row(step, {{"rollout/groups", 4},
+                                     {"reward/std", 0.45},
+                                     {"reward/mean", step % 5 < 2 ? 0.05 : 0.35}}));
   EXPECT_TRUE(health_of(rows, "").findings().empty());
 }
 
@@ -407,9 +408,8 @@ TEST(Health, TheLineHasSixNumbersWithAWordAndAnArrow) {
 
 TEST(Health, WhatIsUnknownIsNeverOk) {
   Health health;
-  health.add(health_row(1, {{"policy/entropy", kUnknown},
-                            {"policy/kl_old", kUnknown},
-                            {"policy/updates", 1}}));
+  health.add(health_row(
+      1, {{"policy/entropy", kUnknown}, {"policy/kl_old", kUnknown}, {"policy/updates", 1}}));
   EXPECT_EQ(health.line(),
             "signal 14 of 16 groups ok →, entropy unknown, clipped unknown, KL unknown, length 8.0 "
             "ok →, truncated 10 % ok →");

@@ -172,8 +172,7 @@ TEST(SampleTrace, ShowsRewardReturnStateAndAdvantageOfEachTurn) {
         "             0.75  for the episode as a whole\n", "             -0.1  for its length\n",
         "tokens (natural logs",
         "sampled         1       3   -0.50000                              rejected",
-        "0.7788   -0.50000",
-        "sampled         2 ", "1.0000    0.75000"}) {
+        "0.7788   -0.50000", "sampled         2 ", "1.0000    0.75000"}) {
     at = text.find(part, at);
     ASSERT_NE(at, std::string::npos) << part << "\n" << text;
   }
@@ -203,8 +202,7 @@ TEST(SampleTrace, SaysWhichReasonLeftATurnAndATokenOutOfTheLoss) {
     return show_sample_trace(found.value(), nullptr) +
            json.at("tokens").at("segments").at(0).value("left_out", nlohmann::json()).dump();
   };
-  std::string text =
-      shown({{LeftOut::kTruncated, {1, 2, 4}}}, {{LeftOut::kTruncated, 2}});
+  std::string text = shown({{LeftOut::kTruncated, {1, 2, 4}}}, {{LeftOut::kTruncated, 2}});
   EXPECT_NE(text.find("reward 1, not in the loss: truncated (its sample was cut "
                       "(algo.truncated: mask))\n"),
             std::string::npos)
