@@ -19,10 +19,12 @@
 #include "cli/run/simulation.h"
 #include "cli/simulate/simulated_run.h"
 #include "cli/simulate/simulated_text.h"
+#include "cli/simulate/simulation_size.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/flags.h"
 #include "core/base/json_text.h"
+#include "core/base/machine.h"
 #include "core/base/version.h"
 
 namespace tailrace {
@@ -102,6 +104,10 @@ SimulatedMode simulate_mode(const SimulateArguments& arguments, const std::strin
   try {
     SimulatedMode done;
     done.simulation = make_simulation(loaded.options, registries.environments);
+    const SimulationSize size = size_of(done.simulation);
+    require_size(size, memory_facts());
+    if (const std::string note = size_note(size); !note.empty())
+      done.simulation.notes.push_back(note);
     for (const std::string& note : done.simulation.notes) fmt::print(stderr, "note: {}\n", note);
     std::optional<SimulatedFiles> files;
     if (!arguments.out.empty()) files = make_files(arguments.out, loaded.options);

@@ -3,7 +3,9 @@
 #include <utility>
 
 #include "cli/run/pools.h"
+#include "cli/simulate/simulation_size.h"
 #include "core/base/log.h"
+#include "core/base/machine.h"
 
 namespace tailrace {
 
@@ -37,6 +39,7 @@ SimulatedMode simulate_here(const RunOptions& options,
   const bool drops = mode.simulation.cluster.trainer.drops_equal_groups;
   mode.simulation.cluster.trainer = costs.train;
   mode.simulation.cluster.trainer.drops_equal_groups = drops;
+  require_size(size_of(mode.simulation), memory_facts());
   mode.run = simulate(mode.simulation, std::nullopt);
   return mode;
 }

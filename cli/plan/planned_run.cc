@@ -11,6 +11,7 @@
 #include "cli/plan/calibrate.h"
 #include "cli/run/pools.h"
 #include "cli/run/threads.h"
+#include "cli/simulate/simulation_size.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
@@ -65,6 +66,22 @@ double shared_seconds(const RunOptions& o, const MachineCosts& costs, const Simu
                beside = steps * (costs.train.step + costs.train.publish),
                trained = (run.totals.trainer_busy - beside) * std::min(training, cores);
   return (sampled + trained) / cores / steps;
+}
+
+// What is simulated is held against this machine's memory before anything else is done. Returns
+// what is to be said of it.
+std::string checked_size(const RunOptions& options, int64_t steps,
+                         const sandbox::EnvironmentRegistry& environments,
+                         const EpisodeSource& episodes) {
+  RunOptions simulated = options;
+  simulated.simulate.steps = steps;
+  if (episodes) simulated.simulate.episodes.from.clear();
+  Simulation simulation = make_simulation(simulated, environments);
+  if (episodes) simulation.episodes = episodes;
+  const SimulationSize size = size_of(simulation);
+  require_size(size, memory_facts());
+  const std::string note = size_note(size);
+  return "simulates the modes" + (note.empty() ? "" : "; " + note);
 }
 
 using Simulate = std::function<SimulatedMode(const RunOptions&)>;
@@ -151,14 +168,15 @@ PlannedRun plan_here(const PlanRequest& request) {
   const RunOptions local = local_options(request.options, request.like);
   const EpisodeSource known =
       request.like.empty() ? nullptr : make_simulation(local, environments).episodes;
+  const int64_t steps = steps_to_simulate(request);
+  const std::string simulates = checked_size(local, steps, environments, known);
   const CalibrationFolder folder;
   const Calibration calibration =
       calibrate(local, request.registries, known, request.program, folder.path(), request.say);
   PlannedRun planned{.steps = request.steps,
                      .episodes = known ? "those of " + request.like.string() : calibration.source,
                      .machine = calibration.costs};
-  const int64_t steps = steps_to_simulate(request);
-  request.say("simulates the modes");
+  request.say(simulates);
   plan_modes(
       request,
       [&](const RunOptions& options) {
@@ -185,10 +203,11 @@ PlannedRun plan_on_hardware(const PlanRequest& request) {
     mode.options.simulate.episodes.from.clear();
     mode.simulation = make_simulation(mode.options, environments);
     mode.simulation.episodes = episodes;
+    require_size(size_of(mode.simulation), memory_facts());
     mode.run = simulate(mode.simulation, std::nullopt);
     return mode;
   };
-  request.say("simulates the modes");
+  request.say(checked_size(own, steps, environments, episodes));
   plan_modes(request, simulate_one, planned);
   if (request.with_mode) {
     request.say("simulates other splits of the devices");

@@ -86,6 +86,7 @@ class DrawnEpisodes final : public EpisodeSource {
   DrawnEpisodes(std::vector<EpisodeModel> models, uint64_t seed)
       : models_(std::move(models)), seed_(seed) {}
   Episode draw(Lane lane, const MemberId& member, int32_t attempt) const override;
+  const std::vector<EpisodeModel>& models() const { return models_; }
 
  private:
   std::vector<EpisodeModel> models_;

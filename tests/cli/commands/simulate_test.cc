@@ -96,6 +96,15 @@ TEST_F(Simulate, StopsWhereItIsTold) {
   EXPECT_EQ(json["stopped"], "simulate.days were over");
 }
 
+TEST_F(Simulate, RefusesWhatNoMachineHoldsBeforeItTakesIt) {
+  const BinaryResult result = run("rollout.prompts_per_step=1000000 rollout.group_size=65536");
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.err.find("this simulation would take about"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("Try a smaller rollout.prompts_per_step or rollout.group_size."),
+            std::string::npos)
+      << result.err;
+}
+
 TEST_F(Simulate, ComparesModes) {
   const Json json = json_of("--modes sync,async");
   ASSERT_EQ(json["modes"].size(), 2u);
