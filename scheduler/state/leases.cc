@@ -26,6 +26,33 @@ Leases::Entry& Leases::entry_of(const WorkId& work) {
   return entries_[static_cast<size_t>(*place)];
 }
 
+const int32_t* Leases::search_holder(const WorkerId& worker) const {
+  return holders_.find(hash_of(worker), [&](int32_t holder) {
+    return held_[static_cast<size_t>(holder)].worker == worker;
+  });
+}
+
+int32_t Leases::holder_of(const WorkerId& worker) {
+  if (const int32_t* known = search_holder(worker)) return *known;
+  if (free_holders_.empty()) {
+    free_holders_.push_back(static_cast<int32_t>(held_.size()));
+    held_.emplace_back();
+  }
+  const int32_t holder = free_holders_.back();
+  free_holders_.pop_back();
+  held_[static_cast<size_t>(holder)].worker = worker;
+  holders_.insert(hash_of(worker), holder);
+  return holder;
+}
+
+// The memory of its list stays for the next one.
+void Leases::let_holder_go(int32_t holder) {
+  Held& held = held_[static_cast<size_t>(holder)];
+  holders_.erase(hash_of(held.worker), [&](int32_t other) { return other == holder; });
+  held.worker.clear();
+  free_holders_.push_back(holder);
+}
+
 const Lease* Leases::find(const WorkId& work) const {
   const int32_t* place = search(work);
   return place == nullptr ? nullptr : &entries_[static_cast<size_t>(*place)].lease;
@@ -49,10 +76,11 @@ const Lease& Leases::add(const WorkId& work, Lease lease) {
   const int32_t place = free_.back();
   free_.pop_back();
   Entry& entry = entries_[static_cast<size_t>(place)];
-  Held& its = held_[lease.worker];
+  const int32_t holder = holder_of(lease.worker);
+  Held& its = held_[static_cast<size_t>(holder)];
   its.places.push_back(place);
   its.held_out += work.lane == Lane::kEval;
-  entry = {work, std::move(lease), its.places.size() - 1};
+  entry = {work, std::move(lease), holder, static_cast<int32_t>(its.places.size() - 1)};
   places_.insert(hash, place);
   soonest_.emplace_back();
   settle(soonest_.size() - 1, {entry.lease.deadline, place});
@@ -69,13 +97,12 @@ Lease Leases::take(const WorkId& work) {
   free_.push_back(place);
   Entry& entry = entries_[static_cast<size_t>(place)];
   // The last one takes its place, in its worker's list and in the heap.
-  const auto holder = held_.find(entry.lease.worker);
-  Held& its = holder->second;
+  Held& its = held_[static_cast<size_t>(entry.holder)];
   its.held_out -= work.lane == Lane::kEval;
   entries_[static_cast<size_t>(its.places.back())].held_at = entry.held_at;
-  its.places[entry.held_at] = its.places.back();
+  its.places[static_cast<size_t>(entry.held_at)] = its.places.back();
   its.places.pop_back();
-  if (its.places.empty()) held_.erase(holder);
+  if (its.places.empty()) let_holder_go(entry.holder);
   const size_t hole = heap_at_[static_cast<size_t>(place)];
   const Due last = soonest_.back();
   soonest_.pop_back();
@@ -99,18 +126,18 @@ const WorkId& Leases::next() const {
 
 std::vector<WorkId> Leases::of(const WorkerId& worker) const {
   std::vector<WorkId> found;
-  const auto held = held_.find(worker);
-  if (held == held_.end()) return found;
-  found.reserve(held->second.places.size());
-  for (const int32_t place : held->second.places)
-    found.push_back(entries_[static_cast<size_t>(place)].work);
+  const int32_t* holder = search_holder(worker);
+  if (holder == nullptr) return found;
+  const std::vector<int32_t>& places = held_[static_cast<size_t>(*holder)].places;
+  found.reserve(places.size());
+  for (const int32_t place : places) found.push_back(entries_[static_cast<size_t>(place)].work);
   std::ranges::sort(found);
   return found;
 }
 
 bool Leases::holds_held_out(const WorkerId& worker) const {
-  const auto held = held_.find(worker);
-  return held != held_.end() && held->second.held_out > 0;
+  const int32_t* holder = search_holder(worker);
+  return holder != nullptr && held_[static_cast<size_t>(*holder)].held_out > 0;
 }
 
 std::map<WorkId, Lease> Leases::in_order() const {
@@ -121,18 +148,23 @@ std::map<WorkId, Lease> Leases::in_order() const {
 
 bool Leases::consistent() const {
   if (heap_at_.size() != entries_.size() || soonest_.size() + free_.size() != entries_.size() ||
-      places_.size() != soonest_.size() || !places_.consistent() || !held_.consistent())
+      places_.size() != soonest_.size() || !places_.consistent() || !holders_.consistent() ||
+      holders_.size() + free_holders_.size() != held_.size())
     return false;
-  size_t held_by_all = 0;
-  for (const auto& [worker, held] : held_) {
+  size_t held_by_all = 0, holding = 0;
+  for (size_t i = 0; i < held_.size(); ++i) {
+    const Held& held = held_[i];
+    if (held.places.empty()) continue;
+    ++holding;
+    const int32_t* holder = search_holder(held.worker);
+    if (holder == nullptr || static_cast<size_t>(*holder) != i) return false;
     const auto in_evaluation = [&](int32_t place) {
       return entries_[static_cast<size_t>(place)].work.lane == Lane::kEval;
     };
-    if (held.places.empty() || std::ranges::count_if(held.places, in_evaluation) != held.held_out)
-      return false;
+    if (std::ranges::count_if(held.places, in_evaluation) != held.held_out) return false;
     held_by_all += held.places.size();
   }
-  if (held_by_all != soonest_.size()) return false;
+  if (held_by_all != soonest_.size() || holding != holders_.size()) return false;
   std::vector<bool> seen(entries_.size());
   const auto first_time = [&](int32_t entry) -> bool {
     if (entry < 0 || entry >= std::ssize(entries_) || seen[static_cast<size_t>(entry)])
@@ -141,9 +173,9 @@ bool Leases::consistent() const {
   };
   const auto is_held = [&](int32_t place) {
     const Entry& entry = entries_[static_cast<size_t>(place)];
-    const auto held = held_.find(entry.lease.worker);
-    return held != held_.end() && entry.held_at < held->second.places.size() &&
-           held->second.places[entry.held_at] == place;
+    const Held& held = held_[static_cast<size_t>(entry.holder)];
+    return held.worker == entry.lease.worker && entry.held_at < std::ssize(held.places) &&
+           held.places[static_cast<size_t>(entry.held_at)] == place;
   };
   if (!std::ranges::all_of(free_, first_time)) return false;
   for (size_t at = 0; at < soonest_.size(); ++at) {

@@ -19,7 +19,6 @@
 #include "core/base/ids.h"
 #include "core/base/time.h"
 #include "scheduler/state/hash_table.h"
-#include "scheduler/state/hashed_map.h"
 
 namespace tailrace::scheduler {
 
@@ -135,7 +134,8 @@ class Leases {
   struct Entry {
     WorkId work;
     Lease lease;
-    size_t held_at = 0;  // where its worker's list has it
+    int32_t holder = 0;   // of held_
+    int32_t held_at = 0;  // where its holder's list has it
   };
   struct Due {
     Time deadline{};
@@ -167,12 +167,19 @@ class Leases {
   std::vector<size_t> heap_at_;  // where soonest_ has each of them
   std::vector<Due> soonest_;
   HashTable<int32_t> places_;  // of members, in entries_
-  // Those of a worker, in no order; one that has none is not there. Derived, so never archived.
+  // Those of a worker, in no order; one that has none is free for another. Derived, so never
+  // archived. What ends is found without its worker's name.
   struct Held {
+    WorkerId worker;
     std::vector<int32_t> places;
     int64_t held_out = 0;  // of these, in the evaluation lane
   };
-  HashedMap<WorkerId, Held> held_;
+  const int32_t* search_holder(const WorkerId& worker) const;
+  int32_t holder_of(const WorkerId& worker);
+  void let_holder_go(int32_t holder);
+  std::vector<Held> held_;
+  std::vector<int32_t> free_holders_;
+  HashTable<int32_t> holders_;  // of workers that hold some, in held_
 };
 
 }  // namespace tailrace::scheduler
