@@ -161,7 +161,14 @@ void on_eval_reported(Context& context, const EvalReported& event) {
 
 void on_eval_body_lost(Context& context, Policy& policy, const BodyId& body) {
   const WorkId work{body.lane, body.lease.member};
-  if (settled(member_of(context.state, work))) ++policy.evaluation->open;
+  Member& member = member_of(context.state, work);
+  // Its verifications failed as often as they may: it is reported without a reward, with its body
+  // or without.
+  if (member.phase == Phase::kFailed) {
+    member.has_body = false;
+    return;
+  }
+  if (settled(member)) ++policy.evaluation->open;
   lose_sample(context, work);
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <string_view>
+#include <unordered_map>
 
 #include <fmt/format.h>
 
@@ -10,6 +12,9 @@
 
 namespace tailrace::scheduler {
 namespace {
+
+// Attempts of a window for each worker that it judges, where these are more than its size.
+constexpr int64_t kAttemptsOfEach = 4;
 
 // Where a worker stands: all that it can stand in for.
 struct Post {
@@ -119,41 +124,59 @@ void check_pool(Context& context, const WorkerId& last) {
 
 std::pair<Lane, TaskId> task_key(const WorkId& work) { return {work.lane, task_of(work.member)}; }
 
+// Workers that are known and could do the work of this one, itself included.
+int64_t num_known_peers(const State& state, const Post& post) {
+  if (post.role == Role::kReward) return state.index.num_verifiers();
+  return is_bound(state, post) ? state.index.num_samplers({post.policy, post.pool})
+                               : state.index.num_samplers(post.policy);
+}
+
+// By how many attempts a pool is judged. So few that most of its workers are not among them say
+// nothing of more than half of its workers: with a few of each, one that failed by chance is told
+// from one that always does.
+int64_t window_of(const State& state, const Post& post) {
+  const int64_t window = state.config.breaker.window;
+  return window == 0 ? 0 : std::max(window, kAttemptsOfEach * num_known_peers(state, post));
+}
+
 // Halts when this cause ends most attempts, and most of those of more than half of the pool's
 // workers and of more than half of the tasks.
 void check_window(Context& context, const Breaker& breaker, Outcome cause, const Post& post) {
-  const BreakerConfig& config = context.config().breaker;
-  if (config.window == 0 || std::ssize(breaker.window) < config.window) return;
+  const State& state = context.state;
+  const int64_t all = breaker.window.size(), failed_in_all = breaker.window.count(cause);
+  if (all == 0 || all < window_of(state, post)) return;
   const auto exceeds = [&](int64_t failed, int64_t of) {
-    return static_cast<double>(failed) > config.share * static_cast<double>(of);
+    return static_cast<double>(failed) > state.config.breaker.share * static_cast<double>(of);
   };
   struct Count {
     int64_t failed = 0, all = 0;
+    void add(bool has_failed) { ++all, failed += has_failed; }
   };
-  const auto failed_in_all = std::ranges::count(breaker.window, cause, &Breaker::Attempt::outcome);
-  const auto all = std::ssize(breaker.window);
   // Three shares: of all answers, and of each worker's and each task's own. The first alone would
   // let one busy bad worker, or one broken prompt with all its members, end the run; the others
   // alone, one bad answer of who has given few.
   if (!exceeds(failed_in_all, all)) return;
-  std::set<WorkerId> pool = peers_of(context.state, post);
-  std::map<WorkerId, Count> workers;
-  std::map<std::pair<Lane, TaskId>, Count> tasks;
-  for (const Breaker::Attempt& attempt : breaker.window) {
-    const bool failed = attempt.outcome == cause;
-    pool.insert(attempt.worker);
-    for (Count* count : {&workers[attempt.worker], &tasks[task_key(attempt.work)]})
-      ++count->all, count->failed += failed;
-  }
   const auto num_failing = [&](const auto& counts) {
     return std::ranges::count_if(
         counts, [&](const auto& entry) { return exceeds(entry.second.failed, entry.second.all); });
   };
-  if (2 * num_failing(workers) <= std::ssize(pool)) return;
+  // In no order: they are only counted.
+  std::unordered_map<std::string_view, Count> workers;
+  breaker.window.visit_all(
+      [&](const auto& attempt) { workers[attempt.worker].add(attempt.outcome == cause); });
+  const auto failing_workers = num_failing(workers);
+  // All who are known are of the pool: mostly this tells, without a walk over them.
+  if (2 * failing_workers <= num_known_peers(state, post)) return;
+  std::set<WorkerId> pool = peers_of(state, post);
+  for (const auto& [worker, count] : workers) pool.insert(WorkerId(worker));
+  if (2 * failing_workers <= std::ssize(pool)) return;
+  std::map<std::pair<Lane, TaskId>, Count> tasks;
+  breaker.window.visit_all(
+      [&](const auto& attempt) { tasks[task_key(attempt.work)].add(attempt.outcome == cause); });
   const auto failing_tasks = num_failing(tasks);
   // What is out and has not failed yet speaks for itself: bad answers may come first.
   for (const WorkId& work :
-       context.state.leases.where([&](const Lease& lease) { return pool.contains(lease.worker); }))
+       state.leases.where([&](const Lease& lease) { return pool.contains(lease.worker); }))
     tasks[task_key(work)];
   if (failing_tasks < 2 || 2 * failing_tasks <= std::ssize(tasks)) return;
   const auto last = breaker.last_reason.find(cause);
@@ -234,13 +257,9 @@ void record_outcome(Context& context, const WorkerId& id, const WorkId& work, Ou
   // its own about the others.
   Breaker& breaker =
       state.breakers[{post.role, {post.policy, is_bound(state, post) ? post.pool : std::string()}}];
-  // A member's latest attempt stands for it, or the tries of a few broken prompts would fill it. Of
-  // what was tried for the first time it holds none.
-  const Member& member = member_of(state, work);
-  const bool is_first = member.last_attempt <= 1 && member.verify_attempt <= 1;
-  if (!is_first) std::erase_if(breaker.window, [&](const auto& one) { return one.work == work; });
-  breaker.window.push_back({id, work, outcome});
-  while (std::ssize(breaker.window) > state.config.breaker.window) breaker.window.pop_front();
+  // A member's latest attempt stands for it, or the tries of a few broken prompts would fill it.
+  breaker.window.add({id, work, outcome});
+  breaker.window.keep(window_of(state, post));
   // A good answer cannot push a share of failures over its bound: nothing to check.
   if (has_sample(outcome)) return record_good(context, id);
   if (!reason.empty()) breaker.last_reason[outcome] = reason;

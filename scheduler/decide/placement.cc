@@ -149,12 +149,9 @@ class FairShare {
       if (shared.installing > 0)
         most = std::min(most, (shared.leased * slots + shared.slots - 1) / shared.slots);
     }
-    if (state_.config.mode.dispatch == Dispatch::kLeastLoaded) return most;
-    // Where siblings share their prompt, whole groups: at least one, and never more than the share.
-    // Rounded up, it would leave nothing to the last to install. What is over goes to whoever has
-    // room when all have.
-    const int64_t group = state_.config.group_size;
-    return std::max(group, most - most % group);
+    // Not in whole groups, though siblings would share their prompt: rounded up nothing is left to
+    // the last to install, and what is rounded off waits until all have.
+    return most;
   }
 
   const State& state_;

@@ -109,7 +109,7 @@ struct QuarantineConfig {
 
 // When environments or verifiers fail everywhere (law 7.6).
 struct BreakerConfig {
-  int64_t window = 64;  // the last so many attempts; 0: no breaker
+  int64_t window = 64;  // the last so many attempts, but at least four a worker; 0: no breaker
   // More than this part of them failed for one cause, at more than half of the workers and of the
   // tasks: halt.
   double share = 0.5;

@@ -69,7 +69,32 @@ void Index::add_load(const Entry& entry, int64_t sign) {
   if (all == Load()) loads_.erase(entry.pool.policy);
 }
 
+int64_t Index::num_samplers(const PoolId& pool) const {
+  const auto it = samplers_.find(pool);
+  return it == samplers_.end() ? 0 : it->second;
+}
+
+int64_t Index::num_samplers(PolicyId policy) const {
+  const auto it = all_samplers_.find(policy);
+  return it == all_samplers_.end() ? 0 : it->second;
+}
+
+void Index::add_sampler(const Entry& entry, int64_t sign) {
+  if (!entry.samples) return;
+  const auto add = [&](auto& counts, const auto& key) {
+    const auto it = counts.try_emplace(key).first;
+    if ((it->second += sign) == 0) counts.erase(it);
+  };
+  add(samplers_, entry.pool);
+  add(all_samplers_, entry.pool.policy);
+}
+
 void Index::set(const WorkerId& id, const Entry& then, const Entry& now) {
+  num_verifiers_ += now.verifies - then.verifies;
+  if (then.samples != now.samples || then.pool != now.pool) {
+    add_sampler(then, -1);
+    add_sampler(now, 1);
+  }
   if (then.version != now.version || then.pool != now.pool || then.room != now.room ||
       then.has_faults != now.has_faults) {
     drop_seat(id, then);

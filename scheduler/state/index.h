@@ -78,6 +78,7 @@ class Index {
 
   // What is said of one worker.
   struct Entry {
+    bool samples = false;            // a rollout worker
     PoolId pool;                     // of a rollout worker
     std::optional<int64_t> version;  // that it may sample by: it has a seat, as long as it has room
     bool verifies = false;           // a reward worker: the same
@@ -106,6 +107,11 @@ class Index {
   const Load& load_of(PolicyId policy) const;
   // Rollout workers that have a step of an install to make: by policy.
   const std::map<PolicyId, std::set<WorkerId>>& behind() const { return behind_; }
+  // Workers that are known, whatever their state: rollout workers of a pool, those of a policy, and
+  // reward workers.
+  int64_t num_samplers(const PoolId& pool) const;
+  int64_t num_samplers(PolicyId policy) const;
+  int64_t num_verifiers() const { return num_verifiers_; }
   // Those that stand still and hold work.
   const std::set<WorkerId>& stuck() const { return stuck_; }
   // Rollout workers with room that are to prove themselves after a quarantine (law 7.3).
@@ -120,9 +126,13 @@ class Index {
   void add_seat(const WorkerId& id, const Entry& entry);
   void drop_seat(const WorkerId& id, const Entry& entry);
   void add_load(const Entry& entry, int64_t sign);
+  void add_sampler(const Entry& entry, int64_t sign);
 
   std::map<PoolId, Pool> pools_;
-  std::map<PolicyId, Load> loads_;  // of all pools of a policy
+  std::map<PolicyId, Load> loads_;            // of all pools of a policy
+  std::map<PoolId, int64_t> samplers_;        // without empty ones
+  std::map<PolicyId, int64_t> all_samplers_;  // the same, of all pools of a policy
+  int64_t num_verifiers_ = 0;
   int64_t num_seats_ = 0;
   Seats rewards_;
   std::map<PolicyId, std::set<WorkerId>> behind_;

@@ -404,6 +404,8 @@ Found check_workers(const State& state) {
 Found check_tables(const State& state) {
   if (!state.leases.consistent()) return "leases: entries, members and deadlines disagree";
   if (!state.workers.consistent()) return "workers: map and hash table disagree";
+  for (const auto& [pool, breaker] : state.breakers)
+    if (!breaker.window.consistent()) return "breaker: attempts and what is counted disagree";
   for (const auto& [id, policy] : state.policies) {
     if (!policy.tasks.consistent() || (policy.evaluation && !policy.evaluation->tasks.consistent()))
       return fmt::format("policy {}: tasks: map and hash table disagree", id);

@@ -150,7 +150,8 @@ void SchedulerOptions::visit(OptionVisitor& v) {
            .max = kMaxTries,
            .resume = Resume::kMayChange});
   v.field("breaker_window", breaker.window,
-          {.help = "the breaker looks at the last so many attempts; 0: no breaker",
+          {.help = "the breaker looks at the last so many attempts, but at least at four for each "
+                   "worker that it judges; 0: no breaker",
            .min = 0,
            .max = kMaxTries,
            .resume = Resume::kMayChange});

@@ -19,6 +19,7 @@
 #include "core/base/enum_names.h"
 #include "core/base/ids.h"
 #include "core/base/time.h"
+#include "scheduler/state/attempt_window.h"
 #include "scheduler/state/config.h"
 #include "scheduler/state/event.h"
 #include "scheduler/state/hashed_map.h"
@@ -420,19 +421,9 @@ struct Health {
   friend bool operator==(const Health&, const Health&) = default;
 };
 
-// How the last attempts of a pool ended, of what and at whom; of a member its last one.
+// By what the breaker judges a pool (law 7.6).
 struct Breaker {
-  struct Attempt {
-    WorkerId worker;
-    WorkId work;
-    Outcome outcome = Outcome::kFinished;
-    template <class V>
-    void fields(V& visit) {
-      visit(worker, work, outcome);
-    }
-    friend bool operator==(const Attempt&, const Attempt&) = default;
-  };
-  std::deque<Attempt> window;
+  AttemptWindow window;
   std::map<Outcome, std::string> last_reason;
   template <class V>
   void fields(V& visit) {

@@ -62,6 +62,7 @@ Index::Entry entry_of(const State& state, const WorkerId& id, const Worker& work
   const Health* health = find_health(state, id);
   const bool rollout = worker.role == Role::kRollout;
   const bool moves = rollout && !worker.stalled;
+  entry.samples = rollout;
   if (rollout) entry.pool = {worker.policy, worker.site.pool};
   entry.has_faults = has_faults(health);
   if (worker.connected) entry.room = usable_slots(state, health, worker) - worker.leased;

@@ -164,8 +164,8 @@ TEST(Stalled, IsNotWaitedForWhileItInstalls) {
   Harness h(small_config(5, 4));
   for (const char* id : {"w0", "w1"}) h.tell(WorkerUp{.worker = id, .slots = 64});
   const auto installs = only<Stage>(h.tell(published(0)));
-  EXPECT_EQ(only<Grant>(h.tell_installed(installs[1])).size(), 8u);  // its part
-  EXPECT_EQ(only<Grant>(h.tell(Stalled{"w0"})).size(), 12u);
+  EXPECT_EQ(only<Grant>(h.tell_installed(installs[1])).size(), 10u);  // its part
+  EXPECT_EQ(only<Grant>(h.tell(Stalled{"w0"})).size(), 10u);
 }
 
 // Not as a failure, and not by weights that are older than those of the grant in its place.
@@ -281,10 +281,25 @@ TEST(Placement, TheFirstThatInstallsLeavesTheOthersTheirPart) {
   for (const char* id : {"w0", "w1"}) h.tell(WorkerUp{.worker = id, .slots = 64});
   const auto installs = only<Stage>(h.tell(published(0)));
   ASSERT_EQ(installs.size(), 2u);
-  EXPECT_EQ(only<Grant>(h.tell_installed(installs[1])).size(), 8u);  // half of 20, whole groups
+  EXPECT_EQ(only<Grant>(h.tell_installed(installs[1])).size(), 10u);  // half of 20
   const auto rest = only<Grant>(h.tell_installed(installs[0]));
-  ASSERT_EQ(rest.size(), 12u);
-  for (const Grant& grant : rest) EXPECT_EQ(grant.worker, "w0");
+  ASSERT_EQ(rest.size(), 10u);
+  // Nobody installs any more: two of them go where their siblings are.
+  EXPECT_EQ(std::ranges::count(rest, "w0", &Grant::worker), 8);
+}
+
+// A part is not cut to whole groups (law 6.6), whether it is one group and a half or half a group:
+// what was rounded off began when the last of them had installed, and what was rounded up left
+// nothing to it.
+TEST(Placement, APartThatIsNoWholeGroupIsTakenWhole) {
+  for (const int64_t groups : {9, 3}) {
+    Harness h(small_config(groups, 4));
+    for (int i = 0; i < 6; ++i) h.tell(WorkerUp{.worker = fmt::format("w{}", i), .slots = 64});
+    const auto installs = only<Stage>(h.tell(published(0)));
+    ASSERT_EQ(installs.size(), 6u);
+    for (const Stage& install : installs)
+      EXPECT_EQ(std::ssize(only<Grant>(h.tell_installed(install))), groups * 4 / 6) << groups;
+  }
 }
 
 TEST(Placement, OneThatNeverInstallsHoldsNobodyBack) {

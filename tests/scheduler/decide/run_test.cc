@@ -114,6 +114,28 @@ TEST(Evaluation, MayLagBehindUntilTheNextOneIsDue) {
   EXPECT_EQ(h.policy().evaluation->version, 3);
 }
 
+// Nothing is tried once more than its bound says because a body is gone that nobody needs.
+TEST(Evaluation, AMemberThatFailedForGoodIsNotSampledAgainForItsBody) {
+  Config config = small_config(1, 2);
+  config.eval = {.prompts = 1, .group_size = 2, .interval_steps = 0};
+  config.retries.verifier_failed = 0;
+  Harness h(config);
+  h.add_rollout("w0", 8);
+  h.tell(WorkerUp{.worker = "r0", .role = Role::kReward, .slots = 8});
+  std::vector<Grant> held_out;
+  for (const Grant& grant : only<Grant>(publish(h, 0)))
+    if (grant.lane == Lane::kEval) held_out.push_back(grant);
+  ASSERT_EQ(held_out.size(), 2u);
+  const auto verify = only<Verify>(h.tell(h.result(held_out[0], {})));
+  ASSERT_EQ(verify.size(), 1u);
+  h.tell(Reward{"r0", verify[0].lease, Lane::kEval, verify[0].verify_attempt, {}, "no disk"});
+  EXPECT_TRUE(only<Grant>(h.tell(BodiesLost{{{Lane::kEval, held_out[0].lease}}})).empty());
+  EXPECT_EQ(h.policy().evaluation->open, 1);
+  const auto report = only<EvalDone>(h.tell(h.result(held_out[1], 1.0)));
+  ASSERT_EQ(report.size(), 1u);
+  EXPECT_EQ(report[0].items[0].reward, std::nullopt);
+}
+
 // Once a newer version is there too, by the weights that are evaluated.
 TEST(Evaluation, AMemberWhoseBodyIsLostIsSampledAgain) {
   Config config = small_config(1, 2);

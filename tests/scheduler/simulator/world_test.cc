@@ -91,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, SimulatedModes,
                          [](const auto& one) { return std::string(name_of(one.param)); });
 
 // Law 6.6. Each takes new weights a little later than the one before, and there is little to share:
-// parts that are rounded up would leave nothing to the last ones.
+// parts that are rounded up to groups would leave nothing to the last ones.
 TEST(SimulatedWorld, WhoInstallsLastGetsItsPartToo) {
   const DrawnEpisodes episodes({long_tailed()}, 7);
   Cluster cluster = cluster_of(10, 64);
