@@ -32,6 +32,8 @@ constexpr size_t kKeptVersions = 3;
 constexpr std::chrono::seconds kJustFetched{30};
 // For a version that another worker of this host brings.
 constexpr std::chrono::milliseconds kLookAgain{20};
+// Names of ways to one version that a relay gives: other hosts choose them.
+constexpr int64_t kMostWays = 256;
 
 // Somebody fetches a file of this version now.
 bool is_being_fetched(const fs::path& folder) {
@@ -41,7 +43,26 @@ bool is_being_fetched(const fs::path& folder) {
   return false;
 }
 
+// A manifest that has come for this root, before gigabytes are asked for. One of another root, or
+// that is damaged, is removed.
+Result<WeightManifest> read_of_root(const fs::path& file, const Digest& root) {
+  auto manifest = read_manifest(file);
+  std::error_code ignored;
+  if (!manifest) {
+    fs::remove(file, ignored);
+    return manifest;
+  }
+  if (root_digest(manifest.value().tensors, manifest.value().base) == root) return manifest;
+  fs::remove(file, ignored);
+  return Failure{fmt::format("{}: its root is not {}", file.filename().string(), root)};
+}
+
+bool has_payload(const fs::path& folder) {
+  return std::ranges::any_of(list_versions(folder), &StoredVersion::is_whole);
+}
+
 // Versions beyond those that are kept, but for `newest`. Whoever has mapped one of them keeps it.
+// What has no payload takes the place of none that has: its root may be anybody's invention.
 void forget_old_versions(const fs::path& versions, const fs::path& newest) {
   std::error_code ignored;
   const auto now = fs::file_time_type::clock::now();
@@ -50,9 +71,22 @@ void forget_old_versions(const fs::path& versions, const fs::path& newest) {
     if (WeightCache::is_own_folder(entry) && entry.path() != newest)
       others.emplace_back(entry.last_write_time(ignored), entry.path());
   std::ranges::sort(others, std::greater<>());
-  for (size_t i = kKeptVersions - 1; i < others.size(); ++i)
-    if (now - others[i].first > kJustFetched && !is_being_fetched(others[i].second))
-      fs::remove_all(others[i].second, ignored);
+  size_t kept = 1;
+  for (const auto& [written, folder] : others) {
+    if (has_payload(folder) && kept < kKeptVersions) {
+      ++kept;
+      continue;
+    }
+    if (now - written > kJustFetched && !is_being_fetched(folder)) fs::remove_all(folder, ignored);
+  }
+}
+
+// A folder that was made for a root of which nothing has come.
+void forget_if_empty(const fs::path& folder) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored))
+    if (entry.path().extension() != ".lock") return;
+  if (!is_being_fetched(folder)) fs::remove_all(folder, ignored);
 }
 
 // The payload of a policy's version in its folder; empty: it is not there.
@@ -181,12 +215,7 @@ class Transfer {
     const fs::path folder = folder_of(root);
     if (auto made = make_folder(folder); !made) return made.failure();
     if (auto fetched = fetch_file({root, name}); !fetched) return fetched.failure();
-    auto manifest = read_manifest(folder / name);
-    if (!manifest) return manifest;
-    // Before gigabytes are asked for.
-    if (root_digest(manifest.value().tensors, manifest.value().base) != root)
-      return Failure{fmt::format("{}: its root is not {}", name, root)};
-    return manifest;
+    return read_of_root(folder / name, root);
   }
 
   // The version of this host that was used last, among the others of the policy.
@@ -268,7 +297,7 @@ class Transfer {
     const auto delta = DeltaFile::open(file);
     if (!delta) return take_whole(wanted, file, delta.failure());
     const DeltaEnds ends = delta.value().ends();
-    if (ends.from_root != have.first)
+    if (ends.policy != wanted.policy || ends.from_root != have.first)
       return Failure{fmt::format("{}: it leads from another version", file.filename().string())};
     if (ends.to_root == wanted.root) return reconstruct_here(have.second, file, wanted);
     const auto between =
@@ -397,6 +426,8 @@ Result<void> WeightCache::bring_manifest(const WeightFetch& fetch) {
                                    fetch.stop, fetch.on_progress);
   if (!fetched) return fetched.failure();
   tell_later({{"bytes_received", static_cast<double>(fetched.value().received)}});
+  if (auto manifest = read_of_root(folder / fetch.manifest, fetch.root); !manifest)
+    return manifest.failure();
   return {};
 }
 
@@ -427,6 +458,7 @@ Result<void> WeightCache::bring_file(const Digest& root, const std::string& file
             file == fetch.manifest ? bring_manifest(fetch) : bring_version(fetch, link_mbit, log);
         !done) {
       // Who asks names the root, and may name any.
+      forget_if_empty(folder_ / root);
       forget_old_versions(folder_, folder_ / root);
       return done;
     }
@@ -435,9 +467,30 @@ Result<void> WeightCache::bring_file(const Digest& root, const std::string& file
   }
   std::error_code error;
   if (fs::exists(wanted, error)) return {};
-  if (way && make_delta_here(*way, wanted, fetch, log)) return {};
-  const fs::path payload = wanted.parent_path() / payload_name(fetch.manifest);
-  fs::create_hard_link(payload, wanted, error);
+  // Of one pair of versions there is one file, whatever links the hosts say that they have.
+  fs::path source = wanted.parent_path() / payload_name(fetch.manifest);
+  if (way) {
+    int64_t num_ways = 0;
+    std::optional<fs::path> same;
+    for (const auto& entry : fs::directory_iterator(wanted.parent_path(), error)) {
+      const auto other = parse_way_name(entry.path().filename().string());
+      if (!other) continue;
+      ++num_ways;
+      // Where the payload stands for a way, the base may have come since.
+      if (other->from == way->from && !fs::equivalent(entry.path(), source, error))
+        same = entry.path();
+    }
+    if (num_ways >= kMostWays)
+      return Failure{
+          fmt::format("{} has been asked for from {} versions and links, which is the "
+                      "most that a relay makes",
+                      fetch.manifest, num_ways)};
+    if (same)
+      source = *same;
+    else if (make_delta_here(*way, wanted, fetch, log))
+      return {};
+  }
+  fs::create_hard_link(source, wanted, error);
   if (error && !fs::exists(wanted)) return Failure{describe_errno("link", wanted, error.value())};
   return {};
 }

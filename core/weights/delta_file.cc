@@ -18,6 +18,7 @@
 #include "core/base/digest_of.h"
 #include "core/base/file.h"
 #include "core/base/json_text.h"
+#include "core/base/printable.h"
 #include "kernels/base/check.h"
 #include "kernels/base/pulse.h"
 
@@ -218,6 +219,15 @@ Result<void> DeltaFile::State::read_header(std::string_view text) {
             .from_root = root.at("from").at("root"),
             .to_root = root.at("to").at("root"),
             .attempt = root.at("attempt")};
+    // Whoever reads it looks for files under these names.
+    for (const Digest* digest : {&ends.from_root, &ends.to_root})
+      if (digest->size() != kDigestChars ||
+          digest->find_first_not_of("0123456789abcdef") != std::string::npos)
+        return refuse("it leads from or to '{}', which is no root of a version",
+                      printable(*digest));
+    if (ends.policy < 0 || ends.from_version < 0 || ends.to_version < 0)
+      return refuse("it leads from version {} to {} of policy {}", ends.from_version,
+                    ends.to_version, ends.policy);
     for (const json& row : root.at("tensors"))
       if (auto read = read_tensor(row); !read) return read;
   } catch (const json::exception& error) {

@@ -229,6 +229,18 @@ TEST_F(WeightCacheTest, ARelayTakesAVersionInOneFormAndMakesTheOthers) {
       reconstruct(here(2), made, read_manifest(published() / "p0-v3.json").value(), out);
   ASSERT_TRUE(done) << done.failure().message;
   EXPECT_EQ(read_file(out).value(), read_file(here(3)).value());
+  // Another link is no other file, and names are bounded: other hosts choose them.
+  std::error_code error;
+  EXPECT_TRUE(fs::equivalent(ask(3, way(2, 3, 65)), made, error));
+  int64_t refused_at = 66;
+  while (refused_at < 1000 &&
+         cache_->bring_file(
+             roots_.at(3), way(2, 3, refused_at), {}, [](int64_t) {}, 0, *log_file_))
+    ++refused_at;
+  EXPECT_LT(refused_at, 400);
+  for (int64_t mbit = 64; mbit < refused_at; ++mbit)
+    fs::remove(here(3).parent_path() / way(2, 3, mbit));
+  fs::remove(here(3).parent_path() / way(2, 3));
   // From a base that is damaged here it would lead elsewhere.
   flip_last_byte(here(2));
   EXPECT_EQ(fs::file_size(ask(3, way(2, 3, 128))), fs::file_size(here(3)));
@@ -236,14 +248,43 @@ TEST_F(WeightCacheTest, ARelayTakesAVersionInOneFormAndMakesTheOthers) {
       roots_.at(3), "p0-v3.from-v2.delta", {}, [](int64_t) {}, 0, *log_file_));
 }
 
+// Who asks a relay names the root, and may name any.
+TEST_F(WeightCacheTest, RootsThatNobodyHasTakeTheRoomOfNoVersion) {
+  for (const int64_t version : {1, 2}) {
+    publish(version);
+    bring(version);
+    // So old that they are not kept for who is about to map them.
+    fs::last_write_time(here(version).parent_path(),
+                        fs::file_time_type::clock::now() - std::chrono::minutes(5 - version));
+  }
+  for (const char digit : {'1', '2', '3', '4', '5'})
+    for (const char* file : {"p0-v1.json", "p0-v1.safetensors"}) {
+      const Digest root(32, digit);
+      EXPECT_FALSE(cache_->bring_file(
+          root, file, {}, [](int64_t) {}, 0, *log_file_));
+      EXPECT_FALSE(fs::exists(cache_->folder() / root));
+    }
+  for (const int64_t version : {1, 2}) EXPECT_TRUE(fs::exists(here(version))) << version;
+}
+
 // What a relay has made is proved by what it leads to.
 TEST_F(WeightCacheTest, AWayThatLeadsElsewhereIsRefusedAndTheNextSourceAsked) {
   for (int64_t version = 1; version <= 3; ++version) publish(version);
-  for (const bool is_whole : {false, true}) {
-    SCOPED_TRACE(is_whole);
+  for (const std::string what : {"payload", "changes", "root"}) {
+    SCOPED_TRACE(what);
     const fs::path lie = host_.folder() / "lie";
-    if (is_whole) {
-      fs::copy_file(published() / "p0-v2.safetensors", lie, fs::copy_options::overwrite_existing);
+    fs::remove(lie);
+    if (what == "payload") {
+      fs::copy_file(published() / "p0-v2.safetensors", lie);
+    } else if (what == "root") {
+      // A version on the way, whose folder would be another one's.
+      const std::vector<std::byte> bytes(8);
+      const TensorBytes tensor{"x", Dtype::kF32, {2}, bytes};
+      const DeltaEnds ends{.from_version = 1,
+                           .to_version = 2,
+                           .from_root = roots_.at(1),
+                           .to_root = (host_.folder() / "elsewhere").string()};
+      ASSERT_TRUE(write_delta(lie, ends, std::span(&tensor, 1), std::span(&tensor, 1), {}));
     } else {
       // The right ends, and the changes of another version.
       ASSERT_TRUE(make_delta(published(), 0, 1, 2));
@@ -259,7 +300,7 @@ TEST_F(WeightCacheTest, AWayThatLeadsElsewhereIsRefusedAndTheNextSourceAsked) {
     std::vector<std::string> refused;
     bool lies = true;
     WeightCache far(
-        host_.folder() / fmt::format("far{}", is_whole),
+        host_.folder() / ("far-" + what),
         [&](const WeightFile& file, const fs::path& target, const std::stop_token& stop,
             const WeightSources::Progress& progress) -> Result<FetchCounters> {
           if (lies && file.name == way_name({0, 3, roots_.at(3), roots_.at(1)})) {
@@ -282,7 +323,10 @@ TEST_F(WeightCacheTest, AWayThatLeadsElsewhereIsRefusedAndTheNextSourceAsked) {
       EXPECT_TRUE(proved) << proved.failure().message;
     }
     ASSERT_EQ(refused.size(), 1U);
-    EXPECT_NE(refused[0].find("tensor "), std::string::npos) << refused[0];
+    EXPECT_NE(refused[0].find(what == "root" ? "no root of a version" : "tensor "),
+              std::string::npos)
+        << refused[0];
+    EXPECT_FALSE(fs::exists(host_.folder() / "elsewhere"));
   }
 }
 

@@ -226,6 +226,25 @@ TEST_F(DeltaFileTest, RefusesAHeaderThatDoesNotFitItsFile) {
     EXPECT_NE(opened_with(from, to), "") << from << " -> " << to;
 }
 
+// A file of another host says under which names its reader looks for the next one.
+TEST_F(DeltaFileTest, RefusesEndsThatAreNoVersions) {
+  for (const char* root :
+       {"../../elsewhere", "/tmp/elsewhere", "", "ABCDEFABCDEFABCDEFABCDEFABCDEFAB"})
+    for (const bool is_to : {false, true}) {
+      DeltaEnds ends = kEnds;
+      (is_to ? ends.to_root : ends.from_root) = root;
+      ASSERT_TRUE(write_delta(folder_ / "d", ends, tensors(from_), tensors(to_), {}));
+      const auto opened = DeltaFile::open(folder_ / "d");
+      ASSERT_FALSE(opened) << root;
+      EXPECT_NE(opened.failure().message.find("no root of a version"), std::string::npos)
+          << opened.failure().message;
+    }
+  DeltaEnds ends = kEnds;
+  ends.to_version = -1;
+  ASSERT_TRUE(write_delta(folder_ / "d", ends, tensors(from_), tensors(to_), {}));
+  EXPECT_FALSE(DeltaFile::open(folder_ / "d"));
+}
+
 TEST_F(DeltaFileTest, SaysWhatIsNoDelta) {
   const auto message = [&](const std::string& bytes) {
     std::ofstream(folder_ / "x", std::ios::binary | std::ios::trunc) << bytes;
