@@ -42,10 +42,19 @@ void apply(Context& context, const Restarted& event) { on_restarted(context, eve
 void apply(Context& context, const StopRequested&) { on_stop_requested(context); }
 void apply(Context& context, const BodiesLost& event) { on_bodies_lost(context, event); }
 
+// An event passes by some twenty parts of the law that mostly have nothing to do. The questions
+// below are asked here, side by side, before these parts are called: their code together is more
+// than the instruction cache of a core holds, and what is not called need not be in it.
+
 // Whatever event told us the time: deadlines that have passed are dealt with, so that the next one
 // always lies ahead.
 void expire(Context& context) {
-  expire_leases(context);
+  const State& state = context.state;
+  const bool lease_is_due = !state.leases.empty() && state.leases.next_deadline() <= state.now;
+  const bool rest_is_over = !state.rest_ends.empty() && *state.rest_ends.begin() <= state.now;
+  if (lease_is_due || rest_is_over) expire_leases(context);
+  const auto& deadlines = state.index.deadlines();
+  if (deadlines.empty() || deadlines.begin()->first > state.now) return;
   expire_installs(context);
   expire_absences(context);
 }
@@ -53,6 +62,7 @@ void expire(Context& context) {
 // What becomes of the groups whose members settled in this event. Several members settle their
 // group once, and a change of lineage may have taken the group apart in the meantime.
 void settle(Context& context) {
+  if (context.broken.empty() && context.settled.empty()) return;
   for (const BrokenWord& word : std::exchange(context.broken, {})) {
     Policy& policy = context.state.policies.at(word.task.policy);
     (word.lane == Lane::kEval ? exclude_held_out : exclude_task)(context, policy, word);
@@ -77,12 +87,35 @@ void settle(Context& context) {
 // begin. But for what is to be sampled by weights that others have come past: it keeps its worker.
 // With the last of these that waits, workers may go on to the newest version.
 void place(Context& context) {
-  grant_held_out(context);
-  follow_evaluations(context.state);
+  const State& state = context.state;
+  const auto to_follow = [&] { return may_have_held_out(state); };
+  if (!state.waiting.empty() && state.waiting.begin()->first.lane == Lane::kEval)
+    grant_held_out(context);
+  if (to_follow()) follow_evaluations(context.state);
   do {
-    refresh_workers(context);
-    grant_waiting(context);
-  } while (follow_evaluations(context.state));
+    if (!state.index.behind().empty() || !state.held_out.empty()) refresh_workers(context);
+    if (!state.waiting.empty() && state.index.num_seats() > 0) grant_waiting(context);
+  } while (to_follow() && follow_evaluations(context.state));
+}
+
+bool has_broken_tasks(const Policy& policy) {
+  return std::ranges::any_of(policy.domains,
+                             [](const Domain& domain) { return domain.broken.found > 0; });
+}
+
+bool may_be_saved(const std::pair<const PolicyId, Policy>& entry) {
+  const Policy& policy = entry.second;
+  return policy.durable < policy.published && policy.saving != policy.published;
+}
+
+// Not as long as a round is open, but at the last step or by a stop.
+bool may_end(const State& state) {
+  if (state.stopping || state.end) return true;
+  const int64_t steps = state.config.steps;
+  return std::ranges::all_of(state.policies, [&](const auto& entry) {
+    const Policy& policy = entry.second;
+    return policy.rounds.empty() || (steps > 0 && policy.published >= steps);
+  });
 }
 
 // What any event may have made possible. Called twice, it does nothing the second time.
@@ -98,7 +131,7 @@ void proceed(Context& context) {
   const bool working = !state.stopping && !state.end;
   for (auto& [id, policy] : state.policies) {
     if (!working) break;
-    halt_without_tasks(context, policy);
+    if (has_broken_tasks(policy)) halt_without_tasks(context, policy);
     if (!state.halted.empty()) return;
     open_rounds(context, id, policy);
     // Before the hand-over: one that is due opens before the version after it can come (law 10.1).
@@ -106,22 +139,24 @@ void proceed(Context& context) {
       open_evaluation(context, id, policy, finished(state, policy));
   }
   // A checkpoint before the batch after it: the trainer does one thing after the other.
-  request_saves(context);
-  for (auto& [id, policy] : state.policies) tell_released(context, id, policy);
+  if (std::ranges::any_of(state.policies, may_be_saved)) request_saves(context);
+  for (auto& [id, policy] : state.policies)
+    if (policy.told_released < policy.released || policy.told_fetched_from < policy.fetched_from)
+      tell_released(context, id, policy);
   if (working) {
     for (auto& [id, policy] : state.policies) {
-      form_ranks(context, id, policy);
-      hand_over(context, id, policy);
+      if (state.config.trainer_ranks > 1) form_ranks(context, id, policy);
+      if (policy.wanted && !policy.handed) hand_over(context, id, policy);
     }
   }
-  advance_end(context);
+  if (may_end(state)) advance_end(context);
   if (state.stopping || state.end) return;
   // Last, when all work that this event makes is there to choose from.
   place(context);
   // After what has nobody at all. In a mode that drains, who stands still is drained by it; its
   // install takes no room from anybody.
   bool moved = false;
-  while (move_stalled(context)) {
+  while (!state.index.stuck().empty() && move_stalled(context)) {
     moved = true;
     // What runs at others is more by it, and so is the part of each (law 6.6).
     place(context);
@@ -131,7 +166,7 @@ void proceed(Context& context) {
   for (auto& [id, policy] : state.policies) {
     if (moved) hand_over(context, id, policy);
   }
-  verify_waiting(context);
+  if (!state.to_verify.empty()) verify_waiting(context);
 }
 
 }  // namespace
@@ -145,7 +180,7 @@ Actions decide(State& state, const Event& event, Time now) {
   std::visit([&](const auto& e) { apply(context, e); }, event);
   proceed(context);
   // Also where nothing is placed any more: what is derived is what would be read from the disk.
-  follow_evaluations(state);
+  if (may_have_held_out(state)) follow_evaluations(state);
   return std::move(context.actions);
 }
 

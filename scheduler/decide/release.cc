@@ -42,7 +42,6 @@ void release_weights(Context& context, PolicyId id) {
 }
 
 void tell_released(Context& context, PolicyId id, Policy& policy) {
-  // Asked at every event, and nearly always true.
   if (policy.told_released >= policy.released && policy.told_fetched_from >= policy.fetched_from)
     return;
   const Worker* trainer = trainer_of(context.state, policy);

@@ -1,8 +1,8 @@
 #include "scheduler/state/attempt_window.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
-#include <vector>
 
 namespace tailrace::scheduler {
 namespace {
@@ -12,10 +12,10 @@ constexpr int32_t kMostNumber = 1 << 30;
 
 }  // namespace
 
-void AttemptWindow::drop(Slot& slot) {
+void AttemptWindow::drop(Mark& mark) {
   --size_;
-  --ended_[static_cast<size_t>(slot.attempt.outcome)];
-  slot.held = false;
+  --ended_[static_cast<size_t>(mark.outcome)];
+  mark.held = false;
 }
 
 void AttemptWindow::add(Attempt attempt) {
@@ -23,54 +23,59 @@ void AttemptWindow::add(Attempt attempt) {
   int32_t known = -1;
   if (by_work_.erase(hash, [&](int32_t number) {
         known = number;
-        return slots_[static_cast<size_t>(number - first_)].attempt.work == attempt.work;
+        return attempts_[place(number)].work == attempt.work;
       }))
-    drop(slots_[static_cast<size_t>(known - first_)]);
-  by_work_.insert(hash, first_ + static_cast<int32_t>(std::ssize(slots_)));
+    drop(marks_[place(known)]);
+  if (next_ - first_ == std::ssize(marks_) || next_ == kMostNumber) pack();
+  by_work_.insert(hash, next_);
+  marks_[place(next_)] = {.hash = hash, .outcome = attempt.outcome, .held = true};
   ++size_;
   ++ended_[static_cast<size_t>(attempt.outcome)];
-  slots_.push_back({std::move(attempt), true});
-  // Attempts that are tried again and again would fill it with what nobody looks at.
-  if (std::ssize(slots_) > 2 * size_ + 64 || first_ > kMostNumber) pack();
+  attempts_[place(next_)] = std::move(attempt);
+  ++next_;
 }
 
 void AttemptWindow::drop_oldest() {
-  Slot& slot = slots_.front();
-  if (slot.held) {
-    by_work_.erase(hash_of(slot.attempt.work), [&](int32_t number) { return number == first_; });
-    drop(slot);
+  Mark& mark = marks_[place(first_)];
+  if (mark.held) {
+    by_work_.erase(mark.hash, [&](int32_t number) { return number == first_; });
+    drop(mark);
   }
-  slots_.pop_front();
   ++first_;
 }
 
 void AttemptWindow::keep(int64_t most) {
   while (size_ > most) drop_oldest();
-  while (!slots_.empty() && !slots_.front().held) drop_oldest();
+  while (first_ < next_ && !marks_[place(first_)].held) drop_oldest();
 }
 
 void AttemptWindow::pack() {
-  std::deque<Slot> before = std::exchange(slots_, {});
-  *this = {};
-  for (Slot& slot : before)
-    if (slot.held) add(std::move(slot.attempt));
+  AttemptWindow before = std::exchange(*this, {});
+  // Twice as many as there are, so that the next time is as many away.
+  const size_t places = std::bit_ceil(2 * static_cast<size_t>(before.size_) + 16);
+  attempts_.resize(places);
+  marks_.resize(places);
+  for (int32_t number = before.first_; number < before.next_; ++number)
+    if (before.marks_[before.place(number)].held)
+      add(std::move(before.attempts_[before.place(number)]));
 }
 
 bool AttemptWindow::consistent() const {
-  if (!by_work_.consistent() || std::ssize(slots_) < size_) return false;
+  if (!by_work_.consistent() || next_ - first_ > std::ssize(marks_)) return false;
   std::array<int64_t, kEnumNames<Outcome>.size()> ended{};
   int64_t held = 0;
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    if (!slots_[i].held) continue;
+  for (int32_t number = first_; number < next_; ++number) {
+    const Mark& mark = marks_[place(number)];
+    const Attempt& attempt = attempts_[place(number)];
+    if (!mark.held) continue;
     ++held;
-    ++ended[static_cast<size_t>(slots_[i].attempt.outcome)];
-    const int32_t number = first_ + static_cast<int32_t>(i);
-    if (by_work_.find(hash_of(slots_[i].attempt.work),
-                      [&](int32_t other) { return other == number; }) == nullptr)
+    ++ended[static_cast<size_t>(attempt.outcome)];
+    const int32_t* found =
+        by_work_.find(hash_of(attempt.work), [&](int32_t other) { return other == number; });
+    if (found == nullptr || mark.hash != hash_of(attempt.work) || mark.outcome != attempt.outcome)
       return false;
   }
-  return held == size_ && ended == ended_ && std::ssize(slots_) >= held &&
-         static_cast<int64_t>(by_work_.size()) == held;
+  return held == size_ && ended == ended_ && static_cast<int64_t>(by_work_.size()) == held;
 }
 
 bool operator==(const AttemptWindow& a, const AttemptWindow& b) {

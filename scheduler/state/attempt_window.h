@@ -9,6 +9,8 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <utility>
+#include <vector>
 
 #include "core/base/enum_names.h"
 #include "core/base/ids.h"
@@ -43,8 +45,8 @@ class AttemptWindow {
   // In their order.
   template <class Visit>
   void visit_all(const Visit& visit) const {
-    for (const Slot& slot : slots_)
-      if (slot.held) visit(slot.attempt);
+    for (int32_t number = first_; number < next_; ++number)
+      if (marks_[place(number)].held) visit(attempts_[place(number)]);
   }
 
   // As a list. What is read in follows the same rule: no work is there twice.
@@ -65,22 +67,29 @@ class AttemptWindow {
   friend bool operator==(const AttemptWindow& a, const AttemptWindow& b);
 
  private:
-  // One that was replaced leaves its slot behind until it is the oldest, or half of them are such.
-  struct Slot {
-    Attempt attempt;
-    bool held = true;
+  // What of an attempt is asked when it goes, apart from the rest of it: the oldest has left the
+  // caches long ago. One that was replaced is not held, and leaves its place when it is the oldest,
+  // or when the ring is full.
+  struct Mark {
+    uint32_t hash = 0;  // of its work
+    Outcome outcome = Outcome::kFinished;
+    bool held = false;
   };
 
-  void drop(Slot& slot);
+  size_t place(int32_t number) const { return static_cast<size_t>(number) & (marks_.size() - 1); }
+  void drop(Mark& mark);
   void drop_oldest();
-  // Anew, without the slots that hold nothing.
+  // Anew, without those that are not held, and with room for as many again.
   void pack();
 
-  std::deque<Slot> slots_;
-  int32_t first_ = 0;  // number of the first slot: that of a slot stays
+  // Attempts have numbers, from first_ to next_, and the place that their number gives them in two
+  // rings, whose size is a power of two.
+  std::vector<Attempt> attempts_;
+  std::vector<Mark> marks_;
+  int32_t first_ = 0, next_ = 0;
   int64_t size_ = 0;
   std::array<int64_t, kEnumNames<Outcome>.size()> ended_{};
-  HashTable<int32_t> by_work_;  // numbers of slots
+  HashTable<int32_t> by_work_;  // numbers
 };
 
 }  // namespace tailrace::scheduler

@@ -71,6 +71,7 @@ const Lease& Leases::add(const WorkId& work, Lease lease) {
   if (free_.empty()) {
     free_.push_back(static_cast<int32_t>(entries_.size()));
     entries_.emplace_back();
+    holdings_.emplace_back();
     heap_at_.emplace_back();
   }
   const int32_t place = free_.back();
@@ -80,7 +81,8 @@ const Lease& Leases::add(const WorkId& work, Lease lease) {
   Held& its = held_[static_cast<size_t>(holder)];
   its.places.push_back(place);
   its.held_out += work.lane == Lane::kEval;
-  entry = {work, std::move(lease), holder, static_cast<int32_t>(its.places.size() - 1)};
+  holdings_[static_cast<size_t>(place)] = {holder, static_cast<int32_t>(its.places.size() - 1)};
+  entry = {work, std::move(lease)};
   places_.insert(hash, place);
   soonest_.emplace_back();
   settle(soonest_.size() - 1, {entry.lease.deadline, place});
@@ -97,12 +99,13 @@ Lease Leases::take(const WorkId& work) {
   free_.push_back(place);
   Entry& entry = entries_[static_cast<size_t>(place)];
   // The last one takes its place, in its worker's list and in the heap.
-  Held& its = held_[static_cast<size_t>(entry.holder)];
+  const Holding holding = holdings_[static_cast<size_t>(place)];
+  Held& its = held_[static_cast<size_t>(holding.holder)];
   its.held_out -= work.lane == Lane::kEval;
-  entries_[static_cast<size_t>(its.places.back())].held_at = entry.held_at;
-  its.places[static_cast<size_t>(entry.held_at)] = its.places.back();
+  holdings_[static_cast<size_t>(its.places.back())].at = holding.at;
+  its.places[static_cast<size_t>(holding.at)] = its.places.back();
   its.places.pop_back();
-  if (its.places.empty()) let_holder_go(entry.holder);
+  if (its.places.empty()) let_holder_go(holding.holder);
   const size_t hole = heap_at_[static_cast<size_t>(place)];
   const Due last = soonest_.back();
   soonest_.pop_back();
@@ -173,9 +176,10 @@ bool Leases::consistent() const {
   };
   const auto is_held = [&](int32_t place) {
     const Entry& entry = entries_[static_cast<size_t>(place)];
-    const Held& held = held_[static_cast<size_t>(entry.holder)];
-    return held.worker == entry.lease.worker && entry.held_at < std::ssize(held.places) &&
-           held.places[static_cast<size_t>(entry.held_at)] == place;
+    const Holding& holding = holdings_[static_cast<size_t>(place)];
+    const Held& held = held_[static_cast<size_t>(holding.holder)];
+    return held.worker == entry.lease.worker && holding.at < std::ssize(held.places) &&
+           held.places[static_cast<size_t>(holding.at)] == place;
   };
   if (!std::ranges::all_of(free_, first_time)) return false;
   for (size_t at = 0; at < soonest_.size(); ++at) {

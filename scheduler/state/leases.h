@@ -134,8 +134,6 @@ class Leases {
   struct Entry {
     WorkId work;
     Lease lease;
-    int32_t holder = 0;   // of held_
-    int32_t held_at = 0;  // where its holder's list has it
   };
   struct Due {
     Time deadline{};
@@ -162,9 +160,16 @@ class Leases {
   void put(size_t at, const Due& due);
   void settle(size_t at, const Due& due);
 
-  std::vector<Entry> entries_;   // also free ones
-  std::vector<int32_t> free_;    // of these
-  std::vector<size_t> heap_at_;  // where soonest_ has each of them
+  // Which of held_ has it, and where in its list: apart from the entries, since one that ends moves
+  // another one there.
+  struct Holding {
+    int32_t holder = 0, at = 0;
+  };
+
+  std::vector<Entry> entries_;     // also free ones
+  std::vector<Holding> holdings_;  // of these
+  std::vector<int32_t> free_;      // of these
+  std::vector<size_t> heap_at_;    // where soonest_ has each of them
   std::vector<Due> soonest_;
   HashTable<int32_t> places_;  // of members, in entries_
   // Those of a worker, in no order; one that has none is free for another. Derived, so never

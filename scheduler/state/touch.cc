@@ -158,12 +158,6 @@ std::set<PoolId> find_held_out(const State& state) {
 }
 
 bool follow_evaluations(State& state) {
-  // Asked at every event: without an evaluation there is nothing to find. The held-out members sort
-  // first.
-  const bool may_wait =
-      !state.index.stuck().empty() ||
-      (!state.waiting.empty() && state.waiting.begin()->first.lane == Lane::kEval);
-  if (!may_wait && state.held_out.empty()) return false;
   std::set<PoolId> held_out = find_held_out(state);
   if (held_out == state.held_out) return false;
   state.held_out = std::move(held_out);

@@ -29,6 +29,11 @@ void make_index(State& state);
 bool index_is_right(const State& state);
 // What State::held_out says.
 std::set<PoolId> find_held_out(const State& state);
+// Whether it could be other than empty, or is: held-out members sort first of what waits.
+inline bool may_have_held_out(const State& state) {
+  return !state.held_out.empty() || !state.index.stuck().empty() ||
+         (!state.waiting.empty() && state.waiting.begin()->first.lane == Lane::kEval);
+}
 // After any change of what waits, or of the frontier: held_out says what is, and so does the index.
 // Whether that was news.
 bool follow_evaluations(State& state);
