@@ -4,7 +4,6 @@
 #include <map>
 #include <set>
 #include <string_view>
-#include <unordered_map>
 
 #include <fmt/format.h>
 
@@ -160,8 +159,7 @@ void check_window(Context& context, const Breaker& breaker, Outcome cause, const
     return std::ranges::count_if(
         counts, [&](const auto& entry) { return exceeds(entry.second.failed, entry.second.all); });
   };
-  // In no order: they are only counted.
-  std::unordered_map<std::string_view, Count> workers;
+  std::map<std::string_view, Count> workers;
   breaker.window.visit_all(
       [&](const auto& attempt) { workers[attempt.worker].add(attempt.outcome == cause); });
   const auto failing_workers = num_failing(workers);
