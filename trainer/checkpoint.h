@@ -4,7 +4,7 @@
 //     config.json, weights, tokenizer files    a Hugging Face folder in the form in which the model
 //                                 came (core/model/model_form.h)
 //     master.safetensors          where that rounds a tensor: the float32 weights that are trained
-//     optimizer.safetensors                              moments and counts
+//     optimizer.safetensors       moments, counts, end of the warm-up
 //     critic.safetensors          of a run that has one: the head, its moments and counts
 //     state.json                  the numbers of CheckpointState, and a digest of each other file
 //

@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <numbers>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "core/base/error.h"
 #include "core/model/safetensors.h"
@@ -39,23 +43,18 @@ bool is_hidden_matrix(const ParameterInfo& info) {
 
 }  // namespace
 
-double learning_rate(const OptimOptions& options, int64_t update, double done,
-                     int64_t total_updates) {
-  double risen = options.lr;
+double learning_rate(const OptimOptions& options, int64_t update, double done, double warm_up_end) {
   if (update < options.warmup_updates)
-    risen = risen * static_cast<double>(update) / static_cast<double>(options.warmup_updates);
-  if (options.schedule == LrSchedule::kConstant) return risen;
-  // A run that is all warm-up never falls.
-  const double left = static_cast<double>(total_updates - options.warmup_updates);
-  const double warm_up =
-      left > 0 ? static_cast<double>(options.warmup_updates) / static_cast<double>(total_updates)
-               : 1;
-  const double fallen = done > warm_up ? std::min(1.0, (done - warm_up) / (1 - warm_up)) : 0;
+    return options.lr * static_cast<double>(update) / static_cast<double>(options.warmup_updates);
+  if (options.schedule == LrSchedule::kConstant || update == options.warmup_updates)
+    return options.lr;
+  const double fallen =
+      done > warm_up_end ? std::min(1.0, (done - warm_up_end) / (1 - warm_up_end)) : 0;
   const double low = options.min_lr_ratio;
   const double fall = options.schedule == LrSchedule::kLinear
                           ? low + (1 - low) * (1 - fallen)
                           : low + (1 - low) * ((1 + std::cos(std::numbers::pi * fallen)) / 2);
-  return risen * fall;
+  return options.lr * fall;
 }
 
 namespace {
@@ -108,10 +107,9 @@ Optimizer::Division::Division(const ParameterLayout& layout, OptimizerKind kind,
 }
 
 Optimizer::Optimizer(const Stream& stream, const ParameterLayout& layout,
-                     const OptimOptions& options, int64_t total_updates)
+                     const OptimOptions& options)
     : stream_(stream),
       options_(options),
-      total_updates_(total_updates),
       division_(layout, options.kind, options.decay_norms),
       m_(layout, stream.device),
       v_(static_cast<size_t>(division_.num_seconds) * sizeof(float), stream.device),
@@ -125,6 +123,7 @@ Optimizer::Optimizer(const Stream& stream, const ParameterLayout& layout,
   pending_states_ = host.take<UpdateState>(kPending);
   sent_rates_ = host.take<float>(kPending * kPending);
   set_counts(0, 0);
+  set_warm_up_end({});
 }
 
 int64_t Optimizer::bytes(const ParameterLayout& layout, OptimizerKind kind, Device device) {
@@ -185,12 +184,13 @@ void Optimizer::apply(const Parameters& gradients, Parameters& parameters, doubl
 void Optimizer::settle() {
   if (pending_ == 0) return;
   wait(stream_);
+  warm_up_end_ = warm_up_end();
   for (size_t i = 0; i < static_cast<size_t>(pending_); ++i) {
     const UpdateState& state = pending_states_[i];
     last_ = {.grad_norm = state.grad_norm, .skipped = state.skips};
     // Not the float that was used: a report is of the schedule.
     if (!state.skips)
-      last_.lr = learning_rate(options_, state.updates, pending_done_[i], total_updates_);
+      last_.lr = learning_rate(options_, state.updates, pending_done_[i], warm_up_end_.value_or(1));
     reports_.push_back(last_);
     first_rate_ = state.updates + 1;
   }
@@ -198,18 +198,39 @@ void Optimizer::settle() {
   pending_done_.clear();
 }
 
+std::optional<double> Optimizer::warm_up_end() const {
+  if (options_.warmup_updates == 0) return 0;
+  for (size_t i = 0; i < static_cast<size_t>(pending_); ++i) {
+    const UpdateState& state = pending_states_[i];
+    if (!state.skips && state.updates == first_behind()) return pending_done_[i];
+  }
+  return warm_up_end_;
+}
+
+// Options may have another warm-up than those that the state was saved with.
+void Optimizer::set_warm_up_end(std::optional<double> end) {
+  warm_up_end_ = first_rate_ > first_behind() ? end : std::nullopt;
+  if (options_.warmup_updates == 0) warm_up_end_ = 0;
+}
+
 // Those that the next update may have, by the number that it turns out to be. Of the others that
 // are under way each has a row of its own.
 std::span<const float> Optimizer::send_rates(double done) {
+  if (options_.schedule != LrSchedule::kConstant && !warm_up_end_) {
+    if (first_rate_ + pending_ > first_behind()) settle();
+    if (!warm_up_end_ && first_rate_ > first_behind())
+      warm_up_end_ = done * static_cast<double>(options_.warmup_updates) /
+                     static_cast<double>(first_rate_ - 1);
+  }
   const auto begin = static_cast<size_t>(pending_ * kPending);
-  // Behind the warm-up they are all the same.
+  // Behind the warm-up they are all the same, as is the whole rate of its last update and the next.
   const int64_t rising = std::max<int64_t>(0, options_.warmup_updates - first_rate_);
   const auto count = static_cast<size_t>(std::min(pending_, rising) + 1);
   const std::span<float> sent = sent_rates_.subspan(begin, count),
                          rates = rates_.subspan(begin, count);
   int64_t update = first_rate_;
   for (float& rate : sent)
-    rate = static_cast<float>(learning_rate(options_, update++, done, total_updates_));
+    rate = static_cast<float>(learning_rate(options_, update++, done, warm_up_end_.value_or(done)));
   copy(stream_, on(stream_.device, rates), bytes_of(sent));
   return rates;
 }
@@ -261,9 +282,12 @@ void Optimizer::set_counts(int64_t updates, int64_t skipped) {
 
 void Optimizer::share(Collective& ranks) {
   const UpdateState own = state();
-  std::array<int64_t, 2> counts = {own.updates, own.skipped};
+  const std::optional<double> own_end = warm_up_end();
+  std::array<int64_t, 4> counts = {own.updates, own.skipped, own_end.has_value(),
+                                   std::bit_cast<int64_t>(own_end.value_or(0))};
   ranks.broadcast(std::as_writable_bytes(std::span(counts)));
   set_counts(counts[0], counts[1]);
+  set_warm_up_end(counts[2] != 0 ? std::optional(std::bit_cast<double>(counts[3])) : std::nullopt);
   for (const std::span<float> moments : {m_.values(), second_moments()}) {
     std::vector<float> copy;
     const std::span<float> on_host = staged(moments, copy);
@@ -275,7 +299,7 @@ void Optimizer::share(Collective& ranks) {
 namespace {
 
 constexpr std::string_view kFirst = "m.", kSecond = "v.";
-constexpr const char* kKindKey = "kind";
+constexpr const char *kKindKey = "kind", *kWarmUpEndKey = "warm_up_end";
 
 void extract(const SafetensorsFile& file, std::string_view prefix, const ParameterInfo& info,
              std::span<float> moments) {
@@ -331,6 +355,19 @@ int64_t read_count(const SafetensorsFile& file, const std::string& key) {
   return value;
 }
 
+// Files of earlier builds, and those of a warm-up that goes on, do not say it.
+std::optional<double> read_warm_up_end(const SafetensorsFile& file) {
+  const auto found = file.metadata().find(kWarmUpEndKey);
+  if (found == file.metadata().end()) return {};
+  const std::string& text = found->second;
+  double share = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), share);
+  if (error != std::errc{} || end != text.data() + text.size() || !(share >= 0 && share <= 1))
+    throw UserError("{}: metadata '{}' is \"{}\" and must be a share of the run, 0 to 1",
+                    file.path().string(), kWarmUpEndKey, text);
+  return share;
+}
+
 }  // namespace
 
 void Optimizer::save(const std::filesystem::path& path) const {
@@ -344,16 +381,19 @@ void Optimizer::save(const std::filesystem::path& path) const {
                                        {Dtype::kF32, info.shape, std::as_bytes(moments)}});
                   });
   const UpdateState counts = state();
-  write_safetensors(path, tensors,
-                    {{kKindKey, std::string(name_of(options_.kind))},
-                     {"updates", std::to_string(counts.updates)},
-                     {"skipped", std::to_string(counts.skipped)}});
+  std::map<std::string, std::string> metadata = {{kKindKey, std::string(name_of(options_.kind))},
+                                                 {"updates", std::to_string(counts.updates)},
+                                                 {"skipped", std::to_string(counts.skipped)}};
+  if (const std::optional<double> end = warm_up_end(); end && options_.warmup_updates > 0)
+    metadata[kWarmUpEndKey] = fmt::format("{}", *end);  // reads back as the same bits
+  write_safetensors(path, tensors, metadata);
 }
 
 void Optimizer::load(const std::filesystem::path& path) {
   SafetensorsFile file(path);
   check_kind(file, options_.kind);
   int64_t updates = read_count(file, "updates"), skipped = read_count(file, "skipped");
+  const std::optional<double> end = read_warm_up_end(file);
   std::vector<float> m_copy, v_copy;
   const std::span<float> m = staged(m_.values(), m_copy), v = staged(second_moments(), v_copy);
   for_each_moment(m_.layout(), division_.seconds, m, v,
@@ -363,6 +403,7 @@ void Optimizer::load(const std::filesystem::path& path) {
   send(m, m_.values());
   send(v, second_moments());
   set_counts(updates, skipped);
+  set_warm_up_end(end);
 }
 
 }  // namespace tailrace

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -26,22 +27,20 @@ namespace tailrace {
 //
 //   rise   update / warmup_updates, and 1 behind the warm-up. It counts the updates that were made.
 //   fall   constant, or linear or cosine from 1 to min_lr_ratio. It goes by `done`, the share of
-//          the run that lies behind the update's begin: [0, 1). It begins behind the share that the
-//          warm-up has of the `total_updates` that the run makes at most.
+//          the run that lies behind the update's begin: [0, 1). It begins at `warm_up_end`, the
+//          share that lies behind the warm-up: `done` of the first update that is not in it, which
+//          so has the whole rate; 0 without a warm-up. Updates in the warm-up do not read it.
 //
 // With N updates and without a warm-up, linear gives lr to the first and, towards 0, lr / N to the
 // last: the end is reached behind the last update, so that none has the rate 0 unless lr is 0.
-double learning_rate(const OptimOptions& options, int64_t update, double done,
-                     int64_t total_updates);
+double learning_rate(const OptimOptions& options, int64_t update, double done, double warm_up_end);
 
 // What an update turns on (norm, clipping, skip, count, rate) stays in memory of the device:
 // apply() only asks the stream for it, and each of its updates leaves a report that is read later.
 class Optimizer {
  public:
-  // `total_updates`: of learning_rate(). Borrows the layout, and what the stream names. `options`
-  // must be valid.
-  Optimizer(const Stream& stream, const ParameterLayout& layout, const OptimOptions& options,
-            int64_t total_updates);
+  // Borrows the layout, and what the stream names. `options` must be valid.
+  Optimizer(const Stream& stream, const ParameterLayout& layout, const OptimOptions& options);
   Optimizer(const Optimizer&) = delete;  // copies to the host may be under way
   ~Optimizer() { wait(stream_); }
   static int64_t bytes(const ParameterLayout& layout, OptimizerKind kind, Device device = {});
@@ -51,9 +50,10 @@ class Optimizer {
     double lr = 0;
     bool skipped = false;  // a gradient was NaN or infinite: nothing was changed
   };
-  // Update number t = updates() + 1 has learning_rate(t, done). Norms and biases decay only with
-  // decay_norms, all else always. Waits for nothing, but that it takes in the reports of kPending
-  // updates that nobody asked for.
+  // Update number t = updates() + 1 has learning_rate(t, done, warm_up_end). Norms and biases decay
+  // only with decay_norms, all else always. Waits for nothing, but that it takes in the reports of
+  // kPending updates that nobody asked for, and those at the end of a warm-up that a fall follows:
+  // which update was the first behind it decides the rates of the rest.
   void apply(const Parameters& gradients, Parameters& parameters, double done = 0);
 
   // Calls of apply() whose counts are kept: updates() + skipped() without waiting.
@@ -66,11 +66,13 @@ class Optimizer {
   int64_t updates() const { return state().updates; }  // applied
   int64_t skipped() const { return state().skipped; }  // refused for NaN or infinity
 
-  // The moments and counts of rank 0, to all ranks.
+  // The moments, counts and the end of the warm-up of rank 0, to all ranks.
   void share(Collective& ranks);
 
-  // Moments by parameter name (what Muon updates has one of them), and the counts. load() throws
-  // UserError when the file does not fit, or is of another kind.
+  // Moments by parameter name (what Muon updates has one of them), the counts, and warm_up_end once
+  // it is known. Of a file that lacks it behind the warm-up (of an earlier build, or of a longer
+  // warm-up) it is the share that the warm-up has of the updates that were made, of `done` of the
+  // next one. load() throws UserError when the file does not fit, or is of another kind.
   void save(const std::filesystem::path& path) const;
   void load(const std::filesystem::path& path);
 
@@ -99,6 +101,10 @@ class Optimizer {
 
   UpdateState state() const;
   void set_counts(int64_t updates, int64_t skipped);
+  int64_t first_behind() const { return options_.warmup_updates + 1; }  // the number of the update
+  std::optional<double> warm_up_end() const;  // of a stream that was waited for
+  // As it was saved, where the counts lie behind the warm-up.
+  void set_warm_up_end(std::optional<double> end);
   void settle();
   std::span<const float> send_rates(double done);
   template <class Float>
@@ -115,7 +121,6 @@ class Optimizer {
 
   Stream stream_;
   OptimOptions options_;
-  int64_t total_updates_;
   Division division_;
   Parameters m_;  // the momentum of Muon, too
   Buffer v_;      // [num_seconds]
@@ -135,6 +140,8 @@ class Optimizer {
   std::span<float> sent_rates_;            // as rates_
   std::vector<double> pending_done_;       // [pending_]
   int64_t pending_ = 0, tries_ = 0;
+  // Of learning_rate(); nothing while the first update behind the warm-up is not settled.
+  std::optional<double> warm_up_end_;
   std::vector<Report> reports_;  // settled and not taken
   Report last_;
 };

@@ -124,14 +124,14 @@ Parameters& PolicyTrainer::scratch() {
   return *scratch_;
 }
 
-void PolicyTrainer::reset_optimizer(const OptimOptions& options, int64_t total_updates) {
+void PolicyTrainer::reset_optimizer(const OptimOptions& options) {
   if (options.kind == OptimizerKind::kMuon && stream_.device.kind != DeviceKind::kCpu)
     throw UserError::at("optim.kind",
                         "is muon, which runs on the CPU alone so far; this trainer computes on a "
                         "GPU. Try adamw.");
   // First without one: two would be the peak of the whole run.
   optimizer_.reset();
-  optimizer_ = std::make_unique<Optimizer>(stream_, model_.trained(), options, total_updates);
+  optimizer_ = std::make_unique<Optimizer>(stream_, model_.trained(), options);
 }
 
 std::vector<MemoryItem> PolicyTrainer::memory(const ModelConfig& config, const TrainOptions& train,

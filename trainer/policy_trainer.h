@@ -110,8 +110,7 @@ class PolicyTrainer {
   void weights_changed();
 
   // A fresh optimizer with empty moments; needed before the first update, and between SFT and RL.
-  // `total_updates`: at most, of learning_rate().
-  void reset_optimizer(const OptimOptions& options, int64_t total_updates);
+  void reset_optimizer(const OptimOptions& options);
   Optimizer& optimizer();
 
   // From now on policy steps also train a critic, on the `returns` of their sequences. The first

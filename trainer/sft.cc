@@ -240,7 +240,7 @@ SftTask::SftTask(PolicyTrainer& trainer, const SftOptions& options, std::vector<
   eval_updates_ = options.eval_updates;
   if (eval_updates_ > 0)
     eval_updates_ = std::max(eval_updates_, total_updates() / kMostSftEvaluations);
-  trainer_.reset_optimizer(options.optim, total_updates());
+  trainer_.reset_optimizer(options.optim);
 }
 
 std::optional<MetricList> SftTask::update() {

@@ -51,7 +51,7 @@ void train(Harness& harness, const std::string& name, const Options& options, Re
   PolicyTrainer trainer(harness.stream(), config, train, length, Dtype::kBF16);
   fill_weights(trainer.parameters().flat());
   trainer.weights_changed();
-  trainer.reset_optimizer({.lr = 1e-4}, /*total_updates=*/1 << 30);
+  trainer.reset_optimizer({.lr = 1e-4});
   Rng rng(7);
   std::vector<std::vector<TokenId>> rows(static_cast<size_t>(count));
   std::vector<int32_t> targets(static_cast<size_t>(length - 1));

@@ -53,8 +53,7 @@ class RlStep {
     trainer_.weights_changed();
     OptimOptions optim;
     optim.lr = 1e-6;  // the work of a step must not drift while it is measured
-    // More updates than are measured, as a rule; with a constant rate the number decides nothing.
-    trainer_.reset_optimizer(optim, 1000);
+    trainer_.reset_optimizer(optim);
     EngineOptions engine;
     engine.max_context_tokens = options.prompt_tokens + options.max_new_tokens;
     engine.max_sequences = options.prompts * options.group_size;

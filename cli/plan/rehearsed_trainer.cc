@@ -49,7 +49,7 @@ RehearsedTrainer::RehearsedTrainer(const TrainerWorkerConfig& config, std::strin
   trainer_.weights_changed();
   OptimOptions optim = config_.optim;
   optim.schedule = LrSchedule::kConstant;
-  trainer_.reset_optimizer(optim, /*total_updates=*/1);
+  trainer_.reset_optimizer(optim);
   if (config_.critic) trainer_.use_critic(*config_.critic);
   if (loss_.kl.needs_reference()) {
     if (reference_is_base(config_))

@@ -10,10 +10,13 @@ std::string describe_rate(const OptimOptions& optim, int64_t updates) {
   if (optim.schedule == LrSchedule::kConstant && optim.warmup_updates == 0)
     return fmt::format("{}", optim.lr);
   std::string text = fmt::format("{}, {}: {:.3g} in the first update", optim.lr,
-                                 name_of(optim.schedule), learning_rate(optim, 1, 0, updates));
+                                 name_of(optim.schedule), learning_rate(optim, 1, 0, 0));
   if (updates > 0) {
-    const double done = static_cast<double>(updates - 1) / static_cast<double>(updates);
-    text += fmt::format(", {:.3g} in the last", learning_rate(optim, updates, done, updates));
+    const auto share = [&](int64_t before) {
+      return static_cast<double>(before) / static_cast<double>(updates);
+    };
+    text += fmt::format(", {:.3g} in the last", learning_rate(optim, updates, share(updates - 1),
+                                                              share(optim.warmup_updates)));
   }
   return text;
 }

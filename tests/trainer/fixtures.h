@@ -55,7 +55,7 @@ inline std::unique_ptr<PolicyTrainer> tiny_trainer(const TrainOptions& train,
   auto trainer = std::make_unique<PolicyTrainer>(stream, model, train, kMaxSequenceTokens);
   init_parameters(trainer->model().config(), seed, trainer->parameters());
   trainer->weights_changed();
-  trainer->reset_optimizer(optim, 100);
+  trainer->reset_optimizer(optim);
   return trainer;
 }
 

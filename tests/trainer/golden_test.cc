@@ -24,7 +24,7 @@ class TrainerGolden : public ::testing::TestWithParam<const char*> {
     auto trainer = std::make_unique<PolicyTrainer>(Stream{}, config, train, config.max_positions);
     load_parameters(folder_, config, trainer->parameters());
     trainer->weights_changed();
-    trainer->reset_optimizer(optim, 100);
+    trainer->reset_optimizer(optim);
     return trainer;
   }
 

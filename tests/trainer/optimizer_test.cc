@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <numbers>
 #include <utility>
 
 #include <gtest/gtest.h>
@@ -31,7 +33,7 @@ constexpr std::string_view kMatrix = "model.embed_tokens.weight", kNorm = "model
                            kResidual = "model.layers.0.self_attn.o_proj.weight";
 
 TEST_F(OptimizerTest, MatchesGoldenAdam1) {
-  Optimizer optimizer({}, layout_, {.lr = .01, .weight_decay = .01, .max_grad_norm = 0}, 10);
+  Optimizer optimizer({}, layout_, {.lr = .01, .weight_decay = .01, .max_grad_norm = 0});
   weight(kMatrix) = 1;
   grad(kMatrix) = .1f;
   optimizer.apply(gradients_, parameters_);
@@ -45,8 +47,7 @@ TEST_F(OptimizerTest, MatchesGoldenAdam1) {
 
 TEST_F(OptimizerTest, DecaysMatricesAndLeavesNormsAloneUnlessAsked) {
   for (bool decay_norms : {false, true}) {
-    Optimizer optimizer({}, layout_, {.lr = .1, .weight_decay = .5, .decay_norms = decay_norms},
-                        10);
+    Optimizer optimizer({}, layout_, {.lr = .1, .weight_decay = .5, .decay_norms = decay_norms});
     weight(kMatrix) = weight(kResidual) = weight(kNorm) = 1;
     optimizer.apply(gradients_, parameters_);
     EXPECT_FLOAT_EQ(weight(kMatrix), .95f);
@@ -61,7 +62,7 @@ TEST_F(OptimizerTest, DecaysBothMatricesOfAnAdapter) {
   const ParameterLayout layout = ParameterLayout::of_adapter(config);
   Parameters adapter(layout), gradients(layout);
   for (const ParameterInfo& info : layout.entries()) adapter.vector(info.name)[0] = 1;
-  Optimizer optimizer({}, layout, {.lr = .01, .weight_decay = .01, .max_grad_norm = 0}, 10);
+  Optimizer optimizer({}, layout, {.lr = .01, .weight_decay = .01, .max_grad_norm = 0});
   optimizer.apply(gradients, adapter);
   for (const ParameterInfo& info : layout.entries())
     EXPECT_NEAR(adapter.vector(info.name)[0], 0.9999, 1e-7) << info.name;
@@ -69,7 +70,7 @@ TEST_F(OptimizerTest, DecaysBothMatricesOfAnAdapter) {
 
 TEST_F(OptimizerTest, ClipsByGlobalNormAsGoldenClip1) {
   TemporaryDirectory dir;
-  Optimizer optimizer({}, layout_, {.lr = .01, .max_grad_norm = 1}, 10);
+  Optimizer optimizer({}, layout_, {.lr = .01, .max_grad_norm = 1});
   // The norm of 3 and 4 is 5, over matrix and norm weights together.
   grad(kMatrix) = 3;
   grad(kNorm) = 4;
@@ -88,7 +89,7 @@ TEST_F(OptimizerTest, ClipsByGlobalNormAsGoldenClip1) {
 }
 
 TEST_F(OptimizerTest, NanOrInfiniteGradientsSkipTheUpdateAndAreCounted) {
-  Optimizer optimizer({}, layout_, {.lr = .1}, 10);
+  Optimizer optimizer({}, layout_, {.lr = .1});
   weight(kMatrix) = 1;
   for (float bad :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
@@ -111,10 +112,11 @@ TEST_F(OptimizerTest, NanOrInfiniteGradientsSkipTheUpdateAndAreCounted) {
 TEST_F(OptimizerTest, ReportsAreReadWhenTheyAreWanted) {
   const OptimOptions options{
       .lr = 1e-3, .warmup_updates = 7, .schedule = LrSchedule::kCosine, .max_grad_norm = 0};
-  Optimizer at_once({}, layout_, options, 150), later({}, layout_, options, 150);
+  Optimizer at_once({}, layout_, options), later({}, layout_, options);
   Parameters other(layout_);
   std::vector<Optimizer::Report> reports;
   int64_t updates = 0;
+  double warm_up_end = 1;
   const auto bits = [](const Parameters& p) {
     return std::vector<float>(p.flat().begin(), p.flat().end());
   };
@@ -128,7 +130,8 @@ TEST_F(OptimizerTest, ReportsAreReadWhenTheyAreWanted) {
     reports.push_back(at_once.last_report());
     EXPECT_EQ(reports.back().skipped, skips);
     updates += !skips;
-    EXPECT_EQ(reports.back().lr, skips ? 0 : learning_rate(options, updates, done, 150));
+    if (updates == 8 && !skips) warm_up_end = done;
+    EXPECT_EQ(reports.back().lr, skips ? 0 : learning_rate(options, updates, done, warm_up_end));
     if (skips) {
       EXPECT_EQ(bits(parameters_), before);
     }
@@ -165,17 +168,17 @@ TEST_F(OptimizerTest, SchedulesMatchTheIndependentReferenceFile) {
     return block.at("values")[static_cast<size_t>(i)].get<double>();
   };
   const auto rate = [&](int64_t update) {
-    return learning_rate(options, update, static_cast<double>(update - 1) / 25, 25);
+    return learning_rate(options, update, static_cast<double>(update - 1) / 25, 5.0 / 25);
   };
   for (int64_t update = 1; update <= 5; ++update)
     EXPECT_NEAR(rate(update), value(update), 1e-14) << update;
   for (int64_t update = 6; update <= 25; ++update)
     EXPECT_NEAR(rate(update), value(update - 1), 1e-14) << update;
-  EXPECT_NEAR(learning_rate(options, 26, 1, 25), value(25), 1e-14);
+  EXPECT_NEAR(learning_rate(options, 26, 1, 5.0 / 25), value(25), 1e-14);
   options.schedule = LrSchedule::kLinear;
-  EXPECT_NEAR(learning_rate(options, 16, 15.0 / 25, 25), (1e-3 + 1e-4) / 2, 1e-15);
+  EXPECT_NEAR(learning_rate(options, 16, 15.0 / 25, 5.0 / 25), (1e-3 + 1e-4) / 2, 1e-15);
   options.schedule = LrSchedule::kConstant;
-  EXPECT_EQ(learning_rate(options, 99, 1, 25), 1e-3);
+  EXPECT_EQ(learning_rate(options, 99, 1, 5.0 / 25), 1e-3);
 }
 
 // Of N updates the first has the whole rate and, of linear to 0, the last lr / N, as transformers
@@ -185,7 +188,7 @@ TEST_F(OptimizerTest, NoUpdateOfAScheduleHasTheRateZero) {
   for (const int64_t updates : {1, 2, 5, 40}) {
     const auto rate = [&](int64_t i) {
       return learning_rate(options, i + 1, static_cast<double>(i) / static_cast<double>(updates),
-                           updates);
+                           0);
     };
     options.schedule = LrSchedule::kLinear;
     for (int64_t i = 0; i < updates; ++i)
@@ -202,23 +205,115 @@ TEST_F(OptimizerTest, NoUpdateOfAScheduleHasTheRateZero) {
   for (const int64_t warm_up : {4, 8}) {
     options.warmup_updates = warm_up;
     for (int64_t i = 0; i < 4; ++i)
-      EXPECT_NEAR(learning_rate(options, i + 1, static_cast<double>(i) / 4, 4),
+      EXPECT_NEAR(learning_rate(options, i + 1, static_cast<double>(i) / 4, 1),
                   1e-3 * static_cast<double>(i + 1) / static_cast<double>(warm_up), 1e-15);
   }
 }
 
-// Half of the updates that a run makes at most: the fall is over with the run all the same, and the
-// warm-up has all of its updates.
-TEST_F(OptimizerTest, TheRateFallsWithTheRunAndRisesWithTheUpdates) {
+// The update behind the warm-up has the whole rate, and the fall takes the rest of the run,
+// whichever updates were not made: 40 are planned, in steps of four.
+TEST_F(OptimizerTest, RiseAndFallDoNotOverlapWhateverIsNotMade) {
+  const auto every = [](int tries, double part) {
+    std::vector<double> dones;
+    for (int i = 0; i < tries; ++i) dones.push_back(i * part);
+    return dones;
+  };
+  std::vector<double> two_of_four;  // minibatches, which share their step's part
+  for (int i = 0; i < 20; ++i) two_of_four.push_back((i / 2 + i % 2 / 2.0) / 10);
+  std::vector<double> late =
+      every(20, 1.0 / 20);  // all steps of a quarter of the run were filtered
+  std::erase_if(late, [](double done) { return done > 0.1 && done < 0.35; });
+  const std::map<std::string, std::vector<double>> runs = {
+      {"all", every(40, 1.0 / 40)},
+      {"every other group filtered", every(20, 2.0 / 40)},
+      {"two of four", two_of_four},
+      {"a quarter filtered", late},
+      {"the data ends at 17", every(17, 1.0 / 17)},
+      {"longer than planned", every(90, 1.0 / 90)}};
+  for (const LrSchedule schedule : {LrSchedule::kLinear, LrSchedule::kCosine}) {
+    const OptimOptions options{
+        .lr = 1, .warmup_updates = 10, .schedule = schedule, .min_lr_ratio = 0, .max_grad_norm = 0};
+    for (const auto& [name, dones] : runs) {
+      SCOPED_TRACE(name);
+      Optimizer optimizer({}, layout_, options);
+      for (const double done : dones) optimizer.apply(gradients_, parameters_, done);
+      const std::vector<Optimizer::Report> reports = optimizer.take_reports();
+      ASSERT_EQ(reports.size(), dones.size());
+      for (size_t i = 0; i < reports.size(); ++i) {
+        const double fallen = i < 10 ? 0 : (dones[i] - dones[10]) / (1 - dones[10]);
+        const double fall = schedule == LrSchedule::kLinear
+                                ? 1 - fallen
+                                : (1 + std::cos(std::numbers::pi * fallen)) / 2;
+        const double expected = i < 10 ? static_cast<double>(i + 1) / 10 : fall;
+        EXPECT_NEAR(reports[i].lr, expected, 1e-12) << i;
+        EXPECT_GT(reports[i].lr, 0);
+      }
+      EXPECT_EQ(reports[9].lr, 1);
+      EXPECT_EQ(reports[10].lr, 1);
+    }
+  }
+}
+
+// In the middle of the warm-up, at its end and behind it, with updates that are skipped and some
+// that nobody has waited for.
+TEST_F(OptimizerTest, AScheduleGoesOnWithTheSameRatesFromWhereItWasSaved) {
+  TemporaryDirectory dir;
+  const std::filesystem::path file = dir.path() / "o.safetensors";
   const OptimOptions options{
-      .lr = 1, .warmup_updates = 4, .schedule = LrSchedule::kLinear, .min_lr_ratio = 0};
-  std::vector<double> rates;
-  for (int i = 0; i < 10; ++i) rates.push_back(learning_rate(options, i + 1, i / 10.0, 20));
-  EXPECT_EQ(rates[0], 0.25);
-  EXPECT_EQ(rates[1], 0.5);
-  EXPECT_EQ(rates[2], 0.75);
-  EXPECT_NEAR(rates[3], 0.875, 1e-15) << "four of twenty updates were to be the warm-up";
-  EXPECT_NEAR(rates[9], 0.125, 1e-15);
+      .lr = 1, .warmup_updates = 10, .schedule = LrSchedule::kLinear, .max_grad_norm = 0};
+  const auto rates = [&](int stop_after) {
+    Parameters p(layout_);
+    auto optimizer = std::make_unique<Optimizer>(Stream{}, layout_, options);
+    std::vector<double> all;
+    const auto take = [&] {
+      for (const Optimizer::Report& report : optimizer->take_reports()) all.push_back(report.lr);
+    };
+    for (int i = 0; i < 30; ++i) {
+      grad(kMatrix) = i == 4 || i == 11 ? std::numeric_limits<float>::infinity() : 0;
+      optimizer->apply(gradients_, p, std::sqrt(i / 30.0));
+      if (i != stop_after) continue;
+      optimizer->save(file);
+      take();
+      optimizer = std::make_unique<Optimizer>(Stream{}, layout_, options);
+      optimizer->load(file);
+    }
+    take();
+    return all;
+  };
+  const std::vector<double> whole = rates(-1);
+  EXPECT_EQ(whole[10], 1) << "the tenth";
+  EXPECT_EQ(whole[11], 0) << "skipped";
+  EXPECT_EQ(whole[12], 1);
+  EXPECT_LT(whole[13], 1);
+  for (int stop_after = 0; stop_after < 30; ++stop_after)
+    EXPECT_EQ(rates(stop_after), whole) << stop_after;
+}
+
+// What a build wrote that did not keep it: half of the updates that were made are the warm-up.
+TEST_F(OptimizerTest, AStateWithoutTheEndOfTheWarmUpHasItFromTheUpdatesThatWereMade) {
+  TemporaryDirectory dir;
+  const std::filesystem::path file = dir.path() / "o.safetensors",
+                              next = dir.path() / "n.safetensors";
+  OptimOptions options{.lr = 1, .schedule = LrSchedule::kLinear, .min_lr_ratio = 0};
+  Optimizer before({}, layout_, options);
+  for (int i = 0; i < 8; ++i) before.apply(gradients_, parameters_, i / 16.0);
+  before.save(file);
+  options.warmup_updates = 4;
+  Optimizer after({}, layout_, options);
+  after.load(file);
+  after.apply(gradients_, parameters_, 0.5);
+  EXPECT_NEAR(after.last_report().lr, 1 - 0.25 / 0.75, 1e-15);
+  after.save(next);
+  Optimizer again({}, layout_, options);
+  again.load(next);
+  again.apply(gradients_, parameters_, 0.75);
+  EXPECT_NEAR(again.last_report().lr, 1 - 0.5 / 0.75, 1e-15);
+  // A warm-up that goes on takes none.
+  options.warmup_updates = 16;
+  Optimizer longer({}, layout_, options);
+  longer.load(next);
+  longer.apply(gradients_, parameters_, 0.75);
+  EXPECT_EQ(longer.last_report().lr, 10.0 / 16);
 }
 
 TEST_F(OptimizerTest, SaveLoadContinueGivesTheSameBitsAsNeverStopping) {
@@ -228,13 +323,13 @@ TEST_F(OptimizerTest, SaveLoadContinueGivesTheSameBitsAsNeverStopping) {
   auto run = [&](int stop_after) {
     Rng rng(3);
     Parameters p(layout_), g(layout_);
-    auto optimizer = std::make_unique<Optimizer>(Stream{}, layout_, options, 8);
+    auto optimizer = std::make_unique<Optimizer>(Stream{}, layout_, options);
     for (int update = 0; update < 8; ++update) {
       for (float& x : g.flat()) x = static_cast<float>(rng.normal());
       optimizer->apply(g, p, update / 8.0);
       if (update != stop_after) continue;
       optimizer->save(dir.path() / "o.safetensors");
-      optimizer = std::make_unique<Optimizer>(Stream{}, layout_, options, 8);
+      optimizer = std::make_unique<Optimizer>(Stream{}, layout_, options);
       optimizer->load(dir.path() / "o.safetensors");
     }
     return std::vector<float>(p.flat().begin(), p.flat().end());
@@ -247,8 +342,8 @@ TEST_F(OptimizerTest, AStateOfAnotherModelIsRefusedByName) {
   ModelConfig other = testing::tiny_model();
   other.vocab_size = 23;
   ParameterLayout layout(other);
-  Optimizer({}, layout, {}, 1).save(dir.path() / "o.safetensors");
-  Optimizer optimizer({}, layout_, {}, 1);
+  Optimizer({}, layout, {}).save(dir.path() / "o.safetensors");
+  Optimizer optimizer({}, layout_, {});
   try {
     optimizer.load(dir.path() / "o.safetensors");
     FAIL();
@@ -280,7 +375,7 @@ class MuonTest : public OptimizerTest {
 // weights 1 / (1 + row + column); elements (0, 0), (1, 2), (rows / 2, cols / 3) and the last one
 // after three updates, and the sum of all.
 TEST_F(MuonTest, ThreeUpdatesOfEachShapeMatchTheScript) {
-  Optimizer optimizer({}, layout_, options_, 10);
+  Optimizer optimizer({}, layout_, options_);
   for (const ParameterInfo& info : layout_.entries()) {
     if (info.shape.size() != 2) continue;
     const Matrix matrix = parameters_.matrix(info.name);
@@ -328,7 +423,7 @@ TEST_F(MuonTest, EmbeddingsHeadAndNormsStayWithAdamW) {
   for (float& x : gradients.flat()) x = static_cast<float>(rng.normal());
   OptimOptions adamw = options_;
   adamw.kind = OptimizerKind::kAdamW;
-  Optimizer first({}, layout, options_, 10), second({}, layout, adamw, 10);
+  Optimizer first({}, layout, options_), second({}, layout, adamw);
   for (int update = 0; update < 2; ++update) {
     first.apply(gradients, with_muon);
     second.apply(gradients, with_adamw);
@@ -344,7 +439,7 @@ TEST_F(MuonTest, EmbeddingsHeadAndNormsStayWithAdamW) {
 TEST_F(MuonTest, DecayIsThatOfAdamW) {
   // Without gradients there is nothing else.
   for (float& x : parameters_.flat()) x = 1;
-  Optimizer optimizer({}, layout_, options_, 10);
+  Optimizer optimizer({}, layout_, options_);
   optimizer.apply(gradients_, parameters_);
   EXPECT_FLOAT_EQ(weight(kResidual), 0.999f);
   EXPECT_FLOAT_EQ(weight(kMatrix), 0.999f);
@@ -358,7 +453,7 @@ TEST_F(MuonTest, ExpertsInOneTensorLearnAsThoseThatStandApart) {
   const auto run = [&](const ModelConfig& config) {
     const ParameterLayout layout(config);
     Parameters p(layout), g(layout);
-    Optimizer optimizer({}, layout, options_, 10);
+    Optimizer optimizer({}, layout, options_);
     Rng rng(6);
     for (int update = 0; update < 2; ++update) {
       for (float& x : g.flat()) x = static_cast<float>(rng.normal());
@@ -378,7 +473,7 @@ TEST_F(MuonTest, ExpertsInOneTensorLearnAsThoseThatStandApart) {
 
 TEST_F(MuonTest, ANanGradientChangesNothing) {
   for (float& x : parameters_.flat()) x = 1;
-  Optimizer spoiled({}, layout_, options_, 10), clean({}, layout_, options_, 10);
+  Optimizer spoiled({}, layout_, options_), clean({}, layout_, options_);
   Parameters other(layout_);
   std::ranges::copy(parameters_.flat(), other.flat().begin());
   for (int update = 1; update <= 2; ++update) {
@@ -399,13 +494,13 @@ TEST_F(MuonTest, SaveLoadContinueGivesTheSameBitsAsNeverStopping) {
   const std::filesystem::path file = dir.path() / "o.safetensors";
   const auto run = [&](int stop_after) {
     Parameters p(layout_);
-    auto optimizer = std::make_unique<Optimizer>(Stream{}, layout_, options_, 8);
+    auto optimizer = std::make_unique<Optimizer>(Stream{}, layout_, options_);
     for (int update = 1; update <= 6; ++update) {
       set_gradients(update);
       optimizer->apply(gradients_, p);
       if (update != stop_after) continue;
       optimizer->save(file);
-      optimizer = std::make_unique<Optimizer>(Stream{}, layout_, options_, 8);
+      optimizer = std::make_unique<Optimizer>(Stream{}, layout_, options_);
       optimizer->load(file);
     }
     return std::vector<float>(p.flat().begin(), p.flat().end());
@@ -423,8 +518,8 @@ TEST_F(MuonTest, AStateOfTheOtherKindIsRefused) {
   const std::filesystem::path file = dir.path() / "o.safetensors";
   for (const auto& [theirs, ours] : {std::pair(OptimizerKind::kAdamW, OptimizerKind::kMuon),
                                      std::pair(OptimizerKind::kMuon, OptimizerKind::kAdamW)}) {
-    Optimizer({}, layout_, {.kind = theirs}, 1).save(file);
-    Optimizer optimizer({}, layout_, {.kind = ours}, 1);
+    Optimizer({}, layout_, {.kind = theirs}).save(file);
+    Optimizer optimizer({}, layout_, {.kind = ours});
     try {
       optimizer.load(file);
       FAIL();

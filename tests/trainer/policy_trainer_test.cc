@@ -192,7 +192,7 @@ TEST(PolicyTrainer, TakesTheMemoryThatItSays) {
     const OptimOptions first{.kind = extras.optimizers.front(), .lr = 1e-2};
     const OptimOptions second{.kind = extras.optimizers.back(), .lr = 1e-2};
     auto trainer = tiny_trainer(train, first, Stream{{}, &pool, nullptr}, 1, model);
-    trainer->reset_optimizer(second, 100);
+    trainer->reset_optimizer(second);
     if (extras.keeps_reference) trainer->set_reference(trainer->parameters());
     if (extras.has_critic) trainer->use_critic({});
     std::optional<PolicyTrainer::StreamedStep> step;
@@ -709,6 +709,54 @@ TEST(PolicyTrainer, TheRateFallsWithTheShareOfTheRun) {
   // The last step of a run, and one that is all of it.
   EXPECT_NEAR(last_rate(4, {.minibatches_per_step = 4}, {0.75, 1}), 1e-3 / 16, 1e-12);
   EXPECT_EQ(last_rate(4, {}, {0, 1}), 1e-3);
+}
+
+// Ten steps of two minibatches, of which some make one update, or none.
+TEST(PolicyTrainer, TheFallBeginsWhereTheWarmUpEnded) {
+  const OptimOptions optim{.lr = 1e-3,
+                           .warmup_updates = 3,
+                           .schedule = LrSchedule::kLinear,
+                           .min_lr_ratio = 0,
+                           .max_grad_norm = 0};
+  TemporaryDirectory dir;
+  const std::filesystem::path file = dir.path() / "o.safetensors";
+  const auto last_rates = [&](const std::vector<int64_t>& groups, int stop_before) {
+    auto trainer = tiny_trainer({.minibatches_per_step = 2}, optim);
+    std::vector<double> rates;
+    for (int step = 0; step < std::ssize(groups); ++step) {
+      if (step == stop_before) {
+        trainer->optimizer().save(file);
+        trainer->reset_optimizer(optim);
+        trainer->optimizer().load(file);
+      }
+      const int64_t count = groups[static_cast<size_t>(step)];
+      std::vector<Trajectory> trajectories = recorded(std::max<int64_t>(count, 1), 6);
+      if (count == 0)
+        for (Trajectory& t : trajectories) t.reward = 1;
+      TrainBatch batch = make_batch(trajectories);
+      const MetricList metrics =
+          trainer->policy_step(batch, 0, {}, {step / 10.0, (step + 1) / 10.0});
+      if (count > 0) rates.push_back(metric(metrics, "policy/lr") / optim.lr);
+    }
+    return rates;
+  };
+  const std::vector<std::pair<std::vector<int64_t>, std::vector<double>>> cases = {
+      // The fourth update is the second of its step, at a share of 0.15.
+      {{2, 2, 2, 2, 2, 2, 2, 2, 2, 2},
+       {2 / 3.0, 1, 1 - .1 / .85, 1 - .2 / .85, 1 - .3 / .85, 1 - .4 / .85, 1 - .5 / .85,
+        1 - .6 / .85, 1 - .7 / .85, 1 - .8 / .85}},
+      // One minibatch of two: at 0.3.
+      {{1, 1, 1, 1, 1, 1, 1, 1, 1, 1},
+       {1 / 3.0, 2 / 3.0, 1, 1, 6 / 7.0, 5 / 7.0, 4 / 7.0, 3 / 7.0, 2 / 7.0, 1 / 7.0}},
+      // Every other step filtered: at 0.6.
+      {{1, 0, 1, 0, 1, 0, 1, 0, 1, 0}, {1 / 3.0, 2 / 3.0, 1, 1, .5}}};
+  for (const auto& [groups, expected] : cases) {
+    const std::vector<double> whole = last_rates(groups, -1);
+    ASSERT_EQ(whole.size(), expected.size());
+    for (size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(whole[i], expected[i], 1e-12) << i;
+    for (const int stop_before : {1, 2, 3, 6})
+      EXPECT_EQ(last_rates(groups, stop_before), whole) << stop_before;
+  }
 }
 
 TEST(PolicyTrainer, TokensBeyondTheStalenessBoundAreInNoSumOfTheLoss) {

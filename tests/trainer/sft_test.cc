@@ -214,7 +214,9 @@ TEST(SftTask, MeasuresHeldOutRowsWithoutLearningFromThem) {
 
 TEST(SftTask, GoesOnFromWhereItWasSavedWithTheSameBits) {
   const SftOptions options{
-      .epochs = 2, .batch_tokens = 64, .optim = {.lr = 1e-2, .schedule = LrSchedule::kLinear}};
+      .epochs = 2,
+      .batch_tokens = 64,
+      .optim = {.lr = 1e-2, .warmup_updates = 3, .schedule = LrSchedule::kLinear}};
   TemporaryDirectory dir;
   auto whole = testing::tiny_trainer({});
   SftTask task(*whole, options, random_rows(60), {}, 1);

@@ -373,7 +373,7 @@ class TrainerWorker {
       *at = std::max(0.0, (*at - before) / (1 - before));
     return share;
   }
-  void reset_rl_optimizer() { trainer_.reset_optimizer(config_.optim, horizon()); }
+  void reset_rl_optimizer() { trainer_.reset_optimizer(config_.optim); }
 
   // Before anybody waits for a step: what is missing then would be missing in the middle of one.
   void warm_up_memory() {
@@ -402,15 +402,12 @@ class TrainerWorker {
     }
     for (const std::string& reason : loaded->passed_over)
       log_.warning("checkpoint passed over: {}", reason);
-    // A step that is trained again keeps its part of the run, but not that of the warm-up.
+    // A step that is trained again keeps its part of the run.
     if (loaded->state.horizon != horizon() && config_.optim.schedule != LrSchedule::kConstant)
       log_.warning(
           "the run has another length than before, {} updates at most, now {}: from version {} on "
-          "rates go by the new one{}",
-          loaded->state.horizon, horizon(), loaded->state.version,
-          config_.optim.warmup_updates > 0
-              ? "; steps since then that were trained before may get other rates and weights"
-              : "");
+          "rates go by the new one",
+          loaded->state.horizon, horizon(), loaded->state.version);
     refuse_another_base(loaded->state);
     trainer_.weights_changed();
     version_ = saved_version_ = loaded->state.version;

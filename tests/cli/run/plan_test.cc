@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "cli/run/length.h"
+#include "cli/run/rates.h"
 #include "core/base/clock.h"
 #include "core/base/error.h"
 #include "core/base/yaml_config.h"
@@ -81,7 +82,7 @@ TEST(MakePlan, CountsWhatTheProcessesAllocate) {
   before = Buffer::total_bytes();
   options.train.threads = 1;
   PolicyTrainer trainer(Stream{}, config, options.train, options.rollout.engine.max_context_tokens);
-  trainer.reset_optimizer({}, 0);
+  trainer.reset_optimizer({});
   trainer.set_reference(trainer.parameters());
   EXPECT_EQ(certain_bytes(make_plan(options, config, 0).trainer), Buffer::total_bytes() - before);
   EXPECT_GT(plan.certain_bytes(),
@@ -393,6 +394,14 @@ TEST(FormatPlan, ShowsTheDerivation) {
   EXPECT_NE(text.find("1 minibatch of 128 samples x 1 epoch = 1 update, lr 1e-06\n"),
             std::string::npos)
       << text;
+  // 80 updates: behind a warm-up of 16 the fall takes 64, and one of 160 is half done.
+  options.optim = {
+      .lr = 1e-3, .warmup_updates = 16, .schedule = LrSchedule::kLinear, .min_lr_ratio = 0};
+  EXPECT_EQ(describe_rate(options.optim, 80),
+            "0.001, linear: 6.25e-05 in the first update, 1.56e-05 in the last");
+  options.optim.warmup_updates = 160;
+  EXPECT_EQ(describe_rate(options.optim, 80),
+            "0.001, linear: 6.25e-06 in the first update, 0.0005 in the last");
 }
 
 // What ends the schedule of a run without run.steps.

@@ -55,7 +55,7 @@ std::unique_ptr<PolicyTrainer> trainer_on(Stream stream, const DeviceCase& how) 
                                                  testing::kMaxSequenceTokens, how.compute);
   init_parameters(trainer->model().config(), 1, trainer->parameters());
   trainer->weights_changed();
-  trainer->reset_optimizer({.lr = 1e-3}, 100);
+  trainer->reset_optimizer({.lr = 1e-3});
   return trainer;
 }
 

@@ -87,7 +87,7 @@ Step train(const SamplingParams& params, SamplingMask mask, const PolicyLossConf
                         {.minibatches_per_step = 3, .microbatch_tokens = 200, .ppo_epochs = 2}, 64);
   std::ranges::copy(model.parameters.flat(), trainer.parameters().flat().begin());
   trainer.weights_changed();
-  trainer.reset_optimizer({.lr = 0}, 100);
+  trainer.reset_optimizer({.lr = 0});
   trainer.set_reference(trainer.parameters());
   Step step{{}, std::move(batch).value()};
   step.metrics = trainer.policy_step(step.batch, version, loss);

@@ -105,7 +105,7 @@ void leave_before_the_comparison(const TrainerWorkerConfig& config) {
   while (missing_rank(place)) std::this_thread::sleep_for(5ms);
   const std::unique_ptr<Collective> ranks = join_ranks(place);
   PolicyTrainer trainer({}, config.model, config.train, config.max_sequence_tokens);
-  trainer.reset_optimizer(config.optim, 0);
+  trainer.reset_optimizer(config.optim);
   const std::string own_class = numerics_class();
   (void)ranks->gather(std::as_bytes(std::span(own_class)));
   int64_t version = -1;
