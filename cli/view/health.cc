@@ -91,7 +91,7 @@ std::vector<Finding> Health::judge(const HealthStep& step) {
                       .advice = rule.advice(view)};
     // A larger limit mends nothing of a policy that says nothing any more.
     if (const auto& wreck = history_.wreck();
-        is_symptom(rule.kind) && wreck && wreck->step <= since && since - wreck->step <= kSoon) {
+        is_symptom(rule.kind) && wreck && wreck->from <= since && since - wreck->to <= kSoon) {
       course.finding.sentence += fmt::format(", since {}", wreck_text(*wreck));
       course.finding.advice = wreck_advice(view);
     }

@@ -112,7 +112,7 @@ std::string fallen_text(const HealthView& v) {
                                                 : fmt::format("steps {} to {}", best.from, best.to);
   std::string text = fmt::format("the reward has fallen from {:.3g} ({}) to {:.3g} (reward/mean)",
                                  best.reward, when, v.now.reward_mean);
-  if (const auto& wreck = v.history.wreck(); wreck && wreck->step >= best.from)
+  if (const auto& wreck = v.history.wreck(); wreck && wreck->to >= best.from)
     text += ": " + wreck_text(*wreck);
   return text;
 }
@@ -170,7 +170,8 @@ constexpr HealthRule kRules[] = {
     {Ailment::kRateTooHigh, Severity::kWrong, HealthNumber::kKl, 1,
      TR_HOLDS(v.history.last_move().is_too_far()),
      TR_SAYS("one step moves the policy by {:.3g} nats a token ({}), more than {}",
-             v.history.last_move().nats, v.history.last_move().metric, v.history.last_move().limit),
+             v.history.wreck()->worst.nats, v.history.wreck()->worst.metric,
+             v.history.wreck()->worst.limit),
      TR_SAYS("Try {}", rate_advice(v))},
     {Ailment::kFailures, Severity::kWrong, HealthNumber::kOther, 2,
      TR_HOLDS(v.now.infra_failed > kFailedShare),
@@ -192,7 +193,7 @@ constexpr HealthRule kRules[] = {
      TR_SAYS("{}", fallen_text(v)),
      [](const HealthView& v) -> std::string {
        const auto& wreck = v.history.wreck();
-       return wreck && wreck->step >= v.history.best().from
+       return wreck && wreck->to >= v.history.best().from
                   ? wreck_advice(v)
                   : fmt::format("Compare its samples with earlier ones (report.html), and try {}",
                                 rate_advice(v));
@@ -406,7 +407,12 @@ void HealthHistory::begin(const HealthStep& now) {
     last_move_ = {now.number, now.kl_step, kStepTooFar, "policy/kl_step"};
     if (!last_move_.is_too_far())
       last_move_ = {now.number, now.kl_old, kDriftTooFar, "policy/kl_old"};
-    if (last_move_.is_too_far()) wreck_ = last_move_;
+    if (last_move_.is_too_far()) {
+      if (!wreck_ || now.number - wreck_->to > kSoon) wreck_ = {now.number, now.number, last_move_};
+      wreck_->to = now.number;
+      const auto beyond = [](const Move& move) { return move.nats / move.limit; };
+      if (beyond(last_move_) > beyond(wreck_->worst)) wreck_->worst = last_move_;
+    }
   }
   bottom_ = std::fmin(bottom_, now.reward_min);
   top_ = std::fmax(top_, now.reward_max);
@@ -453,13 +459,16 @@ bool is_symptom(Ailment kind) {
   }
 }
 
-std::string wreck_text(const HealthHistory::Move& wreck) {
-  return fmt::format("step {} moved the policy by {:.3g} nats a token ({})", wreck.step, wreck.nats,
-                     wreck.metric);
+std::string wreck_text(const HealthHistory::Wreck& wreck) {
+  const std::string steps =
+      wreck.from == wreck.to
+          ? fmt::format("step {} moved the policy by", wreck.from)
+          : fmt::format("steps {} to {} moved the policy by up to", wreck.from, wreck.to);
+  return fmt::format("{} {:.3g} nats a token ({})", steps, wreck.worst.nats, wreck.worst.metric);
 }
 
 std::string wreck_advice(const HealthView& view) {
-  const int64_t step = view.history.wreck().value().step;
+  const int64_t step = view.history.wreck().value().from;
   if (step <= 1) return fmt::format("Start anew with {}", rate_advice(view));
   return fmt::format("Start from a checkpoint before step {}, with {}", step, rate_advice(view));
 }

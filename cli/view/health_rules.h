@@ -127,6 +127,9 @@ struct HealthStep {
   double clip_when_moved() const;  // clipped share of the tokens of all updates but the first
 };
 
+// Steps, from a step that wrecked the policy to a symptom that comes of it.
+inline constexpr int64_t kSoon = 10;
+
 // Of the steps up to one.
 class HealthHistory {
  public:
@@ -144,8 +147,15 @@ class HealthHistory {
   };
   // Of the last step with an update: as long as none follows, the policy is what it left.
   const Move& last_move() const { return last_move_; }
-  // The last one that was too far; nothing: none was.
-  const std::optional<Move>& wreck() const { return wreck_; }
+  // Steps that were too far, each soon after the one before it: the policy is sane before the first
+  // of them alone. The last such steps, with the one that moved the policy furthest beyond its
+  // limit.
+  struct Wreck {
+    int64_t from = 0, to = 0;
+    Move worst;
+  };
+  // Nothing: no step was too far.
+  const std::optional<Wreck>& wreck() const { return wreck_; }
 
   // The highest mean reward of three steps in a row, or of all where there were fewer, before this
   // one: with its standard error, by the number of groups.
@@ -161,7 +171,7 @@ class HealthHistory {
 
  private:
   Move last_move_;
-  std::optional<Move> wreck_;
+  std::optional<Wreck> wreck_;
   Best best_;
   double bottom_ = kUnknown, top_ = kUnknown;
   bool varied_ = false;
@@ -190,10 +200,8 @@ std::span<const HealthRule> health_rules();
 // What comes of a policy that was wrecked: where it begins with a reward that falls, that is told
 // first, and where it begins soon after a step that moved the policy too far, that is the cause.
 bool is_symptom(Ailment kind);
-// Steps, from a step that wrecked the policy to a symptom that comes of it.
-inline constexpr int64_t kSoon = 10;
-// "step 3 moved the policy by 12 nats a token (policy/kl_step)".
-std::string wreck_text(const HealthHistory::Move& wreck);
+// "step 3 moved the policy by 12 nats a token (policy/kl_step)", or "steps 3 to 5 moved ...".
+std::string wreck_text(const HealthHistory::Wreck& wreck);
 std::string wreck_advice(const HealthView& view);
 
 }  // namespace tailrace

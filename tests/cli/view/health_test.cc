@@ -210,6 +210,40 @@ TEST(Health, ARewardThatFellIsToldWithItsStepAndItsCause) {
     EXPECT_TRUE(lines[symptom].ends_with(", since " + cause + cure)) << lines[symptom];
 }
 
+// Nothing behind the first of several such steps is sane.
+TEST(Health, StepsThatWreckAPolicyAreOneWreckFromTheFirstOn) {
+  std::vector<MetricsRow> rows;
+  const auto add = [&](double kl_step, double reward) {
+    rows.push_back(health_row(static_cast<int64_t>(rows.size()) + 1, {{"policy/updates", 1},
+                                                                      {"policy/kl_old", 0},
+                                                                      {"policy/kl_step", kl_step},
+                                                                      {"reward/mean", reward}}));
+  };
+  for (int step = 1; step <= 5; ++step) add(0.01, 0.4);
+  add(17.7, 0.4);
+  add(3.9, -0.7);
+  add(14.4, -0.7);
+  add(11.7, -0.7);
+  std::string all;
+  for (const Finding& finding : health_of(rows, "optim: {lr: 1}").present())
+    all += finding.line() + "\n";
+  EXPECT_NE(all.find("rate_too_high since step 6: one step moves the policy by 17.7 nats"),
+            std::string::npos)
+      << all;
+  EXPECT_NE(all.find("steps 6 to 9 moved the policy by up to 17.7 nats a token (policy/kl_step). "
+                     "Start from a checkpoint before step 6"),
+            std::string::npos)
+      << all;
+  // Long after, another one is told by itself.
+  for (int step = 0; step < 12; ++step) add(0.01, -0.7);
+  add(2, -0.7);
+  add(0.01, -0.7);
+  all.clear();
+  for (const Finding& finding : health_of(rows, "optim: {lr: 1}").present())
+    all += finding.line() + "\n";
+  EXPECT_NE(all.find("step 22 moved the policy by 2 nats"), std::string::npos) << all;
+}
+
 // Rows of runs that were made, without names that no rule reads (tests/data/health).
 Health health_of_recorded(const std::string& name, const std::string& config) {
   const auto rows = read_metrics(fmt::format("{}/tests/data/health/{}", TAILRACE_SOURCE_DIR, name));
