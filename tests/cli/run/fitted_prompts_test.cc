@@ -71,10 +71,10 @@ class FittedPromptsTest : public testing::Test {
   }
   // As a role of the run has them.
   RunOptions played() const { return load_stored_run(paths_, {}, built_in_registries()).options; }
-  int64_t tokens_of(const std::string& json) const {
+  int64_t tokens_of(const std::string& row) const {
     const auto tokenizer = text::load_tokenizer(options_.model.path);
     const auto format = chat::PromptFormat::of(options_.chat, options_.model.path, *tokenizer);
-    const nlohmann::json prompt = nlohmann::json::parse(json).at("prompt");
+    const nlohmann::json prompt = nlohmann::json::parse(row).at("prompt");
     const chat::Said said = prompt.is_string() ? chat::Said{.text = prompt.get<std::string>()}
                                                : chat::Said{.messages = prompt.dump()};
     return std::ssize(format.first(said).value());
