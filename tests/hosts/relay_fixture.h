@@ -4,8 +4,11 @@
 //   alpha (the run) --slow-- beta --fast-- gamma --slow-- alpha
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -61,6 +64,18 @@ class RelayTest : public RemoteTest {
     std::string words;
     for (const fs::path& log : worker_logs(host)) words += read_file(log).value();
     return words;
+  }
+
+  // Payloads and ways that workers of the host have received from this source, by version.
+  static std::map<int64_t, int64_t> weights_received(const Host& host, const std::string& source) {
+    const std::string words = words_of(host);
+    const std::regex received("received p0-v([0-9]+)\\.(safetensors|way-[^ ]*) from=" + source +
+                              " bytes=");
+    std::map<int64_t, int64_t> forms;
+    for (auto at = std::sregex_iterator(words.begin(), words.end(), received);
+         at != std::sregex_iterator(); ++at)
+      ++forms[std::stoll((*at)[1])];
+    return forms;
   }
 
   HostProcess& launch_four(std::vector<std::string> more = {}) {
