@@ -198,6 +198,11 @@ bool Exchange::keeps_alive() const {
   return form_.keep_alive && !is_broken_off_;
 }
 
+bool Exchange::is_open() const {
+  MutexLock lock(mu_);
+  return phase_ == Phase::kOpen;
+}
+
 bool Exchange::is_cut() const {
   MutexLock lock(mu_);
   return is_cut_;

@@ -59,6 +59,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     std::string bytes;  // to be written next
     bool is_last = false;
   };
+  bool is_open() const;  // nothing of the answer was given
+  bool is_http10() const { return form_.is_http10; }
   bool is_cut() const;  // the connection shall end at once, whatever is being written
   Output take();
   void wrote(size_t num_bytes);

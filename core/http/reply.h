@@ -33,8 +33,8 @@ class Reply {
   void stream(std::string chunk);
   void end();
 
-  // The client hung up (or ended its sending side, which looks the same) or does not read, or the
-  // server ends.
+  // The client hung up or does not read, or the server ends. One of HTTP/1.0 that ends its sending
+  // side before the answer begins counts as gone, too.
   bool is_gone() const;
 
   // Called once when the client goes before its whole answer was written; also where it has gone

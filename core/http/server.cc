@@ -44,6 +44,8 @@ constexpr Time kLinger = std::chrono::seconds(2);
 // Behind an error of accept() that does not go away at once, such as too many open files.
 constexpr Time kAcceptPause = std::chrono::milliseconds(100);
 constexpr int kAcceptsAtOnce = 64;
+constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+constexpr std::string_view kStreamComment = ":\n\n";  // of server-sent events
 
 // What a request does wrong, as it is answered.
 struct Refusal {
@@ -121,6 +123,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void wait_readable();
   void on_readable();
+  void on_end_of_input();
   void parse();
   void begin_request();
   void on_header();
@@ -141,9 +144,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Socket socket_;
   asio::steady_timer timer_;
   State state_ = State::kReading;
-  std::string in_;           // read and not parsed
-  bool is_waiting_ = false;  // for bytes of the client
-  const bool is_refused_;    // one connection too many
+  std::string in_;                // read and not parsed
+  bool is_waiting_ = false;       // for bytes of the client
+  bool has_ended_input_ = false;  // the client sends no more, but may still read
+  const bool is_refused_;         // one connection too many
 
   std::optional<Parser> parser_;
   bool has_header_ = false, has_begun_ = false;
@@ -227,10 +231,12 @@ void Connection::begin_request() {
 
 void Connection::wait_readable() {
   // What is read while an answer is computed is the next request; one header of it is enough.
-  const bool is_full = state_ == State::kAnswering && in_.size() >= kReadBytes;
+  const bool is_full = state_ == State::kAnswering && in_.size() >= kReadBytes && !has_ended_input_;
   if (is_waiting_ || is_full || state_ == State::kClosed) return;
   is_waiting_ = true;
-  socket_.async_wait(Socket::wait_read, [self = shared_from_this()](const error_code& error) {
+  // Behind the end of what its client sends a socket is always readable: only its break is news.
+  const auto news = has_ended_input_ ? Socket::wait_error : Socket::wait_read;
+  socket_.async_wait(news, [self = shared_from_this()](const error_code& error) {
     self->is_waiting_ = false;
     if (error) return self->close();
     self->on_readable();
@@ -239,14 +245,32 @@ void Connection::wait_readable() {
 
 void Connection::on_readable() {
   if (state_ == State::kClosed) return;
+  if (has_ended_input_) return close();
   error_code error;
   const size_t size = socket_.read_some(asio::buffer(shared_.scratch), error);
   if (error == asio::error::would_block || error == asio::error::interrupted)
     return wait_readable();
-  // The end of what a client sends is taken for its leaving: nothing else tells that it hung up.
+  if (error == asio::error::eof && state_ == State::kAnswering) return on_end_of_input();
   if (error) return close();
   if (state_ != State::kDraining && !is_refused_) in_.append(shared_.scratch.data(), size);
   if (state_ == State::kReading) parse();
+  wait_readable();
+}
+
+// A client that has hung up looks like one that waits for its answer and sends no more. The kernel
+// of the former resets the connection for whatever is written to it. So something is written that
+// means nothing: another "100 Continue", or a comment in a stream. HTTP/1.0 knows no such answer;
+// there the end is taken for the client's leaving.
+void Connection::on_end_of_input() {
+  has_ended_input_ = true;
+  if (exchange_ && !exchange_->is_open()) {
+    exchange_->stream(kStreamComment);
+  } else if (exchange_ && exchange_->is_http10()) {
+    return close();
+  } else if (exchange_) {
+    own_ += kContinue;
+    write_own();
+  }
   wait_readable();
 }
 
@@ -303,7 +327,7 @@ void Connection::on_header() {
   if (!beast::iequals(expect, "100-continue"))
     return refuse({400, "the only expectation that this server knows is 100-continue"});
   if (parser_->is_done() || !in_.empty()) return;  // the client does not wait
-  own_ += "HTTP/1.1 100 Continue\r\n\r\n";
+  own_ += kContinue;
   write_own();
 }
 
@@ -419,6 +443,7 @@ void Connection::finish_answer() {
   if (!keep_alive) return drain();
   begin_request();
   parse();
+  if (has_ended_input_ && state_ == State::kReading) return close();
   wait_readable();
 }
 
@@ -427,7 +452,7 @@ void Connection::drain() {
   in_.clear();
   error_code error;
   socket_.shutdown(Socket::shutdown_send, error);
-  if (error) return close();
+  if (error || has_ended_input_) return close();
   set_deadline(kLinger);
   wait_readable();
 }

@@ -2,8 +2,9 @@
 // from any thread, whole or as server-sent events.
 //
 // One thread does all input and output, however many connections there are. It waits for the
-// client even while an answer is computed, so a client that hangs up is noticed at once. What comes
-// in is bounded (header, body, connections, time), and so is what waits to be read by a client.
+// client even while an answer is computed, so a client that hangs up is noticed at once. One that
+// only ends its sending side gets its answer; it may see a "100 Continue" before. What comes in is
+// bounded (header, body, connections, time), and so is what waits to be read by a client.
 #pragma once
 
 #include <cstdint>

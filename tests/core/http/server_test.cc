@@ -301,6 +301,81 @@ TEST(HttpServer, NoticesAtOnceAClientThatHangsUpWhileItsAnswerIsComputed) {
   EXPECT_TRUE(comes(told));
 }
 
+// As `curl` and `nc` may: what is sent ends with the request.
+TEST(HttpServer, AClientThatEndsItsSendingSideGetsItsAnswer) {
+  for (const bool is_stream : {false, true}) {
+    std::promise<Reply> handed;
+    std::atomic<bool> is_gone = false;
+    Server server({}, [&](Request, Reply reply) {
+      reply.when_gone([&] { is_gone = true; });
+      if (is_stream) reply.stream("data: 1\n\n");
+      handed.set_value(std::move(reply));
+    });
+    Client client(server.port());
+    client.send(post("/", "abc"));
+    if (is_stream) {
+      EXPECT_TRUE(client.read_until("data: 1\n\n"));
+    }
+    client.shut_down_sending();
+    auto reply = taken(handed);
+    ASSERT_TRUE(reply);
+    // The server has seen the end.
+    EXPECT_TRUE(client.read_until(is_stream ? ":\n\n" : "100 Continue"));
+    std::promise<bool> written;
+    reply->when_written([&](bool is_whole) { written.set_value(is_whole); });
+    if (is_stream) {
+      reply->stream("data: 2\n\n");
+      reply->end();
+    } else {
+      EXPECT_EQ(client.read_answer().status, 100);
+      reply->send(200, "{}");
+    }
+    const Answer answer = client.read_answer();
+    EXPECT_EQ(answer.status, 200);
+    EXPECT_EQ(answer.body, is_stream ? "data: 1\n\n:\n\ndata: 2\n\n" : "{}");
+    EXPECT_TRUE(client.is_closed_by_server());
+    EXPECT_TRUE(written.get_future().get());
+    EXPECT_FALSE(is_gone);
+  }
+}
+
+TEST(HttpServer, RequestsBeforeTheEndOfWhatIsSentAreAllAnswered) {
+  Server server({}, [](Request request, Reply reply) { reply.send(200, request.body); });
+  Client client(server.port());
+  client.send(post("/", "one") + post("/", "two") + "POST / HTTP/1.1\r\nHos");
+  client.shut_down_sending();
+  EXPECT_EQ(client.read_answer().body, "one");
+  EXPECT_EQ(client.read_answer().body, "two");
+  EXPECT_TRUE(client.is_closed_by_server());
+}
+
+TEST(HttpServer, ARefusalReachesAClientThatEndsItsSendingSide) {
+  Server server({}, [](Request, Reply reply) { reply.send(200, "{}"); });
+  Client client(server.port());
+  client.send("no HTTP\r\n\r\n");
+  client.shut_down_sending();
+  EXPECT_EQ(client.read_answer().status, 400);
+  EXPECT_TRUE(client.is_closed_by_server());
+}
+
+// A stream too: the end of what it sends may also be that of its client.
+TEST(HttpServer, NoticesAtOnceAClientThatHangsUpInAStreamThatIsSilent) {
+  std::promise<void> gone;
+  std::promise<Reply> handed;
+  Server server({}, [&](Request, Reply reply) {
+    reply.when_gone([&] { gone.set_value(); });
+    reply.stream("data: 1\n\n");
+    handed.set_value(std::move(reply));
+  });
+  Client client(server.port());
+  client.send(post("/", ""));
+  EXPECT_TRUE(client.read_until("data: 1\n\n\r\n"));
+  auto reply = taken(handed);
+  client.close();
+  auto future = gone.get_future();
+  EXPECT_TRUE(comes(future));
+}
+
 TEST(HttpServer, TellsNothingOfGoingBehindAWholeAnswer) {
   std::promise<void> written;
   std::atomic<int> gone = 0;
