@@ -62,11 +62,11 @@ class RowText {
     }
     num_bytes_ += static_cast<int64_t>(text.size() - before);
     if (num_bytes_ > most_)
-      return Failure{most_ == limits_.max_text_bytes
-                         ? fmt::format("it has more than {} bytes of text{}{}", most_,
-                                       unpacker_ ? ", unpacked" : "", said_by(limits_.text_key))
-                         : fmt::format("it has more text than the {} bytes of memory that are free",
-                                       most_)};
+      return Failure{
+          most_ == limits_.max_text_bytes
+              ? fmt::format("it has more than {} bytes of text{}{}", most_,
+                            unpacker_ ? ", unpacked" : "", said_by(limits_.text_key))
+              : fmt::format("it has more text than the {} bytes of memory that are free", most_)};
     return true;
   }
 
@@ -109,11 +109,12 @@ class RowText {
   // The file has another form than rows.
   std::optional<Failure> fault_of_form() const {
     if (in_.starts_with(kParquetMagic))
-      return Failure{fmt::format(
-          "{}: it is a Parquet file; rows are read from JSON Lines, plain, gzip or zstd.\n       Try "
-          "'python3 {} {} {}'",
-          path_.string(), kParquetScript, path_.string(),
-          std::filesystem::path(path_).replace_extension(".jsonl.gz").string())};
+      return Failure{
+          fmt::format("{}: it is a Parquet file; rows are read from JSON Lines, plain, gzip or "
+                      "zstd.\n       Try "
+                      "'python3 {} {} {}'",
+                      path_.string(), kParquetScript, path_.string(),
+                      std::filesystem::path(path_).replace_extension(".jsonl.gz").string())};
     for (const auto& [magic, name, unpack] : kUnread)
       if (in_.starts_with(magic))
         return Failure{fmt::format(
@@ -141,6 +142,7 @@ class RowLines {
 
   // False: there are no more. `place` is good until the next call.
   bool next(std::optional<RowPlace>& place) {
+    skip_blank_lines();
     size_t end = held_.find('\n', begin_);
     while (end == std::string::npos) {
       // Only now, or each line would move all that stands behind it.
@@ -148,10 +150,10 @@ class RowLines {
       const size_t looked_at = held_.size();
       refuse_long(looked_at);
       Result<bool> more = text_.more(held_);
-      if (!more)
-        throw UserError("{}:{}: {}", file_.string(), line_ + 1, more.failure().message);
+      if (!more) throw UserError("{}:{}: {}", file_.string(), line_ + 1, more.failure().message);
       if (!more.value() && held_.empty()) return false;
-      end = more.value() ? held_.find('\n', looked_at) : held_.size();
+      if (looked_at == 0) skip_blank_lines();
+      end = more.value() ? held_.find('\n', std::max(looked_at, begin_)) : held_.size();
     }
     refuse_long(end - begin_);
     std::string_view line = std::string_view(held_).substr(begin_, end - begin_);
@@ -166,6 +168,19 @@ class RowLines {
     Result<RowText> text = RowText::open(file, limits);
     if (!text) throw UserError("{}{}", text.failure().message, missing_file_hint(file));
     return std::move(text).value();
+  }
+
+  // A few bytes of a compressed file may be millions of them: they are passed over in one loop,
+  // which does nothing else. What it leaves is a row, or a line that is not whole.
+  void skip_blank_lines() {
+    for (size_t at = begin_;;) {
+      while (at < held_.size() && (held_[at] == ' ' || held_[at] == '\t')) ++at;
+      const size_t end = at + (at < held_.size() && held_[at] == '\r' ? 1 : 0);
+      if (end >= held_.size() || held_[end] != '\n') return;
+      refuse_long(end - begin_);
+      begin_ = at = end + 1;
+      ++line_;
+    }
   }
 
   void refuse_long(size_t size) const {

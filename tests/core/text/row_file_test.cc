@@ -183,6 +183,35 @@ TEST_F(RowFile, WhatUnpacksOtherFilesIsNamed) {
   }
 }
 
+TEST_P(PackedRowFile, BlankLinesAreCountedAndBounded) {
+  // More than a piece of the file on either side of a row.
+  std::string blank;
+  for (int i = 0; i < 100'000; ++i) blank += i % 3 == 0 ? "\n" : i % 3 == 1 ? " \t\r\n" : "\r\n";
+  std::vector<int64_t> lines;
+  for_each_json_row(
+      folder_.write("rows.jsonl", pack(blank + "{}\n" + blank + " {}" + blank)), "",
+      [&](const RowPlace& place, const nlohmann::ordered_json&) { lines.push_back(place.line); },
+      {.max_row_bytes = 20});
+  EXPECT_EQ(lines, (std::vector<int64_t>{100'001, 200'002}));
+  const auto error_of = [&](const std::string& text, const RowLimits& limits) -> std::string {
+    try {
+      for_each_json_row(
+          folder_.write("rows.jsonl", pack(text)), "",
+          [](const RowPlace&, const nlohmann::ordered_json&) {}, limits);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_NE(error_of("\n" + std::string(50, ' ') + "\n", {.max_row_bytes = 20})
+                .find("rows.jsonl:2: the line is longer than 20 bytes"),
+            std::string::npos);
+  EXPECT_NE(error_of("\r\r\n", {}).find(":1: the line is not valid JSON"), std::string::npos);
+  EXPECT_NE(error_of(std::string(1'000'000, '\n'), {.max_text_bytes = 500'000})
+                .find("it has more than 500000 bytes of text"),
+            std::string::npos);
+}
+
 TEST_F(RowFile, GivesRowsWithTheirPlaces) {
   const std::filesystem::path file = folder_.write("rows.jsonl", "{\"a\": 1}\r\n\n \n{\"b\":2}");
   std::vector<std::string> rows;
