@@ -81,6 +81,24 @@ std::vector<AddedToken> parse_added_tokens(const JsonPart& part) {
   return tokens;
 }
 
+int64_t num_stripped(std::span<const AddedToken> tokens, std::string_view text) {
+  int64_t stripped = 0;
+  for (const AddedToken& token : tokens) {
+    if ((!token.lstrip && !token.rstrip) || token.content.empty()) continue;
+    size_t done = 0;  // up to here all is counted
+    for (size_t at = 0; (at = text.find(token.content, at)) != text.npos;) {
+      const size_t end = at + token.content.size();
+      if (token.lstrip && at > done) stripped += at - skip_space_back(text, at, done);
+      size_t next = end;
+      if (token.rstrip) stripped += (next = skip_space(text, end)) - end;
+      // One byte on, as places where it is found may overlap; but not inside counted blanks.
+      done = std::max(done, next);
+      at = next > end ? next : at + 1;
+    }
+  }
+  return std::min(stripped, std::ssize(text));
+}
+
 AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens) {
   // longest_at() takes the first that fits. Stable: of two with one content the file's first wins.
   std::stable_sort(tokens.begin(), tokens.end(), [](const AddedToken& a, const AddedToken& b) {

@@ -32,6 +32,10 @@ struct Section {
   TokenId id = -1;
 };
 
+// At least the bytes of white space in `text` that these tokens take with them, wherever they are
+// found in it. With a token that strips `text` must be UTF-8.
+int64_t num_stripped(std::span<const AddedToken> tokens, std::string_view text);
+
 class AddedTokenMatcher {
  public:
   // Tokens with empty content are never found.

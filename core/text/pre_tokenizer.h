@@ -32,7 +32,7 @@ class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
   virtual void cut(Pieces& pieces) const = 0;
-  // No text but blanks of ASCII is left out of the pieces.
+  // No text is left out of the pieces.
   virtual bool keeps_text() const { return true; }
 };
 

@@ -57,16 +57,23 @@ class Tokenizer {
   virtual std::vector<std::string> special_tokens() const = 0;
   virtual bool is_special(TokenId id) const = 0;
 
-  // Most bytes of a text, ASCII blanks aside, that one token can stand for. Blanks do not count, as
-  // templates and tokenizers drop them. 0: there is no such bound, because the tokenizer leaves
-  // characters out, or has one token for all that it does not know.
+  // Most bytes of a text that one token can stand for, beside the blanks of num_stripped(). 0:
+  // there is no such bound, because the tokenizer leaves characters out, or has one token for all
+  // that it does not know.
   virtual int64_t max_token_bytes() const { return 0; }
+  // At least the bytes of white space in a text that added tokens take with them (their lstrip and
+  // rstrip). Its work is a few passes over the text.
+  virtual int64_t num_stripped(std::string_view) const { return 0; }
 };
 
-// Bytes that are no ASCII blanks. It takes a look at each, which is far less work than to encode.
+// Bytes that are no ASCII blanks: what is left of a text whatever a template trims. It takes a look
+// at each, which is far less work than to encode.
 int64_t num_non_blank(std::string_view text);
-// Fewest tokens that a text of so many such bytes can become. 0: nothing is known.
-int64_t least_num_tokens(const Tokenizer& tokenizer, int64_t num_non_blank);
+// Fewest tokens that a text of so many bytes can become, where no added token strips any of them.
+// 0: nothing is known.
+int64_t least_num_tokens(const Tokenizer& tokenizer, int64_t num_bytes);
+// The same of a text that is encoded as it is: its blanks count.
+int64_t least_num_tokens(const Tokenizer& tokenizer, std::string_view text);
 
 // Reads DIR/tokenizer.json (and tokenizer_config.json for bos/eos). Throws UserError naming the
 // file and the part that is malformed or not supported.

@@ -34,9 +34,14 @@ int64_t num_non_blank(std::string_view text) {
   return std::ranges::count_if(text, [](char c) { return c != ' ' && (c < '\t' || c > '\r'); });
 }
 
-int64_t least_num_tokens(const Tokenizer& tokenizer, int64_t num_non_blank) {
+int64_t least_num_tokens(const Tokenizer& tokenizer, int64_t num_bytes) {
   const int64_t longest = tokenizer.max_token_bytes();
-  return longest <= 0 ? 0 : num_non_blank / longest + (num_non_blank % longest != 0 ? 1 : 0);
+  return longest <= 0 ? 0 : num_bytes / longest + (num_bytes % longest != 0 ? 1 : 0);
+}
+
+int64_t least_num_tokens(const Tokenizer& tokenizer, std::string_view text) {
+  if (tokenizer.max_token_bytes() <= 0) return 0;
+  return least_num_tokens(tokenizer, std::ssize(text) - tokenizer.num_stripped(text));
 }
 
 void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to,

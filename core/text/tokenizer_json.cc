@@ -45,6 +45,15 @@ bool holds_one(std::span<const size_t> offsets, std::ptrdiff_t begin, size_t siz
   return next != offsets.end() && *next < first + size;
 }
 
+int64_t num_white(std::string_view text) {
+  int64_t white = 0;
+  for (size_t at = 0; at < text.size();) {
+    const size_t begin = at;
+    if (is_white_space(next_code_point(text, at))) white += static_cast<int64_t>(at - begin);
+  }
+  return white;
+}
+
 class JsonTokenizer final : public Tokenizer {
  public:
   explicit JsonTokenizer(Parts parts)
@@ -66,6 +75,11 @@ class JsonTokenizer final : public Tokenizer {
       added_ids_.emplace(token.content, token.id);
     }
     max_token_bytes_ = longest_token();
+    for (const AddedToken& token : parts_.added) {
+      if (!token.lstrip && !token.rstrip) continue;
+      strip_.push_back(token);
+      strips_normalised_ = strips_normalised_ || (token.normalized && parts_.normalizer != nullptr);
+    }
   }
 
   std::vector<TokenId> encode(std::string_view text, const EncodeOptions& options) const override {
@@ -136,6 +150,14 @@ class JsonTokenizer final : public Tokenizer {
     return texts;
   }
   int64_t max_token_bytes() const override { return max_token_bytes_; }
+  int64_t num_stripped(std::string_view text) const override {
+    if (strip_.empty()) return 0;
+    std::string repaired;
+    if (!is_utf8(text)) text = repaired = repair_utf8(text);
+    // In normalised text such a token may stand where this text does not have it.
+    if (strips_normalised_) return num_white(text);
+    return text::num_stripped(strip_, text);
+  }
   bool is_special(TokenId id) const override {
     return id >= 0 && id < vocab_size() && special_[static_cast<size_t>(id)] != 0;
   }
@@ -244,6 +266,8 @@ class JsonTokenizer final : public Tokenizer {
   std::vector<char> special_;                       // by id
   Vocabulary added_ids_;
   int64_t max_token_bytes_ = 0;
+  std::vector<AddedToken> strip_;   // added tokens that take blanks with them
+  bool strips_normalised_ = false;  // one of them is looked for in normalised text
 };
 
 void add_template(const JsonPart& part, Frame& frame) {

@@ -19,7 +19,8 @@ ApiError bad(std::string message, const char* code) {
 }
 
 // What the context holds of a conversation whatever the template leaves out. Old thinking is left
-// out by many, so of what the assistant has said nothing counts.
+// out by many, so of what the assistant has said nothing counts; and blanks are trimmed by many.
+// Capture::write() looks again, at the text that the template has written.
 struct Heard {
   int64_t num_bytes = 0, least_tokens = 0;
 };

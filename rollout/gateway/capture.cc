@@ -276,7 +276,7 @@ Result<void> Capture::write(Opening& opening, const chat::PromptFormat& format,
   const text::Tokenizer& tokenizer = format.tokenizer();
   const auto encode = [&](const chat::PromptFormat& by,
                           const chat::PromptFormat::Written& written) -> Result<void> {
-    const int64_t least = text::least_num_tokens(tokenizer, text::num_non_blank(written.text));
+    const int64_t least = text::least_num_tokens(tokenizer, written.text);
     if (least > max_tokens) {
       opening.least_tokens = least;
       opening.text_bytes = std::ssize(written.text);

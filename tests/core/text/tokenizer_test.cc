@@ -62,11 +62,36 @@ TEST(LongestToken, BoundsWhatATextCanBecome) {
   for (const std::string& text :
        {std::string("Once upon a time, there was a little girl."), std::string(5000, 'a'),
         std::string("\xF0\x9F\x98\x80\x01\xE4\xB8\xAD"), std::string("   \n\t "), std::string()}) {
-    const int64_t least = least_num_tokens(*stories, num_non_blank(text));
+    const int64_t least = least_num_tokens(*stories, text);
     EXPECT_LE(least, std::ssize(stories->encode(text))) << text;
-    EXPECT_GE(least * longest, num_non_blank(text));
+    EXPECT_GE(least * longest, std::ssize(text)) << "blanks are tokens, too";
+    EXPECT_LE(least_num_tokens(*stories, num_non_blank(text)), least);
   }
   EXPECT_EQ(num_non_blank(" a\tb\r\n c "), 3);
+}
+
+// Blanks are no tokens where an added token takes them with it, and there alone.
+TEST(LongestToken, LeavesOutTheBlanksThatAnAddedTokenTakes) {
+  const std::filesystem::path stories = kData / "models/stories260K/tokenizer.json";
+  json tokenizer = json::parse(std::ifstream(stories));
+  for (const bool is_normalized : {false, true}) {
+    for (json& token : tokenizer["added_tokens"])
+      if (token["content"] == "</s>") {
+        token["rstrip"] = token["lstrip"] = true;
+        token["normalized"] = is_normalized;
+      }
+    const auto strips = load_tokenizer(folder_with(tokenizer.dump()));
+    const std::string blanks(10'000, ' ');
+    for (const std::string& text : {"a" + blanks + "b", "</s>" + blanks + "a",
+                                    "a" + blanks + "</s>" + blanks + "\n\xE3\x80\x80",
+                                    "</s></s>" + blanks + "</s>", blanks + "</s" + blanks})
+      EXPECT_LE(least_num_tokens(*strips, text), std::ssize(strips->encode(text)))
+          << text.size() << is_normalized;
+    if (is_normalized) continue;
+    const int64_t longest = strips->max_token_bytes();
+    EXPECT_GE(least_num_tokens(*strips, "</s>a" + blanks + "b") * longest, 10'000);
+    EXPECT_LE(least_num_tokens(*strips, "</s>" + blanks + "b"), 2);
+  }
 }
 
 TEST(Tokenizer, BytesOfTokensAddUpToTheText) {

@@ -142,9 +142,12 @@ TEST_F(GatewayTest, WhatCannotFitIsRefusedUnread) {
   ASSERT_GT(longest, 0);
   const std::string key = gateway_->begin(spec());
   const std::string long_text(static_cast<size_t>(128 * longest + 1), 'a');
+  const std::string blanks(long_text.size(), ' ');
   for (const auto& [target, body] :
        {std::pair<std::string, ordered_json>{"/completions", {{"prompt", long_text}}},
         {"/chat/completions", {{"messages", said({{"user", "a"}, {"user", long_text}})}}},
+        {"/completions", {{"prompt", blanks}}},
+        {"/chat/completions", {{"messages", said({{"user", "a"}, {"user", blanks}})}}},
         {"/completions", {{"prompt", std::vector<int>(129, 5)}}}}) {
     const Response refused = ask(path(key) + target, body);
     EXPECT_EQ(refused.status, 400);
