@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <ranges>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -16,6 +17,9 @@ namespace tailrace::gateway {
 namespace {
 
 using nlohmann::ordered_json;
+
+// Of answers of which nobody knows yet whether they were read.
+constexpr size_t kMostConversations = 256;
 
 std::string_view without_blanks(std::string_view text) {
   constexpr std::string_view kBlanks = " \t\r\n";
@@ -187,7 +191,7 @@ std::vector<TokenId> Capture::context_of(const Point& point) const {
 
 Capture::Place Capture::behind(int32_t answer) {
   Answer& at = answers_[static_cast<size_t>(answer)];
-  at.is_heard = at.is_used = true;  // else it could not be sent again
+  at.is_heard = at.is_used = at.is_known_heard = true;  // else it could not be sent again
   Place place;
   place.context = context_of(at.end);
   place.num_known = place.context.size();
@@ -414,16 +418,40 @@ int32_t Capture::commit(const Place& place, const std::vector<GeneratedToken>& t
   }
   answers_of_[longer(place.path, shape_of(answer))].push_back(
       static_cast<int32_t>(answers_.size()) - 1);
-  one_before_last_ = std::exchange(last_conversation_, *place.said);
-  last_conversation_.push_back(answer);
-  return static_cast<int32_t>(answers_.size()) - 1;
+  const auto number = static_cast<int32_t>(answers_.size()) - 1;
+  keep_conversation({.answer = number, .said = place.said, .message = answer});
+  return number;
+}
+
+// Whether an answer was read is known behind it: those before the last one that was read for
+// certain are not asked for any more.
+void Capture::keep_conversation(Conversation conversation) {
+  const auto is_known = [&](const Conversation& one) {
+    return answers_[static_cast<size_t>(one.answer)].is_known_heard;
+  };
+  const auto known = std::find_if(conversations_.rbegin(), conversations_.rend(), is_known);
+  if (known != conversations_.rend())
+    conversations_.erase(conversations_.begin(), std::prev(known.base()));
+  if (conversations_.size() >= kMostConversations) conversations_.pop_front();
+  conversations_.push_back(std::move(conversation));
+}
+
+ordered_json Capture::last_conversation() const {
+  for (const Conversation& one : conversations_ | std::views::reverse) {
+    if (!answers_[static_cast<size_t>(one.answer)].is_heard) continue;
+    ordered_json messages = *one.said;
+    messages.push_back(one.message);
+    return messages;
+  }
+  return {};
 }
 
 bool Capture::set_heard(int32_t answer, const Place& place, bool is_heard) {
   Answer& at = answers_[static_cast<size_t>(answer)];
-  if (at.is_used || at.is_heard == is_heard) return false;
+  if (at.is_used) return false;
+  at.is_known_heard = is_heard;
+  if (at.is_heard == is_heard) return false;
   at.is_heard = is_heard;
-  if (answer + 1 == std::ssize(answers_)) std::swap(last_conversation_, one_before_last_);
   // Who asks the same now draws what nobody has read.
   if (is_heard)
     asked_[place.path] = std::max(asked_[place.path], place.ordinal + 1);
@@ -448,6 +476,8 @@ void Capture::drop_unheard() {
   }
   if (std::cmp_equal(num_heard, answers_.size())) return;
   std::erase_if(answers_, [](const Answer& answer) { return !answer.is_heard; });
+  for (Conversation& one : conversations_) one.answer = numbers[static_cast<size_t>(one.answer)];
+  std::erase_if(conversations_, [](const Conversation& one) { return one.answer < 0; });
   for (Segment& segment : segments_)
     for (int32_t& number : segment.turn_numbers) number = numbers[static_cast<size_t>(number)];
   cut_unanswered();

@@ -25,6 +25,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -121,9 +122,10 @@ class Capture {
   int64_t num_answers() const { return std::ssize(answers_); }  // behind take(): that were read
   // Conversations that did not go on behind an answer although there was one.
   int64_t num_begun_anew() const { return num_begun_anew_; }
-  // What was said first, and the conversation of the last answer, with it: lists of messages.
+  // What was said first, and the conversation of the last answer that was read, with it: lists of
+  // messages. Null: there is none.
   const nlohmann::ordered_json& first_said() const { return first_said_; }
-  const nlohmann::ordered_json& last_conversation() const { return last_conversation_; }
+  nlohmann::ordered_json last_conversation() const;
 
   // Of each answer, in the order in which they came.
   std::vector<uint64_t> anchors() const;
@@ -148,6 +150,12 @@ class Capture {
     std::string text = {}, shown = {};
     size_t begin = 0;  // of its tokens, in the segment
     bool is_heard = true, is_used = false;
+    bool is_known_heard = false;  // it was told, or a call went on behind it
+  };
+  struct Conversation {
+    int32_t answer = -1;
+    std::shared_ptr<const nlohmann::ordered_json> said;  // before it
+    nlohmann::ordered_json message;                      // the answer
   };
 
   std::vector<TokenId> context_of(const Point& point) const;
@@ -157,6 +165,7 @@ class Capture {
   int32_t meant(const std::vector<int32_t>& same, const nlohmann::ordered_json& message) const;
   void ask(Place& place, Digest path, nlohmann::ordered_json said);
   int32_t segment_for(const Place& place);
+  void keep_conversation(Conversation conversation);
   void drop_unheard();
   void cut_unanswered();
   void join_unanswered();
@@ -169,7 +178,9 @@ class Capture {
   // By what was said and the answer behind which it was: where its answers were sampled.
   std::unordered_map<Digest, Point> prompts_;
   std::unordered_map<Digest, int64_t> asked_;  // calls, by path
-  nlohmann::ordered_json first_said_, last_conversation_, one_before_last_;
+  nlohmann::ordered_json first_said_;
+  // Of the last answers, the oldest first: back to one that was read for certain.
+  std::deque<Conversation> conversations_;
   int64_t num_begun_anew_ = 0;
 };
 

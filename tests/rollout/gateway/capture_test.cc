@@ -269,6 +269,37 @@ TEST_F(CaptureTest, AnAnswerThatIsGoneOnFromWasRead) {
   EXPECT_EQ(trained(segments[1]), "y<|im_end|>");
 }
 
+// What is kept of an episode for people is what somebody has read, whatever came behind it.
+TEST_F(CaptureTest, TheLastConversationIsOneWhoseAnswerWasRead) {
+  const ordered_json question = said({{"user", "ab?"}}), other = said({{"user", "c?"}});
+  const auto with = [](ordered_json messages, const std::string& text) {
+    messages.push_back(answer(text));
+    return messages;
+  };
+  EXPECT_TRUE(capture_.last_conversation().is_null());
+  const Place first = open(question);
+  const int32_t read = capture_.commit(first, sampled("read"), answer("read"), 0);
+  // Two answers to one call (n = 2), whose client has gone.
+  const Place one = open(other), two = capture_.again(one);
+  const int32_t lost = capture_.commit(one, sampled("x"), answer("x"), 0),
+                lost_too = capture_.commit(two, sampled("y"), answer("y"), 0);
+  EXPECT_EQ(capture_.last_conversation(), with(other, "y")) << "nobody has said otherwise yet";
+  EXPECT_TRUE(capture_.set_heard(lost_too, two, false));
+  EXPECT_EQ(capture_.last_conversation(), with(other, "x"));
+  EXPECT_TRUE(capture_.set_heard(lost, one, false));
+  EXPECT_EQ(capture_.last_conversation(), with(question, "read"));
+  EXPECT_FALSE(capture_.set_heard(read, first, true));
+  // The call is answered once more, and read; then another one is lost.
+  EXPECT_TRUE(capture_.set_heard(lost, one, true));
+  EXPECT_TRUE(capture_.set_heard(lost_too, two, true));
+  const Place third = open(said({{"user", "d?"}}));
+  const int32_t last = capture_.commit(third, sampled("z"), answer("z"), 0);
+  EXPECT_TRUE(capture_.set_heard(last, third, false));
+  EXPECT_EQ(capture_.last_conversation(), with(other, "y"));
+  (void)tree();
+  EXPECT_EQ(capture_.last_conversation(), with(other, "y"));
+}
+
 // Whichever answers nobody has read: what is left is what would have been captured without them.
 TEST_F(CaptureTest, WithoutWhatNobodyHasReadTheTreeIsSoundAndWhole) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
