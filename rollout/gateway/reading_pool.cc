@@ -1,11 +1,21 @@
 #include "rollout/gateway/reading_pool.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
 
 namespace tailrace::gateway {
+namespace {
+
+size_t num_long_threads(const ReadingLimits& limits) {
+  constexpr unsigned kMost = 4;
+  if (limits.long_threads > 0) return static_cast<size_t>(limits.long_threads);
+  return std::clamp(std::thread::hardware_concurrency(), 1U, kMost);
+}
+
+}  // namespace
 
 std::string describe(const HeldCall& held, Time now) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - held.since).count();
@@ -27,8 +37,9 @@ std::optional<std::string> HeldTeller::look(const std::optional<HeldCall>& held,
 }
 
 ReadingPool::ReadingPool(const ReadingLimits& limits, const Clock& clock)
-    : limits_(limits), clock_(clock) {
-  for (size_t i = 0; i < threads_.size(); ++i) threads_[i] = std::jthread([this, i] { run(i); });
+    : limits_(limits), clock_(clock), held_(1 + num_long_threads(limits)) {
+  for (size_t i = 0; i < 1 + num_long_threads(limits); ++i)
+    threads_.emplace_back([this, i] { run(i); });
 }
 
 ReadingPool::~ReadingPool() {
@@ -76,8 +87,15 @@ void ReadingPool::list(Sessions::iterator session) {
   (is_short(session->second.waiting.front()) ? short_ : long_).push_back(session);
 }
 
+// The first of the long calls that wait. None overtakes it, or it might wait for ever.
+bool ReadingPool::may_read_long() const {
+  if (long_.empty()) return false;
+  const Work& first = long_.front()->second.waiting.front();
+  return long_bytes_ == 0 || long_bytes_ + first.num_bytes <= limits_.long_bytes;
+}
+
 std::optional<ReadingPool::Sessions::iterator> ReadingPool::next(bool takes_long) {
-  std::deque<Sessions::iterator>& from = takes_long && !long_.empty() ? long_ : short_;
+  std::deque<Sessions::iterator>& from = takes_long && may_read_long() ? long_ : short_;
   if (from.empty()) return std::nullopt;
   const Sessions::iterator session = from.front();
   from.pop_front();
@@ -103,25 +121,25 @@ void ReadingPool::run(size_t thread) {
       own.num_bytes -= bytes_of(work);
       num_bytes_ -= bytes_of(work);
       --num_waiting_;
+      if (!is_short(work)) long_bytes_ += work.num_bytes;
       held_[thread] =
           HeldCall{.what = work.what, .num_bytes = work.num_bytes, .since = clock_.now()};
     }
     work.read();
     work.read = nullptr;  // with all that it holds: before its session is forgotten
-    bool is_next = false;
     {
       MutexLock lock(mutex_);
       held_[thread].reset();
+      if (!is_short(work)) long_bytes_ -= work.num_bytes;
       Session& own = session->second;
       own.is_read = false;
       if (own.waiting.empty()) {
         sessions_.erase(session);
       } else {
         list(session);
-        is_next = true;
       }
     }
-    if (is_next) arrived_.notify_all();
+    arrived_.notify_all();
   }
 }
 

@@ -4,16 +4,17 @@
 //
 //   - The calls of a session are read one at a time, in the order in which they came. What an
 //     episode has captured therefore does not depend on the threads.
-//   - Sessions take turns. One thread reads short calls alone; another one reads long calls, and
-//     short ones where no long one waits. However many long calls there are, a short one waits for
-//     no more than the short ones before it.
-//   - What waits is bounded by its bytes, of a session and of all.
+//   - Sessions take turns. One thread reads short calls alone; the others read long calls, and
+//   short
+//     ones where no long one waits. However many long calls there are, a short one waits for no
+//     more than the short ones before it.
+//   - What waits is bounded by its bytes, of a session and of all; so are the long calls that are
+//     read at a time, as to read one takes several times its bytes.
 //
 // Thread: any; the work runs on threads of the pool.
 // Close: what waits is dropped, unread; what is being read is waited for.
 #pragma once
 
-#include <array>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -23,6 +24,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "core/base/clock.h"
 #include "core/base/time.h"
@@ -36,6 +38,9 @@ struct ReadingLimits {
   int64_t session_bytes = int64_t{128} << 20;
   int64_t all_bytes = int64_t{1} << 30;
   int64_t call_bytes = int64_t{4} << 10;
+  // Of the long calls that are read at a time; one is, however large.
+  int64_t long_bytes = int64_t{32} << 20;
+  int64_t long_threads = 0;  // that read long calls; 0: one a core, at most four
 };
 
 // A call that is being read.
@@ -96,6 +101,7 @@ class ReadingPool {
   int64_t bytes_of(const Work& work) const { return work.num_bytes + limits_.call_bytes; }
   bool is_short(const Work& work) const { return work.num_bytes <= limits_.short_bytes; }
   void list(Sessions::iterator session) TR_REQUIRES(mutex_);
+  bool may_read_long() const TR_REQUIRES(mutex_);
   std::optional<Sessions::iterator> next(bool takes_long) TR_REQUIRES(mutex_);
 
   const ReadingLimits limits_;
@@ -106,12 +112,13 @@ class ReadingPool {
   Sessions sessions_ TR_GUARDED_BY(mutex_);
   // Sessions whose next call may be read, in the order of their turns: by the length of that call.
   std::deque<Sessions::iterator> short_, long_ TR_GUARDED_BY(mutex_);
-  std::array<std::optional<HeldCall>, 2> held_ TR_GUARDED_BY(mutex_);  // by thread
+  std::vector<std::optional<HeldCall>> held_ TR_GUARDED_BY(mutex_);  // by thread
+  int64_t long_bytes_ TR_GUARDED_BY(mutex_) = 0;  // of the long calls that are being read
   int64_t num_bytes_ TR_GUARDED_BY(mutex_) = 0;
   int64_t num_waiting_ TR_GUARDED_BY(mutex_) = 0;
   bool ends_ TR_GUARDED_BY(mutex_) = false;
 
-  std::array<std::jthread, 2> threads_;  // last; the first one reads short calls alone
+  std::vector<std::jthread> threads_;  // last; the first one reads short calls alone
 };
 
 }  // namespace tailrace::gateway

@@ -1,6 +1,7 @@
 #include "rollout/gateway/reading_pool.h"
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <future>
@@ -29,7 +30,9 @@ class Held {
       (void)may_end_.get_future().wait_for(20s);
     };
   }
-  void wait_until_begun() { EXPECT_EQ(begun_.get_future().wait_for(20s), std::future_status::ready); }
+  void wait_until_begun() {
+    EXPECT_EQ(begun_.get_future().wait_for(20s), std::future_status::ready);
+  }
   void let_go() { may_end_.set_value(); }
 
  private:
@@ -53,12 +56,13 @@ class ReadingPoolTest : public ::testing::Test {
 
   TestClock clock_;
   std::array<int, 8> sessions_{};
-  std::optional<ReadingPool> pool_{
-      std::in_place,
-      ReadingLimits{.short_bytes = 10'000,
-                    .session_bytes = 3 * kLong,
-                    .all_bytes = 5 * kLong,
-                    .call_bytes = 1}, clock_};
+  std::optional<ReadingPool> pool_{std::in_place,
+                                   ReadingLimits{.short_bytes = 10'000,
+                                                 .session_bytes = 3 * kLong,
+                                                 .all_bytes = 5 * kLong,
+                                                 .call_bytes = 1,
+                                                 .long_threads = 1},
+                                   clock_};
 };
 
 TEST_F(ReadingPoolTest, ShortCallsAreReadWhileLongOnesAre) {
@@ -140,6 +144,40 @@ TEST_F(ReadingPoolTest, NamesTheCallThatIsReadForLongest) {
   first.let_go();
   second.let_go();
   run(0);
+}
+
+TEST_F(ReadingPoolTest, LongCallsAreReadTogetherAsLongAsTheirBytesAreFew) {
+  pool_.emplace(ReadingLimits{.short_bytes = 10'000, .long_bytes = 2 * kLong, .long_threads = 3},
+                clock_);
+  Held first, second, third;
+  std::atomic<bool> has_ended = false;
+  ASSERT_EQ(post(0, kLong,
+                 [&, read = first.read()] {
+                   read();
+                   has_ended = true;
+                 }),
+            Taken::kYes);
+  ASSERT_EQ(post(1, kLong, second.read()), Taken::kYes);
+  first.wait_until_begun();
+  second.wait_until_begun();
+  EXPECT_FALSE(has_ended) << "they are read side by side";
+  // There is a thread for it, which reads short ones meanwhile.
+  std::atomic<bool> has_begun = false;
+  ASSERT_EQ(post(2, 3 * kLong,
+                 [&, read = third.read()] {
+                   has_begun = true;
+                   read();
+                 }),
+            Taken::kYes);
+  for (int i = 0; i < 100; ++i) run(3 + i % 3);
+  EXPECT_FALSE(has_begun);
+  first.let_go();
+  run(0);
+  EXPECT_FALSE(has_begun) << "it would be too much beside the second one";
+  second.let_go();
+  third.wait_until_begun();
+  third.let_go();
+  run(2);
 }
 
 TEST(HeldTeller, TellsEverLessOften) {
