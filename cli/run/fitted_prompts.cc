@@ -10,11 +10,13 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/run/counted.h"
+#include "cli/run/mistakes.h"
 #include "cli/run/named_file.h"
 #include "cli/run/prompts.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/json_file.h"
+#include "core/base/json_row.h"
 #include "core/base/json_text.h"
 #include "reward/verifier.h"
 #include "rollout/episode/episode.h"
@@ -32,9 +34,16 @@ constexpr std::string_view kFits = "too_long.json";
 
 // What a policy sees first of a row.
 struct Seen {
-  std::string text;
-  std::vector<TokenId> tokens;
+  std::string text = {};
+  std::vector<TokenId> tokens = {};
+  int64_t bytes = 0;  // instead, where no episode takes as many (kMostObservationBytes)
 };
+
+// Of the prompt of a row, as an environment may show it.
+int64_t prompt_bytes(const std::string& row) {
+  const Json json = parse_ordered_json(row);
+  return json.is_object() ? std::ssize(json_of_field(json, "prompt")) : 0;
+}
 
 class Fitter {
  public:
@@ -49,12 +58,37 @@ class Fitter {
   // What the policy will see, which is not always the prompt alone.
   Seen see(const std::string& row, int64_t line) {
     const Result<sandbox::Observation> first = room_.environment.reset({.seed = 0, .data = row});
-    if (!first) fail(line, first.failure().message);
     room_.environment.close();
+    if (!first) {
+      // It is refused on its way here.
+      const int64_t bytes = prompt_bytes(row);
+      if (bytes > sandbox::kMostObservationBytes) return {.bytes = bytes};
+      fail(line, first.failure().message);
+    }
     const auto& [text, messages, tools, state] = first.value();
+    if (const int64_t bytes = std::ssize(text) + std::ssize(messages) + std::ssize(tools);
+        bytes > sandbox::kMostObservationBytes)
+      return {.bytes = bytes};
     Result<std::vector<TokenId>> written = room_.format.first({text, messages, tools});
     if (!written) fail(line, fmt::format("the prompt: {}", written.failure().message));
     return {.text = text, .tokens = std::move(written).value()};
+  }
+
+  bool fits(const Seen& seen) const {
+    return seen.bytes == 0 && std::ssize(seen.tokens) <= longest_;
+  }
+
+  // Why whoever scores the episodes of a row would never hear of one, as the row is too long. It is
+  // asked of rows alone that may be: evidence holds a row, an answer, and not much else.
+  std::optional<std::string> fault_of_evidence(const std::string& row) {
+    if (std::ssize(row) <= sandbox::kMostEvidenceBytes / 4) return std::nullopt;
+    if (room_.environment.info().verifier.empty()) return std::nullopt;
+    const auto first = room_.environment.reset({.seed = 0, .data = row});
+    std::optional<std::string> fault;
+    if (first)
+      if (const auto end = room_.environment.cut(); !end) fault = end.failure().message;
+    room_.environment.close();
+    return fault;
   }
 
   // The row with as much of its end as fits; nothing: it would not fit without any of its text.
@@ -65,7 +99,7 @@ class Fitter {
     const std::string whole = *words;
     const auto fits = [&](size_t bytes) {
       *words = whole.substr(begin_of_end(whole, bytes));
-      return std::ssize(see(json_text(json), row.line).tokens) <= longest_;
+      return this->fits(see(json_text(json), row.line));
     };
     size_t fitting = 1, too_many = whole.size();
     if (whole.empty() || !fits(fitting)) return std::nullopt;
@@ -125,14 +159,17 @@ class Fitter {
 
 Json to_json(const std::vector<LongRow>& rows) {
   Json list = Json::array();
-  for (const LongRow& row : rows) list.push_back({row.line, row.tokens});
+  for (const LongRow& row : rows) list.push_back({row.line, row.tokens, row.bytes});
   return list;
 }
 
 std::vector<LongRow> prompts_in(const nlohmann::json& list) {
   std::vector<LongRow> rows;
   for (const auto& item : list)
-    rows.push_back({.line = item.at(0).get<int64_t>(), .tokens = item.at(1).get<int64_t>()});
+    rows.push_back({.line = item.at(0).get<int64_t>(),
+                    .tokens = item.at(1).get<int64_t>(),
+                    // A run of a build before has none.
+                    .bytes = item.size() > 2 ? item.at(2).get<int64_t>() : 0});
   return rows;
 }
 
@@ -162,6 +199,23 @@ FittedFile& fitted_of(RunOptions& options, const Used& used) {
   return used.held_out ? dataset.fitted_eval : dataset.fitted;
 }
 
+// Rows whose ends no verifier would hear of.
+void refuse_unscored(const fs::path& file, const std::vector<std::pair<int64_t, std::string>>& rows,
+                     int64_t of) {
+  constexpr std::string_view kAdvice =
+      "Shorten what these rows hold beside their prompts, or leave them out.";
+  if (rows.size() == 1)
+    throw UserError("{}:{}: the row is too long to be scored: {}.\n       {}", file.string(),
+                    rows[0].first, rows[0].second, kAdvice);
+  std::string list;
+  for (size_t i = 0; i < std::min(rows.size(), kListedRows); ++i)
+    list += fmt::format("\n         {}:{}: {}", file.string(), rows[i].first, rows[i].second);
+  if (rows.size() > kListedRows)
+    list += fmt::format("\n         and {} more", rows.size() - kListedRows);
+  throw UserError("{}: {} of {} rows are too long to be scored:{}\n       {}", file.string(),
+                  rows.size(), of, list, kAdvice);
+}
+
 fs::path file_of(const RunPaths& paths, const Used& used) {
   return paths.prompts() / fmt::format("{}-{}.jsonl", used.index, used.held_out ? "eval" : "train");
 }
@@ -172,22 +226,22 @@ bool may_change(const DatasetSection& dataset) { return dataset.too_long != TooL
 
 FittedPrompts fit_prompts(const RowsFile& file, const std::string& key, TooLong too_long,
                           const PromptRoom& room) {
-  std::vector<text::DatasetRow> rows =
-      read_prompts(file.file, file.columns, room.environment.info().verifier, room.verifiers,
-                   score_budget(room.options.scheduler.deadlines.verify),
-                   room.options.files.limits());
+  std::vector<text::DatasetRow> rows = read_prompts(
+      file.file, file.columns, room.environment.info().verifier, room.verifiers,
+      score_budget(room.options.scheduler.deadlines.verify), room.options.files.limits());
   if (rows.empty()) throw UserError("{} has no rows.", file.file.string());
   FittedPrompts fitted;
   fitted.fit = {.key = key, .file = file.file.string(), .rows = 0, .dropped = {}, .cut = {}};
   Fitter fitter(file, room);
   std::vector<LongRow> refused;
+  std::vector<std::pair<int64_t, std::string>> unscored;
   for (text::DatasetRow& row : rows) {
     const Seen seen = fitter.see(row.json, row.line);
-    if (fitted.first_special == 0 && !room.format.has_template() &&
+    if (fitted.first_special == 0 && seen.bytes == 0 && !room.format.has_template() &&
         room.format.tokenizer().encode(seen.text, {.framed = true}) != seen.tokens)
       fitted.first_special = row.line;
-    const LongRow found{.line = row.line, .tokens = std::ssize(seen.tokens)};
-    if (found.tokens > fitter.longest()) {
+    if (!fitter.fits(seen)) {
+      const LongRow found{.line = row.line, .tokens = std::ssize(seen.tokens), .bytes = seen.bytes};
       if (too_long == TooLong::kDrop) {
         fitted.fit.dropped.push_back(found);
         continue;
@@ -201,31 +255,43 @@ FittedPrompts fit_prompts(const RowsFile& file, const std::string& key, TooLong 
       row.json = std::move(*shorter);
       fitted.fit.cut.push_back(found);
     }
+    if (auto fault = fitter.fault_of_evidence(row.json))
+      unscored.emplace_back(row.line, std::move(*fault));
     fitted.rows.push_back(std::move(row));
   }
+  Mistakes mistakes;
   const std::string option = key.substr(0, key.rfind('.')) + ".too_long";
-  const std::string limit = fmt::format(
+  std::string limit = fmt::format(
       "at most {} fit (rollout.max_context_tokens, rollout.max_prompt_tokens)", fitter.longest());
-  if (!refused.empty()) {
-    const bool cuts = too_long == TooLong::kCut;
-    refuse_long(
-        {.file = file.file,
-         .noun = "prompt",
-         .limit = limit + (cuts ? ", and no cut of its own text helps (the prompt, or the longest "
-                                  "message of the user's)"
-                                : ""),
-         .advice = cuts ? fmt::format("Raise the limit, or try {}=drop.", option)
-                        : fmt::format("Raise the limit, or try {}=drop, which leaves such prompts "
-                                      "out, or cut, which keeps the end of each.",
-                                      option)},
-        refused, std::ssize(rows));
-  }
+  if (std::ranges::any_of(refused, [](const LongRow& row) { return row.bytes > 0; }))
+    limit += fmt::format(", and no prompt of more than {} bytes is encoded",
+                         sandbox::kMostObservationBytes);
+  if (!refused.empty())
+    mistakes.look([&] {
+      const bool cuts = too_long == TooLong::kCut;
+      refuse_long(
+          {.file = file.file,
+           .noun = "prompt",
+           .limit =
+               limit + (cuts ? ", and no cut of its own text helps (the prompt, or the longest "
+                               "message of the user's)"
+                             : ""),
+           .advice = cuts
+                         ? fmt::format("Raise the limit, or try {}=drop.", option)
+                         : fmt::format("Raise the limit, or try {}=drop, which leaves such prompts "
+                                       "out, or cut, which keeps the end of each.",
+                                       option)},
+          refused, std::ssize(rows));
+    });
+  if (!unscored.empty())
+    mistakes.look([&] { refuse_unscored(file.file, unscored, std::ssize(rows)); });
+  mistakes.tell();
   if (fitted.rows.empty())
     throw UserError(
-        "{}: {}=drop leaves none of its {}: the shortest has {} tokens, and {}.\n       Raise the "
+        "{}: {}=drop leaves none of its {}: the shortest has {}, and {}.\n       Raise the "
         "limit.",
         file.file.string(), option, counted(std::ssize(rows), "prompt"),
-        std::ranges::min(fitted.fit.dropped, {}, &LongRow::tokens).tokens, limit);
+        size_of(std::ranges::min(fitted.fit.dropped, is_shorter)), limit);
   fitted.fit.rows = std::ssize(fitted.rows);
   return fitted;
 }
@@ -234,17 +300,21 @@ std::vector<FittedPrompts> fit_datasets(RunOptions& options, const Registries& r
                                         const chat::PromptFormat& format) {
   std::vector<FittedPrompts> all;
   const std::vector<DatasetSection> datasets = datasets_of(options);
+  Mistakes mistakes;
   for (const Used& used : files_that_change(options)) {
     FittedFile& fitted = fitted_of(options, used);
     if (!fitted.file.empty()) continue;
     const DatasetSection& dataset = datasets[used.index];
     const auto environment = registries.environments.make(dataset.env, dataset.settings);
-    all.push_back(read_named(used.key, [&] {
-      return fit_prompts(rows_of(dataset, used.held_out), used.key, dataset.too_long,
-                         {options, *environment, format, *registries.verifiers});
-    }));
-    fitted.rows = all.back().fit.rows;
+    mistakes.look([&] {
+      all.push_back(read_named(used.key, [&] {
+        return fit_prompts(rows_of(dataset, used.held_out), used.key, dataset.too_long,
+                           {options, *environment, format, *registries.verifiers});
+      }));
+      fitted.rows = all.back().fit.rows;
+    });
   }
+  mistakes.tell();
   return all;
 }
 

@@ -16,8 +16,14 @@ namespace tailrace {
 struct LongRow {
   int64_t line = 0;    // in its file, from 1
   int64_t tokens = 0;  // that it has there
+  int64_t bytes = 0;   // instead, of one that has too many of them to be encoded
   bool operator==(const LongRow&) const = default;
 };
+
+// "412 tokens", "2097152 bytes".
+std::string size_of(const LongRow& row);
+// Whether `a` is the shorter one: what is told in bytes is longer than what is told in tokens.
+bool is_shorter(const LongRow& a, const LongRow& b);
 
 // Rows that are listed one by one, unless a caller asks for more; the others are counted.
 inline constexpr size_t kListedRows = 20;

@@ -15,6 +15,7 @@
 #include "cli/run/datasets.h"
 #include "cli/run/length.h"
 #include "cli/run/listen.h"
+#include "cli/run/mistakes.h"
 #include "cli/run/named_file.h"
 #include "cli/run/pools.h"
 #include "cli/run/rates.h"
@@ -165,14 +166,18 @@ WarmUpPlan plan_warm_up(const RunOptions& o, const ModelConfig& config) {
   const auto rows = [&](const std::string& key, const std::string& file) {
     return read_named(key, [&] { return read_supervised(file, o.sft, reader.reading()); });
   };
+  SftRows held_out, read;
+  Mistakes mistakes;
+  if (!o.sft.data.empty()) mistakes.look([&] { read = rows("sft.data", o.sft.data); });
+  if (!o.sft.eval_data.empty())
+    mistakes.look([&] { held_out = rows("sft.eval_data", o.sft.eval_data); });
+  mistakes.tell();
   if (!o.sft.eval_data.empty()) {
-    SftRows held_out = rows("sft.eval_data", o.sft.eval_data);
     plan.eval_rows = std::ssize(held_out.rows), plan.eval_tokens = held_out.tokens();
     plan.read.eval_data = std::move(held_out);
   }
   // Of demonstrations only the number is known: they are played when the run begins.
   if (o.sft.data.empty()) return plan;
-  SftRows read = rows("sft.data", o.sft.data);
   plan.rows = std::ssize(read.rows);
   plan.tokens = read.tokens();
   plan.dropped = read.dropped, plan.cut = read.cut;

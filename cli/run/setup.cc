@@ -18,6 +18,7 @@
 #include "cli/run/inputs.h"
 #include "cli/run/length.h"
 #include "cli/run/load.h"
+#include "cli/run/mistakes.h"
 #include "cli/run/named_file.h"
 #include "cli/run/plan.h"
 #include "cli/run/prompts.h"
@@ -224,7 +225,8 @@ std::string special_note(const FittedPrompts& found) {
 // The files of one dataset against its environment; what a person should know goes to `notes`.
 void check_dataset_files(const RunOptions& options, size_t index, const DatasetSection& dataset,
                          sandbox::Environment& environment, const chat::PromptFormat& format,
-                         const VerifierRegistry& verifiers, std::vector<std::string>& notes) {
+                         const VerifierRegistry& verifiers, std::vector<std::string>& notes,
+                         Mistakes& mistakes) {
   // Readable rows whose prompts leave room for an answer. Their number.
   const auto check = [&](const std::string& key, bool held_out) {
     const FittedFile& known = held_out ? dataset.fitted_eval : dataset.fitted;
@@ -237,16 +239,19 @@ void check_dataset_files(const RunOptions& options, size_t index, const DatasetS
     if (found.first_special > 0) notes.push_back(special_note(found));
     return found.fit.rows;
   };
-  if (dataset.ratio > 0) check(dataset_key(options, index, "dataset"), /*held_out=*/false);
+  if (dataset.ratio > 0)
+    mistakes.look([&] { check(dataset_key(options, index, "dataset"), /*held_out=*/false); });
   if (dataset.eval_dataset.empty() || options.eval.prompts == 0) return;
   const std::string key = dataset_key(options, index, "eval_dataset");
-  const int64_t rows = check(key, /*held_out=*/true);
-  if (options.eval.prompts <= rows) return;
-  throw UserError::at("eval.prompts",
-                      "is {}, but {} {} has {} rows{}; none may count twice.\n       Try "
-                      "eval.prompts={}.",
-                      options.eval.prompts, key, dataset.eval_dataset, rows,
-                      dataset.too_long == TooLong::kDrop ? " that fit" : "", rows);
+  mistakes.look([&] {
+    const int64_t rows = check(key, /*held_out=*/true);
+    if (options.eval.prompts <= rows) return;
+    throw UserError::at("eval.prompts",
+                        "is {}, but {} {} has {} rows{}; none may count twice.\n       Try "
+                        "eval.prompts={}.",
+                        options.eval.prompts, key, dataset.eval_dataset, rows,
+                        dataset.too_long == TooLong::kDrop ? " that fit" : "", rows);
+  });
 }
 
 // Whether the chat template can write an environment's episodes.
@@ -378,14 +383,17 @@ std::vector<std::string> check_inputs(const RunOptions& options, const Registrie
   const chat::PromptFormat& format = policy.format();
   std::vector<std::string> notes;
   const std::vector<DatasetSection> datasets = datasets_of(options);
+  Mistakes mistakes;
   for (size_t i = 0; i < datasets.size(); ++i) {
     const auto environment = environments.make(datasets[i].env, datasets[i].settings);
     check_turns(options, format, environment->info(), notes);
+    // Rows are held against it, so it is told alone.
     check_verify_seconds(options, environment->info().verifier, *registries.verifiers);
     if (environment->info().needs_dataset)
       check_dataset_files(options, i, datasets[i], *environment, format, *registries.verifiers,
-                          notes);
+                          notes, mistakes);
   }
+  mistakes.tell();
   return notes;
 }
 

@@ -252,6 +252,92 @@ TEST_F(FittedPromptsTest, WhatNoCutHelpsIsRefusedByItsRows) {
   EXPECT_NE(what.find("env.too_long=drop"), std::string::npos) << what;
 }
 
+// No episode takes a prompt of more bytes (kMostObservationBytes); it is too long like any other.
+TEST_F(FittedPromptsTest, APromptThatIsTooLongToBeEncodedIsATooLongPrompt) {
+  const std::string huge(3 << 20, ' ');
+  write(row("a") + row(huge) + row(words(40)) + row("b") + row(huge + "end"));
+  std::string what = refusal().what();
+  for (const char* part :
+       {"3 of 5 prompts are too long; at most 20 fit (rollout.max_context_tokens, "
+        "rollout.max_prompt_tokens), and no prompt of more than 1048576 bytes is encoded:",
+        "train.jsonl:2: 3145728 bytes", "train.jsonl:3: ", "train.jsonl:5: 3145731 bytes"})
+    EXPECT_NE(what.find(part), std::string::npos) << what;
+  options_.env.too_long = TooLong::kDrop;
+  Plan plan = checked();
+  EXPECT_EQ(plan.steps, 1);
+  prepare(std::move(plan));
+  EXPECT_NE(said_.find("3 too long and dropped: lines 2 (3145728 bytes), 3 ("), std::string::npos)
+      << said_;
+  const std::vector<PromptFit> fits = read_prompt_fits(paths_);
+  ASSERT_EQ(fits.size(), 1u);
+  EXPECT_EQ(fits[0].dropped.back(), (LongRow{.line = 5, .tokens = 0, .bytes = 3145731}));
+
+  fs::remove_all(paths_.root);
+  fs::create_directories(paths_.root);
+  options_.env.too_long = TooLong::kCut;
+  prepare(checked());
+  const auto rows = text::read_dataset(rows_of(datasets_of(played())[0]).file);
+  ASSERT_EQ(rows.size(), 5u);
+  EXPECT_LE(tokens_of(rows[4].json), 20);
+  EXPECT_TRUE(nlohmann::json::parse(rows[4].json).at("prompt").get<std::string>().ends_with("end"));
+
+  write(row(huge) + row(huge + "end"));
+  options_.env.too_long = TooLong::kDrop;
+  what = refusal().what();
+  EXPECT_NE(what.find("the shortest has 3145728 bytes"), std::string::npos) << what;
+}
+
+// An attempt at such a row would fail at its end, whatever the policy answers.
+TEST_F(FittedPromptsTest, RowsThatAreTooLongToBeScoredAreNamedWithThoseThatAreTooLong) {
+  const auto long_row = [](int64_t bytes) {
+    return nlohmann::json{{"prompt", "a"},
+                          {"words", {"a"}},
+                          {"answer", std::string(static_cast<size_t>(bytes), 'x')}}
+               .dump() +
+           "\n";
+  };
+  write(row("a") + long_row(int64_t{3} << 20) + row("b"));
+  EXPECT_STREQ(refusal().what(), "");
+  write(row("a") + long_row(int64_t{5} << 20) + row("b"));
+  std::string what = refusal().what();
+  EXPECT_EQ(refusal().key(), "env.dataset");
+  EXPECT_NE(what.find("train.jsonl:2: the row is too long to be scored: the evidence has 52"),
+            std::string::npos)
+      << what;
+  EXPECT_NE(what.find("at most 4194304 are taken"), std::string::npos) << what;
+  write(row("a") + long_row(int64_t{5} << 20) + row(words(40)) + long_row(int64_t{6} << 20));
+  what = refusal().what();
+  for (const char* part :
+       {"train.jsonl:3: the prompt has ", "2 of 4 rows are too long to be scored:\n         ",
+        "train.jsonl:2: the evidence has 52", "train.jsonl:4: the evidence has 62"})
+    EXPECT_NE(what.find(part), std::string::npos) << what;
+}
+
+TEST_F(FittedPromptsTest, OneLaunchTellsOfAllFiles) {
+  write(row("a") + row(words(40)));
+  write(row(words(50)) + row("b"), "eval.jsonl");
+  options_.env.eval_dataset = (folder_ / "eval.jsonl").string();
+  options_.eval.prompts = 2;
+  for (const TooLong too_long : {TooLong::kRefuse, TooLong::kCut}) {
+    options_.env.too_long = too_long;
+    if (too_long == TooLong::kCut) {  // which helps neither
+      std::ofstream(folder_ / "chat.jinja") << words(60);
+      options_.chat.template_file = folder_ / "chat.jinja";
+    }
+    std::string what;
+    try {
+      (void)checked();
+    } catch (const UserError& error) {
+      what = error.what();
+      EXPECT_EQ(error.key(), "env.dataset");
+    }
+    EXPECT_NE(what.find("env.dataset: "), std::string::npos) << what;
+    EXPECT_NE(what.find("\n       env.eval_dataset: "), std::string::npos) << what;
+    EXPECT_NE(what.find("train.jsonl:2: "), std::string::npos) << what;
+    EXPECT_NE(what.find("eval.jsonl:1: "), std::string::npos) << what;
+  }
+}
+
 TEST_F(FittedPromptsTest, ADatasetOfWhichNothingIsLeftIsRefused) {
   write(row(words(40)) + row(words(50)));
   options_.env.too_long = TooLong::kDrop;
