@@ -88,8 +88,7 @@ Result<BundleListing> read_listing(const fs::path& file) {
                        .digest = item.at("digest").get<std::string>(),
                        .bytes = item.at("bytes").get<int64_t>(),
                        .is_header = item.at("header").get<bool>()};
-      if (!is_place(found.place) || found.bytes < 0 || found.digest.size() != 32 ||
-          found.digest.find_first_not_of("0123456789abcdef") != std::string::npos)
+      if (!is_place(found.place) || found.bytes < 0 || !is_digest(found.digest))
         return refuse(fmt::format("'{}' is no file of a bundle", found.place));
       listing.files.push_back(std::move(found));
     }

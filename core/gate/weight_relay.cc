@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "core/base/clock.h"
+#include "core/base/digest.h"
 #include "core/base/error.h"
 #include "core/gate/file_desk.h"
 #include "core/wire/doorkeeper.h"
@@ -26,7 +27,6 @@ constexpr size_t kMaxWanted = 16;
 // A file that could not be had is not tried again for so long.
 constexpr std::chrono::seconds kRefuse{5};
 constexpr size_t kMaxRefused = 64;
-constexpr size_t kRootDigits = 32;
 
 // What has arrived of a file: it is as long as the whole from the beginning, with holes.
 int64_t bytes_arrived(const fs::path& target) {
@@ -121,15 +121,15 @@ void WeightRelay::serve(const std::stop_token& stop) {
 }
 
 std::optional<WeightRelay::Wanted> WeightRelay::parse(const std::string& name) {
-  constexpr std::string_view kPrefix = "weights/", kHex = "0123456789abcdef";
+  constexpr std::string_view kPrefix = "weights/";
   const std::string_view text = name;
-  if (!text.starts_with(kPrefix) || text.size() <= kPrefix.size() + kRootDigits + 1)
+  if (!text.starts_with(kPrefix) || text.size() <= kPrefix.size() + kDigestDigits + 1)
     return std::nullopt;
-  Wanted wanted{Digest(text.substr(kPrefix.size(), kRootDigits)),
-                std::string(text.substr(kPrefix.size() + kRootDigits + 1))};
+  Wanted wanted{Digest(text.substr(kPrefix.size(), kDigestDigits)),
+                std::string(text.substr(kPrefix.size() + kDigestDigits + 1))};
   const fs::path file(wanted.file);
-  if (text[kPrefix.size() + kRootDigits] != '/' ||
-      wanted.root.find_first_not_of(kHex) != std::string::npos || wanted.file.front() == '.' ||
+  if (text[kPrefix.size() + kDigestDigits] != '/' || !is_digest(wanted.root) ||
+      wanted.file.front() == '.' ||
       wanted.file.find_first_of(std::string_view("/\0", 2)) != std::string::npos ||
       wanted.file.size() > 200 || file.extension() == ".part" || file.extension() == ".lock")
     return std::nullopt;

@@ -30,8 +30,8 @@ using nlohmann::json;
 
 constexpr int64_t kDeltaFormat = 1;
 constexpr std::string_view kMagic = "TRdelta\n";
-constexpr size_t kDigestChars = 32, kLengthBytes = 8;
-constexpr size_t kHeaderAt = kMagic.size() + kDigestChars + kLengthBytes;
+constexpr size_t kLengthBytes = 8;
+constexpr size_t kHeaderAt = kMagic.size() + kDigestDigits + kLengthBytes;
 constexpr int64_t kMaxHeaderBytes = int64_t{1} << 28;
 // Of one tensor: beyond any machine, and products of it with 8 do not overflow.
 constexpr int64_t kMaxElements = int64_t{1} << 48;
@@ -114,7 +114,7 @@ Result<DeltaSizes> write_delta(const fs::path& path, const DeltaEnds& ends,
     // The longest that it can become, until it is known: sections come behind the header.
     tensors.push_back({to[i].name, to[i].dtype, to[i].shape, TensorPayload::kDelta,
                        std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::max(),
-                       Digest(kDigestChars, '0'), dense});
+                       Digest(kDigestDigits, '0'), dense});
   }
   const size_t header_bytes = header_text(ends, tensors).size();
 
@@ -198,7 +198,7 @@ Result<void> DeltaFile::State::read_head() {
   if (length > static_cast<uint64_t>(kMaxHeaderBytes) || length > size - kHeaderAt)
     return refuse("it ends within its header, or the length of its header is damaged");
   sections_at = kHeaderAt + static_cast<size_t>(length);
-  const std::string_view digest = text.substr(kMagic.size(), kDigestChars);
+  const std::string_view digest = text.substr(kMagic.size(), kDigestDigits);
   const std::string_view proved =
       text.substr(kHeaderAt - kLengthBytes, kLengthBytes + static_cast<size_t>(length));
   if (digest_of(proved) != digest) return refuse("its header is damaged");
@@ -221,8 +221,7 @@ Result<void> DeltaFile::State::read_header(std::string_view text) {
             .attempt = root.at("attempt")};
     // Whoever reads it looks for files under these names.
     for (const Digest* digest : {&ends.from_root, &ends.to_root})
-      if (digest->size() != kDigestChars ||
-          digest->find_first_not_of("0123456789abcdef") != std::string::npos)
+      if (!is_digest(*digest))
         return refuse("it leads from or to '{}', which is no root of a version",
                       printable(*digest));
     if (ends.policy < 0 || ends.from_version < 0 || ends.to_version < 0)

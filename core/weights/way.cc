@@ -9,14 +9,13 @@
 
 #include <fmt/format.h>
 
+#include "core/base/digest.h"
 #include "core/weights/version_folder.h"
 
 namespace tailrace {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr size_t kDigestDigits = 32;
 
 int64_t size_of_file(const fs::path& file) {
   std::error_code error;
@@ -109,9 +108,7 @@ std::optional<WayRequest> parse_way_name(std::string_view name) {
   };
   const auto take_digest = [&](Digest& digest) {
     digest = name.substr(0, kDigestDigits);
-    if (digest.size() != kDigestDigits ||
-        digest.find_first_not_of("0123456789abcdef") != std::string::npos)
-      return false;
+    if (!is_digest(digest)) return false;
     name.remove_prefix(kDigestDigits);
     return true;
   };

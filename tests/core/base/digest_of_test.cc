@@ -20,6 +20,15 @@ TEST(Digest, AFileHasThatOfItsBytes) {
             std::string::npos);
 }
 
+TEST(Digest, ATextFromOutsideLooksLikeOneOrDoesNot) {
+  const Digest digest = digest_of("a");
+  EXPECT_TRUE(is_digest(digest));
+  EXPECT_FALSE(is_digest(digest.substr(1)));
+  EXPECT_FALSE(is_digest(digest + "0"));
+  EXPECT_FALSE(is_digest(std::string(kDigestDigits, 'A')));
+  EXPECT_FALSE(is_digest("../../" + digest.substr(6)));
+}
+
 // A device gives bytes for ever, and the pulse would say that all is well.
 TEST(Digest, OfWhatIsNoFileThereIsNone) {
   TemporaryDirectory folder;
