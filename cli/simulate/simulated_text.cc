@@ -213,19 +213,19 @@ std::string simulated_table(std::span<const SimulatedMode> modes) {
     // Of a run that published nothing there is nothing to say of a step.
     const auto if_any = [&](const std::string& cell) { return summary.steps > 0 ? cell : "-"; };
     const auto steps = static_cast<double>(std::max<int64_t>(1, summary.steps));
-    text += fmt::format("{:<14}{:>7}{:>11}{:>10}{:>11}{:>6}{:>8.0f} %{:>8.0f} %{:>12}{}\n",
-                        name_of(mode.options.scheduler.mode.name), summary.steps,
-                        if_any(fmt::format("{:.1f}", summary.step_mean)),
-                        if_any(number_text(summary.tokens_per_s)),
-                        if_any(fmt::format("{:.2f}", summary.staleness_mean)),
-                        if_any(fmt::format("{:.0f}", summary.staleness_max)),
-                        100 * run.rollout[static_cast<size_t>(Use::kGenerate)],
-                        100 * ratio(run.totals.trainer_busy, run.seconds),
-                        if_any(fmt::format("{:.2f}", run.totals.price / steps)),
-                        has_ended(run)                     ? ""
-                        : run.stop == World::Stop::kTime   ? "  (not over)"
-                        : run.stop == World::Stop::kHalted ? "  (halted)"
-                                                           : "  (stuck)");
+    text +=
+        fmt::format("{:<14}{:>7}{:>11}{:>10}{:>11}{:>6}{:>8.0f} %{:>8.0f} %{:>12}{}\n",
+                    name_of(mode.options.scheduler.mode.name), summary.steps,
+                    if_any(time_text(summary.step_mean)), if_any(number_text(summary.tokens_per_s)),
+                    if_any(fmt::format("{:.2f}", summary.staleness_mean)),
+                    if_any(fmt::format("{:.0f}", summary.staleness_max)),
+                    100 * run.rollout[static_cast<size_t>(Use::kGenerate)],
+                    100 * ratio(run.totals.trainer_busy, run.seconds),
+                    if_any(fmt::format("{:.2f}", run.totals.price / steps)),
+                    has_ended(run)                     ? ""
+                    : run.stop == World::Stop::kTime   ? "  (not over)"
+                    : run.stop == World::Stop::kHalted ? "  (halted)"
+                                                       : "  (stuck)");
   }
   return text;
 }

@@ -116,6 +116,13 @@ TEST_F(Simulate, ComparesModes) {
   const BinaryResult table = run("--modes sync,async");
   EXPECT_NE(table.out.find("\nsync "), std::string::npos) << table.out;
   EXPECT_NE(table.out.find("\nasync "), std::string::npos) << table.out;
+  // A step has its unit, as in the text of one mode.
+  const std::string alone = run("").out;
+  const size_t at = alone.find("\nstep") + 12, end = alone.find(" mean", at);
+  const std::string step = alone.substr(at, end - at);
+  EXPECT_NE(table.out.find(" " + step + " ", table.out.find("\nasync ")), std::string::npos)
+      << step << "\n"
+      << table.out;
 }
 
 TEST_F(Simulate, LeavesAFolderThatReportReads) {
