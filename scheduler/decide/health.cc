@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <string_view>
 
 #include <fmt/format.h>
 
@@ -144,34 +143,27 @@ void check_window(Context& context, const Breaker& breaker, Outcome cause, const
   const State& state = context.state;
   const int64_t all = breaker.window.size(), failed_in_all = breaker.window.count(cause);
   if (all == 0 || all < window_of(state, post)) return;
-  const auto exceeds = [&](int64_t failed, int64_t of) {
-    return static_cast<double>(failed) > state.config.breaker.share * static_cast<double>(of);
-  };
+  const double share = state.config.breaker.share;
+  // Three shares: of all answers, and of each worker's and each task's own. The first alone would
+  // let one busy bad worker, or one broken prompt with all its members, end the run; the others
+  // alone, one bad answer of who has given few.
+  if (!AttemptWindow::exceeds(share, failed_in_all, all)) return;
+  const int64_t failing_workers = breaker.window.workers_above(cause);
+  // All who are known are of the pool: mostly this tells, without a walk over them.
+  if (2 * failing_workers <= num_known_peers(state, post)) return;
+  std::set<WorkerId> pool = peers_of(state, post);
+  breaker.window.visit_workers([&](const WorkerId& worker) { pool.insert(worker); });
+  if (2 * failing_workers <= std::ssize(pool)) return;
   struct Count {
     int64_t failed = 0, all = 0;
     void add(bool has_failed) { ++all, failed += has_failed; }
   };
-  // Three shares: of all answers, and of each worker's and each task's own. The first alone would
-  // let one busy bad worker, or one broken prompt with all its members, end the run; the others
-  // alone, one bad answer of who has given few.
-  if (!exceeds(failed_in_all, all)) return;
-  const auto num_failing = [&](const auto& counts) {
-    return std::ranges::count_if(
-        counts, [&](const auto& entry) { return exceeds(entry.second.failed, entry.second.all); });
-  };
-  std::map<std::string_view, Count> workers;
-  breaker.window.visit_all(
-      [&](const auto& attempt) { workers[attempt.worker].add(attempt.outcome == cause); });
-  const auto failing_workers = num_failing(workers);
-  // All who are known are of the pool: mostly this tells, without a walk over them.
-  if (2 * failing_workers <= num_known_peers(state, post)) return;
-  std::set<WorkerId> pool = peers_of(state, post);
-  for (const auto& [worker, count] : workers) pool.insert(WorkerId(worker));
-  if (2 * failing_workers <= std::ssize(pool)) return;
   std::map<std::pair<Lane, TaskId>, Count> tasks;
   breaker.window.visit_all(
       [&](const auto& attempt) { tasks[task_key(attempt.work)].add(attempt.outcome == cause); });
-  const auto failing_tasks = num_failing(tasks);
+  const auto failing_tasks = std::ranges::count_if(tasks, [&](const auto& entry) {
+    return AttemptWindow::exceeds(share, entry.second.failed, entry.second.all);
+  });
   // What is out and has not failed yet speaks for itself: bad answers may come first.
   for (const WorkId& work :
        state.leases.where([&](const Lease& lease) { return pool.contains(lease.worker); }))
@@ -256,6 +248,7 @@ void record_outcome(Context& context, const WorkerId& id, const WorkId& work, Ou
   Breaker& breaker =
       state.breakers[{post.role, {post.policy, is_bound(state, post) ? post.pool : std::string()}}];
   // A member's latest attempt stands for it, or the tries of a few broken prompts would fill it.
+  breaker.window.set_share(state.config.breaker.share);
   breaker.window.add({id, work, outcome});
   breaker.window.keep(window_of(state, post));
   // A good answer cannot push a share of failures over its bound: nothing to check.

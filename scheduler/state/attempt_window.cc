@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <map>
 #include <utility>
 
 namespace tailrace::scheduler {
@@ -16,6 +17,48 @@ void AttemptWindow::drop(Mark& mark) {
   --size_;
   --ended_[static_cast<size_t>(mark.outcome)];
   mark.held = false;
+  Tally& tally = tallies_[static_cast<size_t>(mark.tally)];
+  count(tally, mark.outcome, -1);
+  if (tally.all > 0) return;
+  // Names come and go: the next new one takes the place.
+  by_worker_.erase(hash_of(tally.worker), [&](int32_t at) { return at == mark.tally; });
+  free_.push_back(mark.tally);
+}
+
+int32_t AttemptWindow::tally_of(const WorkerId& worker) {
+  const uint32_t hash = hash_of(worker);
+  const int32_t* known = by_worker_.find(
+      hash, [&](int32_t at) { return tallies_[static_cast<size_t>(at)].worker == worker; });
+  if (known != nullptr) return *known;
+  if (free_.empty()) {
+    free_.push_back(static_cast<int32_t>(tallies_.size()));
+    tallies_.emplace_back();
+  }
+  const int32_t at = free_.back();
+  free_.pop_back();
+  tallies_[static_cast<size_t>(at)].worker = worker;
+  by_worker_.insert(hash, at);
+  return at;
+}
+
+void AttemptWindow::count(Tally& tally, Outcome outcome, int32_t more) {
+  // Each of its shares changes with the number of its attempts.
+  count_above(tally, -1);
+  tally.all += more;
+  tally.ended[static_cast<size_t>(outcome)] += more;
+  count_above(tally, 1);
+}
+
+void AttemptWindow::count_above(const Tally& tally, int64_t more) {
+  for (size_t i = 0; i < tally.ended.size(); ++i)
+    if (tally.ended[i] > 0 && exceeds(share_, tally.ended[i], tally.all)) above_[i] += more;
+}
+
+void AttemptWindow::set_share(double share) {
+  if (share == share_) return;
+  share_ = share;
+  above_ = {};
+  for (const Tally& tally : tallies_) count_above(tally, 1);
 }
 
 void AttemptWindow::add(Attempt attempt) {
@@ -28,7 +71,9 @@ void AttemptWindow::add(Attempt attempt) {
     drop(marks_[place(known)]);
   if (next_ - first_ == std::ssize(marks_) || next_ == kMostNumber) pack();
   by_work_.insert(hash, next_);
-  marks_[place(next_)] = {.hash = hash, .outcome = attempt.outcome, .held = true};
+  const int32_t tally = tally_of(attempt.worker);
+  count(tallies_[static_cast<size_t>(tally)], attempt.outcome, 1);
+  marks_[place(next_)] = {.hash = hash, .tally = tally, .outcome = attempt.outcome, .held = true};
   ++size_;
   ++ended_[static_cast<size_t>(attempt.outcome)];
   attempts_[place(next_)] = std::move(attempt);
@@ -51,6 +96,7 @@ void AttemptWindow::keep(int64_t most) {
 
 void AttemptWindow::pack() {
   AttemptWindow before = std::exchange(*this, {});
+  share_ = before.share_;
   // Twice as many as there are, so that the next time is as many away.
   const size_t places = std::bit_ceil(2 * static_cast<size_t>(before.size_) + 16);
   attempts_.resize(places);
@@ -62,20 +108,36 @@ void AttemptWindow::pack() {
 
 bool AttemptWindow::consistent() const {
   if (!by_work_.consistent() || next_ - first_ > std::ssize(marks_)) return false;
-  std::array<int64_t, kEnumNames<Outcome>.size()> ended{};
+  Counts ended{}, above{};
   int64_t held = 0;
+  std::map<WorkerId, Tally> tallies;
   for (int32_t number = first_; number < next_; ++number) {
     const Mark& mark = marks_[place(number)];
     const Attempt& attempt = attempts_[place(number)];
     if (!mark.held) continue;
     ++held;
     ++ended[static_cast<size_t>(attempt.outcome)];
+    if (tallies_[static_cast<size_t>(mark.tally)].worker != attempt.worker) return false;
+    Tally& tally = tallies[attempt.worker];
+    ++tally.all, ++tally.ended[static_cast<size_t>(attempt.outcome)];
     const int32_t* found =
         by_work_.find(hash_of(attempt.work), [&](int32_t other) { return other == number; });
     if (found == nullptr || mark.hash != hash_of(attempt.work) || mark.outcome != attempt.outcome)
       return false;
   }
-  return held == size_ && ended == ended_ && static_cast<int64_t>(by_work_.size()) == held;
+  for (const auto& [worker, tally] : tallies) {
+    const int32_t* found = by_worker_.find(hash_of(worker), [&](int32_t at) {
+      return tallies_[static_cast<size_t>(at)].worker == worker;
+    });
+    if (found == nullptr) return false;
+    const Tally& kept = tallies_[static_cast<size_t>(*found)];
+    if (kept.all != tally.all || kept.ended != tally.ended) return false;
+    for (size_t i = 0; i < above.size(); ++i)
+      above[i] += exceeds(share_, tally.ended[i], tally.all);
+  }
+  return held == size_ && ended == ended_ && above == above_ && by_worker_.consistent() &&
+         by_worker_.size() == tallies.size() && tallies.size() + free_.size() == tallies_.size() &&
+         static_cast<int64_t>(by_work_.size()) == held;
 }
 
 bool operator==(const AttemptWindow& a, const AttemptWindow& b) {

@@ -1,7 +1,8 @@
 // How the last attempts of a pool ended, of what and at whom; of a member its last one.
 //
 // What is added, replaced and counted costs the same however long it is: a run of 3,000 workers is
-// judged by 12,000 attempts (law 7.6).
+// judged by 12,000 attempts (law 7.6). So does the number of workers whose attempts mostly end
+// alike, which is kept with each attempt that comes or goes.
 //
 // Thread: caller locks.
 #pragma once
@@ -37,6 +38,15 @@ class AttemptWindow {
   // Of these, how many ended so.
   int64_t count(Outcome outcome) const { return ended_[static_cast<size_t>(outcome)]; }
 
+  // A worker counts in workers_above() when more than this share of its attempts end alike. Another
+  // share than before counts all workers anew; it is not archived.
+  void set_share(double share);
+  // Workers that have more than the share of their attempts ended so.
+  int64_t workers_above(Outcome outcome) const { return above_[static_cast<size_t>(outcome)]; }
+  static bool exceeds(double share, int64_t some, int64_t all) {
+    return static_cast<double>(some) > share * static_cast<double>(all);
+  }
+
   // The newest. One of the same work that is there goes.
   void add(Attempt attempt);
   // The oldest go, until no more than this many are left.
@@ -47,6 +57,13 @@ class AttemptWindow {
   void visit_all(const Visit& visit) const {
     for (int32_t number = first_; number < next_; ++number)
       if (marks_[place(number)].held) visit(attempts_[place(number)]);
+  }
+
+  // Each worker with an attempt here, in no order.
+  template <class Visit>
+  void visit_workers(const Visit& visit) const {
+    for (const Tally& tally : tallies_)
+      if (tally.all > 0) visit(tally.worker);
   }
 
   // As a list. What is read in follows the same rule: no work is there twice.
@@ -71,13 +88,25 @@ class AttemptWindow {
   // caches long ago. One that was replaced is not held, and leaves its place when it is the oldest,
   // or when the ring is full.
   struct Mark {
-    uint32_t hash = 0;  // of its work
+    uint32_t hash = 0;   // of its work
+    int32_t tally = -1;  // of its worker
     Outcome outcome = Outcome::kFinished;
     bool held = false;
   };
 
+  using Counts = std::array<int64_t, kEnumNames<Outcome>.size()>;
+  // How the attempts of one worker ended. Without attempts its place is free.
+  struct Tally {
+    WorkerId worker;
+    int32_t all = 0;
+    std::array<int32_t, kEnumNames<Outcome>.size()> ended{};
+  };
+
   size_t place(int32_t number) const { return static_cast<size_t>(number) & (marks_.size() - 1); }
   void drop(Mark& mark);
+  int32_t tally_of(const WorkerId& worker);
+  void count(Tally& tally, Outcome outcome, int32_t more);
+  void count_above(const Tally& tally, int64_t more);
   void drop_oldest();
   // Anew, without those that are not held, and with room for as many again.
   void pack();
@@ -88,8 +117,13 @@ class AttemptWindow {
   std::vector<Mark> marks_;
   int32_t first_ = 0, next_ = 0;
   int64_t size_ = 0;
-  std::array<int64_t, kEnumNames<Outcome>.size()> ended_{};
+  Counts ended_{};
   HashTable<int32_t> by_work_;  // numbers
+  double share_ = 1;
+  std::vector<Tally> tallies_;
+  std::vector<int32_t> free_;     // places in tallies_
+  HashTable<int32_t> by_worker_;  // the others
+  Counts above_{};                // workers
 };
 
 }  // namespace tailrace::scheduler

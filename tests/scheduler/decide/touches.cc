@@ -194,6 +194,32 @@ Touches held_out_failures(int64_t size) {
   return {std::move(run.state), std::move(failures)};
 }
 
+Touches failed_attempts(int64_t size) {
+  constexpr int64_t kGroup = 8, kFailedEach = 7;
+  Config config = config_of(size * kHeldEach / kGroup, kGroup);
+  // No fault is the worker's here.
+  config.quarantine.faults = 1 << 20;
+  Begun run(config, size, kHeldEach);
+  const auto leases = run.state.leases.in_order();
+  std::map<WorkerId, int64_t> answered;
+  std::vector<Event> failures;
+  for (const auto& [work, lease] : leases) {
+    const int64_t before = answered[lease.worker]++;
+    if (lease.worker >= worker_name(size / 2)) {
+      if (before == 0) run.tell(run.answer(work, lease, Outcome::kFinished));
+    } else if (before < kFailedEach) {
+      run.tell(run.answer(work, lease, Outcome::kEnvFailed));
+    } else if (before == kFailedEach) {
+      failures.push_back(run.answer(work, lease, Outcome::kEnvFailed));
+    }
+  }
+  const AttemptWindow& window = run.state.breakers.at({Role::kRollout, {}}).window;
+  TR_CHECK(window.size() == 4 * size && 2 * window.workers_above(Outcome::kEnvFailed) == size,
+           "{} attempts", window.size());
+  failures.resize(kSome);
+  return {std::move(run.state), std::move(failures)};
+}
+
 Touches broken_tasks(int64_t size) {
   Config config = config_of(size, 1);
   Begun run(config, kFewWorkers, size / kFewWorkers);
@@ -227,7 +253,8 @@ std::vector<TouchCase> touch_cases() {
           {"broken_tasks", broken_tasks, 512, 4096},
           {"departures", departures, 512, 4096},
           {"stale_groups", stale_groups, 512, 4096},
-          {"held_out_failures", held_out_failures, 64, 512}};
+          {"held_out_failures", held_out_failures, 64, 512},
+          {"failed_attempts", failed_attempts, 64, 512}};
 }
 
 }  // namespace tailrace::scheduler

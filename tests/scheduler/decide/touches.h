@@ -43,6 +43,9 @@ Touches evaluation(int64_t size);
 // Held-out attempts fail and begin again elsewhere, while `size` workers sample an evaluation that
 // lags.
 Touches held_out_failures(int64_t size);
+// Attempts fail at half of `size` workers, while the breaker's window is full and most of what is
+// in it has failed.
+Touches failed_attempts(int64_t size);
 // Some rows of a dataset without end are called broken, while half of `size` groups are ready.
 Touches broken_tasks(int64_t size);
 

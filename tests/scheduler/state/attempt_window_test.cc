@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
+#include <utility>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -21,11 +23,25 @@ std::deque<Attempt> list_of(const AttemptWindow& window) {
   return all;
 }
 
+int64_t failing_workers(const std::deque<Attempt>& list, double share) {
+  std::map<WorkerId, std::pair<int64_t, int64_t>> of;  // failed, all
+  for (const Attempt& attempt : list) {
+    auto& [failed, all] = of[attempt.worker];
+    failed += attempt.outcome == Outcome::kEnvFailed;
+    ++all;
+  }
+  return std::ranges::count_if(of, [&](const auto& worker) {
+    return AttemptWindow::exceeds(share, worker.second.first, worker.second.second);
+  });
+}
+
 TEST(AttemptWindow, HoldsWhatAListOfTheLastAttemptOfEachWorkHolds) {
   Rng rng(7);
   AttemptWindow window;
   std::deque<Attempt> list;
   int64_t most = 40;
+  double share = 0.5;
+  window.set_share(share);
   for (int i = 0; i < 20000; ++i) {
     // Mostly new ones, then for a while the same few again and again.
     const int64_t prompt = i % 4000 < 3000 ? i : rng.below(5);
@@ -41,7 +57,9 @@ TEST(AttemptWindow, HoldsWhatAListOfTheLastAttemptOfEachWorkHolds) {
     ASSERT_EQ(window.size(), std::ssize(list));
     ASSERT_EQ(window.count(Outcome::kEnvFailed),
               std::ranges::count(list, Outcome::kEnvFailed, &Attempt::outcome));
+    if (i % 700 == 0) window.set_share(share = 0.1 * static_cast<double>(rng.below(11)));
     if (i % 50 != 0) continue;
+    ASSERT_EQ(window.workers_above(Outcome::kEnvFailed), failing_workers(list, share));
     ASSERT_TRUE(window.consistent());
     ASSERT_EQ(list_of(window), list);
     // The bytes are those of the list, as archives have had them.
@@ -49,6 +67,10 @@ TEST(AttemptWindow, HoldsWhatAListOfTheLastAttemptOfEachWorkHolds) {
     const auto read = from_bytes<AttemptWindow>(to_bytes(window));
     ASSERT_TRUE(read && read->consistent());
     ASSERT_EQ(*read, window);
+    AttemptWindow restored = *read;
+    restored.set_share(share);
+    ASSERT_EQ(restored.workers_above(Outcome::kEnvFailed),
+              window.workers_above(Outcome::kEnvFailed));
     const AttemptWindow copy = window;
     ASSERT_EQ(copy, window);
   }
