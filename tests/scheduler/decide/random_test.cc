@@ -94,6 +94,7 @@ void play(uint64_t first_seed, uint64_t seeds) {
                            "turns stored",
                            "resumed",
                            "crossed",
+                           "crossed in vain",
                            "another order",
                            "overtakes",
                            "the longest goes first",
@@ -108,9 +109,6 @@ void play(uint64_t first_seed, uint64_t seeds) {
   }
   // All that hold the version must be lost while others have come past it.
   EXPECT_GE(totals["a worker goes back for an evaluation"], static_cast<int64_t>(seeds / 600));
-  // By older weights than those of the grant in its place: versions must come while one stands
-  // still. Of 4,000 runs some 20 have it.
-  EXPECT_GE(totals["crossed in vain"], static_cast<int64_t>(seeds / 300));
 }
 
 TEST(SchedulerRandom, EveryRunEndsWithExactAccounts) { play(kFirstSeed, kSeeds); }
