@@ -168,28 +168,48 @@ class Transfer {
   // version, and its progress is ours.
   std::optional<LockFile> wait_for(const fs::path& file) {
     const Time start = steady_now();
+    // What lies there already may be left of a transfer that was cut: it is no progress.
+    std::optional<Written> before;
+    int64_t grown = 0;
     while (!stopped()) {
       LockFile lock(file);
       if (lock.held()) {
         fetch_seconds_ = waited_ = seconds_of(steady_now() - start);
         return lock;
       }
+      const Written now = written_in(file.parent_path());
+      if (before) {
+        // Where bytes take the place of others, a file that was written is all that shows it.
+        if (now.bytes > before->bytes)
+          grown += now.bytes - before->bytes;
+        else if (now.latest > before->latest)
+          ++grown;
+        fetch_.on_progress(grown, grown);
+      }
+      before = now;
       std::this_thread::sleep_for(kLookAgain);
-      const int64_t bytes = bytes_in(file.parent_path());
-      fetch_.on_progress(bytes, bytes);
     }
     return std::nullopt;
   }
 
-  // On the disk: a file that arrives has its whole length at once.
-  static int64_t bytes_in(const fs::path& folder) {
+  // Of the files of a version, but for locks, which who waits touches too. `bytes` are those on the
+  // disk: a file that arrives has its whole length at once.
+  struct Written {
     int64_t bytes = 0;
+    fs::file_time_type latest = fs::file_time_type::min();
+  };
+  static Written written_in(const fs::path& folder) {
+    Written written;
     std::error_code ignored;
     for (const auto& entry : fs::directory_iterator(folder, ignored)) {
       struct stat facts {};
-      if (::stat(entry.path().c_str(), &facts) == 0) bytes += facts.st_blocks * 512;
+      if (entry.path().extension() == ".lock" || ::stat(entry.path().c_str(), &facts) != 0)
+        continue;
+      written.bytes += facts.st_blocks * 512;
+      const auto time = entry.last_write_time(ignored);
+      if (!ignored) written.latest = std::max(written.latest, time);
     }
-    return bytes;
+    return written;
   }
 
   Result<FetchCounters> fetch_file(const WeightFile& file) {

@@ -94,6 +94,8 @@ class Fetch {
   LockFile hold() const {
     Time give_up = steady_now() + options_.lock_patience;
     fs::file_time_type written{}, waited{};
+    bool has_looked = false;
+    int64_t writes_seen = 0;  // but for what the first look finds
     const auto has_changed = [](const fs::path& file, fs::file_time_type& seen) {
       std::error_code missing;
       const auto now = fs::last_write_time(file, missing);
@@ -105,6 +107,8 @@ class Fetch {
       // It writes chunks, or its source gets on.
       const bool writes = has_changed(part_, written), waits = has_changed(lock_, waited);
       if (writes || waits) give_up = steady_now() + options_.lock_patience;
+      // Waiting is not passed on: two that wait for each other would keep each other waiting.
+      if (std::exchange(has_looked, true) && writes) options_.on_progress(++writes_seen, 0);
       beat();
       std::this_thread::sleep_for(kFetchLook);
     }
@@ -225,6 +229,7 @@ class Fetch {
       if (!stop_.stop_requested() && at + std::ssize(chunk) <= size && read_at(file, at, chunk) &&
           digest_of(chunk) == facts_.chunks[static_cast<size_t>(i)]) {
         counters_.kept += std::ssize(chunk);
+        options_.on_progress(counters_.kept, facts_.bytes);
       } else {
         missing.push_back(i);
       }

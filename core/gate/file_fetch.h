@@ -47,8 +47,9 @@ struct FetchOptions {
   // On their way at most, and no more than the link carries in about a second.
   int64_t window_bytes = int64_t{8} << 20;
   double rate_mbit = 0;  // of what is asked for; 0: as the link allows
-  // What is there, of what there will be; for who watches. While the source gets ready: the number
-  // that changes when it gets on (FileFacts::bytes), and 0. Called on the thread that fetches.
+  // What is there and proved, of what there will be; for who watches. While the source gets ready,
+  // or another process writes the target: a number that changes when that gets on, and 0. Called on
+  // the thread that fetches.
   std::function<void(int64_t bytes, int64_t total)> on_progress = [](int64_t, int64_t) {};
   FetchCounters* counters = nullptr;  // also of a fetch that fails; null: nobody asks
 };

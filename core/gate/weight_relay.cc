@@ -5,7 +5,6 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include "core/base/clock.h"
 #include "core/base/digest.h"
@@ -27,12 +26,6 @@ constexpr size_t kMaxWanted = 16;
 // A file that could not be had is not tried again for so long.
 constexpr std::chrono::seconds kRefuse{5};
 constexpr size_t kMaxRefused = 64;
-
-// What has arrived of a file: it is as long as the whole from the beginning, with holes.
-int64_t bytes_arrived(const fs::path& target) {
-  struct stat facts {};
-  return ::stat((target.string() + ".part").c_str(), &facts) == 0 ? facts.st_blocks * 512 : 0;
-}
 
 }  // namespace
 
@@ -154,8 +147,9 @@ SharedFile WeightRelay::find(const std::string& name) {
     }
   }
   changed_.notify_all();
-  // This process fetches it, or another one of this host.
-  return {.path = path, .arriving = std::max(bytes_arrived(path), progress_.load())};
+  // What lies there of an earlier transfer is no progress, and would hide that of this one: the
+  // fetch tells of what it has proved, or of the worker of this host for which it waits.
+  return {.path = path, .arriving = progress_.load()};
 }
 
 void WeightRelay::fetch_wanted(const std::stop_token& stop) {

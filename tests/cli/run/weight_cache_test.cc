@@ -160,24 +160,35 @@ TEST_F(WeightCacheTest, AVersionThatTheRunHasLetGoIsAFailureOfItsSource) {
 // The scheduler gives both the time that a version takes, and not only who fetches it.
 TEST_F(WeightCacheTest, WhoWaitsForAnotherWorkerOfItsHostHasItsProgress) {
   publish(1);
-  const fs::path folder = cache_->folder() / roots_.at(1);
+  const fs::path folder = cache_->folder() / roots_.at(1), part = folder / "p0-v1.safetensors.part";
   fs::create_directories(folder);
   auto other = std::make_optional<LockFile>(folder / "making.lock");
   ASSERT_TRUE(other->held());
-  std::atomic<int64_t> seen = 0;
+  // What a transfer that was cut has left is proved by nobody yet.
+  const std::string mega(1 << 20, 'x');
+  std::ofstream(part, std::ios::binary) << mega;
+  std::atomic<int64_t> seen = 0, looks = 0;
   auto brought = std::async(std::launch::async, [&] {
     return cache_->bring({.manifest = manifest_name(0, 1),
                           .root = roots_.at(1),
-                          .on_progress = [&](int64_t bytes, int64_t) { seen = bytes; }},
+                          .on_progress =
+                              [&](int64_t bytes, int64_t) {
+                                seen = bytes;
+                                ++looks;
+                              }},
                          0, *log_file_);
   });
-  for (int part = 1; part <= 3; ++part) {
+  EXPECT_TRUE(eventually([&] { return looks >= 3; }));
+  EXPECT_EQ(seen, 0);
+  // In their place others come, and then more than there were.
+  for (int chunk = 0; chunk < 6; ++chunk) {
     const int64_t before = seen;
-    std::ofstream(folder / "p0-v1.safetensors.part", std::ios::app | std::ios::binary)
-        << std::string(1 << 20, 'x');
-    EXPECT_TRUE(eventually([&] { return seen > before; })) << part;
+    std::fstream(part, std::ios::in | std::ios::out | std::ios::binary)
+        .seekp(chunk * std::ssize(mega) / 3)
+        .write(mega.data(), std::ssize(mega) / 3);
+    EXPECT_TRUE(eventually([&] { return seen > before; })) << chunk;
   }
-  fs::remove(folder / "p0-v1.safetensors.part");
+  fs::remove(part);
   other.reset();
   const auto fetched = brought.get();
   EXPECT_TRUE(fetched) << fetched.failure().message;

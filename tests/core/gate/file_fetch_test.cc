@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <cstring>
+#include <future>
+#include <mutex>
 
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -10,6 +12,7 @@
 
 #include "core/base/digest_of.h"
 #include "core/base/file.h"
+#include "core/base/lock_file.h"
 #include "tests/core/gate/gate_fixture.h"
 
 namespace tailrace {
@@ -373,6 +376,44 @@ TEST_F(FetchTest, TwoThatWantOneTargetTakeItOnce) {
   EXPECT_EQ(received, std::ssize(text));
   EXPECT_TRUE(got("x") == text);
   ASSERT_TRUE(eventually([&] { return counters().chunks == num_chunks; }));
+}
+
+// Its own progress begins with what it has proved.
+TEST_F(FetchTest, WhatIsNotProvedYetIsNoProgress) {
+  begin();
+  const std::string text = put("x", 6 * kChunkBytes);
+  std::string cut = text.substr(0, 4 * kChunkBytes);
+  cut[kChunkBytes] ^= 1;
+  std::ofstream(part("x")) << cut;
+  auto other = std::make_optional<LockFile>(target("x").string() + ".lock");
+  ASSERT_TRUE(other->held());
+  std::mutex mu;
+  std::vector<std::pair<int64_t, int64_t>> told;
+  FetchOptions options = fetch_options();
+  options.on_progress = [&](int64_t bytes, int64_t total) {
+    const std::lock_guard lock(mu);
+    told.emplace_back(bytes, total);
+  };
+  const auto num_told = [&] {
+    const std::lock_guard lock(mu);
+    return std::ssize(told);
+  };
+  auto fetched = std::async(std::launch::async, [&] { return fetch("x", options); });
+  // The process that is waited for writes.
+  EXPECT_TRUE(eventually([&] {
+    std::ofstream(part("x"), std::ios::app) << 'x';
+    return num_told() >= 2;
+  }));
+  std::ofstream(part("x")) << cut;
+  other.reset();
+  const auto result = fetched.get();
+  ASSERT_TRUE(result) << result.failure().message;
+  EXPECT_EQ(result.value().kept, 3 * kChunkBytes);
+  std::erase_if(told, [](const auto& one) { return one.second == 0; });
+  std::vector<std::pair<int64_t, int64_t>> expected;
+  for (int64_t chunk = 1; chunk <= 6; ++chunk)
+    expected.emplace_back(chunk * kChunkBytes, 6 * kChunkBytes);
+  EXPECT_EQ(told, expected);
 }
 
 TEST_F(FetchTest, ChunksThatArriveDamagedAreNotWritten) {

@@ -4,7 +4,9 @@
 
 #include <atomic>
 #include <cstring>
+#include <mutex>
 #include <optional>
+#include <set>
 
 #include "core/base/digest_of.h"
 #include "core/base/file.h"
@@ -236,6 +238,46 @@ TEST_F(WeightSourcesTest, ProgressIsPassedOnByAChainOfRelays) {
   EXPECT_TRUE(read_file(b.work / "got").value() == text);
   EXPECT_GE(steady_now(), until);
   EXPECT_NE(c.log_text().find("it has come to nothing"), std::string::npos) << c.log_text();
+}
+
+// It would hide whether the relay gets on.
+TEST_F(WeightSourcesTest, WhatATransferThatWasCutHasLeftIsNoProgressOfARelay) {
+  start_gate();
+  FarHost b = make_host("b", "east", new_address());
+  fs::create_directories(b.path(root_).parent_path());
+  std::ofstream(b.path(root_).string() + ".part") << std::string(4 * kChunkBytes, 'x');
+  std::mutex mu;
+  std::set<int64_t> heard;
+  const auto has_heard = [&](int64_t number) {
+    const std::lock_guard lock(mu);
+    return heard.contains(number);
+  };
+  WeightRelayOptions options = relay_options(b);
+  options.is_guest = [](std::string_view) { return true; };
+  options.fetch = [&](const Digest&, const std::string&, const std::stop_token&,
+                      const std::function<void(int64_t)>& on_progress) -> Result<void> {
+    for (const int64_t number : {5, 7}) {
+      on_progress(number);
+      EXPECT_TRUE(eventually([&] { return has_heard(number); })) << number;
+    }
+    return Failure{"it has come to nothing"};
+  };
+  b.relay = std::make_unique<WeightRelay>(options, *b.log);
+  const wire::Endpoint endpoint(
+      b.address,
+      wire::ClientKeys{host_.endpoint("west").keys->own, b.run->endpoint().keys->own.public_key});
+  const auto fetched =
+      fetch_file({.on_progress =
+                      [&](int64_t number, int64_t) {
+                        const std::lock_guard lock(mu);
+                        heard.insert(number);
+                      }},
+                 endpoint, name_at_relay(root_, kFile), b.work / "got", stop_.get_token());
+  ASSERT_FALSE(fetched);
+  EXPECT_NE(fetched.failure().message.find("it has come to nothing"), std::string::npos)
+      << fetched.failure().message;
+  heard.erase(0);  // it has not begun
+  EXPECT_EQ(heard, (std::set<int64_t>{5, 7}));
 }
 
 TEST_F(WeightSourcesTest, TwoRelaysThatWaitForEachOtherGoToTheRun) {
