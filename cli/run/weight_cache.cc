@@ -102,11 +102,13 @@ fs::path payload_in(const fs::path& folder, PolicyId policy) {
 class Transfer {
  public:
   Transfer(const fs::path& versions, const WeightCache::FetchFile& source,
-           const WeightCache::RefuseFile& refuse, const WeightFetch& fetch, int64_t link_mbit,
-           Log& log)
+           const WeightCache::RefuseFile& refuse, ProvedPayloads& proved, bool prove_anew,
+           const WeightFetch& fetch, int64_t link_mbit, Log& log)
       : versions_(versions),
         source_(source),
         refuse_(refuse),
+        proved_(proved),
+        prove_anew_(prove_anew),
         fetch_(fetch),
         link_mbit_(link_mbit),
         log_(log) {}
@@ -122,7 +124,9 @@ class Transfer {
     const fs::path payload = folder / wanted.payload;
     std::error_code ignored;
     // Another worker of this host has brought it, or it was here before; a disk may have lost it.
-    const bool is_here = fs::exists(payload, ignored) && prove_payload(payload, wanted).ok();
+    const bool is_here =
+        fs::exists(payload, ignored) &&
+        (prove_anew_ ? proved_.prove(payload, wanted) : proved_.prove_once(payload, wanted));
     if (!is_here) fs::remove(payload, ignored);
     if (!is_here && !follow_ways(wanted) && !stopped()) {
       auto fetched = fetch_file({fetch_.root, wanted.payload});
@@ -358,7 +362,7 @@ class Transfer {
       // A base that is damaged on this disk leads nowhere the next time either.
       std::error_code ignored;
       const auto its = read_manifest(fs::path(base).replace_extension(".json"));
-      if (!its || !prove_payload(base, its.value())) fs::remove(base, ignored);
+      if (!its || !proved_.prove(base, its.value())) fs::remove(base, ignored);
       return done.failure();
     }
     sum_.compressed += done.value().compressed;
@@ -371,6 +375,8 @@ class Transfer {
   const fs::path& versions_;
   const WeightCache::FetchFile& source_;
   const WeightCache::RefuseFile& refuse_;
+  ProvedPayloads& proved_;
+  const bool prove_anew_;
   const WeightFetch& fetch_;
   const int64_t link_mbit_;
   Log& log_;
@@ -401,11 +407,11 @@ int64_t measured_mbit(int64_t bytes, double seconds) {
   return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(std::max(mbit, 1.0))));
 }
 
-Result<FetchedWeights> WeightCache::transfer(const WeightFetch& fetch,
+Result<FetchedWeights> WeightCache::transfer(const WeightFetch& fetch, bool prove_anew,
                                              std::optional<int64_t> link_mbit, Log& log) {
   try {
-    Transfer transfer(folder_, fetch_file_, refuse_file_, fetch, link_mbit.value_or(measured_mbit_),
-                      log);
+    Transfer transfer(folder_, fetch_file_, refuse_file_, proved_, prove_anew, fetch,
+                      link_mbit.value_or(measured_mbit_), log);
     auto brought = transfer.run();
     if (const int64_t mbit = measured_mbit(transfer.received(), transfer.seconds()); mbit > 0)
       measured_mbit_ = mbit;
@@ -421,7 +427,8 @@ Result<FetchedWeights> WeightCache::transfer(const WeightFetch& fetch,
 
 Result<FetchedWeights> WeightCache::bring(const WeightFetch& fetch,
                                           std::optional<int64_t> link_mbit, Log& log) {
-  auto brought = transfer(fetch, link_mbit, log);
+  // Who uses the version has found it damaged, perhaps: then a proof of before says nothing.
+  auto brought = transfer(fetch, /*prove_anew=*/true, link_mbit, log);
   if (!brought) return brought;
   MutexLock lock(mu_);
   for (auto& [name, value] : brought.value().metrics)
@@ -453,7 +460,7 @@ Result<void> WeightCache::bring_manifest(const WeightFetch& fetch) {
 
 Result<void> WeightCache::bring_version(const WeightFetch& fetch, std::optional<int64_t> link_mbit,
                                         Log& log) {
-  const auto brought = transfer(fetch, link_mbit, log);
+  const auto brought = transfer(fetch, /*prove_anew=*/false, link_mbit, log);
   if (!brought) return brought.failure();
   tell_later(brought.value().metrics);
   return {};
@@ -517,7 +524,7 @@ Result<void> WeightCache::bring_file(const Digest& root, const std::string& file
 
 // False: none can be made from what is here, or it would save nothing.
 bool WeightCache::make_delta_here(const WayRequest& way, const fs::path& file,
-                                  const WeightFetch& fetch, Log& log) const {
+                                  const WeightFetch& fetch, Log& log) {
   const Time start = steady_now();
   const fs::path target = file.parent_path() / fetch.manifest,
                  base = payload_in(folder_ / way.from, way.policy);
@@ -525,7 +532,7 @@ bool WeightCache::make_delta_here(const WayRequest& way, const fs::path& file,
   const fs::path base_manifest = fs::path(base).replace_extension(".json");
   const auto its = read_manifest(base_manifest);
   // From a base that is damaged here the way would lead elsewhere from one that is not.
-  if (!its || its.value().root != way.from || !prove_payload(base, its.value())) return false;
+  if (!its || its.value().root != way.from || !proved_.prove_once(base, its.value())) return false;
   const auto made = make_delta_between(base_manifest, target, file, {}, fetch.stop,
                                        [&](int64_t bytes) { fetch.on_progress(bytes, bytes); });
   if (!made) {

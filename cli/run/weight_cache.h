@@ -4,7 +4,8 @@
 // A version comes once, in one form: as the way to it from another one that is here
 // (core/weights/way.h), or whole. Wherever a way fails, as with a base that is damaged on this
 // disk, the version comes whole. What other hosts of the cluster ask this one for in another form
-// is made here, from the versions that are here. Whoever uses a version proves it.
+// is made here, from the versions that are here: each is proved once for them, and again when its
+// file has changed. Whoever uses a version proves it.
 //
 // Thread: any.
 #pragma once
@@ -18,6 +19,7 @@
 #include <stop_token>
 #include <string>
 
+#include "cli/run/proved_payloads.h"
 #include "core/base/digest.h"
 #include "core/base/log.h"
 #include "core/base/result.h"
@@ -70,16 +72,17 @@ class WeightCache {
   static bool is_own_folder(const std::filesystem::directory_entry& entry);
 
  private:
-  Result<FetchedWeights> transfer(const WeightFetch& fetch, std::optional<int64_t> link_mbit,
-                                  Log& log);
+  Result<FetchedWeights> transfer(const WeightFetch& fetch, bool prove_anew,
+                                  std::optional<int64_t> link_mbit, Log& log);
   Result<void> bring_manifest(const WeightFetch& fetch);
   Result<void> bring_version(const WeightFetch& fetch, std::optional<int64_t> link_mbit, Log& log);
   bool make_delta_here(const WayRequest& way, const std::filesystem::path& file,
-                       const WeightFetch& fetch, Log& log) const;
+                       const WeightFetch& fetch, Log& log);
   void tell_later(const MetricList& metrics);
 
   const std::filesystem::path folder_;
   std::atomic<int64_t> measured_mbit_ = 0;
+  ProvedPayloads proved_;
   Mutex mu_;
   // Of versions that were brought for others, or given up: the next bring() tells them.
   std::map<std::string, double> untold_ TR_GUARDED_BY(mu_);

@@ -259,6 +259,44 @@ TEST_F(WeightCacheTest, ARelayTakesAVersionInOneFormAndMakesTheOthers) {
       roots_.at(3), "p0-v3.from-v2.delta", {}, [](int64_t) {}, 0, *log_file_));
 }
 
+// A payload of gigabytes is not read again for each host that asks.
+TEST_F(WeightCacheTest, ARelayProvesAPayloadOnceUntilItsFileChanges) {
+  publish(1);
+  bring(1);
+  const auto ask = [&] {
+    asked_.clear();
+    const auto brought = cache_->bring_file(
+        roots_.at(1), payload_name(manifest_name(0, 1)), {}, [](int64_t) {}, 0, *log_file_);
+    EXPECT_TRUE(brought) << brought.failure().message;
+    return !asked_.empty();
+  };
+  const auto is_whole = [&] {
+    return read_file(here(1)).value() == read_file(published() / "p0-v1.safetensors").value();
+  };
+  // A disk that gives other bytes than it took says nothing of it.
+  const auto rot = [&] {
+    const auto written = fs::last_write_time(here(1));
+    std::fstream(here(1), std::ios::in | std::ios::out | std::ios::binary)
+        .seekp(-1, std::ios::end)
+        .put('x');
+    fs::last_write_time(here(1), written);
+    EXPECT_FALSE(is_whole());
+  };
+  EXPECT_FALSE(ask()) << "it is here";
+  rot();
+  EXPECT_FALSE(ask()) << "it was proved";
+  EXPECT_FALSE(is_whole());
+  // Written since, it may be anything.
+  fs::last_write_time(here(1), fs::last_write_time(here(1)) + std::chrono::seconds(1));
+  EXPECT_TRUE(ask());
+  EXPECT_TRUE(is_whole());
+  EXPECT_FALSE(ask());
+  // The host's own worker, which has found it damaged, perhaps, believes no proof of before.
+  rot();
+  bring(1);
+  EXPECT_TRUE(is_whole());
+}
+
 // Who asks a relay names the root, and may name any.
 TEST_F(WeightCacheTest, RootsThatNobodyHasTakeTheRoomOfNoVersion) {
   for (const int64_t version : {1, 2}) {
