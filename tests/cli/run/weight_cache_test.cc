@@ -6,12 +6,14 @@
 #include <fstream>
 #include <future>
 #include <map>
+#include <mutex>
 #include <optional>
 
 #include "cli/run/bundle.h"
 #include "core/base/file.h"
 #include "core/base/lock_file.h"
 #include "core/base/random.h"
+#include "core/gate/weight_relay.h"
 #include "core/weights/proved_weights.h"
 #include "core/weights/tidy_versions.h"
 #include "core/weights/version_folder.h"
@@ -295,6 +297,95 @@ TEST_F(WeightCacheTest, ARelayProvesAPayloadOnceUntilItsFileChanges) {
   rot();
   bring(1);
   EXPECT_TRUE(is_whole());
+}
+
+// The relay's thread and the worker in whose process it is want the same version at once: it
+// crosses the link once, whoever comes first.
+TEST_F(WeightCacheTest, ARelaysOwnWorkerAndItsFetcherShareOneFetch) {
+  std::mutex mu;
+  std::map<std::string, int> fetches;  // from the run
+  std::atomic<bool> begun = false, other_waits = false;
+  WeightCache cache(host_.folder() / "both",
+                    [&](const WeightFile& file, const fs::path& target, const std::stop_token& stop,
+                        const WeightSources::Progress& progress) {
+                      if (!file.name.ends_with(".json")) {
+                        {
+                          const std::lock_guard lock(mu);
+                          ++fetches[file.name];
+                        }
+                        begun = true;
+                        EXPECT_TRUE(eventually([&] { return other_waits.load(); })) << file.name;
+                      }
+                      return sources_->fetch(file, target, stop, progress);
+                    });
+  const std::string address = fmt::format("tcp://127.0.0.1:{}", wire::free_port());
+  const WeightRelay relay(
+      {.listen = address,
+       .own = run_->endpoint().keys->own,
+       .weights = cache.folder(),
+       .lock = host_.folder() / "relay",
+       .is_guest = [](std::string_view) { return true; },
+       .fetch =
+           [&](const Digest& root, const std::string& file, const std::stop_token& stop,
+               const std::function<void(int64_t)>& on_progress) {
+             return cache.bring_file(
+                 root, file, stop,
+                 [&](int64_t number) {
+                   if (begun) other_waits = true;
+                   on_progress(number);
+                 },
+                 0, *log_file_);
+           }},
+      *log_file_);
+  const wire::Endpoint endpoint(address, wire::ClientKeys{host_.endpoint("west").keys->own,
+                                                          run_->endpoint().keys->own.public_key});
+  const auto ask_relay = [&](int64_t version) {
+    return fetch_file({.patience = kGatePatience}, endpoint,
+                      name_at_relay(roots_.at(version), payload_name(manifest_name(0, version))),
+                      host_.folder() / fmt::format("guest-v{}", version), {});
+  };
+  const auto bring_own = [&](int64_t version) {
+    return cache.bring({.manifest = manifest_name(0, version),
+                        .root = roots_.at(version),
+                        .on_progress =
+                            [&](int64_t, int64_t) {
+                              if (begun) other_waits = true;
+                            }},
+                       0, *log_file_);
+  };
+  // The first version whole, the others by their ways.
+  for (int64_t version = 1; version <= 4; ++version) {
+    publish(version);
+    begun = other_waits = false;
+    const bool relay_first = version % 2 == 0;
+    auto first = std::async(std::launch::async, [&]() -> std::string {
+      if (relay_first) {
+        const auto got = ask_relay(version);
+        return got ? "" : got.failure().message;
+      }
+      const auto got = bring_own(version);
+      return got ? "" : got.failure().message;
+    });
+    ASSERT_TRUE(eventually([&] { return begun.load(); })) << version;
+    if (relay_first) {
+      const auto got = bring_own(version);
+      EXPECT_TRUE(got) << got.failure().message;
+    } else {
+      const auto got = ask_relay(version);
+      EXPECT_TRUE(got) << got.failure().message;
+    }
+    EXPECT_EQ(first.get(), "");
+    EXPECT_EQ(std::ssize(fetches), version);
+    EXPECT_EQ(read_file(host_.folder() / fmt::format("guest-v{}", version)).value(),
+              read_file(published() / payload_name(manifest_name(0, version))).value());
+  }
+  for (const auto& [file, times] : fetches) EXPECT_EQ(times, 1) << file;
+  int64_t bytes = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(cache.folder())) {
+    const std::string name = entry.path().filename().string();
+    if (name.ends_with(".json") || fetches.contains(name)) bytes += fs::file_size(entry.path());
+  }
+  EXPECT_EQ(sources_->received(), (std::map<std::string, int64_t>{{"run", bytes}}));
 }
 
 // Who asks a relay names the root, and may name any.
