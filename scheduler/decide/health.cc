@@ -139,7 +139,7 @@ int64_t window_of(const State& state, const Post& post) {
 
 // Halts when this cause ends most attempts, and most of those of more than half of the pool's
 // workers and of more than half of the tasks.
-void check_window(Context& context, const Breaker& breaker, Outcome cause, const Post& post) {
+void check_window(Context& context, Breaker& breaker, Outcome cause, const Post& post) {
   const State& state = context.state;
   const int64_t all = breaker.window.size(), failed_in_all = breaker.window.count(cause);
   if (all == 0 || all < window_of(state, post)) return;
@@ -148,7 +148,7 @@ void check_window(Context& context, const Breaker& breaker, Outcome cause, const
   // let one busy bad worker, or one broken prompt with all its members, end the run; the others
   // alone, one bad answer of who has given few.
   if (!AttemptWindow::exceeds(share, failed_in_all, all)) return;
-  const int64_t failing_workers = breaker.window.workers_above(cause);
+  const int64_t failing_workers = breaker.window.workers_above(cause, share);
   // All who are known are of the pool: mostly this tells, without a walk over them.
   if (2 * failing_workers <= num_known_peers(state, post)) return;
   std::set<WorkerId> pool = peers_of(state, post);
@@ -248,7 +248,6 @@ void record_outcome(Context& context, const WorkerId& id, const WorkId& work, Ou
   Breaker& breaker =
       state.breakers[{post.role, {post.policy, is_bound(state, post) ? post.pool : std::string()}}];
   // A member's latest attempt stands for it, or the tries of a few broken prompts would fill it.
-  breaker.window.set_share(state.config.breaker.share);
   breaker.window.add({id, work, outcome});
   breaker.window.keep(window_of(state, post));
   // A good answer cannot push a share of failures over its bound: nothing to check.

@@ -17,6 +17,7 @@ void AttemptWindow::drop(Mark& mark) {
   --size_;
   --ended_[static_cast<size_t>(mark.outcome)];
   mark.held = false;
+  if (!counts_workers_) return;
   Tally& tally = tallies_[static_cast<size_t>(mark.tally)];
   count(tally, mark.outcome, -1);
   if (tally.all > 0) return;
@@ -54,11 +55,30 @@ void AttemptWindow::count_above(const Tally& tally, int64_t more) {
     if (tally.ended[i] > 0 && exceeds(share_, tally.ended[i], tally.all)) above_[i] += more;
 }
 
-void AttemptWindow::set_share(double share) {
-  if (share == share_) return;
+int64_t AttemptWindow::workers_above(Outcome outcome, double share) {
+  if (!counts_workers_ || share != share_) count_workers(share);
+  asked_ = outcome;
+  return above_[static_cast<size_t>(outcome)];
+}
+
+void AttemptWindow::count_workers(double share) {
+  forget_workers();
   share_ = share;
+  counts_workers_ = true;
+  for (int32_t number = first_; number < next_; ++number) {
+    Mark& mark = marks_[place(number)];
+    if (!mark.held) continue;
+    mark.tally = tally_of(attempts_[place(number)].worker);
+    count(tallies_[static_cast<size_t>(mark.tally)], mark.outcome, 1);
+  }
+}
+
+void AttemptWindow::forget_workers() {
+  counts_workers_ = false;
+  tallies_.clear();
+  free_.clear();
+  by_worker_ = {};
   above_ = {};
-  for (const Tally& tally : tallies_) count_above(tally, 1);
 }
 
 void AttemptWindow::add(Attempt attempt) {
@@ -71,13 +91,18 @@ void AttemptWindow::add(Attempt attempt) {
     drop(marks_[place(known)]);
   if (next_ - first_ == std::ssize(marks_) || next_ == kMostNumber) pack();
   by_work_.insert(hash, next_);
-  const int32_t tally = tally_of(attempt.worker);
-  count(tallies_[static_cast<size_t>(tally)], attempt.outcome, 1);
+  int32_t tally = -1;
+  if (counts_workers_) {
+    tally = tally_of(attempt.worker);
+    count(tallies_[static_cast<size_t>(tally)], attempt.outcome, 1);
+  }
   marks_[place(next_)] = {.hash = hash, .tally = tally, .outcome = attempt.outcome, .held = true};
   ++size_;
   ++ended_[static_cast<size_t>(attempt.outcome)];
   attempts_[place(next_)] = std::move(attempt);
   ++next_;
+  // Half as many as make somebody ask: until then as many more have to fail as counting costs.
+  if (counts_workers_ && !exceeds(share_ / 2, count(asked_), size_)) forget_workers();
 }
 
 void AttemptWindow::drop_oldest() {
@@ -96,6 +121,8 @@ void AttemptWindow::keep(int64_t most) {
 
 void AttemptWindow::pack() {
   AttemptWindow before = std::exchange(*this, {});
+  counts_workers_ = before.counts_workers_;
+  asked_ = before.asked_;
   share_ = before.share_;
   // Twice as many as there are, so that the next time is as many away.
   const size_t places = std::bit_ceil(2 * static_cast<size_t>(before.size_) + 16);
@@ -117,7 +144,8 @@ bool AttemptWindow::consistent() const {
     if (!mark.held) continue;
     ++held;
     ++ended[static_cast<size_t>(attempt.outcome)];
-    if (tallies_[static_cast<size_t>(mark.tally)].worker != attempt.worker) return false;
+    if (counts_workers_ && tallies_[static_cast<size_t>(mark.tally)].worker != attempt.worker)
+      return false;
     Tally& tally = tallies[attempt.worker];
     ++tally.all, ++tally.ended[static_cast<size_t>(attempt.outcome)];
     const int32_t* found =
@@ -125,6 +153,7 @@ bool AttemptWindow::consistent() const {
     if (found == nullptr || mark.hash != hash_of(attempt.work) || mark.outcome != attempt.outcome)
       return false;
   }
+  if (!counts_workers_) tallies.clear();
   for (const auto& [worker, tally] : tallies) {
     const int32_t* found = by_worker_.find(hash_of(worker), [&](int32_t at) {
       return tallies_[static_cast<size_t>(at)].worker == worker;

@@ -1,8 +1,9 @@
 // How the last attempts of a pool ended, of what and at whom; of a member its last one.
 //
 // What is added, replaced and counted costs the same however long it is: a run of 3,000 workers is
-// judged by 12,000 attempts (law 7.6). So does the number of workers whose attempts mostly end
-// alike, which is kept with each attempt that comes or goes.
+// judged by 12,000 attempts (law 7.6). How many workers have attempts that mostly end alike is
+// counted from the first question on, and kept with each attempt that comes or goes, until few end
+// so: a run without failures pays nothing for it.
 //
 // Thread: caller locks.
 #pragma once
@@ -38,11 +39,9 @@ class AttemptWindow {
   // Of these, how many ended so.
   int64_t count(Outcome outcome) const { return ended_[static_cast<size_t>(outcome)]; }
 
-  // A worker counts in workers_above() when more than this share of its attempts end alike. Another
-  // share than before counts all workers anew; it is not archived.
-  void set_share(double share);
-  // Workers that have more than the share of their attempts ended so.
-  int64_t workers_above(Outcome outcome) const { return above_[static_cast<size_t>(outcome)]; }
+  // Workers that have more than the share of their attempts ended so. The first call, and one with
+  // another share, counts all attempts.
+  int64_t workers_above(Outcome outcome, double share);
   static bool exceeds(double share, int64_t some, int64_t all) {
     return static_cast<double>(some) > share * static_cast<double>(all);
   }
@@ -59,7 +58,7 @@ class AttemptWindow {
       if (marks_[place(number)].held) visit(attempts_[place(number)]);
   }
 
-  // Each worker with an attempt here, in no order.
+  // Each worker with an attempt here, in no order; behind workers_above().
   template <class Visit>
   void visit_workers(const Visit& visit) const {
     for (const Tally& tally : tallies_)
@@ -89,7 +88,7 @@ class AttemptWindow {
   // or when the ring is full.
   struct Mark {
     uint32_t hash = 0;   // of its work
-    int32_t tally = -1;  // of its worker
+    int32_t tally = -1;  // of its worker, while they are counted
     Outcome outcome = Outcome::kFinished;
     bool held = false;
   };
@@ -107,6 +106,8 @@ class AttemptWindow {
   int32_t tally_of(const WorkerId& worker);
   void count(Tally& tally, Outcome outcome, int32_t more);
   void count_above(const Tally& tally, int64_t more);
+  void count_workers(double share);
+  void forget_workers();
   void drop_oldest();
   // Anew, without those that are not held, and with room for as many again.
   void pack();
@@ -119,6 +120,9 @@ class AttemptWindow {
   int64_t size_ = 0;
   Counts ended_{};
   HashTable<int32_t> by_work_;  // numbers
+  // Of workers_above(), not archived.
+  bool counts_workers_ = false;
+  Outcome asked_ = Outcome::kFinished;
   double share_ = 1;
   std::vector<Tally> tallies_;
   std::vector<int32_t> free_;     // places in tallies_
