@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "cli/view/config_value.h"
+#include "core/base/group_signal.h"
 
 namespace tailrace {
 namespace {
@@ -66,8 +67,6 @@ constexpr double kGradientCut = 100;
 // Of what the rewards were above their bottom: less is left than was lost. Also several standard
 // errors, which are large where a step has few groups.
 constexpr double kFallenShare = 0.5, kFallenErrors = 3;
-// Sums of equal rewards differ in their last bits.
-constexpr double kEqual = 1e-9;
 
 double number_of(const MetricsRow& row, std::string_view name) {
   const double* value = row.find(name);
@@ -83,12 +82,15 @@ double setting_of(const ConfigNode& config, std::string_view key) {
 
 bool is_silent(const HealthStep& step) { return step.zero_signal >= 1; }
 bool is_solved(const HealthStep& step) { return step.success >= 1; }
-bool is_constant(const HealthStep& step) { return step.reward_max - step.reward_min <= kEqual; }
+bool is_constant(const HealthStep& step) {
+  return are_equal_rewards(step.reward_min, step.reward_max);
+}
 // All samples have what the best of a run that had others had: that is the end of a task, and not
 // a reward that does not look.
 bool is_saturated(const HealthView& v) {
   return is_constant(v.now) &&
-         (is_solved(v.now) || (v.history.varied() && v.now.reward_max >= v.history.top() - kEqual));
+         (is_solved(v.now) ||
+          (v.history.varied() && are_equal_rewards(v.now.reward_max, v.history.top())));
 }
 // Successes of this share, or, where nobody says what a success is, rewards as far up.
 bool has_reached(const HealthView& v, double share) {
@@ -104,7 +106,8 @@ bool has_fallen(const HealthView& v) {
   const HealthHistory::Best& best = v.history.best();
   const double lost = best.reward - v.now.reward_mean;
   return lost > kFallenShare * (best.reward - v.history.bottom()) &&
-         lost > kFallenErrors * std::hypot(best.error, reward_error(v.now)) && lost > kEqual;
+         lost > kFallenErrors * std::hypot(best.error, reward_error(v.now)) &&
+         !are_equal_rewards(v.now.reward_mean, best.reward);
 }
 std::string fallen_text(const HealthView& v) {
   const HealthHistory::Best& best = v.history.best();
@@ -121,7 +124,7 @@ std::string rate_advice(const HealthView& v) {
   const double lr = std::fmax(v.settings.lr, v.now.lr);
   return lr > 0 ? fmt::format("optim.lr={:.1g}", lr / 10) : "a tenth of optim.lr";
 }
-bool is_zero(const HealthStep& step) { return std::abs(step.reward_max) <= kEqual; }
+bool is_zero(const HealthStep& step) { return are_equal_rewards(0, std::abs(step.reward_max)); }
 double penalty_pull(const HealthView& v) {
   return v.settings.kl_coef * std::sqrt(2 * std::max(0.0, v.now.kl_penalty));
 }
@@ -420,7 +423,8 @@ void HealthHistory::begin(const HealthStep& now) {
 
 void HealthHistory::end(std::span<const HealthStep> steps) {
   constexpr size_t kSteps = 3;
-  varied_ = varied_ || steps.back().reward_max - steps.back().reward_min > kEqual;
+  const HealthStep& last = steps.back();
+  varied_ = varied_ || (last.reward_max > last.reward_min && !is_constant(last));
   const auto window = steps.last(std::min(kSteps, steps.size()));
   double sum = 0, squares = 0;
   for (const HealthStep& step : window) {
@@ -429,9 +433,11 @@ void HealthHistory::end(std::span<const HealthStep> steps) {
   }
   const auto size = static_cast<double>(window.size());
   // The latest of equal ones. Of unknown rewards there is no best.
-  const bool is_best = sum / size >= best_.reward - kEqual || std::isnan(best_.reward);
+  const double mean = sum / size;
+  // A mean that is higher, too, differs by no more than that.
+  const bool is_best = std::isnan(best_.reward) || are_equal_rewards(mean, best_.reward);
   if (!is_best || std::isnan(sum)) return;
-  best_ = {window.front().number, window.back().number, sum / size, std::sqrt(squares) / size};
+  best_ = {window.front().number, window.back().number, mean, std::sqrt(squares) / size};
 }
 
 // The first update of a step has ratios of 1.

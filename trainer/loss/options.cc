@@ -32,7 +32,7 @@ void AlgoOptions::visit(OptionVisitor& v) {
                {"advantage", "name"})});
   v.field(
       "filter_zero_signal", filter_zero_signal,
-      {.help = "drop: groups whose rewards are all equal (within 1e-9 of the larger of 1 and their "
+      {.help = "drop: groups whose rewards are all equal (within 1e-6 of the larger of 1 and their "
                "size) leave the batch and the denominators; not with advantages whose baseline is "
                "no group (gae, reward), which learn from them",
        .idle = idle_if(

@@ -428,6 +428,16 @@ TEST(Health, TheCauseStandsBeforeWhatCameOfIt) {
   EXPECT_EQ(kinds, (Kinds{"rate_too_high", "invalid_actions", "truncated", "no_reward"}));
 }
 
+// Sums of float32 parts differ by more than their last bits as doubles.
+TEST(Health, RewardsAreConstantByTheToleranceOfTheGroups) {
+  const auto constant = [](double difference) {
+    return Values{
+        {"reward/min", 0.7 - difference}, {"reward/max", 0.7}, {"rollout/zero_signal_frac", 1}};
+  };
+  EXPECT_EQ(found_in(constant(0.9e-6)), Kinds{"constant_reward"});
+  EXPECT_EQ(found_in(constant(1.1e-6)), Kinds{"no_signal"});
+}
+
 TEST(Health, TheLineHasSixNumbersWithAWordAndAnArrow) {
   const std::vector<MetricsRow> rows = {
       health_row(1), health_row(2, {{"policy/entropy", 0.4}, {"rollout/truncated_frac", 1}}),

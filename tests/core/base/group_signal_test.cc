@@ -1,5 +1,6 @@
 #include "core/base/group_signal.h"
 
+#include <algorithm>
 #include <initializer_list>
 #include <optional>
 #include <utility>
@@ -20,10 +21,25 @@ TEST(GroupSignal, SumsThatDifferInTheirLastDigitsAreEqual) {
   EXPECT_FALSE(has({0.1 + 0.2 - 0.3, 0, -1e-17}));
   EXPECT_FALSE(has({1e6 + 0.1 + 0.2, 1e6 + 0.3}));
   EXPECT_FALSE(has({-0.7 - 0.1, -0.8}));
-  EXPECT_TRUE(has({0.3, 0.3 + 1e-8}));
-  EXPECT_TRUE(has({0, 1e-8}));
-  EXPECT_TRUE(has({1e6, 1e6 + 0.5}));
+  EXPECT_FALSE(has({0.3, 0.3 + 0.9e-6}));
+  EXPECT_TRUE(has({0.3, 0.3 + 1.1e-6}));
+  EXPECT_FALSE(has({0, 0.9e-6}));
+  EXPECT_TRUE(has({0, 1.1e-6}));
+  EXPECT_FALSE(has({1e6, 1e6 + 0.9}));
+  EXPECT_TRUE(has({1e6, 1e6 + 1.1}));
   EXPECT_TRUE(has({-1, 1}));
+}
+
+// A program that adds up ten parts in float32, in two orders.
+TEST(GroupSignal, SumsOfFloat32PartsAreEqual) {
+  for (const float scale : {0.1F, 3.0F, 300.0F}) {
+    float up = 0, down = 0;
+    for (int i = 1; i <= 10; ++i) up += scale / static_cast<float>(i);
+    for (int i = 10; i >= 1; --i) down += scale / static_cast<float>(i);
+    EXPECT_NE(up, down) << scale;
+    EXPECT_FALSE(has({up, down})) << scale;
+    EXPECT_TRUE(has({up, up + 1e-5 * std::max(1.0F, scale)})) << scale;
+  }
 }
 
 TEST(GroupSignal, AGroupOfOneHasNone) {
