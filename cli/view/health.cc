@@ -127,6 +127,17 @@ std::vector<Finding> Health::present() const {
   return all;
 }
 
+std::optional<Finding> Health::verdict() const {
+  const std::vector<Finding> now = present();
+  const bool is_solved =
+      std::ranges::any_of(now, [](const Finding& one) { return one.kind == Ailment::kSolved; });
+  for (const Finding& one : now)
+    if (!is_solved || !is_symptom(one.kind)) return one;
+  for (const Finding& one : findings())
+    if (!is_symptom(one.kind)) return one;
+  return std::nullopt;
+}
+
 Severity Health::severity_of(HealthNumber number) const {
   Severity worst = Severity::kGood;
   for (const Finding& finding : present())

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -53,6 +54,11 @@ class Health {
   std::vector<Finding> findings() const;
   // Those of them that hold in the last step.
   std::vector<Finding> present() const;
+
+  // What a launch ends with; nothing: a healthy run. Of what holds in the last step the first of
+  // findings(), or else a cause that held before: a symptom that is gone needs no cure. A run that
+  // is solved needs none for its symptoms, nor for what lies behind it.
+  std::optional<Finding> verdict() const;
 
   // Of the last step; empty without one.
   std::vector<HealthFigure> figures() const;

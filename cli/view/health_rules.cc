@@ -100,6 +100,24 @@ bool has_reached(const HealthView& v, double share) {
              : v.now.success >= share;
 }
 
+// Samples that are cut and succeed all the same need no larger limits.
+bool is_truncated(const HealthView& v) {
+  return v.now.truncated >= kTruncatedShare && !(v.now.success >= kNearlySolved) &&
+         !is_saturated(v);
+}
+// Of a step whose samples all have one reward: it may be that of samples that never come to an
+// answer.
+std::string cut_text(const HealthView& v) {
+  return is_truncated(v) ? fmt::format(
+                               "; {:.0f} % of the samples end by a limit "
+                               "(rollout/truncated_frac)",
+                               v.now.truncated * 100)
+                         : "";
+}
+std::string cut_advice(const HealthView& v) {
+  return is_truncated(v) ? ". Where the answer comes later than the limit, raise that" : "";
+}
+
 // Standard error of the mean reward: samples of a prompt are much alike, so that groups count.
 double reward_error(const HealthStep& step) { return step.reward_std / std::sqrt(step.groups); }
 bool has_fallen(const HealthView& v) {
@@ -184,7 +202,7 @@ constexpr HealthRule kRules[] = {
      TR_SAYS("Read why in the logs of the run; try 'tailrace env check' or 'tailrace score'")},
     // Why actions cannot be read, or do not end, where that is known; else that they cannot.
     {Ailment::kTooHot, Severity::kWrong, HealthNumber::kOther, 1,
-     TR_HOLDS(is_hot(v) && (is_unreadable(v) || v.now.truncated >= kTruncatedShare)),
+     TR_HOLDS(is_hot(v) && (is_unreadable(v) || is_truncated(v))),
      TR_SAYS("samples are drawn at temperature {:g} (rollout.sampling.temperature), and {}",
              v.settings.temperature,
              is_unreadable(v) ? unreadable_text(v)
@@ -211,17 +229,6 @@ constexpr HealthRule kRules[] = {
      TR_SAYS("{}", unreadable_text(v)),
      TR_SAYS(
          "Try a warm-up on demonstrations (sft), or say in the prompt how an action is written")},
-    {Ailment::kTruncated, Severity::kWrong, HealthNumber::kTruncation, 2,
-     TR_HOLDS(v.now.truncated >= kTruncatedShare),
-     TR_SAYS("{:.0f} % of the samples end by a limit and not by themselves "
-             "(rollout/truncated_frac)",
-             v.now.truncated * 100),
-     [](const HealthView& v) -> std::string {
-       // Of one turn no more can be had by more of them.
-       return v.settings.max_turns > 1 && v.now.turns >= kTruncatedShare * v.settings.max_turns
-                  ? "Raise rollout.max_turns, or rollout.max_action_tokens if actions are cut"
-                  : "Raise rollout.max_action_tokens or rollout.max_context_tokens";
-     }},
     {Ailment::kMismatch, Severity::kWrong, HealthNumber::kKl, 2,
      // What older versions sampled differs for another reason.
      TR_HOLDS((v.now.staleness == 0 && v.now.mismatch_kl > kMismatchNats) ||
@@ -296,18 +303,31 @@ constexpr HealthRule kRules[] = {
      TR_SAYS("Try a larger algo.clip_high, a small algo.entropy_coef, or a smaller optim.lr")},
     {Ailment::kNoReward, Severity::kWrong, HealthNumber::kSignal, 3,
      TR_HOLDS(is_constant(v.now) && is_zero(v.now) && !is_saturated(v)),
-     TR_SAYS("every sample has the reward 0 (reward/max), so that nothing is learned"),
-     TR_SAYS("Try easier tasks, a warm-up (sft), or rewards with steps between none and full")},
+     TR_SAYS("every sample has the reward 0 (reward/max), so that nothing is learned{}",
+             cut_text(v)),
+     TR_SAYS("Try easier tasks, a warm-up (sft), or rewards with steps between none and full{}",
+             cut_advice(v))},
     {Ailment::kConstantReward, Severity::kWrong, HealthNumber::kSignal, 3,
      TR_HOLDS(is_constant(v.now) && !is_zero(v.now) && !is_saturated(v)),
-     TR_SAYS("every sample has the reward {:.3g} (reward/min, reward/max), whatever it says",
-             v.now.reward_max),
-     TR_SAYS("Score some answers by hand ('tailrace score'): the reward must tell them apart")},
+     TR_SAYS("every sample has the reward {:.3g} (reward/min, reward/max), whatever it says{}",
+             v.now.reward_max, cut_text(v)),
+     TR_SAYS("Score some answers by hand ('tailrace score'): the reward must tell them apart{}",
+             cut_advice(v))},
     {Ailment::kNoSignal, Severity::kWrong, HealthNumber::kSignal, 3,
      TR_HOLDS(is_silent(v.now) && !is_constant(v.now) && !is_solved(v.now)),
      TR_SAYS("no signal: in each group all rewards are equal (rollout/zero_signal_frac), so that "
              "nothing is learned"),
      TR_SAYS("Raise rollout.group_size or rollout.sampling.temperature")},
+    {Ailment::kTruncated, Severity::kWrong, HealthNumber::kTruncation, 2, TR_HOLDS(is_truncated(v)),
+     TR_SAYS("{:.0f} % of the samples end by a limit and not by themselves "
+             "(rollout/truncated_frac)",
+             v.now.truncated * 100),
+     [](const HealthView& v) -> std::string {
+       // Of one turn no more can be had by more of them.
+       return v.settings.max_turns > 1 && v.now.turns >= kTruncatedShare * v.settings.max_turns
+                  ? "Raise rollout.max_turns, or rollout.max_action_tokens if actions are cut"
+                  : "Raise rollout.max_action_tokens or rollout.max_context_tokens";
+     }},
     {Ailment::kFewSignals, Severity::kWatch, HealthNumber::kSignal, 3,
      TR_HOLDS(v.now.signal() < kFewSignalShare && !is_silent(v.now) &&
               !has_reached(v, kHalfSolved)),

@@ -20,7 +20,8 @@ namespace tailrace {
 
 inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
-// Causes stand before what comes of them.
+// Causes stand before what comes of them. A policy that has nothing to learn from never learns to
+// end, so that truncation stands behind the findings about the rewards.
 enum class Ailment : uint8_t {
   kUpdatesSkipped,
   kRateZero,
@@ -30,7 +31,6 @@ enum class Ailment : uint8_t {
   kRewardFell,
   kActionsCut,
   kInvalidActions,
-  kTruncated,
   kMismatch,
   kStale,
   kRejected,
@@ -44,6 +44,7 @@ enum class Ailment : uint8_t {
   kNoReward,
   kConstantReward,
   kNoSignal,
+  kTruncated,
   kFewSignals,
   kSolved,
 };
@@ -56,7 +57,6 @@ constexpr auto enum_names(Ailment) {
                               {Ailment::kRewardFell, "reward_fell"},
                               {Ailment::kActionsCut, "actions_cut"},
                               {Ailment::kInvalidActions, "invalid_actions"},
-                              {Ailment::kTruncated, "truncated"},
                               {Ailment::kMismatch, "mismatch"},
                               {Ailment::kStale, "stale"},
                               {Ailment::kRejected, "rejected"},
@@ -70,6 +70,7 @@ constexpr auto enum_names(Ailment) {
                               {Ailment::kNoReward, "no_reward"},
                               {Ailment::kConstantReward, "constant_reward"},
                               {Ailment::kNoSignal, "no_signal"},
+                              {Ailment::kTruncated, "truncated"},
                               {Ailment::kFewSignals, "few_signals"},
                               {Ailment::kSolved, "solved"}});
 }

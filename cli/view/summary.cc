@@ -1,5 +1,7 @@
 #include "cli/view/summary.h"
 
+#include <optional>
+
 #include <fmt/format.h>
 
 #include "cli/view/health.h"
@@ -35,8 +37,8 @@ std::string run_summary(std::span<const MetricsRow> rows, const std::string& nam
   std::string end = fmt::format("{} s, run: {}", elapsed.count(), directory);
   if (const std::string excluded = exclusions_of_run(rows); !excluded.empty())
     end += "\n" + excluded;
-  if (const std::vector<Finding> found = health_of(rows, config).findings(); !found.empty())
-    end += "\n" + found.front().line();
+  if (const std::optional<Finding> verdict = health_of(rows, config).verdict())
+    end += "\n" + verdict->line();
   // Held-out before training, success before reward: what a person wants to know first.
   for (const auto& [metric, label] :
        {std::pair{"eval/success", "success"}, {"eval/reward", "reward"}}) {

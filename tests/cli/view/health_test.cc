@@ -204,8 +204,8 @@ TEST(Health, ARewardThatFellIsToldWithItsStepAndItsCause) {
             "warning: reward_fell since step 7: the reward has fallen from 0.4 (steps 4 to 6) to 0 "
             "(reward/mean): " +
                 cause + cure);
-  EXPECT_TRUE(lines[2].starts_with("warning: truncated since step 7: ")) << lines[2];
-  EXPECT_TRUE(lines[3].starts_with("warning: no_reward since step 7: ")) << lines[3];
+  EXPECT_TRUE(lines[2].starts_with("warning: no_reward since step 7: ")) << lines[2];
+  EXPECT_TRUE(lines[3].starts_with("warning: truncated since step 7: ")) << lines[3];
   for (const size_t symptom : {2u, 3u})
     EXPECT_TRUE(lines[symptom].ends_with(", since " + cause + cure)) << lines[symptom];
 }
@@ -267,7 +267,7 @@ TEST(Health, ARunThatItsRateWreckedIsToldSo) {
       << lines[1];
   for (size_t i = 1; i < lines.size(); ++i)
     EXPECT_TRUE(lines[i].ends_with(". Start anew with optim.lr=0.1.")) << lines[i];
-  EXPECT_EQ(health.findings()[0].kind, Ailment::kRateTooHigh) << "what a launch ends with";
+  EXPECT_EQ(health.verdict()->kind, Ailment::kRateTooHigh) << "what a launch ends with";
 }
 
 // The base.yaml of a text task with a reward that counts a letter, up to 1, and says no success.
@@ -425,7 +425,77 @@ TEST(Health, TheCauseStandsBeforeWhatCameOfIt) {
   Kinds kinds;
   for (const Finding& finding : health_of(rows, kConfigText).findings())
     kinds.emplace_back(name_of(finding.kind));
-  EXPECT_EQ(kinds, (Kinds{"rate_too_high", "invalid_actions", "truncated", "no_reward"}));
+  EXPECT_EQ(kinds, (Kinds{"rate_too_high", "invalid_actions", "no_reward", "truncated"}));
+}
+
+// A reward that never differs teaches nobody to end: samples that run into a limit come of it.
+TEST(Health, AConstantRewardIsTheCauseOfSamplesThatNeverEnd) {
+  for (const auto& [reward, kind] : {std::pair{0.0, "no_reward"}, {0.7, "constant_reward"}}) {
+    std::vector<MetricsRow> rows;
+    for (int64_t step = 1; step <= 4; ++step)
+      rows.push_back(health_row(step, {{"reward/mean", reward},
+                                       {"reward/min", reward},
+                                       {"reward/max", reward},
+                                       {"reward/std", 0},
+                                       {"env/success", 0},
+                                       {"rollout/zero_signal_frac", 1},
+                                       {"rollout/truncated_frac", 0.95}}));
+    const Health health = health_of(rows, kConfigText);
+    ASSERT_EQ(health.present().size(), 2u);
+    EXPECT_EQ(name_of(health.present()[0].kind), kind);
+    EXPECT_EQ(health.present()[1].kind, Ailment::kTruncated);
+    const std::string line = health.verdict().value().line();
+    EXPECT_TRUE(line.starts_with(fmt::format("warning: {} since step 1: ", kind))) << line;
+    // Nobody but a person knows whether an answer would have come behind the limit.
+    EXPECT_NE(line.find("; 95 % of the samples end by a limit (rollout/truncated_frac). "),
+              std::string::npos)
+        << line;
+  }
+  // Also where the rewards tell the prompts apart, and not the samples.
+  EXPECT_EQ(found_in({{"rollout/zero_signal_frac", 1}, {"rollout/truncated_frac", 1}}),
+            (Kinds{"no_signal", "truncated"}));
+}
+
+TEST(Health, SamplesThatAreCutAndSucceedNeedNoCure) {
+  const Values solved = {{"reward/mean", 1},
+                         {"reward/min", 1},
+                         {"reward/std", 0},
+                         {"env/success", 1},
+                         {"rollout/zero_signal_frac", 1},
+                         {"rollout/truncated_frac", 1}};
+  EXPECT_EQ(found_in(solved), Kinds{"solved"});
+  Values unsaid = solved;
+  unsaid["env/success"] = kUnknown;
+  EXPECT_EQ(found_in(unsaid), Kinds{"solved"});
+  EXPECT_EQ(found_in({{"env/success", 0.89}, {"rollout/truncated_frac", 1}}), Kinds{"truncated"});
+  EXPECT_EQ(found_in({{"env/success", 0.91}, {"rollout/truncated_frac", 1}}), Kinds{});
+  // On the way there they were cut for another reason; at the end nothing is left to mend.
+  std::vector<MetricsRow> rows;
+  for (int64_t step = 1; step <= 4; ++step)
+    rows.push_back(health_row(step, {{"rollout/truncated_frac", 1}}));
+  EXPECT_EQ(health_of(rows, kConfigText).verdict().value().kind, Ailment::kTruncated);
+  for (int64_t step = 5; step <= 7; ++step) rows.push_back(health_row(step, solved));
+  EXPECT_EQ(health_of(rows, kConfigText).findings()[0].kind, Ailment::kTruncated);
+  EXPECT_EQ(health_of(rows, kConfigText).verdict().value().kind, Ailment::kSolved);
+  // A fault that is no symptom is told all the same.
+  for (int64_t step = 8; step <= 10; ++step) {
+    Values failing = solved;
+    failing["rollout/infra_failed_frac"] = 0.5;
+    rows.push_back(health_row(step, failing));
+  }
+  EXPECT_EQ(health_of(rows, kConfigText).verdict().value().kind, Ailment::kFailures);
+}
+
+TEST(Health, ASymptomThatIsGoneIsNotTheLastWord) {
+  std::vector<MetricsRow> rows;
+  for (int64_t step = 1; step <= 3; ++step)
+    rows.push_back(health_row(step, {{"rollout/truncated_frac", 1}}));
+  rows.push_back(health_row(4));
+  EXPECT_EQ(health_of(rows, kConfigText).findings().size(), 1u);
+  EXPECT_FALSE(health_of(rows, kConfigText).verdict());
+  rows.push_back(health_row(5, {{"policy/kl_old", 2}}));
+  rows.push_back(health_row(6));
+  EXPECT_EQ(health_of(rows, kConfigText).verdict().value().kind, Ailment::kRateTooHigh);
 }
 
 // Sums of float32 parts differ by more than their last bits as doubles.
