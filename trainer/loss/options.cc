@@ -135,9 +135,22 @@ void validate_credit(const AlgoOptions& o, std::string_view section) {
                         name_of(o.advantage));
 }
 
+// Before a step is sampled: no sample has a metric without a name.
+void validate_filter_metric(const AlgoOptions& o, std::string_view section) {
+  std::string_view name = o.filter_metric;
+  if (constexpr std::string_view kSection = "env/"; name.starts_with(kSection))
+    name.remove_prefix(kSection.size());
+  if (name.find_first_not_of(" \t\r\n") != std::string_view::npos) return;
+  throw UserError::at(join_key(section, "filter_metric"),
+                      "is '{}', which names no metric. Name a part of reward.parts or a metric, or "
+                      "leave the key out (reward).",
+                      o.filter_metric);
+}
+
 }  // namespace
 
 void validate(const AlgoOptions& o, std::string_view section) {
+  validate_filter_metric(o, section);
   validate(o.kl, join_key(section, "kl"));
   validate(o.length, join_key(section, "length"));
   validate_credit(o, section);

@@ -222,6 +222,18 @@ TEST(Validate, RefusesKeysThatNothingReads) {
   EXPECT_NE(error_of({"run.epochs=2"}).find("run.epochs has no effect"), std::string::npos);
 }
 
+// A group that nothing judges would end the run in its first step.
+TEST(Validate, RefusesAFilterMetricWithoutAName) {
+  for (const std::string name : {"", " ", "\\t", "env/", "env/ "})
+    EXPECT_NE(error_of({"algo.filter_metric=\"" + name + "\""}).find("which names no metric"),
+              std::string::npos)
+        << name;
+  EXPECT_EQ(error_of({"algo.filter_metric=\"\""}),
+            "override algo.filter_metric=\"\": algo.filter_metric is '', which names no metric. "
+            "Name a part of reward.parts or a metric, or leave the key out (reward).");
+  EXPECT_EQ(error_of({"algo.filter_metric=env/success"}), "(no error)");
+}
+
 TEST(Validate, RefusesKeysOfTheLossThatItsSurrogateDoesNotRead) {
   EXPECT_EQ(error_of({"algo.surrogate=cispo", "algo.clip_low=0.1"}),
             "override algo.clip_low=0.1: algo.clip_low has no effect: surrogate cispo has no lower "
