@@ -29,8 +29,6 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kMaxFitBytes = int64_t{1} << 30;
-// Beside the files of rows in RUN/prompts.
-constexpr std::string_view kFits = "too_long.json";
 
 // What a policy sees first of a row.
 struct Seen {
@@ -341,7 +339,7 @@ void write_fitted_prompts(const RunPaths& paths, const RunOptions& options,
     if (std::ranges::none_of(fitted, [&](const auto& one) { return one.fit.key == known.key; }))
       add(known);
   for (const FittedPrompts& one : fitted) add(one.fit);
-  write(paths.prompts() / kFits, json_text(Json{{"files", list}}, 1) + "\n");
+  write(prompt_fits_file(paths), json_text(Json{{"files", list}}, 1) + "\n");
   for (const Used& used : files_that_change(options)) {
     const auto found = std::ranges::find_if(
         fitted, [&](const FittedPrompts& one) { return one.fit.key == used.key; });
@@ -358,8 +356,10 @@ void find_fitted_prompts(const RunPaths& paths, RunOptions& options) {
       fitted_of(options, used) = {.file = file, .rows = -1};
 }
 
+fs::path prompt_fits_file(const RunPaths& paths) { return paths.prompts() / "too_long.json"; }
+
 std::vector<PromptFit> read_prompt_fits(const RunPaths& paths) {
-  const fs::path file = paths.prompts() / kFits;
+  const fs::path file = prompt_fits_file(paths);
   if (!fs::exists(file)) return {};
   std::vector<PromptFit> fits;
   const nlohmann::json json = read_json_object(file, kMaxFitBytes);

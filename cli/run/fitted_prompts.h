@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
@@ -70,6 +71,9 @@ void find_fitted_prompts(const RunPaths& paths, RunOptions& options);
 
 // What inputs.json calls the file of the rows of a key.
 inline std::string fitted_input(const std::string& key) { return key + "/rows"; }
+
+// RUN/prompts/too_long.json: what became of the prompts of all files.
+std::filesystem::path prompt_fits_file(const RunPaths& paths);
 
 // What became of the prompts of a run; empty: all are as their files have them.
 std::vector<PromptFit> read_prompt_fits(const RunPaths& paths);

@@ -1,10 +1,13 @@
 #include "cli/run/inputs.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "cli/run/agents.h"
@@ -26,9 +29,19 @@ struct Input {
   std::string key;  // of the config that names it
   fs::path path;
   bool optional = false;  // that there is none is noted too
+  // Of a part of the file; empty: that of the whole file counts.
+  Digest digest = {};
 };
 
 constexpr std::string_view kTokenizer = "tokenizer/", kAbsent = "none";
+
+// A file of all datasets grows when another one is first read.
+Digest digest_of_fit(const std::vector<PromptFit>& fits, const std::string& key) {
+  const auto fit = std::ranges::find(fits, key, &PromptFit::key);
+  if (fit == fits.end()) return Digest(kAbsent);
+  return digest_of(
+      fmt::format("{}\n{}", fit->file, describe(*fit, fit->dropped.size() + fit->cut.size())));
+}
 
 // By the name that stays when a run is moved.
 std::map<std::string, Input> inputs_of(const RunPaths& paths, const RunOptions& o) {
@@ -37,14 +50,18 @@ std::map<std::string, Input> inputs_of(const RunPaths& paths, const RunOptions& 
     if (!path.empty()) inputs[key] = {key, path};
   };
   const std::vector<DatasetSection> datasets = datasets_of(o);
+  const std::vector<PromptFit> fits = read_prompt_fits(paths);
   for (size_t i = 0; i < datasets.size(); ++i) {
     named(dataset_key(o, i, "plugin"), datasets[i].plugin);
     named(dataset_key(o, i, "dataset"), datasets[i].dataset);
     if (o.eval.prompts > 0) named(dataset_key(o, i, "eval_dataset"), datasets[i].eval_dataset);
     for (const auto& [key, fitted] : {std::pair{"dataset", &datasets[i].fitted},
                                       std::pair{"eval_dataset", &datasets[i].fitted_eval}})
-      if (!fitted->file.empty())
-        inputs[fitted_input(dataset_key(o, i, key))] = {dataset_key(o, i, key), fitted->file};
+      if (const std::string full = dataset_key(o, i, key); !fitted->file.empty()) {
+        inputs[fitted_input(full)] = {full, fitted->file};
+        inputs[full + "/too_long"] = {dataset_key(o, i, "too_long"), prompt_fits_file(paths),
+                                      /*optional=*/true, digest_of_fit(fits, full)};
+      }
   }
   for (const CommandFile& file : agent_files(o)) named(file.key, file.path);
   named("reward.plugin", o.reward.plugin);
@@ -73,6 +90,28 @@ std::map<std::string, Input> inputs_of(const RunPaths& paths, const RunOptions& 
   return inputs;
 }
 
+[[noreturn]] void refuse(const Input& input, std::string_view what) {
+  throw UserError(
+      "{}: it {} since the run began, and a run keeps what it began with. Put the file back, or "
+      "start a new run directory.",
+      input.path.string(), what)
+      .about(input.key);
+}
+
+// As it is now.
+Digest digest_of_input(const Input& input) {
+  if (!input.digest.empty()) return input.digest;
+  if (input.optional && !fs::exists(input.path)) return Digest(kAbsent);
+  const Result<Digest> found = digest_of_file(input.path);
+  if (!found) throw UserError("{}", found.failure().message).about(input.key);
+  return found.value();
+}
+
+void require_same(const Input& input, const Digest& now, const nlohmann::json& noted) {
+  if (noted == now) return;
+  refuse(input, now == kAbsent && !fs::exists(input.path) ? "is gone" : "has changed");
+}
+
 bool has_begun(const RunPaths& paths) {
   std::error_code error;
   return fs::directory_iterator(paths.journal(), error) != fs::directory_iterator();
@@ -93,22 +132,10 @@ void prove_inputs(const RunPaths& paths, const RunOptions& options) {
   const size_t num_noted = noted.size();
   const bool has_tokenizer = noted.contains(fmt::format("{}tokenizer.json", kTokenizer));
   const auto inputs = inputs_of(paths, options);
-  const auto refuse = [](const Input& input, std::string_view what) {
-    throw UserError(
-        "{}: it {} since the run began, and a run keeps what it began with. Put the file back, or "
-        "start a new run directory.",
-        input.path.string(), what)
-        .about(input.key);
-  };
   for (const auto& [name, input] : inputs) {
-    Digest digest(kAbsent);
-    if (!input.optional || fs::exists(input.path)) {
-      const Result<Digest> found = digest_of_file(input.path);
-      if (!found) throw UserError("{}", found.failure().message).about(input.key);
-      digest = found.value();
-    }
+    const Digest digest = digest_of_input(input);
     const auto [known, is_new] = noted.emplace(name, digest);
-    if (*known != digest) refuse(input, "has changed");
+    require_same(input, digest, *known);
     // Its files are what a tokenizer is: one more makes another one.
     if (is_new && has_tokenizer && name.starts_with(kTokenizer)) refuse(input, "was added");
   }
@@ -119,6 +146,16 @@ void prove_inputs(const RunPaths& paths, const RunOptions& options) {
   if (noted.size() == num_noted) return;
   if (auto written = write_file_atomic(paths.inputs(), to_proved_json(noted)); !written)
     throw UserError("{}", written.failure().message);
+}
+
+void prove_prompts(const RunPaths& paths, const RunOptions& options) {
+  if (!fs::exists(paths.inputs())) return;
+  const nlohmann::json noted = read_proved_json(paths.inputs());
+  RunOptions fitted = options;
+  find_fitted_prompts(paths, fitted);
+  for (const auto& [name, input] : inputs_of(paths, fitted))
+    if (input.path.parent_path() == paths.prompts() && noted.contains(name))
+      require_same(input, digest_of_input(input), noted.at(name));
 }
 
 }  // namespace tailrace

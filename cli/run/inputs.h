@@ -14,4 +14,8 @@ namespace tailrace {
 // since it was noted, and for a run that has begun and whose notes are gone.
 void prove_inputs(const RunPaths& paths, const RunOptions& options);
 
+// The same of what lies in RUN/prompts alone, and notes nothing: before anybody reads these files,
+// so that one that was edited is not told for what is in it now.
+void prove_prompts(const RunPaths& paths, const RunOptions& options);
+
 }  // namespace tailrace

@@ -403,6 +403,7 @@ Plan checked_plan(const RunPaths& paths, const RunOptions& options, const Regist
   // A run that goes on keeps its chat template, whatever has become of the file since.
   RunOptions read = options;
   if (fs::exists(paths.tokenizer() / "tokenizer.json")) read.chat = chat_of_run(paths, options);
+  if (!paths.root.empty()) prove_prompts(paths, options);
   // Before anybody counts their rows.
   std::vector<FittedPrompts> prompts;
   if (!options.model.creates() && std::ranges::any_of(datasets_of(read), may_change))

@@ -173,6 +173,67 @@ TEST_F(FittedPromptsTest, ARunThatGoesOnFindsTheSameRows) {
   EXPECT_THROW(prepare(checked(/*is_new=*/false)), UserError);
 }
 
+// Each file of RUN/prompts by its name, and never as if the run's own data were at fault.
+TEST_F(FittedPromptsTest, WhatBecameOfTheRowsIsKeptAsTheRowsAre) {
+  write(row("a") + row(words(40)) + row("b"));
+  for (const TooLong too_long : {TooLong::kDrop, TooLong::kCut}) {
+    options_.env.too_long = too_long;
+    paths_.root = folder_ / fmt::format("run-{}", name_of(too_long));
+    fs::create_directories(paths_.root);
+    prepare(checked());
+    const RunOptions fresh = options_;
+    const auto refused = [&](const fs::path& file, const std::string& how) {
+      // As 'launch --run-dir' has them, and 'launch CONFIG --run-dir'.
+      for (const RunOptions& options : {played(), fresh}) {
+        try {
+          options_ = options;
+          (void)checked(/*is_new=*/false);
+          ADD_FAILURE() << file << " passed";
+        } catch (const UserError& error) {
+          EXPECT_EQ(std::string(error.what()).find(file.string() + ": it " + how), 0u)
+              << error.what();
+        }
+      }
+      options_ = fresh;
+    };
+    for (const char* name : {"too_long.json", "0-train.jsonl"}) {
+      const fs::path file = paths_.prompts() / name;
+      const std::string text = read_file(file).value();
+      std::string edited = text;
+      // Another number of tokens, or a prompt that is too long.
+      if (file.extension() == ".json")
+        edited.replace(edited.find("\"rows\": "), 9, "\"rows\": 1");
+      else
+        edited += row(words(40));
+      std::ofstream(file) << edited;
+      refused(file, "has changed since the run began");
+      std::ofstream(file) << text;
+      options_ = played();
+      EXPECT_NO_THROW(prepare(checked(/*is_new=*/false)));
+      options_ = fresh;
+    }
+    const fs::path file = paths_.prompts() / "too_long.json";
+    fs::remove(file);
+    refused(file, "is gone since the run began");
+    options_ = fresh;
+  }
+}
+
+// Held-out rows that are first read when the run goes on are told beside the others.
+TEST_F(FittedPromptsTest, WhatBecomesOfMoreRowsIsAddedLater) {
+  write(row("a") + row(words(40)) + row("b"));
+  write(row("c") + row(words(40)), "eval.jsonl");
+  options_.env.too_long = TooLong::kDrop;
+  options_.env.eval_dataset = (folder_ / "eval.jsonl").string();
+  prepare(checked());
+  EXPECT_EQ(read_prompt_fits(paths_).size(), 1u);
+  options_ = played();
+  options_.eval.prompts = 1;
+  prepare(checked(/*is_new=*/false));
+  EXPECT_EQ(read_prompt_fits(paths_).size(), 2u);
+  EXPECT_NO_THROW(prepare(checked(/*is_new=*/false)));
+}
+
 // What a launch would say that was killed before it had written the rows.
 TEST_F(FittedPromptsTest, RowsThatAreNotThereAreWrittenAgain) {
   write(row("a") + row(words(40)) + row("b"));
