@@ -70,7 +70,7 @@ std::string model_of(const EvalArguments& arguments) {
   if (!found)
     throw UserError("{} has no checkpoint yet.\n       Give one with --model DIR.", arguments.run);
   for (const std::string& reason : found->passed_over)
-    fmt::print(stderr, "note: checkpoint passed over: {}\n", reason);
+    fmt::print(stderr, "note: checkpoint{}{}\n", kPassedOver, reason);
   if (!found->passed_over.empty())
     fmt::print(stderr, "note: what is evaluated is {}\n", found->path.string());
   return found->path.string();

@@ -1,7 +1,9 @@
+#include <array>
 #include <chrono>
 #include <ctime>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fmt/chrono.h>
@@ -25,6 +27,7 @@
 #include "cli/run/rewards.h"
 #include "cli/run/roles.h"
 #include "cli/run/setup.h"
+#include "cli/view/log_tail.h"
 #include "cli/view/metrics_tail.h"
 #include "cli/view/missing_rows.h"
 #include "cli/view/progress.h"
@@ -142,6 +145,7 @@ class Launch {
         endpoint_(paths.root),
         // New rows only: a run that goes on has shown the others before.
         tail_(paths.metrics(), /*from_start=*/false),
+        logs_{LogTail(paths.log("scheduler", 0)), LogTail(paths.log("trainer", 0))},
         view_(stdout, ::isatty(STDOUT_FILENO) == 1, options.run.name, options.run.steps,
               health_of(paths)) {}
 
@@ -150,7 +154,9 @@ class Launch {
     const SupervisorSink say = [this](const std::string& line) {
       view_.say(printable(line));  // it may quote what a worker said
     };
-    const std::function<void()> tick = [this] {
+    const std::function<void()> tick = [this, in_process, &say] {
+      // Threads of this process have written their warnings on its stderr.
+      if (!in_process) tell_passed_over(say);
       for (MetricsRow& row : tail_.poll()) {
         view_.add(std::move(row));
         idle_ = false;
@@ -175,6 +181,18 @@ class Launch {
   }
 
  private:
+  void tell_passed_over(const SupervisorSink& say) {
+    // Behind the name of the role, as core/base/log writes them.
+    constexpr std::string_view kLevel = ": warning: ";
+    for (LogTail& log : logs_) {
+      for (const std::string& line : log.poll()) {
+        const size_t level = line.find(kLevel);
+        if (level == std::string::npos || line.find(kPassedOver) == std::string::npos) continue;
+        say(fmt::format("note: {}: {}", line.substr(0, level), line.substr(level + kLevel.size())));
+      }
+    }
+  }
+
   int end(const SupervisorResult& result) {
     view_.finish();
     // However it ended; only where it ended well is a missing report worth a word.
@@ -226,6 +244,7 @@ class Launch {
   bool idle_ = true;  // nothing has happened since the start
   RunEndpoint endpoint_;
   MetricsTail tail_;
+  std::array<LogTail, 2> logs_;
   ProgressView view_;
 };
 

@@ -77,6 +77,11 @@ std::optional<int64_t> checkpoint_step(const std::filesystem::path& folder);
 // Step of the newest finished checkpoint, whether it is whole or not; nothing: there is none.
 std::optional<int64_t> newest_checkpoint(const RunPaths& paths);
 
+// In a line of a log about a file of the run that is not as it was written, and in whose place an
+// older one is used. A launch shows such lines of its roles: work may be lost, and a disk may be
+// failing.
+inline constexpr std::string_view kPassedOver = " passed over: ";
+
 // For the processes of a launch that was killed: they die with it, but take a moment on a busy
 // machine.
 inline constexpr std::chrono::seconds kEarlierLaunchEnds{5};

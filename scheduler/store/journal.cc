@@ -8,6 +8,7 @@
 #include <xxhash.h>
 
 #include "core/base/file.h"
+#include "core/base/run_directory.h"
 #include "kernels/base/check.h"
 #include "scheduler/decide/decide.h"
 #include "scheduler/state/archive.h"
@@ -112,7 +113,8 @@ Result<Restored> restore(const fs::path& directory) {
     auto state = read_snapshot(it->second);
     if (!state) {
       reason = state.failure().message;
-      restored.notes.push_back(reason + "; using the one before it");
+      restored.notes.push_back(
+          fmt::format("snapshot{}{}; the one before it is used", kPassedOver, reason));
       continue;
     }
     restored.state = std::move(state).value();

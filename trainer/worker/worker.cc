@@ -400,8 +400,7 @@ class TrainerWorker {
       trainer_.weights_changed();
       return;
     }
-    for (const std::string& reason : loaded->passed_over)
-      log_.warning("checkpoint passed over: {}", reason);
+    tell_passed_over(*loaded, "step");
     // A step that is trained again keeps its part of the run.
     if (loaded->state.horizon != horizon() && config_.optim.schedule != LrSchedule::kConstant)
       log_.warning(
@@ -421,6 +420,13 @@ class TrainerWorker {
                       loaded->path.string(), master_, loaded->state.digest);
     if (loss_.kl.needs_reference()) load_reference(loaded->state.reference);
     log_.info("resumed version={} checkpoint={}", version_, loaded->path.string());
+  }
+
+  // The launch shows these lines to a person (kPassedOver). `unit`: of the checkpoints' numbers.
+  void tell_passed_over(const ProvedCheckpoint& loaded, std::string_view unit) {
+    for (const std::string& reason : loaded.passed_over)
+      log_.warning("checkpoint{}{}; it goes on from {} {} ({})", kPassedOver, reason, unit,
+                   loaded.state.step, loaded.path.string());
   }
 
   void refuse_another_base(const CheckpointState& saved) const {
@@ -506,6 +512,7 @@ class TrainerWorker {
     CheckpointFolder saved(config_.run.warm_up(), config_.tokenizer_dir, /*keep_last=*/1);
     if (auto loaded =
             saved.load_latest(config_.model, trainer_.parameters(), trainer_.optimizer())) {
+      tell_passed_over(*loaded, "update");
       refuse_another_base(loaded->state);
       trainer_.weights_changed();
       task.skip(loaded->state.step);

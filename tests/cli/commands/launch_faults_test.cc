@@ -369,9 +369,12 @@ TEST_F(LaunchFaults, ADamagedCheckpointCostsTheTrainingSinceTheOneBeforeItAndNoS
   expect_done();
   EXPECT_EQ(final_digest(), expected);
   expect_each_step_once();
-  EXPECT_NE(log_of("trainer").find("optimizer.safetensors: it was changed or damaged"),
-            std::string::npos)
-      << log_of("trainer");
+  const std::string told = fmt::format(
+      "checkpoint passed over: {}: it was changed or damaged since it was "
+      "saved; it goes on from step {} ({})\n",
+      (newest / "optimizer.safetensors").string(), *std::next(steps.rbegin()), before.string());
+  EXPECT_NE(log_of("trainer").find(told), std::string::npos) << log_of("trainer");
+  EXPECT_NE(output().find("note: trainer-0: " + told), std::string::npos) << output();
   EXPECT_TRUE(fs::exists(newest.string() + ".damaged"));
 }
 

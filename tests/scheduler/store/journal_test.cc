@@ -80,7 +80,11 @@ TEST(Journal, RotatesAndKeepsOnePairToFallBackOn) {
   flip_byte(snapshots.back(), size_of(snapshots.back()) / 2);
   const auto restored = restore(folder.path());
   ASSERT_TRUE(restored) << restored.failure().message;
-  EXPECT_EQ(restored.value().notes.size(), 1u);
+  ASSERT_EQ(restored.value().notes.size(), 1u);
+  // A launch shows it.
+  EXPECT_EQ(restored.value().notes[0],
+            fmt::format("snapshot passed over: {} is damaged; the one before it is used",
+                        snapshots.back().string()));
   EXPECT_TRUE(restored.value().lost.empty()) << "all events are there";
   EXPECT_EQ(*restored.value().state, state);
 
