@@ -73,7 +73,7 @@ fs::path new_run_directory(const std::string& name) {
 
 LoadedRun load(const LaunchArguments& arguments, const Registries& registries) {
   if (!arguments.config.empty())
-    return load_run_options(arguments.config, arguments.overrides, registries);
+    return load_run_options(arguments.config, arguments.overrides, registries, arguments.run_dir);
   if (arguments.run_dir.empty()) {
     throw UserError(
         "launch wants a config, or --run-dir with a run to continue.\n"

@@ -173,7 +173,7 @@ Bundle::Bundle(const RunPaths& paths, const RunOptions& o) : paths_(paths) {
   }
   if (!o.lora.adapter.empty())
     add({.file = {.place = fmt::format("adapter/{}", kAdapterConfigFile)},
-         .path = fs::path(o.lora.adapter) / kAdapterConfigFile});
+         .path = o.lora.shape_folder() / kAdapterConfigFile});
   for (const fs::directory_entry& entry : fs::directory_iterator(paths.tokenizer()))
     add({.file = {.place = fmt::format("tokenizer/{}", entry.path().filename().string())},
          .path = entry.path(),

@@ -75,7 +75,7 @@ std::map<std::string, Input> inputs_of(const RunPaths& paths, const RunOptions& 
     named("model.path", model / "config.json");
     inputs["model.path/generation"] = {"model.path", model / "generation_config.json", true};
   }
-  if (!o.lora.adapter.empty()) named("lora.adapter", fs::path(o.lora.adapter) / kAdapterConfigFile);
+  if (!o.lora.adapter.empty()) named("lora.adapter", o.lora.shape_folder() / kAdapterConfigFile);
   if (o.sft.demonstrations > 0)
     inputs["demonstrations"] = {"sft.demonstrations", paths.demonstrations()};
   if (!o.sft.data.empty()) inputs["sft.data/rows"] = {"sft.data", paths.sft_rows()};

@@ -12,6 +12,7 @@
 #include "core/base/digest_of.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/model/adapter_files.h"
 
 namespace tailrace {
 namespace {
@@ -69,7 +70,7 @@ std::string keep_upper_model(ConfigNode& root) {
 }
 
 LoadedRun load(const std::filesystem::path& path, std::span<const std::string> overrides,
-               const Registries& registries, LibraryUse use,
+               const Registries& registries, LibraryUse use, const std::filesystem::path& run_dir,
                const std::filesystem::path& known = {}) {
   LoadedRun loaded;
   ConfigNode root = load_config(path, overrides);
@@ -82,15 +83,24 @@ LoadedRun load(const std::filesystem::path& path, std::span<const std::string> o
   } catch (const UserError& error) {
     throw loaded.keys.placed(error);
   }
+  const std::filesystem::path run = run_dir.empty() ? loaded.options.run.dir : run_dir.string();
+  find_kept_adapter(RunPaths{run}, loaded.options);
   validate(loaded.options, loaded.keys, loaded.registries);
   return loaded;
 }
 
 }  // namespace
 
+void find_kept_adapter(const RunPaths& paths, RunOptions& options) {
+  LoraSection& lora = options.lora;
+  if (lora.adapter.empty() || is_adapter(lora.adapter) || paths.root.empty()) return;
+  if (is_adapter(paths.adapter()) && newest_checkpoint(paths)) lora.kept = paths.adapter();
+}
+
 LoadedRun load_run_options(const std::filesystem::path& path,
-                           std::span<const std::string> overrides, const Registries& registries) {
-  return load(path, overrides, registries, LibraryUse::kApart);
+                           std::span<const std::string> overrides, const Registries& registries,
+                           const std::filesystem::path& run_dir) {
+  return load(path, overrides, registries, LibraryUse::kApart, run_dir);
 }
 
 LoadedRun load_simulated_run(const std::filesystem::path& path,
@@ -129,7 +139,8 @@ LoadedRun load_stored_run(const RunPaths& paths, std::span<const std::string> ov
         "key=value'.",
         paths.config().string(), paths.root.string());
   check_complete(paths.config());
-  LoadedRun loaded = load(paths.config(), overrides, registries, use, paths.environments());
+  LoadedRun loaded =
+      load(paths.config(), overrides, registries, use, paths.root, paths.environments());
   find_fitted_prompts(paths, loaded.options);
   return loaded;
 }

@@ -20,9 +20,11 @@ struct LoadedRun {
   Registries registries;  // those that were handed in, and what the config's libraries add
 };
 
-// Reads, binds and validates. `overrides` are "a.b=c". Throws UserError.
+// Reads, binds and validates. `overrides` are "a.b=c". `run_dir`: of a run that may have begun, in
+// the place of run.dir; empty: that counts. Throws UserError.
 LoadedRun load_run_options(const std::filesystem::path& path,
-                           std::span<const std::string> overrides, const Registries& registries);
+                           std::span<const std::string> overrides, const Registries& registries,
+                           const std::filesystem::path& run_dir = {});
 
 // The same for a simulation (validate_simulated), which loads no library.
 LoadedRun load_simulated_run(const std::filesystem::path& path,
@@ -33,6 +35,10 @@ LoadedRun load_simulated_run(const std::filesystem::path& path,
 // launch asks its libraries anew (kApart); all others believe what it has written.
 LoadedRun load_stored_run(const RunPaths& paths, std::span<const std::string> overrides,
                           const Registries& registries, LibraryUse use = LibraryUse::kOfRun);
+
+// A run needs no more of lora.adapter than its shape once it has a checkpoint: points `options` to
+// the run's copy where the folder is gone.
+void find_kept_adapter(const RunPaths& paths, RunOptions& options);
 
 // The text of config.yaml: `config` behind a line that proves it.
 std::string prove_config(const std::string& title, const std::string& config);

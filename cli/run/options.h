@@ -72,8 +72,15 @@ struct LoraSection {
   double alpha = 32;
   std::vector<std::string> targets;  // empty: all
   std::string adapter;               // a folder to begin with, which has the three above
+  // Copy of its adapter_config.json in the run's folder, where `adapter` is gone; empty: it is
+  // there. Not a key: find_kept_adapter() sets it.
+  std::filesystem::path kept = {};
 
   void visit(OptionVisitor& v);
+  // Where adapter_config.json is read.
+  std::filesystem::path shape_folder() const {
+    return kept.empty() ? std::filesystem::path(adapter) : kept;
+  }
   bool trains() const { return rank > 0 || !adapter.empty(); }
 };
 

@@ -64,7 +64,7 @@ Lora lora_of(const RunOptions& options) {
   if (!given.trains()) return {};
   Lora lora;
   if (!given.adapter.empty()) {
-    lora = read_named("lora.adapter", [&] { return read_adapter_config(given.adapter); });
+    lora = read_named("lora.adapter", [&] { return read_adapter_config(given.shape_folder()); });
   } else {
     lora.rank = given.rank;
     lora.alpha = given.alpha;

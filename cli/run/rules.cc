@@ -178,7 +178,7 @@ void validate_adapter(const RunOptions& o) {
     throw UserError::at("algo.kl.reference",
                         "is base, the model beside which an adapter is trained, and this run "
                         "trains all weights. Use start, or lora.rank.");
-  if (!lora.adapter.empty() && !is_adapter(lora.adapter))
+  if (!lora.adapter.empty() && !is_adapter(lora.shape_folder()))
     throw UserError::at("lora.adapter", "is {}, which has no {}. It is a folder of peft.",
                         lora.adapter, kAdapterConfigFile);
 }

@@ -87,6 +87,17 @@ void prepare_tokenizer(const RunPaths& paths, const RunOptions& options,
   }
 }
 
+// For a launch that finds the folder gone: what is trained is in the checkpoints.
+void keep_adapter(const RunPaths& paths, const RunOptions& options) {
+  if (options.lora.adapter.empty() || is_adapter(paths.adapter())) return;
+  const auto config = read_file(fs::path(options.lora.adapter) / kAdapterConfigFile);
+  if (!config) throw UserError("{}", config.failure().message).about("lora.adapter");
+  std::error_code error;
+  fs::create_directories(paths.adapter(), error);
+  if (error) throw UserError("{}", describe_errno("create", paths.adapter(), error.value()));
+  write_or_throw(paths.adapter() / kAdapterConfigFile, config.value());
+}
+
 std::vector<text::DatasetRow> training_rows(const RunOptions& options, size_t index,
                                             const DatasetSection& dataset) {
   return read_named(dataset_key(options, index, "dataset"), [&] {
@@ -447,6 +458,7 @@ void prepare_run(const RunPaths& paths, const RunOptions& options, const Registr
   // any other.
   write_or_throw(paths.config(), resolved_config(options));
   prepare_tokenizer(paths, options, registries.environments);
+  keep_adapter(paths, options);
   // The copy of the run, which its workers will read.
   auto tokenizer = text::load_tokenizer(paths.tokenizer());
   const auto format =

@@ -11,6 +11,7 @@
 //   traces/        all tokens of the samples of the last steps, as they were trained
 //   demonstrations.jsonl       rows of the supervised warm-up, when the environment shows them
 //   sft.jsonl, sft_eval.jsonl  those of sft.data and sft.eval_data, as token ids
+//   adapter/       the adapter_config.json of lora.adapter
 //   prompts/       rows of the datasets as they are used, where env.too_long drops or cuts some
 //   checkpoints/reference      the weights that algo.kl holds the policy to
 //   checkpoints/sft/           checkpoints within the supervised training, until it is done
@@ -50,6 +51,7 @@ struct RunPaths {
   std::filesystem::path demonstrations() const { return root / "demonstrations.jsonl"; }
   std::filesystem::path sft_rows() const { return root / "sft.jsonl"; }
   std::filesystem::path sft_eval_rows() const { return root / "sft_eval.jsonl"; }
+  std::filesystem::path adapter() const { return root / "adapter"; }
   std::filesystem::path prompts() const { return root / "prompts"; }
   std::filesystem::path trajectories() const { return root / "trajectories"; }
   std::filesystem::path checkpoints() const { return root / "checkpoints"; }

@@ -69,6 +69,44 @@ TEST_F(LaunchAdapters, AnAsynchronousRunOfSeveralRanksWithAWarmUpComesToItsEnd) 
   EXPECT_EQ(sum_of_rows("mismatch/foreign_class_frac"), 0);
 }
 
+// Once there is a checkpoint, the adapter that a run began with is needed no more: its weights are
+// in the reference, and its shape in the run's copy.
+TEST_F(LaunchAdapters, ARunGoesOnWithoutTheFolderOfTheAdapterThatItBeganWith) {
+  write_config("");
+  start_run("other", {"run.steps=1"});
+  expect_done();
+  const fs::path adapter = folder_ / "adapter";
+  std::string config = read_file(folder_ / "tiny.yaml").value();
+  const std::string_view lora = "lora: {rank: 4, targets: [q_proj, v_proj, down_proj]}";
+  config.replace(config.find(lora), lora.size(),
+                 fmt::format("lora: {{adapter: {}}}", adapter.string()));
+  std::ofstream(folder_ / "tiny.yaml") << config;
+  for (const char* reference : {"start", "base"}) {
+    fs::copy(paths("other").checkpoints() / "step_000001", adapter);
+    const std::vector<std::string> more = {fmt::format("algo.kl.reference={}", reference)};
+    const auto with_steps = [&](int steps) {
+      std::vector<std::string> all = more;
+      all.push_back(fmt::format("run.steps={}", steps));
+      return all;
+    };
+    start_run(reference, with_steps(2));
+    expect_done();
+    fs::remove_all(adapter);
+    start(command({"--run-dir", paths(reference).root.string(), "run.steps=3"}));
+    expect_done();
+    start_run(reference, with_steps(4));
+    expect_done();
+    EXPECT_EQ(newest_checkpoint(paths(reference)), 4);
+  }
+  // A run that begins does need it.
+  start_run();
+  EXPECT_EQ(finish().code, 2);
+  EXPECT_NE(
+      output().find("lora.adapter is " + adapter.string() + ", which has no adapter_config.json"),
+      std::string::npos)
+      << output();
+}
+
 // A resumed run proves that its base is the one that it began beside.
 TEST_F(LaunchAdapters, AnotherBaseIsRefusedWhenTheRunGoesOn) {
   write_config("");
