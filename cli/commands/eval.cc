@@ -266,7 +266,10 @@ void eval_one(const EvalArguments& arguments, const EvaluationPlan& plan, const 
       chat::PromptFormat::of(plan.chat, tokenizer_folder(arguments.model), tokenizer);
   // Loading is not counted.
   auto start = std::chrono::steady_clock::now();
-  auto episodes = evaluate(loaded, format, plan, registries);
+  auto episodes = evaluate(loaded, format, plan, registries, [](const std::string& line) {
+    // Not on stdout, which is for numbers; it may quote what an agent said.
+    fmt::print(stderr, "note: {}\n", printable(line));
+  });
   double seconds = seconds_of(std::chrono::steady_clock::now() - start);
   EvaluationSummary summary = summarise(episodes, arguments.ks, plan.seed);
   if (summary.prompts == 0)

@@ -18,6 +18,7 @@
 #include "core/base/clock.h"
 #include "core/base/error.h"
 #include "core/base/flags.h"
+#include "core/base/printable.h"
 #include "core/model/adapter_files.h"
 #include "rollout/engine/engine.h"
 #include "rollout/engine/stop_tokens.h"
@@ -81,17 +82,22 @@ void serve(const ServeArguments& arguments) {
   const std::jthread waits([&](const std::stop_token& end) {
     while (!leaves && !end.stop_requested()) leaves = signals.wait();
   });
+  const auto tell_refusals = [&gateway](bool is_end) {
+    for (const std::string& line : gateway.take_refusals(is_end))
+      fmt::print(stderr, "note: {}\n", printable(line));
+  };
   gateway::HeldTeller held;
   while (!leaves) {
     gateway.poll();
-    if (const auto line = held.look(gateway.held(), clock.now()))
-      fmt::print(stderr, "{}\n", *line);
+    if (const auto line = held.look(gateway.held(), clock.now())) fmt::print(stderr, "{}\n", *line);
+    tell_refusals(/*is_end=*/false);
     if (engine.idle()) {
       gateway.wait(100ms);
     } else {
       gateway.answer(engine.step());
     }
   }
+  tell_refusals(/*is_end=*/true);
 }
 
 }  // namespace

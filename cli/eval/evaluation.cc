@@ -97,6 +97,11 @@ class Players {
     return finished;
   }
 
+  void tell_notes(const std::function<void(const std::string&)>& note, bool is_end) {
+    if (agents_ == nullptr) return;
+    for (const std::string& line : agents_->take_notes(is_end)) note(line);
+  }
+
  private:
   static constexpr std::chrono::milliseconds kPatience{50};
 
@@ -111,7 +116,8 @@ class Players {
 }  // namespace
 
 std::vector<EvaluatedEpisode> evaluate(const LoadedModel& loaded, const chat::PromptFormat& format,
-                                       const EvaluationPlan& plan, const Registries& registries) {
+                                       const EvaluationPlan& plan, const Registries& registries,
+                                       const std::function<void(const std::string&)>& note) {
   const auto source = registries.environments.source(plan.env, plan.settings);
   const sandbox::EnvironmentInfo& info = source->info();
   // Before anything is played: judge() would fail every single episode.
@@ -148,7 +154,9 @@ std::vector<EvaluatedEpisode> evaluate(const LoadedModel& loaded, const chat::Pr
     }
     for (const FinishedEpisode& finished : players.poll())
       episodes.push_back(score(finished, plan, *registries.verifiers));
+    players.tell_notes(note, /*is_end=*/false);
   }
+  players.tell_notes(note, /*is_end=*/true);
   // They ended in any order; sums below must not depend on it.
   std::sort(episodes.begin(), episodes.end(),
             [](const EvaluatedEpisode& a, const EvaluatedEpisode& b) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,9 +46,12 @@ struct EvaluatedEpisode {
 
 // By prompt, then sample. The same plan gives the same episodes whatever the number of threads, and
 // with a run's seed, settings and limits those of its own evaluations (member 0 is sample 0).
-// Throws UserError for an unknown environment or one that does not fit the model.
+// `note` hears what a rollout worker of a run would write to its log: what agents were refused, and
+// folders of theirs that stay. Throws UserError for an unknown environment or one that does not fit
+// the model.
 std::vector<EvaluatedEpisode> evaluate(const LoadedModel& loaded, const chat::PromptFormat& format,
-                                       const EvaluationPlan& plan, const Registries& registries);
+                                       const EvaluationPlan& plan, const Registries& registries,
+                                       const std::function<void(const std::string&)>& note);
 
 struct EvaluationSummary {
   int64_t prompts = 0, episodes = 0, failed = 0;

@@ -1,6 +1,7 @@
 #include "rollout/agent/agent_runner.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -114,6 +115,12 @@ void AgentRunner::begin(int64_t id, Running& running) {
                     .api_key = running.seat.key,
                     .task = json_text(task),
                     .seed = spec.task.seed});
+}
+
+std::vector<std::string> AgentRunner::take_notes(bool is_end) {
+  std::vector<std::string> notes = gateway_.take_refusals(is_end);
+  std::ranges::move(processes_.take_notes(is_end), std::back_inserter(notes));
+  return notes;
 }
 
 bool AgentRunner::abort(const LeaseId& lease, Lane lane) {

@@ -50,8 +50,9 @@ class AgentRunner {
 
   // What has ended.
   std::vector<FinishedEpisode> poll();
-  // As of AgentProcesses.
-  std::vector<std::string> take_notes(bool is_end = false) { return processes_.take_notes(is_end); }
+  // For whoever plays: what the gateway refused, and the notes of AgentProcesses, since they were
+  // last taken. `is_end`: also how many there were in all.
+  std::vector<std::string> take_notes(bool is_end = false);
 
  private:
   // A process, with the key that it has.

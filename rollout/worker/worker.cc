@@ -220,7 +220,6 @@ class RolloutWorker {
 
   void tell_notes(bool is_end) {
     if (agents_ == nullptr) return;
-    for (const std::string& line : gateway_->take_refusals(is_end)) log_.warning("{}", line);
     for (const std::string& line : agents_->take_notes(is_end)) log_.warning("{}", line);
   }
 
@@ -611,8 +610,9 @@ ExitCode run_rollout_worker(const RolloutWorkerConfig& config,
                              .hardware = hardware(config.device),
                              .cluster = config.cluster,
                              .host = config.host},
-                            config.endpoint, config.link,
-                            [&meter] { return wire::Heartbeat{meter.value(), meter.held()}; });
+                            config.endpoint, config.link, [&meter] {
+                              return wire::Heartbeat{meter.value(), meter.held()};
+                            });
   try {
     return RolloutWorker(config, environments, client, meter, log, clock, std::move(stop)).run();
   } catch (const UserError& error) {

@@ -256,6 +256,12 @@ json.load(urllib.request.urlopen(request, timeout=60))
   const std::string log = read_file(paths().log("rollout", 0)).value();
   EXPECT_THAT(log, testing::AllOf(HasSubstr("the gateway refused a call: 400 response_format"),
                                   HasSubstr("(the like 10 times so far)")));
+  // An evaluation, whose agents are refused the same, has no log.
+  const auto evaluated = run_binary("eval --run " + paths().root.string() + " --episodes 10");
+  EXPECT_EQ(evaluated.exit_code, 2) << evaluated.err;
+  EXPECT_THAT(evaluated.err,
+              testing::AllOf(HasSubstr("note: the gateway refused a call: 400 response_format"),
+                             HasSubstr("(the like 10 times so far)")));
 }
 
 // What a program has started ends with its worker too, however it hides and the worker ends.
