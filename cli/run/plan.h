@@ -72,6 +72,12 @@ void check_size(const Plan& plan, const MemoryFacts& machine);
 std::string format_plan(const Plan& plan, const RunOptions& options,
                         const std::vector<std::string>& algorithm = {});
 
+// The adapter that the run trains; without a rank: none. Throws UserError about lora.adapter.
+Lora lora_of(const RunOptions& options);
+
+// Of the policy, in all of its steps.
+int64_t policy_updates(const RunOptions& options, const Plan& plan);
+
 // Reads model.path's config, or makes the one of model.create.
 ModelConfig planned_model(const RunOptions& options,
                           const sandbox::EnvironmentRegistry& environments);
