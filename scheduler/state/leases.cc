@@ -176,10 +176,10 @@ bool Leases::consistent() const {
   };
   const auto is_held = [&](int32_t place) {
     const Entry& entry = entries_[static_cast<size_t>(place)];
-    const Holding& holding = holdings_[static_cast<size_t>(place)];
-    const Held& held = held_[static_cast<size_t>(holding.holder)];
-    return held.worker == entry.lease.worker && holding.at < std::ssize(held.places) &&
-           held.places[static_cast<size_t>(holding.at)] == place;
+    const Holding& its = holdings_[static_cast<size_t>(place)];
+    const Held& held = held_[static_cast<size_t>(its.holder)];
+    return held.worker == entry.lease.worker && its.at < std::ssize(held.places) &&
+           held.places[static_cast<size_t>(its.at)] == place;
   };
   if (!std::ranges::all_of(free_, first_time)) return false;
   for (size_t at = 0; at < soonest_.size(); ++at) {

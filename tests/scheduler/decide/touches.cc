@@ -213,9 +213,11 @@ Touches failed_attempts(int64_t size) {
       failures.push_back(run.answer(work, lease, Outcome::kEnvFailed));
     }
   }
-  const AttemptWindow& window = run.state.breakers.at({Role::kRollout, {}}).window;
-  TR_CHECK(window.size() == 4 * size && 2 * window.workers_above(Outcome::kEnvFailed) == size,
-           "{} attempts", window.size());
+  AttemptWindow& window = run.state.breakers.at({Role::kRollout, {}}).window;
+  const double share = config.breaker.share;
+  TR_CHECK(
+      window.size() == 4 * size && 2 * window.workers_above(Outcome::kEnvFailed, share) == size,
+      "{} attempts", window.size());
   failures.resize(kSome);
   return {std::move(run.state), std::move(failures)};
 }
