@@ -18,6 +18,8 @@ void rounded_to_bf16(std::span<const float> values,
 inline constexpr float kF16Limit = 65520;
 // The bits of a float16: to the nearest, ties to even; subnormal ones too. NaN stays NaN.
 uint16_t to_f16_bits(float value);
+// The float of such bits, exactly; a NaN keeps its payload.
+float from_f16_bits(uint16_t bits);
 // The values as float16, in pieces. All are smaller than kF16Limit.
 void rounded_to_f16(std::span<const float> values,
                     const std::function<void(std::span<const std::byte>)>& to);

@@ -203,19 +203,6 @@ class HeaderReader {
   std::vector<Range> ranges_;
 };
 
-float half_to_float(uint16_t half) {
-  const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
-  const uint32_t exponent = (half >> 10) & 0x1Fu, mantissa = half & 0x3FFu;
-  // Infinities and NaNs; a NaN keeps its payload.
-  if (exponent == 0x1F) return std::bit_cast<float>(sign | 0x7F800000u | mantissa << 13);
-  if (exponent == 0) {  // zero and subnormals: mantissa * 2^-24, exact in float
-    const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
-    return sign != 0 ? -magnitude : magnitude;
-  }
-  // 112 = 127 - 15, the biases of the two formats.
-  return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
-}
-
 // The data of a tensor may begin at any byte of the file, so elements are copied out.
 template <class Convert>
 void convert(std::span<const std::byte> data, std::span<float> out, const Convert& to) {
@@ -336,7 +323,7 @@ void to_float(const TensorView& view, std::span<float> out) {
       if (!out.empty()) std::memcpy(out.data(), view.data.data(), view.data.size());
       return;
     case Dtype::kF16:
-      return convert(view.data, out, half_to_float);
+      return convert(view.data, out, from_f16_bits);
     case Dtype::kBF16:
       return convert(view.data, out, [](uint16_t bits) { return to_float(Bf16{bits}); });
     case Dtype::kI64:
