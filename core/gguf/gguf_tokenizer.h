@@ -1,0 +1,26 @@
+// The tokenizer of a GGUF file as the files of Hugging Face.
+//
+// Thread: any.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/gguf/gguf_file.h"
+
+namespace tailrace {
+
+struct TokenizerTexts {
+  std::string tokenizer;           // tokenizer.json
+  std::string config;              // tokenizer_config.json, with the chat template
+  std::vector<std::string> notes;  // what the file says and these cannot
+};
+
+// Throws UserError: a kind of tokenizer or of pre-tokenizer that is not known by its name, arrays
+// that do not fit each other, ids that are no tokens.
+TokenizerTexts tokenizer_texts(const GgufFile& file);
+
+// The names of pre-tokenizers (tokenizer.ggml.pre) that are read.
+std::string all_gguf_pre_tokenizers();
+
+}  // namespace tailrace

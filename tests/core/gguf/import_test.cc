@@ -1,0 +1,164 @@
+#include "core/gguf/import.h"
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "core/base/error.h"
+#include "core/base/file.h"
+#include "core/base/json_text.h"
+#include "core/model/model_config.h"
+#include "core/model/parameter_files.h"
+#include "core/text/tokenizer.h"
+#include "tests/core/base/temporary_directory.h"
+#include "tests/core/gguf/gguf_bytes.h"
+
+namespace tailrace {
+namespace {
+
+namespace fs = std::filesystem;
+const fs::path kTestData = fs::path(TAILRACE_SOURCE_DIR) / "tests/data";
+
+// What the converter cannot say: dtype of files, ids that the made-up vocabulary lacks.
+ModelConfig comparable(ModelConfig config) {
+  config.dtype = Dtype::kF32;
+  config.padded_ids = 0;
+  config.shard_bytes = 0;
+  return config;
+}
+
+struct Origin {
+  std::string file, golden;
+};
+class GgufImportOf : public ::testing::TestWithParam<Origin> {};
+
+// The file was made of the golden folder by the rules of llama.cpp's converter
+// (bench/peers/gguf_vectors.py), and comes back as that folder.
+TEST_P(GgufImportOf, GivesBackTheFolderThatItWasMadeOf) {
+  const TemporaryDirectory folder;
+  const fs::path golden = kTestData / "golden" / GetParam().golden;
+  const GgufImport made =
+      import_gguf(kTestData / "gguf" / (GetParam().file + ".gguf"), folder.path(), Dtype::kF32);
+  EXPECT_EQ(made.num_rounded, 0);
+  ModelConfig wanted = comparable(read_model_config(golden));
+  const ModelConfig config = comparable(read_model_config(folder.path()));
+  // Follows from the size of the model in a file, and is the test's own in the folder.
+  if (wanted.attention_scalar > 0) wanted.attention_scalar = wanted.head_dim;
+  EXPECT_EQ(config, wanted);
+  const ParameterLayout layout(wanted);
+  Parameters expected(layout), values(layout);
+  load_parameters(golden, wanted, expected);
+  load_parameters(folder.path(), config, values);
+  EXPECT_EQ(made.num_parameters, layout.num_parameters());
+  for (const ParameterInfo& info : layout.entries()) {
+    const auto a = values.vector(info.name), b = expected.vector(info.name);
+    if (wanted.offset_norms && info.kind == ParameterKind::kNorm) {
+      // 1 was added in float32 and is taken away again.
+      for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 6e-8) << info.name;
+    } else {
+      ASSERT_EQ(std::memcmp(a.data(), b.data(), a.size_bytes()), 0) << info.name;
+    }
+  }
+  const auto tokenizer = text::load_tokenizer(folder.path());
+  EXPECT_EQ(tokenizer->vocab_size(), wanted.vocab_size);
+  EXPECT_EQ(tokenizer->bos(), 1);
+  EXPECT_EQ(tokenizer->eos(), 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Architectures, GgufImportOf,
+                         ::testing::Values(Origin{"llama", "llama3-ropescaled-tied-bf16"},
+                                           Origin{"llama-biases", "families/llama-biases-linear"},
+                                           Origin{"qwen2", "qwen2-tied-f32"},
+                                           Origin{"qwen3", "qwen3-headdim-untied-bf16"},
+                                           Origin{"gemma3", "families/gemma3-pattern"}),
+                         [](const auto& one) {
+                           std::string name = one.param.file;
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+TEST(GgufImport, MergesAndFramesTextAsTheFileSays) {
+  const TemporaryDirectory pairs, pieces;
+  import_gguf(kTestData / "gguf/llama.gguf", pairs.path(), {});
+  const auto tokenizer = text::load_tokenizer(pairs.path());
+  // 3 is 'A'; "ab" and "abc" are the last two of 211; llama-bpe begins with its first token.
+  EXPECT_EQ(tokenizer->encode("Aabcab", {.framed = true}), (std::vector<TokenId>{1, 3, 210, 209}));
+  EXPECT_EQ(tokenizer->encode("<|e|>", {.find_special = true}), (std::vector<TokenId>{2}));
+  import_gguf(kTestData / "gguf/gemma3.gguf", pieces.path(), {});
+  const auto sentences = text::load_tokenizer(pieces.path());
+  // Pieces from 23 on: "▁", a, b, c, "▁a", "ab", "▁ab", "bc", "abc". "▁a" has the highest score of
+  // those that begin " abc", then "▁ab", whose c stays.
+  EXPECT_EQ(sentences->encode("abc", {.framed = true}), (std::vector<TokenId>{1, 29, 26}));
+  EXPECT_EQ(sentences->decode(std::vector<TokenId>{1, 29, 26}, false), "abc");
+  // A byte that is no piece, by its own token.
+  EXPECT_EQ(sentences->encode("a\x05", {}), (std::vector<TokenId>{27, 3 + 5}));
+}
+
+TEST(GgufImport, WritesTheDtypeThatIsAskedFor) {
+  const TemporaryDirectory floats, halves, usual;
+  const fs::path file = kTestData / "gguf/qwen2.gguf";
+  EXPECT_EQ(import_gguf(file, usual.path(), {}).dtype, Dtype::kF32);
+  EXPECT_EQ(import_gguf(kTestData / "gguf/qwen3.gguf", halves.path(), {}).dtype, Dtype::kBF16);
+  const GgufImport rounded = import_gguf(file, floats.path(), Dtype::kBF16);
+  EXPECT_GT(rounded.num_rounded, rounded.num_parameters / 2);
+  EXPECT_EQ(read_model_config(floats.path()).dtype, Dtype::kBF16);
+  const auto origin = read_file(floats.path() / "import.json");
+  ASSERT_TRUE(origin);
+  const auto json = parse_json(origin.value());
+  EXPECT_EQ(json["file"], "qwen2.gguf");
+  EXPECT_EQ(json["rounded"], rounded.num_rounded);
+}
+
+std::string import_refusal(const std::string& bytes) {
+  const TemporaryDirectory folder;
+  const fs::path path = folder.path() / "x.gguf";
+  if (!write_file_atomic(path, bytes)) return "not written";
+  try {
+    import_gguf(path, folder.path(), {});
+    return "accepted";
+  } catch (const UserError& error) {
+    EXPECT_EQ(std::string(error.what()).find(path.string()), 0u) << error.what();
+    return error.what();
+  }
+}
+
+// A file with one text of another that is as long.
+std::string changed(const std::string& file, std::string_view from, std::string_view to) {
+  const auto read = read_file(kTestData / "gguf" / file);
+  std::string bytes = read.value();
+  const size_t at = bytes.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  EXPECT_EQ(from.size(), to.size());
+  bytes.replace(at, to.size(), to);
+  return bytes;
+}
+
+TEST(GgufImport, NamesWhatItDoesNotRead) {
+  expect_said(import_refusal(GgufBytes::head(0, 0).text), "general.architecture is missing");
+  expect_said(import_refusal(GgufBytes::head(0, 1).text_key("general.architecture", "mamba").text),
+              "the architecture mamba is not read; accepted: llama, qwen2, qwen3, gemma3");
+  expect_said(import_refusal(changed("llama.gguf", "llama-bpe", "chameleon")),
+              "tokenizer.ggml.pre is chameleon, which is not read; accepted: gpt-2");
+  expect_said(import_refusal(changed("qwen2.gguf", "gpt2", "bert")), "accepted: gpt2 (byte pairs)");
+  expect_said(import_refusal(changed("llama.gguf", "blk.1.attn_q.weight", "blk.1.attn_z.weight")),
+              "tensor 'blk.1.attn_z.weight' is unknown");
+  expect_said(import_refusal(changed("qwen2.gguf", "qwen2.block_count", "qwen2.block_cnt__")),
+              "qwen2.block_count is missing");
+  expect_said(import_refusal(changed("qwen2.gguf", "qwen2.context_length", "qwen2.expert_count__")),
+              "qwen2.context_length is missing");
+  expect_said(import_refusal(changed("llama.gguf", "ab c", "ab?c")), "two tokens and a blank");
+  expect_said(import_refusal(changed("llama.gguf", "rope_freqs.weight", "rope_freqq.weight")),
+              "'rope_freqq.weight' is unknown");
+  std::string infinite = read_file(kTestData / "gguf/qwen2.gguf").value();
+  const float infinity = INFINITY;
+  std::memcpy(infinite.data() + infinite.size() - 4, &infinity, 4);
+  expect_said(import_refusal(infinite), "is inf; these weights cannot be used");
+}
+
+}  // namespace
+}  // namespace tailrace
