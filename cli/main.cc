@@ -64,6 +64,7 @@ int main(int argc, char** argv) {
   add_worker(program, registries);
   add_keys(program);
   add_merge(program);
+  add_import(program);
   add_docs(program);
   // Of whoever binds no other: a role has its log, a launch its view.
   const SteadyClock clock;

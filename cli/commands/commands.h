@@ -13,6 +13,7 @@ void add_doctor(Command& program);
 void add_env(Command& program, const Registries& registries);
 void add_eval(Command& program, const Registries& registries);
 void add_generate(Command& program);
+void add_import(Command& program);
 void add_keys(Command& program);
 void add_launch(Command& program, const Registries& registries);
 void add_merge(Command& program);

@@ -15,6 +15,7 @@
 #include "cli/commands/leave.h"
 #include "cli/commands/sampling_flags.h"
 #include "cli/eval/loaded_model.h"
+#include "cli/run/options.h"
 #include "core/base/clock.h"
 #include "core/base/error.h"
 #include "core/base/flags.h"

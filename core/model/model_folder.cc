@@ -91,9 +91,9 @@ std::string folder_hint(const fs::path& directory) {
   const std::string gguf = text.ends_with(".gguf") ? text : first_name(directory, ".gguf");
   if (!gguf.empty())
     return fmt::format(
-        " {} is a GGUF file, which is not read.\n       Try the folder that it was made from, with "
-        "config.json and safetensors weights.",
-        gguf);
+        " {} is a GGUF file.\n       Make a folder of it once, and name that: tailrace import {} "
+        "DIR",
+        gguf, text.ends_with(".gguf") ? gguf : (directory / gguf).string());
   if (has("snapshots"))
     return fmt::format(
         " The folder is a part of the hub's cache.\n       Try {}/ and the name of the revision in "

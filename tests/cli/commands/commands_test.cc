@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <sys/resource.h>
 
+#include "core/base/file.h"
 #include "core/model/safetensors.h"
 #include "sandbox/launcher/launcher.h"
 #include "tests/cli/commands/stories.h"
@@ -17,13 +18,15 @@
 namespace tailrace {
 namespace {
 
+namespace fs = std::filesystem;
 using nlohmann::json;
 
 const std::string kGolden = kData + "/golden/llama3-untied-f32";
 
 TEST(Commands, EachHasHelpWithAnExample) {
-  for (const char* command : {"tokenize", "score", "generate", "eval", "report", "trace", "doctor",
-                              "bench", "launch", "env", "env list", "env check", "env play"}) {
+  for (const char* command :
+       {"tokenize", "score", "generate", "eval", "report", "trace", "doctor", "bench", "launch",
+        "env", "env list", "env check", "env play", "import"}) {
     auto result = run_binary(std::string(command) + " --help");
     EXPECT_EQ(result.exit_code, 0) << command;
     EXPECT_NE(result.out.find("Example:"), std::string::npos)
@@ -156,6 +159,40 @@ TEST(Commands, TakeMemoryForThePositionsThatTheyUse) {
       "eval --env countdown --episodes 2 --samples 1 --max-context-tokens 256 --model " + model);
   EXPECT_EQ(evaluated.exit_code, 0) << evaluated.err;
   EXPECT_LE(peak_kb(), bound);
+}
+
+TEST(Import, MakesAFolderThatEveryCommandTakes) {
+  const TemporaryDirectory folder;
+  const std::string out = folder.path().string() + "/model", file = kData + "/gguf/llama.gguf";
+  const auto made = run_binary("import " + file + " " + out + "/");
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  EXPECT_NE(made.out.find("(22 BF16, 8 F32), in BF16"), std::string::npos) << made.out;
+  const auto scored = run_binary("score --model " + out, "{\"input_ids\": [1, 40, 7]}");
+  ASSERT_EQ(scored.exit_code, 0) << scored.err;
+  const auto golden = run_binary("score --model " + kData + "/golden/llama3-ropescaled-tied-bf16",
+                                 "{\"input_ids\": [1, 40, 7]}");
+  EXPECT_EQ(scored.out, golden.out);
+  const auto generated =
+      run_binary("generate --chat --prompt ABC --max-new-tokens 2 --model " + out);
+  EXPECT_EQ(generated.exit_code, 0) << generated.err;
+}
+
+TEST(Import, LeavesNothingBehindWhereItFails) {
+  const TemporaryDirectory folder;
+  const std::string file = kData + "/gguf/qwen2.gguf", out = folder.path().string() + "/model";
+  const auto whole = read_file(file);
+  ASSERT_TRUE(whole);
+  folder.write("cut.gguf", whole.value().substr(0, whole.value().size() - 5));
+  const auto cut = run_binary("import " + folder.path().string() + "/cut.gguf " + out);
+  EXPECT_EQ(cut.exit_code, 2);
+  EXPECT_NE(cut.err.find("cut.gguf: not a valid GGUF file: tensor 'output_norm.weight'"),
+            std::string::npos)
+      << cut.err;
+  folder.write("model/mine", "");
+  EXPECT_EQ(run_binary("import " + file + " " + out).err,
+            "error: " + out + " exists and is not empty. Name a new folder.\n");
+  EXPECT_EQ(run_binary("import " + out + "/none.gguf " + out + "2").exit_code, 2);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), {}), 2);
 }
 
 TEST(Tokenize, GivesIdsAndTextBack) {

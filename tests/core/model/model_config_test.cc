@@ -584,7 +584,7 @@ TEST(ModelFolder, NamesWhatIsNoModel) {
        "The folder is an adapter of Qwen/Qwen3-4B, not a model.\n       Name its base, and go on "
        "with");
   says("adapter_model.safetensors", "", "The folder is an adapter, not a model.");
-  says("model-q4_0.gguf", "", "model-q4_0.gguf is a GGUF file, which is not read.");
+  says("model-q4_0.gguf", "", "model-q4_0.gguf is a GGUF file.\n       Make a folder of it once");
   says("snapshots/", "", "The folder is a part of the hub's cache.");
   says("pytorch_model.bin", "", "pytorch_model.bin holds pickled weights, which are not read.");
   says("consolidated.00.pth", "", "consolidated.00.pth holds pickled weights");
