@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -87,6 +88,7 @@ std::vector<Finding> Health::judge(const HealthStep& step) {
                       .about = rule.about,
                       .since = since,
                       .until = now.number,
+                      .pays_all = rule.kind == Ailment::kConstantReward && now.reward_min > 0,
                       .sentence = rule.sentence(view),
                       .advice = rule.advice(view)};
     // A larger limit mends nothing of a policy that says nothing any more.
@@ -115,9 +117,13 @@ std::vector<Finding> Health::findings() const {
                ? fall.finding.since
                : one.since;
   };
-  std::ranges::stable_sort(all, [&](const Finding& a, const Finding& b) {
-    return a.severity != b.severity ? a.severity > b.severity : since(a) < since(b);
-  });
+  // A reward that is paid to every sample teaches nobody to act: it stands before the actions that
+  // cannot be read since then.
+  const auto order = [&](const Finding& one) {
+    return std::tuple(-static_cast<int>(one.severity), since(one),
+                      one.pays_all ? Ailment::kActionsCut : one.kind, !one.pays_all);
+  };
+  std::ranges::stable_sort(all, {}, order);
   return all;
 }
 

@@ -23,10 +23,11 @@ struct Finding {
   Ailment kind{};
   Severity severity{};
   HealthNumber about{};
-  int64_t since = 0;     // first step of the latest time that it held
-  int64_t until = 0;     // last step of it
-  std::string sentence;  // what is seen, with the number and its metric
-  std::string advice;    // one thing to do, with its key
+  int64_t since = 0;      // first step of the latest time that it held
+  int64_t until = 0;      // last step of it
+  bool pays_all = false;  // every sample has one reward, above 0, whatever it says
+  std::string sentence;   // what is seen, with the number and its metric
+  std::string advice;     // one thing to do, with its key
 
   // "warning: rate_too_high since step 1: ... Try ..."
   std::string line() const;
@@ -50,7 +51,8 @@ class Health {
   std::vector<Finding> add(const MetricsRow& row);
 
   // All that held in some step, the gravest first, then the earliest: a cause stands before what
-  // came of it, and a reward that fell before the symptoms that began with it.
+  // came of it, a reward that fell before the symptoms that began with it, and a reward above 0
+  // that every sample has before the actions that cannot be read since the same step.
   std::vector<Finding> findings() const;
   // Those of them that hold in the last step.
   std::vector<Finding> present() const;

@@ -456,6 +456,43 @@ TEST(Health, AConstantRewardIsTheCauseOfSamplesThatNeverEnd) {
             (Kinds{"no_signal", "truncated"}));
 }
 
+// A reward that is paid for actions that nobody can read is the cause. One that punishes them, or
+// that told samples apart before, is not.
+TEST(Health, ARewardThatIsPaidForUnreadableActionsIsTheCause) {
+  const auto constant = [](double reward, double tokens) {
+    return Values{{"reward/mean", reward},
+                  {"reward/min", reward},
+                  {"reward/max", reward},
+                  {"reward/std", 0},
+                  {"env/success", 0},
+                  {"rollout/zero_signal_frac", 1},
+                  {"rollout/truncated_frac", 0.95},
+                  {"env/invalid_actions", 4},
+                  {"rollout/response_tokens/mean", tokens}};
+  };
+  const auto first_of = [](std::vector<MetricsRow> rows) {
+    const Health health = health_of(rows, kConfigText);
+    EXPECT_EQ(health.present()[0].kind, health.verdict().value().kind);
+    return std::string(name_of(health.verdict().value().kind));
+  };
+  for (const auto& [reward, tokens, kind] : {std::tuple{0.7, 8.0, "constant_reward"},
+                                             {0.7, 42.0, "constant_reward"},
+                                             {0.0, 8.0, "invalid_actions"},
+                                             {-1.0, 8.0, "invalid_actions"},
+                                             {-1.0, 42.0, "actions_cut"}}) {
+    std::vector<MetricsRow> rows;
+    for (int64_t step = 1; step <= 2; ++step)
+      rows.push_back(health_row(step, constant(reward, tokens)));
+    const std::string early = first_of(rows);
+    EXPECT_EQ(early, tokens > 8 ? "actions_cut" : "invalid_actions") << "two steps may be chance";
+    rows.push_back(health_row(3, constant(reward, tokens)));
+    EXPECT_EQ(first_of(rows), kind) << reward << " " << tokens;
+  }
+  std::vector<MetricsRow> rows = {health_row(1, {{"env/invalid_actions", 4}})};
+  for (int64_t step = 2; step <= 4; ++step) rows.push_back(health_row(step, constant(0.7, 8)));
+  EXPECT_EQ(first_of(rows), "invalid_actions");
+}
+
 TEST(Health, SamplesThatAreCutAndSucceedNeedNoCure) {
   const Values solved = {{"reward/mean", 1},
                          {"reward/min", 1},
