@@ -16,6 +16,7 @@
 #include "core/base/json_file.h"
 #include "core/base/json_text.h"
 #include "core/model/config_reader.h"
+#include "core/model/module_pattern.h"
 #include "core/model/parameter_files.h"
 #include "core/model/safetensors.h"
 #include "kernels/base/check.h"
@@ -65,15 +66,45 @@ std::optional<LoraTarget> last_part(const std::string& name) {
   return value_of<LoraTarget>(std::string_view(name).substr(name.rfind('.') + 1));
 }
 
-// "all-linear", or a list of names, of which the last parts say what they are: peft writes whole
-// names where few modules have them. That a layer lacks one shows where the tensors are read.
+std::string first_module(LoraTarget target) {
+  using enum LoraTarget;
+  const bool in_mlp = target == kGate || target == kUp || target == kDown;
+  return fmt::format("model.layers.0.{}.{}", in_mlp ? "mlp" : "self_attn", name_of(target));
+}
+
+// The linear layers that the expression names in the first layer of a model. Each layer has the
+// same ones, or its tensors are missing or unknown where they are read.
+std::vector<LoraTarget> targets_of_pattern(const std::string& text) {
+  const ModulePattern pattern(text);
+  for (const char* other : {"lm_head", "model.embed_tokens"})
+    if (pattern.matches(other)) throw UserError("matches {}, which is not built", other);
+  std::vector<LoraTarget> targets = all_targets();
+  std::erase_if(targets, [&](LoraTarget one) { return !pattern.matches(first_module(one)); });
+  if (targets.empty())
+    throw UserError("matches no linear layer of the first layer, such as {}",
+                    first_module(LoraTarget::kQ));
+  return targets;
+}
+
+// "all-linear", a regular expression, or a list of names, of which the last parts say what they
+// are: peft writes whole names where few modules have them. A layer that lacks one shows where the
+// tensors are read.
 std::vector<LoraTarget> targets_of(const ConfigReader& reader) {
   const Json* modules = reader.find("target_modules");
   if (modules != nullptr && *modules == "all-linear") return all_targets();
   const auto refuse = [&](const std::string& what) {
-    return UserError("{}: target_modules {}. Accepted are \"all-linear\" and a list of {}.",
-                     reader.path(), what, fmt::join(kEnumNames<LoraTarget>, ", "));
+    return UserError(
+        "{}: target_modules {}. Accepted are \"all-linear\", a list of {}, and a regular "
+        "expression over whole names such as {}.",
+        reader.path(), what, fmt::join(kEnumNames<LoraTarget>, ", "), first_module(LoraTarget::kQ));
   };
+  if (modules != nullptr && modules->is_string()) {
+    try {
+      return targets_of_pattern(modules->get<std::string>());
+    } catch (const UserError& error) {
+      throw refuse(error.what());
+    }
+  }
   if (modules == nullptr || !modules->is_array() || modules->empty())
     throw refuse("is not a list of names");
   std::vector<LoraTarget> targets;

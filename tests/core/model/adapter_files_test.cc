@@ -9,9 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
+#include "core/base/file.h"
 #include "core/model/parameter_files.h"
 #include "tests/core/model/model_harness.h"
 
@@ -63,6 +66,66 @@ TEST(AdapterFiles, TargetsMayBeAllOrInAnyOrder) {
              R"({"r": 4, "lora_alpha": 8, "target_modules":
                  ["model.layers.1.mlp.up_proj", "model.layers.0.mlp.up_proj"]})");
   EXPECT_EQ(read_adapter_config(folder.path()).targets, std::vector{LoraTarget::kUp});
+}
+
+// Patterns of ms-swift and Unsloth, which peft keeps as they are.
+TEST(AdapterFiles, TargetsMayBeARegularExpressionOverWholeNames) {
+  const ScratchFolder folder;
+  const auto write = [&](const std::string& pattern) {
+    const nlohmann::json json = {{"r", 4}, {"lora_alpha", 8}, {"target_modules", pattern}};
+    write_text(folder.path() / kAdapterConfigFile, json.dump());
+  };
+  using enum LoraTarget;
+  const std::vector<std::pair<std::string, std::vector<LoraTarget>>> patterns = {
+      {R"(^(model(?=\.).*\.(q_proj|v_proj))$)", {kQ, kV}},
+      {R"((?:.*?(?:language|text).*?(?:self_attn|attention|mlp).*?(?:q_proj|up_proj).*?)|)"
+       R"((?:\bmodel\.layers\.[\d]{1,}\.(?:self_attn|attention|attn|mlp|ffn)\.)"
+       R"((?:(?:k_proj|o_proj|gate_proj|down_proj))))",
+       {kK, kO, kGate, kDown}},
+      {R"(.*self_attn\.(?!o_proj).*)", {kQ, kK, kV}},
+      {R"(.*_proj)", {kQ, kK, kV, kO, kGate, kUp, kDown}},
+      {R"(model\.layers\.\d{1,3}\.mlp\.\w+)", {kGate, kUp, kDown}}};
+  for (const auto& [pattern, targets] : patterns) {
+    write(pattern);
+    EXPECT_EQ(read_adapter_config(folder.path()).targets, targets) << pattern;
+  }
+  for (const auto& [pattern, told] : std::vector<std::pair<std::string, std::string>>{
+           {"q_proj",
+            "matches no linear layer of the first layer, such as "
+            "model.layers.0.self_attn.q_proj. Accepted are"},
+           {".*(q_proj|lm_head)", "target_modules matches lm_head, which is not built"},
+           {"(?i).*q_proj", "has (?i, which is not read"},
+           {".*(q_proj", "cannot be read as a regular expression ("}}) {
+    write(pattern);
+    const std::string error =
+        refusal_of_adapter(folder.path(), read_file(folder.path() / kAdapterConfigFile).value());
+    EXPECT_NE(error.find(told), std::string::npos) << error;
+  }
+}
+
+// The layers that the expression names are those of the tensors: one that a layer lacks, and one
+// that it does not name, are refused where the file is read.
+TEST(AdapterFiles, ThePatternIsProvedByTheTensors) {
+  const ScratchFolder folder;
+  ModelConfig config = awkward_config(false);
+  config.lora = {.rank = 3, .alpha = 4, .targets = {LoraTarget::kQ, LoraTarget::kV}, .base = ""};
+  const ParameterLayout layout = ParameterLayout::of_adapter(config);
+  const Parameters saved(layout);
+  save_parameters(folder.path() / kAdapterFile, saved);
+  for (const auto& [names, is_right] :
+       {std::pair{"q_proj|v_proj", true}, {"q_proj", false}, {"q_proj|v_proj|o_proj", false}}) {
+    const nlohmann::json json = {
+        {"r", 3}, {"lora_alpha", 4}, {"target_modules", fmt::format(".*\\.({})", names)}};
+    write_text(folder.path() / kAdapterConfigFile, json.dump());
+    config.lora = read_adapter_config(folder.path());
+    const ParameterLayout named = ParameterLayout::of_adapter(config);
+    Parameters loaded(named);
+    const auto load = [&] { load_parameters(folder.path(), config, loaded, kAdapterFile); };
+    if (is_right)
+      EXPECT_NO_THROW(load());
+    else
+      EXPECT_THROW(load(), UserError) << names;
+  }
 }
 
 TEST(AdapterFiles, WhatWouldChangeTheNumbersIsRefusedByName) {

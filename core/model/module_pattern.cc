@@ -1,0 +1,139 @@
+#include "core/model/module_pattern.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+
+namespace tailrace {
+namespace {
+
+// Copies of what repetitions with counts repeat: each is built, and matching recurses into them.
+constexpr int64_t kMaxCopies = 4;
+
+// Looks for what may not stand in a pattern; its form is left to the compiler.
+class PatternScan {
+ public:
+  explicit PatternScan(std::string_view pattern) : text_(pattern) {}
+
+  std::optional<std::string> fault() {
+    if (text_.size() > kMaxModulePatternBytes)
+      return fmt::format("has {} bytes, more than {}", text_.size(), kMaxModulePatternBytes);
+    while (at_ < text_.size())
+      if (auto found = next()) return found;
+    return std::nullopt;
+  }
+
+ private:
+  bool starts(std::string_view with) const { return text_.substr(at_).starts_with(with); }
+
+  std::optional<std::string> next() {
+    const char c = text_[at_];
+    if (c == '\\') return escape();
+    if (c == '[') return set();
+    if (c == '(') return group();
+    if (c == ')' && !lookaheads_.empty()) lookaheads_.pop_back();
+    if (c == '{') return counts();
+    if (c == '*' || c == '+' || c == '?') return behind_repetition(1);
+    ++at_;
+    return std::nullopt;
+  }
+
+  // \A and \Z of Python are letters elsewhere, and \1 takes exponential time.
+  std::optional<std::string> escape() {
+    const char c = at_ + 1 < text_.size() ? text_[at_ + 1] : '\0';
+    const bool is_letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    const bool is_digit = c >= '0' && c <= '9';
+    if (is_digit || (is_letter && std::string_view("bBdDsSwW").find(c) == std::string_view::npos))
+      return fmt::format("has \\{}, which is not read", c);
+    at_ += 2;
+    return std::nullopt;
+  }
+
+  // "[]a]" holds a bracket in Python, and "[[:alpha:]]" no class.
+  std::optional<std::string> set() {
+    at_ += starts("[^") ? 2 : 1;
+    for (bool is_first = true; at_ < text_.size(); is_first = false) {
+      const char c = text_[at_];
+      if (c == '[' || (c == ']' && is_first))
+        return fmt::format("has {} in brackets, which is not read; write \\{}", c, c);
+      if (c == '\\') {
+        if (auto found = escape()) return found;
+        continue;
+      }
+      ++at_;
+      if (c == ']') break;
+    }
+    return std::nullopt;
+  }
+
+  std::optional<std::string> group() {
+    const bool looks = starts("(?=") || starts("(?!");
+    if (starts("(?") && !looks && !starts("(?:"))
+      return fmt::format("has {}, which is not read", text_.substr(at_, 3));
+    if (looks && std::ranges::count(lookaheads_, true) > 0)
+      return "has a lookahead in a lookahead, which is not read";
+    lookaheads_.push_back(looks);
+    at_ += starts("(?") ? 3 : 1;
+    return std::nullopt;
+  }
+
+  // {2}, {1,} and {1,3}.
+  std::optional<std::string> counts() {
+    const size_t close = std::min(text_.find('}', at_), text_.size());
+    const std::string_view inner = text_.substr(at_ + 1, close - at_ - 1);
+    const size_t comma = std::min(inner.find(','), inner.size());
+    int64_t most = 1;
+    for (const std::string_view part :
+         {inner.substr(0, comma), inner.substr(std::min(comma + 1, inner.size()))}) {
+      int64_t count = 1;
+      const auto read = std::from_chars(part.data(), part.data() + part.size(), count);
+      most = std::max(most, read.ec == std::errc::result_out_of_range ? kMaxCopies + 1 : count);
+    }
+    copies_ *= std::min(most, kMaxCopies + 1);
+    if (copies_ > kMaxCopies)
+      return fmt::format("repeats parts {} times or more; at most {} are read", copies_,
+                         kMaxCopies);
+    return behind_repetition(close + 1 - at_);
+  }
+
+  // "a*+" and "a{2}+" of Python give nothing back; "a*?" is the lazy form.
+  std::optional<std::string> behind_repetition(size_t bytes) {
+    at_ = std::min(at_ + bytes, text_.size());
+    if (starts("?")) ++at_;
+    if (starts("*") || starts("+") || starts("?") || starts("{"))
+      return "repeats a repetition, which is not read";
+    return std::nullopt;
+  }
+
+  std::string_view text_;
+  size_t at_ = 0;
+  std::vector<bool> lookaheads_;  // the open groups: whether each is one
+  int64_t copies_ = 1;
+};
+
+}  // namespace
+
+std::optional<std::string> fault_of_module_pattern(std::string_view pattern) {
+  return PatternScan(pattern).fault();
+}
+
+ModulePattern::ModulePattern(const std::string& pattern) {
+  if (const auto fault = fault_of_module_pattern(pattern)) throw UserError("{}", *fault);
+  try {
+    // The search that goes back instead takes exponential time of some patterns.
+    regex_ = std::regex(pattern, std::regex::ECMAScript | std::regex_constants::__polynomial);
+  } catch (const std::regex_error& error) {
+    throw UserError("cannot be read as a regular expression ({})", error.what());
+  }
+}
+
+bool ModulePattern::matches(const std::string& name) const {
+  return std::regex_match(name, regex_);
+}
+
+}  // namespace tailrace
