@@ -4,7 +4,9 @@
     python3 scripts/parquet_to_jsonl.py train.parquet train.jsonl.gz [--columns prompt,reward_model]
 
 All columns are kept: lists and structs become JSON lists and objects, and a column of a chat keeps
-its list of messages. A name that ends in .gz is compressed. It needs pyarrow, or pandas with an
+its list of messages. Parquet gives each struct of a column the keys of all of them, with null where
+it had none; in "arguments" of calls and in "tools" such keys are left out and counted, because a
+chat template would write them. A name that ends in .gz is compressed. It needs pyarrow, or pandas with an
 engine for Parquet, in the Python that runs it.
 """
 import argparse
@@ -46,6 +48,26 @@ def plain(value):
     if hasattr(value, "tolist"):  # arrays and numbers of numpy
         return plain(value.tolist())
     return str(value)
+
+
+class NullKeys:
+    """Leaves out keys that are null below "arguments" and "tools", and counts them."""
+
+    def __init__(self):
+        self.count = 0
+
+    def left_out(self, value, inside=False):
+        if isinstance(value, list):
+            return [self.left_out(item, inside) for item in value]
+        if not isinstance(value, dict):
+            return value
+        kept = {}
+        for key, item in value.items():
+            if inside and item is None:
+                self.count += 1
+            else:
+                kept[key] = self.left_out(item, inside or key in ("arguments", "tools"))
+        return kept
 
 
 def rows_of_arrow(parquet, path, columns):
@@ -102,11 +124,12 @@ def main():
     unfinished = f"{arguments.target}.unfinished.{os.getpid()}"
     opener = gzip.open if arguments.target.endswith(".gz") else open
     count = 0
+    nulls = NullKeys()
     try:
         rows = rows_of(arguments.source, columns)
         with opener(unfinished, "wt", encoding="utf-8") as out:
             for row in rows:
-                json.dump(plain(row), out, ensure_ascii=False, allow_nan=False)
+                json.dump(nulls.left_out(plain(row)), out, ensure_ascii=False, allow_nan=False)
                 out.write("\n")
                 count += 1
         os.replace(unfinished, arguments.target)
@@ -116,6 +139,8 @@ def main():
         if os.path.exists(unfinished):
             os.remove(unfinished)
     print(f"{arguments.target}: {count} rows")
+    if nulls.count:
+        print(f"keys that are null in arguments or tools, left out: {nulls.count}")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@
 
 #include "cli/commands/commands.h"
 #include "cli/commands/jsonl_input.h"
+#include "cli/run/sft_rows.h"
 #include "core/base/error.h"
 #include "core/base/flags.h"
 #include "core/base/json_row.h"
@@ -26,10 +27,11 @@ struct TokenizeArguments {
 };
 
 // Behind a question the beginning of an answer stands; behind an answer nothing more, as in
-// supervised training.
+// supervised training. `nulls`: adds the keys that are left out, as there.
 Result<std::vector<TokenId>> ids_of_messages(const chat::PromptFormat& format,
                                              nlohmann::ordered_json messages,
-                                             const std::string& tools) {
+                                             const std::string& tools, int64_t& nulls) {
+  if (text::are_messages(messages)) nulls += text::leave_out_nulls(messages);
   if (!text::are_messages(messages) || messages.back().at("role") != "assistant")
     return format.first({.messages = json_text(messages), .tools = tools});
   if (const Result<bool> texts = text::make_texts(messages); !texts) return texts.failure();
@@ -43,6 +45,7 @@ void tokenize(const TokenizeArguments& arguments) {
   // Only where a row needs it: a template that cannot be read hinders nobody else.
   std::optional<chat::PromptFormat> format;
   JsonlInput input(std::cin, "stdin");
+  int64_t nulls = 0;
   while (auto row = input.next()) {
     if (arguments.decode) {
       auto ids = input.ids(*row, "input_ids");
@@ -55,8 +58,10 @@ void tokenize(const TokenizeArguments& arguments) {
       nlohmann::json out = {{"text", tokenizer->decode(ids, arguments.special)}};
       fmt::print("{}\n", json_text(out));
     } else if (const auto messages = row->find("messages"); messages != row->end()) {
+      if (const auto tools = row->find("tools"); tools != row->end())
+        nulls += text::leave_out_nulls_of_tools(*tools);
       if (!format) format.emplace(chat::PromptFormat::of({}, arguments.tokenizer, *tokenizer));
-      const auto ids = ids_of_messages(*format, *messages, json_of_field(*row, "tools"));
+      const auto ids = ids_of_messages(*format, *messages, json_of_field(*row, "tools"), nulls);
       if (!ids) throw UserError("{}: {}", input.where(), ids.failure().message);
       fmt::print("{{\"input_ids\": [{}]}}\n", fmt::join(ids.value(), ", "));
     } else {
@@ -64,6 +69,7 @@ void tokenize(const TokenizeArguments& arguments) {
       fmt::print("{{\"input_ids\": [{}]}}\n", fmt::join(ids, ", "));
     }
   }
+  if (nulls > 0) fmt::print(stderr, "note: {}\n", nulls_note(nulls));
 }
 
 }  // namespace

@@ -234,6 +234,7 @@ FittedPrompts fit_prompts(const RowsFile& file, const std::string& key, TooLong 
   std::vector<LongRow> refused;
   std::vector<std::pair<int64_t, std::string>> unscored;
   for (text::DatasetRow& row : rows) {
+    fitted.nulls += row.nulls;
     const Seen seen = fitter.see(row.json, row.line);
     if (fitted.first_special == 0 && seen.bytes == 0 && !room.format.has_template() &&
         room.format.tokenizer().encode(seen.text, {.framed = true}) != seen.tokens)

@@ -38,6 +38,7 @@ struct FittedPrompts {
   PromptFit fit;
   std::vector<text::DatasetRow> rows;
   int64_t first_special = 0;  // line of the first prompt that holds a special token's text; 0: none
+  int64_t nulls = 0;          // keys of its rows that were null (DatasetRow)
 };
 
 // What a file of prompts is held against.

@@ -172,6 +172,7 @@ WarmUpPlan plan_warm_up(const RunOptions& o, const ModelConfig& config) {
   mistakes.tell();
   if (!o.sft.eval_data.empty()) {
     plan.eval_rows = std::ssize(held_out.rows), plan.eval_tokens = held_out.tokens();
+    plan.nulls = held_out.nulls;
     plan.read.eval_data = std::move(held_out);
   }
   // Of demonstrations only the number is known: they are played when the run begins.
@@ -180,6 +181,7 @@ WarmUpPlan plan_warm_up(const RunOptions& o, const ModelConfig& config) {
   plan.tokens = read.tokens();
   plan.dropped = read.dropped, plan.cut = read.cut;
   plan.too_long = read.too_long;
+  plan.nulls += read.nulls;
   plan.updates = o.sft.epochs *
                  std::ssize(sft_batches(read.rows, o.sft.batch_tokens, /*seed=*/0, /*epoch=*/0));
   plan.read.data = std::move(read);

@@ -28,6 +28,7 @@ struct WarmUpPlan {
   int64_t dropped = 0, cut = 0;  // rows of sft.data that are too long, or teach nothing
   std::vector<LongRow> too_long = {};  // of these, the former
   int64_t eval_rows = 0, eval_tokens = 0;
+  int64_t nulls = 0;         // keys that were null (SftRows), of held-out rows as well
   SupervisedRows read = {};  // for prepare_run(), which need not read them again
 };
 

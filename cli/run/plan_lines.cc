@@ -46,6 +46,7 @@ std::string format_warm_up(const WarmUpPlan& plan, const SftOptions& sft, int64_
   if (plan.cut > 0) text += fmt::format("; {} cut", counted(plan.cut, "row"));
   if (!plan.too_long.empty()) text += fmt::format(" (too long: {})", list_lines(plan.too_long));
   if (plan.eval_rows > 0) text += fmt::format("; {} held out", counted(plan.eval_rows, "row"));
+  if (plan.nulls > 0) text += "; " + nulls_note(plan.nulls);
   return text;
 }
 

@@ -149,6 +149,7 @@ void prepare_sft_rows(const RunOptions& options, const std::string& key, const s
   if (rows.dropped > 0) text += fmt::format(", {} dropped", counted(rows.dropped, "more row"));
   if (rows.cut > 0) text += fmt::format(", {} of them cut", rows.cut);
   if (!rows.too_long.empty()) text += fmt::format("; too long: {}", list_lines(rows.too_long));
+  if (rows.nulls > 0) text += "; " + nulls_note(rows.nulls);
   say(text);
 }
 
@@ -226,11 +227,15 @@ scheduler::Config scheduler_config(const RunOptions& options) {
 
 namespace {
 
-std::string special_note(const FittedPrompts& found) {
-  return fmt::format(
-      "{}: the prompt of line {} holds the text of a special token, "
-      "which is text like any other: no chat template is applied",
-      found.fit.key, found.first_special);
+// What a person should know of the rows of a file.
+void add_notes(const FittedPrompts& found, std::vector<std::string>& notes) {
+  if (found.first_special > 0)
+    notes.push_back(
+        fmt::format("{}: the prompt of line {} holds the text of a special token, "
+                    "which is text like any other: no chat template is applied",
+                    found.fit.key, found.first_special));
+  if (found.nulls > 0)
+    notes.push_back(fmt::format("{}: {}", found.fit.key, nulls_note(found.nulls)));
 }
 
 // The files of one dataset against its environment; what a person should know goes to `notes`.
@@ -247,7 +252,7 @@ void check_dataset_files(const RunOptions& options, size_t index, const DatasetS
                          known.file.empty() ? dataset.too_long : TooLong::kRefuse,
                          {options, environment, format, verifiers});
     });
-    if (found.first_special > 0) notes.push_back(special_note(found));
+    add_notes(found, notes);
     return found.fit.rows;
   };
   if (dataset.ratio > 0)
@@ -420,8 +425,7 @@ Plan checked_plan(const RunPaths& paths, const RunOptions& options, const Regist
   if (!options.model.creates() && std::ranges::any_of(datasets_of(read), may_change))
     prompts = fit_datasets(read, registries, PolicyText(read, environments).format());
   Plan plan = make_plan(read, planned_model(options, environments), memory_facts().available_bytes);
-  for (const FittedPrompts& found : prompts)
-    if (found.first_special > 0) plan.warnings.push_back(special_note(found));
+  for (const FittedPrompts& found : prompts) add_notes(found, plan.warnings);
   plan.prompts = std::move(prompts);
   if (!paths.root.empty()) plan.prompt_fits = read_prompt_fits(paths);
   for (const FittedPrompts& found : plan.prompts) plan.prompt_fits.push_back(found.fit);

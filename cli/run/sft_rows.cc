@@ -32,8 +32,9 @@ constexpr std::string_view kForms =
 // One line of the file.
 class SftLine {
  public:
-  SftLine(const text::RowPlace& place, const SftReading& reading)
-      : place_(place), reading_(reading) {}
+  // Adds to `nulls` the keys that it leaves out.
+  SftLine(const text::RowPlace& place, const SftReading& reading, int64_t& nulls)
+      : place_(place), reading_(reading), nulls_(nulls) {}
 
   SftRow read(Json row, const text::ColumnMap& columns) const {
     for (const auto& [ours, theirs] : columns) {
@@ -47,6 +48,14 @@ class SftLine {
       fail(
           "there is no \"input_ids\": a policy of model.create has the words of its environment, "
           "and learns from token ids");
+    for (const char* mask : kSftMasks)
+      if (text::find_column(row, mask) != nullptr)
+        fail(
+            fmt::format("\"{}\" goes with \"input_ids\", which the row lacks. What counts of "
+                        "messages is said by a flag of each (docs/data.md)",
+                        mask));
+    if (const auto tools = row.find("tools"); tools != row.end())
+      nulls_ += text::leave_out_nulls_of_tools(*tools);
     const Json* completion = text::find_column(row, "completion");
     const Json* prompt = text::find_column(row, "prompt");
     if (completion != nullptr && prompt != nullptr) return pair(row, *prompt, *completion);
@@ -64,6 +73,7 @@ class SftLine {
       fail(fmt::format("\"{}\" is not a list of messages ({{\"role\", \"content\"}})", column));
     if (const Result<bool> texts = text::make_texts(list); !texts)
       fail(fmt::format("\"{}\": {}", column, texts.failure().message));
+    nulls_ += text::leave_out_nulls(list);
     return list;
   }
 
@@ -103,9 +113,17 @@ class SftLine {
 
   const text::RowPlace& place_;
   const SftReading& reading_;
+  int64_t& nulls_;
 };
 
 }  // namespace
+
+std::string nulls_note(int64_t nulls) {
+  if (nulls == 0) return "";
+  return fmt::format("{} null in arguments or tools {} left out",
+                     nulls == 1 ? "1 key that is" : fmt::format("{} keys that are", nulls),
+                     nulls == 1 ? "is" : "are");
+}
 
 int64_t SftRows::tokens() const {
   int64_t sum = 0;
@@ -120,7 +138,7 @@ SftRows read_supervised(const std::filesystem::path& file, const SftOptions& opt
   std::vector<LongRow> refused;
   const auto take = [&](const text::RowPlace& place, Json json) {
     ++num_rows;
-    SftRow row = SftLine(place, reading).read(std::move(json), options.columns);
+    SftRow row = SftLine(place, reading, all.nulls).read(std::move(json), options.columns);
     if (std::ssize(row.tokens) > reading.max_tokens) {
       const LongRow found{.line = place.line, .tokens = std::ssize(row.tokens)};
       if (options.too_long == TooLong::kRefuse) {

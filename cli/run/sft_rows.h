@@ -35,6 +35,7 @@ struct SftRows {
   int64_t dropped = 0;                 // rows that were too long, or without a token that counts
   int64_t cut = 0;                     // of the rows, those that lost their end
   std::vector<LongRow> too_long = {};  // of both, those that were too long
+  int64_t nulls = 0;  // keys that were null in arguments and schemas, and are left out
 
   int64_t tokens() const;
 };
@@ -50,6 +51,9 @@ struct SftReading {
   int64_t max_tokens = 0;  // of a row
   text::RowLimits limits = {};
 };
+
+// "4 keys that are null in arguments or tools are left out"; empty: there are none.
+std::string nulls_note(int64_t nulls);
 
 // Throws UserError with file:line for a row of no form or that cannot be written, and, where
 // `options` refuse them, one that names all that are too long; for a file that cannot be read or

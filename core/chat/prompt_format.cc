@@ -10,6 +10,7 @@
 #include "core/base/error.h"
 #include "core/base/json_row.h"
 #include "core/base/json_text.h"
+#include "core/chat/loss_flag.h"
 #include "core/chat/markers.h"
 #include "core/text/messages.h"
 #include "core/text/utf8.h"
@@ -81,20 +82,6 @@ std::optional<std::string> behind_answer_in(const std::string& text, int answers
 ordered_json as_json(const std::string& value) {
   ordered_json parsed = parse_ordered_json(value);
   return parsed.is_discarded() ? ordered_json(value) : parsed;
-}
-
-// Whether an answer counts: `weight` of OpenAI's rows says so. `number`: of the message, from 1.
-bool has_weight(const ordered_json& message, size_t number) {
-  const auto weight = message.find("weight");
-  const bool answers = message.at("role") == "assistant";
-  if (weight == message.end() || weight->is_null()) return answers;
-  if (!weight->is_number() || (*weight != 0 && *weight != 1))
-    throw UserError("the weight of message {} is {}; it must be 0 (it does not count) or 1", number,
-                    json_text(*weight));
-  if (*weight == 1 && !answers)
-    throw UserError("message {} has a weight of 1, but only answers of the assistant count",
-                    number);
-  return *weight == 1;
 }
 
 void append(Lesson& lesson, std::span<const TokenId> tokens, bool counts) {
@@ -483,7 +470,7 @@ std::optional<Lesson> PromptFormat::lesson_of(const ordered_json& messages,
   size_t number = 0;    // of the answer, from 1
   bool counts = false;  // the newest answer
   for (size_t i = 0; i < messages.size(); ++i) {
-    const bool has = has_weight(messages[i], i + 1);
+    const bool has = counts_in_loss(messages[i], i + 1);
     if (!is_answer(messages[i])) continue;
     counts = has && i >= learn_from;
     if (i == begin)

@@ -83,9 +83,10 @@ class PromptFormat {
 
   // A list of messages with answers of the assistant, up to the last of them. The turns stand as
   // first() and next() write them, and each answer as the template writes it, with the end of its
-  // turn. Answers before the message `learn_from` do not count, nor those with "weight": 0. The
-  // contents are texts (core/text/messages.h). Failure: as next(); there is no answer; the template
-  // cannot write it behind the beginning that it gives to answers; a weight that is not 0 or 1.
+  // turn. Answers before the message `learn_from` do not count, nor those whose flag leaves them
+  // out (loss_flag.h). The contents are texts (core/text/messages.h). Failure: as next(); there is
+  // no answer; the template cannot write it behind the beginning that it gives to answers; a flag
+  // that cannot be honoured.
   Result<Lesson> lesson(const nlohmann::ordered_json& messages, const std::string& tools,
                         size_t learn_from = 0) const;
   // A text that is said, and the answer to it. Plain: the answer ends with the tokenizer's end of a

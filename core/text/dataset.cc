@@ -43,6 +43,9 @@ class Columns {
     }
     if (find_column(row_, "prompt") == nullptr) add_messages();
     check_prompt();
+    if (row_.at("prompt").is_array()) nulls_ += leave_out_nulls(row_.at("prompt"));
+    if (const auto tools = row_.find("tools"); tools != row_.end())
+      nulls_ += leave_out_nulls_of_tools(*tools);
     if (find_column(row_, "answer") == nullptr) {
       for (const std::string_view name : kAnswerColumns) {
         const json* found = find_column(row_, name);
@@ -51,8 +54,10 @@ class Columns {
         break;
       }
     }
-    return changed_;
+    return changed_ || nulls_ > 0;
   }
+  // How many were left out.
+  int64_t nulls() const { return nulls_; }
 
  private:
   void add(const std::string& name, json value) {
@@ -94,6 +99,7 @@ class Columns {
   const ColumnMap& map_;
   const RowPlace& place_;
   bool changed_ = false;
+  int64_t nulls_ = 0;
 };
 
 }  // namespace
@@ -128,10 +134,12 @@ std::vector<DatasetRow> read_dataset(const std::filesystem::path& path, const Co
   for_each_json_row(
       path, kForm,
       [&](const RowPlace& place, json row) {
-        const bool changed = Columns(row, columns, place).complete();
+        Columns complete(row, columns, place);
+        const bool changed = complete.complete();
         // Other rows stay byte for byte as their file has them.
-        rows.push_back(
-            {.json = changed ? json_text(row) : std::string(place.text), .line = place.line});
+        rows.push_back({.json = changed ? json_text(row) : std::string(place.text),
+                        .line = place.line,
+                        .nulls = complete.nulls()});
       },
       limits);
   return rows;

@@ -28,6 +28,8 @@ struct DatasetRow {
   // where the row has one under a known name.
   std::string json;
   int64_t line = 0;  // in its file, from 1
+  // Keys that were null in arguments of calls and in schemas of tools, and are left out.
+  int64_t nulls = 0;
 };
 
 // Reads all lines. What `columns` name is copied to our names. A row without "prompt" has it from

@@ -51,6 +51,38 @@ std::optional<std::string> join(Json& content) {
   return std::nullopt;
 }
 
+// Of all objects in it.
+int64_t erase_nulls(Json& value) {
+  int64_t erased = 0;
+  if (value.is_object()) {
+    auto& members = value.get_ref<Json::object_t&>();
+    const auto nulls =
+        std::ranges::count_if(members, [](const auto& member) { return member.second.is_null(); });
+    if (nulls > 0) {
+      // An ordered map looks at all of its keys for each one that it adds or erases.
+      Json::object_t kept;
+      for (auto& [key, inner] : members)
+        if (!inner.is_null()) kept.Json::object_t::Container::emplace_back(key, std::move(inner));
+      members = std::move(kept);
+      erased += nulls;
+    }
+  }
+  if (value.is_structured())
+    for (Json& inner : value) erased += erase_nulls(inner);
+  return erased;
+}
+
+// Of a call, or of the function in it.
+int64_t erase_nulls_of_arguments(Json& call) {
+  if (!call.is_object()) return 0;
+  int64_t erased = 0;
+  if (const auto arguments = call.find("arguments"); arguments != call.end())
+    erased += erase_nulls(*arguments);
+  if (const auto function = call.find("function"); function != call.end())
+    erased += erase_nulls_of_arguments(*function);
+  return erased;
+}
+
 }  // namespace
 
 bool are_messages(const Json& list) {
@@ -79,5 +111,18 @@ Result<bool> make_texts(Json& messages) {
   }
   return changed;
 }
+
+int64_t leave_out_nulls(Json& messages) {
+  int64_t erased = 0;
+  for (Json& message : messages) {
+    if (const auto calls = message.find("tool_calls"); calls != message.end() && calls->is_array())
+      for (Json& call : *calls) erased += erase_nulls_of_arguments(call);
+    if (const auto call = message.find("function_call"); call != message.end())
+      erased += erase_nulls_of_arguments(*call);
+  }
+  return erased;
+}
+
+int64_t leave_out_nulls_of_tools(Json& tools) { return erase_nulls(tools); }
 
 }  // namespace tailrace::text

@@ -3,6 +3,8 @@
 // Thread: any.
 #pragma once
 
+#include <cstdint>
+
 #include <nlohmann/json_fwd.hpp>
 
 #include "core/base/result.h"
@@ -17,5 +19,12 @@ bool are_messages(const nlohmann::ordered_json& list);
 // Failure names the message of any other content, which a template would write as Python does
 // ("None", "[{'type': ...").
 Result<bool> make_texts(nlohmann::ordered_json& messages);
+
+// Leaves out the keys that are null in the arguments of calls (tool_calls, function_call), at any
+// depth, and says how many: Parquet gives each struct of a column the keys of all of them.
+// Arguments that are a text stay as they are.
+int64_t leave_out_nulls(nlohmann::ordered_json& messages);
+// The same in a list of schemas of tools.
+int64_t leave_out_nulls_of_tools(nlohmann::ordered_json& tools);
 
 }  // namespace tailrace::text

@@ -93,6 +93,69 @@ TEST_F(SftRowsTest, WhatAMessageSaysIsText) {
             std::string::npos);
 }
 
+// As ms-swift, axolotl, Tinker and torchtune say which answers are left out.
+TEST_F(SftRowsTest, AnAnswerThatAFlagLeavesOutIsNotLearned) {
+  const auto talk = [](const std::string& bad, const std::string& good) {
+    return R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "BAD")" + bad +
+           R"(}, {"role": "user", "content": "b"}, {"role": "assistant", "content": "good")" +
+           good + "}]";
+  };
+  const auto row = [&](const std::string& bad, const std::string& good) {
+    return R"({"messages": )" + talk(bad, good) + "}\n";
+  };
+  const std::string whole = learned(read(row("", "")).rows.at(0));
+  EXPECT_EQ(whole, "BAD<|im_end|>good<|im_end|>");
+  for (const auto& [bad, good] : {std::pair{R"(, "loss": false)", R"(, "loss": true)"},
+                                  {R"(, "train": false)", ""},
+                                  {R"(, "training": false)", ""},
+                                  {R"(, "trainable": false)", R"(, "trainable": true)"},
+                                  {R"(, "loss_scale": 0.0)", R"(, "loss_scale": 1.0)"},
+                                  {R"(, "masked": true)", R"(, "masked": false)"},
+                                  {R"(, "weight": 0)", R"(, "weight": null)"}}) {
+    EXPECT_EQ(learned(read(row(bad, good)).rows.at(0)), "good<|im_end|>") << bad;
+    const std::string pair =
+        R"({"prompt": "a", "completion": [{"role": "assistant", "content": "x")" +
+        std::string(bad) + "}]}\n";
+    EXPECT_NE(error_of(pair).find("nothing to learn"), std::string::npos) << error_of(pair);
+  }
+  EXPECT_NE(error_of(row("", "") + row(R"(, "train_detail": [])", ""))
+                .find("rows.jsonl:2: message 2 has \"train_detail\", which is not read"),
+            std::string::npos);
+  for (const char* mask : {"loss_mask", "completion_mask", "assistant_masks"})
+    EXPECT_NE(error_of(R"({"messages": )" + talk("", "") + ", \"" + mask + "\": [0, 1]}")
+                  .find(std::string(":1: \"") + mask + "\" goes with \"input_ids\""),
+              std::string::npos);
+}
+
+// Parquet gives each call the keys of all calls, and each schema those of all schemas.
+TEST_F(SftRowsTest, KeysThatAreNullInArgumentsAreLeftOutAndCounted) {
+  const auto row = [](const std::string& arguments, const std::string& parameter) {
+    return R"({"messages": [{"role": "user", "content": "a", "tool_calls": null}, )"
+           R"({"role": "assistant", "content": "", "tool_calls": [{"type": "function", )"
+           R"("function": {"name": "f", "arguments": )" +
+           arguments +
+           R"(}}]}], "tools": [{"type": "function", "function": {"name": "f", "parameters": )"
+           R"({"type": "object", "properties": {"city": )" +
+           parameter + "}}}}]}\n";
+  };
+  const SftRows bare = read(row(R"({"city": "A", "at": {"x": [{"y": 1}]}})", R"({"type": "s"})"));
+  EXPECT_EQ(bare.nulls, 0);
+  EXPECT_EQ(nulls_note(bare.nulls), "");
+  const SftRows padded =
+      read(row(R"({"city": "A", "b": null, "at": {"z": null, "x": [{"y": 1, "w": null}]}})",
+               R"({"type": "s", "enum": null})"));
+  EXPECT_EQ(padded.nulls, 4);
+  EXPECT_EQ(nulls_note(4), "4 keys that are null in arguments or tools are left out");
+  EXPECT_EQ(padded.rows.at(0).tokens, bare.rows.at(0).tokens);
+  EXPECT_EQ(learned(padded.rows.at(0)).find("null"), std::string::npos);
+  // A text says what it says, and the elements of a list are no keys.
+  const std::string text = R"("{\"city\": \"A\", \"b\": null}")";
+  EXPECT_EQ(read(row(text, R"({"type": "s"})")).nulls, 0);
+  const SftRows list = read(row(R"({"city": [null, 1]})", R"({"type": "s"})"));
+  EXPECT_EQ(list.nulls, 0);
+  EXPECT_NE(learned(list.rows.at(0)).find("null"), std::string::npos);
+}
+
 TEST_F(SftRowsTest, MasksOfOtherNamesAreRead) {
   options_.columns = {{"loss_mask", "answer_mask"}};
   EXPECT_EQ(read(R"({"input_ids": [5, 6, 7], "answer_mask": [0, 0, 1]})").rows.at(0).targets,

@@ -63,6 +63,27 @@ TEST_F(Dataset, WhatAMessageSaysIsText) {
             std::string::npos);
 }
 
+// Parquet gives each call, and each schema, the keys of all of them.
+TEST_F(Dataset, KeysThatAreNullInArgumentsAndToolsAreLeftOut) {
+  const std::string call =
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "",
+          "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1, "b": null}}}]},
+          {"role": "tool", "content": "2", "name": null}],
+          "tools": [{"function": {"name": "f", "parameters": {"enum": null}}}], "answer": null})";
+  std::string line = call;
+  std::erase(line, '\n');
+  const auto rows = read_dataset(write(line + "\n{\"prompt\": \"a\", \"meta\": {\"b\": null}}"));
+  EXPECT_EQ(rows.at(0).nulls, 2);
+  const auto row = nlohmann::ordered_json::parse(rows[0].json);
+  EXPECT_EQ(row.at("prompt").dump(),
+            R"([{"role":"user","content":"a"},{"role":"assistant","content":"","tool_calls":)"
+            R"([{"function":{"name":"f","arguments":{"a":1}}}]},)"
+            R"({"role":"tool","content":"2","name":null}])");
+  EXPECT_EQ(row.at("tools").dump(), R"([{"function":{"name":"f","parameters":{}}}])");
+  EXPECT_EQ(rows.at(1).nulls, 0);
+  EXPECT_EQ(rows[1].json, "{\"prompt\": \"a\", \"meta\": {\"b\": null}}");
+}
+
 TEST_F(Dataset, ThePromptMayHaveAnotherKey) {
   auto rows =
       read_dataset(write("{\"question\": \"2 + 2\", \"answer\": 4}\n"), {{"prompt", "question"}});

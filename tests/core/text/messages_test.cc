@@ -60,5 +60,27 @@ TEST(Messages, OtherContentIsNamed) {
   }
 }
 
+TEST(Messages, NullKeysOfArgumentsAreLeftOut) {
+  ordered_json list = ordered_json::parse(
+      R"([{"role": "user", "content": "a", "name": null},
+          {"role": "assistant", "content": null, "tool_calls": [
+            {"id": null, "function": {"name": "f", "arguments": {"a": null, "b": 1, "c": null}}},
+            {"name": "f", "arguments": {"d": {"e": null}}},
+            {"function": {"name": "f", "arguments": "{\"a\": null}"}}, null]},
+          {"role": "assistant", "content": null,
+           "function_call": {"name": "f", "arguments": {"a": [{"b": null}, null]}}},
+          {"role": "assistant", "content": "b", "tool_calls": null, "function_call": null}])");
+  EXPECT_EQ(leave_out_nulls(list), 4);
+  EXPECT_EQ(list[1]["tool_calls"][0].dump(),
+            R"({"id":null,"function":{"name":"f","arguments":{"b":1}}})");
+  EXPECT_EQ(list[1]["tool_calls"][1]["arguments"].dump(), R"({"d":{}})");
+  EXPECT_EQ(list[2]["function_call"]["arguments"].dump(), R"({"a":[{},null]})");
+  EXPECT_TRUE(list[0].contains("name"));
+  EXPECT_EQ(leave_out_nulls(list), 0);
+  ordered_json tools = ordered_json::parse(R"([{"a": {"b": null, "enum": [null]}}, null])");
+  EXPECT_EQ(leave_out_nulls_of_tools(tools), 1);
+  EXPECT_EQ(tools.dump(), R"([{"a":{"enum":[null]}},null])");
+}
+
 }  // namespace
 }  // namespace tailrace::text

@@ -39,6 +39,27 @@ class ParquetFile:
             yield Batch([{key: row[key] for key in columns or row}])
 )";
 
+// Two calls with other arguments in one column, and a schema, as Arrow gives them back.
+constexpr const char* kCalls = R"(
+class ParquetFile:
+    def __init__(self, path): pass
+    def __enter__(self): return self
+    def __exit__(self, *error): pass
+    class schema_arrow:
+        names = ["messages", "tools"]
+    def iter_batches(self, batch_size, columns):
+        class Batch:
+            def to_pylist(self):
+                def row(**arguments):
+                    call = {"id": None, "function": {"name": "f", "arguments": arguments}}
+                    schema = {"properties": {"city": {"enum": None, "type": "string"}, "b": None}}
+                    return {"messages": [{"role": "user", "content": "a", "tool_calls": None},
+                                         {"role": "assistant", "tool_calls": [call]}],
+                            "tools": [{"function": {"name": "f", "parameters": schema}}]}
+                return [row(city="A", b=None), row(city=None, b={"c": None, "d": [None]})]
+        yield Batch()
+)";
+
 class ParquetScript : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -55,9 +76,10 @@ class ParquetScript : public ::testing::Test {
     said_ = read_file(folder_ / "out").value();
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
-  int run(const std::string& arguments) {
+  int run(const std::string& arguments) { return run_with(kStandIn, arguments); }
+  int run_with(const char* stand_in, const std::string& arguments) {
     folder_.write("modules/pyarrow/__init__.py", "");
-    folder_.write("modules/pyarrow/parquet.py", kStandIn);
+    folder_.write("modules/pyarrow/parquet.py", stand_in);
     return run(arguments, (folder_ / "modules").string());
   }
 
@@ -84,6 +106,24 @@ TEST_F(ParquetScript, WritesRowsThatAreRead) {
   ASSERT_EQ(run("in.parquet some.jsonl --columns prompt"), 0) << said_;
   EXPECT_FALSE(
       nlohmann::json::parse(read_dataset(folder_ / "some.jsonl")[0].json).contains("reward_model"));
+}
+
+TEST_F(ParquetScript, KeysThatAreNullInArgumentsAndToolsAreLeftOut) {
+  ASSERT_EQ(run_with(kCalls, "in.parquet rows.jsonl"), 0) << said_;
+  EXPECT_NE(said_.find("keys that are null in arguments or tools, left out: 7"), std::string::npos)
+      << said_;
+  const std::string lines = read_file(folder_ / "rows.jsonl").value();
+  const size_t end = lines.find('\n');
+  const auto first = nlohmann::json::parse(lines.substr(0, end)),
+             second = nlohmann::json::parse(lines.substr(end));
+  const auto arguments = [](const nlohmann::json& row) {
+    return row.at("messages").at(1).at("tool_calls").at(0).at("function").at("arguments").dump();
+  };
+  EXPECT_EQ(arguments(first), R"({"city":"A"})");
+  EXPECT_EQ(arguments(second), R"({"b":{"d":[null]}})");
+  EXPECT_EQ(first.at("tools").at(0).at("function").at("parameters").dump(),
+            R"({"properties":{"city":{"type":"string"}}})");
+  EXPECT_TRUE(first.at("messages").at(0).at("tool_calls").is_null()) << "elsewhere they stay";
 }
 
 TEST_F(ParquetScript, SaysWhatIsMissingAndLeavesNothingBehind) {
