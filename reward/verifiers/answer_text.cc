@@ -1,7 +1,10 @@
 #include "reward/verifiers/answer_text.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
+#include "reward/verifiers/latex_tokens.h"
 #include "reward/verifiers/math_answer.h"
 
 namespace tailrace {
@@ -37,25 +40,159 @@ size_t last_box(std::string_view text) {
   return framed == std::string_view::npos ? boxed : std::max(boxed, framed);
 }
 
-// What the command at the start of `text` is applied to: between braces, or up to a blank or `$`.
-std::optional<std::string_view> box_content(std::string_view text) {
-  text.remove_prefix(text.starts_with("\\boxed") ? 6 : 5);
-  while (!text.empty() && text[0] == ' ') text.remove_prefix(1);
-  if (!text.starts_with('{')) {
-    const std::string_view word = text.substr(0, text.find_first_of(" \t\r\n$"));
-    return word.empty() ? std::nullopt : std::optional(word);
+struct Box {
+  size_t begin = 0, end = 0;  // with its command and braces
+  std::string_view content;
+};
+
+// What the command at `begin` is applied to: between braces, or up to a blank or `$`.
+std::optional<Box> box_at(std::string_view text, size_t begin) {
+  size_t at = begin + (text.substr(begin).starts_with("\\boxed") ? 6 : 5);
+  while (at < text.size() && text[at] == ' ') ++at;
+  if (at == text.size() || text[at] != '{') {
+    const std::string_view rest = text.substr(at);
+    const std::string_view word = rest.substr(0, rest.find_first_of(" \t\r\n$"));
+    if (word.empty()) return std::nullopt;
+    return Box{.begin = begin, .end = at + word.size(), .content = word};
   }
   int64_t depth = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
+  for (size_t i = at; i < text.size(); ++i) {
     // \{ and \} are brackets of a set.
     if (text[i] == '\\') {
       ++i;
       continue;
     }
     depth += text[i] == '{' ? 1 : text[i] == '}' ? -1 : 0;
-    if (depth == 0) return text.substr(1, i - 1);
+    if (depth == 0)
+      return Box{.begin = begin, .end = i + 1, .content = text.substr(at + 1, i - at - 1)};
   }
   return std::nullopt;
+}
+
+bool take(std::string_view& text, std::string_view what) {
+  if (!text.starts_with(what)) return false;
+  text.remove_prefix(what.size());
+  return true;
+}
+
+// Blanks, and the signs that begin and end a formula.
+bool take_typesetting(std::string_view& text) {
+  for (const std::string_view sign : {" ", "\n", "\t", "\r", "$", "\\(", "\\)", "\\[", "\\]", "\\ ",
+                                      "\\,", "\\;", "\\:", "\\!", "~", "**"})
+    if (take(text, sign)) return true;
+  return false;
+}
+
+// A sign or a word between the items of a list.
+bool take_divider(std::string_view& text) {
+  for (const std::string_view sign : {",", ";", "\\qquad", "\\quad"})
+    if (take(text, sign)) return true;
+  std::string_view rest = text;
+  bool is_open = false;
+  for (const std::string_view command :
+       {"\\text{", "\\textrm{", "\\textbf{", "\\mathrm{", "\\mbox{"})
+    is_open = is_open || take(rest, command);
+  while (is_open && take(rest, " ")) continue;
+  if (!take(rest, "and") && !take(rest, "or")) return false;
+  if (!rest.empty() && rest[0] >= 'a' && rest[0] <= 'z') return false;
+  while (is_open && take(rest, " ")) continue;
+  if (is_open && !take(rest, "}")) return false;
+  text = rest;
+  return true;
+}
+
+constexpr size_t kMaxBetweenBytes = 100;
+
+// The name in "x = " at the end of a text, without blanks; empty: there is none.
+std::string_view name_before(std::string_view text) {
+  const auto skip_blanks = [&] {
+    while (!text.empty() && (text.back() == ' ' || text.back() == '\n')) text.remove_suffix(1);
+  };
+  skip_blanks();
+  if (!text.ends_with('=')) return {};
+  text.remove_suffix(1);
+  skip_blanks();
+  constexpr std::string_view kEnds = " \n\t$,;([&";
+  const size_t begin = text.find_last_of(kEnds);
+  return text.substr(begin == std::string_view::npos ? 0 : begin + 1);
+}
+
+// Whether what stands between two boxes makes them items of one list.
+bool joins_boxes(std::string_view between) {
+  if (between.size() > kMaxBetweenBytes) return false;
+  if (const std::string_view name = name_before(between); !name.empty())
+    between = between.substr(0, static_cast<size_t>(name.data() - between.data()));
+  bool divides = false;
+  while (!between.empty()) {
+    if (take_divider(between))
+      divides = true;
+    else if (!take_typesetting(between))
+      return false;
+  }
+  return divides;
+}
+
+// The last box of a text with those that stand together with it, in their order. Empty: the last
+// one is not closed.
+std::vector<Box> last_boxes(std::string_view text) {
+  std::vector<Box> boxes;
+  size_t bytes = 0;
+  // The box before stands no further away: a search of the whole text for each would take long.
+  constexpr size_t kWindow = kMaxAnswerBytes + kMaxBetweenBytes + 16;
+  const auto box_before = [&](size_t end) {
+    const size_t from = end > kWindow ? end - kWindow : 0;
+    const size_t found = last_box(text.substr(from, end - from));
+    return found == std::string_view::npos ? found : from + found;
+  };
+  for (size_t at = last_box(text); at != std::string_view::npos && bytes <= kMaxAnswerBytes;
+       at = box_before(at)) {
+    // Of an earlier one nothing behind the next box is read.
+    const std::string_view part = boxes.empty() ? text : text.substr(0, boxes.back().begin);
+    const auto box = box_at(part, at);
+    if (!box || (!boxes.empty() && !joins_boxes(part.substr(box->end)))) break;
+    bytes += box->content.size() + 1;
+    boxes.push_back(*box);
+  }
+  std::ranges::reverse(boxes);
+  return boxes;
+}
+
+bool percent_behind(std::string_view rest) {
+  while (take_typesetting(rest)) continue;
+  for (const std::string_view text : {"\\text{", "\\textrm{", "\\mathrm{", "\\mbox{"})
+    take(rest, text);
+  while (take_typesetting(rest)) continue;
+  if (rest.starts_with("%") || rest.starts_with("\\%")) return true;
+  if (!take(rest, "percent") && !take(rest, "pct")) return false;
+  if (take(rest, "age")) return !rest.starts_with(" point");
+  const bool is_longer = !rest.empty() && rest[0] >= 'a' && rest[0] <= 'z';
+  return !is_longer;
+}
+
+std::optional<AnswerText> boxed_answer(std::string_view text, bool is_right) {
+  const std::vector<Box> boxes = last_boxes(text);
+  if (boxes.empty()) return std::nullopt;
+  std::vector<std::string_view> names;
+  for (size_t i = 0; i < boxes.size() && boxes.size() > 1; ++i) {
+    const size_t from = i == 0 ? 0 : boxes[i - 1].end;
+    names.push_back(name_before(text.substr(from, boxes[i].begin - from)));
+  }
+  // The first name counts for those that have none.
+  const auto is_other = [&](std::string_view name) {
+    return !name.empty() &&
+           name != *std::ranges::find_if(names, [](std::string_view one) { return !one.empty(); });
+  };
+  const bool differ = std::ranges::any_of(names, is_other);
+  AnswerText answer{
+      .text = {}, .marked = true, .percent = percent_behind(text.substr(boxes.back().end))};
+  for (size_t i = 0; i < boxes.size(); ++i) {
+    if (i > 0) answer.text += ", ";
+    if (differ && !names[i].empty()) answer.text += std::string(names[i]) + " = ";
+    answer.text += boxes[i].content;
+  }
+  if (differ && !is_right)
+    answer.named = std::exchange(answer.text, std::string(boxes.back().content));
+  return answer;
 }
 
 // What follows the last "answer is" or "answer:".
@@ -108,39 +245,43 @@ bool reads_as_math(std::string_view text) {
 
 }  // namespace
 
-std::optional<std::string_view> find_marked_answer(std::string_view response) {
-  const size_t hashes = response.rfind(kHashes), box = last_box(response);
+std::optional<AnswerText> find_marked_answer(std::string_view text, bool is_right) {
+  const size_t hashes = text.rfind(kHashes), box = last_box(text);
   if (hashes == std::string_view::npos && box == std::string_view::npos) return std::nullopt;
   if (box != std::string_view::npos && (hashes == std::string_view::npos || box > hashes))
-    return box_content(response.substr(box));
-  return trimmed(first_line(trimmed(response.substr(hashes + kHashes.size()))));
+    return boxed_answer(hashes == std::string_view::npos ? text : text.substr(hashes), is_right);
+  const std::string_view line = first_line(trimmed(text.substr(hashes + kHashes.size())));
+  return AnswerText{.text = std::string(trimmed(line)), .marked = true};
 }
 
 std::optional<AnswerText> find_answer(std::string_view response, bool strict) {
   const bool mark = response.rfind(kHashes) != std::string_view::npos ||
                     last_box(response) != std::string_view::npos;
   if (mark || strict) {
-    const auto marked = find_marked_answer(response);
-    if (!marked || marked->empty()) return std::nullopt;
-    return AnswerText{.text = std::string(*marked), .marked = true};
+    auto marked = find_marked_answer(response, /*is_right=*/false);
+    if (!marked || marked->text.empty()) return std::nullopt;
+    return marked;
   }
   std::string_view tail = response;
   if (tail.size() > kAnswerTailBytes) tail.remove_prefix(tail.size() - kAnswerTailBytes);
   const auto phrase = after_phrase(tail);
   std::string_view found = trimmed(phrase.value_or(tail));
+  bool percent = false;
   if (!reads_as_math(found)) {
     const auto formula = last_formula(found);
     const auto number = last_number(found);
     // Words alone are an answer where nothing else stands: "Yes".
     if (formula && reads_as_math(*formula))
       found = *formula;
-    else if (number)
+    else if (number) {
+      percent = percent_behind(
+          found.substr(static_cast<size_t>(number->data() - found.data()) + number->size()));
       found = *number;
-    else if (!phrase && found.find('\n') != std::string_view::npos)
+    } else if (!phrase && found.find('\n') != std::string_view::npos)
       return std::nullopt;
   }
   if (found.empty()) return std::nullopt;
-  return AnswerText{.text = std::string(found), .marked = false};
+  return AnswerText{.text = std::string(found), .marked = false, .percent = percent};
 }
 
 std::optional<std::string_view> last_number(std::string_view text) {

@@ -2,7 +2,10 @@
 //
 // The last mark counts, so that listing many answers does not pay: "#### 42" (GSM8K, Cobbe et al.
 // 2021) up to the end of its line, or \boxed{42} and \fbox{42} (MATH, Hendrycks et al. 2021) up to
-// the brace that closes it. A box that nothing closes was cut off, and holds no answer.
+// the brace that closes it. A box that nothing closes was cut off, and holds no answer. Boxes that
+// stand together are one list: between them are signs of a list ("," "and" "or" \quad) and of
+// formulas alone, and in front of each perhaps the same name ("$x = \boxed{2}$ or $x =
+// \boxed{3}$").
 //
 // Time: linear in the length of the response.
 // Thread: any.
@@ -16,7 +19,10 @@ namespace tailrace {
 
 struct AnswerText {
   std::string text;
-  bool marked = false;  // by #### or a box
+  // Of a response whose boxes have different names: "x = 2, y = 3", while `text` is the last box.
+  std::string named = {};
+  bool marked = false;   // by #### or a box
+  bool percent = false;  // a percent sign, or the word, stands behind the box or the last number
 };
 
 // `strict`: only a marked answer counts. Else, without a mark, the answer is in the last 300 bytes:
@@ -24,8 +30,10 @@ struct AnswerText {
 // whole response. Where that is a sentence, it is the last number of it. None: no answer.
 std::optional<AnswerText> find_answer(std::string_view response, bool strict);
 
-// The marked answer alone.
-std::optional<std::string_view> find_marked_answer(std::string_view response);
+// The marked answer alone, of a response or of the text of a right answer (`is_right`). Boxes with
+// different names ("$x = \boxed{2}$, $y = \boxed{3}$") are a list with its names in a right answer;
+// of a response that list is `named`.
+std::optional<AnswerText> find_marked_answer(std::string_view text, bool is_right);
 
 // The last run of number characters (digits , . $ - /) with a digit in it.
 std::optional<std::string_view> last_number(std::string_view text);

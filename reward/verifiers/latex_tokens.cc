@@ -55,7 +55,9 @@ constexpr std::array<std::string_view, 22> kUnits = {
 struct Spelling {
   std::string_view from, to;
 };
-constexpr std::array<Spelling, 26> kSigns = {{{"cdot", "*"},
+constexpr std::array<Spelling, 28> kSigns = {{{"cdot", "*"},
+                                              {"colon", ":"},
+                                              {"prime", "'"},
                                               {"times", "*"},
                                               {"ast", "*"},
                                               {"div", "/"},
@@ -114,9 +116,9 @@ constexpr std::array<Spelling, 32> kUnicode = {{{"−", "-"},
                                                 {"°", "\\circ "},
                                                 {"€", ""},
                                                 {"£", ""},
-                                                {"\u00a0", ""},
-                                                {"\u2009", ""},
-                                                {"\u202f", ""},
+                                                {"∠", "\\angle "},
+                                                {"△", "\\triangle "},
+                                                {"∶", ":"},
                                                 {"∅", "\\varnothing "}}};
 
 class Lexer {
@@ -274,23 +276,55 @@ class Lexer {
     if (c == '|') push(TokenKind::kSign, "|");
   }
 
-  // How many bytes of a thousands separator stand here, in front of exactly three digits.
-  size_t separator() const {
-    for (const std::string_view mark : {",\\!", "{,}", "\\,", "\\!", ","}) {
-      const size_t digits = at_ + mark.size();
-      if (starts(mark) && digit_at(digits) && digit_at(digits + 1) && digit_at(digits + 2) &&
-          !digit_at(digits + 3))
-        // (1,234) is a pair; what is typeset on purpose is a number everywhere.
-        return mark == "," && brackets_ > 0 ? 0 : mark.size();
+  // How many bytes of a mark that is typeset between the digits of a number stand here.
+  size_t typeset_mark() const {
+    for (const std::string_view mark :
+         {",\\!", "{,}", "{\\,}", "\\,", "\\!", "\\;", "\\:", "\\ ", "~"}) {
+      if (!starts(mark)) continue;
+      // A blank behind the name of a command is part of it.
+      const size_t end = at_ + mark.size();
+      return mark.size() + (mark != "~" && end < text_.size() && text_[end] == ' ');
     }
     return 0;
+  }
+  bool three_digits_at(size_t at) const {
+    return digit_at(at) && digit_at(at + 1) && digit_at(at + 2) && !digit_at(at + 3);
+  }
+
+  // How many bytes of a thousands separator stand here, in front of exactly three digits. (1,234)
+  // is a pair; what is typeset on purpose is a number everywhere. A blank is one unless what stands
+  // before it is an exponent, an index or 0, or what follows is the fraction of a mixed number.
+  size_t separator(std::string_view digits) const {
+    if (const size_t mark = typeset_mark(); mark > 0 && three_digits_at(at_ + mark)) return mark;
+    if (!three_digits_at(at_ + 1)) return 0;
+    if (starts(",")) return brackets_ > 0 ? 0 : 1;
+    if (!starts(" ") || digits[0] == '0') return 0;
+    const bool is_raised = !tokens_.empty() && (tokens_.back().is("^") || tokens_.back().is("_"));
+    size_t behind = at_ + 4;
+    while (behind < text_.size() && is_space(text_[behind])) ++behind;
+    return is_raised || (behind < text_.size() && text_[behind] == '/') ? 0 : 1;
+  }
+
+  // 3.141\,592\,65: groups of three behind the point, of which the last may be shorter.
+  void grouped_places(std::string& digits) {
+    const size_t point = digits.size();
+    while (digit_at(at_)) digits += text_[at_++];
+    while (digits.size() > point && (digits.size() - point) % 3 == 0) {
+      const size_t mark = typeset_mark();
+      size_t end = at_ + mark;
+      while (digit_at(end)) ++end;
+      const size_t size = end - at_ - mark;
+      if (mark == 0 || starts("{,}") || starts(",") || size == 0 || size > 3) return;
+      digits += text_.substr(at_ + mark, size);
+      at_ = end;
+    }
   }
 
   void number() {
     std::string digits;
     while (digit_at(at_)) digits += text_[at_++];
     if (digits.size() <= 3 && !digits.empty()) {
-      for (size_t mark = separator(); mark > 0; mark = separator()) {
+      for (size_t mark = separator(digits); mark > 0; mark = separator(digits)) {
         at_ += mark;
         digits += text_.substr(at_, 3);
         at_ += 3;
@@ -299,7 +333,7 @@ class Lexer {
     if (digits.empty()) digits = "0";
     if (starts(".") && digit_at(at_ + 1)) {
       digits += text_[at_++];
-      while (digit_at(at_)) digits += text_[at_++];
+      grouped_places(digits);
     } else if (starts(".") && (at_ + 1 == text_.size() || !is_ascii_letter(text_[at_ + 1]))) {
       ++at_;  // "5." is 5
     }
@@ -341,7 +375,7 @@ class Lexer {
   // "10 million" and "5 percent" are no units. False: another word.
   bool multiplier(std::string_view word) {
     if (tokens_.empty() || tokens_.back().kind != TokenKind::kNumber) return false;
-    if (word == "percent") return push(TokenKind::kSign, "%"), true;
+    if (word == "percent" || word == "percentage" || word == "pct") return push(TokenKind::kSign, "%"), true;
     for (const auto& [name, digits] : kMultipliers) {
       if (word != name) continue;
       push(TokenKind::kSign, "*");
@@ -351,7 +385,26 @@ class Lexer {
     return false;
   }
 
+  // "PM", "p.m." and their kin behind a number: the letter at `at_` begins one.
+  bool half_of_day() {
+    if (tokens_.empty() || tokens_.back().kind != TokenKind::kNumber) return false;
+    const bool is_time = tokens_.size() > 1 && tokens_[tokens_.size() - 2].is(":");
+    if (!is_time && !(at_ > 0 && is_space(text_[at_ - 1]))) return false;
+    const char half = static_cast<char>(text_[at_] | 0x20);
+    if (half != 'a' && half != 'p') return false;
+    const bool dots = at_ + 1 < text_.size() && text_[at_ + 1] == '.';
+    size_t end = at_ + (dots ? 2 : 1);
+    if (end >= text_.size() || (text_[end] | 0x20) != 'm') return false;
+    ++end;
+    if (dots && end < text_.size() && text_[end] == '.') ++end;
+    if (end < text_.size() && is_ascii_letter(text_[end])) return false;
+    at_ = end;
+    push(TokenKind::kWord, half == 'a' ? "am" : "pm");
+    return true;
+  }
+
   void letters() {
+    if (half_of_day()) return;
     const size_t begin = at_;
     while (at_ < text_.size() && is_ascii_letter(text_[at_])) ++at_;
     std::string run(text_.substr(begin, at_ - begin)), lower = run;
@@ -417,6 +470,36 @@ class Lexer {
   bool plain_root_ = false;
 };
 
+// The characters of full width (U+FF01 to U+FF5E) as those of ASCII, and the blanks of Unicode as
+// the blank of LaTeX that may stand inside of a number. A comma of full width divides a list.
+std::string narrowed(std::string_view text) {
+  std::string narrow;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = [&](size_t ahead) {
+      return i + ahead < text.size() ? static_cast<unsigned char>(text[i + ahead]) : 0U;
+    };
+    const unsigned wide = (byte(0) & 0xfU) << 12 | (byte(1) & 0x3fU) << 6 | (byte(2) & 0x3fU);
+    const bool is_wide = (byte(0) & 0xf0U) == 0xe0U && byte(1) >> 6 == 2 && byte(2) >> 6 == 2;
+    if (is_wide && wide == 0xff0cU) {
+      narrow += ", ";
+    } else if (is_wide && wide >= 0xff01U && wide <= 0xff5eU) {
+      narrow += static_cast<char>(wide - 0xfee0U);
+    } else if (is_wide && ((wide >= 0x2002U && wide <= 0x200aU) || wide == 0x202fU ||
+                           wide == 0x205fU || wide == 0x3000U)) {
+      narrow += '~';
+    } else if (byte(0) == 0xc2U && byte(1) == 0xa0U) {
+      narrow += '~';
+      i += 1;
+      continue;
+    } else {
+      narrow += text[i];
+      continue;
+    }
+    i += 2;
+  }
+  return narrow;
+}
+
 // A value behind which a unit may stand.
 bool ends_value(const Token& token) {
   return token.kind == TokenKind::kNumber || token.is("}") || token.is(")") || token.is("\\pi") ||
@@ -468,7 +551,8 @@ std::optional<std::vector<LatexToken>> latex_tokens(std::string_view text,
                                                     std::vector<std::string>* units) {
   std::vector<Token> tokens;
   if (text.size() > kMaxAnswerBytes) return std::nullopt;
-  if (!Lexer(tokens, 0, false).read(text)) return std::nullopt;
+  const std::string narrow = narrowed(text);
+  if (!Lexer(tokens, 0, false).read(narrow)) return std::nullopt;
   const auto drop_stops = [&tokens] {
     while (!tokens.empty() && (tokens.back().is(".") || tokens.back().is(",") ||
                                tokens.back().is(";") || tokens.back().is(":")))

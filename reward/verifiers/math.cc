@@ -49,9 +49,9 @@ std::optional<RightAnswer> right_answer_of(const nlohmann::json& row) {
   }
   const auto text = value ? field_text(*value) : find_text(row, "solution");
   if (!text) return std::nullopt;
-  const auto marked = find_marked_answer(*text);
+  const auto marked = find_marked_answer(*text, /*is_right=*/true);
   if (!marked && !value) return std::nullopt;
-  return RightAnswer{.text = marked ? std::string(*marked) : *text,
+  return RightAnswer{.text = marked ? marked->text : *text,
                      .percent_is_unit = text->find("####") != std::string::npos};
 }
 
@@ -70,6 +70,11 @@ std::string without_percent(std::string_view text) {
   return without;
 }
 
+bool is_right(const MathAnswer& gold, const std::string& text) {
+  const auto given = parse_math(text);
+  return given && same(gold, *given);
+}
+
 class MathVerifier final : public Verifier {
  public:
   Result<Score> score(const std::string& text, Time /*budget*/) const override {
@@ -83,8 +88,12 @@ class MathVerifier final : public Verifier {
     const bool strict = find_text(evidence.value(), "extract") == "strict";
     auto found = find_answer(response.value(), strict);
     if (found && gold->percent_is_unit) found->text = without_percent(found->text);
-    const auto given = found ? parse_math(found->text) : std::nullopt;
-    const double success = given && same(*right, *given) ? 1 : 0;
+    bool is_same = found && is_right(*right, found->text);
+    if (found && !found->named.empty() && has_names(*right))
+      is_same = is_right(*right, found->named);
+    // Behind the box a percent sign is a unit, or it is part of the answer.
+    if (found && found->percent) is_same = is_same || is_right(*right, found->text + "\\%");
+    const double success = is_same ? 1 : 0;
     const double formatted = found && found->marked ? 1 : 0;
     return Score{.reward = success, .metrics = {{"success", success}, {"formatted", formatted}}};
   }

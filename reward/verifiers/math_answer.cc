@@ -62,6 +62,7 @@ bool is_enclosed(Tokens tokens) {
 }
 
 MathAnswer parse(Tokens tokens, int depth);
+std::optional<MathAnswer> tuple_of(const MathAnswer& list, const MathAnswer* names);
 
 std::vector<MathAnswer> parse_each(const std::vector<Tokens>& parts, int depth) {
   std::vector<MathAnswer> items;
@@ -151,7 +152,23 @@ MathAnswer value_of(Tokens tokens, int depth) {
   return sequence({answer, {.kind = AnswerKind::kNumber, .number = other}}, "", "", false);
 }
 
+// "p = 5, q = 2; p = 7, q = 2" as (5, 2), (7, 2). None: it is no such list.
+std::optional<MathAnswer> list_of_tuples(Tokens tokens, int depth) {
+  const auto parts = split(tokens, [](const LatexToken& t) { return t.is(";"); });
+  std::vector<MathAnswer> tuples;
+  for (size_t i = 0; i < parts.size() && parts.size() > 1; ++i) {
+    const auto tuple = tuple_of(parse(parts[i], depth), nullptr);
+    if (!tuple) return std::nullopt;
+    tuples.push_back(*tuple);
+  }
+  if (tuples.empty()) return std::nullopt;
+  return sequence(std::move(tuples), "", "", false);
+}
+
 MathAnswer parse_unnamed(Tokens tokens, int depth) {
+  // The whole answer alone: its parts are read again where they are no tuples.
+  if (depth == 1)
+    if (auto tuples = list_of_tuples(tokens, depth)) return std::move(*tuples);
   auto parts = split(tokens, [](const LatexToken& t) { return t.is("or"); });
   if (parts.size() == 1) parts = split(tokens, is_comma);
   // "2, 3, and 5" has a comma before its last word.
@@ -166,9 +183,15 @@ MathAnswer parse_unnamed(Tokens tokens, int depth) {
   if (parts.size() > 1) return sequence(parse_each(parts, depth), "\\cup", "", false);
   std::vector<std::string> signs;
   parts = split(tokens, is_relation, &signs);
-  if (signs.empty()) return value_of(tokens, depth);
-  return {
-      .kind = AnswerKind::kRelation, .items = parse_each(parts, depth), .signs = std::move(signs)};
+  if (!signs.empty())
+    return {.kind = AnswerKind::kRelation,
+            .items = parse_each(parts, depth),
+            .signs = std::move(signs),
+            .label = math_label_of(parts[0])};
+  parts = split(tokens, [](const LatexToken& t) { return t.is(":"); });
+  if (parts.size() > 1 && std::ranges::none_of(parts, &Tokens::empty))
+    return sequence(parse_each(parts, depth), ":", "", true);
+  return value_of(tokens, depth);
 }
 
 MathAnswer parse(Tokens tokens, int depth) {
@@ -213,15 +236,44 @@ Link link_of(const MathAnswer& left, const std::string& sign, const MathAnswer& 
   return is_decimal ? Link::kLast : Link::kNone;
 }
 
-// The values that a relation gives: "x = 5", "f(x) = 2x" and "x \in (0, 1)" name that on the
-// right, "3 * 4 = 12" and "A = 3 * 4 = 12" the last one, and "x = 22/7 \approx 3.14" also the one
-// that was rounded. None: it says something else.
-std::vector<const MathAnswer*> values_of(const MathAnswer& answer) {
+bool is_fixed(const MathAnswer& answer) {
+  if (answer.kind == AnswerKind::kSequence) return std::ranges::all_of(answer.items, is_fixed);
+  return answer.kind == AnswerKind::kNumber && !answer.number->is_symbolic();
+}
+
+// Whether what stands in front of the first sign is a label of the last value.
+bool is_labelled(const MathAnswer& relation, bool is_gold) {
+  const MathAnswer &left = relation.items.front(), &last = relation.items.back();
+  switch (relation.label) {
+    case MathLabel::kRatio:
+      if (left.items.size() == 2 && last.kind == AnswerKind::kNumber) return is_fixed(last);
+      [[fallthrough]];
+    case MathLabel::kTuple:
+      return last.kind == AnswerKind::kSequence && last.open == left.open &&
+             last.items.size() == left.items.size();
+    case MathLabel::kQuantity:
+      return is_fixed(last);
+    // "x + y = 12" says what was asked for, when it is the right answer. In a response it may be
+    // an equation on the way.
+    case MathLabel::kUnknowns:
+      return is_gold && is_fixed(last);
+    case MathLabel::kName:
+      return true;
+    case MathLabel::kNone:
+      return is_name(left.plain);
+  }
+  return false;
+}
+
+// The values that a relation gives: "x = 5", "f(x) = 2x", "AB = 5" and "x \in (0, 1)" name that on
+// the right, "3 * 4 = 12" and "A = 3 * 4 = 12" the last one, and "x = 22/7 \approx 3.14" also the
+// one that was rounded. None: it says something else.
+std::vector<const MathAnswer*> values_of(const MathAnswer& answer, bool is_gold) {
   if (answer.kind != AnswerKind::kRelation) return {};
   const std::vector<MathAnswer>& items = answer.items;
   // "e \approx 2.7" is the number, and "e = 5" a name.
   const bool constant = items[0].number && !items[0].number->is_symbolic();
-  const bool named = is_name(items[0].plain) && !(constant && answer.signs[0] == "\\approx");
+  const bool named = is_labelled(answer, is_gold) && !(constant && answer.signs[0] == "\\approx");
   if (named && answer.signs == std::vector<std::string>{"\\in"}) return {&items.back()};
   const auto is_equal = [](const std::string& sign) { return sign == "=" || sign == "\\approx"; };
   const auto is_constant = [](const MathAnswer& item) {
@@ -279,6 +331,41 @@ bool same_sequences(const MathAnswer& gold, const MathAnswer& given) {
   if (gold.ordered) return same_items(gold.items, given.items);
   return brackets && gold.open == "\\{" ? same_elements(gold.items, given.items)
                                         : same_sets(gold.items, given.items);
+}
+
+// "x = 3, y = 2" as (3, 2): values of different names, in the order of `names`, or else of the
+// alphabet. None: it is no such list.
+std::optional<MathAnswer> tuple_of(const MathAnswer& list, const MathAnswer* names) {
+  if (list.kind != AnswerKind::kSequence || !list.open.empty() || list.items.size() < 2)
+    return std::nullopt;
+  std::vector<std::pair<std::string, const MathAnswer*>> values;
+  for (const MathAnswer& item : list.items) {
+    if (item.label != MathLabel::kName || item.signs != std::vector<std::string>{"="})
+      return std::nullopt;
+    values.emplace_back(item.items[0].plain, &item.items[1]);
+  }
+  std::ranges::sort(values, {}, &decltype(values)::value_type::first);
+  if (std::ranges::adjacent_find(values, {}, &decltype(values)::value_type::first) != values.end())
+    return std::nullopt;
+  MathAnswer tuple = sequence({}, "(", ")", true);
+  if (names && names->items.size() != values.size()) return std::nullopt;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto value = names ? std::ranges::find(values, names->items[i].plain,
+                                                 &decltype(values)::value_type::first)
+                             : values.begin() + static_cast<int64_t>(i);
+    if (value == values.end()) return std::nullopt;
+    tuple.items.push_back(*value->second);
+  }
+  return tuple;
+}
+
+// The same where one of the two is a list and the other a tuple, (3, 2) or (x, y) = (3, 2).
+std::optional<MathAnswer> as_tuple(const MathAnswer& list, const MathAnswer& other) {
+  if (other.kind == AnswerKind::kRelation && other.label == MathLabel::kTuple)
+    return tuple_of(list, &other.items[0]);
+  if (other.kind == AnswerKind::kSequence && other.open == "(" && other.close == ")")
+    return tuple_of(list, nullptr);
+  return std::nullopt;
 }
 
 std::string turned(const std::string& sign) {
@@ -359,6 +446,13 @@ bool same_words(const MathAnswer& gold, const MathAnswer& given) {
 
 }  // namespace
 
+bool has_names(const MathAnswer& answer) {
+  if (answer.kind == AnswerKind::kRelation) return answer.label == MathLabel::kTuple;
+  return answer.kind == AnswerKind::kSequence && answer.open.empty() && !answer.items.empty() &&
+         std::ranges::all_of(answer.items,
+                             [](const MathAnswer& item) { return item.label == MathLabel::kName; });
+}
+
 std::optional<MathAnswer> parse_math(std::string_view text) {
   std::vector<std::string> units;
   const auto tokens = latex_tokens(text, &units);
@@ -371,7 +465,10 @@ std::optional<MathAnswer> parse_math(std::string_view text) {
 bool same(const MathAnswer& gold, const MathAnswer& given) {
   if (other_units(gold, given)) return false;
   if (gold.plain == given.plain && !gold.plain.empty()) return true;
-  const auto gold_values = values_of(gold), given_values = values_of(given);
+  if (const auto tuple = as_tuple(given, gold)) return same(gold, *tuple);
+  if (const auto tuple = as_tuple(gold, given)) return same(*tuple, given);
+  const auto gold_values = values_of(gold, /*is_gold=*/true),
+             given_values = values_of(given, /*is_gold=*/false);
   const auto any_given = [&](const MathAnswer& value) {
     return std::ranges::any_of(given_values, [&](const auto* item) { return same(value, *item); });
   };

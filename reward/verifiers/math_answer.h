@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "reward/verifiers/math_label.h"
 #include "reward/verifiers/math_number.h"
 
 namespace tailrace {
@@ -18,7 +19,8 @@ struct MathAnswer {
   enum class Kind {
     kText,      // what is none of the others
     kNumber,    // number
-    kSequence,  // items between `open` and `close`; both empty: a list without brackets
+    kSequence,  // items between `open` and `close`; both empty: a list without brackets; `open` is
+                // ":" of a ratio or a time of day
     kRelation,  // items with `signs` between them
   };
   Kind kind = Kind::kText;
@@ -29,11 +31,15 @@ struct MathAnswer {
   std::string open = {}, close = {};
   bool ordered = true;
   std::vector<std::string> signs = {};
+  MathLabel label = MathLabel::kNone;   // of a relation: what its first item is
   std::vector<std::string> units = {};  // behind the value of the whole answer
 };
 
 // None: empty, longer than kMaxAnswerBytes, or nested too deep.
 std::optional<MathAnswer> parse_math(std::string_view text);
+
+// Whether it says which value is whose: "x = 3, y = 2", "(x, y) = (3, 2)".
+bool has_names(const MathAnswer& answer);
 
 // Not symmetric: of an answer "x = 5" only its value is wanted when the right one is "5", and an
 // interval may be the answer to an inequality.

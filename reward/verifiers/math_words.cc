@@ -20,7 +20,7 @@ constexpr std::string_view kValueWords[] = {
     "fifths", "sixth", "sixths", "seventh", "sevenths", "eighth", "eighths", "ninth", "ninths",
     "tenth", "tenths", "eleventh", "elevenths", "twelfth", "twelfths", "sixteenth", "sixteenths",
     "twentieth", "twentieths", "hundredth", "hundredths", "thousandth", "thousandths", "millionth",
-    "millionths", "billionth", "billionths", "permille", "ppm", "percentage",
+    "millionths", "billionth", "billionths", "permille", "ppm",
     // operators
     "plus", "minus", "times", "divided", "over", "multiplied", "added", "subtracted", "squared",
     "cubed", "factorial", "power", "root", "raised", "choose", "mod", "modulo", "doubled",
@@ -108,7 +108,9 @@ constexpr Unit kUnitNames[] = {{"nm", "nm"},
                                {"degree", "degree"},
                                {"deg", "degree"},
                                {"radian", "radian"},
-                               {"rad", "radian"}};
+                               {"rad", "radian"},
+                               {"am", "am"},
+                               {"pm", "pm"}};
 
 }  // namespace
 

@@ -1,6 +1,9 @@
 #include "reward/verifiers/math.h"
 
 #include <chrono>
+#include <fstream>
+#include <string>
+#include <utility>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -91,11 +94,31 @@ TEST(MathVerifier, FindsTheRightAnswerOfARow) {
   EXPECT_EQ(of({{"answer", "48 + 24 = 72 clips.\n#### 72"}}), 1);
   EXPECT_EQ(of({{"ground_truth", "72"}}), 1);
   EXPECT_EQ(of({{"reward_model", {{"style", "rule"}, {"ground_truth", "72"}}}}), 1);
-  EXPECT_EQ(of({{"solution", "It is \\boxed{71}, or \\boxed{72}."}}), 1);
+  EXPECT_EQ(of({{"solution", "It is \\boxed{71}, or rather \\boxed{72}."}}), 1);
+  EXPECT_EQ(of({{"solution", "It is \\boxed{71}, or \\boxed{72}."}}), 0);
   EXPECT_EQ(of({{"answer", "71"}, {"solution", "\\boxed{72}"}}), 0);
   EXPECT_EQ(of({{"solution", "It is 72."}}), -1);
   EXPECT_EQ(of({{"answer", json::array({72})}}), -1);
   EXPECT_EQ(of(json::object()), -1);
+}
+
+// Rows as they are found in data and responses, with near misses: {answer or solution, response,
+// expected}.
+TEST(MathVerifier, ScoresTheRowsOfItsFiles) {
+  for (const auto& [name, least] :
+       {std::pair{"several_boxes", 30}, {"labels", 70}, {"writing", 50}}) {
+    std::ifstream file(std::string(TAILRACE_SOURCE_DIR) + "/tests/data/math/" + name + ".jsonl");
+    int rows = 0;
+    for (std::string line; std::getline(file, line); ++rows) {
+      const json row = json::parse(line);
+      const Result<Score> score = math_score(row);
+      ASSERT_TRUE(score.ok()) << line;
+      EXPECT_EQ(score.value().reward, row.at("expected").get<double>()) << line;
+      const auto fit = built_in_verifiers().find("math")->check_row(line, kScoreBudget);
+      EXPECT_TRUE(fit.ok()) << line;
+    }
+    EXPECT_GE(rows, least) << name;
+  }
 }
 
 TEST(MathVerifier, RefusesRowsWithoutARightAnswer) {
@@ -135,6 +158,12 @@ TEST(MathVerifier, TakesLinearTime) {
         "\\boxed{" + std::string(1900, '-') + "1}", "\\boxed{" + std::string(1900, '|') + "}",
         "\\boxed{9" + std::string(1900, '!') + "}"})
     EXPECT_EQ(math_reward("1", response), 0) << response.substr(0, 20);
+  std::string nested = "x=1,y=2";
+  while (nested.size() < 1900) nested = "(" + nested + ";1)";
+  EXPECT_EQ(math_reward("1", "\\boxed{" + nested + "}"), 0);
+  std::string joined = std::string(1 << 20, 'x');
+  while (joined.size() < (2 << 20)) joined += "\\boxed{},";
+  EXPECT_EQ(math_reward("1", joined), 0);
   std::string escaped;
   while (escaped.size() < (1 << 20)) escaped += "\\%";
   for (const std::string& signs : {std::string(1 << 20, '%'), escaped})
