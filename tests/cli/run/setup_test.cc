@@ -1,9 +1,11 @@
 #include "cli/run/setup.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
 
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -456,6 +458,26 @@ TEST_F(RunSetupTest, ASpecialTokenInAPromptIsTextAndSaidToBe) {
   EXPECT_EQ(notes[0].find("env.dataset: the prompt of line 2 holds the text of a special token"),
             0u)
       << notes[0];
+}
+
+// As Parquet pads schemas and arguments.
+TEST_F(RunSetupTest, NullKeysThatAreLeftOutOfPromptsAreCounted) {
+  use_model([](auto&) {});
+  std::ofstream(folder_ / "chat.jinja")
+      << "{{ tools | tojson }}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+         "{% if add_generation_prompt %}assistant: {% endif %}";
+  options_.chat.template_file = (folder_ / "chat.jinja").string();
+  std::ofstream(folder_ / "prompts.jsonl") << R"({"prompt": "a", "words": ["a"]}
+{"prompt": "b", "words": ["a"], "tools": [{"a": null, "b": {"c": null}}]})";
+  options_.env.name = "text";
+  options_.env.settings = {{"verifier", "text_rules"}};
+  options_.env.dataset = (folder_ / "prompts.jsonl").string();
+  options_.eval.prompts = 0;
+  const auto notes = check_inputs(options_, built_in_registries());
+  EXPECT_EQ(std::ranges::count(
+                notes, "env.dataset: 2 keys that are null in arguments or tools are left out"),
+            1)
+      << fmt::format("{}", fmt::join(notes, "\n"));
 }
 
 TEST_F(RunSetupTest, ADatasetThatCannotBeReadIsAMistakeInItsKey) {
