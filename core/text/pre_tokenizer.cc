@@ -76,9 +76,9 @@ class Split final : public PreTokenizer {
       find_all_(pieces.piece(span), matches);
       parts.clear();
       size_t done = span.begin;
-      auto add = [&](size_t end, bool matched) {
-        // No empty parts: matches may touch each other or the ends, and Pieces hold no empty span.
-        if (end > done) parts.push_back({{done, end}, matched != invert_});
+      // An empty match cuts too; what lies between matches is never empty.
+      const auto add = [&](size_t end, bool matched) {
+        if (matched || end > done) parts.push_back({{done, end}, matched != invert_});
         done = end;
       };
       for (const Span& match : matches) {
@@ -88,6 +88,7 @@ class Split final : public PreTokenizer {
       add(span.end, false);
       arrange(parts, behavior_, out);
     }
+    std::erase_if(out, [](const Span& span) { return span.begin == span.end; });
     pieces.spans = std::move(out);
   }
   bool keeps_text() const override { return behavior_ != Behavior::kRemoved; }

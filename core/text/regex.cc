@@ -6,40 +6,12 @@
 #include <pcre2.h>
 
 #include "core/base/error.h"
+#include "core/text/oniguruma.h"
 #include "core/text/utf8.h"
 
 namespace tailrace::text {
 
 namespace {
-
-// \s inside or outside a class, \S outside (\S inside a class stays PCRE2's, which is right but for
-// U+180E).
-std::string with_unicode_space(const std::string& pattern) {
-  constexpr std::string_view kSpace = "\\t-\\r\\x{85}\\p{Z}";
-  std::string out;
-  bool in_class = false;
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    char c = pattern[i];
-    if (c == '\\' && i + 1 < pattern.size()) {
-      char next = pattern[++i];
-      if (next == 's') {
-        out += in_class ? std::string(kSpace) : "[" + std::string(kSpace) + "]";
-      } else if (next == 'S' && !in_class) {
-        out += "[^" + std::string(kSpace) + "]";
-      } else {
-        out += c;
-        out += next;
-      }
-      continue;
-    }
-    if (c == '[' && !in_class)
-      in_class = true;
-    else if (c == ']')
-      in_class = false;
-    out += c;
-  }
-  return out;
-}
 
 constexpr uint32_t kMatchLimit = 10'000'000;  // backtracking steps of one match, about 0.1 s
 
@@ -59,7 +31,7 @@ struct Regex::Impl {
 
 Regex::Regex(const std::string& pattern, std::string where) : impl_(std::make_unique<Impl>()) {
   impl_->where = std::move(where);
-  std::string ours = with_unicode_space(pattern);
+  std::string ours = pcre2_pattern(pattern, impl_->where);
   int error = 0;
   PCRE2_SIZE offset = 0;
   impl_->code =
@@ -101,7 +73,9 @@ void Regex::find_all(std::string_view text, std::vector<Span>& out) const {
     return pcre2_match(impl_->code, subject, text.size(), at, kOptions | PCRE2_NO_JIT, data.get(),
                        impl_->context);
   };
-  for (size_t at = 0; at < text.size();) {
+  // As Oniguruma's iterator: a match of nothing is one, but not where the match before it ended.
+  size_t last = text.npos;
+  for (size_t at = 0; at <= text.size();) {
     int rc = match_at(at);
     if (rc == PCRE2_ERROR_NOMATCH) return;
     if (rc < 0) {
@@ -110,14 +84,15 @@ void Regex::find_all(std::string_view text, std::vector<Span>& out) const {
     }
     const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(data.get());
     // A \K inside a lookahead can put the begin after the end.
-    if (bounds[1] > bounds[0] && bounds[0] >= at) {
+    const bool forward = bounds[1] >= bounds[0] && bounds[0] >= at;
+    if (forward && (bounds[1] > bounds[0] || bounds[1] != last)) {
       out.push_back({bounds[0], bounds[1]});
-      at = bounds[1];
+      at = last = bounds[1];
     } else {
       at = std::max<size_t>(at, bounds[1]);
-      // After an empty match, or one that is behind us: on by a whole character, for PCRE2 no
-      // longer checks that `at` is not inside of one.
-      if (at < text.size()) next_code_point(text, at);
+      if (at >= text.size()) return;
+      // On by a whole character: PCRE2 no longer checks that `at` is not inside of one.
+      next_code_point(text, at);
     }
   }
 }

@@ -1,6 +1,5 @@
-// Regular expressions as tokenizer files use them (Oniguruma's Unicode syntax), on PCRE2 with JIT.
-//
-// \s and \S are rewritten to Unicode White_Space: PCRE2's own set also holds U+180E.
+// Regular expressions as tokenizer files use them (Oniguruma's Unicode syntax, which oniguruma.h
+// translates), on PCRE2 with JIT.
 //
 // Thread: any (immutable).
 #pragma once
@@ -24,8 +23,8 @@ class Regex {
   Regex(const std::string& pattern, std::string where);
   ~Regex();
 
-  // Appends all matches in order, empty ones left out. `text` must be UTF-8; offsets count from its
-  // beginning. Throws UserError when the pattern needs too much backtracking for this text.
+  // Appends all matches in order, also empty ones ("(?=[A-Z])"). `text` must be UTF-8; offsets count
+  // from its beginning. Throws UserError when the pattern needs too much backtracking for this text.
   void find_all(std::string_view text, std::vector<Span>& out) const;
 
  private:

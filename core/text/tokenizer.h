@@ -5,7 +5,8 @@
 // Prepend, Replace; pre-tokenizers ByteLevel, Digits, Metaspace, Punctuation, Split,
 // Whitespace, WhitespaceSplit; added tokens; post-processors TemplateProcessing,
 // RobertaProcessing, BertProcessing, ByteLevel; decoders ByteFallback, ByteLevel, Fuse, Metaspace,
-// Replace, Strip, WordPiece; sequences of these. Other parts are refused by name.
+// Replace, Strip, WordPiece; sequences of these. Other parts are refused by name. Patterns are those
+// of Oniguruma (oniguruma.h).
 //
 // Thread: any (immutable).
 #pragma once

@@ -1,0 +1,95 @@
+// Patterns of tokenizer.json, cut as tokenizers 0.23 (Oniguruma) cuts: pre_tokenizers.Split of the
+// pattern, isolated, gave the pieces here.
+#include "core/text/oniguruma.h"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "core/base/error.h"
+#include "core/text/pre_tokenizer.h"
+
+namespace tailrace::text {
+namespace {
+
+using Texts = std::vector<std::string>;
+
+Texts split(const std::string& pattern, const std::string& text,
+            const std::string& behavior = "Isolated") {
+  const nlohmann::json part = {
+      {"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", behavior}};
+  const auto pre_tokenizer = parse_pre_tokenizer(JsonPart(part, "t.json: "));
+  Pieces pieces{text};
+  pre_tokenizer->cut(pieces);
+  Texts texts;
+  for (const Span& span : pieces.spans) texts.emplace_back(pieces.piece(span));
+  return texts;
+}
+
+TEST(Oniguruma, PatternsCutAsTheTokenizersLibraryCuts) {
+  struct Case {
+    const char *pattern, *text;
+    Texts pieces;
+  };
+  const Case cases[] = {
+      {R"([\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}&&[^\p{Han}]]+|\p{N}{1,3}|\s+)",
+       "he 漢字、and in 1234",
+       {"he", " ", "漢字", "、and", " in", " ", "123", "4"}},
+      {R"([a-z&&[^aeiou]]+)", "beautiful", {"b", "eau", "t", "i", "f", "u", "l"}},
+      {R"([^a-c&&b-d])", "abcde", {"a", "bc", "d", "e"}},
+      {R"([a[^b-y]]+)", "abcz9b", {"a", "bc", "z9", "b"}},
+      {R"([a-c&&]|x)", "abx", {"ab", "x"}},
+      {R"(\p{N}{1,3}+)", "12345 6", {"12345", " ", "6"}},
+      {R"(\d{2}?)", "12345", {"12", "34", "5"}},
+      {R"(\d{,2})", "12345", {"12", "34", "5"}},
+      {R"(\w+)", "x²①_Ⅷ é-", {"x²", "①", "_Ⅷ", " ", "é", "-"}},
+      {R"([\w]+)", "x²①_é-", {"x", "²①", "_é", "-"}},
+      {R"(\h+)", "face it 09", {"face", " it ", "09"}},
+      {R"([[:punct:]]+)", "a$+!b", {"a", "$+!", "b"}},
+      {R"((?m:a.b)|c$)", "a\nb c\nd", {"a\nb", " ", "c", "\nd"}},
+      {R"(^a)", "a\na", {"a", "\n", "a"}},
+      {R"(\bfoo\b)", "a foo² foo", {"a foo² ", "foo"}},
+      {R"((?=(\d{3})+(?!\d)))", "1234567 12", {"1", "234", "567 12"}},
+      {R"((?<=[a-z])(?=[A-Z]))", "camelCaseText", {"camel", "Case", "Text"}},
+      {R"(x*)", "axb", {"a", "x", "b"}},
+  };
+  for (const Case& one : cases) EXPECT_EQ(split(one.pattern, one.text), one.pieces) << one.pattern;
+}
+
+TEST(Oniguruma, AMatchOfNothingCutsInEveryBehavior) {
+  const std::pair<const char*, Texts> cases[] = {{"Isolated", {"a", "xx", "b"}},
+                                                 {"Removed", {"a", "b"}},
+                                                 {"MergedWithPrevious", {"axx", "b"}},
+                                                 {"MergedWithNext", {"a", "xxb"}},
+                                                 {"Contiguous", {"a", "xx", "b"}}};
+  for (const auto& [behavior, pieces] : cases) {
+    EXPECT_EQ(split("(?=[A-Z])", "aBcD", behavior), (Texts{"a", "Bc", "D"})) << behavior;
+    EXPECT_EQ(split("x*", "axxb", behavior), pieces) << behavior;
+  }
+}
+
+TEST(Oniguruma, APatternThatIsNotTranslatedIsRefusedByItsPart) {
+  const auto fault = [](const char* pattern) -> std::string {
+    try {
+      pcre2_pattern(pattern, "t.json: pattern");
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(fault(R"([\w--[a-z]]+)"),
+            R"(t.json: pattern: the pattern '[\w--[a-z]]+' has '-' before byte 3, which Tailrace )"
+            "does not read as the tokenizers library does");
+  for (const char* pattern :
+       {R"((?s:.))", R"(\p{sc=Han})", R"(\p{L&})", R"(a\y)", R"(\xE6)", R"((*FAIL))", R"((?R))",
+        R"([^a[^b[c]]])", R"([a-c--x])", R"([[:foo:]])", R"([a)", R"(\)"})
+    EXPECT_NE(fault(pattern).find("the pattern '"), std::string::npos) << pattern;
+  std::string deep;
+  for (int i = 0; i < 200; ++i) deep += "[a";
+  EXPECT_NE(fault(deep.c_str()).find("nested more than 100 deep"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tailrace::text
