@@ -76,8 +76,9 @@ int64_t least_num_tokens(const Tokenizer& tokenizer, int64_t num_bytes);
 // The same of a text that is encoded as it is: its blanks count.
 int64_t least_num_tokens(const Tokenizer& tokenizer, std::string_view text);
 
-// Reads DIR/tokenizer.json (and tokenizer_config.json for bos/eos). Throws UserError naming the
-// file and the part that is malformed or not supported.
+// Reads DIR/tokenizer.json, and the files beside it for bos, eos and added tokens that
+// tokenizer.json lacks (config_tokens.h). Throws UserError naming the file and the part that is
+// malformed or not supported, and a token on whose id the files disagree.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& directory);
 
 // Throws UserError when a model of `vocab_size` embeddings lacks some of its ids; `where` names the

@@ -10,6 +10,7 @@
 #include "core/base/nearest.h"
 #include "core/text/added_tokens.h"
 #include "core/text/bpe.h"
+#include "core/text/config_tokens.h"
 #include "core/text/decoder.h"
 #include "core/text/json_part.h"
 #include "core/text/normalizer.h"
@@ -372,17 +373,17 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& directory
   // Before the post-processor and the config, whose tokens are looked up in these two.
   parts.model = parse_token_model(root.at("model"));
   if (root.has("added_tokens")) parts.added = parse_added_tokens(root.at("added_tokens"));
+  const std::filesystem::path config_path = directory / "tokenizer_config.json";
+  const nlohmann::json config = std::filesystem::exists(config_path) ? read_json_object(config_path)
+                                                                     : nlohmann::json::object();
+  const JsonPart config_root(config, config_path.string() + ": ");
+  join_config_tokens(config_root, directory, *parts.model, parts.added);
   if (root.has("post_processor")) {
     add_post_processor(root.at("post_processor"), parts.frame);
     check_frame(root.at("post_processor"), parts.frame, parts);
   }
-  std::filesystem::path config_path = directory / "tokenizer_config.json";
-  if (std::filesystem::exists(config_path)) {
-    nlohmann::json config = read_json_object(config_path);
-    JsonPart config_root(config, config_path.string() + ": ");
-    parts.bos = named_token(config_root, "bos_token", parts);
-    parts.eos = named_token(config_root, "eos_token", parts);
-  }
+  parts.bos = named_token(config_root, "bos_token", parts);
+  parts.eos = named_token(config_root, "eos_token", parts);
   return std::make_unique<JsonTokenizer>(std::move(parts));
 }
 
