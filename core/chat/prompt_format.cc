@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
-#include "core/base/json_row.h"
 #include "core/base/json_text.h"
+#include "core/chat/call_arguments.h"
 #include "core/chat/loss_flag.h"
 #include "core/chat/markers.h"
 #include "core/text/messages.h"
@@ -41,22 +41,15 @@ ordered_json conversation_with_call(ordered_json arguments) {
   return ordered_json::array({message("user", kQuestion), std::move(answer)});
 }
 
-// The arguments of calls that are a text of a JSON object become this object: templates of Hugging
-// Face write them as JSON themselves.
-void make_objects_of_arguments(ordered_json& messages) {
-  for (ordered_json& said : messages) {
-    const auto calls = said.find("tool_calls");
-    if (calls == said.end() || !calls->is_array()) continue;
-    for (ordered_json& call : *calls) {
-      if (!call.is_object()) continue;
-      const auto inner = call.find("function");
-      ordered_json& function = inner != call.end() && inner->is_object() ? *inner : call;
-      const auto arguments = function.find("arguments");
-      if (arguments == function.end() || !arguments->is_string()) continue;
-      if (auto object = parse_json_row(arguments->get_ref<const std::string&>()))
-        *arguments = std::move(object).value();
-    }
-  }
+ordered_json sample_tool() {
+  return {{"type", "function"},
+          {"function",
+           {{"name", kTool},
+            {"description", kQuestion},
+            {"parameters",
+             {{"type", "object"},
+              {"properties", {{"at", {{"type", "integer"}, {"description", kQuestion}}}}},
+              {"required", {"at"}}}}}}};
 }
 
 ordered_json conversation(int answers, const std::string& answer = kAnswer) {
@@ -66,6 +59,13 @@ ordered_json conversation(int answers, const std::string& answer = kAnswer) {
     messages.push_back(message("assistant", answer));
   }
   return messages;
+}
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kWhite = " \t\r\n";
+  const size_t begin = text.find_first_not_of(kWhite);
+  if (begin == text.npos) return "";
+  return text.substr(begin, text.find_last_not_of(kWhite) + 1 - begin);
 }
 
 // Behind the last answer.
@@ -128,6 +128,11 @@ PromptFormat::PromptFormat(const text::Tokenizer& tokenizer, ChatTemplate chat_t
                             name);
     variables_[name] = as_json(value);
   }
+  // A template may walk over tools without asking whether there are any.
+  if (try_to_render(asking(conversation(0))).empty()) {
+    tools_asked_with_ = ordered_json::array({sample_tool()});
+    if (try_to_render(asking(conversation(0))).empty()) tools_asked_with_ = nullptr;
+  }
   look_at_turns();
   look_at_calls();
   look_at_thinking();
@@ -157,9 +162,9 @@ void PromptFormat::look_at_turns() {
     ordered_json one = conversation(1), three = conversation(3);
     one.push_back(message("user", kQuestion));
     three.push_back(message("user", kQuestion));
-    const std::string grown = template_->render(input_of(one));
+    const std::string grown = template_->render(asking(one));
     const auto behind = behind_answer_in(grown, 1),
-               later = behind_answer_in(template_->render(input_of(three)), 3);
+               later = behind_answer_in(template_->render(asking(three)), 3);
     if (!behind || !later) {
       turns_fault_ = "it does not write an answer as it was given";
       return;
@@ -174,7 +179,7 @@ void PromptFormat::look_at_turns() {
     const auto rewritten = [&](const std::string& answer) {
       ordered_json after = conversation(1, answer);
       after.push_back(message("user", kQuestion));
-      return first_difference(*template_, input_of(conversation(0)), answer, input_of(after))
+      return first_difference(*template_, asking(conversation(0)), answer, asking(after))
           .has_value();
     };
     if (rewritten(kAnswer)) {
@@ -196,13 +201,22 @@ std::string PromptFormat::try_to_render(ChatInput input) const {
   }
 }
 
-// What the template writes around the name of a tool that is called says the form of calls.
+// How the template takes a call: what it writes around the name of the tool says the form of calls.
 void PromptFormat::look_at_calls() {
   const auto written = [&](ordered_json arguments) {
-    return try_to_render(input_of(conversation_with_call(std::move(arguments))));
+    return try_to_render(asking(conversation_with_call(std::move(arguments))));
   };
-  const std::string text = written({{"at", 1}});
+  constexpr const char* kText = R"({"at" :1})";
+  const std::string with_object = written({{"at", 1}}), with_text = written(kText);
+  const bool takes_text = with_text.find(kText) != with_text.npos;
+  if (with_object.empty() && takes_text) {
+    arguments_form_ = ArgumentsForm::kTexts;
+  } else if (!takes_text && (with_text.empty() || with_text != with_object)) {
+    arguments_form_ = ArgumentsForm::kObjects;
+  }
+  const std::string& text = with_object.empty() ? with_text : with_object;
   const size_t name = text.find(kTool);
+  leaves_calls_out_ = !text.empty() && name == text.npos && with_object == with_text;
   if (name == text.npos) return;
   const std::string_view before = std::string_view(text).substr(0, name),
                          behind = std::string_view(text).substr(name);
@@ -213,13 +227,12 @@ void PromptFormat::look_at_calls() {
   } else if (behind.find("\"parameters\"") != behind.npos) {
     answer_form_.tools = ToolForm::kLlama3;
   }
-  arguments_are_texts_ = written(R"({"at" :1})").find(R"({"at" :1})") != std::string::npos;
 }
 
 // The template opens the thinking of each answer; or it writes the thinking of a message that has
 // one; or it takes it out of an answer that is not the last.
 void PromptFormat::look_at_thinking() {
-  const std::string beginning = try_to_render(input_of(conversation(0)));
+  const std::string beginning = try_to_render(asking(conversation(0)));
   const size_t open = beginning.rfind("<think>"), close = beginning.rfind("</think>");
   answer_form_.begins_thinking =
       open != beginning.npos && (close == beginning.npos || close < open) &&
@@ -228,8 +241,7 @@ void PromptFormat::look_at_thinking() {
   ordered_json thought = conversation(1), past = conversation(1, std::string(kThinking) + kAnswer);
   thought.back()["reasoning_content"] = kThought;
   past.push_back(message("user", kQuestion));
-  const std::string newest = try_to_render(input_of(thought)),
-                    later = try_to_render(input_of(past));
+  const std::string newest = try_to_render(asking(thought)), later = try_to_render(asking(past));
   const size_t at = newest.find(kThought);
   const bool writes = at != newest.npos && newest.rfind("<think>", at) != newest.npos;
   const bool drops = later.find(kAnswer) != later.npos && later.find(kThought) == later.npos;
@@ -252,7 +264,7 @@ ordered_json PromptFormat::messages_of(const Said& said) const {
     throw UserError("the messages are not a list of {{\"role\", \"content\"}}");
   if (const Result<bool> texts = text::make_texts(messages); !texts)
     throw UserError("{}", texts.failure().message);
-  if (!arguments_are_texts_) make_objects_of_arguments(messages);
+  bring_arguments_into(arguments_form_, messages);
   return messages;
 }
 
@@ -267,6 +279,13 @@ ChatInput PromptFormat::input_of(ordered_json messages) const {
   input.messages = with_system(std::move(messages));
   input.add_generation_prompt = true;
   input.variables = variables_;
+  return input;
+}
+
+// Of a conversation that the template is asked about.
+ChatInput PromptFormat::asking(ordered_json messages) const {
+  ChatInput input = input_of(std::move(messages));
+  input.tools = tools_asked_with_;
   return input;
 }
 
@@ -309,24 +328,88 @@ void PromptFormat::refuse_null_as_word(ChatInput input, const std::string& text)
         "the chat template writes a content that is null as \"None\". Write \"\" in its place");
 }
 
+void PromptFormat::refuse_calls_left_out(const ordered_json& messages) const {
+  if (!leaves_calls_out_) return;
+  for (size_t i = 0; i < messages.size(); ++i)
+    if (const auto calls = messages[i].find("tool_calls");
+        calls != messages[i].end() && calls->is_array() && !calls->empty())
+      throw UserError(
+          "message {} calls tools, which this chat template leaves out (chat.template=FILE)",
+          i + 1);
+}
+
+// A message that the template has no branch for is gone without a word: its words could be others,
+// and the text would be the same. `text`: what it writes for `input`, whose messages from `first`
+// on are asked about.
+void PromptFormat::refuse_left_out(ChatInput input, size_t first, const std::string& text) const {
+  refuse_calls_left_out(input.messages);
+  const auto is_usual = [](const ordered_json& role) {
+    return role == "user" || role == "assistant" || role == "system" || role == "tool";
+  };
+  std::vector<size_t> missed;  // those whose words do not stand in the text as they are
+  size_t at = 0;
+  for (size_t i = first; i < input.messages.size(); ++i) {
+    const ordered_json& said = input.messages[i];
+    const auto content = said.find("content");
+    if (content == said.end() || !content->is_string()) continue;
+    const std::string_view words = trimmed(content->get_ref<const std::string&>());
+    // A template may write an answer's calls in the place of its words.
+    if (words.empty() || said.contains("tool_calls")) continue;
+    const size_t found = text.find(words, at);
+    if (found == text.npos || !is_usual(said.at("role"))) {
+      missed.push_back(i);
+    } else {
+      at = found + words.size();
+    }
+  }
+  if (missed.empty()) return;
+  const auto change = [&](ChatInput& changed, size_t i) {
+    std::string& content = changed.messages[i].at("content").get_ref<std::string&>();
+    const std::string word = fmt::format("tailrace{}asks", i);
+    content = word + content + word;
+    return word;
+  };
+  // Nearly always they stand there in another form, which one look at all of them tells.
+  ChatInput all = input;
+  std::vector<std::string> words;
+  for (const size_t i : missed) words.push_back(change(all, i));
+  const std::string changed = try_to_render(all);
+  for (size_t k = 0; k < missed.size(); ++k) {
+    if (changed.find(words[k]) != changed.npos) continue;
+    ChatInput one = input;
+    change(one, missed[k]);
+    if (try_to_render(one) == text)
+      throw UserError(
+          "message {} has the role {}, whose words this chat template leaves out. Give it another "
+          "role, or another template (chat.template=FILE)",
+          missed[k] - first + 1, json_text(input.messages[missed[k]].at("role")));
+  }
+}
+
 // What is said up to the beginning of the policy's answer: all, or what stands behind an answer
 // before.
 PromptFormat::Written PromptFormat::write(const Said& said, bool behind_answer) const {
   ordered_json messages = messages_of(said), tools = tools_of(said);
+  const size_t num_said = messages.size();
   // Behind an answer a system message in front is cut off.
   if (!behind_answer) messages = with_system(std::move(messages));
   const std::string marker = mark(messages, tools, forbidden_);
   ordered_json all = behind_answer ? conversation(1) : ordered_json::array();
   all.insert(all.end(), messages.begin(), messages.end());
-  ChatInput input = input_of(std::move(all));
-  std::string text = template_->render(input);
-  if (!tools.is_null()) {
+  const size_t first = all.size() - num_said;
+  ChatInput input = behind_answer ? asking(std::move(all)) : input_of(std::move(all));
+  std::string text;
+  if (tools.is_null()) {
+    text = template_->render(input);
+  } else {
+    const std::string without = try_to_render(input);
     input.tools = std::move(tools);
-    const std::string without = std::exchange(text, template_->render(input));
+    text = template_->render(input);
     if (text == without)
       throw UserError("it has tools, which this chat template leaves out (chat.template=FILE)");
   }
   refuse_null_as_word(input, text);
+  refuse_left_out(std::move(input), first, text);
   if (behind_answer) {
     auto behind = behind_answer_in(text, 1);
     if (!behind) throw UserError("the chat template does not write an answer as it was given");
@@ -394,15 +477,16 @@ Result<std::vector<TokenId>> PromptFormat::next(const Said& said, TokenId last) 
 // every answer, up to the end of its turn.
 std::vector<TokenId> PromptFormat::encode_answer(const ordered_json& messages,
                                                  const std::string& tools) const {
-  ordered_json marked = with_system(messages), schemas = tools_of({.tools = tools});
-  if (!arguments_are_texts_) make_objects_of_arguments(marked);
+  ordered_json marked = messages, schemas = tools_of({.tools = tools});
+  bring_arguments_into(arguments_form_, marked);
+  marked = with_system(std::move(marked));
   const std::string marker = mark(marked, schemas, forbidden_);
-  ChatInput input;
-  input.variables = variables_;
-  if (!schemas.is_null()) input.tools = schemas;
-  input.messages = marked;
+  ChatInput input = input_of(marked);
+  input.add_generation_prompt = false;
+  input.tools = schemas;
   std::string whole = template_->render(input);
   refuse_null_as_word(input, whole);
+  refuse_calls_left_out(input.messages);
   input.messages.erase(input.messages.size() - 1);
   input.add_generation_prompt = true;
   std::string beginning = template_->render(input);
@@ -412,9 +496,8 @@ std::vector<TokenId> PromptFormat::encode_answer(const ordered_json& messages,
         "(chat.template=FILE gives another template)");
   if (end_of_turn_ < 0) {
     // What stands behind every answer is the environment's to say.
-    ChatInput one;
-    one.messages = with_system(conversation(1));
-    one.variables = variables_;
+    ChatInput one = asking(conversation(1));
+    one.add_generation_prompt = false;
     const auto end = behind_answer_in(template_->render(one), 1);
     if (end && whole.ends_with(*end)) whole.resize(whole.size() - end->size());
   }

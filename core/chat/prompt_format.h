@@ -8,7 +8,8 @@
 // is refused for conversations of several turns.
 //
 // Calls of tools come as OpenAI's API has them, with arguments that are a text of JSON, or as
-// Hugging Face has them, with an object. The template gets what it writes as it was given.
+// Hugging Face has them, with an object. The template gets the form that it writes as it was given
+// (call_arguments.h). Messages and calls that it leaves out are refused.
 //
 // The words of messages stay words: where they hold the text of a special token, it becomes
 // ordinary tokens. Only the template writes special ones. So it is in the words of tools with the
@@ -28,6 +29,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/result.h"
+#include "core/chat/call_arguments.h"
 #include "core/chat/chat_template.h"
 #include "core/chat/markers.h"
 #include "core/chat/options.h"
@@ -119,6 +121,7 @@ class PromptFormat {
                                             const std::vector<size_t>& literal) const;
   nlohmann::ordered_json with_system(nlohmann::ordered_json messages) const;
   ChatInput input_of(nlohmann::ordered_json messages) const;
+  ChatInput asking(nlohmann::ordered_json messages) const;
   // Of the tokens behind an answer, those that end its turn: a special one, and blanks before it.
   // 0: none do.
   size_t size_of_end(std::span<const TokenId> behind) const;
@@ -134,6 +137,8 @@ class PromptFormat {
   std::optional<Lesson> lesson_of(const nlohmann::ordered_json& messages, const std::string& tools,
                                   size_t learn_from, bool whole) const;
   void refuse_null_as_word(ChatInput input, const std::string& text) const;
+  void refuse_left_out(ChatInput input, size_t first, const std::string& text) const;
+  void refuse_calls_left_out(const nlohmann::ordered_json& messages) const;
 
   const text::Tokenizer& tokenizer_;
   std::optional<ChatTemplate> template_;
@@ -142,7 +147,10 @@ class PromptFormat {
   Forbidden forbidden_;
   TokenId end_of_turn_ = -1;
   AnswerForm answer_form_;
-  bool arguments_are_texts_ = false;  // the template writes such arguments of calls as they are
+  ArgumentsForm arguments_form_ = ArgumentsForm::kAsGiven;
+  bool leaves_calls_out_ = false;  // what it writes does not hold the calls of tools
+  // Null: the template can be asked without tools.
+  nlohmann::ordered_json tools_asked_with_;
   std::optional<std::string> turns_fault_, rewrites_;
 };
 

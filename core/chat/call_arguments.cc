@@ -1,0 +1,64 @@
+#include "core/chat/call_arguments.h"
+
+#include <string>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/base/json_row.h"
+#include "core/base/json_text.h"
+#include "core/chat/jinja_budget.h"
+#include "core/chat/jinja_error.h"
+#include "core/chat/jinja_json.h"
+
+namespace tailrace::chat {
+namespace {
+
+using nlohmann::ordered_json;
+
+// As `tojson` writes them.
+std::string text_of(const ordered_json& arguments) {
+  jinja::Budget budget;
+  try {
+    return jinja::to_json(jinja::from_json(arguments), jinja::JsonStyle{}, budget);
+  } catch (const jinja::Error& error) {
+    throw UserError("the arguments of a call cannot be written: {}", error.what());
+  }
+}
+
+std::string name_of(const ordered_json& function) {
+  const auto name = function.find("name");
+  return name != function.end() && name->is_string() ? json_text(*name) : "a tool";
+}
+
+}  // namespace
+
+void bring_arguments_into(ArgumentsForm form, ordered_json& messages) {
+  if (form == ArgumentsForm::kAsGiven) return;
+  size_t number = 0;
+  for (ordered_json& said : messages) {
+    ++number;
+    const auto calls = said.find("tool_calls");
+    if (calls == said.end() || !calls->is_array()) continue;
+    for (ordered_json& call : *calls) {
+      if (!call.is_object()) continue;
+      const auto inner = call.find("function");
+      ordered_json& function = inner != call.end() && inner->is_object() ? *inner : call;
+      const auto arguments = function.find("arguments");
+      if (arguments == function.end()) continue;
+      if (form == ArgumentsForm::kTexts) {
+        if (!arguments->is_string()) *arguments = text_of(*arguments);
+        continue;
+      }
+      if (!arguments->is_string()) continue;
+      auto object = parse_json_row(arguments->get_ref<const std::string&>());
+      if (!object)
+        throw UserError(
+            "message {} calls {} with arguments that are {}. The chat template writes the JSON of "
+            "an object there, so a text must hold one",
+            number, name_of(function), object.failure().message);
+      *arguments = std::move(object).value();
+    }
+  }
+}
+
+}  // namespace tailrace::chat
