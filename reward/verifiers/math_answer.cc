@@ -183,11 +183,18 @@ MathAnswer parse_unnamed(Tokens tokens, int depth) {
   if (parts.size() > 1) return sequence(parse_each(parts, depth), "\\cup", "", false);
   std::vector<std::string> signs;
   parts = split(tokens, is_relation, &signs);
-  if (!signs.empty())
+  if (!signs.empty()) {
+    const auto is_label = [](Tokens part) {
+      const MathLabel label = math_label_of(part);
+      return label == MathLabel::kName || label == MathLabel::kQuantity;
+    };
+    const auto value = std::ranges::find_if_not(parts.begin(), parts.end() - 1, is_label);
     return {.kind = AnswerKind::kRelation,
             .items = parse_each(parts, depth),
             .signs = std::move(signs),
-            .label = math_label_of(parts[0])};
+            .label = math_label_of(parts[0]),
+            .num_labels = static_cast<size_t>(value - parts.begin())};
+  }
   parts = split(tokens, [](const LatexToken& t) { return t.is(":"); });
   if (parts.size() > 1 && std::ranges::none_of(parts, &Tokens::empty))
     return sequence(parse_each(parts, depth), ":", "", true);
@@ -280,7 +287,10 @@ std::vector<const MathAnswer*> values_of(const MathAnswer& answer, bool is_gold)
     return item.number && !item.number->is_symbolic();
   };
   if (!std::ranges::all_of(answer.signs, is_equal)) return {};
-  const size_t begin = named ? 1 : 0, last = items.size() - 1;
+  const size_t last = items.size() - 1;
+  // "x = y = 5" has a constant behind its names.
+  const size_t names = is_fixed(items[last]) ? std::max<size_t>(answer.num_labels, 1) : 1;
+  const size_t begin = named ? names : 0;
   const std::span<const MathAnswer> chain(items.begin() + static_cast<int64_t>(begin), items.end());
   if (!std::ranges::all_of(chain.first(chain.size() - named), is_constant)) return {};
   std::vector<const MathAnswer*> values{&items[last]};

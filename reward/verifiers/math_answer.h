@@ -31,7 +31,8 @@ struct MathAnswer {
   std::string open = {}, close = {};
   bool ordered = true;
   std::vector<std::string> signs = {};
-  MathLabel label = MathLabel::kNone;   // of a relation: what its first item is
+  MathLabel label = MathLabel::kNone;  // of a relation: what its first item is
+  size_t num_labels = 0;  // of a relation: names and quantities at its front, as in "x = y = 5"
   std::vector<std::string> units = {};  // behind the value of the whole answer
 };
 

@@ -189,6 +189,11 @@ std::vector<Tokens> quotient(Tokens tokens) {
   return parts.size() == 2 ? parts : std::vector<Tokens>();
 }
 
+// dy and dx, of which the quotient is a derivative.
+bool is_differential(Tokens tokens) {
+  return tokens.size() == 2 && tokens[0].is("d") && is_letter(tokens[1]);
+}
+
 // Letters with their indices, and signs between them: x + y, ab, a_1 a_2.
 bool are_unknowns(Tokens tokens) {
   bool any = false;
@@ -214,6 +219,7 @@ MathLabel math_label_of(std::span<const LatexToken> tokens) {
   if (is_figure(tokens) || is_function(tokens)) return MathLabel::kQuantity;
   const std::vector<Tokens> parts = quotient(tokens);
   if (parts.size() == 2) {
+    if (std::ranges::all_of(parts, is_differential)) return MathLabel::kName;
     if (std::ranges::all_of(parts, is_figure)) return MathLabel::kQuantity;
     if (std::ranges::all_of(parts, are_unknowns)) return MathLabel::kUnknowns;
   }

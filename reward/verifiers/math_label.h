@@ -12,7 +12,7 @@ namespace tailrace {
 
 enum class MathLabel {
   kNone,      // 2x + z, x^2: a side of an equation
-  kName,      // x, a_n, f(x), f'(2), P(X = 1), E[X], \vec{v}: of any value
+  kName,      // x, a_n, f(x), f'(2), \frac{dy}{dx}, P(X = 1), E[X], \vec{v}: of any value
   kTuple,     // (p, q): of a tuple of as many values
   kRatio,     // a : b, of a ratio of as many parts
   kQuantity,  // |AB|, AB, \angle ABC, \cos A, \frac{AB}{CD}: of a constant
