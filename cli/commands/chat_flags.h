@@ -26,6 +26,10 @@ inline void add_chat_flags(Command& command, chat::ChatOptions& options,
                           "enable_thinking=false",
                   .value = "K=V",
                   .excludes = excludes});
+  command.option("--chat-date", options.date,
+                 {.help = "day that the chat template is told as today's, for example 2026-01-31",
+                  .value = "DAY",
+                  .excludes = excludes});
 }
 
 // Throws UserError.

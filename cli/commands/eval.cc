@@ -370,9 +370,10 @@ void add_eval(Command& program, const Registries& registries) {
                   .max = 1e9});
   add_sampling_flags(command, plan.rollout.sampling, {"--run"});
   add_chat_flags(command, plan.chat, arguments->chat_variables, {"--run"});
-  command.option("--plain", arguments->plain,
-                 {.help = "prompts as they are, also where the model has a chat template",
-                  .excludes = {"--run", "--chat-template", "--system", "--chat-variable"}});
+  command.option(
+      "--plain", arguments->plain,
+      {.help = "prompts as they are, also where the model has a chat template",
+       .excludes = {"--run", "--chat-template", "--system", "--chat-variable", "--chat-date"}});
   command.option("--max-turns", plan.rollout.max_turns,
                  without_run({.help = "0: what the environment says", .max = 1 << 20}));
   command.option("--max-action-tokens", plan.rollout.max_action_tokens,

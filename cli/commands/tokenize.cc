@@ -24,6 +24,7 @@ namespace {
 struct TokenizeArguments {
   std::string tokenizer;
   bool special = false, decode = false;
+  chat::ChatOptions chat;
 };
 
 // Behind a question the beginning of an answer stands; behind an answer nothing more, as in
@@ -60,7 +61,8 @@ void tokenize(const TokenizeArguments& arguments) {
     } else if (const auto messages = row->find("messages"); messages != row->end()) {
       if (const auto tools = row->find("tools"); tools != row->end())
         nulls += text::leave_out_nulls_of_tools(*tools);
-      if (!format) format.emplace(chat::PromptFormat::of({}, arguments.tokenizer, *tokenizer));
+      if (!format)
+        format.emplace(chat::PromptFormat::of(arguments.chat, arguments.tokenizer, *tokenizer));
       const auto ids = ids_of_messages(*format, *messages, json_of_field(*row, "tools"), nulls);
       if (!ids) throw UserError("{}: {}", input.where(), ids.failure().message);
       fmt::print("{{\"input_ids\": [{}]}}\n", fmt::join(ids.value(), ", "));
@@ -84,6 +86,9 @@ void add_tokenize(Command& program) {
                  {.help = "add special tokens; with --decode: keep them"});
   command.option("--decode", arguments->decode,
                  {.help = "rows {\"input_ids\": [...]} to rows {\"text\": \"...\"}"});
+  command.option("--chat-date", arguments->chat.date,
+                 {.help = "day that the chat template is told as today's, for example 2026-01-31",
+                  .value = "DAY"});
   command.footer(
       "A row {\"text\": \"...\"} or {\"messages\": [{\"role\", \"content\"}, ...]}, which the chat "
       "template of the folder writes\n(with the schemas under \"tools\"), gives a row "

@@ -521,7 +521,7 @@ class Evaluator {
   Value tell_time(const Arguments& given) {
     const BoundArguments bound("strftime_now", given, {"format"}, 1);
     const std::string format = bound.text(0, "");
-    if (!now_) throw Error("the template asks for today's date, and none is given");
+    if (!now_) throw Error("the template asks for today's date, and chat.date gives none");
     std::string out;
     for (size_t i = 0; i < format.size(); ++i) {
       if (format[i] != '%') {

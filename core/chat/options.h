@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <ctime>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +27,12 @@ struct ChatOptions {
   std::string system = {};  // the first message, where a conversation begins with none of its own
   // What else the template knows: enable_thinking: false. Each a JSON value, or a text.
   std::vector<std::pair<std::string, std::string>> variables = {};
+  // The day that strftime_now() tells, "2026-01-31": one for a whole run. Empty: a template that
+  // asks for it is refused.
+  std::string date = {};
+
+  // The beginning of that day; nullopt: none is given. Throws UserError about chat.date.
+  std::optional<std::tm> now() const;
 
   void visit(OptionVisitor& v);
 };

@@ -118,6 +118,7 @@ PromptFormat::PromptFormat(const text::Tokenizer& tokenizer, ChatTemplate chat_t
       template_(std::move(chat_template)),
       system_(options.system),
       variables_(ordered_json::object()),
+      now_(options.now()),
       forbidden_(forbidden_by(tokenizer)) {
   for (const auto& [name, value] : options.variables) {
     for (const char* taken : {"messages", "tools", "documents", "add_generation_prompt"})
@@ -128,6 +129,7 @@ PromptFormat::PromptFormat(const text::Tokenizer& tokenizer, ChatTemplate chat_t
                             name);
     variables_[name] = as_json(value);
   }
+  refuse_without_date();
   // A template may walk over tools without asking whether there are any.
   if (try_to_render(asking(conversation(0))).empty()) {
     tools_asked_with_ = ordered_json::array({sample_tool()});
@@ -154,7 +156,24 @@ PromptFormat PromptFormat::of(const ChatOptions& options, const std::filesystem:
   };
   if (!options.system.empty()) refuse("chat.system");
   if (!options.variables.empty()) refuse("chat.variables");
+  if (!options.date.empty()) refuse("chat.date");
   return PromptFormat(tokenizer);
+}
+
+// A text that depends on the day could not be written again.
+void PromptFormat::refuse_without_date() {
+  if (now_) return;
+  ChatInput input = input_of(conversation(0));
+  for (const bool with_tools : {false, true}) {
+    if (with_tools) input.tools = ordered_json::array({sample_tool()});
+    ChatInput dated = input;
+    dated.now = ChatOptions{.date = "2026-01-31"}.now();
+    if (try_to_render(input).empty() && !try_to_render(dated).empty())
+      throw UserError::at("chat.date",
+                          "is not given, and the chat template asks for today's date. Give one day "
+                          "for all, so that the run can be repeated: chat.date=2026-01-31 "
+                          "(--chat-date of commands without a config).");
+  }
 }
 
 void PromptFormat::look_at_turns() {
@@ -279,6 +298,7 @@ ChatInput PromptFormat::input_of(ordered_json messages) const {
   input.messages = with_system(std::move(messages));
   input.add_generation_prompt = true;
   input.variables = variables_;
+  input.now = now_;
   return input;
 }
 

@@ -19,6 +19,7 @@
 #pragma once
 
 #include <cstdint>
+#include <ctime>
 #include <filesystem>
 #include <optional>
 #include <span>
@@ -56,7 +57,8 @@ class PromptFormat {
  public:
   // Plain. The tokenizer outlives it.
   explicit PromptFormat(const text::Tokenizer& tokenizer);
-  // Throws UserError for a variable that the template cannot have.
+  // Throws UserError for a variable that the template cannot have, and for a template that asks for
+  // today's date where chat.date gives none.
   PromptFormat(const text::Tokenizer& tokenizer, ChatTemplate chat_template,
                const ChatOptions& options);
 
@@ -125,6 +127,7 @@ class PromptFormat {
   // Of the tokens behind an answer, those that end its turn: a special one, and blanks before it.
   // 0: none do.
   size_t size_of_end(std::span<const TokenId> behind) const;
+  void refuse_without_date();
   void look_at_turns();
   void look_at_calls();
   void look_at_thinking();
@@ -144,6 +147,7 @@ class PromptFormat {
   std::optional<ChatTemplate> template_;
   std::string system_;
   nlohmann::ordered_json variables_;
+  std::optional<std::tm> now_;
   Forbidden forbidden_;
   TokenId end_of_turn_ = -1;
   AnswerForm answer_form_;

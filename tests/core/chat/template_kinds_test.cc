@@ -165,5 +165,49 @@ TEST(TemplateKinds, AMessageThatATemplateLeavesOutIsRefused) {
             "message 2 calls tools, which this chat template leaves out (chat.template=FILE)");
 }
 
+// strftime of Python's datetime(2024, 7, 26).
+TEST(TemplateKinds, ATemplateThatAsksForTheDateIsToldThatOfTheConfig) {
+  const std::string plain =
+      "Today: {{ strftime_now('%d %b %Y, %A, day %j') }}\n{% for m in "
+      "messages %}" +
+      kTurn + "{% endfor %}" + kEndOfTemplate;
+  const std::string llama =
+      "{% if strftime_now is defined %}{% set date_string = date_string if date_string is defined "
+      "else strftime_now('%d %b %Y') %}{% endif %}Today: {{ date_string }}\n{% for m in messages "
+      "%}" +
+      kTurn + "{% endfor %}" + kEndOfTemplate;
+  const std::string rest = "\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n";
+  const PromptFormat dated = kind_of(plain, {.date = "2024-07-26"});
+  EXPECT_EQ(text_of_prompt(dated, {.text = "hi"}), "Today: 26 Jul 2024, Friday, day 208" + rest);
+  EXPECT_EQ(dated.turns_fault(), std::nullopt);
+  EXPECT_EQ(text_of_prompt(kind_of(llama, {.date = "2024-07-26"}), {.text = "hi"}),
+            "Today: 26 Jul 2024" + rest);
+  EXPECT_EQ(text_of_prompt(kind_of(llama, {.variables = {{"date_string", "1 May 2025"}}}),
+                           {.text = "hi"}),
+            "Today: 1 May 2025" + rest);
+  const Lesson lesson =
+      dated
+          .lesson(ordered_json::array({{{"role", "user"}, {"content", "hi"}},
+                                       {{"role", "assistant"}, {"content", "yes"}}}),
+                  "")
+          .value();
+  EXPECT_TRUE(chatml_tokenizer().decode(lesson.tokens, true).starts_with("Today: 26 Jul 2024"));
+  for (const std::string& source : {plain, llama}) {
+    try {
+      kind_of(source);
+      FAIL() << source;
+    } catch (const UserError& error) {
+      EXPECT_EQ(std::string(error.what()).substr(0, 68),
+                "chat.date is not given, and the chat template asks for today's date.");
+      EXPECT_EQ(error.key(), "chat.date");
+    }
+  }
+  for (const char* bad : {"26 Jul 2024", "2024-02-30", "2024-7-26", "0000-01-01", "2024-13-01",
+                          "2024-+1-01", "-024-01-01", "today"}) {
+    const ChatOptions options{.date = bad};
+    EXPECT_THROW((void)options.now(), UserError) << bad;
+  }
+}
+
 }  // namespace
 }  // namespace tailrace::chat
