@@ -192,7 +192,7 @@ void PromptFormat::look_at_turns() {
       turns_fault_ = "what it writes behind an answer depends on the turns before";
       return;
     }
-    const std::vector<TokenId> ids = encode_behind_answer(*behind, {});
+    const std::vector<TokenId> ids = encode_inside(*behind, {});
     if (const size_t end = size_of_end(ids); end > 0) end_of_turn_ = ids[end - 1];
 
     const auto rewritten = [&](const std::string& answer) {
@@ -318,20 +318,23 @@ ordered_json PromptFormat::tools_of(const Said& said) const {
   return tools.empty() ? ordered_json() : tools;
 }
 
-// Some tokenizers put a blank in front of a text, which behind an answer is not there.
-std::vector<TokenId> PromptFormat::encode_behind_answer(const std::string& text,
-                                                        const std::vector<size_t>& literal) const {
-  const std::string answer = kAnswer;
-  const std::vector<TokenId> before = tokenizer_.encode(answer);
-  std::vector<size_t> shifted = literal;
-  for (size_t& offset : shifted) offset += answer.size();
-  std::vector<TokenId> both = tokenizer_.encode(answer + text, {.literal = shifted});
-  // The end of the answer and the beginning of the text may be one token: of a sampled answer that
-  // end is one already.
-  if (!std::ranges::equal(before, std::span(both).first(std::min(before.size(), both.size()))))
-    return tokenizer_.encode(text, {.literal = literal});
-  both.erase(both.begin(), both.begin() + std::ssize(before));
-  return both;
+// The tokens of a text that stands inside another: some tokenizers put a blank in front of a text,
+// which is not there. So it is encoded behind words that it does not join.
+std::vector<TokenId> PromptFormat::encode_inside(const std::string& text,
+                                                 const text::EncodeOptions& options) const {
+  // The end of the words and the beginning of the text may be one token: of a sampled answer that
+  // end is one already. Then others are tried.
+  for (const char* end : {"", "\n", "x"}) {
+    const std::string words = std::string(kAnswer) + end;
+    std::vector<size_t> shifted(options.literal.begin(), options.literal.end());
+    for (size_t& offset : shifted) offset += words.size();
+    if (const auto tokens =
+            behind(tokenizer_.encode(words, {.find_special = options.find_special}),
+                   tokenizer_.encode(words + text,
+                                     {.find_special = options.find_special, .literal = shifted})))
+      return *tokens;
+  }
+  return tokenizer_.encode(text, options);
 }
 
 // Some templates write the content of a message that only calls tools as Python writes null.
@@ -472,7 +475,7 @@ Result<std::vector<TokenId>> PromptFormat::encode(const Written& written, TokenI
       return tokenizer_.encode(text, {.framed = !behind_answer, .find_special = false});
     // The template writes what a tokenizer would put in front.
     if (!behind_answer) return tokenizer_.encode(text, {.literal = literal});
-    std::vector<TokenId> ids = encode_behind_answer(text, literal);
+    std::vector<TokenId> ids = encode_inside(text, {.literal = literal});
     // Written already, by the policy.
     const size_t end = size_of_end(ids);
     if (end > 0 && last == end_of_turn_ && ids[end - 1] == last)
@@ -529,7 +532,7 @@ std::vector<TokenId> PromptFormat::encode_answer(const ordered_json& messages,
     std::vector<size_t> own;
     for (const size_t offset : literal)
       if (offset >= beginning.size()) own.push_back(offset - beginning.size());
-    answer = tokenizer_.encode(whole.substr(beginning.size()), {.literal = own});
+    answer = encode_inside(whole.substr(beginning.size()), {.literal = own});
   }
   if (end_of_turn_ < 0) return *answer;
   const auto last = std::find(answer->rbegin(), answer->rend(), end_of_turn_);
@@ -632,8 +635,8 @@ Result<Lesson> PromptFormat::lesson_of_texts(const std::string& said,
     // Without what some tokenizers put behind a text, it begins as the whole does.
     const std::vector<TokenId> alone = tokenizer_.encode(said, {.find_special = false}),
                                whole = tokenizer_.encode(said + answer, {.find_special = false});
-    append(lesson,
-           behind(alone, whole).value_or(tokenizer_.encode(answer, {.find_special = false})), true);
+    append(lesson, behind(alone, whole).value_or(encode_inside(answer, {.find_special = false})),
+           true);
     if (tokenizer_.eos() >= 0) append(lesson, std::vector<TokenId>{tokenizer_.eos()}, true);
     return lesson;
   } catch (const UserError& error) {

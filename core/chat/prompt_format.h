@@ -119,8 +119,8 @@ class PromptFormat {
   nlohmann::ordered_json messages_of(const Said& said) const;
   nlohmann::ordered_json tools_of(const Said& said) const;
   Written write(const Said& said, bool behind_answer) const;
-  std::vector<TokenId> encode_behind_answer(const std::string& text,
-                                            const std::vector<size_t>& literal) const;
+  std::vector<TokenId> encode_inside(const std::string& text,
+                                     const text::EncodeOptions& options) const;
   nlohmann::ordered_json with_system(nlohmann::ordered_json messages) const;
   ChatInput input_of(nlohmann::ordered_json messages) const;
   ChatInput asking(nlohmann::ordered_json messages) const;
