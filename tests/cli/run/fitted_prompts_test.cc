@@ -382,7 +382,7 @@ TEST_F(FittedPromptsTest, OneLaunchTellsOfAllFiles) {
   for (const TooLong too_long : {TooLong::kRefuse, TooLong::kCut}) {
     options_.env.too_long = too_long;
     if (too_long == TooLong::kCut) {  // which helps neither
-      std::ofstream(folder_ / "chat.jinja") << words(60);
+      std::ofstream(folder_ / "chat.jinja") << words(60) << "{{ messages[-1].content }}";
       options_.chat.template_file = folder_ / "chat.jinja";
     }
     std::string what;
