@@ -4,7 +4,7 @@ JOBS   ?= $(shell nproc)
 # A quarter of the tests' time is waiting: for a process to end, for a deadline to pass.
 TEST_JOBS ?= $(shell echo $$(($(JOBS) + $(JOBS) / 2)))
 
-.PHONY: all setup build quickstart test update-golden check clean
+.PHONY: all setup build quickstart smollm2 test update-golden check clean
 
 all: build
 
@@ -22,6 +22,11 @@ build/tailrace: setup
 
 quickstart: build/tailrace
 	build/tailrace launch configs/quickstart.yaml
+
+# A real instruct model, fetched, imported and post-trained on this machine.
+smollm2: build/tailrace
+	@scripts/smollm2.sh
+	build/tailrace launch configs/smollm2.yaml
 
 .PHONY: build/tailrace
 

@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that Tailrace builds and runs with. Does nothing when all are there.
+# Installs the Debian packages that Tailrace builds and runs with, or those that are named. Does nothing when all are
+# there.
 set -euo pipefail
 
 packages=(build-essential cmake ninja-build ccache mold pkg-config git
   libfmt-dev libspdlog-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
   libpcre2-dev libutf8proc-dev libxxhash-dev zlib1g-dev libzstd-dev libboost-dev libzmq3-dev cppzmq-dev
   flatbuffers-compiler libflatbuffers-dev libgloo-dev libgtest-dev)
+
+[ $# -eq 0 ] || packages=("$@")
 
 missing=()
 for package in "${packages[@]}"; do
