@@ -83,6 +83,7 @@ class Translator {
 
   std::string run() {
     while (at_ < in_.size()) step();
+    close_options();
     return std::move(out_);
   }
 
@@ -90,6 +91,7 @@ class Translator {
   struct Group {
     size_t begin = 0;  // in `out_`
     bool extended = false;
+    int num_options = 0;
   };
 
   [[noreturn]] void refuse(std::string_view part, std::string_view why) const {
@@ -127,7 +129,7 @@ class Translator {
     if (c == '$') return atom("(?m:$)");
     if (c == '*' || c == '+' || c == '?' || c == '|') {
       out_ += c;
-    } else if (!extended_ || std::string_view(" \t\n\r\f\v").find(c) == std::string_view::npos) {
+    } else if (!extended_ || std::string_view(" \t\n\r\f").find(c) == std::string_view::npos) {
       // Of a character of several bytes the last would else be the atom.
       if ((static_cast<unsigned char>(c) & 0xC0) != 0x80) atom_ = out_.size();
       if (c == '{') out_ += '\\';
@@ -136,7 +138,8 @@ class Translator {
   }
 
   void open() {
-    Group group{.begin = out_.size(), .extended = extended_};
+    const size_t begin = out_.size();
+    const bool extended = extended_;
     if (begins("(*")) refuse_unknown("(*");
     if (begins("(?#")) {
       const size_t end = in_.find(')', at_);
@@ -147,24 +150,33 @@ class Translator {
       if (begins(known)) {
         at_ += known.size();
         out_ += known;
-        return groups_.push_back(group);
+        return push(begin, extended);
       }
     if (begins("(?<") && is_letter(peek(3))) {
       const size_t end = std::min(in_.find('>', at_), in_.size() - 1);
       out_ += in_.substr(at_, end + 1 - at_);
       at_ = end + 1;
-      return groups_.push_back(group);
+      return push(begin, extended);
     }
     if (!begins("(?")) {
       ++at_;
       out_ += '(';
-      return groups_.push_back(group);
+      return push(begin, extended);
     }
-    options(group);
+    options();
   }
 
-  // (?imx-imx) or (?imx-imx:
-  void options(Group group) {
+  void push(size_t begin, bool extended) {
+    groups_.push_back({.begin = begin, .extended = extended, .num_options = num_options_});
+    num_options_ = 0;
+  }
+
+  // (?imx-imx) or (?imx-imx:. The first has for its group all that follows up to the end of the
+  // group around it, alternatives and all: a(?i)b|c is a(?i:b|c). Blanks and comments are taken out
+  // here, so PCRE2, which would take out others too, is not told of x.
+  void options() {
+    const size_t begin = out_.size();
+    const bool extended = extended_;
     std::string text = "(?";
     bool on = true;
     size_t size = 2;
@@ -174,26 +186,36 @@ class Translator {
       if (c == '-') {
         on = false;
         text += c;
-      } else if (c == 'i' || c == 'x' || c == 'm') {
-        if (c == 'x') extended_ = on;
+      } else if (c == 'x') {
+        extended_ = on;
+      } else if (c == 'i' || c == 'm') {
         text += c == 'm' ? 's' : c;
       } else {
         refuse_unknown(in_.substr(at_, size + 1));
       }
     }
+    if (size == 2) refuse_unknown(in_.substr(at_, size + 1));
+    out_ += text + ":";
     const bool is_group = peek(size) == ':';
-    text += is_group ? ':' : ')';
     at_ += size + 1;
-    out_ += text;
-    if (is_group) groups_.push_back(group);
+    if (is_group) return push(begin, extended);
+    ++num_options_;
+  }
+
+  void close_options() {
+    out_.append(static_cast<size_t>(num_options_), ')');
+    num_options_ = 0;
   }
 
   void close() {
     ++at_;
+    close_options();
     out_ += ')';
     if (groups_.empty()) return;  // an error that PCRE2 tells
-    atom_ = groups_.back().begin;
-    extended_ = groups_.back().extended;
+    const Group& group = groups_.back();
+    atom_ = group.begin;
+    extended_ = group.extended;
+    num_options_ = group.num_options;
     groups_.pop_back();
   }
 
@@ -482,6 +504,7 @@ class Translator {
   std::string out_;
   size_t atom_ = 0;  // where the newest atom begins in `out_`
   bool extended_ = false;
+  int num_options_ = 0;  // groups of options that end with the group around this place
   int num_negated_ = 0;  // sets around this place
   std::vector<Group> groups_;
 };

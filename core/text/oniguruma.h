@@ -2,8 +2,9 @@
 //
 // Both read most of a pattern alike. The others are written again here: sets of characters in sets
 // ([a-z[0-9]], [\p{L}&&[^\p{Han}]]), \h \v \w \s \b and the classes of POSIX, scripts (PCRE2's
-// \p{Han} are the script extensions), ^ and $ (lines), (?m) (the dot takes newlines), {n,m}+ (a
-// repetition of the repetition), {n}? and {,n}.
+// \p{Han} are the script extensions), ^ and $ (lines), (?m) (the dot takes newlines), (?i) in the
+// middle (its alternatives are its own), (?x), {n,m}+ (a repetition of the repetition), {n}? and
+// {,n}.
 //
 // Thread: any.
 #pragma once

@@ -54,6 +54,16 @@ TEST(Oniguruma, PatternsCutAsTheTokenizersLibraryCuts) {
       {R"((?=(\d{3})+(?!\d)))", "1234567 12", {"1", "234", "567 12"}},
       {R"((?<=[a-z])(?=[A-Z]))", "camelCaseText", {"camel", "Case", "Text"}},
       {R"(x*)", "axb", {"a", "x", "b"}},
+      {R"(a(?i)b|c)", "aB aC c ab ac", {"aB", " ", "aC", " c ", "ab", " ", "ac"}},
+      {R"((?:x(?i)y|z)w)", "xYw zw xZw ZW xyW", {"xYw", " zw ", "xZw", " ZW xyW"}},
+      {R"(a(?i)b|c(?-i)d|e)", "aB aCd aCD aCe aE", {"aB", " ", "aCd", " aCD ", "aCe", " aE"}},
+      {R"((a(?i)b|c)+d)", "aBaCd cd", {"aBaCd", " cd"}},
+      {R"((?<=x(?i)y|z)w)", "xYw xZw zw", {"xY", "w", " xZ", "w", " zw"}},
+      {R"((?i)a|b)", "A B", {"A", " ", "B"}},
+      {"(?x)a\u2028b", "ab a\u2028b", {"ab ", "a\u2028b"}},
+      {"(?x)a\vb", "ab a\vb", {"ab ", "a\vb"}},
+      {"(?xx)[a b]", "a b", {"a", " ", "b"}},
+      {R"((?x)a b(?-x) c)", "ab c", {"ab c"}},
   };
   for (const Case& one : cases) EXPECT_EQ(split(one.pattern, one.text), one.pieces) << one.pattern;
 }
@@ -84,7 +94,7 @@ TEST(Oniguruma, APatternThatIsNotTranslatedIsRefusedByItsPart) {
             "does not read as the tokenizers library does");
   for (const char* pattern :
        {R"((?s:.))", R"(\p{sc=Han})", R"(\p{L&})", R"(a\y)", R"(\xE6)", R"((*FAIL))", R"((?R))",
-        R"([^a[^b[c]]])", R"([a-c--x])", R"([[:foo:]])", R"([a)", R"(\)"})
+        R"([^a[^b[c]]])", R"([a-c--x])", R"([[:foo:]])", R"([a)", R"(\)", R"(a(?)b)"})
     EXPECT_NE(fault(pattern).find("the pattern '"), std::string::npos) << pattern;
   std::string deep;
   for (int i = 0; i < 200; ++i) deep += "[a";
