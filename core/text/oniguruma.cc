@@ -6,6 +6,7 @@
 #include <vector>
 
 #define PCRE2_CODE_UNIT_WIDTH 8
+#include <fmt/format.h>
 #include <pcre2.h>
 
 #include "core/base/error.h"
@@ -253,14 +254,10 @@ class Translator {
       return atom("(?:" + (c == 'b' ? other : same) + ")");
     }
     if (std::string_view("AzZGKRXNk").find(c) != std::string_view::npos || (c >= '1' && c <= '9')) {
-      // Of \k<name> the name follows as text.
       if (c >= '1' && c <= '9' && is_digit(peek(2))) refuse_unknown(in_.substr(at_, 3));
+      if (c == 'k') return named_reference();
       atom(in_.substr(at_, 2));
       at_ += 2;
-      if (c != 'k') return;
-      const size_t end = std::min(in_.find('>', at_), in_.size() - 1);
-      out_ += in_.substr(at_, end + 1 - at_);
-      at_ = end + 1;
       return;
     }
     if (c == 'O') {
@@ -270,6 +267,17 @@ class Translator {
     bool single = false;
     const Characters characters = escaped(single, /*in_set=*/false);
     atom(single ? characters.inside : characters.pattern());
+  }
+
+  // \k<name> or \k'name'
+  void named_reference() {
+    const char open = peek(2);
+    const size_t end = open == '<'    ? in_.find('>', at_ + 3)
+                       : open == '\'' ? in_.find(open, at_ + 3)
+                                      : in_.npos;
+    if (end == in_.npos) refuse_unknown(in_.substr(at_, 3));
+    atom(in_.substr(at_, end + 1 - at_));
+    at_ = end + 1;
   }
 
   // An escape that means characters, in a set or not. `single`: it is one, which may begin a range.

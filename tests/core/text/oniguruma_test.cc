@@ -64,6 +64,8 @@ TEST(Oniguruma, PatternsCutAsTheTokenizersLibraryCuts) {
       {"(?x)a\vb", "ab a\vb", {"ab ", "a\vb"}},
       {"(?xx)[a b]", "a b", {"a", " ", "b"}},
       {R"((?x)a b(?-x) c)", "ab c", {"ab c"}},
+      {R"((?<n>[ab])\k'n'\h)", "aa1 aab bbh aa>", {"aa1", " ", "aab", " bbh aa>"}},
+      {R"((?<n>[ab])\k<n>\h)", "aa1 aab bbh", {"aa1", " ", "aab", " bbh"}},
   };
   for (const Case& one : cases) EXPECT_EQ(split(one.pattern, one.text), one.pieces) << one.pattern;
 }
@@ -94,7 +96,8 @@ TEST(Oniguruma, APatternThatIsNotTranslatedIsRefusedByItsPart) {
             "does not read as the tokenizers library does");
   for (const char* pattern :
        {R"((?s:.))", R"(\p{sc=Han})", R"(\p{L&})", R"(a\y)", R"(\xE6)", R"((*FAIL))", R"((?R))",
-        R"([^a[^b[c]]])", R"([a-c--x])", R"([[:foo:]])", R"([a)", R"(\)", R"(a(?)b)"})
+        R"([^a[^b[c]]])", R"([a-c--x])", R"([[:foo:]])", R"([a)", R"(\)", R"(\k{n})", R"(\k<n)",
+        R"(\k'n>)", R"(a(?)b)"})
     EXPECT_NE(fault(pattern).find("the pattern '"), std::string::npos) << pattern;
   std::string deep;
   for (int i = 0; i < 200; ++i) deep += "[a";
