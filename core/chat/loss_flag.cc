@@ -25,10 +25,22 @@ bool is_read(std::string_view key) {
   return key == kLeavingOut || std::ranges::find(kCounting, key) != std::end(kCounting);
 }
 
+// "loss" as a word of its own: loss_mask, lossMask; not glossary.
+bool speaks_of_loss(std::string_view key) {
+  constexpr std::string_view kWord = "loss";
+  const auto is_small = [](char c) { return c >= 'a' && c <= 'z'; };
+  for (size_t at = key.find(kWord); at != key.npos; at = key.find(kWord, at + 1)) {
+    const size_t end = at + kWord.size();
+    if ((at == 0 || !is_small(key[at - 1])) && (end == key.size() || !is_small(key[end])))
+      return true;
+  }
+  return false;
+}
+
 // Names that other flags of the loss have, or may have: loss_mask, train_detail, train_on_turn.
 bool seems_a_flag(std::string_view key) {
   const auto ends = [&](std::string_view end) { return key.ends_with(end); };
-  return key.find("loss") != key.npos || ends("mask") || ends("masks") || ends("masked") ||
+  return speaks_of_loss(key) || ends("mask") || ends("masks") || ends("masked") ||
          ends("weights") || ends("_weight") || key.starts_with("train_") ||
          key.starts_with("training_") || key.starts_with("trainable_");
 }

@@ -49,6 +49,7 @@ TEST(LossFlag, EachNameOfAFlagIsHonoured) {
   EXPECT_FALSE(counts_in_loss(message("user", R"("train": false, "masked": true)"), 1));
   // Names of something else.
   EXPECT_TRUE(counts(R"("name": "x", "trained_by": "y", "mask_token": "z", "weighted": 2)"));
+  EXPECT_TRUE(counts(R"("glossary": [], "gloss": "x", "lossless": 1, "floss_loss2": null)"));
 }
 
 TEST(LossFlag, OneThatCannotBeHonouredIsAnError) {
@@ -67,8 +68,9 @@ TEST(LossFlag, OneThatCannotBeHonouredIsAnError) {
   EXPECT_EQ(fault(R"("weight": 1, "loss": false)"),
             "weight and loss of message 2 differ on whether it counts. Leave out the one that is "
             "not meant");
-  for (const char* name : {"train_detail", "training_detail", "loss_mask", "assistant_masks",
-                           "mask", "token_weights", "output_with_loss"})
+  for (const char* name :
+       {"train_detail", "training_detail", "loss_mask", "assistant_masks", "mask", "token_weights",
+        "output_with_loss", "glossary_loss", "lossMask"})
     EXPECT_EQ(fault(std::string("\"") + name + "\": [0]"),
               std::string("message 2 has \"") + name +
                   "\", which is not read; whether it counts is said by weight, loss, loss_scale, "
