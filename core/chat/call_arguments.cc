@@ -15,14 +15,10 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// As `tojson` writes them.
+// As `tojson` writes them. Throws jinja::Error.
 std::string text_of(const ordered_json& arguments) {
   jinja::Budget budget;
-  try {
-    return jinja::to_json(jinja::from_json(arguments), jinja::JsonStyle{}, budget);
-  } catch (const jinja::Error& error) {
-    throw UserError("the arguments of a call cannot be written: {}", error.what());
-  }
+  return jinja::to_json(jinja::from_json(arguments), jinja::JsonStyle{}, budget);
 }
 
 std::string name_of(const ordered_json& function) {
@@ -46,7 +42,13 @@ void bring_arguments_into(ArgumentsForm form, ordered_json& messages) {
       const auto arguments = function.find("arguments");
       if (arguments == function.end()) continue;
       if (form == ArgumentsForm::kTexts) {
-        if (!arguments->is_string()) *arguments = text_of(*arguments);
+        if (arguments->is_string()) continue;
+        try {
+          *arguments = text_of(*arguments);
+        } catch (const jinja::Error& error) {
+          throw UserError("message {} calls {} with arguments that cannot be written: {}", number,
+                          name_of(function), error.what());
+        }
         continue;
       }
       if (!arguments->is_string()) continue;

@@ -17,7 +17,8 @@ enum class ArgumentsForm : uint8_t {
 };
 
 // `messages`: a list of objects with a role. Throws UserError, naming the message and the call, for
-// a text that is to become an object and is not exactly one strict JSON object (json_row.h).
+// a text that is to become an object and is not exactly one strict JSON object (json_row.h), and
+// for arguments that are to become a text and have what the JSON of a template cannot hold.
 void bring_arguments_into(ArgumentsForm form, nlohmann::ordered_json& messages);
 
 }  // namespace tailrace::chat

@@ -91,6 +91,19 @@ TEST(TemplateKinds, ATemplateThatJoinsArgumentsToTextGetsText) {
       of("{\"a\": 1, \"b\": \"\u00E9\"}"));
 }
 
+TEST(TemplateKinds, ArgumentsThatNoTextCanHoldAreNamed) {
+  const PromptFormat format =
+      kind_of(writing_calls("<|im_start|>{{ m.tool_calls[0].function.name + '|' + "
+                            "m.tool_calls[0].function.arguments }}<|im_end|>\n"));
+  ordered_json deep = 1;
+  for (int i = 0; i < 300; ++i) deep = ordered_json::array({std::move(deep)});
+  ordered_json lesson = talk_with_call({{"deep", std::move(deep)}});
+  lesson.erase(2);
+  EXPECT_EQ(format.lesson(lesson, "").failure().message,
+            "message 2 calls \"f\" with arguments that cannot be written: lists and dicts are "
+            "nested deeper than 200");
+}
+
 TEST(TemplateKinds, ATemplateThatTakesBothGetsWhatIsGiven) {
   const PromptFormat format = kind_of(
       writing_calls("{% set a = m.tool_calls[0].function.arguments %}<|im_start|>{{ a if a is "
