@@ -52,6 +52,14 @@ ordered_json sample_tool() {
               {"required", {"at"}}}}}}};
 }
 
+// Empty: it has none.
+std::string name_of_tool(const ordered_json& tool) {
+  const auto inner = tool.find("function");
+  const ordered_json& function = inner != tool.end() && inner->is_object() ? *inner : tool;
+  const auto name = function.find("name");
+  return name != function.end() && name->is_string() ? name->get<std::string>() : "";
+}
+
 ordered_json conversation(int answers, const std::string& answer = kAnswer) {
   ordered_json messages = ordered_json::array({message("user", kQuestion)});
   for (int i = 0; i < answers; ++i) {
@@ -135,6 +143,7 @@ PromptFormat::PromptFormat(const text::Tokenizer& tokenizer, ChatTemplate chat_t
     tools_asked_with_ = ordered_json::array({sample_tool()});
     if (try_to_render(asking(conversation(0))).empty()) tools_asked_with_ = nullptr;
   }
+  look_at_tools();
   look_at_turns();
   look_at_calls();
   look_at_thinking();
@@ -176,6 +185,12 @@ void PromptFormat::refuse_without_date() {
   }
 }
 
+void PromptFormat::look_at_tools() {
+  ChatInput input = input_of(conversation(0));
+  input.tools = ordered_json::array({sample_tool()});
+  names_tools_ = try_to_render(input).find(kTool) != std::string::npos;
+}
+
 void PromptFormat::look_at_turns() {
   try {
     ordered_json one = conversation(1), three = conversation(3);
@@ -212,7 +227,7 @@ void PromptFormat::look_at_turns() {
 }
 
 // Empty: the template refuses it.
-std::string PromptFormat::try_to_render(ChatInput input) const {
+std::string PromptFormat::try_to_render(const ChatInput& input) const {
   try {
     return template_->render(input);
   } catch (const UserError&) {
@@ -338,15 +353,16 @@ std::vector<TokenId> PromptFormat::encode_inside(const std::string& text,
 }
 
 // Some templates write the content of a message that only calls tools as Python writes null.
-void PromptFormat::refuse_null_as_word(ChatInput input, const std::string& text) const {
-  bool found = false;
-  for (ordered_json& message : input.messages) {
+void PromptFormat::refuse_null_as_word(const ChatInput& input, const std::string& text) const {
+  const auto is_null = [](const ordered_json& message) {
     const auto content = message.find("content");
-    if (content == message.end() || !content->is_null()) continue;
-    *content = "None";
-    found = true;
-  }
-  if (found && template_->render(input) == text)
+    return content != message.end() && content->is_null();
+  };
+  if (std::ranges::none_of(input.messages, is_null)) return;
+  ChatInput worded = input;
+  for (ordered_json& message : worded.messages)
+    if (is_null(message)) message["content"] = "None";
+  if (template_->render(worded) == text)
     throw UserError(
         "the chat template writes a content that is null as \"None\". Write \"\" in its place");
 }
@@ -409,6 +425,20 @@ void PromptFormat::refuse_left_out(ChatInput input, size_t first, const std::str
   }
 }
 
+// Refuses tools that are left out, be it only for these messages: some templates write tools with a
+// message of one role. A second render tells, where the name of a tool does not.
+std::string PromptFormat::render_with_tools(ChatInput& input, ordered_json tools) const {
+  const std::string name = name_of_tool(tools.front());
+  input.tools = std::move(tools);
+  std::string text = template_->render(input);
+  if (names_tools_ && !name.empty() && text.find(name) != text.npos) return text;
+  ordered_json kept = std::exchange(input.tools, nullptr);
+  if (text == try_to_render(input))
+    throw UserError("it has tools, which this chat template leaves out (chat.template=FILE)");
+  input.tools = std::move(kept);
+  return text;
+}
+
 // What is said up to the beginning of the policy's answer: all, or what stands behind an answer
 // before.
 PromptFormat::Written PromptFormat::write(const Said& said, bool behind_answer) const {
@@ -421,16 +451,8 @@ PromptFormat::Written PromptFormat::write(const Said& said, bool behind_answer) 
   all.insert(all.end(), messages.begin(), messages.end());
   const size_t first = all.size() - num_said;
   ChatInput input = behind_answer ? asking(std::move(all)) : input_of(std::move(all));
-  std::string text;
-  if (tools.is_null()) {
-    text = template_->render(input);
-  } else {
-    const std::string without = try_to_render(input);
-    input.tools = std::move(tools);
-    text = template_->render(input);
-    if (text == without)
-      throw UserError("it has tools, which this chat template leaves out (chat.template=FILE)");
-  }
+  std::string text =
+      tools.is_null() ? template_->render(input) : render_with_tools(input, std::move(tools));
   refuse_null_as_word(input, text);
   refuse_left_out(std::move(input), first, text);
   if (behind_answer) {

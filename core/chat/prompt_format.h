@@ -128,10 +128,11 @@ class PromptFormat {
   // 0: none do.
   size_t size_of_end(std::span<const TokenId> behind) const;
   void refuse_without_date();
+  void look_at_tools();
   void look_at_turns();
   void look_at_calls();
   void look_at_thinking();
-  std::string try_to_render(ChatInput input) const;
+  std::string try_to_render(const ChatInput& input) const;
   std::vector<TokenId> encode_answer(const nlohmann::ordered_json& messages,
                                      const std::string& tools) const;
   std::optional<std::vector<TokenId>> encode_answer_alone(const nlohmann::ordered_json& messages,
@@ -139,7 +140,8 @@ class PromptFormat {
                                                           const std::string& tools) const;
   std::optional<Lesson> lesson_of(const nlohmann::ordered_json& messages, const std::string& tools,
                                   size_t learn_from, bool whole) const;
-  void refuse_null_as_word(ChatInput input, const std::string& text) const;
+  void refuse_null_as_word(const ChatInput& input, const std::string& text) const;
+  std::string render_with_tools(ChatInput& input, nlohmann::ordered_json tools) const;
   void refuse_left_out(ChatInput input, size_t first, const std::string& text) const;
   void refuse_calls_left_out(const nlohmann::ordered_json& messages) const;
 
@@ -152,6 +154,7 @@ class PromptFormat {
   TokenId end_of_turn_ = -1;
   AnswerForm answer_form_;
   ArgumentsForm arguments_form_ = ArgumentsForm::kAsGiven;
+  bool names_tools_ = false;       // what it writes holds the names of tools
   bool leaves_calls_out_ = false;  // what it writes does not hold the calls of tools
   // Null: the template can be asked without tools.
   nlohmann::ordered_json tools_asked_with_;

@@ -137,6 +137,32 @@ TEST(TemplateKinds, ATemplateMayWalkOverToolsWithoutAsking) {
   EXPECT_TRUE(chatml_tokenizer().decode(lesson.tokens, true).ends_with("assistant\nyes<|im_end|>"));
 }
 
+// These write tools with a message of one role, so that it depends on the messages.
+TEST(TemplateKinds, ToolsThatATemplateLeavesOutOfThisPromptAreRefused) {
+  const auto with_role = [](const std::string& role) {
+    return kind_of("{% for m in messages %}{% if tools and m.role == '" + role +
+                   "' %}{{ tools|tojson }}\n{% endif %}" + kTurn + "{% endfor %}" + kEndOfTemplate);
+  };
+  const ordered_json rules = {{"role", "system"}, {"content", "Be brief."}},
+                     hi = {{"role", "user"}, {"content", "hi"}};
+  const auto of = [](const PromptFormat& format, ordered_json said, const std::string& tools) {
+    return text_of_prompt(format, {.messages = said.dump(), .tools = tools});
+  };
+  const std::string fault =
+      "it has tools, which this chat template leaves out (chat.template=FILE)";
+  for (const char* tools : {R"([{"type": "function", "function": {"name": "f_of_x"}}])",
+                            R"([{"name": "f_of_x"}])", R"([{"description": "\u00e9"}])"}) {
+    const std::string written = "<|im_start|>user\nhi<|im_end|>";
+    EXPECT_NE(of(with_role("user"), {hi}, tools).find(written), std::string::npos);
+    EXPECT_NE(of(with_role("user"), {rules, hi}, tools).find(written), std::string::npos);
+    EXPECT_NE(of(with_role("system"), {rules, hi}, tools).find(written), std::string::npos);
+    EXPECT_EQ(of(with_role("user"), {rules}, tools), fault);
+    EXPECT_EQ(of(with_role("system"), {hi}, tools), fault);
+    // The name in the words of a message is not the tool.
+    EXPECT_EQ(of(with_role("none"), {{{"role", "user"}, {"content", "f_of_x"}}}, tools), fault);
+  }
+}
+
 TEST(TemplateKinds, AMessageThatATemplateLeavesOutIsRefused) {
   const PromptFormat format =
       kind_of("{% for m in messages %}{% if m.role in ['system', 'user', 'assistant'] %}" + kTurn +
