@@ -92,9 +92,17 @@ class HeadReader {
         needed, at_, bytes_.size());
   }
 
-  uint64_t left() const { return bytes_.size() - at_; }
+  [[noreturn]] void refuse_long() const {
+    refuse("metadata and list of tensors have more than {} MiB, beyond those of any model",
+           kMaxGgufHeadBytes >> 20);
+  }
+
+  // Of the file, and of what its head may have of it.
+  uint64_t in_file() const { return bytes_.size() - at_; }
+  uint64_t left() const { return std::min<uint64_t>(bytes_.size(), kMaxGgufHeadBytes) - at_; }
   std::string_view take(uint64_t size) {
-    if (size > left()) refuse_cut(size);
+    if (size > in_file()) refuse_cut(size);
+    if (size > left()) refuse_long();
     const std::string_view taken = bytes_.substr(at_, size);
     at_ += size;
     return taken;
@@ -115,9 +123,10 @@ class HeadReader {
   // A count of things of at least `least` bytes each.
   uint64_t count(std::string_view what, uint64_t least) {
     const auto num = number<uint64_t>();
-    if (num > left() / least)
+    if (num > in_file() / least)
       refuse("it says that it has {} {}, for which its {} bytes are too few", num, what,
              bytes_.size());
+    if (num > left() / least) refuse_long();
     return num;
   }
 

@@ -1,8 +1,9 @@
 // The GGUF file format of llama.cpp, versions 2 and 3, little-endian: metadata (key, type, value),
 // a list of tensors (name, sizes, type, offset), then their data.
 //
-// Files come from outside: every count, length and offset is checked before use, and nothing is
-// allocated that the file has no bytes for.
+// Files come from outside: every count, length and offset is checked before use. Memory is taken
+// only for what the file has bytes for: numbers of arrays and keys take up to about ten times
+// theirs, so all in front of the data may have at most kMaxGgufHeadBytes.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +20,9 @@
 #include "core/gguf/blocks.h"
 
 namespace tailrace {
+
+// Vocabularies of released models have less than 20 MiB.
+constexpr size_t kMaxGgufHeadBytes = size_t{128} << 20;
 
 // An array of metadata: numbers of one kind or texts. Texts are views into the file.
 using GgufArray = std::variant<std::vector<int64_t>, std::vector<double>, std::vector<bool>,

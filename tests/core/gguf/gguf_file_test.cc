@@ -118,6 +118,30 @@ TEST(GgufFile, TensorsLieWithinTheFileAndApart) {
   expect_said(refusal_of(far.data(32)), "power of two");
 }
 
+// The files are sparse: their bytes are there, and take no room.
+TEST(GgufFile, WhatStandsInFrontOfTheDataIsBounded) {
+  const TemporaryDirectory folder;
+  const std::filesystem::path path = folder.path() / "x.gguf";
+  const auto refusal = [&](const GgufBytes& bytes) -> std::string {
+    if (!write_file_atomic(path, bytes.text)) return "not written";
+    std::filesystem::resize_file(path, 3 * kMaxGgufHeadBytes);
+    try {
+      const GgufFile file(path);
+      return "accepted";
+    } catch (const UserError& error) {
+      return error.what();
+    }
+  };
+  const uint64_t over = kMaxGgufHeadBytes + 1;
+  const std::string_view said = "metadata and list of tensors have more than 128 MiB";
+  expect_said(refusal(GgufBytes::head(0, 1).key("k", 9).add<uint32_t>(0).add(over)), said);
+  expect_said(refusal(GgufBytes::head(0, 1).key("k", 8).add(over)), said);
+  expect_said(refusal(GgufBytes::head(over / 24, 0)), said);
+  expect_said(refusal(GgufBytes::head(0, over / 13)), said);
+  expect_said(refusal(GgufBytes::head(0, 1).key("k", 8).add(3 * over)), "it was cut off");
+  EXPECT_EQ(refusal(GgufBytes::head(0, 1).key("k", 8).add(over / 2)), "accepted");
+}
+
 // Whatever happens to a file, it is read or refused in one message.
 TEST(GgufFile, AFileThatIsCutOrFlippedIsRefusedOrRead) {
   const auto whole =
