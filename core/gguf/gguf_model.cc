@@ -17,10 +17,9 @@
 #include "kernels/base/check.h"
 
 namespace tailrace {
-namespace {
 
 // What the converter of llama.cpp makes of a family, and what its loader takes for granted.
-struct Architecture {
+struct GgufArchitecture {
   std::string_view name;  // general.architecture
   const char* hf_name;
   bool pairs_rows = false;  // of queries and keys
@@ -29,6 +28,10 @@ struct Architecture {
   bool qk_norm = false;
   bool is_gemma = false;  // norms, activation, embeddings, windows
 };
+
+namespace {
+
+using Architecture = GgufArchitecture;
 constexpr Architecture kArchitectures[] = {
     {.name = "llama", .hf_name = "LlamaForCausalLM", .pairs_rows = true, .bias_by_tensors = true},
     {.name = "qwen2", .hf_name = "Qwen2ForCausalLM", .qkv_bias = true},
@@ -177,6 +180,9 @@ class MetadataReader {
     config.local_rope_theta = file_.number(key("rope.freq_base_swa"), kGemmaLocalTheta);
     config.rope_theta = file_.number(key("rope.freq_base"), 1e6);
     const int64_t window = file_.integer(key("attention.sliding_window"));
+    if (window < 1)
+      throw UserError("{}: {} is {}; it must be at least 1", where(),
+                      key("attention.sliding_window"), window);
     const std::string pattern_key = key("attention.sliding_window_pattern");
     if (const GgufValue* value = file_.find(pattern_key);
         value != nullptr && std::holds_alternative<GgufArray>(*value)) {
@@ -189,9 +195,8 @@ class MetadataReader {
     }
     const int64_t pattern = file_.integer(pattern_key, kGemmaPattern);
     constexpr int64_t kMostLayers = 10000;  // validate() tells of the number
-    if (pattern < 1 || window < 1)
-      throw UserError("{}: {} is {} and the pattern {}; both must be at least 1", where(),
-                      key("attention.sliding_window"), window, pattern);
+    if (pattern < 1)
+      throw UserError("{}: {} is {}; it must be at least 1", where(), pattern_key, pattern);
     for (int64_t layer = 0; layer < std::clamp<int64_t>(config.num_layers, 0, kMostLayers); ++layer)
       config.windows.push_back((layer + 1) % pattern == 0 ? 0 : window);
     if (config.num_layers > kMostLayers) config.windows.clear();
@@ -304,7 +309,10 @@ int64_t GgufSource::row_size() const {
 }
 
 GgufModel::GgufModel(const GgufFile& file)
-    : file_(file), config_(MetadataReader(file, architecture_of(file)).read()), layout_(config_) {
+    : file_(file),
+      its_(architecture_of(file)),
+      config_(MetadataReader(file, its_).read()),
+      layout_(config_) {
   check_tensors();
 }
 
@@ -312,12 +320,11 @@ GgufSource GgufModel::source(const ParameterInfo& parameter) const {
   const auto found = file_.tensors().find(gguf_name(parameter.name, config_.post_norms));
   TR_CHECK(found != file_.tensors().end(), "{} was checked", parameter.name);
   GgufSource source{.tensor = &found->second};
-  const Architecture& its = architecture_of(file_);
-  if (its.pairs_rows && parameter.name.find(".self_attn.q_proj.") != std::string::npos)
+  if (its_.pairs_rows && parameter.name.find(".self_attn.q_proj.") != std::string::npos)
     source.paired_heads = config_.num_heads;
-  if (its.pairs_rows && parameter.name.find(".self_attn.k_proj.") != std::string::npos)
+  if (its_.pairs_rows && parameter.name.find(".self_attn.k_proj.") != std::string::npos)
     source.paired_heads = config_.num_kv_heads;
-  if (its.is_gemma && parameter.kind == ParameterKind::kNorm) source.offset = 1;
+  if (its_.is_gemma && parameter.kind == ParameterKind::kNorm) source.offset = 1;
   return source;
 }
 

@@ -26,6 +26,8 @@ struct GgufSource {
   int64_t row_size() const;  // of what is read at once: a value of a vector that is put in order
 };
 
+struct GgufArchitecture;
+
 class GgufModel {
  public:
   // Borrows `file`. Throws UserError: an architecture, a feature or a tensor that is not read, a
@@ -42,6 +44,7 @@ class GgufModel {
   void check_tensors() const;
 
   const GgufFile& file_;
+  const GgufArchitecture& its_;
   ModelConfig config_;
   ParameterLayout layout_;
 };

@@ -138,6 +138,23 @@ std::string changed(const std::string& file, std::string_view from, std::string_
   return bytes;
 }
 
+// A file with `value` in the place of what stands `skipped` bytes behind a key.
+template <class T>
+std::string with_value(const std::string& file, std::string_view key, size_t skipped, T value) {
+  std::string bytes = read_file(kTestData / "gguf" / file).value();
+  const size_t at = bytes.find(GgufBytes().add_text(key).text);
+  EXPECT_NE(at, std::string::npos) << key;
+  std::memcpy(bytes.data() + at + 8 + key.size() + skipped, &value, sizeof value);
+  return bytes;
+}
+
+// Behind a key: its type and its value.
+TEST(GgufImport, RefusesWindowsOfNothing) {
+  // Its pattern is an array.
+  expect_said(import_refusal(with_value("gemma3.gguf", "gemma3.attention.sliding_window", 4, 0)),
+              "gemma3.attention.sliding_window is 0; it must be at least 1");
+}
+
 TEST(GgufImport, NamesWhatItDoesNotRead) {
   expect_said(import_refusal(GgufBytes::head(0, 0).text), "general.architecture is missing");
   expect_said(import_refusal(GgufBytes::head(0, 1).text_key("general.architecture", "mamba").text),
