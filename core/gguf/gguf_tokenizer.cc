@@ -39,28 +39,29 @@ struct PreTokenizerName {
   std::string_view name;
   Cut cut;
   bool ignore_merges = false;  // a word of the vocabulary is its token
+  bool adds_bos = false;       // where the file does not say
 };
 constexpr PreTokenizerName kPreTokenizers[] = {
-    {"gpt-2", Cut::kGpt2},
-    {"phi-2", Cut::kGpt2},
-    {"olmo", Cut::kGpt2},
-    {"mpt", Cut::kGpt2},
-    {"smollm", Cut::kDigits},
-    {"starcoder", Cut::kDigits},
-    {"refact", Cut::kDigits},
-    {"command-r", Cut::kDigits},
-    {"codeshell", Cut::kDigits},
-    {"exaone", Cut::kDigits},
-    {"llama-bpe", Cut::kLlama3, true},
-    {"llama3", Cut::kLlama3, true},
-    {"llama-v3", Cut::kLlama3, true},
-    {"falcon3", Cut::kLlama3, true},
-    {"dbrx", Cut::kLlama3},
-    {"smaug-bpe", Cut::kLlama3},
-    {"qwen2", Cut::kQwen2},
-    {"deepseek-r1-qwen", Cut::kQwen2},
-    {"stablelm2", Cut::kQwen2},
-    {"megrez", Cut::kQwen2},
+    {.name = "gpt-2", .cut = Cut::kGpt2},
+    {.name = "phi-2", .cut = Cut::kGpt2},
+    {.name = "olmo", .cut = Cut::kGpt2},
+    {.name = "mpt", .cut = Cut::kGpt2},
+    {.name = "smollm", .cut = Cut::kDigits},
+    {.name = "starcoder", .cut = Cut::kDigits},
+    {.name = "refact", .cut = Cut::kDigits},
+    {.name = "command-r", .cut = Cut::kDigits},
+    {.name = "codeshell", .cut = Cut::kDigits},
+    {.name = "exaone", .cut = Cut::kDigits},
+    {.name = "llama-bpe", .cut = Cut::kLlama3, .ignore_merges = true, .adds_bos = true},
+    {.name = "llama3", .cut = Cut::kLlama3, .ignore_merges = true, .adds_bos = true},
+    {.name = "llama-v3", .cut = Cut::kLlama3, .ignore_merges = true, .adds_bos = true},
+    {.name = "falcon3", .cut = Cut::kLlama3, .ignore_merges = true, .adds_bos = true},
+    {.name = "dbrx", .cut = Cut::kLlama3},
+    {.name = "smaug-bpe", .cut = Cut::kLlama3},
+    {.name = "qwen2", .cut = Cut::kQwen2},
+    {.name = "deepseek-r1-qwen", .cut = Cut::kQwen2},
+    {.name = "stablelm2", .cut = Cut::kQwen2},
+    {.name = "megrez", .cut = Cut::kQwen2},
 };
 
 constexpr const char* kLlama3Pattern =
@@ -235,7 +236,7 @@ class TokenizerReader {
     const bool prefix = file_.flag("tokenizer.ggml.add_space_prefix", false);
     json["normalizer"] = found->cut == Cut::kQwen2 ? Ordered({{"type", "NFC"}}) : Ordered(nullptr);
     json["pre_tokenizer"] = pre_tokenizer_of(found->cut, prefix);
-    json["post_processor"] = frame(found->cut == Cut::kLlama3);
+    json["post_processor"] = frame(found->adds_bos);
     json["decoder"] = byte_level(true, true);
     Ordered& model = json["model"];
     model = {{"type", "BPE"},

@@ -148,6 +148,15 @@ std::string with_value(const std::string& file, std::string_view key, size_t ski
   return bytes;
 }
 
+TEST(GgufImport, BeginsWithATokenOnlyWhereLlamaCppDoes) {
+  const TemporaryDirectory folder, model;
+  const fs::path file = folder.path() / "x.gguf";
+  ASSERT_TRUE(write_file_atomic(file, changed("llama.gguf", "llama-bpe", "smaug-bpe")));
+  import_gguf(file, model.path(), {});
+  const auto tokenizer = text::load_tokenizer(model.path());
+  EXPECT_EQ(tokenizer->encode("Aabcab", {.framed = true}), (std::vector<TokenId>{3, 210, 209}));
+}
+
 // Behind a key: its type and its value.
 TEST(GgufImport, RefusesWindowsOfNothing) {
   // Its pattern is an array.
