@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -272,6 +273,10 @@ class TokenizerReader {
     const auto* scores = file_.array<double>("tokenizer.ggml.scores");
     if (scores == nullptr) throw UserError("{}: it has no scores (tokenizer.ggml.scores)", where());
     check_size("scores", scores->size());
+    for (size_t id = 0; id < scores->size(); ++id)
+      if (!std::isfinite((*scores)[id]))
+        throw UserError("{}: tokenizer.ggml.scores has {} for the token {}; it must be finite",
+                        where(), (*scores)[id], id);
     if (file_.flag("tokenizer.ggml.remove_extra_whitespaces", false))
       notes_.push_back("tokenizer.ggml.remove_extra_whitespaces is true, and blanks stay");
     const bool prefix = file_.flag("tokenizer.ggml.add_space_prefix", true);

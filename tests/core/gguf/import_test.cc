@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -155,6 +156,14 @@ TEST(GgufImport, BeginsWithATokenOnlyWhereLlamaCppDoes) {
   import_gguf(file, model.path(), {});
   const auto tokenizer = text::load_tokenizer(model.path());
   EXPECT_EQ(tokenizer->encode("Aabcab", {.framed = true}), (std::vector<TokenId>{3, 210, 209}));
+}
+
+// Behind a key of an array: its type, that of its elements, their number, and the values.
+TEST(GgufImport, RefusesScoresWithoutOrder) {
+  for (const float score : {NAN, INFINITY, -INFINITY})
+    expect_said(
+        import_refusal(with_value("gemma3.gguf", "tokenizer.ggml.scores", 16 + 4 * 7, score)),
+        fmt::format("tokenizer.ggml.scores has {} for the token 7; it must be finite", score));
 }
 
 // Behind a key: its type and its value.
