@@ -481,7 +481,8 @@ void prepare_run(const RunPaths& paths, const RunOptions& options, const Registr
     const SftReading reading{
         .format = options.model.creates() ? nullptr : &format,
         .vocab_size = planned_model(options, registries.environments).num_ids(),
-        .max_tokens = options.rollout.engine.max_context_tokens};
+        .max_tokens = options.rollout.engine.max_context_tokens,
+        .limits = options.files.limits()};
     prepare_sft_rows(options, "sft.data", options.sft.data, paths.sft_rows(), reading,
                      std::move(rows.data), say);
     prepare_sft_rows(options, "sft.eval_data", options.sft.eval_data, paths.sft_eval_rows(),
