@@ -22,7 +22,8 @@ struct ExitStatus {
   int signal = 0;  // that killed it
   bool ok() const { return code == 0 && signal == 0; }
 };
-std::string describe(const ExitStatus& status);  // "exit status 1", "killed by signal 15 (Terminated)"
+// "exit status 1", "killed by signal 15 (Terminated)"
+std::string describe(const ExitStatus& status);
 
 // Why a role makes no progress, as far as the kernel knows.
 enum class Standstill : uint8_t {

@@ -44,8 +44,8 @@ enum class LibraryUse : uint8_t {
 Registries with_libraries(const Registries& built_in, RunOptions& options, LibraryUse use,
                           const std::filesystem::path& known = {});
 
-// Writes RUN/environments.json: what the libraries and programs of a run say about themselves, each with the
-// digest of its file. Nothing where it has none. Throws UserError.
+// Writes RUN/environments.json: what the libraries and programs of a run say about themselves, each
+// with the digest of its file. Nothing where it has none. Throws UserError.
 void write_library_facts(const std::filesystem::path& file, const Registries& registries);
 
 }  // namespace tailrace

@@ -30,9 +30,9 @@ struct ThreadPlan {
 // stands; of what they leave open (0) each process has one thread at least.
 ThreadPlan plan_threads(const RunOptions& options, int64_t cores = num_usable_cores());
 
-// Trainer and workers take turns on the cores of this machine, which do not suffice for both, so that
-// no step may begin before an evaluation has ended. Where one of them computes on a GPU, its threads mostly wait, and an
-// evaluation may run beside a step.
+// Trainer and workers take turns on the cores of this machine, which do not suffice for both, so
+// that no step may begin before an evaluation has ended. Where one of them computes on a GPU, its
+// threads mostly wait, and an evaluation may run beside a step.
 bool evaluates_in_turn(const RunOptions& options, Device trainer, Device rollout);
 
 // A worker that joins a run finds the cores taken by others, and is told no number of those who

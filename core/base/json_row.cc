@@ -14,10 +14,11 @@ namespace tailrace {
 using json = nlohmann::ordered_json;
 
 Result<json> parse_json_row(std::string_view line, int64_t max_values) {
-  auto [row, fault, wide_integer, num_steps] = read_ordered_json(line, {.max_values = max_values,
-                                                                        .max_depth = kMaxRowDepth,
-                                                                        .max_keys = kMaxRowKeys,
-                                                                        .refuses_doubled_keys = true});
+  auto [row, fault, wide_integer, num_steps] =
+      read_ordered_json(line, {.max_values = max_values,
+                               .max_depth = kMaxRowDepth,
+                               .max_keys = kMaxRowKeys,
+                               .refuses_doubled_keys = true});
   if (fault && (fault->kind == JsonFault::Kind::kLimit || fault->kind == JsonFault::Kind::kDouble))
     return Failure{std::move(fault->what)};
   if (fault) return Failure{"not valid JSON"};

@@ -126,8 +126,9 @@ class Value {
   int nesting() const;
 
  private:
-  std::variant<None, Undefined, bool, int64_t, LargeInteger, double, Text, Items, std::shared_ptr<const Dict>,
-               Namespace*, std::shared_ptr<Loop>, std::shared_ptr<const Function>>
+  std::variant<None, Undefined, bool, int64_t, LargeInteger, double, Text, Items,
+               std::shared_ptr<const Dict>, Namespace*, std::shared_ptr<Loop>,
+               std::shared_ptr<const Function>>
       data_;
 };
 

@@ -2,9 +2,8 @@
 // that is left.
 //
 // Hermes (Qwen):  <tool_call> {"name": "price", "arguments": {"item": "milk"}} </tool_call>
-// Llama 3:        {"name": "price", "parameters": {"item": "milk"}}, as the beginning of the
-// answer,
-//                 behind <|python_tag|> or not; several are separated by ';' or white space
+// Llama 3:        {"name": "price", "parameters": {"item": "milk"}}, at the beginning of an
+//                 answer, behind <|python_tag|> or not; several are separated by ';' or white space
 // Thinking:       <think> ... </think> at the beginning; without its end all of it is thinking
 //
 // A call has a name, which is a text that is not empty, and arguments (or "parameters"), which are

@@ -27,7 +27,8 @@ bool take_absolute_form(Request& request) {
   const std::string authority(rest.substr(0, end));
   rest.remove_prefix(end);
   // A name of a user in it would be one that the server is asked to forward.
-  if (authority.empty() || authority.front() == ':' || authority.find('@') != std::string::npos) return false;
+  if (authority.empty() || authority.front() == ':' || authority.find('@') != std::string::npos)
+    return false;
   std::string target = rest.starts_with('/') ? std::string(rest) : "/" + std::string(rest);
   std::erase_if(request.headers, [](const auto& header) { return header.first == "host"; });
   request.headers.emplace_back("host", authority);

@@ -23,8 +23,8 @@ class Regex {
   Regex(const std::string& pattern, std::string where);
   ~Regex();
 
-  // Appends all matches in order, also empty ones ("(?=[A-Z])"). `text` must be UTF-8; offsets count
-  // from its beginning. Throws UserError when the pattern needs too much backtracking for this text.
+  // Appends all matches in order, also empty ones ("(?=[A-Z])"). `text` must be UTF-8; offsets are
+  // from its beginning. Throws UserError if the pattern backtracks too much on this text.
   void find_all(std::string_view text, std::vector<Span>& out) const;
 
  private:

@@ -29,8 +29,8 @@ struct RowLimits {
 
 // The whole text. Its first bytes say whether it is compressed, not the name. A Failure names the
 // file: as open_to_read(), compressed data that is damaged, cut or followed by something else, more
-// text than the limits allow or than the free memory, a Parquet file (the Failure names the script),
-// and a file of xz, bzip2 or zip (it names what to do).
+// text than the limits allow or than the free memory, a Parquet file (the Failure names the
+// script), and a file of xz, bzip2 or zip (it names what to do).
 Result<std::string> read_row_file(const std::filesystem::path& path, const RowLimits& limits = {});
 
 // A line of a file, while for_each_json_row() gives it.

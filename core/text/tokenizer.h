@@ -2,11 +2,11 @@
 // it.
 //
 // Understood: models BPE (byte fallback, byte level, ignore_merges) and WordLevel; normalizers NFC,
-// Prepend, Replace; pre-tokenizers ByteLevel, Digits, Metaspace, Punctuation, Split,
-// Whitespace, WhitespaceSplit; added tokens; post-processors TemplateProcessing,
-// RobertaProcessing, BertProcessing, ByteLevel; decoders ByteFallback, ByteLevel, Fuse, Metaspace,
-// Replace, Strip, WordPiece; sequences of these. Other parts are refused by name. Patterns are those
-// of Oniguruma (oniguruma.h).
+// Prepend, Replace; pre-tokenizers ByteLevel, Digits, Metaspace, Punctuation, Split, Whitespace,
+// WhitespaceSplit; added tokens; post-processors TemplateProcessing, RobertaProcessing,
+// BertProcessing, ByteLevel; decoders ByteFallback, ByteLevel, Fuse, Metaspace, Replace, Strip,
+// WordPiece; sequences of these. Other parts are refused by name. Patterns are Oniguruma's
+// (oniguruma.h).
 //
 // Thread: any (immutable).
 #pragma once

@@ -33,8 +33,8 @@ class VersionKeeper {
   // This version lies there now.
   void published(int64_t version);
   // The scheduler's word: versions below `below` are needed by nobody, and payloads below
-  // `fetched_from` are fetched by nobody, but for that of `evaluated` (-1: none). Less than before is
-  // no news.
+  // `fetched_from` are fetched by nobody, but for that of `evaluated` (-1: none). Less than before
+  // is no news.
   void release(int64_t below, int64_t fetched_from, int64_t evaluated = -1);
   void wait();  // until what was released is gone, for tests
 

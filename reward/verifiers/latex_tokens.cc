@@ -375,7 +375,8 @@ class Lexer {
   // "10 million" and "5 percent" are no units. False: another word.
   bool multiplier(std::string_view word) {
     if (tokens_.empty() || tokens_.back().kind != TokenKind::kNumber) return false;
-    if (word == "percent" || word == "percentage" || word == "pct") return push(TokenKind::kSign, "%"), true;
+    if (word == "percent" || word == "percentage" || word == "pct")
+      return push(TokenKind::kSign, "%"), true;
     for (const auto& [name, digits] : kMultipliers) {
       if (word != name) continue;
       push(TokenKind::kSign, "*");

@@ -5,9 +5,8 @@
 //   - The calls of a session are read one at a time, in the order in which they came. What an
 //     episode has captured therefore does not depend on the threads.
 //   - Sessions take turns. One thread reads short calls alone; the others read long calls, and
-//   short
-//     ones where no long one waits. However many long calls there are, a short one waits for no
-//     more than the short ones before it.
+//     short ones where no long one waits. However many long calls there are, a short one waits for
+//     no more than the short ones before it.
 //   - What waits is bounded by its bytes, of a session and of all; so are the long calls that are
 //     read at a time, as to read one takes several times its bytes.
 //
