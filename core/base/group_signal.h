@@ -1,6 +1,6 @@
 // Whether the samples of a group differ, so that there is something to learn from comparing them.
-// Everything that calls the rewards of a group equal asks here: the filter of the scheduler, the
-// advantages of the trainer, and the metrics.
+// Everything that calls rewards or sums of them equal asks here: the filter of the scheduler, the
+// advantages and the credit of the trainer, the metrics, and what is shown of a run.
 //
 // Thread: any; values.
 #pragma once
@@ -17,8 +17,14 @@ namespace tailrace {
 // order: rounding to nearest is off by 6e-8 of a partial sum, and this covers 16 of them.
 inline constexpr double kRewardTolerance = 1e-6;
 
-inline bool are_equal_rewards(double low, double high) {
-  return high - low <= kRewardTolerance * std::max({1.0, std::abs(low), std::abs(high)});
+// `size`: of the rewards that these are differences of, where that is more than their own.
+inline bool are_equal_rewards(double low, double high, double size = 1) {
+  return high - low <= kRewardTolerance * std::max({size, std::abs(low), std::abs(high)});
+}
+
+// Of two that need not be in order.
+inline bool same_reward(double a, double b) {
+  return are_equal_rewards(std::min(a, b), std::max(a, b));
 }
 
 // Of the samples of one group.

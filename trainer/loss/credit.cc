@@ -8,16 +8,16 @@
 
 #include <fmt/format.h>
 
+#include "core/base/group_signal.h"
 #include "kernels/base/check.h"
 
 namespace tailrace {
 namespace {
 
-// Below it an increment has no sign: the difference of two means of the same rewards may round.
-constexpr double kDeadZone = 1e-12;
 constexpr double kTurnStdEps = 1e-4;  // of the paper's code
 
-int sign(double x) { return x > kDeadZone ? 1 : x < -kDeadZone ? -1 : 0; }
+// 0 where the two are equal but for their rounding.
+int trend_of(double from, double to) { return same_reward(from, to) ? 0 : to > from ? 1 : -1; }
 
 std::vector<double> turn_returns(const TurnFacts& t, double gamma) {
   std::vector<double> rewards(t.rewards.begin(), t.rewards.end());
@@ -29,7 +29,7 @@ std::vector<double> turn_returns(const TurnFacts& t, double gamma) {
 
 bool all_equal(std::span<const double> values) {
   const auto [low, high] = std::ranges::minmax(values);
-  return high - low <= kDeadZone;
+  return are_equal_rewards(low, high);
 }
 
 std::vector<std::vector<double>> gigpo_credit(const CreditOptions& options, bool by_std,
@@ -57,6 +57,27 @@ std::vector<std::vector<double>> gigpo_credit(const CreditOptions& options, bool
   return credit;
 }
 
+// `size`: of the values whose increments they are.
+void normalise(std::vector<std::vector<double>>& group, double size) {
+  const auto scale = [size](std::span<double* const> values) {
+    const auto n = static_cast<double>(values.size());
+    const auto [low, high] = std::ranges::minmax(values, {}, [](const double* v) { return *v; });
+    const bool equal = are_equal_rewards(*low, *high, size);
+    double mean = 0, squares = 0;
+    for (const double* value : values) mean += *value / n;
+    for (const double* value : values) squares += (*value - mean) * (*value - mean);
+    const double std = std::sqrt(squares / n);
+    for (double* value : values) *value = equal ? 0 : (*value - mean) / (std + kTurnStdEps);
+  };
+  const bool aligned = std::ranges::all_of(
+      group, [&](const auto& turns) { return turns.size() == group.front().size(); });
+  std::vector<std::vector<double*>> columns(aligned && !group.empty() ? group.front().size() : 1);
+  for (auto& turns : group)
+    for (size_t k = 0; k < turns.size(); ++k) columns[aligned ? k : 0].push_back(&turns[k]);
+  for (const auto& column : columns)
+    if (!column.empty()) scale(column);
+}
+
 double total(const TurnFacts& t) {
   double sum = 0;
   for (double reward : t.rewards) sum += reward;
@@ -76,6 +97,7 @@ std::vector<std::vector<double>> turning_point_credit(std::span<const TurnFacts>
     }
   }
   std::vector<std::vector<double>> credit;
+  double size = 1;
   for (const TurnFacts& t : group) {
     std::vector<double> values = {all / static_cast<double>(group.size())};
     for (size_t k = 1; k < t.rewards.size(); ++k) {
@@ -85,9 +107,10 @@ std::vector<std::vector<double>> turning_point_credit(std::span<const TurnFacts>
       values.push_back(sum / static_cast<double>(count));
     }
     values.push_back(total(t));
+    for (double value : values) size = std::max(size, std::abs(value));
     credit.push_back(turning_point_rewards(values));
   }
-  normalise_by_turn(credit);
+  normalise(credit, size);
   return credit;
 }
 
@@ -118,12 +141,12 @@ std::vector<double> discounted_returns(std::span<const double> rewards, double g
 
 std::vector<double> turning_point_rewards(std::span<const double> values) {
   TR_CHECK(values.size() >= 2, "{} values", values.size());
-  const int whole = sign(values.back() - values.front());
+  const int whole = trend_of(values.front(), values.back());
   std::vector<double> rewards;
   int before = 0;
   for (size_t t = 1; t < values.size(); ++t) {
     const double increment = values[t] - values[t - 1];
-    const int trend = sign(increment) * whole;
+    const int trend = trend_of(values[t - 1], values[t]) * whole;
     const bool turns = before < 0 && trend > 0;
     rewards.push_back(turns ? values.back() - values[t - 1] : increment);
     before = trend;
@@ -131,24 +154,7 @@ std::vector<double> turning_point_rewards(std::span<const double> values) {
   return rewards;
 }
 
-void normalise_by_turn(std::vector<std::vector<double>>& group) {
-  const auto scale = [](std::span<double* const> values) {
-    const auto n = static_cast<double>(values.size());
-    double mean = 0, squares = 0;
-    for (const double* value : values) mean += *value / n;
-    for (const double* value : values) squares += (*value - mean) * (*value - mean);
-    const double std = std::sqrt(squares / n);
-    for (double* value : values)
-      *value = std <= kDeadZone ? 0 : (*value - mean) / (std + kTurnStdEps);
-  };
-  const bool aligned = std::ranges::all_of(
-      group, [&](const auto& turns) { return turns.size() == group.front().size(); });
-  std::vector<std::vector<double*>> columns(aligned && !group.empty() ? group.front().size() : 1);
-  for (auto& turns : group)
-    for (size_t k = 0; k < turns.size(); ++k) columns[aligned ? k : 0].push_back(&turns[k]);
-  for (const auto& column : columns)
-    if (!column.empty()) scale(column);
-}
+void normalise_by_turn(std::vector<std::vector<double>>& group) { normalise(group, /*size=*/1); }
 
 std::vector<std::vector<double>> turn_credit(const CreditOptions& options, bool by_std,
                                              double std_eps, std::span<const TurnFacts> group) {

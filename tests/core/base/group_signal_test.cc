@@ -42,6 +42,14 @@ TEST(GroupSignal, SumsOfFloat32PartsAreEqual) {
   }
 }
 
+TEST(GroupSignal, DifferencesRoundAsWhatTheyAreDifferencesOf) {
+  EXPECT_FALSE(are_equal_rewards(0, 1e-3));
+  EXPECT_TRUE(are_equal_rewards(0, 0.9e-3, 1e3));
+  EXPECT_FALSE(are_equal_rewards(0, 1.1e-3, 1e3));
+  EXPECT_TRUE(same_reward(0.3 + 0.9e-6, 0.3));
+  EXPECT_FALSE(same_reward(0.3 + 1.1e-6, 0.3));
+}
+
 TEST(GroupSignal, AGroupOfOneHasNone) {
   EXPECT_FALSE(has({}));
   EXPECT_FALSE(has({3}));

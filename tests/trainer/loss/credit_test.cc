@@ -1,5 +1,7 @@
 #include "trainer/loss/credit.h"
 
+#include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -72,6 +74,54 @@ TEST(Credit, AStateWhoseReturnsAreEqualGivesNothing) {
   const std::vector<TurnFacts> group(3, {.rewards = same, .anchors = anchors});
   for (const auto& turns : turn_credit({.kind = CreditKind::kGigpo}, true, 1e-9, group))
     for (double value : turns) EXPECT_EQ(value, 0);
+}
+
+// Sums of float32 in another order are the same reward; what differs by more is another one.
+TEST(Credit, AStateWhoseReturnsDifferByTheirRoundingGivesNothing) {
+  const auto largest = [](double noise, double size) {
+    const std::vector<double> a = {size, .2}, b = {size + noise, .2};
+    const std::vector<uint64_t> anchors = {7, 8};
+    const std::vector<TurnFacts> group = {{.rewards = a, .anchors = anchors},
+                                          {.rewards = b, .anchors = anchors}};
+    double found = 0;
+    for (const auto& turns : turn_credit({.kind = CreditKind::kGigpo}, true, 1e-9, group))
+      for (double value : turns) found = std::max(found, std::abs(value));
+    return found;
+  };
+  EXPECT_EQ(largest(3e-8, .1), 0);
+  EXPECT_EQ(largest(.9e-6, .1), 0);
+  EXPECT_GT(largest(2e-6, .1), .5);
+  EXPECT_EQ(largest(3e-5, 300), 0);
+  EXPECT_GT(largest(1e-3, 300), .5);
+}
+
+TEST(Credit, ARoundedIncrementIsNoTurn) {
+  // Against the sign of the whole by its rounding alone, and really.
+  expect_numbers(turning_point_rewards(std::vector<double>{.5, .5 - 3e-8, .7, .9}),
+                 {-3e-8, .2 + 3e-8, .2});
+  expect_numbers(turning_point_rewards(std::vector<double>{.5, .5 - 1e-5, .7, .9}),
+                 {-1e-5, .4 + 1e-5, .2});
+  expect_numbers(turning_point_rewards(std::vector<double>{300, 300 - 3e-5, 302, 305}),
+                 {-3e-5, 2 + 3e-5, 3});
+  // The whole has no sign either.
+  expect_numbers(turning_point_rewards(std::vector<double>{.5, .4, .5 - 3e-8}), {-.1, .1});
+}
+
+TEST(Credit, TurningPointsOfEqualRewardsGiveNothing) {
+  const auto largest = [](double noise, double size) {
+    const std::vector<double> a = {0, size}, b = {0, size + noise};
+    const std::vector<uint64_t> anchors = {1, 2};
+    const std::vector<TurnFacts> group = {{.rewards = a, .anchors = anchors},
+                                          {.rewards = b, .anchors = anchors}};
+    double found = 0;
+    for (const auto& turns : turn_credit({.kind = CreditKind::kTurningPoint}, false, 0, group))
+      for (double value : turns) found = std::max(found, std::abs(value));
+    return found;
+  };
+  EXPECT_EQ(largest(3e-8, .5), 0);
+  EXPECT_EQ(largest(1e-3, 5000), 0) << "an increment is small, and what it rounds with is not";
+  EXPECT_GT(largest(.1, .5), .5);
+  EXPECT_GT(largest(.1, 5000), .5);
 }
 
 TEST(Credit, TurningPointsMatchGoldenTp1To3) {
