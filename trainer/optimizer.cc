@@ -199,7 +199,6 @@ void Optimizer::settle() {
 }
 
 std::optional<double> Optimizer::warm_up_end() const {
-  if (options_.warmup_updates == 0) return 0;
   for (size_t i = 0; i < static_cast<size_t>(pending_); ++i) {
     const UpdateState& state = pending_states_[i];
     if (!state.skips && state.updates == first_behind()) return pending_done_[i];
@@ -210,7 +209,6 @@ std::optional<double> Optimizer::warm_up_end() const {
 // Options may have another warm-up than those that the state was saved with.
 void Optimizer::set_warm_up_end(std::optional<double> end) {
   warm_up_end_ = first_rate_ > first_behind() ? end : std::nullopt;
-  if (options_.warmup_updates == 0) warm_up_end_ = 0;
 }
 
 // Those that the next update may have, by the number that it turns out to be. Of the others that
@@ -384,7 +382,8 @@ void Optimizer::save(const std::filesystem::path& path) const {
   std::map<std::string, std::string> metadata = {{kKindKey, std::string(name_of(options_.kind))},
                                                  {"updates", std::to_string(counts.updates)},
                                                  {"skipped", std::to_string(counts.skipped)}};
-  if (const std::optional<double> end = warm_up_end(); end && options_.warmup_updates > 0)
+  if (const std::optional<double> end = warm_up_end();
+      end && (*end > 0 || options_.warmup_updates > 0))
     metadata[kWarmUpEndKey] = fmt::format("{}", *end);  // reads back as the same bits
   write_safetensors(path, tensors, metadata);
 }

@@ -29,7 +29,7 @@ namespace tailrace {
 //   fall   constant, or linear or cosine from 1 to min_lr_ratio. It goes by `done`, the share of
 //          the run that lies behind the update's begin: [0, 1). It begins at `warm_up_end`, the
 //          share that lies behind the warm-up: `done` of the first update that is not in it, which
-//          so has the whole rate; 0 without a warm-up. Updates in the warm-up do not read it.
+//          so has the whole rate; without a warm-up of the first. Those in it do not read it.
 //
 // With N updates and without a warm-up, linear gives lr to the first and, towards 0, lr / N to the
 // last: the end is reached behind the last update, so that none has the rate 0 unless lr is 0.
@@ -52,8 +52,8 @@ class Optimizer {
   };
   // Update number t = updates() + 1 has learning_rate(t, done, warm_up_end). Norms and biases decay
   // only with decay_norms, all else always. Waits for nothing, but that it takes in the reports of
-  // kPending updates that nobody asked for, and those at the end of a warm-up that a fall follows:
-  // which update was the first behind it decides the rates of the rest.
+  // kPending updates that nobody asked for, and those at the begin of a fall, behind a warm-up if
+  // there is one: which update was the first of it decides the rates of the rest.
   void apply(const Parameters& gradients, Parameters& parameters, double done = 0);
 
   // Calls of apply() whose counts are kept: updates() + skipped() without waiting.

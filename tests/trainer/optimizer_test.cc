@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <memory>
 #include <numbers>
 #include <utility>
 
@@ -252,6 +253,36 @@ TEST_F(OptimizerTest, RiseAndFallDoNotOverlapWhateverIsNotMade) {
       EXPECT_EQ(reports[10].lr, 1);
     }
   }
+}
+
+// What lies before it moved something else, such as a critic, or nothing at all.
+TEST_F(OptimizerTest, TheFallBeginsWithTheFirstUpdate) {
+  TemporaryDirectory dir;
+  const std::filesystem::path file = dir.path() / "o.safetensors";
+  const OptimOptions options{
+      .lr = 1, .schedule = LrSchedule::kLinear, .min_lr_ratio = 0, .max_grad_norm = 0};
+  for (const bool reloads : {false, true}) {
+    auto optimizer = std::make_unique<Optimizer>(Stream{}, layout_, options);
+    for (const double done : {0.5, 0.5, 0.75, 0.875}) {
+      const bool skips = optimizer->tries() == 0;
+      grad(kMatrix) = skips ? std::numeric_limits<float>::infinity() : 0;
+      optimizer->apply(gradients_, parameters_, done);
+      EXPECT_EQ(optimizer->last_report().lr, skips ? 0 : (1 - done) / 0.5);
+      if (!reloads) continue;
+      optimizer->save(file);
+      optimizer = std::make_unique<Optimizer>(Stream{}, layout_, options);
+      optimizer->load(file);
+    }
+  }
+  // A state of an earlier build says nothing of it: from the begin of the run on.
+  Optimizer earlier({}, layout_, options);
+  grad(kMatrix) = 0;
+  earlier.apply(gradients_, parameters_, 0);
+  earlier.save(file);
+  EXPECT_FALSE(SafetensorsFile(file).metadata().contains("warm_up_end"));
+  earlier.load(file);
+  earlier.apply(gradients_, parameters_, 0.75);
+  EXPECT_EQ(earlier.last_report().lr, 0.25);
 }
 
 // In the middle of the warm-up, at its end and behind it, with updates that are skipped and some

@@ -695,8 +695,10 @@ TEST(PolicyTrainer, TheRateFallsWithTheShareOfTheRun) {
   const OptimOptions optim{
       .lr = 1e-3, .schedule = LrSchedule::kLinear, .min_lr_ratio = 0, .max_grad_norm = 0};
   const auto last_rate = [&](int64_t groups, const TrainOptions& train, RunShare share) {
-    TrainBatch batch = make_batch(recorded(groups, 6));
-    return metric(tiny_trainer(train, optim)->policy_step(batch, 0, {}, share), "policy/lr");
+    auto trainer = tiny_trainer(train, optim);
+    TrainBatch first = make_batch(recorded(groups, 6)), batch = make_batch(recorded(groups, 6));
+    if (share.begin > 0) (void)trainer->policy_step(first, 0, {}, {0, share.begin});
+    return metric(trainer->policy_step(batch, 0, {}, share), "policy/lr");
   };
   const RunShare second{0.25, 0.5};
   EXPECT_NEAR(last_rate(4, {}, second), 0.75e-3, 1e-12);

@@ -168,7 +168,12 @@ TEST(SftTask, TheScheduleEndsBehindTheLastUpdate) {
   while (std::optional<MetricList> metrics = task.update())
     EXPECT_NEAR(testing::metric(*metrics, "sft/lr"), 1e-2 * (total - done++) / total, 1e-12);
   EXPECT_EQ(done, total);
+  TemporaryDirectory dir;
+  SftTask killed(*trainer, options, random_rows(60), {}, 1);
+  for (int i = 0; i < 3; ++i) (void)killed.update();
+  trainer->optimizer().save(dir.path() / "o.safetensors");
   SftTask again(*trainer, options, random_rows(60), {}, 1);
+  trainer->optimizer().load(dir.path() / "o.safetensors");
   again.skip(3);
   EXPECT_NEAR(testing::metric(*again.update(), "sft/lr"), 1e-2 * (total - 3) / total, 1e-12);
   SftOptions one = options;

@@ -362,16 +362,8 @@ class TrainerWorker {
   int64_t horizon() const {
     return schedule_steps() * config_.train.ppo_epochs * config_.train.minibatches_per_step;
   }
-  // Of the part of the run that moves the policy, what this step is.
-  RunShare share_of(const wire::Batch& batch) const {
-    RunShare share{batch.share_begin, batch.share_end};
-    if (critic_steps() == 0 || schedule_steps() == 0) return share;
-    const auto steps = static_cast<double>(schedule_steps());
-    const double before =
-        static_cast<double>(critic_steps()) / (steps + static_cast<double>(critic_steps()));
-    for (double* at : {&share.begin, &share.end})
-      *at = std::max(0.0, (*at - before) / (1 - before));
-    return share;
+  static RunShare share_of(const wire::Batch& batch) {
+    return {batch.share_begin, batch.share_end};
   }
   void reset_rl_optimizer() { trainer_.reset_optimizer(config_.optim); }
 

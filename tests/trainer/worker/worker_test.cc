@@ -346,6 +346,15 @@ TEST_F(TrainerWorkerTest, AScheduleEndsBehindTheLastStep) {
   critic.algo.advantage = AdvantageKind::kGae;
   critic.algo.filter_zero_signal = ZeroSignalFilter::kNone;
   EXPECT_EQ(rates(critic, 4, 4), (std::vector<double>{1, 0.5}));
+  // From the policy's first update on, also where the data ends before the steps that were planned,
+  // and where the run goes on behind it.
+  TrainerWorkerConfig shorter = critic;
+  shorter.schedule_steps = 8;
+  shorter.run = config("shorter").run;
+  EXPECT_EQ(rates(shorter, 4, 4), (std::vector<double>{1, 0.5}));
+  shorter.run = config("shorter_twice").run;
+  EXPECT_EQ(rates(shorter, 4, 3), (std::vector<double>{1}));
+  EXPECT_EQ(rates(shorter, 4, 4), (std::vector<double>{0.5}));
 }
 
 TEST_F(TrainerWorkerTest, ComesBackWithItsCheckpointAndGivesTheSameWeights) {
