@@ -25,4 +25,9 @@ std::string config_value(const ConfigNode& root, std::string_view key) {
   return node == nullptr ? "" : node->text;
 }
 
+std::string judged_values(const ConfigNode& root) {
+  const std::string metric = config_value(root, "algo.filter_metric");
+  return metric.empty() || metric == "reward" ? "rewards" : "values of " + metric;
+}
+
 }  // namespace tailrace

@@ -315,8 +315,10 @@ constexpr HealthRule kRules[] = {
              cut_advice(v))},
     {Ailment::kNoSignal, Severity::kWrong, HealthNumber::kSignal, 3,
      TR_HOLDS(is_silent(v.now) && !is_constant(v.now) && !is_solved(v.now)),
-     TR_SAYS("no signal: in each group all rewards are equal (rollout/zero_signal_frac), so that "
-             "nothing is learned"),
+     TR_SAYS(
+         "no signal: in each group all {} are equal (rollout/zero_signal_frac), so that nothing "
+         "is learned",
+         v.settings.judged),
      TR_SAYS("Raise rollout.group_size or rollout.sampling.temperature")},
     {Ailment::kTruncated, Severity::kWrong, HealthNumber::kTruncation, 2, TR_HOLDS(is_truncated(v)),
      TR_SAYS("{:.0f} % of the samples end by a limit and not by themselves "
@@ -367,6 +369,7 @@ HealthSettings health_settings(const std::string& config) {
   settings.rejects = correction == "icepop" || correction == "mis" || correction == "mask";
   const std::string ratio = config_value(root, "algo.ratio");
   settings.clips_sequences = !ratio.empty() && ratio != "token";
+  settings.judged = judged_values(root);
   // A limit of 0 is left to the environment. fmin leaves out what is unknown.
   const auto limit = [&root](std::string_view key) {
     const double value = setting_of(root, key);

@@ -103,6 +103,7 @@ struct HealthSettings {
   bool rejects = false;  // algo.correction.kind: weights may be 0
   // The ratio is one of many tokens (algo.ratio), whose range is narrow by design.
   bool clips_sequences = false;
+  std::string judged = "rewards";  // judged_values()
 };
 // `config`: the text of config.yaml.
 HealthSettings health_settings(const std::string& config);

@@ -10,9 +10,11 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/view/config_value.h"
 #include "cli/view/report_page.h"
 #include "cli/view/segment_tree.h"
 #include "core/base/file.h"
+#include "core/base/group_signal.h"
 #include "core/base/json_text.h"
 #include "core/base/time.h"
 
@@ -265,10 +267,10 @@ std::string show_history(const std::vector<TimelineRow>& history) {
 }
 
 // What a person can do about it, or why it is so.
-std::string_view explain(LeftOut why) {
+std::string explain(LeftOut why, std::string_view judged) {
   switch (why) {
     case LeftOut::kNoSignal:
-      return "the rewards of its group are all equal";
+      return fmt::format("the {} in its group are all equal", judged);
     case LeftOut::kTruncated:
       return "its sample was cut (algo.truncated: mask)";
     case LeftOut::kGreedyBaseline:
@@ -287,23 +289,25 @@ std::string_view explain(LeftOut why) {
 
 // "not in the loss: 3 tokens too_old (older than scheduler.max_staleness), ...". Of one reason for
 // all its count says nothing.
-std::string show_left_out(const std::map<LeftOut, int64_t>& left_out) {
+std::string show_left_out(const std::map<LeftOut, int64_t>& left_out, std::string_view judged) {
   // Of a row of an older build, which kept no reason.
   if (left_out.empty())
-    return "not in the loss: the rewards of its group are all equal, its tokens are older than "
-           "scheduler.max_staleness, it was cut (algo.truncated), or it is a greedy baseline";
+    return fmt::format(
+        "not in the loss: the {} in its group are all equal, its tokens are older than "
+        "scheduler.max_staleness, it was cut (algo.truncated), or it is a greedy baseline",
+        judged);
   std::vector<std::string> reasons;
   for (const auto& [why, count] : left_out)
     reasons.push_back(left_out.size() == 1
-                          ? fmt::format("{} ({})", name_of(why), explain(why))
-                          : fmt::format("{} {} ({})", count, name_of(why), explain(why)));
+                          ? fmt::format("{} ({})", name_of(why), explain(why, judged))
+                          : fmt::format("{} {} ({})", count, name_of(why), explain(why, judged)));
   return fmt::format("not in the loss: {}", fmt::join(reasons, ", "));
 }
 
 // "0.25", or where tokens differ "0.25 (0.5 to -0.125)".
-std::string show_advantage(const TraceTurn& turn) {
+std::string show_advantage(const TraceTurn& turn, std::string_view judged) {
   if (!turn.advantage)
-    return turn.left_out.empty() ? "not in the loss" : show_left_out(turn.left_out);
+    return turn.left_out.empty() ? "not in the loss" : show_left_out(turn.left_out, judged);
   if (*turn.first == *turn.last && *turn.first == *turn.advantage)
     return fmt::format("{:.5g}", *turn.advantage);
   return fmt::format("{:.5g} ({:.5g} to {:.5g})", *turn.advantage, *turn.first, *turn.last);
@@ -320,15 +324,15 @@ std::string show_missing(const TraceTurn& turn) {
 
 // Of the reward, what no turn earned.
 std::string show_rest(const TraceRow& row) {
-  double rest = row.reward;
+  double earned = 0;
   bool known = false;
   for (const TraceTurn& turn : row.turns) {
     known = known || turn.reward.has_value();
-    rest -= turn.reward.value_or(0);
+    earned += turn.reward.value_or(0);
   }
   std::string out;
-  if (known && std::abs(rest) > 1e-9 * std::max(1.0, std::abs(row.reward)))
-    out += fmt::format("  {:>6} {:>9.5g}  for the episode as a whole\n", "", rest);
+  if (known && !same_reward(earned, row.reward))
+    out += fmt::format("  {:>6} {:>9.5g}  for the episode as a whole\n", "", row.reward - earned);
   if (row.shaped_reward)
     out += fmt::format("  {:>6} {:>9.5g}  for its length\n", "", *row.shaped_reward - row.reward);
   return out;
@@ -366,7 +370,7 @@ std::string show_turns(const SampleTrace& trace) {
                 turn.trained == turn.tokens || turn.trained == 0
                     ? std::to_string(turn.tokens)
                     : fmt::format("{} of {}", turn.trained, turn.tokens),
-                show_advantage(turn) + show_missing(turn));
+                show_advantage(turn, trace.judged) + show_missing(turn));
   }
   return out + show_rest(row);
 }
@@ -453,11 +457,11 @@ std::string show_advantages(const TraceRow& row) {
                      : fmt::format("advantages {} to {}", low, high);
 }
 
-std::string why_untrained(const TraceRow& row) {
+std::string why_untrained(const TraceRow& row, std::string_view judged) {
   std::map<LeftOut, int64_t> left_out;
   for (const TraceSegment& segment : row.segments)
     for (const auto& [why, places] : segment.left_out) left_out[why] += std::ssize(places);
-  return show_left_out(left_out);
+  return show_left_out(left_out, judged);
 }
 
 Json without_proof(std::string_view line) {
@@ -476,6 +480,8 @@ Result<SampleTrace> find_sample(const RunPaths& paths, const SampleQuery& query)
   if (!member) return member.failure();
   SampleTrace trace{
       .sample = {}, .history = {}, .tokens = {}, .met = {}, .notes = std::move(found.damaged)};
+  if (const auto config = read_file(paths.config()))
+    trace.judged = judged_values(read_config_text(config.value()));
   trace.notes.insert(trace.notes.end(), found.notes.begin(), found.notes.end());
   for (const BodyId& id : found.known) {
     if (member_of(id) == member.value()) trace.sample = id;  // in the order of attempts
@@ -506,8 +512,9 @@ std::string show_sample_trace(const SampleTrace& trace, const text::Tokenizer* t
   std::string out = fmt::format("sample   {}\n", sample_name(trace.sample));
   if (trace.tokens) {
     const TraceRow& row = *trace.tokens;
-    out += fmt::format("step     {}: {}, reward {}, {}\n", row.step, name_of(row.outcome),
-                       row.reward, row.advantage ? show_advantages(row) : why_untrained(row));
+    out +=
+        fmt::format("step     {}: {}, reward {}, {}\n", row.step, name_of(row.outcome), row.reward,
+                    row.advantage ? show_advantages(row) : why_untrained(row, trace.judged));
   }
   out += show_history(trace.history);
   if (trace.tokens) out += show_turns(trace) + show_tokens(*trace.tokens, tokenizer);

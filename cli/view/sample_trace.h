@@ -27,6 +27,7 @@ struct SampleTrace {
   // itself among them; 0: no state is known. Of the members that are in traces/, group_members.
   std::vector<int64_t> met;
   int64_t group_members = 0;
+  std::string judged = "rewards";  // what gives a group a signal (judged_values())
   std::vector<std::string> notes;
 };
 

@@ -545,6 +545,20 @@ TEST(Health, RewardsAreConstantByTheToleranceOfTheGroups) {
   EXPECT_EQ(found_in(constant(1.1e-6)), Kinds{"no_signal"});
 }
 
+TEST(Health, NoSignalSaysWhatIsEqual) {
+  const auto fault = [](const std::string& config) {
+    std::vector<MetricsRow> rows;
+    for (int64_t step = 1; step <= 3; ++step)
+      rows.push_back(health_row(step, {{"rollout/zero_signal_frac", 1}}));
+    const Health health = health_of(rows, config);
+    return health.findings().empty() ? "" : health.findings()[0].line();
+  };
+  EXPECT_NE(fault("").find(" all rewards are equal "), std::string::npos) << fault("");
+  const std::string judged = fault("algo: {filter_metric: correct}");
+  EXPECT_NE(judged.find(" all values of correct are equal "), std::string::npos) << judged;
+  EXPECT_EQ(judged.find("rewards"), std::string::npos) << judged;
+}
+
 TEST(Health, TheLineHasSixNumbersWithAWordAndAnArrow) {
   const std::vector<MetricsRow> rows = {
       health_row(1), health_row(2, {{"policy/entropy", 0.4}, {"rollout/truncated_frac", 1}}),

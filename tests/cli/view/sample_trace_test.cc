@@ -183,6 +183,19 @@ TEST(SampleTrace, ShowsRewardReturnStateAndAdvantageOfEachTurn) {
   EXPECT_FALSE(json.at("tokens").at("turns").at(0).contains("value"));
 }
 
+TEST(SampleTrace, WhatTheTurnsEarnedIsTheRewardButForRounding) {
+  const RunFolder run;
+  const auto tells_of_more = [&](double more) {
+    TraceRow row = two_turns(3, 0x11);
+    row.reward = 0.25 + more;
+    run.write_trace(format_trace_row(row));
+    return show_sample_trace(run.find("prompt=12 member=3").value(), nullptr)
+               .find("for the episode as a whole") != std::string::npos;
+  };
+  EXPECT_FALSE(tells_of_more(3e-8));
+  EXPECT_TRUE(tells_of_more(1e-5));
+}
+
 TEST(SampleTrace, SaysWhichReasonLeftATurnAndATokenOutOfTheLoss) {
   const RunFolder run;
   const auto shown = [&](std::map<LeftOut, std::vector<int32_t>> left_out,
@@ -221,9 +234,24 @@ TEST(SampleTrace, SaysWhichReasonLeftATurnAndATokenOutOfTheLoss) {
 
   // An older build kept no reason.
   text = shown({}, {});
-  EXPECT_NE(text.find("not in the loss: the rewards of its group are all equal, its tokens are"),
+  EXPECT_NE(text.find("not in the loss: the rewards in its group are all equal, its tokens are"),
             std::string::npos)
       << text;
+
+  const auto no_signal = [&] {
+    return shown({{LeftOut::kNoSignal, {1, 2, 4}}}, {{LeftOut::kNoSignal, 2}});
+  };
+  EXPECT_NE(no_signal().find("no_signal (the rewards in its group are all equal)\n"),
+            std::string::npos);
+  // Which need not be equal where another metric judges.
+  run.folder.write("config.yaml", "algo: {filter_metric: correct}\n");
+  text = no_signal();
+  EXPECT_NE(
+      text.find("reward 1, not in the loss: no_signal (the values of correct in its group are "
+                "all equal)\n"),
+      std::string::npos)
+      << text;
+  EXPECT_EQ(text.find("the rewards in its group"), std::string::npos) << text;
 }
 
 // A conversation of two turns, what goes on behind it, another answer to its first prompt, and a
