@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -35,12 +36,18 @@ struct Input {
 
 constexpr std::string_view kTokenizer = "tokenizer/", kAbsent = "none";
 
-// A file of all datasets grows when another one is first read.
+// A file of all datasets grows when another one is first read. Of its fields, and of no text that
+// another build may word otherwise.
 Digest digest_of_fit(const std::vector<PromptFit>& fits, const std::string& key) {
   const auto fit = std::ranges::find(fits, key, &PromptFit::key);
   if (fit == fits.end()) return Digest(kAbsent);
-  return digest_of(
-      fmt::format("{}\n{}", fit->file, describe(*fit, fit->dropped.size() + fit->cut.size())));
+  std::string fields = fmt::format("{}\n{}", fit->file, fit->rows);
+  for (const auto& [name, rows] : {std::pair{"dropped", &fit->dropped}, {"cut", &fit->cut}}) {
+    fields += fmt::format("\n{}", name);
+    for (const LongRow& row : *rows)
+      fields += fmt::format(" {},{},{}", row.line, row.tokens, row.bytes);
+  }
+  return digest_of(fields);
 }
 
 // By the name that stays when a run is moved.
@@ -59,8 +66,8 @@ std::map<std::string, Input> inputs_of(const RunPaths& paths, const RunOptions& 
                                       std::pair{"eval_dataset", &datasets[i].fitted_eval}})
       if (const std::string full = dataset_key(o, i, key); !fitted->file.empty()) {
         inputs[fitted_input(full)] = {full, fitted->file};
-        inputs[full + "/too_long"] = {dataset_key(o, i, "too_long"), prompt_fits_file(paths),
-                                      /*optional=*/true, digest_of_fit(fits, full)};
+        inputs[full + "/fit"] = {dataset_key(o, i, "too_long"), prompt_fits_file(paths),
+                                 /*optional=*/true, digest_of_fit(fits, full)};
       }
   }
   for (const CommandFile& file : agent_files(o)) named(file.key, file.path);

@@ -428,7 +428,13 @@ Plan checked_plan(const RunPaths& paths, const RunOptions& options, const Regist
   for (const FittedPrompts& found : prompts) add_notes(found, plan.warnings);
   plan.prompts = std::move(prompts);
   if (!paths.root.empty()) plan.prompt_fits = read_prompt_fits(paths);
-  for (const FittedPrompts& found : plan.prompts) plan.prompt_fits.push_back(found.fit);
+  // Of a launch that was killed between the two files of a dataset, the first is known and its rows
+  // are found anew.
+  for (const FittedPrompts& found : plan.prompts) {
+    std::erase_if(plan.prompt_fits,
+                  [&](const PromptFit& known) { return known.key == found.fit.key; });
+    plan.prompt_fits.push_back(found.fit);
+  }
   for (std::string& note : check_inputs(read, registries)) plan.warnings.push_back(std::move(note));
   if (!paths.root.empty())
     if (std::string shortage = disk_shortage(plan.disk, paths.root); !shortage.empty())

@@ -13,8 +13,10 @@
 #include "cli/run/plan.h"
 #include "cli/run/setup.h"
 #include "cli/run/worker_configs.h"
+#include "core/base/digest_of.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/json_file.h"
 #include "core/text/tokenizer.h"
 #include "tests/core/base/temporary_directory.h"
 
@@ -219,6 +221,17 @@ TEST_F(FittedPromptsTest, WhatBecameOfTheRowsIsKeptAsTheRowsAre) {
   }
 }
 
+// inputs.json notes what became of the rows by their numbers: a run goes on with a build whose
+// sentences about them are others.
+TEST_F(FittedPromptsTest, TheirProofIsOfFieldsAlone) {
+  write(row("a") + row(words(40)) + row("b"));
+  options_.env.too_long = TooLong::kDrop;
+  prepare(checked());
+  const PromptFit fit = read_prompt_fits(paths_).at(0);
+  EXPECT_EQ(read_proved_json(paths_.inputs()).at("env.dataset/fit"),
+            digest_of(fmt::format("{}\n2\ndropped 2,{},0\ncut", fit.file, fit.dropped[0].tokens)));
+}
+
 // Held-out rows that are first read when the run goes on are told beside the others.
 TEST_F(FittedPromptsTest, WhatBecomesOfMoreRowsIsAddedLater) {
   write(row("a") + row(words(40)) + row("b"));
@@ -243,7 +256,10 @@ TEST_F(FittedPromptsTest, RowsThatAreNotThereAreWrittenAgain) {
   const std::string rows = read_file(file).value();
   fs::remove(file);
   options_ = played();
-  prepare(checked(/*is_new=*/false));
+  Plan plan = checked(/*is_new=*/false);
+  ASSERT_EQ(plan.prompt_fits.size(), 1u) << "it is told once";
+  EXPECT_EQ(plan.prompt_fits[0].key, "env.dataset");
+  prepare(std::move(plan));
   EXPECT_EQ(read_file(file).value(), rows);
 }
 
