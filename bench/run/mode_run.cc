@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 void read_steps(const fs::path& directory, int64_t steps, int64_t samples, ModeRun& run) {
   const auto last = std::max<int64_t>(1, steps / 4);
-  double carried_tokens = 0;
+  double carried_tokens = 0, masked_tokens = 0;
   for (const MetricsRow& row : metrics_of(directory)) {
     const double* seconds = row.find("time/step");
     if (seconds == nullptr) continue;  // of the warm-up
@@ -28,7 +28,8 @@ void read_steps(const fs::path& directory, int64_t steps, int64_t samples, ModeR
     ++run.steps;
     run.seconds += *seconds;
     run.tokens += tokens;
-    run.loss_tokens += tokens * (1 - value("staleness/masked_frac"));
+    run.loss_tokens += value("policy/loss_tokens");
+    masked_tokens += value("staleness/masked_frac") * tokens;
     carried_tokens += value("staleness/carried_frac") * tokens;
     run.sample_seconds +=
         (value("time/env") + value("time/generate")) * static_cast<double>(samples);
@@ -41,7 +42,8 @@ void read_steps(const fs::path& directory, int64_t steps, int64_t samples, ModeR
   }
   require(run.steps == steps, "{}: {} steps instead of {}", directory.string(), run.steps, steps);
   for (double* mean : {&run.turns, &run.staleness_mean}) *mean /= static_cast<double>(steps);
-  run.masked = 1 - run.loss_tokens / run.tokens;
+  require(run.loss_tokens > 0, "{}: no token of it was in a loss", directory.string());
+  run.masked = masked_tokens / run.tokens;
   run.partial = carried_tokens / run.tokens;
 }
 

@@ -12,7 +12,7 @@ struct ModeRun {
   int64_t steps = 0;
   double seconds = 0;         // from the first weights to the last publication
   double tokens = 0;          // sampled, of the samples that were trained
-  double loss_tokens = 0;     // those of them that were not too old for the loss
+  double loss_tokens = 0;     // those of them that a loss was made of (policy/loss_tokens)
   double reward = 0;          // mean of the last quarter of the steps
   double turns = 0;           // of a sample: a mode that trains short ones first has fewer
   double sample_seconds = 0;  // sum over the trained samples of the time in their worker
@@ -33,13 +33,15 @@ struct ModeRun {
   double partial = 0;     // of the trained tokens: of older weights than the last of their sample
   double redundancy = 0;  // of the sampled tokens: no step trains them
 
-  // What is masked was sampled, and nothing learned from it: it is no throughput.
+  // What is too old, or of a group without a signal, was sampled, and nothing learned from it: it
+  // is no throughput.
   double tokens_per_s() const { return loss_tokens / seconds; }
   // Share of a room of so many samples that held one that was trained.
   double used(int64_t room) const { return sample_seconds / (seconds * static_cast<double>(room)); }
 };
 
-// Throws WrongResult for a run that has not made `steps` steps of `samples` samples.
+// Throws WrongResult for a run that has not made `steps` steps of `samples` samples, or that had no
+// token in a loss.
 ModeRun read_mode_run(const std::filesystem::path& directory, int64_t steps, int64_t samples);
 
 }  // namespace tailrace
