@@ -58,7 +58,7 @@ std::map<std::string, std::string> shortest_runs(const TemporaryDirectory& folde
       {"weights", "--quick"},
       {"installs", fmt::format("--quick --folder {}", (folder / "installs").string())},
       {"rl-step", "--steps 1 --warmup 0"},
-      {"scheduler", "--workers 2 --members 64 --snapshots 64 --events 100 --runs 1"},
+      {"scheduler", "--workers 4 --members 64 --snapshots 64 --events 500 --runs 1"},
       {"plan", fmt::format("--cases quickstart --steps 1 --configs {}/configs --out {}",
                            TAILRACE_SOURCE_DIR, (folder / "plan").string())},
       {"simulate", "--only theory"},
@@ -213,6 +213,25 @@ TEST(Benches, SimulatePredictsTheRunsOfModes) {
   const auto none = run_binary("bench simulate --against-modes " + (folder / "none").string());
   EXPECT_EQ(none.exit_code, 2);
   EXPECT_NE(none.err.find("has no runs; make them by bench modes --runs 3"), std::string::npos);
+}
+
+// A case is named after what its events hold, so that a speed is not of quieter traffic.
+TEST(Benches, SchedulerRefusesBusyTrafficWithoutItsTroubles) {
+  TemporaryDirectory folder;
+  const auto busy = run_binary("bench scheduler " + shortest_runs(folder).at("scheduler"));
+  EXPECT_NE(busy.out.find("4 workers, 64 members, with losses, reconnects and evaluations"),
+            std::string::npos)
+      << busy.out;
+  const auto events = [](int count) {
+    return run_binary(fmt::format(
+        "bench scheduler --workers 4 --members 64 --snapshots 64 --events {} --runs 1", count));
+  };
+  const auto refused = events(300);
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_NE(refused.err.find("the recorded events hold no evaluations; give more --events"),
+            std::string::npos)
+      << refused.err;
+  EXPECT_NE(events(1).err.find("the recorded events hold no reconnects"), std::string::npos);
 }
 
 TEST(Benches, ForcedSamplesNameTheOneThatDiffers) {
