@@ -70,6 +70,20 @@ Refusal refusal_of(const error_code& error, const std::string& bytes,
   return {400, fmt::format("the request is not HTTP/1.1: {}", error.message())};
 }
 
+// All but its body.
+Request head_of(const beast::http::request<beast::http::string_body>& message) {
+  Request request;
+  request.method = std::string(message.method_string());
+  request.target = std::string(message.target());
+  for (const auto& field : message) {
+    std::string name(field.name_string());
+    std::transform(name.begin(), name.end(), name.begin(),
+                   [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+    request.headers.emplace_back(std::move(name), std::string(field.value()));
+  }
+  return request;
+}
+
 // The rest of the files is for the process.
 int64_t most_connections(const ServerOptions& options) {
   if (options.max_connections > 0) return options.max_connections;
@@ -129,6 +143,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void on_header();
   void dispatch();
   void refuse(const Refusal& refusal);
+  void refuse(const Refusal& refusal, const Request& head);
   void count_body(int64_t bytes);
   void pump();
   void write_own();
@@ -172,6 +187,14 @@ struct Shared {
   std::set<std::shared_ptr<Connection>> connections = {};
   std::vector<char> scratch = std::vector<char>(kReadBytes);
   int64_t reading_bytes = 0;  // of all bodies that are being read
+
+  Refusal too_many_connections() const {
+    return {503, fmt::format("the server has {} connections already, which is its most; try again",
+                             max_connections)};
+  }
+  void tell(const Refusal& refusal, const Request& head) const {
+    if (options.on_refusal) options.on_refusal(head, refusal.status, refusal.message);
+  }
 };
 
 Connection::Connection(Shared& shared, Socket socket, bool is_refused)
@@ -186,12 +209,11 @@ void Connection::start() {
   // Notices a host that vanished while its answer is computed.
   socket_.set_option(asio::socket_base::keep_alive(true), ignored);
   if (is_refused_) {
-    own_ = whole_answer({.keep_alive = false}, 503,
-                        error_body(fmt::format("the server has {} connections already, which is "
-                                               "its most; try again",
-                                               shared_.max_connections),
-                                   "server_error"),
-                        "application/json", {{"retry-after", "1"}});
+    const Refusal refusal = shared_.too_many_connections();
+    shared_.tell(refusal, {});
+    own_ = whole_answer({.keep_alive = false}, refusal.status,
+                        error_body(refusal.message, "server_error"), "application/json",
+                        {{"retry-after", "1"}});
     state_ = State::kAnswering;
     is_last_ = true;
     write_own();
@@ -339,21 +361,13 @@ void Connection::dispatch() {
   state_ = State::kAnswering;
   is_last_ = false;
 
-  Request request;
-  request.method = std::string(message.method_string());
-  request.target = std::string(message.target());
+  Request request = head_of(message);
   const AnswerForm form{.is_http10 = message.version() < 11,
                         .is_head = request.method == "HEAD",
                         .keep_alive = message.keep_alive() && message.version() >= 11};
   if (form.is_head) request.method = "GET";
-  for (const auto& field : message) {
-    std::string name(field.name_string());
-    std::transform(name.begin(), name.end(), name.begin(),
-                   [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
-    request.headers.emplace_back(std::move(name), std::string(field.value()));
-  }
   if (!take_absolute_form(request))
-    return refuse({400, "the target of the request is no URL of this server"});
+    return refuse({400, "the target of the request is no URL of this server"}, request);
   request.body = std::move(message.body());
 
   exchange_ = std::make_shared<Exchange>(shared_.loop, form, shared_.options.max_unsent_bytes);
@@ -370,8 +384,16 @@ void Connection::dispatch() {
   }
 }
 
-// The connection ends with it: where the next request begins is not known.
+// What is being read.
 void Connection::refuse(const Refusal& refusal) {
+  Request head = head_of(parser_->get());
+  (void)take_absolute_form(head);
+  refuse(refusal, head);
+}
+
+// The connection ends with it: where the next request begins is not known.
+void Connection::refuse(const Refusal& refusal, const Request& head) {
+  shared_.tell(refusal, head);
   parser_.reset();
   count_body(0);
   in_.clear();
@@ -537,7 +559,10 @@ void Listener::on_connections() {
     const auto size = static_cast<int64_t>(shared_.connections.size());
     const int64_t most = shared_.max_connections;
     // Those that are refused linger for their answer, but not without bound.
-    if (size >= most + most / 8 + 16) continue;
+    if (size >= most + most / 8 + 16) {
+      shared_.tell(shared_.too_many_connections(), {});
+      continue;
+    }
     error_code error;
     Socket socket(shared_.loop->io);
     socket.assign(asio::generic::stream_protocol(family_, 0), client.get(), error);

@@ -21,8 +21,8 @@
 #include "core/base/error.h"
 #include "core/base/random.h"
 #include "core/base/time.h"
-#include "core/http/exchange.h"
 #include "core/chat/tool_calls.h"
+#include "core/http/exchange.h"
 #include "kernels/base/check.h"
 #include "kernels/base/mutex.h"
 #include "rollout/gateway/answer_stream.h"
@@ -79,6 +79,10 @@ std::string_view bearer_of(const http::Request& request) {
   return request.header("x-api-key");
 }
 
+std::string key_of(const Route& route, const http::Request& request) {
+  return route.key.empty() ? std::string(bearer_of(request)) : route.key;
+}
+
 }  // namespace
 
 struct Gateway::State {
@@ -109,11 +113,22 @@ struct Gateway::State {
         options(std::move(its_options)),
         clock(its_clock),
         pool(options.reading, its_clock),
-        server(options.http, [this](http::Request request, http::Reply reply) {
+        server(with_refusals(options.http), [this](http::Request request, http::Reply reply) {
           handle(std::move(request), std::move(reply));
         }) {}
 
   // --- The I/O thread.
+
+  // The server refuses some requests by itself: a body beyond its limit, a header that never ends.
+  http::ServerOptions with_refusals(http::ServerOptions how) {
+    how.on_refusal = [this](const http::Request& head, int status, const std::string& message) {
+      const char* const type = status >= 500 ? "server_error" : "invalid_request_error";
+      const char* const code = status == 413 ? "request_too_large" : "http";
+      const auto attempt = attempt_with(key_of(route_of(head.target), head));
+      note_refusal({status, message, type, code, ""}, attempt.get());
+    };
+    return how;
+  }
 
   // Also what the server makes a 500 of is in the log.
   void handle(http::Request request, const http::Reply& reply) {
@@ -166,7 +181,8 @@ struct Gateway::State {
     switch (pool.post(session, std::move(what), num_bytes,
                       [this, known, request = std::move(request), path = route.path, is_chat,
                        reply] { read(known, request, path, is_chat, reply); })) {
-      case ReadingPool::Taken::kYes: return;
+      case ReadingPool::Taken::kYes:
+        return;
       case ReadingPool::Taken::kSessionIsFull:
         return refuse({429, "the calls before this one are not read yet; try again",
                        "rate_limit_error", "too_many_requests", ""});
@@ -185,9 +201,8 @@ struct Gateway::State {
       read_call(known, request, path, is_chat, reply);
     } catch (const std::exception& error) {
       gateway::note_refusal(refusals, {500, error.what(), "server_error", "exception", ""});
-      reply.send(500,
-                 http::error_body(fmt::format("the server failed: {}", error.what()),
-                                  "server_error"));
+      reply.send(500, http::error_body(fmt::format("the server failed: {}", error.what()),
+                                       "server_error"));
     }
   }
 
@@ -220,13 +235,17 @@ struct Gateway::State {
     if (attempt != nullptr) attempt->note_refusal(told(error));
   }
 
+  // Null: there is none.
+  std::shared_ptr<Attempt> attempt_with(const std::string& key) {
+    MutexLock lock(mutex);
+    const auto at = attempts.find(key);
+    return at == attempts.end() ? nullptr : at->second;
+  }
+
   std::variant<std::shared_ptr<Attempt>, ApiError> attempt_of(const Route& route,
                                                               const http::Request& request) {
-    const std::string key = route.key.empty() ? std::string(bearer_of(request)) : route.key;
-    {
-      MutexLock lock(mutex);
-      if (const auto at = attempts.find(key); at != attempts.end()) return at->second;
-    }
+    const std::string key = key_of(route, request);
+    if (auto known = attempt_with(key)) return known;
     if (!options.serves_anonymous || !route.key.empty())
       return ApiError{401,
                       "no episode has this key: the episode is over, or the URL is not the one "

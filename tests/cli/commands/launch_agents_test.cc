@@ -264,6 +264,25 @@ json.load(urllib.request.urlopen(request, timeout=60))
                              HasSubstr("(the like 10 times so far)")));
 }
 
+// A body that is too long is refused by the server before the gateway sees it.
+TEST_F(LaunchAgents, ABodyThatIsTooLongIsInTheMessageAndInTheLog) {
+  write_agent("pass", R"(
+import json, os, urllib.request
+request = urllib.request.Request(
+    os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+    json.dumps({"messages": [{"role": "user", "content": "one >" * 300000}]}).encode(),
+    {"Content-Type": "application/json"})
+json.load(urllib.request.urlopen(request, timeout=60))
+)");
+  start_run("run", {"rollout.workers=1", "env.agent.max_request_mb=1"});
+  EXPECT_EQ(finish().code, 2) << output();
+  EXPECT_THAT(output(), HasSubstr("gateway refused a call of it: 413 the body of the request has "
+                                  "more than 1048576 bytes (env.agent.max_request_mb)"));
+  const std::string log = read_file(paths().log("rollout", 0)).value();
+  EXPECT_THAT(log, testing::AllOf(HasSubstr("the gateway refused a call: 413 the body"),
+                                  HasSubstr("(the like 10 times so far)")));
+}
+
 // What a program has started ends with its worker too, however it hides and the worker ends.
 TEST_F(LaunchAgents, WhatHidesEndsWithAWorkerThatIsKilled) {
   const std::string name = fmt::format("9{}", ::getpid());

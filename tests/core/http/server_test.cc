@@ -1,6 +1,7 @@
 #include "core/http/server.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <future>
 #include <optional>
@@ -501,8 +502,43 @@ TEST(HttpServer, LeavesTheProcessAQuarterOfItsFiles) {
   }
 }
 
+TEST(HttpServer, TellsWhatItRefusesByItself) {
+  BoundedQueue<std::string> told(16);
+  const auto tell = [&](const Request& head, int status, const std::string& message) {
+    EXPECT_NE(message, "");
+    EXPECT_EQ(head.body, "");
+    std::string line = std::to_string(status) + " " + head.target + " " +
+                       std::string(head.header("authorization"));
+    (void)told.push_for(line, 1s);
+  };
+  Server server({.max_body_bytes = 10,
+                 .max_reading_bytes = 8,
+                 .max_header_bytes = 500,
+                 .header_patience = 200ms,
+                 .on_refusal = tell},
+                echo);
+  const auto refused = [&](const std::string& bytes) {
+    Client client(server.port());
+    client.send(bytes);
+    EXPECT_GE(client.read_answer().status, 400);
+    return told.pop().value_or("");
+  };
+  EXPECT_EQ(refused(post("/a", std::string(11, 'x'), "Authorization: k\r\n")), "413 /a k");
+  EXPECT_EQ(refused(post("/b", std::string(9, 'x'))), "503 /b ");
+  EXPECT_EQ(refused("GET /" + std::string(600, 'x')), "431  ");
+  EXPECT_EQ(refused("nonsense\r\n\r\n").substr(0, 3), "400");
+  EXPECT_EQ(refused("POST /c HTTP/1.1\r\nContent-Length: 5\r\n\r\nab"), "408 /c ");
+  EXPECT_EQ(refused("POST /d HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n"), "501 /d ");
+  EXPECT_EQ(refused("GET /e HTTP/2.5\r\n\r\n").substr(0, 3), "505");
+  EXPECT_EQ(refused("GET http://user@host/ HTTP/1.1\r\n\r\n"), "400 http://user@host/ ");
+}
+
 TEST(HttpServer, RefusesOneConnectionTooManyUntilAnotherEnds) {
-  Server server({.max_connections = 2}, echo);
+  std::atomic<int> num_told = 0;
+  Server server({.max_connections = 2,
+                 .on_refusal = [&](const Request&, int status,
+                                   const std::string&) { num_told += status == 503; }},
+                echo);
   Client a(server.port()), b(server.port());
   a.send(post("/", ""));
   b.send(post("/", ""));
@@ -512,6 +548,7 @@ TEST(HttpServer, RefusesOneConnectionTooManyUntilAnotherEnds) {
   c.send(post("/", ""));
   const Answer answer = c.read_answer();
   EXPECT_EQ(answer.status, 503);
+  EXPECT_EQ(num_told, 1);
   EXPECT_EQ(answer.headers.at("retry-after"), "1");
   EXPECT_TRUE(c.is_closed_by_server());
   c.close();

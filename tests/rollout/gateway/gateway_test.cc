@@ -44,9 +44,11 @@ class GatewayTest : public ::testing::Test {
   GatewayTest() {
     options_.serves_anonymous = true;
     options_.sampling = sampling(0, 8);
+    open_gateway();
+  }
+  void open_gateway() {
     gateway_ = std::make_unique<Gateway>(*engine_, format_, options_, clock_);
-    const std::string url = gateway_->base_url();
-    port_ = static_cast<uint16_t>(std::stoi(url.substr(url.rfind(':') + 1)));
+    port_ = gateway_->server().port();
   }
 
   AttemptSpec spec(uint64_t key = 5) const {
@@ -175,6 +177,39 @@ TEST_F(GatewayTest, ABodyThatIsTooLongIsRefusedWithTheKey) {
             std::string::npos)
       << refused.body;
   EXPECT_EQ(ask(path(key) + "/completions", {{"prompt", "a"}}).status, 200);
+}
+
+// In a run with one agent the server has that agent's limit, so it is the one that refuses.
+TEST_F(GatewayTest, RefusalsOfTheServerItselfAreToldAndCounted) {
+  options_.http.max_body_bytes = 1000;
+  options_.http.body_limit = "env.agent.max_request_mb";
+  options_.http.max_header_bytes = 2000;
+  open_gateway();
+  AttemptSpec small = spec();
+  small.max_request_bytes = options_.http.max_body_bytes;
+  const std::string key = gateway_->begin(small);
+  const std::string long_body(1001, 'x');
+  EXPECT_EQ(get(ask_later(path(key) + "/completions", long_body)).status, 413);
+  EXPECT_EQ(get(ask_later("http://policy" + path(key) + "/completions", long_body)).status, 413);
+  const std::string bearer = "authorization: Bearer " + key + "\r\n";
+  EXPECT_EQ(get(ask_later("/v1/completions", long_body, bearer)).status, 413);
+  EXPECT_EQ(get(ask_later("/v1/completions", long_body)).status, 413) << "nobody's";
+  EXPECT_EQ(get(ask_later("/", "", "x: " + std::string(3000, 'x') + "\r\n")).status, 431);
+  EXPECT_EQ(get(ask_later("a b", "")).status, 505);
+
+  const std::vector<std::string> lines = gateway_->take_refusals();
+  ASSERT_EQ(lines.size(), 3);
+  EXPECT_EQ(lines[0],
+            "the gateway refused a call: 413 the body of the request has more than 1000 bytes "
+            "(env.agent.max_request_mb)");
+  EXPECT_NE(lines[1].find("431 the header of the request"), lines[1].npos) << lines[1];
+  EXPECT_NE(lines[2].find("505 the request is not of HTTP"), lines[2].npos) << lines[2];
+  const std::vector<std::string> totals = gateway_->take_refusals(/*is_end=*/true);
+  ASSERT_EQ(totals.size(), 1);
+  EXPECT_TRUE(totals[0].ends_with("(the like 4 times in all)")) << totals[0];
+  const CapturedAttempt attempt = gateway_->end(key);
+  EXPECT_EQ(attempt.num_refused, 3);
+  EXPECT_NE(attempt.last_refusal.find("413 the body"), attempt.last_refusal.npos);
 }
 
 // Nobody samples here, and one client has sent far more than is read in a moment: whoever needs
