@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 #include <deque>
+#include <future>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -628,6 +629,18 @@ Server::~Server() {
 }
 
 uint16_t Server::port() const { return impl_->port; }
+
+void Server::catch_up() {
+  // The end of a write is work that the thread gives itself when its client may have read it
+  // already; a "100 Continue" may have to be written behind it.
+  constexpr int kRounds = 3;
+  for (int i = 0; i < kRounds; ++i) {
+    auto done = std::make_shared<std::promise<void>>();
+    std::future<void> is_done = done->get_future();
+    if (!impl_->shared.loop->post([done] { done->set_value(); })) return;
+    is_done.wait();
+  }
+}
 
 void Server::listen_on(FileDescriptor listening) {
   // std::function wants a copy of what it holds.

@@ -55,6 +55,10 @@ class Server {
 
   uint16_t port() const;
 
+  // Blocks until the server's thread has done what is waiting for it: behind it, an answer that its
+  // client has read is told as written (Reply::when_written). Not to be called on that thread.
+  void catch_up();
+
   // Accepts also from a socket that listens already, perhaps in another network namespace, until
   // stop_listening() with its number or the end of the server. Its connections live on behind that.
   void listen_on(FileDescriptor listening);

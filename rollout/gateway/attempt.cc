@@ -181,6 +181,11 @@ void Attempt::set_heard(const CapturedCall& captured, bool is_heard) {
       num_calls_ += is_heard ? 1 : -1;
 }
 
+bool Attempt::has_unknown() {
+  MutexLock lock(mutex_);
+  return capture_.has_unknown();
+}
+
 void Attempt::note_refusal(const std::string& why) {
   MutexLock lock(mutex_);
   ++num_refused_;
@@ -225,6 +230,7 @@ std::vector<SessionId> Attempt::sessions() {
 CapturedAttempt Attempt::end() {
   MutexLock lock(mutex_);
   has_ended_ = true;
+  capture_.end_unknown();
   const int64_t num_given = capture_.num_answers();
   return {.segments = capture_.take(),
           .num_answers = capture_.num_answers(),

@@ -93,6 +93,9 @@ class Attempt {
   void discard(const Capture::Place& place, bool is_full);
   // Whether its client was there for the whole of what was written to it.
   void set_heard(const CapturedCall& captured, bool is_heard);
+  // There is an answer of which nobody has said yet whether it was read. At the end it counts as
+  // one that was not.
+  bool has_unknown();
   void note_refusal(const std::string& why);
 
   // What a client may ask for again that has not heard it, by the digest of its call.

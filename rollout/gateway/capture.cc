@@ -460,6 +460,15 @@ bool Capture::set_heard(int32_t answer, const Place& place, bool is_heard) {
   return true;
 }
 
+bool Capture::has_unknown() const {
+  return std::ranges::any_of(answers_,
+                             [](const Answer& a) { return a.is_heard && !a.is_known_heard; });
+}
+
+void Capture::end_unknown() {
+  for (Answer& answer : answers_) answer.is_heard = answer.is_known_heard;
+}
+
 bool Capture::is_unused(int32_t answer) const {
   const Answer& at = answers_[static_cast<size_t>(answer)];
   return at.is_heard && !at.is_used;

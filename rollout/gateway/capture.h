@@ -18,8 +18,8 @@
 // The arguments of a call are compared as JSON.
 //
 // A call counts when its answer is whole: one that was cut off, since its client hung up, leaves no
-// token. Neither does a whole answer that its client was not there to read, unless it was asked for
-// again, or a later call goes on behind it.
+// token. Neither does a whole answer that its client was not there to read, or of which that is not
+// known at the end, unless it was asked for again, or a later call goes on behind it.
 //
 // Thread: one at a time.
 #pragma once
@@ -111,6 +111,9 @@ class Capture {
   // Nobody has read the answer, or somebody has after all. Until told otherwise it was read. False:
   // this changes nothing.
   bool set_heard(int32_t answer, const Place& place, bool is_heard);
+  // There will be no word on any answer: nobody has read those of which there was none.
+  bool has_unknown() const;
+  void end_unknown();
   // Somebody has read it, and no call went on behind it so far.
   bool is_unused(int32_t answer) const;
   // There will be none.

@@ -572,13 +572,13 @@ struct Gateway::State {
   }
 
   CapturedAttempt end(const std::string& key) {
-    std::shared_ptr<Attempt> attempt;
+    std::shared_ptr<Attempt> attempt = attempt_with(key);
+    TR_CHECK(attempt != nullptr, "no attempt has the key {}", key);
+    // A client that has read its answer may be here before the I/O thread knows that it is written.
+    if (attempt->has_unknown()) server.catch_up();
     {
       MutexLock lock(mutex);
-      const auto at = attempts.find(key);
-      TR_CHECK(at != attempts.end(), "no attempt has the key {}", key);
-      attempt = at->second;
-      attempts.erase(at);
+      attempts.erase(key);
       std::erase_if(inbox, [&](const Call& call) {
         if (call.attempt != attempt) return false;
         release_unbegun(call);

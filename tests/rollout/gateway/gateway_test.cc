@@ -74,6 +74,13 @@ class GatewayTest : public ::testing::Test {
     }
     EXPECT_TRUE(done());
   }
+  // The whole answer to a call that comes; nobody is given it yet.
+  std::vector<Generation> sample_all() {
+    serve_until([&] { return !engine_->idle(); });
+    std::vector<Generation> sampled;
+    while (sampled.empty()) sampled = engine_->step();
+    return sampled;
+  }
   std::future<Response> ask_later(const std::string& target, const std::string& body,
                                   const std::string& headers = "") {
     return std::async(std::launch::async, [this, target, body, headers] {
@@ -386,6 +393,31 @@ TEST_F(GatewayTest, WhoAsksTheSameAgainIsCounted) {
   EXPECT_EQ(attempt.num_answers, 4);
   EXPECT_EQ(attempt.num_asked_again, 1);
   EXPECT_EQ(attempt.num_unheard, 0);
+}
+
+// An attempt may end before the I/O thread has told what became of its last answer.
+TEST_F(GatewayTest, TheLastAnswerCountsWhereItWasReadHoweverSoonTheEndComes) {
+  const ordered_json body = {{"messages", said({{"user", "Once upon a time"}})}};
+  for (int i = 0; i < 100; ++i) {
+    const bool is_read = i % 2 == 0;
+    const std::string key = gateway_->begin(spec());
+    auto client = std::make_unique<http::Client>(port_);
+    client->send(http::post(path(key) + "/chat/completions", body.dump()));
+    const std::vector<Generation> last = sample_all();
+    if (!is_read) {
+      client.reset();
+      gateway_->wait(20s);  // until the gateway knows that it has gone
+    }
+    gateway_->answer(last);
+    if (is_read) {
+      EXPECT_EQ(client->read_answer().status, 200);
+    }
+    const CapturedAttempt attempt = gateway_->end(key);
+    ASSERT_EQ(attempt.num_answers, is_read ? 1 : 0) << i;
+    ASSERT_EQ(attempt.num_unheard, is_read ? 0 : 1) << i;
+    ASSERT_EQ(attempt.segments.size(), attempt.num_answers) << i;
+    gateway_->poll();
+  }
 }
 
 // The client has gone while the last token was sampled: its answer is whole, and nobody reads it.
