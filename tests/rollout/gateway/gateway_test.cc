@@ -9,7 +9,6 @@
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
-#include <sys/socket.h>
 
 #include "tests/core/http/client.h"
 #include "tests/rollout/engine/engine_harness.h"
@@ -335,21 +334,19 @@ TEST_F(GatewayTest, ACallWhoseClientHangsUpLeavesNothing) {
   {
     http::Client client(port_);
     client.send(http::post(path(key) + "/chat/completions", body.dump()));
-    char byte = 0;
-    serve_until([&] {
-      std::this_thread::sleep_for(1ms);  // else all is sampled before any of it arrives
-      return ::recv(client.socket(), &byte, 1, MSG_DONTWAIT) == 1;
-    });
+    int steps = 0;
+    serve_until([&] { return !engine_->idle() && ++steps > 10; });
+    gateway_->poll();
+    EXPECT_TRUE(client.read_until("data: "));
     EXPECT_FALSE(gateway_->idle());
   }
+  gateway_->wait(20s);  // until the gateway knows that it has gone
   int steps = 0;
   serve_until([&] {
     ++steps;
-    if (engine_->idle()) return gateway_->idle();
-    std::this_thread::sleep_for(1ms);  // its end has to reach us
-    return false;
+    return engine_->idle() && gateway_->idle();
   });
-  EXPECT_LT(steps, 90) << "it was not sampled to its end";
+  EXPECT_LT(steps, 20) << "it was not sampled to its end";
   const CapturedAttempt attempt = gateway_->end(key);
   EXPECT_TRUE(attempt.segments.empty());
   EXPECT_EQ(attempt.num_answers, 0);
@@ -428,13 +425,11 @@ TEST_F(GatewayTest, AWholeAnswerThatNobodyReadsLeavesNothing) {
   {
     http::Client client(port_);
     client.send(http::post(path(key) + "/chat/completions", body.dump()));
-    serve_until([&] { return !engine_->idle(); });
-    while (last.empty()) last = engine_->step();
+    last = sample_all();
   }
-  std::this_thread::sleep_for(50ms);  // its end reaches the server
+  gateway_->wait(20s);  // until the gateway knows that it has gone
   gateway_->answer(last);
-  const auto is_settled = [&, until = clock_.now() + 200ms] { return clock_.now() > until; };
-  serve_until(is_settled);
+  gateway_->server().catch_up();
   // It asks again, from another connection and without saying so.
   const std::string text = content(ask(path(key) + "/chat/completions", body));
   const CapturedAttempt attempt = gateway_->end(key);
