@@ -268,7 +268,9 @@ TEST_F(AgentProcessesTest, OneThatIsStoppedIsGoneAndNotHeardOf) {
   expect_nothing_is_left();
   EXPECT_TRUE(agents().collect().empty());
   start(3, shell("sleep 60"));
-  std::this_thread::sleep_for(50ms);
+  for (const Time until = steady_now() + 20s;
+       marked_processes(mark_of(folder())).empty() && steady_now() < until;)
+    std::this_thread::sleep_for(1ms);
   agents_.reset();
   expect_nothing_is_left();
 }
@@ -347,7 +349,7 @@ TEST_F(AgentProcessesTest, AProcessPlaysSeveralEpisodes) {
                     .task = "{}",
                     .seed = 1});
     EXPECT_EQ(ends(1)[episode].reward->reward, 7);
-    std::this_thread::sleep_for(50ms);
+    expect_nothing_is_left();  // the folder goes when its end is known
   }
   agents().stop(3);
   program.run = {"/bin/sh", "-c", "read task; echo '{\"reward\": 7}'; read task; exit 5"};

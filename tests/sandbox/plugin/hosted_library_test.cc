@@ -310,9 +310,11 @@ TEST(HostedLibrary, AHostThatDiesIsReplaced) {
   const auto library = host("faulty");
   const auto environment = hosted(library, "faulty");
   ASSERT_TRUE(environment->reset({.seed = 1, .data = {}}));
-  ::kill(only_child(), SIGKILL);
-  // Its sessions die with it, and the next one is there.
-  std::this_thread::sleep_for(100ms);
+  const pid_t pid = only_child();
+  ::kill(pid, SIGKILL);
+  // It is awaited when its end is known. Its sessions die with it, and the next one is there.
+  for (int i = 0; i < 2000 && std::ranges::count(children(), pid) > 0; ++i)
+    std::this_thread::sleep_for(10ms);
   EXPECT_FALSE(environment->step("1\n"));
   EXPECT_TRUE(environment->reset({.seed = 1, .data = {}}));
   EXPECT_TRUE(environment->step("1\n"));
