@@ -23,14 +23,18 @@ class FirstAttempts {
  public:
   // So many have to fail.
   static constexpr int64_t kEnough = 12;
-  // Of one task alone they say so when they have failed for so long: it may be the only broken one.
-  static constexpr Time kOneTask = std::chrono::seconds(60);
+  // So long behind the first failure they say so also of one task alone, which else may be the only
+  // broken one, and workers without work are not waited for any more: more than half of those that
+  // have had some, and two where there are two, are enough.
+  static constexpr Time kLong = std::chrono::seconds(60);
 
   // An attempt that has ended, behind what decide() made of it. Returns why the run has to end;
   // empty: it goes on.
   std::string look(const State& state, const AttemptResult& result, Time now);
 
  private:
+  bool are_enough_workers(const State& state, bool is_long) const;
+
   bool is_over_ = false;
   int64_t num_failed_ = 0;
   Time first_{};

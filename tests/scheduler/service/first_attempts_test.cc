@@ -78,6 +78,38 @@ TEST_F(FirstAttemptsTest, OneBadWorkerSaysNothingAboutTheOthers) {
   EXPECT_NE(fail(1, 2, "w2"), "");
 }
 
+// A large run has less work than workers, or some of them are not up.
+TEST_F(FirstAttemptsTest, WorkersWithoutWorkAreWaitedForAMinute) {
+  for (int i = 1; i < 64; ++i) state_.workers["w" + std::to_string(i)].role = Role::kRollout;
+  state_.workers["w3"].leased = 1;
+  EXPECT_EQ(fail(20, 0, "w0"), "");
+  EXPECT_EQ(fail(20, 1, "w1"), "");
+  now_ += 59s;
+  EXPECT_EQ(fail(1, 2, "w1"), "");
+  now_ += 1s;
+  EXPECT_NE(fail(1, 2, "w0"), "");
+}
+
+TEST_F(FirstAttemptsTest, WorkersThatPlayAreWaitedForLonger) {
+  for (int i = 1; i < 64; ++i) {
+    state_.workers["w" + std::to_string(i)].role = Role::kRollout;
+    state_.workers["w" + std::to_string(i)].leased = 1;
+  }
+  EXPECT_EQ(fail(20, 0, "w0"), "");
+  EXPECT_EQ(fail(20, 1, "w1"), "");
+  now_ += 3600s;
+  EXPECT_EQ(fail(20, 2, "w1"), "") << "others may do better";
+  for (int i = 2; i < 32; ++i) EXPECT_EQ(fail(1, 3, "w" + std::to_string(i)), "");
+  EXPECT_NE(fail(1, 3, "w32"), "");
+}
+
+TEST_F(FirstAttemptsTest, OneBadWorkerEndsNoRunOfSeveralHoweverLong) {
+  state_.workers["w1"].role = Role::kRollout;
+  EXPECT_EQ(fail(20, 0), "");
+  now_ += 3600s;
+  EXPECT_EQ(fail(20, 1), "");
+}
+
 TEST_F(FirstAttemptsTest, ARunWithoutABreakerGoesOn) {
   state_.config.breaker.window = 0;
   EXPECT_EQ(fail(50, 0), "");
