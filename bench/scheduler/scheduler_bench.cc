@@ -104,7 +104,7 @@ simulator::Cluster cluster_for(int64_t workers, int64_t members, Traffic traffic
 
 using Events = std::vector<std::pair<Event, Time>>;
 
-// Of the events of busy traffic, those that make it so.
+// The events that make traffic busy.
 struct Troubles {
   int64_t losses = 0;       // a worker said goodbye, or its next process came
   int64_t reconnects = 0;   // a new session of the same process
@@ -122,7 +122,7 @@ struct Troubles {
       evaluations += result->lane == Lane::kEval ? 1 : 0;
   }
 
-  // What the name of a case says of it; each kind must be there.
+  // The name of a case says so much of it; each kind must be there.
   std::string name(bool loses) const {
     const auto claim = [](std::string_view kind, int64_t count) {
       require(count > 0, "the recorded events hold no {}; give more --events", kind);

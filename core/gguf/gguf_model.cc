@@ -18,7 +18,7 @@
 
 namespace tailrace {
 
-// What the converter of llama.cpp makes of a family, and what its loader takes for granted.
+// A family as the converter of llama.cpp writes it, with what its loader takes for granted.
 struct GgufArchitecture {
   std::string_view name;  // general.architecture
   const char* hf_name;
@@ -39,7 +39,7 @@ constexpr Architecture kArchitectures[] = {
     {.name = "gemma3", .hf_name = "Gemma3ForCausalLM", .qk_norm = true, .is_gemma = true},
 };
 
-// Of a layer: what stands behind "model.layers.N." and behind "blk.N.".
+// Names in a layer: behind "model.layers.N.", and behind "blk.N.".
 constexpr std::pair<std::string_view, std::string_view> kLayerNames[] = {
     {"input_layernorm", "attn_norm"},
     {"self_attn.q_proj", "attn_q"},
@@ -139,7 +139,7 @@ class MetadataReader {
                       wanted, what);
   }
 
-  // What changes the numbers, and is not read.
+  // Refuses all that changes the numbers and is not read.
   void refuse_features() const {
     for (const char* name : {"expert_count", "expert_shared_count", "nextn_predict_layers"})
       if (const int64_t value = file_.integer(key(name), 0); value != 0)

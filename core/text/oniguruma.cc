@@ -131,7 +131,7 @@ class Translator {
     if (c == '*' || c == '+' || c == '?' || c == '|') {
       out_ += c;
     } else if (!extended_ || std::string_view(" \t\n\r\f").find(c) == std::string_view::npos) {
-      // Of a character of several bytes the last would else be the atom.
+      // Else the last byte of a character of several would be the atom.
       if ((static_cast<unsigned char>(c) & 0xC0) != 0x80) atom_ = out_.size();
       if (c == '{') out_ += '\\';
       out_ += c;

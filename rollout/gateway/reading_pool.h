@@ -37,7 +37,7 @@ struct ReadingLimits {
   int64_t session_bytes = int64_t{128} << 20;
   int64_t all_bytes = int64_t{1} << 30;
   int64_t call_bytes = int64_t{4} << 10;
-  // Of the long calls that are read at a time; one is, however large.
+  // All long calls that are read at a time; one is read, however large.
   int64_t long_bytes = int64_t{32} << 20;
   int64_t long_threads = 0;  // that read long calls; 0: one a core, at most four
 };

@@ -120,7 +120,7 @@ class AttemptWindow {
   int64_t size_ = 0;
   Counts ended_{};
   HashTable<int32_t> by_work_;  // numbers
-  // Of workers_above(), not archived.
+  // For workers_above(); not archived.
   bool counts_workers_ = false;
   Outcome asked_ = Outcome::kFinished;
   double share_ = 1;

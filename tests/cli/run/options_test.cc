@@ -175,7 +175,7 @@ TEST(RunOptions, EveryConfigOfTheRepositoryIsValid) {
       continue;
     }
     std::vector<std::string> overrides;
-    // Those run with any model, or with one that is not in the tree, and are given one.
+    // Some run with any model, or with one that is not in the tree, and are given one.
     const std::string name = entry.path().stem().string();
     if (name.ends_with("gsm8k") || name.starts_with("smollm2"))
       overrides.push_back("model.path=" TAILRACE_SOURCE_DIR "/tests/data/models/stories260K");

@@ -15,7 +15,7 @@
 namespace tailrace {
 namespace {
 
-// What opening a file with these bytes says, or "accepted".
+// The refusal of a file with these bytes, or "accepted".
 std::string refusal_of(const std::string& bytes) {
   const TemporaryDirectory folder;
   const std::filesystem::path path = folder.path() / "x.gguf";

@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 const fs::path kTestData = fs::path(TAILRACE_SOURCE_DIR) / "tests/data";
 
-// What the converter cannot say: dtype of files, ids that the made-up vocabulary lacks.
+// The converter cannot say these: dtype of files, ids that the made-up vocabulary lacks.
 ModelConfig comparable(ModelConfig config) {
   config.dtype = Dtype::kF32;
   config.padded_ids = 0;
