@@ -241,7 +241,9 @@ class HeadReader {
         const auto size = number<uint64_t>();
         // A value has at least two bits in every type.
         if (size < 1 || size > 4 * bytes_.size() / elements)
-          refuse("it has more values than the file has room for");
+          refuse(
+              "it has more values than the file has room for: it was cut off, copy or download it "
+              "again");
         elements *= size;
         tensor.shape.insert(tensor.shape.begin(), static_cast<int64_t>(size));
       }
