@@ -13,17 +13,19 @@ constexpr int32_t kMostNumber = 1 << 30;
 
 }  // namespace
 
-void AttemptWindow::drop(Mark& mark) {
+void AttemptWindow::drop(int32_t number) {
+  Mark& mark = marks_[place(number)];
   --size_;
   --ended_[static_cast<size_t>(mark.outcome)];
   mark.held = false;
   if (!counts_workers_) return;
-  Tally& tally = tallies_[static_cast<size_t>(mark.tally)];
+  const int32_t place_of_tally = tally_[place(number)];
+  Tally& tally = tallies_[static_cast<size_t>(place_of_tally)];
   count(tally, mark.outcome, -1);
   if (tally.all > 0) return;
   // Names come and go: the next new one takes the place.
-  by_worker_.erase(hash_of(tally.worker), [&](int32_t at) { return at == mark.tally; });
-  free_.push_back(mark.tally);
+  by_worker_.erase(hash_of(tally.worker), [&](int32_t at) { return at == place_of_tally; });
+  free_.push_back(place_of_tally);
 }
 
 int32_t AttemptWindow::tally_of(const WorkerId& worker) {
@@ -65,17 +67,21 @@ void AttemptWindow::count_workers(double share) {
   forget_workers();
   share_ = share;
   counts_workers_ = true;
-  for (int32_t number = first_; number < next_; ++number) {
-    Mark& mark = marks_[place(number)];
-    if (!mark.held) continue;
-    mark.tally = tally_of(attempts_[place(number)].worker);
-    count(tallies_[static_cast<size_t>(mark.tally)], mark.outcome, 1);
-  }
+  tally_.resize(marks_.size());
+  for (int32_t number = first_; number < next_; ++number)
+    if (marks_[place(number)].held) count_worker(number);
+}
+
+void AttemptWindow::count_worker(int32_t number) {
+  const int32_t tally = tally_of(attempts_[place(number)].worker);
+  tally_[place(number)] = tally;
+  count(tallies_[static_cast<size_t>(tally)], marks_[place(number)].outcome, 1);
 }
 
 void AttemptWindow::forget_workers() {
   counts_workers_ = false;
   tallies_.clear();
+  tally_.clear();
   free_.clear();
   by_worker_ = {};
   above_ = {};
@@ -88,28 +94,23 @@ void AttemptWindow::add(Attempt attempt) {
         known = number;
         return attempts_[place(number)].work == attempt.work;
       }))
-    drop(marks_[place(known)]);
+    drop(known);
   if (next_ - first_ == std::ssize(marks_) || next_ == kMostNumber) pack();
   by_work_.insert(hash, next_);
-  int32_t tally = -1;
-  if (counts_workers_) {
-    tally = tally_of(attempt.worker);
-    count(tallies_[static_cast<size_t>(tally)], attempt.outcome, 1);
-  }
-  marks_[place(next_)] = {.hash = hash, .tally = tally, .outcome = attempt.outcome, .held = true};
+  marks_[place(next_)] = {.hash = hash, .outcome = attempt.outcome, .held = true};
   ++size_;
   ++ended_[static_cast<size_t>(attempt.outcome)];
   attempts_[place(next_)] = std::move(attempt);
+  if (counts_workers_) count_worker(next_);
   ++next_;
   // Half as many as make somebody ask: until then as many more have to fail as counting costs.
   if (counts_workers_ && !exceeds(share_ / 2, count(asked_), size_)) forget_workers();
 }
 
 void AttemptWindow::drop_oldest() {
-  Mark& mark = marks_[place(first_)];
-  if (mark.held) {
+  if (const Mark& mark = marks_[place(first_)]; mark.held) {
     by_work_.erase(mark.hash, [&](int32_t number) { return number == first_; });
-    drop(mark);
+    drop(first_);
   }
   ++first_;
 }
@@ -128,6 +129,7 @@ void AttemptWindow::pack() {
   const size_t places = std::bit_ceil(2 * static_cast<size_t>(before.size_) + 16);
   attempts_.resize(places);
   marks_.resize(places);
+  if (counts_workers_) tally_.resize(places);
   for (int32_t number = before.first_; number < before.next_; ++number)
     if (before.marks_[before.place(number)].held)
       add(std::move(before.attempts_[before.place(number)]));
@@ -144,7 +146,8 @@ bool AttemptWindow::consistent() const {
     if (!mark.held) continue;
     ++held;
     ++ended[static_cast<size_t>(attempt.outcome)];
-    if (counts_workers_ && tallies_[static_cast<size_t>(mark.tally)].worker != attempt.worker)
+    if (counts_workers_ &&
+        tallies_[static_cast<size_t>(tally_[place(number)])].worker != attempt.worker)
       return false;
     Tally& tally = tallies[attempt.worker];
     ++tally.all, ++tally.ended[static_cast<size_t>(attempt.outcome)];

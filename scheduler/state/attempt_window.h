@@ -87,8 +87,7 @@ class AttemptWindow {
   // caches long ago. One that was replaced is not held, and leaves its place when it is the oldest,
   // or when the ring is full.
   struct Mark {
-    uint32_t hash = 0;   // of its work
-    int32_t tally = -1;  // of its worker, while they are counted
+    uint32_t hash = 0;  // of its work
     Outcome outcome = Outcome::kFinished;
     bool held = false;
   };
@@ -102,11 +101,12 @@ class AttemptWindow {
   };
 
   size_t place(int32_t number) const { return static_cast<size_t>(number) & (marks_.size() - 1); }
-  void drop(Mark& mark);
+  void drop(int32_t number);
   int32_t tally_of(const WorkerId& worker);
   void count(Tally& tally, Outcome outcome, int32_t more);
   void count_above(const Tally& tally, int64_t more);
   void count_workers(double share);
+  void count_worker(int32_t number);
   void forget_workers();
   void drop_oldest();
   // Anew, without those that are not held, and with room for as many again.
@@ -125,6 +125,7 @@ class AttemptWindow {
   Outcome asked_ = Outcome::kFinished;
   double share_ = 1;
   std::vector<Tally> tallies_;
+  std::vector<int32_t> tally_;    // a third ring: of the attempt's worker
   std::vector<int32_t> free_;     // places in tallies_
   HashTable<int32_t> by_worker_;  // the others
   Counts above_{};                // workers
