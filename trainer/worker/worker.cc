@@ -353,7 +353,7 @@ class TrainerWorker {
 
   // ---- weights
 
-  // The steps that a schedule spans: those that move the policy.
+  // The steps of the run that move the policy; a checkpoint says of how many updates they are.
   int64_t schedule_steps() const {
     const int64_t steps = config_.schedule_steps > 0 ? config_.schedule_steps : config_.steps;
     return std::max<int64_t>(0, steps - critic_steps());

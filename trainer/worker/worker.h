@@ -46,8 +46,9 @@ struct TrainerWorkerConfig {
   uint64_t seed = 0;
   // Of the run; 0: until the scheduler says Shutdown.
   int64_t steps = 0;
-  // The steps that the run has at most, where `steps` does not say it; what of a schedule its
-  // warm-up is follows from them. How far the run has come, each batch says.
+  // The steps that the run has at most, where `steps` does not say it. They tell a checkpoint of a
+  // run of another length, whose schedule goes on by the new one; how far the run has come, each
+  // batch says.
   int64_t schedule_steps = 0;
 
   ModelConfig model;
