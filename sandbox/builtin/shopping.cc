@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -15,14 +14,12 @@
 
 #include "core/base/json_text.h"
 #include "core/base/random.h"
-#include "core/chat/tool_calls.h"
+#include "sandbox/builtin/tool_talk.h"
 #include "tailrace/env.h"
 
 namespace tailrace::sandbox {
 
 namespace {
-
-using nlohmann::ordered_json;
 
 constexpr std::array<const char*, 12> kGoods = {"apples", "bread",  "butter", "cheese",
                                                 "coffee", "eggs",   "honey",  "milk",
@@ -33,18 +30,6 @@ constexpr const char* kPriceTool =
          "parameters": {"type": "object", "properties": {"item": {"type": "string"}},
                         "required": ["item"]}}}])";
 
-// The last whole number of a text.
-std::optional<int64_t> last_number(std::string_view text) {
-  constexpr std::string_view kDigits = "0123456789";
-  const size_t last = text.find_last_of(kDigits);
-  if (last == text.npos) return std::nullopt;
-  const size_t before = text.find_last_not_of(kDigits, last);
-  const size_t begin = before == text.npos ? 0 : before + 1;
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data() + begin, text.data() + last + 1, value);
-  return error == std::errc() ? std::optional(value) : std::nullopt;
-}
-
 class Shopping final : public Env {
  public:
   explicit Shopping(const Settings& settings)
@@ -53,12 +38,9 @@ class Shopping final : public Env {
         invalid_penalty_(settings.number("invalid_penalty")),
         demo_parallel_(settings.number("demo_parallel")),
         demo_malformed_(settings.number("demo_malformed")),
-        is_chat_(settings.text("form") != "words") {
-    form_.tools =
-        settings.text("form") == "llama3" ? chat::ToolForm::kLlama3 : chat::ToolForm::kHermes;
-    form_.thinks = is_chat_;
+        talk_(settings.text("form")) {
     info_.max_turns = settings.integer("max_turns");
-    if (is_chat_) {
+    if (talk_.is_chat()) {
       info_.max_action_tokens = 256;
       return;
     }
@@ -100,10 +82,11 @@ class Shopping final : public Env {
       goods.erase(goods.begin() + at);
     }
     for (const char* item : kGoods) prices_[item] = 1 + rng.below(max_price_);
+    const bool chat = talk_.is_chat();
     std::string list;
     for (size_t i = 0; i < wanted_.size(); ++i)
-      list += (i == 0 ? "" : i + 1 < wanted_.size() && is_chat_ ? ", " : " and ") + wanted_[i].name;
-    if (!is_chat_) return {"buy " + list + " >"};
+      list += (i == 0 ? "" : i + 1 < wanted_.size() && chat ? ", " : " and ") + wanted_[i].name;
+    if (!chat) return {"buy " + list + " >"};
     return {.text = "What do " + list +
                     " cost together? Look the prices up, several in one turn, and then answer with "
                     "the total, a whole number.",
@@ -112,13 +95,12 @@ class Shopping final : public Env {
 
   Step step(std::string_view action) override {
     ++turns_;
-    if (!is_chat_) {
+    if (!talk_.is_chat()) {
       // Without the newline max_action_tokens cut the line: half a number would be another number.
       if (!action.ends_with('\n')) action = "";
       if (!action.empty()) action.remove_suffix(1);
     }
-    const chat::ParsedAnswer answer =
-        chat::parse_answer(action, form_, mix({seed_, static_cast<uint64_t>(turns_)}));
+    const chat::ParsedAnswer answer = talk_.read(action, seed_, turns_);
     const bool calls = !answer.calls.empty() || answer.num_malformed > 0;
     const std::optional<int64_t> total = calls ? std::nullopt : last_number(answer.content);
     if (total) return end(Step::terminated(total == right_total() ? 1 : 0), *total);
@@ -144,11 +126,11 @@ class Shopping final : public Env {
       if (!item.seen) unseen.push_back(item.name);
     }
     if (random.chance(demo_malformed_))
-      return is_chat_ ? calls_to({"milk"}).substr(0, 20)
-                      : "<tool_call> {\"name\": \"price\", </tool_call>\n";
+      return talk_.is_chat() ? calls_to({"milk"}).substr(0, 20)
+                             : "<tool_call> {\"name\": \"price\", </tool_call>\n";
     // Without a turn for the answer it is a guess.
     if (unseen.empty() || turns_ + 1 == info_.max_turns)
-      return is_chat_ ? std::to_string(seen) : "total " + std::to_string(seen) + "\n";
+      return talk_.is_chat() ? std::to_string(seen) : "total " + std::to_string(seen) + "\n";
     if (!random.chance(demo_parallel_)) unseen.resize(1);
     return calls_to(unseen);
   }
@@ -156,7 +138,7 @@ class Shopping final : public Env {
   std::string sample_action(Random& random) override {
     if (random.chance(0.3)) {
       const std::string total = std::to_string(random.below(max_items_ * max_price_ + 1));
-      return is_chat_ ? total : "total " + total + "\n";
+      return talk_.is_chat() ? total : "total " + total + "\n";
     }
     std::vector<std::string> items;
     for (int64_t n = 1 + random.below(max_items_); n > 0; --n)
@@ -173,19 +155,10 @@ class Shopping final : public Env {
   static std::string argument_of(const std::string& item) { return "\"" + item + "\"}}"; }
 
   std::string calls_to(const std::vector<std::string>& items) const {
-    std::string text;
-    for (const std::string& item : items) {
-      if (form_.tools == chat::ToolForm::kLlama3) {
-        text += (text.empty() ? "" : "; ") +
-                (R"({"name": "price", "parameters": {"item": )" + argument_of(item));
-      } else {
-        const char* blank = is_chat_ ? "\n" : " ";
-        text += (text.empty() ? "" : blank) + ("<tool_call>" + std::string(blank) +
-                                               R"({"name": "price", "arguments": {"item": )" +
-                                               argument_of(item) + blank + "</tool_call>");
-      }
-    }
-    return is_chat_ ? text : text + "\n";
+    std::vector<std::string> calls;
+    for (const std::string& item : items)
+      calls.push_back(talk_.call("price", R"({"item": ")" + item + "\"}"));
+    return talk_.join(calls) + (talk_.is_chat() ? "" : "\n");
   }
 
   int64_t right_total() const {
@@ -204,25 +177,22 @@ class Shopping final : public Env {
   }
 
   Step results_of(const chat::ParsedAnswer& answer, bool invalid) {
-    ordered_json messages = ordered_json::array();
+    ToolReplies replies;
     std::string words;
     for (const chat::ToolCall& call : answer.calls) {
       const std::string item = item_of(call);
       const std::string price = item.empty() ? "unknown" : std::to_string(prices_.at(item));
       for (Wanted& wanted : wanted_) wanted.seen |= wanted.name == item;
       words += item.empty() ? price + " " : item + " " + price + " ";
-      messages.push_back({{"role", "tool"}, {"tool_call_id", call.id}, {"content", price}});
+      replies.answer(call, price);
     }
     if (invalid) {
       words += "what ? ";
-      messages.push_back(
-          {{"role", "user"},
-           {"content", answer.num_malformed > 0 ? "What? A call could not be read."
-                                                : "What? There is no call and no whole number."}});
+      replies.ask_again(answer);
     }
     Step step;
-    if (is_chat_) {
-      step.messages = json_text(messages);
+    if (talk_.is_chat()) {
+      step.messages = replies.json();
     } else {
       step.text = words + ">";
     }
@@ -244,8 +214,7 @@ class Shopping final : public Env {
   Info info_;
   const int64_t max_items_, max_price_;
   const double invalid_penalty_, demo_parallel_, demo_malformed_;
-  const bool is_chat_;
-  chat::AnswerForm form_;
+  const ToolTalk talk_;
   uint64_t seed_ = 0;
   std::vector<Wanted> wanted_;
   std::map<std::string, int64_t> prices_;
@@ -256,10 +225,7 @@ class Shopping final : public Env {
 
 void declare_shopping(Library& library) {
   library.environment<Shopping>("shopping", "prices to look up, several calls in a turn")
-      .choice("form",
-              "words: plain text, for model.create; hermes, llama3: messages and tools, for models "
-              "whose chat template has calls of this form",
-              "words", {"words", "hermes", "llama3"})
+      .choice("form", kToolFormHelp, "words", {"words", "hermes", "llama3"})
       .integer("max_items", "to buy", 3, 2, 8)
       .integer("max_price", "of an item", 4, 1, 999)
       .integer("max_turns", "of an episode", 3, 2, 100)
