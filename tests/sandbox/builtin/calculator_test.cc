@@ -1,3 +1,5 @@
+#include <nlohmann/json.hpp>
+
 #include "tests/sandbox/environment_contract.h"
 
 namespace tailrace::sandbox {
@@ -14,6 +16,8 @@ TEST_F(CalculatorEnvironment, KeepsTheContract) {
   check_environment({.make = [] {
     return built_in("calculator", {{"score_by", "number"}, {"max_terms", "5"}});
   }});
+  for (const char* form : {"hermes", "llama3"})
+    check_environment({.make = [form] { return built_in("calculator", {{"form", form}}); }});
 }
 
 TEST_F(CalculatorEnvironment, TheToolAnswersWithWordsOfTheVocabulary) {
@@ -49,6 +53,50 @@ TEST_F(CalculatorEnvironment, OtherTextCostsATurnAndThePenalty) {
     StepResult result = step(action);
     EXPECT_EQ(result.observation.text, "what ? >") << action;
     EXPECT_EQ(result.reward, -0.05) << action;
+  }
+}
+
+// "What is 7 * 8 + 6? ...": the question's expression.
+std::string expression_of(const Observation& first) {
+  constexpr std::string_view kBefore = "What is ";
+  EXPECT_TRUE(first.text.starts_with(kBefore)) << first.text;
+  return first.text.substr(kBefore.size(), first.text.find('?') - kBefore.size());
+}
+
+TEST_F(CalculatorEnvironment, AChatTemplateGetsToolsAndMessages) {
+  for (const std::string form : {"hermes", "llama3"}) {
+    auto chat = built_in("calculator", {{"form", form}, {"max_turns", "5"}});
+    const auto call = [&](const std::string& name, const std::string& arguments) {
+      return form == "hermes" ? "<tool_call>\n{\"name\": \"" + name +
+                                    "\", \"arguments\": " + arguments + "}\n</tool_call>"
+                              : "{\"name\": \"" + name + "\", \"parameters\": " + arguments + "}";
+    };
+    const auto say = [&](const std::string& action) { return chat->step(action).value(); };
+    const auto heard = [](const StepResult& result) {
+      return nlohmann::json::parse(result.observation.messages);
+    };
+    const Observation first = chat->reset({.seed = 3}).value();
+    EXPECT_EQ(nlohmann::json::parse(first.tools).at(0).at("function").at("name"), "calculator");
+    // An empty answer, another tool and another argument: each is a turn.
+    const StepResult nothing = say("Hm.");
+    EXPECT_EQ(heard(nothing).at(0).at("role"), "user");
+    EXPECT_EQ(nothing.reward, -0.05);
+    const StepResult wrong = say(call("price", R"({"item": "milk"})"));
+    EXPECT_EQ(heard(wrong).at(0).at("content"), "error");
+    EXPECT_EQ(wrong.reward, 0);
+    EXPECT_EQ(heard(say(call("calculator", R"({"expression": 7})"))).at(0).at("content"), "error");
+    const auto value =
+        heard(say(call("calculator", R"({"expression": ")" + expression_of(first) + "\"}")));
+    ASSERT_EQ(value.size(), 1u);
+    EXPECT_EQ(value[0].at("role"), "tool");
+    EXPECT_TRUE(value[0].at("tool_call_id").get<std::string>().starts_with("call_"));
+    const StepResult end = say("The answer is " + value[0].at("content").get<std::string>() + ".");
+    EXPECT_TRUE(end.terminated);
+    EXPECT_EQ(end.reward, 1);
+    const std::map<std::string, double> metrics(end.metrics.begin(), end.metrics.end());
+    EXPECT_EQ(metrics, (std::map<std::string, double>{
+                           {"success", 1}, {"tool_calls", 3}, {"invalid_actions", 1}}));
+    EXPECT_NEAR(demonstrated_success(*chat, 4000), 0.5, share_bound(0.5, 4000));
   }
 }
 
