@@ -173,14 +173,18 @@ std::vector<MemoryItem> PolicyTrainer::memory(const ModelConfig& config, const T
 }
 
 void PolicyTrainer::warm_up() {
-  const int64_t longest = forward_.max_sequence_tokens();
+  // A Buffer of the CPU has touched its memory when it was made: there the kind of pass is enough,
+  // and a whole micro-batch of a model of 135 M parameters would take twenty seconds.
+  constexpr int64_t kShort = 8;
+  const int64_t longest =
+      on_cpu() ? std::min(forward_.max_sequence_tokens(), kShort) : forward_.max_sequence_tokens();
   if (longest < 2) return;
   const std::vector<TokenId> tokens(static_cast<size_t>(longest), 0);
   // All but the first token count: no sequence of a run has more targets.
   std::vector<int32_t> targets(tokens.size() - 1);
   std::iota(targets.begin(), targets.end(), 1);
   std::vector<PackedSequence> sequences;
-  int64_t left = std::max(forward_.limits().max_tokens, longest);
+  int64_t left = on_cpu() ? longest : std::max(forward_.limits().max_tokens, longest);
   while (left >= 2 && std::ssize(sequences) < forward_.limits().max_sequences) {
     const auto length = static_cast<size_t>(std::min(left, longest));
     sequences.push_back({.tokens = std::span(tokens).first(length),

@@ -87,7 +87,8 @@ class PolicyTrainer {
                                         const Extras& extras);
 
   // Forwards and backwards one micro-batch as large as any that will come, so that memory that the
-  // machine does not have is missed now. Without an update, and nothing that counts remembers it.
+  // device does not have is missed now; on the CPU, whose buffers have missed it before, a short
+  // one. Without an update, and nothing that counts remembers it.
   void warm_up();
 
   // From now on this is a rank of `ranks`, a power of two of them that divides gradient_slots;

@@ -371,7 +371,7 @@ class TrainerWorker {
   void warm_up_memory() {
     const Time start = clock_.now();
     trainer_.warm_up();
-    log_.info("largest micro-batch done seconds={:.1f}", seconds_of(clock_.now() - start));
+    log_.info("first micro-batch done seconds={:.1f}", seconds_of(clock_.now() - start));
   }
 
   // The newest checkpoint, or the weights that the run begins with.
