@@ -371,14 +371,16 @@ std::optional<double> read_warm_up_end(const SafetensorsFile& file) {
 void Optimizer::save(const std::filesystem::path& path) const {
   std::vector<NamedTensor> tensors;
   std::vector<float> m_copy, v_copy;
-  const std::span<const float> m = staged(m_.values(), m_copy),
-                               v = staged(second_moments(), v_copy);
-  for_each_moment(m_.layout(), division_.seconds, m, v,
-                  [&](std::string_view prefix, const ParameterInfo& info, auto moments) {
-                    tensors.push_back({std::string(prefix) + info.name,
-                                       {Dtype::kF32, info.shape, std::as_bytes(moments)}});
-                  });
   const UpdateState counts = state();
+  if (counts.updates > 0) {
+    const std::span<const float> m = staged(m_.values(), m_copy),
+                                 v = staged(second_moments(), v_copy);
+    for_each_moment(m_.layout(), division_.seconds, m, v,
+                    [&](std::string_view prefix, const ParameterInfo& info, auto moments) {
+                      tensors.push_back({std::string(prefix) + info.name,
+                                         {Dtype::kF32, info.shape, std::as_bytes(moments)}});
+                    });
+  }
   std::map<std::string, std::string> metadata = {{kKindKey, std::string(name_of(options_.kind))},
                                                  {"updates", std::to_string(counts.updates)},
                                                  {"skipped", std::to_string(counts.skipped)}};
@@ -395,10 +397,15 @@ void Optimizer::load(const std::filesystem::path& path) {
   const std::optional<double> end = read_warm_up_end(file);
   std::vector<float> m_copy, v_copy;
   const std::span<float> m = staged(m_.values(), m_copy), v = staged(second_moments(), v_copy);
-  for_each_moment(m_.layout(), division_.seconds, m, v,
-                  [&](std::string_view prefix, const ParameterInfo& info, auto moments) {
-                    extract(file, prefix, info, moments);
-                  });
+  if (updates == 0 && file.tensors().empty()) {
+    std::ranges::fill(m, 0.0f);
+    std::ranges::fill(v, 0.0f);
+  } else {
+    for_each_moment(m_.layout(), division_.seconds, m, v,
+                    [&](std::string_view prefix, const ParameterInfo& info, auto moments) {
+                      extract(file, prefix, info, moments);
+                    });
+  }
   send(m, m_.values());
   send(v, second_moments());
   set_counts(updates, skipped);

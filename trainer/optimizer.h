@@ -69,10 +69,11 @@ class Optimizer {
   // The moments, counts and the end of the warm-up of rank 0, to all ranks.
   void share(Collective& ranks);
 
-  // Moments by parameter name (what Muon updates has one of them), the counts, and warm_up_end once
-  // it is known. Of a file that lacks it behind the warm-up (of an earlier build, or of a longer
-  // warm-up) it is the share that the warm-up has of the updates that were made, of `done` of the
-  // next one. load() throws UserError when the file does not fit, or is of another kind.
+  // Moments by parameter name (what Muon updates has one of them; before the first update all are 0
+  // and not in the file), the counts, and warm_up_end once it is known. Of a file that lacks it
+  // behind the warm-up (of an earlier build, or of a longer warm-up) it is the share that the
+  // warm-up has of the updates that were made, of `done` of the next one. load() throws UserError
+  // when the file does not fit, or is of another kind.
   void save(const std::filesystem::path& path) const;
   void load(const std::filesystem::path& path);
 

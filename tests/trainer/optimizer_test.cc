@@ -368,12 +368,38 @@ TEST_F(OptimizerTest, SaveLoadContinueGivesTheSameBitsAsNeverStopping) {
   EXPECT_EQ(run(-1), run(4));
 }
 
+// A run begins with a checkpoint, and moments that are all 0 would be most of it.
+TEST_F(OptimizerTest, AStateBeforeTheFirstUpdateHasNoMoments) {
+  TemporaryDirectory dir;
+  const auto path = dir.path() / "o.safetensors";
+  Parameters p(layout_), g(layout_);
+  Optimizer optimizer({}, layout_, {.lr = .01});
+  const auto update = [&] {
+    std::ranges::fill(p.flat(), 1.0f);
+    std::ranges::fill(g.flat(), 0.5f);
+    optimizer.apply(g, p, 0);
+    return std::vector<float>(p.flat().begin(), p.flat().end());
+  };
+  optimizer.save(path);
+  EXPECT_TRUE(SafetensorsFile(path).tensors().empty());
+  const std::vector<float> first = update(), second = update();
+  EXPECT_NE(first, second);
+  optimizer.load(path);
+  EXPECT_EQ(optimizer.updates(), 0);
+  EXPECT_EQ(update(), first);
+  optimizer.save(path);
+  EXPECT_FALSE(SafetensorsFile(path).tensors().empty());
+}
+
 TEST_F(OptimizerTest, AStateOfAnotherModelIsRefusedByName) {
   TemporaryDirectory dir;
   ModelConfig other = testing::tiny_model();
   other.vocab_size = 23;
   ParameterLayout layout(other);
-  Optimizer({}, layout, {}).save(dir.path() / "o.safetensors");
+  Parameters p(layout), g(layout);
+  Optimizer of_other({}, layout, {});
+  of_other.apply(g, p, 0);
+  of_other.save(dir.path() / "o.safetensors");
   Optimizer optimizer({}, layout_, {});
   try {
     optimizer.load(dir.path() / "o.safetensors");
