@@ -8,7 +8,7 @@
 
 namespace tailrace::sandbox {
 
-ToolTalk::ToolTalk(const std::string& form) : is_chat_(form != "words") {
+ToolTalk::ToolTalk(std::string_view form) : is_chat_(form != "words") {
   form_.tools = form == "llama3" ? chat::ToolForm::kLlama3 : chat::ToolForm::kHermes;
   form_.thinks = is_chat_;
 }

@@ -22,7 +22,7 @@ inline constexpr const char* kToolFormHelp =
 class ToolTalk {
  public:
   // Of the setting `form`: words, hermes or llama3.
-  explicit ToolTalk(const std::string& form);
+  explicit ToolTalk(std::string_view form);
 
   bool is_chat() const { return is_chat_; }
   // Of an action. Calls have ids that (seed, turn) decide.
