@@ -100,6 +100,9 @@ TEST_F(CheckpointTest, SaysHowFarItIsWhereThatTakesLong) {
   std::vector<std::string> said;
   const ProgressScope scope([&](const std::string& line) { said.push_back(line); }, clock);
   CheckpointFolder folder(root_, {}, 3);
+  // Before the first update there are no moments to write.
+  TrainBatch batch = make_batch(testing::random_trajectories(4, 1));
+  trainer_->policy_step(batch, 0, {});
   ASSERT_TRUE(save(folder, 3));
   ASSERT_TRUE(load(folder));
   const auto count = [&](std::string_view begin) {
