@@ -45,13 +45,24 @@ int64_t prompt_bytes(const std::string& row) {
 
 class Fitter {
  public:
-  Fitter(const RowsFile& file, const PromptRoom& room) : file_(file), room_(room) {
-    const EpisodeLimits limits = episode_limits(room.options.rollout, room.environment.info());
+  Fitter(const RowsFile& file, const PromptRoom& room, TooLong too_long)
+      : file_(file), room_(room) {
+    const RolloutOptions& rollout = room.options.rollout;
+    const EpisodeLimits limits = episode_limits(rollout, room.environment.info());
+    const int64_t context = limits.max_context_tokens;
+    roomy_ = context - limits.max_action_tokens;
     // One position is left for the answer.
-    longest_ = std::min(limits.max_prompt_tokens, limits.max_context_tokens - 1);
+    longest_ = std::min(limits.max_prompt_tokens, context - 1);
+    // Who cuts without a limit of prompts does not mean answers of one token.
+    if (too_long == TooLong::kCut && rollout.max_prompt_tokens == 0)
+      longest_ = std::clamp(longest_, int64_t{1}, std::max(roomy_, context / 2));
   }
 
   int64_t longest() const { return longest_; }
+  // For an answer of rollout.max_action_tokens, where that is given.
+  bool is_cramped(const Seen& seen) const {
+    return room_.options.rollout.max_action_tokens > 0 && std::ssize(seen.tokens) > roomy_;
+  }
 
   // What the policy will see, which is not always the prompt alone.
   Seen see(const std::string& row, int64_t line) {
@@ -152,7 +163,7 @@ class Fitter {
 
   const RowsFile& file_;
   const PromptRoom& room_;
-  int64_t longest_ = 0;
+  int64_t longest_ = 0, roomy_ = 0;  // tokens of a prompt
 };
 
 Json to_json(const std::vector<LongRow>& rows) {
@@ -230,7 +241,7 @@ FittedPrompts fit_prompts(const RowsFile& file, const std::string& key, TooLong 
   if (rows.empty()) throw UserError("{} has no rows.", file.file.string());
   FittedPrompts fitted;
   fitted.fit = {.key = key, .file = file.file.string(), .rows = 0, .dropped = {}, .cut = {}};
-  Fitter fitter(file, room);
+  Fitter fitter(file, room, too_long);
   std::vector<LongRow> refused;
   std::vector<std::pair<int64_t, std::string>> unscored;
   for (text::DatasetRow& row : rows) {
@@ -253,6 +264,9 @@ FittedPrompts fit_prompts(const RowsFile& file, const std::string& key, TooLong 
       }
       row.json = std::move(*shorter);
       fitted.fit.cut.push_back(found);
+    } else if (fitter.is_cramped(seen)) {
+      ++fitted.cramped;
+      fitted.longest = std::max(fitted.longest, std::ssize(seen.tokens));
     }
     if (auto fault = fitter.fault_of_evidence(row.json))
       unscored.emplace_back(row.line, std::move(*fault));

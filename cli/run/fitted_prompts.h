@@ -39,6 +39,9 @@ struct FittedPrompts {
   std::vector<text::DatasetRow> rows;
   int64_t first_special = 0;  // line of the first prompt that holds a special token's text; 0: none
   int64_t nulls = 0;          // keys of its rows that were null (DatasetRow)
+  // Prompts behind which an answer of rollout.max_action_tokens has no room, where that is given,
+  // and the tokens of the longest of them.
+  int64_t cramped = 0, longest = 0;
 };
 
 // What a file of prompts is held against.
@@ -49,11 +52,12 @@ struct PromptRoom {
   const VerifierRegistry& verifiers;
 };
 
-// Reads the rows of a file, and drops or cuts those whose first observation leaves no room for an
-// answer. Of a row that is cut its own text stays from some place on to its end: the prompt, or of
-// a list of messages the longest one of the user's. Throws UserError as read_prompts() does; one
-// that names all rows that are too long, where `too_long` refuses them or a cut does not help; and
-// where no row is left.
+// Reads the rows of a file, and drops those whose first observation leaves no room for an answer,
+// or cuts those that are above rollout.max_prompt_tokens or, where that is 0, leave no room for an
+// answer of the most tokens (but half of the context). Of a row that is cut its own text stays from
+// some place on to its end: the prompt, or of a list of messages the longest one of the user's.
+// Throws UserError as read_prompts() does; one that names all rows that are too long, where
+// `too_long` refuses them or a cut does not help; and where no row is left.
 FittedPrompts fit_prompts(const RowsFile& file, const std::string& key, TooLong too_long,
                           const PromptRoom& room);
 

@@ -236,6 +236,12 @@ void add_notes(const FittedPrompts& found, std::vector<std::string>& notes) {
                     found.fit.key, found.first_special));
   if (found.nulls > 0)
     notes.push_back(fmt::format("{}: {}", found.fit.key, nulls_note(found.nulls)));
+  if (found.cramped > 0)
+    notes.push_back(
+        fmt::format("{}: behind {} the context has no room for an answer of "
+                    "rollout.max_action_tokens (the longest has {} tokens): such answers are cut. "
+                    "Raise rollout.max_context_tokens, or limit rollout.max_prompt_tokens",
+                    found.fit.key, counted(found.cramped, "prompt"), found.longest));
 }
 
 // The files of one dataset against its environment; what a person should know goes to `notes`.

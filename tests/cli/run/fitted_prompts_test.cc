@@ -278,6 +278,38 @@ TEST_F(FittedPromptsTest, OfARowThatIsCutTheEndStays) {
   EXPECT_EQ(read_prompt_fits(paths_)[0].cut.size(), 1u);
 }
 
+// Without a limit of prompts, too: an answer of one token says nothing.
+TEST_F(FittedPromptsTest, WhatIsCutLeavesRoomForAWholeAnswer) {
+  write(row("a") + row(words(60)));
+  options_.env.too_long = TooLong::kCut;
+  options_.rollout.max_prompt_tokens = 0;
+  for (const auto& [action, most] : {std::pair{24, 40}, {60, 32}}) {
+    options_.rollout.max_action_tokens = action;
+    paths_.root = folder_ / fmt::format("run{}", action);
+    fs::create_directories(paths_.root);
+    prepare(checked());
+    const auto rows = text::read_dataset(rows_of(datasets_of(played())[0]).file);
+    EXPECT_LE(tokens_of(rows.at(1).json), most) << action;
+    EXPECT_GE(tokens_of(rows.at(1).json), most - 2) << action;
+  }
+}
+
+TEST_F(FittedPromptsTest, PromptsBehindWhichNoWholeAnswerFitsAreTold) {
+  write(row("a") + row(words(8)));
+  options_.rollout.max_action_tokens = 40;
+  options_.rollout.max_prompt_tokens = 0;
+  const auto notes = [&] {
+    std::string all;
+    for (const std::string& note : check_inputs(options_, registries_)) all += note + "\n";
+    return all;
+  };
+  EXPECT_NE(notes().find("env.dataset: behind 1 prompt the context has no room for an answer"),
+            std::string::npos)
+      << notes();
+  options_.rollout.max_action_tokens = 20;
+  EXPECT_EQ(notes(), "");
+}
+
 TEST_F(FittedPromptsTest, CharactersStayWhole) {
   std::string prompt;
   for (int i = 0; i < 40; ++i) prompt += "\xE2\x82\xAC\xC3\xA4";
