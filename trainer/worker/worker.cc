@@ -5,6 +5,7 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <thread>
 #include <utility>
@@ -679,12 +680,16 @@ class TrainerWorker {
     if (metric == AlgoOptions{}.filter_metric || step != 1 || trajectories.empty()) return;
     if (std::ranges::any_of(trajectories, [](const auto& t) { return t.judged.has_value(); }))
       return;
+    std::set<std::string> known;
+    for (const Trajectory& trajectory : trajectories)
+      for (const auto& [name, value] : trajectory.metrics) known.insert(name);
     throw UserError::at(
         "algo.filter_metric",
-        "is {}, and none of the {} samples of step 1 has such a metric, so no group "
-        "can be judged by it. What samples have stands below env/ in metrics.jsonl. "
-        "Name one of these, or a part of reward.parts, or leave the key out.",
-        metric, trajectories.size());
+        "is {}, and none of the {} samples of step 1 has such a metric, so no group can be judged "
+        "by it. They have: {}. Start a new run directory with one of these, with a part of "
+        "reward.parts, or without the key.",
+        metric, trajectories.size(),
+        known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", ")));
   }
 
   [[noreturn]] static void fail(int64_t step, const std::string& reason) {

@@ -300,6 +300,16 @@ TEST_F(LaunchAgents, WhatHidesEndsWithAWorkerThatIsKilled) {
   expect_nothing_is_left("run");
 }
 
+// What an agent reports is known behind an answer alone, and so first to the trainer.
+TEST_F(LaunchAgents, AFilterMetricThatNoAgentReportsIsToldWithThoseThatTheyHave) {
+  write_agent();
+  start_run("run", {"rollout.workers=1", "algo.filter_metric=herd"});
+  EXPECT_EQ(finish().code, 2) << output();
+  EXPECT_THAT(output(),
+              testing::AllOf(HasSubstr("algo.filter_metric is herd, and none of the 16 samples"),
+                             HasSubstr(", heard, "), HasSubstr("Start a new run directory")));
+}
+
 TEST_F(LaunchAgents, WhatIsWrongIsOneMessage) {
   write_agent();
   const auto refused = [&](const std::vector<std::string>& more) {
