@@ -525,6 +525,17 @@ class ConfigBinder final : public OptionVisitor {
               written, node.describe(), accepted, advice.empty() ? "" : " ", advice);
   }
 
+  // "a: {b: ...}" of a.b.
+  static std::string in_sections(std::string_view key) {
+    std::string text, closing;
+    for (size_t dot = key.find('.'); dot != key.npos; dot = key.find('.')) {
+      text += std::string(key.substr(0, dot)) + ": {";
+      closing += '}';
+      key.remove_prefix(dot + 1);
+    }
+    return text + std::string(key) + ": ..." + closing;
+  }
+
   void report_unknown() {
     std::vector<std::pair<std::string, ConfigPlace>> unknown;
     for (const auto& [key, node] : unknown_) collect_unknown(key, *node, unknown);
@@ -545,6 +556,9 @@ class ConfigBinder final : public OptionVisitor {
         add_error(place, "{} is not a known key; here it is called {}", key, foreign->key);
       else if (foreign)
         add_error(place, "{} is not a known key: {}", key, foreign->told);
+      else if (std::ranges::find(known_, key) != known_.end())
+        add_error(place, "{} is written in sections here, as {}; with dots on the command line",
+                  key, in_sections(key));
       else if (const auto nearest = nearest_keys(key, known_); !nearest.empty())
         add_error(place, "{} is not a known key; the nearest {} {}", key,
                   nearest.size() == 1 ? "is" : "are", fmt::join(nearest, ", "));

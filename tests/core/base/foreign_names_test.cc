@@ -275,6 +275,13 @@ TEST(ForeignNames, LeaveTheRestOfTheirSectionUnknown) {
             "a.yaml:1: engine is not a known key; 'tailrace docs' lists them");
 }
 
+// As the command line has keys.
+TEST(ForeignNames, AKeyWithDotsIsToldItsSections) {
+  EXPECT_EQ(error_of("limits.low: 5\n"),
+            "a.yaml:1: limits.low is written in sections here, as limits: {low: ...}; with dots on "
+            "the command line");
+}
+
 // In a section that is neither theirs nor that of our key.
 TEST(ForeignNames, InTheWrongPlaceAreAnsweredAsWell) {
   EXPECT_EQ(error_of("some: {lowest: 5, odd: 1}\n"),
