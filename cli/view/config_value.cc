@@ -27,7 +27,7 @@ std::string config_value(const ConfigNode& root, std::string_view key) {
 
 std::string judged_values(const ConfigNode& root) {
   const std::string metric = config_value(root, "algo.filter_metric");
-  return metric.empty() || metric == "reward" ? "rewards" : "values of " + metric;
+  return metric.empty() || metric == "reward" ? kJudgedByReward : "values of " + metric;
 }
 
 }  // namespace tailrace

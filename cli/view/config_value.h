@@ -16,8 +16,10 @@ ConfigNode read_config_text(const std::string& text);
 // The value of a dotted key; empty where there is none.
 std::string config_value(const ConfigNode& root, std::string_view key);
 
-// What is equal in a group without a signal, as a sentence about it has it: "rewards", or "values
-// of correct" (algo.filter_metric).
+inline constexpr const char* kJudgedByReward = "rewards";
+
+// What is equal in a group without a signal, as a sentence about it has it: kJudgedByReward, or
+// "values of correct" (algo.filter_metric).
 std::string judged_values(const ConfigNode& root);
 
 }  // namespace tailrace

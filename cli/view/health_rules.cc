@@ -51,6 +51,8 @@ constexpr double kHotTemperature = 1.5;
 constexpr double kCutShare = 0.99, kRandomNats = 1.5;
 // Of the attempts: healthy runs have none but where a worker was lost.
 constexpr double kFailedShare = 0.2;
+// Calls of an agent that the gateway refuses, an episode: an agent that meets a limit has one.
+constexpr double kRefusedCalls = 0.5;
 // Nats. Numerics classes differ by less than 1e-3, and no engine that samples from the same
 // distribution by more than 1e-2.
 constexpr double kMismatchNats = 1e-2;
@@ -137,11 +139,20 @@ std::string fallen_text(const HealthView& v) {
     text += ": " + wreck_text(*wreck);
   return text;
 }
+// How far a policy moves in a step grows with the square of the rate. A tenth or less, and as
+// little as a thousandth, since beyond that the policy says nothing of the way.
+double rate_cut(const HealthView& v) {
+  constexpr double kLeast = 1e-3, kMost = 0.1;
+  const auto& wreck = v.history.wreck();
+  if (!wreck) return kMost;
+  return std::clamp(std::sqrt(wreck->worst.limit / wreck->worst.nats), kLeast, kMost);
+}
 // As configured: that of the step is small in a warm-up. fmax leaves out what is unknown.
 std::string rate_advice(const HealthView& v) {
-  const double lr = std::fmax(v.settings.lr, v.now.lr);
-  return lr > 0 ? fmt::format("optim.lr={:.1g}", lr / 10) : "a tenth of optim.lr";
+  const double lr = std::fmax(v.settings.lr, v.now.lr), cut = rate_cut(v);
+  return lr > 0 ? fmt::format("optim.lr={:.1g}", lr * cut) : fmt::format("{:.1g} of optim.lr", cut);
 }
+bool is_judged_by_reward(const HealthView& v) { return v.settings.judged == kJudgedByReward; }
 bool is_zero(const HealthStep& step) { return are_equal_rewards(0, std::abs(step.reward_max)); }
 double penalty_pull(const HealthView& v) {
   return v.settings.kl_coef * std::sqrt(2 * std::max(0.0, v.now.kl_penalty));
@@ -200,6 +211,10 @@ constexpr HealthRule kRules[] = {
              "(rollout/infra_failed_frac)",
              v.now.infra_failed * 100),
      TR_SAYS("Read why in the logs of the run; try 'tailrace env check' or 'tailrace score'")},
+    {Ailment::kRefused, Severity::kWatch, HealthNumber::kOther, 2,
+     TR_HOLDS(v.now.refused >= kRefusedCalls),
+     TR_SAYS("the gateway refuses {:.2g} calls of an episode (env/agent_refused)", v.now.refused),
+     TR_SAYS("The logs of the rollout workers say why; see docs/agents.md")},
     // Why actions cannot be read, or do not end, where that is known; else that they cannot.
     {Ailment::kTooHot, Severity::kWrong, HealthNumber::kOther, 1,
      TR_HOLDS(is_hot(v) && (is_unreadable(v) || is_truncated(v))),
@@ -278,7 +293,10 @@ constexpr HealthRule kRules[] = {
      TR_SAYS("gradients are cut to {:.2g} % of themselves (policy/grad_norm {:.3g}, limit {:g})",
              100 * v.settings.max_grad_norm / v.now.grad_norm, v.now.grad_norm,
              v.settings.max_grad_norm),
-     TR_SAYS("Try optim.max_grad_norm=1; if it is that, make rewards or coefficients smaller")},
+     [](const HealthView& v) -> std::string {
+       return v.settings.max_grad_norm < 1 ? "Try optim.max_grad_norm=1"
+                                           : "Make rewards or coefficients smaller, or optim.lr";
+     }},
     {Ailment::kEntropyRises, Severity::kWrong, HealthNumber::kEntropy, 1,
      TR_HOLDS(v.now.entropy > kEntropyGrowth * v.first.entropy &&
               v.now.entropy > v.first.entropy + kEntropyGrowthNats),
@@ -319,7 +337,12 @@ constexpr HealthRule kRules[] = {
          "no signal: in each group all {} are equal (rollout/zero_signal_frac), so that nothing "
          "is learned",
          v.settings.judged),
-     TR_SAYS("Raise rollout.group_size or rollout.sampling.temperature")},
+     [](const HealthView& v) -> std::string {
+       return is_judged_by_reward(v)
+                  ? "Raise rollout.group_size or rollout.sampling.temperature"
+                  : "Where the rewards differ, try algo.filter_metric=reward; else raise "
+                    "rollout.group_size or rollout.sampling.temperature";
+     }},
     {Ailment::kTruncated, Severity::kWrong, HealthNumber::kTruncation, 2, TR_HOLDS(is_truncated(v)),
      TR_SAYS("{:.0f} % of the samples end by a limit and not by themselves "
              "(rollout/truncated_frac)",
@@ -409,6 +432,7 @@ HealthStep::HealthStep(const MetricsRow& row) : number(row.step) {
   truncated = take("rollout/truncated_frac");
   invalid = take("env/invalid_actions");
   infra_failed = take("rollout/infra_failed_frac");
+  refused = take("env/agent_refused");
   mismatch_kl = take("mismatch/kl");
   logprob_diff = take("mismatch/abs_logprob_diff");
   cut_mass = take("rollout/cut_mass");
@@ -474,6 +498,8 @@ bool is_symptom(Ailment kind) {
   switch (kind) {
     case Ailment::kActionsCut:
     case Ailment::kInvalidActions:
+    case Ailment::kKlDominates:
+    case Ailment::kGradientCut:
     case Ailment::kTruncated:
     case Ailment::kEntropyRises:
     case Ailment::kEntropyGone:

@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 
+#include "cli/view/config_value.h"
 #include "core/base/enum_names.h"
 #include "core/base/metrics.h"
 
@@ -27,6 +28,7 @@ enum class Ailment : uint8_t {
   kRateZero,
   kRateTooHigh,
   kFailures,
+  kRefused,
   kTooHot,
   kRewardFell,
   kActionsCut,
@@ -53,6 +55,7 @@ constexpr auto enum_names(Ailment) {
                               {Ailment::kRateZero, "rate_zero"},
                               {Ailment::kRateTooHigh, "rate_too_high"},
                               {Ailment::kFailures, "failures"},
+                              {Ailment::kRefused, "refused"},
                               {Ailment::kTooHot, "too_hot"},
                               {Ailment::kRewardFell, "reward_fell"},
                               {Ailment::kActionsCut, "actions_cut"},
@@ -103,7 +106,7 @@ struct HealthSettings {
   bool rejects = false;  // algo.correction.kind: weights may be 0
   // The ratio is one of many tokens (algo.ratio), whose range is narrow by design.
   bool clips_sequences = false;
-  std::string judged = "rewards";  // judged_values()
+  std::string judged = kJudgedByReward;  // judged_values()
 };
 // `config`: the text of config.yaml.
 HealthSettings health_settings(const std::string& config);
@@ -117,7 +120,7 @@ struct HealthStep {
   double groups, zero_signal, filtered;
   double reward_mean, reward_min, reward_max, reward_std, success;
   double updates, skipped, lr, entropy, kl_old, kl_step, kl_penalty, clip, grad_norm;
-  double length, turns, truncated, invalid, infra_failed;
+  double length, turns, truncated, invalid, infra_failed, refused;
   double mismatch_kl, logprob_diff, cut_mass, staleness, stale_masked, rejected, correction_masked;
   double value_loss;
 

@@ -90,6 +90,7 @@ TEST(Health, EachRuleHoldsBeyondItsThresholdAndNotBefore) {
        {{"reward/mean", 0.1}, {"reward/std", 0.3}},
        {{"reward/mean", 0.05}, {"reward/std", 0.2}}},
       {"failures", {{"rollout/infra_failed_frac", 0.19}}, {{"rollout/infra_failed_frac", 0.21}}},
+      {"refused", {{"env/agent_refused", 0.4}}, {{"env/agent_refused", 0.6}}},
       {"invalid_actions", {{"env/invalid_actions", 3.5}}, {{"env/invalid_actions", 3.7}}},
       // 4 turns of 3 tokens, unless a policy that is nearly random fills them.
       {"actions_cut",
@@ -346,6 +347,48 @@ TEST(Health, ATooHighRateIsAdvisedByTheOneOfTheConfig) {
   }
 }
 
+// A step's KL grows with the square of the rate.
+TEST(Health, AFarStepIsAdvisedASmallerRateThanANearOne) {
+  for (const auto& [nats, advice] : {std::pair{0.6, "Try optim.lr=0.1"},
+                                     {50.0, "Try optim.lr=0.1"},
+                                     {5e3, "Try optim.lr=0.01"},
+                                     {1e8, "Try optim.lr=0.001"}}) {
+    Health health(health_settings("optim: {lr: 1}"));
+    health.add(health_row(1, {{"policy/kl_old", 0}, {"policy/kl_step", nats}}));
+    ASSERT_EQ(health.findings().size(), 1u);
+    EXPECT_EQ(health.findings()[0].advice, advice);
+  }
+}
+
+// What a wrecked policy makes of its penalty and its gradients is no fault of theirs.
+TEST(Health, AWreckIsTheCauseOfAPenaltyThatPulls) {
+  std::vector<MetricsRow> rows;
+  for (int64_t step = 1; step <= 3; ++step)
+    rows.push_back(health_row(step, {{"policy/kl_old", 0},
+                                     {"policy/kl_step", 8},
+                                     {"policy/kl_ref", 1e4},
+                                     {"policy/grad_norm", 1e3}}));
+  for (const Finding& finding : health_of(rows, kConfigText).findings()) {
+    const std::string line = finding.line();
+    EXPECT_NE(line.find("moved the policy by up to 8 nats") == line.npos,
+              finding.kind != Ailment::kRateTooHigh)
+        << line;
+    EXPECT_NE(finding.advice.find("optim.lr="), std::string::npos) << line;
+  }
+}
+
+TEST(Health, ALimitIsNotAdvisedThatIsThere) {
+  for (const auto& [limit, advised] : {std::pair{0.1, true}, {1.0, false}}) {
+    std::vector<MetricsRow> rows;
+    for (int64_t step = 1; step <= 3; ++step)
+      rows.push_back(health_row(step, {{"policy/grad_norm", 1e3}}));
+    const Health health =
+        health_of(rows, fmt::format("optim: {{lr: 1e-3, max_grad_norm: {}}}", limit));
+    ASSERT_FALSE(health.findings().empty());
+    EXPECT_EQ(health.findings()[0].advice.find("max_grad_norm=1") != std::string::npos, advised);
+  }
+}
+
 TEST(Health, NothingIsFoundOfWhatAStepDoesNotSay) {
   Health health;
   for (int64_t step = 1; step <= 5; ++step)
@@ -556,7 +599,8 @@ TEST(Health, NoSignalSaysWhatIsEqual) {
   EXPECT_NE(fault("").find(" all rewards are equal "), std::string::npos) << fault("");
   const std::string judged = fault("algo: {filter_metric: correct}");
   EXPECT_NE(judged.find(" all values of correct are equal "), std::string::npos) << judged;
-  EXPECT_EQ(judged.find("rewards"), std::string::npos) << judged;
+  EXPECT_NE(judged.find("Where the rewards differ, try algo.filter_metric=reward"), judged.npos);
+  EXPECT_EQ(fault("").find("filter_metric"), std::string::npos) << fault("");
 }
 
 TEST(Health, TheLineHasSixNumbersWithAWordAndAnArrow) {
