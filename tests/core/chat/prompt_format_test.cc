@@ -34,8 +34,10 @@ ChatTemplate template_of(const std::string& name) {
     return ChatTemplate::parse(ordered_json::parse(file).at("chat_template").get<std::string>(),
                                name);
   }
-  return ChatTemplate::of_file(kTokenizers / "templates" / (name + ".jinja"),
-                               kTokenizers / "minimind");
+  const fs::path folder = name == "chatml_hermes"
+                              ? fs::path(TAILRACE_SOURCE_DIR) / "configs/templates"  // shipped
+                              : kTokenizers / "templates";
+  return ChatTemplate::of_file(folder / (name + ".jinja"), kTokenizers / "minimind");
 }
 
 PromptFormat format_of(const std::string& name, const ChatOptions& options = {}) {
@@ -67,7 +69,8 @@ const TokenId kEnd = tokenizer().id_of("<|im_end|>");
 
 class EveryTemplate : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Templates, EveryTemplate,
-                         ::testing::Values("chatml", "minimind", "qwen2.5", "qwen3"),
+                         ::testing::Values("chatml", "chatml_hermes", "minimind", "qwen2.5",
+                                           "qwen3"),
                          [](const auto& test) {
                            std::string name = test.param;
                            std::erase(name, '.');
@@ -232,7 +235,8 @@ constexpr const char* kTool =
         "parameters": {"type": "object", "properties": {"a": {"type": "number"}}}}}])";
 
 TEST(Lesson, OfManyTurnsHasTheTokensOfItsBeginnings) {
-  for (const char* name : {"chatml", "minimind", "qwen2.5", "qwen3", "llama3", "llama3.1"}) {
+  for (const char* name :
+       {"chatml", "chatml_hermes", "minimind", "qwen2.5", "qwen3", "llama3", "llama3.1"}) {
     SCOPED_TRACE(name);
     ChatOptions options;
     if (std::string_view(name) == "llama3.1") options.variables = {{"date_string", "26 Jul 2024"}};
@@ -240,7 +244,7 @@ TEST(Lesson, OfManyTurnsHasTheTokensOfItsBeginnings) {
     // MiniMind begins each answer with an empty thought.
     const bool thinks = std::string_view(name) != "minimind";
     expect_answers_as_written_last(format, long_talk(12, /*tools=*/false, thinks), "");
-    if (std::string_view(name).starts_with("qwen"))
+    if (std::string_view(name).starts_with("qwen") || name == std::string_view("chatml_hermes"))
       expect_answers_as_written_last(format, long_talk(12, /*tools=*/true), kTool);
   }
   ChatOptions options;
@@ -501,6 +505,7 @@ TEST(AnswerForm, IsReadOffWhatTheTemplateWrites) {
   EXPECT_EQ(form_of("chatml"), AnswerForm{});
   EXPECT_EQ(form_of("llama3"), AnswerForm{});
   EXPECT_EQ(form_of("qwen2.5"), AnswerForm{.tools = ToolForm::kHermes});
+  EXPECT_EQ(form_of("chatml_hermes"), AnswerForm{.tools = ToolForm::kHermes});
   EXPECT_EQ(form_of("llama3.1"), AnswerForm{.tools = ToolForm::kLlama3});
   const AnswerForm qwen3{.tools = ToolForm::kHermes, .thinks = true};
   EXPECT_EQ(form_of("qwen3"), qwen3);
