@@ -263,12 +263,19 @@ class MetadataReader {
       return true;
     };
     if (std::ranges::all_of(factors, [](float factor) { return factor == 1; })) return;
+    if (config.rope_scaling.type != RopeScaling::Type::kNone)
+      throw UserError(
+          "{}: positions are scaled twice, by '{}' and by the {} scaling of {}.rope.scaling; a "
+          "config.json has one scaling, and this file cannot be imported",
+          where(), kFrequencyFactors,
+          config.rope_scaling.type == RopeScaling::Type::kYarn ? "yarn" : "linear", its_.name);
     for (const int64_t positions : likely_positions(plain, factors)) {
       const RopeScaling scaling{.type = RopeScaling::Type::kLlama3,
                                 .factor = std::ranges::max(factors),
                                 .original_positions = positions};
       if (positions < 1 || !agrees(scaling)) continue;
       config.rope_scaling = scaling;
+      validate(config, where());
       return;
     }
     throw UserError("{}: the factors in '{}' are those of no scaling of Llama 3", where(),

@@ -149,6 +149,25 @@ std::string with_value(const std::string& file, std::string_view key, size_t ski
   return bytes;
 }
 
+// A file with keys in front of its own.
+std::string with_keys(const std::string& file, GgufBytes keys, uint64_t num_keys) {
+  std::string bytes = read_file(kTestData / "gguf" / file).value();
+  constexpr size_t kNumKeysAt = 16, kKeysAt = 24;
+  const size_t filler =
+      32 - (keys.text.size() + GgufBytes().text_key("filler", "").text.size()) % 32;
+  keys.text_key("filler", std::string(filler, '.'));
+  uint64_t num = 0;
+  std::memcpy(&num, bytes.data() + kNumKeysAt, sizeof num);
+  num += num_keys + 1;
+  std::memcpy(bytes.data() + kNumKeysAt, &num, sizeof num);
+  return bytes.insert(kKeysAt, keys.text);
+}
+template <class T>
+std::string with_key(const std::string& file, std::string_view key, uint32_t type, T value) {
+  return with_keys(file, GgufBytes().key(key, type).add(value), 1);
+}
+constexpr uint32_t kU16 = 2, kU32 = 4, kI32 = 5, kF32 = 6, kTruth = 7, kF64 = 12;
+
 TEST(GgufImport, BeginsWithATokenOnlyWhereLlamaCppDoes) {
   const TemporaryDirectory folder, model;
   const fs::path file = folder.path() / "x.gguf";
@@ -171,6 +190,20 @@ TEST(GgufImport, RefusesWindowsOfNothing) {
   // Its pattern is an array.
   expect_said(import_refusal(with_value("gemma3.gguf", "gemma3.attention.sliding_window", 4, 0)),
               "gemma3.attention.sliding_window is 0; it must be at least 1");
+}
+
+// A config.json says one scaling of positions.
+TEST(GgufImport, RefusesTwoScalingsOfPositions) {
+  for (const char* type : {"linear", "yarn"}) {
+    GgufBytes keys;
+    keys.text_key("llama.rope.scaling.type", type).key("llama.rope.scaling.factor", kF32).add(4.0f);
+    const std::string said = import_refusal(with_keys("llama.gguf", keys, 2));
+    expect_said(said, fmt::format("scaled twice, by 'rope_freqs.weight' and by the {} scaling of "
+                                  "llama.rope.scaling",
+                                  type));
+  }
+  expect_said(import_refusal(with_key("llama.gguf", "llama.rope.scale_linear", kF32, 4.0f)),
+              "scaled twice");
 }
 
 TEST(GgufImport, NamesWhatItDoesNotRead) {
