@@ -4,6 +4,7 @@
 #include <bit>
 #include <cerrno>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -368,7 +369,15 @@ double GgufFile::number(const std::string& key, double fallback) const {
   const GgufValue* value = find(key);
   if (value != nullptr)
     if (const auto* whole = std::get_if<int64_t>(value)) return static_cast<double>(*whole);
-  return value_of<double>(key, "a number").value_or(fallback);
+  const double number = value_of<double>(key, "a number").value_or(fallback);
+  constexpr double kMost = std::numeric_limits<float>::max();
+  // The nearest float is not zero, also where the text of one reads a little less.
+  constexpr double kLeast = std::numeric_limits<float>::denorm_min() / 2.0;
+  const double size = std::abs(number);
+  if (!(size == 0 || (size > kLeast && size <= kMost)))
+    throw UserError("{}: {} is {}; it must be a finite number of float32", path_.string(), key,
+                    number);
+  return number;
 }
 
 bool GgufFile::flag(const std::string& key, bool fallback) const {

@@ -52,6 +52,7 @@ class GgufFile {
   std::string_view text(const std::string& key) const;
   int64_t integer(const std::string& key) const;
   int64_t integer(const std::string& key, int64_t fallback) const;
+  // Finite, and within what float32 holds.
   double number(const std::string& key, double fallback) const;
   bool flag(const std::string& key, bool fallback) const;
   const GgufValue* find(std::string_view key) const;  // null: none

@@ -178,6 +178,9 @@ class MetadataReader {
                                   ? config.hidden_size / config.num_heads
                                   : config.head_dim;
     config.local_rope_theta = file_.number(key("rope.freq_base_swa"), kGemmaLocalTheta);
+    if (config.local_rope_theta < 1)
+      throw UserError("{}: {} is {}; it must be at least 1", where(), key("rope.freq_base_swa"),
+                      config.local_rope_theta);
     config.rope_theta = file_.number(key("rope.freq_base"), 1e6);
     const int64_t window = file_.integer(key("attention.sliding_window"));
     if (window < 1)

@@ -19,6 +19,7 @@
 #include "core/base/json_text.h"
 #include "core/base/printable.h"
 #include "core/base/utf8_sequence.h"
+#include "core/chat/chat_template.h"
 
 namespace tailrace {
 namespace {
@@ -26,7 +27,8 @@ namespace {
 using Ordered = nlohmann::ordered_json;
 
 // tokenizer.ggml.token_type
-constexpr int64_t kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kByte = 6;
+constexpr int64_t kUndefined = 0, kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4,
+                  kByte = 6;
 
 // How text is cut before byte pairs are merged. Names and patterns are those by which the released
 // tokenizer.json of these models cut.
@@ -123,8 +125,12 @@ class TokenizerReader {
     else
       types_.assign(tokens_.size(), kNormal);
     check_size("token_type", types_.size());
+    for (const char* name : {"bos", "eos", "eot", "unknown", "padding"}) id_of(name);
     for (size_t id = 0; id < tokens_.size(); ++id) {
-      check_utf8(tokens_[id], id);
+      check_utf8(tokens_[id], fmt::format("the token {}", id));
+      if (types_[id] < kUndefined || types_[id] > kByte)
+        throw UserError("{}: the token {} is of the type {}; types are from {} to {}", where(), id,
+                        types_[id], kUndefined, kByte);
       if (!ids_.emplace(tokens_[id], static_cast<int64_t>(id)).second)
         throw UserError("{}: the token '{}' is there twice, as {} and {}", where(),
                         printable(tokens_[id]), ids_.at(tokens_[id]), id);
@@ -160,10 +166,10 @@ class TokenizerReader {
       throw UserError("{}: tokenizer.ggml.{} has {} entries, and there are {} tokens", where(),
                       name, size, tokens_.size());
   }
-  void check_utf8(std::string_view token, size_t id) const {
-    for (size_t at = 0; at < token.size();) {
-      const int length = sequence_length(token, at);
-      if (length <= 0) throw UserError("{}: the token {} is no UTF-8", where(), id);
+  void check_utf8(std::string_view text, std::string_view name) const {
+    for (size_t at = 0; at < text.size();) {
+      const int length = sequence_length(text, at);
+      if (length <= 0) throw UserError("{}: {} is no UTF-8", where(), name);
       at += static_cast<size_t>(length);
     }
   }
@@ -172,9 +178,9 @@ class TokenizerReader {
   int64_t id_of(const std::string& name) const {
     const std::string key = fmt::format("tokenizer.ggml.{}_token_id", name);
     const int64_t id = file_.integer(key, -1);
-    if (id >= std::ssize(tokens_))
+    if (id < -1 || id >= std::ssize(tokens_))
       throw UserError("{}: {} is {}; there are {} tokens", where(), key, id, tokens_.size());
-    return std::max<int64_t>(id, -1);
+    return id;
   }
   std::string token_of(const std::string& name) const {
     const int64_t id = id_of(name);
@@ -353,8 +359,13 @@ class TokenizerReader {
                                                                     {"unknown", "unk_token"},
                                                                     {"padding", "pad_token"}})
       if (const std::string token = token_of(name); !token.empty()) json[key] = token;
-    if (file_.find("tokenizer.chat_template") != nullptr)
-      json["chat_template"] = file_.text("tokenizer.chat_template");
+    constexpr const char* kTemplate = "tokenizer.chat_template";
+    if (file_.find(kTemplate) != nullptr) {
+      const std::string_view text = file_.text(kTemplate);
+      check_utf8(text, kTemplate);
+      chat::ChatTemplate::parse(text, fmt::format("{}: {}", where(), kTemplate));
+      json["chat_template"] = text;
+    }
     return json;
   }
 

@@ -17,7 +17,7 @@ struct TokenizerTexts {
 };
 
 // Throws UserError: a kind of tokenizer or of pre-tokenizer that is not known by its name, arrays
-// that do not fit each other, ids that are no tokens.
+// that do not fit each other, ids that are no tokens, a chat template that cannot be read.
 TokenizerTexts tokenizer_texts(const GgufFile& file);
 
 // The names of pre-tokenizers (tokenizer.ggml.pre) that are read.

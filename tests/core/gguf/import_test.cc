@@ -206,6 +206,58 @@ TEST(GgufImport, RefusesTwoScalingsOfPositions) {
               "scaled twice");
 }
 
+TEST(GgufImport, RefusesNumbersThatNoConfigHolds) {
+  for (const float theta : {0.0f, -1.0f, 0.5f})
+    expect_said(import_refusal(with_value("gemma3.gguf", "gemma3.rope.freq_base_swa", 4, theta)),
+                fmt::format("gemma3.rope.freq_base_swa is {}; it must be at least 1", theta));
+  for (const float number : {NAN, INFINITY, -INFINITY})
+    for (const auto& [file, key] : {std::pair("gemma3.gguf", "gemma3.rope.freq_base_swa"),
+                                    std::pair("gemma3.gguf", "gemma3.rope.freq_base"),
+                                    std::pair("llama.gguf", "llama.rope.freq_base"),
+                                    std::pair("llama-biases.gguf", "llama.rope.scaling.factor")})
+      expect_said(import_refusal(with_value(file, key, 4, number)),
+                  fmt::format("{} is {}; it must be a finite number of float32", key, number));
+  // A float below all others is one.
+  expect_said(import_refusal(with_value("llama.gguf", "llama.rope.freq_base", 4, 1e-45f)),
+              "rope_theta is 1e-45; it must be a finite number of at least 1");
+  for (const double number : {1e300, -1e300, 1e-300})
+    expect_said(import_refusal(with_key("llama.gguf", "llama.rope.scale_linear", kF64, number)),
+                "it must be a finite number of float32");
+}
+
+TEST(GgufImport, RefusesTokensOutOfRange) {
+  // Type and value of the key at once.
+  const auto typed = [](int id) { return uint64_t{static_cast<uint32_t>(id)} << 32 | kI32; };
+  for (const char* name : {"bos", "eos"})
+    for (const int id : {-5, 211})
+      expect_said(import_refusal(with_value(
+                      "llama.gguf", fmt::format("tokenizer.ggml.{}_token_id", name), 0, typed(id))),
+                  fmt::format("{}_token_id is {}", name, id));
+  for (const char* name : {"eot", "unknown", "padding"})
+    for (const int id : {-5, 211})
+      expect_said(import_refusal(with_key(
+                      "llama.gguf", fmt::format("tokenizer.ggml.{}_token_id", name), kI32, id)),
+                  fmt::format("token_id is {}", id));
+  EXPECT_EQ(import_refusal(with_key("llama.gguf", "tokenizer.ggml.eot_token_id", kI32, -1)),
+            "accepted");
+  // Behind a key of an array: its type, that of its elements, their number, and the values.
+  for (const int type : {99, -2, 7})
+    expect_said(
+        import_refusal(with_value("llama.gguf", "tokenizer.ggml.token_type", 16 + 4 * 9, type)),
+        fmt::format("the token 9 is of the type {}", type));
+}
+
+TEST(GgufImport, RefusesTemplatesThatCannotBeRead) {
+  const auto with_template = [](std::string_view text) {
+    constexpr std::string_view kOld = "{% for m in messages %}{{ m['content'] }}{% endfor %}";
+    return changed("llama.gguf", kOld,
+                   std::string(text) + std::string(kOld.size() - text.size(), ' '));
+  };
+  expect_said(import_refusal(with_template("{% for m in")), "tokenizer.chat_template");
+  expect_said(import_refusal(with_template("{{ '\xff' }}")), "tokenizer.chat_template is no UTF-8");
+  EXPECT_EQ(import_refusal(with_template("{{ messages[0].content }}")), "accepted");
+}
+
 TEST(GgufImport, NamesWhatItDoesNotRead) {
   expect_said(import_refusal(GgufBytes::head(0, 0).text), "general.architecture is missing");
   expect_said(import_refusal(GgufBytes::head(0, 1).text_key("general.architecture", "mamba").text),
