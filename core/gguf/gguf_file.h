@@ -67,6 +67,7 @@ class GgufFile {
     return array;
   }
 
+  const std::map<std::string, GgufValue, std::less<>>& metadata() const { return metadata_; }
   const std::map<std::string, GgufTensor, std::less<>>& tensors() const { return tensors_; }
   const std::filesystem::path& path() const { return path_; }
 

@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <map>
 #include <numbers>
 #include <optional>
+#include <set>
 #include <string_view>
+#include <type_traits>
 #include <utility>
+#include <variant>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -87,13 +91,40 @@ std::string gguf_name(std::string_view name, bool post_norms) {
   return "";
 }
 
+// Keys of an architecture that nobody reads and that change nothing of what a model computes.
+constexpr std::string_view kWithoutEffect[] = {
+    "vocab_size",              // the embeddings say it
+    "tensor_data_layout",      // rows are in the order of the architecture
+    "rope.scaling.finetuned",  // tells of the training
+    // Of yarn alone, where they are read.
+    "rope.scaling.original_context_length", "rope.scaling.yarn_beta_fast",
+    "rope.scaling.yarn_beta_slow",
+    "pooling_type",  // makes one vector of a text, behind what a decoder computes
+};
+
+// Numbers that are 0, false, empty texts, and arrays of these: such a key turns nothing on.
+bool is_zero(const GgufValue& value) {
+  if (const auto* text = std::get_if<std::string_view>(&value)) return text->empty();
+  if (const auto* array = std::get_if<GgufArray>(&value))
+    return std::visit(
+        [](const auto& values) {
+          using Values = std::decay_t<decltype(values)>;
+          return std::ranges::all_of(
+              values, [](const auto& one) { return one == typename Values::value_type{}; });
+        },
+        *array);
+  if (const auto* whole = std::get_if<int64_t>(&value)) return *whole == 0;
+  if (const auto* number = std::get_if<double>(&value)) return *number == 0;
+  return !std::get<bool>(value);
+}
+
 // The keys of one architecture.
 class MetadataReader {
  public:
   MetadataReader(const GgufFile& file, const Architecture& architecture)
       : file_(file), its_(architecture) {}
 
-  ModelConfig read() const {
+  ModelConfig read() {
     refuse_features();
     ModelConfig config;
     config.architecture = its_.hf_name;
@@ -106,7 +137,9 @@ class MetadataReader {
     const int64_t usual_head = config.num_heads > 0 ? config.hidden_size / config.num_heads : 0;
     config.head_dim = file_.integer(key("attention.key_length"), usual_head);
     refuse_unless(key("attention.value_length"), config.head_dim, "the length of keys");
-    refuse_unless(key("rope.dimension_count"), config.head_dim, "the length of keys");
+    for (const char* name : {"rope.dimension_count", "attention.key_length_swa",
+                             "attention.value_length_swa", "rope.dimension_count_swa"})
+      refuse_unless(key(name), config.head_dim, "the length of keys");
     config.max_positions = file_.integer(key("context_length"));
     const auto embedding = file_.tensors().find("token_embd.weight");
     if (embedding == file_.tensors().end() || embedding->second.shape.size() != 2)
@@ -126,12 +159,16 @@ class MetadataReader {
         config.eos_tokens.push_back(id);
     validate(config, where());
     read_frequencies(config);
+    refuse_unread();
     return config;
   }
 
  private:
   std::string where() const { return file_.path().string(); }
-  std::string key(std::string_view name) const { return fmt::format("{}.{}", its_.name, name); }
+  // Every key of the architecture that is read has its name from here.
+  std::string key(std::string_view name) {
+    return *read_.insert(fmt::format("{}.{}", its_.name, name)).first;
+  }
 
   void refuse_unless(const std::string& name, int64_t wanted, std::string_view what) const {
     if (const int64_t value = file_.integer(name, wanted); value != wanted)
@@ -139,20 +176,43 @@ class MetadataReader {
                       wanted, what);
   }
 
+  // The first value is that of a key that is not there.
+  void refuse_unless_neutral(std::string_view name, std::initializer_list<double> neutral) {
+    const double value = file_.number(key(name), *neutral.begin());
+    if (std::ranges::find(neutral, value) == neutral.end())
+      throw UserError("{}: {} is {}, which is not read", where(), key(name), value);
+  }
+
+  // A key that nobody has asked for may change what the model computes.
+  void refuse_unread() const {
+    const std::string prefix = fmt::format("{}.", its_.name);
+    const auto& metadata = file_.metadata();
+    for (auto at = metadata.lower_bound(prefix);
+         at != metadata.end() && at->first.starts_with(prefix); ++at) {
+      const std::string_view name = std::string_view(at->first).substr(prefix.size());
+      if (read_.contains(at->first) || is_zero(at->second) ||
+          std::ranges::find(kWithoutEffect, name) != std::end(kWithoutEffect))
+        continue;
+      throw UserError(
+          "{}: {} is not understood; leaving it out could change what the model computes", where(),
+          at->first);
+    }
+  }
+
   // Refuses all that changes the numbers and is not read.
-  void refuse_features() const {
+  void refuse_features() {
     for (const char* name : {"expert_count", "expert_shared_count", "nextn_predict_layers"})
       if (const int64_t value = file_.integer(key(name), 0); value != 0)
         throw UserError("{}: {} is {}; models of experts, or of more than one head, are not read",
                         where(), key(name), value);
     if (!file_.flag(key("attention.causal"), true))
       throw UserError("{}: {} is false; only decoders are read", where(), key("attention.causal"));
-    for (const char* name :
-         {"attention.scale", "logit_scale", "embedding_scale", "residual_scale",
-          "attention.clamp_kqv", "attn_logit_softcapping", "final_logit_softcapping",
-          "rope.scaling.attn_factor", "rope.scaling.yarn_log_multiplier"})
-      if (const double value = file_.number(key(name), 0); value != 0)
-        throw UserError("{}: {} is {}, which is not read", where(), key(name), value);
+    for (const char* name : {"attention.scale", "logit_scale", "embedding_scale", "residual_scale",
+                             "attention.clamp_kqv", "attn_logit_softcapping",
+                             "final_logit_softcapping", "rope.scaling.yarn_log_multiplier"})
+      refuse_unless_neutral(name, {0});
+    for (const char* name : {"rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor"})
+      refuse_unless_neutral(name, {1});
     if (const int64_t window = file_.integer(key("attention.sliding_window"), 0);
         window != 0 && !its_.is_gemma)
       throw UserError("{}: {} is {}; windows are read of gemma3 alone", where(),
@@ -171,7 +231,7 @@ class MetadataReader {
           where());
   }
 
-  void read_gemma(ModelConfig& config) const {
+  void read_gemma(ModelConfig& config) {
     config.offset_norms = config.post_norms = config.scaled_embeddings = true;
     config.activation = GateActivation::kGeluTanh;
     config.attention_scalar = config.num_layers == kGemma27bLayers && config.num_heads > 0
@@ -205,20 +265,26 @@ class MetadataReader {
     if (config.num_layers > kMostLayers) config.windows.clear();
   }
 
-  void read_scaling(ModelConfig& config) const {
+  void read_scaling(ModelConfig& config) {
     RopeScaling& scaling = config.rope_scaling;
-    // Older files have the factor alone.
-    scaling.factor = file_.number(key("rope.scale_linear"), 1);
+    // Older files have another name for the factor. Both may stand alone: the scaling is linear.
+    double factor =
+        file_.number(key("rope.scaling.factor"), file_.number(key("rope.scale_linear"), 1));
+    if (factor == 0) factor = 1;
     const GgufValue* type = file_.find(key("rope.scaling.type"));
-    const std::string_view name = type != nullptr       ? file_.text(key("rope.scaling.type"))
-                                  : scaling.factor != 1 ? "linear"
-                                                        : "none";
+    const std::string_view name = type != nullptr ? file_.text(key("rope.scaling.type"))
+                                  : factor != 1   ? "linear"
+                                                  : "none";
+    if (name == "yarn")
+      refuse_unless_neutral("rope.scaling.yarn_ext_factor", {-1, 1});
+    else
+      refuse_unless_neutral("rope.scaling.yarn_ext_factor", {-1, 0});
     if (name == "none") return;
     if (name != "linear" && name != "yarn")
       throw UserError("{}: {} is {}, which is not read; accepted: none, linear, yarn", where(),
                       key("rope.scaling.type"), printable(name));
     scaling.type = name == "linear" ? RopeScaling::Type::kLinear : RopeScaling::Type::kYarn;
-    scaling.factor = file_.number(key("rope.scaling.factor"), scaling.factor);
+    scaling.factor = factor;
     if (name == "linear") {
       if (scaling.factor == 1) scaling.type = RopeScaling::Type::kNone;
       return;
@@ -287,9 +353,23 @@ class MetadataReader {
 
   const GgufFile& file_;
   const Architecture& its_;
+  std::set<std::string> read_;
 };
 
+void refuse_other_files(const GgufFile& file) {
+  const std::string type =
+      file.find("general.type") == nullptr ? "model" : printable(file.text("general.type"));
+  if (type != "model")
+    throw UserError("{}: general.type is {}; only a model is read", file.path().string(), type);
+  if (const int64_t count = file.integer("split.count", 0); count > 1)
+    throw UserError(
+        "{}: the file is one of {} parts of a model (split.count); parts are not read. Merge them "
+        "with llama-gguf-split --merge.",
+        file.path().string(), count);
+}
+
 const Architecture& architecture_of(const GgufFile& file) {
+  refuse_other_files(file);
   const std::string_view name = file.text("general.architecture");
   const auto* found = std::ranges::find(kArchitectures, name, &Architecture::name);
   if (found == std::end(kArchitectures))

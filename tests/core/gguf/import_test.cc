@@ -258,6 +258,67 @@ TEST(GgufImport, RefusesTemplatesThatCannotBeRead) {
   EXPECT_EQ(import_refusal(with_template("{{ messages[0].content }}")), "accepted");
 }
 
+// Nothing that a file says of how its model computes is passed over.
+TEST(GgufImport, RefusesKeysThatNobodyReads) {
+  const auto said = [](const std::string& file, const char* key, uint32_t type, auto value) {
+    return import_refusal(with_key(file, key, type, value));
+  };
+  expect_said(said("llama.gguf", "llama.rope.freq_base_swa", kF32, 5.0f),
+              "llama.rope.freq_base_swa is not understood");
+  expect_said(said("gemma3.gguf", "gemma3.attention.shared_kv_layers", kU32, 2),
+              "gemma3.attention.shared_kv_layers is not understood");
+  expect_said(said("llama.gguf", "llama.use_parallel_residual", kTruth, uint8_t{1}),
+              "llama.use_parallel_residual is not understood");
+  expect_said(said("llama.gguf", "llama.attention.key_length_swa", kU32, 7),
+              "llama.attention.key_length_swa is 7, which is not read");
+  GgufBytes clamps;
+  clamps.key("llama.swiglu_clamp_exp", 9).add(kF32).add<uint64_t>(3).add(1.0f).add(1.0f).add(0.0f);
+  expect_said(import_refusal(with_keys("llama.gguf", clamps, 1)),
+              "llama.swiglu_clamp_exp is not understood");
+  // What changes nothing passes: zeros, defaults, and what other architectures have.
+  EXPECT_EQ(said("gemma3.gguf", "gemma3.attention.shared_kv_layers", kU32, 0), "accepted");
+  EXPECT_EQ(said("llama.gguf", "llama.use_parallel_residual", kTruth, uint8_t{0}), "accepted");
+  EXPECT_EQ(said("llama.gguf", "llama.vocab_size", kU32, 211), "accepted");
+  EXPECT_EQ(said("llama.gguf", "llama.rope.scaling.attn_factor", kF32, 1.0f), "accepted");
+  EXPECT_EQ(said("llama.gguf", "bert.pooling", kU32, 1), "accepted");
+}
+
+TEST(GgufImport, ReadsTheScalingOfPositionsAsLlamaCppDoes) {
+  const auto yarn = [](std::string_view key, float value) {
+    GgufBytes keys;
+    keys.text_key("qwen2.rope.scaling.type", "yarn");
+    keys.key("qwen2.rope.scaling.factor", kF32).add(4.0f).key(key, kF32).add(value);
+    return import_refusal(with_keys("qwen2.gguf", keys, 3));
+  };
+  expect_said(yarn("qwen2.rope.scaling.yarn_ext_factor", 0), "yarn_ext_factor is 0");
+  expect_said(yarn("qwen2.rope.scaling.yarn_attn_factor", 2), "yarn_attn_factor is 2");
+  EXPECT_EQ(yarn("qwen2.rope.scaling.yarn_ext_factor", 1), "accepted");
+  EXPECT_EQ(yarn("qwen2.rope.scaling.yarn_ext_factor", -1), "accepted");
+  EXPECT_EQ(yarn("qwen2.rope.scaling.yarn_attn_factor", 1), "accepted");
+  EXPECT_EQ(yarn("qwen2.rope.scaling.yarn_beta_fast", 24), "accepted");
+  // Without a type, a factor is linear.
+  const TemporaryDirectory folder;
+  const auto file =
+      folder.write("x.gguf", with_key("qwen2.gguf", "qwen2.rope.scaling.factor", kF32, 4.0f));
+  import_gguf(file, folder.path(), {});
+  const RopeScaling scaling = read_model_config(folder.path()).rope_scaling;
+  EXPECT_EQ(scaling.type, RopeScaling::Type::kLinear);
+  EXPECT_EQ(scaling.factor, 4);
+}
+
+TEST(GgufImport, RefusesPartsOfAModel) {
+  expect_said(import_refusal(with_key("llama.gguf", "split.count", kU16, uint16_t{2})),
+              "one of 2 parts of a model");
+  EXPECT_EQ(import_refusal(with_key("llama.gguf", "split.count", kU16, uint16_t{1})), "accepted");
+  for (const char* type : {"adapter", "mmproj"})
+    expect_said(
+        import_refusal(with_keys("llama.gguf", GgufBytes().text_key("general.type", type), 1)),
+        fmt::format("general.type is {}; only a model is read", type));
+  EXPECT_EQ(
+      import_refusal(with_keys("llama.gguf", GgufBytes().text_key("general.type", "model"), 1)),
+      "accepted");
+}
+
 TEST(GgufImport, NamesWhatItDoesNotRead) {
   expect_said(import_refusal(GgufBytes::head(0, 0).text), "general.architecture is missing");
   expect_said(import_refusal(GgufBytes::head(0, 1).text_key("general.architecture", "mamba").text),
