@@ -127,6 +127,9 @@ class TokenizerReader {
     check_size("token_type", types_.size());
     for (const char* name : {"bos", "eos", "eot", "unknown", "padding"}) id_of(name);
     for (size_t id = 0; id < tokens_.size(); ++id) {
+      if (tokens_[id].size() > kMaxGgufTokenBytes)
+        throw UserError("{}: the token {} has {} bytes; at most {} are accepted", where(), id,
+                        tokens_[id].size(), kMaxGgufTokenBytes);
       check_utf8(tokens_[id], fmt::format("the token {}", id));
       if (types_[id] < kUndefined || types_[id] > kByte)
         throw UserError("{}: the token {} is of the type {}; types are from {} to {}", where(), id,

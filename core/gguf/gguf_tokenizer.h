@@ -3,12 +3,17 @@
 // Thread: any.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
 #include "core/gguf/gguf_file.h"
 
 namespace tailrace {
+
+// Of a token: merges follow from all cuts of it. Those of released models have some hundred, where
+// they are runs of blanks.
+constexpr size_t kMaxGgufTokenBytes = 1024;
 
 struct TokenizerTexts {
   std::string tokenizer;           // tokenizer.json

@@ -149,6 +149,17 @@ std::string with_value(const std::string& file, std::string_view key, size_t ski
   return bytes;
 }
 
+// A file with one text of another in the place of one that stands in it, of any length: the data
+// stays a multiple of 32 bytes behind where it was.
+std::string with_text(const std::string& file, std::string_view from, std::string_view to) {
+  std::string bytes = read_file(kTestData / "gguf" / file).value();
+  const std::string before = GgufBytes().add_text(from).text;
+  const size_t at = bytes.find(before);
+  EXPECT_NE(at, std::string::npos) << from;
+  EXPECT_EQ((to.size() - from.size()) % 32, 0u);
+  return bytes.replace(at, before.size(), GgufBytes().add_text(to).text);
+}
+
 // A file with keys in front of its own.
 std::string with_keys(const std::string& file, GgufBytes keys, uint64_t num_keys) {
   std::string bytes = read_file(kTestData / "gguf" / file).value();
@@ -317,6 +328,18 @@ TEST(GgufImport, RefusesPartsOfAModel) {
   EXPECT_EQ(
       import_refusal(with_keys("llama.gguf", GgufBytes().text_key("general.type", "model"), 1)),
       "accepted");
+}
+
+// Merges follow from all cuts of a token.
+TEST(GgufImport, BoundsTheLengthOfATokenBeforeItWorksOnIt) {
+  const std::string token = "\xe4\xb8\x80";  // the first of them
+  const auto longer = [&](size_t more) {
+    return import_refusal(with_text("gemma3.gguf", token, token + std::string(more, 'a')));
+  };
+  EXPECT_EQ(longer(992), "accepted");
+  expect_said(longer(1024), "the token 32 has 1027 bytes; at most 1024 are accepted");
+  expect_said(import_refusal(with_text("llama.gguf", "abc", std::string(3 + 1024, 'a'))),
+              "has 1027 bytes; at most 1024");
 }
 
 TEST(GgufImport, NamesWhatItDoesNotRead) {
