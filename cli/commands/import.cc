@@ -10,9 +10,9 @@
 
 #include "cli/commands/commands.h"
 #include "core/base/enum_names.h"
-#include "core/base/error.h"
 #include "core/base/exit_code.h"
 #include "core/base/flags.h"
+#include "core/gguf/unfinished_folder.h"
 #include "core/model/model_config.h"
 #include "core/model/parameter_files.h"
 #include "core/model/safetensors.h"
@@ -59,29 +59,14 @@ std::string listed(const std::map<std::string, int64_t>& types) {
 int import_file(const ImportArguments& arguments) {
   fs::path out = fs::absolute(arguments.out).lexically_normal();
   if (!out.has_filename()) out = out.parent_path();  // "model/"
-  std::error_code error;
-  if (fs::exists(out, error) && !fs::is_empty(out, error))
-    throw UserError("{} exists and is not empty. Name a new folder.", out.string());
   // Whole or not at all: what a full disk leaves would look like a model.
-  const fs::path unfinished = out.string() + ".unfinished";
-  if (fs::exists(unfinished, error))
-    throw UserError("{} exists: an import that was killed has left it, or it is yours. Remove it.",
-                    unfinished.string());
-  fs::create_directories(unfinished, error);
-  if (error) throw UserError("cannot make the folder {}: {}", unfinished.string(), error.message());
-  GgufImport made;
-  try {
-    made = import_gguf(arguments.file, unfinished, dtype_of(arguments.dtype));
-    // As whoever loads the folder will do.
-    const ModelConfig config = read_model_config(unfinished);
-    check_headers(unfinished, config);
-    text::check_vocabulary(*text::load_tokenizer(unfinished), config.vocab_size, arguments.file);
-    fs::remove(out, error);  // where it is empty
-    fs::rename(unfinished, out);
-  } catch (...) {
-    fs::remove_all(unfinished, error);
-    throw;
-  }
+  UnfinishedFolder folder(out);
+  const GgufImport made = import_gguf(arguments.file, folder.path(), dtype_of(arguments.dtype));
+  // As whoever loads the folder will do.
+  const ModelConfig config = read_model_config(folder.path());
+  check_headers(folder.path(), config);
+  text::check_vocabulary(*text::load_tokenizer(folder.path()), config.vocab_size, arguments.file);
+  folder.publish();
   for (const std::string& note : made.notes) fmt::print(stderr, "note: {}\n", note);
   fmt::print(
       "{}: {} parameters of {} ({}), in {}{}\n", out.string(), made.num_parameters, arguments.file,
