@@ -16,8 +16,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
+#include "core/base/excerpt.h"
 #include "core/base/json_text.h"
-#include "core/base/printable.h"
 #include "core/base/utf8_sequence.h"
 #include "core/chat/chat_template.h"
 
@@ -136,7 +136,7 @@ class TokenizerReader {
                         types_[id], kUndefined, kByte);
       if (!ids_.emplace(tokens_[id], static_cast<int64_t>(id)).second)
         throw UserError("{}: the token '{}' is there twice, as {} and {}", where(),
-                        printable(tokens_[id]), ids_.at(tokens_[id]), id);
+                        excerpt(tokens_[id]), ids_.at(tokens_[id]), id);
     }
   }
 
@@ -152,7 +152,7 @@ class TokenizerReader {
       throw UserError(
           "{}: tokenizer.ggml.model is {}, which is not read; accepted: gpt2 (byte pairs), llama "
           "(SentencePiece).",
-          where(), printable(model));
+          where(), excerpt(model));
     }
     TokenizerTexts texts;
     texts.tokenizer = json_text(json, 1) + "\n";
@@ -242,7 +242,7 @@ class TokenizerReader {
     const auto* found = std::ranges::find(kPreTokenizers, name, &PreTokenizerName::name);
     if (found == std::end(kPreTokenizers))
       throw UserError("{}: tokenizer.ggml.pre is {}, which is not read; accepted: {}.", where(),
-                      printable(name), all_gguf_pre_tokenizers());
+                      excerpt(name), all_gguf_pre_tokenizers());
     const bool prefix = file_.flag("tokenizer.ggml.add_space_prefix", false);
     json["normalizer"] = found->cut == Cut::kQwen2 ? Ordered({{"type", "NFC"}}) : Ordered(nullptr);
     json["pre_tokenizer"] = pre_tokenizer_of(found->cut, prefix);
@@ -272,7 +272,7 @@ class TokenizerReader {
                          ids_.contains(merge.substr(blank + 1));
       if (!known)
         throw UserError("{}: merge {} is '{}'; it must be two tokens and a blank between them",
-                        where(), i, printable(merge));
+                        where(), i, excerpt(merge));
       list.push_back({merge.substr(0, blank), merge.substr(blank + 1)});
     }
     return list;

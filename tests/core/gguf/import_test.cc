@@ -342,6 +342,22 @@ TEST(GgufImport, BoundsTheLengthOfATokenBeforeItWorksOnIt) {
               "has 1027 bytes; at most 1024");
 }
 
+TEST(GgufImport, QuotesOnlyTheBeginningOfALongText) {
+  constexpr size_t kLong = 5 << 20, kShort = 1000;
+  const std::string filler(kLong, 'x');
+  for (const std::string& said :
+       {import_refusal(GgufBytes::head(0, 1).text_key("general.architecture", filler).text),
+        import_refusal(with_keys("llama.gguf", GgufBytes().text_key("general.type", filler), 1)),
+        import_refusal(with_text("llama.gguf", "llama-bpe", std::string(9 + kLong, '\xff'))),
+        import_refusal(with_text("llama.gguf", "gpt2", std::string(4 + kLong, '\n'))),
+        import_refusal(with_text("llama.gguf", "ab c", "ab c" + filler)),
+        import_refusal(with_text("llama-biases.gguf", "linear", "linear" + filler)),
+        import_refusal(with_key("llama.gguf", "llama." + std::string(1000, 'y'), kU32, 1))}) {
+    expect_said(said, "...");
+    EXPECT_LT(said.size(), kShort) << said.substr(0, kShort);
+  }
+}
+
 TEST(GgufImport, NamesWhatItDoesNotRead) {
   expect_said(import_refusal(GgufBytes::head(0, 0).text), "general.architecture is missing");
   expect_said(import_refusal(GgufBytes::head(0, 1).text_key("general.architecture", "mamba").text),
