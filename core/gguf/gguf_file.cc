@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <cstring>
@@ -10,13 +9,9 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 
 #include "core/base/error.h"
 #include "core/base/excerpt.h"
-#include "core/base/file.h"
-#include "core/base/file_descriptor.h"
 #include "core/base/printable.h"
 
 namespace tailrace {
@@ -310,27 +305,13 @@ int64_t GgufTensor::num_elements() const {
 }
 
 GgufFile::GgufFile(const std::filesystem::path& path) : path_(path) {
-  const Result<FileDescriptor> opened = open_to_read(path);
+  Result<MappedFile> opened = MappedFile::open(path);
   if (!opened) throw UserError("{}", opened.failure().message);
-  const FileDescriptor& file = opened.value();
-  struct stat status {};
-  if (::fstat(file.get(), &status) != 0) throw UserError("{}", describe_errno("read", path, errno));
-  size_ = static_cast<size_t>(status.st_size);
-  if (size_ == 0) throw UserError("{}: not a valid GGUF file: it is empty", path.string());
-  // A file that somebody shortens while it is mapped kills the process (SIGBUS).
-  void* mapping = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.get(), 0);
-  if (mapping == MAP_FAILED) throw UserError("{}", describe_errno("map", path, errno));
-  mapping_ = mapping;
-  try {
-    HeadReader(path.string(), {static_cast<const char*>(mapping_), size_})
-        .read(metadata_, tensors_);
-  } catch (...) {
-    ::munmap(mapping_, size_);  // the destructor does not run for an object that never was
-    throw;
-  }
+  file_ = std::move(opened).value();
+  if (file_.bytes().empty())
+    throw UserError("{}: not a valid GGUF file: it is empty", path.string());
+  HeadReader(path.string(), file_.text()).read(metadata_, tensors_);
 }
-
-GgufFile::~GgufFile() { ::munmap(mapping_, size_); }
 
 const GgufValue* GgufFile::find(std::string_view key) const {
   const auto found = metadata_.find(key);

@@ -17,6 +17,7 @@
 #include <variant>
 #include <vector>
 
+#include "core/base/mapped_file.h"
 #include "core/gguf/blocks.h"
 
 namespace tailrace {
@@ -45,8 +46,6 @@ struct GgufTensor {
 class GgufFile {
  public:
   explicit GgufFile(const std::filesystem::path& path);
-  ~GgufFile();
-  GgufFile(const GgufFile&) = delete;
 
   // A value that must be there, or its fallback; of another kind it is refused.
   std::string_view text(const std::string& key) const;
@@ -77,8 +76,7 @@ class GgufFile {
   std::optional<T> value_of(const std::string& key, std::string_view wanted) const;
 
   std::filesystem::path path_;
-  void* mapping_ = nullptr;
-  size_t size_ = 0;
+  MappedFile file_;
   std::map<std::string, GgufValue, std::less<>> metadata_;
   std::map<std::string, GgufTensor, std::less<>> tensors_;
 };

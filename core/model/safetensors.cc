@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -15,12 +14,10 @@
 
 #include <nlohmann/json.hpp>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/base/error.h"
 #include "core/base/file.h"
-#include "core/base/file_descriptor.h"
 #include "core/base/json_reader.h"
 #include "core/base/json_text.h"
 #include "core/base/progress.h"
@@ -256,53 +253,31 @@ int64_t TensorView::num_elements() const {
 }
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path) {
-  const Result<FileDescriptor> opened = open_to_read(path);
+  Result<MappedFile> opened = MappedFile::open(path);
   if (!opened) throw UserError("{}", opened.failure().message);
-  const FileDescriptor& file = opened.value();
-  struct stat status {};
-  if (::fstat(file.get(), &status) != 0) throw UserError("{}", describe_errno("read", path, errno));
-  size_ = static_cast<size_t>(status.st_size);
-  // Also because an empty file cannot be mapped, and the system's reason would tell nobody why.
-  if (size_ < kLengthBytes) {
+  file_ = std::move(opened).value();
+  const std::string_view text = file_.text();
+  if (text.size() < kLengthBytes) {
     throw UserError("{}: not a valid safetensors file: it has {} bytes, a header needs 8",
-                    path.string(), size_);
+                    path.string(), text.size());
   }
-  // Pages come from the page cache as they are read. A file that somebody shortens while it is
-  // mapped kills the process (SIGBUS); files that Tailrace writes are replaced by rename, never in
-  // place.
-  void* mapping = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.get(), 0);
-  if (mapping == MAP_FAILED) throw UserError("{}", describe_errno("map", path, errno));
-  mapping_ = mapping;
-
-  const auto* bytes = static_cast<const std::byte*>(mapping_);
+  if (text.starts_with("version https://git-lfs"))
+    throw UserError(
+        "{}: the download is incomplete: this is a pointer of Git LFS and not the file itself.\n"
+        "       Run git lfs pull in its folder.",
+        path.string());
   uint64_t header_bytes = 0;
-  std::memcpy(&header_bytes, bytes, kLengthBytes);
-  try {
-    const std::string_view begin(reinterpret_cast<const char*>(bytes), std::min<size_t>(size_, 64));
-    if (begin.starts_with("version https://git-lfs"))
-      throw UserError(
-          "{}: the download is incomplete: this is a pointer of Git LFS and not the file itself.\n"
-          "       Run git lfs pull in its folder.",
-          path.string());
-    // Subtracted on the right: a sum on the left could wrap around.
-    if (header_bytes > kMaxHeaderBytes || header_bytes > size_ - kLengthBytes) {
-      throw UserError(
-          "{}: not a valid safetensors file: a header of {} bytes in a file of {}; the file was "
-          "cut off or is something else",
-          path.string(), header_bytes, size_);
-    }
-    const size_t data_start = kLengthBytes + header_bytes;
-    HeaderReader(path.string(), {reinterpret_cast<const char*>(bytes) + kLengthBytes, header_bytes},
-                 {bytes + data_start, size_ - data_start})
-        .read(tensors_, metadata_);
-  } catch (...) {
-    ::munmap(mapping_, size_);  // the destructor does not run for an object that never was
-    throw;
+  std::memcpy(&header_bytes, text.data(), kLengthBytes);
+  // Subtracted on the right: a sum on the left could wrap around.
+  if (header_bytes > kMaxHeaderBytes || header_bytes > text.size() - kLengthBytes) {
+    throw UserError(
+        "{}: not a valid safetensors file: a header of {} bytes in a file of {}; the file was "
+        "cut off or is something else",
+        path.string(), header_bytes, text.size());
   }
-}
-
-SafetensorsFile::~SafetensorsFile() {
-  if (mapping_ != nullptr) ::munmap(mapping_, size_);
+  HeaderReader(path.string(), text.substr(kLengthBytes, header_bytes),
+               file_.bytes().subspan(kLengthBytes + header_bytes))
+      .read(tensors_, metadata_);
 }
 
 void release_pages(const TensorView& view) {

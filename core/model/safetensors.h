@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/base/file.h"
+#include "core/base/mapped_file.h"
 #include "kernels/base/dtype.h"
 
 namespace tailrace {
@@ -34,8 +35,6 @@ class SafetensorsFile {
  public:
   // Throws UserError (file, tensor, what is wrong) for anything malformed or cut.
   explicit SafetensorsFile(const std::filesystem::path& path);
-  ~SafetensorsFile();
-  SafetensorsFile(const SafetensorsFile&) = delete;
 
   const std::map<std::string, TensorView, std::less<>>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
@@ -43,8 +42,7 @@ class SafetensorsFile {
 
  private:
   std::filesystem::path path_;
-  void* mapping_ = nullptr;
-  size_t size_ = 0;
+  MappedFile file_;
   std::map<std::string, TensorView, std::less<>> tensors_;
   std::map<std::string, std::string> metadata_;
 };

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -12,12 +11,11 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <sys/mman.h>
-#include <sys/stat.h>
 
 #include "core/base/digest_of.h"
 #include "core/base/file.h"
 #include "core/base/json_text.h"
+#include "core/base/mapped_file.h"
 #include "core/base/printable.h"
 #include "kernels/base/check.h"
 #include "kernels/base/pulse.h"
@@ -160,18 +158,12 @@ Result<DeltaSizes> write_delta(const fs::path& path, const DeltaEnds& ends,
 
 struct DeltaFile::State {
   fs::path path;
-  void* mapping = MAP_FAILED;
-  size_t size = 0;
+  MappedFile file;
   size_t sections_at = 0;
   DeltaEnds ends;
   std::vector<Tensor> tensors;
 
-  ~State() {
-    if (mapping != MAP_FAILED) ::munmap(mapping, size);
-  }
-  std::span<const std::byte> bytes() const {
-    return {static_cast<const std::byte*>(mapping), size};
-  }
+  std::span<const std::byte> bytes() const { return file.bytes(); }
   std::span<const std::byte> section(const Tensor& tensor) const {
     return bytes().subspan(sections_at + static_cast<size_t>(tensor.offset),
                            static_cast<size_t>(tensor.bytes));
@@ -189,7 +181,8 @@ struct DeltaFile::State {
 };
 
 Result<void> DeltaFile::State::read_head() {
-  const std::string_view text = as_text(bytes());
+  const std::string_view text = file.text();
+  const size_t size = text.size();
   if (!text.starts_with(kMagic)) return refuse("it is no delta of weights");
   if (size < kHeaderAt) return refuse("it ends within its header");
   uint64_t length = 0;
@@ -233,7 +226,7 @@ Result<void> DeltaFile::State::read_header(std::string_view text) {
     return refuse("its header is not that of a delta: {}", error.what());
   }
   const int64_t end = tensors.empty() ? 0 : tensors.back().offset + tensors.back().bytes;
-  const auto there = static_cast<int64_t>(size - sections_at);
+  const auto there = static_cast<int64_t>(bytes().size() - sections_at);
   if (end != there)
     return refuse("its tensors have {} bytes, and {} follow its header", end, there);
   std::set<std::string_view> names;
@@ -260,7 +253,7 @@ Result<void> DeltaFile::State::read_tensor(const json& row) {
   tensor.payload = *payload;
   tensor.dense_bytes = *elements * size_of(*dtype);
   const int64_t begin = tensors.empty() ? 0 : tensors.back().offset + tensors.back().bytes;
-  const auto there = static_cast<int64_t>(size - sections_at);
+  const auto there = static_cast<int64_t>(bytes().size() - sections_at);
   if (tensor.offset != begin || tensor.bytes < 0 || tensor.bytes > there - begin)
     return refuse("the section of {} is not behind the one before it, or ends behind the file",
                   tensor.name);
@@ -294,17 +287,12 @@ DeltaFile::DeltaFile(DeltaFile&&) noexcept = default;
 DeltaFile& DeltaFile::operator=(DeltaFile&&) noexcept = default;
 
 Result<DeltaFile> DeltaFile::open(const fs::path& path) {
-  auto opened = open_to_read(path);
+  auto opened = MappedFile::open(path);
   if (!opened) return opened.failure();
-  const int file = opened.value().get();
-  struct stat status {};
-  if (::fstat(file, &status) != 0) return Failure{describe_errno("read", path, errno)};
   auto state = std::make_unique<State>();
   state->path = path;
-  state->size = static_cast<size_t>(status.st_size);
-  if (state->size == 0) return state->refuse("it is empty");
-  state->mapping = ::mmap(nullptr, state->size, PROT_READ, MAP_PRIVATE, file, 0);
-  if (state->mapping == MAP_FAILED) return Failure{describe_errno("map", path, errno)};
+  state->file = std::move(opened).value();
+  if (state->bytes().empty()) return state->refuse("it is empty");
   if (auto read = state->read_head(); !read) return read.failure();
   return DeltaFile(std::move(state));
 }
