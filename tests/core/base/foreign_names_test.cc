@@ -88,7 +88,7 @@ Root read(const std::string& text, std::vector<std::string> overrides = {}) {
   return root;
 }
 
-std::string error_of(const std::string& text, std::vector<std::string> overrides = {}) {
+std::string refusal_of(const std::string& text, std::vector<std::string> overrides = {}) {
   try {
     read(text, std::move(overrides));
   } catch (const UserError& error) {
@@ -132,13 +132,13 @@ TEST(ForeignNames, OfAHigherLayerOverrideWhatALowerOneSaysUnderAnotherName) {
 }
 
 TEST(ForeignNames, OfOneKeyInOneLayerAreAnErrorThatNamesBoth) {
-  EXPECT_EQ(error_of("limits: {low: 5}\nlowest: 6\n"),
+  EXPECT_EQ(refusal_of("limits: {low: 5}\nlowest: 6\n"),
             "a.yaml:2: lowest and limits.low (at a.yaml:1) are two names of limits.low. Remove one "
             "of them.");
-  EXPECT_EQ(error_of("lowest: 5\nengine: {bounds: {low: 6}}\n"),
+  EXPECT_EQ(refusal_of("lowest: 5\nengine: {bounds: {low: 6}}\n"),
             "a.yaml:2: engine.bounds.low and lowest (at a.yaml:1) are two names of limits.low. "
             "Remove one of them.");
-  EXPECT_EQ(error_of("", {"lowest=5", "limits.low=6"}),
+  EXPECT_EQ(refusal_of("", {"lowest=5", "limits.low=6"}),
             "override lowest=5: lowest and limits.low (at override limits.low=6) are two names of "
             "limits.low. Remove one of them.");
 }
@@ -147,11 +147,11 @@ TEST(ForeignNames, HaveTheirValuesPutInOurWords) {
   EXPECT_EQ(read("kind: box\n").limits.shape, Shape::kSquare);
   EXPECT_EQ(read("kind: circle\n").limits.shape, Shape::kRound);
   EXPECT_EQ(read("limits: {shape: square}\nkind: any\n").limits.shape, Shape::kSquare);
-  EXPECT_EQ(error_of("kind: cone\n"), "a.yaml:1: kind is cone: there is no cone. Try box.");
-  EXPECT_EQ(error_of("kind: ball\n"),
+  EXPECT_EQ(refusal_of("kind: cone\n"), "a.yaml:1: kind is cone: there is no cone. Try box.");
+  EXPECT_EQ(refusal_of("kind: ball\n"),
             "a.yaml:1: kind is ball; what is taken here: circle, box, any. The key here is "
             "limits.shape.");
-  EXPECT_EQ(error_of("kind: [box]\n"),
+  EXPECT_EQ(refusal_of("kind: [box]\n"),
             "a.yaml:1: kind is a list; what is taken here: circle, box, any. The key here is "
             "limits.shape.");
 }
@@ -181,9 +181,9 @@ TEST(ForeignNames, SetNoKeysThatAnotherNameGives) {
 }
 
 TEST(ForeignNames, ThatMeanAnotherThingAreRefusedWithWhatToWrite) {
-  EXPECT_EQ(error_of("count: 4\n"), "a.yaml:1: count: it counts pairs. Write limits.size.");
+  EXPECT_EQ(refusal_of("count: 4\n"), "a.yaml:1: count: it counts pairs. Write limits.size.");
   // All that is wrong is in one message, in the order of the file.
-  EXPECT_EQ(error_of("limits: {low: 77}\ngpu: true\nlowst: 1\n"),
+  EXPECT_EQ(refusal_of("limits: {low: 77}\ngpu: true\nlowst: 1\n"),
             "a.yaml:1: limits.low is 77; it must be an integer from 0 to 9. Try 1.\n"
             "       a.yaml:2: gpu: there is none. Remove it.\n"
             "       a.yaml:3: lowst is not a known key; 'tailrace docs' lists them");
@@ -192,7 +192,7 @@ TEST(ForeignNames, ThatMeanAnotherThingAreRefusedWithWhatToWrite) {
 TEST(ForeignNames, WithAConditionAreTakenOnlyWhileItHolds) {
   EXPECT_EQ(read("amount: 4\n").limits.size, 4);
   EXPECT_EQ(read("amount: 4\nlowest: 1\n").limits.size, 4);
-  EXPECT_EQ(error_of("amount: 4\nlowest: 2\n"),
+  EXPECT_EQ(refusal_of("amount: 4\nlowest: 2\n"),
             "a.yaml:1: amount with limits.low = 2: divide it by limits.low.");
 }
 
@@ -205,10 +205,10 @@ TEST(ForeignNames, OfASwitchCountWhileItIsOn) {
   EXPECT_EQ(read("use_weight: false\n").limits.high, 0);
   EXPECT_EQ(read("use_weight: true\nweight: 4\n", {"limits.high=3"}).limits.high, 3);
   const std::string told = "weight: it wants use_weight. Write limits.high.";
-  EXPECT_EQ(error_of("weight: 4\n"), "a.yaml:1: " + told);
-  EXPECT_EQ(error_of("weight: 4\nuse_weight: false\n"), "a.yaml:1: " + told);
-  EXPECT_EQ(error_of("weight: 4\nuse_weight: true\n", {"use_weight=false"}), "a.yaml:1: " + told);
-  EXPECT_EQ(error_of("use_weight: false\n", {"weight=4"}), "override weight=4: " + told);
+  EXPECT_EQ(refusal_of("weight: 4\n"), "a.yaml:1: " + told);
+  EXPECT_EQ(refusal_of("weight: 4\nuse_weight: false\n"), "a.yaml:1: " + told);
+  EXPECT_EQ(refusal_of("weight: 4\nuse_weight: true\n", {"use_weight=false"}), "a.yaml:1: " + told);
+  EXPECT_EQ(refusal_of("use_weight: false\n", {"weight=4"}), "override weight=4: " + told);
 }
 
 // One of them says what the key is, and one note says which.
@@ -223,16 +223,16 @@ TEST(ForeignNames, OfASwitchHaveOneNote) {
 
 TEST(ForeignNames, MayBeCalledAsASectionOfOurs) {
   EXPECT_EQ(read("limits: {low: 5}\n").limits.low, 5);
-  EXPECT_EQ(error_of("limits: 5\n"), "a.yaml:1: limits: it is a section. Remove it.");
+  EXPECT_EQ(refusal_of("limits: 5\n"), "a.yaml:1: limits: it is a section. Remove it.");
 }
 
 // Whoever brings a whole recipe wants to know all that has to go.
 TEST(ForeignNames, ThatAreTooManyForAScreenAreListed) {
   std::string text;
   for (char name = 'a'; name < 'o'; ++name) text += fmt::format("odd_{}: 1\n", name);
-  const std::string error = error_of(text + "limits: {low: 77}\n");
+  const std::string error = refusal_of(text + "limits: {low: 77}\n");
   EXPECT_TRUE(error.ends_with("\n       and 3 more: odd_m, odd_n and others")) << error;
-  EXPECT_TRUE(error_of(text + "gpu: true\n").ends_with("\n       and 3 more: odd_m, odd_n, gpu"));
+  EXPECT_TRUE(refusal_of(text + "gpu: true\n").ends_with("\n       and 3 more: odd_m, odd_n, gpu"));
 }
 
 TEST(ForeignNames, TakeAListOfOneWhereOneIsWanted) {
@@ -241,7 +241,7 @@ TEST(ForeignNames, TakeAListOfOneWhereOneIsWanted) {
   Root root;
   bind_config(load_config(config, {}), root, names());
   EXPECT_EQ(root.limits.file, (folder.path() / "b.jsonl").string());
-  EXPECT_EQ(error_of("files: [b, c]\n"),
+  EXPECT_EQ(refusal_of("files: [b, c]\n"),
             "a.yaml:1: files has 2 values; limits.file takes one. Join them.");
 }
 
@@ -252,13 +252,13 @@ TEST(ForeignNames, MayBeEntriesOfAMap) {
             Notes{"a.yaml:1: data.key is read as limits.columns.prompt"});
   EXPECT_EQ(read("limits: {columns: {answer: a}}\ndata: {key: q}\n").limits.columns,
             (Columns{{"answer", "a"}, {"prompt", "q"}}));
-  EXPECT_EQ(error_of("limits: {columns: {prompt: a}}\ndata: {key: q}\n"),
+  EXPECT_EQ(refusal_of("limits: {columns: {prompt: a}}\ndata: {key: q}\n"),
             "a.yaml:2: data.key and limits.columns.prompt (at a.yaml:1) are two names of "
             "limits.columns.prompt. Remove one of them.");
 }
 
 TEST(ForeignNames, OfABadValueAreInTheMessage) {
-  EXPECT_EQ(error_of("lowest: x\n"),
+  EXPECT_EQ(refusal_of("lowest: x\n"),
             "a.yaml:1: limits.low (written lowest) is x; it must be an integer from 0 to 9.");
 }
 
@@ -269,27 +269,27 @@ TEST(ForeignNames, WithoutAValueSayNothing) {
 
 // What stands beside them in their sections is unknown, and said to be.
 TEST(ForeignNames, LeaveTheRestOfTheirSectionUnknown) {
-  EXPECT_EQ(error_of("engine: {bounds: {low: 5, odd: 1}}\n"),
+  EXPECT_EQ(refusal_of("engine: {bounds: {low: 5, odd: 1}}\n"),
             "a.yaml:1: engine.bounds.odd is not a known key; 'tailrace docs' lists them");
-  EXPECT_EQ(error_of("engine: {other: 1}\n"),
+  EXPECT_EQ(refusal_of("engine: {other: 1}\n"),
             "a.yaml:1: engine is not a known key; 'tailrace docs' lists them");
 }
 
 // As the command line has keys.
 TEST(ForeignNames, AKeyWithDotsIsToldItsSections) {
-  EXPECT_EQ(error_of("limits.low: 5\n"),
+  EXPECT_EQ(refusal_of("limits.low: 5\n"),
             "a.yaml:1: limits.low is written in sections here, as limits: {low: ...}; with dots on "
             "the command line");
 }
 
 // In a section that is neither theirs nor that of our key.
 TEST(ForeignNames, InTheWrongPlaceAreAnsweredAsWell) {
-  EXPECT_EQ(error_of("some: {lowest: 5, odd: 1}\n"),
+  EXPECT_EQ(refusal_of("some: {lowest: 5, odd: 1}\n"),
             "a.yaml:1: some.lowest is not a known key; here it is called limits.low");
-  EXPECT_EQ(error_of("some: {count: 5}\n"),
+  EXPECT_EQ(refusal_of("some: {count: 5}\n"),
             "a.yaml:1: some.count is not a known key: it counts pairs. Write limits.size.");
   // A word like `low` says nothing of where it comes from.
-  EXPECT_EQ(error_of("some: {low: 5}\n"),
+  EXPECT_EQ(refusal_of("some: {low: 5}\n"),
             "a.yaml:1: some is not a known key; 'tailrace docs' lists them");
 }
 
@@ -297,7 +297,7 @@ TEST(ForeignNames, WithoutSectionsAreTakenInTheSectionOfTheKeyToo) {
   EXPECT_EQ(read("limits: {lowest: 5}\n").limits.low, 5);
   EXPECT_EQ(notes_of("limits: {lowest: 5}\n"),
             Notes{"a.yaml:1: limits.lowest is read as limits.low"});
-  EXPECT_EQ(error_of("limits: {lowest: 5}\nlowest: 6\n"),
+  EXPECT_EQ(refusal_of("limits: {lowest: 5}\nlowest: 6\n"),
             "a.yaml:1: limits.lowest and lowest (at a.yaml:2) are two names of limits.low. Remove "
             "one of them.");
 }
