@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -39,8 +42,9 @@ constexpr ConfigFeature kAdapterFeatures[] = {
     {"rank_pattern", "[{}]"},
     {"alpha_pattern", "[{}]"},
     {"modules_to_save", "[[]]"},
-    {"exclude_modules", "[[]]"},
+    {"exclude_modules", R"([[], ""])"},
     {"layers_to_transform", "[[]]"},
+    {"layers_pattern", R"([[], ""])"},
     {"layer_replication", "[[]]"},
     {"target_parameters", "[[]]"},
     {"trainable_token_indices", "[[]]"},
@@ -54,6 +58,11 @@ constexpr ConfigFeature kAdapterFeatures[] = {
 };
 
 constexpr const char* kBaseRoot = "tailrace.base_root";
+constexpr std::string_view kModulePrefix = "base_model.model.", kInSuffix = ".lora_A.weight",
+                           kOutSuffix = ".lora_B.weight";
+// Longer names of tensors are unknown to every model, which is told where they are read.
+constexpr size_t kMaxModuleBytes = 100;
+constexpr size_t kShownModules = 3;
 
 std::vector<LoraTarget> all_targets() {
   std::vector<LoraTarget> all;
@@ -73,7 +82,7 @@ std::string first_module(LoraTarget target) {
 }
 
 // The linear layers that the expression names in the first layer of a model. Each layer has the
-// same ones, or its tensors are missing or unknown where they are read.
+// same ones, or its tensors are missing or unknown where they are read, or check_modules() tells.
 std::vector<LoraTarget> targets_of_pattern(const std::string& text) {
   const ModulePattern pattern(text);
   for (const char* other : {"lm_head", "model.embed_tokens"})
@@ -86,9 +95,60 @@ std::vector<LoraTarget> targets_of_pattern(const std::string& text) {
   return targets;
 }
 
+// The modules whose tensors a file holds, without the names that no model has.
+std::set<std::string> modules_of(const SafetensorsFile& file) {
+  std::set<std::string> modules;
+  for (const auto& [name, view] : file.tensors()) {
+    std::string_view module = name;
+    if (!module.starts_with(kModulePrefix)) continue;
+    if (!module.ends_with(kInSuffix) && !module.ends_with(kOutSuffix)) continue;
+    module.remove_prefix(kModulePrefix.size());
+    module.remove_suffix(std::min(module.size(), kInSuffix.size()));
+    if (!module.empty() && module.size() <= kMaxModuleBytes) modules.emplace(module);
+  }
+  return modules;
+}
+
+// Whether peft gives a module an adapter.
+std::function<bool(const std::string&)> naming_of(const Json& targets) {
+  if (targets.is_string())
+    return [pattern = ModulePattern(targets.get<std::string>())](const std::string& module) {
+      return pattern.matches(module);
+    };
+  // A name, or the end of one behind a dot.
+  const auto names = targets.get<std::set<std::string>>();
+  return [names](const std::string& module) {
+    for (size_t at = 0; at != std::string::npos; at = module.find('.', at + 1))
+      if (names.contains(module.substr(at == 0 ? 0 : at + 1))) return true;
+    return false;
+  };
+}
+
+// peft builds no adapter where target_modules names none, and leaves such tensors out; applied,
+// they would make another model of the same folder.
+void check_modules(const ConfigReader& reader, const fs::path& tensors) {
+  const Json& targets = *reader.find("target_modules");
+  if (targets == "all-linear" || !fs::exists(tensors)) return;
+  const auto names = naming_of(targets);
+  std::vector<std::string> left_out;
+  for (const std::string& module : modules_of(SafetensorsFile(tensors)))
+    if (!names(module)) left_out.push_back(module);
+  if (left_out.empty()) return;
+  const size_t more = left_out.size() - std::min(left_out.size(), kShownModules);
+  left_out.resize(left_out.size() - more);
+  throw UserError(
+      "{}: target_modules {} leaves out {}{}, of which {} has tensors. peft gives them no adapter, "
+      "and here each layer has the same ones. Train one for all layers, or write an expression "
+      "that "
+      "names all of them.",
+      reader.path(), targets.is_string() ? json_text(targets) : "is a list that",
+      fmt::join(left_out, ", "), more == 0 ? "" : fmt::format(" and {} more", more),
+      tensors.filename().string());
+}
+
 // "all-linear", a regular expression, or a list of names, of which the last parts say what they
 // are: peft writes whole names where few modules have them. A layer that lacks one shows where the
-// tensors are read.
+// tensors are read, and one that is not named in check_modules().
 std::vector<LoraTarget> targets_of(const ConfigReader& reader) {
   const Json* modules = reader.find("target_modules");
   if (modules != nullptr && *modules == "all-linear") return all_targets();
@@ -133,6 +193,7 @@ Lora read_adapter_config(const fs::path& directory) {
   if (lora.rank < 1 || lora.rank > kMaxLoraRank)
     throw UserError("{}: r is {}; it must be between 1 and {}", path.string(), lora.rank,
                     kMaxLoraRank);
+  check_modules(reader, directory / kAdapterFile);
   if (const Json* base = reader.find("base_model_name_or_path"); base && base->is_string())
     lora.base = base->get<std::string>();
   return lora;
@@ -189,12 +250,11 @@ PolicyFolder read_policy_folder(const fs::path& directory) {
 
 void merge_adapter(const ModelConfig& config, const Parameters& adapter, Parameters& base) {
   const double scale = config.lora.alpha / static_cast<double>(config.lora.rank);
-  constexpr std::string_view kPrefix = "base_model.model.", kIn = ".lora_A.weight";
   for (const ParameterInfo& info : adapter.layout().entries()) {
     if (info.kind != ParameterKind::kLowRankIn) continue;
-    const std::string module = info.name.substr(0, info.name.size() - kIn.size());
+    const std::string module = info.name.substr(0, info.name.size() - kInSuffix.size());
     const ConstMatrix a = adapter.matrix(info.name), b = adapter.matrix(module + ".lora_B.weight");
-    const Matrix weight = base.matrix(module.substr(kPrefix.size()) + ".weight");
+    const Matrix weight = base.matrix(module.substr(kModulePrefix.size()) + ".weight");
     TR_CHECK(weight.rows == b.rows && weight.cols == a.cols);
     std::vector<double> sums(static_cast<size_t>(a.cols));
     for (int64_t o = 0; o < b.rows; ++o) {

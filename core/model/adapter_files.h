@@ -19,7 +19,8 @@ inline constexpr const char* kAdapterConfigFile = "adapter_config.json";
 bool is_adapter(const std::filesystem::path& directory);
 
 // The shape that adapter_config.json says. Throws UserError with file and key; what would change
-// the numbers and is not built (DoRA, rsLoRA, ranks by layer, trained biases) is refused by name.
+// the numbers and is not built (DoRA, rsLoRA, ranks by layer, trained biases) is refused by name,
+// and so are target_modules that leave out a module of the tensors beside it.
 Lora read_adapter_config(const std::filesystem::path& directory);
 
 // Both files, as peft reads them, with float32 matrices. The root digest of the base that it was

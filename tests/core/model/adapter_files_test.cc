@@ -117,15 +117,52 @@ TEST(AdapterFiles, ThePatternIsProvedByTheTensors) {
     const nlohmann::json json = {
         {"r", 3}, {"lora_alpha", 4}, {"target_modules", fmt::format(".*\\.({})", names)}};
     write_text(folder.path() / kAdapterConfigFile, json.dump());
-    config.lora = read_adapter_config(folder.path());
-    const ParameterLayout named = ParameterLayout::of_adapter(config);
-    Parameters loaded(named);
-    const auto load = [&] { load_parameters(folder.path(), config, loaded, kAdapterFile); };
+    const auto load = [&] {
+      config.lora = read_adapter_config(folder.path());
+      const ParameterLayout named = ParameterLayout::of_adapter(config);
+      Parameters loaded(named);
+      load_parameters(folder.path(), config, loaded, kAdapterFile);
+    };
     if (is_right)
       EXPECT_NO_THROW(load());
     else
       EXPECT_THROW(load(), UserError) << names;
   }
+}
+
+// peft would build no adapter for the modules that are left out, and drop their tensors.
+TEST(AdapterFiles, TargetsThatLeaveOutATensorAreRefused) {
+  const ScratchFolder folder;
+  ModelConfig config = awkward_config(false);
+  ASSERT_EQ(config.num_layers, 3);
+  config.lora = {.rank = 3, .alpha = 4, .targets = {LoraTarget::kQ, LoraTarget::kV}, .base = ""};
+  const ParameterLayout layout = ParameterLayout::of_adapter(config);
+  save_parameters(folder.path() / kAdapterFile, Parameters(layout));
+  const auto told = [&](const nlohmann::json& targets) {
+    return refusal_of_adapter(
+        folder.path(),
+        nlohmann::json{{"r", 3}, {"lora_alpha", 4}, {"target_modules", targets}}.dump());
+  };
+  const std::string left_out =
+      "leaves out model.layers.1.self_attn.q_proj, model.layers.1.self_attn.v_proj, "
+      "model.layers.2.self_attn.q_proj and 1 more, of which adapter_model.safetensors has tensors.";
+  const std::string error = told("model\\.layers\\.0\\..*(q|v)_proj");
+  EXPECT_NE(error.find(R"(target_modules "model\\.layers\\.0\\..*(q|v)_proj" )" + left_out),
+            std::string::npos)
+      << error;
+  EXPECT_NE(error.find(folder.path() / kAdapterConfigFile), std::string::npos) << error;
+  const std::string of_list =
+      told({"model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.v_proj"});
+  EXPECT_NE(of_list.find("is a list that " + left_out), std::string::npos) << of_list;
+  // "q_proj" is the end of a name behind a dot; "v_proj" is said of the first layer alone.
+  const std::string of_one = told({"q_proj", "layers.0.self_attn.v_proj"});
+  EXPECT_NE(of_one.find(
+                "leaves out model.layers.1.self_attn.v_proj, model.layers.2.self_attn.v_proj, of"),
+            std::string::npos)
+      << of_one;
+  EXPECT_EQ(told({"q_proj", "self_attn.v_proj"}), "");
+  EXPECT_EQ(told("model\\.layers\\.[0-2]\\..*(q|v)_proj"), "");
+  EXPECT_EQ(told("all-linear"), "");
 }
 
 TEST(AdapterFiles, WhatWouldChangeTheNumbersIsRefusedByName) {
@@ -140,6 +177,8 @@ TEST(AdapterFiles, WhatWouldChangeTheNumbersIsRefusedByName) {
                                                         {"rank_pattern", R"({"q_proj": 2})"},
                                                         {"modules_to_save", R"(["lm_head"])"},
                                                         {"layers_to_transform", "[0]"},
+                                                        {"layers_pattern", "\"layers\""},
+                                                        {"exclude_modules", R"(["v_proj"])"},
                                                         {"init_lora_weights", "\"pissa\""},
                                                         {"peft_type", "\"IA3\""}}) {
     const std::string told = refusal_of_adapter(folder.path(), with("\"" + key + "\": " + value));
