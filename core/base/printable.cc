@@ -28,4 +28,13 @@ std::string printable(std::string_view text) {
   return out;
 }
 
+std::string shortened(std::string_view text, size_t max_bytes) {
+  if (text.size() <= max_bytes) return std::string(text);
+  size_t end = max_bytes;
+  // A character has at most three bytes behind its first.
+  const size_t least = end - std::min<size_t>(end, 3);
+  while (end > least && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return std::string(text.substr(0, end)) + "...";
+}
+
 }  // namespace tailrace

@@ -3,6 +3,7 @@
 // Thread: any.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -12,5 +13,9 @@ namespace tailrace {
 // not UTF-8 become "\x1b", so that nothing of an input can act. A NUL byte becomes "\x00": as it
 // is, it would end the message of an exception.
 std::string printable(std::string_view text);
+
+// The first bytes of a text that a message quotes, at most `max_bytes`, with "..." behind them
+// where more follows. No character is cut.
+std::string shortened(std::string_view text, size_t max_bytes);
 
 }  // namespace tailrace

@@ -10,11 +10,13 @@
 #include <pcre2.h>
 
 #include "core/base/error.h"
+#include "core/base/printable.h"
 
 namespace tailrace::text {
 namespace {
 
 constexpr int kMaxDepth = 100;  // of sets in sets
+constexpr size_t kShownPartBytes = 60;
 
 // The inside of a set. PCRE2's own \s also holds U+180E.
 constexpr std::string_view kSpace = R"(\t-\r\x{85}\p{Z})";
@@ -85,7 +87,7 @@ class Translator {
   std::string run() {
     while (at_ < in_.size()) step();
     close_options();
-    return std::move(out_);
+    return with_repeated();
   }
 
  private:
@@ -96,8 +98,8 @@ class Translator {
   };
 
   [[noreturn]] void refuse(std::string_view part, std::string_view why) const {
-    throw UserError("{}: the pattern '{}' has '{}' before byte {}, {}", where_, in_, part, at_,
-                    why);
+    throw UserError("{}: the pattern '{}' has '{}' before byte {}, {}", where_,
+                    shortened(in_, kShownPatternBytes), shortened(part, kShownPartBytes), at_, why);
   }
   [[noreturn]] void refuse_unknown(std::string_view part) const {
     refuse(part, "which Tailrace does not read as the tokenizers library does");
@@ -109,6 +111,19 @@ class Translator {
   void atom(std::string_view text) {
     atom_ = out_.size();
     out_ += text;
+  }
+
+  // `out_` with the groups of `repeated_`. Each inserted where it is found would cost n^2.
+  std::string with_repeated() {
+    if (repeated_.empty()) return std::move(out_);
+    std::ranges::sort(repeated_);
+    std::string all;
+    size_t done = 0;
+    for (const size_t begin : repeated_) {
+      all.append(out_, done, begin - done).append("(?:");
+      done = begin;
+    }
+    return all.append(out_, done);
   }
 
   void step() {
@@ -236,7 +251,7 @@ class Translator {
     out_ += "{" + (low.empty() ? "0" : low) + (comma ? "," : "") + high + "}";
     // To PCRE2 these would be possessive and lazy.
     if (peek() == '+' || (peek() == '?' && !comma)) {
-      out_.insert(atom_, "(?:");
+      repeated_.push_back(atom_);
       out_ += ')';
     }
     return true;
@@ -510,7 +525,8 @@ class Translator {
   std::string_view in_, where_;
   size_t at_ = 0;
   std::string out_;
-  size_t atom_ = 0;  // where the newest atom begins in `out_`
+  size_t atom_ = 0;               // where the newest atom begins in `out_`
+  std::vector<size_t> repeated_;  // places of `out_` before which a group opens
   bool extended_ = false;
   int num_options_ = 0;  // groups of options that end with the group around this place
   int num_negated_ = 0;  // sets around this place
@@ -520,6 +536,9 @@ class Translator {
 }  // namespace
 
 std::string pcre2_pattern(std::string_view pattern, std::string_view where) {
+  if (pattern.size() > kMaxPatternBytes)
+    throw UserError("{}: the pattern has {} bytes, more than {}; it begins with '{}'", where,
+                    pattern.size(), kMaxPatternBytes, shortened(pattern, kShownPartBytes));
   return Translator(pattern, where).run();
 }
 

@@ -9,12 +9,20 @@
 // Thread: any.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
 namespace tailrace::text {
 
-// Throws UserError, beginning with `where`, for what is not translated.
+// Patterns of models have some hundred bytes.
+inline constexpr size_t kMaxPatternBytes = size_t{64} << 10;
+
+// Of a pattern as messages quote it.
+inline constexpr size_t kShownPatternBytes = 500;
+
+// Throws UserError, beginning with `where`, for what is not translated, and for a pattern that is
+// longer than kMaxPatternBytes.
 std::string pcre2_pattern(std::string_view pattern, std::string_view where);
 
 }  // namespace tailrace::text

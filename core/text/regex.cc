@@ -6,6 +6,7 @@
 #include <pcre2.h>
 
 #include "core/base/error.h"
+#include "core/base/printable.h"
 #include "core/text/oniguruma.h"
 #include "core/text/utf8.h"
 
@@ -41,7 +42,7 @@ Regex::Regex(const std::string& pattern, std::string where) : impl_(std::make_un
     char message[256] = "";
     pcre2_get_error_message(error, reinterpret_cast<PCRE2_UCHAR*>(message), sizeof message);
     throw UserError("{}: the pattern '{}' is not a regular expression that Tailrace can use: {}",
-                    impl_->where, pattern, message);
+                    impl_->where, shortened(pattern, kShownPatternBytes), message);
   }
   // Without permission to map executable memory this fails, and matching is only slower.
   impl_->jit = pcre2_jit_compile(impl_->code, PCRE2_JIT_COMPLETE) == 0;

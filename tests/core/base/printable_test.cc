@@ -17,5 +17,15 @@ TEST(Printable, LeavesTextAndShowsWhatWouldActOnATerminal) {
   EXPECT_EQ(printable("\xff\xe2\x82z"), "\\xff\\xe2\\x82z");
 }
 
+TEST(Shortened, KeepsWholeCharactersOfTheBeginning) {
+  EXPECT_EQ(shortened("abc", 3), "abc");
+  EXPECT_EQ(shortened("abcd", 3), "abc...");
+  EXPECT_EQ(shortened("a\u6f22b", 4), "a\u6f22...");
+  EXPECT_EQ(shortened("a\u6f22b", 3), "a...");
+  EXPECT_EQ(shortened("abc", 0), "...");
+  // No character at all.
+  EXPECT_EQ(shortened(std::string(9, '\x80'), 5), "\x80\x80...");
+}
+
 }  // namespace
 }  // namespace tailrace

@@ -10,6 +10,7 @@
 
 #include "core/base/error.h"
 #include "core/text/pre_tokenizer.h"
+#include "core/text/regex.h"
 
 namespace tailrace::text {
 namespace {
@@ -102,6 +103,36 @@ TEST(Oniguruma, APatternThatIsNotTranslatedIsRefusedByItsPart) {
   std::string deep;
   for (int i = 0; i < 200; ++i) deep += "[a";
   EXPECT_NE(fault(deep.c_str()).find("nested more than 100 deep"), std::string::npos);
+}
+
+TEST(Oniguruma, AHostilePatternIsBoundedAndNotRepeatedWhole) {
+  const auto fault = [](const std::string& pattern) -> std::string {
+    try {
+      Regex(pattern, "t.json: pattern");
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  std::string many = "a";
+  for (int i = 0; i < 200'000; ++i) many += "{1}+";
+  EXPECT_EQ(fault(many),
+            "t.json: pattern: the pattern has 800001 bytes, more than 65536; it begins with 'a" +
+                many.substr(1, 59) + "...'");
+  EXPECT_EQ(fault(std::string(kMaxPatternBytes, 'a')).find("more than"), std::string::npos);
+  // One that PCRE2 refuses, one that is not translated, and a long part of it.
+  const std::string text(2000, 'a');
+  for (const std::string& pattern : {text + "(", text + "\\y", "\\p{" + text + "=}"}) {
+    const std::string told = fault(pattern);
+    EXPECT_NE(told.find("..."), std::string::npos) << told;
+    EXPECT_LT(told.size(), 800u) << told;
+  }
+}
+
+// Each repetition of a repetition opens a group before what it repeats.
+TEST(Oniguruma, RepetitionsOfRepetitionsOpenTheirGroupsInPlace) {
+  EXPECT_EQ(pcre2_pattern("xa{1}+{2}+b{3}?", "t.json"), "x(?:(?:a{1})+{2})+(?:b{3})?");
+  EXPECT_EQ(pcre2_pattern("((a{1}+b){2}+c){3}+", "t.json"), "(?:((?:((?:a{1})+b){2})+c){3})+");
 }
 
 }  // namespace
