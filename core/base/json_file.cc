@@ -11,6 +11,7 @@
 #include "core/base/file.h"
 #include "core/base/json_reader.h"
 #include "core/base/json_text.h"
+#include "core/base/printable.h"
 
 namespace tailrace {
 namespace {
@@ -36,13 +37,18 @@ nlohmann::json read_json_object(const std::filesystem::path& path, int64_t max_b
   const auto text = read_file(path, max_bytes);
   if (!text) throw UserError("{}", text.failure().message);
   auto [value, fault, wide_integer, num_steps] =
-      read_json(text.value(), {.max_values = kMaxFileValues});
+      read_json(text.value(), {.max_values = kMaxFileValues, .refuses_doubled_keys = true});
   if (fault && fault->kind == JsonFault::Kind::kSyntax) {
     // `num_read` counts the offending byte.
     const size_t at = fault->num_read > 0 ? fault->num_read - 1 : 0;
     throw UserError("{}:{}: not JSON: {}", path.string(), position(text.value(), at),
                     reason(fault->what));
   }
+  if (fault && fault->kind == JsonFault::Kind::kDouble)
+    throw UserError(
+        "{}: an object has the key {} twice, and programs take one or the other. Remove one of "
+        "them.",
+        path.string(), json_text(nlohmann::json(shortened(fault->key, 60))));
   if (fault) throw UserError("{}: not JSON: {}", path.string(), reason(fault->what));
   if (!value.is_object()) throw UserError("{}: not a JSON object", path.string());
   return std::move(value);

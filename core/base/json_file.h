@@ -15,7 +15,8 @@
 namespace tailrace {
 
 // Throws UserError for a file that cannot be read, is larger than `max_bytes`, is not JSON
-// ("a/config.json:3:12: not JSON: ..."), or holds something else than an object.
+// ("a/config.json:3:12: not JSON: ..."), has a key twice in one object, or holds something else
+// than an object.
 nlohmann::json read_json_object(const std::filesystem::path& path,
                                 int64_t max_bytes = int64_t{1} << 32);
 

@@ -10,11 +10,14 @@
 
 #include "core/base/error.h"
 #include "core/base/json_file.h"
+#include "core/base/json_text.h"
+#include "core/base/printable.h"
 
 namespace tailrace::text {
 namespace {
 
 constexpr int64_t kMostId = (1 << 24) - 1;  // the bound of parse_vocabulary()
+constexpr size_t kShownBytes = 60;
 
 struct Declared {
   AddedToken token;
@@ -46,13 +49,16 @@ DeclaredTokens of_decoder(const JsonPart& decoder) {
   DeclaredTokens declared;
   if (!decoder.value().is_object()) decoder.refuse("an object of tokens by their ids");
   for (const auto& [key, value] : decoder.value().items()) {
-    const JsonPart part(value, decoder.where() + "." + key);
+    const JsonPart part(value, decoder.where() + "." + shortened(key, kShownBytes));
     int64_t id = -1;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
     if (error != std::errc() || end != key.data() + key.size()) id = -1;
     Declared one{.token = token_of(part, false), .where = part.where()};
     one.token.id = checked_id(id, part);
-    declared.insert_or_assign(one.token.id, std::move(one));
+    const TokenId token = one.token.id;
+    // "256" and "0256" are two keys.
+    if (!declared.emplace(token, std::move(one)).second)
+      throw UserError("{}: the id {} is there twice", part.where(), token);
   }
   return declared;
 }
@@ -62,12 +68,14 @@ DeclaredTokens of_encoder(const JsonPart& encoder, const std::set<std::string>& 
   DeclaredTokens declared;
   if (!encoder.value().is_object()) encoder.refuse("an object of ids by their tokens");
   for (const auto& [content, value] : encoder.value().items()) {
-    const JsonPart part(value, encoder.where() + content);
+    const JsonPart part(value, encoder.where() + shortened(content, kShownBytes));
     Declared one{.token = {.id = checked_id(part.integer(), part), .content = content},
                  .where = part.where()};
     one.token.special = special.contains(content);
     one.token.normalized = !one.token.special;
-    declared.insert_or_assign(one.token.id, std::move(one));
+    const TokenId token = one.token.id;
+    if (!declared.emplace(token, std::move(one)).second)
+      throw UserError("{}: the id {} is there twice", part.where(), token);
   }
   return declared;
 }
@@ -114,9 +122,7 @@ class Joiner {
           "{}: the token {} has the id {} here, and {} by tokenizer.json{}. Save the tokenizer "
           "anew "
           "(AutoTokenizer, save_pretrained) from the files that the model was trained with",
-          declared.where,
-          nlohmann::json(token.content)
-              .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
+          declared.where, json_text(nlohmann::json(shortened(token.content, kShownBytes))),
           token.id, id,
           known != by_content_.end() || in_vocabulary >= 0 ? "" : ", where it would be added");
     if (known == by_content_.end()) {

@@ -9,7 +9,7 @@ namespace tailrace::text {
 
 namespace {
 
-std::string shortened(const nlohmann::json& value) {
+std::string short_json(const nlohmann::json& value) {
   // dump() throws for text that is not UTF-8, and a complaint must not fail while it is made.
   std::string text = json_text(value);
   if (text.size() > 60) text.replace(57, std::string::npos, "...");
@@ -68,7 +68,7 @@ bool JsonPart::flag(const std::string& key, bool fallback) const {
 }
 
 void JsonPart::refuse(std::string_view accepted) const {
-  throw UserError("{} is {}; accepted: {}", where_, shortened(*value_), accepted);
+  throw UserError("{} is {}; accepted: {}", where_, short_json(*value_), accepted);
 }
 
 }  // namespace tailrace::text

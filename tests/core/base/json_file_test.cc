@@ -31,6 +31,10 @@ TEST(ReadJsonObject, NamesLineAndColumnOfAMistake) {
   EXPECT_EQ(error("x").substr(0, 22), "a.json:1:1: not JSON: ");
   EXPECT_EQ(error("{\"a\": 1\n").substr(0, 22), "a.json:2:1: not JSON: ");
   EXPECT_EQ(error("[1]"), "a.json: not a JSON object");
+  EXPECT_EQ(error(R"({"a": {"model": 1, "b": 2, "model": 1}})"),
+            "a.json: an object has the key \"model\" twice, and programs take one or the other. "
+            "Remove one of them.");
+  EXPECT_EQ(error(R"({"a": {"a": 1}, "b": {"a": 1}})"), "(no error)");
   EXPECT_NE(error("{\"a\": \"" + std::string(2000, 'x') + "\"}").find("a.json"), std::string::npos);
 }
 

@@ -72,6 +72,20 @@ TEST_F(ConfigTokens, ATokenThatTheConfigAloneKnowsIsFound) {
   EXPECT_EQ(tokenizer->encode("<a>", {.find_special = false}), (Ids{4, 0, 5}));
 }
 
+TEST_F(ConfigTokens, AnIdThatIsThereTwiceIsRefused) {
+  config_["added_tokens_decoder"] = {{"8", added("<a>")}, {"08", added("<b>")}};
+  EXPECT_NE(fault().find("tokenizer_config.json: added_tokens_decoder.8: the id 8 is there twice"),
+            std::string::npos)
+      << fault();
+  config_.erase("added_tokens_decoder");
+  write("added_tokens.json", {{"<a>", 8}, {"<b>", 8}});
+  EXPECT_NE(fault().find("added_tokens.json: <b>: the id 8 is there twice"), std::string::npos)
+      << fault();
+  // A hostile key is not repeated whole.
+  config_["added_tokens_decoder"] = {{std::string(5000, 'x'), added("<a>")}};
+  EXPECT_LT(fault().size(), 400u);
+}
+
 TEST_F(ConfigTokens, TheConfigSaysHowATokenIsLookedFor) {
   config_["added_tokens_decoder"] = {{"6", added("<s>", true, /*lstrip=*/true)}};
   EXPECT_EQ(load()->encode("a  <s>"), (Ids{0, 6}));
