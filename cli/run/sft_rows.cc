@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "cli/run/named_file.h"
@@ -42,6 +44,7 @@ class SftLine {
       if (const Json* found = text::find_column(row, theirs); found != nullptr && ours != theirs)
         row[ours] = Json(*found);
     }
+    check_one_form(row);
     if (text::find_column(row, "input_ids") != nullptr)
       return read_sft_row(row, place_.where(), reading_.vocab_size);
     if (reading_.format == nullptr)
@@ -66,6 +69,18 @@ class SftLine {
 
  private:
   [[noreturn]] void fail(const std::string& what) const { place_.fail(what); }
+
+  // One would be learned and the others not, without a word.
+  void check_one_form(const Json& row) const {
+    const auto has = [&](const char* column) { return text::find_column(row, column) != nullptr; };
+    std::vector<std::string_view> forms;
+    if (has("input_ids")) forms.emplace_back("\"input_ids\"");
+    if (has("prompt") && has("completion")) forms.emplace_back("\"prompt\" and \"completion\"");
+    if (has("messages")) forms.emplace_back("\"messages\"");
+    if (forms.size() > 1)
+      fail(fmt::format("the row has {}; it may have one of these forms. Leave the others out",
+                       fmt::join(forms, ", and ")));
+  }
 
   Json messages_of(const Json& value, std::string_view column) const {
     Json list = value.is_string() ? parse_ordered_json(value.get<std::string>()) : value;

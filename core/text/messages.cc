@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/json_text.h"
+#include "core/base/printable.h"
 
 namespace tailrace::text {
 
@@ -15,12 +16,7 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-constexpr size_t kShownBytes = 60;
-
-std::string shown(const Json& value) {
-  const std::string text = json_text(value);
-  return text.size() <= kShownBytes ? text : text.substr(0, kShownBytes) + "...";
-}
+std::string shown(const Json& value) { return shortened(json_text(value), 60); }
 
 bool is_text_part(const Json& part) {
   return part.is_object() && part.contains("type") && part.at("type") == "text" &&
@@ -48,6 +44,41 @@ std::optional<std::string> join(Json& content) {
     all += part.at("text").get<std::string>();
   }
   content = std::move(all);
+  return std::nullopt;
+}
+
+// nullptr: it is absent or null.
+const Json* given(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+// Of a call, or of the function in it: what is wrong with it. A template would write null, or a
+// list as arguments, for the policy to learn.
+std::optional<std::string> fault_of_call(const Json& call) {
+  if (!call.is_object())
+    return fmt::format("{}; it must be an object with a function ({{\"name\", \"arguments\"}})",
+                       shown(call));
+  if (const Json* function = given(call, "function")) return fault_of_call(*function);
+  const auto arguments = call.find("arguments");
+  if (arguments == call.end() || arguments->is_object() || arguments->is_string())
+    return std::nullopt;
+  return fmt::format(
+      "one with the arguments {}; they must be an object or the text of one. Write {{}} for none",
+      shown(*arguments));
+}
+
+// Of the calls that a message has in one of two forms.
+std::optional<std::string> fault_of_calls(const Json& message) {
+  if (const Json* calls = given(message, "tool_calls")) {
+    if (!calls->is_array())
+      return fmt::format("tool_calls are {}; they must be a list", shown(*calls));
+    for (size_t i = 0; i < calls->size(); ++i)
+      if (const auto fault = fault_of_call((*calls)[i]))
+        return fmt::format("call {} is {}", i + 1, *fault);
+  }
+  if (const Json* call = given(message, "function_call"))
+    if (const auto fault = fault_of_call(*call)) return fmt::format("function_call is {}", *fault);
   return std::nullopt;
 }
 
@@ -95,6 +126,9 @@ Result<bool> make_texts(Json& messages) {
   bool changed = false;
   for (size_t i = 0; i < messages.size(); ++i) {
     Json& message = messages[i];
+    if (const auto fault = fault_of_calls(message))
+      return Failure{fmt::format("message {} ({}): its {}", i + 1,
+                                 message.at("role").get<std::string>(), *fault)};
     const auto content = message.find("content");
     if (content == message.end() || content->is_null()) {
       if (calls_tools(message)) continue;

@@ -195,6 +195,35 @@ TEST_F(SftRowsTest, ARowOfNoFormIsToldTheForms) {
   EXPECT_EQ(read(R"({"input_ids": [1, 2]})").rows.size(), 1u);
 }
 
+TEST_F(SftRowsTest, ARowOfTwoFormsIsRefused) {
+  const std::string pair = R"("prompt": "2 + 2?", "completion": "4")",
+                    ids = R"("input_ids": [5, 6])",
+                    messages = std::string(kMessages).substr(1, std::string(kMessages).size() - 2);
+  EXPECT_NE(error_of(std::string(kMessages) + "\n{" + pair + ", " + ids + "}\n")
+                .find("rows.jsonl:2: the row has \"input_ids\", and \"prompt\" and "
+                      "\"completion\"; it may have one of these forms"),
+            std::string::npos);
+  for (const std::string& row : {messages + ", " + ids, messages + ", " + pair})
+    EXPECT_NE(error_of("{" + row + "}").find(":1: the row has "), std::string::npos) << row;
+  // No form by itself.
+  EXPECT_EQ(error_of("{" + messages + R"(, "prompt": "a"})"), "");
+  EXPECT_EQ(error_of("{" + ids + R"(, "prompt": "a", "messages": null})"), "");
+}
+
+TEST_F(SftRowsTest, CallsThatAreNoCallsAreToldWithTheirLine) {
+  const auto talk = [](const std::string& call) {
+    return R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", )"
+           R"("tool_calls": [)" +
+           call + "]}]}\n";
+  };
+  for (const char* call : {"null", R"({"function": {"name": "f", "arguments": null}})",
+                           R"({"function": {"name": "f", "arguments": ["a"]}})"})
+    EXPECT_NE(error_of(std::string(kMessages) + "\n" + talk(call))
+                  .find("rows.jsonl:2: \"messages\": message 2 (assistant): its call 1 is "),
+              std::string::npos)
+        << call;
+}
+
 TEST_F(SftRowsTest, ARowThatIsTooLongIsRefusedDroppedOrCut) {
   const std::string text =
       "{\"input_ids\": [1, 2, 3], \"loss_mask\": [0, 1, 1]}\n"

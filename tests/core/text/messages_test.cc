@@ -60,6 +60,31 @@ TEST(Messages, OtherContentIsNamed) {
   }
 }
 
+TEST(Messages, CallsThatAreNoCallsAreNamed) {
+  const auto fault_of_call = [](const std::string& calls) {
+    return fault_of(R"({"role": "user", "content": "a"}, {"role": "assistant", "content": "", )" +
+                    calls + "}");
+  };
+  const std::string where = "message 2 (assistant): its ";
+  EXPECT_EQ(fault_of_call(R"("tool_calls": [{"name": "f", "arguments": "{}"}, null])"),
+            where + R"(call 2 is null; it must be an object with a function ({"name", )"
+                    R"("arguments"}))");
+  EXPECT_EQ(fault_of_call(R"("tool_calls": [{"function": {"name": "f", "arguments": null}}])"),
+            where +
+                "call 1 is one with the arguments null; they must be an object or the text of "
+                "one. Write {} for none");
+  for (const char* calls :
+       {R"("tool_calls": [{"name": "f", "arguments": [1]}])", R"("tool_calls": {"name": "f"})",
+        R"("tool_calls": [{"function": "f"}])", R"("tool_calls": "f")", R"("tool_calls": [[]])",
+        R"("function_call": {"name": "f", "arguments": 3})", R"("function_call": "f")"})
+    EXPECT_TRUE(fault_of_call(calls).starts_with(where)) << calls;
+  for (const char* calls :
+       {R"("tool_calls": null, "function_call": null)", R"("tool_calls": [])",
+        R"("tool_calls": [{"function": null, "name": "f", "arguments": {"a": null}}])",
+        R"("tool_calls": [{"name": "f"}])", R"("function_call": {"name": "f", "arguments": "a"})"})
+    EXPECT_EQ(fault_of_call(calls), "") << calls;
+}
+
 TEST(Messages, NullKeysOfArgumentsAreLeftOut) {
   ordered_json list = ordered_json::parse(
       R"([{"role": "user", "content": "a", "name": null},
