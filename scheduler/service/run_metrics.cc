@@ -8,7 +8,11 @@
 #include <iterator>
 #include <map>
 #include <numeric>
+#include <set>
+#include <string>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "core/base/clock.h"
 #include "core/base/error.h"
@@ -197,13 +201,22 @@ void RunMetrics::read_back() {
   steps_.clear();
   warm_up_.clear();
   evaluations_.clear();
+  const auto refuse = [&](const std::string& what) {
+    throw UserError(
+        "{}: {}. The run never wrote it so: put its own file back, or remove the lines to go on "
+        "without their rows.",
+        paths_.metrics().string(), what);
+  };
   for (const MetricsRow& row : rows.value()) {
-    if (row.version < 0) {
-      warm_up_.insert(row.step);
-      continue;
-    }
     // Every row of an evaluation has this value, and no row of a step.
-    (row.find("eval/episodes") != nullptr ? evaluations_ : steps_).insert(row.step);
+    const bool is_evaluation = row.find("eval/episodes") != nullptr;
+    std::set<int64_t>& seen = row.version < 0 ? warm_up_ : is_evaluation ? evaluations_ : steps_;
+    const char* kind = row.version < 0 ? "update" : is_evaluation ? "evaluation" : "step";
+    // Rows of the others that were lost may be written again behind later ones.
+    if (&seen == &steps_ && !seen.empty() && row.step < *seen.rbegin())
+      refuse(fmt::format("the row of step {} stands behind that of step {}", row.step,
+                         *seen.rbegin()));
+    if (!seen.insert(row.step).second) refuse(fmt::format("two rows are of {} {}", kind, row.step));
   }
 }
 

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "core/base/error.h"
 #include "tests/scheduler/service/fake_workers.h"
@@ -213,6 +216,34 @@ TEST(RunMetrics, RowsThatAreGoneOrDamagedAreNamed) {
         std::string::npos)
         << error.what();
   }
+}
+
+TEST(RunMetrics, RowsThatAreDoubledOrInAnotherOrderAreRefused) {
+  MetricsFixture f;
+  const auto line = [](int64_t step, int64_t version, const char* name) {
+    return format_metrics_row({step, version, 1000, {{name, 1}}}) + "\n";
+  };
+  const std::string warm_up = line(1, -1, "sft/loss"), evaluation = line(0, 0, "eval/episodes"),
+                    one = line(1, 0, "reward/mean"), two = line(2, 1, "reward/mean");
+  const auto refusal = [&](const std::string& text) -> std::string {
+    EXPECT_TRUE(write_file_atomic(f.paths.metrics(), text));
+    try {
+      (void)f.open(5);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refusal(warm_up + evaluation + one + two), "");
+  EXPECT_EQ(refusal(warm_up + one + evaluation + two), "") << "an evaluation may take its time";
+  for (const auto& [text, told] : std::vector<std::pair<std::string, std::string>>{
+           {one + two + two, "two rows are of step 2"},
+           {one + evaluation + evaluation, "two rows are of evaluation 0"},
+           {warm_up + warm_up, "two rows are of update 1"},
+           {two + one, "the row of step 1 stands behind that of step 2"}})
+    EXPECT_NE(refusal(text).find("metrics.jsonl: " + told + ". The run never wrote it so"),
+              std::string::npos)
+        << refusal(text);
 }
 
 TEST(RunMetrics, AFileThatIsReplacedOrCutMeanwhileIsNamedAndKeepsItsRows) {
