@@ -6,8 +6,9 @@
 All columns are kept: lists and structs become JSON lists and objects, and a column of a chat keeps
 its list of messages. Parquet gives each struct of a column the keys of all of them, with null where
 it had none; in "arguments" of calls and in "tools" such keys are left out and counted, because a
-chat template would write them. A name that ends in .gz is compressed. It needs pyarrow, or pandas with an
-engine for Parquet, in the Python that runs it.
+chat template would write them. NaN and infinite numbers become null, and bytes that are not UTF-8
+base64; standard error says how many. Two columns of one name are an error. A name that ends in .gz
+is compressed. It needs pyarrow, or pandas with an engine for Parquet, in the Python that runs it.
 """
 import argparse
 import base64
@@ -26,28 +27,48 @@ def fail(text):
     sys.exit(f"parquet_to_jsonl: {text}")
 
 
-def plain(value):
-    """The value as JSON can say it."""
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set)):
-        return [plain(item) for item in value]
-    if isinstance(value, (datetime.date, datetime.time)):
-        return value.isoformat()
-    if isinstance(value, decimal.Decimal):
+class Changed:
+    """Counts values that JSON cannot say as they are, by what becomes of them."""
+
+    NOT_FINITE = "numbers that are NaN or infinite, written as null"
+    NOT_TEXT = "values of bytes that are not UTF-8, written as base64"
+
+    def __init__(self):
+        self.counts = {}
+
+    def count(self, kind):
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+
+    def plain(self, value):
+        """The value as JSON can say it."""
+        if value is None or isinstance(value, (bool, int, str)):
+            return value
+        if isinstance(value, float):
+            if math.isfinite(value):
+                return value
+            self.count(self.NOT_FINITE)
+            return None
+        if isinstance(value, dict):
+            return {str(key): self.plain(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple, set)):
+            return [self.plain(item) for item in value]
+        if isinstance(value, (datetime.date, datetime.time)):
+            return value.isoformat()
+        if isinstance(value, decimal.Decimal):
+            return str(value)
+        if isinstance(value, (bytes, bytearray)):
+            try:
+                return bytes(value).decode("utf-8")
+            except UnicodeDecodeError:
+                self.count(self.NOT_TEXT)
+                return base64.b64encode(bytes(value)).decode("ascii")
+        if hasattr(value, "tolist"):  # arrays and numbers of numpy
+            return self.plain(value.tolist())
         return str(value)
-    if isinstance(value, (bytes, bytearray)):
-        try:
-            return bytes(value).decode("utf-8")
-        except UnicodeDecodeError:
-            return base64.b64encode(bytes(value)).decode("ascii")
-    if hasattr(value, "tolist"):  # arrays and numbers of numpy
-        return plain(value.tolist())
-    return str(value)
+
+    def tell(self):
+        for kind, count in sorted(self.counts.items()):
+            print(f"parquet_to_jsonl: {kind}: {count}", file=sys.stderr)
 
 
 class NullKeys:
@@ -88,6 +109,10 @@ def rows_of_pandas(pandas, path, columns):
 
 
 def check_columns(wanted, present):
+    # A row as an object would keep the last of them.
+    doubled = sorted({name for name in present if present.count(name) > 1})
+    if doubled:
+        fail(f"there are several columns with the name {', '.join(doubled)}; rename all but one")
     missing = [name for name in wanted if name not in present]
     if missing:
         fail(f"there is no column {', '.join(missing)}; the file has {', '.join(present)}")
@@ -125,11 +150,13 @@ def main():
     opener = gzip.open if arguments.target.endswith(".gz") else open
     count = 0
     nulls = NullKeys()
+    changed = Changed()
     try:
         rows = rows_of(arguments.source, columns)
         with opener(unfinished, "wt", encoding="utf-8") as out:
             for row in rows:
-                json.dump(nulls.left_out(plain(row)), out, ensure_ascii=False, allow_nan=False)
+                row = nulls.left_out(changed.plain(row))
+                json.dump(row, out, ensure_ascii=False, allow_nan=False)
                 out.write("\n")
                 count += 1
         os.replace(unfinished, arguments.target)
@@ -139,6 +166,7 @@ def main():
         if os.path.exists(unfinished):
             os.remove(unfinished)
     print(f"{arguments.target}: {count} rows")
+    changed.tell()
     if nulls.count:
         print(f"keys that are null in arguments or tools, left out: {nulls.count}")
 

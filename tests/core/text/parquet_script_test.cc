@@ -102,10 +102,24 @@ TEST_F(ParquetScript, WritesRowsThatAreRead) {
     EXPECT_EQ(row.at("extra_info").at("cost"), "1.5");
     EXPECT_EQ(row.at("extra_info").at("raw"), "/w==");
     EXPECT_TRUE(row.at("extra_info").at("nan").is_null());
+    for (const char* told : {"numbers that are NaN or infinite, written as null: 3\n",
+                             "values of bytes that are not UTF-8, written as base64: 3\n"})
+      EXPECT_NE(said_.find(told), std::string::npos) << said_;
   }
   ASSERT_EQ(run("in.parquet some.jsonl --columns prompt"), 0) << said_;
   EXPECT_FALSE(
       nlohmann::json::parse(read_dataset(folder_ / "some.jsonl")[0].json).contains("reward_model"));
+}
+
+TEST_F(ParquetScript, TwoColumnsOfOneNameAreRefused) {
+  std::string doubled = kStandIn;
+  const std::string name = "\"extra_info\"]";
+  doubled.replace(doubled.find(name), name.size(), "\"prompt\"]");
+  EXPECT_EQ(run_with(doubled.c_str(), "in.parquet out.jsonl"), 1);
+  EXPECT_NE(said_.find("there are several columns with the name prompt; rename all but one"),
+            std::string::npos)
+      << said_;
+  EXPECT_FALSE(fs::exists(folder_ / "out.jsonl"));
 }
 
 TEST_F(ParquetScript, KeysThatAreNullInArgumentsAndToolsAreLeftOut) {
