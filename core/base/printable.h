@@ -17,5 +17,7 @@ std::string printable(std::string_view text);
 // The first bytes of a text that a message quotes, at most `max_bytes`, with "..." behind them
 // where more follows. No character is cut.
 std::string shortened(std::string_view text, size_t max_bytes);
+// printable() of the first 100 bytes: of a name, or of what stands in the place of one.
+std::string excerpt(std::string_view text);
 
 }  // namespace tailrace

@@ -11,7 +11,6 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
-#include "core/base/excerpt.h"
 #include "core/base/printable.h"
 
 namespace tailrace {

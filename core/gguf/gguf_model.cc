@@ -16,7 +16,7 @@
 #include <fmt/ranges.h>
 
 #include "core/base/error.h"
-#include "core/base/excerpt.h"
+#include "core/base/printable.h"
 #include "core/model/rope_scaling.h"
 #include "kernels/base/check.h"
 

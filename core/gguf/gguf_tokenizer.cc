@@ -16,8 +16,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
-#include "core/base/excerpt.h"
 #include "core/base/json_text.h"
+#include "core/base/printable.h"
 #include "core/base/utf8_sequence.h"
 #include "core/chat/chat_template.h"
 

@@ -38,7 +38,8 @@ const std::vector<JsonShape>& json_shapes() {
       {"empty objects", [](int64_t n) { return list_of(n, [](int64_t) { return "{}"; }); }},
       {"objects", [](int64_t n) { return list_of(n, [](int64_t) { return R"({"a":{"b":1}})"; }); }},
       {"empty lists", [](int64_t n) { return list_of(n, [](int64_t) { return "[]"; }); }},
-      {"numbers", [](int64_t n) { return list_of(n, [](int64_t i) { return std::to_string(i); }); }},
+      {"numbers",
+       [](int64_t n) { return list_of(n, [](int64_t i) { return std::to_string(i); }); }},
       {"keys of one object",
        [](int64_t n) {
          return object_of(n, [](int64_t i) { return fmt::format("\"key {}\":{{}}", i); });
@@ -135,9 +136,8 @@ TEST(JsonReader, TheFirstKeyThatIsThereTwiceIsNamed) {
   EXPECT_EQ(doubled(R"([{"a":1,"b":2},{"a":1}])"), "");
   EXPECT_EQ(doubled(R"({"a":1,"b":2,"b":3,"a":4})"), "ambiguous: it has \"b\" twice");
   const auto many = [](int64_t twice) {
-    return object_of(100, [twice](int64_t i) {
-      return fmt::format("\"k{}\":0", i == twice ? i - 7 : i);
-    });
+    return object_of(
+        100, [twice](int64_t i) { return fmt::format("\"k{}\":0", i == twice ? i - 7 : i); });
   };
   EXPECT_EQ(doubled(many(-1)), "");
   EXPECT_EQ(doubled(many(50)), "ambiguous: it has \"k43\" twice");

@@ -15,7 +15,7 @@
 namespace tailrace {
 namespace {
 
-std::string error_of(const std::filesystem::path& root) {
+std::string fault_of_root(const std::filesystem::path& root) {
   try {
     RunDirectory run(root);
   } catch (const UserError& error) {
@@ -51,7 +51,7 @@ TEST(RunDirectory, ARunUnderWayIsRefusedAlsoWithoutItsLock) {
   const auto unfinished =
       run.paths().metrics().string() + fmt::format(".unfinished.{}", ::getpid());
   std::filesystem::remove(run.paths().lock());
-  EXPECT_NE(error_of(folder / "a").find("in use by another launch"), std::string::npos);
+  EXPECT_NE(fault_of_root(folder / "a").find("in use by another launch"), std::string::npos);
   EXPECT_TRUE(std::filesystem::exists(unfinished));
 }
 
@@ -130,12 +130,13 @@ TEST(RunDirectory, RefusesASecondLaunchAndNamesTheOwner) {
   std::string root = (folder / "run").string();
   {
     RunDirectory run(root);
-    EXPECT_EQ(error_of(root), fmt::format("{} is in use by another launch (process {}). Wait for "
-                                          "it, stop it with Ctrl-C or kill it, "
-                                          "or choose another run.dir.",
-                                          root, ::getpid()));
+    EXPECT_EQ(fault_of_root(root),
+              fmt::format("{} is in use by another launch (process {}). Wait for "
+                          "it, stop it with Ctrl-C or kill it, "
+                          "or choose another run.dir.",
+                          root, ::getpid()));
   }
-  EXPECT_EQ(error_of(root), "");
+  EXPECT_EQ(fault_of_root(root), "");
 }
 
 TEST(RunDirectory, ADeadOwnerHoldsNothing) {
@@ -150,23 +151,24 @@ TEST(RunDirectory, ADeadOwnerHoldsNothing) {
   }
   char byte;
   ASSERT_EQ(::read(ready[0], &byte, 1), 1);
-  EXPECT_NE(error_of(folder / "run").find(fmt::format("process {}", child)), std::string::npos);
+  EXPECT_NE(fault_of_root(folder / "run").find(fmt::format("process {}", child)),
+            std::string::npos);
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
-  EXPECT_EQ(error_of(folder / "run"), "");
+  EXPECT_EQ(fault_of_root(folder / "run"), "");
 }
 
 TEST(RunDirectory, RefusesAFolderOfSomethingElse) {
   TemporaryDirectory folder;
   folder.write("thesis.tex", "text");
-  EXPECT_EQ(error_of(folder.path()),
+  EXPECT_EQ(fault_of_root(folder.path()),
             folder.path().string() +
                 " holds files (for example thesis.tex) but no config.yaml, so it is not a run "
                 "directory. Choose another run.dir or an empty folder.");
 }
 
 TEST(RunDirectory, NamesAPlaceThatCannotBeWritten) {
-  EXPECT_NE(error_of("/proc/tailrace-run").find("cannot create /proc/tailrace-run"),
+  EXPECT_NE(fault_of_root("/proc/tailrace-run").find("cannot create /proc/tailrace-run"),
             std::string::npos);
 }
 
