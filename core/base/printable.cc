@@ -37,7 +37,7 @@ std::string shortened(std::string_view text, size_t max_bytes) {
   return std::string(text.substr(0, end)) + "...";
 }
 
-std::string excerpt(std::string_view text) {
+std::string shown_name(std::string_view text) {
   constexpr size_t kNameBytes = 100;
   return printable(shortened(text, kNameBytes));
 }

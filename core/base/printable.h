@@ -18,6 +18,6 @@ std::string printable(std::string_view text);
 // where more follows. No character is cut.
 std::string shortened(std::string_view text, size_t max_bytes);
 // printable() of the first 100 bytes: of a name, or of what stands in the place of one.
-std::string excerpt(std::string_view text);
+std::string shown_name(std::string_view text);
 
 }  // namespace tailrace

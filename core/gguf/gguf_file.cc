@@ -61,7 +61,7 @@ class HeadReader {
     for (uint64_t i = 0; i < num_values; ++i) {
       where_ = fmt::format("metadata {} of {}", i + 1, num_values);
       const std::string key = name("a key");
-      where_ = fmt::format("the key '{}'", excerpt(key));
+      where_ = fmt::format("the key '{}'", shown_name(key));
       GgufValue value = read_value();
       if (!metadata.emplace(key, std::move(value)).second) refuse("it is there twice");
     }
@@ -227,7 +227,7 @@ class HeadReader {
     for (uint64_t i = 0; i < num; ++i) {
       where_ = fmt::format("tensor {} of {}", i + 1, num);
       const std::string its = name("its name");
-      where_ = fmt::format("tensor '{}'", excerpt(its));
+      where_ = fmt::format("tensor '{}'", shown_name(its));
       GgufTensor tensor;
       const auto num_sizes = number<uint32_t>();
       if (num_sizes < 1 || num_sizes > kMaxSizes)
@@ -247,7 +247,7 @@ class HeadReader {
       const auto type = ggml_type_of(type_number);
       if (!type)
         throw UserError("{}: tensor '{}' is of the type {}, which is not read; accepted: {}.",
-                        path_, excerpt(its), name_of_ggml_number(type_number), all_ggml_types());
+                        path_, shown_name(its), name_of_ggml_number(type_number), all_ggml_types());
       tensor.type = *type;
       const auto [values, block_bytes] = block_shape(*type);
       if (tensor.row_size() % values != 0)
@@ -275,11 +275,11 @@ class HeadReader {
     uint64_t covered = 0;
     std::string previous;
     for (const Place& place : places_) {
-      where_ = fmt::format("tensor '{}'", excerpt(place.name));
+      where_ = fmt::format("tensor '{}'", shown_name(place.name));
       if (place.begin % alignment != 0)
         refuse("it begins at byte {} of the data, which is no multiple of {}", place.begin,
                alignment);
-      if (place.begin < covered) refuse("it overlaps '{}'", excerpt(previous));
+      if (place.begin < covered) refuse("it overlaps '{}'", shown_name(previous));
       if (place.end > room) refuse_far(place.begin, place.end - place.begin);
       const std::string_view data = bytes_.substr(start + place.begin, place.end - place.begin);
       tensors.find(place.name)->second.data = std::as_bytes(std::span(data.data(), data.size()));

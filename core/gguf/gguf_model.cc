@@ -195,7 +195,7 @@ class MetadataReader {
         continue;
       throw UserError(
           "{}: {} is not understood; leaving it out could change what the model computes", where(),
-          excerpt(at->first));
+          shown_name(at->first));
     }
   }
 
@@ -282,7 +282,7 @@ class MetadataReader {
     if (name == "none") return;
     if (name != "linear" && name != "yarn")
       throw UserError("{}: {} is {}, which is not read; accepted: none, linear, yarn", where(),
-                      key("rope.scaling.type"), excerpt(name));
+                      key("rope.scaling.type"), shown_name(name));
     scaling.type = name == "linear" ? RopeScaling::Type::kLinear : RopeScaling::Type::kYarn;
     scaling.factor = factor;
     if (name == "linear") {
@@ -358,7 +358,7 @@ class MetadataReader {
 
 void refuse_other_files(const GgufFile& file) {
   const std::string type =
-      file.find("general.type") == nullptr ? "model" : excerpt(file.text("general.type"));
+      file.find("general.type") == nullptr ? "model" : shown_name(file.text("general.type"));
   if (type != "model")
     throw UserError("{}: general.type is {}; only a model is read", file.path().string(), type);
   if (const int64_t count = file.integer("split.count", 0); count > 1)
@@ -374,7 +374,7 @@ const Architecture& architecture_of(const GgufFile& file) {
   const auto* found = std::ranges::find(kArchitectures, name, &Architecture::name);
   if (found == std::end(kArchitectures))
     throw UserError("{}: the architecture {} is not read; accepted: {}.", file.path().string(),
-                    excerpt(name), all_gguf_architectures());
+                    shown_name(name), all_gguf_architectures());
   return *found;
 }
 
@@ -429,7 +429,7 @@ void GgufModel::check_tensors() const {
       throw UserError(
           "{}: tensor '{}' is unknown to a {} of this metadata ({} layers); leaving it out would "
           "change the numbers",
-          file_.path().string(), excerpt(name), config_.architecture, config_.num_layers);
+          file_.path().string(), shown_name(name), config_.architecture, config_.num_layers);
     if (tensor.shape != found->second->shape)
       throw UserError("{}: tensor '{}' has the shape [{}]; the metadata asks for [{}]",
                       file_.path().string(), name, fmt::join(tensor.shape, ", "),

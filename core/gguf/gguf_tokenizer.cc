@@ -136,7 +136,7 @@ class TokenizerReader {
                         types_[id], kUndefined, kByte);
       if (!ids_.emplace(tokens_[id], static_cast<int64_t>(id)).second)
         throw UserError("{}: the token '{}' is there twice, as {} and {}", where(),
-                        excerpt(tokens_[id]), ids_.at(tokens_[id]), id);
+                        shown_name(tokens_[id]), ids_.at(tokens_[id]), id);
     }
   }
 
@@ -152,7 +152,7 @@ class TokenizerReader {
       throw UserError(
           "{}: tokenizer.ggml.model is {}, which is not read; accepted: gpt2 (byte pairs), llama "
           "(SentencePiece).",
-          where(), excerpt(model));
+          where(), shown_name(model));
     }
     TokenizerTexts texts;
     texts.tokenizer = json_text(json, 1) + "\n";
@@ -242,7 +242,7 @@ class TokenizerReader {
     const auto* found = std::ranges::find(kPreTokenizers, name, &PreTokenizerName::name);
     if (found == std::end(kPreTokenizers))
       throw UserError("{}: tokenizer.ggml.pre is {}, which is not read; accepted: {}.", where(),
-                      excerpt(name), all_gguf_pre_tokenizers());
+                      shown_name(name), all_gguf_pre_tokenizers());
     const bool prefix = file_.flag("tokenizer.ggml.add_space_prefix", false);
     json["normalizer"] = found->cut == Cut::kQwen2 ? Ordered({{"type", "NFC"}}) : Ordered(nullptr);
     json["pre_tokenizer"] = pre_tokenizer_of(found->cut, prefix);
@@ -272,7 +272,7 @@ class TokenizerReader {
                          ids_.contains(merge.substr(blank + 1));
       if (!known)
         throw UserError("{}: merge {} is '{}'; it must be two tokens and a blank between them",
-                        where(), i, excerpt(merge));
+                        where(), i, shown_name(merge));
       list.push_back({merge.substr(0, blank), merge.substr(blank + 1)});
     }
     return list;

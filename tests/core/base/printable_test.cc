@@ -27,9 +27,9 @@ TEST(Shortened, KeepsWholeCharactersOfTheBeginning) {
   EXPECT_EQ(shortened(std::string(9, '\x80'), 5), "\x80\x80...");
 }
 
-TEST(Excerpt, IsWhatATerminalShowsOfTheBeginning) {
-  EXPECT_EQ(excerpt("a\x1b"), "a\\x1b");
-  EXPECT_EQ(excerpt(std::string(101, 'a')), std::string(100, 'a') + "...");
+TEST(ShownName, IsWhatATerminalShowsOfTheBeginning) {
+  EXPECT_EQ(shown_name("a\x1b"), "a\\x1b");
+  EXPECT_EQ(shown_name(std::string(101, 'a')), std::string(100, 'a') + "...");
 }
 
 }  // namespace
