@@ -77,6 +77,15 @@ class CommandPoolTest : public testing::Test {
     EXPECT_THAT(score.failure().message, HasSubstr(reason));
   }
 
+  // Where the loop over the processes gets no time itself, who asked says so in its place.
+  static void expect_late(const Result<Score>& score, const std::string& budget) {
+    ASSERT_FALSE(score) << score.value().reward;
+    EXPECT_THAT(score.failure().message,
+                testing::AnyOf(HasSubstr("has not answered an episode within " + budget),
+                               HasSubstr("has not answered a batch within " + budget),
+                               HasSubstr("has no verdict within " + budget)));
+  }
+
   std::set<std::string> lines_of(const std::string& name) {
     std::set<std::string> lines;
     std::ifstream file(folder_ / name);
@@ -239,7 +248,7 @@ while read line; do sleep 1000; done
                                      folder_.path().string())),
                    {});
   const Time begin = steady_now();
-  expect_failure(pool.ask(number(1), 2s), "has not answered an episode within 2 s");
+  expect_late(pool.ask(number(1), 2s), "2 s");
   EXPECT_LT(steady_now() - begin, 30s);
   const pid_t left = std::stoi(*lines_of("left").begin());
   EXPECT_TRUE(comes_true(
@@ -259,7 +268,7 @@ for line in sys.stdin:
   std::vector<std::string> episodes;
   for (int i = 0; i < 4; ++i) episodes.push_back(number(i));
   const auto scores = ask_all(pool, episodes, 12s);
-  expect_failure(scores[0], "has not answered");
+  expect_late(scores[0], "12 s");
   for (size_t i = 1; i < scores.size(); ++i) expect_reward(scores[i], 1);
 }
 
@@ -488,7 +497,7 @@ done
   CommandPool pool({.words = {file.string()}, .is_isolated = true}, {});
   expect_reward(pool.ask(number(1), kPlenty), 1);
   expect_failure(pool.ask("\"response\":\"crash\"", kPlenty), "was ended by signal 9");
-  expect_failure(pool.ask("\"response\":\"hang\"", 2s), "has not answered");
+  expect_late(pool.ask("\"response\":\"hang\"", 2s), "2 s");
   expect_reward(pool.ask(number(1), kPlenty), 1);
 }
 
