@@ -563,9 +563,14 @@ TEST_F(GateTest, WithoutFilesLeftWorkersWait) {
   start_gate();
   const auto run = join();
   const auto client = client_of(*run);
+  // All connections of the client stand, so that none is accepted while no files are left, which
+  // ends the program in libzmq. For east the gate has none to the scheduler.
+  ASSERT_TRUE(serve_until([&] {
+    return std::ranges::any_of(
+        ups_, [&](const auto& up) { return up.hello.worker == run->welcome().name; });
+  }));
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
-  // The client's connection stands, and the gate has none to the scheduler.
   rlimit few = before;
   few.rlim_cur = before.rlim_cur - static_cast<rlim_t>(files_left()) + 6;
   SecurePeer east(host_.endpoint("east"));
