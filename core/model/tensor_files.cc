@@ -11,7 +11,6 @@
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/json_file.h"
-#include "core/base/json_keys.h"
 #include "core/base/json_text.h"
 #include "core/base/nearest.h"
 #include "core/model/model_folder.h"
@@ -100,13 +99,6 @@ const SafetensorsFile& TensorFiles::open(const std::string& name) {
 
 void TensorFiles::read_index(const std::filesystem::path& path) {
   const nlohmann::json json = read_json_object(path, kMaxIndexBytes);
-  const auto text = read_file(path, kMaxIndexBytes);
-  if (!text) throw UserError("{}", text.failure().message);
-  if (const std::string key = duplicate_key(text.value()); !key.empty())
-    throw UserError(
-        "{}: it has the key '{}' twice; a tensor has one file. Take out the line of the file that "
-        "is not meant, or download the index again.",
-        path.string(), key);
   if (!json.contains("weight_map") || !json["weight_map"].is_object()) {
     throw UserError("{}: it has no object weight_map", path.string());
   }
