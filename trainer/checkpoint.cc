@@ -1,6 +1,7 @@
 #include "trainer/checkpoint.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdio>
 #include <map>
@@ -133,13 +134,24 @@ CheckpointState read_proved_state(const fs::path& folder) {
 
 namespace {
 
-bool fits(const ModelForm& form, const Parameters& parameters) {
+bool has_halves(const ModelForm& form) {
   const auto is_half = [](const ModelForm::Tensor& tensor) { return tensor.dtype == Dtype::kF16; };
-  const bool any_half = std::ranges::any_of(form.files, [&](const ModelForm::File& file) {
+  return std::ranges::any_of(form.files, [&](const ModelForm::File& file) {
     return std::ranges::any_of(file.tensors, is_half);
   });
-  return !any_half || std::ranges::all_of(parameters.flat(),
-                                          [](float value) { return std::abs(value) < kF16Limit; });
+}
+
+bool fits(const ModelForm& form, const Parameters& parameters) {
+  return !has_halves(form) || std::ranges::all_of(parameters.flat(), [](float value) {
+    return std::abs(value) < kF16Limit;
+  });
+}
+
+// Weights that came in bfloat16, as long as nobody has trained them.
+bool are_bf16(const Parameters& parameters) {
+  return std::ranges::all_of(parameters.flat(), [](float value) {
+    return (std::bit_cast<uint32_t>(value) & 0xFFFFU) == 0;
+  });
 }
 
 }  // namespace
@@ -205,7 +217,9 @@ void CheckpointFolder::write(const fs::path& folder, const CheckpointState& stat
     ModelForm form = form_;
     // What float16 does not hold must not cost the weights: such a checkpoint has what samples.
     if (!fits(form, parameters)) form.keeps_dtypes = false;
-    const bool is_exact = save_model(folder, config, parameters, form);
+    const bool is_exact =
+        save_model(folder, config, parameters, form) ||
+        (config.dtype == Dtype::kBF16 && !has_halves(form) && are_bf16(parameters));
     if (!is_exact)
       save_parameters(folder / kMasterFile, parameters,
                       {{kComputeKey, config.dtype == Dtype::kBF16 ? "bf16" : "f32"}});

@@ -1,6 +1,7 @@
 #include "trainer/checkpoint.h"
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <fstream>
 #include <string>
@@ -138,6 +139,27 @@ TEST_F(CheckpointTest, ABfloatModelGoesOnFromItsMasterWeights) {
   // One that is cut is damaged.
   fs::resize_file(saved.value() / "master.safetensors", 1000);
   EXPECT_THROW(load(folder), UserError);
+}
+
+// A run begins with a checkpoint of the weights that it was given.
+TEST_F(CheckpointTest, WeightsThatCameInBfloatHaveAMasterFromTheFirstUpdateOn) {
+  ModelConfig config = trainer_->model().config();
+  config.dtype = Dtype::kBF16;
+  const std::span<float> flat = trainer_->parameters().flat();
+  for (float& value : flat) value = to_float(to_bf16(value));
+  const std::vector<float> before(flat.begin(), flat.end());
+  CheckpointFolder folder(root_, {}, 3);
+  const auto has_master = [&](int64_t step) {
+    const auto saved =
+        folder.save({.step = step}, config, trainer_->parameters(), trainer_->optimizer());
+    return fs::exists(saved.value() / "master.safetensors");
+  };
+  EXPECT_FALSE(has_master(0));
+  std::ranges::fill(flat, 0.0f);
+  ASSERT_TRUE(load(folder));
+  EXPECT_TRUE(std::ranges::equal(flat, before));
+  flat.back() = std::nextafter(flat.back(), 2.0f);
+  EXPECT_TRUE(has_master(1));
 }
 
 // float16, in files and with a config of its own: so it is written, and the run loses nothing.

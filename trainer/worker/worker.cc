@@ -477,7 +477,7 @@ class TrainerWorker {
     MetricList metrics = warm_up();
     if (ended_) return;
     // The warm-up had an optimizer of its own, and its moments are about another loss.
-    reset_rl_optimizer();
+    if (!config_.sft.data.empty()) reset_rl_optimizer();
     if (loss_.kl.needs_reference()) keep_reference();
     version_ = 0;
     metrics_ = std::move(metrics);
