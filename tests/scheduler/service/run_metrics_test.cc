@@ -93,7 +93,7 @@ TEST(RunMetrics, WhatInstallsTookGoesToTheNextRow) {
   // A worker that makes names up fills no memory.
   for (int i = 0; i < 1000; ++i) metrics.on_install({{fmt::format("name_{}", i), 1}});
   metrics.on_published(policy_at(3), {}, {});
-  const auto& values = f.rows()[2].values;
+  const MetricList values = f.rows()[2].values;
   EXPECT_EQ(std::ranges::count_if(
                 values, [](const auto& value) { return value.first.starts_with("weights/"); }),
             32);
