@@ -33,8 +33,8 @@ struct ModeRun {
   double partial = 0;     // of the trained tokens: of older weights than the last of their sample
   double redundancy = 0;  // of the sampled tokens: no step trains them
 
-  // What is too old, or of a group without a signal, was sampled, and nothing learned from it: it
-  // is no throughput.
+  // Tokens that are too old, or of a group without a signal, were sampled and nothing is learned
+  // from them: they are no throughput.
   double tokens_per_s() const { return loss_tokens / seconds; }
   // Share of a room of so many samples that held one that was trained.
   double used(int64_t room) const { return sample_seconds / (seconds * static_cast<double>(room)); }

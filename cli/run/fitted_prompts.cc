@@ -53,7 +53,7 @@ class Fitter {
     roomy_ = context - limits.max_action_tokens;
     // One position is left for the answer.
     longest_ = std::min(limits.max_prompt_tokens, context - 1);
-    // Who cuts without a limit of prompts does not mean answers of one token.
+    // A cut without a limit of prompts does not mean answers of one token.
     if (too_long == TooLong::kCut && rollout.max_prompt_tokens == 0)
       longest_ = std::clamp(longest_, int64_t{1}, std::max(roomy_, context / 2));
   }

@@ -434,8 +434,8 @@ Plan checked_plan(const RunPaths& paths, const RunOptions& options, const Regist
   for (const FittedPrompts& found : prompts) add_notes(found, plan.warnings);
   plan.prompts = std::move(prompts);
   if (!paths.root.empty()) plan.prompt_fits = read_prompt_fits(paths);
-  // Of a launch that was killed between the two files of a dataset, the first is known and its rows
-  // are found anew.
+  // A launch may have been killed between the two files of a dataset: the first is known and its
+  // rows are found anew.
   for (const FittedPrompts& found : plan.prompts) {
     std::erase_if(plan.prompt_fits,
                   [&](const PromptFit& known) { return known.key == found.fit.key; });

@@ -18,8 +18,8 @@ std::string config_value(const ConfigNode& root, std::string_view key);
 
 inline constexpr const char* kJudgedByReward = "rewards";
 
-// What is equal in a group without a signal, as a sentence about it has it: kJudgedByReward, or
-// "values of correct" (algo.filter_metric).
+// A sentence about a group without a signal says that these are equal: kJudgedByReward, or "values
+// of correct" (algo.filter_metric).
 std::string judged_values(const ConfigNode& root);
 
 }  // namespace tailrace

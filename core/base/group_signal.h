@@ -22,7 +22,7 @@ inline bool are_equal_rewards(double low, double high, double size = 1) {
   return high - low <= kRewardTolerance * std::max({size, std::abs(low), std::abs(high)});
 }
 
-// Of two that need not be in order.
+// The two need not be in order.
 inline bool same_reward(double a, double b) {
   return are_equal_rewards(std::min(a, b), std::max(a, b));
 }

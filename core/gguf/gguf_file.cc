@@ -93,7 +93,7 @@ class HeadReader {
            kMaxGgufHeadBytes >> 20);
   }
 
-  // Of the file, and of what its head may have of it.
+  // Bytes that are left of the file, and of the part that its head may have.
   uint64_t in_file() const { return bytes_.size() - at_; }
   uint64_t left() const { return std::min<uint64_t>(bytes_.size(), kMaxGgufHeadBytes) - at_; }
   std::string_view take(uint64_t size) {

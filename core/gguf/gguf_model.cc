@@ -96,7 +96,7 @@ constexpr std::string_view kWithoutEffect[] = {
     "vocab_size",              // the embeddings say it
     "tensor_data_layout",      // rows are in the order of the architecture
     "rope.scaling.finetuned",  // tells of the training
-    // Of yarn alone, where they are read.
+    // They mean something under yarn alone, where they are read.
     "rope.scaling.original_context_length", "rope.scaling.yarn_beta_fast",
     "rope.scaling.yarn_beta_slow",
     "pooling_type",  // makes one vector of a text, behind what a decoder computes

@@ -11,8 +11,8 @@
 
 namespace tailrace {
 
-// Of a token: merges follow from all cuts of it. Those of released models have some hundred, where
-// they are runs of blanks.
+// The longest token: merges follow from all cuts of it. Released models have some hundred bytes,
+// where a token is a run of blanks.
 constexpr size_t kMaxGgufTokenBytes = 1024;
 
 struct TokenizerTexts {

@@ -1,8 +1,8 @@
 // A folder that appears under its name whole or not at all: it is filled as NAME.unfinished and
 // renamed at the end.
 //
-// Of several who make one folder at once, in any processes, one makes it. The others are refused
-// and touch nothing of its files: both the creation and the renaming fail where something is there.
+// Where several processes make one folder at once, one of them makes it. The others are refused and
+// touch nothing of its files: both the creation and the renaming fail where something is there.
 //
 // Thread: one at a time.
 #pragma once

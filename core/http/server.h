@@ -34,9 +34,9 @@ struct ServerOptions {
   // that reads slowly: between two reads of its answer.
   Time header_patience = std::chrono::seconds(30);
   Time idle = std::chrono::seconds(75);  // a connection kept alive without a request
-  // What the server refuses before a handler sees it (400, 408, 413, 431, 501, 503, 505): the
-  // request as far as it was read, without its body, and what its client is told. Runs on the
-  // server's thread, returns soon and does not throw.
+  // The server refuses some requests before a handler sees them (400, 408, 413, 431, 501, 503,
+  // 505): this hears the request as far as it was read, without its body, and what its client is
+  // told, on the server's thread; it returns soon and does not throw.
   std::function<void(const Request&, int status, const std::string& message)> on_refusal = {};
 };
 

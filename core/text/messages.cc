@@ -53,8 +53,8 @@ const Json* given(const Json& object, const char* key) {
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
-// Of a call, or of the function in it: what is wrong with it. A template would write null, or a
-// list as arguments, for the policy to learn.
+// The fault of a call, or of the function in it. A template would write null, or a list as
+// arguments, for the policy to learn.
 std::optional<std::string> fault_of_call(const Json& call) {
   if (!call.is_object())
     return fmt::format("{}; it must be an object with a function ({{\"name\", \"arguments\"}})",
@@ -68,7 +68,7 @@ std::optional<std::string> fault_of_call(const Json& call) {
       shown(*arguments));
 }
 
-// Of the calls that a message has in one of two forms.
+// The fault of the calls that a message has in one of two forms.
 std::optional<std::string> fault_of_calls(const Json& message) {
   if (const Json* calls = given(message, "tool_calls")) {
     if (!calls->is_array())

@@ -18,7 +18,7 @@ namespace tailrace::text {
 // Patterns of models have some hundred bytes.
 inline constexpr size_t kMaxPatternBytes = size_t{64} << 10;
 
-// Of a pattern as messages quote it.
+// Messages quote so much of a pattern.
 inline constexpr size_t kShownPatternBytes = 500;
 
 // Throws UserError, beginning with `where`, for what is not translated, and for a pattern that is

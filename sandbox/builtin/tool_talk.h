@@ -21,14 +21,14 @@ inline constexpr const char* kToolFormHelp =
 
 class ToolTalk {
  public:
-  // Of the setting `form`: words, hermes or llama3.
+  // `form` is the setting: words, hermes or llama3.
   explicit ToolTalk(std::string_view form);
 
   bool is_chat() const { return is_chat_; }
-  // Of an action. Calls have ids that (seed, turn) decide.
+  // Reads an action. Its calls have ids that (seed, turn) decide.
   chat::ParsedAnswer read(std::string_view action, uint64_t seed, int64_t turn) const;
 
-  // A call as a policy writes it; arguments: a JSON object. Of words: that of Hermes in one line.
+  // A call as a policy writes it; arguments: a JSON object. With words it is Hermes in one line.
   std::string call(std::string_view name, std::string_view arguments) const;
   // Several of one turn.
   std::string join(const std::vector<std::string>& calls) const;
@@ -38,7 +38,7 @@ class ToolTalk {
   chat::AnswerForm form_;
 };
 
-// What the calls of one turn are answered, as messages.
+// The answers to the calls of one turn, as messages.
 class ToolReplies {
  public:
   void answer(const chat::ToolCall& call, std::string content);

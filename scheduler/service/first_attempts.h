@@ -23,9 +23,9 @@ class FirstAttempts {
  public:
   // So many have to fail.
   static constexpr int64_t kEnough = 12;
-  // So long behind the first failure they say so also of one task alone, which else may be the only
-  // broken one, and workers without work are not waited for any more: more than half of those that
-  // have had some, and two where there are two, are enough.
+  // After this time since the first failure they say so also of one task alone, which else may be
+  // the only broken one, and workers without work are not waited for any more: more than half of
+  // those that have had some, and two where there are two, are enough.
   static constexpr Time kLong = std::chrono::seconds(60);
 
   // An attempt that has ended, behind what decide() made of it. Returns why the run has to end;

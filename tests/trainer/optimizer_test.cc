@@ -255,7 +255,7 @@ TEST_F(OptimizerTest, RiseAndFallDoNotOverlapWhateverIsNotMade) {
   }
 }
 
-// What lies before it moved something else, such as a critic, or nothing at all.
+// Steps before it moved something else, such as a critic, or nothing at all.
 TEST_F(OptimizerTest, TheFallBeginsWithTheFirstUpdate) {
   TemporaryDirectory dir;
   const std::filesystem::path file = dir.path() / "o.safetensors";

@@ -300,7 +300,7 @@ TEST_F(LaunchAgents, WhatHidesEndsWithAWorkerThatIsKilled) {
   expect_nothing_is_left("run");
 }
 
-// What an agent reports is known behind an answer alone, and so first to the trainer.
+// An agent reports its metrics behind an answer alone, so that the trainer is the first to know.
 TEST_F(LaunchAgents, AFilterMetricThatNoAgentReportsIsToldWithThoseThatTheyHave) {
   write_agent();
   start_run("run", {"rollout.workers=1", "algo.filter_metric=herd"});

@@ -360,7 +360,7 @@ TEST(Health, AFarStepIsAdvisedASmallerRateThanANearOne) {
   }
 }
 
-// What a wrecked policy makes of its penalty and its gradients is no fault of theirs.
+// A wrecked policy has a large penalty and large gradients, which are no causes.
 TEST(Health, AWreckIsTheCauseOfAPenaltyThatPulls) {
   std::vector<MetricsRow> rows;
   for (int64_t step = 1; step <= 3; ++step)

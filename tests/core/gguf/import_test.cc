@@ -286,7 +286,7 @@ TEST(GgufImport, RefusesKeysThatNobodyReads) {
   clamps.key("llama.swiglu_clamp_exp", 9).add(kF32).add<uint64_t>(3).add(1.0f).add(1.0f).add(0.0f);
   expect_said(import_refusal(with_keys("llama.gguf", clamps, 1)),
               "llama.swiglu_clamp_exp is not understood");
-  // What changes nothing passes: zeros, defaults, and what other architectures have.
+  // Values that change nothing pass: zeros, defaults, and keys of other architectures.
   EXPECT_EQ(said("gemma3.gguf", "gemma3.attention.shared_kv_layers", kU32, 0), "accepted");
   EXPECT_EQ(said("llama.gguf", "llama.use_parallel_residual", kTruth, uint8_t{0}), "accepted");
   EXPECT_EQ(said("llama.gguf", "llama.vocab_size", kU32, 211), "accepted");

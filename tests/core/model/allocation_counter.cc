@@ -13,7 +13,7 @@ void* operator new(size_t size) {
   if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
   throw std::bad_alloc();
 }
-// Of std::stable_sort; a program has both or neither, since what frees is the same.
+// std::stable_sort takes this form; a program has both or neither, since one function frees.
 void* operator new(size_t size, const std::nothrow_t&) noexcept {
   count.fetch_add(1, std::memory_order_relaxed);
   return std::malloc(size == 0 ? 1 : size);

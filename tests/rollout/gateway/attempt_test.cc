@@ -1,4 +1,4 @@
-// What an attempt has come to when it ends.
+// The state of an attempt at its end.
 #include "rollout/gateway/attempt.h"
 
 #include <gtest/gtest.h>

@@ -210,7 +210,7 @@ TEST_F(OffspringTest, OrphansThatEndAreAwaited) {
   ASSERT_TRUE(process);
   char byte = 0;
   while (::read(process.value()->out(), &byte, 1) != 1) std::this_thread::sleep_for(1ms);
-  // Those that have ended and are not awaited stay children, too.
+  // Processes that have ended and are not awaited stay children, too.
   for (const Time until = steady_now() + 20s; num_children() > 1 && steady_now() < until;) {
     Offspring::of_this_process().look(Time{});
     std::this_thread::sleep_for(1ms);
