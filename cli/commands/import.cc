@@ -12,7 +12,7 @@
 #include "core/base/enum_names.h"
 #include "core/base/exit_code.h"
 #include "core/base/flags.h"
-#include "core/gguf/unfinished_folder.h"
+#include "core/base/unfinished_folder.h"
 #include "core/model/model_config.h"
 #include "core/model/parameter_files.h"
 #include "core/model/safetensors.h"

@@ -9,6 +9,7 @@
 #include "core/base/error.h"
 #include "core/base/exit_code.h"
 #include "core/base/flags.h"
+#include "core/base/unfinished_folder.h"
 #include "core/model/adapter_files.h"
 #include "core/model/compute.h"
 #include "core/model/model_form.h"
@@ -36,14 +37,8 @@ int merge(const MergeArguments& arguments) {
         "{} has no {}: it is no adapter. Checkpoints of a run that trains one are below "
         "RUN/checkpoints.",
         adapter.string(), kAdapterConfigFile);
-  std::error_code ignored;
-  if (fs::exists(out, ignored) && !fs::is_empty(out, ignored))
-    throw UserError("{} exists and is not empty. Name a new folder.", out.string());
   // Whole or not at all: what a full disk leaves would look like a model.
-  const fs::path unfinished = out.string() + ".unfinished";
-  if (fs::exists(unfinished, ignored))
-    throw UserError("{} exists: a merge that was killed has left it, or it is yours. Remove it.",
-                    unfinished.string());
+  UnfinishedFolder unfinished(out);
   auto [config, base] = read_policy_folder(adapter);
   check_headers(base, config);
   const ParameterLayout whole_layout(config), low_layout = ParameterLayout::of_adapter(config);
@@ -58,16 +53,9 @@ int merge(const MergeArguments& arguments) {
   form.keeps_dtypes = arguments.dtype == Compute::kAuto;
   // In the base's own dtypes nothing is narrowed.
   written.dtype = form.keeps_dtypes ? Dtype::kF32 : compute_dtype(arguments.dtype, config);
-  bool is_exact = false;
-  try {
-    is_exact = save_model(unfinished, written, whole, form);
-    text::copy_tokenizer(tokenizer_folder(adapter), unfinished);
-    fs::remove(out, ignored);  // where it is empty
-    fs::rename(unfinished, out);
-  } catch (...) {
-    fs::remove_all(unfinished, ignored);
-    throw;
-  }
+  const bool is_exact = save_model(unfinished.path(), written, whole, form);
+  text::copy_tokenizer(tokenizer_folder(adapter), unfinished.path());
+  unfinished.publish();
   const char* const short_name = form.keeps_dtypes && config.dtype == Dtype::kF16 ? "f16" : "bf16";
   fmt::print("{}: {} with {}, in {}\n", out.string(), base.string(), adapter.string(),
              is_exact ? "f32" : fmt::format("{}, which rounds small changes away", short_name));

@@ -1,4 +1,4 @@
-#include "core/gguf/unfinished_folder.h"
+#include "core/base/unfinished_folder.h"
 
 #include <atomic>
 #include <filesystem>
@@ -8,16 +8,17 @@
 #include <thread>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
 #include "tests/core/base/temporary_directory.h"
-#include "tests/core/gguf/gguf_bytes.h"
 
 namespace tailrace {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::HasSubstr;
 
 std::string folder_refusal(const fs::path& out) {
   try {
@@ -42,7 +43,7 @@ TEST(UnfinishedFolder, AppearsWholeOrNotAtAll) {
   folder.write("a/model.unfinished/x", "1");
   made.publish();
   EXPECT_TRUE(fs::exists(out / "x"));
-  expect_said(folder_refusal(out), "exists and is not empty");
+  EXPECT_THAT(folder_refusal(out), HasSubstr("exists and is not empty"));
 }
 
 TEST(UnfinishedFolder, ReplacesNeitherFilesNorLinks) {
@@ -52,7 +53,7 @@ TEST(UnfinishedFolder, ReplacesNeitherFilesNorLinks) {
   fs::create_symlink(folder / "empty", folder / "link");
   fs::create_symlink(folder / "none", folder / "dangling");
   for (const char* name : {"file", "link", "dangling"}) {
-    expect_said(folder_refusal(folder / name), "exists and is no folder");
+    EXPECT_THAT(folder_refusal(folder / name), HasSubstr("exists and is no folder"));
     EXPECT_FALSE(fs::exists(folder / (std::string(name) + ".unfinished")));
   }
   // Nor where they come while the folder is filled.
@@ -92,7 +93,7 @@ TEST(UnfinishedFolder, HasOneMakerAtATime) {
     int num_made = 0;
     for (size_t i = 0; i < kMakers; ++i) {
       if (made[i] == nullptr) {
-        expect_said(said[i], "another import is writing it");
+        EXPECT_THAT(said[i], HasSubstr("somebody is writing it"));
         continue;
       }
       ++num_made;

@@ -1,4 +1,4 @@
-#include "core/gguf/unfinished_folder.h"
+#include "core/base/unfinished_folder.h"
 
 #include <cerrno>
 #include <cstdio>
@@ -38,8 +38,8 @@ UnfinishedFolder::UnfinishedFolder(fs::path out)
   if (::mkdir(path_.c_str(), 0777) == 0) return;
   if (errno == EEXIST)
     throw UserError(
-        "{} exists: another import is writing it, or one that was killed has left it, or it is "
-        "yours. Wait for the import, or remove it.",
+        "{} exists: somebody is writing it, or one that was killed has left it, or it is yours. "
+        "Wait for them, or remove it.",
         path_.string());
   throw UserError("{}", describe_errno("make the folder", path_, errno));
 }
