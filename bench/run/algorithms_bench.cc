@@ -32,10 +32,9 @@
 #include "bench/report/program.h"
 #include "bench/run/launched_run.h"
 #include "bench/run/learning.h"
-#include "cli/view/chart.h"
+#include "bench/run/plot.h"
 #include "core/base/enum_names.h"
 #include "core/base/error.h"
-#include "core/base/file.h"
 #include "trainer/loss/options.h"
 
 namespace tailrace {
@@ -269,31 +268,19 @@ std::vector<std::pair<double, double>> mean_curve(const Algorithm& algorithm) {
   return mean;
 }
 
-// A small chart for each algorithm, side by side, with a line for each task.
-std::string draw(const std::vector<std::string>& names,
-                 const std::map<std::string, std::vector<Algorithm>>& runs) {
-  constexpr int kWidth = 300, kHeight = 190, kColumns = 4;
-  const int rows = (static_cast<int>(names.size()) + kColumns - 1) / kColumns;
-  std::string svg = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" "
-      "viewBox=\"0 0 {0} {1}\">\n",
-      kWidth * std::min<int>(kColumns, static_cast<int>(names.size())), kHeight * rows);
+// A small chart for each algorithm, with a line for each task.
+std::vector<Chart> charts_of(const std::vector<std::string>& names,
+                             const std::map<std::string, std::vector<Algorithm>>& runs) {
+  std::vector<Chart> charts;
   for (size_t i = 0; i < names.size(); ++i) {
-    Chart chart{.title = names[i], .y_min = 0, .y_max = 1, .width = kWidth, .height = kHeight};
-    chart.standalone = i == 0;  // its style is that of the whole file
+    Chart& chart = charts.emplace_back(
+        Chart{.title = names[i], .y_min = 0, .y_max = 1, .width = 300, .height = 190});
     int color = 0;
     for (const auto& [task, algorithms] : runs)
       chart.series.push_back(
           {.name = task, .points = mean_curve(algorithms[i]), .color = color++, .markers = true});
-    const int column = static_cast<int>(i) % kColumns, row = static_cast<int>(i) / kColumns;
-    // A chart fills what it stands in: here its place in the file.
-    std::string drawn = draw_chart(chart);
-    drawn.insert(std::string_view("<svg").size(),
-                 fmt::format(" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"", column * kWidth,
-                             row * kHeight, kWidth, kHeight));
-    svg += drawn + "\n";
   }
-  return svg + "</svg>\n";
+  return charts;
 }
 
 std::string summary_of(const std::string& task, const std::vector<Algorithm>& runs) {
@@ -319,15 +306,6 @@ void check_overrides(const Keys& overrides) {
 
 bool is_chosen(const std::vector<std::string>& names, const std::string& name) {
   return names.empty() || std::ranges::count(names, name) > 0;
-}
-
-// At start: the runs before it take hours.
-void check_plot(const std::string& file) {
-  if (file.empty()) return;
-  if (fs::is_directory(file)) throw UserError("--plot {} is a folder; name a file in it.", file);
-  // Leaves nothing behind, as it is not committed.
-  if (const auto made = AtomicFile::create(file); !made)
-    throw UserError("--plot: {}. Name a file in a folder that exists.", made.failure().message);
 }
 
 void measure(const Options& options, const Program& program) {
@@ -361,9 +339,7 @@ void measure(const Options& options, const Program& program) {
     summaries.push_back(summary_of(task.name, of_task));
   }
   for (const std::string& summary : summaries) report.note(summary);
-  if (options.plot.empty()) return;
-  if (auto written = write_file_atomic(options.plot, draw(names, runs)); !written)
-    throw UserError("{}", written.failure().message);
+  if (!options.plot.empty()) write_plot(options.plot, charts_of(names, runs));
 }
 
 std::vector<std::string> task_names() {
