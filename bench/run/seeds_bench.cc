@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "bench/report/program.h"
 #include "bench/run/launched_run.h"
+#include "bench/run/plot.h"
 #include "core/base/error.h"
 
 namespace tailrace {
@@ -19,7 +21,7 @@ namespace fs = std::filesystem;
 struct Options {
   std::string config;
   std::vector<std::string> overrides;
-  std::string out = "runs/seeds";
+  std::string out = "runs/seeds", plot;
   int seeds = 10, first = 0;
 };
 
@@ -27,26 +29,32 @@ struct Options {
 struct Evaluation {
   double success = 0, invalid = 0;
 };
+using Curve = std::vector<std::pair<double, double>>;  // by step
 struct SeedRun {
+  int seed = 0;
   Evaluation before, after;
-  double seconds = 0;  // of the whole launch
+  double seconds = 0;       // of the whole launch
+  Curve held_out, trained;  // success of episodes that are evaluated, and of those that are trained
 };
 
-std::vector<Evaluation> read_evaluations(const fs::path& directory) {
-  std::vector<Evaluation> evaluations;
+SeedRun read_run(const fs::path& directory) {
+  SeedRun run;
   for (const MetricsRow& row : metrics_of(directory)) {
+    const auto step = static_cast<double>(row.step);
+    if (const double* trained = row.find("env/success")) run.trained.emplace_back(step, *trained);
     const double* success = row.find("eval/success");
     if (success == nullptr) continue;
     const double* invalid = row.find("eval/invalid_actions");
     const double* turns = row.find("eval/turns/mean");
     // The metric is per episode: by turns it is a share of actions.
-    evaluations.push_back(
-        {.success = *success, .invalid = invalid && turns ? *invalid / *turns : 0});
+    run.after = {.success = *success, .invalid = invalid && turns ? *invalid / *turns : 0};
+    if (run.held_out.empty()) run.before = run.after;
+    run.held_out.emplace_back(step, *success);
   }
-  if (evaluations.empty())
+  if (run.held_out.empty())
     throw UserError("{}: no evaluation in metrics.jsonl; set eval.prompts in the config",
                     directory.string());
-  return evaluations;
+  return run;
 }
 
 SeedRun run_seed(const Options& options, int seed) {
@@ -56,8 +64,10 @@ SeedRun run_seed(const Options& options, int seed) {
   const Stopwatch watch;
   launch_run(fmt::format("seed {}", seed), options.config, directory, overrides);
   const double seconds = watch.seconds();
-  const std::vector<Evaluation> evaluations = read_evaluations(directory);
-  return {.before = evaluations.front(), .after = evaluations.back(), .seconds = seconds};
+  SeedRun run = read_run(directory);
+  run.seed = seed;
+  run.seconds = seconds;
+  return run;
 }
 
 // One row for each thing that a run says; of many runs their spread.
@@ -74,7 +84,24 @@ void report_runs(Report& report, const std::string& name, const std::vector<Seed
   add("run", "s", [](const SeedRun& run) { return run.seconds; });
 }
 
+// One chart for held-out episodes and one for those of training, with a line for each seed.
+std::vector<Chart> charts_of(const std::vector<SeedRun>& runs) {
+  const auto chart = [&](const char* title, Curve SeedRun::*curve, bool smooth) {
+    Chart chart{.title = title, .y_min = 0, .y_max = 1};
+    for (const SeedRun& run : runs)
+      chart.series.push_back({.name = fmt::format("seed {}", run.seed),
+                              .points = run.*curve,
+                              .color = (run.seed - runs.front().seed) % 4,
+                              .markers = !smooth,
+                              .smooth = smooth});
+    return chart;
+  };
+  return {chart("success, held-out", &SeedRun::held_out, false),
+          chart("success, training", &SeedRun::trained, true)};
+}
+
 void measure(const Options& options, const Program& program) {
+  check_plot(options.plot);
   std::error_code failed;
   fs::create_directories(options.out, failed);
   if (failed) throw UserError("cannot make {}: {}", options.out, failed.message());
@@ -87,6 +114,7 @@ void measure(const Options& options, const Program& program) {
     report_runs(report, fmt::format("seed {}", seed), {runs.back()});
   }
   report_runs(report, "all seeds", runs);
+  if (!options.plot.empty()) write_plot(options.plot, charts_of(runs));
 }
 
 }  // namespace
@@ -103,6 +131,8 @@ int main(int argc, char** argv) {
   program.flags().option("--seeds", options.seeds,
                          {.help = "how many, from --first on", .min = 1, .max = 10000});
   program.flags().option("--first", options.first, {.help = "first seed", .max = 1 << 30});
+  program.flags().option("--plot", options.plot,
+                         {.help = "an SVG of success over the steps", .value = "FILE"});
   program.flags().option("--out", options.out, {.help = "where the run directories go"});
   return program.run(argc, argv, [&] { measure(options, program); });
 }

@@ -285,6 +285,27 @@ TEST(Benches, AlgorithmsSayWhoLearnsAndWhoIsRefused) {
             "error: algo.name is for the bench to set; see --steps, --seeds, --first and --only\n");
 }
 
+TEST(Benches, SeedsDrawALineForEach) {
+  TemporaryDirectory folder;
+  const std::string out = (folder / "seeds").string();
+  const auto result =
+      run_binary(fmt::format("bench seeds {}/configs/quickstart.yaml --seeds 2 --first 5 --out {} "
+                             "--plot {}.svg run.steps=1 sft.demonstrations=20 eval.prompts=8",
+                             TAILRACE_SOURCE_DIR, out, out));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto plot = read_file(out + ".svg");
+  ASSERT_TRUE(plot.ok());
+  for (const char* text :
+       {"success, held-out", "success, training", ">seed 5</text>", ">seed 6</text>"})
+    EXPECT_NE(plot.value().find(text), std::string::npos) << text;
+  // Told before the first run.
+  const auto refused =
+      run_binary(fmt::format("bench seeds {}/configs/quickstart.yaml --plot {} --out {}-2",
+                             TAILRACE_SOURCE_DIR, folder.path().string(), out));
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_NE(refused.err.find("is a folder; name a file in it"), std::string::npos) << refused.err;
+}
+
 TEST(Benches, RewardComparesTheModesToo) {
   TemporaryDirectory folder;
   const std::string command = fmt::format(
