@@ -67,6 +67,11 @@ void launch_run(const std::string& name, const std::string& config, const fs::pa
                 const Keys& overrides) {
   if (fs::exists(directory))
     throw UserError("{} is there already; give another --out or remove it", directory.string());
+  continue_run(name, config, directory, overrides);
+}
+
+void continue_run(const std::string& name, const std::string& config, const fs::path& directory,
+                  const Keys& overrides) {
   const fs::path log = directory.string() + ".log";
   const ExitStatus status =
       launch_and_wait(config, {"--run-dir", directory.string()}, overrides, log);

@@ -27,6 +27,10 @@ std::filesystem::path build_folder();
 // config or a directory that is there already, WrongResult when the run itself failed.
 void launch_run(const std::string& name, const std::string& config,
                 const std::filesystem::path& directory, const Keys& overrides);
+// The same, where a run of this config may be there already: it goes on to its end. UserError where
+// it has another config.
+void continue_run(const std::string& name, const std::string& config,
+                  const std::filesystem::path& directory, const Keys& overrides);
 
 // Why `launch` would refuse this config: the message for a person. Empty: it would run.
 std::string refusal(const std::string& config, const Keys& overrides);

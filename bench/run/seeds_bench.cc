@@ -2,6 +2,7 @@
 // time, and how long does it take?
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +24,7 @@ struct Options {
   std::vector<std::string> overrides;
   std::string out = "runs/seeds", plot;
   int seeds = 10, first = 0;
+  bool resume = false;
 };
 
 // What a run says of itself on held-out episodes; invalid: the share of its actions.
@@ -33,7 +35,7 @@ using Curve = std::vector<std::pair<double, double>>;  // by step
 struct SeedRun {
   int seed = 0;
   Evaluation before, after;
-  double seconds = 0;       // of the whole launch
+  std::optional<double> seconds;  // of the whole launch, where it began the run
   Curve held_out, trained;  // success of episodes that are evaluated, and of those that are trained
 };
 
@@ -62,11 +64,16 @@ SeedRun run_seed(const Options& options, int seed) {
   std::vector<std::string> overrides = options.overrides;
   overrides.push_back(fmt::format("run.seed={}", seed));
   const Stopwatch watch;
-  launch_run(fmt::format("seed {}", seed), options.config, directory, overrides);
+  const std::string name = fmt::format("seed {}", seed);
+  const bool was_there = fs::exists(directory);
+  if (options.resume)
+    continue_run(name, options.config, directory, overrides);
+  else
+    launch_run(name, options.config, directory, overrides);
   const double seconds = watch.seconds();
   SeedRun run = read_run(directory);
   run.seed = seed;
-  run.seconds = seconds;
+  if (!was_there) run.seconds = seconds;
   return run;
 }
 
@@ -81,7 +88,10 @@ void report_runs(Report& report, const std::string& name, const std::vector<Seed
   add("success after RL", "share", [](const SeedRun& run) { return run.after.success; });
   add("invalid before RL", "share", [](const SeedRun& run) { return run.before.invalid; });
   add("invalid after RL", "share", [](const SeedRun& run) { return run.after.invalid; });
-  add("run", "s", [](const SeedRun& run) { return run.seconds; });
+  std::vector<double> seconds;
+  for (const SeedRun& run : runs)
+    if (run.seconds) seconds.push_back(*run.seconds);
+  if (!seconds.empty()) report.add(name, "run", "s", seconds);
 }
 
 // One chart for held-out episodes and one for those of training, with a line for each seed.
@@ -131,6 +141,8 @@ int main(int argc, char** argv) {
   program.flags().option("--seeds", options.seeds,
                          {.help = "how many, from --first on", .min = 1, .max = 10000});
   program.flags().option("--first", options.first, {.help = "first seed", .max = 1 << 30});
+  program.flags().option("--resume", options.resume,
+                         {.help = "runs that are there already go on; those are not timed"});
   program.flags().option("--plot", options.plot,
                          {.help = "an SVG of success over the steps", .value = "FILE"});
   program.flags().option("--out", options.out, {.help = "where the run directories go"});

@@ -306,6 +306,35 @@ TEST(Benches, SeedsDrawALineForEach) {
   EXPECT_NE(refused.err.find("is a folder; name a file in it"), std::string::npos) << refused.err;
 }
 
+TEST(Benches, SeedsGoOnWithRunsThatAreThere) {
+  TemporaryDirectory folder;
+  const std::string command = fmt::format(
+      "bench seeds {}/configs/quickstart.yaml --json --seeds 1 --out {} "
+      "sft.demonstrations=20 eval.prompts=8 run.steps=",
+      TAILRACE_SOURCE_DIR, (folder / "seeds").string());
+  const auto metrics_of = [](const std::string& rows) {
+    std::set<std::string> metrics;
+    for (const std::string& line : lines_of(rows)) metrics.insert(json::parse(line)["metric"]);
+    return metrics;
+  };
+  const auto first = run_binary(command + "1");
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_TRUE(metrics_of(first.out).contains("run"));
+  const auto refused = run_binary(command + "1");
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_NE(refused.err.find("is there already"), std::string::npos) << refused.err;
+  const auto resumed = run_binary(command + "2 --resume");
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_FALSE(metrics_of(resumed.out).contains("run"));  // it was not timed from its start
+  EXPECT_TRUE(metrics_of(resumed.out).contains("success after RL"));
+  const auto rows = read_file(folder / "seeds" / "seed-0" / "metrics.jsonl");
+  ASSERT_TRUE(rows.ok());
+  EXPECT_NE(rows.value().find("\"step\":2"), std::string::npos);
+  const auto other = run_binary(command + "2 --resume optim.lr=0.5");
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_NE(other.err.find("holds a run with another config"), std::string::npos) << other.err;
+}
+
 TEST(Benches, RewardComparesTheModesToo) {
   TemporaryDirectory folder;
   const std::string command = fmt::format(
