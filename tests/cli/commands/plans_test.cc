@@ -36,12 +36,16 @@ TEST(Plans, OfTheConfigsAreAsTheyWereRead) {
     if (entry.path().extension() != ".yaml") continue;
     const std::string name = entry.path().stem().string();
     if (name.starts_with("simulate_")) continue;  // they have no model (simulate_test.cc)
-    // Runs with any model, or with one that is not in the tree, and is given one.
-    const bool any = name.ends_with("gsm8k") || name.starts_with("smollm2");
+    // Some run with any model, or with one that is not in the tree, and are given one. It has no
+    // chat template.
+    std::string model;
+    if (name.ends_with("gsm8k") || name.starts_with("smollm2"))
+      model = " model.path=tests/data/models/stories260K";
+    if (name == "smollm2" || name == "smollm2_lora") model += " chat.system=";
     // Else as many as there are cores, and each has a workspace; and a GPU where there is one.
-    const auto result = run_in_source("launch --dry-run configs/" + name +
-                                      ".yaml train.threads=2 rollout.threads=1 model.device=cpu" +
-                                      (any ? " model.path=tests/data/models/stories260K" : ""));
+    const auto result =
+        run_in_source("launch --dry-run configs/" + name +
+                      ".yaml train.threads=2 rollout.threads=1 model.device=cpu" + model);
     if (result.err.find("this machine cannot test programs") != std::string::npos) {
       fmt::print("skipped configs/{}.yaml: {}", name, result.err);
       continue;
