@@ -1,6 +1,9 @@
 #include "reward/verifiers/answer_text.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -254,10 +257,47 @@ std::optional<AnswerText> find_marked_answer(std::string_view text, bool is_righ
   return AnswerText{.text = std::string(trimmed(line)), .marked = true};
 }
 
-std::optional<AnswerText> find_answer(std::string_view response, bool strict) {
+bool is_open_term(std::string_view text) {
+  const auto all = latex_tokens(text);
+  if (!all) return false;
+  // Behind the last of "x = 2 + 3 = 4 + 1".
+  const auto relation = std::ranges::find_if(all->rbegin(), all->rend(), [](const LatexToken& t) {
+    return t.is("=") || t.is("\\approx");
+  });
+  const std::span<const LatexToken> tokens(relation.base(), all->end());
+  const auto is_whole = [](const LatexToken& token) {
+    return std::ranges::all_of(token.text, is_decimal_digit) && token.text.size() <= 18;
+  };
+  bool after_value = false;
+  size_t operators = 0;
+  bool is_fraction = true;  // as far as it was read: of whole numbers that do not divide
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const LatexToken& token = tokens[i];
+    const bool is_number = token.kind == LatexToken::Kind::kNumber;
+    const bool opens = token.is("(") || token.is("{"), closes = token.is(")") || token.is("}");
+    const bool divides = token.is("/");
+    if (!is_number && !opens && !closes && !divides && !token.is("+") && !token.is("-") &&
+        !token.is("*"))
+      return false;
+    if (!is_number && !opens && !closes && after_value) {
+      ++operators;
+      const bool whole = divides && i > 0 && i + 1 < tokens.size() && is_whole(tokens[i - 1]) &&
+                         is_whole(tokens[i + 1]);
+      is_fraction = divides;
+      if (whole) {
+        const int64_t over = std::stoll(tokens[i + 1].text);
+        is_fraction = over == 0 || std::stoll(tokens[i - 1].text) % over != 0;
+      }
+    }
+    after_value = is_number || closes;
+  }
+  return operators > 1 || (operators == 1 && !is_fraction);
+}
+
+std::optional<AnswerText> find_answer(std::string_view response, AnswerRules rules) {
   const bool mark = response.rfind(kHashes) != std::string_view::npos ||
                     last_box(response) != std::string_view::npos;
-  if (mark || strict) {
+  if (mark || rules.strict) {
     auto marked = find_marked_answer(response, /*is_right=*/false);
     if (!marked || marked->text.empty()) return std::nullopt;
     return marked;
@@ -267,11 +307,14 @@ std::optional<AnswerText> find_answer(std::string_view response, bool strict) {
   const auto phrase = after_phrase(tail);
   std::string_view found = trimmed(phrase.value_or(tail));
   bool percent = false;
-  if (!reads_as_math(found)) {
+  const auto is_answer = [&](std::string_view text) {
+    return reads_as_math(text) && (rules.terms || !is_open_term(text));
+  };
+  if (!is_answer(found)) {
     const auto formula = last_formula(found);
     const auto number = last_number(found);
     // Words alone are an answer where nothing else stands: "Yes".
-    if (formula && reads_as_math(*formula))
+    if (formula && is_answer(*formula))
       found = *formula;
     else if (number) {
       percent = percent_behind(

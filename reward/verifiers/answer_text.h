@@ -25,10 +25,21 @@ struct AnswerText {
   bool percent = false;  // a percent sign, or the word, stands behind the box or the last number
 };
 
-// `strict`: only a marked answer counts. Else, without a mark, the answer is in the last 300 bytes:
-// what follows the last "answer is" or "answer:", or the last formula between $ or \( \), or the
-// whole response. Where that is a sentence, it is the last number of it. None: no answer.
-std::optional<AnswerText> find_answer(std::string_view response, bool strict);
+struct AnswerRules {
+  bool strict = false;  // only a marked answer counts
+  // The right answer is a term, so that one may be given (is_open_term()).
+  bool terms = false;
+};
+
+// Without a mark the answer is in the last 300 bytes: what follows the last "answer is" or
+// "answer:", or the last formula between $ or \( \), or the whole response. Where that is a
+// sentence, or a term that nobody has worked out, it is the last number of it. None: no answer.
+std::optional<AnswerText> find_answer(std::string_view response, AnswerRules rules);
+
+// "18 - 6", "x = 3 * (4 + 5)" and "48 / 2 boxes": numbers with signs between them, of which nobody
+// has said what they come to. It has the value of the right answer whenever it repeats the
+// question. "18 - 6 = 12", "1/2", "-3", "2^10", "3 * 10^5" and "2 \sqrt{2}" are none.
+bool is_open_term(std::string_view text);
 
 // The marked answer alone, of a response or of the text of a right answer (`is_right`). Boxes with
 // different names ("$x = \boxed{2}$, $y = \boxed{3}$") are a list with its names in a right answer;

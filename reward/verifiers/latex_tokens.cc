@@ -529,10 +529,17 @@ void drop_unit(std::vector<Token>& tokens, std::vector<std::string>* units) {
   };
   const auto first = std::ranges::find_if(tokens, is_unit);
   if (first == tokens.begin() || first == tokens.end() || !ends_value(*(first - 1))) return;
+  // Whether an exponent begins at `token`: behind `^`, with a brace or without.
+  const auto begins_exponent = [](auto token) {
+    return (token - 1)->is("^") || ((token - 1)->is("{") && (token - 2)->is("^"));
+  };
   for (auto token = first; token != tokens.end(); ++token) {
-    const bool power = token->is("^") || token->is("{") || token->is("}") || token->is("-");
-    const bool exponent = token->kind == TokenKind::kNumber && token->text.size() == 1 &&
-                          ((token - 1)->is("^") || (token - 1)->is("{") || (token - 1)->is("-"));
+    const bool sign = token->is("-") && begins_exponent(token);
+    const bool power = token->is("^") || token->is("{") || token->is("}") || sign;
+    // "equals -2" is none, and says another value.
+    const bool exponent =
+        token->kind == TokenKind::kNumber && token->text.size() == 1 &&
+        (begins_exponent(token) || ((token - 1)->is("-") && begins_exponent(token - 1)));
     const bool joins = token->is("/") || token->is("*");
     const bool letter = token->kind == TokenKind::kLetter && (token - 1)->is("/");
     if (!is_unit(*token) && !power && !exponent && !joins && !letter) return;

@@ -86,7 +86,8 @@ class MathVerifier final : public Verifier {
     const auto right = gold ? parse_math(gold->text) : std::nullopt;
     if (!right) return Failure{fmt::format("the evidence has no right answer: {}", kAccepted)};
     const bool strict = find_text(evidence.value(), "extract") == "strict";
-    auto found = find_answer(response.value(), strict);
+    auto found =
+        find_answer(response.value(), {.strict = strict, .terms = is_open_term(gold->text)});
     if (found && gold->percent_is_unit) found->text = without_percent(found->text);
     bool is_same = found && is_right(*right, found->text);
     if (found && !found->named.empty() && has_names(*right))

@@ -84,6 +84,52 @@ TEST(MathVerifier, ReadsAnswersWithoutAMarkUnlessStrict) {
   EXPECT_EQ(math_reward("7", "<think>\\boxed{8}</think> \\boxed{7}"), 1);
 }
 
+// A policy learned to write "18 - 6 equals -2.": its beginning has the value of the right answer.
+// The verdicts are those of math-verify 0.9, which takes a term alone ("18 - 6") for its value,
+// though.
+TEST(MathVerifier, WhatRepeatsTheQuestionIsNoAnswer) {
+  for (const char* wrong : {"18 - 6 equals -2.",
+                            "18 - 6 equals {-2}",
+                            "18 - 6 is 5",
+                            "18 - 6 = 5",
+                            "18 - 6 -> 5",
+                            "18 - 6: 5",
+                            "18 - 6 gives us 14",
+                            "18 - 6 equals $-2$.",
+                            "12 equals 5",
+                            "12 equals -5",
+                            "12 apples and 3 pears",
+                            "12 of the 20",
+                            "12 (not 5)",
+                            "$18 - 6$ equals -2",
+                            "18 - 6",
+                            "The answer is 18 - 6",
+                            "x = 18 - 6",
+                            "18 - 6 = 18 - 6",
+                            "18 - 6 equals the difference.",
+                            "2 * 6",
+                            "24 / 2",
+                            "$24 / 2$",
+                            "(10 + 2)"})
+    EXPECT_EQ(math_reward("12", wrong), 0) << wrong;
+  for (const char* right :
+       {"12.", "**12**", "18 - 6 = 12", "18 - 6 = 12.", "18 minus 6 is 12", "18 - 6 equals 12.",
+        "The answer is 12", "x = 18 - 6 = 12", "The total is $18 - 6$ = 12", "12 apples",
+        "\\boxed{18 - 6}", "so $x = 12$"})
+    EXPECT_EQ(math_reward("12", right), 1) << right;
+  EXPECT_EQ(math_reward("1", "11 - 10 = (2 - 1) = 1 (though technically,"), 1);
+  EXPECT_EQ(math_reward("5", "5 cm^2"), 1);
+  EXPECT_EQ(math_reward("5", "5 cm^{-1}"), 1);
+  EXPECT_EQ(math_reward("5", "5 km/h^{2}"), 1);
+  // No terms, or such that are asked for.
+  EXPECT_EQ(math_reward("0.5", "1/2"), 1);
+  EXPECT_EQ(math_reward("-12", "-12"), 1);
+  EXPECT_EQ(math_reward("1024", "2^{10}"), 1);
+  EXPECT_EQ(math_reward("300000", "3 * 10^5"), 1);
+  EXPECT_EQ(math_reward("\\sqrt{8}", "2\\sqrt{2}"), 1);
+  EXPECT_EQ(math_reward("2 + 3", "2 + 3"), 1);
+}
+
 TEST(MathVerifier, FindsTheRightAnswerOfARow) {
   const auto of = [](json row) {
     row["response"] = "\\boxed{72}";
