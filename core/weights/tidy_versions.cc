@@ -4,6 +4,7 @@
 #include <map>
 #include <vector>
 
+#include "core/weights/delta_file.h"
 #include "core/weights/version_folder.h"
 #include "kernels/base/check.h"
 
@@ -90,12 +91,19 @@ class Tidying {
   }
 
   // A proved delta between the two is there, or is made; false: it cannot be, or nobody waits. One
-  // whose base has given up its payload was proved before that.
+  // whose base has given up its payload was applied before that, and is read again: what has become
+  // of it since would be the end of the version that it leads to.
   Result<bool> lead_way(size_t before, size_t i) {
     const int64_t from = versions_[before].version, to = versions_[i].version;
     const bool is_there = has_way_from(before, i);
-    if (is_there && (!versions_[before].is_whole || prove_delta(folder_, policy_, from, to).ok()))
-      return true;
+    if (is_there && !versions_[before].is_whole) {
+      auto whole = prove_bytes(from, to);
+      if (whole) return true;
+      std::error_code ignored;
+      fs::remove(folder_ / delta_name(policy_, from, to), ignored);
+      return whole.failure();
+    }
+    if (is_there && prove_delta(folder_, policy_, from, to).ok()) return true;
     if (!versions_[before].is_whole || !versions_[i].is_whole) return false;
     std::error_code ignored;
     if (is_there) fs::remove(folder_ / delta_name(policy_, from, to), ignored);
@@ -106,6 +114,11 @@ class Tidying {
     std::vector<int64_t>& deltas = versions_[i].deltas;
     if (std::ranges::find(deltas, from) == deltas.end()) deltas.push_back(from);
     return true;
+  }
+
+  Result<void> prove_bytes(int64_t from, int64_t to) const {
+    const auto delta = DeltaFile::open(folder_ / delta_name(policy_, from, to));
+    return delta ? delta.value().prove() : delta.failure();
   }
 
   bool has_way_from(size_t before, size_t i) const {

@@ -255,6 +255,29 @@ TEST_P(VersionFolderTest, ADamagedDeltaIsMadeAnewBeforeAPayloadGoes) {
   EXPECT_TRUE(verify_versions(folder_, std::nullopt, scratch_).damages.empty());
 }
 
+// Its base has no payload any more, so no other can be made: the payload to which it leads stays.
+TEST_P(VersionFolderTest, ADeltaThatWasDamagedSinceItWasProvedTakesNoPayload) {
+  for (int64_t version = 0; version <= 5; ++version) publish(version);
+  ASSERT_TRUE(tidy(5, 2, 100));
+  ASSERT_EQ(versions(true), (std::vector<int64_t>{0, 4, 5}));
+  const fs::path delta = folder_ / delta_name(0, 3, 4);
+  std::string bytes = read_file(delta).value();
+  bytes.back() ^= 4;
+  std::ofstream(delta, std::ios::binary) << bytes;
+  publish(6);
+  const auto tidied = tidy(6, 2, 100);
+  ASSERT_FALSE(tidied);
+  EXPECT_NE(tidied.failure().message.find(delta.filename().string()), std::string::npos)
+      << tidied.failure().message;
+  EXPECT_EQ(versions(true), (std::vector<int64_t>{0, 4, 5, 6}));
+  ASSERT_TRUE(tidy(6, 2, 100));
+  publish(7);
+  ASSERT_TRUE(tidy(7, 2, 100));
+  EXPECT_EQ(versions(true), (std::vector<int64_t>{0, 4, 6, 7}));
+  for (int64_t version = 0; version <= 7; ++version) EXPECT_TRUE(is_there(version)) << version;
+  EXPECT_TRUE(verify_versions(folder_, std::nullopt, scratch_).damages.empty());
+}
+
 // A trainer that goes back to a checkpoint publishes the same numbers again.
 TEST_P(VersionFolderTest, AfterARollbackNothingLeadsToTheAbandonedVersions) {
   for (int64_t version = 0; version <= 6; ++version) {
