@@ -276,10 +276,14 @@ bool is_open_term(std::string_view text) {
     const bool is_number = token.kind == LatexToken::Kind::kNumber;
     const bool opens = token.is("(") || token.is("{"), closes = token.is(")") || token.is("}");
     const bool divides = token.is("/");
-    if (!is_number && !opens && !closes && !divides && !token.is("+") && !token.is("-") &&
+    const bool power = token.is("^");
+    if (!is_number && !opens && !closes && !divides && !power && !token.is("+") && !token.is("-") &&
         !token.is("*"))
       return false;
-    if (!is_number && !opens && !closes && after_value) {
+    // 3 * 10^5 is how a number is written.
+    const bool scientific =
+        token.is("*") && i + 2 < tokens.size() && tokens[i + 1].is("10") && tokens[i + 2].is("^");
+    if (!is_number && !opens && !closes && !power && !scientific && after_value) {
       ++operators;
       const bool whole = divides && i > 0 && i + 1 < tokens.size() && is_whole(tokens[i - 1]) &&
                          is_whole(tokens[i + 1]);

@@ -109,6 +109,8 @@ TEST(MathVerifier, WhatRepeatsTheQuestionIsNoAnswer) {
                             "18 - 6 equals the difference.",
                             "2 * 6",
                             "24 / 2",
+                            "18 - 6^1",
+                            "12 * 10^{0}+0",
                             "$24 / 2$",
                             "(10 + 2)"})
     EXPECT_EQ(math_reward("12", wrong), 0) << wrong;
