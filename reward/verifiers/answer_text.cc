@@ -237,6 +237,19 @@ std::optional<std::string_view> last_formula(std::string_view text) {
              : std::nullopt;
 }
 
+// 48 / 2, and not 1 / 2, where the sign of division stands at `at`.
+bool is_whole_quotient(std::span<const LatexToken> tokens, size_t at) {
+  const auto whole = [&](size_t i) -> int64_t {
+    constexpr size_t kDigits = 18;  // fit
+    const bool is_one = i < tokens.size() && tokens[i].kind == LatexToken::Kind::kNumber &&
+                        tokens[i].text.size() <= kDigits &&
+                        std::ranges::all_of(tokens[i].text, is_decimal_digit);
+    return is_one ? std::stoll(tokens[i].text) : 0;
+  };
+  const int64_t over = at > 0 ? whole(at - 1) : 0, under = whole(at + 1);
+  return over != 0 && under != 0 && over % under == 0;
+}
+
 bool has_no_text(const MathAnswer& answer) {
   return answer.kind != MathAnswer::Kind::kText && std::ranges::all_of(answer.items, has_no_text);
 }
@@ -265,37 +278,26 @@ bool is_open_term(std::string_view text) {
     return t.is("=") || t.is("\\approx");
   });
   const std::span<const LatexToken> tokens(relation.base(), all->end());
-  const auto is_whole = [](const LatexToken& token) {
-    return std::ranges::all_of(token.text, is_decimal_digit) && token.text.size() <= 18;
-  };
   bool after_value = false;
-  size_t operators = 0;
-  bool is_fraction = true;  // as far as it was read: of whole numbers that do not divide
+  size_t operators = 0, fractions = 0;
   for (size_t i = 0; i < tokens.size(); ++i) {
     const LatexToken& token = tokens[i];
-    const bool is_number = token.kind == LatexToken::Kind::kNumber;
-    const bool opens = token.is("(") || token.is("{"), closes = token.is(")") || token.is("}");
-    const bool divides = token.is("/");
-    const bool power = token.is("^");
-    if (!is_number && !opens && !closes && !divides && !power && !token.is("+") && !token.is("-") &&
-        !token.is("*"))
-      return false;
-    // 3 * 10^5 is how a number is written.
+    if (token.kind == LatexToken::Kind::kNumber || token.is(")") || token.is("}")) {
+      after_value = true;
+      continue;
+    }
+    const bool joins = token.is("+") || token.is("-") || token.is("*") || token.is("/");
+    if (!joins && !token.is("(") && !token.is("{") && !token.is("^")) return false;
+    // A sign stands behind no value. 3 * 10^5 is how a number is written.
     const bool scientific =
         token.is("*") && i + 2 < tokens.size() && tokens[i + 1].is("10") && tokens[i + 2].is("^");
-    if (!is_number && !opens && !closes && !power && !scientific && after_value) {
+    if (joins && after_value && !scientific) {
       ++operators;
-      const bool whole = divides && i > 0 && i + 1 < tokens.size() && is_whole(tokens[i - 1]) &&
-                         is_whole(tokens[i + 1]);
-      is_fraction = divides;
-      if (whole) {
-        const int64_t over = std::stoll(tokens[i + 1].text);
-        is_fraction = over == 0 || std::stoll(tokens[i - 1].text) % over != 0;
-      }
+      fractions += token.is("/") && !is_whole_quotient(tokens, i);
     }
-    after_value = is_number || closes;
+    after_value = false;
   }
-  return operators > 1 || (operators == 1 && !is_fraction);
+  return operators > 1 || operators > fractions;
 }
 
 std::optional<AnswerText> find_answer(std::string_view response, AnswerRules rules) {
