@@ -11,6 +11,7 @@
 #include "core/base/error.h"
 #include "core/model/safetensors.h"
 #include "kernels/base/check.h"
+#include "trainer/gradient_tree.h"
 #include "trainer/loss/advantage.h"
 #include "trainer/loss/value_loss.h"
 
@@ -103,10 +104,13 @@ Critic::Sums::Sums(std::span<double> row)
       tokens(row[row.size() - 2]),
       loss(row[row.size() - 1]) {}
 
-void Critic::begin() { std::ranges::fill(sums_, 0.0); }
+void Critic::begin(const PolicyPass& pass) {
+  std::ranges::fill(sums_, 0.0);
+  pass_ = pass;
+}
 
-void Critic::add(size_t slot, std::span<const TrainSequence> sequences, ConstMatrix hidden,
-                 int64_t tokens) {
+void Critic::add(size_t slot, size_t begin, size_t end, const PackedForward::Output& output) {
+  const std::span<const TrainSequence> sequences = pass_.sequences.subspan(begin, end - begin);
   std::vector<float> old_values, returns;
   std::vector<uint8_t> mask;
   for (const TrainSequence& s : sequences) {
@@ -114,16 +118,16 @@ void Critic::add(size_t slot, std::span<const TrainSequence> sequences, ConstMat
     returns.insert(returns.end(), s.returns.begin(), s.returns.end());
     for (size_t k = 0; k < s.targets.size(); ++k) mask.push_back(s.is_trained(k));
   }
-  const std::vector<float> now = values(hidden);
+  const std::vector<float> now = values(output.hidden);
   std::vector<double> dvalue(now.size());
   const double loss =
       value_loss({.value = now, .old_value = old_values, .returns = returns, .mask = mask},
-                 options_.value_clip, 1.0 / static_cast<double>(tokens), dvalue);
+                 options_.value_clip, 1.0 / static_cast<double>(pass_.counts.tokens), dvalue);
   const size_t each = sums_size(hidden_size_);
   const Sums sums(sums_.subspan(slot * each, each));
   for (size_t row = 0; row < now.size(); ++row) {
     if (mask[row] == 0) continue;
-    const float* h = hidden.row(static_cast<int64_t>(row));
+    const float* h = output.hidden.row(static_cast<int64_t>(row));
     for (size_t i = 0; i < sums.state.size(); ++i) {
       sums.d_state[i] += dvalue[row] * h[i];
       sums.state[i] += h[i];
@@ -135,7 +139,7 @@ void Critic::add(size_t slot, std::span<const TrainSequence> sequences, ConstMat
   sums.loss += loss;
 }
 
-void Critic::gather(const GradientTree& tree) { tree.gather_slots(sums_); }
+void Critic::end(const GradientTree& tree) { tree.gather_slots(sums_); }
 
 void Critic::apply() {
   std::vector<double> row(sums_size(hidden_size_));

@@ -13,7 +13,7 @@
 // slots of the gradient tree, so that they are the same for any number of threads, ranks and
 // micro-batches.
 //
-// An update is begin(), add() of each micro-batch, gather(), apply(). One that loses a rank before
+// It listens to the passes of an update, which apply() then makes. One that loses a rank before
 // apply() changes nothing.
 //
 // Thread: one at a time. Hidden states must be in the memory of the host.
@@ -30,12 +30,12 @@
 #include "kernels/base/memory.h"
 #include "kernels/base/view.h"
 #include "trainer/batch.h"
-#include "trainer/gradient_tree.h"
+#include "trainer/loss_pass.h"
 #include "trainer/options.h"
 
 namespace tailrace {
 
-class Critic {
+class Critic : public PassListener {
  public:
   Critic(int64_t hidden_size, int64_t slots, const CriticOptions& options);
   // What the same arguments allocate.
@@ -46,15 +46,11 @@ class Critic {
   // hidden [targets, hidden_size]; one value a row.
   std::vector<float> values(ConstMatrix hidden) const;
 
-  // Forgets what was added.
-  void begin();
-  // The sequences of a micro-batch, whose hidden states these are; all have old values and returns.
-  // `tokens`: trained targets of the whole update, all ranks; rejected ones (TrainSequence::mask)
-  // teach nothing.
-  void add(size_t slot, std::span<const TrainSequence> sequences, ConstMatrix hidden,
-           int64_t tokens);
-  // All ranks call it.
-  void gather(const GradientTree& tree);
+  // Sequences whose old values and returns are all set. Of the pass it reads these and the count of
+  // tokens; rejected ones (TrainSequence::mask) teach nothing.
+  void begin(const PolicyPass& pass) override;
+  void add(size_t slot, size_t begin, size_t end, const PackedForward::Output& output) override;
+  void end(const GradientTree& tree) override;
   // A gradient that is not finite changes nothing, and is in the metrics.
   void apply();
   int64_t updates() const { return updates_; }  // applied or refused
@@ -90,6 +86,7 @@ class Critic {
   // All of it: w with both of its moments, and the mean state [hidden_size]; the mean return [1].
   std::span<float> weight_, m_, v_, mean_, mean_return_;
   std::span<double> sums_;  // [slots] of Sums
+  PolicyPass pass_;
   int64_t updates_ = 0, applied_ = 0;
   // Since take_metrics().
   double loss_sum_ = 0, norm_sum_ = 0;

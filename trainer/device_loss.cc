@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "trainer/gradient_tree.h"
 #include "trainer/loss/gradient_columns.h"
 #include "trainer/loss_columns.h"
 
@@ -63,19 +64,46 @@ int64_t DeviceLoss::bytes(const Room& room) {
                               sums_bytes(room.sequences) + sums_bytes(kPending * room.slots));
 }
 
+LossPass::Wants DeviceLoss::wants() const {
+  return {.entropy = policy_.has_value(),
+          .entropy_gradient = policy_ && policy_->loss.entropy_coef != 0,
+          .on_device = true};
+}
+
+void DeviceLoss::begin(const PolicyPass& pass) {
+  policy_ = pass;
+  begin(pass.loss);
+}
+
+void DeviceLoss::begin(const SupervisedPass& pass) {
+  policy_.reset();
+  supervised_ = pass;
+  begin(PolicyLossConfig{});
+}
+
 void DeviceLoss::begin(const PolicyLossConfig& config) {
   update_ = {config, std::vector<UpdateReport>(static_cast<size_t>(room_.slots))};
   copy(stream_, loss_bytes(stream_.device, sums_), loss_bytes({}, zeros_));
 }
 
-void DeviceLoss::policy(size_t slot, std::span<const TrainSequence> sequences,
-                        const LossCounts& counts, int64_t version,
-                        const PackedForward::Output& output, std::span<float> dlogprob,
-                        std::span<float> dentropy) {
+void DeviceLoss::add(size_t slot, size_t begin, size_t end, const PackedForward::Output& output,
+                     std::span<float> dlogprob, std::span<float> dentropy) {
+  if (policy_)
+    return add_policy(slot, policy_->sequences.subspan(begin, end - begin), output, dlogprob,
+                      dentropy);
+  cross_entropy(stream_, {.logprob = output.device_logprob,
+                          .weight = supervised_.weight,
+                          .dlogprob = dlogprob,
+                          .sum = {&sums_of(slot).data()->policy_term, 1}});
+}
+
+void DeviceLoss::add_policy(size_t slot, std::span<const TrainSequence> sequences,
+                            const PackedForward::Output& output, std::span<float> dlogprob,
+                            std::span<float> dentropy) {
   const PolicyLossConfig& config = update_.config;
   const LossColumns host(sequences);
   const PolicyLossInput input = host.input({});
-  const GradientColumns made = gradient_columns(config, input, counts);
+  const GradientColumns made = gradient_columns(config, input, policy_->counts);
   update_.slots[slot].loss.stats.add(made.stats);
   const std::span<const float> kl = kl_logprob(config, input);
   const auto columns_in = [&](Workspace& memory) {
@@ -99,7 +127,7 @@ void DeviceLoss::policy(size_t slot, std::span<const TrainSequence> sequences,
   for (const TrainSequence& sequence : sequences) {
     std::ranges::copy(sequence.recorded_logprobs, to.recorded.begin() + static_cast<int64_t>(row));
     for (const int64_t sampled_by : sequence.versions)
-      to.flags[row++] |= sampled_by == version ? kCurrentToken : uint8_t{0};
+      to.flags[row++] |= sampled_by == policy_->version ? kCurrentToken : uint8_t{0};
   }
   copy(stream_, device_columns_.bytes().part(0, device_memory.used()),
        host_columns_.bytes().part(0, host_memory.used()));
@@ -123,20 +151,15 @@ void DeviceLoss::policy(size_t slot, std::span<const TrainSequence> sequences,
                             .sums = sums_of(slot)});
 }
 
-void DeviceLoss::cross_entropy(size_t slot, double weight, const PackedForward::Output& output,
-                               std::span<float> dlogprob) {
-  tailrace::cross_entropy(stream_, {.logprob = output.device_logprob,
-                                    .weight = weight,
-                                    .dlogprob = dlogprob,
-                                    .sum = {&sums_of(slot).data()->policy_term, 1}});
-}
-
-void DeviceLoss::end() {
+void DeviceLoss::end(const GradientTree& tree) {
   if (std::ssize(pending_) == kPending) settle();
   const auto slots = static_cast<size_t>(room_.slots);
   copy(stream_, loss_bytes({}, pending_sums_.subspan(pending_.size() * slots, slots)),
        loss_bytes(stream_.device, sums_));
   pending_.push_back(std::move(update_));
+  if (tree.ranks() == nullptr) return;
+  settle();
+  report(tree, std::exchange(settled_, {}).back());
 }
 
 // Waits for the sums that are coming.
@@ -157,9 +180,10 @@ void DeviceLoss::settle() {
   pending_.clear();
 }
 
-std::vector<std::vector<UpdateReport>> DeviceLoss::take() {
+std::vector<UpdateReport> DeviceLoss::take() {
   settle();
-  return std::exchange(settled_, {});
+  for (const std::vector<UpdateReport>& slots : std::exchange(settled_, {})) report(slots);
+  return UpdateLoss::take();
 }
 
 }  // namespace tailrace

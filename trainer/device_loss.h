@@ -1,26 +1,23 @@
 // The losses of a trainer whose model is on a GPU: their gradients are made where the
 // log-probabilities are, and their sums come back once an update, when somebody asks for them.
-//
-// Order: begin(), the micro-batches of an update, end(); and take() once a step or once an update.
+// Ranks exchange memory of the host, and so wait for them at each end().
 //
 // Thread: one at a time; asks the stream, and waits for it where a function says so.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "kernels/base/device.h"
 #include "kernels/base/memory.h"
 #include "kernels/ops/policy_gradient.h"
-#include "trainer/batch.h"
-#include "trainer/loss/policy_loss.h"
-#include "trainer/packed_forward.h"
-#include "trainer/step_report.h"
+#include "trainer/update_loss.h"
 
 namespace tailrace {
 
-class DeviceLoss {
+class DeviceLoss : public UpdateLoss {
  public:
   // Of micro-batches of so many tokens and sequences; of an update in `slots` parts.
   struct Room {
@@ -28,24 +25,20 @@ class DeviceLoss {
   };
   DeviceLoss(const Stream& stream, const Room& room);
   DeviceLoss(const DeviceLoss&) = delete;  // copies to the host may be under way
-  ~DeviceLoss() { wait(stream_); }
+  ~DeviceLoss() override { wait(stream_); }
   static int64_t bytes(const Room& room);  // of host and device
 
-  // Forgets an update that did not end. `config`: of the policy's loss.
-  void begin(const PolicyLossConfig& config = {});
-  // Of a micro-batch, whose pass `output` is of. Waits at most until the columns of the one before
-  // have been copied. `version`: of the weights.
-  void policy(size_t slot, std::span<const TrainSequence> sequences, const LossCounts& counts,
-              int64_t version, const PackedForward::Output& output, std::span<float> dlogprob,
-              std::span<float> dentropy);
-  // -weight * (sum of the log-probabilities); the sum of -logprob is the slot's policy_term.
-  void cross_entropy(size_t slot, double weight, const PackedForward::Output& output,
-                     std::span<float> dlogprob);
-  // Waits for nothing, but that it takes in the sums of kPending updates that nobody asked for.
-  void end();
-
-  // [slots] of each update since the last call. Waits for the stream where there is one.
-  std::vector<std::vector<UpdateReport>> take();
+  Wants wants() const override;
+  void begin(const PolicyPass& pass) override;
+  void begin(const SupervisedPass& pass) override;
+  // Waits at most until the columns of the micro-batch before have been copied.
+  void add(size_t slot, size_t begin, size_t end, const PackedForward::Output& output,
+           std::span<float> dlogprob, std::span<float> dentropy) override;
+  // Alone it waits for nothing, but that it takes in the sums of kPending updates that nobody asked
+  // for.
+  void end(const GradientTree& tree) override;
+  // Waits for the stream where there is one to report.
+  std::vector<UpdateReport> take() override;
 
  private:
   static constexpr int64_t kPending = 16;  // updates that may be under way
@@ -64,7 +57,11 @@ class DeviceLoss {
     PolicyLossConfig config;
     std::vector<UpdateReport> slots;  // what the host knows
   };
+  void begin(const PolicyLossConfig& config);
   void settle();
+  void add_policy(size_t slot, std::span<const TrainSequence> sequences,
+                  const PackedForward::Output& output, std::span<float> dlogprob,
+                  std::span<float> dentropy);
   std::span<PolicySums> sums_of(size_t slot) { return sums_.subspan(slot, 1); }
 
   Stream stream_;
@@ -76,7 +73,9 @@ class DeviceLoss {
   std::span<PolicySums> zeros_;           // of the host: [slots]
   std::span<PolicySums> pending_sums_;    // [kPending * slots]
   Update update_;                         // since begin()
-  std::vector<Update> pending_;           // whose sums are coming
+  std::optional<PolicyPass> policy_;      // nothing: the supervised pass
+  SupervisedPass supervised_;
+  std::vector<Update> pending_;  // whose sums are coming
   std::vector<std::vector<UpdateReport>> settled_;
 };
 

@@ -41,6 +41,16 @@ void add_gradients(const Stream& stream, const Parameters& from, Parameters& to)
   add(stream, {.x = x, .y = y});
 }
 
+// Rows without a gradient would be left out of the head's.
+class Ones : public LossPass {
+  Wants wants() const override { return {.entropy = true, .entropy_gradient = true}; }
+  void add(size_t, size_t, size_t, const PackedForward::Output&, std::span<float> dlogprob,
+           std::span<float> dentropy) override {
+    std::ranges::fill(dlogprob, 1.0f);
+    std::ranges::fill(dentropy, 1.0f);
+  }
+};
+
 }  // namespace
 
 GradientTree::GradientTree(const Stream& stream, PackedForward& forward,
@@ -71,7 +81,7 @@ void GradientTree::run(std::span<const PackedSequence> sequences, const Gradient
   const size_t each = slots_ / num_ranks(), begin = rank() * each;
   run_slots(sequences, slot_offsets(sequences, slots_), begin, begin + each, 0, pass);
   // Further up the same tree.
-  if (ranks_ != nullptr && pass.backward) sum_ranks();
+  if (ranks_ != nullptr && pass.loss != nullptr) sum_ranks();
 }
 
 void GradientTree::sum_ranks() {
@@ -97,8 +107,9 @@ void GradientTree::add_to(Parameters& sum, std::span<const PackedSequence> seque
   }
 }
 
-void GradientTree::rehearse(std::span<const PackedSequence> sequences, const GradientPass& pass) {
-  run_slot(sequences, 0, 0, sequences.size(), result(), pass);
+void GradientTree::rehearse(std::span<const PackedSequence> sequences, const BalancePass& balance) {
+  Ones ones;
+  run_slot(sequences, 0, 0, sequences.size(), result(), {.loss = &ones, .balance = balance});
   clear_gradients(stream_, result());
 }
 
@@ -119,25 +130,30 @@ void GradientTree::run_slots(std::span<const PackedSequence> sequences,
 
 void GradientTree::run_slot(std::span<const PackedSequence> sequences, size_t slot, size_t begin,
                             size_t end, Parameters& gradients, const GradientPass& pass) {
+  const LossPass::Wants wants = pass.loss == nullptr ? LossPass::Wants{} : pass.loss->wants();
   for (auto [first, last] : pack(sequences.subspan(begin, end - begin), forward_.limits())) {
     beat();  // where the host only asks, nobody else does
-    auto part = sequences.subspan(begin + first, last - first);
-    PackedForward::Output output = forward_.forward(
-        stream_, weights_, part,
-        {.entropy = pass.with_entropy, .backward = pass.backward, .host = pass.on_host});
-    if (pass.on_device) {
-      auto [dlogprob, dentropy] = forward_.device_gradient();
-      if (!pass.entropy_gradient) dentropy = {};
-      pass.loss(slot, begin + first, begin + last, output, dlogprob, dentropy);
-      forward_.backward(stream_, weights_, dlogprob, dentropy, gradients, pass.balance);
-      continue;
-    }
-    dlogprob_.resize(output.logprob.size());
-    dentropy_.resize(pass.entropy_gradient ? output.logprob.size() : 0);
-    pass.loss(slot, begin + first, begin + last, output, dlogprob_, dentropy_);
-    if (pass.backward)
-      forward_.backward(stream_, weights_, dlogprob_, dentropy_, gradients, pass.balance);
+    const auto part = sequences.subspan(begin + first, last - first);
+    const PackedForward::Output output =
+        forward_.forward(stream_, weights_, part,
+                         {.entropy = wants.entropy,
+                          .backward = pass.loss != nullptr,
+                          .host = !wants.on_device || !pass.listeners.empty()});
+    for (PassListener* listener : pass.listeners)
+      listener->add(slot, begin + first, begin + last, output);
+    if (pass.loss == nullptr) continue;
+    auto [dlogprob, dentropy] =
+        wants.on_device ? forward_.device_gradient() : host_gradient(output.logprob.size());
+    if (!wants.entropy_gradient) dentropy = {};
+    pass.loss->add(slot, begin + first, begin + last, output, dlogprob, dentropy);
+    forward_.backward(stream_, weights_, dlogprob, dentropy, gradients, pass.balance);
   }
+}
+
+PackedForward::GradientOut GradientTree::host_gradient(size_t targets) {
+  dlogprob_.resize(targets);
+  dentropy_.resize(targets);
+  return {dlogprob_, dentropy_};
 }
 
 }  // namespace tailrace

@@ -13,7 +13,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <span>
 #include <type_traits>
@@ -25,24 +24,15 @@
 #include "core/model/parameters.h"
 #include "kernels/base/check.h"
 #include "kernels/base/device.h"
+#include "trainer/loss_pass.h"
 #include "trainer/packed_forward.h"
 
 namespace tailrace {
 
 struct GradientPass {
-  // Loss of the sequences [begin, end) of an update, which are in this slot: writes its gradient
-  // to every target. The gradient is in memory of the host, or with `on_device` of the device.
-  using Loss =
-      std::function<void(size_t slot, size_t begin, size_t end, const PackedForward::Output& output,
-                         std::span<float> dlogprob, std::span<float> dentropy)>;
-
-  bool with_entropy = false;      // wants the entropy of each target
-  bool entropy_gradient = false;  // else dentropy is empty
-  bool backward = true;           // false: the loss is only told of the forward passes
-  bool on_device = false;  // the loss reads and writes memory of a device that is not the CPU
-  bool on_host = true;     // the loss reads memory of the host
+  LossPass* loss = nullptr;  // null: forward passes alone, for who listens
+  std::span<PassListener* const> listeners = {};
   BalancePass balance = {};
-  Loss loss;
 };
 
 class GradientTree {
@@ -63,8 +53,9 @@ class GradientTree {
   void run(std::span<const PackedSequence> sequences, const GradientPass& pass);
   // Adds it to `sum`; with a single slot without a pass over the gradients.
   void add_to(Parameters& sum, std::span<const PackedSequence> sequences, const GradientPass& pass);
-  // The pass over all of these in one slot of this rank alone, whose gradient is thrown away.
-  void rehearse(std::span<const PackedSequence> sequences, const GradientPass& pass);
+  // A pass over all of these in one slot of this rank alone, of a loss whose gradient is 1
+  // everywhere; it is thrown away.
+  void rehearse(std::span<const PackedSequence> sequences, const BalancePass& balance);
   Parameters& result() { return *buffers_.front(); }
   const Parameters& result() const { return *buffers_.front(); }
 
@@ -85,6 +76,7 @@ class GradientTree {
                  size_t begin, size_t end, size_t depth, const GradientPass& pass);
   void run_slot(std::span<const PackedSequence> sequences, size_t slot, size_t begin, size_t end,
                 Parameters& gradients, const GradientPass& pass);
+  PackedForward::GradientOut host_gradient(size_t targets);
 
   Stream stream_;
   PackedForward& forward_;
@@ -92,7 +84,8 @@ class GradientTree {
   size_t slots_;
   Collective* ranks_ = nullptr;
   std::vector<std::unique_ptr<Parameters>> buffers_;  // one a level; [0] is the result
-  std::vector<float> dlogprob_, dentropy_;            // [targets of a micro-batch]
+  std::vector<float> dlogprob_,
+      dentropy_;  // [targets of a micro-batch] where the loss is the host's
 };
 
 template <class T>

@@ -14,7 +14,7 @@
 namespace tailrace {
 
 struct LossColumns {
-  // After PolicyTrainer::prepare_step().
+  // After StepScores::prepare().
   explicit LossColumns(std::span<const TrainSequence> sequences);
 
   // Of these and of what their forward pass gave; views of both.

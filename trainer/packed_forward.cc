@@ -281,7 +281,7 @@ PackedForward::Output PackedForward::forward(const Stream& stream, const PackedW
   return output;
 }
 
-PackedForward::DeviceGradient PackedForward::device_gradient() const {
+PackedForward::GradientOut PackedForward::device_gradient() const {
   TR_CHECK(!on_cpu() && last_.backward);
   const auto targets = static_cast<size_t>(num_targets_);
   return {rows_.dlogprob.device.first(targets), rows_.dentropy.device.first(targets)};

@@ -79,7 +79,7 @@ class PackedForward {
 
   // Of every target of the sequences, in order; views until the next forward().
   struct Output {
-    std::span<const float> logprob, entropy;  // [targets]; entropy is empty unless asked for
+    std::span<const float> logprob = {}, entropy = {};  // [targets]; the second if asked for
     // [targets, hidden_size] what the head reads: the state of token j - 1, after the final norm.
     // No rows where the model is not on the CPU.
     ConstMatrix hidden = {};
@@ -94,12 +94,12 @@ class PackedForward {
   Output forward(const Stream& stream, const PackedWeights& weights,
                  std::span<const PackedSequence> sequences, const Wants& wants);
 
-  // Where a loss on the device writes the gradient of the last forward(), [targets] both; not on
-  // the CPU.
-  struct DeviceGradient {
+  // Where a loss writes the gradient of the last forward(), [targets] both.
+  struct GradientOut {
     std::span<float> dlogprob, dentropy;
   };
-  DeviceGradient device_gradient() const;
+  // One on the device; not on the CPU.
+  GradientOut device_gradient() const;
 
   // Of every target of the last forward(), in order: 1 where no other token has a larger logit,
   // else 0. The same weights. It allocates the logits of a few rows, for measurements only.

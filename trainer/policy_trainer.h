@@ -9,24 +9,19 @@
 // the same arguments, and reports are of all ranks. Metrics whose sums are cut elsewhere
 // (experts/balance_loss) may differ in their last digits between numbers of ranks.
 //
-// Log-probabilities: a token that the current version sampled in the trainer's own numerics class
-// has its l_old recorded, because rule 3 makes them the same bits; the first update of a step
-// measures that it is so (mismatch/...). Tokens of older versions or of another class are scored
-// with the current weights, and the loss corrects for the difference to what sampled.
+// What it is made of: TrainedWeights, the forms of the weights; StepScores, what they say of a
+// step's tokens before it; WeightUpdate, the gradient, the optimizer and the critic; and TrainStep,
+// which groups are added to and which makes the updates. The first update of a step measures
+// (mismatch/...) that fresh tokens have the log-probabilities that were recorded.
 //
 // Experts: balance_coef adds a loss to each update, over all tokens of its sequences; after an
 // update balance_bias_rate moves the biases of their choice, which are parameters without a
 // gradient. The model must have them (ModelConfig::choice_bias) where the rate is not 0.
 //
-// On a GPU the losses are computed there, and an update of a policy, or of supervised learning, is
-// only asked for: what it measured comes back with the report of the optimizer. Ranks exchange
-// memory of the host, and wait; so does a watcher of log-probabilities.
-//
 // Thread: one at a time.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -40,22 +35,17 @@
 #include "kernels/base/memory.h"
 #include "trainer/batch.h"
 #include "trainer/critic.h"
-#include "trainer/device_loss.h"
-#include "trainer/expert_balancer.h"
-#include "trainer/gradient_tree.h"
 #include "trainer/loss/policy_loss.h"
 #include "trainer/optimizer.h"
 #include "trainer/options.h"
 #include "trainer/packed_forward.h"
 #include "trainer/step_report.h"
+#include "trainer/step_scores.h"
+#include "trainer/train_step.h"
+#include "trainer/trained_weights.h"
+#include "trainer/weight_update.h"
 
 namespace tailrace {
-
-// The part of a run that a step is: shares of the whole, 0 <= begin <= end <= 1. Its updates share
-// it equally, and the schedule of the rates goes by where each begins.
-struct RunShare {
-  double begin = 0, end = 0;
-};
 
 class PolicyTrainer {
  public:
@@ -74,7 +64,7 @@ class PolicyTrainer {
   // What it allocates from its construction to its last step. `threads`: of the stream.
   struct Extras {
     bool keeps_reference = false;  // set_reference() will be called, not set_reference_to_base()
-    bool streams = false;          // there will be a StreamedStep
+    bool streams = false;          // there will be a step that gathers
     bool has_critic = false;       // use_critic() will be called
     Dtype compute = Dtype::kF32;   // of the weights that products read
     Device device = {};            // of the stream
@@ -99,38 +89,40 @@ class PolicyTrainer {
 
   const Model& model() const { return model_; }
   // What products read; changed by weights_changed() and by updates.
-  const std::shared_ptr<PackedWeights>& packed() const { return shared_; }
+  const std::shared_ptr<PackedWeights>& packed() const { return weights_.shared(); }
   int64_t max_sequence_tokens() const { return forward_.max_sequence_tokens(); }
   const TrainOptions& options() const { return train_; }
 
   // The float32 master weights, in memory of the host: where they lie on the CPU, else a copy, for
   // which this waits if an update came since the last one. After writing to them call
   // weights_changed().
-  Parameters& parameters() { return fetch_parameters(), parameters_; }
-  const Parameters& parameters() const { return fetch_parameters(), parameters_; }
-  void weights_changed();
+  Parameters& parameters() { return weights_.on_host(); }
+  const Parameters& parameters() const { return weights_.on_host(); }
+  void weights_changed() { weights_.changed(); }
 
   // A fresh optimizer with empty moments; needed before the first update, and between SFT and RL.
-  void reset_optimizer(const OptimOptions& options);
-  Optimizer& optimizer();
+  void reset_optimizer(const OptimOptions& options) { update_.reset_optimizer(options); }
+  Optimizer& optimizer() { return update_.optimizer(); }
 
   // From now on policy steps also train a critic, on the `returns` of their sequences. The first
   // critic.warmup_steps versions leave the policy as it is. Throws UserError where hidden states
   // are not in the memory of the host. Before join().
-  void use_critic(const CriticOptions& options);
-  Critic* critic() { return critic_.get(); }  // null: there is none
+  void use_critic(const CriticOptions& options) { update_.use_critic(options); }
+  Critic* critic() { return update_.critic(); }  // null: there is none
   // Updates of the optimizer and of the critic that were begun since they were made or loaded: two
   // equal numbers mean that nothing that is trained has changed in between.
-  int64_t tries() { return optimizer().tries() + (critic_ ? critic_->updates() : 0); }
+  int64_t tries() { return optimizer().tries() + (critic() ? critic()->updates() : 0); }
 
   // Freezes a copy of `parameters` as the reference policy of the KL term; of an adapter beside the
   // base that both share.
   void set_reference(const Parameters& parameters);
   // Of an adapter: the base without it, which takes no memory.
-  void set_reference_to_base();
+  void set_reference_to_base() { weights_.set_reference_to_base(); }
 
   // Teacher forcing: log-probabilities of each sequence's targets, natural log, in the order given.
-  std::vector<std::vector<float>> score(std::span<const PackedSequence> sequences);
+  std::vector<std::vector<float>> score(std::span<const PackedSequence> sequences) {
+    return scores_.score(sequences);
+  }
 
   // One update on -(sum of target log-probabilities) / (number of targets). `done`: the share of
   // the training that lies before it.
@@ -141,106 +133,45 @@ class PolicyTrainer {
   // sft/eval_token_accuracy, the share of targets that are the likeliest token. Of this rank alone.
   MetricList sft_evaluation(std::span<const PackedSequence> sequences);
 
-  // Sets old and reference log-probabilities, and with a critic the old values, of all sequences,
-  // and then what the loss makes of them (token_advantages.h); `version` is that of the current
-  // weights. Before the first policy_update() of a step.
-  void prepare_step(TrainBatch& batch, int64_t version, const PolicyLossConfig& loss);
+  // A step whose groups come one by one (`gathers`), or at once. Borrows the trainer.
+  TrainStep begin_step(bool gathers) {
+    return {stream_, model_, scores_, update_, train_, gathers};
+  }
+  // A whole step of the second kind. `batch`: with what was made of it.
+  MetricList policy_step(TrainBatch& batch, int64_t version, const PolicyLossConfig& loss,
+                         RunShare share = {});
 
-  // A step whose groups come one by one, and that makes one update once it has all (AsyncFlow,
-  // 2507.01663). Denominators are global as ever: gradients gather with counts of 1, and are
-  // divided in the end.
-  struct StreamedStep {
-    explicit StreamedStep(const Model& model)
-        : gradients(model.trained(), model.placement().device), loads(model.config()) {}
-    void clear();      // for the next step, in the same memory
-    TrainBatch batch;  // what was added; its metrics are the caller's to set
-    UpdateReport sums;
-    Parameters gradients;
-    ExpertLoads loads;
-  };
-  // The sums depend on the order of the groups alone, whenever each of them comes. An update
-  // between two groups of a step would give it two policies.
-  void add_group(StreamedStep& step, TrainBatch group, int64_t version,
-                 const PolicyLossConfig& loss);
-  // The update. Metrics as of policy_step(). The step is spent.
-  MetricList finish(StreamedStep& step, int64_t version, const PolicyLossConfig& loss,
-                    RunShare share = {});
-
-  // One optimizer update. `version`: see the mismatch fields; they mean something only as long as
+  // Parts of a step. StepScores::prepare(), before the first update of a step.
+  void prepare_step(TrainBatch& batch, int64_t version, const PolicyLossConfig& loss) {
+    scores_.prepare(batch, version, loss, critic());
+  }
+  // One update, behind it. `version`: see the mismatch fields; they mean something only as long as
   // no update came after prepare_step(). Waits for the report of the optimizer, which a step reads
   // at its end.
   UpdateReport policy_update(const TrainBatch& batch, const Minibatch& minibatch,
                              const PolicyLossConfig& loss, int64_t version, double done = 0);
 
-  // What an update does in the first steps of a critic.
-  void critic_update(const TrainBatch& batch, const Minibatch& minibatch);
-
-  // A whole step: prepare, then ppo_epochs passes over the minibatches. Metrics policy/...,
-  // mismatch/..., staleness/..., and the batch's own. A batch without sequences makes no update.
-  MetricList policy_step(TrainBatch& batch, int64_t version, const PolicyLossConfig& loss,
-                         RunShare share = {});
-
-  // Hears of each sequence of an update, in every pass, the log-probabilities of its targets that
-  // the loss is made of.
-  using LogprobSink = std::function<void(const TrainSequence&, std::span<const float> logprobs)>;
-  void watch_logprobs(LogprobSink sink) { logprob_sink_ = std::move(sink); }
+  // See LogprobSink.
+  void watch_logprobs(LogprobSink sink) { update_.watch_logprobs(std::move(sink)); }
 
   // The gradient that the last update used, before clipping; of the stream's device.
-  const Parameters& gradients() const { return tree_.result(); }
+  const Parameters& gradients() const { return update_.tree().result(); }
   // Memory of the host for who needs as much between two steps; on the CPU that of gradients(),
   // which the next step clears. Until set_reference().
   Parameters& scratch();
 
  private:
   bool on_cpu() const { return stream_.device.kind == DeviceKind::kCpu; }
-  // The master weights where updates are made.
-  Parameters& master() { return on_device_ ? *on_device_ : parameters_; }
-  void fetch_parameters() const;
-  void score_old(TrainBatch& batch, int64_t version);
-  void score_reference(TrainBatch& batch);
-  void update(const Parameters& gradients, double done);
-  // A policy_update() whose reports are still to be taken: from take_updates() and the optimizer.
-  void start_policy_update(const TrainBatch& batch, const Minibatch& minibatch,
-                           const PolicyLossConfig& loss, int64_t version, double done);
-  // The gradient of these sequences' loss: in gradients(), or added to `sum`. No update. Its report
-  // is still to be taken.
-  void backward(const TrainBatch& batch, const Minibatch& minibatch, const PolicyLossConfig& loss,
-                const LossCounts& counts, int64_t version, Parameters* sum = nullptr);
-  // What each backward() since the last call measured. Waits for the stream where the loss is
-  // there.
-  std::vector<UpdateReport> take_updates();
-  // How far the updates of a step have moved the policy, by a forward pass over drift_sample(): at
-  // most one micro-batch. Reads the weights alone.
-  double measure_drift(const TrainBatch& batch);
-  void tell_sink(std::span<const TrainSequence> sequences, std::span<const float> logprobs) const;
-  MetricList report_step(const TrainBatch& batch, const StepReport& step, int64_t version,
-                         const PolicyLossConfig& loss, int64_t epochs);
-  // Of all targets; `values`: those of the critic too, where it is not null.
-  std::vector<std::vector<float>> score_with(const PackedWeights& weights,
-                                             std::span<const PackedSequence> sequences,
-                                             std::vector<std::vector<float>>* values = nullptr);
 
   Stream stream_;
   TrainOptions train_;
   Model model_;
-  std::shared_ptr<const PackedWeights> base_;  // of an adapter; null: there is none
-  // On a device other than the CPU the master weights are there, and these a copy of them.
-  mutable Parameters parameters_;
-  mutable bool is_stale_ = false;          // that copy
-  std::unique_ptr<Parameters> on_device_;  // null: parameters_ are the master weights
+  TrainedWeights weights_;
   std::unique_ptr<Parameters> scratch_;
-  std::shared_ptr<PackedWeights> shared_;
-  PackedWeights& packed_;  // the same
-  std::shared_ptr<const PackedWeights> reference_;
-  std::unique_ptr<Optimizer> optimizer_;
   std::optional<ArenaScope> turn_;  // while what follows is made
   PackedForward forward_;
-  GradientTree tree_;
-  ExpertBalancer balance_;
-  std::unique_ptr<Critic> critic_;           // null: there is none
-  LogprobSink logprob_sink_;                 // empty: nobody listens
-  std::unique_ptr<DeviceLoss> device_loss_;  // null: losses are computed by the host
-  std::vector<UpdateReport> updates_;        // known and not taken
+  WeightUpdate update_;
+  StepScores scores_;
 };
 
 }  // namespace tailrace

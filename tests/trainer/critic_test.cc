@@ -44,9 +44,10 @@ struct Rows {
   }
   int64_t count() const { return std::ssize(sequences); }
   ConstMatrix matrix() const { return {hidden.data(), count(), kHidden}; }
-  void update(Critic& critic) const {
-    critic.begin();
-    critic.add(0, sequences, matrix(), count());
+  void update(Critic& critic) const { update(critic, count()); }
+  void update(Critic& critic, int64_t tokens) const {
+    critic.begin({.sequences = sequences, .counts = {.tokens = tokens}});
+    critic.add(0, 0, sequences.size(), {.hidden = matrix()});
     critic.apply();
   }
 };
@@ -80,8 +81,8 @@ struct Pair {
     }
   }
   void update() {
-    critic.begin();
-    critic.add(0, sequences, matrix(), 2);
+    critic.begin({.sequences = sequences, .counts = {.tokens = 2}});
+    critic.add(0, 0, 2, {.hidden = matrix()});
     critic.apply();
   }
   ConstMatrix matrix() const { return {hidden.data(), 2, 1}; }
@@ -133,9 +134,7 @@ TEST(Critic, RejectedTokensTeachNothing) {
     rows.sequences[i].mask = {0};
     rows.sequences[i].returns = {100};
   }
-  whole.begin();
-  whole.add(0, rows.sequences, rows.matrix(), 4);
-  whole.apply();
+  rows.update(whole, 4);
   EXPECT_EQ(whole.digest(), half.digest());
 }
 

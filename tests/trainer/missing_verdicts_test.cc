@@ -120,16 +120,16 @@ std::vector<float> gradient(const std::vector<Trajectory>& trajectories, Advanta
 std::vector<float> streamed_gradient(const std::vector<Trajectory>& trajectories,
                                      AdvantageKind kind, const PolicyLossConfig& config) {
   auto trainer = tiny_trainer({}, kStill);
-  PolicyTrainer::StreamedStep step(trainer->model());
+  TrainStep step = trainer->begin_step(/*gathers=*/true);
   for (auto begin = trajectories.begin(); begin != trajectories.end();) {
     const auto end = std::find_if(begin, trajectories.end(), [&](const Trajectory& t) {
       return !same_group(t.lease.member, begin->lease.member);
     });
-    trainer->add_group(step, testing::make_batch({begin, end}, options_of(kind)), 0, config);
+    step.add(testing::make_batch({begin, end}, options_of(kind)), 0, config);
     begin = end;
   }
-  trainer->finish(step, 0, config);
-  return copy(step.gradients.flat());
+  step.finish(0, config);
+  return copy(step.gradients().flat());
 }
 
 TEST(MissingVerdicts, TheGradientIsThatOfAStepThatNeverHadTheSamples) {

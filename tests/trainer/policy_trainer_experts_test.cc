@@ -101,17 +101,17 @@ TEST(PolicyTrainerExperts, AStreamedStepThatIsGivenUpTakesItsLoadsAlong) {
   std::vector<std::vector<float>> biases;
   for (const bool gives_up : {false, true}) {
     auto trainer = tiny_trainer({.balance_bias_rate = 0.25}, {.lr = 0}, {}, 1, biased_model());
-    PolicyTrainer::StreamedStep step(trainer->model());
+    TrainStep step = trainer->begin_step(/*gathers=*/true);
     const auto add = [&](std::vector<Trajectory> trajectories) {
       testing::record_logprobs(*trainer, trajectories);
-      trainer->add_group(step, make_batch(trajectories), 0, loss_config());
+      step.add(make_batch(trajectories), 0, loss_config());
     };
     if (gives_up) {
       add(lost);
       step.clear();
     }
     add(kept);
-    metrics.push_back(trainer->finish(step, 0, loss_config()));
+    metrics.push_back(step.finish(0, loss_config()));
     biases.push_back(copy(trainer->parameters().vector(kChoiceBias)));
   }
   EXPECT_EQ(biases[1], biases[0]);

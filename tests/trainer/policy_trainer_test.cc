@@ -195,8 +195,7 @@ TEST(PolicyTrainer, TakesTheMemoryThatItSays) {
     trainer->reset_optimizer(second);
     if (extras.keeps_reference) trainer->set_reference(trainer->parameters());
     if (extras.has_critic) trainer->use_critic({});
-    std::optional<PolicyTrainer::StreamedStep> step;
-    if (extras.streams) step.emplace(trainer->model());
+    TrainStep step = trainer->begin_step(extras.streams);
     trainer->warm_up();
     PolicyLossConfig loss = loss_config();
     if (extras.keeps_reference) loss.kl.coef = 0.1;
@@ -204,12 +203,8 @@ TEST(PolicyTrainer, TakesTheMemoryThatItSays) {
     testing::record_logprobs(*trainer, trajectories);
     TrainBatch batch = make_batch(trajectories);
     if (extras.has_critic) testing::set_returns(batch);
-    if (step) {
-      trainer->add_group(*step, batch, 0, loss);
-      trainer->finish(*step, 0, loss);
-    } else {
-      trainer->policy_step(batch, 0, loss);
-    }
+    step.add(batch, 0, loss);
+    step.finish(0, loss);
     EXPECT_EQ(Buffer::peak_bytes() - before,
               total_bytes(PolicyTrainer::memory(model, train, testing::kMaxSequenceTokens, threads,
                                                 extras)));
@@ -542,12 +537,12 @@ TEST(PolicyTrainer, AStreamedStepIsThatOfTheWholeBatch) {
       const MetricList expected = at_once->policy_step(batch, 1, config);
 
       auto trainer = moved();
-      PolicyTrainer::StreamedStep step(trainer->model());
+      TrainStep step = trainer->begin_step(/*gathers=*/true);
       for (auto begin = all.begin(); begin != all.end(); begin += 4)
-        trainer->add_group(step, make_batch({begin, begin + 4}), 1, config);
-      step.batch.metrics = batch.metrics;
-      const MetricList streamed = trainer->finish(step, 1, config);
-      expect_close(layout, copy(at_once->gradients().flat()), copy(step.gradients.flat()));
+        step.add(make_batch({begin, begin + 4}), 1, config);
+      step.batch().metrics = batch.metrics;
+      const MetricList streamed = step.finish(1, config);
+      expect_close(layout, copy(at_once->gradients().flat()), copy(step.gradients().flat()));
       ASSERT_EQ(streamed.size(), expected.size());
       for (size_t i = 0; i < streamed.size(); ++i) {
         EXPECT_EQ(streamed[i].first, expected[i].first);
@@ -564,10 +559,10 @@ TEST(PolicyTrainer, AStreamedStepWithoutSignalMakesNoUpdate) {
   for (Trajectory& t : trajectories) t.reward = 1;
   auto trainer = tiny_trainer({});
   const std::vector<float> before = copy(trainer->parameters().flat());
-  PolicyTrainer::StreamedStep step(trainer->model());
-  trainer->add_group(step, make_batch({trajectories.begin(), trajectories.begin() + 4}), 0, {});
-  trainer->add_group(step, make_batch({trajectories.begin() + 4, trajectories.end()}), 0, {});
-  EXPECT_EQ(metric(trainer->finish(step, 0, {}), "policy/updates"), 0);
+  TrainStep step = trainer->begin_step(/*gathers=*/true);
+  step.add(make_batch({trajectories.begin(), trajectories.begin() + 4}), 0, {});
+  step.add(make_batch({trajectories.begin() + 4, trajectories.end()}), 0, {});
+  EXPECT_EQ(metric(step.finish(0, {}), "policy/updates"), 0);
   EXPECT_EQ(copy(trainer->parameters().flat()), before);
 }
 

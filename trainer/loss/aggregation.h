@@ -46,7 +46,7 @@ void validate(const AggregationConfig& options, std::string_view section);
 struct LossCounts {
   int64_t tokens = 0;
   int64_t trajectories = 0;
-  std::span<const int32_t> trajectory_tokens;  // by trajectory id
+  std::span<const int32_t> trajectory_tokens = {};  // by trajectory id
   // The weight of CorrectionOptions, mean a token, which its `normalize` divides by.
   double mean_correction = 1;
 };

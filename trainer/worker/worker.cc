@@ -84,6 +84,7 @@ class TrainerWorker {
         trainer_(stream_.get(), config.model, config.train, config.max_sequence_tokens,
                  config.compute, base_.weights,
                  config.colocation ? config.colocation->turn_memory() : DeviceBytes{}),
+        step_(trainer_.begin_step(config.streams)),
         loss_(policy_loss_config(config.algo)),
         versions_(config.run.weights(), 0,
                   {.anchor_interval = config.anchor_interval,
@@ -95,9 +96,6 @@ class TrainerWorker {
         traces_(config.run.traces(), config.train.trace_steps) {
     if (config.colocation) config.colocation->share(trainer_.packed());
     if (config.critic) trainer_.use_critic(*config.critic);
-    if (config.streams)
-      streamed_.emplace(std::vector<Trajectory>{}, PolicyTrainer::StreamedStep(trainer_.model()),
-                        0);
     // What all ranks saw; it is rank 0 that writes.
     if (leads() && traces_.enabled())
       trainer_.watch_logprobs([this](const TrainSequence& sequence, std::span<const float> seen) {
@@ -234,7 +232,7 @@ class TrainerWorker {
   void forget_batch() {
     fetches_.clear();
     num_items_ = 0;
-    if (streamed_ && !streamed_->trajectories.empty()) streamed_->clear();
+    if (!trajectories_.empty()) clear_step();
   }
 
   // ---- ranks
@@ -567,63 +565,50 @@ class TrainerWorker {
       log_.warning("update={} is not saved: {}", task.updates_done(), saved.failure().message);
   }
 
-  // What has come of a step, up to its last part.
-  struct Streamed {
-    std::vector<Trajectory> trajectories;
-    PolicyTrainer::StreamedStep step;
-    double seconds = 0;  // of work
-
-    void clear() {
-      trajectories.clear();
-      step.clear();
-      seconds = 0;
-    }
-  };
-
   // A whole batch, or a part of it.
-  void train(const BatchFetch& whole) {
+  void train(const BatchFetch& fetched) {
     const Time start = clock_.now();
-    const int64_t step = whole.batch().step;
-    auto trajectories = whole.trajectories();
-    if (!trajectories) fail(step, trajectories.failure().message);
+    const wire::Batch& of = fetched.batch();
+    auto part = fetched.trajectories();
+    if (!part) fail(of.step, part.failure().message);
     begin_turn();
-    const auto seconds = [&] { return seconds_of(clock_.now() - start); };
-    if (!config_.streams) {
-      if (!whole.batch().last) fail(step, "it comes in parts");
-      require_judged(step, trajectories.value());
-      TrainBatch batch = build(step, trajectories.value());
-      // With the version that the step starts from: it decides which tokens are fresh.
-      MetricList metrics = trainer_.policy_step(batch, version_, loss_, share_of(whole.batch()));
-      return publish_step(step, trajectories.value(), batch, std::move(metrics), seconds());
+    if (config_.streams) {
+      add_groups(of.step, part.value());
+    } else {
+      if (!of.last) fail(of.step, "it comes in parts");
+      step_.add(build(of.step, part.value()), version_, loss_);
     }
-    add_groups(step, std::move(trajectories).value());
-    if (!whole.batch().last) {
-      streamed_->seconds += seconds();
-      return;
+    std::ranges::move(part.value(), std::back_inserter(trajectories_));
+    if (of.last) {
+      require_judged(of.step, trajectories_);
+      Result<MetricList> samples = sample_metrics(trajectories_, batch_options());
+      if (!samples) fail(of.step, samples.failure().message);
+      step_.batch().metrics = std::move(samples).value();
+      MetricList metrics = step_.finish(version_, loss_, share_of(of));
+      seconds_ += seconds_of(clock_.now() - start);
+      publish_step(of.step, std::move(metrics));
+      clear_step();
+    } else {
+      seconds_ += seconds_of(clock_.now() - start);
     }
-    require_judged(step, streamed_->trajectories);
-    // Of all samples, as where they come at once.
-    Result<MetricList> samples = sample_metrics(streamed_->trajectories, batch_options());
-    if (!samples) fail(step, samples.failure().message);
-    streamed_->step.batch.metrics = std::move(samples).value();
-    MetricList metrics = trainer_.finish(streamed_->step, version_, loss_, share_of(whole.batch()));
-    publish_step(step, streamed_->trajectories, streamed_->step.batch, std::move(metrics),
-                 streamed_->seconds + seconds());
   }
 
   // One after the other, so that it does not matter which of them came together.
-  void add_groups(int64_t step, std::vector<Trajectory> part) {
-    const auto same = [](const Trajectory& a, const Trajectory& b) {
-      return same_group(a.lease.member, b.lease.member);
-    };
+  void add_groups(int64_t step, std::span<const Trajectory> part) {
     for (auto begin = part.begin(); begin != part.end();) {
       beat();
-      const auto end =
-          std::find_if_not(begin, part.end(), [&](const Trajectory& t) { return same(*begin, t); });
-      trainer_.add_group(streamed_->step, build(step, {begin, end}), version_, loss_);
+      const auto end = std::find_if_not(begin, part.end(), [&](const Trajectory& t) {
+        return same_group(begin->lease.member, t.lease.member);
+      });
+      step_.add(build(step, {begin, end}), version_, loss_);
       begin = end;
     }
-    std::ranges::move(part, std::back_inserter(streamed_->trajectories));
+  }
+
+  void clear_step() {
+    trajectories_.clear();
+    step_.clear();
+    seconds_ = 0;
   }
 
   BatchOptions batch_options() const {
@@ -643,8 +628,8 @@ class TrainerWorker {
     return std::move(batch).value();
   }
 
-  void publish_step(int64_t step, std::span<const Trajectory> trajectories, const TrainBatch& batch,
-                    MetricList metrics, double seconds) {
+  void publish_step(int64_t step, MetricList metrics) {
+    const TrainBatch& batch = step_.batch();
     if (without_signal(metrics))
       log_.warning("step={} without signal: in each group all values of {} are equal", step,
                    config_.algo.filter_metric);
@@ -655,7 +640,7 @@ class TrainerWorker {
       log_.warning("step={} without an update: algo.correction rejected all tokens", step);
     int64_t tokens = 0;
     for (const TrainSequence& s : batch.sequences) tokens += std::ssize(s.tokens);
-    metrics.emplace_back("time/train", seconds);
+    metrics.emplace_back("time/train", seconds_);
     metrics.emplace_back("perf/train_tokens",
                          static_cast<double>(tokens * config_.train.ppo_epochs));
     const WeightManifest manifest = manifest_of(step);
@@ -669,7 +654,7 @@ class TrainerWorker {
     publish_files(manifest);
     report_published();
     // Others have their weights meanwhile. A run is worth more than its traces.
-    if (auto traced = traces_.write(step, trajectories, batch); !traced)
+    if (auto traced = traces_.write(step, trajectories_, batch); !traced)
       log_.warning("step={} is not traced: {}", step, traced.failure().message);
   }
 
@@ -776,6 +761,7 @@ class TrainerWorker {
   OwnedStream stream_;
   FrozenBase base_;  // of an adapter
   PolicyTrainer trainer_;
+  TrainStep step_;
   PolicyLossConfig loss_;
   VersionKeeper versions_;
   CheckpointFolder checkpoints_;
@@ -790,7 +776,8 @@ class TrainerWorker {
   std::deque<BatchFetch> fetches_;
   int64_t num_items_ = 0;  // of all parts that came
   int64_t next_request_ = 0;
-  std::optional<Streamed> streamed_;  // where groups come one by one
+  std::vector<Trajectory> trajectories_;  // that were added to step_
+  double seconds_ = 0;                    // of work on it
   // Where it waits for the other ranks, and when it last said so.
   struct Meeting {
     GlooOptions place;

@@ -205,10 +205,10 @@ TEST(TrainerOnDevice, AStepThatStreamsLearnsWhatTheCpuLearns) {
   std::vector<MetricList> metrics;
   for (const Stream& stream : {Stream{}, device_stream()}) {
     const auto trainer = trainer_on(stream, {.name = "", .sparse = true});
-    PolicyTrainer::StreamedStep step(trainer->model());
+    TrainStep step = trainer->begin_step(/*gathers=*/true);
     for (const uint64_t seed : {7, 8})
-      trainer->add_group(step, make_batch(testing::random_trajectories(2, seed)), 0, loss_config());
-    metrics.push_back(trainer->finish(step, 0, loss_config()));
+      step.add(make_batch(testing::random_trajectories(2, seed)), 0, loss_config());
+    metrics.push_back(step.finish(0, loss_config()));
   }
   for (const char* name : {"policy/loss", "policy/grad_norm", "policy/entropy", "policy/kl_old",
                            "policy/ratio_max", "experts/balance_loss", "experts/load_max"})

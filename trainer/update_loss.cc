@@ -1,0 +1,81 @@
+#include "trainer/update_loss.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "trainer/device_loss.h"
+#include "trainer/gradient_tree.h"
+#include "trainer/loss_columns.h"
+
+namespace tailrace {
+namespace {
+
+DeviceLoss::Room room_of(const TrainOptions& train, int64_t max_sequence_tokens) {
+  const PackLimits limits = pack_limits(train.microbatch_tokens, max_sequence_tokens);
+  return {.tokens = std::max(limits.max_tokens, max_sequence_tokens),
+          .sequences = limits.max_sequences,
+          .slots = train.gradient_slots};
+}
+
+}  // namespace
+
+void UpdateLoss::report(const GradientTree& tree, std::vector<UpdateReport> slots) {
+  tree.gather_slots(std::span(slots));
+  report(slots);
+}
+
+void UpdateLoss::report(std::span<const UpdateReport> slots) {
+  UpdateReport sum;
+  for (const UpdateReport& slot : slots) sum.add(slot);
+  reports_.push_back(sum);
+}
+
+std::vector<UpdateReport> UpdateLoss::take() { return std::exchange(reports_, {}); }
+
+// Entropy is wanted for the metrics even where no gradient goes through it.
+LossPass::Wants HostLoss::wants() const {
+  return {.entropy = policy_.has_value(),
+          .entropy_gradient = policy_ && policy_->loss.entropy_coef != 0};
+}
+
+void HostLoss::begin(const PolicyPass& pass) {
+  slots_.assign(num_slots_, {});
+  policy_ = pass;
+}
+
+void HostLoss::begin(const SupervisedPass& pass) {
+  slots_.assign(num_slots_, {});
+  policy_.reset();
+  supervised_ = pass;
+}
+
+void HostLoss::add(size_t slot, size_t begin, size_t end, const PackedForward::Output& output,
+                   std::span<float> dlogprob, std::span<float> dentropy) {
+  UpdateReport& report = slots_[slot];
+  if (!policy_) {
+    for (float l : output.logprob) report.loss.policy_term -= l;
+    std::ranges::fill(dlogprob, static_cast<float>(-supervised_.weight));
+    return;
+  }
+  const auto sequences = policy_->sequences.subspan(begin, end - begin);
+  const LossColumns columns(sequences);
+  report.loss.add(
+      policy_loss(policy_->loss, columns.input(output), policy_->counts, dlogprob, dentropy));
+  report.add_mismatch(sequences, output.logprob, policy_->version);
+}
+
+void HostLoss::end(const GradientTree& tree) { report(tree, std::exchange(slots_, {})); }
+
+std::unique_ptr<UpdateLoss> make_update_loss(const Stream& stream, const TrainOptions& train,
+                                             int64_t max_sequence_tokens) {
+  if (stream.device.kind == DeviceKind::kCpu)
+    return std::make_unique<HostLoss>(train.gradient_slots);
+  return std::make_unique<DeviceLoss>(stream, room_of(train, max_sequence_tokens));
+}
+
+int64_t update_loss_bytes(Device device, const TrainOptions& train, int64_t max_sequence_tokens) {
+  return device.kind == DeviceKind::kCpu ? 0
+                                         : DeviceLoss::bytes(room_of(train, max_sequence_tokens));
+}
+
+}  // namespace tailrace
