@@ -51,6 +51,7 @@ TrainStep::TrainStep(const Stream& stream, const Model& model, StepScores& score
 }
 
 void TrainStep::clear() {
+  if (std::exchange(is_clear_, true)) return;
   batch_ = {};
   if (!gathered_) return;
   fill(stream_, {.x = gathered_->gradients.values(), .value = 0});
@@ -60,6 +61,7 @@ void TrainStep::clear() {
 }
 
 void TrainStep::add(TrainBatch groups, int64_t version, const PolicyLossConfig& loss) {
+  is_clear_ = false;
   if (!groups.sequences.empty()) {
     scores_.prepare(groups, version, loss, update_.critic());
     if (gathered_) {

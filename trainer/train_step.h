@@ -47,7 +47,8 @@ class TrainStep {
   // The updates. Metrics policy/..., mismatch/..., staleness/..., and the batch's own. A batch
   // without a trained token makes no update. The step is spent until clear().
   MetricList finish(int64_t version, const PolicyLossConfig& loss, RunShare share = {});
-  void clear();  // for the next step, in the same memory
+  // For the next step, in the same memory; also where an add() has thrown.
+  void clear();
 
   // Of one that gathers: of all groups so far, behind finish() of the update.
   const Parameters& gradients() const { return gathered_->gradients; }
@@ -67,6 +68,7 @@ class TrainStep {
   WeightUpdate& update_;
   TrainOptions train_;
   TrainBatch batch_;
+  bool is_clear_ = true;
   std::optional<Gathered> gathered_;
 };
 
