@@ -1,9 +1,7 @@
 #include "trainer/worker/worker.h"
 
 #include <algorithm>
-#include <iterator>
 #include <optional>
-#include <set>
 #include <span>
 #include <utility>
 #include <variant>
@@ -26,6 +24,7 @@
 #include "trainer/worker/rank_meeting.h"
 #include "trainer/worker/saved_state.h"
 #include "trainer/worker/step_traces.h"
+#include "trainer/worker/step_work.h"
 #include "trainer/worker/warm_up.h"
 
 namespace tailrace {
@@ -38,12 +37,6 @@ int pool_size(const TrainOptions& train) {
   if (train.threads > 0) return static_cast<int>(train.threads);
   const int64_t cores = num_usable_cores();
   return static_cast<int>(std::max<int64_t>(1, cores / train.ranks));
-}
-
-bool without_signal(const MetricList& metrics) {
-  return std::ranges::any_of(metrics, [](const auto& metric) {
-    return metric.first == "rollout/zero_signal_frac" && metric.second == 1;
-  });
 }
 
 class TrainerWorker {
@@ -71,11 +64,10 @@ class TrainerWorker {
         trainer_(stream_.get(), config.model, config.train, config.max_sequence_tokens,
                  config.compute, base_.weights,
                  config.colocation ? config.colocation->turn_memory() : DeviceBytes{}),
-        step_(trainer_.begin_step(config.streams)),
-        loss_(policy_loss_config(config.algo)),
         reference_(config_, trainer_, base_.root),
         publisher_(config_, trainer_, reference_, held_, base_.root, log),
         ranks_(config_, trainer_, reference_, held_, base_.root, log, clock),
+        work_(config_, trainer_, held_, log, clock),
         intake_([this](const wire::Fetch& request) { client_.send(request); }),
         traces_(config.run.traces(), config.train.trace_steps) {
     if (config.colocation) config.colocation->share(trainer_.packed());
@@ -230,7 +222,7 @@ class TrainerWorker {
       // The warm-up had an optimizer of its own, and its moments are about another loss.
       trainer_.reset_optimizer(config_.optim);
     }
-    if (loss_.kl.needs_reference()) reference_.keep();
+    if (config_.algo.kl.needs_reference()) reference_.keep();
     publisher_.publish(publisher_.manifest_of(0), std::move(metrics));
     // Before anybody hears of version 0: there is no older checkpoint to go back to.
     publisher_.write_checkpoint();
@@ -296,87 +288,17 @@ class TrainerWorker {
 
   void forget_batch() {
     intake_.forget();
-    clear_step();
+    work_.clear();
   }
 
   // A whole batch, or a part of it.
-  void train(const BatchFetch& fetched) {
-    const Time start = clock_.now();
-    const wire::Batch& of = fetched.batch();
-    auto part = fetched.trajectories();
-    if (!part) refuse_batch(of.step, part.failure().message);
+  void train(const BatchFetch& part) {
     begin_turn();
-    if (config_.streams) {
-      add_groups(of.step, part.value());
-    } else {
-      if (!of.last) refuse_batch(of.step, "it comes in parts");
-      step_.add(build(of.step, part.value()), held_.version, loss_);
-    }
-    std::ranges::move(part.value(), std::back_inserter(trajectories_));
-    if (of.last) {
-      require_judged(of.step, trajectories_);
-      Result<MetricList> samples = sample_metrics(trajectories_, batch_options());
-      if (!samples) refuse_batch(of.step, samples.failure().message);
-      step_.batch().metrics = std::move(samples).value();
-      MetricList metrics = step_.finish(held_.version, loss_, {of.share_begin, of.share_end});
-      seconds_ += seconds_of(clock_.now() - start);
-      publish_step(of.step, std::move(metrics));
-      clear_step();
-    } else {
-      seconds_ += seconds_of(clock_.now() - start);
-    }
-  }
-
-  // One after the other, so that it does not matter which of them came together.
-  void add_groups(int64_t step, std::span<const Trajectory> part) {
-    for (auto begin = part.begin(); begin != part.end();) {
-      beat();
-      const auto end = std::find_if_not(begin, part.end(), [&](const Trajectory& t) {
-        return same_group(begin->lease.member, t.lease.member);
-      });
-      step_.add(build(step, {begin, end}), held_.version, loss_);
-      begin = end;
-    }
-  }
-
-  void clear_step() {
-    trajectories_.clear();
-    step_.clear();
-    seconds_ = 0;
-  }
-
-  BatchOptions batch_options() const {
-    const bool replays = config_.algo.router_replay == RouterReplay::kReplay;
-    return {.algo = config_.algo,
-            .experts = replays ? config_.model.expert_shape() : ExpertShape{},
-            .numerics_class = numerics_class(config_.compute, config_.device),
-            .vocab_size = config_.model.num_ids(),
-            .max_sequence_tokens = config_.max_sequence_tokens,
-            .version = held_.version,
-            .max_staleness = config_.max_staleness};
-  }
-
-  TrainBatch build(int64_t step, std::span<const Trajectory> trajectories) const {
-    Result<TrainBatch> batch = build_batch(trajectories, batch_options());
-    if (!batch) refuse_batch(step, batch.failure().message);
-    return std::move(batch).value();
+    work_.add(part);
+    if (part.batch().last) publish_step(part.batch().step, work_.finish(part.batch()));
   }
 
   void publish_step(int64_t step, MetricList metrics) {
-    const TrainBatch& batch = step_.batch();
-    if (without_signal(metrics))
-      log_.warning("step={} without signal: in each group all values of {} are equal", step,
-                   config_.algo.filter_metric);
-    else if (config_.max_staleness && batch.num_groups() == 0)
-      log_.warning("step={} without an update: all that has a signal is older than version {}",
-                   step, held_.version - *config_.max_staleness);
-    else if (loss_counts(batch, {0, batch.sequences.size()}).tokens == 0)
-      log_.warning("step={} without an update: algo.correction rejected all tokens", step);
-    int64_t tokens = 0;
-    for (const TrainSequence& s : batch.sequences) tokens += std::ssize(s.tokens);
-    metrics.emplace_back("time/train", seconds_);
-    metrics.emplace_back("perf/train_tokens",
-                         static_cast<double>(tokens * config_.train.ppo_epochs));
     const WeightManifest manifest = publisher_.manifest_of(step);
     // Of no version yet: a step that loses a rank until here comes again.
     ranks_.compare(manifest);
@@ -389,27 +311,8 @@ class TrainerWorker {
     publisher_.publish(manifest, std::move(metrics));
     report_published();
     // Others have their weights meanwhile. A run is worth more than its traces.
-    if (auto traced = traces_.write(step, trajectories_, batch); !traced)
+    if (auto traced = traces_.write(step, work_.trajectories(), work_.batch()); !traced)
       log_.warning("step={} is not traced: {}", step, traced.failure().message);
-  }
-
-  // A name that no sample knows would turn a filter off without a word. Asked of all samples of the
-  // first step; later ones may lack it by chance.
-  void require_judged(int64_t step, std::span<const Trajectory> trajectories) const {
-    const std::string& metric = config_.algo.filter_metric;
-    if (metric == AlgoOptions{}.filter_metric || step != 1 || trajectories.empty()) return;
-    if (std::ranges::any_of(trajectories, [](const auto& t) { return t.judged.has_value(); }))
-      return;
-    std::set<std::string> known;
-    for (const Trajectory& trajectory : trajectories)
-      for (const auto& [name, value] : trajectory.metrics) known.insert(name);
-    throw UserError::at(
-        "algo.filter_metric",
-        "is {}, and none of the {} samples of step 1 has such a metric, so no group can be judged "
-        "by it. They have: {}. Start a new run directory with one of these, with a part of "
-        "reward.parts, or without the key.",
-        metric, trajectories.size(),
-        known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", ")));
   }
 
   // Of a shared device: from the first thing that it computes to a version that others have.
@@ -431,19 +334,16 @@ class TrainerWorker {
   OwnedStream stream_;
   FrozenBase base_;  // of an adapter
   PolicyTrainer trainer_;
-  TrainStep step_;
-  PolicyLossConfig loss_;
   HeldVersion held_;
   ReferenceWeights reference_;
   Publisher publisher_;
   RankMeeting ranks_;
+  StepWork work_;
   BatchIntake intake_;
   StepTraces traces_;
 
   bool started_ = false, ended_ = false;
-  bool has_turn_ = true;                  // of a shared device
-  std::vector<Trajectory> trajectories_;  // that were added to step_
-  double seconds_ = 0;                    // of work on it
+  bool has_turn_ = true;  // of a shared device
 };
 
 }  // namespace
