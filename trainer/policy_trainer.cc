@@ -8,7 +8,6 @@
 #include "kernels/base/thread_pool.h"
 #include "trainer/expert_balancer.h"
 #include "trainer/gradient_tree.h"
-#include "trainer/update_loss.h"
 
 namespace tailrace {
 namespace {
@@ -78,7 +77,7 @@ std::vector<MemoryItem> PolicyTrainer::memory(const ModelConfig& config, const T
                      Critic::bytes(config.hidden_size, train.gradient_slots)});
   if (extras.device.kind != DeviceKind::kCpu)
     items.push_back({"columns of the loss, counts of experts",
-                     update_loss_bytes(extras.device, train, max_sequence_tokens) +
+                     WeightUpdate::loss_bytes(extras.device, train, max_sequence_tokens) +
                          ExpertBalancer::bytes(config),
                      /*certain=*/true, /*of_turn=*/true});
   items.push_back({"rotary positions", Model::bytes(config, max_sequence_tokens)});

@@ -3,21 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "trainer/device_loss.h"
 #include "trainer/gradient_tree.h"
 #include "trainer/loss_columns.h"
 
 namespace tailrace {
-namespace {
-
-DeviceLoss::Room room_of(const TrainOptions& train, int64_t max_sequence_tokens) {
-  const PackLimits limits = pack_limits(train.microbatch_tokens, max_sequence_tokens);
-  return {.tokens = std::max(limits.max_tokens, max_sequence_tokens),
-          .sequences = limits.max_sequences,
-          .slots = train.gradient_slots};
-}
-
-}  // namespace
 
 void UpdateLoss::report(const GradientTree& tree, std::vector<UpdateReport> slots) {
   tree.gather_slots(std::span(slots));
@@ -65,17 +54,5 @@ void HostLoss::add(size_t slot, size_t begin, size_t end, const PackedForward::O
 }
 
 void HostLoss::end(const GradientTree& tree) { report(tree, std::exchange(slots_, {})); }
-
-std::unique_ptr<UpdateLoss> make_update_loss(const Stream& stream, const TrainOptions& train,
-                                             int64_t max_sequence_tokens) {
-  if (stream.device.kind == DeviceKind::kCpu)
-    return std::make_unique<HostLoss>(train.gradient_slots);
-  return std::make_unique<DeviceLoss>(stream, room_of(train, max_sequence_tokens));
-}
-
-int64_t update_loss_bytes(Device device, const TrainOptions& train, int64_t max_sequence_tokens) {
-  return device.kind == DeviceKind::kCpu ? 0
-                                         : DeviceLoss::bytes(room_of(train, max_sequence_tokens));
-}
 
 }  // namespace tailrace

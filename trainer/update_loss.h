@@ -7,14 +7,11 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
-#include "kernels/base/device.h"
 #include "trainer/loss_pass.h"
-#include "trainer/options.h"
 #include "trainer/step_report.h"
 
 namespace tailrace {
@@ -57,10 +54,5 @@ class HostLoss : public UpdateLoss {
   std::optional<PolicyPass> policy_;  // nothing: the supervised pass
   SupervisedPass supervised_;
 };
-
-// Of the stream's device, for micro-batches of these sizes; and what it allocates there.
-std::unique_ptr<UpdateLoss> make_update_loss(const Stream& stream, const TrainOptions& train,
-                                             int64_t max_sequence_tokens);
-int64_t update_loss_bytes(Device device, const TrainOptions& train, int64_t max_sequence_tokens);
 
 }  // namespace tailrace

@@ -1,9 +1,11 @@
 #include "trainer/weight_update.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/base/error.h"
 #include "kernels/base/check.h"
+#include "trainer/device_loss.h"
 
 namespace tailrace {
 namespace {
@@ -14,7 +16,27 @@ int64_t num_tokens(std::span<const PackedSequence> sequences) {
   return tokens;
 }
 
+DeviceLoss::Room room_of(const TrainOptions& train, int64_t max_sequence_tokens) {
+  const PackLimits limits = pack_limits(train.microbatch_tokens, max_sequence_tokens);
+  return {.tokens = std::max(limits.max_tokens, max_sequence_tokens),
+          .sequences = limits.max_sequences,
+          .slots = train.gradient_slots};
+}
+
+std::unique_ptr<UpdateLoss> make_loss(const Stream& stream, const TrainOptions& train,
+                                      int64_t max_sequence_tokens) {
+  if (stream.device.kind == DeviceKind::kCpu)
+    return std::make_unique<HostLoss>(train.gradient_slots);
+  return std::make_unique<DeviceLoss>(stream, room_of(train, max_sequence_tokens));
+}
+
 }  // namespace
+
+int64_t WeightUpdate::loss_bytes(Device device, const TrainOptions& train,
+                                 int64_t max_sequence_tokens) {
+  if (device.kind == DeviceKind::kCpu) return 0;
+  return DeviceLoss::bytes(room_of(train, max_sequence_tokens));
+}
 
 std::vector<PackedSequence> packed_views(std::span<const TrainSequence> sequences) {
   std::vector<PackedSequence> views;
@@ -48,7 +70,7 @@ WeightUpdate::WeightUpdate(const Stream& stream, const Model& model, PackedForwa
       weights_(weights),
       tree_(stream, forward, weights.packed(), model.trained(), train.gradient_slots),
       balance_(model.config(), train.balance_coef, train.balance_bias_rate, stream),
-      loss_(make_update_loss(stream, train, forward.max_sequence_tokens())) {}
+      loss_(make_loss(stream, train, forward.max_sequence_tokens())) {}
 
 void WeightUpdate::join(Collective* ranks) {
   tree_.join(ranks);

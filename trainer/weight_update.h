@@ -17,6 +17,7 @@
 #include "core/base/metric_list.h"
 #include "core/collective/collective.h"
 #include "core/model/model.h"
+#include "kernels/base/device.h"
 #include "trainer/critic.h"
 #include "trainer/expert_balancer.h"
 #include "trainer/gradient_tree.h"
@@ -38,6 +39,9 @@ class WeightUpdate {
   // Borrows all but the options.
   WeightUpdate(const Stream& stream, const Model& model, PackedForward& forward,
                TrainedWeights& weights, const TrainOptions& train);
+
+  // What its loss allocates beside the gradients, on a GPU: of micro-batches of these sizes.
+  static int64_t loss_bytes(Device device, const TrainOptions& train, int64_t max_sequence_tokens);
 
   // See PolicyTrainer. join() shares what the optimizer and the critic know, and no weights.
   void join(Collective* ranks);

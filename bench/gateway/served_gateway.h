@@ -19,7 +19,7 @@ class ServedGateway {
   // Borrows the generator and the format.
   ServedGateway(Generator& generator, const chat::PromptFormat& format,
                 const gateway::GatewayOptions& options)
-      : generator_(generator), gateway_(generator, format, options, clock_) {}
+      : generator_(generator), gateway_(generator_, format, options, clock_) {}
   ~ServedGateway() { stop(); }
   ServedGateway(const ServedGateway&) = delete;
 
@@ -41,7 +41,7 @@ class ServedGateway {
         if (generator_.idle()) {
           gateway_.wait(std::chrono::milliseconds(20));
         } else {
-          gateway_.answer(generator_.step());
+          generator_.step();
         }
       }
     });
@@ -53,7 +53,7 @@ class ServedGateway {
 
  private:
   SteadyClock clock_;
-  Generator& generator_;
+  GeneratorDriver generator_;
   gateway::Gateway gateway_;
   std::atomic<bool> ends_ = false;
   std::thread thread_;

@@ -17,8 +17,8 @@
 #include "core/model/model.h"
 #include "core/text/tokenizer.h"
 #include "rollout/engine/engine.h"
-#include "rollout/episode/episode_runner.h"
 #include "rollout/episode/task_source.h"
+#include "rollout/player/player.h"
 #include "sandbox/builtin/built_in.h"
 #include "tests/core/base/temporary_directory.h"
 
@@ -45,15 +45,15 @@ ModelConfig grid_model(const text::Tokenizer& tokenizer) {
 }
 
 // One rollout worker of one thread.
-class Player {
+class GridPlayer {
  public:
-  Player()
+  GridPlayer()
       : info_(environments_.source(kEnvironment, {})->info()),
         tokenizer_(make_tokenizer(info_.vocabulary)),
         model_(grid_model(*tokenizer_)),
         engine_(model_, tokenizer_.get(), options_.engine, Stream{}, clock_),
         format_(*tokenizer_),
-        runner_(engine_, format_, {}, clock_) {
+        player_(engine_, format_, {}, clock_) {
     Parameters parameters(model_.layout());
     init_parameters(model_.config(), 1, parameters);
     weights_ = std::make_shared<PackedWeights>(Stream{}, model_.config(), parameters);
@@ -70,12 +70,12 @@ class Player {
         spec.key = member_key(1, Lane::kTrain, spec.lease.member);
         spec.sampling = episode_sampling(options_.sampling, info_, model_.config(), format_);
         spec.limits = episode_limits(options_, info_);
-        runner_.start(std::move(spec), environments_.source(kEnvironment, {}));
+        player_.start(std::move(spec), environments_.source(kEnvironment, {}));
       }
     }
     std::map<std::pair<int64_t, int32_t>, Trajectory> trajectories;
-    while (runner_.num_running() > 0) {
-      for (FinishedEpisode& episode : runner_.poll(std::chrono::milliseconds(1))) {
+    while (player_.num_running() > 0) {
+      for (FinishedEpisode& episode : player_.poll(std::chrono::milliseconds(1))) {
         const auto& member = episode.trajectory.lease.member;
         trajectories[{member.prompt, member.member}] = std::move(episode.trajectory);
       }
@@ -103,11 +103,11 @@ class Player {
   SteadyClock clock_;
   Engine engine_;
   chat::PromptFormat format_;
-  EpisodeRunner runner_;
+  Player player_;
   std::shared_ptr<const PackedWeights> weights_;
 };
 
-void check_group(Player& player) {
+void check_group(GridPlayer& player) {
   // The same step twice: prompts and random numbers of a member follow from it and not from who
   // else plays.
   const auto alone = player.play(0, 1), among = player.play(0, kGroups);
@@ -128,7 +128,7 @@ void check_group(Player& player) {
 }
 
 void measure(const Options& options, const Program& program) {
-  Player player;
+  GridPlayer player;
   check_group(player);
   Settings settings;
   describe_geometry("grid", player.model().config(), player.model().layout().num_parameters(),

@@ -17,6 +17,7 @@
 #include "core/base/json_row.h"
 #include "core/base/json_text.h"
 #include "core/base/random.h"
+#include "core/generator_driver.h"
 #include "core/model/adapter_files.h"
 #include "rollout/engine/engine.h"
 #include "rollout/engine/stop_tokens.h"
@@ -161,6 +162,29 @@ void print_answer(const Generation& answer, const Prompt& prompt, const text::To
   fmt::print("{}\n", json_text(row));
 }
 
+// Each session has one answer, and its KV makes room for the next then.
+class Answers : public AnswerSink {
+ public:
+  Answers(GeneratorDriver& driver, size_t count) : all(count), driver_(driver) {}
+
+  SessionId open(size_t place) {
+    const SessionId session = driver_.open(*this);
+    places_[session] = place;
+    return session;
+  }
+  void answered(Generation generation) override {
+    driver_.release(generation.session);
+    const size_t place = places_.at(generation.session);
+    all[place] = std::move(generation);
+  }
+
+  std::vector<std::optional<Generation>> all;
+
+ private:
+  GeneratorDriver& driver_;
+  std::map<SessionId, size_t> places_;
+};
+
 void generate(const GenerateArguments& arguments) {
   const ModelConfig config = read_policy_folder(arguments.model).config;
   const auto folder = tokenizer_folder(arguments.model);
@@ -183,26 +207,23 @@ void generate(const GenerateArguments& arguments) {
   engine.install(loaded.shared_weights(), 0);
   SamplingParams sampling = sampling_params(arguments, config, format);
 
-  // Session i is sample i % samples of prompt i / samples; answers come in any order and are
-  // printed in this one.
+  // Answer i is sample i % samples of prompt i / samples; they come in any order and are printed in
+  // this one.
   auto samples = static_cast<size_t>(arguments.samples);
-  std::vector<std::optional<Generation>> answers(prompts.size() * samples);
-  for (size_t i = 0; i < answers.size(); ++i)
+  GeneratorDriver driver(engine);
+  Answers answers{driver, prompts.size() * samples};
+  for (size_t i = 0; i < answers.all.size(); ++i)
     // The key is of prompt and sample: what else is generated does not change the numbers drawn.
-    engine.submit({.session = static_cast<SessionId>(i),
+    driver.submit({.session = answers.open(i),
                    .new_tokens = prompts[i / samples].ids,
                    .sampling = sampling,
                    .key = {mix({arguments.seed, i / samples, i % samples})}});
   size_t printed = 0;
-  while (printed < answers.size()) {
-    for (Generation& answer : engine.step()) {
-      // At once, so that its KV makes room for the next.
-      engine.release(answer.session);
-      answers[static_cast<size_t>(answer.session)] = std::move(answer);
-    }
+  while (printed < answers.all.size()) {
+    driver.step();
     // As soon as all before it are there, for who reads a pipe.
-    for (; printed < answers.size() && answers[printed]; ++printed)
-      print_answer(*answers[printed], prompts[printed / samples], *tokenizer,
+    for (; printed < answers.all.size() && answers.all[printed]; ++printed)
+      print_answer(*answers.all[printed], prompts[printed / samples], *tokenizer,
                    arguments.json || !arguments.has_prompt);
   }
 }

@@ -20,6 +20,7 @@
 #include "core/base/error.h"
 #include "core/base/flags.h"
 #include "core/base/printable.h"
+#include "core/generator_driver.h"
 #include "core/model/adapter_files.h"
 #include "rollout/engine/engine.h"
 #include "rollout/engine/stop_tokens.h"
@@ -71,7 +72,8 @@ void serve(const ServeArguments& arguments) {
   how.sampling = arguments.sampling.params();
   how.sampling.max_new_tokens = arguments.max_new_tokens;
   how.sampling.stop_tokens = stop_tokens(config, format);
-  gateway::Gateway gateway(engine, format, how, clock);
+  GeneratorDriver driver(engine);
+  gateway::Gateway gateway(driver, format, how, clock);
   fmt::print("{} serves {} at {}{}\n", how.model,
              format.has_template() ? "chat and text"
                                    : "text (it has no chat template: messages "
@@ -92,11 +94,8 @@ void serve(const ServeArguments& arguments) {
     gateway.poll();
     if (const auto line = held.look(gateway.held(), clock.now())) fmt::print(stderr, "{}\n", *line);
     tell_refusals(/*is_end=*/false);
-    if (engine.idle()) {
-      gateway.wait(100ms);
-    } else {
-      gateway.answer(engine.step());
-    }
+    if (driver.idle()) gateway.wait(100ms);
+    driver.step();
   }
   tell_refusals(/*is_end=*/true);
 }

@@ -13,11 +13,9 @@
 #include "core/base/error.h"
 #include "reward/judge.h"
 #include "reward/registry.h"
-#include "rollout/agent/agent_runner.h"
 #include "rollout/engine/engine.h"
-#include "rollout/episode/episode_runner.h"
 #include "rollout/episode/task_source.h"
-#include "rollout/gateway/gateway.h"
+#include "rollout/player/player.h"
 #include "sandbox/registry.h"
 
 namespace tailrace {
@@ -26,6 +24,7 @@ namespace {
 // Episodes in play at once: enough to fill the engine's batches, few enough to keep environments
 // cheap.
 constexpr int64_t kInPlay = 128;
+constexpr std::chrono::milliseconds kPatience{50};  // for an environment
 
 EvaluatedEpisode score(const FinishedEpisode& finished, const EvaluationPlan& plan,
                        const VerifierRegistry& verifiers) {
@@ -61,58 +60,6 @@ EvaluatedEpisode score(const FinishedEpisode& finished, const EvaluationPlan& pl
   return episode;
 }
 
-// Of environments and of agents.
-class Players {
- public:
-  Players(Engine& engine, const chat::PromptFormat& format, const RolloutOptions& rollout,
-          const Clock& clock)
-      : engine_(engine),
-        format_(format),
-        clock_(clock),
-        runner_(engine, format, runner_settings(rollout), clock) {}
-
-  void start(EpisodeSpec spec, const std::shared_ptr<const sandbox::EnvironmentSource>& source) {
-    const auto agent = source->agent();
-    if (agent == nullptr) return runner_.start(std::move(spec), source);
-    if (gateway_ == nullptr) {
-      gateway::GatewayOptions how;
-      how.http.max_body_bytes = agent->max_request_bytes;
-      how.http.body_limit = "env.agent.max_request_mb";
-      gateway_ = std::make_unique<gateway::Gateway>(engine_, format_, how, clock_);
-      agents_ = std::make_unique<AgentRunner>(
-          *gateway_,
-          std::filesystem::temp_directory_path() / fmt::format("tailrace-eval-{}", ::getpid()),
-          clock_);
-    }
-    agents_->start(std::move(spec), source->info().name, agent);
-  }
-
-  std::vector<FinishedEpisode> poll() {
-    if (agents_ == nullptr) return runner_.poll(kPatience);
-    gateway_->answer(runner_.take_others());
-    if (engine_.idle()) gateway_->wait(std::chrono::milliseconds(1));
-    gateway_->poll();
-    std::vector<FinishedEpisode> finished = agents_->poll();
-    std::ranges::move(runner_.poll(), std::back_inserter(finished));
-    return finished;
-  }
-
-  void tell_notes(const std::function<void(const std::string&)>& note, bool is_end) {
-    if (agents_ == nullptr) return;
-    for (const std::string& line : agents_->take_notes(is_end)) note(line);
-  }
-
- private:
-  static constexpr std::chrono::milliseconds kPatience{50};
-
-  Engine& engine_;
-  const chat::PromptFormat& format_;
-  const Clock& clock_;
-  EpisodeRunner runner_;
-  std::unique_ptr<gateway::Gateway> gateway_;
-  std::unique_ptr<AgentRunner> agents_;
-};
-
 }  // namespace
 
 std::vector<EvaluatedEpisode> evaluate(const LoadedModel& loaded, const chat::PromptFormat& format,
@@ -135,7 +82,16 @@ std::vector<EvaluatedEpisode> evaluate(const LoadedModel& loaded, const chat::Pr
   // evaluation.
   const Lane lane = plan.held_out ? Lane::kEval : Lane::kTrain;
   const TaskSource tasks(plan.seed, plan.dataset);
-  Players players(engine, format, plan.rollout, clock);
+  const auto agent = source->agent();
+  Player player(engine, format,
+                {.runner = runner_settings(plan.rollout),
+                 .max_request_bytes = agent == nullptr ? 0 : agent->max_request_bytes,
+                 .agents_folder = std::filesystem::temp_directory_path() /
+                                  fmt::format("tailrace-eval-{}", ::getpid())},
+                clock);
+  const auto tell_notes = [&](bool is_end) {
+    for (const std::string& line : player.take_notes(is_end)) note(line);
+  };
 
   std::vector<EvaluatedEpisode> episodes;
   int64_t total = plan.episodes * plan.samples, started = 0;
@@ -144,19 +100,19 @@ std::vector<EvaluatedEpisode> evaluate(const LoadedModel& loaded, const chat::Pr
       const MemberId member{.domain = plan.domain,
                             .prompt = started / plan.samples,
                             .member = static_cast<int32_t>(started % plan.samples)};
-      players.start({.lease = {.member = member},
-                     .lane = lane,
-                     .task = tasks.task(lane, member),
-                     .key = member_key(plan.seed, lane, member),
-                     .sampling = sampling,
-                     .limits = limits},
-                    source);
+      player.start({.lease = {.member = member},
+                    .lane = lane,
+                    .task = tasks.task(lane, member),
+                    .key = member_key(plan.seed, lane, member),
+                    .sampling = sampling,
+                    .limits = limits},
+                   source);
     }
-    for (const FinishedEpisode& finished : players.poll())
+    for (const FinishedEpisode& finished : player.poll(kPatience))
       episodes.push_back(score(finished, plan, *registries.verifiers));
-    players.tell_notes(note, /*is_end=*/false);
+    tell_notes(/*is_end=*/false);
   }
-  players.tell_notes(note, /*is_end=*/true);
+  tell_notes(/*is_end=*/true);
   // They ended in any order; sums below must not depend on it.
   std::sort(episodes.begin(), episodes.end(),
             [](const EvaluatedEpisode& a, const EvaluatedEpisode& b) {

@@ -24,8 +24,8 @@
 #include "reward/judge.h"
 #include "reward/registry.h"
 #include "rollout/engine/engine.h"
-#include "rollout/episode/episode_runner.h"
 #include "rollout/episode/task_source.h"
+#include "rollout/player/player.h"
 #include "rollout/worker/weight_stage.h"
 #include "sandbox/registry.h"
 
@@ -96,9 +96,7 @@ struct RehearsedRollout::Worker {
   Engine engine;
   WeightStage stage;
   Rng rng{1};
-  SessionId next_session = kFirstSession, released = kFirstSession;
-  // Far from the ids that a runner of episodes chooses.
-  static constexpr SessionId kFirstSession = SessionId{1} << 40;
+  SessionId next_session = 1, released = 1;  // all are released between two measurements
 };
 
 namespace {
@@ -273,21 +271,22 @@ RehearsedRollout::Play RehearsedRollout::play(const RunOptions& options, int64_t
   const RolloutDataset& dataset = config_.datasets.front();
   const auto source = registries_.environments.source(dataset.env, dataset.settings);
   const sandbox::EnvironmentInfo info = source->info();
-  const TaskSource tasks(config_.seed, dataset.rows.empty()
-                                           ? std::vector<text::DatasetRow>()
-                                           : text::read_dataset(dataset.rows, dataset.columns,
-                                                              dataset.limits));
+  const TaskSource tasks(config_.seed,
+                         dataset.rows.empty()
+                             ? std::vector<text::DatasetRow>()
+                             : text::read_dataset(dataset.rows, dataset.columns, dataset.limits));
   Play play;
   std::vector<std::vector<PlannedEpisode>> episodes(workers_.size());
   std::vector<double> seconds(workers_.size()), verify(workers_.size());
   std::atomic<bool> whole = true;
   all([&](Worker& worker, size_t index) {
-    EpisodeRunner runner(worker.engine, format, runner_settings(config_.rollout), worker.clock);
+    Player player(worker.engine, format, {.runner = runner_settings(config_.rollout)},
+                  worker.clock);
     const auto first = static_cast<int64_t>(index) * groups;
     for (int64_t group = 0; group < groups; ++group)
       for (int64_t m = 0; m < options.step.group_size; ++m) {
         const MemberId member{.prompt = first + group, .member = static_cast<int32_t>(m)};
-        runner.start(
+        player.start(
             {.lease = {.member = member},
              .lane = Lane::kTrain,
              .task = tasks.task(Lane::kTrain, member),
@@ -299,12 +298,12 @@ RehearsedRollout::Play RehearsedRollout::play(const RunOptions& options, int64_t
     std::map<MemberId, Trajectory> ended;
     const Time begin = worker.clock.now();
     const QuietWatch watch;
-    while (runner.num_running() > 0) {
-      for (FinishedEpisode& finished : runner.poll(std::chrono::milliseconds(1)))
+    while (player.num_running() > 0) {
+      for (FinishedEpisode& finished : player.poll(std::chrono::milliseconds(1)))
         ended.emplace(finished.trajectory.lease.member, std::move(finished.trajectory));
       if (seconds_of(worker.clock.now() - begin) <= most_seconds) continue;
       whole = false;
-      for (const BodyId& id : runner.running()) runner.abort(id.lease, id.lane);
+      for (const BodyId& id : player.running()) player.abort(id);
     }
     seconds[index] = crowding() * watch.seconds();
     const QuietWatch scored;

@@ -30,7 +30,7 @@ RunnerSettings runner_settings(const RolloutOptions& options) {
           .store_turns_tokens = options.store_turns_tokens};
 }
 
-EpisodeRunner::EpisodeRunner(Generator& generator, const chat::PromptFormat& format,
+EpisodeRunner::EpisodeRunner(GeneratorDriver& generator, const chat::PromptFormat& format,
                              const RunnerSettings& settings, const Clock& clock)
     : generator_(generator),
       format_(format),
@@ -43,7 +43,7 @@ EpisodeRunner::~EpisodeRunner() {
 }
 
 void EpisodeRunner::start(EpisodeSpec spec, EnvironmentCalls::Source source) {
-  Id id = next_id_++;
+  const Id id = generator_.open(*this);
   bool is_new = by_lease_.emplace(std::pair(spec.lane, spec.lease), id).second;
   TR_CHECK(is_new, "an episode of lease {} runs already", to_string(spec.lease));
   Episode episode(std::move(spec), source->info().name, format_);
@@ -70,12 +70,13 @@ std::vector<BodyId> EpisodeRunner::running() const {
   return ids;
 }
 
-std::vector<FinishedEpisode> EpisodeRunner::poll(microseconds max_wait) {
-  others_.clear();
+void EpisodeRunner::prepare(microseconds max_wait) {
   ask_pending_again();
   hand_over();
   hear_environments(max_wait);
-  step_generator();
+}
+
+std::vector<FinishedEpisode> EpisodeRunner::take() {
   hand_over();  // environments work while our caller does something else
   return std::exchange(finished_, {});
 }
@@ -153,20 +154,11 @@ void EpisodeRunner::ask_pending_again() {
   }
 }
 
-void EpisodeRunner::step_generator() {
-  if (generator_.idle()) return;
-  std::vector<Generation> generations = generator_.step();
-  if (generations.empty()) return;
-  Time now = clock_.now();
-  for (Generation& generation : generations) {
-    auto at = running_.find(generation.session);
-    if (at == running_.end()) {  // another's, or aborted: then this is the rest of it
-      others_.push_back(std::move(generation));
-      continue;
-    }
-    Running& running = at->second;
-    follow(at, running.episode.answered(generation, seconds_since(running.submitted, now)));
-  }
+void EpisodeRunner::answered(Generation generation) {
+  const auto at = running_.find(generation.session);
+  Running& running = at->second;
+  const double seconds = seconds_since(running.submitted, clock_.now());
+  follow(at, running.episode.answered(generation, seconds));
 }
 
 void EpisodeRunner::call_environment(Id id, Running& running, CallKind kind) {

@@ -1,5 +1,5 @@
-// Plays many episodes at once over one Generator: each poll() takes what environments have
-// answered, makes one step of the engine, and hands new actions to the environments.
+// Plays many episodes at once over one Generator: between two steps of it, prepare() takes what
+// environments have answered, and behind each step take() hands new actions to them.
 //
 // Results do not depend on how episodes share the engine or on when environments answer (design
 // rule 3 and counter-based sampling); only which weight version samples a token does.
@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "core/base/clock.h"
-#include "core/generate.h"
+#include "core/generator_driver.h"
 #include "core/trajectory/trajectory.h"
 #include "rollout/episode/environment_calls.h"
 #include "rollout/episode/episode.h"
@@ -39,18 +39,17 @@ struct RunnerSettings {
 };
 RunnerSettings runner_settings(const RolloutOptions& options);
 
-class EpisodeRunner {
+class EpisodeRunner : private AnswerSink {
  public:
-  // All are borrowed. The runner's sessions are numbered from 1 on; whoever else submits to the
-  // generator takes other numbers, and their answers from take_others().
-  EpisodeRunner(Generator& generator, const chat::PromptFormat& format,
+  // All are borrowed.
+  EpisodeRunner(GeneratorDriver& generator, const chat::PromptFormat& format,
                 const RunnerSettings& settings, const Clock& clock);
-  ~EpisodeRunner();
+  ~EpisodeRunner() override;
   EpisodeRunner(const EpisodeRunner&) = delete;
 
   // In a fresh environment of the source. At most one episode runs for a lease and lane.
   void start(EpisodeSpec spec, EnvironmentCalls::Source source);
-  // Ends an episode: the next poll() returns it as kAborted with its tokens. False: none runs.
+  // Ends an episode: the next take() returns it as kAborted with its tokens. False: none runs.
   bool abort(const LeaseId& lease, Lane lane);
   bool is_running(const LeaseId& lease, Lane lane) const {
     return by_lease_.contains({lane, lease});
@@ -58,9 +57,11 @@ class EpisodeRunner {
 
   std::vector<BodyId> running() const;
 
-  // Makes progress; returns what ended. When there is nothing to generate, waits up to `max_wait`
-  // for an environment.
-  std::vector<FinishedEpisode> poll(std::chrono::microseconds max_wait = {});
+  // Before a step of the generator. When there is nothing to generate, waits up to `max_wait` for
+  // an environment.
+  void prepare(std::chrono::microseconds max_wait = {});
+  // Behind it: what has ended.
+  std::vector<FinishedEpisode> take();
 
   // Turns to be stored, so that another attempt may go on behind them (Episode::stored()). Of each
   // episode that has grown by store_turns_tokens since it gave some, and by half of what those had:
@@ -68,10 +69,6 @@ class EpisodeRunner {
   // or its prefix, is no growth. When the caller leaves: of each that has turns that it did not
   // give yet.
   std::vector<Trajectory> take_turns(bool leaving = false);
-
-  // What poll() has sampled for others: answers of sessions that are not, or no longer, the
-  // runner's.
-  std::vector<Generation> take_others() { return std::exchange(others_, {}); }
 
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
 
@@ -92,13 +89,13 @@ class EpisodeRunner {
   void hear_environments(std::chrono::microseconds max_wait);
   void take(std::vector<EnvironmentCalls::Answer>& answers);
   void ask_pending_again();
-  void step_generator();
+  void answered(Generation generation) override;
   void call_environment(Id id, Running& running, CallKind kind);
   void follow(RunningMap::iterator at, Episode::Next next);
   void finish(RunningMap::iterator at);
   void hand_over();
 
-  Generator& generator_;
+  GeneratorDriver& generator_;
   const chat::PromptFormat& format_;
   const Clock& clock_;
   RunningMap running_;
@@ -107,8 +104,6 @@ class EpisodeRunner {
   std::vector<Id> pending_;                    // environments that want to be asked again
   Time ask_again_{};                           // when
   std::vector<FinishedEpisode> finished_;
-  std::vector<Generation> others_;
-  Id next_id_ = 1;
   double usual_call_seconds_ = 0;  // moving average
   int64_t num_handed_over_ = 0;    // calls of the last hand-over
   RunnerSettings settings_;

@@ -38,8 +38,6 @@ using nlohmann::ordered_json;
 // Reading takes milliseconds: what takes longer than this holds others up.
 constexpr std::chrono::seconds kWorthNaming{2};
 
-constexpr SessionId kFirstSession = SessionId{1} << 62;
-
 std::string new_key() {
   std::array<uint64_t, 2> bits{};
   if (::getrandom(bits.data(), sizeof bits, 0) != sizeof bits) {
@@ -85,7 +83,7 @@ std::string key_of(const Route& route, const http::Request& request) {
 
 }  // namespace
 
-struct Gateway::State {
+struct Gateway::State : AnswerSink {
   struct Branch {
     Capture::Place place;
     SessionId session = 0;
@@ -106,8 +104,8 @@ struct Gateway::State {
     std::vector<Branch> branches = {};
   };
 
-  State(Generator& its_generator, const chat::PromptFormat& its_format, GatewayOptions its_options,
-        const Clock& its_clock)
+  State(GeneratorDriver& its_generator, const chat::PromptFormat& its_format,
+        GatewayOptions its_options, const Clock& its_clock)
       : generator(its_generator),
         format(its_format),
         options(std::move(its_options)),
@@ -116,6 +114,10 @@ struct Gateway::State {
         server(with_refusals(options.http), [this](http::Request request, http::Reply reply) {
           handle(std::move(request), std::move(reply));
         }) {}
+
+  ~State() override {
+    for (const auto& [session, of] : branches) generator.release(session);
+  }
 
   // --- The I/O thread.
 
@@ -342,7 +344,7 @@ struct Gateway::State {
 
   void submit(Call& call, Branch& branch, size_t index) {
     const Capture::Place& place = branch.place;
-    branch.session = place.session != 0 ? place.session : next_session++;
+    branch.session = place.session != 0 ? place.session : generator.open(*this);
     branches[branch.session] = {call.id, index};
     const size_t known = place.session != 0 ? place.num_known : 0;
     GenerateRequest request;
@@ -359,7 +361,7 @@ struct Gateway::State {
     generator.submit(std::move(request));
   }
 
-  void answer(const Generation& generation) {
+  void answered(Generation generation) override {
     const auto found = branches.find(generation.session);
     if (found == branches.end()) return;
     const auto [id, index] = found->second;
@@ -594,7 +596,7 @@ struct Gateway::State {
     return attempt->end();
   }
 
-  Generator& generator;
+  GeneratorDriver& generator;
   const chat::PromptFormat& format;
   const GatewayOptions options;
   const Clock& clock;
@@ -612,14 +614,13 @@ struct Gateway::State {
   // Of the engine's thread.
   std::map<int64_t, Call> calls;
   std::unordered_map<SessionId, std::pair<int64_t, size_t>> branches;
-  SessionId next_session = kFirstSession;
 
   // Last: the threads end before all that they use; the I/O thread first, which gives to the pool.
   ReadingPool pool;
   http::Server server;
 };
 
-Gateway::Gateway(Generator& generator, const chat::PromptFormat& format,
+Gateway::Gateway(GeneratorDriver& generator, const chat::PromptFormat& format,
                  const GatewayOptions& options, const Clock& clock)
     : state_(std::make_unique<State>(generator, format, options, clock)) {}
 
@@ -645,10 +646,6 @@ std::string Gateway::base_url(const std::string& key, uint16_t sandbox_port) con
 
 http::Server& Gateway::server() { return state_->server; }
 void Gateway::poll() { state_->poll(); }
-
-void Gateway::answer(const std::vector<Generation>& generations) {
-  for (const Generation& generation : generations) state_->answer(generation);
-}
 
 bool Gateway::idle() const {
   MutexLock lock(state_->mutex);

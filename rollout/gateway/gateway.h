@@ -7,7 +7,7 @@
 //   a thread that reads: parses it, lets the template write it, encodes what is new
 //                       | inbox
 //                       v
-//   engine's thread, poll(): submits to the Generator, gives out what was sampled
+//   engine's thread, poll(): submits to the Generator, whose driver gives back what was sampled
 //
 // Limits are looked at before the work: the bytes of a body, the values of its JSON, its messages,
 // and text that is more than the context can hold, by the longest token of the vocabulary.
@@ -33,7 +33,7 @@
 #include "core/base/clock.h"
 #include "core/base/result.h"
 #include "core/chat/prompt_format.h"
-#include "core/generate.h"
+#include "core/generator_driver.h"
 #include "core/http/server.h"
 #include "rollout/gateway/attempt.h"
 #include "rollout/gateway/reading_pool.h"
@@ -51,10 +51,9 @@ struct GatewayOptions {
 
 class Gateway {
  public:
-  // Borrows all of them. The sessions that it asks the generator for have numbers from 2^62 on.
-  // Throws UserError where the address cannot be had.
-  Gateway(Generator& generator, const chat::PromptFormat& format, const GatewayOptions& options,
-          const Clock& clock);
+  // Borrows all of them. Throws UserError where the address cannot be had.
+  Gateway(GeneratorDriver& generator, const chat::PromptFormat& format,
+          const GatewayOptions& options, const Clock& clock);
   ~Gateway();
   Gateway(const Gateway&) = delete;
 
@@ -68,10 +67,8 @@ class Gateway {
   std::string base_url(const std::string& key = {}, uint16_t sandbox_port = 0) const;
   http::Server& server();
 
-  // Takes requests, and gives out what `generations` say (those of other sessions are not for it).
+  // Takes requests, and gives out what was sampled of those that stream.
   void poll();
-  // Of what the generator's step gave.
-  void answer(const std::vector<Generation>& generations);
   // Nothing is asked of the generator.
   bool idle() const;
   // The call that is being read for longest; nothing: none is, or since a moment ago. Any thread.

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -24,12 +25,10 @@
 #include "kernels/base/backend.h"
 #include "kernels/base/pulse.h"
 #include "kernels/base/thread_pool.h"
-#include "rollout/agent/agent_runner.h"
 #include "rollout/engine/engine.h"
-#include "rollout/episode/episode_runner.h"
 #include "rollout/episode/prefix.h"
 #include "rollout/episode/task_source.h"
-#include "rollout/gateway/gateway.h"
+#include "rollout/player/player.h"
 #include "rollout/worker/progress_meter.h"
 #include "rollout/worker/weight_stage.h"
 #include "sandbox/registry.h"
@@ -46,7 +45,6 @@ constexpr std::chrono::seconds kTellProgress{5};
 // Then a person who looks at the log is told; heartbeats come far more often.
 constexpr std::chrono::seconds kWorthAWord{5};
 constexpr std::chrono::microseconds kEnvironment{1000};  // while all episodes wait for theirs
-constexpr std::chrono::milliseconds kAgent{1};           // while all agents do something else
 
 std::unique_ptr<text::Tokenizer> tokenizer_for(const RolloutWorkerConfig& config) {
   auto tokenizer = text::load_tokenizer(config.tokenizer_dir);
@@ -84,12 +82,41 @@ TaskSource task_source_for(uint64_t seed, const RolloutDataset& dataset,
 // What the episodes of a domain play, and how.
 struct Played {
   EnvironmentCalls::Source source;
-  std::shared_ptr<const sandbox::AgentProgram> agent;  // null: an environment is asked
   sandbox::EnvironmentInfo info;
   TaskSource tasks;
   EpisodeLimits limits;
   SamplingParams sampling;
 };
+
+Played played_for(const RolloutWorkerConfig& config, const RolloutDataset& dataset,
+                  const sandbox::EnvironmentRegistry& environments,
+                  const chat::PromptFormat& format) {
+  auto source = environments.source(dataset.env, dataset.settings);
+  const sandbox::EnvironmentInfo info = source->info();
+  return {.source = std::move(source),
+          .info = info,
+          .tasks = task_source_for(config.seed, dataset, info),
+          .limits = episode_limits(config.rollout, info),
+          .sampling = episode_sampling(config.rollout.sampling, info, config.model, format)};
+}
+
+std::vector<Played> all_played(const RolloutWorkerConfig& config,
+                               const sandbox::EnvironmentRegistry& environments,
+                               const chat::PromptFormat& format) {
+  std::vector<Played> all;
+  for (const RolloutDataset& dataset : config.datasets)
+    all.push_back(played_for(config, dataset, environments, format));
+  return all;
+}
+
+PlayerOptions player_options(const RolloutWorkerConfig& config, std::span<const Played> all) {
+  PlayerOptions options{.runner = runner_settings(config.rollout),
+                        .agents_folder = config.run.agents() / config.worker};
+  for (const Played& played : all)
+    if (const auto agent = played.source->agent())
+      options.max_request_bytes = std::max(options.max_request_bytes, agent->max_request_bytes);
+  return options;
+}
 
 class RolloutWorker {
  public:
@@ -112,7 +139,8 @@ class RolloutWorker {
                    ? std::make_optional<ArenaScope>(config.colocation->turn_memory())
                    : std::nullopt),
         engine_(model_, tokenizer_.get(), config.rollout.engine, stream_.get(), clock),
-        runner_(engine_, format_, runner_settings(config.rollout), clock),
+        played_(all_played(config, environments, format_)),
+        player_(engine_, format_, player_options(config, played_), clock),
         weights_(config.model, config.compute, stream_.get(),
                  {.fetch = config.fetch_weights ? config.fetch_weights
                                                 : weights_in(config.run.weights()),
@@ -124,30 +152,6 @@ class RolloutWorker {
                                                                config.model, config.compute)
                                             : FrozenBase{}}) {
     arena_.reset();
-    for (const RolloutDataset& dataset : config.datasets) {
-      auto source = environments.source(dataset.env, dataset.settings);
-      const sandbox::EnvironmentInfo info = source->info();
-      auto agent = source->agent();
-      played_.push_back(
-          {.source = std::move(source),
-           .agent = std::move(agent),
-           .info = info,
-           .tasks = task_source_for(config.seed, dataset, info),
-           .limits = episode_limits(config.rollout, info),
-           .sampling = episode_sampling(config.rollout.sampling, info, config.model, format_)});
-    }
-    if (std::ranges::any_of(played_, [](const Played& p) { return p.agent != nullptr; })) {
-      gateway::GatewayOptions how;
-      how.http.max_body_bytes = 0;
-      how.http.body_limit = "env.agent.max_request_mb";
-      for (const Played& played : played_)
-        if (played.agent != nullptr)
-          how.http.max_body_bytes =
-              std::max(how.http.max_body_bytes, played.agent->max_request_bytes);
-      gateway_ = std::make_unique<gateway::Gateway>(engine_, format_, how, clock);
-      agents_ =
-          std::make_unique<AgentRunner>(*gateway_, config.run.agents() / config.worker, clock);
-    }
     config.prove_inputs();
   }
 
@@ -165,7 +169,7 @@ class RolloutWorker {
       meter_.turn(stats.sampled_tokens + stats.prefill_tokens, engine_.idle());
       if (stop_.stop_requested()) return leave();
       // In the trainer's turn nothing is sampled.
-      bool busy = num_running() > 0 && (config_.colocation == nullptr || has_turn_);
+      bool busy = player_.num_running() > 0 && (config_.colocation == nullptr || has_turn_);
       // A version that has come is to be told of at once: others are given the work until then. And
       // who has a device in turn gives it back soon.
       const bool is_short = weights_.is_staging() || config_.colocation != nullptr;
@@ -177,40 +181,18 @@ class RolloutWorker {
         busy = true;  // look for more, but do not wait for it
       }
       proceed();
-      serve_agents();
-      for (FinishedEpisode& episode : runner_.poll(patience())) report(episode);
-      store(runner_.take_turns());
+      for (FinishedEpisode& episode : player_.poll(kEnvironment)) report(episode);
+      tell_notes(/*is_end=*/false);
+      tell_held();
+      store(player_.take_turns());
       if (is_forsaken()) return kExitFailed;
     }
     return status();
   }
 
-  int64_t num_running() const {
-    return runner_.num_running() + (agents_ == nullptr ? 0 : agents_->num_running());
-  }
-
-  // With environments alone: an agent may ask meanwhile.
-  std::chrono::microseconds patience() const {
-    const bool has_agents = agents_ != nullptr && agents_->num_running() > 0;
-    return has_agents ? std::chrono::microseconds{0} : kEnvironment;
-  }
-
-  // Before the engine's next step: what it has sampled is given out, and what is asked for next
-  // goes in.
-  void serve_agents() {
-    if (agents_ == nullptr) return;
-    gateway_->answer(runner_.take_others());
-    // Nobody else waits here for programs that think.
-    if (engine_.idle() && agents_->num_running() > 0) gateway_->wait(kAgent);
-    gateway_->poll();
-    tell_notes(/*is_end=*/false);
-    for (FinishedEpisode& episode : agents_->poll()) report(episode);
-    tell_held();
-  }
-
   // A call that takes long to read holds up other calls of its agent, and long ones of all.
   void tell_held() {
-    const auto held = gateway_->held();
+    const auto held = player_.held();
     if (held || is_held_)
       meter_.hold(held ? "the gateway: " + gateway::describe(*held, clock_.now()) : "");
     is_held_ = held.has_value();
@@ -219,14 +201,13 @@ class RolloutWorker {
   }
 
   void tell_notes(bool is_end) {
-    if (agents_ == nullptr) return;
-    for (const std::string& line : agents_->take_notes(is_end)) log_.warning("{}", line);
+    for (const std::string& line : player_.take_notes(is_end)) log_.warning("{}", line);
   }
 
   // The client's goodbye gives back what is held here, and goes out behind all that was sent.
   ExitCode leave() {
-    const std::vector<Trajectory> turns = runner_.take_turns(/*leaving=*/true);
-    log_.info("leaving episodes={} with_turns={}", num_running() + std::ssize(granted_),
+    const std::vector<Trajectory> turns = player_.take_turns(/*leaving=*/true);
+    log_.info("leaving episodes={} with_turns={}", player_.num_running() + std::ssize(granted_),
               turns.size());
     store(turns);
     return kExitInterrupted;
@@ -260,9 +241,7 @@ class RolloutWorker {
   // What is not named is void.
   void on(const wire::Hold& hold) {
     const std::set<BodyId> held(hold.leases.begin(), hold.leases.end());
-    std::vector<BodyId> running = runner_.running();
-    if (agents_ != nullptr) std::ranges::copy(agents_->running(), std::back_inserter(running));
-    for (const BodyId& id : running) {
+    for (const BodyId& id : player_.running()) {
       if (!held.contains(id)) drop(id);
     }
     std::erase_if(granted_, [&](const wire::Grant& grant) {
@@ -278,8 +257,7 @@ class RolloutWorker {
   }
 
   void on(const wire::Grant& grant) {
-    bool known = runner_.is_running(grant.lease, grant.lane) ||
-                 (agents_ != nullptr && agents_->is_running(grant.lease, grant.lane)) ||
+    bool known = player_.is_running({grant.lane, grant.lease}) ||
                  std::ranges::any_of(granted_, [&](const wire::Grant& other) {
                    return other.lease == grant.lease && other.lane == grant.lane;
                  });
@@ -291,8 +269,7 @@ class RolloutWorker {
   // False: it does not run. An environment may be long in leaving; a switch does not wait for that.
   bool drop(const BodyId& id) {
     evaluating_.erase(id);
-    return runner_.abort(id.lease, id.lane) ||
-           (agents_ != nullptr && agents_->abort(id.lease, id.lane));
+    return player_.abort(id);
   }
 
   void forget_acknowledged() {
@@ -336,7 +313,7 @@ class RolloutWorker {
   void proceed() {
     if (!take_turn()) return;
     // What was asked for last is staged while the engine goes on under the weights that it has.
-    if (const auto staged = weights_.poll(num_running() > 0)) say(*staged);
+    if (const auto staged = weights_.poll(player_.num_running() > 0)) say(*staged);
     tell_progress();
     // It takes the place of what samples between two steps of the engine. An evaluation runs on
     // exactly its version.
@@ -434,10 +411,8 @@ class RolloutWorker {
     if (config_.rollout.greedy_member && is_greedy_member(grant.lane, grant.lease.member))
       spec.sampling.temperature = 0;
     // A program cannot be told again what it has heard.
-    if (played.agent != nullptr)
-      return agents_->start(std::move(spec), played.info.name, played.agent);
-    spec.prefix = usable_prefix(grant, spec);
-    runner_.start(std::move(spec), played.source);
+    if (played.source->agent() == nullptr) spec.prefix = usable_prefix(grant, spec);
+    player_.start(std::move(spec), played.source);
   }
 
   // The turns that a grant carries. Those that do not fit cost their time again and nothing else.
@@ -547,11 +522,8 @@ class RolloutWorker {
   OwnedStream stream_;
   std::optional<ArenaScope> arena_;  // while the engine is made
   Engine engine_;
-  EpisodeRunner runner_;
   std::vector<Played> played_;  // by domain
-  // Where any of them is an agent's.
-  std::unique_ptr<gateway::Gateway> gateway_;
-  std::unique_ptr<AgentRunner> agents_;
+  Player player_;
   gateway::HeldTeller held_teller_;
   bool is_held_ = false;
   const std::string numerics_class_ = numerics_class(config_.compute, config_.device);

@@ -17,7 +17,7 @@
 #include "trainer/policy_trainer.h"
 #include "trainer/worker/held_version.h"
 #include "trainer/worker/saved_state.h"
-#include "trainer/worker/worker.h"
+#include "trainer/worker/worker_config.h"
 
 namespace tailrace {
 

@@ -13,7 +13,7 @@
 #include "core/model/model_config.h"
 #include "trainer/checkpoint.h"
 #include "trainer/policy_trainer.h"
-#include "trainer/worker/worker.h"
+#include "trainer/worker/worker_config.h"
 
 namespace tailrace {
 

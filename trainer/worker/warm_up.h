@@ -13,7 +13,7 @@
 #include "trainer/checkpoint.h"
 #include "trainer/policy_trainer.h"
 #include "trainer/sft.h"
-#include "trainer/worker/worker.h"
+#include "trainer/worker/worker_config.h"
 
 namespace tailrace {
 

@@ -348,13 +348,6 @@ class TrainerWorker {
 
 }  // namespace
 
-bool reference_is_base(const TrainerWorkerConfig& config) {
-  if (!config.model.lora) return false;
-  const bool is_fresh =
-      config.adapter_dir.empty() && config.sft.data.empty() && config.sft.demonstrations == 0;
-  return is_fresh || config.algo.kl.reference == KlReference::kBase;
-}
-
 PlacedMemory trainer_memory(const TrainerWorkerConfig& config) {
   std::vector<OptimizerKind> optimizers = {config.optim.kind};
   if (!config.sft.data.empty() || config.sft.demonstrations > 0)

@@ -103,7 +103,7 @@ class AgentSandbox : public ::testing::Test {
     if (engine_->idle()) {
       gateway_.wait(1ms);
     } else {
-      gateway_.answer(engine_->step());
+      driver_.step();
     }
   }
   uint16_t port_here() {
@@ -117,8 +117,9 @@ class AgentSandbox : public ::testing::Test {
       text::load_tokenizer(std::string(TAILRACE_SOURCE_DIR) + "/tests/data/models/stories260K");
   chat::PromptFormat format_{*tokenizer_};
   TestEngine engine_{model_, {}, tokenizer_.get()};
+  GeneratorDriver driver_{*engine_};
   SteadyClock clock_;
-  gateway::Gateway gateway_{*engine_, format_, {}, clock_};
+  gateway::Gateway gateway_{driver_, format_, {}, clock_};
   AgentRunner runner_{gateway_, directory_ / "agents", clock_};
 };
 

@@ -178,16 +178,23 @@ struct Table {
         tokenizer(letters()),
         format(tokenizer),
         engine(model, setup, &tokenizer),
-        runner(*engine, format,
+        driver(*engine),
+        runner(driver, format,
                {.env_threads = env_threads,
                 .step_timeout = 10s,
                 .store_turns_tokens = store_turns_tokens},
                clock) {}
 
+  std::vector<FinishedEpisode> poll(std::chrono::microseconds max_wait = {}) {
+    runner.prepare(max_wait);
+    driver.step();
+    return runner.take();
+  }
+
   std::map<LeaseId, FinishedEpisode> play(int64_t count) {
     std::map<LeaseId, FinishedEpisode> done;
     while (static_cast<int64_t>(done.size()) < count) {
-      for (FinishedEpisode& episode : runner.poll(10ms)) {
+      for (FinishedEpisode& episode : poll(10ms)) {
         LeaseId lease = episode.trajectory.lease;
         done[lease] = std::move(episode);
       }
@@ -203,6 +210,7 @@ struct Table {
   FakeTokenizer tokenizer;
   chat::PromptFormat format;
   TestEngine engine;
+  GeneratorDriver driver;
   EpisodeRunner runner;
   std::map<LeaseId, std::vector<Trajectory>> stored;  // while play() ran
 };
@@ -282,10 +290,10 @@ TEST(EpisodeRunner, AbandonsAnEnvironmentThatDoesNotReturn) {
     }};
     table.runner.start(spec_of(0, 0), scripted(stuck, &alive, &overlapped));
     // The call is under way; the deadline counts from its start.
-    while (door.arrivals() == 0) EXPECT_TRUE(table.runner.poll(10ms).empty());
-    EXPECT_TRUE(table.runner.poll().empty());
+    while (door.arrivals() == 0) EXPECT_TRUE(table.poll(10ms).empty());
+    EXPECT_TRUE(table.poll().empty());
     table.clock.advance(10s);
-    std::vector<FinishedEpisode> done = table.runner.poll();
+    std::vector<FinishedEpisode> done = table.poll();
     ASSERT_EQ(done.size(), 1u);
     EXPECT_EQ(done[0].trajectory.outcome, Outcome::kEnvFailed);
     EXPECT_EQ(done[0].failure, "the environment did not answer within its deadline of 10 s");
@@ -306,7 +314,7 @@ TEST(EpisodeRunner, GivesUpAnEnvironmentThatIsPendingForEver) {
   table.runner.start(spec_of(0, 0), scripted(Script{.pending = 1 << 30}));
   std::vector<FinishedEpisode> done;
   while (done.empty()) {
-    done = table.runner.poll(1s);
+    done = table.poll(1s);
     table.clock.advance(50ms);
   }
   EXPECT_EQ(done[0].trajectory.outcome, Outcome::kEnvFailed);
@@ -329,7 +337,7 @@ TEST(EpisodeRunner, TheTimeUntilItHearsThatAnAnswerIsPendingCounts) {
   table.runner.start(spec_of(0, 0), scripted(script));
   std::vector<FinishedEpisode> done;
   while (done.empty()) {
-    done = table.runner.poll(1s);
+    done = table.poll(1s);
     table.clock.advance(2ms);
   }
   const std::vector<float>& waits = done[0].trajectory.env_waits;
@@ -373,11 +381,11 @@ TEST(EpisodeRunner, AnAbortedEpisodeKeepsItsTokens) {
   }
   std::vector<FinishedEpisode> done;
   // In the middle of the episodes, wherever that is.
-  while (table.engine->stats().sampled_tokens < 10) EXPECT_TRUE(table.runner.poll(10ms).empty());
+  while (table.engine->stats().sampled_tokens < 10) EXPECT_TRUE(table.poll(10ms).empty());
   EXPECT_TRUE(table.runner.abort(lease_of(0, 1), Lane::kTrain));
   EXPECT_FALSE(table.runner.abort(lease_of(0, 1), Lane::kTrain));
   EXPECT_FALSE(table.runner.abort(lease_of(0, 0), Lane::kEval));
-  done = table.runner.poll();
+  done = table.poll();
   ASSERT_EQ(done.size(), 1u);
   EXPECT_EQ(done[0].trajectory.outcome, Outcome::kAborted);
   EXPECT_GE(done[0].trajectory.num_tokens(), 5);
@@ -385,10 +393,10 @@ TEST(EpisodeRunner, AnAbortedEpisodeKeepsItsTokens) {
   const auto running = table.runner.running();
   ASSERT_EQ(running.size(), 2u);
   for (const BodyId& id : running) EXPECT_TRUE(table.runner.abort(id.lease, id.lane));
-  EXPECT_EQ(table.runner.poll().size(), 2u);
+  EXPECT_EQ(table.poll().size(), 2u);
   EXPECT_EQ(table.runner.num_running(), 0);
   // Environments are closed on their threads: the runner hands them over in poll().
-  while (alive > 0) EXPECT_TRUE(table.runner.poll(1ms).empty());
+  while (alive > 0) EXPECT_TRUE(table.poll(1ms).empty());
   EXPECT_TRUE(table.engine->idle());
   EXPECT_EQ(table.engine->num_free_blocks() + table.engine->num_cached_blocks(),
             table.engine->num_blocks());
@@ -409,11 +417,11 @@ TEST(EpisodeRunner, EveryEnvironmentIsClosedOnce) {
   start(2, {.throws_at = 0});
   table.play(3);
   start(3, {.turns = 8, .before_step = [&](int) { door.wait(); }});
-  while (door.arrivals() == 0) EXPECT_TRUE(table.runner.poll(1ms).empty());
+  while (door.arrivals() == 0) EXPECT_TRUE(table.poll(1ms).empty());
   EXPECT_TRUE(table.runner.abort(lease_of(0, 3), Lane::kTrain));
-  EXPECT_EQ(table.runner.poll().size(), 1u);
+  EXPECT_EQ(table.poll().size(), 1u);
   door.open();
-  while (alive > 0) EXPECT_TRUE(table.runner.poll(1ms).empty());
+  while (alive > 0) EXPECT_TRUE(table.poll(1ms).empty());
   EXPECT_EQ(closed, 4);
   EXPECT_FALSE(overlapped);
 }
@@ -461,7 +469,7 @@ TEST(EpisodeRunner, GivesAllTurnsWhenItsCallerLeaves) {
     table.runner.start(spec_of(0, member), scripted(script));
   std::map<LeaseId, Trajectory> left;
   while (left.size() < 4) {
-    table.runner.poll(10ms);
+    table.poll(10ms);
     table.clock.advance(1ms);
     for (Trajectory& turns : table.runner.take_turns(/*leaving=*/true)) {
       EXPECT_FALSE(left.contains(turns.lease) && left[turns.lease].turns >= turns.turns)

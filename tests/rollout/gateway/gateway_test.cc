@@ -46,7 +46,7 @@ class GatewayTest : public ::testing::Test {
     open_gateway();
   }
   void open_gateway() {
-    gateway_ = std::make_unique<Gateway>(*engine_, format_, options_, clock_);
+    gateway_ = std::make_unique<Gateway>(driver_, format_, options_, clock_);
     port_ = gateway_->server().port();
   }
 
@@ -68,7 +68,7 @@ class GatewayTest : public ::testing::Test {
       if (engine_->idle()) {
         gateway_->wait(1ms);
       } else {
-        gateway_->answer(engine_->step());
+        driver_.step();
       }
     }
     EXPECT_TRUE(done());
@@ -116,6 +116,7 @@ class GatewayTest : public ::testing::Test {
       text::load_tokenizer(std::string(TAILRACE_SOURCE_DIR) + "/tests/data/models/stories260K");
   chat::PromptFormat format_{*tokenizer_};
   TestEngine engine_{model_, {}, tokenizer_.get()};
+  GeneratorDriver driver_{*engine_};
   SteadyClock clock_;
   GatewayOptions options_;
   std::unique_ptr<Gateway> gateway_;
@@ -405,7 +406,7 @@ TEST_F(GatewayTest, TheLastAnswerCountsWhereItWasReadHoweverSoonTheEndComes) {
       client.reset();
       gateway_->wait(20s);  // until the gateway knows that it has gone
     }
-    gateway_->answer(last);
+    driver_.hear(last);
     if (is_read) {
       EXPECT_EQ(client->read_answer().status, 200);
     }
@@ -428,7 +429,7 @@ TEST_F(GatewayTest, AWholeAnswerThatNobodyReadsLeavesNothing) {
     last = sample_all();
   }
   gateway_->wait(20s);  // until the gateway knows that it has gone
-  gateway_->answer(last);
+  driver_.hear(last);
   gateway_->server().catch_up();
   // It asks again, from another connection and without saying so.
   const std::string text = content(ask(path(key) + "/chat/completions", body));
@@ -554,7 +555,7 @@ TEST_F(GatewayTest, VariablesOfTheTemplateCanBeRepeatedOnly) {
   const chat::PromptFormat format(*tokenizer_,
                                   chat::ChatTemplate::parse("{{ messages[0].content }}", "here"),
                                   {.variables = {{"enable_thinking", "false"}}});
-  gateway_ = std::make_unique<Gateway>(*engine_, format, options_, clock_);
+  gateway_ = std::make_unique<Gateway>(driver_, format, options_, clock_);
   const std::string url = gateway_->base_url();
   port_ = static_cast<uint16_t>(std::stoi(url.substr(url.rfind(':') + 1)));
   const auto answer = [&](const ordered_json& variables) {
