@@ -19,7 +19,7 @@
 #include "core/base/file.h"
 #include "core/base/stall_watch.h"
 #include "core/base/time.h"
-#include "sandbox/command/offspring.h"
+#include "sandbox/process/offspring.h"
 
 namespace tailrace {
 namespace {

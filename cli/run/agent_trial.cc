@@ -18,7 +18,7 @@
 #include "core/text/dataset.h"
 #include "kernels/base/mutex.h"
 #include "rollout/agent/agent_processes.h"
-#include "sandbox/command/command.h"
+#include "sandbox/process/command.h"
 
 namespace tailrace {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "cli/run/datasets.h"
 #include "core/base/error.h"
-#include "sandbox/command/command.h"
+#include "sandbox/process/command.h"
 
 namespace tailrace {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cli/run/options.h"
-#include "sandbox/command/command.h"
+#include "sandbox/process/command.h"
 
 namespace tailrace {
 

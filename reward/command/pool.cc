@@ -26,8 +26,8 @@
 #include "kernels/base/mutex.h"
 #include "reward/command/answer.h"
 #include "sandbox/command/answer_line.h"
-#include "sandbox/command/process.h"
-#include "sandbox/command/stderr_lines.h"
+#include "sandbox/process/process.h"
+#include "sandbox/process/stderr_lines.h"
 
 namespace tailrace {
 namespace {

@@ -17,7 +17,7 @@
 #include "core/base/result.h"
 #include "core/base/time.h"
 #include "reward/verifier.h"
-#include "sandbox/command/command.h"
+#include "sandbox/process/command.h"
 
 namespace tailrace {
 

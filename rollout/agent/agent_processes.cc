@@ -26,9 +26,9 @@
 #include "kernels/base/mutex.h"
 #include "rollout/agent/marked_processes.h"
 #include "rollout/agent/sandbox_port.h"
-#include "sandbox/command/process.h"
-#include "sandbox/command/remove_folder.h"
-#include "sandbox/command/stderr_lines.h"
+#include "sandbox/process/process.h"
+#include "sandbox/process/remove_folder.h"
+#include "sandbox/process/stderr_lines.h"
 
 namespace tailrace {
 namespace {

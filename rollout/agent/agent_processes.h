@@ -17,7 +17,7 @@
 // what the episode was worth. It keeps its key, for which the owner begins the next attempt.
 //
 // Whatever a process has started ends with it, also what has left its process group and hides
-// (sandbox/command/offspring.h). All of them carry a mark in their environment, by which those that
+// (sandbox/process/offspring.h). All of them carry a mark in their environment, by which those that
 // keep it are found after a kill -9 of this process too. One that leaves a process behind has
 // failed.
 //

@@ -12,9 +12,9 @@
 
 #include "core/base/time.h"
 #include "kernels/base/mutex.h"
-#include "sandbox/command/command.h"
-#include "sandbox/command/traceback.h"
 #include "sandbox/environment_source.h"
+#include "sandbox/process/command.h"
+#include "sandbox/process/traceback.h"
 
 namespace tailrace::sandbox {
 

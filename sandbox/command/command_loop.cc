@@ -25,9 +25,9 @@
 #include "core/base/rate_limit.h"
 #include "kernels/base/mutex.h"
 #include "sandbox/command/answer_line.h"
-#include "sandbox/command/offspring.h"
-#include "sandbox/command/process.h"
-#include "sandbox/command/stderr_lines.h"
+#include "sandbox/process/offspring.h"
+#include "sandbox/process/process.h"
+#include "sandbox/process/stderr_lines.h"
 
 namespace tailrace::sandbox {
 namespace {

@@ -19,8 +19,8 @@
 
 #include "core/base/result.h"
 #include "core/base/time.h"
-#include "sandbox/command/command.h"
-#include "sandbox/command/traceback.h"
+#include "sandbox/process/command.h"
+#include "sandbox/process/traceback.h"
 
 namespace tailrace::sandbox {
 

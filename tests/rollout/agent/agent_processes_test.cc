@@ -198,7 +198,7 @@ TEST_F(AgentProcessesTest, WhoLeavesAProcessBehindHasFailedAndItIsKilled) {
   expect_nothing_is_left();
 }
 
-// Each in a session of its own; what it is killed by is in sandbox/command/offspring.h.
+// Each in a session of its own; what it is killed by is in sandbox/process/offspring.h.
 TEST_F(AgentProcessesTest, WhatHidesIsFound) {
   const std::string hides = R"sh(python3 - <<'end'
 import ctypes, os

@@ -11,7 +11,7 @@
 #include "core/base/random.h"
 #include "core/text/tokenizer.h"
 #include "sandbox/command/command_environment.h"
-#include "sandbox/command/process.h"
+#include "sandbox/process/process.h"
 #include "tests/core/base/temporary_directory.h"
 #include "tests/sandbox/environment_contract.h"
 

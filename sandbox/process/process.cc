@@ -1,4 +1,4 @@
-#include "sandbox/command/process.h"
+#include "sandbox/process/process.h"
 
 #include <cerrno>
 #include <chrono>

@@ -1,5 +1,5 @@
 // What a program starts ends with it, however it hides.
-#include "sandbox/command/offspring.h"
+#include "sandbox/process/offspring.h"
 
 #include <chrono>
 #include <csignal>
@@ -16,7 +16,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/file.h"
-#include "sandbox/command/process.h"
+#include "sandbox/process/process.h"
 #include "tests/core/base/temporary_directory.h"
 
 namespace tailrace::sandbox {

@@ -1,4 +1,4 @@
-#include "sandbox/command/command.h"
+#include "sandbox/process/command.h"
 
 #include <cstdlib>
 #include <optional>

@@ -1,4 +1,4 @@
-#include "sandbox/command/offspring.h"
+#include "sandbox/process/offspring.h"
 
 #include <algorithm>
 #include <atomic>

@@ -1,4 +1,4 @@
-#include "sandbox/command/remove_folder.h"
+#include "sandbox/process/remove_folder.h"
 
 #include <system_error>
 #include <vector>

@@ -16,7 +16,7 @@
 
 #include "core/base/rate_limit.h"
 #include "core/base/time.h"
-#include "sandbox/command/traceback.h"
+#include "sandbox/process/traceback.h"
 
 namespace tailrace::sandbox {
 

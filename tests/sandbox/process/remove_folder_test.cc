@@ -1,5 +1,5 @@
 // Folders that programs have worked in are removed, whatever they did to them.
-#include "sandbox/command/remove_folder.h"
+#include "sandbox/process/remove_folder.h"
 
 #include <filesystem>
 #include <fstream>

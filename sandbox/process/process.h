@@ -9,8 +9,8 @@
 
 #include "core/base/file_descriptor.h"
 #include "core/base/result.h"
-#include "sandbox/command/command.h"
-#include "sandbox/command/offspring.h"
+#include "sandbox/process/command.h"
+#include "sandbox/process/offspring.h"
 
 namespace tailrace::sandbox {
 

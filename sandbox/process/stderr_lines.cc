@@ -1,4 +1,4 @@
-#include "sandbox/command/stderr_lines.h"
+#include "sandbox/process/stderr_lines.h"
 
 #include <chrono>
 #include <cstdio>

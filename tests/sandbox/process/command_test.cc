@@ -1,5 +1,5 @@
 // What is said of a program before it is started.
-#include "sandbox/command/command.h"
+#include "sandbox/process/command.h"
 
 #include <filesystem>
 #include <string>

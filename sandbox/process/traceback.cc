@@ -1,4 +1,4 @@
-#include "sandbox/command/traceback.h"
+#include "sandbox/process/traceback.h"
 
 #include <atomic>
 #include <functional>

@@ -1,5 +1,5 @@
 // What is told of the stderr of programs, and how often.
-#include "sandbox/command/stderr_lines.h"
+#include "sandbox/process/stderr_lines.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
