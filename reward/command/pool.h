@@ -12,12 +12,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "core/base/result.h"
 #include "core/base/time.h"
 #include "reward/verifier.h"
 #include "sandbox/process/command.h"
+#include "sandbox/process/program_loop.h"
 
 namespace tailrace {
 
@@ -42,7 +42,7 @@ class CommandPool {
   struct State;
 
   const std::shared_ptr<State> state_;  // the thread's too
-  std::thread thread_;
+  const sandbox::ProgramThread thread_;
 };
 
 }  // namespace tailrace
