@@ -15,11 +15,11 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 
 #include "core/base/result.h"
 #include "core/base/time.h"
 #include "sandbox/process/command.h"
+#include "sandbox/process/program_loop.h"
 #include "sandbox/process/traceback.h"
 
 namespace tailrace::sandbox {
@@ -56,7 +56,7 @@ class CommandLoop {
   struct State;
 
   const std::shared_ptr<State> state_;  // the thread's too
-  std::thread thread_;
+  const ProgramThread thread_;
 };
 
 }  // namespace tailrace::sandbox
