@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <csignal>
-#include <deque>
 #include <iterator>
 #include <map>
 #include <string_view>
@@ -12,23 +9,15 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <poll.h>
-#include <pthread.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include "core/base/clock.h"
 #include "core/base/counted_lines.h"
-#include "core/base/error.h"
 #include "core/base/file.h"
-#include "core/base/file_descriptor.h"
 #include "core/base/unique_number.h"
 #include "kernels/base/mutex.h"
 #include "rollout/agent/marked_processes.h"
 #include "rollout/agent/sandbox_port.h"
-#include "sandbox/process/process.h"
 #include "sandbox/process/remove_folder.h"
-#include "sandbox/process/stderr_lines.h"
 
 namespace tailrace {
 namespace {
@@ -36,36 +25,44 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 using sandbox::AgentProgram;
-using sandbox::CommandProcess;
 
-constexpr size_t kMostOutputKept = size_t{64} << 10;  // of stdout: its end
+constexpr size_t kMostLineBytes = size_t{64} << 10;  // of a longer one its end is kept
 constexpr const char* kTaskFile = "task.json";
 constexpr int64_t kMostRewardBytes = 64 << 10;
-constexpr Time kLongestWait = 1s;
 // What ends together with an agent, such as its helpers, may take so long.
-constexpr Time kGrace = 200ms, kTick = 20ms;
+constexpr Time kGrace = 200ms;
 
 }  // namespace
 
 enum class AgentPhase : uint8_t { kSetup, kRun, kScore, kOver };
 
-struct AgentProcesses::State {
-  struct Agent {
-    AgentStart start;
+struct AgentProcesses::State final : sandbox::ProgramLoop {
+  struct Agent final : sandbox::Conversation {
+    explicit Agent(State& its_state) : state(its_state) {}
+
+    std::optional<std::string> hear(const std::string& line, std::string_view) override {
+      state.hear(*this, line);
+      return std::nullopt;
+    }
+    std::string late() override {
+      return fmt::format("its {} did not end within {:g} s", phase_name(), seconds_of(patience()));
+    }
+    bool may_end() override { return state.leaves_nothing(*this); }
+    void lost(const sandbox::ProgramLoss& loss) override { state.phase_ended(*this, loss); }
+
+    State& state;
+    AgentStart start = {};
     AgentPhase phase = AgentPhase::kSetup;
-    fs::path folder;
-    std::string mark_of_folder;
-    std::unique_ptr<CommandProcess> process = nullptr;
+    fs::path folder = {};
+    std::string mark = {};  // of the folder
+    std::unique_ptr<sandbox::ChildProgram> process = nullptr;
     // Of its processes so far: what a setup starts may be there until the end.
     std::vector<sandbox::Offspring::Family> families = {};
     SandboxPort port = {};
-    std::string to_write = {}, out = {};
-    size_t written = 0;
-    bool in_is_closed = false, out_is_closed = false, err_is_closed = false;
-    sandbox::StderrLines said{"agent", nullptr};
-    Time begun{}, deadline{};
+    std::string last_line = {};  // of stdout, of one that plays one episode
+    Time begun{};
     Time grace{};  // until then what was started may end with it; 0: it has not ended
-    int64_t episode = 0, num_played = 0;
+    int64_t num_played = 0;
     bool is_idle = false;  // waits for a task
 
     const char* phase_name() const {
@@ -73,9 +70,8 @@ struct AgentProcesses::State {
       return kNames[static_cast<size_t>(phase)];
     }
     const AgentProgram& program() const { return *start.program; }
-    std::string mark() const { return mark_of_folder; }
     // Of its phase alone: what a setup starts may be there for the run.
-    std::string phase_mark() const { return mark() + phase_name(); }
+    std::string phase_mark() const { return mark + phase_name(); }
     const std::vector<std::string>& words() const {
       return phase == AgentPhase::kSetup ? program().setup
              : phase == AgentPhase::kRun ? program().run
@@ -89,92 +85,63 @@ struct AgentProcesses::State {
   };
 
   State(const fs::path& its_folder, http::Server* server, bool logs)
-      // A program finds these names in its environment, and works elsewhere.
-      : folder_(fs::absolute(its_folder).lexically_normal()),
+      : ProgramLoop("agents", logs ? std::make_shared<sandbox::ToldTracebacks>() : nullptr),
+        // A program finds these names in its environment, and works elsewhere.
+        folder_(fs::absolute(its_folder).lexically_normal()),
         mark_(mark_of(folder_)),
-        server_(server),
-        logs_(logs),
-        wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (!wake_.is_open()) throw UserError("no files are left for agents");
+        server_(server) {
+    post([this](bool) {
+      end_marked_processes(mark_);
+      remove(folder_);
+    });
   }
 
   // --- Any thread.
 
-  void start(AgentStart start) {
-    MutexLock lock(mutex_);
-    starting_.push_back(std::move(start));
-    wake();
+  void post_begin(AgentStart start) {
+    post([this, start = std::move(start)](bool goes_on) mutable {
+      if (goes_on) begin(std::move(start));
+    });
   }
   void stop(int64_t seat) {
-    MutexLock lock(mutex_);
-    stopping_.push_back(seat);
-    std::erase_if(ended_, [&](const AgentEnd& end) { return end.seat == seat; });
-    wake();
+    {
+      MutexLock lock(mutex_);
+      std::erase_if(ended_, [&](const AgentEnd& end) { return end.seat == seat; });
+    }
+    post([this, seat](bool goes_on) {
+      const auto at = agents_.find(seat);
+      if (!goes_on || at == agents_.end()) return;
+      clear(at->second);
+      agents_.erase(at);
+    });
   }
   std::vector<AgentEnd> collect() {
     MutexLock lock(mutex_);
     return std::exchange(ended_, {});
   }
-  void close() {
-    MutexLock lock(mutex_);
-    is_closing_ = true;
-    wake();
-  }
-
-  // --- The thread of the agents.
-
-  void run() {
-    sandbox::leave_signals_to_others();
-    end_marked_processes(mark_);
-    remove(folder_);
-    while (take_orders()) {
-      wait();
-      for (auto& [id, agent] : agents_) look_at(agent);
-      if (!agents_.empty()) sandbox::Offspring::of_this_process().look();
-      forget_ended();
-    }
-    for (auto& [id, agent] : agents_) clear(agent);
-    agents_.clear();
-    remove(folder_);
-  }
-
   std::vector<std::string> take_notes(bool is_end) {
     return is_end ? notes_.take_totals() : notes_.take();
   }
 
  private:
-  void wake() { (void)!::eventfd_write(wake_.get(), 1); }
+  // --- The thread of the agents.
 
-  bool take_orders() {
-    std::vector<AgentStart> starting;
-    std::vector<int64_t> stopping;
-    {
-      MutexLock lock(mutex_);
-      if (is_closing_) return false;
-      starting.swap(starting_);
-      stopping.swap(stopping_);
-    }
-    for (const int64_t seat : stopping) {
-      const auto at = agents_.find(seat);
-      if (at == agents_.end()) continue;
-      clear(at->second);
-      agents_.erase(at);
-    }
-    for (AgentStart& start : starting) begin(std::move(start));
-    forget_ended();  // those that could not begin
-    return true;
-  }
-
-  void forget_ended() {
+  Time turn(Time) override {
     std::erase_if(agents_,
                   [](const auto& entry) { return entry.second.phase == AgentPhase::kOver; });
+    return Time::max();
+  }
+
+  void end() override {
+    for (auto& [id, agent] : agents_) clear(agent);
+    agents_.clear();
+    remove(folder_);
   }
 
   void begin(AgentStart start) {
     const int64_t seat = start.seat;
-    const auto [at, is_new] = agents_.try_emplace(seat);
+    const auto [at, is_new] = agents_.try_emplace(seat, *this);
     Agent& agent = at->second;
-    agent.episode = start.episode;
     agent.begun = steady_now();
     agent.start = std::move(start);
     if (!is_new && agent.process != nullptr) return give_task(agent);
@@ -187,7 +154,7 @@ struct AgentProcesses::State {
       return end(agent, fmt::format("cannot make {}: {}", folder.string(),
                                     error ? error.message() : "it is there already"));
     agent.folder = folder;
-    agent.mark_of_folder = fmt::format("{}{}/", mark_, name);
+    agent.mark = fmt::format("{}{}/", mark_, name);
     if (!write_task(agent)) return;
     agent.phase = agent.program().setup.empty() ? AgentPhase::kRun : AgentPhase::kSetup;
     agent.num_played = 0;
@@ -205,12 +172,15 @@ struct AgentProcesses::State {
                                       error.message()));
     }
     if (!write_task(agent)) return;
+    agent.process->forget_rest();
+    say_task(agent);
+  }
+
+  void say_task(Agent& agent) {
     agent.is_idle = false;
-    agent.out.clear();
-    agent.to_write = agent.start.task + "\n";
-    agent.written = 0;
-    agent.deadline = steady_now() + agent.patience();
-    write(agent);
+    agent.process->set_deadline(steady_now() + agent.patience());
+    agent.process->write(agent.start.task + "\n");
+    if (is_last(agent)) agent.process->close_in();
   }
 
   bool write_task(Agent& agent) {
@@ -223,27 +193,24 @@ struct AgentProcesses::State {
   }
 
   void begin_phase(Agent& agent) {
-    sandbox::CommandStart start{.words = agent.words(),
-                                .is_isolated = agent.program().is_isolated,
-                                .variables = {"OPENAI_BASE_URL=" + agent.start.base_url,
-                                              "OPENAI_API_KEY=" + agent.start.api_key,
-                                              fmt::format("TAILRACE_SEED={}", agent.start.seed)},
-                                .digests = agent.program().digests};
-    start.is_isolated ? put_into_sandbox(agent, start) : put_into_folder(agent, start);
-    auto process = CommandProcess::start(start);
+    sandbox::CommandStart command{.words = agent.words(),
+                                  .is_isolated = agent.program().is_isolated,
+                                  .variables = {"OPENAI_BASE_URL=" + agent.start.base_url,
+                                                "OPENAI_API_KEY=" + agent.start.api_key,
+                                                fmt::format("TAILRACE_SEED={}", agent.start.seed)},
+                                  .digests = agent.program().digests};
+    command.is_isolated ? put_into_sandbox(agent, command) : put_into_folder(agent, command);
+    auto process =
+        start(command, agent,
+              {.most_line_bytes = kMostLineBytes, .keeps_end = true, .may_close_stdout = true});
     if (!process) return end(agent, process.failure().message);
     agent.process = std::move(process).value();
     agent.families.push_back(agent.process->take_family());
     FileDescriptor listening = agent.process->take_listening();
     if (listening.is_open()) agent.port = SandboxPort(*server_, std::move(listening));
-    agent.said = sandbox::StderrLines(sandbox::shown(start), logs_ ? &log_ : nullptr);
-    agent.to_write = agent.start.task + "\n";
-    agent.written = 0;
-    agent.out.clear();
-    agent.is_idle = false;
+    agent.last_line.clear();
     agent.grace = {};
-    agent.in_is_closed = agent.out_is_closed = agent.err_is_closed = false;
-    agent.deadline = steady_now() + agent.patience();
+    say_task(agent);
   }
 
   static void put_into_folder(const Agent& agent, sandbox::CommandStart& start) {
@@ -265,60 +232,6 @@ struct AgentProcesses::State {
 
   static fs::path reward_file(const Agent& agent) { return agent.folder / "reward.json"; }
 
-  void wait() {
-    std::vector<pollfd> files = {{.fd = wake_.get(), .events = POLLIN, .revents = 0}};
-    Time until = steady_now() + kLongestWait;
-    for (auto& [seat, agent] : agents_) {
-      if (agent.process == nullptr) continue;
-      const CommandProcess& process = *agent.process;
-      if (agent.grace != Time{}) {
-        until = std::min(until, steady_now() + kTick);
-        continue;
-      }
-      files.push_back({.fd = process.pidfd(), .events = POLLIN, .revents = 0});
-      if (!agent.out_is_closed)
-        files.push_back({.fd = process.out(), .events = POLLIN, .revents = 0});
-      if (!agent.err_is_closed)
-        files.push_back({.fd = process.err(), .events = POLLIN, .revents = 0});
-      if (wants_to_write(agent))
-        files.push_back({.fd = process.in(), .events = POLLOUT, .revents = 0});
-      if (!agent.is_idle) until = std::min(until, agent.deadline);
-    }
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - steady_now());
-    (void)::poll(files.data(), files.size(), std::max<int>(0, static_cast<int>(left.count()) + 1));
-    uint64_t ignored = 0;
-    (void)!::read(wake_.get(), &ignored, sizeof ignored);
-  }
-
-  void look_at(Agent& agent) {
-    if (agent.process == nullptr) return;  // it ended while nothing was asked of it
-    write(agent);
-    read(agent);
-    if (agent.is_idle) {
-      // A reward that nobody has asked for would be taken for that of the next episode.
-      if (told(agent) || has_ended(agent)) retire(agent);
-      return;
-    }
-    if (plays_several(agent)) {
-      if (auto reward = told(agent)) return episode_ended(agent, std::move(*reward));
-    }
-    if (has_ended(agent)) {
-      read(agent);  // its last words
-      return phase_ended(agent);
-    }
-    if (steady_now() < agent.deadline) return;
-    end(agent, fmt::format("its {} did not end within {:g} s{}", agent.phase_name(),
-                           seconds_of(agent.patience()), last_words(agent)));
-  }
-
-  // Another process takes the next task.
-  void retire(Agent& agent) { clear(agent); }
-
-  static bool has_ended(const Agent& agent) {
-    pollfd ended{.fd = agent.process->pidfd(), .events = POLLIN, .revents = 0};
-    return ::poll(&ended, 1, 0) > 0;
-  }
-
   static bool plays_several(const Agent& agent) {
     return agent.phase == AgentPhase::kRun && agent.program().episodes > 1;
   }
@@ -326,87 +239,41 @@ struct AgentProcesses::State {
     return !plays_several(agent) || agent.num_played + 1 >= agent.program().episodes;
   }
 
-  // The first of the lines that have come which is a reward.
-  static std::optional<AgentReward> told(Agent& agent) {
-    std::string& out = agent.out;
-    for (size_t end; (end = out.find('\n')) != out.npos;) {
-      const std::string line = out.substr(0, end);
-      out.erase(0, end + 1);
-      if (!line.starts_with('{')) continue;
-      auto reward = parse_agent_reward(line);
-      if (reward && reward.value().episode.value_or(agent.episode) == agent.episode)
-        return std::move(reward).value();
+  void hear(Agent& agent, const std::string& line) {
+    if (!plays_several(agent)) {
+      agent.last_line = line;
+      return;
     }
-    return std::nullopt;
+    if (!line.starts_with('{')) return;
+    auto reward = parse_agent_reward(line);
+    const int64_t episode = agent.start.episode;
+    if (!reward || reward.value().episode.value_or(episode) != episode) return;
+    // A reward that nobody has asked for would be taken for that of the next episode: another
+    // process takes the next task.
+    if (agent.is_idle) return clear(agent);
+    episode_ended(agent, std::move(reward).value());
   }
 
   void episode_ended(Agent& agent, AgentReward reward) {
     if (is_last(agent)) return end(agent, "", std::move(reward));
     ++agent.num_played;
     agent.is_idle = true;
+    agent.process->set_deadline(Time::max());
     const double seconds = seconds_of(steady_now() - agent.begun);
     MutexLock lock(mutex_);
     ended_.push_back({.seat = agent.start.seat,
-                      .episode = agent.episode,
+                      .episode = agent.start.episode,
                       .waits = true,
                       .reward = std::move(reward),
                       .seconds = seconds});
   }
 
-  static bool wants_to_write(const Agent& agent) {
-    return !agent.is_idle && !agent.in_is_closed &&
-           (agent.written < agent.to_write.size() || is_last(agent));
-  }
-
-  // One that does not read its task has no use for it.
-  static void write(Agent& agent) {
-    while (wants_to_write(agent)) {
-      const std::string_view left = std::string_view(agent.to_write).substr(agent.written);
-      const ssize_t done =
-          left.empty() ? 0 : ::write(agent.process->in(), left.data(), left.size());
-      if (done > 0) {
-        agent.written += static_cast<size_t>(done);
-      } else if (left.empty() || (errno != EAGAIN && errno != EINTR)) {
-        agent.process->close_in();
-        agent.in_is_closed = true;
-      } else {
-        return;
-      }
-    }
-  }
-
-  static bool read_some(int file, bool& is_closed, std::string& bytes) {
-    if (is_closed) return false;
-    std::array<char, 16384> buffer;
-    const ssize_t got = ::read(file, buffer.data(), buffer.size());
-    if (got > 0) {
-      bytes.assign(buffer.data(), static_cast<size_t>(got));
-      return true;
-    }
-    if (got == 0 || (errno != EAGAIN && errno != EINTR)) is_closed = true;
-    return false;
-  }
-
-  static void read(Agent& agent) {
-    std::string bytes;
-    // Not for ever: one that writes without end must not hold up the others.
-    for (int i = 0; i < 64 && read_some(agent.process->out(), agent.out_is_closed, bytes); ++i) {
-      agent.out += bytes;
-      if (agent.out.size() > 2 * kMostOutputKept)
-        agent.out.erase(0, agent.out.size() - kMostOutputKept);
-    }
-    for (int i = 0; i < 64 && read_some(agent.process->err(), agent.err_is_closed, bytes); ++i)
-      agent.said.take(bytes, steady_now());
-  }
-
-  void phase_ended(Agent& agent) {
-    if (!leaves_nothing(agent)) return;
-    const std::string how = agent.process->ending();
-    agent.said.end(steady_now());
-    if (!how.ends_with("status 0"))
-      return end(agent, fmt::format("its {} {}{}", agent.phase_name(), how, last_words(agent)));
+  void phase_ended(Agent& agent, const sandbox::ProgramLoss& loss) {
+    if (agent.is_idle) return clear(agent);
+    if (!loss.has_ended) return end(agent, loss.why + last_words(loss));
+    if (!loss.is_good_end)
+      return end(agent, fmt::format("its {} {}{}", agent.phase_name(), loss.why, last_words(loss)));
     agent.process.reset();
-    agent.grace = {};
     if (agent.phase == AgentPhase::kSetup) {
       agent.phase = AgentPhase::kRun;
       return begin_phase(agent);
@@ -415,13 +282,15 @@ struct AgentProcesses::State {
       agent.phase = AgentPhase::kScore;
       return begin_phase(agent);
     }
-    take_reward(agent);
+    if (loss.rest.find_first_not_of(" \t\r") != loss.rest.npos) agent.last_line = loss.rest;
+    take_reward(agent, last_words(loss));
   }
 
   // What it has started may end with it, a little later. True: it is gone. Else it is looked at
   // again, until the episode fails.
   bool leaves_nothing(Agent& agent) {
-    if (agent.program().is_isolated || agent.phase != AgentPhase::kRun) return true;
+    if (agent.is_idle || agent.program().is_isolated || agent.phase != AgentPhase::kRun)
+      return true;
     std::vector<pid_t> found = marked_processes(agent.phase_mark());
     std::ranges::move(agent.families.back().living(), std::back_inserter(found));
     std::ranges::sort(found);
@@ -432,13 +301,13 @@ struct AgentProcesses::State {
     if (agent.grace == Time{}) agent.grace = now + kGrace;
     if (now < agent.grace) return false;
     end(agent, fmt::format("it left {} process{} behind{}", left, left == 1 ? "" : "es",
-                           last_words(agent)));
+                           last_words(agent.process->kill(""))));
     return false;
   }
 
-  void take_reward(Agent& agent) {
+  void take_reward(Agent& agent, const std::string& words) {
     std::error_code ignored;
-    std::string said = agent.out;
+    std::string said = agent.last_line;
     if (fs::exists(reward_file(agent), ignored)) {
       auto text = read_file(reward_file(agent), kMostRewardBytes);
       if (!text) return end(agent, text.failure().message);
@@ -447,16 +316,14 @@ struct AgentProcesses::State {
     // Somebody else may score it: then it needs none.
     const bool is_scored = !agent.program().verifier.empty();
     auto reward = parse_agent_reward(said);
-    if (!reward && !is_scored) return end(agent, reward.failure().message + last_words(agent));
+    if (!reward && !is_scored) return end(agent, reward.failure().message + words);
     std::optional<AgentReward> given;
     if (reward) given = std::move(reward).value();
     end(agent, "", std::move(given));
   }
 
-  static std::string last_words(Agent& agent) {
-    agent.said.end(steady_now());
-    const std::string last = agent.said.last();
-    return last.empty() ? "" : "; it says: " + last;
+  static std::string last_words(const sandbox::ProgramLoss& loss) {
+    return loss.last.empty() ? "" : "; it says: " + loss.last;
   }
 
   void end(Agent& agent, std::string failure, std::optional<AgentReward> reward = {}) {
@@ -465,7 +332,7 @@ struct AgentProcesses::State {
     agent.phase = AgentPhase::kOver;
     MutexLock lock(mutex_);
     ended_.push_back({.seat = agent.start.seat,
-                      .episode = agent.episode,
+                      .episode = agent.start.episode,
                       .failure = std::move(failure),
                       .reward = std::move(reward),
                       .seconds = seconds});
@@ -481,7 +348,7 @@ struct AgentProcesses::State {
       notes_.note("process", fmt::format("{} process{} of an agent could not be killed", left,
                                          left == 1 ? "" : "es"));
     if (agent.folder.empty()) return;
-    if (!agent.program().is_isolated) end_marked_processes(agent.mark());
+    if (!agent.program().is_isolated) end_marked_processes(agent.mark);
     remove(agent.folder);
     agent.folder.clear();
   }
@@ -494,32 +361,22 @@ struct AgentProcesses::State {
   const fs::path folder_;
   const std::string mark_;  // of all of its processes
   http::Server* const server_;
-  const bool logs_;
-  const FileDescriptor wake_;
   // Of the names of its folders: those of an earlier process may still be there.
   const std::string incarnation_ = fmt::format("{:08x}", unique_number() & 0xffff'ffff);
   int64_t num_folders_ = 0;
   CountedLines notes_;
-  sandbox::StderrLog log_;
   std::map<int64_t, Agent> agents_;  // of the thread
 
   Mutex mutex_;
-  std::vector<AgentStart> starting_ TR_GUARDED_BY(mutex_);
-  std::vector<int64_t> stopping_ TR_GUARDED_BY(mutex_);
   std::vector<AgentEnd> ended_ TR_GUARDED_BY(mutex_);
-  bool is_closing_ TR_GUARDED_BY(mutex_) = false;
 };
 
 AgentProcesses::AgentProcesses(const fs::path& folder, http::Server* server, bool logs)
-    : state_(std::make_shared<State>(folder, server, logs)),
-      thread_([state = state_] { state->run(); }) {}
+    : state_(std::make_shared<State>(folder, server, logs)), thread_(state_) {}
 
-AgentProcesses::~AgentProcesses() {
-  state_->close();
-  thread_.join();
-}
+AgentProcesses::~AgentProcesses() = default;
 
-void AgentProcesses::start(AgentStart start) { state_->start(std::move(start)); }
+void AgentProcesses::start(AgentStart start) { state_->post_begin(std::move(start)); }
 void AgentProcesses::stop(int64_t seat) { state_->stop(seat); }
 std::vector<AgentEnd> AgentProcesses::collect() { return state_->collect(); }
 std::vector<std::string> AgentProcesses::take_notes(bool is_end) {

@@ -29,12 +29,12 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "core/http/server.h"
 #include "rollout/agent/agent_reward.h"
 #include "sandbox/agent_program.h"
+#include "sandbox/process/program_loop.h"
 
 namespace tailrace {
 
@@ -79,7 +79,7 @@ class AgentProcesses {
  private:
   struct State;
   const std::shared_ptr<State> state_;  // the thread's too
-  std::thread thread_;
+  const sandbox::ProgramThread thread_;
 };
 
 }  // namespace tailrace
