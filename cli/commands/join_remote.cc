@@ -19,8 +19,8 @@
 #include "core/base/error.h"
 #include "core/gate/remote_run.h"
 #include "core/gate/weight_relay.h"
+#include "core/messages/check.h"
 #include "core/wire/curve_keys.h"
-#include "core/wire/message.h"
 #include "core/wire/tcp_address.h"
 
 namespace tailrace {

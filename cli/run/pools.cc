@@ -9,8 +9,8 @@
 #include "cli/run/datasets.h"
 #include "core/base/error.h"
 #include "core/base/nearest.h"
+#include "core/messages/check.h"
 #include "core/wire/admission.h"
-#include "core/wire/message.h"
 
 namespace tailrace {
 namespace {

@@ -1,5 +1,6 @@
 #include "core/wire/codec.h"
 
+#include "core/messages/check.h"
 #include "core/wire/messages_generated.h"
 
 namespace tailrace::wire {
@@ -37,11 +38,11 @@ flatbuffers::Offset<MetricVector> write_metrics(Builder& builder, const MetricLi
 
 MetricList read_metrics(const MetricVector& metrics) {
   // Offsets may be shared: a small message could name one long text a million times.
-  if (metrics.size() > kMaxMetrics) throw Malformed("{} metrics", metrics.size());
+  if (metrics.size() > Check::kMaxMetrics) throw Malformed("{} metrics", metrics.size());
   MetricList list;
   list.reserve(metrics.size());
   for (const fbs::Metric* metric : metrics) {
-    if (metric->name()->size() > kMaxMetricName)
+    if (metric->name()->size() > Check::kMaxMetricName)
       throw Malformed("a metric's name of {} characters", metric->name()->size());
     list.emplace_back(metric->name()->str(), metric->value());
   }

@@ -57,7 +57,6 @@ Lane read_lane(uint8_t lane);
 
 using MetricVector = flatbuffers::Vector<flatbuffers::Offset<fbs::Metric>>;
 flatbuffers::Offset<MetricVector> write_metrics(Builder& builder, const MetricList& metrics);
-constexpr size_t kMaxMetrics = 4096, kMaxMetricName = 256;
 MetricList read_metrics(const MetricVector& metrics);
 
 std::vector<std::byte> to_bytes(const Builder& builder);

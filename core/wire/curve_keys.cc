@@ -10,7 +10,7 @@
 
 #include "core/base/error.h"
 #include "core/base/file.h"
-#include "core/wire/message.h"
+#include "core/messages/check.h"
 #include "kernels/base/check.h"
 
 namespace tailrace::wire {

@@ -1,6 +1,7 @@
 // Messages as bytes: a frame is a FlatBuffer (messages.fbs) with the header of the link and one
-// message. Bytes from outside are verified before anything of them is used: the structure by the
-// FlatBuffers verifier, then ranges, lengths that must agree and enum values.
+// message, written by its field list. Bytes from outside are verified before anything of them is
+// used: the frame by the FlatBuffers verifier, lengths and enum values as the fields are read, and
+// then ranges by the message's check().
 //
 // Thread: any.
 #pragma once
@@ -12,12 +13,10 @@
 #include <vector>
 
 #include "core/base/result.h"
-#include "core/wire/message.h"
+#include "core/messages/message.h"
 
 namespace tailrace::wire {
 
-// One trajectory, of some 20 million tokens: nothing larger travels.
-constexpr int64_t kMaxMessageBytes = int64_t{256} << 20;
 // What is larger than a frame may be goes in pieces of so many bytes (pieces.h).
 constexpr int64_t kPieceBytes = int64_t{4} << 20;
 constexpr int64_t kMaxFrameBytes = kPieceBytes + (int64_t{64} << 10);

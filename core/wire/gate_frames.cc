@@ -1,10 +1,10 @@
 #include "core/wire/gate_frames.h"
 
 #include "core/base/digest_of.h"
+#include "core/messages/check.h"
 #include "core/wire/codec.h"
 #include "core/wire/curve_keys.h"
 #include "core/wire/gate_generated.h"
-#include "core/wire/message.h"
 #include "core/wire/tcp_address.h"
 
 namespace tailrace::wire {

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "core/base/file.h"
-#include "core/wire/message.h"
+#include "core/messages/check.h"
 #include "core/wire/tcp_address.h"
 
 namespace tailrace::wire {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "core/base/result.h"
+#include "core/messages/message.h"
 #include "core/wire/frame.h"
-#include "core/wire/message.h"
 
 namespace tailrace::wire {
 

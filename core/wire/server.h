@@ -17,8 +17,8 @@
 #include <variant>
 #include <vector>
 
+#include "core/messages/message.h"
 #include "core/wire/link.h"
-#include "core/wire/message.h"
 
 namespace tailrace::wire {
 

@@ -24,9 +24,9 @@
 #include <optional>
 #include <string>
 
+#include "core/messages/message.h"
 #include "core/wire/endpoint.h"
 #include "core/wire/link.h"
-#include "core/wire/message.h"
 
 namespace tailrace::wire {
 

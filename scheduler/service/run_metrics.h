@@ -20,9 +20,9 @@
 #include "core/base/log.h"
 #include "core/base/metrics.h"
 #include "core/base/run_directory.h"
+#include "core/messages/message.h"
 #include "core/trajectory/sample_rows.h"
 #include "core/trajectory/trajectory.h"
-#include "core/wire/message.h"
 #include "scheduler/state/action.h"
 #include "scheduler/state/state.h"
 

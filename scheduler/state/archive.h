@@ -1,222 +1,25 @@
-// Values to bytes and back, for the journal and the snapshots: little-endian, no padding, no tags.
-// A struct lists its fields once and that list serves both directions:
-//
-//   template <class V> void fields(V& visit) { visit(attempt, tokens, reward); }
-//
-// A reader never trusts its input: a value that does not fit ends the reading and ok() turns false.
-// There are no versions inside; the file that holds the bytes names its format (kArchiveFormat).
+// Bytes of the journal and the snapshots (core/base/archive.h), and their format's number.
 #pragma once
 
-#include <bit>
-#include <chrono>
 #include <cstdint>
-#include <cstring>
-#include <deque>
-#include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
-#include <type_traits>
-#include <utility>
-#include <variant>
-#include <vector>
 
-#include "core/base/ids.h"
+#include "core/base/archive.h"
 #include "scheduler/state/hashed_map.h"
+
+namespace tailrace {
+
+template <class K, class T>
+struct archive_detail::is_map<scheduler::HashedMap<K, T>> : std::true_type {};
+
+}  // namespace tailrace
 
 namespace tailrace::scheduler {
 
-static_assert(std::endian::native == std::endian::little);
-
 // Raised when a field list changes (law 13.4): files of another format are refused with a message.
 constexpr uint32_t kArchiveFormat = 26;
-
-template <class V>
-void fields(TaskId& id, V& visit) {
-  visit(id.policy, id.domain, id.epoch, id.prompt);
-}
-template <class V>
-void fields(MemberId& id, V& visit) {
-  visit(id.policy, id.domain, id.epoch, id.prompt, id.launch, id.member);
-}
-template <class V>
-void fields(LeaseId& id, V& visit) {
-  visit(id.member, id.attempt);
-}
-template <class V>
-void fields(BodyId& id, V& visit) {
-  visit(id.lane, id.lease, id.turns);
-}
-template <class T, class V>
-requires requires(T& value, V& visit) { value.fields(visit); }
-void fields(T& value, V& visit) { value.fields(visit); }
-
-namespace archive_detail {
-template <class T>
-struct is_sequence : std::false_type {};
-template <class T>
-struct is_sequence<std::vector<T>> : std::true_type {};
-template <class T>
-struct is_sequence<std::deque<T>> : std::true_type {};
-template <class T>
-struct is_set : std::false_type {};
-template <class T>
-struct is_set<std::set<T>> : std::true_type {};
-template <class T>
-struct is_map : std::false_type {};
-template <class K, class T>
-struct is_map<std::map<K, T>> : std::true_type {};
-template <class K, class T>
-struct is_map<HashedMap<K, T>> : std::true_type {};
-template <class T>
-struct is_pair : std::false_type {};
-template <class A, class B>
-struct is_pair<std::pair<A, B>> : std::true_type {};
-template <class T>
-struct is_optional : std::false_type {};
-template <class T>
-struct is_optional<std::optional<T>> : std::true_type {};
-template <class T>
-struct is_variant : std::false_type {};
-template <class... Ts>
-struct is_variant<std::variant<Ts...>> : std::true_type {};
-}  // namespace archive_detail
-
-class ArchiveWriter {
- public:
-  static constexpr bool kReads = false;
-  template <class... Ts>
-  void operator()(const Ts&... values) {
-    (write(values), ...);
-  }
-  std::string take() { return std::move(bytes_); }
-
- private:
-  template <class T>
-  void write(const T& value) {
-    using namespace archive_detail;
-    if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {
-      bytes_.append(reinterpret_cast<const char*>(&value), sizeof(T));
-    } else if constexpr (std::is_same_v<T, std::chrono::nanoseconds>) {
-      write(int64_t{value.count()});
-    } else if constexpr (std::is_same_v<T, std::string>) {
-      write(uint64_t{value.size()});
-      bytes_.append(value);
-    } else if constexpr (is_sequence<T>::value || is_set<T>::value) {
-      write(uint64_t{value.size()});
-      for (const auto& item : value) write(item);
-    } else if constexpr (is_map<T>::value) {
-      write(uint64_t{value.size()});
-      for (const auto& [key, item] : value) write(key), write(item);
-    } else if constexpr (is_pair<T>::value) {
-      write(value.first), write(value.second);
-    } else if constexpr (is_optional<T>::value) {
-      write(value.has_value());
-      if (value) write(*value);
-    } else if constexpr (is_variant<T>::value) {
-      write(static_cast<uint8_t>(value.index()));
-      std::visit([this](const auto& item) { write(item); }, value);
-    } else {
-      // The field list is shared with the reader, hence not const; writing changes nothing.
-      fields(const_cast<T&>(value), *this);
-    }
-  }
-
-  std::string bytes_;
-};
-
-class ArchiveReader {
- public:
-  static constexpr bool kReads = true;
-  explicit ArchiveReader(std::string_view bytes) : rest_(bytes) {}
-
-  template <class... Ts>
-  void operator()(Ts&... values) {
-    (read(values), ...);
-  }
-  bool ok() const { return ok_; }
-  // For a field list: what was read cannot be true.
-  void refuse() { ok_ = false; }
-  bool at_end() const { return ok_ && rest_.empty(); }
-
- private:
-  bool take(void* out, size_t size) {
-    if (!ok_ || rest_.size() < size) return ok_ = false;
-    std::memcpy(out, rest_.data(), size);
-    rest_.remove_prefix(size);
-    return true;
-  }
-  // An element takes at least one byte, so a count beyond the bytes left is a lie.
-  uint64_t read_count() {
-    uint64_t count = 0;
-    if (!take(&count, sizeof(count)) || count > rest_.size()) ok_ = false;
-    return ok_ ? count : 0;
-  }
-
-  template <class T>
-  void read(T& value) {
-    using namespace archive_detail;
-    if (!ok_) return;
-    if constexpr (std::is_same_v<T, bool>) {
-      uint8_t byte = 0;
-      if (take(&byte, 1) && byte > 1) ok_ = false;
-      value = byte == 1;
-    } else if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {
-      take(&value, sizeof(T));
-      // Outside of its table it would have no name.
-      if constexpr (NamedEnum<T>) ok_ = ok_ && static_cast<size_t>(value) < kEnumNames<T>.size();
-    } else if constexpr (std::is_same_v<T, std::chrono::nanoseconds>) {
-      int64_t count = 0;
-      read(count);
-      value = std::chrono::nanoseconds(count);
-    } else if constexpr (std::is_same_v<T, std::string>) {
-      const uint64_t size = read_count();
-      if (ok_) value.assign(rest_.substr(0, size)), rest_.remove_prefix(size);
-    } else if constexpr (is_sequence<T>::value) {
-      value.clear();
-      for (uint64_t left = read_count(); left > 0 && ok_; --left) read(value.emplace_back());
-    } else if constexpr (is_set<T>::value) {
-      value.clear();
-      for (uint64_t left = read_count(); left > 0 && ok_; --left) {
-        typename T::value_type item{};
-        read(item);
-        value.insert(std::move(item));
-      }
-    } else if constexpr (is_map<T>::value) {
-      value.clear();
-      for (uint64_t left = read_count(); left > 0 && ok_; --left) {
-        typename T::key_type key{};
-        read(key);
-        read(value[key]);
-      }
-    } else if constexpr (is_pair<T>::value) {
-      read(value.first), read(value.second);
-    } else if constexpr (is_optional<T>::value) {
-      bool present = false;
-      read(present);
-      value.reset();
-      if (ok_ && present) read(value.emplace());
-    } else if constexpr (is_variant<T>::value) {
-      read_variant(value);
-    } else {
-      fields(value, *this);
-    }
-  }
-
-  template <class... Ts>
-  void read_variant(std::variant<Ts...>& value) {
-    uint8_t index = 0;
-    read(index);
-    uint8_t at = 0;
-    bool found = false;
-    ((at++ == index && ok_ ? (found = true, read(value.template emplace<Ts>()), 0) : 0), ...);
-    if (!found) ok_ = false;
-  }
-
-  std::string_view rest_;
-  bool ok_ = true;
-};
 
 template <class T>
 std::string to_bytes(const T& value) {

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "core/base/result.h"
+#include "core/messages/message.h"
 #include "core/trajectory/trajectory.h"
-#include "core/wire/message.h"
 
 namespace tailrace {
 

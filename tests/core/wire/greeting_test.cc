@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/base/random.h"
-#include "core/wire/message.h"
+#include "core/messages/message.h"
 #include "core/wire/tcp_address.h"
 
 namespace tailrace::wire {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/base/random.h"
-#include "core/wire/message.h"
+#include "core/messages/message.h"
 #include "core/wire/trajectory_codec.h"
 
 namespace tailrace::wire::test {
