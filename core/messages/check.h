@@ -70,6 +70,7 @@ class Check {
     (look(values), ...);
   }
 
+  // What a gateway has refused, and the last words of a program: enough for a person.
   static constexpr size_t kMaxTextBytes = 800;
   static constexpr size_t kMaxMetrics = 4096, kMaxMetricName = 256;
 

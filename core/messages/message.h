@@ -1,9 +1,9 @@
-// The messages between scheduler and workers, as plain structs, and all that is known of one: its
-// fields and who says it (TR_MESSAGE), and the ranges of what comes from outside (check.h).
-//
-// How they travel is core/wire's affair; what the law makes of them is the scheduler's, whose
-// events and actions are these structs with a name of a worker (From, To). Delivery is at least
-// once and in order for one worker; acceptance is idempotent, because work is named by leases.
+// The messages between scheduler and workers: plain structs, with all that is known of each. To add
+// one: its struct here (TR_MESSAGE: speaker and fields; check(): ranges) and its name at the end of
+// Message; scheduler/state/event.h or action.h (From, To); the part of scheduler/decide that hears
+// it, with expects(), or says it; the worker; a sample in tests/core/wire/samples.h. One that is no
+// affair of the law has a handler in scheduler/service. Delivery is at least once, in order for one
+// worker (core/wire); acceptance is idempotent, because work is named by leases.
 #pragma once
 
 #include <cstddef>
@@ -147,9 +147,9 @@ struct TrainerReady {  // after start: the weights that the trainer holds
   int64_t version = 0;
   Digest digest;              // of what is published; empty when version is -1
   std::string manifest = {};  // file name below RUN/weights, where they lie again; or empty
-  MetricList metrics = {};    // of the step that made the version: Published may have been lost
   Digest master = {};         // of the float32 weights that it trains; empty when version is -1
-  TR_MESSAGE(TrainerReady, kTrainer, policy, version, digest, manifest, metrics, master);
+  MetricList metrics = {};    // of the step that made the version: Published may have been lost
+  TR_MESSAGE(TrainerReady, kTrainer, policy, version, digest, manifest, master, metrics);
   void check(Check& c) {
     c.at_least(0, policy, "policy");
     c.at_least(-1, version, "version");
@@ -173,10 +173,10 @@ struct Published {  // step `version` is trained (0: before the first step)
   int64_t version = 0;
   Digest digest;         // of what is published, which workers prove
   std::string manifest;  // file name below RUN/weights
-  MetricList metrics;    // of the step
   // Of the float32 weights, which two versions that are published alike may not share.
   Digest master = {};
-  TR_MESSAGE(Published, kTrainer, policy, version, digest, manifest, metrics, master);
+  MetricList metrics = {};  // of the step
+  TR_MESSAGE(Published, kTrainer, policy, version, digest, manifest, master, metrics);
   void check(Check& c) {
     c.version_of(policy, version, digest);
     c.file_name(manifest);
@@ -186,9 +186,9 @@ struct Published {  // step `version` is trained (0: before the first step)
 struct Durable {  // a checkpoint of this version is on disk
   PolicyId policy = 0;
   int64_t version = 0;
-  std::string path;
   int64_t oldest = 0;  // checkpoint that is kept: how far its trainer can go back
-  TR_MESSAGE(Durable, kTrainer, policy, version, path, oldest);
+  std::string path = {};
+  TR_MESSAGE(Durable, kTrainer, policy, version, oldest, path);
   void check(Check& c) {
     c.version_of(policy, version);
     c.at_least(0, oldest, "oldest");

@@ -13,7 +13,7 @@ namespace {
 // build is refused as no frame of ours.
 constexpr char kFrameIdentifier[] = "TRWA";
 
-// Of a list of a message: more work than any worker has. The largest elements have some 100 bytes.
+// A list of a message has no more elements: each has some 100 bytes at most, and texts of its own.
 constexpr uint64_t kMaxCount = kMaxSlots;
 
 using Bytes = flatbuffers::Offset<flatbuffers::Vector<uint8_t>>;

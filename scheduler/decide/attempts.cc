@@ -27,9 +27,7 @@ Lease end_lease(State& state, const WorkId& work) {
 // (law 6.4).
 Lease abort_lease(Context& context, const WorkId& work) {
   Lease lease = end_lease(context.state, work);
-  context.tell(
-      lease.worker,
-      Abort{.worker = {}, .session = 0, .lease = {work.member, lease.attempt}, .lane = work.lane});
+  context.tell(lease.worker, wire::Abort{.lease = {work.member, lease.attempt}, .lane = work.lane});
   return lease;
 }
 
@@ -219,7 +217,7 @@ void drop_prefix(Context& context, const WorkId& work, Member& member) {
   member.prefix.reset();
 }
 
-void on_turns_stored(Context& context, const TurnsStored& event) {
+void on(Context& context, const TurnsStored& event) {
   State& state = context.state;
   if (!expects(state, event)) return;
   const WorkId work{event.lane, event.lease.member};
@@ -237,7 +235,7 @@ void on_turns_stored(Context& context, const TurnsStored& event) {
   state.leases.renew(work, state.now + context.config().deadlines.lease);
 }
 
-void on_result(Context& context, const AttemptResult& result) {
+void on(Context& context, const AttemptResult& result) {
   State& state = context.state;
   const WorkId work{result.lane, result.lease.member};
   const Lease* held = state.leases.find(work);
@@ -287,7 +285,7 @@ void on_result(Context& context, const AttemptResult& result) {
   take_sample(context, work, task, result);
 }
 
-void on_reward(Context& context, const Reward& reward) {
+void on(Context& context, const Reward& reward) {
   State& state = context.state;
   if (!expects_verdict(state, reward)) return;
   const WorkId work{reward.lane, reward.lease.member};

@@ -11,9 +11,9 @@
 
 namespace tailrace::scheduler {
 
-void on_result(Context& context, const AttemptResult& result);
-void on_reward(Context& context, const Reward& reward);
-void on_turns_stored(Context& context, const TurnsStored& event);
+void on(Context& context, const AttemptResult& result);
+void on(Context& context, const Reward& reward);
+void on(Context& context, const TurnsStored& event);
 
 // group_size of its members have a reward, or all are settled.
 bool complete(const Config& config, const Task& task);

@@ -47,9 +47,13 @@ struct Context {
   template <class Message>
   void tell(const WorkerId& id, const Worker& worker, Message message) {
     if (!worker.connected) return;
-    message.worker = id;
-    message.session = worker.session;
-    act(std::move(message));
+    if constexpr (requires { message.session; }) {
+      message.worker = id;
+      message.session = worker.session;
+      act(std::move(message));
+    } else {
+      act(To<Message>{{id, worker.session}, std::move(message)});
+    }
   }
 
   const Config& config() const { return state.config; }

@@ -21,26 +21,8 @@
 namespace tailrace::scheduler {
 namespace {
 
-void apply(Context& context, const WorkerUp& event) { on_worker_up(context, event); }
-void apply(Context& context, const WorkerDown& event) { on_worker_down(context, event); }
-void apply(Context& context, const WorkerFailed& event) { on_worker_failed(context, event); }
-void apply(Context&, const Tick&) {}
-void apply(Context& context, const AttemptResult& event) { on_result(context, event); }
-void apply(Context& context, const Reward& event) { on_reward(context, event); }
-void apply(Context& context, const Staged& event) { on_staged(context, event); }
-void apply(Context& context, const StageProgress& event) { on_stage_progress(context, event); }
-void apply(Context& context, const Installed& event) { on_installed(context, event); }
-void apply(Context& context, const InstallFailed& event) { on_install_failed(context, event); }
-void apply(Context& context, const TurnsStored& event) { on_turns_stored(context, event); }
-void apply(Context& context, const Stalled& event) { on_stalled(context, event); }
-void apply(Context& context, const RolledBack& event) { on_rolled_back(context, event); }
-void apply(Context& context, const TrainerWants& event) { on_trainer_wants(context, event); }
-void apply(Context& context, const Published& event) { on_published(context, event); }
-void apply(Context& context, const Durable& event) { on_durable(context, event); }
-void apply(Context& context, const EvalReported& event) { on_eval_reported(context, event); }
-void apply(Context& context, const Restarted& event) { on_restarted(context, event); }
-void apply(Context& context, const StopRequested&) { on_stop_requested(context); }
-void apply(Context& context, const BodiesLost& event) { on_bodies_lost(context, event); }
+// Each part of the law says in its header which events it answers.
+void on(Context&, const Tick&) {}
 
 // An event passes by some twenty parts of the law that mostly have nothing to do. The questions
 // below are asked here, side by side, before these parts are called: their code together is more
@@ -177,7 +159,7 @@ Actions decide(State& state, const Event& event, Time now) {
   while (!state.index.wakes().empty() && state.index.wakes().begin()->first <= state.now)
     touch(state, WorkerId(state.index.wakes().begin()->second));
   Context context{.state = state, .actions = {}, .settled = {}};
-  std::visit([&](const auto& e) { apply(context, e); }, event);
+  std::visit([&](const auto& e) { on(context, e); }, event);
   proceed(context);
   // Also where nothing is placed any more: what is derived is what would be read from the disk.
   if (may_have_held_out(state)) follow_evaluations(state);

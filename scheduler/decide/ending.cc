@@ -49,7 +49,7 @@ bool finished(const State& state, const Policy& policy) {
   return at_frontier(policy) && (steps_done(state, policy) || exhausted(state, policy));
 }
 
-void on_stop_requested(Context& context) {
+void on(Context& context, const StopRequested&) {
   State& state = context.state;
   if (state.stopping) return;
   state.stopping = true;
@@ -71,8 +71,7 @@ void request_saves(Context& context) {
     // Once a session: a new one forgets it (law 8.3), since what was said in the old one may be
     // lost.
     policy.saving = version;
-    context.tell(policy.trainer,
-                 Save{.worker = {}, .session = 0, .policy = id, .version = version});
+    context.tell(policy.trainer, wire::Save{.policy = id, .version = version});
   }
 }
 

@@ -5,7 +5,7 @@
 
 namespace tailrace::scheduler {
 
-void on_stop_requested(Context& context);
+void on(Context& context, const StopRequested& event);
 
 // The limit of steps is reached, or nothing more can be started: what is left is the evaluation of
 // the last version, and its checkpoint.

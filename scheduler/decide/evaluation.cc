@@ -148,7 +148,7 @@ void settle_evaluation(Context& context, PolicyId policy_id, Policy& policy, int
   if (!evaluating(policy)) context.act(evaluation_report(policy_id, evaluation));
 }
 
-void on_eval_reported(Context& context, const EvalReported& event) {
+void on(Context& context, const EvalReported& event) {
   const auto it = context.state.policies.find(event.policy);
   if (it == context.state.policies.end()) return;
   Policy& policy = it->second;

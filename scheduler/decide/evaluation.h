@@ -22,7 +22,7 @@ void settle_evaluation(Context& context, PolicyId policy_id, Policy& policy, int
 EvalDone evaluation_report(PolicyId policy_id, const Evaluation& evaluation);
 
 // The report is on disk: its bodies can go.
-void on_eval_reported(Context& context, const EvalReported& event);
+void on(Context& context, const EvalReported& event);
 
 // The member is sampled again, and the evaluation reported again.
 void on_eval_body_lost(Context& context, Policy& policy, const BodyId& body);

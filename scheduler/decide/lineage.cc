@@ -159,7 +159,7 @@ void on_trainer_lost(Policy& policy) {
   policy.told_released = policy.told_fetched_from = 0;
 }
 
-void on_trainer_wants(Context& context, const TrainerWants& event) {
+void on(Context& context, const TrainerWants& event) {
   if (policy_of_trainer(context.state, event.policy, event.worker) == nullptr) {
     // One that waits for its turn asks once; it is answered when the turn comes.
     const auto worker = context.state.workers.find(event.worker);
@@ -173,7 +173,7 @@ void on_trainer_wants(Context& context, const TrainerWants& event) {
   forget_told(policy);  // asked again: answered again, with the same list
 }
 
-void on_published(Context& context, const Published& event) {
+void on(Context& context, const Published& event) {
   if (!expects(context.state, event)) return;
   Policy& policy = context.state.policies.at(event.policy);
   policy.published = event.version;
@@ -200,7 +200,7 @@ void on_published(Context& context, const Published& event) {
   release_weights(context, event.policy);
 }
 
-void on_durable(Context& context, const Durable& event) {
+void on(Context& context, const Durable& event) {
   if (!expects(context.state, event)) return;
   Policy& policy = context.state.policies.at(event.policy);
   policy.durable = event.version;
@@ -227,7 +227,7 @@ void reopen(Context& context) {
   }
 }
 
-void on_rolled_back(Context& context, const RolledBack& event) {
+void on(Context& context, const RolledBack& event) {
   State& state = context.state;
   const auto it = state.policies.find(event.policy);
   const auto worker = state.workers.find(event.worker);
@@ -252,12 +252,12 @@ void on_rolled_back(Context& context, const RolledBack& event) {
                             event.digest, event.manifest, event.master};
   const Weights weights = weights_of(policy, published);
   if (policy.published < 0) {
-    if (event.version >= 0) on_published(context, published);
+    if (event.version >= 0) on(context, published);
     return;
   }
   // Its last publication did not reach us before it died; the checkpoint proves the step.
   if (event.version == policy.published + 1 && expects(context.state, published))
-    return on_published(context, published);
+    return on(context, published);
   if (event.version == policy.published && is_master(policy, event.version, event.master))
     return offer_again(state, event.policy, event.version, weights);
   if (event.version < 0) {
@@ -298,8 +298,8 @@ void hear_next_trainer(Context& context, PolicyId id) {
     if (worker.role != Role::kTrainer || worker.policy != id || !worker.connected ||
         !worker.greeting)
       continue;
-    on_rolled_back(context, *std::exchange(worker.greeting, std::nullopt));
-    if (worker.question) on_trainer_wants(context, *std::exchange(worker.question, std::nullopt));
+    on(context, *std::exchange(worker.greeting, std::nullopt));
+    if (worker.question) on(context, *std::exchange(worker.question, std::nullopt));
     return;
   }
 }

@@ -10,10 +10,10 @@
 
 namespace tailrace::scheduler {
 
-void on_trainer_wants(Context& context, const TrainerWants& event);
-void on_published(Context& context, const Published& event);
-void on_durable(Context& context, const Durable& event);
-void on_rolled_back(Context& context, const RolledBack& event);
+void on(Context& context, const TrainerWants& event);
+void on(Context& context, const Published& event);
+void on(Context& context, const Durable& event);
+void on(Context& context, const RolledBack& event);
 
 // What it was doing is to be asked for again. Credit stays taken.
 void on_trainer_lost(Policy& policy);

@@ -310,12 +310,10 @@ void stage(Context& context, const WorkerId& id, Worker& worker, const Policy& p
                     .digest = weights.digest,
                     .deadline = context.state.now + context.config().deadlines.install};
   touch(context.state, id);
-  context.tell(id, Stage{.worker = {},
-                         .session = 0,
-                         .policy = worker.policy,
-                         .version = version,
-                         .digest = weights.digest,
-                         .manifest = weights.manifest});
+  context.tell(id, wire::Stage{.policy = worker.policy,
+                               .version = version,
+                               .digest = weights.digest,
+                               .manifest = weights.manifest});
 }
 
 void switch_weights(Context& context, const WorkerId& id, Worker& worker) {
@@ -323,11 +321,9 @@ void switch_weights(Context& context, const WorkerId& id, Worker& worker) {
   advance_version(context.state, worker, VersionState::kCommitted);
   worker.install->deadline = context.state.now + context.config().deadlines.install;
   touch(context.state, id);
-  context.tell(id, Switch{.worker = {},
-                          .session = 0,
-                          .policy = worker.policy,
-                          .version = worker.install->version,
-                          .digest = worker.install->digest});
+  context.tell(id, wire::Switch{.policy = worker.policy,
+                                .version = worker.install->version,
+                                .digest = worker.install->digest});
 }
 
 // It is asked again by refresh_workers(), after its quarantine if that was one fault too many.
@@ -438,7 +434,7 @@ void refresh_workers(Context& context) {
   }
 }
 
-void on_staged(Context& context, const Staged& event) {
+void on(Context& context, const Staged& event) {
   if (!expects(context.state, event)) return;
   Worker& worker = context.state.workers.at(event.worker);
   worker.install->phase = Install::Phase::kStaged;
@@ -448,7 +444,7 @@ void on_staged(Context& context, const Staged& event) {
   touch(context.state, event.worker);
 }
 
-void on_stage_progress(Context& context, const StageProgress& event) {
+void on(Context& context, const StageProgress& event) {
   if (!expects(context.state, event)) return;
   Install& install = *context.state.workers.at(event.worker).install;
   install.bytes = event.bytes;
@@ -456,7 +452,7 @@ void on_stage_progress(Context& context, const StageProgress& event) {
   touch(context.state, event.worker);
 }
 
-void on_installed(Context& context, const Installed& event) {
+void on(Context& context, const Installed& event) {
   if (!expects(context.state, event)) return;
   Worker& worker = context.state.workers.at(event.worker);
   worker.install.reset();
@@ -472,7 +468,7 @@ void on_installed(Context& context, const Installed& event) {
   context.state.begun = true;
 }
 
-void on_install_failed(Context& context, const InstallFailed& event) {
+void on(Context& context, const InstallFailed& event) {
   if (!expects(context.state, event)) return;
   Worker& worker = context.state.workers.at(event.worker);
   const Policy& policy = context.state.policies.at(worker.policy);
@@ -519,7 +515,7 @@ void grant_waiting(Context& context) {
   }
 }
 
-void on_stalled(Context& context, const Stalled& event) {
+void on(Context& context, const Stalled& event) {
   if (!expects(context.state, event)) return;
   context.state.workers.at(event.worker).stalled = event.stalled;
   touch(context.state, event.worker);

@@ -5,11 +5,11 @@
 
 namespace tailrace::scheduler {
 
-void on_staged(Context& context, const Staged& event);
-void on_stage_progress(Context& context, const StageProgress& event);
-void on_installed(Context& context, const Installed& event);
-void on_install_failed(Context& context, const InstallFailed& event);
-void on_stalled(Context& context, const Stalled& event);
+void on(Context& context, const Staged& event);
+void on(Context& context, const StageProgress& event);
+void on(Context& context, const Installed& event);
+void on(Context& context, const InstallFailed& event);
+void on(Context& context, const Stalled& event);
 
 // Installs that took too long.
 void expire_installs(Context& context);

@@ -59,12 +59,9 @@ void form_ranks(Context& context, PolicyId policy_id, Policy& policy) {
   }
   policy.formation = std::max<uint64_t>(formation, 1);
   const auto tell = [&](const WorkerId& id, int32_t rank) {
-    context.tell(id, FormRanks{.worker = {},
-                               .session = 0,
-                               .policy = policy_id,
-                               .formation = policy.formation,
-                               .rank = rank,
-                               .size = size});
+    context.tell(
+        id, wire::FormRanks{
+                .policy = policy_id, .formation = policy.formation, .rank = rank, .size = size});
   };
   tell(policy.trainer, 0);
   for (const auto& [rank, id] : policy.ranks) tell(id, rank);

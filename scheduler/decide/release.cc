@@ -54,12 +54,10 @@ void tell_released(Context& context, PolicyId id, Policy& policy) {
   policy.told_released = policy.released;
   policy.told_fetched_from = policy.fetched_from;
   context.tell(policy.trainer, *trainer,
-               ReleaseWeights{.worker = {},
-                              .session = 0,
-                              .policy = id,
-                              .below = policy.released,
-                              .fetched_from = policy.fetched_from,
-                              .evaluated = evaluated_version(policy)});
+               wire::ReleaseWeights{.policy = id,
+                                    .below = policy.released,
+                                    .fetched_from = policy.fetched_from,
+                                    .evaluated = evaluated_version(policy)});
 }
 
 }  // namespace tailrace::scheduler

@@ -518,7 +518,7 @@ void let_go(Context& context, Policy& policy, int64_t version) {
   if (!release.bodies.empty()) context.act(std::move(release));
 }
 
-void on_bodies_lost(Context& context, const BodiesLost& event) {
+void on(Context& context, const BodiesLost& event) {
   for (const BodyId& body : event.bodies) {
     const MemberId& member = body.lease.member;
     Task* task = find_task(context.state, body.lane, member);

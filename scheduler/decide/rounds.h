@@ -58,6 +58,6 @@ void let_go(Context& context, Policy& policy, int64_t version);
 // Groups whose bodies are gone are launched again; an evaluation is begun anew. A batch that was
 // handed over cannot be, unless a checkpoint covers it: its bodies were on disk before the trainer
 // had it.
-void on_bodies_lost(Context& context, const BodiesLost& event);
+void on(Context& context, const BodiesLost& event);
 
 }  // namespace tailrace::scheduler

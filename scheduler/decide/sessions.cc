@@ -66,7 +66,7 @@ bool same_process(const Worker& worker, const WorkerUp& event) {
 
 }  // namespace
 
-void on_worker_up(Context& context, const WorkerUp& event) {
+void on(Context& context, const WorkerUp& event) {
   State& state = context.state;
   const auto known = state.workers.find(event.worker);
   // Another process under this name: the one before it is gone, although nobody said so.
@@ -99,7 +99,7 @@ void on_worker_up(Context& context, const WorkerUp& event) {
   }
 }
 
-void on_worker_down(Context& context, const WorkerDown& event) {
+void on(Context& context, const WorkerDown& event) {
   const auto it = context.state.workers.find(event.worker);
   // Of an older session: a newer one has taken its place (law 8.1).
   if (it == context.state.workers.end() || it->second.session != event.session) return;
@@ -109,7 +109,7 @@ void on_worker_down(Context& context, const WorkerDown& event) {
   lose_worker(context, event.worker, Leaving::kGoodbye);
 }
 
-void on_worker_failed(Context& context, const WorkerFailed& event) {
+void on(Context& context, const WorkerFailed& event) {
   State& state = context.state;
   const auto it = state.workers.find(event.worker);
   if (it == state.workers.end()) return;
@@ -132,7 +132,7 @@ void on_worker_failed(Context& context, const WorkerFailed& event) {
     quarantine(context, event.worker, Fault::kFailed, event.reason);
 }
 
-void on_restarted(Context& context, const Restarted& event) {
+void on(Context& context, const Restarted& event) {
   State& state = context.state;
   // The cursors are one a domain; with others they would mean nothing.
   if (event.config && event.config->domains.size() == state.config.domains.size()) {

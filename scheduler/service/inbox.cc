@@ -19,8 +19,7 @@ namespace tailrace::scheduler {
 namespace {
 
 // Reasons go into the journal and the state: enough for a person, whatever a worker sends.
-// What a gateway has refused, and the last words of a program.
-constexpr size_t kReasonBytes = 800;
+constexpr size_t kReasonBytes = wire::Check::kMaxTextBytes;
 // Of one Payload, whatever was asked for: the trainer's chunks share the link with its heartbeats.
 constexpr int64_t kMaxPayloadBytes = int64_t{4} << 20;
 // Lines that tell of sessions: two for each worker that there may be, and then one in a second.
@@ -31,6 +30,14 @@ constexpr int64_t kMaxNumericsClasses = 16;
 
 // A count that is worth a line: a flood is then not one of lines.
 bool doubles(int64_t count) { return std::has_single_bit(static_cast<uint64_t>(count)); }
+
+// What was measured is of the metrics, not of the law.
+template <class Message>
+From<Message> as_event(const wire::Incoming& from, const Message& message) {
+  From<Message> event{{from.worker}, message};
+  if constexpr (requires { event.metrics; }) event.metrics.clear();
+  return event;
+}
 
 // " pool=large cluster=east host=gpu-7": where it is, as far as it says so.
 std::string describe_site(const wire::Hello& hello) {
@@ -99,20 +106,6 @@ void Inbox::drop(Dropped& kind, const wire::Incoming& from) {
   if (!doubles(++kind.count)) return;
   log_.write(kind.level, fmt::format("messages {}: {}, the latest from {}: {}", kind.what,
                                      kind.count, from.worker, describe(from.message)));
-}
-
-template <class E>
-void Inbox::feed_expected(const wire::Incoming& from, const E& event) {
-  if (!expects(state_, event)) return drop(unexpected_, from);
-  feed_(event);
-}
-
-template <class E>
-void Inbox::feed_install(const wire::Incoming& from, const E& event, const MetricList& measured) {
-  if (!expects(state_, event)) return drop(unexpected_, from);
-  timeline_.measure(measured);
-  metrics_.on_install(measured);
-  feed_(event);
 }
 
 void Inbox::acknowledge() {
@@ -282,7 +275,7 @@ void Inbox::on(const wire::Incoming& from, const wire::Verdict& verdict) {
                      verdict.lane,
                      verdict.verify_attempt,
                      verdict.reward,
-                     verdict.failure.substr(0, kReasonBytes),
+                     verdict.failure,
                      verdict.task_broken && !verdict.reward,
                      verdict.reward ? judged(verdict.lane, verdict.metrics) : std::nullopt};
   if (!expects_verdict(state_, event)) return drop(unexpected_, from);  // late: fenced
@@ -302,31 +295,36 @@ void Inbox::on(const wire::Incoming& from, const wire::Verdict& verdict) {
   });
 }
 
-void Inbox::on(const wire::Incoming& from, const wire::Staged& message) {
-  feed_install(from, Staged{from.worker, message.policy, message.version, message.digest},
-               message.metrics);
+template <class Message>
+void Inbox::on(const wire::Incoming& from, const Message& message) {
+  if constexpr (requires { expects(state_, From<Message>{}); }) {
+    const From<Message> event = as_event(from, message);
+    if (!expects(state_, event)) return drop(unexpected_, from);
+    note(from, message);
+    feed_(event);
+  }
 }
 
-void Inbox::on(const wire::Incoming& from, const wire::StageProgress& message) {
-  feed_expected(from, StageProgress{from.worker, message.policy, message.version, message.digest,
-                                    message.bytes, message.total});
+void Inbox::note(const wire::Incoming&, const wire::Staged& message) {
+  timeline_.measure(message.metrics);
+  metrics_.on_install(message.metrics);
 }
 
-void Inbox::on(const wire::Incoming& from, const wire::Installed& message) {
-  feed_install(from, Installed{from.worker, message.policy, message.version, message.digest},
-               message.metrics);
+void Inbox::note(const wire::Incoming&, const wire::Installed& message) {
+  timeline_.measure(message.metrics);
+  metrics_.on_install(message.metrics);
 }
 
-void Inbox::on(const wire::Incoming& from, const wire::InstallFailed& message) {
-  const InstallFailed event{from.worker,
-                            message.policy,
-                            message.version,
-                            message.digest,
-                            message.reason.substr(0, kReasonBytes),
-                            message.cause};
-  if (!expects(state_, event)) return drop(unexpected_, from);
+void Inbox::note(const wire::Incoming& from, const wire::InstallFailed& message) {
   log_.warning("{} could not install version {}: {}", from.worker, message.version, message.reason);
-  feed_(event);
+}
+
+void Inbox::note(const wire::Incoming&, const wire::Durable& message) {
+  log_.info("checkpoint of version {}: {}", message.version, message.path);
+}
+
+void Inbox::note(const wire::Incoming& from, const wire::WorkerFailed& message) {
+  log_.error("{} cannot go on: {}", from.worker, message.reason);
 }
 
 // A row of metrics is written before the event that caused it is committed: after a kill in between
@@ -342,8 +340,7 @@ void Inbox::feed_publication(PolicyId id, const MetricList& sent, const Event& e
 }
 
 void Inbox::on(const wire::Incoming& from, const wire::TrainerReady& ready) {
-  const RolledBack event{from.worker,  ready.policy,   ready.version,
-                         ready.digest, ready.manifest, ready.master};
+  const RolledBack event = as_event(from, ready);
   if (!expects(state_, event)) return drop(unexpected_, from);
   const auto policy = state_.policies.find(ready.policy);
   const int64_t before = policy == state_.policies.end() ? -1 : policy->second.published;
@@ -354,22 +351,10 @@ void Inbox::on(const wire::Incoming& from, const wire::TrainerReady& ready) {
   feed_publication(ready.policy, ready.metrics, event);
 }
 
-void Inbox::on(const wire::Incoming& from, const wire::TrainerWants& message) {
-  feed_expected(from, TrainerWants{from.worker, message.policy, message.step});
-}
-
 void Inbox::on(const wire::Incoming& from, const wire::Published& message) {
-  const Published event{from.worker,    message.policy,   message.version,
-                        message.digest, message.manifest, message.master};
+  const Published event = as_event(from, message);
   if (!expects(state_, event)) return drop(unexpected_, from);
   feed_publication(message.policy, message.metrics, event);
-}
-
-void Inbox::on(const wire::Incoming& from, const wire::Durable& message) {
-  const Durable event{from.worker, message.policy, message.version, message.oldest};
-  if (!expects(state_, event)) return drop(unexpected_, from);
-  log_.info("checkpoint of version {}: {}", message.version, message.path);
-  feed_(event);
 }
 
 // Of the warm-up, before there is a first version.
@@ -377,13 +362,6 @@ void Inbox::on(const wire::Incoming& from, const wire::Progress& message) {
   const Policy& policy = state_.policies.at(kPolicy);
   if (policy.trainer != from.worker || policy.published >= 0) return drop(unexpected_, from);
   if (!message.metrics.empty() && !metrics_.on_progress(message)) drop(unexpected_, from);
-}
-
-void Inbox::on(const wire::Incoming& from, const wire::WorkerFailed& message) {
-  const WorkerFailed event{from.worker, message.reason.substr(0, kReasonBytes)};
-  if (!expects(state_, event)) return drop(unexpected_, from);
-  log_.error("{} cannot go on: {}", from.worker, message.reason);
-  feed_(event);
 }
 
 // Answered in the session that asked; one that is over will ask again. Of bodies that the run does
@@ -416,9 +394,5 @@ void Inbox::on(const wire::Incoming& from, const wire::Fetch& message) {
                 (void)server_.send(id, session, wire::Payload{request, std::move(bytes)});
               });
 }
-
-// Heartbeats stay inside the link; the rest is dropped before it comes here.
-template <class Other>
-void Inbox::on(const wire::Incoming&, const Other&) {}
 
 }  // namespace tailrace::scheduler

@@ -74,28 +74,27 @@ class Inbox {
     int64_t count = 0;
   };
   void drop(Dropped& kind, const wire::Incoming& from);
-  template <class E>
-  void feed_expected(const wire::Incoming& from, const E& event);
-  template <class E>
-  void feed_install(const wire::Incoming& from, const E& event, const MetricList& measured);
 
   void on_up(const wire::WorkerUp& up);
   void on_down(const wire::WorkerDown& down);
   void on(const wire::Incoming& from, wire::TrajectoryResult& message);  // its body is moved on
   void on(const wire::Incoming& from, const wire::Verdict& message);
-  void on(const wire::Incoming& from, const wire::Staged& message);
-  void on(const wire::Incoming& from, const wire::StageProgress& message);
-  void on(const wire::Incoming& from, const wire::Installed& message);
-  void on(const wire::Incoming& from, const wire::InstallFailed& message);
   void on(const wire::Incoming& from, const wire::TrainerReady& message);
-  void on(const wire::Incoming& from, const wire::TrainerWants& message);
   void on(const wire::Incoming& from, const wire::Published& message);
-  void on(const wire::Incoming& from, const wire::Durable& message);
   void on(const wire::Incoming& from, const wire::Progress& message);
-  void on(const wire::Incoming& from, const wire::WorkerFailed& message);
   void on(const wire::Incoming& from, const wire::Fetch& message);
-  template <class Other>
-  void on(const wire::Incoming& from, const Other&);
+  // A message that is an event; heartbeats stay inside the link, and the rest is dropped before.
+  template <class Message>
+  void on(const wire::Incoming& from, const Message& message);
+
+  // What else is made of a message whose event is news, before that is fed.
+  void note(const wire::Incoming& from, const wire::Staged& message);
+  void note(const wire::Incoming& from, const wire::Installed& message);
+  void note(const wire::Incoming& from, const wire::InstallFailed& message);
+  void note(const wire::Incoming& from, const wire::Durable& message);
+  void note(const wire::Incoming& from, const wire::WorkerFailed& message);
+  template <class Message>
+  void note(const wire::Incoming&, const Message&) {}
 
   void on_stored(const WorkerId& worker, const TrajectoryHeader& header,
                  const StoreActor::Stored& stored);

@@ -23,22 +23,6 @@ void Outbox::perform(const Action& action) {
   std::visit([this](const auto& a) { act(a); }, action);
 }
 
-// Messages that are all in their action. The others need something of a body first.
-void Outbox::act(const Hold& a) { send(a, wire::Hold{a.leases}); }
-void Outbox::act(const Abort& a) { send(a, wire::Abort{a.lease, a.lane}); }
-void Outbox::act(const Stage& a) {
-  send(a, wire::Stage{a.policy, a.version, a.digest, a.manifest});
-}
-
-void Outbox::act(const Switch& a) { send(a, wire::Switch{a.policy, a.version, a.digest}); }
-void Outbox::act(const FormRanks& a) {
-  send(a, wire::FormRanks{a.policy, a.formation, a.rank, a.size});
-}
-void Outbox::act(const ReleaseWeights& a) {
-  send(a, wire::ReleaseWeights{a.policy, a.below, a.fetched_from, a.evaluated});
-}
-void Outbox::act(const Save& a) { send(a, wire::Save{a.policy, a.version}); }
-
 // "prompt 12 of epoch 0", with its dataset where there are several.
 std::string Outbox::prompt_text(const TaskId& task) const {
   const std::string text = fmt::format("prompt {} of epoch {}", task.prompt, task.epoch);

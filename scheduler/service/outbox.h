@@ -34,16 +34,15 @@ class Outbox {
   const std::string& failure() const { return failure_; }  // a Halt's reason; empty: none
 
  private:
-  void act(const Hold& a);
+  // A message that is all in its action; the others need something of a body first.
+  template <class Message>
+  void act(const To<Message>& a) {
+    send(a, static_cast<const Message&>(a));
+  }
   void act(const Grant& a);
-  void act(const Abort& a);
   void act(const Verify& a);
-  void act(const Stage& a);
-  void act(const Switch& a);
   void act(const HandOver& a);
-  void act(const Save& a);
   void act(const Release& a);
-  void act(const ReleaseWeights& a);
   void act(const TaskDone& a);
   void act(const TaskWithdrawn& a);
   void act(const EvalDone& a);
@@ -51,7 +50,6 @@ class Outbox {
   void act(const RunDone& a);
   void act(const Quarantine& a);
   void act(const Halt& a);
-  void act(const FormRanks& a);
   void act(const TaskBroken& a);
 
   // To the session that the action names, or to nobody.

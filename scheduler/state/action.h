@@ -11,24 +11,32 @@
 #include <variant>
 #include <vector>
 
-#include "core/base/digest.h"
+#include "core/base/fields.h"
 #include "core/base/ids.h"
+#include "core/messages/message.h"
 #include "scheduler/state/state.h"
 
 namespace tailrace::scheduler {
 
-// At the start of a session: this is all that the worker holds. Work that it has besides is void;
-// what it lacks of these follows as Grant or Verify.
-struct Hold {
+// A message to a worker in a session of it.
+struct Addressee {
   WorkerId worker;
   uint64_t session = 0;
-  std::vector<BodyId> leases;
+  friend bool operator==(const Addressee&, const Addressee&) = default;
+};
+template <class Message>
+struct To : Addressee, Message {
   template <class V>
   void fields(V& visit) {
-    visit(worker, session, leases);
+    visit(this->worker, this->session);
+    Message::fields(visit);
   }
-  friend bool operator==(const Hold&, const Hold&) = default;
+  friend bool operator==(const To&, const To&) = default;
 };
+
+// At the start of a session: this is all that the worker holds. Work that it has besides is void;
+// what it lacks of these follows as Grant or Verify.
+using Hold = To<wire::Hold>;
 
 // Run this attempt on weights >= version (evaluation: exactly).
 struct Grant {
@@ -38,25 +46,11 @@ struct Grant {
   Lane lane = Lane::kTrain;
   int64_t version = 0;
   std::optional<BodyId> prefix = {};  // stored turns that it goes on from; absent: it begins anew
-  template <class V>
-  void fields(V& visit) {
-    visit(worker, session, lease, lane, version, prefix);
-  }
-  friend bool operator==(const Grant&, const Grant&) = default;
+  TR_FIELDS(Grant, worker, session, lease, lane, version, prefix);
 };
 
 // The attempt, or its verification, is no longer wanted; no answer needed.
-struct Abort {
-  WorkerId worker;
-  uint64_t session = 0;
-  LeaseId lease;
-  Lane lane = Lane::kTrain;
-  template <class V>
-  void fields(V& visit) {
-    visit(worker, session, lease, lane);
-  }
-  friend bool operator==(const Abort&, const Abort&) = default;
-};
+using Abort = To<wire::Abort>;
 
 // Score the stored body of `lease`.
 struct Verify {
@@ -65,41 +59,14 @@ struct Verify {
   LeaseId lease;
   Lane lane = Lane::kTrain;
   int32_t verify_attempt = 0;
-  template <class V>
-  void fields(V& visit) {
-    visit(worker, session, lease, lane, verify_attempt);
-  }
-  friend bool operator==(const Verify&, const Verify&) = default;
+  TR_FIELDS(Verify, worker, session, lease, lane, verify_attempt);
 };
 
 // Fetch and prove these weights, beside those that sample.
-struct Stage {
-  WorkerId worker;
-  uint64_t session = 0;
-  PolicyId policy = 0;
-  int64_t version = 0;
-  Digest digest;
-  std::string manifest;
-  template <class V>
-  void fields(V& visit) {
-    visit(worker, session, policy, version, digest, manifest);
-  }
-  friend bool operator==(const Stage&, const Stage&) = default;
-};
+using Stage = To<wire::Stage>;
 
 // Sample by what is staged.
-struct Switch {
-  WorkerId worker;
-  uint64_t session = 0;
-  PolicyId policy = 0;
-  int64_t version = 0;
-  Digest digest;
-  template <class V>
-  void fields(V& visit) {
-    visit(worker, session, policy, version, digest);
-  }
-  friend bool operator==(const Switch&, const Switch&) = default;
-};
+using Switch = To<wire::Switch>;
 
 // The trainer's batch: bodies in the order of training, each with the reward that counts (a
 // verifier's is not in the body). Whole, or the groups that have become complete since the part
@@ -109,11 +76,7 @@ struct HandOver {
     LeaseId lease;
     double reward = 0;
     std::optional<double> judged = {};  // Member::judged
-    template <class V>
-    void fields(V& visit) {
-      visit(lease, reward, judged);
-    }
-    friend bool operator==(const Item&, const Item&) = default;
+    TR_FIELDS(Item, lease, reward, judged);
   };
   WorkerId worker;
   uint64_t session = 0;
@@ -125,34 +88,17 @@ struct HandOver {
   bool copy = false;  // for a rank beside the one that asked
   // With the last part: the part of the run that the step is (law 3.10).
   double share_begin = 0, share_end = 0;
-  template <class V>
-  void fields(V& visit) {
-    visit(worker, session, policy, step, first, last, items, copy, share_begin, share_end);
-  }
-  friend bool operator==(const HandOver&, const HandOver&) = default;
+  TR_FIELDS(HandOver, worker, session, policy, step, first, last, items, copy, share_begin,
+            share_end);
 };
 
 // Write a checkpoint of this version before anything else.
-struct Save {
-  WorkerId worker;
-  uint64_t session = 0;
-  PolicyId policy = 0;
-  int64_t version = 0;
-  template <class V>
-  void fields(V& visit) {
-    visit(worker, session, policy, version);
-  }
-  friend bool operator==(const Save&, const Save&) = default;
-};
+using Save = To<wire::Save>;
 
 // These bodies are never asked for again.
 struct Release {
   std::vector<BodyId> bodies;
-  template <class V>
-  void fields(V& visit) {
-    visit(bodies);
-  }
-  friend bool operator==(const Release&, const Release&) = default;
+  TR_FIELDS(Release, bodies);
 };
 
 // A prompt of an epoch ended. `trained` is provisional until the oldest checkpoint covers it: a
@@ -162,20 +108,12 @@ struct TaskDone {
   TaskId task;
   TaskEnd end = TaskEnd::kTrained;
   int64_t step = 0;
-  template <class V>
-  void fields(V& visit) {
-    visit(task, end, step);
-  }
-  friend bool operator==(const TaskDone&, const TaskDone&) = default;
+  TR_FIELDS(TaskDone, task, end, step);
 };
 
 struct TaskWithdrawn {
   TaskId task;
-  template <class V>
-  void fields(V& visit) {
-    visit(task);
-  }
-  friend bool operator==(const TaskWithdrawn&, const TaskWithdrawn&) = default;
+  TR_FIELDS(TaskWithdrawn, task);
 };
 
 // An evaluation is complete: report it, then say EvalReported. A member without reward failed for
@@ -184,42 +122,26 @@ struct EvalDone {
   struct Item {
     LeaseId lease;
     std::optional<double> reward;
-    template <class V>
-    void fields(V& visit) {
-      visit(lease, reward);
-    }
-    friend bool operator==(const Item&, const Item&) = default;
+    TR_FIELDS(Item, lease, reward);
   };
   PolicyId policy = 0;
   int64_t version = 0;
   std::vector<Item> items;
-  template <class V>
-  void fields(V& visit) {
-    visit(policy, version, items);
-  }
-  friend bool operator==(const EvalDone&, const EvalDone&) = default;
+  TR_FIELDS(EvalDone, policy, version, items);
 };
 
 // Another lineage begins at version `from`: what rests on the weights that it replaces is void.
 struct Forked {
   PolicyId policy = 0;
   int64_t from = 0;
-  template <class V>
-  void fields(V& visit) {
-    visit(policy, from);
-  }
-  friend bool operator==(const Forked&, const Forked&) = default;
+  TR_FIELDS(Forked, policy, from);
 };
 
 // Nothing more will happen, and the last version is safe or nobody is left to save it: end the
 // workers.
 struct RunDone {
   RunEnd end;
-  template <class V>
-  void fields(V& visit) {
-    visit(end);
-  }
-  friend bool operator==(const RunDone&, const RunDone&) = default;
+  TR_FIELDS(RunDone, end);
 };
 
 // A worker gets no work for a while, or has done well again (`until` 0).
@@ -227,38 +149,19 @@ struct Quarantine {
   WorkerId worker;
   Time until{};
   std::string reason;
-  template <class V>
-  void fields(V& visit) {
-    visit(worker, until, reason);
-  }
-  friend bool operator==(const Quarantine&, const Quarantine&) = default;
+  TR_FIELDS(Quarantine, worker, until, reason);
 };
 
 // Failures pile up, or the past that was asked for is gone: a person must look.
 struct Halt {
   std::string reason;
-  template <class V>
-  void fields(V& visit) {
-    visit(reason);
-  }
-  friend bool operator==(const Halt&, const Halt&) = default;
+  TR_FIELDS(Halt, reason);
 };
 
 // This worker is one of the ranks that train the policy together: meet the others under this name,
 // and go on from what rank 0 holds. It comes before the batch, and again when one of them is
 // another process, or has another session, than before.
-struct FormRanks {
-  WorkerId worker;
-  uint64_t session = 0;
-  PolicyId policy = 0;
-  uint64_t formation = 0;  // another one each time
-  int32_t rank = 0, size = 1;
-  template <class V>
-  void fields(V& visit) {
-    visit(worker, session, policy, formation, rank, size);
-  }
-  friend bool operator==(const FormRanks&, const FormRanks&) = default;
-};
+using FormRanks = To<wire::FormRanks>;
 
 // Nobody can play or score this task: no prompt plays its row again (law 6.10). Said once of a row.
 struct TaskBroken {
@@ -266,28 +169,12 @@ struct TaskBroken {
   TaskId task;
   int64_t row = 0;  // of the dataset, counted from 0; of one without rows the prompt
   std::string reason;
-  template <class V>
-  void fields(V& visit) {
-    visit(lane, task, row, reason);
-  }
-  friend bool operator==(const TaskBroken&, const TaskBroken&) = default;
+  TR_FIELDS(TaskBroken, lane, task, row, reason);
 };
 
 // To the trainer: the published weights of versions below `below` are needed by nobody, and of
 // those below `fetched_from`, but for `evaluated`, nobody fetches the payload (law 9.8).
-struct ReleaseWeights {
-  WorkerId worker;
-  uint64_t session = 0;
-  PolicyId policy = 0;
-  int64_t below = 0;
-  int64_t fetched_from = 0;
-  int64_t evaluated = -1;  // -1: none
-  template <class V>
-  void fields(V& visit) {
-    visit(worker, session, policy, below, fetched_from, evaluated);
-  }
-  friend bool operator==(const ReleaseWeights&, const ReleaseWeights&) = default;
-};
+using ReleaseWeights = To<wire::ReleaseWeights>;
 
 using Action = std::variant<Hold, Grant, Abort, Verify, Stage, Switch, HandOver, Save, Release,
                             TaskDone, TaskWithdrawn, EvalDone, Forked, RunDone, Quarantine, Halt,

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/base/enum_names.h"
+#include "core/base/fields.h"
 #include "core/base/ids.h"
 #include "core/trajectory/outcome.h"
 #include "scheduler/state/hash_table.h"
@@ -28,11 +29,7 @@ class AttemptWindow {
     WorkerId worker;
     WorkId work;
     Outcome outcome = Outcome::kFinished;
-    template <class V>
-    void fields(V& visit) {
-      visit(worker, work, outcome);
-    }
-    friend bool operator==(const Attempt&, const Attempt&) = default;
+    TR_FIELDS(Attempt, worker, work, outcome);
   };
 
   int64_t size() const { return size_; }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/fields.h"
 #include "core/base/ids.h"
 #include "core/base/time.h"
 #include "scheduler/state/mode.h"
@@ -25,11 +26,7 @@ struct DomainConfig {
   int64_t epochs = 0;             // 0: cycle until the step limit; no effect on an endless stream
   std::string pool = {};          // whose workers sample it; empty: those of any (law 1.5)
   std::string name = {};          // for people; empty: its number is
-  template <class V>
-  void fields(V& visit) {
-    visit(prompts_per_step, prompts_per_epoch, epochs, pool, name);
-  }
-  friend bool operator==(const DomainConfig&, const DomainConfig&) = default;
+  TR_FIELDS(DomainConfig, prompts_per_step, prompts_per_epoch, epochs, pool, name);
 };
 
 // How many failed attempts of one member are tried again, by cause.
@@ -38,11 +35,7 @@ struct RetryBounds {
   int64_t verifier_failed = 2;
   int64_t lost = 8;       // larger: one dead worker takes many members with it
   int64_t returned = 64;  // larger still: a worker that says goodbye is no failure
-  template <class V>
-  void fields(V& visit) {
-    visit(env_failed, verifier_failed, lost, returned);
-  }
-  friend bool operator==(const RetryBounds&, const RetryBounds&) = default;
+  TR_FIELDS(RetryBounds, env_failed, verifier_failed, lost, returned);
 };
 
 // How long an answer may take.
@@ -52,11 +45,7 @@ struct Deadlines {
   Time install{std::chrono::seconds(120)};   // then it has failed
   Time reconnect{std::chrono::seconds(15)};  // of a silent worker, also after a restart
   Time save{std::chrono::seconds(120)};      // of the last checkpoint, and of the step before it
-  template <class V>
-  void fields(V& visit) {
-    visit(lease, verify, install, reconnect, save);
-  }
-  friend bool operator==(const Deadlines&, const Deadlines&) = default;
+  TR_FIELDS(Deadlines, lease, verify, install, reconnect, save);
 };
 
 struct EvalOptions {
@@ -68,22 +57,14 @@ struct EvalOptions {
   // cores, from it.
   bool holds_training = false;
   void visit(OptionVisitor& v);
-  template <class V>
-  void fields(V& visit) {
-    visit(prompts, group_size, interval_steps, pool, holds_training);
-  }
-  friend bool operator==(const EvalOptions&, const EvalOptions&) = default;
+  TR_FIELDS(EvalOptions, prompts, group_size, interval_steps, pool, holds_training);
 };
 
 // When checkpoints are asked for. Its key stands in the section `checkpoint`.
 struct SaveOptions {
   int64_t interval_steps = 50;  // versions from one to the next
   void visit(OptionVisitor& v);
-  template <class V>
-  void fields(V& visit) {
-    visit(interval_steps);
-  }
-  friend bool operator==(const SaveOptions&, const SaveOptions&) = default;
+  TR_FIELDS(SaveOptions, interval_steps);
 };
 
 // Which published weights are kept. Its keys stand in the section `weights`.
@@ -100,11 +81,7 @@ struct QuarantineConfig {
   Time first{std::chrono::seconds(1)};  // doubles each time in a row
   Time longest{std::chrono::seconds(60)};
   int64_t limit = 5;  // so many in a row of everybody who could do the work: halt
-  template <class V>
-  void fields(V& visit) {
-    visit(faults, first, longest, limit);
-  }
-  friend bool operator==(const QuarantineConfig&, const QuarantineConfig&) = default;
+  TR_FIELDS(QuarantineConfig, faults, first, longest, limit);
 };
 
 // When environments or verifiers fail everywhere (law 7.6).
@@ -113,11 +90,7 @@ struct BreakerConfig {
   // More than this part of them failed for one cause, at more than half of the workers and of the
   // tasks: halt.
   double share = 0.5;
-  template <class V>
-  void fields(V& visit) {
-    visit(window, share);
-  }
-  friend bool operator==(const BreakerConfig&, const BreakerConfig&) = default;
+  TR_FIELDS(BreakerConfig, window, share);
 };
 
 struct Config {
@@ -157,12 +130,9 @@ struct Config {
   // could stand still (law 5.3).
   void validate() const;
 
-  template <class V>
-  void fields(V& visit) {
-    visit(mode, domains, group_size, steps, trainer_ranks, replace_zero_signal, max_gen_batches,
-          retries, deadlines, eval, save, keep_weights, keep_sampled, quarantine, breaker);
-  }
-  friend bool operator==(const Config&, const Config&) = default;
+  TR_FIELDS(Config, mode, domains, group_size, steps, trainer_ranks, replace_zero_signal,
+            max_gen_batches, retries, deadlines, eval, save, keep_weights, keep_sampled, quarantine,
+            breaker);
 };
 
 }  // namespace tailrace::scheduler

@@ -20,6 +20,11 @@ std::string because(const std::string& reason) { return reason.empty() ? "" : ":
 // Sessions and incarnations are left out: they differ from run to run, and nothing is decided on
 // what number they are.
 struct DescribeEvent {
+  // For a message that has no words of its own.
+  template <class Message>
+  std::string operator()(const From<Message>& e) const {
+    return fmt::format("{}: {}", e.worker, wire::describe(static_cast<const Message&>(e)));
+  }
   std::string operator()(const WorkerUp& e) const {
     return fmt::format("worker_up {} {} slots={}{}{}{}", e.worker, name_of(e.role), e.slots,
                        e.site.pool.empty() ? "" : " pool=" + e.site.pool,
@@ -88,6 +93,10 @@ struct DescribeEvent {
 };
 
 struct DescribeAction {
+  template <class Message>
+  std::string operator()(const To<Message>& a) const {
+    return fmt::format("to {}: {}", a.worker, wire::describe(static_cast<const Message&>(a)));
+  }
   std::string operator()(const Hold& a) const {
     return fmt::format("hold {} leases={}", a.worker, a.leases.size());
   }

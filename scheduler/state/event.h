@@ -10,13 +10,29 @@
 #include <variant>
 #include <vector>
 
-#include "core/base/digest.h"
+#include "core/base/fields.h"
 #include "core/base/ids.h"
-#include "core/base/install_cause.h"
+#include "core/messages/message.h"
 #include "core/trajectory/outcome.h"
 #include "scheduler/state/config.h"
 
 namespace tailrace::scheduler {
+
+// A message of a worker that is an event: the same fields, with its name before them. What was
+// measured stays out of it: an event's metrics are empty.
+struct Sender {
+  WorkerId worker;
+  friend bool operator==(const Sender&, const Sender&) = default;
+};
+template <class Message>
+struct From : Sender, Message {
+  template <class V>
+  void fields(V& visit) {
+    visit(this->worker);
+    Message::fields(visit);
+  }
+  friend bool operator==(const From&, const From&) = default;
+};
 
 // Where a worker is, and what it computes on. Only the pool is decided by (law 1.5); the rest is
 // for who looks.
@@ -26,11 +42,7 @@ struct Site {
   std::string cluster = {};         // empty: where the scheduler is
   std::string numerics_class = {};  // whose arithmetic agrees to the last bit; empty: no arithmetic
   std::string host = {};            // name of its machine; empty: the scheduler's
-  template <class V>
-  void fields(V& visit) {
-    visit(pool, hardware, cluster, numerics_class, host);
-  }
-  friend bool operator==(const Site&, const Site&) = default;
+  TR_FIELDS(Site, pool, hardware, cluster, numerics_class, host);
 };
 
 // A new session; an older one of the same worker has ended with it. The same process (incarnation)
@@ -45,11 +57,7 @@ struct WorkerUp {
   bool joined = false;  // a person added it: when it goes, nobody starts it again
   Site site = {};
   int32_t rank = 0;  // of a trainer: which of its ranks; 0 speaks for all (law 8.7)
-  template <class V>
-  void fields(V& visit) {
-    visit(worker, session, role, policy, incarnation, slots, joined, site, rank);
-  }
-  friend bool operator==(const WorkerUp&, const WorkerUp&) = default;
+  TR_FIELDS(WorkerUp, worker, session, role, policy, incarnation, slots, joined, site, rank);
 };
 
 // The session has ended and none took its place: silent too long, or said goodbye. A lost trainer
@@ -58,30 +66,16 @@ struct WorkerDown {
   WorkerId worker;
   uint64_t session = 0;
   bool silent = false;  // nothing was heard of it; it may come back with its work (law 8.1)
-  template <class V>
-  void fields(V& visit) {
-    visit(worker, session, silent);
-  }
-  friend bool operator==(const WorkerDown&, const WorkerDown&) = default;
+  TR_FIELDS(WorkerDown, worker, session, silent);
 };
 
 // The worker says that it cannot go on. Before the first install of the run a person must act;
 // later it is the worker's trouble, and others do its work.
-struct WorkerFailed {
-  WorkerId worker;
-  std::string reason;
-  template <class V>
-  void fields(V& visit) {
-    visit(worker, reason);
-  }
-  friend bool operator==(const WorkerFailed&, const WorkerFailed&) = default;
-};
+using WorkerFailed = From<wire::WorkerFailed>;
 
 // Time passes. Every event looks at the clock; this one has nothing else to say.
 struct Tick {
-  template <class V>
-  void fields(V&) {}
-  friend bool operator==(const Tick&, const Tick&) = default;
+  TR_FIELDS(Tick);
 };
 
 // An attempt ended. The body, if the outcome has one, is in the store already.
@@ -96,12 +90,8 @@ struct AttemptResult {
   bool needs_verifier = false;
   std::string reason;                 // why it failed, for a person
   std::optional<double> judged = {};  // of algo.filter_metric, as far as it is known yet; finite
-  template <class V>
-  void fields(V& visit) {
-    visit(worker, lease, lane, outcome, tokens, min_version, max_version, reward, needs_verifier,
-          reason, judged);
-  }
-  friend bool operator==(const AttemptResult&, const AttemptResult&) = default;
+  TR_FIELDS(AttemptResult, worker, lease, lane, outcome, tokens, min_version, max_version, reward,
+            needs_verifier, reason, judged);
 };
 
 // A verifier has spoken, or failed (no reward); `task_broken`: so would every verifier.
@@ -114,122 +104,41 @@ struct Reward {
   std::string reason;
   bool task_broken = false;
   std::optional<double> judged = {};  // of algo.filter_metric; finite
-  template <class V>
-  void fields(V& visit) {
-    visit(worker, lease, lane, verify_attempt, reward, reason, task_broken, judged);
-  }
-  friend bool operator==(const Reward&, const Reward&) = default;
+  TR_FIELDS(Reward, worker, lease, lane, verify_attempt, reward, reason, task_broken, judged);
 };
 
 // The worker holds these weights and has proved their digest; it samples by those that it had.
-struct Staged {
-  WorkerId worker;
-  PolicyId policy = 0;
-  int64_t version = 0;
-  Digest digest;
-  template <class V>
-  void fields(V& visit) {
-    visit(worker, policy, version, digest);
-  }
-  friend bool operator==(const Staged&, const Staged&) = default;
-};
+using Staged = From<wire::Staged>;
 
 // What was staged has taken the place of what it sampled by.
-struct Installed {
-  WorkerId worker;
-  PolicyId policy = 0;
-  int64_t version = 0;
-  Digest digest;
-  template <class V>
-  void fields(V& visit) {
-    visit(worker, policy, version, digest);
-  }
-  friend bool operator==(const Installed&, const Installed&) = default;
-};
+using Installed = From<wire::Installed>;
 
 // The worker could not stage, or switch to, what it was asked to. It is asked again, ever less
 // often.
-struct InstallFailed {
-  WorkerId worker;
-  PolicyId policy = 0;
-  int64_t version = 0;
-  Digest digest;
-  std::string reason;
-  InstallCause cause = InstallCause::kOther;
-  template <class V>
-  void fields(V& visit) {
-    visit(worker, policy, version, digest, reason, cause);
-  }
-  friend bool operator==(const InstallFailed&, const InstallFailed&) = default;
-};
+using InstallFailed = From<wire::InstallFailed>;
 
 // A trainer came up and says which weights it holds; from now on it is the one that trains the
 // policy, unless another one is connected that does. The published version with its digest: nothing
 // to do. An older one: that checkpoint is the truth now. -1: it has none.
-struct RolledBack {
-  WorkerId worker;
-  PolicyId policy = 0;
-  int64_t version = 0;
-  Digest digest;  // as in Published
-  std::string manifest;
-  Digest master = {};
-  template <class V>
-  void fields(V& visit) {
-    visit(worker, policy, version, digest, manifest, master);
-  }
-  friend bool operator==(const RolledBack&, const RolledBack&) = default;
-};
+using RolledBack = From<wire::TrainerReady>;
 
 // The trainer asks for the batch of step `step` (published version + 1). Asked again, it gets the
 // same list. This event and the two after it count from the policy's trainer alone.
-struct TrainerWants {
-  WorkerId worker;
-  PolicyId policy = 0;
-  int64_t step = 0;
-  template <class V>
-  void fields(V& visit) {
-    visit(worker, policy, step);
-  }
-  friend bool operator==(const TrainerWants&, const TrainerWants&) = default;
-};
+using TrainerWants = From<wire::TrainerWants>;
 
-struct Published {
-  WorkerId worker;
-  PolicyId policy = 0;
-  int64_t version = 0;
-  Digest digest;         // of what is published: workers prove it
-  std::string manifest;  // opaque here; comes back in Stage
-  Digest master = {};    // of the weights that are trained: the lineage goes by it (law 9.7)
-  template <class V>
-  void fields(V& visit) {
-    visit(worker, policy, version, digest, manifest, master);
-  }
-  friend bool operator==(const Published&, const Published&) = default;
-};
+// Its digest is of what is published, its master of the weights that are trained, by which the
+// lineage goes (law 9.7). The manifest is opaque here, and comes back in Stage.
+using Published = From<wire::Published>;
 
 // A checkpoint of this version is on disk. What the oldest one has consumed is never asked for
 // again.
-struct Durable {
-  WorkerId worker;
-  PolicyId policy = 0;
-  int64_t version = 0;
-  int64_t oldest = 0;  // checkpoint that is kept
-  template <class V>
-  void fields(V& visit) {
-    visit(worker, policy, version, oldest);
-  }
-  friend bool operator==(const Durable&, const Durable&) = default;
-};
+using Durable = From<wire::Durable>;
 
 // What EvalDone asked to report is on disk: its bodies can go.
 struct EvalReported {
   PolicyId policy = 0;
   int64_t version = 0;
-  template <class V>
-  void fields(V& visit) {
-    visit(policy, version);
-  }
-  friend bool operator==(const EvalReported&, const EvalReported&) = default;
+  TR_FIELDS(EvalReported, policy, version);
 };
 
 // The scheduler came back from its journal; all connections went with its process. Leases stay:
@@ -237,29 +146,19 @@ struct EvalReported {
 // when they do.
 struct Restarted {
   std::optional<Config> config;  // new rules, if the person changed them (same domains)
-  template <class V>
-  void fields(V& visit) {
-    visit(config);
-  }
-  friend bool operator==(const Restarted&, const Restarted&) = default;
+  TR_FIELDS(Restarted, config);
 };
 
 // A person wants the run to end now. It can be continued: `restarted` withdraws the wish.
 struct StopRequested {
-  template <class V>
-  void fields(V&) {}
-  friend bool operator==(const StopRequested&, const StopRequested&) = default;
+  TR_FIELDS(StopRequested);
 };
 
 // After a loss of power, or damage to the disk, the store misses bodies that the journal remembers:
 // their groups are launched again.
 struct BodiesLost {
   std::vector<BodyId> bodies;
-  template <class V>
-  void fields(V& visit) {
-    visit(bodies);
-  }
-  friend bool operator==(const BodiesLost&, const BodiesLost&) = default;
+  TR_FIELDS(BodiesLost, bodies);
 };
 
 // A rollout worker holds work and says nothing new of it, or moves again: a new session does (law
@@ -268,11 +167,7 @@ struct Stalled {
   WorkerId worker;
   uint64_t session = 0;
   bool stalled = true;
-  template <class V>
-  void fields(V& visit) {
-    visit(worker, session, stalled);
-  }
-  friend bool operator==(const Stalled&, const Stalled&) = default;
+  TR_FIELDS(Stalled, worker, session, stalled);
 };
 
 // The first turns of an attempt that goes on are in the store: another attempt may go on from there
@@ -284,26 +179,11 @@ struct TurnsStored {
   int32_t turns = 0;                           // at least 1
   int64_t tokens = 0;                          // sampled in them
   int64_t min_version = -1, max_version = -1;  // of these
-  template <class V>
-  void fields(V& visit) {
-    visit(worker, lease, lane, turns, tokens, min_version, max_version);
-  }
-  friend bool operator==(const TurnsStored&, const TurnsStored&) = default;
+  TR_FIELDS(TurnsStored, worker, lease, lane, turns, tokens, min_version, max_version);
 };
 
 // Of the weights that a worker stages so many bytes are there: it has more time for the rest.
-struct StageProgress {
-  WorkerId worker;
-  PolicyId policy = 0;
-  int64_t version = 0;
-  Digest digest;
-  int64_t bytes = 0, total = 0;
-  template <class V>
-  void fields(V& visit) {
-    visit(worker, policy, version, digest, bytes, total);
-  }
-  friend bool operator==(const StageProgress&, const StageProgress&) = default;
-};
+using StageProgress = From<wire::StageProgress>;
 
 // The order is part of the journal's format: append only within one kArchiveFormat.
 using Event =

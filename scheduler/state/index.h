@@ -17,6 +17,7 @@
 #include <string>
 #include <utility>
 
+#include "core/base/fields.h"
 #include "core/base/ids.h"
 #include "core/base/time.h"
 
@@ -27,11 +28,7 @@ namespace tailrace::scheduler {
 struct PoolId {
   PolicyId policy = 0;
   std::string name;
-  template <class V>
-  void fields(V& visit) {
-    visit(policy, name);
-  }
-  friend bool operator==(const PoolId&, const PoolId&) = default;
+  TR_FIELDS(PoolId, policy, name);
   friend auto operator<=>(const PoolId&, const PoolId&) = default;
 };
 

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/fields.h"
 #include "core/base/ids.h"
 #include "core/base/time.h"
 #include "scheduler/state/hash_table.h"
@@ -26,11 +27,7 @@ namespace tailrace::scheduler {
 struct WorkId {
   Lane lane = Lane::kTrain;
   MemberId member;
-  template <class V>
-  void fields(V& visit) {
-    visit(lane, member);
-  }
-  friend bool operator==(const WorkId&, const WorkId&) = default;
+  TR_FIELDS(WorkId, lane, member);
   friend std::strong_ordering operator<=>(const WorkId& a, const WorkId& b) {
     if (a.lane != b.lane)
       return a.lane == Lane::kEval ? std::strong_ordering::less : std::strong_ordering::greater;
@@ -53,19 +50,11 @@ struct Lease {
   struct Before {
     WorkerId worker;
     int32_t attempt = 0;
-    template <class V>
-    void fields(V& visit) {
-      visit(worker, attempt);
-    }
-    friend bool operator==(const Before&, const Before&) = default;
+    TR_FIELDS(Before, worker, attempt);
   };
   std::optional<Before> before = {};
   int32_t turns = 0;  // of the prefix that it began with
-  template <class V>
-  void fields(V& visit) {
-    visit(kind, worker, attempt, verify_attempt, deadline, before, turns);
-  }
-  friend bool operator==(const Lease&, const Lease&) = default;
+  TR_FIELDS(Lease, kind, worker, attempt, verify_attempt, deadline, before, turns);
 };
 
 class Leases {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/base/enum_names.h"
+#include "core/base/fields.h"
 
 namespace tailrace {
 class OptionVisitor;
@@ -26,11 +27,7 @@ struct Ratio {
   // floor(ratio * n); n >= 0.
   int64_t of(int64_t n) const { return numerator * n / denominator; }
   int64_t rounded_up() const { return (numerator + denominator - 1) / denominator; }
-  template <class V>
-  void fields(V& visit) {
-    visit(numerator, denominator);
-  }
-  friend bool operator==(const Ratio&, const Ratio&) = default;
+  TR_FIELDS(Ratio, numerator, denominator);
 };
 
 // The ratio with the smallest denominator within 1/2000 of `value` >= 0, so that a person may write
@@ -137,12 +134,8 @@ struct Mode {
   // still (law 5.3).
   void validate() const;
 
-  template <class V>
-  void fields(V& visit) {
-    visit(ahead, launch_prompts, launch_members, tail, max_staleness, on_stale, install, hand_over,
-          dispatch, dispatch_order);
-  }
-  friend bool operator==(const Mode&, const Mode&) = default;
+  TR_FIELDS(Mode, ahead, launch_prompts, launch_members, tail, max_staleness, on_stale, install,
+            hand_over, dispatch, dispatch_order);
 };
 
 // What a step of `prompts` x `group_size` does under this mode, for a person: a sentence a line.

@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "core/wire/message.h"
+#include "core/messages/message.h"
 #include "trainer/worker/batch_fetch.h"
 
 namespace tailrace {

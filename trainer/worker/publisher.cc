@@ -140,8 +140,8 @@ void Publisher::write_checkpoint() {
 
 wire::Durable Publisher::durable() const {
   return {.version = saved_version_,
-          .path = saved_path_.string(),
-          .oldest = checkpoints_.oldest().value_or(saved_version_)};
+          .oldest = checkpoints_.oldest().value_or(saved_version_),
+          .path = saved_path_.string()};
 }
 
 }  // namespace tailrace

@@ -12,7 +12,7 @@
 #include "core/base/log.h"
 #include "core/weights/manifest.h"
 #include "core/weights/version_keeper.h"
-#include "core/wire/message.h"
+#include "core/messages/message.h"
 #include "trainer/checkpoint.h"
 #include "trainer/policy_trainer.h"
 #include "trainer/worker/held_version.h"

@@ -14,7 +14,7 @@
 #include "core/base/log.h"
 #include "core/collective/gloo.h"
 #include "core/weights/manifest.h"
-#include "core/wire/message.h"
+#include "core/messages/message.h"
 #include "trainer/policy_trainer.h"
 #include "trainer/worker/held_version.h"
 #include "trainer/worker/saved_state.h"

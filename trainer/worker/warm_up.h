@@ -9,7 +9,7 @@
 #include "core/base/digest.h"
 #include "core/base/log.h"
 #include "core/base/metric_list.h"
-#include "core/wire/message.h"
+#include "core/messages/message.h"
 #include "trainer/checkpoint.h"
 #include "trainer/policy_trainer.h"
 #include "trainer/sft.h"

@@ -177,8 +177,8 @@ class TrainerWorker {
     client_.send(wire::TrainerReady{.version = held_.version,
                                     .digest = held_.digest,
                                     .manifest = held_.manifest,
-                                    .metrics = held_.metrics,
-                                    .master = held_.master});
+                                    .master = held_.master,
+                                    .metrics = held_.metrics});
   }
 
   void ask() {
@@ -191,8 +191,8 @@ class TrainerWorker {
     client_.send(wire::Published{.version = held_.version,
                                  .digest = held_.digest,
                                  .manifest = held_.manifest,
-                                 .metrics = held_.metrics,
-                                 .master = held_.master});
+                                 .master = held_.master,
+                                 .metrics = held_.metrics});
     log_.info("published version={} digest={}", held_.version, held_.digest);
   }
 

@@ -87,12 +87,7 @@ TEST(SchedulerLaw, S06_WhatAWorkerThatStandsStillHoldsGoesOnElsewhere) {
   EXPECT_TRUE(h.tell(Stalled{"w0"}).empty());
   EXPECT_EQ(h.state.workers.at("w0").leased, 2);
   h.tell(WorkerUp{.worker = "w1", .slots = 8});
-  const Actions moved = h.tell_installed({.worker = "w1",
-                                          .session = 0,
-                                          .policy = 0,
-                                          .version = 0,
-                                          .digest = digest_of(0),
-                                          .manifest = ""});
+  const Actions moved = h.tell_installed({{"w1"}, {.digest = digest_of(0), .manifest = ""}});
   const auto aborts = only<Abort>(moved);
   const auto again = only<Grant>(moved);
   ASSERT_EQ(aborts.size(), 2u);

@@ -49,8 +49,8 @@ class Meddles : public FakeRollout {
     client.send(wire::TrainerReady{.version = -1, .digest = ""});
     client.send(wire::TrainerReady{.version = 7, .digest = "7", .manifest = "m"});
     client.send(wire::TrainerWants{0, 1});
-    client.send(wire::Published{0, 1, "x", "m", {{"reward/mean", 9.0}}});
-    client.send(wire::Durable{0, 1, "c", 1});
+    client.send(wire::Published{0, 1, "x", "m", {}, {{"reward/mean", 9.0}}});
+    client.send(wire::Durable{0, 1, 1, "c"});
     client.send(wire::Progress{"sft", 99, 99, {{"sft/loss", 9.0}}});
     client.send(wire::Verdict{{}, Lane::kTrain, 1, 1.0, {}, ""});
     client.send(wire::Fetch{.request = 1, .bodies = {}, .offset = 0, .max_bytes = 10});

@@ -40,7 +40,7 @@ struct LargeBodies : testing::Test {
     trainer.expect<wire::Welcome>();
     trainer.say(wire::TrainerReady{.version = -1, .digest = ""});
     trainer.say(wire::Published{0, 0, "zero", "m", {}});
-    trainer.say(wire::Durable{0, 0, "c", 0});
+    trainer.say(wire::Durable{0, 0, 0, "c"});
     trainer.say(wire::TrainerWants{0, 1});
     auto batch = trainer.expect<wire::Batch>();
     for (const wire::Batch::Item& item : batch.items) {
@@ -52,7 +52,7 @@ struct LargeBodies : testing::Test {
   void end_the_run() {
     trainer.say(wire::Published{0, 1, "one", "m", {}});
     trainer.expect<wire::Save>();
-    trainer.say(wire::Durable{0, 1, "c", 1});
+    trainer.say(wire::Durable{0, 1, 1, "c"});
     loop.join();
     EXPECT_EQ(result.end, ServiceResult::End::kDone) << result.message;
     EXPECT_EQ(result.version, 1);

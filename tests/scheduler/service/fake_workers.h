@@ -209,8 +209,8 @@ class FakeTrainer : public FakeWorker {
     client.send(wire::Progress{"sft", 1, 1, {{"sft/loss", 2.0}}});
     save(0);
     version_ = 0;
-    client.send(wire::Published{0, 0, digest(0), "m", {}, master(0)});
-    client.send(wire::Durable{0, 0, "c", 0});
+    client.send(wire::Published{0, 0, digest(0), "m", master(0)});
+    client.send(wire::Durable{0, 0, 0, "c"});
   }
   void welcome_again(wire::WorkerClient& client) override {
     bodies_.clear();
@@ -225,7 +225,7 @@ class FakeTrainer : public FakeWorker {
     if (const auto* request = std::get_if<wire::Save>(&message)) {
       if (request->version != version_) return;
       save(version_);
-      client.send(wire::Durable{0, version_, "c", version_});
+      client.send(wire::Durable{0, version_, version_, "c"});
     }
     if (const auto* release = std::get_if<wire::ReleaseWeights>(&message))
       released = release->below;
@@ -269,7 +269,7 @@ class FakeTrainer : public FakeWorker {
     }
     ++version_;
     client.send(wire::Published{
-        0, version_, digest(version_), "m", {{"reward/mean", 0.5}}, master(version_)});
+        0, version_, digest(version_), "m", master(version_), {{"reward/mean", 0.5}}});
     ask(client);
   }
   static std::string digest(int64_t version) { return fmt::format("{:032}", version); }

@@ -121,11 +121,11 @@ const std::vector<NamedFlood> kFloods = {
                                   })},
     {"Published", in_a_session(Role::kTrainer, "trainer-x",
                                [](int i) {
-                                 return wire::Published{0, i, "x", "m", {{"reward/mean", 9.0}}};
+                                 return wire::Published{0, i, "x", "m", {}, {{"reward/mean", 9.0}}};
                                })},
     {"Durable", in_a_session(Role::kTrainer, "trainer-x",
                              [](int i) {
-                               return wire::Durable{0, i, kLong, i};
+                               return wire::Durable{0, i, i, kLong};
                              })},
     {"Progress", in_a_session(Role::kTrainer, "trainer-x",
                               [](int i) {

@@ -23,7 +23,7 @@ struct StoredTurns : testing::Test {
     trainer->expect<wire::Welcome>();
     trainer->say(wire::TrainerReady{.version = -1, .digest = ""});
     trainer->say(wire::Published{0, 0, "zero", "m", {}});
-    trainer->say(wire::Durable{0, 0, "c", 0});
+    trainer->say(wire::Durable{0, 0, 0, "c"});
     trainer->say(wire::TrainerWants{0, 1});
     w0.emplace(Role::kRollout, "rollout-0", run.options.endpoint);
     grant = install_and_wait(*w0);
@@ -85,7 +85,7 @@ TEST_F(StoredTurns, AWorkerThatLeavesHandsThemToTheNext) {
   EXPECT_EQ(batch.items[0].lease, again.lease);
   trainer->say(wire::Published{0, 1, "one", "m", {}});
   trainer->expect<wire::Save>();
-  trainer->say(wire::Durable{0, 1, "c", 1});
+  trainer->say(wire::Durable{0, 1, 1, "c"});
   loop.join();
   EXPECT_EQ(result.end, ServiceResult::End::kDone) << result.message;
   const auto rows = run.rows();
