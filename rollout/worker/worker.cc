@@ -5,7 +5,6 @@
 #include <memory>
 #include <optional>
 #include <set>
-#include <span>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -13,24 +12,19 @@
 #include <unistd.h>
 
 #include "core/base/error.h"
-#include "core/base/expert_shape.h"
 #include "core/model/model.h"
 #include "core/model/placement.h"
 #include "core/model/proved_products.h"
-#include "core/text/dataset.h"
 #include "core/text/tokenizer.h"
-#include "core/weights/frozen_base.h"
-#include "core/weights/manifest.h"
 #include "core/wire/trajectory_codec.h"
 #include "kernels/base/backend.h"
 #include "kernels/base/pulse.h"
 #include "kernels/base/thread_pool.h"
 #include "rollout/engine/engine.h"
-#include "rollout/episode/prefix.h"
-#include "rollout/episode/task_source.h"
 #include "rollout/player/player.h"
+#include "rollout/worker/played_datasets.h"
 #include "rollout/worker/progress_meter.h"
-#include "rollout/worker/weight_stage.h"
+#include "rollout/worker/weight_installs.h"
 #include "sandbox/registry.h"
 
 namespace tailrace {
@@ -38,10 +32,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr PolicyId kPolicy = 0;                  // the only one so far
 constexpr std::chrono::milliseconds kPoll{100};  // without work
 constexpr std::chrono::milliseconds kShortPoll{2};
-constexpr std::chrono::seconds kTellProgress{5};
 // Then a person who looks at the log is told; heartbeats come far more often.
 constexpr std::chrono::seconds kWorthAWord{5};
 constexpr std::chrono::microseconds kEnvironment{1000};  // while all episodes wait for theirs
@@ -55,67 +47,6 @@ std::unique_ptr<text::Tokenizer> tokenizer_for(const RolloutWorkerConfig& config
 // 0: whoever made the config leaves it open.
 int engine_threads(const RolloutOptions& rollout) {
   return std::max(1, static_cast<int>(rollout.threads));
-}
-
-// Those of the trainer beside this worker; null: it packs its own.
-std::shared_ptr<PackedWeights> shared_weights(const RolloutWorkerConfig& config) {
-  if (config.colocation == nullptr) return nullptr;
-  auto weights = config.colocation->weights();
-  if (weights == nullptr) throw UserError("the trainer that has the device in turn has ended");
-  return weights;
-}
-
-TaskSource task_source_for(uint64_t seed, const RolloutDataset& dataset,
-                           const sandbox::EnvironmentInfo& info) {
-  if (!info.needs_dataset) return TaskSource(seed);
-  if (dataset.rows.empty() && dataset.held_out_rows.empty())
-    throw UserError("the environment {} needs a dataset, and the config names none.", info.name);
-  const auto read = [&](const std::filesystem::path& file) {
-    if (file.empty()) return std::vector<text::DatasetRow>();
-    auto rows = text::read_dataset(file, dataset.columns, dataset.limits);
-    if (rows.empty()) throw UserError("{} has no rows.", file.string());
-    return rows;
-  };
-  return TaskSource(seed, read(dataset.rows), read(dataset.held_out_rows));
-}
-
-// What the episodes of a domain play, and how.
-struct Played {
-  EnvironmentCalls::Source source;
-  sandbox::EnvironmentInfo info;
-  TaskSource tasks;
-  EpisodeLimits limits;
-  SamplingParams sampling;
-};
-
-Played played_for(const RolloutWorkerConfig& config, const RolloutDataset& dataset,
-                  const sandbox::EnvironmentRegistry& environments,
-                  const chat::PromptFormat& format) {
-  auto source = environments.source(dataset.env, dataset.settings);
-  const sandbox::EnvironmentInfo info = source->info();
-  return {.source = std::move(source),
-          .info = info,
-          .tasks = task_source_for(config.seed, dataset, info),
-          .limits = episode_limits(config.rollout, info),
-          .sampling = episode_sampling(config.rollout.sampling, info, config.model, format)};
-}
-
-std::vector<Played> all_played(const RolloutWorkerConfig& config,
-                               const sandbox::EnvironmentRegistry& environments,
-                               const chat::PromptFormat& format) {
-  std::vector<Played> all;
-  for (const RolloutDataset& dataset : config.datasets)
-    all.push_back(played_for(config, dataset, environments, format));
-  return all;
-}
-
-PlayerOptions player_options(const RolloutWorkerConfig& config, std::span<const Played> all) {
-  PlayerOptions options{.runner = runner_settings(config.rollout),
-                        .agents_folder = config.run.agents() / config.worker};
-  for (const Played& played : all)
-    if (const auto agent = played.source->agent())
-      options.max_request_bytes = std::max(options.max_request_bytes, agent->max_request_bytes);
-  return options;
 }
 
 class RolloutWorker {
@@ -139,18 +70,9 @@ class RolloutWorker {
                    ? std::make_optional<ArenaScope>(config.colocation->turn_memory())
                    : std::nullopt),
         engine_(model_, tokenizer_.get(), config.rollout.engine, stream_.get(), clock),
-        played_(all_played(config, environments, format_)),
-        player_(engine_, format_, player_options(config, played_), clock),
-        weights_(config.model, config.compute, stream_.get(),
-                 {.fetch = config.fetch_weights ? config.fetch_weights
-                                                : weights_in(config.run.weights()),
-                  .fetch_takes_long = config.fetch_weights != nullptr,
-                  .shared = shared_weights(config),
-                  .shared_holds =
-                      [&config](const Digest& root) { return config.colocation->holds(root); },
-                  .base = config.model.lora ? load_frozen_base(stream_.get(), config.base_dir,
-                                                               config.model, config.compute)
-                                            : FrozenBase{}}) {
+        played_(config, environments, format_, log),
+        player_(engine_, format_, played_.player_options(), clock),
+        weights_(config, engine_, stream_.get(), client, log) {
     arena_.reset();
     config.prove_inputs();
   }
@@ -169,7 +91,7 @@ class RolloutWorker {
       meter_.turn(stats.sampled_tokens + stats.prefill_tokens, engine_.idle());
       if (stop_.stop_requested()) return leave();
       // In the trainer's turn nothing is sampled.
-      bool busy = player_.num_running() > 0 && (config_.colocation == nullptr || has_turn_);
+      bool busy = player_.num_running() > 0 && weights_.has_turn();
       // A version that has come is to be told of at once: others are given the work until then. And
       // who has a device in turn gives it back soon.
       const bool is_short = weights_.is_staging() || config_.colocation != nullptr;
@@ -249,12 +171,8 @@ class RolloutWorker {
     });
   }
 
-  void on(const wire::Stage& stage) {
-    if (samples_policy_of(stage)) weights_.ask({stage.version, stage.digest}, stage.manifest);
-  }
-  void on(const wire::Switch& change) {
-    if (samples_policy_of(change)) weights_.order_switch({change.version, change.digest});
-  }
+  void on(const wire::Stage& stage) { weights_.on(stage); }
+  void on(const wire::Switch& change) { weights_.on(change); }
 
   void on(const wire::Grant& grant) {
     bool known = player_.is_running({grant.lane, grant.lease}) ||
@@ -292,85 +210,11 @@ class RolloutWorker {
     ended_ = true;
   }
 
-  // Of a device that a trainer has in turn. What an evaluation has begun, it ends: the scheduler
-  // gives no step to train before.
-  bool take_turn() {
-    Colocation* const shared = config_.colocation;
-    if (shared == nullptr) return true;
-    if (has_turn_ && shared->is_wanted() && !weights_.is_staging()) {
-      engine_.freeze();
-      wait(stream_.get());
-      shared->end_sampling();
-      has_turn_ = false;
-    }
-    if (!has_turn_ && shared->try_sample()) {
-      has_turn_ = true;
-      weights_.overwritten();
-    }
-    return has_turn_;
-  }
-
   void proceed() {
-    if (!take_turn()) return;
-    // What was asked for last is staged while the engine goes on under the weights that it has.
-    if (const auto staged = weights_.poll(player_.num_running() > 0)) say(*staged);
-    tell_progress();
-    // It takes the place of what samples between two steps of the engine. An evaluation runs on
-    // exactly its version.
-    if (const auto switched = weights_.poll_switch(evaluating_.empty())) install(*switched);
+    if (!weights_.take_turn()) return;
+    // An evaluation runs on exactly its version.
+    weights_.proceed(player_.num_running() > 0, evaluating_.empty());
     start_granted();
-  }
-
-  void say(const WeightStage::Staged& staged) {
-    if (staged.failure)
-      return refuse(staged.version, staged.failure->message, kPolicy, staged.cause);
-    client_.send(
-        wire::Staged{kPolicy, staged.version.version, staged.version.root, staged.metrics});
-  }
-
-  void install(const WeightStage::Switched& switched) {
-    const auto& [version, root] = switched.version;
-    MetricList metrics;
-    if (switched.failure) return refuse(switched.version, switched.failure->message);
-    if (switched.weights) {
-      log_stats();
-      const Time start = steady_now();
-      engine_.install(switched.weights, version);
-      const Time end = steady_now();
-      metrics = {{"pause_ms", 1e3 * seconds_of(end - start)},
-                 {"apply_ms", 1e3 * seconds_of(end - switched.ordered)}};
-    }
-    if (!std::exchange(told_weights_, true)) log_.info("weights installed version={}", version);
-    client_.send(wire::Installed{kPolicy, version, root, std::move(metrics)});
-  }
-
-  void refuse(const WeightVersion& asked, const std::string& reason, PolicyId policy = kPolicy,
-              InstallCause cause = InstallCause::kOther) {
-    log_.error("install failed version={} reason={}", asked.version, reason);
-    client_.send(wire::InstallFailed{policy, asked.version, asked.root, reason, cause});
-  }
-
-  // While a version is on its way, so that the time that it may take is that of a link that stands
-  // still.
-  void tell_progress() {
-    const auto progress = weights_.progress();
-    if (!progress) return;
-    if (std::exchange(told_root_, progress->version.root) != progress->version.root)
-      told_bytes_ = 0;
-    if (progress->bytes <= told_bytes_ || steady_now() - told_progress_ < kTellProgress) return;
-    told_progress_ = steady_now();
-    told_bytes_ = progress->bytes;
-    client_.send(wire::StageProgress{kPolicy, progress->version.version, progress->version.root,
-                                     progress->bytes, progress->total});
-  }
-
-  template <class Asked>
-  bool samples_policy_of(const Asked& message) {
-    if (message.policy == kPolicy) return true;
-    refuse({message.version, message.digest},
-           fmt::format("this worker samples policy {}, not {}", kPolicy, message.policy),
-           message.policy);
-    return false;
   }
 
   void start_granted() {
@@ -381,79 +225,17 @@ class RolloutWorker {
       } else if (grant.lane == Lane::kEval && engine_.version() != grant.version) {
         // Training may go on under newer weights, each token says by which. An evaluation is a
         // number about one version.
-        refuse(grant, Outcome::kStale);
-      } else if (!plays(grant)) {
+        send_result(played_.refused(grant, Outcome::kStale));
+      } else if (!played_.know(grant)) {
         log_.error("refused {}: the config names {} datasets", to_string(grant.lease),
-                   played_.size());
-        refuse(grant, Outcome::kLost);
+                   config_.datasets.size());
+        send_result(played_.refused(grant, Outcome::kLost));
       } else {
-        start(grant);
+        if (grant.lane == Lane::kEval) evaluating_.insert({grant.lane, grant.lease});
+        player_.start(played_.spec(grant), played_.source(grant));
       }
     }
     granted_.swap(waiting);
-  }
-
-  void start(const wire::Grant& grant) {
-    const Played& played = played_of(grant);
-    const bool evaluates = grant.lane == Lane::kEval;
-    if (evaluates) evaluating_.insert({grant.lane, grant.lease});
-    EpisodeSpec spec{.lease = grant.lease,
-                     .lane = grant.lane,
-                     .task = played.tasks.task(grant.lane, grant.lease.member),
-                     .key = member_key(config_.seed, grant.lane, grant.lease.member),
-                     .sampling = played.sampling,
-                     .limits = played.limits,
-                     .numerics_class = numerics_class_,
-                     .keeps_sets = config_.keeps_sets && !evaluates,
-                     .experts = config_.rollout.engine.keep_choices && !evaluates
-                                    ? config_.model.expert_shape()
-                                    : ExpertShape{}};
-    if (config_.rollout.greedy_member && is_greedy_member(grant.lane, grant.lease.member))
-      spec.sampling.temperature = 0;
-    // A program cannot be told again what it has heard.
-    if (played.source->agent() == nullptr) spec.prefix = usable_prefix(grant, spec);
-    player_.start(std::move(spec), played.source);
-  }
-
-  // The turns that a grant carries. Those that do not fit cost their time again and nothing else.
-  std::optional<Trajectory> usable_prefix(const wire::Grant& grant, const EpisodeSpec& spec) {
-    if (grant.prefix.empty()) return std::nullopt;
-    const std::string name = fmt::format("{} lane={}", to_string(grant.lease), name_of(grant.lane));
-    const auto ignore = [&](const std::string& reason) {
-      log_.warning("prefix ignored {} reason=it {}", name, reason);
-      return std::nullopt;
-    };
-    auto decoded = wire::decode_trajectory(grant.prefix);
-    if (!decoded) return ignore("cannot be read: " + decoded.failure().message);
-    Trajectory& prefix = decoded.value();
-    if (auto misfit =
-            find_misfit(prefix, spec, played_of(grant).info.name, config_.model.num_ids()))
-      return ignore(*misfit);
-    if (grant.lane == Lane::kEval &&
-        (prefix.min_version() != grant.version || prefix.max_version() != grant.version))
-      return ignore("was sampled by another version");
-    log_.info("goes on {} turns={} tokens={}", name, prefix.turns, prefix.num_tokens());
-    return std::move(prefix);
-  }
-
-  // A scheduler with another config than ours could ask for what we do not know.
-  bool plays(const wire::Grant& grant) const {
-    return static_cast<size_t>(grant.lease.member.domain) < played_.size();
-  }
-  const Played& played_of(const wire::Grant& grant) const {
-    return played_[static_cast<size_t>(grant.lease.member.domain)];
-  }
-
-  void refuse(const wire::Grant& grant, Outcome outcome) {
-    Trajectory trajectory;
-    trajectory.lease = grant.lease;
-    trajectory.lane = grant.lane;
-    if (plays(grant)) {
-      trajectory.env = played_of(grant).info.name;
-      trajectory.sampling = played_of(grant).sampling;
-    }
-    trajectory.outcome = outcome;
-    send_result(trajectory);
   }
 
   void send_result(const Trajectory& trajectory) {
@@ -495,20 +277,6 @@ class RolloutWorker {
     send_result(trajectory);
   }
 
-  void log_stats() {
-    EngineStats stats = engine_.stats();
-    if (stats.sampled_tokens == 0) return;
-    log_.info(
-        "version done version={} sampled_tokens={} tokens_per_s={:.0f} prefill_tokens={} "
-        "prefix_hit_frac={:.2f} preemptions={} peak_blocks={}/{}",
-        engine_.version(), stats.sampled_tokens - logged_.sampled_tokens,
-        static_cast<double>(stats.sampled_tokens - logged_.sampled_tokens) /
-            std::max(1e-9, stats.busy_seconds - logged_.busy_seconds),
-        stats.prefill_tokens - logged_.prefill_tokens, stats.prefix_hit_fraction(),
-        stats.planner.preemptions, stats.planner.peak_blocks, engine_.num_blocks());
-    logged_ = stats;
-  }
-
   const RolloutWorkerConfig& config_;
   wire::WorkerClient& client_;
   ProgressMeter& meter_;
@@ -522,26 +290,19 @@ class RolloutWorker {
   OwnedStream stream_;
   std::optional<ArenaScope> arena_;  // while the engine is made
   Engine engine_;
-  std::vector<Played> played_;  // by domain
+  PlayedDatasets played_;
   Player player_;
   gateway::HeldTeller held_teller_;
   bool is_held_ = false;
-  const std::string numerics_class_ = numerics_class(config_.compute, config_.device);
 
   std::vector<wire::Grant> granted_;  // not begun
   // Results, by their number among the client's messages; and those that this session began with.
   std::map<BodyId, int64_t> unacknowledged_;
   std::set<BodyId> resent_;
   std::set<BodyId> evaluating_;  // episodes that a switch has to wait for
-  EngineStats logged_;
   bool ended_ = false;
-  bool has_turn_ = false;  // of a shared device
-  bool silent_ = false;    // the scheduler is, and that was told
-  Time told_progress_{};
-  Digest told_root_;           // of what is staged
-  int64_t told_bytes_ = 0;     // of it
-  bool told_weights_ = false;  // that it has its first
-  WeightStage weights_;        // last: it uses threads of what is above, and is awaited
+  bool silent_ = false;     // the scheduler is, and that was told
+  WeightInstalls weights_;  // last: it uses threads of what is above, and is awaited
 };
 
 }  // namespace

@@ -9,75 +9,17 @@
 // it.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
-#include <filesystem>
-#include <functional>
 #include <stop_token>
-#include <string>
-#include <vector>
 
 #include "core/base/clock.h"
 #include "core/base/exit_code.h"
 #include "core/base/log.h"
 #include "core/base/memory_need.h"
-#include "core/base/run_directory.h"
-#include "core/chat/options.h"
-#include "core/model/model_config.h"
-#include "core/text/dataset.h"
-#include "core/weights/colocation.h"
-#include "core/wire/worker_client.h"
-#include "kernels/base/device.h"
-#include "rollout/episode/options.h"
-#include "rollout/worker/fetch_weights.h"
+#include "rollout/worker/worker_config.h"
 #include "sandbox/registry.h"
 
 namespace tailrace {
-
-// What the episodes of a dataset play.
-struct RolloutDataset {
-  std::string env;
-  sandbox::EnvironmentSettings settings = {};
-  // JSONL files, of environments that need them; of either there may be none.
-  std::filesystem::path rows = {}, held_out_rows = {};
-  text::ColumnMap columns = {};  // of both files
-  text::RowLimits limits = {};
-};
-
-struct RolloutWorkerConfig {
-  std::string worker = "rollout-0";
-  bool joined = false;  // these four as wire::Hello has them
-  std::string pool = {}, cluster = {}, host = {};
-  uint64_t incarnation = 0;  // 0: the WorkerClient chooses one
-  wire::Endpoint endpoint;
-  wire::LinkOptions link = {};
-  std::chrono::milliseconds patience{60'000};  // with a silent scheduler, before it gives up
-
-  RunPaths run;
-  uint64_t seed = 0;  // of the run: tasks and random numbers follow from it and the lease
-  int64_t slots = 0;  // leases at once; 0: rollout.max_sequences
-
-  ModelConfig model;
-  Dtype compute = Dtype::kF32;          // of the weights that products read
-  Device device = {};                   // which computes
-  std::filesystem::path base_dir = {};  // of an adapter's base; else the weights come as versions
-  std::filesystem::path tokenizer_dir;
-  chat::ChatOptions chat;
-
-  std::vector<RolloutDataset> datasets;  // by domain; at least one
-  // Called before any of these is used: throws UserError when they are not what the run began with.
-  std::function<void()> prove_inputs = [] {};
-
-  // Of a worker that does not see the files of the run; none: they lie in RUN/weights. It may take
-  // minutes: the worker never waits for it, whether it plays or not.
-  FetchWeights fetch_weights = {};
-
-  RolloutOptions rollout;   // validated
-  bool keeps_sets = false;  // what trains carries what each token was drawn from
-  // It has its device, and the weights, in turn with the trainer of this process.
-  bool shares_device = false;
-  Colocation* colocation = nullptr;  // borrowed; not null where it shares_device and plays
-};
 
 // What the worker takes before it asks for work, and holds to the end: also of the second version
 // of the weights, which comes when the first step has been trained. Throws as num_kv_blocks().
