@@ -4,36 +4,29 @@
 #include <array>
 #include <condition_variable>
 #include <cstring>
-#include <map>
 #include <optional>
 #include <random>
-#include <span>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <variant>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <sys/random.h>
 
 #include "core/base/digest_of.h"
 #include "core/base/error.h"
-#include "core/base/random.h"
-#include "core/base/time.h"
-#include "core/chat/tool_calls.h"
 #include "core/http/exchange.h"
 #include "kernels/base/check.h"
 #include "kernels/base/mutex.h"
-#include "rollout/gateway/answer_stream.h"
-#include "rollout/gateway/chat_answer.h"
+#include "rollout/gateway/call.h"
+#include "rollout/gateway/call_writer.h"
 #include "rollout/gateway/chat_api.h"
+#include "rollout/gateway/open_calls.h"
 #include "rollout/gateway/refusals.h"
 
 namespace tailrace::gateway {
 namespace {
-
-using nlohmann::ordered_json;
 
 // Reading takes milliseconds: what takes longer than this holds others up.
 constexpr std::chrono::seconds kWorthNaming{2};
@@ -45,13 +38,6 @@ std::string new_key() {
     for (uint64_t& word : bits) word = uint64_t{device()} << 32 | device();
   }
   return fmt::format("tr-{:016x}{:016x}", bits[0], bits[1]);
-}
-
-// Of what a draw stands behind: two conversations do not share their random numbers.
-uint64_t hash_of(std::span<const TokenId> tokens) {
-  uint64_t value = 0;
-  for (const TokenId token : tokens) value = mix({value, static_cast<uint64_t>(token)});
-  return value;
 }
 
 struct Route {
@@ -83,41 +69,22 @@ std::string key_of(const Route& route, const http::Request& request) {
 
 }  // namespace
 
-struct Gateway::State : AnswerSink {
-  struct Branch {
-    Capture::Place place;
-    SessionId session = 0;
-    Choice choice = {};
-    bool is_done = false;
-    std::unique_ptr<AnswerStream> stream = nullptr;  // where the client wants one
-  };
-
-  struct Call {
-    int64_t id = 0;
-    std::shared_ptr<Attempt> attempt;
-    ChatRequest request;
-    Digest digest = {};  // of what it asks
-    Digest name = {};    // the same of a call that is sent again
-    http::Reply reply;
-    AnswerHead head = {};
-    Usage usage = {};
-    std::vector<Branch> branches = {};
-  };
-
+struct Gateway::State {
   State(GeneratorDriver& its_generator, const chat::PromptFormat& its_format,
         GatewayOptions its_options, const Clock& its_clock)
       : generator(its_generator),
         format(its_format),
         options(std::move(its_options)),
         clock(its_clock),
+        writer(format),
+        calls(
+            generator, writer, options.model,
+            [this](const ApiError& error, Attempt& attempt) { note_refusal(error, &attempt); },
+            clock),
         pool(options.reading, its_clock),
         server(with_refusals(options.http), [this](http::Request request, http::Reply reply) {
           handle(std::move(request), std::move(reply));
         }) {}
-
-  ~State() override {
-    for (const auto& [session, of] : branches) generator.release(session);
-  }
 
   // --- The I/O thread.
 
@@ -227,7 +194,8 @@ struct Gateway::State : AnswerSink {
                            id = request.header("idempotency-key");
     if (!id.empty()) call.name = digest_of(call.digest + " " + std::string(id));
     if (!id.empty() || (!retries.empty() && retries != "0"))
-      if (const auto answered = known->remembered(call.name)) return answer_again(call, *answered);
+      if (const auto answered = known->remembered(call.name))
+        return writer.answer_again(call, *answered);
     if (auto error = place(call)) return refuse(*error);
     enqueue(std::move(call));
   }
@@ -316,261 +284,9 @@ struct Gateway::State : AnswerSink {
       unused.swap(released);
     }
     for (const SessionId session : unused) generator.release(session);
-    for (Call& call : coming) begin(std::move(call));
-    for (const int64_t id : left)
-      if (const auto at = calls.find(id); at != calls.end()) drop(at);
-    stream();
-  }
-
-  void begin(Call call) {
-    if (call.attempt->has_ended()) return release_unbegun(call);  // its reply is gone with it
-    call.attempt->call_began(clock.now());
-    const int64_t id = call.id;
-    const Capture::Place& place = call.branches.front().place;
-    call.head = {.id = fmt::format("{}-{}", call.request.is_chat ? "chatcmpl" : "cmpl", id),
-                 .model = options.model,
-                 .created = static_cast<int64_t>(unix_seconds())};
-    call.usage.prompt_tokens = std::ssize(place.context);
-    call.usage.cached_tokens = place.session != 0 ? static_cast<int64_t>(place.num_known) : 0;
-    Call& open = calls.emplace(id, std::move(call)).first->second;
-    for (size_t i = 0; i < open.branches.size(); ++i) submit(open, open.branches[i], i);
-  }
-
-  // The session that its place has taken goes with it.
-  void release_unbegun(const Call& call) {
-    for (const Branch& branch : call.branches)
-      if (branch.place.session != 0) generator.release(branch.place.session);
-  }
-
-  void submit(Call& call, Branch& branch, size_t index) {
-    const Capture::Place& place = branch.place;
-    branch.session = place.session != 0 ? place.session : generator.open(*this);
-    branches[branch.session] = {call.id, index};
-    const size_t known = place.session != 0 ? place.num_known : 0;
-    GenerateRequest request;
-    request.session = branch.session;
-    request.new_tokens.assign(place.context.begin() + static_cast<std::ptrdiff_t>(known),
-                              place.context.end());
-    request.sampling = call.request.sampling;
-    request.wants_kept = call.attempt->spec().keeps_sets;
-    const uint64_t seed = call.request.seed.value_or(0);
-    request.key = {call.attempt->is_anonymous() && call.request.seed
-                       ? mix({seed, static_cast<uint64_t>(place.ordinal)})
-                       : mix({call.attempt->spec().key.value, hash_of(place.context),
-                              static_cast<uint64_t>(place.ordinal), seed})};
-    generator.submit(std::move(request));
-  }
-
-  void answered(Generation generation) override {
-    const auto found = branches.find(generation.session);
-    if (found == branches.end()) return;
-    const auto [id, index] = found->second;
-    branches.erase(found);
-    const auto at = calls.find(id);
-    if (at == calls.end()) return;
-    Call& call = at->second;
-    Branch& branch = call.branches[index];
-    branch.is_done = true;
-    take(call, branch, generation);
-    if (call.request.stream && !branch.choice.tokens.empty())
-      send_delta(call, index, stream_of(call, branch).rest(branch.choice),
-                 branch.stream->text_offset());
-    if (std::ranges::all_of(call.branches, [](const Branch& b) { return b.is_done; })) finish(at);
-  }
-
-  // What was sampled becomes an answer.
-  void take(Call& call, Branch& branch, const Generation& generation) {
-    Choice& choice = branch.choice;
-    choice.reason = generation.reason;
-    choice.tokens = generation.tokens;
-    choice.text = shown_text(call.request, generation.tokens, generation.reason);
-    if (call.request.is_chat) {
-      choice.answer = chat::parse_answer(choice.text, form_of(call.request), salt_of(branch));
-    } else {
-      choice.answer.content = choice.text;
-    }
-    call.usage.completion_tokens += std::ssize(generation.tokens);
-  }
-
-  // All its answers are there: now they count.
-  CapturedCall capture_answers(Call& call) {
-    CapturedCall captured;
-    for (Branch& branch : call.branches) {
-      if (!branch.choice.tokens.empty()) {
-        call.attempt->commit(branch.place, branch.choice, message_of(branch.choice.answer),
-                             branch.session, call.digest, captured);
-      } else {
-        call.attempt->discard(branch.place, /*is_full=*/true);
-        generator.release(branch.session);
-      }
-    }
-    return captured;
-  }
-
-  // Whether somebody was there to read it is known when it is written. On the I/O thread: before a
-  // call is placed whose client has read it.
-  static void note_whether_heard(const Call& call, const CapturedCall& captured) {
-    if (call.attempt->is_anonymous()) return;
-    http::Reply(call.reply).when_written([attempt = call.attempt, captured](bool is_written) {
-      attempt->set_heard(captured, is_written);
-    });
-  }
-
-  chat::AnswerForm form_of(const ChatRequest& request) const {
-    chat::AnswerForm form = format.answer_form();
-    if (request.tools.empty()) form.tools = chat::ToolForm::kNone;
-    return form;
-  }
-
-  static uint64_t salt_of(const Branch& branch) {
-    return mix({hash_of(branch.place.context), static_cast<uint64_t>(branch.place.ordinal)});
-  }
-
-  // Without the token that ended it, and special tokens.
-  std::string shown_text(const ChatRequest& request, std::span<const GeneratedToken> tokens,
-                         FinishReason reason) const {
-    std::vector<TokenId> ids;
-    for (const GeneratedToken& token : tokens) ids.push_back(token.id);
-    if (reason == FinishReason::kStopToken && !ids.empty()) ids.pop_back();
-    return up_to_stop(format.tokenizer().decode(ids, keeps_special(request)),
-                      request.sampling.stop_strings);
-  }
-
-  // Calls of tools may be written with special tokens.
-  static bool keeps_special(const ChatRequest& request) {
-    return request.is_chat && !request.tools.empty();
-  }
-
-  static ordered_json message_of(const chat::ParsedAnswer& answer) {
-    ordered_json message = {{"role", "assistant"}, {"content", answer.content}};
-    if (!answer.reasoning.empty()) message["reasoning_content"] = answer.reasoning;
-    if (answer.calls.empty()) return message;
-    ordered_json& list = message["tool_calls"] = ordered_json::array();
-    for (const chat::ToolCall& call : answer.calls)
-      list.push_back({{"id", call.id},
-                      {"type", "function"},
-                      {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
-    return message;
-  }
-
-  void finish(std::map<int64_t, Call>::iterator at) {
-    Call& call = at->second;
-    CapturedCall captured = capture_answers(call);
-    std::vector<Choice> choices;
-    for (Branch& branch : call.branches) choices.push_back(std::move(branch.choice));
-    if (std::ranges::all_of(choices, [](const Choice& c) { return c.tokens.empty(); })) {
-      refuse_full(call);
-    } else {
-      note_whether_heard(call, captured);
-      Answered answered{call.head, call.usage, std::move(choices), std::move(captured)};
-      if (call.request.stream) {
-        end_stream(call);
-      } else {
-        call.reply.send(200, response(call.request, answered));
-      }
-      call.attempt->remember(call.name, std::move(answered));
-    }
-    close(call);
-    calls.erase(at);
-  }
-
-  void refuse_full(Call& call) {
-    const ApiError error{400, "the context is full", "invalid_request_error",
-                         "context_length_exceeded", ""};
-    note_refusal(error, call.attempt.get());
-    call.reply.send(error.status, error.json());
-  }
-
-  std::string response(const ChatRequest& request, const Answered& answered) const {
-    const TokenBytes bytes = bytes_for(request);
-    return request.is_chat
-               ? chat_response(answered.head, answered.choices, answered.usage, bytes)
-               : completion_response(answered.head, answered.choices, answered.usage, bytes);
-  }
-
-  TokenBytes bytes_for(const ChatRequest& request) const {
-    if (!request.wants_logprobs) return nullptr;
-    return [this](TokenId id) { return format.tokenizer().bytes_of(id); };
-  }
-
-  // To a client that has not heard it.
-  void answer_again(Call& call, const Answered& answered) const {
-    note_whether_heard(call, answered.captured);
-    if (!call.request.stream) return call.reply.send(200, response(call.request, answered));
-    call.head = answered.head;
-    call.usage = answered.usage;
-    for (size_t i = 0; i < answered.choices.size(); ++i) {
-      const Choice& choice = answered.choices[i];
-      Delta delta{
-          .is_first = true, .reason = choice.reason, .has_calls = !choice.answer.calls.empty()};
-      delta.content = choice.answer.content;
-      delta.reasoning = choice.answer.reasoning;
-      delta.calls = choice.answer.calls;
-      delta.text = choice.text;
-      delta.tokens = choice.tokens;
-      send_delta(call, i, std::move(delta), /*text_offset=*/0);
-    }
-    end_stream(call);
-  }
-
-  void send_delta(Call& call, size_t index, Delta delta, int64_t text_offset) const {
-    delta.index = static_cast<int64_t>(index);
-    const TokenBytes bytes = bytes_for(call.request);
-    const bool with_usage = call.request.include_usage;
-    call.reply.stream(call.request.is_chat
-                          ? chat_chunk(call.head, delta, with_usage, bytes)
-                          : completion_chunk(call.head, delta, with_usage, bytes, text_offset));
-  }
-
-  static void end_stream(Call& call) {
-    if (call.request.include_usage)
-      call.reply.stream(usage_chunk(call.head, call.request.is_chat, call.usage));
-    call.reply.stream(std::string(kStreamEnd));
-    call.reply.end();
-  }
-
-  AnswerStream& stream_of(const Call& call, Branch& branch) const {
-    if (branch.stream == nullptr)
-      branch.stream = std::make_unique<AnswerStream>(
-          format.tokenizer(), AnswerStreamOptions{.is_chat = call.request.is_chat,
-                                                  .keeps_special = keeps_special(call.request),
-                                                  .wants_tokens = call.request.wants_logprobs,
-                                                  .stops = call.request.sampling.stop_strings,
-                                                  .form = form_of(call.request),
-                                                  .salt = salt_of(branch)});
-    return *branch.stream;
-  }
-
-  void stream() {
-    for (auto& [id, call] : calls) {
-      if (!call.request.stream) continue;
-      for (size_t i = 0; i < call.branches.size(); ++i) {
-        Branch& branch = call.branches[i];
-        if (branch.is_done) continue;
-        if (auto delta = stream_of(call, branch).more(generator.so_far(branch.session)))
-          send_delta(call, i, std::move(*delta), branch.stream->text_offset());
-      }
-    }
-  }
-
-  // --- Ends.
-
-  // Nobody hears its answers: they leave nothing.
-  void drop(std::map<int64_t, Call>::iterator at) {
-    Call& call = at->second;
-    for (Branch& branch : call.branches) {
-      branches.erase(branch.session);
-      generator.release(branch.session);
-      call.attempt->discard(branch.place, /*is_full=*/false);
-    }
-    close(call);
-    calls.erase(at);
-  }
-
-  void close(const Call& call) {
-    call.attempt->call_ended(clock.now());
-    if (!call.attempt->is_anonymous()) return;
-    for (const SessionId session : call.attempt->sessions()) generator.release(session);
+    for (Call& call : coming) calls.begin(std::move(call));
+    for (const int64_t id : left) calls.drop(id);
+    calls.stream();
   }
 
   CapturedAttempt end(const std::string& key) {
@@ -583,15 +299,11 @@ struct Gateway::State : AnswerSink {
       attempts.erase(key);
       std::erase_if(inbox, [&](const Call& call) {
         if (call.attempt != attempt) return false;
-        release_unbegun(call);
+        calls.release_unbegun(call);
         return true;
       });
     }
-    for (auto at = calls.begin(); at != calls.end();) {
-      const auto next = std::next(at);
-      if (at->second.attempt == attempt) drop(at);
-      at = next;
-    }
+    calls.drop_all(*attempt);
     for (const SessionId session : attempt->sessions()) generator.release(session);
     return attempt->end();
   }
@@ -611,9 +323,8 @@ struct Gateway::State : AnswerSink {
   int64_t last_call TR_GUARDED_BY(mutex) = 0;
   CountedLines refusals;
 
-  // Of the engine's thread.
-  std::map<int64_t, Call> calls;
-  std::unordered_map<SessionId, std::pair<int64_t, size_t>> branches;
+  const CallWriter writer;
+  OpenCalls calls;  // of the engine's thread
 
   // Last: the threads end before all that they use; the I/O thread first, which gives to the pool.
   ReadingPool pool;
