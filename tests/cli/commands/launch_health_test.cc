@@ -159,18 +159,20 @@ TEST_P(LaunchHealthOfBroken, IsNamedWithinThreeSteps) {
         fmt::format("reward.command=[python3, {}]", (folder_ / "score.py").string()));
   }
   start_small_quickstart(overrides);
-  if (recipe.ends_well)
+  if (recipe.ends_well) {
     expect_done();
-  else
+  } else {
     EXPECT_FALSE(finish().ok());
+  }
   // In the terminal, at the top of the report and in `status`.
   const std::string said = fmt::format(": {} since step ", recipe.kind);
   EXPECT_THAT(output(), HasSubstr(said));
   EXPECT_THAT(report(), HasSubstr(fmt::format(">{}</span>", recipe.kind)));
   // Nothing that comes of a reward without a signal is the last word.
   if (std::ranges::count(std::vector<std::string>{"no_reward", "constant_reward", "solved"},
-                         recipe.kind) > 0)
+                         recipe.kind) > 0) {
     EXPECT_THAT(output().substr(output().rfind(", run: ")), HasSubstr(said));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Recipes, LaunchHealthOfBroken, testing::ValuesIn(kBrokenRecipes),
