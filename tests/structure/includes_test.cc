@@ -260,8 +260,9 @@ TEST(Structure, JsonIsReadByOneReader) {
     std::ifstream source(root / file);
     std::string line;
     for (int number = 1; std::getline(source, line); ++number)
-      if (std::regex_search(line, parses))
+      if (std::regex_search(line, parses)) {
         EXPECT_EQ(file, "core/base/json_reader.cc") << file << ":" << number << ": " << line;
+      }
   }
 }
 
