@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "reward/verifiers/evidence.h"
+#include "reward/verifiers/response_verifier.h"
 #include "reward/verifiers/row_check.h"
 #include "sandbox/builtin/expression.h"
 
@@ -40,32 +41,30 @@ bool are_integers(const nlohmann::json& list) {
          std::all_of(list.begin(), list.end(), [](const auto& n) { return n.is_number_integer(); });
 }
 
-class CountdownVerifier final : public Verifier {
+class CountdownVerifier final : public ResponseVerifier {
  public:
-  Result<Score> score(const std::string& text, Time /*budget*/) const override {
-    Result<nlohmann::json> evidence = parse_evidence(text);
-    if (!evidence) return evidence.failure();
-    Result<std::string> response = final_response(evidence.value());
-    if (!response) return response.failure();
-    std::optional<int64_t> target = find_integer(evidence.value(), "target");
-    auto numbers = evidence.value().find("numbers");
-    bool whole = numbers != evidence.value().end() && are_integers(*numbers);
-    if (!target || !whole)
-      return Failure{"the evidence lacks the integers \"numbers\" and \"target\""};
-    // The last one: a policy may try out several in its answer, and means the last.
-    std::optional<std::string_view> formula = last_answer(response.value());
-    bool success = formula && solves(*formula, numbers->get<std::vector<int64_t>>(), *target);
-    return Score{.reward = success   ? 1.0
-                           : formula ? kFormatReward
-                                     : 0.0,
-                 .metrics = {{"success", success ? 1.0 : 0.0}, {"formatted", formula ? 1.0 : 0.0}}};
-  }
-
   Result<void> check_row(const std::string& text, Time /*budget*/) const override {
     RowCheck row(text);
     if (!are_integers(row.require("numbers"))) row.refuse("\"numbers\" must be a list of integers");
     if (!row.require("target").is_number_integer()) row.refuse("\"target\" must be an integer");
     return row.finish();
+  }
+
+ private:
+  Result<Score> score_response(const nlohmann::json& evidence,
+                               const std::string& response) const override {
+    std::optional<int64_t> target = find_integer(evidence, "target");
+    auto numbers = evidence.find("numbers");
+    bool whole = numbers != evidence.end() && are_integers(*numbers);
+    if (!target || !whole)
+      return Failure{"the evidence lacks the integers \"numbers\" and \"target\""};
+    // The last one: a policy may try out several in its answer, and means the last.
+    std::optional<std::string_view> formula = last_answer(response);
+    bool success = formula && solves(*formula, numbers->get<std::vector<int64_t>>(), *target);
+    return Score{.reward = success   ? 1.0
+                           : formula ? kFormatReward
+                                     : 0.0,
+                 .metrics = {{"success", success ? 1.0 : 0.0}, {"formatted", formula ? 1.0 : 0.0}}};
   }
 };
 

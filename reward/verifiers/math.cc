@@ -13,6 +13,7 @@
 #include "reward/verifiers/evidence.h"
 #include "reward/verifiers/latex_tokens.h"
 #include "reward/verifiers/math_answer.h"
+#include "reward/verifiers/response_verifier.h"
 #include "reward/verifiers/row_check.h"
 
 namespace tailrace {
@@ -75,30 +76,8 @@ bool is_right(const MathAnswer& gold, const std::string& text) {
   return given && same(gold, *given);
 }
 
-class MathVerifier final : public Verifier {
+class MathVerifier final : public ResponseVerifier {
  public:
-  Result<Score> score(const std::string& text, Time /*budget*/) const override {
-    Result<nlohmann::json> evidence = parse_evidence(text);
-    if (!evidence) return evidence.failure();
-    Result<std::string> response = final_response(evidence.value());
-    if (!response) return response.failure();
-    const auto gold = right_answer_of(evidence.value());
-    const auto right = gold ? parse_math(gold->text) : std::nullopt;
-    if (!right) return Failure{fmt::format("the evidence has no right answer: {}", kAccepted)};
-    const bool strict = find_text(evidence.value(), "extract") == "strict";
-    auto found =
-        find_answer(response.value(), {.strict = strict, .terms = is_open_term(gold->text)});
-    if (found && gold->percent_is_unit) found->text = without_percent(found->text);
-    bool is_same = found && is_right(*right, found->text);
-    if (found && !found->named.empty() && has_names(*right))
-      is_same = is_right(*right, found->named);
-    // Behind the box a percent sign is a unit, or it is part of the answer.
-    if (found && found->percent) is_same = is_same || is_right(*right, found->text + "\\%");
-    const double success = is_same ? 1 : 0;
-    const double formatted = found && found->marked ? 1 : 0;
-    return Score{.reward = success, .metrics = {{"success", success}, {"formatted", formatted}}};
-  }
-
   Result<void> check_row(const std::string& text, Time /*budget*/) const override {
     RowCheck row(text);
     nlohmann::json gold = nlohmann::json::object();
@@ -117,6 +96,25 @@ class MathVerifier final : public Verifier {
       row.refuse(
           fmt::format("\"extract\" is \"{}\"; it must be \"strict\", or left out", *extract));
     return row.finish();
+  }
+
+ private:
+  Result<Score> score_response(const nlohmann::json& evidence,
+                               const std::string& response) const override {
+    const auto gold = right_answer_of(evidence);
+    const auto right = gold ? parse_math(gold->text) : std::nullopt;
+    if (!right) return Failure{fmt::format("the evidence has no right answer: {}", kAccepted)};
+    const bool strict = find_text(evidence, "extract") == "strict";
+    auto found = find_answer(response, {.strict = strict, .terms = is_open_term(gold->text)});
+    if (found && gold->percent_is_unit) found->text = without_percent(found->text);
+    bool is_same = found && is_right(*right, found->text);
+    if (found && !found->named.empty() && has_names(*right))
+      is_same = is_right(*right, found->named);
+    // Behind the box a percent sign is a unit, or it is part of the answer.
+    if (found && found->percent) is_same = is_same || is_right(*right, found->text + "\\%");
+    const double success = is_same ? 1 : 0;
+    const double formatted = found && found->marked ? 1 : 0;
+    return Score{.reward = success, .metrics = {{"success", success}, {"formatted", formatted}}};
   }
 };
 

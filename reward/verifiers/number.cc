@@ -8,6 +8,7 @@
 
 #include "reward/verifiers/answer_text.h"
 #include "reward/verifiers/evidence.h"
+#include "reward/verifiers/response_verifier.h"
 #include "reward/verifiers/row_check.h"
 
 namespace tailrace {
@@ -69,30 +70,8 @@ std::optional<double> right_answer(const nlohmann::json& evidence) {
   return parse_answer(marked.value_or(text));
 }
 
-class NumberVerifier final : public Verifier {
+class NumberVerifier final : public ResponseVerifier {
  public:
-  Result<Score> score(const std::string& text, Time /*budget*/) const override {
-    Result<nlohmann::json> evidence = parse_evidence(text);
-    if (!evidence) return evidence.failure();
-    Result<std::string> response = final_response(evidence.value());
-    if (!response) return response.failure();
-    std::optional<double> right = right_answer(evidence.value());
-    if (!right || !std::isfinite(*right)) return Failure{"the evidence has no number \"answer\""};
-    bool strict = find_text(evidence.value(), "extract") == "strict";
-    std::string_view tail = response.value();
-    if (tail.size() > kTailBytes) tail.remove_prefix(tail.size() - kTailBytes);
-    std::optional<std::string_view> found = marked_number(tail);
-    bool formatted = found.has_value();
-    if (!found && !strict) found = last_number(tail);
-    std::optional<double> value = found ? parse_answer(*found) : std::nullopt;
-    // By value: "18.00", "$18" and "18" are one answer. The bound lets 0.3333333 stand for 1/3, and
-    // not 0.33.
-    bool success = value && std::abs(*value - *right) <= 1e-6 * std::max(1.0, std::abs(*right));
-    return Score{
-        .reward = success ? 1.0 : 0.0,
-        .metrics = {{"success", success ? 1.0 : 0.0}, {"formatted", formatted ? 1.0 : 0.0}}};
-  }
-
   Result<void> check_row(const std::string& text, Time /*budget*/) const override {
     RowCheck row(text);
     const nlohmann::json& answer = row.require("answer");
@@ -104,6 +83,26 @@ class NumberVerifier final : public Verifier {
       row.refuse(
           fmt::format("\"extract\" is \"{}\"; it must be \"strict\", or left out", *extract));
     return row.finish();
+  }
+
+ private:
+  Result<Score> score_response(const nlohmann::json& evidence,
+                               const std::string& response) const override {
+    std::optional<double> right = right_answer(evidence);
+    if (!right || !std::isfinite(*right)) return Failure{"the evidence has no number \"answer\""};
+    bool strict = find_text(evidence, "extract") == "strict";
+    std::string_view tail = response;
+    if (tail.size() > kTailBytes) tail.remove_prefix(tail.size() - kTailBytes);
+    std::optional<std::string_view> found = marked_number(tail);
+    bool formatted = found.has_value();
+    if (!found && !strict) found = last_number(tail);
+    std::optional<double> value = found ? parse_answer(*found) : std::nullopt;
+    // By value: "18.00", "$18" and "18" are one answer. The bound lets 0.3333333 stand for 1/3, and
+    // not 0.33.
+    bool success = value && std::abs(*value - *right) <= 1e-6 * std::max(1.0, std::abs(*right));
+    return Score{
+        .reward = success ? 1.0 : 0.0,
+        .metrics = {{"success", success ? 1.0 : 0.0}, {"formatted", formatted ? 1.0 : 0.0}}};
   }
 };
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "reward/verifiers/evidence.h"
+#include "reward/verifiers/response_verifier.h"
 #include "reward/verifiers/row_check.h"
 
 namespace tailrace {
@@ -55,40 +56,8 @@ bool ends_in_full_stop(std::string_view text) {
   return text.ends_with('.') || text.ends_with('!') || text.ends_with('?');
 }
 
-class TextRules final : public Verifier {
+class TextRules final : public ResponseVerifier {
  public:
-  Result<Score> score(const std::string& text, Time /*budget*/) const override {
-    Result<nlohmann::json> evidence = parse_evidence(text);
-    if (!evidence) return evidence.failure();
-    Result<std::string> response = final_response(evidence.value());
-    if (!response) return response.failure();
-    Result<std::vector<std::string>> wanted = required_words(evidence.value());
-    if (!wanted) return wanted.failure();
-
-    std::vector<std::string> words = words_of(response.value());
-    std::unordered_set<std::string> seen(words.begin(), words.end());
-    auto found = std::count_if(wanted.value().begin(), wanted.value().end(),
-                               [&](const std::string& word) { return seen.contains(lower(word)); });
-    // Without required words there is nothing to miss.
-    double share =
-        wanted.value().empty() ? 1.0 : static_cast<double>(found) / wanted.value().size();
-    auto count = static_cast<int64_t>(words.size());
-    int64_t min_words = find_integer(evidence.value(), "min_words").value_or(kMinWords);
-    bool long_enough = count >= min_words;
-    bool length_ok =
-        long_enough && count <= find_integer(evidence.value(), "max_words").value_or(kMaxWords);
-    bool ends_well = ends_in_full_stop(response.value());
-    // share is found / wanted, so it is exactly 1 when all are there.
-    bool success = share == 1 && ends_well && length_ok;
-    double reward = 0.5 * share + 0.25 * (ends_well ? 1 : 0) + 0.25 * (length_ok ? 1 : 0);
-    // Else a full stop alone would earn a quarter.
-    return Score{.reward = long_enough ? reward : 0.0,
-                 .metrics = {{"success", success ? 1.0 : 0.0},
-                             {"words_found", share},
-                             {"ends_well", ends_well ? 1.0 : 0.0},
-                             {"length_ok", length_ok ? 1.0 : 0.0}}};
-  }
-
   Result<void> check_row(const std::string& text, Time /*budget*/) const override {
     constexpr int64_t kMost = 1'000'000;
     RowCheck row(text);
@@ -115,6 +84,35 @@ class TextRules final : public Verifier {
   }
 
  private:
+  Result<Score> score_response(const nlohmann::json& evidence,
+                               const std::string& response) const override {
+    Result<std::vector<std::string>> wanted = required_words(evidence);
+    if (!wanted) return wanted.failure();
+
+    std::vector<std::string> words = words_of(response);
+    std::unordered_set<std::string> seen(words.begin(), words.end());
+    auto found = std::count_if(wanted.value().begin(), wanted.value().end(),
+                               [&](const std::string& word) { return seen.contains(lower(word)); });
+    // Without required words there is nothing to miss.
+    double share =
+        wanted.value().empty() ? 1.0 : static_cast<double>(found) / wanted.value().size();
+    auto count = static_cast<int64_t>(words.size());
+    int64_t min_words = find_integer(evidence, "min_words").value_or(kMinWords);
+    bool long_enough = count >= min_words;
+    bool length_ok =
+        long_enough && count <= find_integer(evidence, "max_words").value_or(kMaxWords);
+    bool ends_well = ends_in_full_stop(response);
+    // share is found / wanted, so it is exactly 1 when all are there.
+    bool success = share == 1 && ends_well && length_ok;
+    double reward = 0.5 * share + 0.25 * (ends_well ? 1 : 0) + 0.25 * (length_ok ? 1 : 0);
+    // Else a full stop alone would earn a quarter.
+    return Score{.reward = long_enough ? reward : 0.0,
+                 .metrics = {{"success", success ? 1.0 : 0.0},
+                             {"words_found", share},
+                             {"ends_well", ends_well ? 1.0 : 0.0},
+                             {"length_ok", length_ok ? 1.0 : 0.0}}};
+  }
+
   static Result<std::vector<std::string>> required_words(const nlohmann::json& evidence) {
     std::vector<std::string> words;
     auto list = evidence.find("words");
