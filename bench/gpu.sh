@@ -19,8 +19,6 @@ home=$(dirname "$self")
 out=$PWD/gpu-results
 total=525  # seconds of all parts
 
-# The tests of whole models that a GPU can run; kernels/cuda/CMakeLists.txt has the same filter.
-model_filter='-*AdamW*:*ThreadCount*:*InBfloat*:*InverseFrequencies*:*KeepingActivations*'
 # A sanitizer takes a hundred times as long: small tests that between them launch every kernel.
 sanitizer_filter='CudaLinear.Bf16TokenCounts:CudaLinear.Bf16LargeTiles:CudaLinear.Float32:CudaAttention.DtypesOfQueriesAndResult:CudaAttention.DecodeIsPrefillEverywhere:CudaCacheQkv.*:CudaKvCopy.*:CudaLogSumExp.IsRef:CudaLinearLogprob.LogMass*:CudaRows.*:CudaSample.GivesTheBitsOfTheOtherOps:CudaSample.TiesGoToTheSmallerId:CudaAttentionBackward.BitsAreASequencesOwn:CudaSharedPrefix.HeadsAndDims:CudaRmsNormBackward.*:CudaSwigluBackward.*:CudaEmbeddingBackward.*:CudaScatterRows.*:CudaElementwise.*:CudaGroupByExpert.*:CudaExpertBalance.*:CudaWeightedSum.*:CudaWeightBackward.*:CudaLinearLogprobBackward.*:CudaLinearGradInput.IsRef:CudaLinearGradWeight.IsRef:CudaLinearGradBias.IsRef:CudaGroupedLinear.RowsHaveTheBitsOfLinear:CudaGroupedGradients.*:CudaOptimizer.*:CudaPolicyGradient.*:CudaRope.*:CudaRoute.*:CudaRouteBackward.*:CudaRowDigests.AreTheLibrarysAboutTheEndsOfItsParts'
 
@@ -28,14 +26,15 @@ die() { echo "gpu.sh: $*" >&2; exit 2; }
 
 # ---- build and bundle ---------------------------------------------------------------------------
 
-has_target() { grep -q "^build [^:]*\b$1:" "$root/build/build.ninja" 2>/dev/null; }
+# The tests with the label gpu, a line each: name, path of the program, filter (cmake/Tailrace.cmake
+# writes it). It has no line where nvcc was not found.
+gpu_tests=gpu_tests.txt
 
 build() {
   cd "$root" && cmake --preset release || return
   cmake --build build --target tailrace bench_cuda || return
-  # Declared only where nvcc was found.
-  has_target test_cuda_gpu || return 0
-  cmake --build build --target test_cuda_gpu test_cuda_model_gpu test_cuda_engine_gpu test_cuda_trainer_gpu
+  [[ -s $root/build/$gpu_tests ]] || return 0
+  cut -f1 "$root/build/$gpu_tests" | xargs cmake --build build --target
 }
 
 # Copies the libraries of a program, but for libc's own, which belong to the machine's kernel and
@@ -66,17 +65,18 @@ bundle() {
   (build) >"${TMPDIR:-/tmp}/gpu-bundle.$$.log" 2>&1 ||
     { tail -20 "${TMPDIR:-/tmp}/gpu-bundle.$$.log" >&2; die "the build failed"; }
   rm -f "${TMPDIR:-/tmp}/gpu-bundle.$$.log"
-  has_target test_cuda_gpu || die "nvcc was not found here; a bundle without CUDA would measure nothing"
+  [[ -s $root/build/$gpu_tests ]] || die "nvcc was not found here; a bundle without CUDA would measure nothing"
   (  # whole, or not at all
     set -e
     mkdir -p "$folder"/{bin/bench,lib/cxx,data/models}
-    for program in tailrace bench/cuda kernels/cuda/test_cuda_gpu kernels/cuda/test_cuda_model_gpu rollout/engine/test_cuda_engine_gpu trainer/test_cuda_trainer_gpu; do
+    for program in tailrace bench/cuda $(cut -f2 "$root/build/$gpu_tests"); do
       local to=$folder/bin/$program
       [[ $program == */test_* ]] && to=$folder/bin/${program##*/}
       strip -o "$to" "$root/build/$program" || cp "$root/build/$program" "$to"
       copy_libraries "$root/build/$program" "$folder"
     done
     grep '^cuda	' "$root/build/bench/benches.txt" >"$folder/bin/bench/benches.txt"
+    awk -F'\t' -v OFS='\t' '{ print $1, $1, $3 }' "$root/build/$gpu_tests" >"$folder/bin/$gpu_tests"
     cp -r "$root/tests/data/golden" "$folder/data/"
     cp -r "$root/tests/data/models/stories260K" "$folder/data/models/"
     mkdir "$folder/configs" && cp "$root/configs/quickstart.yaml" "$folder/configs/"
@@ -230,7 +230,7 @@ products() { bench products; }
 googletest() {
   local filter=$1 program=$2 status log
   shift 2
-  [[ -x $program ]] || { echo "this build has no $(basename "$program"): nvcc was not found" >&4; return 75; }
+  [[ -f $program && -x $program ]] || { echo "this build has no ${program##*/}" >&4; return 75; }
   log=$(mktemp)
   ours "$@" "$program" --gtest_filter="$filter" --gtest_color=no 2>&1 | tee "$log"
   status=${PIPESTATUS[0]}
@@ -255,10 +255,18 @@ googletest() {
   rm -f "$log"
   return "$status"
 }
-parity() { googletest '*' "$tests/test_cuda_gpu"; }
-golden() { googletest "$model_filter" "$tests/test_cuda_model_gpu"; }
-engine() { googletest '*' "$engine_tests/test_cuda_engine_gpu"; }
-trainer() { googletest '*' "$trainer_tests/test_cuda_trainer_gpu"; }
+# listed NAME FIELD: the path (2) or the filter (3) of a test.
+listed() { awk -F'\t' -v name="$1" -v field="$2" '$1 == name { print $field }' "$bin/$gpu_tests" 2>/dev/null; }
+gpu_test() { googletest "$(listed "$1" 3)" "$bin/$(listed "$1" 2)"; }
+# The part of a test: its name without what all of them have.
+part_of() {
+  case $1 in
+    test_cuda_gpu) echo parity ;;
+    test_cuda_model_gpu) echo golden ;;
+    *) sed -e 's/^test_cuda_//' -e 's/_gpu$//' <<<"$1" ;;
+  esac
+}
+no_tests() { echo "this build has no tests for a GPU: nvcc was not found" >&4; return 75; }
 
 # Greedy texts are equal, and log-probabilities are closer than 1e-3. What was compared stays in logs/.
 same_as_cpu() {
@@ -350,7 +358,8 @@ sanitizer() {
   local tool=$1 program
   program=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer "${CUDA_HOME:-/none}/bin/compute-sanitizer" 2>/dev/null | head -n 1)
   [[ -n $program ]] || { echo "there is no compute-sanitizer" >&4; return 75; }
-  googletest "$sanitizer_filter" "$tests/test_cuda_gpu" "$program" --tool "$tool" --error-exitcode 9
+  [[ -s $bin/$gpu_tests ]] || { no_tests; return; }
+  googletest "$sanitizer_filter" "$bin/$(listed test_cuda_gpu 2)" "$program" --tool "$tool" --error-exitcode 9
 }
 memcheck() { sanitizer memcheck; }
 racecheck() { sanitizer racecheck; }
@@ -483,7 +492,7 @@ run() {
   no_gpu=""
   libraries=""
   if [[ -f $home/bundle.txt ]]; then
-    bin=$home/bin tests=$home/bin engine_tests=$home/bin trainer_tests=$home/bin data=$home/data configs=$home/configs
+    bin=$home/bin data=$home/data configs=$home/configs
     commit=$(sed -n 's/^commit //p' "$home/bundle.txt")
     # The machine's libstdc++ where our programs start with it.
     libraries=$home/lib
@@ -495,7 +504,7 @@ run() {
     fi
   else
     root=$(dirname "$home")
-    bin=$root/build tests=$root/build/kernels/cuda engine_tests=$root/build/rollout/engine trainer_tests=$root/build/trainer data=$root/tests/data configs=$root/configs
+    bin=$root/build data=$root/tests/data configs=$root/configs
     commit=$(git -C "$root" describe --always --dirty 2>/dev/null || echo unknown)
     : >"$out/logs/build.rows"
     echo "building; its log is $out/logs/build.log"
@@ -518,10 +527,10 @@ run() {
     [[ ${status_of[facts]} == ok || -n $no_gpu ]] || no_gpu="facts failed"
   fi
   part limits 40 limits
-  part parity 90 parity
-  part golden 60 golden
-  part engine 40 engine
-  part trainer 40 trainer
+  local tests=() test
+  [[ ! -f $bin/$gpu_tests ]] || mapfile -t tests < <(cut -f1 "$bin/$gpu_tests")
+  ((${#tests[@]} > 0)) || part tests 5 no_tests
+  for test in "${tests[@]}"; do part "$(part_of "$test")" 90 "gpu_test $test"; done
   part same_as_cpu 45 same_as_cpu
   part quickstart 90 quickstart
   part grpo 90 grpo

@@ -116,6 +116,9 @@ add_custom_target(long_tests)
 # LONG: a filter of tests that take long, whose label is `long`.
 # SKIPPED_BY: the program is one test of ctest, skipped where it prints that. RUN_SERIAL: ctest runs
 # nothing beside its tests.
+# gpu_tests.txt has a line for each with the label gpu, which bench/gpu.sh reads: name, path of the
+# program in the build, filter.
+file(WRITE ${CMAKE_BINARY_DIR}/gpu_tests.txt "")
 function(tailrace_test NAME)
   cmake_parse_arguments(ARG "GOLDEN;RUN_SERIAL" "TIMEOUT;FILTER;LONG;SKIPPED_BY" "FILES;DEPENDS;LIBS;LABELS" ${ARGN})
   list(TRANSFORM ARG_FILES PREPEND ${CMAKE_SOURCE_DIR}/tests/)
@@ -156,6 +159,10 @@ function(tailrace_test NAME)
       set(ARG_FILTER "*")
     endif()
     add_test(NAME ${NAME} COMMAND ${NAME} --gtest_brief=1 --gtest_filter=${ARG_FILTER})
+    if("gpu" IN_LIST ARG_LABELS)
+      file(RELATIVE_PATH path ${CMAKE_BINARY_DIR} ${CMAKE_CURRENT_BINARY_DIR}/${NAME})
+      file(APPEND ${CMAKE_BINARY_DIR}/gpu_tests.txt "${NAME}\t${path}\t${ARG_FILTER}\n")
+    endif()
     set_tests_properties(${NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
       SKIP_REGULAR_EXPRESSION "${ARG_SKIPPED_BY}" ${properties})
     return()

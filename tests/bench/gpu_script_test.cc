@@ -21,9 +21,9 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 const std::set<std::string> kParts = {
-    "facts",       "limits",     "parity",    "golden",  "engine",      "trainer",
-    "same_as_cpu", "quickstart", "grpo",      "decode",  "prefill",     "training",
-    "products",    "memcheck",   "racecheck", "pytorch", "transformers"};
+    "facts",          "limits",      "parity",     "golden",    "engine",  "trainer",
+    "rollout_worker", "same_as_cpu", "quickstart", "grpo",      "decode",  "prefill",
+    "training",       "products",    "memcheck",   "racecheck", "pytorch", "transformers"};
 
 class Bundle {
  public:
@@ -64,6 +64,15 @@ class Bundle {
            TAILRACE_EMULATED_ENGINE " \"$@\" --gtest_filter='*SamplesWhatAWholePassGives/F32'");
     script("bin/test_cuda_trainer_gpu",
            TAILRACE_EMULATED_TRAINER " \"$@\" --gtest_filter='*ScoresAreTheSameBits*/DenseF32'");
+    // A test is a part by its line in the list, with the filter that stands there.
+    script("bin/test_cuda_rollout_worker_gpu",
+           "[[ $* != *--gtest_filter=Some.*:Other.*-No.* ]] || echo '[  PASSED  ] 2 tests.'");
+    write("bin/gpu_tests.txt",
+          "test_cuda_gpu\ttest_cuda_gpu\t*\n"
+          "test_cuda_model_gpu\ttest_cuda_model_gpu\t-*AdamW*\n"
+          "test_cuda_engine_gpu\ttest_cuda_engine_gpu\t*\n"
+          "test_cuda_rollout_worker_gpu\ttest_cuda_rollout_worker_gpu\tSome.*:Other.*-No.*\n"
+          "test_cuda_trainer_gpu\ttest_cuda_trainer_gpu\t*\n");
     // Its options, then the program.
     script("tools/compute-sanitizer", "shift 4; exec \"$@\"");
     script("tools/python3", "exit 1");
@@ -123,6 +132,7 @@ TEST(GpuScript, RunsEveryPart) {
   EXPECT_EQ(parts["pytorch"]["detail"], "Python has no torch");
   EXPECT_EQ(parts["facts"]["detail"], "emulated GPU");
   EXPECT_EQ(parts["golden"]["detail"], "1 test.");
+  EXPECT_EQ(parts["rollout_worker"]["detail"], "2 tests.");
   const std::string learned = parts["quickstart"]["detail"];
   EXPECT_TRUE(learned.starts_with("quickstart: success ")) << learned;
   EXPECT_TRUE(learned.ends_with("largest mismatch of a log-probability: 0")) << learned;
@@ -147,6 +157,7 @@ TEST(GpuScript, SaysWhatFailedAndGoesOn) {
   EXPECT_EQ(parts["parity"]["status"], "failed");
   EXPECT_EQ(parts["parity"]["detail"], "failed: A.B");
   EXPECT_EQ(parts["parity"]["log"], "say \"what\" \\ it is\n[  FAILED  ] A.B (1 ms)");
+  EXPECT_EQ(parts["rollout_worker"]["detail"], "2 tests.");
   EXPECT_EQ(parts["decode"]["status"], "ok");
   EXPECT_TRUE(bundle.read("err").starts_with(
       "gpu.sh: parity same_as_cpu quickstart grpo memcheck racecheck: failed"))
