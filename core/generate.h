@@ -38,8 +38,8 @@ inline bool truncates(const SamplingParams& sampling,
 // the sets of an episode: half of what a message holds (core/wire).
 inline constexpr int64_t kMaxKeptTokens = 4096, kMaxKeptIds = int64_t{32} << 20;
 
-// What logits are multiplied by, in the sampler and in the trainer: both must round it the same
-// way.
+// The factor that logits are multiplied by, in the sampler and in the trainer: both must round it
+// the same way.
 inline float inverse_temperature(const SamplingParams& sampling) {
   return sampling.temperature > 0 ? static_cast<float>(1.0 / sampling.temperature) : 1.0f;
 }
@@ -54,7 +54,7 @@ struct GeneratedToken {
   TokenId id = 0;
   float logprob = 0;
   int64_t version = 0;  // weight version that sampled it
-  // Of truncated sampling: natural log of the probability that the kept tokens had together; the
+  // For truncated sampling: natural log of the probability that the kept tokens had together; the
   // draw's own log-probability is logprob - log_mass.
   float log_mass = 0;
   std::vector<TokenId> kept = {};  // their ids, ascending; where the request wants them
@@ -79,7 +79,7 @@ struct Generation {
   SessionId session = 0;
   std::vector<GeneratedToken> tokens;
   FinishReason reason = FinishReason::kLength;
-  // Of an engine that keeps them: the experts that tokens of the session went to, [tokens, sparse
+  // The experts that tokens of the session went to, of an engine that keeps them: [tokens, sparse
   // layers * k], each as it was first computed. They go on where those of the session's last answer
   // ended; the token sampled last has none yet, for nothing was computed of it.
   std::vector<uint16_t> choices = {};
@@ -98,8 +98,8 @@ class Generator {
   // One forward pass over all that can run; returns what finished. Empty while idle.
   virtual std::vector<Generation> step() = 0;
   virtual bool idle() const = 0;
-  // Of a session with a request: what was sampled so far, for those who show an answer while it
-  // comes. Until the next call of any other kind.
+  // The tokens sampled so far in a session with a request, for a caller that shows an answer while
+  // it comes. Until the next call of any other kind.
   virtual std::span<const GeneratedToken> so_far(SessionId) const { return {}; }
 
   virtual int64_t max_context_tokens() const = 0;

@@ -31,7 +31,7 @@ class GeneratorDriver {
     return last_;
   }
   void submit(GenerateRequest request) { generator_.submit(std::move(request)); }
-  // What is still sampled for it, nobody hears.
+  // Nobody hears tokens that are still sampled for it.
   void release(SessionId session) {
     sinks_.erase(session);
     generator_.release(session);
@@ -41,7 +41,7 @@ class GeneratorDriver {
   void step() {
     if (!idle()) hear(generator_.step());
   }
-  // What a step of the generator gave.
+  // Hands on the generations that a step of the generator gave.
   void hear(std::vector<Generation> generations) {
     for (Generation& generation : generations)
       if (const auto at = sinks_.find(generation.session); at != sinks_.end())

@@ -54,7 +54,7 @@ std::string CallBoard::describe() const {
 }
 
 void CallBoard::note_crash() {
-  // What is bound is known without a call: no library of ours is loaded late.
+  // The thread's binding is read without a call: no library of ours is loaded late.
   if (bound == nullptr || bound->row_ == nullptr) return;
   CallBoard& board = *bound->board_;
   board.crashed_.store(static_cast<uint32_t>(bound->row_ - board.rows_.data()) + 1);

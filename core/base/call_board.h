@@ -49,7 +49,7 @@ class CallBoard {
   std::array<Row, kRows> rows_{};
 };
 
-// What the calling thread is bound to; null: nothing.
+// The call board that the calling thread is bound to; null: it is bound to none.
 std::shared_ptr<CallBoard> bound_call_board();
 
 // Binds the calling thread to a row of `board` (null: to nothing), and at its end to the one

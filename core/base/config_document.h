@@ -24,7 +24,7 @@ struct ConfigPlace {
   // the highest, over all files.
   int layer = 0;
 
-  // What relative paths in this place are relative to.
+  // The folder that relative paths in this place are relative to.
   std::filesystem::path folder;
 
   std::string text() const;  // "configs/a.yaml:14"

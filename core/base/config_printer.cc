@@ -182,7 +182,7 @@ class Describer final : public ValueVisitor {
   }
   void leave() override {
     idle_.pop_back();
-    // What items hold, also in sections of theirs, are options of the list.
+    // The options that items hold, also in sections of their own, are options of the list.
     items_.empty() ? open_.pop_back() : items_.pop_back();
   }
 
@@ -204,7 +204,7 @@ class Describer final : public ValueVisitor {
   }
 
  private:
-  // Of a key in the section or item that is open.
+  // The full name of a key in the section or item that is open.
   std::string full_key(std::string_view key) const {
     const bool is_top = items_.empty() && open_.empty();
     return is_top ? std::string(key)
@@ -225,7 +225,7 @@ class Describer final : public ValueVisitor {
     return idle;
   }
 
-  // What takes the effect from a whole section says more than the key itself.
+  // A reason that makes a whole section idle says more than the key's own.
   Idle idle_of(const std::string& full, const Idle& own) const {
     for (const Idle& idle : idle_)
       if (idle && std::ranges::find(idle.deciders, full) == idle.deciders.end()) return idle;

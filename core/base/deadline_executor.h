@@ -52,7 +52,7 @@ struct DeadlineCall {
   // Instead: called by hand_over(), returns at once, and sees to it that the answer comes, once,
   // from any thread.
   std::function<void(std::function<void(Result<T>)>)> begin;
-  // What is made of the answer, on a thread of ours. It returns, so it has no deadline, and what
+  // The handler of the answer, on a thread of ours. It returns, so it has no deadline, and what
   // it touches must only live as long as we do: behind an abandoned call it does not run.
   std::function<void(Result<T>&)> then;
   bool is_answered = true;  // false: nobody wants to know, not even of an exception
@@ -77,8 +77,8 @@ class DeadlineExecutor {
 
   void hand_over(std::vector<Call> calls);
 
-  // What has been answered, and Failures of calls that are late. Waits up to `wait` (real time):
-  // with `all` for all calls of the last hand-over, else for any answer.
+  // Returns the answers so far, and Failures of calls that are late. Waits up to `wait` (real
+  // time): with `all` for all calls of the last hand-over, else for any answer.
   std::vector<Answer> collect(std::chrono::microseconds wait, bool all);
 
   int64_t num_unanswered() const { return num_unanswered_; }  // of those that are answered
@@ -89,7 +89,7 @@ class DeadlineExecutor {
   static constexpr int64_t kMostAbandoned = 64;
   static constexpr Time kLongestClose = std::chrono::seconds(2);
 
-  // What one thread is doing.
+  // The state of one thread.
   struct Slot {
     bool busy = false, abandoned = false, ended = false;
     bool follows = false;  // in `then`

@@ -20,7 +20,7 @@ Digest digest_of(std::string_view text);
 // XXH3-64, where a number has to do.
 uint64_t short_digest_of(std::string_view text);
 
-// Of bytes that come in pieces: equal to that of all of them in one.
+// The digest of bytes that come in pieces: equal to that of all of them in one.
 class RunningDigest {
  public:
   RunningDigest();
@@ -34,7 +34,7 @@ class RunningDigest {
   std::unique_ptr<State> state_;
 };
 
-// Of all its bytes, read piece by piece. A Failure names the file.
+// The digest of all bytes of a file, read piece by piece. A Failure names the file.
 Result<Digest> digest_of_file(const std::filesystem::path& path);
 
 }  // namespace tailrace

@@ -51,7 +51,7 @@ Failure failure(std::string_view action, const std::filesystem::path& path, int 
 // on.
 constexpr size_t kTransfer = size_t{16} << 20;
 
-// What a slow disk takes in a few seconds.
+// The bytes between two syncs: a slow disk takes them in a few seconds.
 constexpr size_t kSyncedPiece = size_t{64} << 20;
 
 // Returns 0 or an errno; takes from `bytes` what was written.
@@ -165,8 +165,8 @@ Result<AtomicFile> AtomicFile::create(const std::filesystem::path& path, bool du
   file.path_ = file.temporary_ = path;
   // The pid keeps two processes apart that write one file.
   file.temporary_ += fmt::format("{}{}", kUnfinished, ::getpid());
-  // What a dead process of the same pid has left goes; a link that somebody put there is never
-  // followed.
+  // A file that a dead process of the same pid left is removed; a link that somebody put there is
+  // never followed.
   ::unlink(file.temporary_.c_str());
   file.descriptor_ = FileDescriptor(
       ::open(file.temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));

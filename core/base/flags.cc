@@ -25,7 +25,7 @@ constexpr bool kIsOptional = false;
 template <class T>
 constexpr bool kIsOptional<std::optional<T>> = true;
 
-// What one word is read as: the element of a list, what an optional holds.
+// The type that one word is read as: the element of a list, the value of an optional.
 template <class T>
 struct ElementOf {
   using Type = T;

@@ -29,10 +29,10 @@
 
 namespace tailrace {
 
-// What is known of an option beside its name and its variable.
+// The facts about an option beside its name and its variable.
 struct FlagInfo {
   std::string_view help = "";
-  // What stands for the value in --help: "DIR". Empty: the kind of the variable.
+  // The placeholder of the value in --help: "DIR". Empty: the kind of the variable.
   std::string_view value = "";
   // Bounds of numbers, inclusive. Integers are from 0 up where nothing is said.
   double min = 0;
@@ -82,11 +82,11 @@ class Command {
 
   // The first word that is no option, and all behind it, --help too, are the command's own.
   void take_all(std::vector<std::string>& words);
-  // What --help ends with.
+  // The text that --help ends with.
   void footer(const std::string& text);
-  // What --version prints; for the program.
+  // The text that --version prints; for the program.
   void version(const std::string& text);
-  // What the command does; it gives back the exit status (exit_code.h) and may throw UserError.
+  // The work of the command; it gives back the exit status (exit_code.h) and may throw UserError.
   void action(std::function<int()> run);
 
   // Whether the option was given, also where its value is the default; once run() has read it.

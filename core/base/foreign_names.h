@@ -20,7 +20,7 @@
 
 namespace tailrace {
 
-// What one value of theirs is here.
+// The value of ours that one value of theirs becomes.
 struct ForeignValue {
   std::string_view theirs;      // in lower case; "*": every value that has no row
   std::string_view ours = "*";  // "*": the same value; empty: our key stays as it is
@@ -39,7 +39,7 @@ struct ForeignName {
   std::string_view name;
   // Ours, or an entry of a map of ours; empty: the name is always refused.
   std::string_view key = {};
-  // What to write here instead: of a name that is refused, or that `only_with` or `needs` refuses.
+  // The advice on what to write instead of a name that is refused, also by `only_with` or `needs`.
   std::string_view told = {};
   std::vector<ForeignValue> values = {};  // empty: each value is the same here
   // "key=value" of ours, with a blank between several: the name means the same only while each key

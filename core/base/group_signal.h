@@ -27,7 +27,7 @@ inline bool same_reward(double a, double b) {
   return are_equal_rewards(std::min(a, b), std::max(a, b));
 }
 
-// Of the samples of one group.
+// Whether the samples of one group differ, so that the group has a signal.
 class GroupSignal {
  public:
   // `judged`: the value of algo.filter_metric; nothing where the run has none, or the sample lacks

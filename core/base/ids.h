@@ -13,7 +13,7 @@
 
 namespace tailrace {
 
-// What a worker does.
+// The job of a worker.
 enum class Role : uint8_t { kRollout, kReward, kTrainer };
 constexpr auto enum_names(Role) {
   return name_table<Role>(
@@ -70,8 +70,8 @@ inline bool is_greedy_member(Lane lane, const MemberId& member) {
   return lane == Lane::kTrain && member.member == 0;
 }
 
-// What a batch is sorted by, never by arrival: sums round by their order, and a batch that is
-// handed out again must give the same weights. Members of a group stand side by side.
+// The key that a batch is sorted by, never by arrival: sums round by their order, and a batch that
+// is handed out again must give the same weights. Members of a group stand side by side.
 inline auto batch_order(const TaskId& id) {
   return std::tuple(id.epoch, id.prompt, id.domain, id.policy);
 }

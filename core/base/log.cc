@@ -70,7 +70,7 @@ Log::Log(std::string role, const std::filesystem::path& file, LogLevel level)
     sinks.push_back(file_sink);
   }
   impl_->logger.set_level(to_spdlog(level));
-  // Of a process that is killed the last lines are those that matter.
+  // The last lines of a process that is killed are those that matter.
   impl_->logger.flush_on(spdlog::level::info);
   // The default handler prints once a second; a lost log line must not bury the terminal.
   bool reported = false;

@@ -1,4 +1,4 @@
-// What this machine has: cores, memory, disk, limits. Zero or empty where the system does not say.
+// The facts of this machine: cores, memory, disk, limits. Zero or empty where it does not say.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct MemoryFacts {
 };
 MemoryFacts memory_facts();
 
-// Of this process's group, where a container sees it (v2 or v1).
+// The memory of this process's cgroup, where a container sees it (v2 or v1).
 struct CgroupMemory {
   int64_t limit_bytes = 0;  // 0: none
   int64_t used_bytes = 0;   // without what is only cached of files, which gives way
@@ -37,7 +37,7 @@ struct CpuFacts {
 };
 CpuFacts cpu_facts();
 
-// Of the kernel's NVIDIA driver, from its own file; empty: there is none.
+// The version of the kernel's NVIDIA driver, from its own file; empty: there is none.
 std::string nvidia_driver_version();
 
 // Name, soft limit ("unlimited" or a number).

@@ -1,4 +1,4 @@
-// What a process holds in memory, item by item, and whether the machine has it.
+// The memory that a process holds, item by item, and whether the machine has it.
 //
 // Linux promises memory that it does not have, and kills whoever touches it. So a process compares
 // what it needs with what is free before it takes any. The sizes come from functions beside the
@@ -26,7 +26,7 @@ struct MemoryItem {
   bool of_turn = false;  // of the turns of a role that shares its device (run.colocate)
 };
 
-// Of a process that may compute on a device beside the CPU.
+// The memory of a process that may compute on a device beside the CPU.
 struct PlacedMemory {
   std::vector<MemoryItem> host = {}, device = {};  // without such a device the second is empty
 };
@@ -35,7 +35,7 @@ struct PlacedMemory {
 int64_t total_bytes(std::span<const MemoryItem> items);
 int64_t certain_bytes(std::span<const MemoryItem> items);
 
-// Of one process, for a message.
+// The memory need of one process, for a message.
 struct MemoryNeed {
   std::string_view process;  // "the trainer"
   std::string_view cure;     // "lower train.microbatch_tokens"

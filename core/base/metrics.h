@@ -45,7 +45,7 @@ class MetricsWriter {
   // on.
   Result<void> write(const MetricsRow& row);
 
-  // What somebody else did to the file since the last write: a copy renamed over it, removed, cut.
+  // A change that others made to the file since the last write: replaced by a copy, removed, cut.
   enum class Kept {
     kWhole,    // nothing
     kPutBack,  // it was another file, or gone; all rows are under its name again

@@ -68,7 +68,7 @@ std::string nearest(std::string_view name, std::span<const std::string> names, D
   int best_distance = std::numeric_limits<int>::max();
   for (const std::string& candidate : names) {
     const int far = distance(name, candidate);
-    // Of several as near the one that is least deep: "optim.lr" before "sft.optim.lr".
+    // Among candidates as near the least deep one wins: "optim.lr" before "sft.optim.lr".
     if (far < best_distance || (far == best_distance && candidate.size() < best.size())) {
       best_distance = far;
       best = candidate;

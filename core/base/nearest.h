@@ -26,7 +26,7 @@ std::string nearest_name(std::string_view name, std::span<const std::string> nam
 // most four, in the order of `names`: of more, the part says too little.
 std::vector<std::string> nearest_keys(std::string_view name, std::span<const std::string> names);
 
-// What ends a sentence about a name that is not known: "; did you mean 'math'?", or "." where none
+// The end of a sentence about a name that is not known: "; did you mean 'math'?", or "." where none
 // is near.
 std::string did_you_mean(std::string_view name, std::span<const std::string> names);
 
@@ -34,7 +34,7 @@ std::string did_you_mean(std::string_view name, std::span<const std::string> nam
 // name like the first part that is missing; else empty.
 std::string nearest_path_hint(const std::filesystem::path& path);
 
-// What ends the message about a file that cannot be opened: nearest_path_hint(); where nothing is
+// The end of the message about a file that cannot be opened: nearest_path_hint(); where nothing is
 // near, `otherwise`; empty for one that is there, whose message says what is wrong with it.
 std::string missing_file_hint(
     const std::filesystem::path& path,

@@ -29,7 +29,7 @@
 
 namespace tailrace {
 
-// What a launch that continues a run may give another value.
+// Whether a launch that continues a run may give an option another value.
 enum class Resume : uint8_t {
   kFixed,      // it decides what is sampled or learned
   kMayChange,  // it decides how and where the work is done, what is measured, what is kept
@@ -72,14 +72,14 @@ struct OptionInfo {
   std::string_view help = "";
   double min = -std::numeric_limits<double>::infinity();  // inclusive, numbers only
   double max = std::numeric_limits<double>::infinity();
-  // Of a choice: values that people know from elsewhere and that are none here, in lower case, and
-  // what to tell them.
+  // Values that people know from elsewhere and that are no values of this choice, in lower case,
+  // and what to tell them.
   struct Stranger {
     std::string_view name, advice;
   };
   std::span<const Stranger> strangers = {};
-  // Of a choice: other spellings, in lower case, of its names. What is kept and printed is the
-  // name.
+  // Other spellings, in lower case, of the names of a choice. The name itself is what is kept and
+  // printed.
   struct Alias {
     std::string_view alias, name;
   };
@@ -93,7 +93,7 @@ struct OptionInfo {
   Idle idle = {};
 };
 
-// What walks over an options struct: the YAML reader, the printer, the documentation.
+// A visitor of the options of a struct: the YAML reader, the printer, the documentation.
 class OptionVisitor {
  public:
   virtual ~OptionVisitor() = default;
@@ -188,20 +188,20 @@ using VisitOptions = std::function<void(OptionVisitor&)>;
 // "section.key", or the key alone at the top.
 std::string join_key(std::string_view section, std::string_view key);
 
-// What names an item of a list can have: letters, digits, '_' and '-'.
+// Whether an item of a list can have this name: letters, digits, '_' and '-'.
 bool is_item_name(std::string_view name);
 
-// What the keys of an item begin with: "LIST.NAME"; "LIST[2]" where its name is missing, is none or
+// The prefix of the keys of an item: "LIST.NAME"; "LIST[2]" where its name is missing, is none or
 // is another one's too.
 std::string item_key(std::string_view list, std::span<const std::string> names, size_t index);
 
 // A bound as a person writes it: whole where it is whole.
 std::string format_bound(double value);
 
-// What numbers are accepted: ">= 1", "<= 5", "0 to 1" or nothing.
+// The numbers that are accepted: ">= 1", "<= 5", "0 to 1" or nothing.
 std::string range_text(const OptionInfo& info);
 
-// What words are accepted: "one of: token, turn".
+// The words that are accepted: "one of: token, turn".
 std::string choice_text(std::span<const std::string_view> names);
 
 }  // namespace tailrace

@@ -1,5 +1,5 @@
-// So many at once, and from then on one in each period: what bounds the traces (log lines, journal
-// entries) of something that anybody may cause as often as they like.
+// Allows so many at once, and from then on one in each period. Bounds the traces (log lines,
+// journal entries) of something that anybody may cause as often as they like.
 //
 // Thread: one at a time.
 #pragma once

@@ -19,7 +19,7 @@ class StallWatch {
   // 0: it never stalls.
   explicit StallWatch(std::chrono::milliseconds patience) : patience_(patience) {}
 
-  // What is seen now, `elapsed` after the last look. True: it stands still.
+  // Takes the beats seen now, `elapsed` after the last look. True: the watched work stands still.
   bool look(uint64_t beats, std::chrono::milliseconds elapsed) {
     if (beats != beats_) {
       *this = StallWatch(patience_);
@@ -38,7 +38,7 @@ class StallWatch {
   }
 
  private:
-  // Who looks later than that was not there in between.
+  // A watcher that looks later than that was not there in between.
   static constexpr std::chrono::milliseconds kLongestLook{1'000};
 
   std::chrono::milliseconds patience_;

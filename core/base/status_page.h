@@ -20,7 +20,7 @@
 
 namespace tailrace {
 
-// What the scheduler knows of a run that stands still.
+// The scheduler's knowledge of a run that stands still.
 struct Waits {
   std::string line;               // who waits for whom since when; empty: nothing is known
   std::chrono::seconds quiet{0};  // since anything came in

@@ -45,7 +45,7 @@ class EventFile {
   AppendFile file_;
 };
 
-// What the file holds, for tests: events in order. A Failure at the first record that is cut or
+// The content of the file, for tests: events in order. A Failure at the first record that is cut or
 // whose checksum is wrong.
 struct ScalarEvent {
   double wall_seconds = 0;

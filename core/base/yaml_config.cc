@@ -71,8 +71,8 @@ std::string with_decimal_point(std::string text) {
   return text;
 }
 
-// What a person probably meant by "4k", "10%", "1_000", "64.0", "30s", "0,5"; empty when nothing
-// comes to mind.
+// Advice on what a person probably meant by "4k", "10%", "1_000", "64.0", "30s", "0,5"; empty when
+// nothing comes to mind.
 std::string number_advice(std::string_view text, bool integer, double fallback,
                           const OptionInfo& info) {
   std::string plain(text);
@@ -309,7 +309,7 @@ class ConfigBinder final : public OptionVisitor {
     known_.push_back(list.key);
     const ConfigNode* node = parent.node ? parent.node->find(key) : nullptr;
     if (!node) {
-      // What is there stays as it is.
+      // The items that are there stay as they are.
       list.items.resize(names.size());
       list.names.assign(names.begin(), names.end());
       lists_.push_back(std::move(list));
@@ -453,7 +453,7 @@ class ConfigBinder final : public OptionVisitor {
     return found;
   }
 
-  // Of a section that is not ours the keys that another program has say more than the section.
+  // In a section that is not ours, the keys that another program has say more than the section.
   void collect_unknown(const std::string& key, const ConfigNode& node,
                        std::vector<std::pair<std::string, ConfigPlace>>& unknown) const {
     if (node.foreign) {

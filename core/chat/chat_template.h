@@ -28,8 +28,8 @@ struct ChatInput {
   // An object: whatever else the template knows (enable_thinking, date_string, bos_token). What is
   // not here is undefined in the template, but for the special tokens of a folder.
   nlohmann::ordered_json variables = nlohmann::ordered_json::object();
-  // What the template's strftime_now() tells. A template that asks is refused without it: a text
-  // that depends on the day that it was rendered cannot be made again.
+  // The time that the template's strftime_now() tells. A template that asks is refused without it:
+  // a text that depends on the day that it was rendered cannot be made again.
   std::optional<std::tm> now;
 };
 
@@ -39,11 +39,11 @@ class ChatTemplate {
   // line, for bad syntax and for statements, filters and tests that are not supported.
   static ChatTemplate parse(std::string_view source, std::string where);
 
-  // Of a model folder: chat_template.jinja, else `chat_template` of tokenizer_config.json, which is
-  // a text or a list of {"name", "template"}; chat_template.jinja is the one named "default".
-  // nullopt: the folder has no chat template. Special tokens of tokenizer_config.json (bos_token,
-  // eos_token, ...) are variables, as in transformers. Throws UserError: as parse(), an unreadable
-  // file, no template of this name.
+  // The template of a model folder: chat_template.jinja, else `chat_template` of
+  // tokenizer_config.json, which is a text or a list of {"name", "template"}; chat_template.jinja
+  // is the one named "default". nullopt: the folder has no chat template. Special tokens of
+  // tokenizer_config.json (bos_token, eos_token, ...) are variables, as in transformers. Throws
+  // UserError: as parse(), an unreadable file, no template of this name.
   static std::optional<ChatTemplate> of_folder(const std::filesystem::path& directory,
                                                std::string_view name = "default");
 

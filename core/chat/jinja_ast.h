@@ -1,4 +1,4 @@
-// What a parsed template consists of. Immutable after parsing.
+// The syntax tree of a parsed template. Immutable after parsing.
 #pragma once
 
 #include <memory>
@@ -99,7 +99,7 @@ struct Statement {
   int line = 0;
   std::string name;
   bool names_caller = false;  // a macro that no `call` block may use without
-  // What is assigned to: a kName, a kTuple of targets, or a kAttribute of a kName (a namespace).
+  // The target of an assignment: a kName, a kTuple of targets, or a kAttribute (a namespace).
   ExpressionPtr target;
   ExpressionPtr value, condition;
   std::vector<Branch> branches;

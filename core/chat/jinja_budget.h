@@ -1,4 +1,4 @@
-// What the work of one render is bounded by.
+// The bound on the work of one render.
 //
 // Thread: one at a time.
 #pragma once
@@ -10,8 +10,8 @@
 
 namespace tailrace::chat::jinja {
 
-// What one render may spend. A step is a node that is evaluated, an item that is made or looked at,
-// or 16 bytes of text; so steps bound the time and the memory.
+// The steps that one render may spend. A step is a node that is evaluated, an item that is made or
+// looked at, or 16 bytes of text; so steps bound the time and the memory.
 class Budget {
  public:
   static constexpr int64_t kMaxSteps = 10'000'000;

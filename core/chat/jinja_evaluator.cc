@@ -85,7 +85,7 @@ class Evaluator {
     Evaluator& evaluator_;
   };
 
-  // What `write` prints, instead of into the output.
+  // Returns the text that `write` prints, and keeps it out of the output.
   template <class Write>
   std::string captured(Write write) {
     std::string outer = std::exchange(out_, {});
@@ -230,7 +230,7 @@ class Evaluator {
     loop->items = all.as<Items>()->sequence;
     loop->depth0 = loop_depth_;
     if (statement.condition) {
-      // What an earlier turn sets may decide about a later item: each is looked at when its turn
+      // An earlier turn may set what decides about a later item: each is looked at when its turn
       // comes, or when `loop.last` or `loop.length` asks.
       loop->items = std::make_shared<Sequence>();
       loop->items->nesting = all.nesting();
@@ -388,7 +388,7 @@ class Evaluator {
     return out;
   }
 
-  // Who takes a text may copy it.
+  // A function that takes a text may copy it.
   void spend_on(const Value& argument) {
     if (argument.text()) budget_.spend_bytes(argument.text()->size());
   }
@@ -517,7 +517,7 @@ class Evaluator {
     return Value::view(std::move(items));
   }
 
-  // What Python and the C library agree on.
+  // Formats a time by the directives that Python and the C library agree on.
   Value tell_time(const Arguments& given) {
     const BoundArguments bound("strftime_now", given, {"format"}, 1);
     const std::string format = bound.text(0, "");

@@ -14,8 +14,8 @@
 
 namespace tailrace::chat::jinja {
 
-// Of expressions in brackets, of operators in a row, of statements within each other: bounds the
-// recursions of parsing, rendering and freeing.
+// The depth of expressions in brackets, operators in a row and statements within each other: bounds
+// the recursions of parsing, rendering and freeing.
 inline constexpr int kMaxParseDepth = 200;
 
 // Every parse_ function takes the tokens of what it is named after and throws Error, with its line,

@@ -39,7 +39,7 @@ Value one_attribute(Value value, std::string_view path, Budget& budget) {
   }
 }
 
-// What an `attribute` argument names: a path or an index; nothing: the value itself.
+// The value that an `attribute` argument names: by a path or an index; nothing: the value itself.
 Value by_attribute(V value, V attribute, Budget& budget) {
   if (attribute.is_none()) return value;
   if (attribute.text()) return one_attribute(value, *attribute.text(), budget);

@@ -1,4 +1,4 @@
-// What stands behind `|`: "messages | length".
+// The filters, which stand behind `|`: "messages | length".
 //
 // abs, capitalize, count, d, default, dictsort, first, float, indent, int, items, join, last,
 // length, list, lower, map, max, min, reject, rejectattr, replace, reverse, round, safe, select,

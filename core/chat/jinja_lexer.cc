@@ -85,7 +85,7 @@ class Lexer {
     if (begin < source_.size()) lex_tag();
   }
 
-  // What of the text before the tag at `tag` stays.
+  // The part of the text before the tag at `tag` that stays.
   std::string_view stripped_before_tag(std::string_view text, size_t tag) const {
     const char sign = tag + 2 < source_.size() ? source_[tag + 2] : ' ';
     if (sign == '-') return strip(text, std::nullopt, Side::kRight);

@@ -36,7 +36,7 @@ int64_t floor_divided(int64_t a, int64_t b) {
 
 int64_t integer_power(int64_t base, int64_t exponent) {
   int64_t result = 1;
-  // Of these bases the powers never outgrow 64 bits, however large the exponent.
+  // The powers of these bases never outgrow 64 bits, however large the exponent.
   if (base >= -1 && base <= 1) return exponent == 0 ? 1 : exponent % 2 == 0 ? base * base : base;
   for (; exponent > 0; --exponent) {
     if (__builtin_mul_overflow(result, base, &result)) too_large();
@@ -136,7 +136,7 @@ std::optional<Value> repeated(const Value& a, const Value& count, Budget& budget
   const Items* items = a.indexed();
   if (!is_integer(count) || !(a.text() || items)) return std::nullopt;
   const int64_t times = std::max<int64_t>(to_integer(count), 0);
-  // What one repetition costs, times their number, before anything is made.
+  // The cost of one repetition times their number is spent before anything is made.
   budget.spend(std::min(times, Budget::kMaxSteps + 1));
   const int64_t size = a.text() ? static_cast<int64_t>(a.text()->size() / 16 + 1)
                                 : static_cast<int64_t>(items->sequence->items.size());
@@ -187,7 +187,7 @@ Value loop_member(const Value& value, std::string_view name) {
   return missing_member(value, name);
 }
 
-// What Python finds by getattr(); nullopt: nothing.
+// The member that Python finds by getattr(); nullopt: there is none.
 std::optional<Value> member(const Value& value, std::string_view name) {
   if (has_method(value, name)) {
     auto method = std::make_shared<Function>();

@@ -1,4 +1,4 @@
-// What operators, members and indices do to values: Python's rules. Integers have 64 bits; what
+// Operators, members and indices of values, by Python's rules. Integers have 64 bits; a result that
 // does not fit is refused. Every function throws Error where Python has a type error.
 //
 // Thread: any.

@@ -1,4 +1,4 @@
-// What stands behind `is`: "x is defined".
+// The tests, which stand behind `is`: "x is defined".
 //
 // boolean, callable, defined, divisibleby, eq, even, false, float, ge, gt, in, integer, iterable,
 // le, lower, lt, mapping, ne, none, number, odd, sameas, sequence, string, true, undefined, upper,

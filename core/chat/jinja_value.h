@@ -1,4 +1,4 @@
-// What a template computes with: Python's values, as far as chat templates use them.
+// The values that a template computes with: Python's values, as far as chat templates use them.
 //
 // A value is immutable, but for a namespace; so is what Jinja's immutable sandbox allows.
 // Everything that may cost more than a constant takes a Budget: templates come from outside.
@@ -55,7 +55,7 @@ struct Loop {
   }
 
   std::shared_ptr<Sequence> items;
-  // Of a loop with an `if`: adds the next item that passes; false: there is none.
+  // For a loop with an `if`: adds the next item that passes; false: there is none.
   std::function<bool()> let_more_in;
   int64_t index0 = 0;
   int64_t depth0 = 0;  // loops around it, in the same macro
@@ -122,7 +122,7 @@ class Value {
   const Dict* dict() const;
   const Items* items(Items::Kind kind) const;
   const Items* indexed() const;  // of a list or a tuple
-  // Of lists, dicts, loops and methods, which all hold other values; 0: of the rest.
+  // The nesting of lists, dicts, loops and methods, which all hold other values; 0: of the rest.
   int nesting() const;
 
  private:

@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// What a template compares with its own words, and so cannot be marked: roles, and such keys.
+// Whether a template may compare it with its own words, so it cannot be marked: roles, such keys.
 bool is_name(std::string_view text) {
   return std::ranges::all_of(text, [](char c) {
     return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_' ||

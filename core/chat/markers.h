@@ -13,7 +13,7 @@
 
 namespace tailrace::chat {
 
-// What others may not write: the texts of special tokens, and in messages of tools also those of
+// Texts that others may not write: those of special tokens, and in messages of tools also those of
 // tokens that stand around calls, their results and thoughts.
 struct Forbidden {
   std::vector<std::string> always = {};

@@ -25,7 +25,7 @@ struct ChatOptions {
   Style style = Style::kAuto;
   std::string template_file = {};  // a Jinja template in the place of the model's own
   std::string system = {};  // the first message, where a conversation begins with none of its own
-  // What else the template knows: enable_thinking: false. Each a JSON value, or a text.
+  // Other variables of the template: enable_thinking: false. Each a JSON value, or a text.
   std::vector<std::pair<std::string, std::string>> variables = {};
   // The day that strftime_now() tells, "2026-01-31": one for a whole run. Empty: a template that
   // asks for it is refused.

@@ -317,7 +317,7 @@ ChatInput PromptFormat::input_of(ordered_json messages) const {
   return input;
 }
 
-// Of a conversation that the template is asked about.
+// The input with which the template is asked about a conversation.
 ChatInput PromptFormat::asking(ordered_json messages) const {
   ChatInput input = input_of(std::move(messages));
   input.tools = tools_asked_with_;
@@ -439,8 +439,8 @@ std::string PromptFormat::render_with_tools(ChatInput& input, ordered_json tools
   return text;
 }
 
-// What is said up to the beginning of the policy's answer: all, or what stands behind an answer
-// before.
+// The text up to the beginning of the policy's answer: all, or the part behind an earlier
+// answer.
 PromptFormat::Written PromptFormat::write(const Said& said, bool behind_answer) const {
   ordered_json messages = messages_of(said), tools = tools_of(said);
   const size_t num_said = messages.size();
@@ -518,8 +518,8 @@ Result<std::vector<TokenId>> PromptFormat::next(const Said& said, TokenId last) 
   return written ? encode(written.value(), last) : written.failure();
 }
 
-// What the template writes for the last of the messages, behind the beginning that it gives to
-// every answer, up to the end of its turn.
+// The tokens that the template writes for the last of the messages, behind the beginning that it
+// gives to every answer, up to the end of its turn.
 std::vector<TokenId> PromptFormat::encode_answer(const ordered_json& messages,
                                                  const std::string& tools) const {
   ordered_json marked = messages, schemas = tools_of({.tools = tools});

@@ -1,4 +1,4 @@
-// What is said to a policy, as the tokens of one growing sequence: plain, or as the model's chat
+// The prompt of a policy, as the tokens of one growing sequence: plain, or as the model's chat
 // template writes it.
 //
 // What was sampled is never written again (design rule 2). Between two answers stands what the
@@ -39,7 +39,7 @@
 
 namespace tailrace::chat {
 
-// What an environment or a person says.
+// The words of an environment or a person.
 struct Said {
   std::string text = {};      // as a message of the user's
   std::string messages = {};  // instead: JSON, a list of {"role", "content", ...}; needs a template
@@ -70,7 +70,7 @@ class PromptFormat {
   // The beginning of a sequence. Failure: the tokenizer cannot read it, the template refuses it,
   // messages or tools that nothing writes.
   Result<std::vector<TokenId>> first(const Said& said) const;
-  // What follows an answer whose last token was `last`. Failure: as first(), and for tools.
+  // The tokens behind an answer whose last token was `last`. Failure: as first(), and for tools.
   Result<std::vector<TokenId>> next(const Said& said, TokenId last) const;
 
   // first() and next() in two halves: the text that the template writes, and its tokens. A caller
@@ -98,7 +98,7 @@ class PromptFormat {
   Result<Lesson> lesson_of_texts(const std::string& said, const std::string& answer) const;
 
   const text::Tokenizer& tokenizer() const { return tokenizer_; }
-  // Of the template, beside messages and tools.
+  // The variables of the template, beside messages and tools.
   const nlohmann::ordered_json& variables() const { return variables_; }
   bool has_template() const { return template_.has_value(); }
   // The special token with which the template ends an answer; -1: it has none. Sampling stops at
@@ -124,7 +124,7 @@ class PromptFormat {
   nlohmann::ordered_json with_system(nlohmann::ordered_json messages) const;
   ChatInput input_of(nlohmann::ordered_json messages) const;
   ChatInput asking(nlohmann::ordered_json messages) const;
-  // Of the tokens behind an answer, those that end its turn: a special one, and blanks before it.
+  // The number of tokens behind an answer that end its turn: a special one, and blanks before it.
   // 0: none do.
   size_t size_of_end(std::span<const TokenId> behind) const;
   void refuse_without_date();

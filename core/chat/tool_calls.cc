@@ -116,7 +116,7 @@ AnswerReader::Delta AnswerReader::read(std::string_view more) {
   return take_delta(/*is_last=*/false);
 }
 
-// What is still held was begun and not ended.
+// Text that is still held was begun and not ended.
 AnswerReader::Delta AnswerReader::finish() {
   while (advance()) {
   }
@@ -310,7 +310,7 @@ void AnswerReader::say(std::string_view text) {
   gap_ += text.substr(0, begin);
   if (begin == text.size()) return;
   if (behind_block_) {
-    // Of the thinking newlines are cut off, of a call all white space.
+    // Behind the thinking newlines are cut off, behind a call all white space.
     if (!behind_call_) {
       answer_.content += gap_.substr(std::min(gap_.find_first_not_of('\n'), gap_.size()));
     } else if (!answer_.content.empty()) {

@@ -52,7 +52,7 @@ struct AnswerForm {
   bool operator==(const AnswerForm&) const = default;
 };
 
-// Of the text of an answer, without the end of its turn. Never throws for what a policy wrote.
+// Parses the text of an answer, without the end of its turn. Never throws for what a policy wrote.
 ParsedAnswer parse_answer(std::string_view text, const AnswerForm& form, uint64_t salt);
 
 // The same while the answer comes, in pieces that are cut anywhere. What deltas have shown never
@@ -99,7 +99,7 @@ class AnswerReader {
   bool behind_block_ = false;  // a call or the thinking stands in front of the gap
   bool behind_call_ = false;
   bool tagged_ = false;  // <|python_tag|> stands in the gap
-  // Of the object or the call that begins `held_`: what has been looked at.
+  // How far the object or the call that begins `held_` has been looked at.
   size_t looked_at_ = 0;
   int64_t depth_ = 0;
   bool in_text_ = false, escaped_ = false;

@@ -33,9 +33,9 @@ class Collective {
   // binary tree over the ranks, ((0 + 1) + (2 + 3)) + ...: with a power of two of them it goes on
   // where a tree over parts within each rank ends.
   virtual void sum(std::span<float> values) = 0;
-  // Those of rank 0.
+  // Sets the bytes of every rank to those of rank 0.
   virtual void broadcast(std::span<std::byte> bytes) = 0;
-  // What each rank has, in the order of the ranks; sizes may differ.
+  // The bytes of each rank, in the order of the ranks; sizes may differ.
   virtual std::vector<std::vector<std::byte>> gather(std::span<const std::byte> own) = 0;
 };
 

@@ -28,10 +28,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of a sum, at a time: a rank holds one such piece of each other rank beside the values.
+// The floats of a sum at a time: a rank holds one such piece of each other rank beside the values.
 constexpr size_t kPieceFloats = size_t{1} << 20;
 constexpr std::chrono::milliseconds kBeat{100};
-// Who connects has heard that all are there.
+// A rank that connects has heard that all are there.
 constexpr std::chrono::seconds kConnect{15};
 // After a rank has gone, for what still comes from the others.
 constexpr std::chrono::seconds kGrace{2};
@@ -125,7 +125,7 @@ class GlooCollective : public Collective {
       sizes[static_cast<size_t>(rank())] = own.size();
       const auto counts = open(sizes.data(), sizes.size() * kCount);
       exchange(*counts, [&](int r) { return Piece{static_cast<size_t>(r) * kCount, kCount}; });
-      // Of all ranks, one behind the other.
+      // The bytes of all ranks, one behind the other.
       std::vector<size_t> offsets = {0};
       for (const uint64_t bytes : sizes) offsets.push_back(offsets.back() + bytes);
       std::vector<std::byte> bytes(offsets.back());

@@ -23,7 +23,7 @@ struct GlooOptions {
   std::chrono::milliseconds timeout{300'000};
 };
 
-// What a sum of so many values takes beside them.
+// The bytes that a sum of so many values takes beside them.
 int64_t sum_bytes(int size, int64_t values);
 
 // Says that this rank is here; another one that has not said so, or nullopt. Who has other things

@@ -48,7 +48,7 @@ class Fetch {
         stop_(stop),
         connection_(connection),
         socket_(connection.socket) {
-    // What the file before it was sent too late.
+    // Drops messages for the file before it that came too late.
     while (socket_.receive()) {
     }
   }
@@ -58,7 +58,7 @@ class Fetch {
     return std::move(facts_);
   }
 
-  // What it has received is counted even where it fails.
+  // The bytes that it has received are counted even where it fails.
   Result<FetchCounters> run() {
     auto ended = fetch();
     if (options_.counters != nullptr) *options_.counters = counters_;
@@ -169,7 +169,7 @@ class Fetch {
                             : fmt::format("it has not got on there for {} s", seconds));
   }
 
-  // Those who wait for the lock (hold()).
+  // Tells the processes that wait for the lock (hold()) that this one gets on.
   void tell_who_waits() const {
     std::error_code ignored;
     if (fs::exists(lock_, ignored))
@@ -291,7 +291,7 @@ class Fetch {
     return {};
   }
 
-  // What was on its way is lost with its connection.
+  // Requests that were under way are lost with their connection.
   bool is_connected_anew() {
     bool anew = false;
     while (const auto contact = socket_.contact())

@@ -29,9 +29,9 @@ struct FetchCounters {
 
 struct FetchOptions {
   uint64_t incarnation = 0;  // under which this process has greeted
-  // What the run says of the file, where the source is not the run: a source that has another one
-  // is refused, and nothing else that it says of the file counts. Null: the source is believed (the
-  // run is, and so is a relay whose file is proved by what it leads to).
+  // The facts that the run gives of the file, where the source is not the run: a source that has
+  // another file is refused, and nothing else that it says of the file counts. Null: the source is
+  // believed (the run is, and so is a relay whose file is proved by what it leads to).
   const wire::FileFacts* expected = nullptr;
   // A source that says that the file has more bytes is refused before any of them come; -1: none
   // is.
@@ -47,9 +47,9 @@ struct FetchOptions {
   // On their way at most, and no more than the link carries in about a second.
   int64_t window_bytes = int64_t{8} << 20;
   double rate_mbit = 0;  // of what is asked for; 0: as the link allows
-  // What is there and proved, of what there will be; for who watches. While the source gets ready,
-  // or another process writes the target: a number that changes when that gets on, and 0. Called on
-  // the thread that fetches.
+  // The bytes that are there and proved, of those that there will be; for a watcher. While the
+  // source gets ready, or another process writes the target: a number that changes when that gets
+  // on, and 0. Called on the thread that fetches.
   std::function<void(int64_t bytes, int64_t total)> on_progress = [](int64_t, int64_t) {};
   FetchCounters* counters = nullptr;  // also of a fetch that fails; null: nobody asks
 };
@@ -74,7 +74,7 @@ Result<FetchCounters> fetch_file(const FetchOptions& options, const wire::Endpoi
                                  const std::string& name, const std::filesystem::path& target,
                                  const std::stop_token& stop);
 
-// What the gate says of the file: its digest alone proves what another source has.
+// The gate's facts of the file: its digest alone proves what another source has.
 Result<wire::FileFacts> ask_facts(const FetchOptions& options, FetchConnection& connection,
                                   const std::string& name, const std::stop_token& stop);
 

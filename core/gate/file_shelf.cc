@@ -136,7 +136,7 @@ wire::FileFacts FileShelf::facts(const std::string& name) {
     // Its owner has removed it, and it is here still.
     if (shelved != entries_.end()) return facts_of(shelved, *shared);
     answer.reason = file.failure().message;
-    // What passes is no reason to do without the file.
+    // An error that passes is no reason to do without the file.
     if (error == EMFILE || error == ENFILE || error == ENOMEM || error == EINTR)
       answer.status = Status::kLater;
     return answer;

@@ -56,7 +56,7 @@ class FileShelf {
   FileShelf(const FileShelf&) = delete;
 
   wire::FileFacts facts(const std::string& name);
-  // What is on the shelf under this name, whatever it leads to by now.
+  // Whether the shelf has something under this name, whatever the name leads to by now.
   bool holds(const std::string& name) const;
   // Its digests are being computed, or its owner fetches it.
   bool is_pending(const std::string& name) const;

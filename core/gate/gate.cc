@@ -33,7 +33,7 @@ constexpr size_t kMaxGuests = 512;
 constexpr int64_t kMaxGuestsOfKey = 256;
 // For so long a list of relays is as it was read.
 constexpr std::chrono::seconds kRelaysAreFresh{1};
-// Of the lines that strangers can cause, and those that a worker can.
+// Limits on the log lines that strangers can cause, and on those that a worker can.
 constexpr int64_t kStrangerLines = 20;
 constexpr std::chrono::seconds kStrangerLinePeriod{2};
 constexpr int64_t kWorkerLinesAtOnce = 500;
@@ -221,7 +221,7 @@ struct Gate::Impl {
   Guest* guest_of_session(const Header& header, const wire::Socket::Received& received) {
     for (auto& [incarnation, guest] : guests)
       if (guest.user == received.user && guest.relay.knows(header.session)) return &guest;
-    // Of a session that an earlier gate has seen begin: the worker says Hello, and goes on.
+    // An earlier gate has seen this session begin: the worker says Hello, and goes on.
     router.send(received.peer, heartbeat, Header{header.session, 0, 0, wire::Signal::kSayHello});
     ++counters.strayed;
     return nullptr;
@@ -325,7 +325,7 @@ struct Gate::Impl {
     return all;
   }
 
-  // What a gate says, and no worker.
+  // A message that a gate says, and no worker.
   template <class Other>
   void on(const wire::Socket::Received& received, const Other&) {
     note(counters.strayed, "messages that are not a worker's to send", received.user, "");

@@ -50,8 +50,8 @@ struct GateOptions {
 
   // Gives a worker that is new here its name, or says why not. `user`: whose key it has.
   std::function<wire::GreetingAnswer(const wire::Greeting&, const std::string& user)> admit = {};
-  // Those whom an earlier gate of this run has admitted, and who may come back; in the order in
-  // which they were admitted, which is the order in which the relays of a cluster are asked.
+  // The workers whom an earlier gate of this run has admitted, and who may come back; in the order
+  // in which they were admitted, which is the order in which the relays of a cluster are asked.
   std::vector<AdmittedWorker> admitted = {};
   // Called when somebody was admitted or has left, with all who are there.
   std::function<void(std::span<const AdmittedWorker>)> remember = {};

@@ -62,11 +62,11 @@ class RemoteRun {
   Result<FetchCounters> fetch(const std::string& name, const std::filesystem::path& target,
                               const std::stop_token& stop, FetchOptions options = {});
 
-  // What the run says of a file. Its digest proves what others have under that name.
+  // The run's facts of a file. Its digest proves what others have under that name.
   Result<wire::FileFacts> facts(const std::string& name, const std::stop_token& stop);
 
-  // Who relays weights in the cluster of this worker, as last heard; waits a moment for the first
-  // list. Empty where the worker is in no cluster, or does not sample.
+  // The relays of weights in the cluster of this worker, as last heard; waits a moment for the
+  // first list. Empty where the worker is in no cluster, or does not sample.
   wire::RelayList relays(const std::stop_token& stop) const;
   // Whether it is in the list of those who may have weights of a relay of this cluster.
   bool is_guest(std::string_view public_key) const;

@@ -54,7 +54,7 @@ struct WeightRelay::Port {
       if (const auto* chunk = std::get_if<wire::AskChunk>(&message.value()))
         desk.on(*received, *chunk);
     }
-    // Who was refused has asked before it was known here, and comes again.
+    // A worker that was refused has asked before it was known here, and comes again.
     (void)doorkeeper.refusals();
   }
 
@@ -147,8 +147,8 @@ SharedFile WeightRelay::find(const std::string& name) {
     }
   }
   changed_.notify_all();
-  // What lies there of an earlier transfer is no progress, and would hide that of this one: the
-  // fetch tells of what it has proved, or of the worker of this host for which it waits.
+  // The part of an earlier transfer that lies there is no progress, and would hide that of this
+  // one: the fetch tells of what it has proved, or of the worker of this host for which it waits.
   return {.path = path, .arriving = progress_.load()};
 }
 

@@ -84,8 +84,8 @@ class WeightRelay {
     Time until;
   };
   std::map<std::string, Refusal> refused_ TR_GUARDED_BY(mu_);  // fetches that have failed
-  // Of the fetch that is under way, as its source gives it: passed on and never added to, so that
-  // two relays that wait for each other see no progress.
+  // The progress of the fetch that is under way, as its source gives it: passed on and never added
+  // to, so that two relays that wait for each other see no progress.
   std::atomic<int64_t> progress_ = 0;
   std::jthread fetcher_, server_;  // last: use what is above
 };

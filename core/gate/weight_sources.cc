@@ -31,7 +31,7 @@ Result<FetchCounters> WeightSources::fetch(const WeightFile& file,
   const bool is_of_run = file.max_bytes < 0;
   FetchCounters all;
   std::vector<std::string> failures;
-  // What one source has received, the next one finds.
+  // The next source finds the bytes that one source has given.
   const auto add = [&](const std::string& source, const FetchCounters& counters, Time start) {
     all.kept = std::max<int64_t>(counters.kept - all.received, 0);
     all.received += counters.received;
@@ -41,7 +41,7 @@ Result<FetchCounters> WeightSources::fetch(const WeightFile& file,
   };
 
   std::error_code ignored;
-  // What another worker of this host has fetched is only to be proved.
+  // A file that another worker of this host has fetched is only to be proved.
   const auto relays = std::filesystem::exists(target, ignored) ? std::vector<wire::RelayAddress>()
                                                                : relays_to_ask(stop);
   std::optional<wire::FileFacts> facts;
@@ -112,7 +112,7 @@ std::vector<wire::RelayAddress> WeightSources::relays_to_ask(const std::stop_tok
   const wire::RelayList list = run_.relays(stop);
   const Time now = steady_now();
   for (const wire::RelayAddress& relay : list.relays) {
-    // Of the relays behind it, each asks this one.
+    // The relays behind it each ask this one.
     if (options_.is_here(relay.address)) break;
     MutexLock lock(mu_);
     const auto left = left_.find(relay.address);

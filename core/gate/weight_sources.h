@@ -38,8 +38,8 @@ namespace tailrace {
 struct WeightFile {
   Digest root;
   std::string name;
-  // Of a file that the receiver proves by what it leads to: each source may have one of its own, of
-  // so many bytes at most. -1: all sources have the same file, and the run says its digest.
+  // The size limit where each source may have a file of its own, which the receiver proves by what
+  // it leads to. -1: all sources have the same file, and the run says its digest.
   int64_t max_bytes = -1;
 };
 
@@ -102,7 +102,7 @@ class WeightSources {
   std::deque<Unproved> unproved_ TR_GUARDED_BY(mu_);
 };
 
-// What a relay calls the file of a version.
+// The name that a relay gives the file of a version.
 std::string name_at_relay(const Digest& root, const std::string& file);
 
 }  // namespace tailrace

@@ -95,7 +95,7 @@ void WorkerRelay::from_scheduler(const Send& send) {
   }
 }
 
-// What the scheduler says of its session with the worker.
+// Reads what the scheduler says of its session with the worker.
 void WorkerRelay::look_into(std::span<const std::byte> frame) {
   const auto header = wire::decode_header(frame);
   if (!header || header->session == 0) return;

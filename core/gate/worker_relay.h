@@ -43,7 +43,7 @@ class WorkerRelay {
 
   // False: the worker's connection is gone, or it takes nothing.
   using Send = std::function<bool(std::string_view routing, std::span<const std::byte> frame)>;
-  // What the scheduler has sent, as far as the worker takes it.
+  // Passes on what the scheduler has sent, as far as the worker takes it.
   void from_scheduler(const Send& send);
 
   // Whether a frame of this session is the worker's.

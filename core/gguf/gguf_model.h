@@ -1,5 +1,5 @@
-// What a GGUF file says of a model, in the words of Hugging Face: its config, and its tensors as
-// transformers has them.
+// The model that a GGUF file describes, in the words of Hugging Face: its config, and its tensors
+// as transformers has them.
 //
 // Thread: any (immutable).
 #pragma once

@@ -24,7 +24,7 @@ class Poster {
   virtual bool post(std::function<void()> work) = 0;
 };
 
-// What of a request decides the form of its answer.
+// The properties of a request that decide the form of its answer.
 struct AnswerForm {
   bool is_http10 = false;  // knows no chunks: the end of the connection ends a stream
   bool is_head = false;    // the header of the answer alone

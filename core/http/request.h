@@ -1,4 +1,4 @@
-// What a client asks.
+// A client's request.
 //
 // Thread: any.
 #pragma once

@@ -48,7 +48,7 @@ constexpr int kAcceptsAtOnce = 64;
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 constexpr std::string_view kStreamComment = ":\n\n";  // of server-sent events
 
-// What a request does wrong, as it is answered.
+// An error in a request, as it is answered.
 struct Refusal {
   int status;
   std::string message;
@@ -253,7 +253,7 @@ void Connection::begin_request() {
 }
 
 void Connection::wait_readable() {
-  // What is read while an answer is computed is the next request; one header of it is enough.
+  // Bytes read while an answer is computed are the next request; one header of it is enough.
   const bool is_full = state_ == State::kAnswering && in_.size() >= kReadBytes && !has_ended_input_;
   if (is_waiting_ || is_full || state_ == State::kClosed) return;
   is_waiting_ = true;
@@ -385,7 +385,7 @@ void Connection::dispatch() {
   }
 }
 
-// What is being read.
+// Refuses the request that is being read.
 void Connection::refuse(const Refusal& refusal) {
   Request head = head_of(parser_->get());
   (void)take_absolute_form(head);
@@ -559,7 +559,7 @@ void Listener::on_connections() {
     }
     const auto size = static_cast<int64_t>(shared_.connections.size());
     const int64_t most = shared_.max_connections;
-    // Those that are refused linger for their answer, but not without bound.
+    // Connections that are refused linger for their answer, but not without bound.
     if (size >= most + most / 8 + 16) {
       shared_.tell(shared_.too_many_connections(), {});
       continue;

@@ -24,7 +24,7 @@ struct ServerOptions {
   uint16_t port = 0;                  // 0: any that is free
   int64_t max_body_bytes = int64_t{64} << 20;
   std::string body_limit = {};  // the key or option that says it, for the refusal (413)
-  // Of all bodies together that are being read; a request beyond it is refused with 503.
+  // The limit on all bodies together that are being read; a request beyond it gets 503.
   int64_t max_reading_bytes = int64_t{1} << 30;
   int64_t max_header_bytes = int64_t{64} << 10;
   int64_t max_unsent_bytes = int64_t{8} << 20;  // of a stream that its client does not read

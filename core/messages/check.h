@@ -22,9 +22,9 @@
 
 namespace tailrace::wire {
 
-// Of a pool, a cluster or a kind of hardware: letters, digits, _ and -, at most 64.
+// Whether it names a pool, a cluster or a kind of hardware: letters, digits, _ and -, at most 64.
 bool is_site_name(std::string_view name);
-// Of a machine: the same, with dots behind the first character.
+// Whether it names a machine: the same, with dots behind the first character.
 bool is_host_name(std::string_view name);
 
 class Check {
@@ -70,7 +70,7 @@ class Check {
     (look(values), ...);
   }
 
-  // What a gateway has refused, and the last words of a program: enough for a person.
+  // The text of a gateway's refusal, or the last words of a program: enough for a person.
   static constexpr size_t kMaxTextBytes = 800;
   static constexpr size_t kMaxMetrics = 4096, kMaxMetricName = 256;
 

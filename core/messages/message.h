@@ -29,7 +29,7 @@ inline constexpr int64_t kMaxMessageBytes = int64_t{256} << 20;
 inline constexpr int64_t kMaxSlots = 1 << 20;
 inline constexpr int32_t kMaxRanks = 1 << 16;
 
-// Who says a message. kWorker: one of any role.
+// The sender of a message. kWorker: one of any role.
 enum class Speaker : uint8_t { kScheduler, kWorker, kRollout, kReward, kTrainer };
 
 #define TR_MESSAGE(Type, speaker, ...)                  \
@@ -72,7 +72,7 @@ struct Heartbeat {
   // Another number whenever a worker that samples has got on since its last one; 0: nothing is said
   // of that.
   uint64_t progress = 0;
-  // What has held its agents up for some seconds, for a person; empty: nothing has.
+  // The cause that has held up its agents for some seconds, for a person; empty: none has.
   std::string held = {};
   TR_MESSAGE(Heartbeat, kWorker, progress, held);
   void check(Check& c) { c.line(held, 400); }
@@ -81,8 +81,8 @@ struct Heartbeat {
 // (trajectory_codec.h), written once by the worker and stored as it arrives.
 struct TrajectoryResult {
   std::vector<std::byte> body;
-  // Of an attempt that is not over: the turns so far, from which another may go on. Its outcome is
-  // kAborted.
+  // The body is of an attempt that is not over: the turns so far, from which another may go on. Its
+  // outcome is kAborted.
   bool goes_on = false;
   TR_MESSAGE(TrajectoryResult, kRollout, body, goes_on);
 };
@@ -143,7 +143,7 @@ struct InstallFailed {
 };
 struct TrainerReady {  // after start: the weights that the trainer holds
   PolicyId policy = 0;
-  // Of the checkpoint it loaded; -1: none, it will prepare (SFT) and publish 0.
+  // The version of the checkpoint it loaded; -1: none, it will prepare (SFT) and publish 0.
   int64_t version = 0;
   Digest digest;              // of what is published; empty when version is -1
   std::string manifest = {};  // file name below RUN/weights, where they lie again; or empty
@@ -173,7 +173,7 @@ struct Published {  // step `version` is trained (0: before the first step)
   int64_t version = 0;
   Digest digest;         // of what is published, which workers prove
   std::string manifest;  // file name below RUN/weights
-  // Of the float32 weights, which two versions that are published alike may not share.
+  // The digest of the float32 weights, which two versions that are published alike may not share.
   Digest master = {};
   MetricList metrics = {};  // of the step
   TR_MESSAGE(Published, kTrainer, policy, version, digest, manifest, master, metrics);
@@ -195,7 +195,7 @@ struct Durable {  // a checkpoint of this version is on disk
     c.cut(path);
   }
 };
-// Of SFT and the like.
+// The progress of SFT and the like.
 struct Progress {
   std::string phase;
   int64_t done = 0, total = 0;

@@ -1,4 +1,4 @@
-// What backward needs of a forward pass.
+// The results of a forward pass that backward needs.
 //
 // Normalised inputs and the gated product of the MLP are not kept: one cheap op makes them again. K
 // and V stay in the KV cache. A token costs, in elements a layer: 2 hidden + 2 q_size + 2 kv_size +
@@ -23,8 +23,8 @@ inline Matrix take_matrix(Workspace& workspace, int64_t rows, int64_t cols) {
   return {workspace.take<float>(rows * cols).data(), rows, cols};
 }
 
-// What one decoder layer computes on its way, `tokens` rows each. In a forward pass that keeps
-// nothing the views lie in scratch memory, and those that only backward reads are empty.
+// The results that one decoder layer computes on its way, `tokens` rows each. In a forward pass
+// that keeps nothing the views lie in scratch memory, and those that only backward reads are empty.
 struct LayerActivations {
   Tensor input;                    // [tokens, hidden] residual stream before the layer
   std::span<float> input_inv_rms;  // [tokens] or empty
@@ -35,10 +35,10 @@ struct LayerActivations {
   std::span<float> mlp_inv_rms;    // [tokens] or empty
   // [tokens, 2 * intermediate], or of experts [tokens * k, 2 * expert_size], grouped by them
   Tensor gate_up = {};
-  // What the halves of a layer give, where it is normalised before it is added.
+  // The results of a layer's halves, where they are normalised before they are added.
   Tensor o_product = {}, down_product = {};            // [tokens, hidden] or empty
   std::span<float> o_inv_rms = {}, down_inv_rms = {};  // [tokens] or empty
-  // Of a sparse layer alone.
+  // The results of a sparse layer alone.
   Tensor router = {};              // [tokens, experts] probabilities
   Tensor expert_weights = {};      // [tokens, k]
   std::span<int32_t> chosen = {};  // [tokens * k]
@@ -61,7 +61,7 @@ struct MlpMemory {
   MlpMemory() = default;
   MlpMemory(Workspace& workspace, const ModelConfig& config, int64_t layer, int64_t max_tokens,
             const Placement& placement = {});
-  // Of the largest sizes.
+  // The memory of the largest sizes.
   static MlpMemory of_all(Workspace& workspace, const ModelConfig& config, int64_t max_tokens,
                           const Placement& placement);
   // As `layer` sees it.
@@ -93,7 +93,7 @@ class Activations {
                        const Placement& placement = {}, bool recomputes = false);
 
  private:
-  // Of max_tokens rows, taken from `memory` in order; from one that measures for bytes().
+  // Arrays of max_tokens rows, taken from `memory` in order; from one that measures for bytes().
   struct Arrays {
     struct Layer {
       LayerActivations kept;  // but for its MLP

@@ -30,7 +30,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-// What else may stand in adapter_config.json and changes the numbers, with what is built of it.
+// Other keys of adapter_config.json that change the numbers, with what is built of them.
 // init_lora_weights: PiSSA, OLoRA and LoftQ change the base too.
 constexpr ConfigFeature kAdapterFeatures[] = {
     {"peft_type", R"(["LORA"])"},

@@ -27,15 +27,15 @@ Lora read_adapter_config(const std::filesystem::path& directory);
 // trained beside stands in the metadata of the tensors. Throws UserError.
 void save_adapter(const std::filesystem::path& directory, const Lora& lora,
                   const Parameters& adapter, const std::string& base_root);
-// That root; empty: another program has written the adapter, and does not say.
+// The root of an adapter's base; empty: another program has written the adapter without it.
 std::string base_root_of(const std::filesystem::path& directory);
 
 // The folder of an adapter's base: lora.base as it is, or relative to the adapter's folder. Throws
 // UserError when there is no such folder here, as with a name of a model on a hub.
 std::filesystem::path base_folder(const std::filesystem::path& directory, const Lora& lora);
 
-// Of a folder of a model, or of an adapter and its base: `config` with `lora` set, and where the
-// base lies. Throws UserError as the two do.
+// The facts of a folder of a model, or of an adapter and its base: `config` with `lora` set, and
+// where the base lies. Throws UserError as the two do.
 struct PolicyFolder {
   ModelConfig config;
   std::filesystem::path base;  // the folder itself where it is a model

@@ -15,7 +15,7 @@ Tensor product_of(const Half& half, Tensor output) {
   return half.product.cols > 0 ? half.product : output;
 }
 
-// What is added to the half's input, in `output` at the end.
+// Leaves in `output` the tensor that is added to the half's input.
 void finish_product(const LayerPass& pass, const Half& half, Tensor output) {
   if (half.post_norm.empty()) return;
   rms_norm(pass.stream, {.x = product_of(half, output),
@@ -110,7 +110,7 @@ void forward_dense_mlp(const LayerPass& pass, ConstTensor normed, Tensor y) {
   add_low_rank(pass, product, adapter.down_a, {{adapter.down_b, y}});
 }
 
-// What the batch says of a layer's choices.
+// The choices that the batch gives for a layer.
 MatrixView<const int32_t> given_choices(const LayerPass& pass) {
   if (pass.batch.choices.rows == 0) return {};
   const int64_t k = pass.config.experts_per_token, index = pass.config.sparse_index(pass.layer);

@@ -24,7 +24,7 @@
 
 namespace tailrace {
 
-// What a sparse layer of a backward pass does for balance (expert_loads.h).
+// The balance that a sparse layer of a backward pass adds (expert_loads.h).
 struct LayerBalance {
   float scale = 0;  // of the sum over sequences of tokens * balance loss; 0: no gradient
   std::span<int64_t> choices = {};

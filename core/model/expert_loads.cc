@@ -47,7 +47,7 @@ void ExpertLoads::compare(ConstMatrix probabilities, std::span<const float> bias
     if (ids.front() == kChoose) continue;
     for (size_t e = 0; e < scores.size(); ++e)
       scores[e] = probabilities.row(t)[e] + (bias.empty() ? 0 : bias[e]);
-    // Of equals the router takes the one with the lower id (kernels/ops/router.h).
+    // Among equal scores the router takes the lower id (kernels/ops/router.h).
     const auto goes_before = [&](size_t a, size_t b) {
       return scores[a] > scores[b] || (scores[a] == scores[b] && a < b);
     };

@@ -16,7 +16,7 @@ struct ExpertLoads {
 
   int64_t num_experts = 0;
   int64_t tokens = 0;
-  // Of choices that were given to passes (ForwardBatch::choices): how many, and how many of them
+  // The number of choices that were given to passes (ForwardBatch::choices), and how many of them
   // the router would not have made.
   int64_t given = 0, moved = 0;
   std::vector<int64_t> choices;  // [sparse layers * experts] how often each was chosen
@@ -26,8 +26,8 @@ struct ExpertLoads {
   std::span<int64_t> choices_of(int64_t sparse_layer);
   std::span<const int64_t> choices_of(int64_t sparse_layer) const;
   std::span<double> losses_of(int64_t sparse_layer);
-  // Those of one layer. probabilities [tokens, experts], bias [experts] or empty, and the layer's
-  // columns of ForwardBatch::choices.
+  // Compares the choices of one layer. probabilities [tokens, experts], bias [experts] or empty,
+  // and the layer's columns of ForwardBatch::choices.
   void compare(ConstMatrix probabilities, std::span<const float> bias,
                MatrixView<const int32_t> chosen);
   void clear();
@@ -44,14 +44,14 @@ struct ExpertLoads {
   double idle_share() const;  // of the experts of all layers, those that nobody chose
 };
 
-// What a backward pass does for balance: it adds to the loss
+// The balance of a backward pass: it adds to the loss
 //   weight * (mean over sparse layers of the sum over sequences of tokens * balance loss)
 // and the pass' choices to `loads`.
 struct BalancePass {
   double weight = 0;
   ExpertLoads* loads = nullptr;  // null: neither
-  // Of the pass' device, [sparse layers * experts]: what is added to these in place of `loads`'s,
-  // so that no pass waits for them. Empty: each pass brings its own to `loads`.
+  // Counters on the pass' device, [sparse layers * experts], that are added to in place of
+  // `loads`'s, so that no pass waits for them. Empty: each pass brings its own to `loads`.
   std::span<int64_t> device_choices = {};
   std::span<double> device_losses = {};
 };

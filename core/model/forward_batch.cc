@@ -87,7 +87,7 @@ void BatchBuilder::add(std::span<const int32_t> tokens, int32_t first_position,
     TR_CHECK(choices.rows == count && choices.cols == room_.choices_per_token,
              "choices [{}, {}] of {} tokens, {} a token", choices.rows, choices.cols, count,
              room_.choices_per_token);
-    // Those before it that were given none choose for themselves.
+    // Tokens before it that were given none choose for themselves.
     if (!gives_choices_)
       std::fill_n(arrays_.choices.begin(), num_tokens_ * room_.choices_per_token, kChoose);
     gives_choices_ = true;

@@ -35,8 +35,8 @@ struct BatchRoom {
   int64_t vocab = 0, blocks = 0;  // ids of tokens and of KV blocks lie below them
 };
 
-// Of draws that the host has not seen, where each row of a batch is a sequence of its own: what
-// ends them (kernels/ops/end_drawn.h), on a GPU.
+// The ends of draws that the host has not seen, where each row of a batch is a sequence of its own:
+// what ends them (kernels/ops/end_drawn.h), on a GPU.
 struct DrawnEnds {
   std::span<const int32_t> stops = {};  // of the device; empty: nobody looks
   int32_t spare_block = 0;

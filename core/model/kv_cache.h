@@ -29,9 +29,9 @@ class KvCache {
   // Copies the first `tokens` positions of a block in every layer (copy-on-write of a shared tail).
   void copy_block(const Stream& stream, int from, int to, int tokens);
   bool keeps_choices() const { return keeps_choices_; }
-  // Of one position, [sparse layers * k].
+  // The choices of one position, [sparse layers * k].
   std::span<uint16_t> choices(int block, int position);
-  // Of keys and values, where the cache is; with choices, those on the host too.
+  // The bytes of keys and values, where the cache is; with choices, those on the host too.
   static int64_t bytes(const ModelConfig& config, int64_t num_blocks, int block_tokens,
                        bool keeps_choices = false, const Placement& placement = {});
   static int64_t bytes_per_block(const ModelConfig& config, int block_tokens,

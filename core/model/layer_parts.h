@@ -1,4 +1,4 @@
-// What the forward and the backward pass of a decoder layer share: how they see its matrices, and
+// Parts that both passes of a decoder layer share: how they see its matrices, and
 // the scratch that both take. For decoder_layer.cc and decoder_layer_backward.cc alone.
 #pragma once
 

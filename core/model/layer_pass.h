@@ -1,4 +1,4 @@
-// What one pass gives to one decoder layer (decoder_layer.h).
+// The arguments that one pass gives to one decoder layer (decoder_layer.h).
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct LayerPass {
   const PackedWeights::Layer& weights;
   KvLayer kv;
   LayerActivations kept;
-  // Of the layer before, its kept.middle: what forward_layer() has to add to its input. No rows:
+  // The kept.middle of the layer before, which forward_layer() has to add to its input. No rows:
   // nothing, as in the first layer.
   ConstTensor residual = {};
 };

@@ -57,7 +57,7 @@ std::vector<T> fetched(const Stream& stream, std::span<const T> values) {
   return host;
 }
 
-// What a backward pass counts for balance, where it runs: in `loads` on the CPU, else where the
+// The counters of a backward pass for balance, where it runs: in `loads` on the CPU, else where the
 // caller wants it, or in scratch memory until the pass has ended.
 class PassLoads {
  public:

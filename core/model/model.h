@@ -43,7 +43,7 @@ class Model {
   }
   static size_t workspace_bytes(const ModelConfig& config, int64_t max_tokens, int max_context,
                                 int num_threads, const Placement& placement = {});
-  // Of the model itself: the tables of rotary positions.
+  // The bytes of the model itself: the tables of rotary positions.
   static int64_t bytes(const ModelConfig& config, int64_t max_context = 0);
   int64_t max_context() const { return max_context_; }
 

@@ -112,9 +112,9 @@ constexpr Family kFamilies[] = {
 
 constexpr int64_t kDefaultWindow = 4096, kDefaultFirstWindowLayer = 28, kDefaultPattern = 6;
 
-// Of all families. Keys that are not listed are passed over: most say how to train or to generate,
-// and change no logits. Those of other families that change them are here, since such files come
-// under the names of these families too.
+// The features of all families. Keys that are not listed are passed over: most say how to train or
+// to generate, and change no logits. Those of other families that change them are here, since such
+// files come under the names of these families too.
 constexpr ConfigFeature kFeatures[] = {
     // Which part of a head is rotated, and how.
     {"partial_rotary_factor", "[1]"},
@@ -150,7 +150,7 @@ constexpr ConfigFeature kFeatures[] = {
     {"output_multiplier_scale", "[1]"},
     {"attn_output_multiplier", "[]"},
     {"routed_scaling_factor", "[1]"},
-    // What else is done to scores, queries, keys and logits.
+    // Other operations on scores, queries, keys and logits.
     {"attn_logit_softcapping", "[]"},
     {"final_logit_softcapping", "[]"},
     {"logits_soft_cap", "[]"},
@@ -171,7 +171,7 @@ constexpr ConfigFeature kFeatures[] = {
     {"dtype", R"(["float32", "bfloat16", "float16"])"},  // its name since transformers 4.56
 };
 
-// Of families that have no such norms of their own.
+// For families that have no such norms of their own.
 constexpr ConfigFeature kQkNorms[] = {
     {"use_qk_norm", "[false]"}, {"qk_layernorm", "[false]"}, {"qk_norm", "[false]"}};
 
@@ -462,7 +462,7 @@ void write_experts(const ModelConfig& config, Ordered& json) {
     if (!config.is_sparse(i)) json["mlp_only_layers"].push_back(i);
 }
 
-// What the config does not say, but the files of the weights do.
+// Reads facts that the config does not say, but the files of the weights do.
 void read_weight_files(const std::filesystem::path& directory, ModelConfig& config) {
   if (!TensorFiles::exist(directory)) return;
   const TensorFiles files(directory);

@@ -1,4 +1,4 @@
-// What a folder that should be a Hugging Face model holds beside its config and its weights.
+// The content of a folder that should be a Hugging Face model, beside its config and its weights.
 //
 // Thread: any.
 #pragma once
@@ -17,9 +17,9 @@ int64_t num_tokenizer_ids(const std::filesystem::path& directory);
 // transformers would load the adapter, and the logits would be others.
 void refuse_adapter(const std::filesystem::path& directory);
 
-// What `directory` is instead of a model with config.json and safetensors weights, and what to do
-// about it: an id of a hub, an adapter, a GGUF file, pickled weights. Sentences that follow another
-// one; empty: nothing that is known.
+// A hint at what `directory` is instead of a model with config.json and safetensors weights, and
+// what to do about it: an id of a hub, an adapter, a GGUF file, pickled weights. Sentences that
+// follow another one; empty: nothing that is known.
 std::string folder_hint(const std::filesystem::path& directory);
 
 }  // namespace tailrace

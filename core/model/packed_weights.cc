@@ -112,7 +112,7 @@ struct Packing {
     copy(stream, at(place.data(), place.size_bytes()), bytes_of(std::span<const float>(values)));
     wait(stream);
   }
-  // What lies there already, in one piece.
+  // Packs values that lie on the device already, in one piece.
   void pack_on_device(const TensorParts& parts, float offset, std::span<const float> place) const {
     const RowPieces pieces = rows_of(source, parts, /*cols=*/1);
     TR_CHECK(pieces.size() == 1, "'{}' lies in pieces", parts.front().name);

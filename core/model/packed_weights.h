@@ -73,8 +73,8 @@ class PackedWeights {
  public:
   PackedWeights(const Stream& stream, const ModelConfig& config, const Parameters& parameters,
                 Dtype dtype = Dtype::kF32);
-  // Of a Buffer of bytes() that holds what the caller has put there: for who measures, and needs no
-  // values that mean something. repack() writes others.
+  // Takes a Buffer of bytes() with whatever the caller has put there: for a measurement, which
+  // needs no meaningful values. repack() writes others.
   PackedWeights(const ModelConfig& config, Dtype dtype, Buffer packed);
   // An adapter beside `base`, in a Buffer of adapter_bytes(); config.lora is its shape.
   PackedWeights(std::shared_ptr<const PackedWeights> base, const ModelConfig& config,

@@ -49,7 +49,7 @@ std::string name_in_file(const TensorFiles& files, const ModelConfig& config,
   return as_head ? std::string(kHeadName) : name;
 }
 
-// What the files of a model lack that was never trained so.
+// Whether the files lack the parameter because the model was never trained with it: it is 0 then.
 bool is_zero_without(const TensorFiles& files, const ParameterInfo& info) {
   return info.kind == ParameterKind::kChoice && !files.places().contains(info.name);
 }

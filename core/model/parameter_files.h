@@ -28,8 +28,8 @@ inline constexpr const char* kComputeKey = "compute";
 // usual ones.
 void load_parameters(const std::filesystem::path& directory, const ModelConfig& config,
                      Parameters& parameters, const std::string& file = "");
-// Those that the headers alone show: what is missing, unknown, or of another shape or dtype. For
-// who is about to take memory by the sizes in `config`, which may not be those of the files.
+// The refusals that the headers alone show: tensors missing, unknown, or of another shape or dtype.
+// For a caller about to take memory by the sizes in `config`, which may not be those of the files.
 void check_headers(const std::filesystem::path& directory, const ModelConfig& config);
 // All refusals of load_parameters(), a MiB in memory at a time.
 void check_parameters(const std::filesystem::path& directory, const ModelConfig& config);

@@ -16,7 +16,7 @@
 
 namespace tailrace {
 
-// What a tensor is for: decides how it begins (init_parameters) and whether it decays (optimizer).
+// The kind of a tensor: decides how it begins (init_parameters) and whether it decays (optimizer).
 enum class ParameterKind : uint8_t {
   kEmbedding,   // a row for each token
   kMatrix,      // of a product
@@ -49,7 +49,7 @@ class ParameterLayout {
   // The matrices of config.lora, as peft names them:
   // "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight".
   static ParameterLayout of_adapter(const ModelConfig& config);
-  // Of what is trained, published and saved: the adapter, where there is one.
+  // The layout of trained, published and saved weights: the adapter, where there is one.
   static ParameterLayout trained(const ModelConfig& config) {
     return config.lora ? of_adapter(config) : ParameterLayout(config);
   }
@@ -57,7 +57,7 @@ class ParameterLayout {
   const ParameterInfo& at(std::string_view name) const;  // TR_CHECKs that it exists
   int64_t size() const { return size_; }  // floats, padding included (padding stays 0)
   int64_t num_parameters() const;         // floats, without padding
-  // Those that one token goes through: of the experts of a layer as many as it chooses.
+  // The parameters that one token goes through: of a layer's experts as many as it chooses.
   int64_t num_active_parameters() const;
 
  private:
@@ -104,7 +104,7 @@ class Parameters {
   DeviceBytes bytes() { return buffer_.bytes(); }
   ConstDeviceBytes bytes() const { return buffer_.bytes(); }
 
-  // Of the CPU alone.
+  // Views for parameters on the CPU alone.
   std::span<float> flat() { return buffer_.as<float>(); }
   std::span<const float> flat() const { return buffer_.as<float>(); }
   std::span<float> vector(std::string_view name);

@@ -71,7 +71,7 @@ class SafetensorsWriter {
                     const std::map<std::string, std::string>& metadata = {}, bool durable = true);
   void write(std::span<const std::byte> bytes);
   void commit();  // TR_CHECKs that all bytes were written
-  // What stands in front of the data, its length included.
+  // The bytes in front of the data, their length included.
   static std::string header(std::span<const Entry> tensors,
                             const std::map<std::string, std::string>& metadata);
 

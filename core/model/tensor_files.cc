@@ -147,7 +147,7 @@ void TensorFiles::compare_with_index(const std::string& shard, const std::string
   if (other == others.end())
     throw UserError("{}: tensor '{}' is here; {} says that it is in {}, which lacks it. {}", path,
                     name, kIndexFile, place->second, kOtherCheckpoint);
-  // Of equal ones it is no matter which is read.
+  // It does not matter which of two equal tensors is read.
   const TensorView& indexed = other->second;
   if (indexed.dtype == view.dtype && indexed.shape == view.shape &&
       std::ranges::equal(indexed.data, view.data))

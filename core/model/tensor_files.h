@@ -30,7 +30,7 @@ class TensorFiles {
 
   // The file of each tensor, by name.
   const std::map<std::string, std::string, std::less<>>& places() const { return places_; }
-  // Of the largest file, where an index names them; 0: there is one file.
+  // The size of the largest file, where an index names them; 0: there is one file.
   int64_t shard_bytes() const;
   // The path of a tensor's file, and its view.
   std::pair<std::string, const TensorView*> find(const std::string& name);

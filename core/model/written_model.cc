@@ -13,7 +13,7 @@
 namespace tailrace {
 namespace {
 
-// Of what products read, without a form.
+// The dtype in which products read a tensor, without a form.
 Dtype sampled_dtype(const ModelConfig& config, const ParameterInfo& info) {
   return info.shape.size() > 1 && config.dtype == Dtype::kBF16 ? Dtype::kBF16 : Dtype::kF32;
 }
@@ -54,7 +54,7 @@ class FilesByForm {
       if (!file.tensors.empty()) model_.files.push_back(std::move(file));
     }
     if (model_.files.empty()) model_.files.push_back({.name = TensorFiles::kSingleFile});
-    // What a run adds, as a bias of choices.
+    // The tensors that a run adds, such as a bias of choices.
     for (const auto& [name, info] : infos_)
       if (!placed.contains(name))
         model_.files.back().tensors.push_back(

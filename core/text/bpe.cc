@@ -18,7 +18,7 @@ namespace {
 
 constexpr int32_t kNoRank = std::numeric_limits<int32_t>::max();
 
-// What two neighbours become. With kNoRank they stay two, but they are characters between which
+// The merge of two neighbours. With kNoRank they stay two, but they are characters between which
 // the join of some longer tokens runs.
 struct Merge {
   int32_t rank = kNoRank;

@@ -18,7 +18,7 @@ struct Alphabet {
     bytes.fill(-1);
     char32_t next = 0x100;
     for (int byte = 0; byte < 256; ++byte) {
-      // What Latin-1 can print. 0xAD is left out: a soft hyphen shows nothing.
+      // The characters that Latin-1 can print. 0xAD is left out: a soft hyphen shows nothing.
       bool itself = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
       char32_t c = itself ? byte : next++;
       append_utf8(characters[byte], c);

@@ -184,7 +184,7 @@ void join_config_tokens(const JsonPart& config, const std::filesystem::path& dir
     for (const AddedToken& token : named) special.insert(token.content);
     read("added_tokens.json", [&](const JsonPart& part) {
       declared = of_encoder(part, special);
-      // Of two files tokenizer.json says how its own tokens are looked for.
+      // Where both files declare a token, tokenizer.json says how it is looked for.
       std::erase_if(declared, [&](const auto& entry) {
         const AddedToken& token = entry.second.token;
         return std::ranges::any_of(tokens, [&](const AddedToken& own) {

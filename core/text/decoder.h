@@ -17,7 +17,7 @@ class Decoder {
   virtual ~Decoder() = default;
   // In place; the text is what the strings are when joined.
   virtual void decode(std::vector<std::string>& tokens) const = 0;
-  // Of a token that stands for bytes, which need not be whole characters; none: it stands for text.
+  // The bytes that a token stands for, maybe not whole characters; none: it stands for text.
   virtual std::optional<std::string> bytes_of(const std::string& token) const {
     (void)token;
     return std::nullopt;

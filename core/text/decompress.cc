@@ -15,10 +15,10 @@ namespace {
 
 // 15 bits are the largest window, and 16 asks for the header and the checksum of gzip.
 constexpr int kGzipWindow = 15 + 16;
-// Of zstd: what its own tool takes without being asked (128 MiB).
+// The window of zstd that its own tool takes without being asked (128 MiB).
 constexpr int kZstdWindow = 27;
 
-// What one call of a library has done.
+// The result of one call of a library.
 struct Turn {
   size_t taken = 0, made = 0;
   bool ended = false;       // a member or frame

@@ -29,7 +29,7 @@ bool calls_tools(const Json& message) {
          !calls->empty();
 }
 
-// Of content that is no text: what is wrong with it. Joins parts.
+// The fault of content that is no text. Joins parts.
 std::optional<std::string> join(Json& content) {
   if (!content.is_array() || content.empty())
     return fmt::format("{}; it must be a text", shown(content));
@@ -82,7 +82,7 @@ std::optional<std::string> fault_of_calls(const Json& message) {
   return std::nullopt;
 }
 
-// Of all objects in it.
+// Erases the nulls of all objects in `value`.
 int64_t erase_nulls(Json& value) {
   int64_t erased = 0;
   if (value.is_object()) {
@@ -103,7 +103,7 @@ int64_t erase_nulls(Json& value) {
   return erased;
 }
 
-// Of a call, or of the function in it.
+// Erases the nulls in the arguments of a call, or of the function in it.
 int64_t erase_nulls_of_arguments(Json& call) {
   if (!call.is_object()) return 0;
   int64_t erased = 0;

@@ -1,4 +1,4 @@
-// What the Metaspace of a pre-tokenizer and that of a decoder have in common.
+// The common part of the Metaspace of a pre-tokenizer and that of a decoder.
 #pragma once
 
 #include <cstdint>

@@ -21,7 +21,7 @@ class Pattern {
   void find_all(std::string_view text, std::vector<Span>& out) const;
   std::string replace_all(std::string text, std::string_view content) const;
 
-  // Of the text that is looked for; 0: it is a regular expression.
+  // The bytes of the text that is looked for; 0: it is a regular expression.
   int64_t literal_bytes() const {
     return regex_ == nullptr ? static_cast<int64_t>(literal_.size()) : 0;
   }

@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::string_view kParquetMagic = "PAR1";
 
-// What is not read, and the command that unpacks it.
+// A format that is not read, and the command that unpacks it.
 struct Unread {
   std::string_view magic, name, unpack;
 };

@@ -18,8 +18,8 @@ namespace tailrace::text {
 // The script that makes JSON Lines of a Parquet file, for messages.
 inline constexpr std::string_view kParquetScript = "scripts/parquet_to_jsonl.py";
 
-// What of a file is read. A limit that is passed ends the reading: of a line before the line is
-// whole, of the text before it is unpacked.
+// The limits on what is read of a file. A limit that is passed ends the reading: of a line before
+// the line is whole, of the text before it is unpacked.
 struct RowLimits {
   int64_t max_row_bytes = int64_t{64} << 20;   // of a line
   int64_t max_text_bytes = int64_t{16} << 30;  // of all lines, unpacked

@@ -24,7 +24,7 @@ std::string StreamDecoder::text() {
   if (last.starts_with(overlap_)) {
     text = settled_ + last.substr(overlap_.size());
   } else {
-    // What came has changed what stood there.
+    // The new tokens have changed the text before them.
     text = decode_from(0, ids_.size());
     settled_.clear();
     overlap_.clear();
@@ -39,7 +39,7 @@ void StreamDecoder::settle(const std::string& text) {
   if (text.ends_with("\xEF\xBF\xBD")) return;
   const size_t begin = ids_.size() - std::min(ids_.size(), kOverlapTokens);
   std::string overlap = decode_from(begin, ids_.size());
-  // What follows would be decoded as the beginning of a text.
+  // The text that follows would be decoded as the beginning of a text.
   if (overlap.empty()) return;
   num_settled_ = ids_.size();
   overlap_begin_ = begin;

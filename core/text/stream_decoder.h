@@ -20,7 +20,7 @@ class StreamDecoder {
 
   void add(TokenId id) { ids_.push_back(id); }
   size_t num_tokens() const { return ids_.size(); }
-  // Of all tokens so far. Later ones may change its end: half of a character is U+FFFD.
+  // The text of all tokens so far. Later ones may change its end: half of a character is U+FFFD.
   std::string text();
 
  private:

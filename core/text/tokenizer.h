@@ -46,8 +46,8 @@ class Tokenizer {
   // Special tokens are left out unless `keep_special`. Bytes that are not UTF-8 become U+FFFD.
   virtual std::string decode(std::span<const TokenId> ids, bool keep_special = false) const = 0;
 
-  // What the token adds to a text, special ones too. It need not be UTF-8: a token may be a part of
-  // a character.
+  // The bytes that the token adds to a text, special ones too. It need not be UTF-8: a token may be
+  // a part of a character.
   virtual std::string bytes_of(TokenId id) const = 0;
 
   virtual int64_t vocab_size() const = 0;                   // largest id + 1

@@ -25,7 +25,7 @@ namespace tailrace::text {
 
 namespace {
 
-// What the post-processor puts around a text.
+// The tokens that the post-processor puts around a text.
 struct Frame {
   std::vector<TokenId> before, after;
 };
@@ -194,7 +194,7 @@ class JsonTokenizer final : public Tokenizer {
     return AddedTokenMatcher(std::move(tokens));
   }
 
-  // Those that are looked for in normalised text, as they are written.
+  // The special tokens that are looked for in normalised text, as they are written.
   AddedTokenMatcher normalized_special() const {
     std::vector<AddedToken> tokens;
     for (const AddedToken& token : parts_.added)

@@ -1,5 +1,5 @@
-// What a trainer takes of a trajectory. Asked of a worker's result before it counts as a sample,
-// and of a batch before it is trained on.
+// The limits on a trajectory that a trainer takes. Asked of a worker's result before it counts as a
+// sample, and of a batch before it is trained on.
 //
 // Thread: any.
 #pragma once
@@ -13,7 +13,7 @@
 
 namespace tailrace {
 
-// Of a run; what is left out has no limit. No log-probability is above 0 in any.
+// The limits of a run; a limit that is left out is none. No log-probability is above 0 in any.
 struct BodyLimits {
   int64_t vocab_size = std::numeric_limits<int64_t>::max();
   int64_t max_context_tokens = std::numeric_limits<int64_t>::max();  // inherited ones included
@@ -27,7 +27,7 @@ struct BodyLimits {
   bool greedy_member = false;  // the run's: one member of each group is sampled at temperature 0
 };
 
-// Of a trajectory without a fault (find_fault): why it is not taken, to be read behind its name
+// Why a trajectory without a fault (find_fault) is not taken, to be read behind its name
 // ("holds token 9; ..."). Nothing: it is.
 std::optional<std::string> find_unfit(const Trajectory& trajectory, const BodyLimits& limits);
 

@@ -1,4 +1,4 @@
-// What a row of a file must hold, said to the reader of rows that catches it and names the line.
+// The rules of a file's rows, said to the reader of rows that catches them and names the line.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@ inline void require(bool holds, const char* what) {
   if (!holds) throw std::invalid_argument(what);
 }
 
-// What a segment continues: an earlier one, and no more than there is of it. `contexts`: tokens of
-// the earlier ones with all that they continue. Gives that number for this one.
+// The parent that a segment continues: an earlier one, and no more than there is of it. `contexts`:
+// tokens of the earlier ones with all that they continue. Gives that number for this one.
 inline int64_t require_sound_parent(int32_t parent, int32_t parent_tokens,
                                     std::span<const int64_t> contexts, size_t own_tokens) {
   require(parent >= -1 && parent < std::ssize(contexts), "a parent is not an earlier segment");

@@ -19,7 +19,7 @@ std::string sample_name(const BodyId& id);
 // The whole of it, in any order.
 Result<BodyId> parse_sample_name(std::string_view text);
 
-// What of a name was given; the rest may be anything.
+// The given parts of a name; the rest may be anything.
 struct SampleQuery {
   std::optional<Lane> lane;
   std::optional<int64_t> policy, domain, epoch, prompt, launch, member, attempt;

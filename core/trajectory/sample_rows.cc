@@ -64,7 +64,7 @@ SampleRow sample_row(const Trajectory& trajectory, int64_t step, int64_t version
 }
 
 std::vector<SampleText> segment_text(const SampleRow& row, size_t segment, const TokenText& text) {
-  // What it continues, from the end to the beginning.
+  // The tokens that it continues, from the end to the beginning.
   std::vector<TokenId> ids;
   std::vector<TokenRole> roles;
   const auto add_in_front = [&](const SampleRow::Tokens& of, size_t count) {

@@ -28,7 +28,7 @@
 
 namespace tailrace {
 
-// What tokens say, as the run's tokenizer has it.
+// The text of tokens, as the run's tokenizer has it.
 using TokenText = std::function<std::string(std::span<const TokenId>)>;
 
 struct SampleText {
@@ -57,7 +57,7 @@ struct SampleRow {
 // `success` is the metric of that name.
 SampleRow sample_row(const Trajectory& trajectory, int64_t step, int64_t version);
 
-// What the tokens of a segment say behind those that it continues.
+// The text of a segment's tokens behind those that it continues.
 std::vector<SampleText> segment_text(const SampleRow& row, size_t segment, const TokenText& text);
 
 // One line without its newline, and back. A Failure says what is wrong with the line.

@@ -1,4 +1,4 @@
-// What the workers of a run did when, as its scheduler saw it: the rows of RUN/timeline.jsonl.
+// A run's workers' activity over time, as its scheduler saw it: the rows of RUN/timeline.jsonl.
 //
 //   {"at_ns": 9100, "what": "generate", "from_ns": 4200, "worker": "rollout-1",
 //    "sample": "policy=0 dataset=0 epoch=0 prompt=12 launch=0 member=3 attempt=1",
@@ -73,14 +73,14 @@ using Deciles = std::array<int64_t, 11>;
 Deciles deciles_of(std::vector<int64_t> values);  // not empty
 
 struct TimelineRow {
-  // Of a sample that no step trains.
+  // The facts of a sample that no step trains.
   struct Sample {
     int64_t tokens = -1;     // sampled; -1: not known any more
     int64_t staleness = -1;  // versions, against the newest weights; -1: nothing was sampled
     bool truncated = false;
     friend bool operator==(const Sample&, const Sample&) = default;
   };
-  // Of the samples that a step trained.
+  // The facts of the samples that a step trained.
   struct Trained {
     int64_t samples = 0, truncated = 0;
     Deciles tokens{}, staleness{};  // without samples: 0

@@ -139,7 +139,7 @@ uint64_t read_anchor(const std::string& text) {
   return anchor;
 }
 
-// What each reason left out, by its name.
+// The values that each reason left out, by its name.
 template <class Value>
 std::map<LeftOut, Value> read_left_out(const nlohmann::json& json) {
   std::map<LeftOut, Value> left_out;
@@ -222,7 +222,7 @@ TraceSegment read_segment(const nlohmann::json& json, std::span<const TraceTurn>
                        .new_logprobs = floats_of(json.at("new")),
                        .ref_logprobs = floats_of(json.value("ref", none)),
                        .advantages = floats_of(json.value("advantages", none))};
-  // Of an older build.
+  // A row of an older build has this key.
   if (json.contains("rejected"))
     segment.left_out[LeftOut::kRejected] = json.at("rejected").get<std::vector<int32_t>>();
   for (const int role : json.at("roles").get<std::vector<int>>()) {

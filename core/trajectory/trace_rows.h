@@ -64,7 +64,7 @@ struct TraceSegment {
   std::vector<float> logprobs;    // same length; as they were recorded at sampling
   std::vector<float> log_masses;  // same length or empty: what truncated sampling kept
   std::vector<uint8_t> mask;      // same length; 1: the loss is made of it
-  // Of each reason the ascending places of the sampled tokens that it left out of the loss.
+  // For each reason the ascending places of the sampled tokens that it left out of the loss.
   std::map<LeftOut, std::vector<int32_t>> left_out = {};
   // Where each answer begins, and the turn of the trajectory that it is; as in Segment, but with
   // the numbers that credit went by where the segment itself knows none.
@@ -77,7 +77,7 @@ struct TraceSegment {
   friend bool operator==(const TraceSegment&, const TraceSegment&) = default;
 };
 
-// What a turn earned, and what the loss made of that.
+// The reward of a turn, and the use that the loss made of it.
 struct TraceTurn {
   int32_t number = 0;                        // in its trajectory, from 0
   std::optional<double> reward = {};         // of the environment's step; absent: not known
@@ -85,11 +85,11 @@ struct TraceTurn {
   int64_t tokens = 0;                        // sampled
   int64_t trained = 0;                       // of these, those that the loss is made of
   std::map<LeftOut, int64_t> left_out = {};  // and the others
-  // Of the trained tokens: their mean, the first and the last; absent where there are none.
+  // The advantages of the trained tokens: mean, first and last; absent where there are none.
   std::optional<float> advantage = {}, first = {}, last = {};
   // With a critic: what it said in front of the first trained token, when the step began.
   std::optional<double> value = {};
-  // What came from the turn on, discounted, as its advantage was made of it: a critic's of the
+  // The return from the turn on, discounted, as its advantage was made of it: a critic's of the
   // first trained token, or that of algo.credit.
   std::optional<double> turn_return = {};
   friend bool operator==(const TraceTurn&, const TraceTurn&) = default;
@@ -100,7 +100,7 @@ struct TraceRow {
   int64_t step = 0;
   Outcome outcome = Outcome::kFinished;
   double reward = 0;
-  // What the advantages are made of, where the length of the sample made it another one.
+  // The reward that advantages are made of, where the sample's length made it another one.
   std::optional<double> shaped_reward = {};
   // Mean of the trained tokens; absent: nothing of it was trained on.
   std::optional<float> advantage;

@@ -70,7 +70,7 @@ std::optional<std::string> find_set_fault(std::span<const TokenId> set, TokenId 
   return std::nullopt;
 }
 
-// What truncated sampling adds.
+// Finds faults in the fields that truncated sampling adds.
 std::optional<std::string> find_truncation_fault(const Segment& s, const SamplingParams& sampling) {
   const bool has_masses = !s.log_masses.empty(), has_sets = !s.kept_counts.empty();
   const size_t n = s.tokens.size();
@@ -109,7 +109,7 @@ std::optional<std::string> find_shape_fault(const ExpertShape& shape) {
   return fmt::format("choices of {} of {} experts in {} layers", chosen, experts, layers);
 }
 
-// Of a shape without a fault.
+// Finds faults in the choices of experts; `shape` itself has none.
 std::optional<std::string> find_choice_fault(const Segment& s, const ExpertShape& shape) {
   if (s.choices.empty()) return std::nullopt;
   const int64_t size = std::ssize(s.choices), per_token = shape.per_token();
@@ -145,8 +145,8 @@ std::optional<std::string> find_turn_fault(const Segment& segment) {
   return std::nullopt;
 }
 
-// Of a segment whose answers begin where its roles say. `answered` are the turns that earlier
-// segments answer.
+// Finds faults in the turn numbers of a segment whose answers begin where its roles say. `answered`
+// are the turns that earlier segments answer.
 std::optional<std::string> find_number_fault(const Segment& segment, int32_t num_turns,
                                              std::vector<bool>& answered) {
   const std::vector<int32_t>& numbers = segment.turn_numbers;
@@ -333,8 +333,8 @@ TrajectoryHeader header_of(const Trajectory& trajectory) {
 
 std::optional<std::string> find_fault(const TrajectoryHeader& header) {
   if (auto fault = find_facts_fault(header)) return fault;
-  // What the scheduler decides by before anybody reads the tokens; read_all() proves it against
-  // them.
+  // The numbers that the scheduler decides by before anybody reads the tokens; read_all() proves
+  // them against the tokens.
   const bool sampled = header.num_sampled > 0;
   if (header.num_sampled < 0 || header.num_tokens < header.num_sampled ||
       sampled != (header.min_version >= 0) || header.max_version < header.min_version) {

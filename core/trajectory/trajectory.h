@@ -1,4 +1,4 @@
-// What a rollout produces and a trainer consumes: tokens written once at sampling time, with the
+// The result of a rollout and input of a trainer: tokens written once at sampling time, with the
 // log-probability, weight version and role of each. Nothing is ever re-tokenised (design rule 2).
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace tailrace {
 
-// Who wrote a token. Only kSampled tokens are trained on.
+// The author of a token. Only kSampled tokens are trained on.
 enum class TokenRole : uint8_t { kPrompt, kSampled, kObservation };
 
 // Tokens of one unbroken context. A conversation that only grows is one segment; a rewritten
@@ -37,7 +37,7 @@ struct Segment {
   // The turn of the trajectory that each of them answers, ascending; no two answers of a trajectory
   // are of one turn. Same length as turn_begins; empty: not known.
   std::vector<int32_t> turn_numbers = {};
-  // Of truncated sampling (top-k, top-p, min-p): the natural log of the probability that the kept
+  // For truncated sampling (top-k, top-p, min-p): the natural log of the probability that the kept
   // tokens have together, which the draw is renormalised by. Same length, 0 where the role is not
   // kSampled; empty where truncation has cut nothing.
   std::vector<float> log_masses = {};
@@ -72,7 +72,7 @@ uint64_t anchor_of(std::string_view state);
 // At the end: where truncation has cut nothing there is nothing to say.
 void drop_empty_sets(Segment& segment);
 
-// What is said of an episode besides its tokens.
+// The facts of an episode besides its tokens.
 struct EpisodeFacts {
   LeaseId lease;
   Lane lane = Lane::kTrain;
@@ -80,8 +80,8 @@ struct EpisodeFacts {
   uint64_t seed = 0;  // what the environment was reset with
   Outcome outcome = Outcome::kFinished;
   std::optional<double> reward;  // absent until a verifier has spoken
-  // What its group is judged by in the place of the reward (algo.filter_metric), where a run says
-  // so and the sample has it. Known with the reward, and in no body.
+  // The value that its group is judged by in place of the reward (algo.filter_metric), where a run
+  // says so and the sample has it. Known with the reward, and in no body.
   std::optional<double> judged = {};
   std::string verifier;     // empty: the environment gave the reward itself
   std::string evidence;     // what the verifier needs, JSON; without one: why it ended so
@@ -104,8 +104,8 @@ struct Trajectory : EpisodeFacts {
   // turn i, counted from 1. It ends with the last answer that was heard. What an attempt before it
   // had heard keeps the time that it took then.
   std::vector<float> env_waits = {};
-  // What the environment gave for each turn: the part of the reward that came from its steps, 0
-  // where a verifier scores the whole. [turns]; empty: not known.
+  // The reward that the environment gave for each turn: the part of the reward that came from its
+  // steps, 0 where a verifier scores the whole. [turns]; empty: not known.
   std::vector<double> turn_rewards = {};
   // The state that each turn answered, as anchor_of() names it. [turns]; empty: not known.
   std::vector<uint64_t> turn_anchors = {};
@@ -116,7 +116,7 @@ struct Trajectory : EpisodeFacts {
   int64_t max_version() const;
 };
 
-// What can be known of a trajectory without reading its tokens: it travels in front of them.
+// The facts of a trajectory that are known without its tokens: it travels in front of them.
 struct TrajectoryHeader : EpisodeFacts {
   int64_t num_tokens = 0, num_sampled = 0;
   int64_t min_version = -1, max_version = -1;  // of sampled tokens

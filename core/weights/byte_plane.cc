@@ -169,7 +169,7 @@ void PlaneWriter::put_stored(std::span<const uint8_t> bytes) {
   const size_t packed = ZSTD_compress2(zstd_->context.get(), packed_.data(), packed_.size(),
                                        bytes.data(), bytes.size());
   TR_CHECK(!ZSTD_isError(packed), "zstd: {}", ZSTD_getErrorName(packed));
-  // What saves next to nothing is not worth the time to decode it.
+  // A packing that saves next to nothing is not worth the time to decode it.
   if (packed + bytes.size() / 64 < bytes.size()) bytes = std::span(packed_).first(packed);
   put_number(std::ssize(bytes));
   const auto stored = std::as_bytes(bytes);

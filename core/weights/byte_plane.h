@@ -31,7 +31,7 @@ class PlaneWriter {
   PlaneWriter();
   ~PlaneWriter();
 
-  // What follows goes behind what `out` has. Borrows it.
+  // The bytes that follow go behind those that `out` has. Borrows it.
   void begin(std::vector<std::byte>& out) { out_ = &out; }
   void put_byte(uint8_t byte) { out_->push_back(static_cast<std::byte>(byte)); }
   void put_number(int64_t number);  // not negative

@@ -34,14 +34,14 @@ class Colocation {
   // For the ArenaScope under which a role makes what its turns need.
   DeviceBytes turn_memory() { return arena_.bytes(); }
 
-  // Of the trainer. The weights, which it alone changes, and in its turns alone.
+  // For the trainer. The weights, which it alone changes, and in its turns alone.
   void share(std::shared_ptr<PackedWeights> weights);
   // Waits until the rollout worker has given the device back; at once where the trainer has it.
   void begin_training();
   // All that the trainer has asked of the device is done; the weights are those of this root.
   void end_training(Digest root);
 
-  // Of the rollout worker. The weights: waits for share(); null: the trainer is gone.
+  // For the rollout worker. The weights: waits for share(); null: the trainer is gone.
   std::shared_ptr<PackedWeights> weights();
   bool is_wanted() const;  // the trainer waits
   // Whether the weights are those of this root: a trainer that begins again behind the newest

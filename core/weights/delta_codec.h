@@ -30,7 +30,7 @@ constexpr auto enum_names(TensorPayload) {
                                     {TensorPayload::kSame, "same"}});
 }
 
-// What a payload costs. With a rate, it is the time of a tensor: its bytes over that link, behind
+// The cost of a payload. With a rate, it is the time of a tensor: its bytes over that link, behind
 // each other with what it takes to encode and to apply them, as measured on the tensor's first
 // chunk. So over a fast link a tensor goes whole. 0: bytes alone count.
 struct DeltaCost {

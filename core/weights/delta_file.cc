@@ -31,7 +31,7 @@ constexpr std::string_view kMagic = "TRdelta\n";
 constexpr size_t kLengthBytes = 8;
 constexpr size_t kHeaderAt = kMagic.size() + kDigestDigits + kLengthBytes;
 constexpr int64_t kMaxHeaderBytes = int64_t{1} << 28;
-// Of one tensor: beyond any machine, and products of it with 8 do not overflow.
+// The elements of one tensor: beyond any machine, and products of it with 8 do not overflow.
 constexpr int64_t kMaxElements = int64_t{1} << 48;
 
 constexpr std::array<std::pair<Dtype, std::string_view>, 3> kDeltaDtypes = {

@@ -35,7 +35,7 @@ struct DeltaCounts {
   int64_t changed = 0, escapes = 0;
 };
 
-// What is borrowed may be unaligned. `n` elements of `base` and `target`, or `out`.
+// Borrowed arrays may be unaligned. `n` elements of `base` and `target`, or `out`.
 struct DeltaLoops {
   // `dense`: symbols of all elements, and no bitmap; else of those that differ, and a bitmap whose
   // bits behind the n-th are 0.
@@ -51,7 +51,7 @@ struct DeltaLoops {
                    std::byte* out);
 };
 
-// Of the widest instruction set that is no wider than `isa`. All give the same bytes.
+// The loops of the widest instruction set no wider than `isa`. All give the same bytes.
 const DeltaLoops& delta_loops(Isa isa);
 const DeltaLoops& portable_delta_loops();
 #if defined(__x86_64__)

@@ -13,8 +13,8 @@ namespace {
 
 int64_t num_rows(std::span<const int64_t> shape) { return shape.empty() ? 1 : shape[0]; }
 
-// What goes into a root, each part with its length, so that no two lists of tensors give the same
-// bytes.
+// The bytes that go into a root, each part with its length, so that no two lists of tensors give
+// the same bytes.
 class RootBytes {
  public:
   void add(int64_t number) {

@@ -49,7 +49,7 @@ class HostDigests {
   }
 
  private:
-  // Of what is read as a bfloat16 the bits are those that it was read from.
+  // A value that is read as a bfloat16 has the bits that it was read from.
   Digest digest_rows(int64_t begin, int64_t end, int64_t cols, bool as_bf16, const ReadRows& read) {
     RunningDigest digest;
     const int64_t step = std::max<int64_t>(1, kPieceValues / cols);
@@ -105,8 +105,8 @@ class SourceDigests {
   std::vector<Digest> blocks_;
 };
 
-// What the values of the version become when they are packed. `source` sees the very values that
-// are rounded: the file may have been written over since it was proved.
+// Reads the values of the version as they become when they are packed. `source` sees the very
+// values that are rounded: the file may have been written over since it was proved.
 void read_as_packed(const WeightSource& source_of, const PackedTensor& tensor, int64_t first,
                     Matrix rows, SourceDigests& source) {
   const TensorValues values = source_of(tensor.name).part(first * rows.cols, rows.rows * rows.cols);

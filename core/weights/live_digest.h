@@ -16,10 +16,10 @@
 
 namespace tailrace {
 
-// What is read is digested in the dtype and the blocks of the manifest. Where nothing was changed
-// it is compared with the manifest's own digests. Where values were rounded on the way (of a base,
-// which is no version), or 1 was added to the factors of a norm, the proved values go through the
-// same step and are digested too.
+// The values that are read are digested in the dtype and the blocks of the manifest. Where nothing
+// was changed they are compared with the digests of the manifest. Where values were rounded on the
+// way (of a base, which is no version), or 1 was added to the factors of a norm, the proved values
+// go through the same step and are digested too.
 //
 // The root digest of the version, over the digests of what was read wherever they are the
 // manifest's. A Failure names the tensor and the block. Takes less than 1 MiB, or a few rows.

@@ -53,7 +53,7 @@ std::string_view set_of(std::string_view tensor);  // the name of its set
 // The dtype in which values are published that compute in `compute`.
 Dtype published_dtype(ParameterKind kind, Dtype compute);
 
-// Of the tensors of a version, in its payload.
+// The bytes of a version's tensors in its payload.
 int64_t published_bytes(const ParameterLayout& layout, Dtype compute);
 
 // Digests of the current values as they are published; no files, no parent.

@@ -25,7 +25,7 @@ class ProvedWeights {
   const WeightManifest& manifest() const { return manifest_; }
   const Digest& root() const { return manifest_.root; }
   const Digest& base() const { return manifest_.base; }  // of frozen weights; empty: of none
-  // Of the model's tensors, in the order of its layout: their shapes and the digests of their
+  // The shapes of the model's tensors, in the order of its layout, and the digests of their
   // blocks.
   std::span<const TensorManifest> tensors() const { return manifest_.tensors; }
   TensorValues values(std::string_view name) const;  // TR_CHECKs that it exists

@@ -130,8 +130,8 @@ class Tidying {
                *from, *to);
   }
 
-  // Those that lead past versions, for somebody who had stayed behind, and those of before a
-  // rollback.
+  // Removes deltas that lead past versions, for somebody who had stayed behind, and those of before
+  // a rollback.
   void remove_deltas() {
     std::error_code ignored;
     for (size_t i = 0; i < versions_.size(); ++i) {

@@ -1,4 +1,4 @@
-// What of the versions in a folder goes: those that nobody needs, and payloads to which deltas
+// Removal of versions from a folder: those that nobody needs, and payloads to which deltas
 // lead.
 //
 // Thread: any; one that tidies a policy.

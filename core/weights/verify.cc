@@ -222,7 +222,7 @@ class Verification {
     damage(file, done.failure().message);
   }
 
-  // Who asks for one version asks for what it is made from.
+  // A caller that asks for one version asks for those that it is made from.
   void verify_on_way(const StoredVersion& version, const std::vector<int64_t>& way) {
     for (size_t i = 0; i < way.size() - 1; ++i) {
       const auto manifest = proved_manifest(folder_ / manifest_name(version.policy, way[i]));

@@ -18,7 +18,7 @@ struct VerifiedFolder {
   int64_t whole = 0;     // of these, with their payload; deltas lead to the others
   int64_t deltas = 0;
   int64_t bytes = 0;  // that were proved
-  // What is wrong, each with its file, and its tensor where it is one's: bytes that are not those
+  // The damages, each with its file, and its tensor where it is one's: bytes that are not those
   // of the version, files and versions that are missing.
   std::vector<std::string> damages = {};
   // Versions that cannot be made again, because of one of the damages.

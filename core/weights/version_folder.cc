@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of manifests that were read: those of a large model take a while.
+// The number of roots kept of manifests that were read: those of a large model take a while.
 constexpr size_t kMaxKnownRoots = 4096;
 
 std::string stem_of(PolicyId policy, int64_t version) {
@@ -384,7 +384,7 @@ Result<fs::path> payload_of(const fs::path& folder, PolicyId policy, int64_t ver
                                (folder / manifest_name(policy, version)).string())};
   fs::path payload = folder / payload_name(manifest_name(policy, way->front()));
   if (way->size() > 1) {
-    // What is wrong with it would else be said of the deltas from it.
+    // A fault of the payload would else be said of the deltas from it.
     const auto first = read_manifest(folder / manifest_name(policy, way->front()));
     if (!first) return first.failure();
     if (auto proof = prove_payload(payload, first.value()); !proof) return proof.failure();

@@ -39,7 +39,7 @@ std::string delta_name(PolicyId policy, int64_t from, int64_t to);
 Result<std::string> publish_weights(const std::filesystem::path& folder,
                                     const WeightManifest& manifest, const Parameters& parameters);
 
-// What a file of such a name is of; nothing: of no version.
+// The version that a file of such a name belongs to; nothing: none.
 struct VersionFile {
   PolicyId policy = 0;
   int64_t version = 0;
@@ -77,7 +77,7 @@ Result<void> make_delta_between(
     const std::filesystem::path& path, const DeltaCost& cost = {}, const std::stop_token& stop = {},
     const std::function<void(int64_t)>& on_progress = [](int64_t) {});
 
-// What was done to make a payload from that of another version.
+// The work that made a payload from that of another version.
 struct Reconstruction {
   int64_t compressed = 0;     // bytes of deltas
   int64_t full = 0;           // bytes of tensors that were sent whole

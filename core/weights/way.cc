@@ -144,7 +144,7 @@ Result<fs::path> next_on_way(const fs::path& folder, const WayRequest& request,
   const auto delta_bytes = [&](int64_t a, int64_t b) {
     return size_of_file(folder / delta_name(policy, a, b));
   };
-  // What is not known before it is made is taken for a mean of those that are.
+  // An unknown size, of a delta not made yet, is taken for the mean of the known ones.
   int64_t known = 0, sum = 0;
   for (const auto& [number, one] : stored)
     for (const int64_t before : one.deltas) {

@@ -1,6 +1,6 @@
-// What leads a receiver to a version from another one that it has, in the least time: the delta
-// between the two, made now if it is not there, deltas that lie one behind the other, or the whole
-// payload, an anchor.
+// The way that leads a receiver to a version from another one that it has, in the least time: the
+// delta between the two, made now if it is not there, deltas that lie one behind the other, or the
+// whole payload, an anchor.
 //
 // Thread: any.
 #pragma once
@@ -19,16 +19,16 @@
 
 namespace tailrace {
 
-// What encoding and applying a delta is taken to do, in dense bytes a second (bench weights).
+// The assumed speed of encoding and applying a delta, in dense bytes a second (bench weights).
 constexpr double kEncodeBytesPerSecond = 2e9, kApplyBytesPerSecond = 2e9;
 
 struct WayFacts {
   int64_t dense_bytes = 0;      // of the payload
   double link_bytes_per_s = 0;  // 0: bytes alone count
-  // Of the delta between the two: nothing where there is none and none can be made.
+  // The bytes of the delta between the two: nothing where there is none and none can be made.
   std::optional<int64_t> direct_bytes = {};
   bool direct_is_made = false;
-  // Of deltas one behind the other; empty: they lead nowhere.
+  // The bytes of deltas one behind the other; empty: they lead nowhere.
   std::vector<int64_t> chain_bytes = {};
   int64_t chain_to_encode = 0;  // of these, those that are not there yet
 };
@@ -37,7 +37,7 @@ enum class Way : uint8_t { kWhole, kDirect, kChain };
 double cost_of(Way way, const WayFacts& facts);
 Way cheapest_way(const WayFacts& facts);
 
-// What a receiver asks for: the next file on its way to the version of `root`, from that of `from`.
+// A receiver's request: the next file on its way to the version of `root`, from that of `from`.
 // The name says all that the receiver has and wants, so that a file under it stays right.
 struct WayRequest {
   PolicyId policy = 0;

@@ -5,8 +5,8 @@
 namespace tailrace::wire {
 namespace {
 
-// Of one name, before its pace counts: a worker that is killed a few times in a row comes back at
-// once each time.
+// The sessions of one name before its pace counts: a worker that is killed a few times in a row
+// comes back at once each time.
 constexpr int64_t kSessionsAtOnce = 32;
 // A process that was replaced asks again at once or never.
 constexpr size_t kMaxReplaced = 16;

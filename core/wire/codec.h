@@ -1,4 +1,4 @@
-// What frames and trajectories are both made of: ids and metrics as FlatBuffers, and back.
+// The common parts of frames and trajectories: ids and metrics as FlatBuffers, and back.
 //
 // read_...() expects a table that the FlatBuffers verifier has passed, and checks what the verifier
 // cannot: ranges, enum values, lengths that must agree. It throws Malformed, which decode() and

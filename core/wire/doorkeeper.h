@@ -36,7 +36,7 @@ class Doorkeeper {
     std::string address;     // the client's: "10.0.0.7"
     std::string public_key;  // that it has shown
   };
-  // Those since the last call, at most kMaxRefusals of them.
+  // The refusals since the last call, at most kMaxRefusals of them.
   std::deque<Refusal> refusals();
   static constexpr size_t kMaxRefusals = 64;
 

@@ -25,7 +25,7 @@ struct Endpoint {
   std::optional<ClientKeys> keys = {};  // of a tcp:// address, always
 
   Endpoint() = default;
-  // Of one host: the file's owner alone can reach it, and there are no keys.
+  // An endpoint of one host: the file's owner alone can reach it, and there are no keys.
   Endpoint(std::string ipc_address) : address(std::move(ipc_address)) {}
   Endpoint(const char* ipc_address) : address(ipc_address) {}
   Endpoint(std::string tcp_address, ClientKeys client)

@@ -17,11 +17,11 @@
 
 namespace tailrace::wire {
 
-// What is larger than a frame may be goes in pieces of so many bytes (pieces.h).
+// A message that is larger than a frame may be goes in pieces of so many bytes (pieces.h).
 constexpr int64_t kPieceBytes = int64_t{4} << 20;
 constexpr int64_t kMaxFrameBytes = kPieceBytes + (int64_t{64} << 10);
 
-// What the two ends of a link tell each other outside the conversation. Such a frame carries a
+// The signals between the two ends of a link outside the conversation. Such a frame carries a
 // Heartbeat, but for kWelcome.
 enum class Signal : uint8_t {
   kNone,
@@ -30,7 +30,7 @@ enum class Signal : uint8_t {
   kWelcome,   // from the scheduler: the answer to a Hello, given again as often as it is heard
 };
 
-// What the link adds to every message.
+// The fields that the link adds to every message.
 struct Header {
   uint64_t session = 0;  // chosen by the scheduler at Welcome; 0 before
   // 1, 2, ... in each direction; 0: not to be acknowledged (Heartbeat). Of a Hello: how many

@@ -1,4 +1,4 @@
-// What a worker of another host and the gate of a run say to each other beside the messages of the
+// The frames between a worker of another host and the gate of a run beside the messages of the
 // run: files in chunks, lines of the log, and who relays weights. As frame.h: verified before
 // anything is used.
 //
@@ -64,8 +64,8 @@ struct FileFacts {
   Status status = Status::kThere;
   std::string reason = {};
   Digest digest = {};  // over the digests of its chunks, of the bytes that travel
-  // That travel: the first ones. Of kLater: a number that changes while it gets on, so that a
-  // source which makes progress can be told from one that does not.
+  // The bytes that travel: the first ones. Of kLater: a number that changes while it gets on, so
+  // that a source which makes progress can be told from one that does not.
   int64_t bytes = 0;
   // Size of the file. What lies behind `bytes` is a hole, which nobody reads: of the weights that a
   // run began with only the header is of use elsewhere.

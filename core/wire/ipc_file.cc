@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kIpc = "ipc://";
 
-// Of the entry itself: a link that leads elsewhere is none of ours.
+// The facts of the entry itself: a link that leads elsewhere is none of ours.
 std::optional<struct stat> look_at(const std::filesystem::path& path) {
   struct stat facts {};
   if (::lstat(path.c_str(), &facts) != 0) return std::nullopt;

@@ -5,7 +5,7 @@ namespace {
 
 // With the default LinkOptions::resend of a second: a copy every eight seconds.
 constexpr int kMaxPatience = 8;
-// Of what arrives, until its sender hears so: it need not wait for that before it sends more.
+// Bytes that arrive until their sender hears so: it need not wait for that before it sends more.
 constexpr int64_t kTellBytes = kWindowBytes / 4;
 // A link that is slower loses its peers: a piece takes longer than LinkOptions::timeout.
 constexpr int64_t kSlowestBytesPerSecond = int64_t{1} << 20;
@@ -51,7 +51,7 @@ void Link::resend_all() {
 
 Link::Verdict Link::on_frame(const Header& header, Time now, int64_t bytes) {
   last_heard_ = now;
-  // What was never sent is nonsense from outside: ignored.
+  // A number that was never sent is nonsense from outside: ignored.
   const uint64_t acknowledged = header.ack <= ever_sent_ ? header.ack : 0;
   const uint64_t arrived = header.received <= ever_sent_ ? header.received : 0;
   if (std::max(acknowledged, arrived) > arrived_) {

@@ -73,7 +73,7 @@ class Link {
     Header header;
     Body body;  // nullptr: a bare heartbeat
   };
-  // What should go out now, in order: new messages, those to send again, else a heartbeat when one
+  // The frames to send now, in order: new messages, those to send again, else a heartbeat when one
   // is due or an acknowledgement waits. What is lost on the way is found out by time.
   std::vector<Transmission> due(Time now);
   // The socket refused this one and those after it: due() will give them again.

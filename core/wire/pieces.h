@@ -28,7 +28,7 @@ class Assembly {
   // The next frame. Nothing: a piece, and more are to come. A Failure: it, and those before it that
   // are not a message yet, are void.
   std::optional<Result<Message>> take(std::span<const std::byte> frame);
-  // That the latest answer of take() is made of.
+  // The number of frames that the latest answer of take() is made of.
   int64_t num_frames() const { return num_frames_; }
 
  private:

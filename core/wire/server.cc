@@ -22,7 +22,7 @@ constexpr std::chrono::milliseconds kBlockedRetry{50};
 // Then the service gets its turn: what it has not looked at is in memory.
 constexpr int kMaxFramesAtOnce = 4096;
 constexpr int64_t kMaxBytesAtOnce = int64_t{64} << 20;
-// That wait for a worker to acknowledge them; more than that is one that takes nothing.
+// Bytes that wait for a worker to acknowledge them; more than that is one that takes nothing.
 constexpr int64_t kMaxBacklogBytes = int64_t{256} << 20;
 constexpr std::chrono::seconds kFileCheck{1};
 // From giving the old listener up until the path is bound anew.
@@ -196,7 +196,7 @@ struct WorkerServer::Impl {
     return {};
   }
 
-  // Who is silent, and who is heard and takes nothing: what waits for it would grow without end.
+  // Drops silent workers, and those heard that take nothing: their backlog would grow without end.
   // But nobody of whom a frame may wait: all was taken, or a whole round since it was suspected.
   // Without the latter one peer that floods would keep the others from being missed.
   void drop_lost(bool all_taken, Events& out) {

@@ -39,7 +39,7 @@ struct Incoming {
   uint64_t sequence = 0;  // pass to acknowledge(); grows through all sessions of all workers
   Message message;
 };
-// What a person should know of the socket itself, in a line; told sparingly.
+// A line that a person should know about the socket itself; told sparingly.
 struct Notice {
   std::string text;
 };
@@ -71,7 +71,7 @@ class WorkerServer {
   // one, and with each of its messages. Nothing: no heartbeat has said anything of that.
   std::optional<uint64_t> progress(const std::string& worker, uint64_t session) const;
 
-  // What holds the agents of workers up, by their latest heartbeats: "rollout-0: ...".
+  // The causes that hold the agents of workers up, by the latest heartbeats: "rollout-0: ...".
   std::vector<std::string> held() const;
 
   LinkCounters counters() const;       // of all workers and sessions together

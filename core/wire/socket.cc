@@ -34,8 +34,8 @@ constexpr int kMaxReceived = 32, kMaxToSend = 128;
 // To a peer of another host, which may ask for large ones and take none. ZeroMQ counts a queue as
 // free again by halves, so a fetch may have half as many chunks on their way (FetchOptions).
 constexpr int kMaxToSendFar = 64;
-// Of a socket and its context, with a few connections. ZeroMQ ends the process when there is none
-// left.
+// The files of a socket and its context, with a few connections. ZeroMQ ends the process when there
+// is none left.
 constexpr int64_t kFiles = 12;
 
 // ZeroMQ throws what nobody understands.
@@ -67,7 +67,7 @@ constexpr std::chrono::seconds kRevive{1};
 constexpr int kHandshakeMilliseconds = 5000;
 // Connections that wait for the handshake.
 constexpr int kBacklog = 64;
-// Of the handshakes that the Doorkeeper decides on.
+// The domain of the handshakes that the Doorkeeper decides on.
 constexpr char kZapDomain[] = "tailrace";
 
 void set_tcp_options(zmq::socket_t& socket) {
@@ -96,7 +96,7 @@ std::optional<Socket::Contact> contact_of(int event, uint32_t value, bool is_ser
       // encrypted for another one. A client has its own reasons, and is mostly none of ours.
       return is_server ? Socket::Contact::kNotEncrypted : Socket::Contact::kWrongServer;
     case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
-      // What a client has encrypted for another server cannot be opened.
+      // A message that a client has encrypted for another server cannot be opened.
       return value == ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC ? Socket::Contact::kWrongServer
                                                             : Socket::Contact::kNotEncrypted;
     case ZMQ_EVENT_DISCONNECTED:

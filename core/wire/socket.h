@@ -39,7 +39,7 @@ class Socket {
   void bind(const std::string& endpoint, const KeyPair& server, const Doorkeeper& doorkeeper);
   void connect(const Endpoint& endpoint);
 
-  // What became of a connection under CURVE. Told from watch() on, oldest first.
+  // The fate of a connection under CURVE. Told from watch() on, oldest first.
   enum class Contact {
     kReady,         // both ends know each other
     kNobody,        // nothing listens at the address, or it cannot be reached

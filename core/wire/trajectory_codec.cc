@@ -257,7 +257,7 @@ Trajectory read_all(const fbs::Trajectory& table, int64_t max_tokens) {
   return t;
 }
 
-// What `read` makes of the table, or why the bytes are none.
+// The result of `read` on the table, or why the bytes are none.
 template <class T>
 Result<T> read_verified(std::span<const std::byte> bytes,
                         T (*read)(const fbs::Trajectory&, int64_t max_tokens)) {

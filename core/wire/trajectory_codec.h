@@ -20,8 +20,8 @@ std::vector<std::byte> encode_trajectory(const Trajectory& trajectory);
 // parts do not fit each other (find_fault()).
 Result<Trajectory> decode_trajectory(std::span<const std::byte> bytes);
 
-// What it says of itself, in a time that does not grow with its tokens: the structure is proved,
-// the tokens are not looked at.
+// The header of a trajectory, in a time that does not grow with its tokens: the structure is
+// proved, the tokens are not looked at.
 Result<TrajectoryHeader> read_trajectory_header(std::span<const std::byte> bytes);
 
 // XXH3-64 of an encoded trajectory: the store's, proved again by who fetched the bytes.

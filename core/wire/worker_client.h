@@ -41,9 +41,9 @@ class WorkerClient {
   // The queue is bounded by the leases that a worker holds, so it never waits. Returns how many
   // messages were sent, this one included; each piece of a large one (pieces.h) counts.
   int64_t send(const Message& message);
-  // So many of them, in their order, were safe with the scheduler when the message came that
-  // receive() returned last (or when it found none). After a Welcome: the others are sent again in
-  // the new session. Thread: the one that receives.
+  // The number of messages that, in their order, were safe with the scheduler when the message came
+  // that receive() returned last (or when it found none). After a Welcome: the others are sent
+  // again in the new session. Thread: the one that receives.
   int64_t num_acknowledged() const;
   // The next message, or nothing after `timeout`.
   std::optional<Message> receive(std::chrono::milliseconds timeout);
