@@ -1,4 +1,4 @@
-// What a process knows of devices besides the CPU: a backend says so when the process starts
+// The knowledge of a process of devices besides the CPU: a backend says so when the process starts
 // (kernels/cuda/provide.h), and the rest asks here. Nothing above links a backend.
 //
 // Thread: provide_backend() comes before all others.
@@ -52,8 +52,8 @@ void provide_backend(DeviceKind kind, const Backend& backend);
 
 // Asks the driver at the first call, and remembers. Without a backend nothing is built.
 const BackendFacts& backend_facts(DeviceKind kind);
-// Of the device's memory; -1: it does not say, as one that others keep for themselves. Makes ready
-// for work whichever device is asked.
+// The free bytes of the device; -1: it does not say, as one that others keep for themselves. Makes
+// ready for work whichever device is asked.
 int64_t free_bytes(Device device);
 // Looks for the libraries and loads each, which may take a second.
 std::vector<LibraryFacts> backend_libraries(DeviceKind kind);

@@ -20,7 +20,7 @@ enum class Isa : uint8_t {
 std::string_view name_of(Isa isa);  // "portable", "avx2", "avx512"
 bool is_available(Isa isa);         // in this build and on this machine
 
-// What is wrong with TAILRACE_ISA; nothing: it may be asked for. main() asks first.
+// The fault of TAILRACE_ISA; nothing: it may be asked for. main() asks first.
 std::optional<std::string> isa_fault();
 // TR_CHECKs that there is no fault.
 Isa isa();

@@ -104,7 +104,7 @@ class Buffer {
  public:
   Buffer() = default;
   explicit Buffer(size_t num_bytes, Device device = {});
-  // Of the CPU, for copies from and to `device`.
+  // A Buffer on the CPU, for copies from and to `device`.
   static Buffer pinned(size_t num_bytes, Device device);
   Buffer(Buffer&& other) noexcept;
   Buffer& operator=(Buffer&& other) noexcept;
@@ -114,7 +114,7 @@ class Buffer {
   DeviceBytes bytes() { return {device_, data_, size_}; }
   ConstDeviceBytes bytes() const { return {device_, data_, size_}; }
 
-  // Of the CPU alone.
+  // Pointers into a Buffer on the CPU alone.
   std::byte* data() { return check_host(), data_; }
   const std::byte* data() const { return check_host(), data_; }
   template <class T>
@@ -126,9 +126,9 @@ class Buffer {
     return {reinterpret_cast<const T*>(data()), size_ / sizeof(T)};
   }
 
-  // Of all Buffers of this process: the bytes that they hold, padding included, and the most that
-  // they held at once since begin_peak(); the last, of those of another device than the CPU alone.
-  // Plans of memory are proved by it; nothing is decided by it. Thread: any.
+  // Sums over all Buffers of this process: the bytes that they hold, padding included, and the most
+  // that they held at once since begin_peak(); the last, of those of another device than the CPU
+  // alone. Plans of memory are proved by it; nothing is decided by it. Thread: any.
   static int64_t total_bytes();
   static int64_t peak_bytes();
   static void begin_peak();

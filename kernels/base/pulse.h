@@ -1,5 +1,5 @@
-// That work goes on: a counter which whoever works beats, and which a supervisor reads to tell a
-// slow process from one that stands still.
+// A sign that work goes on: a counter which whoever works beats, and which a supervisor reads to
+// tell a slow process from one that stands still.
 //
 // A thread beats the pulse that it was bound to. It is bound to the thread, and not passed down,
 // because every loop that may take long would have to take it: ops, tensors, lines, records. It
@@ -25,7 +25,7 @@ class Pulse {
   std::atomic<uint64_t> beats_{0};
 };
 
-// What the calling thread is bound to; null: nothing.
+// The pulse that the calling thread is bound to; null: none.
 Pulse* bound_pulse();
 
 // Binds the calling thread to `pulse` (null: to nothing), which must outlive it, and at its end to

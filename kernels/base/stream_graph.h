@@ -1,4 +1,4 @@
-// What was asked of a stream, to be asked of it again in one call.
+// The work that was asked of a stream, to be asked of it again in one call.
 //
 // A graph repeats the ops and copies with their arguments: addresses, sizes and numbers are those
 // of the capture; what lies at the addresses is read anew each time. So whoever captures keeps in

@@ -23,7 +23,7 @@ namespace {
 // Longer than the serial code between two ops, shorter than anyone notices on an idle core.
 constexpr std::chrono::microseconds kSpin{20};
 
-// What the system calls each thread but the caller (`top -H`, /proc/PID/task/*/comm).
+// The system's name for each thread but the caller (`top -H`, /proc/PID/task/*/comm).
 constexpr const char* kThreadName = "tr-compute";
 
 void pause() {

@@ -1,4 +1,4 @@
-// What the forward and the backward pass of attention share: how they walk the rows of a batch, and
+// The parts that both passes of attention share: how they walk the rows of a batch, and
 // the scratch of a thread. For attention.cc and attention_backward.cc alone.
 #pragma once
 
@@ -69,7 +69,7 @@ struct QueryBlock {
   int64_t position[kQueries];    // never falls
   int64_t first_seen[kQueries];  // nor does this
   int64_t context() const { return position[count - 1] + 1; }
-  // Of the first group of 16 positions that one of them sees.
+  // The start of the first group of 16 positions that one of them sees.
   int64_t origin() const { return first_seen[0] / kLanes * kLanes; }
 
   QueryBlock(const Sequence& seq, const AttentionHeads& args, int64_t row_begin, int64_t row_end,

@@ -41,7 +41,7 @@ TR_INLINE void score_groups(const float* queries, int64_t head_dim, const Column
   for (auto& row : acc) {
     for (auto& a : row) a = simd::zero();
   }
-// Of few queries a round is so short that counting it costs a tenth.
+// A round of few queries is so short that counting it costs a tenth.
 #pragma GCC unroll 2
   for (int64_t d = 0; d < head_dim; ++d) {
     Vec16 column[kGroups];

@@ -131,7 +131,7 @@ int64_t log_softmax_grain(int64_t vocab) {
   return std::max<int64_t>(1, 8192 / std::max<int64_t>(vocab, 1));
 }
 
-// What the gradient of a row is made of.
+// The factors that the gradient of a row is made of.
 struct RowGradient {
   float inv_temperature, lse, entropy, dlogprob, dentropy;
 };

@@ -61,8 +61,8 @@ void choose(const float* probabilities, std::span<const float> bias, int64_t exp
     if (taken[static_cast<size_t>(e)]) *out++ = static_cast<int32_t>(e);
 }
 
-// Who gives choices has checked what came from outside; here a bad id is our bug, and would read
-// behind the row.
+// The caller that gives choices has checked those from outside; here a bad id is our bug, and would
+// read behind the row.
 void take_given(const int32_t* given, int64_t experts, std::span<int32_t> chosen) {
   int32_t last = -1;
   for (size_t j = 0; j < chosen.size(); ++j) {

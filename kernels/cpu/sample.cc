@@ -25,7 +25,7 @@ struct Row {
   int64_t vocab() const { return std::ssize(logits); }
 };
 
-// What tokens are drawn by: exp((logit - largest) * inv_temperature). The largest is 1.
+// The weights that tokens are drawn by: exp((logit - largest) * inv_temperature). The largest is 1.
 void fill_weights(const Row& row) {
   const float* const logits = row.logits.data();
   const int64_t size = row.vocab();
@@ -165,7 +165,7 @@ Drawn draw(const Row& row) {
       break;
     }
   }
-  // What is recorded of the set has one order, whatever the order of likelihood is.
+  // The recorded set has one order, whatever the order of likelihood is.
   std::sort(kept.data(), kept.data() + kept.size(), [](int32_t a, int32_t b) { return a < b; });
   return {token, static_cast<int32_t>(kept.size())};
 }

@@ -1,4 +1,4 @@
-// What an update does, AdamW on a flat range, and the sum of squares that clips it.
+// The start of an update, AdamW on a flat range, and the sum of squares that clips it.
 //
 // Order of the sum of squares, in double: of n elements the first min(kSquaresBlocks, n /
 // kSquaresPiece, rounded up) blocks have the pieces in turn; a thread adds its elements of a
@@ -46,7 +46,7 @@ struct AdamwStep {
   bool wide = false;
 };
 
-// Of one update. No default values: it lies in shared memory.
+// The factors of one update. No default values: it lies in shared memory.
 struct AdamwFactors {
   float grad_scale, unbias1, unbias2, decay, minus_lr;
 };
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kFlatThreads)
   }
 }
 
-// Of the block's threads, in thread 0 alone; `sums` [kFlatWarps] shared.
+// The sum over the block's threads, in thread 0 alone; `sums` [kFlatWarps] shared.
 __device__ __forceinline__ double tree_of_block(double x, double* sums) {
   const int thread = static_cast<int>(threadIdx.x);
   for (int bits = 16; bits > 0; bits /= 2) x += __shfl_xor_sync(~0u, x, bits);

@@ -1,5 +1,5 @@
-// What the kernels of bfloat16 attention share, so that decode and prefill are one arithmetic
-// (design rule 3).
+// The parts that all kernels of bfloat16 attention share, so that decode and prefill are one
+// arithmetic (design rule 3).
 //
 // Rows are (token, head of a kv head's group) pairs of one sequence, flattened; kRows of them go
 // through a tensor core together. Positions are absolute, in tiles of kTile that begin at multiples
@@ -55,7 +55,7 @@ struct AttentionCall {
   }
 };
 
-// Of checked arguments, without results.
+// The call of checked arguments, without results.
 AttentionCall attention_call(const Stream& stream, const ConstTensor& q,
                              const AttentionHeads& heads, const AttentionBatch& batch,
                              const KvLayer& kv);
@@ -68,7 +68,7 @@ void attention_decode(const Stream& stream, float* states, int num_chunks, int n
                       const AttentionCall& call);
 void attention_prefill(const Stream& stream, const AttentionCall& call);
 
-// Of backward; its size is a part of attention_workspace_bytes().
+// The scratch of backward; its size is a part of attention_workspace_bytes().
 struct BackwardScratch {
   std::span<float> dots;
   std::span<Bf16> dout_bf16;
@@ -82,8 +82,8 @@ inline BackwardScratch backward_scratch(Workspace& workspace, int64_t rows, int 
 
 // --- Of a row: maximum (of scaled scores, as powers of 2), sum of powers, weighted sum of values.
 
-// Of the rows lane / 4 and lane / 4 + 8. Element 2r + c of out[n] is row r's column 8n + 2 (lane %
-// 4) + c of the warp's columns, and sum[2r] row r's sum.
+// The state of the rows lane / 4 and lane / 4 + 8. Element 2r + c of out[n] is row r's column 8n +
+// 2 (lane % 4) + c of the warp's columns, and sum[2r] row r's sum.
 template <int kColumns>
 struct RowState {
   float max[2], sum[4], out[kColumns / 8][4];
@@ -143,7 +143,7 @@ struct WarpRows {
   static_assert(kColumns % 16 == 0 && kPositions % 16 == 0);
 
   int part = 0;
-  // What the rows lane / 4 and lane / 4 + 8 see; nothing where first > last.
+  // The positions that the rows lane / 4 and lane / 4 + 8 see; nothing where first > last.
   int first[2], last[2];
   // The first and the last position that any of the rows sees, and those that all of them see.
   int any_first, any_last, all_first, all_last;
@@ -207,7 +207,7 @@ struct TileMemory {
   static constexpr int kRow = kDim + kAttentionPadding;
   Bf16 keys[kTile][kRow], values[kTile][kRow];
 };
-// What the warps of 16 rows tell each other; they are a block's barrier apart.
+// The values that the warps of 16 rows exchange; they are a block's barrier apart.
 template <int kSplit>
 struct RowExchange {
   float max[kSplit][kRows];

@@ -72,7 +72,7 @@ __device__ __forceinline__ float dot_of_warp(const HeadPart& a, const HeadPart& 
   return sum_of_warp(sum);
 }
 
-// What one query gives to one position: its weight, and the gradient of its unscaled score but for
+// The part of one query in one position: its weight, and the gradient of its unscaled score but for
 // the factor `scale`.
 struct PairGradient {
   float weight, score;

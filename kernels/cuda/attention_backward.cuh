@@ -1,4 +1,4 @@
-// What the kernels of attention's backward pass share (attention_backward.cu has the op).
+// The common parts of the kernels of attention's backward pass (attention_backward.cu has the op).
 #pragma once
 
 #include <cstdint>

@@ -25,7 +25,7 @@ template <int kDim, int kCount>
 struct Pairs {
   Bf16 first[kCount][kDim + kAttentionPadding], second[kCount][kDim + kAttentionPadding];
 };
-// Of a row: its log-sum-exp as a power of 2, and dout . out.
+// The facts of a row: its log-sum-exp as a power of 2, and dout . out.
 struct alignas(8) RowFacts {
   float lse, dot;
 };
@@ -106,7 +106,7 @@ struct BackwardBlock {
   }
 };
 
-// What does not exist is zeros, and is not read.
+// A pair that does not exist is zeros, and is not read.
 template <int kThreads, int kDim, int kCount, class PlaceOf>
 __device__ __forceinline__ void load_pairs(const Bf16* first, const Bf16* second, int dim,
                                            const PlaceOf& place_of, Pairs<kDim, kCount>& to) {
@@ -128,7 +128,7 @@ __device__ __forceinline__ void load_pairs(const Bf16* first, const Bf16* second
 using OtherSums = float[kOther / 8][4];  // 16 of a warp's own by 32 others, as mma.sync has them
 using OtherOperand = uint32_t[kOther / 16][4];
 
-// Of 16 own heads and 32 others.
+// The products of 16 own heads and 32 others.
 template <int kRow>
 __device__ __forceinline__ void multiply_heads(const Bf16 (*own)[kRow], const Bf16 (*other)[kRow],
                                                OtherSums& sums) {

@@ -23,7 +23,7 @@ constexpr int kDecodeSplit = 4, kDecodeThreads = 32 * kDecodeSplit;
 // Three tiles in shared memory, two of them on their way, where two blocks still fit an SM.
 constexpr int decode_stages(int dim) { return dim <= 128 ? 3 : 2; }
 
-// Of rows of several items: a wider state does not fit the registers of one warp.
+// The split of rows of several items: a wider state does not fit the registers of one warp.
 constexpr int together_split(int dim) { return dim <= 128 ? 1 : 2; }
 constexpr int together_tiles(int dim) { return kDecodeSplit / together_split(dim); }
 
@@ -65,7 +65,7 @@ struct ItemRows {
                        rows.q);
     }
   }
-  // Of the rows lane / 4 and lane / 4 + 8.
+  // The facts of the rows lane / 4 and lane / 4 + 8.
   __device__ __forceinline__ bool valid(int r) const { return row + 8 * r < num_rows; }
   __device__ __forceinline__ int item_of(int r) const { return item + (row + 8 * r) / group; }
   __device__ __forceinline__ int head_of(int r) const { return first_head + (row + 8 * r) % group; }

@@ -85,7 +85,7 @@ class CublasLtProduct {
     return done(
         calls_.cublasLtMatmulDescSetAttribute(operation_, attribute, &value, sizeof(value)));
   }
-  // Of a matrix that is [rows, cols] once it is turned.
+  // The layout of a matrix that is [rows, cols] once it is turned.
   bool layout(cublasLtMatrixLayout_t& layout, cudaDataType type, bool turned, int64_t rows,
               int64_t cols, int64_t stride) const {
     if (turned) std::swap(rows, cols);

@@ -47,7 +47,7 @@ MatrixView<const T> rows_of(const Weight& weight) {
   return {reinterpret_cast<const T*>(weight.data), weight.out, weight.in, stride};
 }
 size_t linear_grad_workspace_bytes(int64_t tokens, int64_t out, int64_t in);
-// Of up to `rows` rows in a batch.
+// The workspace of up to `rows` rows in a batch.
 size_t attention_workspace_bytes(int64_t rows, int num_heads, int num_kv_heads, int head_dim,
                                  int max_context);
 size_t linear_logprob_workspace_bytes(int64_t rows, int64_t vocab, int64_t dim);

@@ -1,4 +1,4 @@
-// What kernels are written in: CUDA C++ where nvcc compiles, the emulation of kernels/cuda/host
+// The language of the kernels: CUDA C++ where nvcc compiles, the emulation of kernels/cuda/host
 // where g++ does. Whatever is not plain C++ on both sides (inline assembly, launches, dynamic
 // shared memory) has a name here, and one meaning in both forms.
 #pragma once

@@ -1,4 +1,4 @@
-// What brings the rows of a token's experts together, and takes them apart again in backward.
+// Kernels that bring the rows of a token's experts together, and take them apart in backward.
 //
 //   weighted_sum     an element's terms one after the other, a fused multiply-add each: the bits
 //                    of the CPU

@@ -224,7 +224,7 @@ __global__ void __launch_bounds__(kFewThreads)
   const int64_t first_token = token_tile * kTokens;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
   const int slice = (warp << shape.slice_shift) / kWarps;
-  // Of the last slice, which no other is longer than. Behind a shorter one lies the next: a tile of
+  // Steps of the last slice, which is the longest. Behind a shorter one lies the next: a tile of
   // that is copied and not used.
   const int steps = (shape.tiles + slices - 1) >> shape.slice_shift;
 
@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(kFewThreads)
     const int64_t row = min(first_row + (at & (rows - 1)), shape.out - 1);
     w_from[i] = data.weight + row * shape.weight_stride + shape.slice_begin(s) * kTileK + 8 * piece;
   }
-  // Of x: tokens own_token, own_token + kAtOnce ... of every slice, or of every second one.
+  // Tokens of x: own_token, own_token + kAtOnce ... of every slice, or of every second one.
   constexpr int kAtOnce = kTokens < kStep ? kTokens : kStep;
   const int own_token = slot % kAtOnce, own_slice = slot / kAtOnce;
   const auto num_tokens = static_cast<int>(min(shape.tokens - first_token, int64_t{kTokens}));
@@ -446,7 +446,7 @@ void multiply_bf16(const Stream& stream, const Bf16Product& product, GemmTiles c
   const bool grouped = product.groups.offsets != nullptr;
   const int64_t token_tiles = product.groups.most_tiles(product.tokens, kManyTile);
   const int64_t row_tiles = ceil_div(product.out, kManyTile);
-  // Of one group, as far as the host knows.
+  // The tokens of one group, as far as the host knows.
   const int64_t tokens =
       grouped ? ceil_div(product.tokens, std::max(product.groups.count, 1)) : product.tokens;
   const bool many = choice == GemmTiles::kByShape ? tokens > 64 && token_tiles * row_tiles >= 66

@@ -24,7 +24,7 @@ struct Bf16Product {
   int64_t y_stride = 0;
   int64_t tokens = 0, out = 0, in = 0;
   bool add = false;  // the finished sum to y, which is float32
-  // Of tokens; the weight of a group lies so many elements behind that of the one before.
+  // Groups of tokens; the weight of a group lies so many elements behind that of the one before.
   RowGroups groups = {};
   int64_t group_stride = 0;
 };

@@ -22,7 +22,7 @@ struct RowsOfLogits {
   const int64_t* kept_offsets;  // null: no row has a set
   const int32_t* kept_ids;
 };
-// What is wanted of each row; null: nothing.
+// The results wanted of each row; null: not wanted.
 struct RowResults {
   float *lse = nullptr, *entropy = nullptr, *kept_lse = nullptr;
   const int32_t* targets = nullptr;  // with logprob
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(1024) softmax_rows(RowsOfLogits rows, RowResul
   }
 }
 
-// What the gradient of rows of logits is made of.
+// The inputs of the gradient of rows of logits.
 struct RowGradients {
   const int32_t* targets;
   const float *lse, *entropy, *dlogprob, *dentropy;  // entropy and dentropy: null, or both there

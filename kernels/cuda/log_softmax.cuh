@@ -27,7 +27,7 @@ inline dim3 threads_of_row(int vocab, int64_t rows) {
   return dim3(static_cast<unsigned>(32 * std::min(num_vocab_blocks(vocab), rows < 132 ? 32 : 16)));
 }
 
-// Of a block. `max` is finite or +-inf, whatever NaN there is among the values; a NaN is in `sum`.
+// Sums of a block. `max` is finite or +-inf, whatever NaN is among the values; a NaN is in `sum`.
 struct BlockSum {
   float max, sum, weighted;  // sums of e^u and of u e^u, u = z' - max
 };
@@ -123,7 +123,7 @@ __device__ __forceinline__ RowSums sum_logits(const float* logits, int vocab, fl
       [logits](int i) { return logits[i]; });
 }
 
-// Of a set alone.
+// The sums over the members of a set alone.
 __device__ __forceinline__ RowSums sum_members(const float* logits, const int32_t* ids, int size,
                                                float inv_temperature, BlockSum* blocks) {
   const auto load = [logits, ids](int i) { return logits[ids[i]]; };

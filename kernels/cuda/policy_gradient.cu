@@ -20,7 +20,7 @@ __device__ __forceinline__ double double_sum_of_warp(double x) {
   return x;
 }
 
-// Of the block's threads, in all of them; `shared` [kLossWarps].
+// The sum over the block's threads, in all of them; `shared` [kLossWarps].
 __device__ __forceinline__ double sum_of_all(double x, double* shared) {
   const int thread = static_cast<int>(threadIdx.x);
   x = double_sum_of_warp(x);
@@ -54,7 +54,7 @@ struct LossColumns {
   }
 };
 
-// What the tokens of a unit share.
+// The values that the tokens of a unit share.
 struct LossUnit {
   double log_ratio, log_importance;
   bool cut;
@@ -76,8 +76,8 @@ __device__ __forceinline__ LossUnit make_unit(const PolicyRule& rule, double log
   return unit;
 }
 
-// Of a trained token. Its own gradient is in dlogprob then; returns what it adds to the derivative
-// through the unit's ratio.
+// Adds a trained token. Its own gradient is in dlogprob then; returns what it adds to the
+// derivative through the unit's ratio.
 __device__ __forceinline__ double surrogate_token(const LossColumns& columns,
                                                   const PolicyRule& rule, const LossUnit& unit,
                                                   bool masks_failures, int t, PolicySums& sums) {
@@ -217,7 +217,7 @@ __device__ __forceinline__ void begin_token(const LossColumns& columns, int t, P
   if (columns.dentropy != nullptr) columns.dentropy[t] = 0;
 }
 
-// Of the block's threads; `shared` [kLossWarps].
+// Joins the sums of the block's threads; `shared` [kLossWarps].
 __device__ __forceinline__ void join_threads(const PolicySums& sums,
                                              double (*shared)[kNumPolicySums], double* result) {
   const int thread = static_cast<int>(threadIdx.x);

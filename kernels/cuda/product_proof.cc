@@ -26,7 +26,7 @@ int64_t padded(int64_t cols) {
   return (cols + kWeightAlignment - 1) / kWeightAlignment * kWeightAlignment;
 }
 
-// Of many sizes, so that a sum in another order has other bits.
+// Numbers of many sizes, so that a sum in another order has other bits.
 float draw_real(std::mt19937& rng) {
   const float value = std::normal_distribution<float>()(rng);
   return std::ldexp(value, std::uniform_int_distribution<int>(-6, 3)(rng));
@@ -48,7 +48,7 @@ class RepeatedRows {
     std::mt19937 rng(seed);
     for (int64_t r = 0; r < std::min(rows, kProofRows); ++r)
       for (int64_t c = 0; c < cols; ++c) {
-        // What a bfloat16 holds too, so that float32 operands that are rounded stay as they are.
+        // The value fits a bfloat16 too, so float32 operands that are rounded stay as they are.
         const Bf16 value = to_bf16(draw(rng));
         T& to = host_[static_cast<size_t>(r * stride_ + c)];
         if constexpr (std::is_same_v<T, Bf16>) to = value;

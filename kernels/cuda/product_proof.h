@@ -1,5 +1,5 @@
-// What is asked of a library's algorithm before products go through it. The proofs run on the
-// device, when a process starts: they take memory and wait for the stream.
+// The proofs that a library's algorithm must pass before products go through it. The proofs run on
+// the device, when a process starts: they take memory and wait for the stream.
 #pragma once
 
 #include <cstdint>

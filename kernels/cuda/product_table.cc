@@ -26,8 +26,8 @@ struct GradientShape {
   auto operator<=>(const GradientShape&) const = default;
 };
 
-// Of the process, as its backend is (kernels/base/backend.cc). A shape that was tried and failed
-// has no algorithm.
+// The table of the process, as its backend is (kernels/base/backend.cc). A shape that was tried and
+// failed has no algorithm.
 struct ProvedTable {
   std::shared_mutex mutex;
   LibraryProducts* (*load)() = nullptr;
@@ -52,7 +52,7 @@ std::optional<Way> find_way(const std::map<Shape, std::optional<Way>>& ways, con
   return found == ways.end() ? std::nullopt : found->second;
 }
 
-// What an algorithm was chosen for: each row begins at a multiple of 16 bytes.
+// The alignment that an algorithm was chosen for: each row begins at a multiple of 16 bytes.
 bool is_aligned(const void* data, int64_t stride, size_t element_bytes) {
   return ((reinterpret_cast<uintptr_t>(data) | static_cast<uintptr_t>(stride) * element_bytes) &
           15) == 0;

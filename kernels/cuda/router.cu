@@ -90,7 +90,7 @@ __device__ __forceinline__ float sum_of_chosen(const float* p, const int32_t* ch
   return sum < kLeastSum ? kLeastSum : sum;
 }
 
-// Who gives choices has checked them.
+// The caller that gives choices has checked them.
 __global__ void __launch_bounds__(kTokenThreads)
     route_kernel(MatrixView<const float> logits, const float* bias, MatrixView<const int32_t> given,
                  bool normalised, MatrixView<float> probabilities, int32_t* all_chosen,

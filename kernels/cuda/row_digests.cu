@@ -86,7 +86,7 @@ __device__ __forceinline__ uint64_t key_at(const uint64_t* secret, int at) {
   return shift == 0 ? word : word >> shift | secret[at / 8 + 1] << (64 - shift);
 }
 
-// What the stripe from `at` on adds to the sum of a lane.
+// The part of the stripe from `at` on in the sum of a lane.
 __device__ __forceinline__ uint64_t stripe_sum(const RowText& text, int64_t at, int lane,
                                                uint64_t key) {
   const uint64_t keyed = word_at(text, at + 8 * lane) ^ key;

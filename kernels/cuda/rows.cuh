@@ -32,7 +32,7 @@ inline bool rows_are_wide(const T* data, int64_t stride) {
   return reinterpret_cast<uintptr_t>(data) % (4 * sizeof(T)) == 0 && stride % 4 == 0;
 }
 
-// Of `left` elements from `p`; 0 where there are fewer than four.
+// Loads four of `left` elements from `p`; 0 where there are fewer than four.
 __device__ __forceinline__ float4 load_four(const float* p, int64_t left, bool wide) {
   if (wide && left >= 4) return *reinterpret_cast<const float4*>(p);
   return make_float4(left > 0 ? p[0] : 0.0f, left > 1 ? p[1] : 0.0f, left > 2 ? p[2] : 0.0f,
@@ -74,7 +74,7 @@ __device__ __forceinline__ float sum_of_warp(float x) {
   return x;
 }
 
-// Of all threads of the block, to each of them; `sums` [kWarps] shared. Warps in a tree too.
+// The sum of the block's threads, in each of them; `sums` [kWarps] shared. Warps in a tree too.
 template <int kWarps>
 __device__ __forceinline__ float sum_of_block(float x, float* sums) {
   x = sum_of_warp(x);

@@ -87,7 +87,7 @@ cudaEvent_t make_event(int index) {
   return event;
 }
 
-// Of this thread, one for each device.
+// An event of this thread, one for each device.
 class Event {
  public:
   Event() = default;

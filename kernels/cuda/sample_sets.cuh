@@ -37,7 +37,7 @@ struct Cut {
 };
 constexpr int kAllEqual = std::numeric_limits<int>::max();
 
-// What is cut: logits as they are, and by what they are scaled.
+// The row that is cut: logits as they are, and the factor that scales them.
 struct RowToCut {
   const float* logits;
   int vocab;
@@ -219,7 +219,7 @@ __device__ __forceinline__ Cut cut_to_mass(const RowToCut& row, Cut cut, double 
   return {key, static_cast<int>((wanted - above + each - 1) / each)};
 }
 
-// Of what `cut` left the tokens that have `share` of the likeliest one's probability. The likeliest
+// The tokens left by `cut` that have `share` of the likeliest one's probability. The likeliest
 // stay, whatever the share.
 __device__ __forceinline__ Cut cut_to_share(const RowToCut& row, Cut cut, double share,
                                             float largest) {
@@ -297,7 +297,7 @@ __device__ __forceinline__ int write_members(const RowToCut& row, Cut cut, const
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const bool over = is_above(id + e, z[e]), same = is_equal(id + e, z[e]);
-        // Of equal ones the smaller ids.
+        // Among equal logits those with the smaller ids are taken.
         if (over || (same && at.equal < cut.num_equal))
           ids[at.above + min(at.equal, cut.num_equal)] = id + e;
         at.above += over;

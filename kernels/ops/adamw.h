@@ -20,7 +20,7 @@ struct UpdateState {
   bool skips = false;            // this update is refused
 };
 
-// What an update does, from its sum of squares.
+// The start of an update, from its sum of squares.
 //
 // A norm that is not finite is that of a bad gradient, since squares of finite floats do not
 // overflow a double sum: the update skips. It counts as skipped and not as an update, because the

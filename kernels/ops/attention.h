@@ -19,7 +19,7 @@ namespace tailrace {
 
 constexpr int kMaxHeadDim = 256;
 
-// What the heads of a layer see.
+// The heads of a layer, and the context that they see.
 struct AttentionHeads {
   int num_heads = 0;
   float scale = 1;  // of the scores
@@ -86,9 +86,9 @@ struct KvWrite {
 };
 void kv_write(const Stream& stream, const KvWrite& args);
 
-// What attention reads, from the product of a layer: queries and keys normalised by head (RmsNorm,
-// where there are weights), then turned by the angles of their positions (Rope), into `qk`; keys
-// and values into the cache (KvWrite).
+// The inputs of attention, from the product of a layer: queries and keys normalised by head
+// (RmsNorm, where there are weights), then turned by the angles of their positions (Rope), into
+// `qk`; keys and values into the cache (KvWrite).
 //
 //   qkv    [tokens, (heads + 2 kv_heads) * head_dim] q, then k, then v
 //   q_norm, k_norm  [head_dim], or both empty

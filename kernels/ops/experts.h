@@ -1,4 +1,4 @@
-// What the experts of a sparse layer compute: products whose rows are grouped by expert
+// The computation of a sparse layer's experts: products whose rows are grouped by expert
 // (group_by_expert), and the sums that bring a token's rows together again.
 //
 // A row's result is that of linear() with the weight of its expert, to the last bit: it depends on

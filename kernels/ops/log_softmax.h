@@ -25,7 +25,7 @@ namespace tailrace {
 
 constexpr int64_t kVocabBlock = 512;
 
-// Of each row the ids of K, ascending and one behind the other; a row without ids has the whole
+// The ids of K for each row, ascending and one behind the other; a row without ids has the whole
 // vocabulary. Borrowed.
 struct KeptSets {
   std::span<const int64_t> offsets = {};  // [rows + 1] in ids; empty: all rows have the whole
@@ -47,7 +47,7 @@ struct KeptSets {
 // The logarithm of the share of the probability that K has. Rounding alone could put it above 0.
 inline float log_mass(float kept_lse, float lse) { return std::min(kept_lse - lse, 0.0f); }
 
-// Of each row of logits [rows, vocab]: lse, and entropy (nats) when not empty.
+// For each row of logits [rows, vocab]: lse, and entropy (nats) when not empty.
 struct LogSumExp {
   ConstTensor logits;
   float inv_temperature = 1;

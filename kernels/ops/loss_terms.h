@@ -1,4 +1,4 @@
-// What a token adds to the policy loss, in double: the formulas that the loss of the CPU
+// The terms that a token adds to the policy loss, in double: the formulas that the loss of the CPU
 // (trainer/loss/policy_loss.cc) and the kernel (kernels/cuda/policy_gradient.cu) both compile. The
 // axes that they belong to are described in trainer/loss.
 //
@@ -56,7 +56,7 @@ struct SurrogateRule {
   double tau_pos = 1, tau_neg = 1;  // of kSapo, by the sign of A
 };
 
-// Of a token. What a unit shares are the two ratios and, as part of a trajectory, `positive`.
+// The values of a token. A unit shares two ratios and, as part of a trajectory, `positive`.
 struct SurrogateInput {
   double log_ratio = 0;       // log r: mean of l - l_old over the unit
   double log_importance = 0;  // log u: sum of l - l_inf over the unit; see weighs_behaviour()
@@ -210,7 +210,7 @@ TR_HOST_DEVICE inline KlTerm times_ratio(const KlTerm& term, double log_ratio) {
   return {ratio * term.value, ratio * ((x.cut ? 0 : term.value) + term.d_logprob)};
 }
 
-// What pi(c) of a turn of n tokens is in the term of imitation.
+// The meaning of pi(c) of a turn of n tokens in the term of imitation.
 enum class ImitationLevel : uint8_t {
   kTokenMean,  // the geometric mean of the tokens' probabilities, whatever n is
   kTurn,       // their product, as the paper has it: of a turn of a hundred tokens it is nearly 0

@@ -15,13 +15,13 @@ namespace tailrace {
 // Sums and extremes over tokens. All are doubles, so that a kernel treats them alike; counts are
 // exact in them.
 struct PolicySums {
-  // Of trained tokens. The terms are aggregated, before their coefficients.
+  // Sums over trained tokens. The terms are aggregated, before their coefficients.
   double policy_term = 0, kl_term = 0, entropy_term = 0, imitation_term = 0;
   double tokens = 0, clipped_low = 0, clipped_high = 0, dual_clipped = 0;
   double clamped = 0;          // log-ratios and the like cut at kMaxLogRatio
   double sequence_masked = 0;  // tokens without loss by PolicyRule::sequence_mask
   double old_minus_new = 0, drift_k3 = 0, entropy = 0;
-  // Of the tokens that were recorded under the current weights: |l - recorded|.
+  // Sums over the tokens that were recorded under the current weights: |l - recorded|.
   double current_tokens = 0, mismatch_abs = 0;
   // Extremes.
   double mismatch_abs_max = 0, ratio_max = 1, ratio_min = 1;

@@ -55,7 +55,7 @@ void sample(const Stream& stream, Workspace& workspace, const SampleTokens& args
 
 size_t sample_workspace_bytes(int64_t rows, int64_t vocab, Device device = {});
 
-// What every backend checks of its arguments.
+// The checks that every backend makes of its arguments.
 inline void check_sample(const SampleTokens& args) {
   const auto rows = static_cast<size_t>(args.logits.rows);
   TR_CHECK(args.logits.cols > 0 && args.logits.cols < int64_t{1} << 31, "a vocabulary of {}",

@@ -31,7 +31,7 @@ Distribution softmax(const std::vector<double>& logits, double inv_temperature) 
   return d;
 }
 
-// Of one row of a head.
+// The distributions of one row of a head.
 struct Row {
   Distribution all, kept;  // `kept`: with probability 0 outside the set; all, without one
 };

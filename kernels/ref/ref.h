@@ -1,4 +1,4 @@
-// What each op means, in plain loops with double sums: the oracle of the parity tests.
+// The meaning of each op, in plain loops with double sums: the oracle of the parity tests.
 //
 // The functions have the arguments of the contracts in kernels/ops less stream and workspace, and
 // take weights unpacked. They are slow on purpose and are never bent to agree with a fast version.

@@ -26,7 +26,7 @@ void route(const Route& a) {
     const std::vector<double> p = softmax(a.logits.host().row(t), experts);
     std::vector<int32_t> ids(static_cast<size_t>(experts));
     std::iota(ids.begin(), ids.end(), 0);
-    // Of the float32 scores, for that is what is compared.
+    // The order is that of the float32 scores, for that is what is compared.
     const auto score = [&](int32_t e) {
       const auto i = static_cast<size_t>(e);
       return static_cast<float>(p[i]) + (a.choice_bias.empty() ? 0.0f : a.choice_bias[i]);

@@ -33,7 +33,7 @@ std::vector<int32_t> keep_tokens(std::span<const float> logits, const SamplingRo
   return kept;
 }
 
-// Of ids in ascending order.
+// Draws from ids in ascending order.
 int32_t draw(std::span<const float> logits, const std::vector<int32_t>& ids,
              const SamplingRow& row) {
   const auto z = [&](int32_t id) { return double{logits[static_cast<size_t>(id)]}; };

@@ -23,7 +23,7 @@ struct Range {
   }
 };
 
-// What a GPU has in its constant memory: what of the program's own memory cannot be written.
+// The constant memory of a GPU: the part of the program's own memory that cannot be written.
 std::vector<Range> read_only_ranges() {
   std::vector<Range> ranges;
   dl_iterate_phdr(
@@ -56,7 +56,7 @@ Range thread_local_range() {
   return range;
 }
 
-// Who accesses, and when; copied, as what is written to cells could else be part of it.
+// The thread that accesses, and when; copied, as what is written to cells could else be part of it.
 struct Accessor {
   uint32_t now, launch_time, block_time, barrier_time, sync_time;
   int thread;

@@ -1,4 +1,4 @@
-// What the checker knows of each piece of memory, and what it finds by that:
+// The checker's knowledge of each piece of memory, and the faults that it finds by that:
 //   an access out of bounds: of global and dynamic shared memory; also of memory of the host
 //   an access that is not aligned to its size
 //   two threads of a block, one of which writes, without a barrier between them (__syncthreads, or
@@ -19,7 +19,7 @@ namespace tailrace::cuda::emulation {
 
 constexpr size_t kGrain = 2;  // bytes of memory for a Cell
 
-// Who touched a grain last. Times are stamps of Machine::now. All zero: nobody.
+// The last access to a grain. Times are stamps of Machine::now. All zero: nobody's.
 struct Cell {
   static constexpr uint16_t kAtomic = 0xFFFD, kCopy = 0xFFFE, kUnwritten = 0xFFFF;
 

@@ -57,7 +57,7 @@ inline unsigned __ballot_sync(unsigned mask, int predicate) {
 inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
 inline int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, !predicate) == 0; }
 
-// Of integers alone: sums of floats have an order here (design rule 3).
+// Atomics of integers alone: sums of floats have an order here (design rule 3).
 #define TR_ATOMIC(name, expression)                                                                \
   template <class T>                                                                               \
   requires(std::is_integral_v<T>) TR_UNCHECKED T name(T* address, std::type_identity_t<T> value) { \

@@ -30,7 +30,7 @@ struct Transfer {
   size_t bytes;
   int64_t number;  // in its stream
 };
-// What has left the device and not yet reached the host.
+// A copy that has left the device and not yet reached the host.
 struct Delivery {
   std::byte* to;
   std::vector<std::byte> data;
@@ -43,7 +43,7 @@ struct Queue {
   int64_t num_launches = 0;
   int64_t awaited = 0;  // copies and launches that were asked when somebody waited for all
 };
-// What was asked of a stream before it.
+// The numbers of copies and launches that were asked of a stream before it.
 struct Mark {
   int64_t copies = 0, launches = 0;
 };
@@ -59,7 +59,7 @@ bool overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
   return x < y + b_bytes && y < x + a_bytes;
 }
 
-// Those of the first `count` copies of the stream.
+// Delivers the first `count` copies of the stream.
 void deliver(Queue& queue, int64_t count = kAllCopies) {
   const auto end =
       std::ranges::find_if(queue.deliveries, [&](const Delivery& d) { return d.number >= count; });

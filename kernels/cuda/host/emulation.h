@@ -67,7 +67,7 @@ T shuffle(unsigned mask, T own, ShuffleFrom rule, int argument, int width) {
 }
 unsigned ballot(unsigned mask, bool own);
 
-// Of 16 bytes, the first `from_bytes` copied and the others 0. It happens when it is awaited, which
+// Copies the first `from_bytes` of 16 bytes, the others are 0. It happens when it is awaited, which
 // is as late as it may; until then the place is full of NaN.
 void copy_async16(void* to, const void* from, int from_bytes);
 void commit_copies();

@@ -1,4 +1,4 @@
-// What g++ -fsanitize=thread, -fsanitize=bounds and -fsanitize=alignment call, in place of their
+// The functions that g++ -fsanitize=thread, bounds and alignment call, in place of their
 // libraries, which are not linked. A build whose all is compiled with -fsanitize=thread has
 // libtsan; it cannot have these hooks and thus not this emulation.
 #include <atomic>

@@ -255,7 +255,7 @@ void make_memory() {
     TR_CHECK(memory != MAP_FAILED, "no memory for the emulation");
     return static_cast<std::byte*>(memory);
   };
-  // What overflows the first stack has a place too.
+  // The memory in front of the first stack is there too, for a stack that overflows.
   g_machine.stacks = map((kMaxThreads + 1) * kStackStride) + kStackStride;
   g_machine.shared = map(kMaxSharedBytes + 2 * kGap) + kGap;
   std::atexit([] {
@@ -265,7 +265,7 @@ void make_memory() {
   });
 }
 
-// Of the block's shape, which most launches share with the one before.
+// The threads' numbers follow from the block's shape, which most launches share with the last.
 void number_threads(const dim3& block) {
   for (int t = 0; t < g_machine.num_threads; ++t) {
     const auto u = static_cast<unsigned>(t);
@@ -279,7 +279,7 @@ void number_threads(const dim3& block) {
   stop(place, fmt::format("mask {:08x} {}", point.mask, what));
 }
 
-// What a GPU refuses. Also a grid of nothing.
+// Whether a GPU takes the launch. It also refuses a grid of nothing.
 bool is_valid(const Launch& launch) {
   const auto& [grid, block] = std::pair(launch.grid, launch.block);
   const uint64_t threads = uint64_t{block.x} * block.y * block.z;

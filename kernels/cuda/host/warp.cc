@@ -1,4 +1,4 @@
-// What lanes of a warp say to each other, and copies of cp.async.
+// Exchanges between the lanes of a warp, and copies of cp.async.
 #include <algorithm>
 #include <cstring>
 
