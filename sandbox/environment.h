@@ -31,8 +31,8 @@ struct Task {
   std::string data = {};  // a dataset row (JSON), empty for environments that draw their own tasks
 };
 
-// What the policy hears: a text, or messages. With the model's chat template a text is a message of
-// the user's; without one it is appended to the context as it is, and messages are refused.
+// The input of the policy: a text, or messages. With the model's chat template a text is a message
+// of the user's; without one it is appended to the context as it is, and messages are refused.
 struct Observation {
   std::string text;
   std::string messages = {};  // JSON, a list of {"role", "content", ...}; empty: `text`
@@ -40,15 +40,15 @@ struct Observation {
   // ({"type": "function", "function": {...}}). Only reset() gives them, and only a chat template
   // that knows tools can write them.
   std::string tools = {};
-  // What names the state for credit across the members of a group, which compares what they did in
+  // The name of the state for credit across the members of a group, which compares what they did in
   // the same state; never shown to the policy. Empty: the text or the messages. Counters of steps
   // do not belong into it: no two turns would be in one state.
   std::string state = {};
 };
 
-// Of an observation, all its texts together: far beyond the context of any model.
+// The limit on all texts of an observation together: far beyond the context of any model.
 inline constexpr int64_t kMostObservationBytes = int64_t{1} << 20;
-// Of an episode: it may hold a row and an answer, each as long as that.
+// The limit on an episode's evidence: it may hold a row and an answer, each as long as that.
 inline constexpr int64_t kMostEvidenceBytes = 4 * kMostObservationBytes;
 
 struct StepResult {
@@ -90,7 +90,7 @@ class Environment {
   }
   virtual void close() {}
 
-  // What an imperfect demonstrator would answer now (for supervised warm-up); none: has no
+  // The answer of an imperfect demonstrator (for supervised warm-up); none: there is no
   // demonstrator.
   virtual std::optional<std::string> demonstrate(Rng&) { return std::nullopt; }
   // Some legal action, for contract tests and smoke runs.

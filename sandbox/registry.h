@@ -23,7 +23,7 @@ class EnvironmentRegistry {
       std::function<std::shared_ptr<const EnvironmentSource>(const EnvironmentSettings&)>;
   // Throws UserError for a name that is taken.
   void add(Declaration declared, Sources sources);
-  // What is made here, and whose constructor is ours.
+  // Adds an environment that is made here, and whose constructor is ours.
   void add(Declaration declared, Factory factory);
   // Throws UserError: an unknown name (with the nearest known), an unknown setting, a bad value.
   std::shared_ptr<const EnvironmentSource> source(const std::string& name,

@@ -24,7 +24,7 @@ std::string range_text(const Setting& setting, const char* what) {
   return text;
 }
 
-// What it must be; none: `value` is that.
+// The requirement that `value` fails; none: it meets all.
 std::optional<std::string> misfit(const Setting& setting, const std::string& value) {
   const auto outside = [&](double number) { return number < setting.min || number > setting.max; };
   switch (setting.type) {

@@ -114,7 +114,7 @@ class Paced final : public Env {
 
   bool members_differ() const { return member_sigma_ > 0 || endless_prompts_ > 0; }
 
-  // Of the prompt by its seed, and of the member by what it has done so far.
+  // The prompt's part is drawn by its seed, the member's by what it has done so far.
   int64_t draw_turns() const {
     Rng rng(mix({seed_, 0x7475'726e}));  // "turn": its own stream
     double log_factor = turns_sigma_ * rng.normal();
@@ -138,14 +138,14 @@ class Paced final : public Env {
     return std::ranges::any_of(kWords, [&](const char* word) { return is_action(action, word); });
   }
 
-  // What distinguishes an episode from others of its task.
+  // A hash that distinguishes an episode from others of its task.
   uint64_t history_after(std::string_view action) const {
     uint64_t hash = 0xcbf2'9ce4'8422'2325;  // FNV-1a
     for (const char c : action) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100'0000'01b3;
     return mix({history_, hash});
   }
 
-  // Of one answer.
+  // The latency of one answer.
   Time draw_latency(uint64_t history) const {
     Rng rng(mix({history, 0x7761'6974}));  // "wait"
     const double ms = latency_ms_ * std::exp(latency_sigma_ * rng.normal());

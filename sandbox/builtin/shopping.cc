@@ -167,7 +167,7 @@ class Shopping final : public Env {
     return total;
   }
 
-  // What a call asks for; empty: nothing that has a price.
+  // The item that a call asks for; empty: nothing that has a price.
   std::string item_of(const chat::ToolCall& call) const {
     const nlohmann::json arguments = parse_json(call.arguments);
     const auto item = arguments.find("item");

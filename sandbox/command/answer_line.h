@@ -19,8 +19,8 @@ Result<std::string> sound_line(std::string_view line);
 // The start of a text that somebody else wrote, on one line, for a message.
 std::string excerpt(std::string_view text);
 
-// What a program may say that an episode was worth: neither NaN nor infinite nor larger, of either
-// sign. Of much larger ones the squares in the group's statistics are not finite.
+// The bound on a reward that a program reports: neither NaN nor infinite nor larger, of either
+// sign. The squares of much larger ones in the group's statistics are not finite.
 inline constexpr double kLargestReported = 1e30;
 constexpr bool is_reported(double value) {
   return value >= -kLargestReported && value <= kLargestReported;

@@ -21,7 +21,7 @@ namespace {
 // Beyond its deadline, until who asked gives up on the thread of the loop.
 constexpr Time kLoopGrace = std::chrono::seconds(10);
 
-// What all episodes of a source share.
+// The state that all episodes of a source share.
 struct OpenProgram {
   OpenProgram(const CommandStart& start, const CommandCall& greeting, EnvironmentInfo said,
               Time each, std::shared_ptr<ToldTracebacks> told)
@@ -302,7 +302,7 @@ Result<std::string> ask_for_info(const CommandStart& start, const EnvironmentSet
       answer_once(answer);
     return std::nullopt;
   };
-  // What starts a process; only its failure is heard.
+  // The call that starts a process; only its failure is heard.
   CommandCall call{.line = close_line(), .name = "info()", .timeout = timeout, .begins = true};
   call.take = [](const std::string&) { return std::optional<std::string>(); };
   call.fail = [&](const Failure& failure) { answer_once(failure); };

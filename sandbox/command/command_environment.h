@@ -26,7 +26,7 @@ class UsedProgram {
 
   const CommandStart& start() const { return start_; }
 
-  // What the program says about itself with these settings: asked once, in a process that ends with
+  // The program's facts about itself with these settings: asked once, in a process that ends with
   // the answer. Throws UserError: it cannot be started, refuses the settings, or gives no answer.
   EnvironmentInfo info(const EnvironmentSettings& settings);
   // Its processes start with the first episode, and end with the source and what was opened of it.
@@ -34,7 +34,7 @@ class UsedProgram {
   static std::shared_ptr<const EnvironmentSource> source(std::shared_ptr<UsedProgram> program,
                                                          const EnvironmentSettings& settings);
 
-  // What was asked, for a process that need not ask again.
+  // The answers of the program, for a process that need not ask again.
   nlohmann::ordered_json facts() const;
   // Throws UserError for what facts() has not written.
   void know(const nlohmann::json& facts);

@@ -21,7 +21,7 @@ using nlohmann::ordered_json;
 constexpr size_t kMostEnvMetrics = 64, kMostMetricBytes = 64, kMostReasonBytes = 1000;
 constexpr size_t kMostNameBytesOfInfo = 64, kMostWords = 100'000;
 constexpr int64_t kMostTurnsOfInfo = int64_t{1} << 30;
-// Of a reward: as a verifier's is bounded.
+// The bound on a step's reward, the same as that of a verifier.
 constexpr double kLargestStepReward = 1e30;
 
 // Thrown and caught in this file: why an answer is none.
@@ -40,14 +40,14 @@ std::string seen(const ordered_json& value) {
 
 using Words = std::vector<std::string>;
 
-// What an answer may say, beside "error" and "unsupported".
+// The words that an answer may have, beside "error" and "unsupported".
 const Words& words_of_info() {
   static const Words words = {"name",      "vocabulary",        "stop_strings",
                               "max_turns", "max_action_tokens", "needs_dataset",
                               "verifier"};
   return words;
 }
-// Of reset too: its answer may be made by the same function.
+// The words of a step, and of reset too: its answer may be made by the same function.
 const Words& words_of_step() {
   static const Words words = {"text",       "messages",  "tools",   "reward",
                               "terminated", "truncated", "metrics", "reason",
@@ -59,7 +59,7 @@ const Words& words_of_action() {
   return words;
 }
 
-// What other interfaces call it.
+// A word of other interfaces, and ours for it.
 struct OtherWord {
   const char *theirs, *ours;
 };

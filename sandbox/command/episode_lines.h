@@ -22,8 +22,8 @@ std::string close_line();
 std::string sample_line(uint64_t random);
 std::string demonstrate_line(uint64_t random);
 
-// What an answer says: a value; a Failure, of which the program says that it could not; or that it
-// does not know the call. `fault`: none of these, and why; nothing else holds then.
+// The content of an answer: a value; a Failure, where the program says that it could not; or that
+// it does not know the call. `fault`: none of these, and why; nothing else holds then.
 template <class T>
 struct Answered {
   std::optional<T> value = {};
@@ -33,13 +33,13 @@ struct Answered {
 };
 
 Answered<EnvironmentInfo> read_info(const std::string& answer);
-// Of reset: its observation alone. Of what ends an episode `info.verifier` scores, if the answer
-// names nobody.
+// For reset: its observation alone. An answer that ends an episode and names no verifier gets
+// `info.verifier`.
 Answered<StepResult> read_step(EnvironmentCall::Kind kind, const std::string& answer,
                                const EnvironmentInfo& info);
 Answered<std::string> read_action(const std::string& answer);
 
-// What an episode is that a program does not cut by itself.
+// The result of an episode that the player cuts, where its program does not do so itself.
 StepResult cut_by_player(const EnvironmentInfo& info);
 
 }  // namespace tailrace::sandbox

@@ -119,8 +119,8 @@ bool mount_tmpfs(const char* path, const char* options) {
   return call(SYS_mount, "tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV, options) == 0;
 }
 
-// What lies at `source` appears at `target`, which is there. One that the machine lacks is left
-// out.
+// Makes the file or folder `source` appear at `target`, which is there. One that the machine lacks
+// is left out.
 bool bind(const char* source, const char* target) {
   return call(SYS_mount, source, target, nullptr, MS_BIND | MS_REC, nullptr) == 0 ||
          errno == ENOENT;
@@ -206,7 +206,7 @@ int open_port(uint16_t port) {
   call(SYS_setsid);
   for (const auto& [resource, limit] : plan.limits)
     require(call(SYS_prlimit64, 0, resource, &limit, nullptr) == 0, IsolationStep::kLimits);
-  // What we ignore would stay ignored. The kernel's own layout: all zero is the default.
+  // Signals that we ignore would stay ignored. The kernel's own layout: all zero is the default.
   const uint64_t by_default[4] = {}, no_signals = 0;
   for (int signal = 1; signal <= 64; ++signal)
     call(SYS_rt_sigaction, signal, by_default, nullptr, sizeof no_signals);
@@ -239,7 +239,7 @@ int open_port(uint16_t port) {
               call(SYS_setresuid, kInnerId, kInnerId, kInnerId) == 0,
           IsolationStep::kIds);
   call(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
-  // Who died before that line can be told by its end of the pipe.
+  // The death of a parent before that line shows by its end of the pipe.
   pollfd parent = {.fd = kGo, .events = 0, .revents = 0};
   const timespec at_once = {};
   if (call(SYS_ppoll, &parent, 1, &at_once, nullptr, 0) != 0) end();

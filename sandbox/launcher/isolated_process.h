@@ -23,7 +23,7 @@ struct IsolatedFile {
   std::string_view bytes;
 };
 
-// Of the process that asks for it; everything is borrowed from there.
+// The plan lies in the process that asks for it; everything is borrowed from there.
 struct IsolationPlan {
   char* const* arguments = nullptr;    // the first is the path; null at the end
   char* const* environment = nullptr;  // null at the end
@@ -37,7 +37,7 @@ struct IsolationPlan {
   int go = -1;        // gives one byte once the ids are mapped, then an end of file
 };
 
-// What of the machine's files is shown to a program, where it lies inside; what the machine lacks
+// A folder of the machine that a program sees, and its place inside; what the machine lacks
 // is left out. `/etc` holds what only this machine should know, but for this one, which commands
 // need, and ld.so.cache.
 struct ShownFolder {
@@ -58,7 +58,7 @@ constexpr uid_t kInnerId = 65534;
 enum class IsolationStep : int32_t {
   kStarted,  // the program begins now
   kEnded,    // it has; the rest is gone with the process that reports it
-  // What has failed:
+  // The step that has failed:
   kDescriptors,
   kIds,
   kMounts,

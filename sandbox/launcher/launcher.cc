@@ -49,7 +49,7 @@ bool forbids(const Sysctl& sysctl) {
          std::string_view(text, static_cast<size_t>(size)).substr(0, size - 1) == sysctl.forbidding;
 }
 
-// What those who may not isolate can do about it: of the settings those that are to blame, or all.
+// Advice where isolation is not permitted: the settings that are to blame, or all of them.
 std::string way_to_namespaces() {
   std::vector<std::string> here, known;
   for (const Sysctl& sysctl : kSysctls) {
@@ -208,7 +208,7 @@ struct Stream {
   int64_t limit;
   bool is_over = false;
 
-  // What there is; closed at its end.
+  // Reads all that is there; the pipe is closed at its end.
   void read() {
     char piece[1 << 16];
     while (pipe.is_open() && !is_over) {
@@ -231,7 +231,7 @@ class IsolatedInit {
   explicit IsolatedInit(int pidfd) : pidfd_(pidfd) {}
   ~IsolatedInit() {
     kill();
-    // What the kernel does not let die within the time is left to it.
+    // A process that the kernel does not let die within the time is left to it.
     pollfd end = {.fd = pidfd_.get(), .events = POLLIN, .revents = 0};
     ::poll(&end, 1, milliseconds_of(Patience::kEnd));
     siginfo_t info{};
@@ -246,7 +246,7 @@ class IsolatedInit {
   FileDescriptor pidfd_;
 };
 
-// What is left with us of an isolated process.
+// The part of an isolated process that stays with us.
 struct StartedProgram {
   std::unique_ptr<IsolatedInit> init;
   FileDescriptor go;                // its end tells the process of ours
@@ -321,7 +321,7 @@ class Watch {
 
   Result<ProgramRun> run() {
     for (bool is_gone = false; !is_gone;) {
-      // What is read after it was gone is the last of all.
+      // Output that is read after the process was gone is the last of all.
       is_gone = wait();
       if (const auto failed = hear_reports()) return *failed;
       read_output();
@@ -487,7 +487,7 @@ Result<int> RunningProgram::ending() const {
 
 std::optional<std::string> shown_through(const std::filesystem::path& path) {
   namespace fs = std::filesystem;
-  // Of what is not there yet, as far as it is.
+  // A path that is not there yet is resolved as far as it exists.
   const auto real = [](const fs::path& name) {
     std::error_code error;
     const fs::path found = fs::weakly_canonical(fs::absolute(name, error), error);

@@ -36,7 +36,7 @@ struct Program {
   std::vector<std::pair<std::string, std::string>> files;  // name, bytes: put there before
   std::string standard_input;
   std::vector<std::string> environment = {};  // "NAME=VALUE", beside what every program has
-  // Of a RunningProgram: 127.0.0.1:port inside is a server outside (take_listening), and the only
+  // For a RunningProgram: 127.0.0.1:port inside is a server outside (take_listening), and the only
   // thing that it can reach; it may open TCP sockets over IPv4 then. 0: none.
   uint16_t port = 0;
 };

@@ -1,4 +1,4 @@
-// What a library says about itself, and what its environments do: data, asked once by a process
+// The facts of a library about itself, and what its environments do: data, asked once by a process
 // that has loaded it, and kept for all others.
 //
 // Thread: any.
@@ -16,7 +16,7 @@
 
 namespace tailrace::sandbox {
 
-// Of an environment with these settings, as complete_settings() gives them.
+// The facts of an environment with these settings, as complete_settings() gives them.
 struct KnownInfo {
   std::string name;
   EnvironmentSettings settings;

@@ -29,7 +29,7 @@
 namespace tailrace::sandbox {
 namespace {
 
-// Of one session: its address space beside what its host has, open files, the largest file.
+// Limits of one session: address space beside its host's, open files, the largest file.
 constexpr rlim_t kSessionMemory = rlim_t{2} << 30, kSessionFiles = 256,
                  kSessionFileBytes = rlim_t{1} << 30;
 
@@ -166,7 +166,7 @@ void limit(__rlimit_resource resource, rlim_t most) {
   (void)::setrlimit(resource, &both);
 }
 
-// What is mapped already, here and by the library: it is not the session's. 0: it cannot be read.
+// The bytes mapped already, here and by the library, not by the session. 0: they cannot be read.
 uint64_t address_space() {
   std::ifstream file("/proc/self/statm");
   uint64_t pages = 0;
@@ -213,7 +213,7 @@ std::vector<Declaration> facts_of(const std::vector<Entry>& entries) {
   return {entries.begin(), entries.end()};
 }
 
-// What sessions have forked and left behind comes to the host, as its subreaper.
+// Processes that sessions have forked and left behind come to the host, as their subreaper.
 void end_orphans(const std::unordered_map<uint64_t, pid_t>& sessions) {
   const std::string self = std::to_string(::getpid());
   std::ifstream list("/proc/" + self + "/task/" + self + "/children");
@@ -231,7 +231,7 @@ void end_orphans(const std::unordered_map<uint64_t, pid_t>& sessions) {
 int run_plugin_host(int control, const std::filesystem::path& file) {
   // It has no use without whoever started it.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // What a library prints goes where its user's log is.
+  // The output of a library goes where its user's log is.
   ::dup2(STDERR_FILENO, STDOUT_FILENO);
   std::shared_ptr<const PluginLibrary> library;
   Packer answer;

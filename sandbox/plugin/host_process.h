@@ -23,7 +23,7 @@ struct HostProcess {
   pid_t pid = 0;
 };
 
-// What the library says of itself is read into `said`, within `patience`.
+// Starts a host. The library's words about itself are read into `said`, within `patience`.
 Result<HostProcess> launch_host(const std::filesystem::path& library,
                                 const std::filesystem::path& binary, Time patience,
                                 std::string& said);

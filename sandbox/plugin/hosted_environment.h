@@ -12,7 +12,7 @@
 
 namespace tailrace::sandbox {
 
-// What an environment of the library says about itself, from a process that is made for it.
+// The facts of an environment of the library about itself, from a process that is made for it.
 // `settings` as complete_settings() gives them, here and below. Throws UserError.
 EnvironmentInfo ask_info(const HostedLibrary& library, const std::string& name,
                          const EnvironmentSettings& settings, Time timeout);

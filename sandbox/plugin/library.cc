@@ -93,7 +93,7 @@ std::vector<Entry> entries_of(const Type* const* list, const char* what, const f
   return entries;
 }
 
-// What a person may do about a file that dlopen() refuses, or that has no entry.
+// Opens a library. For a file that dlopen() refuses, or without an entry, it says what to do.
 const tr_library* open_library(const fs::path& file, const tr_host& host) {
   std::error_code error;
   if (!fs::exists(file, error))

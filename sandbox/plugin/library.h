@@ -23,7 +23,7 @@ std::string string_of(const char* text);
 std::string string_of(tr_text text);
 std::vector<std::string> strings_of(const char* const* list);
 MetricList metrics_of(const tr_metric* metrics, uint64_t count);
-// What a call came to, where that is neither TR_OK nor TR_PENDING.
+// The Failure of a call that came to neither TR_OK nor TR_PENDING.
 Failure failure_of(int32_t status, tr_text reason);
 
 // "maze (libmaze.so)", for messages about a call.
@@ -52,14 +52,14 @@ class PluginLibrary {
   // Once for each file in a process. Throws UserError: no such file, no library, none of
   // Tailrace's, another ABI, a library that refuses or that is not well formed.
   static std::shared_ptr<const PluginLibrary> load(const std::filesystem::path& file);
-  // What this binary has in the same form. `name` stands for its file in messages.
+  // A library linked into this binary, in the same form. `name` stands for its file in messages.
   static std::shared_ptr<const PluginLibrary> linked(const std::string& name,
                                                      decltype(&tailrace_library_1) entry);
 
   const std::filesystem::path& file() const { return file_; }
   const std::vector<EnvironmentEntry>& environments() const { return environments_; }
   const std::vector<RewardEntry>& rewards() const { return rewards_; }
-  // What a call that makes an object is given.
+  // The host that a call which makes an object is given.
   const tr_host& host() const { return host_; }
 
  private:

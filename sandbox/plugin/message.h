@@ -1,4 +1,4 @@
-// What a library in a process of its own and its user say to each other: framed messages over a
+// The protocol between a library in a process of its own and its user: framed messages over a
 // socket, packed in the order of their fields.
 //
 // Both ends are one build of Tailrace; the process between is the library's, so what comes is

@@ -42,13 +42,13 @@ constexpr Time kTick = std::chrono::milliseconds(20);
 constexpr Time kLongestClose = std::chrono::seconds(2);
 // For a host to say how a session has ended, and for its own end.
 constexpr Time kLastWord = std::chrono::seconds(2);
-// What an event belongs to; sessions have the numbers behind.
+// The number that says what an event belongs to; sessions have the numbers behind.
 constexpr Number kWake = 0, kControl = 1, kFirstSession = 2;
 
 }  // namespace
 
 struct SessionLoop::State {
-  // What is known of a session. Its calls are begun by whoever has it, and answered by the loop.
+  // The loop's knowledge of a session.
   struct Peer {
     enum class Phase : uint8_t {
       kOpen,

@@ -25,7 +25,7 @@ class UsedLibrary {
   static std::shared_ptr<UsedLibrary> ask(const std::filesystem::path& file);
   // Asks it in this process.
   static std::shared_ptr<UsedLibrary> load(const std::filesystem::path& file);
-  // What is not among its facts is asked when it is wanted.
+  // Facts that are missing from `facts` are asked when they are wanted.
   static std::shared_ptr<UsedLibrary> known(const std::filesystem::path& file, LibraryFacts facts);
 
   const std::filesystem::path& file() const { return file_; }

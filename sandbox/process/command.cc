@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What an isolated program has for its PATH.
+// The PATH of an isolated program.
 constexpr std::string_view kIsolatedPath = "/usr/local/bin:/usr/bin:/bin";
 
 bool is_program(const fs::path& file) {

@@ -22,11 +22,11 @@ struct CommandStart {
   std::vector<std::string> variables =
       {};                             // "NAME=VALUE", beside ours, or beside those of a sandbox
   std::filesystem::path folder = {};  // working directory; empty: ours. A sandbox has its own
-  // Of an isolated one: what lies in its working directory beside the files of the command (name,
+  // For an isolated one: the files in its working directory beside the files of the command (name,
   // bytes), and the port of 127.0.0.1 behind which somebody outside answers (0: no network).
   std::vector<std::pair<std::string, std::string>> files = {};
   uint16_t port = 0;
-  // Of its files, when the run began (with_digests). Empty: whatever lies there is started.
+  // Digests of its files, when the run began (with_digests). Empty: whatever lies there is started.
   std::map<std::string, Digest> digests = {};
 };
 

@@ -41,7 +41,7 @@ void reap(pid_t child) { (void)::waitpid(child, nullptr, WNOHANG | __WALL); }
 }  // namespace
 
 Offspring& Offspring::of_this_process() {
-  // Of a process that has forked itself, the copy begins anew: it has none of those children.
+  // The copy in a process that has forked itself begins anew: it has none of those children.
   static std::atomic<Offspring*> only = nullptr;
   Offspring* known = only.load();
   if (known != nullptr && known->self_ == ::getpid()) return *known;
@@ -111,7 +111,7 @@ int Offspring::scan() {
   const std::vector<Process> all = processes();
   std::map<pid_t, const Process*> by_id;
   for (const Process& process : all) by_id[process.pid] = &process;
-  // Those of each process, by its id; an empty set: nobody's.
+  // The owners of each process, by its id; an empty set: it is nobody's.
   std::map<pid_t, Owners> found;
   const auto owners_of = [&](const auto& self, const Process& process, int depth) -> Owners {
     if (process.pid == self_ || depth == 0) return {};
@@ -214,7 +214,7 @@ int Offspring::end(uint64_t family) {
       if (left == 0 || steady_now() - begun > kLongestEnd) {
         families_.erase(family);
         std::erase_if(sessions_, [&](const auto& entry) { return entry.second == family; });
-        // Of those that may be another's, one owner less.
+        // Processes that may be another's have one owner less.
         for (auto& [key, owners] : owned_) owners.families.erase(family);
         break;
       }

@@ -1,5 +1,5 @@
-// What programs of others have started: found and ended with them, whatever it does to be
-// overlooked (a session of its own, another environment, no dumps of it).
+// The processes that programs of others have started: found and ended with them, whatever it does
+// to be overlooked (a session of its own, another environment, no dumps of it).
 //
 // The kernel gives this process the orphans of all that it has started (PR_SET_CHILD_SUBREAPER), so
 // that what a program leaves behind is a child of ours. Whose it is follows from
@@ -46,7 +46,7 @@ class Offspring {
     }
     ~Family() { (void)end(); }
 
-    // Those that are its own for sure and live, when the program itself has ended.
+    // The processes that surely are its own and live, when the program itself has ended.
     std::vector<pid_t> living() const;
     // Kills them, until none is left or two seconds are over; the program itself was waited for.
     // How many could not be killed.

@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 // Python keeps what it prints to a pipe until it ends, and people do not think of that.
 constexpr const char* kUnbuffered = "PYTHONUNBUFFERED=1";
 
-// Of an isolated one. It lives as long as the run.
+// The limits of an isolated program. It lives as long as the run.
 constexpr Time kIsolatedWall = std::chrono::hours(24 * 365);
 constexpr int64_t kIsolatedMemory = int64_t{2} << 30;
 constexpr int64_t kMostScriptBytes = int64_t{16} << 20;
@@ -67,7 +67,7 @@ void never_wait(const FileDescriptor& file) { (void)::fcntl(file.get(), F_SETFL,
   ::setsid();
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(127);
-  // What we ignore or block would stay so.
+  // Signals that we ignore or block would stay so.
   for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);
   sigset_t none;
   ::sigemptyset(&none);
@@ -103,7 +103,7 @@ class OwnProcess final : public CommandProcess {
     arguments.push_back(nullptr);
     for (char** variable = environ; *variable != nullptr; ++variable)
       environment.push_back(*variable);
-    // Of two with one name, programs take the first or the last: only one is given.
+    // Programs take the first or the last of two variables with one name: only one is given.
     for (const std::string& variable : command.variables) {
       const size_t name = variable.find('=') + 1;
       std::erase_if(environment, [&](const char* ours) {

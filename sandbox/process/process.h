@@ -27,9 +27,9 @@ class CommandProcess {
   virtual int out() const = 0;    // its stdout, to read
   virtual int err() const = 0;    // its stderr
   virtual int pidfd() const = 0;  // readable once it has ended
-  // Of one that is not isolated: what it starts, which then lives as long as the family.
+  // The family of one that is not isolated: what it starts, which then lives as long as the family.
   virtual Offspring::Family take_family() { return {}; }
-  // Of an isolated one with a port: the socket that listens there, once.
+  // The socket that listens at the port of an isolated one, once.
   virtual FileDescriptor take_listening() { return FileDescriptor(); }
   // "has ended with status 1", of one that has.
   static constexpr const char* kGoodEnd = "has ended with status 0";

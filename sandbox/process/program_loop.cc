@@ -28,7 +28,7 @@ constexpr Time kLongestWait = 1s;
 constexpr Time kLastWords = 500ms;
 // For what may still end behind a program.
 constexpr Time kTick = 20ms;
-// Of the log: so many notes at once, and from then on one in each period.
+// Limits on the log: so many notes at once, and from then on one in each period.
 constexpr int64_t kNotesAtOnce = 20;
 constexpr Time kNotesPeriod = 2s;
 
@@ -287,7 +287,7 @@ bool ProgramLoop::take_lines(Id id) {
   return false;
 }
 
-// Of one that has ended: its last words, and how it was.
+// Settles a program that has ended: its last words, and how it was.
 void ProgramLoop::settle(Id id) {
   hear_out(id);
   ChildProgram* const program = find(id);

@@ -35,7 +35,7 @@ struct ProgramLoss {
   std::string quoted_last() const;  // "; its stderr ends: ...", or nothing
 };
 
-// What differs between those who talk to programs.
+// The part that differs between those who talk to programs.
 class Conversation {
  public:
   virtual ~Conversation() = default;
@@ -72,7 +72,7 @@ class ChildProgram {
   // Nothing is written behind what was written so far.
   void close_in();
   void set_deadline(Time deadline) { deadline_ = deadline; }  // Time::max(): none
-  // What it has written behind the last end of a line does not count.
+  // Output that it has written behind the last end of a line does not count.
   void forget_rest();
   Offspring::Family take_family() { return process_->take_family(); }
   FileDescriptor take_listening() { return process_->take_listening(); }

@@ -14,9 +14,9 @@ namespace tailrace::sandbox {
 namespace {
 
 constexpr size_t kLongestLine = 400, kKeptLines = 4;
-// Of a message: the reason of a failed verdict is kept to its 400th byte.
+// The limit of a message: the reason of a failed verdict is kept to its 400th byte.
 constexpr size_t kLongestLast = 240;
-// Of the log: so many lines at once, and from then on one in each period.
+// Limits on the log: so many lines at once, and from then on one in each period.
 constexpr int64_t kAtOnce = 20;
 constexpr Time kPeriod = std::chrono::seconds(2);
 // Lines that may belong to what an exception says.

@@ -1,4 +1,4 @@
-// What a program writes to its stderr, for the log of the process that asks it: whole lines behind
+// The stderr of a program, for the log of the process that asks it: whole lines behind
 // the name of the program, none too long and not too many, and the last ones for a message. A
 // traceback of Python is told once; where it comes again only what its exception says is, when that
 // is new or has come ten times as often. In a message it is its exception with the place.
@@ -20,7 +20,7 @@
 
 namespace tailrace::sandbox {
 
-// What all processes of a program share of the log.
+// The part of the log that all processes of a program share.
 struct StderrLog {
   StderrLog() : StderrLog(std::make_shared<ToldTracebacks>()) {}
   explicit StderrLog(std::shared_ptr<ToldTracebacks> told);
@@ -58,7 +58,7 @@ class StderrLines {
   StderrLog* log_;
   int64_t num_unsaid_ = 0;
   Traceback traceback_;
-  // Of what has come since a traceback, with it, and how many lines that may still be.
+  // The digest of the lines since a traceback, with it, and how many lines that may still be.
   uint64_t behind_ = 0;
   int num_behind_ = 0;
 };

@@ -35,7 +35,7 @@ Frame frame_of(std::string_view line) {
 
 std::string_view name_of(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 
-// Of Python, or of a package that somebody else has written.
+// Whether a file is of Python, or of a package that somebody else has written.
 bool is_foreign(std::string_view path) {
   return path.starts_with('<') || path.find("/lib/python") != path.npos ||
          path.find("site-packages") != path.npos || path.find("dist-packages") != path.npos;
@@ -43,7 +43,7 @@ bool is_foreign(std::string_view path) {
 
 }  // namespace
 
-// What cannot be compiled has one frame without the line before it.
+// A source that cannot be compiled has one frame without the line before it.
 bool Traceback::begins(std::string_view line) {
   return line.ends_with(kBegin) || (is_indented(line) && !frame_of(line).path.empty());
 }
@@ -83,7 +83,7 @@ struct ToldTracebacks::Row {
   std::atomic<int64_t> count;
 };
 
-// Of zeros, which rows without a text are.
+// The memory begins as zeros, which rows without a text are.
 ToldTracebacks::ToldTracebacks()
     : rows_(static_cast<Row*>(::mmap(nullptr, kMostTexts * sizeof(Row), PROT_READ | PROT_WRITE,
                                      MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {

@@ -21,7 +21,7 @@ class Traceback {
   bool take(std::string line);
   // Longer than any that is worth waiting for.
   bool is_too_long() const;
-  // What has come, and none is open any more.
+  // Gives the lines so far, and none is open any more.
   std::vector<std::string> close();
 
   const std::vector<std::string>& lines() const { return lines_; }
@@ -33,7 +33,7 @@ class Traceback {
 // "ValueError: no map (maze.py:3)", of the lines of a complete traceback. The place is the
 // innermost one outside of Python and its packages, where there is one.
 std::string summary_of_traceback(const std::vector<std::string>& lines);
-// Of its frames, and of the kind of its exception. What that says may differ each time, and so may
+// A digest of the frames and the kind of exception. Its message may differ each time, and so may
 // the folder of an episode.
 uint64_t digest_of_frames(const std::vector<std::string>& lines);
 
