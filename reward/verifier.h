@@ -19,8 +19,8 @@
 
 namespace tailrace {
 
-// Who waits for a score waits a little longer than who makes it, and so hears what went wrong
-// instead of nothing: the scheduler (scheduler.verify_seconds), the reward worker, its verifier.
+// The caller of a score waits a little longer than its maker, and so hears what went wrong instead
+// of nothing: the scheduler (scheduler.verify_seconds), the reward worker, its verifier.
 constexpr Time a_little_less(Time wait) { return wait * 9 / 10; }
 constexpr Time a_little_more(Time wait) { return (wait * 10 + Time{8}) / 9; }  // its inverse
 constexpr Time worker_deadline(Time verify) { return a_little_less(verify); }

@@ -41,13 +41,13 @@ struct Info {
   std::string reward = {};  // who scores its episodes; empty: the environment itself
 };
 
-// What the policy hears: a text, or messages (JSON, a list of {"role", "content", ...}).
+// The input of the policy: a text, or messages (JSON, a list of {"role", "content", ...}).
 struct Observation {
   std::string text;
   std::string messages = {};
   std::string tools = {};  // of reset(): JSON, schemas of tools as transformers has them
-  // What names the state, for credit across episodes of one task (GiGPO): equal where they stand in
-  // the same state, without counters of steps. Empty: what the policy hears.
+  // The name of the state, for credit across episodes of one task (GiGPO): equal where they stand
+  // in the same state, without counters of steps. Empty: what the policy hears.
   std::string state = {};
 };
 
@@ -104,7 +104,7 @@ class Env {
   virtual Info info() const = 0;
   virtual Observation reset(const Task& task) = 0;
   virtual Step step(std::string_view action) = 0;
-  // Who plays ends the episode at a limit of turns or tokens. `reward` comes on top of what the
+  // The player ends the episode at a limit of turns or tokens. `reward` comes on top of what the
   // steps gave; where a reward scores, give it the evidence that there is.
   virtual Step cut() { return Step::truncated("a limit of the player's"); }
   virtual void close() {}

@@ -1,5 +1,5 @@
-// What env.h and reward.h share: settings, outcomes, random numbers, and the one function that a
-// library exports. C++17, this header and abi.h alone.
+// The common part of env.h and reward.h: settings, outcomes, random numbers, and the one function
+// that a library exports. C++17, this header and abi.h alone.
 //
 //   TAILRACE_LIBRARY("maze", "1.0") {
 //     library.environment<Maze>("maze", "find the way out")
@@ -246,7 +246,7 @@ tr_reward_type reward_type();  // reward.h
 
 }  // namespace detail
 
-// What a library offers. Filled once, in TAILRACE_LIBRARY, and kept until the process ends.
+// The offers of a library. Filled once, in TAILRACE_LIBRARY, and kept until the process ends.
 class Library {
  public:
   explicit Library(const tr_host& host) : host_(host) {}

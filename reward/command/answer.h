@@ -1,4 +1,4 @@
-// What a program of reward.command says of an episode: a line of its stdout.
+// The answer of a program of reward.command about an episode: a line of its stdout.
 //
 // Thread: any.
 #pragma once

@@ -109,7 +109,7 @@ struct CommandPool::State final : sandbox::ProgramLoop {
     workers_.clear();
   }
 
-  // What is next for one process: one that must be alone, or as many as wait, at most `most`.
+  // The next questions for one process: one that must be alone, or as many as wait, at most `most`.
   std::vector<Question> next_batch(int64_t most) {
     std::vector<Question> batch;
     while (!waiting_.empty() && std::ssize(batch) < most &&
@@ -148,7 +148,7 @@ struct CommandPool::State final : sandbox::ProgramLoop {
     return std::ssize(workers_) < (is_urgent ? options_.at_once : for_batches());
   }
 
-  // Those that were started beyond full batches, and those that nobody has wanted for long: a
+  // Ends processes started beyond full batches, and those that nobody has wanted for long: a
   // launch keeps its verifiers after it has used them.
   void end_surplus(Time now) {
     if (!waiting_.empty()) return;
@@ -190,7 +190,7 @@ struct CommandPool::State final : sandbox::ProgramLoop {
     worker.deadline = Time::max();
     for (const Question& question : batch)
       worker.deadline = std::min(worker.deadline, question.deadline);
-    // Of several one may be what takes so long: the other half is for asking each alone.
+    // One of several may be what takes so long: the other half is for asking each alone.
     if (batch.size() > 1) worker.deadline = now + (worker.deadline - now) / 2;
     worker.program->set_deadline(worker.deadline);
     std::string lines;
@@ -231,9 +231,9 @@ struct CommandPool::State final : sandbox::ProgramLoop {
     return std::nullopt;
   }
 
-  // Of those that it owes an answer who was alone has no verdict. Nobody knows what an answer was
-  // worth behind which another one comes, so a late fault is no verdict for all of them, or for who
-  // is asked next, and nobody is asked again here.
+  // A question that was asked alone and has no answer gets no verdict. An answer behind which
+  // another one comes has an unknown worth, so after a late fault none of the open questions, nor
+  // the next one asked, gets a verdict, and none is asked again here.
   void lose(Worker& worker, const sandbox::ProgramLoss& loss) {
     std::string why = loss.why;
     // A last line without its end.

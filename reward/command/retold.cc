@@ -21,7 +21,7 @@ struct Scoring {
   bool keeps_evidence = false;
 };
 
-// What was said in one episode.
+// The record of what was said in one episode.
 class Conversation {
  public:
   void begin(const Task& task) {
@@ -58,7 +58,7 @@ class Conversation {
                          {"row", row_},
                          {"turns", turns_}};
     RetoldEpisode retold;
-    // What a verifier gives comes on top of what the environment itself gives.
+    // The reward of a verifier comes on top of what the environment itself gives.
     if (result.verifier.empty() || reward_ != 0) told["environment_reward"] = reward_;
     if (!result.verifier.empty() && scoring.keeps_evidence)
       retold.evidence = std::move(result.evidence);

@@ -24,7 +24,7 @@ namespace tailrace {
 // The evidence of an environment that is retold.
 struct RetoldEpisode {
   std::string episode = {};  // the object above, as JSON on one line
-  // What the verifier of the environment would have been given; none of one that rewards by itself.
+  // The evidence for the environment's verifier; none where the environment rewards by itself.
   std::optional<std::string> evidence = {};
 
   std::string write() const;

@@ -48,7 +48,7 @@ struct Box {
   std::string_view content;
 };
 
-// What the command at `begin` is applied to: between braces, or up to a blank or `$`.
+// The argument of the command at `begin`: between braces, or up to a blank or `$`.
 std::optional<Box> box_at(std::string_view text, size_t begin) {
   size_t at = begin + (text.substr(begin).starts_with("\\boxed") ? 6 : 5);
   while (at < text.size() && text[at] == ' ') ++at;
@@ -149,7 +149,7 @@ std::vector<Box> last_boxes(std::string_view text) {
   };
   for (size_t at = last_box(text); at != std::string_view::npos && bytes <= kMaxAnswerBytes;
        at = box_before(at)) {
-    // Of an earlier one nothing behind the next box is read.
+    // For an earlier box nothing behind the start of the next one is read.
     const std::string_view part = boxes.empty() ? text : text.substr(0, boxes.back().begin);
     const auto box = box_at(part, at);
     if (!box || (!boxes.empty() && !joins_boxes(part.substr(box->end)))) break;
@@ -198,7 +198,7 @@ std::optional<AnswerText> boxed_answer(std::string_view text, bool is_right) {
   return answer;
 }
 
-// What follows the last "answer is" or "answer:".
+// The text that follows the last "answer is" or "answer:".
 std::optional<std::string_view> after_phrase(std::string_view text) {
   std::string lower(text);
   for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;

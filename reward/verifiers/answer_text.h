@@ -19,7 +19,7 @@ namespace tailrace {
 
 struct AnswerText {
   std::string text;
-  // Of a response whose boxes have different names: "x = 2, y = 3", while `text` is the last box.
+  // The named boxes of a response: "x = 2, y = 3", while `text` is the last box.
   std::string named = {};
   bool marked = false;   // by #### or a box
   bool percent = false;  // a percent sign, or the word, stands behind the box or the last number

@@ -39,7 +39,7 @@ class AdaptiveDeadlines {
 
   // `test`: of all that decides how long a right program takes for it.
   Time of(const Digest& test) const;
-  // What a program took that was right.
+  // Records the time that a right program took.
   void learn(const Digest& test, Time taken);
 
  private:

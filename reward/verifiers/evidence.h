@@ -21,7 +21,7 @@ Result<nlohmann::json> parse_evidence(const std::string& evidence);
 std::optional<std::string> find_text(const nlohmann::json& evidence, const char* key);
 std::optional<int64_t> find_integer(const nlohmann::json& evidence, const char* key);
 
-// What the policy answered: "response", and of it what follows the last </think>. A Failure when
+// The answer of the policy: the part of "response" that follows the last </think>. A Failure when
 // absent.
 Result<std::string> final_response(const nlohmann::json& evidence);
 

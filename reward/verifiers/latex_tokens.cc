@@ -164,7 +164,7 @@ class Lexer {
     return true;
   }
 
-  // What a command is applied to: a group without its braces, a command, or one character.
+  // The argument of a command: a group without its braces, a command, or one character.
   std::string_view argument() {
     while (at_ < text_.size() && is_space(text_[at_])) ++at_;
     const size_t begin = at_;

@@ -96,7 +96,7 @@ class Parser {
     return total;
   }
 
-  // What may stand behind a factor without a sign between. "2 3" is no product.
+  // Whether a factor may begin here without a sign before it. "2 3" is no product.
   bool starts_factor() const {
     const LatexToken* token = peek();
     if (token == nullptr) return false;
@@ -301,7 +301,7 @@ class Parser {
 
   Number group() { return take("{") ? closed("}") : std::nullopt; }
 
-  // What a function is applied to: a bracket, or factors up to the next sign or function.
+  // The argument of a function: a bracket, or factors up to the next sign or function.
   Number operand() {
     if (next_is("(") || next_is("{") || next_is("[") || next_is("|")) {
       const Number bracket = primary();

@@ -14,7 +14,7 @@ namespace {
 using Tokens = std::span<const LatexToken>;
 using Kind = LatexToken::Kind;
 
-// What stands over a letter, or in front of a point or a figure.
+// Commands that stand over a letter, or in front of a point or a figure.
 constexpr std::string_view kOver[] = {"\\vec",    "\\overrightarrow", "\\overline", "\\bar",
                                       "\\hat",    "\\widehat",        "\\tilde",    "\\mathbb",
                                       "\\mathcal"};

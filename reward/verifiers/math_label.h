@@ -1,4 +1,4 @@
-// What stands in front of "=" in an answer: a label, behind which the value stands, or a side of an
+// The text in front of "=" in an answer: a label, behind which the value stands, or a side of an
 // equation.
 //
 // Thread: any.

@@ -44,7 +44,7 @@ bool finite(Complex value) { return std::isfinite(value.real()) && std::isfinite
 // Roots of roots beyond this degree are not exact.
 constexpr int64_t kMaxDegree = 60;
 
-// What one operation rounds by; functions of the library are less exact.
+// The rounding error of one operation; functions of the library are less exact.
 constexpr double kUnitRoundoff = std::numeric_limits<double>::epsilon() / 2;
 constexpr double kFunctionError = 8 * kUnitRoundoff;
 // For what the bounds of errors leave out: products of them, and those of complex operations.
@@ -305,7 +305,7 @@ std::optional<int64_t> MathNumber::as_whole() const {
   return whole;
 }
 
-// What doubles can tell.
+// Whether the two are equal, as far as doubles can tell.
 bool MathNumber::near(const Point& a, const Point& b) {
   const auto is_zero = [](const Point& point) {
     return std::abs(point.value) <= std::min(kErrorMargin * point.error, kZeroBound);

@@ -44,7 +44,7 @@ class MathNumber {
   std::optional<MathNumber> apply(
       const std::function<std::complex<double>(std::complex<double>)>& function) const;
 
-  // Of whole numbers that a double holds exactly.
+  // The value of whole numbers that a double holds exactly.
   std::optional<int64_t> as_whole() const;
   bool is_symbolic() const { return symbolic_; }
 

@@ -37,7 +37,7 @@ std::optional<double> parse_decimal(std::string_view text) {
   return negative ? -value : value;
 }
 
-// What stands between braces, of which the first is open already; all if none closes it.
+// The text between braces, of which the first is open already; all if none closes it.
 std::string_view in_braces(std::string_view text) {
   int64_t depth = 1;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -47,7 +47,7 @@ std::string_view in_braces(std::string_view text) {
   return text;
 }
 
-// What the last mark marks: a word, or what is boxed.
+// The number that the last mark marks: a word, or the content of a box.
 std::optional<std::string_view> marked_number(std::string_view text) {
   const size_t mark = text.rfind(kMark), boxed = text.rfind(kBoxed);
   if (boxed != std::string_view::npos && (mark == std::string_view::npos || boxed > mark))

@@ -27,7 +27,7 @@ using sandbox::ProgramRun;
 
 // Some ten megabytes of anchors.
 constexpr size_t kMostAnchors = 100'000;
-// Of env, where there is no such command.
+// The exit status of env, where there is no such command.
 constexpr int kNoCommand = 127;
 
 struct Language {
@@ -40,7 +40,7 @@ const Language* find_language(std::string_view name) {
   return found == std::end(kLanguages) ? nullptr : found;
 }
 
-// Of evidence or of a row. A Failure says what is wrong with it.
+// The language of evidence or of a row. A Failure says what is wrong with it.
 Result<const Language*> language_of(const json& row) {
   const auto value = row.find("language");
   if (value == row.end()) return &kLanguages[0];
@@ -138,7 +138,7 @@ Result<void> check_output(const std::vector<Test>& tests) {
   return {};
 }
 
-// What all tests of a program may take together: the rest of a score is for what is not its doing.
+// The time of all tests of a program together: the rest of a score is for what is not its doing.
 constexpr Time time_of_tests(Time budget) { return a_little_less(budget); }
 
 enum class Verdict {
@@ -207,7 +207,7 @@ class ProgramVerifier final : public Verifier {
       ++passed;
     }
     const bool is_right = passed == tests.value().size();
-    // What a wrong program took says nothing about how long a right one may take.
+    // The time of a wrong program says nothing about how long a right one may take.
     for (const auto& [key, time] : taken) {
       if (is_right) deadlines_.learn(key, time);
     }

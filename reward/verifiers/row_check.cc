@@ -11,7 +11,7 @@
 namespace tailrace {
 namespace {
 
-// Of a value in a message: enough to find it.
+// The beginning of a value, for a message: enough to find it.
 std::string shown(const nlohmann::json& value) {
   constexpr size_t kLongest = 40;
   const std::string text = json_text(value);

@@ -1,5 +1,5 @@
-// What a verifier wants of a row of data, asked when the data is read: a mistyped column would else
-// be noticed by nothing but rewards that teach something else.
+// The rules of a verifier for a row of data, asked when the data is read: a mistyped column would
+// else be noticed by nothing but rewards that teach something else.
 //
 //   RowCheck row(text);
 //   row.integer("max_words", 1, 1000);
@@ -34,7 +34,7 @@ class RowCheck {
   std::optional<std::string> text(const std::string& column);
   std::vector<std::string> texts(const std::string& column);
 
-  // What is wrong, for rules of the verifier's own.
+  // Notes a fault, for rules of the verifier's own.
   void refuse(const std::string& what);
 
   Result<void> finish();

@@ -86,7 +86,7 @@ RewardWorker::Ending RewardWorker::run() {
                          }});
         in_hand.emplace(next_id++, std::move(*request));
       }
-      // What a new session does not name nobody waits for.
+      // Nobody waits for requests that a new session does not name.
       if (const auto* hold = std::get_if<wire::Hold>(&*message)) {
         const std::set<BodyId> held(hold->leases.begin(), hold->leases.end());
         std::erase_if(in_hand, [&](const auto& entry) {
