@@ -29,7 +29,7 @@ using sandbox::AgentProgram;
 constexpr size_t kMostLineBytes = size_t{64} << 10;  // of a longer one its end is kept
 constexpr const char* kTaskFile = "task.json";
 constexpr int64_t kMostRewardBytes = 64 << 10;
-// What ends together with an agent, such as its helpers, may take so long.
+// Helpers of an agent may need so long to end after it.
 constexpr Time kGrace = 200ms;
 
 }  // namespace
@@ -56,7 +56,7 @@ struct AgentProcesses::State final : sandbox::ProgramLoop {
     fs::path folder = {};
     std::string mark = {};  // of the folder
     std::unique_ptr<sandbox::ChildProgram> process = nullptr;
-    // Of its processes so far: what a setup starts may be there until the end.
+    // Process families started so far: processes of a setup may live until the end.
     std::vector<sandbox::Offspring::Family> families = {};
     SandboxPort port = {};
     std::string last_line = {};  // of stdout, of one that plays one episode
@@ -70,7 +70,7 @@ struct AgentProcesses::State final : sandbox::ProgramLoop {
       return kNames[static_cast<size_t>(phase)];
     }
     const AgentProgram& program() const { return *start.program; }
-    // Of its phase alone: what a setup starts may be there for the run.
+    // The mark of this phase alone: processes of a setup may live on during the run.
     std::string phase_mark() const { return mark + phase_name(); }
     const std::vector<std::string>& words() const {
       return phase == AgentPhase::kSetup ? program().setup
@@ -149,7 +149,7 @@ struct AgentProcesses::State final : sandbox::ProgramLoop {
     const fs::path folder = folder_ / name;
     std::error_code error;
     fs::create_directories(folder_, error);
-    // What is there already is not its own, whoever has put it there.
+    // A folder that exists already is not the agent's own, whoever has made it.
     if (error || !fs::create_directory(folder, error))
       return end(agent, fmt::format("cannot make {}: {}", folder.string(),
                                     error ? error.message() : "it is there already"));
@@ -163,7 +163,7 @@ struct AgentProcesses::State final : sandbox::ProgramLoop {
 
   // To a process that waits for one.
   void give_task(Agent& agent) {
-    // What was written there for an earlier task is not the reward of this one.
+    // A reward file written for an earlier task is not the reward of this one.
     if (!agent.program().is_isolated) {
       std::error_code error;
       fs::remove_all(reward_file(agent), error);
@@ -286,8 +286,8 @@ struct AgentProcesses::State final : sandbox::ProgramLoop {
     take_reward(agent, last_words(loss));
   }
 
-  // What it has started may end with it, a little later. True: it is gone. Else it is looked at
-  // again, until the episode fails.
+  // Processes that the agent has started may end with it, a little later. True: all are gone. Else
+  // they are looked at again, until the episode fails.
   bool leaves_nothing(Agent& agent) {
     if (agent.is_idle || agent.program().is_isolated || agent.phase != AgentPhase::kRun)
       return true;
@@ -361,7 +361,7 @@ struct AgentProcesses::State final : sandbox::ProgramLoop {
   const fs::path folder_;
   const std::string mark_;  // of all of its processes
   http::Server* const server_;
-  // Of the names of its folders: those of an earlier process may still be there.
+  // Part of the names of its folders: folders of an earlier process may still be there.
   const std::string incarnation_ = fmt::format("{:08x}", unique_number() & 0xffff'ffff);
   int64_t num_folders_ = 0;
   CountedLines notes_;

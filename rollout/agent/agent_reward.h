@@ -1,4 +1,4 @@
-// What an agent says that its episode was worth: the last line of its stdout, or of a file.
+// The reward that an agent reports for its episode: the last line of its stdout, or of a file.
 //
 // Thread: any.
 #pragma once

@@ -19,7 +19,7 @@ ordered_json row_of_task(const sandbox::Task& task) {
   return row.is_object() ? row : ordered_json();
 }
 
-// What a program was refused is mostly why it failed, and its client may not show the reason.
+// A refused call is mostly why a program failed, and its client may not show the reason.
 std::string with_refusal(std::string failure, const gateway::CapturedAttempt& attempt) {
   if (attempt.num_refused == 0) return failure;
   return fmt::format("the gateway refused {}: {}; {}",
@@ -34,7 +34,7 @@ std::string text_of_message(const ordered_json& message) {
   return content != message.end() && content->is_string() ? content->get<std::string>() : "";
 }
 
-// What a verifier is given: the row with the last answer, or the conversation (reward/command).
+// The evidence for a verifier: the row with the last answer, or the conversation (reward/command).
 std::string evidence_of(const gateway::CapturedAttempt& attempt, const sandbox::Task& task,
                         const sandbox::AgentProgram& program,
                         const std::optional<AgentReward>& reward) {
@@ -185,7 +185,7 @@ FinishedEpisode AgentRunner::finish(const Running& running, AgentEnd end) {
 
   const bool cut = attempt.over_limit;
   if (end.failure.empty() && !has_tokens) end.failure = "it never had an answer of the policy";
-  // What the policy has done wrong is not tried again until it is right.
+  // An attempt that failed by the policy's doing is not repeated until one succeeds.
   if (!end.failure.empty() && !(cut && has_tokens)) {
     trajectory.outcome = Outcome::kEnvFailed;
     episode.failure = with_refusal(std::move(end.failure), attempt);

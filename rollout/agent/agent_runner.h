@@ -48,7 +48,7 @@ class AgentRunner {
   std::vector<BodyId> running() const;
   int64_t num_running() const { return std::ssize(running_); }
 
-  // What has ended.
+  // Episodes that have ended.
   std::vector<FinishedEpisode> poll();
   // For whoever plays: what the gateway refused, and the notes of AgentProcesses, since they were
   // last taken. `is_end`: also how many there were in all.
@@ -76,7 +76,7 @@ class AgentRunner {
   const Clock& clock_;
   RunningMap running_;
   std::map<std::pair<Lane, LeaseId>, int64_t> by_lease_;
-  // Of a program: its processes that wait for another task, and how many have one.
+  // The seats of one program: its processes that wait for another task, and how many have one.
   struct Seats {
     std::vector<Seat> free;
     int64_t num_taken = 0;

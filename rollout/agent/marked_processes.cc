@@ -55,7 +55,7 @@ std::vector<pid_t> marked_processes(const std::string& mark) {
     pid_t pid = 0;
     if (std::from_chars(name.data(), name.data() + name.size(), pid).ec != std::errc()) continue;
     if (pid == ::getpid()) continue;
-    // Of a process of somebody else's it cannot be read, and of one that has ended it is empty.
+    // The file of another user's process cannot be read, and that of an ended process is empty.
     std::ifstream file(at->path() / "environ", std::ios::binary);
     const std::string environment((std::istreambuf_iterator<char>(file)), {});
     if (has_mark(environment, mark)) found.push_back(pid);

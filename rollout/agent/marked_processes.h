@@ -19,7 +19,7 @@ inline constexpr const char* kMarkVariable = "TAILRACE_AGENT";
 // processes and not their files may both have a folder of this name. The path is absolute.
 std::string mark_of(const std::filesystem::path& folder);
 
-// Those of this user whose mark begins so, but for those that have ended and are not awaited yet.
+// Processes of this user whose mark begins so, without ended ones that are not awaited yet.
 std::vector<pid_t> marked_processes(const std::string& mark);
 
 // Kills them, again while they start others. How many there were; some may be left where they

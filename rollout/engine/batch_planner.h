@@ -60,7 +60,7 @@ struct Sequence {
   // With the token that is being drawn.
   int64_t next_length() const { return length() + (drawn_row >= 0 ? 1 : 0); }
   int64_t next_position() const { return num_computed + in_flight; }
-  // What a pass may compute. None where the token that is being drawn is the last one.
+  // Tokens that a pass may compute. None where the token that is being drawn is the last one.
   int64_t uncomputed() const {
     return next_length() < max_length ? next_length() - next_position() : 0;
   }
@@ -93,7 +93,7 @@ class BatchPlanner {
   // False: it must preempt and may not; nothing is planned then. While a pass is in flight it may
   // not: who is preempted has nothing there.
   [[nodiscard]] bool plan(bool may_admit, bool may_preempt);
-  // What must be copied before the pass that was planned, in this order: the tail of a prefix that
+  // A copy to make before the pass that was planned, in this order: it is the tail of a prefix that
   // another sequence writes on in.
   struct BlockCopy {
     int from = 0, to = 0, tokens = 0;
@@ -105,7 +105,7 @@ class BatchPlanner {
   void started(Sequence& sequence, int32_t row);
   // Such a pass is over: `count` tokens of a sequence have KV now.
   void computed(Sequence& sequence, int64_t count);
-  // What is in flight of it does not count.
+  // Tokens of it that are in flight do not count any more.
   void forget_flight(Sequence& sequence);
 
   // New weights: all KV is void, and every sequence will be computed again.

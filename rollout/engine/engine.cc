@@ -47,12 +47,12 @@ size_t num_steps(const EngineOptions& options, Device device) {
 bool has_graphs(const EngineOptions& options, Device device) {
   return device.kind != DeviceKind::kCpu && options.graphs.value_or(true);
 }
-// Of the cache, that no sequence has.
+// Blocks of the cache that no sequence has.
 int num_spare_blocks(const EngineOptions& options, Device device) {
   return has_graphs(options, device) ? 1 : 0;
 }
 
-// Of the device, and of the host beside it.
+// Bytes of the workspaces: on the device, and on the host beside it.
 struct WorkspaceBytes {
   size_t device = 0, host = 0;
 
@@ -234,7 +234,7 @@ void Engine::submit(GenerateRequest request) {
   int64_t length = is_new ? 0 : found->second->length();
   TR_CHECK(!request.new_tokens.empty() || length > 0, "session {}: an empty prompt",
            request.session);
-  // What an environment says may be of any length, so this is an answer and not a check.
+  // An environment's answer may be of any length, so this is an answer and not a check.
   if (length + static_cast<int64_t>(request.new_tokens.size()) >= max_context_) {
     ready_.push_back({request.session, {}, FinishReason::kContextFull});
     return;
@@ -335,8 +335,8 @@ void Engine::store_choices(const StepInFlight& step) {
   }
 }
 
-// Those that it has computed now, and those that it found in the prefix cache. What is computed
-// again (after a preemption, or by new weights) is known: the first time is what sampled.
+// Choices of tokens computed now, and of those found in the prefix cache. A token that is computed
+// again (after a preemption, or by new weights) is known: its first choices are those that sampled.
 void Engine::record_choices(Sequence& sequence) {
   for (; sequence.num_chosen < sequence.num_computed; ++sequence.num_chosen) {
     const auto block = static_cast<size_t>(sequence.num_chosen / kv_.block_tokens());
@@ -346,7 +346,7 @@ void Engine::record_choices(Sequence& sequence) {
   }
 }
 
-// Those that no answer has told.
+// Forgets the choices that no answer has told.
 void Engine::forget_choices(Sequence& sequence) {
   if (sequence.choices.empty()) return;
   sequence.num_chosen -= std::ssize(sequence.choices) / model_.config().expert_shape().per_token();

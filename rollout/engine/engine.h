@@ -53,13 +53,13 @@ struct EngineStats {
 int num_kv_blocks(const ModelConfig& config, const EngineOptions& options,
                   const Placement& placement = {});
 
-// What an engine allocates: the KV cache, and a workspace for activations, logits and the sampler.
+// The memory that an engine allocates: KV cache, and workspace of activations, logits and sampler.
 // Throws as num_kv_blocks().
 PlacedMemory engine_memory(const ModelConfig& config, const EngineOptions& options, int num_threads,
                            const Placement& placement = {});
 
-// What a step writes behind the model, taken from `memory` in order. Logits are made in chunks of
-// rows, and what is drawn from them is kept of all rows that want logits.
+// The arrays that a step writes behind the model, taken from `memory` in order. Logits are made in
+// chunks of rows, and the draws from them are kept of all rows that want logits.
 struct EngineArrays {
   Tensor hidden;                        // [rows, hidden], of the device
   Tensor logits;                        // [rows of a chunk, vocab], of the device

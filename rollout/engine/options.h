@@ -1,4 +1,4 @@
-// What the decode engine reads of the section `rollout`, and how tokens are drawn.
+// The options of the decode engine in the section `rollout`, and how tokens are drawn.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct SamplingOptions {
   SamplingParams params() const;  // lengths and stops are the episode's to fill in
 };
 
-// What the decode engine itself reads.
+// The options that the decode engine itself reads.
 struct EngineOptions {
   int64_t max_context_tokens = 0;  // of a sequence, prompt included
   int64_t block_tokens = 16;

@@ -1,4 +1,4 @@
-// What kernels/ops/sample.h is told of a draw.
+// The arguments of a draw for kernels/ops/sample.h.
 //
 // A draw is a pure function of (logits, parameters, uniform number). The number is the one that the
 // sequence's key has for the token's absolute position, so it does not depend on what else is

@@ -20,7 +20,7 @@
 
 namespace tailrace {
 
-// What the arguments of a step depend on.
+// The sizes and places that the arguments of a step depend on.
 struct StepShape {
   int64_t rows = 0;     // 0: it has no graph
   int64_t context = 0;  // of the longest sequence, at most
@@ -38,7 +38,7 @@ class StepGraphs {
   // For steps of at most so many rows and positions.
   StepGraphs(int64_t max_rows, int64_t max_context);
 
-  // Of a step that decodes `rows` sequences; of no rows where it has no graph.
+  // The shape of a step that decodes `rows` sequences; one of no rows where it has no graph.
   StepShape shape_of(int64_t rows, int64_t context, size_t memory) const;
   // Notes that a step of these sizes runs; true: the first. It runs op by op: the device loads the
   // kernels then, which it may not do while it captures.

@@ -61,7 +61,7 @@ struct MirroredDraws {
 };
 
 struct StepInFlight {
-  // What the pass computes of a sequence.
+  // The part of a sequence that the pass computes.
   struct Part {
     Sequence* sequence = nullptr;  // null: it has ended meanwhile, and this is of no use
     int64_t count = 0;             // positions
@@ -94,7 +94,7 @@ struct StepInFlight {
     shape = {};
     wants_sets = false;
   }
-  // That are drawn, those of the graph included that nobody reads.
+  // Rows that are drawn, those of the graph included that nobody reads.
   int64_t num_rows() const { return std::max(static_cast<int64_t>(drawing.size()), shape.rows); }
   const Part& drawn_part(int64_t row) const { return parts[drawing[static_cast<size_t>(row)]]; }
   void drop(const Sequence& sequence) {

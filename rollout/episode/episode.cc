@@ -52,7 +52,7 @@ uint64_t anchor_of_observation(const sandbox::Observation& observation) {
                                                    : observation.text);
 }
 
-// Of turns that are over: those of the tokens behind them are for who goes on to draw from.
+// Keeps the choices of turns that are over: later ones belong to whoever draws from there.
 void shorten_choices(Segment& segment, const ExpertShape& experts) {
   const auto drawn = static_cast<size_t>(num_drawn_from(segment) * experts.per_token());
   segment.choices.resize(std::min(segment.choices.size(), drawn));
@@ -117,12 +117,12 @@ void Episode::take_over(Trajectory prefix) {
   trajectory_.turn_anchors = std::move(prefix.turn_anchors);
   trajectory_.turn_rewards.resize(static_cast<size_t>(prefix.turns));
   trajectory_.turn_anchors.resize(static_cast<size_t>(prefix.turns));
-  // Those who sampled it keep their places, whoever goes on.
+  // The samplers of the prefix keep their places, whoever goes on.
   auto& classes = trajectory_.numerics_classes = std::move(prefix.numerics_classes);
   const auto own = std::ranges::find(classes, spec_.numerics_class);
   numerics_class_ = static_cast<int32_t>(own - classes.begin());
   if (own == classes.end()) classes.push_back(spec_.numerics_class);
-  // What the sample has cost; telling the environment again adds to it.
+  // The sample's cost so far; telling the environment again adds to it.
   trajectory_.env_seconds = prefix.env_seconds;
   trajectory_.generate_seconds = prefix.generate_seconds;
   trajectory_.env_waits = std::move(prefix.env_waits);
@@ -356,7 +356,7 @@ void Episode::append(const GeneratedToken& token) {
   append_sampled(trajectory_.segments.back(), token, numerics_class_);
 }
 
-// What a prefix has of them stays: those sampled it.
+// Choices that a prefix has recorded stay: they are the ones that sampled it.
 void Episode::record(std::span<const uint16_t> choices) {
   if (trajectory_.experts == ExpertShape{}) return;
   std::vector<uint16_t>& recorded = trajectory_.segments.back().choices;

@@ -54,7 +54,7 @@ struct EpisodeLimits {
   int64_t max_turns = 0;
 };
 
-// What the options leave open comes from the environment and the context.
+// Limits that the options leave open come from the environment and the context.
 EpisodeLimits episode_limits(const RolloutOptions& options, const sandbox::EnvironmentInfo& info);
 
 // How an environment's actions are drawn and what ends them: its stop strings and stop_tokens().
@@ -76,7 +76,7 @@ struct EpisodeSpec {
   std::optional<Trajectory> prefix = {};
 };
 
-// What an environment has answered, and what the policy hears of it.
+// An environment's answer, and what the policy hears of it.
 struct Heard {
   sandbox::StepResult step;  // of a reset only the observation is set
   std::vector<TokenId> tokens = {};
@@ -98,10 +98,10 @@ class Episode {
   // Writes the tokens of the next observation. It takes as long as a text is long, on any thread,
   // and borrows the format.
   std::function<void(Result<Heard>&)> encoder() const;
-  // What reset() gave, encoded. `seconds`: how long the environment took.
+  // Takes the encoded answer of reset(). `seconds`: how long the environment took.
   Next observed(Result<Heard> first, double seconds);
   Next answered(const Generation& generation, double seconds);
-  // What step() or cut() gave, encoded.
+  // Takes the encoded answer of step() or cut().
   Next stepped(Result<Heard> answer, double seconds);
   // Ends it with what it has.
   Next abort();

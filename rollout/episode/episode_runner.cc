@@ -98,7 +98,7 @@ std::vector<Trajectory> EpisodeRunner::take_turns(bool leaving) {
 }
 
 void EpisodeRunner::hear_environments(microseconds max_wait) {
-  // What the last hand-over will take if all goes as usual: so many calls, divided among the
+  // The expected time of the last hand-over if all goes as usual: so many calls, divided among the
   // threads.
   bool quick = usual_call_seconds_ * static_cast<double>(num_handed_over_) <
                kQuickBatchSeconds * settings_.env_threads;

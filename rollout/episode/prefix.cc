@@ -61,7 +61,7 @@ int64_t longest_answer(const Segment& segment) {
   return longest;
 }
 
-// Of the right form.
+// Why a prefix of the right form is beyond the limits.
 std::optional<std::string> find_beyond(const Trajectory& prefix, const EpisodeLimits& limits) {
   const Segment& segment = prefix.segments[0];
   const int64_t prompt = segment.turn_begins[0], tokens = std::ssize(segment.tokens);

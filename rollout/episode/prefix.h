@@ -14,9 +14,9 @@
 
 namespace tailrace {
 
-// Of a trajectory without a fault (find_fault): why the episode of `spec` in the environment `env`
-// cannot go on behind it. Nothing: it can. That the environment says the same again is not known
-// yet.
+// The reason why the episode of `spec` in the environment `env` cannot go on behind a trajectory
+// without a fault (find_fault). Nothing: it can. Whether the environment says the same again is not
+// known yet.
 std::optional<std::string> find_misfit(const Trajectory& prefix, const EpisodeSpec& spec,
                                        std::string_view env, int64_t vocab_size);
 

@@ -1,4 +1,4 @@
-// What a member plays: a pure function of the run's seed, its datasets and its lane and id, so that
+// A member's task and key: pure functions of the run's seed, its datasets, lane and id, so that
 // an episode that is tried again, or evaluated again by somebody else, is the same episode.
 #pragma once
 

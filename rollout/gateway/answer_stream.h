@@ -17,7 +17,7 @@
 
 namespace tailrace::gateway {
 
-// What an answer shows of the text that was sampled: up to the stop string that ended it.
+// The part of the sampled text that an answer shows: up to the stop string that ended it.
 std::string up_to_stop(std::string text, const std::vector<std::string>& stops);
 
 struct AnswerStreamOptions {

@@ -7,7 +7,7 @@
 
 namespace tailrace::gateway {
 
-// What a client gets instead of an answer. The official client makes an exception of it: 400
+// The error that a client gets instead of an answer. The official client raises for it: 400
 // BadRequestError, 401 AuthenticationError, 403 PermissionDeniedError, 404 NotFoundError, 409
 // ConflictError, 422 UnprocessableEntityError, 429 RateLimitError, from 500 on InternalServerError.
 // It tries 408, 409, 429 and those from 500 on again.

@@ -18,8 +18,8 @@ ApiError bad(std::string message, const char* code) {
   return {400, std::move(message), "invalid_request_error", code, ""};
 }
 
-// What the context holds of a conversation whatever the template leaves out. Old thinking is left
-// out by many, so of what the assistant has said nothing counts; and blanks are trimmed by many.
+// The least that the context holds of a conversation whatever the template leaves out. Many leave
+// out old thinking, so nothing that the assistant has said counts; and many trim blanks.
 // Capture::write() looks again, at the text that the template has written.
 struct Heard {
   int64_t num_bytes = 0, least_tokens = 0;
@@ -47,7 +47,7 @@ bool Attempt::has_ended() {
 }
 
 std::optional<ApiError> Attempt::fault_of(const ChatRequest& request) const {
-  // What a template is told is the same for all: a client can only repeat it.
+  // Template variables are the same for all: a client can only repeat them.
   for (const auto& [name, value] : request.template_variables.items())
     if (!format_.variables().contains(name) || format_.variables()[name] != value)
       return bad(fmt::format("chat_template_kwargs sets {} otherwise than it is set for all: by "
@@ -87,7 +87,7 @@ std::optional<ApiError> Attempt::refusal(int64_t num_answers) {
       "max_calls");
 }
 
-// Of a conversation that was not encoded, as it could not fit.
+// The error for a conversation that was not encoded, as it could not fit.
 ApiError Attempt::too_long(int64_t num_bytes, int64_t least_tokens) {
   over_limit_ = true;
   if (num_bytes == 0)

@@ -25,7 +25,7 @@
 
 namespace tailrace::gateway {
 
-// What an attempt may do, and how its tokens are drawn.
+// The limits of an attempt, and how its tokens are drawn.
 struct AttemptSpec {
   SampleKey key = {};
   SamplingParams sampling = {};     // max_new_tokens: of a call, at most
@@ -37,7 +37,7 @@ struct AttemptSpec {
   std::string name = {};  // whose calls they are, for the log: "episode 17"
 };
 
-// What an attempt has come to.
+// The outcome of an attempt.
 struct CapturedAttempt {
   std::vector<Segment> segments;
   int64_t num_answers = 0;
@@ -98,11 +98,11 @@ class Attempt {
   bool has_unknown();
   void note_refusal(const std::string& why);
 
-  // What a client may ask for again that has not heard it, by the digest of its call.
+  // Answers that a client may ask for again if it has not heard them, by the digest of its call.
   void remember(const Digest& call, Answered answered);
   std::optional<Answered> remembered(const Digest& call);
 
-  // Of the engine's thread: how long calls are open.
+  // On the engine's thread: measures how long calls are open.
   void call_began(Time now);
   void call_ended(Time now);
 

@@ -1,4 +1,4 @@
-// What is written to the client of a call: its answers whole, or piece by piece where it streams.
+// The writer to the client of a call: its answers whole, or piece by piece where it streams.
 //
 // Thread: any; one at a time for a call.
 #pragma once
@@ -17,14 +17,14 @@
 
 namespace tailrace::gateway {
 
-// Of what a draw stands behind: two conversations do not share their random numbers.
+// Hash of the tokens in front of a draw: two conversations do not share their random numbers.
 uint64_t hash_of(std::span<const TokenId> tokens);
 
 class CallWriter {
  public:
   explicit CallWriter(const chat::PromptFormat& format) : format_(format) {}  // borrowed
 
-  // What was sampled becomes an answer.
+  // Turns a sampled generation into an answer.
   void take(Call& call, Branch& branch, const Generation& generation) const;
   // In OpenAI's form, as a client says it again.
   static nlohmann::ordered_json message_of(const chat::ParsedAnswer& answer);
@@ -33,7 +33,7 @@ class CallWriter {
   void respond(Call& call, const Answered& answered) const;
   // To a client that has not heard them.
   void answer_again(Call& call, const Answered& answered) const;
-  // What is certain of an answer that is being sampled, and the rest of one that is there.
+  // Streams what is certain of an answer that is being sampled, and the rest of one that is there.
   void stream(Call& call, size_t index, std::span<const GeneratedToken> so_far) const;
   void stream_rest(Call& call, size_t index) const;
   static void end_stream(Call& call);

@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// Of answers of which nobody knows yet whether they were read.
+// Limit of kept conversations whose answers nobody knows to be read or not.
 constexpr size_t kMostConversations = 256;
 
 std::string_view without_blanks(std::string_view text) {
@@ -55,7 +55,7 @@ nlohmann::json call_of(const ordered_json& call) {
   return {function->value("name", ""), std::move(arguments)};
 }
 
-// What makes two messages the same.
+// The text by which two messages are the same.
 std::string shape_of(const ordered_json& message) {
   nlohmann::json shape = {{"role", message.value("role", "")}};
   if (is_answer(message)) {
@@ -72,8 +72,8 @@ std::string shape_of(const ordered_json& message) {
   return json_text(shape);
 }
 
-// Of what was said behind the last answer of a conversation, without the ids of calls, which differ
-// from one episode to the other.
+// Anchor of the messages behind the last answer of a conversation, without the ids of calls, which
+// differ from one episode to the other.
 uint64_t anchor_of_messages(const ordered_json& messages) {
   size_t begin = messages.size();
   while (begin > 0 && !is_answer(messages[begin - 1])) --begin;
@@ -83,7 +83,7 @@ uint64_t anchor_of_messages(const ordered_json& messages) {
   return anchor_of(said);
 }
 
-// What a client may leave out of an answer; empty: it has, or there was nothing.
+// The parts of an answer that a client may leave out; empty: it has, or there was nothing.
 std::string asides_of(const ordered_json& message) {
   std::string asides;
   if (const auto at = message.find("reasoning_content"); at != message.end() && at->is_string())
@@ -212,7 +212,7 @@ void Capture::ask(Place& place, Digest path, ordered_json said) {
   place.said = std::make_shared<const ordered_json>(std::move(said));
 }
 
-// Of answers that are the same but for what clients leave out.
+// Tells answers apart that are the same but for what clients leave out.
 int32_t Capture::meant(const std::vector<int32_t>& same, const ordered_json& message) const {
   const std::string asides = asides_of(message);
   for (auto at = same.rbegin(); !asides.empty() && at != same.rend(); ++at)
@@ -452,7 +452,7 @@ bool Capture::set_heard(int32_t answer, const Place& place, bool is_heard) {
   at.is_known_heard = is_heard;
   if (at.is_heard == is_heard) return false;
   at.is_heard = is_heard;
-  // Who asks the same now draws what nobody has read.
+  // A client that asks the same now draws an answer that nobody has read.
   if (is_heard)
     asked_[place.path] = std::max(asked_[place.path], place.ordinal + 1);
   else
@@ -493,7 +493,7 @@ void Capture::drop_unheard() {
   join_unanswered();
 }
 
-// What was said to get such an answer goes with it, where nothing else stands behind it.
+// Messages that led to a dropped answer alone go with it: no other answer stands behind them.
 void Capture::cut_unanswered() {
   std::vector<size_t> needed(segments_.size(), 0);  // of a context, by those that continue it
   for (size_t i = segments_.size(); i-- > 0;) {     // children come behind their parents

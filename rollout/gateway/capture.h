@@ -1,4 +1,4 @@
-// What the calls of one attempt have said and sampled, as a tree of segments (design rule 2). It
+// The conversations and samples of one attempt's calls, as a tree of segments (design rule 2). It
 // calls nobody, so it is tested without an engine or a socket.
 //
 // An agent sends its whole conversation with each call. Where the beginning of it is what an
@@ -52,7 +52,7 @@ class Capture {
     std::vector<TokenId> context;  // all in front of the answer
     size_t num_known = 0;          // of them in front of what this call has said
     int32_t behind = -1;           // the captured answer that it goes on behind; -1: it begins anew
-    // Of the generator, which has `num_known` tokens there; 0: a new one has to be given all. It is
+    // The generator's session, with `num_known` tokens; 0: a new one has to be given all. It is
     // this call's alone.
     SessionId session = 0;
     size_t num_prompt = 0;  // of the context: what was said before the first answer
@@ -125,19 +125,19 @@ class Capture {
   int64_t num_answers() const { return std::ssize(answers_); }  // behind take(): that were read
   // Conversations that did not go on behind an answer although there was one.
   int64_t num_begun_anew() const { return num_begun_anew_; }
-  // What was said first, and the conversation of the last answer that was read, with it: lists of
-  // messages. Null: there is none.
+  // The messages of the first call, and the conversation of the last answer that was read, with it:
+  // lists of messages. Null: there is none.
   const nlohmann::ordered_json& first_said() const { return first_said_; }
   nlohmann::ordered_json last_conversation() const;
 
-  // Of each answer, in the order in which they came.
+  // The anchor of each answer, in the order in which they came.
   std::vector<uint64_t> anchors() const;
 
   // The tree, without what nobody has read. Nothing is captured behind this.
   std::vector<Segment> take();
 
  private:
-  // So many tokens of the context of a segment.
+  // A place in a segment: behind so many tokens of its context.
   struct Point {
     int32_t segment = -1;
     size_t num_tokens = 0;
@@ -149,7 +149,7 @@ class Capture {
     size_t num_prompt = 0;
     uint64_t anchor = 0;
     std::string asides = {};  // its thinking and the ids of its calls
-    // Of a text and its answer: as it was sampled, and as the client has it.
+    // The text and its answer: as it was sampled, and as the client has it.
     std::string text = {}, shown = {};
     size_t begin = 0;  // of its tokens, in the segment
     bool is_heard = true, is_used = false;
@@ -182,7 +182,7 @@ class Capture {
   std::unordered_map<Digest, Point> prompts_;
   std::unordered_map<Digest, int64_t> asked_;  // calls, by path
   nlohmann::ordered_json first_said_;
-  // Of the last answers, the oldest first: back to one that was read for certain.
+  // Conversations of the last answers, the oldest first: back to one that was read for certain.
   std::deque<Conversation> conversations_;
   int64_t num_begun_anew_ = 0;
 };

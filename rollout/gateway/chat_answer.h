@@ -20,7 +20,7 @@
 
 namespace tailrace::gateway {
 
-// What all chunks of an answer have in common.
+// The fields that all chunks of an answer have in common.
 struct AnswerHead {
   std::string id = {};  // "chatcmpl-..." or "cmpl-..."
   std::string model = {};
@@ -74,7 +74,7 @@ std::string completion_chunk(const AnswerHead& head, const Delta& delta, bool wi
                              const TokenBytes& bytes = nullptr, int64_t text_offset = 0);
 // Behind the last pieces of all choices, where the client asked for it.
 std::string usage_chunk(const AnswerHead& head, bool is_chat, const Usage& usage);
-// Of a stream that fails in its middle; the official client raises APIError for it.
+// The chunk of a stream that fails in its middle; the official client raises APIError for it.
 std::string error_chunk(const std::string& error_json);
 inline constexpr std::string_view kStreamEnd = "data: [DONE]\n\n";
 
@@ -84,7 +84,7 @@ struct ModelEntry {
   int64_t max_context_tokens = 0;
 };
 
-// Of GET /v1/models, and of GET /v1/models/{id}.
+// The answers to GET /v1/models, and to GET /v1/models/{id}.
 std::string models_response(std::span<const ModelEntry> models);
 std::string model_response(const ModelEntry& model);
 

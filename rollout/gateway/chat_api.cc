@@ -35,7 +35,7 @@ constexpr Unsupported kUnsupported[] = {
     {"prediction"},
     {"web_search_options"},
     {"verbosity"},
-    // Of vLLM and SGLang.
+    // Fields of vLLM and SGLang.
     {"best_of", "1"},
     {"use_beam_search", "false"},
     {"min_tokens", "0"},
@@ -136,7 +136,7 @@ class Fields {
   const Json& request_;
 };
 
-// Of a body: token ids of the longest context, and far more than messages and tools have.
+// The most JSON values in a body: token ids of the longest context; messages have far fewer.
 constexpr int64_t kMaxRequestValues = 2'000'000;
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 // As rollout.sampling.temperature and top_p accept them.
@@ -176,7 +176,7 @@ SamplingParams read_sampling(const Fields& fields, const SamplingParams& default
   return sampling;
 }
 
-// What chats and completions have in common.
+// The fields that chats and completions have in common.
 ChatRequest read_common(const Fields& fields, const SamplingParams& defaults) {
   ChatRequest request;
   fields.refuse_unsupported(kUnsupported);

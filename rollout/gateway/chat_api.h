@@ -23,15 +23,15 @@ namespace tailrace::gateway {
 inline constexpr int64_t kMaxChoices = 128, kMaxStops = 16;
 
 struct ChatRequest {
-  // Of a chat: a list of {"role", "content", "reasoning_content", "tool_calls", "tool_call_id",
-  // "name"}, in this order and only those that were sent; `content` is a string always, the role
+  // The messages of a chat: a list of {"role", "content", "reasoning_content", "tool_calls",
+  // "tool_call_id", "name"}, in this order and only those sent; `content` is always a string, role
   // one of system (developer too), user, assistant and tool. Arguments of calls stay strings.
   nlohmann::ordered_json messages;
   std::string tools;  // JSON of the list as it was sent; "": none, or tool_choice is "none"
 
   nlohmann::ordered_json template_variables = nlohmann::ordered_json::object();
 
-  // Of a completion: a text or token ids.
+  // The prompt of a completion: a text or token ids.
   bool is_chat = true;
   std::string prompt;
   std::vector<TokenId> prompt_ids;
@@ -45,11 +45,11 @@ struct ChatRequest {
   std::string model;  // "": none was named
 };
 
-// Of the body of POST /v1/chat/completions.
+// Reads the body of POST /v1/chat/completions.
 std::variant<ChatRequest, ApiError> read_chat_request(std::string_view body,
                                                       const SamplingParams& defaults);
 
-// Of the body of POST /v1/completions.
+// Reads the body of POST /v1/completions.
 std::variant<ChatRequest, ApiError> read_completion_request(std::string_view body,
                                                             const SamplingParams& defaults);
 

@@ -31,7 +31,7 @@ class OpenCalls : private AnswerSink {
 
   bool empty() const { return calls_.empty(); }
   void begin(Call call);
-  // Of a call that was placed and is not begun: the session that its place has taken goes with it.
+  // Releases the sessions that a call took when it was placed, where it is not begun.
   void release_unbegun(const Call& call);
   // Nobody hears its answers: they leave nothing. One that is not open changes nothing.
   void drop(int64_t id);

@@ -33,7 +33,7 @@ namespace tailrace::gateway {
 
 struct ReadingLimits {
   int64_t short_bytes = int64_t{128} << 10;  // of a call that is read beside long ones
-  // Of the bodies that wait, each with `call_bytes` for the rest of the call.
+  // Limits of the bodies that wait, each with `call_bytes` for the rest of the call.
   int64_t session_bytes = int64_t{128} << 20;
   int64_t all_bytes = int64_t{1} << 30;
   int64_t call_bytes = int64_t{4} << 10;
@@ -80,7 +80,7 @@ class ReadingPool {
   [[nodiscard]] Taken post(const void* session, std::string what, int64_t num_bytes,
                            std::function<void()> read);
 
-  // Of the calls that are being read, the one that was begun first; nothing: none is.
+  // The call that was begun first among those that are being read; nothing: none is.
   std::optional<HeldCall> oldest() const;
 
  private:

@@ -1,4 +1,4 @@
-// What the gateway refuses, for people: an agent's client may show no more than "HTTP Error 400".
+// The gateway's refusals, for people: an agent's client may show no more than "HTTP Error 400".
 //
 // Thread: any.
 #pragma once

@@ -51,9 +51,9 @@ class Player {
   // play.
   std::vector<FinishedEpisode> poll(std::chrono::microseconds max_wait);
 
-  // Of environments: EpisodeRunner::take_turns().
+  // With environments: EpisodeRunner::take_turns().
   std::vector<Trajectory> take_turns(bool leaving = false) { return runner_.take_turns(leaving); }
-  // Of agents: AgentRunner::take_notes(), and the call that is being read for long.
+  // With agents: AgentRunner::take_notes(), and the call that is being read for long.
   std::vector<std::string> take_notes(bool is_end);
   std::optional<gateway::HeldCall> held() const;
 

@@ -24,7 +24,7 @@ struct WeightFetch {
   Digest root;
   // When it is requested nobody wants them any more, and the fetch ends soon with any result.
   std::stop_token stop = {};
-  // What is there, of what there will be; less than before where another source begins anew.
+  // Bytes fetched, of the total to come; less than before where another source begins anew.
   std::function<void(int64_t bytes, int64_t total)> on_progress = [](int64_t, int64_t) {};
 };
 
@@ -37,7 +37,7 @@ struct FetchedWeights {
 // that. A Failure is the source's, and the caller is at no fault.
 using FetchWeights = std::function<Result<FetchedWeights>(const WeightFetch&)>;
 
-// Of files that lie in `folder` already.
+// Fetches files that lie in `folder` already.
 inline FetchWeights weights_in(std::filesystem::path folder) {
   return [folder = std::move(folder)](const WeightFetch& fetch) -> Result<FetchedWeights> {
     const std::filesystem::path manifest = folder / fetch.manifest;

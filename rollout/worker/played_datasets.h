@@ -1,4 +1,4 @@
-// What the grants of a run are about: of each dataset its environment or program, its tasks, and
+// The datasets that the grants of a run name: each one's environment or program, its tasks, and
 // how tokens are drawn.
 //
 // Thread: the owner's thread only.
@@ -31,8 +31,8 @@ class PlayedDatasets {
 
   // A scheduler with another config than ours could ask for what we do not know.
   bool know(const wire::Grant& grant) const;
-  // Of a grant that they know: how it is played, behind the turns that it carries. Those that do
-  // not fit cost their time again and nothing else.
+  // The spec of a grant that know() accepts: how it is played, behind the turns that it carries.
+  // Turns that do not fit cost their time again and nothing else.
   EpisodeSpec spec(const wire::Grant& grant) const;
   const EnvironmentCalls::Source& source(const wire::Grant& grant) const {
     return of(grant).source;

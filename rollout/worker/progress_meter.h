@@ -32,7 +32,7 @@ class ProgressMeter {
     turn_begun_.store(beats(), std::memory_order_relaxed);
   }
 
-  // What holds the agents up; empty: nothing does.
+  // The call that holds the agents up; empty: nothing does.
   void hold(std::string held) {
     MutexLock lock(mutex_);
     held_ = std::move(held);

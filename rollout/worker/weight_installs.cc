@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::chrono::seconds kTellProgress{5};
 
-// Those of the trainer beside this worker; null: it packs its own.
+// The weights of the trainer beside this worker; null: it packs its own.
 std::shared_ptr<PackedWeights> shared_weights(const RolloutWorkerConfig& config) {
   if (config.colocation == nullptr) return nullptr;
   auto weights = config.colocation->weights();

@@ -32,7 +32,7 @@ class WeightInstalls {
   bool take_turn();
   bool has_turn() const { return config_.colocation == nullptr || has_turn_; }
 
-  // What was asked for last is staged while the engine goes on under the weights that it has.
+  // Stages the version that was asked for last while the engine goes on under its own weights.
   // `samples`: there are episodes. may_switch: it takes the place of what samples, between two
   // steps of the engine.
   void proceed(bool samples, bool may_switch);

@@ -106,7 +106,7 @@ std::optional<WeightStage::Switched> WeightStage::poll_switch(bool may_change) {
 void WeightStage::begin(const Wish& wish, bool samples) {
   staging_ = wish;
   packed_root_.reset();
-  // What was staged and never sampled makes room.
+  // A version that was staged and never sampled makes room.
   if (packed_ != installed_) std::swap(packed_, spare_);
   stop_ = std::stop_source();
   bytes_ = total_ = 0;
@@ -184,7 +184,7 @@ std::optional<WeightStage::Staged> WeightStage::finish(bool samples) {
     std::swap(spare_, packed_);
     packed_root_ = root.value();
   }
-  // What was asked for meanwhile is the one to answer; and nobody waits for what was stopped.
+  // A version asked for meanwhile is the one to answer; and nobody waits for what was stopped.
   if (wish_ || stop_.stop_requested()) return std::nullopt;
   Staged answer{.version = wish.version, .metrics = std::move(outcome.metrics)};
   if (!root) {

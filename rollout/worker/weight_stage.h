@@ -35,7 +35,7 @@ struct WeightVersion {
   Digest root;
 };
 
-// Of an adapter the base is packed once and never changes, and a version is the adapter alone.
+// An adapter's base is packed once and never changes, and a version is the adapter alone.
 //
 // Invariant: there are two packed versions and never a third: the one that samples, and one to
 // stage into.
@@ -65,7 +65,7 @@ class WeightStage {
   void ask(WeightVersion version, std::string manifest);
   // Switch to the staged version, as soon as poll_switch() can.
   void order_switch(WeightVersion version);
-  // Of shared weights: another role had them, and nothing is proved any more.
+  // Shared weights only: another role had them, and nothing is proved any more.
   void overwritten();
   // A session begins that asks for everything anew. What is being staged goes on.
   void forget();
@@ -82,7 +82,7 @@ class WeightStage {
 
   // Something is being staged that poll() does not wait for.
   bool is_staging() const { return staging_.has_value(); }
-  // Of what is being staged: how far it has come. The same as before: it stands still.
+  // How far the version that is being staged has come. The same as before: it stands still.
   struct Progress {
     WeightVersion version;
     int64_t bytes = 0, total = 0;  // fetched; `bytes` grows by one for each part behind that

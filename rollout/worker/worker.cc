@@ -160,7 +160,7 @@ class RolloutWorker {
     for (const auto& [body, number] : unacknowledged_) resent_.insert(body);
   }
 
-  // What is not named is void.
+  // Episodes that are not named are void.
   void on(const wire::Hold& hold) {
     const std::set<BodyId> held(hold.leases.begin(), hold.leases.end());
     for (const BodyId& id : player_.running()) {
@@ -244,8 +244,8 @@ class RolloutWorker {
         client_.send(wire::TrajectoryResult{wire::encode_trajectory(trajectory)});
   }
 
-  // So that another attempt may go on behind them. No result, and nothing waits for it: of a lease
-  // that has ended meanwhile nobody wants them.
+  // Stores turns for another attempt to go on behind. No result, and nothing waits for it: nobody
+  // wants the turns of a lease that has ended meanwhile.
   void store(const std::vector<Trajectory>& turns) {
     for (const Trajectory& trajectory : turns) {
       check_numbers(trajectory);

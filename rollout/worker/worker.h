@@ -21,11 +21,11 @@
 
 namespace tailrace {
 
-// What the worker takes before it asks for work, and holds to the end: also of the second version
+// Memory that the worker takes before it asks for work and holds to the end: also a second version
 // of the weights, which comes when the first step has been trained. Throws as num_kv_blocks().
 PlacedMemory rollout_memory(const RolloutWorkerConfig& config);
 
-// What comes on top, of the tokens of its episodes, about: as sampled, as a trajectory, as a
+// Bytes on top for each token of its episodes, about: as sampled, as a trajectory, as a
 // message.
 inline constexpr int64_t kEpisodeBytesPerToken = 128;
 

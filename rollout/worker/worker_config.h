@@ -1,4 +1,4 @@
-// What a rollout worker is told when it begins.
+// The configuration with which a rollout worker begins.
 #pragma once
 
 #include <chrono>
@@ -21,7 +21,7 @@
 
 namespace tailrace {
 
-// What the episodes of a dataset play.
+// The environment that the episodes of a dataset play, and its tasks.
 struct RolloutDataset {
   std::string env;
   sandbox::EnvironmentSettings settings = {};
@@ -55,7 +55,7 @@ struct RolloutWorkerConfig {
   // Called before any of these is used: throws UserError when they are not what the run began with.
   std::function<void()> prove_inputs = [] {};
 
-  // Of a worker that does not see the files of the run; none: they lie in RUN/weights. It may take
+  // For a worker that does not see the files of the run; none: they lie in RUN/weights. It may take
   // minutes: the worker never waits for it, whether it plays or not.
   FetchWeights fetch_weights = {};
 
