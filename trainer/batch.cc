@@ -71,7 +71,7 @@ std::vector<int32_t> choices_of(const Trajectory& t, size_t index) {
   return choices;
 }
 
-// Of all that a segment continues too, beyond what of it is its context.
+// Whether one sampler drew all that a segment continues too, beyond its context.
 bool has_one_sampler(const Trajectory& t, size_t index) {
   std::optional<std::pair<int64_t, int32_t>> first;
   for (auto at = static_cast<int32_t>(index); at >= 0;
@@ -87,7 +87,7 @@ bool has_one_sampler(const Trajectory& t, size_t index) {
   return true;
 }
 
-// What was recorded of sampled token `i` of a segment, as the next target.
+// Adds the recorded numbers of sampled token `i` of a segment, as the next target.
 void add_recorded(const Trajectory& t, const Segment& segment, size_t i,
                   const BatchOptions& options, TrainSequence& sequence) {
   const float logprob = segment.logprobs[i];
@@ -262,8 +262,8 @@ Result<TrainBatch> build_batch(std::span<const Trajectory> trajectories,
   if (!ordered) return ordered.failure();
   const SampleAdvantages& all = ordered.value();
 
-  // Of all samples, before any group leaves: they say how the policy plays, not what is learned
-  // from it.
+  // Metrics of all samples, before any group leaves: they say how the policy plays, not what is
+  // learned from it.
   batch.metrics = metrics_of(all, options);
   for (size_t g = 0; g + 1 < all.groups.size(); ++g) {
     const auto first = static_cast<size_t>(all.groups[g]),

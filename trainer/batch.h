@@ -38,7 +38,7 @@ struct TrainSequence {
   std::vector<uint8_t> foreign_class;  // 1: sampled in another numerics class than the trainer's
   // Where returns are of tokens (ReturnKind) their rewards, until settle_advantages().
   std::vector<float> advantages;
-  // Of the turn in its trajectory; where that is not known, counted in the sequence.
+  // The turn's number in its trajectory; where that is not known, counted in the sequence.
   std::vector<int32_t> turns;
   // Set by the trainer; ref only with a reference policy.
   std::vector<float> old_logprobs, ref_logprobs;
@@ -78,7 +78,7 @@ struct TrainSequence {
   bool is_trained(size_t k) const { return mask.empty() || mask[k] != 0; }
 };
 
-// What the advantages of a sample were made of: for those who show it.
+// The parts of a sample's advantages, for those who show it.
 struct SampleCredit {
   LeaseId lease = {};
   double penalty = 0;                // of its length, added to its reward
@@ -110,10 +110,10 @@ struct BatchOptions {
   AlgoOptions algo = {};
   ExpertShape experts = {};    // whose recorded choices are replayed; all 0: none are
   std::string numerics_class;  // the trainer's
-  // What the model can take. Trajectories come from outside: one that does not fit is a Failure.
+  // Limits of the model. Trajectories come from outside: one that does not fit is a Failure.
   int64_t vocab_size = 0, max_sequence_tokens = 0;
-  // Of the weights that the step starts from. Tokens that weights more than `max_staleness`
-  // versions older sampled are no targets; nullopt: all sampled tokens are.
+  // The version of the weights that the step starts from. Tokens that weights more than
+  // `max_staleness` versions older sampled are no targets; nullopt: all sampled tokens are.
   int64_t version = 0;
   std::optional<int64_t> max_staleness = {};
 };

@@ -61,7 +61,7 @@ void require(const Result<void>& result) {
 
 using FileDigests = std::map<std::string, Digest>;
 
-// Of all files of a folder but the one that holds these.
+// Digests of all files of a folder but the one that holds them.
 FileDigests digest_files(const fs::path& folder) {
   FileDigests digests;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
@@ -98,7 +98,7 @@ Digest proved_digest(const fs::path& file) {
   return digest.value();
 }
 
-// Of a file that can be read.
+// Reads the state of a checkpoint whose file can be opened.
 nlohmann::json read_state(const fs::path& path) {
   try {
     return read_proved_json(path);
@@ -215,7 +215,7 @@ void CheckpointFolder::write(const fs::path& folder, const CheckpointState& stat
     save_adapter(folder, config.lora, parameters, state.base);
   } else {
     ModelForm form = form_;
-    // What float16 does not hold must not cost the weights: such a checkpoint has what samples.
+    // Weights that float16 does not hold must not be lost: they are saved in the sampling dtype.
     if (!fits(form, parameters)) form.keeps_dtypes = false;
     const bool is_exact =
         save_model(folder, config, parameters, form) ||

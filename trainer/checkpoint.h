@@ -54,8 +54,8 @@ struct ProvedCheckpoint {
   std::filesystem::path path;
   CheckpointState state;
   std::vector<std::string> passed_over = {};  // newer ones: why each was
-  // Those of them that will never read back, unlike one that cannot be read now (no descriptors
-  // left).
+  // Checkpoints of `passed_over` that will never read back, unlike one that cannot be read now (no
+  // descriptors left).
   std::vector<std::filesystem::path> damaged = {};
 };
 // The newest checkpoint of which each file is as it was saved. Nothing when the folder has none.
@@ -69,7 +69,7 @@ class CheckpointFolder {
   CheckpointFolder(std::filesystem::path root, std::filesystem::path tokenizer_dir,
                    int64_t keep_last);
 
-  // Of the files in which the model came. One that was loaded goes on in the form that it has.
+  // Uses the form of the files in which the model came. A loaded checkpoint keeps its own form.
   void use_form(ModelForm form) { form_ = std::move(form); }
 
   // config.dtype: that samples (save_model). critic: null where the run has none. Durable

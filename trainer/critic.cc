@@ -18,7 +18,7 @@
 namespace tailrace {
 namespace {
 
-// Of AdamW; without decay.
+// The constants of AdamW; it has no decay.
 constexpr double kBeta1 = 0.9, kBeta2 = 0.999, kEps = 1e-8;
 
 // An update moves the means by this part, so that they forget in ten updates; the first ones are
@@ -26,7 +26,7 @@ constexpr double kBeta1 = 0.9, kBeta2 = 0.999, kEps = 1e-8;
 constexpr double kMeanRate = 0.1;
 
 size_t state_size(int64_t hidden_size) { return static_cast<size_t>(4 * hidden_size + 1); }
-// Of a slot.
+// Values in the sums of one slot.
 size_t sums_size(int64_t hidden_size) { return static_cast<size_t>(2 * hidden_size + 4); }
 
 // 1 - Var(R - V) / Var(R), of what the head said before the step; nothing where all returns are

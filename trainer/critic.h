@@ -38,7 +38,7 @@ namespace tailrace {
 class Critic : public PassListener {
  public:
   Critic(int64_t hidden_size, int64_t slots, const CriticOptions& options);
-  // What the same arguments allocate.
+  // Bytes that the same arguments allocate.
   static int64_t bytes(int64_t hidden_size, int64_t slots);
 
   const CriticOptions& options() const { return options_; }
@@ -58,7 +58,7 @@ class Critic : public PassListener {
   // critic/... of the updates since the last call, which it forgets. `batch`: of the step.
   MetricList take_metrics(const TrainBatch& batch);
 
-  // What rank 0 has, to all ranks.
+  // Sends the state of rank 0 to all ranks.
   void share(Collective& ranks);
   Digest digest() const;  // of weights, moments and counts
   // Weights, moments and counts. Both throw UserError; load() also for a file of another model.

@@ -19,7 +19,7 @@ namespace tailrace {
 
 class DeviceLoss : public UpdateLoss {
  public:
-  // Of micro-batches of so many tokens and sequences; of an update in `slots` parts.
+  // Room for micro-batches of so many tokens and sequences, and for an update in `slots` parts.
   struct Room {
     int64_t tokens = 0, sequences = 0, slots = 0;
   };

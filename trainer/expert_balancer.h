@@ -31,8 +31,8 @@ class ExpertBalancer {
   ~ExpertBalancer() { wait(stream_); }
   static int64_t bytes(const ModelConfig& config);  // on a GPU, of both sides
 
-  // Of the passes of an update with so many tokens in its sequences; forgets the loads of one that
-  // was not made.
+  // Begins the passes of an update with so many tokens in its sequences; forgets the loads of an
+  // update that was not made.
   BalancePass begin(int64_t tokens);
   // Adds up the loads of all ranks, in their order; null: there is one.
   void gather(Collective* ranks);
@@ -51,7 +51,7 @@ class ExpertBalancer {
   void forget();  // all loads
 
  private:
-  // Of a GPU or of the host: [sparse layers * experts].
+  // Counts on a GPU or on the host: [sparse layers * experts].
   struct Counts {
     std::span<int64_t> choices;
     std::span<double> losses;

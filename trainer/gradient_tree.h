@@ -59,7 +59,7 @@ class GradientTree {
   Parameters& result() { return *buffers_.front(); }
   const Parameters& result() const { return *buffers_.front(); }
 
-  // What each slot found out, equal parts of `slots` in their order: sets those of other ranks.
+  // Gathers each slot's results, equal parts of `slots` in their order: sets other ranks' parts.
   template <class T>
   void gather_slots(std::span<T> slots) const;
   // Values of all ranks, one behind the other.

@@ -17,7 +17,7 @@ struct LossColumns {
   // After StepScores::prepare().
   explicit LossColumns(std::span<const TrainSequence> sequences);
 
-  // Of these and of what their forward pass gave; views of both.
+  // The loss input of these sequences and of their forward pass's output; views of both.
   PolicyLossInput input(const PackedForward::Output& output) const;
 
   // [targets]

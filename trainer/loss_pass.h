@@ -1,4 +1,4 @@
-// What a pass over the sequences of an update minimises, and who hears of it besides. The gradient
+// The loss that a pass over the sequences of an update minimises, and its listeners. The gradient
 // tree (gradient_tree.h) drives both and knows neither.
 //
 // Thread: one at a time.

@@ -211,8 +211,8 @@ void Optimizer::set_warm_up_end(std::optional<double> end) {
   warm_up_end_ = first_rate_ > first_behind() ? end : std::nullopt;
 }
 
-// Those that the next update may have, by the number that it turns out to be. Of the others that
-// are under way each has a row of its own.
+// Rates that the next update may have, by the number that it turns out to be. Each of the others
+// that are under way has a row of its own.
 std::span<const float> Optimizer::send_rates(double done) {
   if (options_.schedule != LrSchedule::kConstant && !warm_up_end_) {
     if (first_rate_ + pending_ > first_behind()) settle();
@@ -253,7 +253,7 @@ std::span<Float> Optimizer::staged(std::span<Float> values, std::vector<float>& 
   return copy;
 }
 
-// What staged() gave back to where it came from, where that is another place.
+// Copies the memory of staged() back to where it came from, where that is another place.
 void Optimizer::send(std::span<const float> host, std::span<float> values) const {
   if (stream_.device.kind == DeviceKind::kCpu) return;
   copy(stream_, on(stream_.device, values), bytes_of(host));

@@ -35,7 +35,7 @@ namespace tailrace {
 // last: the end is reached behind the last update, so that none has the rate 0 unless lr is 0.
 double learning_rate(const OptimOptions& options, int64_t update, double done, double warm_up_end);
 
-// What an update turns on (norm, clipping, skip, count, rate) stays in memory of the device:
+// The numbers of an update (norm, clipping, skip, count, rate) stay in memory of the device:
 // apply() only asks the stream for it, and each of its updates leaves a report that is read later.
 class Optimizer {
  public:
@@ -78,17 +78,17 @@ class Optimizer {
   void load(const std::filesystem::path& path);
 
  private:
-  // Of parameters that AdamW updates.
+  // A range of parameters that AdamW updates.
   struct Range {
     int64_t begin, end;  // in floats
     int64_t second;      // of the second moments: where those of `begin` are
     bool decays;
   };
-  // Of one that Muon updates.
+  // A matrix that Muon updates.
   struct Place {
     int64_t begin, rows, cols;
   };
-  // Who updates which part of a layout, and the memory that it takes beside the first moments.
+  // The rule that updates each part of a layout, and the memory it takes beside the first moments.
   struct Division {
     Division(const ParameterLayout& layout, OptimizerKind kind, bool decay_norms);
 
@@ -141,7 +141,7 @@ class Optimizer {
   std::span<float> sent_rates_;            // as rates_
   std::vector<double> pending_done_;       // [pending_]
   int64_t pending_ = 0, tries_ = 0;
-  // Of learning_rate(); nothing while the first update behind the warm-up is not settled.
+  // End of the warm-up for learning_rate(); nothing until the first update behind it is settled.
   std::optional<double> warm_up_end_;
   std::vector<Report> reports_;  // settled and not taken
   Report last_;

@@ -15,7 +15,7 @@
 
 namespace tailrace {
 
-// What the learning rate does after its warm-up.
+// The course of the learning rate after its warm-up.
 enum class LrSchedule : uint8_t { kConstant, kLinear, kCosine };
 constexpr auto enum_names(LrSchedule) {
   using enum LrSchedule;
@@ -23,7 +23,7 @@ constexpr auto enum_names(LrSchedule) {
       {{kConstant, "constant"}, {kLinear, "linear"}, {kCosine, "cosine"}});
 }
 
-// What makes updates of gradients.
+// The rule that makes updates of gradients.
 enum class OptimizerKind : uint8_t {
   kAdamW,
   kMuon,  // the matrices of the layers; AdamW all else
@@ -75,7 +75,7 @@ struct TrainOptions {
   void visit(OptionVisitor& v);
 };
 
-// What becomes of a row that is too long: a supervised one, or a prompt.
+// The treatment of a row that is too long: a supervised one, or a prompt.
 enum class TooLong : uint8_t { kRefuse, kDrop, kCut };
 constexpr auto enum_names(TooLong) {
   using enum TooLong;

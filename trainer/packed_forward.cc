@@ -33,7 +33,7 @@ int num_blocks(const PackLimits& limits, int64_t max_sequence_tokens) {
          static_cast<int>(limits.max_sequences);
 }
 
-// Of the whole model and of the head: one after the other, so the larger of the two is enough.
+// The workspace of the model and of the head: one after the other, so the larger one is enough.
 size_t workspace_bytes(const ModelConfig& config, int64_t max_tokens, int64_t max_sequence_tokens,
                        int num_threads, const Placement& placement) {
   return std::max(Model::workspace_bytes(config, max_tokens, static_cast<int>(max_sequence_tokens),
@@ -52,7 +52,7 @@ BatchRoom batch_room(const ModelConfig& config, const PackLimits& limits,
           .blocks = num_blocks(limits, max_sequence_tokens)};
 }
 
-// Of the rows that have logits; of a frozen head none.
+// The gradient of the rows that have logits; a frozen head has none.
 Tensor head_gradient(const Model& model, Parameters& gradients) {
   if (model.config().lora) return {};
   return gradients.tensor(model.head_name()).slice_rows(0, model.config().num_ids());
@@ -188,7 +188,7 @@ void PackedForward::build(std::span<const PackedSequence> sequences) {
     logit_offsets.clear();
     for (int32_t target : sequence.targets) {
       TR_CHECK(target >= 1 && target < length, "target {} of {}", target, length);
-      // What stands before a token predicts it.
+      // The position before a token predicts it.
       logit_offsets.push_back(target - 1);
       rows_.target_ids.host[static_cast<size_t>(num_targets_++)] =
           sequence.tokens[static_cast<size_t>(target)];
@@ -206,7 +206,7 @@ void PackedForward::build(std::span<const PackedSequence> sequences) {
   inv_temperature_ = sequences.front().inv_temperature;
 }
 
-// What build() made, to where the model reads it.
+// Sends the batch of build() to where the model reads it.
 void PackedForward::send(const Stream& stream) {
   static_cast<void>(builder_.batch(stream));
   rows_.target_ids.slice(0, num_targets_).send(stream);
@@ -224,7 +224,7 @@ void PackedForward::send_kept(const Stream& stream) {
   Workspace need = Workspace::measuring();
   take(need);
   if (need.peak() > device_kept_.size()) {
-    // What the stream still reads of the smaller one must not be given back.
+    // Memory of the smaller one that the stream still reads must not be given back.
     wait(stream);
     const size_t size = std::max(need.peak(), 2 * device_kept_.size());
     device_kept_ = Buffer(size, stream.device);

@@ -58,7 +58,7 @@ PackLimits pack_limits(int64_t microbatch_tokens, int64_t max_sequence_tokens);
 std::vector<std::pair<size_t, size_t>> pack(std::span<const PackedSequence> sequences,
                                             const PackLimits& limits);
 
-// What a backward pass finds of the forward pass before it.
+// The data that a forward pass keeps for the backward pass behind it.
 enum class ForBackward : uint8_t { kNothing, kActivations, kInputs };  // kInputs: of layers alone
 
 class PackedForward {
@@ -68,7 +68,7 @@ class PackedForward {
                 ForBackward keeps, int num_threads);
   ~PackedForward();
   PackedForward(const PackedForward&) = delete;
-  // What the same arguments allocate.
+  // The memory that the same arguments allocate.
   static std::vector<MemoryItem> memory(const ModelConfig& config, const PackLimits& limits,
                                         int64_t max_sequence_tokens, ForBackward keeps,
                                         int num_threads, const Placement& placement = {});
@@ -77,7 +77,7 @@ class PackedForward {
   int64_t max_tokens() const { return max_tokens_; }  // of a pass
   int64_t max_sequence_tokens() const { return max_sequence_tokens_; }
 
-  // Of every target of the sequences, in order; views until the next forward().
+  // Results for every target of the sequences, in order; views until the next forward().
   struct Output {
     std::span<const float> logprob = {}, entropy = {};  // [targets]; the second if asked for
     // [targets, hidden_size] what the head reads: the state of token j - 1, after the final norm.
@@ -101,7 +101,7 @@ class PackedForward {
   // One on the device; not on the CPU.
   GradientOut device_gradient() const;
 
-  // Of every target of the last forward(), in order: 1 where no other token has a larger logit,
+  // For every target of the last forward(), in order: 1 where no other token has a larger logit,
   // else 0. The same weights. It allocates the logits of a few rows, for measurements only.
   std::vector<uint8_t> is_likeliest(const Stream& stream, const PackedWeights& weights);
 
@@ -113,7 +113,7 @@ class PackedForward {
                 const BalancePass& balance = {});
 
  private:
-  // What the host and the model exchange of a micro-batch, on both sides, and the model's own rows.
+  // Rows of a micro-batch that host and model exchange, on both sides, and the model's own rows.
   struct Rows {
     Tensor hidden, dhidden;  // [max_tokens, hidden_size]; the second with backward
     Mirror<TokenId> target_ids;

@@ -61,17 +61,17 @@ class PolicyTrainer {
                 std::shared_ptr<const PackedWeights> base = nullptr, DeviceBytes turn_memory = {});
   PolicyTrainer(const PolicyTrainer&) = delete;
 
-  // What it allocates from its construction to its last step. `threads`: of the stream.
+  // Memory that it allocates from its construction to its last step. `threads`: of the stream.
   struct Extras {
     bool keeps_reference = false;  // set_reference() will be called, not set_reference_to_base()
     bool streams = false;          // there will be a step that gathers
     bool has_critic = false;       // use_critic() will be called
     Dtype compute = Dtype::kF32;   // of the weights that products read
     Device device = {};            // of the stream
-    // Of reset_optimizer(), one after the other.
+    // The optimizers that reset_optimizer() will set, one after the other.
     std::vector<OptimizerKind> optimizers = {OptimizerKind::kAdamW};
   };
-  // Of the device; on another one than the CPU the host has a copy of the weights beside it.
+  // The device's memory; beside a device other than the CPU the host has a copy of the weights.
   static std::vector<MemoryItem> memory(const ModelConfig& config, const TrainOptions& train,
                                         int64_t max_sequence_tokens, int threads,
                                         const Extras& extras);
@@ -88,7 +88,7 @@ class PolicyTrainer {
   void join(Collective* ranks);
 
   const Model& model() const { return model_; }
-  // What products read; changed by weights_changed() and by updates.
+  // The weights that products read; changed by weights_changed() and by updates.
   const std::shared_ptr<PackedWeights>& packed() const { return weights_.shared(); }
   int64_t max_sequence_tokens() const { return forward_.max_sequence_tokens(); }
   const TrainOptions& options() const { return train_; }
@@ -116,7 +116,7 @@ class PolicyTrainer {
   // Freezes a copy of `parameters` as the reference policy of the KL term; of an adapter beside the
   // base that both share.
   void set_reference(const Parameters& parameters);
-  // Of an adapter: the base without it, which takes no memory.
+  // With an adapter: the reference is the base without it, which takes no memory.
   void set_reference_to_base() { weights_.set_reference_to_base(); }
 
   // Teacher forcing: log-probabilities of each sequence's targets, natural log, in the order given.
@@ -129,8 +129,8 @@ class PolicyTrainer {
   // Metrics sft/{loss,tokens,grad_norm,lr,update_skipped}; the loss is that before the update.
   MetricList sft_update(std::span<const PackedSequence> sequences, double done = 0);
 
-  // What sft_update() would learn from, measured: metrics sft/eval_loss and
-  // sft/eval_token_accuracy, the share of targets that are the likeliest token. Of this rank alone.
+  // Measures the loss that sft_update() would learn from: metrics sft/eval_loss and
+  // sft/eval_token_accuracy, the share of targets that are the likeliest token. On this rank alone.
   MetricList sft_evaluation(std::span<const PackedSequence> sequences);
 
   // A step whose groups come one by one (`gathers`), or at once. Borrows the trainer.

@@ -1,6 +1,6 @@
-// What the rewards of a batch alone say of its samples and their turns: rewards shaped by length,
-// compared with the baseline of the group, and shared among turns. What also needs
-// log-probabilities or values comes later (token_advantages.h).
+// Advantages of samples and turns from the rewards of a batch alone: rewards shaped by length,
+// compared with the baseline of the group, and shared among turns. Advantages that also need
+// log-probabilities or values come later (token_advantages.h).
 //
 // Thread: any; pure functions.
 #pragma once
@@ -22,7 +22,7 @@ struct SampleAdvantages {
   // [samples]
   std::vector<double> rewards = {};    // of the environments
   std::vector<double> penalties = {};  // added to them for advantages; all 0 without shaping
-  // Of the sums of both. zero_signal says what Trajectory::judged says of the group, or else
+  // Advantages of both sums. zero_signal says what Trajectory::judged says of the group, or else
   // rewards as they were given: length alone would make any group look as if it had something to
   // teach (2503.14476).
   GroupAdvantages advantages = {};
@@ -37,7 +37,7 @@ SampleAdvantages sample_advantages(std::vector<const Trajectory*> samples,
 // Whether a sample is the baseline of its group (AdvantageKind::kGreedy) and not trained on.
 bool is_baseline(const Trajectory& sample, const AlgoOptions& options);
 
-// What the turns of a sample get.
+// The credit of a sample's turns.
 struct TurnCredit {
   double advantage = 0;              // of all, where turns have none of their own
   std::vector<double> turns = {};    // by number
@@ -48,7 +48,7 @@ struct TurnCredit {
   double of(int32_t turn) const;
 };
 
-// Of the members of one group: samples [begin, end).
+// The credit of the members of one group: samples [begin, end).
 std::vector<TurnCredit> turn_credit_of(const SampleAdvantages& all, size_t begin, size_t end,
                                        const AlgoOptions& options);
 

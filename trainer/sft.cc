@@ -21,7 +21,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Of labels: the token does not count.
+// The label of a token that does not count.
 constexpr int64_t kIgnoredLabel = -100;
 
 // Every message begins with `where`.

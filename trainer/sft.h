@@ -27,7 +27,7 @@ namespace tailrace {
 // In memory, of a row's ids and targets, and of the text while it is read.
 inline constexpr int64_t kSftBytesPerToken = 24;
 
-// Of one training: each makes a row of the metrics.
+// Limit of one training's evaluations: each makes a row of the metrics.
 inline constexpr int64_t kMostSftEvaluations = 500;
 
 // Columns of 0 and 1, or false and true: ours, and those of TRL.

@@ -109,7 +109,7 @@ double foreign_class_share(const TrainBatch& batch) {
   return share(foreign, tokens);
 }
 
-// What the weights of what sampled against what the step starts from leave of the trained tokens:
+// The effective sample share of the trained tokens, weighted by the step's start over the sampler:
 // of all, and by how many versions ago they were sampled. After prepare_step().
 MetricList effective_samples(const TrainBatch& batch, int64_t version) {
   constexpr std::array kByStaleness = {"staleness/ess_frac_0", "staleness/ess_frac_1",
@@ -133,7 +133,7 @@ MetricList effective_samples(const TrainBatch& batch, int64_t version) {
   return metrics;
 }
 
-// Of the same tokens: how far the two are from each other, whatever is done about it.
+// The distance of sampler and trainer on the same tokens, whatever is done about it.
 MetricList mismatch_metrics(const TrainBatch& batch) {
   MismatchSums sums;
   for (const TrainSequence& s : batch.sequences) sums.add(s.behaviour_logprobs, s.old_logprobs);
@@ -147,7 +147,7 @@ MetricList mismatch_metrics(const TrainBatch& batch) {
   return metrics;
 }
 
-// What truncation cut of the distribution that is trained, mean a token.
+// The mass that truncation cut of the distribution that is trained, mean a token.
 double cut_share(const TrainBatch& batch) {
   double sum = 0;
   int64_t tokens = 0;
@@ -159,7 +159,7 @@ double cut_share(const TrainBatch& batch) {
   return tokens == 0 ? 0 : sum / static_cast<double>(tokens);
 }
 
-// Of all targets, those that mask_rejected() took out.
+// The share of all targets that mask_rejected() took out.
 double rejected_share(const TrainBatch& batch) {
   int64_t rejected = 0, tokens = 0;
   for (const TrainSequence& s : batch.sequences) {
@@ -203,7 +203,7 @@ MetricList step_metrics(const TrainBatch& batch, const StepReport& step, int64_t
   add("policy/log_ratio_clamped", static_cast<double>(stats.clamped));
   add("policy/grad_norm", norm_sum / n);
   add("policy/lr", lr);
-  // Of the first update: its forward pass ran on the weights that the step started from.
+  // Only the first update's: its forward pass ran on the weights that the step started from.
   add("mismatch/abs_logprob_diff",
       first.current_tokens == 0
           ? 0.0

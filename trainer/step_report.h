@@ -1,4 +1,4 @@
-// What the updates of a step were, and the metrics that are made of them.
+// Reports of the updates of a step, and the metrics that are made of them.
 //
 // Thread: any.
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace tailrace {
 
-// Of one policy update, or of a slot of it.
+// The report of one policy update, or of a slot of it.
 struct UpdateReport {
   PolicyLossResult loss;
   Optimizer::Report optimizer;
@@ -30,14 +30,14 @@ struct UpdateReport {
                     int64_t version);
 };
 
-// Of the updates of a step.
+// The sums over the updates of a step.
 struct StepReport {
   PolicyLossStats stats;
   UpdateReport first;
   double loss_sum = 0, kl_sum = 0, imitation_sum = 0, norm_sum = 0, lr = 0;
   int64_t updates = 0, skipped = 0;
-  // Of a sample of the step's tokens, the weights behind its last update against those that it
-  // started from; absent: nothing was measured.
+  // How far the step moved the policy, on a sample of its tokens: the weights after its last update
+  // against those that it started from; absent: nothing was measured.
   std::optional<double> moved;
 
   void add(const UpdateReport& report);

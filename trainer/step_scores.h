@@ -1,5 +1,5 @@
-// What the weights that a step starts from, and those of the reference policy, say of its tokens:
-// old and reference log-probabilities and old values, and the advantages that are made of them.
+// Scores of a step's tokens by the weights that it starts from, and by those of the reference
+// policy: old and reference log-probabilities, old values, and the advantages made of them.
 //
 // A token that the current version sampled in the trainer's own numerics class has its l_old
 // recorded, because rule 3 makes them the same bits. Tokens of older versions or of another class
@@ -42,7 +42,7 @@ class StepScores {
   double measure_drift(const TrainBatch& batch);
 
  private:
-  // Of all targets. `critic`: hears of the passes and gives `values`; null: nobody does.
+  // Scores of all targets. `critic`: hears of the passes and gives `values`; null: nobody does.
   struct Scores {
     std::vector<std::vector<float>> logprobs, values;
   };

@@ -14,7 +14,7 @@ double clamped_difference(float a, float b) {
   return std::clamp(double{a} - b, -kMaxLogRatio, kMaxLogRatio);
 }
 
-// Of each trained token of a trajectory: what a KL penalty takes from its reward. k1 of the weights
+// The KL penalty on the reward of each trained token of a trajectory. k1 of the weights
 // that the step starts from: the only estimator whose gradient is right as a reward.
 std::vector<double> penalties_of(std::span<const TrainSequence> trajectory, const KlOptions& kl) {
   std::vector<double> penalties;
@@ -66,8 +66,8 @@ void settle_tokens(std::span<TrainSequence> trajectory, const ReturnOptions& opt
       if (critic) values.push_back(s.old_values.at(k));
     });
     if (critic) {
-      // What came behind a cut is not known; the value of the last state that is known stands for
-      // it.
+      // Rewards behind a cut are not known; the value of the last state that is known stands for
+      // them.
       const double behind = trajectory.back().goes_on && !values.empty() ? values.back() : 0;
       gae(rewards, values, behind, options.gamma, options.lambda, advantages, returns);
     } else {
@@ -113,7 +113,7 @@ void whiten_batch(TrainBatch& batch) {
       if (s.is_trained(k)) s.advantages[k] = static_cast<float>(*next++);
 }
 
-// What algo.correction makes of the targets of a sequence; `all`: also of those that are masked.
+// Correction weights of the targets of a sequence by algo.correction; `all`: also of masked ones.
 std::vector<double> correction_of(const TrainSequence& s, const CorrectionOptions& correction,
                                   bool all) {
   std::vector<double> log_weight;

@@ -1,5 +1,5 @@
-// What a step's tokens are advised, once their log-probabilities and values under the weights that
-// the step starts from are known: which leave the loss, and the advantages of the others.
+// Masks and advantages of a step's tokens, once their log-probabilities and values under the
+// weights that the step starts from are known: which leave the loss, and the others' advantages.
 //
 // Thread: any; pure functions of the batch.
 #pragma once

@@ -86,7 +86,7 @@ MetricList TrainStep::finish(int64_t version, const PolicyLossConfig& loss, RunS
   } else {
     update_by_minibatch(report, version, loss, share);
   }
-  // What the passes of the updates saw is behind by the last of them, and with one by all.
+  // The updates' own passes miss what the last update moved, and with one update they miss all.
   if (report.updates > 0) report.moved = scores_.measure_drift(batch_);
   MetricList metrics =
       step_metrics(batch_, report, version, loss, gathered_ ? 1 : train_.ppo_epochs);

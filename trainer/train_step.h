@@ -38,7 +38,7 @@ class TrainStep {
   TrainStep(const Stream& stream, const Model& model, StepScores& scores, WeightUpdate& update,
             const TrainOptions& train, bool gathers);
 
-  // What was added. Its metrics are the caller's to set, of all samples of the step.
+  // The batch of all groups added. Its metrics are the caller's to set, of all samples of the step.
   TrainBatch& batch() { return batch_; }
   const TrainBatch& batch() const { return batch_; }
   // Whole groups, in the order of the step; one at a time where it gathers. `version`: of the
@@ -50,7 +50,7 @@ class TrainStep {
   // For the next step, in the same memory; also where an add() has thrown.
   void clear();
 
-  // Of one that gathers: of all groups so far, behind finish() of the update.
+  // For a step that gathers: of all groups so far, behind finish() of the update.
   const Parameters& gradients() const { return gathered_->gradients; }
 
  private:

@@ -29,7 +29,7 @@ class TrainedWeights {
   const Parameters& on_host() const { return fetch(), host_; }
   // As they were when the host had them last. Waits for nothing.
   const Parameters& last_on_host() const { return host_; }
-  // What products read.
+  // The weights that products read.
   const std::shared_ptr<PackedWeights>& shared() const { return packed_; }
   PackedWeights& packed() { return *packed_; }
 

@@ -24,7 +24,7 @@ class UpdateLoss : public LossPass {
   // All ranks call it.
   virtual void end(const GradientTree& tree) = 0;
 
-  // Of each pass since the last call or forget(), what all of its slots measured.
+  // A report for each pass since the last call or forget(): what all of its slots measured.
   virtual std::vector<UpdateReport> take();
   void forget() { reports_.clear(); }  // of a step that lost a rank
 

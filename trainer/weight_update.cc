@@ -178,7 +178,7 @@ void WeightUpdate::apply(const Parameters& gradients, double done) {
     balance_.move_bias(weights_.on_host());
     weights_.changed();
   } else {
-    // Of an update that was skipped too: it packs the same bits, and to ask would be to wait.
+    // Also after an update that was skipped: it packs the same bits, and to ask would be to wait.
     weights_.repack();
   }
   balance_.end_update();

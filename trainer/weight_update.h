@@ -40,7 +40,7 @@ class WeightUpdate {
   WeightUpdate(const Stream& stream, const Model& model, PackedForward& forward,
                TrainedWeights& weights, const TrainOptions& train);
 
-  // What its loss allocates beside the gradients, on a GPU: of micro-batches of these sizes.
+  // Bytes that its loss allocates beside the gradients, on a GPU: for micro-batches of these sizes.
   static int64_t loss_bytes(Device device, const TrainOptions& train, int64_t max_sequence_tokens);
 
   // See PolicyTrainer. join() shares what the optimizer and the critic know, and no weights.
@@ -59,7 +59,7 @@ class WeightUpdate {
   // `done`: the share of the run that lies before it.
   void policy(const PolicyPass& pass, double done);
   void supervised(std::span<const PackedSequence> sequences, double weight, double done);
-  // Of the critic alone.
+  // Updates the critic alone.
   void critic_alone(const PolicyPass& pass);
 
   // The same in two: the gradient of a part of a step is added to `sum`, and its loads to `loads`;
@@ -67,7 +67,7 @@ class WeightUpdate {
   void gather(const PolicyPass& pass, Parameters& sum, ExpertLoads& loads);
   void apply(const Parameters& sum, const ExpertLoads& loads, double done);
 
-  // Of each policy(), supervised() and gather() since the last call or forget(). Waits for the
+  // Reports of policy(), supervised() and gather() since the last call or forget(). Waits for the
   // stream where the loss is there.
   std::vector<UpdateReport> take() { return loss_->take(); }
   void forget() { loss_->forget(); }
@@ -86,7 +86,7 @@ class WeightUpdate {
     std::vector<float> seen;  // of those of this rank
   };
 
-  // Those of a pass that the policy learns from.
+  // Listeners of a pass that the policy learns from.
   std::vector<PassListener*> listeners();
   void backward(const PolicyPass& pass, Parameters* sum);
   void apply(const Parameters& gradients, double done);

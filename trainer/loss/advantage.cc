@@ -34,7 +34,7 @@ MeanStd mean_std(std::span<const double> values) {
 
 namespace {
 
-// Of the greedy members of a group; nothing where there is none.
+// The mean reward of the greedy members of a group; nothing where there is none.
 std::optional<double> greedy_baseline(std::span<const double> rewards,
                                       std::span<const uint8_t> greedy) {
   double sum = 0;
@@ -61,7 +61,7 @@ GroupAdvantages group_advantages(AdvantageKind kind, double std_eps,
   advantage.assign(rewards.size(), 0.0);
   baseline.assign(rewards.size(), 0.0);
   scale.assign(rewards.size(), 1.0);
-  // Of all samples, those of groups without signal included.
+  // The deviation of all samples, those of groups without signal included.
   double batch_std = mean_std(rewards).std;
   for (size_t g = 0; g + 1 < group_offsets.size(); ++g) {
     auto begin = static_cast<size_t>(group_offsets[g]),

@@ -40,7 +40,7 @@ bool needs_critic(AdvantageKind kind);
 // Whether the members of a group are each other's baseline, so that equal rewards teach nothing.
 bool compares_members(AdvantageKind kind);
 
-// What becomes of groups without signal (GroupAdvantages::zero_signal).
+// The treatment of groups without signal (GroupAdvantages::zero_signal).
 enum class ZeroSignalFilter : uint8_t {
   kNone,  // they stay, with advantages of 0
   kDrop,  // they leave the batch and the denominators

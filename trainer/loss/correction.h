@@ -42,7 +42,7 @@ constexpr auto enum_names(CorrectionLevel) {
                                       {kTurnMean, "turn_mean"}});
 }
 
-// What rejected tokens are to the denominators of the loss.
+// The place of rejected tokens in the denominators of the loss.
 enum class RejectedTokens : uint8_t {
   kCount,  // they stay, so that a step with many learns less
   kLeave,  // they are no trained tokens
@@ -82,8 +82,8 @@ void validate(const CorrectionOptions& options, std::string_view section);
 int64_t correction_weights(const CorrectionOptions& options, std::span<const double> log_weight,
                            std::span<const int32_t> turn, std::span<double> weight);
 
-// What importance weights w = exp(log_weight) leave of n samples, as a share of n (the effective
-// sample size of Kong 1992, over n): (sum w)^2 / (n sum w^2). Exactly 1 where all are equal, 1 / n
+// The share that importance weights w = exp(log_weight) leave of n samples (the effective sample
+// size of Kong 1992, over n): (sum w)^2 / (n sum w^2). Exactly 1 where all are equal, 1 / n
 // where one outweighs the others. Of any magnitude; at least one.
 double effective_sample_share(std::span<const double> log_weight);
 

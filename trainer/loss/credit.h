@@ -31,8 +31,8 @@ constexpr auto enum_names(CreditKind) {
                                  {kTurningPoint, "turning_point"}});
 }
 
-// What becomes of such advantages token by token (returns.h). Rewards of tokens: of a critic, and
-// of a reward without a baseline that no credit has shared among turns.
+// The kind of returns that such advantages become, token by token (returns.h). Tokens have rewards
+// with a critic, and with a reward without a baseline that no credit has shared among turns.
 ReturnKind return_kind(AdvantageKind advantage, CreditKind credit);
 
 // The section `algo.credit`.

@@ -25,11 +25,11 @@ struct GradientColumns {
   std::vector<int32_t> turns, sequence_turns;
   PolicyLossStats stats;  // of the corrections: the part that no current weights are needed for
 };
-// Of `input`'s logprob and entropy nothing is read.
+// Does not read `input`'s logprob and entropy.
 GradientColumns gradient_columns(const PolicyLossConfig& config, const PolicyLossInput& input,
                                  const LossCounts& counts);
 
-// What the kernel found out; beside it are GradientColumns::stats.
+// The result of the kernel's sums; GradientColumns::stats are beside it.
 PolicyLossResult policy_result(const PolicyLossConfig& config, const PolicySums& sums);
 
 }  // namespace tailrace

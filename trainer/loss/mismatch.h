@@ -31,7 +31,7 @@ class MismatchSums {
  private:
   int64_t tokens_ = 0, sequences_ = 0;
   double k1_ = 0, abs_prob_diff_ = 0, max_prob_diff_ = 0, w2_ = 0, ppl_ratio_ = 0;
-  // Of the correlation: as differences to the first token, so that equal values are exactly 0.
+  // Sums of the correlation: as differences to the first token, so that equal values are exactly 0.
   double first_x_ = 0, first_y_ = 0;
   double x_ = 0, y_ = 0, xx_ = 0, xy_ = 0, yy_ = 0;
 };

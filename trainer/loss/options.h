@@ -22,7 +22,7 @@
 
 namespace tailrace {
 
-// What training makes of truncated sampling (top-k, top-p, min-p), which draws from a part of the
+// Training's answer to truncated sampling (top-k, top-p, min-p), which draws from a part of the
 // policy's distribution. none: the trained policy is the whole distribution, and the draw is off it
 // by the mass that was kept. keep: the kept sets travel with the tokens and the trained policy is
 // restricted to them, so that draw and policy are the same distribution.

@@ -9,7 +9,7 @@
 namespace tailrace {
 namespace {
 
-// Of the trained tokens of one sequence.
+// Corrections of the trained tokens of one sequence.
 struct SequenceCorrections {
   std::vector<double> weight, log_weight;  // [rows] c; l_old - l_inf, clamped
   std::vector<int32_t> turn;

@@ -104,8 +104,8 @@ struct PolicyLossResult {
 // The loss that these terms make.
 double total_loss(const PolicyLossConfig& config, const PolicyLossResult& terms);
 
-// What the loss knows of each token before the current weights have scored it: a and c, [tokens],
-// 0 where the mask is. Returns the stats of c. Reads neither `logprob` nor `entropy`.
+// The weights of each token before the current weights have scored it: a and c, [tokens], 0 where
+// the mask is. Returns the stats of c. Reads neither `logprob` nor `entropy`.
 PolicyLossStats token_weights(const PolicyLossConfig& config, const PolicyLossInput& input,
                               const LossCounts& counts, std::span<double> weight,
                               std::span<double> correction);

@@ -20,7 +20,7 @@ constexpr OptionInfo::Alias kPresetAliases[] = {
     {"agentic_reinforce", "ipa"},  // ROLL
 };
 
-// Of other frameworks.
+// Names of algorithms in other frameworks.
 constexpr OptionInfo::Stranger kPresetStrangers[] = {
     {"bnpo", "BNPO is a mean over tokens. Try algo.loss_agg=token_mean_global."},
     {"dpo",

@@ -61,7 +61,7 @@ constexpr auto enum_names(AlgoPreset) {
                                  {kTurningPoint, "turning_point"}});
 }
 
-// What OptionInfo::aliases and OptionInfo::strangers say of `algo.name`.
+// The OptionInfo::aliases and OptionInfo::strangers of `algo.name`.
 std::span<const OptionInfo::Alias> preset_aliases();
 std::span<const OptionInfo::Stranger> preset_strangers();
 

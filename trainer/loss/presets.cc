@@ -145,8 +145,8 @@ static_assert(
     }(),
     "each preset has one row");
 
-// What mends the machine, or a number, and is no part of an algorithm: it stays as a person has it.
-// So does `correction`, unless the row is about it.
+// Options that mend the machine, or a number, and are no part of an algorithm: a person's values
+// stay. So do those of `correction`, unless the row is about it.
 constexpr std::string_view kNotOfTheAlgorithm[] = {
     "name", "std_eps", "filter_metric", "kl.reference", "sampling_mask", "router_replay"};
 constexpr std::string_view kCorrection = "correction";

@@ -1,6 +1,6 @@
-// What tokens get in place of their turn's advantage: generalised advantages against a value head,
-// penalties in the reward, whitening. They need log-probabilities or values of the weights that a
-// step starts from, and so come after those are known.
+// The numbers that tokens get in place of their turn's advantage: generalised advantages against a
+// value head, penalties in the reward, whitening. They need log-probabilities or values of the
+// weights that a step starts from, and so come after those are known.
 //
 // All spans are of the trained tokens of one trajectory, in their order: what the policy did not
 // write (observations) is not among them, so that nothing of it leaks in and nothing stops there.
@@ -13,7 +13,7 @@
 
 namespace tailrace {
 
-// What becomes of the advantages that a batch is made with.
+// The treatment of the advantages that a batch is made with.
 enum class ReturnKind : uint8_t {
   kStand,  // nothing
   // The penalties of a sample are part of its reward, and compared as that was: with the mean of

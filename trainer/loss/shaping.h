@@ -27,7 +27,7 @@ constexpr auto enum_names(LengthPenalty) {
       {{kNone, "none"}, {kSoftOverlong, "soft_overlong"}, {kKimi, "kimi"}});
 }
 
-// What becomes of samples that a limit has cut.
+// The treatment of samples that a limit has cut.
 enum class TruncatedSamples : uint8_t {
   kKeep,       // they end where they end, with the reward that they have
   kMask,       // no loss, but their reward stays in the baseline   (overlong filtering, 2503.14476)
@@ -53,8 +53,8 @@ struct LengthOptions {
 // key.
 void validate(const LengthOptions& options, std::string_view section);
 
-// What is added to each reward. lengths [samples] in sampled tokens, `success` [samples]; members
-// of a group side by side, group_offsets [groups + 1].
+// The penalty that is added to each reward. lengths [samples] in sampled tokens, `success`
+// [samples]; members of a group side by side, group_offsets [groups + 1].
 std::vector<double> length_penalties(const LengthOptions& options, std::span<const int64_t> lengths,
                                      std::span<const uint8_t> success,
                                      std::span<const int32_t> group_offsets);

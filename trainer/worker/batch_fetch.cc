@@ -76,7 +76,7 @@ Result<std::vector<Trajectory>> BatchFetch::trajectories() const {
   for (const wire::Batch::Item& item : batch_.items) {
     const auto body = rest.first(static_cast<size_t>(item.bytes));
     rest = rest.subspan(body.size());
-    // Of the store's file: what was handed out is proved to be what came from the worker.
+    // The store file's checksum: what was handed out is proved to be what came from the worker.
     if (wire::checksum_of(body) != item.checksum)
       return Failure{fmt::format("{}: its bytes have another checksum", to_string(item.lease))};
     auto trajectory = wire::decode_trajectory(body);

@@ -25,7 +25,7 @@ class BatchFetch {
   // Requests are numbered from `first_request` on: numbers of an earlier fetch mean nothing here.
   BatchFetch(wire::Batch batch, int64_t first_request, int64_t piece_bytes = kPieceBytes);
 
-  // Those that may go out now.
+  // Requests that may go out now.
   std::vector<wire::Fetch> next();
   // An answer to one of them; others are ignored. A Failure: it is not what was asked for.
   Result<void> take(const wire::Payload& payload);

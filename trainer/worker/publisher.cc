@@ -34,7 +34,7 @@ Publisher::Publisher(const TrainerWorkerConfig& config, PolicyTrainer& trainer,
       checkpoints_(config.run.checkpoints(), config.tokenizer_dir, config.checkpoint.keep_last),
       attempt_(fmt::format("{:016x}", unique_number())) {}
 
-// Of the steps that move the policy; a checkpoint says of how many updates they are.
+// Updates of the steps that move the policy; a checkpoint says of how many updates they are.
 int64_t Publisher::horizon() const {
   const int64_t steps = config_.schedule_steps > 0 ? config_.schedule_steps : config_.steps;
   const int64_t of_critic = config_.critic ? config_.critic->warmup_steps : 0;
@@ -94,7 +94,7 @@ WeightManifest Publisher::manifest_of(int64_t version) const {
       make_manifest(trainer_.parameters(), 0, version,
                     numerics_class(config_.compute, config_.device), base_, config_.compute);
   manifest.attempt = attempt_;
-  // What came before a version that lies there already is not in its checkpoint.
+  // The parent of a version that lies there already is not in its checkpoint.
   const auto before = read_manifest(config_.run.weights() / manifest_name(0, version));
   manifest.parent =
       before && before.value().master == manifest.master ? before.value().parent : held_.digest;

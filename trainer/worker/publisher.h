@@ -31,7 +31,7 @@ class Publisher {
   // begins with, which are of no version. Throws UserError.
   void load();
 
-  // Of the weights as they are now.
+  // The manifest of the weights as they are now.
   WeightManifest manifest_of(int64_t version) const;
   // Writes them. From now on their version is held. Throws UserError.
   void publish(const WeightManifest& manifest, MetricList metrics);

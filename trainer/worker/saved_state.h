@@ -1,4 +1,4 @@
-// What a trainer asks of the checkpoints that it goes on from, and of the weights that algo.kl
+// The checks of a trainer on the checkpoints that it goes on from, and on the weights that algo.kl
 // holds the policy to.
 //
 // Thread: one at a time.
@@ -26,7 +26,7 @@ ModelConfig written_as(const ModelConfig& model, Dtype dtype);
 // Streams of random numbers of one run seed.
 inline constexpr uint64_t kInitStream = 1, kSftStream = 2;
 
-// Of parameters as they are trained.
+// The digest of parameters as they are trained.
 Digest root_of(const Parameters& parameters);
 
 // The reference policy of algo.kl. Its files lie beside the checkpoints, and each of those says
@@ -38,7 +38,7 @@ class ReferenceWeights {
       : config_(config), trainer_(trainer), base_(base) {}
 
   const Digest& digest() const { return digest_; }  // empty: none
-  // Those that a run was begun with. Throws UserError where they were changed or damaged.
+  // Loads the weights that a run began with. Throws UserError where they were changed or damaged.
   void load(const Digest& expected);
   // The policy as it is now, in a form in which nothing of it is rounded: its digest is proved when
   // the run goes on.

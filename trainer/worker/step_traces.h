@@ -34,10 +34,10 @@ class StepTraces {
       : folder_(std::move(folder)), steps_(steps), max_bytes_(max_bytes) {}
 
   bool enabled() const { return steps_ > 0; }
-  // What the loss saw of a sequence's targets, in a pass over it; the last one counts.
+  // Log-probabilities that the loss saw of a sequence's targets, in a pass; the last pass counts.
   void saw(const TrainSequence& sequence, std::span<const float> logprobs);
-  // Of the step that saw them; the samples with their rewards, and the batch after its updates. A
-  // Failure leaves the files of the steps before.
+  // Writes the traces of the step that saw them: samples with rewards, and the batch after its
+  // updates. A Failure leaves the files of the steps before.
   Result<void> write(int64_t step, std::span<const Trajectory> samples, const TrainBatch& batch);
 
  private:

@@ -72,7 +72,7 @@ class TrainerWorker {
         traces_(config.run.traces(), config.train.trace_steps) {
     if (config.colocation) config.colocation->share(trainer_.packed());
     if (config.critic) trainer_.use_critic(*config.critic);
-    // What all ranks saw; it is rank 0 that writes.
+    // Rank 0 sees the log-probabilities of all ranks, and it alone writes them.
     if (ranks_.leads() && traces_.enabled())
       trainer_.watch_logprobs([this](const TrainSequence& sequence, std::span<const float> seen) {
         traces_.saw(sequence, seen);
@@ -142,7 +142,7 @@ class TrainerWorker {
   }
 
   void on(const wire::Batch& batch) {
-    // Of ranks that have lost one of them; it comes again.
+    // A batch for ranks that have lost one of them is dropped; it comes again.
     if (!ranks_.ready() && !ranks_.is_meeting()) return;
     // A repeated answer, or one to a question from before a rollback. Which version a rank holds,
     // it learns where it meets the others.
@@ -157,7 +157,7 @@ class TrainerWorker {
     advance();
   }
 
-  // Of another version it is void: we have gone on, or back.
+  // A request for another version is void: we have gone on, or back.
   void on(const wire::Save& request) {
     if (held_.version >= 0 && request.version == held_.version) save();
   }
@@ -203,7 +203,7 @@ class TrainerWorker {
 
   // ---- before the first step
 
-  // What is missing then would be missing in the middle of one.
+  // Memory that is missing then would be missing in the middle of a step.
   void warm_up_memory() {
     const Time start = clock_.now();
     trainer_.warm_up();
@@ -300,7 +300,7 @@ class TrainerWorker {
 
   void publish_step(int64_t step, MetricList metrics) {
     const WeightManifest manifest = publisher_.manifest_of(step);
-    // Of no version yet: a step that loses a rank until here comes again.
+    // No version is published yet: a step that loses a rank until here comes again.
     ranks_.compare(manifest);
     // Also after a step without an update: every step publishes a version, and the scheduler waits
     // for it.
@@ -315,7 +315,7 @@ class TrainerWorker {
       log_.warning("step={} is not traced: {}", step, traced.failure().message);
   }
 
-  // Of a shared device: from the first thing that it computes to a version that others have.
+  // The turn on a shared device: from the first computation to a version that others have.
   void begin_turn() {
     if (config_.colocation == nullptr || std::exchange(has_turn_, true)) return;
     config_.colocation->begin_training();

@@ -23,11 +23,11 @@
 
 namespace tailrace {
 
-// What the worker takes before the first step, and holds to the end. It does not grow with what is
-// sampled: a step's tokens come on top (kStepBytesPerToken).
+// The memory that the worker takes before the first step, and holds to the end. It does not grow
+// with what is sampled: a step's tokens come on top (kStepBytesPerToken).
 PlacedMemory trainer_memory(const TrainerWorkerConfig& config);
 
-// Of a step's tokens, about: bodies, what they say, the batch made of it, and what a pass saw.
+// Bytes of a step's token, about: bodies, what they say, the batch made of it, what a pass saw.
 inline constexpr int64_t kStepBytesPerToken = 192;
 
 // Until the scheduler says Shutdown: kExitDone. kExitFailed when the scheduler stayed silent or

@@ -1,4 +1,4 @@
-// What a trainer is told when it begins.
+// The configuration with which a trainer begins.
 #pragma once
 
 #include <chrono>
@@ -27,7 +27,7 @@ struct TrainerWorkerConfig {
 
   RunPaths run;
   uint64_t seed = 0;
-  // Of the run; 0: until the scheduler says Shutdown.
+  // Steps of the run; 0: until the scheduler says Shutdown.
   int64_t steps = 0;
   // The steps that the run has at most, where `steps` does not say it. They tell a checkpoint of a
   // run of another length, whose schedule goes on by the new one; how far the run has come, each
@@ -45,7 +45,7 @@ struct TrainerWorkerConfig {
 
   int64_t anchor_interval = 10;  // of versions of the weights, as files (Retention)
   AlgoOptions algo = {};
-  // What weights sampled that are older than a step's start by more versions than this is not
+  // Tokens sampled by weights that are older than a step's start by more versions than this are not
   // trained on; BatchOptions has the same. nullopt: all is.
   std::optional<int64_t> max_staleness = {};
   // Batches come in parts, and gradients gather while the next one is sampled: `train` must ask for
