@@ -71,7 +71,7 @@ void tell_lease(Context& context, const Worker& worker, const WorkId& work, cons
   }
 }
 
-// What was leased is to be done again. A verification keeps the tokens: they are good.
+// Work whose lease has ended is to be done again. A verification keeps the tokens: they are good.
 void queue_again(State& state, const WorkId& work, LeaseKind kind) {
   const bool verifying = kind == LeaseKind::kVerify;
   member_of(state, work).phase = verifying ? Phase::kToVerify : Phase::kWaiting;
@@ -145,7 +145,7 @@ void give_reward(Context& context, const WorkId& work, Task& task, double reward
   settle_member(context, work, task);
 }
 
-// What keeps a result that says "finished" from being one; empty: nothing.
+// The reason why a result that says "finished" is none; empty: it is one.
 std::string fault_of(const AttemptResult& result) {
   if (result.reward && !std::isfinite(*result.reward)) return "its reward is not finite";
   if (!result.reward && !result.needs_verifier) return "it has neither reward nor verifier";
@@ -222,7 +222,7 @@ void on(Context& context, const TurnsStored& event) {
   if (!expects(state, event)) return;
   const WorkId work{event.lane, event.lease.member};
   Task& task = *find_task(state, work.lane, work.member);
-  // What it brings in the end will be refused; it is not gone on from.
+  // The result of such an attempt will be refused in the end; nothing goes on from its turns.
   if (event.tokens == 0 || !fits_its_launch(state, task, event)) return;
   Member& member = task.members[static_cast<size_t>(work.member.member)];
   drop_prefix(context, work, member);
@@ -231,7 +231,7 @@ void on(Context& context, const TurnsStored& event) {
                          .tokens = event.tokens,
                          .min_version = event.min_version,
                          .max_version = event.max_version};
-  // Who gets on keeps its lease (law 8.6).
+  // A worker that gets on keeps its lease (law 8.6).
   state.leases.renew(work, state.now + context.config().deadlines.lease);
 }
 
@@ -257,7 +257,7 @@ void on(Context& context, const AttemptResult& result) {
     return take_sample(context, work, task, result);
   }
   const Lease lease = end_lease(state, work);
-  // What an answer has ended begins anew, or is whole (law 6.8).
+  // A sample whose attempt an answer has ended begins anew, or is whole (law 6.8).
   drop_prefix(context, work, member);
   if (!has_sample(result.outcome)) {
     if (result.outcome == Outcome::kTaskBroken)
@@ -294,7 +294,7 @@ void on(Context& context, const Reward& reward) {
     return context.broken.push_back({work.lane, task_of(work.member), reward.reason});
   if (reward.reward && std::isfinite(*reward.reward)) {
     record_outcome(context, reward.worker, work, Outcome::kFinished, "");
-    // What the environment measured stands where the verifier says nothing of it.
+    // The environment's measure stands where the verifier says nothing of it.
     if (reward.judged) member_of(state, work).judged = reward.judged;
     give_reward(context, work, *find_task(state, work.lane, work.member), *reward.reward);
   } else {
@@ -383,7 +383,7 @@ void lose_sample(Context& context, const WorkId& work) {
 // The members themselves stay as they are: the caller ends the task or replaces them.
 void void_members(Context& context, Lane lane, const TaskId& id, const Task& task) {
   for (int32_t i = 0; i < std::ssize(task.members); ++i) {
-    // Of a settled one nothing is left (law 15.3).
+    // Nothing is left of a settled member (law 15.3).
     if (settled(task.members[static_cast<size_t>(i)])) continue;
     void_work(context, {lane, member_id(id, task.launch, i)});
   }

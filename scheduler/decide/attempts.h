@@ -48,7 +48,7 @@ void abort_all(Context& context);
 // The task's members want no work any more: leases are aborted, queues forget them.
 void void_members(Context& context, Lane lane, const TaskId& id, const Task& task);
 
-// Of a group that is complete: members that are not settled are not needed any more.
+// Drops members of a complete group that are not settled: they are not needed any more.
 void drop_surplus_members(Context& context, Lane lane, const TaskId& id, Task& task);
 
 // Its sample is gone from the store: it waits to be sampled again, by the same random numbers.

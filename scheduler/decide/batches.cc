@@ -38,7 +38,7 @@ int64_t due(const State& state, const Policy& policy, const TaskId& id) {
   return due(state, policy, policy.tasks.at(id));
 }
 
-// Those that are due sooner go first, and of these the one that was complete first.
+// Groups that are due sooner go first, and of these the one that was complete first.
 void order_by_due(const State& state, Policy& policy) {
   std::vector<std::pair<int64_t, TaskId>> order;
   for (Domain& domain : policy.domains) {
@@ -73,7 +73,7 @@ void let_parked_in(const State& state, Policy& policy) {
 // Expects the ready ones in the order of order_by_due().
 bool leaves_places(const State& state, const Policy& policy) {
   const size_t num_domains = policy.domains.size();
-  // Of each domain, how many groups seen so far are due by which version: a few versions.
+  // For each domain, how many groups seen so far are due by which version: a few versions.
   std::vector<std::map<int64_t, int64_t>> dues(num_domains);
   // One more is due by then. False: it is one too many, and no other group can change that.
   const auto add = [&](size_t domain, int64_t version) {
@@ -211,7 +211,7 @@ void hand_over(Context& context, PolicyId policy_id, Policy& policy) {
     if (!(by_groups ? grow_batch : form_batch)(context.state, policy, step)) return;
     batch = policy.batches.find(step);
   }
-  // What it has not been told since it asked: another group, or that none comes.
+  // News for the trainer since it asked: another group, or that none comes.
   const int64_t groups = std::ssize(batch->second.tasks);
   if (groups == policy.told && !batch->second.whole) return;
   HandOver list = make_hand_over(policy_id, policy, step, policy.told, policy.told_items);

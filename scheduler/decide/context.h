@@ -1,4 +1,4 @@
-// What the parts of decide() share while one event is applied.
+// The state that the parts of decide() share while one event is applied.
 #pragma once
 
 #include <string>

@@ -41,7 +41,7 @@ void expire(Context& context) {
   expire_absences(context);
 }
 
-// What becomes of the groups whose members settled in this event. Several members settle their
+// Settles the groups whose members settled in this event. Several members settle their
 // group once, and a change of lineage may have taken the group apart in the meantime.
 void settle(Context& context) {
   if (context.broken.empty() && context.settled.empty()) return;
@@ -100,7 +100,7 @@ bool may_end(const State& state) {
   });
 }
 
-// What any event may have made possible. Called twice, it does nothing the second time.
+// Does all that any event may have made possible. Called twice, it does nothing the second time.
 void proceed(Context& context) {
   State& state = context.state;
   // Late results are still taken, so that a run that is continued finds them (law 7.7).
@@ -140,11 +140,11 @@ void proceed(Context& context) {
   bool moved = false;
   while (!state.index.stuck().empty() && move_stalled(context)) {
     moved = true;
-    // What runs at others is more by it, and so is the part of each (law 6.6).
+    // More work runs at other workers by the move, and each one's part grows with it (law 6.6).
     place(context);
   }
-  // What was moved may run on newer weights than before: a step that had to wait for it may not
-  // have to any more (law 4.2).
+  // Work that was moved may run on newer weights than before: a step that had to wait for it may
+  // not have to any more (law 4.2).
   for (auto& [id, policy] : state.policies) {
     if (moved) hand_over(context, id, policy);
   }

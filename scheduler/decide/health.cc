@@ -52,7 +52,7 @@ Health& health_of(State& state, const WorkerId& id) {
   return health;
 }
 
-// Of one that has left: what is held against its name is not forgotten yet.
+// Whether the record of a worker that has left still counts against its name.
 bool is_remembered(const State& state, const Health& health) {
   return std::max(health.until, health.left) + state.config.quarantine.longest > state.now;
 }
@@ -63,7 +63,7 @@ bool may_return(const State& state, const Health& health) {
   return !health.joined && is_remembered(state, health);
 }
 
-// Who is away is counted as well, as long as it may return, or the one that stays behind would be
+// An absent worker counts too, as long as it may return, or the one that stays behind would be
 // judged as if it were alone. One that has come back is where it is now.
 bool counts(const State& state, const WorkerId& id, const Health& health) {
   return !state.workers.contains(id) && may_return(state, health);
@@ -164,7 +164,7 @@ void check_window(Context& context, Breaker& breaker, Outcome cause, const Post&
   const auto failing_tasks = std::ranges::count_if(tasks, [&](const auto& entry) {
     return AttemptWindow::exceeds(share, entry.second.failed, entry.second.all);
   });
-  // What is out and has not failed yet speaks for itself: bad answers may come first.
+  // Work that is leased and has not failed yet speaks for itself: bad answers may come first.
   for (const WorkId& work :
        state.leases.where([&](const Lease& lease) { return pool.contains(lease.worker); }))
     tasks[task_key(work)];

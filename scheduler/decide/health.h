@@ -1,4 +1,4 @@
-// Who is fit for work, and when failures are so many that a person must look (law 7).
+// Fitness of workers for work, and when failures are so many that a person must look (law 7).
 //
 // Two questions are kept apart. Is it the worker? Its faults in a row, without a good answer
 // between, at different tasks, put it into quarantine for a time that doubles, after which it must

@@ -62,7 +62,7 @@ VersionState state_at_workers(const State& state, PolicyId policy, int64_t versi
   return reached;
 }
 
-// What a trainer says of the version that it holds, with what the lineage knows of it: the batch
+// The weights of a trainer's message, with what the lineage knows of that version: the batch
 // that led to it may have been let go since.
 Weights weights_of(const Policy& policy, const Published& said) {
   Weights weights{said.master, said.digest, said.manifest};
@@ -75,7 +75,7 @@ Weights weights_of(const Policy& policy, const Published& said) {
   return weights;
 }
 
-// What is known of this version from now on.
+// Makes the weights of this version known from now on.
 void offer(State& state, PolicyId id, int64_t version, Weights weights) {
   weights.state = state_at_workers(state, id, version, weights.digest);
   state.policies.at(id).lineage[version] = std::move(weights);
@@ -134,7 +134,7 @@ void fork(Context& context, PolicyId policy_id, int64_t from, Weights weights) {
     withdraw_end(context, policy, id);
     relaunch(context, policy, id);
   }
-  // Of a replay it is left alone: the step that waits for its end goes on.
+  // The start of a replayed step is left alone: the step that waits for its end goes on.
   policy.step_start = step_start_at(policy, context.state.now);
 }
 
@@ -179,7 +179,7 @@ void on(Context& context, const Published& event) {
   policy.published = event.version;
   policy.wanted.reset();
   forget_told(policy);
-  // Of a trainer nothing else is a good answer, but a checkpoint: asking for a batch costs it
+  // For a trainer only a new version is a good answer, or a checkpoint: asking for a batch costs it
   // nothing, and a replay that ends before what failed proves nothing.
   if (event.version > policy.frontier) {
     record_good(context, event.worker);

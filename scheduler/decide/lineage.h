@@ -15,7 +15,7 @@ void on(Context& context, const Published& event);
 void on(Context& context, const Durable& event);
 void on(Context& context, const RolledBack& event);
 
-// What it was doing is to be asked for again. Credit stays taken.
+// The trainer's work is to be asked for again. Credit stays taken.
 void on_trainer_lost(Policy& policy);
 
 // The first of the trainers that greeted while another one held the policy takes its place.

@@ -24,8 +24,8 @@
 namespace tailrace::scheduler {
 namespace {
 
-// Of a worker to which weights cannot come. A source that is dead for a moment costs little, and
-// one that stays dead is not asked all the time.
+// Rest of a worker to which weights cannot come. A source that is dead for a moment costs little,
+// and one that stays dead is not asked all the time.
 constexpr Time kFirstRest = std::chrono::seconds(1), kLongestRest = std::chrono::seconds(60);
 
 // The oldest weights that what waits for `need` may be sampled by.
@@ -81,7 +81,7 @@ class Siblings {
 // These are the others of its pool, and, for members that may go to any, those of all pools.
 class FairShare {
  public:
-  // Of what waits for `need`, in this pool.
+  // The share of the work that waits for `need`, in this pool.
   FairShare(const State& state, const Need& need, const PoolId& id, const Index::Pool& pool)
       : state_(state), pool_(pool) {
     if (pool_.load.installing > 0) {
@@ -125,8 +125,8 @@ class FairShare {
     return count;
   }
 
-  // What all pools share: of those that name one no more than it has room for, or its backlog would
-  // make the share of a worker elsewhere as large as it likes.
+  // Members that all pools share: of members that name a pool no more than it has room for, or its
+  // backlog would make the share of a worker elsewhere as large as it likes.
   int64_t waiting_for_any(PolicyId policy) const {
     int64_t count = waiting_for(policy, {});
     std::map<std::string_view, int64_t> named;
@@ -141,7 +141,7 @@ class FairShare {
 
   bool limited() const { return shared_[0].installing > 0 || shared_[1].installing > 0; }
 
-  // That a worker with so many slots may hold, its slots aside.
+  // The most leases that a worker with so many slots may hold by its share.
   int64_t most_leases(int64_t slots) const {
     int64_t most = std::numeric_limits<int64_t>::max();
     for (const Index::Load& shared : shared_) {
@@ -160,7 +160,7 @@ class FairShare {
   std::array<Index::Load, 2> shared_;
 };
 
-// Who is asked: everybody, or those who are to prove themselves.
+// Workers that are asked: all, or those that are to prove themselves.
 enum class Ask { kAll, kProving };
 
 // The best worker for members of one need, as far as it does not depend on the member.
@@ -334,7 +334,7 @@ void fail_install(Context& context, const WorkerId& id, Worker& worker, const st
   record_fault(context, id, Fault::kInstall, fmt::format("version {}: {}", version, reason));
 }
 
-// Of what it could not help: it is asked again after a rest, ever less often.
+// An install that failed by no fault of the worker is asked for again after ever longer rests.
 void rest(Context& context, Worker& worker, const InstallFailed& event) {
   end_install(worker);
   if (!worker.rest) worker.rest.emplace();
@@ -374,8 +374,8 @@ void begin_attempt(Context& context, const WorkId& work, Task& task, const Worke
                .turns = member.prefix ? member.prefix->turns : 0});
 }
 
-// What nobody has room for is left alone at the first that finds none: the queue may be long, and
-// the room of no use to it.
+// A queue is left alone at the first member that finds no room: it may be long, and other room is
+// of no use to it.
 bool grant(Context& context, const Need& need, std::set<Waiting>& queue, Ask ask) {
   State& state = context.state;
   const Chooser chooser(state, need, ask);
@@ -487,7 +487,7 @@ void expire_installs(Context& context) {
   std::vector<WorkerId> late;
   for (const auto& [deadline, id] : state.index.deadlines()) {
     if (deadline > state.now) break;
-    // Who is away has another deadline, that of its absence.
+    // A worker that is away has another deadline, that of its absence.
     if (state.workers.at(id).connected) late.push_back(id);
   }
   for (const WorkerId& id : late)
@@ -510,7 +510,7 @@ void grant_waiting(Context& context) {
   // First, so that a worker proves itself with what nobody has failed at: with the prompt that had
   // brought it there it would fail again.
   if (!state.index.proving().empty()) grant(context, Ask::kProving);
-  // What is granted of one need may make the part of a pool larger for another (law 6.6).
+  // A grant for one need may make the part of a pool larger for another (law 6.6).
   while (grant(context, Ask::kAll) && state.waiting.size() > 1) {
   }
 }

@@ -1,4 +1,4 @@
-// Who works on what: installs, grants and verifications, to the least loaded worker that may.
+// Placement of work: installs, grants and verifications, to the least loaded worker that may.
 #pragma once
 
 #include "scheduler/decide/context.h"
@@ -22,10 +22,10 @@ void refresh_workers(Context& context);
 // Waiting members to open workers with free slots, evaluation first. Siblings go to one worker when
 // it has room: they share the prompt's KV cache.
 void grant_waiting(Context& context);
-// Of these the held-out members of evaluations that lag behind the frontier.
+// Grants only the held-out members of evaluations that lag behind the frontier.
 void grant_held_out(Context& context);
 
-// What workers hold that stand still, to others with room (law 8.6). True: something was moved,
+// Moves the work of workers that stand still to others with room (law 8.6). True: work was moved,
 // which may make other installs and grants possible.
 [[nodiscard]] bool move_stalled(Context& context);
 

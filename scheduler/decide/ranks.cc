@@ -8,7 +8,7 @@
 namespace tailrace::scheduler {
 namespace {
 
-// What they have of a batch they got as ranks of those that met before.
+// Their part of a batch is void: they got it as ranks of an earlier meeting.
 void part(Policy& policy) {
   policy.formation = 0;
   forget_told(policy);

@@ -72,7 +72,7 @@ int64_t unlaunched(const State& state, const Policy& policy) {
     const DomainConfig& config = state.config.domains[i];
     if (endless(config) || config.epochs == 0 || config.prompts_per_step == 0) continue;
     const Domain& domain = policy.domains[i];
-    // Those of broken rows as well: the cursor has not passed them.
+    // Prompts of broken rows count as well: the cursor has not passed them.
     sum += (config.epochs - domain.epoch) * config.prompts_per_epoch - domain.next;
   }
   return sum;
@@ -131,8 +131,8 @@ void make_ready(Policy& policy, const TaskId& id) {
   domain_of(policy, id).ready.push_back(id);
 }
 
-// What no round has kept a place for comes before anything is started: complete groups, then those
-// that still run, oldest first.
+// Groups for which no round has kept a place come before anything is started: complete ones, then
+// those that still run, oldest first.
 void adopt(Policy& policy, Round& round, int32_t index) {
   Domain& domain = policy.domains[static_cast<size_t>(index)];
   Share& share = round.shares[static_cast<size_t>(index)];
@@ -182,7 +182,7 @@ void launch_again(Context& context, Policy& policy, const TaskId& id, Place queu
   (queue == Place::kLong ? domain.long_queue : domain.queued).insert(id);
 }
 
-// What still runs in a full share is its tail.
+// Groups that still run in a full share are its tail.
 void end_tail(Context& context, Policy& policy, Round& round, int32_t index) {
   Share& share = round.shares[static_cast<size_t>(index)];
   if (!full(share) || share.running == 0) return;
@@ -370,7 +370,7 @@ void halt_without_tasks(Context& context, const Policy& policy) {
 void end_task(Context& context, Policy& policy, const TaskId& id, TaskEnd end, int64_t step) {
   Task& task = policy.tasks.at(id);
   void_members(context, Lane::kTrain, id, task);
-  // What was trained may be asked for again, until the oldest checkpoint covers it.
+  // Trained samples may be asked for again, until the oldest checkpoint covers them.
   if (end != TaskEnd::kTrained) release_bodies(context, Lane::kTrain, id, task);
   task.place = Place::kDone;
   task.end = end;
@@ -424,7 +424,7 @@ void exclude_task(Context& context, Policy& policy, const BrokenWord& word) {
   // A prompt of a dataset without rows comes once: there is nothing to remember.
   if (!endless(context.config().domains[static_cast<size_t>(id.domain)])) {
     domain.broken.rows.insert(row);
-    // Of other epochs. What is complete was scored, and is trained.
+    // Tasks of other epochs. A task that is complete was scored, and is trained.
     for (int64_t epoch = 0; epoch <= domain.epoch; ++epoch) {
       const TaskId other{id.policy, id.domain, epoch, id.prompt};
       const auto task = policy.tasks.find(other);
@@ -489,7 +489,7 @@ void sample_again(Context& context, Policy& policy, const TaskId& id) {
 void let_go(Context& context, Policy& policy, int64_t version) {
   Release release;
   for (auto task = policy.tasks.begin(); task != policy.tasks.end();) {
-    // Those that the end of the run cut off are kept: a run that is continued goes back to them.
+    // Tasks that the end of the run cut off are kept: a run that is continued goes back to them.
     if (task->second.place != Place::kDone || task->second.step > version ||
         task->second.end == TaskEnd::kUnreached) {
       ++task;
@@ -522,7 +522,7 @@ void on(Context& context, const BodiesLost& event) {
   for (const BodyId& body : event.bodies) {
     const MemberId& member = body.lease.member;
     Task* task = find_task(context.state, body.lane, member);
-    // Of an attempt that no longer counts: nothing rests on it.
+    // A body of an attempt that no longer counts: nothing rests on it.
     if (task == nullptr || !holds_body(context.state, body)) continue;
     if (body.turns > 0) {
       // The next attempt begins anew, and so does one that is to hear of it now.
@@ -590,7 +590,7 @@ int64_t cut_off(Context& context, Policy& policy) {
   forget_told(policy);
   for (const TaskId& id : live)
     end_task(context, policy, id, TaskEnd::kUnreached, policy.published);
-  // Those that were never launched have no task to end: they are only counted.
+  // Prompts that were never launched have no task to end: they are only counted.
   int64_t unreached = unlaunched(context.state, policy);
   for (Domain& domain : policy.domains) unreached += domain.ended_as(TaskEnd::kUnreached);
   return unreached;

@@ -101,7 +101,7 @@ void on(Context& context, const WorkerUp& event) {
 
 void on(Context& context, const WorkerDown& event) {
   const auto it = context.state.workers.find(event.worker);
-  // Of an older session: a newer one has taken its place (law 8.1).
+  // The end of an older session: a newer one has taken its place (law 8.1).
   if (it == context.state.workers.end() || it->second.session != event.session) return;
   // A trainer holds no lease: its batch is handed over again in its next session.
   if (event.silent && it->second.role != Role::kTrainer)

@@ -20,7 +20,7 @@ std::string FirstAttempts::look(const State& state, const AttemptResult& result,
   if (breaker.window == 0 || breaker.share >= 1 || num_failed_ < kEnough) return {};
   const bool is_long = now - first_ >= kLong;
   if (tasks_.size() < 2 && !is_long) return {};
-  // Those that still play may do better: few quick failures say nothing about them.
+  // Attempts that still play may do better: few quick failures say nothing about them.
   if (2 * num_failed_ <= static_cast<int64_t>(state.leases.size())) return {};
   if (!are_enough_workers(state, is_long)) return {};
   is_over_ = true;

@@ -21,7 +21,7 @@ namespace tailrace::scheduler {
 
 class FirstAttempts {
  public:
-  // So many have to fail.
+  // The least number of attempts that have to fail.
   static constexpr int64_t kEnough = 12;
   // After this time since the first failure they say so also of one task alone, which else may be
   // the only broken one, and workers without work are not waited for any more: more than half of

@@ -20,7 +20,7 @@ namespace {
 
 // Reasons go into the journal and the state: enough for a person, whatever a worker sends.
 constexpr size_t kReasonBytes = wire::Check::kMaxTextBytes;
-// Of one Payload, whatever was asked for: the trainer's chunks share the link with its heartbeats.
+// Limit of one Payload, whatever was asked for: the trainer's chunks share its heartbeats' link.
 constexpr int64_t kMaxPayloadBytes = int64_t{4} << 20;
 // Lines that tell of sessions: two for each worker that there may be, and then one in a second.
 constexpr int64_t kSessionLines = 2 * wire::kMaxWorkers;
@@ -31,7 +31,7 @@ constexpr int64_t kMaxNumericsClasses = 16;
 // A count that is worth a line: a flood is then not one of lines.
 bool doubles(int64_t count) { return std::has_single_bit(static_cast<uint64_t>(count)); }
 
-// What was measured is of the metrics, not of the law.
+// Measurements belong to the metrics, not to the law.
 template <class Message>
 From<Message> as_event(const wire::Incoming& from, const Message& message) {
   From<Message> event{{from.worker}, message};
@@ -64,7 +64,7 @@ Inbox::Inbox(const State& state, Feed feed, StoreActor& store, wire::WorkerServe
       log_(log),
       session_lines_(kSessionLines, kSessionLinePace) {}
 
-// What groups are judged by, of what was measured of a sample. Nobody judges held-out ones.
+// The value by which groups are judged, from a sample's metrics. Nobody judges held-out ones.
 std::optional<double> Inbox::judged(Lane lane, const MetricList& metrics) const {
   if (judge_.empty() || lane != Lane::kTrain) return std::nullopt;
   const auto found =
@@ -167,8 +167,8 @@ void Inbox::check_numerics(const wire::Hello& hello) {
 // Workers may come and go as they like; a log that tells of thousands tells nothing.
 bool Inbox::may_tell_of_session() { return session_lines_.take(state_.now); }
 
-// What it said before is heard before: a worker that leaves hands its turns in, and they may be at
-// the store still.
+// The worker's earlier messages are heard before: one that leaves hands its turns in, and they may
+// be at the store still.
 void Inbox::on_down(const wire::WorkerDown& down) {
   if (may_tell_of_session()) log_.warning("{} is gone: {}", down.worker, down.reason);
   const WorkerDown event{down.worker, down.session, down.silent};
@@ -357,7 +357,7 @@ void Inbox::on(const wire::Incoming& from, const wire::Published& message) {
   feed_publication(message.policy, message.metrics, event);
 }
 
-// Of the warm-up, before there is a first version.
+// A report of the warm-up, before there is a first version.
 void Inbox::on(const wire::Incoming& from, const wire::Progress& message) {
   const Policy& policy = state_.policies.at(kPolicy);
   if (policy.trainer != from.worker || policy.published >= 0) return drop(unexpected_, from);

@@ -59,8 +59,8 @@ class Inbox {
   // A body, or what this attempt to verify it measured: an older attempt that is at the store still
   // does not stand in a newer one's way.
   using Part = std::pair<BodyId, std::optional<int32_t>>;
-  // What a worker said that is not acknowledged yet. It outlives sessions: what comes again in the
-  // next one waits for the same answer of the store.
+  // A worker's messages that are not acknowledged yet. It outlives sessions: what comes again in
+  // the next one waits for the same answer of the store.
   struct Unsettled {
     uint64_t last = 0;                  // message that arrived last
     std::map<Part, uint64_t> at_store;  // with the message that brought it
@@ -87,7 +87,7 @@ class Inbox {
   template <class Message>
   void on(const wire::Incoming& from, const Message& message);
 
-  // What else is made of a message whose event is news, before that is fed.
+  // Handles the rest of a message whose event is news, before that event is fed.
   void note(const wire::Incoming& from, const wire::Staged& message);
   void note(const wire::Incoming& from, const wire::Installed& message);
   void note(const wire::Incoming& from, const wire::InstallFailed& message);

@@ -1,4 +1,4 @@
-// What becomes of bodies that the state counts on and that cannot be read back.
+// The fate of bodies that the state counts on and that cannot be read back.
 #pragma once
 
 #include <functional>

@@ -50,7 +50,7 @@ void Outbox::act(const Grant& a) {
 }
 
 void Outbox::act(const Verify& a) {
-  // What to verify and with what stands in the body, which decide() never saw.
+  // The verifier and its evidence stand in the body, which decide() never saw.
   store_.describe({{a.lane, a.lease}}, [this, a](const auto& found, const auto& lost) {
     if (!lost.empty()) return lose_bodies(lost, feed_, log_);
     const TrajectoryHeader& header = found.front().header;

@@ -70,7 +70,7 @@ class Outbox {
   RunMetrics& metrics_;
   const std::vector<std::string>& datasets_;  // names; empty: there is one
   Log& log_;
-  // Of the step that is being handed over, the parts so far.
+  // Parts so far of the step that is being handed over.
   HandOver handed_;
   std::vector<TrajectoryHeader> handed_headers_;
   bool run_done_ = false;

@@ -28,14 +28,14 @@ std::vector<Stalled> ProgressWatch::look(const State& state, Time now) {
   const StallWatch fresh(std::chrono::duration_cast<milliseconds>(patience_));
   std::erase_if(watched_, [&](const auto& entry) { return !state.workers.contains(entry.first); });
   for (const auto& [id, worker] : state.workers) {
-    // Who is silent for long is away, which is another matter (law 8.1).
+    // A worker that is silent for long is away, which is another matter (law 8.1).
     if (worker.role != Role::kRollout || !worker.connected) continue;
     const auto progress = progress_(id, worker.session);
     if (!progress) continue;
     auto [it, is_new] = watched_.try_emplace(id, Watched{worker.session, fresh});
     Watched& watched = it->second;
     if (watched.session != worker.session) watched = {worker.session, fresh};
-    // What it held may be elsewhere by now: that it moves is seen by the number alone. One without
+    // Its earlier work may be elsewhere by now: only the number shows that it moves. One without
     // work is not missed; its time begins with the work.
     if (!watched.stalled && !should_move(worker)) {
       watched.watch = fresh;

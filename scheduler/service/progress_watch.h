@@ -22,7 +22,7 @@ namespace tailrace::scheduler {
 
 class ProgressWatch {
  public:
-  // What the open session of a worker has said last; nothing: it has said nothing.
+  // The latest progress of a worker's open session; nothing: it has said nothing.
   using Progress = std::function<std::optional<uint64_t>(const WorkerId&, uint64_t session)>;
 
   // `patience`: without progress; 0: for ever. One that waits for its environments makes progress.

@@ -25,7 +25,7 @@ namespace {
 
 // A trainer sends some 50.
 constexpr int64_t kMaxWarmUpRows = 1000;
-// Of an install, by all workers together. One that makes names up fills no memory.
+// Limit of an install's names, by all workers together. One that makes names up fills no memory.
 constexpr int64_t kMaxInstallNames = 32;
 
 bool has(const MetricList& values, std::string_view name) {
@@ -84,7 +84,7 @@ int64_t num_failed_samples(const Policy& policy, const Batch& batch) {
   return sum;
 }
 
-// Of different prompts, the first one that comes of each; of the datasets in turn.
+// The first sample that comes of each of different prompts, with the datasets in turn.
 template <class Items>
 std::vector<BodyId> choose_samples(Lane lane, const Items& items, int64_t count) {
   std::map<int32_t, std::deque<BodyId>> by_domain;
@@ -132,7 +132,7 @@ void add(MetricList& values, std::string name, std::optional<double> value) {
   if (value) values.emplace_back(std::move(name), *value);
 }
 
-// Of the groups with a reward, those without a signal.
+// The share of the groups with a reward that have no signal.
 std::optional<double> zero_signal_share(std::span<const TrajectoryHeader> episodes) {
   std::map<TaskId, GroupSignal> signals;
   for (const TrajectoryHeader& episode : episodes)
@@ -141,7 +141,7 @@ std::optional<double> zero_signal_share(std::span<const TrajectoryHeader> episod
                  [](const auto& group) { return std::optional(group.second.has() ? 0.0 : 1.0); });
 }
 
-// What a crash or a full disk cut, to which the next row would be glued.
+// Drops a line that a crash or a full disk cut, to which the next row would be glued.
 void drop_half_line(const std::filesystem::path& path) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return;
@@ -322,7 +322,7 @@ MetricList RunMetrics::batch_by_dataset(std::span<const TrajectoryHeader> batch)
   return values;
 }
 
-// What became of the prompts of each that ended with the step: those of its batch, and those that
+// The fate of the prompts that ended with the step, by dataset: those of its batch, and those that
 // were given up since the row before. Such tasks are there until the oldest checkpoint covers the
 // step, which has only now been trained.
 MetricList RunMetrics::prompts_by_dataset(const Policy& policy, const Batch& batch) const {
@@ -409,7 +409,7 @@ bool RunMetrics::on_progress(const wire::Progress& progress) {
   if (std::ssize(warm_up_) == kMaxWarmUpRows) return false;
   warm_up_.insert(progress.done);
   MetricList values = progress.metrics;
-  // So that the file alone tells which rows of a warm-up it lacks: nobody sends them again.
+  // The file alone then tells which rows of a warm-up it lacks: nobody sends them again.
   add_missing(values, {{"sft/updates", static_cast<double>(progress.total)}});
   write(progress.done, -1, std::move(values));
   return true;

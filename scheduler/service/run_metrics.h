@@ -1,4 +1,4 @@
-// What a run leaves for people: rows of metrics.jsonl and a few episodes in samples.jsonl.
+// The files of a run for people: rows of metrics.jsonl and a few episodes in samples.jsonl.
 //
 // A row of a training step n has step n and version n - 1 (the weights it started from): what the
 // trainer sent, plus what only the scheduler sees. A row of an evaluation has step = version = the
@@ -46,7 +46,7 @@ class RunMetrics {
   // The policy's newest version has just been published. `start`: of its step. `sent`: the
   // trainer's part of the row; its names win.
   void on_published(const Policy& policy, const StepStart& start, const MetricList& sent);
-  // What a worker measured of an install: of all that end before the next row, the longest of each
+  // A worker's measurements of an install: of all that end before the next row, the longest of each
   // NAME_ms and the sum of all else become weights/NAME.
   void on_install(const MetricList& measured);
   // False: the warm-up has more rows than anybody reads.

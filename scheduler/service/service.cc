@@ -63,7 +63,7 @@ struct Service::Impl {
   // ---- start
 
   State restore_state() {
-    // Of the new config, before the old state is touched.
+    // The new config is validated before the old state is touched.
     options.config.validate();
     auto restored = restore(options.paths.journal());
     if (!restored) throw UserError("{}", restored.failure().message);
@@ -103,8 +103,8 @@ struct Service::Impl {
         checkpoint);
   }
 
-  // What the journal remembers and the store has not: `missing`. What the store has and nobody
-  // remembers goes.
+  // Bodies that the journal remembers and the store has not are `missing`. Bodies in the store that
+  // nobody remembers go.
   TrajectoryStore open_store() {
     auto opened = TrajectoryStore::open(options.paths.trajectories(), options.storage.store_bytes);
     if (!opened) throw UserError("{}", opened.failure().message);

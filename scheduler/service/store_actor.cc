@@ -67,7 +67,7 @@ void StoreActor::post(Job job, int64_t bytes) {
 // In every wait for the store, and at every turn of the owner's loop. False: it has stood still for
 // too long, and failure() says so.
 bool StoreActor::look() {
-  // Who waits and looks again every now and then is well.
+  // A thread that waits and looks again every now and then is well.
   beat();
   const auto now = std::chrono::steady_clock::now();
   const auto elapsed = std::chrono::floor<std::chrono::milliseconds>(now - looked_);

@@ -56,7 +56,7 @@ class StoreActor {
   };
   void put(const BodyId& id, std::vector<std::byte> body, std::function<void(Stored)> then);
 
-  // What a verifier measured of a stored body, beside the reward: read back as metrics of the body.
+  // Stores a verifier's metrics for a stored body, beside the reward: read back as the body's own.
   // `then` hears why the disk failed; empty: it did not.
   void put_verdict(const BodyId& id, MetricList metrics,
                    std::function<void(const std::string& failure)> then);
@@ -77,7 +77,7 @@ class StoreActor {
   void describe(std::vector<BodyId> ids, Reads<Described> then);
   void decode(std::vector<BodyId> ids, Reads<Trajectory> then);
 
-  // Of the bodies' bytes, one behind the other, at most `max_bytes` from `offset` on.
+  // Reads the bodies' bytes, one behind the other, at most `max_bytes` from `offset` on.
   void read(std::vector<BodyId> ids, int64_t offset, int64_t max_bytes, Reads<std::byte> then);
 
   void release(std::vector<BodyId> bodies);
@@ -93,7 +93,7 @@ class StoreActor {
   // Calls `then` of what has been answered. Wants to be called every now and then: it also looks
   // whether the store makes progress.
   void run_answers();
-  // Of the last body that was lost: the file, and why it does not read back. Empty: none was.
+  // Why the last lost body was lost: the file, and why it does not read back. Empty: none was.
   const std::string& why_lost() const { return why_lost_; }
   // Nothing is asked that was not answered.
   bool idle() const { return unanswered_ == 0; }
@@ -110,7 +110,7 @@ class StoreActor {
   bool look();
 
   TrajectoryStore store_;
-  // Of the last read(): a large body is asked for piece by piece.
+  // The body of the last read(): a large one is asked for piece by piece.
   std::optional<std::pair<BodyId, std::vector<std::byte>>> recent_;
   std::function<void()> wake_;
   const BodyLimits limits_;

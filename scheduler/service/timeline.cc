@@ -12,7 +12,7 @@
 namespace tailrace::scheduler {
 namespace {
 
-// Of the file's end, where the lengths of samples are looked for that the state still holds.
+// Bytes at the file's end in which lengths of samples are looked for that the state still holds.
 constexpr size_t kLookBackBytes = size_t{64} << 20;
 
 // Stamps a row for people; nothing is decided on it.
@@ -51,7 +51,7 @@ const Reward* verdict_of(const WorkId& work, const Lease& lease, const Event& ev
   return is_it ? reward : nullptr;
 }
 
-// Of a lease that ended without an answer of its worker.
+// The reason why a lease ended without an answer of its worker.
 std::string_view why_ended(const Lease& lease, const Event& event, const State& state) {
   if (const auto* down = std::get_if<WorkerDown>(&event);
       down != nullptr && down->worker == lease.worker && !down->silent)
@@ -118,7 +118,7 @@ void Timeline::open(const RunPaths& paths, const State& state, double begun) {
   write({.what = TimelineWhat::kStart, .at = state.now, .from = state.now, .unix_seconds = begun});
 }
 
-// What of the file tells of events that the state knows, in whole lines: it ends before the first
+// The whole lines of the file that tell of events the state knows: it ends before the first
 // row that is later than the state, or of the same moment and tells the end of a lease that goes
 // on. Also fills in what is known of the bodies.
 std::string_view Timeline::keep_known(std::string_view text, const State& state) {
@@ -372,7 +372,7 @@ void Timeline::compare_trainer(const Event& event, const Actions& actions, const
   for (const Action& action : actions) {
     const auto* forked = std::get_if<Forked>(&action);
     if (forked == nullptr) continue;
-    // What rests on the weights from there on is trained again, or thrown away.
+    // Samples that rest on the weights from there on are trained again, or thrown away.
     last_step_ = std::min(last_step_, std::max<int64_t>(0, forked->from));
     for (auto& [id, known] : bodies_) {
       if (known.trained > last_step_) known.trained = -1;
@@ -448,7 +448,7 @@ void Timeline::on_released(const Actions& actions, const State& state) {
       const Known known = body->second;
       bodies_.erase(body);
       if (known.trained >= 0) continue;
-      // Of a prompt that goes on it was a member too many, or it is sampled again.
+      // A sample of a prompt that goes on was a member too many, or it is sampled again.
       const auto end = ends.find(task_of(id.lease.member));
       const std::string_view why = end == ends.end() ? "surplus" : name_of(end->second);
       TimelineRow& row = rows[why];
@@ -471,7 +471,7 @@ void Timeline::on_released(const Actions& actions, const State& state) {
 void Timeline::write_parts(const Span& install, std::string_view end, Time now) {
   const auto time_of = [&](std::string_view name) {
     for (const auto& [known, ms] : measured_) {
-      // Of a worker that measures nonsense nothing is shown.
+      // Measurements of a worker that sends nonsense are not shown.
       if (known == name && ms > 0 && ms < 1e12)
         return std::chrono::duration_cast<Time>(std::chrono::duration<double, std::milli>(ms));
     }

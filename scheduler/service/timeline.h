@@ -1,4 +1,4 @@
-// What each worker of a run did when: RUN/timeline.jsonl (core/trajectory/timeline_rows.h).
+// The work of each worker of a run over time: RUN/timeline.jsonl (core/trajectory/timeline_rows.h).
 //
 // It looks at the state after each event, beside the journal and never for decide(): leases,
 // installs, steps and checkpoints that have ended since become rows, and so do samples that no step
@@ -43,11 +43,11 @@ class Timeline {
            std::optional<double> begun = {});
   Timeline(const Timeline&) = delete;
 
-  // What its worker measured of the install that the next event tells of.
+  // The worker's measurements of the install that the next event tells of.
   void measure(const MetricList& metrics) { measured_ = metrics; }
   // After decide() has turned `event` into `actions`.
   void observe(const Event& event, const Actions& actions, const State& after);
-  // What was observed goes to the file. Before the events are committed.
+  // Writes the observed rows to the file. Before the events are committed.
   void flush();
   // Why rows are missing; empty: none are.
   const std::string& failure() const { return failure_; }
@@ -83,7 +83,7 @@ class Timeline {
   void compare_leases(const Event& event, const Actions& actions, const State& state);
   void compare_lease(const WorkId& work, const Event& event, const State& state);
   void end_lease(const WorkId& work, const OpenLease& open, const Event& event, const State& state);
-  // What it brought, in its row and for the step that trains it.
+  // Takes an attempt's result, in its row and for the step that trains it.
   void take_result(TimelineRow& row, const AttemptResult& result);
   void compare_installs(const Event& event, const Actions& actions, const State& state);
   void compare_workers(const Event& event, const Actions& actions, const State& state);

@@ -27,8 +27,8 @@ struct PoolModel {
   int64_t store_turns_tokens = 1;
 };
 
-// What goes wrong. A `_mean` is the mean of exponential seconds between two faults of a kind (where
-// workers have it, of each of them); 0: there are none. The others are chances or seconds.
+// Faults and their rates. A `_mean` is the mean of exponential seconds between two faults of a kind
+// (where workers have it, of each of them); 0: there are none. The others are chances or seconds.
 struct FaultModel {
   // A process dies. The next one comes `restart` seconds after the death is noticed.
   double rollout_mean = 0, reward_mean = 0, trainer_mean = 0;
@@ -36,7 +36,7 @@ struct FaultModel {
   double noticed = 1, restart = 10;
   double unnoticed = 0;  // chance that nobody hears of a death before the next process comes
   double goodbye = 1;    // chance that it says goodbye; else it is only silent
-  // Of a new process of a rollout worker: that it is another machine of the same pool (other slots,
+  // Chance that a new rollout worker's process is another machine of the same pool (other slots,
   // where several models name the pool).
   double other_machine = 0;
 
@@ -64,12 +64,12 @@ struct FaultModel {
   // Chances of an episode: that its environment fails, or that it is said to be lost.
   double env = 0, lost = 0;
   double verifier = 0;  // that a verification fails
-  // Of staging and of switching: that it fails, or that no answer comes.
+  // Chances of staging and of switching: that it fails, or that no answer comes.
   double install = 0, install_silent = 0;
   double source = 0;  // of staging: that the weights cannot come, or only as a difference to others
   double broken_task = 0;  // of a task: that nobody can play it
-  // Of a trainer that comes back: that its newest checkpoint is damaged, and that training from its
-  // checkpoint gives other weights than before.
+  // Chances of a trainer that comes back: that its newest checkpoint is damaged, and that training
+  // from its checkpoint gives other weights than before.
   double damaged_checkpoint = 0, other_weights = 0;
 
   double until = std::numeric_limits<double>::infinity();  // seconds; nothing goes wrong later

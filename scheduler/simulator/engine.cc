@@ -10,8 +10,8 @@ namespace tailrace::simulator {
 
 namespace {
 
-// Of a step and of a prefill: sums of thousands of them round. And the finest that a clock of the
-// world shows.
+// The rounding of a step and of a prefill: sums of thousands of them round. And the finest that a
+// clock of the world shows.
 constexpr double kTinyStep = 1e-6, kTinyTokens = 1e-6, kTinySeconds = 1e-9;
 constexpr Engine::Id kNobody = std::numeric_limits<Engine::Id>::min();
 
@@ -39,7 +39,7 @@ void Engine::forgive(int64_t order) {
   if (owed_.empty()) owed_tokens_ = 0;  // without what rounding left
 }
 
-// So many of what is owed, in order.
+// Prefills so many of the owed tokens, in order.
 void Engine::prefill(double tokens) {
   while (!owed_.empty() && tokens > 0) {
     const auto first = owed_.begin();
@@ -75,7 +75,7 @@ void Engine::let_go(const Prompt& prompt) {
   }
 }
 
-// What one that does not decode has in KV.
+// Forgets the KV of a sequence that does not decode.
 void Engine::forget(Sequence& sequence) {
   if (sequence.cached <= 0) return;
   idle_tokens_ -= sequence.cached;
@@ -127,7 +127,7 @@ void Engine::drop_cache() {
   for (const Id id : idle_) forget(sequences_.at(id));
   idle_.clear();
   idle_tokens_ = 0;
-  // What was owed before is part of it.
+  // Tokens owed before are part of the new debt.
   owed_.clear();
   owed_tokens_ = 0;
   for (const auto& [end, id] : ends_) {
@@ -140,7 +140,7 @@ void Engine::drop_cache() {
   settle();
 }
 
-// Of its context, what is not in KV.
+// The tokens of its context that are not in KV.
 double Engine::fresh(const Sequence& sequence) const {
   if (sequence.cached > 0) return sequence.context - sequence.cached;
   const bool is_held = prompts_.contains(sequence.prompt.key);
@@ -152,7 +152,7 @@ bool Engine::admit() {
   if (queue_.empty()) return false;
   const Id id = queue_.front();
   Sequence& sequence = sequences_.at(id);
-  // What goes may be a prompt that it would have shared.
+  // An evicted prompt may be one that it would have shared.
   while (room() < fresh(sequence) + static_cast<double>(ends_.size()) + 1) {
     if (evict_idle(/*spared=*/id)) continue;
     if (!ends_.empty()) return false;
@@ -244,7 +244,7 @@ void Engine::advance(double now, std::vector<Id>& ended) {
   while (now_ < now) {
     if (stall_ > 0) {
       const double paid = std::min(stall_, now - now_);
-      // What is left of a subtraction is nothing.
+      // A rest so small is the rounding of the subtraction, and counts as nothing.
       stall_ = stall_ - paid < 1e-12 ? 0 : stall_ - paid;
       now_ += paid;
       totals_.busy += paid;

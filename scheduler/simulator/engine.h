@@ -54,7 +54,7 @@ class Engine {
   // When something happens next by itself.
   std::optional<double> next() const;
 
-  // Of what it was last asked to decode.
+  // The tokens decoded of the latest request.
   double decoded(Id id) const;
   int64_t decoding() const { return std::ssize(ends_); }
   int64_t queued() const { return std::ssize(queue_); }

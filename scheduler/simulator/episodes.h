@@ -1,4 +1,4 @@
-// What would happen in each episode of a simulated run, whoever plays it and when: how much is
+// The outcome of each episode of a simulated run, whoever plays it and when: how much is
 // said, how long the environment takes, what comes out. A source draws it from the name of the
 // sample, as the engine draws its tokens (design section 6): attempts of one sample say the same,
 // launches and epochs do not. How long others take (environments, verifiers) may differ by attempt,

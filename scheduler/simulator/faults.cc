@@ -1,4 +1,4 @@
-// What goes wrong in a world, and when.
+// The faults of a world, and their times.
 #include "scheduler/simulator/world.h"
 #include "scheduler/state/expects.h"
 

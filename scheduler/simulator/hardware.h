@@ -1,4 +1,4 @@
-// What the workers of a simulated run compute on, as numbers: how long a decode step, a prefill, a
+// The hardware of a simulated run's workers, as numbers: how long a decode step, a prefill, a
 // training step and a transfer of weights take. Seconds are simulated ones.
 //
 // Thread: any.

@@ -51,7 +51,7 @@ void World::lose_power() {
     if (rng_.chance(kBodyForgotten)) (body.turns == 0 ? bodies_ : turns_).erase(body);
 }
 
-// Of a list that is not whole, which begins anew for it; any other loss would halt the run.
+// Loses a body of an unfinished list, which begins anew for it; another loss would halt the run.
 void World::damage_a_part() {
   const Policy& policy = state_.policies.at(0);
   const auto batch = policy.batches.find(policy.frontier + 1);
@@ -61,7 +61,7 @@ void World::damage_a_part() {
   fault("part damaged");
 }
 
-// Those that the state counts on and the store misses. All others go.
+// Reports bodies that the state counts on and the store misses. All others go.
 void World::find_lost_bodies() {
   BodiesLost lost;
   std::set<BodyId> held;
@@ -78,7 +78,7 @@ void World::find_lost_bodies() {
 
 void World::restart(bool power_lost) {
   ++restarts_;
-  // What its own process was about to say.
+  // Messages that the scheduler's own process was about to send are lost.
   std::erase_if(messages_, [](const auto& message) { return message.second.from == nullptr; });
   for (Process* process : processes()) process->connected = false;
   const State before_it = state_;
@@ -103,7 +103,7 @@ void World::restart(bool power_lost) {
   Restarted event;
   if (new_rules) event.config = new_rules(state_);
   tell(event);
-  // What was not acknowledged comes again, before anything new.
+  // Messages that were not acknowledged come again, before anything new.
   auto& outbox = trainer_.outbox;
   for (auto& [at, message] : outbox) at = now_;
   for (size_t i = trainer_.unacknowledged.size(); i-- > 0;)

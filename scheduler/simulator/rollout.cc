@@ -190,7 +190,7 @@ void World::store_turns(Rollout& worker, Play& play) {
                            .tokens = play.sample.tokens,
                            .min_version = play.sample.min_version,
                            .max_version = play.sample.max_version};
-  // What has no tokens is worth nothing.
+  // Turns without tokens are worth nothing.
   if (play.sample.tokens > 0) send(worker, stored, play.sample);
 }
 

@@ -1,4 +1,4 @@
-// What a number of simulated steps came to.
+// The results of a number of simulated steps.
 //
 // Thread: any.
 #pragma once

@@ -53,10 +53,10 @@ bool World::come_back() {
   }
   trainer_.version = checkpoints.empty() ? -1 : checkpoints.back();
   if (trainer_.version >= 0 && chance(faults.other_weights)) {
-    // Of the checkpoint itself, or of what is trained from there.
+    // The other weights are the checkpoint's own, or those trained from there.
     ++lineages_;
     const bool of_checkpoint = rng_.chance(0.5);
-    // What is published of other weights may be the same.
+    // The digest that is published of other weights may be the same.
     const bool looks_alike = rng_.chance(0.2);
     const auto forget = [&](auto& map, auto from) { map.erase(from, map.end()); };
     const int64_t version = trainer_.version;
@@ -91,7 +91,7 @@ void World::greet() {
   say_as_trainer(RolledBack{kTrainerName, 0, version, version < 0 ? "" : digest_of(version), "m",
                             version < 0 ? "" : master_of(version)});
   if (version >= 0) say_as_trainer(TrainerWants{kTrainerName, 0, version + 1});
-  // What it could not say before.
+  // Messages that it could not send before.
   for (size_t i = 0; i < trainer_.outbox.size(); ++i)
     wake(seconds_of(trainer_.outbox[i].first), WakeKind::kTrainerSays);
 }
@@ -104,7 +104,7 @@ void World::say_as_trainer(Event event) {
 
 namespace {
 
-// Of those in `items`.
+// The groups in `items` whose rewards are equal.
 std::set<TaskId> groups_of_equals(const std::vector<HandOver::Item>& items) {
   std::map<TaskId, GroupSignal> signals;
   for (const HandOver::Item& item : items)
@@ -223,7 +223,7 @@ void World::save(int64_t version) {
   while (std::ssize(checkpoints) > cluster_.trainer.keep_last) checkpoints.pop_front();
 }
 
-// Of a step that is trained once more the first time counts.
+// When a step is trained once more, its first record counts.
 void World::record_step(int64_t version) {
   if (version == 0 || (!steps_.empty() && steps_.back().step >= version)) return;
   StepRecord record{

@@ -123,8 +123,8 @@ double World::delay() {
   return wire.delay + (wire.spread > 0 ? exponential(wire.spread) : 0);
 }
 
-// What one worker says comes in the order in which it says it, unless it is overtaken; what comes
-// twice comes late.
+// A worker's messages come in the order in which it sends them, unless one is overtaken; a copy
+// comes late.
 void World::send(Process& from, Event event, std::optional<Sample> body) {
   const WireModel& wire = cluster_.wire;
   const auto post = [&](Message message, double at) {

@@ -91,7 +91,7 @@ class World {
   std::function<void(const scheduler::State& before, int64_t forgotten)> on_restart;
   // New rules, if a person changes them while the scheduler is away.
   std::function<std::optional<scheduler::Config>(const scheduler::State&)> new_rules;
-  // What workers do with weights, where somebody does it for them. Each may kill() whomever it
+  // The work of workers with weights, where somebody does it for them. Each may kill() whomever it
   // likes, also the worker itself, which then says nothing.
   struct Hands {
     // Ends a staging, and a switch. The cause: it has failed.
@@ -125,7 +125,7 @@ class World {
   const scheduler::State& state() const { return state_; }
   double now() const { return seconds_of(now_); }
   const std::vector<StepRecord>& steps() const { return steps_; }
-  // What a rollout worker has staged last, whether the scheduler has heard of it or not.
+  // The digest that a rollout worker has staged last, whether the scheduler has heard of it or not.
   Digest staged(const WorkerId& worker) const;
   // The trainer has the weights of this version on its disk, as published.
   bool has_published(int64_t version) const { return published_weights_.contains(version); }
@@ -212,7 +212,7 @@ class World {
     int64_t save_asked = -1;  // in the midst of a step
     double handed = 0;
     double busy = 0;
-    // What it says comes in order, and again until it is acknowledged.
+    // The trainer's messages come in order, and again until they are acknowledged.
     std::deque<std::pair<Time, scheduler::Event>> outbox;
     std::vector<scheduler::Event> unacknowledged;
   };
@@ -245,7 +245,7 @@ class World {
   template <class A>
   void say(const A& message);
 
-  // What a worker does with what it hears.
+  // The reaction of a worker to each message.
   void hear(Process& process, const scheduler::Hold& hold);
   void hear(Process& process, const scheduler::Grant& grant);
   void hear(Process& process, const scheduler::Abort& abort);
@@ -313,7 +313,7 @@ class World {
   void publish(int64_t version);
   void begin_save(int64_t version);
   void save(int64_t version);
-  // Of what is published, and of what is trained.
+  // The digest of the published weights, and of the trained ones.
   const Digest& digest_of(int64_t version);
   Digest master_of(int64_t version);
   void record_step(int64_t version);

@@ -1,4 +1,4 @@
-// What decide() asks for. Actions that name a worker are messages to it, in the session that it has
+// Requests of decide(). Actions that name a worker are messages to it, in the session that it has
 // now: one whose session ends first is void, because the event that says so makes decide() ask
 // again. The others are for the service (bodies, batches, metrics). All may be given again, and
 // doing one twice does no harm.
@@ -181,8 +181,8 @@ using Action = std::variant<Hold, Grant, Abort, Verify, Stage, Switch, HandOver,
                             FormRanks, TaskBroken, ReleaseWeights>;
 using Actions = std::vector<Action>;
 
-// What must not leave before all that led to it is on disk (law 12.2): the trainer would know,
-// delete or end something that a machine without power has forgotten. Grants, aborts and
+// Actions that must not leave before all that led to them is on disk (law 12.2): the trainer would
+// know, delete or end something that a machine without power has forgotten. Grants, aborts and
 // verifications need no disk: what is lost of them is asked for again. Ends of prompts, reports of
 // evaluations and halts may be forgotten too: they follow again from the events that are left.
 // So may the release of a prefix: the attempt that would miss it begins anew.

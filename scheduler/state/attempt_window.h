@@ -33,7 +33,7 @@ class AttemptWindow {
   };
 
   int64_t size() const { return size_; }
-  // Of these, how many ended so.
+  // The number of these attempts that ended so.
   int64_t count(Outcome outcome) const { return ended_[static_cast<size_t>(outcome)]; }
 
   // Workers that have more than the share of their attempts ended so. The first call, and one with
@@ -80,7 +80,7 @@ class AttemptWindow {
   friend bool operator==(const AttemptWindow& a, const AttemptWindow& b);
 
  private:
-  // What of an attempt is asked when it goes, apart from the rest of it: the oldest has left the
+  // The part of an attempt that is asked when it goes, apart from the rest: the oldest has left the
   // caches long ago. One that was replaced is not held, and leaves its place when it is the oldest,
   // or when the ring is full.
   struct Mark {

@@ -41,7 +41,7 @@ void Config::validate() const {
     throw UserError::at("rollout.group_size", "is {}; it must be at least 1", group_size);
   if (keep_weights < 1)
     throw UserError::at("weights.keep", "is {}; it must be at least 1", keep_weights);
-  // What would stand still or never end is refused here, before anything is allocated (law 5.3).
+  // A config that would stand still or never end is refused here, before allocation (law 5.3).
   if (replace_zero_signal && group_size < 2) {
     throw UserError::at(
         "scheduler.replace_zero_signal",

@@ -1,5 +1,5 @@
-// What decide() must know about a run, and the one place of its defaults (a person's for the size
-// of a step are StepOptions'). It is part of the state,
+// The facts that decide() must know about a run, and the one place of its defaults (a person's for
+// the size of a step are StepOptions'). It is part of the state,
 // so that a snapshot replays under the rules it was written under; `restarted` may bring new ones
 // (law 2.5).
 #pragma once
@@ -100,7 +100,7 @@ struct Config {
   int64_t steps = 0;                 // 0: until the data ends
   int32_t trainer_ranks = 1;         // workers that train a policy together (law 8.7)
   bool replace_zero_signal = false;  // groups of equal rewards are replaced (dynamic sampling)
-  // So many times what it keeps may a step sample of each dataset before it takes such groups as
+  // A step may sample of each dataset so many times what it keeps before it takes such groups as
   // they are (law 3.9); 0: no bound.
   int64_t max_gen_batches = 10;
   RetryBounds retries;

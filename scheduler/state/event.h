@@ -1,4 +1,4 @@
-// What decide() is told: ids, lengths, version spans, rewards and times; never a token or a weight.
+// The input of decide(): ids, lengths, version spans, rewards and times; never a token or a weight.
 //
 // A worker id names one worker of the run ("rollout-0"). Each new session of it begins with
 // worker_up. Versions count from 0; step n trains on version n - 1 and publishes version n.
@@ -110,7 +110,7 @@ struct Reward {
 // The worker holds these weights and has proved their digest; it samples by those that it had.
 using Staged = From<wire::Staged>;
 
-// What was staged has taken the place of what it sampled by.
+// The staged weights have taken the place of those that the worker sampled by.
 using Installed = From<wire::Installed>;
 
 // The worker could not stage, or switch to, what it was asked to. It is asked again, ever less
@@ -134,7 +134,7 @@ using Published = From<wire::Published>;
 // again.
 using Durable = From<wire::Durable>;
 
-// What EvalDone asked to report is on disk: its bodies can go.
+// The report that EvalDone asked for is on disk: its bodies can go.
 struct EvalReported {
   PolicyId policy = 0;
   int64_t version = 0;
@@ -182,7 +182,7 @@ struct TurnsStored {
   TR_FIELDS(TurnsStored, worker, lease, lane, turns, tokens, min_version, max_version);
 };
 
-// Of the weights that a worker stages so many bytes are there: it has more time for the rest.
+// Bytes of the weights that a worker stages have come: it has more time for the rest.
 using StageProgress = From<wire::StageProgress>;
 
 // The order is part of the journal's format: append only within one kArchiveFormat.

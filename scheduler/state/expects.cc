@@ -52,7 +52,7 @@ bool expects(const State& state, const Installed& event) {
 
 bool expects(const State& state, const InstallFailed& event) {
   const auto it = state.workers.find(event.worker);
-  // Of an install that has ended, or was replaced. A copy of a report whose version is being
+  // False for an install that has ended, or was replaced. A copy of a report whose version is being
   // installed again cannot be told from a new one (law 14.4).
   return it != state.workers.end() && is_asked(it->second) &&
          it->second.install->version == event.version && it->second.install->digest == event.digest;

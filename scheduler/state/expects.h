@@ -33,7 +33,7 @@ bool expects(const State& state, const TrainerWants& event);
 bool expects(const State& state, const WorkerFailed& event);
 // A change, of the present session.
 bool expects(const State& state, const Stalled& event);
-// Of the present attempt, and more than is stored.
+// True for turns of the present attempt, and more than are stored.
 bool expects(const State& state, const TurnsStored& event);
 
 }  // namespace tailrace::scheduler

@@ -27,7 +27,7 @@ inline uint64_t mix_in(uint64_t hash, uint64_t word) {
   return hash ^ hash >> 32;
 }
 
-// Of all the words together; equal for equal ones.
+// The hash of all the words together; equal for equal ones.
 inline uint32_t mix(std::initializer_list<uint64_t> words) {
   uint64_t hash = 0;
   for (const uint64_t word : words) hash = mix_in(hash, word);

@@ -63,7 +63,7 @@ class HashedMap {
   // A new one, if there is none.
   Value& operator[](const Key& key) {
     if (const iterator* found = search(key)) return (*found)->second;
-    // What is new is mostly the last.
+    // A new key is mostly the last.
     const iterator it = map_.emplace_hint(map_.end(), key, Value());
     table_.insert(hash_of(key), it);
     return it->second;

@@ -1,5 +1,5 @@
-// What decide() would else search for at every event: where there is room, who has to install or to
-// prove itself, and which deadline of a worker is next. All of it follows from workers, their
+// Answers that decide() would else search for at every event: where there is room, who has to
+// install or prove itself, and whose deadline is next. All of it follows from workers, their
 // health and the clock, so it is kept beside them, never archived, and made anew when a state is
 // read.
 //
@@ -46,14 +46,14 @@ struct Seat {
 };
 using Seats = std::set<Seat>;
 
-// What a rollout worker is to be told about weights (law 9.6). Forget: what it was asked for has
+// The next word about weights to a rollout worker (law 9.6). Forget: what it was asked for has
 // gone with its lineage, and it needs nothing else.
 enum class InstallStep : uint8_t { kNone, kStage, kSwitch, kForget };
 
 class Index {
  public:
-  // What a rollout worker that is connected, moves and has no faults can hold and holds; or all of
-  // these of a pool, or of a policy, together.
+  // The load of a rollout worker that is connected, moves and has no faults: what it can hold and
+  // holds; or all of these of a pool, or of a policy, together.
   struct Load {
     int64_t slots = 0, leased = 0;
     int64_t installing = 0;  // workers
@@ -73,7 +73,7 @@ class Index {
     friend bool operator==(const Pool&, const Pool&) = default;
   };
 
-  // What is said of one worker.
+  // The facts about one worker.
   struct Entry {
     bool samples = false;            // a rollout worker
     PoolId pool;                     // of a rollout worker
@@ -97,7 +97,7 @@ class Index {
   // Without empty ones.
   const std::map<PoolId, Pool>& pools() const { return pools_; }
   const Pool& pool(const PoolId& id) const;
-  // Of rollout workers.
+  // The number of seats of rollout workers.
   int64_t num_seats() const { return num_seats_; }
   const Seats& rewards() const { return rewards_; }
   // All pools of a policy together.
@@ -109,11 +109,11 @@ class Index {
   int64_t num_samplers(const PoolId& pool) const;
   int64_t num_samplers(PolicyId policy) const;
   int64_t num_verifiers() const { return num_verifiers_; }
-  // Those that stand still and hold work.
+  // Workers that stand still and hold work.
   const std::set<WorkerId>& stuck() const { return stuck_; }
   // Rollout workers with room that are to prove themselves after a quarantine (law 7.3).
   const std::set<WorkerId>& proving() const { return proving_; }
-  // Of absences and installs; and when the next quarantine or rest (StageRest) of a worker ends.
+  // Deadlines of absences and installs; and when the next quarantine or rest (StageRest) ends.
   const std::set<std::pair<Time, WorkerId>>& deadlines() const { return deadlines_; }
   const std::set<std::pair<Time, WorkerId>>& wakes() const { return wakes_; }
 

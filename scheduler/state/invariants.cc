@@ -400,7 +400,7 @@ Found check_workers(const State& state) {
   return {};
 }
 
-// What is found by hash is what is there.
+// Entries found by hash are those that are there.
 Found check_tables(const State& state) {
   if (!state.leases.consistent()) return "leases: entries, members and deadlines disagree";
   if (!state.workers.consistent()) return "workers: map and hash table disagree";

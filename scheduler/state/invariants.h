@@ -1,4 +1,4 @@
-// What always holds between the parts of a State (law 15), checked after every event of the tests.
+// Invariants between the parts of a State (law 15), checked after every event of the tests.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// Who works on what, and until when: the leases of all members, found by member in one step, by
+// The leases of all members: the worker of each, and until when. Found by member in one step, by
 // worker, and by deadline.
 //
 // They lie side by side in no order, so that an event touches few lines of memory; who goes through
@@ -161,7 +161,7 @@ class Leases {
   std::vector<size_t> heap_at_;    // where soonest_ has each of them
   std::vector<Due> soonest_;
   HashTable<int32_t> places_;  // of members, in entries_
-  // Those of a worker, in no order; one that has none is free for another. Derived, so never
+  // Leases of a worker, in no order; one that has none is free for another. Derived, so never
   // archived. What ends is found without its worker's name.
   struct Held {
     WorkerId worker;

@@ -11,9 +11,9 @@ namespace tailrace::scheduler {
 namespace {
 
 constexpr double kTolerance = 1.0 / 2000;
-// What the default bound allows beyond `ahead`: an episode that is sampled while weights change is
-// older than `ahead` by as many versions as it lasts. With 0 a seventh of the tokens of slow
-// episodes left the loss, with 2 less than a hundredth (bench/results/reward-2026-11.md).
+// Versions that the default bound allows beyond `ahead`: an episode that is sampled while weights
+// change is older than `ahead` by as many versions as it lasts. With 0 a seventh of the tokens of
+// slow episodes left the loss, with 2 less than a hundredth (bench/results/reward-2026-11.md).
 constexpr int64_t kSpannedVersions = 2;
 constexpr int64_t kKeptStaleness = 5;  // of partial rollouts
 constexpr double kMaxAhead = 1000, kMaxLaunch = 64;
@@ -185,7 +185,7 @@ void Mode::validate() const {
                         "here the first groups have gone to the trainer.\n       Try "
                         "scheduler.on_stale=drop, or scheduler.hand_over=step.");
   }
-  // What is ahead has to find a place before it is too old, and what is kept beyond it as well
+  // Groups ahead have to find a place before they are too old, and those kept beyond as well
   // (law 5.3).
   if (tail == TailPolicy::kKeep && ahead.numerator > 0) {
     throw UserError::at("scheduler.on_stale",

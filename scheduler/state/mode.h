@@ -35,7 +35,7 @@ struct Ratio {
 Ratio to_ratio(double value);
 double to_double(const Ratio& ratio);
 
-// What becomes of the groups that still run when a round holds all that it keeps.
+// The treatment of groups that still run when a round holds all that it keeps.
 enum class TailPolicy : uint8_t {
   kWait,     // there are none: every group that is started is kept
   kDiscard,  // tokens are thrown away, and the prompt waits for a long round (tail batching)
@@ -46,7 +46,7 @@ constexpr auto enum_names(TailPolicy) {
   return name_table<TailPolicy>({{kWait, "wait"}, {kDiscard, "discard"}, {kKeep, "keep"}});
 }
 
-// What is done about a group that is older than `max_staleness`.
+// The treatment of a group that is older than `max_staleness`.
 enum class OnStale : uint8_t {
   kMask,  // its old tokens leave the loss; it stays in its group's statistics. The trainer does it
   kDrop,  // it ends as stale, and another one takes its place
@@ -138,7 +138,7 @@ struct Mode {
             hand_over, dispatch, dispatch_order);
 };
 
-// What a step of `prompts` x `group_size` does under this mode, for a person: a sentence a line.
+// The steps of `prompts` x `group_size` under this mode, for a person: a sentence a line.
 std::vector<std::string> describe(const Mode& mode, int64_t prompts, int64_t group_size);
 
 // The keys of a mode in the section `scheduler`. `name` is a preset (OptionVisitor::preset): its

@@ -12,17 +12,17 @@ namespace tailrace::scheduler {
 
 // How the scheduler keeps its files.
 struct StorageOptions {
-  // Of a file of bodies, before the next one begins.
+  // Size of a file of bodies before the next one begins.
   int64_t store_bytes = int64_t{64} << 20;
   // The same of events; a new one begins with a snapshot.
   int64_t journal_bytes = int64_t{16} << 20;
   // Keeps every journal file (law 13.1).
   bool archive = false;
-  // Of spans in timeline.jsonl, a step; 0: no file.
+  // Rows of spans in timeline.jsonl, a step; 0: no file.
   int64_t timeline_rows = 2000;
 };
 
-// What one step is. Its keys stand in the section `rollout`, where people look for them.
+// The size of one step. Its keys stand in the section `rollout`, where people look for them.
 struct StepOptions {
   int64_t prompts_per_step = 64;
   int64_t group_size = 8;
@@ -38,15 +38,15 @@ struct SchedulerOptions {
   Deadlines deadlines;
   QuarantineConfig quarantine;
   BreakerConfig breaker;
-  // Of a rollout worker, before its work goes to others (law 8.6); 0: for ever. The service's: what
-  // decide() hears is who stands still.
+  // Time without progress after which a rollout worker's work goes to others (law 8.6); 0: never.
+  // The service keeps it: decide() hears only which worker stands still.
   Time no_progress{std::chrono::seconds(2)};
   StorageOptions storage;
 
   void visit(OptionVisitor& v);
 };
 
-// What a run says to its scheduler elsewhere: in the section `run`, and by its datasets.
+// The part of a run's config that its scheduler needs: the section `run`, and its datasets.
 struct RunShape {
   int64_t steps = 0;
   int32_t trainer_ranks = 1;

@@ -49,7 +49,7 @@ void add_all_waiting(State& state, Lane lane, const TaskId& id, const Task& task
 
 namespace {
 
-// What is unknown goes before all that is known: its probe runs, and mostly has run longer by now
+// An unknown length goes before all known ones: its probe runs, and mostly has run longer by now
 // than those that have told.
 constexpr int64_t kProbeRank = std::numeric_limits<int64_t>::min();
 constexpr int64_t kUnknownRank = kProbeRank + 1;

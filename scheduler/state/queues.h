@@ -7,7 +7,7 @@
 
 namespace tailrace::scheduler {
 
-// What a member of this task waits for when it waits.
+// The need of a member of this task when it waits.
 Need need_of(const State& state, Lane lane, const TaskId& id, const Task& task);
 // The member waits for a rollout worker, or no longer. Its task must be known.
 void add_waiting(State& state, const WorkId& work);

@@ -9,7 +9,7 @@
 
 namespace tailrace::scheduler {
 
-// Of a step and of an evaluation, as a config may want them.
+// Limit of prompts of a step and of an evaluation, as a config may want them.
 inline constexpr double kMaxPrompts = 1e6;
 
 // Whole parts of `total` >= 0 in proportion to `ratios` (>= 0), which together are `total`: each

@@ -26,8 +26,8 @@ std::vector<int64_t> prompts_used(const Config& config, const Policy& policy) {
 
 namespace {
 
-// Of the data alone; 0 where some of it has no end. A run goes on until its last dataset has ended,
-// and each keeps its part of a step.
+// The share by the data alone; 0 where some of it has no end. A run goes on until its last dataset
+// has ended, and each keeps its part of a step.
 double share_of_data(const Config& config, const std::vector<int64_t>& used) {
   double total = 0, left = 0;  // steps
   for (size_t i = 0; i < config.domains.size(); ++i) {

@@ -270,7 +270,7 @@ bool holds_body(const State& state, const BodyId& id) {
   if (id.turns > 0)
     return found.prefix && found.prefix->attempt == id.lease.attempt &&
            found.prefix->turns == id.turns;
-  // Of a member one body counts, that of its newest attempt.
+  // One body of a member counts, that of its newest attempt.
   return found.has_body && found.attempt == id.lease.attempt;
 }
 
@@ -308,8 +308,8 @@ BodyId prefix_of(const WorkId& work, const Prefix& prefix) {
   return {work.lane, {work.member, prefix.attempt}, prefix.turns};
 }
 
-// Of tasks that are done as well, until the oldest checkpoint covers their step: a rollback hands
-// their batch over once more.
+// Bodies of done tasks are held as well, until the oldest checkpoint covers their step: a rollback
+// hands their batch over once more.
 std::vector<BodyId> held_bodies(const State& state) {
   std::vector<BodyId> bodies;
   const auto add = [&](Lane lane, const HashedMap<TaskId, Task>& tasks) {

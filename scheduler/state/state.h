@@ -61,15 +61,15 @@ struct Member {
   int32_t env_failures = 0, verifier_failures = 0, losses = 0;
   int32_t returns = 0;  // by workers that said goodbye
   int32_t moves = 0;    // away from workers that stood still
-  // Of its worker's weights at the grant and of the prefix that it went on from, the older.
+  // The older of two versions: its worker's at the grant, and that of the prefix it went on from.
   int64_t granted_version = -1;
   int64_t min_version = -1, max_version = -1;  // of its sampled tokens
   std::optional<Prefix> prefix;                // only while it waits or runs
   bool has_body = false;                       // the store holds the body of `attempt`
   std::map<WorkerId, Time> rests;  // where it failed, and until when it does not go back there
   std::optional<double> reward;
-  // What its group is judged by in the place of the reward (algo.filter_metric); nothing: it says
-  // nothing of the group, unless all lack it.
+  // The value by which its group is judged in place of the reward (algo.filter_metric); nothing: it
+  // says nothing of the group, unless all lack it.
   std::optional<double> judged = {};
   template <class V>
   void fields(V& visit) {
@@ -109,8 +109,8 @@ struct Task {
   int32_t launch = 0;
   int32_t attempts = 0;      // that members of this launch had before they were made anew
   int64_t weight_floor = 0;  // this launch runs on weights >= floor
-  // That keeps a place for it, or kept one: it may be closed. 0: none, of an evaluation, of what is
-  // queued, and of what runs on behind its round (TailPolicy::kKeep).
+  // The round that keeps a place for it, or kept one: it may be closed. 0: none, for tasks of an
+  // evaluation, queued ones, and those that run on behind their round (TailPolicy::kKeep).
   RoundId round = 0;
   // Once handed over, the step of the batch; once done, the step whose checkpoint makes that final.
   int64_t step = 0;
@@ -124,7 +124,7 @@ struct Task {
   friend bool operator==(const Task&, const Task&) = default;
 };
 
-// What is known of the tasks of a dataset that nobody can play or score (law 6.10).
+// Tasks of a dataset that nobody can play or score (law 6.10).
 struct BrokenTasks {
   std::set<int64_t> rows;      // that no prompt plays any more; none of a dataset without rows
   std::set<int64_t> held_out;  // prompts of evaluations
@@ -369,7 +369,7 @@ struct Worker {
   int64_t held = -1;
   std::optional<Install> install;
   std::optional<StageRest> rest;  // until it has staged something
-  // Of a trainer that is not its policy's: what it said, until it is (law 8.3).
+  // Words of a trainer that is not its policy's, until it is (law 8.3).
   std::optional<RolledBack> greeting;
   std::optional<TrainerWants> question;
   Index::Entry indexed;  // what the index says of it; derived, so never archived
@@ -443,7 +443,7 @@ struct RunEnd {
   friend bool operator==(const RunEnd&, const RunEnd&) = default;
 };
 
-// What members wait for: rollout workers with weights of this version or a newer one (of an
+// The workers that members wait for: rollout workers with weights of this version or a newer (of
 // evaluation: exactly this one), of this pool, if it has a name. Evaluation sorts first, then what
 // was launched first, then what has only one pool to go to.
 struct Need {
@@ -489,7 +489,7 @@ struct State {
   std::set<WorkId> to_verify;                 // members in Phase::kToVerify
   std::set<Time> rest_ends;                   // of members, as far as they lie ahead
   std::map<WorkerId, Health> health;          // faults, quarantines, and who has left
-  // Those of `health` that no worker has the name of, by when they were last heard of or given up;
+  // Names in `health` that no worker has, by when they were last heard of or given up;
   // derived, so never archived. See find_away() (touch.h).
   std::set<std::pair<Time, WorkerId>> away;
   std::map<std::pair<Role, PoolId>, Breaker> breakers;  // by pool
@@ -553,7 +553,7 @@ bool tried_before(const Member& member);
 // failed would have most room, and most siblings, for the retry.
 bool is_avoided(const State& state, const Member& member, const WorkerId& id);
 
-// What Evaluation::open says.
+// The value of Evaluation::open.
 int64_t count_open(const Evaluation& evaluation);
 // Members of the evaluation that are still out.
 int64_t num_open(const Policy& policy);
@@ -568,14 +568,14 @@ bool waits_for_report(const Config& config, const Policy& policy);
 // has sampled by last, also if that is not proved in this session.
 bool is_past(const Policy& policy, const Worker& worker, int64_t version);
 
-// What the policy's rollout worker is to hold: what is evaluated, while it samples a held-out
-// member or could be granted one, unless it has come past that version and was not recalled; else
-// the frontier (law 10.1).
+// The version that the policy's rollout worker is to hold: the evaluated one, while it samples a
+// held-out member or could be granted one, unless it has come past that version and was not
+// recalled; else the frontier (law 10.1).
 int64_t wanted_version(const State& state, const Policy& policy, const WorkerId& id,
                        const Worker& worker);
 
-// What the worker is to sample by next, if not by what it has: what is wanted of it, or, where it
-// has that because it is evaluated, the frontier.
+// The version by which the worker is to sample next, if not by its own: the one wanted of it, or,
+// where it has that because it is evaluated, the frontier.
 std::optional<int64_t> next_version(const State& state, const Policy& policy, const WorkerId& id,
                                     const Worker& worker);
 
@@ -591,8 +591,8 @@ bool comes_next(const Policy& policy, int64_t version);
 // state, and the events since are gone. A trainer is one version ahead at most (law 12.2).
 bool is_beyond(const Policy& policy, int64_t checkpoint);
 
-// What is published as this version in the present lineage has this digest: a worker that proved it
-// holds the version, whatever master it was made from (law 9.7).
+// The weights published as this version in the present lineage have this digest: a worker that
+// proved it holds the version, whatever master it was made from (law 9.7).
 bool on_lineage(const Policy& policy, int64_t version, const Digest& digest);
 // The trainer holds the weights of the present lineage.
 bool is_master(const Policy& policy, int64_t version, const Digest& master);

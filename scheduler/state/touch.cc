@@ -42,7 +42,7 @@ InstallStep step_of(const State& state, const WorkerId& id, const Health* health
   // The weights of another lineage are not worth the wait.
   if (!on_lineage(policy->second, install.version, install.digest))
     return next ? InstallStep::kStage : InstallStep::kForget;
-  // What was asked for is left to end first.
+  // The earlier request is left to end first.
   if (install.phase != Install::Phase::kStaged) return InstallStep::kNone;
   // Also to one that is not the newest any more: versions may come faster than they are staged.
   if (may_switch(state, policy->second, id, worker)) return InstallStep::kSwitch;
@@ -137,7 +137,7 @@ void make_index(State& state) {
 
 std::set<PoolId> find_held_out(const State& state) {
   std::set<PoolId> found;
-  // What stands still waits too, as long as it may be moved (law 8.6).
+  // Work of workers that stand still waits too, as long as it may be moved (law 8.6).
   for (const WorkerId& id : state.index.stuck()) {
     if (!state.leases.holds_held_out(id)) continue;
     for (const WorkId& work : state.leases.of(id)) {

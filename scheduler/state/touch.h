@@ -1,4 +1,4 @@
-// What is derived of workers, kept up with their changes: the index (index.h), who is away, and
+// Facts derived of workers, kept up with their changes: the index (index.h), who is away, and
 // whose evaluations wait.
 #pragma once
 
@@ -17,7 +17,7 @@ void touch(State& state, const WorkerId& id);
 void touch(State& state, const WorkerId& id, Worker& worker);
 // It holds `count` leases more: nothing else has changed.
 void add_leases(State& state, const WorkerId& id, Worker& worker, int64_t count);
-// What State::away says.
+// The value of State::away.
 std::set<std::pair<Time, WorkerId>> find_away(const State& state);
 // A worker of this name is there again, or nothing is held against the name any more.
 void leave_away(State& state, const WorkerId& id);
@@ -27,7 +27,7 @@ void erase_worker(State& state, const WorkerId& id);
 void make_index(State& state);
 // It says what it would say if it were made anew.
 bool index_is_right(const State& state);
-// What State::held_out says.
+// The value of State::held_out.
 std::set<PoolId> find_held_out(const State& state);
 // Whether it could be other than empty, or is: held-out members sort first of what waits.
 inline bool may_have_held_out(const State& state) {

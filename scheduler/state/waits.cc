@@ -99,7 +99,7 @@ void tell_policy(const State& state, PolicyId id, const Policy& policy, Time now
                        : ""));
 }
 
-// Of the members that wait, those of a pool in which nobody is.
+// Tells the members that wait for a pool in which nobody is.
 void tell_empty_pools(const State& state, Texts& texts) {
   std::map<std::string, int64_t> waiting;
   for (const auto& [need, members] : state.waiting)

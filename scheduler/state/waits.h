@@ -1,4 +1,4 @@
-// Who waits for what, in a line for a person: the watchdog logs it when nothing has happened for a
+// The waits of a run, in a line for a person: the watchdog logs it when nothing has happened for a
 // while.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace tailrace::scheduler {
 
-// Of a policy whose trainer still reads its model, or trains on supervised rows.
+// The wait for a policy whose trainer still reads its model, or trains on supervised rows.
 inline constexpr std::string_view kNoVersionYet = "the trainer has not published version 0 yet";
 
 // "version 3; 4 of 16 groups ready; 12 samples run at rollout-0 (8), rollout-1 (4), the oldest for

@@ -85,7 +85,7 @@ Result<void> replay(const fs::path& path, const JournalFile& journal, State& sta
   return {};
 }
 
-// What is left of several files does not fit together. No wonder where some of it is damaged: say
+// Remains of several files do not fit together. No wonder where one of them is damaged: say
 // so, or a person would look for another build.
 Failure misfit(const fs::path& directory, const std::vector<std::string>& notes,
                const std::string& why) {
@@ -167,7 +167,7 @@ Result<Journal> Journal::open(const fs::path& directory, const State& state, Opt
   fs::create_directories(directory, error);
   if (error) return Failure{describe_errno("create", directory, error.value())};
   Journal journal(directory, options);
-  // Of both kinds: a kill may have left a snapshot without its journal.
+  // Files of both kinds count: a kill may have left a snapshot without its journal.
   for (const auto& files : {snapshots(directory), journals(directory)}) {
     if (!files.empty()) journal.number_ = std::max(journal.number_, files.rbegin()->first);
   }

@@ -1,5 +1,5 @@
-// What survives a kill: every event in the order it was decided on, and now and then a snapshot
-// (law 13).
+// The files that survive a kill: every event in the order it was decided on, and now and then a
+// snapshot (law 13).
 //
 //   snapshot-000007.bin   a State, written atomically
 //   journal-000007.log    the events since, each with a digest of the actions that decide() gave
@@ -57,8 +57,8 @@ uint64_t digest_of(const Actions& actions);
 struct Restored {
   std::optional<State> state;      // nothing: a new run
   std::vector<std::string> notes;  // for the log: what a crash had cut
-  // Those of the notes that tell of events that are gone: the file, the place, and why. The state
-  // is the one before them. The record that a living scheduler is just writing looks the same.
+  // Notes that tell of events that are gone: the file, the place, and why. The state is the one
+  // before them. The record that a living scheduler is just writing looks the same.
   std::vector<std::string> lost;
   // Events that a power loss has left without those before them: to be renamed before a journal is
   // opened. Empty: none.
@@ -105,9 +105,9 @@ class Journal {
   // meanwhile, but not before bodies_are_on_disk(): it must not remember what the store has
   // forgotten. Only when due, with nothing uncommitted.
   Result<void> cut(const State& state);
-  // Of all bodies that the state counted on at the cut. Nothing, where none waits for it.
+  // All bodies that the state counted on at the cut are on disk. Does nothing where no cut waits.
   void bodies_are_on_disk();
-  // Of the snapshot that is being written: a Failure when the disk did not take it, or stands
+  // The state of the snapshot's writing: a Failure when the disk did not take it, or stands
   // still. The events are all there. Wants to be called every now and then.
   Result<void> look() { return writer_->look(); }
 

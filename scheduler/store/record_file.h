@@ -58,7 +58,7 @@ class RecordFile {
   int64_t bytes_ = 0;
 };
 
-// What reading a file found besides good records; empty: nothing.
+// The findings of reading a file besides good records; empty: nothing.
 struct ScanReport {
   uint32_t law = 0, after = 0;  // of the header
   std::string note;             // for the log: what was dropped and why
@@ -75,7 +75,7 @@ Result<ScanReport> scan_records(
 std::optional<int64_t> file_number(const std::filesystem::path& path, std::string_view prefix,
                                    std::string_view suffix);
 
-// What another process wrote to it reaches the disk.
+// Records that another process wrote to the file reach the disk.
 Result<void> sync_records(const std::filesystem::path& path);
 
 // One record, its checksum verified.

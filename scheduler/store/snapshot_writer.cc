@@ -77,7 +77,7 @@ SnapshotWriter::Stage SnapshotWriter::stage() const {
 bool SnapshotWriter::idle() const { return stage() == Stage::kIdle; }
 
 Result<void> SnapshotWriter::look() {
-  // Who waits and looks again every now and then is well.
+  // A thread that waits and looks again every now and then is well.
   beat();
   MutexLock lock(mutex_);
   if (!failure_.empty()) return Failure{failure_};

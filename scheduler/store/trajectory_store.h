@@ -48,7 +48,7 @@ class TrajectoryStore {
       const std::filesystem::path& directory,
       const std::function<void(const BodyId&, std::string_view body)>& use);
 
-  // What is known of a body without reading it.
+  // The facts of a body that are known without reading it.
   struct Entry {
     int64_t bytes = 0;
     uint64_t checksum = 0;  // XXH3-64
@@ -74,7 +74,7 @@ class TrajectoryStore {
   const std::filesystem::path& directory() const { return directory_; }
   int64_t num_bodies() const { return std::ssize(index_); }
   int64_t disk_bytes() const;
-  // What open() had to drop, for the log.
+  // Notes on what open() had to drop, for the log.
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:
