@@ -66,7 +66,7 @@ int main(int argc, char** argv) {
   add_merge(program);
   add_import(program);
   add_docs(program);
-  // Of whoever binds no other: a role has its log, a launch its view.
+  // The progress of commands that bind no other: a role has its log, a launch its view.
   const SteadyClock clock;
   const ProgressScope progress([](const std::string& line) { fmt::print(stderr, "{}\n", line); },
                                clock);

@@ -51,7 +51,7 @@ bool is_library_file(const std::string& source) {
   return source.find('/') != std::string::npos || source.ends_with(".so");
 }
 
-// Who gives the file of a program means --command.
+// A person who gives the file of a program means --command.
 void refuse_program(const std::string& source) {
   const std::filesystem::path file(source);
   std::error_code ignored;
@@ -185,7 +185,7 @@ void add_env_list(Command& env, const Registries& registries) {
 
 // ---- check
 
-// What an earlier one of `shown` has said is not said again.
+// A finding that an earlier one of `shown` has named is not repeated.
 void show_check(const EnvCheck& check, std::vector<EnvCheck>& shown) {
   const auto said = std::ranges::find_if(shown, [&](const EnvCheck& earlier) {
     return check.outcome == CheckOutcome::kFailed && earlier.seen == check.seen;

@@ -76,7 +76,7 @@ std::string model_of(const EvalArguments& arguments) {
   return found->path.string();
 }
 
-// What the run itself evaluates, in the same way: for each of its datasets, or the one of
+// The run's own evaluation, in the same way: for each of its datasets, or the one of
 // `arguments.name`. `registries` get what its libraries add.
 std::vector<EvalArguments> adopt_run(EvalArguments arguments, Registries& registries) {
   const RunPaths paths{arguments.run};
@@ -86,11 +86,11 @@ std::vector<EvalArguments> adopt_run(EvalArguments arguments, Registries& regist
   const RunOptions& options = run.options;
   registries = run.registries;
   arguments.model = model_of(arguments);
-  // So that its evaluation is repeated number for number.
+  // The run's device repeats its evaluation number for number.
   if (arguments.compute.device == DeviceChoice::kAuto)
     arguments.compute.device = options.model.device;
   EvaluationPlan& plan = arguments.plan;
-  // Of this command, not of the run's workers.
+  // The thread number is this command's, not that of the run's workers.
   const int64_t env_threads = plan.rollout.env_threads;
   plan.chat = chat_of_run(paths, options);
   plan.rollout = options.rollout;
@@ -107,7 +107,7 @@ std::vector<EvalArguments> adopt_run(EvalArguments arguments, Registries& regist
     const DatasetSection& dataset = datasets[i];
     names.push_back(dataset.name);
     if (!asked.empty() && asked != dataset.name) continue;
-    // What is only evaluated has no training prompts.
+    // A dataset that is only evaluated has no training prompts.
     if (arguments.training_seeds && dataset.ratio == 0 && asked.empty()) continue;
     EvalArguments& one = all.emplace_back(arguments);
     if (datasets.size() > 1) one.name = dataset.name;
@@ -139,7 +139,7 @@ EvaluationPlan complete_plan(const EvalArguments& arguments, const ModelConfig& 
                              const Registries& registries) {
   EvaluationPlan plan = arguments.plan;
   plan.held_out = !arguments.training_seeds;
-  // What is given on the command line wins over what the run says.
+  // Options given on the command line win over the run's.
   plan.episodes = arguments.episodes.value_or(plan.episodes);
   plan.samples = arguments.samples.value_or(plan.samples);
   plan.seed = arguments.seed.value_or(plan.seed);
@@ -332,7 +332,7 @@ void add_eval(Command& program, const Registries& registries) {
                  {.help = "which of the run's datasets; without it each, one after the other",
                   .value = "NAME",
                   .needs = "--run"});
-  // What --run says itself; the other options may be given beside it.
+  // Options whose values come with --run; the others may be given beside it.
   const auto without_run = [](FlagInfo info) {
     info.excludes.push_back("--run");
     return info;

@@ -143,8 +143,8 @@ void print_answer(const Generation& answer, const Prompt& prompt, const text::To
     ids.push_back(token.id);
     logprobs.push_back(token.logprob);
   }
-  // What the answer adds to the text: some tokenizers write a blank differently at the start of a
-  // text.
+  // The answer's part of the text is a difference: some tokenizers write a blank differently at the
+  // start of a text.
   std::vector<TokenId> whole = prompt.ids;
   whole.insert(whole.end(), ids.begin(), ids.end());
   std::string before = tokenizer.decode(prompt.ids), after = tokenizer.decode(whole);

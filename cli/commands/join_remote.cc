@@ -60,7 +60,7 @@ void check_relay(const RemoteJoin& join) {
                     name_of(join.kind));
 }
 
-// What this machine is called, for those who look at the run; empty where that is no name.
+// The name of this machine, for people who look at the run; empty where that is no name.
 std::string host_name() {
   char name[256] = {};
   if (::gethostname(name, sizeof name - 1) != 0 || !wire::is_host_name(name)) return {};

@@ -77,7 +77,7 @@ std::vector<int32_t> JsonlInput::ids(const nlohmann::ordered_json& row,
   std::vector<int32_t> ids;
   ids.reserve(found->size());
   for (const auto& item : *found) {
-    // What is too large for an int64 wraps to a negative number, and is refused as one.
+    // A number too large for an int64 wraps to a negative one, and is refused as such.
     int64_t id = item.is_number_integer() ? item.get<int64_t>() : -1;
     if (id < 0 || id > std::numeric_limits<int32_t>::max())
       throw UserError("{}: {}[{}] is {}; it must be a token id (an integer >= 0)", where(), key,

@@ -221,7 +221,7 @@ class Launch {
       case End::kUserError:
       case End::kFailed:
         show(stderr, fmt::format("error: {}\n", printable(result.message)));
-        // What says itself that this run is over is not contradicted.
+        // A message that says itself that this run is over is not contradicted.
         if (result.message.find("new run directory") == std::string::npos)
           show(stderr, fmt::format("       When that is mended, '{}' continues the run.\n", again));
         return;

@@ -18,7 +18,7 @@
 
 namespace tailrace {
 
-// What a person who ends this process may send it, as a wait that ends. Must be made before any
+// Signals by which a person ends this process, as a wait that ends. Must be made before any
 // other thread, so that all inherit the mask.
 class Signals {
  public:

@@ -46,7 +46,7 @@ int plan(const LoadedRun& loaded, const PlanArguments& arguments, const Registri
   const bool is_here = arguments.hardware.empty();
   std::optional<Plan> memory;
   if (is_here) {
-    // Of no run: nothing is kept of an earlier launch.
+    // The plan is for no run: nothing is kept of an earlier launch.
     memory = checked_plan(RunPaths{}, options, loaded.registries, /*is_new=*/true);
     if (!arguments.json)
       show(stdout, format_plan(*memory, options, describe_algorithm(options, loaded.keys)));
@@ -61,7 +61,7 @@ int plan(const LoadedRun& loaded, const PlanArguments& arguments, const Registri
   const PlanRequest request{
       .options = options,
       .registries = loaded.registries,
-      // Of a plan it is what is left of prompts that are too long.
+      // A plan has the steps of the prompts that are not too long.
       .steps = memory ? memory->steps : most_steps(options),
       .like = arguments.like,
       .program = std::filesystem::read_symlink("/proc/self/exe"),

@@ -31,7 +31,7 @@ std::filesystem::path target_of(const std::string& file, const RunPaths& paths) 
   return target;
 }
 
-// Of the timeline alone: a run may be under way, before its first row of metrics.
+// Reads the timeline alone: a run may be under way, before its first row of metrics.
 void write_perfetto(const RunPaths& paths, const std::string& file) {
   if (!std::filesystem::exists(paths.timeline()))
     throw UserError(

@@ -14,7 +14,7 @@ namespace tailrace {
 
 struct RunState {
   std::optional<scheduler::State> state;  // nothing: the run has no journal
-  // What of the journal is damaged: a sentence that names the file and the place. The state is the
+  // The damage of the journal: a sentence that names the file and the place. The state is the
   // one before the damage. Empty: it is whole.
   std::string damage;
 };

@@ -49,7 +49,7 @@ class Scorer {
   static constexpr size_t kChunk = 512;
   static constexpr int kBlockTokens = 16;
 
-  // What a piece computes besides the model's own scratch.
+  // Arrays that a piece computes besides the model's own scratch.
   struct Arrays {
     Tensor hidden;  // [kChunk, hidden], of the device
     Mirror<int32_t> targets;

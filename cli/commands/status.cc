@@ -70,7 +70,7 @@ std::string how_it_stands(const State& state, const std::string& run, bool runs,
   return "";  // not reached
 }
 
-// Of weights that come from afar; empty: nothing is told of them.
+// The progress of weights that come from afar; empty: nothing is told of them.
 std::string arrived(const scheduler::Install& install) {
   const bool comes = install.phase == scheduler::Install::Phase::kStaging && install.bytes > 0;
   return comes ? fmt::format(" ({} of it arrived)", format_bytes(install.bytes)) : "";
@@ -101,7 +101,7 @@ std::string describe(const State& state, const WorkerId& id, const scheduler::Wo
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-// What is nowhere is left out.
+// Places without prompts are left out.
 std::string describe_prompts(const scheduler::Policy& policy, std::optional<int32_t> domain) {
   std::vector<std::string> parts;
   for (const PromptCount& place : count_prompts(policy, domain))
@@ -181,7 +181,7 @@ void show_status(const std::string& run, bool json) {
     throw UserError("{} has no journal; 'tailrace launch' makes a run directory.",
                     paths.root.string());
   const State& state = *found.state;
-  // What the journal says of workers and waits is true now only while somebody writes it.
+  // The journal's word on workers and waits is true now only while somebody writes it.
   const bool runs = is_running(paths.root);
   const std::optional<RunOptions> options = options_of(paths);
   const bool alone = options && supervised_only(*options);

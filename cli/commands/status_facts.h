@@ -25,7 +25,7 @@ struct PromptCount {
 std::vector<PromptCount> count_prompts(const scheduler::Policy& policy,
                                        std::optional<int32_t> domain);
 
-// Of the training on supervised rows, as the metrics tell it, which come some fifty times.
+// The training on supervised rows, as the metrics tell it, which come some fifty times.
 struct SupervisedFacts {
   bool alone = false;         // the run does nothing else
   int64_t updates = 0;        // done

@@ -37,7 +37,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of the policy that a run trains.
+// The policy that a run trains.
 constexpr PolicyId kTrained = 0;
 
 struct WeightsArguments {

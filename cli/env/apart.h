@@ -13,7 +13,7 @@
 
 namespace tailrace {
 
-// What the work is busy with, for the message about a crash. The last note counts.
+// The present work, for the message about a crash. The last note counts.
 using Note = std::function<void(const std::string&)>;
 
 // The text that `work` gives back. A Failure: it threw, the process ended (with the signal and the

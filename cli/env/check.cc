@@ -86,7 +86,7 @@ class Noted final : public Environment {
   int64_t turn_ = 0;
 };
 
-// What the checks share: tasks, legal actions, and when to stop.
+// The state that the checks share: tasks, legal actions, and when to stop.
 class Course {
  public:
   Course(const EnvCheckPlan& plan, const Note& note)
@@ -287,7 +287,7 @@ Seen check_reset(const Course& course) {
   return ok(fmt::format("{} episodes begin anew after the end and in the middle of another", i));
 }
 
-// What is wrong with the end of an episode; none: nothing.
+// The fault at the end of an episode; none: nothing is wrong.
 std::optional<std::string> fault_of_end(const PlayedEpisode& episode, const std::string& verifier) {
   const StepResult& end = episode.end();
   if (end.terminated && end.truncated) return "it is terminated and truncated at once";

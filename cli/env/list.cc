@@ -139,7 +139,7 @@ std::string env_facts_text(const std::vector<EnvFacts>& facts) {
     if (!one.why_no_info.empty()) text += fmt::format("    needs settings: {}\n", one.why_no_info);
     text += settings_text(one.settings);
   }
-  // Of a library: nothing in it may act on the terminal.
+  // The text comes from a library: nothing in it may act on the terminal.
   return printable(text);
 }
 

@@ -1,4 +1,4 @@
-// What `tailrace env list` says of environments and rewards: facts, as text and as JSON.
+// The facts of `tailrace env list` about environments and rewards, as text and as JSON.
 //
 // Thread: any.
 #pragma once

@@ -34,7 +34,7 @@ class LoadedModel {
   LoadedModel(const std::filesystem::path& directory, const ComputeFlags& flags,
               int64_t max_context = 0);
 
-  // So many positions will be used. Ends the references that model() and config() gave.
+  // Sets how many positions will be used. Ends the references that model() and config() gave.
   void fit(int64_t context);
 
   const Model& model() const { return *model_; }

@@ -26,7 +26,7 @@ namespace {
 
 constexpr double kPlaySeconds = 10, kShortPlay = 0.5;
 
-// What the workers read: a config, a tokenizer and nothing to learn from before RL.
+// Prepares the workers' files: a config, a tokenizer and nothing to learn from before RL.
 // Returns what a role of that run would read of it.
 RunOptions prepare(const RunPaths& paths, RunOptions options, const Registries& registries) {
   options.sft.demonstrations = 0;
@@ -56,7 +56,7 @@ RehearsedRollout::Largest largest_of(const RunOptions& o, std::span<const Planne
   return largest;
 }
 
-// What the workers' engines take for a step of `groups` groups each, and nothing else for anything.
+// Seconds of the workers' engines alone for a step of `groups` groups each.
 double engine_seconds(RunOptions o, const Registries& registries, const simulator::Hardware& worker,
                       const EpisodeSource& episodes, int64_t groups) {
   o.step.prompts_per_step = groups;
@@ -152,7 +152,7 @@ struct BesideTheModel {
   double turn = 0, step = 0;  // seconds
 };
 
-// What is left of a step of the pilot when a simulation of it is taken away: of its samples by the
+// The seconds of a pilot's step that a simulation of it lacks: of its samples by the
 // turn, in which messages come and go, and the rest by the step.
 BesideTheModel beside_the_model(const RunOptions& o, const Registries& registries,
                                 const std::filesystem::path& program,

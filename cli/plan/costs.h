@@ -1,4 +1,4 @@
-// What a run costs on this machine, as numbers: measured by calibrate(), simulated by plan_run().
+// The costs of a run on this machine, as numbers: measured by calibrate(), simulated by plan_run().
 //
 // Thread: any.
 #pragma once

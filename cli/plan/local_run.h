@@ -29,7 +29,7 @@ SimulatedMode simulate_here(const RunOptions& options,
                             const MachineCosts& costs, const EpisodeSource& episodes,
                             int64_t steps);
 
-// Those of a step, in the order of their groups.
+// The episodes of a step, in the order of their groups.
 std::vector<PlannedEpisode> episodes_of_step(const RunOptions& options,
                                              const simulator::EpisodeSource& episodes);
 

@@ -53,7 +53,7 @@ void wait_for(ChildProcess& child, const fs::path& log, QuietSteps& steps) {
     }
     steps.look();
     const Time passed = steady_now() - begin;
-    // What is still there then dies with `child`.
+    // Processes that are still there then die with `child`.
     if (passed > kPilotEnds + kPilotLeaves)
       throw UserError(
           "the pilot of the plan was not done within {} s: environments or rewards take longer",

@@ -1,4 +1,4 @@
-// What a step of a run costs beside its model: processes, messages, the journal, environments and
+// The costs of a run's step beside its model: processes, messages, the journal, environments and
 // rewards. A pilot finds out: a few steps of the same config, with all of its processes, on a
 // policy so small that its arithmetic hardly counts.
 //

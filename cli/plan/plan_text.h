@@ -1,4 +1,4 @@
-// What a plan found, for a person and as JSON.
+// The results of a plan, for a person and as JSON.
 //
 // Thread: any.
 #pragma once

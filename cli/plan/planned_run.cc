@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 using simulator::StepRecord;
 
 constexpr int64_t kMostSamples = 30'000, kFewestSteps = 6;
-// That a mode or a split must be faster than one that is less stale, or the config's own.
+// A mode or split must be faster by this factor than one that is less stale, or the config's own.
 constexpr double kWorthIt = 0.98;
 
 class CalibrationFolder {
@@ -53,8 +53,8 @@ int64_t steps_to_simulate(const PlanRequest& request) {
   return std::min(request.steps, std::max(kFewestSteps, kMostSamples / samples));
 }
 
-// Of one step: what its processes compute, over the cores that they share. However sampling and
-// training overlap, no step is shorter.
+// Seconds of one step that its processes compute, over the cores that they share. However sampling
+// and training overlap, no step is shorter.
 double shared_seconds(const RunOptions& o, const MachineCosts& costs, const SimulatedRun& run) {
   const auto cores = static_cast<double>(num_usable_cores());
   const auto steps = static_cast<double>(std::max<size_t>(1, run.steps.size()));
@@ -68,8 +68,8 @@ double shared_seconds(const RunOptions& o, const MachineCosts& costs, const Simu
   return (sampled + trained) / cores / steps;
 }
 
-// What is simulated is held against this machine's memory before anything else is done. Returns
-// what is to be said of it.
+// The simulation's size is held against this machine's memory before anything else is done. Returns
+// a text about it.
 std::string checked_size(const RunOptions& options, int64_t steps,
                          const sandbox::EnvironmentRegistry& environments,
                          const EpisodeSource& episodes) {

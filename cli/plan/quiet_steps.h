@@ -26,17 +26,17 @@ struct QuietStep {
 
 class QuietSteps {
  public:
-  // Of the steps from `first` on of `run`, which has these options.
+  // Watches the steps from `first` on of `run`, which has these options.
   QuietSteps(RunPaths run, const RunOptions& options, int64_t first)
       : run_(std::move(run)), options_(options), first_(first) {}
 
   // Often, some times a step.
   void look();
-  // Of the steps that were looked at; nothing when they were too few. Throws UserError.
+  // The mean of the steps that were looked at; nothing when they were too few. Throws UserError.
   std::optional<QuietStep> mean() const;
 
  private:
-  // Of the threads of a process since they began.
+  // The sums over the threads of a process since they began.
   struct Use {
     double waited = 0;  // for a core, together
     double cpu = 0;     // seconds on a core, together

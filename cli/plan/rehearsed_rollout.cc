@@ -180,7 +180,7 @@ DecodePoint decode_point(Worker& worker, int64_t batch, int64_t share, int64_t p
     }
     before = after;
   }
-  // What still decodes is given up.
+  // Sequences that still decode are given up.
   for (; worker.released < worker.next_session; ++worker.released)
     worker.engine.release(worker.released);
   worker.finish();

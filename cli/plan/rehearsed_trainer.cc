@@ -20,7 +20,7 @@ namespace {
 // A step that takes longer is not measured whole.
 constexpr double kLongestStep = 12;
 
-// What was drawn from and who was chosen does not come with made-up tokens.
+// Kept sets and expert choices do not come with made-up tokens.
 TrainerWorkerConfig without_records(TrainerWorkerConfig config) {
   config.algo.sampling_mask = SamplingMask::kNone;
   config.algo.router_replay = RouterReplay::kOff;

@@ -46,7 +46,7 @@ class RehearsedTrainer {
   };
   Trained train(std::span<const PlannedEpisode> episodes);
 
-  // What a step costs, from two of different sizes. `episodes`: of a step, whole groups.
+  // The cost of a step, from two of different sizes. `episodes`: of a step, whole groups.
   simulator::TrainModel measure(std::span<const PlannedEpisode> episodes);
 
   const Digest& base_root() const { return base_.root; }

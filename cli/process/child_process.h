@@ -33,10 +33,10 @@ enum class Standstill : uint8_t {
   kDebugged,  // a debugger holds it
   kDisk,      // it is in the kernel, where no signal ends its wait
 };
-// Of a process whose main thread plays the role. No signal ends one that has any thread in the
-// kernel.
+// The standstill of a process whose main thread plays the role. No signal ends one that has any
+// thread in the kernel.
 Standstill standstill_of(pid_t process);
-// Of one thread beside others, which say nothing about it.
+// The standstill of one thread beside others, which say nothing about it.
 Standstill standstill_of(pid_t process, pid_t thread);
 std::string_view describe(Standstill standstill);
 // A person holds it, or nothing could end its wait.
@@ -46,7 +46,7 @@ inline bool is_excused(Standstill standstill) {
 
 class ChildProcess {
  public:
-  // What it finds its status page behind, if it gets one; see StatusPage::adopt().
+  // The descriptor of the child's status page, if it gets one; see StatusPage::adopt().
   static constexpr int kStatusDescriptor = 3;
 
   // stdin is empty; stdout and stderr are appended to `log`. A Failure when there are no processes

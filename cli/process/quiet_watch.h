@@ -19,7 +19,7 @@ class QuietWatch {
  public:
   explicit QuietWatch(std::chrono::seconds first) : first_(first), next_(first) {}
 
-  // What to say now, if anything: first after `first`, then each time that it has doubled.
+  // The next line to say, if any: first after `first`, then each time that it has doubled.
   std::optional<std::string> look(const Waits& waits) {
     if (waits.failed_in_row < kFailed) next_failed_ = kFailed;
     if (waits.failed_in_row >= next_failed_) {

@@ -44,7 +44,7 @@ class Supervisor {
     };
     TR_CHECK(std::ranges::count_if(children_, leads) == 1);
     scheduler_ = std::ranges::find_if(children_, leads)->get();
-    // What programs of a worker that is killed have left comes here.
+    // Processes that the programs of a killed worker have left come here.
     (void)sandbox::Offspring::of_this_process();
   }
 
@@ -172,7 +172,7 @@ class Supervisor {
     });
   }
 
-  // Of one that broke too often, the last time now.
+  // The text about a child that broke too often, the last time now.
   std::string describe_breaks(const Child& child, const ExitStatus& status) const {
     const auto seconds = [](std::chrono::milliseconds time) {
       return fmt::format("{} s", seconds_of(time));
@@ -282,14 +282,14 @@ class Supervisor {
 
   std::string waits_for(const Child& child) const {
     if (&child == scheduler_) return "All others wait for it.";
-    // What a dead one said is old.
+    // A dead scheduler's message is old.
     if (!scheduler_->process) return "The scheduler is not running now.";
     const std::string line = scheduler_->page->waits().line;
     return line.empty() ? "" : fmt::format("The scheduler: {}.", line);
   }
 
   void tell_waits() {
-    // What a dead one said is old.
+    // A dead scheduler's message is old.
     if (!scheduler_->process || ending_) return;
     if (const auto line = quiet_.look(scheduler_->page->waits())) say_(*line);
   }
@@ -331,7 +331,7 @@ class Supervisor {
     io_.stop();
   }
 
-  // What it said last, which is its reason; the end of its log when it said nothing.
+  // The child's last error, which is its reason; the end of its log when it said nothing.
   static std::string own_error(const Child& child) {
     std::string message;
     for (const std::string& line : last_lines(child.spec.log, kSearchedLines)) {

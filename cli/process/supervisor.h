@@ -64,7 +64,7 @@ struct SupervisorResult {
 inline constexpr char kStoppingLine[] =
     "stopping: the trainer saves a checkpoint first (once more kills at once)";
 
-// What happens to children, for the view and for the log.
+// A sink for the events of children, for the view and for the log.
 using SupervisorSink = std::function<void(const std::string& line)>;
 
 // SIGTERM asks the scheduler to stop the run cleanly; its kExitDone or kExitInterrupted ends the

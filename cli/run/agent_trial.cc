@@ -104,7 +104,7 @@ Verdict try_agent(const std::shared_ptr<const AgentProgram>& program, const std:
   for (const Time until = steady_now() + patience; steady_now() < until;) {
     if (policy.wait(std::chrono::milliseconds(20))) return Verdict::kAsked;
     for (const AgentEnd& end : processes.collect()) {
-      // What it asked last and its end may come together.
+      // Its last question and its end may come together.
       if (policy.wait(std::chrono::milliseconds(20))) return Verdict::kAsked;
       throw UserError::at(key, "is '{}', which in a first episode, before the run, {}.",
                           sandbox::shown({.words = program->run}),

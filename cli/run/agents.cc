@@ -21,7 +21,7 @@ Time as_time(double seconds) {
   return std::chrono::duration_cast<Time>(std::chrono::duration<double>(seconds));
 }
 
-// What stands in the place of an environment: it knows tasks, and nobody steps it.
+// The placeholder of an environment: it knows tasks, and nobody steps it.
 class AgentTask final : public sandbox::Environment {
  public:
   explicit AgentTask(const sandbox::EnvironmentInfo& info) : info_(info) {}

@@ -12,7 +12,7 @@
 namespace tailrace {
 namespace {
 
-// What each line begins with, in the order of the loss. The keys behind it in the option list of
+// The first key of each line, in the order of the loss. The keys behind it in the option list of
 // `algo` stand on its line, up to the next one of these.
 constexpr std::string_view kLines[] = {"name",     "advantage", "credit.kind", "length.penalty",
                                        "ratio",    "surrogate", "clip_low",    "correction.kind",
@@ -46,7 +46,7 @@ std::vector<std::string> describe_algorithm(const RunOptions& options, const Con
     shown[line].push_back(fmt::format("{} {} ({})", option.key, option.value,
                                       keys.source(join_key("algo", option.key))));
   }
-  // What it has in other sections.
+  // The algorithm's options in other sections.
   for (const char* key : {"scheduler.replace_zero_signal", "rollout.greedy_member"}) {
     const OptionDoc& option = elsewhere.at(key);
     if (option.value == "true")

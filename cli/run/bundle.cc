@@ -29,7 +29,7 @@ constexpr int kListingVersion = 1;
 // Names of what Bundle::find() has.
 constexpr std::string_view kListings = "bundle/", kFiles = "files/", kWeights = "weights/";
 
-// Of a safetensors file: 8 bytes of length, and so many of JSON.
+// The size of a safetensors header: 8 bytes of length, and so many of JSON.
 int64_t header_bytes(const fs::path& file) {
   std::ifstream stream(file, std::ios::binary);
   uint64_t length = 0;
@@ -157,7 +157,7 @@ Bundle::Bundle(const RunPaths& paths, const RunOptions& o) : paths_(paths) {
     const fs::path model(o.model.path);
     std::vector<std::string> names = {"config.json", "generation_config.json",
                                       "model.safetensors.index.json"};
-    // Of the weights, in one file or many, the headers say what the config does not. Those that an
+    // Headers of the weights, in one file or many, say what the config does not. Weights that an
     // adapter goes beside are no version, and come here whole.
     const bool frozen = o.lora.trains();
     for (const fs::directory_entry& entry : fs::directory_iterator(model))

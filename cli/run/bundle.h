@@ -1,4 +1,4 @@
-// What a worker of another host gets of a run, since it shares no folder with it: the config, the
+// The part of a run for a worker of another host, as it shares no folder with it: the config, the
 // shape of the model, and for a rollout worker the tokenizer and the datasets; plugin libraries and
 // the files of reward programs where the run has them; beside an adapter the weights of its base.
 // Checkpoints, trajectories, logs and keys never travel.
@@ -31,7 +31,7 @@ struct BundleFile {
   std::string place;   // below the folder of the worker: "tokenizer/tokenizer.json"
   Digest digest = {};  // digest_of() its first `bytes`
   int64_t bytes = 0;
-  // Of a file of weights only the header travels; the rest is a hole (FileFacts::apparent_bytes).
+  // The header alone of a file of weights travels; the rest is a hole (FileFacts::apparent_bytes).
   bool is_header = false;
 };
 

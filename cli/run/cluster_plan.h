@@ -1,4 +1,4 @@
-// What a plan says of clusters elsewhere: who is awaited from them, and what their links have to
+// A plan's part about clusters elsewhere: who is awaited from them, and what their links have to
 // carry.
 //
 // Thread: any.

@@ -123,7 +123,7 @@ std::vector<std::string> vocabulary_of(const RunOptions& options,
   for (const DatasetSection& dataset : datasets_of(options)) {
     const auto source = environments.source(dataset.env, dataset.settings);
     const std::vector<std::string>& own = source->info().vocabulary;
-    // What one environment says twice is its mistake, and the tokenizer's to refuse.
+    // A word that one environment names twice is its mistake, and the tokenizer's to refuse.
     std::ranges::copy_if(own, std::back_inserter(words),
                          [&](const std::string& word) { return !known.contains(word); });
     known.insert(own.begin(), own.end());

@@ -1,4 +1,4 @@
-// What a run learns from, whichever way its config says so: the list `datasets`, or the section
+// The datasets of a run, whichever way its config names them: the list `datasets`, or the section
 // `env`, which is a list of one.
 //
 // Thread: any.
@@ -19,7 +19,7 @@ namespace tailrace {
 // The run has no environment: it learns from the rows of sft.data alone.
 bool supervised_only(const RunOptions& options);
 
-// What such a run has for a key that only a run with an environment reads: "sft.optim.lr" for
+// The key of such a run for a key that only a run with an environment reads: "sft.optim.lr" for
 // "optim.lr". Empty: nothing.
 std::string_view supervised_key(std::string_view key);
 

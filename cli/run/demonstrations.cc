@@ -131,7 +131,7 @@ class Demonstrator {
   const DemonstrationPlan& plan_;
 };
 
-// That of the first dataset is what it was when there was one.
+// The stream of the first dataset is what it was when there was one.
 Rng demonstrator_rng(uint64_t run_seed, size_t domain, int64_t episode) {
   const auto number = static_cast<uint64_t>(episode);
   if (domain == 0) return Rng(mix({run_seed, kStream, number}));

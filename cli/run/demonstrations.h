@@ -22,7 +22,7 @@
 
 namespace tailrace {
 
-// What is played, and how often. Both are borrowed.
+// The dataset that is played, and how often. Environment and rows are borrowed.
 struct DemonstratedDataset {
   sandbox::Environment& environment;
   std::span<const text::DatasetRow> rows = {};  // for environments that need them

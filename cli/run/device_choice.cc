@@ -46,7 +46,7 @@ ChosenDevice choose_device(DeviceChoice choice, const ModelConfig& config, Dtype
   const std::string& why = facts.devices.empty() ? facts.fault : lacks;
   if (choice == DeviceChoice::kCuda)
     refuse(asker, why, facts.devices.empty() ? "; 'tailrace doctor' tells what there is" : "");
-  // Who has no GPU is told nothing.
+  // A person without a GPU is told nothing.
   return {.why_cpu = facts.devices.empty() && facts.driver.empty() ? "" : why};
 }
 

@@ -19,7 +19,7 @@ namespace {
 
 bool is_cpu(Device device) { return device.kind == DeviceKind::kCpu; }
 
-// What rounding up takes of the memory of a turn, of all that is cut from it.
+// Bytes that rounding up takes of the memory of a turn, of all that is cut from it.
 constexpr int64_t kTurnSlack = 64 << 10;
 
 // The one that any of them computes on.
@@ -62,7 +62,7 @@ DevicePlan plan_devices(const RunOptions& o, const ModelConfig& model) {
 }
 
 void share_turns(DevicePlan& plan) {
-  // Of a list, its items that stay behind.
+  // Takes the items of a turn out of a list; the others stay.
   const auto take = [](std::vector<MemoryItem>& items) {
     std::vector<MemoryItem> taken;
     std::ranges::copy_if(items, std::back_inserter(taken), &MemoryItem::of_turn);

@@ -1,4 +1,4 @@
-// What a plan says of the devices that a run computes on.
+// The plan of the devices that a run computes on.
 //
 // Thread: any.
 #pragma once
@@ -22,7 +22,7 @@ struct DevicePlan {
   std::string dtype = {};            // "bf16" or "f32": of what is on a GPU
   // On the GPU, of one of each; empty where none of this machine computes there.
   std::vector<MemoryItem> trainer_memory = {}, rollout_worker = {};
-  // What both have in turn (run.colocate), and the lists above then have not.
+  // Memory that both have in turn (run.colocate), and that the lists above then have not.
   std::vector<MemoryItem> in_turn = {};
 };
 
@@ -30,8 +30,8 @@ struct DevicePlan {
 // nothing to do.
 DevicePlan plan_devices(const RunOptions& options, const ModelConfig& model);
 
-// Of a trainer and a rollout worker that take turns: what only a turn needs, of both lists, becomes
-// `in_turn`.
+// For a trainer and a rollout worker that take turns: moves what only a turn needs, of both lists,
+// to `in_turn`.
 void share_turns(DevicePlan& plan);
 
 // "the CPU"; "NVIDIA H100 (cuda) for rollout workers, in bf16", and who stays on the CPU.
@@ -40,7 +40,7 @@ std::string describe(const DevicePlan& plan, const RunOptions& options);
 // nothing of this machine computes there.
 std::string describe_memory(const DevicePlan& plan, int64_t trainers, int64_t rollout_workers);
 
-// What the workers of this machine take for certain beyond what the device has, as a sentence;
+// The memory that this machine's workers certainly take beyond the device's, as a sentence;
 // empty: it is enough, or not known.
 std::string device_shortage(const DevicePlan& plan, int64_t trainers, int64_t rollout_workers);
 // Throws it as a UserError.

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int64_t kFloat = sizeof(float);
-// Of a body: its id, its log-probability and its role.
+// Bytes of a body per token: its id, its log-probability and its role.
 constexpr int64_t kStoredBytesPerToken = 9;
 constexpr int64_t kBodyBytes = 1024;  // besides: lease, turns, evidence, metrics, about
 constexpr int64_t kRowBytes = 300;    // of timeline.jsonl
@@ -35,7 +35,7 @@ int64_t sum_of(int64_t a, int64_t b) {
   return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<int64_t>::max() : sum;
 }
 
-// Of the sampled tokens: what the config has recorded of each besides.
+// Stored bytes of a sampled token, with what the config has recorded besides.
 int64_t stored_bytes_per_token(const RunOptions& o, const ModelConfig& config) {
   int64_t bytes = kStoredBytesPerToken;
   if (o.algo.sampling_mask == SamplingMask::kKeep)
@@ -109,7 +109,7 @@ DiskPlan plan_disk(const RunOptions& o, const ModelConfig& config, int64_t steps
   }
   plan.tokens = sum_of(at_most_times(tokens_per_step, stored_bytes_per_token(o, config)),
                        at_most_times(o.step.prompts_per_step * o.step.group_size, kBodyBytes));
-  // Those that the oldest checkpoint does not cover.
+  // Steps that the oldest checkpoint does not cover.
   plan.stored_steps = at_most_times(o.checkpoint.keep_last, plan.interval);
   if (steps > 0) plan.stored_steps = std::min(plan.stored_steps, steps);
   if (o.weights.keep_sampled)

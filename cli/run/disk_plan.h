@@ -1,5 +1,5 @@
-// What a run writes into its directory, and what of it stays: figures by the keys that they follow
-// from.
+// The files that a run writes into its directory, and how much stays: figures by the keys that they
+// follow from.
 //
 // Thread: any.
 #pragma once
@@ -20,7 +20,7 @@ struct DiskPlan {
   int64_t version = 0, tokens = 0;  // tokens: of samples at their longest
   int64_t model = 0, master = 0, moments = 0;
   int64_t interval = 1;
-  // What stays at its most.
+  // The most that stays.
   int64_t versions = 0;        // with their payloads, weights.keep
   int64_t older_versions = 0;  // of stored samples, or since the one that is evaluated
   int64_t older_bytes = 0;     // of these, if deltas are no smaller than versions

@@ -40,7 +40,7 @@ fs::path base_folder() {
                   describe_errno("use", set != nullptr ? set : "/tmp", error.value()));
 }
 
-// What RUN/endpoint says.
+// The contents of RUN/endpoint.
 struct Record {
   std::string name, build;
 };

@@ -41,7 +41,7 @@ void mark_begun(const std::filesystem::path& run_directory, const std::string& e
 // not.
 bool is_running(const std::filesystem::path& run_directory);
 
-// What RUN/endpoint says. Throws UserError when the run is not being run.
+// The address in RUN/endpoint. Throws UserError when the run is not being run.
 std::string read_endpoint(const std::filesystem::path& run_directory);
 
 // The same, for one that a person adds to a living run. Throws UserError for a person: nobody runs

@@ -30,14 +30,14 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kMaxFitBytes = int64_t{1} << 30;
 
-// What a policy sees first of a row.
+// A policy's first view of a row.
 struct Seen {
   std::string text = {};
   std::vector<TokenId> tokens = {};
   int64_t bytes = 0;  // instead, where no episode takes as many (kMostObservationBytes)
 };
 
-// Of the prompt of a row, as an environment may show it.
+// The size of a row's prompt, as an environment may show it.
 int64_t prompt_bytes(const std::string& row) {
   const Json json = parse_ordered_json(row);
   return json.is_object() ? std::ssize(json_of_field(json, "prompt")) : 0;
@@ -64,7 +64,7 @@ class Fitter {
     return room_.options.rollout.max_action_tokens > 0 && std::ssize(seen.tokens) > roomy_;
   }
 
-  // What the policy will see, which is not always the prompt alone.
+  // The observation that the policy will see, which is not always the prompt alone.
   Seen see(const std::string& row, int64_t line) {
     const Result<sandbox::Observation> first = room_.environment.reset({.seed = 0, .data = row});
     room_.environment.close();
@@ -145,7 +145,7 @@ class Fitter {
     return begin;
   }
 
-  // What a person may shorten without changing who said what.
+  // The text that a person may shorten without changing who said what.
   static std::string* text_of(Json& row) {
     if (!row.is_object() || !row.contains("prompt")) return nullptr;
     Json& prompt = row.at("prompt");

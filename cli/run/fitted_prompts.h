@@ -26,7 +26,7 @@
 
 namespace tailrace {
 
-// What became of the rows of a file.
+// The outcome for the rows of a file.
 struct PromptFit {
   std::string key;   // that names the file: "env.dataset"
   std::string file;  // as the key names it
@@ -44,7 +44,7 @@ struct FittedPrompts {
   int64_t cramped = 0, longest = 0;
 };
 
-// What a file of prompts is held against.
+// The limits that a file of prompts is held against.
 struct PromptRoom {
   const RunOptions& options;
   sandbox::Environment& environment;
@@ -74,13 +74,13 @@ void write_fitted_prompts(const RunPaths& paths, const RunOptions& options,
 // Points `options` to the files that are there.
 void find_fitted_prompts(const RunPaths& paths, RunOptions& options);
 
-// What inputs.json calls the file of the rows of a key.
+// The name in inputs.json of the file of a key's rows.
 inline std::string fitted_input(const std::string& key) { return key + "/rows"; }
 
 // RUN/prompts/too_long.json: what became of the prompts of all files.
 std::filesystem::path prompt_fits_file(const RunPaths& paths);
 
-// What became of the prompts of a run; empty: all are as their files have them.
+// The outcomes for the prompts of a run; empty: all are as their files have them.
 std::vector<PromptFit> read_prompt_fits(const RunPaths& paths);
 
 // "env.dataset: 9 prompts; 1 is too long and dropped: line 3 (412 tokens)", with at most

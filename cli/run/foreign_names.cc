@@ -31,7 +31,7 @@ constexpr std::string_view kKeepsTheBeginning =
     "a row that is cut keeps its beginning here, as with right. Write sft.too_long: cut, drop or "
     "refuse.";
 
-// What is said there instead of an advice with a key that has no effect there.
+// Texts that stand there instead of an advice with a key that has no effect there.
 constexpr std::pair<std::string_view, std::string_view> kSupervisedTexts[] = {
     {"rollout.prompts_per_step",
      "an update takes whole rows of sft.batch_tokens together. Write that, or remove it."},
@@ -45,7 +45,7 @@ constexpr std::pair<std::string_view, std::string_view> kSupervisedTexts[] = {
      "names, or remove it."},
     {"checkpoint.interval_steps", "write sft.checkpoint_updates, or remove it."}};
 
-// What is said of an optimizer, in words of the section sft.
+// The text about an optimizer, in words of the section sft.
 std::string_view supervised_text(std::string_view told) {
   static std::deque<std::string> kept;  // what the rows of supervised_names() borrow
   for (const auto& [key, instead] : kSupervisedTexts)
@@ -60,7 +60,7 @@ std::string_view supervised_text(std::string_view told) {
 // a framework, whatever they are of samples.
 ForeignName supervised(ForeignName row) {
   row.told = supervised_text(row.told);
-  // Of prompts, which such a run has none of.
+  // Rows about prompts: such a run has none.
   if (std::ranges::any_of(row.values,
                           [](const ForeignValue& value) {
                             return value.also.find("env.too_long=") != std::string_view::npos;
@@ -76,7 +76,7 @@ ForeignName supervised(ForeignName row) {
     row.values = {{.theirs = "-1", .told = "write 0 for the start and the end alone."},
                   {.theirs = "*"}};
   if (row.key == "run.epochs") row.values = {};
-  // Of a supervised row the beginning stays, in verl with `right`.
+  // The beginning of a supervised row stays, in verl with `right`.
   if (row.key == "env.too_long" && row.name == "data.truncation")
     row.values = {{.theirs = "error", .ours = ""},
                   {.theirs = "right", .ours = "cut"},

@@ -19,13 +19,13 @@ namespace tailrace {
 // All rows; no two have one name.
 std::span<const ForeignName> foreign_names();
 
-// Those of a run that learns from sft.data alone: learning_rate is sft.optim.lr there.
+// The names of a run that learns from sft.data alone: learning_rate is sft.optim.lr there.
 std::span<const ForeignName> supervised_names();
 
 // Whether a config is of such a run, as far as it says itself.
 bool is_supervised(const ConfigNode& root);
 
-// Of each framework, in the order of the page.
+// The names of each framework, in the order of the page.
 std::vector<ForeignName> trl_names();
 std::vector<ForeignName> verl_names();
 std::vector<ForeignName> prime_rl_names();

@@ -167,7 +167,7 @@ std::vector<ForeignName> trl_names() {
        .key = "algo.correction.cap",
        .told = kCap,
        .needs = "vllm_importance_sampling_mode"},
-      // Of its PPO trainer.
+      // The names of its PPO trainer.
       {.programs = "TRL", .name = "num_ppo_epochs", .key = "train.ppo_epochs"},
       {.programs = "TRL", .name = "lam", .key = "algo.lambda"},
       {.programs = "TRL, OpenRLHF, ROLL, slime", .name = "gamma", .key = "algo.gamma"},

@@ -48,7 +48,7 @@ class Guests {
     }
   }
 
-  // Those of an earlier gate whose names are still theirs.
+  // Workers of an earlier gate whose names are still theirs.
   std::vector<AdmittedWorker> restore(Log& log) {
     std::vector<AdmittedWorker> restored;
     try {

@@ -30,7 +30,7 @@ struct Input {
   std::string key;  // of the config that names it
   fs::path path;
   bool optional = false;  // that there is none is noted too
-  // Of a part of the file; empty: that of the whole file counts.
+  // The digest of a part of the file; empty: that of the whole file counts.
   Digest digest = {};
 };
 

@@ -1,4 +1,4 @@
-// What a run reads from files that it does not write again: its data, its tokenizer, the shape of
+// Files that a run reads and does not write again: its data, its tokenizer, the shape of
 // its model. RUN/inputs.json keeps the digest of each, so that a run that goes on reads what it
 // began with.
 //

@@ -9,8 +9,8 @@
 
 namespace tailrace {
 
-// What a worker elsewhere is told; the host is HOST where a person must say which of the machine's
-// it is. Empty: run.listen is.
+// The address for a worker elsewhere; the host is HOST where a person must say which of the
+// machine's it is. Empty: run.listen is.
 std::string address_to_join(const RunOptions& options);
 
 // An address that is one, keys with it, and who scores episodes. Throws UserError.

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::string_view kProof = "# proof: ";
 
-// What a launch would write today is all there. A key that is missing came later, and its default
+// All keys that a launch would write today are there. A missing key came later, and its default
 // need not be what the run has done so far.
 void check_complete(const std::filesystem::path& config) {
   RunOptions options;

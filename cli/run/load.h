@@ -30,7 +30,7 @@ LoadedRun load_run_options(const std::filesystem::path& path,
 LoadedRun load_simulated_run(const std::filesystem::path& path,
                              std::span<const std::string> overrides, const Registries& registries);
 
-// Of a run that was begun: config.yaml as its launch has written it. Throws UserError for one that
+// Loads a begun run: config.yaml as its launch has written it. Throws UserError for one that
 // was edited since, or that lacks a key which a run keeps; what may change comes as an override. A
 // launch asks its libraries anew (kApart); all others believe what it has written.
 LoadedRun load_stored_run(const RunPaths& paths, std::span<const std::string> overrides,

@@ -9,7 +9,7 @@
 
 namespace tailrace {
 
-// What `read()` gives, which reads what `key` names: its mistakes are mistakes in that key.
+// The result of `read()`, which reads what `key` names: its mistakes are mistakes in that key.
 template <class Read>
 auto read_named(std::string_view key, const Read& read) {
   try {

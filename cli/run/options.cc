@@ -27,7 +27,7 @@ Shared<Parts...> shared(Parts&... parts) {
   return {std::tie(parts...)};
 }
 
-// Of the environment of a run, and of each of its datasets.
+// The isolation of a run's environment, and of each of its datasets.
 OptionInfo isolation_info() {
   return {
       .help =
@@ -488,7 +488,7 @@ ModelConfig model_config(const ModelCreateSection& create, int64_t vocab_size) {
     config.normalised_experts = true;
   }
   config.tie_embeddings = create.tie_embeddings;
-  // What write_word_tokenizer() gives the vocabulary that comes with such a policy.
+  // The tokens that write_word_tokenizer() gives the vocabulary that comes with such a policy.
   config.bos_token = text::kBosWord;
   config.eos_tokens = {text::kEosWord};
   return config;

@@ -173,7 +173,7 @@ struct PoolSection {
   void visit(OptionVisitor& v);
 };
 
-// Of the section `rollout`.
+// Processes of the section `rollout`.
 struct RolloutProcesses {
   int64_t workers = 1;
   std::vector<PoolSection> pools;  // empty: `workers` of them, in no pool
@@ -209,7 +209,7 @@ struct RewardSection {
 // In MiB.
 inline constexpr double kMaxRowMb = 4096, kMaxFileMb = 1 << 24, kMaxRequestMb = 1024;
 
-// What is read of the files that a person brings.
+// The limits on files that a person brings.
 struct FilesSection {
   int64_t max_row_mb = 64, max_file_mb = 16'384;
 

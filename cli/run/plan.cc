@@ -81,7 +81,7 @@ int64_t policy_updates(const RunOptions& o, const Plan& plan) {
 
 namespace {
 
-// That exist at once: those of the step that is trained, those ahead of it, and the surplus.
+// Samples at once: those of the step that is trained, those ahead of it, and the surplus.
 int64_t samples_in_flight(const RunOptions& o) {
   const scheduler::Mode mode = o.scheduler.mode.mode();
   int64_t groups = 0;
@@ -90,7 +90,7 @@ int64_t samples_in_flight(const RunOptions& o) {
   return add_product(0, groups, mode.members_to_launch(o.step.group_size));
 }
 
-// Of `episodes` at their longest, each id in `copies` places.
+// Bytes of the kept sets of `episodes` at their longest, each id in `copies` places.
 int64_t kept_sets_bytes(const RunOptions& o, const ModelConfig& config, int64_t episodes,
                         int64_t copies) {
   const int64_t ids = std::min(o.rollout.sampling.top_k, config.num_ids());
@@ -175,7 +175,7 @@ WarmUpPlan plan_warm_up(const RunOptions& o, const ModelConfig& config) {
     plan.nulls = held_out.nulls;
     plan.read.eval_data = std::move(held_out);
   }
-  // Of demonstrations only the number is known: they are played when the run begins.
+  // Demonstrations are known by number only: they are played when the run begins.
   if (o.sft.data.empty()) return plan;
   plan.rows = std::ssize(read.rows);
   plan.tokens = read.tokens();
@@ -269,7 +269,7 @@ void plan_memory(const RunOptions& o, const ModelConfig& config, Plan& plan) {
   PlacedMemory of_trainer = trainer_memory(trainer_config(o, config));
   plan.trainer = std::move(of_trainer.host);
   plan.rollout_workers = num_rollout_workers(o);
-  // Of the largest one here, or elsewhere where none is here.
+  // The largest worker here counts, or elsewhere where none is here.
   const std::vector<PoolSection> launched = launched_pools(o);
   const PoolSection pool =
       std::ranges::max(launched.empty() ? pools_of(o) : launched, {}, &PoolSection::max_sequences);
@@ -381,7 +381,7 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
   Plan plan;
   if (!supervised_only(o)) plan.samples_per_step = o.step.prompts_per_step * o.step.group_size;
   plan.samples_in_flight = samples_in_flight(o);
-  // Of the largest one: groups stay whole.
+  // The largest minibatch counts: groups stay whole.
   plan.samples_per_minibatch =
       ceil_divide(o.step.prompts_per_step, o.train.minibatches_per_step) * o.step.group_size;
   plan.updates_per_step = o.train.minibatches_per_step * o.train.ppo_epochs;

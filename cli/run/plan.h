@@ -1,4 +1,4 @@
-// What a run will do, worked out before anything is allocated: batches, updates, memory.
+// The plan of a run, worked out before anything is allocated: batches, updates, memory.
 //
 // Thread: any.
 #pragma once
@@ -44,7 +44,7 @@ struct Plan {
   std::vector<PromptFit> prompt_fits;       // of the datasets, where env.too_long drops or cuts
   std::vector<FittedPrompts> prompts = {};  // for prepare_run(), which need not read them again
   int64_t trainers = 1;                     // ranks
-  // Of one process each. Where launch starts no rollout worker: of one that joins from a cluster.
+  // Memory of one process. Where launch starts no rollout worker: of one that joins from a cluster.
   // What lies on a GPU is in `devices`.
   std::vector<MemoryItem> trainer, rollout_worker;
   std::vector<MemoryItem> others;  // scheduler, reward workers and launch together
@@ -54,7 +54,7 @@ struct Plan {
   DiskPlan disk;
   std::vector<std::string> warnings;
 
-  // Of all processes; the largest number where it would be more.
+  // Bytes of all processes; the largest number where it would be more.
   int64_t total_bytes() const;
   int64_t certain_bytes() const;
 };
@@ -76,7 +76,7 @@ std::string format_plan(const Plan& plan, const RunOptions& options,
 // The adapter that the run trains; without a rank: none. Throws UserError about lora.adapter.
 Lora lora_of(const RunOptions& options);
 
-// Of the policy, in all of its steps.
+// Updates of the policy, in all of its steps.
 int64_t policy_updates(const RunOptions& options, const Plan& plan);
 
 // Reads model.path's config, or makes the one of model.create.

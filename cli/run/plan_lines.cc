@@ -63,7 +63,7 @@ std::string describe_dataset(const RunOptions& o, const DatasetSection& dataset,
   return text;
 }
 
-// What plays in libraries of somebody else, and what keeps it from the rest.
+// Libraries of somebody else that play, and what keeps them from the rest.
 std::vector<std::string> describe_libraries(const RunOptions& o) {
   std::vector<std::string> lines;
   const auto add = [&](const std::string& file, const std::string& what, Isolation isolation) {

@@ -17,10 +17,10 @@ namespace tailrace {
 // rollout.max_sequences.
 std::vector<PoolSection> pools_of(const RunOptions& options);
 
-// Those whose workers a launch starts: they are in no cluster. There may be none.
+// Pools whose workers a launch starts: they are in no cluster. There may be none.
 std::vector<PoolSection> launched_pools(const RunOptions& options);
 
-// Of all launched pools together.
+// The rollout workers of all launched pools together.
 int64_t num_rollout_workers(const RunOptions& options);
 
 // The pool of the launched worker of this index: they are numbered pool by pool.

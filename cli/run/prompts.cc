@@ -16,7 +16,7 @@ std::vector<text::DatasetRow> read_prompts(const std::filesystem::path& file,
   const auto require = [&](const Result<void>& fit) {
     if (!fit) throw UserError("{} (for the verifier {})", fit.failure().message, verifier);
   };
-  // Of no row: it would be the first one's fault.
+  // Faults of no row are checked first: else they would be the first row's.
   require(scores.check_machine());
   require(scores.check_hidden(file));
   for (const text::DatasetRow& row : rows) {

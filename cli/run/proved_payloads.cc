@@ -16,7 +16,7 @@ constexpr size_t kMaxProofs = 64;
 
 }  // namespace
 
-// Of a file that cannot be read no bytes: it equals no proof.
+// A file that cannot be read has no bytes: it equals no proof.
 ProvedPayloads::Proof ProvedPayloads::proof_of(const fs::path& payload, const Digest& root) {
   struct stat facts {};
   if (::stat(payload.c_str(), &facts) != 0) return {};

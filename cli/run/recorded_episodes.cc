@@ -47,7 +47,7 @@ void add_turns(const Segment& segment, RecordedEpisode& episode) {
   }
 }
 
-// What a verifier said is not in the body: the timeline has it.
+// A verifier's score is not in the body: the timeline has it.
 struct Verdict {
   double reward = 0, seconds = 0;
 };

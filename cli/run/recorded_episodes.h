@@ -55,7 +55,7 @@ RecordedEpisode recorded_episode(const Trajectory& trajectory);
 std::string format_recorded_episode(const RecordedEpisode& episode);
 Result<RecordedEpisode> parse_recorded_episode(std::string_view line);
 
-// Of each sample for training that came to an end, its last attempt, by sample. `source` is a run
+// The last attempt of each sample for training that came to an end, by sample. `source` is a run
 // directory or a file of lines. A run keeps what its checkpoints have taken in only until a file of
 // it is full (scheduler.store_segment_bytes), so a long run gives its latest episodes. Throws
 // UserError for a source that cannot be read, has a damaged line, or has no episode. Damaged parts

@@ -38,7 +38,7 @@ std::vector<std::string> names_of(const std::vector<Declaration>& entries) {
   return names;
 }
 
-// What a launch has written: a library's facts by its file, and those of a program by its command.
+// Facts that a launch has written: a library's by its file, and those of a program by its command.
 struct KnownFacts {
   std::map<std::string, sandbox::LibraryFacts> libraries;
   std::map<std::vector<std::string>, nlohmann::json> programs;
@@ -217,7 +217,7 @@ Registries with_libraries(const Registries& built_in, RunOptions& options, Libra
       all.libraries.push_back(library);
       libraries[id] = library;
     } catch (const UserError& error) {
-      // That of a setting is its own, where it is given.
+      // An error about a setting is the setting's own, where it is given.
       const bool is_placed = std::ranges::any_of(how.reward_settings, [&](const auto& setting) {
         return error.key() == join_key("reward.settings", setting.first);
       });

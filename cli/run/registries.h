@@ -1,5 +1,5 @@
-// What a run can name: main builds it once, and every command gets it. What a config's libraries
-// add, its run has beside that.
+// The registries of a run: main builds them once, and every command gets them. What a config's
+// libraries add, its run has beside that.
 #pragma once
 
 #include <cstdint>

@@ -25,7 +25,7 @@ namespace {
 constexpr const char* kCommand = "reward.command";
 constexpr const char* kParts = "reward.parts";
 constexpr const char* kVerifierSetting = "verifier";
-// What a reward worker scores at once, whatever scores.
+// The least that a reward worker scores at once, whatever scores.
 constexpr int64_t kLeastAtOnce = 8;
 constexpr int kMostTurnsTried = 64;
 
@@ -62,7 +62,7 @@ void check_parts(const RewardSection& reward, const VerifierRegistry& verifiers)
                           "is '{}'; it names a metric and keys, and is of letters, digits, _ and "
                           "-. Try style.",
                           part.name);
-    // Of its metrics is reward_METRIC, or reward_NAME_METRIC, which are names of other parts.
+    // The part's metrics are reward_METRIC, or reward_NAME_METRIC, which are names of other parts.
     if (part.name == "reward" || part.name.starts_with("reward_"))
       throw UserError::at(key("name"),
                           "is {}; reward_ is in front of what all parts have for a metric. Try "
@@ -151,7 +151,7 @@ bool has_setting(const sandbox::EnvironmentSettings& settings, std::string_view 
   return std::ranges::any_of(settings, [&](const auto& setting) { return setting.first == name; });
 }
 
-// Who scores, by its name.
+// The name of the scorer.
 const char* scorer_of(const RewardSection& reward) {
   return reward.parts.empty() ? kCommand : kParts;
 }
@@ -294,7 +294,7 @@ void check_filter_metric(const RunOptions& options,
   std::vector<std::string> parts;
   for (const RewardPart& part : reward.parts) parts.push_back("reward_" + part.name);
   if (judge.empty() || std::ranges::find(parts, judge) != parts.end()) return;
-  // What only another machine can score is known once it has.
+  // A score that only another machine can make is known once it has.
   if (reward.has_commands() && reward.workers == 0) return;
   const auto trial = reward.replaces_verifiers() ? make_scorer(reward, verifiers, /*logs=*/false)
                                                  : std::unique_ptr<Verifier>();

@@ -18,7 +18,7 @@
 
 namespace tailrace {
 
-// What a process of a run does.
+// The role of a process of a run.
 enum class RoleKind : uint8_t { kScheduler, kGate, kTrainer, kRollout, kReward };
 constexpr auto enum_names(RoleKind) {
   return name_table<RoleKind>({{RoleKind::kScheduler, "scheduler"},
@@ -34,7 +34,7 @@ struct RoleName {
   std::string text() const;  // "rollout-0"
 };
 
-// Of "rollout-0"; nothing: it is no such name.
+// The role named by "rollout-0"; nothing: it is no such name.
 std::optional<RoleName> parse_role_name(std::string_view text);
 
 // The roles that a run needs: one scheduler, the gate of a run that others may join from other

@@ -56,7 +56,7 @@
 namespace tailrace {
 namespace {
 
-// Of the environments of all datasets.
+// The most turns of the environments of all datasets.
 int64_t max_turns(const RunOptions& o, const Registries& registries) {
   int64_t most = 0;
   for (const DatasetSection& dataset : datasets_of(o)) {
@@ -145,7 +145,7 @@ ExitCode run_scheduler(const RoleContext& context, StatusPage& page, Log& log,
   return result.end == scheduler::ServiceResult::End::kStopped ? kExitInterrupted : kExitDone;
 }
 
-// Of a device that others use too; the CPU, and one that does not say, pass.
+// Only a device that others use too is checked; the CPU, and one that does not say, pass.
 void require_device_memory(const MemoryNeed& need, Device device) {
   const int64_t free = free_bytes(device);
   if (free < 0 || need.bytes <= free) return;
@@ -243,7 +243,7 @@ ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log,
   require_environment_programs(o);
   require_agents(o);
   const SteadyClock clock;
-  // Those of a launch take no stop: the scheduler has them end.
+  // Workers of a launch take no stop: the scheduler has them end.
   if (!context.joined) stop = {};
   const PlacedMemory memory = rollout_memory(config);
   MemoryNeed need{.process = "a rollout worker", .cure = kRolloutCure};

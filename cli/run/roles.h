@@ -36,7 +36,7 @@ void check_open_files(const RunOptions& options, bool in_process, int64_t left);
 // cannot start one in the middle of the run can only end it.
 void check_threads(const RunOptions& options);
 
-// What a worker of another host has in place of the run's directory.
+// The parts that a worker of another host has in place of the run's directory.
 struct RemoteRole {
   uint64_t incarnation = 0;  // under which it has greeted
   FetchWeights fetch_weights;
@@ -50,18 +50,18 @@ struct RoleContext {
   wire::Endpoint endpoint;
   const Registries& registries;
   bool joined = false;  // a person added it to the run: nobody starts it again
-  // Of a worker that joined: of a rollout worker its pool, which pool_to_join() knows; where it is.
+  // A joined worker's places: a rollout worker's pool, which pool_to_join() knows; where it is.
   std::string pool = {}, cluster = {}, host = {};
   const RemoteRole* remote = nullptr;  // null: it is on the run's host
-  // Of the trainer and the rollout worker of this process that take turns on a GPU; null: they do
-  // not.
+  // The turns on a GPU of this process's trainer and rollout worker; null: they take
+  // none.
   Colocation* colocation = nullptr;
   // Where each of these two shows that it makes progress, in the place of the page; null: there.
   Pulse *trainer_pulse = nullptr, *rollout_pulse = nullptr;
 };
 
-// Of run.colocate, for the process that plays both; null: it is off. Takes the memory that they
-// have in turn. Throws UserError where the device has less than both need.
+// The colocation for the process that plays both (run.colocate); null: it is off. Takes the memory
+// that they have in turn. Throws UserError where the device has less than both need.
 std::unique_ptr<Colocation> make_colocation(const RoleContext& context);
 
 // Plays the role to its end; the result is the exit status of its process. `stop` asks the

@@ -196,7 +196,7 @@ void validate_rollout(RunOptions& o) {
     context = std::min(max_positions(o.model), o.train.microbatch_tokens);
   }
   o.rollout.validate();
-  // Of a policy that is loaded the engine asks the same, in the rollout workers.
+  // The engine asks the same of a policy that is loaded, in the rollout workers.
   if (o.model.creates() && context > o.model.create.max_positions)
     throw UserError::at(
         "rollout.max_context_tokens",
@@ -332,8 +332,8 @@ void validate_sampling_mask(const RunOptions& o) {
   if (sampling.min_p == 1)
     throw UserError::at("rollout.sampling.min_p", kOneChoice, "0.05, or 0 (off)");
   if (o.algo.sampling_mask == SamplingMask::kNone) {
-    // What was cut has no probability under what sampled: the divergence is infinite, and its
-    // estimate would push every sampled token up.
+    // A token that was cut has no probability under the sampler: the divergence is infinite, and
+    // its estimate would push every sampled token up.
     if (o.algo.kl.coef > 0 && o.algo.kl.target == KlTarget::kBehaviour)
       throw UserError::at("algo.kl.target",
                           "is behaviour, but truncated sampling (rollout.sampling) cuts tokens "
@@ -400,7 +400,7 @@ void validate_progress(const RunOptions& o) {
                       seconds);
 }
 
-// What the turns of an episode can sample, or what fits the context where that is less.
+// The tokens that an episode's turns can sample, or what fits the context where that is less.
 struct ResponseLimit {
   int64_t tokens = 0;
   std::string text;
@@ -426,8 +426,8 @@ ResponseLimit response_limit(const RunOptions& o,
                                   : "response limit: what fits the context"};
 }
 
-// What nobody gave and an algorithm needs: lengths from the response limit, and what its paper has
-// in other sections.
+// Values that nobody gave and an algorithm needs: lengths from the response limit, and what its
+// paper has in other sections.
 void derive_from_algorithm(RunOptions& o, ConfigKeys& keys,
                            std::span<const sandbox::EnvironmentInfo> environments) {
   const ResponseLimit limit = response_limit(o, environments);

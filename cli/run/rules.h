@@ -1,4 +1,4 @@
-// What must hold between the sections of a run, beyond what each option list says of its own keys.
+// Rules that must hold between the sections of a run, beyond each option list's own.
 #pragma once
 
 #include "cli/run/options.h"

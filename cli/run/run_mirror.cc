@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of the name of a run, in that of a log.
+// Length of a run's name in that of a log.
 constexpr size_t kMaxRunInName = 100;
 constexpr int64_t kWorthALine = int64_t{16} << 20;
 
@@ -41,7 +41,7 @@ bool is_proved(const fs::path& path, const BundleFile& file) {
   return digest && digest.value() == file.digest;
 }
 
-// What a work directory holds: nothing of anybody else's, since it is swept.
+// The mark of a work directory, which holds nothing of anybody else's, since it is swept.
 constexpr char kMarker[] = "tailrace-work";
 
 // Another worker that begins now may be about to write the marker.

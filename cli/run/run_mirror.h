@@ -1,4 +1,4 @@
-// What a worker of another host has of its run on its own disk:
+// The files of a worker of another host about its run, on its own disk:
 //
 //   WORK/files/DIGEST         files of bundles, for all workers and runs of this host
 //   WORK/weights/ROOT/        versions of weights, for all workers of this host
@@ -44,14 +44,14 @@ class RunMirror {
   const RunPaths& paths() const { return paths_; }
   // The keys of the config that name files, as overrides that name those of this host.
   const std::vector<std::string>& overrides() const { return overrides_; }
-  // Of this worker; it outlives the folder.
+  // The log of this worker; it outlives the folder.
   std::filesystem::path log_file() const;
 
   WeightCache& weights() { return weights_; }
   // Where its weights come from.
   WeightSources& sources() { return sources_; }
-  // Of this worker as a relay at `address`, which is this host's. `link_mbit` and `log`: as for
-  // WeightCache::bring(), so that its own workers and other hosts ask for one form of a version.
+  // Options of this worker as a relay at `address`, which is this host's. `link_mbit` and `log`: as
+  // for WeightCache::bring(), so that its workers and other hosts ask for one form of a version.
   // Borrows the mirror and the log.
   WeightRelayOptions relay_options(const std::string& address, std::optional<int64_t> link_mbit,
                                    Log& log);

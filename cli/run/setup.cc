@@ -114,7 +114,7 @@ void prepare_demonstrations(const RunPaths& paths, const RunOptions& options,
   if (options.sft.demonstrations == 0 || fs::exists(file)) return;
   const std::vector<DatasetSection> datasets = datasets_of(options);
   const std::vector<int64_t> episodes = deal(options, options.sft.demonstrations);
-  // What is demonstrated borrows these.
+  // The demonstrations borrow these.
   std::vector<std::unique_ptr<sandbox::Environment>> environments;
   std::vector<std::vector<text::DatasetRow>> rows(datasets.size());
   std::vector<DemonstratedDataset> demonstrated;
@@ -183,7 +183,7 @@ void check_policy(const RunOptions& options, const sandbox::EnvironmentRegistry&
 
 namespace {
 
-// Of a list the one is named that has no end; the scheduler's law refuses the same (5.3).
+// The error names the dataset that has no end; the scheduler's law refuses the same (5.3).
 void check_ends(const RunOptions& options, std::span<const scheduler::DomainConfig> domains) {
   for (size_t i = 0; i < domains.size(); ++i) {
     const scheduler::DomainConfig& domain = domains[i];
@@ -227,7 +227,7 @@ scheduler::Config scheduler_config(const RunOptions& options) {
 
 namespace {
 
-// What a person should know of the rows of a file.
+// Notes for a person on the rows of a file.
 void add_notes(const FittedPrompts& found, std::vector<std::string>& notes) {
   if (found.first_special > 0)
     notes.push_back(
@@ -340,7 +340,7 @@ void check_demonstrators(const RunOptions& options,
   }
 }
 
-// What lies at `path` must not be seen by what a verifier runs.
+// A file or folder at `path` must not be seen by what a verifier runs.
 void check_path_is_hidden(const std::string& key, const fs::path& path, std::string_view advice,
                           const RunOptions& options, const Registries& registries) {
   for (const DatasetSection& dataset : datasets_of(options)) {
@@ -537,7 +537,7 @@ void check_same_run(const RunPaths& paths, const RunOptions& options,
            there.resume == Resume::kMayGrow ? fmt::format("{} may only grow", key)
                                             : allowed_changes(theirs));
   };
-  // Who scores comes first: settings of environments follow from it.
+  // The scorer comes first: settings of environments follow from it.
   check("reward.command");
   for (size_t i = 0; i < datasets_of(options).size(); ++i)
     check(dataset_key(options, i, "command"));

@@ -1,4 +1,4 @@
-// What a run needs on disk before its first process starts: the resolved config, the tokenizer, and
+// Files that a run needs before its first process starts: the resolved config, the tokenizer, and
 // demonstrations. Done once; a run that is launched again finds it there.
 //
 // Thread: any.
@@ -20,7 +20,7 @@
 
 namespace tailrace {
 
-// What the scheduler is told. Reads the datasets for their length. Throws UserError with its key:
+// The scheduler's config. Reads the datasets for their length. Throws UserError with its key:
 // an unreadable row; a run that could not end or go on.
 scheduler::Config scheduler_config(const RunOptions& options);
 
@@ -31,7 +31,7 @@ scheduler::Config scheduler_config(const RunOptions& options);
 // Returns what a person should know.
 std::vector<std::string> check_inputs(const RunOptions& options, const Registries& registries);
 
-// What a run writes holds answers, and what its verifiers run must not find them: throws UserError
+// A run's files hold answers, and what its verifiers run must not find them: throws UserError
 // about run.dir.
 void check_run_is_hidden(const std::filesystem::path& directory, const RunOptions& options,
                          const Registries& registries);
@@ -40,7 +40,7 @@ void check_run_is_hidden(const std::filesystem::path& directory, const RunOption
 // load_parameters() does.
 void check_policy(const RunOptions& options, const sandbox::EnvironmentRegistry& environments);
 
-// What a run will do, when all that it reads is as it should be: make_plan(), check_inputs(),
+// The plan of a run, when all that it reads is as it should be: make_plan(), check_inputs(),
 // try_rewards(), and of a new run check_policy(). Throws UserError as they do. `paths`: of a run
 // that goes on, which keeps its chat template.
 Plan checked_plan(const RunPaths& paths, const RunOptions& options, const Registries& registries,

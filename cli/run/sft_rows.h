@@ -40,7 +40,7 @@ struct SftRows {
   int64_t tokens() const;
 };
 
-// Of a run: of sft.data and sft.eval_data. Empty: there is no such file, or it was not read.
+// Rows of a run: of sft.data and sft.eval_data. Empty: there is no such file, or it was not read.
 struct SupervisedRows {
   SftRows data, eval_data;
 };

@@ -52,7 +52,7 @@ simulator::DecodeModel decode_model(const HardwareSection& hardware, const std::
                         "is 0, and step_ms is 0 too: decoding would take no time. Give one of "
                         "them.");
   }
-  // Of one token, when so many sequences decode.
+  // Seconds of one token, when so many sequences decode.
   const double floor = model.step / static_cast<double>(hardware.at_sequences) +
                        static_cast<double>(hardware.at_context_tokens) * model.context;
   model.sequence = 1 / hardware.tokens_per_s - floor;
@@ -265,7 +265,7 @@ void SimulateSection::validate() const {
   check_unique(kPoolList, own);
   for (size_t i = 0; i < pools.size(); ++i)
     check_hardware(hardware, pools[i].hardware, join_key(item_key(kPoolList, own, i), "hardware"));
-  // Of a shorter time nothing but deaths would come of many hours of computing.
+  // A shorter time would give nothing but deaths after many hours of computing.
   constexpr double kLeastHours = 0.001;
   for (const auto& [key, hours] : {std::pair{"worker_mtbf_hours", faults.worker_mtbf_hours},
                                    std::pair{"trainer_mtbf_hours", faults.trainer_mtbf_hours},

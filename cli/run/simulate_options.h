@@ -1,4 +1,4 @@
-// What `tailrace simulate` computes with: the section `simulate`. It stands in the config of a run,
+// The options of `tailrace simulate`: the section `simulate`. It stands in the config of a run,
 // beside all that the run itself says; every other command reads over it.
 //
 // Thread: any.
@@ -14,7 +14,7 @@
 
 namespace tailrace {
 
-// What one worker computes on, as a person can look it up or measure it. The defaults are about
+// The hardware of one worker, as a person can look it up or measure it. The defaults are about
 // those of one H100 with a dense policy of 8 B parameters in bfloat16.
 //
 // A decode step of n sequences with c tokens of KV together takes

@@ -164,8 +164,8 @@ std::unique_ptr<simulator::EpisodeSource> drawn(const RunOptions& o, Simulation&
       simulation.seed);
 }
 
-// What a worker fetches of a version, whole: a delta, of which nobody knows how much changes, is
-// simulate.weights.payload_bytes. 0: not known.
+// Bytes that a worker fetches of a version, whole: a delta, of which nobody knows how much changes,
+// is simulate.weights.payload_bytes. 0: not known.
 int64_t payload_of(const RunOptions& o, const sandbox::EnvironmentRegistry& environments) {
   if (o.simulate.weights.payload_bytes > 0) return o.simulate.weights.payload_bytes;
   if (!knows_model(o)) return 0;

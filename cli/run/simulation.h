@@ -41,7 +41,7 @@ bool knows_model(const RunOptions& options);
 // they compute on, and the trainer, is left as it is by default.
 simulator::Cluster cluster_of(const RunOptions& options);
 
-// What was played, as the simulator has it.
+// A recorded episode, as the simulator has it.
 simulator::Episode episode_of(const RecordedEpisode& recorded);
 
 // Options that load_simulated_run() has read. Reads the datasets for their length, the config.json

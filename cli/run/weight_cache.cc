@@ -172,7 +172,7 @@ class Transfer {
   // version, and its progress is ours.
   std::optional<LockFile> wait_for(const fs::path& file) {
     const Time start = steady_now();
-    // What lies there already may be left of a transfer that was cut: it is no progress.
+    // Bytes that lie there already may be left of a transfer that was cut: they are no progress.
     std::optional<Written> before;
     int64_t grown = 0;
     while (!stopped()) {
@@ -196,8 +196,8 @@ class Transfer {
     return std::nullopt;
   }
 
-  // Of the files of a version, but for locks, which who waits touches too. `bytes` are those on the
-  // disk: a file that arrives has its whole length at once.
+  // Files of a version, but for locks, which a waiting process touches too. `bytes` are those on
+  // the disk: a file that arrives has its whole length at once.
   struct Written {
     int64_t bytes = 0;
     fs::file_time_type latest = fs::file_time_type::min();
@@ -302,7 +302,7 @@ class Transfer {
     return next;
   }
 
-  // That a file which leads to this version can have: a delta is written whole where it saves
+  // The most bytes of a file that leads to this version: a delta is written whole where it saves
   // nothing, tensor by tensor, and either form names each tensor.
   static int64_t most_bytes(const WeightManifest& wanted) {
     int64_t bytes = int64_t{1} << 20;
@@ -427,7 +427,7 @@ Result<FetchedWeights> WeightCache::transfer(const WeightFetch& fetch, bool prov
 
 Result<FetchedWeights> WeightCache::bring(const WeightFetch& fetch,
                                           std::optional<int64_t> link_mbit, Log& log) {
-  // Who uses the version has found it damaged, perhaps: then a proof of before says nothing.
+  // The caller has found the version damaged, perhaps: then a proof of before says nothing.
   auto brought = transfer(fetch, /*prove_anew=*/true, link_mbit, log);
   if (!brought) return brought;
   MutexLock lock(mu_);
@@ -484,7 +484,7 @@ Result<void> WeightCache::bring_file(const Digest& root, const std::string& file
     if (auto done =
             file == fetch.manifest ? bring_manifest(fetch) : bring_version(fetch, link_mbit, log);
         !done) {
-      // Who asks names the root, and may name any.
+      // The asker names the root, and may name any.
       forget_if_empty(folder_ / root);
       forget_old_versions(folder_, folder_ / root);
       return done;
@@ -494,7 +494,7 @@ Result<void> WeightCache::bring_file(const Digest& root, const std::string& file
   }
   std::error_code error;
   if (fs::exists(wanted, error)) return {};
-  // Of one pair of versions there is one file, whatever links the hosts say that they have.
+  // There is one file for a pair of versions, whatever links the hosts say that they have.
   fs::path source = wanted.parent_path() / payload_name(fetch.manifest);
   if (way) {
     int64_t num_ways = 0;

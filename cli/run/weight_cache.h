@@ -84,7 +84,7 @@ class WeightCache {
   std::atomic<int64_t> measured_mbit_ = 0;
   ProvedPayloads proved_;
   Mutex mu_;
-  // Of versions that were brought for others, or given up: the next bring() tells them.
+  // Versions that were brought for others, or given up: the next bring() tells them.
   std::map<std::string, double> untold_ TR_GUARDED_BY(mu_);
   const FetchFile fetch_file_;
   const RefuseFile refuse_file_;

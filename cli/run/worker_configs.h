@@ -1,4 +1,4 @@
-// What the worker processes of a run are told, of its options alone: the same for who plans a run
+// The configs of a run's worker processes, made of its options alone: the same for who plans a run
 // and for who plays it, so that a plan is about the processes that will be.
 //
 // Thread: any.

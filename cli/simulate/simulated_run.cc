@@ -39,7 +39,7 @@ MetricsRow metrics_row(const StepRecord& step, const std::vector<Sample>& sample
               {"time/rollout", step.handed - step.begun}}};
 }
 
-// What goes into the run directory while the world turns.
+// Writes the run directory while the world turns.
 class Recorder {
  public:
   Recorder(const SimulatedFiles& files, World& world)

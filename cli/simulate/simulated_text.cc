@@ -210,7 +210,7 @@ std::string simulated_table(std::span<const SimulatedMode> modes) {
   for (const SimulatedMode& mode : modes) {
     const SimulatedRun& run = mode.run;
     const RunSummary summary = simulator::summary_of(run.steps);
-    // Of a run that published nothing there is nothing to say of a step.
+    // A run that published nothing has no numbers of a step.
     const auto if_any = [&](const std::string& cell) { return summary.steps > 0 ? cell : "-"; };
     const auto steps = static_cast<double>(std::max<int64_t>(1, summary.steps));
     text +=

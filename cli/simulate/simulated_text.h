@@ -1,4 +1,4 @@
-// What a simulation found, for a person and as JSON.
+// The results of a simulation, for a person and as JSON.
 //
 // Thread: any.
 #pragma once
@@ -25,7 +25,7 @@ struct SimulatedMode {
 
 // "120 ms", "12.3 s", "4 min 05 s", "3 h 20 min", "2 d 03 h".
 std::string time_text(double seconds);
-// Of numbers that are counted in thousands and more: "42.7k".
+// The text of a number that is counted in thousands and more: "42.7k".
 std::string number_text(double value);
 // "generate 71 %, waits for the trainer 20 %": the largest first, what is below half a percent left
 // out. `whose` stands in front, unless there is nothing to say.

@@ -27,8 +27,8 @@ constexpr double kNotedBytes = 1e9, kNotedSeconds = 120;
 
 double number(int64_t value) { return static_cast<double>(value); }
 
-// Of an episode: turns that are drawn, and those that it plays before its context is full; tokens,
-// and seconds that it takes where nothing waits. The least of the datasets, but for the turns.
+// The shape of an episode: turns that are drawn, and those it plays before its context is full;
+// tokens, and seconds where nothing waits. The least of the datasets, but for the turns.
 struct Shape {
   double drawn = 1, turns = 1;
   double tokens = 0, seconds = 0;
@@ -36,7 +36,7 @@ struct Shape {
 
 Shape shape_of(const Simulation& simulation) {
   const auto* drawn = dynamic_cast<const simulator::DrawnEpisodes*>(simulation.episodes.get());
-  // Those of a record are in memory already, and few have many turns.
+  // Recorded episodes are in memory already, and few have many turns.
   if (drawn == nullptr || drawn->models().empty()) return {};
   double decode = std::numeric_limits<double>::infinity();
   for (const simulator::PoolModel& pool : simulation.cluster.pools)
@@ -102,7 +102,7 @@ SimulationSize size_of(const Simulation& simulation) {
   const double steps = steps_of(simulation, shape, slots);
   const double members =
       samples_of(law) * to_double(law.mode.launch_prompts) * to_double(law.mode.launch_members);
-  // What is done is kept until a checkpoint covers it.
+  // Samples that are done are kept until a checkpoint covers them.
   const double kept = 1 + ahead + std::min(steps, number(law.save.interval_steps));
   const double playing = std::min(slots, members * (1 + ahead));
 

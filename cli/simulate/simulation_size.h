@@ -1,4 +1,4 @@
-// What a simulation takes before it is played: events, memory and time, estimated from the sizes of
+// Size of a simulation before it is played: events, memory and time, estimated from the sizes of
 // the config alone. Values that are accepted one by one can make a simulation that no machine holds
 // or nobody waits for; its person hears so before it begins.
 //
@@ -27,7 +27,7 @@ SimulationSize size_of(const Simulation& simulation);
 // passes.
 void require_size(const SimulationSize& size, const MemoryFacts& machine);
 
-// What a person should know before a wait; empty of what a laptop plays in a minute.
+// The warning for a person before a wait; empty of what a laptop plays in a minute.
 std::string size_note(const SimulationSize& size);
 
 }  // namespace tailrace

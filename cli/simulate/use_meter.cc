@@ -51,7 +51,7 @@ void UseMeter::observe(const Event& event, const Actions& actions, const State& 
   warms_up_ = policy.published < 0;
 }
 
-// What was so since the last event was so until now.
+// The uses since the last event lasted until now.
 void UseMeter::pass(Time now) {
   while (!rests_.empty() && rests_.begin()->first <= now) {
     const WorkerId id = rests_.begin()->second;

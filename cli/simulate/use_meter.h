@@ -33,7 +33,7 @@ class UseMeter {
   void observe(const scheduler::Event& event, const scheduler::Actions& actions,
                const scheduler::State& after);
 
-  // Of all places of a role together, up to the last event; adds up to 1, or to 0 without any.
+  // Shares of all places of a role, up to the last event; adds up to 1, or to 0 without any.
   UseShares shares(Role role) const;
 
  private:

@@ -66,7 +66,7 @@ Frame make_frame(const Chart& chart, const std::vector<Points>& all) {
     }
   widen(frame.x_low, frame.x_high);
   widen(frame.y_low, frame.y_high);
-  // So that no line runs along the frame.
+  // A margin keeps lines off the frame.
   double margin = (frame.y_high - frame.y_low) * 0.05;
   frame.y_low = chart.y_min.value_or(frame.y_low - margin);
   frame.y_high = chart.y_max.value_or(frame.y_high + margin);

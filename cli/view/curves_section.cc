@@ -15,7 +15,7 @@ namespace {
 
 using Rows = std::span<const MetricsRow>;
 
-// Of a run with several: each has its own reward/NAME/mean.
+// The datasets of a run with several: each has its own reward/NAME/mean.
 std::set<std::string> datasets_of(Rows rows) {
   constexpr std::string_view kSection = "reward/", kMean = "/mean";
   std::set<std::string> datasets;
@@ -29,7 +29,7 @@ std::set<std::string> datasets_of(Rows rows) {
   return datasets;
 }
 
-// What `name` is called in the part of a row that is this dataset's.
+// The name of `name` in the part of a row that is this dataset's.
 std::string name_in(const std::string& dataset, const std::string& name) {
   const size_t slash = name.find('/');
   return fmt::format("{}/{}{}", name.substr(0, slash), dataset, name.substr(slash));

@@ -13,7 +13,7 @@
 namespace tailrace {
 namespace {
 
-// What a mean over a batch does by itself.
+// The change that a mean over a batch makes by itself.
 constexpr double kSteadyShare = 0.1;
 
 std::string_view arrow_between(double first, double last) {
@@ -162,7 +162,7 @@ std::vector<HealthFigure> Health::figures() const {
                           double before, double now) {
     const std::string_view course = value.empty() ? "" : arrow_between(before, now);
     const Severity severity = severity_of(number);
-    // What is not known is neither well nor unwell.
+    // An unknown figure is neither well nor unwell.
     const bool is_unknown = value.empty() && severity == Severity::kGood;
     return HealthFigure{name, std::move(value), is_unknown ? "unknown" : name_of(severity), course};
   };

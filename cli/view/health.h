@@ -54,15 +54,15 @@ class Health {
   // came of it, a reward that fell before the symptoms that began with it, and a reward above 0
   // that every sample has before the actions that cannot be read since the same step.
   std::vector<Finding> findings() const;
-  // Those of them that hold in the last step.
+  // Findings that hold in the last step.
   std::vector<Finding> present() const;
 
-  // What a launch ends with; nothing: a healthy run. Of what holds in the last step the first of
-  // findings(), or else a cause that held before: a symptom that is gone needs no cure. A run that
-  // is solved needs none for its symptoms, nor for what lies behind it.
+  // The finding that a launch ends with; nothing: a healthy run. The first one of findings() that
+  // holds in the last step, or else a cause that held before: a symptom that is gone needs no cure.
+  // A run that is solved needs none for its symptoms, nor for what lies behind it.
   std::optional<Finding> verdict() const;
 
-  // Of the last step; empty without one.
+  // Figures of the last step; empty without one.
   std::vector<HealthFigure> figures() const;
   // "signal 15 of 16 groups ok, entropy 0.82 ok ↓, ..."; empty without a step.
   std::string line() const;
@@ -82,9 +82,9 @@ class Health {
   std::array<Course, kEnumNames<Ailment>.size()> courses_;  // by kind
 };
 
-// Of a whole run. `config`: the text of its config.yaml; may be empty.
+// The health of a whole run. `config`: the text of its config.yaml; may be empty.
 Health health_of(std::span<const MetricsRow> rows, const std::string& config);
-// Of the run in this directory, as far as its files can be read.
+// The health of the run in this directory, as far as its files can be read.
 Health health_of(const RunPaths& paths);
 
 }  // namespace tailrace

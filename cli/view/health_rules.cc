@@ -39,26 +39,26 @@ constexpr double kEntropyGrowth = 1.5, kEntropyGrowthNats = 0.3;
 constexpr double kCollapsedShare = 0.2, kCollapsedStd = 0.5;
 // A policy of this success may well be sure of itself.
 constexpr double kNearlySolved = 0.9;
-// Of the samples: what is left is too little to learn how to end.
+// Share of the samples: the rest is too little to learn how to end.
 constexpr double kTruncatedShare = 0.9;
-// Of the actions.
+// Share of the actions.
 constexpr double kInvalidShare = 0.9;
 // Recipes sample at 0.6 to 1.2; at 2 a token of probability 1e-4 is as likely as one of 1e-2 was.
 constexpr double kHotTemperature = 1.5;
-// Of the tokens that the actions could have: none ends by itself. A policy that is nearly random,
-// nats a token, is unreadable for that, and a larger limit mends nothing; it ends some by chance,
-// which tells where a step without an update has no entropy (measured: 0.97 of the tokens).
+// Share of the tokens that the actions could have: none ends by itself. A policy that is nearly
+// random, nats a token, is unreadable for that, and a larger limit mends nothing; it ends some by
+// chance, which tells where a step without an update has no entropy (measured: 0.97 of the tokens).
 constexpr double kCutShare = 0.99, kRandomNats = 1.5;
-// Of the attempts: healthy runs have none but where a worker was lost.
+// Share of the attempts: healthy runs have none but where a worker was lost.
 constexpr double kFailedShare = 0.2;
 // Calls of an agent that the gateway refuses, an episode: an agent that meets a limit has one.
 constexpr double kRefusedCalls = 0.5;
 // Nats. Numerics classes differ by less than 1e-3, and no engine that samples from the same
 // distribution by more than 1e-2.
 constexpr double kMismatchNats = 1e-2;
-// Of the sampled tokens, or of those that are young enough: more are thrown away than trained on.
+// Share of sampled tokens, or of those young enough: more are thrown away than trained on.
 constexpr double kStaleShare = 0.5;
-// Of the largest reward, squared: an error that no return explains.
+// Multiple of the largest reward, squared: an error that no return explains.
 constexpr double kCriticDiverges = 10;
 // A penalty pulls a token with about coef x |log-ratio|, the reward with the advantage, about 1.
 // k3 is half of the squared log-ratio.
@@ -66,7 +66,7 @@ constexpr double kPenaltyPull = 1;
 // Healthy norms are at most three times the limit; a hundredth of a gradient says only its
 // direction.
 constexpr double kGradientCut = 100;
-// Of what the rewards were above their bottom: less is left than was lost. Also several standard
+// Share of the rewards' rise above their bottom: less is left than was lost. Also several standard
 // errors, which are large where a step has few groups.
 constexpr double kFallenShare = 0.5, kFallenErrors = 3;
 
@@ -107,8 +107,8 @@ bool is_truncated(const HealthView& v) {
   return v.now.truncated >= kTruncatedShare && !(v.now.success >= kNearlySolved) &&
          !is_saturated(v);
 }
-// Of a step whose samples all have one reward: it may be that of samples that never come to an
-// answer.
+// The text on a step whose samples all have one reward: it may be that of samples that never come
+// to an answer.
 std::string cut_text(const HealthView& v) {
   return is_truncated(v) ? fmt::format(
                                "; {:.0f} % of the samples end by a limit "
@@ -245,7 +245,7 @@ constexpr HealthRule kRules[] = {
      TR_SAYS(
          "Try a warm-up on demonstrations (sft), or say in the prompt how an action is written")},
     {Ailment::kMismatch, Severity::kWrong, HealthNumber::kKl, 2,
-     // What older versions sampled differs for another reason.
+     // Tokens that older versions sampled differ for another reason.
      TR_HOLDS((v.now.staleness == 0 && v.now.mismatch_kl > kMismatchNats) ||
               v.now.logprob_diff > kMismatchNats),
      TR_SAYS("engine and trainer disagree by {:.3g} nats a token about the same weights "
@@ -348,7 +348,7 @@ constexpr HealthRule kRules[] = {
              "(rollout/truncated_frac)",
              v.now.truncated * 100),
      [](const HealthView& v) -> std::string {
-       // Of one turn no more can be had by more of them.
+       // An episode of one turn gains nothing by more turns.
        return v.settings.max_turns > 1 && v.now.turns >= kTruncatedShare * v.settings.max_turns
                   ? "Raise rollout.max_turns, or rollout.max_action_tokens if actions are cut"
                   : "Raise rollout.max_action_tokens or rollout.max_context_tokens";

@@ -91,7 +91,7 @@ constexpr auto enum_names(Severity) {
 // The numbers at the top of a report, and the findings that are about none of them.
 enum class HealthNumber : uint8_t { kSignal, kEntropy, kClip, kKl, kLength, kTruncation, kOther };
 
-// What the rules need of the config.
+// The config's settings that the rules need.
 struct HealthSettings {
   double lr = kUnknown;              // optim.lr, which a schedule only lowers
   double max_grad_norm = kUnknown;   // optim.max_grad_norm
@@ -111,7 +111,7 @@ struct HealthSettings {
 // `config`: the text of config.yaml.
 HealthSettings health_settings(const std::string& config);
 
-// Of one step; names as in docs/metrics.md.
+// The numbers of one step; names as in docs/metrics.md.
 struct HealthStep {
   explicit HealthStep(const MetricsRow& row);
   static bool is_step(const MetricsRow& row);
@@ -135,7 +135,7 @@ struct HealthStep {
 // Steps, from a step that wrecked the policy to a symptom that comes of it.
 inline constexpr int64_t kSoon = 10;
 
-// Of the steps up to one.
+// The history of the steps up to one.
 class HealthHistory {
  public:
   // The next step is judged: what it says of the policy counts for its own rules.
@@ -150,7 +150,7 @@ class HealthHistory {
     std::string_view metric = {};
     bool is_too_far() const { return nats > limit; }
   };
-  // Of the last step with an update: as long as none follows, the policy is what it left.
+  // The move of the last step with an update: as long as none follows, the policy is what it left.
   const Move& last_move() const { return last_move_; }
   // Steps that were too far, each soon after the one before it: the policy is sane before the first
   // of them alone. The last such steps, with the one that moved the policy furthest beyond its
@@ -202,8 +202,8 @@ struct HealthRule {
 // One for each Ailment, in their order.
 std::span<const HealthRule> health_rules();
 
-// What comes of a policy that was wrecked: where it begins with a reward that falls, that is told
-// first, and where it begins soon after a step that moved the policy too far, that is the cause.
+// Whether it comes of a policy that was wrecked: where it begins with a reward that falls, that is
+// told first; where it begins soon after a step that moved the policy too far, that is the cause.
 bool is_symptom(Ailment kind);
 // "step 3 moved the policy by 12 nats a token (policy/kl_step)", or "steps 3 to 5 moved ...".
 std::string wreck_text(const HealthHistory::Wreck& wreck);

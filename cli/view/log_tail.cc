@@ -10,7 +10,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of a poll: a log that grows faster than that is told of later.
+// Bytes of one poll: a log that grows faster than that is told of later.
 constexpr int64_t kMostBytes = 1 << 20;
 
 // 0: there is no such file (yet).

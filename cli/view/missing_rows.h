@@ -25,8 +25,8 @@ struct ExpectedRows {
 // How many updates a warm-up has is known from any of its rows.
 std::vector<std::string> missing_rows(std::span<const MetricsRow> rows, ExpectedRows expected);
 
-// Of the run in this directory, whose checkpoints tell how far it is: a line for a person, empty
-// where nothing is missing.
+// The warning for the run in this directory, whose checkpoints tell how far it is: a line for a
+// person, empty where nothing is missing.
 std::string warning_of_missing_rows(const RunPaths& paths, ExpectedRows expected);
 
 }  // namespace tailrace

@@ -56,7 +56,7 @@ Json metadata(const char* what, int pid, int tid, const Json& args) {
 // The slots of one worker.
 class Slots {
  public:
-  // Of spans that come in the order of their begins.
+  // Takes a free slot for spans that come in the order of their begins.
   int take(Time begin, Time end) {
     for (size_t i = 0; i < busy_until_.size(); ++i) {
       if (busy_until_[i] > begin) continue;

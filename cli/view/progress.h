@@ -1,4 +1,4 @@
-// What a person sees while a run goes on: a block that is redrawn in place on a terminal, plain
+// The view of a run that goes on: a block that is redrawn in place on a terminal, plain
 // lines elsewhere. A reader that goes away ends neither.
 //
 // Thread: the owner's only.
@@ -29,7 +29,7 @@ std::string progress_line(const ProgressState& state, const MetricsRow& row);
 // The block of a terminal, each line at most `columns` wide.
 std::vector<std::string> progress_block(const ProgressState& state, int columns);
 
-// Of the steps not yet done, at the pace of the last twenty; negative when nothing is known yet.
+// Seconds of the steps still to do, at the pace of the last twenty; negative when nothing is known.
 double seconds_left(const ProgressState& state);
 
 // Writes and flushes. Where nobody reads any more (a pipe into `head`, a terminal that was closed)

@@ -168,7 +168,7 @@ std::string make_learning_curve(const ReportData& data) {
                             .points = evaluations,
                             .color = 1,
                             .markers = true});
-  // So that a share of 1 does not lie on the edge.
+  // The margin keeps a share of 1 off the edge.
   if (has_success) chart.y_max = 1.03;
   return draw_chart(chart);
 }
@@ -211,7 +211,7 @@ Result<ReportData> read_report_data(const RunPaths& paths) {
   else
     data.notes.push_back(config.failure().message);
   data.timeline = read_timeline_of(paths, data.notes);
-  // Of a run of an older build nobody knows.
+  // Nobody knows the machine of a run of an older build.
   if (auto machine = read_file(paths.machine()))
     data.machine = machine.value().substr(0, machine.value().find('\n'));
   if (std::filesystem::exists(paths.samples())) {

@@ -33,7 +33,7 @@ std::string make_learning_curve(const ReportData& data);
 // The rows of its timeline; none where it has no such file. What of it is damaged becomes a note.
 std::vector<TimelineRow> read_timeline_of(const RunPaths& paths, std::vector<std::string>& notes);
 
-// What of a run directory is there. A Failure when it has no metrics.
+// The files of a run directory that are there. A Failure when it has no metrics.
 Result<ReportData> read_report_data(const RunPaths& paths);
 
 // Writes RUN/report.html.

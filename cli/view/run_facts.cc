@@ -119,8 +119,8 @@ std::string date_of(std::span<const MetricsRow> rows) {
                      fmt::gmtime(static_cast<std::time_t>(std::floor(rows.front().unix_seconds))));
 }
 
-// What a step's weights took to hosts elsewhere: medians, which the first version, a whole one,
-// does not change.
+// Bytes and time that a step's weights took to hosts elsewhere: medians, which the first version, a
+// whole one, does not change.
 std::string weights_of(std::span<const MetricsRow> rows) {
   std::vector<double> bytes, milliseconds;
   const auto take = [](const double* value, std::vector<double>& values) {

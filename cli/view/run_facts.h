@@ -1,4 +1,4 @@
-// What a run is, in a few words: its model, algorithm, data and machine, for the head of the
+// The facts of a run in a few words: its model, algorithm, data and machine, for the head of the
 // report.
 //
 // Thread: any.

@@ -35,7 +35,7 @@ struct TraceLine {
   std::string text;
 };
 
-// What a run directory knows of samples.
+// The rows of a run directory about samples.
 struct Found {
   std::vector<TimelineRow> rows;
   std::map<BodyId, TraceLine> traced;  // those that fit the query
@@ -46,7 +46,7 @@ struct Found {
   std::vector<std::string> notes, damaged;
 };
 
-// Of one file: the first with its line and why, and how many there are.
+// Damaged rows of one file: the first with its line and why, and how many there are.
 class DamagedRows {
  public:
   explicit DamagedRows(std::filesystem::path file) : file_(std::move(file)) {}
@@ -183,7 +183,7 @@ std::vector<TimelineRow> history_of(const Found& found, const Member& member,
   return history;
 }
 
-// What the file of a sample's step says of its group. A damaged row counts as one that is missing.
+// Counts the group's meetings in the file of a sample's step. A damaged row counts as missing.
 void count_meetings(const std::filesystem::path& file, SampleTrace& trace) {
   const auto text = read_file(file);
   if (!text) return trace.notes.push_back(text.failure().message);
@@ -237,7 +237,7 @@ std::string what_came(const TimelineRow& row) {
   return text;
 }
 
-// What it waited for between two spans of its history.
+// The wait between two spans of its history.
 std::string_view wait_before(const TimelineRow& next) {
   if (next.what == TimelineWhat::kVerify) return "waits for a reward worker";
   if (next.what == TimelineWhat::kTrain) return "waits for its group, its step and the trainer";
@@ -266,7 +266,7 @@ std::string show_history(const std::vector<TimelineRow>& history) {
   return out;
 }
 
-// What a person can do about it, or why it is so.
+// The advice to a person, or the reason.
 std::string explain(LeftOut why, std::string_view judged) {
   switch (why) {
     case LeftOut::kNoSignal:
@@ -290,7 +290,7 @@ std::string explain(LeftOut why, std::string_view judged) {
 // "not in the loss: 3 tokens too_old (older than scheduler.max_staleness), ...". Of one reason for
 // all its count says nothing.
 std::string show_left_out(const std::map<LeftOut, int64_t>& left_out, std::string_view judged) {
-  // Of a row of an older build, which kept no reason.
+  // A row of an older build has no reason.
   if (left_out.empty())
     return fmt::format(
         "not in the loss: the {} in its group are all equal, its tokens are older than "
@@ -313,7 +313,7 @@ std::string show_advantage(const TraceTurn& turn, std::string_view judged) {
   return fmt::format("{:.5g} ({:.5g} to {:.5g})", *turn.advantage, *turn.first, *turn.last);
 }
 
-// Of a turn that is in the loss in part: ", without 1 too_old".
+// The text about a turn that is in the loss in part: ", without 1 too_old".
 std::string show_missing(const TraceTurn& turn) {
   if (!turn.advantage || turn.left_out.empty()) return "";
   std::vector<std::string> reasons;
@@ -322,7 +322,7 @@ std::string show_missing(const TraceTurn& turn) {
   return fmt::format(", without {}", fmt::join(reasons, ", "));
 }
 
-// Of the reward, what no turn earned.
+// The text about the part of the reward that no turn earned.
 std::string show_rest(const TraceRow& row) {
   double earned = 0;
   bool known = false;

@@ -23,7 +23,7 @@ struct SampleTrace {
   BodyId sample;                     // its latest attempt that is known
   std::vector<TimelineRow> history;  // its leases, and the step that trained it; as they began
   std::optional<TraceRow> tokens;
-  // Of its turns in their order: how many members of its group met the state that the turn answers,
+  // For each turn in order: how many members of its group met the state that the turn answers,
   // itself among them; 0: no state is known. Of the members that are in traces/, group_members.
   std::vector<int64_t> met;
   int64_t group_members = 0;

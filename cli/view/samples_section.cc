@@ -38,7 +38,7 @@ std::string card(const Sample& sample) {
                   : escape_markup(piece.text);
   }
   std::string foot;
-  // What `tailrace trace` takes.
+  // The name is the argument of `tailrace trace`.
   if (!sample.name.empty()) foot = fmt::format("<footer>{}</footer>", escape_markup(sample.name));
   return fmt::format("<div class=\"sample\"><header>{}</header><pre>{}</pre>{}</div>\n", head, text,
                      foot);
@@ -60,7 +60,7 @@ std::string prompt_of(const Sample& sample) {
   return first.role == TokenRole::kPrompt ? first.text : "";
 }
 
-// Those with the prompt of one before stand in its place, the others in what is left.
+// Samples with the prompt of one before stand in its place, the others in what is left.
 Shown beside(const Shown& before, Shown after) {
   Shown placed(std::max(before.size(), after.size()), nullptr);
   for (size_t i = 0; i < before.size(); ++i) {

@@ -1,4 +1,4 @@
-// What the policy wrote at the beginning of a run and at its end, side by side, for the report.
+// The policy's texts at the beginning of a run and at its end, side by side, for the report.
 //
 // Thread: any.
 #pragma once

@@ -25,7 +25,7 @@ Turns number_turns(std::span<const SegmentShape> segments) {
   return turns;
 }
 
-// Of the token at a place of the context of a segment; 0 behind its end too.
+// The turn of the token at a place of the context of a segment; 0 behind its end too.
 int64_t turn_at(std::span<const SegmentShape> segments, const Turns& turns, int32_t segment,
                 int32_t place) {
   while (place < segments[static_cast<size_t>(segment)].parent_tokens)

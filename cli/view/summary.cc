@@ -21,7 +21,7 @@ MetricChange change_of(std::span<const MetricsRow> rows, std::string_view name) 
   for (const MetricsRow& row : rows) {
     const double* value = row.find(name);
     if (value == nullptr) continue;
-    // Of held-out metrics the first row is from before the first step.
+    // The first row of held-out metrics is from before the first step.
     if (change.last_row == nullptr) change.first = *value;
     change.last = *value;
     change.last_row = &row;

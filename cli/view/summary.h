@@ -20,7 +20,7 @@ std::string run_summary(std::span<const MetricsRow> rows, const std::string& nam
                         std::chrono::seconds elapsed, const std::string& directory,
                         const std::string& config = "");
 
-// Of the run in this directory.
+// The summary of the run in this directory.
 std::string run_summary(const RunPaths& paths, const std::string& name,
                         std::chrono::seconds elapsed);
 

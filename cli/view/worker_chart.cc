@@ -65,7 +65,7 @@ std::string draw_time(const RunUse& use, int bottom) {
   }
   out += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"end\">seconds</text>\n", kWidth,
                      bottom + 32);
-  // Of many steps the lines would be a grey field.
+  // The lines of many steps would be a grey field.
   const size_t every = 1 + use.steps.size() / 24;
   constexpr double kNumberWidth = 20;
   double next = 0;  // where there is room for a number
@@ -180,7 +180,7 @@ Time first_sample(std::span<const TimelineRow> rows) {
   return first;
 }
 
-// Who waited, and mostly for what: a tile for each role.
+// A tile for each role: who waited, and mostly for what.
 std::string headline(const RunUse& use) {
   std::string out;
   for (const Role role : {Role::kRollout, Role::kTrainer, Role::kReward}) {
@@ -238,7 +238,7 @@ std::string worker_section(std::span<const TimelineRow> rows) {
     out += headline(use_of_workers(rows, begin, end, 1));
   out += legend(whole);
   out += fmt::format("<div class=\"chart\">{}</div>\n", draw(whole, "workers over the run"));
-  // Of a run that is not longer it would be the same chart.
+  // A run that is not longer would have the same chart.
   if (steps.size() > static_cast<size_t>(2 * kZoomSteps)) {
     const Time from = steps[steps.size() - 1 - kZoomSteps];
     if (from < steps.back())

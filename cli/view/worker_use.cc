@@ -119,7 +119,7 @@ std::vector<Cause> causes_of(std::span<const TimelineRow> rows, Time end) {
   return causes;
 }
 
-// What is known of one worker, apart from causes.
+// The facts of one worker, apart from causes.
 struct Known {
   Role role = Role::kRollout;
   bool has_role = false;
@@ -165,7 +165,7 @@ std::map<WorkerId, Known> workers_of(std::span<const TimelineRow> rows) {
       }
     } else if (is_span(row.what) && row.at > row.from) {
       if (!known.has_role) known.role = role_by(row.what);
-      // Of a sum of leases the mean.
+      // A sum of leases counts by its mean.
       const double count = is_lease(row.what) && !row.sample
                                ? seconds_of(row.busy) / seconds_of(row.at - row.from)
                                : 1;

@@ -75,7 +75,7 @@ using UseShares = std::array<double, kNumUses>;  // of 1, or seconds
 using UseCounts = std::array<double, kNumUses + 1>;
 inline constexpr size_t kEvalVerify = kNumUses;
 
-// What a worker of this role waits for when it has nothing to do at such a moment.
+// The wait of a worker of this role when it has nothing to do at such a moment.
 Use why_idle(Role role, const UseCounts& counts);
 
 struct WorkerUse {
@@ -95,10 +95,10 @@ struct RunUse {
   bool folded = false;  // some leases are sums of a step: of those only the mean is known
 };
 
-// Of the window from `begin` to `end`, begin < end.
+// The use in the window from `begin` to `end`, begin < end.
 RunUse use_of_workers(std::span<const TimelineRow> rows, Time begin, Time end, int64_t num_bins);
 
-// Of all places of a role together; adds up to 1, or to 0 where there are none.
+// Shares of all places of a role together; adds up to 1, or to 0 where there are none.
 UseShares shares_of(const RunUse& use, Role role);
 
 // Mean share of the rollout workers' places that generated samples for training while the trainer
