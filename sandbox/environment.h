@@ -100,7 +100,7 @@ class Environment {
 using EnvironmentSettings = std::vector<std::pair<std::string, std::string>>;
 
 // Seeds of held-out and training episodes are disjoint by construction: the top bit tells them
-// apart. Each dataset (`domain`) has its own, also where two play the same environment.
-uint64_t task_seed(uint64_t run_seed, bool held_out, int64_t prompt, int32_t domain = 0);
+// apart. Each dataset has its own, also where two play the same environment.
+uint64_t task_seed(uint64_t run_seed, bool held_out, int64_t prompt, int32_t dataset = 0);
 
 }  // namespace tailrace::sandbox

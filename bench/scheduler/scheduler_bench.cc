@@ -66,7 +66,8 @@ Config config_for(int64_t members, Traffic traffic) {
   config.mode.max_staleness = 1;
   config.group_size = kGroup;
   config.steps = 1'000'000;
-  config.domains = {DomainConfig{.prompts_per_step = std::max<int64_t>(1, members / (2 * kGroup))}};
+  config.datasets = {
+      DatasetConfig{.prompts_per_step = std::max<int64_t>(1, members / (2 * kGroup))}};
   config.save.interval_steps = 1;
   if (traffic == Traffic::kBusy)
     config.eval = {.prompts = std::max<int64_t>(1, members / 100), .interval_steps = 2};

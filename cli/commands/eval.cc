@@ -120,7 +120,7 @@ std::vector<EvalArguments> adopt_run(EvalArguments arguments, Registries& regist
     one.limits = options.files.limits();
     one.plan.env = dataset.env;
     one.plan.settings = dataset.settings;
-    one.plan.domain = static_cast<int32_t>(i);
+    one.plan.dataset_index = static_cast<int32_t>(i);
   }
   if (datasets.empty())
     throw UserError(

@@ -102,9 +102,9 @@ std::string describe(const State& state, const WorkerId& id, const scheduler::Wo
 }
 
 // Places without prompts are left out.
-std::string describe_prompts(const scheduler::Policy& policy, std::optional<int32_t> domain) {
+std::string describe_prompts(const scheduler::Policy& policy, std::optional<int32_t> dataset) {
   std::vector<std::string> parts;
-  for (const PromptCount& place : count_prompts(policy, domain))
+  for (const PromptCount& place : count_prompts(policy, dataset))
     if (place.count > 0) parts.push_back(fmt::format("{} {}", place.count, place.words));
   return parts.empty() ? "none begun" : fmt::format("{}", fmt::join(parts, ", "));
 }
@@ -120,11 +120,12 @@ std::optional<RunOptions> options_of(const RunPaths& paths) {
   }
 }
 
-// By domain, as the config of the run has them; without one they are numbered.
-std::vector<std::string> names_of(const std::optional<RunOptions>& options, size_t num_domains) {
+// By dataset, as the config of the run has them; without one they are numbered.
+std::vector<std::string> names_of(const std::optional<RunOptions>& options, size_t num_datasets) {
   std::vector<std::string> names;
   if (options) names = dataset_names(*options);
-  for (size_t i = names.size(); i < num_domains; ++i) names.push_back(fmt::format("dataset {}", i));
+  for (size_t i = names.size(); i < num_datasets; ++i)
+    names.push_back(fmt::format("dataset {}", i));
   return names;
 }
 
@@ -199,7 +200,7 @@ void show_status(const std::string& run, bool json) {
   facts.health = health.line();
   for (const Finding& finding : health.present()) facts.findings.push_back(finding.line());
   for (const auto& [id, policy] : state.policies) {
-    if (policy.domains.size() > 1) facts.datasets = names_of(options, policy.domains.size());
+    if (policy.datasets.size() > 1) facts.datasets = names_of(options, policy.datasets.size());
     facts.supervised = supervised_facts(paths, alone, policy.published);
   }
   if (!state.end)

@@ -19,9 +19,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 using scheduler::State;
 
-Json prompts_json(const scheduler::Policy& policy, std::optional<int32_t> domain) {
+Json prompts_json(const scheduler::Policy& policy, std::optional<int32_t> dataset) {
   Json json = Json::object();
-  for (const PromptCount& place : count_prompts(policy, domain))
+  for (const PromptCount& place : count_prompts(policy, dataset))
     json[std::string(place.key)] = place.count;
   return json;
 }
@@ -106,17 +106,17 @@ std::optional<SupervisedFacts> supervised_facts(const RunPaths& paths, bool alon
 }
 
 std::vector<PromptCount> count_prompts(const scheduler::Policy& policy,
-                                       std::optional<int32_t> domain) {
+                                       std::optional<int32_t> dataset) {
   int64_t running = 0, ready = 0, parked = 0, queued = 0, long_queue = 0, handed = 0;
   for (const auto& [id, task] : policy.tasks) {
-    if (domain && id.domain != *domain) continue;
+    if (dataset && id.dataset != *dataset) continue;
     running += task.place == scheduler::Place::kRunning;
     handed += task.place == scheduler::Place::kHandedOver;
   }
   std::array<int64_t, kEnumNames<scheduler::TaskEnd>.size()> ended{};
-  for (int32_t index = 0; index < std::ssize(policy.domains); ++index) {
-    if (domain && index != *domain) continue;
-    const scheduler::Domain& one = policy.domains[static_cast<size_t>(index)];
+  for (int32_t index = 0; index < std::ssize(policy.datasets); ++index) {
+    if (dataset && index != *dataset) continue;
+    const scheduler::Dataset& one = policy.datasets[static_cast<size_t>(index)];
     ready += std::ssize(one.ready);
     parked += std::ssize(one.parked);
     queued += std::ssize(one.queued);

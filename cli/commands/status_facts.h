@@ -21,9 +21,9 @@ struct PromptCount {
   int64_t count = 0;
 };
 
-// All places, also those where none is. `domain`: of one dataset; absent: of all.
+// All places, also those where none is. `dataset`: of one dataset; absent: of all.
 std::vector<PromptCount> count_prompts(const scheduler::Policy& policy,
-                                       std::optional<int32_t> domain);
+                                       std::optional<int32_t> dataset);
 
 // The training on supervised rows, as the metrics tell it, which come some fifty times.
 struct SupervisedFacts {

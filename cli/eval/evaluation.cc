@@ -97,7 +97,7 @@ std::vector<EvaluatedEpisode> evaluate(const LoadedModel& loaded, const chat::Pr
   int64_t total = plan.episodes * plan.samples, started = 0;
   while (static_cast<int64_t>(episodes.size()) < total) {
     for (; started < total && started - std::ssize(episodes) < kInPlay; ++started) {
-      const MemberId member{.domain = plan.domain,
+      const MemberId member{.dataset = plan.dataset_index,
                             .prompt = started / plan.samples,
                             .member = static_cast<int32_t>(started % plan.samples)};
       player.start({.lease = {.member = member},

@@ -22,7 +22,7 @@ struct EvaluationPlan {
   std::string env;
   sandbox::EnvironmentSettings settings;
   std::vector<text::DatasetRow> dataset;  // of environments that need one
-  int32_t domain = 0;                     // which of a run's datasets: random numbers are its own
+  int32_t dataset_index = 0;              // which of a run's datasets: random numbers are its own
   int64_t episodes = 0;                   // prompts
   int64_t samples = 1;                    // of each
   uint64_t seed = 0;

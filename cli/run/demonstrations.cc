@@ -132,10 +132,10 @@ class Demonstrator {
 };
 
 // The stream of the first dataset is what it was when there was one.
-Rng demonstrator_rng(uint64_t run_seed, size_t domain, int64_t episode) {
+Rng demonstrator_rng(uint64_t run_seed, size_t dataset, int64_t episode) {
   const auto number = static_cast<uint64_t>(episode);
-  if (domain == 0) return Rng(mix({run_seed, kStream, number}));
-  return Rng(mix({run_seed, kStream, number, domain}));
+  if (dataset == 0) return Rng(mix({run_seed, kStream, number}));
+  return Rng(mix({run_seed, kStream, number, dataset}));
 }
 
 }  // namespace
@@ -148,17 +148,17 @@ DemonstrationCounts write_demonstrations(const std::filesystem::path& file,
   DemonstrationCounts counts;
   // In memory and written at once: a launch that is killed here begins anew, with the same bytes.
   std::string text;
-  for (size_t domain = 0; domain < datasets.size(); ++domain) {
-    const DemonstratedDataset& dataset = datasets[domain];
+  for (size_t index = 0; index < datasets.size(); ++index) {
+    const DemonstratedDataset& dataset = datasets[index];
     Demonstrator demonstrator(dataset.environment, format, verifiers, plan);
     for (int64_t i = 0; i < dataset.episodes; ++i) {
       sandbox::Task task{sandbox::task_seed(plan.run_seed, /*held_out=*/false, kFirstPrompt + i,
-                                            static_cast<int32_t>(domain)),
+                                            static_cast<int32_t>(index)),
                          ""};
       // A dataset may be shorter than the demonstrations: its rows then come round again.
       if (!dataset.rows.empty())
         task.data = dataset.rows[static_cast<size_t>(i) % dataset.rows.size()].json;
-      const Row row = demonstrator.play(task, demonstrator_rng(plan.run_seed, domain, i), counts);
+      const Row row = demonstrator.play(task, demonstrator_rng(plan.run_seed, index, i), counts);
       // In the form of sft.data, as which the trainer reads it.
       text += fmt::format("{{\"input_ids\":[{}],\"loss_mask\":[{}]}}\n", fmt::join(row.tokens, ","),
                           fmt::join(row.counts, ","));

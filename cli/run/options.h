@@ -131,7 +131,7 @@ struct EnvSection {
   void visit(OptionVisitor& v);
 };
 
-// One of several that a run learns from: a dataset of the scheduler's law (1.1); MemberId::domain
+// One of several that a run learns from: a dataset of the scheduler's law (1.1); MemberId::dataset
 // is its place in the list.
 // Who wants to know what a run learns from asks datasets_of() (datasets.h), whichever way it was
 // written.

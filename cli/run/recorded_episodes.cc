@@ -167,7 +167,7 @@ RecordedEpisode episode_in(const Json& object) {
   constexpr int64_t kMostNumber = int64_t{1} << 62, kMostMember = (int64_t{1} << 31) - 1;
   RecordedEpisode episode;
   MemberId& member = episode.member;
-  member.domain = whole_number<int32_t>(object, "dataset", false, kMostMember);
+  member.dataset = whole_number<int32_t>(object, "dataset", false, kMostMember);
   member.prompt = whole_number<int64_t>(object, "prompt", false, kMostNumber);
   member.epoch = whole_number<int64_t>(object, "epoch", false, kMostNumber);
   member.launch = whole_number<int32_t>(object, "launch", false, kMostMember);
@@ -226,7 +226,7 @@ RecordedEpisode recorded_episode(const Trajectory& trajectory) {
 
 std::string format_recorded_episode(const RecordedEpisode& episode) {
   const MemberId& member = episode.member;
-  Json json = {{"dataset", member.domain},
+  Json json = {{"dataset", member.dataset},
                {"prompt", member.prompt},
                {"epoch", member.epoch},
                {"launch", member.launch},

@@ -184,16 +184,16 @@ void check_policy(const RunOptions& options, const sandbox::EnvironmentRegistry&
 namespace {
 
 // The error names the dataset that has no end; the scheduler's law refuses the same (5.3).
-void check_ends(const RunOptions& options, std::span<const scheduler::DomainConfig> domains) {
-  for (size_t i = 0; i < domains.size(); ++i) {
-    const scheduler::DomainConfig& domain = domains[i];
-    if (domain.prompts_per_step == 0) continue;
-    if (domain.prompts_per_epoch == 0)
+void check_ends(const RunOptions& options, std::span<const scheduler::DatasetConfig> datasets) {
+  for (size_t i = 0; i < datasets.size(); ++i) {
+    const scheduler::DatasetConfig& dataset = datasets[i];
+    if (dataset.prompts_per_step == 0) continue;
+    if (dataset.prompts_per_epoch == 0)
       throw UserError::at("run.steps",
                           "is 0 (until the epochs end), but {} draws its tasks without end. Try "
                           "run.steps=100.",
                           dataset_key(options, i));
-    if (domain.epochs == 0)
+    if (dataset.epochs == 0)
       throw UserError::at("run.steps",
                           "is 0 (until the epochs end), but {} is 0 as well. Try "
                           "run.epochs=1, or run.steps=100.",
@@ -206,19 +206,19 @@ void check_ends(const RunOptions& options, std::span<const scheduler::DomainConf
 scheduler::Config scheduler_config(const RunOptions& options) {
   scheduler::RunShape shape{.steps = options.run.steps,
                             .trainer_ranks = static_cast<int32_t>(options.train.ranks),
-                            .domains = {}};
+                            .datasets = {}};
   const std::vector<DatasetSection> datasets = datasets_of(options);
   const std::vector<int64_t> quotas = prompts_of_step(options);
   const std::vector<int64_t> prompts = prompts_of_epoch(options);
   for (size_t i = 0; i < datasets.size(); ++i) {
-    shape.domains.push_back(
+    shape.datasets.push_back(
         {.prompts_per_step = quotas[i],
          .prompts_per_epoch = prompts[i],
          .epochs = datasets[i].epochs,
          .pool = datasets[i].pool,
          .name = datasets[i].name.empty() ? datasets[i].env : datasets[i].name});
   }
-  if (options.run.steps == 0 && !options.datasets.empty()) check_ends(options, shape.domains);
+  if (options.run.steps == 0 && !options.datasets.empty()) check_ends(options, shape.datasets);
   scheduler::EvalOptions eval = options.eval;
   eval.holds_training = options.run.colocate;
   return scheduler::make_config(options.scheduler, options.step, eval, options.save,

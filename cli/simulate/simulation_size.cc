@@ -66,7 +66,7 @@ double samples_of(const scheduler::Config& law) {
 double steps_of(const Simulation& simulation, const Shape& shape, double slots) {
   const scheduler::Config& law = simulation.law;
   double steps = law.steps > 0 ? number(law.steps) : std::numeric_limits<double>::infinity();
-  for (const scheduler::DomainConfig& dataset : law.domains)
+  for (const scheduler::DatasetConfig& dataset : law.datasets)
     if (dataset.prompts_per_step > 0 && dataset.prompts_per_epoch > 0 && dataset.epochs > 0)
       steps = std::min(steps, std::ceil(number(dataset.prompts_per_epoch) * number(dataset.epochs) /
                                         number(dataset.prompts_per_step)));

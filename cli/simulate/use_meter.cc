@@ -22,7 +22,7 @@ size_t index_of(Role role) { return static_cast<size_t>(role); }
 size_t UseMeter::Hash::operator()(const WorkId& work) const {
   const MemberId& member = work.member;
   return tailrace::mix(
-      {static_cast<uint64_t>(work.lane), static_cast<uint64_t>(member.domain),
+      {static_cast<uint64_t>(work.lane), static_cast<uint64_t>(member.dataset),
        static_cast<uint64_t>(member.epoch), static_cast<uint64_t>(member.prompt),
        static_cast<uint64_t>(member.launch) << 32 ^ static_cast<uint64_t>(member.member)});
 }

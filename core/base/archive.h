@@ -31,11 +31,11 @@ static_assert(std::endian::native == std::endian::little);
 
 template <class V>
 void fields(TaskId& id, V& visit) {
-  visit(id.policy, id.domain, id.epoch, id.prompt);
+  visit(id.policy, id.dataset, id.epoch, id.prompt);
 }
 template <class V>
 void fields(MemberId& id, V& visit) {
-  visit(id.policy, id.domain, id.epoch, id.prompt, id.launch, id.member);
+  visit(id.policy, id.dataset, id.epoch, id.prompt, id.launch, id.member);
 }
 template <class V>
 void fields(LeaseId& id, V& visit) {

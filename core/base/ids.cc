@@ -5,12 +5,12 @@
 namespace tailrace {
 
 TaskId task_of(const MemberId& member) {
-  return {member.policy, member.domain, member.epoch, member.prompt};
+  return {member.policy, member.dataset, member.epoch, member.prompt};
 }
 
 MemberId member_id(const TaskId& task, int32_t launch, int32_t member) {
   return {.policy = task.policy,
-          .domain = task.domain,
+          .dataset = task.dataset,
           .epoch = task.epoch,
           .prompt = task.prompt,
           .launch = launch,
@@ -18,7 +18,7 @@ MemberId member_id(const TaskId& task, int32_t launch, int32_t member) {
 }
 
 std::string to_string(const TaskId& id) {
-  return fmt::format("policy={} dataset={} epoch={} prompt={}", id.policy, id.domain, id.epoch,
+  return fmt::format("policy={} dataset={} epoch={} prompt={}", id.policy, id.dataset, id.epoch,
                      id.prompt);
 }
 

@@ -35,9 +35,9 @@ constexpr auto enum_names(Lane) {
 // A prompt of an epoch. In the evaluation lane `epoch` is the version under evaluation.
 struct TaskId {
   PolicyId policy = 0;
-  int32_t domain = 0;
+  int32_t dataset = 0;
   int64_t epoch = 0;
-  int64_t prompt = 0;  // index in the domain's dataset or seed stream
+  int64_t prompt = 0;  // index in the dataset's rows or seed stream
   friend auto operator<=>(const TaskId&, const TaskId&) = default;
 };
 
@@ -49,7 +49,7 @@ inline int64_t row_of(int64_t prompt, int64_t num_rows) {
 
 struct MemberId {
   PolicyId policy = 0;
-  int32_t domain = 0;
+  int32_t dataset = 0;
   int64_t epoch = 0;
   int64_t prompt = 0;
   int32_t launch = 0;
@@ -73,10 +73,10 @@ inline bool is_greedy_member(Lane lane, const MemberId& member) {
 // The key that a batch is sorted by, never by arrival: sums round by their order, and a batch that
 // is handed out again must give the same weights. Members of a group stand side by side.
 inline auto batch_order(const TaskId& id) {
-  return std::tuple(id.epoch, id.prompt, id.domain, id.policy);
+  return std::tuple(id.epoch, id.prompt, id.dataset, id.policy);
 }
 inline auto batch_order(const MemberId& id) {
-  return std::tuple(id.epoch, id.prompt, id.domain, id.policy, id.launch, id.member);
+  return std::tuple(id.epoch, id.prompt, id.dataset, id.policy, id.launch, id.member);
 }
 
 MemberId member_id(const TaskId& task, int32_t launch, int32_t member);

@@ -57,7 +57,7 @@ void Check::line(std::string& text, size_t longest) {
 
 void Check::look(LeaseId& id) {
   const MemberId& m = id.member;
-  require(std::ranges::min({int64_t{m.policy}, int64_t{m.domain}, m.epoch, m.prompt,
+  require(std::ranges::min({int64_t{m.policy}, int64_t{m.dataset}, m.epoch, m.prompt,
                             int64_t{m.launch}, int64_t{m.member}, int64_t{id.attempt}}) >= 0,
           "negative part in id {}", to_string(id));
 }

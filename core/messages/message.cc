@@ -14,7 +14,7 @@ constexpr size_t kShownBytes = 200;  // of a text in a line of the log
 
 std::string short_name(const LeaseId& id) {
   const MemberId& m = id.member;
-  return fmt::format("p{}/d{}/e{}/q{}/l{}/m{}#{}", m.policy, m.domain, m.epoch, m.prompt, m.launch,
+  return fmt::format("p{}/d{}/e{}/q{}/l{}/m{}#{}", m.policy, m.dataset, m.epoch, m.prompt, m.launch,
                      m.member, id.attempt);
 }
 

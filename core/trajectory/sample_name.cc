@@ -13,7 +13,7 @@ namespace {
 std::optional<int64_t>* number_of(SampleQuery& query, std::string_view key) {
   if (key == "policy") return &query.policy;
   // "domain": in runs that an older build began.
-  if (key == "dataset" || key == "domain") return &query.domain;
+  if (key == "dataset" || key == "domain") return &query.dataset;
   if (key == "epoch") return &query.epoch;
   if (key == "prompt") return &query.prompt;
   if (key == "launch") return &query.launch;
@@ -72,7 +72,7 @@ std::string sample_name(const BodyId& id) {
 
 bool SampleQuery::matches(const BodyId& id) const {
   const MemberId& m = id.lease.member;
-  return (!lane || *lane == id.lane) && fits(policy, m.policy) && fits(domain, m.domain) &&
+  return (!lane || *lane == id.lane) && fits(policy, m.policy) && fits(dataset, m.dataset) &&
          fits(epoch, m.epoch) && fits(prompt, m.prompt) && fits(launch, m.launch) &&
          fits(member, m.member) && fits(attempt, id.lease.attempt);
 }
@@ -88,14 +88,14 @@ Result<SampleQuery> parse_sample_query(std::span<const std::string> words) {
 Result<BodyId> parse_sample_name(std::string_view text) {
   SampleQuery query;
   if (auto read = read_words(text, query); !read) return read.failure();
-  for (const auto* part : {&query.policy, &query.domain, &query.epoch, &query.prompt, &query.launch,
-                           &query.member, &query.attempt}) {
+  for (const auto* part : {&query.policy, &query.dataset, &query.epoch, &query.prompt,
+                           &query.launch, &query.member, &query.attempt}) {
     if (!*part) return Failure{fmt::format("'{}' is not the whole name of a sample", text)};
   }
   const auto narrow = [](const std::optional<int64_t>& n) { return static_cast<int32_t>(*n); };
   return BodyId{query.lane.value_or(Lane::kTrain),
                 {{.policy = narrow(query.policy),
-                  .domain = narrow(query.domain),
+                  .dataset = narrow(query.dataset),
                   .epoch = *query.epoch,
                   .prompt = *query.prompt,
                   .launch = narrow(query.launch),

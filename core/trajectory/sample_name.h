@@ -22,7 +22,7 @@ Result<BodyId> parse_sample_name(std::string_view text);
 // The given parts of a name; the rest may be anything.
 struct SampleQuery {
   std::optional<Lane> lane;
-  std::optional<int64_t> policy, domain, epoch, prompt, launch, member, attempt;
+  std::optional<int64_t> policy, dataset, epoch, prompt, launch, member, attempt;
 
   bool matches(const BodyId& id) const;
 };

@@ -17,7 +17,7 @@ namespace {
 
 std::optional<std::string> find_lease_fault(const LeaseId& lease) {
   const MemberId& id = lease.member;
-  if (id.policy < 0 || id.domain < 0 || id.epoch < 0 || id.prompt < 0 || id.launch < 0 ||
+  if (id.policy < 0 || id.dataset < 0 || id.epoch < 0 || id.prompt < 0 || id.launch < 0 ||
       id.member < 0 || lease.attempt < 0) {
     return fmt::format("negative part in id {}", to_string(lease));
   }

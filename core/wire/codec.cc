@@ -7,15 +7,15 @@ namespace tailrace::wire {
 
 fbs::Lease to_fbs(const LeaseId& id) {
   const MemberId& m = id.member;
-  return fbs::Lease(fbs::Member(m.policy, m.domain, m.epoch, m.prompt, m.launch, m.member),
+  return fbs::Lease(fbs::Member(m.policy, m.dataset, m.epoch, m.prompt, m.launch, m.member),
                     id.attempt);
 }
 
 LeaseId read_lease(const fbs::Lease& id) {
   const fbs::Member& m = id.member();
-  LeaseId lease{{m.policy(), m.domain(), m.epoch(), m.prompt(), m.launch(), m.member()},
+  LeaseId lease{{m.policy(), m.dataset(), m.epoch(), m.prompt(), m.launch(), m.member()},
                 id.attempt()};
-  if (m.policy() < 0 || m.domain() < 0 || m.epoch() < 0 || m.prompt() < 0 || m.launch() < 0 ||
+  if (m.policy() < 0 || m.dataset() < 0 || m.epoch() < 0 || m.prompt() < 0 || m.launch() < 0 ||
       m.member() < 0 || id.attempt() < 0) {
     throw Malformed("negative part in id {}", to_string(lease));
   }

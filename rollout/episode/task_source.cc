@@ -15,7 +15,7 @@ sandbox::Task TaskSource::task(Lane lane, const MemberId& member) const {
   const bool held_out = lane == Lane::kEval;
   const std::vector<text::DatasetRow>& rows =
       held_out && !held_out_rows_.empty() ? held_out_rows_ : rows_;
-  sandbox::Task task{.seed = sandbox::task_seed(seed_, held_out, member.prompt, member.domain)};
+  sandbox::Task task{.seed = sandbox::task_seed(seed_, held_out, member.prompt, member.dataset)};
   if (!rows.empty())
     task.data = rows[static_cast<size_t>(row_of(member.prompt, std::ssize(rows)))].json;
   return task;
@@ -24,7 +24,7 @@ sandbox::Task TaskSource::task(Lane lane, const MemberId& member) const {
 SampleKey member_key(uint64_t run_seed, Lane lane, MemberId member) {
   if (lane == Lane::kEval) member.epoch = member.launch = 0;
   return {mix({run_seed, static_cast<uint64_t>(lane), static_cast<uint64_t>(member.policy),
-               static_cast<uint64_t>(member.domain), static_cast<uint64_t>(member.prompt),
+               static_cast<uint64_t>(member.dataset), static_cast<uint64_t>(member.prompt),
                static_cast<uint64_t>(member.epoch), static_cast<uint64_t>(member.launch),
                static_cast<uint64_t>(member.member)})};
 }

@@ -55,7 +55,7 @@ PlayerOptions PlayedDatasets::player_options() const {
 }
 
 bool PlayedDatasets::know(const wire::Grant& grant) const {
-  return static_cast<size_t>(grant.lease.member.domain) < played_.size();
+  return static_cast<size_t>(grant.lease.member.dataset) < played_.size();
 }
 
 EpisodeSpec PlayedDatasets::spec(const wire::Grant& grant) const {

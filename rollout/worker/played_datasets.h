@@ -49,14 +49,14 @@ class PlayedDatasets {
     SamplingParams sampling;
   };
   const Played& of(const wire::Grant& grant) const {
-    return played_[static_cast<size_t>(grant.lease.member.domain)];
+    return played_[static_cast<size_t>(grant.lease.member.dataset)];
   }
   std::optional<Trajectory> usable_prefix(const wire::Grant& grant, const EpisodeSpec& spec) const;
 
   const RolloutWorkerConfig& config_;
   Log& log_;
   const std::string numerics_class_;
-  std::vector<Played> played_;  // by domain
+  std::vector<Played> played_;  // by dataset
 };
 
 }  // namespace tailrace

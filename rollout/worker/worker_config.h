@@ -51,7 +51,7 @@ struct RolloutWorkerConfig {
   std::filesystem::path tokenizer_dir;
   chat::ChatOptions chat;
 
-  std::vector<RolloutDataset> datasets;  // by domain; at least one
+  std::vector<RolloutDataset> datasets;  // at least one; MemberId::dataset is the place in it
   // Called before any of these is used: throws UserError when they are not what the run began with.
   std::function<void()> prove_inputs = [] {};
 

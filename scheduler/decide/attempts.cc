@@ -137,7 +137,7 @@ void give_reward(Context& context, const WorkId& work, Task& task, double reward
   // Somebody could play and score it.
   if (work.lane == Lane::kTrain)
     context.state.policies.at(work.member.policy)
-        .domains[static_cast<size_t>(work.member.domain)]
+        .datasets[static_cast<size_t>(work.member.dataset)]
         .broken.in_a_row = 0;
   Member& member = task.members[static_cast<size_t>(work.member.member)];
   member.reward = reward;

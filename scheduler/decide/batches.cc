@@ -12,19 +12,19 @@
 namespace tailrace::scheduler {
 namespace {
 
-// With so many groups the domain has what a step takes of it, or has run dry: short, and nothing is
-// reserved that could still come (law 3.7).
+// With so many groups the dataset has what a step takes of it, or has run dry: short, and nothing
+// is reserved that could still come (law 3.7).
 bool has_its_part(const State& state, const Policy& policy, int32_t index, int64_t groups) {
-  return groups >= state.config.domains[static_cast<size_t>(index)].prompts_per_step ||
+  return groups >= state.config.datasets[static_cast<size_t>(index)].prompts_per_step ||
          reserved(policy, index) == 0;
 }
 
 bool step_complete(const State& state, const Policy& policy) {
   int64_t ready = 0;
-  for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
-    const int64_t in_domain = std::ssize(policy.domains[static_cast<size_t>(i)].ready);
-    if (!has_its_part(state, policy, i, in_domain)) return false;
-    ready += in_domain;
+  for (int32_t i = 0; i < std::ssize(policy.datasets); ++i) {
+    const int64_t in_dataset = std::ssize(policy.datasets[static_cast<size_t>(i)].ready);
+    if (!has_its_part(state, policy, i, in_dataset)) return false;
+    ready += in_dataset;
   }
   return ready > 0;
 }
@@ -41,14 +41,14 @@ int64_t due(const State& state, const Policy& policy, const TaskId& id) {
 // Groups that are due sooner go first, and of these the one that was complete first.
 void order_by_due(const State& state, Policy& policy) {
   std::vector<std::pair<int64_t, TaskId>> order;
-  for (Domain& domain : policy.domains) {
+  for (Dataset& dataset : policy.datasets) {
     // Each group is asked once: a step may hold many.
     order.clear();
-    for (const TaskId& id : domain.ready) order.emplace_back(due(state, policy, id), id);
+    for (const TaskId& id : dataset.ready) order.emplace_back(due(state, policy, id), id);
     const auto by_due = &std::pair<int64_t, TaskId>::first;
     if (std::ranges::is_sorted(order, {}, by_due)) continue;
     std::ranges::stable_sort(order, {}, by_due);
-    for (size_t k = 0; k < order.size(); ++k) domain.ready[k] = order[k].second;
+    for (size_t k = 0; k < order.size(); ++k) dataset.ready[k] = order[k].second;
   }
 }
 
@@ -56,10 +56,10 @@ void order_by_due(const State& state, Policy& policy) {
 // change places, or a step would wait for ever for what nothing lets in.
 void let_parked_in(const State& state, Policy& policy) {
   const auto by_due = [&](const TaskId& id) { return due(state, policy, id); };
-  for (Domain& domain : policy.domains) {
-    while (!domain.parked.empty() && !domain.ready.empty()) {
-      const auto soonest = std::ranges::min_element(domain.parked, {}, by_due);
-      const auto latest = std::ranges::max_element(domain.ready, {}, by_due);
+  for (Dataset& dataset : policy.datasets) {
+    while (!dataset.parked.empty() && !dataset.ready.empty()) {
+      const auto soonest = std::ranges::min_element(dataset.parked, {}, by_due);
+      const auto latest = std::ranges::max_element(dataset.ready, {}, by_due);
       if (by_due(*soonest) >= by_due(*latest)) break;
       Task &in = policy.tasks.at(*soonest), &out = policy.tasks.at(*latest);
       std::swap(in.place, out.place);
@@ -72,45 +72,45 @@ void let_parked_in(const State& state, Policy& policy) {
 // Law 4.2: whether every group that is not in the next batch has a place before it is too old.
 // Expects the ready ones in the order of order_by_due().
 bool leaves_places(const State& state, const Policy& policy) {
-  const size_t num_domains = policy.domains.size();
-  // For each domain, how many groups seen so far are due by which version: a few versions.
-  std::vector<std::map<int64_t, int64_t>> dues(num_domains);
+  const size_t num_datasets = policy.datasets.size();
+  // For each dataset, how many groups seen so far are due by which version: a few versions.
+  std::vector<std::map<int64_t, int64_t>> dues(num_datasets);
   // One more is due by then. False: it is one too many, and no other group can change that.
-  const auto add = [&](size_t domain, int64_t version) {
-    ++dues[domain][version];
-    const int64_t q = state.config.domains[domain].prompts_per_step;
+  const auto add = [&](size_t dataset, int64_t version) {
+    ++dues[dataset][version];
+    const int64_t q = state.config.datasets[dataset].prompts_per_step;
     int64_t seen = 0;
-    for (const auto& [by, count] : dues[domain]) {
+    for (const auto& [by, count] : dues[dataset]) {
       seen += count;
       // Steps that start from frontier + 1 to the version that they are due by have q places each.
       if (seen > (by - policy.frontier) * q) return false;
     }
     return true;
   };
-  for (size_t i = 0; i < num_domains; ++i) {
-    const int64_t q = state.config.domains[i].prompts_per_step;
-    const std::deque<TaskId>& ready = policy.domains[i].ready;
+  for (size_t i = 0; i < num_datasets; ++i) {
+    const int64_t q = state.config.datasets[i].prompts_per_step;
+    const std::deque<TaskId>& ready = policy.datasets[i].ready;
     for (int64_t k = q; k < std::ssize(ready); ++k)
       if (!add(i, due(state, policy, ready[static_cast<size_t>(k)]))) return false;
   }
   // The oldest prompts first, which are mostly those that a step waits for.
   for (const auto& [id, task] : policy.tasks) {
     if (task.place != Place::kRunning && task.place != Place::kParked) continue;
-    if (!add(static_cast<size_t>(id.domain), due(state, policy, task))) return false;
+    if (!add(static_cast<size_t>(id.dataset), due(state, policy, task))) return false;
   }
   return true;
 }
 
-// Moves groups out of the ready queues behind those that the batch has, up to each domain's share.
+// Moves groups out of the ready queues behind those that the batch has, up to each dataset's share.
 void take_ready(const State& state, Policy& policy, int64_t step, Batch& batch) {
-  batch.domains.resize(policy.domains.size());
+  batch.datasets.resize(policy.datasets.size());
   const auto begin = std::ssize(batch.tasks);
-  for (size_t i = 0; i < policy.domains.size(); ++i) {
-    std::deque<TaskId>& ready = policy.domains[i].ready;
-    for (; batch.domains[i] < state.config.domains[i].prompts_per_step && !ready.empty();
+  for (size_t i = 0; i < policy.datasets.size(); ++i) {
+    std::deque<TaskId>& ready = policy.datasets[i].ready;
+    for (; batch.datasets[i] < state.config.datasets[i].prompts_per_step && !ready.empty();
          ready.pop_front()) {
       batch.tasks.push_back(ready.front());
-      ++batch.domains[i];
+      ++batch.datasets[i];
     }
   }
   std::sort(batch.tasks.begin() + begin, batch.tasks.end(),
@@ -150,15 +150,15 @@ bool form_batch(const State& state, Policy& policy, int64_t step) {
 
 // The step's batch with what is complete now. False: there is nothing yet.
 bool grow_batch(const State& state, Policy& policy, int64_t step) {
-  const bool any = std::ranges::any_of(policy.domains,
-                                       [](const Domain& domain) { return !domain.ready.empty(); });
+  const bool any = std::ranges::any_of(
+      policy.datasets, [](const Dataset& dataset) { return !dataset.ready.empty(); });
   const auto found = policy.batches.find(step);
   if (found == policy.batches.end() && !any) return false;
   Batch& batch = policy.batches[step];
   take_ready(state, policy, step, batch);
   batch.whole = true;
-  for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
-    const int64_t groups = batch.domains[static_cast<size_t>(i)];
+  for (int32_t i = 0; i < std::ssize(policy.datasets); ++i) {
+    const int64_t groups = batch.datasets[static_cast<size_t>(i)];
     batch.whole = batch.whole && has_its_part(state, policy, i, groups);
   }
   if (batch.whole) set_share(state, policy, step, batch);
@@ -229,7 +229,7 @@ void take_apart(Policy& policy, int64_t step) {
   const auto batch = policy.batches.find(step);
   for (auto id = batch->second.tasks.rbegin(); id != batch->second.tasks.rend(); ++id) {
     policy.tasks.at(*id).place = Place::kReady;
-    domain_of(policy, *id).ready.push_front(*id);
+    dataset_of(policy, *id).ready.push_front(*id);
   }
   policy.batches.erase(batch);
   forget_told(policy);

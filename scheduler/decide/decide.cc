@@ -81,8 +81,8 @@ void place(Context& context) {
 }
 
 bool has_broken_tasks(const Policy& policy) {
-  return std::ranges::any_of(policy.domains,
-                             [](const Domain& domain) { return domain.broken.found > 0; });
+  return std::ranges::any_of(policy.datasets,
+                             [](const Dataset& dataset) { return dataset.broken.found > 0; });
 }
 
 bool may_be_saved(const std::pair<const PolicyId, Policy>& entry) {

@@ -79,10 +79,10 @@ void open_evaluation(Context& context, PolicyId policy_id, Policy& policy, bool 
 
   policy.evaluated = version;
   Evaluation evaluation{.version = version, .recalled = {}, .tasks = {}};
-  for (int32_t domain = 0; domain < std::ssize(policy.domains); ++domain) {
+  for (int32_t dataset = 0; dataset < std::ssize(policy.datasets); ++dataset) {
     for (int64_t prompt = 0; prompt < config.prompts; ++prompt) {
       // The version stands in the place of the epoch: each evaluation has names of its own.
-      const TaskId id{policy_id, domain, version, prompt};
+      const TaskId id{policy_id, dataset, version, prompt};
       Task& task = evaluation.tasks[id];
       task.launch = policy.eval_launch;
       task.weight_floor = version;
@@ -102,7 +102,7 @@ void open_evaluation(Context& context, PolicyId policy_id, Policy& policy, bool 
 }
 
 void exclude_held_out(Context& context, Policy& policy, const BrokenWord& word) {
-  BrokenTasks& broken = policy.domains[static_cast<size_t>(word.task.domain)].broken;
+  BrokenTasks& broken = policy.datasets[static_cast<size_t>(word.task.dataset)].broken;
   if (broken.held_out.insert(word.task.prompt).second) {
     ++broken.found;
     context.act(TaskBroken{word.lane, word.task, word.task.prompt, word.reason});

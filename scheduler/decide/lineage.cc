@@ -29,19 +29,19 @@ int64_t newest_version(const Task& task) {
 void return_to_ready(Context& context, Policy& policy, const TaskId& id) {
   withdraw_end(context, policy, id);
   policy.tasks.at(id).place = Place::kReady;
-  policy.domains[static_cast<size_t>(id.domain)].ready.push_back(id);
+  policy.datasets[static_cast<size_t>(id.dataset)].ready.push_back(id);
 }
 
 // Groups of several batches may be ready again, some of which never held credit: what is beyond it
 // waits for a round, the last ones first.
 void park_beyond_credit(const Config& config, Policy& policy) {
-  for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
-    Domain& domain = policy.domains[static_cast<size_t>(i)];
-    for (; std::ssize(domain.ready) > credit(config, i); domain.ready.pop_back()) {
-      Task& task = policy.tasks.at(domain.ready.back());
+  for (int32_t i = 0; i < std::ssize(policy.datasets); ++i) {
+    Dataset& dataset = policy.datasets[static_cast<size_t>(i)];
+    for (; std::ssize(dataset.ready) > credit(config, i); dataset.ready.pop_back()) {
+      Task& task = policy.tasks.at(dataset.ready.back());
       task.place = Place::kParked;
       task.round = 0;
-      domain.parked.push_front(domain.ready.back());
+      dataset.parked.push_front(dataset.ready.back());
     }
   }
 }
@@ -105,13 +105,13 @@ void fork(Context& context, PolicyId policy_id, int64_t from, Weights weights) {
   // Their steps are of the abandoned lineage; what ran in them is queued below.
   policy.rounds.clear();
   evaluate_anew(context, policy, from);
-  for (Domain& domain : policy.domains) {
+  for (Dataset& dataset : policy.datasets) {
     // relaunch() moves a task to the launch queue and does not look at this one.
     const auto tainted = [&](const TaskId& id) {
       return newest_version(policy.tasks.at(id)) >= from;
     };
-    std::erase_if(domain.ready, tainted);
-    std::erase_if(domain.parked, tainted);
+    std::erase_if(dataset.ready, tainted);
+    std::erase_if(dataset.parked, tainted);
   }
   std::vector<TaskId> abandoned, kept;
   for (const auto& [id, task] : policy.tasks) {

@@ -18,27 +18,27 @@
 namespace tailrace::scheduler {
 namespace {
 
-bool endless(const DomainConfig& config) { return config.prompts_per_epoch == 0; }
+bool endless(const DatasetConfig& config) { return config.prompts_per_epoch == 0; }
 
-bool has_fresh(const DomainConfig& config, const Domain& domain) {
+bool has_fresh(const DatasetConfig& config, const Dataset& dataset) {
   if (endless(config)) return true;
-  return !all_broken(config, domain) && (config.epochs == 0 || domain.epoch < config.epochs);
+  return !all_broken(config, dataset) && (config.epochs == 0 || dataset.epoch < config.epochs);
 }
 
 // Prompts of finite data that the cursor will come to and can be played.
-int64_t num_fresh(const DomainConfig& config, const Domain& domain) {
-  const std::set<int64_t>& broken = domain.broken.rows;
-  const int64_t passed = std::distance(broken.begin(), broken.lower_bound(domain.next));
-  return (config.epochs - domain.epoch) * (config.prompts_per_epoch - std::ssize(broken)) -
-         (domain.next - passed);
+int64_t num_fresh(const DatasetConfig& config, const Dataset& dataset) {
+  const std::set<int64_t>& broken = dataset.broken.rows;
+  const int64_t passed = std::distance(broken.begin(), broken.lower_bound(dataset.next));
+  return (config.epochs - dataset.epoch) * (config.prompts_per_epoch - std::ssize(broken)) -
+         (dataset.next - passed);
 }
 
 // The prompt at the cursor. Epochs have no barrier: the next one begins at once.
-TaskId take_fresh(const DomainConfig& config, Domain& domain, PolicyId policy, int32_t index) {
-  const TaskId id{policy, index, domain.epoch, domain.next++};
-  if (!endless(config) && domain.next == config.prompts_per_epoch) {
-    ++domain.epoch;
-    domain.next = 0;
+TaskId take_fresh(const DatasetConfig& config, Dataset& dataset, PolicyId policy, int32_t index) {
+  const TaskId id{policy, index, dataset.epoch, dataset.next++};
+  if (!endless(config) && dataset.next == config.prompts_per_epoch) {
+    ++dataset.epoch;
+    dataset.next = 0;
   }
   return id;
 }
@@ -46,34 +46,36 @@ TaskId take_fresh(const DomainConfig& config, Domain& domain, PolicyId policy, i
 // The cursor comes to stand at a prompt that can be played. Those that it passes by have ended, as
 // every prompt does.
 void skip_broken(Context& context, Policy& policy, PolicyId policy_id, int32_t index) {
-  const DomainConfig& config = context.config().domains[static_cast<size_t>(index)];
-  Domain& domain = policy.domains[static_cast<size_t>(index)];
-  while (has_fresh(config, domain) && domain.broken.rows.contains(domain.next)) {
-    const TaskId id = take_fresh(config, domain, policy_id, index);
-    ++domain.ended_as(TaskEnd::kBroken);
+  const DatasetConfig& config = context.config().datasets[static_cast<size_t>(index)];
+  Dataset& dataset = policy.datasets[static_cast<size_t>(index)];
+  while (has_fresh(config, dataset) && dataset.broken.rows.contains(dataset.next)) {
+    const TaskId id = take_fresh(config, dataset, policy_id, index);
+    ++dataset.ended_as(TaskEnd::kBroken);
     context.act(TaskDone{id, TaskEnd::kBroken, policy.frontier + 1});
   }
 }
 
-// Something can be started in this domain.
+// Something can be started in this dataset.
 bool has_prompts(const Config& config, const Policy& policy, int32_t index) {
-  const Domain& domain = policy.domains[static_cast<size_t>(index)];
-  return !domain.queued.empty() || !domain.long_queue.empty() ||
-         has_fresh(config.domains[static_cast<size_t>(index)], domain);
+  const Dataset& dataset = policy.datasets[static_cast<size_t>(index)];
+  return !dataset.queued.empty() || !dataset.long_queue.empty() ||
+         has_fresh(config.datasets[static_cast<size_t>(index)], dataset);
 }
 
 // Something was started there that no round keeps a place for.
-bool has_surplus(const Domain& domain) { return !domain.parked.empty() || !domain.carried.empty(); }
+bool has_surplus(const Dataset& dataset) {
+  return !dataset.parked.empty() || !dataset.carried.empty();
+}
 
 // Prompts of finite data that have not been launched.
 int64_t unlaunched(const State& state, const Policy& policy) {
   int64_t sum = 0;
-  for (size_t i = 0; i < policy.domains.size(); ++i) {
-    const DomainConfig& config = state.config.domains[i];
+  for (size_t i = 0; i < policy.datasets.size(); ++i) {
+    const DatasetConfig& config = state.config.datasets[i];
     if (endless(config) || config.epochs == 0 || config.prompts_per_step == 0) continue;
-    const Domain& domain = policy.domains[i];
+    const Dataset& dataset = policy.datasets[i];
     // Prompts of broken rows count as well: the cursor has not passed them.
-    sum += (config.epochs - domain.epoch) * config.prompts_per_epoch - domain.next;
+    sum += (config.epochs - dataset.epoch) * config.prompts_per_epoch - dataset.next;
   }
   return sum;
 }
@@ -82,26 +84,27 @@ int64_t unlaunched(const State& state, const Policy& policy) {
 // prompts, another one only where fresh ones have ended and the group is one that it keeps.
 std::optional<TaskId> take_prompt(Context& context, PolicyId policy_id, Policy& policy,
                                   const Round& round, int32_t index) {
-  const DomainConfig& config = context.config().domains[static_cast<size_t>(index)];
-  Domain& domain = policy.domains[static_cast<size_t>(index)];
+  const DatasetConfig& config = context.config().datasets[static_cast<size_t>(index)];
+  Dataset& dataset = policy.datasets[static_cast<size_t>(index)];
   const Share& share = round.shares[static_cast<size_t>(index)];
   // Oldest prompt first, whatever order they were queued in.
   const auto take = [](std::set<TaskId>& queue) {
     return std::move(queue.extract(queue.begin()).value());
   };
-  if (!domain.queued.empty()) return take(domain.queued);
-  if (round.kind == RoundKind::kLong && !domain.long_queue.empty()) return take(domain.long_queue);
-  if (has_fresh(config, domain)) {
-    const TaskId id = take_fresh(config, domain, policy_id, index);
+  if (!dataset.queued.empty()) return take(dataset.queued);
+  if (round.kind == RoundKind::kLong && !dataset.long_queue.empty())
+    return take(dataset.long_queue);
+  if (has_fresh(config, dataset)) {
+    const TaskId id = take_fresh(config, dataset, policy_id, index);
     skip_broken(context, policy, policy_id, index);
     return id;
   }
   const bool kept = share.accepted + share.running < share.target;
-  if (kept && !domain.long_queue.empty()) return take(domain.long_queue);
+  if (kept && !dataset.long_queue.empty()) return take(dataset.long_queue);
   return std::nullopt;
 }
 
-// Starts one group for the share of this domain. False: nothing is left.
+// Starts one group for the share of this dataset. False: nothing is left.
 bool launch(Context& context, PolicyId policy_id, Policy& policy, Round& round, int32_t index) {
   const auto taken = take_prompt(context, policy_id, policy, round, index);
   if (!taken) return false;
@@ -128,23 +131,23 @@ bool full(const Share& share) { return share.accepted == share.target; }
 // It has a place in a step from now on.
 void make_ready(Policy& policy, const TaskId& id) {
   policy.tasks.at(id).place = Place::kReady;
-  domain_of(policy, id).ready.push_back(id);
+  dataset_of(policy, id).ready.push_back(id);
 }
 
 // Groups for which no round has kept a place come before anything is started: complete ones, then
 // those that still run, oldest first.
 void adopt(Policy& policy, Round& round, int32_t index) {
-  Domain& domain = policy.domains[static_cast<size_t>(index)];
+  Dataset& dataset = policy.datasets[static_cast<size_t>(index)];
   Share& share = round.shares[static_cast<size_t>(index)];
-  for (; !full(share) && !domain.parked.empty(); domain.parked.pop_front()) {
-    const TaskId id = domain.parked.front();
+  for (; !full(share) && !dataset.parked.empty(); dataset.parked.pop_front()) {
+    const TaskId id = dataset.parked.front();
     policy.tasks.at(id).round = round.id;
     make_ready(policy, id);
     ++share.accepted;
   }
   while (!full(share) && share.accepted + share.running < share.launch_target &&
-         !domain.carried.empty()) {
-    const TaskId id = domain.carried.extract(domain.carried.begin()).value();
+         !dataset.carried.empty()) {
+    const TaskId id = dataset.carried.extract(dataset.carried.begin()).value();
     policy.tasks.at(id).round = round.id;
     ++share.running;
   }
@@ -169,7 +172,7 @@ void fill(Context& context, PolicyId policy_id, Policy& policy, Round& round) {
 void launch_again(Context& context, Policy& policy, const TaskId& id, Place queue) {
   Task& task = policy.tasks.at(id);
   if (is_broken(context.state, Lane::kTrain, id)) {
-    domain_of(policy, id).carried.erase(id);
+    dataset_of(policy, id).carried.erase(id);
     return end_task(context, policy, id, TaskEnd::kBroken, policy.frontier + 1);
   }
   void_members(context, Lane::kTrain, id, task);
@@ -177,9 +180,9 @@ void launch_again(Context& context, Policy& policy, const TaskId& id, Place queu
   // Another launch has other names for its members: what the old one's leases still bring is
   // fenced.
   task = Task{.place = queue, .launch = task.launch + 1, .members = {}};
-  Domain& domain = domain_of(policy, id);
-  domain.carried.erase(id);
-  (queue == Place::kLong ? domain.long_queue : domain.queued).insert(id);
+  Dataset& dataset = dataset_of(policy, id);
+  dataset.carried.erase(id);
+  (queue == Place::kLong ? dataset.long_queue : dataset.queued).insert(id);
 }
 
 // Groups that still run in a full share are its tail.
@@ -188,14 +191,14 @@ void end_tail(Context& context, Policy& policy, Round& round, int32_t index) {
   if (!full(share) || share.running == 0) return;
   std::vector<TaskId> tail;
   for (const auto& [id, task] : policy.tasks) {
-    if (id.domain == index && task.place == Place::kRunning && task.round == round.id)
+    if (id.dataset == index && task.place == Place::kRunning && task.round == round.id)
       tail.push_back(id);
   }
   share.running = 0;
   for (const TaskId& id : tail) {
     if (context.config().mode.tail == TailPolicy::kKeep) {
       policy.tasks.at(id).round = 0;
-      domain_of(policy, id).carried.insert(id);
+      dataset_of(policy, id).carried.insert(id);
     } else {
       launch_again(context, policy, id, Place::kLong);
     }
@@ -224,18 +227,18 @@ Round* find_round(Policy& policy, RoundId id) {
 void leave_round(Policy& policy, const TaskId& id) {
   const Task& task = policy.tasks.at(id);
   if (Round* round = find_round(policy, task.round); round != nullptr) {
-    Share& share = round->shares[static_cast<size_t>(id.domain)];
+    Share& share = round->shares[static_cast<size_t>(id.dataset)];
     --(task.place == Place::kRunning ? share.running : share.accepted);
   }
-  if (task.place == Place::kRunning) domain_of(policy, id).carried.erase(id);
+  if (task.place == Place::kRunning) dataset_of(policy, id).carried.erase(id);
 }
 
 // The same, and its place in the list of what is complete, which is walked.
 void leave_place(Policy& policy, const TaskId& id) {
   leave_round(policy, id);
   const Place place = policy.tasks.at(id).place;
-  if (place == Place::kParked) std::erase(domain_of(policy, id).parked, id);
-  if (place == Place::kReady) std::erase(domain_of(policy, id).ready, id);
+  if (place == Place::kParked) std::erase(dataset_of(policy, id).parked, id);
+  if (place == Place::kReady) std::erase(dataset_of(policy, id).ready, id);
 }
 
 bool zero_signal(const Task& task) {
@@ -253,8 +256,8 @@ bool may_replace(const Config& config, const Policy& policy, int32_t index) {
   if (config.max_gen_batches == 0) return true;
   const auto i = static_cast<size_t>(index);
   const int64_t replaced =
-      policy.domains[i].ended_as(TaskEnd::kFiltered) - policy.step_start.filtered.at(i);
-  return replaced < (config.max_gen_batches - 1) * config.domains[i].prompts_per_step;
+      policy.datasets[i].ended_as(TaskEnd::kFiltered) - policy.step_start.filtered.at(i);
+  return replaced < (config.max_gen_batches - 1) * config.datasets[i].prompts_per_step;
 }
 
 }  // namespace
@@ -273,9 +276,9 @@ int64_t members_to_launch(const Config& config, const Round& round) {
 namespace {
 
 // Prompts at the cursor, up to `enough`.
-bool has_fresh_for(const DomainConfig& config, const Domain& domain, int64_t enough) {
+bool has_fresh_for(const DatasetConfig& config, const Dataset& dataset, int64_t enough) {
   if (endless(config) || config.epochs == 0) return true;
-  return num_fresh(config, domain) >= enough;
+  return num_fresh(config, dataset) >= enough;
 }
 
 // A long round once its queue holds a step, or where fresh prompts would not fill a short one.
@@ -284,22 +287,22 @@ RoundKind next_kind(const Config& config, const Policy& policy, const std::vecto
   int64_t queued = 0;
   bool data_ends = false;
   for (size_t i = 0; i < shares.size(); ++i) {
-    const Domain& domain = policy.domains[i];
-    queued += std::ssize(domain.long_queue);
-    // A domain that has run dry says nothing of the others.
-    const bool dry = domain.long_queue.empty() && !has_fresh(config.domains[i], domain);
+    const Dataset& dataset = policy.datasets[i];
+    queued += std::ssize(dataset.long_queue);
+    // A dataset that has run dry says nothing of the others.
+    const bool dry = dataset.long_queue.empty() && !has_fresh(config.datasets[i], dataset);
     data_ends =
-        data_ends || (!dry && !has_fresh_for(config.domains[i], domain, shares[i].launch_target));
+        data_ends || (!dry && !has_fresh_for(config.datasets[i], dataset, shares[i].launch_target));
   }
   return queued >= config.prompts_per_step() || (data_ends && queued > 0) ? RoundKind::kLong
                                                                           : RoundKind::kShort;
 }
 
-// Groups that the steps left can take, in a domain.
+// Groups that the steps left can take, in a dataset.
 int64_t places_left(const Config& config, const Policy& policy, int32_t index) {
   if (config.steps == 0) return std::numeric_limits<int64_t>::max();
   return (config.steps - policy.frontier) *
-         config.domains[static_cast<size_t>(index)].prompts_per_step;
+         config.datasets[static_cast<size_t>(index)].prompts_per_step;
 }
 
 }  // namespace
@@ -316,13 +319,13 @@ void open_rounds(Context& context, PolicyId policy_id, Policy& policy) {
   };
   // Nothing to start: a round would open and close in one breath, at every event.
   bool any = false;
-  for (int32_t i = 0; i < std::ssize(policy.domains) && !any; ++i) {
+  for (int32_t i = 0; i < std::ssize(policy.datasets) && !any; ++i) {
     any = room_of(i) > 0 &&
-          (has_prompts(config, policy, i) || has_surplus(policy.domains[static_cast<size_t>(i)]));
+          (has_prompts(config, policy, i) || has_surplus(policy.datasets[static_cast<size_t>(i)]));
   }
   if (!any) return;
   Round round{.id = policy.last_round + 1, .kind = RoundKind::kPlain, .step = step, .shares = {}};
-  for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
+  for (int32_t i = 0; i < std::ssize(policy.datasets); ++i) {
     const int64_t room = room_of(i);
     round.shares.push_back({.target = room,
                             .launch_target = config.mode.groups_to_launch(room),
@@ -340,30 +343,30 @@ void open_rounds(Context& context, PolicyId policy_id, Policy& policy) {
 
 void halt_without_tasks(Context& context, const Policy& policy) {
   const Config& config = context.config();
-  for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
-    const DomainConfig& dataset = config.domains[static_cast<size_t>(i)];
-    const Domain& domain = policy.domains[static_cast<size_t>(i)];
-    if (domain.broken.found == 0) continue;
+  for (int32_t i = 0; i < std::ssize(policy.datasets); ++i) {
+    const DatasetConfig& planned = config.datasets[static_cast<size_t>(i)];
+    const Dataset& dataset = policy.datasets[static_cast<size_t>(i)];
+    if (dataset.broken.found == 0) continue;
     // Groups that have a place in a step, or will have one.
     const int64_t complete =
-        credit_held(policy, i) - reserved(policy, i) + std::ssize(domain.parked);
-    if (dataset.prompts_per_step == 0 || places_left(config, policy, i) <= complete) continue;
+        credit_held(policy, i) - reserved(policy, i) + std::ssize(dataset.parked);
+    if (planned.prompts_per_step == 0 || places_left(config, policy, i) <= complete) continue;
     // One that draws its tasks could go on for ever: as many as the breaker looks at are enough,
     // but twice those that run, for a broken one is known long before a sound one is scored.
-    const bool drawn = endless(dataset) && config.breaker.window > 0 &&
-                       domain.broken.in_a_row >= config.breaker.window &&
-                       domain.broken.in_a_row >= 2 * num_running(policy, i);
-    if (!drawn && !all_broken(dataset, domain)) continue;
+    const bool drawn = endless(planned) && config.breaker.window > 0 &&
+                       dataset.broken.in_a_row >= config.breaker.window &&
+                       dataset.broken.in_a_row >= 2 * num_running(policy, i);
+    if (!drawn && !all_broken(planned, dataset)) continue;
     const std::string name =
-        dataset.name.empty() ? fmt::format("number {}", i) : fmt::format("'{}'", dataset.name);
+        planned.name.empty() ? fmt::format("number {}", i) : fmt::format("'{}'", planned.name);
     const std::string what =
-        drawn ? fmt::format("the last {} tasks of dataset {}", domain.broken.in_a_row, name)
-              : fmt::format("all {} rows of dataset {}", dataset.prompts_per_epoch, name);
+        drawn ? fmt::format("the last {} tasks of dataset {}", dataset.broken.in_a_row, name)
+              : fmt::format("all {} rows of dataset {}", planned.prompts_per_epoch, name);
     return halt(context,
                 fmt::format("{} are broken: nobody can play or score them; the last one: {}. Mend "
                             "the dataset, or its environment or reward, and start a new run "
                             "directory: this run does not ask for them again",
-                            what, domain.broken.last_reason));
+                            what, dataset.broken.last_reason));
   }
 }
 
@@ -375,7 +378,7 @@ void end_task(Context& context, Policy& policy, const TaskId& id, TaskEnd end, i
   task.place = Place::kDone;
   task.end = end;
   task.step = step;
-  ++domain_of(policy, id).ended_as(end);
+  ++dataset_of(policy, id).ended_as(end);
   context.act(TaskDone{id, end, step});
 }
 
@@ -386,53 +389,53 @@ void settle_task(Context& context, Policy& policy, const TaskId& id) {
   const int64_t rewarded = std::ranges::count(task.members, Phase::kRewarded, &Member::phase);
   drop_surplus_members(context, Lane::kTrain, id, task);
   Round* round = find_round(policy, task.round);
-  domain_of(policy, id).carried.erase(id);
-  if (round != nullptr) --round->shares[static_cast<size_t>(id.domain)].running;
+  dataset_of(policy, id).carried.erase(id);
+  if (round != nullptr) --round->shares[static_cast<size_t>(id.dataset)].running;
   // No sample of it is newer than the frontier: a checkpoint of the next version makes its end
   // final.
   const int64_t step = policy.frontier + 1;
   // Failed before filtered: too few rewards are equal by chance.
   if (rewarded < context.config().members_needed()) {
     end_task(context, policy, id, TaskEnd::kFailed, step);
-  } else if (may_replace(context.config(), policy, id.domain) && zero_signal(task)) {
+  } else if (may_replace(context.config(), policy, id.dataset) && zero_signal(task)) {
     end_task(context, policy, id, TaskEnd::kFiltered, step);
   } else if (round != nullptr) {
-    ++round->shares[static_cast<size_t>(id.domain)].accepted;
+    ++round->shares[static_cast<size_t>(id.dataset)].accepted;
     make_ready(policy, id);
   } else {
     task.place = Place::kParked;
-    domain_of(policy, id).parked.push_back(id);
+    dataset_of(policy, id).parked.push_back(id);
   }
   advance_rounds(context, id.policy, policy);
 }
 
 void exclude_task(Context& context, Policy& policy, const BrokenWord& word) {
   const TaskId& id = word.task;
-  Domain& domain = domain_of(policy, id);
+  Dataset& dataset = dataset_of(policy, id);
   const int64_t row = row_of(context.state, id);
-  ++domain.broken.found;
-  ++domain.broken.in_a_row;
-  domain.broken.last_reason = word.reason;
+  ++dataset.broken.found;
+  ++dataset.broken.in_a_row;
+  dataset.broken.last_reason = word.reason;
   context.act(TaskBroken{word.lane, id, row, word.reason});
   const auto end = [&](const TaskId& ended) {
     leave_place(policy, ended);
-    domain.queued.erase(ended);
-    domain.long_queue.erase(ended);
+    dataset.queued.erase(ended);
+    dataset.long_queue.erase(ended);
     end_task(context, policy, ended, TaskEnd::kBroken, policy.frontier + 1);
   };
   end(id);
   // A prompt of a dataset without rows comes once: there is nothing to remember.
-  if (!endless(context.config().domains[static_cast<size_t>(id.domain)])) {
-    domain.broken.rows.insert(row);
+  if (!endless(context.config().datasets[static_cast<size_t>(id.dataset)])) {
+    dataset.broken.rows.insert(row);
     // Tasks of other epochs. A task that is complete was scored, and is trained.
-    for (int64_t epoch = 0; epoch <= domain.epoch; ++epoch) {
-      const TaskId other{id.policy, id.domain, epoch, id.prompt};
+    for (int64_t epoch = 0; epoch <= dataset.epoch; ++epoch) {
+      const TaskId other{id.policy, id.dataset, epoch, id.prompt};
       const auto task = policy.tasks.find(other);
       if (task == policy.tasks.end()) continue;
       const Place place = task->second.place;
       if (place == Place::kRunning || place == Place::kQueued || place == Place::kLong) end(other);
     }
-    skip_broken(context, policy, id.policy, id.domain);
+    skip_broken(context, policy, id.policy, id.dataset);
   }
   advance_rounds(context, id.policy, policy);
 }
@@ -451,10 +454,10 @@ void drop_stale(Context& context, PolicyId policy_id, Policy& policy) {
   }
   // In the order of the tasks. Each list is walked once, not once for each of them.
   const auto is_stale = [&](const TaskId& id) { return std::ranges::binary_search(stale, id); };
-  for (Domain& domain : policy.domains) {
+  for (Dataset& dataset : policy.datasets) {
     if (stale.empty()) break;
-    std::erase_if(domain.parked, is_stale);
-    std::erase_if(domain.ready, is_stale);
+    std::erase_if(dataset.parked, is_stale);
+    std::erase_if(dataset.ready, is_stale);
   }
   for (const TaskId& id : stale) {
     leave_round(policy, id);
@@ -466,7 +469,7 @@ void drop_stale(Context& context, PolicyId policy_id, Policy& policy) {
 void withdraw_end(Context& context, Policy& policy, const TaskId& id) {
   const Task& task = policy.tasks.at(id);
   if (task.place != Place::kDone) return;
-  --domain_of(policy, id).ended_as(task.end);
+  --dataset_of(policy, id).ended_as(task.end);
   context.act(TaskWithdrawn{id});
 }
 
@@ -563,10 +566,10 @@ bool exhausted(const State& state, const Policy& policy) {
   if (!at_frontier(policy) || !policy.rounds.empty()) return false;
   // A batch that is handed over and not published still is to be trained.
   if (policy.batches.upper_bound(policy.frontier) != policy.batches.end()) return false;
-  for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
-    const Domain& domain = policy.domains[static_cast<size_t>(i)];
-    if (!domain.ready.empty() || has_surplus(domain)) return false;
-    const bool used = state.config.domains[static_cast<size_t>(i)].prompts_per_step > 0;
+  for (int32_t i = 0; i < std::ssize(policy.datasets); ++i) {
+    const Dataset& dataset = policy.datasets[static_cast<size_t>(i)];
+    if (!dataset.ready.empty() || has_surplus(dataset)) return false;
+    const bool used = state.config.datasets[static_cast<size_t>(i)].prompts_per_step > 0;
     if (used && has_prompts(state.config, policy, i)) return false;
   }
   return true;
@@ -577,12 +580,12 @@ int64_t cut_off(Context& context, Policy& policy) {
   for (const auto& [id, task] : policy.tasks) {
     if (task.place != Place::kDone) live.push_back(id);
   }
-  for (Domain& domain : policy.domains) {
-    domain.queued.clear();
-    domain.long_queue.clear();
-    domain.carried.clear();
-    domain.parked.clear();
-    domain.ready.clear();
+  for (Dataset& dataset : policy.datasets) {
+    dataset.queued.clear();
+    dataset.long_queue.clear();
+    dataset.carried.clear();
+    dataset.parked.clear();
+    dataset.ready.clear();
   }
   policy.rounds.clear();
   // One that was handed over and is not trained: its prompts end here.
@@ -592,7 +595,7 @@ int64_t cut_off(Context& context, Policy& policy) {
     end_task(context, policy, id, TaskEnd::kUnreached, policy.published);
   // Prompts that were never launched have no task to end: they are only counted.
   int64_t unreached = unlaunched(context.state, policy);
-  for (Domain& domain : policy.domains) unreached += domain.ended_as(TaskEnd::kUnreached);
+  for (Dataset& dataset : policy.datasets) unreached += dataset.ended_as(TaskEnd::kUnreached);
   return unreached;
 }
 

@@ -134,8 +134,8 @@ void on(Context& context, const WorkerFailed& event) {
 
 void on(Context& context, const Restarted& event) {
   State& state = context.state;
-  // The cursors are one a domain; with others they would mean nothing.
-  if (event.config && event.config->domains.size() == state.config.domains.size()) {
+  // The cursors are one a dataset; with others they would mean nothing.
+  if (event.config && event.config->datasets.size() == state.config.datasets.size()) {
     state.config = *event.config;
     sort_waiting(state);
   }

@@ -27,7 +27,7 @@ void Outbox::perform(const Action& action) {
 std::string Outbox::prompt_text(const TaskId& task) const {
   const std::string text = fmt::format("prompt {} of epoch {}", task.prompt, task.epoch);
   if (datasets_.empty()) return text;
-  return fmt::format("{} of {}", text, datasets_.at(static_cast<size_t>(task.domain)));
+  return fmt::format("{} of {}", text, datasets_.at(static_cast<size_t>(task.dataset)));
 }
 
 void Outbox::warn_of_unread(const StoreActor::Described& body) const {
@@ -184,7 +184,7 @@ void Outbox::act(const Quarantine& a) {
 }
 
 void Outbox::act(const TaskBroken& a) {
-  const DomainConfig& dataset = state_.config.domains.at(static_cast<size_t>(a.task.domain));
+  const DatasetConfig& dataset = state_.config.datasets.at(static_cast<size_t>(a.task.dataset));
   const bool held_out = a.lane == Lane::kEval;
   log_.warning("{} {}{} is broken and is not asked for again: {}",
                held_out                        ? "held-out prompt"

@@ -70,7 +70,7 @@ int64_t num_filtered(const StepStart& start) {
 // All that the run has found.
 int64_t num_broken(const Policy& policy) {
   int64_t sum = 0;
-  for (const Domain& domain : policy.domains) sum += domain.broken.found;
+  for (const Dataset& dataset : policy.datasets) sum += dataset.broken.found;
   return sum;
 }
 
@@ -87,29 +87,29 @@ int64_t num_failed_samples(const Policy& policy, const Batch& batch) {
 // The first sample that comes of each of different prompts, with the datasets in turn.
 template <class Items>
 std::vector<BodyId> choose_samples(Lane lane, const Items& items, int64_t count) {
-  std::map<int32_t, std::deque<BodyId>> by_domain;
+  std::map<int32_t, std::deque<BodyId>> by_dataset;
   std::set<TaskId> prompts;
   for (const auto& item : items) {
     const MemberId& member = item.lease.member;
     if (prompts.insert(task_of(member)).second)
-      by_domain[member.domain].push_back({lane, item.lease});
+      by_dataset[member.dataset].push_back({lane, item.lease});
   }
   std::vector<BodyId> chosen;
-  while (!by_domain.empty()) {
-    for (auto& [domain, bodies] : by_domain) {
+  while (!by_dataset.empty()) {
+    for (auto& [dataset, bodies] : by_dataset) {
       if (std::ssize(chosen) == count) return chosen;
       chosen.push_back(bodies.front());
       bodies.pop_front();
     }
-    std::erase_if(by_domain, [](const auto& entry) { return entry.second.empty(); });
+    std::erase_if(by_dataset, [](const auto& entry) { return entry.second.empty(); });
   }
   return chosen;
 }
 
-std::vector<TrajectoryHeader> of_domain(std::span<const TrajectoryHeader> all, size_t domain) {
+std::vector<TrajectoryHeader> of_dataset(std::span<const TrajectoryHeader> all, size_t dataset) {
   std::vector<TrajectoryHeader> found;
   for (const TrajectoryHeader& one : all) {
-    if (static_cast<size_t>(one.lease.member.domain) == domain) found.push_back(one);
+    if (static_cast<size_t>(one.lease.member.dataset) == dataset) found.push_back(one);
   }
   return found;
 }
@@ -272,7 +272,7 @@ void RunMetrics::write_samples(int64_t step, int64_t version,
   for (const Trajectory& trajectory : trajectories) {
     SampleRow row = sample_row(trajectory, step, version);
     if (!datasets_.empty())
-      row.dataset = datasets_.at(static_cast<size_t>(trajectory.lease.member.domain));
+      row.dataset = datasets_.at(static_cast<size_t>(trajectory.lease.member.dataset));
     for (size_t i = 0; text_ && i < row.segments.size(); ++i)
       row.segments[i].text = segment_text(row, i, text_);
     lines += format_sample_row(row) + "\n";
@@ -303,9 +303,9 @@ void RunMetrics::on_batch(int64_t step, std::span<const TrajectoryHeader> batch)
 
 MetricList RunMetrics::batch_by_dataset(std::span<const TrajectoryHeader> batch) const {
   MetricList values;
-  for (size_t domain = 0; domain < datasets_.size(); ++domain) {
-    const std::string& name = datasets_[domain];
-    const std::vector<TrajectoryHeader> episodes = of_domain(batch, domain);
+  for (size_t dataset = 0; dataset < datasets_.size(); ++dataset) {
+    const std::string& name = datasets_[dataset];
+    const std::vector<TrajectoryHeader> episodes = of_dataset(batch, dataset);
     const auto put = [&](std::string_view section, std::string_view what, auto value) {
       add(values, fmt::format("{}/{}/{}", section, name, what), value);
     };
@@ -328,21 +328,21 @@ MetricList RunMetrics::batch_by_dataset(std::span<const TrajectoryHeader> batch)
 MetricList RunMetrics::prompts_by_dataset(const Policy& policy, const Batch& batch) const {
   std::vector<std::map<TaskEnd, int64_t>> ended(datasets_.size());
   for (const auto& [id, task] : policy.tasks) {
-    const auto domain = static_cast<size_t>(id.domain);
-    if (domain < ended.size() && task.place == Place::kDone && task.step == policy.published)
-      ++ended[domain][task.end];
+    const auto dataset = static_cast<size_t>(id.dataset);
+    if (dataset < ended.size() && task.place == Place::kDone && task.step == policy.published)
+      ++ended[dataset][task.end];
   }
   MetricList values;
-  for (size_t domain = 0; domain < datasets_.size(); ++domain) {
+  for (size_t dataset = 0; dataset < datasets_.size(); ++dataset) {
     const auto put = [&](std::string_view what, int64_t count) {
-      values.emplace_back(fmt::format("rollout/{}/{}", datasets_[domain], what),
+      values.emplace_back(fmt::format("rollout/{}/{}", datasets_[dataset], what),
                           static_cast<double>(count));
     };
-    put("prompts", batch.domains.at(domain));
-    put("filtered_prompts", ended[domain][TaskEnd::kFiltered]);
-    put("failed_prompts", ended[domain][TaskEnd::kFailed]);
-    put("stale_prompts", ended[domain][TaskEnd::kStale]);
-    put("broken_tasks", policy.domains.at(domain).broken.found);
+    put("prompts", batch.datasets.at(dataset));
+    put("filtered_prompts", ended[dataset][TaskEnd::kFiltered]);
+    put("failed_prompts", ended[dataset][TaskEnd::kFailed]);
+    put("stale_prompts", ended[dataset][TaskEnd::kStale]);
+    put("broken_tasks", policy.datasets.at(dataset).broken.found);
   }
   return values;
 }
@@ -448,18 +448,18 @@ void RunMetrics::on_evaluation(const EvalDone& report, std::span<const Trajector
 MetricList RunMetrics::evaluation_by_dataset(const EvalDone& report,
                                              std::span<const TrajectoryHeader> bodies) const {
   MetricList values;
-  for (size_t domain = 0; domain < datasets_.size(); ++domain) {
-    const std::string section = "eval/" + datasets_[domain];
+  for (size_t dataset = 0; dataset < datasets_.size(); ++dataset) {
+    const std::string section = "eval/" + datasets_[dataset];
     std::vector<EvalDone::Item> items;
     std::ranges::copy_if(report.items, std::back_inserter(items), [&](const auto& item) {
-      return static_cast<size_t>(item.lease.member.domain) == domain;
+      return static_cast<size_t>(item.lease.member.dataset) == dataset;
     });
     const auto failed =
         std::ranges::count_if(items, [](const auto& item) { return !item.reward.has_value(); });
     add(values, section + "/reward", mean_of(items, [](const auto& item) { return item.reward; }));
     values.emplace_back(section + "/episodes", static_cast<double>(items.size()));
     values.emplace_back(section + "/failed", static_cast<double>(failed));
-    add_missing(values, means(of_domain(bodies, domain), section));
+    add_missing(values, means(of_dataset(bodies, dataset), section));
   }
   return values;
 }

@@ -76,11 +76,12 @@ struct Service::Impl {
     check_checkpoints(found);
     if (!restored.value().state) return found;
     resumed = true;
-    if (found.config.domains.size() != options.config.domains.size()) {
+    if (found.config.datasets.size() != options.config.datasets.size()) {
       throw UserError(
           "{} was begun with {} datasets, now there are {}: a run keeps its datasets. Start a new "
           "run directory for other ones",
-          options.paths.root.string(), found.config.domains.size(), options.config.domains.size());
+          options.paths.root.string(), found.config.datasets.size(),
+          options.config.datasets.size());
     }
     base_time = found.now;
     return found;

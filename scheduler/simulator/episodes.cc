@@ -13,14 +13,14 @@ namespace {
 
 uint64_t key_of(uint64_t seed, uint64_t what, Lane lane, const MemberId& member) {
   return mix({seed, what, static_cast<uint64_t>(lane), static_cast<uint64_t>(member.policy),
-              static_cast<uint64_t>(member.domain), static_cast<uint64_t>(member.epoch),
+              static_cast<uint64_t>(member.dataset), static_cast<uint64_t>(member.epoch),
               static_cast<uint64_t>(member.prompt), static_cast<uint64_t>(member.launch),
               static_cast<uint64_t>(member.member)});
 }
 // A prompt is the same one in every epoch and launch.
 uint64_t key_of_prompt(uint64_t seed, Lane lane, const MemberId& member) {
   return mix({seed, 0x70726f6d7074, static_cast<uint64_t>(lane),
-              static_cast<uint64_t>(member.policy), static_cast<uint64_t>(member.domain),
+              static_cast<uint64_t>(member.policy), static_cast<uint64_t>(member.dataset),
               static_cast<uint64_t>(member.prompt)});
 }
 
@@ -86,9 +86,9 @@ bool Episode::cut(int64_t room) {
 }
 
 Episode DrawnEpisodes::draw(Lane lane, const MemberId& member, int32_t attempt) const {
-  const auto domain = static_cast<size_t>(member.domain);
-  TR_CHECK(domain < models_.size(), "there is no model of dataset {}", member.domain);
-  const EpisodeModel& model = models_[domain];
+  const auto dataset = static_cast<size_t>(member.dataset);
+  TR_CHECK(dataset < models_.size(), "there is no model of dataset {}", member.dataset);
+  const EpisodeModel& model = models_[dataset];
   const LengthModel& length = model.length;
   Rng of_prompt(key_of_prompt(seed_, lane, member));
   const double prompt_log = length.sigma_prompt > 0 ? length.sigma_prompt * of_prompt.normal() : 0;
@@ -125,7 +125,7 @@ ReplayedEpisodes::ReplayedEpisodes(std::vector<Record> records, uint64_t seed)
   if (records_.empty()) throw UserError("there are no recorded episodes to replay");
   for (size_t i = 0; i < records_.size(); ++i) {
     by_name_[records_[i].member] = i;
-    by_prompt_[{records_[i].member.domain, records_[i].member.prompt}].push_back(i);
+    by_prompt_[{records_[i].member.dataset, records_[i].member.prompt}].push_back(i);
   }
 }
 
@@ -133,7 +133,7 @@ Episode ReplayedEpisodes::draw(Lane lane, const MemberId& member, int32_t) const
   const auto named = lane == Lane::kTrain ? by_name_.find(member) : by_name_.end();
   if (named != by_name_.end()) return records_[named->second].episode;
   Rng rng(key_of(seed_, 0x7265706c6179, lane, member));
-  const auto prompt = by_prompt_.find({member.domain, member.prompt});
+  const auto prompt = by_prompt_.find({member.dataset, member.prompt});
   if (prompt != by_prompt_.end()) {
     const std::vector<size_t>& own = prompt->second;
     return records_[own[static_cast<size_t>(rng.below(std::ssize(own)))]].episode;

@@ -13,11 +13,12 @@ bool World::is_broken(const Grant& grant) const {
   const double share = cluster_.faults.broken_task;
   if (share <= 0) return false;
   const MemberId& member = grant.lease.member;
-  const int64_t rows = state_.config.domains[static_cast<size_t>(member.domain)].prompts_per_epoch;
+  const int64_t rows =
+      state_.config.datasets[static_cast<size_t>(member.dataset)].prompts_per_epoch;
   const int64_t row =
       grant.lane == Lane::kTrain ? tailrace::row_of(member.prompt, rows) : member.prompt;
   return Rng(tailrace::mix({seed_, 0x62726f6b656e, static_cast<uint64_t>(grant.lane),
-                            static_cast<uint64_t>(member.domain), static_cast<uint64_t>(row)}))
+                            static_cast<uint64_t>(member.dataset), static_cast<uint64_t>(row)}))
       .chance(share);
 }
 
@@ -93,7 +94,7 @@ Engine::Prompt World::prompt_of(const Play& play) {
   const TaskId task = task_of(play.grant.lease.member);
   const int64_t tokens = play.episode.prompt_tokens;
   return {tailrace::mix({static_cast<uint64_t>(play.grant.lane), static_cast<uint64_t>(task.policy),
-                         static_cast<uint64_t>(task.domain), static_cast<uint64_t>(task.epoch),
+                         static_cast<uint64_t>(task.dataset), static_cast<uint64_t>(task.epoch),
                          static_cast<uint64_t>(task.prompt), static_cast<uint64_t>(tokens)}),
           tokens};
 }

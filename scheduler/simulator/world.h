@@ -41,7 +41,7 @@ struct BodyHash {
     const MemberId& member = id.lease.member;
     return tailrace::mix(
         {static_cast<uint64_t>(member.prompt), static_cast<uint64_t>(member.epoch),
-         static_cast<uint64_t>(id.lane) << 32 ^ static_cast<uint64_t>(member.domain),
+         static_cast<uint64_t>(id.lane) << 32 ^ static_cast<uint64_t>(member.dataset),
          static_cast<uint64_t>(member.policy) << 32 ^ static_cast<uint64_t>(member.member),
          static_cast<uint64_t>(member.launch) << 32 ^ static_cast<uint64_t>(id.lease.attempt),
          static_cast<uint64_t>(id.turns)});

@@ -8,19 +8,19 @@ namespace tailrace::scheduler {
 
 int64_t Config::prompts_per_step() const {
   int64_t sum = 0;
-  for (const DomainConfig& domain : domains) sum += domain.prompts_per_step;
+  for (const DatasetConfig& dataset : datasets) sum += dataset.prompts_per_step;
   return sum;
 }
 
-const std::string& Config::pool_of(Lane lane, int32_t domain) const {
+const std::string& Config::pool_of(Lane lane, int32_t dataset) const {
   if (lane == Lane::kEval && !eval.pool.empty()) return eval.pool;
-  return domains[static_cast<size_t>(domain)].pool;
+  return datasets[static_cast<size_t>(dataset)].pool;
 }
 
 bool Config::binds(const std::string& pool) const {
   if (pool.empty()) return false;
   return (eval.prompts > 0 && eval.pool == pool) ||
-         std::ranges::find(domains, pool, &DomainConfig::pool) != domains.end();
+         std::ranges::find(datasets, pool, &DatasetConfig::pool) != datasets.end();
 }
 
 bool Config::evaluates(int64_t version) const {
@@ -32,7 +32,7 @@ int64_t Config::members_needed() const { return std::min<int64_t>(2, group_size)
 
 void Config::validate() const {
   // A run without datasets takes no step: its data has ended when it begins (law 11.2).
-  const bool takes_steps = !domains.empty() || steps > 0;
+  const bool takes_steps = !datasets.empty() || steps > 0;
   if (takes_steps && prompts_per_step() < 1) {
     throw UserError::at("rollout.prompts_per_step", "is {}; a step needs at least one prompt",
                         prompts_per_step());
@@ -53,17 +53,17 @@ void Config::validate() const {
                         max_gen_batches);
   mode.validate();
   bool data_ends = true, could_end = true;
-  for (size_t i = 0; i < domains.size(); ++i) {
-    const DomainConfig& domain = domains[i];
-    if (domain.prompts_per_step < 0 || domain.prompts_per_epoch < 0 || domain.epochs < 0) {
+  for (size_t i = 0; i < datasets.size(); ++i) {
+    const DatasetConfig& dataset = datasets[i];
+    if (dataset.prompts_per_step < 0 || dataset.prompts_per_epoch < 0 || dataset.epochs < 0) {
       throw UserError(
           "dataset {}: prompts_per_step, prompts_per_epoch and epochs cannot be negative", i);
     }
     // A dataset without a share takes no part (law 3.7): it can neither end a run nor keep it
     // going.
-    if (domain.prompts_per_step == 0) continue;
-    could_end = could_end && domain.prompts_per_epoch > 0;
-    data_ends = data_ends && domain.prompts_per_epoch > 0 && domain.epochs > 0;
+    if (dataset.prompts_per_step == 0) continue;
+    could_end = could_end && dataset.prompts_per_epoch > 0;
+    data_ends = data_ends && dataset.prompts_per_epoch > 0 && dataset.epochs > 0;
   }
   if (steps == 0 && !data_ends) {
     throw UserError::at(

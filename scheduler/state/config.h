@@ -20,13 +20,13 @@ class OptionVisitor;
 
 namespace tailrace::scheduler {
 
-struct DomainConfig {
+struct DatasetConfig {
   int64_t prompts_per_step = 0;   // q, this dataset's share of P
   int64_t prompts_per_epoch = 0;  // 0: an endless stream (epoch stays 0)
   int64_t epochs = 0;             // 0: cycle until the step limit; no effect on an endless stream
   std::string pool = {};          // whose workers sample it; empty: those of any (law 1.5)
   std::string name = {};          // for people; empty: its number is
-  TR_FIELDS(DomainConfig, prompts_per_step, prompts_per_epoch, epochs, pool, name);
+  TR_FIELDS(DatasetConfig, prompts_per_step, prompts_per_epoch, epochs, pool, name);
 };
 
 // How many failed attempts of one member are tried again, by cause.
@@ -95,7 +95,7 @@ struct BreakerConfig {
 
 struct Config {
   Mode mode;
-  std::vector<DomainConfig> domains{DomainConfig{.prompts_per_step = 1}};
+  std::vector<DatasetConfig> datasets{DatasetConfig{.prompts_per_step = 1}};
   int64_t group_size = 1;
   int64_t steps = 0;                 // 0: until the data ends
   int32_t trainer_ranks = 1;         // workers that train a policy together (law 8.7)
@@ -115,7 +115,7 @@ struct Config {
   int64_t prompts_per_step() const;  // P, over all datasets
 
   // Whose workers sample the dataset in this lane; empty: those of any pool (law 1.5).
-  const std::string& pool_of(Lane lane, int32_t domain) const;
+  const std::string& pool_of(Lane lane, int32_t dataset) const;
   // Some dataset goes to this pool alone, in one lane or the other.
   bool binds(const std::string& pool) const;
 
@@ -130,7 +130,7 @@ struct Config {
   // could stand still (law 5.3).
   void validate() const;
 
-  TR_FIELDS(Config, mode, domains, group_size, steps, trainer_ranks, replace_zero_signal,
+  TR_FIELDS(Config, mode, datasets, group_size, steps, trainer_ranks, replace_zero_signal,
             max_gen_batches, retries, deadlines, eval, save, keep_weights, keep_sampled, quarantine,
             breaker);
 };

@@ -13,12 +13,12 @@
 
 namespace tailrace::scheduler {
 
-int64_t credit(const Config& config, int32_t domain);
+int64_t credit(const Config& config, int32_t dataset);
 
 // Left side of the law.
-int64_t credit_held(const Policy& policy, int32_t domain);
+int64_t credit_held(const Policy& policy, int32_t dataset);
 
 // Places reserved by open rounds: what they keep and have not accepted yet, never their surplus.
-int64_t reserved(const Policy& policy, int32_t domain);
+int64_t reserved(const Policy& policy, int32_t dataset);
 
 }  // namespace tailrace::scheduler

@@ -50,9 +50,9 @@ inline uint32_t hash_of(const WorkerId& id) {
   return static_cast<uint32_t>(mix_in(mix_in(hash, word_at(size - 8, 8)), size));
 }
 inline uint32_t hash_of(const TaskId& id) {
-  const auto policy = static_cast<uint64_t>(id.policy), domain = static_cast<uint64_t>(id.domain);
+  const auto policy = static_cast<uint64_t>(id.policy), dataset = static_cast<uint64_t>(id.dataset);
   return mix(
-      {policy << 32 ^ domain, static_cast<uint64_t>(id.epoch), static_cast<uint64_t>(id.prompt)});
+      {policy << 32 ^ dataset, static_cast<uint64_t>(id.epoch), static_cast<uint64_t>(id.prompt)});
 }
 
 template <class Value>

@@ -86,16 +86,16 @@ Found check_members(const State& state, Lane lane, const TaskId& id, const Task&
 // How often each task is in the lists that are sorted by arrival: counted once, and not searched
 // for each task.
 struct Listed {
-  std::map<TaskId, int64_t> ready, parked;  // of its domain
+  std::map<TaskId, int64_t> ready, parked;  // of its dataset
   std::map<TaskId, int64_t> batches, open_batches;
 };
 
 Listed list_tasks(const Policy& policy) {
   Listed listed;
-  for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
-    const Domain& domain = policy.domains[static_cast<size_t>(i)];
-    for (const TaskId& id : domain.ready) listed.ready[id] += id.domain == i;
-    for (const TaskId& id : domain.parked) listed.parked[id] += id.domain == i;
+  for (int32_t i = 0; i < std::ssize(policy.datasets); ++i) {
+    const Dataset& dataset = policy.datasets[static_cast<size_t>(i)];
+    for (const TaskId& id : dataset.ready) listed.ready[id] += id.dataset == i;
+    for (const TaskId& id : dataset.parked) listed.parked[id] += id.dataset == i;
   }
   for (const auto& [step, batch] : policy.batches) {
     for (const TaskId& id : batch.tasks) {
@@ -108,13 +108,13 @@ Listed list_tasks(const Policy& policy) {
 
 Found check_places(const State& state, const Policy& policy, const Listed& listed, const TaskId& id,
                    const Task& task) {
-  const Domain& domain = policy.domains[static_cast<size_t>(id.domain)];
+  const Dataset& dataset = policy.datasets[static_cast<size_t>(id.dataset)];
   const auto times = [&](const std::map<TaskId, int64_t>& list) {
     const auto found = list.find(id);
     return found == list.end() ? 0 : found->second;
   };
   const int64_t in_ready = times(listed.ready), in_parked = times(listed.parked);
-  const bool in_queue = domain.queued.contains(id), in_long = domain.long_queue.contains(id);
+  const bool in_queue = dataset.queued.contains(id), in_long = dataset.long_queue.contains(id);
   const int64_t in_batches = times(listed.batches), in_open_batches = times(listed.open_batches);
   const bool trained = task.place == Place::kDone && task.end == TaskEnd::kTrained;
   const bool held = task.place == Place::kHandedOver;
@@ -126,7 +126,7 @@ Found check_places(const State& state, const Policy& policy, const Listed& liste
     return to_string(id) + ": long queue and place disagree";
   if (in_parked != (task.place == Place::kParked))
     return to_string(id) + ": parked groups and place disagree";
-  if (domain.carried.contains(id) != (task.place == Place::kRunning && task.round == 0))
+  if (dataset.carried.contains(id) != (task.place == Place::kRunning && task.round == 0))
     return to_string(id) + ": runs without a round, and is not carried, or the reverse";
   if (in_batches != (trained || held)) return to_string(id) + ": batches and place disagree";
   if (held && !policy.batches.contains(task.step))
@@ -159,10 +159,11 @@ Found check_places(const State& state, const Policy& policy, const Listed& liste
 }
 
 Found check_rounds(const State& state, PolicyId policy_id, const Policy& policy) {
-  for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
+  for (int32_t i = 0; i < std::ssize(policy.datasets); ++i) {
     std::map<RoundId, int64_t> running;
     for (const auto& [id, task] : policy.tasks) {
-      if (id.domain == i && task.place == Place::kRunning && task.round != 0) ++running[task.round];
+      if (id.dataset == i && task.place == Place::kRunning && task.round != 0)
+        ++running[task.round];
     }
     for (const Round& round : policy.rounds) {
       const Share& share = round.shares[static_cast<size_t>(i)];
@@ -189,7 +190,7 @@ Found check_rounds(const State& state, PolicyId policy_id, const Policy& policy)
     // Counted from the tasks, not with credit_held(): that is what opened the rounds.
     int64_t held = 0;
     for (const auto& [id, task] : policy.tasks) {
-      held += id.domain == i && (task.place == Place::kReady || task.place == Place::kHandedOver);
+      held += id.dataset == i && (task.place == Place::kReady || task.place == Place::kHandedOver);
     }
     for (const Round& round : policy.rounds) {
       held += round.shares[static_cast<size_t>(i)].target -
@@ -206,17 +207,17 @@ Found check_rounds(const State& state, PolicyId policy_id, const Policy& policy)
 
 // Law 6.10.
 Found check_broken(const State& state, PolicyId policy_id, const Policy& policy) {
-  for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
-    const DomainConfig& config = state.config.domains[static_cast<size_t>(i)];
-    const Domain& domain = policy.domains[static_cast<size_t>(i)];
-    const BrokenTasks& broken = domain.broken;
+  for (int32_t i = 0; i < std::ssize(policy.datasets); ++i) {
+    const DatasetConfig& config = state.config.datasets[static_cast<size_t>(i)];
+    const Dataset& dataset = policy.datasets[static_cast<size_t>(i)];
+    const BrokenTasks& broken = dataset.broken;
     if (!broken.rows.empty() &&
         (*broken.rows.begin() < 0 || *broken.rows.rbegin() >= config.prompts_per_epoch))
       return fmt::format("policy {} dataset {}: a broken row that it has not", policy_id, i);
     if (std::ssize(broken.rows) + std::ssize(broken.held_out) > broken.found)
       return fmt::format("policy {} dataset {}: more broken tasks than were found", policy_id, i);
-    const bool ended = config.epochs > 0 && domain.epoch >= config.epochs;
-    if (!ended && !all_broken(config, domain) && broken.rows.contains(domain.next))
+    const bool ended = config.epochs > 0 && dataset.epoch >= config.epochs;
+    if (!ended && !all_broken(config, dataset) && broken.rows.contains(dataset.next))
       return fmt::format("policy {} dataset {}: the cursor is at a broken row", policy_id, i);
   }
   if (!policy.evaluation) return {};
@@ -231,15 +232,15 @@ Found check_broken(const State& state, PolicyId policy_id, const Policy& policy)
 
 // Every prompt that the cursor has passed is live or has ended once.
 Found check_conservation(const State& state, PolicyId policy_id, const Policy& policy) {
-  for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
-    const Domain& domain = policy.domains[static_cast<size_t>(i)];
-    const int64_t per_epoch = state.config.domains[static_cast<size_t>(i)].prompts_per_epoch;
+  for (int32_t i = 0; i < std::ssize(policy.datasets); ++i) {
+    const Dataset& dataset = policy.datasets[static_cast<size_t>(i)];
+    const int64_t per_epoch = state.config.datasets[static_cast<size_t>(i)].prompts_per_epoch;
     // Ends are counted for the whole run, tasks are let go with the oldest checkpoint: two numbers.
-    const int64_t launched = domain.epoch * per_epoch + domain.next;
-    const int64_t ended = std::accumulate(domain.ended.begin(), domain.ended.end(), int64_t{0});
+    const int64_t launched = dataset.epoch * per_epoch + dataset.next;
+    const int64_t ended = std::accumulate(dataset.ended.begin(), dataset.ended.end(), int64_t{0});
     int64_t live = 0, done = 0;
     for (const auto& [id, task] : policy.tasks) {
-      if (id.domain == i) ++(task.place == Place::kDone ? done : live);
+      if (id.dataset == i) ++(task.place == Place::kDone ? done : live);
     }
     if (launched != live + ended || done > ended) {
       return fmt::format(
@@ -279,9 +280,9 @@ Found check_versions(PolicyId policy_id, const Policy& policy) {
   }
   if (policy.lineage.rbegin()->first != policy.frontier) return "lineage goes beyond the frontier";
   for (const auto& [step, batch] : policy.batches) {
-    std::vector<int64_t> domains(policy.domains.size());
-    for (const TaskId& id : batch.tasks) ++domains[static_cast<size_t>(id.domain)];
-    if (domains != batch.domains) return fmt::format("batch of step {} counts others", step);
+    std::vector<int64_t> datasets(policy.datasets.size());
+    for (const TaskId& id : batch.tasks) ++datasets[static_cast<size_t>(id.dataset)];
+    if (datasets != batch.datasets) return fmt::format("batch of step {} counts others", step);
   }
   for (const auto& [step, batch] : policy.batches) {
     const bool handed = policy.handed && step == policy.published + 1;
@@ -441,20 +442,20 @@ Found find_violation(const State& state) {
     if (Found found = check_rounds(state, policy_id, policy)) return found;
     if (Found found = check_conservation(state, policy_id, policy)) return found;
     if (Found found = check_broken(state, policy_id, policy)) return found;
-    for (const Domain& domain : policy.domains) {
-      for (const TaskId& id : domain.queued) {
+    for (const Dataset& dataset : policy.datasets) {
+      for (const TaskId& id : dataset.queued) {
         if (!policy.tasks.contains(id)) return to_string(id) + ": queued, but unknown";
       }
-      for (const TaskId& id : domain.long_queue) {
+      for (const TaskId& id : dataset.long_queue) {
         if (!policy.tasks.contains(id)) return to_string(id) + ": in the long queue, but unknown";
       }
-      for (const TaskId& id : domain.carried) {
+      for (const TaskId& id : dataset.carried) {
         if (!policy.tasks.contains(id)) return to_string(id) + ": carried, but unknown";
       }
-      for (const TaskId& id : domain.parked) {
+      for (const TaskId& id : dataset.parked) {
         if (!policy.tasks.contains(id)) return to_string(id) + ": parked, but unknown";
       }
-      for (const TaskId& id : domain.ready) {
+      for (const TaskId& id : dataset.ready) {
         if (!policy.tasks.contains(id)) return to_string(id) + ": ready, but unknown";
       }
     }

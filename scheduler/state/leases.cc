@@ -10,7 +10,7 @@ uint32_t hash_of(const WorkId& work) {
     return static_cast<uint64_t>(high) << 32 ^ static_cast<uint32_t>(low);
   };
   return mix({wide(static_cast<int32_t>(work.lane), id.policy), static_cast<uint64_t>(id.epoch),
-              static_cast<uint64_t>(id.prompt), wide(id.domain, id.launch),
+              static_cast<uint64_t>(id.prompt), wide(id.dataset, id.launch),
               static_cast<uint64_t>(id.member)});
 }
 

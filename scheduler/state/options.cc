@@ -183,7 +183,7 @@ Config make_config(const SchedulerOptions& options, const StepOptions& step,
                    const EvalOptions& eval, const SaveOptions& save, const WeightsOptions& weights,
                    const RunShape& run) {
   Config config;
-  config.domains = run.domains;
+  config.datasets = run.datasets;
   config.mode = options.mode.mode();
   config.group_size = step.group_size;
   config.steps = run.steps;

@@ -50,7 +50,7 @@ struct SchedulerOptions {
 struct RunShape {
   int64_t steps = 0;
   int32_t trainer_ranks = 1;
-  std::vector<DomainConfig> domains;
+  std::vector<DatasetConfig> datasets;
 };
 
 // Throws UserError as Config::validate does.

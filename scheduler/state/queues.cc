@@ -8,7 +8,7 @@
 namespace tailrace::scheduler {
 
 Need need_of(const State& state, Lane lane, const TaskId& id, const Task& task) {
-  return {lane, id.policy, task.weight_floor, state.config.pool_of(lane, id.domain)};
+  return {lane, id.policy, task.weight_floor, state.config.pool_of(lane, id.dataset)};
 }
 
 namespace {

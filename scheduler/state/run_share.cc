@@ -4,21 +4,21 @@
 
 namespace tailrace::scheduler {
 
-int64_t num_running(const Policy& policy, int32_t domain) {
-  int64_t running = std::ssize(policy.domains[static_cast<size_t>(domain)].carried);
+int64_t num_running(const Policy& policy, int32_t dataset) {
+  int64_t running = std::ssize(policy.datasets[static_cast<size_t>(dataset)].carried);
   for (const Round& round : policy.rounds)
-    running += round.shares[static_cast<size_t>(domain)].running;
+    running += round.shares[static_cast<size_t>(dataset)].running;
   return running;
 }
 
 std::vector<int64_t> prompts_used(const Config& config, const Policy& policy) {
   std::vector<int64_t> used;
-  for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
-    const Domain& domain = policy.domains[static_cast<size_t>(i)];
+  for (int32_t i = 0; i < std::ssize(policy.datasets); ++i) {
+    const Dataset& dataset = policy.datasets[static_cast<size_t>(i)];
     const int64_t launched =
-        domain.epoch * config.domains[static_cast<size_t>(i)].prompts_per_epoch + domain.next;
-    const auto waiting = domain.queued.size() + domain.long_queue.size() + domain.parked.size() +
-                         domain.ready.size();
+        dataset.epoch * config.datasets[static_cast<size_t>(i)].prompts_per_epoch + dataset.next;
+    const auto waiting = dataset.queued.size() + dataset.long_queue.size() + dataset.parked.size() +
+                         dataset.ready.size();
     used.push_back(launched - static_cast<int64_t>(waiting) - num_running(policy, i));
   }
   return used;
@@ -30,13 +30,13 @@ namespace {
 // has ended, and each keeps its part of a step.
 double share_of_data(const Config& config, const std::vector<int64_t>& used) {
   double total = 0, left = 0;  // steps
-  for (size_t i = 0; i < config.domains.size(); ++i) {
-    const DomainConfig& domain = config.domains[i];
-    if (domain.prompts_per_step == 0) continue;
-    if (domain.prompts_per_epoch == 0 || domain.epochs == 0) return 0;
+  for (size_t i = 0; i < config.datasets.size(); ++i) {
+    const DatasetConfig& dataset = config.datasets[i];
+    if (dataset.prompts_per_step == 0) continue;
+    if (dataset.prompts_per_epoch == 0 || dataset.epochs == 0) return 0;
     const auto prompts =
-        static_cast<double>(domain.prompts_per_epoch) * static_cast<double>(domain.epochs);
-    const auto a_step = static_cast<double>(domain.prompts_per_step);
+        static_cast<double>(dataset.prompts_per_epoch) * static_cast<double>(dataset.epochs);
+    const auto a_step = static_cast<double>(dataset.prompts_per_step);
     const double gone = i < used.size() ? static_cast<double>(used[i]) : 0;
     total = std::max(total, prompts / a_step);
     left = std::max(left, (prompts - gone) / a_step);

@@ -10,7 +10,7 @@
 namespace tailrace::scheduler {
 
 // Groups that run, in open rounds and behind those that are full.
-int64_t num_running(const Policy& policy, int32_t domain);
+int64_t num_running(const Policy& policy, int32_t dataset);
 
 // Prompts of each dataset that need no step any more, or have theirs: launched, and neither queued,
 // running nor complete without a batch.

@@ -7,7 +7,8 @@
 namespace tailrace::scheduler {
 
 State::State(Config run, int num_policies) : config(std::move(run)) {
-  for (PolicyId id = 0; id < num_policies; ++id) policies[id].domains.resize(config.domains.size());
+  for (PolicyId id = 0; id < num_policies; ++id)
+    policies[id].datasets.resize(config.datasets.size());
 }
 
 int64_t count_told_items(const Policy& policy) {
@@ -44,24 +45,25 @@ Member& member_of(State& state, const WorkId& work) {
   return find_task(state, work.lane, work.member)->members[static_cast<size_t>(work.member.member)];
 }
 
-Domain& domain_of(Policy& policy, const TaskId& id) {
-  return policy.domains[static_cast<size_t>(id.domain)];
+Dataset& dataset_of(Policy& policy, const TaskId& id) {
+  return policy.datasets[static_cast<size_t>(id.dataset)];
 }
 
 int64_t row_of(const State& state, const TaskId& id) {
   return tailrace::row_of(id.prompt,
-                          state.config.domains[static_cast<size_t>(id.domain)].prompts_per_epoch);
+                          state.config.datasets[static_cast<size_t>(id.dataset)].prompts_per_epoch);
 }
 
 bool is_broken(const State& state, Lane lane, const TaskId& id) {
   const BrokenTasks& broken =
-      state.policies.at(id.policy).domains[static_cast<size_t>(id.domain)].broken;
+      state.policies.at(id.policy).datasets[static_cast<size_t>(id.dataset)].broken;
   return lane == Lane::kEval ? broken.held_out.contains(id.prompt)
                              : broken.rows.contains(row_of(state, id));
 }
 
-bool all_broken(const DomainConfig& config, const Domain& domain) {
-  return config.prompts_per_epoch > 0 && std::ssize(domain.broken.rows) >= config.prompts_per_epoch;
+bool all_broken(const DatasetConfig& config, const Dataset& dataset) {
+  return config.prompts_per_epoch > 0 &&
+         std::ssize(dataset.broken.rows) >= config.prompts_per_epoch;
 }
 
 bool settled(const Member& member) {
@@ -185,10 +187,10 @@ bool is_beyond(const Policy& policy, int64_t checkpoint) {
 
 StepStart step_start_at(const Policy& policy, Time now) {
   StepStart start{.time = now, .attempts = policy.attempts, .filtered = {}};
-  for (const Domain& domain : policy.domains) {
-    start.filtered.push_back(domain.ended_as(TaskEnd::kFiltered));
-    start.failed += domain.ended_as(TaskEnd::kFailed);
-    start.stale += domain.ended_as(TaskEnd::kStale);
+  for (const Dataset& dataset : policy.datasets) {
+    start.filtered.push_back(dataset.ended_as(TaskEnd::kFiltered));
+    start.failed += dataset.ended_as(TaskEnd::kFailed);
+    start.stale += dataset.ended_as(TaskEnd::kStale);
   }
   return start;
 }

@@ -139,7 +139,7 @@ struct BrokenTasks {
 };
 
 // The cursor over one dataset's prompts, and its groups that wait for somebody.
-struct Domain {
+struct Dataset {
   int64_t epoch = 0, next = 0;  // the next prompt to launch, never one of a broken row
   std::set<TaskId> queued;      // launched before, to be launched again (another lineage)
   std::set<TaskId> long_queue;  // the same, left behind by short rounds
@@ -155,7 +155,7 @@ struct Domain {
     visit(epoch, next, queued, long_queue, carried, parked, ready, broken);
     for (int64_t& count : ended) visit(count);
   }
-  friend bool operator==(const Domain&, const Domain&) = default;
+  friend bool operator==(const Dataset&, const Dataset&) = default;
 };
 
 // A dataset's part of a round. Places that are not accepted yet are reserved: they count against
@@ -194,17 +194,17 @@ struct Round {
 
 // The groups of a step, kept until the oldest checkpoint covers it.
 struct Batch {
-  std::vector<TaskId> tasks;     // in the order of the batch
-  std::vector<int64_t> domains;  // how many of each
-  bool whole = true;             // no more groups come (HandOverBy::kGroups)
-  Time handed{};                 // when the trainer got it last
+  std::vector<TaskId> tasks;      // in the order of the batch
+  std::vector<int64_t> datasets;  // how many of each
+  bool whole = true;              // no more groups come (HandOverBy::kGroups)
+  Time handed{};                  // when the trainer got it last
   // Once it is whole: the part of the run that its step is (law 3.10), and the prompts of each
   // dataset that are used with it.
   double share_begin = 0, share_end = 0;
   std::vector<int64_t> used;
   template <class V>
   void fields(V& visit) {
-    visit(tasks, domains, whole, handed, share_begin, share_end, used);
+    visit(tasks, datasets, whole, handed, share_begin, share_end, used);
   }
   friend bool operator==(const Batch&, const Batch&) = default;
 };
@@ -281,7 +281,7 @@ struct Policy {
   int64_t frontier = -1;               // newest version of this lineage; see at_frontier()
   int64_t durable = -1;                // newest version with a checkpoint
   std::map<int64_t, Weights> lineage;  // from the oldest checkpoint on
-  std::vector<Domain> domains;
+  std::vector<Dataset> datasets;
   HashedMap<TaskId, Task> tasks;      // launched, and not yet in the oldest checkpoint
   std::vector<Round> rounds;          // open ones, oldest first
   RoundId last_round = 0;             // the newest that was opened
@@ -309,7 +309,7 @@ struct Policy {
   StepStart step_start;  // of the step that is next, or under way
   template <class V>
   void fields(V& visit) {
-    visit(published, frontier, durable, lineage, domains, tasks, rounds, last_round, batches,
+    visit(published, frontier, durable, lineage, datasets, tasks, rounds, last_round, batches,
           trainer, trainer_incarnation, ranks, formation, wanted, told, handed, greeted, saving,
           released, told_released, fetched_from, told_fetched_from, evaluation, evaluated,
           eval_launch, attempts, step_start);
@@ -526,14 +526,14 @@ Task* find_task(State& state, Lane lane, const MemberId& member);
 // A member that is known to be there: a lease or a queue names it.
 Member& member_of(State& state, const WorkId& work);
 
-Domain& domain_of(Policy& policy, const TaskId& id);
+Dataset& dataset_of(Policy& policy, const TaskId& id);
 
 // The row of the dataset that the task plays in training; of a dataset without rows the prompt.
 int64_t row_of(const State& state, const TaskId& id);
 // It was said of the task's row, or of the held-out prompt, that nobody can play it.
 bool is_broken(const State& state, Lane lane, const TaskId& id);
 // No row is left that could be played.
-bool all_broken(const DomainConfig& config, const Domain& domain);
+bool all_broken(const DatasetConfig& config, const Dataset& dataset);
 
 // Nothing more happens to the member: it has its reward, or has failed for good.
 bool settled(const Member& member);

@@ -146,7 +146,7 @@ std::set<PoolId> find_held_out(const State& state) {
       const Member& member = task.members[static_cast<size_t>(work.member.member)];
       if (member.moves < state.config.retries.returned &&
           task.weight_floor < state.policies.at(work.member.policy).frontier)
-        found.insert({work.member.policy, state.config.pool_of(work.lane, work.member.domain)});
+        found.insert({work.member.policy, state.config.pool_of(work.lane, work.member.dataset)});
     }
   }
   for (const auto& [need, members] : state.waiting) {

@@ -66,7 +66,7 @@ void tell_policy(const State& state, PolicyId id, const Policy& policy, Time now
                        ? fmt::format(" (trained again up to {})", policy.frontier)
                        : ""));
   int64_t ready = 0;
-  for (const Domain& domain : policy.domains) ready += std::ssize(domain.ready);
+  for (const Dataset& dataset : policy.datasets) ready += std::ssize(dataset.ready);
   if (const auto batch = policy.batches.find(policy.published + 1);
       batch != policy.batches.end() && !batch->second.whole)
     ready += std::ssize(batch->second.tasks);

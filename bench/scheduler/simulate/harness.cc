@@ -21,7 +21,7 @@ constexpr uint64_t kSeed = 20261126;
 scheduler::Config law_of(const scheduler::Mode& mode, int64_t prompts, int64_t group) {
   scheduler::Config law;
   law.mode = mode;
-  law.domains = {{.prompts_per_step = prompts}};
+  law.datasets = {{.prompts_per_step = prompts}};
   law.group_size = group;
   law.steps = 1'000'000;  // a run is stopped long before
   law.deadlines.lease = law.deadlines.install = law.deadlines.verify = std::chrono::hours(1000);

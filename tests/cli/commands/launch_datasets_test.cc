@@ -30,10 +30,10 @@ class LaunchDatasets : public LaunchTest {
       return processes_with({"worker", paths().root.string()}).empty();
     }));
   }
-  std::vector<scheduler::Domain> domains() const {
+  std::vector<scheduler::Dataset> datasets() const {
     auto end = scheduler::restore(paths().journal());
     EXPECT_TRUE(end && end.value().state);
-    return end.value().state->policies.at(0).domains;
+    return end.value().state->policies.at(0).datasets;
   }
 };
 
@@ -66,7 +66,7 @@ TEST_F(LaunchDatasets, EachStepHasItsQuotasAndAKillChangesNothing) {
   for (size_t i = 0; i < 3; ++i)
     EXPECT_NEAR(series("eval/reward")[i],
                 (series("eval/grid/reward")[i] + series("eval/sums/reward")[i]) / 2, 1e-12);
-  const std::vector<scheduler::Domain> ends = domains();
+  const std::vector<scheduler::Dataset> ends = datasets();
   ASSERT_EQ(ends.size(), 2u);
   for (size_t i = 0; i < ends.size(); ++i) {
     EXPECT_EQ(ends[i].next, kSteps * (i == 0 ? 3 : 1)) << "no prompt was begun in vain";
@@ -122,14 +122,14 @@ checkpoint: {interval_steps: 2}
   EXPECT_EQ(series("rollout/short/prompts"), (std::vector<double>{2, 2, 1, 0, 0}));
   EXPECT_EQ(series("reward/short/mean").size(), 3u) << "and nothing of what is not there";
   EXPECT_EQ(final_digest("run", 5), final_digest("other", 5));
-  const std::vector<scheduler::Domain> ends = domains();
+  const std::vector<scheduler::Dataset> ends = datasets();
   ASSERT_EQ(ends.size(), 2u);
   EXPECT_EQ(ends[0].ended_as(TaskEnd::kTrained), 10);
   EXPECT_EQ(ends[1].ended_as(TaskEnd::kTrained), 5);
   EXPECT_EQ(ends[0].epoch, 2);
   EXPECT_EQ(ends[1].epoch, 1);
-  for (const scheduler::Domain& domain : ends)
-    EXPECT_EQ(domain.ended_as(TaskEnd::kUnreached) + domain.ended_as(TaskEnd::kFailed), 0);
+  for (const scheduler::Dataset& dataset : ends)
+    EXPECT_EQ(dataset.ended_as(TaskEnd::kUnreached) + dataset.ended_as(TaskEnd::kFailed), 0);
   // A file of it that changes is named.
   std::ofstream(folder_ / "short.jsonl", std::ios::app)
       << "{\"prompt\": \"x\", \"max_words\": 9}\n";
@@ -233,7 +233,7 @@ TEST_F(LaunchDatasets, EachIsSampledInItsPool) {
     }
     if (row.what != TimelineWhat::kGenerate || !row.sample) continue;
     ++samples;
-    EXPECT_EQ(row.worker == "rollout-0", row.sample->lease.member.domain == 1) << row.worker;
+    EXPECT_EQ(row.worker == "rollout-0", row.sample->lease.member.dataset == 1) << row.worker;
   }
   EXPECT_EQ(ups, 3);
   EXPECT_GE(samples, kSteps * 16);

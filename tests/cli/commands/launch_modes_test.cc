@@ -58,12 +58,12 @@ TEST_P(LaunchModes, KeepTheirPromisesWhoeverIsKilled) {
   }
   const auto end = scheduler::restore(paths().journal());
   ASSERT_TRUE(end && end.value().state);
-  const scheduler::Domain& domain = end.value().state->policies.at(0).domains.at(0);
-  const auto ended = [&](scheduler::TaskEnd how) { return domain.ended_as(how); };
+  const scheduler::Dataset& dataset = end.value().state->policies.at(0).datasets.at(0);
+  const auto ended = [&](scheduler::TaskEnd how) { return dataset.ended_as(how); };
   EXPECT_EQ(ended(scheduler::TaskEnd::kTrained), kSteps * 4);
   int64_t all = 0;
-  for (const int64_t count : domain.ended) all += count;
-  EXPECT_EQ(all, domain.next) << "each prompt that was begun ends once";
+  for (const int64_t count : dataset.ended) all += count;
+  EXPECT_EQ(all, dataset.next) << "each prompt that was begun ends once";
   if (!mode.surplus) {
     EXPECT_EQ(ended(scheduler::TaskEnd::kUnreached), 0);
   }
@@ -169,7 +169,7 @@ TEST_F(LaunchModesTest, TailBatchingIsTrainedAgainFromTheKeptListsBitForBit) {
   for (const auto& [step, batch] : after.batches)
     EXPECT_EQ(batch.tasks, before.batches.at(step).tasks) << step;
   EXPECT_EQ(after.lineage.at(kSteps), before.lineage.at(kSteps));
-  EXPECT_EQ(after.domains[0].next, before.domains[0].next) << "something was sampled";
+  EXPECT_EQ(after.datasets[0].next, before.datasets[0].next) << "something was sampled";
 }
 
 // A worker is killed again and again in the middle of its episodes; who goes on behind the turns

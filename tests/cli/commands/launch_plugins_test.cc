@@ -128,12 +128,12 @@ TEST_F(LaunchPlugins, ABrokenTaskIsExcludedAndCounted) {
   const auto end = scheduler::restore(paths().journal());
   ASSERT_TRUE(end && end.value().state);
   const scheduler::Policy& policy = end.value().state->policies.at(0);
-  const scheduler::Domain& domain = policy.domains.at(0);
-  EXPECT_EQ(domain.broken.rows, std::set<int64_t>{5});
-  EXPECT_EQ(domain.broken.found, 1);
-  EXPECT_EQ(domain.ended_as(scheduler::TaskEnd::kTrained), 24);
-  EXPECT_EQ(domain.ended_as(scheduler::TaskEnd::kBroken), 3);
-  EXPECT_EQ(domain.ended_as(scheduler::TaskEnd::kFailed), 0);
+  const scheduler::Dataset& dataset = policy.datasets.at(0);
+  EXPECT_EQ(dataset.broken.rows, std::set<int64_t>{5});
+  EXPECT_EQ(dataset.broken.found, 1);
+  EXPECT_EQ(dataset.ended_as(scheduler::TaskEnd::kTrained), 24);
+  EXPECT_EQ(dataset.ended_as(scheduler::TaskEnd::kBroken), 3);
+  EXPECT_EQ(dataset.ended_as(scheduler::TaskEnd::kFailed), 0);
   EXPECT_TRUE(end.value().state->health.empty());
 }
 

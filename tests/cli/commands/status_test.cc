@@ -21,7 +21,7 @@ TEST(Status, SaysWhereAWorkerIs) {
   const TemporaryDirectory folder;
   const RunPaths paths{folder.path()};
   scheduler::Config config;
-  config.domains = {scheduler::DomainConfig{.prompts_per_step = 1}};
+  config.datasets = {scheduler::DatasetConfig{.prompts_per_step = 1}};
   scheduler::State state(config);
   for (const scheduler::WorkerUp& up :
        {scheduler::WorkerUp{.worker = "reward-0", .role = Role::kReward},
@@ -54,7 +54,7 @@ TEST(Status, SaysWhereAWorkerIs) {
 // Weights that take long are on their way, or cannot come.
 TEST(Status, SaysWhatOfAVersionHasArrived) {
   scheduler::Config config;
-  config.domains = {scheduler::DomainConfig{.prompts_per_step = 1}};
+  config.datasets = {scheduler::DatasetConfig{.prompts_per_step = 1}};
   const Digest root(32, 'a');
   for (const bool fails : {false, true}) {
     const TemporaryDirectory folder;

@@ -142,7 +142,7 @@ TEST_F(FittedPromptsTest, RowsThatAreDroppedAreNoPromptsOfTheRun) {
 
   const RunOptions options = played();
   EXPECT_EQ(prompts_of_epoch(options), std::vector<int64_t>{3});
-  EXPECT_EQ(scheduler_config(options).domains[0].prompts_per_epoch, 3);
+  EXPECT_EQ(scheduler_config(options).datasets[0].prompts_per_epoch, 3);
   const RowsFile rows = rows_of(datasets_of(options)[0]);
   EXPECT_EQ(read_file(rows.file).value(), row("a") + row("b") + row("c"));
   const ModelConfig model = planned_model(options, registries_.environments);

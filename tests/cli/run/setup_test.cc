@@ -172,7 +172,7 @@ TEST_F(RunSetupTest, TheSchedulerTakesItsConfigFromSeveralSections) {
   options_.scheduler.retries.lost = 7;
   // Everything else is the default on both sides.
   scheduler::Config expected;
-  expected.domains = {
+  expected.datasets = {
       {.prompts_per_step = 4, .prompts_per_epoch = 2, .epochs = 5, .name = options_.env.name}};
   expected.group_size = 3;
   expected.steps = 10;
@@ -207,12 +207,12 @@ TEST_F(RunSetupTest, EachDatasetHasItsQuotaItsLengthAndItsEpochs) {
   options_.datasets[2].pool = "large";
   options_.step.prompts_per_step = 8;
   options_.run.epochs = 5;
-  const std::vector<scheduler::DomainConfig> expected = {
+  const std::vector<scheduler::DatasetConfig> expected = {
       {.prompts_per_step = 4, .prompts_per_epoch = 2, .epochs = 5, .name = "a"},
       {.prompts_per_step = 2, .prompts_per_epoch = 1, .epochs = 3, .name = "b"},
       {.prompts_per_step = 2, .prompts_per_epoch = 0, .epochs = 5, .pool = "large", .name = "grid"},
       {.prompts_per_step = 0, .prompts_per_epoch = 0, .epochs = 5, .name = "held"}};
-  EXPECT_EQ(scheduler_config(options_).domains, expected);
+  EXPECT_EQ(scheduler_config(options_).datasets, expected);
   // A row that cannot be read is a mistake in the key of its dataset.
   std::ofstream(folder_ / "b.jsonl") << "{\"p\": \"a\"}\n";
   EXPECT_EQ(refusal(options_).key(), "datasets.b.dataset");

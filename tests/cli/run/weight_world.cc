@@ -35,7 +35,7 @@ ModelConfig model_of_a_world() {
 Config law_of_a_world(Rng& rng) {
   Config config = random_config(rng, /*num_pools=*/1);
   config.steps = 8 + rng.below(12);
-  for (DomainConfig& domain : config.domains) domain.epochs = 0;
+  for (DatasetConfig& dataset : config.datasets) dataset.epochs = 0;
   config.keep_weights = 2 + rng.below(2);  // as people may
   config.keep_sampled = true;
   config.retries.lost = 30;

@@ -16,7 +16,7 @@ constexpr int64_t kGiB = int64_t{1} << 30;
 // Of a size that a laptop plays in a second.
 Simulation usual(double turns = 4) {
   Simulation simulation;
-  simulation.law.domains = {{.prompts_per_step = 128}};
+  simulation.law.datasets = {{.prompts_per_step = 128}};
   simulation.law.group_size = 16;
   simulation.law.steps = 40;
   simulation.seconds = 1e9;
@@ -43,7 +43,7 @@ TEST(SimulationSize, OfWhatALaptopPlaysNothingIsSaid) {
 
 TEST(SimulationSize, NamesWhatMakesTheMostOfIt) {
   Simulation prompts = usual(), groups = usual(), workers = usual();
-  prompts.law.domains[0].prompts_per_step = 1'000'000;
+  prompts.law.datasets[0].prompts_per_step = 1'000'000;
   groups.law.group_size = 65536;
   workers.cluster.pools[0].workers = 100'000;
   const std::string members = "Try a smaller rollout.prompts_per_step or rollout.group_size.";
@@ -83,7 +83,7 @@ TEST(SimulationSize, SaysOfMuchTimeHowMuch) {
 // The largest values that a config may have: no number that it is made of overflows.
 TEST(SimulationSize, IsFiniteForAllThatAConfigMaySay) {
   Simulation simulation = usual(1e6);
-  simulation.law.domains[0].prompts_per_step = 1'000'000'000;
+  simulation.law.datasets[0].prompts_per_step = 1'000'000'000;
   simulation.law.group_size = 1'000'000'000;
   simulation.law.steps = 0;
   simulation.law.save.interval_steps = 1'000'000'000;

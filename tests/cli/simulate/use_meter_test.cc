@@ -22,7 +22,7 @@ using simulator::EpisodeModel;
 Simulation simulation_of(ModeName mode) {
   Simulation simulation;
   simulation.law.mode = scheduler::ModeOptions::preset(mode).mode();
-  simulation.law.domains = {{.prompts_per_step = 8}};
+  simulation.law.datasets = {{.prompts_per_step = 8}};
   simulation.law.group_size = 4;
   simulation.law.steps = 6;
   simulation.law.save.interval_steps = 2;

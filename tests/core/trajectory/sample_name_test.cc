@@ -7,7 +7,7 @@ namespace {
 
 const BodyId kSample{
     Lane::kTrain,
-    {{.policy = 0, .domain = 1, .epoch = 2, .prompt = 12, .launch = 3, .member = 4}, 5}};
+    {{.policy = 0, .dataset = 1, .epoch = 2, .prompt = 12, .launch = 3, .member = 4}, 5}};
 
 TEST(SampleName, ComesBackFromWhatLogsPrint) {
   for (const Lane lane : {Lane::kTrain, Lane::kEval}) {

@@ -8,14 +8,14 @@ namespace tailrace {
 namespace {
 
 TEST(MemberKey, AttemptsShareTheirNumbersAndLaunchesLanesAndMembersDoNot) {
-  MemberId member{.policy = 1, .domain = 2, .epoch = 3, .prompt = 4, .launch = 5, .member = 6};
+  MemberId member{.policy = 1, .dataset = 2, .epoch = 3, .prompt = 4, .launch = 5, .member = 6};
   uint64_t key = member_key(9, Lane::kTrain, member).value;
   std::set<uint64_t> keys = {key, member_key(10, Lane::kTrain, member).value,
                              member_key(9, Lane::kEval, member).value};
   for (int field = 0; field < 6; ++field) {
     MemberId other = member;
     if (field == 0) ++other.policy;
-    if (field == 1) ++other.domain;
+    if (field == 1) ++other.dataset;
     if (field == 2) ++other.epoch;
     if (field == 3) ++other.prompt;
     if (field == 4) ++other.launch;
@@ -39,10 +39,10 @@ TEST(TaskSource, ADatasetBeginsAgainAfterItsLastRowAndHeldOutRowsAreTheirOwn) {
 TEST(TaskSource, EachDatasetHasSeedsOfItsOwn) {
   const TaskSource source(7);
   std::set<uint64_t> seeds;
-  for (int32_t domain = 0; domain < 3; ++domain) {
+  for (int32_t dataset = 0; dataset < 3; ++dataset) {
     for (int64_t prompt = 0; prompt < 100; ++prompt) {
       for (const Lane lane : {Lane::kTrain, Lane::kEval})
-        seeds.insert(source.task(lane, {.domain = domain, .prompt = prompt}).seed);
+        seeds.insert(source.task(lane, {.dataset = dataset, .prompt = prompt}).seed);
     }
   }
   EXPECT_EQ(seeds.size(), 600u);

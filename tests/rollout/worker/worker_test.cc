@@ -334,8 +334,8 @@ TEST_F(RolloutWorkerTest, PlaysTheDatasetThatALeaseNames) {
   desk.await_worker();
   desk.send(publish(0, 1));
   wire::Grant grid = grant(0, 0, 0), text = grid, unknown = grid;
-  text.lease.member.domain = 1;
-  unknown.lease.member.domain = 2;
+  text.lease.member.dataset = 1;
+  unknown.lease.member.dataset = 2;
   for (const wire::Grant& one : {grid, text, unknown}) desk.send(one);
   auto trajectories = by_lease(desk.await<wire::TrajectoryResult>(3));
   EXPECT_EQ(trajectories.at(grid.lease).env, "frozen_grid");

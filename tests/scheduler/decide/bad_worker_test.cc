@@ -33,7 +33,7 @@ class Pair {
   static Config config(Pools pools) {
     Config config = small_config(4, 4);
     if (pools == Pools::kBound)
-      config.domains = {{.prompts_per_step = 2}, {.prompts_per_step = 2, .pool = "good"}};
+      config.datasets = {{.prompts_per_step = 2}, {.prompts_per_step = 2, .pool = "good"}};
     config.steps = 12;
     config.save.interval_steps = 4;
     config.deadlines.lease = seconds(20);

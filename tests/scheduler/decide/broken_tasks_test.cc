@@ -14,9 +14,9 @@ AttemptResult broken(const Harness& h, const Grant& grant) {
 
 Config rows_config(int64_t prompts, int64_t rows, int64_t epochs = 0) {
   Config config = small_config(prompts, 2);
-  config.domains[0].prompts_per_epoch = rows;
-  config.domains[0].epochs = epochs;
-  config.domains[0].name = "mazes";
+  config.datasets[0].prompts_per_epoch = rows;
+  config.datasets[0].epochs = epochs;
+  config.datasets[0].name = "mazes";
   return config;
 }
 
@@ -51,10 +51,10 @@ TEST(BrokenTasks, TheRowIsNeverSampledAgainInAnyEpoch) {
     EXPECT_FALSE(running(h).contains(1));
     train_step(h, step);
   }
-  const Domain& domain = h.policy().domains[0];
-  EXPECT_EQ(domain.ended_as(TaskEnd::kTrained), 20);
-  EXPECT_GE(domain.ended_as(TaskEnd::kBroken), 9);  // a prompt of each epoch
-  EXPECT_EQ(domain.broken.found, 1);
+  const Dataset& dataset = h.policy().datasets[0];
+  EXPECT_EQ(dataset.ended_as(TaskEnd::kTrained), 20);
+  EXPECT_GE(dataset.ended_as(TaskEnd::kBroken), 9);  // a prompt of each epoch
+  EXPECT_EQ(dataset.broken.found, 1);
   EXPECT_TRUE(h.state.health.empty());
 }
 
@@ -119,7 +119,7 @@ TEST(BrokenTasks, FiniteDataEndsWithoutThem) {
   ASSERT_EQ(done.size(), 1u);
   EXPECT_EQ(done[0].end.reason, RunEnd::Reason::kDataEnd);
   EXPECT_EQ(done[0].end.unreached, 0);
-  EXPECT_EQ(h.policy().domains[0].ended_as(TaskEnd::kBroken), 2);
+  EXPECT_EQ(h.policy().datasets[0].ended_as(TaskEnd::kBroken), 2);
 }
 
 TEST(BrokenTasks, ADatasetOfBrokenRowsHaltsTheRunAndIsNamed) {
@@ -148,7 +148,7 @@ TEST(BrokenTasks, DrawnTasksHaltItWhenAWindowOfThemIsBroken) {
   for (int i = 5; i < 9; ++i) h.tell(broken(h, grants_of(h, i)[0]));
   EXPECT_TRUE(h.state.halted.starts_with("the last 5 tasks of dataset number 0 are broken"))
       << h.state.halted;
-  EXPECT_TRUE(h.policy().domains[0].broken.rows.empty());
+  EXPECT_TRUE(h.policy().datasets[0].broken.rows.empty());
 }
 
 TEST(BrokenTasks, AHeldOutOneCountsAsFailedAndIsNotAskedAgain) {
@@ -174,7 +174,7 @@ TEST(BrokenTasks, AHeldOutOneCountsAsFailedAndIsNotAskedAgain) {
   for (const auto& [work, lease] : h.state.leases.in_order())
     EXPECT_FALSE(work.lane == Lane::kEval && work.member.prompt == 0);
   // Training has rows of its own.
-  EXPECT_TRUE(h.policy().domains[0].broken.rows.empty());
+  EXPECT_TRUE(h.policy().datasets[0].broken.rows.empty());
 }
 
 TEST(BrokenTasks, AnEvaluationOfWhichAllAreBrokenIsReportedWithoutAsking) {

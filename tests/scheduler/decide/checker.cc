@@ -257,7 +257,7 @@ void Checker::note(const Event& event, const Actions& actions) {
                                        policy.evaluation->version < policy.frontier;
   seen["replay"] += std::holds_alternative<Published>(event) && policy.published < policy.frontier;
   const auto ended = [&](TaskEnd end) {
-    return policy.domains[0].ended[static_cast<size_t>(end)] > 0;
+    return policy.datasets[0].ended[static_cast<size_t>(end)] > 0;
   };
   seen["filtered"] += ended(TaskEnd::kFiltered);
   seen["failed"] += ended(TaskEnd::kFailed);
@@ -270,11 +270,11 @@ void Checker::note(const Event& event, const Actions& actions) {
           task.place == Place::kReady && is_broken(state_, Lane::kTrain, id);
     }
   }
-  seen["broken held-out"] += !policy.domains[0].broken.held_out.empty();
-  for (const Domain& domain : policy.domains) {
-    seen["carried"] += !domain.carried.empty();
-    seen["parked"] += !domain.parked.empty();
-    seen["long queue"] += !domain.long_queue.empty();
+  seen["broken held-out"] += !policy.datasets[0].broken.held_out.empty();
+  for (const Dataset& dataset : policy.datasets) {
+    seen["carried"] += !dataset.carried.empty();
+    seen["parked"] += !dataset.parked.empty();
+    seen["long queue"] += !dataset.long_queue.empty();
   }
   for (const Round& round : policy.rounds) ++seen[fmt::format("{} round", name_of(round.kind))];
   seen["several rounds"] += policy.rounds.size() > 1;
@@ -313,9 +313,9 @@ void Checker::check_filtered() {
   if (config.max_gen_batches == 0) return;
   for (const auto& [id, policy] : state_.policies) {
     for (size_t i = 0; i < policy.step_start.filtered.size(); ++i) {
-      const int64_t bound = (config.max_gen_batches - 1) * config.domains[i].prompts_per_step;
+      const int64_t bound = (config.max_gen_batches - 1) * config.datasets[i].prompts_per_step;
       const int64_t filtered =
-          policy.domains[i].ended_as(TaskEnd::kFiltered) - policy.step_start.filtered[i];
+          policy.datasets[i].ended_as(TaskEnd::kFiltered) - policy.step_start.filtered[i];
       if (filtered > bound) fail("more groups are filtered than a step may");
       if (bound > 0 && filtered == bound) ++seen["filtered to the bound"];
     }
@@ -438,7 +438,7 @@ void Checker::check_pool(const Grant& grant) {
 std::string Checker::pool_of(const WorkId& work) const {
   const EvalOptions& eval = state_.config.eval;
   if (work.lane == Lane::kEval && !eval.pool.empty()) return eval.pool;
-  return state_.config.domains.at(static_cast<size_t>(work.member.domain)).pool;
+  return state_.config.datasets.at(static_cast<size_t>(work.member.dataset)).pool;
 }
 
 // Law 1.5.
@@ -610,8 +610,8 @@ void Checker::check(const HandOver& batch) {
   // A list that is told once more may hold several parts.
   for (size_t i = 1; i < batch.items.size() && (is_next || !in_parts); ++i) {
     const MemberId &a = batch.items[i - 1].lease.member, &b = batch.items[i].lease.member;
-    if (std::tie(a.epoch, a.prompt, a.domain, a.member) >=
-        std::tie(b.epoch, b.prompt, b.domain, b.member)) {
+    if (std::tie(a.epoch, a.prompt, a.dataset, a.member) >=
+        std::tie(b.epoch, b.prompt, b.dataset, b.member)) {
       fail("a batch out of order");
     }
   }
@@ -633,9 +633,9 @@ void Checker::check_short(const HandOver& batch) {
   const Policy& policy = state_.policies.at(0);
   const Batch& held = policy.batches.at(batch.step);
   bool complete = true;
-  for (int32_t i = 0; i < std::ssize(policy.domains); ++i) {
-    const int64_t q = state_.config.domains[static_cast<size_t>(i)].prompts_per_step;
-    complete = complete && (held.domains[static_cast<size_t>(i)] == q || reserved(policy, i) == 0);
+  for (int32_t i = 0; i < std::ssize(policy.datasets); ++i) {
+    const int64_t q = state_.config.datasets[static_cast<size_t>(i)].prompts_per_step;
+    complete = complete && (held.datasets[static_cast<size_t>(i)] == q || reserved(policy, i) == 0);
   }
   // One that was whole once stays so, whatever can come by now.
   const bool was_whole = !batch.last || whole_.contains(batch.step);
@@ -704,7 +704,7 @@ void Checker::check(const Release& release) {
 
 void Checker::check(const EvalDone& report) {
   const size_t expected =
-      state_.config.domains.size() *
+      state_.config.datasets.size() *
       static_cast<size_t>(state_.config.eval.prompts * state_.config.eval.group_size);
   // One that was opened under other rules keeps its size.
   if (!other_evaluations_ && report.items.size() != expected) fail("an evaluation is incomplete");
@@ -726,10 +726,10 @@ bool Checker::check_accounts() {
   int64_t total = 0, unreached = 0;
   for (const auto& [id, end] : ended_) unreached += end == TaskEnd::kUnreached;
   bool finite = true;
-  for (const DomainConfig& domain : state_.config.domains) {
-    if (domain.prompts_per_step == 0) continue;  // it takes no part
-    finite = finite && domain.prompts_per_epoch > 0 && domain.epochs > 0;
-    total += domain.prompts_per_epoch * domain.epochs;
+  for (const DatasetConfig& dataset : state_.config.datasets) {
+    if (dataset.prompts_per_step == 0) continue;  // it takes no part
+    finite = finite && dataset.prompts_per_epoch > 0 && dataset.epochs > 0;
+    total += dataset.prompts_per_epoch * dataset.epochs;
   }
   const int64_t reached = std::ssize(ended_) - unreached;
   if (finite && reached + state_.end->unreached != total) {

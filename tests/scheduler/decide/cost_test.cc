@@ -30,7 +30,7 @@ constexpr int64_t kGroup = 8;
 constexpr double kFailing = 0.05;  // of the attempts, by their environment
 
 // Steps of half of the members in flight, so that as many wait as run.
-// `in_pools`: workers in two pools, and a domain for each and for both.
+// `in_pools`: workers in two pools, and a dataset for each and for both.
 Config config_for(const Mode& mode, int64_t members, bool in_pools) {
   Config config;
   config.mode = mode;
@@ -39,14 +39,14 @@ Config config_for(const Mode& mode, int64_t members, bool in_pools) {
   const int64_t prompts = members / kGroup;
   // Of what a step starts.
   const double starts = to_double(config.mode.launch_prompts) * (1 + to_double(config.mode.ahead));
-  config.domains = {
-      DomainConfig{.prompts_per_step = std::lround(static_cast<double>(prompts) / starts)}};
+  config.datasets = {
+      DatasetConfig{.prompts_per_step = std::lround(static_cast<double>(prompts) / starts)}};
   if (in_pools) {
-    DomainConfig third = config.domains[0];
+    DatasetConfig third = config.datasets[0];
     third.prompts_per_step /= 3;
-    config.domains = {third, third, third};
-    config.domains[0].pool = "a";
-    config.domains[1].pool = "b";
+    config.datasets = {third, third, third};
+    config.datasets[0].pool = "a";
+    config.datasets[1].pool = "b";
   }
   config.save.interval_steps = 1;
   // No fault is the worker's here.

@@ -191,10 +191,10 @@ struct Harness {
 };
 
 // The running grants of a prompt, in the order of its members.
-inline std::vector<Grant> grants_of(const Harness& h, int64_t prompt, int32_t domain = 0) {
+inline std::vector<Grant> grants_of(const Harness& h, int64_t prompt, int32_t dataset = 0) {
   std::vector<Grant> grants;
   for (const auto& [work, lease] : h.state.leases.in_order()) {
-    if (work.lane == Lane::kTrain && work.member.prompt == prompt && work.member.domain == domain)
+    if (work.lane == Lane::kTrain && work.member.prompt == prompt && work.member.dataset == dataset)
       grants.push_back(Harness::grant_of(work, lease));
   }
   return grants;
@@ -225,7 +225,7 @@ inline void train_step(Harness& h, int64_t step, std::string_view lineage = "a")
 
 inline Config small_config(int64_t prompts, int64_t members) {
   Config config;
-  config.domains = {DomainConfig{.prompts_per_step = prompts}};
+  config.datasets = {DatasetConfig{.prompts_per_step = prompts}};
   config.group_size = members;
   config.steps = 100;
   return config;

@@ -257,7 +257,7 @@ TEST(Health, AWorkerThatGivesEverythingUpUsesUpNobodysChances) {
       h.wait(std::chrono::milliseconds(100));
     }
     EXPECT_EQ(h.count(Place::kReady), 4) << name_of(outcome);
-    EXPECT_EQ(h.policy().domains[0].ended_as(TaskEnd::kFailed), 0);
+    EXPECT_EQ(h.policy().datasets[0].ended_as(TaskEnd::kFailed), 0);
     EXPECT_GE(h.state.health.at("gives up").quarantines, 1);
   }
 }
@@ -285,7 +285,7 @@ TEST(Health, ABrokenPromptIsNobodysFaultButItsOwn) {
     }
     EXPECT_EQ(h.state.halted, "") << workers;
     EXPECT_EQ(h.count(Place::kReady), 8) << workers;
-    EXPECT_EQ(h.policy().domains[0].ended_as(TaskEnd::kFailed), 1);
+    EXPECT_EQ(h.policy().datasets[0].ended_as(TaskEnd::kFailed), 1);
     for (const auto& [id, health] : h.state.health) EXPECT_EQ(health.quarantines, 0) << id;
   }
 }
@@ -320,7 +320,7 @@ TEST(Health, AWorkerThatIsLostCostsItsMembersATry) {
     h.wait(h.state.config.deadlines.reconnect);
     EXPECT_FALSE(h.state.workers.contains("w0"));
     EXPECT_EQ(h.policy().attempts.lost, goodbye ? 0 : 2);
-    EXPECT_EQ(h.policy().domains[0].ended_as(TaskEnd::kFailed), goodbye ? 0 : 1);
+    EXPECT_EQ(h.policy().datasets[0].ended_as(TaskEnd::kFailed), goodbye ? 0 : 1);
   }
 }
 
@@ -329,13 +329,13 @@ TEST(Health, AGoodbyeHasItsBoundToo) {
   h.state.config.retries.returned = 3;
   publish(h, 0);
   for (int i = 0; i < 4; ++i) {
-    EXPECT_EQ(h.policy().domains[0].ended_as(TaskEnd::kFailed), 0);
+    EXPECT_EQ(h.policy().datasets[0].ended_as(TaskEnd::kFailed), 0);
     const WorkerId id = fmt::format("w{}", i);
     h.add_rollout(id, 2);
     EXPECT_EQ(h.state.leases.size(), 2u);
     h.tell(WorkerDown{id});
   }
-  EXPECT_EQ(h.policy().domains[0].ended_as(TaskEnd::kFailed), 1);
+  EXPECT_EQ(h.policy().datasets[0].ended_as(TaskEnd::kFailed), 1);
 }
 
 // A person has added it, and may take it away with work in hand.
@@ -394,8 +394,8 @@ TEST(Breaker, DoesNotCountOneThatJoinedAndIsGone) {
 TEST(Breaker, IsOfOneBoundPoolOrOfAllTheOthers) {
   for (const bool bound : {true, false}) {
     Config config = small_config(4, 4);
-    config.domains[0].pool = bound ? "bad" : "";
-    config.domains.push_back({.prompts_per_step = 4, .pool = bound ? "good" : ""});
+    config.datasets[0].pool = bound ? "bad" : "";
+    config.datasets.push_back({.prompts_per_step = 4, .pool = bound ? "good" : ""});
     config.breaker = {.window = 6, .share = 0.5};
     Harness h(config);
     h.add_to_pool("bad", "w0", 16);
@@ -525,7 +525,7 @@ TEST(Health, TwoBadWorkersUseUpNobodysChances) {
         h.wait(std::chrono::milliseconds(100));
       }
       EXPECT_EQ(h.count(Place::kReady), prompts) << name_of(outcome);
-      EXPECT_EQ(h.policy().domains[0].ended_as(TaskEnd::kFailed), 0) << name_of(outcome);
+      EXPECT_EQ(h.policy().datasets[0].ended_as(TaskEnd::kFailed), 0) << name_of(outcome);
     }
   }
 }
@@ -550,7 +550,7 @@ TEST(Health, AWorkerWhoseVersionsNeverFitUsesUpNobodysChances) {
     h.wait(std::chrono::milliseconds(100));
   }
   EXPECT_EQ(h.count(Place::kReady), 4);
-  EXPECT_EQ(h.policy().domains[0].ended_as(TaskEnd::kFailed), 0);
+  EXPECT_EQ(h.policy().datasets[0].ended_as(TaskEnd::kFailed), 0);
   EXPECT_EQ(h.policy().attempts.lost, refused);
   EXPECT_GT(refused, 0);
   EXPECT_LE(refused, 32);  // no member fails there twice

@@ -20,7 +20,7 @@ constexpr int64_t kWorkers = 300;
 Config law_of(ModeName mode) {
   Config law;
   law.mode = ModeOptions::preset(mode).mode();
-  law.domains = {{.prompts_per_step = 96, .prompts_per_epoch = 1000, .epochs = 0}};
+  law.datasets = {{.prompts_per_step = 96, .prompts_per_epoch = 1000, .epochs = 0}};
   law.group_size = 8;
   law.steps = 6;
   law.save.interval_steps = 2;
@@ -155,7 +155,7 @@ struct Fleet {
   static Config config_for(int64_t workers) {
     Config config;
     config.group_size = 8;
-    config.domains = {{.prompts_per_step = 2 * workers}};
+    config.datasets = {{.prompts_per_step = 2 * workers}};
     config.steps = 100;
     config.retries.env_failed = 1000;
     // The breaker alone judges here.

@@ -153,7 +153,7 @@ TEST(SchedulerLaw, S10_AFilteredGroupLeavesTheQuotaUnchanged) {
     EXPECT_EQ(share.accepted, 0);
     EXPECT_EQ(share.running, 2);
   }
-  EXPECT_EQ(h.policy().domains[0].ended[static_cast<size_t>(TaskEnd::kFiltered)], 5);
+  EXPECT_EQ(h.policy().datasets[0].ended[static_cast<size_t>(TaskEnd::kFiltered)], 5);
   expect_golden("scheduler/S10.txt", h.transcript);
 }
 
@@ -191,7 +191,7 @@ TEST(SchedulerLaw, AGroupIsFilteredByWhatJudgesIt) {
                     .reason = "",
                     .judged = grant.lease.member.member == 0 ? std::nullopt : std::optional(0.5)});
   }
-  EXPECT_EQ(h.policy().domains[0].ready.size(), 1u);
+  EXPECT_EQ(h.policy().datasets[0].ready.size(), 1u);
   const auto batch = only<HandOver>(h.tell(wants(1)));
   ASSERT_EQ(batch.size(), 1u);
   ASSERT_EQ(batch[0].items.size(), 2u);
@@ -204,8 +204,8 @@ TEST(SchedulerLaw, AGroupIsFilteredByWhatJudgesIt) {
 TEST(SchedulerLaw, AStepSaysWhichPartOfTheRunItIs) {
   Config config = small_config(4, 2);
   config.steps = 0;
-  config.domains[0].prompts_per_epoch = 8;
-  config.domains[0].epochs = 2;
+  config.datasets[0].prompts_per_epoch = 8;
+  config.datasets[0].epochs = 2;
   config.replace_zero_signal = true;
   Harness h(config);
   h.add_rollout("w0", 64);
@@ -276,27 +276,27 @@ TEST(SchedulerLaw, WithAStepLimitTheShareIsThatOfTheSteps) {
 // A task that is solved gives no group with a signal: its steps end all the same.
 TEST(SchedulerLaw, S32_AfterItsRoundsAStepTakesGroupsWithoutSignal) {
   Config config = small_config(2, 2);
-  config.domains.push_back({.prompts_per_step = 1});
+  config.datasets.push_back({.prompts_per_step = 1});
   config.replace_zero_signal = true;
   config.max_gen_batches = 3;
   Harness h(config);
   h.add_rollout("w0", 8);
   publish(h, 0);
-  const auto filtered = [&](size_t domain) {
-    return h.policy().domains[domain].ended_as(TaskEnd::kFiltered);
+  const auto filtered = [&](size_t dataset) {
+    return h.policy().datasets[dataset].ended_as(TaskEnd::kFiltered);
   };
   for (int64_t step = 1; step <= 2; ++step) {
     h.tell(wants(step));
     Actions last;
     // The first dataset is solved: two rounds of its two groups are replaced, the third is taken.
     for (int64_t prompt = 6 * (step - 1); prompt < 6 * step; ++prompt) {
-      EXPECT_EQ(h.policy().domains[0].ready.size(), prompt % 6 == 5 ? 1u : 0u);
+      EXPECT_EQ(h.policy().datasets[0].ready.size(), prompt % 6 == 5 ? 1u : 0u);
       for (const Grant& grant : grants_of(h, prompt)) last = h.tell(h.result(grant, 1.0));
     }
     EXPECT_EQ(filtered(0), 4 * step);
     EXPECT_TRUE(only<HandOver>(last).empty());
     // The other counts its own: what the first has used up is not of its rounds.
-    const int64_t other = h.policy().domains[1].next - 1;
+    const int64_t other = h.policy().datasets[1].next - 1;
     for (const Grant& grant : grants_of(h, other, 1)) h.tell(h.result(grant, 0.0));
     EXPECT_EQ(filtered(1), step);
     for (const Grant& grant : grants_of(h, other + 1, 1))
@@ -314,7 +314,7 @@ TEST(SchedulerLaw, S32_AfterItsRoundsAStepTakesGroupsWithoutSignal) {
   for (int64_t prompt = 0; prompt < 50; ++prompt) {
     for (const Grant& grant : grants_of(endless, prompt)) endless.tell(endless.result(grant, 1.0));
   }
-  EXPECT_EQ(endless.policy().domains[0].ended_as(TaskEnd::kFiltered), 50);
+  EXPECT_EQ(endless.policy().datasets[0].ended_as(TaskEnd::kFiltered), 50);
   expect_golden("scheduler/S32.txt", h.transcript);
 }
 
@@ -425,7 +425,7 @@ TEST(SchedulerLaw, S14_AFailedVerifierIsAskedAgainAndThreeOfFourAreEnough) {
       ASSERT_EQ(done.size(), 1u);
       EXPECT_EQ(done[0].end, TaskEnd::kFailed);
       EXPECT_EQ(h.count(Place::kRunning), 1);  // replaced
-      EXPECT_EQ(h.policy().domains[0].next, 2);
+      EXPECT_EQ(h.policy().datasets[0].next, 2);
     }
     expect_golden(fmt::format("scheduler/S14_{}_fail.txt", failing), h.transcript);
   }
@@ -453,7 +453,7 @@ TEST(SchedulerLaw, S17_ARollbackToTheSameDigestReplaysTheBatchesInOrder) {
   }
   const auto running = h.count(Place::kRunning);
   const auto held = credit_held(h.policy(), 0);
-  const int64_t cursor = h.policy().domains[0].next;
+  const int64_t cursor = h.policy().datasets[0].next;
   const Actions rolled = h.add_trainer(1);
   EXPECT_TRUE(rolled.empty()) << describe_all(rolled);  // nothing opened, nothing aborted
   for (int64_t step = 2; step <= 3; ++step) {
@@ -468,7 +468,7 @@ TEST(SchedulerLaw, S17_ARollbackToTheSameDigestReplaysTheBatchesInOrder) {
     EXPECT_TRUE(told.empty()) << describe_all(told);
   }
   EXPECT_EQ(h.count(Place::kRunning), running);
-  EXPECT_EQ(h.policy().domains[0].next, cursor);
+  EXPECT_EQ(h.policy().datasets[0].next, cursor);
   run_step(h, 4);
   expect_golden("scheduler/S17.txt", h.transcript);
 }
@@ -480,7 +480,7 @@ TEST(SchedulerLaw, S18_ARollbackToAnotherDigestLaunchesWhatRestsOnItAgain) {
     batches.push_back(run_step(h, step));
     publish(h, step);
   }
-  const int64_t cursor = h.policy().domains[0].next;
+  const int64_t cursor = h.policy().datasets[0].next;
   const Actions rolled = h.add_trainer(1, "b");
   // Steps 2 and 3 were sampled at versions 1 and 2: their outcomes are withdrawn. Step 1 stays.
   const auto withdrawn = only<TaskWithdrawn>(rolled);
@@ -505,7 +505,7 @@ TEST(SchedulerLaw, S18_ARollbackToAnotherDigestLaunchesWhatRestsOnItAgain) {
     EXPECT_EQ(first, 2 * (step - 1));
     publish(h, step, "b");
   }
-  EXPECT_EQ(h.policy().domains[0].next, cursor + 4);
+  EXPECT_EQ(h.policy().datasets[0].next, cursor + 4);
   expect_golden("scheduler/S18.txt", h.transcript);
 }
 

@@ -37,9 +37,9 @@ AttemptResult long_result(Harness& h, const Grant& grant, double reward) {
 }
 
 // The first `count` members of a prompt finish, with rewards that differ. Returns the last actions.
-Actions finish(Harness& h, int64_t prompt, int64_t count, int32_t domain = 0) {
+Actions finish(Harness& h, int64_t prompt, int64_t count, int32_t dataset = 0) {
   Actions last;
-  for (const Grant& grant : grants_of(h, prompt, domain)) {
+  for (const Grant& grant : grants_of(h, prompt, dataset)) {
     if (count-- == 0) break;
     last = h.tell(long_result(h, grant, grant.lease.member.member));
   }
@@ -78,7 +78,7 @@ TEST(SchedulerModes, S03_AShortRoundKeepsTheFirstGroupsAndQueuesTheRest) {
   finish(h, 3, 3);  // three of four: thrown away with the rest if it is too slow
   const Actions last = finish(h, 4, 4);
   EXPECT_EQ(only<Abort>(last).size(), 3u);  // one of its own, two of prompt 3
-  EXPECT_EQ(prompts_of(h.policy().domains[0].long_queue), Prompts{3});
+  EXPECT_EQ(prompts_of(h.policy().datasets[0].long_queue), Prompts{3});
   EXPECT_EQ(h.policy().tasks.at({.prompt = 3}).launch, 1);
   EXPECT_TRUE(h.policy().rounds.empty());
   const auto batch = only<HandOver>(h.tell(wants(1)));
@@ -92,7 +92,7 @@ TEST(SchedulerModes, S04_AnOldRewardOfAQueuedPromptDoesNothing) {
   Harness h = started(tail_batching(), 4, 4);
   const Grant late = grants_of(h, 4).front();
   for (int64_t prompt = 0; prompt < 4; ++prompt) finish(h, prompt, 4);
-  ASSERT_EQ(prompts_of(h.policy().domains[0].long_queue), Prompts{4});
+  ASSERT_EQ(prompts_of(h.policy().datasets[0].long_queue), Prompts{4});
   const State before = h.state;
   EXPECT_FALSE(expects_result(h.state, late.worker, late.lane, late.lease));
   EXPECT_TRUE(h.tell(h.result(late, 1.0)).empty());
@@ -107,12 +107,12 @@ TEST(SchedulerModes, S05_WhatARoundDoesNotKeepRunsOnForTheNextOne) {
   finish(h, 0, 2);
   finish(h, 2, 1);  // this one will be late
   EXPECT_TRUE(only<Abort>(finish(h, 1, 2)).empty());
-  EXPECT_EQ(prompts_of(h.policy().domains[0].carried), (Prompts{2, 3}));
+  EXPECT_EQ(prompts_of(h.policy().datasets[0].carried), (Prompts{2, 3}));
   EXPECT_EQ(credit_held(h.policy(), 0), 2);
   ASSERT_EQ(only<HandOver>(h.tell(wants(1))).size(), 1u);
   EXPECT_TRUE(only<Grant>(publish(h, 1)).size() == 4);  // two fresh prompts beside the two
   EXPECT_EQ(h.count(Place::kRunning), 4);
-  EXPECT_TRUE(h.policy().domains[0].carried.empty());
+  EXPECT_TRUE(h.policy().datasets[0].carried.empty());
   EXPECT_EQ(h.policy().tasks.at({.prompt = 2}).launch, 0);
   // The reward that it had counts; its sibling is given under the same lease.
   finish(h, 2, 1);
@@ -128,7 +128,7 @@ TEST(SchedulerModes, S08_ALongRoundWaitsForAQueueOfAStepAndHasNoSurplus) {
   Harness h = started(tail_batching(), 4, 2);
   for (int64_t step = 1; step <= 5; ++step) {
     const Round round = newest_round(h);
-    const auto queued = std::ssize(h.policy().domains[0].long_queue);
+    const auto queued = std::ssize(h.policy().datasets[0].long_queue);
     EXPECT_EQ(round.kind, step == 5 ? RoundKind::kLong : RoundKind::kShort) << step;
     EXPECT_EQ(round.shares[0].launch_target, step == 5 ? 4 : 5);
     EXPECT_EQ(queued, step == 5 ? 0 : step - 1);
@@ -137,14 +137,14 @@ TEST(SchedulerModes, S08_ALongRoundWaitsForAQueueOfAStepAndHasNoSurplus) {
     publish(h, step);
   }
   EXPECT_EQ(newest_round(h).kind, RoundKind::kShort);
-  EXPECT_EQ(h.policy().domains[0].ended_as(TaskEnd::kTrained), 20);
-  EXPECT_EQ(h.policy().domains[0].next, 25);  // 20 trained, 5 run
+  EXPECT_EQ(h.policy().datasets[0].ended_as(TaskEnd::kTrained), 20);
+  EXPECT_EQ(h.policy().datasets[0].next, 25);  // 20 trained, 5 run
   expect_golden("scheduler/S08.txt", h.transcript);
 }
 
 TEST(SchedulerModes, S09_EachDatasetFillsItsShareByItself) {
   Config config = small_config(7, 1);
-  config.domains.push_back({.prompts_per_step = 1});
+  config.datasets.push_back({.prompts_per_step = 1});
   config.mode = tail_batching();
   config.mode.launch_members = {1, 1};
   Harness h = started(config);
@@ -152,22 +152,22 @@ TEST(SchedulerModes, S09_EachDatasetFillsItsShareByItself) {
   EXPECT_EQ(newest_round(h).shares[1].launch_target, 1);
   for (int64_t step = 1; step <= 8; ++step) {
     for (int64_t done = 0; done < 7; ++done) {
-      // The slowest of domain 0 is its newest prompt.
+      // The slowest of dataset 0 is its newest prompt.
       const auto leases = h.state.leases.in_order();
       const auto running = std::ranges::find_if(
-          leases, [](const auto& lease) { return lease.first.member.domain == 0; });
+          leases, [](const auto& lease) { return lease.first.member.dataset == 0; });
       ASSERT_NE(running, leases.end());
       h.tell(h.result(Harness::grant_of(running->first, running->second), 1.0));
     }
-    const auto queued = h.policy().domains[0].long_queue.size();
-    EXPECT_EQ(queued, static_cast<size_t>(step)) << "while domain 1 still runs";
+    const auto queued = h.policy().datasets[0].long_queue.size();
+    EXPECT_EQ(queued, static_cast<size_t>(step)) << "while dataset 1 still runs";
     EXPECT_EQ(h.policy().rounds.size(), 1u);
     h.answer_running();
     ASSERT_EQ(only<HandOver>(h.tell(wants(step))).size(), 1u);
     publish(h, step);
   }
   EXPECT_EQ(newest_round(h).kind, RoundKind::kLong);
-  EXPECT_EQ(prompts_of(h.policy().domains[0].long_queue).size(), 1u);  // 7 of 8 are taken
+  EXPECT_EQ(prompts_of(h.policy().datasets[0].long_queue).size(), 1u);  // 7 of 8 are taken
   EXPECT_EQ(newest_round(h).shares[0].running, 7);
   EXPECT_EQ(newest_round(h).shares[1].running, 1);  // fresh: its own queue is empty
   expect_golden("scheduler/S09.txt", h.transcript);
@@ -177,10 +177,10 @@ TEST(SchedulerModes, S11_TheLastRoundTakesWhatIsLeft) {
   Config config = small_config(4, 2);
   config.mode = tail_batching();
   config.steps = 0;
-  config.domains[0] = {.prompts_per_step = 4, .prompts_per_epoch = 7, .epochs = 1};
+  config.datasets[0] = {.prompts_per_step = 4, .prompts_per_epoch = 7, .epochs = 1};
   Harness h = started(config);
   for (int64_t prompt = 0; prompt < 4; ++prompt) finish(h, prompt, 2);
-  EXPECT_EQ(prompts_of(h.policy().domains[0].long_queue), Prompts{4});
+  EXPECT_EQ(prompts_of(h.policy().datasets[0].long_queue), Prompts{4});
   h.tell(wants(1));
   publish(h, 1);
   EXPECT_EQ(newest_round(h).kind, RoundKind::kLong);
@@ -409,8 +409,8 @@ TEST(SchedulerModes, S26_ABodyOfAPartMayBeLost) {
 TEST(SchedulerModes, S26_AStepThatRunsDryEndsWithAnEmptyPart) {
   Config config = small_config(2, 2);
   config.mode = streaming({0, 1});
-  config.domains[0].prompts_per_epoch = 2;
-  config.domains[0].epochs = 1;
+  config.datasets[0].prompts_per_epoch = 2;
+  config.datasets[0].epochs = 1;
   config.steps = 0;
   config.replace_zero_signal = true;
   Harness h = started(config);
@@ -498,12 +498,12 @@ TEST(SchedulerModes, ARoundTakesAllThatRunsOnBeforeItStartsAnything) {
   Harness h = started(mode, 2, 2);
   finish(h, 0, 2);
   finish(h, 1, 2);
-  EXPECT_EQ(h.policy().domains[0].carried.size(), 4u);  // twice as many as a round keeps
+  EXPECT_EQ(h.policy().datasets[0].carried.size(), 4u);  // twice as many as a round keeps
   ASSERT_EQ(only<HandOver>(h.tell(wants(1))).size(), 1u);
   publish(h, 1);
-  EXPECT_TRUE(h.policy().domains[0].carried.empty());
+  EXPECT_TRUE(h.policy().datasets[0].carried.empty());
   EXPECT_EQ(h.count(Place::kRunning), 6);
-  EXPECT_EQ(h.policy().domains[0].next, 8);
+  EXPECT_EQ(h.policy().datasets[0].next, 8);
 }
 
 TEST(SchedulerModes, OfWhatRunsOnARoundTakesTheOldest) {
@@ -511,11 +511,11 @@ TEST(SchedulerModes, OfWhatRunsOnARoundTakesTheOldest) {
   mode.ahead = {2, 1};
   Harness h = started(mode, 1, 2);
   for (int64_t prompt = 0; prompt < 3; ++prompt) finish(h, prompt, 2);
-  EXPECT_EQ(prompts_of(h.policy().domains[0].carried), (Prompts{3, 4, 5}));
+  EXPECT_EQ(prompts_of(h.policy().datasets[0].carried), (Prompts{3, 4, 5}));
   ASSERT_EQ(only<HandOver>(h.tell(wants(1))).size(), 1u);
   publish(h, 1);
   EXPECT_EQ(newest_round(h).shares[0].running, 2);
-  EXPECT_EQ(prompts_of(h.policy().domains[0].carried), Prompts{5});
+  EXPECT_EQ(prompts_of(h.policy().datasets[0].carried), Prompts{5});
 }
 
 // Fresh prompts end within the round: what it keeps may come from the queue, its surplus not.
@@ -523,8 +523,8 @@ TEST(SchedulerModes, AShortRoundTakesLongPromptsForWhatItKeepsAlone) {
   Config config = small_config(4, 2);
   config.mode = tail_batching();
   config.mode.launch_members = {1, 1};
-  config.domains[0].prompts_per_epoch = 10;
-  config.domains[0].epochs = 1;
+  config.datasets[0].prompts_per_epoch = 10;
+  config.datasets[0].epochs = 1;
   config.retries.env_failed = 0;
   Harness h = started(config);
   for (int64_t prompt = 0; prompt < 4; ++prompt) finish(h, prompt, 2);
@@ -532,15 +532,15 @@ TEST(SchedulerModes, AShortRoundTakesLongPromptsForWhatItKeepsAlone) {
   publish(h, 1);
   ASSERT_EQ(newest_round(h).kind, RoundKind::kShort);
   EXPECT_EQ(h.count(Place::kRunning), 5);
-  EXPECT_EQ(h.policy().domains[0].next, 0);  // of an epoch that does not come
+  EXPECT_EQ(h.policy().datasets[0].next, 0);  // of an epoch that does not come
   const auto fail = [&](int64_t prompt) {
     for (const Grant& grant : grants_of(h, prompt)) h.tell(h.failure(grant, Outcome::kEnvFailed));
   };
   fail(5);
-  EXPECT_EQ(prompts_of(h.policy().domains[0].long_queue), Prompts{4});
+  EXPECT_EQ(prompts_of(h.policy().datasets[0].long_queue), Prompts{4});
   EXPECT_EQ(h.count(Place::kRunning), 4);
   fail(6);
-  EXPECT_TRUE(h.policy().domains[0].long_queue.empty());
+  EXPECT_TRUE(h.policy().datasets[0].long_queue.empty());
   EXPECT_EQ(h.count(Place::kRunning), 4);
 }
 
@@ -551,9 +551,9 @@ TEST(SchedulerModes, AForkLeavesNothingParkedThatRestsOnIt) {
   ASSERT_EQ(only<HandOver>(h.tell(wants(1))).size(), 1u);
   publish(h, 1);
   for (int64_t prompt = 2; prompt < 5; ++prompt) finish(h, prompt, 2);
-  ASSERT_EQ(h.policy().domains[0].parked.size(), 1u);
+  ASSERT_EQ(h.policy().datasets[0].parked.size(), 1u);
   h.add_trainer(1, "b");
-  EXPECT_TRUE(h.policy().domains[0].parked.empty());
+  EXPECT_TRUE(h.policy().datasets[0].parked.empty());
   EXPECT_EQ(h.count(Place::kParked), 0);
   EXPECT_EQ(h.policy().tasks.at({.prompt = 4}).launch, 1);
 }
@@ -613,7 +613,7 @@ TEST(SchedulerModes, NothingIsStartedForStepsThatDoNotCome) {
   train_step(h, 1);
   train_step(h, 2);
   EXPECT_EQ(only<RunDone>(h.tell(durable(2))).size(), 1u);
-  EXPECT_EQ(h.policy().domains[0].next, 4);
+  EXPECT_EQ(h.policy().datasets[0].next, 4);
 }
 
 TEST(SchedulerModes, AFilteredGroupNeverEntersTheLongQueue) {
@@ -624,10 +624,10 @@ TEST(SchedulerModes, AFilteredGroupNeverEntersTheLongQueue) {
   config.replace_zero_signal = true;
   Harness h = started(config);
   for (const Grant& grant : grants_of(h, 0)) h.tell(h.result(grant, 1.0));
-  EXPECT_EQ(h.policy().domains[0].ended_as(TaskEnd::kFiltered), 1);
+  EXPECT_EQ(h.policy().datasets[0].ended_as(TaskEnd::kFiltered), 1);
   finish(h, 1, 2);
   finish(h, 2, 2);
-  EXPECT_EQ(prompts_of(h.policy().domains[0].long_queue), (Prompts{3, 4}));
+  EXPECT_EQ(prompts_of(h.policy().datasets[0].long_queue), (Prompts{3, 4}));
 }
 
 TEST(SchedulerModes, LeastLoadedSpreadsAGroup) {

@@ -16,20 +16,20 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-// Domains of these pools, each with so many prompts of two members a step.
+// Datasets of these pools, each with so many prompts of two members a step.
 Config pools_config(const std::vector<std::string>& pools, int64_t prompts = 2) {
   Config config = small_config(prompts, /*members=*/2);
-  config.domains.clear();
+  config.datasets.clear();
   for (const std::string& pool : pools)
-    config.domains.push_back({.prompts_per_step = prompts, .pool = pool});
+    config.datasets.push_back({.prompts_per_step = prompts, .pool = pool});
   return config;
 }
 
-// How many members of each domain each worker runs.
+// How many members of each dataset each worker runs.
 std::map<std::pair<WorkerId, int32_t>, int64_t> running(const Harness& h) {
   std::map<std::pair<WorkerId, int32_t>, int64_t> at;
   for (const auto& [work, lease] : h.state.leases.in_order())
-    ++at[{lease.worker, work.member.domain}];
+    ++at[{lease.worker, work.member.dataset}];
   return at;
 }
 using At = std::map<std::pair<WorkerId, int32_t>, int64_t>;
@@ -50,7 +50,7 @@ TEST(Pools, AMemberGoesOnlyToItsPool) {
 }
 
 TEST(Pools, WithoutAPoolItGoesToAnyAfterWhatHasOnlyThatOne) {
-  // Domain 0 was launched first, and has two places to go to.
+  // Dataset 0 was launched first, and has two places to go to.
   Harness h = with_pools(pools_config({"", "small"}), /*slots=*/4);
   EXPECT_EQ(running(h), (At{{{"w0", 1}, 4}, {{"w1", 0}, 4}}));
   EXPECT_EQ(num_waiting(h.state), 0);
@@ -65,7 +65,7 @@ TEST(Pools, AnEvaluationKeepsToThem) {
   config.eval = {.prompts = 3, .group_size = 1, .interval_steps = 1};
   Harness h = with_pools(config, /*slots=*/16);
   for (const auto& [work, lease] : h.state.leases.in_order())
-    EXPECT_EQ(lease.worker, work.member.domain == 0 ? "w1" : "w0") << to_string(work.member);
+    EXPECT_EQ(lease.worker, work.member.dataset == 0 ? "w1" : "w0") << to_string(work.member);
   EXPECT_EQ(running(h), (At{{{"w0", 1}, 7}, {{"w1", 0}, 7}}));
 }
 
@@ -116,7 +116,7 @@ TEST(Pools, PartsAreOfAPool) {
   EXPECT_EQ(running(h), (At{{{"w0", 1}, 8}, {{"w1", 0}, 4}, {{"w2", 0}, 4}}));
 }
 
-// Domains of these pools, six prompts of two members each; w0 of pool small, with 8 slots, has
+// Datasets of these pools, six prompts of two members each; w0 of pool small, with 8 slots, has
 // installed version 0, and w1 of pool large, with 16, is about to.
 struct Installing : Harness {
   explicit Installing(const std::vector<std::string>& pools) : Harness(config(pools)) {
@@ -156,7 +156,7 @@ TEST(Pools, AnEvaluationHoldsTheWorkersOfItsPoolsAlone) {
   config.eval = {.prompts = 1, .group_size = 1, .interval_steps = 2};
   Harness h = with_pools(config, /*slots=*/16);
   const auto is_last = [](const WorkId& work) {
-    return work.lane == Lane::kEval && work.member.domain == 1;
+    return work.lane == Lane::kEval && work.member.dataset == 1;
   };
   for (const auto& [work, lease] : h.state.leases.in_order())
     if (!is_last(work)) h.tell(h.result(Harness::grant_of(work, lease), work.member.member));
@@ -184,7 +184,7 @@ TEST(Pools, TheVersionThatIsEvaluatedIsKeptForAPoolThatIsEmpty) {
   config.save.interval_steps = 1;
   Harness h = with_pools(config, /*slots=*/16);
   for (const auto& [work, lease] : h.state.leases.in_order())
-    if (work.lane == Lane::kTrain || work.member.domain == 0)
+    if (work.lane == Lane::kTrain || work.member.dataset == 0)
       h.tell(h.result(Harness::grant_of(work, lease), work.member.member));
   h.tell(WorkerDown{"w1", 0});
   h.tell(wants(1));
@@ -393,7 +393,7 @@ TEST(Pools, ARestartMayBindADatasetToAnother) {
   Harness h = with_pools(pools_config({"large"}), /*slots=*/2);
   ASSERT_EQ(running(h), (At{{{"w1", 0}, 2}}));
   Config other = h.state.config;
-  other.domains[0].pool = "small";
+  other.datasets[0].pool = "small";
   h.tell(Restarted{other});
   // What runs goes on where it is.
   h.tell(WorkerUp{.worker = "w0", .slots = 2, .site = {.pool = "small"}});

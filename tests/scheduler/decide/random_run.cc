@@ -41,19 +41,19 @@ std::string pool_name(int64_t index) { return std::string(1, static_cast<char>('
 
 Config random_config(Rng& rng, int64_t num_pools) {
   Config config;
-  config.domains.clear();
-  const int64_t num_domains = 1 + rng.below(2);
+  config.datasets.clear();
+  const int64_t num_datasets = 1 + rng.below(2);
   // One that takes no part.
-  const int64_t idle = num_domains > 1 && rng.chance(0.2) ? rng.below(num_domains) : -1;
+  const int64_t idle = num_datasets > 1 && rng.chance(0.2) ? rng.below(num_datasets) : -1;
   const bool by_steps = rng.chance(0.7);
-  for (int64_t i = 0; i < num_domains; ++i) {
-    DomainConfig domain{.prompts_per_step = i == idle ? 0 : 1 + rng.below(3)};
-    if (num_pools > 1 && rng.chance(0.6)) domain.pool = pool_name(rng.below(num_pools));
+  for (int64_t i = 0; i < num_datasets; ++i) {
+    DatasetConfig dataset{.prompts_per_step = i == idle ? 0 : 1 + rng.below(3)};
+    if (num_pools > 1 && rng.chance(0.6)) dataset.pool = pool_name(rng.below(num_pools));
     if (!by_steps || rng.chance(0.6)) {
-      domain.prompts_per_epoch = 1 + rng.below(7);
-      domain.epochs = !by_steps || rng.chance(0.7) ? 1 + rng.below(3) : 0;
+      dataset.prompts_per_epoch = 1 + rng.below(7);
+      dataset.epochs = !by_steps || rng.chance(0.7) ? 1 + rng.below(3) : 0;
     }
-    config.domains.push_back(domain);
+    config.datasets.push_back(dataset);
   }
   config.steps = by_steps ? 1 + rng.below(6) : 0;
   config.group_size = 1 + rng.below(4);
@@ -83,7 +83,7 @@ Config random_config(Rng& rng, int64_t num_pools) {
 }
 
 RandomEpisodes::RandomEpisodes(uint64_t seed, const Config& law)
-    : seed_(seed), rows_(law.domains[0].prompts_per_epoch) {
+    : seed_(seed), rows_(law.datasets[0].prompts_per_epoch) {
   Rng rng(mix({seed, 0x726f7773}));
   if (rng.chance(0.3)) slowness_ = 5;
   // One row of several: with all of them the run would halt.
@@ -95,7 +95,7 @@ RandomEpisodes::RandomEpisodes(uint64_t seed, const Config& law)
 
 simulator::Episode RandomEpisodes::draw(Lane lane, const MemberId& member, int32_t) const {
   const auto part = [](int64_t id) { return static_cast<uint64_t>(id); };
-  Rng rng(mix({seed_, part(static_cast<int64_t>(lane)), part(member.domain), part(member.epoch),
+  Rng rng(mix({seed_, part(static_cast<int64_t>(lane)), part(member.dataset), part(member.epoch),
                part(member.prompt), part(member.launch), part(member.member)}));
   simulator::Episode episode;
   episode.prompt_tokens = 1 + rng.below(5);
@@ -111,7 +111,7 @@ simulator::Episode RandomEpisodes::draw(Lane lane, const MemberId& member, int32
   episode.verify_seconds = rng.chance(0.3) ? 0.1 + rng.uniform() : 0;
   // Not each time: a group may be complete before somebody says so.
   const int64_t row = tailrace::row_of(member.prompt, lane == Lane::kTrain ? rows_ : 0);
-  if (member.domain == 0 && row == broken_row_ && rng.chance(0.3)) {
+  if (member.dataset == 0 && row == broken_row_ && rng.chance(0.3)) {
     episode.broken = true;
     episode.verify_seconds = for_verifiers_ ? 0.5 : 0;
   }
@@ -233,8 +233,8 @@ std::optional<Config> RandomRun::new_rules(const State& state) {
   if (state.end && state.end->reason == RunEnd::Reason::kSteps && rng_.chance(0.5)) {
     rules.steps += 1 + rng_.below(3);
     // Other machines.
-    for (DomainConfig& domain : rules.domains)
-      if (num_pools_ > 1) domain.pool = pool_name(rng_.below(num_pools_));
+    for (DatasetConfig& dataset : rules.datasets)
+      if (num_pools_ > 1) dataset.pool = pool_name(rng_.below(num_pools_));
     ++checker.seen["more steps"];
   } else if (rng_.chance(0.2)) {
     // A person may want other evaluations, whatever is under way.

@@ -297,7 +297,7 @@ TEST(Evaluation, ChangesNothingThatTrainingSees) {
 TEST(DataEnd, StepsRunShortOnlyWhenNothingMoreCanCome) {
   Config config = small_config(4, 2);
   config.steps = 0;
-  config.domains[0] = {.prompts_per_step = 4, .prompts_per_epoch = 3, .epochs = 2};
+  config.datasets[0] = {.prompts_per_step = 4, .prompts_per_epoch = 3, .epochs = 2};
   Harness h(config);
   h.add_rollout("w0", 64);
   publish(h, 0);
@@ -321,7 +321,7 @@ TEST(DataEnd, StepsRunShortOnlyWhenNothingMoreCanCome) {
 TEST(DataEnd, WithoutDatasetsARunEndsWhenItsFirstVersionIsSaved) {
   Config config = small_config(1, 2);
   config.steps = 0;
-  config.domains.clear();
+  config.datasets.clear();
   config.eval.prompts = 0;
   EXPECT_NO_THROW(config.validate());
   Harness h(config);
@@ -339,7 +339,7 @@ TEST(DataEnd, WithoutDatasetsARunEndsWhenItsFirstVersionIsSaved) {
 TEST(DataEnd, AStepLimitLeavesPromptsUnreached) {
   Config config = small_config(2, 2);
   config.steps = 1;
-  config.domains[0] = {.prompts_per_step = 2, .prompts_per_epoch = 5, .epochs = 1};
+  config.datasets[0] = {.prompts_per_step = 2, .prompts_per_epoch = 5, .epochs = 1};
   Harness h(config);
   h.add_rollout("w0", 64);
   publish(h, 0);
@@ -505,7 +505,7 @@ TEST(Steps, MayGrowWithoutSkippingPrompts) {
 TEST(Proceed, DoesNothingTwiceAlsoAfterTheEndOfTheData) {
   Config config = small_config(2, 2);
   config.steps = 0;
-  config.domains[0] = {.prompts_per_step = 2, .prompts_per_epoch = 3, .epochs = 1};
+  config.datasets[0] = {.prompts_per_step = 2, .prompts_per_epoch = 3, .epochs = 1};
   Harness h(config);
   h.add_rollout("w0", 64);
   publish(h, 0);
@@ -569,13 +569,13 @@ TEST(Ahead, AKeptGroupBelongsToNoRoundOfTheNewLineage) {
   train_step(h, 1);
   train_step(h, 2);  // its groups were sampled at version 0, like those of step 1
   roll_back(h, 1, "b");
-  ASSERT_EQ(h.policy().domains[0].ready.size(), 2u);
-  const TaskId kept = h.policy().domains[0].ready.front();
+  ASSERT_EQ(h.policy().datasets[0].ready.size(), 2u);
+  const TaskId kept = h.policy().datasets[0].ready.front();
   const Share before = h.policy().rounds.at(0).shares.at(0);
   h.tell(BodiesLost{{{Lane::kTrain, {member_id(kept, 0, 0), 1}}}});
   EXPECT_EQ(h.policy().rounds.at(0).shares.at(0), before);
   h.answer_running();
-  EXPECT_EQ(h.policy().domains[0].ready.size(), 4u);  // it runs again, in a round of its own
+  EXPECT_EQ(h.policy().datasets[0].ready.size(), 4u);  // it runs again, in a round of its own
 }
 
 TEST(Ahead, AGroupThatWasFilteredOnceIsKeptLikeAnyOther) {

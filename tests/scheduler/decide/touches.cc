@@ -60,7 +60,7 @@ struct Begun {
 
 Config config_of(int64_t prompts, int64_t group) {
   Config config;
-  config.domains = {DomainConfig{.prompts_per_step = prompts}};
+  config.datasets = {DatasetConfig{.prompts_per_step = prompts}};
   config.group_size = group;
   config.steps = 100;
   return config;
@@ -131,8 +131,8 @@ Touches stale_groups(int64_t size) {
   run.tell(TrainerWants{"t", 0, 1});
   run.tell(Published{"t", 0, 1, "a1", "v1.json", "m1"});
   run.tell(TrainerWants{"t", 0, 2});
-  TR_CHECK(std::ssize(run.state.policies.at(0).domains[0].ready) == size / 2, "{} are ready",
-           run.state.policies.at(0).domains[0].ready.size());
+  TR_CHECK(std::ssize(run.state.policies.at(0).datasets[0].ready) == size / 2, "{} are ready",
+           run.state.policies.at(0).datasets[0].ready.size());
   return {std::move(run.state), {Published{"t", 0, 2, "a2", "v2.json", "m2"}}, size};
 }
 
@@ -234,7 +234,7 @@ Touches broken_tasks(int64_t size) {
   for (const auto& [work, lease] : leases) {
     if (work.member.prompt % 2 == 0) continue;
     const AttemptResult word = run.answer(work, lease, Outcome::kTaskBroken);
-    if (run.state.policies.at(0).domains[0].broken.in_a_row < in_a_row) {
+    if (run.state.policies.at(0).datasets[0].broken.in_a_row < in_a_row) {
       run.tell(word);
     } else if (std::ssize(touches.events) < kSome) {
       touches.events.push_back(word);

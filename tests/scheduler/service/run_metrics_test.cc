@@ -35,7 +35,7 @@ Policy policy_at(int64_t version, StepStart now = {}, Time handed = {}) {
   Policy policy;
   policy.published = policy.frontier = version;
   policy.step_start = now;
-  if (version > 0) policy.batches[version] = {.tasks = {}, .domains = {}, .handed = handed};
+  if (version > 0) policy.batches[version] = {.tasks = {}, .datasets = {}, .handed = handed};
   return policy;
 }
 
@@ -125,9 +125,9 @@ TEST(RunMetrics, ARowHasAPartForEachDataset) {
   RunMetrics metrics = f.open(-1);
   std::vector<TrajectoryHeader> batch;
   // Two prompts of grid, one of them without signal; one of sums.
-  const auto add = [&](int32_t domain, int64_t prompt, int32_t member, double reward) {
+  const auto add = [&](int32_t dataset, int64_t prompt, int32_t member, double reward) {
     batch.push_back(header_of(make_trajectory(
-        {{.domain = domain, .prompt = prompt, .member = member}, 1}, Lane::kTrain, 0)));
+        {{.dataset = dataset, .prompt = prompt, .member = member}, 1}, Lane::kTrain, 0)));
     batch.back().reward = reward;
     batch.back().metrics = {{"success", reward}};
   };
@@ -137,13 +137,13 @@ TEST(RunMetrics, ARowHasAPartForEachDataset) {
   batch.back().metrics = {{"success", 0}, {"success", 0.5}};
   metrics.on_batch(1, batch);
   Policy policy = policy_at(1);
-  policy.batches[1].domains = {2, 1, 0};
-  policy.domains.resize(3);
-  policy.domains[0].broken.found = 2;
-  policy.domains[1].broken.found = 1;
-  policy.tasks[{.domain = 1, .prompt = 7}] = {
+  policy.batches[1].datasets = {2, 1, 0};
+  policy.datasets.resize(3);
+  policy.datasets[0].broken.found = 2;
+  policy.datasets[1].broken.found = 1;
+  policy.tasks[{.dataset = 1, .prompt = 7}] = {
       .place = Place::kDone, .step = 1, .end = TaskEnd::kFiltered, .members = {}};
-  policy.tasks[{.domain = 1, .prompt = 8}] = {
+  policy.tasks[{.dataset = 1, .prompt = 8}] = {
       .place = Place::kDone, .step = 2, .end = TaskEnd::kFailed, .members = {}};
   metrics.on_published(policy, {}, {{"reward/mean", 0.7}});
   ASSERT_EQ(f.rows().size(), 1u);
@@ -165,15 +165,16 @@ TEST(RunMetrics, ARowHasAPartForEachDataset) {
   EXPECT_EQ(*row.find("rollout/grid/broken_tasks"), 2);
   // People are shown some of each.
   HandOver next{.worker = "t", .session = 1, .policy = 0, .step = 11, .items = {}};
-  for (const auto& [domain, prompt] : {std::pair{0, 0}, {0, 1}, {0, 2}, {1, 0}})
-    next.items.push_back({{{.domain = domain, .prompt = prompt}, 1}, 0.5});
+  for (const auto& [dataset, prompt] : {std::pair{0, 0}, {0, 1}, {0, 2}, {1, 0}})
+    next.items.push_back({{{.dataset = dataset, .prompt = prompt}, 1}, 0.5});
   const auto shown = metrics.samples_of_batch(next);
   ASSERT_EQ(shown.size(), 2u);
-  EXPECT_EQ(shown[0].lease.member.domain, 0);
-  EXPECT_EQ(shown[1].lease.member.domain, 1);
+  EXPECT_EQ(shown[0].lease.member.dataset, 0);
+  EXPECT_EQ(shown[1].lease.member.dataset, 1);
   // And one of an evaluation, whose failures are in no mean.
   EvalDone report{.policy = 0, .version = 1, .items = {}};
-  report.items = {{{{.domain = 0}, 1}, 1.0}, {{{.domain = 2}, 1}, 0.25}, {{{.domain = 2}, 2}, {}}};
+  report.items = {
+      {{{.dataset = 0}, 1}, 1.0}, {{{.dataset = 2}, 1}, 0.25}, {{{.dataset = 2}, 2}, {}}};
   metrics.on_evaluation(report, std::span(batch).first(1));
   const MetricsRow held = f.rows()[1];
   EXPECT_EQ(*held.find("eval/reward"), 0.625);

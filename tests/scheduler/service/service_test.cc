@@ -145,7 +145,7 @@ TEST(Service, StopsOnRequestAndContinuesWhereItWas) {
 
 TEST(Service, GoesOnWithTheNextPromptWhenTheStepsAreRaised) {
   TestRun run(3);
-  run.options.config.domains = {{.prompts_per_step = 2, .prompts_per_epoch = 5, .epochs = 0}};
+  run.options.config.datasets = {{.prompts_per_step = 2, .prompts_per_epoch = 5, .epochs = 0}};
   TrainerDisk disk;
   for (const int64_t steps : {3, 7}) {
     run.options.config.steps = steps;
@@ -280,7 +280,7 @@ TEST(Service, RefusesOtherDatasetsForARunThatWasBegun) {
   TestRun run(2);
   Log log("scheduler", run.folder.path() / "log");
   run.make_service(log).reset();
-  run.options.config.domains.push_back({.prompts_per_step = 1});
+  run.options.config.datasets.push_back({.prompts_per_step = 1});
   try {
     run.make_service(log);
     FAIL();

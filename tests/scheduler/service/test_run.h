@@ -24,7 +24,7 @@ namespace tailrace::scheduler {
 
 inline Config run_config(int64_t steps) {
   Config config;
-  config.domains = {DomainConfig{.prompts_per_step = 2}};
+  config.datasets = {DatasetConfig{.prompts_per_step = 2}};
   config.group_size = 2;
   config.steps = steps;
   config.eval = {.prompts = 2, .group_size = 1, .interval_steps = 2};

@@ -15,7 +15,7 @@ using std::chrono::milliseconds;
 // the first rollout worker, which has its grant.
 struct StoredTurns : testing::Test {
   StoredTurns() : run(1), log("scheduler", run.folder.path() / "log") {
-    run.options.config.domains[0].prompts_per_step = 1;
+    run.options.config.datasets[0].prompts_per_step = 1;
     run.options.config.group_size = 1;
     run.options.config.eval.prompts = 0;
     run.options.num_samples = 0;

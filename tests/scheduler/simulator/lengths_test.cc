@@ -69,7 +69,7 @@ using Steps = std::vector<std::vector<Sample>>;
 Steps steps_of(const ModeOptions& options, const EpisodeModel& model) {
   scheduler::Config law;
   law.mode = options.mode();
-  law.domains = {
+  law.datasets = {
       {.prompts_per_step = kPrompts, .prompts_per_epoch = kPrompts * kSteps, .epochs = 1}};
   law.group_size = kGroup;
   law.deadlines.lease = std::chrono::hours(24);

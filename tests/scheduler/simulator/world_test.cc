@@ -12,7 +12,7 @@ namespace {
 scheduler::Config law_of(scheduler::ModeName mode, int64_t prompts, int64_t group, int64_t steps) {
   scheduler::Config law;
   law.mode = scheduler::ModeOptions::preset(mode).mode();
-  law.domains = {{.prompts_per_step = prompts}};
+  law.datasets = {{.prompts_per_step = prompts}};
   law.group_size = group;
   law.steps = steps;
   law.deadlines.lease = std::chrono::hours(24);

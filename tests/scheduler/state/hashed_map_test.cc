@@ -15,7 +15,7 @@ namespace {
 using Map = HashedMap<TaskId, int64_t>;
 using OrderedMap = std::map<TaskId, int64_t>;
 
-TaskId task(int64_t prompt) { return {.policy = 0, .domain = 1, .epoch = 2, .prompt = prompt}; }
+TaskId task(int64_t prompt) { return {.policy = 0, .dataset = 1, .epoch = 2, .prompt = prompt}; }
 
 void expect_same(const Map& map, const OrderedMap& reference, int64_t num_prompts) {
   EXPECT_EQ(OrderedMap(map.begin(), map.end()), reference);

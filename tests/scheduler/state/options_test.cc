@@ -10,9 +10,9 @@ namespace {
 
 RunShape shape(int64_t prompts_per_epoch, int64_t prompts_per_step = 8) {
   return {.steps = 3,
-          .domains = {{.prompts_per_step = prompts_per_step,
-                       .prompts_per_epoch = prompts_per_epoch,
-                       .epochs = 0}}};
+          .datasets = {{.prompts_per_step = prompts_per_step,
+                        .prompts_per_epoch = prompts_per_epoch,
+                        .epochs = 0}}};
 }
 
 constexpr StepOptions kStep{.prompts_per_step = 8, .group_size = 4};
@@ -30,7 +30,7 @@ std::string refusal(const SchedulerOptions& options, const RunShape& run,
 
 TEST(SchedulerOptions, HaveTheDefaultsOfTheConfig) {
   Config expected;
-  expected.domains = {{.prompts_per_step = 8, .prompts_per_epoch = 100, .epochs = 0}};
+  expected.datasets = {{.prompts_per_step = 8, .prompts_per_epoch = 100, .epochs = 0}};
   expected.group_size = 4;
   expected.steps = 3;
   EXPECT_EQ(make_config({}, kStep, {}, {}, {}, shape(100)), expected);
@@ -68,9 +68,9 @@ TEST(SchedulerOptions, RefuseARunWithoutEnd) {
   RunShape run = shape(100);
   run.steps = 0;
   EXPECT_EQ(refusal({}, run).find("run.steps is 0"), 0u) << refusal({}, run);
-  run.domains[0].epochs = 1;
+  run.datasets[0].epochs = 1;
   EXPECT_EQ(refusal({}, run), "");
-  run.domains[0].prompts_per_epoch = 0;  // a stream has no epochs
+  run.datasets[0].prompts_per_epoch = 0;  // a stream has no epochs
   EXPECT_EQ(refusal({}, run).find("run.steps is 0"), 0u);
 }
 

@@ -5,9 +5,9 @@
 namespace tailrace::scheduler {
 namespace {
 
-Config with_data(std::vector<DomainConfig> domains, int64_t steps = 0) {
+Config with_data(std::vector<DatasetConfig> datasets, int64_t steps = 0) {
   Config config;
-  config.domains = std::move(domains);
+  config.datasets = std::move(datasets);
   config.steps = steps;
   return config;
 }
