@@ -1,6 +1,7 @@
 // The frames between a worker of another host and the gate of a run beside the messages of the
-// run: files in chunks, lines of the log, and who relays weights. As frame.h: verified before
-// anything is used.
+// run: files in chunks, lines of the log, and who relays weights. A frame is one of messages.fbs
+// with an identifier of its own and an empty header; as in frame.h it is verified before anything
+// of it is used.
 //
 // Thread: any.
 #pragma once
@@ -13,8 +14,10 @@
 #include <vector>
 
 #include "core/base/digest.h"
+#include "core/base/fields.h"
 #include "core/base/log.h"
 #include "core/base/result.h"
+#include "core/messages/check.h"
 
 namespace tailrace::wire {
 
@@ -24,32 +27,46 @@ inline constexpr int64_t kChunkBytes = int64_t{256} << 10;
 inline constexpr int64_t kMaxChunkBytes = int64_t{4} << 20;
 inline constexpr int64_t kMaxChunks = 100'000;
 
+#define TR_GATE_MESSAGE(Type, ...)                 \
+  static constexpr std::string_view kName = #Type; \
+  TR_FIELDS(Type, __VA_ARGS__)
+
 // ---- worker -> gate. `incarnation`: of the process, as in its Greeting.
 
 struct AskFile {
   uint64_t incarnation = 0;
   std::string name;  // below the run: "weights/p0-v3.json"
+  TR_GATE_MESSAGE(AskFile, incarnation, name);
+  void check(Check& c);
 };
 struct AskChunk {
   uint64_t incarnation = 0;
   Digest digest;  // of the file
   int64_t index = 0;
+  TR_GATE_MESSAGE(AskChunk, incarnation, digest, index);
+  void check(Check& c);
 };
 struct LogLine {
   LogLevel level = LogLevel::kWarning;
   std::string text;
+  TR_FIELDS(LogLine, level, text);
 };
 struct LogLines {
   uint64_t incarnation = 0;
   uint64_t first = 0;  // number of the first one, counted from 1
   std::vector<LogLine> lines;
+  TR_GATE_MESSAGE(LogLines, incarnation, first, lines);
+  void check(Check& c);
 };
 struct Leave {
   uint64_t incarnation = 0;
+  TR_GATE_MESSAGE(Leave, incarnation);
 };
 struct AskRelays {
   uint64_t incarnation = 0;
   Digest known;  // of the list that it has; empty: none. There is no answer while it is the same
+  TR_GATE_MESSAGE(AskRelays, incarnation, known);
+  void check(Check& c);
 };
 
 // ---- gate -> worker
@@ -60,6 +77,10 @@ struct FileFacts {
     kLater,   // its digests are being computed, or a relay fetches it itself: ask again
     kAbsent,  // `reason` says why it is not given
   };
+  friend constexpr auto enum_names(Status) {
+    using enum Status;
+    return name_table<Status>({{kThere, "there"}, {kLater, "later"}, {kAbsent, "absent"}});
+  }
   std::string name;
   Status status = Status::kThere;
   std::string reason = {};
@@ -72,20 +93,27 @@ struct FileFacts {
   int64_t apparent_bytes = 0;
   int64_t chunk_bytes = kChunkBytes;
   std::vector<Digest> chunks = {};
+  TR_GATE_MESSAGE(FileFacts, name, status, reason, digest, bytes, apparent_bytes, chunk_bytes,
+                  chunks);
+  void check(Check& c);
 };
 struct Chunk {
   Digest digest;
   int64_t index = 0;
   std::vector<std::byte> bytes;
+  TR_GATE_MESSAGE(Chunk, digest, index, bytes);
+  void check(Check& c);
 };
 struct LogTaken {
   uint64_t through = 0;  // all lines up to this one are written
+  TR_GATE_MESSAGE(LogTaken, through);
 };
 // A worker that hands the weights on to other hosts of its cluster.
 struct RelayAddress {
   std::string name;        // of the worker
   std::string address;     // "tcp://10.1.0.7:7702"
   std::string public_key;  // by which it is known there, as Z85
+  TR_FIELDS(RelayAddress, name, address, public_key);
 };
 // The relays of a cluster in the order of their admission, and the keys of the workers that may
 // have weights there.
@@ -93,9 +121,12 @@ struct RelayList {
   Digest digest;  // of both lists (digest_of_relays())
   std::vector<RelayAddress> relays;
   std::vector<std::string> guests;
+  TR_GATE_MESSAGE(RelayList, digest, relays, guests);
+  void check(Check& c);
 };
 Digest digest_of_relays(const RelayList& list);
 
+// The order is part of the identifier of their frames.
 using GateMessage = std::variant<AskFile, FileFacts, AskChunk, Chunk, LogLines, LogTaken, Leave,
                                  AskRelays, RelayList>;
 

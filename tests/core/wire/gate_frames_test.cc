@@ -5,7 +5,6 @@
 #include "core/base/digest_of.h"
 #include "core/base/random.h"
 #include "core/wire/frame.h"
-#include "core/wire/gate_generated.h"
 #include "tests/core/wire/samples.h"
 
 namespace tailrace::wire {
@@ -242,7 +241,7 @@ TEST(GateFrames, AnyDamageIsRefusedOrMakesSense) {
     std::vector<std::byte> bytes(static_cast<size_t>(rng.below(200)));
     for (auto& byte : bytes) byte = static_cast<std::byte>(rng.below(256));
     // With the right identifier the verifier looks further.
-    if (bytes.size() >= 8) std::memcpy(bytes.data() + 4, "TRG1", 4);
+    if (bytes.size() >= 8) std::memcpy(bytes.data() + 4, "TRG2", 4);
     const auto decoded = decode_gate_message(bytes);
     if (decoded) expect_sense(decoded.value());
   }
