@@ -1,9 +1,9 @@
 // The messages between scheduler and workers: plain structs, with all that is known of each. To add
 // one: its struct here (TR_MESSAGE: speaker and fields; check(): ranges) and its name at the end of
-// Message; scheduler/state/event.h or action.h (From, To); the part of scheduler/decide that hears
-// it, with expects(), or says it; the worker; a sample in tests/core/wire/samples.h. One that is no
-// affair of the law has a handler in scheduler/service. Delivery is at least once, in order for one
-// worker (core/wire); acceptance is idempotent, because work is named by leases.
+// Message; scheduler/state/event.h (From, with expects()) or action.h (To); the part of
+// scheduler/decide that hears it or says it; the worker; a sample in tests/core/wire/samples.h. One
+// that is no affair of the law has a handler in scheduler/service. Delivery is at least once, in
+// order for one worker (core/wire); acceptance is idempotent, because work is named by leases.
 #pragma once
 
 #include <cstddef>

@@ -18,6 +18,13 @@
 
 namespace tailrace::scheduler {
 
+struct State;
+
+// `expects()`, beside each event for which it is asked: whether the run would be another one for
+// it. What is late, said twice or never asked for costs no entry of the journal. (decide() itself
+// answers a repeated question and hears a repeated complaint once more: to a state machine a
+// message that comes twice is harmless, to a journal a million of them are not.)
+
 // A message of a worker that is an event: the same fields, with its name before them. What was
 // measured stays out of it: an event's metrics are empty.
 struct Sender {
@@ -72,6 +79,8 @@ struct WorkerDown {
 // The worker says that it cannot go on. Before the first install of the run a person must act;
 // later it is the worker's trouble, and others do its work.
 using WorkerFailed = From<wire::WorkerFailed>;
+// Said again while it is given up, it is the same trouble (law 7.2).
+bool expects(const State& state, const WorkerFailed& event);
 
 // Time passes. Every event looks at the clock; this one has nothing else to say.
 struct Tick {
@@ -109,30 +118,39 @@ struct Reward {
 
 // The worker holds these weights and has proved their digest; it samples by those that it had.
 using Staged = From<wire::Staged>;
+bool expects(const State& state, const Staged& event);
 
 // The staged weights have taken the place of those that the worker sampled by.
 using Installed = From<wire::Installed>;
+bool expects(const State& state, const Installed& event);
 
 // The worker could not stage, or switch to, what it was asked to. It is asked again, ever less
 // often.
 using InstallFailed = From<wire::InstallFailed>;
+bool expects(const State& state, const InstallFailed& event);
 
 // A trainer came up and says which weights it holds; from now on it is the one that trains the
 // policy, unless another one is connected that does. The published version with its digest: nothing
 // to do. An older one: that checkpoint is the truth now. -1: it has none.
 using RolledBack = From<wire::TrainerReady>;
+// A trainer says it once in its session; said again, only other weights are news.
+bool expects(const State& state, const RolledBack& event);
 
 // The trainer asks for the batch of step `step` (published version + 1). Asked again, it gets the
 // same list. This event and the two after it count from the policy's trainer alone.
 using TrainerWants = From<wire::TrainerWants>;
+// Asked once more in its session, a trainer has its answer, or gets it when there is one.
+bool expects(const State& state, const TrainerWants& event);
 
 // Its digest is of what is published, its master of the weights that are trained, by which the
 // lineage goes (law 9.7). The manifest is opaque here, and comes back in Stage.
 using Published = From<wire::Published>;
+bool expects(const State& state, const Published& event);
 
 // A checkpoint of this version is on disk. What the oldest one has consumed is never asked for
 // again.
 using Durable = From<wire::Durable>;
+bool expects(const State& state, const Durable& event);
 
 // The report that EvalDone asked for is on disk: its bodies can go.
 struct EvalReported {
@@ -145,7 +163,7 @@ struct EvalReported {
 // their workers have `Deadlines::reconnect` to come back, and get every outstanding action again
 // when they do.
 struct Restarted {
-  std::optional<Config> config;  // new rules, if the person changed them (same domains)
+  std::optional<Config> config;  // new rules, if the person changed them (same datasets)
   TR_FIELDS(Restarted, config);
 };
 
@@ -169,6 +187,8 @@ struct Stalled {
   bool stalled = true;
   TR_FIELDS(Stalled, worker, session, stalled);
 };
+// A change, of the present session.
+bool expects(const State& state, const Stalled& event);
 
 // The first turns of an attempt that goes on are in the store: another attempt may go on from there
 // (law 6.8).
@@ -181,9 +201,13 @@ struct TurnsStored {
   int64_t min_version = -1, max_version = -1;  // of these
   TR_FIELDS(TurnsStored, worker, lease, lane, turns, tokens, min_version, max_version);
 };
+// True for turns of the present attempt, and more than are stored.
+bool expects(const State& state, const TurnsStored& event);
 
 // Bytes of the weights that a worker stages have come: it has more time for the rest.
 using StageProgress = From<wire::StageProgress>;
+// More bytes of what is being staged, some time after the last that counted.
+bool expects(const State& state, const StageProgress& event);
 
 // The order is part of the journal's format: append only within one kArchiveFormat.
 using Event =
