@@ -15,19 +15,11 @@
 #include "core/base/file.h"
 #include "core/base/json_file.h"
 #include "core/model/adapter_files.h"
-#include "core/weights/version_folder.h"
-#include "core/weights/way.h"
 
 namespace tailrace {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr int64_t kMaxListingBytes = int64_t{16} << 20;
-constexpr int kListingVersion = 1;
-
-// Names of what Bundle::find() has.
-constexpr std::string_view kListings = "bundle/", kFiles = "files/", kWeights = "weights/";
 
 // The size of a safetensors header: 8 bytes of length, and so many of JSON.
 int64_t header_bytes(const fs::path& file) {
@@ -47,63 +39,7 @@ Digest digest_of_header(const fs::path& file, int64_t bytes) {
   return digest_of(std::string_view(header));
 }
 
-// A path below a folder that cannot lead out of it.
-bool is_place(const std::string& text) {
-  const fs::path path(text);
-  return !text.empty() && text.size() < 512 && path.is_relative() &&
-         std::ranges::none_of(path,
-                              [](const fs::path& part) { return part == ".." || part == "."; });
-}
-
-// One name of a file in a folder.
-bool is_file_name(std::string_view name) {
-  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string_view::npos;
-}
-
 }  // namespace
-
-std::string to_json(const BundleListing& listing) {
-  nlohmann::ordered_json json = {{"version", kListingVersion},
-                                 {"files", nlohmann::ordered_json::array()},
-                                 {"keys", nlohmann::ordered_json::array()}};
-  for (const BundleFile& file : listing.files)
-    json["files"].push_back({{"place", file.place},
-                             {"digest", file.digest},
-                             {"bytes", file.bytes},
-                             {"header", file.is_header}});
-  for (const auto& [key, place] : listing.keys) json["keys"].push_back({key, place});
-  return json.dump(1) + "\n";
-}
-
-Result<BundleListing> read_listing(const fs::path& file) {
-  const auto refuse = [&](const std::string& why) {
-    return Failure{fmt::format("{}: {}", file.string(), why)};
-  };
-  try {
-    const nlohmann::json json = read_json_object(file, kMaxListingBytes);
-    if (json.at("version").get<int>() != kListingVersion) return refuse("of another build");
-    BundleListing listing;
-    for (const auto& item : json.at("files")) {
-      BundleFile found{.place = item.at("place").get<std::string>(),
-                       .digest = item.at("digest").get<std::string>(),
-                       .bytes = item.at("bytes").get<int64_t>(),
-                       .is_header = item.at("header").get<bool>()};
-      if (!is_place(found.place) || found.bytes < 0 || !is_digest(found.digest))
-        return refuse(fmt::format("'{}' is no file of a bundle", found.place));
-      listing.files.push_back(std::move(found));
-    }
-    for (const auto& item : json.at("keys")) {
-      const auto key = item.at(0).get<std::string>(), place = item.at(1).get<std::string>();
-      if (!is_place(place)) return refuse(fmt::format("'{}' is no place of a bundle", place));
-      listing.keys.emplace_back(key, place);
-    }
-    return listing;
-  } catch (const nlohmann::json::exception& error) {
-    return refuse(error.what());
-  } catch (const UserError& error) {
-    return Failure{error.what()};
-  }
-}
 
 Bundle::Bundle(const RunPaths& paths, const RunOptions& o) : paths_(paths) {
   const nlohmann::json noted = read_proved_json(paths.inputs());
@@ -229,36 +165,23 @@ void Bundle::write_listings() const {
 
 bool Bundle::is_for(Role role, const std::string& name) const {
   if (role == Role::kRollout) return true;
-  if (name.starts_with(kWeights)) return false;
+  if (name.starts_with(kWeightFiles)) return false;
   const auto item = std::ranges::find(
-      items_, name, [](const Item& known) { return std::string(kFiles) + known.file.place; });
+      items_, name, [](const Item& known) { return std::string(kBundleFiles) + known.file.place; });
   return item == items_.end() || !item->rollout_only;
-}
-
-std::optional<SharedFile> find_weight_file(const fs::path& folder, const std::string& file) {
-  if (!is_file_name(file)) return std::nullopt;
-  if (auto way = parse_way_name(file))
-    return SharedFile{.make = [folder, way = *std::move(way)](const std::stop_token& stop) {
-      return next_on_way(folder, way, stop);
-    }};
-  SharedFile shared{folder / file};
-  // A manifest is fetched before its payload, which may be let go meanwhile.
-  if (fs::path(file).extension() == ".json")
-    shared.next = std::string(kWeights) + payload_name(file);
-  return shared;
 }
 
 std::optional<SharedFile> Bundle::find(const std::string& name) const {
   const auto rest = [&](std::string_view prefix) { return name.substr(prefix.size()); };
-  if (name.starts_with(kListings)) {
+  if (name.starts_with(kBundleListings)) {
     for (const Role role : {Role::kRollout, Role::kReward})
-      if (rest(kListings) == fmt::format("{}.json", name_of(role)))
-        return SharedFile{paths_.bundle() / rest(kListings)};
-  } else if (name.starts_with(kWeights)) {
-    return find_weight_file(paths_.weights(), rest(kWeights));
-  } else if (name.starts_with(kFiles)) {
+      if (rest(kBundleListings) == fmt::format("{}.json", name_of(role)))
+        return SharedFile{paths_.bundle() / rest(kBundleListings)};
+  } else if (name.starts_with(kWeightFiles)) {
+    return find_weight_file(paths_.weights(), rest(kWeightFiles));
+  } else if (name.starts_with(kBundleFiles)) {
     for (const Item& item : items_)
-      if (item.file.place == rest(kFiles))
+      if (item.file.place == rest(kBundleFiles))
         return SharedFile{item.path, item.file.is_header ? item.file.bytes : -1};
   }
   return std::nullopt;

@@ -22,11 +22,11 @@
 #include "core/model/model_config.h"
 #include "core/model/packed_weights.h"
 #include "core/model/parameters.h"
+#include "core/weights/fetch_weights.h"
 #include "core/weights/frozen_base.h"
 #include "kernels/base/backend.h"
 #include "kernels/base/device.h"
 #include "kernels/base/dtype.h"
-#include "rollout/worker/fetch_weights.h"
 
 namespace tailrace {
 

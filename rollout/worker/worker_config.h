@@ -13,10 +13,10 @@
 #include "core/model/model_config.h"
 #include "core/text/dataset.h"
 #include "core/weights/colocation.h"
+#include "core/weights/fetch_weights.h"
 #include "core/wire/worker_client.h"
 #include "kernels/base/device.h"
 #include "rollout/episode/options.h"
-#include "rollout/worker/fetch_weights.h"
 #include "sandbox/registry.h"
 
 namespace tailrace {

@@ -1,5 +1,5 @@
 // Versions of weights that come to a host through a real gate.
-#include "cli/run/weight_cache.h"
+#include "core/hosts/weight_cache.h"
 
 #include <algorithm>
 #include <atomic>
@@ -9,11 +9,11 @@
 #include <mutex>
 #include <optional>
 
-#include "cli/run/bundle.h"
 #include "core/base/file.h"
 #include "core/base/lock_file.h"
 #include "core/base/random.h"
 #include "core/gate/weight_relay.h"
+#include "core/hosts/bundle_listing.h"
 #include "core/weights/proved_weights.h"
 #include "core/weights/tidy_versions.h"
 #include "core/weights/version_folder.h"

@@ -1,4 +1,4 @@
-#include "cli/run/proved_payloads.h"
+#include "core/hosts/proved_payloads.h"
 
 #include <system_error>
 

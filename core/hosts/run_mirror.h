@@ -17,7 +17,6 @@
 #include <string>
 #include <vector>
 
-#include "cli/run/weight_cache.h"
 #include "core/base/digest.h"
 #include "core/base/ids.h"
 #include "core/base/lock_file.h"
@@ -26,6 +25,7 @@
 #include "core/gate/remote_run.h"
 #include "core/gate/weight_relay.h"
 #include "core/gate/weight_sources.h"
+#include "core/hosts/weight_cache.h"
 
 namespace tailrace {
 

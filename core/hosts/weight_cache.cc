@@ -1,4 +1,4 @@
-#include "cli/run/weight_cache.h"
+#include "core/hosts/weight_cache.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-#include "cli/run/run_mirror.h"
+#include "core/hosts/run_mirror.h"
 
 #include <algorithm>
 #include <chrono>
@@ -10,10 +10,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "cli/run/bundle.h"
 #include "core/base/digest_of.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/hosts/bundle_listing.h"
 #include "core/wire/tcp_address.h"
 
 namespace tailrace {
@@ -144,7 +144,7 @@ RunMirror::RunMirror(RemoteRun& run, Role role, const fs::path& work, const std:
     if (!fetched) throw UserError("{}", fetched.failure().message);
   };
   const fs::path listing_file = paths_.root / "bundle.json";
-  fetch(fmt::format("bundle/{}.json", name_of(role)), listing_file);
+  fetch(fmt::format("{}{}.json", kBundleListings, name_of(role)), listing_file);
   const auto listing = read_listing(listing_file);
   if (!listing) throw UserError("{}", listing.failure().message);
   for (const BundleFile& file : listing.value().files) {
@@ -152,7 +152,7 @@ RunMirror::RunMirror(RemoteRun& run, Role role, const fs::path& work, const std:
     if (!is_proved(cached, file)) {
       if (file.bytes > kWorthALine)
         say(fmt::format("fetching {} ({} MB)", file.place, file.bytes >> 20));
-      fetch("files/" + file.place, cached);
+      fetch(std::string(kBundleFiles) + file.place, cached);
       if (!file.is_header && !is_proved(cached, file)) {
         std::error_code ignored;
         fs::remove(cached, ignored);

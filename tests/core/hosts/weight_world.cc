@@ -1,4 +1,4 @@
-#include "tests/cli/run/weight_world.h"
+#include "tests/core/hosts/weight_world.h"
 
 #include <fcntl.h>
 #include <unistd.h>

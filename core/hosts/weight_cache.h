@@ -19,14 +19,14 @@
 #include <stop_token>
 #include <string>
 
-#include "cli/run/proved_payloads.h"
 #include "core/base/digest.h"
 #include "core/base/log.h"
 #include "core/base/result.h"
 #include "core/gate/weight_sources.h"
+#include "core/hosts/proved_payloads.h"
+#include "core/weights/fetch_weights.h"
 #include "core/weights/way.h"
 #include "kernels/base/mutex.h"
-#include "rollout/worker/fetch_weights.h"
 
 namespace tailrace {
 

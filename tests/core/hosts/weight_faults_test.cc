@@ -4,7 +4,7 @@
 // TAILRACE_SEED=N repeats one world.
 #include <cstdlib>
 
-#include "tests/cli/run/weight_world.h"
+#include "tests/core/hosts/weight_world.h"
 
 namespace tailrace {
 namespace {
