@@ -167,10 +167,10 @@ TEST_F(InboxTest, TellsWhatGroupsAreJudgedBy) {
   say_verdict();
   finish_one();
   EXPECT_EQ(judged, 1.0);
-  const auto say = [&](MetricList metrics) {
+  const auto say = [&](MetricList measured) {
     Trajectory trajectory = fakes::make_trajectory(granted.lease, granted.lane, /*version=*/0);
     trajectory.reward = 1.0;
-    trajectory.metrics = std::move(metrics);
+    trajectory.metrics = std::move(measured);
     inbox.take(wire::Incoming{"w", ++sequence,
                               wire::TrajectoryResult{wire::encode_trajectory(trajectory)}});
     finish_one();
