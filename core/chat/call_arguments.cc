@@ -38,6 +38,7 @@ void bring_arguments_into(ArgumentsForm form, ordered_json& messages) {
     for (ordered_json& call : *calls) {
       if (!call.is_object()) continue;
       const auto inner = call.find("function");
+      // OpenAI's form has the call below "function"; older data sets write name and arguments bare.
       ordered_json& function = inner != call.end() && inner->is_object() ? *inner : call;
       const auto arguments = function.find("arguments");
       if (arguments == function.end()) continue;
@@ -52,6 +53,8 @@ void bring_arguments_into(ArgumentsForm form, ordered_json& messages) {
         continue;
       }
       if (!arguments->is_string()) continue;
+      // A text that is kept under a template which writes arguments|tojson would be quoted once
+      // more, and the policy would learn that.
       auto object = parse_json_row(arguments->get_ref<const std::string&>());
       if (!object)
         throw UserError(

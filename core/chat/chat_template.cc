@@ -27,6 +27,7 @@ struct ChatTemplate::Impl {
 namespace {
 
 constexpr int64_t kMaxTemplateBytes = 1 << 20;
+// A tokenizer_config.json may list all its added tokens, which takes megabytes.
 constexpr int64_t kMaxConfigBytes = 64 << 20;
 constexpr const char* kSpecialTokens[] = {
     "bos_token", "eos_token", "unk_token",  "sep_token",
@@ -68,6 +69,7 @@ jinja::Variables special_tokens(const json& config, const std::string& file) {
     } else {
       token = token_text(*it, where);
     }
+    // Not set and not an empty text: templates ask "if bos_token".
     if (jinja::truth(token)) tokens[name] = std::move(token);
   }
   return tokens;
@@ -83,6 +85,7 @@ std::optional<std::string> template_in(const json& config, std::string_view name
     if (name == "default") return it->get<std::string>();
     names = "default";
   } else {
+    // transformers saved several templates as a list of pairs before they were files of their own.
     for (const json& entry : it->is_array() ? *it : json::array({*it})) {
       const auto text = [&](const char* key) {
         return entry.is_object() && entry.contains(key) && entry.at(key).is_string()
@@ -131,6 +134,8 @@ std::optional<ChatTemplate> ChatTemplate::of_folder(const std::filesystem::path&
 
   std::optional<std::string> source;
   std::string where = jinja_path.string();
+  // The file wins over tokenizer_config.json, as in transformers; it holds the default template
+  // alone.
   if (name == "default" && std::filesystem::exists(jinja_path)) {
     auto text = read_file(jinja_path, kMaxTemplateBytes);
     if (!text) throw UserError("{}", text.failure().message);
@@ -164,6 +169,8 @@ std::string ChatTemplate::render(const ChatInput& input) const {
     variables["tools"] = jinja::from_json(input.tools);
     variables["documents"] = jinja::from_json(input.documents);
     variables["add_generation_prompt"] = input.add_generation_prompt;
+    // Last, so that a variable of the run may hide a special token; the constructor of PromptFormat
+    // has refused the other names.
     for (const auto& [name, value] : input.variables.items())
       variables[name] = jinja::from_json(value);
   } catch (const jinja::Error& error) {

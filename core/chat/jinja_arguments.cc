@@ -33,6 +33,8 @@ int64_t BoundArguments::integer(size_t parameter, int64_t fallback) const {
 }
 
 std::string BoundArguments::text(size_t parameter, std::string_view fallback) const {
+  // None stands for the default where Python's signature has None; a required argument that is none
+  // is of a wrong type.
   if (!given(parameter) && parameter >= num_required_) return std::string(fallback);
   const std::string* text = find(parameter)->text();
   if (!text) throw Error("{}() wants a string, not '{}'", callee_, type_name(*find(parameter)));

@@ -43,6 +43,7 @@ class Evaluator {
     try {
       execute(body);
     } catch (Error& error) {
+      // Values and filters know no lines. The error gets that of the node which was evaluated last.
       if (error.line == 0) error.line = line_;
       throw;
     }
@@ -62,6 +63,8 @@ class Evaluator {
     explicit InnerScope(Evaluator& evaluator) : InnerScope(evaluator, evaluator.scope_) {}
     ~InnerScope() {
       evaluator_.scope_ = outer_;
+      // A macro holds a plain pointer to the scope that it was defined in and may outlive the block
+      // (through a namespace), so such a scope lives until the end of the render.
       if (scope_->kept) evaluator_.kept_.push_back(std::move(scope_));
     }
     InnerScope(const InnerScope&) = delete;
@@ -86,6 +89,7 @@ class Evaluator {
   };
 
   // Returns the text that `write` prints, and keeps it out of the output.
+  // The output is swapped and not copied: a capture within a capture costs what it prints.
   template <class Write>
   std::string captured(Write write) {
     std::string outer = std::exchange(out_, {});
@@ -104,6 +108,7 @@ class Evaluator {
       const auto it = scope->variables.find(name);
       if (it != scope->variables.end()) return it->second;
     }
+    // Variables of the render hide the functions: a template that is given `range` sees that value.
     if (const auto it = variables_.find(name); it != variables_.end()) return it->second;
     if (std::find(std::begin(kFunctions), std::end(kFunctions), name) != std::end(kFunctions)) {
       auto function = std::make_shared<Function>();
@@ -115,6 +120,8 @@ class Evaluator {
 
   void assign(const Expression& target, const Value& value) {
     if (target.kind == Kind::kName) {
+      // A name is set in the innermost scope only: behind its loop it has the old value, as in
+      // Jinja. A namespace is how a template carries a value out.
       scope_->variables[target.name] = value;
     } else if (target.kind == Kind::kAttribute) {
       const Value object = evaluate(*target.operands[0]);
@@ -201,6 +208,7 @@ class Evaluator {
     function->name = macro.name;
     function->macro = &macro;
     function->scope = scope_;
+    // The scopes around are found through `parent`, so all of them must live as long as the macro.
     for (Scope* scope = scope_; scope; scope = scope->parent) scope->kept = true;
     return std::shared_ptr<const Function>(std::move(function));
   }
@@ -211,6 +219,8 @@ class Evaluator {
       execute(body);
     });
     std::swap(piped_, text);
+    // The filters of the block find its text in piped_. A filter block within their arguments would
+    // find its own, so the outer text comes back behind it.
     Value result = evaluate(filters);
     std::swap(piped_, text);
     return result;
@@ -218,6 +228,8 @@ class Evaluator {
 
   Flow execute_with(const Statement& statement) {
     std::vector<Value> values;
+    // All values are evaluated outside of the new scope: with a=1, b=a the second does not see the
+    // first.
     for (const auto& [_, value] : statement.assignments) values.push_back(evaluate(*value));
     InnerScope scope(*this);
     for (size_t i = 0; i < values.size(); ++i) assign(*statement.assignments[i].first, values[i]);
@@ -225,6 +237,8 @@ class Evaluator {
   }
 
   Flow execute_for(const Statement& statement) {
+    // A list of the items, since `loop.length` and `loop.revindex` need their number, which a
+    // generator cannot tell.
     const Value all = Value::list(iterate(evaluate(*statement.value), budget_));
     auto loop = std::make_shared<Loop>();
     loop->items = all.as<Items>()->sequence;
@@ -260,6 +274,7 @@ class Evaluator {
       if (flow == Flow::kNext) none_completed = false;
     }
     --loop_depth_;
+    // The function above refers to locals of this call, and a namespace may have kept `loop`.
     if (statement.condition)
       loop->let_more_in = []() -> bool { throw Error("the loop that is asked is over"); };
     if (!none_completed || statement.otherwise.empty()) return Flow::kNext;
@@ -311,6 +326,7 @@ class Evaluator {
       case Kind::kAnd:
       case Kind::kOr: {
         Value left = evaluate(*node.operands[0]);
+        // The value of an operand and not its truth, as in Python: (name or "user") is a text.
         return truth(left) == (node.kind == Kind::kAnd) ? evaluate(*node.operands[1]) : left;
       }
       case Kind::kCondition:
@@ -347,6 +363,7 @@ class Evaluator {
   // A key that comes again keeps its first place.
   void put(std::vector<std::pair<std::string, Value>>& entries, const std::string& key,
            Value value) {
+    // The search below is linear, so a dict of n keys spends about n^2 / 16 steps here.
     budget_.spend(1 + static_cast<int64_t>(entries.size() / 8 + key.size() / 16));
     const auto it = std::find_if(entries.begin(), entries.end(),
                                  [&](const auto& entry) { return entry.first == key; });
@@ -462,6 +479,7 @@ class Evaluator {
     // More arguments than parameters are refused above.
     scope_->variables["varargs"] = Value::tuple({});
     scope_->variables["kwargs"] = Value::dict({});
+    // loop.depth counts the loops of one macro; those around its call are not seen inside of it.
     const int64_t loop_depth = std::exchange(loop_depth_, 0);
     std::string text = captured([&] {
       for (size_t i = 0; i < parameters.size(); ++i)
@@ -512,6 +530,8 @@ class Evaluator {
       budget_.spend(1);
       if (items.size() == kMaxRange) throw Error("range() of more than {} items", kMaxRange);
       items.emplace_back(at);
+      // Past 64 bits no further item can be in the range, and a signed overflow is undefined
+      // behaviour.
       if (__builtin_add_overflow(at, step, &at)) break;
     }
     return Value::view(std::move(items));

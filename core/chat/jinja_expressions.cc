@@ -13,6 +13,8 @@ ExpressionPtr ExpressionParser::parse_target(std::string_view end_name, bool nam
   const int line = first->line;
   ExpressionPtr tuple = node(Kind::kTuple, line, std::move(first));
   while (skip_operator(",")) {
+    // A comma may stand behind the last target, as behind the last item of Python's tuples, so each
+    // thing that can follow a target ends the list here.
     if (current().kind == Token::Kind::kBlockEnd || at_operator("=") || at_operator(")") ||
         (!end_name.empty() && at_name(end_name)))
       break;
@@ -31,9 +33,13 @@ ExpressionPtr ExpressionParser::parse_one_target(bool namespaces) {
   }
   ExpressionPtr target = node(Kind::kName, line);
   target->name = expect_name();
+  // The parser reads these names as constants, so a variable of such a name could never be read
+  // again.
   for (std::string_view taken : {"true", "false", "none", "True", "False", "None"}) {
     if (target->name == taken) fail("can't assign to '{}'", taken);
   }
+  // Only {% set %} may write to a member. The evaluator then refuses every object but a namespace,
+  // which is known when the template runs and not before.
   if (!namespaces || !skip_operator(".")) return target;
   ExpressionPtr member = node(Kind::kAttribute, line, std::move(target));
   member->name = expect_name();
@@ -52,6 +58,8 @@ ExpressionPtr ExpressionParser::parse_tuple(std::string_view end_name, bool cond
     if (!in_brackets) fail("expected an expression, got '{}'", shown());
     return node(Kind::kTuple, line);
   }
+  // Behind "for x in" an "if" belongs to the loop and filters its items, so the items themselves
+  // are read without the inline "a if b".
   auto one = [&] { return conditions ? parse_expression() : parse_or(); };
   ExpressionPtr first = one();
   if (!at_operator(",")) return first;
@@ -66,6 +74,8 @@ ExpressionPtr ExpressionParser::parse_expression() {
   while (at_name("if")) {
     const int line = take().line;
     ExpressionPtr condition = parse_or();
+    // The `else` is optional in Jinja, unlike in Python: without it a false condition gives an
+    // undefined value, which prints nothing.
     ExpressionPtr otherwise = skip_name("else") ? parse_expression() : nullptr;
     value =
         node(Kind::kCondition, line, std::move(condition), std::move(value), std::move(otherwise));
@@ -98,6 +108,7 @@ ExpressionPtr ExpressionParser::parse_not() {
   return skip_name("not") ? node(Kind::kNot, line, parse_not()) : parse_compare();
 }
 
+// One node holds a whole chain: a < b < c compares b with both neighbours and evaluates it once.
 ExpressionPtr ExpressionParser::parse_compare() {
   static constexpr std::pair<std::string_view, Operator> kOperators[] = {
       {"==", Operator::kEqual},     {"!=", Operator::kNotEqual}, {"<", Operator::kLess},
@@ -141,6 +152,8 @@ ExpressionPtr ExpressionParser::parse_sum() {
   return left;
 }
 
+// Jinja's "~" binds tighter than "+" and "-", so that 1 ~ 2 + 3 adds to a text and is an error
+// there too.
 ExpressionPtr ExpressionParser::parse_concat() {
   const int line = current().line;
   ExpressionPtr first = parse_product();
@@ -169,6 +182,8 @@ ExpressionPtr ExpressionParser::parse_product() {
   }
 }
 
+// Jinja groups "**" from the left and lets a sign bind tighter, both unlike Python: 2**3**2 is 64,
+// and -2**2 is 4.
 ExpressionPtr ExpressionParser::parse_power() {
   ExpressionPtr left = parse_unary();
   while (at_operator("**")) {
@@ -183,6 +198,7 @@ ExpressionPtr ExpressionParser::parse_unary(bool with_filters) {
   const int line = current().line;
   ExpressionPtr value;
   if (skip_operator("-")) {
+    // Filters wait for the sign: -1|abs is abs(-1).
     value = node(Kind::kNegative, line, parse_unary(false));
   } else if (skip_operator("+")) {
     value = node(Kind::kPositive, line, parse_unary(false));
@@ -205,6 +221,7 @@ ExpressionPtr ExpressionParser::parse_primary() {
       return constant(take().real, line);
     case Token::Kind::kString: {
       std::string text;
+      // Strings side by side are one, as in Python.
       while (current().kind == Token::Kind::kString) text += take().text;
       return constant(std::move(text), line);
     }
@@ -231,11 +248,14 @@ ExpressionPtr ExpressionParser::parse_primary() {
 
 ExpressionPtr ExpressionParser::parse_name() {
   const Token& token = take();
+  // Jinja takes the names of Python and its own for these constants.
   if (token.text == "true" || token.text == "True") return constant(true, token.line);
   if (token.text == "false" || token.text == "False") return constant(false, token.line);
   if (token.text == "none" || token.text == "None") return constant(Value(), token.line);
   ExpressionPtr name = node(Kind::kName, token.line);
   name->name = token.text;
+  // A macro that names `caller` may be the target of a {% call %}. Jinja decides so from the source
+  // of the macro too, whether or not that place is reached.
   names_caller_ |= token.text == "caller";
   return name;
 }
@@ -257,6 +277,7 @@ ExpressionPtr ExpressionParser::parse_postfix(ExpressionPtr value) {
   while (true) {
     const int line = current().line;
     if (skip_operator(".")) {
+      // A number behind a dot is an index: messages.0 is messages[0].
       if (current().kind == Token::Kind::kInteger) {
         value = node(Kind::kSubscript, line, std::move(value), constant(take().integer, line));
       } else {
@@ -290,6 +311,8 @@ ExpressionPtr ExpressionParser::parse_subscript(ExpressionPtr object, int line) 
 }
 
 void ExpressionParser::name(Expression& call, std::string key, ExpressionPtr value) const {
+  // Named arguments count for the height as add() counts operands: rendering and freeing walk down
+  // both.
   call.height = std::max(call.height, value->height + 1);
   call.named.emplace_back(std::move(key), std::move(value));
 }
@@ -299,8 +322,10 @@ void ExpressionParser::parse_arguments(Expression& call) {
   while (!at_operator(")")) {
     const int line = current().line;
     if (skip_operator("*")) {
+      // A spread stays one node until the call, when it is known how many items it has.
       add(call, node(Kind::kSpread, line, parse_expression()));
     } else if (skip_operator("**")) {
+      // The empty name marks a dict of arguments, which no written argument can have for its name.
       name(call, {}, parse_expression());
     } else if (current().kind == Token::Kind::kName && is(ahead(), Token::Kind::kOperator, "=")) {
       std::string key = take().text;
@@ -346,6 +371,8 @@ ExpressionPtr ExpressionParser::parse_named_filter(ExpressionPtr value) {
 }
 
 void ExpressionParser::check_names_in_arguments(const Expression& filter) const {
+  // A template with an unknown name is refused when it is read, at its line, and not in the middle
+  // of a run at the first conversation that reaches that place.
   const bool attribute = filter.name == "selectattr" || filter.name == "rejectattr";
   const size_t at = attribute ? 2 : 1;  // 0 is the subject
   if (filter.operands.size() <= at || !filter.operands[at]->value.text()) return;
@@ -372,6 +399,7 @@ ExpressionPtr ExpressionParser::parse_test(ExpressionPtr value, int line) {
     parse_arguments(*test);
   } else if (begins_argument()) {
     if (at_name("is")) fail("tests cannot be chained with 'is'");
+    // The argument without brackets is one primary: neither operators nor filters belong to it.
     add(*test, parse_postfix(parse_primary()));
   }
   return negated ? node(Kind::kNot, line, std::move(test)) : std::move(test);
@@ -380,6 +408,7 @@ ExpressionPtr ExpressionParser::parse_test(ExpressionPtr value, int line) {
 bool ExpressionParser::begins_argument() const {
   switch (current().kind) {
     case Token::Kind::kName:
+      // These names go on with the expression around the test: "x is defined and y".
       return !at_name("else") && !at_name("or") && !at_name("and");
     case Token::Kind::kString:
     case Token::Kind::kInteger:

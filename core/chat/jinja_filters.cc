@@ -30,6 +30,8 @@ Value one_attribute(Value value, std::string_view path, Budget& budget) {
   while (true) {
     const size_t dot = path.find('.');
     const std::string part(path.substr(0, dot));
+    // Nine digits fit an int, so std::stoi() below cannot throw. A longer number is looked up as a
+    // key.
     const bool index =
         !part.empty() && part.size() < 10 &&
         std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
@@ -63,6 +65,8 @@ void sort_keyed(std::vector<Keyed>& rows, bool reverse, Budget& budget) {
     for (size_t i = 0; i < a.key.size(); ++i) {
       if (equal(a.key[i], b.key[i], budget)) continue;
       const int sign = order(a.key[i], b.key[i], budget);
+      // The order is turned in the comparison and not by reversing the rows: Python keeps equal
+      // items in their first order also under reverse=true.
       return sign == (reverse ? 1 : -1);
     }
     return false;
@@ -84,6 +88,8 @@ void sort_keyed(std::vector<Keyed>& rows, bool reverse, Budget& budget) {
 Value sort_filter(V subject, A arguments, Budget& budget) {
   const BoundArguments bound("sort", arguments, {"reverse", "case_sensitive", "attribute"});
   std::vector<std::string> paths;
+  // sort() alone takes several attributes, "name,age"; the other filters read a comma as part of a
+  // name.
   if (bound.given(2) && bound.find(2)->text())
     paths = split(*bound.find(2)->text(), ",", -1, Side::kLeft, budget);
   std::vector<Keyed> rows;
@@ -167,6 +173,7 @@ std::vector<Value> iterate_true(V subject, Budget& budget) {
 Value map_filter(V subject, A arguments, Budget& budget) {
   std::vector<Value> out;
   if (arguments.positional.empty()) {
+    // map(attribute=...) has no positional argument; with one, its first names a filter.
     const BoundArguments bound("map", arguments, {"attribute", "default"}, 1);
     for (V item : iterate_true(subject, budget)) {
       Value value = by_attribute(item, bound.value(0), budget);
@@ -208,6 +215,8 @@ std::optional<Number> parsed(std::string_view text) {
   text = strip(text, std::nullopt, Side::kBoth);
   if (std::any_of(text.begin(), text.end(), [](char c) { return c == '_' || (c & 0x80); }))
     throw Error("a number of other characters than ASCII, or with '_', is not read here");
+  // from_chars() reads no plus sign. "+-1" is no number to Python, and would be one without the
+  // check.
   if (text.starts_with('+') && !text.substr(1).starts_with('-')) text.remove_prefix(1);
   if (text.ends_with(')')) return std::nullopt;  // C++ reads "nan(...)"
   Number value = 0;
@@ -219,6 +228,7 @@ std::optional<Number> parsed(std::string_view text) {
 
 Value truncated(double value, V fallback) {
   if (std::isnan(value) || std::isinf(value)) return fallback;
+  // Just below 2^63, past which the conversion to int64_t is undefined behaviour.
   if (std::abs(value) >= 9.2e18) throw Error("a number has more than 64 bits");
   return static_cast<int64_t>(value);
 }
@@ -230,6 +240,7 @@ Value int_filter(V subject, A arguments, Budget&) {
   if (const double* real = subject.as<double>()) return truncated(*real, fallback);
   if (subject.is_number()) return to_integer(subject);
   if (!subject.text()) return fallback;
+  // Jinja tries int(text) first and then int(float(text)), so that "3.7" gives 3.
   if (const auto value = parsed<int64_t>(*subject.text())) return *value;
   const auto real = parsed<double>(*subject.text());
   return real ? truncated(*real, fallback) : fallback;
@@ -311,6 +322,7 @@ Value replace_filter(V subject, A arguments, Budget& budget) {
   const std::string text = to_text(subject, budget), old = to_text(*bound.find(0), budget),
                     now = to_text(*bound.find(1), budget);
   budget.spend_search(text.size(), old.size());
+  // An upper bound of the growth, spent before the text is made: each place grows by `new` at most.
   budget.spend(static_cast<int64_t>(text.size() / std::max<size_t>(old.size(), 1) + 1) *
                static_cast<int64_t>(now.size() / 16 + 1));
   return replace(text, old, now, bound.integer(2, -1));
@@ -357,6 +369,7 @@ Value tojson_filter(V subject, A arguments, Budget& budget) {
   style.ascii_only = bound.flag(0, false);
   style.sort_keys = bound.flag(3, false);
   if (bound.given(1)) {
+    // json.dumps() leaves the blank behind a comma out as soon as it breaks lines.
     style.item_separator = std::string(",");  // g++ 12 warns of an assignment from ","
     if (bound.find(1)->text()) {
       style.indent = *bound.find(1)->text();
@@ -381,6 +394,8 @@ Value tojson_filter(V subject, A arguments, Budget& budget) {
 
 Value default_filter(V subject, A arguments, Budget&) {
   const BoundArguments bound("default", arguments, {"default_value", "boolean"});
+  // A value of none is defined: it stays unless the second argument asks for the truth of the
+  // value.
   const bool replaced = subject.is_undefined() || (bound.flag(1, false) && !truth(subject));
   return replaced ? bound.value(0, std::string()) : subject;
 }
@@ -508,6 +523,7 @@ std::string filter_names() {
 
 Value apply_filter(std::string_view name, const Value& subject, const Arguments& arguments,
                    Budget& budget) {
+  // Any filter may copy its subject, so the copy is paid for in one place.
   budget.spend_bytes(subject.text() ? subject.text()->size() : 0);
   const Filter* filter = find(name);
   if (!filter) throw Error("no filter '{}'; there are: {}", name, filter_names());

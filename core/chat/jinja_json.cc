@@ -13,6 +13,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
+// The depth is checked on the way down: the recursion must end before Value::list() could refuse.
 Value from_json(const ordered_json& json, int depth) {
   if (depth > kMaxNesting) throw Error("lists and dicts are nested deeper than {}", kMaxNesting);
   switch (json.type()) {
@@ -21,6 +22,7 @@ Value from_json(const ordered_json& json, int depth) {
     case ordered_json::value_t::number_integer:
       return json.get<int64_t>();
     case ordered_json::value_t::number_unsigned:
+      // Schemas have bounds such as 2^64 - 1, which must be written with all their digits.
       if (json.get<uint64_t>() > INT64_MAX) return LargeInteger{json.get<uint64_t>()};
       return json.get<int64_t>();
     case ordered_json::value_t::number_float:
@@ -76,6 +78,7 @@ class JsonWriter {
 
  private:
   void write_real(double real) {
+    // The spellings of Python's json module; JSON itself has none.
     if (std::isnan(real)) {
       out_ += "NaN";
     } else if (std::isinf(real)) {
@@ -115,6 +118,8 @@ class JsonWriter {
   void write_line(int depth) {
     if (!style_.indent) return;
     out_ += '\n';
+    // The indent is paid before it is written: deep nesting makes it grow with the square of the
+    // depth.
     budget_.spend_bytes(style_.indent->size() * static_cast<size_t>(depth));
     for (int i = 0; i < depth; ++i) out_ += *style_.indent;
   }

@@ -11,6 +11,7 @@
 namespace tailrace::chat::jinja {
 namespace {
 
+// The longer ones first: the first that fits is taken.
 constexpr std::string_view kOperators[] = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "/",
                                            "*",  "%",  "~",  "[",  "]",  "(",  ")", "{", "}",
                                            ">",  "<",  "=",  ".",  ":",  "|",  ",", ";"};
@@ -74,6 +75,7 @@ class Lexer {
   // Text up to the next tag or the end.
   void lex_outside() {
     size_t begin = source_.find('{', at_);
+    // A brace alone is text: only {{, {% and {# begin a tag.
     while (begin != std::string::npos && begin + 1 < source_.size() &&
            std::string_view("{%#").find(source_[begin + 1]) == std::string_view::npos)
       begin = source_.find('{', begin + 1);
@@ -89,8 +91,12 @@ class Lexer {
   std::string_view stripped_before_tag(std::string_view text, size_t tag) const {
     const char sign = tag + 2 < source_.size() ? source_[tag + 2] : ' ';
     if (sign == '-') return strip(text, std::nullopt, Side::kRight);
+    // lstrip_blocks is for blocks and comments; in front of {{ blanks stay, since a line may begin
+    // with the value.
     if (sign == '+' || source_[tag + 1] == '{') return text;
     const size_t newline = text.rfind('\n');
+    // Text without a newline begins a line only where the tag before it swallowed one, or the
+    // template begins.
     if (newline == std::string_view::npos && !line_starting_) return text;
     const size_t line = newline == std::string_view::npos ? 0 : newline + 1;
     return strip(text.substr(line), std::nullopt, Side::kBoth).empty() ? text.substr(0, line)
@@ -153,6 +159,7 @@ class Lexer {
       line_ = line;
       fail("Missing end of comment tag");
     }
+    // The sign belongs to the end mark, which decides what of the text behind it goes.
     const bool signed_end = end > at_ && (source_[end - 1] == '-' || source_[end - 1] == '+');
     advance(end - at_ - (signed_end ? 1 : 0));
     lex_end_mark("#}", /*block=*/true);
@@ -178,6 +185,7 @@ class Lexer {
 
   bool lex_tag_end(bool block) {
     skip_white_space();
+    // Inside of brackets "}}" closes two dicts, and not the tag.
     if (!open_.empty()) return false;
     const int line = line_;
     if (!lex_end_mark(block ? "%}" : "}}", block)) return false;
@@ -231,6 +239,8 @@ class Lexer {
   }
 
   void lex_number() {
+    // Jinja reads 0x, 0o and 0b too. They are refused: a number that is read as another would be
+    // worse.
     if (next_is("0") && at_ + 1 < source_.size() && starts_name(source_[at_ + 1]) &&
         source_[at_ + 1] != 'e' && source_[at_ + 1] != 'E')
       fail("numbers are decimal here");
@@ -259,6 +269,7 @@ class Lexer {
                              : std::from_chars(token.text.data(), last, token.integer);
     if (parsed.ec != std::errc() || parsed.ptr != last)
       fail(fmt::format("the number {} is too large", text));
+    // Jinja reads zeros alone as a number, and refuses 007.
     if (!real && text.size() > 1 && text[0] == '0' && token.integer != 0)
       fail(fmt::format("unexpected number {}", text));
     advance(end - at_);

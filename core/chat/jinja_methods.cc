@@ -52,6 +52,7 @@ int64_t find_method(const std::string& self, const Arguments& arguments, bool la
   const BoundArguments bound("find", arguments, {"sub"}, 1);
   const std::string what = bound.text(0, "");
   const size_t at = last ? self.rfind(what) : self.find(what);
+  // Python counts characters, and texts here are UTF-8.
   return at == std::string::npos ? -1 : num_code_points(std::string_view(self).substr(0, at));
 }
 
@@ -73,6 +74,8 @@ Value replace_method(const std::string& self, const Arguments& arguments, Budget
 Value count_method(const std::string& self, const Arguments& arguments, Budget&) {
   const BoundArguments bound("count", arguments, {"sub"}, 1);
   const std::string what = bound.text(0, "");
+  // Python finds the empty text between all characters and at both ends. The loop below would not
+  // end.
   if (what.empty()) return num_code_points(self) + 1;
   int64_t count = 0;
   for (size_t at = self.find(what); at != std::string::npos; at = self.find(what, at + what.size()))
@@ -228,6 +231,7 @@ Value call_dict_method(const Value& self, std::string_view name, const Arguments
     return found ? *found : bound.value(1);
   }
   const BoundArguments none(name, arguments, {});
+  // Values are immutable, so a copy is the value itself.
   if (name == "copy") return self;
   std::vector<Value> out;
   for (const auto& [key, value] : dict.entries) {
@@ -254,6 +258,7 @@ Value call_list_method(const Value& self, std::string_view name, const Arguments
     if (name == "index") return static_cast<int64_t>(i);
     ++count;
   }
+  // Python raises ValueError here, where find() of a text gives -1.
   if (name == "index") throw Error("the value is not in the list");
   return count;
 }
@@ -272,6 +277,7 @@ Value call_method(const Value& self, std::string_view name, const Arguments& arg
                   Budget& budget) {
   if (const std::string* text = self.text()) {
     budget.spend_bytes(text->size());
+    // Jinja's Markup escapes the arguments of its methods, which this subset does not imitate.
     if (self.as<Text>()->safe) throw Error("'safe' text can be printed, and has no methods here");
     const NamedTextMethod* method = find_text_method(name);
     if (!method) throw Error("no method {}() of a string", name);

@@ -29,8 +29,10 @@ std::string_view symbol(Operator op) {
 
 int64_t floor_divided(int64_t a, int64_t b) {
   if (b == 0) throw Error("division by zero");
+  // The one quotient that does not fit; x86 traps on it.
   if (a == INT64_MIN && b == -1) too_large();
   const int64_t quotient = a / b;
+  // Python rounds down, C++ towards zero.
   return a % b != 0 && (a < 0) != (b < 0) ? quotient - 1 : quotient;
 }
 
@@ -38,6 +40,7 @@ int64_t integer_power(int64_t base, int64_t exponent) {
   int64_t result = 1;
   // The powers of these bases never outgrow 64 bits, however large the exponent.
   if (base >= -1 && base <= 1) return exponent == 0 ? 1 : exponent % 2 == 0 ? base * base : base;
+  // At most 63 turns: the bases that are left have then outgrown 64 bits.
   for (; exponent > 0; --exponent) {
     if (__builtin_mul_overflow(result, base, &result)) too_large();
   }
@@ -63,6 +66,7 @@ Value calculate_integers(Operator op, int64_t a, int64_t b) {
       return floor_divided(a, b);
     case Operator::kModulo:
       if (b == 0) throw Error("division by zero");
+      // INT64_MIN % -1 traps as its division does.
       if (b == -1) return int64_t{0};
       result = a % b;
       return result != 0 && (result < 0) != (b < 0) ? result + b : result;
@@ -88,6 +92,8 @@ double float_floor_divided(double a, double b) {
   if (rest != 0 && (rest < 0) != (b < 0)) quotient -= 1;
   if (quotient == 0) return std::copysign(0.0, a / b);
   const double floor = std::floor(quotient);
+  // CPython's float_floor_div(): (a - rest) / b may be off by a rounding, so the nearest integer is
+  // taken.
   return quotient - floor > 0.5 ? floor + 1 : floor;
 }
 
@@ -174,6 +180,8 @@ Value loop_member(const Value& value, std::string_view name) {
   if (name == "revindex0") return size() - loop.index0 - 1;
   if (name == "revindex") return size() - loop.index0;
   if (name == "first") return loop.index0 == 0;
+  // A loop with a condition looks for one more item here and not at all of them: looking further
+  // would evaluate the condition too early.
   if (name == "last") return !loop.reaches(loop.index0 + 1);
   if (name == "length") return size();
   if (name == "depth") return loop.depth0 + 1;
@@ -313,6 +321,8 @@ Value positive(const Value& value) {
   return to_integer(value);
 }
 
+// Jinja tries the member first for a.b and the key first for a['b']: a dict with the key "items"
+// gives its method for d.items, and the value for d['items'].
 Value attribute(const Value& value, std::string_view name, Budget& budget) {
   refuse_undefined(value);
   budget.spend_bytes(name.size());
@@ -331,6 +341,7 @@ Value subscript(const Value& value, const Value& index, Budget& budget) {
   }
   if (value.items(Items::Kind::kView)) throw Error("range() and views have no index here: | list");
   const Items* items = value.indexed();
+  // A wrong index is undefined and no error, so that "is defined" can ask for it.
   if (!(value.text() || items) || !is_integer(index)) return missing_item(value, index, budget);
   if (value.text()) budget.spend_bytes(value.text()->size());
   const int64_t size = length(value);

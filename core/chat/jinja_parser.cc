@@ -110,6 +110,7 @@ class Parser : private ExpressionParser {
   void parse_if(Statement& out) {
     out.kind = Statement::Kind::kIf;
     while (true) {
+      // Without the inline "a if b", which Jinja does not read here either.
       ExpressionPtr condition = parse_tuple({}, /*conditions=*/false);
       expect(Token::Kind::kBlockEnd, "%}");
       Body body = parse_body({"elif", "else", "endif"});
@@ -128,6 +129,8 @@ class Parser : private ExpressionParser {
     out.kind = Statement::Kind::kFor;
     out.target = parse_target("in");
     if (!skip_name("in")) fail("expected 'in', got '{}'", shown());
+    // The name `recursive` may follow the items, and it must not be read as one of them behind a
+    // comma.
     out.value = parse_tuple("recursive", /*conditions=*/false);
     if (skip_name("if")) out.condition = parse_expression();
     if (at_name("recursive")) fail("recursive loops are not supported");
@@ -177,6 +180,8 @@ class Parser : private ExpressionParser {
     out.kind = Statement::Kind::kMacro;
     out.name = expect_name();
     if (!at_operator("(")) fail("expected '(', got '{}'", shown());
+    // A macro within another: each learns of its own `caller`, and the outer one counts the inner's
+    // use as its own.
     const bool outer = std::exchange(names_caller_, false);
     parse_parameters(out);
     out.body = parse_closed("endmacro");

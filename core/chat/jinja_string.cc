@@ -21,6 +21,8 @@ bool surely_without_case(char32_t c) {
          (c >= 0xFE00 && c < 0xFF00) || (c >= 0x1F300 && c < 0x1FB00);
 }
 
+// Full case mapping needs tables of Unicode, where one letter may become three. A text that would
+// need them is refused, since a silent difference from Python would change the prompt.
 void check_case(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
     const char32_t c = text::next_code_point(text, at);
@@ -152,6 +154,7 @@ std::vector<std::string> split_lines(std::string_view text, bool keep_ends, Budg
     size_t end = at;
     const bool over = at == text.size();
     if (!over && !is_line_end(text::next_code_point(text, at))) continue;
+    // "\r\n" ends one line and not two.
     if (!over && text[end] == '\r' && at < text.size() && text[at] == '\n') ++at;
     budget.spend(1);
     lines.emplace_back(text.substr(begin, (keep_ends ? at : end) - begin));
@@ -170,6 +173,8 @@ std::string replace(std::string_view text, std::string_view from, std::string_vi
     --count;
     out.append(text.substr(at, found - at)).append(to);
     at = found + from.size();
+    // The empty text stands between all characters: the next one is copied, so that the search
+    // moves on by whole code points.
     if (!from.empty()) continue;
     if (at == text.size()) break;
     const size_t begin = at;
@@ -197,6 +202,7 @@ std::string title_case(std::string_view text) {
 }
 
 std::string python_repr(std::string_view text) {
+  // Python prefers single quotes, and takes double ones where that saves an escape.
   const bool has_single = text.find('\'') != std::string_view::npos;
   const char quote = has_single && text.find('"') == std::string_view::npos ? '"' : '\'';
   std::string out(1, quote);

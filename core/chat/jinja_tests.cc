@@ -22,6 +22,7 @@ const Value* flag(V value, bool wanted) {
 }
 
 bool is_remainder(V value, int64_t divisor, int64_t wanted, Budget& budget) {
+  // The remainder has the sign of the divisor, so -3 is odd as in Python.
   const Value rest = calculate(Operator::kModulo, value, divisor, budget);
   return equal(rest, wanted, budget);
 }
@@ -43,11 +44,13 @@ const Test kTests[] = {
     {"even", [](V v, Budget& b) { return is_remainder(v, 2, 0, b); }},
     {"false", [](V v, Budget&) { return flag(v, false) != nullptr; }},
     {"float", [](V v, Budget&) { return v.as<double>() != nullptr; }},
+    // Jinja excludes booleans here, although bool is a kind of int in Python.
     {"integer", [](V v, Budget&) { return v.as<int64_t>() != nullptr; }},
     {"iterable", [](V v, Budget&) { return is_iterable(v); }},
     {"lower",
      [](V v, Budget& b) {
        const std::string text = to_text(v, b);
+       // str.islower() wants one letter at least that has a case.
        return to_lower(text) == text && to_upper(text) != text;
      }},
     {"mapping", [](V v, Budget&) { return v.dict() != nullptr; }},

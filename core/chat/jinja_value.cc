@@ -73,6 +73,8 @@ Value Value::safe(const Value& text) {
 
 Value Value::list(std::vector<Value> items, Items::Kind kind) {
   auto sequence = std::make_shared<Sequence>();
+  // The depth is kept with each value, so the bound costs no walk. It holds for every value, which
+  // is why the recursions of equal(), order() and to_repr() have no bound of their own.
   for (const Value& item : items) sequence->nesting = std::max(sequence->nesting, nesting_of(item));
   check_nesting(sequence->nesting);
   sequence->items = std::move(items);
@@ -152,6 +154,7 @@ std::string to_text(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
   std::string out = fmt::format("{}", value);
+  // Python tells 1.0 from 1, and so must the text.
   if (out.find_first_of(".e") == std::string::npos) out += ".0";
   return out;
 }
@@ -190,6 +193,8 @@ std::vector<Value> iterate(const Value& value, Budget& budget) {
   std::vector<Value> out;
   if (const Items* items = value.as<Items>()) {
     budget.spend(static_cast<int64_t>(items->sequence->items.size()));
+    // A generator is used up by the first that walks over it, as in Python: all its copies share
+    // the items.
     if (items->kind == Items::Kind::kGenerator) return std::exchange(items->sequence->items, {});
     return items->sequence->items;
   }
@@ -228,6 +233,7 @@ bool equal(const Value& a, const Value& b, Budget& budget) {
   const auto *large = a.as<LargeInteger>(), *other_large = b.as<LargeInteger>();
   if (large != nullptr || other_large != nullptr)
     return large != nullptr && other_large != nullptr && large->value == other_large->value;
+  // The names of types part lists from tuples, which Python never holds equal.
   if (type_name(a) != type_name(b)) return false;
   if (const Dict* left = a.dict()) {
     const Dict* right = b.dict();
@@ -242,6 +248,8 @@ bool equal(const Value& a, const Value& b, Budget& budget) {
     const Items* right = b.as<Items>();
     if (left->sequence == right->sequence) return true;
     if (left->kind == Items::Kind::kGenerator) return false;
+    // Python's range, dict_keys and dict_values each compare by other rules, and a view is all
+    // three here.
     if (left->kind == Items::Kind::kView) throw Error("range() and views are not compared: | list");
     return std::equal(left->sequence->items.begin(), left->sequence->items.end(),
                       right->sequence->items.begin(), right->sequence->items.end(),

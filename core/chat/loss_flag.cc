@@ -65,6 +65,8 @@ bool counts_in_loss(const ordered_json& message, size_t number) {
     const std::string& name = item.key();
     if (item.value().is_null()) continue;
     if (!is_read(name)) {
+      // An unknown flag is an error and not ignored: the row would be learned in parts that its
+      // author meant to leave out.
       if (!seems_a_flag(name)) continue;
       throw UserError(
           "message {} has \"{}\", which is not read; whether it counts is said by {}, or {}. "
@@ -72,6 +74,8 @@ bool counts_in_loss(const ordered_json& message, size_t number) {
           number, name, fmt::join(kCounting, ", "), kLeavingOut);
     }
     const bool says = value_of(name, item.value(), number) != (name == kLeavingOut);
+    // Words of the user and of tools are never trained on, so a flag that asks for it cannot be
+    // honoured.
     if (says && !answers)
       throw UserError("{}",
                       name == "weight"

@@ -32,6 +32,7 @@ void for_each_text(ordered_json& value, const Texts& forbidden, const Visit& vis
   } else if (value.is_array()) {
     for (ordered_json& item : value) for_each_text(item, forbidden, visit);
   } else if (value.is_object()) {
+    // The object is built anew, since a key of a JSON object cannot be changed in place.
     ordered_json visited = ordered_json::object();
     for (auto& [key, item] : value.items()) {
       std::string name = key;
@@ -137,6 +138,7 @@ std::string mark(ordered_json& messages, ordered_json& tools, const Forbidden& f
   const std::string marker = unused_marker(texts);
   for_each([&](std::string& text, const Texts& special) {
     const std::set<size_t> found = places(text, special);
+    // From the back, so that the offsets in front stay true.
     for (auto at = found.rbegin(); at != found.rend(); ++at) text.insert(*at, marker);
   });
   return marker;

@@ -28,6 +28,8 @@ std::optional<std::tm> ChatOptions::now() const {
   tm.tm_year = year - 1900;
   tm.tm_mon = month - 1;
   tm.tm_mday = day;
+  // strftime() reads these two for %a and %j; mktime() would fill them by the time zone of the
+  // machine.
   tm.tm_wday = static_cast<int>(std::chrono::weekday(days).c_encoding());
   tm.tm_yday = static_cast<int>(
       (days - std::chrono::sys_days(ymd.year() / std::chrono::January / 1)).count());

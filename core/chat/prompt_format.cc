@@ -197,6 +197,9 @@ void PromptFormat::look_at_turns() {
     one.push_back(message("user", kQuestion));
     three.push_back(message("user", kQuestion));
     const std::string grown = template_->render(asking(one));
+    // Two histories of other lengths: if the text behind an answer differs between them, a turn
+    // cannot be appended to tokens that were sampled before, and the prompt would have to be
+    // encoded anew.
     const auto behind = behind_answer_in(grown, 1),
                later = behind_answer_in(template_->render(asking(three)), 3);
     if (!behind || !later) {
@@ -216,6 +219,8 @@ void PromptFormat::look_at_turns() {
       return first_difference(*template_, asking(conversation(0)), answer, asking(after))
           .has_value();
     };
+    // Two probes: with and without thinking, since most reasoning templates drop only that of past
+    // answers.
     if (rewritten(kAnswer)) {
       rewrites_ = "it writes the beginning of an answer otherwise once the next one begins";
     } else if (rewritten(std::string(kThinking) + kAnswer)) {
@@ -240,6 +245,8 @@ void PromptFormat::look_at_calls() {
   const auto written = [&](ordered_json arguments) {
     return try_to_render(asking(conversation_with_call(std::move(arguments))));
   };
+  // The odd blank is a mark: it survives where the text is written as it is, and goes where a
+  // template parses the arguments or writes them with tojson.
   constexpr const char* kText = R"({"at" :1})";
   const std::string with_object = written({{"at", 1}}), with_text = written(kText);
   const bool takes_text = with_text.find(kText) != with_text.npos;
@@ -256,6 +263,7 @@ void PromptFormat::look_at_calls() {
                          behind = std::string_view(text).substr(name);
   const size_t tag = before.rfind("<tool_call>"), brace = before.rfind('{');
   if (brace == before.npos || before.find("\"name\"", brace) == before.npos) return;
+  // The tag must touch the object: some templates name <tool_call> in their instructions too.
   if (tag != before.npos && before.find_first_not_of(" \n", before.find('>', tag) + 1) == brace) {
     answer_form_.tools = ToolForm::kHermes;
   } else if (behind.find("\"parameters\"") != behind.npos) {
@@ -362,6 +370,8 @@ void PromptFormat::refuse_null_as_word(const ChatInput& input, const std::string
   ChatInput worded = input;
   for (ordered_json& message : worded.messages)
     if (is_null(message)) message["content"] = "None";
+  // A second render with the word in place of the null tells a null that is written from one that
+  // the template handles: the texts are equal only in the first case.
   if (template_->render(worded) == text)
     throw UserError(
         "the chat template writes a content that is null as \"None\". Write \"\" in its place");
@@ -404,6 +414,7 @@ void PromptFormat::refuse_left_out(ChatInput input, size_t first, const std::str
   if (missed.empty()) return;
   const auto change = [&](ChatInput& changed, size_t i) {
     std::string& content = changed.messages[i].at("content").get_ref<std::string&>();
+    // The word goes to both ends, since a template may cut an answer at a tag and keep one part.
     const std::string word = fmt::format("tailrace{}asks", i);
     content = word + content + word;
     return word;
@@ -500,6 +511,7 @@ Result<std::vector<TokenId>> PromptFormat::encode(const Written& written, TokenI
     std::vector<TokenId> ids = encode_inside(text, {.literal = literal});
     // Written already, by the policy.
     const size_t end = size_of_end(ids);
+    // The policy sampled the token that ends its turn, and the template writes it once more.
     if (end > 0 && last == end_of_turn_ && ids[end - 1] == last)
       ids.erase(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(end));
     return ids;
@@ -601,6 +613,8 @@ std::optional<Lesson> PromptFormat::lesson_of(const ordered_json& messages,
     const bool has = counts_in_loss(messages[i], i + 1);
     if (!is_answer(messages[i])) continue;
     counts = has && i >= learn_from;
+    // Each answer needs a text in front: two in a row would have no prompt of their own at run
+    // time.
     if (i == begin)
       throw UserError("{}", i == 0 ? "it begins with an answer of the assistant"
                                    : "two answers of the assistant follow each other");
@@ -617,6 +631,8 @@ std::optional<Lesson> PromptFormat::lesson_of(const ordered_json& messages,
     std::optional<std::vector<TokenId>> answer;
     if (alone) answer = encode_answer_alone(messages, begin, i, tools);
     ++number;
+    // Answers 1, 2, 4, 8 ... and the last are rendered in whole, so the check costs the logarithm
+    // of the number of turns.
     if (!answer || std::has_single_bit(number) || number == answers) {
       const ordered_json so_far(ordered_json::array_t(
           messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(i + 1)));

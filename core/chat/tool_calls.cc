@@ -97,6 +97,8 @@ std::optional<ToolCall> call_of(std::string_view json) {
     call.arguments = arguments->get<std::string>();
     if (!parse_json_row(call.arguments)) return std::nullopt;
   } else if (arguments->is_object()) {
+    // The policy's own spelling: a dump of the parsed value would write numbers and blanks
+    // otherwise, and an answer that is sent back would no longer be the tokens that were sampled.
     call.arguments = written_value(json, key);
     if (call.arguments.empty()) call.arguments = json_text(*arguments);
   } else {
@@ -121,6 +123,8 @@ AnswerReader::Delta AnswerReader::finish() {
   while (advance()) {
   }
   const std::string rest = std::exchange(held_, {});
+  // Under a template that opens the thinking itself, an answer of blanks, or one that ends inside
+  // the tag, is thinking.
   if (state_ == State::kBeginning && form_.begins_thinking && !behind_block_)
     state_ = State::kThinking;
   switch (state_) {
@@ -133,6 +137,8 @@ AnswerReader::Delta AnswerReader::finish() {
       say(std::string(kOpenCall) + rest);
       break;
     case State::kLlamaCalls:
+      // An object that was cut off is malformed where it looks like a call; other JSON is an
+      // answer.
       if (tagged_ || rest.find("\"name\"") != rest.npos) ++answer_.num_malformed;
       say(tagged_ ? std::exchange(gap_, {}) + rest : rest);
       break;
@@ -172,6 +178,8 @@ bool AnswerReader::begin() {
     const size_t at = held_.find_first_not_of(kWhite);
     if (at == held_.npos) return false;
     const std::string_view text = std::string_view(held_).substr(at);
+    // Nothing is decided while the tag may still be incomplete: a piece may be cut at any byte, and
+    // a delta that was shown cannot be taken back.
     if (may_become(text, kOpenThinking)) return false;
     const bool opens = text.starts_with(kOpenThinking);
     if (opens) held_.erase(0, at + kOpenThinking.size());
@@ -189,6 +197,7 @@ bool AnswerReader::begin() {
 bool AnswerReader::think() {
   const size_t end = held_.find(kCloseThinking);
   if (end == held_.npos) {
+    // Everything but the longest beginning of the tag at the end is certain to be thinking.
     const size_t sure = held_.size() - size_of_begun(held_, kCloseThinking);
     think_aloud(std::string_view(held_).substr(0, sure));
     held_.erase(0, sure);
@@ -217,12 +226,15 @@ bool AnswerReader::find_call() {
 bool AnswerReader::end_hermes_call() {
   const size_t end = held_.find(kCloseCall, looked_at_);
   if (end == held_.npos && held_.size() < kMostCallBytes + kCloseCall.size()) {
+    // The next search goes on where the tag may have begun, so that a long call is searched once
+    // and not again with each token.
     looked_at_ = held_.size() - std::min(held_.size(), kCloseCall.size() - 1);
     return false;
   }
   state_ = State::kText;
   if (end == held_.npos || end > kMostCallBytes) {
     ++answer_.num_malformed;
+    // Only the tag becomes text. The rest is looked at again: another call may begin inside of it.
     say(kOpenCall);
     return true;
   }
@@ -262,6 +274,7 @@ bool AnswerReader::read_llama_call() {
     gap_ += held_.substr(0, at);
     held_.erase(0, at);
     if (held_.empty()) return false;
+    // Llama 3 writes its tag once, in front of all calls. Later it is text.
     const bool is_first = !behind_call_ && answer_.content.empty() && !tagged_;
     if (is_first && may_become(held_, kPythonTag)) return false;
     if (is_first && held_.starts_with(kPythonTag)) {
@@ -292,6 +305,7 @@ bool AnswerReader::read_llama_call() {
 
 void AnswerReader::call_or_text(std::string_view json, std::string_view whole, bool is_call) {
   if (auto call = call_of(json)) {
+    // A function of salt and index and no random number, so that a repeated run gives the same ids.
     call->id = fmt::format("call_{:016x}", mix({salt_, answer_.calls.size()}));
     answer_.calls.push_back(std::move(*call));
     gap_.clear();
@@ -338,6 +352,7 @@ void AnswerReader::think_aloud(std::string_view text) {
 AnswerReader::Delta AnswerReader::take_delta(bool is_last) {
   const auto news = [&](const std::string& all, size_t& shown) {
     std::string_view text = std::string_view(all).substr(shown);
+    // A client gets whole characters: a token may end in the middle of one.
     if (!is_last) text.remove_suffix(size_of_open_character(text));
     shown += text.size();
     return std::string(text);
