@@ -37,6 +37,8 @@ MlpMemory::MlpMemory(Workspace& workspace, const ModelConfig& config, int64_t la
   chosen = workspace.take<int32_t>(max_tokens * sizes.choices);
 }
 
+// One piece of memory for all layers, for passes in which a layer's activations are gone before the
+// next one begins. Dense and sparse layers differ in every size, so each array has its own maximum.
 MlpMemory MlpMemory::of_all(Workspace& workspace, const ModelConfig& config, int64_t max_tokens,
                             const Placement& placement) {
   int64_t gate_up = 0, router = 0, weights = 0, chosen = 0;
@@ -80,6 +82,8 @@ Activations::Arrays::Arrays(Workspace& memory, const ModelConfig& config, int64_
   const int64_t hidden = config.hidden_size, normed = config.post_norms ? max_tokens : 0;
   layers.reserve(static_cast<size_t>(config.num_layers));
   for (int64_t i = 0; i < config.num_layers; ++i) {
+    // Recomputation keeps the input of each layer and nothing else: the other arrays are the first
+    // layer's, which backward fills again from that input before it goes through the layer.
     if (recomputes && i > 0) {
       layers.push_back(layers.front());
       layers.back().kept.input = stream(hidden);
@@ -139,6 +143,7 @@ LayerActivations Activations::layer(int64_t index) const {
   const Arrays::Layer& layer = arrays_.layers[static_cast<size_t>(index)];
   const auto count = static_cast<size_t>(num_tokens_);
   LayerActivations kept = layer.kept;
+  // The memory has room for max_tokens; the views are cut to the rows of this batch.
   for (Tensor* tensor : {&kept.input, &kept.qkv, &kept.attended, &kept.lse, &kept.middle})
     tensor->rows = num_tokens_;
   kept.input_inv_rms = kept.input_inv_rms.first(count);

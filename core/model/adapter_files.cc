@@ -103,6 +103,7 @@ std::set<std::string> modules_of(const SafetensorsFile& file) {
     if (!module.starts_with(kModulePrefix)) continue;
     if (!module.ends_with(kInSuffix) && !module.ends_with(kOutSuffix)) continue;
     module.remove_prefix(kModulePrefix.size());
+    // Both suffixes have the same length.
     module.remove_suffix(std::min(module.size(), kInSuffix.size()));
     if (!module.empty() && module.size() <= kMaxModuleBytes) modules.emplace(module);
   }
@@ -218,6 +219,8 @@ void save_adapter(const fs::path& directory, const Lora& lora, const Parameters&
                                        {"inference_mode", true}};
   const auto written = write_file_atomic(directory / kAdapterConfigFile, json_text(json, 2) + "\n");
   if (!written) throw UserError("{}", written.failure().message);
+  // The root of the base's weights goes along, so that a run that takes the adapter up again can
+  // tell whether it stands on the weights it was trained beside.
   save_parameters(directory / kAdapterFile, adapter, {{kBaseRoot, base_root}});
 }
 
@@ -229,6 +232,8 @@ std::string base_root_of(const fs::path& directory) {
 
 fs::path base_folder(const fs::path& directory, const Lora& lora) {
   std::error_code ignored;
+  // peft writes the name that the base was loaded by: a path of the working directory, or one
+  // beside the adapter. A name of the hub is not downloaded here.
   for (const fs::path& folder : {fs::path(lora.base), directory / lora.base})
     if (!lora.base.empty() && fs::exists(folder / "config.json", ignored)) return folder;
   throw UserError(
@@ -256,6 +261,8 @@ void merge_adapter(const ModelConfig& config, const Parameters& adapter, Paramet
     const ConstMatrix a = adapter.matrix(info.name), b = adapter.matrix(module + ".lora_B.weight");
     const Matrix weight = base.matrix(module.substr(kModulePrefix.size()) + ".weight");
     TR_CHECK(weight.rows == b.rows && weight.cols == a.cols);
+    // B times A in double, row by row: the merged weight is rounded once, and no product of the
+    // size of the weight is held.
     std::vector<double> sums(static_cast<size_t>(a.cols));
     for (int64_t o = 0; o < b.rows; ++o) {
       std::ranges::fill(sums, 0.0);

@@ -62,6 +62,7 @@ std::vector<int64_t> ConfigReader::tokens(const char* key) const {
   for (const Json& id : value->is_array() ? *value : Json::array({*value})) {
     if (!id.is_number_integer())
       throw UserError("{}: {} is {}; it must be a token id", path_, key, json_text(id));
+    // Some configs write -1 for "no such token".
     if (id != -1) ids.push_back(id.get<int64_t>());
   }
   return ids;

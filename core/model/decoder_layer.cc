@@ -41,6 +41,8 @@ void add_low_rank(const LayerPass& pass, ConstTensor x, const Weight& a,
   int64_t first = 0;
   for (const LowRank& product : products) {
     if (product.b.out == 0) continue;
+    // The A matrices of modules that share an input are one product above; each B reads its own
+    // `rank` columns of it.
     linear(pass.stream, {.x = low.slice_cols(first, first + lora.rank),
                          .weight = product.b,
                          .y = product.y,
@@ -114,6 +116,7 @@ void forward_dense_mlp(const LayerPass& pass, ConstTensor normed, Tensor y) {
 MatrixView<const int32_t> given_choices(const LayerPass& pass) {
   if (pass.batch.choices.rows == 0) return {};
   const int64_t k = pass.config.experts_per_token, index = pass.config.sparse_index(pass.layer);
+  // A row of the batch's choices has k columns for each sparse layer, one layer behind the other.
   return pass.batch.choices.slice_cols(index * k, (index + 1) * k);
 }
 
@@ -140,6 +143,8 @@ void forward_experts(const LayerPass& pass, ConstTensor normed, Tensor y) {
   Workspace::Scope scope(pass.workspace);
   const auto [in, product, out, groups] =
       ForwardExperts(pass.workspace, pass.placement, c, normed.rows);
+  // The logits lie where the probabilities will be: route() overwrites them, and backward needs
+  // only the latter.
   linear(pass.stream, {.x = normed, .weight = pass.weights.router, .y = pass.kept.router});
   route(pass.stream, {.logits = pass.kept.router,
                       .choice_bias = pass.weights.choice_bias,

@@ -36,6 +36,8 @@ void backward_half(const LayerPass& pass, const Half& half, std::span<float> dno
   const ModelConfig& c = pass.config;
   Workspace::Scope scope(pass.workspace);
   const auto [normed, dnormed] = BackwardHalf(pass.workspace, pass.placement, c, dx.rows);
+  // The normalised input is made again rather than kept: it costs one pass over the row, where
+  // keeping it would add hidden_size values a token and half to the activations.
   rms_norm(pass.stream, {.x = half.input, .weight = half.norm, .eps = norm_eps(c), .y = normed});
   if (!half.post_norm.empty())
     rms_norm_backward(pass.stream, {.x = half.product,
@@ -103,6 +105,8 @@ void backward_low_rank(const LayerPass& pass, ConstTensor x, const Weight& a, Ma
                        .accumulate = false});
     first = end;
   }
+  // Scaled once for all products, behind them: db has taken its factor from `low`, and da and dx
+  // take theirs from `dlow`.
   scale(pass.stream, {.x = dlow, .factor = lora.scale()});
   linear_grad_weight(pass.stream, pass.workspace, {.dy = dlow, .x = x, .dweight = da});
   linear_grad_input(pass.stream, pass.workspace,
@@ -280,6 +284,8 @@ void backward_attention(const LayerPass& pass, const LayerGradients& gradients, 
   Workspace::Scope scope(pass.workspace);
   const auto [dqkv, qk, inv_rms] = BackwardAttention(pass.workspace, pass.placement, c, dy.rows);
 
+  // Without norms the kept product holds queries and keys as they were turned, since forward turned
+  // them in place; with norms it holds them as the product gave them.
   const Qkv qkv(c, pass.kept.qkv), gradient(c, dqkv);
   const Tensor q = queries(pass, qkv, qk, inv_rms);
   // The gradient to what attention returned lies where the gradient to q will be.
@@ -300,6 +306,7 @@ void backward_attention(const LayerPass& pass, const LayerGradients& gradients, 
                       .dq = gradient.q,
                       .dk = gradient.k,
                       .dv = gradient.v});
+  // A rotation is orthogonal, so its backward pass is the rotation by the negative angle.
   rope(pass.stream, {.x = gradient.qk,
                      .num_heads = num_rotated_heads(c),
                      .positions = sequences.positions,
@@ -335,6 +342,8 @@ void backward_attention(const LayerPass& pass, const LayerGradients& gradients, 
 void backward_layer(const LayerPass& pass, const LayerBalance& balance,
                     const LayerGradients& gradients, Tensor dx) {
   const ModelConfig& c = pass.config;
+  // From the end of the layer to its beginning. Both halves add to dx, which goes on to the layer
+  // below.
   backward_half(pass, mlp_half(pass), gradients.mlp_norm, gradients.down_norm, dx,
                 [&](ConstTensor normed, ConstTensor dy, Tensor dnormed) {
                   if (c.is_sparse(pass.layer)) {
@@ -376,6 +385,7 @@ size_t backward_layer_workspace_bytes(const ModelConfig& config, const PassRoom&
   }
   if (config.num_experts > 0) {
     Workspace::Scope scope(memory);
+    // A batch of one token each has as many sequences as tokens.
     BackwardExperts(memory, room.placement, config, max_tokens, /*sequences=*/max_tokens);
     leave_room_for_gradients(hidden, config.expert_size);
     leave_room_for_gradients(2 * config.expert_size, hidden);

@@ -44,6 +44,8 @@ void ExpertLoads::compare(ConstMatrix probabilities, std::span<const float> bias
   const auto scores = std::span(of_all).first(static_cast<size_t>(num_experts));
   for (int64_t t = 0; t < chosen.rows; ++t) {
     const std::span ids(chosen.row(t), static_cast<size_t>(chosen.cols));
+    // A token without given choices has this mark in its whole row; its choices are the router's
+    // own.
     if (ids.front() == kChoose) continue;
     for (size_t e = 0; e < scores.size(); ++e)
       scores[e] = probabilities.row(t)[e] + (bias.empty() ? 0 : bias[e]);
@@ -55,6 +57,7 @@ void ExpertLoads::compare(ConstMatrix probabilities, std::span<const float> bias
     for (const int32_t id : ids) {
       int64_t before = 0;
       for (size_t e = 0; e < scores.size(); ++e) before += goes_before(e, static_cast<size_t>(id));
+      // The router would choose an expert if fewer than k others go before it.
       moved += before >= chosen.cols;
     }
   }
@@ -89,6 +92,7 @@ ExpertLoads::Peak ExpertLoads::peak() const {
   for (int64_t layer = 0; layer < num_layers(); ++layer) {
     const std::span<const int64_t> counts = choices_of(layer);
     const int64_t sum = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    // A layer that saw no tokens has no ratio, and counts as 0 in the mean.
     if (sum == 0) continue;
     const double ratio = static_cast<double>(*std::ranges::max_element(counts) * num_experts) /
                          static_cast<double>(sum);

@@ -107,6 +107,8 @@ void BatchBuilder::add(std::span<const int32_t> tokens, int32_t first_position,
 
 void BatchBuilder::add_drawn(int32_t from, int32_t position, std::span<const int32_t> blocks) {
   TR_CHECK(room_.takes_draws && from >= 0, "draw {} in a batch without room for it", from);
+  // The token has not been read back yet: take_drawn() writes it over this 0 on the device, before
+  // the embedding reads it.
   constexpr int32_t kUnknown = 0, kThatOne = 0;
   add({&kUnknown, 1}, position, blocks, {&kThatOne, 1});
   arrays_.from[static_cast<size_t>(num_tokens_) - 1] = from;
@@ -119,7 +121,10 @@ void BatchBuilder::pad(int64_t sequences, int32_t block, int max_context) {
            num_logit_rows_);
   TR_CHECK(max_context_ <= max_context, "a context of {}, not {}", max_context_, max_context);
   constexpr int32_t kAnyToken = 0, kThatOne = 0;
+  // The filling sequences all write position 0 of one spare block, and nobody reads their logits.
   while (num_sequences_ < sequences) add({&kAnyToken, 1}, 0, {&block, 1}, {&kThatOne, 1});
+  // A captured graph has its launches fixed, so padded batches of one graph must agree on the
+  // context.
   max_context_ = max_context;
   takes_draws_ = room_.takes_draws;
 }
@@ -129,6 +134,8 @@ ForwardBatch BatchBuilder::batch(const Stream& stream, std::span<const int32_t> 
   const auto tokens = static_cast<size_t>(num_tokens_);
   const size_t tables = static_cast<size_t>(num_sequences_ * room_.blocks_per_sequence);
   if (on_device_.size() > 0 && !std::exchange(is_copied_, true)) {
+    // One copy brings all arrays to the device, up to the end of the last that this batch uses.
+    // Choices are the last array, so a batch without them leaves them out.
     const int32_t* end = gives_choices_
                              ? arrays_.choices.data() + num_tokens_ * room_.choices_per_token
                              : arrays_.block_tables.data() + tables;

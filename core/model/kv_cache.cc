@@ -28,6 +28,8 @@ KvCache::KvCache(const ModelConfig& config, int num_blocks, int block_tokens, bo
            "block_tokens {} is no power of two from 8 to 128", block_tokens);
   const int64_t own = bytes(config, num_blocks, block_tokens, false, placement);
   buffer_ = Buffer(static_cast<size_t>(own), placement.device);
+  // On the host, wherever the cache lies: choices go out with trajectories and come in with
+  // batches.
   choices_ = Buffer(
       static_cast<size_t>(bytes(config, num_blocks, block_tokens, keeps_choices, placement) - own));
 }
@@ -39,6 +41,7 @@ int64_t KvCache::bytes(const ModelConfig& config, int64_t num_blocks, int block_
 
 int64_t KvCache::bytes_per_block(const ModelConfig& config, int block_tokens, bool keeps_choices,
                                  const Placement& placement) {
+  // Keys and values, hence 2.
   const int64_t kv = 2 * config.num_layers * config.kv_size() * size_of(placement.operands);
   const int64_t choices = choices_per_token(config) * static_cast<int64_t>(sizeof(uint16_t));
   return block_tokens * (kv + (keeps_choices ? choices : 0));
@@ -77,6 +80,7 @@ void KvCache::copy_block(const Stream& stream, int from, int to, int tokens) {
            "from {} to {} of {} blocks", from, to, num_blocks_);
   TR_CHECK(tokens >= 0 && tokens <= block_tokens_, "{} tokens of a block of {}", tokens,
            block_tokens_);
+  // The choices of a token go along with its keys and values: a trajectory may ask for them later.
   for (int position = 0; keeps_choices_ && position < tokens; ++position)
     std::ranges::copy(choices(from, position), choices(to, position).begin());
   for (int64_t index = 0; index < config_.num_layers; ++index)

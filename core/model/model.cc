@@ -165,6 +165,7 @@ Model::Model(ModelConfig config, int64_t max_context, const Placement& placement
                         .table = {tables.data(), max_context_, config_.head_dim}});
   if (config_.local_rope_theta != 0) {
     float* local = tables.data() + max_context_ * config_.head_dim;
+    // Layers with a local base (Gemma 3) have the second table, without the scaling of the first.
     rope_table(Stream{}, {.inv_freq = config_.local_inv_freq(),
                           .table = {local, max_context_, config_.head_dim}});
   }
@@ -212,6 +213,7 @@ void Model::check_batch(const ForwardBatch& batch, const KvCache& kv) const {
   const AttentionBatch& sequences = batch.sequences;
   TR_CHECK(sequences.num_tokens() == batch.num_tokens(), "{} positions for {} tokens",
            sequences.num_tokens(), batch.num_tokens());
+  // A longer context would read behind the rotary table.
   TR_CHECK(batch.max_context <= max_context_, "context {} of a model for {}", batch.max_context,
            max_context_);
   // Its builder has looked at each id; a larger one would be read behind a table.
@@ -283,6 +285,8 @@ void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeig
     LayerPass pass = pass_of(stream, workspace, weights, batch, kv, i, kept);
     pass.residual = residual;
     forward_layer(pass, output);
+    // The next layer's first norm adds the two: the sum of the stream is a part of that kernel,
+    // which saves one pass over the rows.
     residual = kept.middle;
     if (config_.is_sparse(i) && !chosen.empty())
       copy_on_device(stream,
@@ -290,6 +294,7 @@ void Model::forward(const Stream& stream, Workspace& workspace, const PackedWeig
                      chosen.subspan(static_cast<size_t>(config_.sparse_index(i) * choices)));
   }
 
+  // The last layer has no next norm over all rows, so its sum is made here.
   add(stream, {.x = residual, .y = output});
   // Before the final norm: a piece of a long prompt wants no row at all, a decode step one a
   // sequence.

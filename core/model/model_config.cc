@@ -307,6 +307,8 @@ RopeScaling read_scaling(const ConfigReader& reader, int64_t max_positions) {
 // kind of layer.
 void read_rope(const ConfigReader& reader, const Family& family, ModelConfig& config) {
   config.rope_theta = reader.number("rope_theta", family.rope_theta);
+  // Families with a local base have two sets of angles: layers with a window take this one, without
+  // any scaling.
   const bool local = family.local_rope_theta > 0;
   if (local)
     config.local_rope_theta = reader.number("rope_local_base_freq", family.local_rope_theta);
@@ -378,6 +380,7 @@ std::vector<int64_t> read_windows(const ConfigReader& reader, const Family& fami
                                                                        : "_sliding_window_pattern";
     const int64_t pattern = reader.integer(key, kDefaultPattern);
     check_size(reader.path(), key, pattern, kMaxSize);
+    // Each pattern-th layer sees all tokens, counted from 1: layers 5, 11, ... with a pattern of 6.
     for (int64_t i = pattern - 1; i < num_layers; i += pattern) windows[static_cast<size_t>(i)] = 0;
   }
   // Newer files say it layer by layer.
@@ -412,6 +415,7 @@ void write_windows(const ModelConfig& config, const Family& family, Ordered& jso
     json["max_window_layers"] = any ? first - config.windows.begin() : config.num_layers;
   }
   if (!any && !local) return;
+  // Layer by layer, which transformers takes before the older keys.
   for (int64_t i = 0; i < config.num_layers; ++i)
     json["layer_types"].push_back(config.window(i) > 0 ? "sliding_attention" : "full_attention");
 }
@@ -428,6 +432,7 @@ void read_experts(const ConfigReader& reader, ModelConfig& config) {
   const int64_t step = reader.integer("decoder_sparse_step", 1);
   check_size(reader.path(), "decoder_sparse_step", step, kMaxLayers);
   std::vector<bool> sparse;
+  // As transformers counts: with a step of 2 the layers 1, 3, 5, ... are sparse.
   for (int64_t i = 0; i < config.num_layers; ++i) sparse.push_back((i + 1) % step == 0);
   if (const Json* dense = reader.find("mlp_only_layers")) {
     const bool is_list = dense->is_array() && std::ranges::all_of(*dense, [&](const Json& layer) {
@@ -456,6 +461,7 @@ void write_experts(const ModelConfig& config, Ordered& json) {
   json["moe_intermediate_size"] = config.expert_size;
   json["norm_topk_prob"] = config.normalised_experts;
   json["router_aux_loss_coef"] = config.balance_coef;
+  // The list below says all, so the step is 1.
   json["decoder_sparse_step"] = 1;
   json["mlp_only_layers"] = Ordered::array();
   for (int64_t i = 0; i < config.num_layers; ++i)
@@ -557,9 +563,12 @@ ModelConfig read_model_config(const std::filesystem::path& directory) {
   return config;
 }
 
+// Embeddings are often padded to a round number of rows. The ids past the tokenizer's own stand for
+// no text, so they are never sampled.
 int64_t num_padded_ids(const std::filesystem::path& tokenizer, const ModelConfig& config) {
   int64_t num_ids = num_tokenizer_ids(tokenizer);
   if (num_ids == 0) return 0;
+  // An end token may lie behind the tokenizer's ids, and must stay possible to sample.
   for (const int64_t id : config.eos_tokens) num_ids = std::max(num_ids, id + 1);
   return std::max<int64_t>(config.vocab_size - num_ids, 0);
 }
@@ -665,6 +674,7 @@ void validate(const ModelConfig& config, const std::string& where) {
     throw UserError("{}: attention_factor is {}; it must be above 0, at most 1e6", where,
                     scaling.attention_factor);
   }
+  // YarnRamp divides by log(theta).
   if (scaling.type == RopeScaling::Type::kYarn && config.rope_theta == 1)
     throw UserError("{}: rope_theta is 1; yarn needs more", where);
   TR_CHECK(config.windows.empty() || std::ssize(config.windows) == config.num_layers,

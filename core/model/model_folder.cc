@@ -20,6 +20,7 @@ void count_id(const Json& id, int64_t& num_ids) {
   constexpr int64_t kMost = int64_t{1} << 31;
   if (!id.is_number_integer()) return;
   const auto value = id.get<int64_t>();
+  // Ids have gaps in some vocabularies, so the largest counts and not their number.
   if (value >= 0 && value < kMost) num_ids = std::max(num_ids, value + 1);
 }
 
@@ -84,6 +85,7 @@ void refuse_adapter(const fs::path& directory) {
 std::string folder_hint(const fs::path& directory) {
   std::error_code ignored;
   const std::string text = directory.string();
+  // The hints go from the surest sign to the vaguest: the first that fits is told.
   if (!fs::exists(directory, ignored)) return hub_id_hint(directory);
   const auto has = [&](const char* name) { return fs::exists(directory / name, ignored); };
   if (has("adapter_config.json") || has("adapter_model.safetensors"))

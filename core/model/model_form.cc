@@ -52,6 +52,7 @@ ModelForm read_model_form(const fs::path& directory) {
   if (fs::exists(generation)) form.generation = text_of(generation);
   if (!TensorFiles::exist(directory)) return form;
   form.files = files_of(directory);
+  // TensorFiles takes the single file first, so an index beside it is not the form of this model.
   if (!fs::exists(directory / TensorFiles::kSingleFile)) {
     const auto index = parse_ordered_json(text_of(directory / TensorFiles::kIndexFile));
     const auto metadata = index.find("metadata");

@@ -94,6 +94,8 @@ class PatternScan {
       const auto read = std::from_chars(part.data(), part.data() + part.size(), count);
       most = std::max(most, read.ec == std::errc::result_out_of_range ? kMaxCopies + 1 : count);
     }
+    // Counts in nested groups multiply. The bound is taken over the whole pattern, which needs no
+    // tree and is never too lax.
     copies_ *= std::min(most, kMaxCopies + 1);
     if (copies_ > kMaxCopies)
       return fmt::format("repeats parts {} times or more; at most {} are read", copies_,

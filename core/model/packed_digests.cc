@@ -15,6 +15,8 @@ std::optional<Weight> as_one_matrix(const PackedTensor& tensor, Device device) {
   const WeightStack& stack = tensor.matrices;
   Weight all = stack.first;
   all.out *= stack.count;
+  // The packed form pads each matrix to whole tiles: only where that adds nothing are the matrices
+  // of a stack the rows of one.
   if (stack.count > 1 && weight_bytes(all.dtype, all.out, all.in, device) !=
                              static_cast<size_t>(stack.count) * stack.bytes)
     return std::nullopt;
@@ -27,6 +29,7 @@ bool PackedDigests::add(size_t id, const PackedTensor& tensor, int64_t rows_per_
   if (stream_.device.kind == DeviceKind::kCpu || tensor.cols == 0 || tensor.rows == 0) return false;
   const int64_t blocks = (tensor.rows + rows_per_block - 1) / rows_per_block;
   const int64_t last_rows = tensor.rows - (blocks - 1) * rows_per_block;
+  // XXH3 has other formulas for so short a block, which the kernel does not have.
   if (last_rows * tensor.cols * size_of(tensor.dtype) <= kMostUndigestedBytes) return false;
   const auto weight = as_one_matrix(tensor, stream_.device);
   if (!weight) return false;
@@ -57,6 +60,7 @@ void PackedDigests::run() {
 std::vector<Digest> PackedDigests::blocks_of(size_t id) const {
   const Part& part = parts_.at(id);
   std::vector<Digest> blocks;
+  // The high half first, as digest_of() writes the 128 bits.
   for (size_t i = part.first; i < part.first + part.count; i += 2)
     blocks.push_back(fmt::format("{:016x}{:016x}", halves_[i + 1], halves_[i]));
   return blocks;

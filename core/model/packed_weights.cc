@@ -62,6 +62,8 @@ RowPieces rows_of(const WeightSource& source, const TensorParts& parts, int64_t 
   for (const TensorPart& part : parts) {
     const TensorValues values = source(part.name);
     TR_CHECK(values.size() == part.rows * cols, "'{}' has {} values", part.name, values.size());
+    // Parameters lay a group's tensors side by side, so q, k and v are packed as one matrix without
+    // a copy; files may have them in several places.
     if (!pieces.empty() && pieces.back().values.extend_by(values)) {
       pieces.back().rows += part.rows;
     } else {
@@ -139,6 +141,8 @@ struct Packing {
     }
     // A few rows at a time are brought together, as floats.
     constexpr int64_t kFloats = 1 << 16;
+    // A multiple of kWeightRows, since the packed form interleaves that many rows and pack() begins
+    // at a whole tile.
     const int64_t step = std::max<int64_t>(1, kFloats / (place.in * kWeightRows)) * kWeightRows;
     std::vector<float> together(static_cast<size_t>(std::min(step, place.out) * place.in));
     for (int64_t begin = 0; begin < place.out; begin += step) {
@@ -252,6 +256,7 @@ PackedWeights::PackedWeights(const ModelConfig& config, Dtype dtype, Buffer pack
   take({config.hidden_size, 0}, final_norm_);
   take({config.vocab_size, config.hidden_size}, embeddings_);
   if (config.tie_embeddings) {
+    // Tied embeddings are packed once: both products read the same memory.
     head_ = embeddings_;
   } else {
     take({config.vocab_size, config.hidden_size}, head_);
@@ -414,6 +419,8 @@ void PackedWeights::read(const Stream& stream, const PackedTensor& tensor, int64
     return wait(stream);
   }
   for (int64_t done = 0; done < rows.rows;) {
+    // The rows may reach over several matrices of a stack, whose packed forms do not continue each
+    // other.
     const int64_t matrix = (first + done) / tensor.matrices.first.out;
     const int64_t row = (first + done) % tensor.matrices.first.out;
     const int64_t count = std::min(rows.rows - done, tensor.matrices.first.out - row);
@@ -424,6 +431,8 @@ void PackedWeights::read(const Stream& stream, const PackedTensor& tensor, int64
 float PackedWeights::embedding_scale() const {
   if (!config_.scaled_embeddings) return 1;
   const float scale = std::sqrt(static_cast<float>(config_.hidden_size));
+  // transformers holds the factor in the dtype of the embeddings, so in bfloat16 it is rounded
+  // (Gemma).
   return dtype_ == Dtype::kBF16 ? to_float(to_bf16(scale)) : scale;
 }
 

@@ -57,6 +57,8 @@ bool is_zero_without(const TensorFiles& files, const ParameterInfo& info) {
 // The values of a tensor that a model has, in order.
 class TensorReader {
  public:
+  // Shape and dtype are checked here, before a value is converted; a missing tensor is an error of
+  // find().
   TensorReader(TensorFiles& files, const ModelConfig& config, const ParameterInfo& info)
       : name_(info.name) {
     if (is_zero_without(files, info)) return;
@@ -108,6 +110,8 @@ class TensorReader {
 
 void load_parameters(const std::filesystem::path& directory, const ModelConfig& config,
                      Parameters& parameters, const std::string& file) {
+  // A folder whose model is in bfloat16 may hold the float32 weights beside it. A run that goes on
+  // takes those: the rounded ones have lost the small changes of the updates.
   const bool is_rounded = file.empty() && std::filesystem::exists(directory / kMasterFile);
   TensorFiles files(directory, is_rounded ? kMasterFile : file);
   // Before gigabytes are converted.
@@ -187,6 +191,8 @@ std::span<const float> StreamedParameters::read(std::string_view name) {
   for (size_t first = 0; first < place.values.size(); first += kPiece) {
     reader.read(
         std::span(place.values).subspan(first, std::min(kPiece, place.values.size() - first)));
+    // The pages of the mapped file count as memory of the process until they are given back; the
+    // values are in the vector by now.
     reader.release();
   }
   files_->progress.add(info.size * 4);
@@ -209,6 +215,8 @@ void write_config(const std::filesystem::path& directory, const ModelConfig& con
                   const ModelForm& form, const WrittenModel& model) {
   if (form.config.empty()) {
     ModelConfig written = config;
+    // Tensors are written as float32 or bfloat16 where no form asks for more, so the config must
+    // not say float16.
     if (written.dtype != Dtype::kBF16) written.dtype = Dtype::kF32;
     write_model_config(written, directory);
     return;

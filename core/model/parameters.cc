@@ -178,6 +178,8 @@ void init_tensor(const ModelConfig& config, uint64_t seed, const ParameterInfo& 
   Rng rng(mix({seed, hash_name(info.name)}));
   const double deviation = std::sqrt(variance);
   if (info.kind == ParameterKind::kLowRankIn) {
+    // peft begins A with kaiming_uniform_(a=sqrt(5)), which is uniform within 1 / sqrt(fan_in), and
+    // B with zeros: the first update starts from the base model.
     for (float& value : values) value = static_cast<float>(deviation * (2 * rng.uniform() - 1));
     return;
   }
@@ -193,6 +195,7 @@ ParameterLayout::ParameterLayout(const ModelConfig& config) {
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     const LayerTable table = layer_table(config, layer);
     for_each_tensor([&](const TensorGroup& group) { append(layer_prefix(layer), group); }, table);
+    // A token goes through experts_per_token experts, and the others of the layer are idle for it.
     for (const TensorGroup* experts : {&table.expert_gate_up, &table.expert_down})
       num_idle_ += experts->rows() / experts->count * experts->cols *
                    (experts->parts.empty() ? 0 : config.num_experts - config.experts_per_token);

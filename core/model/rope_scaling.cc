@@ -16,6 +16,8 @@ double mix(double slow, double fast, double share_of_fast) {
 
 // How much of the unscaled angle stays, by its wavelength in positions.
 double llama3_share(const RopeScaling& s, double inv_freq) {
+  // Llama 3.1: pairs that turn more than high_freq_factor times over the original context keep
+  // their angle, those below low_freq_factor are divided, and the rest are mixed in between.
   const double turns = static_cast<double>(s.original_positions) * inv_freq / kTurn;
   return std::clamp((turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor), 0.0,
                     1.0);
@@ -50,6 +52,8 @@ class YarnRamp {
 }  // namespace
 
 double yarn_attention_factor(double factor, double mscale) {
+  // YaRN's temperature of the attention (Peng et al. 2023): 1/sqrt(t) = 0.1 ln(s) + 1, folded into
+  // the table of cosines and sines, so it multiplies queries and keys alike.
   return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
 }
 

@@ -55,6 +55,7 @@ void rounded_to_bf16(std::span<const float> values,
 float from_f16_bits(uint16_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
   const uint32_t exponent = (bits >> 10) & 0x1Fu, mantissa = bits & 0x3FFu;
+  // Infinity and NaN: all bits of the exponent are set in both formats.
   if (exponent == 0x1F) return std::bit_cast<float>(sign | 0x7F800000u | mantissa << 13);
   if (exponent == 0) {  // zero and subnormals: mantissa * 2^-24, exact in float
     const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
@@ -74,6 +75,7 @@ uint16_t to_f16_bits(float value) {
   // Below the normal ones: in units of 2^-24. To the nearest, ties to even, as the machine rounds.
   if (size < 0x1p-14f) return sign | static_cast<uint16_t>(std::nearbyint(size * 0x1p24f));
   // 10 bits of the fraction stay of 23; 112 = 127 - 15, the biases of the two formats.
+  // Half of the last place minus one, plus the bit that decides ties.
   const uint32_t rounded = (magnitude + 0xFFF + (magnitude >> 13 & 1)) >> 13;
   return sign | static_cast<uint16_t>(rounded - (112u << 10));
 }

@@ -24,6 +24,7 @@ std::vector<WrittenFile> files_by_size(const ModelConfig& config, const Paramete
   for (const ParameterInfo& info : parameters.layout().entries()) {
     NamedTensor tensor = tensor_of(parameters, info, info.name, sampled_dtype(config, info));
     const int64_t size = written_bytes(tensor);
+    // A tensor larger than the bound still gets a file, of its own.
     if (config.shard_bytes > 0 && bytes > 0 && bytes + size > config.shard_bytes) {
       files.emplace_back();
       bytes = 0;
@@ -73,6 +74,8 @@ class FilesByForm {
   Dtype dtype_of(const ModelForm::Tensor& tensor, const ParameterInfo& info) {
     const Dtype sampled = sampled_dtype(config_, info);
     if (!form_.keeps_dtypes) return sampled;
+    // The rollout samples this tensor in bfloat16, so a float32 copy would hold another model than
+    // the one that was trained.
     const bool narrows = tensor.dtype == Dtype::kF32 && sampled == Dtype::kBF16;
     if (narrows) model_.is_narrowed = true;
     return narrows ? Dtype::kBF16 : tensor.dtype;
