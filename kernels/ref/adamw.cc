@@ -19,6 +19,7 @@ void begin_update(const BeginUpdate& args) {
     state.updates += 1;
     const int64_t behind = std::ssize(args.rates) - 1;
     state.lr = args.rates[static_cast<size_t>(std::min(state.updates - args.first_rate, behind))];
+    // The 1e-6 is that of torch.nn.utils.clip_grad_norm_.
     const double clipped = std::min(1.0, args.max_grad_norm / (state.grad_norm + 1e-6));
     state.grad_scale = args.max_grad_norm > 0 ? static_cast<float>(clipped) : 1.0f;
   }
@@ -28,6 +29,8 @@ void begin_update(const BeginUpdate& args) {
 void adamw(const AdamW& args) {
   const auto& [states, constants, parameters, gradients, m, v] = args;
   const UpdateState& state = states[0];
+  // A gradient that is not finite changes nothing: neither weights nor moments, and it is not
+  // counted among the updates of the bias correction.
   if (state.skips) return;
   const double beta1 = constants.beta1, beta2 = constants.beta2, lr = state.lr;
   const auto t = static_cast<double>(state.updates);

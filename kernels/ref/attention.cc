@@ -20,6 +20,8 @@ struct Place {
 Place place(const AttentionBatch& batch, const KvLayer& kv, int64_t sequence, int64_t kv_head,
             int64_t position) {
   const int64_t bt = kv.block_tokens;
+  // Keys lie transposed in a block, [head_dim, block_tokens], so that the scores of neighbouring
+  // positions are computed side by side; values lie as they are read, [block_tokens, head_dim].
   const int64_t id =
       batch.block_tables[static_cast<size_t>(sequence * batch.max_blocks + position / bt)];
   const int64_t block = (id * kv.num_kv_heads + kv_head) * kv.head_dim * bt;
@@ -61,6 +63,7 @@ Probabilities probabilities(const float* q, const AttentionHeads& args, const At
   result.lse = max + std::log(sum);
   // From the log-sum-exp, as backward has it; e^(s - max) / sum is the same number.
   for (double& s : result.p) s = std::exp(s - result.lse);
+  // Indexed by position, also where a window begins later.
   result.p.insert(result.p.begin(), static_cast<size_t>(first), 0.0);
   return result;
 }

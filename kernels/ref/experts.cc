@@ -54,6 +54,7 @@ void weight_backward(const WeightBackward& a) {
       const double weight = a.weights.host().row(t)[j];
       double sum = 0;
       for (int64_t i = 0; i < a.h.cols; ++i) {
+        // dL/dw = h . dh, taken before both are scaled by the weight in place.
         sum += double{a.h.host().row(row)[i]} * a.dh.host().row(row)[i];
         a.h.host().row(row)[i] = static_cast<float>(a.h.host().row(row)[i] * weight);
         a.dh.host().row(row)[i] = static_cast<float>(a.dh.host().row(row)[i] * weight);

@@ -29,6 +29,8 @@ void linear_grad_input(ConstMatrix dy, ConstMatrix weight, Matrix dx, bool accum
 void linear_grad_weight(ConstMatrix dy, ConstMatrix x, Matrix dweight) {
   for (int64_t o = 0; o < dy.cols; ++o) {
     for (int64_t i = 0; i < x.cols; ++i) {
+      // Gradients of weights always add to what is there: micro-batches of one slot share the
+      // buffer.
       double sum = dweight.row(o)[i];
       for (int64_t t = 0; t < dy.rows; ++t) sum += double{dy.row(t)[o]} * x.row(t)[i];
       dweight.row(o)[i] = static_cast<float>(sum);

@@ -96,6 +96,8 @@ void linear_logprob_backward(const LogprobHead& head, ConstMatrix weight,
     for (int64_t o = 0; o < weight.rows; ++o) {
       const double log_p = row.all.log_p[static_cast<size_t>(o)], p = std::exp(log_p);
       const double kept_p = std::exp(row.kept.log_p[static_cast<size_t>(o)]);
+      // The log-probability is that within the kept set, so its gradient has the kept distribution;
+      // the entropy is that of the whole one.
       double dz = gradient.dlogprob[i] * ((o == head.targets[i] ? 1.0 : 0.0) - kept_p);
       // dH / dz_o = -p_o (log p_o + H).
       if (!gradient.dentropy.empty() && p > 0)

@@ -10,6 +10,8 @@ void rms_norm(ConstMatrix x, std::span<const float> weight, float eps, Matrix y,
               std::span<float> inv_rms) {
   const auto dim = static_cast<int64_t>(weight.size());
   for (int64_t part = 0; part < x.rows * x.cols / dim; ++part) {
+    // A row may hold several parts of `dim` (the heads of q and k), each of which is normalised by
+    // itself.
     const float* in = x.row(part * dim / x.cols) + part * dim % x.cols;
     float* out = y.row(part * dim / x.cols) + part * dim % x.cols;
     double squares = 0;

@@ -32,6 +32,7 @@ void route(const Route& a) {
       return static_cast<float>(p[i]) + (a.choice_bias.empty() ? 0.0f : a.choice_bias[i]);
     };
     std::ranges::stable_sort(ids, [&](int32_t x, int32_t y) { return score(x) > score(y); });
+    // Ascending, so that the sum over experts has one order whatever their scores.
     std::sort(ids.begin(), ids.begin() + k);
     if (a.given.rows > 0 && a.given.row(t)[0] != kChoose)
       std::copy_n(a.given.row(t), k, ids.begin());

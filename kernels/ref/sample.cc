@@ -28,6 +28,7 @@ std::vector<int32_t> keep_tokens(std::span<const float> logits, const SamplingRo
     if (!kept.empty() && weight(id) < row.min_p) break;
     kept.push_back(id);
     reached += weight(id);
+    // top_p counts the mass among the top_k, as samplers that apply one after the other do.
     if (row.top_p < 1 && reached >= row.top_p * total) break;
   }
   return kept;
@@ -44,6 +45,8 @@ int32_t draw(std::span<const float> logits, const std::vector<int32_t>& ids,
   double passed = 0;
   int32_t last = ids[0];
   for (const int32_t id : ids) {
+    // Rounding may leave the sum short of uniform * total: then the last token that has a
+    // probability at all is drawn.
     if (weight(id) > 0) last = id;
     passed += weight(id);
     if (passed > row.uniform * total) break;
@@ -63,6 +66,7 @@ void sample(const SampleTokens& args) {
     log_sum_exp(logits.slice_rows(r, r + 1), row.inv_temperature, args.lse.subspan(i, 1), {});
     args.drawn[i] = -1;
     args.kept_counts[i] = 0;
+    // Logits that are not finite draw nothing, which the -1 tells the caller.
     if (!std::isfinite(args.lse[i])) continue;
     std::vector<int32_t> ids = keep_tokens(z, row);
     std::ranges::sort(ids);

@@ -16,6 +16,7 @@ Value activate(GateActivation activation, double g) {
     // silu(g) = g s with s' = s (1 - s), so silu' = s + g s (1 - s).
     return {g * s, s * (1 + g * (1 - s))};
   }
+  // The tanh form of GELU (Hendrycks & Gimpel 2016), which Gemma is trained with.
   const double k = std::sqrt(2 / std::numbers::pi);
   const double t = std::tanh(k * (g + 0.044715 * g * g * g));
   return {0.5 * g * (1 + t),
