@@ -33,6 +33,7 @@ std::optional<Failure> find_failure(const Trajectory& t, const BatchOptions& opt
   BodyLimits limits{.vocab_size = options.vocab_size,
                     .max_context_tokens = options.max_sequence_tokens,
                     .needs_sets = options.algo.sampling_mask == SamplingMask::kKeep};
+  // Recorded experts matter only where they are replayed; else a body may have them or not.
   if (options.experts != ExpertShape{}) limits.experts = options.experts;
   if (auto unfit = find_unfit(t, limits))
     return Failure{fmt::format("trajectory {} {}", where, *unfit)};
@@ -40,6 +41,8 @@ std::optional<Failure> find_failure(const Trajectory& t, const BatchOptions& opt
 }
 
 bool is_too_old(int64_t version, const BatchOptions& options) {
+  // By token and not by sample: a sample that was carried over an install has fresh tokens behind
+  // old ones.
   return options.max_staleness && version < options.version - *options.max_staleness;
 }
 
@@ -67,6 +70,8 @@ std::vector<int32_t> choices_of(const Trajectory& t, size_t index) {
   }
   const size_t size = choices.size() + segment.tokens.size() * per_token;
   choices.insert(choices.end(), segment.choices.begin(), segment.choices.end());
+  // The last sampled token has no recorded choices (nothing was computed behind it), so the list
+  // may end early; such places choose for themselves.
   choices.resize(size, kChoose);
   return choices;
 }
@@ -98,6 +103,8 @@ void add_recorded(const Trajectory& t, const Segment& segment, size_t i,
   sequence.recorded_logprobs.push_back(restricted ? drawn : logprob);
   sequence.versions.push_back(segment.versions[i]);
   const auto numerics_class = static_cast<size_t>(segment.classes[i]);
+  // Another class adds up in another order: its log-probabilities are no bits of this trainer, and
+  // score_old() computes them again.
   sequence.foreign_class.push_back(t.numerics_classes[numerics_class] != options.numerics_class);
 }
 
@@ -145,6 +152,8 @@ TrainSequence make_sequence(const Trajectory& t, size_t index, const TurnCredit&
       }
       const int32_t number = turn_number(t, segment, answers[i]);
       sequence.advantages.push_back(static_cast<float>(credit.of(number)));
+      // Without a number the place in the segment stands for it: turns within one segment stay
+      // apart.
       sequence.turns.push_back(number < 0 ? answers[i] : number);
     }
   }
@@ -212,6 +221,7 @@ Result<SampleAdvantages> ordered_advantages(std::span<const Trajectory> trajecto
       groups.push_back(static_cast<int32_t>(i));
     }
   }
+  // The end of the last group, so that group g is [groups[g], groups[g + 1]).
   groups.push_back(static_cast<int32_t>(sorted.size()));
   return sample_advantages(std::move(sorted), std::move(groups), options.algo);
 }
@@ -284,6 +294,8 @@ Result<TrainBatch> build_batch(std::span<const Trajectory> trajectories,
             {t.lease, cut_out ? LeftOut::kTruncated : LeftOut::kGreedyBaseline});
       const size_t before = batch.sequences.size();
       int32_t trained = 0;
+      // A masked sample leaves the loss and stays in the baseline of its group, which is made
+      // above.
       for (size_t s = 0; s < (masked ? 0 : t.segments.size()); ++s) {
         TrainSequence sequence = make_sequence(t, s, credit[i - first], options);
         if (sequence.targets.empty()) continue;
@@ -311,6 +323,7 @@ void append(TrainBatch& batch, TrainBatch part) {
     sequence.trajectory += trajectories;
     batch.sequences.push_back(std::move(sequence));
   }
+  // The first offset of a part is 0, which the batch has already as its own end.
   for (size_t g = 1; g < part.group_offsets.size(); ++g)
     batch.group_offsets.push_back(sequences + part.group_offsets[g]);
   batch.trajectory_tokens.insert(batch.trajectory_tokens.end(), part.trajectory_tokens.begin(),
@@ -324,6 +337,8 @@ std::vector<Minibatch> split_minibatches(const TrainBatch& batch, int64_t parts)
   int64_t groups = batch.num_groups();
   std::vector<Minibatch> result;
   for (int64_t p = 0; p < parts; ++p) {
+    // Whole groups, as even as integers allow: sizes differ by one at most, and a batch of fewer
+    // groups than parts has fewer updates.
     auto begin = static_cast<size_t>(groups * p / parts),
          end = static_cast<size_t>(groups * (p + 1) / parts);
     if (begin == end) continue;

@@ -66,6 +66,7 @@ FileDigests digest_files(const fs::path& folder) {
   FileDigests digests;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename();
+    // It holds the digests, so it cannot be among them; to_proved_json() proves it by itself.
     if (name == kStateFile) continue;
     Result<Digest> digest = digest_of_file(entry.path());
     if (!digest) throw UserError("{}", digest.failure().message);
@@ -110,6 +111,8 @@ nlohmann::json read_state(const fs::path& path) {
 // Every file of the folder is as it was written.
 CheckpointState read_proved_state(const fs::path& folder) {
   const fs::path path = folder / kStateFile;
+  // A state that is missing is damage, and one that cannot be opened now is not: the digest tells
+  // the two apart before the JSON is read.
   (void)proved_digest(path);
   try {
     const nlohmann::json json = read_state(path);
@@ -217,6 +220,8 @@ void CheckpointFolder::write(const fs::path& folder, const CheckpointState& stat
     ModelForm form = form_;
     // Weights that float16 does not hold must not be lost: they are saved in the sampling dtype.
     if (!fits(form, parameters)) form.keeps_dtypes = false;
+    // A master file is written only where the model's own files round something. Weights in
+    // bfloat16 that no update has moved are exact in both, which saves a file of twice their size.
     const bool is_exact =
         save_model(folder, config, parameters, form) ||
         (config.dtype == Dtype::kBF16 && !has_halves(form) && are_bf16(parameters));
@@ -286,6 +291,7 @@ std::optional<ProvedCheckpoint> CheckpointFolder::load_latest(const ModelConfig&
           file.string());
     critic->load(file);
   }
+  // Behind all that may throw: a checkpoint is renamed only once the run does go on from another.
   for (const fs::path& damaged : found->damaged) set_aside(damaged);
   return found;
 }

@@ -88,6 +88,8 @@ std::vector<float> Critic::values(ConstMatrix hidden) const {
   values.reserve(static_cast<size_t>(hidden.rows));
   for (int64_t row = 0; row < hidden.rows; ++row) {
     const float* h = hidden.row(row);
+    // V(h) = mean return + w (h - mean h): about the running means, so that w learns differences
+    // alone (critic.h).
     double sum = mean_return_[0];
     for (size_t i = 0; i < weight_.size(); ++i)
       sum += double{weight_[i]} * (double{h[i]} - mean_[i]);
@@ -143,6 +145,7 @@ void Critic::end(const GradientTree& tree) { tree.gather_slots(sums_); }
 
 void Critic::apply() {
   std::vector<double> row(sums_size(hidden_size_));
+  // Slot by slot in their order, which no number of ranks changes.
   for (size_t i = 0; i < sums_.size(); ++i) row[i % row.size()] += sums_[i];
   const Sums total(row);
   const size_t size = weight_.size();
@@ -155,11 +158,15 @@ void Critic::apply() {
   double squares = 0;
   for (size_t i = 0; i < size; ++i) {
     mean[i] += part * (total.state[i] / total.tokens - mean[i]);
+    // dL/dw = sum of dv (h - mean) = sum of dv h - mean times sum of dv: the sums need no second
+    // pass once the mean has moved.
     gradient[i] = total.d_state[i] - total.d * mean[i];
     squares += gradient[i] * gradient[i];
   }
   const double norm = std::sqrt(squares);
   norm_sum_ += norm;
+  // As the optimizer of the policy does: an update that is not finite is skipped, and nothing has
+  // moved.
   if (!std::isfinite(norm) || !std::isfinite(total.returns)) return;
   ++applied_;
   std::ranges::transform(mean, mean_.begin(), [](double x) { return static_cast<float>(x); });

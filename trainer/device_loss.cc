@@ -111,6 +111,7 @@ void DeviceLoss::add_policy(size_t slot, std::span<const TrainSequence> sequence
                    std::ssize(made.turns) - 1, !kl.empty());
   };
 
+  // The columns in pinned memory may still be on their way from the micro-batch before.
   sent_.wait();
   Workspace host_memory(host_columns_), device_memory(device_columns_);
   const Columns to = columns_in(host_memory), on_device = columns_in(device_memory);
@@ -152,11 +153,14 @@ void DeviceLoss::add_policy(size_t slot, std::span<const TrainSequence> sequence
 }
 
 void DeviceLoss::end(const GradientTree& tree) {
+  // Sums of several updates may be under way, so that the host need not wait for the device at
+  // each.
   if (std::ssize(pending_) == kPending) settle();
   const auto slots = static_cast<size_t>(room_.slots);
   copy(stream_, loss_bytes({}, pending_sums_.subspan(pending_.size() * slots, slots)),
        loss_bytes(stream_.device, sums_));
   pending_.push_back(std::move(update_));
+  // Ranks add up their reports over the network, for which the sums must be here.
   if (tree.ranks() == nullptr) return;
   settle();
   report(tree, std::exchange(settled_, {}).back());

@@ -34,6 +34,7 @@ ExpertBalancer::ExpertBalancer(const ModelConfig& config, double coef, double bi
   const size_t size = Counts::bytes(config);
   if (stream.device.kind == DeviceKind::kCpu || size == 0) return;
   device_ = Buffer(size, stream.device);
+  // Zeros to send, a place for each pending update, and one for settle_update().
   host_ = Buffer::pinned((kPending + 2) * size, stream.device);
   std::ranges::fill(host_.as<std::byte>().first(size), std::byte{0});
   Workspace memory(device_);
@@ -48,6 +49,8 @@ BalancePass ExpertBalancer::begin(int64_t tokens) {
   update_.clear();
   is_counting_ = counts_on_device();
   if (is_counting_) copy(stream_, device_.bytes(), host_.bytes().part(0, device_.size()));
+  // A mean over the tokens of the update: the passes of its micro-batches add up to the
+  // coefficient.
   return {.weight = config_.num_experts == 0 ? 0 : coef_ / static_cast<double>(tokens),
           .loads = &update_,
           .device_choices = on_device_.choices,

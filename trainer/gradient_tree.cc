@@ -78,6 +78,8 @@ std::pair<size_t, size_t> GradientTree::own_share(std::span<const PackedSequence
 }
 
 void GradientTree::run(std::span<const PackedSequence> sequences, const GradientPass& pass) {
+  // A rank owns a whole subtree, since both numbers are such that halving the slots meets the
+  // borders of ranks: the tree of sums is the same for any number of ranks, and so are the bits.
   const size_t each = slots_ / num_ranks(), begin = rank() * each;
   run_slots(sequences, slot_offsets(sequences, slots_), begin, begin + each, 0, pass);
   // Further up the same tree.
@@ -99,6 +101,7 @@ void GradientTree::sum_ranks() {
 
 void GradientTree::add_to(Parameters& sum, std::span<const PackedSequence> sequences,
                           const GradientPass& pass) {
+  // With one slot the tree is that slot, and its buffer and one addition are saved.
   if (slots_ == 1) {
     run_slot(sequences, 0, 0, sequences.size(), sum, pass);
   } else {
@@ -123,6 +126,7 @@ void GradientTree::run_slots(std::span<const PackedSequence> sequences,
   }
   // The left half takes the larger part, so that the depth is ceil(log2(slots)).
   size_t middle = begin + (end - begin + 1) / 2;
+  // The left half leaves its sum in buffers_[depth], which the right half does not touch.
   run_slots(sequences, offsets, begin, middle, depth, pass);
   run_slots(sequences, offsets, middle, end, depth + 1, pass);
   add_gradients(stream_, *buffers_[depth + 1], *buffers_[depth]);

@@ -19,6 +19,8 @@ namespace tailrace {
 
 namespace {
 
+// The bias of a choice of experts is moved by the balancer and has no gradient, so a decay would
+// undo it.
 bool decays(ParameterKind kind, bool decay_norms) {
   switch (kind) {
     case ParameterKind::kEmbedding:
@@ -38,6 +40,8 @@ bool decays(ParameterKind kind, bool decay_norms) {
 
 bool is_hidden_matrix(const ParameterInfo& info) {
   using enum ParameterKind;
+  // The head is a matrix too, but its rows are words: Muon's orthogonal update is for hidden layers
+  // (embeddings have a kind of their own).
   return (info.kind == kMatrix || info.kind == kResidual) && info.name != kHeadName;
 }
 
@@ -46,6 +50,7 @@ bool is_hidden_matrix(const ParameterInfo& info) {
 double learning_rate(const OptimOptions& options, int64_t update, double done, double warm_up_end) {
   if (update < options.warmup_updates)
     return options.lr * static_cast<double>(update) / static_cast<double>(options.warmup_updates);
+  // The last update of the warm-up has the whole rate, whatever share of the run it took.
   if (options.schedule == LrSchedule::kConstant || update == options.warmup_updates)
     return options.lr;
   const double fallen =
@@ -136,6 +141,7 @@ int64_t Optimizer::bytes(const ParameterLayout& layout, OptimizerKind kind, Devi
 }
 
 void Optimizer::apply(const Parameters& gradients, Parameters& parameters, double done) {
+  // The host runs ahead of the device by kPending updates at most, for which it has places.
   if (pending_ == kPending) settle();
   const std::span<const float> rates = send_rates(done);
   sum_of_squares(
@@ -173,6 +179,8 @@ void Optimizer::apply(const Parameters& gradients, Parameters& parameters, doubl
           .gradients = matrix(gradients.values()),
           .momentum = matrix(m_.values())});
   }
+  // Read when somebody asks, by settle(): whether an update was skipped is known on the device
+  // alone.
   copy(stream_, bytes_of(pending_states_.subspan(static_cast<size_t>(pending_), 1)),
        on(stream_.device, state_));
   pending_done_.push_back(done);
@@ -372,6 +380,8 @@ void Optimizer::save(const std::filesystem::path& path) const {
   std::vector<NamedTensor> tensors;
   std::vector<float> m_copy, v_copy;
   const UpdateState counts = state();
+  // Before the first update all moments are 0, and load() makes them so without a file of that
+  // size.
   if (counts.updates > 0) {
     const std::span<const float> m = staged(m_.values(), m_copy),
                                  v = staged(second_moments(), v_copy);

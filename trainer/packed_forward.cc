@@ -74,6 +74,7 @@ std::vector<std::pair<size_t, size_t>> pack(std::span<const PackedSequence> sequ
     size_t end = begin;
     while (end < sequences.size()) {
       auto length = static_cast<int64_t>(sequences[end].tokens.size());
+      // The head applies one temperature to a whole pass.
       bool fits = tokens + length <= limits.max_tokens &&
                   static_cast<int64_t>(end - begin) < limits.max_sequences &&
                   sequences[end].inv_temperature == sequences[begin].inv_temperature;
@@ -208,9 +209,11 @@ void PackedForward::build(std::span<const PackedSequence> sequences) {
 
 // Sends the batch of build() to where the model reads it.
 void PackedForward::send(const Stream& stream) {
+  // The copy alone: the model asks for the batch again, which is then there.
   static_cast<void>(builder_.batch(stream));
   rows_.target_ids.slice(0, num_targets_).send(stream);
   send_kept(stream);
+  // build() of the next micro-batch writes the same pinned memory, and waits for this.
   if (!on_cpu()) sent_.set(stream);
 }
 
@@ -226,6 +229,7 @@ void PackedForward::send_kept(const Stream& stream) {
   if (need.peak() > device_kept_.size()) {
     // Memory of the smaller one that the stream still reads must not be given back.
     wait(stream);
+    // Twice as large, so that growing sets wait for the stream a few times in a run.
     const size_t size = std::max(need.peak(), 2 * device_kept_.size());
     device_kept_ = Buffer(size, stream.device);
     host_kept_ = Buffer::pinned(size, stream.device);
@@ -313,6 +317,7 @@ std::vector<uint8_t> PackedForward::is_likeliest(const Stream& stream,
       const std::span<const float> values(out.host.row(row), static_cast<size_t>(weight.out));
       const auto target =
           static_cast<size_t>(rows_.target_ids.host[static_cast<size_t>(begin + row)]);
+      // A tie counts as likeliest.
       likeliest.push_back(std::ranges::max(values) <= values[target] ? 1 : 0);
     }
   }

@@ -43,6 +43,8 @@ PolicyTrainer::PolicyTrainer(const Stream& stream, const ModelConfig& config,
                max_sequence_tokens, kept_of(train_), num_threads(stream)),
       update_(stream_, model_, forward_, weights_, train_),
       scores_(stream_, forward_, weights_, update_.tree()) {
+  // Buffers made in between lie in the memory that the trainer has only during its turn on the
+  // device.
   turn_.reset();
 }
 
@@ -56,6 +58,7 @@ std::vector<MemoryItem> PolicyTrainer::memory(const ModelConfig& config, const T
       {config.lora ? "adapter (fp32 master)" : "weights (fp32 master)", weights},
       {"their packed form",
        config.lora ? PackedWeights::adapter_bytes(config, extras.device) : packed},
+      // A step that comes in parts keeps its gathered gradients beside the tree's buffers.
       {"gradients",
        weights * (GradientTree::num_buffers(train.gradient_slots) + (extras.streams ? 1 : 0)),
        /*certain=*/true, /*of_turn=*/true},
@@ -107,12 +110,15 @@ void PolicyTrainer::warm_up() {
 }
 
 void PolicyTrainer::join(Collective* ranks) {
+  // Rank 0 may have trained on while another was started anew: its weights, moments and counts are
+  // the ones that count.
   if (ranks != nullptr) ranks->broadcast(std::as_writable_bytes(parameters().flat()));
   update_.join(ranks);
   if (ranks != nullptr) weights_.changed();
 }
 
 Parameters& PolicyTrainer::scratch() {
+  // Between steps the gradients' buffer is free, which saves a copy of the model.
   if (on_cpu()) return update_.tree().result();
   if (!scratch_) scratch_ = std::make_unique<Parameters>(model_.trained());
   return *scratch_;

@@ -46,6 +46,8 @@ SampleAdvantages sample_advantages(std::vector<const Trajectory*> samples,
     for (auto i = static_cast<size_t>(all.groups[g]); i < static_cast<size_t>(all.groups[g + 1]);
          ++i)
       signal.add(all.rewards[i], all.samples[i]->judged);
+    // By the rewards, or what algo.filter_metric judged, and not as they are shaped: a length
+    // penalty would give a signal to groups that all failed alike.
     all.advantages.zero_signal[g] = compares_members(options.advantage) && !signal.has();
   }
   return all;
@@ -80,6 +82,7 @@ std::vector<TurnCredit> turn_credit_of(const SampleAdvantages& all, size_t begin
                        .baseline = all.advantages.baseline[i],
                        .scale = all.advantages.scale[i],
                        .rewards = own});
+      // Without an anchor for each turn it is not known which turn met which state.
       if (anchors.size() == own.size()) facts.back().anchors = anchors;
     }
     auto turns =

@@ -197,6 +197,7 @@ std::vector<SftRow> read_sft_rows(const std::filesystem::path& path, int64_t voc
     if (std::ssize(row.tokens) > max_tokens)
       throw UserError("{}: input_ids has {} tokens; the context holds {}.", where,
                       row.tokens.size(), max_tokens);
+    // A row without a target has no loss, and would be an error of the pass.
     if (!row.targets.empty()) rows.push_back(std::move(row));
   }
   if (rows.empty())
@@ -219,6 +220,7 @@ std::vector<std::vector<size_t>> sft_batches(const std::vector<SftRow>& rows, in
   int64_t tokens = 0;
   for (size_t row : order) {
     auto length = static_cast<int64_t>(rows[row].tokens.size());
+    // A row longer than the bound makes a batch of its own.
     if (batches.empty() || tokens + length > batch_tokens) {
       batches.emplace_back();
       tokens = 0;

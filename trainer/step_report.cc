@@ -87,6 +87,8 @@ double drift_of(const TrainBatch& batch, std::span<const size_t> sample,
     for (size_t k = 0; k < sequence.targets.size(); ++k) {
       if (!sequence.is_trained(k)) continue;
       const double drift = clamp_log(double{sequence.old_logprobs[k]} - logprobs[i][k]).value;
+      // k3 grows with the ratio itself where a token became likelier, and one such token would
+      // outweigh the sample: there it is k2.
       sum += kl_term(drift < 0 ? KlEstimator::kK2 : KlEstimator::kK3, drift).value;
       ++tokens;
     }

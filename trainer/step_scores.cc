@@ -34,6 +34,8 @@ bool is_fresh(const TrainSequence& sequence, int64_t version) {
 StepScores::Scores StepScores::score(const PackedWeights& weights,
                                      std::span<const PackedSequence> sequences,
                                      const Critic* critic) {
+  // Each rank scores its part of the sequences, and gather_values() puts the parts together in
+  // order.
   const auto [first, last] = tree_.own_share(sequences);
   const auto own = sequences.subspan(first, last - first);
   std::vector<float> logprobs, values;
@@ -57,6 +59,8 @@ std::vector<std::vector<float>> StepScores::score(std::span<const PackedSequence
 
 void StepScores::prepare(TrainBatch& batch, int64_t version, const PolicyLossConfig& loss,
                          const Critic* critic) {
+  // The order matters: rejection needs the old log-probabilities, and advantages need all three (a
+  // KL penalty in the reward, values, and the mask for whitening).
   score_old(batch, version, critic);
   if (loss.kl.needs_reference()) score_reference(batch);
   mask_rejected(batch, loss.correction);

@@ -85,6 +85,7 @@ void settle_tokens(std::span<TrainSequence> trajectory, const ReturnOptions& opt
 void settle_samples(std::span<TrainSequence> group, ReturnKind kind, const KlOptions& kl) {
   const auto trajectories = trajectories_of(group);
   const auto n = static_cast<double>(trajectories.size());
+  // A group of one has no other members to compare its penalty with.
   if (n < 2) return;
   std::vector<double> sums;
   for (const auto& trajectory : trajectories) {
@@ -93,6 +94,7 @@ void settle_samples(std::span<TrainSequence> group, ReturnKind kind, const KlOpt
     sums.push_back(sum);
   }
   const double mean = mean_std(sums).mean;
+  // x - mean of the others = n / (n - 1) (x - mean of all), as for the rewards.
   const double scale = kind == ReturnKind::kLeaveOneOut ? n / (n - 1) : 1;
   for (size_t i = 0; i < trajectories.size(); ++i) {
     for_each_token(trajectories[i], [&](TrainSequence& s, size_t k, size_t) {
@@ -138,6 +140,8 @@ void mask_rejected(TrainBatch& batch, const CorrectionOptions& correction) {
     for (size_t k = 0; k < weight.size(); ++k) {
       if (weight[k] != 0 || s.mask[k] == 0) continue;
       s.mask[k] = 0;
+      // A token that is left out is no part of any denominator either
+      // (algo.correction.rejected=leave).
       --batch.trajectory_tokens[static_cast<size_t>(s.trajectory)];
     }
   }
@@ -154,6 +158,7 @@ double mean_correction(const TrainBatch& batch, const Minibatch& minibatch,
     tokens += std::ssize(weights);
   }
   const double mean = sum / static_cast<double>(tokens);
+  // All weights 0: the tokens have no loss, and any divisor but 0 keeps it so.
   return mean > 0 ? mean : 1;
 }
 

@@ -66,6 +66,8 @@ void TrainStep::add(TrainBatch groups, int64_t version, const PolicyLossConfig& 
     scores_.prepare(groups, version, loss, update_.critic());
     if (gathered_) {
       TR_CHECK(!loss.correction.normalize, "it needs the whole step");
+      // Counts of 1 leave the denominators out: they are those of the whole step, which is known at
+      // its end. update_once() divides the sum by them.
       update_.gather({.loss = loss,
                       .sequences = groups.sequences,
                       .counts = {.tokens = 1,
@@ -109,6 +111,7 @@ void TrainStep::update_by_minibatch(StepReport& report, int64_t version,
                                     const PolicyLossConfig& loss, RunShare share) {
   update_.forget();  // what a step that lost a rank measured
   const Critic* critic = update_.critic();
+  // During the critic's warm-up the policy stays as it is, and versions are published all the same.
   const bool moves = critic == nullptr || version >= critic->options().warmup_steps;
   std::vector<Minibatch> minibatches = split_minibatches(batch_, train_.minibatches_per_step);
   // All of its tokens may have been rejected.
@@ -120,6 +123,8 @@ void TrainStep::update_by_minibatch(StepReport& report, int64_t version,
   for (int64_t epoch = 0; epoch < train_.ppo_epochs; ++epoch) {
     for (const Minibatch& minibatch : minibatches) {
       const PolicyPass pass = minibatch_pass(batch_, minibatch, loss, version);
+      // The share of the run that is done, which the learning rate falls by, grows within a step
+      // too.
       const double done = share.begin + (share.end - share.begin) * (made++ / updates);
       if (moves) {
         update_.policy(pass, done);

@@ -30,6 +30,8 @@ void TrainedWeights::changed() {
 
 void TrainedWeights::repack() { packed_->repack(stream_, master()); }
 
+// The device has the newest weights; the host's copy is read by checkpoints and digests alone, so
+// it is brought over when one of them asks.
 void TrainedWeights::fetch() const {
   if (!is_stale_) return;
   copy(stream_, host_.bytes(), std::as_const(*on_device_).bytes());

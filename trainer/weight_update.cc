@@ -112,6 +112,7 @@ void WeightUpdate::rehearse(std::span<const PackedSequence> sequences) {
 std::vector<PassListener*> WeightUpdate::listeners() {
   std::vector<PassListener*> all;
   if (critic_) all.push_back(critic_.get());
+  // With ranks all of them watch, since gathering takes all of them; only rank 0 has a sink.
   if (watch_.sink || tree_.ranks() != nullptr) all.push_back(&watch_);
   return all;
 }
@@ -153,6 +154,7 @@ void WeightUpdate::critic_alone(const PolicyPass& pass) {
   TR_CHECK(critic_ != nullptr);
   critic_->begin(pass);
   PassListener* const listener = critic_.get();
+  // Without a loss the tree runs no backward pass: the head's gradient needs hidden states alone.
   tree_.run(packed_views(pass.sequences), {.listeners = {&listener, 1}});
   critic_->end(tree_);
   critic_->apply();

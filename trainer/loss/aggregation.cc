@@ -27,6 +27,8 @@ double token_weight(const AggregationConfig& config, const LossCounts& counts, i
   return 0;
 }
 
+// The factor that token_weight() has in common for all tokens of a step. With counts of 1 in its
+// place passes can be summed before the step is whole (TrainStep::add()).
 double common_weight(const AggregationConfig& config, const LossCounts& counts) {
   const bool by_token = config.kind == AggregationKind::kTokenMean;
   return 1.0 / static_cast<double>(by_token ? counts.tokens : counts.trajectories);

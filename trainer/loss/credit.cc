@@ -21,6 +21,7 @@ int trend_of(double from, double to) { return same_reward(from, to) ? 0 : to > f
 
 std::vector<double> turn_returns(const TurnFacts& t, double gamma) {
   std::vector<double> rewards(t.rewards.begin(), t.rewards.end());
+  // The baseline is of the whole trajectory, so it is taken off where the outcome is.
   rewards.back() -= t.baseline;
   std::vector<double> returns = discounted_returns(rewards, gamma);
   for (double& value : returns) value *= t.scale;
@@ -38,6 +39,7 @@ std::vector<std::vector<double>> gigpo_credit(const CreditOptions& options, bool
   std::map<uint64_t, std::vector<double>> by_anchor;
   for (const TurnFacts& t : group) {
     returns.push_back(discounted_returns(t.rewards, options.gamma));
+    // An anchor of 0 is a state that the environment gave no name.
     for (size_t k = 0; k < t.anchors.size(); ++k)
       if (t.anchors[k] != 0) by_anchor[t.anchors[k]].push_back(returns.back()[k]);
   }
@@ -48,6 +50,7 @@ std::vector<std::vector<double>> gigpo_credit(const CreditOptions& options, bool
     for (size_t k = 0; k < t.anchors.size(); ++k) {
       if (t.anchors[k] == 0) continue;
       const std::vector<double>& met = by_anchor[t.anchors[k]];
+      // A state that one turn alone met says nothing: its mean is that turn's return.
       if (all_equal(met)) continue;
       const auto [mean, std] = mean_std(met);
       const double scale = by_std ? 1 / (std + std_eps) : 1;
@@ -69,6 +72,8 @@ void normalise(std::vector<std::vector<double>>& group, double size) {
     const double std = std::sqrt(squares / n);
     for (double* value : values) *value = equal ? 0 : (*value - mean) / (std + kTurnStdEps);
   };
+  // Turns are compared with the same turn of the others where all have as many; else with all turns
+  // of the group.
   const bool aligned = std::ranges::all_of(
       group, [&](const auto& turns) { return turns.size() == group.front().size(); });
   std::vector<std::vector<double*>> columns(aligned && !group.empty() ? group.front().size() : 1);
@@ -147,6 +152,8 @@ std::vector<double> turning_point_rewards(std::span<const double> values) {
   for (size_t t = 1; t < values.size(); ++t) {
     const double increment = values[t] - values[t - 1];
     const int trend = trend_of(values[t - 1], values[t]) * whole;
+    // A turning point: the trend of this turn goes the way of the whole, and that of the turn
+    // before went against it. Such a turn gets all that came behind it, and not its own step alone.
     const bool turns = before < 0 && trend > 0;
     rewards.push_back(turns ? values.back() - values[t - 1] : increment);
     before = trend;

@@ -31,6 +31,8 @@ GradientColumns gradient_columns(const PolicyLossConfig& config, const PolicyLos
   for (size_t t = 0; t < n; ++t) {
     if (input.mask[t] != 0) columns.flags[t] |= kTrainedToken;
     if (!input.positive.empty() && input.positive[t] != 0) columns.flags[t] |= kPositiveToken;
+    // Offsets of tokens by turn, and of turns by sequence: the kernel sums ratios over either
+    // without a search.
     const bool begins_sequence = t == 0 || input.sequence[t] != input.sequence[t - 1];
     if (begins_sequence)
       columns.sequence_turns.push_back(static_cast<int32_t>(columns.turns.size()));

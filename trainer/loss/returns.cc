@@ -7,6 +7,8 @@
 
 namespace tailrace {
 
+// Schulman et al. 2016: A_t = delta_t + gamma lambda A_{t+1}, delta_t = r_t + gamma V_{t+1} - V_t.
+// Returns are A_t + V_t, so that they agree with the advantages for any lambda.
 void gae(std::span<const double> rewards, std::span<const double> values, double bootstrap,
          double gamma, double lambda, std::span<double> advantages, std::span<double> returns) {
   const size_t n = rewards.size();

@@ -33,6 +33,8 @@ std::vector<double> length_penalties(const LengthOptions& options, std::span<con
     const auto [low, high] = std::ranges::minmax(lengths.subspan(begin, end - begin));
     if (low == high) continue;
     for (size_t i = begin; i < end; ++i) {
+      // Kimi k1.5: 0.5 for the shortest of the group to -0.5 for the longest; failures are never
+      // rewarded for being short.
       const double lambda =
           0.5 - static_cast<double>(lengths[i] - low) / static_cast<double>(high - low);
       penalties[i] = options.factor * (success[i] != 0 ? lambda : std::min(0.0, lambda));

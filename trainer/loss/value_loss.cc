@@ -20,6 +20,8 @@ double value_loss(const ValueLossInput& input, double value_clip, double weight,
     const double error = v - target;
     const double cut =
         value_clip == 0 ? error : std::clamp(v, old - value_clip, old + value_clip) - target;
+    // PPO's clip takes the larger of the two errors: a value that has moved past the bound towards
+    // its return has no gradient, and one that moved away from it still has.
     const bool clipped = cut * cut > error * error;
     loss += weight / 2 * (clipped ? cut * cut : error * error);
     if (!clipped) dvalue[t] = weight * error;

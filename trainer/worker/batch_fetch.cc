@@ -55,6 +55,7 @@ std::vector<wire::Fetch> BatchFetch::next() {
 
 Result<void> BatchFetch::take(const wire::Payload& payload) {
   const int64_t index = payload.request - first_request_;
+  // An answer to a batch that was forgotten: numbers of requests are never used again.
   if (index < 0 || index >= num_asked_) return {};
   Piece& piece = pieces_[static_cast<size_t>(index)];
   // Delivery is at least once.

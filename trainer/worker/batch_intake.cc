@@ -9,6 +9,8 @@ void refuse_batch(int64_t step, const std::string& reason) {
 }
 
 void BatchIntake::add(const wire::Batch& part) {
+  // Parts come in order and may come twice: one that begins before the end of what is here was
+  // here.
   if (part.first < num_items_) return;
   if (part.first > num_items_) refuse_batch(part.step, "a part of it is missing");
   num_items_ += std::ssize(part.items);
@@ -18,6 +20,7 @@ void BatchIntake::add(const wire::Batch& part) {
 
 void BatchIntake::add(const wire::Payload& payload) {
   if (fetches_.empty()) return;
+  // Only the front one asks; the next begins when it is taken.
   if (auto taken = fetches_.front().take(payload); !taken)
     refuse_batch(fetches_.front().batch().step, taken.failure().message);
 }

@@ -93,6 +93,8 @@ WeightManifest Publisher::manifest_of(int64_t version) const {
   WeightManifest manifest =
       make_manifest(trainer_.parameters(), 0, version,
                     numerics_class(config_.compute, config_.device), base_, config_.compute);
+  // Two processes may publish one version (after a crash and a resume); the attempt tells their
+  // manifests apart.
   manifest.attempt = attempt_;
   // The parent of a version that lies there already is not in its checkpoint.
   const auto before = read_manifest(config_.run.weights() / manifest_name(0, version));
@@ -120,6 +122,7 @@ void Publisher::release(const wire::ReleaseWeights& message) {
 }
 
 void Publisher::write_checkpoint() {
+  // A request to save may come twice, and a checkpoint of this version lies there.
   if (saved_version_ == held_.version) return;
   Result<std::filesystem::path> saved = checkpoints_.save(
       {.step = held_.version,

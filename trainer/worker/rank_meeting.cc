@@ -59,6 +59,7 @@ std::vector<std::string> RankMeeting::gather_text(const std::string& own) {
 void RankMeeting::agree_with_rank_0() {
   std::string own = numerics_class(config_.compute, config_.device);
   if (!base_.empty()) own += fmt::format(" beside the base {}", base_);
+  // Before any sum: another class would make other bits, and the ranks' weights would part.
   const std::vector<std::string> classes = gather_text(own);
   for (size_t rank = 0; rank < classes.size(); ++rank) {
     if (classes[rank] != classes.front())

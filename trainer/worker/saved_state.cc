@@ -33,6 +33,8 @@ Digest root_of(const Parameters& parameters) {
 }
 
 void ReferenceWeights::load(const Digest& expected) {
+  // The digest of the base stands for "no adapter": the reference is the frozen weights themselves,
+  // and no file of it was written.
   if (config_.model.lora && expected == base_) {
     digest_ = base_;
     return trainer_.set_reference_to_base();
@@ -58,6 +60,7 @@ void ReferenceWeights::keep() {
     std::filesystem::create_directories(config_.run.reference());
     save_adapter(config_.run.reference(), config_.model.lora, policy, base_);
   } else {
+    // In float32 whatever the policy computes in: load() compares the digest of these weights.
     save_model(config_.run.reference(), written_as(config_.model, Dtype::kF32), policy);
   }
 }

@@ -214,6 +214,7 @@ Result<void> StepTraces::write(int64_t step, std::span<const Trajectory> samples
     row.advantage = turns.mean_advantage();
     row.turns = turns.take();
     const std::string line = format_trace_row(row);
+    // The head says how many samples there were, so a reader knows that some are missing.
     if (std::ssize(text) + std::ssize(line) >= max_bytes_) break;
     text += line;
     text += '\n';
@@ -232,6 +233,7 @@ void StepTraces::prune(int64_t step) const {
   std::vector<std::filesystem::path> old;
   for (const auto& entry : std::filesystem::directory_iterator(folder_, error)) {
     const auto of = trace_file_step(entry.path());
+    // Files of later steps are of a run that went on from an earlier checkpoint.
     if (of && (*of > step || *of <= step - steps_)) old.push_back(entry.path());
   }
   // One that cannot go does no harm.

@@ -79,6 +79,7 @@ void StepWork::add_groups(int64_t step, std::span<const Trajectory> groups) {
 MetricList StepWork::finish(const wire::Batch& last) {
   const Time start = clock_.now();
   require_judged(last.step);
+  // Over all samples of the step at once: deviations and maxima of its parts do not add up.
   step_.batch().metrics = trained_on(last.step, sample_metrics(trajectories_, batch_options()));
   MetricList metrics =
       step_.finish(held_.version, loss_, {.begin = last.share_begin, .end = last.share_end});

@@ -66,6 +66,7 @@ void WarmUp::resume(SftTask& task) {
   tell_passed_over(log_, *loaded, "update");
   require_saved_base(loaded->state, base_, config_.model_dir);
   trainer_.weights_changed();
+  // Batches are a function of the seed, so the updates that are saved are passed over by number.
   task.skip(loaded->state.step);
   log_.info("resumed update={} checkpoint={}", task.updates_done(), loaded->path.string());
 }
