@@ -64,6 +64,8 @@ void pack_digits(std::span<const uint8_t> plane, uint8_t* digits, std::vector<ui
       std::memcpy(&word, plane.data() + at, 8);
     else
       std::memcpy(&word, plane.data() + at, plane.size() - at);
+    // The highest bit of a byte is set where the byte is kLimit or more: the addition carries into
+    // it for values below 128 and never into the next byte, and larger ones have it already.
     const uint64_t large = (((word & ~(kOnes << 7)) + kOnes * (0x80 - kLimit)) | word) & kOnes << 7;
     if (large != 0) word = take_excess<kBits>(large, word, excess);
     const auto packed = static_cast<DigitsOf<kBits>>(gather_digits<kBits>(word));
@@ -92,6 +94,7 @@ bool unpack_digits(const uint8_t* digits, std::span<const uint8_t> excess, std::
     DigitsOf<kBits> packed;  // not a part of a word, which the processor would wait for
     std::memcpy(&packed, digits, kBits);
     uint64_t word = spread_digits<kBits>(packed);
+    // A digit of all ones is the only one that one more carries out of.
     const uint64_t large = (word + kOnes) & kOnes << kBits;
     if (large != 0) [[unlikely]]
       if (!add_excess<kBits>(large, word, excess)) return false;
@@ -127,6 +130,7 @@ int choose_digit(std::span<const uint8_t> plane) {
     size_t below = 0;
     for (int value = 0; value < (1 << bits) - 1; ++value)
       below += counts[static_cast<size_t>(value)];
+    // An excess is counted as six bytes, far more than it takes: each of them leaves the fast path.
     const double bytes = bits / 8.0 + 6 * static_cast<double>(seen - below) /
                                           static_cast<double>(std::max<size_t>(1, seen));
     if (bytes >= fewest) continue;
@@ -209,6 +213,7 @@ std::optional<uint8_t> PlaneReader::take_byte() {
 
 std::optional<int64_t> PlaneReader::take_number(int64_t max) {
   uint64_t value = 0;
+  // Nine bytes hold 63 bits, as many as a number that is not negative has. A longer one is damage.
   for (int shift = 0; shift < 63; shift += 7) {
     const auto byte = take_byte();
     if (!byte) return {};
@@ -221,6 +226,7 @@ std::optional<int64_t> PlaneReader::take_number(int64_t max) {
 }
 
 bool PlaneReader::take_stored(std::span<uint8_t> out) {
+  // Never more than the bytes that are wanted: put_stored() leaves a packing that does not shrink.
   const auto stored = take_number(std::min(std::ssize(out), std::ssize(rest_)));
   if (!stored) return false;
   const auto bytes = rest_.first(static_cast<size_t>(*stored));

@@ -32,6 +32,7 @@ void Colocation::share(std::shared_ptr<PackedWeights> weights) {
 void Colocation::begin_training() {
   std::unique_lock lock(mutex_);
   wanted_ = true;
+  // A trainer that has the device already does not wait: it may train several batches in one turn.
   wait_until(changed_, lock, [&] { return holder_ != Holder::kRollout || left_; });
   wanted_ = false;
   holder_ = Holder::kTrainer;
@@ -62,6 +63,8 @@ bool Colocation::is_wanted() const {
 
 bool Colocation::try_sample() {
   const std::lock_guard lock(mutex_);
+  // A trainer that waits comes first, so that sampling cannot keep it from the device step after
+  // step.
   if (holder_ == Holder::kNobody && !wanted_) holder_ = Holder::kRollout;
   return holder_ == Holder::kRollout;
 }

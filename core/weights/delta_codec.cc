@@ -148,6 +148,8 @@ struct DeltaEncoder::State {
 
 std::optional<ChunkForm> DeltaEncoder::State::look(const std::byte* base, const std::byte* target,
                                                    int64_t n, int64_t element_bytes) {
+  // Two thousand elements tell whether most have changed; the scan of the whole chunk then knows
+  // whether to write all symbols or those of the changed ones.
   const int64_t run = std::min(kSampleRun, n), runs = n <= kSampleRun ? 1 : kSampleRuns;
   const auto run_bytes = static_cast<size_t>(run * element_bytes);
   const int64_t count = run * runs;
@@ -257,6 +259,7 @@ bool DeltaEncoder::State::is_slower_than_full(Dtype dtype, std::span<const std::
   const double start = now_seconds();
   const Result<void> applied = decoder.apply(dtype, TensorPayload::kDelta, delta, base, out);
   TR_CHECK(applied.ok(), "what was just encoded does not decode: {}", applied.failure().message);
+  // The time until the receiver has the values: over the link alone, or coded, sent and decoded.
   const double full = static_cast<double>(base.size()) / cost.link_bytes_per_s;
   const double coded =
       static_cast<double>(delta.size()) / cost.link_bytes_per_s + seconds + now_seconds() - start;
@@ -274,6 +277,7 @@ TensorDelta DeltaEncoder::encode(Dtype dtype, std::span<const std::byte> base,
   TR_CHECK(base.size() % static_cast<size_t>(element_bytes) == 0);
   TensorDelta delta{.bytes = std::move(memory)};
   delta.bytes.clear();
+  // Sets with equal roots come with the same pointer (take_equal_sets()), and cost no comparison.
   const bool is_same = base.data() == target.data() || base.empty() ||
                        std::memcmp(base.data(), target.data(), base.size()) == 0;
   if (is_same) return delta;
@@ -288,6 +292,7 @@ TensorDelta DeltaEncoder::encode(Dtype dtype, std::span<const std::byte> base,
     const bool slow = first == 0 && state_->is_slower_than_full(
                                         dtype, base.first(static_cast<size_t>(n * element_bytes)),
                                         delta.bytes, now_seconds() - start);
+    // A delta that has become as large as the tensor is given up at once, and not at its end.
     if (!slow && delta.bytes.size() < base.size()) continue;
     delta.kind = TensorPayload::kFull;
     delta.bytes.clear();
@@ -373,10 +378,12 @@ bool DeltaDecoder::State::read_positions(ChunkForm form, int64_t n, int64_t chan
     if (gap < 0) return false;
     if (wide) gap = gap << 8 | scratch.low[static_cast<size_t>(i)];
     next += gap;
+    // Before the bit is set: a damaged gap must not reach behind the bitmap.
     if (next >= n) return false;
     bitmap[next / 64] |= uint64_t{1} << (next % 64);
     ++next;
   }
+  // Bytes that are left over are damage too, so that one delta has one meaning.
   return at == gaps.size();
 }
 

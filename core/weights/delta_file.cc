@@ -186,6 +186,7 @@ Result<void> DeltaFile::State::read_head() {
   if (!text.starts_with(kMagic)) return refuse("it is no delta of weights");
   if (size < kHeaderAt) return refuse("it ends within its header");
   uint64_t length = 0;
+  // Byte by byte, lowest first, whatever the machine's own order is.
   for (size_t i = 0; i < kLengthBytes; ++i)
     length |= static_cast<uint64_t>(bytes()[kHeaderAt - kLengthBytes + i]) << (8 * i);
   if (length > static_cast<uint64_t>(kMaxHeaderBytes) || length > size - kHeaderAt)
@@ -254,6 +255,7 @@ Result<void> DeltaFile::State::read_tensor(const json& row) {
   tensor.dense_bytes = *elements * size_of(*dtype);
   const int64_t begin = tensors.empty() ? 0 : tensors.back().offset + tensors.back().bytes;
   const auto there = static_cast<int64_t>(bytes().size() - sections_at);
+  // Compared with the rest and not added up, which could overflow.
   if (tensor.offset != begin || tensor.bytes < 0 || tensor.bytes > there - begin)
     return refuse("the section of {} is not behind the one before it, or ends behind the file",
                   tensor.name);

@@ -27,6 +27,7 @@ FrozenBase load_frozen_base(const Stream& stream, const std::filesystem::path& d
       config, dtype,
       Buffer(static_cast<size_t>(PackedWeights::bytes(config, dtype, stream.device)),
              stream.device));
+  // Each tensor is digested as it passes, so that no second copy of the base is held in float32.
   packed->repack(stream, [&](std::string_view name) {
     const std::span<const float> values = files.read(name);
     const ParameterInfo& info = layout.at(name);
@@ -37,6 +38,7 @@ FrozenBase load_frozen_base(const Stream& stream, const std::filesystem::path& d
   std::vector<TensorManifest> tensors;
   for (const ParameterInfo& info : layout.entries())
     tensors.push_back(std::move(digests.at(info.name)));
+  // Read a second time: what products will read is compared with what the digests were made of.
   const auto proof = prove_packed(stream, *packed, tensors,
                                   [&](std::string_view name) { return files.read(name); });
   if (!proof) throw UserError("{}: {}", directory.string(), proof.failure().message);

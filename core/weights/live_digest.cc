@@ -138,6 +138,8 @@ Result<Digest> prove_packed(const Stream& stream, const PackedWeights& packed,
   };
   PackedDigests on_device(stream);
   std::vector<bool> is_on_device(tensors.size());
+  // Only a tensor whose packed values are the manifest's own bits has digests that can be compared
+  // where it lies; a rounded or shifted one is compared with the values as they become.
   for (size_t i = 0; i < tensors.size(); ++i)
     is_on_device[i] =
         is_manifests(i) && on_device.add(i, tensors[i], rows_of_block(manifests[i], tensors[i]));

@@ -64,6 +64,7 @@ std::string to_json(const WeightManifest& manifest) {
 // By the names of Hugging Face and peft.
 std::string_view set_of(std::string_view tensor) {
   if (tensor.find(".lora_") != std::string_view::npos) return "adapter";
+  // Sets are what a version changes as a whole or not at all: an equal root spares the comparison.
   return tensor.find(".mlp.experts.") != std::string_view::npos ? "experts" : "model";
 }
 
@@ -82,6 +83,7 @@ Dtype published_dtype(ParameterKind kind, Dtype compute) {
     case ParameterKind::kMatrix:
     case ParameterKind::kResidual:
       return compute;
+    // Norms, biases and adapters are few and read in float32, in which they are published too.
     case ParameterKind::kNorm:
     case ParameterKind::kBias:
     case ParameterKind::kChoice:

@@ -27,6 +27,8 @@ class Tidying {
   Result<void> run() {
     remove_versions();
     Result<void> first;
+    // From the oldest on: a payload is given up once the version before it and the delta from there
+    // make it again, so the order keeps each way whole. The newest is never looked at.
     for (size_t i = 0; i + 1 < versions_.size(); ++i) {
       if (stop_.stop_requested()) return {};
       if (keeps_payload(i)) continue;
@@ -77,11 +79,13 @@ class Tidying {
     StoredVersion& version = versions_[i];
     if (auto way = lead_way(i - 1, i); !way || !way.value()) return nothing_or(way);
     const StoredVersion& next = versions_[i + 1];
+    // An anchor keeps its payload and needs no way from here.
     const bool next_stays = next.version % retention_.anchor_interval == 0;
     if (!next_stays)
       if (auto way = lead_way(i, i + 1); !way || !way.value()) return nothing_or(way);
     std::error_code error;
     fs::remove(folder_ / payload_name(manifest_name(policy_, version.version)), error);
+    // Where the file could not be removed, it is there still.
     version.is_whole = error && version.is_whole;
     return {};
   }

@@ -46,6 +46,8 @@ class Verification {
   // A run that goes on may have let the version go, or its payload, while it was looked at: then it
   // is looked at again as it lies there now.
   void verify_settled(StoredVersion version) {
+    // A folder that changes under every look is not waited for: after five the version is passed
+    // over.
     for (int attempt = 0; attempt < 5; ++attempt) {
       const VerifiedFolder before = found_;
       verify(version);
@@ -153,6 +155,8 @@ class Verification {
         bytes += entries.back().bytes();
         prove(file, tensor, found->second);
       }
+      // The bytes of the header are compared too: safetensors allows blanks and orders of keys that
+      // no digest of a tensor sees.
       const std::string header =
           SafetensorsWriter::header(entries, {{"format", "pt"}, {"root", manifest.root}});
       std::string there(header.size(), '\0');
@@ -215,6 +219,7 @@ class Verification {
       made_ = Key{version.policy, version.version};
       return;
     }
+    // A full or missing scratch folder is no damage of the versions.
     if (done.failure().message.find(scratch_.string()) != std::string::npos)
       throw UserError(
           "{}.\n       Versions are made again in the folder that TMPDIR names; name another one.",

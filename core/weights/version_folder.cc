@@ -148,6 +148,7 @@ Result<Reconstruction> apply_all(const SafetensorsFile& base, const DeltaFile& d
     if (const auto found = base.tensors().find(expected.name); found != base.tensors().end())
       before = found->second.data;
     const int64_t size = tensor.dense_bytes;
+    // A full tensor needs no base, and may be one that the base lacks.
     if (tensor.payload != TensorPayload::kFull && std::ssize(before) != size)
       return Failure{fmt::format("tensor {}: the base has another one", expected.name)};
     std::span<const std::byte> bytes = before;
@@ -225,6 +226,8 @@ std::optional<Digest> root_of(const fs::path& manifest_file) {
   static Mutex mu;
   static std::map<fs::path, Known> known;
   std::error_code error;
+  // A manifest is replaced and never changed in place, so its time tells whether it is the one that
+  // was read.
   const auto written = fs::last_write_time(manifest_file, error);
   if (error) return std::nullopt;
   {
@@ -235,6 +238,7 @@ std::optional<Digest> root_of(const fs::path& manifest_file) {
   auto manifest = read_manifest(manifest_file);
   if (!manifest) return std::nullopt;
   MutexLock lock(mu);
+  // Manifests are read again at worst: a bound and no order of use is enough.
   if (known.size() >= kMaxKnownRoots) known.clear();
   known[manifest_file] = {written, manifest.value().root};
   return std::move(manifest).value().root;
@@ -261,6 +265,7 @@ std::vector<StoredVersion> list_versions(const fs::path& folder) {
   }
   std::vector<StoredVersion> versions;
   for (auto& [key, version] : found) {
+    // A payload without its manifest is no version: publishing writes the manifest last.
     if (!named.contains(key)) continue;
     std::ranges::sort(version.deltas);
     versions.push_back(std::move(version));
