@@ -77,6 +77,8 @@ std::string error_body(std::string_view message, std::string_view type) {
 }
 
 std::shared_ptr<Exchange> Exchange::handle() {
+  // The last handle that a handler lets go of ends the exchange: a handler that throws or forgets
+  // its reply leaves no client waiting. The pointer itself keeps the exchange alive.
   const std::shared_ptr<void> guard(nullptr,
                                     [self = shared_from_this()](void*) { self->give_up(); });
   return std::shared_ptr<Exchange>(guard, this);
@@ -104,6 +106,7 @@ void Exchange::stream(std::string_view chunk) {
       out_ += answer_header(form_, 200, "text/event-stream", {{"cache-control", "no-cache"}});
       out_ += form_.is_http10 ? "\r\n" : "transfer-encoding: chunked\r\n\r\n";
     }
+    // A client that reads too slowly is cut off: what it has not read must not fill the memory.
     if (unsent_bytes_ > max_unsent_bytes_) {
       phase_ = Phase::kEnded;
       is_cut_ = true;
@@ -137,6 +140,8 @@ void Exchange::give_up() {
     is_open = phase_ == Phase::kOpen;
     if (!is_open) {
       phase_ = Phase::kEnded;
+      // A stream that its handler left has no end mark, so the client sees it break off and no half
+      // answer that looks whole.
       is_broken_off_ = true;
     }
   }
@@ -180,6 +185,8 @@ void Exchange::when_written(std::function<void(bool)> tell) {
 void Exchange::wake() {
   {
     MutexLock lock(mu_);
+    // One wake-up is under way at most, however many chunks are streamed before the server's thread
+    // runs.
     if (std::exchange(is_awake_, true)) return;
   }
   // Where the server has ended, it has settled the exchange or will.
@@ -232,6 +239,7 @@ void Exchange::settle(bool is_written) {
     gone = std::exchange(tell_gone_, nullptr);
     written = std::exchange(tell_written_, nullptr);
   }
+  // Called without the lock: a callback may use the exchange again.
   if (gone && !is_written) gone();
   if (written) written(is_told_written);
 }

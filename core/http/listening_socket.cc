@@ -66,6 +66,8 @@ FileDescriptor listening_socket(const std::string& address, uint16_t port) {
   FileDescriptor socket(
       check(::socket(at.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)));
   const int on = 1;
+  // Connections of the process before linger in TIME_WAIT for a minute and would keep the port from
+  // a restart.
   check(::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)));
   check(::bind(socket.get(), reinterpret_cast<const sockaddr*>(&at.storage), at.size));
   check(::listen(socket.get(), SOMAXCONN));

@@ -268,6 +268,7 @@ void Connection::wait_readable() {
 
 void Connection::on_readable() {
   if (state_ == State::kClosed) return;
+  // Behind its end of input a socket has no news but that it broke.
   if (has_ended_input_) return close();
   error_code error;
   const size_t size = socket_.read_some(asio::buffer(shared_.scratch), error);
@@ -320,6 +321,8 @@ void Connection::parse() {
       return refuse({400, "a chunk of the body begins with a line that does not end"});
     }
     if (state_ != State::kReading) return;
+    // Bodies that are being read share one bound, so that many clients at once cannot take the
+    // memory that each alone may have.
     count_body(static_cast<int64_t>(parser_->get().body().size()));
     if (shared_.reading_bytes > shared_.options.max_reading_bytes)
       return refuse({503, fmt::format("the server reads {} bytes of requests already, which is its "
@@ -327,6 +330,7 @@ void Connection::parse() {
                                       shared_.options.max_reading_bytes)});
     if (parser_->is_done()) return dispatch();
     if (body_bytes_ >= body_mark_ + static_cast<int64_t>(kReadBytes)) {
+      // A long body wins time with each 64 KiB: one that drips runs into the deadline.
       body_mark_ = body_bytes_;
       set_deadline(shared_.options.header_patience);
     }
@@ -366,6 +370,7 @@ void Connection::dispatch() {
   const AnswerForm form{.is_http10 = message.version() < 11,
                         .is_head = request.method == "HEAD",
                         .keep_alive = message.keep_alive() && message.version() >= 11};
+  // A handler knows no HEAD; the exchange leaves the body out.
   if (form.is_head) request.method = "GET";
   if (!take_absolute_form(request))
     return refuse({400, "the target of the request is no URL of this server"}, request);
@@ -493,6 +498,7 @@ void Connection::clear_deadline() { timer_.expires_at(asio::steady_timer::time_p
 void Connection::on_deadline() {
   // It was set again after it had expired.
   if (state_ == State::kClosed || timer_.expiry() > asio::steady_timer::clock_type::now()) return;
+  // A connection that has sent nothing of a request is closed without a word: it was idle.
   if (state_ == State::kReading && has_begun_)
     return refuse({408, "the request did not come in time"});
   close();
