@@ -6,6 +6,7 @@
 namespace tailrace {
 namespace {
 
+// The oldest is forgotten first: a peer that hears nothing asks again.
 constexpr size_t kMaxAsked = 256;
 
 }  // namespace

@@ -211,6 +211,7 @@ class Fetch {
     struct stat found {};
     if (!file_.is_open() || ::fstat(file_.get(), &found) != 0)
       return Failure{describe_errno("open", part_, errno)};
+    // A part that is longer than the file was of another one: its chunks are proved like all.
     if (::ftruncate(file_.get(), facts_.bytes) != 0)
       return Failure{describe_errno("write", part_, errno)};
     missing_ = prove_chunks(file_, found.st_size);
@@ -280,6 +281,8 @@ class Fetch {
                                   options_.patience.count() / 1000, there_, facts_.bytes));
       // Nothing is missed before it may be asked for.
       if (in_flight_.empty()) asked_all = now;
+      // The wait doubles with each time that all are asked for again: on a slow link the answers
+      // may still be on their way, and asking would add to the queue.
       if (now - asked_all < (absent_.empty() ? stall : options_.stall / 2)) continue;
       // A file that its owner has removed is given for as long as it is on the gate's shelf: only
       // one of which no chunk comes either is gone.
@@ -347,6 +350,7 @@ class Fetch {
       missing_.push_front(in_flight_.front().index);
       in_flight_.pop_front();
     }
+    // The round trip of a chunk tells how many may be asked for at once.
     window_->on_chunk(steady_now() - in_flight_.front().at);
     in_flight_.pop_front();
     if (std::ssize(chunk.bytes) != bytes_of(chunk.index) ||
@@ -370,6 +374,7 @@ class Fetch {
         ::ftruncate(file_.get(), facts_.apparent_bytes) != 0)
       return Failure{describe_errno("write", part_, errno)};
     std::error_code error;
+    // The name appears once every chunk is proved: whoever sees it has the whole file.
     fs::rename(part_, target_, error);
     if (error) return Failure{describe_errno("rename", part_, error.value())};
     return counters_;

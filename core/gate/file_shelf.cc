@@ -21,6 +21,7 @@ namespace {
 constexpr size_t kMaxFiles = 64;
 
 int64_t chunk_bytes_for(int64_t bytes) {
+  // Small chunks as long as their list of digests stays within a message.
   return bytes > wire::kMaxChunks * wire::kChunkBytes ? wire::kMaxChunkBytes : wire::kChunkBytes;
 }
 
@@ -116,6 +117,7 @@ wire::FileFacts FileShelf::facts(const std::string& name) {
   auto shared = find_(name);
   if (shared && shared->make) return facts_of_made(name, *std::move(shared));
   const auto shelved = std::ranges::find(entries_, name, &Entry::name);
+  // An open file can be read to its end after its name is gone.
   if (!shared && shelved != entries_.end()) return facts_of(shelved, {});
   if (!shared) {
     answer.reason = "the run has no such file for a worker";
@@ -195,9 +197,11 @@ wire::FileFacts FileShelf::facts_of_made(const std::string& name, SharedFile sha
 
 wire::FileFacts FileShelf::facts_of(std::list<Entry>::iterator entry, const SharedFile& shared) {
   using Status = wire::FileFacts::Status;
+  // In order of use: put() drops the one that was not used for longest.
   entries_.splice(entries_.begin(), entries_, entry);
   entry->used = steady_now();
   wire::FileFacts answer{.name = entry->name, .status = Status::kAbsent};
+  // The file that will be asked for next gets its digests meanwhile.
   if (!shared.next.empty()) (void)facts(shared.next);
   const Job& job = *entry->job;
   if (!job.done.load(std::memory_order_acquire)) {

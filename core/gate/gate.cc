@@ -116,6 +116,8 @@ struct Gate::Impl {
   }
 
   GreetingAnswer answer_to(const Greeting& greeting, const std::string& user) {
+    // Other builds may compute with other bits and speak another wire format, so there is no range
+    // of versions that fit.
     if (greeting.build != build_id()) {
       if (tell.take(steady_now()))
         log.warning("refused a worker of {} at host {}: it is another build of tailrace ({} {})",
@@ -126,6 +128,8 @@ struct Gate::Impl {
                       "that launched it",
                       version(), build_id(), greeting.version, greeting.build));
     }
+    // A greeting that comes again has the same answer: the first may be lost, and a worker greets
+    // at intervals to say that it is there.
     if (const auto known = guests.find(greeting.incarnation); known != guests.end()) {
       if (known->second.user != user) return refused("another key has greeted for this process");
       known->second.heard = steady_now();
@@ -208,6 +212,8 @@ struct Gate::Impl {
     const auto guest = guests.find(hello->incarnation);
     if (guest == guests.end() || guest->second.user != received.user) return stray();
     const Guest& known = guest->second;
+    // The scheduler believes what a Hello says, so a worker may say only what the gate has given
+    // it.
     if (hello->worker != known.name() || hello->role != known.greeting.role || !hello->joined ||
         hello->host != known.greeting.host || hello->pool != known.answer.pool ||
         hello->cluster != known.answer.cluster) {
@@ -263,6 +269,7 @@ struct Gate::Impl {
     const Guest* guest = guest_of(ask.incarnation, received);
     if (guest == nullptr || guest->answer.cluster.empty()) return;
     const wire::RelayList& list = relays_of(guest->answer.cluster);
+    // No answer is the answer to a worker whose list is the newest.
     if (list.digest != ask.known) router.send(received.peer, wire::encode(list));
   }
 
@@ -271,6 +278,8 @@ struct Gate::Impl {
     if (guest == nullptr) return;
     std::vector<wire::LogLine> fresh;
     uint64_t number = message.first, taken = guest->lines_taken;
+    // Lines are numbered: those that were written already, and whose acknowledgement was lost, are
+    // passed over.
     for (const wire::LogLine& line : message.lines) {
       // The rest comes again when there is room.
       if (number > taken) {

@@ -247,6 +247,7 @@ auto RemoteRun::over_connection(const Act& act) -> decltype(act(std::declval<Fet
   std::unique_ptr<FetchConnection> connection;
   {
     MutexLock lock(impl_->mu);
+    // A connection costs a handshake and a socket, so the last one is kept for the next file.
     connection = std::move(impl_->idle);
   }
   try {

@@ -49,6 +49,7 @@ struct WeightRelay::Port {
       if (!received) break;
       const auto message = wire::decode_gate_message(received->frame);
       if (!message || received->user.empty()) continue;
+      // A relay hands out files and nothing else: other messages of the gate mean nothing here.
       if (const auto* file = std::get_if<wire::AskFile>(&message.value()))
         desk.on(*received, *file);
       if (const auto* chunk = std::get_if<wire::AskChunk>(&message.value()))
@@ -103,6 +104,7 @@ void WeightRelay::serve(const std::stop_token& stop) {
     MutexLock lock(mu_);
     changed_.wait_for(lock.native(), stop, kTryToOpen, [] { return false; });
     if (stop.stop_requested()) return;
+    // open() logs and binds a socket, neither of which may hold the lock that find() waits for.
     lock.native().unlock();
     try {
       (void)open();
@@ -121,6 +123,8 @@ std::optional<WeightRelay::Wanted> WeightRelay::parse(const std::string& name) {
   Wanted wanted{Digest(text.substr(kPrefix.size(), kDigestDigits)),
                 std::string(text.substr(kPrefix.size() + kDigestDigits + 1))};
   const fs::path file(wanted.file);
+  // The name comes from another host and becomes a path here: one component, no hidden file, and
+  // none of the names that a transfer keeps beside its target.
   if (text[kPrefix.size() + kDigestDigits] != '/' || !is_digest(wanted.root) ||
       wanted.file.front() == '.' ||
       wanted.file.find_first_of(std::string_view("/\0", 2)) != std::string::npos ||
@@ -159,6 +163,7 @@ void WeightRelay::fetch_wanted(const std::stop_token& stop) {
       MutexLock lock(mu_);
       changed_.wait(lock.native(), stop, [this] { return !wanted_.empty(); });
       if (stop.stop_requested()) return;
+      // It stays in the list while it is fetched, so that find() does not ask for it twice.
       name = wanted_.front();
     }
     const Wanted wanted = parse(name).value();

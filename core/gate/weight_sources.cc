@@ -45,6 +45,8 @@ Result<FetchCounters> WeightSources::fetch(const WeightFile& file,
   const auto relays = std::filesystem::exists(target, ignored) ? std::vector<wire::RelayAddress>()
                                                                : relays_to_ask(stop);
   std::optional<wire::FileFacts> facts;
+  // A relay is another worker, which may be wrong or hostile. The digest of the file comes from the
+  // run, and the relay gives the bytes alone.
   if (!relays.empty() && is_of_run) {
     auto told = run_.facts(at_run, stop);
     if (!told) return told.failure();
@@ -66,6 +68,8 @@ Result<FetchCounters> WeightSources::fetch(const WeightFile& file,
     add(relay.name, counters, start);
     if (fetched) {
       note_good(relay);
+      // The run has not said what this file holds: it is proved by the version that it leads to,
+      // and refuse() then finds the relay that gave it.
       if (!is_of_run) note_unproved(target, relay);
       return all;
     }
@@ -137,6 +141,7 @@ void WeightSources::leave(const wire::RelayAddress& relay, const std::string& fi
   {
     MutexLock lock(mu_);
     Left& known = left_[relay.address];
+    // Doubling, up to a bound: a relay that is gone for good costs less and less.
     known.pause = known.pause.count() == 0 ? options_.pause
                                            : std::min(2 * known.pause, options_.longest_pause);
     known.until = steady_now() + known.pause;

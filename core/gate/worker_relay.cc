@@ -29,11 +29,15 @@ WorkerRelay::Verdict WorkerRelay::from_worker(const wire::Header& header, std::s
                                               std::span<const std::byte> frame,
                                               wire::SocketContext& context,
                                               const std::string& scheduler) {
+  // Another routing id is another connection of the worker. The scheduler must see one too, since
+  // frames of the old one may still be under way.
   if (routing_ != routing || !upstream_) {
     if (!connections_.take(steady_now())) return Verdict::kTooOften;
     reconnect(routing, context, scheduler);
   }
   const uint64_t number = header.session == 0 ? 0 : header.sequence;
+  // The link's own window, held here against a worker that does not hold it: frames that nobody has
+  // acknowledged would pile up in the scheduler's queue.
   if (!in_flight_.has_room(number, std::ssize(frame))) return Verdict::kBeyondWindow;
   if (pass_on(frame)) in_flight_.note_sent(number, std::ssize(frame));
   return Verdict::kTaken;
@@ -82,6 +86,8 @@ void WorkerRelay::from_scheduler(const Send& send) {
       if (!received) return;
       look_into(received->frame);
       if (send(routing_, received->frame)) continue;
+      // One frame is held, so that the order stays: nothing is received from the scheduler before
+      // it is gone.
       held_.assign(received->frame.begin(), received->frame.end());
     } else if (send(routing_, held_)) {
       held_.clear();
