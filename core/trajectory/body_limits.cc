@@ -21,6 +21,7 @@ double slack_of(const SamplingParams& sampling) {
 std::optional<std::string> find_lie(const Segment& segment, double slack) {
   for (size_t i = 0; i < segment.tokens.size(); ++i) {
     const float logprob = segment.logprobs[i];
+    // A probability above 1 is a lie or a fault, and would give the token a ratio of its liking.
     if (logprob > slack)
       return fmt::format("says of token {} that its log-probability is {}", i, logprob);
     const float log_mass = segment.log_masses.empty() ? 0 : segment.log_masses[i];
@@ -69,6 +70,7 @@ std::optional<std::string> find_unfit(const Trajectory& trajectory, const BodyLi
   const ExpertShape& given = trajectory.experts;
   const ExpertShape experts =
       trajectory.lane == Lane::kTrain ? limits.experts.value_or(given) : ExpertShape{};
+  // Ids that fit another shape would be read as other experts, without a word.
   if (limits.experts && given != ExpertShape{} && given != experts)
     return fmt::format("has choices of {}{}", text_of(given),
                        experts == ExpertShape{} ? ", which nobody here records"

@@ -22,6 +22,7 @@ std::optional<int64_t>* number_of(SampleQuery& query, std::string_view key) {
   return nullptr;
 }
 
+// MemberId holds these two in 64 bits, and the others in 32.
 bool is_narrow(std::string_view key) { return key != "epoch" && key != "prompt"; }
 
 Result<void> read_word(std::string_view word, SampleQuery& query) {

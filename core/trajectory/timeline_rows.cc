@@ -170,6 +170,7 @@ Deciles deciles_of(std::vector<int64_t> values) {
   Deciles deciles{};
   for (size_t i = 0; i < deciles.size(); ++i) {
     const double rank = static_cast<double>(i) / 10 * static_cast<double>(values.size() - 1);
+    // The nearest rank and no mean of two: deciles of whole numbers are values that were there.
     deciles[i] = values[static_cast<size_t>(std::lround(rank))];
   }
   return deciles;
@@ -183,6 +184,7 @@ std::string format_timeline_row(const TimelineRow& row) {
   if (!row.worker.empty()) json["worker"] = row.worker;
   switch (row.what) {
     case TimelineWhat::kStart:
+      // Milliseconds: the double would have digits that no clock has.
       json["unix"] = std::round(row.unix_seconds * 1000) / 1000;
       break;
     case TimelineWhat::kUp:
@@ -274,6 +276,7 @@ Result<TimelineFile> read_timeline(const std::filesystem::path& path, int64_t ma
   file.skipped_bytes = skipped;
   LineReader lines(text);
   while (auto line = lines.next()) {
+    // The last line may be half written: the run goes on.
     if (!line->complete || line->text.empty()) continue;
     auto row = parse_timeline_row(line->text);
     if (row) {

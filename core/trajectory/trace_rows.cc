@@ -21,6 +21,7 @@
 namespace tailrace {
 namespace {
 
+// A row begins with the sample's name, so that a search needs to parse no other row.
 constexpr std::string_view kSample = "{\"sample\":\"";
 constexpr std::string_view kFile = "step_", kSuffix = ".jsonl";
 
@@ -31,6 +32,7 @@ class Writer {
 
   // Nine digits are enough for every float, and read as a double they still round to it.
   void number(double value) {
+    // JSON has no such number.
     if (!std::isfinite(value)) return text("null");
     if (value == 0 && std::signbit(value)) return text("-0.0");
     fmt::format_to(std::back_inserter(out_), "{:.9g}", value);

@@ -270,6 +270,8 @@ void append_sampled(Segment& segment, const GeneratedToken& token, int32_t numer
 }
 
 void drop_empty_sets(Segment& segment) {
+  // Whether sampling truncated is known at the end: a mass of 1 at every token says that nothing
+  // was cut, and such columns are no part of the body.
   if (std::ranges::count(segment.log_masses, 0.0f) == std::ssize(segment.log_masses))
     segment.log_masses.clear();
   if (segment.kept_ids.empty()) segment.kept_counts.clear();
@@ -288,6 +290,7 @@ std::vector<int32_t> answers_of_tokens(std::span<const TokenRole> roles,
 
 uint64_t anchor_of(std::string_view state) {
   const uint64_t digest = short_digest_of(state);
+  // 0 stands for a state without a name.
   return digest == 0 ? 1 : digest;
 }
 
