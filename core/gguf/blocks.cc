@@ -103,6 +103,8 @@ void q3_k(Bytes block, float* out) {
   for (int i = 0; i < kSuperBlock; ++i) {
     const int part = i / 16;
     const uint8_t low = part < 8 ? scales[part] & 0xF : scales[part - 8] >> 4;
+    // As ggml lays them out: four low bits of 16 scales in eight bytes, then their two high bits,
+    // four scales a byte.
     const int upper = scales[8 + part % 4] >> (2 * (part / 4)) & 3;
     const float factor = scale * static_cast<float>((low | upper << 4) - 32);
     // The offset is taken away where the bit is not set.
@@ -133,6 +135,7 @@ void q4_or_q5_k(Bytes block, Bytes high, Bytes low, float* out) {
     const float minimum = least * static_cast<float>(parts.least[part]);
     for (int i = 0; i < 32; ++i) {
       const uint8_t byte = low[32 * (part / 2) + i];
+      // 32 bytes hold two parts of 32 values, one in the low nibbles and one in the high ones.
       uint8_t q = part % 2 == 0 ? byte & 0xF : byte >> 4;
       if (high != nullptr) q |= static_cast<uint8_t>((high[i] >> part & 1) << 4);
       out[32 * part + i] = factor * static_cast<float>(q) - minimum;

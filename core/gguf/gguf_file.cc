@@ -119,6 +119,8 @@ class HeadReader {
   // A count of things of at least `least` bytes each.
   uint64_t count(std::string_view what, uint64_t least) {
     const auto num = number<uint64_t>();
+    // A count comes from the file: it is held against the bytes that are there before anything is
+    // reserved.
     if (num > in_file() / least)
       refuse("it says that it has {} {}, for which its {} bytes are too few", num, what,
              bytes_.size());
@@ -136,6 +138,7 @@ class HeadReader {
     at_ = kMagic.size();
     const auto version = number<uint32_t>();
     if (version >= kFirstVersion && version <= kLastVersion) return;
+    // A small number in the other byte order.
     if (version > 0 && (version & 0xFFFF) == 0)
       throw UserError("{}: the file is big-endian, which is not read.", path_);
     throw UserError("{}: GGUF version {} is not read; accepted are {} and {}.", path_, version,
@@ -198,6 +201,7 @@ class HeadReader {
 
   GgufArray read_array() {
     const Kind its = kind();
+    // No model has one, and reading it would recurse as deep as a file asks for.
     if (its == Kind::kArray) refuse("an array of arrays is not read");
     const uint64_t size = count("elements", kKindBytes[static_cast<size_t>(its)]);
     const auto filled = [&](auto array, auto element) -> GgufArray {
@@ -241,6 +245,7 @@ class HeadReader {
               "it has more values than the file has room for: it was cut off, copy or download it "
               "again");
         elements *= size;
+        // ggml says the fastest dimension first, safetensors the slowest.
         tensor.shape.insert(tensor.shape.begin(), static_cast<int64_t>(size));
       }
       const auto type_number = number<uint32_t>();
@@ -256,6 +261,7 @@ class HeadReader {
       const uint64_t begin = number<uint64_t>();
       const uint64_t size =
           elements / static_cast<uint64_t>(values) * static_cast<uint64_t>(block_bytes);
+      // Each alone, so that their sum below cannot overflow.
       if (begin > bytes_.size() || size > bytes_.size()) refuse_far(begin, size);
       places_.push_back({begin, begin + size, its});
       if (!tensors.emplace(its, std::move(tensor)).second) refuse("it is there twice");

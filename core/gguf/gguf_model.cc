@@ -234,6 +234,8 @@ class MetadataReader {
   void read_gemma(ModelConfig& config) {
     config.offset_norms = config.post_norms = config.scaled_embeddings = true;
     config.activation = GateActivation::kGeluTanh;
+    // The files do not say query_pre_attn_scalar. It is head_dim but for the 27B model, as
+    // llama.cpp has it.
     config.attention_scalar = config.num_layers == kGemma27bLayers && config.num_heads > 0
                                   ? config.hidden_size / config.num_heads
                                   : config.head_dim;
@@ -305,6 +307,8 @@ class MetadataReader {
     const double factor = std::ranges::max(factors);
     for (size_t i = 0; i < factors.size() && likely.empty(); ++i) {
       if (factors[i] == 1 || factors[i] == factor) continue;
+      // The inverse of llama3_share(): a pair on the ramp tells how often it turns over the
+      // original context, and with its frequency the length of that context.
       const double share = (1 / factors[i] - 1 / factor) / (1 - 1 / factor);
       const double turns =
           usual.low_freq_factor + share * (usual.high_freq_factor - usual.low_freq_factor);
@@ -389,6 +393,8 @@ std::string all_gguf_architectures() {
 
 int64_t GgufSource::source_row(int64_t row) const {
   if (paired_heads == 0) return row;
+  // llama.cpp rotates neighbouring rows, and Hugging Face rows half a head apart: its converter
+  // permutes the rows of q and k for this architecture, and this is the way back.
   const int64_t head_dim = tensor->shape.front() / paired_heads, half = head_dim / 2;
   const int64_t head = row / head_dim, within = row % head_dim;
   return head * head_dim + 2 * (within % half) + within / half;
@@ -414,6 +420,7 @@ GgufSource GgufModel::source(const ParameterInfo& parameter) const {
     source.paired_heads = config_.num_heads;
   if (its_.pairs_rows && parameter.name.find(".self_attn.k_proj.") != std::string::npos)
     source.paired_heads = config_.num_kv_heads;
+  // The converter adds the 1 of Gemma's norms, (1 + w) x, to the weights.
   if (its_.is_gemma && parameter.kind == ParameterKind::kNorm) source.offset = 1;
   return source;
 }

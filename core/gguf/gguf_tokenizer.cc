@@ -267,6 +267,7 @@ class TokenizerReader {
     Ordered list = Ordered::array();
     for (size_t i = 0; i < merges->size(); ++i) {
       const std::string_view merge = (*merges)[i];
+      // From the second byte on, as llama.cpp looks: the first token may begin with a blank.
       const size_t blank = merge.find(' ', 1);
       const bool known = blank != std::string_view::npos && ids_.contains(merge.substr(0, blank)) &&
                          ids_.contains(merge.substr(blank + 1));

@@ -39,6 +39,7 @@ Dtype usual_dtype(const GgufFile& file) {
   std::optional<GgmlType> common;
   for (const auto& [name, tensor] : file.tensors()) {
     if (tensor.shape.size() < 2) continue;
+    // A quantized file becomes bfloat16, mixed or not; a uniform file of floats keeps its type.
     if (common && *common != tensor.type) return Dtype::kBF16;
     common = tensor.type;
   }
