@@ -28,6 +28,7 @@ struct Merge {
 // (left id, right id) -> Merge; open addressing, at most half full.
 class MergeTable {
  public:
+  // The size is a power of two, 2^k: this shift leaves the upper k bits, which are a slot.
   explicit MergeTable(size_t num_pairs)
       : slots_(std::bit_ceil(std::max<size_t>(4, 2 * num_pairs))),
         shift_(64 - std::countr_zero(slots_.size())) {}
@@ -106,8 +107,12 @@ class Bpe final : public TokenModel {
       if (token.empty()) continue;
       size_t end = 0;
       const char32_t c = next_code_point(token, end);
+      // An index instead of a hash of a string: each character of each text is looked up once.
       if (end == token.size() && c < character_ids_.size()) character_ids_[c] = id;
     }
+    // Found by running the merges over each token's own text, for not every token is reached: a
+    // merge of lower rank inside of it may lead elsewhere. encode() may take such a piece whole,
+    // since merges depend on nothing around the piece.
     stands_.resize(last + 1);
     Scratch scratch;
     std::vector<TokenId> ids;
@@ -322,6 +327,8 @@ std::unique_ptr<TokenModel> parse_bpe(const JsonPart& part) {
       characters.insert({last->second, first->second});
   }
   MergeTable merges(joins.size() + characters.size());
+  // Before the joins: where two characters are themselves a join, its entry must overwrite this
+  // one, which has no rank.
   for (const auto& [last, first] : characters) merges.insert(last, first, {});
   // The place in the list is the rank; the file holds no other number for it.
   for (size_t rank = 0; rank < joins.size(); ++rank)

@@ -102,6 +102,9 @@ void add_named(const JsonPart& config, std::vector<AddedToken>& named) {
   }
 }
 
+// Adds tokens by the rules of transformers: a text that is known keeps its id, and any other gets
+// the next free one. A config that says another id would make the model read rows that were never
+// trained for the token, so it is refused.
 class Joiner {
  public:
   Joiner(const TokenModel& model, std::vector<AddedToken>& tokens)

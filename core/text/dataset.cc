@@ -107,6 +107,7 @@ class Columns {
 const json* find_column(const json& row, std::string_view name) {
   const json* at = &row;
   while (true) {
+    // The whole name goes first: a flat table may have a column "reward_model.ground_truth".
     const auto whole = at->find(name);
     if (whole != at->end()) return whole->is_null() ? nullptr : &*whole;
     const size_t dot = name.find('.');

@@ -106,6 +106,8 @@ Result<bool> Unpacker::turn(std::string_view& packed, bool are_last, std::string
   beat();
   const std::string_view name = name_of(packing_);
   if (!library_->ready()) return Failure{"there is no memory to decompress it"};
+  // A file may be several members or frames, one behind the other, as `cat a.gz b.gz` writes. The
+  // magic is looked at before each, and it may be cut by the end of a piece.
   if (is_between_) {
     if (packed.empty() && are_last) return false;
     constexpr size_t kMagic = 4;  // of the longer one

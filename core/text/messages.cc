@@ -83,6 +83,8 @@ std::optional<std::string> fault_of_calls(const Json& message) {
 }
 
 // Erases the nulls of all objects in `value`.
+// A column of Parquet has one set of keys for all of its calls, or schemas, so each has a null for
+// what only others have; a template would write it, and the policy learn it.
 int64_t erase_nulls(Json& value) {
   int64_t erased = 0;
   if (value.is_object()) {

@@ -41,6 +41,8 @@ class ReplaceNormalizer final : public Normalizer {
   int64_t max_shrinking() const override {
     const auto size = static_cast<int64_t>(content_.size());
     const int64_t literal = pattern_.literal_bytes();
+    // A pattern may match any number of bytes, and text that is replaced by nothing leaves no byte
+    // to count by: neither has a bound.
     return literal == 0 || size == 0 ? 0 : std::max<int64_t>(1, (literal + size - 1) / size);
   }
 
@@ -60,6 +62,7 @@ class NormalizerSequence final : public Normalizer {
   int64_t max_shrinking() const override {
     constexpr int64_t kMost = 1000;  // beyond it there is none
     int64_t product = 1;
+    // A step without a bound (0) makes the product 0, which is the answer for the whole.
     for (const auto& step : steps_) product = std::min(product * step->max_shrinking(), kMost);
     return product < kMost ? product : 0;
   }

@@ -46,6 +46,8 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 bool is_hex(char c) { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
 
+// Asks the library itself: which names are scripts depends on the Unicode of the PCRE2 that is
+// linked.
 bool compiles(const std::string& pattern) {
   int error = 0;
   PCRE2_SIZE offset = 0;
@@ -63,12 +65,16 @@ struct Characters {
 
   bool empty() const { return inside.empty() && others.empty(); }
   std::string pattern() const {
+    // PCRE2 takes a ']' right behind '[' for a character, so an empty set needs another form: one
+    // that never matches.
     if (empty()) return "(?!)";
     std::string all = inside.empty() ? "" : "[" + inside + "]";
     if (others.empty()) return all;
     for (const std::string& other : others) all += (all.empty() ? "" : "|") + other;
     return "(?:" + all + ")";
   }
+  // Intersections cannot be negated between brackets, so the rest is "no such character here, then
+  // any one". The s lets the dot take a newline, which a set takes too.
   std::string complement() const {
     if (empty()) return "(?s:.)";
     if (others.empty()) return "[^" + inside + "]";
@@ -141,6 +147,7 @@ class Translator {
       return;
     }
     ++at_;
+    // In Oniguruma's own syntax, which is Ruby's, both hold at each line, whatever the options.
     if (c == '^') return atom("(?m:^)");
     if (c == '$') return atom("(?m:$)");
     if (c == '*' || c == '+' || c == '?' || c == '|') {
@@ -205,6 +212,7 @@ class Translator {
       } else if (c == 'x') {
         extended_ = on;
       } else if (c == 'i' || c == 'm') {
+        // Ruby's m lets the dot take a newline, which Perl calls s.
         text += c == 'm' ? 's' : c;
       } else {
         refuse_unknown(in_.substr(at_, size + 1));
@@ -261,6 +269,8 @@ class Translator {
     const char c = peek(1);
     if (c == 'b' || c == 'B') {
       at_ += 2;
+      // Not PCRE2's own \b, which goes by its own \w: the borders would lie elsewhere at characters
+      // that only one of the two counts as a word's.
       const std::string word = "[" + std::string(kWordAlone) + "]";
       const std::string behind = "(?<=" + word + ")", not_behind = "(?<!" + word + ")",
                         before = "(?=" + word + ")", not_before = "(?!" + word + ")";
@@ -416,6 +426,8 @@ class Translator {
       if (negated) return {.others = {"[^" + inside + "]"}};
       return {.inside = std::move(inside)};
     }
+    // A script's bare name means its extensions to PCRE2, which takes in characters that several
+    // scripts share; Oniguruma means the script alone.
     if (compiles("\\p{sc:" + plain + "}")) plain = "sc:" + plain;
     return {.inside = (negated ? "\\P{" : "\\p{") + plain + "}"};
   }
@@ -487,6 +499,8 @@ class Translator {
     if (negated) --num_negated_;
     if (operands.size() == 1) return std::move(operands[0]);
     std::string both = "(?:";
+    // PCRE2 has no intersection of sets: each but the last looks ahead at the one character that
+    // the last then takes.
     for (size_t i = 0; i + 1 < operands.size(); ++i) both += "(?=" + operands[i].pattern() + ")";
     return {.others = {both + operands.back().pattern() + ")"}};
   }

@@ -73,6 +73,8 @@ class RowText {
  private:
   RowText(const std::filesystem::path& path, const RowLimits& limits, FileDescriptor file)
       : path_(path), limits_(limits), file_(std::move(file)) {
+    // A small compressed file may hold terabytes; without this the kernel would end the process at
+    // the last free page, and the user would read no reason.
     const int64_t room = memory_facts().available_bytes;
     most_ = room > 0 ? std::min(limits.max_text_bytes, room) : limits.max_text_bytes;
   }
@@ -152,7 +154,11 @@ class RowLines {
       Result<bool> more = text_.more(held_);
       if (!more) throw UserError("{}:{}: {}", file_.string(), line_ + 1, more.failure().message);
       if (!more.value() && held_.empty()) return false;
+      // A line of which a part was held may still prove blank; for_each_json_row() passes that one
+      // over.
       if (looked_at == 0) skip_blank_lines();
+      // From what is new on: a long line that comes in many pieces would else be searched once a
+      // piece. The last line of a file may lack its newline.
       end = more.value() ? held_.find('\n', std::max(looked_at, begin_)) : held_.size();
     }
     refuse_long(end - begin_);

@@ -168,6 +168,8 @@ class JsonTokenizer final : public Tokenizer {
   int64_t longest_token() const {
     const bool covers = parts_.model->covers_all_text() &&
                         (parts_.pre_tokenizer == nullptr || parts_.pre_tokenizer->keeps_text());
+    // Text that the model may drop or fuse has no bound: any number of bytes can stand behind one
+    // id.
     if (!covers) return 0;
     constexpr size_t kCharacter = 4;  // of an unknown token
     size_t longest = kCharacter;

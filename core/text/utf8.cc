@@ -34,6 +34,8 @@ std::string repair_utf8(std::string_view text) {
   return out;
 }
 
+// Nothing is checked here: callers give UTF-8 that was checked or repaired when it came in, and
+// this runs once a character.
 char32_t next_code_point(std::string_view text, size_t& at) {
   auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   unsigned char lead = byte(at);
