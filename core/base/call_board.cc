@@ -66,6 +66,7 @@ CallBoardScope::CallBoardScope(std::shared_ptr<CallBoard> board)
     : board_(std::move(board)), before_(std::exchange(bound, this)) {
   if (!board_) return;
   for (CallBoard::Row& row : board_->rows_) {
+    // An exchange: two threads that begin at once never get one row.
     if (row.is_taken.exchange(1) != 0) continue;
     row_ = &row;
     return;
@@ -83,6 +84,7 @@ CallMark::CallMark(std::string_view call, std::string_view of, uint64_t task_see
   write(row_->call, call);
   write(row_->of, of);
   row_->seed = task_seed;
+  // Last: whoever sees that the row is in a call sees its text too.
   row_->state.store(CallBoard::Row::kTask, std::memory_order_release);
 }
 

@@ -217,6 +217,8 @@ class Loader {
     if (std::find(open_.begin(), open_.end(), identity) != open_.end())
       throw UserError("{}: extends itself, through {}. Remove one of the extends lines.",
                       path.string(), open_.size() == 1 ? "its own extends" : open_.back().string());
+    // Counted over all parents and not only those that are open: files that each extend the next
+    // one twice are no ring, and would be read 2^n times.
     if (++num_files_ > kMaxExtends)
       throw UserError("{}: more than {} files through extends", path.string(), kMaxExtends);
 
@@ -295,6 +297,7 @@ void apply_override(ConfigNode& root, const std::string& text, int layer) {
   // "key=" is nothing, and not the empty map that an empty text is.
   if (value_text.empty()) value.kind = Kind::kNull;
 
+  // An override thus merges by the rules of a file, lists by name or number included.
   // Wraps the value in one map for each part of the dotted key, from the inside out.
   std::string key = text.substr(0, equals);
   while (true) {

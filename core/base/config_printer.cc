@@ -194,6 +194,7 @@ class Describer final : public ValueVisitor {
   }
   bool enter_item(std::optional<size_t> index) override {
     const std::string& list = sections_[open_.back()].key;
+    // Stands for the item and makes enter() below open no section of its own.
     items_ = {index ? item_key(list, names_, *index) : join_key(list, "NAME")};
     idle_.emplace_back();
     return true;
@@ -227,6 +228,7 @@ class Describer final : public ValueVisitor {
 
   // A reason that makes a whole section idle says more than the key's own.
   Idle idle_of(const std::string& full, const Idle& own) const {
+    // The keys that decide it are never idle: they are how a person turns the section on.
     for (const Idle& idle : idle_)
       if (idle && std::ranges::find(idle.deciders, full) == idle.deciders.end()) return idle;
     return with_full_keys(own);

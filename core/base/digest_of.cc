@@ -18,6 +18,7 @@ namespace {
 
 constexpr size_t kPiece = size_t{1} << 20;
 
+// The canonical form of an XXH128 has its high half first, so other tools give the same text.
 Digest to_hex(XXH128_hash_t hash) { return fmt::format("{:016x}{:016x}", hash.high64, hash.low64); }
 
 }  // namespace

@@ -49,6 +49,8 @@ std::optional<ConfigNode> extract(ConfigNode& node, std::string_view key) {
     if (found == node.entries.end()) return std::nullopt;
     taken = extract(found->second, key);
     if (!taken || !found->second.entries.empty()) {
+      // The section is most likely another program's as a whole: what is left in it the binder
+      // reports key by key.
       found->second.foreign = found->second.foreign || taken;
       return taken;
     }
@@ -117,6 +119,7 @@ class ForeignReader {
       const ConfigNode* node = node_at(reading_.root, name);
       if (node == nullptr || node->kind != Kind::kScalar) return;
     }
+    // A name may stand there twice, as one word with dots and in sections.
     while (auto node = extract(reading_.root, name)) take(row, name, std::move(*node));
   }
 
@@ -126,6 +129,8 @@ class ForeignReader {
       return left(row, name, node);
     if (row.key.empty()) return refuse(node, name, "{}: {}", name, row.told);
     ConfigNode& seen = seen_.try_emplace(last_part(row.name), node).first->second;
+    // Switches are looked up here by their last part, since names and their switches may come in
+    // any order and from different layers.
     if (seen.place.layer < node.place.layer) seen = node;
     if (!row.several.empty() && node.kind == Kind::kList) {
       if (node.items.size() != 1)

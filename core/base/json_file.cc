@@ -60,6 +60,8 @@ constexpr const char* kProof = "proof";
 
 std::string to_proved_json(nlohmann::json object) {
   object.erase(kProof);
+  // Over the compact text with sorted keys, not over the bytes of the file: a program that only
+  // indents the file anew breaks no proof.
   object[kProof] = digest_of(json_text(object));
   return json_text(object, 2) + "\n";
 }

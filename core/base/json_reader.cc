@@ -35,6 +35,8 @@ class Builder {
   bool number_integer(number_integer_t value) { return add(Json(value)); }
   bool number_unsigned(number_unsigned_t value) { return add(Json(value)); }
   bool number_float(number_float_t value, const string_t& digits) {
+    // The library reads an integer beyond 64 bits as a float: one without a point or an exponent
+    // was such.
     if (reading_.wide_integer.empty() && digits.find_first_of(".eE") == string_t::npos)
       reading_.wide_integer = digits;
     return add(Json(value));
@@ -162,6 +164,8 @@ class Builder {
     keep_last(object);
   }
 
+  // As Python's dict and the library's own parsers do: the place of the first, the value of the
+  // last. Stable, so that of equal keys the last in the order is the last of the text.
   template <class Members>
   static void keep_last(Members& object) {
     std::vector<size_t> order(object.size());

@@ -24,6 +24,8 @@ Progress::Progress(std::string what, int64_t total_bytes)
     : scope_(bound_scope), what_(std::move(what)), total_(total_bytes) {
   if (scope_ == nullptr) return;
   const Time now = scope_->clock_.now();
+  // Otherwise the time of the last line stays: a hundred loops of a second each are one wait, and
+  // each alone would never come to a line.
   if (scope_->ended_ == Time::min() || now - scope_->ended_ > kSameWait) scope_->told_ = now;
 }
 

@@ -101,6 +101,7 @@ RunDirectory::RunDirectory(const std::filesystem::path& root) : paths_{root} {
   for (const auto& directory : {paths_.trajectories(), paths_.checkpoints(), paths_.journal(),
                                 paths_.weights(), paths_.logs(), paths_.roles()})
     create(directory);
+  // Before the sweep: it removes a folder that the roles of a run under way still use.
   refuse_played(paths_);
   sweep();
 }

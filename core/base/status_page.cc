@@ -85,6 +85,8 @@ Pulse& StatusPage::pulse() const { return layout_->pulse; }
 
 std::shared_ptr<CallBoard> StatusPage::calls() const { return {layout_, &layout_->calls}; }
 
+// A seqlock: the writer never waits for a reader, which may be a supervisor that is stopped. The
+// fence keeps the words behind the odd turn, and the last addition keeps them before the even one.
 void StatusPage::set_waits(const Waits& waits) {
   layout_->turn.fetch_add(1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);

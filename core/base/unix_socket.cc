@@ -18,6 +18,7 @@ bool somebody_listens(const std::filesystem::path& path) {
   if (name.size() > kMaxSocketPath) return false;
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path, name.data(), name.size());
+  // Only a connection tells: the file of a socket stays when its process is killed.
   const FileDescriptor probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   return probe.is_open() &&
          (::connect(probe.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 ||

@@ -49,6 +49,7 @@ std::string build_id() {
       text = find_build_id({begin, header.p_memsz});
       if (!text.empty()) break;
     }
+    // Ends the walk after the first object.
     return 1;
   };
   ::dl_iterate_phdr(look, &id);

@@ -271,6 +271,8 @@ class ConfigBinder final : public OptionVisitor {
   bool chose_preset(std::string_view key) override {
     return keys_.given(join_key(stack_.back().key, key));
   }
+  // Comes before the fields that the preset sets are visited: take() then passes over what a lower
+  // layer says of them, and the preset's value in the struct stays.
   void preset_sets(std::string_view key, std::string_view name,
                    const std::vector<std::string>& keys) override {
     const std::string& section = stack_.back().key;
@@ -354,6 +356,8 @@ class ConfigBinder final : public OptionVisitor {
     Section section = std::move(stack_.back());
     stack_.pop_back();
     if (!section.node) return;
+    // Reported by finish(), when all sections were walked: only then is every name known that may
+    // be the nearest one.
     for (const auto& [name, child] : section.node->entries)
       if (!section.entered.contains(name))
         unknown_.emplace_back(join_key(section.key, name), &child);
