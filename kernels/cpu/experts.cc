@@ -52,6 +52,8 @@ void grouped_linear(const Stream& stream, const GroupedLinear& a) {
                         a.offsets, a.weights.bytes);
 }
 
+// Experts come one after the other, here and below: each product divides itself among all threads,
+// and the workspace holds what one of them needs.
 void grouped_grad_input(const Stream& stream, Workspace& workspace, const GroupedGradInput& a) {
   check_groups(a.offsets, a.weights.count, a.dy.rows);
   for_each_group(a.offsets, [&](int64_t e, int64_t begin, int64_t end) {
@@ -118,6 +120,8 @@ void weight_backward(const Stream& stream, const WeightBackward& a) {
         Vec16 sum = simd::zero();
         for (int64_t i = 0; i < dim; i += kLanes) {
           const int64_t left = dim - i;
+          // Both are read before they are scaled: the gradient to a weight is of the values for a
+          // weight of 1.
           const Vec16 x = simd::load(h + i, left), dx = simd::load(dh + i, left);
           sum = simd::fma(dx, x, sum);
           simd::store(h + i, simd::mul(x, weight), left);

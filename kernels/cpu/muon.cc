@@ -15,6 +15,8 @@ namespace tailrace::cpu::inline TR_ISA {
 namespace {
 
 constexpr int kIterations = 5;
+// Jordan's polynomial: it lifts small singular values fast and lets the large ones swing about 1
+// instead of coming to it, so five rounds do.
 constexpr float kLinear = 3.4445f, kCubic = -4.775f, kQuintic = 2.0315f;
 
 // X, and all that its iterations need beside it. `r` is the smaller side.
@@ -63,6 +65,8 @@ void gather_momentum(const Stream& stream, const Muon& args, Matrix x) {
         const Vec16 m = simd::fma(mu, simd::load(momentum + i, left), g);
         simd::store(momentum + i, m, left);
         const Vec16 u = simd::fma(mu, m, g);
+        // The smaller side is that of A = X X^T, so X is turned while it is written here, and again
+        // where step() reads it: neither needs a pass of its own.
         if (!turned) {
           simd::store(x.row(row) + i, u, left);
           continue;

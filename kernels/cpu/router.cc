@@ -41,6 +41,8 @@ void softmax(const float* logits, int64_t count, float* out) {
 void choose(const float* probabilities, std::span<const float> bias, int64_t experts,
             std::span<int32_t> chosen) {
   std::array<float, kMaxExperts> scores;
+  // Flags, and no score of -inf for what is taken: a score may be NaN or -inf by itself, and no
+  // expert may be chosen twice.
   std::array<bool, kMaxExperts> taken;
   for (int64_t e = 0; e < experts; ++e) {
     const auto i = static_cast<size_t>(e);

@@ -21,6 +21,7 @@ struct Slope {
 };
 TR_INLINE Slope slope_of(GateActivation activation, Vec16 g) {
   if (activation == GateActivation::kSilu) return {simd::sigmoid(g), simd::broadcast(1.0f)};
+  // GELU in its tanh form: (1 + tanh a) / 2 is sigmoid(2 a), so it is a gate with a sigmoid too.
   constexpr float kLinear = 1.5957691216f;  // 2 sqrt(2 / pi)
   constexpr float kCubic = 0.044715f * kLinear;
   const Vec16 squared = simd::mul(g, g), linear = simd::broadcast(kLinear);
