@@ -15,6 +15,7 @@ namespace tailrace {
 namespace {
 
 constexpr std::string_view kHashes = "####";
+// Without a mark only the end counts: a number somewhere on the way is no answer.
 constexpr size_t kAnswerTailBytes = 300;
 
 bool is_decimal_digit(char c) { return c >= '0' && c <= '9'; }
@@ -104,6 +105,7 @@ bool take_divider(std::string_view& text) {
   return true;
 }
 
+// Room for some words of typesetting; it also bounds what is looked through between two boxes.
 constexpr size_t kMaxBetweenBytes = 100;
 
 // The name in "x = " at the end of a text, without blanks; empty: there is none.

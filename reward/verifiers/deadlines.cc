@@ -28,6 +28,8 @@ void AdaptiveDeadlines::learn(const Digest& test, Time taken) {
   MutexLock lock(mutex_);
   const auto [anchor, is_new] = anchors_.try_emplace(test, taken);
   anchor->second = std::max(anchor->second, taken);
+  // Age is that of the first time: a test that comes up often is not kept longer, and the queue
+  // holds each once.
   if (!is_new) return;
   by_age_.push_back(test);
   if (by_age_.size() <= most_tests_) return;

@@ -14,6 +14,8 @@ namespace {
 using Token = LatexToken;
 using TokenKind = LatexToken::Kind;
 
+// Each \text{} and \frac{} reads its argument by a call of its own; this bounds the stack for any
+// text of a policy.
 constexpr int kMaxNesting = 40;
 
 bool is_ascii_digit(char c) { return c >= '0' && c <= '9'; }
@@ -367,6 +369,7 @@ class Lexer {
     push(TokenKind::kSign, "+");
     push(TokenKind::kNumber, std::string(period));
     push(TokenKind::kSign, "/");
+    // A period of p digits behind d others is period / (10^p - 1) / 10^d.
     push(TokenKind::kNumber, std::string(period.size(), '9') + std::string(places, '0'));
     push(TokenKind::kSign, ")");
     return true;

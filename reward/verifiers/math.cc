@@ -52,6 +52,7 @@ std::optional<RightAnswer> right_answer_of(const nlohmann::json& row) {
   if (!text) return std::nullopt;
   const auto marked = find_marked_answer(*text, /*is_right=*/true);
   if (!marked && !value) return std::nullopt;
+  // GSM8K writes its answers as bare numbers: 20 of "20%" is right there.
   return RightAnswer{.text = marked ? marked->text : *text,
                      .percent_is_unit = text->find("####") != std::string::npos};
 }
@@ -108,6 +109,7 @@ class MathVerifier final : public ResponseVerifier {
     auto found = find_answer(response, {.strict = strict, .terms = is_open_term(gold->text)});
     if (found && gold->percent_is_unit) found->text = without_percent(found->text);
     bool is_same = found && is_right(*right, found->text);
+    // Only a right answer with names asks for all the boxes; else the last one is the answer.
     if (found && !found->named.empty() && has_names(*right))
       is_same = is_right(*right, found->named);
     // Behind the box a percent sign is a unit, or it is part of the answer.

@@ -16,6 +16,7 @@ namespace {
 using Tokens = std::span<const LatexToken>;
 using AnswerKind = MathAnswer::Kind;
 
+// Each level may read the same tokens several times; what lies deeper is compared as text.
 constexpr int kMaxAnswerDepth = 20;
 
 int depth_step(const LatexToken& token) {
@@ -354,6 +355,7 @@ std::optional<MathAnswer> tuple_of(const MathAnswer& list, const MathAnswer* nam
       return std::nullopt;
     values.emplace_back(item.items[0].plain, &item.items[1]);
   }
+  // The alphabet is how people order names that a tuple leaves out: (3, 2) for x = 3, y = 2.
   std::ranges::sort(values, {}, &decltype(values)::value_type::first);
   if (std::ranges::adjacent_find(values, {}, &decltype(values)::value_type::first) != values.end())
     return std::nullopt;
@@ -472,6 +474,8 @@ std::optional<MathAnswer> parse_math(std::string_view text) {
   return answer;
 }
 
+// From the most certain to the least: units can only refuse, equal texts are the same whatever they
+// mean, and only then are names, relations and values taken apart.
 bool same(const MathAnswer& gold, const MathAnswer& given) {
   if (other_units(gold, given)) return false;
   if (gold.plain == given.plain && !gold.plain.empty()) return true;
@@ -487,6 +491,8 @@ bool same(const MathAnswer& gold, const MathAnswer& given) {
   };
   if (gold.kind == AnswerKind::kRelation && given.kind == AnswerKind::kRelation) {
     const bool one_name = gold.items[0].plain == given.items[0].plain;
+    // Under one name the values decide, and with different names both must say the same as
+    // relations: "y = 5" is no "x = 5".
     if (one_name && !gold_values.empty() && !given_values.empty()) return any_gold(any_given);
     return same_relations(gold, given);
   }

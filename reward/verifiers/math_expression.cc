@@ -13,7 +13,10 @@ namespace {
 using Complex = std::complex<double>;
 using Number = std::optional<MathNumber>;
 
+// The text is a policy's, and the parser calls itself: without a bound some thousand brackets would
+// end the stack of the process that verifies.
 constexpr int kMaxDepth = 60;
+// Bounds on what a few characters of an answer may ask for.
 constexpr int64_t kMaxFactorial = 1000;
 constexpr int64_t kMaxRoot = 1000;
 

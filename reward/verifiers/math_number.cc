@@ -94,6 +94,7 @@ MathNumber MathNumber::constant(Complex value) {
 
 MathNumber MathNumber::imaginary_unit() {
   MathNumber number = constant(Complex(0, 1));
+  // Exact as a root is, by its power: i^2 is -1.
   number.points_.fill({.residue = kPrime - 1, .value = Complex(0, 1), .error = 0});
   number.degree_ = 2;
   return number;
@@ -101,6 +102,8 @@ MathNumber MathNumber::imaginary_unit() {
 
 MathNumber MathNumber::symbol(std::string_view name) {
   MathNumber number;
+  // Drawn from the name alone, so that the letter is one number in both answers, and in every run:
+  // a score must not change from call to call.
   uint64_t key = 0x6c65'7474'6572;  // "letter"
   for (const char c : name) key = mix({key, static_cast<unsigned char>(c)});
   for (size_t i = 0; i < kPoints; ++i) {
@@ -160,6 +163,7 @@ bool MathNumber::is_finite() const {
 MathNumber MathNumber::operator-() const {
   MathNumber number = *this;
   for (Point& point : number.points_) {
+    // The residue is of a power, and an even one has no sign.
     const bool turns = degree_ % 2 != 0 && point.residue != 0;
     point.residue = turns ? kPrime - point.residue : point.residue;
     point.value = negative(point.value);
@@ -175,6 +179,7 @@ MathNumber operator+(const MathNumber& a, const MathNumber& b) {
     to.value += b.points_[i].value;
     to.error += b.points_[i].error + kUnitRoundoff * std::abs(to.value);
   }
+  // Powers of a sum are no sums of powers, so a sum with a root in it is not exact.
   sum.degree_ = a.is_exact() && b.is_exact() ? 1 : 0;
   sum.decimal_ |= b.decimal_;
   sum.symbolic_ |= b.symbolic_;
@@ -235,6 +240,8 @@ std::optional<MathNumber> power(const MathNumber& base, const MathNumber& expone
     if (raised && positive && raised->is_finite()) return raised->root(degree);
   }
   MathNumber out = base * exponent;  // for its flags
+  // Where x^d is exact, (x^n)^{d / gcd(d, n)} is a whole power of x^d: \sqrt{2}^2 becomes exact
+  // itself.
   const int64_t shared = whole ? std::gcd(base.degree_, *whole) : 0;
   out.degree_ = whole && base.degree_ > 0 ? base.degree_ / shared : 0;
   for (size_t i = 0; i < MathNumber::kPoints; ++i) {
@@ -281,6 +288,8 @@ std::optional<MathNumber> MathNumber::root(int64_t degree) const {
   return number;
 }
 
+// The error comes of the function at both ends of the doubt, and needs no derivative, whatever the
+// function.
 std::optional<MathNumber> MathNumber::apply(const std::function<Complex(Complex)>& function) const {
   MathNumber out = *this;
   for (Point& point : out.points_) {

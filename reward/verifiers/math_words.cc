@@ -118,6 +118,8 @@ bool changes_value(std::string_view word) {
   return std::ranges::find(kValueWords, word) != std::end(kValueWords);
 }
 
+// An ending s is taken off without more grammar, so the table also has "inche" and "centurie",
+// which are left of "inches" and "centuries".
 std::string unit_of(std::string_view word) {
   const auto find = [](std::string_view singular) {
     const auto* unit = std::ranges::find(kUnitNames, singular, &Unit::word);

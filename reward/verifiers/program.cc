@@ -188,6 +188,8 @@ class ProgramVerifier final : public Verifier {
     Time used{0}, slowest{0};
     bool is_late = false;
     for (const Test& test : tests.value()) {
+      // The number of tests passed is that of the test, since the first one that fails ends the
+      // loop.
       const Digest key = digest_of(fmt::format("{} {}", row_digest, passed));
       const Time limit = std::min(deadlines_.of(key), time_of_tests(budget) - used);
       const Time left = budget - (clock_.now() - begin);
@@ -287,6 +289,8 @@ class ProgramVerifier final : public Verifier {
   // so before a run, and not by failures of all that it verifies.
   Result<void> check_language(const Language& language) const {
     MutexLock lock(mutex_);
+    // Under the lock while it is tried: whoever checks a row meanwhile waits for the one answer
+    // instead of starting a program of its own.
     const auto [checked, is_new] = checked_.try_emplace(language.name);
     if (is_new) checked->second = try_language(language);
     return checked->second;
