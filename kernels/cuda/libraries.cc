@@ -39,6 +39,8 @@ std::vector<fs::path> children(const fs::path& folder) {
   std::vector<fs::path> found;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) found.push_back(entry.path());
+  // The file system gives them in any order, and which of two versions is taken must not change
+  // from run to run.
   std::ranges::sort(found);
   return found;
 }
@@ -59,6 +61,8 @@ std::vector<fs::path> python_packages() {
   return packages;
 }
 
+// In their order, the first that has the library counts: what a person has named, the toolkit, the
+// system, and last Python's packages.
 std::vector<fs::path> folders_of(const Wanted& wanted) {
   std::vector<fs::path> folders;
   for (const char* list : {"TAILRACE_CUDA_LIBRARIES", "LD_LIBRARY_PATH"})

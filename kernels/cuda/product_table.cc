@@ -155,6 +155,8 @@ int64_t multiply_first_rows(const Stream& stream, const Bf16Product& p) {
   if (!is_aligned(piece)) return 0;
   const size_t y_row = static_cast<size_t>(p.y_stride) * (p.y_is_float ? 4 : 2);
   int64_t done = 0;
+  // Only row counts that were proved, the largest first: a batch of any size is so many of them,
+  // and our own product takes the rows that are left.
   for (piece.m = way->most_rows; piece.m >= kLeastLibraryRows; piece.m /= 2) {
     while (p.tokens - done >= piece.m) {
       if (!(*all.library)->multiply(stream, piece, way->algorithm)) return done;
