@@ -13,6 +13,7 @@ constexpr int32_t kMostNumber = 1 << 30;
 
 }  // namespace
 
+// Leaves by_work_ to the callers, which have found the number there or know its hash.
 void AttemptWindow::drop(int32_t number) {
   Mark& mark = marks_[place(number)];
   --size_;
@@ -59,6 +60,7 @@ void AttemptWindow::count_above(const Tally& tally, int64_t more) {
 
 int64_t AttemptWindow::workers_above(Outcome outcome, double share) {
   if (!counts_workers_ || share != share_) count_workers(share);
+  // add() looks at this outcome to see when counts by worker no longer pay.
   asked_ = outcome;
   return above_[static_cast<size_t>(outcome)];
 }
@@ -90,11 +92,14 @@ void AttemptWindow::forget_workers() {
 void AttemptWindow::add(Attempt attempt) {
   const uint32_t hash = hash_of(attempt.work);
   int32_t known = -1;
+  // Law 7.6 judges by one answer of a member, its last: a member that is tried again and again
+  // would else outweigh the others.
   if (by_work_.erase(hash, [&](int32_t number) {
         known = number;
         return attempts_[place(number)].work == attempt.work;
       }))
     drop(known);
+  // Replaced attempts keep their places in the ring, so it may be full while few are held.
   if (next_ - first_ == std::ssize(marks_) || next_ == kMostNumber) pack();
   by_work_.insert(hash, next_);
   marks_[place(next_)] = {.hash = hash, .outcome = attempt.outcome, .held = true};
@@ -121,6 +126,8 @@ void AttemptWindow::keep(int64_t most) {
 }
 
 void AttemptWindow::pack() {
+  // Counts by worker are not copied: tallies are named by places in the rings, which are others
+  // here. add() makes them anew.
   AttemptWindow before = std::exchange(*this, {});
   counts_workers_ = before.counts_workers_;
   asked_ = before.asked_;
@@ -174,6 +181,8 @@ bool AttemptWindow::consistent() const {
 
 bool operator==(const AttemptWindow& a, const AttemptWindow& b) {
   if (a.size_ != b.size_) return false;
+  // Numbers and places are no part of the value: two windows are equal when they hold the same
+  // attempts in the same order, as a snapshot does.
   std::vector<const AttemptWindow::Attempt*> of_a;
   a.visit_all([&](const auto& attempt) { of_a.push_back(&attempt); });
   size_t at = 0;

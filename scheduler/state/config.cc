@@ -28,6 +28,8 @@ bool Config::evaluates(int64_t version) const {
          (version == 0 || (eval.interval_steps > 0 && version % eval.interval_steps == 0));
 }
 
+// Law 3.5: an advantage compares the members of a group, so one reward alone says nothing, unless
+// groups have one member.
 int64_t Config::members_needed() const { return std::min<int64_t>(2, group_size); }
 
 void Config::validate() const {

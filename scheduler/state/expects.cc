@@ -13,6 +13,8 @@ bool expects_result(const State& state, const WorkerId& worker, Lane lane, const
 bool expects_result(const Lease& held, const WorkerId& worker, const LeaseId& lease) {
   if (held.kind != LeaseKind::kGenerate) return false;
   if (held.attempt == lease.attempt) return held.worker == worker;
+  // Law 6.4: the attempt that was taken from a worker that stood still may bring its sample after
+  // all.
   return held.before == Lease::Before{worker, lease.attempt};
 }
 
@@ -67,11 +69,14 @@ bool expects(const State& state, const RolledBack& event) {
   // One that waits for its turn.
   if (policy.trainer != event.worker && trainer_of(state, policy) != nullptr)
     return !worker->second.greeting;
+  // Another process may hold any version: it went on from the checkpoint that it found.
   if (policy.trainer != event.worker || policy.trainer_incarnation != worker->second.incarnation)
     return true;
   // A process never loses versions.
   if (event.version < policy.published) return false;
   if (!policy.greeted || event.version > policy.published) return true;
+  // The process has said this version before. It is news only if its weights are others, which is a
+  // fork (law 9.4).
   return event.version >= 0 && !(is_master(policy, event.version, event.master) &&
                                  on_lineage(policy, event.version, event.digest));
 }
@@ -90,6 +95,7 @@ bool expects(const State& state, const Durable& event) {
 }
 
 bool expects(const State& state, const TrainerWants& event) {
+  // Law 14.4: a step that this session has asked for already is not asked for again.
   if (const Policy* policy = policy_of_trainer(state, event.policy, event.worker))
     return event.step == policy->published + 1 && policy->wanted != event.step;
   // One that waits for its turn asks once; it is answered when the turn comes.
@@ -100,6 +106,8 @@ bool expects(const State& state, const TrainerWants& event) {
 bool expects(const State& state, const WorkerFailed& event) {
   const auto worker = state.workers.find(event.worker);
   if (worker == state.workers.end()) return false;
+  // Before the run has begun this halts it (law 7.1). Later, a fault during a quarantine is not
+  // counted again (law 7.2), so the word changes something only while it holds leases.
   return !state.begun || !in_quarantine(state, event.worker) || worker->second.leased > 0;
 }
 

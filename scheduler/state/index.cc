@@ -52,6 +52,8 @@ void Index::drop_seat(const WorkerId& id, const Entry& entry) {
   const auto pool = pools_.find(entry.pool);
   const auto open = pool->second.versions.find(*entry.version);
   move_seat(open->second.seats, {entry.has_faults, entry.room, id}, false, 0);
+  // No empty entry stays, here and below: two indexes of the same workers must be equal, whatever
+  // happened before (index_is_right()).
   if (--open->second.workers == 0) pool->second.versions.erase(open);
   if (pool->second == Pool()) pools_.erase(pool);
   num_seats_ -= entry.room > 0;
@@ -95,6 +97,7 @@ void Index::set(const WorkerId& id, const Entry& then, const Entry& now) {
     add_sampler(then, -1);
     add_sampler(now, 1);
   }
+  // Each part that has not changed is left alone, because each costs a search (law 14.5).
   if (then.version != now.version || then.pool != now.pool || then.room != now.room ||
       then.has_faults != now.has_faults) {
     drop_seat(id, then);
@@ -135,6 +138,8 @@ void Index::set(const WorkerId& id, const Entry& then, const Entry& now) {
 }
 
 void Index::add_leases(const WorkerId& id, Entry& entry, int64_t count) {
+  // The seat and the load of a plain worker are all that changes with its leases, so that a grant
+  // does not make the whole entry anew.
   const int64_t room = entry.room - count;
   const Seat from{entry.has_faults, entry.room, id};
   entry.room = room;

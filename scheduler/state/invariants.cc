@@ -27,6 +27,9 @@ Found check_members(const State& state, Lane lane, const TaskId& id, const Task&
     const WorkId work{lane, member_id(id, task.launch, i)};
     const Lease* lease = state.leases.find(work);
     const bool leased = lease != nullptr;
+    // Members keep their phases when their task leaves the running place: a batch that is given
+    // again needs to know who was rewarded. Only an active task may have leases and entries in
+    // lists.
     const bool generating = active && member.phase == Phase::kRunning;
     const bool verifying = active && member.phase == Phase::kVerifying;
     if (leased != (generating || verifying))
@@ -36,6 +39,8 @@ Found check_members(const State& state, Lane lane, const TaskId& id, const Task&
          (verifying && lease->verify_attempt != member.verify_attempt))) {
       return fmt::format("{}: the lease is of another attempt", print(work));
     }
+    // Under the rank that its samples give it now: an entry under an older rank would never be
+    // found again by drop_waiting() (law 15.3).
     const auto queue = state.waiting.find(need_of(state, lane, id, task));
     const bool waits = queue != state.waiting.end() &&
                        queue->second.contains({rank_of(state, lane, task, i), work});
@@ -70,6 +75,8 @@ Found check_members(const State& state, Lane lane, const TaskId& id, const Task&
       return fmt::format("{}: a sample, and its task knows no length", print(work));
     if (member.attempt > member.last_attempt || member.verify_attempt < 0)
       return fmt::format("{}: an attempt beyond its last", print(work));
+    // Law 15.5. Attempts up to `task.attempts` were given before the members of this launch were
+    // made anew, and a member that was made anew has no grant yet.
     if (member.attempt > task.attempts && member.phase != Phase::kFailed &&
         member.granted_version < task.weight_floor) {
       return fmt::format("{}: granted at version {}, its launch needs {}", print(work),
@@ -147,6 +154,8 @@ Found check_places(const State& state, const Policy& policy, const Listed& liste
     if (rewarded > state.config.group_size) return to_string(id) + ": more samples than are kept";
   }
   const Mode& mode = state.config.mode;
+  // Law 4.2: at a publication `drop` ends what is too old for the next step. During a replay
+  // nothing is dropped, because the versions that are published then are old ones.
   const bool waits_for_a_step =
       task.place == Place::kRunning || task.place == Place::kReady || in_parked > 0;
   if (const auto oldest = oldest_version(task);
@@ -274,6 +283,8 @@ Found check_versions(PolicyId policy_id, const Policy& policy) {
                        policy.durable, policy.published, policy.frontier);
   }
   if (policy.frontier < 0) return {};
+  // A trainer may come back at any version from the oldest checkpoint on (law 9.2), and its digest
+  // decides between a replay and a fork: each of these versions has to be known.
   for (int64_t v = policy.lineage.begin()->first; v <= policy.frontier; ++v) {
     if (!policy.lineage.contains(v))
       return fmt::format("policy {}: lineage has no version {}", policy_id, v);
@@ -285,6 +296,8 @@ Found check_versions(PolicyId policy_id, const Policy& policy) {
     if (datasets != batch.datasets) return fmt::format("batch of step {} counts others", step);
   }
   for (const auto& [step, batch] : policy.batches) {
+    // Law 3.8: only the step behind the frontier may have a list that still grows. It counts as
+    // handed over once it is whole, and it exists from its first group on.
     const bool handed = policy.handed && step == policy.published + 1;
     if (!batch.whole && (step != policy.frontier + 1 || handed || batch.tasks.empty()))
       return fmt::format("batch of step {} is not whole", step);
@@ -295,6 +308,7 @@ Found check_versions(PolicyId policy_id, const Policy& policy) {
   if (policy.told_items != count_told_items(policy))
     return fmt::format("policy {}: {} items told, counted {}", policy_id, policy.told_items,
                        count_told_items(policy));
+  // A replay hands batches over by number, one behind the other (law 9.3).
   int64_t expected = policy.batches.empty() ? 0 : policy.batches.begin()->first;
   for (const auto& [step, batch] : policy.batches) {
     if (step != expected++)
@@ -345,6 +359,8 @@ Found check_published(const State& state, PolicyId policy_id, const Policy& poli
     // One of what was evaluated may find it gone: nobody's fault (law 9.6).
     if (install.version < policy.fetched_from && install.version > policy.evaluated)
       return fmt::format("worker {} installs version {}, which is let go", id, install.version);
+    // In the order of Install::Phase: a worker stages what was offered, its word makes a version
+    // staged, and the order to switch makes it committed (law 9.7).
     constexpr VersionState kLeast[] = {VersionState::kOffered, VersionState::kStaged,
                                        VersionState::kCommitted};
     if (!reached(install.version, install.digest, kLeast[static_cast<size_t>(install.phase)]))
@@ -442,6 +458,8 @@ Found find_violation(const State& state) {
     if (Found found = check_rounds(state, policy_id, policy)) return found;
     if (Found found = check_conservation(state, policy_id, policy)) return found;
     if (Found found = check_broken(state, policy_id, policy)) return found;
+    // check_places() walks the tasks, so it finds no entry of a list whose task is gone. This walk
+    // is the other way round.
     for (const Dataset& dataset : policy.datasets) {
       for (const TaskId& id : dataset.queued) {
         if (!policy.tasks.contains(id)) return to_string(id) + ": queued, but unknown";

@@ -68,6 +68,8 @@ const Lease& Leases::add(const WorkId& work, Lease lease) {
     return entries_[static_cast<size_t>(place)].work == work;
   }) != nullptr;
   TR_CHECK(!held_already, "a second lease of one member");
+  // The three vectors grow together: a place that is free has an entry, a holding and a position in
+  // the heap that nobody reads until it is taken again.
   if (free_.empty()) {
     free_.push_back(static_cast<int32_t>(entries_.size()));
     entries_.emplace_back();
@@ -109,6 +111,8 @@ Lease Leases::take(const WorkId& work) {
   const size_t hole = heap_at_[static_cast<size_t>(place)];
   const Due last = soonest_.back();
   soonest_.pop_back();
+  // The last one may come from another branch of the heap, and then belong above the hole as well
+  // as below it: settle() tries both ways.
   if (hole < soonest_.size()) settle(hole, last);
   return std::move(entry.lease);
 }
@@ -134,6 +138,8 @@ std::vector<WorkId> Leases::of(const WorkerId& worker) const {
   const std::vector<int32_t>& places = held_[static_cast<size_t>(*holder)].places;
   found.reserve(places.size());
   for (const int32_t place : places) found.push_back(entries_[static_cast<size_t>(place)].work);
+  // The order of the list depends on which leases ended before, and a state that was read back has
+  // another one. Equal states must give equal actions (law 14.1).
   std::ranges::sort(found);
   return found;
 }
@@ -168,6 +174,7 @@ bool Leases::consistent() const {
     held_by_all += held.places.size();
   }
   if (held_by_all != soonest_.size() || holding != holders_.size()) return false;
+  // Each place is either free or in the heap, and once there.
   std::vector<bool> seen(entries_.size());
   const auto first_time = [&](int32_t entry) -> bool {
     if (entry < 0 || entry >= std::ssize(entries_) || seen[static_cast<size_t>(entry)])
@@ -215,6 +222,8 @@ std::vector<std::pair<Time, WorkId>> Leases::deadlines() const {
   return all;
 }
 
+// Equal deadlines are told apart by the member and never by the place, which differs between equal
+// states (law 14.1).
 bool Leases::sooner(const Due& a, const Due& b) const {
   if (a.deadline != b.deadline) return a.deadline < b.deadline;
   return entries_[static_cast<size_t>(a.entry)].work < entries_[static_cast<size_t>(b.entry)].work;

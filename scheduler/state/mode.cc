@@ -21,6 +21,8 @@ constexpr double kMaxAhead = 1000, kMaxLaunch = 64;
 }  // namespace
 
 Ratio to_ratio(double value) {
+  // The simplest ratio: with 0.3333 a person means a third, and credit in whole groups (law 3.1)
+  // must not lose a group to the rest of 3333 / 10000.
   for (int64_t denominator = 1; denominator < 1000; ++denominator) {
     const auto numerator = std::llround(value * static_cast<double>(denominator));
     const Ratio ratio{numerator, denominator};
@@ -48,6 +50,7 @@ ModeOptions ModeOptions::preset(ModeName name) {
     case ModeName::kSync:
       break;
     case ModeName::kTailBatching:
+      // RollPacker's eta_P = eta_R = 1.25 (arXiv 2509.21009).
       o.launch_prompts = o.launch_members = 1.25;
       o.tail = TailPolicy::kDiscard;
       break;

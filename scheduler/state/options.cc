@@ -15,6 +15,8 @@ void seconds_field(OptionVisitor& v, std::string_view key, Time& value, std::str
                    double least = 0.001) {
   using Seconds = std::chrono::duration<double>;
   double seconds = Seconds(value).count();
+  // 1e8 s are three years: in nanoseconds far from the limit of Time, also when a deadline is added
+  // to the time of a state.
   v.field(key, seconds, {.help = help, .min = least, .max = 1e8, .resume = Resume::kMayChange});
   value = std::chrono::duration_cast<Time>(Seconds(seconds));
 }

@@ -30,6 +30,8 @@ void add_waiting(State& state, const WorkId& work) {
 
 void drop_waiting(State& state, const WorkId& work) {
   const Task& task = *find_task(state, work.lane, work.member);
+  // The need and the rank are computed from the task as it is, so an entry has to leave before
+  // anything changes them: learn_length() takes siblings out first.
   const auto queue = state.waiting.find(need_of(state, work, task));
   if (queue == state.waiting.end()) return;
   queue->second.erase(waiting_of(state, work, task));
@@ -68,6 +70,8 @@ int64_t rank_of(const State& state, Lane lane, const Task& task, int32_t member)
 }
 
 void learn_length(State& state, const WorkId& work, Task& task, int64_t tokens) {
+  // The longest and not the mean, so that a rank changes seldom and in one direction only (law
+  // 6.9).
   if (tokens <= task.longest) return;
   std::vector<WorkId> siblings;
   if (has_ranks(state, work.lane)) {
@@ -82,6 +86,8 @@ void learn_length(State& state, const WorkId& work, Task& task, int64_t tokens) 
 }
 
 void sort_waiting(State& state) {
+  // A restart may bring another order of dispatch, or bind a dataset to another pool (law 1.5). All
+  // needs and ranks are then made anew.
   const auto before = std::exchange(state.waiting, {});
   for (const auto& [need, queue] : before)
     for (const Waiting& waiting : queue) add_waiting(state, waiting.work);

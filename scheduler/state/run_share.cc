@@ -17,6 +17,7 @@ std::vector<int64_t> prompts_used(const Config& config, const Policy& policy) {
     const Dataset& dataset = policy.datasets[static_cast<size_t>(i)];
     const int64_t launched =
         dataset.epoch * config.datasets[static_cast<size_t>(i)].prompts_per_epoch + dataset.next;
+    // Groups in a batch are in none of these, and so count as used (law 3.10).
     const auto waiting = dataset.queued.size() + dataset.long_queue.size() + dataset.parked.size() +
                          dataset.ready.size();
     used.push_back(launched - static_cast<int64_t>(waiting) - num_running(policy, i));

@@ -74,6 +74,8 @@ bool settled(const Member& member) {
 std::optional<int64_t> oldest_version(const Task& task) {
   std::optional<int64_t> oldest;
   for (const Member& member : task.members) {
+    // Law 4.1: a member that waits will be granted on newer weights, and the other two bring no
+    // sample to the step.
     if (member.phase == Phase::kWaiting || member.phase == Phase::kFailed ||
         member.phase == Phase::kSurplus)
       continue;
@@ -125,6 +127,8 @@ bool evaluating(const Policy& policy) { return num_open(policy) > 0; }
 
 bool waits_for_report(const Config& config, const Policy& policy) {
   if (!policy.evaluation) return false;
+  // Law 10.1: the step that starts from a version which is due waits for the report of the one
+  // before, so that no version is left out.
   return config.eval.holds_training ||
          (policy.evaluation->version < policy.frontier && config.evaluates(policy.frontier));
 }
@@ -137,7 +141,10 @@ int64_t wanted_version(const State& state, const Policy& policy, const WorkerId&
                        const Worker& worker) {
   if (!policy.evaluation || policy.evaluation->version >= policy.frontier) return policy.frontier;
   const int64_t evaluated = policy.evaluation->version;
+  // It stays until its own held-out samples have ended, which run on exactly this version (law
+  // 10.1).
   if (state.leases.holds_held_out(id)) return evaluated;
+  // The entry without a name is of held-out members that may go to any pool (law 1.5).
   const bool waits = state.held_out.contains({worker.policy, worker.site.pool}) ||
                      state.held_out.contains({worker.policy, ""});
   const bool comes =
@@ -148,6 +155,7 @@ int64_t wanted_version(const State& state, const Policy& policy, const WorkerId&
 std::optional<int64_t> next_version(const State& state, const Policy& policy, const WorkerId& id,
                                     const Worker& worker) {
   const int64_t wanted = wanted_version(state, policy, id, worker);
+  // Also of the wanted number: after a fork other weights carry it.
   if (worker.version != wanted || !on_lineage(policy, worker.version, worker.digest)) return wanted;
   // It is staged while this one is evaluated.
   if (policy.frontier > wanted) return policy.frontier;
@@ -209,6 +217,7 @@ bool can_train(const State& state, const Policy& policy) {
     const auto worker = state.workers.find(id);
     return worker != state.workers.end() && worker->second.connected && !in_quarantine(state, id);
   };
+  // Law 8.7: a step that begins before all ranks have met would wait for the one that is not there.
   if (state.config.trainer_ranks > 1 && policy.formation == 0) return false;
   return is_fit(policy.trainer) &&
          std::ranges::all_of(policy.ranks, [&](const auto& rank) { return is_fit(rank.second); });

@@ -6,6 +6,8 @@
 namespace tailrace::scheduler {
 namespace {
 
+// The time from which a name that is away is kept for the longest quarantine and then forgotten
+// (law 7.5). State::away is ordered by it, so that forgetting looks at the oldest alone.
 Time last_time(const Health& health) { return std::max(health.until, health.left); }
 
 // It samples by weights of the present lineage, nobody is about to change them, and it is not to go
@@ -65,6 +67,8 @@ Index::Entry entry_of(const State& state, const WorkerId& id, const Worker& work
   entry.samples = rollout;
   if (rollout) entry.pool = {worker.policy, worker.site.pool};
   entry.has_faults = has_faults(health);
+  // Below 0 for a worker on trial that still holds what it was granted before: it may finish that,
+  // and then has room for one (law 7.3).
   if (worker.connected) entry.room = usable_slots(state, health, worker) - worker.leased;
   entry.verifies = worker.role == Role::kReward;
   if (worker.connected && moves && is_open(state, id, worker)) entry.version = worker.version;
@@ -76,6 +80,8 @@ Index::Entry entry_of(const State& state, const WorkerId& id, const Worker& work
     entry.load = {worker.slots, worker.leased, is_installing(state, id, worker) ? 1 : 0};
   entry.stuck = worker.stalled && worker.leased > 0;
   entry.step = step_of(state, id, health, worker);
+  // A worker that is away has the deadline of its absence alone: a new session begins its install
+  // anew (law 9.6), and without one it is lost.
   if (!worker.connected) {
     entry.deadline = worker.reconnect_deadline;
   } else if (is_asked(worker)) {
@@ -84,6 +90,9 @@ Index::Entry entry_of(const State& state, const WorkerId& id, const Worker& work
   if (is_resting(state, worker)) entry.wake = worker.rest->until;
   if (in_quarantine(state, health))
     entry.wake = std::min(entry.wake.value_or(health->until), health->until);
+  // Not plain is a worker of which more than room and load depends on the number of its leases: a
+  // drained switch waits for the last one, a worker that stands still is stuck with one, and a
+  // worker on trial has room for one.
   entry.plain = worker.connected && !worker.stalled && !worker.install &&
                 (health == nullptr || health->quarantines == 0);
   return entry;
@@ -97,6 +106,8 @@ void touch(State& state, const WorkerId& id) {
 }
 
 void touch(State& state, const WorkerId& id, Worker& worker) {
+  // The index is told the difference to what it was told last, which the worker keeps: a caller
+  // need not know which of its facts have changed.
   Index::Entry now = entry_of(state, id, worker);
   state.index.set(id, worker.indexed, now);
   worker.indexed = std::move(now);
@@ -161,11 +172,15 @@ bool follow_evaluations(State& state) {
   std::set<PoolId> held_out = find_held_out(state);
   if (held_out == state.held_out) return false;
   state.held_out = std::move(held_out);
+  // wanted_version() asks for these pools, so any of their workers may have another step of an
+  // install to make now. This happens a few times in an evaluation (law 14.5).
   make_index(state);
   return true;
 }
 
 void State::after_reading() {
+  // find_held_out() asks the index which workers are stuck, so the index comes first; it is made
+  // once more where held-out members wait.
   make_index(*this);
   follow_evaluations(*this);
   away = find_away(*this);

@@ -36,6 +36,8 @@ void tell_leases(const State& state, Time now, LeaseKind kind, std::string_view 
     text += fmt::format("{}{} ({})", separator, worker, leases);
     separator = ", ";
   }
+  // A lease has no begin. Its deadline less the time that it was given is when it was granted, or
+  // when turns of it were stored last.
   const Deadlines& deadlines = state.config.deadlines;
   const Time given = kind == LeaseKind::kGenerate ? deadlines.lease : deadlines.verify;
   if (std::string age = since(earliest - given, now); !age.empty()) text += ", the oldest" + age;
@@ -46,9 +48,11 @@ void tell_leases(const State& state, Time now, LeaseKind kind, std::string_view 
 void tell_silent_trainers(const State& state, PolicyId id, const Policy& policy, Texts& texts) {
   for (const auto& [name, worker] : state.workers) {
     if (worker.role != Role::kTrainer || worker.policy != id || !worker.connected) continue;
+    // Other ranks say nothing of weights or steps (law 8.7).
     if (worker.rank != 0) continue;
     const bool is_known = policy.greeted && policy.trainer == name &&
                           policy.trainer_incarnation == worker.incarnation;
+    // A second trainer may have said its words, which wait for its turn (law 8.3).
     if (!is_known && !worker.greeting)
       texts.push_back(fmt::format("{} has come and has not said yet what it holds", name));
   }
@@ -67,6 +71,8 @@ void tell_policy(const State& state, PolicyId id, const Policy& policy, Time now
                        : ""));
   int64_t ready = 0;
   for (const Dataset& dataset : policy.datasets) ready += std::ssize(dataset.ready);
+  // Groups that were handed over one by one have left the ready queues, and still are a part of the
+  // step (law 3.8).
   if (const auto batch = policy.batches.find(policy.published + 1);
       batch != policy.batches.end() && !batch->second.whole)
     ready += std::ssize(batch->second.tasks);
