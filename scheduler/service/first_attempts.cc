@@ -8,6 +8,8 @@ namespace tailrace::scheduler {
 
 std::string FirstAttempts::look(const State& state, const AttemptResult& result, Time now) {
   const BreakerConfig& breaker = state.config.breaker;
+  // One sample proves that attempts can work. From then on the breaker judges (law 7.6), which
+  // waits for a whole window.
   if (is_over_ || has_sample(result.outcome)) {
     is_over_ = true;
     return {};

@@ -116,6 +116,8 @@ void Inbox::acknowledge() {
     for (const auto& [part, sequence] : unsettled.at_store) last = std::min(last, sequence - 1);
     server_.acknowledge(worker, last);
   }
+  // An entry with open reads stays although all is acknowledged: their number bounds what a worker
+  // may ask for at once.
   std::erase_if(unsettled_, [](const auto& entry) {
     return entry.second.at_store.empty() && entry.second.num_reads == 0;
   });
@@ -178,6 +180,8 @@ void Inbox::on_down(const wire::WorkerDown& down) {
 }
 
 void Inbox::on(const wire::Incoming& from, wire::TrajectoryResult& message) {
+  // The header alone is read on this thread: tokens are decoded and proved by the store's, which
+  // costs the scheduler nothing.
   auto read = wire::read_trajectory_header(message.body);
   // Which lease it meant is not known: it runs out, and counts against the worker then.
   if (!read) return drop(unreadable_, from);
@@ -198,6 +202,8 @@ void Inbox::on(const wire::Incoming& from, wire::TrajectoryResult& message) {
   }
   const BodyId id{header.lane, header.lease};
   const Part part{id, std::nullopt};
+  // Until its body is stored a result has no event, so the lease is still expected and a copy of
+  // the message would be taken as well.
   if (!begin_storing(from, part)) return drop(unexpected_, from);
   store_.put(id, std::move(message.body),
              [this, worker = from.worker, part, header](const StoreActor::Stored& stored) {
@@ -378,6 +384,8 @@ void Inbox::on(const wire::Incoming& from, const wire::Fetch& message) {
                 if (const auto asker = unsettled_.find(id);
                     asker != unsettled_.end() && asker->second.session == session)
                   --asker->second.num_reads;
+                // Bodies may have been released while the request was on its way: only those that
+                // the state still counts on are a loss (law 12.3).
                 std::vector<StoreActor::Lost> missed;
                 for (const StoreActor::Lost& body : lost) {
                   if (holds_body(state_, body.body)) missed.push_back(body);

@@ -44,6 +44,7 @@ void Outbox::act(const Grant& a) {
               [this, a](std::vector<std::byte> turns, const auto& lost) {
                 const auto* lease = state_.leases.find({a.lane, a.lease.member});
                 if (lease == nullptr || lease->attempt != a.lease.attempt) return;
+                // The grant stands: without its turns the attempt begins anew.
                 if (!lost.empty()) lose_bodies(lost, feed_, log_), turns.clear();
                 send(a, wire::Grant{a.lease, a.lane, a.version, std::move(turns)});
               });
@@ -79,11 +80,13 @@ void Outbox::act(const HandOver& a) {
                       .items = {},
                       .share_begin = a.share_begin,
                       .share_end = a.share_end};
+    // The list of another rank (law 8.7). Metrics and samples are told of the trainer's list alone.
     if (a.copy) {
       for (size_t i = 0; i < found.size(); ++i)
         batch.items.push_back(item_of(a.items[i], found[i].entry));
       return send(a, batch);
     }
+    // The list begins anew: another trainer has asked, or a body of it was lost (law 3.8).
     if (a.first == 0) {
       handed_.items.clear();
       handed_headers_.clear();

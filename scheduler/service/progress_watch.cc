@@ -26,6 +26,7 @@ std::vector<Stalled> ProgressWatch::look(const State& state, Time now) {
   using std::chrono::milliseconds;
   const auto elapsed = std::chrono::duration_cast<milliseconds>(now - std::exchange(looked_, now));
   const StallWatch fresh(std::chrono::duration_cast<milliseconds>(patience_));
+  // Names of workers come and go during a run; without this the map would grow with each of them.
   std::erase_if(watched_, [&](const auto& entry) { return !state.workers.contains(entry.first); });
   for (const auto& [id, worker] : state.workers) {
     // A worker that is silent for long is away, which is another matter (law 8.1).

@@ -166,6 +166,8 @@ RunMetrics::RunMetrics(const RunPaths& paths, const Policy& policy, int64_t num_
       text_(std::move(text)),
       log_(log),
       facts_(std::move(facts)) {
+  // Rows of steps beyond the frontier tell of what the journal has forgotten: those steps are
+  // trained again, and write them anew.
   open(policy.frontier + 1);
   published_ = policy.frontier;
   evaluates_ = policy.evaluated >= 0;
@@ -355,6 +357,7 @@ void RunMetrics::on_install(const MetricList& measured) {
       if (std::ssize(installs_) == kMaxInstallNames) continue;
       at = installs_.emplace(name, 0).first;
     }
+    // Workers install at the same time, so times do not add up: the slowest counts. Bytes do.
     at->second = name.ends_with("_ms") ? std::max(at->second, value) : at->second + value;
   }
 }
@@ -370,6 +373,7 @@ void RunMetrics::on_published(const Policy& policy, const StepStart& start,
   // whose row was written before a kill, has its row.
   if (batch == policy.batches.end() || !steps_.insert(version).second) return;
 
+  // Taken behind the return above: a step without a row of its own leaves them to the next row.
   const auto installs = std::exchange(installs_, {});
   const StepStart& end = policy.step_start;
   MetricList values = sent;

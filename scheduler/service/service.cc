@@ -35,6 +35,8 @@ constexpr std::chrono::seconds kWaitsInterval{1};
 }  // namespace
 
 struct Service::Impl {
+  // The members are made in the order of a start: the old state, then the store, which is compared
+  // with what that state counts on, then a journal whose first snapshot is that state.
   Impl(ServiceOptions given, const Clock& clock_in, Log& log_in)
       : options(std::move(given)),
         clock(clock_in),
@@ -195,6 +197,8 @@ struct Service::Impl {
         log.info("a stop was asked for");
         feed(StopRequested{});
       }
+      // Each event does what is due by its time (law 14.2), so that a tick is fed only where none
+      // has come.
       if (const auto deadline = next_deadline(state); deadline && *deadline <= now()) feed(Tick{});
       // The one order that survives a kill anywhere: written, then done, then acknowledged (law
       // 12.1). On a failure neither of the last two happens, and the messages come again.
@@ -217,6 +221,7 @@ struct Service::Impl {
         write_last_snapshot();
         return finish({ServiceResult::End::kFailed, hopeless, version()});
       }
+      // An answer of the store may still feed an event, and that one may have actions.
       if (outbox.run_done() && actions.empty() && store.idle()) return finish_well();
       watch();
     }
@@ -226,6 +231,7 @@ struct Service::Impl {
   int64_t version() const { return policy().published; }
 
   void feed(const Event& event) {
+    // Remembered: decide() changes the state, and what has just become true is told once.
     const bool begun = state.begun, halted = !state.halted.empty();
     const Time time = now();
     Actions made = decide(state, event, time);
@@ -274,6 +280,7 @@ struct Service::Impl {
       if (auto synced = store.sync(); !synced) return fail(synced.failure().message);
     }
     if (auto committed = journal.commit(sync); !committed) return fail(committed.failure().message);
+    // Behind the commit: a cut leaves a file whose events are all written.
     if (journal.is_due()) cut();
     if (auto written = journal.look(); !written) fail(written.failure().message);
   }
@@ -334,6 +341,7 @@ struct Service::Impl {
   ServiceResult finish(ServiceResult result) {
     if (result.end == ServiceResult::End::kFailed) log.error("{}", result.message);
     log.info("the run ends at version {}", result.version);
+    // A worker that is not told waits for its scheduler until its patience ends.
     for (const auto& [id, worker] : state.workers)
       (void)server.send(id, worker.session, wire::Shutdown{result.message});
     server.flush(options.flush_timeout);

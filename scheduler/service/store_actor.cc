@@ -232,6 +232,8 @@ void StoreActor::read(std::vector<BodyId> ids, int64_t offset, int64_t max_bytes
         skip -= entry->bytes;
         continue;
       }
+      // A batch is fetched in chunks that may end inside of a body. The body stays for the next
+      // chunk, or each one would read and prove the whole record again.
       if (!recent_ || recent_->first != id) {
         recent_.reset();
         auto body = store.get(id);

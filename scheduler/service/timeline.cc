@@ -15,8 +15,7 @@ namespace {
 // Bytes at the file's end in which lengths of samples are looked for that the state still holds.
 constexpr size_t kLookBackBytes = size_t{64} << 20;
 
-// Stamps a row for people; nothing is decided on it.
-// Who the event says something of as a worker: its session began or ended, or it cannot go on.
+// The worker that the event is about: its session began or ended, or it cannot go on.
 const WorkerId* worker_of(const Event& event) {
   if (const auto* up = std::get_if<WorkerUp>(&event)) return &up->worker;
   if (const auto* down = std::get_if<WorkerDown>(&event)) return &down->worker;
@@ -36,6 +35,8 @@ bool same_lease(const Lease& a, const Lease& b) {
 
 const AttemptResult* result_of(const WorkId& work, const Lease& lease, const Event& event) {
   const auto* result = std::get_if<AttemptResult>(&event);
+  // A late answer of a fenced attempt (law 6.4) must not be shown as the end of the lease that took
+  // its place: worker and attempt have to agree.
   const bool is_it = result != nullptr && lease.kind == LeaseKind::kGenerate &&
                      result->worker == lease.worker && result->lane == work.lane &&
                      result->lease == LeaseId{work.member, lease.attempt};
@@ -126,6 +127,8 @@ std::string_view Timeline::keep_known(std::string_view text, const State& state)
   size_t kept = text.size();
   int64_t unknown = std::ssize(bodies_);
   bool cutting = true;
+  // From the end: rows stand in the order of their times, and the last ones alone can be later than
+  // the state.
   for (size_t end = text.size(); end > 0 && (cutting || unknown > 0);) {
     if (text.size() - end > kLookBackBytes && !cutting) break;
     const size_t begin = end == 1 ? 0 : text.rfind('\n', end - 2) + 1;
@@ -176,6 +179,8 @@ void Timeline::begin_with(const State& state) {
   const Deadlines& deadlines = state.config.deadlines;
   for (const auto& [work, lease] : state.leases.in_order()) {
     const bool generates = lease.kind == LeaseKind::kGenerate;
+    // A lease that stored turns have renewed begins with the last of them here. Where a restart has
+    // brought another lease_seconds the difference may lie outside of the run.
     const Time begin = lease.deadline - (generates ? deadlines.lease : deadlines.verify);
     leases_[work] = {lease, std::clamp(begin, Time{}, state.now)};
   }
@@ -307,6 +312,8 @@ void Timeline::compare_installs(const Event& event, const Actions& actions, cons
              (change != nullptr && change->worker == id);
     });
   };
+  // An install has no event of its own for each way to end: a session, a fork or a deadline may end
+  // it. It goes on only where the state still has the same one under way.
   std::erase_if(installs_, [&](const auto& entry) {
     const auto& [id, span] = entry;
     const auto worker = state.workers.find(id);
@@ -318,6 +325,7 @@ void Timeline::compare_installs(const Event& event, const Actions& actions, cons
     write_parts(span, how_ended(event, id), state.now);
     return true;
   });
+  // The inbox hands measurements over just before their event, and they are of no other one.
   measured_.clear();
   for (const Action& action : actions) {
     if (const auto* stage = std::get_if<Stage>(&action))
@@ -385,6 +393,8 @@ void Timeline::compare_trainer(const Event& event, const Actions& actions, const
     training_.reset();
   }
   if (!training_ && step >= 0) training_ = {policy.trainer, step, state.now};
+  // decide() forgets what it asked for with the session of the trainer, so that a request may end
+  // without a word.
   if (saving_) {
     const auto* durable = std::get_if<Durable>(&event);
     const bool is_saved = durable != nullptr && durable->version == saving_->number;
@@ -407,6 +417,8 @@ void Timeline::on_published(const Policy& policy, Time now) {
     end_span(TimelineWhat::kWarmUp, {policy.trainer, -1, trainer->second.since}, "published", now);
   const int64_t step = policy.published;
   const auto batch = policy.batches.find(step);
+  // A step that is trained once more in a replay (law 9.3) has its row. A fork has set last_step_
+  // back, so its steps are written again.
   if (step <= last_step_ || batch == policy.batches.end()) return;
   last_step_ = step;
   TimelineRow row{.what = TimelineWhat::kStep, .at = now, .from = now, .number = step};
@@ -447,6 +459,8 @@ void Timeline::on_released(const Actions& actions, const State& state) {
       if (id.lane != Lane::kTrain || body == bodies_.end()) continue;
       const Known known = body->second;
       bodies_.erase(body);
+      // A sample that was trained is in the row of its step. It is let go when the oldest
+      // checkpoint covers that.
       if (known.trained >= 0) continue;
       // A sample of a prompt that goes on was a member too many, or it is sampled again.
       const auto end = ends.find(task_of(id.lease.member));
@@ -518,6 +532,8 @@ void Timeline::write_bounded(TimelineRow row) {
     ++left_out_;
     return;
   }
+  // Beyond the bound of a step its leases are summed up, a row for each worker, kind and lane, so
+  // that busy time is still right.
   const auto [entry, is_new] = folded_.try_emplace({row.what, row.lane, row.worker}, row);
   if (is_new) {
     entry->second.sample.reset();
