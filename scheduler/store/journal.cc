@@ -171,12 +171,16 @@ Result<Journal> Journal::open(const fs::path& directory, const State& state, Opt
   for (const auto& files : {snapshots(directory), journals(directory)}) {
     if (!files.empty()) journal.number_ = std::max(journal.number_, files.rbegin()->first);
   }
+  // Law 13.1: a start begins a pair of its own, so that no event of this build stands behind those
+  // of another.
   if (auto rotated = journal.rotate(state); !rotated) return rotated.failure();
   return journal;
 }
 
 Result<void> Journal::rotate(const State& state) {
   TR_CHECK(pending_.empty(), "{} bytes of events are not committed", pending_.size());
+  // The callers have synced the store, so a snapshot that cut() has left waiting for its bodies may
+  // be written. One is written at a time (law 13.1).
   bodies_are_on_disk();
   if (auto written = writer_->wait(); !written) return written;
   const int64_t next = number_ + 1;
@@ -232,6 +236,7 @@ Result<void> Journal::commit(bool sync) {
     pending_.clear();
   }
   if (!sync) return {};
+  // With `sync` the service has synced the store just before (law 12.2).
   bodies_are_on_disk();
   // These events say nothing without those before them.
   if (auto synced = writer_->wait_for_events(); !synced) return synced;

@@ -17,6 +17,8 @@ namespace tailrace::scheduler {
 namespace {
 
 constexpr std::string_view kMagic{"TRREC\0\0\0", 8};
+// Begins each record, so that a scan can tell whether another record begins where a damaged one
+// says that it ends.
 constexpr uint32_t kMark = 0x43455254;  // "TREC"
 
 struct RecordHeader {
@@ -56,6 +58,8 @@ std::optional<std::string> record_at(int file, int64_t offset, int64_t file_byte
     header.mark = 0;
     return std::nullopt;
   }
+  // A size is believed only as far as the file has bytes: a damaged one allocates no more than
+  // that.
   const int64_t begin = offset + RecordFile::kRecordHeaderBytes;
   if (begin + header.size > file_bytes) return std::nullopt;
   std::string payload(header.size, '\0');
@@ -94,6 +98,8 @@ Result<RecordFile> RecordFile::create(const std::filesystem::path& path, uint32_
 Result<void> RecordFile::write(std::string_view bytes) {
   size_t done = 0;
   while (done < bytes.size()) {
+    // At the offset that we count and not behind the end of the file: what a failed write has left
+    // is then written over by the next one.
     const ssize_t wrote = ::pwrite(file_.get(), bytes.data() + done, bytes.size() - done,
                                    bytes_ + static_cast<int64_t>(done));
     if (wrote < 0 && errno == EINTR) continue;
@@ -131,6 +137,8 @@ Result<int64_t> RecordFile::append(std::string_view payload) {
 }
 
 bool RecordFile::is_in_place() const {
+  // A file that was removed, or that another one has replaced, still takes bytes by its descriptor,
+  // and nobody would find them.
   struct stat ours {
   }, there{};
   return ::fstat(file_.get(), &ours) == 0 && ::stat(path_.c_str(), &there) == 0 &&
@@ -166,6 +174,8 @@ Result<ScanReport> scan_records(const std::filesystem::path& path, uint32_t kind
         .after = 0,
         .note = fmt::format("{} never reached the disk: nothing in it", path.string())};
   }
+  // The order in which create() writes them: kind, format, law, and the mark of where the file
+  // before ended.
   uint32_t found[4];
   std::memcpy(found, header + 8, sizeof(found));
   if (std::string_view(header, 8) != kMagic || found[0] != kind) {
@@ -210,6 +220,7 @@ std::optional<int64_t> file_number(const std::filesystem::path& path, std::strin
   if (!file.starts_with(prefix) || !file.ends_with(suffix)) return std::nullopt;
   int64_t number = 0;
   for (const char c : file.substr(prefix.size(), file.size() - prefix.size() - suffix.size())) {
+    // The folder may hold files of others: a name with more digits must not overflow.
     if (c < '0' || c > '9' || number > 1'000'000'000) return std::nullopt;
     number = number * 10 + (c - '0');
   }

@@ -20,6 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kSnapshotMagic{"TRSNAP\0\0", 8};
+// Magic (8 bytes), format (4), law (4) and the checksum of the State behind it (8).
 constexpr size_t kHeader = 24;
 
 std::string pack(const State& state) {
@@ -87,6 +88,8 @@ std::map<int64_t, fs::path> journals(const fs::path& directory) {
 
 Result<void> write_snapshot(const fs::path& path, const State& state) {
   if (auto written = write_file_atomic(path, pack(state)); !written) return written;
+  // Read back before older snapshots and events are removed for it: nothing else could restore the
+  // run.
   auto proved = read_proved(path);
   if (proved) return {};
   // It must not stay: a restore would begin with it, or be told of a damage that is none.

@@ -45,12 +45,16 @@ void SnapshotWriter::loop() {
       failure =
           fmt::format("{}: {}", snapshot_path(directory_, job->number).string(), error.what());
     }
+    // The copy of the State is freed before the next snapshot may begin, so that there are never
+    // two.
     job.reset();
     enter(Stage::kIdle, failure);
   }
 }
 
 Result<void> SnapshotWriter::write(Job& job) {
+  // The events that were left come first: commit() waits for these alone (wait_for_events()), and a
+  // snapshot of a large run takes far longer.
   if (auto synced = job.left.sync(); !synced) return synced;
   beat();
   if (auto synced = sync_directory(directory_); !synced) return synced;

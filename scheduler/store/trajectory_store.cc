@@ -165,6 +165,7 @@ Result<void> TrajectoryStore::begin_segment() {
 
 Result<TrajectoryStore::Place> TrajectoryStore::append(Kind kind, const BodyId& id,
                                                        std::string_view bytes) {
+  // A file that somebody has removed takes no more bodies: they would be gone with its descriptor.
   if (active_number_ == 0 || active_.bytes() >= segment_bytes_ || !active_.is_in_place()) {
     if (auto begun = begin_segment(); !begun) return begun.failure();
   }
@@ -191,6 +192,8 @@ Result<void> TrajectoryStore::put(const BodyId& id, std::span<const std::byte> b
 Result<void> TrajectoryStore::put_note(const BodyId& id, std::string_view note) {
   const auto kept = index_.find(id);
   if (kept == index_.end()) return {};
+  // A verdict that is given again has a record of its own, and the newest wins (index_record()):
+  // files are only ever appended to.
   auto place = append(Kind::kNote, id, note);
   if (!place) return place.failure();
   const auto before = std::exchange(kept->second.note, place.value());
