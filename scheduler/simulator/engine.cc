@@ -89,6 +89,7 @@ void Engine::decode(Id id, int64_t context, int64_t tokens, Prompt prompt) {
            "sequence {} decodes already, or nothing, or has a prompt beyond its context", id);
   sequence.context = static_cast<double>(context);
   sequence.tokens = sequence.asked = static_cast<double>(tokens);
+  // While something of it is in KV it holds the prompt that it began with, and lets that one go.
   if (sequence.cached <= 0) sequence.prompt = prompt;
   sequence.phase = Phase::kQueued;
   queue_.push_back(id);
@@ -194,12 +195,15 @@ void Engine::preempt_youngest() {
   end_decoding(id, sequence);
   let_go(sequence.prompt);
   sequence.phase = Phase::kQueued;
+  // In front: it has waited its turn already, and the next room is its own.
   queue_.push_front(id);
   ++totals_.preemptions;
 }
 
 void Engine::settle() {
   const auto step = [&] { return static_cast<double>(ends_.size()); };
+  // KV is full when there is no token left for everybody. One sequence alone goes on in any case:
+  // it may be longer than the cache, and there is nobody to make room for it.
   while (ends_.size() > 1 && room() < step() * kTinyStep) {
     while (room() < step() && evict_idle(/*spared=*/kNobody)) {
     }
@@ -227,6 +231,8 @@ double Engine::steps_in(double seconds) const {
 }
 
 double Engine::steps_to_event() const {
+  // The next change comes when the first sequence ends, or when the steps until then have filled
+  // the KV cache, whichever is sooner.
   double steps = std::max(0.0, ends_.begin()->first - steps_);
   if (hardware_.kv_tokens > 0 && ends_.size() > 1)
     steps = std::min(steps, std::max(0.0, room() / static_cast<double>(ends_.size())));
@@ -253,6 +259,7 @@ void Engine::advance(double now, std::vector<Id>& ended) {
     if (!owed_.empty()) {
       const double rate = hardware_.prefill_tokens_per_s;
       const double seconds = owed_tokens_ / rate;
+      // A rest that rounding leaves would cost a wake of its own, and its next one another.
       const bool all = seconds <= now - now_ + kTinySeconds;
       const double paid = all ? seconds : now - now_;
       prefill(all ? std::numeric_limits<double>::infinity() : paid * rate);
@@ -279,6 +286,7 @@ void Engine::advance(double now, std::vector<Id>& ended) {
     totals_.busy += seconds;
     totals_.sequence_s += seconds * sequences;
     now_ += seconds;
+    // Sequences that end in one step end together, whatever their fractions are.
     while (!ends_.empty() && ends_.begin()->first <= steps_ + kTinyStep) {
       const Id id = ends_.begin()->second;
       Sequence& sequence = sequences_.at(id);

@@ -95,6 +95,8 @@ Episode DrawnEpisodes::draw(Lane lane, const MemberId& member, int32_t attempt) 
   const double chance =
       length.endless > 0 ? beta(length.endless, length.endless_concentration, of_prompt) : 0;
   const uint64_t key = key_of(seed_, 0x657069736f6465, lane, member);
+  // Two streams: lengths and rewards are the same in each attempt, the times of others are drawn
+  // anew.
   Rng rng(key), times(mix({key, static_cast<uint64_t>(attempt)}));
   Episode episode;
   episode.prompt_tokens = model.prompt_tokens;
@@ -110,6 +112,7 @@ Episode DrawnEpisodes::draw(Lane lane, const MemberId& member, int32_t attempt) 
   episode.reset_seconds = simulator::draw(model.reset, times);
   episode.turns.reserve(static_cast<size_t>(turns));
   for (int64_t i = 0; i < turns; ++i) {
+    // Evenly, so that the parts add up to `total` whatever the rest of the division is.
     episode.turns.push_back({.tokens = total * (i + 1) / turns - total * i / turns,
                              .env_seconds = simulator::draw(model.env, times),
                              .env_tokens = i + 1 < turns ? model.env_tokens : 0});
@@ -130,6 +133,7 @@ ReplayedEpisodes::ReplayedEpisodes(std::vector<Record> records, uint64_t seed)
 }
 
 Episode ReplayedEpisodes::draw(Lane lane, const MemberId& member, int32_t) const {
+  // Recorded names are of training: a held-out sample of the same numbers is another one.
   const auto named = lane == Lane::kTrain ? by_name_.find(member) : by_name_.end();
   if (named != by_name_.end()) return records_[named->second].episode;
   Rng rng(key_of(seed_, 0x7265706c6179, lane, member));

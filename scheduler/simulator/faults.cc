@@ -74,6 +74,7 @@ void World::hang(Process& process) {
 
 void World::tell_stalled(Rollout& worker, bool stalled) {
   const Stalled event{worker.id, worker.session, stalled};
+  // Sends what a ProgressWatch would say: nothing of a worker that is away, and no word twice.
   if (worker.connected && expects(state_, event)) tell(event);
 }
 

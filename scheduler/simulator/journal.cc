@@ -20,6 +20,7 @@ constexpr double kAllAcknowledged = 0.3;  // by the time that the trainer's next
 
 void World::write(const Event& event, Time at, const Actions& actions) {
   journal_.push_back({to_bytes(event), at});
+  // As Service::commit() does it: one action that needs the disk takes all events before it along.
   if (std::ranges::any_of(actions, needs_disk)) {
     forced_ = journal_.size();
     unforced_bodies_.clear();
@@ -36,6 +37,8 @@ void World::hear_trainer() {
   const Event event = std::move(trainer.outbox.front().second);
   trainer.outbox.pop_front();
   if (keeps_journal_) {
+    // The trainer's link sends again what the scheduler has not acknowledged. How much that is at a
+    // death is left to chance.
     trainer.unacknowledged.push_back(event);
     if (rng_.chance(kAllAcknowledged)) trainer.unacknowledged.clear();
   }

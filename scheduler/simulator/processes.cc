@@ -52,6 +52,7 @@ void World::start(Process& process) {
     std::vector<Engine::Id> none;
     worker.engine.advance(now(), none);
   }
+  // hands.publish may have killed it (World::Hands): then it connects no more.
   if (&process == &trainer_ && !come_back()) return;
   connect(process);
 }
@@ -102,6 +103,8 @@ void World::kill(Process& process) {
     const bool silent = faults.goodbye < 1 && !rng_.chance(faults.goodbye);
     const WorkerDown down{process.id, process.session, silent};
     call(now() + faults.noticed, [this, down, restarts = restarts_] {
+      // A scheduler that came back meanwhile has all workers away (law 8.4), and has never seen
+      // this session.
       if (restarts_ == restarts) tell(down);
     });
   }
@@ -125,6 +128,7 @@ void World::hear(Process& process, const Verify& verify) {
                  .reward = episode.reward,
                  .reason = ""};
   if (episode.broken || chance(cluster_.faults.verifier)) {
+    // No reward, as a verifier that failed says it: a 0 would be one.
     verdict.reward.reset();
     verdict.reason = "on purpose";
     verdict.task_broken = episode.broken;
@@ -162,6 +166,8 @@ void World::hear(Process& process, const Abort& abort) {
   if (process.role != Role::kRollout) return;
   auto& worker = static_cast<Rollout&>(process);
   if (!worker.by_lease.contains(lease)) return;
+  // Up to now: what has ended by this moment is an answer that crosses the abort (law 6.4), and it
+  // is no longer there to be dropped.
   advance(worker);
   const auto play = worker.by_lease.find(lease);
   if (play == worker.by_lease.end()) return;

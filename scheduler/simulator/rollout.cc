@@ -10,6 +10,8 @@ namespace tailrace::simulator {
 using namespace scheduler;  // events and actions
 
 bool World::is_broken(const Grant& grant) const {
+  // Drawn from the row and not from the attempt: members, launches and epochs of a broken row all
+  // find it broken, as law 6.10 has it. The number below is "broken", a stream of its own.
   const double share = cluster_.faults.broken_task;
   if (share <= 0) return false;
   const MemberId& member = grant.lease.member;
@@ -69,6 +71,7 @@ void World::hear(Process& process, const Grant& grant) {
   }
   worker.by_lease.emplace(lease, id);
   const auto begun = worker.plays.emplace(id, std::move(play)).first;
+  // Else it is held until the switch to those weights, as a rollout worker holds its grants.
   if (worker.version >= begun->second.grant.version) start_play(worker, id);
 }
 
@@ -119,6 +122,8 @@ void World::begin_turn(Rollout& worker, int64_t id) {
 
 // Between this call and the one before it the worker's engine decoded by one version.
 void World::count_tokens(Rollout& worker, int64_t id, Play& play) {
+  // The engine counts fractions of a token. A whole one that rounding has left just below it
+  // counts.
   const double decoded = std::floor(worker.engine.decoded(id) + 1e-3);
   const auto fresh = static_cast<int64_t>(decoded - play.counted);
   if (fresh <= 0) return;
@@ -179,6 +184,8 @@ void World::end_turn(Rollout& worker, int64_t id) {
 }
 
 void World::store_turns(Rollout& worker, Play& play) {
+  // The rule of EpisodeRunner::take_turns(): turns are stored when the episode has grown by so many
+  // tokens and by half of what was stored.
   const int64_t grown = play.context - std::max(play.stored, play.episode.prompt_tokens);
   const int64_t least = worker.pool->store_turns_tokens;
   if (least == 0 || grown < least || 2 * grown < play.stored) return;
@@ -247,6 +254,8 @@ void World::advance(Rollout& worker) {
 }
 
 void World::arm_engine(Rollout& worker) {
+  // The wake of before is void: whatever called this may have changed when the engine's next event
+  // is.
   ++worker.generation;
   if (const auto next = worker.engine.next())
     wake(*next, WakeKind::kEngine, worker.index, worker.generation);
@@ -260,6 +269,7 @@ void World::hear(Process& process, const Stage& stage) {
   double begins = now(), taken = now();
   if (transfer.shared_bytes_per_s > 0) {
     double& free = shared_link_free_[worker.pool->name];
+    // One payload after the other goes over the link that the workers of the pool share.
     begins = std::max(free, now());
     free = taken = begins + seconds(transfer.shared_bytes_per_s);
   }
@@ -321,6 +331,8 @@ void World::hear(Process& process, const Switch& change) {
     if (worker.life != life) return;
     if (failed) return refuse("its own weights are others");
   }
+  // Tokens up to now were decoded by the version before: they are counted before the worker has
+  // another.
   for (auto& [id, play] : worker.plays) {
     if (play.phase == Phase::kDecoding && play.episode.turns[play.turn].tokens > 0)
       count_tokens(worker, id, play);

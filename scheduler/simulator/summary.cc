@@ -30,6 +30,7 @@ RunSummary summary_of(std::span<const StepRecord> steps) {
     summary.tokens += step.tokens;
     old_tokens += step.old_tokens;
     summary.longest = std::max(summary.longest, step.longest);
+    // By samples: a mean over steps would count those of a short step for more.
     summary.staleness_mean += step.staleness_mean * static_cast<double>(step.samples);
     summary.staleness_max = std::max(summary.staleness_max, step.staleness_max);
   }

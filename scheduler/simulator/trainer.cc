@@ -33,12 +33,15 @@ double World::still_to_compute() const {
 }
 
 void World::clear_batch() {
+  // A list counts as work when it is heard (hear()), so that the part which is not done any more
+  // has to be taken back.
   trainer_.busy -= still_to_compute();
   trainer_.free_at = 0;
   ++trainer_.work;
   trainer_.step = 0;
   trainer_.items.clear();
   trainer_.whole = trainer_.computed = false;
+  // A checkpoint that was asked for in the midst of the step begins where that has ended.
   const int64_t asked = std::exchange(trainer_.save_asked, -1);
   if (asked >= 0 && asked == trainer_.version) begin_save(asked);
 }
@@ -125,6 +128,7 @@ void World::hear(Process& process, const HandOver& batch) {
     if (trainer_.computed) end_step();
     return;
   }
+  // A list that crossed a publication or a rollback on its way is void.
   if (batch.step != trainer_.version + 1) return;
   if (batch.step != trainer_.step || batch.first == 0) {
     clear_batch();
@@ -177,6 +181,8 @@ void World::end_step() {
 }
 
 void World::publish(int64_t version) {
+  // Files come before words, as in the trainer: a version is fetched as soon as somebody hears of
+  // it.
   if (!put_weights(version)) return;
   trainer_.version = version;
   record_step(version);
@@ -218,6 +224,7 @@ void World::begin_save(int64_t version) {
 
 void World::save(int64_t version) {
   std::deque<int64_t>& checkpoints = trainer_.checkpoints;
+  // A trainer that came back with an older one writes those since once more.
   std::erase_if(checkpoints, [&](int64_t kept) { return kept >= version; });
   checkpoints.push_back(version);
   while (std::ssize(checkpoints) > cluster_.trainer.keep_last) checkpoints.pop_front();

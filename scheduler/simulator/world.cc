@@ -62,6 +62,7 @@ World::World(Config law, Cluster cluster, const EpisodeSource& episodes, uint64_
   trainer_.id = kTrainerName;
   trainer_.role = Role::kTrainer;
   for (Process* process : processes()) by_name_[process->id] = process;
+  // Where the scheduler never dies nobody reads a journal, and its bytes would cost each event.
   if (keeps_journal_) snapshot_ = to_bytes(state_);
   // In the order in which a launch starts them; the scheduler hears of them when it runs.
   call(0, [this] {
@@ -102,6 +103,8 @@ void World::linger(double seconds) {
 }
 
 void World::wake(double seconds, WakeKind kind, int32_t worker, int64_t id) {
+  // Rounding may have put the moment before now, and the clock of a world never goes back. The
+  // order tells wakes of one moment apart, so that a run is the same to the last bit.
   wakes_.push({std::max(now_, to_time(seconds)), ++orders_, kind, worker, id});
 }
 
@@ -112,6 +115,7 @@ void World::call(double seconds, std::function<void()> what) {
 
 void World::call_on(Process& process, double seconds, std::function<void()> what) {
   call(seconds, [this, &process, life = process.life, what = std::move(what)] {
+    // A process takes along what it was about to do.
     if (process.life != life) return;
     if (process.hangs_until > now_) return call_on(process, seconds_of(process.hangs_until), what);
     what();
@@ -152,6 +156,7 @@ void World::deliver(Message message) {
   // By now it would halt the run (law 7.1).
   if (std::holds_alternative<WorkerFailed>(message.event) && !state_.begun) return;
   std::optional<BodyId> stored;
+  // Only of a lease that is expected: the service stores no body of a fenced attempt (law 6.4).
   if (const auto* result = std::get_if<AttemptResult>(&message.event)) {
     if (message.body && expects_result(state_, result->worker, result->lane, result->lease)) {
       stored = {result->lane, result->lease};
@@ -192,6 +197,8 @@ void World::fire(const Wake& wake) {
     case WakeKind::kTrainerSays:
       return hear_trainer();
     case WakeKind::kTick:
+      // A tick that was armed before an earlier one stays in the queue, and finds nothing due when
+      // it comes.
       if (tick_ == wake.at) tick_ = Time::max();
       if (const auto due = next_deadline(state_); due && *due <= now_) return tell(Tick{});
       return arm_tick();
@@ -207,6 +214,7 @@ void World::fire(const Wake& wake) {
 
 void World::arm_tick() {
   const auto next = next_deadline(state_);
+  // One tick at a time is enough: tell() arms the next one behind each event.
   if (!next || *next >= tick_) return;
   tick_ = std::max(*next, now_);
   wakes_.push({tick_, ++orders_, WakeKind::kTick, 0, 0});
@@ -234,6 +242,7 @@ void World::say(const A& message) {
   Process* process = find(message.worker, message.session);
   if (process == nullptr) return;
   if (cluster_.wire.back <= 0) return hear(*process, message);
+  // Messages of one link keep their order, as those of a socket do.
   process->heard = std::max(process->heard, now() + exponential(cluster_.wire.back));
   call(process->heard, [this, message] {
     if (Process* there = find(message.worker, message.session)) hear(*there, message);
