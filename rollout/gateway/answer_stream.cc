@@ -18,6 +18,8 @@ std::string certain_part(std::string text, const std::vector<std::string>& stops
   size_t longest = 0;
   for (const std::string& stop : stops) longest = std::max(longest, stop.size());
   if (longest == 0) return text;
+  // The cut may go through a character. Its bytes, or those of a whole one at the end, come with
+  // the next piece.
   text.resize(text.size() - std::min(text.size(), longest - 1));
   while (!text.empty() && continues_character(text.back())) text.pop_back();
   if (!text.empty() && (static_cast<unsigned char>(text.back()) & 0x80) != 0) text.pop_back();
@@ -42,6 +44,7 @@ AnswerStream::AnswerStream(const text::Tokenizer& tokenizer, AnswerStreamOptions
 
 std::optional<Delta> AnswerStream::more(std::span<const GeneratedToken> so_far) {
   if (so_far.empty()) return std::nullopt;
+  // Only what is new is decoded: a stream costs its length, and not the square of it.
   while (decoder_.num_tokens() < so_far.size()) decoder_.add(so_far[decoder_.num_tokens()].id);
   const bool is_first = !has_begun_;
   Delta delta = show(certain_part(up_to_stop(decoder_.text(), options_.stops), options_.stops),
@@ -68,6 +71,8 @@ Delta AnswerStream::show(const std::string& text, std::span<const GeneratedToken
     delta.reasoning += more.reasoning;
     std::ranges::move(more.calls, std::back_inserter(delta.calls));
   };
+  // Text that was sent cannot be taken back: where later tokens have changed it, nothing follows
+  // until the text begins with it again.
   if (text.size() > shown_.size() && text.starts_with(shown_)) {
     delta.text = text.substr(shown_.size());
     if (options_.is_chat) add(reader_.read(delta.text));

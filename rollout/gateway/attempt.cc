@@ -70,6 +70,7 @@ void Attempt::keep_distribution(SamplingParams& sampling) const {
   sampling.top_k = own.top_k;
   sampling.top_p = own.top_p;
   sampling.min_p = own.min_p;
+  // Lengths are no part of the distribution: a client may ask for less.
   sampling.max_new_tokens = std::min(sampling.max_new_tokens, own.max_new_tokens);
   for (const TokenId stop : own.stop_tokens)
     if (std::ranges::find(sampling.stop_tokens, stop) == sampling.stop_tokens.end())
@@ -127,6 +128,7 @@ std::variant<std::vector<Capture::Place>, ApiError> Attempt::place(ChatRequest& 
     return bad(written.failure().message, "invalid_prompt");
 
   MutexLock lock(mutex_);
+  // Once more: the attempt may have ended while the messages were written without the lock.
   if (auto refused = refusal(request.n)) return *refused;
   if (opening.least_tokens > 0) return too_long(opening.text_bytes, opening.least_tokens);
   const Capture::Place first = capture_.settle(std::move(opening));
@@ -137,6 +139,8 @@ std::variant<std::vector<Capture::Place>, ApiError> Attempt::place(ChatRequest& 
   if (room < 1) {
     over_limit_ = true;
     capture_.discard(first);
+    // settle() took the session of the answer that this call goes on behind; with the call refused
+    // it would never be released.
     unused = first.session;
     return bad(length >= spec_.max_context_tokens
                    ? fmt::format("the conversation has {} tokens; the context holds {}", length,
@@ -149,6 +153,8 @@ std::variant<std::vector<Capture::Place>, ApiError> Attempt::place(ChatRequest& 
   request.sampling.max_new_tokens = std::min(request.sampling.max_new_tokens, room);
   if (!is_anonymous_) keep_distribution(request.sampling);
   num_calls_ += request.n;
+  // The same body again, although nobody went on behind the answer to the first: a client that
+  // wants another sample, or one that retries without saying so. The number is reported.
   if (const auto asked = answers_of_.find(call);
       asked != answers_of_.end() && std::ranges::any_of(asked->second, [&](int32_t answer) {
         return capture_.is_unused(answer);
@@ -215,6 +221,8 @@ std::optional<Answered> Attempt::remembered(const Digest& call) {
 }
 
 void Attempt::call_began(Time now) {
+  // Between its first open call and the end of the last one the engine works for this attempt. The
+  // rest of the episode is the agent's own time.
   if (num_open_++ == 0) open_since_ = now;
 }
 
@@ -231,6 +239,7 @@ CapturedAttempt Attempt::end() {
   MutexLock lock(mutex_);
   has_ended_ = true;
   capture_.end_unknown();
+  // Counted before take(), which drops what nobody has read.
   const int64_t num_given = capture_.num_answers();
   return {.segments = capture_.take(),
           .num_answers = capture_.num_answers(),

@@ -19,6 +19,8 @@ uint64_t hash_of(std::span<const TokenId> tokens) {
 namespace {
 
 uint64_t salt_of(const Branch& branch) {
+  // The ids of tool calls are made with it. A stream and the whole answer that is captured need the
+  // same ids, so both have it from here.
   return mix({hash_of(branch.place.context), static_cast<uint64_t>(branch.place.ordinal)});
 }
 

@@ -44,6 +44,8 @@ nlohmann::json sorted(const ordered_json& value) {
 nlohmann::json call_of(const ordered_json& call) {
   const auto function = call.find("function");
   if (function == call.end() || !function->is_object()) return sorted(call);
+  // Clients may parse the arguments of a call and write them anew, with other blanks and in another
+  // order of keys.
   nlohmann::json arguments;
   if (const auto at = function->find("arguments"); at != function->end()) {
     arguments = sorted(*at);
@@ -177,6 +179,7 @@ size_t Capture::context_size(int32_t segment) const {
 std::vector<TokenId> Capture::context_of(const Point& point) const {
   const Segment& segment = segments_[static_cast<size_t>(point.segment)];
   const auto inherited = static_cast<size_t>(segment.parent_tokens);
+  // The place may lie in what the segment has inherited, as when a branch adds nothing of its own.
   if (point.num_tokens <= inherited) {
     if (segment.parent < 0) return {};
     return context_of({segment.parent, point.num_tokens});
@@ -197,12 +200,16 @@ Capture::Place Capture::behind(int32_t answer) {
   place.num_known = place.context.size();
   place.behind = answer;
   place.num_prompt = at.num_prompt;
+  // The first call that goes on here takes the session with its KV. Another one, a branch, gives a
+  // session of its own the whole context.
   place.session = std::exchange(at.session, 0);
   return place;
 }
 
 void Capture::ask(Place& place, Digest path, ordered_json said) {
   if (place.behind < 0) {
+    // A conversation that begins here has all of this for its prompt: the limit of a response
+    // counts from behind it.
     place.num_prompt = place.context.size();
     if (!answers_.empty()) ++num_begun_anew_;
   }
@@ -256,6 +263,8 @@ void Capture::find(Opening& opening) const {
   };
   if (opening.prompt) {
     for (size_t i = 0; i < answers_.size(); ++i)
+      // As the client was shown it, or as it was sampled: what is shown lacks the stop string and
+      // the token that ended the answer.
       for (const std::string* text : {&answers_[i].shown, &answers_[i].text})
         if (!text->empty() && text->size() >= opening.num_captured &&
             opening.prompt->starts_with(*text))
@@ -269,6 +278,7 @@ void Capture::find(Opening& opening) const {
         goes_on(i, size);
     }
   } else {
+    // The last match is behind the most messages: all that can be kept of the history is.
     for (size_t i = 0; i < opening.paths.size(); ++i)
       if (const auto found = answers_of_.find(opening.paths[i]); found != answers_of_.end())
         goes_on(static_cast<size_t>(meant(found->second, opening.said[i])), i + 1);
@@ -280,6 +290,8 @@ Result<void> Capture::write(Opening& opening, const chat::PromptFormat& format,
   const text::Tokenizer& tokenizer = format.tokenizer();
   const auto encode = [&](const chat::PromptFormat& by,
                           const chat::PromptFormat::Written& written) -> Result<void> {
+    // Encoding takes long for a long text, and one that cannot fit is refused by its least number
+    // of tokens instead.
     const int64_t least = text::least_num_tokens(tokenizer, written.text);
     if (least > max_tokens) {
       opening.least_tokens = least;
@@ -378,6 +390,8 @@ int32_t Capture::segment_for(const Place& place) {
     segments_.emplace_back();
     append_said(segments_.back(), said, TokenRole::kPrompt);
   } else {
+    // The segment grows where the answer is its end. Where something was written behind the answer
+    // already, another segment branches off there.
     const Point& end = answers_[static_cast<size_t>(place.behind)].end;
     if (context_size(end.segment) == end.num_tokens) {
       segment = end.segment;
@@ -404,12 +418,15 @@ int32_t Capture::commit(const Place& place, const std::vector<GeneratedToken>& t
   for (const GeneratedToken& token : tokens) append_sampled(segment, token, /*numerics_class=*/0);
   Answer& captured = answers_.emplace_back();
   captured.end = {index, context_size(index)};
+  // Where drop_unheard() cuts, if nobody has read the answer.
   captured.begin = segment.tokens.size() - tokens.size();
   captured.last = tokens.back().id;
   captured.session = session;
   captured.num_prompt = place.num_prompt;
   captured.anchor = place.anchor;
   captured.asides = asides_of(answer);
+  // Only a call of text has this path. A continuation of a text is found by its bytes, so what the
+  // client will send again is kept: the prompt with its answer.
   if (const std::string prompt = content_of(place.said->front()); place.path == text_path(prompt)) {
     std::vector<TokenId> ids;
     for (const GeneratedToken& token : tokens) ids.push_back(token.id);
@@ -432,6 +449,7 @@ void Capture::keep_conversation(Conversation conversation) {
   const auto known = std::find_if(conversations_.rbegin(), conversations_.rend(), is_known);
   if (known != conversations_.rend())
     conversations_.erase(conversations_.begin(), std::prev(known.base()));
+  // Where nobody tells what was read the list would grow with every answer.
   if (conversations_.size() >= kMostConversations) conversations_.pop_front();
   conversations_.push_back(std::move(conversation));
 }
@@ -448,6 +466,7 @@ ordered_json Capture::last_conversation() const {
 
 bool Capture::set_heard(int32_t answer, const Place& place, bool is_heard) {
   Answer& at = answers_[static_cast<size_t>(answer)];
+  // A call that went on behind the answer has shown that somebody read it.
   if (at.is_used) return false;
   at.is_known_heard = is_heard;
   if (at.is_heard == is_heard) return false;
@@ -519,6 +538,7 @@ void Capture::join_unanswered() {
   for (size_t i = 0; i < segments_.size(); ++i) {
     Segment& segment = segments_[i];
     if (segment.parent >= 0) segment.parent = places[static_cast<size_t>(segment.parent)];
+    // A segment that is joined, or has nothing of its own, is found where its parent is.
     places[i] = segment.parent;
     // Its children continue what it has inherited.
     if (segment.tokens.empty()) continue;
@@ -559,6 +579,8 @@ std::vector<uint64_t> Capture::anchors() const {
 
 std::vector<Segment> Capture::take() {
   drop_unheard();
+  // Where nothing was truncated the vectors of sets are all zero, and a body is shorter without
+  // them.
   for (Segment& segment : segments_) drop_empty_sets(segment);
   return std::move(segments_);
 }

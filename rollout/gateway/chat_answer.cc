@@ -104,6 +104,7 @@ std::string chunk(const AnswerHead& head, const char* object, Json choice, bool 
 Json json_of(const ModelEntry& model) {
   Json json = {
       {"id", model.id}, {"object", "model"}, {"created", model.created}, {"owned_by", "tailrace"}};
+  // By the name that vLLM gives it, where clients look for how long a conversation may be.
   if (model.max_context_tokens > 0) json["max_model_len"] = model.max_context_tokens;
   return json;
 }

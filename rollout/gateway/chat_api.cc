@@ -128,6 +128,7 @@ class Fields {
 
   [[noreturn]] static void wrong(const char* name, const Json& value, const std::string& accepted) {
     std::string found = json_text(value);
+    // A long value would fill the answer and the log.
     if (found.size() > 60) found = fmt::format("a {} of {} bytes", value.type_name(), found.size());
     refuse(name, fmt::format("{} is {}; it must be {}", name, found, accepted), "invalid_value");
   }
@@ -170,6 +171,7 @@ SamplingParams read_sampling(const Fields& fields, const SamplingParams& default
   sampling.top_p = fields.number("top_p", defaults.top_p, kLeastTopP, 1);
   sampling.min_p = fields.number("min_p", defaults.min_p, 0, 1);
   sampling.top_k = fields.integer("top_k", defaults.top_k, -1, kMaxInt);
+  // The API has renamed it; where both are sent the new name counts.
   const int64_t old_name = fields.integer("max_tokens", defaults.max_new_tokens, 1, kMaxInt);
   sampling.max_new_tokens = fields.integer("max_completion_tokens", old_name, 1, kMaxInt);
   sampling.stop_strings = read_stops(fields, defaults.stop_strings);
@@ -185,12 +187,15 @@ ChatRequest read_common(const Fields& fields, const SamplingParams& defaults) {
   request.n = fields.integer("n", 1, 1, kMaxChoices);
   if (const Json* seed = fields.find("seed")) {
     if (!seed->is_number_integer()) Fields::wrong("seed", *seed, "an integer of 64 bits");
+    // Any 64 bits are a seed, negative numbers too: it is mixed into the key of the draws.
     request.seed = seed->is_number_unsigned() ? seed->get<uint64_t>()
                                               : static_cast<uint64_t>(seed->get<int64_t>());
   }
   request.stream = fields.flag("stream", false);
   if (const Json* options = fields.find("stream_options")) {
     if (!options->is_object()) Fields::wrong("stream_options", *options, "an object");
+    // As the API does it: ignored, the option would leave a client waiting for a chunk that never
+    // comes.
     if (!request.stream)
       refuse("stream_options", "stream_options is for streams: send it with \"stream\": true");
     request.include_usage = Fields(*options).flag("include_usage", false);
@@ -236,6 +241,7 @@ void read_prompt(const Fields& fields, ChatRequest& request) {
 template <class ReadRest>
 std::variant<ChatRequest, ApiError> read_request(std::string_view body,
                                                  const SamplingParams& defaults, ReadRest read) {
+  // The number of values bounds memory: a value takes many times the bytes of its text.
   const Result<Json> row = parse_json_row(body, kMaxRequestValues);
   if (!row.ok())
     return ApiError{.message = fmt::format("the body of the request is {}", row.failure().message)};

@@ -83,6 +83,7 @@ Json read_message(const Json& message, const std::string& path) {
     refuse(path, fmt::format("{} is a {}; it must be an object with role and content", path,
                              message.type_name()));
   std::string role = string_at(message, "role", path);
+  // The API's newer word for the same role, which chat templates do not know.
   if (role == "developer") role = "system";
   const bool is_assistant = role == "assistant";
   if (!is_assistant && role != "system" && role != "user" && role != "tool")
@@ -97,6 +98,7 @@ Json read_message(const Json& message, const std::string& path) {
                                                             : "; use tool_calls"));
   }
 
+  // Made anew from the fields that are checked, so that a template never meets any other.
   Json read;
   read["role"] = role;
   const Json* content = given(message, "content");

@@ -32,6 +32,7 @@ namespace {
 constexpr std::chrono::seconds kWorthNaming{2};
 
 std::string new_key() {
+  // 128 bits that nobody can guess: whoever knows the key of an episode writes into its trajectory.
   std::array<uint64_t, 2> bits{};
   if (::getrandom(bits.data(), sizeof bits, 0) != sizeof bits) {
     std::random_device device;
@@ -46,6 +47,8 @@ struct Route {
 Route route_of(std::string_view target) {
   target = target.substr(0, target.find('?'));
   Route route;
+  // The key of an episode stands in the URL that its agent was given (base_url()). It counts before
+  // the header, where a client may send an API key of its own.
   if (target.starts_with("/s/")) {
     target.remove_prefix(3);
     const size_t end = target.find('/');
@@ -146,6 +149,8 @@ struct Gateway::State {
     const std::string& name = known->spec().name;
     std::string what = fmt::format("{} {} of {}", request.method, route.path,
                                    name.empty() ? "a client without an episode" : name);
+    // The address names the attempt among the calls that wait. It stays the attempt's as long as
+    // one of them holds it.
     const void* const session = known.get();
     switch (pool.post(session, std::move(what), num_bytes,
                       [this, known, request = std::move(request), path = route.path, is_chat,
@@ -228,6 +233,8 @@ struct Gateway::State {
                      .max_context_tokens = generator.max_context_tokens(),
                      .max_response_tokens = generator.max_context_tokens(),
                      .max_calls = std::numeric_limits<int64_t>::max()};
+    // No sample gives the draws of a call without an episode, so each call has random ones of its
+    // own.
     std::array<uint64_t, 1> bits{};
     (void)!::getrandom(bits.data(), sizeof bits, 0);
     spec.key = {bits[0]};
@@ -279,6 +286,8 @@ struct Gateway::State {
     std::vector<SessionId> unused;
     {
       MutexLock lock(mutex);
+      // Only the lists change hands under the lock. Threads that read would else wait for the
+      // engine.
       coming.swap(inbox);
       left.swap(gone);
       unused.swap(released);

@@ -24,6 +24,8 @@ OpenCalls::~OpenCalls() {
 }
 
 void OpenCalls::begin(Call call) {
+  // A thread that reads may have placed the call just before the end of its attempt, and handed it
+  // over behind that.
   if (call.attempt->has_ended()) return release_unbegun(call);  // its reply is gone with it
   call.attempt->call_began(clock_.now());
   const int64_t id = call.id;
@@ -46,6 +48,8 @@ void OpenCalls::submit(Call& call, Branch& branch, size_t index) {
   const Capture::Place& place = branch.place;
   branch.session = place.session != 0 ? place.session : generator_.open(*this);
   branches_[branch.session] = {call.id, index};
+  // The session of the answer before has its tokens in KV, so that only what is new is sent. A
+  // fresh one is given all.
   const size_t known = place.session != 0 ? place.num_known : 0;
   GenerateRequest request;
   request.session = branch.session;
@@ -54,6 +58,9 @@ void OpenCalls::submit(Call& call, Branch& branch, size_t index) {
   request.sampling = call.request.sampling;
   request.wants_kept = call.attempt->spec().keeps_sets;
   const uint64_t seed = call.request.seed.value_or(0);
+  // Draws follow from the sample, what was said and the number among equal calls, so that an
+  // attempt that is played again samples the same. With a seed and no key the answer is the seed's
+  // alone.
   request.key = {call.attempt->is_anonymous() && call.request.seed
                      ? mix({seed, static_cast<uint64_t>(place.ordinal)})
                      : mix({call.attempt->spec().key.value, hash_of(place.context),
@@ -63,6 +70,7 @@ void OpenCalls::submit(Call& call, Branch& branch, size_t index) {
 
 void OpenCalls::answered(Generation generation) {
   const auto found = branches_.find(generation.session);
+  // Dropped meanwhile: its client has gone, or its attempt has ended.
   if (found == branches_.end()) return;
   const auto [id, index] = found->second;
   branches_.erase(found);
@@ -73,6 +81,7 @@ void OpenCalls::answered(Generation generation) {
   branch.is_done = true;
   writer_.take(call, branch, generation);
   if (call.request.stream && !branch.choice.tokens.empty()) writer_.stream_rest(call, index);
+  // Answers count together when the last of them is there: a call that is cut off leaves no token.
   if (std::ranges::all_of(call.branches, [](const Branch& b) { return b.is_done; })) finish(at);
 }
 
@@ -85,6 +94,7 @@ CapturedCall OpenCalls::capture_answers(Call& call) {
                            CallWriter::message_of(branch.choice.answer), branch.session,
                            call.digest, captured);
     } else {
+      // An answer without a token means that the context is full, which is the policy's doing.
       call.attempt->discard(branch.place, /*is_full=*/true);
       generator_.release(branch.session);
     }
@@ -100,6 +110,7 @@ void OpenCalls::finish(Calls::iterator at) {
   if (std::ranges::all_of(choices, [](const Choice& c) { return c.tokens.empty(); })) {
     refuse_full(call);
   } else {
+    // Before anything is written: a short answer may be with its client at once.
     CallWriter::note_whether_heard(call, captured);
     Answered answered{call.head, call.usage, std::move(choices), std::move(captured)};
     if (call.request.stream) {
@@ -152,6 +163,7 @@ OpenCalls::Calls::iterator OpenCalls::drop(Calls::iterator at) {
 
 void OpenCalls::close(const Call& call) {
   call.attempt->call_ended(clock_.now());
+  // A call without a key is an attempt of its own, and nobody goes on behind its answers.
   if (!call.attempt->is_anonymous()) return;
   for (const SessionId session : call.attempt->sessions()) generator_.release(session);
 }

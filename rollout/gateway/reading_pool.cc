@@ -32,6 +32,7 @@ std::optional<std::string> HeldTeller::look(const std::optional<HeldCall>& held,
     next_ = kFirst;
   }
   if (now - since_ < next_) return std::nullopt;
+  // Twice as late each time, so that one call that hangs does not fill the log.
   next_ = 2 * (now - since_);
   return describe(*held, now);
 }
@@ -103,6 +104,8 @@ std::optional<ReadingPool::Sessions::iterator> ReadingPool::next(bool takes_long
 }
 
 void ReadingPool::run(size_t thread) {
+  // The first thread reads short calls alone: however many long ones come, these are never held up
+  // by all threads.
   const bool takes_long = thread > 0;
   while (true) {
     Work work;

@@ -9,6 +9,8 @@ constexpr size_t kMostTold = 400;
 
 std::string kind_of(const ApiError& error) {
   std::string field = error.param.substr(0, kMostTold);
+  // Without numbers messages[3].role and messages[4].role are one kind, which is counted and told
+  // once.
   std::erase_if(field, [](char c) { return c >= '0' && c <= '9'; });
   return fmt::format("{} {} {}", error.status, error.code, field);
 }
@@ -21,6 +23,7 @@ std::string told(const ApiError& error) {
   if (!error.param.empty() && error.message.find(error.param) == std::string::npos)
     text += error.param + ": ";
   text += error.message;
+  // A client's words are in there: they must not end the line of the log or act on a terminal.
   for (char& c : text)
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
   if (text.size() <= kMostTold) return text;
