@@ -47,8 +47,12 @@ void EnvironmentCalls::hand_over(std::vector<Call> calls) {
       opened = std::make_shared<Opened>();
       opened->remote = call.source->open_remote();
     }
+    // A remote environment answers by itself. Any other one takes a thread of the executor until
+    // its call returns.
     all.push_back(opened->remote ? begun(call, opened) : run(call, opened));
     all.back().id = call.id;
+    // The observation is encoded on a thread of the executor, where the engine does not wait for
+    // the tokenizer.
     all.back().then = std::move(call.encode);
   }
   executor_.hand_over(std::move(all));
@@ -69,6 +73,8 @@ auto EnvironmentCalls::run(Call& call, const std::shared_ptr<Opened>& opened) co
     -> Executor::Call {
   Executor::Call run;
   run.run = [opened, source = std::move(call.source), call = std::move(call.call)] {
+    // On the thread of the call: to make an environment may take long, and its deadline is the
+    // call's.
     if (opened->here == nullptr) opened->here = source->open();
     return unheard(call_here(*opened->here, call));
   };

@@ -65,6 +65,7 @@ EpisodeLimits episode_limits(const RolloutOptions& options, const sandbox::Envir
   int64_t context = options.engine.max_context_tokens;
   EpisodeLimits limits;
   limits.max_context_tokens = context;
+  // One position is left for an answer.
   limits.max_prompt_tokens = or_else(options.max_prompt_tokens, context - 1);
   limits.max_response_tokens = or_else(options.max_response_tokens, context - 1);
   limits.max_action_tokens = or_else(options.max_action_tokens, info.max_action_tokens);
@@ -107,8 +108,11 @@ void Episode::take_over(Trajectory prefix) {
            "a prefix of {} segments and {} turns", prefix.segments.size(), prefix.turns);
   trajectory_.segments = std::move(prefix.segments);
   Segment& segment = trajectory_.segments.back();
+  // stored() has dropped empty sets. While an episode runs each token has an entry in these
+  // vectors.
   segment.log_masses.resize(segment.tokens.size(), 0.0f);
   segment.kept_counts.resize(segment.tokens.size(), 0);
+  // This worker's engine has none of it: the first request prefills the whole prefix.
   unsent_ = segment.tokens;
   segment.turn_numbers.resize(segment.turn_begins.size());
   std::iota(segment.turn_numbers.begin(), segment.turn_numbers.end(), 0);
@@ -206,6 +210,7 @@ Episode::Next Episode::heard(std::vector<TokenId> tokens, TokenRole role) {
   } else {
     append(std::move(tokens), role);
   }
+  // The environment hears the recorded answer once more, and nothing is sampled.
   if (trajectory_.turns < recorded_turns_) {
     const size_t begin = turn_begin(segment, turn), end = answer_end(segment, turn);
     action_ = format_.tokenizer().decode(std::span(segment.tokens).subspan(begin, end - begin));
@@ -334,6 +339,7 @@ Episode::Next Episode::end(Outcome outcome) {
 Trajectory Episode::stored() const {
   TR_CHECK(storable_turns_ > 0, "no turn of {} is over", to_string(spec_.lease));
   Trajectory stored = trajectory_;
+  // An outcome that says that the episode is not over: find_misfit() accepts no other as a prefix.
   stored.outcome = Outcome::kAborted;
   stored.turns = storable_turns_;
   stored.metrics.clear();  // the environment says them again

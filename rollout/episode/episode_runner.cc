@@ -50,6 +50,7 @@ void EpisodeRunner::start(EpisodeSpec spec, EnvironmentCalls::Source source) {
   auto at =
       running_.emplace(id, Running{.episode = std::move(episode), .source = std::move(source)})
           .first;
+  // A prefix is in the store already.
   at->second.stored_tokens = at->second.episode.num_storable();
   call_environment(id, at->second, CallKind::kReset);
 }
@@ -88,6 +89,8 @@ std::vector<Trajectory> EpisodeRunner::take_turns(bool leaving) {
     Running& running = running_.at(id);
     const int64_t tokens = running.episode.num_storable(), stored = running.stored_tokens;
     const int64_t grown = tokens - std::max(stored, running.episode.num_prompt_tokens());
+    // Each time the whole episode so far is stored. It has to have grown by half of what was
+    // stored, so that all stores of an episode together write at most three times the last one.
     const bool is_worth_it =
         leaving ? tokens > stored : grown >= settings_.store_turns_tokens && 2 * grown >= stored;
     if (!is_worth_it) continue;
@@ -120,6 +123,8 @@ void EpisodeRunner::take(std::vector<EnvironmentCalls::Answer>& answers) {
     auto at = running_.find(answer.id);
     if (at == running_.end()) continue;  // aborted meanwhile
     Running& running = at->second;
+    // reset() answers with an observation and is never pending, so only steps and cuts are asked
+    // again.
     if (running.last_call == CallKind::kReset) {
       follow(at, running.episode.observed(std::move(answer.heard), answer.seconds));
     } else {

@@ -88,6 +88,7 @@ void RolloutOptions::validate() {
         "max_context_tokens = {}.",
         engine.max_context_tokens, max_prompt_tokens, max_response_tokens, needed);
   }
+  // The help of rollout.block_tokens promises a power of two; a range alone cannot say it.
   if (!std::has_single_bit(static_cast<uint64_t>(engine.block_tokens))) {
     throw UserError::at(
         "rollout.block_tokens",

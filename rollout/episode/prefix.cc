@@ -13,6 +13,8 @@ namespace {
 // Each worker adds one at most, and a message names 64: far more than a run has kinds of machines.
 constexpr int64_t kMaxClasses = 32;
 
+// A prefix comes over the wire, perhaps of an older config. Tokens that this episode could not have
+// sampled would be trained as its own, so all that shaped them is compared.
 std::optional<std::string> find_other_episode(const Trajectory& prefix, const EpisodeSpec& spec,
                                               std::string_view env) {
   if (prefix.lease.member != spec.lease.member || prefix.lane != spec.lane)

@@ -22,6 +22,8 @@ sandbox::Task TaskSource::task(Lane lane, const MemberId& member) const {
 }
 
 SampleKey member_key(uint64_t run_seed, Lane lane, MemberId member) {
+  // Evaluations of all versions draw the same numbers, so that their scores differ by the policy
+  // alone, and a sample whose body was lost comes again as it was (law 10.1).
   if (lane == Lane::kEval) member.epoch = member.launch = 0;
   return {mix({run_seed, static_cast<uint64_t>(lane), static_cast<uint64_t>(member.policy),
                static_cast<uint64_t>(member.dataset), static_cast<uint64_t>(member.prompt),

@@ -64,6 +64,7 @@ std::vector<FinishedEpisode> Player::poll(std::chrono::microseconds max_wait) {
     const bool plays = agents_->runner.num_running() > 0;
     // Nobody else waits here for programs that think.
     if (driver_.idle() && plays) agents_->gateway.wait(kAgent);
+    // Before the step below, so that calls that have come are part of it.
     agents_->gateway.poll();
     ended = agents_->runner.poll();
     if (plays) max_wait = {};  // an agent may ask meanwhile

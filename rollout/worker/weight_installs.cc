@@ -49,6 +49,8 @@ bool WeightInstalls::samples_policy_of(const Asked& message) {
 }
 
 void WeightInstalls::on(const wire::Stage& stage) {
+  // Whatever is asked has an answer, also the wrong policy: the scheduler would else wait for it
+  // until its deadline, and count that as a fault.
   if (samples_policy_of(stage)) stage_.ask({stage.version, stage.digest}, stage.manifest);
 }
 
@@ -60,6 +62,8 @@ bool WeightInstalls::take_turn() {
   Colocation* const shared = config_.colocation;
   if (shared == nullptr) return true;
   if (has_turn_ && shared->is_wanted() && !stage_.is_staging()) {
+    // The trainer writes over this memory as soon as it has the turn, so that no kernel of ours may
+    // still run. A staging goes to its end first: it reads the shared weights.
     engine_.freeze();
     wait(stream_);
     shared->end_sampling();

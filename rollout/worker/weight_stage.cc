@@ -49,6 +49,7 @@ void WeightStage::ask(WeightVersion version, std::string manifest) {
   // A version that is on its way may have taken minutes already.
   if (staging_ && staging_->version.root != version.root) stop_.request_stop();
   wish_ = {std::move(version), std::move(manifest)};
+  // An order to switch to what was asked for before this is void.
   order_.reset();
 }
 
@@ -110,6 +111,8 @@ void WeightStage::begin(const Wish& wish, bool samples) {
   if (packed_ != installed_) std::swap(packed_, spare_);
   stop_ = std::stop_source();
   bytes_ = total_ = 0;
+  // Where nothing samples the work is deferred: finish() does it on this thread and the engine's
+  // stream, whose cores are idle. Else it runs beside, on a stream of its own.
   const bool beside = samples || options_.fetch_takes_long;
   result_ = std::async(beside ? std::launch::async : std::launch::deferred,
                        [this, wish, beside, stop = stop_.get_token(), pulse = bound_pulse()] {
@@ -144,6 +147,8 @@ WeightStage::Outcome WeightStage::stage(const Wish& wish, const std::stop_token&
   if (stop.stop_requested()) return superseded;
   if (!fetched) return {fetched.failure(), InstallCause::kSource};
   const Time start = steady_now();
+  // Reading, packing and proving bring no bytes and still are progress: the scheduler's deadline
+  // counts from when the bytes have last grown (law 9.7).
   ++bytes_;
   const std::filesystem::path& file = fetched.value().manifest;
   const auto version = prove_weights(file, wish.version.root, layout_);

@@ -211,6 +211,7 @@ class RolloutWorker {
   }
 
   void proceed() {
+    // Without the turn the device is the trainer's: neither weights nor episodes may begin there.
     if (!weights_.take_turn()) return;
     // An evaluation runs on exactly its version.
     weights_.proceed(player_.num_running() > 0, evaluating_.empty());
