@@ -140,6 +140,8 @@ class Calculator final : public Env {
   std::string calculate(const chat::ToolCall& call) {
     const nlohmann::json arguments = parse_json(call.arguments);
     const auto expression = arguments.find("expression");
+    // Arguments come from a policy: what is no expression is answered like one that cannot be
+    // evaluated.
     const bool is_one =
         call.name == "calculator" && expression != arguments.end() && expression->is_string();
     return calculate(is_one ? expression->get<std::string>() : "");

@@ -116,7 +116,7 @@ class Countdown final : public Env {
   Step end(Step step, std::string_view response) const {
     const nlohmann::json evidence = {
         {"numbers", puzzle_.numbers}, {"target", puzzle_.target}, {"response", response}};
-    // `replace`: what a policy writes need not be UTF-8, and dump() would throw.
+    // Not dump(): the answer of a policy need not be UTF-8, and dump() would throw.
     step.evidence = json_text(evidence);
     return step;
   }

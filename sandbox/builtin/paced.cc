@@ -72,6 +72,8 @@ class Paced final : public Env {
 
   tailrace::Observation reset(const tailrace::Task& task) override {
     seed_ = task.seed;
+    // Where members differ their first actions decide how long each plays, so that the number is
+    // drawn behind these. Until then 0 ends no turn.
     turns_ = members_differ() ? 0 : draw_turns();
     turn_ = right_ = invalid_ = 0;
     history_ = seed_;

@@ -45,6 +45,7 @@ class Shopping final : public Env {
       return;
     }
     info_.stop_strings = {"\n"};
+    // A call is seven words of the vocabulary, and a newline ends the action.
     info_.max_action_tokens = 7 * max_items_ + 1;
     info_.vocabulary = {"\n",
                         ">",

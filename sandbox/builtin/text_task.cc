@@ -72,7 +72,7 @@ class TextTask final : public Env {
   // The whole row goes along: which of its columns a verifier wants only the verifier knows.
   std::string evidence(std::string_view response) {
     row_["response"] = response;
-    // `replace`: what a policy writes need not be UTF-8, and dump() would throw.
+    // Not dump(): the answer of a policy need not be UTF-8, and dump() would throw.
     return json_text(row_);
   }
 

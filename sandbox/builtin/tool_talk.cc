@@ -14,6 +14,7 @@ ToolTalk::ToolTalk(std::string_view form) : is_chat_(form != "words") {
 }
 
 chat::ParsedAnswer ToolTalk::read(std::string_view action, uint64_t seed, int64_t turn) const {
+  // Ids of calls follow from task and turn, so that an episode that is played again says the same.
   return chat::parse_answer(action, form_, mix({seed, static_cast<uint64_t>(turn)}));
 }
 

@@ -94,6 +94,7 @@ void place_descriptors(const IsolationPlan& plan) {
   // Onto places below those that were just to be had: this cannot fail.
   for (int i = 0; i < kNumDescriptors; ++i)
     call(SYS_dup3, wanted[i], i, i < kReport ? 0 : O_CLOEXEC);
+  // Sockets and files of the run that were open at the clone must not reach the program.
   call(SYS_close_range, unsigned{kNumDescriptors}, ~0u, 0u);
 }
 
@@ -164,6 +165,7 @@ void bind_devices() {
 // Afterwards the working directory is the program's, /tmp.
 void enter_private_root(const IsolationPlan& plan) {
   constexpr auto kStep = IsolationStep::kMounts;
+  // Where the root of the machine is shared, as systemd has it, our mounts would appear there too.
   require(call(SYS_mount, nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0, kStep);
   require(mount_tmpfs(kRoot, "size=1m,nr_inodes=256,mode=755"), kStep);
   require(call(SYS_chdir, kRoot) == 0, kStep);
@@ -214,6 +216,8 @@ int open_port(uint16_t port) {
   call(SYS_umask, 022);
   const sock_fprog filter = {.len = static_cast<unsigned short>(plan.filter.size()),
                              .filter = const_cast<sock_filter*>(plan.filter.data())};
+  // Without this word the kernel takes no filter from a process without rights. It also means that
+  // a set-user-id program gives no rights.
   require(call(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
               call(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &filter) == 0,
           IsolationStep::kFilter);
@@ -235,9 +239,11 @@ int open_port(uint16_t port) {
     call(SYS_write, file, "1000", 4);
     call(SYS_close, file);
   }
+  // The group first: without the rights of the user before, it could not be changed any more.
   require(call(SYS_setresgid, kInnerId, kInnerId, kInnerId) == 0 &&
               call(SYS_setresuid, kInnerId, kInnerId, kInnerId) == 0,
           IsolationStep::kIds);
+  // Behind the change of ids, by which the kernel forgets this signal (prctl(2)).
   call(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
   // The death of a parent before that line shows by its end of the pipe.
   pollfd parent = {.fd = kGo, .events = 0, .revents = 0};
@@ -257,6 +263,8 @@ int open_port(uint16_t port) {
     call(SYS_close, listening);  // nobody accepts here once those outside have gone
   }
   const int64_t begin = now();
+  // A child of this process and not the process itself: the first one of a namespace has no default
+  // action of signals, and orphans come to it.
   const pid_t program = start_process(0, SIGCHLD, nullptr);
   if (program == 0) become_program(plan);
   require(program > 0, IsolationStep::kProcess);

@@ -191,6 +191,7 @@ bool map_ids(pid_t pid) {
     return (own == 0 && write_proc(pid, name, fmt::format("{0} {0} 1", kInnerId))) ||
            write_proc(pid, name, fmt::format("{} {} 1", kInnerId, own));
   };
+  // The kernel takes a gid_map from who is not root only after this word (user_namespaces(7)).
   return write_proc(pid, "setgroups", "deny") && map("gid_map", ::getegid()) &&
          map("uid_map", ::geteuid());
 }
@@ -216,6 +217,8 @@ struct Stream {
       if (count < 0 && errno == EINTR) continue;
       if (count < 0 && errno == EAGAIN) return;
       if (count <= 0) return pipe.reset();
+      // More than the limit is read from the pipe and not kept: the byte beyond it is what tells
+      // that the program is over it.
       const auto room = static_cast<size_t>(limit) - bytes.size();
       bytes.append(piece, std::min(room, static_cast<size_t>(count)));
       is_over = static_cast<size_t>(count) > room;
@@ -267,12 +270,14 @@ Result<StartedProgram> start(const Program& program, const ProgramLimits& limits
   for (const std::string& argument : program.command)
     arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);
+  // Written anew: our own environment may hold keys, which are no business of a program.
   std::vector<const char*> environment = {"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/tmp",
                                           "LANG=C.UTF-8"};
   for (const std::string& variable : program.environment) environment.push_back(variable.c_str());
   environment.push_back(nullptr);
   std::vector<IsolatedFile> files;
   for (const auto& [name, bytes] : program.files) files.push_back({name.c_str(), bytes});
+  // Also empty files take memory of the kernel, so that their number is bounded as well.
   const std::string disk = fmt::format("size={},nr_inodes=4096,mode=755", limits.disk_bytes);
   const auto rlimits = rlimits_of(limits);
   const IsolationPlan plan{.arguments = arguments.data(),
@@ -351,6 +356,7 @@ class Watch {
     IsolationReport said;
     while (started_.report.is_open()) {
       const ssize_t count = ::read(started_.report.get(), &said, sizeof said);
+      // Its end is closed: nothing more is said, and to poll it would return at once for ever.
       if (count == 0) started_.report.reset();
       if (count != sizeof said) break;
       if (said.step == IsolationStep::kStarted) {

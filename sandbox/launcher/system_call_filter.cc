@@ -88,6 +88,8 @@ class Builder {
   // Decides `call` by an argument: `fitting` where it passes the test, else `other`.
   void answer_by_argument(uint32_t call, size_t index, uint16_t test, uint32_t value,
                           uint32_t fitting, uint32_t other) {
+    // An answer follows wherever an argument was loaded, so that all lines behind these find the
+    // number of the call.
     unless(BPF_JEQ, call, 4);
     load_argument(index);
     unless(test, value, 1);
@@ -106,6 +108,8 @@ class Builder {
 // TCP over IPv4: the kernel's rarer protocols stay out of reach, and so do those that it lays over
 // a connection (TCP_ULP: TLS, SMC). What follows still has the number of the call loaded.
 void allow_tcp(Builder& filter) {
+  // The numbers behind a test count the lines of the filter that it skips: whoever adds a line here
+  // counts all tests above it anew.
   constexpr uint32_t kTypeBits = 0xf;  // the others are flags: SOCK_CLOEXEC, SOCK_NONBLOCK
   filter.unless(BPF_JEQ, SYS_socket, 11);
   filter.load_argument(0);
@@ -144,6 +148,7 @@ std::vector<sock_filter> build(FilterOptions options) {
   // Its flags lie in memory, where a filter cannot look; libraries fall back to clone.
   filter.answer_call(SYS_clone3, SECCOMP_RET_ERRNO | ENOSYS);
   filter.answer_by_argument(SYS_clone, 0, BPF_JSET, kNewNamespace, kRefuse, kAllow);
+  // In front of the rule for all sockets, which refuses TCP.
   if (options.allows_tcp) allow_tcp(filter);
   filter.answer_by_argument(SYS_socket, 0, BPF_JEQ, AF_UNIX, kAllow, kRefuse);
   // Else it could set the limits of the process that waits for it.
