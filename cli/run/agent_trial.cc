@@ -27,6 +27,8 @@ namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 using sandbox::AgentProgram;
 
+// Stands where the key of an episode stands (Gateway::base_url()), so that an agent is tried with
+// the kind of URL that it will have.
 constexpr const char* kKey = "tr-trial";
 constexpr int64_t kSeat = 1;
 

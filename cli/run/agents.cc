@@ -66,6 +66,8 @@ std::shared_ptr<const AgentProgram> program_of(const DatasetSection& dataset) {
                        .max_request_bytes = agent.max_request_mb << 20,
                        .is_isolated = dataset.isolation == Isolation::kSandbox,
                        .verifier = agent.verifier};
+  // Proved whenever a process of the program starts, so that a file which changes under a worker is
+  // noticed.
   for (const auto* words : {&program.setup, &program.run, &program.score})
     if (!words->empty()) program.digests.merge(sandbox::with_digests({.words = *words}).digests);
   return std::make_shared<const AgentProgram>(std::move(program));
@@ -134,6 +136,8 @@ void add_agents(RunOptions& options, sandbox::EnvironmentRegistry& environments)
                           key("agent.command"));
     std::string& name = options.datasets.empty() ? options.env.name : options.datasets[i].env;
     if (name.empty()) name = options.datasets.empty() ? "agent" : "agent-" + dataset.name;
+    // An agent stands in the registry like an environment, so that tasks, limits and verifiers are
+    // found by its name as those of any other. A call to the policy is a turn.
     sandbox::EnvironmentInfo info{.name = name,
                                   .vocabulary = agent.vocabulary,
                                   .max_turns = agent.max_calls,
@@ -173,6 +177,8 @@ void require_agents(const RunOptions& options) {
 int64_t agents_at_once(const RunOptions& options) {
   int64_t sum = 0;
   for (const DatasetSection& dataset : datasets_of(options)) {
+    // An environment among the datasets takes slots as well, so that processes of agents say
+    // nothing of how many a worker may hold.
     if (!dataset.agent.plays()) return 0;
     sum += dataset.agent.at_once;
   }

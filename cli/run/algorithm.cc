@@ -40,6 +40,7 @@ std::vector<std::string> describe_algorithm(const RunOptions& options, const Con
   std::map<std::string, std::vector<std::string>, std::less<>> shown;  // by what begins the line
   std::string line;
   for (const auto& [place, option] : in_order(options.algo)) {
+    // Options come in the order of their list, so that each one stands on the line that began last.
     if (holds(kLines, option.key)) line = option.key;
     const bool is_off = holds(kToldWhenOn, option.key) && option.value == standard.at(place).value;
     if (option.idle || is_off) continue;

@@ -26,6 +26,7 @@ int64_t header_bytes(const fs::path& file) {
   std::ifstream stream(file, std::ios::binary);
   uint64_t length = 0;
   stream.read(reinterpret_cast<char*>(&length), sizeof length);
+  // The length is a file's word: damaged, it would have us read the whole file for a header.
   if (!stream || length > uint64_t{1} << 30)
     throw UserError("{}: not a safetensors file", file.string());
   return static_cast<int64_t>(sizeof length + length);
@@ -165,6 +166,8 @@ void Bundle::write_listings() const {
 
 bool Bundle::is_for(Role role, const std::string& name) const {
   if (role == Role::kRollout) return true;
+  // A reward worker needs neither weights nor prompts, and what it does not need does not leave
+  // this host.
   if (name.starts_with(kWeightFiles)) return false;
   const auto item = std::ranges::find(
       items_, name, [](const Item& known) { return std::string(kBundleFiles) + known.file.place; });

@@ -64,6 +64,8 @@ void validate_datasets(const RunOptions& o, const ConfigKeys& keys) {
     const DatasetSection& dataset = o.datasets[i];
     const std::string ratio = dataset_key(o, i, "ratio");
     const ConfigPlace* given = keys.place(ratio);
+    // A dataset without a share takes no part (law 3.7): a person who has given it a ratio would
+    // never be told.
     if (dataset.ratio == 0 || prompts[i] > 0) continue;
     const std::string item = dataset_key(o, i);
     // With so many its own share is one prompt.

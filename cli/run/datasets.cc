@@ -15,11 +15,15 @@
 namespace tailrace {
 
 bool supervised_only(const RunOptions& options) {
+  // Where a plugin, a command or an agent gives the environment, its name may still be empty:
+  // with_libraries() fills it in.
   return options.datasets.empty() && options.env.name.empty() && options.env.plugin.empty() &&
          options.env.command.empty() && !options.env.agent.plays() && !options.sft.data.empty();
 }
 
 std::string_view supervised_key(std::string_view key) {
+  // Keys of reinforcement learning with what supervised training has in their place, for advice to
+  // a person who has written the former.
   static const auto keys = [] {
     std::map<std::string, std::string, std::less<>> made = {
         {"run.epochs", "sft.epochs"},
@@ -49,6 +53,8 @@ std::vector<DatasetSection> datasets_of(const RunOptions& options) {
   std::vector<DatasetSection> datasets = options.datasets;
   if (supervised_only(options)) return datasets;
   if (datasets.empty()) {
+    // The section env alone is a list of one dataset (law 1.1). Nobody behind this call tells the
+    // two apart.
     const EnvSection& env = options.env;
     datasets.push_back({.name = env.name,
                         .ratio = 1,
@@ -78,6 +84,8 @@ RowsFile rows_of(const DatasetSection& dataset, bool held_out) {
 }
 
 std::string dataset_key(const RunOptions& options, size_t index, std::string_view key) {
+  // A message names the key as the person has written it: in the section env, or in an item of the
+  // list.
   if (options.datasets.empty()) {
     if (key.empty()) return "env";
     return key == "epochs" ? "run.epochs" : join_key("env", key == "env" ? "name" : key);
@@ -100,6 +108,7 @@ std::vector<int64_t> prompts_of_step(const RunOptions& options) {
 
 std::vector<std::string> dataset_names(const RunOptions& options) {
   std::vector<std::string> names;
+  // Only several datasets have metrics of their own beside those of the run.
   if (options.datasets.size() < 2) return names;
   for (const DatasetSection& dataset : options.datasets) names.push_back(dataset.name);
   return names;

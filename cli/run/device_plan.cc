@@ -69,6 +69,7 @@ void share_turns(DevicePlan& plan) {
     std::erase_if(items, [](const MemoryItem& item) { return item.of_turn; });
     return total_bytes(taken);
   };
+  // The two have the same memory in turn, so that the larger one counts.
   const int64_t trains = take(plan.trainer_memory), samples = take(plan.rollout_worker);
   plan.in_turn = {{fmt::format("in turn: {} to train, {} to sample", format_bytes(trains),
                                format_bytes(samples)),

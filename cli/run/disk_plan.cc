@@ -101,6 +101,7 @@ DiskPlan plan_disk(const RunOptions& o, const ModelConfig& config, int64_t steps
   const int64_t all_saved = steps > 0 ? 1 + (steps + plan.interval - 1) / plan.interval
                             : rl      ? std::numeric_limits<int64_t>::max()
                                       : 1;
+  // One more than are kept: the oldest goes when the newest is whole.
   plan.checkpoints = std::min(o.checkpoint.keep_last, all_saved - 1) + 1;
   plan.versions = of_run(o.weights.keep);
   if (!rl) {

@@ -117,6 +117,7 @@ RunEndpoint::RunEndpoint(const fs::path& run_directory) : run_(run_directory) {
     // First, so that a kill between the two leaves nothing that the next launch does not find.
     if (auto written = write_file_atomic(record_of(run_), text_of(name_)); !written)
       throw UserError("{}", written.failure().message);
+    // Whoever can open the socket speaks to the scheduler: the folder lets in this user alone.
     if (::mkdir(folder_.c_str(), 0700) == 0) return;
     const int error = errno;
     if (error == EEXIST && attempt < kTries) continue;

@@ -110,6 +110,8 @@ class Fitter {
       *words = whole.substr(begin_of_end(whole, bytes));
       return this->fits(see(json_text(json), row.line));
     };
+    // Invariant: the last `fitting` bytes fit, and the last `too_many` do not. More text takes more
+    // tokens, so that the search may halve what is between.
     size_t fitting = 1, too_many = whole.size();
     if (whole.empty() || !fits(fitting)) return std::nullopt;
     // From below, so that the work is bounded by what fits, however long the row is.
@@ -247,6 +249,8 @@ FittedPrompts fit_prompts(const RowsFile& file, const std::string& key, TooLong 
   for (text::DatasetRow& row : rows) {
     fitted.nulls += row.nulls;
     const Seen seen = fitter.see(row.json, row.line);
+    // Without a chat template a prompt is plain text. Where the tokenizer would find a special
+    // token in it, a person may have meant one, and is told.
     if (fitted.first_special == 0 && seen.bytes == 0 && !room.format.has_template() &&
         room.format.tokenizer().encode(seen.text, {.framed = true}) != seen.tokens)
       fitted.first_special = row.line;

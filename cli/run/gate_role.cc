@@ -53,6 +53,8 @@ class Guests {
     std::vector<AdmittedWorker> restored;
     try {
       if (!std::filesystem::exists(run_.guests())) return restored;
+      // A gate that was started again holds the names of the workers that may still be there: given
+      // to others, two workers would answer under one name.
       for (const auto& row : read_proved_json(run_.guests()).at("workers")) {
         AdmittedWorker worker = read_worker(row);
         const auto name = parse_role_name(worker.answer.name);
@@ -186,6 +188,8 @@ std::vector<std::string> check_gate(const RunOptions& options) {
                         options.run.keys);
   Log log("launch", "");
   try {
+    // Opened for a moment: a port that somebody has is said now, and not by a process of the run
+    // that breaks again and again.
     const Gate probe({.listen = options.run.listen, .scheduler = {}, .keys = keys}, log);
   } catch (const UserError& fault) {
     throw UserError::at("run.listen",

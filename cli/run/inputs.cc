@@ -150,6 +150,8 @@ void prove_inputs(const RunPaths& paths, const RunOptions& options) {
     if (name.starts_with(kTokenizer) && !inputs.contains(name))
       refuse({"model.path", paths.root / name}, "is gone");
   }
+  // A digest that is noted never changes: the file is written when an input is read for the first
+  // time.
   if (noted.size() == num_noted) return;
   if (auto written = write_file_atomic(paths.inputs(), to_proved_json(noted)); !written)
     throw UserError("{}", written.failure().message);

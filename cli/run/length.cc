@@ -15,6 +15,8 @@ std::vector<int64_t> prompts_of_epoch(const RunOptions& options) {
   std::vector<int64_t> prompts;
   for (size_t i = 0; i < datasets.size(); ++i) {
     const bool counts = quotas[i] > 0 && !datasets[i].dataset.empty();
+    // fit_datasets() has counted what is left of a file whose rows are too long in part: the file
+    // itself has more.
     if (!counts || datasets[i].fitted.rows >= 0) {
       prompts.push_back(counts ? datasets[i].fitted.rows : 0);
       continue;

@@ -85,6 +85,7 @@ namespace {
 int64_t samples_in_flight(const RunOptions& o) {
   const scheduler::Mode mode = o.scheduler.mode.mode();
   int64_t groups = 0;
+  // Each dataset rounds by itself, as the credit of the scheduler does (law 3.1).
   for (const int64_t prompts : prompts_of_step(o))
     groups += mode.groups_to_launch(prompts + mode.ahead.of(prompts));
   return add_product(0, groups, mode.members_to_launch(o.step.group_size));

@@ -81,6 +81,7 @@ void validate_clusters(const RunOptions& o) {
 
 std::vector<PoolSection> pools_of(const RunOptions& options) {
   std::vector<PoolSection> pools = options.rollout_processes.pools;
+  // Without a list all workers are in one pool that has no name (law 1.5).
   if (pools.empty()) pools.push_back({.name = "", .workers = options.rollout_processes.workers});
   for (PoolSection& pool : pools) {
     if (pool.max_sequences == 0) pool.max_sequences = options.rollout.engine.max_sequences;
@@ -91,6 +92,7 @@ std::vector<PoolSection> pools_of(const RunOptions& options) {
 std::vector<PoolSection> launched_pools(const RunOptions& options) {
   if (supervised_only(options)) return {};
   std::vector<PoolSection> pools = pools_of(options);
+  // Workers of a cluster are started there, by people, and join.
   std::erase_if(pools, [](const PoolSection& pool) { return !pool.cluster.empty(); });
   return pools;
 }
@@ -102,6 +104,8 @@ int64_t num_rollout_workers(const RunOptions& options) {
 }
 
 PoolSection pool_of_worker(const RunOptions& options, int64_t index) {
+  // Workers are numbered through the pools in their order, so that a process that is started again
+  // is in the pool of the one before.
   const std::vector<PoolSection> pools = launched_pools(options);
   for (const PoolSection& pool : pools) {
     if (index < pool.workers) return pool;
@@ -113,6 +117,7 @@ PoolSection pool_of_worker(const RunOptions& options, int64_t index) {
 
 PoolSection pool_to_join(const RunOptions& options, std::string_view name) {
   const std::vector<PoolSection> pools = pools_of(options);
+  // One pool needs no name, whether it has one or not.
   if (name.empty() && pools.size() == 1) return pools.front();
   if (const auto found = std::ranges::find(pools, name, &PoolSection::name);
       found != pools.end() && !name.empty())
@@ -144,6 +149,8 @@ void validate_pools(const RunOptions& options) {
   validate_clusters(options);
   int64_t workers = 0;
   for (const PoolSection& pool : pools_of(options)) workers += pool.workers;
+  // The scheduler admits so many (core/wire/admission.h): those behind them would be refused when
+  // the run is under way.
   if (workers > wire::kMaxWorkers)
     throw UserError::at("rollout.pools", "has {} workers together; a run has at most {}.", workers,
                         wire::kMaxWorkers);

@@ -10,6 +10,8 @@ namespace tailrace {
 std::vector<CommandFile> files_of_command(const std::string& key,
                                           const std::vector<std::string>& words) {
   std::vector<CommandFile> files;
+  // The words that are files on this machine. They are inputs of the run: proved before it goes on,
+  // and sent to workers of other machines.
   for (const size_t i : sandbox::run_files(words))
     files.push_back({fmt::format("{}.{}", key, i), words[i]});
   return files;

@@ -29,6 +29,8 @@ std::vector<text::DatasetRow> read_prompts(const std::filesystem::path& file,
 
 chat::ChatOptions chat_of_run(const RunPaths& paths, const RunOptions& options) {
   chat::ChatOptions chat = options.chat;
+  // The run has a copy of the template: what has become of the person's file since does not change
+  // it.
   if (!chat.template_file.empty()) chat.template_file = paths.tokenizer() / text::kTemplateFile;
   return chat;
 }

@@ -80,6 +80,7 @@ Episodes episodes_of_run(const fs::path& run, std::vector<std::string>& notes) {
         // Turns of an attempt that was not over are no episode.
         if (id.lane != Lane::kTrain || id.turns > 0) return;
         const auto known = last.find(id.lease.member);
+        // The store may hold bodies of several attempts of a member. The last one is what counted.
         if (known != last.end() && known->second.first.attempt > id.lease.attempt) return;
         const auto trajectory =
             wire::decode_trajectory(std::as_bytes(std::span(body.data(), body.size())));
@@ -164,6 +165,7 @@ RecordedTurn turn_in(const Json& object) {
 }
 
 RecordedEpisode episode_in(const Json& object) {
+  // Within the types of a MemberId: a line of somebody's file must not overflow them.
   constexpr int64_t kMostNumber = int64_t{1} << 62, kMostMember = (int64_t{1} << 31) - 1;
   RecordedEpisode episode;
   MemberId& member = episode.member;

@@ -64,6 +64,8 @@ Library open_library(const std::string& file, LibraryUse use, const KnownFacts& 
   if (use == LibraryUse::kHere) return UsedLibrary::load(file);
   if (const auto found = known.libraries.find(file); found != known.libraries.end())
     return UsedLibrary::known(file, found->second);
+  // In a process of its own: a library that crashes while it is loaded does not take the launch
+  // along.
   return UsedLibrary::ask(file);
 }
 
@@ -119,6 +121,7 @@ void add_programs(RunOptions& options, const KnownFacts& known, Time timeout, Re
     const DatasetSection& dataset = datasets[i];
     if (dataset.command.empty()) continue;
     const auto key = [&](std::string_view name) { return dataset_key(options, i, name); };
+    // Datasets with the same command have one program, which is started and asked once.
     auto at = added.find(dataset.command);
     if (at == added.end()) {
       try {

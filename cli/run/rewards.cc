@@ -122,6 +122,8 @@ std::unique_ptr<Verifier> make_parts(const RewardSection& reward,
   std::vector<WeightedPart> parts;
   for (const RewardPart& part : reward.parts) {
     WeightedPart made{.name = part.name, .weight = part.weight, .verifier = nullptr};
+    // A program is told the episode; a verifier is given the evidence that its environment has for
+    // it.
     made.is_retold = !part.command.empty();
     if (made.is_retold)
       made.verifier = make_command(reward, part.command, logs);
@@ -195,6 +197,7 @@ void replace_verifiers(const RunOptions& options, sandbox::EnvironmentRegistry& 
   check_section(reward, *verifiers);
   if (!reward.replaces_verifiers()) return;
   const std::string name = scorer_of(reward);
+  // A copy: the registry before is shared, and the parts of the scorer name verifiers of it.
   VerifierRegistry all = *verifiers;
   all.add(name, "the rewards of this config", make_scorer(reward, verifiers, /*logs=*/true));
   verifiers = std::make_shared<const VerifierRegistry>(std::move(all));

@@ -75,6 +75,7 @@ void await_roles(const RunOptions& options, const RunPaths& run, std::chrono::mi
   for (const RoleName& name : roles_of(options)) {
     for (bool told = false;; told = true) {
       const LockFile lock(run.role(name_of(name.kind), name.index));
+      // Let go again at once: the lock is only asked whether somebody plays the role.
       if (lock.held()) break;
       if (std::chrono::steady_clock::now() >= give_up) refuse_played(name, run, lock);
       if (!told)
@@ -95,6 +96,7 @@ HeldRole hold_role_to_join(RoleKind kind, const RunOptions& options, const RunPa
   if (supervised_only(options))
     throw UserError("{} learns from sft.data alone: there is nothing to sample and to score.",
                     run.root.string());
+  // Behind the launch's own: a process of it that is started again must find its name free.
   const int first = num_launched(kind, options);
   for (int index = first; index < first + kMaxJoined; ++index) {
     LockFile lock(run.role(name_of(kind), index));

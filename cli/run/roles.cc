@@ -122,6 +122,7 @@ ExitCode run_scheduler(const RoleContext& context, StatusPage& page, Log& log,
   const ModelConfig model = model_of_run(context);
   if (evaluates_in_turn(o, trainer_device(o, model), rollout_device(o, model).device))
     options.config.eval.holds_training = true;
+  // Law 6.7: the service proves each body by these before it is a sample.
   options.bodies = {.vocab_size = model.num_ids(),
                     .max_context_tokens = o.rollout.engine.max_context_tokens,
                     // In a tree no more nodes branch than there are leaves.
@@ -221,6 +222,7 @@ ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log,
   config.worker = name.text();
   config.colocation = context.joined ? nullptr : context.colocation;
   config.shares_device = config.colocation != nullptr;
+  // However this role ends, the other one must not wait for its turn for ever.
   const Leaving leaving(config.colocation);
   config.joined = context.joined;
   if (config.joined) config.rollout.threads = joined_threads(o);
@@ -364,6 +366,7 @@ void check_threads(const RunOptions& options) {
       options.reward.workers * (5 + scores_at_once(options.reward));
   // The machine's are others' too.
   const int64_t tried = std::min(needed, kMostTriedThreads);
+  // All of them live at the same time, as the threads of the run will.
   std::latch all_tried(1);
   std::vector<std::jthread> threads;
   threads.reserve(static_cast<size_t>(tried));

@@ -47,6 +47,8 @@ class EffectChecker {
     // Below `algo.` a default is what the named algorithm gives.
     defaults.algo = AlgoOptions::preset(options.algo.name);
     defaults.scheduler.mode = scheduler::ModeOptions::preset(options.scheduler.mode.name);
+    // Items are found by their names: without one of the same name a key of a list would have no
+    // default to be compared with.
     for (const DatasetSection& dataset : options.datasets)
       defaults.datasets.push_back({.name = dataset.name});
     values_ = options_by_key(options);
@@ -443,6 +445,7 @@ void derive_from_algorithm(RunOptions& o, ConfigKeys& keys,
       keys.derived("algo.length.limit", limit.text);
     }
     if (length.buffer == 0) {
+      // DAPO's proportion: a buffer of 4096 tokens below a limit of 20480.
       length.buffer = std::max<int64_t>(1, length.limit / 5);
       keys.derived("algo.length.buffer", "a fifth of algo.length.limit");
     }
@@ -551,6 +554,7 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) 
   validate_model(o);
   validate_adapter(o);
   validate_rollout(o);
+  // The rules below are about steps, of which this run has none.
   if (supervised_only(o)) {
     check_supervised_rules(o, keys);
     return refuse_without_effect(o, keys, {});
@@ -564,6 +568,7 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) 
     environments.push_back(validate_dataset(o, i, datasets[i], registries));
   note_idle_rows(o, keys);
   derive_from_algorithm(o, keys, environments);
+  // Behind derive_from_algorithm(), which fills in the lengths that nobody gave.
   validate(o.algo, "algo");
   validate_batches(o);
   validate_ranks(o);

@@ -220,6 +220,8 @@ scheduler::Config scheduler_config(const RunOptions& options) {
   }
   if (options.run.steps == 0 && !options.datasets.empty()) check_ends(options, shape.datasets);
   scheduler::EvalOptions eval = options.eval;
+  // Law 10.1: where trainer and rollout worker take turns on a device, a batch that is handed over
+  // would take the turn from the evaluation.
   eval.holds_training = options.run.colocate;
   return scheduler::make_config(options.scheduler, options.step, eval, options.save,
                                 options.weights, shape);

@@ -166,6 +166,7 @@ SftRows read_supervised(const std::filesystem::path& file, const SftOptions& opt
         return;
       }
       row.tokens.resize(static_cast<size_t>(reading.max_tokens));
+      // A row that loses all that counts teaches nothing, and is dropped below.
       std::erase_if(row.targets, [&](int32_t target) { return target >= reading.max_tokens; });
       if (!row.targets.empty()) ++all.cut;
     }

@@ -55,6 +55,8 @@ simulator::DecodeModel decode_model(const HardwareSection& hardware, const std::
   // Seconds of one token, when so many sequences decode.
   const double floor = model.step / static_cast<double>(hardware.at_sequences) +
                        static_cast<double>(hardware.at_context_tokens) * model.context;
+  // A token takes step / n + sequence + tokens * context seconds where n sequences decode
+  // (DecodeModel): what is left of the measured time is the share of the sequence itself.
   model.sequence = 1 / hardware.tokens_per_s - floor;
   // Both may be measured, and then differ by rounding.
   if (model.sequence < -0.01 * floor)

@@ -92,6 +92,7 @@ void check_kv(const std::vector<simulator::PoolModel>& pools, int64_t context,
 simulator::EpisodeModel episode_model(const RunOptions& o, int64_t prompt, int64_t room) {
   const SimulatedEpisodesSection& e = o.simulate.episodes;
   constexpr double kUsualMedian = 1500;
+  // Where only the KV of the hardware bounds a context, it says nothing of how long answers are.
   const bool is_limited = limit_of(o) > 0 || context_of(o) > 0;
   const auto limit = static_cast<double>(is_limited ? room : 0),
              given = static_cast<double>(e.response_tokens);
@@ -152,6 +153,7 @@ std::unique_ptr<simulator::EpisodeSource> drawn(const RunOptions& o, Simulation&
   const int64_t room = room_behind(prompt, o, pools, "simulate.episodes.prompt_tokens");
   check_kv(pools, prompt + room, fmt::format("a prompt of {} and a response of {}", prompt, room));
   const SimulatedEpisodesSection& e = o.simulate.episodes;
+  // A turn has a token at least, and the environment answers behind each but the last.
   const double least = e.turns + (e.turns - 1) * static_cast<double>(e.env_tokens);
   if (room > 0 && least > static_cast<double>(room))
     simulation.notes.push_back(
@@ -229,6 +231,7 @@ void set_pools(const RunOptions& o, int64_t payload, simulator::Cluster& cluster
       pool.workers = own->workers;
     else if (s.workers > 0)
       pool.workers = s.workers;
+    // Workers of a pool in a cluster take their weights over the cluster's link.
     const double shared =
         s.weights.shared_link_mbit > 0 ? s.weights.shared_link_mbit : link_of(o, pools[i].cluster);
     pool.transfer = {.payload_bytes = static_cast<double>(payload),

@@ -43,6 +43,7 @@ ThreadPlan plan_threads(const RunOptions& o, int64_t cores) {
   const auto for_workers = [&](int64_t left) {
     return std::min(kMostShared, share_of(left, plan.workers));
   };
+  // Roles that take turns may each have all cores; those that work at the same time divide them.
   if (plan.in_turn) {
     plan.trainer = share_of(cores, plan.ranks);
     plan.worker = for_workers(cores);

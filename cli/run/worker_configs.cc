@@ -42,6 +42,8 @@ TrainerWorkerConfig trainer_config(const RunOptions& o, const ModelConfig& model
   config.anchor_interval = o.weights.anchor_interval;
   config.algo = o.algo;
   if (needs_critic(o.algo.advantage)) config.critic = o.critic;
+  // Law 4.2: with mask the trainer leaves old tokens out. With drop and wait the scheduler sees to
+  // it that there are none.
   if (const scheduler::Mode mode = o.scheduler.mode.mode();
       mode.off_policy() && mode.on_stale == scheduler::OnStale::kMask)
     config.max_staleness = mode.max_staleness;

@@ -65,6 +65,8 @@ void claim(const fs::path& work) {
         "--work-dir {} holds files of somebody else, and what a worker keeps there is swept.\n"
         "       Try --work-dir {}.",
         work.string(), (work / "tailrace").string());
+  // Data and weights of the run come to lie there: others of this host may neither read nor change
+  // them.
   fs::permissions(work, fs::perms::owner_all, error);
   if (auto written = write_file_atomic(work / kMarker, "files of tailrace workers\n"); !written)
     throw UserError("{}", written.failure().message);
@@ -90,6 +92,8 @@ fs::path folder_of(const fs::path& work, const RemoteRun& run) {
   claim(work);
   for (const char* folder : {"files", "weights", "relays", "workers", "logs"})
     make_or_throw(work / folder);
+  // With the incarnation: names are given again, and a folder of the one before may not be swept
+  // yet.
   return work / "workers" / fmt::format("{}-{:x}", run.welcome().name, run.incarnation());
 }
 
@@ -162,6 +166,8 @@ RunMirror::RunMirror(RemoteRun& run, Role role, const fs::path& work, const std:
     }
     make_or_throw(place.parent_path());
     std::error_code error;
+    // Files are kept once under their digests, for all workers and runs of this host. What a worker
+    // sees is a run directory of links.
     fs::create_hard_link(cached, place, error);
     if (error) throw UserError("{}", describe_errno("link", place, error.value()));
   }

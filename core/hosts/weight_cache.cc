@@ -134,6 +134,8 @@ class Transfer {
       sum_.full += fetched.value().received + fetched.value().kept;
     }
     if (stopped()) return Failure{"another version was asked for"};
+    // The time of a version's folder says when it was used last: newest_here() and
+    // forget_old_versions() go by it.
     fs::last_write_time(folder, fs::file_time_type::clock::now(), ignored);
     forget_old_versions(versions_, folder);
     log_.info(
@@ -252,6 +254,7 @@ class Transfer {
       const auto time = entry.last_write_time(ignored);
       if (newest && time <= when) continue;
       const fs::path payload = payload_in(entry.path(), wanted.policy);
+      // A folder may hold a manifest alone, or a transfer that was cut.
       if (payload.empty()) continue;
       newest = {entry.path().filename().string(), payload};
       when = time;
@@ -263,6 +266,8 @@ class Transfer {
   bool follow_ways(const WeightManifest& wanted) {
     auto have = newest_here(wanted);
     if (!have) return false;
+    // A relay names the next step. Whether steps lead on or in a ring is not known before, so that
+    // their number is bounded.
     for (int step = 0; step < kMaxSteps && !stopped(); ++step) {
       auto next = take_step(wanted, *have);
       if (next && next.value().first == wanted.root) return true;
@@ -324,6 +329,7 @@ class Transfer {
     if (ends.policy != wanted.policy || ends.from_root != have.first)
       return Failure{fmt::format("{}: it leads from another version", file.filename().string())};
     if (ends.to_root == wanted.root) return reconstruct_here(have.second, file, wanted);
+    // A way may lead over a version in between. Its own manifest proves what the delta makes of it.
     const auto between =
         fetch_manifest(ends.to_root, manifest_name(wanted.policy, ends.to_version));
     if (!between) return between.failure();
@@ -404,6 +410,8 @@ int64_t measured_mbit(int64_t bytes, double seconds) {
   constexpr int64_t kEnough = int64_t{1} << 20;
   if (bytes < kEnough || seconds <= 0) return 0;
   const double mbit = std::min(static_cast<double>(bytes) * 8e-6 / seconds, 1e9);
+  // A power of two: the rate is a part of a way's name, and rates that differ a little would each
+  // make a file.
   return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(std::max(mbit, 1.0))));
 }
 
@@ -413,6 +421,7 @@ Result<FetchedWeights> WeightCache::transfer(const WeightFetch& fetch, bool prov
     Transfer transfer(folder_, fetch_file_, refuse_file_, proved_, prove_anew, fetch,
                       link_mbit.value_or(measured_mbit_), log);
     auto brought = transfer.run();
+    // Also of a transfer that failed: its bytes came all the same.
     if (const int64_t mbit = measured_mbit(transfer.received(), transfer.seconds()); mbit > 0)
       measured_mbit_ = mbit;
     if (!brought) {
@@ -470,6 +479,7 @@ Result<void> WeightCache::bring_file(const Digest& root, const std::string& file
                                      const std::stop_token& stop,
                                      const std::function<void(int64_t)>& on_progress,
                                      std::optional<int64_t> link_mbit, Log& log) {
+  // The name comes from another host. Only names of ways and of versions become paths here.
   const auto way = parse_way_name(file);
   const auto own = way ? std::nullopt : parse_version_file(file);
   if ((!way && (!own || own->from >= 0)) || (way && way->root != root))
@@ -507,6 +517,7 @@ Result<void> WeightCache::bring_file(const Digest& root, const std::string& file
       if (other->from == way->from && !fs::equivalent(entry.path(), source, error))
         same = entry.path();
     }
+    // Each way is a file, and other hosts name them: without a bound they would fill the disk.
     if (num_ways >= kMostWays)
       return Failure{
           fmt::format("{} has been asked for from {} versions and links, which is the "
@@ -543,6 +554,7 @@ bool WeightCache::make_delta_here(const WayRequest& way, const fs::path& file,
   std::error_code error;
   const auto bytes = fs::file_size(file, error),
              whole = fs::file_size(file.parent_path() / payload_name(fetch.manifest), error);
+  // A delta that saves nothing would cost its making at both ends.
   if (error || bytes >= whole) {
     fs::remove(file, error);
     return false;
