@@ -41,6 +41,8 @@ std::optional<std::pair<std::string, std::string>> part_of(const std::string& na
   const size_t first = name.find('/'), second = name.find('/', first + 1);
   if (second == std::string::npos) return std::nullopt;
   std::string dataset = name.substr(first + 1, second - first - 1);
+  // Metrics of environments may have slashes too: only the name of a dataset makes a part of this
+  // one.
   if (!datasets.contains(dataset)) return std::nullopt;
   return std::pair(std::move(dataset), name.substr(0, first) + name.substr(second));
 }

@@ -58,6 +58,8 @@ std::string Finding::line() const {
 std::vector<Finding> Health::add(const MetricsRow& row) {
   if (!HealthStep::is_step(row)) return {};
   const HealthStep step(row);
+  // The steps from here on were given up: after a fork or a resume they are trained again (law
+  // 9.4). What was found of them goes, and the others are judged anew.
   if (!steps_.empty() && step.number <= steps_.back().number) {
     std::erase_if(steps_, [&](const HealthStep& old) { return old.number >= step.number; });
     courses_ = {};
@@ -73,10 +75,12 @@ std::vector<Finding> Health::judge(const HealthStep& step) {
   const auto trained = std::ranges::find_if(
       steps_, [](const HealthStep& one) { return std::isfinite(one.entropy); });
   history_.begin(now);
+  // Growth is measured from the first step that trained: one without an update has no entropy.
   const HealthView view{now, trained == steps_.end() ? now : *trained, settings_, history_};
   std::vector<Finding> found;
   for (const HealthRule& rule : health_rules()) {
     Course& course = courses_[static_cast<size_t>(rule.kind)];
+    // A rule has to hold for several steps in a row: single steps of small batches say anything.
     course.streak = rule.holds(view) ? course.streak + 1 : 0;
     if (course.streak < rule.steps) continue;
     const bool is_new = !course.found;
@@ -138,6 +142,8 @@ std::optional<Finding> Health::verdict() const {
   const bool is_solved =
       std::ranges::any_of(now, [](const Finding& one) { return one.kind == Ailment::kSolved; });
   for (const Finding& one : now)
+    // A solved task has no signal and little entropy by itself: these are then its signs and no
+    // ailment.
     if (!is_solved || !is_symptom(one.kind)) return one;
   for (const Finding& one : findings())
     if (!is_symptom(one.kind)) return one;

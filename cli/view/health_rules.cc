@@ -371,6 +371,7 @@ constexpr HealthRule kRules[] = {
 #undef TR_HOLDS
 #undef TR_SAYS
 
+// Health::judge() finds the course of a rule by its kind.
 consteval bool is_in_order() {
   for (size_t i = 0; i < std::size(kRules); ++i)
     if (static_cast<size_t>(kRules[i].kind) != i) return false;
@@ -410,6 +411,8 @@ bool HealthStep::is_step(const MetricsRow& row) { return row.find("reward/mean")
 
 HealthStep::HealthStep(const MetricsRow& row) : number(row.step) {
   const auto take = [&row](std::string_view name) { return number_of(row, name); };
+  // A metric that the row lacks is NaN. No comparison with it is true, so that a rule about it does
+  // not hold.
   groups = take("rollout/groups");
   zero_signal = take("rollout/zero_signal_frac");
   filtered = take("rollout/filtered_prompts");
@@ -496,6 +499,8 @@ std::span<const HealthRule> health_rules() { return kRules; }
 
 bool is_symptom(Ailment kind) {
   switch (kind) {
+    // These may follow from a step that wrecked the policy, or come with a task that is solved. The
+    // others are causes, or stand for themselves.
     case Ailment::kActionsCut:
     case Ailment::kInvalidActions:
     case Ailment::kKlDominates:

@@ -35,6 +35,7 @@ std::optional<Deciles> together(const Steps& steps, Deciles TimelineRow::Trained
   if (values.empty()) return std::nullopt;
   std::ranges::sort(values);
   Deciles deciles{};
+  // The two ends are exact, as the least and the largest of all samples.
   deciles.front() = low;
   deciles.back() = high;
   double below = 0;

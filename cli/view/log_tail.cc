@@ -28,6 +28,7 @@ LogTail::LogTail(fs::path file) : file_(std::move(file)), offset_(size_of(file_)
 
 std::vector<std::string> LogTail::poll() {
   const int64_t size = size_of(file_);
+  // The file was cut or replaced, and begins anew.
   if (size < offset_) offset_ = 0;
   if (size == offset_) return {};
   std::string text(static_cast<size_t>(std::min(size - offset_, kMostBytes)), '\0');
@@ -39,6 +40,7 @@ std::vector<std::string> LogTail::poll() {
   size_t begin = 0;
   for (size_t end = 0; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1)
     lines.push_back(text.substr(begin, end - begin));
+  // A line that is longer than a poll would never end: its beginning is passed over.
   if (lines.empty() && std::ssize(text) == kMostBytes) begin = text.size();
   offset_ += static_cast<int64_t>(begin);
   return lines;

@@ -61,6 +61,8 @@ std::vector<MetricsRow> MetricsTail::poll() {
     if (!line->complete) break;
     // The writer ends a line with one byte, which `text` lacks.
     offset_ += static_cast<int64_t>(line->text.size()) + 1;
+    // A writer that puts a file back, or takes rows back, writes lines again that were shown
+    // already.
     if (!known_.insert(std::hash<std::string_view>()(line->text)).second) continue;
     if (auto row = parse_metrics_row(line->text)) rows.push_back(std::move(row).value());
   }

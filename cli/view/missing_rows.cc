@@ -52,6 +52,7 @@ std::vector<std::string> missing_rows(std::span<const MetricsRow> rows, Expected
       (row.find("eval/episodes") != nullptr ? evaluations : steps).insert(row.step);
     }
   }
+  // A row of a step says that it was published, whatever the caller knows.
   if (!steps.empty()) expected.published = std::max(expected.published, *steps.rbegin());
   std::vector<std::string> texts;
 

@@ -59,6 +59,8 @@ class Slots {
   // Takes a free slot for spans that come in the order of their begins.
   int take(Time begin, Time end) {
     for (size_t i = 0; i < busy_until_.size(); ++i) {
+      // A viewer draws spans of one thread inside each other, so that those which overlap need
+      // threads of their own: as many as the worker held leases at once.
       if (busy_until_[i] > begin) continue;
       busy_until_[i] = end;
       return kFirstSlot + static_cast<int>(i);
@@ -88,6 +90,7 @@ std::string make_perfetto_trace(std::string_view run, std::span<const TimelineRo
   // 0 is the run itself.
   constexpr int kRun = 0;
   std::map<WorkerId, int> pids;
+  // Processes of the format have numbers, which give the order in which a viewer shows them.
   for (auto& [key, pid] : order) pids[std::get<2>(key)] = pid = static_cast<int>(pids.size()) + 1;
 
   std::string out = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
@@ -136,6 +139,7 @@ std::string make_perfetto_trace(std::string_view run, std::span<const TimelineRo
            {"tid", 0}});
     }
   }
+  // Rows stand in the order of their ends, and slots are taken in that of their begins.
   std::ranges::stable_sort(spans, {}, [](const TimelineRow* row) { return row->from; });
   std::map<WorkerId, Slots> slots;
   std::map<std::pair<WorkerId, Lane>, int> sums;  // their threads

@@ -95,6 +95,7 @@ void read_trace_file(const std::filesystem::path& path, const SampleQuery& query
   DamagedRows damaged(path);
   int64_t of = 0, rows = 0;
   while (auto line = lines.next()) {
+    // The first line of a file is its head and no sample.
     if (line->number == 1) {
       const auto head = parse_trace_head(line->text);
       if (!head)
@@ -115,6 +116,7 @@ void read_trace_file(const std::filesystem::path& path, const SampleQuery& query
       found.traced[id.value()] = {path, line->number, std::string(line->text)};
   }
   damaged.note("this file", found.damaged);
+  // A trace has a bound in bytes, and then keeps the first samples of its batch.
   if (rows < of)
     found.notes.push_back(
         fmt::format("{} has {} of the step's {} samples: those of its batch that came first",
@@ -176,6 +178,7 @@ std::vector<TimelineRow> history_of(const Found& found, const Member& member,
   std::vector<TimelineRow> history;
   for (const TimelineRow& row : found.rows) {
     const bool is_its = row.sample && member_of(*row.sample) == member;
+    // The row of a step names no sample: which step trained this one is known by its trace alone.
     const bool trains_it = tokens && row.what == TimelineWhat::kTrain && row.number == tokens->step;
     if (is_its || trains_it) history.push_back(row);
   }
@@ -488,6 +491,7 @@ Result<SampleTrace> find_sample(const RunPaths& paths, const SampleQuery& query)
   }
   bool is_damaged = false;
   std::filesystem::path file;
+  // Attempts in their order: a later one that was trained takes the place of an earlier one.
   for (const auto& [id, line] : found.traced) {
     if (member_of(id) != member.value()) continue;
     auto row = parse_trace_row(line.text);

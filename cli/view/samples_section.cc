@@ -62,6 +62,8 @@ std::string prompt_of(const Sample& sample) {
 
 // Samples with the prompt of one before stand in its place, the others in what is left.
 Shown beside(const Shown& before, Shown after) {
+  // Each sample of before keeps its place, so that the two columns of the page compare the same
+  // prompt.
   Shown placed(std::max(before.size(), after.size()), nullptr);
   for (size_t i = 0; i < before.size(); ++i) {
     const auto same = std::ranges::find_if(

@@ -28,6 +28,8 @@ Turns number_turns(std::span<const SegmentShape> segments) {
 // The turn of the token at a place of the context of a segment; 0 behind its end too.
 int64_t turn_at(std::span<const SegmentShape> segments, const Turns& turns, int32_t segment,
                 int32_t place) {
+  // A segment holds what is behind the tokens that it continues; those in front of them are in one
+  // of its parents.
   while (place < segments[static_cast<size_t>(segment)].parent_tokens)
     segment = segments[static_cast<size_t>(segment)].parent;
   const auto own = static_cast<size_t>(place) -

@@ -43,6 +43,7 @@ std::string exclusions_of_run(std::span<const MetricsRow> rows) {
   for (const MetricsRow& row : rows) {
     if (const double* more = row.find("rollout/failed_prompts")) failed += *more;
     if (const double* more = row.find("rollout/failed_samples")) samples += *more;
+    // Counted over the whole run by the scheduler, unlike the sums above.
     if (const double* all = row.find("rollout/broken_tasks")) broken = *all;
     if (const double* held_out = row.find("eval/failed")) unscored = *held_out;
   }

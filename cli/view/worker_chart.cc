@@ -36,6 +36,7 @@ std::string draw_lane(const WorkerUse& worker, int top) {
       const auto place = [&](size_t bin) {  // from the lane's foot, in pixels
         double below = 0;
         for (size_t other = 0; other < use; ++other) below += worker.bins[bin][other];
+        // Tenths of a pixel are what the page has: bins that differ by less are one rectangle.
         const auto pixels = [](double share) { return std::round(share * kLaneHeight * 10) / 10; };
         return std::pair(pixels(below), pixels(below + worker.bins[bin][use]));
       };

@@ -101,6 +101,7 @@ std::vector<Cause> causes_of(std::span<const TimelineRow> rows, Time end) {
       rows, [](const TimelineRow& row) { return row.what == TimelineWhat::kWarmUp; });
   const bool has_worked = std::ranges::any_of(
       rows, [](const TimelineRow& row) { return row.what == TimelineWhat::kGenerate; });
+  // Until its first version everybody waits for weights, whatever the other counts say.
   if (begins_here || !has_worked) {
     changes.push_back({Time{}, static_cast<size_t>(Use::kForWeights), 1});
     changes.push_back({first_weights, static_cast<size_t>(Use::kForWeights), -1});
@@ -110,6 +111,8 @@ std::vector<Cause> causes_of(std::span<const TimelineRow> rows, Time end) {
   Counts counts{};
   for (size_t i = 0; i < changes.size(); ++i) {
     counts[changes[i].counter] += changes[i].by;
+    // Between two changes of one moment nothing lasted, and a cause there would be a flash that
+    // nobody saw.
     if (i + 1 < changes.size() && changes[i + 1].time == changes[i].time) continue;
     Cause cause{changes[i].time, {}};
     for (size_t role = 0; role < cause.why.size(); ++role)
@@ -157,6 +160,8 @@ std::map<WorkerId, Known> workers_of(std::span<const TimelineRow> rows) {
     } else if (row.what == TimelineWhat::kQuarantine) {
       // A later row shortens or prolongs it.
       const Time until = std::exchange(rests[row.worker], row.until);
+      // From here on the earlier row does not count any more: it ends now, and its own end is
+      // cancelled out.
       if (until > row.at) known.changes.push_back({until, kRest, 1});
       if (until > row.at) known.changes.push_back({row.at, kRest, -1});
       if (row.until > row.at) {
@@ -280,6 +285,8 @@ WorkerUse use_of_worker(const WorkerId& id, Known known, std::span<const Cause> 
     for (; change != known.changes.end() && change->time <= now; ++change)
       counts[change->counter] += change->by;
     for (; cause != causes.end() && cause->time <= now; ++cause) why = cause->why[role];
+    // Between two changes nothing moves: time goes from one to the next, of the worker's own or of
+    // the causes.
     Time next = end;
     if (change != known.changes.end()) next = std::min(next, change->time);
     if (cause != causes.end()) next = std::min(next, cause->time);
@@ -341,6 +348,7 @@ double overlap_of(std::span<const TimelineRow> rows, const RunUse& use) {
       continue;
     const double count =
         row.sample ? 1 : seconds_of(row.busy) / seconds_of(row.at - row.from);  // of a sum the mean
+    // Steps are in order and do not overlap, so that a lease looks at the few that it meets.
     const auto first = std::ranges::partition_point(
         steps, [&](const auto& step) { return step.second <= row.from; });
     for (auto step = first; step != steps.end() && step->first < row.at; ++step)

@@ -8,6 +8,7 @@ std::string wrapped(std::string_view text, std::string_view label) {
   std::string out(label);
   while (text.size() > room) {
     size_t space = text.rfind(' ', room);
+    // A word that is longer than a line is not cut: it may be a path or a key to copy.
     if (space == std::string_view::npos) space = text.find(' ');
     if (space == std::string_view::npos) break;
     out.append(text.substr(0, space)) += '\n';
