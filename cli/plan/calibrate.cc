@@ -136,6 +136,8 @@ Calibration calibrate_parts(const RunOptions& options, const Registries& registr
   say("decodes");
   costs.worker = rollout.measure(largest_of(o, step, workers));
   if (played != nullptr) {
+    // The time that playing took beyond the engine's: environments, and the words with them. It is
+    // dealt to the turns.
     const double beside =
         play.seconds - engine_seconds(o, registries, costs.worker, played, groups * workers);
     costs.worker.turn = std::max(0.0, beside) / static_cast<double>(play.turns);

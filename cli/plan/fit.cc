@@ -30,11 +30,15 @@ bool solve(std::span<const DecodePoint> points, unsigned used, Terms& result) {
     }
   }
   for (int i = 0; i < kTerms; ++i) {
+    // A term that is left out has the equation x = 0, so that the elimination below need not know
+    // of it.
     if ((used >> i & 1) != 0) continue;
     for (int j = 0; j < kTerms; ++j) rows[i][j] = rows[j][i] = 0;
     rows[i][i] = 1, rows[i][kTerms] = 0;
   }
   for (int i = 0; i < kTerms; ++i) {
+    // Against the diagonal as it was: columns that are nearly alike leave a rest of rounding, by
+    // which nothing may be divided.
     const double scale = rows[i][i];
     int pivot = i;
     for (int j = i; j < kTerms; ++j)

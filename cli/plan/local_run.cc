@@ -14,6 +14,7 @@ RunOptions local_options(const RunOptions& options, const std::filesystem::path&
   local.simulate = {};
   // Messages take what the pilot finds (MachineCosts::train.step).
   local.simulate.message_ms = 0;
+  // More than any run takes, so that its steps end it.
   local.simulate.days = 1e4;
   local.simulate.hardware = {{.name = "this machine"}};
   local.simulate.trainer.workers = options.train.ranks;

@@ -67,6 +67,8 @@ void wait_for(ChildProcess& child, const fs::path& log, QuietSteps& steps) {
 
 RunOptions pilot_options(const RunOptions& options, const ModelConfig& model,
                          const fs::path& folder) {
+  // Environments, rewards, workers and limits are the run's. The policy is as small as can be, so
+  // that the time of a step is what goes on beside the model.
   RunOptions pilot = options;
   const ModelCreateSection tiny = tiny_policy(options, model);
   if (options.model.creates()) {
@@ -83,11 +85,14 @@ RunOptions pilot_options(const RunOptions& options, const ModelConfig& model,
   }
   pilot.model.compute = Compute::kAuto;
   pilot.lora = {};
+  // The tiny policy has no experts that could be recorded or balanced.
   pilot.algo.router_replay = RouterReplay::kOff;
   pilot.train.balance_coef = pilot.train.balance_bias_rate = 0;
   pilot.train.trace_steps = 0;
   pilot.sft = {};
   pilot.eval = {};
+  // Synchronous: sampling and training of a step follow each other, so that their times can be told
+  // apart.
   pilot.scheduler.mode = {};
   pilot.scheduler.replace_zero_signal = false;
   pilot.run.name = "pilot";
@@ -95,6 +100,7 @@ RunOptions pilot_options(const RunOptions& options, const ModelConfig& model,
   pilot.run.listen.clear();
   pilot.run.steps = kPilotSteps;
   pilot.run.epochs = 0;
+  // No checkpoint falls into the steps that are measured.
   pilot.save.interval_steps = 2 * kPilotSteps;
   pilot.optim = {};
   const int64_t action = pilot.rollout.max_action_tokens;

@@ -96,6 +96,8 @@ PlannedMode planned_mode(const PlanRequest& request, const std::optional<Machine
                     run.halted.empty() ? "its time is over before" : run.halted);
   const auto simulated = static_cast<double>(run.steps.size()),
              steps = static_cast<double>(request.steps);
+  // The simulation gives each process cores of its own. Where they share a machine, no step is
+  // shorter than its work over all cores.
   const double least = costs ? shared_seconds(options, *costs, run) : 0;
   double samples = 0;
   for (const StepRecord& step : run.steps) {
@@ -127,6 +129,7 @@ void plan_modes(const PlanRequest& request, const Simulate& simulate, PlannedRun
       }
     }
   }
+  // A mode that stands later samples further ahead as a rule, and has to be worth that (kWorthIt).
   for (size_t i = 1; i < planned.modes.size(); ++i)
     if (planned.modes[i].eta < kWorthIt * planned.modes[planned.best].eta) planned.best = i;
 }
@@ -140,6 +143,7 @@ void plan_splits(const PlanRequest& request, const Simulate& simulate, PlannedRu
                 of_worker = simulation.rollout_devices() / simulation.rollout_workers(),
                 of_trainer = simulation.trainer_devices() / best.options.simulate.trainer.workers;
   RunOptions options = best.options;
+  // Small clusters give the same split for several parts.
   std::set<int64_t> tried;
   constexpr int64_t kParts = 8;
   tried.insert(options.simulate.trainer.workers);

@@ -39,6 +39,8 @@ double busy_seconds() {
   stat >> cpu;
   double busy = 0, ticks = 0;
   for (int column = 0; column < 8 && stat >> ticks; ++column)
+    // Idle and iowait are no work. The columns of guests behind these eight are in those of the
+    // user already.
     if (column != 3 && column != 4) busy += ticks / static_cast<double>(::sysconf(_SC_CLK_TCK));
   return busy;
 }
@@ -69,6 +71,7 @@ std::map<std::string, QuietSteps::Use> QuietSteps::processes() const {
 void QuietSteps::look() {
   std::error_code missing;
   const uintmax_t size = fs::file_size(run_.metrics(), missing);
+  // Asked every few milliseconds: rows and processes are read when a step has ended.
   if (missing || size == seen_) return;
   seen_ = size;
   const auto rows = read_metrics(run_.metrics());
@@ -104,6 +107,9 @@ std::optional<QuietStep> QuietSteps::mean() const {
     return end.cpu - (begin == begin_.processes.end() ? 0 : begin->second.cpu);
   };
   for (const auto& [name, end] : end_.processes) own += cpu_of(name, end);
+  // A plan is for a machine that does nothing else. From the time of a step goes what its threads
+  // waited for a core, as far as processes of others were on it; but no step is shorter than its
+  // threads computed.
   const double busy = end_.busy - begin_.busy, others = std::max(0.0, busy - own);
   // The slowest worker of a role decides, and may be the one that waited most.
   const auto quiet = [&](double seconds, std::string_view role, int64_t threads) {

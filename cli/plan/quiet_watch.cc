@@ -47,6 +47,8 @@ QuietWatch::QuietWatch(int threads)
 
 double QuietWatch::seconds() const {
   const double passed = seconds_of(steady_now() - begin_);
+  // Several threads may wait at once, so that their waits together can be longer than the time that
+  // passed. It was at least what each of them computed.
   const double least = (cpu_seconds(threads_) - cpu_) / threads_;
   const double waited = queued_seconds(threads_) - waited_;
   return std::min(passed, std::max(least, passed - waited));

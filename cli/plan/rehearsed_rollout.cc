@@ -72,6 +72,7 @@ struct RehearsedRollout::Worker {
     std::vector<TokenId> tokens;
     sampling.max_new_tokens = answer;
     for (int64_t i = 0; i < sequences; ++i) {
+      // Members of a group share the KV of their prompt, as in the run.
       if (i % share == 0) {
         tokens.clear();
         for (int64_t t = 0; t < prompt; ++t)
@@ -136,6 +137,8 @@ void RehearsedRollout::all(const std::function<void(Worker&, size_t)>& work) {
 }
 
 double RehearsedRollout::crowding() const {
+  // QuietWatch leaves out the time in which threads stand in a queue for a core. Where the run's
+  // own threads are more than the cores, that wait is the run's, and is put back as a factor.
   const auto threads =
       static_cast<double>(std::ssize(workers_)) * static_cast<double>(config_.rollout.threads);
   return std::max(1.0, threads / static_cast<double>(num_usable_cores()));
@@ -158,6 +161,7 @@ template <class Worker>
 DecodePoint decode_point(Worker& worker, int64_t batch, int64_t share, int64_t prompt,
                          const RolloutWorkerConfig& config) {
   const int64_t room = config.rollout.engine.max_context_tokens - prompt;
+  // A few tokens more than are measured: the first steps prefill, and do not count.
   const int64_t answer = std::max<int64_t>(1, std::min(room, kMostPasses + 16));
   worker.submit(batch, share, prompt, answer, config.rollout.sampling.params());
   std::vector<double> seconds;
@@ -229,6 +233,8 @@ simulator::Hardware RehearsedRollout::measure(const Largest& largest) {
   const auto measure_worker = [&](Worker& worker, size_t i) {
     worker.rng = Rng(i + 1);
     for (const auto& [sequences, context] : points) {
+      // All workers measure the same point at the same time, as they sample in the run: they share
+      // the memory's bandwidth.
       meet.arrive_and_wait();
       if (enough) break;
       const DecodePoint point =
@@ -282,6 +288,7 @@ RehearsedRollout::Play RehearsedRollout::play(const RunOptions& options, int64_t
   all([&](Worker& worker, size_t index) {
     Player player(worker.engine, format, {.runner = runner_settings(config_.rollout)},
                   worker.clock);
+    // Each worker plays prompts of its own, as the groups of a step are dealt.
     const auto first = static_cast<int64_t>(index) * groups;
     for (int64_t group = 0; group < groups; ++group)
       for (int64_t m = 0; m < options.step.group_size; ++m) {
@@ -302,10 +309,13 @@ RehearsedRollout::Play RehearsedRollout::play(const RunOptions& options, int64_t
       for (FinishedEpisode& finished : player.poll(std::chrono::milliseconds(1)))
         ended.emplace(finished.trajectory.lease.member, std::move(finished.trajectory));
       if (seconds_of(worker.clock.now() - begin) <= most_seconds) continue;
+      // An episode that is cut off here tells nothing of lengths: all of this play is then left
+      // out.
       whole = false;
       for (const BodyId& id : player.running()) player.abort(id);
     }
     seconds[index] = crowding() * watch.seconds();
+    // Scores are timed apart: in a run they are the reward workers' work, beside the engine's.
     const QuietWatch scored;
     for (const auto& [member, trajectory] : ended) {
       if (!trajectory.verifier.empty())

@@ -100,6 +100,8 @@ std::vector<Trajectory> RehearsedTrainer::trajectories_of(
         if (std::ssize(segment.tokens) >= config_.max_sequence_tokens) return;
         segment.tokens.push_back(static_cast<TokenId>(rng.below(ids)));
         segment.roles.push_back(role);
+        // As a uniform policy samples: any number does, since the time of a step does not depend on
+        // it.
         segment.logprobs.push_back(sampled ? -std::log(static_cast<float>(ids)) : 0);
         segment.versions.push_back(sampled ? 0 : -1);
         segment.classes.push_back(sampled ? 0 : -1);
@@ -166,6 +168,8 @@ simulator::TrainModel RehearsedTrainer::measure(std::span<const PlannedEpisode> 
   }
   std::ranges::sort(seconds);
   large.seconds = seconds[seconds.size() / 2];
+  // A line through two sizes of a step: its slope is the time of a token, and what is left at none
+  // is that of the update.
   model.token = std::max(0.0, (large.seconds - small.seconds) / (large.tokens - small.tokens));
   model.update = std::max(0.0, large.seconds - model.token * large.tokens);
   return model;
