@@ -40,6 +40,8 @@ class SharedNote {
     const size_t length = std::min(note.size(), kBytes - 1);
     std::memcpy(text_, note.data(), length);
     text_[length] = '\0';
+    // The count tells the parent that the child goes on. The text is read when the child is dead,
+    // so that it needs no lock.
     ++count();
   }
   uint32_t num_written() const { return count(); }

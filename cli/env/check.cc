@@ -101,11 +101,14 @@ class Course {
 
   // Whether to play one more of `wanted` episodes.
   bool goes_on(int64_t played, int64_t wanted) const {
+    // One at least, however slow it is: a check that has seen nothing must not pass.
     return played < wanted && (played < 1 || steady_now() < end_);
   }
   bool goes_on(int64_t played) const { return goes_on(played, plan_.episodes); }
 
   sandbox::Task task(int64_t episode) const {
+    // Seeds as a run of this seed has them (TaskSource), so that a task that fails here is one of
+    // the run's.
     sandbox::Task task{.seed = sandbox::task_seed(plan_.seed, /*held_out=*/false, episode)};
     if (!plan_.rows.empty())
       task.data = plan_.rows[static_cast<size_t>(episode) % plan_.rows.size()];
@@ -147,6 +150,7 @@ std::optional<std::string> replay_difference(Environment& environment, const san
 }
 
 Seen check_making(const Course& course) {
+  // Two at once, as a worker has many.
   const Made environment = course.make(), twin = course.make();
   const auto& info = environment->info();
   // The registry's word for a mistake of a person: the command ends with it.
@@ -195,6 +199,8 @@ Seen check_determinism(const Course& course) {
     const auto played = course.play(*environment, i);
     if (!played) return failed_in(i, played.failure().message);
     const PlayedEpisode& episode = played.value();
+    // Three ways to differ: state that outlives reset(), state that the library has for all
+    // instances, and state that two instances share while both play.
     if (auto found = replay_difference(*environment, course.task(i), episode))
       return failed_in(i, "played again: " + *found);
     if (auto found = replay_difference(*twin, course.task(i), episode))
@@ -309,6 +315,7 @@ Seen check_ends(const Course& course) {
     // A limit of the player's may end it before any turn, and in the middle.
     EpisodePlayer player(*environment);
     auto went = player.begin(course.task(i));
+    // Another turn in each episode, so that all of them are tried.
     const int64_t turns = i % static_cast<int64_t>(played.value().actions.size());
     for (int64_t turn = 0; went && turn < turns; ++turn)
       went = player.turn(played.value().actions[static_cast<size_t>(turn)]);
@@ -547,6 +554,7 @@ Seen check_rewards(const Course& course) {
           {"invalid UTF-8 for evidence", "{\"response\": \"\xFF\"}"}}) {
       course.note(fmt::format("{} to {}", what, name));
       const auto score = judge(*plan.verifiers, name, evidence, kScoreBudget);
+      // A reward for evidence that says nothing would be earned by an answer that says nothing.
       if (score)
         return failed(fmt::format("{} gives {} a reward of {}; it must be no verdict", what, name,
                                   score.value().reward));
@@ -594,6 +602,8 @@ Seen check_speed(const Course& course) {
 
 EnvCheck run_check(const EnvCheckPlan& plan, const char* name,
                    const std::function<Seen(const Course&)>& check) {
+  // In a process of its own: a crash, a hang or an exit in somebody's library ends one check, and
+  // the others still say what they see.
   const auto answer = run_apart(
       [&](const Note& note) {
         const Seen seen = check(Course(plan, note));

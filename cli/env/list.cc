@@ -23,6 +23,7 @@ void ask_for_info(EnvFacts& facts, const std::function<sandbox::EnvironmentInfo(
   try {
     facts.info = ask();
   } catch (const UserError& error) {
+    // Some environments need settings before they can say anything. The list tells that instead.
     facts.why_no_info = error.what();
   }
 }

@@ -123,6 +123,8 @@ Result<void> play_by_hand(sandbox::Environment& environment, const sandbox::Task
       if (auto ended = player.cut(); !ended) return ended;
       break;
     }
+    // The action of a policy ends with the stop string that it sampled, and environments look for
+    // it.
     if (!stops.empty()) line += stops.front();
     if (auto taken = player.turn(line); !taken) return taken;
     if (auto fault = fault_of(player.played().steps.back())) return *fault;

@@ -109,6 +109,8 @@ Result<void> EpisodePlayer::begin(const sandbox::Task& task) {
 Result<void> EpisodePlayer::turn(const std::string& action) {
   played_.actions.push_back(action);
   if (auto taken = take(step_when_ready(environment_, action)); !taken) return taken;
+  // As the episode of a run ends (Episode::stepped()): its limit of turns is the environment's own
+  // where the config has none.
   if (!done_ && static_cast<int64_t>(played_.actions.size()) >= environment_.info().max_turns)
     return cut();
   return {};
