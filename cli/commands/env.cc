@@ -117,6 +117,7 @@ NamedEnvironment find_environment(const Registries& built_in, const EnvArguments
   RunOptions options;
   options.env.plugin = arguments.source;
   options.env.command = words_of(arguments.program);
+  // A config of one environment, so that a library or a program is found and refused as in a run.
   options.env.settings = read_settings("--set", arguments.settings);
   if (!arguments.program.empty() && options.env.command.empty())
     throw UserError("--command is empty. Try --command \"python3 env.py\".");

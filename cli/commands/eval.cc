@@ -307,6 +307,7 @@ void eval(EvalArguments arguments, Registries registries) {
   int64_t longest = 0;
   for (const EvalArguments& one : all) {
     plans.push_back(complete_plan(one, config, registries));
+    // One model serves all datasets: its tables of positions are made for the longest context.
     longest = std::max(longest, plans.back().rollout.engine.max_context_tokens);
   }
   // Weights last: what is wrong with a plan is said before gigabytes are read.

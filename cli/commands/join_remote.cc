@@ -81,6 +81,7 @@ ExitCode play(const RemoteJoin& join, RemoteRun& run, const Leave& leave, Status
   const HeldRole held{*name, LockFile(mirror.paths().role(name_of(name->kind), name->index))};
   const fs::path file = mirror.log_file();
   Log log(name->text(), file, loaded.options.log.level);
+  // Its log lies on this host, and people look at the run's: the gate writes these lines there.
   log.also_to([&run](LogLevel level, std::string_view line) { run.tell(level, line); });
   const auto cluster =
       std::ranges::find(loaded.options.clusters, welcome.cluster, &ClusterSection::name);

@@ -24,6 +24,7 @@ struct KeysArguments {
 
 void make_private_folder(const fs::path& folder) {
   std::error_code error;
+  // A folder that is there keeps the rights that a person gave it.
   if (fs::create_directories(folder, error)) {
     fs::permissions(folder, fs::perms::owner_all, error);
   }
@@ -39,6 +40,8 @@ int new_keys(const KeysArguments& arguments) {
   make_private_folder(keys.root);
   make_private_folder(keys.allowed());
   std::string told;
+  // The run's own pair is made once: another one would shut out every machine that has its
+  // server.pub.
   if (!fs::exists(keys.server())) {
     wire::write_key_pair(keys.server(), keys.server_public(), "tailrace server");
     told = fmt::format("made {} and {}, which the run has from now on\n", keys.server().string(),

@@ -94,11 +94,11 @@ std::vector<ChildSpec> child_specs(const RunPaths& paths, const RunOptions& opti
   const std::string program = fs::read_symlink("/proc/self/exe").string();
   std::vector<ChildSpec> children;
   for (const RoleName& name : roles_of(options)) {
-    // Only the run is named: a worker reads its options from the config.yaml that this launch has
-    // written.
     // The trainer's process plays it.
     if (options.run.colocate && name.kind == RoleKind::kRollout) continue;
     const std::string kind(name_of(name.kind));
+    // Only the run is named: a worker reads its options from the config.yaml that this launch has
+    // written.
     children.push_back({.role = name,
                         .command = {program, "worker", "--role", kind, "--index",
                                     std::to_string(name.index), "--run", paths.root.string(),

@@ -45,6 +45,7 @@ int merge(const MergeArguments& arguments) {
   Parameters whole(whole_layout), low(low_layout);
   load_parameters(base, config, whole);
   load_parameters(adapter, config, low, kAdapterFile);
+  // An adapter beside another base would be a model that nobody has trained.
   require_base(adapter, base, make_manifest(whole, 0, 0, "").master);
   merge_adapter(config, low, whole);
   ModelConfig written = config;

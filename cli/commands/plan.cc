@@ -31,6 +31,7 @@ struct PlanArguments {
 
 LoadedRun load(const PlanArguments& arguments, std::vector<std::string> overrides,
                const Registries& registries) {
+  // Later ones win, so that a mode that is tried stands behind what the person has given.
   overrides.insert(overrides.begin(), arguments.overrides.begin(), arguments.overrides.end());
   if (arguments.hardware.empty()) return load_run_options(arguments.config, overrides, registries);
   overrides.push_back("simulate.rollout_hardware=" + arguments.hardware);

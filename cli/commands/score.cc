@@ -83,6 +83,7 @@ class Scorer {
                                                         .vocab = config.vocab_size,
                                                         .blocks = blocks},
                                               device);
+    // The arrays are laid out once without memory, which says how much they take.
     Workspace on_device = Workspace::measuring(), on_host = Workspace::measuring();
     Arrays({on_device, on_host, placement}, config, wants_logits_);
     const size_t forward =

@@ -49,6 +49,8 @@ void serve(const ServeArguments& arguments) {
   const auto tokenizer = load_tokenizer_of(folder, config);
   const auto format = chat::PromptFormat::of(arguments.chat_options, folder, *tokenizer);
   EngineOptions options;
+  // A model may know a hundred thousand positions, and the KV cache has to hold one whole
+  // conversation.
   options.max_context_tokens = arguments.max_context_tokens > 0
                                    ? std::min(arguments.max_context_tokens, config.max_positions)
                                    : std::min<int64_t>(config.max_positions, 8192);
@@ -67,6 +69,7 @@ void serve(const ServeArguments& arguments) {
   how.http.port = static_cast<uint16_t>(arguments.port);
   how.http.max_body_bytes = arguments.max_request_mb << 20;
   how.http.body_limit = "--max-request-mb";
+  // Without keys each call is a session of its own, which may then be as large as a body.
   how.reading.session_bytes = how.http.max_body_bytes;
   how.api_key = arguments.api_key;
   how.sampling = arguments.sampling.params();
@@ -94,6 +97,8 @@ void serve(const ServeArguments& arguments) {
     gateway.poll();
     if (const auto line = held.look(gateway.held(), clock.now())) fmt::print(stderr, "{}\n", *line);
     tell_refusals(/*is_end=*/false);
+    // Only while nothing is sampled: a call that comes meanwhile is taken by the next poll(), a
+    // step later.
     if (driver.idle()) gateway.wait(100ms);
     driver.step();
   }

@@ -57,6 +57,7 @@ SimulatedFiles make_files(const std::string& out, const RunOptions& options) {
   fs::create_directories(out, error);
   if (error) throw UserError("{}", describe_errno("create", out, error.value()));
   const RunPaths paths{out};
+  // First, so that a folder whose simulation was killed says so itself.
   write_or_throw(paths.simulation(), "{\"stopped\": \"it has not come to its end\"}\n");
   write_or_throw(paths.machine(), "simulated\n");
   RunOptions kept = options;

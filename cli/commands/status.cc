@@ -204,6 +204,8 @@ void show_status(const std::string& run, bool json) {
     facts.supervised = supervised_facts(paths, alone, policy.published);
   }
   if (!state.end)
+    // The state's time stands at its last event. While the run lives its waits go on since then;
+    // where it does not, their ages are those of its end.
     facts.waits = scheduler::waits_of(state, runs ? state.now + facts.quiet : state.now);
   // It is no wait: the updates are its work.
   if (facts.supervised && facts.supervised->of)

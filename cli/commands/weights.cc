@@ -89,6 +89,8 @@ void sweep_scratch(const fs::path& beside) {
       continue;
     const char* const begin = name.data() + prefix.size();
     const auto [end, error] = std::from_chars(begin, name.data() + name.size(), pid);
+    // A process of this number lives: the folder may be its own, or an older one's whose number was
+    // given again. It stays then.
     const bool is_ours = error == std::errc() && end == name.data() + name.size() && pid > 0;
     if (is_ours && ::kill(pid, 0) != 0 && errno == ESRCH) left.push_back(entry.path());
   }
@@ -180,6 +182,7 @@ std::string described(const fs::path& folder, const ProvedWeights& weights,
     for (const auto& [name, dtype] : file.tensors) {
       const auto found = sampled.find(name);
       if (found == sampled.end()) continue;  // tied embeddings, as a head too
+      // float32 holds the values of every narrower dtype.
       if (dtype != found->second && dtype != Dtype::kF32) is_rounded = true;
       if (layout.at(name).shape.size() > 1)
         matrices.insert(dtype == Dtype::kF32    ? "float32"
@@ -219,9 +222,12 @@ int export_version(const WeightsArguments& arguments) {
   // Whole or not at all: what a full disk leaves would look like a model.
   const Scratch unfinished(out), scratch(below_temporary());
   const std::string name = manifest_name(version.policy, version.version);
+  // An older version is kept as a delta, from which its payload is made again in the scratch
+  // folder.
   auto payload = payload_of(folder, version.policy, version.version, scratch.path());
   if (!payload) throw UserError("{}", payload.failure().message);
   fs::path manifest = folder / name;
+  // prove_weights() looks for a payload beside its manifest.
   if (payload.value().parent_path() != folder) {
     std::error_code error;
     fs::copy_file(manifest, scratch.path() / name, error);
@@ -288,6 +294,7 @@ int diff(const WeightsArguments& arguments) {
       fmt::print("{:<56}  another shape or dtype\n", name);
       continue;
     }
+    // By bits, as a digest sees them: -0 and 0 differ, and a NaN is equal to itself.
     const auto width = static_cast<size_t>(size_of(before.dtype));
     int64_t differ = 0;
     for (size_t i = 0; i < before.data.size(); i += width)

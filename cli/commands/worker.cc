@@ -129,6 +129,7 @@ void beat_as_both(std::stop_token stop, const Pulse& a, const Pulse& b, Pulse& a
   uint64_t seen_a = a.beats(), seen_b = b.beats();
   while (!stop.stop_requested()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    // A beat of one alone counts for nothing: the other one may be the role that stands still.
     if (a.beats() == seen_a || b.beats() == seen_b) continue;
     seen_a = a.beats(), seen_b = b.beats();
     all.beat();

@@ -96,6 +96,8 @@ std::vector<EvaluatedEpisode> evaluate(const LoadedModel& loaded, const chat::Pr
   std::vector<EvaluatedEpisode> episodes;
   int64_t total = plan.episodes * plan.samples, started = 0;
   while (static_cast<int64_t>(episodes.size()) < total) {
+    // Always the next in order, so that prompts with all their samples share a KV prefix while they
+    // are played.
     for (; started < total && started - std::ssize(episodes) < kInPlay; ++started) {
       const MemberId member{.dataset = plan.dataset_index,
                             .prompt = started / plan.samples,

@@ -61,6 +61,7 @@ LoadedModel::LoadedModel(const std::filesystem::path& directory, const ComputeFl
     Parameters adapter(model_->trained());
     load_parameters(directory, model_->config(), adapter, kAdapterFile);
     const FrozenBase frozen = load_frozen_base(stream(), base, model_->config(), dtype);
+    // An adapter says beside which base it was trained (design rule 4).
     require_base(directory, base, frozen.root);
     weights_ =
         std::make_shared<const PackedWeights>(stream(), frozen.weights, model_->config(), adapter);

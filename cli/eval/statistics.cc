@@ -40,6 +40,8 @@ Estimate bootstrap_mean(std::span<const double> values, Rng& rng) {
 
 Estimate mean_share(std::span<const double> values, Rng& rng) {
   TR_CHECK(!values.empty());
+  // A bootstrap of equal values has no width, since every resample is the same. Where all shares
+  // are equal, or all are 0 or 1, Wilson's interval says more.
   const bool binary =
       std::ranges::all_of(values, [](double value) { return value == 0 || value == 1; });
   const bool equal =

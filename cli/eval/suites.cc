@@ -36,6 +36,7 @@ std::vector<text::DatasetRow> read_gsm8k(const std::filesystem::path& file,
   constexpr std::string_view kForm =
       "each line must be of the form {\"question\": \"...\", \"answer\": \"... #### 4\"}";
   std::vector<text::DatasetRow> rows;
+  // The answers of the file end in "#### N", and the prompt asks for the same form.
   const auto take = [&](const text::RowPlace& place, Json row) {
     const Json* question = text::find_column(row, "question");
     if (question == nullptr)
@@ -66,6 +67,7 @@ std::vector<text::DatasetRow> read_countdown(const std::filesystem::path& file,
       "each line must be of the form {\"target\": 98, \"nums\": [44, 19, 35]}";
   std::vector<text::DatasetRow> rows;
   const auto take = [&](const text::RowPlace& place, const Json& row) {
+    // Files of this puzzle are about under both names; `numbers` is that of our own environment.
     const char* column = row.contains("nums") ? "nums" : "numbers";
     if (!row.contains(column)) place.fail("there is no \"nums\"");
     if (!row.contains("target")) place.fail("there is no \"target\"");

@@ -127,6 +127,8 @@ Result<ChildProcess> ChildProcess::spawn(const std::vector<std::string>& command
   for (const std::string& argument : command)
     arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);
+  // Asked before the fork: the child compares it with its parent, to see whether that is dead
+  // already.
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
   if (pid < 0) return Failure{describe_errno("start", command[0], errno)};

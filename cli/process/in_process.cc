@@ -71,6 +71,7 @@ class RoleThread {
       failure_ = error.what();
     }
     if (!failure_.empty()) log_.error("{}", failure_);
+    // Last: whoever sees this may read the status and the failure.
     ended_.store(true);
   }
 

@@ -72,6 +72,8 @@ double steps_of(const Simulation& simulation, const Shape& shape, double slots) 
                                         number(dataset.prompts_per_step)));
   const simulator::TrainModel& train = simulation.cluster.trainer;
   const double samples = samples_of(law);
+  // The least time of a step, by its slots or by its trainer: a size that is said too large is on
+  // the safe side.
   const double sampling = samples * shape.seconds / std::max(1.0, slots),
                training = train.step + train.update +
                           samples * (train.sample + train.token * shape.tokens);

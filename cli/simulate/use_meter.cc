@@ -53,6 +53,7 @@ void UseMeter::observe(const Event& event, const Actions& actions, const State& 
 
 // The uses since the last event lasted until now.
 void UseMeter::pass(Time now) {
+  // A quarantine ends by its time, without an event.
   while (!rests_.empty() && rests_.begin()->first <= now) {
     const WorkerId id = rests_.begin()->second;
     rests_.erase(rests_.begin());
@@ -67,6 +68,7 @@ void UseMeter::pass(Time now) {
   now_ = now;
   const bool is_saving = saving_ >= 0;
   UseCounts counts = counts_;
+  // These are states of the policy, and not sums of what workers hold.
   counts[index_of(Use::kTrain)] = trains_;
   counts[index_of(Use::kSave)] = is_saving;
   counts[index_of(Use::kForWeights)] = warms_up_;
@@ -105,6 +107,7 @@ void UseMeter::take_actions(const Actions& actions, const State& state) {
     } else if (const auto* change = std::get_if<Switch>(&action)) {
       refresh(change->worker, state);
     } else if (const auto* quarantine = std::get_if<Quarantine>(&action)) {
+      // A later word shortens or prolongs the one before: the earlier end is forgotten.
       const auto worker = workers_.find(quarantine->worker);
       if (worker == workers_.end()) continue;
       place(worker->second, -1);
@@ -158,6 +161,8 @@ void UseMeter::compare_all(const State& state) {
   for (auto& [id, worker] : workers_) refresh(id, state);
 }
 
+// Each change of a worker stands between a place(.., -1) and a place(.., 1): it leaves the sums as
+// it was and comes back as it is, and nobody walks over all workers.
 void UseMeter::refresh(const WorkerId& id, const State& state) {
   const auto found = state.workers.find(id);
   Worker& worker = workers_[id];
