@@ -428,6 +428,16 @@ ResponseLimit response_limit(const RunOptions& o,
                                   : "response limit: what fits the context"};
 }
 
+// Values of the law that a preset has in another section: whoever plays the law, with workers or in
+// a simulation, needs them.
+void derive_law(RunOptions& o, ConfigKeys& keys) {
+  if (!refills_groups(o.algo.name) || !compares_members(o.algo.advantage) ||
+      keys.given("scheduler.replace_zero_signal"))
+    return;
+  o.scheduler.replace_zero_signal = true;
+  keys.derived("scheduler.replace_zero_signal", fmt::format("preset {}", name_of(o.algo.name)));
+}
+
 // Values that nobody gave and an algorithm needs: lengths from the response limit, and what its
 // paper has in other sections.
 void derive_from_algorithm(RunOptions& o, ConfigKeys& keys,
@@ -450,11 +460,7 @@ void derive_from_algorithm(RunOptions& o, ConfigKeys& keys,
       keys.derived("algo.length.buffer", "a fifth of algo.length.limit");
     }
   }
-  if (refills_groups(o.algo.name) && compares_members(o.algo.advantage) &&
-      !keys.given("scheduler.replace_zero_signal")) {
-    o.scheduler.replace_zero_signal = true;
-    keys.derived("scheduler.replace_zero_signal", fmt::format("preset {}", name_of(o.algo.name)));
-  }
+  derive_law(o, keys);
   if (compares_members(o.algo.advantage) && o.step.group_size < 2)
     throw UserError::at("rollout.group_size",
                         "is {}, but algo.advantage {} compares the members of a group. Try 8, or "
@@ -583,13 +589,14 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) 
   if (warms_up && o.model.creates() && !keys.given("sft.optim.lr")) o.sft.optim.lr = kFreshSftLr;
 }
 
-void check_simulated_rules(const RunOptions& o, const ConfigKeys& keys) {
+void check_simulated_rules(RunOptions& o, ConfigKeys& keys) {
   if (supervised_only(o))
     throw UserError::at("sft.data",
                         "is all that the run learns from, and only steps of reinforcement learning "
                         "are simulated. Give env or datasets.");
   validate_datasets(o, keys);
   validate_pools(o);
+  derive_law(o, keys);
   o.simulate.validate();
   std::vector<std::string> pools;
   for (const PoolSection& pool : o.rollout_processes.pools) pools.push_back(pool.name);
@@ -609,7 +616,7 @@ void check_simulated_rules(const RunOptions& o, const ConfigKeys& keys) {
 
 }  // namespace
 
-void validate_simulated(const RunOptions& options, const ConfigKeys& keys) {
+void validate_simulated(RunOptions& options, ConfigKeys& keys) {
   try {
     check_simulated_rules(options, keys);
   } catch (const UserError& error) {

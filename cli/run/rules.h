@@ -15,8 +15,8 @@ namespace tailrace {
 // UserError, with its place.
 void validate(RunOptions& options, ConfigKeys& keys, const Registries& registries);
 
-// The same for a simulation, which needs neither a model nor an environment: the rules of what it
-// reads, the section `simulate` with them.
-void validate_simulated(const RunOptions& options, const ConfigKeys& keys);
+// The same for a simulation, which needs neither a model nor an environment: the rules and the
+// derived values of what it reads, the section `simulate` with them. The law is the same for both.
+void validate_simulated(RunOptions& options, ConfigKeys& keys);
 
 }  // namespace tailrace

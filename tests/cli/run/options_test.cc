@@ -12,6 +12,7 @@
 #include "cli/run/datasets.h"
 #include "cli/run/load.h"
 #include "cli/run/rules.h"
+#include "cli/run/setup.h"
 #include "core/base/config_printer.h"
 #include "core/base/error.h"
 #include "tests/core/base/temporary_directory.h"
@@ -184,6 +185,29 @@ TEST(RunOptions, EveryConfigOfTheRepositoryIsValid) {
   }
   // Else a folder that has moved would pass.
   EXPECT_GE(configs, 2);
+}
+
+// A simulation that forgot what dapo says of the law told half of a run's cost.
+TEST(RunOptions, ASimulationHasTheLawOfTheRun) {
+  int compared = 0;
+  std::set<bool> replaces;
+  for (const std::string_view algo : kEnumNames<AlgoPreset>) {
+    for (const std::string_view mode : kEnumNames<scheduler::ModeName>) {
+      const std::vector<std::string> overrides = {fmt::format("algo.name={}", algo),
+                                                  fmt::format("scheduler.mode={}", mode)};
+      RunOptions simulated;
+      ConfigKeys keys = bind_config(parse_config(kExample, "a.yaml", overrides), simulated);
+      if (error_of(overrides) != "(no error)")
+        continue;  // the preset and the mode do not go together
+      validate_simulated(simulated, keys);
+      const scheduler::Config law = scheduler_config(read(overrides).options);
+      EXPECT_EQ(scheduler_config(simulated), law) << algo << " " << mode;
+      replaces.insert(law.replace_zero_signal);
+      ++compared;
+    }
+  }
+  EXPECT_GE(compared, 40);
+  EXPECT_EQ(replaces.size(), 2u) << "no preset differed";
 }
 
 TEST(Validate, RefusesKeysThatNothingReads) {

@@ -27,7 +27,7 @@ constexpr const char* kSimulationExample =
 
 RunOptions read_simulation(std::vector<std::string> overrides = {}, const std::string& more = "") {
   RunOptions options;
-  const auto keys =
+  ConfigKeys keys =
       bind_config(parse_config(kSimulationExample + more, "a.yaml", overrides), options);
   validate_simulated(options, keys);
   return options;
