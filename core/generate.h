@@ -1,5 +1,5 @@
-// Generator: token ids in, token stream out. What episodes, `generate`, `eval` and later the
-// gateway talk to; the decode engine implements it.
+// Generator: token ids in, token stream out. What episodes, the gateway, `generate` and `eval` talk
+// to; the decode engine implements it.
 #pragma once
 
 #include <cstdint>

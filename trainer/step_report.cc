@@ -112,7 +112,7 @@ double foreign_class_share(const TrainBatch& batch) {
 }
 
 // The effective sample share of the trained tokens, weighted by the step's start over the sampler:
-// of all, and by how many versions ago they were sampled. After prepare_step().
+// of all, and by how many versions ago they were sampled. After StepScores::prepare().
 MetricList effective_samples(const TrainBatch& batch, int64_t version) {
   constexpr std::array kByStaleness = {"staleness/ess_frac_0", "staleness/ess_frac_1",
                                        "staleness/ess_frac_2", "staleness/ess_frac_3_up"};

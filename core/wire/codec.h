@@ -1,9 +1,9 @@
-// The common parts of frames and trajectories: ids and metrics as FlatBuffers, and back.
+// The ids and metrics of trajectories as FlatBuffers, and back.
 //
 // read_...() expects a table that the FlatBuffers verifier has passed, and checks what the verifier
-// cannot: ranges, enum values, lengths that must agree. It throws Malformed, which decode() and
-// decode_trajectory() turn into a Failure: a frame has hundreds of places where it may be bad and
-// one where that matters.
+// cannot: ranges, enum values, lengths that must agree. It throws Malformed, which
+// decode_trajectory() and read_trajectory_header() turn into a Failure: a body has hundreds of
+// places where it may be bad and one where that matters.
 #pragma once
 
 #include <cstddef>
