@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/generate.h"
+#include "kernels/base/check.h"
 
 namespace tailrace {
 
@@ -25,16 +26,32 @@ class GeneratorDriver {
   explicit GeneratorDriver(Generator& generator) : generator_(generator) {}
   GeneratorDriver(const GeneratorDriver&) = delete;
 
-  // A session until release(), which comes before the sink ends.
+  // A session until release() or close(), one of which comes before the sink ends.
   SessionId open(AnswerSink& sink) {
     sinks_.emplace(++last_, &sink);
     return last_;
   }
-  void submit(GenerateRequest request) { generator_.submit(std::move(request)); }
+  void submit(GenerateRequest request) {
+    // The answer to one that was released would be nobody's, and its asker would wait for ever.
+    TR_CHECK(sinks_.contains(request.session), "session {} is not open", request.session);
+    generator_.submit(std::move(request));
+  }
   // Nobody hears tokens that are still sampled for it.
   void release(SessionId session) {
     sinks_.erase(session);
     generator_.release(session);
+  }
+
+  // All sessions of a sink, which hears nothing more.
+  void close(const AnswerSink& sink) {
+    for (auto at = sinks_.begin(); at != sinks_.end();) {
+      if (at->second != &sink) {
+        ++at;
+        continue;
+      }
+      generator_.release(at->first);
+      at = sinks_.erase(at);
+    }
   }
 
   // One step, if there is anything to do; the sinks have heard what finished when it returns.

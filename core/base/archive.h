@@ -7,6 +7,7 @@
 // Thread: any.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <chrono>
 #include <cstddef>
@@ -78,29 +79,48 @@ template <class... Ts>
 struct is_variant<std::variant<Ts...>> : std::true_type {};
 }  // namespace archive_detail
 
-class ArchiveWriter {
+// Where the bytes of an archive go: into a text, nowhere (they are counted), or into memory that
+// holds as many as were counted.
+struct ArchiveText {
+  std::string bytes = {};
+  void append(const char* begin, size_t size) { bytes.append(begin, size); }
+};
+struct ArchiveCount {
+  size_t size = 0;
+  void append(const char* /*begin*/, size_t more) { size += more; }
+};
+struct ArchiveMemory {
+  char* at = nullptr;
+  void append(const char* begin, size_t size) { at = std::copy_n(begin, size, at); }
+};
+
+template <class Sink>
+class ArchiveWriterTo {
  public:
   static constexpr bool kReads = false;
+  explicit ArchiveWriterTo(Sink sink = {}) : sink_(std::move(sink)) {}
+
   template <class... Ts>
   void operator()(const Ts&... values) {
     (write(values), ...);
   }
-  std::string take() { return std::move(bytes_); }
+  const Sink& sink() const { return sink_; }
+  std::string take() requires std::is_same_v<Sink, ArchiveText> { return std::move(sink_.bytes); }
 
  private:
   template <class T>
   void write(const T& value) {
     using namespace archive_detail;
     if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {
-      bytes_.append(reinterpret_cast<const char*>(&value), sizeof(T));
+      sink_.append(reinterpret_cast<const char*>(&value), sizeof(T));
     } else if constexpr (std::is_same_v<T, std::chrono::nanoseconds>) {
       write(int64_t{value.count()});
     } else if constexpr (std::is_same_v<T, std::string>) {
       write(uint64_t{value.size()});
-      bytes_.append(value);
+      sink_.append(value.data(), value.size());
     } else if constexpr (std::is_same_v<T, std::vector<std::byte>>) {
       write(uint64_t{value.size()});
-      bytes_.append(reinterpret_cast<const char*>(value.data()), value.size());
+      sink_.append(reinterpret_cast<const char*>(value.data()), value.size());
     } else if constexpr (is_sequence<T>::value || is_set<T>::value) {
       write(uint64_t{value.size()});
       for (const auto& item : value) write(item);
@@ -121,8 +141,10 @@ class ArchiveWriter {
     }
   }
 
-  std::string bytes_;
+  Sink sink_;
 };
+
+using ArchiveWriter = ArchiveWriterTo<ArchiveText>;
 
 class ArchiveReader {
  public:

@@ -54,6 +54,10 @@ class Check {
   // As is_site_name() and is_host_name() want them, or none.
   void site_name(const std::string& name, std::string_view what);
   void host_name(const std::string& name);
+  // Bodies of attempts that are over, and none of the turns of one that goes on.
+  void whole(const std::vector<BodyId>& bodies) {
+    for (const BodyId& body : bodies) require(body.turns == 0, "{} turns of a body", body.turns);
+  }
   void rank(int32_t rank, int32_t size) {
     require(rank >= 0 && rank < size, "rank {} of {}", rank, size);
   }

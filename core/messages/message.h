@@ -192,7 +192,7 @@ struct Durable {  // a checkpoint of this version is on disk
   void check(Check& c) {
     c.version_of(policy, version);
     c.at_least(0, oldest, "oldest");
-    c.cut(path);
+    c.require(path.size() <= 4096, "a path of {} characters", path.size());
   }
 };
 // The progress of SFT and the like.
@@ -227,6 +227,7 @@ struct Fetch {
     c.at_least(0, request, "request");
     c.at_least(0, offset, "offset");
     c.at_least(1, max_bytes, "max_bytes");
+    c.whole(bodies);
   }
 };
 
@@ -241,6 +242,7 @@ struct Welcome {  // answers Hello
 struct Hold {
   std::vector<BodyId> leases;
   TR_MESSAGE(Hold, kScheduler, leases);
+  void check(Check& c) { c.whole(leases); }
 };
 struct Grant {
   LeaseId lease;

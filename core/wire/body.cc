@@ -5,13 +5,14 @@
 
 namespace tailrace::wire {
 
-std::vector<std::byte> to_frame(const fbs::Header& header, std::string_view body,
-                                const char* identifier) {
+std::vector<std::byte> to_frame(const fbs::Header& header, size_t body_bytes,
+                                const std::function<void(char*)>& write, const char* identifier) {
   // A builder that is too small doubles and copies: for a large body, several times over.
-  Builder builder(body.size() + 512);
-  const auto bytes =
-      builder.CreateVector(reinterpret_cast<const uint8_t*>(body.data()), body.size());
-  builder.Finish(fbs::CreateFrame(builder, &header, bytes), identifier);
+  Builder builder(body_bytes + 512);
+  uint8_t* place = nullptr;
+  const auto body = builder.CreateUninitializedVector(body_bytes, &place);
+  write(reinterpret_cast<char*>(place));
+  builder.Finish(fbs::CreateFrame(builder, &header, body), identifier);
   return to_bytes(builder);
 }
 

@@ -7,8 +7,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <variant>
@@ -26,13 +26,6 @@ namespace fbs {
 struct Frame;
 struct Header;
 }  // namespace fbs
-
-template <class Variant>
-std::string to_body(const Variant& message) {
-  ArchiveWriter writer;
-  writer(message);
-  return writer.take();
-}
 
 // A list with more elements than `max_count` is refused before room is made for it. A Failure names
 // the message and the first thing that is wrong with it.
@@ -61,8 +54,17 @@ Result<Variant> from_body(std::string_view bytes, uint64_t max_count) {
 }
 
 // `identifier`: of four characters, which says what kind of message a body holds and in which form.
-std::vector<std::byte> to_frame(const fbs::Header& header, std::string_view body,
-                                const char* identifier);
+// `write` fills the body in, whose size is known: a message of megabytes is not copied for it.
+std::vector<std::byte> to_frame(const fbs::Header& header, size_t body_bytes,
+                                const std::function<void(char*)>& write, const char* identifier);
+template <class Variant>
+std::vector<std::byte> to_frame(const fbs::Header& header, const Variant& message,
+                                const char* identifier) {
+  ArchiveWriterTo<ArchiveCount> count;
+  count(message);
+  const auto write = [&](char* body) { ArchiveWriterTo(ArchiveMemory{body})(message); };
+  return to_frame(header, count.sink().size, write, identifier);
+}
 // nullptr: not such a frame. `storage` holds the bytes when they had to be moved.
 const fbs::Frame* verified_frame(std::span<const std::byte> frame, const char* identifier,
                                  std::vector<std::byte>& storage);

@@ -29,12 +29,14 @@ Header from_fbs(const fbs::Header& header) {
 }  // namespace
 
 std::vector<std::byte> encode(const Header& header, const Message& message) {
-  return to_frame(to_fbs(header), to_body(message), kFrameIdentifier);
+  return to_frame(to_fbs(header), message, kFrameIdentifier);
 }
 
 std::vector<std::byte> encode(const Piece& piece) {
   Builder builder(piece.bytes.size() + 512);
-  const std::string heartbeat = to_body(Message(Heartbeat{}));
+  ArchiveWriter writer;
+  writer(Message(Heartbeat{}));
+  const std::string heartbeat = writer.take();
   const auto body =
       builder.CreateVector(reinterpret_cast<const uint8_t*>(heartbeat.data()), heartbeat.size());
   const auto bytes = builder.CreateVector(reinterpret_cast<const uint8_t*>(piece.bytes.data()),

@@ -55,7 +55,12 @@ void FileFacts::check(Check& c) {
   in_range(c, 0, bytes, kMaxFileBytes, "bytes");
   in_range(c, 0, apparent_bytes, kMaxFileBytes, "bytes");
   in_range(c, 1, chunk_bytes, kMaxChunkBytes, "chunk_bytes");
-  if (status != Status::kThere || !c.fault().empty()) return;
+  if (!c.fault().empty()) return;
+  if (status != Status::kThere) {
+    // Nobody has proved them, and nobody may come to believe them.
+    digest.clear();
+    return chunks.clear();
+  }
   digest_in(c, digest);
   c.require(apparent_bytes >= bytes, "{} bytes of a file of {}", bytes, apparent_bytes);
   c.require(std::ssize(chunks) == num_chunks(bytes, chunk_bytes), "{} digests for {} bytes",
@@ -96,7 +101,7 @@ Digest digest_of_relays(const RelayList& list) {
 }
 
 std::vector<std::byte> encode(const GateMessage& message) {
-  return to_frame(fbs::Header(), to_body(message), kGateIdentifier);
+  return to_frame(fbs::Header(), message, kGateIdentifier);
 }
 
 Result<GateMessage> decode_gate_message(std::span<const std::byte> frame) {

@@ -19,9 +19,7 @@ OpenCalls::OpenCalls(GeneratorDriver& generator, const CallWriter& writer, std::
       note_refusal_(std::move(note_refusal)),
       clock_(clock) {}
 
-OpenCalls::~OpenCalls() {
-  for (const auto& [session, of] : branches_) generator_.release(session);
-}
+OpenCalls::~OpenCalls() { generator_.close(*this); }
 
 void OpenCalls::begin(Call call) {
   // A thread that reads may have placed the call just before the end of its attempt, and handed it

@@ -78,6 +78,12 @@ TEST(Frame, RefusesWhatTheVerifierCannotSee) {
   EXPECT_TRUE(refused(Grant{negative, Lane::kTrain, 0}));
   EXPECT_TRUE(refused(Grant{lease, static_cast<Lane>(2), 0}));
   EXPECT_TRUE(refused(Grant{lease, Lane::kTrain, -1}));
+  // Turns of an attempt that goes on are no body that a trainer asks for or a worker holds.
+  EXPECT_FALSE(refused(Fetch{1, {{Lane::kTrain, lease}}, 0, 1}));
+  EXPECT_TRUE(refused(Fetch{1, {{Lane::kTrain, lease, 2}}, 0, 1}));
+  EXPECT_TRUE(refused(Hold{{{Lane::kTrain, lease, 2}}}));
+  EXPECT_FALSE(refused(Durable{0, 1, 0, std::string(4096, 'p')}));
+  EXPECT_TRUE(refused(Durable{0, 1, 0, std::string(4097, 'p')})) << "half of a path names another";
   EXPECT_TRUE(refused(Hello{static_cast<Role>(3), "x", 1, 1, 1, ""}));
   EXPECT_TRUE(refused(Hello{Role::kRollout, "", 1, 1, 1, ""}));
   EXPECT_TRUE(refused(Hello{Role::kRollout, "x", 1, 1, 0, ""}));

@@ -101,6 +101,11 @@ TEST(GateFrames, ComeBackAsTheyWent) {
       FileFacts{.name = "x", .status = FileFacts::Status::kAbsent, .reason = "why", .chunks = {}});
   EXPECT_EQ(absent.status, FileFacts::Status::kAbsent);
   EXPECT_EQ(absent.reason, "why");
+  FileFacts later = sample_facts();
+  later.status = FileFacts::Status::kLater;
+  later.chunks[0] = "nobody has proved it";
+  EXPECT_TRUE(back<FileFacts>(later).chunks.empty());
+  EXPECT_EQ(back<FileFacts>(later).digest, "");
   const auto chunk_ask = back<AskChunk>(AskChunk{8, kDigest, 2});
   EXPECT_EQ(chunk_ask.incarnation, 8u);
   EXPECT_EQ(chunk_ask.digest, kDigest);
