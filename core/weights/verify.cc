@@ -46,9 +46,9 @@ class Verification {
   // A run that goes on may have let the version go, or its payload, while it was looked at: then it
   // is looked at again as it lies there now.
   void verify_settled(StoredVersion version) {
-    // A folder that changes under every look is not waited for: after five the version is passed
-    // over.
-    for (int attempt = 0; attempt < 5; ++attempt) {
+    // A folder that changes under every look is not waited for: what the fifth has found stands,
+    // with a word about that, for a version that was not seen at rest was not seen to be sound.
+    for (int attempt = 1;; ++attempt) {
       const VerifiedFolder before = found_;
       verify(version);
       if (found_.damages.size() == before.damages.size() &&
@@ -60,6 +60,9 @@ class Verification {
       });
       const bool is_there = now != stored_.end();
       if (is_there && now->is_whole == version.is_whole && now->deltas == version.deltas) return;
+      if (is_there && attempt == 5)
+        return damage(folder_ / manifest_name(version.policy, version.version),
+                      "its files have changed under each of five looks. Verify it again");
       found_ = before;
       damaged_.erase({version.policy, version.version});
       if (!is_there) return;

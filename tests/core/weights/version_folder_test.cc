@@ -324,6 +324,31 @@ TEST_P(VersionFolderTest, NamesTheFileAndTheTensorOfEachFlippedBit) {
   EXPECT_GT(damaged_tensors, 20);
 }
 
+// Once its damage was forgotten, and the version was counted as sound.
+TEST_P(VersionFolderTest, WhatChangesUnderEachLookIsNamed) {
+  for (int64_t version = 0; version <= 2; ++version) publish(version);
+  const fs::path payload = folder_ / payload_name(manifest_name(0, 1));
+  std::string bytes = read_file(payload).value();
+  bytes.back() ^= 2;
+  std::ofstream(payload, std::ios::binary) << bytes;
+  int looks = 0;
+  const auto change = [&](const std::string& file) {
+    if (file != payload.filename().string()) return;
+    const fs::path stray = folder_ / delta_name(0, 0, 1);
+    if (++looks % 2 == 1)
+      std::ofstream(stray) << "half";
+    else
+      fs::remove(stray);
+  };
+  const VerifiedFolder found = verify_versions(folder_, 1, scratch_, change);
+  EXPECT_EQ(looks, 5);
+  ASSERT_FALSE(found.damages.empty());
+  EXPECT_NE(
+      found.damages.back().find("p0-v1.json: its files have changed under each of five looks"),
+      std::string::npos)
+      << found.damages.back();
+}
+
 // A base of which a disk has lost a bit: nothing is made from it, and what depends on it says why.
 TEST_P(VersionFolderTest, ADamagedPayloadIsTheOneThatIsNamed) {
   for (int64_t version = 0; version <= 6; ++version) publish(version);
