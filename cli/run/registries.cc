@@ -113,7 +113,8 @@ void settle_name(const UsedLibrary& library, std::string& name) {
 }
 
 // The programs of all datasets, each with the environment that it plays.
-void add_programs(RunOptions& options, const KnownFacts& known, Time timeout, Registries& all) {
+void add_programs(RunOptions& options, const KnownFacts& known,
+                  const sandbox::CommandLimits& limits, Registries& all) {
   check_environment_commands(options);
   const std::vector<DatasetSection> datasets = datasets_of(options);
   std::map<std::vector<std::string>, std::pair<std::string, Isolation>> added;  // name
@@ -125,7 +126,7 @@ void add_programs(RunOptions& options, const KnownFacts& known, Time timeout, Re
     auto at = added.find(dataset.command);
     if (at == added.end()) {
       try {
-        auto program = std::make_shared<sandbox::UsedProgram>(start_of(dataset), timeout);
+        auto program = std::make_shared<sandbox::UsedProgram>(start_of(dataset), limits);
         if (const auto facts = known.programs.find(dataset.command); facts != known.programs.end())
           program->know(facts->second);
         const std::string name = program->info(dataset.settings).name;
@@ -207,8 +208,10 @@ Registries with_libraries(const Registries& built_in, RunOptions& options, Libra
   // A launch asks anew: what it finds is what its run will have.
   const KnownFacts known =
       use == LibraryUse::kOfRun ? read_library_facts(file_of_known) : KnownFacts();
-  const auto timeout = std::chrono::duration_cast<Time>(
-      std::chrono::duration<double>(options.rollout.step_timeout_s));
+  const auto seconds = [](double number) {
+    return std::chrono::duration_cast<Time>(std::chrono::duration<double>(number));
+  };
+  const Time timeout = seconds(options.rollout.step_timeout_s);
   std::map<std::string, Library> libraries;
   for (const auto& [id, how] : uses_of(options)) {
     try {
@@ -243,7 +246,9 @@ Registries with_libraries(const Registries& built_in, RunOptions& options, Libra
   if (options.datasets.empty()) settle(options.env.plugin, "env.name", options.env.name);
   for (size_t i = 0; i < options.datasets.size(); ++i)
     settle(options.datasets[i].plugin, dataset_key(options, i, "env"), options.datasets[i].env);
-  add_programs(options, known, a_little_less(timeout), all);
+  add_programs(options, known,
+               {.call = a_little_less(timeout), .start = seconds(options.rollout.start_timeout_s)},
+               all);
   all.verifiers = std::make_shared<const VerifierRegistry>(std::move(verifiers));
   replace_verifiers(options, all.environments, all.verifiers);
   return all;

@@ -49,6 +49,12 @@ void RolloutOptions::visit(OptionVisitor& v) {
            .min = 1e-3,
            .max = 1e8,
            .resume = Resume::kMayChange});
+  v.field("start_timeout_s", start_timeout_s,
+          {.help = "deadline of the start of an environment's program (env.command), until it has "
+                   "answered its first line (s); the deadline of a reset counts from then",
+           .min = 1e-3,
+           .max = 1e8,
+           .resume = Resume::kMayChange});
   v.field("store_turns_tokens", store_turns_tokens,
           {.help = "finished turns of an episode go to the trajectory store whenever it has grown "
                    "by so many tokens (and by half) since the last time; an attempt that is lost "

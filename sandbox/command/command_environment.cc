@@ -24,15 +24,15 @@ constexpr Time kLoopGrace = std::chrono::seconds(10);
 // The state that all episodes of a source share.
 struct OpenProgram {
   OpenProgram(const CommandStart& start, const CommandCall& greeting, EnvironmentInfo said,
-              Time each, std::shared_ptr<ToldTracebacks> told)
+              const CommandLimits& each, std::shared_ptr<ToldTracebacks> told)
       : name(shown(start)),
         info(std::move(said)),
-        timeout(each),
+        limits(each),
         loop(start, greeting, std::move(told)) {}
 
   const std::string name;
   const EnvironmentInfo info;
-  const Time timeout;
+  const CommandLimits limits;
   std::atomic<bool> hears_close = true;  // until it says that it does not
   CommandLoop loop;
 };
@@ -54,7 +54,7 @@ CommandCall command_call(const OpenProgram& program, std::string line, const cha
                          DoneWith<T> done) {
   return {.line = std::move(line),
           .name = name,
-          .timeout = program.timeout,
+          .timeout = program.limits.call,
           .begins = begins,
           .take = [program_name = program.name, name, read = std::move(read),
                    unsupported = std::move(unsupported),
@@ -147,7 +147,7 @@ class CommandEpisode final : public RemoteEnvironment {
     if (program_->hears_close)
       goodbye = CommandCall{.line = close_line(),
                             .name = "close()",
-                            .timeout = program_->timeout,
+                            .timeout = program_->limits.call,
                             .take = [program = program_.get()](const std::string& answer) {
                               const auto said = read_action(answer);
                               if (said.is_unsupported) program->hears_close = false;
@@ -206,8 +206,9 @@ class CommandEnvironment final : public Environment {
     auto answer = std::make_shared<std::promise<Result<T>>>();
     auto given = answer->get_future();
     begin([answer](Result<T> result) { answer->set_value(std::move(result)); });
-    if (given.wait_for(program_->timeout + kLoopGrace) == std::future_status::ready)
-      return given.get();
+    // A process may start for it.
+    const Time longest = program_->limits.start + program_->limits.call + kLoopGrace;
+    if (given.wait_for(longest) == std::future_status::ready) return given.get();
     return Failure{fmt::format("'{}' is not asked in time", program_->name)};
   }
   Result<StepResult> await(const EnvironmentCall& call) {
@@ -229,12 +230,13 @@ class CommandEnvironment final : public Environment {
 class CommandSource final : public EnvironmentSource {
  public:
   CommandSource(CommandStart start, EnvironmentSettings settings, EnvironmentInfo info,
-                std::string answer, Time timeout, std::shared_ptr<ToldTracebacks> told)
+                std::string answer, const CommandLimits& limits,
+                std::shared_ptr<ToldTracebacks> told)
       : start_(std::move(start)),
         settings_(std::move(settings)),
         info_(std::move(info)),
         answer_(std::move(answer)),
-        timeout_(timeout),
+        limits_(limits),
         told_(std::move(told)) {}
 
   const EnvironmentInfo& info() const override { return info_; }
@@ -252,11 +254,11 @@ class CommandSource final : public EnvironmentSource {
     if (program_ != nullptr) return program_;
     CommandCall greeting{.line = info_line(settings_),
                          .name = "info()",
-                         .timeout = timeout_,
+                         .timeout = limits_.start,
                          .take = [known = answer_](const std::string& answer) {
                            return difference_of_infos(known, answer);
                          }};
-    program_ = std::make_shared<OpenProgram>(start_, greeting, info_, timeout_, told_);
+    program_ = std::make_shared<OpenProgram>(start_, greeting, info_, limits_, told_);
     return program_;
   }
 
@@ -275,7 +277,7 @@ class CommandSource final : public EnvironmentSource {
   const EnvironmentSettings settings_;
   const EnvironmentInfo info_;
   const std::string answer_;
-  const Time timeout_;
+  const CommandLimits limits_;
   const std::shared_ptr<ToldTracebacks> told_;
   mutable Mutex mutex_;
   mutable std::shared_ptr<OpenProgram> program_ TR_GUARDED_BY(mutex_);
@@ -283,14 +285,14 @@ class CommandSource final : public EnvironmentSource {
 
 // The first line of a process, and no more of it.
 Result<std::string> ask_for_info(const CommandStart& start, const EnvironmentSettings& settings,
-                                 Time timeout) {
+                                 const CommandLimits& limits) {
   std::promise<Result<std::string>> promise;
   auto answered = promise.get_future();
   bool is_answered = false;  // of the loop's thread
   const auto answer_once = [&](Result<std::string> answer) {
     if (!std::exchange(is_answered, true)) promise.set_value(std::move(answer));
   };
-  CommandCall greeting{.line = info_line(settings), .name = "info()", .timeout = timeout};
+  CommandCall greeting{.line = info_line(settings), .name = "info()", .timeout = limits.start};
   greeting.take = [&](const std::string& answer) -> std::optional<std::string> {
     const auto said = read_info(answer);
     if (said.fault) return said.fault;
@@ -303,13 +305,14 @@ Result<std::string> ask_for_info(const CommandStart& start, const EnvironmentSet
     return std::nullopt;
   };
   // The call that starts a process; only its failure is heard.
-  CommandCall call{.line = close_line(), .name = "info()", .timeout = timeout, .begins = true};
+  CommandCall call{.line = close_line(), .name = "info()", .timeout = limits.call, .begins = true};
   call.take = [](const std::string&) { return std::optional<std::string>(); };
   call.fail = [&](const Failure& failure) { answer_once(failure); };
   CommandLoop loop(start, std::move(greeting), /*told=*/nullptr);
   loop.begin(loop.open(), std::move(call));
   // The loop answers each call, at its own end at the latest.
-  if (answered.wait_for(timeout + kLoopGrace) == std::future_status::ready) return answered.get();
+  if (answered.wait_for(limits.start + kLoopGrace) == std::future_status::ready)
+    return answered.get();
   return Failure{fmt::format("'{}' was not started in time", shown(start))};
 }
 
@@ -321,7 +324,7 @@ EnvironmentInfo UsedProgram::info(const EnvironmentSettings& settings) {
     for (const Known& known : known_)
       if (known.settings == settings) return known.info;
   }
-  const auto answer = ask_for_info(start_, settings, timeout_);
+  const auto answer = ask_for_info(start_, settings, limits_);
   if (!answer) throw UserError("{}", answer.failure().message);
   Known known{settings, answer.value(), *read_info(answer.value()).value};
   MutexLock lock(mutex_);
@@ -334,7 +337,7 @@ std::shared_ptr<const EnvironmentSource> UsedProgram::source(std::shared_ptr<Use
   MutexLock lock(program->mutex_);
   const auto known = std::ranges::find(program->known_, settings, &Known::settings);
   return std::make_shared<CommandSource>(program->start_, settings, std::move(info), known->answer,
-                                         program->timeout_, program->told_);
+                                         program->limits_, program->told_);
 }
 
 nlohmann::ordered_json UsedProgram::facts() const {

@@ -3,6 +3,7 @@
 // Thread: any.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <utility>
@@ -18,11 +19,16 @@
 
 namespace tailrace::sandbox {
 
+struct CommandLimits {
+  Time call{};                             // deadline of each call
+  Time start = std::chrono::seconds(120);  // and of a start, which is over before a call
+};
+
 class UsedProgram {
  public:
-  // Nothing is started yet. `timeout`: of each call.
-  UsedProgram(CommandStart start, Time timeout)
-      : start_(with_digests(std::move(start))), timeout_(timeout) {}
+  // Nothing is started yet.
+  UsedProgram(CommandStart start, const CommandLimits& limits)
+      : start_(with_digests(std::move(start))), limits_(limits) {}
 
   const CommandStart& start() const { return start_; }
 
@@ -47,7 +53,7 @@ class UsedProgram {
   };
 
   const CommandStart start_;
-  const Time timeout_;
+  const CommandLimits limits_;
   // Older than the processes of `env check`, which share it.
   const std::shared_ptr<ToldTracebacks> told_ = std::make_shared<ToldTracebacks>();
   mutable Mutex mutex_;

@@ -30,7 +30,7 @@ constexpr Time kLongestIdleProcess = 5min;
 struct CommandLoop::State final : ProgramLoop {
   struct Queued {
     CommandCall call;
-    Time deadline{};
+    Time deadline{};          // of a call that begins: since it was written
     bool is_goodbye = false;  // the episode is over for everybody else
   };
 
@@ -48,6 +48,9 @@ struct CommandLoop::State final : ProgramLoop {
         idle_since = steady_now();
         program->set_deadline(episode == 0 ? idle_since + kLongestIdleProcess : Time::max());
       } else {
+        // Such a call may have waited for a start, or for the end of another episode.
+        if (calls.front().call.begins)
+          calls.front().deadline = steady_now() + calls.front().call.timeout;
         program->set_deadline(calls.front().deadline);
         program->write(calls.front().call.line + '\n');
       }
@@ -68,11 +71,17 @@ struct CommandLoop::State final : ProgramLoop {
       if (!text) return text.failure().message;
       if (auto fault = calls.front().call.take(text.value())) return fault;
       calls.pop_front();
+      has_started = true;
       go_on();
       return std::nullopt;
     }
     std::string late() override {
       if (calls.empty()) return "has nothing to do";
+      if (!has_started)
+        return fmt::format(
+            "has not answered its first line within {:.3g} s of its start (rollout.start_timeout_s;"
+            " a program that loads a model may need more)",
+            seconds_of(calls.front().call.timeout));
       return fmt::format(
           "has not answered within {:.3g} s. It answers each line that it reads with a line, and "
           "flushes its output",
@@ -87,7 +96,8 @@ struct CommandLoop::State final : ProgramLoop {
     Episode episode = 0;  // 0: it is idle, or about to be
     // The first is in flight; the others follow.
     std::deque<Queued> calls = {};
-    bool has_played = false;  // an episode before this one
+    bool has_started = false;  // it has answered the greeting
+    bool has_played = false;   // an episode before this one
     Time idle_since{};
   };
 
@@ -113,6 +123,7 @@ struct CommandLoop::State final : ProgramLoop {
 
  private:
   static inline const ProgramLoss kIsEnding{.why = "is ending"};
+  static inline const ProgramLoss kIsUnwanted{.why = "was ended, as nobody waits for it any more"};
 
   void fail(const Queued& queued, const ProgramLoss& loss) const {
     if (queued.call.fail)
@@ -122,7 +133,23 @@ struct CommandLoop::State final : ProgramLoop {
 
   // --- The loop's thread.
 
+  Time turn(Time) override {
+    while (!waiting_.empty()) {
+      Child* child = idle_child();
+      if (child == nullptr) child = start_child(waiting_.front().second);
+      auto [episode, queued] = std::move(waiting_.front());
+      waiting_.pop_front();
+      if (child == nullptr) continue;
+      child->episode = episode;
+      playing_[episode] = child;
+      child->ask(std::move(queued));
+    }
+    return Time::max();
+  }
+
   void end() override {
+    for (const auto& [episode, queued] : waiting_) fail(queued, kIsEnding);
+    waiting_.clear();
     for (const Child& child : children_)
       for (const Queued& queued : child.calls) fail(queued, kIsEnding);
     children_.clear();
@@ -134,44 +161,46 @@ struct CommandLoop::State final : ProgramLoop {
   }
 
   void begin(Episode episode, Queued queued) {
-    Child* child = child_of(episode);
-    if (child == nullptr && !queued.call.begins) {
-      const auto lost = lost_.find(episode);
-      return fail(queued,
-                  lost == lost_.end() ? ProgramLoss{.why = "has no process for it"} : lost->second);
-    }
-    if (child == nullptr) {
+    if (Child* const child = child_of(episode)) return child->ask(std::move(queued));
+    if (queued.call.begins) {
       lost_.erase(episode);
-      child = idle_child();
-      if (child == nullptr) child = start_child(queued);
-      if (child == nullptr) return;
-      child->episode = episode;
-      playing_[episode] = child;
+      waiting_.emplace_back(episode, std::move(queued));
+      return;
     }
-    child->ask(std::move(queued));
+    const auto lost = lost_.find(episode);
+    fail(queued, lost == lost_.end() ? ProgramLoss{.why = "has no process for it"} : lost->second);
   }
 
   void release(Episode episode, std::optional<Queued> goodbye) {
     lost_.erase(episode);
+    std::erase_if(waiting_, [&](const auto& entry) {
+      if (entry.first == episode) fail(entry.second, kIsUnwanted);
+      return entry.first == episode;
+    });
     Child* const child = child_of(episode);
     if (child == nullptr) return;
     playing_.erase(episode);
     child->episode = 0;
+    if (!child->has_started) {
+      // Its start may have taken long, and serves the next episode as well.
+      for (; child->calls.size() > 1; child->calls.pop_back())
+        fail(child->calls.back(), kIsUnwanted);
+      return;
+    }
     child->has_played = true;
-    if (!child->calls.empty())
-      return lose(*child, child->program->kill("was ended, as nobody waits for it any more"));
+    if (!child->calls.empty()) return lose(*child, child->program->kill(kIsUnwanted.why));
     if (!goodbye) return child->go_on();
     goodbye->is_goodbye = true;
     child->ask(std::move(*goodbye));
   }
 
   // The one that has played last, so that those who are not needed grow old; else one that is
-  // about to be idle, as that is sooner than a start.
+  // about to be idle, as that is sooner than a start, or one that starts for nobody any more.
   Child* idle_child() {
     Child *best = nullptr, *next = nullptr;
     for (Child& child : children_) {
       if (child.episode != 0) continue;
-      if (child.says_goodbye()) next = &child;
+      if (child.says_goodbye() || !child.has_started) next = &child;
       if (child.calls.empty() && (best == nullptr || child.idle_since > best->idle_since))
         best = &child;
     }
@@ -190,7 +219,7 @@ struct CommandLoop::State final : ProgramLoop {
       return nullptr;
     }
     child.program = std::move(started).value();
-    child.ask({.call = greeting_, .deadline = queued.deadline});
+    child.ask({.call = greeting_, .deadline = steady_now() + greeting_.timeout});
     return &child;
   }
 
@@ -208,7 +237,7 @@ struct CommandLoop::State final : ProgramLoop {
     for (Queued& queued : std::exchange(lost.calls, {})) {
       // It has ended when the last episode was over, and nobody had heard of it yet.
       const bool was_over = is_between || (lost.has_played && loss.is_good_end);
-      if (was_over && queued.call.begins && steady_now() < queued.deadline)
+      if (was_over && queued.call.begins)
         begin(episode, std::move(queued));
       else
         fail(queued, loss);
@@ -220,6 +249,7 @@ struct CommandLoop::State final : ProgramLoop {
   std::atomic<Episode> next_episode_ = 1;
   // The thread's own.
   std::list<Child> children_;
+  std::deque<std::pair<Episode, Queued>> waiting_;  // for a process
   std::map<Episode, Child*> playing_;
   std::map<Episode, ProgramLoss> lost_;  // whose process was lost between two calls
 };

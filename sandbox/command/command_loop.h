@@ -2,10 +2,11 @@
 // the next one when that is over: interpreters start slowly. One thread starts, reads and ends them
 // all, so that who begins a call waits for nothing.
 //
-// A process is told its settings by its first line (the greeting). Each call is a line, and its
-// answer a line, within a deadline. A process that is late, ends, or writes what is no answer is
-// killed with its process group, and the call fails. One that ends between two episodes is
-// replaced, and nobody hears of it.
+// A process is told its settings by its first line (the greeting), and has started when it has
+// answered that. A start has a deadline of its own, and the call that it is for waits for it: its
+// deadline counts from then. Each call is a line, and its answer a line, within a deadline. A
+// process that is late, ends, or writes what is no answer is killed with its process group, and the
+// call fails. One that ends between two episodes is replaced, and nobody hears of it.
 //
 // Thread: any.
 #pragma once
@@ -27,8 +28,8 @@ namespace tailrace::sandbox {
 struct CommandCall {
   std::string line;       // without its end
   const char* name = "";  // "step()", for messages, a literal
-  Time timeout{};
-  bool begins = false;  // a process may start for it; others go to the process of the episode
+  Time timeout{};         // of the answer, from when a process has the line
+  bool begins = false;    // a process may start for it; others go to the process of the episode
   // Exactly one of these two, once and soon: mostly on the loop's thread, which must not wait.
   // Takes the answer; a text says why it is none. The process is then lost, and `fail` comes.
   std::function<std::optional<std::string>(const std::string& answer)> take = nullptr;
@@ -39,8 +40,9 @@ class CommandLoop {
  public:
   using Episode = uint64_t;
 
-  // `greeting`: its `take` is asked about the first line of each process; it has no `fail`.
-  // `told`: of what the program writes to stderr, which goes to ours; null: it does not.
+  // `greeting`: its `take` is asked about the first line of each process, its `timeout` is that of
+  // a start, and it has no `fail`. `told`: of what the program writes to stderr, which goes to
+  // ours; null: it does not.
   CommandLoop(CommandStart start, CommandCall greeting, std::shared_ptr<ToldTracebacks> told);
   ~CommandLoop();  // kills the processes; calls in flight fail
   CommandLoop(const CommandLoop&) = delete;

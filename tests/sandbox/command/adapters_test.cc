@@ -28,7 +28,8 @@ class EnvironmentAdapters : public testing::Test {
     CommandStart start{.words = {"python3", fmt::format("{}/examples/environments/{}",
                                                         TAILRACE_SOURCE_DIR, adapter)}};
     start.variables = {"PYTHONPATH=" + folder_.path().string()};
-    return UsedProgram::source(std::make_shared<UsedProgram>(start, kAdapterPatience), settings);
+    return UsedProgram::source(
+        std::make_shared<UsedProgram>(start, CommandLimits{.call = kAdapterPatience}), settings);
   }
 
   TemporaryDirectory folder_;

@@ -11,6 +11,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -59,14 +60,16 @@ std::string replaced(std::string text, const std::string& what, const std::strin
 
 class CommandEnvironmentTest : public testing::Test {
  protected:
-  std::shared_ptr<UsedProgram> program(const std::string& text, Time timeout = kPlentyOfTime) {
+  std::shared_ptr<UsedProgram> program(const std::string& text,
+                                       const CommandLimits& limits = {.call = kPlentyOfTime}) {
     const std::string whole = replaced(text, "FOLDER", folder_.path().string());
     return std::make_shared<UsedProgram>(
-        CommandStart{.words = {"python3", folder_.write("env.py", whole).string()}}, timeout);
+        CommandStart{.words = {"python3", folder_.write("env.py", whole).string()}}, limits);
   }
   std::shared_ptr<const EnvironmentSource> counter(const std::string& step = "pass",
-                                                   Time timeout = kPlentyOfTime) {
-    return UsedProgram::source(program(replaced(kCounter, "STEP", step), timeout), {});
+                                                   const CommandLimits& limits = {
+                                                       .call = kPlentyOfTime}) {
+    return UsedProgram::source(program(replaced(kCounter, "STEP", step), limits), {});
   }
 
   std::vector<pid_t> pids() const {
@@ -108,7 +111,7 @@ TEST_F(CommandEnvironmentTest, KeepsTheContract) {
 TEST_F(CommandEnvironmentTest, TheExampleKeepsTheContract) {
   const auto guess = std::make_shared<UsedProgram>(
       CommandStart{.words = {"python3", TAILRACE_SOURCE_DIR "/examples/environments/guess.py"}},
-      kPlentyOfTime);
+      CommandLimits{.call = kPlentyOfTime});
   const auto source = UsedProgram::source(guess, {{"top", "4"}, {"guesses", "3"}});
   EXPECT_EQ(source->info().max_turns, 3);
   check_environment({.make = [&] { return source->open(); }, .episodes = 8});
@@ -228,7 +231,7 @@ TEST_F(CommandEnvironmentTest, WhoIsLateIsKilledWithAllThatItHasStarted) {
       "child = subprocess.Popen(['python3', '-c', 'import signal, time; "
       "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)']);"
       "open(pids, 'a').write(str(child.pid) + '\\n'); time.sleep(1000)",
-      3s);
+      {.call = 3s});
   EXPECT_THAT(fault_of(*source), HasSubstr("has not answered within 3 s"));
   const std::vector<pid_t> started = pids();
   ASSERT_EQ(started.size(), 3u);
@@ -344,6 +347,72 @@ TEST_F(CommandEnvironmentTest, AProgramThatRefusesItsSettingsIsAMistakeAtTheStar
   EXPECT_THAT(refused("hello"), HasSubstr("is no JSON object: 'hello'"));
 }
 
+// As one that loads a model does. The process that is asked for info does not.
+const char* const kSlowStart = R"(
+import os, time
+open("FOLDER/starts", "a").write("x")
+while os.path.exists("FOLDER/pids") and not os.path.exists("FOLDER/go"): time.sleep(0.01)
+)";
+
+TEST_F(CommandEnvironmentTest, TheDeadlineOfACallCountsFromTheStart) {
+  const auto source =
+      UsedProgram::source(program("import os, time\nif os.path.exists('FOLDER/pids'): "
+                                  "time.sleep(4)\n" +
+                                      replaced(kCounter, "STEP", "pass"),
+                                  {.call = 3s}),
+                          {});
+  const auto environment = source->open();
+  const auto first = environment->reset({.seed = 7});
+  ASSERT_TRUE(first) << first.failure().message;
+  EXPECT_TRUE(environment->step("x"));
+}
+
+TEST_F(CommandEnvironmentTest, AStartHasADeadlineOfItsOwn) {
+  const std::string late =
+      "'python3 env.py' has not answered its first line within 0.5 s of its start "
+      "(rollout.start_timeout_s; a program that loads a model may need more), in ";
+  try {
+    (void)program("input()\nwhile True: input()\n", {.call = kPlentyOfTime, .start = 500ms})
+        ->info({});
+    ADD_FAILURE() << "it has started";
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), HasSubstr(late + "info()"));
+  }
+  // Of a reset too, for which another process starts.
+  const auto used = program(kSlowStart + replaced(kCounter, "STEP", "pass"));
+  const auto facts = [&] {
+    (void)used->info({});
+    return used->facts();
+  }();
+  const auto hasty = std::make_shared<UsedProgram>(
+      used->start(), CommandLimits{.call = kPlentyOfTime, .start = 500ms});
+  hasty->know(facts);
+  const auto first = UsedProgram::source(hasty, {})->open()->reset({});
+  ASSERT_FALSE(first);
+  EXPECT_THAT(first.failure().message, HasSubstr(late + "reset()"));
+}
+
+TEST_F(CommandEnvironmentTest, AStartThatNobodyWaitsForAnyMoreServesTheNextEpisode) {
+  const auto source =
+      UsedProgram::source(program(kSlowStart + replaced(kCounter, "STEP", "pass")), {});
+  auto given_up = source->open_remote();
+  std::promise<Result<StepResult>> unwanted, wanted;
+  given_up->begin({.task = {.seed = 1}},
+                  [&](Result<StepResult> result) { unwanted.set_value(std::move(result)); });
+  ASSERT_TRUE(will_be([&] { return fs::file_size(folder_ / "starts") == 2; }));
+  given_up.reset();
+  EXPECT_THAT(unwanted.get_future().get().failure().message,
+              HasSubstr("was ended, as nobody waits for it any more, in reset()"));
+  const auto next = source->open_remote();
+  next->begin({.task = {.seed = 2}},
+              [&](Result<StepResult> result) { wanted.set_value(std::move(result)); });
+  folder_.write("go", "");
+  const auto result = wanted.get_future().get();
+  ASSERT_TRUE(result) << result.failure().message;
+  EXPECT_EQ(result.value().observation.text, "2 begins\n");
+  EXPECT_EQ(fs::file_size(folder_ / "starts"), 2u);
+}
+
 TEST_F(CommandEnvironmentTest, AFileThatHasChangedStartsNoProcess) {
   const auto source = counter();
   folder_.write("env.py", "print('another')");
@@ -361,7 +430,7 @@ for line in sys.stdin: print(json.dumps({"name": os.environ["WHO"] + os.path.bas
   start.variables = {"WHO=me-", "PATH=/usr/bin:/bin"};
   fs::create_directory(folder_ / "inside");
   start.folder = folder_ / "inside";
-  EXPECT_EQ(UsedProgram(start, kPlentyOfTime).info({}).name, "me-inside");
+  EXPECT_EQ(UsedProgram(start, {.call = kPlentyOfTime}).info({}).name, "me-inside");
 }
 
 }  // namespace
