@@ -371,6 +371,14 @@ void RewardSection::visit(OptionVisitor& v) {
        .max = 256,
        .resume = Resume::kMayChange,
        .idle = idle_if(!has_commands(), "no program scores ({command})", {"command", "parts"})});
+  v.field(
+      "start_timeout_s", start_timeout_s,
+      {.help = "a process of a command may take so much longer for its first answer than "
+               "scheduler.verify_seconds leave for one (s)",
+       .min = 1e-3,
+       .max = 1e8,
+       .resume = Resume::kMayChange,
+       .idle = idle_if(!has_commands(), "no program scores ({command})", {"command", "parts"})});
   v.list(
       "parts", parts,
       "several rewards whose weighted sum is the reward, in the place of reward.command: a list; "

@@ -199,6 +199,7 @@ struct RewardSection {
   std::vector<std::string> command;  // a program that scores instead of any verifier; empty: none
   std::vector<RewardPart> parts;     // several that do; empty: none
   int64_t batch = 8;
+  double start_timeout_s = 120;  // of a program
 
   void visit(OptionVisitor& v);
   // Whoever scores, it is not who the environments name.

@@ -113,7 +113,8 @@ std::unique_ptr<Verifier> make_command(const RewardSection& reward,
   return make_command_verifier(command_of(reward, words),
                                {.batch = static_cast<int>(reward.batch),
                                 .at_once = static_cast<int>(scores_at_once(reward)),
-                                .logs = logs});
+                                .logs = logs,
+                                .start = start_of_scores(reward)});
 }
 
 std::unique_ptr<Verifier> make_parts(const RewardSection& reward,
@@ -189,6 +190,11 @@ Result<sandbox::StepResult> first_episode(const RunOptions& options, const Datas
 
 int64_t scores_at_once(const RewardSection& reward) {
   return reward.has_commands() ? std::max(kLeastAtOnce, reward.batch) : kLeastAtOnce;
+}
+
+Time start_of_scores(const RewardSection& reward) {
+  if (!reward.has_commands()) return Time{0};
+  return std::chrono::duration_cast<Time>(std::chrono::duration<double>(reward.start_timeout_s));
 }
 
 void replace_verifiers(const RunOptions& options, sandbox::EnvironmentRegistry& environments,

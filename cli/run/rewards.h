@@ -11,6 +11,7 @@
 
 #include "cli/run/options.h"
 #include "cli/run/programs.h"
+#include "core/base/time.h"
 #include "core/base/yaml_config.h"
 #include "reward/registry.h"
 #include "sandbox/registry.h"
@@ -19,6 +20,10 @@ namespace tailrace {
 
 // Episodes that a reward worker scores at once.
 int64_t scores_at_once(const RewardSection& reward);
+
+// The time for the start of a program, which whoever waits for a score has patience for besides;
+// 0 where none scores.
+Time start_of_scores(const RewardSection& reward);
 
 // Adds the verifier and has all environments name it. Nothing where the options have no rewards of
 // their own. Throws UserError about the key: what cannot be together.

@@ -277,6 +277,7 @@ ExitCode run_reward(const RoleName& name, const RoleContext& context, Log& log,
   options.endpoint = context.endpoint;
   options.threads = std::max<int>(options.threads, static_cast<int>(scores_at_once(o.reward)));
   options.deadline = worker_deadline(o.scheduler.deadlines.verify);
+  options.start = start_of_scores(o.reward);
   RewardWorker worker(context.registries.verifiers, clock, std::move(options));
   // As above: it is gone before the worker that it calls.
   const std::stop_callback on_stop(stop, [&worker] { worker.request_stop(); });

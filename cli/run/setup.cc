@@ -223,8 +223,9 @@ scheduler::Config scheduler_config(const RunOptions& options) {
   // Law 10.1: where trainer and rollout worker take turns on a device, a batch that is handed over
   // would take the turn from the evaluation.
   eval.holds_training = options.run.colocate;
-  return scheduler::make_config(options.scheduler, options.step, eval, options.save,
-                                options.weights, shape);
+  scheduler::SchedulerOptions law = options.scheduler;
+  law.deadlines.verify += start_of_scores(options.reward);
+  return scheduler::make_config(law, options.step, eval, options.save, options.weights, shape);
 }
 
 namespace {

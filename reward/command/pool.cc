@@ -34,7 +34,9 @@ constexpr const char* kIsEnding = "the reward worker is ending";
 struct CommandPool::State final : sandbox::ProgramLoop {
   struct Question {
     std::string episode;
-    Time asked{}, deadline{};
+    Time asked{}, budget{};
+    Time deadline{};        // while there is a process that has started
+    Time longest{};         // while there is none
     bool is_alone = false;  // a batch with it has failed
     std::shared_ptr<std::promise<Result<Score>>> answer =
         std::make_shared<std::promise<Result<Score>>>();
@@ -52,19 +54,26 @@ struct CommandPool::State final : sandbox::ProgramLoop {
     std::string late() override {
       Time first = Time::max();
       for (const auto& [id, question] : batch) first = std::min(first, question.asked);
+      const Time start = pool.options_.start;
+      if (!has_started() && start > Time{})
+        return fmt::format(
+            "has not answered an episode within {:.3g} s, {:.3g} s of which are for its start "
+            "(reward.start_timeout_s; a program that loads a model may need more)",
+            seconds_of(deadline - first), seconds_of(start));
       return fmt::format(
           "has not answered {} within {:.3g} s. It answers each line that it reads with a line, "
           "and flushes its output",
           batch.size() == 1 ? "an episode" : "a batch", seconds_of(deadline - first));
     }
     void lost(const sandbox::ProgramLoss& loss) override { pool.lose(*this, loss); }
+    bool has_started() const { return answered != Time{}; }
 
     State& pool;
     std::unique_ptr<sandbox::ChildProgram> program = nullptr;
     const int64_t first_id;  // of what it has been asked
     std::map<int64_t, Question> batch = {};
     Time deadline{};              // of the batch
-    Time answered{};              // when the last one was done
+    Time answered{};              // when the last one was done; 0: it starts
     bool is_out_of_turn = false;  // it wrote when nobody had asked, or asked any more
   };
 
@@ -76,8 +85,9 @@ struct CommandPool::State final : sandbox::ProgramLoop {
 
   // Any thread.
   Result<Score> ask(std::string episode, Time budget) {
-    Question question{.episode = std::move(episode), .asked = steady_now()};
+    Question question{.episode = std::move(episode), .asked = steady_now(), .budget = budget};
     question.deadline = question.asked + budget;
+    question.longest = question.deadline + options_.start;
     auto answer = question.answer->get_future();
     post([this, question = std::move(question)](bool goes_on) mutable {
       if (goes_on)
@@ -85,8 +95,9 @@ struct CommandPool::State final : sandbox::ProgramLoop {
       else
         question.fail(kIsEnding);
     });
-    if (answer.wait_for(budget + kGrace) == std::future_status::ready) return answer.get();
-    return Failure{fmt::format("'{}' has no verdict within {:.3g} s", name(), seconds_of(budget))};
+    const Time longest = budget + options_.start;
+    if (answer.wait_for(longest + kGrace) == std::future_status::ready) return answer.get();
+    return Failure{fmt::format("'{}' has no verdict within {:.3g} s", name(), seconds_of(longest))};
   }
 
  private:
@@ -96,7 +107,7 @@ struct CommandPool::State final : sandbox::ProgramLoop {
     end_surplus(now);
     hand_out(now);
     Time until = Time::max();
-    for (const Question& question : waiting_) until = std::min(until, question.deadline);
+    for (const Question& question : waiting_) until = std::min(until, limit_of(question));
     if (!waiting_.empty() && std::ssize(workers_) < options_.at_once)
       until = std::min(until, patient_until(waiting_.front()));
     return until;
@@ -121,13 +132,25 @@ struct CommandPool::State final : sandbox::ProgramLoop {
     return batch;
   }
 
+  bool has_started() const { return std::ranges::any_of(workers_, &Worker::has_started); }
+
+  Time limit_of(const Question& question) const {
+    return has_started() ? question.deadline : question.longest;
+  }
+
   void drop_late(Time now) {
     std::erase_if(waiting_, [&](const Question& question) {
-      if (now < question.deadline) return false;
-      question.fail(fmt::format(
-          "no process of '{}' had time for it within {:.3g} s. Try more reward.workers, or a "
-          "smaller reward.batch, which starts more processes",
-          name(), seconds_of(question.deadline - question.asked)));
+      if (now < limit_of(question)) return false;
+      if (!has_started() && options_.start > Time{})
+        question.fail(fmt::format(
+            "no process of '{}' has started within {:.3g} s (reward.start_timeout_s; a program "
+            "that loads a model may need more)",
+            name(), seconds_of(question.longest - question.asked)));
+      else
+        question.fail(fmt::format(
+            "no process of '{}' had time for it within {:.3g} s. Try more reward.workers, or a "
+            "smaller reward.batch, which starts more processes",
+            name(), seconds_of(question.budget)));
       return true;
     });
   }
@@ -136,16 +159,18 @@ struct CommandPool::State final : sandbox::ProgramLoop {
   int for_batches() const { return std::max(1, options_.at_once / options_.batch); }
 
   // When it has waited for long enough that those who work are slow, or hang.
-  static Time patient_until(const Question& question) {
-    return question.asked + (question.deadline - question.asked) / 4;
+  Time patient_until(const Question& question) const {
+    return has_started() ? question.deadline - question.budget * 3 / 4
+                         : question.asked + (question.longest - question.asked) / 4;
   }
 
   // Whether one more process may start: also beyond full batches for what has to be alone, or has
-  // waited for long.
+  // waited for long. Where all are slow to start, one more says whether one of them hangs.
   bool may_start(Time now) const {
     const Question& next = waiting_.front();
     const bool is_urgent = next.is_alone || now >= patient_until(next);
-    return std::ssize(workers_) < (is_urgent ? options_.at_once : for_batches());
+    const int most = next.is_alone || has_started() ? options_.at_once : for_batches() + 1;
+    return std::ssize(workers_) < (is_urgent ? std::min(most, options_.at_once) : for_batches());
   }
 
   // Ends processes started beyond full batches, and those that nobody has wanted for long: a
@@ -164,8 +189,7 @@ struct CommandPool::State final : sandbox::ProgramLoop {
       const bool is_new = idle == workers_.end();
       if (is_new && !may_start(now)) return;
       // One that begins may load a model: its first episode has the whole of its deadline.
-      std::vector<Question> batch =
-          next_batch(is_new || idle->answered == Time{} ? 1 : options_.batch);
+      std::vector<Question> batch = next_batch(is_new || !idle->has_started() ? 1 : options_.batch);
       std::string fault = std::exchange(late_fault_, {});
       if (fault.empty() && is_new) {
         idle = workers_.emplace(workers_.end(), *this, next_id_);
@@ -189,7 +213,8 @@ struct CommandPool::State final : sandbox::ProgramLoop {
     const Time now = steady_now();
     worker.deadline = Time::max();
     for (const Question& question : batch)
-      worker.deadline = std::min(worker.deadline, question.deadline);
+      worker.deadline =
+          std::min(worker.deadline, worker.has_started() ? question.deadline : question.longest);
     // One of several may be what takes so long: the other half is for asking each alone.
     if (batch.size() > 1) worker.deadline = now + (worker.deadline - now) / 2;
     worker.program->set_deadline(worker.deadline);
@@ -225,10 +250,17 @@ struct CommandPool::State final : sandbox::ProgramLoop {
               : Result<Score>(Failure{fmt::format("'{}': {}", name(), score.failure().message)}));
     worker.batch.erase(asked);
     if (worker.batch.empty()) {
+      if (!has_started()) begin_budgets();
       worker.answered = steady_now();
       worker.program->set_deadline(Time::max());
     }
     return std::nullopt;
+  }
+
+  // Those who have waited for a start have waited for nothing else.
+  void begin_budgets() {
+    for (Question& question : waiting_)
+      question.deadline = std::min(question.longest, steady_now() + question.budget);
   }
 
   // A question that was asked alone and has no answer gets no verdict. An answer behind which
@@ -250,7 +282,8 @@ struct CommandPool::State final : sandbox::ProgramLoop {
     const bool was_alone = worker.batch.size() == 1 && worker.batch.begin()->second.is_alone;
     std::deque<Question> again;
     for (auto& [id, question] : worker.batch) {
-      if (was_alone || is_late || now >= question.deadline) {
+      const Time limit = worker.has_started() ? question.deadline : question.longest;
+      if (was_alone || is_late || now >= limit) {
         question.fail(reason);
       } else {
         question.is_alone = true;

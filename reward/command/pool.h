@@ -6,6 +6,9 @@
 // Then those of its batch that it has not answered are asked once more, each alone, so that one
 // that nobody can score takes no other along.
 //
+// A process has started when it has answered its first episode, which it is given alone. While no
+// process has, episodes have the time of a start besides; then their budgets begin.
+//
 // Thread: any; one of its own starts, reads and ends the processes.
 #pragma once
 
@@ -25,6 +28,7 @@ struct CommandPoolOptions {
   int batch = 8;     // episodes that a process is given together, at most
   int at_once = 8;   // episodes that are asked about at once; so many processes at most
   bool logs = true;  // what the program writes to stderr goes to ours
+  Time start{};      // the first answer of a process may take so much longer
 };
 
 class CommandPool {
@@ -35,7 +39,7 @@ class CommandPool {
   CommandPool(const CommandPool&) = delete;
 
   // `episode`: the members of a JSON object on one line, without its braces. A Failure: there is no
-  // verdict within `budget`. Waits.
+  // verdict within `budget`, and the time of a start where one is needed. Waits.
   Result<Score> ask(std::string episode, Time budget);
 
  private:

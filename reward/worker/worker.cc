@@ -64,7 +64,7 @@ RewardWorker::Ending RewardWorker::run() {
   wire::WorkerClient client(hello, options_.endpoint, options_.link);
   using Executor = DeadlineExecutor<wire::Verdict>;
   // Its Failures are put behind "verifier NAME: ".
-  Executor executor("it", options_.threads, options_.deadline, clock_);
+  Executor executor("it", options_.threads, options_.deadline + options_.start, clock_);
   // By the executor's ids, which are ours alone: the same lease may be verified again after a
   // failure.
   std::map<int64_t, wire::Verify> in_hand;

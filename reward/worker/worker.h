@@ -31,7 +31,8 @@ struct RewardWorkerOptions {
   wire::LinkOptions link;
   int threads = 8;  // scores at once, and requests that it takes: none waits and spends its time
   Time deadline = worker_deadline(kVerifySeconds);  // of one score
-  std::chrono::milliseconds patience{60000};        // ends when the scheduler is silent for so long
+  Time start{};  // a verifier may take so much longer where a program of it has to start
+  std::chrono::milliseconds patience{60000};  // ends when the scheduler is silent for so long
 };
 
 class RewardWorker {

@@ -123,7 +123,8 @@ TEST_F(LaunchRewards, APartOfTheRewardJudgesGroups) {
 
 TEST_F(LaunchRewards, WhatGoesWrongInAProgramCostsTimeAndNoBit) {
   const std::vector<std::string> more = {"scheduler.verify_seconds=4",
-                                         "scheduler.retries_verifier_failed=20", "reward.batch=4"};
+                                         "scheduler.retries_verifier_failed=20", "reward.batch=4",
+                                         "reward.start_timeout_s=2"};
   const auto with = [&](const std::string& command) {
     std::vector<std::string> all = more;
     all.push_back(command);
@@ -187,8 +188,10 @@ TEST_F(RewardMessages, AProgramThatDoesNotWorkIsOneMessageAtTheLaunch) {
               HasSubstr("'python3 twice.py' answers the id 0 twice"));
   EXPECT_THAT(refused({answering("huge.py", "print(json.dumps({'id': id, 'reward': 1e308}))")}),
               HasSubstr("\"reward\" is 1e+308, which is no finite number of at most 1e+30"));
-  EXPECT_THAT(refused({"reward.command=[sleep, '1000']", "scheduler.verify_seconds=2"}),
-              HasSubstr("'sleep 1000' has not answered an episode within"));
+  EXPECT_THAT(refused({"reward.command=[sleep, '1000']", "scheduler.verify_seconds=2",
+                       "reward.start_timeout_s=0.5"}),
+              HasSubstr("'sleep 1000' has not answered an episode within 2.12 s, 0.5 s of which "
+                        "are for its start (reward.start_timeout_s; "));
 }
 
 TEST_F(RewardMessages, WhatCannotBeTogetherIsRefused) {

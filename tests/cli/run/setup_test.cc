@@ -351,6 +351,16 @@ TEST_F(RunSetupTest, TimeThatIsTooShortForProgramsIsNamedBeforeTheRun) {
                "nothing.\n       Try scheduler.verify_seconds=60.");
 }
 
+// The scheduler has patience for the start of a program that scores.
+TEST_F(RunSetupTest, AVerificationMayTakeAsLongAsItsProgramTakesToStart) {
+  use_model([](auto&) {});
+  const Time before = scheduler_config(options_).deadlines.verify;
+  options_.reward.start_timeout_s = 40;
+  EXPECT_EQ(scheduler_config(options_).deadlines.verify, before);
+  options_.reward.command = {"python3", "reward.py"};
+  EXPECT_EQ(scheduler_config(options_).deadlines.verify, before + std::chrono::seconds(40));
+}
+
 TEST_F(RunSetupTest, AMachineThatTestsNoProgramsIsNoFaultOfARow) {
   use_model([](auto&) {});
   options_.env.name = "text";

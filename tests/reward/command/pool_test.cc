@@ -255,6 +255,48 @@ while read line; do sleep 1000; done
       [&] { return !fs::exists(fmt::format("/proc/{}/exe", left)) || ::kill(left, 0) != 0; }));
 }
 
+// As one that loads a model. The second episode waits as long, and is not asked in a process more.
+TEST_F(CommandPoolTest, AStartDoesNotCount) {
+  CommandPool pool(python(fmt::format(R"(
+open("{}/pids", "a").write(str(os.getpid()) + "\n")
+time.sleep(4)
+for line in sys.stdin: say(json.loads(line), 1)
+)",
+                                      folder_.path().string())),
+                   {.batch = 8, .at_once = 8, .start = kPlenty});
+  for (const auto& score : ask_all(pool, {number(1), number(2)}, 3s)) expect_reward(score, 1);
+  EXPECT_EQ(lines_of("pids").size(), 1u);
+}
+
+TEST_F(CommandPoolTest, AStartHasADeadlineOfItsOwn) {
+  CommandPool pool(shell("sleep 1000"), {.batch = 8, .at_once = 1, .start = 750ms});
+  const auto scores = ask_all(pool, {number(1), number(2)}, 250ms);
+  int num_asked = 0;
+  for (const auto& score : scores) {
+    ASSERT_FALSE(score);
+    EXPECT_THAT(score.failure().message,
+                testing::AnyOf(
+                    HasSubstr("has not answered an episode within 1 s, 0.75 s of which are for its "
+                              "start (reward.start_timeout_s; a program that loads a model may "
+                              "need more)"),
+                    HasSubstr("no process of 'sh reward.sh' has started within 1 s "
+                              "(reward.start_timeout_s; ")));
+    num_asked += score.failure().message.find("has not answered") != std::string::npos;
+  }
+  EXPECT_EQ(num_asked, 1);
+}
+
+// Behind its start a process has the deadline of every other.
+TEST_F(CommandPoolTest, AHangBehindAStartIsLateAsBefore) {
+  CommandPool pool(python(R"(
+say(json.loads(sys.stdin.readline()), 1)
+time.sleep(1000)
+)"),
+                   {.batch = 1, .at_once = 1, .start = kPlenty});
+  expect_reward(pool.ask(number(1), kPlenty), 1);
+  expect_late(pool.ask(number(2), 500ms), "0.5 s");
+}
+
 TEST_F(CommandPoolTest, OneThatHangsLeavesTimeForTheOthersOfItsBatch) {
   CommandPool pool(python(R"(
 for line in sys.stdin:
