@@ -18,6 +18,7 @@
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/json_file.h"
+#include "core/base/machine.h"
 #include "core/base/nearest.h"
 #include "reward/plugin/hosted_verifier.h"
 #include "reward/plugin/plugin_verifier.h"
@@ -110,6 +111,13 @@ void settle_name(const UsedLibrary& library, std::string& name) {
   if (std::ranges::find(names, name) == names.end())
     throw UserError("is '{}', which {} does not have{} It has {}.", name, file,
                     did_you_mean(name, names), fmt::join(names, ", "));
+}
+
+// More at once than there are cores start no sooner, and are late sooner. A few more do where they
+// wait, for a disk or a network.
+int64_t starts_at_once(const RolloutOptions& rollout) {
+  if (rollout.env_starts_at_once > 0) return rollout.env_starts_at_once;
+  return std::clamp<int64_t>(num_usable_cores(), 4, 16);
 }
 
 // The programs of all datasets, each with the environment that it plays.
@@ -247,7 +255,9 @@ Registries with_libraries(const Registries& built_in, RunOptions& options, Libra
   for (size_t i = 0; i < options.datasets.size(); ++i)
     settle(options.datasets[i].plugin, dataset_key(options, i, "env"), options.datasets[i].env);
   add_programs(options, known,
-               {.call = a_little_less(timeout), .start = seconds(options.rollout.start_timeout_s)},
+               {.call = a_little_less(timeout),
+                .start = seconds(options.rollout.start_timeout_s),
+                .starts_at_once = starts_at_once(options.rollout)},
                all);
   all.verifiers = std::make_shared<const VerifierRegistry>(std::move(verifiers));
   replace_verifiers(options, all.environments, all.verifiers);

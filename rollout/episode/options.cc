@@ -55,6 +55,12 @@ void RolloutOptions::visit(OptionVisitor& v) {
            .min = 1e-3,
            .max = 1e8,
            .resume = Resume::kMayChange});
+  v.field("env_starts_at_once", env_starts_at_once,
+          {.help = "processes of an environment's program that a worker starts at once; other "
+                   "episodes wait for a start. 0: as many as the machine has cores, from 4 to 16",
+           .min = 0,
+           .max = 1024,
+           .resume = Resume::kMayChange});
   v.field("store_turns_tokens", store_turns_tokens,
           {.help = "finished turns of an episode go to the trajectory store whenever it has grown "
                    "by so many tokens (and by half) since the last time; an attempt that is lost "

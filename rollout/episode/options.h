@@ -20,6 +20,7 @@ struct RolloutOptions {
   EngineOptions engine;           // its keys stand beside the others in `rollout`
   int64_t threads = 0;            // of one worker's decode engine; 0: whoever starts it says
   int64_t env_threads = 1;
+  int64_t env_starts_at_once = 0;  // of one program; 0: whoever starts it says
   double step_timeout_s = 30, start_timeout_s = 120;
   int64_t store_turns_tokens = 256;  // 0: only when a worker leaves
 

@@ -28,7 +28,7 @@ struct OpenProgram {
       : name(shown(start)),
         info(std::move(said)),
         limits(each),
-        loop(start, greeting, std::move(told)) {}
+        loop(start, greeting, each.starts_at_once, std::move(told)) {}
 
   const std::string name;
   const EnvironmentInfo info;
@@ -308,7 +308,7 @@ Result<std::string> ask_for_info(const CommandStart& start, const EnvironmentSet
   CommandCall call{.line = close_line(), .name = "info()", .timeout = limits.call, .begins = true};
   call.take = [](const std::string&) { return std::optional<std::string>(); };
   call.fail = [&](const Failure& failure) { answer_once(failure); };
-  CommandLoop loop(start, std::move(greeting), /*told=*/nullptr);
+  CommandLoop loop(start, std::move(greeting), /*starts_at_once=*/1, /*told=*/nullptr);
   loop.begin(loop.open(), std::move(call));
   // The loop answers each call, at its own end at the latest.
   if (answered.wait_for(limits.start + kLoopGrace) == std::future_status::ready)

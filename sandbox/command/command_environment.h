@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -22,6 +23,7 @@ namespace tailrace::sandbox {
 struct CommandLimits {
   Time call{};                             // deadline of each call
   Time start = std::chrono::seconds(120);  // and of a start, which is over before a call
+  int64_t starts_at_once = 16;             // of one program; others wait
 };
 
 class UsedProgram {

@@ -101,10 +101,12 @@ struct CommandLoop::State final : ProgramLoop {
     Time idle_since{};
   };
 
-  State(CommandStart start, CommandCall greeting, std::shared_ptr<ToldTracebacks> told)
+  State(CommandStart start, CommandCall greeting, int64_t starts_at_once,
+        std::shared_ptr<ToldTracebacks> told)
       : ProgramLoop(shown(start), std::move(told)),
         start_(std::move(start)),
-        greeting_(std::move(greeting)) {}
+        greeting_(std::move(greeting)),
+        starts_at_once_(starts_at_once) {}
 
   // --- Any thread.
 
@@ -136,6 +138,7 @@ struct CommandLoop::State final : ProgramLoop {
   Time turn(Time) override {
     while (!waiting_.empty()) {
       Child* child = idle_child();
+      if (child == nullptr && num_starting() >= starts_at_once_) break;
       if (child == nullptr) child = start_child(waiting_.front().second);
       auto [episode, queued] = std::move(waiting_.front());
       waiting_.pop_front();
@@ -194,6 +197,8 @@ struct CommandLoop::State final : ProgramLoop {
     child->ask(std::move(*goodbye));
   }
 
+  int64_t num_starting() const { return std::ranges::count(children_, false, &Child::has_started); }
+
   // The one that has played last, so that those who are not needed grow old; else one that is
   // about to be idle, as that is sooner than a start, or one that starts for nobody any more.
   Child* idle_child() {
@@ -246,6 +251,7 @@ struct CommandLoop::State final : ProgramLoop {
 
   const CommandStart start_;
   const CommandCall greeting_;
+  const int64_t starts_at_once_;
   std::atomic<Episode> next_episode_ = 1;
   // The thread's own.
   std::list<Child> children_;
@@ -254,9 +260,10 @@ struct CommandLoop::State final : ProgramLoop {
   std::map<Episode, ProgramLoss> lost_;  // whose process was lost between two calls
 };
 
-CommandLoop::CommandLoop(CommandStart start, CommandCall greeting,
+CommandLoop::CommandLoop(CommandStart start, CommandCall greeting, int64_t starts_at_once,
                          std::shared_ptr<ToldTracebacks> told)
-    : state_(std::make_shared<State>(std::move(start), std::move(greeting), std::move(told))),
+    : state_(std::make_shared<State>(std::move(start), std::move(greeting), starts_at_once,
+                                     std::move(told))),
       thread_(state_) {
   allow_all_files();
 }

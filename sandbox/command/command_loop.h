@@ -4,9 +4,11 @@
 //
 // A process is told its settings by its first line (the greeting), and has started when it has
 // answered that. A start has a deadline of its own, and the call that it is for waits for it: its
-// deadline counts from then. Each call is a line, and its answer a line, within a deadline. A
-// process that is late, ends, or writes what is no answer is killed with its process group, and the
-// call fails. One that ends between two episodes is replaced, and nobody hears of it.
+// deadline counts from then. So many start at once as the machine bears; other starts wait, and
+// their deadlines count from when they begin. Each call is a line, and its answer a line, within a
+// deadline. A process that is late, ends, or writes what is no answer is killed with its process
+// group, and the call fails. One that ends between two episodes is replaced, and nobody hears of
+// it.
 //
 // Thread: any.
 #pragma once
@@ -43,7 +45,8 @@ class CommandLoop {
   // `greeting`: its `take` is asked about the first line of each process, its `timeout` is that of
   // a start, and it has no `fail`. `told`: of what the program writes to stderr, which goes to
   // ours; null: it does not.
-  CommandLoop(CommandStart start, CommandCall greeting, std::shared_ptr<ToldTracebacks> told);
+  CommandLoop(CommandStart start, CommandCall greeting, int64_t starts_at_once,
+              std::shared_ptr<ToldTracebacks> told);
   ~CommandLoop();  // kills the processes; calls in flight fail
   CommandLoop(const CommandLoop&) = delete;
 

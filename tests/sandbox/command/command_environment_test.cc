@@ -392,6 +392,42 @@ TEST_F(CommandEnvironmentTest, AStartHasADeadlineOfItsOwn) {
   EXPECT_THAT(first.failure().message, HasSubstr(late + "reset()"));
 }
 
+// Each counts those that start beside it. A start that waits for another one is not late.
+TEST_F(CommandEnvironmentTest, StartsWaitForOneAnother) {
+  constexpr int kEpisodes = 10;
+  const std::string counts = R"(
+import os, time
+os.makedirs("FOLDER/starting", exist_ok=True)
+mine = "FOLDER/starting/" + str(os.getpid())
+open(mine, "w")
+time.sleep(0.3)
+with open("FOLDER/counts", "a") as file: print(len(os.listdir("FOLDER/starting")), file=file)
+time.sleep(0.3)
+os.remove(mine)
+)";
+  const auto source = UsedProgram::source(program(counts + replaced(kCounter, "STEP", "pass"),
+                                                  {.call = kPlentyOfTime, .starts_at_once = 2}),
+                                          {});
+  std::vector<std::unique_ptr<RemoteEnvironment>> playing;
+  std::vector<std::promise<Result<StepResult>>> answers(kEpisodes);
+  for (int i = 0; i < kEpisodes; ++i) {
+    playing.push_back(source->open_remote());
+    playing.back()->begin({.task = {.seed = 1}}, [&, i](Result<StepResult> result) {
+      answers[static_cast<size_t>(i)].set_value(std::move(result));
+    });
+  }
+  // One that is given up before its turn starts nothing.
+  playing[kEpisodes - 1].reset();
+  for (int i = 0; i < kEpisodes; ++i) {
+    const auto result = answers[static_cast<size_t>(i)].get_future().get();
+    EXPECT_EQ(result.ok(), i < kEpisodes - 1);
+  }
+  std::ifstream file(folder_ / "counts");
+  int num_starts = 0;
+  for (int together; file >> together; ++num_starts) EXPECT_LE(together, 2);
+  EXPECT_EQ(num_starts, kEpisodes) << "one of them was asked for info";
+}
+
 TEST_F(CommandEnvironmentTest, AStartThatNobodyWaitsForAnyMoreServesTheNextEpisode) {
   const auto source =
       UsedProgram::source(program(kSlowStart + replaced(kCounter, "STEP", "pass")), {});
