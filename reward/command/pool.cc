@@ -16,6 +16,7 @@
 #include "core/base/clock.h"
 #include "reward/command/answer.h"
 #include "sandbox/command/answer_line.h"
+#include "sandbox/process/start_progress.h"
 
 namespace tailrace {
 namespace {
@@ -46,7 +47,7 @@ struct CommandPool::State final : sandbox::ProgramLoop {
 
   // A process with the batch that it works on.
   struct Worker final : sandbox::Conversation {
-    Worker(State& its_pool, int64_t id) : pool(its_pool), first_id(id) {}
+    Worker(State& its_pool, int64_t id) : pool(its_pool), first_id(id), begun(steady_now()) {}
 
     std::optional<std::string> hear(const std::string& line, std::string_view) override {
       return pool.take_line(*this, line);
@@ -71,6 +72,7 @@ struct CommandPool::State final : sandbox::ProgramLoop {
     State& pool;
     std::unique_ptr<sandbox::ChildProgram> program = nullptr;
     const int64_t first_id;  // of what it has been asked
+    const Time begun;
     std::map<int64_t, Question> batch = {};
     Time deadline{};              // of the batch
     Time answered{};              // when the last one was done; 0: it starts
@@ -110,7 +112,7 @@ struct CommandPool::State final : sandbox::ProgramLoop {
     for (const Question& question : waiting_) until = std::min(until, limit_of(question));
     if (!waiting_.empty() && std::ssize(workers_) < options_.at_once)
       until = std::min(until, patient_until(waiting_.front()));
-    return until;
+    return std::min(until, tell_progress(now));
   }
 
   void end() override {
@@ -118,6 +120,17 @@ struct CommandPool::State final : sandbox::ProgramLoop {
     for (const Worker& worker : workers_)
       for (const auto& [id, question] : worker.batch) question.fail(kIsEnding);
     workers_.clear();
+  }
+
+  // When there may be more to say.
+  Time tell_progress(Time now) {
+    Time since = Time::max();
+    for (const Worker& worker : workers_)
+      if (!worker.has_started()) since = std::min(since, worker.begun);
+    const int64_t num_started = std::ranges::count_if(workers_, &Worker::has_started);
+    if (const auto line = progress_.look(now, since, num_started, std::ssize(workers_)))
+      tell(*line);
+    return progress_.next(since);
   }
 
   // The next questions for one process: one that must be alone, or as many as wait, at most `most`.
@@ -299,6 +312,7 @@ struct CommandPool::State final : sandbox::ProgramLoop {
   const CommandPoolOptions options_;
   std::deque<Question> waiting_;
   std::list<Worker> workers_;
+  sandbox::StartProgress progress_;
   int64_t next_id_ = 0;
   std::string late_fault_;  // that nobody has heard of; empty: none
 };

@@ -14,6 +14,7 @@
 #include "core/base/clock.h"
 #include "core/base/file_descriptor.h"
 #include "sandbox/command/answer_line.h"
+#include "sandbox/process/start_progress.h"
 
 namespace tailrace::sandbox {
 namespace {
@@ -32,6 +33,7 @@ struct CommandLoop::State final : ProgramLoop {
     CommandCall call;
     Time deadline{};          // of a call that begins: since it was written
     bool is_goodbye = false;  // the episode is over for everybody else
+    Time wanted{};            // a process, since when
   };
 
   // A process, and what it is asked.
@@ -98,6 +100,7 @@ struct CommandLoop::State final : ProgramLoop {
     std::deque<Queued> calls = {};
     bool has_started = false;  // it has answered the greeting
     bool has_played = false;   // an episode before this one
+    Time wanted{};
     Time idle_since{};
   };
 
@@ -135,7 +138,20 @@ struct CommandLoop::State final : ProgramLoop {
 
   // --- The loop's thread.
 
-  Time turn(Time) override {
+  Time turn(Time now) override {
+    hand_out();
+    Time since = Time::max();
+    for (const auto& [episode, queued] : waiting_) since = std::min(since, queued.wanted);
+    for (const Child& child : children_)
+      if (!child.has_started) since = std::min(since, child.wanted);
+    const int64_t num_wanted = std::ssize(children_) + std::ssize(waiting_);
+    const int64_t num_started = std::ssize(children_) - num_starting();
+    if (const auto line = progress_.look(now, since, num_started, num_wanted)) tell(*line);
+    return progress_.next(since);
+  }
+
+  // Processes to who waits for one.
+  void hand_out() {
     while (!waiting_.empty()) {
       Child* child = idle_child();
       if (child == nullptr && num_starting() >= starts_at_once_) break;
@@ -147,7 +163,6 @@ struct CommandLoop::State final : ProgramLoop {
       playing_[episode] = child;
       child->ask(std::move(queued));
     }
-    return Time::max();
   }
 
   void end() override {
@@ -167,6 +182,7 @@ struct CommandLoop::State final : ProgramLoop {
     if (Child* const child = child_of(episode)) return child->ask(std::move(queued));
     if (queued.call.begins) {
       lost_.erase(episode);
+      queued.wanted = steady_now();
       waiting_.emplace_back(episode, std::move(queued));
       return;
     }
@@ -224,6 +240,7 @@ struct CommandLoop::State final : ProgramLoop {
       return nullptr;
     }
     child.program = std::move(started).value();
+    child.wanted = queued.wanted;
     child.ask({.call = greeting_, .deadline = steady_now() + greeting_.timeout});
     return &child;
   }
@@ -254,6 +271,7 @@ struct CommandLoop::State final : ProgramLoop {
   const int64_t starts_at_once_;
   std::atomic<Episode> next_episode_ = 1;
   // The thread's own.
+  StartProgress progress_;
   std::list<Child> children_;
   std::deque<std::pair<Episode, Queued>> waiting_;  // for a process
   std::map<Episode, Child*> playing_;

@@ -330,8 +330,11 @@ void ProgramLoop::note(const std::string& what) {
     return;
   }
   const int64_t unnoted = std::exchange(num_unnoted_, 0);
-  const std::string before = unnoted > 0 ? fmt::format(" (and {} times before)", unnoted) : "";
-  (void)std::fputs(fmt::format("{}: {}{}\n", name_, what, before).c_str(), stderr);
+  tell(unnoted > 0 ? fmt::format("{} (and {} times before)", what, unnoted) : what);
+}
+
+void ProgramLoop::tell(const std::string& what) const {
+  (void)std::fputs(fmt::format("{}: {}\n", name_, what).c_str(), stderr);
 }
 
 ProgramThread::ProgramThread(std::shared_ptr<ProgramLoop> loop)

@@ -132,6 +132,8 @@ class ProgramLoop {
                                               const ProgramRules& rules);
   // A line of the log, if it is within the limit.
   void note(const std::string& what);
+  // The same, also where nothing else is logged; whoever says it bounds it.
+  void tell(const std::string& what) const;
   // Behind each round of orders and events; when the next one is wanted at the latest.
   virtual Time turn(Time /*now*/) { return Time::max(); }
   // It is closed: whoever still waits hears so, and no program is kept.

@@ -259,12 +259,15 @@ while read line; do sleep 1000; done
 TEST_F(CommandPoolTest, AStartDoesNotCount) {
   CommandPool pool(python(fmt::format(R"(
 open("{}/pids", "a").write(str(os.getpid()) + "\n")
-time.sleep(4)
+time.sleep(13)
 for line in sys.stdin: say(json.loads(line), 1)
 )",
                                       folder_.path().string())),
                    {.batch = 8, .at_once = 8, .start = kPlenty});
+  testing::internal::CaptureStderr();
   for (const auto& score : ask_all(pool, {number(1), number(2)}, 3s)) expect_reward(score, 1);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("python3 reward.py: 0 of 1 processes have started\n"));
   EXPECT_EQ(lines_of("pids").size(), 1u);
 }
 

@@ -357,14 +357,17 @@ while os.path.exists("FOLDER/pids") and not os.path.exists("FOLDER/go"): time.sl
 TEST_F(CommandEnvironmentTest, TheDeadlineOfACallCountsFromTheStart) {
   const auto source =
       UsedProgram::source(program("import os, time\nif os.path.exists('FOLDER/pids'): "
-                                  "time.sleep(4)\n" +
+                                  "time.sleep(13)\n" +
                                       replaced(kCounter, "STEP", "pass"),
                                   {.call = 3s}),
                           {});
   const auto environment = source->open();
+  testing::internal::CaptureStderr();
   const auto first = environment->reset({.seed = 7});
+  const std::string log = testing::internal::GetCapturedStderr();
   ASSERT_TRUE(first) << first.failure().message;
   EXPECT_TRUE(environment->step("x"));
+  EXPECT_THAT(log, HasSubstr("python3 env.py: 0 of 1 processes have started\n"));
 }
 
 TEST_F(CommandEnvironmentTest, AStartHasADeadlineOfItsOwn) {
