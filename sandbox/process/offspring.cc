@@ -17,11 +17,13 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "core/base/clock.h"
 #include "core/base/file_descriptor.h"
+#include "core/base/unique_number.h"
 
 namespace tailrace::sandbox {
 namespace {
@@ -29,6 +31,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr Time kLongestEnd = 2s, kBetweenKills = 2ms;
+// Marks are limits in microseconds: from 35 years on, and below what means none.
+constexpr rlim_t kLeastMark = rlim_t{1} << 50, kMostMark = rlim_t{1} << 62;
 
 bool lists_children() {
   const std::string own = fmt::format("/proc/self/task/{}/children", ::gettid());
@@ -126,11 +130,14 @@ int Offspring::scan() {
       owners = known->second;
     } else if (session != sessions_.end()) {
       owners = {{session->second}, true};
-    } else if (known != owned_.end()) {
-      owners = known->second;
-    } else if (process.parent == self_) {
+    } else if (known != owned_.end() || process.parent == self_) {
       // Its parent was not seen. Of ours there is none in another session but programs.
-      if (process.session != session_) owners = {families_, families_.size() == 1};
+      if (const auto family = marked_family(process.pid))
+        owners = {{*family}, true};
+      else if (known != owned_.end())
+        owners = known->second;
+      else if (process.session != session_)
+        owners = {families_, families_.size() == 1};
     } else if (parent != by_id.end()) {
       owners = self(self, *parent->second, depth - 1);
     }
@@ -161,12 +168,38 @@ int Offspring::scan() {
   return num_killed;
 }
 
-std::pair<pid_t, Offspring::Family> Offspring::start(const std::function<pid_t()>& fork) {
+// 0: our own limit leaves no room.
+uint64_t Offspring::draw_mark() const {
+  rlimit own{};
+  if (::getrlimit(RLIMIT_RTTIME, &own) != 0) return 0;
+  const rlim_t most = std::min(own.rlim_max, kMostMark);
+  if (most < 2 * kLeastMark) return 0;
+  // Also another one than those of processes that we and our parents have started elsewhere.
+  return kLeastMark + unique_number() % (most - kLeastMark);
+}
+
+std::optional<uint64_t> Offspring::marked_family(pid_t pid) const {
+  rlimit its{};
+  if (::prlimit(pid, RLIMIT_RTTIME, nullptr, &its) != 0) return std::nullopt;
+  const auto at = marks_.find(its.rlim_max);
+  if (at == marks_.end()) return std::nullopt;
+  return at->second;
+}
+
+void Offspring::bear(uint64_t mark) {
+  const rlimit limit{mark, mark};
+  if (mark != 0) (void)::setrlimit(RLIMIT_RTTIME, &limit);
+}
+
+std::pair<pid_t, Offspring::Family> Offspring::start(
+    const std::function<pid_t(uint64_t mark)>& fork) {
   // Under the lock: until it is known as a program it would be taken for an orphan.
   MutexLock lock(mutex_);
-  const pid_t pid = fork();
+  const uint64_t mark = draw_mark();
+  const pid_t pid = fork(mark);
   if (pid < 0) return {pid, Family()};
   const uint64_t family = ++last_family_;
+  if (mark != 0) marks_[mark] = family;
   programs_[pid] = family;
   sessions_[pid] = family;
   families_.insert(family);
@@ -213,7 +246,9 @@ int Offspring::end(uint64_t family) {
       }
       if (left == 0 || steady_now() - begun > kLongestEnd) {
         families_.erase(family);
-        std::erase_if(sessions_, [&](const auto& entry) { return entry.second == family; });
+        const auto is_its = [&](const auto& entry) { return entry.second == family; };
+        std::erase_if(sessions_, is_its);
+        std::erase_if(marks_, is_its);
         // Processes that may be another's have one owner less.
         for (auto& [key, owners] : owned_) owners.families.erase(family);
         break;

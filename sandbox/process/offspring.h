@@ -5,6 +5,9 @@
 // that what a program leaves behind is a child of ours. Whose it is follows from
 //   - its parents, as far as they were seen while they lived,
 //   - its session: each program leads one, and nobody can join another one from outside;
+//   - its limit on real-time scheduling (RLIMIT_RTTIME), which is a number of the program's own,
+//     and far beyond what limits anything. It is inherited whatever session and environment a
+//     process takes; one that lowers it hides, and nobody has a reason to;
 //   - else it is of one of those that lived when it was found, and ends with the last of them.
 // A child of ours in our own session is no orphan: whoever starts others in this process, and lets
 // them live on, leaves them there.
@@ -19,6 +22,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -58,8 +62,11 @@ class Offspring {
     uint64_t number_ = 0;  // 0: none
   };
 
-  // `fork` starts a program that leads a session of its own, and returns its id, or -1.
-  std::pair<pid_t, Family> start(const std::function<pid_t()>& fork);
+  // `fork` starts a program that leads a session of its own and bears the mark, and returns its id,
+  // or -1.
+  std::pair<pid_t, Family> start(const std::function<pid_t(uint64_t mark)>& fork);
+  // In the child of that fork: system calls alone.
+  static void bear(uint64_t mark);
   // Waits for it, which has ended or was killed; its status.
   int wait(pid_t program);
 
@@ -86,6 +93,8 @@ class Offspring {
   static std::vector<Process> processes();
   bool has_orphans() const TR_REQUIRES(mutex_);
   int scan() TR_REQUIRES(mutex_);
+  uint64_t draw_mark() const TR_REQUIRES(mutex_);
+  std::optional<uint64_t> marked_family(pid_t pid) const TR_REQUIRES(mutex_);
   std::vector<pid_t> living(uint64_t family);
   int end(uint64_t family);
 
@@ -93,6 +102,7 @@ class Offspring {
   Mutex mutex_;
   std::map<pid_t, uint64_t> programs_ TR_GUARDED_BY(mutex_);  // not waited for yet
   std::map<pid_t, uint64_t> sessions_ TR_GUARDED_BY(mutex_);  // of families that have not ended
+  std::map<uint64_t, uint64_t> marks_ TR_GUARDED_BY(mutex_);  // as sessions_
   std::set<uint64_t> families_ TR_GUARDED_BY(mutex_);         // that have not ended
   std::map<Key, Owners> owned_ TR_GUARDED_BY(mutex_);
   uint64_t last_family_ TR_GUARDED_BY(mutex_) = 0;

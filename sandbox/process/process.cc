@@ -62,9 +62,10 @@ void never_wait(const FileDescriptor& file) { (void)::fcntl(file.get(), F_SETFL,
 // The child of a fork in a process with threads: system calls on what was prepared, and no more.
 [[noreturn]] void become_program(pid_t parent, const char* path, const char* folder,
                                  char* const* arguments, char* const* environment,
-                                 const int (&files)[3], int report) {
+                                 const int (&files)[3], int report, uint64_t mark) {
   // Nobody else can join its session: by that what it has started is known (offspring.h).
   ::setsid();
+  Offspring::bear(mark);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(127);
   // Signals that we ignore or block would stay so.
@@ -116,12 +117,12 @@ class OwnProcess final : public CommandProcess {
     const int files[] = {in->read.get(), out->write.get(), err->write.get()};
     const pid_t self = ::getpid();
     int error = 0;
-    auto [pid, family] = Offspring::of_this_process().start([&] {
+    auto [pid, family] = Offspring::of_this_process().start([&](uint64_t mark) {
       const pid_t child = ::fork();
       if (child == 0)
         become_program(self, program.value().c_str(),
                        command.folder.empty() ? nullptr : command.folder.c_str(), arguments.data(),
-                       environment.data(), files, report->write.get());
+                       environment.data(), files, report->write.get(), mark);
       error = errno;
       return child;
     });

@@ -27,7 +27,7 @@ using namespace std::chrono_literals;
 
 // A program whose child hides in each of these ways, and writes its id.
 constexpr const char* kHider = R"(
-import ctypes, os, signal, sys, time
+import ctypes, os, resource, signal, sys, time
 ways, path = sys.argv[1].split(","), sys.argv[2]
 
 def new_session():
@@ -37,6 +37,7 @@ def new_session():
 def hide():
     if "session" in ways: new_session()
     if "dumpable" in ways: ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
+    if "limit" in ways: resource.setrlimit(resource.RLIMIT_RTTIME, (1 << 40, 1 << 40))
     with open(path + ".new", "w") as file: file.write(str(os.getpid()))
     os.rename(path + ".new", path)
     for number in (0, 1, 2): os.close(number)
@@ -134,11 +135,28 @@ TEST_F(OffspringTest, AFamilyMayLiveLongerThanItsProgram) {
   EXPECT_TRUE(ends(pid));
 }
 
-// Nobody saw its parents: it is of one of those that lived then, and of no one else.
+// Nobody saw its parents, and it is in a session that nobody knows.
+TEST_F(OffspringTest, OneOfManyThatHidesEndsWithItsOwnProgram) {
+  auto other = start("stays,session,twice,cleared", "other");
+  const pid_t of_other = hidden("other");
+  auto process = start("session,twice,cleared,dumpable", "pid");
+  const pid_t pid = hidden("pid");
+  Offspring::Family family = process->take_family();
+  EXPECT_EQ(ending_of(*process), CommandProcess::kGoodEnd);
+  process.reset();
+  EXPECT_EQ(family.living(), std::vector{pid});
+  EXPECT_EQ(family.end(), 0);
+  EXPECT_TRUE(ends(pid));
+  EXPECT_TRUE(lives(of_other)) << "it is not this one's";
+  other.reset();
+  EXPECT_TRUE(ends(of_other));
+}
+
+// Where it has lowered that limit too, it is of one of those that lived then, and of no one else.
 TEST_F(OffspringTest, WhoseItIsMayBeUnknownAndItEndsWithTheLastOfThem) {
   auto other = start("stays,session", "other");
   const pid_t of_other = hidden("other");
-  auto process = start("session,twice,cleared,dumpable", "pid");
+  auto process = start("session,twice,cleared,dumpable,limit", "pid");
   const pid_t pid = hidden("pid");
   Offspring::Family family = process->take_family();
   EXPECT_EQ(ending_of(*process), CommandProcess::kGoodEnd);

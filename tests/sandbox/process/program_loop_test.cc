@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <csignal>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -230,6 +231,39 @@ TEST_F(ProgramLoopTest, AClosedLoopKillsItsProgramsAndRefusesOrders) {
   bool goes_on = true;
   loop_->post([&](bool so) { goes_on = so; });
   EXPECT_FALSE(goes_on);
+}
+
+// A child of a child, in a session and an environment of its own, which no look has seen with its
+// parents; another program lives on.
+TEST_F(ProgramLoopTest, WhatHidesEndsWithItsProgram) {
+  const auto hides = [&](const std::string& then) -> Talk& {
+    return start("setsid env -i /bin/sh -c '(/bin/sleep 1000 <&- >&- 2>&- & echo $!)' & wait; " +
+                 then);
+  };
+  const auto hidden_by = [&](const Talk& talk) {
+    EXPECT_TRUE(loop_->wait_for([&] { return !talk.lines.empty(); }));
+    const pid_t pid = talk.lines.empty() ? 0 : std::stoi(talk.lines.front());
+    EXPECT_EQ(::kill(pid, 0), 0);
+    return pid;
+  };
+  const pid_t bystander = hidden_by(hides("sleep 1000"));
+  // It is awaited as well, so that no zombie keeps its id.
+  const auto has_gone = [](pid_t pid) {
+    for (const Time until = steady_now() + kPlenty; steady_now() < until; ::usleep(1000))
+      if (::kill(pid, 0) != 0) return true;
+    return false;
+  };
+  Talk& late = hides("sleep 1000");
+  const pid_t of_late = hidden_by(late);
+  loop_->post([&](bool) { late.program->set_deadline(steady_now()); });
+  EXPECT_EQ(loss_of(late).why, "is late");
+  EXPECT_TRUE(has_gone(of_late));
+  Talk& ending = hides("exit 3");
+  const pid_t of_ending = std::stoi((loss_of(ending), ending.lines.front()));
+  EXPECT_TRUE(has_gone(of_ending));
+  EXPECT_EQ(::kill(bystander, 0), 0);
+  thread_.reset();
+  EXPECT_TRUE(has_gone(bystander));
 }
 
 TEST_F(ProgramLoopTest, AProgramThatCannotStartIsAFailure) {
