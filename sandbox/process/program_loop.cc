@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -31,6 +32,11 @@ constexpr Time kTick = 20ms;
 // Limits on the log: so many notes at once, and from then on one in each period.
 constexpr int64_t kNotesAtOnce = 20;
 constexpr Time kNotesPeriod = 2s;
+
+bool is_readable(int file) {
+  pollfd polled{.fd = file, .events = POLLIN, .revents = 0};
+  return ::poll(&polled, 1, 0) == 1;
+}
 
 }  // namespace
 
@@ -307,9 +313,12 @@ void ProgramLoop::look_at_due(Time now) {
     if (program->due() <= now) due.push_back(id);
   if (has_started_own_ && !programs_.empty()) Offspring::of_this_process().look();
   for (const Id id : due) {
+    // A round takes so many events, and a start may hold this thread: what a program wrote in time
+    // may not have been heard yet, nor that it has ended.
+    hear_out(id);
     ChildProgram* const program = find(id);
-    if (program == nullptr) continue;
-    if (program->has_ended_)
+    if (program == nullptr || program->due() > now) continue;
+    if (program->has_ended_ || is_readable(program->process_->pidfd()))
       settle(id);
     else if (now < program->deadline_)
       lose(*program, "closed its stdout and goes on");

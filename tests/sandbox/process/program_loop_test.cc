@@ -4,10 +4,12 @@
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -16,6 +18,7 @@
 #include <unistd.h>
 
 #include "core/base/clock.h"
+#include "tests/core/base/temporary_directory.h"
 
 namespace tailrace::sandbox {
 namespace {
@@ -177,6 +180,37 @@ TEST_F(ProgramLoopTest, OneThatHangsIsKilledAtItsDeadline) {
       start("sleep 1000", [](Talk& made) { made.program->set_deadline(steady_now() + 50ms); });
   EXPECT_EQ(loss_of(talk).why, "is late");
   EXPECT_TRUE(talk.was_late);
+}
+
+// More programs than a round hears of, and a thread that was held (by a start, say) until their
+// deadline was over: what they wrote before it was held any longer counts.
+TEST_F(ProgramLoopTest, WhatWaitsToBeHeardIsNotLate) {
+  const TemporaryDirectory folder;
+  constexpr int kMany = 100;
+  std::vector<Talk*> talks;
+  for (int i = 0; i < kMany; ++i) {
+    // The last ones end by themselves.
+    const bool ends = i >= kMany - 5;
+    talks.push_back(&start(fmt::format("read line; echo answer; touch {}/{}; {}",
+                                       folder.path().string(), i, ends ? "exit 0" : "sleep 1000")));
+  }
+  loop_->post([&](bool) {
+    for (Talk* talk : talks) talk->program->write("go\n");
+    const auto num_answered = [&] {
+      return std::distance(std::filesystem::directory_iterator(folder.path()), {});
+    };
+    for (const Time until = steady_now() + kPlenty; num_answered() < kMany && steady_now() < until;)
+      std::this_thread::sleep_for(10ms);
+    std::this_thread::sleep_for(200ms);  // for those that end
+    for (Talk* talk : talks) talk->program->set_deadline(steady_now());
+  });
+  for (Talk* talk : talks) loss_of(*talk);
+  for (int i = 0; i < kMany; ++i) {
+    EXPECT_THAT(talks[static_cast<size_t>(i)]->lines, ElementsAre("answer")) << i;
+    if (i >= kMany - 5) {
+      EXPECT_TRUE(talks[static_cast<size_t>(i)]->losses.back().is_good_end) << i;
+    }
+  }
 }
 
 TEST_F(ProgramLoopTest, OneThatIsRefusedIsKilledAndHeardOfOnce) {
