@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 #include "sandbox/plugin/message.h"
-#include "sandbox/plugin/protocol.h"
 
 namespace tailrace::sandbox {
 namespace {
@@ -44,6 +43,25 @@ Result<std::array<FileDescriptor, 2>> socket_pair() {
   return both;
 }
 
+bool ask_host(const HostProcess& host, const HostMessage& message, int file) {
+  HostMessage asked = message;
+  iovec data{&asked, sizeof asked};
+  alignas(cmsghdr) char room[CMSG_SPACE(sizeof(int))] = {};
+  msghdr envelope{};
+  envelope.msg_iov = &data;
+  envelope.msg_iovlen = 1;
+  if (file >= 0) {
+    envelope.msg_control = room;
+    envelope.msg_controllen = sizeof room;
+    cmsghdr* header = CMSG_FIRSTHDR(&envelope);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &file, sizeof file);
+  }
+  return ::sendmsg(host.control.get(), &envelope, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof asked;
+}
+
 void end_host(HostProcess& host) {
   host.control.reset();
   if (host.pid <= 0) return;
@@ -56,7 +74,7 @@ void end_host(HostProcess& host) {
 
 Result<HostProcess> launch_host(const std::filesystem::path& library,
                                 const std::filesystem::path& binary, Time patience,
-                                std::string& said) {
+                                const sigset_t& blocked, std::string& said) {
   auto sockets = socket_pair();
   if (!sockets) return sockets.failure();
   auto& [ours, theirs] = sockets.value();
@@ -68,9 +86,14 @@ Result<HostProcess> launch_host(const std::filesystem::path& library,
   ::posix_spawn_file_actions_init(&actions);
   ::posix_spawn_file_actions_adddup2(&actions, theirs.get(), kControlFile);
   ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawnattr_t attributes;
+  ::posix_spawnattr_init(&attributes);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+  ::posix_spawnattr_setsigmask(&attributes, &blocked);
   HostProcess host;
-  const int error = ::posix_spawn(&host.pid, program.c_str(), &actions, nullptr,
+  const int error = ::posix_spawn(&host.pid, program.c_str(), &actions, &attributes,
                                   const_cast<char* const*>(arguments.data()), environ);
+  ::posix_spawnattr_destroy(&attributes);
   ::posix_spawn_file_actions_destroy(&actions);
   if (error != 0) return Failure{fmt::format("no process for the library: {}", ::strerror(error))};
   host.control = std::move(ours);

@@ -9,11 +9,13 @@
 #include <optional>
 #include <string>
 
+#include <signal.h>
 #include <sys/types.h>
 
 #include "core/base/file_descriptor.h"
 #include "core/base/result.h"
 #include "core/base/time.h"
+#include "sandbox/plugin/protocol.h"
 
 namespace tailrace::sandbox {
 
@@ -23,10 +25,14 @@ struct HostProcess {
   pid_t pid = 0;
 };
 
-// Starts a host. The library's words about itself are read into `said`, within `patience`.
+// Starts a host, with `blocked` signals. The library's words about itself are read into `said`,
+// within `patience`.
 Result<HostProcess> launch_host(const std::filesystem::path& library,
                                 const std::filesystem::path& binary, Time patience,
-                                std::string& said);
+                                const sigset_t& blocked, std::string& said);
+// With a file beside the message; -1: none. False: its socket is full, or it is gone, which who
+// reads there hears of.
+bool ask_host(const HostProcess& host, const HostMessage& message, int file);
 // Kills it, and waits for its end.
 void end_host(HostProcess& host);
 

@@ -6,55 +6,17 @@
 // Thread: any. A session is used by one thread at a time.
 #pragma once
 
-#include <atomic>
 #include <chrono>
-#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
 
-#include "core/base/result.h"
 #include "core/base/time.h"
 #include "sandbox/plugin/facts.h"
-#include "sandbox/plugin/message.h"
 #include "sandbox/plugin/session_loop.h"
 
 namespace tailrace::sandbox {
-
-class HostedSession {
- public:
-  using Done = SessionLoop::Done;
-
-  // How it is called: each call is awaited, or begun and answered from another thread.
-  enum class Calls : uint8_t { kAwaited, kBegun };
-
-  HostedSession(std::shared_ptr<SessionLoop> loop, Calls calls)
-      : loop_(std::move(loop)), number_(loop_->open(calls == Calls::kBegun)) {}
-  HostedSession(const HostedSession&) = delete;
-  ~HostedSession() {
-    if (!released_.exchange(true)) loop_->release(number_);
-  }
-
-  // The answer behind its first byte. `call`: "step()", for messages, a literal.
-  void begin(const Packer& request, Time timeout, const char* call, Done done) {
-    loop_->begin(number_, request, timeout, call, std::move(done));
-  }
-  Result<std::string> call(const Packer& request, Time timeout, const char* call) {
-    return loop_->call(number_, request, timeout, call);
-  }
-  bool is_alive() const { return loop_->is_alive(number_); }
-  // Ends it, and waits for nothing. Where it is idle it hears `goodbye` first, for at most
-  // `timeout`. A call in flight fails, and so does one that is begun behind it.
-  void close(const Packer& goodbye, Time timeout) {
-    if (!released_.exchange(true)) loop_->release(number_, goodbye, timeout);
-  }
-
- private:
-  const std::shared_ptr<SessionLoop> loop_;
-  const SessionLoop::Number number_;
-  std::atomic<bool> released_ = false;
-};
 
 class HostedLibrary {
  public:

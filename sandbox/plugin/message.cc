@@ -157,21 +157,32 @@ StepResult unpack_step(Unpacker& unpacker) {
   return result;
 }
 
+std::optional<size_t> send_some(int socket, std::string_view bytes) {
+  size_t sent = 0;
+  while (sent < bytes.size()) {
+    const ssize_t now =
+        ::send(socket, bytes.data() + sent, bytes.size() - sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (now > 0)
+      sent += static_cast<size_t>(now);
+    else if (errno == EAGAIN || errno == EWOULDBLOCK)
+      break;
+    else if (errno != EINTR)
+      return std::nullopt;
+  }
+  return sent;
+}
+
 std::optional<SocketEnd> send_message(int socket, std::string_view bytes,
                                       std::optional<Time> timeout) {
   std::string framed = Packer().text(bytes).bytes();
   const std::optional<Time> until = timeout ? std::optional(steady_now() + *timeout) : std::nullopt;
-  for (std::string_view left = framed; !left.empty();) {
-    const ssize_t sent = ::send(socket, left.data(), left.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent > 0) {
-      left.remove_prefix(static_cast<size_t>(sent));
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      if (auto end = await(socket, POLLOUT, until)) return end;
-    } else if (errno != EINTR) {
-      return SocketEnd::kClosed;
-    }
+  std::string_view left = framed;
+  while (const auto sent = send_some(socket, left)) {
+    left.remove_prefix(*sent);
+    if (left.empty()) return std::nullopt;
+    if (auto end = await(socket, POLLOUT, until)) return end;
   }
-  return std::nullopt;
+  return SocketEnd::kClosed;
 }
 
 std::optional<SocketEnd> receive_message(int socket, uint64_t most, std::optional<Time> timeout,

@@ -7,6 +7,7 @@
 // Thread: any, one at a time for each socket.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <optional>
@@ -94,6 +95,9 @@ MetricList unpack_metrics(Unpacker& unpacker);
 
 // Why nothing came or went.
 enum class SocketEnd : uint8_t { kLate, kClosed, kMalformed };
+
+// As many bytes as the socket takes now; none: it is closed.
+std::optional<size_t> send_some(int socket, std::string_view bytes);
 
 // Whole messages. `timeout`: of the whole of it; none: for ever.
 std::optional<SocketEnd> send_message(int socket, std::string_view bytes,

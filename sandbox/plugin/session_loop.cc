@@ -1,280 +1,258 @@
 #include "sandbox/plugin/session_loop.h"
 
 #include <algorithm>
-#include <array>
+#include <atomic>
 #include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
 #include <cstring>
 #include <deque>
 #include <future>
+#include <iterator>
 #include <map>
 #include <optional>
-#include <set>
+#include <string_view>
 #include <utility>
-#include <vector>
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "core/base/clock.h"
 #include "core/base/digest.h"
 #include "core/base/digest_of.h"
-#include "core/base/error.h"
 #include "core/base/file_descriptor.h"
-#include "kernels/base/mutex.h"
 #include "sandbox/plugin/host_process.h"
 #include "sandbox/plugin/protocol.h"
 
 namespace tailrace::sandbox {
-
 namespace {
 
-using Number = SessionLoop::Number;
+using namespace std::chrono_literals;
+using Number = uint64_t;
+using Answer = std::promise<Result<std::string>>;
 
 // A fork, or a kill and its wait.
-constexpr Time kHostAnswers = std::chrono::seconds(10);
-// How exactly deadlines are kept, and for how long a loop without calls looks for the next.
-constexpr Time kTick = std::chrono::milliseconds(20);
-constexpr Time kLongestClose = std::chrono::seconds(2);
-// For a host to say how a session has ended, and for its own end.
-constexpr Time kLastWord = std::chrono::seconds(2);
-// The number that says what an event belongs to; sessions have the numbers behind.
-constexpr Number kWake = 0, kControl = 1, kFirstSession = 2;
+constexpr Time kHostAnswers = 10s;
+// How exactly deadlines are kept.
+constexpr Time kTick = 20ms;
+constexpr Time kLongestClose = 2s;
+// For a host to say how a session has ended.
+constexpr Time kLastWord = 2s;
+// The host's socket among the files of the loop; sessions have the numbers behind.
+constexpr Number kControl = 0;
+
+Result<std::string> result_of(std::string_view answer) {
+  Unpacker read(answer);
+  if (read.number<uint8_t>() == 1) return std::string(answer.substr(1));
+  return read.failure();
+}
 
 }  // namespace
 
-struct SessionLoop::State {
-  // The loop's knowledge of a session.
-  struct Peer {
-    enum class Phase : uint8_t {
-      kOpen,
-      kEnding,  // its host was told to end it
-      kEnded,
-    };
-
-    std::shared_ptr<FileDescriptor> socket;  // shared with a call that is awaited
-    std::string out, in;                     // framed; what is not sent or not whole yet
-    bool waits_to_send = false;
-    Phase phase = Phase::kOpen;
-    bool is_released = false;  // nobody has it any more
-    // The call in flight.
-    SessionLoop::Done done = nullptr;
-    const char* call = "";
-    Time timeout{}, deadline{};
-    // Why it is ending.
-    SocketEnd why = SocketEnd::kClosed;
-    Time ending_since{};
-    std::string no_process;  // why it never had one
+struct HostedSession::Peer {
+  enum class Phase : uint8_t {
+    kOpen,
+    kEnding,  // its host was told to end it
+    kEnded,
   };
+
+  explicit Peer(Number its_number) : number(its_number) {}
+
+  bool is_open() const { return !is_released && phase == Phase::kOpen; }
+
+  // Its process has ended before the call, or never was.
+  Failure why_not(const std::filesystem::path& file, const char* asked) const {
+    if (no_process.empty()) return {fmt::format("its process has ended before {}", asked)};
+    return {fmt::format("{}: {}", file.string(), no_process)};
+  }
+
+  // How its call has ended; `status` as waitpid() says it.
+  Failure why_ended(const std::filesystem::path& file, std::optional<int32_t> status) const {
+    if (!no_process.empty()) return why_not(file, call);
+    const std::string name = file.filename().string();
+    switch (why) {
+      case SocketEnd::kLate:
+        return {fmt::format("{}: {} did not return within {:g} s, and its process was killed", name,
+                            call, seconds_of(timeout))};
+      case SocketEnd::kMalformed:
+        return {fmt::format("{}: its process answers {} with what is no answer, and was killed",
+                            name, call)};
+      case SocketEnd::kClosed:
+        break;
+    }
+    return {fmt::format("{}: its process {} in {}", name, how_ended(status), call)};
+  }
+
+  const Number number;
+  FileDescriptor socket = {};               // open until nobody has it any more
+  std::atomic<Phase> phase = Phase::kOpen;  // written by the loop's thread
+
+  // The loop's thread's own.
+  FileDescriptor theirs;  // until its process has it
+  std::string out, in;    // framed; what is not sent or not whole yet
+  bool waits_to_send = false;
+  bool is_released = false;  // nobody has it any more
+  // The call in flight.
+  Done done = nullptr;
+  const char* call = "";
+  Time timeout{}, deadline{};
+  // Why it is ending.
+  SocketEnd why = SocketEnd::kClosed;
+  Time ending_since{};
+  std::string no_process;  // why it never had one
+};
+
+// An order always finds its loop going on: who gives one has the loop.
+struct SessionLoop::State final : ProgramLoop {
+  using Session = HostedSession::Peer;
+  using Phase = Session::Phase;
+  using Done = HostedSession::Done;
+  using SessionPtr = std::shared_ptr<Session>;
 
   struct ToHost {
     HostRequest request;
-    Number session;
-    FileDescriptor file = {};
+    SessionPtr session;
+  };
+
+  struct Asked {
+    std::string message;  // framed; what is not sent yet
+    Time timeout{}, deadline{};
+    const char* call = "";
   };
 
   State(std::filesystem::path file, std::string digest, std::filesystem::path program,
         Time patience)
-      : file_(std::move(file)),
+      : ProgramLoop(file.string(), nullptr),
+        file_(std::move(file)),
         digest_(std::move(digest)),
         program_(std::move(program)),
-        patience_(patience),
-        epoll_(::epoll_create1(EPOLL_CLOEXEC)),
-        wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (!epoll_.is_open() || !wake_.is_open())
-      throw UserError("{}: no files are left for its processes ({})", file_.string(),
-                      ::strerror(errno));
-    watch(EPOLL_CTL_ADD, wake_.get(), EPOLLIN, kWake);
+        patience_(patience) {
+    ::pthread_sigmask(SIG_BLOCK, nullptr, &blocked_);
   }
 
   // --- Any thread.
 
+  static Asked asked(const Packer& request, Time timeout, const char* call) {
+    return {.message = Packer().text(request.bytes()).bytes(),
+            .timeout = timeout,
+            .deadline = steady_now() + timeout,
+            .call = call};
+  }
+
   // By the loop's thread: a host dies with the thread that has started it.
-  Result<std::string> start() {
-    std::future<Result<std::string>> said;
-    {
-      MutexLock lock(mutex_);
-      said = start_.emplace().get_future();
-      wake();
-    }
-    return said.get();
+  Result<std::string> post_start() {
+    auto said = std::make_shared<Answer>();
+    post([this, said](bool) { start_ = said; });
+    return said->get_future().get();
   }
 
-  Number open(bool is_polled) {
+  SessionPtr post_open(bool is_polled) {
+    auto session = std::make_shared<Session>(next_++);
     auto sockets = socket_pair();
-    MutexLock lock(mutex_);
-    const Number number = next_++;
-    Peer& session = sessions_[number];
     if (!sockets) {
-      session.phase = Peer::Phase::kEnded;
-      session.no_process = sockets.failure().message;
-      return number;
+      session->no_process = sockets.failure().message;
+      session->phase = Phase::kEnded;
+      return session;
     }
-    auto& [ours, theirs] = sockets.value();
-    session.socket = std::make_shared<FileDescriptor>(std::move(ours));
-    if (is_polled) watch(EPOLL_CTL_ADD, session.socket->get(), EPOLLIN, number);
-    to_host_.push_back({HostRequest::kOpen, number, std::move(theirs)});
-    if (control_.is_open()) send_to_host();
-    wake();
-    return number;
+    session->socket = std::move(sockets.value()[0]);
+    session->theirs = std::move(sockets.value()[1]);
+    post([this, session, is_polled](bool) { open(session, is_polled); });
+    return session;
   }
 
-  void begin(Number number, const Packer& request, Time timeout, const char* call, Done done) {
-    std::optional<Failure> failed;
-    {
-      MutexLock lock(mutex_);
-      Peer* peer = open_peer(number);
-      if (peer != nullptr) {
-        ask(number, *peer, request, timeout, call, std::move(done));
-      } else {
-        failed = why_not(number, call);
-      }
-    }
-    if (failed) done(*failed);
+  // Sent from here, and the loop need not wake up before the answer comes: that would cost half as
+  // much again as a call.
+  void post_begin(const SessionPtr& session, Asked what, Done done) {
+    const std::string message = std::exchange(what.message, {});
+    post(
+        [this, session, what = std::move(what), done = std::move(done)](bool) mutable {
+          if (session->is_open())
+            ask(*session, std::move(what), std::move(done));
+          else
+            done(session->why_not(file_, what.call));
+        },
+        /*wakes=*/false);
+    if (is_quiet_) wake();
+    const size_t sent = send_some(session->socket.get(), message).value_or(message.size());
+    if (sent == message.size()) return;
+    post([this, session, rest = message.substr(sent)](bool) {
+      session->out += rest;
+      if (session->done && session->phase == Phase::kOpen) send(*session);
+    });
   }
 
-  Result<std::string> call(Number number, const Packer& request, Time timeout, const char* call) {
-    std::shared_ptr<FileDescriptor> socket;
-    {
-      MutexLock lock(mutex_);
-      const Peer* peer = open_peer(number);
-      if (peer == nullptr) return why_not(number, call);
-      socket = peer->socket;
+  Result<std::string> call(const SessionPtr& session, const Packer& request, Time timeout,
+                           const char* call) {
+    std::optional<SocketEnd> end_of;
+    if (session->phase == Phase::kOpen) {
+      const Time begin = steady_now();
+      std::string answer;
+      end_of = send_message(session->socket.get(), request.bytes(), timeout);
+      if (!end_of)
+        end_of = receive_message(session->socket.get(), kMostAnswer,
+                                 std::max(Time{0}, timeout - (steady_now() - begin)), answer);
+      if (!end_of && answer.empty()) end_of = SocketEnd::kMalformed;
+      if (!end_of) return result_of(answer);
     }
-    const Time begin = steady_now();
-    std::string answer;
-    std::optional<SocketEnd> end_of = send_message(socket->get(), request.bytes(), timeout);
-    if (!end_of)
-      end_of = receive_message(socket->get(), kMostAnswer,
-                               std::max(Time{0}, timeout - (steady_now() - begin)), answer);
-    if (!end_of && answer.empty()) end_of = SocketEnd::kMalformed;
-    if (!end_of) return result_of(answer);
     // How it has ended its host knows. Shared: it is answered once, also when nobody waits.
-    auto promise = std::make_shared<std::promise<Result<std::string>>>();
+    auto promise = std::make_shared<Answer>();
+    post([this, session, timeout, call, end_of, promise](bool) {
+      session->call = call;
+      session->timeout = timeout;
+      if (!end_of) return promise->set_value(session->why_not(file_, call));
+      if (session->phase == Phase::kEnded)
+        return promise->set_value(session->why_ended(file_, std::nullopt));
+      await(*session, [promise](Result<std::string> said) { promise->set_value(std::move(said)); });
+      end(session, *end_of);
+    });
     auto failure = promise->get_future();
-    {
-      MutexLock lock(mutex_);
-      Peer& peer = sessions_.at(number);
-      peer.call = call;
-      peer.timeout = timeout;
-      if (peer.phase == Peer::Phase::kEnded) return Failure{reason_of(peer, std::nullopt)};
-      peer.done = [promise](Result<std::string> result) { promise->set_value(std::move(result)); };
-      ++in_flight_;
-      end(number, peer, *end_of);
-      wake();
-    }
     if (failure.wait_for(2 * kHostAnswers) == std::future_status::ready) return failure.get();
     return Failure{fmt::format("its process ended in {}, and nobody says how", call)};
   }
 
-  bool is_alive(Number number) {
-    MutexLock lock(mutex_);
-    const auto at = sessions_.find(number);
-    return at != sessions_.end() && at->second.phase == Peer::Phase::kOpen;
-  }
-
-  void release(Number number, const Packer* goodbye, Time timeout) {
-    Done in_flight;
-    {
-      MutexLock lock(mutex_);
-      const auto at = sessions_.find(number);
-      Peer& session = at->second;
-      session.is_released = true;
-      in_flight = std::exchange(session.done, nullptr);
-      if (in_flight) --in_flight_;
-      if (session.phase == Peer::Phase::kEnded) {
-        sessions_.erase(at);
-      } else if (session.phase == Peer::Phase::kOpen) {
-        if (goodbye != nullptr && !in_flight) {
-          ask(number, session, *goodbye, timeout, "close()", [](const Result<std::string>&) {});
-        } else {
-          end(number, session, SocketEnd::kClosed);
-          wake();
-        }
-      }
-    }
-    if (in_flight) in_flight(Failure{"its process was ended in its call"});
-  }
-
-  void close() {
-    MutexLock lock(mutex_);
-    closing_until_ = steady_now() + kLongestClose;
-    wake();
-  }
-
-  // --- The loop's thread.
-
-  void run() {
-    std::array<epoll_event, 64> events;
-    while (true) {
-      launch_if_wanted();
-      int timeout_ms = -1;
-      {
-        MutexLock lock(mutex_);
-        if (closing_until_ && (sessions_.empty() || steady_now() >= *closing_until_)) break;
-        const bool quiet = in_flight_ == 0 && asked_of_host_.empty() && to_host_.empty() &&
-                           !start_ && !closing_until_ && steady_now() - last_event_ > kTick;
-        if (!quiet) timeout_ms = static_cast<int>(kTick / std::chrono::milliseconds(1));
-        sleeping_ = quiet;
-      }
-      const int ready = ::epoll_wait(epoll_.get(), events.data(), std::ssize(events), timeout_ms);
-      {
-        MutexLock lock(mutex_);
-        sleeping_ = false;
-        const Time now = steady_now();
-        if (ready > 0) last_event_ = now;
-        for (int i = 0; i < ready; ++i) {
-          const epoll_event& event = events[static_cast<size_t>(i)];
-          hear(event.data.u64, event.events);
-        }
-        if (now - last_look_ >= kTick) end_what_is_late(now);
-        if (control_.is_open()) send_to_host();
-      }
-      end_lost_hosts();
-      for (auto& [done, result] : std::exchange(answered_, {})) done(std::move(result));
-    }
-    {
-      MutexLock lock(mutex_);
-      lost_hosts_.push_back({std::move(control_), std::exchange(host_, 0)});
-    }
-    end_lost_hosts();
+  void post_release(const SessionPtr& session, std::optional<Asked> goodbye) {
+    post([this, session, goodbye = std::move(goodbye)](bool) mutable {
+      release(session, std::move(goodbye));
+    });
   }
 
  private:
-  Peer* open_peer(Number number) TR_REQUIRES(mutex_) {
+  // --- The loop's thread.
+
+  Time turn(Time now) override {
+    if (!is_ending_) launch_if_wanted();
+    send_to_host();
+    if (now - last_look_ >= kTick) end_what_is_late(now);
+    const bool is_busy =
+        in_flight_ > 0 || !asked_of_host_.empty() || !to_host_.empty() || now - last_heard_ < kTick;
+    // One tick more, for the calls that were begun before it said that it is quiet.
+    const bool was_quiet = is_quiet_.exchange(!is_busy);
+    return is_busy || !was_quiet ? last_look_ + kTick : Time::max();
+  }
+
+  void end() override {
+    is_ending_ = true;
+    const Time until = steady_now() + kLongestClose;
+    while (!sessions_.empty() && steady_now() < until) round();
+    end_host(host_);
+  }
+
+  void hear_file(Number number, uint32_t what) override {
+    last_heard_ = steady_now();
     const auto at = sessions_.find(number);
-    const bool is_open =
-        at != sessions_.end() && !at->second.is_released && at->second.phase == Peer::Phase::kOpen;
-    return is_open ? &at->second : nullptr;
+    const SessionPtr session = at == sessions_.end() ? nullptr : at->second;
+    // The order of a call may still wait when its answer, or the end of its process, is heard.
+    if (session == nullptr || !session->done) (void)take_orders();
+    if (number == kControl) return hear_host();
+    if (session == nullptr || session->phase != Phase::kOpen) return;
+    if ((what & EPOLLOUT) != 0) send(*session);
+    if ((what & ~uint32_t{EPOLLOUT}) != 0) hear_session(session);
   }
 
-  Failure why_not(Number number, const char* call) TR_REQUIRES(mutex_) {
-    const auto at = sessions_.find(number);
-    if (at != sessions_.end() && !at->second.no_process.empty())
-      return {fmt::format("{}: {}", file_.string(), at->second.no_process)};
-    return {fmt::format("its process has ended before {}", call)};
-  }
-
-  static Result<std::string> result_of(std::string_view answer) {
-    Unpacker read(answer);
-    if (read.number<uint8_t>() == 1) return std::string(answer.substr(1));
-    return read.failure();
-  }
-
-  void watch(int operation, int file, uint32_t what, Number number) {
-    epoll_event event{.events = what, .data = {.u64 = number}};
-    (void)::epoll_ctl(epoll_.get(), operation, file, &event);
-  }
-
-  void wake() TR_REQUIRES(mutex_) {
-    if (!std::exchange(sleeping_, false)) return;
-    const uint64_t one = 1;
-    (void)!::write(wake_.get(), &one, sizeof one);
-  }
+  // --- Its host.
 
   // Another file under its name would play something else.
   Result<HostProcess> launch(std::string& said) const {
@@ -282,235 +260,176 @@ struct SessionLoop::State {
     if (!digest) return digest.failure();
     if (digest.value() != digest_)
       return Failure{"the file has changed since it was first asked; a run keeps its library"};
-    return launch_host(file_, program_, patience_, said);
-  }
-
-  void take_host(HostProcess host) TR_REQUIRES(mutex_) {
-    control_ = std::move(host.control);
-    host_ = host.pid;
-    (void)::fcntl(control_.get(), F_SETFL, O_NONBLOCK);
-    watch(EPOLL_CTL_ADD, control_.get(), EPOLLIN, kControl);
-  }
-
-  // Without the lock: who begins a call does not wait for their end.
-  void end_lost_hosts() {
-    for (HostProcess& host : std::exchange(lost_hosts_, {})) end_host(host);
+    return launch_host(file_, program_, patience_, blocked_, said);
   }
 
   // Takes as long as a library loads; meanwhile it has no session that could be late.
   void launch_if_wanted() {
-    {
-      MutexLock lock(mutex_);
-      if (control_.is_open() || (to_host_.empty() && !start_) || closing_until_) return;
-    }
+    if (host_.control.is_open() || (to_host_.empty() && start_ == nullptr)) return;
     std::string said;
     auto launched = launch(said);
-    {
-      MutexLock lock(mutex_);
-      if (start_) {
-        start_->set_value(launched ? Result<std::string>(said) : launched.failure());
-        start_.reset();
-      }
-      if (launched) {
-        take_host(std::move(launched).value());
-        send_to_host();
-      } else {
-        for (const ToHost& waiting : std::exchange(to_host_, {})) {
-          const auto at = sessions_.find(waiting.session);
-          if (at == sessions_.end()) continue;
-          at->second.no_process = launched.failure().message;
-          ended(at, std::nullopt);
-        }
-      }
+    if (const auto start = std::exchange(start_, nullptr); start != nullptr)
+      start->set_value(launched ? Result<std::string>(said) : launched.failure());
+    if (launched) {
+      host_ = std::move(launched).value();
+      (void)::fcntl(host_.control.get(), F_SETFL, O_NONBLOCK);
+      watch_file(EPOLL_CTL_ADD, host_.control.get(), EPOLLIN, kControl);
+      return;
     }
-    for (auto& [done, result] : std::exchange(answered_, {})) done(std::move(result));
-  }
-
-  void ask(Number number, Peer& session, const Packer& request, Time timeout, const char* call,
-           Done done) TR_REQUIRES(mutex_) {
-    session.done = std::move(done);
-    session.call = call;
-    session.timeout = timeout;
-    session.deadline = steady_now() + timeout;
-    session.out = Packer().text(request.bytes()).bytes();
-    ++in_flight_;
-    send(number, session);
-    wake();
-  }
-
-  // As much as the socket takes. One that is closed is heard of when it is read.
-  void send(Number number, Peer& session) TR_REQUIRES(mutex_) {
-    size_t sent = 0;
-    while (sent < session.out.size()) {
-      const ssize_t now = ::send(session.socket->get(), session.out.data() + sent,
-                                 session.out.size() - sent, MSG_DONTWAIT | MSG_NOSIGNAL);
-      if (now > 0) {
-        sent += static_cast<size_t>(now);
-      } else if (errno != EINTR) {
-        break;
-      }
+    for (const ToHost& waiting : std::exchange(to_host_, {})) {
+      waiting.session->no_process = launched.failure().message;
+      ended(waiting.session, std::nullopt);
     }
-    session.out.erase(0, sent);
-    const bool waits = !session.out.empty();
-    if (waits != std::exchange(session.waits_to_send, waits))
-      watch(EPOLL_CTL_MOD, session.socket->get(), waits ? EPOLLIN | EPOLLOUT : EPOLLIN, number);
   }
 
-  void send_to_host() TR_REQUIRES(mutex_) {
-    while (!to_host_.empty()) {
-      const ToHost& next = to_host_.front();
-      HostMessage asked{.session = next.session, .request = next.request};
-      iovec data{&asked, sizeof asked};
-      alignas(cmsghdr) char room[CMSG_SPACE(sizeof(int))] = {};
-      msghdr message{};
-      message.msg_iov = &data;
-      message.msg_iovlen = 1;
-      if (next.file.is_open()) {
-        message.msg_control = room;
-        message.msg_controllen = sizeof room;
-        cmsghdr* header = CMSG_FIRSTHDR(&message);
-        header->cmsg_level = SOL_SOCKET;
-        header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(sizeof(int));
-        const int file = next.file.get();
-        std::memcpy(CMSG_DATA(header), &file, sizeof file);
-      }
-      const ssize_t sent = ::sendmsg(control_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-      // A full socket is tried again at the next tick; one that is gone is heard of.
-      if (sent != sizeof asked) return;
+  // What its socket does not take is sent at the next tick.
+  void send_to_host() {
+    while (host_.control.is_open() && !to_host_.empty()) {
+      const auto& [request, session] = to_host_.front();
+      const bool opens = request == HostRequest::kOpen;
+      if (!ask_host(host_, {.session = session->number, .request = request},
+                    opens ? session->theirs.get() : -1))
+        return;
+      if (opens) session->theirs.reset();
       asked_of_host_.push_back(steady_now());
       to_host_.pop_front();
     }
   }
 
-  void hear(Number number, uint32_t what) TR_REQUIRES(mutex_) {
-    if (number == kWake) {
-      uint64_t count = 0;
-      (void)!::read(wake_.get(), &count, sizeof count);
-    } else if (number == kControl) {
-      hear_host();
-    } else if (const auto at = sessions_.find(number);
-               at != sessions_.end() && at->second.phase == Peer::Phase::kOpen) {
-      if ((what & EPOLLOUT) != 0) send(number, at->second);
-      if ((what & ~uint32_t{EPOLLOUT}) != 0) hear_session(number, at->second);
-    }
-  }
-
-  void hear_host() TR_REQUIRES(mutex_) {
-    while (control_.is_open()) {
+  void hear_host() {
+    while (host_.control.is_open()) {
       HostMessage answer{};
-      const ssize_t got = ::recv(control_.get(), &answer, sizeof answer, MSG_DONTWAIT);
+      const ssize_t got = ::recv(host_.control.get(), &answer, sizeof answer, MSG_DONTWAIT);
       if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
       if (got != sizeof answer || asked_of_host_.empty()) return lose_host();
       asked_of_host_.pop_front();
       host_answered_ = steady_now();
       const auto at = sessions_.find(answer.session);
       if (at == sessions_.end()) continue;
-      if (answer.request == HostRequest::kGone) {
-        ended(at, answer.value);
-      } else if (answer.value < 0) {
-        at->second.no_process =
+      if (answer.request == HostRequest::kGone)
+        ended(SessionPtr(at->second), answer.value);
+      else if (answer.value < 0)
+        at->second->no_process =
             fmt::format("there is no process for a session: {}", ::strerror(-answer.value));
-      }
     }
   }
 
-  void hear_session(Number number, Peer& session) TR_REQUIRES(mutex_) {
-    // One chunk a turn, so that a long answer keeps nobody waiting.
-    const ssize_t got = ::recv(session.socket->get(), chunk_.data(), chunk_.size(), MSG_DONTWAIT);
-    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
-    if (got <= 0) return end(number, session, SocketEnd::kClosed);
-    session.in.append(chunk_.data(), static_cast<size_t>(got));
-    uint64_t bytes = 0;
-    const bool has_size = session.in.size() >= sizeof bytes;
-    if (has_size) std::memcpy(&bytes, session.in.data(), sizeof bytes);
-    const uint64_t whole = sizeof bytes + bytes;
-    // Nobody asked, or it is longer than it says, or than anything that we read.
-    if (!session.done || bytes > kMostAnswer || (has_size && session.in.size() > whole) ||
-        (has_size && bytes == 0))
-      return end(number, session, SocketEnd::kMalformed);
-    if (!has_size || session.in.size() < whole) return;
-    Result<std::string> result = result_of(std::string_view(session.in).substr(sizeof bytes));
-    session.in.clear();
-    finish(session, std::move(result));
-    if (session.is_released) end(number, session, SocketEnd::kClosed);
+  // All its sessions are dead, or die with it; those that it has not heard of wait for the next.
+  void lose_host() {
+    end_host(host_);
+    asked_of_host_.clear();
+    const auto waits = [](const Session& session) {
+      return session.phase == Phase::kOpen && session.theirs.is_open();
+    };
+    std::erase_if(to_host_, [&](const ToHost& request) { return !waits(*request.session); });
+    for (auto at = sessions_.begin(); at != sessions_.end();) {
+      const SessionPtr session = (at++)->second;
+      if (session->phase != Phase::kEnded && !waits(*session)) ended(session, std::nullopt);
+    }
   }
 
-  void finish(Peer& session, Result<std::string> result) TR_REQUIRES(mutex_) {
+  // --- Its sessions.
+
+  void open(const SessionPtr& session, bool is_polled) {
+    sessions_.emplace(session->number, session);
+    if (is_polled) watch_file(EPOLL_CTL_ADD, session->socket.get(), EPOLLIN, session->number);
+    to_host_.push_back({HostRequest::kOpen, session});
+  }
+
+  void await(Session& session, Done done) {
+    session.done = std::move(done);
+    ++in_flight_;
+  }
+
+  void ask(Session& session, Asked what, Done done) {
+    await(session, std::move(done));
+    session.call = what.call;
+    session.timeout = what.timeout;
+    session.deadline = what.deadline;
+    session.out = std::move(what.message);
+    send(session);
+  }
+
+  // As much as the socket takes. One that is closed is heard of when it is read.
+  void send(Session& session) {
+    session.out.erase(0, send_some(session.socket.get(), session.out).value_or(0));
+    const bool waits = !session.out.empty();
+    if (waits != std::exchange(session.waits_to_send, waits))
+      watch_file(EPOLL_CTL_MOD, session.socket.get(), waits ? EPOLLIN | EPOLLOUT : EPOLLIN,
+                 session.number);
+  }
+
+  void hear_session(const SessionPtr& session) {
+    // One chunk a turn, so that a long answer keeps nobody waiting.
+    char chunk[1 << 16];
+    const ssize_t got = ::recv(session->socket.get(), chunk, sizeof chunk, MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
+    if (got <= 0) return end(session, SocketEnd::kClosed);
+    std::string& in = session->in;
+    in.append(chunk, static_cast<size_t>(got));
+    uint64_t bytes = 0;
+    const bool has_size = in.size() >= sizeof bytes;
+    if (has_size) std::memcpy(&bytes, in.data(), sizeof bytes);
+    const uint64_t whole = sizeof bytes + bytes;
+    // Nobody asked, or it is longer than it says, or than anything that we read.
+    if (!session->done || bytes > kMostAnswer || (has_size && (bytes == 0 || in.size() > whole)))
+      return end(session, SocketEnd::kMalformed);
+    if (!has_size || in.size() < whole) return;
+    Result<std::string> result = result_of(std::string_view(in).substr(sizeof bytes));
+    in.clear();
+    finish(*session, std::move(result));
+    if (session->is_released) end(session, SocketEnd::kClosed);
+  }
+
+  void finish(Session& session, Result<std::string> result) {
     if (!session.done) return;
     --in_flight_;
-    answered_.emplace_back(std::exchange(session.done, nullptr), std::move(result));
+    std::exchange(session.done, nullptr)(std::move(result));
+  }
+
+  void release(const SessionPtr& session, std::optional<Asked> goodbye) {
+    const bool was_in_call = session->done != nullptr;
+    session->is_released = true;
+    finish(*session, Failure{"its process was ended in its call"});
+    if (session->phase == Phase::kEnded)
+      sessions_.erase(session->number);
+    else if (session->phase == Phase::kOpen && goodbye && !was_in_call)
+      ask(*session, std::move(*goodbye), [](const Result<std::string>&) {});
+    else if (session->phase == Phase::kOpen)
+      end(session, SocketEnd::kClosed);
   }
 
   // Its host is told to kill it; how it has ended comes back. Its call stays in flight until then.
-  void end(Number number, Peer& session, SocketEnd why) TR_REQUIRES(mutex_) {
-    session.phase = Peer::Phase::kEnding;
-    session.why = why;
-    session.ending_since = steady_now();
-    session.socket.reset();  // which nobody watches from here on
-    to_host_.push_back({HostRequest::kGone, number});
+  void end(const SessionPtr& session, SocketEnd why) {
+    watch_file(EPOLL_CTL_DEL, session->socket.get(), 0, session->number);
+    session->phase = Phase::kEnding;
+    session->why = why;
+    session->ending_since = steady_now();
+    to_host_.push_back({HostRequest::kGone, session});
   }
 
-  void ended(std::map<Number, Peer>::iterator at, std::optional<int32_t> status)
-      TR_REQUIRES(mutex_) {
-    Peer& session = at->second;
-    session.phase = Peer::Phase::kEnded;
-    session.socket.reset();
-    if (session.done) finish(session, Failure{reason_of(session, status)});
-    if (session.is_released) sessions_.erase(at);
+  void ended(const SessionPtr& session, std::optional<int32_t> status) {
+    watch_file(EPOLL_CTL_DEL, session->socket.get(), 0, session->number);
+    session->phase = Phase::kEnded;
+    session->theirs.reset();
+    finish(*session, session->why_ended(file_, status));
+    if (session->is_released) sessions_.erase(session->number);
   }
 
-  std::string reason_of(const Peer& session, std::optional<int32_t> status) const {
-    if (!session.no_process.empty())
-      return fmt::format("{}: {}", file_.string(), session.no_process);
-    switch (session.why) {
-      case SocketEnd::kLate:
-        return fmt::format("{}: {} did not return within {:g} s, and its process was killed",
-                           file_.filename().string(), session.call, seconds_of(session.timeout));
-      case SocketEnd::kMalformed:
-        return fmt::format("{}: its process answers {} with what is no answer, and was killed",
-                           file_.filename().string(), session.call);
-      case SocketEnd::kClosed:
-        break;
-    }
-    return fmt::format("{}: its process {} in {}", file_.filename().string(), how_ended(status),
-                       session.call);
-  }
-
-  void end_what_is_late(Time now) TR_REQUIRES(mutex_) {
+  void end_what_is_late(Time now) {
     last_look_ = now;
     // Deaf: its sessions go with it. One that answers has only much to do.
     if (!asked_of_host_.empty() &&
         now - std::max(asked_of_host_.front(), host_answered_) > kHostAnswers)
       lose_host();
-    for (auto& [number, session] : sessions_) {
-      if (!session.done) continue;
-      if (session.phase == Peer::Phase::kOpen && now >= session.deadline)
-        end(number, session, SocketEnd::kLate);
+    for (const auto& [number, session] : sessions_) {
+      if (!session->done) continue;
+      if (session->phase == Phase::kOpen && now >= session->deadline)
+        end(session, SocketEnd::kLate);
       // Nobody waits for a busy host to say how it was.
-      if (session.phase == Peer::Phase::kEnding &&
-          (session.why != SocketEnd::kClosed || now - session.ending_since > kLastWord))
-        finish(session, Failure{reason_of(session, std::nullopt)});
-    }
-  }
-
-  // All its sessions are dead, or die with it; those that it has not heard of wait for the next.
-  void lose_host() TR_REQUIRES(mutex_) {
-    lost_hosts_.push_back({std::move(control_), std::exchange(host_, 0)});
-    asked_of_host_.clear();
-    std::set<Number> waiting;
-    std::erase_if(to_host_, [&](const ToHost& request) {
-      const auto at = sessions_.find(request.session);
-      const bool opens = request.request == HostRequest::kOpen && at != sessions_.end() &&
-                         at->second.phase == Peer::Phase::kOpen;
-      if (opens) waiting.insert(request.session);
-      return !opens;
-    });
-    for (auto at = sessions_.begin(); at != sessions_.end();) {
-      const auto next = std::next(at);
-      if (at->second.phase != Peer::Phase::kEnded && !waiting.contains(at->first))
-        ended(at, std::nullopt);
-      at = next;
+      if (session->phase == Phase::kEnding &&
+          (session->why != SocketEnd::kClosed || now - session->ending_since > kLastWord))
+        finish(*session, session->why_ended(file_, std::nullopt));
     }
   }
 
@@ -518,58 +437,50 @@ struct SessionLoop::State {
   const std::string digest_;
   const std::filesystem::path program_;
   const Time patience_;
-  const FileDescriptor epoll_, wake_;
-  Mutex mutex_;
-  FileDescriptor control_ TR_GUARDED_BY(mutex_);
-  pid_t host_ TR_GUARDED_BY(mutex_) = 0;
-  Number next_ TR_GUARDED_BY(mutex_) = kFirstSession;
-  std::map<Number, Peer> sessions_ TR_GUARDED_BY(mutex_);
-  std::deque<ToHost> to_host_ TR_GUARDED_BY(mutex_);
-  std::deque<Time> asked_of_host_ TR_GUARDED_BY(mutex_);  // answered in this order
-  Time host_answered_ TR_GUARDED_BY(mutex_){};
-  int64_t in_flight_ TR_GUARDED_BY(mutex_) = 0;
-  bool sleeping_ TR_GUARDED_BY(mutex_) = false;
-  std::optional<Time> closing_until_ TR_GUARDED_BY(mutex_);
-  std::optional<std::promise<Result<std::string>>> start_ TR_GUARDED_BY(mutex_);
-  // The loop's thread alone.
-  Time last_event_{}, last_look_{};
-  std::vector<HostProcess> lost_hosts_;
-  std::array<char, 64 << 10> chunk_;
-  std::vector<std::pair<Done, Result<std::string>>> answered_;
+  sigset_t blocked_{};  // signals, where this loop was made: its host has them so
+  std::atomic<Number> next_ = kControl + 1;
+  std::atomic<bool> is_quiet_ = false;  // nothing is in flight, and no tick is near
+  // The thread's own.
+  HostProcess host_;
+  std::shared_ptr<Answer> start_;  // somebody waits for a host
+  std::map<Number, SessionPtr> sessions_;
+  std::deque<ToHost> to_host_;
+  std::deque<Time> asked_of_host_;  // answered in this order
+  Time host_answered_{}, last_look_{}, last_heard_{};
+  int64_t in_flight_ = 0;
+  bool is_ending_ = false;
 };
 
 SessionLoop::SessionLoop(std::filesystem::path file, std::string digest,
                          std::filesystem::path program, Time patience)
     : state_(std::make_shared<State>(std::move(file), std::move(digest), std::move(program),
-                                     patience)) {
+                                     patience)),
+      thread_(state_) {
   allow_all_files();
-  thread_ = std::thread([state = state_] { state->run(); });
 }
 
-SessionLoop::~SessionLoop() {
-  state_->close();
-  // The last owner may be what a call has left behind.
-  if (thread_.get_id() == std::this_thread::get_id()) {
-    thread_.detach();
-  } else {
-    thread_.join();
-  }
+SessionLoop::~SessionLoop() = default;
+
+Result<std::string> SessionLoop::start() { return state_->post_start(); }
+
+HostedSession::HostedSession(std::shared_ptr<SessionLoop> loop, Calls calls)
+    : loop_(std::move(loop)), peer_(loop_->state_->post_open(calls == Calls::kBegun)) {}
+
+HostedSession::~HostedSession() {
+  if (!released_.exchange(true)) loop_->state_->post_release(peer_, std::nullopt);
 }
 
-Result<std::string> SessionLoop::start() { return state_->start(); }
-SessionLoop::Number SessionLoop::open(bool is_polled) { return state_->open(is_polled); }
-Result<std::string> SessionLoop::call(Number session, const Packer& request, Time timeout,
-                                      const char* call) {
-  return state_->call(session, request, timeout, call);
+void HostedSession::begin(const Packer& request, Time timeout, const char* call, Done done) {
+  loop_->state_->post_begin(peer_, SessionLoop::State::asked(request, timeout, call),
+                            std::move(done));
 }
-void SessionLoop::begin(Number session, const Packer& request, Time timeout, const char* call,
-                        Done done) {
-  state_->begin(session, request, timeout, call, std::move(done));
+Result<std::string> HostedSession::call(const Packer& request, Time timeout, const char* call) {
+  return loop_->state_->call(peer_, request, timeout, call);
 }
-bool SessionLoop::is_alive(Number session) const { return state_->is_alive(session); }
-void SessionLoop::release(Number session) { state_->release(session, nullptr, Time{0}); }
-void SessionLoop::release(Number session, const Packer& goodbye, Time timeout) {
-  state_->release(session, &goodbye, timeout);
+bool HostedSession::is_alive() const { return peer_->phase == Peer::Phase::kOpen; }
+void HostedSession::close(const Packer& goodbye, Time timeout) {
+  if (!released_.exchange(true))
+    loop_->state_->post_release(peer_, SessionLoop::State::asked(goodbye, timeout, "close()"));
 }
 
 }  // namespace tailrace::sandbox

@@ -164,11 +164,11 @@ ProgramLoop::ProgramLoop(std::string name, std::shared_ptr<ToldTracebacks> told)
   watch(EPOLL_CTL_ADD, wake_.get(), EPOLLIN, 0, kIn);
 }
 
-void ProgramLoop::post(Order order) {
+void ProgramLoop::post(Order order, bool wakes) {
   {
     MutexLock lock(mutex_);
     if (!is_closing_) {
-      if (orders_.empty()) wake();
+      if (wakes && !std::exchange(is_woken_, true)) wake();
       orders_.push_back(std::move(order));
       return;
     }
@@ -187,15 +187,21 @@ void ProgramLoop::watch(int operation, int file, uint32_t what, Id id, Stream st
   (void)::epoll_ctl(epoll_.get(), operation, file, &event);
 }
 
+void ProgramLoop::watch_file(int operation, int file, uint32_t what, uint64_t number) const {
+  watch(operation, file, what, number, kFile);
+}
+
 void ProgramLoop::wake() { (void)!::eventfd_write(wake_.get(), 1); }
 
 void ProgramLoop::run() {
   leave_signals_to_others();
-  while (take_orders()) {
-    wait(std::min(turn(steady_now()), steady_now() + kLongestWait));
-    look_at_due(steady_now());
-  }
+  while (take_orders()) round();
   end();
+}
+
+void ProgramLoop::round() {
+  wait(std::min(turn(steady_now()), steady_now() + kLongestWait));
+  look_at_due(steady_now());
 }
 
 bool ProgramLoop::take_orders() {
@@ -204,6 +210,7 @@ bool ProgramLoop::take_orders() {
   {
     MutexLock lock(mutex_);
     orders = std::exchange(orders_, {});
+    is_woken_ = false;
     goes_on = !is_closing_;
   }
   for (const Order& order : orders) order(goes_on);
@@ -217,8 +224,12 @@ void ProgramLoop::wait(Time until) {
   const int ready = ::epoll_wait(epoll_.get(), events.data(), std::ssize(events),
                                  static_cast<int>(std::max<int64_t>(0, left)));
   for (int i = 0; i < ready; ++i) {
-    const uint64_t whose = events[static_cast<size_t>(i)].data.u64;
-    hear(whose / kStreams, static_cast<Stream>(whose % kStreams));
+    const auto [what, data] = events[static_cast<size_t>(i)];
+    const auto stream = static_cast<Stream>(data.u64 % kStreams);
+    if (stream == kFile)
+      hear_file(data.u64 / kStreams, what);
+    else
+      hear(data.u64 / kStreams, stream);
   }
 }
 
@@ -261,6 +272,7 @@ void ProgramLoop::hear(Id id, Stream stream) {
       program->read_err();
       break;
     case kEnd:
+    case kFile:
     case kStreams:
       program->has_ended_ = true;
       watch(EPOLL_CTL_DEL, program->process_->pidfd(), 0, id, kEnd);

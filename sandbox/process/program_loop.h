@@ -115,14 +115,15 @@ class ProgramLoop {
   virtual ~ProgramLoop() = default;  // no program is left
   ProgramLoop(const ProgramLoop&) = delete;
 
-  // Any thread; waits for nothing.
-  void post(Order order);
+  // Any thread; waits for nothing. Without `wakes` it is taken when the loop wakes up anyway.
+  void post(Order order, bool wakes = true);
   void close();
   // The thread of the loop, until close().
   void run();
 
  protected:
   const std::string& name() const { return name_; }
+  void wake();  // any thread
 
   // --- The loop's thread.
 
@@ -138,15 +139,20 @@ class ProgramLoop {
   virtual Time turn(Time /*now*/) { return Time::max(); }
   // It is closed: whoever still waits hears so, and no program is kept.
   virtual void end() = 0;
+  // Events of files that are no program's, under numbers that the derived class gives.
+  void watch_file(int operation, int file, uint32_t what, uint64_t number) const;
+  virtual void hear_file(uint64_t /*number*/, uint32_t /*what*/) {}
+  // The orders so far. False: it is closed.
+  bool take_orders();
+  // turn(), and the events until then. For end(), where it still waits for something.
+  void round();
 
  private:
   friend class ChildProgram;
   using Id = uint64_t;
-  enum Stream : uint64_t { kIn, kOut, kErr, kEnd, kStreams };
+  enum Stream : uint64_t { kIn, kOut, kErr, kEnd, kFile, kStreams };
 
   void watch(int operation, int file, uint32_t what, Id id, Stream stream) const;
-  void wake();
-  bool take_orders();
   void wait(Time until);
   ChildProgram* find(Id id) const;
   void hear(Id id, Stream stream);
@@ -161,7 +167,7 @@ class ProgramLoop {
   const FileDescriptor epoll_, wake_;
   Mutex mutex_;
   std::deque<Order> orders_ TR_GUARDED_BY(mutex_);
-  bool is_closing_ TR_GUARDED_BY(mutex_) = false;
+  bool is_closing_ TR_GUARDED_BY(mutex_) = false, is_woken_ TR_GUARDED_BY(mutex_) = false;
   // The thread's own.
   StderrLog log_;
   RateLimit notes_;

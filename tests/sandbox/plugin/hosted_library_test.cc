@@ -128,6 +128,19 @@ pid_t only_child() {
   return all.empty() ? 0 : all.front();
 }
 
+// The thread that starts it leaves all signals to others.
+TEST(HostedLibrary, HasTheSignalsOfTheThreadThatAskedForIt) {
+  sigset_t one, before;
+  ::sigemptyset(&one);
+  ::sigaddset(&one, SIGUSR1);
+  ::pthread_sigmask(SIG_SETMASK, &one, &before);
+  const auto library = host("maze");
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  const auto status = read_file(fmt::format("/proc/{}/status", only_child()));
+  ASSERT_TRUE(status);
+  EXPECT_THAT(status.value(), HasSubstr(fmt::format("SigBlk:\t{:016x}\n", 1 << (SIGUSR1 - 1))));
+}
+
 TEST(HostedLibrary, LeavesNoProcessBehind) {
   const size_t before = children().size();
   {
