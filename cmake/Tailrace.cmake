@@ -1,10 +1,11 @@
-# What every target of Tailrace shares: flags, libraries, and three functions.
+# What every target of Tailrace shares: flags, libraries, and four functions.
 #
 #   tailrace_library(NAME [SOURCES a.cc ...] [COLD b.cc ...] [DEPENDS tailrace::kernels ...]
 #                    [LIBS fmt::fmt ...] [HEADERS all|pure|none])
 #   tailrace_test(NAME FILES core/base/a_test.cc ... [DEPENDS ...] [LABELS unit] [GOLDEN] [FILTER "*"]
 #                 [LONG "filter"] [SKIPPED_BY "regex"] [RUN_SERIAL])
 #   tailrace_bench(NAME MEASURES "one line" FILES kernels/kernels_bench.cc [DEPENDS ...])
+#   tailrace_embed(NAME FUNCTION name_files FILES configs/names/trl.yaml ...)
 #
 # One library a subfolder; its DEPENDS are arrows of the map in docs/design.md. COLD: sources in
 # which nothing runs often, so that -O1 will do, which compiles in two thirds of the time. HEADERS: the
@@ -103,6 +104,21 @@ function(tailrace_library NAME)
     target_link_libraries(tailrace_${NAME} INTERFACE tailrace_flags ${ARG_DEPENDS} ${ARG_LIBS})
   endif()
   add_library(tailrace::${NAME} ALIAS tailrace_${NAME})
+endfunction()
+
+# Puts the text of files of the repository into the library NAME (one with COLD sources), where
+# `std::span<const EmbeddedFile> FUNCTION()` gives it.
+function(tailrace_embed NAME)
+  cmake_parse_arguments(ARG "" "FUNCTION" "FILES" ${ARGN})
+  set(out ${CMAKE_CURRENT_BINARY_DIR}/${ARG_FUNCTION}.cc)
+  list(JOIN ARG_FILES "," files)
+  list(TRANSFORM ARG_FILES PREPEND ${CMAKE_SOURCE_DIR}/)
+  add_custom_command(OUTPUT ${out}
+    COMMAND ${CMAKE_COMMAND} -DOUT=${out} -DFUNCTION=${ARG_FUNCTION} -DROOT=${CMAKE_SOURCE_DIR}
+            -DFILES=${files} -P ${CMAKE_SOURCE_DIR}/cmake/Embed.cmake
+    DEPENDS ${ARG_FILES} ${CMAKE_SOURCE_DIR}/cmake/Embed.cmake
+    VERBATIM)
+  target_sources(tailrace_${NAME}_cold PRIVATE ${out})
 endfunction()
 
 include(GoogleTest)

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -9,15 +11,26 @@
 
 #include "cli/run/datasets.h"
 #include "cli/run/options.h"
+#include "core/base/foreign_table.h"
 
 namespace tailrace {
 namespace {
 
+// Parsed once, and kept: the rows borrow their texts.
+const std::vector<ForeignTable>& tables() {
+  static const std::vector<ForeignTable> parsed = [] {
+    std::vector<ForeignTable> all;
+    for (const EmbeddedFile& file : name_files())
+      all.push_back(parse_foreign_table(std::string(file.text), std::string(file.path)));
+    return all;
+  }();
+  return parsed;
+}
+
 std::vector<ForeignName> all_rows() {
   std::vector<ForeignName> rows;
-  for (const auto& of :
-       {trl_names(), verl_names(), prime_rl_names(), openrlhf_names(), other_names()})
-    rows.insert(rows.end(), of.begin(), of.end());
+  for (const ForeignTable& table : tables())
+    rows.insert(rows.end(), table.rows.begin(), table.rows.end());
   return rows;
 }
 
@@ -97,12 +110,45 @@ std::vector<ForeignName> supervised_rows() {
   return rows;
 }
 
-constexpr std::string_view kFrameworks[] = {"TRL", "verl", "prime-rl", "OpenRLHF"};
-
 bool is_of(const ForeignName& row, std::string_view program) {
   return (", " + std::string(row.programs) + ",").find(fmt::format(", {},", program)) !=
          std::string::npos;
 }
+
+class OurKeys {
+ public:
+  OurKeys() : options_(options_by_key(RunOptions())) {
+    for (const auto& [key, option] : options_)
+      for (size_t dot = key.find('.'); dot != std::string::npos; dot = key.find('.', dot + 1))
+        sections_.insert(key.substr(0, dot));
+  }
+
+  bool hold_all(const ConfigNode& section, const std::string& key) const {
+    return std::ranges::all_of(section.entries, [&](const auto& entry) {
+      // With dots it is no key of a file.
+      return entry.first.find('.') == std::string::npos &&
+             is_ours(entry.second, key.empty() ? entry.first : key + "." + entry.first);
+    });
+  }
+
+ private:
+  using Kind = ConfigNode::Kind;
+
+  bool is_ours(const ConfigNode& node, const std::string& key) const {
+    if (options_.contains(key))
+      // No framework has names for what an environment reads, and for other maps they may have.
+      return node.kind != Kind::kMap || node.entries.empty() || key.ends_with(".settings");
+    if (!sections_.contains(key)) return false;
+    if (node.kind == Kind::kMap) return hold_all(node, key);
+    if (node.kind != Kind::kList) return node.kind == Kind::kNull;
+    return std::ranges::all_of(node.items, [&](const ConfigNode& item) {
+      return item.kind == Kind::kMap && hold_all(item, key + ".NAME");
+    });
+  }
+
+  std::map<std::string, OptionDoc> options_;
+  std::set<std::string> sections_;
+};
 
 // "`grpo`: `group_mean_std`" and what else a value of theirs says.
 std::string value_text(const ForeignName& row, const ForeignValue& value) {
@@ -157,7 +203,9 @@ std::string meaning(const ForeignName& row) {
 std::string tables_of(std::string_view program) {
   std::string taken, refused;
   for (const ForeignName& row : foreign_names()) {
-    const bool has_table = std::ranges::any_of(kFrameworks, [&](auto f) { return is_of(row, f); });
+    const bool has_table = std::ranges::any_of(tables(), [&](const ForeignTable& table) {
+      return !table.program.empty() && is_of(row, table.program);
+    });
     if (program.empty() ? has_table : !is_of(row, program)) continue;
     const std::string name = program.empty() ? fmt::format("`{}` ({})", row.name, row.programs)
                                              : fmt::format("`{}`", row.name);
@@ -234,6 +282,8 @@ std::span<const ForeignName> supervised_names() {
   return rows;
 }
 
+bool has_only_our_keys(const ConfigNode& root) { return OurKeys().hold_all(root, ""); }
+
 bool is_supervised(const ConfigNode& root) {
   const auto says = [&root](std::string_view section, std::string_view key) {
     const ConfigNode* node = root.find(section);
@@ -253,8 +303,8 @@ std::string coming_from_page() {
   for (const Default& row : kDefaults)
     page += fmt::format("| `{}` | `{}` | {} | {} | {} |\n", row.key,
                         options.at(std::string(row.key)).value, row.trl, row.verl, row.openrlhf);
-  for (const std::string_view program : kFrameworks) page += tables_of(program);
-  return page + tables_of("");
+  for (const ForeignTable& table : tables()) page += tables_of(table.program);
+  return page;
 }
 
 }  // namespace tailrace

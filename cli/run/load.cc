@@ -69,14 +69,19 @@ std::string keep_upper_model(ConfigNode& root) {
   return "";
 }
 
+// Most configs are written in our keys, and need no table to be parsed.
+std::span<const ForeignName> names_for(const ConfigNode& root, bool supervised) {
+  if (has_only_our_keys(root)) return {};
+  return supervised ? supervised_names() : foreign_names();
+}
+
 LoadedRun load(const std::filesystem::path& path, std::span<const std::string> overrides,
                const Registries& registries, LibraryUse use, const std::filesystem::path& run_dir,
                const std::filesystem::path& known = {}) {
   LoadedRun loaded;
   ConfigNode root = load_config(path, overrides);
   const std::string replaced = keep_upper_model(root);
-  loaded.keys =
-      bind_config(root, loaded.options, is_supervised(root) ? supervised_names() : foreign_names());
+  loaded.keys = bind_config(root, loaded.options, names_for(root, is_supervised(root)));
   if (!replaced.empty()) loaded.keys.add_note(replaced);
   try {
     loaded.registries = with_libraries(registries, loaded.options, use, known);
@@ -109,7 +114,7 @@ LoadedRun load_simulated_run(const std::filesystem::path& path,
   loaded.registries = registries;
   ConfigNode root = load_config(path, overrides);
   const std::string replaced = keep_upper_model(root);
-  loaded.keys = bind_config(root, loaded.options, foreign_names());
+  loaded.keys = bind_config(root, loaded.options, names_for(root, /*supervised=*/false));
   if (!replaced.empty()) loaded.keys.add_note(replaced);
   validate_simulated(loaded.options, loaded.keys);
   return loaded;

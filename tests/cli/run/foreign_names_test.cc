@@ -106,6 +106,17 @@ Settings switch_of(const ForeignName& row) {
   return {};
 }
 
+// Of a setting of ours, read without any table; empty: it is a key with such a value.
+std::string refusal_of(const std::string& setting) {
+  RunOptions options;
+  try {
+    bind_config(parse_config("env: {name: text}\n", "a.yaml", Settings{setting}), options);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
 TEST(ForeignRows, NameKeysThatAreThereAndAreNoKeysThemselves) {
   std::set<std::string_view> names;
   for (const ForeignName& row : foreign_names()) {
@@ -120,8 +131,10 @@ TEST(ForeignRows, NameKeysThatAreThereAndAreNoKeysThemselves) {
     EXPECT_TRUE(!row.key.empty() || !row.told.empty()) << row.name << " says nothing";
     EXPECT_TRUE((row.only_with.empty() && row.needs.empty()) || !row.told.empty()) << row.name;
     for (const ForeignValue& value : row.values)
-      for (const std::string& setting : settings_of(value.also, ""))
-        EXPECT_TRUE(known().contains(key_of(setting))) << row.name << ": " << setting;
+      for (const std::string& setting : settings_of(value.also, "1"))
+        EXPECT_EQ(refusal_of(setting), "") << row.name;
+    for (const std::string& setting : settings_of(row.only_with, "1"))
+      EXPECT_EQ(refusal_of(setting), "") << row.name;
   }
   EXPECT_GT(names.size(), 200u);
 }
@@ -242,6 +255,25 @@ TEST(ForeignRows, AdviseKeysThatAreThere) {
     for (const ForeignValue& value : row.values) check(row, value.told);
   }
   EXPECT_GT(advised, 100);
+}
+
+// Such a config is read without the tables, and has to mean the same.
+TEST(ForeignRows, AreNotNeededByAConfigOfOurKeysAlone) {
+  const auto only_ours = [](const std::string& text, const Settings& overrides = {}) {
+    return has_only_our_keys(parse_config(text, "a.yaml", overrides));
+  };
+  EXPECT_TRUE(only_ours("env: {name: text, settings: {anything: 1}}\noptim:\nrun: {steps: 3}\n"));
+  EXPECT_TRUE(only_ours("datasets: [{name: a, agent: {command: [x]}}, {name: b, ratio: 2}]\n"));
+  EXPECT_TRUE(only_ours(print_config(RunOptions())));
+  EXPECT_TRUE(only_ours("{}\n", {"optim.lr=1"}));
+  for (const char* text :
+       {"seed: 1\n", "optim: {learning_rate: 1}\n", "optim: adamw\n", "run.steps: 3\n",
+        "algo: {advantage: {estimator: rloo}}\n", "env: {columns: {input_key: a}}\n",
+        "max_steps: null\n", "datasets: [{name: a, n: 4}]\n", "datasets: [a]\n"})
+    EXPECT_FALSE(only_ours(text)) << text;
+  EXPECT_FALSE(only_ours("{}\n", {"seed=1"}));
+  for (const ForeignName& row : foreign_names())
+    EXPECT_FALSE(only_ours(nested(row.name, "1"))) << row.name;
 }
 
 // A whole config in a framework's own form.
