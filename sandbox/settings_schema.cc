@@ -39,7 +39,7 @@ std::optional<std::string> misfit(const Setting& setting, const std::string& val
       return range_text(setting, "a number");
     }
     case SettingType::kBool:
-      if (value == "true" || value == "false") return std::nullopt;
+      if (parse_boolean(value)) return std::nullopt;
       return "true or false";
     case SettingType::kString:
       return std::nullopt;
@@ -79,7 +79,10 @@ EnvironmentSettings complete_settings(const SettingsSchema& schema,
                   fmt::format("{} is '{}'; it must be {}{}", setting.name, value, *must,
                               setting.fallback ? fmt::format(" (default {})", *setting.fallback)
                                                : std::string()));
-    whole.emplace_back(setting.name, value);
+    // An environment knows one spelling.
+    const auto truth =
+        setting.type == SettingType::kBool ? parse_boolean(value) : std::optional<bool>();
+    whole.emplace_back(setting.name, truth ? std::string(*truth ? "true" : "false") : value);
   }
   return whole;
 }

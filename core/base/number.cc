@@ -27,4 +27,10 @@ std::optional<double> parse_number(std::string_view text) {
 
 std::optional<int64_t> parse_integer(std::string_view text) { return parse<int64_t>(text); }
 
+std::optional<bool> parse_boolean(std::string_view text) {
+  if (text == "true" || text == "True" || text == "TRUE") return true;
+  if (text == "false" || text == "False" || text == "FALSE") return false;
+  return std::nullopt;
+}
+
 }  // namespace tailrace

@@ -125,14 +125,13 @@ class ConfigBinder final : public OptionVisitor {
   void field(std::string_view key, bool& value, const OptionInfo& info) override {
     const ConfigNode* node = take(key, info);
     if (!node) return;
-    if (is_plain(*node) && (node->text == "true" || node->text == "false")) {
-      value = node->text == "true";
+    if (const auto truth = is_plain(*node) ? parse_boolean(node->text) : std::nullopt) {
+      value = *truth;
       return;
     }
     // Words that YAML 1.1 or other programs take for truth: a person is told, not guessed at.
-    static const std::set<std::string> yes = {"yes", "on", "1", "True", "TRUE", "y", "enabled"};
-    static const std::set<std::string> no = {"no",    "off", "0",    "False",
-                                             "FALSE", "n",   "none", "disabled"};
+    static const std::set<std::string> yes = {"yes", "on", "1", "y", "enabled"};
+    static const std::set<std::string> no = {"no", "off", "0", "n", "none", "disabled"};
     std::string advice = yes.contains(node->text)  ? "Try true."
                          : no.contains(node->text) ? "Try false."
                                                    : "";

@@ -9,6 +9,7 @@
 
 #include "core/base/error.h"
 #include "core/base/json_text.h"
+#include "core/base/number.h"
 #include "core/chat/call_arguments.h"
 #include "core/chat/loss_flag.h"
 #include "core/chat/markers.h"
@@ -135,7 +136,9 @@ PromptFormat::PromptFormat(const text::Tokenizer& tokenizer, ChatTemplate chat_t
                             "names {}, which is not for a config to give. "
                             "Remove it.",
                             name);
-    variables_[name] = as_json(value);
+    // Python's own spelling is no JSON, and as a text it would be true.
+    const auto truth = parse_boolean(value);
+    variables_[name] = truth ? ordered_json(*truth) : as_json(value);
   }
   refuse_without_date();
   // A template may walk over tools without asking whether there are any.

@@ -22,5 +22,12 @@ TEST(Number, IntegersDoNotWrapAround) {
     EXPECT_FALSE(parse_integer(text)) << text;
 }
 
+TEST(Number, BooleansHaveTheSpellingsOfYaml) {
+  for (const char* text : {"true", "True", "TRUE"}) EXPECT_EQ(parse_boolean(text), true) << text;
+  for (const char* text : {"false", "False", "FALSE"})
+    EXPECT_EQ(parse_boolean(text), false) << text;
+  for (const char* text : {"", "1", "yes", "tRUE", "True "}) EXPECT_FALSE(parse_boolean(text));
+}
+
 }  // namespace
 }  // namespace tailrace

@@ -233,6 +233,14 @@ TEST(BindConfig, SaysWhatWasFoundWhatIsAcceptedAndWhatToTry) {
             "a.yaml:1: settings.a is a list; it must be one plain value.");
 }
 
+// As Python and YAML 1.2 write them.
+TEST(BindConfig, TakesTheBooleansOfYaml) {
+  for (const char* text : {"true", "True", "TRUE"})
+    EXPECT_EQ(error_of(fmt::format("verbose: {}\n{}", text, kMinimal)), "(no error)") << text;
+  for (const char* text : {"\"true\"", "tRUE", "1"})
+    EXPECT_NE(error_of(fmt::format("verbose: {}\n{}", text, kMinimal)), "(no error)") << text;
+}
+
 TEST(BindConfig, ListsAllMistakesAtOnce) {
   EXPECT_EQ(
       error_of("verbose: maybe\nrollout:\n  group_size: -1\n  groupsize: 1\n"),

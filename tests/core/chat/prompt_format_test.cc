@@ -753,6 +753,9 @@ TEST(PromptFormat, SaysWhichTemplatesDoNotOnlyAppend) {
   options.variables = {{"enable_thinking", "false"}};
   EXPECT_EQ(format_of("qwen3", options).rewrites(),
             "it writes the beginning of an answer otherwise once the next one begins");
+  // As a text it would be true.
+  options.variables = {{"enable_thinking", "False"}};
+  EXPECT_EQ(format_of("qwen3", options).variables().dump(), "{\"enable_thinking\":false}");
 }
 
 TEST(PromptFormat, SaysWhichTemplatesHaveNoSecondTurn) {

@@ -85,6 +85,8 @@ TEST(PluginSettings, AreCheckedBeforeAnythingIsMade) {
   EXPECT_THROW(complete_settings(schema, {{"path", "x"}, {"on", "yes"}}, "it", "s"), UserError);
   EXPECT_EQ(complete_settings(schema, {{"path", "x"}}, "it", "s"),
             (EnvironmentSettings{{"path", "x"}, {"on", "true"}}));
+  EXPECT_EQ(complete_settings(schema, {{"path", "True"}, {"on", "False"}}, "it", "s"),
+            (EnvironmentSettings{{"path", "True"}, {"on", "false"}}));
 }
 
 struct Played {
