@@ -23,6 +23,8 @@ class Mistakes {
     }
   }
 
+  void add(const UserError& error) { found_.push_back(error); }
+
   // Throws what was found as one UserError, about the key of the first one.
   void tell() const {
     if (found_.empty()) return;

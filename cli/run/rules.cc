@@ -18,6 +18,7 @@
 #include "cli/run/dataset_rules.h"
 #include "cli/run/datasets.h"
 #include "cli/run/listen.h"
+#include "cli/run/mistakes.h"
 #include "cli/run/named_file.h"
 #include "cli/run/pools.h"
 #include "cli/run/rewards.h"
@@ -72,9 +73,11 @@ class EffectChecker {
       if (!place || (has_default && values_.at(name).value == standard->second.value)) continue;
       // Written in the same file as what switches it off, or above it: a contradiction of one
       // person.
-      if (place->layer >= decided || !has_default)
-        throw UserError::at(name, "has no effect: {}. {}", idle.reason,
-                            advice ? advice(name) : idle.advice);
+      if (place->layer >= decided || !has_default) {
+        mistakes_.add(keys_.placed(UserError::at(name, "has no effect: {}. {}", idle.reason,
+                                                 advice ? advice(name) : idle.advice)));
+        continue;
+      }
       reset.push_back(fmt::format("{}={}", name, standard->second.value));
     }
     if (reset.empty()) return;
@@ -84,6 +87,9 @@ class EffectChecker {
     if (idle.is_told)
       keys_.add_note(fmt::format("without effect, as {}: {}", idle.reason, fmt::join(reset, ", ")));
   }
+
+  // Throws all that refuse() has found.
+  void tell() const { mistakes_.tell(); }
 
   // Keys that say so themselves (OptionInfo::idle), reason by reason.
   void refuse_idle() {
@@ -103,6 +109,7 @@ class EffectChecker {
   RunOptions& options_;
   ConfigKeys& keys_;
   std::map<std::string, OptionDoc> values_, defaults_;
+  Mistakes mistakes_;
 };
 
 void validate_model(const RunOptions& o) {
@@ -390,6 +397,7 @@ void refuse_without_effect(RunOptions& o, ConfigKeys& keys,
                   {.reason = "rollout.sampling.top_k, top_p and min_p are off and cut nothing",
                    .deciders = {"rollout.sampling.top_k", "rollout.sampling.top_p",
                                 "rollout.sampling.min_p"}});
+  effect.tell();
 }
 
 // Its workers say twice a second how they get on; below two of these everybody would stand still.
@@ -535,6 +543,7 @@ void refuse_without_steps(RunOptions& o, ConfigKeys& keys) {
                   const std::string_view own = supervised_key(key);
                   return own.empty() ? "Remove it." : fmt::format("Write {}, or remove it.", own);
                 });
+  effect.tell();
 }
 
 void check_supervised_rules(RunOptions& o, ConfigKeys& keys) {
@@ -554,35 +563,54 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) 
         o.env.dataset.empty()
             ? "Supervised training alone needs sft.data instead."
             : "The prompts of env.dataset are answered once each by env.name: text.");
-  settle_verifiers(o, keys);
-  validate(o.optim, "optim");
-  validate(o.sft, "sft");
-  validate_model(o);
-  validate_adapter(o);
-  validate_rollout(o);
+  // Rules of different sections are told together, and those between sections once each section is
+  // sound.
+  Mistakes mistakes;
+  const auto look = [&](const auto& check) {
+    mistakes.look([&] {
+      try {
+        check();
+      } catch (const UserError& error) {
+        throw keys.placed(error);
+      }
+    });
+  };
+  look([&] { settle_verifiers(o, keys); });
+  look([&] { validate(o.optim, "optim"); });
+  look([&] { validate(o.sft, "sft"); });
+  look([&] {
+    validate_model(o);
+    validate_adapter(o);
+    validate_rollout(o);
+  });
   // The rules below are about steps, of which this run has none.
   if (supervised_only(o)) {
+    mistakes.tell();
     check_supervised_rules(o, keys);
     return refuse_without_effect(o, keys, {});
   }
-  validate_datasets(o, keys);
-  validate_listen(o);
-  validate_pools(o);
-  const std::vector<DatasetSection> datasets = datasets_of(o);
   std::vector<sandbox::EnvironmentInfo> environments;
-  for (size_t i = 0; i < datasets.size(); ++i)
-    environments.push_back(validate_dataset(o, i, datasets[i], registries));
+  look([&] {
+    validate_datasets(o, keys);
+    const std::vector<DatasetSection> datasets = datasets_of(o);
+    for (size_t i = 0; i < datasets.size(); ++i)
+      environments.push_back(validate_dataset(o, i, datasets[i], registries));
+  });
+  look([&] { validate_listen(o); });
+  look([&] { validate_pools(o); });
+  mistakes.tell();
   note_idle_rows(o, keys);
   derive_from_algorithm(o, keys, environments);
   // Behind derive_from_algorithm(), which fills in the lengths that nobody gave.
-  validate(o.algo, "algo");
-  validate_batches(o);
-  validate_ranks(o);
-  validate_streaming(o);
-  validate_colocation(o);
-  validate_sampling_mask(o);
-  validate_progress(o);
-  refuse_without_effect(o, keys, environments);
+  look([&] { validate(o.algo, "algo"); });
+  look([&] { validate_batches(o); });
+  look([&] { validate_ranks(o); });
+  look([&] { validate_streaming(o); });
+  look([&] { validate_colocation(o); });
+  look([&] { validate_sampling_mask(o); });
+  look([&] { validate_progress(o); });
+  look([&] { refuse_without_effect(o, keys, environments); });
+  mistakes.tell();
 
   // Last, so that the rules above still see what a person has given.
   const bool warms_up = !o.sft.data.empty() || o.sft.demonstrations > 0;

@@ -218,6 +218,14 @@ TEST(Validate, RefusesKeysThatNothingReads) {
             "a.yaml:8: sft.optim.lr has no effect: neither sft.data nor sft.demonstrations is "
             "given. Remove it.");
   EXPECT_EQ(error_of({"sft.epochs=1"}), "(no error)") << "the default changes nothing";
+  // Each in one answer, and rules of other sections with them.
+  const std::string all = error_of({"sft.epochs=3", "algo.kl.estimator=k1",
+                                    "optim.min_lr_ratio=0.5", "train.microbatch_tokens=8"});
+  for (const char* part : {"override sft.epochs=3: sft.epochs has no effect",
+                           "override algo.kl.estimator=k1: algo.kl.estimator has no effect",
+                           "override optim.min_lr_ratio=0.5: optim.min_lr_ratio has no effect",
+                           "override train.microbatch_tokens=8: train.microbatch_tokens is 8"})
+    EXPECT_NE(all.find(part), std::string::npos) << part << "\n" << all;
   EXPECT_NE(
       error_of({"algo.kl.estimator=k1"}).find("algo.kl.estimator has no effect: algo.kl.coef is 0"),
       std::string::npos);
