@@ -7,6 +7,7 @@
 
 #include "cli/run/fitted_prompts.h"
 #include "cli/run/foreign_names.h"
+#include "cli/run/mistakes.h"
 #include "cli/run/rules.h"
 #include "core/base/config_printer.h"
 #include "core/base/digest_of.h"
@@ -81,16 +82,26 @@ LoadedRun load(const std::filesystem::path& path, std::span<const std::string> o
   LoadedRun loaded;
   ConfigNode root = load_config(path, overrides);
   const std::string replaced = keep_upper_model(root);
-  loaded.keys = bind_config(root, loaded.options, names_for(root, is_supervised(root)));
+  const std::span<const ForeignName> names = names_for(root, is_supervised(root));
+  std::optional<UserError> refused;
+  loaded.keys = bind_config(root, loaded.options, names, &refused);
   if (!replaced.empty()) loaded.keys.add_note(replaced);
-  try {
-    loaded.registries = with_libraries(registries, loaded.options, use, known);
-  } catch (const UserError& error) {
-    throw loaded.keys.placed(error);
-  }
-  const std::filesystem::path run = run_dir.empty() ? loaded.options.run.dir : run_dir.string();
-  find_kept_adapter(RunPaths{run}, loaded.options);
-  validate(loaded.options, loaded.keys, loaded.registries);
+  Mistakes mistakes;
+  if (refused) mistakes.add(*refused);
+  // A recipe of another framework is told all that has to change at once; in a config of ours the
+  // rules could stumble over what a slip of the pen has left out.
+  if (!loaded.keys.has_foreign_names()) mistakes.tell();
+  mistakes.look([&] {
+    try {
+      loaded.registries = with_libraries(registries, loaded.options, use, known);
+    } catch (const UserError& error) {
+      throw loaded.keys.placed(error);
+    }
+    const std::filesystem::path run = run_dir.empty() ? loaded.options.run.dir : run_dir.string();
+    find_kept_adapter(RunPaths{run}, loaded.options);
+    validate(loaded.options, loaded.keys, loaded.registries);
+  });
+  mistakes.tell();
   return loaded;
 }
 

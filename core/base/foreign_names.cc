@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <set>
@@ -9,6 +10,8 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+
+#include "core/base/number.h"
 
 namespace tailrace {
 namespace {
@@ -77,6 +80,32 @@ std::vector<std::string_view> words_of(std::string_view text) {
   return words;
 }
 
+// As it is where one is no number: "0" is "0.0".
+bool is_same_value(std::string_view word, std::string_view other) {
+  const auto number = parse_number(word);
+  return word == other || (number && number == parse_number(other));
+}
+
+// "a: {b: 1, c: 2}" of a.b=1 and a.c=2.
+std::string in_sections(std::vector<std::pair<std::string_view, std::string>> settings) {
+  std::string text;
+  while (!settings.empty()) {
+    const auto part_of = [](std::string_view key) { return take_part(key); };
+    const std::string_view first = part_of(settings.front().first);
+    std::vector<std::pair<std::string_view, std::string>> inner, rest;
+    for (auto& [key, value] : settings) {
+      const bool belongs = part_of(key) == first;
+      if (belongs) take_part(key);
+      (belongs ? inner : rest).emplace_back(key, std::move(value));
+    }
+    text += fmt::format("{}{}: ", text.empty() ? "" : ", ", first);
+    text += inner.front().first.empty() ? inner.front().second
+                                        : fmt::format("{{{}}}", in_sections(std::move(inner)));
+    settings = std::move(rest);
+  }
+  return text;
+}
+
 std::string lower_word(const ConfigNode& node) {
   std::string word = node.kind == Kind::kScalar ? node.text : "";
   std::ranges::transform(word, word.begin(), [](unsigned char c) { return std::tolower(c); });
@@ -97,37 +126,51 @@ class ForeignReader {
     std::set<std::string_view> whole;
     for (const ForeignName& row : names) whole.insert(row.name);
     for (const ForeignName& row : names) {
-      take_all(row, std::string(row.name));
+      find_all(row, std::string(row.name));
       const std::string beside = name_beside_key(row);
       // Where both are called alike it is our key, and what another framework calls so in whole is
       // that one's.
-      if (!beside.empty() && beside != row.key && !whole.contains(beside)) take_all(row, beside);
+      if (!beside.empty() && beside != row.key && !whole.contains(beside)) find_all(row, beside);
     }
+    reading_.found = !found_.empty();
+    // Only now, when the sections of theirs are out of the way of our keys.
+    for (Found& each : found_) take(*each.row, each.name, std::move(each.node));
     for (Waiting& each : waiting_) give_switched(std::move(each));
     for (const Also& each : also_)
       if (!each.alone) give_also(each);
     for (const Also& each : also_)
       if (each.alone) give_also(each);
+    for (const Wanting& each : wanting_) check_wanted(each);
     for (const Conditional& each : conditional_) check_condition(each);
+    for (const Proposal& each : proposals_) propose(each);
+    drop_empty_sections(reading_.root, "", names);
   }
 
   ForeignReading finish() { return std::move(reading_); }
 
  private:
-  void take_all(const ForeignName& row, const std::string& name) {
+  struct Found {
+    const ForeignName* row;
+    std::string name;
+    ConfigNode node;
+  };
+  void find_all(const ForeignName& row, const std::string& name) {
     if (row.is_section) {
       const ConfigNode* node = node_at(reading_.root, name);
       if (node == nullptr || node->kind != Kind::kScalar) return;
     }
     // A name may stand there twice, as one word with dots and in sections.
-    while (auto node = extract(reading_.root, name)) take(row, name, std::move(*node));
+    while (auto node = extract(reading_.root, name))
+      found_.push_back({&row, name, std::move(*node)});
   }
 
   void take(const ForeignName& row, const std::string& name, ConfigNode node) {
+    touched_.insert(row.key);
     // None of Python: as if it were not given.
     if (node.kind == Kind::kNull || (node.kind == Kind::kScalar && node.text == "None"))
       return left(row, name, node);
-    if (row.key.empty()) return refuse(node, name, "{}: {}", name, row.told);
+    if (row.key.empty() && is_neutral(row, node)) return left(row, name, node);
+    if (row.key.empty()) return refuse_row(row, name, node);
     ConfigNode& seen = seen_.try_emplace(last_part(row.name), node).first->second;
     // Switches are looked up here by their last part, since names and their switches may come in
     // any order and from different layers.
@@ -145,7 +188,28 @@ class ForeignReader {
     if (!row.needs.empty())
       return waiting_.push_back({&row, name, std::move(node), /*gives=*/true});
     named_.insert(row.key);
+    add_note(row, name, node);
     give(row.key, std::move(node));
+  }
+
+  void add_note(const ForeignName& row, const std::string& name, const ConfigNode& node) {
+    if (row.note.empty()) return;
+    reading_.notes.push_back(fmt::format("{}: {}: {}", node.place.text(), name, row.note));
+  }
+
+  static bool is_neutral(const ForeignName& row, const ConfigNode& node) {
+    if (node.kind == Kind::kList) return node.items.empty();
+    if (node.kind == Kind::kMap) return node.entries.empty();
+    const std::string word = lower_word(node);
+    return word.empty() || std::ranges::any_of(words_of(row.neutral), [&](std::string_view other) {
+             return is_same_value(word, other);
+           });
+  }
+
+  void refuse_row(const ForeignName& row, const std::string& name, const ConfigNode& node) {
+    refuse(node, name, "{}: {}", name, row.told);
+    if (!row.write.empty() && node.kind == Kind::kScalar)
+      proposals_.push_back({&row, name, node, reading_.errors.size() - 1});
   }
 
   struct Waiting {
@@ -156,10 +220,13 @@ class ForeignReader {
   };
   // Once all names are known, its switch among them.
   void give_switched(Waiting each) {
-    if (!is_switched_on(*each.row))
-      return refuse(each.node, each.name, "{}: {}", each.name, each.row->told);
+    if (!is_switched_on(*each.row)) {
+      if (is_neutral(*each.row, each.node)) return left(*each.row, each.name, each.node);
+      return refuse_row(*each.row, each.name, each.node);
+    }
     if (!each.gives) return;
     named_.insert(each.row->key);
+    add_note(*each.row, each.name, each.node);
     give(each.row->key, std::move(each.node));
   }
   bool is_switched_on(const ForeignName& row) const {
@@ -175,12 +242,14 @@ class ForeignReader {
     if (value == nullptr) {
       std::vector<std::string_view> known;
       for (const ForeignValue& each : row.values)
-        if (each.told.empty()) known.push_back(each.theirs);
+        if (each.told.empty() || !each.wants.empty()) known.push_back(each.theirs);
       refuse(node, name, "{} is {}; what is taken here: {}. The key here is {}.", name,
              node.describe(), fmt::join(known, ", "), row.key);
       return false;
     }
-    if (!value->told.empty()) {
+    if (!value->wants.empty()) {
+      wanting_.push_back({value, name, node});
+    } else if (!value->told.empty()) {
       refuse(node, name, "{} is {}: {}", name, node.describe(), value->told);
       return false;
     }
@@ -213,6 +282,14 @@ class ForeignReader {
   void give(std::string_view key, ConfigNode node) {
     ConfigNode* spot = node_at(reading_.root, key);
     if (spot == nullptr) return put(key, std::move(node));
+    if (spot->foreign && spot->kind == Kind::kMap) {
+      // A section of theirs stands there, and its other names are in no table.
+      for (const auto& [name, other] : spot->entries)
+        refuse(other, fmt::format("{}.{}", key, name),
+               "{}.{} is not a known key; 'tailrace docs' lists them", key, name);
+      *spot = std::move(node);
+      return;
+    }
     if (spot->place.layer == node.place.layer) {
       return refuse(node, node.written,
                     "{} and {} (at {}) are two names of {}. Remove one of them.", node.written,
@@ -289,9 +366,90 @@ class ForeignReader {
     }
   }
 
+  struct Wanting {
+    const ForeignValue* value;
+    std::string name;
+    ConfigNode node;
+  };
+  void check_wanted(const Wanting& each) {
+    const std::string_view key = each.value->wants;
+    if (node_at(reading_.root, key) == nullptr && !touched_.contains(key))
+      refuse(each.node, each.name, "{} is {}: {}", each.name, each.node.describe(),
+             each.value->told);
+  }
+
+  struct Proposal {
+    const ForeignName* row;
+    std::string name;
+    ConfigNode node;
+    size_t error;  // which it is added to
+  };
+  // "eps_clip: 0.2  ->  algo: {clip_low: 0.2, clip_high: 0.2}" on a line of its own.
+  void propose(const Proposal& each) {
+    std::vector<std::pair<std::string_view, std::string>> settings;
+    std::vector<std::string> words;
+    for (const std::string_view setting : words_of(each.row->write)) {
+      const auto [key, formula] = split_setting(setting);
+      const std::optional<std::string> value = worked_out(formula, each.node);
+      if (!value) return;
+      settings.emplace_back(key, *value);
+      words.push_back(fmt::format("{}={}", key, *value));
+    }
+    const bool in_file = each.node.place.line > 0;
+    reading_.errors[each.error].message += fmt::format(
+        "\n         {}{}{}  ->  {}", each.name, in_file ? ": " : "=", each.node.text,
+        in_file ? in_sections(std::move(settings)) : fmt::format("{}", fmt::join(words, " ")));
+  }
+  // A formula of factors and divisors. None: one of them is not known, or the result is no count.
+  std::optional<std::string> worked_out(std::string_view formula, const ConfigNode& node) {
+    if (formula == "*") return node.text;
+    if (formula.find_first_of("*/") == std::string_view::npos) return std::string(formula);
+    double result = 1;
+    bool divides = false;
+    while (true) {
+      const size_t end = std::min(formula.find_first_of("*/"), formula.size());
+      const std::string_view factor = formula.substr(0, end);
+      const ConfigNode* spot = factor == "value" ? &node : node_at(reading_.root, factor);
+      const auto number = spot != nullptr ? parse_number(spot->text) : std::nullopt;
+      if (!number || *number == 0) return std::nullopt;
+      result = divides ? result / *number : result * *number;
+      if (end == formula.size()) break;
+      divides = formula[end] == '/';
+      formula.remove_prefix(end + 1);
+    }
+    if (result < 1 || result != std::floor(result)) return std::nullopt;
+    return fmt::format("{:.0f}", result);
+  }
+
+  // Of sections that only hold names of theirs, those that hold nothing: `wandb: {}`.
+  void drop_empty_sections(ConfigNode& section, const std::string& key,
+                           std::span<const ForeignName> names) {
+    const auto is_theirs = [&](const std::string& full) {
+      const std::string start = full + ".";
+      const auto begins = [&](std::string_view name) { return name.starts_with(start); };
+      return std::ranges::any_of(names, begins, &ForeignName::name) &&
+             std::ranges::none_of(
+                 names, [&](const ForeignName& row) { return row.key == full || begins(row.key); });
+    };
+    std::erase_if(section.entries, [&](auto& entry) {
+      auto& [name, node] = entry;
+      const std::string full = key.empty() ? name : fmt::format("{}.{}", key, name);
+      const bool held = !node.entries.empty();
+      if (node.kind == Kind::kMap) drop_empty_sections(node, full, names);
+      if (node.kind != Kind::kNull && (node.kind != Kind::kMap || !node.entries.empty()))
+        return false;
+      if (!is_theirs(full)) return false;
+      if (!held)
+        reading_.notes.push_back(fmt::format("{}: {} says nothing", node.place.text(), full));
+      return true;
+    });
+  }
+
   void left(const ForeignName& row, const std::string& name, const ConfigNode& node) {
+    const bool has_word = node.kind == Kind::kScalar && !node.text.empty() && node.text != "None";
     reading_.notes.push_back(row.key.empty()
-                                 ? fmt::format("{}: {} says nothing", node.place.text(), name)
+                                 ? fmt::format("{}: {}{} says nothing", node.place.text(), name,
+                                               has_word ? " = " + node.text : "")
                                  : fmt::format("{}: {} = {} leaves {} as it is", node.place.text(),
                                                name, node.describe(), row.key));
   }
@@ -304,11 +462,15 @@ class ForeignReader {
 
   ForeignReading reading_;
   std::map<std::string_view, ConfigNode> seen_;  // by the last part of a name: the highest layer's
+  std::vector<Found> found_;                     // in the order of the rows
+  std::set<std::string_view> touched_;           // keys that a name of theirs is of, taken or not
   std::vector<Waiting> waiting_;
   std::set<std::string_view> named_;    // keys that a name of theirs has given
   std::set<std::string_view> implied_;  // keys that a value which says something gives besides
   std::vector<Also> also_;
+  std::vector<Wanting> wanting_;
   std::vector<Conditional> conditional_;
+  std::vector<Proposal> proposals_;
 };
 
 }  // namespace

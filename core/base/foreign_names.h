@@ -30,6 +30,9 @@ struct ForeignValue {
   // same value. It counts where nobody gives that key in this layer or a higher one, and no name of
   // theirs gives it in any layer. With `ours` empty it gives way to what other values say besides.
   std::string_view also = {};
+  // Not empty: a key of ours that somebody has to give besides, as frameworks differ in its
+  // default. Where nobody does, `told` is the answer, and there alone.
+  std::string_view wants = {};
 };
 
 struct ForeignName {
@@ -53,6 +56,14 @@ struct ForeignName {
   bool is_section = false;
   // Not empty: a list of one is its element, and this is what to do with several.
   std::string_view several = {};
+  // Values, with a blank between several, that switch nothing on: where the name would be refused,
+  // they say nothing. Nothing at all ("", [], {}) is one of them.
+  std::string_view neutral = {};
+  // Not empty: what the log adds where the name is taken.
+  std::string_view note = {};
+  // "key=value" of ours, with a blank between several, that a refusal proposes to paste: "*" is the
+  // same value, and a value with an operator is worked out: "rollout.prompts_per_step/value".
+  std::string_view write = {};
 };
 
 struct ForeignReading {
@@ -62,8 +73,9 @@ struct ForeignReading {
     std::string name;     // as it is written
   };
   ConfigNode root;                 // without the names of the table
-  std::vector<std::string> notes;  // names that were taken and left our keys as they were
+  std::vector<std::string> notes;  // names that left our keys as they were, and notes of rows
   std::vector<Error> errors;
+  bool found = false;  // there was a name of the table
 };
 
 ForeignReading read_foreign_names(ConfigNode root, std::span<const ForeignName> names);

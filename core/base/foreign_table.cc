@@ -95,6 +95,14 @@ class TableReader {
     return keep(fmt::format("{}", fmt::join(names, ", ")));
   }
 
+  // "false 0" of [false, 0].
+  std::string_view words(const ConfigNode& node) {
+    if (node.kind != Kind::kList) return text(node);
+    std::vector<std::string_view> words;
+    for (const ConfigNode& item : node.items) words.push_back(text(item));
+    return keep(fmt::format("{}", fmt::join(words, " ")));
+  }
+
   ForeignValue value(const std::string& theirs, const ConfigNode& node) {
     ForeignValue value{.theirs = keep(theirs)};
     if (std::ranges::any_of(theirs, [](char c) { return c >= 'A' && c <= 'Z'; }))
@@ -104,11 +112,15 @@ class TableReader {
       value.ours = node.kind == Kind::kNull ? std::string_view() : text(node);
       return value;
     }
-    const Fields fields(node, "a value", {"ours", "told", "also"});
+    const Fields fields(node, "a value", {"ours", "told", "also", "wants"});
     if (const ConfigNode* ours = fields.find("ours"))
       value.ours = ours->kind == Kind::kNull ? std::string_view() : text(*ours);
     value.told = text_of(fields, "told");
     value.also = settings_of(fields, "also");
+    value.wants = text_of(fields, "wants");
+    if (!value.wants.empty() && value.told.empty())
+      throw UserError("{}: a value lacks told, which says what to write where nobody gives {}",
+                      node.place.text(), value.wants);
     return value;
   }
 
@@ -121,7 +133,7 @@ class TableReader {
     } else if (is_taken) {
       read_taken(node, row);
     } else {
-      const Fields fields(node, name, {"programs", "told", "section"});
+      const Fields fields(node, name, {"programs", "told", "section", "neutral", "write"});
       read_shared(fields, row);
     }
     if (is_taken ? row.key.empty() : row.told.empty())
@@ -135,6 +147,8 @@ class TableReader {
   void read_shared(const Fields& fields, ForeignName& row) {
     if (const ConfigNode* node = fields.find("programs")) row.programs = programs(*node);
     row.told = text_of(fields, "told");
+    row.write = settings_of(fields, "write");
+    if (const ConfigNode* node = fields.find("neutral")) row.neutral = words(*node);
     if (const ConfigNode* node = fields.find("section")) {
       if (node->text != "true")
         throw UserError("{}: section is {}; it must be true, or left out", node->place.text(),
@@ -144,12 +158,13 @@ class TableReader {
   }
 
   void read_taken(const ConfigNode& node, ForeignName& row) {
-    const Fields fields(
-        node, std::string(row.name),
-        {"programs", "key", "told", "values", "also", "only_with", "needs", "section", "several"});
+    const Fields fields(node, std::string(row.name),
+                        {"programs", "key", "told", "values", "also", "only_with", "needs",
+                         "section", "several", "neutral", "note"});
     read_shared(fields, row);
     row.key = text_of(fields, "key");
     row.several = text_of(fields, "several");
+    row.note = text_of(fields, "note");
     row.only_with = settings_of(fields, "only_with");
     if (const ConfigNode* needs = fields.find("needs"))
       row.needs = needs->kind == Kind::kMap ? settings(*needs, "needs") : text(*needs);

@@ -20,7 +20,8 @@ namespace {
 
 using Kind = ConfigNode::Kind;
 
-// About one screen; of what is beyond it the names are listed.
+// About one screen; of what is beyond it the names are listed. A config in the names of another
+// framework is told all at once, so that a person can go through it line by line.
 constexpr size_t kMaxErrors = 12, kMaxNames = 100;
 
 // "an integer from 1 to 8" and the like: completes "it must be ...".
@@ -116,6 +117,8 @@ class ConfigBinder final : public OptionVisitor {
       : keys_(keys), foreign_(foreign) {
     stack_.push_back({&reading.root, "", {}});
     keys_.notes_ = reading.notes;
+    keys_.has_foreign_names_ = reading.found;
+    if (reading.found) max_errors_ = kMaxNames;
     for (const auto& [place, message, name] : reading.errors) {
       add_error(place, "{}", message);
       errors_.back().key = name;
@@ -243,11 +246,11 @@ class ConfigBinder final : public OptionVisitor {
       return std::pair(a.place.layer, a.place.line) < std::pair(b.place.layer, b.place.line);
     });
     std::string message;
-    for (size_t i = 0; i < std::min(errors_.size(), kMaxErrors); ++i) {
+    for (size_t i = 0; i < std::min(errors_.size(), max_errors_); ++i) {
       if (i > 0) message += "\n       ";
       message += errors_[i].message;
     }
-    if (errors_.size() > kMaxErrors) message += "\n       " + rest_of_errors();
+    if (errors_.size() > max_errors_) message += "\n       " + rest_of_errors();
     throw UserError("{}", message);
   }
 
@@ -366,7 +369,7 @@ class ConfigBinder final : public OptionVisitor {
   // "and 3 more: a, b and others".
   std::string rest_of_errors() const {
     std::vector<std::string_view> names;
-    const size_t rest = errors_.size() - kMaxErrors;
+    const size_t rest = errors_.size() - max_errors_;
     for (const Error& error : std::span(errors_).last(rest))
       if (!error.key.empty() && names.size() < kMaxNames) names.push_back(error.key);
     std::string text = fmt::format("and {} more", rest);
@@ -548,7 +551,7 @@ class ConfigBinder final : public OptionVisitor {
     for (size_t i = 0; i < unknown.size(); ++i) {
       const auto& [key, place] = unknown[i];
       // Only those that are shown are looked at: thousands of them would take seconds.
-      if (i >= kMaxErrors) {
+      if (i >= max_errors_) {
         add_error(place, "{} is not a known key", key);
         errors_.back().key = key;
         continue;
@@ -588,6 +591,7 @@ class ConfigBinder final : public OptionVisitor {
   std::vector<Preset> presets_;
   std::map<std::string, size_t, std::less<>> preset_of_;  // by the key that is set; in presets_
   std::vector<Error> errors_;
+  size_t max_errors_ = kMaxErrors;
 };
 
 const ConfigPlace* ConfigKeys::place(std::string_view key) const {
@@ -614,12 +618,17 @@ std::string ConfigKeys::source(std::string_view key) const {
 }
 
 ConfigKeys bind_config(const ConfigNode& root, const VisitOptions& options,
-                       std::span<const ForeignName> foreign) {
+                       std::span<const ForeignName> foreign, std::optional<UserError>* mistakes) {
   const ForeignReading reading = read_foreign_names(root, foreign);
   ConfigKeys keys;
   ConfigBinder binder(reading, foreign, keys);
   options(binder);
-  binder.finish();
+  try {
+    binder.finish();
+  } catch (const UserError& error) {
+    if (mistakes == nullptr) throw;
+    *mistakes = error;
+  }
   return keys;
 }
 

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -44,24 +45,33 @@ class ConfigKeys {
   const std::vector<std::string>& notes() const { return notes_; }
   void add_note(std::string note) { notes_.push_back(std::move(note)); }
 
+  // The config says some of it in the names of another program.
+  bool has_foreign_names() const { return has_foreign_names_; }
+
  private:
   friend class ConfigBinder;
   std::map<std::string, ConfigPlace, std::less<>> places_;
   std::map<std::string, std::string, std::less<>> presets_;  // by the key that is set: "grpo"
   std::map<std::string, std::string, std::less<>> derived_;
   std::vector<std::string> notes_;
+  bool has_foreign_names_ = false;
 };
 
-// `foreign`: names of other programs, which are taken or refused as their table says.
+// `foreign`: names of other programs, which are taken or refused as their table says. `mistakes`,
+// where there is one, takes the message of all that is wrong, and what is right is bound; without
+// it that message is thrown.
 ConfigKeys bind_config(const ConfigNode& root, const VisitOptions& options,
-                       std::span<const ForeignName> foreign = {});
+                       std::span<const ForeignName> foreign = {},
+                       std::optional<UserError>* mistakes = nullptr);
 
 // The same for any struct with `void visit(OptionVisitor&)`.
 template <class Options>
 requires requires(Options& o, OptionVisitor& v) { o.visit(v); }
 ConfigKeys bind_config(const ConfigNode& root, Options& options,
-                       std::span<const ForeignName> foreign = {}) {
-  return bind_config(root, VisitOptions([&](OptionVisitor& v) { options.visit(v); }), foreign);
+                       std::span<const ForeignName> foreign = {},
+                       std::optional<UserError>* mistakes = nullptr) {
+  return bind_config(root, VisitOptions([&](OptionVisitor& v) { options.visit(v); }), foreign,
+                     mistakes);
 }
 
 }  // namespace tailrace

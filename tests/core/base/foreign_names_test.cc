@@ -64,12 +64,29 @@ const std::vector<ForeignName>& names() {
        .name = "weight",
        .key = "limits.high",
        .told = "it wants use_weight. Write limits.high.",
-       .needs = "use_weight=true"},
+       .needs = "use_weight=true",
+       .neutral = "0"},
       {.programs = "C",
        .name = "use_weight",
        .key = "limits.high",
        .values = {{.theirs = "true", .ours = "", .also = "limits.high=6"},
                   {.theirs = "false", .ours = "0"}}},
+      {.programs = "C", .name = "idle", .told = "there is none.", .neutral = "false 1"},
+      {.programs = "C",
+       .name = "both",
+       .told = "write both bounds.",
+       .write = "limits.low=* limits.high=limits.size*value"},
+      {.programs = "C", .name = "limits.shape.kind", .key = "limits.shape"},
+      {.programs = "C", .name = "limits.shape.gpu", .told = "there is none."},
+      {.programs = "C", .name = "engine.empty.x", .told = "there is none."},
+      {.programs = "C",
+       .name = "use_size",
+       .key = "limits.shape",
+       .values = {{.theirs = "true",
+                   .ours = "square",
+                   .told = "its size is missing. Write size.",
+                   .wants = "limits.size"}}},
+      {.programs = "C", .name = "passes", .key = "limits.high", .note = "the last is cut"},
       {.programs = "C",
        .name = "limits",
        .told = "it is a section. Remove it.",
@@ -232,7 +249,9 @@ TEST(ForeignNames, ThatAreTooManyForAScreenAreListed) {
   for (char name = 'a'; name < 'o'; ++name) text += fmt::format("odd_{}: 1\n", name);
   const std::string error = refusal_of(text + "limits: {low: 77}\n");
   EXPECT_TRUE(error.ends_with("\n       and 3 more: odd_m, odd_n and others")) << error;
-  EXPECT_TRUE(refusal_of(text + "gpu: true\n").ends_with("\n       and 3 more: odd_m, odd_n, gpu"));
+  // Not those of a recipe of another framework, which is told all at once.
+  EXPECT_TRUE(refusal_of(text + "gpu: true\n")
+                  .ends_with("\n       a.yaml:15: gpu: there is none. Remove it."));
 }
 
 TEST(ForeignNames, TakeAListOfOneWhereOneIsWanted) {
@@ -265,6 +284,58 @@ TEST(ForeignNames, OfABadValueAreInTheMessage) {
 TEST(ForeignNames, WithoutAValueSayNothing) {
   EXPECT_EQ(read("lowest: null\nkind: None\ngpu:\n").limits.low, 1);
   EXPECT_EQ(notes_of("gpu: null\n"), Notes{"a.yaml:1: gpu says nothing"});
+}
+
+// They switch nothing on, and a recipe is full of them.
+TEST(ForeignNames, WithANeutralValueSayNothing) {
+  for (const char* value : {"false", "False", "1", "1.0", "\"\"", "[]", "{}"})
+    EXPECT_EQ(refusal_of(fmt::format("idle: {}\n", value)), "(no error)") << value;
+  EXPECT_EQ(notes_of("idle: False\n"), Notes{"a.yaml:1: idle = False says nothing"});
+  EXPECT_EQ(refusal_of("idle: true\n"), "a.yaml:1: idle: there is none.");
+  // A coefficient without its switch, but not with it.
+  EXPECT_EQ(read("weight: 0.0\n").limits.high, 2);
+  EXPECT_EQ(read("weight: 0\nuse_weight: true\n").limits.high, 0);
+}
+
+TEST(ForeignNames, WhoseSectionsAreEmptySayNothing) {
+  EXPECT_EQ(notes_of("engine: {empty: {}}\n"), Notes{"a.yaml:1: engine.empty says nothing"});
+  EXPECT_EQ(notes_of("engine:\n"), Notes{"a.yaml:1: engine says nothing"});
+  EXPECT_EQ(refusal_of("engine: {other: {}}\n"),
+            "a.yaml:1: engine is not a known key; 'tailrace docs' lists them");
+}
+
+// A refused neighbour is no second name of the key that their section is called like.
+TEST(ForeignNames, InASectionThatIsAKeyOfOursStandInItsPlace) {
+  EXPECT_EQ(read("limits: {shape: {kind: square}}\n").limits.shape, Shape::kSquare);
+  EXPECT_EQ(refusal_of("limits: {shape: {kind: square, gpu: 1}}\n"),
+            "a.yaml:1: limits.shape.gpu: there is none.");
+  EXPECT_EQ(refusal_of("limits: {shape: {kind: square, odd: 1}}\n"),
+            "a.yaml:1: limits.shape.odd is not a known key; 'tailrace docs' lists them");
+}
+
+TEST(ForeignNames, MayWantAKeyThatSomebodyGives) {
+  EXPECT_EQ(refusal_of("use_size: true\n"),
+            "a.yaml:1: use_size is true: its size is missing. Write size.");
+  EXPECT_EQ(read("use_size: true\nlimits: {size: 4}\n").limits.shape, Shape::kSquare);
+  EXPECT_EQ(read("use_size: true\n", {"amount=4"}).limits.size, 4);
+}
+
+// Lines that a person pastes in the place of the refused one.
+TEST(ForeignNames, ThatAreRefusedProposeWhatToWrite) {
+  EXPECT_EQ(refusal_of("both: 2\nlimits: {size: 4}\n"),
+            "a.yaml:1: both: write both bounds.\n"
+            "         both: 2  ->  limits: {low: 2, high: 8}");
+  EXPECT_EQ(refusal_of("limits: {size: 4}\n", {"both=2"}),
+            "override both=2: both: write both bounds.\n"
+            "         both=2  ->  limits.low=2 limits.high=8");
+  // Nothing is proposed that cannot be worked out.
+  EXPECT_EQ(refusal_of("both: 2\n"), "a.yaml:1: both: write both bounds.");
+  EXPECT_EQ(refusal_of("both: x\nlimits: {size: 4}\n"), "a.yaml:1: both: write both bounds.");
+}
+
+TEST(ForeignNames, SayInTheLogHowTheyDiffer) {
+  EXPECT_EQ(notes_of("passes: 3\n"), (Notes{"a.yaml:1: passes: the last is cut",
+                                            "a.yaml:1: passes is read as limits.high"}));
 }
 
 // What stands beside them in their sections is unknown, and said to be.

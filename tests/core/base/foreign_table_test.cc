@@ -53,7 +53,12 @@ TEST(ForeignTable, HasValuesConditionsAndSharedTexts) {
       "  kind: {key: limits.shape, values: *shapes}\n"
       "  box: {key: k, values: {true: {ours: ~, also: {limits.low: 1, limits.high: 2}}}}\n"
       "  amount: {key: k, told: *join, only_with: {a.b: 1, a.c: x}, needs: {use_weight: true}}\n"
-      "  files: {key: k, told: *join, needs: weight, several: *join}\n");
+      "  files: {key: k, told: *join, needs: weight, several: *join}\n"
+      "  rest: {key: k, neutral: [false, 0], note: it rounds up,"
+      " values: {\"*\": {wants: a.b, told: *join}}}\n"
+      "refused:\n"
+      "  both: {told: *join, neutral: 0,"
+      " write: {limits.low: \"*\", limits.high: value/limits.low}}\n");
   const auto& kind = table.rows[0].values;
   ASSERT_EQ(kind.size(), 3u);
   EXPECT_EQ(kind[0].ours, "round");
@@ -66,6 +71,11 @@ TEST(ForeignTable, HasValuesConditionsAndSharedTexts) {
   EXPECT_EQ(table.rows[2].needs, "use_weight=true");
   EXPECT_EQ(table.rows[3].needs, "weight");
   EXPECT_EQ(table.rows[3].several, "Join them.");
+  EXPECT_EQ(table.rows[4].neutral, "false 0");
+  EXPECT_EQ(table.rows[4].note, "it rounds up");
+  EXPECT_EQ(table.rows[4].values[0].wants, "a.b");
+  EXPECT_EQ(table.rows[5].neutral, "0");
+  EXPECT_EQ(table.rows[5].write, "limits.low=* limits.high=value/limits.low");
 }
 
 // Each mistake of a person who edits a table is one sentence with its line.
@@ -78,9 +88,9 @@ TEST(ForeignTable, ThatIsMalformedIsRefusedWithTheLine) {
             "refused");
   EXPECT_EQ(row("{key: k, needed: x}"),
             "a.yaml:3: n has no field needed; its fields are programs, key, told, values, also, "
-            "only_with, needs, section, several");
+            "only_with, needs, section, several, neutral, note");
   EXPECT_EQ(row("{key: k, values: {x: {our: y}}}"),
-            "a.yaml:3: a value has no field our; its fields are ours, told, also");
+            "a.yaml:3: a value has no field our; its fields are ours, told, also, wants");
   EXPECT_EQ(row("{key: k, values: {X: y}}"),
             "a.yaml:3: the value X must be in lower case, as all are compared");
   EXPECT_EQ(row("{told: t}"), "a.yaml:3: n lacks key, the name here");
@@ -96,6 +106,8 @@ TEST(ForeignTable, ThatIsMalformedIsRefusedWithTheLine) {
             "a.yaml:4: n is given twice (first at a.yaml:3). Remove one of them.");
   EXPECT_EQ(row("k\nrefused: {n: t}"), "a.yaml:4: n has two rows. Remove one of them.");
   EXPECT_EQ(row("*none"), "a.yaml:3: not valid YAML: the referenced anchor is not defined");
+  EXPECT_EQ(row("{key: k, values: {x: {ours: y, wants: a.b}}}"),
+            "a.yaml:3: a value lacks told, which says what to write where nobody gives a.b");
   EXPECT_EQ(table_refusal("names: {n: k}\n"),
             "a.yaml:1: n lacks programs; the table is of no program");
   EXPECT_EQ(table_refusal("program: A\nrefused: {n: {section: true}}\n"),
