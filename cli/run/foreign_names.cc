@@ -73,6 +73,7 @@ std::string_view supervised_text(std::string_view told) {
 // a framework, whatever they are of samples.
 ForeignName supervised(ForeignName row) {
   row.told = supervised_text(row.told);
+  row.write = {}, row.note = {};  // they are about steps
   // Rows about prompts: such a run has none.
   if (std::ranges::any_of(row.values,
                           [](const ForeignValue& value) {
@@ -154,7 +155,7 @@ class OurKeys {
 std::string value_text(const ForeignName& row, const ForeignValue& value) {
   std::string text;
   if (value.theirs != "*") text = fmt::format("`{}`: ", value.theirs);
-  if (!value.told.empty()) {
+  if (!value.told.empty() && value.wants.empty()) {
     std::string_view told = value.told;
     if (told.ends_with('.')) told.remove_suffix(1);
     return fmt::format("{}refused: {}", value.theirs == "*" ? "any other value is " : text, told);
@@ -176,11 +177,26 @@ std::string value_text(const ForeignName& row, const ForeignValue& value) {
                 : fmt::format("`{}` as well", setting);
     also.remove_prefix(std::min(blank + 1, also.size()));
   }
+  if (!value.wants.empty())
+    text += fmt::format("{}only beside a value of `{}`", text.empty() ? "" : ", ", value.wants);
   return text;
 }
 
+// "`false`, `0`: says nothing".
+std::string neutral_text(const ForeignName& row) {
+  std::string values(row.neutral);
+  for (size_t at = 0; (at = values.find(' ', at)) != std::string::npos; at += 4)
+    values.replace(at, 1, "`, `");
+  return fmt::format("`{}`: says nothing", values);
+}
+
 std::string meaning(const ForeignName& row) {
-  if (row.key.empty()) return std::string(row.told);
+  if (row.key.empty()) {
+    std::string_view told = row.told;
+    if (row.neutral.empty()) return std::string(told);
+    if (told.ends_with('.')) told.remove_suffix(1);
+    return fmt::format("{}; {}", told, neutral_text(row));
+  }
   std::string text;
   for (const ForeignValue& value : row.values) {
     const std::string one = value_text(row, value);
@@ -194,6 +210,9 @@ std::string meaning(const ForeignName& row) {
   }
   if (!row.needs.empty())
     text += fmt::format("{}only beside `{}`", text.empty() ? "" : "; ", row.needs);
+  if (!row.neutral.empty())
+    text += fmt::format("{}without it {}", text.empty() ? "" : "; ", neutral_text(row));
+  if (!row.note.empty()) text += fmt::format("{}{}", text.empty() ? "" : "; ", row.note);
   if (!row.several.empty())
     text += fmt::format("{}of several files: {}", text.empty() ? "" : "; ", row.several);
   return text;
@@ -234,7 +253,14 @@ script of TRL in ten lines.
 - In a run that learns from `sft.data` alone the names of the optimizer, of epochs and of intervals
   are taken as the keys of `sft` (`learning_rate` as `sft.optim.lr`).
 - Every other name of the tables is an error that says what to write. Nothing is ignored.
-- A value of `null` or `None` leaves our key as it is.
+- A value of `null` or `None` leaves our key as it is, and so do an empty section and a value that
+  switches nothing on (`push_to_hub: false`, `kl_loss_coef: 0.0` without its switch). `True` and
+  `TRUE` are `true`.
+- A name brings the defaults of its framework for what belongs to it, unless the config gives that
+  itself: `advantage_estimator: gae` of OpenRLHF sets `algo.lambda` to 1. Where frameworks differ
+  in such a default, the value has to be given.
+- All refused and unknown names of a config are told together, each with its line, and where a
+  setting of ours says the same, with that setting in the form of the file.
 - Two names of one key in one file are an error that names both. The command line overrides a file
   under either name.
 - A name that is in no table is an unknown key, which is an error as well.

@@ -9,10 +9,13 @@
 #include <gtest/gtest.h>
 
 #include "cli/run/datasets.h"
+#include "cli/run/load.h"
 #include "cli/run/options.h"
+#include "cli/run/registries.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/yaml_config.h"
+#include "tests/core/base/temporary_directory.h"
 
 namespace tailrace {
 namespace {
@@ -193,8 +196,12 @@ TEST(ForeignRows, SayWhatToWriteWhereTheyAreRefused) {
   };
   for (const ForeignName& row : foreign_names()) {
     if (row.key.empty()) {
-      EXPECT_EQ(message(row.name, "7"),
-                fmt::format("refused: a.yaml:2: {}: {}", row.name, row.told));
+      const std::string said = message(row.name, "7");
+      const std::string told = fmt::format("refused: a.yaml:2: {}: {}", row.name, row.told);
+      // What may be pasted stands below.
+      EXPECT_TRUE(said == told || (!row.write.empty() && said.starts_with(told + "\n  ")))
+          << said << "\n"
+          << told;
     }
     for (const ForeignValue& value : row.values) {
       if (value.told.empty()) continue;
@@ -255,6 +262,82 @@ TEST(ForeignRows, AdviseKeysThatAreThere) {
     for (const ForeignValue& value : row.values) check(row, value.told);
   }
   EXPECT_GT(advised, 100);
+}
+
+// A value of ours that a small run may have.
+std::string fitting_value(const std::string& key) {
+  if (key == "rollout.max_context_tokens" || key.ends_with("_tokens")) return "128";
+  if (key == "lora.targets") return "[q_proj]";
+  if (key == "algo.kl.estimator") return "k2";  // k1 has no gradient in the loss
+  return other_value(key);
+}
+
+// The switch of a name with what that one wants besides, as far as the name does not give it.
+Settings whole_switch_of(const ForeignName& row) {
+  Settings settings = switch_of(row);
+  if (settings.empty()) return settings;
+  for (const ForeignName& other : foreign_names()) {
+    if (other.name != key_of(settings.front())) continue;
+    // Any value will do.
+    if (settings.front() == other.name)
+      settings.front() += fmt::format("={}", other.values.front().theirs);
+    for (const ForeignValue& value : other.values)
+      if (settings.front().ends_with(fmt::format("={}", value.theirs)) && !value.wants.empty() &&
+          value.wants != row.key)
+        settings.push_back(
+            fmt::format("{}={}", value.wants, other_value(std::string(value.wants))));
+  }
+  return settings;
+}
+
+// A config of nothing but the least that a run needs, and one name: what the name sets besides is
+// no mistake of a person who never wrote it.
+TEST(ForeignRows, MakeARunOfAConfigOfNothingElse) {
+  TemporaryDirectory folder;
+  const std::string rows =
+      folder.write("rows.jsonl", "{\"prompt\": \"1 + 1 =\", \"answer\": \"2\"}\n").string();
+  const std::string model = TAILRACE_SOURCE_DIR "/tests/data/models/stories260K";
+  const auto config = folder.write(
+      "a.yaml", fmt::format("model: {{path: {}}}\n"
+                            "env: {{name: text, dataset: rows.jsonl, eval_dataset: rows.jsonl,"
+                            " settings: {{verifier: math}}}}\n"
+                            "eval: {{prompts: 2}}\n"
+                            "rollout: {{prompts_per_step: 4, max_context_tokens: 128}}\n"
+                            "train: {{microbatch_tokens: 512}}\n",
+                            model));
+  const auto value_of = [&](const std::string& key) {
+    if (key == "model.path") return model;
+    return key.ends_with("dataset") ? rows : fitting_value(key);
+  };
+  const Registries registries = built_in_registries();
+  int tried = 0;
+  for (const ForeignName& row : foreign_names()) {
+    if (row.key.empty()) continue;
+    std::vector<ForeignValue> values = row.values;
+    if (values.empty()) values.push_back({.theirs = "*"});
+    for (const ForeignValue& value : values) {
+      if (!value.told.empty() && value.wants.empty()) continue;
+      const std::string theirs =
+          value.theirs == "*" ? value_of(std::string(row.key)) : std::string(value.theirs);
+      Settings overrides = whole_switch_of(row);
+      overrides.push_back(fmt::format("{}={}", row.name, theirs));
+      const std::string setting = overrides.back();
+      if (!value.wants.empty())
+        overrides.push_back(fmt::format("{}={}", value.wants, value_of(std::string(value.wants))));
+      std::string error;
+      try {
+        load_run_options(config, overrides, registries);
+      } catch (const UserError& refused) {
+        error = refused.what();
+      }
+      // The key itself may be of no use in so small a run, or its value too far off.
+      EXPECT_TRUE(error.empty() ||
+                  error.starts_with(fmt::format("override {}: {} ", setting, row.key)))
+          << setting << ": " << error;
+      ++tried;
+    }
+  }
+  EXPECT_GT(tried, 400);
 }
 
 // Such a config is read without the tables, and has to mean the same.
@@ -397,6 +480,30 @@ TEST(ForeignRows, OfPrimeRlAreReadAsTheFrameworkNestsThem) {
   EXPECT_FALSE(resolved(ours).starts_with("refused"));
 }
 
+// All that has to change, the rules of our own sections among it, in the order of the file.
+TEST(ForeignRows, ThatAreRefusedAreToldTogetherWithOurRules) {
+  TemporaryDirectory folder;
+  const auto config = folder.write("a.yaml",
+                                   "env: {name: text}\n"
+                                   "trainer: {logger: console}\n"
+                                   "data: {train_batch_size: 64}\n"
+                                   "actor_rollout_ref: {actor: {ppo_mini_batch_size: 16}}\n");
+  try {
+    load_run_options(config, {}, built_in_registries());
+    FAIL();
+  } catch (const UserError& error) {
+    const std::string text = error.what();
+    size_t last = 0;
+    for (const char* part : {":2: trainer.logger: each step goes to",
+                             ":4: actor_rollout_ref.actor.ppo_mini_batch_size: it",
+                             "16  ->  train: {minibatches_per_step: 4}", "model.path is missing"}) {
+      const size_t found = text.find(part, last);
+      ASSERT_NE(found, std::string::npos) << part << "\n" << text;
+      last = found;
+    }
+  }
+}
+
 TEST(ForeignRows, OfOneKeyAreAnErrorThatNamesBoth) {
   EXPECT_EQ(resolved("env: {name: text}\nlearning_rate: 1.0e-6\n"
                      "actor_rollout_ref: {actor: {optim: {lr: 1.0e-5}}}\n"),
@@ -442,6 +549,8 @@ TEST(ForeignRows, OfVerlsPenaltyCountWithItsSwitch) {
   EXPECT_EQ(keys.notes(),
             (std::vector<std::string>{
                 "a.yaml:2: actor_rollout_ref.actor.kl_loss_coef is read as algo.kl.coef",
+                "a.yaml:2: actor_rollout_ref.actor.use_kl_loss = true is read as "
+                "algo.kl.estimator = k3",
                 "a.yaml:2: actor_rollout_ref.actor.use_kl_loss = true is read as "
                 "algo.kl.placement = loss"}));
 }
@@ -500,12 +609,71 @@ TEST(ForeignRows, OfOpenRlhfsPenaltyAreInTheRewardUnlessTheLossIsSaid) {
       ours("placement: loss, estimator: k2"));
 }
 
+// What a name switches on has the framework's value where nobody gives one, and is never off.
+TEST(ForeignRows, BringTheDefaultsOfTheirFramework) {
+  const auto same = [](const std::string& theirs, const std::string& ours) {
+    const std::string text = resolved("env: {name: text}\n" + theirs);
+    EXPECT_EQ(text, resolved("env: {name: text}\n" + ours)) << theirs;
+    EXPECT_FALSE(text.starts_with("refused")) << theirs << text;
+  };
+  same("use_opsm: true\n", "algo: {correction: {sequence_mask: 0.0001}}\n");
+  same("use_opsm: true\nopsm_delta: 0.1\n", "algo: {correction: {sequence_mask: 0.1}}\n");
+  same("vllm_is_correction_type: icepop\n",
+       "algo: {correction: {kind: icepop, low: 0.5, cap: 5}}\n");
+  same("actor_rollout_ref: {model: {lora_rank: 8}}\n", "lora: {rank: 8, alpha: 16}\n");
+  same("actor_rollout_ref: {model: {lora_rank: 8, lora_alpha: 4}}\n",
+       "lora: {rank: 8, alpha: 4}\n");
+  same("actor_rollout_ref: {model: {lora_rank: 0}}\n", "lora: {rank: 0}\n");
+  same("lora_rank: 8\n", "lora: {rank: 8, alpha: 16}\n");
+  same("lora_r: 8\nlora_target_modules: all-linear\n", "lora: {rank: 8}\n");
+  same("vllm_importance_sampling_mode: token_truncate\n",
+       "algo: {correction: {kind: tis, cap: 3}}\n");
+  same("algorithm: {adv_estimator: gae}\n",
+       "algo: {advantage: gae, whiten_advantages: true, lambda: 1}\n");
+  same("algorithm: {filter_groups: {enable: True}}\n",
+       "scheduler: {replace_zero_signal: true, max_gen_batches: 0}\n");
+  same("algo: {kl: {use_loss: true, estimator: k2}}\n",
+       "algo: {kl: {coef: 0.01, estimator: k2}}\n");
+  const auto asks = [](const std::string& theirs, const std::string& part) {
+    const std::string text = resolved("env: {name: text}\n" + theirs);
+    EXPECT_NE(text.find(part), std::string::npos) << theirs << text;
+  };
+  asks("use_kl_loss: true\n", "the coefficient is missing");
+  asks("lora_r: 8\n", "Write lora_target_modules");
+  asks("algo: {kl: {use_loss: true}}\n", "the estimator is k1 in OpenRLHF");
+  asks("reward_model: {overlong_buffer: {enable: true}}\n", "Write len beside it");
+}
+
+// A recipe says these besides, and none of them means a thing.
+TEST(ForeignRows, OfNeutralValuesSayNothing) {
+  const std::string least = resolved("env: {name: text}\n");
+  for (const char* theirs :
+       {"actor_rollout_ref: {actor: {use_kl_loss: False, kl_loss_coef: 0.0}}",
+        "algorithm: {use_kl_in_reward: False, kl_ctrl: {kl_coef: 0.0}}", "wandb:", "ckpt: {}",
+        "push_to_hub: false", "warmup_ratio: 0.0", "report_to: none", "fp16: False",
+        "trainer: {n_gpus_per_node: 1, nnodes: 1}", "use_kl_loss: false\nkl_loss_coef: 0"})
+    EXPECT_EQ(resolved(fmt::format("env: {{name: text}}\n{}\n", theirs)), least) << theirs;
+}
+
+// A step goes on from one pass to the next, and theirs do not.
+TEST(ForeignRows, OfEpochsSayInTheLogWhatBecomesOfTheLastStep) {
+  for (const char* name : {"num_train_epochs", "total_epochs", "num_episodes"}) {
+    RunOptions options;
+    const ConfigKeys keys =
+        bind_config(parse_config(fmt::format("env: {{name: text}}\n{}: 2\n", name), "a.yaml", {}),
+                    options, foreign_names());
+    ASSERT_FALSE(keys.notes().empty());
+    EXPECT_TRUE(keys.notes().front().starts_with(
+        fmt::format("a.yaml:2: {}: steps go on from one pass to the next", name)))
+        << keys.notes().front();
+  }
+}
+
 // A PPO config of verl, beside our own section of the same name.
 TEST(ForeignRows, OfVerlsCriticAreKeysOfOurs) {
   const std::string ours = resolved(
       "env: {name: text}\n"
-      "algo: {advantage: gae, gamma: 0.99, lambda: 0.9, whiten_advantages: true,"
-      " filter_zero_signal: none}\n"
+      "algo: {advantage: gae, gamma: 0.99, lambda: 0.9, whiten_advantages: true}\n"
       "critic: {lr: 0.002, value_clip: 0.2, max_grad_norm: 2, warmup_steps: 0}\n");
   EXPECT_FALSE(ours.starts_with("refused")) << ours;
   EXPECT_EQ(resolved("env: {name: text}\n"
@@ -530,7 +698,7 @@ TEST(ForeignRows, OfTrlsCorrectionAreAKindAndALevel) {
                      "vllm_importance_sampling_cap: 3\n"),
             ours("kind: icepop, low: 0, level: sequence, cap: 3"));
   EXPECT_EQ(resolved("env: {name: text}\nvllm_importance_sampling_mode: token_truncate\n"),
-            ours("kind: tis, level: token"));
+            ours("kind: tis, level: token, cap: 3"));
   EXPECT_EQ(resolved("env: {name: text}\nvllm_importance_sampling_correction: false\n"),
             ours("kind: none"));
   const std::string alone = resolved("env: {name: text}\nvllm_importance_sampling_cap: 3\n");
