@@ -13,6 +13,7 @@
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/flags.h"
+#include "kernels/base/check.h"
 
 namespace tailrace {
 namespace {
@@ -43,6 +44,56 @@ std::string option_row(const OptionDoc& option) {
                      cell(text));
 }
 
+// Keys that a person sets; the tables behind them have all. In the order of a config file.
+constexpr std::string_view kEveryday[] = {"run.name",
+                                          "run.steps",
+                                          "run.seed",
+                                          "model.path",
+                                          "model.device",
+                                          "lora.rank",
+                                          "env.name",
+                                          "env.dataset",
+                                          "env.eval_dataset",
+                                          "env.columns",
+                                          "env.settings",
+                                          "env.command",
+                                          "reward.command",
+                                          "rollout.prompts_per_step",
+                                          "rollout.group_size",
+                                          "rollout.max_prompt_tokens",
+                                          "rollout.max_response_tokens",
+                                          "rollout.max_turns",
+                                          "rollout.sampling.temperature",
+                                          "rollout.workers",
+                                          "rollout.kv_cache_mb",
+                                          "scheduler.mode",
+                                          "algo.name",
+                                          "algo.kl.coef",
+                                          "optim.lr",
+                                          "optim.schedule",
+                                          "train.minibatches_per_step",
+                                          "train.microbatch_tokens",
+                                          "sft.data",
+                                          "eval.prompts",
+                                          "eval.interval_steps",
+                                          "checkpoint.interval_steps"};
+
+std::string everyday_keys(const std::vector<SectionDoc>& sections) {
+  std::string out =
+      "\n## The keys that most runs set\n\n" +
+      wrapped("A run begins with some of these; each stands in the table of its section too.") +
+      "\n| key | default | meaning |\n| --- | --- | --- |\n";
+  for (const std::string_view key : kEveryday) {
+    const OptionDoc* found = nullptr;
+    for (const SectionDoc& section : sections)
+      for (const OptionDoc& option : section.options)
+        if (option.key == key) found = &option;
+    TR_CHECK(found != nullptr, "{} is no key", key);
+    out += fmt::format("| `{}` | `{}` | {} |\n", key, cell(found->value), cell(found->help));
+  }
+  return out;
+}
+
 std::string configuration_reference() {
   std::string out =
       "# Configuration\n\n" +
@@ -61,7 +112,9 @@ std::string configuration_reference() {
           "column `resume` says what a launch that continues a run may change; every other key "
           "keeps its value.");
   // Options that nobody has set show the defaults.
-  for (const SectionDoc& section : describe_options(RunOptions{})) {
+  const std::vector<SectionDoc> sections = describe_options(RunOptions{});
+  out += everyday_keys(sections);
+  for (const SectionDoc& section : sections) {
     // It holds sections only, and these have tables of their own.
     if (section.options.empty()) continue;
     out += fmt::format(
