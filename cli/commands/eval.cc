@@ -94,6 +94,8 @@ std::vector<EvalArguments> adopt_run(EvalArguments arguments, Registries& regist
   const int64_t env_threads = plan.rollout.env_threads;
   plan.chat = chat_of_run(paths, options);
   plan.rollout = options.rollout;
+  plan.rollout.sampling =
+      options.rollout.sampling_in(arguments.training_seeds ? Lane::kTrain : Lane::kEval);
   plan.rollout.env_threads = env_threads;
   plan.episodes = options.eval.prompts;
   plan.samples = options.eval.group_size;

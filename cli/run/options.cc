@@ -424,6 +424,7 @@ void LogSection::visit(OptionVisitor& v) {
 void RunOptions::visit(OptionVisitor& v) {
   auto rollout_section = shared(step, rollout_processes, rollout);
   auto checkpoint_section = shared(save, checkpoint);
+  auto eval_section = shared(eval, rollout.evaluation);
   Idle listed =
       idle_if(!datasets.empty(), "{datasets} lists what the policy acts in", {"datasets"});
   listed.is_told = false;
@@ -457,7 +458,7 @@ void RunOptions::visit(OptionVisitor& v) {
                     {"algo.advantage", "algo.name"}));
   v.section("optim", optim, "the optimizer");
   v.section("scheduler", scheduler, "how a run schedules, leases, retries and storage");
-  v.section("eval", eval, "evaluation on held-out prompts", no_evaluation);
+  v.section("eval", eval_section, "evaluation on held-out prompts", no_evaluation);
   v.section("checkpoint", checkpoint_section, "what is saved to continue from");
   v.section("weights", weights, "which published weights are kept");
   v.section("files", files, "what is read of the files that a person brings");

@@ -130,7 +130,8 @@ ExitCode run_scheduler(const RoleContext& context, StatusPage& page, Log& log,
                     .needs_sets = o.algo.sampling_mask == SamplingMask::kKeep,
                     .experts = o.algo.router_replay == RouterReplay::kReplay ? model.expert_shape()
                                                                              : ExpertShape{},
-                    .sampling = o.rollout.sampling.params(),
+                    .sampling = o.rollout.sampling_in(Lane::kTrain).params(),
+                    .eval_sampling = o.rollout.sampling_in(Lane::kEval).params(),
                     .greedy_member = o.rollout.greedy_member};
   options.on_begun = [run = context.run.root, endpoint = context.endpoint.address] {
     mark_begun(run, endpoint);

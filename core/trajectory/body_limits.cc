@@ -52,7 +52,9 @@ std::string distribution_of(const SamplingParams& s) {
 
 std::optional<std::string> find_unfit(const Trajectory& trajectory, const BodyLimits& limits) {
   // First: what follows is judged by them.
-  std::optional<SamplingParams> sampling = limits.sampling;
+  std::optional<SamplingParams> sampling = trajectory.lane == Lane::kEval && limits.eval_sampling
+                                               ? limits.eval_sampling
+                                               : limits.sampling;
   if (sampling && limits.greedy_member &&
       is_greedy_member(trajectory.lane, trajectory.lease.member))
     sampling->temperature = 0;

@@ -24,6 +24,7 @@ struct BodyLimits {
   std::optional<ExpertShape> experts = {};
   // The run's: its temperature and truncation. Lengths and stops are the environment's.
   std::optional<SamplingParams> sampling = {};
+  std::optional<SamplingParams> eval_sampling = {};  // of held-out prompts; none: the same
   bool greedy_member = false;  // the run's: one member of each group is sampled at temperature 0
 };
 

@@ -2,10 +2,58 @@
 
 #include <algorithm>
 #include <bit>
+#include <string_view>
+
+#include <fmt/format.h>
 
 #include "core/base/error.h"
 
 namespace tailrace {
+
+void EvalSampling::visit(OptionVisitor& v) {
+  v.field("temperature", temperature,
+          {.help = "divides the logits; 0 is greedy, -1 as rollout.sampling",
+           .min = kAsTraining,
+           .max = kMaxTemperature});
+  v.field("top_k", top_k,
+          {.help = "keep the k likeliest tokens; -1 or 0 is off, -2 as rollout.sampling",
+           .min = -2,
+           .max = kMaxCount});
+  v.field("top_p", top_p,
+          {.help = "keep the smallest set of likeliest tokens with this probability; 1 is off, -1 "
+                   "as rollout.sampling",
+           .min = kAsTraining,
+           .max = 1});
+  v.field("min_p", min_p,
+          {.help = "keep tokens with at least this share of the largest probability; 0 is off, -1 "
+                   "as rollout.sampling",
+           .min = kAsTraining,
+           .max = 1});
+}
+
+void EvalSampling::validate() const {
+  const auto refuse = [](std::string_view key, double value, std::string_view range) {
+    throw UserError::at(fmt::format("eval.sampling.{}", key),
+                        "is {}; it must be {}, or -1 (as rollout.sampling).", value, range);
+  };
+  if (temperature != kAsTraining && !is_temperature(temperature))
+    refuse("temperature", temperature,
+           fmt::format("0 (greedy), from {} to {}", kMinTemperature, kMaxTemperature));
+  if (top_p != kAsTraining && top_p < 1e-6) refuse("top_p", top_p, "from 1e-06 to 1");
+  if (min_p != kAsTraining && min_p < 0) refuse("min_p", min_p, "from 0 to 1");
+}
+
+SamplingOptions EvalSampling::over(SamplingOptions training) const {
+  if (temperature != kAsTraining) training.temperature = temperature;
+  if (top_p != kAsTraining) training.top_p = top_p;
+  if (min_p != kAsTraining) training.min_p = min_p;
+  if (top_k != -2) training.top_k = top_k;
+  return training;
+}
+
+void EvaluationOptions::visit(OptionVisitor& v) {
+  v.section("sampling", sampling, "how tokens of held-out prompts are drawn");
+}
 
 void RolloutOptions::visit(OptionVisitor& v) {
   v.section("sampling", sampling, "how tokens are drawn");
@@ -76,6 +124,7 @@ void RolloutOptions::validate() {
                         "is {}; it must be 0 (greedy) or from {} to {}. Try 1.0.",
                         sampling.temperature, kMinTemperature, kMaxTemperature);
   }
+  evaluation.sampling.validate();
   int64_t needed = max_prompt_tokens + max_response_tokens;
   // The model's own limit, which `help` promises, is filled in before by whoever has read the
   // model's config.

@@ -4,13 +4,33 @@
 
 #include <cstdint>
 
+#include "core/base/ids.h"
 #include "core/base/options.h"
 #include "rollout/engine/options.h"
 
 namespace tailrace {
 
+// How held-out prompts are sampled, as far as that is not as in training: `eval.sampling`.
+struct EvalSampling {
+  static constexpr int64_t kAsTraining = -1;
+  // kAsTraining: of rollout.sampling; of top_k, which -1 switches off, it is -2.
+  double temperature = kAsTraining, top_p = kAsTraining, min_p = kAsTraining;
+  int64_t top_k = -2;
+
+  void visit(OptionVisitor& v);
+  void validate() const;  // throws UserError
+  SamplingOptions over(SamplingOptions training) const;
+};
+
+// The part of the section `eval` that whoever plays episodes reads.
+struct EvaluationOptions {
+  EvalSampling sampling;
+  void visit(OptionVisitor& v);
+};
+
 struct RolloutOptions {
   SamplingOptions sampling;
+  EvaluationOptions evaluation;   // its keys stand in `eval`
   bool greedy_member = false;     // is_greedy_member() samples at temperature 0
   int64_t max_prompt_tokens = 0;  // 0: what the context leaves
   // All that follows the prompt, observations included; 0: as above.
@@ -27,6 +47,9 @@ struct RolloutOptions {
   void visit(OptionVisitor& v);
   // Rules over several fields, and the default of max_context_tokens. Throws UserError.
   void validate();
+  SamplingOptions sampling_in(Lane lane) const {
+    return lane == Lane::kEval ? evaluation.sampling.over(sampling) : sampling;
+  }
   // Most that an episode can sample; validated.
   int64_t max_sampled_tokens() const;
 };

@@ -36,12 +36,15 @@ PlayedDatasets::PlayedDatasets(const RolloutWorkerConfig& config,
   for (const RolloutDataset& dataset : config.datasets) {
     auto source = environments.source(dataset.env, dataset.settings);
     const sandbox::EnvironmentInfo info = source->info();
-    played_.push_back(
-        {.source = std::move(source),
-         .info = info,
-         .tasks = task_source_for(config.seed, dataset, info),
-         .limits = episode_limits(config.rollout, info),
-         .sampling = episode_sampling(config.rollout.sampling, info, config.model, format)});
+    const auto sampling_in = [&](Lane lane) {
+      return episode_sampling(config.rollout.sampling_in(lane), info, config.model, format);
+    };
+    played_.push_back({.source = std::move(source),
+                       .info = info,
+                       .tasks = task_source_for(config.seed, dataset, info),
+                       .limits = episode_limits(config.rollout, info),
+                       .sampling = sampling_in(Lane::kTrain),
+                       .eval_sampling = sampling_in(Lane::kEval)});
   }
 }
 
@@ -65,7 +68,7 @@ EpisodeSpec PlayedDatasets::spec(const wire::Grant& grant) const {
                    .lane = grant.lane,
                    .task = played.tasks.task(grant.lane, grant.lease.member),
                    .key = member_key(config_.seed, grant.lane, grant.lease.member),
-                   .sampling = played.sampling,
+                   .sampling = played.sampling_in(grant.lane),
                    .limits = played.limits,
                    .numerics_class = numerics_class_,
                    .keeps_sets = config_.keeps_sets && !evaluates,
@@ -105,7 +108,7 @@ Trajectory PlayedDatasets::refused(const wire::Grant& grant, Outcome outcome) co
   trajectory.lane = grant.lane;
   if (know(grant)) {
     trajectory.env = of(grant).info.name;
-    trajectory.sampling = of(grant).sampling;
+    trajectory.sampling = of(grant).sampling_in(grant.lane);
   }
   trajectory.outcome = outcome;
   return trajectory;

@@ -46,7 +46,10 @@ class PlayedDatasets {
     sandbox::EnvironmentInfo info;
     TaskSource tasks;
     EpisodeLimits limits;
-    SamplingParams sampling;
+    SamplingParams sampling, eval_sampling;
+    const SamplingParams& sampling_in(Lane lane) const {
+      return lane == Lane::kEval ? eval_sampling : sampling;
+    }
   };
   const Played& of(const wire::Grant& grant) const {
     return played_[static_cast<size_t>(grant.lease.member.dataset)];

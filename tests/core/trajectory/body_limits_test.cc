@@ -184,9 +184,22 @@ TEST(BodyLimits, TakeTheRunsSamplingOnly) {
       [](Trajectory& t) { t.sampling.temperature = 1e-300; },
       [](Trajectory& t) { t.sampling.top_k = 4; }, [](Trajectory& t) { t.sampling.top_p = 0.5; },
       [](Trajectory& t) { t.sampling.min_p = 0.5; },
-      // Evaluations are sampled as training is.
+      // Evaluations are sampled as training is, where nothing else is said of them.
       [](Trajectory& t) { t.sampling.temperature = 1, t.lane = Lane::kEval; }};
   for (const auto& other : others) EXPECT_EQ(unfit(other, of_run).find("was sampled with"), 0u);
+}
+
+TEST(BodyLimits, TakeAnEvaluationByItsOwnSampling) {
+  BodyLimits of_run = limits();
+  of_run.sampling = of_run.eval_sampling = branched().sampling;
+  of_run.eval_sampling->temperature = 1;
+  const auto sampled = [](Lane lane, double temperature) {
+    return [=](Trajectory& t) { t.sampling.temperature = temperature, t.lane = lane; };
+  };
+  EXPECT_EQ(unfit(sampled(Lane::kEval, 1), of_run), "");
+  EXPECT_EQ(unfit(sampled(Lane::kTrain, 0.5), of_run), "");
+  EXPECT_NE(unfit(sampled(Lane::kEval, 0.5), of_run), "");
+  EXPECT_NE(unfit(sampled(Lane::kTrain, 1), of_run), "");
 }
 
 TEST(BodyLimits, TakeTheGreedyMemberOfARunThatHasOne) {

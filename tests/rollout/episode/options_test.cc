@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
@@ -48,6 +49,28 @@ TEST(RolloutOptions, RefusesABlockSizeThatIsNoPowerOfTwo) {
   EXPECT_NE(complaint(options).find(
                 "rollout.block_tokens is 12; it must be a power of two from 8 to 128"),
             std::string::npos);
+}
+
+TEST(RolloutOptions, AnEvaluationSamplesAsTrainingButForWhatIsSaid) {
+  RolloutOptions options;
+  options.sampling = {.temperature = 0.8, .top_p = 0.9, .min_p = 0.1, .top_k = 40};
+  const auto as_text = [](const SamplingOptions& s) {
+    return fmt::format("{} {} {} {}", s.temperature, s.top_p, s.min_p, s.top_k);
+  };
+  EXPECT_EQ(as_text(options.sampling_in(Lane::kEval)), "0.8 0.9 0.1 40");
+  options.evaluation.sampling = {.temperature = 0, .top_p = 1, .min_p = 0, .top_k = -1};
+  EXPECT_EQ(as_text(options.sampling_in(Lane::kEval)), "0 1 0 -1");
+  EXPECT_EQ(as_text(options.sampling_in(Lane::kTrain)), "0.8 0.9 0.1 40");
+  options.engine.max_context_tokens = 95;
+  EXPECT_EQ(complaint(options), "");
+  options.evaluation.sampling.temperature = -0.5;
+  EXPECT_EQ(complaint(options),
+            "eval.sampling.temperature is -0.5; it must be 0 (greedy), from 0.001 to 1000, or -1 "
+            "(as rollout.sampling).");
+  options.evaluation.sampling = {.top_p = 0};
+  EXPECT_NE(complaint(options).find("eval.sampling.top_p is 0"), std::string::npos);
+  options.evaluation.sampling = {.min_p = -0.1};
+  EXPECT_NE(complaint(options).find("eval.sampling.min_p is -0.1"), std::string::npos);
 }
 
 }  // namespace
