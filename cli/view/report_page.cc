@@ -132,6 +132,16 @@ std::string tiles(const ReportData& data) {
 
 }  // namespace
 
+std::string framed_page(const std::string& title, const std::string& body) {
+  return fmt::format(
+      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+      "<meta name=\"color-scheme\" content=\"light dark\"><title>{0}: Tailrace "
+      "report</title>\n<style>{1}{2}</style></head>\n"
+      "<body><main>\n<h1>{0}</h1><p class=\"sub\">Tailrace {3}</p>\n{4}</main></body></html>\n",
+      escape_markup(title), kStyle, kWorkerStyle, version(), body);
+}
+
 std::string make_report_page(const ReportData& data) {
   std::string notes;
   for (const std::string& note : data.notes)
@@ -140,18 +150,15 @@ std::string make_report_page(const ReportData& data) {
   for (const auto& [label, value] : run_facts(data.config, data.machine, data.rows))
     facts += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>\n", label, escape_markup(value));
   facts += "</dl>\n";
-  return fmt::format(
-      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-      "<meta name=\"color-scheme\" content=\"light dark\"><title>{0}: Tailrace "
-      "report</title>\n<style>{1}{2}</style></head>\n"
-      "<body><main>\n<h1>{0}</h1><p class=\"sub\">Tailrace {3}</p>\n{13}{4}{5}{6}{7}{8}{9}{10}{11}"
-      "<h2>Configuration</h2>\n<details><summary>config.yaml</summary><pre>{12}</pre></details>\n</"
-      "main></body></html>\n",
-      escape_markup(data.name), kStyle, kWorkerStyle, version(), facts, notes, tiles(data),
-      samples_section(data.samples), worker_section(data.timeline), curves_section(data.rows),
-      lengths_section(data.timeline), metrics_tables(data.rows), escape_markup(data.config),
-      health_section(health_of(data.rows, data.config)));
+  const std::string config = fmt::format(
+      "<h2>Configuration</h2>\n<details><summary>config.yaml</summary><pre>{}</pre>"
+      "</details>\n",
+      escape_markup(data.config));
+  return framed_page(data.name, health_section(health_of(data.rows, data.config)) + facts + notes +
+                                    tiles(data) + samples_section(data.samples) +
+                                    worker_section(data.timeline) + curves_section(data.rows) +
+                                    lengths_section(data.timeline) + metrics_tables(data.rows) +
+                                    config);
 }
 
 std::string make_learning_curve(const ReportData& data) {

@@ -24,6 +24,9 @@ struct ReportData {
   std::vector<std::string> notes;  // what could not be read
 };
 
+// The frame and the style of a page; `title` is plain text, `body` is HTML.
+std::string framed_page(const std::string& title, const std::string& body);
+
 // Pure: the same data give the same page.
 std::string make_report_page(const ReportData& data);
 
