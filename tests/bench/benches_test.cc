@@ -1,4 +1,5 @@
 // Every bench as a person or a script meets it: its help, its mistakes, and the one JSON form.
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -213,6 +214,27 @@ TEST(Benches, SimulatePredictsTheRunsOfModes) {
   const auto none = run_binary("bench simulate --against-modes " + (folder / "none").string());
   EXPECT_EQ(none.exit_code, 2);
   EXPECT_NE(none.err.find("has no runs; make them by bench modes --runs 3"), std::string::npos);
+}
+
+// Simulated seconds depend on no machine, so what the newest page says is what comes out: a change
+// of the law that moves a row makes the page anew.
+TEST(Benches, SimulateIsWithinAsManyBoundsAsItsPageSays) {
+  std::filesystem::path newest;
+  for (const auto& entry : std::filesystem::directory_iterator(
+           std::filesystem::path(TAILRACE_SOURCE_DIR) / "bench/results"))
+    if (entry.path().filename().string().starts_with("simulate-"))
+      newest = std::max(newest, entry.path());
+  ASSERT_FALSE(newest.empty());
+  const std::vector<std::string> page = lines_of(read_file(newest).value());
+  const auto claim = std::ranges::find_if(page, [](const std::string& line) {
+    return line.ends_with("gated rows within their bound");
+  });
+  ASSERT_NE(claim, page.end()) << newest;
+  const auto ran = run_binary("bench simulate");
+  EXPECT_LE(ran.exit_code, 1) << ran.err;
+  const std::vector<std::string> lines = lines_of(ran.out);
+  ASSERT_FALSE(lines.empty());
+  EXPECT_EQ(lines.back(), *claim) << "run 'tailrace bench simulate' and write the page anew";
 }
 
 // A case is named after what its events hold, so that a speed is not of quieter traffic.
