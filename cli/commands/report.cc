@@ -125,7 +125,7 @@ void add_report(Command& program) {
   command.option("--title", arguments->title, {.help = "instead of the directory's name"});
   command.footer(
       "Writes RUN/report.html and prints its path; of several runs it prints a table.\n\n"
-      "Examples:\n  tailrace report runs/quickstart\n"
+      "Example:\n  tailrace report runs/quickstart\n"
       "  tailrace report runs/a runs/b --html compared.html\n"
       "  tailrace report runs/quickstart --perfetto trace.json    # open it in ui.perfetto.dev");
   command.action([arguments] {
