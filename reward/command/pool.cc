@@ -110,7 +110,7 @@ struct CommandPool::State final : sandbox::ProgramLoop {
     hand_out(now);
     Time until = Time::max();
     for (const Question& question : waiting_) until = std::min(until, limit_of(question));
-    if (!waiting_.empty() && std::ssize(workers_) < options_.at_once)
+    if (!waiting_.empty() && std::ssize(workers_) < most_for(waiting_.front()))
       until = std::min(until, patient_until(waiting_.front()));
     return std::min(until, tell_progress(now));
   }
@@ -171,29 +171,56 @@ struct CommandPool::State final : sandbox::ProgramLoop {
   // As many processes as full batches are at once.
   int for_batches() const { return std::max(1, options_.at_once / options_.batch); }
 
-  // When it has waited for long enough that those who work are slow, or hang.
+  // When it has waited for long enough that those who work are slow, or hang. A start has its own
+  // time before that.
   Time patient_until(const Question& question) const {
-    return has_started() ? question.deadline - question.budget * 3 / 4
-                         : question.asked + (question.longest - question.asked) / 4;
+    return limit_of(question) - question.budget * 3 / 4;
+  }
+
+  // The processes there may be for it, once it is urgent. Where none has started in the time for
+  // that, one more says whether one of them hangs.
+  int most_for(const Question& question) const {
+    if (question.is_alone || has_started()) return options_.at_once;
+    return std::min(for_batches() + 1, options_.at_once);
   }
 
   // Whether one more process may start: also beyond full batches for what has to be alone, or has
-  // waited for long. Where all are slow to start, one more says whether one of them hangs.
+  // waited for long.
   bool may_start(Time now) const {
     const Question& next = waiting_.front();
     const bool is_urgent = next.is_alone || now >= patient_until(next);
-    const int most = next.is_alone || has_started() ? options_.at_once : for_batches() + 1;
-    return std::ssize(workers_) < (is_urgent ? std::min(most, options_.at_once) : for_batches());
+    return std::ssize(workers_) < (is_urgent ? most_for(next) : for_batches());
   }
 
   // Ends processes started beyond full batches, and those that nobody has wanted for long: a
-  // launch keeps its verifiers after it has used them.
+  // launch keeps its verifiers after it has used them. No process that has started ends for one
+  // that has not.
   void end_surplus(Time now) {
     if (!waiting_.empty()) return;
+    const auto is_idle = [](const Worker& worker) { return worker.batch.empty(); };
     auto surplus = std::ssize(workers_) - for_batches();
+    if (std::ranges::any_of(workers_, is_idle)) surplus -= end_starting(surplus, now);
+    if (!std::ranges::all_of(workers_, &Worker::has_started)) surplus = 0;
     workers_.remove_if([&](const Worker& worker) {
-      return worker.batch.empty() && (now - worker.answered > kLongestIdle || surplus-- > 0);
+      return is_idle(worker) && (now - worker.answered > kLongestIdle || surplus-- > 0);
     });
+  }
+
+  // Ends at most so many that still start; an idle process gets their episodes. One that has failed
+  // in a batch stays where it is. How many have ended.
+  int64_t end_starting(int64_t most, Time now) {
+    int64_t num_ended = 0;
+    for (auto last = workers_.end(); last != workers_.begin() && num_ended < most;) {
+      Worker& worker = *--last;
+      if (worker.has_started() || worker.batch.empty()) continue;
+      Question& question = worker.batch.begin()->second;
+      if (question.is_alone) continue;
+      question.deadline = std::min(question.longest, now + question.budget);
+      waiting_.push_front(std::move(question));
+      last = workers_.erase(last);
+      ++num_ended;
+    }
+    return num_ended;
   }
 
   void hand_out(Time now) {

@@ -271,6 +271,46 @@ for line in sys.stdin: say(json.loads(line), 1)
   EXPECT_EQ(lines_of("pids").size(), 1u);
 }
 
+// Nor is it a reason for another process, however short the deadline is beside it.
+TEST_F(CommandPoolTest, ASlowStartIsWaitedForAndItsProcessKept) {
+  CommandPool pool(python(fmt::format(R"(
+open("{}/pids", "a").write(str(os.getpid()) + "\n")
+time.sleep(6)
+for line in sys.stdin: say(json.loads(line), 1)
+)",
+                                      folder_.path().string())),
+                   {.batch = 8, .at_once = 8, .start = 12s});
+  for (int round = 0; round < 3; ++round)
+    for (const auto& score : ask_all(pool, {number(1), number(2), number(3)}, 8s))
+      expect_reward(score, 1);
+  EXPECT_EQ(lines_of("pids").size(), 1u);
+}
+
+// Its episode goes to the one that has started, which lives on.
+TEST_F(CommandPoolTest, AProcessThatStillStartsEndsBeforeOneThatIsIdle) {
+  CommandPool pool(python(fmt::format(R"(
+pids = "{}/pids"
+open(pids, "a").write(str(os.getpid()) + "\n")
+def second(): return len(open(pids).readlines()) > 1
+if second(): time.sleep(1000)
+for line in sys.stdin:
+    episode = json.loads(line)
+    if episode["response"] == "0":
+        open("{}/works", "w").write("yes\n")
+        while not second(): time.sleep(0.01)
+    say(episode, 1)
+)",
+                                      folder_.path().string(), folder_.path().string())),
+                   {.batch = 8, .at_once = 8, .start = 5s});
+  expect_reward(pool.ask(number(1), kPlenty), 1);
+  auto slow = std::async(std::launch::async, [&] { return pool.ask(number(0), kPlenty); });
+  ASSERT_TRUE(comes_true([&] { return !lines_of("works").empty(); }));
+  expect_reward(pool.ask(number(2), 8s), 1);
+  expect_reward(slow.get(), 1);
+  expect_reward(pool.ask(number(3), kPlenty), 1);
+  EXPECT_EQ(lines_of("pids").size(), 2u);
+}
+
 TEST_F(CommandPoolTest, AStartHasADeadlineOfItsOwn) {
   CommandPool pool(shell("sleep 1000"), {.batch = 8, .at_once = 1, .start = 750ms});
   const auto scores = ask_all(pool, {number(1), number(2)}, 250ms);
