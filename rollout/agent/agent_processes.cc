@@ -47,7 +47,7 @@ struct AgentProcesses::State final : sandbox::ProgramLoop {
     std::string late() override {
       return fmt::format("its {} did not end within {:g} s", phase_name(), seconds_of(patience()));
     }
-    bool may_end() override { return state.leaves_nothing(*this); }
+    bool may_end() override { return state.may_go_on(*this); }
     void lost(const sandbox::ProgramLoss& loss) override { state.phase_ended(*this, loss); }
 
     State& state;
@@ -61,7 +61,8 @@ struct AgentProcesses::State final : sandbox::ProgramLoop {
     SandboxPort port = {};
     std::string last_line = {};  // of stdout, of one that plays one episode
     Time begun{};
-    Time grace{};  // until then what was started may end with it; 0: it has not ended
+    Time grace{};           // until then what was started may end with it; 0: it has not ended
+    std::string left = {};  // what has not ended by then, as a failure
     int64_t num_played = 0;
     bool is_idle = false;  // waits for a task
 
@@ -273,6 +274,8 @@ struct AgentProcesses::State final : sandbox::ProgramLoop {
     if (!loss.has_ended) return end(agent, loss.why + last_words(loss));
     if (!loss.is_good_end)
       return end(agent, fmt::format("its {} {}{}", agent.phase_name(), loss.why, last_words(loss)));
+    // Its last words are not about that.
+    if (!agent.left.empty()) return end(agent, std::move(agent.left));
     agent.process.reset();
     if (agent.phase == AgentPhase::kSetup) {
       agent.phase = AgentPhase::kRun;
@@ -286,23 +289,25 @@ struct AgentProcesses::State final : sandbox::ProgramLoop {
     take_reward(agent, last_words(loss));
   }
 
-  // Processes that the agent has started may end with it, a little later. True: all are gone. Else
-  // they are looked at again, until the episode fails.
-  bool leaves_nothing(Agent& agent) {
+  // Processes that the agent has started may end with it, a little later. True: all are gone, or
+  // have had time for that. Else they are looked at again.
+  bool may_go_on(Agent& agent) {
     if (agent.is_idle || agent.program().is_isolated || agent.phase != AgentPhase::kRun)
       return true;
     std::vector<pid_t> found = marked_processes(agent.phase_mark());
     std::ranges::move(agent.families.back().living(), std::back_inserter(found));
     std::ranges::sort(found);
     found.erase(std::ranges::unique(found).begin(), found.end());
-    const size_t left = found.size();
-    if (left == 0) return true;
+    if (found.empty()) return true;
     const Time now = steady_now();
     if (agent.grace == Time{}) agent.grace = now + kGrace;
     if (now < agent.grace) return false;
-    end(agent, fmt::format("it left {} process{} behind{}", left, left == 1 ? "" : "es",
-                           last_words(agent.process->kill(""))));
-    return false;
+    agent.left = fmt::format(
+        "it left {} behind{} '{}' (pid {}). Have it end what it starts, or start that in "
+        "env.agent.setup",
+        found.size() == 1 ? "1 process" : fmt::format("{} processes", found.size()),
+        found.size() == 1 ? ":" : ", one of them", command_line_of(found.front()), found.front());
+    return true;
   }
 
   void take_reward(Agent& agent, const std::string& words) {

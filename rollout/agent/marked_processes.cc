@@ -1,5 +1,6 @@
 #include "rollout/agent/marked_processes.h"
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <csignal>
@@ -14,6 +15,7 @@
 #include <unistd.h>
 
 #include "core/base/clock.h"
+#include "core/base/printable.h"
 #include "core/base/time.h"
 
 namespace tailrace {
@@ -23,6 +25,7 @@ namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
 constexpr Time kLongest = 2s;
+constexpr size_t kMostCommandBytes = 4096;
 
 bool has_mark(std::string_view environment, std::string_view mark) {
   const std::string wanted = std::string(kMarkVariable) + "=" + std::string(mark);
@@ -61,6 +64,18 @@ std::vector<pid_t> marked_processes(const std::string& mark) {
     if (has_mark(environment, mark)) found.push_back(pid);
   }
   return found;
+}
+
+std::string command_line_of(pid_t pid) {
+  const fs::path process = fs::path("/proc") / std::to_string(pid);
+  std::ifstream file(process / "cmdline", std::ios::binary);
+  std::string words(kMostCommandBytes, '\0');
+  file.read(words.data(), std::ssize(words));
+  words.resize(static_cast<size_t>(file.gcount()));
+  while (!words.empty() && words.back() == '\0') words.pop_back();
+  for (const char separator : {'\0', '\n'}) std::ranges::replace(words, separator, ' ');
+  if (words.empty()) std::getline(std::ifstream(process / "comm"), words);
+  return shown_name(words);
 }
 
 int end_marked_processes(const std::string& mark) {

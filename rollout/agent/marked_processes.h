@@ -22,6 +22,9 @@ std::string mark_of(const std::filesystem::path& folder);
 // Processes of this user whose mark begins so, without ended ones that are not awaited yet.
 std::vector<pid_t> marked_processes(const std::string& mark);
 
+// For a message: the program and its arguments, at most 100 bytes; what it wrote over them counts.
+std::string command_line_of(pid_t pid);
+
 // Kills them, again while they start others. How many there were; some may be left where they
 // multiply for longer than two seconds.
 int end_marked_processes(const std::string& mark);

@@ -9,6 +9,7 @@
 #include <set>
 #include <thread>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -188,8 +189,21 @@ TEST_F(AgentProcessesTest, EachPartHasItsDeadline) {
 
 TEST_F(AgentProcessesTest, WhoLeavesAProcessBehindHasFailedAndItIsKilled) {
   // Out of its process group, as a server that an agent starts.
-  const AgentEnd end = end_of(shell("setsid sleep 60 >/dev/null 2>&1 & sleep 0.1; echo 1"));
-  EXPECT_EQ(end.failure, "it left 1 process behind");
+  const std::string leaves = "setsid sleep 60 >/dev/null 2>&1 & ";
+  const std::string advice = "Have it end what it starts, or start that in env.agent.setup";
+  AgentEnd end = end_of(shell(leaves + "sleep 0.1; echo 'loads' >&2; echo 1"));
+  EXPECT_THAT(end.failure, testing::MatchesRegex("it left 1 process behind: 'sleep 60' "
+                                                 "\\(pid [0-9]+\\)\\. " +
+                                                 advice));
+  expect_nothing_is_left();
+  end = end_of(shell(leaves + leaves + "sleep 0.1; echo 1"));
+  EXPECT_THAT(end.failure, testing::MatchesRegex("it left 2 processes behind, one of them "
+                                                 "'sleep 60' \\(pid [0-9]+\\)\\. " +
+                                                 advice));
+  expect_nothing_is_left();
+  // One that fails by itself says why.
+  end = end_of(shell(leaves + "sleep 0.1; echo 'no such tool' >&2; exit 7"));
+  EXPECT_EQ(end.failure, "its run has ended with status 7; it says: no such tool");
   expect_nothing_is_left();
   // What a setup starts may be there until the end.
   AgentProgram program = shell("kill -0 $(cat pid) && echo 1");
@@ -220,10 +234,13 @@ echo 1)sh";
     script.replace(script.find("HOW"), 3, how);
     for (size_t at; (at = script.find("PID")) != script.npos;)
       script.replace(at, 3, "'" + file.string() + "'");
-    EXPECT_EQ(end_of(shell(script)).failure, "it left 1 process behind") << how;
+    const std::string failure = end_of(shell(script)).failure;
+    EXPECT_THAT(failure, testing::MatchesRegex("it left 1 process behind: '.*python3 -' .*"))
+        << how;
     pid_t pid = 0;
     std::ifstream(file) >> pid;
     ASSERT_GT(pid, 0);
+    EXPECT_NE(failure.find(fmt::format("(pid {})", pid)), failure.npos) << failure;
     EXPECT_FALSE(fs::exists("/proc/" + std::to_string(pid) + "/exe")) << how;
   }
   expect_nothing_is_left();
