@@ -392,6 +392,14 @@ void refuse_without_effect(RunOptions& o, ConfigKeys& keys,
                   {.reason = fmt::format("{} ends an episode after {}", longest->name,
                                          counted(longest->max_turns, "turn")),
                    .deciders = {"datasets", "env.name", "env.settings.max_turns"}});
+  if (!supervised_only(o) && std::ranges::all_of(datasets_of(o), [](const DatasetSection& d) {
+        return d.command.empty();
+      }))
+    effect.refuse(
+        {"rollout.start_timeout_s", "rollout.env_starts_at_once"},
+        {.reason = o.datasets.empty() ? "the environment is no program (env.command)"
+                                      : "no environment of the datasets is a program (command)",
+         .deciders = {"datasets", "env.agent.run", "env.command", "env.name", "env.plugin"}});
   if (!truncates(o.rollout.sampling.params()))
     effect.refuse({"algo.sampling_mask"},
                   {.reason = "rollout.sampling.top_k, top_p and min_p are off and cut nothing",

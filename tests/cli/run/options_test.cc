@@ -442,6 +442,25 @@ TEST(Datasets, MistakesAreNamedWithTheirLine) {
             "episode after 5 turns. Remove it.");
 }
 
+TEST(Validate, RefusesKeysOfAProgramWhereNoEnvironmentIsOne) {
+  EXPECT_EQ(error_of({"rollout.env_starts_at_once=2"}),
+            "override rollout.env_starts_at_once=2: rollout.env_starts_at_once has no effect: the "
+            "environment is no program (env.command). Remove it.");
+  EXPECT_EQ(error_of({"rollout.start_timeout_s=200"}, kTwoDatasets),
+            "override rollout.start_timeout_s=200: rollout.start_timeout_s has no effect: no "
+            "environment of the datasets is a program (command). Remove it.");
+  EXPECT_EQ(error_of({"rollout.start_timeout_s=120"}), "(no error)") << "the default";
+  // The file below had a program, in whose place another environment was put.
+  TemporaryDirectory folder;
+  std::string base = kExample;
+  base.replace(base.find("name: frozen_grid"), 17, "command: [cat]");
+  base.replace(base.find("rollout: {"), 10, "rollout: {start_timeout_s: 200, ");
+  folder.write("base.yaml", base);
+  const auto path =
+      folder.write("top.yaml", "extends: base.yaml\nenv: {command: [], name: frozen_grid}\n");
+  EXPECT_EQ(load_run_options(path, {}, built_in_registries()).options.rollout.start_timeout_s, 120);
+}
+
 TEST(Datasets, TakeThePlaceOfTheSectionEnv) {
   TemporaryDirectory folder;
   folder.write("base.yaml", kExample);
