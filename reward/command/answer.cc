@@ -18,6 +18,7 @@ using nlohmann::json;
 using sandbox::excerpt;
 using sandbox::is_metric_name;
 using sandbox::kMostMetrics;
+using sandbox::no_object;
 
 constexpr size_t kMostErrorBytes = 1000;
 
@@ -68,11 +69,7 @@ Result<CommandAnswer> parse_command_answer(std::string_view line) {
   const auto text = sandbox::sound_line(line);
   if (!text) return text.failure();
   const json answer = parse_json(text.value());
-  if (!answer.is_object())
-    return Failure{
-        fmt::format("wrote a line to stdout that is no JSON object: '{}'. What is not an "
-                    "answer belongs on stderr",
-                    excerpt(line))};
+  if (!answer.is_object()) return Failure{no_object(line)};
   const auto id = answer.find("id");
   if (id == answer.end() || !id->is_number_integer())
     return Failure{

@@ -62,6 +62,13 @@ Result<std::string> sound_line(std::string_view line) {
   return sound;
 }
 
+std::string no_object(std::string_view line) {
+  return fmt::format(
+      "wrote a line to stdout that is no JSON object: '{}'. What is not an answer belongs on "
+      "stderr",
+      excerpt(line));
+}
+
 std::string excerpt(std::string_view text) {
   constexpr size_t kLongest = 120;
   std::string shown;

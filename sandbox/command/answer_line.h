@@ -16,6 +16,9 @@ namespace tailrace::sandbox {
 // reading it would take all of the stack or hold the thread up.
 Result<std::string> sound_line(std::string_view line);
 
+// Why a line that is no JSON object is no answer.
+std::string no_object(std::string_view line);
+
 // The start of a text that somebody else wrote, on one line, for a message.
 std::string excerpt(std::string_view text);
 

@@ -13,6 +13,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/file_descriptor.h"
+#include "core/base/json_text.h"
 #include "sandbox/command/answer_line.h"
 #include "sandbox/process/start_progress.h"
 
@@ -59,18 +60,17 @@ struct CommandLoop::State final : ProgramLoop {
     }
 
     std::optional<std::string> hear(const std::string& line, std::string_view behind) override {
-      if (calls.empty())
-        return fmt::format(
-            "wrote a line to stdout that nobody asked for: '{}'. What is not an answer belongs on "
-            "stderr",
-            excerpt(line));
-      // Which of the two is the answer nobody knows.
-      if (behind.find_first_not_of(" \t\r\n") != behind.npos)
-        return fmt::format(
-            "answers with more than a line: '{}'. What is not an answer belongs on stderr",
-            excerpt(line));
+      if (calls.empty()) return unasked(line);
       const auto text = sound_line(line);
       if (!text) return text.failure().message;
+      // With two answers nobody knows which of them is meant, so the first one is not taken. Each
+      // line is told in the words that it has where it comes alone.
+      const size_t second = behind.find_first_not_of(" \t\r\n");
+      if (second != behind.npos) {
+        if (!parse_json(text.value()).is_object()) return no_object(line);
+        const std::string_view rest = behind.substr(second);
+        return unasked(rest.substr(0, rest.find('\n')));
+      }
       if (auto fault = calls.front().call.take(text.value())) return fault;
       calls.pop_front();
       has_started = true;
@@ -91,6 +91,12 @@ struct CommandLoop::State final : ProgramLoop {
     }
     void lost(const ProgramLoss& loss) override { loop.lose(*this, loss); }
 
+    static std::string unasked(std::string_view line) {
+      return fmt::format(
+          "wrote a line to stdout that nobody asked for: '{}'. What is not an answer belongs on "
+          "stderr",
+          excerpt(line));
+    }
     bool says_goodbye() const { return !calls.empty() && calls.front().is_goodbye; }
 
     State& loop;

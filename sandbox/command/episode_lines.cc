@@ -244,10 +244,7 @@ Answered<T> answered(const std::string& line, const Words& words, const Read& re
   Answered<T> said;
   const ordered_json answer = parse_ordered_json(line);
   if (!answer.is_object()) {
-    said.fault = fmt::format(
-        "wrote a line to stdout that is no JSON object: '{}'. What is not an answer belongs on "
-        "stderr",
-        excerpt(line));
+    said.fault = no_object(line);
     return said;
   }
   try {

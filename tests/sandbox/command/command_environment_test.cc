@@ -174,8 +174,15 @@ TEST_F(CommandEnvironmentTest, WhatIsNoAnswerIsAFailureWithItsReason) {
       {"sys.exit('no more')", "has ended with status 1, in step(); its stderr ends: no more"},
       {"sys.exit(0)", "has ended with status 0, in step()"},
       {"os.kill(os.getpid(), signal.SIGKILL)", "was ended by signal 9 (Killed), in step()"},
-      {"print('debugging')", "'debugging'. What is not an answer belongs on stderr, in step()"},
-      {"print('{\"text\": ')", "What is not an answer belongs on stderr"},
+      // Alone, and with the answer behind it.
+      {"print('debugging', flush=True); time.sleep(1000)", "no JSON object: 'debugging'. What is"},
+      {"print('debugging')",
+       "wrote a line to stdout that is no JSON object: 'debugging'. What is not an answer belongs "
+       "on stderr, in step()"},
+      {"print('{\"text\": ')", "no JSON object: '{\"text\": '. What is not an answer"},
+      {"print('{\"reward\": 0}\\n\\ndone\\nand more')",
+       "wrote a line to stdout that nobody asked for: 'done'. What is not an answer belongs on "
+       "stderr, in step()"},
       {"print('{\"text\": \"half', end='', flush=True); sys.exit(0)", "has ended with status 0"},
       {"print('x' * (17 << 20))", "wrote more than 16777216 bytes to stdout without an answer"},
       {"print('[' * 1000, flush=True); time.sleep(1000)", "nested more than 100 deep"},
