@@ -1,7 +1,7 @@
-#include <array>
 #include <chrono>
 #include <ctime>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -145,7 +145,7 @@ class Launch {
         endpoint_(paths.root),
         // New rows only: a run that goes on has shown the others before.
         tail_(paths.metrics(), /*from_start=*/false),
-        logs_{LogTail(paths.log("scheduler", 0)), LogTail(paths.log("trainer", 0))},
+        logs_(tails(paths)),
         view_(stdout, ::isatty(STDOUT_FILENO) == 1, options.run.name, options.run.steps,
               health_of(paths)) {}
 
@@ -156,7 +156,7 @@ class Launch {
     };
     const std::function<void()> tick = [this, in_process, &say] {
       // Threads of this process have written their warnings on its stderr.
-      if (!in_process) tell_passed_over(say);
+      if (!in_process) tell_notes(say);
       for (MetricsRow& row : tail_.poll()) {
         view_.add(std::move(row));
         idle_ = false;
@@ -181,16 +181,18 @@ class Launch {
   }
 
  private:
-  void tell_passed_over(const SupervisorSink& say) {
-    // Behind the name of the role, as core/base/log writes them.
-    constexpr std::string_view kLevel = ": warning: ";
-    for (LogTail& log : logs_) {
-      for (const std::string& line : log.poll()) {
-        const size_t level = line.find(kLevel);
-        if (level == std::string::npos || line.find(kPassedOver) == std::string::npos) continue;
-        say(fmt::format("note: {}: {}", line.substr(0, level), line.substr(level + kLevel.size())));
-      }
-    }
+  // The first worker of a kind stands for all: programs start as slowly at the others.
+  static std::map<std::string, LogTail> tails(const RunPaths& paths) {
+    std::map<std::string, LogTail> logs;
+    for (const char* role : {"scheduler", "trainer", "rollout", "reward"})
+      logs.emplace(fmt::format("{}-0", role), paths.log(role, 0));
+    return logs;
+  }
+
+  void tell_notes(const SupervisorSink& say) {
+    for (auto& [name, log] : logs_)
+      for (const std::string& line : log.poll())
+        if (const auto note = note_of(name, line)) say(*note);
   }
 
   int end(const SupervisorResult& result) {
@@ -244,7 +246,7 @@ class Launch {
   bool idle_ = true;  // nothing has happened since the start
   RunEndpoint endpoint_;
   MetricsTail tail_;
-  std::array<LogTail, 2> logs_;
+  std::map<std::string, LogTail> logs_;  // by "ROLE-INDEX"
   ProgressView view_;
 };
 

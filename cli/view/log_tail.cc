@@ -5,6 +5,10 @@
 #include <system_error>
 #include <utility>
 
+#include <fmt/format.h>
+
+#include "core/base/run_directory.h"
+
 namespace tailrace {
 namespace {
 
@@ -44,6 +48,16 @@ std::vector<std::string> LogTail::poll() {
   if (lines.empty() && std::ssize(text) == kMostBytes) begin = text.size();
   offset_ += static_cast<int64_t>(begin);
   return lines;
+}
+
+std::optional<std::string> note_of(std::string_view name, std::string_view line) {
+  // Behind the name of the role, as core/base/log writes them.
+  constexpr std::string_view kLevel = ": warning: ";
+  const size_t level = line.find(kLevel);
+  if (level != line.npos && line.find(kPassedOver) != line.npos)
+    return fmt::format("note: {}: {}", line.substr(0, level), line.substr(level + kLevel.size()));
+  if (line.ends_with(kHaveStarted)) return fmt::format("note: {}: {}", name, line);
+  return std::nullopt;
 }
 
 }  // namespace tailrace

@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tailrace {
@@ -22,5 +24,9 @@ class LogTail {
   std::filesystem::path file_;
   int64_t offset_ = 0;
 };
+
+// A line of the log `name` as the launch shows it, if it is for a person: what a role has passed
+// over, and how many programs have started.
+std::optional<std::string> note_of(std::string_view name, std::string_view line);
 
 }  // namespace tailrace

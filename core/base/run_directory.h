@@ -83,6 +83,8 @@ std::optional<int64_t> newest_checkpoint(const RunPaths& paths);
 // older one is used. A launch shows such lines of its roles: work may be lost, and a disk may be
 // failing.
 inline constexpr std::string_view kPassedOver = " passed over: ";
+// Ends a line of a worker's log about the programs whose start it waits for; a launch shows it too.
+inline constexpr std::string_view kHaveStarted = " processes have started";
 
 // For the processes of a launch that was killed: they die with it, but take a moment on a busy
 // machine.

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "core/base/run_directory.h"
+
 namespace tailrace::sandbox {
 namespace {
 
@@ -20,11 +22,11 @@ std::optional<std::string> StartProgress::look(Time now, Time since, int64_t num
     if (!told_) return std::nullopt;
     told_.reset();
     if (num_wanted == 0) return std::nullopt;
-    return fmt::format("{} of {} processes have started", num_started, num_wanted);
+    return fmt::format("{} of {}{}", num_started, num_wanted, kHaveStarted);
   }
   if (now < next(since)) return std::nullopt;
   told_ = now;
-  return fmt::format("{} of {} processes have started", num_started, num_wanted);
+  return fmt::format("{} of {}{}", num_started, num_wanted, kHaveStarted);
 }
 
 Time StartProgress::next(Time since) const {

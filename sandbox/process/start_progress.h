@@ -1,6 +1,6 @@
 // Lines of the log while somebody waits for programs to start: "3 of 8 processes have started", the
 // first when a start has been waited for during ten seconds, then one in half a minute, and one
-// when all have started. Fast starts have none.
+// when all have started. Fast starts have none. A launch shows them to a person (kHaveStarted).
 //
 // Thread: caller locks.
 #pragma once

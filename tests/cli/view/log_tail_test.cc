@@ -1,9 +1,12 @@
 #include "cli/view/log_tail.h"
 
+#include <chrono>
 #include <fstream>
 
 #include <gtest/gtest.h>
 
+#include "core/base/clock.h"
+#include "sandbox/process/start_progress.h"
 #include "tests/core/base/temporary_directory.h"
 
 namespace tailrace {
@@ -40,6 +43,20 @@ TEST(LogTail, ALineWithoutAnEndIsLeftOut) {
     for (std::string& line : tail.poll()) found.push_back(std::move(line));
   ASSERT_EQ(found.size(), 2u);
   EXPECT_EQ(found[1], "next");
+}
+
+TEST(LogTail, WhatAPersonIsToldIsOfFewKinds) {
+  EXPECT_EQ(
+      note_of("trainer-0", "trainer-0: warning: the state of step 4 was passed over: cut off"),
+      "note: trainer-0: the state of step 4 was passed over: cut off");
+  sandbox::StartProgress starts;
+  const Time asked = steady_now();
+  const auto slow = starts.look(asked + std::chrono::minutes(1), asked, 2, 8);
+  ASSERT_TRUE(slow);
+  EXPECT_EQ(note_of("rollout-0", "python3 env.py: " + *slow),
+            "note: rollout-0: python3 env.py: 2 of 8 processes have started");
+  EXPECT_FALSE(note_of("rollout-0", "rollout-0: warning: something else"));
+  EXPECT_FALSE(note_of("rollout-0", "KeyError: 'answer'"));
 }
 
 }  // namespace
