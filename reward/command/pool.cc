@@ -60,7 +60,7 @@ struct CommandPool::State final : sandbox::ProgramLoop {
         return fmt::format(
             "has not answered an episode within {:.3g} s, {:.3g} s of which are for its start "
             "(reward.start_timeout_s; a program that loads a model may need more)",
-            seconds_of(deadline - first), seconds_of(start));
+            seconds_of(deadline - begun), seconds_of(start));
       return fmt::format(
           "has not answered {} within {:.3g} s. It answers each line that it reads with a line, "
           "and flushes its output",
@@ -249,12 +249,19 @@ struct CommandPool::State final : sandbox::ProgramLoop {
     }
   }
 
+  // When a process that is given the question is late with it. One that still starts has the time
+  // for that from its own beginning, however long the question has waited for somebody.
+  Time end_of(const Worker& worker, const Question& question) const {
+    if (worker.has_started()) return question.deadline;
+    if (options_.start == Time{}) return question.longest;
+    return std::max(question.longest, worker.begun + options_.start + question.budget);
+  }
+
   void give(Worker& worker, std::vector<Question> batch) {
     const Time now = steady_now();
     worker.deadline = Time::max();
     for (const Question& question : batch)
-      worker.deadline =
-          std::min(worker.deadline, worker.has_started() ? question.deadline : question.longest);
+      worker.deadline = std::min(worker.deadline, end_of(worker, question));
     // One of several may be what takes so long: the other half is for asking each alone.
     if (batch.size() > 1) worker.deadline = now + (worker.deadline - now) / 2;
     worker.program->set_deadline(worker.deadline);

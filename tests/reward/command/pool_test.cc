@@ -2,6 +2,7 @@
 #include "reward/command/pool.h"
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -309,6 +310,27 @@ for line in sys.stdin:
   expect_reward(slow.get(), 1);
   expect_reward(pool.ask(number(3), kPlenty), 1);
   EXPECT_EQ(lines_of("pids").size(), 2u);
+}
+
+// However long the episode that it is given has waited: it came while the first process started.
+TEST_F(CommandPoolTest, AHelperHasTheTimeOfAStartFromItsOwnBeginning) {
+  CommandPool pool(shell(R"(sleep 2.5
+while read -r line; do
+  id=${line#*:}; echo "{\"id\":${id%%,*},\"reward\":1}"; sleep 0.02
+done)"),
+                   {.batch = 2, .at_once = 2, .start = 3500ms});
+  std::atomic<int> num_lost = 0;
+  std::vector<std::future<void>> askers;
+  // Always more episodes than the first process answers in time, so that a second one is wanted.
+  for (int i = 0; i < 40; ++i)
+    askers.push_back(std::async(std::launch::async, [&] {
+      for (const Time until = steady_now() + 7s; steady_now() < until;) {
+        const auto score = pool.ask(number(1), 400ms);
+        num_lost += !score && score.failure().message.find("for its start") != std::string::npos;
+      }
+    }));
+  for (auto& one : askers) one.get();
+  EXPECT_EQ(num_lost, 0) << "killed while it started";
 }
 
 TEST_F(CommandPoolTest, AStartHasADeadlineOfItsOwn) {
