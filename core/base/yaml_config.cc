@@ -123,6 +123,9 @@ class ConfigBinder final : public OptionVisitor {
       add_error(place, "{}", message);
       errors_.back().key = name;
     }
+    for (const ForeignName& row : foreign)
+      for (size_t dot = row.name.find('.'); dot != row.name.npos; dot = row.name.find('.', dot + 1))
+        their_sections_.emplace(row.name.substr(0, dot));
   }
 
   void field(std::string_view key, bool& value, const OptionInfo& info) override {
@@ -446,30 +449,135 @@ class ConfigBinder final : public OptionVisitor {
     }
   }
 
-  // Another program has the name, whatever section it stands in there. A short word within a
-  // section ("name", "mode") says too little.
-  const ForeignName* foreign_name(std::string_view name) const {
-    const ForeignName* found = nullptr;
+  // The rows of programs that have the name, whatever section it stands in there. A short word
+  // within a section ("name", "mode") says too little.
+  std::vector<const ForeignName*> rows_named(std::string_view name) const {
+    std::vector<const ForeignName*> found;
     for (const ForeignName& row : foreign_) {
       const size_t dot = row.name.rfind('.');
       if (row.is_section || row.name.substr(dot + 1) != name) continue;
       if (dot != std::string_view::npos && name.find('_') == std::string_view::npos) continue;
-      if (!found || (found->key.empty() && !row.key.empty())) found = &row;
+      found.push_back(&row);
     }
     return found;
   }
 
-  // In a section that is not ours, the keys that another program has say more than the section.
+  // What stands behind a name that is not known, for a row that has such a name.
+  static std::string hint(const ForeignName& row) {
+    const bool is_same = std::ranges::all_of(row.values, [](const ForeignValue& value) {
+      return value.theirs == "*" && value.ours == "*" && value.told.empty();
+    });
+    if (row.key.empty() || !row.needs.empty()) return fmt::format(": {}", row.told);
+    return fmt::format("; here it is called {}{}", row.key,
+                       is_same ? "" : ", whose values have other names");
+  }
+
+  static std::string program_text(std::string_view programs) {
+    return programs == "others" ? "another framework" : std::string(programs);
+  }
+
+  // As programs differ in what they call so, each meaning is told with the name that has it.
+  static std::string hints(const std::vector<const ForeignName*>& rows) {
+    std::vector<std::pair<std::string, const ForeignName*>> meanings;
+    for (const ForeignName* row : rows) {
+      std::string text = hint(*row);
+      if (std::ranges::find(meanings, text, [](const auto& m) { return m.first; }) ==
+          meanings.end())
+        meanings.emplace_back(std::move(text), row);
+    }
+    if (meanings.size() == 1) return meanings.front().first;
+    std::string all = ", and frameworks differ in what they call so:";
+    for (const auto& [text, row] : meanings)
+      all += fmt::format("\n         {} of {}{}", row->name, program_text(row->programs), text);
+    return all;
+  }
+
+  // The section of another program that a key stands in, as deep as its name is known; empty: it
+  // stands in ours, or in none.
+  std::string_view their_section(std::string_view key) const {
+    for (size_t dot = key.rfind('.'); dot != key.npos && dot > 0; dot = key.rfind('.', dot - 1)) {
+      const std::string_view section = key.substr(0, dot);
+      if (std::ranges::find(known_, section) != known_.end()) return {};
+      if (their_sections_.contains(section)) return section;
+    }
+    return {};
+  }
+
+  // Names in such a section are compared in whole, and one slip weighs as in the last part alone:
+  // names of five sections are all alike.
+  const ForeignName* nearest_within(std::string_view key, std::string_view section) const {
+    const std::string_view name = key.substr(key.rfind('.') + 1);
+    const ForeignName* nearest = nullptr;
+    int least = name.size() < 6 ? 1 : 2;
+    for (const ForeignName& row : foreign_) {
+      if (row.name.substr(0, row.name.find('.')) != section.substr(0, section.find('.'))) continue;
+      const int slips = edit_distance(key, row.name);
+      if (slips > least || (nearest && slips == least)) continue;
+      nearest = &row;
+      least = slips;
+    }
+    return nearest;
+  }
+
+  // "verl or prime-rl".
+  std::string programs_of(std::string_view section) const {
+    std::vector<std::string_view> programs;
+    for (const ForeignName& row : foreign_)
+      if (row.name.starts_with(std::string(section) + ".") &&
+          std::ranges::find(programs, row.programs) == programs.end())
+        programs.push_back(row.programs);
+    std::string text;
+    for (const std::string_view program : programs)
+      text += (text.empty() ? "" : " or ") + program_text(program);
+    return text;
+  }
+
+  // Names of other programs that stand in none of their sections, at the top and beside our key.
+  // Shorter ones are near to too much.
+  static constexpr size_t kLeastName = 4;
+  const std::map<std::string, const ForeignName*>& plain_names() {
+    if (plain_names_.empty()) {
+      for (const ForeignName& row : foreign_) {
+        if (row.name.size() < kLeastName || row.name.find('.') != row.name.npos) continue;
+        plain_names_.emplace(row.name, &row);
+        const size_t dot = row.key.rfind('.');
+        if (dot != row.key.npos)
+          plain_names_.emplace(fmt::format("{}.{}", row.key.substr(0, dot), row.name), &row);
+      }
+    }
+    return plain_names_;
+  }
+
+  // "; the nearest is optim.lr", among our keys and the names of other programs.
+  std::string nearest_hint(const std::string& key) {
+    std::vector<std::string> all = known_;
+    for (const auto& [name, row] : plain_names()) all.push_back(name);
+    const std::string nearest = nearest_name(key, all);
+    if (std::ranges::find(known_, nearest) == known_.end() && !nearest.empty()) {
+      const ForeignName& row = *plain_names().at(nearest);
+      return fmt::format("; the nearest is {} of {}{}", nearest, program_text(row.programs),
+                         row.key.empty() ? "" : fmt::format(", here {}", row.key));
+    }
+    const std::vector<std::string> ours = nearest_keys(key, known_);
+    if (ours.empty()) return "; 'tailrace docs' lists them";
+    return fmt::format("; the nearest {} {}", ours.size() == 1 ? "is" : "are",
+                       fmt::join(ours, ", "));
+  }
+
+  // In a section that is not ours, the keys that another program has say more than the section;
+  // in one of theirs all do. `within`: the node stands in such a one.
   void collect_unknown(const std::string& key, const ConfigNode& node,
-                       std::vector<std::pair<std::string, ConfigPlace>>& unknown) const {
-    if (node.foreign) {
+                       std::vector<std::pair<std::string, ConfigPlace>>& unknown,
+                       bool within = false) const {
+    within = within || node.foreign || their_sections_.contains(key);
+    if (within && !node.entries.empty()) {
       for (const auto& [name, child] : node.entries)
-        collect_unknown(join_key(key, name), child, unknown);
+        collect_unknown(join_key(key, name), child, unknown, within);
       return;
     }
     const size_t before = unknown.size();
     for (const auto& [name, child] : node.entries)
-      if (foreign_name(name)) unknown.emplace_back(join_key(key, name), child.place);
+      if (!rows_named(name).empty()) unknown.emplace_back(join_key(key, name), child.place);
     if (unknown.size() == before) unknown.emplace_back(key, node.place);
   }
 
@@ -557,19 +665,22 @@ class ConfigBinder final : public OptionVisitor {
         continue;
       }
       // By the last part alone: the section that a person put it in may be the mistake.
-      const std::string name = key.substr(key.rfind('.') + 1);
-      if (const ForeignName* foreign = foreign_name(name); foreign && !foreign->key.empty())
-        add_error(place, "{} is not a known key; here it is called {}", key, foreign->key);
-      else if (foreign)
-        add_error(place, "{} is not a known key: {}", key, foreign->told);
+      const auto rows = rows_named(std::string_view(key).substr(key.rfind('.') + 1));
+      const std::string_view section = their_section(key);
+      const ForeignName* nearest = section.empty() ? nullptr : nearest_within(key, section);
+      if (nearest)
+        add_error(place, "{}: no option of {} that is known; the nearest is {}", key,
+                  program_text(nearest->programs), nearest->name);
+      else if (!rows.empty())
+        add_error(place, "{} is not a known key{}", key, hints(rows));
       else if (std::ranges::find(known_, key) != known_.end())
         add_error(place, "{} is written in sections here, as {}; with dots on the command line",
                   key, in_sections(key));
-      else if (const auto nearest = nearest_keys(key, known_); !nearest.empty())
-        add_error(place, "{} is not a known key; the nearest {} {}", key,
-                  nearest.size() == 1 ? "is" : "are", fmt::join(nearest, ", "));
+      else if (!section.empty())
+        add_error(place, "{}: no option of {} that is known; docs/coming-from.md lists them", key,
+                  programs_of(section));
       else
-        add_error(place, "{} is not a known key; 'tailrace docs' lists them", key);
+        add_error(place, "{} is not a known key{}", key, nearest_hint(key));
       errors_.back().key = key;
     }
   }
@@ -588,6 +699,8 @@ class ConfigBinder final : public OptionVisitor {
   std::vector<List> lists_;         // open ones
   std::vector<std::string> known_;  // all keys and sections, dotted
   std::vector<std::pair<std::string, const ConfigNode*>> unknown_;
+  std::set<std::string, std::less<>> their_sections_;  // of other programs, dotted
+  std::map<std::string, const ForeignName*> plain_names_;
   std::vector<Preset> presets_;
   std::map<std::string, size_t, std::less<>> preset_of_;  // by the key that is set; in presets_
   std::vector<Error> errors_;

@@ -504,6 +504,64 @@ TEST(ForeignRows, ThatAreRefusedAreToldTogetherWithOurRules) {
   }
 }
 
+// One word is a count of prompts in a framework and one of samples in another.
+TEST(ForeignRows, OfAnUnknownNameAreHintedAtWithWhatEachMeans) {
+  const std::string text = resolved("env: {name: text}\nbatch_size: 64\n");
+  EXPECT_TRUE(
+      text.starts_with("refused: a.yaml:2: batch_size is not a known key, and frameworks "
+                       "differ in what they call so:\n"))
+      << text;
+  for (const char* part : {"orchestrator.batch_size of prime-rl: it counts samples.",
+                           "rollout.batch_size of OpenRLHF; here it is called rollout.prompts_per_",
+                           "train.batch_size of OpenRLHF: it counts samples of an update."})
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  // A key alone only where a value can be carried over.
+  EXPECT_EQ(resolved("env: {name: text}\nsome: {loss_agg_mode: token-mean}\n"),
+            "refused: a.yaml:2: some.loss_agg_mode is not a known key; here it is called "
+            "algo.loss_agg, whose values have other names");
+  EXPECT_EQ(resolved("env: {name: text}\nsome: {learning_rate: 1}\n"),
+            "refused: a.yaml:2: some.learning_rate is not a known key; here it is called optim.lr");
+  for (const ForeignName& row : foreign_names()) {
+    const std::string name(row.name.substr(row.name.rfind('.') + 1));
+    if (!row.key.empty() || name.find('_') == std::string::npos) continue;
+    const std::string said = resolved(fmt::format("env: {{name: text}}\nsome: {{{}: 1}}\n", name));
+    EXPECT_FALSE(said.starts_with(
+        fmt::format("refused: a.yaml:2: some.{} is not a known key; here it is called", name)))
+        << said;
+    EXPECT_NE(said.find(row.told), std::string::npos) << row.name << "\n" << said;
+  }
+}
+
+TEST(ForeignRows, OfTheirSectionsAreNamedForWhatIsUnknownInThem) {
+  const auto said = [](const std::string& text, const Settings& overrides = {}) {
+    return resolved("env: {name: text}\n" + text, overrides);
+  };
+  EXPECT_EQ(said("trainer: {total_epoch: 3}\n"),
+            "refused: a.yaml:2: trainer.total_epoch: no option of verl that is known; the nearest "
+            "is trainer.total_epochs");
+  EXPECT_EQ(said("data: {max_respons_length: 3, odd: True}\n"),
+            "refused: a.yaml:2: data.max_respons_length: no option of verl that is known; the "
+            "nearest is data.max_response_length\n"
+            "       a.yaml:2: data.odd: no option of verl or OpenRLHF that is known; "
+            "docs/coming-from.md lists them");
+  EXPECT_EQ(said("", {"actor_rollout_ref.rolout.n=8"}),
+            "refused: override actor_rollout_ref.rolout.n=8: actor_rollout_ref.rolout.n: no option "
+            "of verl that is known; the nearest is actor_rollout_ref.rollout.n");
+}
+
+TEST(ForeignRows, AreNearToAMistypedName) {
+  for (const auto& [name, nearest] : std::vector<std::pair<std::string, std::string>>{
+           {"learning_rat", "learning_rate of TRL, here optim.lr"},
+           {"num_generation", "num_generations of TRL, here rollout.group_size"},
+           {"temprature", "temperature of TRL, OpenRLHF, here rollout.sampling.temperature"},
+           {"optim.learnin_rate", "optim.learning_rate of TRL, here optim.lr"},
+           {"optim.weigth_decay", "optim.weight_decay"},
+           {"rollout.gruop_size", "rollout.group_size"}})
+    EXPECT_EQ(resolved("env: {name: text}\n", {name + "=1"}),
+              fmt::format("refused: override {0}=1: {0} is not a known key; the nearest is {1}",
+                          name, nearest));
+}
+
 TEST(ForeignRows, OfOneKeyAreAnErrorThatNamesBoth) {
   EXPECT_EQ(resolved("env: {name: text}\nlearning_rate: 1.0e-6\n"
                      "actor_rollout_ref: {actor: {optim: {lr: 1.0e-5}}}\n"),

@@ -200,10 +200,11 @@ TEST(ForeignNames, SetNoKeysThatAnotherNameGives) {
 TEST(ForeignNames, ThatMeanAnotherThingAreRefusedWithWhatToWrite) {
   EXPECT_EQ(refusal_of("count: 4\n"), "a.yaml:1: count: it counts pairs. Write limits.size.");
   // All that is wrong is in one message, in the order of the file.
-  EXPECT_EQ(refusal_of("limits: {low: 77}\ngpu: true\nlowst: 1\n"),
-            "a.yaml:1: limits.low is 77; it must be an integer from 0 to 9. Try 1.\n"
-            "       a.yaml:2: gpu: there is none. Remove it.\n"
-            "       a.yaml:3: lowst is not a known key; 'tailrace docs' lists them");
+  EXPECT_EQ(
+      refusal_of("limits: {low: 77}\ngpu: true\nlowst: 1\n"),
+      "a.yaml:1: limits.low is 77; it must be an integer from 0 to 9. Try 1.\n"
+      "       a.yaml:2: gpu: there is none. Remove it.\n"
+      "       a.yaml:3: lowst is not a known key; the nearest is lowest of A, here limits.low");
 }
 
 TEST(ForeignNames, WithAConditionAreTakenOnlyWhileItHolds) {
@@ -301,7 +302,8 @@ TEST(ForeignNames, WhoseSectionsAreEmptySayNothing) {
   EXPECT_EQ(notes_of("engine: {empty: {}}\n"), Notes{"a.yaml:1: engine.empty says nothing"});
   EXPECT_EQ(notes_of("engine:\n"), Notes{"a.yaml:1: engine says nothing"});
   EXPECT_EQ(refusal_of("engine: {other: {}}\n"),
-            "a.yaml:1: engine is not a known key; 'tailrace docs' lists them");
+            "a.yaml:1: engine.other: no option of B or C that is known; docs/coming-from.md lists "
+            "them");
 }
 
 // A refused neighbour is no second name of the key that their section is called like.
@@ -340,10 +342,12 @@ TEST(ForeignNames, SayInTheLogHowTheyDiffer) {
 
 // What stands beside them in their sections is unknown, and said to be.
 TEST(ForeignNames, LeaveTheRestOfTheirSectionUnknown) {
-  EXPECT_EQ(refusal_of("engine: {bounds: {low: 5, odd: 1}}\n"),
-            "a.yaml:1: engine.bounds.odd is not a known key; 'tailrace docs' lists them");
+  EXPECT_EQ(
+      refusal_of("engine: {bounds: {low: 5, odd: 1}}\n"),
+      "a.yaml:1: engine.bounds.odd: no option of B that is known; docs/coming-from.md lists them");
   EXPECT_EQ(refusal_of("engine: {other: 1}\n"),
-            "a.yaml:1: engine is not a known key; 'tailrace docs' lists them");
+            "a.yaml:1: engine.other: no option of B or C that is known; docs/coming-from.md lists "
+            "them");
 }
 
 // As the command line has keys.

@@ -286,7 +286,7 @@ TEST(BindConfig, ReadsForeignNamesFromOtherSections) {
             (std::vector<std::string>{"a.yaml:1: other.group.size is read as rollout.group_size"}));
   // Its neighbours stay unknown.
   EXPECT_EQ(error_of("rollout: {max_response_tokens: 4}\nother:\n  group: {size: 3}\n  x: 4\n"),
-            "a.yaml:4: other.x is not a known key; 'tailrace docs' lists them");
+            "a.yaml:4: other.x: no option of A that is known; docs/coming-from.md lists them");
   EXPECT_EQ(error_of("rollout: {max_response_tokens: 4}\nother: 3\n"),
             "a.yaml:2: other is not a known key; 'tailrace docs' lists them");
 }
