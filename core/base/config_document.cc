@@ -101,7 +101,7 @@ int line_with_tab(const std::string& text) {
   return 0;
 }
 
-// YAML text to a tree. An empty text is an empty map.
+// YAML text to a tree. An empty text, or one that is null, is an empty map.
 ConfigNode parse(const std::string& text, const ConfigPlace& place) {
   std::vector<YAML::Node> documents;
   try {
@@ -294,8 +294,9 @@ void apply_override(ConfigNode& root, const std::string& text, int layer) {
         place.text());
   std::string value_text = text.substr(equals + 1);
   ConfigNode value = parse(value_text, place);
-  // "key=" is nothing, and not the empty map that an empty text is.
-  if (value_text.empty()) value.kind = Kind::kNull;
+  // "key=" and "key=null" are nothing, and not the empty map that such a file is.
+  if (value.kind == Kind::kMap && value.entries.empty() && value_text.find('{') == value_text.npos)
+    value.kind = Kind::kNull;
 
   // An override thus merges by the rules of a file, lists by name or number included.
   // Wraps the value in one map for each part of the dotted key, from the inside out.

@@ -112,6 +112,11 @@ std::string lower_word(const ConfigNode& node) {
   return word;
 }
 
+// None of Python is null: as if it were not given.
+bool is_nothing(const ConfigNode& node) {
+  return node.kind == Kind::kNull || (node.kind == Kind::kScalar && node.text == "None");
+}
+
 // "optim.learning_rate" for the row of `learning_rate`; empty: the name has sections of its own.
 std::string name_beside_key(const ForeignName& row) {
   const size_t dot = row.key.rfind('.');
@@ -166,9 +171,7 @@ class ForeignReader {
 
   void take(const ForeignName& row, const std::string& name, ConfigNode node) {
     touched_.insert(row.key);
-    // None of Python: as if it were not given.
-    if (node.kind == Kind::kNull || (node.kind == Kind::kScalar && node.text == "None"))
-      return left(row, name, node);
+    if (is_nothing(node)) return left(row, name, node);
     if (row.key.empty() && is_neutral(row, node)) return left(row, name, node);
     if (row.key.empty()) return refuse_row(row, name, node);
     ConfigNode& seen = seen_.try_emplace(last_part(row.name), node).first->second;
@@ -197,9 +200,20 @@ class ForeignReader {
     reading_.notes.push_back(fmt::format("{}: {}: {}", node.place.text(), name, row.note));
   }
 
+  // A section whose switch is off, whatever else it says, and one of such values alone.
+  static bool is_off(const ForeignName& row, const ConfigNode& section) {
+    const ConfigNode* path = section.find("path");
+    const ConfigNode* enable = section.find("enable");
+    return (path != nullptr && is_nothing(*path)) ||
+           (enable != nullptr && lower_word(*enable) == "false") ||
+           std::ranges::all_of(section.entries, [&](const auto& entry) {
+             return is_nothing(entry.second) || is_neutral(row, entry.second);
+           });
+  }
+
   static bool is_neutral(const ForeignName& row, const ConfigNode& node) {
     if (node.kind == Kind::kList) return node.items.empty();
-    if (node.kind == Kind::kMap) return node.entries.empty();
+    if (node.kind == Kind::kMap) return is_off(row, node);
     const std::string word = lower_word(node);
     return word.empty() || std::ranges::any_of(words_of(row.neutral), [&](std::string_view other) {
              return is_same_value(word, other);

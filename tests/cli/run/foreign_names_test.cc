@@ -709,6 +709,7 @@ TEST(ForeignRows, OfNeutralValuesSayNothing) {
        {"actor_rollout_ref: {actor: {use_kl_loss: False, kl_loss_coef: 0.0}}",
         "algorithm: {use_kl_in_reward: False, kl_ctrl: {kl_coef: 0.0}}", "wandb:", "ckpt: {}",
         "push_to_hub: false", "warmup_ratio: 0.0", "report_to: none", "fp16: False",
+        "custom_reward_function: {path: null, name: compute_score}",
         "trainer: {n_gpus_per_node: 1, nnodes: 1}", "use_kl_loss: false\nkl_loss_coef: 0"})
     EXPECT_EQ(resolved(fmt::format("env: {{name: text}}\n{}\n", theirs)), least) << theirs;
 }

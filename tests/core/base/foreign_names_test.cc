@@ -285,6 +285,28 @@ TEST(ForeignNames, OfABadValueAreInTheMessage) {
 TEST(ForeignNames, WithoutAValueSayNothing) {
   EXPECT_EQ(read("lowest: null\nkind: None\ngpu:\n").limits.low, 1);
   EXPECT_EQ(notes_of("gpu: null\n"), Notes{"a.yaml:1: gpu says nothing"});
+  // As a shell passes them on.
+  for (const char* value : {"null", "~", "None", ""}) {
+    EXPECT_EQ(read("", {fmt::format("lowest={}", value)}).limits.low, 1) << value;
+    EXPECT_EQ(read("", {fmt::format("engine.bounds.low={}", value)}).limits.low, 1) << value;
+    EXPECT_EQ(read("", {fmt::format("kind={}", value)}).limits.shape, Shape::kRound) << value;
+    EXPECT_EQ(read("", {fmt::format("gpu={}", value)}).limits.low, 1) << value;
+  }
+  EXPECT_EQ(refusal_of("", {"limits.low=null"}),
+            "override limits.low=null: limits.low is nothing; it must be an integer from 0 to 9.");
+}
+
+// Frameworks print whole sections of defaults.
+TEST(ForeignNames, OfSectionsThatAreOffSayNothing) {
+  for (const char* section : {"{path: null, name: f}", "{path: None, kwargs: {a: 1}}",
+                              "{enable: False, name: f}", "{a: null, b: {c: null, d: []}}"})
+    EXPECT_EQ(refusal_of(fmt::format("gpu: {}\n", section)), "(no error)") << section;
+  EXPECT_EQ(refusal_of("", {"gpu.path=null", "gpu.name=f"}), "(no error)");
+  for (const char* section :
+       {"{path: a, name: f}", "{name: f}", "{enable: true}", "{a: null, b: 1}"})
+    EXPECT_EQ(refusal_of(fmt::format("gpu: {}\n", section)),
+              "a.yaml:1: gpu: there is none. Remove it.")
+        << section;
 }
 
 // They switch nothing on, and a recipe is full of them.
