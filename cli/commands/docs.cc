@@ -100,7 +100,8 @@ std::string configuration_reference() {
       wrapped(
           "`tailrace docs` writes this page; do not edit it. A config is YAML. `extends: FILE` (or "
           "a list of files) takes the keys of another file, whose path is relative to this one, "
-          "and overrides them key by key. On the command line `section.key=value` overrides both; "
+          "and overrides them key by key. At the top of a file `section.key: value` is the same as "
+          "that key in its section. On the command line `section.key=value` overrides both; "
           "`datasets.NAME.ratio=2` changes one item of a list. Where one layer gives `model.path` "
           "and "
           "one above it `model.create`, or the other way round, the upper one replaces the lower "

@@ -260,10 +260,12 @@ script of TRL in ten lines.
   itself: `advantage_estimator: gae` of OpenRLHF sets `algo.lambda` to 1. Where frameworks differ
   in such a default, the value has to be given.
 - All refused and unknown names of a config are told together, each with its line, and where a
-  setting of ours says the same, with that setting in the form of the file.
+  setting of ours says the same, with that setting: a line to paste at the top of the file
+  (`train.minibatches_per_step: 4`), or a word of the command line.
 - Two names of one key in one file are an error that names both. The command line overrides a file
   under either name.
-- A name that is in no table is an unknown key, which is an error as well.
+- A name that is in no table is an unknown key, which is an error as well. It names what is nearest,
+  or what frameworks mean that have such a name in another section.
 
 What a config leaves out has our default, which need not be theirs:
 

@@ -197,8 +197,37 @@ int64_t max_positions(const ModelSection& model) {
   return read_named("model.path", [&] { return read_model_config(model.path).max_positions; });
 }
 
+// Lengths that a person gave are the cause of a context that the model does not have: another
+// context would be refused because of them.
+void validate_lengths(const RunOptions& o) {
+  const int64_t prompt = o.rollout.max_prompt_tokens, response = o.rollout.max_response_tokens;
+  if (prompt == 0 || response == 0) return;
+  int64_t most = 0;
+  try {
+    most = max_positions(o.model);
+  } catch (const UserError&) {
+    return;  // whoever loads the model says what is wrong with it
+  }
+  if (prompt + response <= most) return;
+  const bool is_answer = response >= prompt;
+  const int64_t other = is_answer ? prompt : response;
+  const std::string_view key =
+      is_answer ? "rollout.max_response_tokens" : "rollout.max_prompt_tokens";
+  const std::string advice = other < most
+                                 ? fmt::format("Lower both, or try {}={}.", key, most - other)
+                                 : fmt::format("Lower both to a sum of {}.", most);
+  throw UserError::at(key,
+                      "is {}, and with {} = {} an episode needs a context of {} tokens; the model "
+                      "knows {} ({}).\n       {}",
+                      is_answer ? response : prompt,
+                      is_answer ? "rollout.max_prompt_tokens" : "rollout.max_response_tokens",
+                      other, prompt + response, most,
+                      o.model.creates() ? "model.create.max_positions" : "model.path", advice);
+}
+
 // Episodes that nobody limits have the room that the policy has.
 void validate_rollout(RunOptions& o) {
+  validate_lengths(o);
   int64_t& context = o.rollout.engine.max_context_tokens;
   if (context == 0 && (o.rollout.max_prompt_tokens == 0 || o.rollout.max_response_tokens == 0)) {
     // Not beyond a micro-batch: the trainer never splits a sequence.
@@ -207,10 +236,10 @@ void validate_rollout(RunOptions& o) {
   o.rollout.validate();
   // The engine asks the same of a policy that is loaded, in the rollout workers.
   if (o.model.creates() && context > o.model.create.max_positions)
-    throw UserError::at(
-        "rollout.max_context_tokens",
-        "is {}; the policy has model.create.max_positions = {}. Try max_positions = {}.", context,
-        o.model.create.max_positions, context);
+    throw UserError::at("rollout.max_context_tokens",
+                        "is {}; the policy has model.create.max_positions = {}. Try "
+                        "model.create.max_positions = {}.",
+                        context, o.model.create.max_positions, context);
 }
 
 void validate_microbatch(const RunOptions& o) {

@@ -1,6 +1,7 @@
 #include "core/base/config_document.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -184,6 +185,11 @@ void merge(ConfigNode& base, ConfigNode over) {
   if (base.kind != Kind::kMap || over.kind != Kind::kMap) {
     // An empty section ("rollout:" with all its keys commented out) overrides nothing.
     if (base.kind == Kind::kMap && over.kind == Kind::kNull) return;
+    // Of one file: its keys with dots are beside the section, which holds no other.
+    if (base.kind == Kind::kNull && over.kind == Kind::kMap && over.place.line > 0) {
+      base = std::move(over);
+      return;
+    }
     // A file has a layer of its own, so these are two overrides.
     if (base.place.layer == over.place.layer)
       throw UserError("{}: the key has a value already, from '{}'. Remove one of them.",
@@ -205,6 +211,40 @@ void require_map(const ConfigNode& node) {
   if (node.kind != Kind::kMap)
     throw UserError("{}: a config is a map of sections (key: value); found {}", node.place.text(),
                     node.describe());
+}
+
+// Wraps a value in one map for each part of a dotted key, from the inside out.
+ConfigNode in_maps(std::string key, ConfigNode value, const ConfigPlace& place) {
+  if (std::ranges::count(key, '.') >= kMaxDepth)
+    throw UserError("{}: the key has more than {} parts", place.text(), kMaxDepth);
+  while (true) {
+    const size_t dot = key.rfind('.');
+    std::string part = dot == std::string::npos ? key : key.substr(dot + 1);
+    if (part.empty()) throw UserError("{}: the key has an empty part", place.text());
+    ConfigNode outer;
+    outer.place = place;
+    outer.entries.emplace_back(std::move(part), std::move(value));
+    value = std::move(outer);
+    if (dot == std::string::npos) return value;
+    key.resize(dot);
+  }
+}
+
+// Keys with dots at the top of a file stand for sections, as on the command line. They come last,
+// when the sections that are written out are there.
+void put_in_sections(ConfigNode& root) {
+  const auto first = std::ranges::stable_partition(root.entries, [](const auto& entry) {
+                       return entry.first.find('.') == std::string::npos;
+                     }).begin();
+  std::vector<std::pair<std::string, ConfigNode>> dotted;
+  std::move(first, root.entries.end(), std::back_inserter(dotted));
+  root.entries.erase(first, root.entries.end());
+  for (auto& [key, value] : dotted) {
+    const ConfigPlace place = value.place;
+    ConfigNode wrapped = in_maps(key, std::move(value), place);
+    wrapped.place = root.place;
+    merge(root, std::move(wrapped));
+  }
 }
 
 class Loader {
@@ -241,6 +281,7 @@ class Loader {
         parse(text.value(),
               {.source = path.string(), .line = 1, .layer = 0, .folder = path.parent_path()});
     require_map(own);
+    put_in_sections(own);
 
     ConfigNode merged;
     merged.place = own.place;
@@ -299,19 +340,7 @@ void apply_override(ConfigNode& root, const std::string& text, int layer) {
     value.kind = Kind::kNull;
 
   // An override thus merges by the rules of a file, lists by name or number included.
-  // Wraps the value in one map for each part of the dotted key, from the inside out.
-  std::string key = text.substr(0, equals);
-  while (true) {
-    size_t dot = key.rfind('.');
-    std::string part = dot == std::string::npos ? key : key.substr(dot + 1);
-    if (part.empty()) throw UserError("{}: the key has an empty part", place.text());
-    ConfigNode outer;
-    outer.place = place;
-    outer.entries.emplace_back(part, std::move(value));
-    value = std::move(outer);
-    if (dot == std::string::npos) break;
-    key.resize(dot);
-  }
+  value = in_maps(text.substr(0, equals), std::move(value), place);
   merge(root, std::move(value));
 }
 
@@ -352,6 +381,7 @@ ConfigNode parse_config(const std::string& text, const std::string& source,
                         std::span<const std::string> overrides) {
   ConfigNode root = parse(text, {.source = source, .line = 1, .layer = 0, .folder = {}});
   require_map(root);
+  put_in_sections(root);
   if (const ConfigNode* extends = root.find("extends"))
     throw UserError("{}: extends works in files only", extends->place.text());
   for (const std::string& override_text : overrides)

@@ -7,6 +7,8 @@
 // by key. Lists are replaced as a whole; of a list of sections with names a map changes those that
 // it names (`datasets: {grid: {ratio: 2}}`, or the override datasets.grid.ratio=2), and of a list
 // of plain values one with numbers for keys changes those (`command.1=other.py`, counted from 0).
+// A key with dots at the top of a file stands for sections, as on the command line, also beside
+// such a section that is written out (`optim.lr: 1e-6`).
 #pragma once
 
 #include <filesystem>

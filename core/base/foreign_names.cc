@@ -86,26 +86,6 @@ bool is_same_value(std::string_view word, std::string_view other) {
   return word == other || (number && number == parse_number(other));
 }
 
-// "a: {b: 1, c: 2}" of a.b=1 and a.c=2.
-std::string in_sections(std::vector<std::pair<std::string_view, std::string>> settings) {
-  std::string text;
-  while (!settings.empty()) {
-    const auto part_of = [](std::string_view key) { return take_part(key); };
-    const std::string_view first = part_of(settings.front().first);
-    std::vector<std::pair<std::string_view, std::string>> inner, rest;
-    for (auto& [key, value] : settings) {
-      const bool belongs = part_of(key) == first;
-      if (belongs) take_part(key);
-      (belongs ? inner : rest).emplace_back(key, std::move(value));
-    }
-    text += fmt::format("{}{}: ", text.empty() ? "" : ", ", first);
-    text += inner.front().first.empty() ? inner.front().second
-                                        : fmt::format("{{{}}}", in_sections(std::move(inner)));
-    settings = std::move(rest);
-  }
-  return text;
-}
-
 std::string lower_word(const ConfigNode& node) {
   std::string word = node.kind == Kind::kScalar ? node.text : "";
   std::ranges::transform(word, word.begin(), [](unsigned char c) { return std::tolower(c); });
@@ -398,21 +378,24 @@ class ForeignReader {
     ConfigNode node;
     size_t error;  // which it is added to
   };
-  // "eps_clip: 0.2  ->  algo: {clip_low: 0.2, clip_high: 0.2}" on a line of its own.
+  // "eps_clip: 0.2  ->  algo.clip_low: 0.2" on a line of its own, and below it those of other keys.
   void propose(const Proposal& each) {
-    std::vector<std::pair<std::string_view, std::string>> settings;
-    std::vector<std::string> words;
+    const bool in_file = each.node.place.line > 0;
+    std::vector<std::string> settings;
     for (const std::string_view setting : words_of(each.row->write)) {
       const auto [key, formula] = split_setting(setting);
       const std::optional<std::string> value = worked_out(formula, each.node);
       if (!value) return;
-      settings.emplace_back(key, *value);
-      words.push_back(fmt::format("{}={}", key, *value));
+      settings.push_back(fmt::format("{}{}{}", key, in_file ? ": " : "=", *value));
     }
-    const bool in_file = each.node.place.line > 0;
-    reading_.errors[each.error].message += fmt::format(
-        "\n         {}{}{}  ->  {}", each.name, in_file ? ": " : "=", each.node.text,
-        in_file ? in_sections(std::move(settings)) : fmt::format("{}", fmt::join(words, " ")));
+    // Pasted where the name stands, a key with dots would be one of their section.
+    const bool stands_within = in_file && each.name.find('.') != std::string::npos;
+    const std::string begin =
+        fmt::format("         {}{}{}  ->  ", each.name, in_file ? ": " : "=", each.node.text);
+    const std::string between = in_file ? "\n" + std::string(begin.size(), ' ') : " ";
+    std::string& message = reading_.errors[each.error].message;
+    message += fmt::format("\n{}{}", begin, fmt::join(settings, between));
+    if (stands_within) message += "  (at the left margin)";
   }
   // A formula of factors and divisors. None: one of them is not known, or the result is no count.
   std::optional<std::string> worked_out(std::string_view formula, const ConfigNode& node) {

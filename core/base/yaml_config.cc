@@ -674,7 +674,7 @@ class ConfigBinder final : public OptionVisitor {
       else if (!rows.empty())
         add_error(place, "{} is not a known key{}", key, hints(rows));
       else if (std::ranges::find(known_, key) != known_.end())
-        add_error(place, "{} is written in sections here, as {}; with dots on the command line",
+        add_error(place, "{} is written in sections here, as {}; with dots at the top of the file",
                   key, in_sections(key));
       else if (!section.empty())
         add_error(place, "{}: no option of {} that is known; docs/coming-from.md lists them", key,

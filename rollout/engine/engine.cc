@@ -106,7 +106,7 @@ int num_kv_blocks(const ModelConfig& config, const EngineOptions& options,
   if (options.max_context_tokens < 2 || options.max_context_tokens > config.max_positions) {
     throw UserError::at(
         "rollout.max_context_tokens",
-        "is {}; the model knows positions 0 to {}.\n       Try max_context_tokens = {}.",
+        "is {}; the model knows positions 0 to {}.\n       Try rollout.max_context_tokens = {}.",
         options.max_context_tokens, config.max_positions - 1, config.max_positions);
   }
   int64_t block_bytes = KvCache::bytes_per_block(config, static_cast<int>(options.block_tokens),
@@ -117,7 +117,7 @@ int num_kv_blocks(const ModelConfig& config, const EngineOptions& options,
     throw UserError::at(
         "rollout.kv_cache_blocks",
         "is {}, but one sequence of max_context_tokens = {} needs {} blocks of {} tokens.\n"
-        "       Try kv_cache_blocks = {}.",
+        "       Try rollout.kv_cache_blocks = {}.",
         options.kv_cache_blocks, options.max_context_tokens, one, options.block_tokens,
         one * options.max_sequences);
   }
@@ -128,7 +128,7 @@ int num_kv_blocks(const ModelConfig& config, const EngineOptions& options,
     throw UserError::at(
         "rollout.kv_cache_mb",
         "is {}: room for {} blocks of {} tokens, but one sequence of max_context_tokens = {} needs "
-        "{}.\n       Try kv_cache_mb = {}.",
+        "{}.\n       Try rollout.kv_cache_mb = {}.",
         options.kv_cache_mb, affordable, options.block_tokens, options.max_context_tokens, one,
         ((one + spare) * block_bytes + kMib - 1) / kMib);
   }

@@ -137,23 +137,23 @@ void RolloutOptions::validate() {
     engine.max_context_tokens = needed;
   }
   if (engine.max_context_tokens < 2) {
-    throw UserError::at(
-        "rollout.max_context_tokens",
-        "is {}; a prompt and its answer need at least 2.\n       Try max_context_tokens = 256.",
-        engine.max_context_tokens);
+    throw UserError::at("rollout.max_context_tokens",
+                        "is {}; a prompt and its answer need at least 2.\n       Try "
+                        "rollout.max_context_tokens = 256.",
+                        engine.max_context_tokens);
   }
   if (engine.max_context_tokens < needed) {
     throw UserError::at(
         "rollout.max_context_tokens",
         "is {}, less than max_prompt_tokens + max_response_tokens = {} + {}.\n       Try "
-        "max_context_tokens = {}.",
+        "rollout.max_context_tokens = {}.",
         engine.max_context_tokens, max_prompt_tokens, max_response_tokens, needed);
   }
   // The help of rollout.block_tokens promises a power of two; a range alone cannot say it.
   if (!std::has_single_bit(static_cast<uint64_t>(engine.block_tokens))) {
     throw UserError::at(
         "rollout.block_tokens",
-        "is {}; it must be a power of two from 8 to 128.\n       Try block_tokens = {}.",
+        "is {}; it must be a power of two from 8 to 128.\n       Try rollout.block_tokens = {}.",
         engine.block_tokens,
         std::clamp<uint64_t>(std::bit_ceil(static_cast<uint64_t>(engine.block_tokens)), 8, 128));
   }

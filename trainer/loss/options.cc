@@ -159,8 +159,9 @@ void validate(const AlgoOptions& o, std::string_view section) {
   if (weighs_behaviour(o.surrogate.kind) && o.correction.kind != CorrectionKind::kNone) {
     throw UserError::at(join_key(join_key(section, "correction"), "kind"),
                         "is {} but surrogate {} weighs against what sampled itself. "
-                        "Try correction.kind = none.",
-                        name_of(o.correction.kind), name_of(o.surrogate.kind));
+                        "Try {} = none.",
+                        name_of(o.correction.kind), name_of(o.surrogate.kind),
+                        join_key(join_key(section, "correction"), "kind"));
   }
   validate(o.aggregation, section);
   // A ratio of many tokens has one value for all of them; weighting it by length is not its
@@ -169,8 +170,9 @@ void validate(const AlgoOptions& o, std::string_view section) {
       o.aggregation.kind == AggregationKind::kTokenMean) {
     throw UserError::at(join_key(section, "ratio"),
                         "is {} with loss_agg {}, which weights each ratio by its length. "
-                        "Try loss_agg = seq_mean_token_mean.",
-                        name_of(o.ratio), name_of(o.aggregation.kind));
+                        "Try {} = seq_mean_token_mean.",
+                        name_of(o.ratio), name_of(o.aggregation.kind),
+                        join_key(section, "loss_agg"));
   }
 }
 

@@ -68,7 +68,8 @@ void validate(const SurrogateConfig& o, std::string_view section) {
   // update starts.
   if (o.clip_c != 0 && o.clip_c <= 1) {
     throw UserError::at(join_key(section, "clip_c"),
-                        "is {}; it must be above 1, or 0 for off. Try clip_c = 3.", o.clip_c);
+                        "is {}; it must be above 1, or 0 for off. Try {} = 3.", o.clip_c,
+                        join_key(section, "clip_c"));
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cctype>
 #include <map>
 #include <set>
+#include <sstream>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -350,7 +351,7 @@ TEST(ForeignRows, AreNotNeededByAConfigOfOurKeysAlone) {
   EXPECT_TRUE(only_ours(print_config(RunOptions())));
   EXPECT_TRUE(only_ours("{}\n", {"optim.lr=1"}));
   for (const char* text :
-       {"seed: 1\n", "optim: {learning_rate: 1}\n", "optim: adamw\n", "run.steps: 3\n",
+       {"seed: 1\n", "optim: {learning_rate: 1}\n", "optim: adamw\n",
         "algo: {advantage: {estimator: rloo}}\n", "env: {columns: {input_key: a}}\n",
         "max_steps: null\n", "datasets: [{name: a, n: 4}]\n", "datasets: [a]\n"})
     EXPECT_FALSE(only_ours(text)) << text;
@@ -494,9 +495,10 @@ TEST(ForeignRows, ThatAreRefusedAreToldTogetherWithOurRules) {
   } catch (const UserError& error) {
     const std::string text = error.what();
     size_t last = 0;
-    for (const char* part : {":2: trainer.logger: each step goes to",
-                             ":4: actor_rollout_ref.actor.ppo_mini_batch_size: it",
-                             "16  ->  train: {minibatches_per_step: 4}", "model.path is missing"}) {
+    for (const char* part :
+         {":2: trainer.logger: each step goes to",
+          ":4: actor_rollout_ref.actor.ppo_mini_batch_size: it",
+          "16  ->  train.minibatches_per_step: 4  (at", "model.path is missing"}) {
       const size_t found = text.find(part, last);
       ASSERT_NE(found, std::string::npos) << part << "\n" << text;
       last = found;
@@ -560,6 +562,78 @@ TEST(ForeignRows, AreNearToAMistypedName) {
     EXPECT_EQ(resolved("env: {name: text}\n", {name + "=1"}),
               fmt::format("refused: override {0}=1: {0} is not a known key; the nearest is {1}",
                           name, nearest));
+}
+
+// What a refusal proposes is a line of a file, or a word of the command line, as it stands.
+TEST(ForeignRows, ProposeWhatCanBePasted) {
+  const auto config = [](std::string_view rollout) {
+    return fmt::format(
+        "env: {{name: text}}\nrollout: {{group_size: 8{}}}\ntrain: {{microbatch_tokens: 512}}\n"
+        "algo: {{clip_c: 3}}\nscheduler: {{archive: true}}\n",
+        rollout);
+  };
+  const auto lines_of = [](const std::string& message) {
+    const size_t at = message.find("  ->  ");
+    std::istringstream rest(at == std::string::npos ? "" : message.substr(at + 6));
+    std::string lines, line;
+    while (std::getline(rest, line)) {
+      line.erase(0, line.find_first_not_of(' '));
+      lines += line.substr(0, line.find("  (at the left margin)")) + "\n";
+    }
+    return lines;
+  };
+  int pasted = 0;
+  for (const ForeignName& row : foreign_names()) {
+    if (row.write.empty()) continue;
+    const bool gives_prompts = row.write.starts_with("rollout.prompts_per_step=");
+    const std::string begin = config(gives_prompts ? "" : ", prompts_per_step: 64");
+    const bool is_ratio =
+        row.write.find("coef") != row.write.npos || row.write.find("clip") != row.write.npos;
+    const std::string value = is_ratio ? "0.5" : "8";
+    const std::string lines = lines_of(resolved(fmt::format("{}{}: {}\n", begin, row.name, value)));
+    const std::string words = lines_of(resolved(begin, {fmt::format("{}={}", row.name, value)}));
+    for (const std::string& setting : settings_of(row.write, value)) {
+      EXPECT_NE(lines.find(key_of(setting) + ": "), std::string::npos) << row.name << lines;
+      EXPECT_NE(words.find(key_of(setting) + "="), std::string::npos) << row.name << words;
+    }
+    const Settings overrides = settings_of(words.substr(0, words.find('\n')), "");
+    for (const std::string& text : {resolved(begin + lines), resolved(begin, overrides)}) {
+      EXPECT_FALSE(text.starts_with("refused")) << row.name << lines << text;
+      EXPECT_TRUE(text != resolved(begin)) << row.name << lines;
+    }
+    ++pasted;
+  }
+  EXPECT_GT(pasted, 15);
+}
+
+// Another context is no cure, as the lengths would refuse it.
+TEST(ForeignRows, OfLengthsThatTheModelDoesNotHaveAreToldAsTheCause) {
+  TemporaryDirectory folder;
+  folder.write("rows.jsonl", "{\"prompt\": \"1 + 1 =\", \"answer\": \"2\"}\n");
+  const auto refusal = [&](int prompt, int response) -> std::string {
+    const auto config = folder.write(
+        "a.yaml",
+        fmt::format("model: {{path: {}/tests/data/models/stories260K}}\n"
+                    "env: {{name: text, dataset: rows.jsonl, settings: {{verifier: math}}}}\n"
+                    "data: {{max_prompt_length: {}, max_response_length: {}}}\n",
+                    TAILRACE_SOURCE_DIR, prompt, response));
+    try {
+      load_run_options(config, {}, built_in_registries());
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "(no error)";
+  };
+  const std::string text = refusal(200, 1024);
+  EXPECT_NE(text.find("a.yaml:3: rollout.max_response_tokens"), std::string::npos) << text;
+  EXPECT_NE(text.find("with rollout.max_prompt_tokens = 200 an episode needs a context of 1224 "
+                      "tokens; the model knows 512 (model.path).\n"
+                      "       Lower both, or try rollout.max_response_tokens=312."),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(text.find("Try rollout.max_context_tokens"), std::string::npos) << text;
+  EXPECT_NE(refusal(1024, 600).find("Lower both to a sum of 512."), std::string::npos);
+  EXPECT_EQ(refusal(200, 312), "(no error)");
 }
 
 TEST(ForeignRows, OfOneKeyAreAnErrorThatNamesBoth) {

@@ -522,7 +522,7 @@ TEST(Validate, RefusesAVerifierThatIsNotThere) {
 TEST(Validate, NamesTheLineOfTheSettingOrTheSectionThatIsWrong) {
   const std::string file = std::string(kExample) + "algo:\n  clip_c: 0.5\n";
   EXPECT_EQ(error_of({}, file),
-            "a.yaml:8: algo.clip_c is 0.5; it must be above 1, or 0 for off. Try clip_c = 3.");
+            "a.yaml:8: algo.clip_c is 0.5; it must be above 1, or 0 for off. Try algo.clip_c = 3.");
   EXPECT_EQ(error_of({"env.settings.max_turns=x"})
                 .find("override env.settings.max_turns=x: environment frozen_grid: max_turns is "
                       "'x'; it must be"),
@@ -545,7 +545,7 @@ TEST(Validate, NamesTheLineOfTheSettingOrTheSectionThatIsWrong) {
             "below 1. Try [0.9, 0.999].");
   EXPECT_EQ(error_of({"rollout.block_tokens=12"}),
             "override rollout.block_tokens=12: rollout.block_tokens is 12; it must be a power of "
-            "two from 8 to 128.\n       Try block_tokens = 16.");
+            "two from 8 to 128.\n       Try rollout.block_tokens = 16.");
 }
 
 TEST(Validate, NamesTheLineOfAModelThatCannotBeRead) {
@@ -576,7 +576,7 @@ TEST(Validate, RefusesWhatCannotWork) {
       "override env.name=\"\": env.name is missing; it names the environment ('tailrace env "
       "list' lists them). The prompts of env.dataset are answered once each by env.name: text.");
   EXPECT_NE(error_of({"rollout.max_context_tokens=512"})
-                .find("the policy has model.create.max_positions = 256. Try max_positions = 512."),
+                .find("the policy has model.create.max_positions = 256. Try model.create.max_positions = 512."),
             std::string::npos);
 }
 

@@ -44,6 +44,27 @@ TEST(ParseConfig, AnEmptyFileIsAnEmptyMap) {
   EXPECT_TRUE(parse_config("# only a comment\n", "f", {}).entries.empty());
 }
 
+// As on the command line, beside the section, before or behind it.
+TEST(ParseConfig, KeysWithDotsAtTheTopStandForSections) {
+  const ConfigNode root = parse_config("a.b.c: 1\na:\n  d: 2\n  b: {e: 3}\ng:\ng.h: 5\n", "f.yaml",
+                                       std::vector<std::string>{"a.b.c=4"});
+  const ConfigNode* a = root.find("a");
+  ASSERT_NE(a, nullptr);
+  EXPECT_EQ(root.entries.size(), 2u);
+  EXPECT_EQ(a->find("d")->text, "2");
+  EXPECT_EQ(a->find("b")->find("e")->text, "3");
+  EXPECT_EQ(a->find("b")->find("c")->text, "4");  // an override wins
+  EXPECT_EQ(root.find("g")->find("h")->place.text(), "f.yaml:6");
+  EXPECT_EQ(parse_config("l: [{name: x}]\nl.x.y: 3\n", "f", {}).find("l")->items[0].find("y")->text,
+            "3");
+  EXPECT_EQ(parse_error("a: {b: 1}\na.b: 2\n"),
+            "a.yaml:2: the key has a value already, from 'a.yaml:1'. Remove one of them.");
+  EXPECT_EQ(parse_error("a..b: 2\n"), "a.yaml:1: the key has an empty part");
+  std::string deep = "a";
+  for (int i = 0; i < 40; ++i) deep += ".a";
+  EXPECT_EQ(parse_error(deep + ": 2\n"), "a.yaml:1: the key has more than 32 parts");
+}
+
 TEST(ParseConfig, RefusesWhatIsNotPlain) {
   EXPECT_EQ(parse_error("a: 1\nb: 2\na: 3\n"),
             "a.yaml:3: a is given twice (first at a.yaml:1). Remove one of them.");

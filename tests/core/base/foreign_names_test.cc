@@ -348,7 +348,8 @@ TEST(ForeignNames, MayWantAKeyThatSomebodyGives) {
 TEST(ForeignNames, ThatAreRefusedProposeWhatToWrite) {
   EXPECT_EQ(refusal_of("both: 2\nlimits: {size: 4}\n"),
             "a.yaml:1: both: write both bounds.\n"
-            "         both: 2  ->  limits: {low: 2, high: 8}");
+            "         both: 2  ->  limits.low: 2\n"
+            "                      limits.high: 8");
   EXPECT_EQ(refusal_of("limits: {size: 4}\n", {"both=2"}),
             "override both=2: both: write both bounds.\n"
             "         both=2  ->  limits.low=2 limits.high=8");
@@ -372,11 +373,11 @@ TEST(ForeignNames, LeaveTheRestOfTheirSectionUnknown) {
             "them");
 }
 
-// As the command line has keys.
-TEST(ForeignNames, AKeyWithDotsIsToldItsSections) {
-  EXPECT_EQ(refusal_of("limits.low: 5\n"),
-            "a.yaml:1: limits.low is written in sections here, as limits: {low: ...}; with dots on "
-            "the command line");
+// As the command line has keys, at the top alone.
+TEST(ForeignNames, AKeyWithDotsStandsAtTheTop) {
+  EXPECT_EQ(read("limits.low: 5\n").limits.low, 5);
+  EXPECT_EQ(refusal_of("limits: {shape.kind: square, columns.a: b}\n"),
+            "a.yaml:1: limits.columns.a is not a known key; the nearest is limits.columns");
 }
 
 // In a section that is neither theirs nor that of our key.

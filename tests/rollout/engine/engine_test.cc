@@ -714,7 +714,7 @@ TEST(Engine, RefusesOptionsThatCannotWork) {
     FAIL() << "a cache that is too small was accepted";
   } catch (const UserError& error) {
     // 4 layers x K and V x 4 heads of 64 x 4 bytes are 8 KiB a token, so 1024 tokens are 8 MiB.
-    EXPECT_NE(std::string(error.what()).find("Try kv_cache_mb = 8"), std::string::npos)
+    EXPECT_NE(std::string(error.what()).find("Try rollout.kv_cache_mb = 8"), std::string::npos)
         << error.what();
   }
 }

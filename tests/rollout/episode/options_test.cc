@@ -33,7 +33,7 @@ TEST(RolloutOptions, RefusesAContextThatDoesNotHoldPromptAndResponse) {
   options.engine.max_context_tokens = 95;
   options.max_prompt_tokens = 32;
   options.max_response_tokens = 64;
-  EXPECT_NE(complaint(options).find("Try max_context_tokens = 96"), std::string::npos);
+  EXPECT_NE(complaint(options).find("Try rollout.max_context_tokens = 96"), std::string::npos);
 }
 
 TEST(RolloutOptions, RefusesAContextWithoutRoomForAnAnswer) {
