@@ -98,8 +98,9 @@ sandbox::EnvironmentInfo validate_dataset(const RunOptions& o, size_t index,
     const std::string name = error.key().substr(kSettings.size());
     const bool is_given = std::ranges::any_of(
         dataset.settings, [&](const auto& setting) { return setting.first == name; });
-    throw UserError("{}", error.what())
-        .about(is_given ? join_key(key("settings"), name) : key("env"));
+    const std::string full = join_key(key("settings"), name);
+    if (is_given) throw UserError("{}", error.what()).about(full);
+    throw UserError("{}. Write {}.", error.what(), full).about(key("env"));
   }
   const sandbox::EnvironmentInfo& info = source->info();
   const bool trains = dataset.ratio > 0;

@@ -211,7 +211,9 @@ std::string meaning(const ForeignName& row) {
   if (!row.needs.empty())
     text += fmt::format("{}only beside `{}`", text.empty() ? "" : "; ", row.needs);
   if (!row.neutral.empty())
-    text += fmt::format("{}without it {}", text.empty() ? "" : "; ", neutral_text(row));
+    text += fmt::format("{}{} {}", text.empty() ? "" : "; ",
+                        row.needs.empty() ? "where nothing reads our key" : "without it",
+                        neutral_text(row));
   if (!row.note.empty()) text += fmt::format("{}{}", text.empty() ? "" : "; ", row.note);
   if (!row.several.empty())
     text += fmt::format("{}of several files: {}", text.empty() ? "" : "; ", row.several);

@@ -24,6 +24,7 @@ class Mistakes {
   }
 
   void add(const UserError& error) { found_.push_back(error); }
+  bool any() const { return !found_.empty(); }
 
   // Throws what was found as one UserError, about the key of the first one.
   void tell() const {

@@ -73,7 +73,7 @@ class EffectChecker {
       if (!place || (has_default && values_.at(name).value == standard->second.value)) continue;
       // Written in the same file as what switches it off, or above it: a contradiction of one
       // person.
-      if (place->layer >= decided || !has_default) {
+      if ((place->layer >= decided || !has_default) && !keys_.gives_way(name)) {
         mistakes_.add(keys_.placed(UserError::at(name, "has no effect: {}. {}", idle.reason,
                                                  advice ? advice(name) : idle.advice)));
         continue;
@@ -635,6 +635,15 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) 
   });
   look([&] { validate_listen(o); });
   look([&] { validate_pools(o); });
+  // Keys that say themselves that they have no effect need no environment to be told.
+  if (mistakes.any()) {
+    derive_law(o, keys);
+    look([&] {
+      EffectChecker effect(o, keys);
+      effect.refuse_idle();
+      effect.tell();
+    });
+  }
   mistakes.tell();
   note_idle_rows(o, keys);
   derive_from_algorithm(o, keys, environments);

@@ -42,8 +42,9 @@ struct ConfigNode {
   // Name of another program that it was written under (foreign_names.h), with the value where that
   // was another one too; empty: ours.
   std::string written = {};
-  bool reworded = false;  // `text` is ours for another value of theirs
-  bool foreign = false;   // a section of another program, some of whose names are ours by now
+  bool reworded = false;   // `text` is ours for another value of theirs
+  bool gives_way = false;  // written so, it is no mistake where nothing reads the key
+  bool foreign = false;    // a section of another program, some of whose names are ours by now
   std::vector<ConfigNode> items;                            // kList
   std::vector<std::pair<std::string, ConfigNode>> entries;  // kMap, in the order of the file
 

@@ -166,6 +166,7 @@ class ForeignReader {
       node = std::move(only);
     }
     node.written = name;
+    node.gives_way = !row.neutral.empty() && row.needs.empty() && is_neutral(row, node);
     if (!row.values.empty() && !reword(row, name, node)) return;
     if (!row.only_with.empty()) conditional_.push_back({&row, name, node.place});
     if (!row.needs.empty())

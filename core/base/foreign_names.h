@@ -57,7 +57,8 @@ struct ForeignName {
   // Not empty: a list of one is its element, and this is what to do with several.
   std::string_view several = {};
   // Values, with a blank between several, that switch nothing on: where the name would be refused,
-  // they say nothing. Nothing at all ("", [], {}) is one of them.
+  // they say nothing. Nothing at all ("", [], {}) is one of them. Of a name that is taken without
+  // `needs` they are taken as well, and say nothing where nothing reads our key.
   std::string_view neutral = {};
   // Not empty: what the log adds where the name is taken.
   std::string_view note = {};

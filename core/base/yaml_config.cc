@@ -425,6 +425,8 @@ class ConfigBinder final : public OptionVisitor {
 
   void note_written(const ConfigNode& node, const std::string& full) {
     if (node.written.empty()) return;
+    keys_.written_[full] = node.written;
+    if (node.gives_way) keys_.giving_way_.insert(full);
     keys_.notes_.push_back(fmt::format("{}: {} is read as {}{}", node.place.text(), node.written,
                                        full, node.reworded ? fmt::format(" = {}", node.text) : ""));
   }
@@ -713,7 +715,12 @@ const ConfigPlace* ConfigKeys::place(std::string_view key) const {
 }
 
 UserError ConfigKeys::placed(const UserError& error) const {
-  return given(error.key()) ? UserError("{}: {}", where(error.key()), error.what()) : error;
+  if (!given(error.key())) return error;
+  std::string text = error.what();
+  const auto name = written_.find(error.key());
+  if (name != written_.end() && text.starts_with(error.key() + " "))
+    text.insert(error.key().size(), fmt::format(" (written {})", name->second));
+  return UserError("{}: {}", where(error.key()), text);
 }
 
 std::string ConfigKeys::where(std::string_view key) const {

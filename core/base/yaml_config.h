@@ -12,6 +12,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -37,13 +38,18 @@ class ConfigKeys {
   // The value of a key that nobody gave was worked out from others.
   void derived(std::string key, std::string from) { derived_[std::move(key)] = std::move(from); }
 
-  // With the place of its key in front, if that was given. The result is about no key any more, so
+  // With the place of its key in front, if that was given, and with the name of another program
+  // that it was written under. The result is about no key any more, so
   // that nobody says the place twice.
   UserError placed(const UserError& error) const;
 
   // For the log: names of other programs that were used, and what the reader of the options adds.
   const std::vector<std::string>& notes() const { return notes_; }
   void add_note(std::string note) { notes_.push_back(std::move(note)); }
+
+  // It was given under the name of another program, with the value that it has there where nobody
+  // gives one: where nothing reads the key, that is no mistake.
+  bool gives_way(std::string_view key) const { return giving_way_.contains(key); }
 
   // The config says some of it in the names of another program.
   bool has_foreign_names() const { return has_foreign_names_; }
@@ -53,6 +59,8 @@ class ConfigKeys {
   std::map<std::string, ConfigPlace, std::less<>> places_;
   std::map<std::string, std::string, std::less<>> presets_;  // by the key that is set: "grpo"
   std::map<std::string, std::string, std::less<>> derived_;
+  std::map<std::string, std::string, std::less<>> written_;  // by our key: the name of theirs
+  std::set<std::string, std::less<>> giving_way_;
   std::vector<std::string> notes_;
   bool has_foreign_names_ = false;
 };

@@ -636,6 +636,40 @@ TEST(ForeignRows, OfLengthsThatTheModelDoesNotHaveAreToldAsTheCause) {
   EXPECT_EQ(refusal(200, 312), "(no error)");
 }
 
+// A usual recipe of verl is told in one round what it lacks here, in the words that it has.
+TEST(ForeignRows, OfARecipeAreToldWithTheRulesOfOurKeysAtOnce) {
+  TemporaryDirectory folder;
+  folder.write("rows.jsonl", "{\"prompt\": \"1 + 1 =\", \"answer\": \"2\"}\n");
+  const auto refusal = [&](const char* lam, const char* rest) -> std::string {
+    const auto config = folder.write(
+        "a.yaml", fmt::format("model: {{path: {}/tests/data/models/stories260K}}\n"
+                              "env: {{name: text}}\n"
+                              "data: {{train_files: rows.jsonl, max_prompt_length: 512,"
+                              " max_response_length: 1024}}\n"
+                              "algorithm: {{adv_estimator: grpo, lam: {}}}\n"
+                              "trainer: {{test_freq: 5, logger: console}}\n{}",
+                              TAILRACE_SOURCE_DIR, lam, rest));
+    try {
+      load_run_options(config, {}, built_in_registries());
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "(no error)";
+  };
+  const std::string text = refusal("0.9", "");
+  for (const char* part :
+       {":5: trainer.logger: each step goes to",
+        ":3: rollout.max_response_tokens (written data.max_response_length) is 1024",
+        "Write env.settings.verifier.", ":4: algo.lambda (written algorithm.lam) has no effect",
+        ":5: eval.interval_steps (written trainer.test_freq) has no effect"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  // The default of verl, which prints it beside every estimator.
+  EXPECT_EQ(refusal("1.0", "").find("algo.lambda"), std::string::npos);
+  EXPECT_EQ(resolved("env: {name: text}\nalgorithm: {adv_estimator: gae, lam: 1.0}\n"),
+            resolved("env: {name: text}\n"
+                     "algo: {advantage: gae, lambda: 1, whiten_advantages: true}\n"));
+}
+
 TEST(ForeignRows, OfOneKeyAreAnErrorThatNamesBoth) {
   EXPECT_EQ(resolved("env: {name: text}\nlearning_rate: 1.0e-6\n"
                      "actor_rollout_ref: {actor: {optim: {lr: 1.0e-5}}}\n"),
