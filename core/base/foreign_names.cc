@@ -129,6 +129,7 @@ class ForeignReader {
     for (const Conditional& each : conditional_) check_condition(each);
     for (const Proposal& each : proposals_) propose(each);
     drop_empty_sections(reading_.root, "", names);
+    note_left();
   }
 
   ForeignReading finish() { return std::move(reading_); }
@@ -437,19 +438,41 @@ class ForeignReader {
       if (node.kind != Kind::kNull && (node.kind != Kind::kMap || !node.entries.empty()))
         return false;
       if (!is_theirs(full)) return false;
-      if (!held)
-        reading_.notes.push_back(fmt::format("{}: {} says nothing", node.place.text(), full));
+      if (!held) left_.push_back({node.place, full, full + " says nothing"});
       return true;
     });
   }
 
+  struct Left {
+    ConfigPlace place;
+    std::string name, text;
+  };
   void left(const ForeignName& row, const std::string& name, const ConfigNode& node) {
     const bool has_word = node.kind == Kind::kScalar && !node.text.empty() && node.text != "None";
-    reading_.notes.push_back(row.key.empty()
-                                 ? fmt::format("{}: {}{} says nothing", node.place.text(), name,
-                                               has_word ? " = " + node.text : "")
-                                 : fmt::format("{}: {} = {} leaves {} as it is", node.place.text(),
-                                               name, node.describe(), row.key));
+    left_.push_back(
+        {node.place, name,
+         row.key.empty()
+             ? fmt::format("{}{} says nothing", name, has_word ? " = " + node.text : "")
+             : fmt::format("{} = {} leaves {} as it is", name, node.describe(), row.key)});
+  }
+
+  // A recipe has some forty of them, which would hide what is said behind them.
+  static constexpr size_t kFewLeft = 3;
+  void note_left() {
+    if (left_.size() <= kFewLeft) {
+      for (const Left& each : left_)
+        reading_.notes.push_back(fmt::format("{}: {}", each.place.text(), each.text));
+      return;
+    }
+    std::ranges::stable_sort(
+        left_, {}, [](const Left& each) { return std::pair(each.place.layer, each.place.line); });
+    std::vector<std::string_view> names;
+    for (const Left& each : left_)
+      if (std::ranges::find(names, each.name) == names.end()) names.push_back(each.name);
+    reading_.notes.push_back(
+        fmt::format("{} names say nothing here or leave our keys as they are: "
+                    "{}",
+                    names.size(), fmt::join(names, ", ")));
   }
 
   template <class... Args>
@@ -469,6 +492,7 @@ class ForeignReader {
   std::vector<Wanting> wanting_;
   std::vector<Conditional> conditional_;
   std::vector<Proposal> proposals_;
+  std::vector<Left> left_;  // names that left our keys as they were
 };
 
 }  // namespace

@@ -309,6 +309,14 @@ TEST(ForeignNames, OfSectionsThatAreOffSayNothing) {
         << section;
 }
 
+TEST(ForeignNames, ThatSayNothingShareOneNoteWhereTheyAreMany) {
+  EXPECT_EQ(notes_of("gpu: null\ncount: null\nidle: false\n").size(), 3u);
+  EXPECT_EQ(notes_of("gpu: null\nkind: any\nidle: false\nengine: {empty: {}}\nlowest: 5\n"),
+            (Notes{"4 names say nothing here or leave our keys as they are: gpu, kind, idle, "
+                   "engine.empty",
+                   "a.yaml:5: lowest is read as limits.low"}));
+}
+
 // They switch nothing on, and a recipe is full of them.
 TEST(ForeignNames, WithANeutralValueSayNothing) {
   for (const char* value : {"false", "False", "1", "1.0", "\"\"", "[]", "{}"})
