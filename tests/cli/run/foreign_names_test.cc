@@ -792,6 +792,8 @@ TEST(ForeignRows, BringTheDefaultsOfTheirFramework) {
   same("actor_rollout_ref: {model: {lora_rank: 0}}\n", "lora: {rank: 0}\n");
   same("lora_rank: 8\n", "lora: {rank: 8, alpha: 16}\n");
   same("lora_r: 8\nlora_target_modules: all-linear\n", "lora: {rank: 8}\n");
+  same("use_peft: True\nlora_r: 8\nlora_target_modules: all-linear\n", "lora: {rank: 8}\n");
+  same("lr: 1.0e-5\n", "optim: {lr: 1.0e-5}\n");
   same("vllm_importance_sampling_mode: token_truncate\n",
        "algo: {correction: {kind: tis, cap: 3}}\n");
   same("algorithm: {adv_estimator: gae}\n",
@@ -806,6 +808,7 @@ TEST(ForeignRows, BringTheDefaultsOfTheirFramework) {
   };
   asks("use_kl_loss: true\n", "the coefficient is missing");
   asks("lora_r: 8\n", "Write lora_target_modules");
+  asks("use_peft: true\n", "Write lora_r beside it");
   asks("algo: {kl: {use_loss: true}}\n", "the estimator is k1 in OpenRLHF");
   asks("reward_model: {overlong_buffer: {enable: true}}\n", "Write len beside it");
 }
@@ -818,7 +821,11 @@ TEST(ForeignRows, OfNeutralValuesSayNothing) {
         "algorithm: {use_kl_in_reward: False, kl_ctrl: {kl_coef: 0.0}}", "wandb:", "ckpt: {}",
         "push_to_hub: false", "warmup_ratio: 0.0", "report_to: none", "fp16: False",
         "custom_reward_function: {path: null, name: compute_score}",
-        "trainer: {n_gpus_per_node: 1, nnodes: 1}", "use_kl_loss: false\nkl_loss_coef: 0"})
+        "actor_rollout_ref: {hybrid_engine: True, model: {use_shm: False}}",
+        "data: {return_raw_chat: True}", "trainer: {resume_mode: auto}",
+        "ref_model_sync_steps: 512", "use_peft: False", "max_samples: 1e8", "adam_offload: false",
+        "flash_attn: true", "trainer: {n_gpus_per_node: 1, nnodes: 1}",
+        "use_kl_loss: false\nkl_loss_coef: 0"})
     EXPECT_EQ(resolved(fmt::format("env: {{name: text}}\n{}\n", theirs)), least) << theirs;
 }
 
