@@ -576,7 +576,8 @@ TEST(Validate, RefusesWhatCannotWork) {
       "override env.name=\"\": env.name is missing; it names the environment ('tailrace env "
       "list' lists them). The prompts of env.dataset are answered once each by env.name: text.");
   EXPECT_NE(error_of({"rollout.max_context_tokens=512"})
-                .find("the policy has model.create.max_positions = 256. Try model.create.max_positions = 512."),
+                .find("the policy has model.create.max_positions = 256. Try "
+                      "model.create.max_positions = 512."),
             std::string::npos);
 }
 
