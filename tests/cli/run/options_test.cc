@@ -533,7 +533,7 @@ TEST(Validate, NamesTheLineOfTheSettingOrTheSectionThatIsWrong) {
   // What is wrong is a fallback, which stands nowhere.
   EXPECT_EQ(error_of({"env.name=countdown", "env.settings={min_numbers: 5}"}),
             "override env.name=countdown: environment countdown: max_numbers is 4, below "
-            "min_numbers 5");
+            "min_numbers 5. Write env.settings.max_numbers.");
   EXPECT_EQ(error_of({"env.name=text", "env.settings={verifier: ''}"}),
             "override env.settings={verifier: ''}: environment text: verifier has no name; name "
             "one, for example math");
