@@ -327,6 +327,9 @@ class ForeignReader {
   };
   void give_also(const Also& each) {
     const auto [key, value] = split_setting(each.setting);
+    // Whoever overrides the key in a higher layer overrides what its value said besides.
+    const ConfigNode* own = node_at(reading_.root, each.row->key);
+    if (!each.alone && own != nullptr && own->place.layer > each.node.place.layer) return;
     // Another name says it itself, in whatever layer.
     if (named_.contains(key) || (each.alone && implied_.contains(key))) return;
     if (!each.alone) implied_.insert(key);

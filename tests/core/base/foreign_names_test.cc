@@ -142,6 +142,17 @@ TEST(ForeignNames, AreNotedWithWhatTheyWereTakenAs) {
   EXPECT_EQ(notes_of("kind: any\n"), Notes{"a.yaml:1: kind = any leaves limits.shape as it is"});
 }
 
+TEST(ForeignNames, ThatAreOverriddenSayNothingBesides) {
+  // The size and the height of a box, but none of it is left where the shape is overridden.
+  const Limits box = read("kind: box\n").limits;
+  EXPECT_EQ(box.size, 7);
+  const Limits round = read("kind: box\n", {"limits.shape=round"}).limits;
+  EXPECT_EQ(round.shape, Shape::kRound);
+  EXPECT_EQ(round.size, 3);
+  EXPECT_EQ(round.high, 2);
+  EXPECT_EQ(read("bound: 3\n", {"limits.low=4"}).limits.high, 2);
+}
+
 TEST(ForeignNames, OfAHigherLayerOverrideWhatALowerOneSaysUnderAnotherName) {
   EXPECT_EQ(read("lowest: 5\n", {"limits.low=6"}).limits.low, 6);
   EXPECT_EQ(read("limits: {low: 5}\n", {"lowest=6"}).limits.low, 6);
