@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -56,7 +57,7 @@ Number last_tenth(const ReportData& run, std::string_view name) {
 
 std::string format(Number value) { return value ? format_value(*value) : ""; }
 
-// "12": the value of a key as one line.
+// The scalars below a node by their dotted keys; a list of scalars is one value.
 void flatten(const ConfigNode& node, const std::string& key,
              std::map<std::string, std::string>& out) {
   switch (node.kind) {
@@ -170,14 +171,14 @@ std::vector<ComparedRow> compare_outcomes(std::span<const ReportData> runs) {
 
 std::vector<ComparedRow> compare_configs(std::span<const ReportData> runs) {
   std::vector<std::map<std::string, std::string>> configs;
-  std::map<std::string, bool> keys;
+  std::set<std::string> keys;
   for (const ReportData& run : runs) {
     auto& config = configs.emplace_back();
     flatten(read_config_text(run.config), "", config);
-    for (const auto& [key, value] : config) keys.emplace(key, true);
+    for (const auto& [key, value] : config) keys.insert(key);
   }
   std::vector<ComparedRow> rows;
-  for (const auto& [key, there] : keys) {
+  for (const std::string& key : keys) {
     if (key == "run.name" || key == "run.dir") continue;
     Values values;
     for (const auto& config : configs) {
