@@ -207,12 +207,13 @@ Result<void> DeltaFile::State::read_header(std::string_view text) {
     if (root.at("format") != kDeltaFormat)
       return refuse("it has format {}; this build reads {}", json_text(root.at("format")),
                     kDeltaFormat);
-    ends = {.policy = root.at("policy"),
-            .from_version = root.at("from").at("version"),
-            .to_version = root.at("to").at("version"),
-            .from_root = root.at("from").at("root"),
-            .to_root = root.at("to").at("root"),
-            .attempt = root.at("attempt")};
+    const auto &from = root.at("from"), &to = root.at("to");
+    ends = {.policy = root.at("policy").get<PolicyId>(),
+            .from_version = from.at("version").get<int64_t>(),
+            .to_version = to.at("version").get<int64_t>(),
+            .from_root = from.at("root").get<Digest>(),
+            .to_root = to.at("root").get<Digest>(),
+            .attempt = root.at("attempt").get<std::string>()};
     // Whoever reads it looks for files under these names.
     for (const Digest* digest : {&ends.from_root, &ends.to_root})
       if (!is_digest(*digest))
@@ -239,13 +240,13 @@ Result<void> DeltaFile::State::read_header(std::string_view text) {
 
 Result<void> DeltaFile::State::read_tensor(const json& row) {
   Tensor tensor;
-  tensor.name = row.at("name");
+  row.at("name").get_to(tensor.name);
   const auto dtype = delta_dtype(row.at("dtype").get_ref<const std::string&>());
   const auto payload = value_of<TensorPayload>(row.at("payload").get_ref<const std::string&>());
   row.at("shape").get_to(tensor.shape);
-  tensor.offset = row.at("offset");
-  tensor.bytes = row.at("bytes");
-  tensor.digest = row.at("digest");
+  row.at("offset").get_to(tensor.offset);
+  row.at("bytes").get_to(tensor.bytes);
+  row.at("digest").get_to(tensor.digest);
   const auto elements = count_elements(tensor.shape);
   if (!dtype || !payload || !elements)
     return refuse("{} has a dtype, a payload or a shape that no tensor of a delta has",

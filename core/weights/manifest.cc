@@ -28,8 +28,13 @@ bool is_file_name(const std::string& name) {
 }
 
 TensorManifest tensor_from(const json& row) {
-  return {row.at("name"), row.at("dtype"), row.at("shape"), row.at("rows_per_block"),
-          row.at("blocks")};
+  TensorManifest tensor;
+  row.at("name").get_to(tensor.name);
+  row.at("dtype").get_to(tensor.dtype);
+  row.at("shape").get_to(tensor.shape);
+  row.at("rows_per_block").get_to(tensor.rows_per_block);
+  row.at("blocks").get_to(tensor.blocks);
+  return tensor;
 }
 
 }  // namespace
@@ -139,15 +144,15 @@ Result<WeightManifest> read_manifest(const std::filesystem::path& file) {
                                  json_text(any.value("format", json())), kFormat)};
     const json root = read_proved_json(file);
     WeightManifest manifest;
-    manifest.policy = root.at("policy");
-    manifest.version = root.at("version");
-    manifest.parent = root.at("parent");
-    manifest.attempt = root.at("attempt");
-    manifest.numerics_class = root.at("numerics_class");
-    manifest.payload = root.at("payload");
-    manifest.base = root.at("base");
-    manifest.master = root.at("master");
-    manifest.root = root.at("root");
+    root.at("policy").get_to(manifest.policy);
+    root.at("version").get_to(manifest.version);
+    root.at("parent").get_to(manifest.parent);
+    root.at("attempt").get_to(manifest.attempt);
+    root.at("numerics_class").get_to(manifest.numerics_class);
+    root.at("payload").get_to(manifest.payload);
+    root.at("base").get_to(manifest.base);
+    root.at("master").get_to(manifest.master);
+    root.at("root").get_to(manifest.root);
     for (const json& tensor : root.at("tensors")) manifest.tensors.push_back(tensor_from(tensor));
     if (!is_file_name(manifest.payload)) {
       return Failure{
