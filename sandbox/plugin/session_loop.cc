@@ -37,10 +37,10 @@ using Answer = std::promise<Result<std::string>>;
 // A fork, or a kill and its wait.
 constexpr Time kHostAnswers = 10s;
 // How exactly deadlines are kept.
-constexpr Time kTick = 20ms;
+constexpr Time kStep = 20ms;
 constexpr Time kLongestClose = 2s;
 // For a host to say how a session has ended.
-constexpr Time kLastWord = 2s;
+constexpr Time kLongestEnd = 2s;
 // The host's socket among the files of the loop; sessions have the numbers behind.
 constexpr Number kControl = 0;
 
@@ -225,12 +225,12 @@ struct SessionLoop::State final : ProgramLoop {
   Time turn(Time now) override {
     if (!is_ending_) launch_if_wanted();
     send_to_host();
-    if (now - last_look_ >= kTick) end_what_is_late(now);
+    if (now - last_look_ >= kStep) end_what_is_late(now);
     const bool is_busy =
-        in_flight_ > 0 || !asked_of_host_.empty() || !to_host_.empty() || now - last_heard_ < kTick;
+        in_flight_ > 0 || !asked_of_host_.empty() || !to_host_.empty() || now - last_heard_ < kStep;
     // One tick more, for the calls that were begun before it said that it is quiet.
     const bool was_quiet = is_quiet_.exchange(!is_busy);
-    return is_busy || !was_quiet ? last_look_ + kTick : Time::max();
+    return is_busy || !was_quiet ? last_look_ + kStep : Time::max();
   }
 
   void end() override {
@@ -428,7 +428,7 @@ struct SessionLoop::State final : ProgramLoop {
         end(session, SocketEnd::kLate);
       // Nobody waits for a busy host to say how it was.
       if (session->phase == Phase::kEnding &&
-          (session->why != SocketEnd::kClosed || now - session->ending_since > kLastWord))
+          (session->why != SocketEnd::kClosed || now - session->ending_since > kLongestEnd))
         finish(*session, session->why_ended(file_, std::nullopt));
     }
   }
