@@ -7,7 +7,7 @@ namespace {
 
 using std::chrono::seconds;
 
-MetricsRow row(int64_t step, std::vector<std::pair<std::string, double>> values) {
+MetricsRow row_at(int64_t step, std::vector<std::pair<std::string, double>> values) {
   MetricsRow out;
   out.step = step;
   out.values = std::move(values);
@@ -16,23 +16,24 @@ MetricsRow row(int64_t step, std::vector<std::pair<std::string, double>> values)
 
 TEST(RunSummary, GoesFromTheFirstToTheLastEvaluation) {
   const std::vector<MetricsRow> rows = {
-      row(0, {{"eval/success", 0.391}}), row(1, {{"reward/mean", 0.3}}),
-      row(20, {{"eval/success", 0.8}}),
-      row(80, {{"eval/success", 0.9941}, {"eval/episodes", 512}})};
+      row_at(0, {{"eval/success", 0.391}}), row_at(1, {{"reward/mean", 0.3}}),
+      row_at(20, {{"eval/success", 0.8}}),
+      row_at(80, {{"eval/success", 0.9941}, {"eval/episodes", 512}})};
   EXPECT_EQ(run_summary(rows, "quickstart", seconds(61), "runs/q"),
             "quickstart: success 0.39 -> 0.99 (held-out, 512 episodes), 61 s, run: runs/q");
 }
 
 TEST(RunSummary, SaysRewardWhereTheEnvironmentKnowsNoSuccess) {
-  const std::vector<MetricsRow> rows = {row(0, {{"eval/reward", 0.25}}),
-                                        row(60, {{"eval/reward", 0.75}, {"eval/episodes", 128}})};
+  const std::vector<MetricsRow> rows = {
+      row_at(0, {{"eval/reward", 0.25}}),
+      row_at(60, {{"eval/reward", 0.75}, {"eval/episodes", 128}})};
   EXPECT_EQ(run_summary(rows, "tiny", seconds(90), "runs/t"),
             "tiny: reward 0.25 -> 0.75 (held-out, 128 episodes), 90 s, run: runs/t");
 }
 
 TEST(RunSummary, FallsBackToTraining) {
-  const std::vector<MetricsRow> rows = {row(1, {{"reward/mean", 0.25}}),
-                                        row(2, {{"reward/mean", 0.5}})};
+  const std::vector<MetricsRow> rows = {row_at(1, {{"reward/mean", 0.25}}),
+                                        row_at(2, {{"reward/mean", 0.5}})};
   EXPECT_EQ(run_summary(rows, "a", seconds(2), "r"),
             "a: reward 0.25 -> 0.50 (training), 2 s, run: r");
   EXPECT_EQ(run_summary(std::vector<MetricsRow>{}, "a", seconds(2), "r"), "a: done, 2 s, run: r");
@@ -40,8 +41,8 @@ TEST(RunSummary, FallsBackToTraining) {
 
 TEST(RunSummary, OfSupervisedTrainingAloneIsTheHeldOutLoss) {
   const std::vector<MetricsRow> rows = {
-      row(0, {{"sft/eval_loss", 5.5}, {"sft/eval_token_accuracy", 0.25}}),
-      row(9, {{"sft/eval_loss", 0.5}, {"sft/eval_token_accuracy", 0.75}})};
+      row_at(0, {{"sft/eval_loss", 5.5}, {"sft/eval_token_accuracy", 0.25}}),
+      row_at(9, {{"sft/eval_loss", 0.5}, {"sft/eval_token_accuracy", 0.75}})};
   EXPECT_EQ(run_summary(rows, "a", seconds(2), "r"),
             "a: loss 5.500 -> 0.500, token accuracy 0.25 -> 0.75 (held-out), 2 s, run: r");
 }

@@ -11,7 +11,7 @@ namespace {
 
 using enum TimelineWhat;
 
-Time s(int64_t seconds) { return std::chrono::seconds(seconds); }
+Time s(int64_t count) { return std::chrono::seconds(count); }
 
 TimelineRow up(int64_t at, const WorkerId& worker, Role role, int64_t slots) {
   return {.what = kUp, .at = s(at), .from = s(at), .worker = worker, .role = role, .slots = slots};

@@ -7,10 +7,10 @@
 namespace tailrace {
 namespace {
 
-enum class Colour : uint8_t { kRed, kGreen };
-constexpr auto enum_names(Colour) {
-  using enum Colour;
-  return name_table<Colour>({{kRed, "red"}, {kGreen, "green"}});
+enum class Pigment : uint8_t { kRed, kGreen };
+constexpr auto enum_names(Pigment) {
+  using enum Pigment;
+  return name_table<Pigment>({{kRed, "red"}, {kGreen, "green"}});
 }
 
 // A program of one command that has an option of each kind.
@@ -22,8 +22,8 @@ struct Paint {
   double thinner = 0.5;
   std::string name, brush = "wide";
   std::optional<int64_t> limit;
-  std::optional<Colour> second;
-  Colour colour = Colour::kRed;
+  std::optional<Pigment> second;
+  Pigment colour = Pigment::kRed;
   std::vector<int64_t> sizes = {1, 2};
   std::vector<std::string> notes, rest;
   bool name_given = false;
@@ -116,8 +116,8 @@ TEST(Flags, ReadEachKindOfVariable) {
   EXPECT_EQ(paint.thinner, 0);
   EXPECT_EQ(paint.brush, "fine");
   EXPECT_EQ(paint.limit, -5);
-  EXPECT_EQ(paint.colour, Colour::kGreen);
-  EXPECT_EQ(paint.second, Colour::kRed);
+  EXPECT_EQ(paint.colour, Pigment::kGreen);
+  EXPECT_EQ(paint.second, Pigment::kRed);
   EXPECT_EQ(paint.sizes, (std::vector<int64_t>{3, 4, 5}));
   // A text may have commas.
   EXPECT_EQ(paint.notes, (std::vector<std::string>{"a,b", "c"}));

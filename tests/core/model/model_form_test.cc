@@ -26,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 
 const std::string kNorm = "model.layers.1.input_layernorm.weight";
-const std::string kQ = "model.layers.0.self_attn.q_proj.weight";
+const std::string kQueries = "model.layers.0.self_attn.q_proj.weight";
 
 float as(Dtype dtype, float value) {
   float read = value;
@@ -202,10 +202,10 @@ TEST_F(FormOfAModel, WhatTheFilesLackIsWrittenToo) {
   auto places = all("model.safetensors", Dtype::kF16, Dtype::kF16);
   write(in(), places, false);
   ModelForm form = read_model_form(in());
-  const auto tensor = std::ranges::find(form.files[0].tensors, kQ, &ModelForm::Tensor::name);
+  const auto tensor = std::ranges::find(form.files[0].tensors, kQueries, &ModelForm::Tensor::name);
   form.files[0].tensors.erase(tensor);
   save_model(out(), config, parameters, form);
-  EXPECT_EQ(SafetensorsFile(out() / "model.safetensors").tensors().at(kQ).dtype, Dtype::kF32);
+  EXPECT_EQ(SafetensorsFile(out() / "model.safetensors").tensors().at(kQueries).dtype, Dtype::kF32);
 }
 
 // Names that others have beside a model: those of a checkpoint.

@@ -7,7 +7,7 @@
 namespace tailrace::wire {
 namespace {
 
-TrajectoryResult result_of(int64_t bytes) {
+TrajectoryResult result_in_pieces(int64_t bytes) {
   TrajectoryResult result{std::vector<std::byte>(static_cast<size_t>(bytes))};
   for (size_t i = 0; i < result.body.size(); ++i)
     result.body[i] = static_cast<std::byte>(i * i % 251);
@@ -38,7 +38,7 @@ TEST(Pieces, SmallMessagesGoWhole) {
 TEST(Pieces, ALargeMessageIsPutTogether) {
   Assembly assembly;
   for (const int64_t bytes : {kMaxFrameBytes, 2 * kPieceBytes, 2 * kPieceBytes + 12345}) {
-    const TrajectoryResult result = result_of(bytes);
+    const TrajectoryResult result = result_in_pieces(bytes);
     const auto frames = encode_frames(result);
     ASSERT_EQ(std::ssize(frames), bytes / kPieceBytes + 1);
     for (const auto& frame : frames) {
@@ -53,8 +53,8 @@ TEST(Pieces, ALargeMessageIsPutTogether) {
 }
 
 TEST(Pieces, WhatDoesNotFitIsRefusedAndTheNextIsTaken) {
-  const auto frames = encode_frames(result_of(3 * kPieceBytes));
-  const auto others = encode_frames(result_of(4 * kPieceBytes));
+  const auto frames = encode_frames(result_in_pieces(3 * kPieceBytes));
+  const auto others = encode_frames(result_in_pieces(4 * kPieceBytes));
   const auto small = encode({}, TrainerWants{0, 1});
   ASSERT_EQ(frames.size(), 4u);
   const std::vector<std::byte> bytes(static_cast<size_t>(kPieceBytes));

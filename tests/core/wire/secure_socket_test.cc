@@ -32,7 +32,7 @@ bool wait_until(const Done& done) {
   return true;
 }
 
-std::span<const std::byte> bytes_of(std::string_view text) {
+std::span<const std::byte> bytes_in(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
 
@@ -84,7 +84,7 @@ class SecureSocket : public testing::Test {
     wait_until([&] {
       if (server_) server_->turn();
       // Whoever was not let in has nobody to send to.
-      if (client.send("", bytes_of("let me in"))) sent_ = true;
+      if (client.send("", bytes_in("let me in"))) sent_ = true;
       return (contact = client.contact()).has_value();
     });
     return contact;
@@ -95,10 +95,10 @@ class SecureSocket : public testing::Test {
     client.connect(endpoint);
     bool sent = false, answered = false;
     if (!wait_until([&] {
-          sent = sent || client.send("", bytes_of(text));
+          sent = sent || client.send("", bytes_in(text));
           server_->turn();
           if (const auto received = client.receive())
-            answered = std::ranges::equal(received->frame, bytes_of(text));
+            answered = std::ranges::equal(received->frame, bytes_in(text));
           return answered;
         }))
       return testing::AssertionFailure() << text << ": sent " << sent;
@@ -230,7 +230,7 @@ TEST_F(SecureSocket, EventsThatNobodyTakesHoldNothingUp) {
   Socket client(Socket::Kind::kDealer);
   client.connect(host_.endpoint("east"));
   EXPECT_TRUE(wait_until([&] {
-    client.send("", bytes_of("hello"));
+    client.send("", bytes_in("hello"));
     server_->socket_.wait(2ms);
     return server_->socket_.receive().has_value();
   }));

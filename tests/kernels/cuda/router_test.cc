@@ -20,7 +20,7 @@ namespace {
 
 using namespace cuda_testing;
 
-constexpr double kRounding = 0x1p-24;
+constexpr double kFloatRounding = 0x1p-24;
 
 const RouterShape kMostExperts = {2, kMaxExperts, 6};
 
@@ -84,7 +84,7 @@ double roundings_of_softmax(std::span<const float> logits) {
 void expect_rows_close(std::span<const float> got, std::span<const float> want, double roundings) {
   // The results of expf that are no normal numbers have fewer digits.
   for (size_t i = 0; i < got.size(); ++i)
-    ASSERT_NEAR(got[i], want[i], roundings * kRounding * want[i] + FLT_MIN) << i;
+    ASSERT_NEAR(got[i], want[i], roundings * kFloatRounding * want[i] + FLT_MIN) << i;
 }
 
 void check_route(const RouterShape& shape, bool normalised, bool with_bias) {
@@ -279,7 +279,7 @@ void check_route_backward(HostRoutes& routes, const std::vector<float>& dweights
       const double size = p[e] * (g(e) + of_balance + 2 * of_weights) +
                           (is_chosen ? p[e] / sum * (own[size_at(e)] + of_weights) : 0);
       ASSERT_NEAR(dlogits[size_at(t * experts + e)], want[size_at(t * experts + e)],
-                  roundings * kRounding * size + FLT_MIN)
+                  roundings * kFloatRounding * size + FLT_MIN)
           << t << ", " << e;
     }
   }

@@ -22,7 +22,7 @@ const json kSum = {{"prompt", "Add two numbers."},
                     {{{"stdin", "2 3\n"}, {"stdout", "5\n"}},
                      {{"stdin", "10 -4\n"}, {"stdout", "6\n"}},
                      {{"stdin", "0 0\n"}, {"stdout", "0\n"}}}}};
-const std::string kRight = "read a b; echo $((a + b))\n";
+const std::string kRightProgram = "read a b; echo $((a + b))\n";
 
 std::string answered(json row, const std::string& response) {
   row["response"] = response;
@@ -40,7 +40,7 @@ double metric(const Score& score, const std::string& name) {
 // ---- without isolation: what runs programs is made up
 
 // A run in which each program ends as it is told.
-class Scripted {
+class ScriptedRuns {
  public:
   std::function<Result<ProgramRun>(const Program&, const ProgramLimits&)> act;
   std::vector<Time> walls;  // of the runs so far
@@ -70,7 +70,7 @@ class Scripted {
 const std::vector<Time> kThirty(3, 30s);
 
 TEST(ProgramVerifier, LearnsDeadlinesFromProgramsThatPassAllTests) {
-  Scripted scripted;
+  ScriptedRuns scripted;
   EXPECT_EQ(scripted.score(3, false).reward, 0);
   EXPECT_EQ(scripted.walls, kThirty);
   EXPECT_EQ(scripted.score(4, true).reward, 1);
@@ -86,7 +86,7 @@ TEST(ProgramVerifier, LearnsDeadlinesFromProgramsThatPassAllTests) {
 }
 
 TEST(ProgramVerifier, ATestIsKnownByItsContentAndItsTask) {
-  Scripted scripted;
+  ScriptedRuns scripted;
   scripted.score(4, true);
   json row = kSum;
   row["id"] = 7;
@@ -99,7 +99,7 @@ TEST(ProgramVerifier, ATestIsKnownByItsContentAndItsTask) {
 
 // Each test is in its deadline, and all together are not: nine tenths of the budget are theirs.
 TEST(ProgramVerifier, WhoIsOverTheBudgetOfAScoreHasFailedTheTest) {
-  Scripted scripted;
+  ScriptedRuns scripted;
   const Score late = scripted.score(7, true, kSum, 20s);
   EXPECT_EQ(late.reward, 0);
   EXPECT_EQ(metric(late, "over_deadline"), 1);
@@ -119,7 +119,7 @@ TEST(ProgramVerifier, WhoIsOverTheBudgetOfAScoreHasFailedTheTest) {
 
 // What we took to set the programs up is not theirs to pay for.
 TEST(ProgramVerifier, ABudgetThatOurOwnWorkHasUsedIsAFailure) {
-  Scripted scripted;
+  ScriptedRuns scripted;
   scripted.act = [n = 0](const Program&, const ProgramLimits&) mutable {
     std::this_thread::sleep_for(200ms);  // and 100 ms are for the set-up of all
     if (++n == 2) return ProgramRun{.ending = ProgramEnding::kOverTime, .seconds = 0.02};
@@ -138,7 +138,7 @@ TEST(ProgramVerifier, ABudgetThatOurOwnWorkHasUsedIsAFailure) {
 }
 
 TEST(ProgramVerifier, WhatCannotBeRunIsAFailureAndNeverAZero) {
-  Scripted scripted;
+  ScriptedRuns scripted;
   scripted.act = [](const Program&, const ProgramLimits&) { return Failure{"no processes"}; };
   const auto failed = scripted.verifier->score(answered(kSum, "x"), 30s);
   ASSERT_FALSE(failed.ok());
@@ -151,7 +151,7 @@ TEST(ProgramVerifier, WhatCannotBeRunIsAFailureAndNeverAZero) {
 }
 
 TEST(ProgramVerifier, EndingBadlyIsAFailedTestWhateverWasWritten) {
-  Scripted scripted;
+  ScriptedRuns scripted;
   const json row = {{"tests", {{{"stdin", ""}, {"stdout", "5"}}}}};
   const auto reward = [&](ProgramEnding ending, int code, const std::string& out) {
     scripted.act = [=](const Program&, const ProgramLimits&) {
@@ -187,7 +187,7 @@ TEST(ProgramVerifier, TheProgramIsTheLastBlockOfCode) {
 }
 
 TEST(ProgramVerifier, RowsAreCheckedAndTheMachineWithThem) {
-  Scripted scripted;
+  ScriptedRuns scripted;
   int code = 0;
   scripted.act = [&](const Program&, const ProgramLimits&) { return ProgramRun{.code = code}; };
   const auto fault = [&](const json& row) {
@@ -235,7 +235,7 @@ TEST(ProgramVerifier, RowsAreCheckedAndTheMachineWithThem) {
 }
 
 TEST(ProgramVerifier, SaysWhatTheMachineLacks) {
-  Scripted scripted;
+  ScriptedRuns scripted;
   scripted.act = [](const Program&, const ProgramLimits&) { return ProgramRun{}; };
   EXPECT_TRUE(scripted.verifier->check_machine().ok());
   scripted.act = [](const Program&, const ProgramLimits&) { return Failure{"allow namespaces"}; };
@@ -255,7 +255,7 @@ TEST(ProgramVerifier, AnswersLieWhereProgramsDoNotLook) {
 }
 
 TEST(ProgramVerifier, ARowHasNoMoreTestsThanABudgetHasTimeFor) {
-  Scripted scripted;
+  ScriptedRuns scripted;
   scripted.act = [](const Program&, const ProgramLimits&) { return ProgramRun{}; };
   const auto fault = [&](size_t num_tests, Time budget) {
     const json row = {{"tests", json(num_tests, kSum["tests"][0])}};
@@ -289,7 +289,7 @@ class IsolatedProgram : public ::testing::Test {
 };
 
 TEST_F(IsolatedProgram, PassesItsTestsOrNot) {
-  const Score right = score("Like this:\n```sh\n" + kRight + "```\n");
+  const Score right = score("Like this:\n```sh\n" + kRightProgram + "```\n");
   EXPECT_EQ(right.reward, 1);
   EXPECT_EQ(metric(right, "success"), 1);
   EXPECT_EQ(metric(right, "tests_passed"), 1);
@@ -302,7 +302,7 @@ TEST_F(IsolatedProgram, PassesItsTestsOrNot) {
 }
 
 TEST_F(IsolatedProgram, OneThatHangsIsStoppedAfterWhatRightOnesTake) {
-  EXPECT_EQ(score(kRight).reward, 1);
+  EXPECT_EQ(score(kRightProgram).reward, 1);
   const auto begin = std::chrono::steady_clock::now();
   const Score hung = score("while :; do :; done");
   EXPECT_EQ(hung.reward, 0);
@@ -322,7 +322,7 @@ TEST_F(IsolatedProgram, MayWriteAllThatIsKept) {
 
 // Three times 1.5 s, and 3.6 s for all.
 TEST_F(IsolatedProgram, OneThatIsSlowInEachTestIsOverTheBudgetOfAll) {
-  const auto result = verifier_->score(answered(kSum, "sleep 1.5; " + kRight), 4s);
+  const auto result = verifier_->score(answered(kSum, "sleep 1.5; " + kRightProgram), 4s);
   ASSERT_TRUE(result.ok()) << result.failure().message;
   EXPECT_EQ(result.value().reward, 0);
   EXPECT_EQ(metric(result.value(), "over_deadline"), 1);
@@ -337,7 +337,7 @@ TEST_F(IsolatedProgram, ThreadsScoreSideBySide) {
     threads.emplace_back([&, i] {
       for (int n = 0; n < 5; ++n) {
         const bool is_right = (i + n) % 2 == 0;
-        if (score(is_right ? kRight : "echo no").reward == (is_right ? 1 : 0)) ++right;
+        if (score(is_right ? kRightProgram : "echo no").reward == (is_right ? 1 : 0)) ++right;
       }
     });
   }

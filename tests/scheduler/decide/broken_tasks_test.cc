@@ -20,7 +20,7 @@ Config rows_config(int64_t prompts, int64_t rows, int64_t epochs = 0) {
   return config;
 }
 
-std::set<int64_t> running(const Harness& h) {
+std::set<int64_t> running_prompts(const Harness& h) {
   std::set<int64_t> prompts;
   for (const auto& [work, lease] : h.state.leases.in_order())
     if (work.lane == Lane::kTrain) prompts.insert(work.member.prompt);
@@ -38,7 +38,7 @@ TEST(BrokenTasks, TheGroupEndsAtOnceIsReplacedAndNobodyIsBlamed) {
   ASSERT_EQ(told.size(), 1u);
   EXPECT_EQ(describe(told[0]),
             "task_broken policy=0 dataset=0 epoch=0 prompt=1 row=1: no wall has a door");
-  EXPECT_EQ(running(h), (std::set<int64_t>{0, 2}));
+  EXPECT_EQ(running_prompts(h), (std::set<int64_t>{0, 2}));
   EXPECT_TRUE(h.state.health.empty());
   EXPECT_TRUE(h.state.breakers.empty());
   EXPECT_EQ(h.policy().attempts.env_failed, 0);
@@ -48,7 +48,7 @@ TEST(BrokenTasks, TheRowIsNeverSampledAgainInAnyEpoch) {
   Harness h = started(rows_config(2, 3));
   h.tell(broken(h, grants_of(h, 1)[0]));
   for (int64_t step = 1; step <= 10; ++step) {
-    EXPECT_FALSE(running(h).contains(1));
+    EXPECT_FALSE(running_prompts(h).contains(1));
     train_step(h, step);
   }
   const Dataset& dataset = h.policy().datasets[0];
@@ -83,7 +83,7 @@ TEST(BrokenTasks, AVerifierMaySayIt) {
   EXPECT_EQ(only<TaskBroken>(actions).size(), 1u);
   EXPECT_EQ(only<Release>(actions).size(), 1u);
   EXPECT_TRUE(only<Verify>(actions).empty());
-  EXPECT_EQ(running(h), (std::set<int64_t>{1, 2}));
+  EXPECT_EQ(running_prompts(h), (std::set<int64_t>{1, 2}));
   EXPECT_EQ(h.policy().attempts.verifier_failed, 0);
 }
 
@@ -94,7 +94,7 @@ TEST(BrokenTasks, OtherEpochsOfTheRowEndWithIt) {
   const Actions actions = h.tell(broken(h, grants_of(h, 1)[0]));
   EXPECT_EQ(only<Abort>(actions).size(), 3u);
   EXPECT_EQ(only<TaskBroken>(actions).size(), 1u);
-  EXPECT_EQ(running(h), (std::set<int64_t>{0}));
+  EXPECT_EQ(running_prompts(h), (std::set<int64_t>{0}));
   EXPECT_EQ(h.policy().tasks.size(), 6u);  // four of row 0, two that have ended
 }
 
@@ -105,8 +105,8 @@ TEST(BrokenTasks, AForkDoesNotBringThemBack) {
   h.tell(durable(1, 0));
   h.add_trainer(0, "b");
   h.install_open();
-  EXPECT_FALSE(running(h).empty());
-  EXPECT_FALSE(running(h).contains(1));
+  EXPECT_FALSE(running_prompts(h).empty());
+  EXPECT_FALSE(running_prompts(h).contains(1));
 }
 
 TEST(BrokenTasks, FiniteDataEndsWithoutThem) {
@@ -125,8 +125,8 @@ TEST(BrokenTasks, FiniteDataEndsWithoutThem) {
 TEST(BrokenTasks, ADatasetOfBrokenRowsHaltsTheRunAndIsNamed) {
   Harness h = started(rows_config(2, 3));
   std::vector<Halt> halts;
-  while (halts.empty() && !running(h).empty())
-    halts = only<Halt>(h.tell(broken(h, grants_of(h, *running(h).begin())[0])));
+  while (halts.empty() && !running_prompts(h).empty())
+    halts = only<Halt>(h.tell(broken(h, grants_of(h, *running_prompts(h).begin())[0])));
   ASSERT_EQ(halts.size(), 1u);
   EXPECT_TRUE(halts[0].reason.starts_with("all 3 rows of dataset 'mazes' are broken"))
       << halts[0].reason;

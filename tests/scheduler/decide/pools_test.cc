@@ -26,7 +26,7 @@ Config pools_config(const std::vector<std::string>& pools, int64_t prompts = 2) 
 }
 
 // How many members of each dataset each worker runs.
-std::map<std::pair<WorkerId, int32_t>, int64_t> running(const Harness& h) {
+std::map<std::pair<WorkerId, int32_t>, int64_t> running_at(const Harness& h) {
   std::map<std::pair<WorkerId, int32_t>, int64_t> at;
   for (const auto& [work, lease] : h.state.leases.in_order())
     ++at[{lease.worker, work.member.dataset}];
@@ -44,15 +44,15 @@ Harness with_pools(Config config, int64_t slots) {
 
 TEST(Pools, AMemberGoesOnlyToItsPool) {
   Harness h = with_pools(pools_config({"large", "small"}), /*slots=*/16);
-  EXPECT_EQ(running(h), (At{{{"w0", 1}, 4}, {{"w1", 0}, 4}}));
+  EXPECT_EQ(running_at(h), (At{{{"w0", 1}, 4}, {{"w1", 0}, 4}}));
   train_step(h, 1);
-  EXPECT_EQ(running(h), (At{{{"w0", 1}, 4}, {{"w1", 0}, 4}}));
+  EXPECT_EQ(running_at(h), (At{{{"w0", 1}, 4}, {{"w1", 0}, 4}}));
 }
 
 TEST(Pools, WithoutAPoolItGoesToAnyAfterWhatHasOnlyThatOne) {
   // Dataset 0 was launched first, and has two places to go to.
   Harness h = with_pools(pools_config({"", "small"}), /*slots=*/4);
-  EXPECT_EQ(running(h), (At{{{"w0", 1}, 4}, {{"w1", 0}, 4}}));
+  EXPECT_EQ(running_at(h), (At{{{"w0", 1}, 4}, {{"w1", 0}, 4}}));
   EXPECT_EQ(num_waiting(h.state), 0);
 
   Harness both = with_pools(pools_config({"", ""}), /*slots=*/4);
@@ -66,13 +66,13 @@ TEST(Pools, AnEvaluationKeepsToThem) {
   Harness h = with_pools(config, /*slots=*/16);
   for (const auto& [work, lease] : h.state.leases.in_order())
     EXPECT_EQ(lease.worker, work.member.dataset == 0 ? "w1" : "w0") << to_string(work.member);
-  EXPECT_EQ(running(h), (At{{{"w0", 1}, 7}, {{"w1", 0}, 7}}));
+  EXPECT_EQ(running_at(h), (At{{{"w0", 1}, 7}, {{"w1", 0}, 7}}));
 }
 
 TEST(Pools, APoolThatLosesItsOnlyWorkerWaitsAndTheOthersGoOn) {
   Harness h = with_pools(pools_config({"large", "small"}), /*slots=*/16);
   h.tell(WorkerDown{"w1", 0});
-  EXPECT_EQ(running(h), (At{{{"w0", 1}, 4}}));
+  EXPECT_EQ(running_at(h), (At{{{"w0", 1}, 4}}));
   h.answer_running();
   EXPECT_EQ(h.count(Place::kReady), 2);
   EXPECT_EQ(num_waiting(h.state), 4);
@@ -84,7 +84,7 @@ TEST(Pools, APoolThatLosesItsOnlyWorkerWaitsAndTheOthersGoOn) {
   EXPECT_EQ(num_waiting(h.state), 4);
   h.tell(WorkerUp{.worker = "j", .slots = 16, .joined = true, .site = {.pool = "large"}});
   h.install_open();
-  EXPECT_EQ(running(h), (At{{{"j", 0}, 4}}));
+  EXPECT_EQ(running_at(h), (At{{{"j", 0}, 4}}));
   EXPECT_THAT(describe_waits(h.state, h.now), Not(HasSubstr("nobody")));
   train_step(h, 1);
 }
@@ -94,7 +94,7 @@ TEST(Pools, AProcessThatComesBackInAnotherPoolIsOfThatOne) {
   h.install_all(
       h.tell(WorkerUp{.worker = "w1", .incarnation = 7, .slots = 16, .site = {.pool = "small"}}));
   EXPECT_EQ(num_waiting(h.state), 4);
-  EXPECT_EQ(running(h), (At{{{"w0", 1}, 4}}));
+  EXPECT_EQ(running_at(h), (At{{{"w0", 1}, 4}}));
 }
 
 // Law 6.6, of each pool by itself: nobody there installs, so its worker takes all that it may.
@@ -108,12 +108,12 @@ TEST(Pools, PartsAreOfAPool) {
   const auto stages = only<Stage>(h.tell(published(0)));
   ASSERT_EQ(stages.size(), 3u);
   h.tell_installed(stages[0]);
-  EXPECT_EQ(running(h), (At{{{"w0", 1}, 8}}));
+  EXPECT_EQ(running_at(h), (At{{{"w0", 1}, 8}}));
   h.tell_installed(stages[1]);
   // Half of it: the other one comes in a moment.
-  EXPECT_EQ(running(h), (At{{{"w0", 1}, 8}, {{"w1", 0}, 4}}));
+  EXPECT_EQ(running_at(h), (At{{{"w0", 1}, 8}, {{"w1", 0}, 4}}));
   h.tell_installed(stages[2]);
-  EXPECT_EQ(running(h), (At{{{"w0", 1}, 8}, {{"w1", 0}, 4}, {{"w2", 0}, 4}}));
+  EXPECT_EQ(running_at(h), (At{{{"w0", 1}, 8}, {{"w1", 0}, 4}, {{"w2", 0}, 4}}));
 }
 
 // Datasets of these pools, six prompts of two members each; w0 of pool small, with 8 slots, has
@@ -138,16 +138,16 @@ struct Installing : Harness {
 // What may go anywhere is shared by all, also with those of another pool.
 TEST(Pools, WhatMayGoAnywhereIsSharedByAllPools) {
   Installing h({""});
-  EXPECT_EQ(running(h), (At{{{"w0", 0}, 4}}));
+  EXPECT_EQ(running_at(h), (At{{{"w0", 0}, 4}}));
   h.tell_installed(h.last);
-  EXPECT_EQ(running(h), (At{{{"w0", 0}, 4}, {{"w1", 0}, 8}}));
+  EXPECT_EQ(running_at(h), (At{{{"w0", 0}, 4}, {{"w1", 0}, 8}}));
 }
 
 // What waits for a pool with nobody in it is no work for the others.
 TEST(Pools, TheBacklogOfAnotherPoolRaisesNobodysShare) {
   Installing h({"", "gone"});
   EXPECT_EQ(num_waiting(h.state), 12 - 4 + 12);
-  EXPECT_EQ(running(h), (At{{{"w0", 0}, 4}}));
+  EXPECT_EQ(running_at(h), (At{{{"w0", 0}, 4}}));
 }
 
 // Law 10.1: those that no held-out member may go to do not wait for the others.
@@ -166,14 +166,14 @@ TEST(Pools, AnEvaluationHoldsTheWorkersOfItsPoolsAlone) {
   for (const Stage& stage : stages) h.tell_installed(stage);
   EXPECT_EQ(h.state.workers.at("w0").version, 1);
   EXPECT_EQ(h.state.workers.at("w1").version, 0);
-  EXPECT_EQ(running(h), (At{{{"w0", 0}, 2}, {{"w1", 1}, 1}}));
+  EXPECT_EQ(running_at(h), (At{{{"w0", 0}, 2}, {{"w1", 1}, 1}}));
   const auto leases = h.state.leases.in_order();
   const auto last = std::ranges::find_if(leases, is_last, &std::pair<const WorkId, Lease>::first);
   ASSERT_NE(last, leases.end());
   for (const Switch& change :
        only<Switch>(h.tell(h.result(Harness::grant_of(last->first, last->second), 1))))
     h.tell_switched(change);
-  EXPECT_EQ(running(h), (At{{{"w0", 0}, 2}, {{"w1", 1}, 2}}));
+  EXPECT_EQ(running_at(h), (At{{{"w0", 0}, 2}, {{"w1", 1}, 2}}));
 }
 
 // The same when its pool loses its worker: the next one there samples it by the version that is
@@ -194,7 +194,7 @@ TEST(Pools, TheVersionThatIsEvaluatedIsKeptForAPoolThatIsEmpty) {
   h.tell(WorkerUp{.worker = "w2", .slots = 16, .site = {.pool = "large"}});
   EXPECT_EQ(h.state.workers.at("w2").install->version, 0);
   h.install_open();
-  EXPECT_EQ(running(h), (At{{{"w0", 0}, 2}, {{"w2", 1}, 1}}));
+  EXPECT_EQ(running_at(h), (At{{{"w0", 0}, 2}, {{"w2", 1}, 1}}));
 }
 
 // eval.pool: only its workers stay at the evaluated version, and no others sample held-out prompts.
@@ -384,14 +384,14 @@ TEST(Pools, AnEvaluationMayGoOnInAnotherPool) {
 TEST(Pools, WhatIsMovedStaysInItsPool) {
   Harness h = with_pools(pools_config({"large", "small"}), /*slots=*/16);
   h.tell(Stalled{"w1", 0, true});
-  EXPECT_EQ(running(h), (At{{{"w0", 1}, 4}, {{"w1", 0}, 4}}));
+  EXPECT_EQ(running_at(h), (At{{{"w0", 1}, 4}, {{"w1", 0}, 4}}));
   h.add_to_pool("large", "w2", 16);
-  EXPECT_EQ(running(h), (At{{{"w0", 1}, 4}, {{"w2", 0}, 4}}));
+  EXPECT_EQ(running_at(h), (At{{{"w0", 1}, 4}, {{"w2", 0}, 4}}));
 }
 
 TEST(Pools, ARestartMayBindADatasetToAnother) {
   Harness h = with_pools(pools_config({"large"}), /*slots=*/2);
-  ASSERT_EQ(running(h), (At{{{"w1", 0}, 2}}));
+  ASSERT_EQ(running_at(h), (At{{{"w1", 0}, 2}}));
   Config other = h.state.config;
   other.datasets[0].pool = "small";
   h.tell(Restarted{other});
@@ -400,7 +400,7 @@ TEST(Pools, ARestartMayBindADatasetToAnother) {
   h.tell(WorkerUp{.worker = "w1", .slots = 2, .site = {.pool = "large"}});
   h.tell(rolled_back(0));
   h.install_open();
-  EXPECT_EQ(running(h), (At{{{"w0", 0}, 2}, {{"w1", 0}, 2}}));
+  EXPECT_EQ(running_at(h), (At{{{"w0", 0}, 2}, {{"w1", 0}, 2}}));
 }
 
 // Law 7.5: a pool whose datasets have no other place halts the run, others do not.
