@@ -12,6 +12,39 @@ namespace {
 
 constexpr std::array kAll = {Isa::kAvx512, Isa::kAvx2, Isa::kPortable};  // the widest first
 
+// Whether this build has the kernels of `isa` (TAILRACE_ISAS of CMakeLists.txt).
+bool is_built(Isa isa) {
+#define TR_TEXT_OF(name) #name
+#define TR_TEXT(name) TR_TEXT_OF(name)
+#ifdef TR_ONLY_ISA
+  return name_of(isa) == TR_TEXT(TR_ONLY_ISA);
+#else
+  static_cast<void>(isa);
+  return true;
+#endif
+}
+
+bool is_of_this_machine(Isa isa) {
+  if (isa == Isa::kPortable) return true;
+  // The flags with which kernels/cpu is compiled (its CMakeLists.txt).
+#if defined(__x86_64__)
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (isa == Isa::kAvx2) return avx2;
+  return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#else
+  return false;
+#endif
+}
+
+// "avx512, avx2, portable"
+std::string names_of(bool (*has)(Isa)) {
+  std::string names;
+  for (const Isa isa : kAll)
+    if (has(isa)) names += fmt::format("{}{}", names.empty() ? "" : ", ", name_of(isa));
+  return names;
+}
+
 std::optional<Isa> asked_for() {
   const char* name = std::getenv("TAILRACE_ISA");
   for (const Isa isa : kAll)
@@ -42,30 +75,23 @@ std::string_view name_of(Isa isa) {
   TR_CHECK(false, "no instruction set");
 }
 
-// The flags with which kernels/cpu is compiled (its CMakeLists.txt).
-bool is_available(Isa isa) {
-  if (isa == Isa::kPortable) return true;
-#if defined(__x86_64__)
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  if (isa == Isa::kAvx2) return avx2;
-  return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-#else
-  return false;
-#endif
-}
+bool is_available(Isa isa) { return is_built(isa) && is_of_this_machine(isa); }
 
 std::optional<std::string> isa_fault() {
+  const std::string available = names_of(is_available);
+  if (available.empty())
+    return fmt::format(
+        "the kernels of this build are for {} alone, and this machine has {}. Build it here, or "
+        "with -DTAILRACE_ISAS=all (as 'make build' does) for every machine.",
+        names_of(is_built), names_of(is_of_this_machine));
   const char* name = std::getenv("TAILRACE_ISA");
   if (name == nullptr || *name == '\0') return std::nullopt;
-  std::string available;
-  for (const Isa isa : kAll)
-    if (is_available(isa))
-      available += fmt::format("{}{}", available.empty() ? "" : ", ", name_of(isa));
   const auto asked = asked_for();
   if (asked && is_available(*asked)) return std::nullopt;
-  return fmt::format("TAILRACE_ISA is {}; this machine has {}. Set one of them, or unset it.", name,
-                     available);
+  const bool is_missing = asked && is_of_this_machine(*asked);
+  return fmt::format("TAILRACE_ISA is {}; {} has {}. Set one of them, or unset it{}.", name,
+                     is_missing ? "this build" : "this machine", available,
+                     is_missing ? "; 'make build' makes a build with all" : "");
 }
 
 Isa isa() {

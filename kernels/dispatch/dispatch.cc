@@ -28,8 +28,11 @@ R on_cpu(R (*const (&paths)[3])(Parameters...), std::type_identity_t<Parameters>
   return paths[static_cast<size_t>(isa())](arguments...);
 }
 
-// An op in the order of Isa.
-#if defined(__x86_64__)
+// An op in the order of Isa. What a build leaves out is never chosen (is_available).
+#if defined(TR_ONLY_ISA)
+#define TR_PATHS(op) \
+  { cpu::TR_ONLY_ISA::op, cpu::TR_ONLY_ISA::op, cpu::TR_ONLY_ISA::op }
+#elif defined(__x86_64__)
 #define TR_PATHS(op) \
   { cpu::portable::op, cpu::avx2::op, cpu::avx512::op }
 #else
