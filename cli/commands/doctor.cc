@@ -67,7 +67,7 @@ std::vector<Problem> find_problems(const MemoryFacts& memory, const DiskFacts& d
     if (!cuda.built)
       problems.push_back({false,
                           "there is an NVIDIA driver, but this build has no CUDA backend: the CPU "
-                          "does all the work. Build it where nvcc is (TAILRACE_CUDA=ON)."});
+                          "does all the work. 'make build' adds it where nvcc is found."});
     else if (cuda.devices.empty())
       problems.push_back(
           {false, fmt::format("no GPU can be used: {} (driver {})", cuda.fault, driver)});

@@ -32,7 +32,8 @@ const BackendFacts& backend_facts(DeviceKind kind) {
       found.facts = found.backend.facts();
     } else {
       found.facts.emplace();
-      found.facts->fault = "this build has no CUDA backend";
+      found.facts->fault =
+          "this build has no CUDA backend; 'make build' adds it where nvcc is found";
     }
   }
   return *found.facts;

@@ -26,7 +26,7 @@ bool is_built(Isa isa) {
 
 bool is_of_this_machine(Isa isa) {
   if (isa == Isa::kPortable) return true;
-  // The flags with which kernels/cpu is compiled (its CMakeLists.txt).
+    // The flags with which kernels/cpu is compiled (its CMakeLists.txt).
 #if defined(__x86_64__)
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   if (isa == Isa::kAvx2) return avx2;
@@ -88,10 +88,10 @@ std::optional<std::string> isa_fault() {
   if (name == nullptr || *name == '\0') return std::nullopt;
   const auto asked = asked_for();
   if (asked && is_available(*asked)) return std::nullopt;
-  const bool is_missing = asked && is_of_this_machine(*asked);
+  const bool has_all = available == names_of(is_of_this_machine);
   return fmt::format("TAILRACE_ISA is {}; {} has {}. Set one of them, or unset it{}.", name,
-                     is_missing ? "this build" : "this machine", available,
-                     is_missing ? "; 'make build' makes a build with all" : "");
+                     has_all ? "this machine" : "this build", available,
+                     has_all ? "" : "; 'make build' makes a build with all");
 }
 
 Isa isa() {
