@@ -6,7 +6,7 @@ CUDA   ?= AUTO
 # A quarter of the tests' time is waiting: for a process to end, for a deadline to pass.
 TEST_JOBS ?= $(shell echo $$(($(JOBS) + $(JOBS) / 2)))
 
-.PHONY: all setup build quickstart smollm2 test update-golden check clean
+.PHONY: all setup build package quickstart smollm2 test update-golden check clean
 
 all: build
 
@@ -25,6 +25,13 @@ build/tailrace: setup
 
 quickstart: build/tailrace
 	build/tailrace launch configs/quickstart.yaml
+
+# build/package: a .deb, and a .tar.gz that brings its libraries along.
+package: setup
+	@cmake --preset release -DTAILRACE_ISAS=all >/dev/null
+	@cmake --build --preset release -j $(JOBS) --target tailrace
+	cd build && cpack -B package
+	@ls -l build/package/*.deb build/package/*.tar.gz
 
 # A real instruct model, fetched, imported and post-trained on this machine.
 smollm2: build/tailrace

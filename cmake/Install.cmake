@@ -1,7 +1,7 @@
 # What `cmake --install` copies.
 #
 #   component plugin     the headers of the plugin ABI, the CMake package `Tailrace`, the version script
-#   component tailrace   the binary and the configs
+#   component tailrace   the binary, the configs and the licence
 #
 # A plugin needs the first component only, and that one needs nothing to be built. The package knows
 # none of our own flags and libraries: a plugin is compiled as its author likes.
@@ -30,3 +30,5 @@ install(FILES ${CMAKE_SOURCE_DIR}/cmake/plugin.map DESTINATION ${TAILRACE_INSTAL
 install(TARGETS tailrace RUNTIME DESTINATION bin COMPONENT tailrace)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/configs DESTINATION ${TAILRACE_INSTALL_SHARE}
   COMPONENT tailrace FILES_MATCHING PATTERN "*.yaml" PATTERN "names" EXCLUDE)
+install(FILES ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/NOTICE DESTINATION share/doc/tailrace
+  COMPONENT tailrace)
