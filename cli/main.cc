@@ -53,7 +53,7 @@ int main(int argc, char** argv) {
   add_generate(program);
   add_score(program);
   add_serve(program);
-  add_simulate(program, registries);
+  add_simulate(program);
   add_status(program);
   add_tokenize(program);
   add_report(program);

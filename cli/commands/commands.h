@@ -21,7 +21,7 @@ void add_plan(Command& program, const Registries& registries);
 void add_report(Command& program);
 void add_score(Command& program);
 void add_serve(Command& program);
-void add_simulate(Command& program, const Registries& registries);
+void add_simulate(Command& program);
 void add_status(Command& program);
 void add_tokenize(Command& program);
 void add_trace(Command& program);

@@ -7,6 +7,7 @@
 
 #include "cli/commands/commands.h"
 #include "cli/run/foreign_names.h"
+#include "cli/run/hardware_file.h"
 #include "cli/run/options.h"
 #include "cli/view/wrapped.h"
 #include "core/base/config_printer.h"
@@ -26,7 +27,8 @@ std::string cell(std::string text) {
   return text;
 }
 
-std::string option_row(const OptionDoc& option) {
+// `resumes`: with a column for what a run that goes on may change.
+std::string option_row(const OptionDoc& option, bool resumes) {
   std::string accepted =
       option.accepted.empty() ? option.type : fmt::format("{}, {}", option.type, option.accepted);
   std::vector<std::string> aliases;
@@ -38,10 +40,11 @@ std::string option_row(const OptionDoc& option) {
   for (const ForeignName& name : foreign_names())
     if (name.key == option.key) names.push_back(name.name);
   if (!names.empty()) text += fmt::format(" (also: {})", fmt::join(names, ", "));
-  return fmt::format("| `{}` | {} | {} | {} | {} |\n", option.key,
+  const std::string resume =
+      option.resume == Resume::kFixed ? "" : std::string(name_of(option.resume));
+  return fmt::format("| `{}` | {} | {} |{} {} |\n", option.key,
                      option.required ? "required" : fmt::format("`{}`", cell(option.value)),
-                     cell(accepted), option.resume == Resume::kFixed ? "" : name_of(option.resume),
-                     cell(text));
+                     cell(accepted), resumes ? fmt::format(" {} |", resume) : "", cell(text));
 }
 
 // Keys that a person sets; the tables behind them have all. In the order of a config file.
@@ -94,6 +97,23 @@ std::string everyday_keys(const std::vector<SectionDoc>& sections) {
   return out;
 }
 
+// One table a section.
+std::string tables_of_keys(const std::vector<SectionDoc>& sections, bool resumes) {
+  std::string out;
+  for (const SectionDoc& section : sections) {
+    // It holds sections only, and these have tables of their own.
+    if (section.options.empty()) continue;
+    out +=
+        fmt::format("\n## {}\n\n{}\n| key | default | accepted |{} meaning |\n{}\n",
+                    section.key.empty() ? "top" : section.key,
+                    wrapped(section.help.empty() ? "At the top of the file." : section.help + "."),
+                    resumes ? " resume |" : "",
+                    resumes ? "| --- | --- | --- | --- | --- |" : "| --- | --- | --- | --- |");
+    for (const OptionDoc& option : section.options) out += option_row(option, resumes);
+  }
+  return out;
+}
+
 std::string configuration_reference() {
   std::string out =
       "# Configuration\n\n" +
@@ -114,17 +134,31 @@ std::string configuration_reference() {
           "keeps its value.");
   // Options that nobody has set show the defaults.
   const std::vector<SectionDoc> sections = describe_options(RunOptions{});
-  out += everyday_keys(sections);
-  for (const SectionDoc& section : sections) {
-    // It holds sections only, and these have tables of their own.
-    if (section.options.empty()) continue;
-    out += fmt::format(
-        "\n## {}\n\n{}\n| key | default | accepted | resume | meaning |\n"
-        "| --- | --- | --- | --- | --- |\n",
-        section.key.empty() ? "top" : section.key, wrapped(std::string(section.help) + "."));
-    for (const OptionDoc& option : section.options) out += option_row(option);
-  }
-  return out;
+  return out + everyday_keys(sections) + tables_of_keys(sections, /*resumes=*/true);
+}
+
+std::string hardware_reference() {
+  return "# Hardware files\n\n" +
+         wrapped(
+             "`tailrace docs --hardware` writes this page; do not edit it. `tailrace plan CONFIG "
+             "--hardware FILE` plans a run on hardware that a file describes "
+             "([plan.md](plan.md#on-other-hardware), [simulate.md](simulate.md)). The file is YAML "
+             "with these keys, read as strictly as a config; `extends: FILE` takes those of "
+             "another "
+             "one. On the command line they begin with `hardware.`: `hardware.workers=4`, "
+             "`hardware.NAME.step_ms=8`. Relative paths are relative to the file.") +
+         "\n" +
+         wrapped(
+             "An older config had these keys in a section `simulate`. Its lines can be moved to "
+             "such a file as they are, without `simulate:` itself. The config of a run that has "
+             "begun may have the section: it is left out.") +
+         "\n## What comes along\n\n" +
+         wrapped(
+             "`tailrace plan --hardware list` shows these. Their numbers are those of the data "
+             "sheets that [configs/hardware](../configs/hardware/README.md) cites; a price is an "
+             "argument (`--price 2.49`).") +
+         "\n```\n" + hardware_table() + "```\n" +
+         tables_of_keys(describe_options(SimulateSection{}), /*resumes=*/false);
 }
 
 }  // namespace
@@ -133,18 +167,22 @@ void add_docs(Command& program) {
   // Shared with the action, which reads it long after this function has returned.
   struct Wanted {
     std::string target = "-";
-    bool names = false;
+    bool names = false, hardware = false;
   };
   auto wanted = std::make_shared<Wanted>();
   Command& command = program.command("docs", "Write the reference of all config keys");
   command.option("--names", wanted->names,
                  {.help = "the names that other frameworks have for them instead"});
+  command.option("--hardware", wanted->hardware,
+                 {.help = "the keys of hardware files instead", .excludes = {"--names"}});
   command.option("file", wanted->target, {.help = "where to; -: standard output", .value = "FILE"});
   command.footer(
       "Examples:\n  tailrace docs docs/configuration.md\n  tailrace docs --names "
-      "docs/coming-from.md");
+      "docs/coming-from.md\n  tailrace docs --hardware docs/hardware.md");
   command.action([wanted] {
-    const std::string text = wanted->names ? coming_from_page() : configuration_reference();
+    const std::string text = wanted->names      ? coming_from_page()
+                             : wanted->hardware ? hardware_reference()
+                                                : configuration_reference();
     if (wanted->target == "-")
       fmt::print("{}", text);
     else if (auto written = write_file_atomic(wanted->target, text); !written)

@@ -1,22 +1,20 @@
 #include <chrono>
-#include <ctime>
 #include <filesystem>
 #include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include "cli/commands/commands.h"
+#include "cli/commands/quick_plan.h"
 #include "cli/process/child_process.h"
 #include "cli/process/in_process.h"
 #include "cli/process/supervisor.h"
 #include "cli/run/agent_trial.h"
-#include "cli/run/algorithm.h"
 #include "cli/run/counted.h"
 #include "cli/run/datasets.h"
 #include "cli/run/endpoint.h"
@@ -63,12 +61,6 @@ void sort_positionals(LaunchArguments& arguments) {
   if (arguments.config.find('=') == std::string::npos || fs::exists(arguments.config)) return;
   arguments.overrides.insert(arguments.overrides.begin(), arguments.config);
   arguments.config.clear();
-}
-
-fs::path new_run_directory(const std::string& name) {
-  // Local time: the name is for people.
-  const std::time_t now = std::time(nullptr);
-  return fs::path("runs") / fmt::format("{}-{:%Y%m%d-%H%M%S}", name, fmt::localtime(now));
 }
 
 LoadedRun load(const LaunchArguments& arguments, const Registries& registries) {
@@ -269,22 +261,14 @@ int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Regi
   const auto say = [](const std::string& line) { show(stdout, line + "\n"); };
   const SteadyClock clock;
   const ProgressScope progress(say, clock);
-  for (const std::string& note : loaded.keys.notes()) show(stdout, wrapped(note, "note: "));
-  const fs::path directory = !arguments.run_dir.empty() ? fs::path(arguments.run_dir)
-                             : !options.run.dir.empty() ? fs::path(options.run.dir)
-                                                        : new_run_directory(options.run.name);
-  const RunPaths paths{directory};
-  const bool is_new = !fs::exists(paths.config());
-  refuse_foreign_folder(directory);
-  Plan plan = checked_plan(paths, options, registries, is_new);
-  check_run_is_hidden(directory, options, registries);
-  if (!is_new) check_same_run(paths, options, built_in);
-  const std::string shown = format_plan(plan, options, describe_algorithm(options, loaded.keys));
+  const fs::path directory = directory_of(options, arguments.run_dir);
+  QuickPlan quick = quick_plan(loaded, directory, built_in);
   if (arguments.dry_run) {
-    show(stdout, shown);
-    if (!is_new) say(fmt::format("continues  {}", directory.string()));
-    return 0;
+    show_quick_plan(quick);
+    return kExitDone;
   }
+  const bool is_new = quick.is_new;
+  Plan& plan = quick.plan;
   // Not of a dry run: it may be about another machine.
   check_size(plan, memory_facts());
   check_open_files(options, arguments.in_process, files_left());
@@ -297,7 +281,7 @@ int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Regi
   const RunDirectory run(directory);
   // Another launch may have begun it since.
   if (is_new && run.resumes()) check_same_run(run.paths(), options, built_in);
-  show(stdout, shown);
+  show(stdout, quick.text);
   say(fmt::format("{}: {}", run.resumes() ? "continuing" : "run", run.paths().root.string()));
   if (run.resumes()) show(stdout, missing_so_far(run.paths(), options, /*is_over=*/false));
   await_roles(options, run.paths(), kEarlierLaunchEnds, say);
@@ -307,9 +291,9 @@ int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Regi
   (void)write_file_atomic(run.paths().machine(), machine_line() + "\n");
   // Roles that are threads of this process play as the config says, and not as its checks did.
   RunOptions played = options;
-  find_fitted_prompts(paths, played);
+  find_fitted_prompts(quick.paths, played);
   const Registries of_roles =
-      with_libraries(built_in, played, LibraryUse::kOfRun, paths.environments());
+      with_libraries(built_in, played, LibraryUse::kOfRun, quick.paths.environments());
   return Launch(run.paths(), played, of_roles, start, run.resumes()).run(arguments.in_process);
 }
 
@@ -340,7 +324,7 @@ void add_launch(Command& program, const Registries& registries) {
   command.option("--run-dir", arguments->run_dir,
                  {.help = "where the run lives; one that is there is continued", .value = "DIR"});
   command.option("--dry-run", arguments->dry_run,
-                 {.help = "print batches, updates and memory, and stop"});
+                 {.help = "print batches, updates and memory, and stop: 'tailrace plan --quick'"});
   command.option("--in-process", arguments->in_process,
                  {.help = "run the roles as threads of one process"});
   command.footer(

@@ -1,21 +1,28 @@
 #include "cli/run/plan.h"
 
+#include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
+#include <signal.h>
 
 #include "cli/commands/commands.h"
+#include "cli/commands/quick_plan.h"
+#include "cli/commands/whole_simulation.h"
 #include "cli/plan/plan_text.h"
 #include "cli/plan/planned_run.h"
 #include "cli/run/algorithm.h"
 #include "cli/run/datasets.h"
+#include "cli/run/hardware_file.h"
 #include "cli/run/length.h"
 #include "cli/run/load.h"
 #include "cli/run/setup.h"
 #include "cli/run/simulation.h"
+#include "cli/view/progress.h"
 #include "core/base/error.h"
 #include "core/base/flags.h"
 #include "core/base/machine.h"
@@ -24,57 +31,162 @@ namespace tailrace {
 namespace {
 
 struct PlanArguments {
-  std::string config, like, hardware;
-  std::vector<std::string> overrides;
-  bool json = false;
+  std::string config, like, hardware, out;
+  std::vector<std::string> overrides, modes;
+  double price = 0;
+  bool quick = false, whole = false, json = false;
 };
 
-LoadedRun load(const PlanArguments& arguments, std::vector<std::string> overrides,
-               const Registries& registries) {
-  // Later ones win, so that a mode that is tried stands behind what the person has given.
-  overrides.insert(overrides.begin(), arguments.overrides.begin(), arguments.overrides.end());
-  if (arguments.hardware.empty()) return load_run_options(arguments.config, overrides, registries);
-  overrides.push_back("simulate.rollout_hardware=" + arguments.hardware);
-  return load_simulated_run(arguments.config, overrides, registries);
+// The words of the command line for the config, and those for the hardware file.
+struct PlanOverrides {
+  std::vector<std::string> config, hardware;
+};
+PlanOverrides overrides_of(const PlanArguments& arguments) {
+  PlanOverrides overrides;
+  for (const std::string& text : arguments.overrides)
+    (sets_hardware(text) ? overrides.hardware : overrides.config).push_back(text);
+  if (arguments.hardware.empty() && !overrides.hardware.empty())
+    throw UserError("override {}: there is no hardware to set it of. Give --hardware NAME or FILE.",
+                    overrides.hardware.front());
+  return overrides;
 }
 
-int plan(const LoadedRun& loaded, const PlanArguments& arguments, const Registries& registries) {
-  const RunOptions& options = loaded.options;
+// Where nothing is measured: the run on hardware that is described.
+class Described {
+ public:
+  Described(const PlanArguments& arguments, const Registries& registries)
+      : arguments_(arguments), registries_(registries), overrides_(overrides_of(arguments)) {
+    hardware_ = load_hardware(arguments.hardware, overrides_.hardware);
+    SimulateSection& section = hardware_.section;
+    if (arguments.price > 0) {
+      if (section.hardware.empty()) section.hardware.push_back({.name = "default"});
+      for (HardwareSection& hardware : section.hardware) hardware.price_per_hour = arguments.price;
+    }
+    if (!arguments.like.empty()) section.episodes.from = arguments.like;
+  }
+
+  // In this mode; empty: its own.
+  LoadedRun load(const std::string& mode = "") const {
+    std::vector<std::string> overrides = overrides_.config;
+    // Later ones win: a mode that is tried stands behind what the person has given.
+    if (!mode.empty()) overrides.push_back("scheduler.mode=" + mode);
+    return load_simulated_run(arguments_.config, overrides, hardware_, registries_);
+  }
+  UserError placed(const UserError& error) const {
+    constexpr std::string_view kFrom = "episodes.from";
+    std::string text = error.what();
+    if (arguments_.like.empty() || error.key() != kFrom || !text.starts_with(kFrom))
+      return hardware_.keys.placed(error);
+    return UserError("{}", text.replace(0, kFrom.size(), "--like"));
+  }
+
+ private:
+  const PlanArguments& arguments_;
+  const Registries& registries_;
+  PlanOverrides overrides_;
+  HardwareFile hardware_;
+};
+
+void refuse_supervised(const PlanArguments& arguments, const RunOptions& options) {
   if (supervised_only(options))
     throw UserError(
-        "{} has no steps of reinforcement learning to plan. Try 'tailrace launch {} --dry-run'.",
+        "{} has no steps of reinforcement learning to plan. Try 'tailrace plan {} --quick'.",
         arguments.config, arguments.config);
-  const bool is_here = arguments.hardware.empty();
+}
+
+void say_what_takes_time(const std::string& line) { show(stderr, line + " ...\n"); }
+
+int show_planned(const PlanArguments& arguments, const std::optional<Plan>& memory,
+                 const PlannedRun& planned) {
+  show(stdout, arguments.json ? planned_json(memory, planned) : planned_text(planned));
+  return kExitDone;
+}
+
+int plan_measured(const LoadedRun& loaded, const PlanArguments& arguments,
+                  const Registries& registries) {
+  const RunOptions& options = loaded.options;
+  if (arguments.quick) {
+    ::signal(SIGPIPE, SIG_IGN);
+    show_quick_plan(quick_plan(loaded, directory_of(options, ""), registries));
+    return kExitDone;
+  }
+  refuse_supervised(arguments, options);
+  // The plan is for no run: nothing is kept of an earlier launch.
+  const Plan memory = checked_plan(RunPaths{}, options, loaded.registries, /*is_new=*/true);
+  if (!arguments.json)
+    show(stdout, format_plan(memory, options, describe_algorithm(options, loaded.keys)));
+  // It takes as much as the run.
+  check_size(memory, memory_facts());
+  const PlanRequest request{
+      .options = options,
+      .registries = loaded.registries,
+      // A plan has the steps of the prompts that are not too long.
+      .steps = memory.steps,
+      .like = arguments.like,
+      .program = std::filesystem::read_symlink("/proc/self/exe"),
+      .with_mode =
+          [&](scheduler::ModeName mode) {
+            std::vector<std::string> overrides = arguments.overrides;
+            overrides.push_back(fmt::format("scheduler.mode={}", name_of(mode)));
+            return load_run_options(arguments.config, overrides, registries).options;
+          },
+      .say = say_what_takes_time};
+  return show_planned(arguments, memory, plan_here(request));
+}
+
+int plan_described(const Described& described, const LoadedRun& loaded,
+                   const PlanArguments& arguments) {
+  const RunOptions& options = loaded.options;
   std::optional<Plan> memory;
-  if (is_here) {
-    // The plan is for no run: nothing is kept of an earlier launch.
-    memory = checked_plan(RunPaths{}, options, loaded.registries, /*is_new=*/true);
-    if (!arguments.json)
-      show(stdout, format_plan(*memory, options, describe_algorithm(options, loaded.keys)));
-    // It takes as much as the run.
-    check_size(*memory, memory_facts());
-  } else if (knows_model(options)) {
+  if (knows_model(options)) {
     memory = make_plan(options, planned_model(options, loaded.registries.environments),
                        /*available_bytes=*/0);
     if (!arguments.json)
       show(stdout, format_plan(*memory, options, describe_algorithm(options, loaded.keys)));
   }
-  const PlanRequest request{
-      .options = options,
-      .registries = loaded.registries,
-      // A plan has the steps of the prompts that are not too long.
-      .steps = memory ? memory->steps : most_steps(options),
-      .like = arguments.like,
-      .program = std::filesystem::read_symlink("/proc/self/exe"),
-      .with_mode =
-          [&](scheduler::ModeName mode) {
-            return load(arguments, {fmt::format("scheduler.mode={}", name_of(mode))}, registries)
-                .options;
-          },
-      .say = [](const std::string& line) { show(stderr, line + " ...\n"); }};
-  const PlannedRun planned = is_here ? plan_here(request) : plan_on_hardware(request);
-  show(stdout, arguments.json ? planned_json(memory, planned) : planned_text(planned));
-  return kExitDone;
+  if (arguments.quick) return kExitDone;
+  const PlanRequest request{.options = options,
+                            .registries = loaded.registries,
+                            .steps = memory ? memory->steps : most_steps(options),
+                            .with_mode =
+                                [&](scheduler::ModeName mode) {
+                                  return described.load(std::string(name_of(mode))).options;
+                                },
+                            .say = say_what_takes_time};
+  return show_planned(arguments, memory, plan_on_hardware(request));
+}
+
+int plan(const PlanArguments& arguments, const Registries& registries) {
+  if (arguments.hardware == "list") {
+    show(stdout, hardware_table());
+    return kExitDone;
+  }
+  if (arguments.config.empty())
+    throw UserError("config is required\n       Run 'tailrace plan --help'.");
+  if (arguments.hardware.empty()) {
+    (void)overrides_of(arguments);
+    const LoadedRun loaded = load_run_options(arguments.config, arguments.overrides, registries);
+    try {
+      return plan_measured(loaded, arguments, registries);
+    } catch (const UserError& error) {
+      throw loaded.keys.placed(error);
+    }
+  }
+  const Described described(arguments, registries);
+  if (arguments.whole || !arguments.modes.empty() || !arguments.out.empty())
+    return simulate_whole(
+        {.out = arguments.out,
+         .modes = arguments.modes,
+         .json = arguments.json,
+         .load = [&](const std::string& mode) { return described.load(mode); },
+         .placed = [&](const UserError& error) { return described.placed(error); }},
+        registries.environments);
+  const LoadedRun loaded = described.load();
+  try {
+    return plan_described(described, loaded, arguments);
+  } catch (const UserError& error) {
+    throw described.placed(loaded.keys.placed(error));
+  }
 }
 
 }  // namespace
@@ -82,34 +194,60 @@ int plan(const LoadedRun& loaded, const PlanArguments& arguments, const Registri
 void add_plan(Command& program, const Registries& registries) {
   auto arguments = std::make_shared<PlanArguments>();
   Command& command = program.command(
-      "plan", "What a run takes before it runs: memory, time of a step, the best mode");
-  command.option("config", arguments->config,
-                 {.help = "YAML file", .value = "CONFIG", .required = true});
+      "plan", "What a run takes before it runs: memory, time of a step, cost, the best mode");
+  command.option("config", arguments->config, {.help = "YAML file", .value = "CONFIG"});
   command.option("overrides", arguments->overrides,
-                 {.help = "keys with other values than the file's: a.b=c",
+                 {.help = "keys with other values than the file's: a.b=c; hardware.KEY=VALUE of "
+                          "the hardware file",
                   .value = "KEY=VALUE",
                   .settings = true});
+  command.option("--quick", arguments->quick,
+                 {.help = "print batches, updates and memory, and stop: nothing is measured"});
+  command.option("--hardware", arguments->hardware,
+                 {.help = "what to plan it on without having it: h100-80 and others ('list' shows "
+                          "them), or a file (docs/hardware.md)",
+                  .value = "NAME|FILE"});
+  command.option("--price", arguments->price,
+                 {.help = "of a device for an hour, in any currency",
+                  .value = "AMOUNT",
+                  .max = 1e9,
+                  .needs = "--hardware"});
   command.option(
       "--like", arguments->like,
-      {.help = "a run whose episodes are played again; else some are played now", .value = "RUN"});
-  command.option("--hardware", arguments->hardware,
-                 {.help = "one of simulate.hardware, which rollout workers compute on; nothing is "
-                          "measured here",
-                  .value = "NAME"});
-  command.option("--json", arguments->json, {.help = "print one JSON object"});
+      {.help = "a run whose episodes are played again; else some are played now, or drawn",
+       .value = "RUN"});
+  command.option("--whole", arguments->whole,
+                 {.help = "the whole run in its own mode, in place of its beginning in all modes",
+                  .needs = "--hardware",
+                  .excludes = {"--quick"}});
+  std::vector<std::string> names;
+  for (const std::string_view name : kEnumNames<scheduler::ModeName>) names.emplace_back(name);
+  command.option("--modes", arguments->modes,
+                 {.help = "the whole run in each of these modes, a row each",
+                  .one_of = names,
+                  .needs = "--hardware",
+                  .excludes = {"--quick"}});
+  command.option("--out", arguments->out,
+                 {.help = "leave a run directory of --whole for 'tailrace report' and its "
+                          "--perfetto",
+                  .value = "DIR",
+                  .needs = "--hardware",
+                  .excludes = {"--modes", "--quick"}});
+  command.option("--json", arguments->json,
+                 {.help = "print one JSON object", .excludes = {"--quick"}});
   command.footer(
       "It measures the parts of the run for some seconds, of large models for a minute, and takes "
-      "the memory of the run meanwhile. 'launch --dry-run' shows the memory alone. With --hardware "
-      "the run is simulated on numbers of the config (docs/simulate.md).\n\n"
-      "Examples:\n  tailrace plan configs/quickstart.yaml --like runs/first\n"
-      "  tailrace plan configs/simulate_64.yaml --hardware h100");
-  command.action([arguments, &registries] {
-    const LoadedRun loaded = load(*arguments, {}, registries);
-    try {
-      return plan(loaded, *arguments, registries);
-    } catch (const UserError& error) {
-      throw loaded.keys.placed(error);
-    }
+      "the memory of the run meanwhile. With --hardware nothing is measured: the real scheduler "
+      "plays the run on numbers of a data sheet, or of a file of yours, and neither model, data "
+      "nor GPU are needed.\n\n"
+      "Examples:\n  tailrace plan configs/quickstart.yaml --quick\n"
+      "  tailrace plan configs/quickstart.yaml --like runs/first\n"
+      "  tailrace plan configs/gsm8k.yaml model.path=DIR --hardware h100-80 --price 2.49\n"
+      "  tailrace plan configs/simulate_64.yaml --hardware configs/simulate_64.hardware.yaml");
+  command.action([arguments, &command, &registries] {
+    if (command.given("--out") && arguments->out.empty())
+      throw UserError("--out is empty. Name a new folder.");
+    return plan(*arguments, registries);
   });
 }
 

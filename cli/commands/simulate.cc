@@ -1,200 +1,61 @@
-#include <algorithm>
-#include <chrono>
-#include <cstdio>
-#include <filesystem>
-#include <memory>
-#include <optional>
+// `tailrace simulate` was what `tailrace plan --hardware` is now.
 #include <string>
-#include <utility>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
-#include <unistd.h>
 
 #include "cli/commands/commands.h"
-#include "cli/run/counted.h"
-#include "cli/run/load.h"
-#include "cli/run/setup.h"
-#include "cli/run/simulation.h"
-#include "cli/simulate/simulated_run.h"
-#include "cli/simulate/simulated_text.h"
-#include "cli/simulate/simulation_size.h"
+#include "cli/run/hardware_file.h"
 #include "core/base/error.h"
-#include "core/base/file.h"
 #include "core/base/flags.h"
-#include "core/base/json_text.h"
-#include "core/base/machine.h"
-#include "core/base/version.h"
 
 namespace tailrace {
 namespace {
 
-namespace fs = std::filesystem;
-
-struct SimulateArguments {
-  std::string config, out;
-  std::vector<std::string> overrides, modes;
-  bool json = false;
-};
-
-void write_or_throw(const fs::path& file, const std::string& text) {
-  if (auto written = write_file_atomic(file, text); !written)
-    throw UserError("{}", written.failure().message);
+// As a shell takes it for one word.
+std::string shell_word(const std::string& word) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=,:+@%";
+  if (!word.empty() && word.find_first_not_of(kPlain) == word.npos) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? "'\\''" : std::string(1, c);
+  return quoted + "'";
 }
 
-// A new folder, which says from the beginning what it is.
-SimulatedFiles make_files(const std::string& out, const RunOptions& options) {
-  std::error_code error;
-  const bool is_there = fs::exists(out, error);
-  const bool is_empty = is_there && !error && fs::is_empty(out, error);
-  if (error) throw UserError("--out: {}", describe_errno("read", out, error.value()));
-  if (is_there && !is_empty)
-    throw UserError(
-        "--out {} is not empty: a simulation does not add to what is there. Name a new "
-        "folder.",
-        out);
-  fs::create_directories(out, error);
-  if (error) throw UserError("{}", describe_errno("create", out, error.value()));
-  const RunPaths paths{out};
-  // First, so that a folder whose simulation was killed says so itself.
-  write_or_throw(paths.simulation(), "{\"stopped\": \"it has not come to its end\"}\n");
-  write_or_throw(paths.machine(), "simulated\n");
-  RunOptions kept = options;
-  kept.run.dir.clear();
-  // It does not prove itself, so that no launch goes on from it.
-  write_or_throw(paths.config(), fmt::format("# Simulated by tailrace {}: 'tailrace simulate' of "
-                                             "this file plays the same once more. It is no run, "
-                                             "and no launch goes on from it.\n",
-                                             version()) +
-                                     print_config(kept));
-  return {.paths = paths, .timeline_rows = options.scheduler.storage.timeline_rows};
+// "simulate.workers=4" as "hardware.workers=4", "simulate.hardware.h100.step_ms=8" as
+// "hardware.h100.step_ms=8".
+std::string new_override(const std::string& word) {
+  constexpr std::string_view kOld = "simulate.", kList = "simulate.hardware.";
+  if (word.starts_with(kList)) return word.substr(kOld.size());
+  return word.starts_with(kOld) ? "hardware." + word.substr(kOld.size()) : word;
 }
 
-// For a person who waits: a line that is written over, from the third second on.
-class Progress {
- public:
-  Progress() : shows_(::isatty(STDERR_FILENO) != 0) {}
-  ~Progress() {
-    if (has_shown_) fmt::print(stderr, "\r\033[K");
+std::string plan_command(const std::vector<std::string>& words) {
+  std::string command = "tailrace plan", config;
+  bool is_value = false;  // of the option before
+  for (const std::string& word : words) {
+    const bool is_option = word.starts_with("--");
+    const bool is_config = config.empty() && !is_option && !is_value && word.find('=') == word.npos;
+    command += " " + shell_word(new_override(word));
+    is_value = (word == "--modes" || word == "--out");
+    if (!is_config) continue;
+    config = word;
+    command += " --hardware " + shell_word(hardware_beside(config).string()) + " --whole";
   }
-  Progress(const Progress&) = delete;
-
-  void show(double seconds, int64_t steps, double until) {
-    const auto now = std::chrono::steady_clock::now();
-    if (!shows_ || now < next_) return;
-    next_ = now + std::chrono::seconds(1);
-    has_shown_ = true;
-    fmt::print(stderr, "\r\033[Ksimulated {} in {:.1f} h of at most {:.0f} h",
-               counted(steps, "step"), seconds / 3600, until / 3600);
-  }
-
- private:
-  const bool shows_;
-  bool has_shown_ = false;
-  std::chrono::steady_clock::time_point next_ =
-      std::chrono::steady_clock::now() + std::chrono::seconds(3);
-};
-
-SimulatedMode simulate_mode(const SimulateArguments& arguments, const std::string& mode,
-                            const Registries& registries) {
-  std::vector<std::string> overrides = arguments.overrides;
-  if (!mode.empty()) overrides.push_back("scheduler.mode=" + mode);
-  LoadedRun loaded = load_simulated_run(arguments.config, overrides, registries);
-  const auto begun = std::chrono::steady_clock::now();
-  try {
-    SimulatedMode done;
-    done.simulation = make_simulation(loaded.options, registries.environments);
-    const SimulationSize size = size_of(done.simulation);
-    require_size(size, memory_facts());
-    if (const std::string note = size_note(size); !note.empty())
-      done.simulation.notes.push_back(note);
-    for (const std::string& note : done.simulation.notes) fmt::print(stderr, "note: {}\n", note);
-    std::optional<SimulatedFiles> files;
-    if (!arguments.out.empty()) files = make_files(arguments.out, loaded.options);
-    {
-      Progress progress;
-      done.run = simulate(done.simulation, files, [&](double seconds, int64_t steps) {
-        progress.show(seconds, steps, done.simulation.seconds);
-      });
-    }
-    done.options = std::move(loaded.options);
-    done.real_seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
-    if (files) {
-      write_or_throw(files->paths.machine(), "simulated: " + cluster_text(done) + "\n");
-      write_or_throw(files->paths.simulation(), json_text(simulated_json(done), 2) + "\n");
-    }
-    return done;
-  } catch (const UserError& error) {
-    throw loaded.keys.placed(error);
-  }
-}
-
-// A run that did not come to its end is no answer.
-bool has_failed(const SimulatedMode& mode) {
-  using simulator::World;
-  return mode.run.stop == World::Stop::kHalted || mode.run.stop == World::Stop::kStuck;
-}
-
-int simulate_run(const SimulateArguments& arguments, const Registries& registries) {
-  if (arguments.modes.empty()) {
-    const SimulatedMode mode = simulate_mode(arguments, "", registries);
-    if (arguments.json)
-      fmt::print("{}\n", json_text(simulated_json(mode)));
-    else
-      fmt::print("{}", simulated_text(mode));
-    return has_failed(mode) ? kExitFailed : kExitDone;
-  }
-  std::vector<SimulatedMode> modes;
-  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  for (const std::string& name : arguments.modes) {
-    modes.push_back(simulate_mode(arguments, name, registries));
-    rows.push_back(simulated_json(modes.back()));
-    if (has_failed(modes.back()))
-      fmt::print(stderr, "{}: {}\n", name, rows.back()["stopped"].get<std::string>());
-  }
-  if (arguments.json)
-    fmt::print("{}\n", json_text(nlohmann::ordered_json{{"modes", rows}}));
-  else
-    fmt::print("{}", simulated_table(modes));
-  return std::ranges::any_of(modes, has_failed) ? kExitFailed : kExitDone;
+  return config.empty() ? command + " CONFIG --hardware FILE --whole" : command;
 }
 
 }  // namespace
 
-void add_simulate(Command& program, const Registries& registries) {
-  auto arguments = std::make_shared<SimulateArguments>();
-  Command& command = program.command(
-      "simulate", "Play a config on made-up hardware: step time, idle time by cause, cost");
-  command.option("config", arguments->config,
-                 {.help = "YAML file with a section simulate (docs/simulate.md)",
-                  .value = "CONFIG",
-                  .required = true});
-  command.option("overrides", arguments->overrides,
-                 {.help = "keys with other values than the file's: a.b=c",
-                  .value = "KEY=VALUE",
-                  .settings = true});
-  std::vector<std::string> names;
-  for (const std::string_view name : kEnumNames<scheduler::ModeName>) names.emplace_back(name);
-  command.option("--modes", arguments->modes,
-                 {.help = "simulate each of these modes, a row each", .one_of = names});
-  command.option("--json", arguments->json, {.help = "one JSON object"});
-  command.option("--out", arguments->out,
-                 {.help = "leave a run directory for 'tailrace report' and its --perfetto",
-                  .value = "DIR",
-                  .excludes = {"--modes"}});
-  command.footer(
-      "The scheduler is the real one; workers, trainer, links and faults are as the section says. "
-      "Nothing is trained, and neither model nor environment is needed.\n\n"
-      "Examples:\n  tailrace simulate configs/simulate_64.yaml\n"
-      "  tailrace simulate configs/simulate_64.yaml --modes sync,partial,async\n"
-      "  tailrace simulate configs/simulate_64.yaml --out runs/simulated && tailrace report "
-      "runs/simulated");
-  command.action([arguments, &command, &registries] {
-    if (command.given("--out") && arguments->out.empty())
-      throw UserError("--out is empty. Name a new folder.");
-    return simulate_run(*arguments, registries);
+void add_simulate(Command& program) {
+  program.moved("simulate", [](const std::vector<std::string>& words) -> int {
+    throw UserError(
+        "'tailrace simulate' is part of 'tailrace plan' now, and the section `simulate` of a "
+        "config "
+        "a hardware file (docs/hardware.md; 'tailrace plan --hardware list' shows what comes "
+        "along).\n       Run: {}",
+        plan_command(words));
   });
 }
 

@@ -13,6 +13,7 @@
 #include "cli/run/counted.h"
 #include "cli/run/datasets.h"
 #include "cli/run/endpoint.h"
+#include "cli/run/hardware_file.h"
 #include "cli/view/health.h"
 #include "core/base/error.h"
 #include "core/base/flags.h"
@@ -113,7 +114,9 @@ std::string describe_prompts(const scheduler::Policy& policy, std::optional<int3
 std::optional<RunOptions> options_of(const RunPaths& paths) {
   try {
     RunOptions options;
-    bind_config(load_config(paths.config(), {}), options);
+    ConfigNode root = load_config(paths.config(), {});
+    drop_simulate_section(root);
+    bind_config(root, options);
     return options;
   } catch (const UserError&) {
     return std::nullopt;

@@ -167,7 +167,7 @@ PlannedRun plan_here(const PlanRequest& request) {
   if (num_rollout_workers(request.options) == 0)
     throw UserError(
         "this config's launch starts no rollout worker (all pools are in clusters), so that "
-        "nothing of them can be measured here. Try --hardware NAME, of simulate.hardware.");
+        "nothing of them can be measured here. Try --hardware (docs/hardware.md).");
   const sandbox::EnvironmentRegistry& environments = request.registries.environments;
   const RunOptions local = local_options(request.options, request.like);
   const EpisodeSource known =
@@ -197,13 +197,12 @@ PlannedRun plan_on_hardware(const PlanRequest& request) {
   if (!request.like.empty()) own.simulate.episodes.from = request.like.string();
   const std::string& from = own.simulate.episodes.from;
   PlannedRun planned{.steps = request.steps,
-                     .episodes = from.empty() ? "drawn, by simulate.episodes" : "those of " + from};
+                     .episodes = from.empty() ? "drawn, by hardware.episodes" : "those of " + from};
   const EpisodeSource episodes = make_simulation(own, environments).episodes;
   const int64_t steps = steps_to_simulate(request);
   const Simulate simulate_one = [&](const RunOptions& options) {
     SimulatedMode mode{.options = options};
     mode.options.simulate.steps = steps;
-    mode.options.simulate.rollout_hardware = own.simulate.rollout_hardware;
     mode.options.simulate.episodes.from.clear();
     mode.simulation = make_simulation(mode.options, environments);
     mode.simulation.episodes = episodes;

@@ -7,6 +7,7 @@
 
 #include "cli/run/fitted_prompts.h"
 #include "cli/run/foreign_names.h"
+#include "cli/run/hardware_file.h"
 #include "cli/run/mistakes.h"
 #include "cli/run/rules.h"
 #include "core/base/config_printer.h"
@@ -24,7 +25,9 @@ constexpr std::string_view kProof = "# proof: ";
 // need not be what the run has done so far.
 void check_complete(const std::filesystem::path& config) {
   RunOptions options;
-  const ConfigKeys stored = bind_config(load_config(config, {}), options);
+  ConfigNode root = load_config(config, {});
+  drop_simulate_section(root);
+  const ConfigKeys stored = bind_config(root, options);
   RunOptions again;
   const ConfigKeys written =
       bind_config(parse_config(print_config(options), config.string(), {}), again);
@@ -81,6 +84,8 @@ LoadedRun load(const std::filesystem::path& path, std::span<const std::string> o
                const std::filesystem::path& known = {}) {
   LoadedRun loaded;
   ConfigNode root = load_config(path, overrides);
+  if (!known.empty()) drop_simulate_section(root);  // a run that has begun
+  refuse_simulate_section(root, path);
   const std::string replaced = keep_upper_model(root);
   const std::span<const ForeignName> names = names_for(root, is_supervised(root));
   std::optional<UserError> refused;
@@ -120,14 +125,21 @@ LoadedRun load_run_options(const std::filesystem::path& path,
 }
 
 LoadedRun load_simulated_run(const std::filesystem::path& path,
-                             std::span<const std::string> overrides, const Registries& registries) {
+                             std::span<const std::string> overrides, const HardwareFile& hardware,
+                             const Registries& registries) {
   LoadedRun loaded;
   loaded.registries = registries;
   ConfigNode root = load_config(path, overrides);
+  refuse_simulate_section(root, path);
   const std::string replaced = keep_upper_model(root);
   loaded.keys = bind_config(root, loaded.options, names_for(root, /*supervised=*/false));
   if (!replaced.empty()) loaded.keys.add_note(replaced);
-  validate_simulated(loaded.options, loaded.keys);
+  loaded.options.simulate = hardware.section;
+  try {
+    validate_simulated(loaded.options, loaded.keys);
+  } catch (const UserError& error) {
+    throw hardware.keys.placed(error);
+  }
   return loaded;
 }
 

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "cli/run/hardware_file.h"
 #include "cli/run/options.h"
 #include "cli/run/registries.h"
 #include "core/base/run_directory.h"
@@ -26,9 +27,10 @@ LoadedRun load_run_options(const std::filesystem::path& path,
                            std::span<const std::string> overrides, const Registries& registries,
                            const std::filesystem::path& run_dir = {});
 
-// The same for a simulation (validate_simulated), which loads no library.
+// The same for a simulation on this hardware (validate_simulated), which loads no library.
 LoadedRun load_simulated_run(const std::filesystem::path& path,
-                             std::span<const std::string> overrides, const Registries& registries);
+                             std::span<const std::string> overrides, const HardwareFile& hardware,
+                             const Registries& registries);
 
 // Loads a begun run: config.yaml as its launch has written it. Throws UserError for one that
 // was edited since, or that lacks a key which a run keeps; what may change comes as an override. A

@@ -463,8 +463,6 @@ void RunOptions::visit(OptionVisitor& v) {
   v.section("weights", weights, "which published weights are kept");
   v.section("files", files, "what is read of the files that a person brings");
   v.section("log", log, "what is logged");
-  v.section("simulate", simulate,
-            "what `tailrace simulate` computes with; nothing else reads it (docs/simulate.md)");
 }
 
 std::map<std::string, OptionDoc> options_by_key(const RunOptions& options) {

@@ -256,6 +256,7 @@ struct RunOptions {
   scheduler::WeightsOptions weights;
   FilesSection files;
   LogSection log;
+  // Not a key: of the hardware file that a plan is for (hardware_file.h).
   SimulateSection simulate;
 
   void visit(OptionVisitor& v);

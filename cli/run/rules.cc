@@ -671,17 +671,16 @@ void check_simulated_rules(RunOptions& o, ConfigKeys& keys) {
   validate_datasets(o, keys);
   validate_pools(o);
   derive_law(o, keys);
-  o.simulate.validate();
   std::vector<std::string> pools;
   for (const PoolSection& pool : o.rollout_processes.pools) pools.push_back(pool.name);
   for (size_t i = 0; i < o.simulate.pools.size(); ++i) {
     const std::string& name = o.simulate.pools[i].name;
     if (std::ranges::find(pools, name) != pools.end()) continue;
-    const std::string key = fmt::format("simulate.pools.{}.name", name);
+    const std::string key = fmt::format("pools.{}.name", name);
     if (pools.empty())
       throw UserError::at(key,
-                          "is {}, but rollout.pools lists no pools. Use simulate.rollout_hardware "
-                          "and simulate.workers instead.",
+                          "is {}, but rollout.pools lists no pools. Use rollout_hardware "
+                          "and workers instead.",
                           name);
     throw UserError::at(key, "is {}, and rollout.pools has {}. Name one of these.", name,
                         fmt::join(pools, ", "));

@@ -16,7 +16,8 @@ namespace tailrace {
 void validate(RunOptions& options, ConfigKeys& keys, const Registries& registries);
 
 // The same for a simulation, which needs neither a model nor an environment: the rules and the
-// derived values of what it reads, the section `simulate` with them. The law is the same for both.
+// derived values of what it reads, the pools of the hardware file with them. The law is the same for
+// both.
 void validate_simulated(RunOptions& options, ConfigKeys& keys);
 
 }  // namespace tailrace

@@ -15,13 +15,12 @@ namespace tailrace {
 namespace {
 
 constexpr double kMaxRate = 1e12, kMaxSeconds = 1e8, kMaxSimulatedWorkers = 1e5;
-constexpr std::string_view kHardwareList = "simulate.hardware", kPoolList = "simulate.pools";
+constexpr std::string_view kHardwareList = "hardware", kPoolList = "pools";
 
-// Nothing of the section touches a real run, so that all of it may change.
 OptionInfo simulated(std::string_view help, double min, double max) {
-  return {.help = help, .min = min, .max = max, .resume = Resume::kMayChange};
+  return {.help = help, .min = min, .max = max};
 }
-OptionInfo simulated(std::string_view help) { return {.help = help, .resume = Resume::kMayChange}; }
+OptionInfo simulated(std::string_view help) { return {.help = help}; }
 
 template <class Item>
 std::vector<std::string> names_in(const std::vector<Item>& items) {
@@ -78,21 +77,20 @@ void check_hardware(const std::vector<HardwareSection>& all, std::string_view na
   if (name.empty() || std::ranges::find(names, name) != names.end()) return;
   if (names.empty())
     throw UserError::at(key,
-                        "is {}, but simulate.hardware lists none.\n       Remove it, or list it: "
-                        "simulate: {{hardware: [{{name: {}}}]}}.",
+                        "is {}, but hardware lists none.\n       Remove it, or list it: "
+                        "hardware: [{{name: {}}}].",
                         name, name);
   const std::string nearest = nearest_name(std::string(name), names);
-  throw UserError::at(key, "is {}, and simulate.hardware has {}. Try {}.", name,
-                      fmt::join(names, ", "), nearest.empty() ? names.front() : nearest);
+  throw UserError::at(key, "is {}, and hardware has {}. Try {}.", name, fmt::join(names, ", "),
+                      nearest.empty() ? names.front() : nearest);
 }
 
 }  // namespace
 
 void HardwareSection::visit(OptionVisitor& v) {
-  v.field("name", name,
-          {.help = "what rollout_hardware, trainer.hardware and pools name it by",
-           .required = true,
-           .resume = Resume::kMayChange});
+  v.field(
+      "name", name,
+      {.help = "what rollout_hardware, trainer.hardware and pools name it by", .required = true});
   v.field("tokens_per_s", tokens_per_s,
           simulated("tokens that a worker decodes a second when at_sequences sequences of "
                     "at_context_tokens each decode together; 0: as many as step_ms and "
@@ -119,13 +117,29 @@ void HardwareSection::visit(OptionVisitor& v) {
                     0, kMaxRate));
   v.field("devices", devices, simulated("devices of one worker", 1, kMaxCount));
   v.field("price_per_hour", price_per_hour,
-          simulated("of one device, in any currency", 0, kMaxRate));
+          simulated("of one device, in any currency; --price says it of all", 0, kMaxRate));
+  v.field("memory_gib", memory_gib,
+          simulated("memory of a device, as a process sees it: whether the run fits; 0: not said",
+                    0, kMaxRate));
+  v.field("memory_gb_per_s", memory_gb_per_s,
+          simulated("bandwidth of its memory, as in its data sheet. With this and bf16_tflops the "
+                    "keys above that are not given follow from the model; 0: not said",
+                    0, kMaxRate));
+  v.field("bf16_tflops", bf16_tflops,
+          simulated("of its data sheet, dense; 0: not said", 0, kMaxRate));
+  v.field("link_gb_per_s", link_gb_per_s,
+          simulated("from the host to the device, in one direction: how long a version of the "
+                    "weights takes, where weights.link_mbit is 0",
+                    0, kMaxRate));
+  v.field("memory_ratio", memory_ratio,
+          simulated("share of memory_gb_per_s that decoding reaches", 0.01, 1));
+  v.field("compute_ratio", compute_ratio,
+          simulated("share of bf16_tflops that prefill and training reach", 0.01, 1));
 }
 
 void SimulatedPoolSection::visit(OptionVisitor& v) {
-  v.field("name", name,
-          {.help = "a pool of rollout.pools", .required = true, .resume = Resume::kMayChange});
-  v.field("hardware", hardware, simulated("of its workers; empty: simulate.rollout_hardware"));
+  v.field("name", name, {.help = "a pool of rollout.pools", .required = true});
+  v.field("hardware", hardware, simulated("of its workers; empty: rollout_hardware"));
   v.field("workers", workers,
           simulated("how many are simulated; 0: as many as the pool has", 0, kMaxSimulatedWorkers));
 }
@@ -135,8 +149,7 @@ void SimulatedEpisodesSection::visit(OptionVisitor& v) {
           {.help = "a run whose episodes are played again, with their lengths and times, or a "
                    "file of recorded ones; "
                    "empty: episodes are drawn as the keys below say",
-           .path = true,
-           .resume = Resume::kMayChange});
+           .path = true});
   v.field(
       "prompt_tokens", prompt_tokens,
       simulated("of each prompt; 0: 500, or half of rollout.max_context_tokens where that is less",
@@ -173,7 +186,7 @@ void SimulatedEpisodesSection::visit(OptionVisitor& v) {
 }
 
 void SimulatedTrainerSection::visit(OptionVisitor& v) {
-  v.field("hardware", hardware, simulated("one of simulate.hardware; empty: the first one"));
+  v.field("hardware", hardware, simulated("one of hardware; empty: the first one"));
   v.field("workers", workers,
           simulated("workers of that hardware that train together, each a share of the tokens", 1,
                     kMaxSimulatedWorkers));
@@ -235,8 +248,7 @@ void SimulateSection::visit(OptionVisitor& v) {
       "hardware", hardware,
       "what simulated workers compute on: a list; without it, one with these defaults, which are "
       "about an H100 with a dense policy of 8 B parameters in bfloat16");
-  v.field("rollout_hardware", rollout_hardware,
-          simulated("one of simulate.hardware; empty: the first one"));
+  v.field("rollout_hardware", rollout_hardware, simulated("one of hardware; empty: the first one"));
   v.field("workers", workers,
           simulated("rollout workers that are simulated; 0: those of the run", 0,
                     kMaxSimulatedWorkers));
@@ -261,8 +273,8 @@ void SimulateSection::validate() const {
   check_unique(kHardwareList, names);
   for (size_t i = 0; i < hardware.size(); ++i)
     decode_model(hardware[i], item_key(kHardwareList, names, i));
-  check_hardware(hardware, rollout_hardware, "simulate.rollout_hardware");
-  check_hardware(hardware, trainer.hardware, "simulate.trainer.hardware");
+  check_hardware(hardware, rollout_hardware, "rollout_hardware");
+  check_hardware(hardware, trainer.hardware, "trainer.hardware");
   const std::vector<std::string> own = names_in(pools);
   check_unique(kPoolList, own);
   for (size_t i = 0; i < pools.size(); ++i)
@@ -273,7 +285,7 @@ void SimulateSection::validate() const {
                                    std::pair{"trainer_mtbf_hours", faults.trainer_mtbf_hours},
                                    std::pair{"hang_mtbf_hours", faults.hang_mtbf_hours}})
     if (hours > 0 && hours < kLeastHours)
-      throw UserError::at(join_key("simulate.faults", key),
+      throw UserError::at(join_key("faults", key),
                           "is {:g}, less than {} seconds. Try {}, or 0 for none.", hours,
                           3600 * kLeastHours, kLeastHours);
 }

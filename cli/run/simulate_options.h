@@ -1,5 +1,5 @@
-// The options of `tailrace simulate`: the section `simulate`. It stands in the config of a run,
-// beside all that the run itself says; every other command reads over it.
+// The keys of a hardware file, on which `tailrace plan --hardware` plans a run (hardware_file.h).
+// The config of the run says all else.
 //
 // Thread: any.
 #pragma once
@@ -35,14 +35,19 @@ struct HardwareSection {
   double train_tokens_per_s = 6000;
   int64_t devices = 1;
   double price_per_hour = 0;
+  // A card by its data sheet; 0: not said. Where they are given, what is not given above follows
+  // from them and the sizes of the model (hardware_of_model.h).
+  double memory_gib = 0, memory_gb_per_s = 0, bf16_tflops = 0, link_gb_per_s = 0;
+  double memory_ratio = 0.7, compute_ratio = 0.4;
 
   void visit(OptionVisitor& v);
+  bool is_card() const { return memory_gb_per_s > 0 && bf16_tflops > 0; }
 };
 
 // A pool of the run (rollout.pools) on hardware of its own.
 struct SimulatedPoolSection {
   std::string name = {};
-  std::string hardware = {};  // empty: simulate.rollout_hardware
+  std::string hardware = {};  // empty: rollout_hardware
   int64_t workers = 0;        // 0: the pool's
 
   void visit(OptionVisitor& v);

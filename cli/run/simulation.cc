@@ -82,9 +82,9 @@ void check_kv(const std::vector<simulator::PoolModel>& pools, int64_t context,
               std::string_view why) {
   for (const simulator::PoolModel& pool : pools)
     if (const int64_t kv = pool.hardware.kv_tokens; kv > 0 && kv < context)
-      throw UserError::at(fmt::format("simulate.hardware.{}.kv_tokens", pool.hardware.name),
+      throw UserError::at(fmt::format("hardware.{}.kv_tokens", pool.hardware.name),
                           "is {}, and one episode may need {} ({}).\n       Try kv_tokens: {}, or "
-                          "lower limits: simulate.episodes.limit_tokens, "
+                          "lower limits: episodes.limit_tokens, "
                           "rollout.max_context_tokens.",
                           kv, context, why, context);
 }
@@ -114,7 +114,7 @@ simulator::EpisodeModel episode_model(const RunOptions& o, int64_t prompt, int64
 }
 
 std::unique_ptr<simulator::EpisodeSource> replayed(const RunOptions& o, Simulation& simulation) {
-  constexpr std::string_view kKey = "simulate.episodes.from";
+  constexpr std::string_view kKey = "episodes.from";
   const std::vector<simulator::PoolModel>& pools = simulation.cluster.pools;
   std::vector<simulator::ReplayedEpisodes::Record> records;
   int64_t cut = 0, longest = 0;
@@ -139,7 +139,7 @@ std::unique_ptr<simulator::EpisodeSource> replayed(const RunOptions& o, Simulati
   if (records.empty())
     throw UserError::at(kKey, "is {}, whose episodes sampled nothing. Try another run.",
                         o.simulate.episodes.from);
-  check_kv(pools, longest, "of simulate.episodes.from");
+  check_kv(pools, longest, "of episodes.from");
   if (cut > 0)
     simulation.notes.push_back(fmt::format(
         "{} of {} recorded episodes are longer than this run allows, and end at its limit", cut,
@@ -150,14 +150,14 @@ std::unique_ptr<simulator::EpisodeSource> replayed(const RunOptions& o, Simulati
 std::unique_ptr<simulator::EpisodeSource> drawn(const RunOptions& o, Simulation& simulation) {
   const std::vector<simulator::PoolModel>& pools = simulation.cluster.pools;
   const int64_t prompt = prompt_of(o);
-  const int64_t room = room_behind(prompt, o, pools, "simulate.episodes.prompt_tokens");
+  const int64_t room = room_behind(prompt, o, pools, "episodes.prompt_tokens");
   check_kv(pools, prompt + room, fmt::format("a prompt of {} and a response of {}", prompt, room));
   const SimulatedEpisodesSection& e = o.simulate.episodes;
   // A turn has a token at least, and the environment answers behind each but the last.
   const double least = e.turns + (e.turns - 1) * static_cast<double>(e.env_tokens);
   if (room > 0 && least > static_cast<double>(room))
     simulation.notes.push_back(
-        fmt::format("{:g} turns (simulate.episodes.turns) with {} tokens of the environment behind "
+        fmt::format("{:g} turns (hardware.episodes.turns) with {} tokens of the environment behind "
                     "each do not fit in the {} tokens that may follow a prompt: episodes are "
                     "truncated there",
                     e.turns, e.env_tokens, room));
@@ -167,7 +167,7 @@ std::unique_ptr<simulator::EpisodeSource> drawn(const RunOptions& o, Simulation&
 }
 
 // Bytes that a worker fetches of a version, whole: a delta, of which nobody knows how much changes,
-// is simulate.weights.payload_bytes. 0: not known.
+// is weights.payload_bytes. 0: not known.
 int64_t payload_of(const RunOptions& o, const sandbox::EnvironmentRegistry& environments) {
   if (o.simulate.weights.payload_bytes > 0) return o.simulate.weights.payload_bytes;
   if (!knows_model(o)) return 0;
@@ -217,9 +217,9 @@ void set_pools(const RunOptions& o, int64_t payload, simulator::Cluster& cluster
   const SimulateSection& s = o.simulate;
   const std::vector<PoolSection> pools = pools_of(o);
   if (s.workers > 0 && pools.size() > 1)
-    throw UserError::at("simulate.workers",
+    throw UserError::at("workers",
                         "is {}, but rollout.pools has several pools. Say it of each: "
-                        "simulate.pools: [{{name: {}, workers: {}}}].",
+                        "pools: [{{name: {}, workers: {}}}].",
                         s.workers, pools[0].name, s.workers);
   for (size_t i = 0; i < pools.size(); ++i) {
     simulator::PoolModel& pool = cluster.pools[i];
@@ -304,13 +304,13 @@ Simulation make_simulation(const RunOptions& options,
   const int64_t payload = payload_of(options, environments);
   if (s.hardware.empty())
     simulation.notes.push_back(
-        "simulate.hardware lists none: its defaults are taken, about an H100 with a dense policy "
+        "hardware lists none: its defaults are taken, about an H100 with a dense policy "
         "of 8 B parameters");
   const bool has_link = s.weights.link_mbit > 0 || s.weights.shared_link_mbit > 0;
   if (payload == 0 && has_link)
     simulation.notes.push_back(
-        "the size of the weights is not known (simulate.weights.payload_bytes): their transfer "
-        "takes simulate.weights.fetch_seconds alone");
+        "the size of the weights is not known (hardware.weights.payload_bytes): their transfer "
+        "takes hardware.weights.fetch_seconds alone");
   simulator::Cluster& cluster = simulation.cluster;
   cluster = cluster_of(options);
   set_pools(options, payload, cluster);

@@ -29,11 +29,11 @@ std::string stop_text(const SimulatedMode& mode) {
   switch (mode.run.stop) {
     case World::Stop::kEnded:
       if (mode.run.end == scheduler::RunEnd::Reason::kDataEnd) return "the data has ended";
-      return mode.options.simulate.steps > 0 ? "simulate.steps are done" : "run.steps are done";
+      return mode.options.simulate.steps > 0 ? "hardware.steps are done" : "run.steps are done";
     case World::Stop::kHalted:
       return "the scheduler halted: " + mode.run.halted;
     case World::Stop::kTime:
-      return "simulate.days were over";
+      return "hardware.days were over";
     case World::Stop::kSteps:
       break;  // it ends there by its own law
     case World::Stop::kStuck:

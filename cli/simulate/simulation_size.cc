@@ -117,10 +117,10 @@ SimulationSize size_of(const Simulation& simulation) {
       Part{kMemberBytes * members * kept, kMemberSeconds * members * steps,
            "rollout.prompts_per_step or rollout.group_size"},
       Part{kWorkerBytes * workers, kWorkerSeconds * workers * (steps + 1),
-           "simulate.workers (or the number of workers of the run)"},
+           "hardware.workers (or the number of workers of the run)"},
       Part{sizeof(simulator::Turn) * shape.drawn * playing,
            (kTurnSeconds * shape.turns + kDrawnTurnSeconds * shape.drawn) * members * steps,
-           "simulate.episodes.turns"}};
+           "hardware.episodes.turns"}};
   for (const Part& part : parts) size.bytes += part.bytes, size.seconds += part.seconds;
   size.events = members * steps * (2 + shape.turns) + 3 * workers * (steps + 1);
   // By what there is most of: memory first, which no patience helps.
@@ -145,7 +145,7 @@ std::string size_note(const SimulationSize& size) {
   if (size.bytes < kNotedBytes && size.seconds < kNotedSeconds) return "";
   return fmt::format(
       "this simulation is large: about {} of memory at its largest, and up to {} of one core for "
-      "{} events of {} steps. Smaller: {}, or simulate.steps",
+      "{} events of {} steps. Smaller: {}, or hardware.steps",
       bytes_text(size), time_text(size.seconds), number_text(size.events), number_text(size.steps),
       size.cure);
 }

@@ -190,6 +190,11 @@ Command& Command::command(const std::string& name, const std::string& help) {
   return *commands_.back();
 }
 
+void Command::moved(const std::string& name,
+                    std::function<int(const std::vector<std::string>&)> told) {
+  moved_[name] = std::move(told);
+}
+
 void Command::add(const std::string& name, Variable variable, const FlagInfo& info) {
   std::visit([&](auto* target) { library_->describe(library_->add(name, *target, info), info); },
              variable);
@@ -274,6 +279,9 @@ void Command::check_settings(int argc, const char* const* argv) const {
 
 int Command::run(int argc, const char* const* argv) {
   CLI::App& app = *library_->app;
+  if (argc > 1)
+    if (const auto found = moved_.find(argv[1]); found != moved_.end())
+      return found->second({argv + 2, argv + argc});
   check_names(argc, argv, 1);
   try {
     app.parse(argc, argv);

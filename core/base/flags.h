@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -60,6 +61,10 @@ class Command {
   // A command of the program, or of a command that has no action of its own ("env list"). Lives as
   // long as the program.
   Command& command(const std::string& name, const std::string& help);
+
+  // A name that a command of the program once had. No --help shows it; `told` gets the words behind
+  // it, and throws what to write instead.
+  void moved(const std::string& name, std::function<int(const std::vector<std::string>&)> told);
 
   // An option. A name with dashes is given by name, another one by its place. A bool is a switch,
   // a vector takes several values, by spaces, commas (numbers and `one_of`) or repetition. The
@@ -116,6 +121,7 @@ class Command {
 
   std::unique_ptr<Library> library_;
   std::vector<std::unique_ptr<Command>> commands_;
+  std::map<std::string, std::function<int(const std::vector<std::string>&)>> moved_;
   std::function<int()> action_;
 };
 

@@ -7,7 +7,8 @@
 //   metrics.jsonl  one row a step; beside it TensorBoard event files
 //   samples.jsonl  a few episodes as tokens and text, for people
 //   timeline.jsonl what each worker did when
-//   simulation.json            what `tailrace simulate` found: nothing here was run
+//   simulation.json            what a simulation of `tailrace plan` found: nothing here was run
+//   hardware.yaml              the hardware of such a simulation
 //   traces/        all tokens of the samples of the last steps, as they were trained
 //   demonstrations.jsonl       rows of the supervised warm-up, when the environment shows them
 //   sft.jsonl, sft_eval.jsonl  those of sft.data and sft.eval_data, as token ids
@@ -47,6 +48,7 @@ struct RunPaths {
   std::filesystem::path samples() const { return root / "samples.jsonl"; }
   std::filesystem::path timeline() const { return root / "timeline.jsonl"; }
   std::filesystem::path simulation() const { return root / "simulation.json"; }
+  std::filesystem::path hardware() const { return root / "hardware.yaml"; }
   std::filesystem::path traces() const { return root / "traces"; }
   std::filesystem::path demonstrations() const { return root / "demonstrations.jsonl"; }
   std::filesystem::path sft_rows() const { return root / "sft.jsonl"; }

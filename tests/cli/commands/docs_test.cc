@@ -29,6 +29,13 @@ TEST(Docs, TheReferenceOfConfigKeysIsUpToDate) {
       << "run: build/tailrace docs docs/configuration.md";
 }
 
+TEST(Docs, TheReferenceOfHardwareKeysIsUpToDate) {
+  auto result = run_binary("docs --hardware");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(read_page("hardware.md"), result.out)
+      << "run: build/tailrace docs --hardware docs/hardware.md";
+}
+
 TEST(Docs, ListEachKeyWithItsDefaultAndForeignNames) {
   std::string text = run_binary("docs").out;
   EXPECT_NE(text.find("| `rollout.group_size` | `8` | integer, 1 to 65536 |"), std::string::npos);

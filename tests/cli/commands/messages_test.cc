@@ -364,33 +364,49 @@ TEST_F(Messages, OfRunDirectories) {
   expect("run_directories");
 }
 
-TEST_F(Messages, OfSimulations) {
-  write("a.yaml",
-        "rollout: {prompts_per_step: 4, max_context_tokens: 2000}\n"
-        "simulate:\n"
-        "  hardware:\n"
-        "    - {name: h100, step_ms: 8}\n"
-        "    - {name: h20, step_ms: 10}\n");
-  const auto simulate = [&](const std::string& arguments) { call("simulate a.yaml " + arguments); };
-  call("simulate");
-  call("simulate none.yaml");
-  simulate("simulate.rollout_hardware=h200");
-  simulate("simulate.trainer.hardware=cpu");
-  simulate("simulate.hardware.h20.tokens_per_s=50000");
-  simulate("simulate.hardware.a100.tokens_per_s=50000");
-  simulate("simulate.hardware.h100.token_per_s=5000");
-  simulate("simulate.pools='[{name: far}]'");
-  simulate("simulate.workers=4 rollout.pools='[{name: a}, {name: b}]'");
-  simulate("simulate.episodes.prompt_tokens=2000");
-  simulate("simulate.episodes.from=runs/none");
-  simulate("simulate.days=0");
-  simulate("run.steps=0");
-  simulate("--modes sync,asink");
-  simulate("--modes sync --out made");
-  call("simulate a.yaml --out .");
+TEST_F(Messages, OfHardware) {
+  write("a.yaml", "rollout: {prompts_per_step: 4, max_context_tokens: 2000}\n");
+  write("h.yaml",
+        "hardware:\n"
+        "  - {name: h100, step_ms: 8}\n"
+        "  - {name: h20, step_ms: 10}\n");
+  const auto plan = [&](const std::string& arguments) {
+    call("plan a.yaml --hardware h.yaml " + arguments);
+  };
+  call("plan");
+  call("plan none.yaml --hardware h.yaml");
+  call("plan a.yaml --hardware h10");
+  call("plan a.yaml --hardware none.yaml");
+  call("plan a.yaml --price 2");
+  call("plan a.yaml hardware.workers=4");
+  plan("hardware.rollout_hardware=h200");
+  plan("hardware.trainer.hardware=cpu");
+  plan("hardware.h20.tokens_per_s=50000");
+  plan("hardware.a100.tokens_per_s=50000");
+  plan("hardware.h100.token_per_s=5000");
+  plan("hardware.pools='[{name: far}]'");
+  plan("hardware.workers=4 rollout.pools='[{name: a}, {name: b}]'");
+  plan("hardware.episodes.prompt_tokens=2000");
+  plan("--like runs/none");
+  plan("hardware.days=0");
+  plan("run.steps=0");
+  plan("--modes sync,asink");
+  plan("--modes sync --out made");
+  plan("--out .");
+  write("wrong.yaml", "hardware:\n  - name: mine\n    devices: 0\nepisode: {turns: 2}\n");
+  call("plan a.yaml --hardware wrong.yaml");
   write("sft.yaml", "model: {path: model}\nsft: {data: rows.jsonl}\n");
-  call("simulate sft.yaml");
-  expect("simulations");
+  call("plan sft.yaml --hardware h.yaml");
+  // The names and the section that were there before.
+  write("old.yaml", "run: {steps: 4}\nsimulate:\n  workers: 2\n");
+  call("simulate");
+  call("simulate old.yaml --modes sync,async --out made simulate.workers=4");
+  call("simulate --json runs/old.yaml simulate.hardware.h20.step_ms=9 'env.name=a b'");
+  call("plan old.yaml --hardware h100-80");
+  call("plan old.yaml --quick");
+  call("launch old.yaml");
+  call("launch --dry-run a.yaml simulate.workers=4");
+  expect("hardware");
 }
 
 }  // namespace

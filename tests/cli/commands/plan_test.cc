@@ -80,23 +80,24 @@ TEST(Plan, RefusesARunWithoutEpisodes) {
 
 constexpr const char* kCluster =
     "run: {steps: 20}\n"
-    "rollout: {prompts_per_step: 256, group_size: 4, max_response_tokens: 2000}\n"
-    "simulate:\n"
-    "  workers: 3\n"
-    "  hardware: [{name: gpu, price_per_hour: 3600}, {name: old, tokens_per_s: 400, step_ms: 20}]\n"
-    "  trainer: {workers: 13, update_seconds: 0.1, publish_seconds: 0.1}\n"
-    "  episodes: {prompt_tokens: 100, response_tokens: 500}\n";
+    "rollout: {prompts_per_step: 256, group_size: 4, max_response_tokens: 2000}\n";
+constexpr const char* kClusterHardware =
+    "workers: 3\n"
+    "hardware: [{name: gpu, price_per_hour: 3600}, {name: old, tokens_per_s: 400, step_ms: 20}]\n"
+    "trainer: {workers: 13, update_seconds: 0.1, publish_seconds: 0.1}\n"
+    "episodes: {prompt_tokens: 100, response_tokens: 500}\n";
 
 // Nothing is measured, so that the same numbers come each time.
-TEST(Plan, NamesModeAndSplitOnHardwareOfTheConfig) {
+TEST(Plan, NamesModeAndSplitOnHardwareOfAFile) {
   TemporaryDirectory folder;
   folder.write("a.yaml", kCluster);
+  folder.write("h.yaml", kClusterHardware);
   const auto planned = [&](const std::string& arguments) {
-    return run_binary("plan a.yaml " + arguments, "", folder.path().string());
+    return run_binary("plan a.yaml --hardware h.yaml " + arguments, "", folder.path().string());
   };
-  const auto result = planned("--hardware gpu --json");
+  const auto result = planned("--json");
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(result.out, planned("--hardware gpu --json").out);
+  EXPECT_EQ(result.out, planned("--json").out);
   const json plan = json::parse(result.out);
   EXPECT_EQ(plan.at("modes").size(), 5u) << result.out;
   EXPECT_FALSE(plan.contains("machine"));
@@ -109,12 +110,12 @@ TEST(Plan, NamesModeAndSplitOnHardwareOfTheConfig) {
   }
   // Thirteen trainers are too many for such short answers.
   EXPECT_LT(part(plan.at("best"), "trainer_workers"), 13);
-  const json old = json::parse(planned("--hardware old --json").out);
+  const json old = json::parse(planned("hardware.rollout_hardware=old --json").out);
   EXPECT_GT(part(old, "seconds"), 2 * part(plan, "seconds"));
-  const auto text = planned("--hardware gpu");
+  const auto text = planned("");
   EXPECT_NE(text.out.find("\nbest       "), std::string::npos) << text.out;
   EXPECT_NE(text.out.find(", cost "), std::string::npos) << text.out;
-  EXPECT_NE(planned("--hardware gpv").err.find("Try gpu"), std::string::npos);
+  EXPECT_NE(planned("hardware.rollout_hardware=gpv").err.find("Try gpu"), std::string::npos);
 }
 
 TEST(Plan, PlacesAMistakeOfTheConfig) {

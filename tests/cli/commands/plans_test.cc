@@ -1,4 +1,4 @@
-// What `launch --dry-run` says of each config of the repository: tests/golden/plans/NAME.txt.
+// What `plan --quick` says of each config of the repository: tests/golden/plans/NAME.txt.
 #include <filesystem>
 #include <sstream>
 #include <string>
@@ -44,7 +44,7 @@ TEST(Plans, OfTheConfigsAreAsTheyWereRead) {
     if (name == "smollm2" || name == "smollm2_lora") model += " chat.system=";
     // Else as many as there are cores, and each has a workspace; and a GPU where there is one.
     const auto result =
-        run_in_source("launch --dry-run configs/" + name +
+        run_in_source("plan --quick configs/" + name +
                       ".yaml train.threads=2 rollout.threads=1 model.device=cpu" + model);
     if (result.err.find("this machine cannot test programs") != std::string::npos) {
       fmt::print("skipped configs/{}.yaml: {}", name, result.err);
@@ -53,6 +53,15 @@ TEST(Plans, OfTheConfigsAreAsTheyWereRead) {
     EXPECT_EQ(result.exit_code, 0) << result.err;
     expect_golden("plans/" + name + ".txt", without_cores(result.out));
   }
+}
+
+TEST(Plans, ADryRunSaysTheSame) {
+  const std::string of = " configs/mixed.yaml train.threads=2 rollout.threads=1";
+  const auto quick = run_in_source("plan --quick" + of),
+             dry = run_in_source("launch --dry-run" + of);
+  EXPECT_EQ(quick.exit_code, 0) << quick.err;
+  EXPECT_EQ(quick.out, dry.out);
+  EXPECT_EQ(quick.err, dry.err);
 }
 
 // The file has its own loss_agg and penalty.

@@ -1,4 +1,4 @@
-// What `tailrace simulate` prints and leaves behind.
+// What `tailrace plan --hardware` prints of a whole run, and leaves behind.
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -18,17 +18,21 @@ constexpr const char* kConfig =
     "run: {name: small, steps: 6}\n"
     "rollout: {prompts_per_step: 8, group_size: 4, max_response_tokens: 4000, workers: 2,\n"
     "          max_sequences: 16}\n"
-    "scheduler: {mode: async}\n"
-    "simulate:\n"
-    "  hardware: [{name: gpu, price_per_hour: 3600}]\n"
-    "  episodes: {prompt_tokens: 100, response_tokens: 500}\n"
-    "  weights: {fetch_seconds: 0.5}\n";
+    "scheduler: {mode: async}\n";
+constexpr const char* kHardware =
+    "hardware: [{name: gpu, price_per_hour: 3600}]\n"
+    "episodes: {prompt_tokens: 100, response_tokens: 500}\n"
+    "weights: {fetch_seconds: 0.5}\n";
 
 class Simulate : public testing::Test {
  protected:
-  Simulate() { folder_.write("a.yaml", kConfig); }
+  Simulate() {
+    folder_.write("a.yaml", kConfig);
+    folder_.write("h.yaml", kHardware);
+  }
   BinaryResult run(const std::string& arguments) {
-    return run_binary("simulate a.yaml " + arguments, "", folder_.path().string());
+    return run_binary("plan a.yaml --hardware h.yaml --whole " + arguments, "",
+                      folder_.path().string());
   }
   Json json_of(const std::string& arguments) {
     const BinaryResult result = run("--json " + arguments);
@@ -57,7 +61,7 @@ TEST_F(Simulate, PrintsStepsUseAndCost) {
 TEST_F(Simulate, SaysTheSameOfTheSameSeed) {
   const Json first = json_of("");
   EXPECT_EQ(first, json_of(""));
-  EXPECT_NE(first, json_of("simulate.seed=1"));
+  EXPECT_NE(first, json_of("hardware.seed=1"));
 }
 
 TEST_F(Simulate, NumbersAddUp) {
@@ -81,19 +85,19 @@ TEST_F(Simulate, SlowerHardwareTakesLonger) {
     return json_of(overrides)["step_seconds"]["mean"].get<double>();
   };
   const double usual = seconds("");
-  EXPECT_GT(seconds("simulate.hardware.gpu.tokens_per_s=100"), usual);
-  EXPECT_GT(seconds("simulate.hardware.gpu.train_tokens_per_s=300"), usual);
-  EXPECT_GT(seconds("simulate.episodes.env_seconds=20"), usual);
-  EXPECT_GT(seconds("simulate.faults.worker_mtbf_hours=0.005"), usual);
+  EXPECT_GT(seconds("hardware.gpu.tokens_per_s=100"), usual);
+  EXPECT_GT(seconds("hardware.gpu.train_tokens_per_s=300"), usual);
+  EXPECT_GT(seconds("hardware.episodes.env_seconds=20"), usual);
+  EXPECT_GT(seconds("hardware.faults.worker_mtbf_hours=0.005"), usual);
 }
 
 TEST_F(Simulate, StopsWhereItIsTold) {
   EXPECT_EQ(json_of("")["stopped"], "run.steps are done");
-  EXPECT_EQ(json_of("simulate.steps=2")["steps"], 2);
-  EXPECT_EQ(json_of("simulate.steps=2")["stopped"], "simulate.steps are done");
-  const Json json = json_of("simulate.days=0.0005");
+  EXPECT_EQ(json_of("hardware.steps=2")["steps"], 2);
+  EXPECT_EQ(json_of("hardware.steps=2")["stopped"], "hardware.steps are done");
+  const Json json = json_of("hardware.days=0.0005");
   EXPECT_NEAR(json["virtual_seconds"], 43.2, 1e-6);
-  EXPECT_EQ(json["stopped"], "simulate.days were over");
+  EXPECT_EQ(json["stopped"], "hardware.days were over");
 }
 
 TEST_F(Simulate, RefusesWhatNoMachineHoldsBeforeItTakesIt) {
@@ -156,26 +160,27 @@ TEST_F(Simulate, LeavesAFolderThatReportReads) {
 
 // What its config says of itself.
 TEST_F(Simulate, TheConfigOfAFolderPlaysTheSame) {
-  const Json first = json_of("--out made simulate.seed=5");
+  const Json first = json_of("--out made hardware.seed=5");
   const BinaryResult again =
-      run_binary("simulate made/config.yaml --json", "", folder_.path().string());
+      run_binary("plan made/config.yaml --hardware made/hardware.yaml --whole --json", "",
+                 folder_.path().string());
   ASSERT_EQ(again.exit_code, 0) << again.err;
   EXPECT_EQ(Json::parse(again.out), first);
 }
 
 TEST_F(Simulate, SaysWhichModeHaltedAndNothingOfItsSteps) {
-  const BinaryResult table = run("simulate.faults.env_failed=1 --modes sync,async");
+  const BinaryResult table = run("hardware.faults.env_failed=1 --modes sync,async");
   EXPECT_EQ(table.exit_code, 1);
   EXPECT_NE(table.out.find("-  (halted)\n"), std::string::npos) << table.out;
-  const BinaryResult one = run("simulate.faults.env_failed=1");
+  const BinaryResult one = run("hardware.faults.env_failed=1");
   EXPECT_EQ(one.exit_code, 1);
   EXPECT_NE(one.out.find("cost       - a step"), std::string::npos) << one.out;
-  const BinaryResult unfinished = run("simulate.days=0.0005 --modes sync");
+  const BinaryResult unfinished = run("hardware.days=0.0005 --modes sync");
   EXPECT_NE(unfinished.out.find("(not over)\n"), std::string::npos) << unfinished.out;
 }
 
 TEST_F(Simulate, CountsTheTokensOfTheDeadAsWaste) {
-  const Json json = json_of("simulate.faults.worker_mtbf_hours=0.01");
+  const Json json = json_of("hardware.faults.worker_mtbf_hours=0.01");
   EXPECT_GT(json["deaths"], 0);
   EXPECT_NEAR(json["untrained_tokens"],
               json["engine"]["generated_tokens"].get<double>() -
@@ -208,7 +213,7 @@ TEST_F(Simulate, PlaysRecordedEpisodesAgain) {
                 "\n"
                 R"({"member": 1, "prompt_tokens": 10, "turns": [{"tokens": 60}]})"
                 "\n");
-  const Json json = json_of("simulate.episodes.from=episodes.jsonl");
+  const Json json = json_of("hardware.episodes.from=episodes.jsonl");
   EXPECT_EQ(json["response_tokens"]["max"], 60);
   EXPECT_GE(json["response_tokens"]["mean"], 40);
 }
@@ -223,8 +228,8 @@ TEST_F(Simulate, PlaysTheEpisodesOfARunAgain) {
   const std::string folder = folder_.path().string();
   const BinaryResult real = run_binary("launch run.yaml --in-process --run-dir real", "", folder);
   ASSERT_EQ(real.exit_code, 0) << real.err;
-  const BinaryResult simulated = run_binary(
-      "simulate run.yaml --json simulate.episodes.from=real --out simulated", "", folder);
+  const BinaryResult simulated =
+      run_binary("plan run.yaml --hardware h.yaml --json --like real --out simulated", "", folder);
   ASSERT_EQ(simulated.exit_code, 0) << simulated.err;
   const Json json = Json::parse(simulated.out);
   EXPECT_EQ(json["steps"], 2);
@@ -242,29 +247,26 @@ TEST_F(Simulate, PlaysTheEpisodesOfARunAgain) {
   }
 }
 
-TEST_F(Simulate, ALaunchReadsOverTheSection) {
-  folder_.write("run.yaml",
-                "model:\n  create: {layers: 1, hidden_size: 32, heads: 4, max_positions: 256}\n"
-                "env: {name: frozen_grid}\n"
-                "rollout: {prompts_per_step: 4, group_size: 4, max_context_tokens: 128}\n");
-  const auto plan = [&](const std::string& overrides) {
-    return run_binary("launch --dry-run run.yaml " + overrides, "", folder_.path().string());
-  };
-  const BinaryResult with = plan("simulate.workers=7 simulate.rollout_hardware=none");
-  EXPECT_EQ(with.exit_code, 0) << with.err;
-  EXPECT_EQ(with.out, plan("").out);
+// Nothing of the hardware is a key of the run.
+TEST_F(Simulate, ALaunchKnowsNoHardware) {
+  const BinaryResult refused =
+      run_binary("launch --dry-run a.yaml hardware.workers=7", "", folder_.path().string());
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_NE(refused.err.find("the hardware is no part of a run's config"), std::string::npos)
+      << refused.err;
 }
 
-// docs/simulate.md: the section that it shows.
+// docs/simulate.md: the file that it shows.
 TEST_F(Simulate, TheExampleOfThePageIsPlayed) {
   const std::string page = read_file(TAILRACE_SOURCE_DIR "/docs/simulate.md").value();
   const std::string fence = "```yaml\n";
   const size_t begin = page.find(fence) + fence.size();
-  folder_.write("page.yaml",
+  folder_.write("run.yaml",
                 "run: {steps: 2}\nrollout: {prompts_per_step: 8, group_size: 4, "
-                "max_response_tokens: 16384}\n" +
-                    page.substr(begin, page.find("```", begin) - begin));
-  const BinaryResult result = run_binary("simulate page.yaml --json", "", folder_.path().string());
+                "max_response_tokens: 16384}\n");
+  folder_.write("page.yaml", page.substr(begin, page.find("```", begin) - begin));
+  const BinaryResult result =
+      run_binary("plan run.yaml --hardware page.yaml --whole --json", "", folder_.path().string());
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const Json json = Json::parse(result.out);
   EXPECT_EQ(json["steps"], 2);
@@ -275,7 +277,9 @@ TEST_F(Simulate, TheExampleOfThePageIsPlayed) {
 TEST(SimulatedConfigs, AreSound) {
   for (const char* config : {"simulate_64", "simulate_3000"}) {
     const BinaryResult result = run_binary(fmt::format(
-        "simulate {}/configs/{}.yaml --json simulate.days=0.02", TAILRACE_SOURCE_DIR, config));
+        "plan {0}/configs/{1}.yaml --hardware {0}/configs/{1}.hardware.yaml --whole --json "
+        "hardware.days=0.02",
+        TAILRACE_SOURCE_DIR, config));
     ASSERT_EQ(result.exit_code, 0) << result.err;
     EXPECT_EQ(result.err, "");
     const Json json = Json::parse(result.out);

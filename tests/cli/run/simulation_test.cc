@@ -1,10 +1,11 @@
-// The section `simulate`, and what becomes of a run with it.
+// The keys of a hardware file, and what becomes of a run with it.
 #include "cli/run/simulation.h"
 
 #include <algorithm>
 
 #include <gtest/gtest.h>
 
+#include "cli/run/hardware_file.h"
 #include "cli/run/load.h"
 #include "cli/run/registries.h"
 #include "cli/run/rules.h"
@@ -17,18 +18,23 @@ namespace {
 constexpr const char* kSimulationExample =
     "run: {steps: 4}\n"
     "rollout: {prompts_per_step: 4, group_size: 2, max_response_tokens: 1000, workers: 3}\n"
-    "train: {ppo_epochs: 2, minibatches_per_step: 3}\n"
-    "simulate:\n"
-    "  hardware:\n"
-    "    - {name: slow, tokens_per_s: 100, at_sequences: 10, at_context_tokens: 1000, step_ms: "
-    "40,\n"
-    "       kv_read_tokens_per_s: 1000000, train_tokens_per_s: 500}\n"
-    "    - {name: fast, devices: 8, price_per_hour: 2}\n";
+    "train: {ppo_epochs: 2, minibatches_per_step: 3}\n";
+constexpr const char* kHardwareExample =
+    "hardware:\n"
+    "  - {name: slow, tokens_per_s: 100, at_sequences: 10, at_context_tokens: 1000, step_ms: 40,\n"
+    "     kv_read_tokens_per_s: 1000000, train_tokens_per_s: 500}\n"
+    "  - {name: fast, devices: 8, price_per_hour: 2}\n";
 
+// Overrides of both: sets_hardware() says of which.
 RunOptions read_simulation(std::vector<std::string> overrides = {}, const std::string& more = "") {
+  const auto of_hardware =
+      std::stable_partition(overrides.begin(), overrides.end(),
+                            [](const std::string& text) { return !sets_hardware(text); });
+  const std::vector<std::string> of_run(overrides.begin(), of_hardware);
   RunOptions options;
-  ConfigKeys keys =
-      bind_config(parse_config(kSimulationExample + more, "a.yaml", overrides), options);
+  ConfigKeys keys = bind_config(parse_config(kSimulationExample + more, "a.yaml", of_run), options);
+  options.simulate =
+      parse_hardware(kHardwareExample, "h.yaml", std::vector(of_hardware, overrides.end())).section;
   validate_simulated(options, keys);
   return options;
 }
@@ -62,7 +68,7 @@ TEST(SimulatedHardware, TheFirstOneIsMeantWhereNoneIsNamed) {
 }
 
 TEST(Simulations, HaveTheLawAndTheWorkersOfTheRun) {
-  const Simulation simulation = simulation_of(read_simulation({"simulate.trainer.workers=2"}));
+  const Simulation simulation = simulation_of(read_simulation({"hardware.trainer.workers=2"}));
   EXPECT_EQ(simulation.law.steps, 4);
   EXPECT_EQ(simulation.law.group_size, 2);
   ASSERT_EQ(simulation.cluster.pools.size(), 1u);
@@ -77,8 +83,8 @@ TEST(Simulations, HaveTheLawAndTheWorkersOfTheRun) {
 
 TEST(Simulations, MayHaveMoreWorkersThanTheRunAndFewerSteps) {
   const Simulation simulation = simulation_of(
-      read_simulation({"simulate.workers=5000", "simulate.steps=2",
-                       "simulate.rollout_hardware=fast", "simulate.trainer.hardware=slow"}));
+      read_simulation({"hardware.workers=5000", "hardware.steps=2",
+                       "hardware.rollout_hardware=fast", "hardware.trainer.hardware=slow"}));
   EXPECT_EQ(simulation.law.steps, 2);
   EXPECT_EQ(simulation.cluster.pools[0].workers, 5000);
   EXPECT_EQ(simulation.rollout_devices(), 40000);
@@ -88,7 +94,7 @@ TEST(Simulations, MayHaveMoreWorkersThanTheRunAndFewerSteps) {
 TEST(Simulations, GiveEachPoolItsHardware) {
   const Simulation simulation =
       simulation_of(read_simulation({"rollout.pools=[{name: a, workers: 2}, {name: b, workers: 3}]",
-                                     "simulate.pools=[{name: b, hardware: fast, workers: 7}]"}));
+                                     "hardware.pools=[{name: b, hardware: fast, workers: 7}]"}));
   ASSERT_EQ(simulation.cluster.pools.size(), 2u);
   EXPECT_EQ(simulation.cluster.pools[0].hardware.name, "slow");
   EXPECT_EQ(simulation.cluster.pools[1].hardware.name, "fast");
@@ -104,34 +110,33 @@ TEST(Simulations, TakeTheSizeOfTheWeightsFromTheModel) {
   EXPECT_GT(bytes, 4 * 250e3);
   EXPECT_LT(bytes, 4 * 300e3);
   const Simulation given =
-      simulation_of(read_simulation({"simulate.weights.payload_bytes=7"}, model));
+      simulation_of(read_simulation({"hardware.weights.payload_bytes=7"}, model));
   EXPECT_EQ(given.cluster.pools[0].transfer.payload_bytes, 7);
   // A model that is not on this machine is no mistake, but a link then carries nothing.
   const Simulation none = simulation_of(
-      read_simulation({"simulate.weights.link_mbit=100"}, "model: {path: /nowhere/at/all}\n"));
+      read_simulation({"hardware.weights.link_mbit=100"}, "model: {path: /nowhere/at/all}\n"));
   EXPECT_EQ(none.cluster.pools[0].transfer.payload_bytes, 0);
   ASSERT_EQ(none.notes.size(), 1u);
-  EXPECT_NE(none.notes[0].find("simulate.weights.payload_bytes"), std::string::npos);
+  EXPECT_NE(none.notes[0].find("hardware.weights.payload_bytes"), std::string::npos);
 }
 
 TEST(Simulations, RefuseWhatCannotBe) {
-  EXPECT_NE(simulation_error({"simulate.rollout_hardware=fsat"})
-                .find("simulate.rollout_hardware is fsat, and simulate.hardware has slow, fast. "
+  EXPECT_NE(simulation_error({"hardware.rollout_hardware=fsat"})
+                .find("rollout_hardware is fsat, and hardware has slow, fast. "
                       "Try fast."),
             std::string::npos);
-  EXPECT_NE(simulation_error({"simulate.hardware.slow.tokens_per_s=1000"})
-                .find("simulate.hardware.slow.tokens_per_s is 1000, but step_ms (40)"),
+  EXPECT_NE(simulation_error({"hardware.slow.tokens_per_s=1000"})
+                .find("hardware.slow.tokens_per_s is 1000, but step_ms (40)"),
             std::string::npos);
-  EXPECT_NE(simulation_error(
-                {"simulate.hardware.slow.tokens_per_s=0", "simulate.hardware.slow.step_ms=0"})
+  EXPECT_NE(simulation_error({"hardware.slow.tokens_per_s=0", "hardware.slow.step_ms=0"})
                 .find("decoding would take no time"),
             std::string::npos);
-  EXPECT_NE(simulation_error({"simulate.pools=[{name: b}]"}).find("rollout.pools lists no pools"),
+  EXPECT_NE(simulation_error({"hardware.pools=[{name: b}]"}).find("rollout.pools lists no pools"),
             std::string::npos);
   EXPECT_NE(
-      simulation_error({"simulate.hardware=[{name: a}, {name: a}]"}).find("name is a, as that of"),
+      simulation_error({"hardware.hardware=[{name: a}, {name: a}]"}).find("name is a, as that of"),
       std::string::npos);
-  EXPECT_NE(simulation_error({"simulate.days=0"}).find("simulate.days"), std::string::npos);
+  EXPECT_NE(simulation_error({"hardware.days=0"}).find("days"), std::string::npos);
   EXPECT_NE(
       simulation_error({}, "sft: {data: rows.jsonl}\n").find("sft.data is all that the run learns"),
       std::string::npos);
@@ -148,53 +153,42 @@ TEST(Simulations, EpisodesFitWhatTheRunAllows) {
     }
     return std::pair{context, sampled};
   };
-  const std::string endless = "simulate.episodes.endless_ratio=0.5";
+  const std::string endless = "hardware.episodes.endless_ratio=0.5";
   EXPECT_EQ(longest({endless}), (std::pair<int64_t, int64_t>{1500, 1000}));
   // A context of 3072 leaves 172 of the 1000.
   EXPECT_EQ(
-      longest({endless, "rollout.max_context_tokens=3072", "simulate.episodes.prompt_tokens=2900"}),
+      longest({endless, "rollout.max_context_tokens=3072", "hardware.episodes.prompt_tokens=2900"}),
       (std::pair<int64_t, int64_t>{3072, 172}));
-  EXPECT_LE(longest({"simulate.episodes.turns=5000"}).second, 1000);
-  EXPECT_LE(longest({"simulate.episodes.turns=20", "simulate.episodes.env_tokens=600"}).first,
+  EXPECT_LE(longest({"hardware.episodes.turns=5000"}).second, 1000);
+  EXPECT_LE(longest({"hardware.episodes.turns=20", "hardware.episodes.env_tokens=600"}).first,
             1500);
-  const Simulation noted = simulation_of(read_simulation({"simulate.episodes.turns=5000"}));
+  const Simulation noted = simulation_of(read_simulation({"hardware.episodes.turns=5000"}));
   ASSERT_EQ(noted.notes.size(), 1u);
-  EXPECT_NE(noted.notes[0].find("simulate.episodes.turns"), std::string::npos);
+  EXPECT_NE(noted.notes[0].find("hardware.episodes.turns"), std::string::npos);
 }
 
 TEST(Simulations, RefuseEpisodesThatNoWorkerHolds) {
-  EXPECT_NE(simulation_error({"simulate.hardware.slow.kv_tokens=1400"})
-                .find("simulate.hardware.slow.kv_tokens is 1400, and one episode may need 1500"),
+  EXPECT_NE(simulation_error({"hardware.slow.kv_tokens=1400"})
+                .find("hardware.slow.kv_tokens is 1400, and one episode may need 1500"),
             std::string::npos);
-  EXPECT_EQ(simulation_error({"simulate.hardware.slow.kv_tokens=1500"}), "(no error)");
-  EXPECT_EQ(simulation_error({"simulate.hardware.slow.kv_tokens=0"}), "(no error)");
-  EXPECT_EQ(simulation_error({"simulate.hardware.fast.kv_tokens=10"}), "(no error)")
-      << "nobody has it";
+  EXPECT_EQ(simulation_error({"hardware.slow.kv_tokens=1500"}), "(no error)");
+  EXPECT_EQ(simulation_error({"hardware.slow.kv_tokens=0"}), "(no error)");
+  EXPECT_EQ(simulation_error({"hardware.fast.kv_tokens=10"}), "(no error)") << "nobody has it";
   // Without limits an episode goes on until the KV is full.
-  EXPECT_EQ(
-      simulation_error({"rollout.max_response_tokens=0", "simulate.hardware.slow.kv_tokens=600"}),
-      "(no error)");
-  EXPECT_NE(
-      simulation_error({"rollout.max_response_tokens=0", "simulate.hardware.slow.kv_tokens=500"})
-          .find("nothing is left"),
-      std::string::npos);
-  EXPECT_NE(simulation_error({"simulate.episodes.prompt_tokens=1048576"}).find("need 1049576"),
+  EXPECT_EQ(simulation_error({"rollout.max_response_tokens=0", "hardware.slow.kv_tokens=600"}),
+            "(no error)");
+  EXPECT_NE(simulation_error({"rollout.max_response_tokens=0", "hardware.slow.kv_tokens=500"})
+                .find("nothing is left"),
+            std::string::npos);
+  EXPECT_NE(simulation_error({"hardware.episodes.prompt_tokens=1048576"}).find("need 1049576"),
             std::string::npos);
 }
 
 TEST(Simulations, RefuseFaultsWithoutEnd) {
-  EXPECT_NE(simulation_error({"simulate.faults.worker_mtbf_hours=1e-6"})
-                .find("simulate.faults.worker_mtbf_hours is 1e-06, less than 3.6 seconds"),
+  EXPECT_NE(simulation_error({"hardware.faults.worker_mtbf_hours=1e-6"})
+                .find("faults.worker_mtbf_hours is 1e-06, less than 3.6 seconds"),
             std::string::npos);
-  EXPECT_EQ(simulation_error({"simulate.faults.worker_mtbf_hours=1e7"}), "(no error)");
-}
-
-// Nothing of the section is read by a launch, so that a run may go on with any other.
-TEST(Simulations, OptionsOfASectionMayChange) {
-  for (const auto& [key, option] : options_by_key(read_simulation()))
-    if (key.starts_with("simulate.")) {
-      EXPECT_EQ(option.resume, Resume::kMayChange) << key;
-    }
+  EXPECT_EQ(simulation_error({"hardware.faults.worker_mtbf_hours=1e7"}), "(no error)");
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ TEST(SimulationSize, NamesWhatMakesTheMostOfIt) {
   const std::string members = "Try a smaller rollout.prompts_per_step or rollout.group_size.";
   for (const auto& [simulation, cure] :
        {std::pair{prompts, members}, std::pair{groups, members},
-        std::pair{usual(1e6), std::string("Try a smaller simulate.episodes.turns.")}}) {
+        std::pair{usual(1e6), std::string("Try a smaller hardware.episodes.turns.")}}) {
     const std::string refusal = refusal_of(simulation, 2 * kGiB);
     EXPECT_NE(refusal.find("of memory at its largest, and 2.0 GiB are free"), std::string::npos)
         << refusal;
@@ -58,7 +58,7 @@ TEST(SimulationSize, NamesWhatMakesTheMostOfIt) {
   }
   // Its memory is little; it has long to go.
   EXPECT_EQ(refusal_of(workers, 2 * kGiB), "");
-  EXPECT_NE(refusal_of(workers, kGiB / 4).find("simulate.workers"), std::string::npos);
+  EXPECT_NE(refusal_of(workers, kGiB / 4).find("hardware.workers"), std::string::npos);
 }
 
 // A limit of steps that the time does not reach is no size.

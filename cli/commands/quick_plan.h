@@ -1,0 +1,33 @@
+// The plan of a run without a step of it: `tailrace plan --quick`, and `tailrace launch`, which
+// begins with it.
+//
+// Thread: one.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "cli/run/load.h"
+#include "cli/run/plan.h"
+#include "core/base/run_directory.h"
+
+namespace tailrace {
+
+struct QuickPlan {
+  RunPaths paths;
+  bool is_new = true;  // no run has begun there
+  Plan plan;
+  std::string text;
+};
+
+// Where a run lives: `given`, else run.dir, else a new folder below runs/.
+std::filesystem::path directory_of(const RunOptions& options, const std::string& given);
+
+// `built_in`: without the libraries of the config. Shows its notes, and throws UserError for all
+// that can be found wrong without the directory.
+QuickPlan quick_plan(const LoadedRun& loaded, const std::filesystem::path& directory,
+                     const Registries& built_in);
+
+void show_quick_plan(const QuickPlan& quick);
+
+}  // namespace tailrace
