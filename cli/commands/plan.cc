@@ -1,5 +1,6 @@
 #include "cli/run/plan.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -13,6 +14,8 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/quick_plan.h"
 #include "cli/commands/whole_simulation.h"
+#include "cli/plan/card_fit.h"
+#include "cli/plan/card_numbers.h"
 #include "cli/plan/plan_text.h"
 #include "cli/plan/planned_run.h"
 #include "cli/run/algorithm.h"
@@ -23,6 +26,7 @@
 #include "cli/run/setup.h"
 #include "cli/run/simulation.h"
 #include "cli/view/progress.h"
+#include "cli/view/wrapped.h"
 #include "core/base/error.h"
 #include "core/base/flags.h"
 #include "core/base/machine.h"
@@ -70,7 +74,30 @@ class Described {
     std::vector<std::string> overrides = overrides_.config;
     // Later ones win: a mode that is tried stands behind what the person has given.
     if (!mode.empty()) overrides.push_back("scheduler.mode=" + mode);
-    return load_simulated_run(arguments_.config, overrides, hardware_, registries_);
+    LoadedRun loaded = load_simulated_run(arguments_.config, overrides, hardware_, registries_);
+    try {
+      const std::optional<ModelConfig> policy = policy_of(loaded.options);
+      fill_from_cards(loaded.options, hardware_.keys, policy.value_or(usual_policy()),
+                      policy.has_value());
+    } catch (const UserError& error) {
+      throw loaded.keys.placed(error);
+    }
+    return loaded;
+  }
+  // Of the run, where its sizes are known here.
+  std::optional<ModelConfig> policy_of(const RunOptions& options) const {
+    if (!knows_model(options)) return std::nullopt;
+    return planned_model(options, registries_.environments);
+  }
+  // For a person; empty: nothing.
+  std::string note(const RunOptions& options) const {
+    const bool is_card = std::ranges::any_of(hardware_.section.hardware,
+                                             [](const auto& card) { return card.is_card(); });
+    if (!is_card || knows_model(options)) return "";
+    return wrapped(
+        "the sizes of the model are not known here (model.path, whose config.json is enough): "
+        "those of a dense policy of 8 B parameters are taken, and whether it fits is not told",
+        "note: ");
   }
   UserError placed(const UserError& error) const {
     constexpr std::string_view kFrom = "episodes.from";
@@ -137,12 +164,20 @@ int plan_measured(const LoadedRun& loaded, const PlanArguments& arguments,
 int plan_described(const Described& described, const LoadedRun& loaded,
                    const PlanArguments& arguments) {
   const RunOptions& options = loaded.options;
+  const std::optional<ModelConfig> policy = described.policy_of(options);
   std::optional<Plan> memory;
-  if (knows_model(options)) {
-    memory = make_plan(options, planned_model(options, loaded.registries.environments),
-                       /*available_bytes=*/0);
+  std::optional<CardFit> fit;
+  if (policy) {
+    memory = plan_on_cards(options, *policy);
+    fit = fit_on_cards(options, *policy, *memory);
     if (!arguments.json)
-      show(stdout, format_plan(*memory, options, describe_algorithm(options, loaded.keys)));
+      show(stdout, format_plan(*memory, with_context(options, *policy),
+                               describe_algorithm(options, loaded.keys)) +
+                       fit_text(*fit));
+    if (!fit->fits()) {
+      if (arguments.json) show(stdout, misfit_json(*memory, *fit));
+      return kExitFailed;
+    }
   }
   if (arguments.quick) return kExitDone;
   const PlanRequest request{.options = options,
@@ -152,8 +187,14 @@ int plan_described(const Described& described, const LoadedRun& loaded,
                                 [&](scheduler::ModeName mode) {
                                   return described.load(std::string(name_of(mode))).options;
                                 },
-                            .say = say_what_takes_time};
-  return show_planned(arguments, memory, plan_on_hardware(request));
+                            .say = say_what_takes_time,
+                            .tries_turns = fit && fit->fits_in_turn()};
+  PlannedRun planned = plan_on_hardware(request);
+  const PlannedMode& best = planned.chosen();
+  planned.gaps = gaps_of(options, policy ? &*policy : nullptr,
+                         best.simulated.options.simulate.trainer.workers);
+  planned.fit = std::move(fit);
+  return show_planned(arguments, memory, planned);
 }
 
 int plan(const PlanArguments& arguments, const Registries& registries) {
@@ -173,6 +214,8 @@ int plan(const PlanArguments& arguments, const Registries& registries) {
     }
   }
   const Described described(arguments, registries);
+  const LoadedRun loaded = described.load();
+  show(stderr, described.note(loaded.options));
   if (arguments.whole || !arguments.modes.empty() || !arguments.out.empty())
     return simulate_whole(
         {.out = arguments.out,
@@ -181,7 +224,6 @@ int plan(const PlanArguments& arguments, const Registries& registries) {
          .load = [&](const std::string& mode) { return described.load(mode); },
          .placed = [&](const UserError& error) { return described.placed(error); }},
         registries.environments);
-  const LoadedRun loaded = described.load();
   try {
     return plan_described(described, loaded, arguments);
   } catch (const UserError& error) {

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/run/counted.h"
+#include "cli/run/simulate_options.h"
+#include "cli/view/wrapped.h"
 
 namespace tailrace {
 namespace {
@@ -49,6 +51,21 @@ std::string machine_text(const MachineCosts& costs) {
       time(costs.transfer.fetch), "", time(costs.train.step));
 }
 
+std::string hardware_text(const SimulatedMode& mode) {
+  const SimulateSection& section = mode.options.simulate;
+  const HardwareSection worker = hardware_section(section, section.rollout_hardware),
+                        trainer = hardware_section(section, section.trainer.hardware);
+  const auto rate = [](double value) { return value > 0 ? number_text(value) : "any"; };
+  return wrapped(
+      fmt::format(
+          "{} decodes {} tokens/s with {} sequences of {} tokens, reads {} prompt tokens/s, "
+          "holds {} in its KV cache; {} trains {} tokens/s",
+          worker.name, rate(worker.tokens_per_s), worker.at_sequences, worker.at_context_tokens,
+          rate(worker.prefill_tokens_per_s), rate(static_cast<double>(worker.kv_tokens)),
+          trainer.name, rate(trainer.train_tokens_per_s)),
+      "hardware   ");
+}
+
 Json items_json(const std::vector<MemoryItem>& items) {
   Json json = Json::array();
   for (const MemoryItem& item : items)
@@ -80,6 +97,15 @@ Json machine_json(const MachineCosts& costs) {
           {"payload_bytes", costs.transfer.payload_bytes}};
 }
 
+Json fit_json(const CardFit& fit) {
+  return {{"fits", fit.fits()},
+          {"trainer", {{"card", fit.trainer_card}, {"needs", fit.trainer_needs}}},
+          {"rollout_worker", {{"card", fit.rollout_card}, {"needs", fit.rollout_needs}}},
+          {"kv_tokens", fit.kv_tokens},
+          {"kv_room_mb", fit.kv_room_mb},
+          {"would_fit", fit.would}};
+}
+
 Json mode_json(const PlannedMode& planned) {
   return {{"mode", mode_of(planned)},
           {"rollout_workers", planned.simulated.simulation.rollout_workers()},
@@ -87,6 +113,7 @@ Json mode_json(const PlannedMode& planned) {
           {"step_seconds", planned.step},
           {"eta_seconds", planned.eta},
           {"staleness", planned.staleness},
+          {"device_hours", planned.device_hours},
           {"cost", planned.cost}};
 }
 
@@ -114,7 +141,7 @@ std::string planned_text(const PlannedRun& planned) {
   line("trainer", shares_text("", run.trainer));
   if (run.reward[static_cast<size_t>(Use::kVerify)] > 0)
     line("reward", shares_text("", run.reward));
-  if (planned.machine) text += machine_text(*planned.machine);
+  text += planned.machine ? machine_text(*planned.machine) : hardware_text(own.simulated);
   text += fmt::format("\n{:<24}{:>8}{:>9}{:>12}{:>14}{:>11}{}\n", "mode", "workers", "trainers",
                       "a step", counted(planned.steps, "step"), "staleness",
                       own.cost > 0 ? fmt::format("{:>12}", "cost") : "");
@@ -123,13 +150,34 @@ std::string planned_text(const PlannedRun& planned) {
   for (size_t i = 1; i < planned.splits.size(); ++i) text += row_text(planned.splits[i], false);
   for (const auto& [mode, why] : planned.refused)
     text += fmt::format("{} is not for this config: {}\n", mode, why.substr(0, why.find('\n')));
-  const PlannedMode& best =
-      planned.splits.empty() ? planned.modes[planned.best] : planned.splits[planned.best_split];
+  const PlannedMode& best = planned.chosen();
   line("best", fmt::format("{}{}: {} in {}, {:.2f} versions stale{}", mode_of(best),
                            planned.splits.empty() ? "" : " with " + split_text(best),
                            counted(planned.steps, "step"), time_text(best.eta), best.staleness,
                            best.cost > 0 ? fmt::format(", cost {:.2f}", best.cost) : ""));
-  return text;
+  if (planned.in_turn)
+    line("one card",
+         fmt::format(
+             "by turns (run.colocate=true): {} in {}{}", counted(planned.steps, "step"),
+             time_text(planned.in_turn->eta),
+             planned.in_turn->cost > 0 ? fmt::format(", cost {:.2f}", planned.in_turn->cost) : ""));
+  if (!planned.machine)
+    line("cost", fmt::format("{:.3g} device-hours{}", best.device_hours,
+                             best.cost > 0 ? fmt::format(", {:.2f} in all", best.cost)
+                                           : "; --price AMOUNT says what they cost"));
+  const int64_t workers = best.simulated.simulation.rollout_workers();
+  if (!planned.machine && best.simulated.simulation.trainer_devices() > 0)
+    text += wrapped(fmt::format("the trainer and {} are planned on devices of their own. Those of "
+                                "one machine share its first GPU; {} from another host "
+                                "(docs/hosts.md)",
+                                counted(workers, "rollout worker"),
+                                workers == 1 ? "the worker joins" : "each worker joins"),
+                    "hosts      ");
+  return text + gaps_text(planned.gaps);
+}
+
+std::string misfit_json(const Plan& memory, const CardFit& fit) {
+  return Json{{"memory", memory_json(memory)}, {"fit", fit_json(fit)}}.dump() + "\n";
 }
 
 std::string planned_json(const std::optional<Plan>& memory, const PlannedRun& planned) {
@@ -149,8 +197,10 @@ std::string planned_json(const std::optional<Plan>& memory, const PlannedRun& pl
   for (const PlannedMode& mode : planned.modes) json["modes"].push_back(mode_json(mode));
   json["splits"] = Json::array();
   for (const PlannedMode& split : planned.splits) json["splits"].push_back(mode_json(split));
-  json["best"] = mode_json(planned.splits.empty() ? planned.modes[planned.best]
-                                                  : planned.splits[planned.best_split]);
+  json["best"] = mode_json(planned.chosen());
+  if (planned.in_turn) json["in_turn"] = mode_json(*planned.in_turn);
+  if (planned.fit) json["fit"] = fit_json(*planned.fit);
+  if (!planned.machine) json["not_today"] = planned.gaps;
   return json.dump() + "\n";
 }
 

@@ -13,6 +13,9 @@ namespace tailrace {
 
 std::string planned_text(const PlannedRun& planned);
 
+// Of what does not fit: {"memory": .., "fit": ..}.
+std::string misfit_json(const Plan& memory, const CardFit& fit);
+
 // One object: {"memory": .., "step": .., "modes": .., ..}. `memory`: where it is known.
 std::string planned_json(const std::optional<Plan>& memory, const PlannedRun& planned);
 

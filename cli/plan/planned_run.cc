@@ -107,6 +107,10 @@ PlannedMode planned_mode(const PlanRequest& request, const std::optional<Machine
   planned.staleness /= std::max(1.0, samples);
   planned.step = std::max(least, run.summary().step_median);
   planned.eta = steps * std::max(least, run.summary().seconds / simulated);
+  const Simulation& simulation = planned.simulated.simulation;
+  planned.device_hours =
+      static_cast<double>(simulation.rollout_devices() + simulation.trainer_devices()) *
+      run.seconds / 3600 / simulated * steps;
   planned.cost = run.totals.price / simulated * steps;
   return planned;
 }
@@ -211,8 +215,21 @@ PlannedRun plan_on_hardware(const PlanRequest& request) {
     return mode;
   };
   request.say(checked_size(own, steps, environments, episodes));
-  plan_modes(request, simulate_one, planned);
-  if (request.with_mode) {
+  // By turns there is but one way.
+  PlanRequest asked = request;
+  if (own.run.colocate) asked.with_mode = {};
+  plan_modes(asked, simulate_one, planned);
+  const Simulation& simulation = planned.modes[planned.own].simulated.simulation;
+  if (request.tries_turns && !own.run.colocate && simulation.rollout_devices() == 1 &&
+      simulation.trainer_devices() == 1) {
+    const auto sync = std::ranges::find(
+        planned.modes, scheduler::ModeName::kSync,
+        [](const PlannedMode& mode) { return mode.simulated.options.scheduler.mode.name; });
+    RunOptions turns = sync == planned.modes.end() ? own : sync->simulated.options;
+    turns.run.colocate = true;
+    planned.in_turn = planned_mode(request, std::nullopt, simulate_one, turns);
+  }
+  if (asked.with_mode) {
     request.say("simulates other splits of the devices");
     plan_splits(request, simulate_one, planned);
   }

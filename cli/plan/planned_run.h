@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/plan/card_fit.h"
 #include "cli/plan/costs.h"
 #include "cli/plan/local_run.h"
 #include "cli/run/options.h"
@@ -23,7 +24,7 @@ struct PlannedMode {
   double step = 0;  // seconds, median
   double eta = 0;   // of all steps of the run
   double staleness = 0;
-  double cost = 0;  // of all steps
+  double device_hours = 0, cost = 0;  // of all steps, and what comes before and after them
 };
 
 struct PlannedRun {
@@ -35,6 +36,15 @@ struct PlannedRun {
   std::vector<std::pair<std::string, std::string>> refused = {};  // modes, and why
   std::vector<PlannedMode> splits = {};  // of the best mode; the first one is the config's
   size_t best_split = 0;
+  // On described hardware: whether it fits there, where the policy is known; why it cannot be run
+  // so.
+  std::optional<CardFit> fit = {};
+  std::vector<std::string> gaps = {};
+  // Without staleness, its trainer and worker by turns on one card: the time of all steps, and
+  // cost.
+  std::optional<PlannedMode> in_turn = {};
+
+  const PlannedMode& chosen() const { return splits.empty() ? modes[best] : splits[best_split]; }
 };
 
 struct PlanRequest {
@@ -46,6 +56,7 @@ struct PlanRequest {
   // `options` in this mode. Throws UserError where they do not fit it.
   std::function<RunOptions(scheduler::ModeName)> with_mode = {};  // empty: only its own
   std::function<void(const std::string&)> say = {};               // what takes time
+  bool tries_turns = false;  // of one worker and one trainer: on one card, too
 };
 
 // Measured here, in a folder of its own that is gone afterwards. Throws UserError.

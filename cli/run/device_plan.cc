@@ -77,6 +77,7 @@ void share_turns(DevicePlan& plan) {
 }
 
 std::string describe(const DevicePlan& plan, const RunOptions& o) {
+  if (!plan.card.empty()) return fmt::format("{}, in {}", plan.card, plan.dtype);
   const bool samples_elsewhere =
       !plan.samples_here && !supervised_only(o) && o.model.device != DeviceChoice::kCpu;
   if (samples_elsewhere)
@@ -92,7 +93,7 @@ std::string describe(const DevicePlan& plan, const RunOptions& o) {
 
 std::string describe_memory(const DevicePlan& plan, int64_t trainers, int64_t rollout_workers) {
   const std::string who = who_computes(plan, trainers, rollout_workers);
-  if (who.empty()) return "";
+  if (who.empty() || !plan.card.empty()) return "";
   const int64_t bytes = trainers * total_bytes(plan.trainer_memory) +
                         rollout_workers * total_bytes(plan.rollout_worker) +
                         total_bytes(plan.in_turn);

@@ -16,7 +16,9 @@ namespace tailrace {
 
 struct DevicePlan {
   Device trainer, rollout;
-  bool samples_here = false;         // rollout workers of this machine take part
+  bool samples_here = false;  // rollout workers of this machine take part
+  // Of a plan for hardware that is not here: its name, in the place of a device of this machine.
+  std::string card = {};
   std::string why_cpu = {};          // ChosenDevice has it
   std::string why_trainer_cpu = {};  // of a trainer that stays there while others sample on a GPU
   std::string dtype = {};            // "bf16" or "f32": of what is on a GPU

@@ -187,7 +187,7 @@ std::string format_plan(const Plan& plan, const RunOptions& o,
     line(disk, text);
     disk = "";
   }
-  line("threads", describe(plan.threads));
+  if (plan.devices.card.empty()) line("threads", describe(plan.threads));  // of this machine
   auto memory = [&](std::string_view label, const std::vector<MemoryItem>& items) {
     for (const MemoryItem& item : items) {
       line(label, fmt::format("{:>10}  {}", format_bytes(item.bytes), item.name));

@@ -188,15 +188,17 @@ simulator::TrainModel train_model(const RunOptions& o, const HardwareSection& ha
   const auto workers = static_cast<double>(t.workers),
              passes = static_cast<double>(o.train.ppo_epochs);
   const double rate = hardware.train_tokens_per_s * workers;
-  return {
-      .step = t.step_seconds,
-      .token = rate > 0 ? passes / rate : 0,
-      .update = t.update_seconds * passes * static_cast<double>(o.train.minibatches_per_step),
-      .publish = t.publish_seconds,
-      .save = t.save_seconds,
-      .drops_equal_groups = o.algo.filter_zero_signal == ZeroSignalFilter::kDrop &&
-                            compares_members(o.algo.advantage),
-      .price_per_hour = hardware.price_per_hour * static_cast<double>(hardware.devices) * workers};
+  return {.step = t.step_seconds,
+          .token = rate > 0 ? passes / rate : 0,
+          .update = t.update_seconds * passes * static_cast<double>(o.train.minibatches_per_step),
+          .publish = t.publish_seconds,
+          .save = t.save_seconds,
+          .drops_equal_groups = o.algo.filter_zero_signal == ZeroSignalFilter::kDrop &&
+                                compares_members(o.algo.advantage),
+          // By turns with the rollout worker, whose device it has.
+          .price_per_hour = o.run.colocate ? 0
+                                           : hardware.price_per_hour *
+                                                 static_cast<double>(hardware.devices) * workers};
 }
 
 simulator::FaultModel fault_model(const SimulatedFaultsSection& f) {
@@ -301,6 +303,7 @@ Simulation make_simulation(const RunOptions& options,
   simulation.seconds = s.days * 86400;
   simulation.trainer_hardware = hardware_section(s, s.trainer.hardware);
   simulation.trainer_workers = s.trainer.workers;
+  simulation.takes_turns = options.run.colocate;
   const int64_t payload = payload_of(options, environments);
   if (s.hardware.empty())
     simulation.notes.push_back(

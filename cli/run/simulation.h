@@ -27,11 +27,14 @@ struct Simulation {
   double seconds = 0;  // of virtual time, at most
   HardwareSection trainer_hardware = {};
   int64_t trainer_workers = 1;
+  bool takes_turns = false;        // run.colocate: the trainer has no device of its own
   std::vector<std::string> notes;  // what a person should know
 
   int64_t rollout_workers() const;
   int64_t rollout_devices() const;
-  int64_t trainer_devices() const { return trainer_workers * trainer_hardware.devices; }
+  int64_t trainer_devices() const {
+    return takes_turns ? 0 : trainer_workers * trainer_hardware.devices;
+  }
 };
 
 // Its sizes can be read here: it is made, or its folder is there. A simulated run may lack it.

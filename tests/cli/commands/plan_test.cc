@@ -1,5 +1,6 @@
 // `tailrace plan` as a person meets it: it measures this machine, so its numbers are compared with
 // each other and with what they must be made of.
+#include <filesystem>
 #include <map>
 #include <string>
 
@@ -116,6 +117,61 @@ TEST(Plan, NamesModeAndSplitOnHardwareOfAFile) {
   EXPECT_NE(text.out.find("\nbest       "), std::string::npos) << text.out;
   EXPECT_NE(text.out.find(", cost "), std::string::npos) << text.out;
   EXPECT_NE(planned("hardware.rollout_hardware=gpv").err.find("Try gpu"), std::string::npos);
+}
+
+// Each card that comes along, for a policy that fits on all.
+TEST(Plan, SaysOnEachCardHowLongAndHowMuch) {
+  const std::string listed = run_binary("plan --hardware list").out;
+  int cards = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(TAILRACE_SOURCE_DIR "/configs/hardware")) {
+    if (entry.path().extension() != ".yaml") continue;
+    ++cards;
+    const std::string name = entry.path().stem();
+    EXPECT_NE(listed.find("\n" + name + " "), std::string::npos) << listed;
+    const auto result = run_binary(
+        "plan " + kConfig + " run.steps=4 rollout.workers=1 --price 2 --json --hardware " + name);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const json plan = json::parse(result.out);
+    EXPECT_TRUE(plan.at("fit").at("fits").get<bool>()) << result.out;
+    EXPECT_NEAR(part(plan.at("best"), "cost"), 2 * part(plan.at("best"), "device_hours"), 1e-6);
+    // By turns on one of the two cards: no faster, and no more than half of the cost.
+    EXPECT_NEAR(part(plan.at("in_turn"), "cost"), 2 * part(plan.at("in_turn"), "device_hours"),
+                1e-6);
+    EXPECT_LE(part(plan.at("in_turn"), "device_hours"),
+              0.51 * part(plan.at("modes").at(0), "device_hours"))
+        << name;
+    EXPECT_TRUE(plan.at("not_today").empty()) << result.out;
+  }
+  EXPECT_GE(cards, 5);
+}
+
+// Of a policy its config.json is enough.
+TEST(Plan, SaysWhatDoesNotFitAndWhatWould) {
+  TemporaryDirectory folder;
+  folder.write("model/config.json",
+               R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama",)"
+               R"( "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,)"
+               R"( "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,)"
+               R"( "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 500000,)"
+               R"( "tie_word_embeddings": false, "torch_dtype": "bfloat16", "bos_token_id": 1,)"
+               R"( "eos_token_id": 2})");
+  const std::string run =
+      "plan " TAILRACE_SOURCE_DIR "/configs/gsm8k.yaml model.path=" + (folder / "model").string() +
+      " --hardware ";
+  const auto small = run_binary(run + "rtx-4090");
+  EXPECT_EQ(small.exit_code, 1);
+  EXPECT_NE(small.out.find("\nfits not   the trainer takes "), std::string::npos) << small.out;
+  EXPECT_NE(small.out.find(" of the 23.9 GiB of rtx-4090"), std::string::npos) << small.out;
+  EXPECT_NE(small.out.find("\nwould fit  "), std::string::npos) << small.out;
+  EXPECT_EQ(small.out.find("best "), std::string::npos) << small.out;
+  const json fit = json::parse(run_binary(run + "rtx-4090 --json").out).at("fit");
+  EXPECT_FALSE(fit.at("fits").get<bool>());
+  EXPECT_FALSE(fit.at("would_fit").empty());
+  // On a card that is large enough.
+  const auto large = run_binary(run + "h200 hardware.h200.memory_gib=200 --quick");
+  EXPECT_EQ(large.exit_code, 0) << large.err;
+  EXPECT_NE(large.out.find("\nfits       the trainer takes "), std::string::npos) << large.out;
 }
 
 TEST(Plan, PlacesAMistakeOfTheConfig) {

@@ -64,6 +64,16 @@ TEST(Plans, ADryRunSaysTheSame) {
   EXPECT_EQ(quick.err, dry.err);
 }
 
+// From the card's data sheet and the sizes of the policy alone; nothing is measured.
+TEST(Plans, OnACardThatIsNotHere) {
+  const auto result = run_in_source(
+      "plan configs/quickstart.yaml rollout.workers=1 --hardware h100-80 --price 2.49");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const size_t time = result.out.find("\nepisodes ");
+  ASSERT_NE(time, std::string::npos) << result.out;
+  expect_golden("plans/on_h100-80.txt", result.out.substr(time + 1));
+}
+
 // The file has its own loss_agg and penalty.
 TEST(Plans, OfAPresetThatIsNamedOverAFile) {
   const auto result = run_in_source(
