@@ -30,6 +30,17 @@ int64_t bytes_of_card(const HardwareSection& card) {
                               : static_cast<int64_t>(card.memory_gib * kBytesOfGiB) * card.devices;
 }
 
+// Where rollout workers compute; of several kinds of cards the one with the least memory.
+HardwareSection worker_card(const SimulateSection& section) {
+  HardwareSection least = hardware_section(section, section.rollout_hardware);
+  for (const SimulatedPoolSection& pool : section.pools) {
+    if (pool.hardware.empty()) continue;
+    const HardwareSection card = hardware_section(section, pool.hardware);
+    if (bytes_of_card(card) < bytes_of_card(least)) least = card;
+  }
+  return least;
+}
+
 // As a launch on the CPU would have it: no device of this machine is asked for.
 RunOptions without_device(const RunOptions& options, const ModelConfig& config) {
   RunOptions sized = with_context(options, config);
@@ -145,7 +156,7 @@ Plan plan_on_cards(const RunOptions& options, const ModelConfig& config) {
   replace_first(plan.rollout_worker, on_cpu.host.size(), std::move(worker.host));
   DevicePlan& devices = plan.devices;
   const SimulateSection& section = options.simulate;
-  const std::string name = hardware_section(section, section.rollout_hardware).name,
+  const std::string name = worker_card(section).name,
                     of_trainer = hardware_section(section, section.trainer.hardware).name;
   devices.card = name == of_trainer
                      ? name
@@ -161,7 +172,7 @@ Plan plan_on_cards(const RunOptions& options, const ModelConfig& config) {
 CardFit fit_on_cards(const RunOptions& options, const ModelConfig& config, const Plan& plan) {
   const SimulateSection& section = options.simulate;
   const HardwareSection trainer = hardware_section(section, section.trainer.hardware),
-                        worker = hardware_section(section, section.rollout_hardware);
+                        worker = worker_card(section);
   const RunOptions sized = without_device(options, config);
   const EngineOptions& engine = sized.rollout.engine;
   const Placement placement =
@@ -192,23 +203,29 @@ CardFit fit_on_cards(const RunOptions& options, const ModelConfig& config, const
   fit.kv_room_mb = worker.memory_gib > 0
                        ? std::max<int64_t>(0, static_cast<int64_t>(room) / kBytesOfMib / 256 * 256)
                        : 0;
+  fit.takes_turns = options.run.colocate;
   if (fit.fits()) return fit;
-  const auto card = card_with(std::max(fit.trainer_needs, fit.rollout_needs));
-  if (card) fit.would.push_back(*card);
-  if (!fit.trainer_fits()) {
+  const auto policy_that_fits = [&](int64_t needs, int64_t has) {
+    fit.would.push_back(
+        fmt::format("a policy of about {} parameters",
+                    size_text(static_cast<double>(plan.parameters) * static_cast<double>(has) /
+                              static_cast<double>(needs))));
+  };
+  const int64_t most =
+      fit.takes_turns ? fit.in_turn_needs : std::max(fit.trainer_needs, fit.rollout_needs);
+  if (const auto card = card_with(most)) fit.would.push_back(*card);
+  if (fit.takes_turns) {
+    if (fit.trainer_fits() && fit.rollout_fits())
+      fit.would.emplace_back("a card for each (run.colocate=false)");
+    policy_that_fits(fit.in_turn_needs, fit.trainer_has);
+  } else if (!fit.trainer_fits()) {
     if (fit.rollout_fits()) try_trainer_keys(options, config, fit);
     if (fit.would.empty()) try_smallest_trainer(options, config, fit);
-    fit.would.push_back(fmt::format(
-        "a policy of about {} parameters",
-        size_text(static_cast<double>(plan.parameters) * static_cast<double>(fit.trainer_has) /
-                  static_cast<double>(fit.trainer_needs))));
+    policy_that_fits(fit.trainer_needs, fit.trainer_has);
   } else if (fit.kv_room_mb > 0) {
     fit.would.push_back(fmt::format("rollout.kv_cache_mb={}", fit.kv_room_mb));
   } else {
-    fit.would.push_back(fmt::format(
-        "a policy of about {} parameters",
-        size_text(static_cast<double>(plan.parameters) * static_cast<double>(fit.rollout_has) /
-                  static_cast<double>(fit.rollout_needs))));
+    policy_that_fits(fit.rollout_needs, fit.rollout_has);
   }
   return fit;
 }
@@ -223,14 +240,19 @@ std::string fit_text(const CardFit& fit) {
   const std::string both =
       of("the trainer", fit.trainer_needs, fit.trainer_has, fit.trainer_card) + ", " +
       of("a rollout worker", fit.rollout_needs, fit.rollout_has, fit.rollout_card);
-  const char* together = !fit.fits()          ? ""
-                         : fit.shares()       ? "; both fit on one"
-                         : fit.fits_in_turn() ? "; by turns both fit on one (run.colocate)"
-                                              : "; each on a card of its own";
+  const bool is_known = fit.trainer_has < std::numeric_limits<int64_t>::max();
+  const std::string turns =
+      fmt::format("; both by turns (run.colocate) take {}{}", format_bytes(fit.in_turn_needs),
+                  is_known ? fmt::format(" of the {}", format_bytes(fit.trainer_has)) : "");
+  const std::string together = fit.takes_turns            ? turns
+                               : !fit.fits() || !is_known ? ""
+                               : fit.shares()             ? "; both fit on one"
+                               : fit.fits_in_turn()       ? turns
+                                                          : "; each on a card of its own";
   std::string text = wrapped(both + together, fit.fits() ? "fits       " : "fits not   ");
   if (!fit.fits())
     text += wrapped(fmt::format("{}", fmt::join(fit.would, "; ")), "would fit  ");
-  else if (fit.kv_room_mb > 2 * std::max<int64_t>(1, fit.kv_mb))
+  else if (!fit.takes_turns && fit.kv_room_mb > 2 * std::max<int64_t>(1, fit.kv_mb))
     text += wrapped(fmt::format("{} of KV cache (rollout.kv_cache_mb); the card has room for "
                                 "rollout.kv_cache_mb={}",
                                 counted(fit.kv_tokens, "token"), fit.kv_room_mb),
@@ -260,10 +282,13 @@ std::vector<std::string> gaps_of(const RunOptions& options, const ModelConfig* c
   return gaps;
 }
 
-std::string gaps_text(const std::vector<std::string>& gaps) {
+std::string gaps_text(const std::vector<std::string>& gaps, const std::string& runnable) {
   if (gaps.empty()) return "";
-  return wrapped(fmt::format("Tailrace cannot run this as it is: {}", fmt::join(gaps, "; ")),
-                 "today      ");
+  const std::string instead =
+      runnable.empty() ? "" : fmt::format(". The best that it can run: {}", runnable);
+  return wrapped(
+      fmt::format("Tailrace cannot run this as it is: {}{}", fmt::join(gaps, "; "), instead),
+      "today      ");
 }
 
 }  // namespace tailrace

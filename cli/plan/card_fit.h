@@ -29,10 +29,11 @@ struct CardFit {
   int64_t kv_tokens = 0, kv_mb = 0;     // of a worker, as the run says
   int64_t kv_room_mb = 0;               // rollout.kv_cache_mb that the worker's card has room for
   std::vector<std::string> would = {};  // of what does not fit: what would, each with its size
+  bool takes_turns = false;             // the run is one by turns
 
   bool trainer_fits() const { return trainer_needs <= trainer_has; }
   bool rollout_fits() const { return rollout_needs <= rollout_has; }
-  bool fits() const { return trainer_fits() && rollout_fits(); }
+  bool fits() const { return takes_turns ? fits_in_turn() : trainer_fits() && rollout_fits(); }
   bool fits_in_turn() const { return trainer_card == rollout_card && in_turn_needs <= trainer_has; }
   // Both on one card, as the processes of a machine share its first GPU.
   bool shares() const {
@@ -53,6 +54,7 @@ std::string fit_text(const CardFit& fit);
 // planned; `config`: where the policy is known.
 std::vector<std::string> gaps_of(const RunOptions& options, const ModelConfig* config,
                                  int64_t trainers);
-std::string gaps_text(const std::vector<std::string>& gaps);
+// As a line; `runnable`: what can be run instead, a plan in words; empty: none is known.
+std::string gaps_text(const std::vector<std::string>& gaps, const std::string& runnable = "");
 
 }  // namespace tailrace

@@ -16,6 +16,8 @@ namespace {
 constexpr double kGiB = 1024.0 * 1024 * 1024, kGb = 1e9;
 // Master, gradient and two moments are read, and all but the gradient written.
 constexpr double kUpdateBytes = 7 * sizeof(float);
+// Of a decode step beside its bytes: the kernels of a layer begin and end. A guess.
+constexpr double kLayerSeconds = 15e-6;
 // Tensor cores compute in bfloat16; float32 goes another way.
 constexpr double kF32Share = 1.0 / 8;
 // A disk of a rented machine, about, and what a version takes besides; a checkpoint has moments
@@ -83,7 +85,9 @@ void fill_from_cards(RunOptions& options, const ConfigKeys& keys, const ModelCon
     const auto devices = static_cast<double>(card.devices);
     const double bandwidth = devices * card.memory_gb_per_s * kGb * card.memory_ratio,
                  operations = devices * card.bf16_tflops * 1e12 * card.compute_ratio * costs.share;
-    if (!gives(item + "step_ms")) card.step_ms = 1000 * costs.weight_bytes / bandwidth;
+    if (!gives(item + "step_ms"))
+      card.step_ms = 1000 * (costs.weight_bytes / bandwidth +
+                             kLayerSeconds * static_cast<double>(config.num_layers));
     if (!gives(item + "kv_read_tokens_per_s"))
       card.kv_read_tokens_per_s = bandwidth / costs.kv_bytes;
     if (!gives(item + "prefill_tokens_per_s"))

@@ -152,7 +152,8 @@ void plan_splits(const PlanRequest& request, const Simulate& simulate, PlannedRu
   constexpr int64_t kParts = 8;
   tried.insert(options.simulate.trainer.workers);
   planned.splits.push_back(planned_mode(request, planned.machine, simulate, options));
-  for (int64_t part = 1; part < kParts; ++part) {
+  // From a single trainer on.
+  for (int64_t part = 0; part < kParts; ++part) {
     const int64_t trainers = std::max<int64_t>(1, devices * part / kParts / of_trainer);
     const int64_t workers = (devices - trainers * of_trainer) / of_worker;
     if (workers < 1 || !tried.insert(trainers).second) continue;
@@ -166,6 +167,17 @@ void plan_splits(const PlanRequest& request, const Simulate& simulate, PlannedRu
 }
 
 }  // namespace
+
+const PlannedMode* PlannedRun::best_with_one_trainer() const {
+  const PlannedMode* found = nullptr;
+  for (const auto* list : {&modes, &splits})
+    for (const PlannedMode& mode : *list)
+      if (mode.simulated.simulation.trainer_devices() <= 1 &&
+          mode.simulated.simulation.trainer_workers == 1 &&
+          (found == nullptr || mode.eta < kWorthIt * found->eta))
+        found = &mode;
+  return found;
+}
 
 PlannedRun plan_here(const PlanRequest& request) {
   if (num_rollout_workers(request.options) == 0)

@@ -44,6 +44,8 @@ struct PlannedRun {
   // cost.
   std::optional<PlannedMode> in_turn = {};
 
+  // Of all that have one device for the trainer, the first to end; null: none has.
+  const PlannedMode* best_with_one_trainer() const;
   const PlannedMode& chosen() const { return splits.empty() ? modes[best] : splits[best_split]; }
 };
 

@@ -111,6 +111,9 @@ TEST(Plan, NamesModeAndSplitOnHardwareOfAFile) {
   }
   // Thirteen trainers are too many for such short answers.
   EXPECT_LT(part(plan.at("best"), "trainer_workers"), 13);
+  // As it is it has several trainers, which nothing runs; with one it can.
+  EXPECT_EQ(plan.at("not_today").size(), 1u);
+  EXPECT_NE(planned("").out.find("The best that it can run: "), std::string::npos);
   const json old = json::parse(planned("hardware.rollout_hardware=old --json").out);
   EXPECT_GT(part(old, "seconds"), 2 * part(plan, "seconds"));
   const auto text = planned("");
