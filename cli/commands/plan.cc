@@ -134,7 +134,12 @@ int plan_measured(const LoadedRun& loaded, const PlanArguments& arguments,
   const RunOptions& options = loaded.options;
   if (arguments.quick) {
     ::signal(SIGPIPE, SIG_IGN);
-    show_quick_plan(quick_plan(loaded, directory_of(options, ""), registries));
+    const QuickPlan quick =
+        quick_plan(loaded, directory_of(options, ""), registries, arguments.json ? stderr : stdout);
+    if (arguments.json)
+      show(stdout, memory_json(quick.plan, std::nullopt));
+    else
+      show_quick_plan(quick);
     return kExitDone;
   }
   refuse_supervised(arguments, options);
@@ -174,9 +179,9 @@ int plan_described(const Described& described, const LoadedRun& loaded,
       show(stdout, format_plan(*memory, with_context(options, *policy),
                                describe_algorithm(options, loaded.keys)) +
                        fit_text(*fit));
-    if (!fit->fits()) {
-      if (arguments.json) show(stdout, misfit_json(*memory, *fit));
-      return kExitFailed;
+    if (!fit->fits() || arguments.quick) {
+      if (arguments.json) show(stdout, memory_json(*memory, fit));
+      return fit->fits() ? kExitDone : kExitFailed;
     }
   }
   if (arguments.quick) return kExitDone;
@@ -275,8 +280,7 @@ void add_plan(Command& program, const Registries& registries) {
                   .value = "DIR",
                   .needs = "--hardware",
                   .excludes = {"--modes", "--quick"}});
-  command.option("--json", arguments->json,
-                 {.help = "print one JSON object", .excludes = {"--quick"}});
+  command.option("--json", arguments->json, {.help = "print one JSON object"});
   command.footer(
       "It measures the parts of the run for some seconds, of large models for a minute, and takes "
       "the memory of the run meanwhile. With --hardware nothing is measured: the real scheduler "

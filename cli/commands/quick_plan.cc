@@ -29,10 +29,10 @@ fs::path directory_of(const RunOptions& options, const std::string& given) {
   return options.run.dir.empty() ? new_run_directory(options.run.name) : fs::path(options.run.dir);
 }
 
-QuickPlan quick_plan(const LoadedRun& loaded, const fs::path& directory,
-                     const Registries& built_in) {
+QuickPlan quick_plan(const LoadedRun& loaded, const fs::path& directory, const Registries& built_in,
+                     std::FILE* notes) {
   const RunOptions& options = loaded.options;
-  for (const std::string& note : loaded.keys.notes()) show(stdout, wrapped(note, "note: "));
+  for (const std::string& note : loaded.keys.notes()) show(notes, wrapped(note, "note: "));
   QuickPlan quick{.paths = {directory}, .plan = {}, .text = {}};
   quick.is_new = !fs::exists(quick.paths.config());
   refuse_foreign_folder(directory);

@@ -4,6 +4,7 @@
 // Thread: one.
 #pragma once
 
+#include <cstdio>
 #include <filesystem>
 #include <string>
 
@@ -23,10 +24,10 @@ struct QuickPlan {
 // Where a run lives: `given`, else run.dir, else a new folder below runs/.
 std::filesystem::path directory_of(const RunOptions& options, const std::string& given);
 
-// `built_in`: without the libraries of the config. Shows its notes, and throws UserError for all
-// that can be found wrong without the directory.
+// `built_in`: without the libraries of the config. Shows its notes on `notes`, and throws UserError
+// for all that can be found wrong without the directory.
 QuickPlan quick_plan(const LoadedRun& loaded, const std::filesystem::path& directory,
-                     const Registries& built_in);
+                     const Registries& built_in, std::FILE* notes = stdout);
 
 void show_quick_plan(const QuickPlan& quick);
 

@@ -135,6 +135,10 @@ Device card_device() {
   return {backend_facts(DeviceKind::kCuda).built ? DeviceKind::kCuda : DeviceKind::kCpu, 0};
 }
 
+Placement cache_placement(const RunOptions& options, const ModelConfig& config) {
+  return Placement::on({DeviceKind::kCuda, 0}, compute_dtype(options.model.compute, config));
+}
+
 RunOptions with_context(const RunOptions& options, const ModelConfig& config) {
   RunOptions sized = options;
   RolloutOptions& rollout = sized.rollout;
@@ -175,8 +179,7 @@ CardFit fit_on_cards(const RunOptions& options, const ModelConfig& config, const
                         worker = worker_card(section);
   const RunOptions sized = without_device(options, config);
   const EngineOptions& engine = sized.rollout.engine;
-  const Placement placement =
-      Placement::on(card_device(), compute_dtype(options.model.compute, config));
+  const Placement placement = cache_placement(options, config);
   CardFit fit{.trainer_card = trainer.name,
               .rollout_card = worker.name,
               .trainer_has = bytes_of_card(trainer),
@@ -204,6 +207,7 @@ CardFit fit_on_cards(const RunOptions& options, const ModelConfig& config, const
                        ? std::max<int64_t>(0, static_cast<int64_t>(room) / kBytesOfMib / 256 * 256)
                        : 0;
   fit.takes_turns = options.run.colocate;
+  fit.is_of_gpu = card_device().kind != DeviceKind::kCpu;
   if (fit.fits()) return fit;
   const auto policy_that_fits = [&](int64_t needs, int64_t has) {
     fit.would.push_back(
@@ -250,6 +254,11 @@ std::string fit_text(const CardFit& fit) {
                                : fit.fits_in_turn()       ? turns
                                                           : "; each on a card of its own";
   std::string text = wrapped(both + together, fit.fits() ? "fits       " : "fits not   ");
+  if (!fit.is_of_gpu)
+    text += wrapped(
+        "this build has no CUDA, so that these are sizes of the CPU, where activations and the KV "
+        "cache are in float32: on a GPU they are less",
+        "           ");
   if (!fit.fits())
     text += wrapped(fmt::format("{}", fmt::join(fit.would, "; ")), "would fit  ");
   else if (!fit.takes_turns && fit.kv_room_mb > 2 * std::max<int64_t>(1, fit.kv_mb))

@@ -11,12 +11,16 @@
 #include "cli/run/options.h"
 #include "cli/run/plan.h"
 #include "core/model/model_config.h"
+#include "core/model/placement.h"
 #include "kernels/base/device.h"
 
 namespace tailrace {
 
 // The kind of device that sizes are worked out for: a GPU, where this build knows any.
 Device card_device();
+
+// The KV cache on a GPU, which any build can size.
+Placement cache_placement(const RunOptions& options, const ModelConfig& config);
 
 // With rollout.max_context_tokens as a launch would work it out.
 RunOptions with_context(const RunOptions& options, const ModelConfig& config);
@@ -30,6 +34,7 @@ struct CardFit {
   int64_t kv_room_mb = 0;               // rollout.kv_cache_mb that the worker's card has room for
   std::vector<std::string> would = {};  // of what does not fit: what would, each with its size
   bool takes_turns = false;             // the run is one by turns
+  bool is_of_gpu = true;                // false: this build knows none, and sizes are of the CPU
 
   bool trainer_fits() const { return trainer_needs <= trainer_has; }
   bool rollout_fits() const { return rollout_needs <= rollout_has; }

@@ -40,7 +40,7 @@ PolicyCosts costs_of(const RunOptions& o, const ModelConfig& config, const Place
   const Dtype dtype = compute_dtype(o.model.compute, config);
   const ParameterLayout layout(config);
   PolicyCosts costs;
-  costs.weight_bytes = static_cast<double>(PackedWeights::bytes(config, dtype, placement.device));
+  costs.weight_bytes = static_cast<double>(PackedWeights::bytes(config, dtype, card_device()));
   costs.version_bytes =
       static_cast<double>(published_bytes(ParameterLayout::trained(config), dtype));
   const auto block = static_cast<int>(o.rollout.engine.block_tokens);
@@ -75,8 +75,7 @@ void fill_from_cards(RunOptions& options, const ConfigKeys& keys, const ModelCon
                      bool is_known) {
   SimulateSection& section = options.simulate;
   const RunOptions sized = with_context(options, config);
-  const Placement placement =
-      Placement::on(card_device(), compute_dtype(options.model.compute, config));
+  const Placement placement = cache_placement(options, config);
   const PolicyCosts costs = costs_of(sized, config, placement);
   const auto gives = [&](const std::string& key) { return keys.given(key); };
   for (HardwareSection& card : section.hardware) {

@@ -82,7 +82,7 @@ Json items_json(const std::vector<MemoryItem>& items) {
   return json;
 }
 
-Json memory_json(const Plan& plan) {
+Json processes_json(const Plan& plan) {
   return {
       {"total_bytes", plan.total_bytes()},   {"certain_bytes", plan.certain_bytes()},
       {"trainers", plan.trainers},           {"rollout_workers", plan.rollout_workers},
@@ -185,15 +185,17 @@ std::string planned_text(const PlannedRun& planned) {
   return text + gaps_text(planned.gaps, helps ? choice_text(*one, planned.steps, true) : "");
 }
 
-std::string misfit_json(const Plan& memory, const CardFit& fit) {
-  return Json{{"memory", memory_json(memory)}, {"fit", fit_json(fit)}}.dump() + "\n";
+std::string memory_json(const Plan& memory, const std::optional<CardFit>& fit) {
+  Json json = {{"memory", processes_json(memory)}};
+  if (fit) json["fit"] = fit_json(*fit);
+  return json.dump() + "\n";
 }
 
 std::string planned_json(const std::optional<Plan>& memory, const PlannedRun& planned) {
   const PlannedMode& own = planned.modes[planned.own];
   const SimulatedRun& run = own.simulated.run;
   Json json = Json::object();
-  if (memory) json["memory"] = memory_json(*memory);
+  if (memory) json["memory"] = processes_json(*memory);
   json["episodes"] = planned.episodes;
   json["steps"] = planned.steps;
   json["step"] = {{"seconds", own.step},

@@ -13,8 +13,8 @@ namespace tailrace {
 
 std::string planned_text(const PlannedRun& planned);
 
-// Of what does not fit: {"memory": .., "fit": ..}.
-std::string misfit_json(const Plan& memory, const CardFit& fit);
+// Of the memory alone: {"memory": .., "fit": ..}.
+std::string memory_json(const Plan& memory, const std::optional<CardFit>& fit);
 
 // One object: {"memory": .., "step": .., "modes": .., ..}. `memory`: where it is known.
 std::string planned_json(const std::optional<Plan>& memory, const PlannedRun& planned);

@@ -149,6 +149,15 @@ TEST(Plan, SaysOnEachCardHowLongAndHowMuch) {
   EXPECT_GE(cards, 5);
 }
 
+TEST(Plan, QuickMeasuresNothing) {
+  const json plan = json::parse(run_binary("plan --quick --json " + kConfig).out);
+  EXPECT_GT(plan.at("memory").at("total_bytes").get<int64_t>(), int64_t{100} << 20);
+  EXPECT_FALSE(plan.contains("best"));
+  const json on_card =
+      json::parse(run_binary("plan --quick --json --hardware h200 " + kConfig).out);
+  EXPECT_TRUE(on_card.at("fit").at("fits").get<bool>());
+}
+
 // Of a policy its config.json is enough.
 TEST(Plan, SaysWhatDoesNotFitAndWhatWould) {
   TemporaryDirectory folder;

@@ -53,7 +53,7 @@ HardwareSection filled(const std::string& card, const ModelConfig& config,
 
 TEST(CardNumbers, EachCardThatComesAlongIsAsFastAsItsDataSheetSays) {
   const ModelConfig config = small_policy();
-  const double slowest = filled("l40s", config).tokens_per_s;
+  const double fastest = filled("h200", config).tokens_per_s;
   for (const std::string& name : hardware_names()) {
     const HardwareSection card = filled(name, config);
     // Reading the weights of 1.2 B parameters in bfloat16 at 70 % of the bandwidth; 16 layers.
@@ -63,9 +63,9 @@ TEST(CardNumbers, EachCardThatComesAlongIsAsFastAsItsDataSheetSays) {
     EXPECT_NEAR(card.train_tokens_per_s, card.prefill_tokens_per_s / 3,
                 1e-6 * card.prefill_tokens_per_s)
         << name;
-    EXPECT_GE(card.tokens_per_s, slowest) << name;
-    // 4 GiB of 64 KiB a token.
-    EXPECT_NEAR(static_cast<double>(card.kv_tokens), 65536, 2048) << name;
+    EXPECT_LE(card.tokens_per_s, fastest) << name;
+    // 4 GiB of 32 KiB a token.
+    EXPECT_NEAR(static_cast<double>(card.kv_tokens), 131072, 2048) << name;
   }
   EXPECT_GT(filled("h200", config).tokens_per_s, filled("h100-80", config).tokens_per_s);
 }
@@ -109,7 +109,7 @@ TEST(CardFit, OfACardWithoutMemoryNothingIsSaid) {
   options.simulate.hardware[0].memory_gib = 0;
   const std::string text =
       fit_text(fit_on_cards(options, usual_policy(), plan_on_cards(options, usual_policy())));
-  EXPECT_EQ(text.find(" of the "), std::string::npos) << text;
+  EXPECT_EQ(text.find("GiB of the "), std::string::npos) << text;
   EXPECT_EQ(text.find("both fit"), std::string::npos) << text;
 }
 
