@@ -26,11 +26,11 @@ struct Calibration {
 };
 
 // `options`: local_options(). `known`: the episodes, by which batches and lengths are chosen; null:
-// the policy plays some here, where that does not take too long, else the section's are drawn. A
-// policy that the config creates has no experience: its episodes are as long as those of random
-// weights. `program`: the tailrace binary, for the pilot. `folder`: an empty one on a disk, for
-// files that are the caller's to remove. `say` gets a line for what takes time. Throws UserError as
-// a launch does.
+// the policy plays some here, where that does not take too long, else those of
+// SimulatedEpisodesSection are drawn. A policy that the config creates has no experience: its
+// episodes are as long as those of random weights. `program`: the tailrace binary, for the pilot.
+// `folder`: an empty one on a disk, for files that are the caller's to remove. `say` gets a line
+// for what takes time. Throws UserError as a launch does.
 Calibration calibrate(const RunOptions& options, const Registries& registries,
                       const EpisodeSource& known, const std::filesystem::path& program,
                       const std::filesystem::path& folder,

@@ -19,7 +19,7 @@ namespace tailrace {
 
 using EpisodeSource = std::shared_ptr<const simulator::EpisodeSource>;
 
-// `options` with the section `simulate` of this machine in the place of their own. `like`: a run
+// `options` with this machine in the place of described hardware. `like`: a run
 // whose episodes are played again; empty: none.
 RunOptions local_options(const RunOptions& options, const std::filesystem::path& like);
 

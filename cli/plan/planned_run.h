@@ -1,5 +1,5 @@
 // A run before it runs: simulated with its own law, on costs that are measured here or on hardware
-// of the section `simulate`; in its own mode, in the others, and in other splits of the devices.
+// that a file describes; in its own mode, in the others, and in other splits of the devices.
 //
 // Thread: any; what is measured occupies the caller's, and starts those of the run's workers.
 #pragma once
@@ -28,11 +28,11 @@ struct PlannedMode {
 };
 
 struct PlannedRun {
-  int64_t steps = 0;                                              // of the run, at most
-  std::string episodes;                                           // where they come from
-  std::optional<MachineCosts> machine = {};                       // none: the section has them
-  std::vector<PlannedMode> modes = {};                            // in the order of their names
-  size_t own = 0, best = 0;                                       // of `modes`
+  int64_t steps = 0;                         // of the run, at most
+  std::string episodes;                      // where they come from
+  std::optional<MachineCosts> machine = {};  // none: the hardware file has them
+  std::vector<PlannedMode> modes = {};       // in the order of their names
+  size_t own = 0, best = 0;                  // of `modes`
   std::vector<std::pair<std::string, std::string>> refused = {};  // modes, and why
   std::vector<PlannedMode> splits = {};  // of the best mode; the first one is the config's
   size_t best_split = 0;
@@ -63,7 +63,7 @@ struct PlanRequest {
 
 // Measured here, in a folder of its own that is gone afterwards. Throws UserError.
 PlannedRun plan_here(const PlanRequest& request);
-// On the hardware of the section. Throws UserError.
+// On the hardware of options.simulate. Throws UserError.
 PlannedRun plan_on_hardware(const PlanRequest& request);
 
 }  // namespace tailrace

@@ -214,7 +214,7 @@ simulator::FaultModel fault_model(const SimulatedFaultsSection& f) {
           .broken_task = f.broken_tasks};
 }
 
-// The pools of the run with their hardware, and as many workers as the section says.
+// The pools of the run with their hardware, and as many workers as the hardware file says.
 void set_pools(const RunOptions& o, int64_t payload, simulator::Cluster& cluster) {
   const SimulateSection& s = o.simulate;
   const std::vector<PoolSection> pools = pools_of(o);

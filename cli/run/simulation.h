@@ -1,4 +1,4 @@
-// A run as a simulation of it: the law of the run, the cluster that the section `simulate`
+// A run as a simulation of it: the law of the run, the cluster that its hardware file
 // describes, and the episodes that are played there.
 //
 // Thread: any.

@@ -20,7 +20,7 @@ using Json = nlohmann::ordered_json;
 using simulator::RunSummary;
 using simulator::World;
 
-// By its own law or the section's.
+// By its own law or that of the hardware file.
 bool has_ended(const SimulatedRun& run) { return run.stop == World::Stop::kEnded; }
 
 double ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
