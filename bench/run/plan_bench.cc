@@ -134,7 +134,7 @@ Measured run_case(const Case& measured, const fs::path& directory) {
   std::vector<std::string> keys = measured.keys;
   keys.push_back(fmt::format("run.steps={}", measured.steps));
   QuietSteps steps_watch(RunPaths{fs::absolute(directory)},
-                         load_run_options(measured.config, keys, built_in_registries()).options,
+                         load_run_options(measured.config, keys, built_in_registries()).run.threads,
                          measured.skipped + 1);
   {
     std::jthread watcher([&](const std::stop_token& stop) {
@@ -169,7 +169,7 @@ struct Planned {
 };
 
 Planned plan_case(const Case& planned, const LoadedRun& loaded, const fs::path& directory) {
-  const PlannedRun plan = plan_here({.options = loaded.options,
+  const PlannedRun plan = plan_here({.run = loaded.run,
                                      .registries = loaded.registries,
                                      .steps = planned.steps,
                                      .like = directory,

@@ -32,8 +32,8 @@ std::vector<TimelineRow> timeline_of(const fs::path& run) {
   return std::move(file.value().rows);
 }
 
-RunOptions options_of(const fs::path& run) {
-  return load_stored_run(RunPaths{run}, {}, built_in_registries()).options;
+ResolvedRun resolved_of(const fs::path& run) {
+  return load_stored_run(RunPaths{run}, {}, built_in_registries()).run;
 }
 
 // A lease of a sample for training.
@@ -122,11 +122,11 @@ std::unique_ptr<simulator::EpisodeSource> forced_episodes(const std::vector<fs::
 }
 
 simulator::Cluster fit_cluster(const fs::path& sync_run, const simulator::EpisodeSource& episodes) {
-  const RunOptions options = options_of(sync_run);
-  const scheduler::Config law = scheduler_config(options);
+  const ResolvedRun run = resolved_of(sync_run);
+  const scheduler::Config law = scheduler_config(run);
   const std::vector<TimelineRow> rows = timeline_of(sync_run);
   const std::map<MemberId, double> spans = spans_of_samples(rows);
-  simulator::Cluster cluster = cluster_of(options);
+  simulator::Cluster cluster = cluster_of(run);
   fit_training(rows, cluster, episodes);
   double mean = 0;
   for (const auto& [member, span] : spans) mean += span / static_cast<double>(spans.size());
@@ -159,7 +159,7 @@ simulator::Cluster fit_cluster(const fs::path& sync_run, const simulator::Episod
 
 simulator::RunSummary predict_run(const fs::path& run, const simulator::Cluster& cluster,
                                   const simulator::EpisodeSource& episodes) {
-  simulator::World world(scheduler_config(options_of(run)), cluster, episodes, 1);
+  simulator::World world(scheduler_config(resolved_of(run)), cluster, episodes, 1);
   const auto stop = world.run(kForever);
   require(stop == simulator::World::Stop::kEnded, "the simulated run of {} does not end: {}{}",
           run.string(),
@@ -219,7 +219,7 @@ ModesVerdict compare_modes(const fs::path& folder, double bound, int64_t seeds, 
     const auto episodes = forced_episodes(paths);
     const simulator::Cluster cluster = fit_cluster(runs.at("sync"), *episodes);
     for (const auto& [mode, path] : runs) {
-      const RunOptions options = options_of(path);
+      const RunOptions options = resolved_of(path).options;
       const ModeRun measured = read_mode_run(
           path, options.run.steps, options.step.prompts_per_step * options.step.group_size);
       const simulator::RunSummary predicted = predict_run(path, cluster, *episodes);

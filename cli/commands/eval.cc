@@ -19,7 +19,6 @@
 #include "cli/run/counted.h"
 #include "cli/run/datasets.h"
 #include "cli/run/load.h"
-#include "cli/run/options.h"
 #include "cli/run/prompts.h"
 #include "core/base/error.h"
 #include "core/base/flags.h"
@@ -83,7 +82,7 @@ std::vector<EvalArguments> adopt_run(EvalArguments arguments, Registries& regist
   if (!std::filesystem::exists(paths.config()))
     throw UserError("--run {}: it holds no run (no config.yaml)", arguments.run);
   LoadedRun run = load_stored_run(paths, {}, registries);
-  const RunOptions& options = run.options;
+  const RunOptions& options = run.run.options;
   registries = run.registries;
   arguments.model = model_of(arguments);
   // The run's device repeats its evaluation number for number.
@@ -104,9 +103,9 @@ std::vector<EvalArguments> adopt_run(EvalArguments arguments, Registries& regist
   const std::string asked = std::exchange(arguments.name, "");
   std::vector<EvalArguments> all;
   std::vector<std::string> names;
-  const std::vector<DatasetSection> datasets = datasets_of(options);
+  const std::vector<RunDataset>& datasets = run.run.datasets;
   for (size_t i = 0; i < datasets.size(); ++i) {
-    const DatasetSection& dataset = datasets[i];
+    const RunDataset& dataset = datasets[i];
     names.push_back(dataset.name);
     if (!asked.empty() && asked != dataset.name) continue;
     // A dataset that is only evaluated has no training prompts.

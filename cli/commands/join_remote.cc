@@ -80,14 +80,14 @@ ExitCode play(const RemoteJoin& join, RemoteRun& run, const Leave& leave, Status
     throw UserError("the run calls this worker '{}', which is no name of one.", welcome.name);
   const HeldRole held{*name, LockFile(mirror.paths().role(name_of(name->kind), name->index))};
   const fs::path file = mirror.log_file();
-  Log log(name->text(), file, loaded.options.log.level);
+  Log log(name->text(), file, loaded.run.options.log.level);
   // Its log lies on this host, and people look at the run's: the gate writes these lines there.
   log.also_to([&run](LogLevel level, std::string_view line) { run.tell(level, line); });
   const auto cluster =
-      std::ranges::find(loaded.options.clusters, welcome.cluster, &ClusterSection::name);
+      std::ranges::find(loaded.run.options.clusters, welcome.cluster, &ClusterSection::name);
   // Within a cluster hosts take files from each other; a worker alone measures its link.
   std::optional<int64_t> link_mbit;
-  if (cluster != loaded.options.clusters.end()) link_mbit = cluster->link_mbit;
+  if (cluster != loaded.run.options.clusters.end()) link_mbit = cluster->link_mbit;
   mirror.sources().log_to(log);
   std::optional<WeightRelay> relay;
   if (!join.relay.empty()) {
@@ -106,7 +106,7 @@ ExitCode play(const RemoteJoin& join, RemoteRun& run, const Leave& leave, Status
                             return mirror.weights().bring(fetch, link_mbit, log);
                           }};
   const RoleContext context{.run = mirror.paths(),
-                            .options = loaded.options,
+                            .resolved = loaded.run,
                             .endpoint = run.endpoint(),
                             .registries = loaded.registries,
                             .joined = true,

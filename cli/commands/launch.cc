@@ -16,10 +16,11 @@
 #include "cli/process/supervisor.h"
 #include "cli/run/agent_trial.h"
 #include "cli/run/counted.h"
-#include "cli/run/datasets.h"
 #include "cli/run/endpoint.h"
 #include "cli/run/gate_role.h"
+#include "cli/run/length.h"
 #include "cli/run/load.h"
+#include "cli/run/placed_run.h"
 #include "cli/run/plan.h"
 #include "cli/run/prompts.h"
 #include "cli/run/rewards.h"
@@ -80,14 +81,14 @@ LoadedRun load(const LaunchArguments& arguments, const Registries& registries) {
   return load_stored_run(paths, arguments.overrides, registries, LibraryUse::kApart);
 }
 
-std::vector<ChildSpec> child_specs(const RunPaths& paths, const RunOptions& options) {
+std::vector<ChildSpec> child_specs(const RunPaths& paths, const ResolvedRun& run) {
   // This very binary, whatever lies under its name by now: all processes of a run must be of one
   // build.
   const std::string program = fs::read_symlink("/proc/self/exe").string();
   std::vector<ChildSpec> children;
-  for (const RoleName& name : roles_of(options)) {
+  for (const RoleName& name : roles_of(run)) {
     // The trainer's process plays it.
-    if (options.run.colocate && name.kind == RoleKind::kRollout) continue;
+    if (run.options.run.colocate && name.kind == RoleKind::kRollout) continue;
     const std::string kind(name_of(name.kind));
     // Only the run is named: a worker reads its options from the config.yaml that this launch has
     // written.
@@ -115,22 +116,22 @@ int exit_status(End end) {
 }
 
 // The scheduler's warnings go to its log, which nobody reads unasked.
-std::string missing_so_far(const RunPaths& paths, const RunOptions& options, bool is_over) {
-  return warning_of_missing_rows(
-      paths, {.is_over = is_over,
-              .warm_up = !options.sft.data.empty() || options.sft.demonstrations > 0,
-              .evaluates = options.eval.prompts > 0,
-              .interval_steps = options.eval.interval_steps});
+std::string missing_so_far(const RunPaths& paths, const ResolvedRun& run, bool is_over) {
+  return warning_of_missing_rows(paths, {.is_over = is_over,
+                                         .warm_up = run.warms_up,
+                                         .evaluates = run.options.eval.prompts > 0,
+                                         .interval_steps = run.options.eval.interval_steps});
 }
 
 // One launch of a run whose directory is prepared.
 class Launch {
  public:
   // `resumes`: the directory held a run before.
-  Launch(const RunPaths& paths, const RunOptions& options, const Registries& registries,
-         Moment start, bool resumes)
+  Launch(const RunPaths& paths, const ResolvedRun& run, const Registries& registries, Moment start,
+         bool resumes)
       : paths_(paths),
-        options_(options),
+        resolved_(run),
+        options_(run.options),
         registries_(registries),
         start_(start),
         resumes_(resumes),
@@ -138,7 +139,7 @@ class Launch {
         // New rows only: a run that goes on has shown the others before.
         tail_(paths.metrics(), /*from_start=*/false),
         logs_(tails(paths)),
-        view_(stdout, ::isatty(STDOUT_FILENO) == 1, options.run.name, options.run.steps,
+        view_(stdout, ::isatty(STDOUT_FILENO) == 1, options_.run.name, options_.run.steps,
               health_of(paths)) {}
 
   // The exit status.
@@ -156,12 +157,12 @@ class Launch {
     };
     SupervisorOptions supervision;
     supervision.begun = [this] { return endpoint_.begun(); };
-    supervision.joined = [this](RoleKind kind) { return has_joined(kind, options_, paths_); };
+    supervision.joined = [this](RoleKind kind) { return has_joined(kind, resolved_, paths_); };
     supervision.stall = std::chrono::seconds(options_.run.stall_seconds);
     if (!in_process) {
-      return end(supervise(child_specs(paths_, options_), supervision, say, tick));
+      return end(supervise(child_specs(paths_, resolved_), supervision, say, tick));
     }
-    const RoleContext context{RunPaths{fs::absolute(paths_.root).lexically_normal()}, options_,
+    const RoleContext context{RunPaths{fs::absolute(paths_.root).lexically_normal()}, resolved_,
                               endpoint_.name(), registries_};
     // The process then ends with threads still in it and without destructors.
     const AbandonSink abandon = [this](const SupervisorResult& result) {
@@ -203,7 +204,7 @@ class Launch {
     switch (result.end) {
       case End::kDone:
         // Before the figure that may be computed without them.
-        show(stdout, missing_so_far(paths_, options_, /*is_over=*/true));
+        show(stdout, missing_so_far(paths_, resolved_, /*is_over=*/true));
         show(stdout, run_summary(paths_, options_.run.name,
                                  std::chrono::duration_cast<std::chrono::seconds>(elapsed)) +
                          "\n");
@@ -224,13 +225,14 @@ class Launch {
 
   std::string complete(const std::string& again) const {
     if (options_.run.steps == 0)
-      return fmt::format("The run was complete before: {}.\n", epochs_text(options_));
+      return fmt::format("The run was complete before: {}.\n", epochs_text(resolved_));
     return fmt::format(
         "The run was complete before: {}. Raise run.steps to go on: '{} run.steps={}'\n",
         counted(options_.run.steps, "step"), again, 2 * options_.run.steps);
   }
 
   const RunPaths& paths_;
+  const ResolvedRun& resolved_;
   const RunOptions& options_;
   const Registries& registries_;
   const Moment start_;
@@ -254,7 +256,7 @@ void check_one_directory(const LaunchArguments& arguments, const ConfigKeys& key
 
 int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Registries& built_in,
            Moment start) {
-  const RunOptions& options = loaded.options;
+  const RunOptions& options = loaded.run.options;
   const Registries& registries = loaded.registries;
   check_one_directory(arguments, loaded.keys);
   ::signal(SIGPIPE, SIG_IGN);  // a run outlives its reader (`| head`)
@@ -271,29 +273,30 @@ int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Regi
   Plan& plan = quick.plan;
   // Not of a dry run: it may be about another machine.
   check_size(plan, memory_facts());
-  check_open_files(options, arguments.in_process, files_left());
-  if (arguments.in_process) check_threads(options);
+  check_open_files(loaded.run, arguments.in_process, files_left());
+  if (arguments.in_process) check_threads(loaded.run);
   for (const std::string& note : check_gate(options)) show(stdout, wrapped(note, "note: "));
-  for (const std::string& note : try_agents(options, registries.environments))
+  for (const std::string& note : try_agents(loaded.run, registries.environments))
     show(stdout, wrapped(note, "note: "));
   // From here on the directory is there and locked; all that could be found wrong without it has
   // been.
   const RunDirectory run(directory);
   // Another launch may have begun it since.
-  if (is_new && run.resumes()) check_same_run(run.paths(), options, built_in);
+  if (is_new && run.resumes()) check_same_run(run.paths(), loaded.run, built_in);
   show(stdout, quick.text);
   say(fmt::format("{}: {}", run.resumes() ? "continuing" : "run", run.paths().root.string()));
-  if (run.resumes()) show(stdout, missing_so_far(run.paths(), options, /*is_over=*/false));
-  await_roles(options, run.paths(), kEarlierLaunchEnds, say);
-  prepare_run(run.paths(), options, registries, say, std::move(plan.warm_up.read),
+  if (run.resumes()) show(stdout, missing_so_far(run.paths(), loaded.run, /*is_over=*/false));
+  await_roles(loaded.run, run.paths(), kEarlierLaunchEnds, say);
+  prepare_run(run.paths(), quick.placed, registries, say, std::move(plan.warm_up.read),
               std::move(plan.prompts));
   // For the report, which may be made elsewhere. A run is worth more than its line.
   (void)write_file_atomic(run.paths().machine(), machine_line() + "\n");
   // Roles that are threads of this process play as the config says, and not as its checks did.
-  RunOptions played = options;
-  find_fitted_prompts(quick.paths, played);
+  RunOptions named = options;
   const Registries of_roles =
-      with_libraries(built_in, played, LibraryUse::kOfRun, quick.paths.environments());
+      with_libraries(built_in, named, LibraryUse::kOfRun, quick.paths.environments());
+  ResolvedRun played = changed(loaded.run, std::move(named));
+  find_fitted_prompts(quick.paths, played);
   return Launch(run.paths(), played, of_roles, start, run.resumes()).run(arguments.in_process);
 }
 

@@ -19,10 +19,10 @@
 #include "cli/plan/plan_text.h"
 #include "cli/plan/planned_run.h"
 #include "cli/run/algorithm.h"
-#include "cli/run/datasets.h"
 #include "cli/run/hardware_file.h"
 #include "cli/run/length.h"
 #include "cli/run/load.h"
+#include "cli/run/placed_run.h"
 #include "cli/run/setup.h"
 #include "cli/run/simulation.h"
 #include "cli/view/progress.h"
@@ -76,8 +76,8 @@ class Described {
     if (!mode.empty()) overrides.push_back("scheduler.mode=" + mode);
     LoadedRun loaded = load_simulated_run(arguments_.config, overrides, hardware_, registries_);
     try {
-      const std::optional<ModelConfig> policy = policy_of(loaded.options);
-      fill_from_cards(loaded.options, hardware_.keys, policy.value_or(usual_policy()),
+      const std::optional<ModelConfig> policy = policy_of(loaded.run);
+      fill_from_cards(loaded.run.options, hardware_.keys, policy.value_or(usual_policy()),
                       policy.has_value());
     } catch (const UserError& error) {
       throw loaded.keys.placed(error);
@@ -85,9 +85,9 @@ class Described {
     return loaded;
   }
   // Of the run, where its sizes are known here.
-  std::optional<ModelConfig> policy_of(const RunOptions& options) const {
-    if (!knows_model(options)) return std::nullopt;
-    return planned_model(options, registries_.environments);
+  std::optional<ModelConfig> policy_of(const ResolvedRun& run) const {
+    if (!knows_model(run.options)) return std::nullopt;
+    return planned_model(run, registries_.environments);
   }
   // For a person; empty: nothing.
   std::string note(const RunOptions& options) const {
@@ -114,8 +114,8 @@ class Described {
   HardwareFile hardware_;
 };
 
-void refuse_supervised(const PlanArguments& arguments, const RunOptions& options) {
-  if (supervised_only(options))
+void refuse_supervised(const PlanArguments& arguments, const ResolvedRun& run) {
+  if (run.supervised_only)
     throw UserError(
         "{} has no steps of reinforcement learning to plan. Try 'tailrace plan {} --quick'.",
         arguments.config, arguments.config);
@@ -131,7 +131,7 @@ int show_planned(const PlanArguments& arguments, const std::optional<Plan>& memo
 
 int plan_measured(const LoadedRun& loaded, const PlanArguments& arguments,
                   const Registries& registries) {
-  const RunOptions& options = loaded.options;
+  const RunOptions& options = loaded.run.options;
   if (arguments.quick) {
     ::signal(SIGPIPE, SIG_IGN);
     const QuickPlan quick =
@@ -142,15 +142,16 @@ int plan_measured(const LoadedRun& loaded, const PlanArguments& arguments,
       show_quick_plan(quick);
     return kExitDone;
   }
-  refuse_supervised(arguments, options);
+  refuse_supervised(arguments, loaded.run);
   // The plan is for no run: nothing is kept of an earlier launch.
-  const Plan memory = checked_plan(RunPaths{}, options, loaded.registries, /*is_new=*/true);
+  const Plan memory = checked_plan(RunPaths{}, place(loaded.run, loaded.registries.environments),
+                                   loaded.registries, /*is_new=*/true);
   if (!arguments.json)
-    show(stdout, format_plan(memory, options, describe_algorithm(options, loaded.keys)));
+    show(stdout, format_plan(memory, loaded.run, describe_algorithm(options, loaded.keys)));
   // It takes as much as the run.
   check_size(memory, memory_facts());
   const PlanRequest request{
-      .options = options,
+      .run = loaded.run,
       .registries = loaded.registries,
       // A plan has the steps of the prompts that are not too long.
       .steps = memory.steps,
@@ -160,7 +161,7 @@ int plan_measured(const LoadedRun& loaded, const PlanArguments& arguments,
           [&](scheduler::ModeName mode) {
             std::vector<std::string> overrides = arguments.overrides;
             overrides.push_back(fmt::format("scheduler.mode={}", name_of(mode)));
-            return load_run_options(arguments.config, overrides, registries).options;
+            return load_run_options(arguments.config, overrides, registries).run;
           },
       .say = say_what_takes_time};
   return show_planned(arguments, memory, plan_here(request));
@@ -168,15 +169,15 @@ int plan_measured(const LoadedRun& loaded, const PlanArguments& arguments,
 
 int plan_described(const Described& described, const LoadedRun& loaded,
                    const PlanArguments& arguments) {
-  const RunOptions& options = loaded.options;
-  const std::optional<ModelConfig> policy = described.policy_of(options);
+  const RunOptions& options = loaded.run.options;
+  const std::optional<ModelConfig> policy = described.policy_of(loaded.run);
   std::optional<Plan> memory;
   std::optional<CardFit> fit;
   if (policy) {
-    memory = plan_on_cards(options, *policy);
-    fit = fit_on_cards(options, *policy, *memory);
+    memory = plan_on_cards(loaded.run, *policy);
+    fit = fit_on_cards(loaded.run, *policy, *memory);
     if (!arguments.json)
-      show(stdout, format_plan(*memory, with_context(options, *policy),
+      show(stdout, format_plan(*memory, changed(loaded.run, with_context(options, *policy)),
                                describe_algorithm(options, loaded.keys)) +
                        fit_text(*fit));
     if (!fit->fits() || arguments.quick) {
@@ -185,18 +186,17 @@ int plan_described(const Described& described, const LoadedRun& loaded,
     }
   }
   if (arguments.quick) return kExitDone;
-  const PlanRequest request{.options = options,
-                            .registries = loaded.registries,
-                            .steps = memory ? memory->steps : most_steps(options),
-                            .with_mode =
-                                [&](scheduler::ModeName mode) {
-                                  return described.load(std::string(name_of(mode))).options;
-                                },
-                            .say = say_what_takes_time,
-                            .tries_turns = fit && fit->fits_in_turn()};
+  const PlanRequest request{
+      .run = loaded.run,
+      .registries = loaded.registries,
+      .steps = memory ? memory->steps : most_steps(loaded.run),
+      .with_mode =
+          [&](scheduler::ModeName mode) { return described.load(std::string(name_of(mode))).run; },
+      .say = say_what_takes_time,
+      .tries_turns = fit && fit->fits_in_turn()};
   PlannedRun planned = plan_on_hardware(request);
   const PlannedMode& best = planned.chosen();
-  planned.gaps = gaps_of(options, policy ? &*policy : nullptr,
+  planned.gaps = gaps_of(loaded.run, policy ? &*policy : nullptr,
                          best.simulated.options.simulate.trainer.workers);
   planned.fit = std::move(fit);
   return show_planned(arguments, memory, planned);
@@ -220,7 +220,7 @@ int plan(const PlanArguments& arguments, const Registries& registries) {
   }
   const Described described(arguments, registries);
   const LoadedRun loaded = described.load();
-  show(stderr, described.note(loaded.options));
+  show(stderr, described.note(loaded.run.options));
   if (arguments.whole || !arguments.modes.empty() || !arguments.out.empty())
     return simulate_whole(
         {.out = arguments.out,

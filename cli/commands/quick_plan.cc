@@ -31,15 +31,16 @@ fs::path directory_of(const RunOptions& options, const std::string& given) {
 
 QuickPlan quick_plan(const LoadedRun& loaded, const fs::path& directory, const Registries& built_in,
                      std::FILE* notes) {
-  const RunOptions& options = loaded.options;
   for (const std::string& note : loaded.keys.notes()) show(notes, wrapped(note, "note: "));
-  QuickPlan quick{.paths = {directory}, .plan = {}, .text = {}};
+  QuickPlan quick{.paths = {directory}, .placed = {}, .plan = {}, .text = {}};
   quick.is_new = !fs::exists(quick.paths.config());
   refuse_foreign_folder(directory);
-  quick.plan = checked_plan(quick.paths, options, loaded.registries, quick.is_new);
-  check_run_is_hidden(directory, options, loaded.registries);
-  if (!quick.is_new) check_same_run(quick.paths, options, built_in);
-  quick.text = format_plan(quick.plan, options, describe_algorithm(options, loaded.keys));
+  quick.placed = place(loaded.run, loaded.registries.environments);
+  quick.plan = checked_plan(quick.paths, quick.placed, loaded.registries, quick.is_new);
+  check_run_is_hidden(directory, loaded.run, loaded.registries);
+  if (!quick.is_new) check_same_run(quick.paths, loaded.run, built_in);
+  quick.text =
+      format_plan(quick.plan, loaded.run, describe_algorithm(loaded.run.options, loaded.keys));
   return quick;
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "cli/run/load.h"
+#include "cli/run/placed_run.h"
 #include "cli/run/plan.h"
 #include "core/base/run_directory.h"
 
@@ -17,6 +18,7 @@ namespace tailrace {
 struct QuickPlan {
   RunPaths paths;
   bool is_new = true;  // no run has begun there
+  PlacedRun placed;
   Plan plan;
   std::string text;
 };

@@ -11,9 +11,9 @@
 #include "cli/commands/run_state.h"
 #include "cli/commands/status_facts.h"
 #include "cli/run/counted.h"
-#include "cli/run/datasets.h"
 #include "cli/run/endpoint.h"
 #include "cli/run/hardware_file.h"
+#include "cli/run/resolved_run.h"
 #include "cli/view/health.h"
 #include "core/base/error.h"
 #include "core/base/flags.h"
@@ -111,22 +111,22 @@ std::string describe_prompts(const scheduler::Policy& policy, std::optional<int3
 }
 
 // As its config says; absent: it cannot be read. Where a run stands is told all the same.
-std::optional<RunOptions> options_of(const RunPaths& paths) {
+std::optional<ResolvedRun> run_of(const RunPaths& paths) {
   try {
     RunOptions options;
     ConfigNode root = load_config(paths.config(), {});
     drop_simulate_section(root);
     bind_config(root, options);
-    return options;
+    return resolve(std::move(options));
   } catch (const UserError&) {
     return std::nullopt;
   }
 }
 
 // By dataset, as the config of the run has them; without one they are numbered.
-std::vector<std::string> names_of(const std::optional<RunOptions>& options, size_t num_datasets) {
+std::vector<std::string> names_of(const std::optional<ResolvedRun>& run, size_t num_datasets) {
   std::vector<std::string> names;
-  if (options) names = dataset_names(*options);
+  if (run) names = dataset_names(run->datasets);
   for (size_t i = names.size(); i < num_datasets; ++i)
     names.push_back(fmt::format("dataset {}", i));
   return names;
@@ -187,8 +187,8 @@ void show_status(const std::string& run, bool json) {
   const State& state = *found.state;
   // The journal's word on workers and waits is true now only while somebody writes it.
   const bool runs = is_running(paths.root);
-  const std::optional<RunOptions> options = options_of(paths);
-  const bool alone = options && supervised_only(*options);
+  const std::optional<ResolvedRun> resolved = run_of(paths);
+  const bool alone = resolved && resolved->supervised_only;
   StatusFacts facts{.run = run,
                     .state = std::string(state_word(state, runs)),
                     .about = how_it_stands(state, run, runs, alone),
@@ -203,7 +203,7 @@ void show_status(const std::string& run, bool json) {
   facts.health = health.line();
   for (const Finding& finding : health.present()) facts.findings.push_back(finding.line());
   for (const auto& [id, policy] : state.policies) {
-    if (policy.datasets.size() > 1) facts.datasets = names_of(options, policy.datasets.size());
+    if (policy.datasets.size() > 1) facts.datasets = names_of(resolved, policy.datasets.size());
     facts.supervised = supervised_facts(paths, alone, policy.published);
   }
   if (!state.end)

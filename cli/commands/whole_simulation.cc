@@ -98,21 +98,21 @@ SimulatedMode simulate_mode(const WholeSimulation& wanted, const std::string& mo
   const auto begun = std::chrono::steady_clock::now();
   try {
     SimulatedMode done;
-    done.simulation = make_simulation(loaded.options, environments);
+    done.simulation = make_simulation(loaded.run, environments);
     const SimulationSize size = size_of(done.simulation);
     require_size(size, memory_facts());
     if (const std::string note = size_note(size); !note.empty())
       done.simulation.notes.push_back(note);
     for (const std::string& note : done.simulation.notes) fmt::print(stderr, "note: {}\n", note);
     std::optional<SimulatedFiles> files;
-    if (!wanted.out.empty()) files = make_files(wanted.out, loaded.options);
+    if (!wanted.out.empty()) files = make_files(wanted.out, loaded.run.options);
     {
       Progress progress;
       done.run = simulate(done.simulation, files, [&](double seconds, int64_t steps) {
         progress.show(seconds, steps, done.simulation.seconds);
       });
     }
-    done.options = std::move(loaded.options);
+    done.options = std::move(loaded.run.options);
     done.real_seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
     if (files) {

@@ -100,18 +100,18 @@ ExitCode join(const WorkerArguments& arguments, const Registries& registries) {
   StatusPage page = status_page(arguments);
   const LoadedRun loaded = load_stored_run(paths, {}, registries);
   const RoleKind kind = arguments.kind.value_or(RoleKind::kRollout);
-  if (kind == RoleKind::kRollout) (void)pool_to_join(loaded.options, arguments.pool);
-  const HeldRole role = hold_role_to_join(kind, loaded.options, paths);
+  if (kind == RoleKind::kRollout) (void)pool_to_join(loaded.run.pools, arguments.pool);
+  const HeldRole role = hold_role_to_join(kind, loaded.run, paths);
   // People read the name that they gave; programs in folders of their own find the whole one.
   const RoleContext context{RunPaths{fs::absolute(paths.root).lexically_normal()},
-                            loaded.options,
+                            loaded.run,
                             endpoint,
                             loaded.registries,
                             /*joined=*/true,
                             arguments.pool,
                             arguments.cluster};
   const fs::path file = paths.log(name_of(role.name.kind), role.name.index);
-  Log log(role.name.text(), file, loaded.options.log.level);
+  Log log(role.name.text(), file, loaded.run.options.log.level);
   say(fmt::format("joined {} as {}; Ctrl-C leaves it (log: {})", run, role.name.text(),
                   file.string()));
   const ExitCode status = play_role(role, context, page, log, leave.token());
@@ -148,7 +148,7 @@ ExitCode work_in_turn(const RoleName& trainer, RoleContext context, StatusPage& 
                            std::ref(page.pulse()));
   const RoleName rollout{RoleKind::kRollout, 0};
   Log rollout_log(rollout.text(), context.run.log(name_of(rollout.kind), rollout.index),
-                  context.options.log.level);
+                  context.resolved.options.log.level);
   const auto play = [&](const RoleName& name, Log& to) {
     ExitCode status = kExitFailed;
     try {
@@ -176,17 +176,17 @@ ExitCode work(const WorkerArguments& arguments, const Registries& registries) {
   note_crashes();
   // Names of the run leave this process, to programs that work in folders of their own.
   const RunPaths paths{fs::absolute(arguments.run).lexically_normal()};
-  const LoadedRun run = load_stored_run(paths, {}, registries);
-  const RoleContext context{paths, run.options, read_endpoint(paths.root), run.registries};
+  const LoadedRun loaded = load_stored_run(paths, {}, registries);
+  const RoleContext context{paths, loaded.run, read_endpoint(paths.root), loaded.registries};
   // stderr is the role's log file already: the supervisor saw to that.
-  Log log(name.text(), "", run.options.log.level);
+  Log log(name.text(), "", loaded.run.options.log.level);
   // The scheduler has something to do at a SIGTERM: it has the others save and end. These end by
   // its word, or at once by the signal; the gate, to which it says nothing, by the signal alone.
   if (name.kind == RoleKind::kScheduler || name.kind == RoleKind::kGate) {
     const StopOnSignal stop;
     return run_role(name, context, page, log, stop.token());
   }
-  if (name.kind == RoleKind::kTrainer && run.options.run.colocate)
+  if (name.kind == RoleKind::kTrainer && loaded.run.options.run.colocate)
     return work_in_turn(name, context, page, log);
   return run_role(name, context, page, log, {});
 }

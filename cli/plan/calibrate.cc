@@ -10,15 +10,12 @@
 #include "cli/plan/rehearsed_rollout.h"
 #include "cli/plan/rehearsed_trainer.h"
 #include "cli/run/fitted_prompts.h"
-#include "cli/run/plan.h"
-#include "cli/run/pools.h"
-#include "cli/run/prompts.h"
+#include "cli/run/placed_run.h"
 #include "cli/run/setup.h"
 #include "cli/run/worker_configs.h"
 #include "core/base/clock.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
-#include "core/text/tokenizer.h"
 #include "core/weights/manifest.h"
 
 namespace tailrace {
@@ -28,16 +25,18 @@ constexpr double kPlaySeconds = 10, kShortPlay = 0.5;
 
 // Prepares the workers' files: a config, a tokenizer and nothing to learn from before RL.
 // Returns what a role of that run would read of it.
-RunOptions prepare(const RunPaths& paths, RunOptions options, const Registries& registries) {
+PlacedRun prepare(const RunPaths& paths, const ResolvedRun& given, const Registries& registries) {
+  RunOptions options = given.options;
   options.sft.demonstrations = 0;
   options.sft.data.clear();
   options.sft.eval_data.clear();
+  PlacedRun placed = place(changed(given, std::move(options)), registries.environments);
   std::error_code error;
   std::filesystem::create_directories(paths.weights(), error);
   if (error) throw UserError("{}", describe_errno("create", paths.weights(), error.value()));
-  prepare_run(paths, options, registries, [](const std::string&) {});
-  find_fitted_prompts(paths, options);
-  return options;
+  prepare_run(paths, placed, registries, [](const std::string&) {});
+  find_fitted_prompts(paths, placed.run);
+  return place(std::move(placed.run), registries.environments, paths);
 }
 
 RehearsedRollout::Largest largest_of(const RunOptions& o, std::span<const PlannedEpisode> step,
@@ -57,37 +56,37 @@ RehearsedRollout::Largest largest_of(const RunOptions& o, std::span<const Planne
 }
 
 // Seconds of the workers' engines alone for a step of `groups` groups each.
-double engine_seconds(RunOptions o, const Registries& registries, const simulator::Hardware& worker,
-                      const EpisodeSource& episodes, int64_t groups) {
+double engine_seconds(const ResolvedRun& run, const Registries& registries,
+                      const simulator::Hardware& worker, const EpisodeSource& episodes,
+                      int64_t groups) {
+  RunOptions o = run.options;
   o.step.prompts_per_step = groups;
   o.scheduler.mode = {};
   o.eval = {};
-  const SimulatedMode mode =
-      simulate_here(o, registries.environments, {.worker = worker}, episodes, 1);
+  const SimulatedMode mode = simulate_here(changed(run, std::move(o)), registries.environments,
+                                           {.worker = worker}, episodes, 1);
   return mode.run.steps.empty() ? 0 : mode.run.steps[0].handed - mode.run.steps[0].begun;
 }
 
 using Say = std::function<void(const std::string&)>;
 
-// All but what the pilot finds. `options`: local_options().
-Calibration calibrate_parts(const RunOptions& options, const Registries& registries,
+// All but what the pilot finds. `given`: local_run().
+Calibration calibrate_parts(const ResolvedRun& given, const Registries& registries,
                             const EpisodeSource& known, const std::filesystem::path& folder,
                             const Say& say) {
   const RunPaths paths{folder};
-  const RunOptions o = prepare(paths, options, registries);
-  ModelConfig model = planned_model(o, registries.environments);
-  model.padded_ids = num_padded_ids(paths.tokenizer(), model);
-  const int64_t workers = num_rollout_workers(o);
+  const PlacedRun placed = prepare(paths, given, registries);
+  const ResolvedRun& run = placed.run;
+  const RunOptions& o = run.options;
+  const int64_t workers = run.rollout_workers;
 
   Calibration result;
   MachineCosts& costs = result.costs;
   say("loads the policy");
-  RolloutWorkerConfig config =
-      rollout_config(o, model, pools_of(o).front(), rollout_device(o, model).device);
-  config.run = paths;
-  config.tokenizer_dir = paths.tokenizer();
-  config.chat = chat_of_run(paths, o);
-  RehearsedTrainer trainer(trainer_config(o, model), numerics_class(config.compute, config.device));
+  const WorkerSeat seat{.run = paths};
+  const RolloutWorkerConfig config = rollout_config(placed, run.pools.front(), seat);
+  RehearsedTrainer trainer(trainer_config(placed, seat),
+                           numerics_class(config.compute, config.device));
   (void)trainer.publish(paths.weights(), 0);
   RehearsedRollout rollout(config, workers, registries);
   // The first version takes memory that later ones have, and any may meet a busy disk.
@@ -130,7 +129,7 @@ Calibration calibrate_parts(const RunOptions& options, const Registries& registr
         std::make_shared<simulator::ReplayedEpisodes>(std::move(play.episodes), o.run.seed);
   } else {
     result.source = "drawn, as playing takes long: a fifth of what an answer may have, median";
-    result.episodes = make_simulation(o, registries.environments).episodes;
+    result.episodes = make_simulation(run, registries.environments).episodes;
   }
   const std::vector<PlannedEpisode> step = episodes_of_step(o, *result.episodes);
   say("decodes");
@@ -139,7 +138,7 @@ Calibration calibrate_parts(const RunOptions& options, const Registries& registr
     // The time that playing took beyond the engine's: environments, and the words with them. It is
     // dealt to the turns.
     const double beside =
-        play.seconds - engine_seconds(o, registries, costs.worker, played, groups * workers);
+        play.seconds - engine_seconds(run, registries, costs.worker, played, groups * workers);
     costs.worker.turn = std::max(0.0, beside) / static_cast<double>(play.turns);
   }
   say("trains");
@@ -156,39 +155,40 @@ struct BesideTheModel {
 
 // The seconds of a pilot's step that a simulation of it lacks: of its samples by the
 // turn, in which messages come and go, and the rest by the step.
-BesideTheModel beside_the_model(const RunOptions& o, const Registries& registries,
+BesideTheModel beside_the_model(const ResolvedRun& run, const Registries& registries,
                                 const std::filesystem::path& program,
                                 const std::filesystem::path& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) throw UserError("{}", describe_errno("create", folder, error.value()));
   const RunPaths paths{folder / "run"};
-  RunOptions pilot = pilot_options(o, planned_model(o, registries.environments), folder);
+  const ModelConfig model = planned_model(run, registries.environments);
+  ResolvedRun pilot = changed(run, pilot_options(run.options, model, folder));
   const QuietStep measured = run_pilot(pilot, program, folder, paths);
-  pilot = local_options(pilot, paths.root);
+  pilot = local_run(pilot, paths.root);
   const EpisodeSource episodes = make_simulation(pilot, registries.environments).episodes;
   const MachineCosts costs =
       calibrate_parts(pilot, registries, episodes, folder / "parts", [](const std::string&) {
       }).costs;
   const SimulatedMode mode =
-      simulate_here(pilot, registries.environments, costs, episodes, pilot.run.steps);
+      simulate_here(pilot, registries.environments, costs, episodes, pilot.options.run.steps);
   const simulator::RunSummary summary = mode.run.summary();
   const double rollout = std::max(0.0, measured.rollout - summary.rollout_median);
   double turns = 0;
-  for (const PlannedEpisode& planned : episodes_of_step(pilot, *episodes))
+  for (const PlannedEpisode& planned : episodes_of_step(pilot.options, *episodes))
     turns += static_cast<double>(planned.episode.turns.size());
-  return {.turn = rollout * static_cast<double>(num_rollout_workers(pilot)) / turns,
+  return {.turn = rollout * static_cast<double>(pilot.rollout_workers) / turns,
           .step = std::max(0.0, measured.whole() - summary.step_median - rollout)};
 }
 
 }  // namespace
 
-Calibration calibrate(const RunOptions& o, const Registries& registries, const EpisodeSource& known,
-                      const std::filesystem::path& program, const std::filesystem::path& folder,
-                      const Say& say) {
+Calibration calibrate(const ResolvedRun& run, const Registries& registries,
+                      const EpisodeSource& known, const std::filesystem::path& program,
+                      const std::filesystem::path& folder, const Say& say) {
   say("runs a few steps of a tiny policy");
-  const BesideTheModel beside = beside_the_model(o, registries, program, folder / "pilot");
-  Calibration calibration = calibrate_parts(o, registries, known, folder / "run", say);
+  const BesideTheModel beside = beside_the_model(run, registries, program, folder / "pilot");
+  Calibration calibration = calibrate_parts(run, registries, known, folder / "run", say);
   calibration.costs.worker.turn += beside.turn;
   calibration.costs.train.step = beside.step;
   return calibration;

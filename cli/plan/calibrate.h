@@ -14,8 +14,8 @@
 
 #include "cli/plan/costs.h"
 #include "cli/plan/local_run.h"
-#include "cli/run/options.h"
 #include "cli/run/registries.h"
+#include "cli/run/resolved_run.h"
 
 namespace tailrace {
 
@@ -25,13 +25,13 @@ struct Calibration {
   std::string source;  // where they come from, for a person; empty: they were known
 };
 
-// `options`: local_options(). `known`: the episodes, by which batches and lengths are chosen; null:
-// the policy plays some here, where that does not take too long, else those of
+// `run`: local_run(). `known`: the episodes, by which batches and lengths are chosen; null: the
+// policy plays some here, where that does not take too long, else those of
 // SimulatedEpisodesSection are drawn. A policy that the config creates has no experience: its
 // episodes are as long as those of random weights. `program`: the tailrace binary, for the pilot.
 // `folder`: an empty one on a disk, for files that are the caller's to remove. `say` gets a line
 // for what takes time. Throws UserError as a launch does.
-Calibration calibrate(const RunOptions& options, const Registries& registries,
+Calibration calibrate(const ResolvedRun& run, const Registries& registries,
                       const EpisodeSource& known, const std::filesystem::path& program,
                       const std::filesystem::path& folder,
                       const std::function<void(const std::string&)>& say);

@@ -10,7 +10,8 @@
 
 #include "cli/run/counted.h"
 #include "cli/run/hardware_file.h"
-#include "cli/run/pools.h"
+#include "cli/run/placed_run.h"
+#include "cli/run/threads.h"
 #include "cli/run/worker_configs.h"
 #include "cli/view/wrapped.h"
 #include "core/base/machine.h"
@@ -42,16 +43,15 @@ HardwareSection worker_card(const SimulateSection& section) {
 }
 
 // As a launch on the CPU would have it: no device of this machine is asked for.
-RunOptions without_device(const RunOptions& options, const ModelConfig& config) {
-  RunOptions sized = with_context(options, config);
+PlacedRun without_device(const ResolvedRun& run, const ModelConfig& config) {
+  RunOptions sized = with_context(run.options, config);
   sized.model.device = DeviceChoice::kCpu;
   sized.run.colocate = false;
-  return sized;
+  return place(changed(run, std::move(sized)), config);
 }
 
-PoolSection largest_pool(const RunOptions& options) {
-  const std::vector<PoolSection> pools = pools_of(options);
-  return std::ranges::max(pools, {}, &PoolSection::max_sequences);
+PoolSection largest_pool(const ResolvedRun& run) {
+  return std::ranges::max(run.pools, {}, &PoolSection::max_sequences);
 }
 
 // In a build that knows no GPU, all of it is as on the CPU.
@@ -60,15 +60,15 @@ PlacedMemory on_card(PlacedMemory memory) {
   return {.host = {}, .device = std::move(memory.host)};
 }
 
-PlacedMemory trainer_on_card(const RunOptions& options, const ModelConfig& config) {
-  TrainerWorkerConfig trainer = trainer_config(without_device(options, config), config);
-  trainer.device = card_device();
-  return on_card(trainer_memory(trainer));
+PlacedMemory trainer_on_card(const ResolvedRun& run, const ModelConfig& config) {
+  PlacedRun placed = without_device(run, config);
+  placed.trainer = card_device();
+  return on_card(trainer_memory(trainer_config(placed, {})));
 }
 
-PlacedMemory worker_on_card(const RunOptions& options, const ModelConfig& config) {
-  const RunOptions sized = without_device(options, config);
-  return on_card(rollout_memory(rollout_config(sized, config, largest_pool(sized), card_device())));
+PlacedMemory worker_on_card(PlacedRun placed) {
+  placed.rollout.device = card_device();
+  return on_card(rollout_memory(rollout_config(placed, largest_pool(placed.run), {})));
 }
 
 // The items of a process on the CPU stand first; estimates are behind them.
@@ -96,34 +96,35 @@ std::string size_text(double parameters) {
 }
 
 // Keys that make the trainer smaller, each by itself and all together.
-void try_trainer_keys(const RunOptions& options, const ModelConfig& config, CardFit& fit) {
+void try_trainer_keys(const ResolvedRun& run, const ModelConfig& config, CardFit& fit) {
+  const RunOptions& options = run.options;
   const RunOptions sized = with_context(options, config);
   const int64_t context = sized.rollout.engine.max_context_tokens;
   const bool shortens = context < options.train.microbatch_tokens;
-  const auto told = [&](const std::string& keys, const RunOptions& changed) {
-    const int64_t needs = total_bytes(trainer_on_card(changed, config).device);
+  const auto told = [&](const std::string& keys, const ResolvedRun& other) {
+    const int64_t needs = total_bytes(trainer_on_card(other, config).device);
     if (needs > fit.trainer_has) return false;
     fit.would.push_back(fmt::format("{} ({})", keys, format_bytes(needs)));
     return true;
   };
-  RunOptions shorter = options, recomputed = options;
-  shorter.train.microbatch_tokens = context;
-  recomputed.train.recompute = true;
+  ResolvedRun shorter = run, recomputed = run;
+  shorter.options.train.microbatch_tokens = context;
+  recomputed.options.train.recompute = true;
   const std::string of_batch = fmt::format("train.microbatch_tokens={}", context),
                     of_pass = "train.recompute=true";
   bool one = shortens && told(of_batch, shorter);
   if (!options.train.recompute && told(of_pass, recomputed)) one = true;
   if (one || !shortens || options.train.recompute) return;
-  shorter.train.recompute = true;
+  shorter.options.train.recompute = true;
   told(of_batch + " " + of_pass, shorter);
 }
 
 // Where no card holds it as it is, and no key makes it small enough for this one.
-void try_smallest_trainer(const RunOptions& options, const ModelConfig& config, CardFit& fit) {
-  RunOptions smallest = with_context(options, config);
+void try_smallest_trainer(const ResolvedRun& run, const ModelConfig& config, CardFit& fit) {
+  RunOptions smallest = with_context(run.options, config);
   smallest.train.microbatch_tokens = smallest.rollout.engine.max_context_tokens;
   smallest.train.recompute = true;
-  const int64_t needs = total_bytes(trainer_on_card(smallest, config).device);
+  const int64_t needs = total_bytes(trainer_on_card(changed(run, smallest), config).device);
   if (const auto card = card_with(std::max(needs, fit.rollout_needs)))
     fit.would.push_back(fmt::format("{} with train.microbatch_tokens={} train.recompute=true ({})",
                                     *card, smallest.train.microbatch_tokens, format_bytes(needs)));
@@ -150,16 +151,16 @@ RunOptions with_context(const RunOptions& options, const ModelConfig& config) {
   return sized;
 }
 
-Plan plan_on_cards(const RunOptions& options, const ModelConfig& config) {
-  const RunOptions sized = without_device(options, config);
-  Plan plan = make_plan(sized, config, /*available_bytes=*/0);
-  PlacedMemory trainer = trainer_on_card(options, config), worker = worker_on_card(options, config);
-  replace_first(plan.trainer, trainer_memory(trainer_config(sized, config)).host.size(),
+Plan plan_on_cards(const ResolvedRun& run, const ModelConfig& config) {
+  const PlacedRun sized = without_device(run, config);
+  Plan plan = make_plan(sized, /*available_bytes=*/0);
+  PlacedMemory trainer = trainer_on_card(run, config), worker = worker_on_card(sized);
+  replace_first(plan.trainer, trainer_memory(trainer_config(sized, {})).host.size(),
                 std::move(trainer.host));
-  const auto on_cpu = rollout_memory(rollout_config(sized, config, largest_pool(sized), Device{}));
+  const auto on_cpu = rollout_memory(rollout_config(sized, largest_pool(sized.run), {}));
   replace_first(plan.rollout_worker, on_cpu.host.size(), std::move(worker.host));
   DevicePlan& devices = plan.devices;
-  const SimulateSection& section = options.simulate;
+  const SimulateSection& section = run.options.simulate;
   const std::string name = worker_card(section).name,
                     of_trainer = hardware_section(section, section.trainer.hardware).name;
   devices.card = name == of_trainer
@@ -168,17 +169,18 @@ Plan plan_on_cards(const RunOptions& options, const ModelConfig& config) {
   devices.trainer_memory = std::move(trainer.device);
   devices.rollout_worker = std::move(worker.device);
   // Threads are of this machine.
-  const std::string shortage = thread_shortage(plan.threads, sized);
+  const std::string shortage = thread_shortage(plan.threads, sized.run.options);
   std::erase_if(plan.warnings, [&](const std::string& text) { return text == shortage; });
   return plan;
 }
 
-CardFit fit_on_cards(const RunOptions& options, const ModelConfig& config, const Plan& plan) {
+CardFit fit_on_cards(const ResolvedRun& run, const ModelConfig& config, const Plan& plan) {
+  const RunOptions& options = run.options;
   const SimulateSection& section = options.simulate;
   const HardwareSection trainer = hardware_section(section, section.trainer.hardware),
                         worker = worker_card(section);
-  const RunOptions sized = without_device(options, config);
-  const EngineOptions& engine = sized.rollout.engine;
+  PlacedRun sized = without_device(run, config);
+  const EngineOptions engine = sized.run.options.rollout.engine;
   const Placement placement = cache_placement(options, config);
   CardFit fit{.trainer_card = trainer.name,
               .rollout_card = worker.name,
@@ -187,11 +189,8 @@ CardFit fit_on_cards(const RunOptions& options, const ModelConfig& config, const
               .trainer_needs = total_bytes(plan.devices.trainer_memory),
               .rollout_needs = total_bytes(plan.devices.rollout_worker)};
   DevicePlan turns = plan.devices;
-  RunOptions by_turns = sized;
-  by_turns.run.colocate = true;
-  turns.rollout_worker =
-      on_card(rollout_memory(rollout_config(by_turns, config, largest_pool(sized), card_device())))
-          .device;
+  sized.run.options.run.colocate = true;
+  turns.rollout_worker = worker_on_card(std::move(sized)).device;
   share_turns(turns);
   fit.in_turn_needs = total_bytes(turns.trainer_memory) + total_bytes(turns.rollout_worker) +
                       total_bytes(turns.in_turn);
@@ -223,8 +222,8 @@ CardFit fit_on_cards(const RunOptions& options, const ModelConfig& config, const
       fit.would.emplace_back("a card for each (run.colocate=false)");
     policy_that_fits(fit.in_turn_needs, fit.trainer_has);
   } else if (!fit.trainer_fits()) {
-    if (fit.rollout_fits()) try_trainer_keys(options, config, fit);
-    if (fit.would.empty()) try_smallest_trainer(options, config, fit);
+    if (fit.rollout_fits()) try_trainer_keys(run, config, fit);
+    if (fit.would.empty()) try_smallest_trainer(run, config, fit);
     policy_that_fits(fit.trainer_needs, fit.trainer_has);
   } else if (fit.kv_room_mb > 0) {
     fit.would.push_back(fmt::format("rollout.kv_cache_mb={}", fit.kv_room_mb));
@@ -269,8 +268,9 @@ std::string fit_text(const CardFit& fit) {
   return text;
 }
 
-std::vector<std::string> gaps_of(const RunOptions& options, const ModelConfig* config,
+std::vector<std::string> gaps_of(const ResolvedRun& run, const ModelConfig* config,
                                  int64_t trainers) {
+  const RunOptions& options = run.options;
   const SimulateSection& section = options.simulate;
   const HardwareSection trainer = hardware_section(section, section.trainer.hardware),
                         worker = hardware_section(section, section.rollout_hardware);
@@ -282,7 +282,7 @@ std::vector<std::string> gaps_of(const RunOptions& options, const ModelConfig* c
         fmt::format("no model is split over devices, and a rollout worker has {}", worker.devices));
   if (options.lora.trains())
     gaps.emplace_back("an adapter beside its base is computed on the CPU alone");
-  if (const std::string why = why_trainer_on_cpu(options); !why.empty()) gaps.push_back(why);
+  if (const std::string why = why_trainer_on_cpu(run); !why.empty()) gaps.push_back(why);
   if (config != nullptr && compute_dtype(options.model.compute, *config) == Dtype::kBF16 &&
       config->head_dim % 8 != 0)
     gaps.push_back(fmt::format(

@@ -10,6 +10,7 @@
 
 #include "cli/run/options.h"
 #include "cli/run/plan.h"
+#include "cli/run/resolved_run.h"
 #include "core/model/model_config.h"
 #include "core/model/placement.h"
 #include "kernels/base/device.h"
@@ -46,18 +47,18 @@ struct CardFit {
   }
 };
 
-// The plan of the run's processes on the cards of `options.simulate`; the sizes of a card that is
-// none (no memory_gib) are not told. Throws as make_plan().
-Plan plan_on_cards(const RunOptions& options, const ModelConfig& config);
+// The plan of the run's processes on the cards of `run.options.simulate`; the sizes of a card that
+// is none (no memory_gib) are not told. Throws as make_plan().
+Plan plan_on_cards(const ResolvedRun& run, const ModelConfig& config);
 
 // Of a plan_on_cards(). Without memory_gib of a card everything fits on it.
-CardFit fit_on_cards(const RunOptions& options, const ModelConfig& config, const Plan& plan);
+CardFit fit_on_cards(const ResolvedRun& run, const ModelConfig& config, const Plan& plan);
 
 std::string fit_text(const CardFit& fit);
 
 // Reasons why Tailrace cannot run the plan as it is today; empty: it can. `trainers` that are
 // planned; `config`: where the policy is known.
-std::vector<std::string> gaps_of(const RunOptions& options, const ModelConfig* config,
+std::vector<std::string> gaps_of(const ResolvedRun& run, const ModelConfig* config,
                                  int64_t trainers);
 // As a line; `runnable`: what can be run instead, a plan in words; empty: none is known.
 std::string gaps_text(const std::vector<std::string>& gaps, const std::string& runnable = "");

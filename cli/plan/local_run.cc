@@ -2,36 +2,38 @@
 
 #include <utility>
 
-#include "cli/run/pools.h"
+#include "cli/run/placed_run.h"
 #include "cli/simulate/simulation_size.h"
 #include "core/base/log.h"
 #include "core/base/machine.h"
 
 namespace tailrace {
 
-RunOptions local_options(const RunOptions& options, const std::filesystem::path& like) {
-  RunOptions local = options;
+ResolvedRun local_run(const ResolvedRun& run, const std::filesystem::path& like) {
+  RunOptions local = run.options;
   local.simulate = {};
   // Messages take what the pilot finds (MachineCosts::train.step).
   local.simulate.message_ms = 0;
   // More than any run takes, so that its steps end it.
   local.simulate.days = 1e4;
   local.simulate.hardware = {{.name = "this machine"}};
-  local.simulate.trainer.workers = options.train.ranks;
+  local.simulate.trainer.workers = run.options.train.ranks;
   local.simulate.episodes.from = like.string();
-  if (!local.rollout_processes.pools.empty())
-    local.rollout_processes.pools = launched_pools(options);
-  return local;
+  if (!local.rollout_processes.pools.empty()) local.rollout_processes.pools = run.launched_pools;
+  return changed(run, std::move(local));
 }
 
-SimulatedMode simulate_here(const RunOptions& options,
+SimulatedMode simulate_here(const ResolvedRun& run,
                             const sandbox::EnvironmentRegistry& environments,
                             const MachineCosts& costs, const EpisodeSource& episodes,
                             int64_t steps) {
-  SimulatedMode mode{.options = options};
-  mode.options.simulate.steps = steps;
-  mode.options.simulate.episodes.from.clear();  // `episodes` has them
-  mode.simulation = make_simulation(mode.options, environments);
+  ResolvedRun simulated = run;
+  simulated.options.simulate.steps = steps;
+  simulated.options.simulate.episodes.from.clear();  // `episodes` has them
+  SimulatedMode mode{.options = simulated.options,
+                     .simulation = make_simulation(simulated, environments)};
+  // The processes share the cores of this machine, which the section knows nothing of.
+  if (place(run, environments).evaluates_in_turn) mode.simulation.law.eval.holds_training = true;
   mode.simulation.episodes = episodes;
   for (simulator::PoolModel& pool : mode.simulation.cluster.pools) {
     pool.hardware = costs.worker;

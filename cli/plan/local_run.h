@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cli/plan/costs.h"
-#include "cli/run/options.h"
+#include "cli/run/resolved_run.h"
 #include "cli/run/simulation.h"
 #include "cli/simulate/simulated_text.h"
 #include "sandbox/registry.h"
@@ -19,12 +19,12 @@ namespace tailrace {
 
 using EpisodeSource = std::shared_ptr<const simulator::EpisodeSource>;
 
-// `options` with this machine in the place of described hardware. `like`: a run
+// `run` with this machine in the place of described hardware. `like`: a run
 // whose episodes are played again; empty: none.
-RunOptions local_options(const RunOptions& options, const std::filesystem::path& like);
+ResolvedRun local_run(const ResolvedRun& run, const std::filesystem::path& like);
 
-// The first `steps` of a run with local_options().
-SimulatedMode simulate_here(const RunOptions& options,
+// The first `steps` of a local_run().
+SimulatedMode simulate_here(const ResolvedRun& run,
                             const sandbox::EnvironmentRegistry& environments,
                             const MachineCosts& costs, const EpisodeSource& episodes,
                             int64_t steps);

@@ -110,15 +110,15 @@ RunOptions pilot_options(const RunOptions& options, const ModelConfig& model,
   return pilot;
 }
 
-QuietStep run_pilot(const RunOptions& pilot, const fs::path& program, const fs::path& folder,
+QuietStep run_pilot(const ResolvedRun& pilot, const fs::path& program, const fs::path& folder,
                     const RunPaths& paths) {
   const fs::path config = folder / "pilot.yaml", log = folder / "pilot.log";
-  if (auto written = write_file_atomic(config, print_config(pilot)); !written)
+  if (auto written = write_file_atomic(config, print_config(pilot.options)); !written)
     throw UserError("{}", written.failure().message);
   auto child = ChildProcess::spawn(
       {program.string(), "launch", config.string(), "--run-dir", paths.root.string()}, log);
   if (!child) throw UserError("{}", child.failure().message);
-  QuietSteps steps(paths, pilot, kFirstMeasured);
+  QuietSteps steps(paths, pilot.threads, kFirstMeasured);
   wait_for(child.value(), log, steps);
   const std::optional<QuietStep> step = steps.mean();
   if (!step) throw UserError("the pilot of the plan has trained no step");

@@ -22,7 +22,7 @@ RunOptions pilot_options(const RunOptions& options, const ModelConfig& model,
 // Launches it as the run `paths` by `program`, the tailrace binary, and waits for its end, for a
 // minute at most; its files beside the run go into `folder`. Returns a step as if nobody
 // else used the machine. Throws UserError with its last words when it fails.
-QuietStep run_pilot(const RunOptions& pilot, const std::filesystem::path& program,
+QuietStep run_pilot(const ResolvedRun& pilot, const std::filesystem::path& program,
                     const std::filesystem::path& folder, const RunPaths& paths);
 
 }  // namespace tailrace

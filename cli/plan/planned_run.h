@@ -13,8 +13,8 @@
 #include "cli/plan/card_fit.h"
 #include "cli/plan/costs.h"
 #include "cli/plan/local_run.h"
-#include "cli/run/options.h"
 #include "cli/run/registries.h"
+#include "cli/run/resolved_run.h"
 #include "scheduler/state/mode.h"
 
 namespace tailrace {
@@ -50,14 +50,14 @@ struct PlannedRun {
 };
 
 struct PlanRequest {
-  const RunOptions& options;
+  const ResolvedRun& run;
   const Registries& registries;
   int64_t steps = 0;
   std::filesystem::path like = {};     // a run whose episodes are played again; empty: none
   std::filesystem::path program = {};  // the tailrace binary
-  // `options` in this mode. Throws UserError where they do not fit it.
-  std::function<RunOptions(scheduler::ModeName)> with_mode = {};  // empty: only its own
-  std::function<void(const std::string&)> say = {};               // what takes time
+  // `run` in this mode. Throws UserError where they do not fit it.
+  std::function<ResolvedRun(scheduler::ModeName)> with_mode = {};  // empty: only its own
+  std::function<void(const std::string&)> say = {};                // what takes time
   bool tries_turns = false;  // of one worker and one trainer: on one card, too
 };
 

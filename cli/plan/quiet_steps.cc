@@ -124,9 +124,8 @@ std::optional<QuietStep> QuietSteps::mean() const {
     }
     return std::min(seconds, std::max(least, seconds - waited)) / static_cast<double>(steps);
   };
-  const ThreadPlan threads = plan_threads(options_);
-  return QuietStep{.rollout = quiet(passed.rollout, "rollout", threads.worker),
-                   .train = quiet(passed.train, "trainer", threads.trainer),
+  return QuietStep{.rollout = quiet(passed.rollout, "rollout", threads_.worker),
+                   .train = quiet(passed.train, "trainer", threads_.trainer),
                    .rest = quiet(passed.rest, "scheduler", 1)};
 }
 

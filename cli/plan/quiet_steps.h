@@ -13,7 +13,7 @@
 #include <optional>
 #include <string>
 
-#include "cli/run/options.h"
+#include "cli/run/threads.h"
 #include "core/base/run_directory.h"
 
 namespace tailrace {
@@ -26,9 +26,9 @@ struct QuietStep {
 
 class QuietSteps {
  public:
-  // Watches the steps from `first` on of `run`, which has these options.
-  QuietSteps(RunPaths run, const RunOptions& options, int64_t first)
-      : run_(std::move(run)), options_(options), first_(first) {}
+  // Watches the steps from `first` on of `run`, whose processes have these threads.
+  QuietSteps(RunPaths run, const ThreadPlan& threads, int64_t first)
+      : run_(std::move(run)), threads_(threads), first_(first) {}
 
   // Often, some times a step.
   void look();
@@ -49,7 +49,7 @@ class QuietSteps {
   std::map<std::string, Use> processes() const;
 
   RunPaths run_;
-  RunOptions options_;
+  ThreadPlan threads_;
   int64_t first_;
   uintmax_t seen_ = 0;  // bytes of metrics
   Moment begin_, end_;

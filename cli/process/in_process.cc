@@ -31,7 +31,7 @@ class RoleThread {
         page_(new_page()),
         stall_(stall),
         log_(name_.text(), context.run.log(name_of(name_.kind), name_.index),
-             context.options.log.level) {}
+             context.resolved.options.log.level) {}
 
   void start(const RoleContext& context) {
     thread_ = std::jthread([this, &context](std::stop_token stop) { play(context, stop); });
@@ -133,7 +133,7 @@ SupervisorResult run_in_process(const RoleContext& given, const SupervisorOption
   const std::unique_ptr<Colocation> colocation = make_colocation(given);
   RoleContext context = given;
   context.colocation = colocation.get();
-  for (const RoleName& name : roles_of(context.options)) {
+  for (const RoleName& name : roles_of(context.resolved)) {
     roles.push_back(std::make_unique<RoleThread>(name, context, options.stall));
   }
   // When all are made: one that cannot be would else leave threads that nobody stops.

@@ -8,8 +8,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/run/datasets.h"
-#include "cli/run/pools.h"
 #include "core/base/clock.h"
 #include "core/base/error.h"
 #include "core/base/json_text.h"
@@ -62,8 +60,7 @@ class SilentPolicy {
   http::Server server_;  // last: its thread ends first
 };
 
-std::string first_task(const DatasetSection& dataset, const text::RowLimits& limits,
-                       uint64_t seed) {
+std::string first_task(const RunDataset& dataset, const text::RowLimits& limits, uint64_t seed) {
   ordered_json row;
   const RowsFile file = rows_of(dataset, /*held_out=*/dataset.dataset.empty());
   if (!file.file.empty()) {
@@ -120,19 +117,19 @@ Verdict try_agent(const std::shared_ptr<const AgentProgram>& program, const std:
 
 }  // namespace
 
-std::vector<std::string> try_agents(const RunOptions& options,
+std::vector<std::string> try_agents(const ResolvedRun& run,
                                     const sandbox::EnvironmentRegistry& environments,
                                     Time patience) {
   std::vector<std::string> notes;
-  if (num_rollout_workers(options) == 0) return notes;
-  const std::vector<DatasetSection> datasets = datasets_of(options);
-  for (size_t i = 0; i < datasets.size(); ++i) {
-    const auto program = environments.source(datasets[i].env, datasets[i].settings)->agent();
+  if (run.rollout_workers == 0) return notes;
+  const RunOptions& options = run.options;
+  for (const RunDataset& dataset : run.datasets) {
+    const auto program = environments.source(dataset.env, dataset.settings)->agent();
     if (program == nullptr) continue;
-    const std::string key = dataset_key(options, i, "agent.command");
+    const std::string key = dataset.key("agent.command");
     const uint64_t seed = sandbox::task_seed(static_cast<uint64_t>(options.run.seed), false, 0);
-    const Verdict verdict = try_agent(
-        program, key, first_task(datasets[i], options.files.limits(), seed), seed, patience);
+    const Verdict verdict =
+        try_agent(program, key, first_task(dataset, options.files.limits(), seed), seed, patience);
     if (verdict == Verdict::kSlow)
       notes.push_back(
           fmt::format("{} is '{}', which has not asked the policy within {:g} s of a first episode",

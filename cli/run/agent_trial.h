@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/run/options.h"
+#include "cli/run/resolved_run.h"
 #include "core/base/time.h"
 #include "sandbox/registry.h"
 
@@ -22,7 +22,7 @@ inline constexpr Time kTrialPatience = std::chrono::seconds(30);
 // answers: there is no policy yet. Throws UserError about the key of one that ends before it has
 // asked. Returns a note for each that did neither in time. Where workers of other machines play,
 // nothing is tried.
-std::vector<std::string> try_agents(const RunOptions& options,
+std::vector<std::string> try_agents(const ResolvedRun& run,
                                     const sandbox::EnvironmentRegistry& environments,
                                     Time patience = kTrialPatience);
 

@@ -8,7 +8,6 @@
 
 #include <fmt/format.h>
 
-#include "cli/run/datasets.h"
 #include "core/base/error.h"
 #include "sandbox/process/command.h"
 
@@ -76,26 +75,24 @@ std::shared_ptr<const AgentProgram> program_of(const DatasetSection& dataset) {
 // Calls `with` with each dataset that an agent plays, and the key and words of each of its
 // programs.
 template <class With>
-void each_program(const RunOptions& options, const With& with) {
-  const std::vector<DatasetSection> datasets = datasets_of(options);
-  for (size_t i = 0; i < datasets.size(); ++i) {
-    const AgentSection& agent = datasets[i].agent;
+void each_program(std::span<const RunDataset> datasets, const With& with) {
+  for (const RunDataset& dataset : datasets) {
+    const AgentSection& agent = dataset.agent;
     if (!agent.plays()) continue;
     for (const auto& [name, words] :
          {std::pair{"setup", &agent.setup}, {"command", &agent.command}, {"score", &agent.score}})
-      if (!words->empty())
-        with(datasets[i], dataset_key(options, i, fmt::format("agent.{}", name)), *words);
+      if (!words->empty()) with(dataset, dataset.key(fmt::format("agent.{}", name)), *words);
   }
 }
 
 }  // namespace
 
-void add_agents(RunOptions& options, sandbox::EnvironmentRegistry& environments) {
-  const std::vector<DatasetSection> datasets = datasets_of(options);
+void add_agents(RunOptions& options, std::span<const RunDataset> datasets,
+                sandbox::EnvironmentRegistry& environments) {
   for (size_t i = 0; i < datasets.size(); ++i) {
-    const DatasetSection& dataset = datasets[i];
+    const RunDataset& dataset = datasets[i];
     const AgentSection& agent = dataset.agent;
-    const auto key = [&](std::string_view name) { return dataset_key(options, i, name); };
+    const auto key = [&](std::string_view name) { return dataset.key(name); };
     if (!agent.plays()) {
       if (!agent.setup.empty() || !agent.score.empty())
         throw UserError::at(key("agent.command"),
@@ -134,8 +131,8 @@ void add_agents(RunOptions& options, sandbox::EnvironmentRegistry& environments)
                           "has no effect: {} plays, which is given its task and nothing else. "
                           "Remove it.",
                           key("agent.command"));
-    std::string& name = options.datasets.empty() ? options.env.name : options.datasets[i].env;
-    if (name.empty()) name = options.datasets.empty() ? "agent" : "agent-" + dataset.name;
+    std::string& name = dataset.listed ? options.datasets[i].env : options.env.name;
+    if (name.empty()) name = dataset.listed ? "agent-" + dataset.name : "agent";
     // An agent stands in the registry like an environment, so that tasks, limits and verifiers are
     // found by its name as those of any other. A call to the policy is a turn.
     sandbox::EnvironmentInfo info{.name = name,
@@ -155,18 +152,18 @@ void add_agents(RunOptions& options, sandbox::EnvironmentRegistry& environments)
   }
 }
 
-std::vector<CommandFile> agent_files(const RunOptions& options) {
+std::vector<CommandFile> agent_files(std::span<const RunDataset> datasets) {
   std::vector<CommandFile> files;
-  each_program(options, [&](const DatasetSection&, const std::string& key,
-                            const std::vector<std::string>& words) {
+  each_program(datasets, [&](const DatasetSection&, const std::string& key,
+                             const std::vector<std::string>& words) {
     std::ranges::move(files_of_command(key, words), std::back_inserter(files));
   });
   return files;
 }
 
-void require_agents(const RunOptions& options) {
-  each_program(options, [&](const DatasetSection& dataset, const std::string& key,
-                            const std::vector<std::string>& words) {
+void require_agents(std::span<const RunDataset> datasets) {
+  each_program(datasets, [&](const DatasetSection& dataset, const std::string& key,
+                             const std::vector<std::string>& words) {
     const sandbox::CommandStart start{.words = words,
                                       .is_isolated = dataset.isolation == Isolation::kSandbox};
     if (const auto fit = sandbox::check_machine(start); !fit)
@@ -174,9 +171,9 @@ void require_agents(const RunOptions& options) {
   });
 }
 
-int64_t agents_at_once(const RunOptions& options) {
+int64_t agents_at_once(std::span<const RunDataset> datasets) {
   int64_t sum = 0;
-  for (const DatasetSection& dataset : datasets_of(options)) {
+  for (const RunDataset& dataset : datasets) {
     // An environment among the datasets takes slots as well, so that processes of agents say
     // nothing of how many a worker may hold.
     if (!dataset.agent.plays()) return 0;
@@ -185,10 +182,9 @@ int64_t agents_at_once(const RunOptions& options) {
   return sum;
 }
 
-std::vector<std::string> describe_agents(const RunOptions& options) {
+std::vector<std::string> describe_agents(std::span<const RunDataset> datasets) {
   std::vector<std::string> lines;
-  const std::vector<DatasetSection> datasets = datasets_of(options);
-  for (const DatasetSection& dataset : datasets) {
+  for (const RunDataset& dataset : datasets) {
     const AgentSection& agent = dataset.agent;
     if (!agent.plays()) continue;
     lines.push_back(fmt::format("{}, an agent: '{}', at most {:g} s and {} answers an episode, {}",

@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/run/agents.h"
-#include "cli/run/datasets.h"
 #include "cli/run/fitted_prompts.h"
 #include "cli/run/rewards.h"
 #include "core/base/digest_of.h"
@@ -42,7 +41,8 @@ Digest digest_of_header(const fs::path& file, int64_t bytes) {
 
 }  // namespace
 
-Bundle::Bundle(const RunPaths& paths, const RunOptions& o) : paths_(paths) {
+Bundle::Bundle(const RunPaths& paths, const ResolvedRun& run) : paths_(paths) {
+  const RunOptions& o = run.options;
   const nlohmann::json noted = read_proved_json(paths.inputs());
   for (const auto& [name, digest] : noted.items())
     if (digest.is_string()) noted_[name] = digest.get<std::string>();
@@ -57,11 +57,10 @@ Bundle::Bundle(const RunPaths& paths, const RunOptions& o) : paths_(paths) {
          .key = key,
          .rollout_only = rollout_only});
   };
-  const std::vector<DatasetSection> datasets = datasets_of(o);
-  for (size_t i = 0; i < datasets.size(); ++i) {
-    input(dataset_key(o, i, "plugin"), datasets[i].plugin, false);
+  for (const RunDataset& dataset : run.datasets) {
+    input(dataset.key("plugin"), dataset.plugin, false);
     const auto rows = [&](const char* name, const std::string& file, const FittedFile& fitted) {
-      const std::string key = dataset_key(o, i, name);
+      const std::string key = dataset.key(name);
       if (fitted.file.empty()) return input(key, file, true);
       // Where a run has it, so that the worker finds it as those of this host do.
       add({.file = {.place = fmt::format("prompts/{}", fitted.file.filename().string())},
@@ -70,8 +69,8 @@ Bundle::Bundle(const RunPaths& paths, const RunOptions& o) : paths_(paths) {
            .input = fitted_input(key),
            .rollout_only = true});
     };
-    rows("dataset", datasets[i].dataset, datasets[i].fitted);
-    if (o.eval.prompts > 0) rows("eval_dataset", datasets[i].eval_dataset, datasets[i].fitted_eval);
+    rows("dataset", dataset.dataset, dataset.fitted);
+    if (o.eval.prompts > 0) rows("eval_dataset", dataset.eval_dataset, dataset.fitted_eval);
   }
   input("reward.plugin", o.reward.plugin, false);
   // Files of one folder stay in one, where they find each other.
@@ -87,9 +86,9 @@ Bundle::Bundle(const RunPaths& paths, const RunOptions& o) : paths_(paths) {
            .key = file.key});
     }
   };
-  commands("env", environment_files(o));
-  commands("agent", agent_files(o));
-  commands("reward", reward_files(o.reward));
+  commands("env", environment_files(run.datasets));
+  commands("agent", agent_files(run.datasets));
+  commands("reward", reward_files(run.rewards));
   if (!o.model.path.empty()) {
     const fs::path model(o.model.path);
     std::vector<std::string> names = {"config.json", "generation_config.json",

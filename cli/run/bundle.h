@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/run/options.h"
+#include "cli/run/resolved_run.h"
 #include "core/base/digest.h"
 #include "core/base/ids.h"
 #include "core/base/result.h"
@@ -32,7 +32,7 @@ namespace tailrace {
 class Bundle {
  public:
   // Throws UserError: a file that is missing, or that has changed since inputs.json noted it.
-  Bundle(const RunPaths& paths, const RunOptions& options);
+  Bundle(const RunPaths& paths, const ResolvedRun& run);
 
   // Writes RUN/bundle/ROLE.json for both roles. Throws UserError.
   void write_listings() const;

@@ -12,7 +12,6 @@
 #include <fmt/format.h>
 
 #include "cli/run/counted.h"
-#include "cli/run/datasets.h"
 #include "core/base/error.h"
 #include "scheduler/state/quotas.h"
 
@@ -37,13 +36,14 @@ void check_verifier(const DatasetSection& dataset, const std::string& settings_k
 
 }  // namespace
 
-void validate_datasets(const RunOptions& o, const ConfigKeys& keys) {
+void validate_datasets(const RunOptions& o, std::span<const RunDataset> datasets,
+                       const ConfigKeys& keys) {
   if (o.datasets.empty()) return;
   double sum = 0, least = 0;
   std::map<std::string, size_t> known;
-  for (size_t i = 0; i < o.datasets.size(); ++i) {
-    const DatasetSection& dataset = o.datasets[i];
-    const std::string key = dataset_key(o, i, "name");
+  for (size_t i = 0; i < datasets.size(); ++i) {
+    const RunDataset& dataset = datasets[i];
+    const std::string key = dataset.key("name");
     if (!is_item_name(dataset.name))
       throw UserError::at(key,
                           "is '{}'; it names metrics and keys, and is of letters, digits, _ and -. "
@@ -59,33 +59,29 @@ void validate_datasets(const RunOptions& o, const ConfigKeys& keys) {
     throw UserError::at("datasets",
                         "have ratios that are all 0: nothing would be trained. Give at least one "
                         "of them ratio: 1.");
-  const std::vector<int64_t> prompts = prompts_of_step(o);
-  for (size_t i = 0; i < o.datasets.size(); ++i) {
-    const DatasetSection& dataset = o.datasets[i];
-    const std::string ratio = dataset_key(o, i, "ratio");
+  for (const RunDataset& dataset : datasets) {
+    const std::string ratio = dataset.key("ratio");
     const ConfigPlace* given = keys.place(ratio);
     // A dataset without a share takes no part (law 3.7): a person who has given it a ratio would
     // never be told.
-    if (dataset.ratio == 0 || prompts[i] > 0) continue;
-    const std::string item = dataset_key(o, i);
+    if (dataset.ratio == 0 || dataset.prompts > 0) continue;
     // With so many its own share is one prompt.
     const double enough = std::ceil(sum / least);
     throw UserError(
         "{} gets no prompt: a step has {} (rollout.prompts_per_step), dealt by the ratios in whole "
         "ones. Try {}, or ratio: 0 for one that is only evaluated.",
-        item, counted(o.step.prompts_per_step, "prompt"),
+        dataset.item, counted(o.step.prompts_per_step, "prompt"),
         enough <= scheduler::kMaxPrompts
             ? fmt::format("rollout.prompts_per_step={:.0f}", enough)
             : fmt::format("ratios that are nearer to each other (its own is {:g} of {:g})",
                           dataset.ratio, sum))
-        .about(given != nullptr ? ratio : item);
+        .about(given != nullptr ? ratio : dataset.item);
   }
 }
 
-sandbox::EnvironmentInfo validate_dataset(const RunOptions& o, size_t index,
-                                          const DatasetSection& dataset,
+sandbox::EnvironmentInfo validate_dataset(const RunOptions& o, const RunDataset& dataset,
                                           const Registries& registries) {
-  const auto key = [&](std::string_view name) { return dataset_key(o, index, name); };
+  const auto key = [&](std::string_view name) { return dataset.key(name); };
   std::shared_ptr<const sandbox::EnvironmentSource> source;
   try {
     source = registries.environments.source(dataset.env, dataset.settings);

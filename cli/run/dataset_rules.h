@@ -4,8 +4,9 @@
 // Thread: any.
 #pragma once
 
-#include <cstddef>
+#include <span>
 
+#include "cli/run/datasets.h"
 #include "cli/run/options.h"
 #include "cli/run/registries.h"
 #include "core/base/yaml_config.h"
@@ -14,11 +15,11 @@
 namespace tailrace {
 
 // Names that are names, and a place in each step for each.
-void validate_datasets(const RunOptions& o, const ConfigKeys& keys);
+void validate_datasets(const RunOptions& o, std::span<const RunDataset> datasets,
+                       const ConfigKeys& keys);
 
-// One dataset with its environment, which is returned. `index`: its place in datasets_of().
-sandbox::EnvironmentInfo validate_dataset(const RunOptions& o, size_t index,
-                                          const DatasetSection& dataset,
+// One dataset with its environment, which is returned.
+sandbox::EnvironmentInfo validate_dataset(const RunOptions& o, const RunDataset& dataset,
                                           const Registries& registries);
 
 }  // namespace tailrace

@@ -6,10 +6,6 @@
 #include <map>
 #include <set>
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
-#include "cli/run/counted.h"
 #include "scheduler/state/quotas.h"
 
 namespace tailrace {
@@ -49,87 +45,72 @@ std::string_view supervised_key(std::string_view key) {
   return found == keys.end() ? std::string_view() : found->second;
 }
 
-std::vector<DatasetSection> datasets_of(const RunOptions& options) {
-  std::vector<DatasetSection> datasets = options.datasets;
+std::vector<RunDataset> datasets_of(const RunOptions& options) {
+  std::vector<RunDataset> datasets;
   if (supervised_only(options)) return datasets;
+  std::vector<std::string> names;
+  for (const DatasetSection& given : options.datasets) names.push_back(given.name);
+  for (size_t i = 0; i < names.size(); ++i)
+    datasets.push_back({options.datasets[i], item_key("datasets", names, i)});
   if (datasets.empty()) {
     // The section env alone is a list of one dataset (law 1.1). Nobody behind this call tells the
     // two apart.
     const EnvSection& env = options.env;
-    datasets.push_back({.name = env.name,
-                        .ratio = 1,
-                        .env = env.name,
-                        .plugin = env.plugin,
-                        .command = env.command,
-                        .isolation = env.isolation,
-                        .settings = env.settings,
-                        .dataset = env.dataset,
-                        .eval_dataset = env.eval_dataset,
-                        .columns = env.columns,
-                        .too_long = env.too_long,
-                        .agent = env.agent,
-                        .fitted = env.fitted,
-                        .fitted_eval = env.fitted_eval});
+    datasets.push_back({{.name = env.name,
+                         .ratio = 1,
+                         .env = env.name,
+                         .plugin = env.plugin,
+                         .command = env.command,
+                         .isolation = env.isolation,
+                         .settings = env.settings,
+                         .dataset = env.dataset,
+                         .eval_dataset = env.eval_dataset,
+                         .columns = env.columns,
+                         .too_long = env.too_long,
+                         .agent = env.agent},
+                        "env",
+                        /*listed=*/false});
   }
-  for (DatasetSection& dataset : datasets) {
-    if (dataset.epochs == 0) dataset.epochs = options.run.epochs;
+  const std::vector<int64_t> prompts = deal(datasets, options.step.prompts_per_step);
+  for (size_t i = 0; i < datasets.size(); ++i) {
+    if (datasets[i].epochs == 0) datasets[i].epochs = options.run.epochs;
+    datasets[i].prompts = prompts[i];
   }
   return datasets;
 }
 
-RowsFile rows_of(const DatasetSection& dataset, bool held_out) {
+std::string RunDataset::key(std::string_view key) const {
+  // A message names the key as the person has written it: in the section env, or in an item of the
+  // list.
+  if (listed) return join_key(item, key);
+  return key == "epochs" ? "run.epochs" : join_key(item, key == "env" ? "name" : key);
+}
+
+RowsFile rows_of(const RunDataset& dataset, bool held_out) {
   const FittedFile& fitted = held_out ? dataset.fitted_eval : dataset.fitted;
   if (!fitted.file.empty()) return {.file = fitted.file, .columns = {}};
   return {.file = held_out ? dataset.eval_dataset : dataset.dataset, .columns = dataset.columns};
 }
 
-std::string dataset_key(const RunOptions& options, size_t index, std::string_view key) {
-  // A message names the key as the person has written it: in the section env, or in an item of the
-  // list.
-  if (options.datasets.empty()) {
-    if (key.empty()) return "env";
-    return key == "epochs" ? "run.epochs" : join_key("env", key == "env" ? "name" : key);
-  }
-  std::vector<std::string> names;
-  for (const DatasetSection& dataset : options.datasets) names.push_back(dataset.name);
-  const std::string item = item_key("datasets", names, index);
-  return key.empty() ? item : join_key(item, key);
-}
-
-std::vector<int64_t> deal(const RunOptions& options, int64_t total) {
+std::vector<int64_t> deal(std::span<const RunDataset> datasets, int64_t total) {
   std::vector<double> ratios;
-  for (const DatasetSection& dataset : datasets_of(options)) ratios.push_back(dataset.ratio);
+  for (const RunDataset& dataset : datasets) ratios.push_back(dataset.ratio);
   return scheduler::quotas(total, ratios);
 }
 
-std::vector<int64_t> prompts_of_step(const RunOptions& options) {
-  return deal(options, options.step.prompts_per_step);
-}
-
-std::vector<std::string> dataset_names(const RunOptions& options) {
+std::vector<std::string> dataset_names(std::span<const RunDataset> datasets) {
   std::vector<std::string> names;
   // Only several datasets have metrics of their own beside those of the run.
-  if (options.datasets.size() < 2) return names;
-  for (const DatasetSection& dataset : options.datasets) names.push_back(dataset.name);
+  if (datasets.size() < 2) return names;
+  for (const RunDataset& dataset : datasets) names.push_back(dataset.name);
   return names;
 }
 
-std::string epochs_text(const RunOptions& options) {
-  if (supervised_only(options))
-    return fmt::format("{} of {}", counted(options.sft.epochs, "epoch"), options.sft.data);
-  std::vector<std::string> parts;
-  for (const DatasetSection& dataset : datasets_of(options)) {
-    if (dataset.ratio > 0)
-      parts.push_back(fmt::format("{} of {}", counted(dataset.epochs, "epoch"), dataset.dataset));
-  }
-  return fmt::format("{}", fmt::join(parts, ", "));
-}
-
-std::vector<std::string> vocabulary_of(const RunOptions& options,
+std::vector<std::string> vocabulary_of(std::span<const RunDataset> datasets,
                                        const sandbox::EnvironmentRegistry& environments) {
   std::vector<std::string> words;
   std::set<std::string> known;
-  for (const DatasetSection& dataset : datasets_of(options)) {
+  for (const RunDataset& dataset : datasets) {
     const auto source = environments.source(dataset.env, dataset.settings);
     const std::vector<std::string>& own = source->info().vocabulary;
     // A word that one environment names twice is its mistake, and the tokenizer's to refuse.

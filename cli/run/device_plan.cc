@@ -6,10 +6,7 @@
 #include <fmt/format.h>
 
 #include "cli/run/counted.h"
-#include "cli/run/datasets.h"
 #include "cli/run/device_choice.h"
-#include "cli/run/pools.h"
-#include "cli/run/worker_configs.h"
 #include "core/base/error.h"
 #include "core/base/machine.h"
 #include "core/model/compute.h"
@@ -37,15 +34,16 @@ std::string who_computes(const DevicePlan& plan, int64_t trainers, int64_t rollo
 
 }  // namespace
 
-DevicePlan plan_devices(const RunOptions& o, const ModelConfig& model) {
+DevicePlan plan_devices(const PlacedRun& placed) {
+  const RunOptions& o = placed.run.options;
   DevicePlan plan;
-  plan.samples_here = !supervised_only(o) && num_rollout_workers(o) > 0;
-  plan.dtype = compute_dtype(o.model.compute, model) == Dtype::kBF16 ? "bf16" : "f32";
-  ChosenDevice chosen = rollout_device(o, model);
-  plan.trainer = trainer_device(o, model);
-  if (plan.samples_here) plan.rollout = chosen.device;
-  plan.why_cpu = std::move(chosen.why_cpu);
-  if (is_cpu(plan.trainer) && !is_cpu(chosen.device)) plan.why_trainer_cpu = why_trainer_on_cpu(o);
+  plan.samples_here = placed.run.rollout_workers > 0;
+  plan.dtype = placed.compute == Dtype::kBF16 ? "bf16" : "f32";
+  plan.trainer = placed.trainer;
+  if (plan.samples_here) plan.rollout = placed.rollout.device;
+  plan.why_cpu = placed.rollout.why_cpu;
+  if (is_cpu(plan.trainer) && !is_cpu(placed.rollout.device))
+    plan.why_trainer_cpu = placed.why_trainer_cpu;
   if (o.model.device == DeviceChoice::kCuda && !plan.samples_here && is_cpu(plan.trainer))
     throw UserError::at("model.device", "is cuda, but {}.\n       Try model.device=cpu.",
                         plan.why_trainer_cpu);
@@ -76,10 +74,10 @@ void share_turns(DevicePlan& plan) {
                    std::max(trains, samples) + kTurnSlack}};
 }
 
-std::string describe(const DevicePlan& plan, const RunOptions& o) {
+std::string describe(const DevicePlan& plan, const ResolvedRun& run) {
   if (!plan.card.empty()) return fmt::format("{}, in {}", plan.card, plan.dtype);
   const bool samples_elsewhere =
-      !plan.samples_here && !supervised_only(o) && o.model.device != DeviceChoice::kCpu;
+      !plan.samples_here && !run.supervised_only && run.options.model.device != DeviceChoice::kCpu;
   if (samples_elsewhere)
     return fmt::format("{} for the trainer; of rollout workers each takes what its machine has",
                        describe(plan.trainer));

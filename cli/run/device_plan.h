@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/run/options.h"
+#include "cli/run/placed_run.h"
 #include "core/base/memory_need.h"
 #include "core/model/model_config.h"
 #include "kernels/base/device.h"
@@ -28,16 +28,15 @@ struct DevicePlan {
   std::vector<MemoryItem> in_turn = {};
 };
 
-// Without the memory. Throws as rollout_device(), and where the device that is asked for would have
-// nothing to do.
-DevicePlan plan_devices(const RunOptions& options, const ModelConfig& model);
+// Without the memory. Throws UserError where the device that is asked for would have nothing to do.
+DevicePlan plan_devices(const PlacedRun& placed);
 
 // For a trainer and a rollout worker that take turns: moves what only a turn needs, of both lists,
 // to `in_turn`.
 void share_turns(DevicePlan& plan);
 
 // "the CPU"; "NVIDIA H100 (cuda) for rollout workers, in bf16", and who stays on the CPU.
-std::string describe(const DevicePlan& plan, const RunOptions& options);
+std::string describe(const DevicePlan& plan, const ResolvedRun& run);
 // "11.2 GiB of the 80.0 GiB of NVIDIA H100 (cuda) for the trainer, 2 rollout workers"; empty where
 // nothing of this machine computes there.
 std::string describe_memory(const DevicePlan& plan, int64_t trainers, int64_t rollout_workers);

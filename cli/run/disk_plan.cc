@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "cli/run/counted.h"
-#include "cli/run/datasets.h"
+#include "cli/run/worker_configs.h"
 #include "core/model/compute.h"
 #include "core/model/parameters.h"
 #include "core/weights/manifest.h"
@@ -77,11 +77,13 @@ int64_t DiskPlan::most_bytes() const {
                 sum_of(at_most_times(stored_steps, tokens), others));
 }
 
-DiskPlan plan_disk(const RunOptions& o, const ModelConfig& config, int64_t steps,
-                   int64_t tokens_per_step, bool lags) {
+DiskPlan plan_disk(const PlacedRun& placed, int64_t steps, int64_t tokens_per_step, bool lags) {
+  const ResolvedRun& run = placed.run;
+  const ModelConfig& config = placed.model;
+  const RunOptions& o = run.options;
   const ParameterLayout trained = ParameterLayout::trained(config);
-  const Dtype compute = compute_dtype(o.model.compute, config);
-  const bool rl = !supervised_only(o);
+  const Dtype compute = placed.compute;
+  const bool rl = !run.supervised_only;
   const int64_t all_floats = trained.num_parameters() * kFloat;
   DiskPlan plan;
   plan.version = published_bytes(trained, compute);
@@ -121,7 +123,7 @@ DiskPlan plan_disk(const RunOptions& o, const ModelConfig& config, int64_t steps
     plan.older_versions = std::max(plan.older_versions, lag - plan.versions);
   }
   plan.older_bytes = at_most_times(plan.older_versions, plan.version);
-  if (o.algo.kl.needs_reference() && !reference_is_base(trainer_config(o, config)))
+  if (o.algo.kl.needs_reference() && !reference_is_base(trainer_config(placed, {})))
     plan.reference = all_floats;
   const int64_t traces =
       std::min(kMaxTraceBytes, at_most_times(tokens_per_step, kTraceBytesPerToken));

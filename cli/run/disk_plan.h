@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/run/options.h"
+#include "cli/run/placed_run.h"
 #include "core/base/machine.h"
 #include "core/model/model_config.h"
 
@@ -36,8 +36,7 @@ struct DiskPlan {
 
 // `steps`: of the run at most, 0: no end, or supervised training alone. `tokens_per_step`: at most.
 // `lags`: steps go on under an evaluation.
-DiskPlan plan_disk(const RunOptions& options, const ModelConfig& config, int64_t steps,
-                   int64_t tokens_per_step, bool lags);
+DiskPlan plan_disk(const PlacedRun& placed, int64_t steps, int64_t tokens_per_step, bool lags);
 
 // Lines of the plan.
 std::vector<std::string> describe(const DiskPlan& plan, const RunOptions& options);

@@ -191,22 +191,21 @@ struct Used {
   std::string key;
 };
 
-std::vector<Used> files_that_change(const RunOptions& options) {
+std::vector<Used> files_that_change(const ResolvedRun& run) {
   std::vector<Used> used;
-  const std::vector<DatasetSection> datasets = datasets_of(options);
-  for (size_t i = 0; i < datasets.size(); ++i) {
-    if (!may_change(datasets[i])) continue;
-    if (datasets[i].ratio > 0 && !datasets[i].dataset.empty())
-      used.push_back({i, /*held_out=*/false, dataset_key(options, i, "dataset")});
-    if (options.eval.prompts > 0 && !datasets[i].eval_dataset.empty())
-      used.push_back({i, /*held_out=*/true, dataset_key(options, i, "eval_dataset")});
+  for (size_t i = 0; i < run.datasets.size(); ++i) {
+    const RunDataset& dataset = run.datasets[i];
+    if (!may_change(dataset)) continue;
+    if (dataset.ratio > 0 && !dataset.dataset.empty())
+      used.push_back({i, /*held_out=*/false, dataset.key("dataset")});
+    if (run.options.eval.prompts > 0 && !dataset.eval_dataset.empty())
+      used.push_back({i, /*held_out=*/true, dataset.key("eval_dataset")});
   }
   return used;
 }
 
-FittedFile& fitted_of(RunOptions& options, const Used& used) {
-  if (options.datasets.empty()) return used.held_out ? options.env.fitted_eval : options.env.fitted;
-  DatasetSection& dataset = options.datasets[used.index];
+FittedFile& fitted_of(ResolvedRun& run, const Used& used) {
+  RunDataset& dataset = run.datasets[used.index];
   return used.held_out ? dataset.fitted_eval : dataset.fitted;
 }
 
@@ -313,20 +312,19 @@ FittedPrompts fit_prompts(const RowsFile& file, const std::string& key, TooLong 
   return fitted;
 }
 
-std::vector<FittedPrompts> fit_datasets(RunOptions& options, const Registries& registries,
+std::vector<FittedPrompts> fit_datasets(ResolvedRun& run, const Registries& registries,
                                         const chat::PromptFormat& format) {
   std::vector<FittedPrompts> all;
-  const std::vector<DatasetSection> datasets = datasets_of(options);
   Mistakes mistakes;
-  for (const Used& used : files_that_change(options)) {
-    FittedFile& fitted = fitted_of(options, used);
+  for (const Used& used : files_that_change(run)) {
+    FittedFile& fitted = fitted_of(run, used);
     if (!fitted.file.empty()) continue;
-    const DatasetSection& dataset = datasets[used.index];
+    const RunDataset& dataset = run.datasets[used.index];
     const auto environment = registries.environments.make(dataset.env, dataset.settings);
     mistakes.look([&] {
       all.push_back(read_named(used.key, [&] {
         return fit_prompts(rows_of(dataset, used.held_out), used.key, dataset.too_long,
-                           {options, *environment, format, *registries.verifiers});
+                           {run.options, *environment, format, *registries.verifiers});
       }));
       fitted.rows = all.back().fit.rows;
     });
@@ -335,7 +333,7 @@ std::vector<FittedPrompts> fit_datasets(RunOptions& options, const Registries& r
   return all;
 }
 
-void write_fitted_prompts(const RunPaths& paths, const RunOptions& options,
+void write_fitted_prompts(const RunPaths& paths, const ResolvedRun& run,
                           const std::vector<FittedPrompts>& fitted) {
   if (fitted.empty()) return;
   const auto write = [](const fs::path& file, std::string_view bytes) {
@@ -359,7 +357,7 @@ void write_fitted_prompts(const RunPaths& paths, const RunOptions& options,
       add(known);
   for (const FittedPrompts& one : fitted) add(one.fit);
   write(prompt_fits_file(paths), json_text(Json{{"files", list}}, 1) + "\n");
-  for (const Used& used : files_that_change(options)) {
+  for (const Used& used : files_that_change(run)) {
     const auto found = std::ranges::find_if(
         fitted, [&](const FittedPrompts& one) { return one.fit.key == used.key; });
     if (found == fitted.end()) continue;
@@ -369,10 +367,10 @@ void write_fitted_prompts(const RunPaths& paths, const RunOptions& options,
   }
 }
 
-void find_fitted_prompts(const RunPaths& paths, RunOptions& options) {
-  for (const Used& used : files_that_change(options))
+void find_fitted_prompts(const RunPaths& paths, ResolvedRun& run) {
+  for (const Used& used : files_that_change(run))
     if (const fs::path file = file_of(paths, used); fs::exists(file))
-      fitted_of(options, used) = {.file = file, .rows = -1};
+      fitted_of(run, used) = {.file = file, .rows = -1};
 }
 
 fs::path prompt_fits_file(const RunPaths& paths) { return paths.prompts() / "too_long.json"; }

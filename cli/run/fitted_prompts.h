@@ -18,6 +18,7 @@
 #include "cli/run/long_rows.h"
 #include "cli/run/options.h"
 #include "cli/run/registries.h"
+#include "cli/run/resolved_run.h"
 #include "core/base/run_directory.h"
 #include "core/chat/prompt_format.h"
 #include "core/text/dataset.h"
@@ -64,15 +65,15 @@ FittedPrompts fit_prompts(const RowsFile& file, const std::string& key, TooLong 
 // The same for all files of the run that env.too_long may change and that RUN/prompts does not have
 // yet. Notes their number of rows in `options`, so that epochs count as they will. Throws UserError
 // with its key.
-std::vector<FittedPrompts> fit_datasets(RunOptions& options, const Registries& registries,
+std::vector<FittedPrompts> fit_datasets(ResolvedRun& run, const Registries& registries,
                                         const chat::PromptFormat& format);
 
 // Writes what fit_datasets() has found, with what became of the rows, atomically.
-void write_fitted_prompts(const RunPaths& paths, const RunOptions& options,
+void write_fitted_prompts(const RunPaths& paths, const ResolvedRun& run,
                           const std::vector<FittedPrompts>& fitted);
 
 // Points `options` to the files that are there.
-void find_fitted_prompts(const RunPaths& paths, RunOptions& options);
+void find_fitted_prompts(const RunPaths& paths, ResolvedRun& run);
 
 // The name in inputs.json of the file of a key's rows.
 inline std::string fitted_input(const std::string& key) { return key + "/rows"; }

@@ -28,7 +28,8 @@ using wire::GreetingAnswer;
 // The names of the workers that have joined, each held as long as its worker may come back.
 class Guests {
  public:
-  Guests(const RunPaths& run, const RunOptions& options) : run_(run), options_(options) {}
+  Guests(const RunPaths& run, const ResolvedRun& resolved)
+      : run_(run), resolved_(resolved), options_(resolved.options) {}
 
   GreetingAnswer admit(const wire::Greeting& greeting) {
     GreetingAnswer answer;
@@ -38,7 +39,7 @@ class Guests {
       return {.kind = GreetingAnswer::Kind::kRefused, .name = {}, .reason = error.what()};
     }
     try {
-      HeldRole role = hold_role_to_join(kind_of(greeting.role), options_, run_);
+      HeldRole role = hold_role_to_join(kind_of(greeting.role), resolved_, run_);
       answer.name = role.name.text();
       roles_.insert_or_assign(answer.name, std::move(role));
       return answer;
@@ -58,7 +59,7 @@ class Guests {
       for (const auto& row : read_proved_json(run_.guests()).at("workers")) {
         AdmittedWorker worker = read_worker(row);
         const auto name = parse_role_name(worker.answer.name);
-        auto role = name ? hold_role_again(*name, options_, run_) : std::nullopt;
+        auto role = name ? hold_role_again(*name, resolved_, run_) : std::nullopt;
         if (!role) continue;
         roles_.insert_or_assign(worker.answer.name, std::move(*role));
         restored.push_back(std::move(worker));
@@ -132,7 +133,7 @@ class Guests {
     std::string pool, cluster = greeting.cluster;
     check_cluster(cluster);
     if (samples) {
-      const PoolSection found = pool_to_join(options_, greeting.pool);
+      const PoolSection found = pool_to_join(resolved_.pools, greeting.pool);
       pool = found.name;
       if (cluster.empty()) cluster = found.cluster;
       if (!found.cluster.empty() && cluster != found.cluster)
@@ -159,6 +160,7 @@ class Guests {
   }
 
   const RunPaths& run_;
+  const ResolvedRun& resolved_;
   const RunOptions& options_;
   std::map<std::string, HeldRole> roles_;
   std::map<std::string, std::unique_ptr<Log>> logs_;
@@ -203,11 +205,12 @@ std::vector<std::string> check_gate(const RunOptions& options) {
                       keys.allowed().string(), options.run.keys)};
 }
 
-ExitCode run_gate(const RunPaths& run, const RunOptions& options, const std::string& scheduler,
+ExitCode run_gate(const RunPaths& run, const ResolvedRun& resolved, const std::string& scheduler,
                   Log& log, const std::stop_token& stop) {
-  const Bundle bundle(run, options);
+  const RunOptions& options = resolved.options;
+  const Bundle bundle(run, resolved);
   bundle.write_listings();
-  Guests guests(run, options);
+  Guests guests(run, resolved);
   Gate gate(
       {.listen = options.run.listen,
        .scheduler = scheduler,

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/run/options.h"
+#include "cli/run/resolved_run.h"
 #include "core/base/exit_code.h"
 #include "core/base/log.h"
 #include "core/base/run_directory.h"
@@ -22,7 +22,7 @@ std::vector<std::string> check_gate(const RunOptions& options);
 // Until `stop`. Throws UserError: keys that are missing, a port that cannot be bound, or a file of
 // the run that has changed since it began.
 // `scheduler`: its endpoint on this host.
-ExitCode run_gate(const RunPaths& run, const RunOptions& options, const std::string& scheduler,
+ExitCode run_gate(const RunPaths& run, const ResolvedRun& resolved, const std::string& scheduler,
                   Log& log, const std::stop_token& stop);
 
 }  // namespace tailrace

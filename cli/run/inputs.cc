@@ -12,7 +12,6 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/run/agents.h"
-#include "cli/run/datasets.h"
 #include "cli/run/fitted_prompts.h"
 #include "cli/run/rewards.h"
 #include "core/base/digest_of.h"
@@ -51,29 +50,29 @@ Digest digest_of_fit(const std::vector<PromptFit>& fits, const std::string& key)
 }
 
 // By the name that stays when a run is moved.
-std::map<std::string, Input> inputs_of(const RunPaths& paths, const RunOptions& o) {
+std::map<std::string, Input> inputs_of(const RunPaths& paths, const ResolvedRun& run) {
+  const RunOptions& o = run.options;
   std::map<std::string, Input> inputs;
   const auto named = [&](const std::string& key, const fs::path& path) {
     if (!path.empty()) inputs[key] = {key, path};
   };
-  const std::vector<DatasetSection> datasets = datasets_of(o);
   const std::vector<PromptFit> fits = read_prompt_fits(paths);
-  for (size_t i = 0; i < datasets.size(); ++i) {
-    named(dataset_key(o, i, "plugin"), datasets[i].plugin);
-    named(dataset_key(o, i, "dataset"), datasets[i].dataset);
-    if (o.eval.prompts > 0) named(dataset_key(o, i, "eval_dataset"), datasets[i].eval_dataset);
-    for (const auto& [key, fitted] : {std::pair{"dataset", &datasets[i].fitted},
-                                      std::pair{"eval_dataset", &datasets[i].fitted_eval}})
-      if (const std::string full = dataset_key(o, i, key); !fitted->file.empty()) {
+  for (const RunDataset& dataset : run.datasets) {
+    named(dataset.key("plugin"), dataset.plugin);
+    named(dataset.key("dataset"), dataset.dataset);
+    if (o.eval.prompts > 0) named(dataset.key("eval_dataset"), dataset.eval_dataset);
+    for (const auto& [key, fitted] :
+         {std::pair{"dataset", &dataset.fitted}, std::pair{"eval_dataset", &dataset.fitted_eval}})
+      if (const std::string full = dataset.key(key); !fitted->file.empty()) {
         inputs[fitted_input(full)] = {full, fitted->file};
-        inputs[full + "/fit"] = {dataset_key(o, i, "too_long"), prompt_fits_file(paths),
+        inputs[full + "/fit"] = {dataset.key("too_long"), prompt_fits_file(paths),
                                  /*optional=*/true, digest_of_fit(fits, full)};
       }
   }
-  for (const CommandFile& file : agent_files(o)) named(file.key, file.path);
+  for (const CommandFile& file : agent_files(run.datasets)) named(file.key, file.path);
   named("reward.plugin", o.reward.plugin);
-  for (const CommandFile& file : environment_files(o)) named(file.key, file.path);
-  for (const CommandFile& file : reward_files(o.reward)) named(file.key, file.path);
+  for (const CommandFile& file : environment_files(run.datasets)) named(file.key, file.path);
+  for (const CommandFile& file : reward_files(run.rewards)) named(file.key, file.path);
   named("sft.data", o.sft.data);
   named("sft.eval_data", o.sft.eval_data);
   // Its weights are read before the first checkpoint only; its shape is, whenever the run goes on.
@@ -126,7 +125,7 @@ bool has_begun(const RunPaths& paths) {
 
 }  // namespace
 
-void prove_inputs(const RunPaths& paths, const RunOptions& options) {
+void prove_inputs(const RunPaths& paths, const ResolvedRun& run) {
   nlohmann::json noted = nlohmann::json::object();
   if (fs::exists(paths.inputs())) {
     noted = read_proved_json(paths.inputs());
@@ -138,7 +137,7 @@ void prove_inputs(const RunPaths& paths, const RunOptions& options) {
   }
   const size_t num_noted = noted.size();
   const bool has_tokenizer = noted.contains(fmt::format("{}tokenizer.json", kTokenizer));
-  const auto inputs = inputs_of(paths, options);
+  const auto inputs = inputs_of(paths, run);
   for (const auto& [name, input] : inputs) {
     const Digest digest = digest_of_input(input);
     const auto [known, is_new] = noted.emplace(name, digest);
@@ -157,10 +156,10 @@ void prove_inputs(const RunPaths& paths, const RunOptions& options) {
     throw UserError("{}", written.failure().message);
 }
 
-void prove_prompts(const RunPaths& paths, const RunOptions& options) {
+void prove_prompts(const RunPaths& paths, const ResolvedRun& run) {
   if (!fs::exists(paths.inputs())) return;
   const nlohmann::json noted = read_proved_json(paths.inputs());
-  RunOptions fitted = options;
+  ResolvedRun fitted = run;
   find_fitted_prompts(paths, fitted);
   for (const auto& [name, input] : inputs_of(paths, fitted))
     if (input.path.parent_path() == paths.prompts() && noted.contains(name))

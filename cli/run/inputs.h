@@ -5,17 +5,17 @@
 // Thread: any.
 #pragma once
 
-#include "cli/run/options.h"
+#include "cli/run/resolved_run.h"
 #include "core/base/run_directory.h"
 
 namespace tailrace {
 
 // Notes each file that is not noted yet. Throws UserError about its key, for one that has changed
 // since it was noted, and for a run that has begun and whose notes are gone.
-void prove_inputs(const RunPaths& paths, const RunOptions& options);
+void prove_inputs(const RunPaths& paths, const ResolvedRun& run);
 
 // The same of what lies in RUN/prompts alone, and notes nothing: before anybody reads these files,
 // so that one that was edited is not told for what is in it now.
-void prove_prompts(const RunPaths& paths, const RunOptions& options);
+void prove_prompts(const RunPaths& paths, const ResolvedRun& run);
 
 }  // namespace tailrace

@@ -3,47 +3,58 @@
 #include <algorithm>
 #include <iterator>
 
-#include "cli/run/datasets.h"
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "cli/run/counted.h"
 #include "cli/run/named_file.h"
 #include "core/text/dataset.h"
 
 namespace tailrace {
 
-std::vector<int64_t> prompts_of_epoch(const RunOptions& options) {
-  const std::vector<DatasetSection> datasets = datasets_of(options);
-  const std::vector<int64_t> quotas = prompts_of_step(options);
+std::vector<int64_t> prompts_of_epoch(const ResolvedRun& run) {
   std::vector<int64_t> prompts;
-  for (size_t i = 0; i < datasets.size(); ++i) {
-    const bool counts = quotas[i] > 0 && !datasets[i].dataset.empty();
+  for (const RunDataset& dataset : run.datasets) {
+    const bool counts = dataset.prompts > 0 && !dataset.dataset.empty();
     // fit_datasets() has counted what is left of a file whose rows are too long in part: the file
     // itself has more.
-    if (!counts || datasets[i].fitted.rows >= 0) {
-      prompts.push_back(counts ? datasets[i].fitted.rows : 0);
+    if (!counts || dataset.fitted.rows >= 0) {
+      prompts.push_back(counts ? dataset.fitted.rows : 0);
       continue;
     }
-    const RowsFile rows = rows_of(datasets[i]);
-    prompts.push_back(std::ssize(read_named(dataset_key(options, i, "dataset"), [&] {
-      return text::read_dataset(rows.file, rows.columns, options.files.limits());
+    const RowsFile rows = rows_of(dataset);
+    prompts.push_back(std::ssize(read_named(dataset.key("dataset"), [&] {
+      return text::read_dataset(rows.file, rows.columns, run.options.files.limits());
     })));
   }
   return prompts;
 }
 
-int64_t most_steps(const RunOptions& options) {
-  if (options.run.steps > 0 || supervised_only(options)) return options.run.steps;
-  const std::vector<DatasetSection> datasets = datasets_of(options);
-  const std::vector<int64_t> quotas = prompts_of_step(options);
-  const std::vector<int64_t> prompts = prompts_of_epoch(options);
+int64_t most_steps(const ResolvedRun& run) {
+  if (run.options.run.steps > 0 || run.supervised_only) return run.options.run.steps;
+  const std::vector<int64_t> prompts = prompts_of_epoch(run);
   int64_t steps = 0;
-  for (size_t i = 0; i < datasets.size(); ++i) {
-    if (quotas[i] == 0) continue;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const RunDataset& dataset = run.datasets[i];
+    if (dataset.prompts == 0) continue;
     // Each dataset keeps its share of a step, and the run goes on until the last has ended. Epochs
     // have no barrier: a step may hold the end of one and the begin of the next.
     int64_t all = 0;
-    if (__builtin_mul_overflow(prompts[i], datasets[i].epochs, &all) || all == 0) return 0;
-    steps = std::max(steps, (all - 1) / quotas[i] + 1);
+    if (__builtin_mul_overflow(prompts[i], dataset.epochs, &all) || all == 0) return 0;
+    steps = std::max(steps, (all - 1) / dataset.prompts + 1);
   }
   return steps;
+}
+
+std::string epochs_text(const ResolvedRun& run) {
+  const SftOptions& sft = run.options.sft;
+  if (run.supervised_only) return fmt::format("{} of {}", counted(sft.epochs, "epoch"), sft.data);
+  std::vector<std::string> parts;
+  for (const RunDataset& dataset : run.datasets) {
+    if (dataset.ratio > 0)
+      parts.push_back(fmt::format("{} of {}", counted(dataset.epochs, "epoch"), dataset.dataset));
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
 }
 
 }  // namespace tailrace

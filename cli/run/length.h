@@ -4,20 +4,24 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
-#include "cli/run/options.h"
+#include "cli/run/resolved_run.h"
 
 namespace tailrace {
 
-// Prompts of an epoch of each dataset, in the order of datasets_of(); what env.too_long drops is
+// Prompts of an epoch of each dataset, in their order; what env.too_long drops is
 // none. 0: the environment draws its tasks without end, or nothing of it is trained. Reads the
 // files; throws UserError with its key, as text::read_dataset() does.
-std::vector<int64_t> prompts_of_epoch(const RunOptions& options);
+std::vector<int64_t> prompts_of_epoch(const ResolvedRun& run);
 
 // The steps that a run has at most: run.steps, or else those of its epochs, the last of which may
 // be smaller. Fewer come where prompts are replaced or left out. 0: it has no end, which
 // scheduler_config() refuses, or it is supervised training alone. Reads and throws as above.
-int64_t most_steps(const RunOptions& options);
+int64_t most_steps(const ResolvedRun& run);
+
+// "2 epochs of a.jsonl, 1 epoch of b.jsonl": what a run without run.steps goes through.
+std::string epochs_text(const ResolvedRun& run);
 
 }  // namespace tailrace

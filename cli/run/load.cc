@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -83,13 +84,14 @@ LoadedRun load(const std::filesystem::path& path, std::span<const std::string> o
                const Registries& registries, LibraryUse use, const std::filesystem::path& run_dir,
                const std::filesystem::path& known = {}) {
   LoadedRun loaded;
+  RunOptions options;
   ConfigNode root = load_config(path, overrides);
   if (!known.empty()) drop_simulate_section(root);  // a run that has begun
   refuse_simulate_section(root, path);
   const std::string replaced = keep_upper_model(root);
   const std::span<const ForeignName> names = names_for(root, is_supervised(root));
   std::optional<UserError> refused;
-  loaded.keys = bind_config(root, loaded.options, names, &refused);
+  loaded.keys = bind_config(root, options, names, &refused);
   if (!replaced.empty()) loaded.keys.add_note(replaced);
   Mistakes mistakes;
   if (refused) mistakes.add(*refused);
@@ -98,15 +100,16 @@ LoadedRun load(const std::filesystem::path& path, std::span<const std::string> o
   if (!loaded.keys.has_foreign_names()) mistakes.tell();
   mistakes.look([&] {
     try {
-      loaded.registries = with_libraries(registries, loaded.options, use, known);
+      loaded.registries = with_libraries(registries, options, use, known);
     } catch (const UserError& error) {
       throw loaded.keys.placed(error);
     }
-    const std::filesystem::path run = run_dir.empty() ? loaded.options.run.dir : run_dir.string();
-    find_kept_adapter(RunPaths{run}, loaded.options);
-    validate(loaded.options, loaded.keys, loaded.registries);
+    const std::filesystem::path run = run_dir.empty() ? options.run.dir : run_dir.string();
+    find_kept_adapter(RunPaths{run}, options);
+    validate(options, loaded.keys, loaded.registries);
   });
   mistakes.tell();
+  loaded.run = resolve(std::move(options));
   return loaded;
 }
 
@@ -128,18 +131,20 @@ LoadedRun load_simulated_run(const std::filesystem::path& path,
                              std::span<const std::string> overrides, const HardwareFile& hardware,
                              const Registries& registries) {
   LoadedRun loaded;
+  RunOptions options;
   loaded.registries = registries;
   ConfigNode root = load_config(path, overrides);
   refuse_simulate_section(root, path);
   const std::string replaced = keep_upper_model(root);
-  loaded.keys = bind_config(root, loaded.options, names_for(root, /*supervised=*/false));
+  loaded.keys = bind_config(root, options, names_for(root, /*supervised=*/false));
   if (!replaced.empty()) loaded.keys.add_note(replaced);
-  loaded.options.simulate = hardware.section;
+  options.simulate = hardware.section;
   try {
-    validate_simulated(loaded.options, loaded.keys);
+    validate_simulated(options, loaded.keys);
   } catch (const UserError& error) {
     throw hardware.keys.placed(error);
   }
+  loaded.run = resolve(std::move(options));
   return loaded;
 }
 
@@ -169,7 +174,7 @@ LoadedRun load_stored_run(const RunPaths& paths, std::span<const std::string> ov
   check_complete(paths.config());
   LoadedRun loaded =
       load(paths.config(), overrides, registries, use, paths.root, paths.environments());
-  find_fitted_prompts(paths, loaded.options);
+  find_fitted_prompts(paths, loaded.run);
   return loaded;
 }
 

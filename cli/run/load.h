@@ -1,4 +1,4 @@
-// From a config file to options that are whole and valid.
+// From a config file to a run: its options, valid, and what follows from them (resolve()).
 //
 // Thread: any.
 #pragma once
@@ -10,13 +10,14 @@
 #include "cli/run/hardware_file.h"
 #include "cli/run/options.h"
 #include "cli/run/registries.h"
+#include "cli/run/resolved_run.h"
 #include "core/base/run_directory.h"
 #include "core/base/yaml_config.h"
 
 namespace tailrace {
 
 struct LoadedRun {
-  RunOptions options;
+  ResolvedRun run;
   ConfigKeys keys;        // where each was given, for messages
   Registries registries;  // those that were handed in, and what the config's libraries add
 };

@@ -108,13 +108,6 @@ struct AgentSection {
   bool plays() const { return !command.empty(); }
 };
 
-// The rows of a file that a run uses, where env.too_long drops or cuts some. Not a key: a launch
-// finds them (fitted_prompts.h).
-struct FittedFile {
-  std::filesystem::path file = {};  // of these rows, in the run; empty: the file that the key names
-  int64_t rows = -1;                // their number; -1: the file says it
-};
-
 // The one thing that a run learns, where `datasets` lists none.
 struct EnvSection {
   std::string name;
@@ -126,15 +119,13 @@ struct EnvSection {
   TooLong too_long = TooLong::kRefuse;
   sandbox::EnvironmentSettings settings;
   AgentSection agent;
-  FittedFile fitted, fitted_eval;  // of dataset and of eval_dataset
 
   void visit(OptionVisitor& v);
 };
 
 // One of several that a run learns from: a dataset of the scheduler's law (1.1); MemberId::dataset
 // is its place in the list.
-// Who wants to know what a run learns from asks datasets_of() (datasets.h), whichever way it was
-// written.
+// Behind the rules a run has ResolvedRun::datasets, whichever way they were written.
 struct DatasetSection {
   std::string name = {};
   double ratio = 1;
@@ -149,7 +140,6 @@ struct DatasetSection {
   AgentSection agent = {};
   int64_t epochs = 0;
   std::string pool = {};
-  FittedFile fitted = {}, fitted_eval = {};  // of dataset and of eval_dataset
 
   void visit(OptionVisitor& v);
 };
@@ -162,8 +152,8 @@ struct ClusterSection {
   void visit(OptionVisitor& v);
 };
 
-// Rollout workers that are meant for the same datasets. Who wants to know which workers a run has,
-// and which of them its launch starts, asks pools.h, whichever way it was written.
+// Rollout workers that are meant for the same datasets. Behind the rules a run has
+// ResolvedRun::pools, whichever way they were written.
 struct PoolSection {
   std::string name = {};
   int64_t workers = 1;
@@ -202,8 +192,6 @@ struct RewardSection {
   double start_timeout_s = 120;  // of a program
 
   void visit(OptionVisitor& v);
-  // Whoever scores, it is not who the environments name.
-  bool replaces_verifiers() const { return !command.empty() || !parts.empty(); }
   bool has_commands() const;
 };
 

@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 
 #include "cli/run/counted.h"
-#include "cli/run/datasets.h"
 #include "cli/run/length.h"
 #include "cli/run/listen.h"
 #include "cli/run/mistakes.h"
@@ -55,24 +54,6 @@ int64_t add_product(int64_t sum, int64_t a, int64_t b) {
 
 }  // namespace
 
-Lora lora_of(const RunOptions& options) {
-  const LoraSection& given = options.lora;
-  if (!given.trains()) return {};
-  Lora lora;
-  if (!given.adapter.empty()) {
-    lora = read_named("lora.adapter", [&] { return read_adapter_config(given.shape_folder()); });
-  } else {
-    lora.rank = given.rank;
-    lora.alpha = given.alpha;
-    for (const std::string_view name : kEnumNames<LoraTarget>)
-      if (given.targets.empty() || given.targets.front() == "all-linear" ||
-          std::ranges::find(given.targets, name) != given.targets.end())
-        lora.targets.push_back(*value_of<LoraTarget>(name));
-  }
-  lora.base = options.model.path;
-  return lora;
-}
-
 // In the first steps a critic may learn alone.
 int64_t policy_updates(const RunOptions& o, const Plan& plan) {
   const int64_t alone = needs_critic(o.algo.advantage) ? o.critic.warmup_steps : 0;
@@ -82,13 +63,12 @@ int64_t policy_updates(const RunOptions& o, const Plan& plan) {
 namespace {
 
 // Samples at once: those of the step that is trained, those ahead of it, and the surplus.
-int64_t samples_in_flight(const RunOptions& o) {
-  const scheduler::Mode mode = o.scheduler.mode.mode();
+int64_t samples_in_flight(const ResolvedRun& run) {
   int64_t groups = 0;
   // Each dataset rounds by itself, as the credit of the scheduler does (law 3.1).
-  for (const int64_t prompts : prompts_of_step(o))
-    groups += mode.groups_to_launch(prompts + mode.ahead.of(prompts));
-  return add_product(0, groups, mode.members_to_launch(o.step.group_size));
+  for (const RunDataset& dataset : run.datasets)
+    groups += run.mode.groups_to_launch(dataset.prompts + run.mode.ahead.of(dataset.prompts));
+  return add_product(0, groups, run.mode.members_to_launch(run.options.step.group_size));
 }
 
 // Bytes of the kept sets of `episodes` at their longest, each id in `copies` places.
@@ -207,9 +187,10 @@ void warn_of_rates(const RunOptions& o, Plan& plan) {
                     o.optim.lr));
 }
 
-void warn_of_adapter_rate(const RunOptions& o, Plan& plan) {
+void warn_of_adapter_rate(const ResolvedRun& run, Plan& plan) {
+  const RunOptions& o = run.options;
   constexpr double kLeastAdapterLr = 5e-6;
-  if (o.lora.trains() && !supervised_only(o) && o.optim.lr < kLeastAdapterLr)
+  if (o.lora.trains() && !run.supervised_only && o.optim.lr < kLeastAdapterLr)
     plan.warnings.push_back(
         fmt::format("optim.lr is {}, a rate for all weights; an adapter wants about ten times as "
                     "much. Try optim.lr=1e-5",
@@ -217,9 +198,9 @@ void warn_of_adapter_rate(const RunOptions& o, Plan& plan) {
 }
 
 // The base is what the policy was before its warm-up.
-void warn_of_adapter_reference(const RunOptions& o, Plan& plan) {
-  const bool warms_up = !o.sft.data.empty() || o.sft.demonstrations > 0;
-  if (o.lora.trains() && warms_up && o.algo.kl.needs_reference() && !supervised_only(o) &&
+void warn_of_adapter_reference(const ResolvedRun& run, Plan& plan) {
+  const RunOptions& o = run.options;
+  if (o.lora.trains() && run.warms_up && o.algo.kl.needs_reference() && !run.supervised_only &&
       o.algo.kl.reference == KlReference::kBase)
     plan.warnings.push_back(
         "algo.kl.reference is base, so algo.kl holds the policy also against what the warm-up has "
@@ -235,24 +216,24 @@ void warn_of_choice_bias(const RunOptions& o, Plan& plan) {
 }
 
 // Whole groups and members: a small step may have nothing of a fraction.
-void warn_of_idle_ratios(const RunOptions& o, Plan& plan) {
-  const scheduler::Mode mode = o.scheduler.mode.mode();
+void warn_of_idle_ratios(const ResolvedRun& run, Plan& plan) {
+  const RunOptions& o = run.options;
+  const scheduler::Mode& mode = run.mode;
   const auto warn = [&](std::string_view key, double value, const std::string& of) {
     plan.warnings.push_back(
         fmt::format("scheduler.{} = {} does nothing: of {} it is not one more", key, value, of));
   };
   const int64_t members = o.step.group_size;
   const scheduler::ModeOptions& given = o.scheduler.mode;
-  const std::vector<std::string> names = dataset_names(o);
-  const std::vector<int64_t> quotas = prompts_of_step(o);
-  for (size_t i = 0; i < quotas.size(); ++i) {
-    const int64_t prompts = quotas[i];
-    if (prompts == 0 && o.eval.prompts == 0 && !names.empty())
+  const bool are_several = run.datasets.size() > 1;
+  for (const RunDataset& dataset : run.datasets) {
+    const int64_t prompts = dataset.prompts;
+    if (prompts == 0 && o.eval.prompts == 0 && are_several)
       plan.warnings.push_back(
-          fmt::format("{} takes no part: its ratio is 0, and eval.prompts is 0", names[i]));
+          fmt::format("{} takes no part: its ratio is 0, and eval.prompts is 0", dataset.name));
     if (prompts == 0) continue;
     const std::string of =
-        counted(prompts, "prompt") + (names.empty() ? "" : fmt::format(" of {}", names[i]));
+        counted(prompts, "prompt") + (are_several ? fmt::format(" of {}", dataset.name) : "");
     if (given.ahead > 0 && mode.ahead.of(prompts) == 0) warn("ahead", given.ahead, of);
     if (mode.launches_surplus() && mode.groups_to_launch(prompts) == prompts)
       warn("launch_prompts_ratio", given.launch_prompts, of);
@@ -262,22 +243,27 @@ void warn_of_idle_ratios(const RunOptions& o, Plan& plan) {
 }
 
 // Each process says what it takes; what comes on top is not known so well.
-void plan_memory(const RunOptions& o, const ModelConfig& config, Plan& plan) {
+void plan_memory(const PlacedRun& placed, Plan& plan) {
+  const ResolvedRun& run = placed.run;
+  const ModelConfig& config = placed.model;
+  const RunOptions& o = run.options;
   const auto estimate = [](std::vector<MemoryItem>& items, std::string name, int64_t bytes) {
     items.push_back({std::move(name), bytes, /*certain=*/false});
   };
   plan.trainers = o.train.ranks;
-  PlacedMemory of_trainer = trainer_memory(trainer_config(o, config));
+  PlacedMemory of_trainer = trainer_memory(trainer_config(placed, {.most_steps = plan.steps}));
   plan.trainer = std::move(of_trainer.host);
-  plan.rollout_workers = num_rollout_workers(o);
+  plan.rollout_workers = run.rollout_workers;
   // The largest worker here counts, or elsewhere where none is here.
-  const std::vector<PoolSection> launched = launched_pools(o);
-  const PoolSection pool =
-      std::ranges::max(launched.empty() ? pools_of(o) : launched, {}, &PoolSection::max_sequences);
-  plan.devices = plan_devices(o, config);
+  const PoolSection pool = std::ranges::max(
+      run.launched_pools.empty() ? run.pools : run.launched_pools, {}, &PoolSection::max_sequences);
+  plan.devices = plan_devices(placed);
   plan.devices.trainer_memory = std::move(of_trainer.device);
-  if (!supervised_only(o)) {
-    PlacedMemory memory = rollout_memory(rollout_config(o, config, pool, plan.devices.rollout));
+  if (!run.supervised_only) {
+    // Those of other machines are planned on the CPU: what is there is not known.
+    PlacedRun sampling = placed;
+    sampling.rollout.device = plan.devices.rollout;
+    PlacedMemory memory = rollout_memory(rollout_config(sampling, pool, {}));
     plan.rollout_worker = std::move(memory.host);
     plan.devices.rollout_worker = std::move(memory.device);
   }
@@ -287,13 +273,13 @@ void plan_memory(const RunOptions& o, const ModelConfig& config, Plan& plan) {
       o.train.trace_steps > 0
           ? std::min(kMaxTraceBytes, add_product(0, plan.max_tokens_per_step, kTraceBytesPerToken))
           : 0;
-  if (!supervised_only(o))
+  if (!run.supervised_only)
     estimate(plan.trainer, "tokens of a step at their longest, about",
              add_product(traces, plan.max_tokens_per_step, kStepBytesPerToken));
   if (const int64_t tokens = plan.warm_up.tokens + plan.warm_up.eval_tokens; tokens > 0)
     estimate(plan.trainer, "rows of sft.data", tokens * kSftBytesPerToken);
   estimate(plan.trainer, "the process itself, about", kProcessBytes);
-  if (config.lora && !supervised_only(o)) {
+  if (config.lora && !run.supervised_only) {
     const ParameterLayout base(config);
     const auto& largest = std::ranges::max(base.entries(), {}, &ParameterInfo::size);
     estimate(plan.rollout_worker, "largest tensor of the base, while it is read",
@@ -301,7 +287,7 @@ void plan_memory(const RunOptions& o, const ModelConfig& config, Plan& plan) {
   }
   const int64_t episodes = std::min(pool.max_sequences, plan.samples_in_flight);
   plan_choices(o, config, episodes, plan);
-  if (!supervised_only(o)) {
+  if (!run.supervised_only) {
     estimate(plan.rollout_worker, "tokens of its episodes at their longest, about",
              add_product(0, episodes * o.rollout.engine.max_context_tokens, kEpisodeBytesPerToken));
     estimate(plan.rollout_worker, "tokenizer and the process itself, about",
@@ -311,7 +297,7 @@ void plan_memory(const RunOptions& o, const ModelConfig& config, Plan& plan) {
   estimate(plan.others, "scheduler, about",
            add_product(kProcessBytes + kTokenizerFactor * tokenizer_file_bytes(o),
                        plan.samples_in_flight, kBytesPerSample));
-  if (o.reward.workers > 0 && !supervised_only(o))
+  if (o.reward.workers > 0 && !run.supervised_only)
     estimate(plan.others, fmt::format("{}, about", counted(o.reward.workers, "reward worker")),
              o.reward.workers * kRewardBytes);
   // It has read the tokenizer, to check the prompts.
@@ -333,70 +319,30 @@ int64_t Plan::certain_bytes() const {
       tailrace::certain_bytes(rollout_worker), rollout_workers);
 }
 
-namespace {
-
-ModelConfig policy_of(const RunOptions& options, const sandbox::EnvironmentRegistry& environments) {
-  if (!options.model.creates())
-    return read_named("model.path", [&] { return read_model_config(options.model.path); });
-  return model_config(options.model.create,
-                      text::kFirstWord + std::ssize(vocabulary_of(options, environments)));
-}
-
-}  // namespace
-
-ModelConfig planned_model(const RunOptions& options,
-                          const sandbox::EnvironmentRegistry& environments) {
-  ModelConfig config = policy_of(options, environments);
-  const TrainOptions& train = options.train;
-  if (config.num_experts == 0 && (train.balance_coef != 0 || train.balance_bias_rate != 0))
-    throw UserError::at(train.balance_coef != 0 ? "train.balance_coef" : "train.balance_bias_rate",
-                        "is {}, but the policy has no experts that it could balance. Try 0.",
-                        train.balance_coef != 0 ? train.balance_coef : train.balance_bias_rate);
-  if (options.algo.router_replay == RouterReplay::kReplay) {
-    if (config.num_experts == 0)
-      throw UserError::at("algo.router_replay",
-                          "is replay, but the policy has no experts to choose from. Try off.");
-    // Half of what a message holds, as kept sets.
-    const int64_t choices = config.expert_shape().per_token(),
-                  most = wire::kMaxMessageBytes / 2 / int64_t{sizeof(uint16_t)} / choices;
-    if (options.rollout.engine.max_context_tokens > most)
-      throw UserError::at("rollout.max_context_tokens",
-                          "is {}, but algo.router_replay is replay: a token has {} choices of "
-                          "experts, and those of {} tokens can travel. Try {}.",
-                          options.rollout.engine.max_context_tokens, choices, most, most);
-  }
-  config.lora = lora_of(options);
-  if (config.lora && config.num_experts > 0)
-    throw UserError::at("lora.rank",
-                        "is {}, but the policy has experts; an adapter goes beside dense models "
-                        "so far. Try 0.",
-                        config.lora.rank);
-  // The files of a model that was never trained so have none.
-  if (train.balance_bias_rate != 0) config.choice_bias = true;
-  return config;
-}
-
-Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available_bytes) {
+Plan make_plan(const PlacedRun& placed, int64_t available_bytes) {
+  const ResolvedRun& run = placed.run;
+  const ModelConfig& config = placed.model;
+  const RunOptions& o = run.options;
   refuse_one_choice(o.rollout.sampling.params(), config.num_ids());
   validate(config, "model config");
   Plan plan;
-  if (!supervised_only(o)) plan.samples_per_step = o.step.prompts_per_step * o.step.group_size;
-  plan.samples_in_flight = samples_in_flight(o);
+  if (!run.supervised_only) plan.samples_per_step = o.step.prompts_per_step * o.step.group_size;
+  plan.samples_in_flight = samples_in_flight(run);
   // The largest minibatch counts: groups stay whole.
   plan.samples_per_minibatch =
       ceil_divide(o.step.prompts_per_step, o.train.minibatches_per_step) * o.step.group_size;
   plan.updates_per_step = o.train.minibatches_per_step * o.train.ppo_epochs;
-  plan.steps = most_steps(o);
+  plan.steps = most_steps(run);
   plan.max_tokens_per_step = plan.samples_per_step * o.rollout.engine.max_context_tokens;
   const ParameterLayout layout(config);
   plan.parameters = layout.num_parameters();
   plan.active_parameters = layout.num_active_parameters();
   const ParameterLayout trained = ParameterLayout::trained(config);
   plan.trained_parameters = trained.num_parameters();
-  plan.version_bytes = published_bytes(trained, compute_dtype(o.model.compute, config));
+  plan.version_bytes = published_bytes(trained, placed.compute);
   plan.warm_up = plan_warm_up(o, config);
 
-  plan_memory(o, config, plan);
+  plan_memory(placed, plan);
 
   // 0: the system does not say.
   if (available_bytes > 0 && plan.total_bytes() > available_bytes)
@@ -407,17 +353,17 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
   if (std::string shortage = device_shortage(plan.devices, plan.trainers, plan.rollout_workers);
       !shortage.empty())
     plan.warnings.push_back(std::move(shortage));
-  if (!plan.devices.why_trainer_cpu.empty() && !supervised_only(o))
+  if (!plan.devices.why_trainer_cpu.empty() && !run.supervised_only)
     plan.warnings.push_back(
         "the trainer computes on the CPU, and scores again what a GPU has sampled: that is slow, "
         "and "
         "the numbers differ a little (mismatch/...)");
   warn_of_rates(o, plan);
   warn_of_choice_bias(o, plan);
-  warn_of_adapter_rate(o, plan);
-  warn_of_adapter_reference(o, plan);
-  warn_of_idle_ratios(o, plan);
-  if (o.scheduler.mode.mode().off_policy() && o.algo.correction.kind == CorrectionKind::kNone &&
+  warn_of_adapter_rate(run, plan);
+  warn_of_adapter_reference(run, plan);
+  warn_of_idle_ratios(run, plan);
+  if (run.mode.off_policy() && o.algo.correction.kind == CorrectionKind::kNone &&
       !weighs_behaviour(o.algo.surrogate.kind))
     plan.warnings.push_back(
         "algo.correction.kind is none: tokens of older weights are trained on as if they were of "
@@ -426,14 +372,14 @@ Plan make_plan(const RunOptions& o, const ModelConfig& config, int64_t available
     plan.warnings.push_back(
         fmt::format("{} groups do not divide into {} minibatches evenly; the last ones are smaller",
                     o.step.prompts_per_step, o.train.minibatches_per_step));
-  const bool lags =
-      !o.run.colocate && !evaluates_in_turn(o, plan.devices.trainer, plan.devices.rollout);
-  plan.disk = plan_disk(o, config, plan.steps, plan.max_tokens_per_step, lags);
-  plan.threads = plan_threads(o);
+  const bool lags = !o.run.colocate &&
+                    !evaluates_in_turn(run.threads, plan.devices.trainer, plan.devices.rollout);
+  plan.disk = plan_disk(placed, plan.steps, plan.max_tokens_per_step, lags);
+  plan.threads = run.threads;
   if (std::string shortage = thread_shortage(plan.threads, o); !shortage.empty())
     plan.warnings.push_back(std::move(shortage));
   for (const PoolSection& pool : o.rollout_processes.pools) {
-    if (datasets_in(o, pool.name).empty() && !evaluates_all(o, pool.name))
+    if (datasets_in(run.datasets, pool.name).empty() && !evaluates_all(o, pool.name))
       plan.warnings.push_back(
           fmt::format("pool {} has nothing to do: each dataset names another one", pool.name));
   }

@@ -11,12 +11,13 @@
 #include "cli/run/disk_plan.h"
 #include "cli/run/fitted_prompts.h"
 #include "cli/run/options.h"
+#include "cli/run/placed_run.h"
 #include "cli/run/registries.h"
+#include "cli/run/resolved_run.h"
 #include "cli/run/sft_rows.h"
 #include "cli/run/threads.h"
 #include "core/base/machine.h"
 #include "core/base/memory_need.h"
-#include "sandbox/registry.h"
 
 namespace tailrace {
 
@@ -59,10 +60,10 @@ struct Plan {
   int64_t certain_bytes() const;
 };
 
-// `config`: of the loaded or created policy. `available_bytes`: of this machine; 0: not known.
+// `available_bytes`: of this machine; 0: not known.
 // Throws UserError when the model and the run do not fit each other (a context beyond its
 // positions, a KV cache too small for one), and for rows of sft.data that cannot be learned from.
-Plan make_plan(const RunOptions& options, const ModelConfig& config, int64_t available_bytes);
+Plan make_plan(const PlacedRun& placed, int64_t available_bytes);
 
 // Throws UserError when what the run takes for certain is more memory than the machine has, or has
 // free now, and when it makes more samples a step than the scheduler keeps. That all that it may
@@ -70,17 +71,10 @@ Plan make_plan(const RunOptions& options, const ModelConfig& config, int64_t ava
 void check_size(const Plan& plan, const MemoryFacts& machine);
 
 // The derivation, line by line. `algorithm`: its lines (algorithm.h).
-std::string format_plan(const Plan& plan, const RunOptions& options,
+std::string format_plan(const Plan& plan, const ResolvedRun& run,
                         const std::vector<std::string>& algorithm = {});
-
-// The adapter that the run trains; without a rank: none. Throws UserError about lora.adapter.
-Lora lora_of(const RunOptions& options);
 
 // Updates of the policy, in all of its steps.
 int64_t policy_updates(const RunOptions& options, const Plan& plan);
-
-// Reads model.path's config, or makes the one of model.create.
-ModelConfig planned_model(const RunOptions& options,
-                          const sandbox::EnvironmentRegistry& environments);
 
 }  // namespace tailrace

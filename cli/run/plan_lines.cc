@@ -11,7 +11,6 @@
 #include "cli/run/agents.h"
 #include "cli/run/cluster_plan.h"
 #include "cli/run/counted.h"
-#include "cli/run/datasets.h"
 #include "cli/run/length.h"
 #include "cli/run/plan.h"
 #include "cli/run/pools.h"
@@ -51,20 +50,22 @@ std::string format_warm_up(const WarmUpPlan& plan, const SftOptions& sft, int64_
 }
 
 // "grid: 3 of the 4 prompts of a step, frozen_grid, 2 epochs of a.jsonl".
-std::string describe_dataset(const RunOptions& o, const DatasetSection& dataset, int64_t prompts) {
-  const std::string share = prompts == 0 ? "evaluated only"
-                                         : fmt::format("{} of the {} of a step", prompts,
-                                                       counted(o.step.prompts_per_step, "prompt"));
+std::string describe_dataset(const RunDataset& dataset, int64_t prompts_per_step) {
+  const std::string share = dataset.prompts == 0
+                                ? "evaluated only"
+                                : fmt::format("{} of the {} of a step", dataset.prompts,
+                                              counted(prompts_per_step, "prompt"));
   std::string text = fmt::format("{}: {}, {}", dataset.name, share, dataset.env);
-  const int64_t epochs = dataset.epochs > 0 ? dataset.epochs : o.run.epochs;
-  if (prompts > 0 && !dataset.dataset.empty())
-    text += epochs > 0 ? fmt::format(", {} of {}", counted(epochs, "epoch"), dataset.dataset)
-                       : fmt::format(", {}", dataset.dataset);
+  if (dataset.prompts > 0 && !dataset.dataset.empty())
+    text += dataset.epochs > 0
+                ? fmt::format(", {} of {}", counted(dataset.epochs, "epoch"), dataset.dataset)
+                : fmt::format(", {}", dataset.dataset);
   return text;
 }
 
 // Libraries of somebody else that play, and what keeps them from the rest.
-std::vector<std::string> describe_libraries(const RunOptions& o) {
+std::vector<std::string> describe_libraries(const ResolvedRun& run) {
+  const RunOptions& o = run.options;
   std::vector<std::string> lines;
   const auto add = [&](const std::string& file, const std::string& what, Isolation isolation) {
     if (file.empty()) return;
@@ -75,28 +76,29 @@ std::vector<std::string> describe_libraries(const RunOptions& o) {
               "are open to them"
             : "in the workers: what crashes there ends its worker"));
   };
-  for (const DatasetSection& dataset : datasets_of(o)) {
+  for (const RunDataset& dataset : run.datasets) {
     add(dataset.plugin, "environments " + dataset.env, dataset.isolation);
     if (!dataset.command.empty())
       lines.push_back(fmt::format("environments {} of '{}', {}", dataset.env,
                                   shown(start_of(dataset)), place_of_program(dataset.isolation)));
   }
-  for (const std::string& agent : describe_agents(o)) lines.push_back(agent);
+  for (const std::string& agent : describe_agents(run.datasets)) lines.push_back(agent);
   add(o.reward.plugin, "rewards",
       o.reward.isolation == Isolation::kNone ? Isolation::kNone : Isolation::kProcess);
-  for (const std::string& program : describe_rewards(o)) lines.push_back(program);
+  for (const std::string& program : describe_rewards(run)) lines.push_back(program);
   return lines;
 }
 
 }  // namespace
 
-std::string format_plan(const Plan& plan, const RunOptions& o,
+std::string format_plan(const Plan& plan, const ResolvedRun& run,
                         const std::vector<std::string>& algorithm) {
+  const RunOptions& o = run.options;
   std::string out;
   auto line = [&](std::string_view label, const std::string& text) {
     out += fmt::format("{:<10} {}\n", label, text);
   };
-  const bool steps = !supervised_only(o);
+  const bool steps = !run.supervised_only;
   const std::string active =
       plan.active_parameters < plan.parameters
           ? fmt::format(", of which a token goes through {}", plan.active_parameters)
@@ -104,7 +106,7 @@ std::string format_plan(const Plan& plan, const RunOptions& o,
   line("policy", fmt::format("{} parameters{}, {}", plan.parameters, active,
                              o.model.creates() ? "from random weights"
                                                : fmt::format("from {}", o.model.path)));
-  line("device", describe(plan.devices, o));
+  line("device", describe(plan.devices, run));
   if (plan.trained_parameters < plan.parameters) {
     const Lora lora = lora_of(o);
     line("adapter", fmt::format("{} parameters are trained: rank {}, alpha {}, beside {}",
@@ -126,19 +128,16 @@ std::string format_plan(const Plan& plan, const RunOptions& o,
                          describe_rate(o.optim, policy_updates(o, plan))));
     for (size_t i = 0; i < algorithm.size(); ++i) line(i == 0 ? "algorithm" : "", algorithm[i]);
   }
-  if (o.datasets.size() > 1) {
-    const std::vector<int64_t> prompts = prompts_of_step(o);
-    for (size_t i = 0; i < prompts.size(); ++i)
-      line(i == 0 ? "datasets" : "", describe_dataset(o, o.datasets[i], prompts[i]));
-  }
+  for (size_t i = 0; run.datasets.size() > 1 && i < run.datasets.size(); ++i)
+    line(i == 0 ? "datasets" : "", describe_dataset(run.datasets[i], o.step.prompts_per_step));
   for (size_t i = 0; i < plan.prompt_fits.size(); ++i)
     line(i == 0 ? "prompts" : "", describe(plan.prompt_fits[i]));
-  const std::vector<std::string> libraries = describe_libraries(o);
+  const std::vector<std::string> libraries = describe_libraries(run);
   for (size_t i = 0; i < libraries.size(); ++i) line(i == 0 ? "libraries" : "", libraries[i]);
   std::string pools = "pools";
-  for (const PoolSection& pool : pools_of(o)) {
+  for (const PoolSection& pool : run.pools) {
     if (pool.name.empty()) break;
-    std::vector<std::string> datasets = datasets_in(o, pool.name);
+    std::vector<std::string> datasets = datasets_in(run.datasets, pool.name);
     if (evaluates_all(o, pool.name)) datasets.push_back("held-out prompts");
     line(pools, fmt::format("{}: {} x {}, {}{}", pool.name, counted(pool.workers, "worker"),
                             counted(pool.max_sequences, "slot"),
@@ -161,7 +160,7 @@ std::string format_plan(const Plan& plan, const RunOptions& o,
   std::string heading = "mode";
   if (steps)
     for (const std::string& sentence :
-         scheduler::describe(o.scheduler.mode.mode(), o.step.prompts_per_step, o.step.group_size)) {
+         scheduler::describe(run.mode, o.step.prompts_per_step, o.step.group_size)) {
       line(heading, mode.empty() ? sentence : fmt::format("{}: {}", mode, sentence));
       heading.clear(), mode.clear();
     }
@@ -172,13 +171,12 @@ std::string format_plan(const Plan& plan, const RunOptions& o,
                             plan.steps * plan.samples_per_step,
                             counted(plan.steps * plan.updates_per_step, "update")));
   else
-    line("run", fmt::format("{} = at most {}, {}", epochs_text(o), counted(plan.steps, "step"),
+    line("run", fmt::format("{} = at most {}, {}", epochs_text(run), counted(plan.steps, "step"),
                             counted(plan.steps * plan.updates_per_step, "update")));
-  const auto num_datasets = std::ssize(datasets_of(o));
   if (o.eval.prompts > 0)
     line("eval", fmt::format("{}{} {}before the first and after the last step",
                              counted(o.eval.prompts * o.eval.group_size, "held-out episode"),
-                             num_datasets > 1 ? " of each dataset" : "",
+                             run.datasets.size() > 1 ? " of each dataset" : "",
                              o.eval.interval_steps > 0
                                  ? fmt::format("every {}, ", counted(o.eval.interval_steps, "step"))
                                  : ""));

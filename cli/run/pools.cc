@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "cli/run/datasets.h"
 #include "core/base/error.h"
 #include "core/base/nearest.h"
 #include "core/messages/check.h"
@@ -89,40 +88,27 @@ std::vector<PoolSection> pools_of(const RunOptions& options) {
   return pools;
 }
 
-std::vector<PoolSection> launched_pools(const RunOptions& options) {
-  if (supervised_only(options)) return {};
-  std::vector<PoolSection> pools = pools_of(options);
-  // Workers of a cluster are started there, by people, and join.
-  std::erase_if(pools, [](const PoolSection& pool) { return !pool.cluster.empty(); });
-  return pools;
-}
-
-int64_t num_rollout_workers(const RunOptions& options) {
-  int64_t workers = 0;
-  for (const PoolSection& pool : launched_pools(options)) workers += pool.workers;
-  return workers;
-}
-
-PoolSection pool_of_worker(const RunOptions& options, int64_t index) {
+PoolSection pool_of_worker(std::span<const PoolSection> launched, int64_t index) {
   // Workers are numbered through the pools in their order, so that a process that is started again
   // is in the pool of the one before.
-  const std::vector<PoolSection> pools = launched_pools(options);
-  for (const PoolSection& pool : pools) {
-    if (index < pool.workers) return pool;
-    index -= pool.workers;
+  int64_t workers = 0;
+  for (const PoolSection& pool : launched) {
+    workers += pool.workers;
+    if (index < workers) return pool;
   }
-  throw UserError("the run has {} rollout workers, and none of this index.",
-                  num_rollout_workers(options));
+  throw UserError("the run has {} rollout workers, and none of this index.", workers);
 }
 
-PoolSection pool_to_join(const RunOptions& options, std::string_view name) {
-  const std::vector<PoolSection> pools = pools_of(options);
+PoolSection pool_to_join(std::span<const PoolSection> pools, std::string_view name) {
   // One pool needs no name, whether it has one or not.
   if (name.empty() && pools.size() == 1) return pools.front();
   if (const auto found = std::ranges::find(pools, name, &PoolSection::name);
       found != pools.end() && !name.empty())
     return *found;
-  const std::vector<std::string> names = names_of(options);
+  // The pool that nobody has listed has no name.
+  std::vector<std::string> names;
+  for (const PoolSection& pool : pools)
+    if (!pool.name.empty()) names.push_back(pool.name);
   if (names.empty())
     throw UserError(
         "--pool is {}, but this run has no pools (rollout.pools).\n       Leave it out.", name);
@@ -142,7 +128,7 @@ void check_site_name(std::string_view flag, std::string_view name) {
                     flag, name);
 }
 
-void validate_pools(const RunOptions& options) {
+void validate_pools(const RunOptions& options, std::span<const RunDataset> datasets) {
   const std::vector<std::string> names = names_of(options);
   check_names("rollout.pools", "a pool", names,
               "Give each a name of its own, or one of them the workers of both");
@@ -169,14 +155,14 @@ void validate_pools(const RunOptions& options) {
                         pool, fmt::join(names, ", "), what,
                         nearest.empty() ? names.front() : nearest, what);
   };
-  for (size_t i = 0; i < options.datasets.size(); ++i)
-    check(dataset_key(options, i, "pool"), options.datasets[i].pool, "this dataset");
+  for (const RunDataset& dataset : datasets)
+    check(dataset.key("pool"), dataset.pool, "this dataset");
   if (options.eval.prompts > 0) check("eval.pool", options.eval.pool, "the held-out prompts");
 }
 
-std::vector<std::string> datasets_in(const RunOptions& options, std::string_view pool) {
+std::vector<std::string> datasets_in(std::span<const RunDataset> datasets, std::string_view pool) {
   std::vector<std::string> names;
-  for (const DatasetSection& dataset : datasets_of(options))
+  for (const RunDataset& dataset : datasets)
     if (dataset.pool.empty() || dataset.pool == pool) names.push_back(dataset.name);
   return names;
 }

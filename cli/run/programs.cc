@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "cli/run/datasets.h"
 #include "core/base/error.h"
 
 namespace tailrace {
@@ -17,12 +16,10 @@ std::vector<CommandFile> files_of_command(const std::string& key,
   return files;
 }
 
-std::vector<CommandFile> environment_files(const RunOptions& options) {
+std::vector<CommandFile> environment_files(std::span<const RunDataset> datasets) {
   std::vector<CommandFile> files;
-  const std::vector<DatasetSection> datasets = datasets_of(options);
-  for (size_t i = 0; i < datasets.size(); ++i)
-    for (CommandFile& file :
-         files_of_command(dataset_key(options, i, "command"), datasets[i].command))
+  for (const RunDataset& dataset : datasets)
+    for (CommandFile& file : files_of_command(dataset.key("command"), dataset.command))
       files.push_back(std::move(file));
   return files;
 }
@@ -31,11 +28,9 @@ sandbox::CommandStart start_of(const DatasetSection& dataset) {
   return {.words = dataset.command, .is_isolated = dataset.isolation == Isolation::kSandbox};
 }
 
-void check_environment_commands(const RunOptions& options) {
-  const std::vector<DatasetSection> datasets = datasets_of(options);
-  for (size_t i = 0; i < datasets.size(); ++i) {
-    const DatasetSection& dataset = datasets[i];
-    const auto key = [&](std::string_view name) { return dataset_key(options, i, name); };
+void check_environment_commands(std::span<const RunDataset> datasets) {
+  for (const RunDataset& dataset : datasets) {
+    const auto key = [&](std::string_view name) { return dataset.key(name); };
     if (dataset.command.empty()) {
       if (dataset.isolation == Isolation::kSandbox && !dataset.agent.plays())
         throw UserError::at(key("isolation"),
@@ -56,13 +51,12 @@ void check_environment_commands(const RunOptions& options) {
   }
 }
 
-void require_environment_programs(const RunOptions& options) {
-  const std::vector<DatasetSection> datasets = datasets_of(options);
-  for (size_t i = 0; i < datasets.size(); ++i) {
-    if (datasets[i].command.empty()) continue;
-    const sandbox::CommandStart start = start_of(datasets[i]);
+void require_environment_programs(std::span<const RunDataset> datasets) {
+  for (const RunDataset& dataset : datasets) {
+    if (dataset.command.empty()) continue;
+    const sandbox::CommandStart start = start_of(dataset);
     if (const Result<void> fit = check_machine(start); !fit)
-      throw UserError::at(dataset_key(options, i, "command"), "is '{}': {}.", shown(start),
+      throw UserError::at(dataset.key("command"), "is '{}': {}.", shown(start),
                           fit.failure().message);
   }
 }

@@ -4,9 +4,11 @@
 #pragma once
 
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "cli/run/datasets.h"
 #include "cli/run/options.h"
 #include "sandbox/process/command.h"
 
@@ -19,15 +21,15 @@ struct CommandFile {
 };
 std::vector<CommandFile> files_of_command(const std::string& key,
                                           const std::vector<std::string>& words);
-std::vector<CommandFile> environment_files(const RunOptions& options);
+std::vector<CommandFile> environment_files(std::span<const RunDataset> datasets);
 
 sandbox::CommandStart start_of(const DatasetSection& dataset);
 
 // Throws UserError about the key: what cannot be together.
-void check_environment_commands(const RunOptions& options);
+void check_environment_commands(std::span<const RunDataset> datasets);
 
 // Throws UserError about its key for a program that this machine lacks.
-void require_environment_programs(const RunOptions& options);
+void require_environment_programs(std::span<const RunDataset> datasets);
 
 // "in processes of its own: ...", for the plan.
 std::string place_of_program(Isolation isolation);

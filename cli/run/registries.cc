@@ -121,15 +121,14 @@ int64_t starts_at_once(const RolloutOptions& rollout) {
 }
 
 // The programs of all datasets, each with the environment that it plays.
-void add_programs(RunOptions& options, const KnownFacts& known,
-                  const sandbox::CommandLimits& limits, Registries& all) {
-  check_environment_commands(options);
-  const std::vector<DatasetSection> datasets = datasets_of(options);
+void add_programs(RunOptions& options, std::span<const RunDataset> datasets,
+                  const KnownFacts& known, const sandbox::CommandLimits& limits, Registries& all) {
+  check_environment_commands(datasets);
   std::map<std::vector<std::string>, std::pair<std::string, Isolation>> added;  // name
   for (size_t i = 0; i < datasets.size(); ++i) {
-    const DatasetSection& dataset = datasets[i];
+    const RunDataset& dataset = datasets[i];
     if (dataset.command.empty()) continue;
-    const auto key = [&](std::string_view name) { return dataset_key(options, i, name); };
+    const auto key = [&](std::string_view name) { return dataset.key(name); };
     // Datasets with the same command have one program, which is started and asked once.
     auto at = added.find(dataset.command);
     if (at == added.end()) {
@@ -155,7 +154,7 @@ void add_programs(RunOptions& options, const KnownFacts& known,
                           "is {}, and the same command of another dataset is {}. Say the same for "
                           "both.",
                           name_of(dataset.isolation), name_of(isolation));
-    std::string& wanted = options.datasets.empty() ? options.env.name : options.datasets[i].env;
+    std::string& wanted = dataset.listed ? options.datasets[i].env : options.env.name;
     if (!wanted.empty() && wanted != name)
       throw UserError::at(key("env"), "is {}, and '{}' plays {}. Remove it.", wanted,
                           shown(start_of(dataset)), name);
@@ -178,23 +177,21 @@ std::string file_id(const std::string& file) {
 }
 
 // By file_id().
-std::map<std::string, Use> uses_of(const RunOptions& options) {
+std::map<std::string, Use> uses_of(const RewardSection& reward,
+                                   std::span<const RunDataset> datasets) {
   std::map<std::string, Use> uses;
-  const std::vector<DatasetSection> datasets = datasets_of(options);
-  for (size_t i = 0; i < datasets.size(); ++i) {
-    const DatasetSection& dataset = datasets[i];
+  for (const RunDataset& dataset : datasets) {
     if (dataset.plugin.empty()) continue;
     Use& use = uses.try_emplace(file_id(dataset.plugin),
-                                Use{dataset_key(options, i, "plugin"), dataset.plugin, {}, {}})
+                                Use{dataset.key("plugin"), dataset.plugin, {}, {}})
                    .first->second;
     if (use.environments.value_or(dataset.isolation) != dataset.isolation)
-      throw UserError::at(dataset_key(options, i, "isolation"),
+      throw UserError::at(dataset.key("isolation"),
                           "is {}, and {} of another dataset is {}: the environments of a library "
                           "play in one way. Say the same for both.",
                           name_of(dataset.isolation), dataset.plugin, name_of(*use.environments));
     use.environments = dataset.isolation;
   }
-  const RewardSection& reward = options.reward;
   if (reward.plugin.empty()) {
     if (!reward.settings.empty())
       throw UserError::at("reward.settings", "has no effect without reward.plugin. Remove it.");
@@ -220,8 +217,9 @@ Registries with_libraries(const Registries& built_in, RunOptions& options, Libra
     return std::chrono::duration_cast<Time>(std::chrono::duration<double>(number));
   };
   const Time timeout = seconds(options.rollout.step_timeout_s);
+  const std::vector<RunDataset> datasets = datasets_of(options);
   std::map<std::string, Library> libraries;
-  for (const auto& [id, how] : uses_of(options)) {
+  for (const auto& [id, how] : uses_of(options.reward, datasets)) {
     try {
       const Library library = open_library(how.file, use, known);
       const Isolation environments = how.environments ? *how.environments : *how.rewards;
@@ -249,12 +247,12 @@ Registries with_libraries(const Registries& built_in, RunOptions& options, Libra
       throw UserError("{} {}", name_key, error.what()).about(name_key);
     }
   };
-  add_agents(options, all.environments);
-  if (use == LibraryUse::kApart) require_agents(options);
-  if (options.datasets.empty()) settle(options.env.plugin, "env.name", options.env.name);
-  for (size_t i = 0; i < options.datasets.size(); ++i)
-    settle(options.datasets[i].plugin, dataset_key(options, i, "env"), options.datasets[i].env);
-  add_programs(options, known,
+  add_agents(options, datasets, all.environments);
+  if (use == LibraryUse::kApart) require_agents(datasets);
+  for (size_t i = 0; i < datasets.size(); ++i)
+    settle(datasets[i].plugin, datasets[i].key("env"),
+           datasets[i].listed ? options.datasets[i].env : options.env.name);
+  add_programs(options, datasets, known,
                {.call = a_little_less(timeout),
                 .start = seconds(options.rollout.start_timeout_s),
                 .starts_at_once = starts_at_once(options.rollout)},

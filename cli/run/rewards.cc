@@ -21,29 +21,15 @@
 namespace tailrace {
 namespace {
 
-// Names that no verifier of a library can have: messages say them.
-constexpr const char* kCommand = "reward.command";
-constexpr const char* kParts = "reward.parts";
 constexpr const char* kVerifierSetting = "verifier";
-// The least that a reward worker scores at once, whatever scores.
-constexpr int64_t kLeastAtOnce = 8;
 constexpr int kMostTurnsTried = 64;
-
-std::string part_key(const RewardSection& reward, size_t index, std::string_view key) {
-  std::vector<std::string> names;
-  for (const RewardPart& part : reward.parts) names.push_back(part.name);
-  const std::string item = item_key(kParts, names, index);
-  return key.empty() ? item : join_key(item, key);
-}
 
 // Each command with its key.
 std::vector<std::pair<std::string, std::vector<std::string>>> commands_of(
-    const RewardSection& reward) {
+    const RunRewards& rewards) {
   std::vector<std::pair<std::string, std::vector<std::string>>> commands;
-  if (!reward.command.empty()) commands.emplace_back(kCommand, reward.command);
-  for (size_t i = 0; i < reward.parts.size(); ++i)
-    if (!reward.parts[i].command.empty())
-      commands.emplace_back(part_key(reward, i, "command"), reward.parts[i].command);
+  for (const RunReward& part : rewards.parts)
+    if (!part.command.empty()) commands.emplace_back(part.key("command"), part.command);
   return commands;
 }
 
@@ -52,11 +38,11 @@ sandbox::CommandStart command_of(const RewardSection& reward,
   return {.words = words, .is_isolated = reward.isolation == Isolation::kSandbox};
 }
 
-void check_parts(const RewardSection& reward, const VerifierRegistry& verifiers) {
+void check_parts(const RunRewards& rewards, const VerifierRegistry& verifiers) {
   std::map<std::string, size_t> known;
-  for (size_t i = 0; i < reward.parts.size(); ++i) {
-    const RewardPart& part = reward.parts[i];
-    const auto key = [&](std::string_view name) { return part_key(reward, i, name); };
+  for (size_t i = 0; i < rewards.parts.size(); ++i) {
+    const RunReward& part = rewards.parts[i];
+    const auto key = [&](std::string_view name) { return part.key(name); };
     if (!is_item_name(part.name))
       throw UserError::at(key("name"),
                           "is '{}'; it names a metric and keys, and is of letters, digits, _ and "
@@ -73,7 +59,7 @@ void check_parts(const RewardSection& reward, const VerifierRegistry& verifiers)
                           "is {}, as that of reward.parts[{}] is. Give each a name of its own.",
                           part.name, first->second);
     if (part.command.empty() == part.verifier.empty())
-      throw UserError("{}: {}. Give it one of them.", part_key(reward, i, ""),
+      throw UserError("{}: {}. Give it one of them.", part.item,
                       part.command.empty() ? "neither command nor verifier is given"
                                            : "command and verifier are both given")
           .about(key("name"));
@@ -86,13 +72,14 @@ void check_parts(const RewardSection& reward, const VerifierRegistry& verifiers)
   }
 }
 
-void check_section(const RewardSection& reward, const VerifierRegistry& verifiers) {
+void check_section(const RewardSection& reward, const RunRewards& rewards,
+                   const VerifierRegistry& verifiers) {
   if (!reward.command.empty() && !reward.parts.empty())
-    throw UserError::at(kCommand,
+    throw UserError::at(kRewardCommand,
                         "and reward.parts are both given. Make the command one of the parts, or "
                         "remove one of them.");
-  check_parts(reward, verifiers);
-  for (const auto& [key, words] : commands_of(reward))
+  if (rewards.is_sum()) check_parts(rewards, verifiers);
+  for (const auto& [key, words] : commands_of(rewards))
     if (words.front().empty()) throw UserError::at(key, "begins with an empty name");
   if (reward.has_commands() && reward.isolation == Isolation::kNone)
     throw UserError::at("reward.isolation",
@@ -108,26 +95,26 @@ void check_section(const RewardSection& reward, const VerifierRegistry& verifier
                         "list both in reward.parts.");
 }
 
-std::unique_ptr<Verifier> make_command(const RewardSection& reward,
+std::unique_ptr<Verifier> make_command(const RewardSection& reward, const RunRewards& rewards,
                                        const std::vector<std::string>& words, bool logs) {
   return make_command_verifier(command_of(reward, words),
                                {.batch = static_cast<int>(reward.batch),
-                                .at_once = static_cast<int>(scores_at_once(reward)),
+                                .at_once = static_cast<int>(rewards.at_once),
                                 .logs = logs,
-                                .start = start_of_scores(reward)});
+                                .start = rewards.start});
 }
 
-std::unique_ptr<Verifier> make_parts(const RewardSection& reward,
+std::unique_ptr<Verifier> make_parts(const RewardSection& reward, const RunRewards& rewards,
                                      const std::shared_ptr<const VerifierRegistry>& verifiers,
                                      bool logs) {
   std::vector<WeightedPart> parts;
-  for (const RewardPart& part : reward.parts) {
+  for (const RunReward& part : rewards.parts) {
     WeightedPart made{.name = part.name, .weight = part.weight, .verifier = nullptr};
     // A program is told the episode; a verifier is given the evidence that its environment has for
     // it.
     made.is_retold = !part.command.empty();
     if (made.is_retold)
-      made.verifier = make_command(reward, part.command, logs);
+      made.verifier = make_command(reward, rewards, part.command, logs);
     else  // it shares the registry that it is in
       made.verifier = {verifiers, &verifiers->at(part.verifier)};
     parts.push_back(std::move(made));
@@ -136,11 +123,11 @@ std::unique_ptr<Verifier> make_parts(const RewardSection& reward,
 }
 
 // Not `logs`: for a trial, whose message says the same.
-std::unique_ptr<Verifier> make_scorer(const RewardSection& reward,
+std::unique_ptr<Verifier> make_scorer(const RewardSection& reward, const RunRewards& rewards,
                                       const std::shared_ptr<const VerifierRegistry>& verifiers,
                                       bool logs) {
-  return reward.parts.empty() ? make_command(reward, reward.command, logs)
-                              : make_parts(reward, verifiers, logs);
+  return rewards.is_sum() ? make_parts(reward, rewards, verifiers, logs)
+                          : make_command(reward, rewards, rewards.parts.front().command, logs);
 }
 
 // An environment that wants the name of its verifier is given this one.
@@ -152,11 +139,6 @@ bool wants_verifier(const sandbox::Declaration& declared) {
 
 bool has_setting(const sandbox::EnvironmentSettings& settings, std::string_view name) {
   return std::ranges::any_of(settings, [&](const auto& setting) { return setting.first == name; });
-}
-
-// The name of the scorer.
-const char* scorer_of(const RewardSection& reward) {
-  return reward.parts.empty() ? kCommand : kParts;
 }
 
 // An episode of answers that an environment would accept.
@@ -172,7 +154,7 @@ Result<sandbox::StepResult> play(sandbox::Environment& environment, const sandbo
   return environment.cut();
 }
 
-Result<sandbox::StepResult> first_episode(const RunOptions& options, const DatasetSection& dataset,
+Result<sandbox::StepResult> first_episode(const RunOptions& options, const RunDataset& dataset,
                                           const sandbox::EnvironmentRegistry& environments) {
   const auto environment = environments.make(dataset.env, dataset.settings);
   sandbox::Task task{.seed = sandbox::task_seed(static_cast<uint64_t>(options.run.seed), false, 0)};
@@ -188,28 +170,21 @@ Result<sandbox::StepResult> first_episode(const RunOptions& options, const Datas
 
 }  // namespace
 
-int64_t scores_at_once(const RewardSection& reward) {
-  return reward.has_commands() ? std::max(kLeastAtOnce, reward.batch) : kLeastAtOnce;
-}
-
-Time start_of_scores(const RewardSection& reward) {
-  if (!reward.has_commands()) return Time{0};
-  return std::chrono::duration_cast<Time>(std::chrono::duration<double>(reward.start_timeout_s));
-}
-
 void replace_verifiers(const RunOptions& options, sandbox::EnvironmentRegistry& environments,
                        std::shared_ptr<const VerifierRegistry>& verifiers) {
   const RewardSection& reward = options.reward;
-  check_section(reward, *verifiers);
-  if (!reward.replaces_verifiers()) return;
-  const std::string name = scorer_of(reward);
+  const RunRewards rewards = rewards_of(reward);
+  check_section(reward, rewards, *verifiers);
+  if (rewards.scorer.empty()) return;
+  const std::string& name = rewards.scorer;
   // A copy: the registry before is shared, and the parts of the scorer name verifiers of it.
   VerifierRegistry all = *verifiers;
-  all.add(name, "the rewards of this config", make_scorer(reward, verifiers, /*logs=*/true));
+  all.add(name, "the rewards of this config",
+          make_scorer(reward, rewards, verifiers, /*logs=*/true));
   verifiers = std::make_shared<const VerifierRegistry>(std::move(all));
   // Its verifiers are given what the environment says.
   const bool keeps_evidence = std::ranges::any_of(
-      reward.parts, [](const RewardPart& part) { return !part.verifier.empty(); });
+      rewards.parts, [](const RunReward& part) { return !part.verifier.empty(); });
   auto inner =
       std::make_shared<const sandbox::EnvironmentRegistry>(std::exchange(environments, {}));
   for (const sandbox::Declaration& declared : inner->list())
@@ -224,8 +199,8 @@ void replace_verifiers(const RunOptions& options, sandbox::EnvironmentRegistry& 
 }
 
 void settle_verifiers(RunOptions& options, ConfigKeys& keys) {
-  if (!options.reward.replaces_verifiers()) return;
-  const char* scorer = scorer_of(options.reward);
+  const std::string scorer = rewards_of(options.reward).scorer;
+  if (scorer.empty()) return;
   const ConfigPlace* decided = keys.place(scorer);
   std::vector<std::string> idle;
   const auto settle = [&](const std::string& settings_key, sandbox::EnvironmentSettings& settings) {
@@ -239,47 +214,49 @@ void settle_verifiers(RunOptions& options, ConfigKeys& keys) {
     idle.push_back(key);
   };
   settle("env.settings", options.env.settings);
+  const std::vector<RunDataset> datasets = datasets_of(options);
   for (size_t i = 0; i < options.datasets.size(); ++i)
-    settle(dataset_key(options, i, "settings"), options.datasets[i].settings);
+    settle(datasets[i].key("settings"), options.datasets[i].settings);
   if (!idle.empty())
     keys.add_note(fmt::format("without effect, as {} scores all episodes: {}", scorer,
                               fmt::join(idle, ", ")));
 }
 
-void require_programs(const RunOptions& options) {
-  for (const auto& [key, words] : commands_of(options.reward)) {
-    const sandbox::CommandStart command = command_of(options.reward, words);
+void require_programs(const ResolvedRun& run) {
+  for (const auto& [key, words] : commands_of(run.rewards)) {
+    const sandbox::CommandStart command = command_of(run.options.reward, words);
     if (const Result<void> fit = check_machine(command); !fit)
       throw UserError::at(key, "is '{}': {}.", shown(command), fit.failure().message);
   }
 }
 
-void try_rewards(const RunOptions& options, const sandbox::EnvironmentRegistry& environments,
+void try_rewards(const ResolvedRun& run, const sandbox::EnvironmentRegistry& environments,
                  const std::shared_ptr<const VerifierRegistry>& verifiers) {
+  const RunOptions& options = run.options;
   const RewardSection& reward = options.reward;
   // Where workers of other machines score, what they have is asked there.
   if (!reward.has_commands() || reward.workers == 0) return;
-  require_programs(options);
+  require_programs(run);
   // Its processes end with the trial.
-  const auto trial = make_scorer(reward, verifiers, /*logs=*/false);
-  const std::vector<DatasetSection> datasets = datasets_of(options);
-  for (size_t i = 0; i < datasets.size(); ++i) {
+  const auto trial = make_scorer(reward, run.rewards, verifiers, /*logs=*/false);
+  for (const RunDataset& dataset : run.datasets) {
     // An agent has no episode without a policy.
-    if (environments.source(datasets[i].env, datasets[i].settings)->agent() != nullptr) continue;
-    const auto end = first_episode(options, datasets[i], environments);
+    if (environments.source(dataset.env, dataset.settings)->agent() != nullptr) continue;
+    const auto end = first_episode(options, dataset, environments);
     if (!end)
-      throw UserError("environment {} fails in its first episode: {}", datasets[i].env,
+      throw UserError("environment {} fails in its first episode: {}", dataset.env,
                       end.failure().message)
-          .about(dataset_key(options, i, "env"));
+          .about(dataset.key("env"));
     const Time budget = score_budget(options.scheduler.deadlines.verify);
     auto score = trial->score(end.value().evidence, budget);
     // Once more: what a program writes behind an answer is seen when it is asked again.
-    if (score && i == 0) score = trial->score(end.value().evidence, budget);
+    if (score && &dataset == &run.datasets.front())
+      score = trial->score(end.value().evidence, budget);
     if (score && !is_reward(score.value().reward)) score = Failure{no_reward(score.value().reward)};
     if (!score)
-      throw UserError::at(
-          scorer_of(reward), "has no verdict on a first episode{}, before the run: {}",
-          options.datasets.empty() ? "" : " of " + datasets[i].name, score.failure().message);
+      throw UserError::at(run.rewards.scorer,
+                          "has no verdict on a first episode{}, before the run: {}",
+                          dataset.listed ? " of " + dataset.name : "", score.failure().message);
   }
 }
 
@@ -295,9 +272,9 @@ std::string judge_of(const RunOptions& options) {
   return name;
 }
 
-void check_filter_metric(const RunOptions& options,
-                         const sandbox::EnvironmentRegistry& environments,
+void check_filter_metric(const ResolvedRun& run, const sandbox::EnvironmentRegistry& environments,
                          const std::shared_ptr<const VerifierRegistry>& verifiers) {
+  const RunOptions& options = run.options;
   const RewardSection& reward = options.reward;
   const std::string judge = judge_of(options);
   std::vector<std::string> parts;
@@ -305,14 +282,13 @@ void check_filter_metric(const RunOptions& options,
   if (judge.empty() || std::ranges::find(parts, judge) != parts.end()) return;
   // A score that only another machine can make is known once it has.
   if (reward.has_commands() && reward.workers == 0) return;
-  const auto trial = reward.replaces_verifiers() ? make_scorer(reward, verifiers, /*logs=*/false)
-                                                 : std::unique_ptr<Verifier>();
-  const std::vector<DatasetSection> datasets = datasets_of(options);
-  const std::vector<int64_t> prompts = prompts_of_step(options);
-  for (size_t i = 0; i < datasets.size(); ++i) {
-    if (prompts[i] == 0) continue;
-    if (environments.source(datasets[i].env, datasets[i].settings)->agent() != nullptr) continue;
-    const auto end = first_episode(options, datasets[i], environments);
+  const auto trial = !run.rewards.scorer.empty()
+                         ? make_scorer(reward, run.rewards, verifiers, /*logs=*/false)
+                         : std::unique_ptr<Verifier>();
+  for (const RunDataset& dataset : run.datasets) {
+    if (dataset.prompts == 0) continue;
+    if (environments.source(dataset.env, dataset.settings)->agent() != nullptr) continue;
+    const auto end = first_episode(options, dataset, environments);
     if (!end) continue;
     MetricList metrics = end.value().metrics;
     if (const std::string& verifier = end.value().verifier; !verifier.empty()) {
@@ -326,8 +302,7 @@ void check_filter_metric(const RunOptions& options,
     std::vector<std::string> names;
     for (const auto& [name, value] : metrics) names.push_back(name);
     if (std::ranges::find(names, judge) != names.end()) continue;
-    const std::string of =
-        options.datasets.empty() ? "" : fmt::format(" of dataset {}", datasets[i].name);
+    const std::string of = dataset.listed ? fmt::format(" of dataset {}", dataset.name) : "";
     throw UserError::at("algo.filter_metric",
                         "is {}, and a first episode{} has no such metric{} It has: {}.",
                         options.algo.filter_metric, of, did_you_mean(judge, names),
@@ -335,17 +310,17 @@ void check_filter_metric(const RunOptions& options,
   }
 }
 
-std::vector<CommandFile> reward_files(const RewardSection& reward) {
+std::vector<CommandFile> reward_files(const RunRewards& rewards) {
   std::vector<CommandFile> files;
-  for (const auto& [key, words] : commands_of(reward))
+  for (const auto& [key, words] : commands_of(rewards))
     for (CommandFile& file : files_of_command(key, words)) files.push_back(std::move(file));
   return files;
 }
 
-std::vector<std::string> describe_rewards(const RunOptions& options) {
-  const RewardSection& reward = options.reward;
+std::vector<std::string> describe_rewards(const ResolvedRun& run) {
+  const RewardSection& reward = run.options.reward;
   std::vector<std::string> lines;
-  for (const auto& [key, words] : commands_of(reward))
+  for (const auto& [key, words] : commands_of(run.rewards))
     lines.push_back(fmt::format("{} is '{}', {}", key, shown(command_of(reward, words)),
                                 place_of_program(reward.isolation)));
   return lines;

@@ -11,19 +11,12 @@
 
 #include "cli/run/options.h"
 #include "cli/run/programs.h"
-#include "core/base/time.h"
+#include "cli/run/resolved_run.h"
 #include "core/base/yaml_config.h"
 #include "reward/registry.h"
 #include "sandbox/registry.h"
 
 namespace tailrace {
-
-// Episodes that a reward worker scores at once.
-int64_t scores_at_once(const RewardSection& reward);
-
-// The time for the start of a program, which whoever waits for a score has patience for besides;
-// 0 where none scores.
-Time start_of_scores(const RewardSection& reward);
 
 // Adds the verifier and has all environments name it. Nothing where the options have no rewards of
 // their own. Throws UserError about the key: what cannot be together.
@@ -36,7 +29,7 @@ void settle_verifiers(RunOptions& options, ConfigKeys& keys);
 
 // Has each program score one episode of each dataset, so that one that does not work ends the
 // launch and no episode. Throws UserError about its key.
-void try_rewards(const RunOptions& options, const sandbox::EnvironmentRegistry& environments,
+void try_rewards(const ResolvedRun& run, const sandbox::EnvironmentRegistry& environments,
                  const std::shared_ptr<const VerifierRegistry>& verifiers);
 
 // The metric of a sample by which groups are judged (algo.filter_metric): that of a part of
@@ -45,17 +38,16 @@ std::string judge_of(const RunOptions& options);
 
 // Plays one episode of each dataset, where that needs no policy, for the metrics that
 // algo.filter_metric may name. Throws UserError about it, with those that there are.
-void check_filter_metric(const RunOptions& options,
-                         const sandbox::EnvironmentRegistry& environments,
+void check_filter_metric(const ResolvedRun& run, const sandbox::EnvironmentRegistry& environments,
                          const std::shared_ptr<const VerifierRegistry>& verifiers);
 
 // Throws UserError about its key for a program that this machine lacks.
-void require_programs(const RunOptions& options);
+void require_programs(const ResolvedRun& run);
 
 // The files of the run that the programs name.
-std::vector<CommandFile> reward_files(const RewardSection& reward);
+std::vector<CommandFile> reward_files(const RunRewards& rewards);
 
 // Lines of the plan: the programs, and what keeps them from the rest.
-std::vector<std::string> describe_rewards(const RunOptions& options);
+std::vector<std::string> describe_rewards(const ResolvedRun& run);
 
 }  // namespace tailrace

@@ -8,8 +8,6 @@
 
 #include <fmt/format.h>
 
-#include "cli/run/datasets.h"
-#include "cli/run/pools.h"
 #include "core/base/error.h"
 
 namespace tailrace {
@@ -44,35 +42,36 @@ std::optional<RoleName> parse_role_name(std::string_view text) {
 
 std::string RoleName::text() const { return fmt::format("{}-{}", name_of(kind), index); }
 
-int num_launched(RoleKind kind, const RunOptions& options) {
+int num_launched(RoleKind kind, const ResolvedRun& resolved) {
   switch (kind) {
     case RoleKind::kGate:
-      return options.run.listen.empty() ? 0 : 1;
+      return resolved.options.run.listen.empty() ? 0 : 1;
     case RoleKind::kTrainer:
-      return static_cast<int>(options.train.ranks);
+      return static_cast<int>(resolved.options.train.ranks);
     case RoleKind::kRollout:
-      return static_cast<int>(num_rollout_workers(options));
+      return static_cast<int>(resolved.rollout_workers);
     case RoleKind::kReward:
-      return supervised_only(options) ? 0 : static_cast<int>(options.reward.workers);
+      return static_cast<int>(resolved.reward_workers);
     default:
       return 1;
   }
 }
 
-std::vector<RoleName> roles_of(const RunOptions& options) {
+std::vector<RoleName> roles_of(const ResolvedRun& resolved) {
   std::vector<RoleName> roles = {{RoleKind::kScheduler, 0}};
   for (const RoleKind kind :
        {RoleKind::kGate, RoleKind::kTrainer, RoleKind::kRollout, RoleKind::kReward}) {
-    for (int i = 0; i < num_launched(kind, options); ++i) roles.push_back({kind, i});
+    for (int i = 0; i < num_launched(kind, resolved); ++i) roles.push_back({kind, i});
   }
   return roles;
 }
 
-void await_roles(const RunOptions& options, const RunPaths& run, std::chrono::milliseconds patience,
+void await_roles(const ResolvedRun& resolved, const RunPaths& run,
+                 std::chrono::milliseconds patience,
                  const std::function<void(const std::string&)>& say) {
   constexpr std::chrono::milliseconds kLook{20};
   const auto give_up = std::chrono::steady_clock::now() + patience;
-  for (const RoleName& name : roles_of(options)) {
+  for (const RoleName& name : roles_of(resolved)) {
     for (bool told = false;; told = true) {
       const LockFile lock(run.role(name_of(name.kind), name.index));
       // Let go again at once: the lock is only asked whether somebody plays the role.
@@ -92,12 +91,12 @@ HeldRole hold_role(const RoleName& name, const RunPaths& run) {
   return {name, std::move(lock)};
 }
 
-HeldRole hold_role_to_join(RoleKind kind, const RunOptions& options, const RunPaths& run) {
-  if (supervised_only(options))
+HeldRole hold_role_to_join(RoleKind kind, const ResolvedRun& resolved, const RunPaths& run) {
+  if (resolved.supervised_only)
     throw UserError("{} learns from sft.data alone: there is nothing to sample and to score.",
                     run.root.string());
   // Behind the launch's own: a process of it that is started again must find its name free.
-  const int first = num_launched(kind, options);
+  const int first = num_launched(kind, resolved);
   for (int index = first; index < first + kMaxJoined; ++index) {
     LockFile lock(run.role(name_of(kind), index));
     if (lock.held()) return {{kind, index}, std::move(lock)};
@@ -106,20 +105,20 @@ HeldRole hold_role_to_join(RoleKind kind, const RunOptions& options, const RunPa
                   run.root.string());
 }
 
-std::optional<HeldRole> hold_role_again(const RoleName& name, const RunOptions& options,
+std::optional<HeldRole> hold_role_again(const RoleName& name, const ResolvedRun& resolved,
                                         const RunPaths& run) {
-  if (name.index < num_launched(name.kind, options)) return std::nullopt;
+  if (name.index < num_launched(name.kind, resolved)) return std::nullopt;
   LockFile lock(run.role(name_of(name.kind), name.index));
   if (!lock.held()) return std::nullopt;
   return HeldRole{name, std::move(lock)};
 }
 
-bool has_joined(RoleKind kind, const RunOptions& options, const RunPaths& run) {
+bool has_joined(RoleKind kind, const ResolvedRun& resolved, const RunPaths& run) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(run.roles(), error)) {
     const auto role = parse_role_name(entry.path().stem().string());
     if (entry.path().extension() == ".lock" && role && role->kind == kind &&
-        role->index >= num_launched(kind, options) && !LockFile(entry.path()).held())
+        role->index >= num_launched(kind, resolved) && !LockFile(entry.path()).held())
       return true;
   }
   return false;

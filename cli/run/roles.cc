@@ -15,7 +15,6 @@
 #include <fmt/format.h>
 
 #include "cli/run/agents.h"
-#include "cli/run/datasets.h"
 #include "cli/run/device_choice.h"
 #include "cli/run/device_plan.h"
 #include "cli/run/endpoint.h"
@@ -23,7 +22,7 @@
 #include "cli/run/gate_role.h"
 #include "cli/run/inputs.h"
 #include "cli/run/length.h"
-#include "cli/run/plan.h"
+#include "cli/run/placed_run.h"
 #include "cli/run/pools.h"
 #include "cli/run/programs.h"
 #include "cli/run/prompts.h"
@@ -57,11 +56,11 @@ namespace tailrace {
 namespace {
 
 // The most turns of the environments of all datasets.
-int64_t max_turns(const RunOptions& o, const Registries& registries) {
+int64_t max_turns(const ResolvedRun& run, const Registries& registries) {
   int64_t most = 0;
-  for (const DatasetSection& dataset : datasets_of(o)) {
+  for (const RunDataset& dataset : run.datasets) {
     const auto source = registries.environments.source(dataset.env, dataset.settings);
-    most = std::max<int64_t>(most, episode_limits(o.rollout, source->info()).max_turns);
+    most = std::max<int64_t>(most, episode_limits(run.options.rollout, source->info()).max_turns);
   }
   return most;
 }
@@ -98,43 +97,50 @@ MetricList prompt_facts(const RunPaths& run, Log& log) {
   return {{"rollout/too_long_dropped", dropped}, {"rollout/too_long_cut", cut}};
 }
 
-// With the tokenizer that the run keeps, whatever has become of model.path since.
-ModelConfig model_of_run(const RoleContext& context) {
-  ModelConfig config = planned_model(context.options, context.registries.environments);
-  config.padded_ids = num_padded_ids(context.run.tokenizer(), config);
-  return config;
+PlacedRun placed_run(const RoleContext& context) {
+  return place(context.resolved, context.registries.environments, context.run);
+}
+
+WorkerSeat seat_of(const RoleName& name, const RoleContext& context) {
+  return {.worker = name.text(),
+          .run = context.run,
+          .endpoint = context.endpoint,
+          .colocation = context.colocation,
+          .rank = name.index,
+          .joined = context.joined,
+          .cluster = context.cluster,
+          .host = context.host};
 }
 
 ExitCode run_scheduler(const RoleContext& context, StatusPage& page, Log& log,
                        std::stop_token stop) {
-  const RunOptions& o = context.options;
+  const ResolvedRun& run = context.resolved;
+  const RunOptions& o = run.options;
   scheduler::ServiceOptions options;
-  options.config = scheduler_config(o);
+  const PlacedRun placed = placed_run(context);
+  const ModelConfig& model = placed.model;
+  options.config = scheduler_config(placed);
   options.endpoint = context.endpoint.address;
   options.paths = context.run;
-  options.datasets = dataset_names(o);
+  options.datasets = dataset_names(run.datasets);
   options.facts = prompt_facts(context.run, log);
   options.text = text_of_tokens(context.run, log);
   options.judge = judge_of(o);
   options.storage = o.scheduler.storage;
   options.no_progress = o.scheduler.no_progress;
-  // What the trainer below takes.
-  const ModelConfig model = model_of_run(context);
-  if (evaluates_in_turn(o, trainer_device(o, model), rollout_device(o, model).device))
-    options.config.eval.holds_training = true;
   // Law 6.7: the service proves each body by these before it is a sample.
   options.bodies = {.vocab_size = model.num_ids(),
                     .max_context_tokens = o.rollout.engine.max_context_tokens,
                     // In a tree no more nodes branch than there are leaves.
-                    .max_segments = 2 * max_turns(o, context.registries),
+                    .max_segments = 2 * max_turns(run, context.registries),
                     .needs_sets = o.algo.sampling_mask == SamplingMask::kKeep,
                     .experts = o.algo.router_replay == RouterReplay::kReplay ? model.expert_shape()
                                                                              : ExpertShape{},
                     .sampling = o.rollout.sampling_in(Lane::kTrain).params(),
                     .eval_sampling = o.rollout.sampling_in(Lane::kEval).params(),
                     .greedy_member = o.rollout.greedy_member};
-  options.on_begun = [run = context.run.root, endpoint = context.endpoint.address] {
-    mark_begun(run, endpoint);
+  options.on_begun = [root = context.run.root, endpoint = context.endpoint.address] {
+    mark_begun(root, endpoint);
   };
   options.on_waits = [&page](const Waits& waits) { page.set_waits(waits); };
   const SteadyClock clock;
@@ -213,38 +219,27 @@ FetchWeights warn_of_another_class(FetchWeights fetch, std::string own, Log& log
 
 ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log,
                      std::stop_token stop) {
-  const RunOptions& o = context.options;
-  const PoolSection pool =
-      context.joined ? pool_to_join(o, context.pool) : pool_of_worker(o, name.index);
-  RolloutWorkerConfig config = [&] {
-    const ModelConfig model = model_of_run(context);
-    return rollout_config(o, model, pool, rollout_device(o, model).device);
-  }();
-  config.worker = name.text();
-  config.colocation = context.joined ? nullptr : context.colocation;
-  config.shares_device = config.colocation != nullptr;
+  const ResolvedRun& run = context.resolved;
+  const PoolSection pool = context.joined ? pool_to_join(run.pools, context.pool)
+                                          : pool_of_worker(run.launched_pools, name.index);
   // However this role ends, the other one must not wait for its turn for ever.
-  const Leaving leaving(config.colocation);
-  config.joined = context.joined;
-  if (config.joined) config.rollout.threads = joined_threads(o);
-  config.cluster = context.cluster;
-  config.host = context.host;
-  config.endpoint = context.endpoint;
-  config.run = context.run;
-  config.tokenizer_dir = context.run.tokenizer();
-  config.chat = chat_of_run(context.run, o);
-  // Also of one that is started again, hours after its launch.
-  config.prove_inputs = [&context] { prove_inputs(context.run, context.options); };
+  const Leaving leaving(context.joined ? nullptr : context.colocation);
+  const PlacedRun placed = placed_run(context);
+  WorkerSeat seat = seat_of(name, context);
   if (context.remote != nullptr) {
-    prove_products_of(config.model, config.compute, config.device);
-    config.prove_inputs = [] {};  // each file was proved as it came
-    config.incarnation = context.remote->incarnation;
-    config.fetch_weights = warn_of_another_class(
-        context.remote->fetch_weights, numerics_class(config.compute, config.device), log);
-    config.patience = context.remote->patience;
+    // Each file was proved as it came.
+    prove_products_of(placed.model, placed.compute, placed.rollout.device);
+    seat.incarnation = context.remote->incarnation;
+    seat.fetch_weights = warn_of_another_class(
+        context.remote->fetch_weights, numerics_class(placed.compute, placed.rollout.device), log);
+    seat.patience = context.remote->patience;
+  } else {
+    // Also of one that is started again, hours after its launch.
+    seat.prove_inputs = [&context] { prove_inputs(context.run, context.resolved); };
   }
-  require_environment_programs(o);
-  require_agents(o);
+  const RolloutWorkerConfig config = rollout_config(placed, pool, seat);
+  require_environment_programs(run.datasets);
+  require_agents(run.datasets);
   const SteadyClock clock;
   // Workers of a launch take no stop: the scheduler has them end.
   if (!context.joined) stop = {};
@@ -260,7 +255,8 @@ ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log,
 
 ExitCode run_reward(const RoleName& name, const RoleContext& context, Log& log,
                     std::stop_token stop) {
-  const RunOptions& o = context.options;
+  const ResolvedRun& run = context.resolved;
+  const RunOptions& o = run.options;
   const SteadyClock clock;
   RewardWorkerOptions options;
   options.worker = name.text();
@@ -272,13 +268,13 @@ ExitCode run_reward(const RoleName& name, const RoleContext& context, Log& log,
     options.patience = context.remote->patience;
   } else if (o.reward.has_commands()) {
     // A program is read whenever a process of it starts.
-    prove_inputs(context.run, o);
+    prove_inputs(context.run, run);
   }
-  require_programs(o);
+  require_programs(run);
   options.endpoint = context.endpoint;
-  options.threads = std::max<int>(options.threads, static_cast<int>(scores_at_once(o.reward)));
+  options.threads = std::max<int>(options.threads, static_cast<int>(run.rewards.at_once));
   options.deadline = worker_deadline(o.scheduler.deadlines.verify);
-  options.start = start_of_scores(o.reward);
+  options.start = run.rewards.start;
   RewardWorker worker(context.registries.verifiers, clock, std::move(options));
   // As above: it is gone before the worker that it calls.
   const std::stop_callback on_stop(stop, [&worker] { worker.request_stop(); });
@@ -288,20 +284,13 @@ ExitCode run_reward(const RoleName& name, const RoleContext& context, Log& log,
 }
 
 ExitCode run_trainer(const RoleName& name, const RoleContext& context, Log& log) {
-  const RunOptions& o = context.options;
-  TrainerWorkerConfig config = trainer_config(o, model_of_run(context));
-  config.worker = name.text();
-  config.colocation = context.colocation;
-  const Leaving leaving(config.colocation);
-  config.rank = name.index;
-  config.endpoint = context.endpoint.address;
-  config.run = context.run;
-  config.tokenizer_dir = context.run.tokenizer();
+  const ResolvedRun& run = context.resolved;
+  const RunOptions& o = run.options;
+  const Leaving leaving(context.colocation);
+  WorkerSeat seat = seat_of(name, context);
   // The inputs are proved to be those that the run began with, and give the same each time.
-  if (o.optim.schedule != LrSchedule::kConstant) config.schedule_steps = most_steps(o);
-  if (o.sft.demonstrations > 0) config.sft.data = context.run.demonstrations().string();
-  if (!o.sft.data.empty()) config.sft.data = context.run.sft_rows().string();
-  if (!o.sft.eval_data.empty()) config.sft.eval_data = context.run.sft_eval_rows().string();
+  if (o.optim.schedule != LrSchedule::kConstant) seat.most_steps = most_steps(run);
+  const TrainerWorkerConfig config = trainer_config(placed_run(context), seat);
   const SteadyClock clock;
   const PlacedMemory memory = trainer_memory(config);
   const std::string process = name.index == 0 ? "the trainer" : name.text();
@@ -323,13 +312,14 @@ ExitCode run_trainer(const RoleName& name, const RoleContext& context, Log& log)
 }  // namespace
 
 std::unique_ptr<Colocation> make_colocation(const RoleContext& context) {
-  const RunOptions& o = context.options;
+  const ResolvedRun& run = context.resolved;
+  const RunOptions& o = run.options;
   if (!o.run.colocate) return nullptr;
-  const ModelConfig model = model_of_run(context);
-  DevicePlan plan = plan_devices(o, model);
-  plan.trainer_memory = trainer_memory(trainer_config(o, model)).device;
+  const PlacedRun placed = placed_run(context);
+  DevicePlan plan = plan_devices(placed);
+  plan.trainer_memory = trainer_memory(trainer_config(placed, {})).device;
   plan.rollout_worker =
-      rollout_memory(rollout_config(o, model, pool_of_worker(o, 0), plan.rollout)).device;
+      rollout_memory(rollout_config(placed, pool_of_worker(run.launched_pools, 0), {})).device;
   share_turns(plan);
   MemoryNeed need{.process = "trainer and rollout worker",
                   .cure =
@@ -341,8 +331,8 @@ std::unique_ptr<Colocation> make_colocation(const RoleContext& context) {
   return std::make_unique<Colocation>(plan.trainer, total_bytes(plan.in_turn), need.bytes);
 }
 
-void check_open_files(const RunOptions& options, bool in_process, int64_t left) {
-  const auto num_roles = std::ssize(roles_of(options));
+void check_open_files(const ResolvedRun& run, bool in_process, int64_t left) {
+  const auto num_roles = std::ssize(roles_of(run));
   // Measured at their most, and a few beyond. In one process each role has a status page, a log, a
   // lock, a socket with its threads, and both ends of its connection; else the most are in the
   // supervisor, which has a few of each, and in the scheduler, which has a connection of each.
@@ -358,14 +348,14 @@ void check_open_files(const RunOptions& options, bool in_process, int64_t left) 
 
 constexpr int64_t kMostTriedThreads = 4096;
 
-void check_threads(const RunOptions& options) {
+void check_threads(const ResolvedRun& run) {
+  const RunOptions& options = run.options;
   // Measured at their most, and a few beyond: of each role its own, and those of its connection; of
   // workers also those that call verifiers and environments.
-  const ThreadPlan compute = plan_threads(options);
-  const int64_t needed =
-      16 + compute.trainer * compute.ranks + (options.train.ranks - 1) * 8 +
-      num_rollout_workers(options) * (4 + compute.worker + options.rollout.env_threads) +
-      options.reward.workers * (5 + scores_at_once(options.reward));
+  const ThreadPlan& compute = run.threads;
+  const int64_t needed = 16 + compute.trainer * compute.ranks + (options.train.ranks - 1) * 8 +
+                         run.rollout_workers * (4 + compute.worker + options.rollout.env_threads) +
+                         options.reward.workers * (5 + run.rewards.at_once);
   // The machine's are others' too.
   const int64_t tried = std::min(needed, kMostTriedThreads);
   // All of them live at the same time, as the threads of the run will.
@@ -420,7 +410,7 @@ ExitCode play_role(const HeldRole& role, const RoleContext& context, StatusPage&
     case RoleKind::kScheduler:
       return run_scheduler(context, page, log, stop);
     case RoleKind::kGate:
-      return run_gate(context.run, context.options, context.endpoint.address, log, stop);
+      return run_gate(context.run, context.resolved, context.endpoint.address, log, stop);
     case RoleKind::kTrainer:
       // It takes no stop: the scheduler has it end.
       return run_trainer(role.name, context, log);
@@ -436,7 +426,7 @@ ExitCode run_role(const RoleName& name, const RoleContext& context, StatusPage& 
                   std::stop_token stop) {
   const HeldRole role = hold_role(name, context.run);
   // Only now: one that a worker has joined as is played already, which says more.
-  const int number = num_launched(name.kind, context.options);
+  const int number = num_launched(name.kind, context.resolved);
   if (name.index >= number)
     throw UserError("--index {}: of the role {} the run has {}, from 0 on.", name.index,
                     name_of(name.kind), number);

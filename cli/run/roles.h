@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "cli/run/options.h"
 #include "cli/run/registries.h"
+#include "cli/run/resolved_run.h"
 #include "cli/run/role_locks.h"
 #include "core/base/exit_code.h"
 #include "core/base/log.h"
@@ -30,11 +30,11 @@ namespace tailrace {
 
 // Throws UserError when the processes of the run, or the one that plays all roles, will need more
 // files than `left` (files_left()): a process that has none left cannot even say so.
-void check_open_files(const RunOptions& options, bool in_process, int64_t left);
+void check_open_files(const ResolvedRun& run, bool in_process, int64_t left);
 
 // Throws UserError when this process cannot have the threads that all roles in it will need: who
 // cannot start one in the middle of the run can only end it.
-void check_threads(const RunOptions& options);
+void check_threads(const ResolvedRun& run);
 
 // The parts that a worker of another host has in place of the run's directory.
 struct RemoteRole {
@@ -46,7 +46,7 @@ struct RemoteRole {
 
 struct RoleContext {
   RunPaths run;
-  const RunOptions& options;  // resolved and valid
+  const ResolvedRun& resolved;
   wire::Endpoint endpoint;
   const Registries& registries;
   bool joined = false;  // a person added it to the run: nobody starts it again

@@ -289,13 +289,15 @@ void validate_colocation(const RunOptions& o) {
       throw UserError::at(key, "is {}, {}. Try {}=1, or run.colocate=false.", value, kWhy, key);
   };
   one("train.ranks", o.train.ranks);
-  if (num_rollout_workers(o) != 1 && !o.rollout_processes.pools.empty())
+  int64_t workers = 0;
+  for (const PoolSection& pool : pools_of(o))
+    if (pool.cluster.empty()) workers += pool.workers;
+  if (workers != 1 && !o.rollout_processes.pools.empty())
     throw UserError::at("rollout.pools", "have {} workers, {}. Give one, or run.colocate=false.",
-                        num_rollout_workers(o), kWhy);
-  if (num_rollout_workers(o) != 1)
+                        workers, kWhy);
+  if (workers != 1)
     throw UserError::at("rollout.workers",
-                        "is {}, {}. Try rollout.workers=1, or run.colocate=false.",
-                        num_rollout_workers(o), kWhy);
+                        "is {}, {}. Try rollout.workers=1, or run.colocate=false.", workers, kWhy);
   if (o.scheduler.mode.ahead > 0)
     throw UserError::at(
         "scheduler.ahead",
@@ -402,12 +404,11 @@ void validate_sampling_mask(const RunOptions& o) {
 
 // Keys that other sections leave without effect, and those that say so themselves.
 // `environments`: of all datasets.
-void refuse_without_effect(RunOptions& o, ConfigKeys& keys,
+void refuse_without_effect(RunOptions& o, ConfigKeys& keys, std::span<const RunDataset> datasets,
                            std::span<const sandbox::EnvironmentInfo> environments) {
   EffectChecker effect(o, keys);
   effect.refuse_idle();
-  if (!supervised_only(o) &&
-      std::ranges::all_of(datasets_of(o), &std::string::empty, &DatasetSection::dataset))
+  if (!datasets.empty() && std::ranges::all_of(datasets, &std::string::empty, &RunDataset::dataset))
     effect.refuse(
         {"run.epochs"},
         {.reason = o.datasets.empty()
@@ -421,9 +422,8 @@ void refuse_without_effect(RunOptions& o, ConfigKeys& keys,
                   {.reason = fmt::format("{} ends an episode after {}", longest->name,
                                          counted(longest->max_turns, "turn")),
                    .deciders = {"datasets", "env.name", "env.settings.max_turns"}});
-  if (!supervised_only(o) && std::ranges::all_of(datasets_of(o), [](const DatasetSection& d) {
-        return d.command.empty();
-      }))
+  if (!datasets.empty() &&
+      std::ranges::all_of(datasets, [](const RunDataset& d) { return d.command.empty(); }))
     effect.refuse(
         {"rollout.start_timeout_s", "rollout.env_starts_at_once"},
         {.reason = o.datasets.empty() ? "the environment is no program (env.command)"
@@ -505,7 +505,6 @@ void derive_from_algorithm(RunOptions& o, ConfigKeys& keys,
       keys.derived("algo.length.buffer", "a fifth of algo.length.limit");
     }
   }
-  derive_law(o, keys);
   if (compares_members(o.algo.advantage) && o.step.group_size < 2)
     throw UserError::at("rollout.group_size",
                         "is {}, but algo.advantage {} compares the members of a group. Try 8, or "
@@ -535,15 +534,14 @@ void derive_from_algorithm(RunOptions& o, ConfigKeys& keys,
 
 // A person who gave held-out rows wants them evaluated, and eval.prompts is 0 where nobody gives
 // it.
-void note_idle_rows(const RunOptions& o, ConfigKeys& keys) {
+void note_idle_rows(const RunOptions& o, std::span<const RunDataset> datasets, ConfigKeys& keys) {
   if (o.eval.prompts > 0 || keys.given("eval.prompts")) return;
-  const std::vector<DatasetSection> datasets = datasets_of(o);
-  for (size_t i = 0; i < datasets.size(); ++i) {
-    if (datasets[i].eval_dataset.empty()) continue;
+  for (const RunDataset& dataset : datasets) {
+    if (dataset.eval_dataset.empty()) continue;
     keys.add_note(
         fmt::format("{} is not read, as eval.prompts is 0. Write eval.prompts: N, its rows to "
                     "evaluate (eval.prompts: 0 for none)",
-                    dataset_key(o, i, "eval_dataset")));
+                    dataset.key("eval_dataset")));
   }
 }
 
@@ -624,28 +622,27 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) 
   if (supervised_only(o)) {
     mistakes.tell();
     check_supervised_rules(o, keys);
-    return refuse_without_effect(o, keys, {});
+    return refuse_without_effect(o, keys, {}, {});
   }
+  derive_law(o, keys);
+  const std::vector<RunDataset> datasets = datasets_of(o);
   std::vector<sandbox::EnvironmentInfo> environments;
   look([&] {
-    validate_datasets(o, keys);
-    const std::vector<DatasetSection> datasets = datasets_of(o);
-    for (size_t i = 0; i < datasets.size(); ++i)
-      environments.push_back(validate_dataset(o, i, datasets[i], registries));
+    validate_datasets(o, datasets, keys);
+    for (const RunDataset& dataset : datasets)
+      environments.push_back(validate_dataset(o, dataset, registries));
   });
   look([&] { validate_listen(o); });
-  look([&] { validate_pools(o); });
+  look([&] { validate_pools(o, datasets); });
   // Keys that say themselves that they have no effect need no environment to be told.
-  if (mistakes.any()) {
-    derive_law(o, keys);
+  if (mistakes.any())
     look([&] {
       EffectChecker effect(o, keys);
       effect.refuse_idle();
       effect.tell();
     });
-  }
   mistakes.tell();
-  note_idle_rows(o, keys);
+  note_idle_rows(o, datasets, keys);
   derive_from_algorithm(o, keys, environments);
   // Behind derive_from_algorithm(), which fills in the lengths that nobody gave.
   look([&] { validate(o.algo, "algo"); });
@@ -655,7 +652,7 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) 
   look([&] { validate_colocation(o); });
   look([&] { validate_sampling_mask(o); });
   look([&] { validate_progress(o); });
-  look([&] { refuse_without_effect(o, keys, environments); });
+  look([&] { refuse_without_effect(o, keys, datasets, environments); });
   mistakes.tell();
 
   // Last, so that the rules above still see what a person has given.
@@ -668,8 +665,9 @@ void check_simulated_rules(RunOptions& o, ConfigKeys& keys) {
     throw UserError::at("sft.data",
                         "is all that the run learns from, and only steps of reinforcement learning "
                         "are simulated. Give env or datasets.");
-  validate_datasets(o, keys);
-  validate_pools(o);
+  const std::vector<RunDataset> datasets = datasets_of(o);
+  validate_datasets(o, datasets, keys);
+  validate_pools(o, datasets);
   derive_law(o, keys);
   std::vector<std::string> pools;
   for (const PoolSection& pool : o.rollout_processes.pools) pools.push_back(pool.name);

@@ -12,7 +12,6 @@
 #include <fmt/ranges.h>
 
 #include "cli/run/counted.h"
-#include "cli/run/datasets.h"
 #include "cli/run/demonstrations.h"
 #include "cli/run/fitted_prompts.h"
 #include "cli/run/inputs.h"
@@ -72,8 +71,9 @@ std::string allowed_changes(const std::map<std::string, OptionDoc>& options) {
                      fmt::join(growing, ", "));
 }
 
-void prepare_tokenizer(const RunPaths& paths, const RunOptions& options,
+void prepare_tokenizer(const RunPaths& paths, const ResolvedRun& run,
                        const sandbox::EnvironmentRegistry& environments) {
+  const RunOptions& options = run.options;
   // A run that goes on keeps its tokenizer, whatever has become of model.path since.
   // This file is the last: where a launch was killed before it, all of them are made again.
   if (fs::exists(paths.tokenizer() / "tokenizer.json")) return;
@@ -81,7 +81,7 @@ void prepare_tokenizer(const RunPaths& paths, const RunOptions& options,
   fs::create_directories(paths.tokenizer(), error);
   if (error) throw UserError("{}", describe_errno("create", paths.tokenizer(), error.value()));
   if (options.model.creates()) {
-    text::write_word_tokenizer(paths.tokenizer(), vocabulary_of(options, environments));
+    text::write_word_tokenizer(paths.tokenizer(), vocabulary_of(run.datasets, environments));
   } else {
     text::copy_tokenizer(options.model.path, paths.tokenizer(), options.chat.template_file);
   }
@@ -98,22 +98,22 @@ void keep_adapter(const RunPaths& paths, const RunOptions& options) {
   write_or_throw(paths.adapter() / kAdapterConfigFile, config.value());
 }
 
-std::vector<text::DatasetRow> training_rows(const RunOptions& options, size_t index,
-                                            const DatasetSection& dataset) {
-  return read_named(dataset_key(options, index, "dataset"), [&] {
+std::vector<text::DatasetRow> training_rows(const RunOptions& options, const RunDataset& dataset) {
+  return read_named(dataset.key("dataset"), [&] {
     const RowsFile rows = rows_of(dataset);
     return text::read_dataset(rows.file, rows.columns, options.files.limits());
   });
 }
 
-void prepare_demonstrations(const RunPaths& paths, const RunOptions& options,
+void prepare_demonstrations(const RunPaths& paths, const ResolvedRun& run,
                             const Registries& registries, const chat::PromptFormat& format,
                             const std::function<void(const std::string&)>& say) {
+  const RunOptions& options = run.options;
   const fs::path file = paths.demonstrations();
   // A file that is there is whole, for it is written atomically.
   if (options.sft.demonstrations == 0 || fs::exists(file)) return;
-  const std::vector<DatasetSection> datasets = datasets_of(options);
-  const std::vector<int64_t> episodes = deal(options, options.sft.demonstrations);
+  const std::vector<RunDataset>& datasets = run.datasets;
+  const std::vector<int64_t> episodes = deal(datasets, options.sft.demonstrations);
   // The demonstrations borrow these.
   std::vector<std::unique_ptr<sandbox::Environment>> environments;
   std::vector<std::vector<text::DatasetRow>> rows(datasets.size());
@@ -121,7 +121,7 @@ void prepare_demonstrations(const RunPaths& paths, const RunOptions& options,
   for (size_t i = 0; i < datasets.size(); ++i) {
     environments.push_back(registries.environments.make(datasets[i].env, datasets[i].settings));
     if (environments[i]->info().needs_dataset && episodes[i] > 0)
-      rows[i] = training_rows(options, i, datasets[i]);
+      rows[i] = training_rows(options, datasets[i]);
     demonstrated.push_back({*environments[i], rows[i], episodes[i]});
   }
   const DemonstrationPlan plan{.run_seed = static_cast<uint64_t>(options.run.seed),
@@ -169,9 +169,10 @@ std::string part_names(const RunOptions& options) {
 
 }  // namespace
 
-void check_policy(const RunOptions& options, const sandbox::EnvironmentRegistry& environments) {
+void check_policy(const PlacedRun& placed) {
+  const RunOptions& options = placed.run.options;
   if (options.model.creates()) return;
-  const ModelConfig config = planned_model(options, environments);
+  const ModelConfig& config = placed.model;
   read_named("model.path", [&] { check_parameters(options.model.path, config); });
   if (options.lora.adapter.empty()) return;
   read_named("lora.adapter", [&] {
@@ -184,7 +185,7 @@ void check_policy(const RunOptions& options, const sandbox::EnvironmentRegistry&
 namespace {
 
 // The error names the dataset that has no end; the scheduler's law refuses the same (5.3).
-void check_ends(const RunOptions& options, std::span<const scheduler::DatasetConfig> datasets) {
+void check_ends(const ResolvedRun& run, std::span<const scheduler::DatasetConfig> datasets) {
   for (size_t i = 0; i < datasets.size(); ++i) {
     const scheduler::DatasetConfig& dataset = datasets[i];
     if (dataset.prompts_per_step == 0) continue;
@@ -192,40 +193,45 @@ void check_ends(const RunOptions& options, std::span<const scheduler::DatasetCon
       throw UserError::at("run.steps",
                           "is 0 (until the epochs end), but {} draws its tasks without end. Try "
                           "run.steps=100.",
-                          dataset_key(options, i));
+                          run.datasets[i].item);
     if (dataset.epochs == 0)
       throw UserError::at("run.steps",
                           "is 0 (until the epochs end), but {} is 0 as well. Try "
                           "run.epochs=1, or run.steps=100.",
-                          dataset_key(options, i, "epochs"));
+                          run.datasets[i].key("epochs"));
   }
 }
 
 }  // namespace
 
-scheduler::Config scheduler_config(const RunOptions& options) {
+scheduler::Config scheduler_config(const ResolvedRun& run) {
+  const RunOptions& options = run.options;
   scheduler::RunShape shape{.steps = options.run.steps,
                             .trainer_ranks = static_cast<int32_t>(options.train.ranks),
                             .datasets = {}};
-  const std::vector<DatasetSection> datasets = datasets_of(options);
-  const std::vector<int64_t> quotas = prompts_of_step(options);
-  const std::vector<int64_t> prompts = prompts_of_epoch(options);
-  for (size_t i = 0; i < datasets.size(); ++i) {
-    shape.datasets.push_back(
-        {.prompts_per_step = quotas[i],
-         .prompts_per_epoch = prompts[i],
-         .epochs = datasets[i].epochs,
-         .pool = datasets[i].pool,
-         .name = datasets[i].name.empty() ? datasets[i].env : datasets[i].name});
+  const std::vector<int64_t> prompts = prompts_of_epoch(run);
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const RunDataset& dataset = run.datasets[i];
+    shape.datasets.push_back({.prompts_per_step = dataset.prompts,
+                              .prompts_per_epoch = prompts[i],
+                              .epochs = dataset.epochs,
+                              .pool = dataset.pool,
+                              .name = dataset.name.empty() ? dataset.env : dataset.name});
   }
-  if (options.run.steps == 0 && !options.datasets.empty()) check_ends(options, shape.datasets);
+  if (options.run.steps == 0 && !options.datasets.empty()) check_ends(run, shape.datasets);
   scheduler::EvalOptions eval = options.eval;
   // Law 10.1: where trainer and rollout worker take turns on a device, a batch that is handed over
   // would take the turn from the evaluation.
   eval.holds_training = options.run.colocate;
   scheduler::SchedulerOptions law = options.scheduler;
-  law.deadlines.verify += start_of_scores(options.reward);
+  law.deadlines.verify += run.rewards.start;
   return scheduler::make_config(law, options.step, eval, options.save, options.weights, shape);
+}
+
+scheduler::Config scheduler_config(const PlacedRun& placed) {
+  scheduler::Config law = scheduler_config(placed.run);
+  if (placed.evaluates_in_turn) law.eval.holds_training = true;
+  return law;
 }
 
 namespace {
@@ -248,7 +254,7 @@ void add_notes(const FittedPrompts& found, std::vector<std::string>& notes) {
 }
 
 // The files of one dataset against its environment; what a person should know goes to `notes`.
-void check_dataset_files(const RunOptions& options, size_t index, const DatasetSection& dataset,
+void check_dataset_files(const RunOptions& options, const RunDataset& dataset,
                          sandbox::Environment& environment, const chat::PromptFormat& format,
                          const VerifierRegistry& verifiers, std::vector<std::string>& notes,
                          Mistakes& mistakes) {
@@ -264,10 +270,9 @@ void check_dataset_files(const RunOptions& options, size_t index, const DatasetS
     add_notes(found, notes);
     return found.fit.rows;
   };
-  if (dataset.ratio > 0)
-    mistakes.look([&] { check(dataset_key(options, index, "dataset"), /*held_out=*/false); });
+  if (dataset.ratio > 0) mistakes.look([&] { check(dataset.key("dataset"), /*held_out=*/false); });
   if (dataset.eval_dataset.empty() || options.eval.prompts == 0) return;
-  const std::string key = dataset_key(options, index, "eval_dataset");
+  const std::string key = dataset.key("eval_dataset");
   mistakes.look([&] {
     const int64_t rows = check(key, /*held_out=*/true);
     if (options.eval.prompts <= rows) return;
@@ -310,17 +315,15 @@ void check_verify_seconds(const RunOptions& options, const std::string& name,
 }
 
 // Asked by trying: whether an environment has a demonstrator only a running episode says.
-void check_demonstrators(const RunOptions& options,
-                         const sandbox::EnvironmentRegistry& environments) {
+void check_demonstrators(const ResolvedRun& run, const sandbox::EnvironmentRegistry& environments) {
+  const RunOptions& options = run.options;
   if (options.sft.demonstrations == 0) return;
-  const std::vector<DatasetSection> datasets = datasets_of(options);
-  for (size_t i = 0; i < datasets.size(); ++i) {
-    const DatasetSection& dataset = datasets[i];
+  for (const RunDataset& dataset : run.datasets) {
     if (dataset.ratio == 0) continue;
     const auto environment = environments.make(dataset.env, dataset.settings);
     sandbox::Task task{.seed = sandbox::task_seed(0, false, 0)};
     if (environment->info().needs_dataset) {
-      const auto rows = training_rows(options, i, dataset);
+      const auto rows = training_rows(options, dataset);
       if (!rows.empty()) task.data = rows.front().json;
     }
     // An environment may fail now and then; one that never shows anything has no demonstrator.
@@ -336,7 +339,7 @@ void check_demonstrators(const RunOptions& options,
     if (shows) continue;
     if (!failure.empty())
       throw UserError("environment {} fails in its first episode: {}", dataset.env, failure)
-          .about(dataset_key(options, i, "env"));
+          .about(dataset.key("env"));
     throw UserError::at("sft.demonstrations",
                         "is {}, but {} has no demonstrator. Use sft.data, or remove it.",
                         options.sft.demonstrations, dataset.env);
@@ -345,8 +348,8 @@ void check_demonstrators(const RunOptions& options,
 
 // A file or folder at `path` must not be seen by what a verifier runs.
 void check_path_is_hidden(const std::string& key, const fs::path& path, std::string_view advice,
-                          const RunOptions& options, const Registries& registries) {
-  for (const DatasetSection& dataset : datasets_of(options)) {
+                          const ResolvedRun& run, const Registries& registries) {
+  for (const RunDataset& dataset : run.datasets) {
     const auto source = registries.environments.source(dataset.env, dataset.settings);
     const std::string& name = source->info().verifier;
     const Verifier* verifier = registries.verifiers->find(name);
@@ -361,7 +364,8 @@ void check_path_is_hidden(const std::string& key, const fs::path& path, std::str
 class PolicyText {
  public:
   // Throws UserError about model.path and the section chat.
-  PolicyText(const RunOptions& options, const sandbox::EnvironmentRegistry& environments) {
+  PolicyText(const PlacedRun& placed, const sandbox::EnvironmentRegistry& environments) {
+    const RunOptions& options = placed.run.options;
     const std::string& model = options.model.path;
     if (!fs::exists(fs::path(model) / "tokenizer.json"))
       throw UserError(
@@ -370,8 +374,8 @@ class PolicyText {
           "tokenizer.",
           model)
           .about("model.path");
-    const int64_t vocab_size = planned_model(options, environments).vocab_size;
-    const std::vector<std::string> words = vocabulary_of(options, environments);
+    const int64_t vocab_size = placed.model.vocab_size;
+    const std::vector<std::string> words = vocabulary_of(placed.run.datasets, environments);
     tokenizer_ = read_named("model.path", [&] {
       auto loaded = text::load_tokenizer(model);
       text::check_vocabulary(*loaded, vocab_size, model);
@@ -394,46 +398,50 @@ class PolicyText {
 
 }  // namespace
 
-std::vector<std::string> check_inputs(const RunOptions& options, const Registries& registries) {
+std::vector<std::string> check_inputs(const PlacedRun& placed, const Registries& registries) {
+  const ResolvedRun& run = placed.run;
+  const RunOptions& options = run.options;
   const sandbox::EnvironmentRegistry& environments = registries.environments;
   // Called for what it refuses.
-  (void)scheduler_config(options);
-  check_demonstrators(options, environments);
+  (void)scheduler_config(run);
+  check_demonstrators(run, environments);
   // Its rows may be answers of the tasks.
   for (const auto& [key, file] : {std::pair<std::string, std::string>("sft.data", options.sft.data),
                                   {"sft.eval_data", options.sft.eval_data}})
-    if (!file.empty()) check_path_is_hidden(key, file, "", options, registries);
+    if (!file.empty()) check_path_is_hidden(key, file, "", run, registries);
   if (options.model.creates()) return {};  // its words are those of its environments
-  const PolicyText policy(options, environments);
+  const PolicyText policy(placed, environments);
   const chat::PromptFormat& format = policy.format();
   std::vector<std::string> notes;
-  const std::vector<DatasetSection> datasets = datasets_of(options);
   Mistakes mistakes;
-  for (size_t i = 0; i < datasets.size(); ++i) {
-    const auto environment = environments.make(datasets[i].env, datasets[i].settings);
+  for (const RunDataset& dataset : run.datasets) {
+    const auto environment = environments.make(dataset.env, dataset.settings);
     check_turns(options, format, environment->info(), notes);
     // Rows are held against it, so it is told alone.
     check_verify_seconds(options, environment->info().verifier, *registries.verifiers);
     if (environment->info().needs_dataset)
-      check_dataset_files(options, i, datasets[i], *environment, format, *registries.verifiers,
-                          notes, mistakes);
+      check_dataset_files(options, dataset, *environment, format, *registries.verifiers, notes,
+                          mistakes);
   }
   mistakes.tell();
   return notes;
 }
 
-Plan checked_plan(const RunPaths& paths, const RunOptions& options, const Registries& registries,
+Plan checked_plan(const RunPaths& paths, const PlacedRun& placed, const Registries& registries,
                   bool is_new) {
+  const ResolvedRun& run = placed.run;
+  const RunOptions& options = run.options;
   const sandbox::EnvironmentRegistry& environments = registries.environments;
   // A run that goes on keeps its chat template, whatever has become of the file since.
-  RunOptions read = options;
-  if (fs::exists(paths.tokenizer() / "tokenizer.json")) read.chat = chat_of_run(paths, options);
-  if (!paths.root.empty()) prove_prompts(paths, options);
+  PlacedRun read = placed;
+  if (fs::exists(paths.tokenizer() / "tokenizer.json"))
+    read.run.options.chat = chat_of_run(paths, options);
+  if (!paths.root.empty()) prove_prompts(paths, run);
   // Before anybody counts their rows.
   std::vector<FittedPrompts> prompts;
-  if (!options.model.creates() && std::ranges::any_of(datasets_of(read), may_change))
-    prompts = fit_datasets(read, registries, PolicyText(read, environments).format());
-  Plan plan = make_plan(read, planned_model(options, environments), memory_facts().available_bytes);
+  if (!options.model.creates() && std::ranges::any_of(read.run.datasets, may_change))
+    prompts = fit_datasets(read.run, registries, PolicyText(read, environments).format());
+  Plan plan = make_plan(read, memory_facts().available_bytes);
   for (const FittedPrompts& found : prompts) add_notes(found, plan.warnings);
   plan.prompts = std::move(prompts);
   if (!paths.root.empty()) plan.prompt_fits = read_prompt_fits(paths);
@@ -448,16 +456,16 @@ Plan checked_plan(const RunPaths& paths, const RunOptions& options, const Regist
   if (!paths.root.empty())
     if (std::string shortage = disk_shortage(plan.disk, paths.root); !shortage.empty())
       plan.warnings.push_back(std::move(shortage));
-  try_rewards(options, environments, registries.verifiers);
-  check_filter_metric(options, environments, registries.verifiers);
+  try_rewards(run, environments, registries.verifiers);
+  check_filter_metric(run, environments, registries.verifiers);
   // A run that goes on has passed it before: its config was written afterwards.
-  if (is_new) check_policy(options, environments);
+  if (is_new) check_policy(placed);
   return plan;
 }
 
-void check_run_is_hidden(const fs::path& directory, const RunOptions& options,
+void check_run_is_hidden(const fs::path& directory, const ResolvedRun& run,
                          const Registries& registries) {
-  check_path_is_hidden("run.dir", directory, ".\n       Try --run-dir DIR.", options, registries);
+  check_path_is_hidden("run.dir", directory, ".\n       Try --run-dir DIR.", run, registries);
 }
 
 std::string resolved_config(const RunOptions& options) {
@@ -470,20 +478,22 @@ std::string resolved_config(const RunOptions& options) {
       print_config(kept));
 }
 
-void prepare_run(const RunPaths& paths, const RunOptions& options, const Registries& registries,
+void prepare_run(const RunPaths& paths, const PlacedRun& placed, const Registries& registries,
                  const std::function<void(const std::string&)>& say, SupervisedRows rows,
                  std::vector<FittedPrompts> prompts) {
+  const ResolvedRun& run = placed.run;
+  const RunOptions& options = run.options;
   // First: it makes the directory a run's, and a launch that is killed after it is continued like
   // any other.
   write_or_throw(paths.config(), resolved_config(options));
-  prepare_tokenizer(paths, options, registries.environments);
+  prepare_tokenizer(paths, run, registries.environments);
   keep_adapter(paths, options);
   // The copy of the run, which its workers will read.
   auto tokenizer = text::load_tokenizer(paths.tokenizer());
   const auto format =
       chat::PromptFormat::of(chat_of_run(paths, options), paths.tokenizer(), *tokenizer);
   // Others of this launch read them too.
-  RunOptions fitted = options;
+  ResolvedRun fitted = run;
   find_fitted_prompts(paths, fitted);
   if (!options.model.creates()) {
     if (prompts.empty()) prompts = fit_datasets(fitted, registries, format);
@@ -493,11 +503,10 @@ void prepare_run(const RunPaths& paths, const RunOptions& options, const Registr
   }
   prepare_demonstrations(paths, fitted, registries, format, say);
   if (!options.sft.data.empty() || !options.sft.eval_data.empty()) {
-    const SftReading reading{
-        .format = options.model.creates() ? nullptr : &format,
-        .vocab_size = planned_model(options, registries.environments).num_ids(),
-        .max_tokens = options.rollout.engine.max_context_tokens,
-        .limits = options.files.limits()};
+    const SftReading reading{.format = options.model.creates() ? nullptr : &format,
+                             .vocab_size = placed.model.num_ids(),
+                             .max_tokens = options.rollout.engine.max_context_tokens,
+                             .limits = options.files.limits()};
     prepare_sft_rows(options, "sft.data", options.sft.data, paths.sft_rows(), reading,
                      std::move(rows.data), say);
     prepare_sft_rows(options, "sft.eval_data", options.sft.eval_data, paths.sft_eval_rows(),
@@ -508,9 +517,9 @@ void prepare_run(const RunPaths& paths, const RunOptions& options, const Registr
   prove_inputs(paths, fitted);
 }
 
-void check_same_run(const RunPaths& paths, const RunOptions& options,
-                    const Registries& registries) {
-  const RunOptions stored = load_stored_run(paths, {}, registries).options;
+void check_same_run(const RunPaths& paths, const ResolvedRun& run, const Registries& registries) {
+  const RunOptions& options = run.options;
+  const RunOptions stored = load_stored_run(paths, {}, registries).run.options;
   if (list_names(stored) != list_names(options))
     throw UserError(
         "{} holds a run with other datasets: {} there, {} here. A run keeps its datasets, and "
@@ -542,8 +551,7 @@ void check_same_run(const RunPaths& paths, const RunOptions& options,
   };
   // The scorer comes first: settings of environments follow from it.
   check("reward.command");
-  for (size_t i = 0; i < datasets_of(options).size(); ++i)
-    check(dataset_key(options, i, "command"));
+  for (const RunDataset& dataset : run.datasets) check(dataset.key("command"));
   if (part_names(stored) != part_names(options))
     refuse("reward.parts", part_names(stored), part_names(options), allowed_changes(theirs));
   for (const auto& [key, there] : theirs) check(key);

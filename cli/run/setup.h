@@ -12,8 +12,10 @@
 
 #include "cli/run/fitted_prompts.h"
 #include "cli/run/options.h"
+#include "cli/run/placed_run.h"
 #include "cli/run/plan.h"
 #include "cli/run/registries.h"
+#include "cli/run/resolved_run.h"
 #include "cli/run/sft_rows.h"
 #include "core/base/run_directory.h"
 #include "sandbox/registry.h"
@@ -22,28 +24,30 @@ namespace tailrace {
 
 // The scheduler's config. Reads the datasets for their length. Throws UserError with its key:
 // an unreadable row; a run that could not end or go on.
-scheduler::Config scheduler_config(const RunOptions& options);
+scheduler::Config scheduler_config(const ResolvedRun& run);
+// The same on this machine, where an evaluation may have to end before a step begins.
+scheduler::Config scheduler_config(const PlacedRun& placed);
 
 // Reads the datasets that a run names, and its tokenizer, before anything is written. Throws
 // UserError with its key: as scheduler_config() does; with file:line, for an unreadable row, one
 // that its verifier cannot score, or prompts that do not fit the context; for more eval.prompts
 // than held-out rows, and for a tokenizer that is missing or has more tokens than the model.
 // Returns what a person should know.
-std::vector<std::string> check_inputs(const RunOptions& options, const Registries& registries);
+std::vector<std::string> check_inputs(const PlacedRun& placed, const Registries& registries);
 
 // A run's files hold answers, and what its verifiers run must not find them: throws UserError
 // about run.dir.
-void check_run_is_hidden(const std::filesystem::path& directory, const RunOptions& options,
+void check_run_is_hidden(const std::filesystem::path& directory, const ResolvedRun& run,
                          const Registries& registries);
 
 // Reads the weights that a new run starts from. Throws UserError about model.path, as
 // load_parameters() does.
-void check_policy(const RunOptions& options, const sandbox::EnvironmentRegistry& environments);
+void check_policy(const PlacedRun& placed);
 
 // The plan of a run, when all that it reads is as it should be: make_plan(), check_inputs(),
 // try_rewards(), and of a new run check_policy(). Throws UserError as they do. `paths`: of a run
 // that goes on, which keeps its chat template.
-Plan checked_plan(const RunPaths& paths, const RunOptions& options, const Registries& registries,
+Plan checked_plan(const RunPaths& paths, const PlacedRun& placed, const Registries& registries,
                   bool is_new);
 
 // Writes what is missing, each file atomically: config.yaml first, so that a launch that is killed
@@ -51,7 +55,7 @@ Plan checked_plan(const RunPaths& paths, const RunOptions& options, const Regist
 // tokenizer that cannot be read, a demonstrator that fails, a full disk. `rows`: those that the
 // plan has read (WarmUpPlan::read), and `prompts` those that it has fitted (Plan::prompts); what is
 // not there is read again.
-void prepare_run(const RunPaths& paths, const RunOptions& options, const Registries& registries,
+void prepare_run(const RunPaths& paths, const PlacedRun& placed, const Registries& registries,
                  const std::function<void(const std::string&)>& say, SupervisedRows rows = {},
                  std::vector<FittedPrompts> prompts = {});
 
@@ -60,7 +64,7 @@ void prepare_run(const RunPaths& paths, const RunOptions& options, const Registr
 std::string resolved_config(const RunOptions& options);
 
 // For a directory that holds a run: throws UserError about the first key that differs, when
-// `options` are not the run's own, nor such as a run that goes on may have (OptionInfo::resume).
-void check_same_run(const RunPaths& paths, const RunOptions& options, const Registries& registries);
+// its options are not the run's own, nor such as a run that goes on may have (OptionInfo::resume).
+void check_same_run(const RunPaths& paths, const ResolvedRun& run, const Registries& registries);
 
 }  // namespace tailrace

@@ -6,10 +6,8 @@
 
 #include <fmt/format.h>
 
-#include "cli/run/datasets.h"
 #include "cli/run/named_file.h"
-#include "cli/run/plan.h"
-#include "cli/run/pools.h"
+#include "cli/run/placed_run.h"
 #include "cli/run/recorded_episodes.h"
 #include "cli/run/rewards.h"
 #include "cli/run/setup.h"
@@ -147,7 +145,8 @@ std::unique_ptr<simulator::EpisodeSource> replayed(const RunOptions& o, Simulati
   return std::make_unique<simulator::ReplayedEpisodes>(std::move(records), simulation.seed);
 }
 
-std::unique_ptr<simulator::EpisodeSource> drawn(const RunOptions& o, Simulation& simulation) {
+std::unique_ptr<simulator::EpisodeSource> drawn(const ResolvedRun& run, Simulation& simulation) {
+  const RunOptions& o = run.options;
   const std::vector<simulator::PoolModel>& pools = simulation.cluster.pools;
   const int64_t prompt = prompt_of(o);
   const int64_t room = room_behind(prompt, o, pools, "episodes.prompt_tokens");
@@ -162,16 +161,17 @@ std::unique_ptr<simulator::EpisodeSource> drawn(const RunOptions& o, Simulation&
                     "truncated there",
                     e.turns, e.env_tokens, room));
   return std::make_unique<simulator::DrawnEpisodes>(
-      std::vector<simulator::EpisodeModel>(datasets_of(o).size(), episode_model(o, prompt, room)),
+      std::vector<simulator::EpisodeModel>(run.datasets.size(), episode_model(o, prompt, room)),
       simulation.seed);
 }
 
 // Bytes that a worker fetches of a version, whole: a delta, of which nobody knows how much changes,
 // is weights.payload_bytes. 0: not known.
-int64_t payload_of(const RunOptions& o, const sandbox::EnvironmentRegistry& environments) {
+int64_t payload_of(const ResolvedRun& run, const sandbox::EnvironmentRegistry& environments) {
+  const RunOptions& o = run.options;
   if (o.simulate.weights.payload_bytes > 0) return o.simulate.weights.payload_bytes;
   if (!knows_model(o)) return 0;
-  const ModelConfig config = planned_model(o, environments);
+  const ModelConfig config = planned_model(run, environments);
   const ParameterLayout layout =
       config.lora ? ParameterLayout::of_adapter(config) : ParameterLayout(config);
   return published_bytes(layout, compute_dtype(o.model.compute, config));
@@ -215,9 +215,10 @@ simulator::FaultModel fault_model(const SimulatedFaultsSection& f) {
 }
 
 // The pools of the run with their hardware, and as many workers as the hardware file says.
-void set_pools(const RunOptions& o, int64_t payload, simulator::Cluster& cluster) {
+void set_pools(const ResolvedRun& run, int64_t payload, simulator::Cluster& cluster) {
+  const RunOptions& o = run.options;
   const SimulateSection& s = o.simulate;
-  const std::vector<PoolSection> pools = pools_of(o);
+  const std::vector<PoolSection>& pools = run.pools;
   if (s.workers > 0 && pools.size() > 1)
     throw UserError::at("workers",
                         "is {}, but rollout.pools has several pools. Say it of each: "
@@ -264,17 +265,17 @@ bool knows_model(const RunOptions& options) {
   return options.model.creates() || fs::exists(fs::path(options.model.path) / "config.json");
 }
 
-simulator::Cluster cluster_of(const RunOptions& options) {
+simulator::Cluster cluster_of(const ResolvedRun& run) {
+  const RunOptions& options = run.options;
   simulator::Cluster cluster;
   cluster.pools.clear();
-  for (const PoolSection& pool : pools_of(options))
+  for (const PoolSection& pool : run.pools)
     cluster.pools.push_back({.name = pool.name,
                              .workers = pool.workers,
                              .slots = pool.max_sequences,
                              .store_turns_tokens = options.rollout.store_turns_tokens});
   cluster.reward_workers = options.reward.workers;
-  cluster.reward_slots =
-      std::max<int64_t>(RewardWorkerOptions{}.threads, scores_at_once(options.reward));
+  cluster.reward_slots = std::max<int64_t>(RewardWorkerOptions{}.threads, run.rewards.at_once);
   return cluster;
 }
 
@@ -292,19 +293,20 @@ simulator::Episode episode_of(const RecordedEpisode& recorded) {
   return episode;
 }
 
-Simulation make_simulation(const RunOptions& options,
+Simulation make_simulation(const ResolvedRun& run,
                            const sandbox::EnvironmentRegistry& environments) {
+  const RunOptions& options = run.options;
   const SimulateSection& s = options.simulate;
-  RunOptions run = options;
-  if (s.steps > 0) run.run.steps = s.steps;
+  ResolvedRun simulated = run;
+  if (s.steps > 0) simulated.options.run.steps = s.steps;
   Simulation simulation;
-  simulation.law = scheduler_config(run);
+  simulation.law = scheduler_config(simulated);
   simulation.seed = static_cast<uint64_t>(s.seed);
   simulation.seconds = s.days * 86400;
   simulation.trainer_hardware = hardware_section(s, s.trainer.hardware);
   simulation.trainer_workers = s.trainer.workers;
   simulation.takes_turns = options.run.colocate;
-  const int64_t payload = payload_of(options, environments);
+  const int64_t payload = payload_of(run, environments);
   if (s.hardware.empty())
     simulation.notes.push_back(
         "hardware lists none: its defaults are taken, about an H100 with a dense policy "
@@ -315,14 +317,14 @@ Simulation make_simulation(const RunOptions& options,
         "the size of the weights is not known (hardware.weights.payload_bytes): their transfer "
         "takes hardware.weights.fetch_seconds alone");
   simulator::Cluster& cluster = simulation.cluster;
-  cluster = cluster_of(options);
-  set_pools(options, payload, cluster);
+  cluster = cluster_of(run);
+  set_pools(run, payload, cluster);
   if (s.reward_workers > 0) cluster.reward_workers = s.reward_workers;
   cluster.trainer = train_model(options, simulation.trainer_hardware);
   cluster.faults = fault_model(s.faults);
   cluster.wire.delay = s.message_ms / 1000;
   simulation.episodes =
-      s.episodes.from.empty() ? drawn(options, simulation) : replayed(options, simulation);
+      s.episodes.from.empty() ? drawn(run, simulation) : replayed(options, simulation);
   return simulation;
 }
 

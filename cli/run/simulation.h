@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "cli/run/options.h"
 #include "cli/run/recorded_episodes.h"
+#include "cli/run/resolved_run.h"
 #include "sandbox/registry.h"
 #include "scheduler/simulator/cluster.h"
 #include "scheduler/simulator/episodes.h"
@@ -42,7 +42,7 @@ bool knows_model(const RunOptions& options);
 
 // The workers of a run, as it has them: pools, slots, when turns are stored, reward workers. What
 // they compute on, and the trainer, is left as it is by default.
-simulator::Cluster cluster_of(const RunOptions& options);
+simulator::Cluster cluster_of(const ResolvedRun& run);
 
 // A recorded episode, as the simulator has it.
 simulator::Episode episode_of(const RecordedEpisode& recorded);
@@ -50,7 +50,7 @@ simulator::Episode episode_of(const RecordedEpisode& recorded);
 // Options that load_simulated_run() has read. Reads the datasets for their length, the config.json
 // of the model for the size of its weights, and the recorded episodes; neither weights nor
 // tokenizer. Throws UserError with its key.
-Simulation make_simulation(const RunOptions& options,
+Simulation make_simulation(const ResolvedRun& run,
                            const sandbox::EnvironmentRegistry& environments);
 
 }  // namespace tailrace

@@ -7,8 +7,6 @@
 #include <fmt/ranges.h>
 
 #include "cli/run/counted.h"
-#include "cli/run/datasets.h"
-#include "cli/run/pools.h"
 #include "scheduler/state/mode.h"
 
 namespace tailrace {
@@ -35,10 +33,8 @@ int64_t ThreadPlan::busy() const {
   return in_turn ? std::max(training, sampling) : training + sampling;
 }
 
-ThreadPlan plan_threads(const RunOptions& o, int64_t cores) {
-  ThreadPlan plan{.cores = cores,
-                  .ranks = o.train.ranks,
-                  .workers = supervised_only(o) ? 0 : num_rollout_workers(o)};
+ThreadPlan plan_threads(const RunOptions& o, int64_t rollout_workers, int64_t cores) {
+  ThreadPlan plan{.cores = cores, .ranks = o.train.ranks, .workers = rollout_workers};
   plan.in_turn = plan.workers == 0 || !trains_while_it_samples(o);
   const auto for_workers = [&](int64_t left) {
     return std::min(kMostShared, share_of(left, plan.workers));
@@ -59,8 +55,7 @@ ThreadPlan plan_threads(const RunOptions& o, int64_t cores) {
   return plan;
 }
 
-bool evaluates_in_turn(const RunOptions& o, Device trainer, Device rollout) {
-  const ThreadPlan plan = plan_threads(o);
+bool evaluates_in_turn(const ThreadPlan& plan, Device trainer, Device rollout) {
   const bool is_enough = plan.trainer * plan.ranks + plan.worker * plan.workers <= plan.cores;
   return plan.in_turn && !is_enough && plan.workers > 0 && trainer.kind == DeviceKind::kCpu &&
          rollout.kind == DeviceKind::kCpu;
@@ -86,7 +81,7 @@ std::string thread_shortage(const ThreadPlan& plan, const RunOptions& o) {
   if (plan.busy() <= plan.cores) return "";
   RunOptions shared = o;
   shared.train.threads = shared.rollout.threads = 0;
-  const ThreadPlan by_default = plan_threads(shared, plan.cores);
+  const ThreadPlan by_default = plan_threads(shared, plan.workers, plan.cores);
   std::vector<std::string> advice;
   if (plan.trainer > by_default.trainer) advice.push_back("train.threads=0");
   if (plan.worker > by_default.worker) advice.push_back("rollout.threads=0");

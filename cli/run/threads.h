@@ -12,7 +12,6 @@
 #include <string>
 
 #include "cli/run/options.h"
-#include "core/base/machine.h"
 #include "kernels/base/device.h"
 
 namespace tailrace {
@@ -26,14 +25,15 @@ struct ThreadPlan {
   int64_t busy() const;  // at once, at most
 };
 
-// `cores`: of the machine that all of them are on. What train.threads and rollout.threads say
-// stands; of what they leave open (0) each process has one thread at least.
-ThreadPlan plan_threads(const RunOptions& options, int64_t cores = num_usable_cores());
+// `rollout_workers`: that a launch starts. `cores`: of the machine that all of them are on. What
+// train.threads and rollout.threads say stands; of what they leave open (0) each process has one
+// thread at least. For resolve(); all others have ResolvedRun::threads.
+ThreadPlan plan_threads(const RunOptions& options, int64_t rollout_workers, int64_t cores);
 
 // Trainer and workers take turns on the cores of this machine, which do not suffice for both, so
 // that no step may begin before an evaluation has ended. Where one of them computes on a GPU, its
 // threads mostly wait, and an evaluation may run beside a step.
-bool evaluates_in_turn(const RunOptions& options, Device trainer, Device rollout);
+bool evaluates_in_turn(const ThreadPlan& plan, Device trainer, Device rollout);
 
 // A worker that joins a run finds the cores taken by others, and is told no number of those who
 // join beside it: it has what rollout.threads says, else one.

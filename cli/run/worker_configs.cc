@@ -5,37 +5,27 @@
 
 #include "cli/run/agents.h"
 #include "cli/run/datasets.h"
+#include "cli/run/prompts.h"
 #include "cli/run/threads.h"
 
 namespace tailrace {
 
-ChosenDevice rollout_device(const RunOptions& o, const ModelConfig& model) {
-  return choose_device(o.model.device, model, compute_dtype(o.model.compute, model),
-                       DeviceAsker::kRun);
-}
-
-std::string why_trainer_on_cpu(const RunOptions& o) {
-  if (o.algo.advantage == AdvantageKind::kGae)
-    return "a critic (algo.advantage) learns on the CPU alone so far";
-  const bool warms_up = !o.sft.data.empty() || o.sft.demonstrations > 0;
-  if (!supervised_only(o) && o.optim.kind == OptimizerKind::kMuon)
-    return "Muon (optim.kind) runs on the CPU alone so far";
-  if (warms_up && o.sft.optim.kind == OptimizerKind::kMuon)
-    return "Muon (sft.optim.kind) runs on the CPU alone so far";
-  return "";
-}
-
-Device trainer_device(const RunOptions& o, const ModelConfig& model) {
-  return why_trainer_on_cpu(o).empty() ? rollout_device(o, model).device : Device{};
-}
-
-TrainerWorkerConfig trainer_config(const RunOptions& o, const ModelConfig& model) {
+TrainerWorkerConfig trainer_config(const PlacedRun& placed, const WorkerSeat& seat) {
+  const ResolvedRun& run = placed.run;
+  const RunOptions& o = run.options;
   TrainerWorkerConfig config;
+  config.worker = seat.worker;
+  config.rank = seat.rank;
+  config.endpoint = seat.endpoint.address;
+  config.run = seat.run;
+  config.tokenizer_dir = seat.run.tokenizer();
+  config.colocation = seat.colocation;
   config.seed = static_cast<uint64_t>(o.run.seed);
   config.steps = o.run.steps;
-  config.model = model;
-  config.compute = compute_dtype(o.model.compute, model);
-  config.device = trainer_device(o, model);
+  if (o.optim.schedule != LrSchedule::kConstant) config.schedule_steps = seat.most_steps;
+  config.model = placed.model;
+  config.compute = placed.compute;
+  config.device = placed.trainer;
   config.model_dir = o.model.path;
   config.adapter_dir = o.lora.adapter;
   config.max_sequence_tokens = o.rollout.engine.max_context_tokens;
@@ -44,31 +34,49 @@ TrainerWorkerConfig trainer_config(const RunOptions& o, const ModelConfig& model
   if (needs_critic(o.algo.advantage)) config.critic = o.critic;
   // Law 4.2: with mask the trainer leaves old tokens out. With drop and wait the scheduler sees to
   // it that there are none.
-  if (const scheduler::Mode mode = o.scheduler.mode.mode();
-      mode.off_policy() && mode.on_stale == scheduler::OnStale::kMask)
-    config.max_staleness = mode.max_staleness;
-  config.streams = o.scheduler.mode.hand_over == scheduler::HandOverBy::kGroups;
+  if (run.mode.off_policy() && run.mode.on_stale == scheduler::OnStale::kMask)
+    config.max_staleness = run.mode.max_staleness;
+  config.streams = run.mode.hand_over == scheduler::HandOverBy::kGroups;
   config.optim = o.optim;
   config.train = o.train;
-  config.train.threads = plan_threads(o).trainer;
+  config.train.threads = run.threads.trainer;
   config.sft = o.sft;
+  // The files of the run, which prepare_run() has made of those that the keys name.
+  if (o.sft.demonstrations > 0) config.sft.data = seat.run.demonstrations().string();
+  if (!o.sft.data.empty()) config.sft.data = seat.run.sft_rows().string();
+  if (!o.sft.eval_data.empty()) config.sft.eval_data = seat.run.sft_eval_rows().string();
   config.checkpoint = o.checkpoint;
   return config;
 }
 
-RolloutWorkerConfig rollout_config(const RunOptions& o, const ModelConfig& model,
-                                   const PoolSection& pool, Device device) {
+RolloutWorkerConfig rollout_config(const PlacedRun& placed, const PoolSection& pool,
+                                   const WorkerSeat& seat) {
+  const ResolvedRun& run = placed.run;
+  const RunOptions& o = run.options;
   RolloutWorkerConfig config;
+  config.worker = seat.worker;
+  config.joined = seat.joined;
+  config.cluster = seat.cluster;
+  config.host = seat.host;
+  config.incarnation = seat.incarnation;
+  config.endpoint = seat.endpoint;
+  config.patience = seat.patience;
+  config.run = seat.run;
+  config.tokenizer_dir = seat.run.tokenizer();
+  config.chat = chat_of_run(seat.run, o);
+  config.prove_inputs = seat.prove_inputs;
+  config.fetch_weights = seat.fetch_weights;
   config.pool = pool.name;
   config.seed = static_cast<uint64_t>(o.run.seed);
   // Shapes alone: the weights come with the versions that the trainer publishes. Those are of an
   // adapter where there is one, and its base lies in files.
-  config.model = model;
-  if (model.lora) config.base_dir = o.model.path;
-  config.compute = compute_dtype(o.model.compute, model);
-  config.device = device;
-  config.shares_device = o.run.colocate;
-  for (const DatasetSection& dataset : datasets_of(o)) {
+  config.model = placed.model;
+  if (placed.model.lora) config.base_dir = o.model.path;
+  config.compute = placed.compute;
+  config.device = placed.rollout.device;
+  config.shares_device = o.run.colocate && !seat.joined;
+  if (config.shares_device) config.colocation = seat.colocation;
+  for (const RunDataset& dataset : run.datasets) {
     RolloutDataset played{
         .env = dataset.env, .settings = dataset.settings, .rows = {}, .held_out_rows = {}};
     played.limits = o.files.limits();
@@ -85,10 +93,10 @@ RolloutWorkerConfig rollout_config(const RunOptions& o, const ModelConfig& model
     config.datasets.push_back(std::move(played));
   }
   config.rollout = o.rollout;
-  config.rollout.threads = plan_threads(o).worker;
+  config.rollout.threads = seat.joined ? joined_threads(o) : run.threads.worker;
   config.rollout.engine.max_sequences = pool.max_sequences;
   // More would wait at the worker for a process.
-  if (const int64_t agents = agents_at_once(o); agents > 0)
+  if (const int64_t agents = agents_at_once(run.datasets); agents > 0)
     config.slots = std::min(agents, pool.max_sequences);
   config.rollout.engine.keep_choices = o.algo.router_replay == RouterReplay::kReplay;
   config.keeps_sets = o.algo.sampling_mask == SamplingMask::kKeep;

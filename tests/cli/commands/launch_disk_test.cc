@@ -39,7 +39,7 @@ TEST_P(LaunchDisk, IsAsMuchAsThePlanSays) {
                          options.rollout.engine.max_context_tokens;
   ModelConfig config = read_model_config(checkpoints.back());
   config.dtype = Dtype::kF32;  // it was created, and came in no other
-  const DiskPlan plan = plan_disk(options, config, options.run.steps, tokens, true);
+  const DiskPlan plan = plan_disk(place(resolve(options), config), options.run.steps, tokens, true);
 
   for (const fs::path& checkpoint : checkpoints) {
     expect_bytes(checkpoint / "model.safetensors", plan.model);

@@ -38,9 +38,12 @@ ModelConfig small_policy() {
   return config;
 }
 
+CardFit fit_of(const RunOptions& options, const ModelConfig& config) {
+  const ResolvedRun run = resolve(options);
+  return fit_on_cards(run, config, plan_on_cards(run, config));
+}
 CardFit fit_of(const std::string& card, const ModelConfig& config) {
-  const RunOptions options = run_on(card);
-  return fit_on_cards(options, config, plan_on_cards(options, config));
+  return fit_of(run_on(card), config);
 }
 
 HardwareSection filled(const std::string& card, const ModelConfig& config,
@@ -90,15 +93,16 @@ TEST(CardFit, ASmallPolicyFitsOnEachCardThatComesAlong) {
 TEST(CardFit, ARunByTurnsHasOneCard) {
   RunOptions options = run_on("h200");
   const ModelConfig config = small_policy();
-  const CardFit apart = fit_on_cards(options, config, plan_on_cards(options, config));
+  const CardFit apart = fit_of(options, config);
   options.run.colocate = true;
-  const CardFit fit = fit_on_cards(options, config, plan_on_cards(options, config));
+  const CardFit fit = fit_of(options, config);
   EXPECT_TRUE(fit.fits());
   EXPECT_EQ(fit.in_turn_needs, apart.in_turn_needs);
   EXPECT_LT(fit.in_turn_needs, apart.trainer_needs + apart.rollout_needs);
-  EXPECT_NE(fit_text(fit).find("both by turns (run.colocate) take"), std::string::npos) << fit_text(fit);
+  EXPECT_NE(fit_text(fit).find("both by turns (run.colocate) take"), std::string::npos)
+      << fit_text(fit);
   options.simulate.hardware[0].memory_gib = 10;
-  const CardFit small = fit_on_cards(options, config, plan_on_cards(options, config));
+  const CardFit small = fit_of(options, config);
   EXPECT_FALSE(small.fits());
   EXPECT_FALSE(small.would.empty());
 }
@@ -107,8 +111,7 @@ TEST(CardFit, ARunByTurnsHasOneCard) {
 TEST(CardFit, OfACardWithoutMemoryNothingIsSaid) {
   RunOptions options = run_on("h200");
   options.simulate.hardware[0].memory_gib = 0;
-  const std::string text =
-      fit_text(fit_on_cards(options, usual_policy(), plan_on_cards(options, usual_policy())));
+  const std::string text = fit_text(fit_of(options, usual_policy()));
   EXPECT_EQ(text.find("GiB of the "), std::string::npos) << text;
   EXPECT_EQ(text.find("both fit"), std::string::npos) << text;
 }
@@ -129,14 +132,14 @@ TEST(CardFit, WhatDoesNotFitSaysSoAndWhatWould) {
 TEST(CardFit, TellsWhatCannotRunToday) {
   RunOptions options = run_on("h200", {"hardware.h200.devices=8"});
   const ModelConfig config = small_policy();
-  const std::string text = gaps_text(gaps_of(options, &config, 2));
+  const std::string text = gaps_text(gaps_of(resolve(options), &config, 2));
   for (const char* part :
        {"a policy trains on one device, and this plan has 16", "no model is split over devices"})
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
-  EXPECT_TRUE(gaps_of(run_on("h200"), &config, 1).empty());
+  EXPECT_TRUE(gaps_of(resolve(run_on("h200")), &config, 1).empty());
   options = run_on("h200");
   options.lora.rank = 8;
-  EXPECT_EQ(gaps_of(options, &config, 1).size(), 1u);
+  EXPECT_EQ(gaps_of(resolve(options), &config, 1).size(), 1u);
 }
 
 }  // namespace

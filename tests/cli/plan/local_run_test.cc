@@ -38,7 +38,7 @@ EpisodeSource of_five_tokens() {
 }
 
 SimulatedRun run_of(const RunOptions& options, int64_t steps = 4) {
-  return simulate_here(local_options(options, {}), built_in_registries().environments,
+  return simulate_here(local_run(resolve(options), {}), built_in_registries().environments,
                        costs_in_seconds(), of_five_tokens(), steps)
       .run;
 }
@@ -64,7 +64,7 @@ TEST(LocalRun, HasTheWorkersThatALaunchStartsHere) {
   options.simulate.workers = 50;
   options.rollout_processes.pools = {{.name = "here", .workers = 2},
                                      {.name = "there", .workers = 9, .cluster = "far"}};
-  const RunOptions local = local_options(options, {});
+  const ResolvedRun local = local_run(resolve(options), {});
   const Simulation simulation = make_simulation(local, built_in_registries().environments);
   ASSERT_EQ(simulation.cluster.pools.size(), 1u);
   EXPECT_EQ(simulation.rollout_workers(), 2);

@@ -25,7 +25,8 @@ class InProcess : public testing::Test {
   }
 
   SupervisorResult run() {
-    const RoleContext context{paths_, options_, "ipc:///nowhere", registries_};
+    const ResolvedRun resolved = resolve(options_);
+    const RoleContext context{paths_, resolved, "ipc:///nowhere", registries_};
     return run_in_process(
         context, supervision_, [](const std::string&) {}, [] {},
         [](const SupervisorResult&) { return 1; });
@@ -42,7 +43,7 @@ class InProcess : public testing::Test {
 // looks.
 TEST_F(InProcess, RolesThatFailAtOnceAreAFailure) {
   std::vector<std::unique_ptr<LockFile>> taken;
-  for (const RoleName& name : roles_of(options_))
+  for (const RoleName& name : roles_of(resolve(options_)))
     taken.push_back(std::make_unique<LockFile>(paths_.role(name_of(name.kind), name.index)));
   for (int i = 0; i < 200; ++i) {
     const SupervisorResult result = run();

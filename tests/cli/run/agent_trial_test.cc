@@ -10,6 +10,7 @@
 #include "cli/run/agents.h"
 #include "cli/run/load.h"
 #include "cli/run/registries.h"
+#include "cli/run/resolved_run.h"
 #include "core/base/error.h"
 #include "core/base/yaml_config.h"
 #include "tests/core/base/temporary_directory.h"
@@ -44,10 +45,11 @@ class AgentTrial : public testing::Test {
     RunOptions options;
     (void)bind_config(parse_config(kConfig, "a.yaml", overrides), options);
     Registries registries = built_in_registries();
-    add_agents(options, registries.environments);
+    add_agents(options, datasets_of(options), registries.environments);
     try {
       std::string notes;
-      for (const std::string& note : try_agents(options, registries.environments, patience))
+      for (const std::string& note :
+           try_agents(resolve(options), registries.environments, patience))
         notes += "note: " + note;
       return notes;
     } catch (const UserError& error) {

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "cli/run/datasets.h"
 #include "cli/run/load.h"
 #include "cli/run/registries.h"
 #include "core/base/error.h"
@@ -23,7 +24,7 @@ RunOptions read_agents(const std::vector<std::string>& overrides) {
   RunOptions options;
   (void)bind_config(parse_config(kAgent, "a.yaml", overrides), options);
   Registries registries = built_in_registries();
-  add_agents(options, registries.environments);
+  add_agents(options, datasets_of(options), registries.environments);
   return options;
 }
 
@@ -69,9 +70,9 @@ TEST(Agents, OfADatasetHaveKeysOfTheirOwn) {
 TEST(Agents, ThePlanSaysWhatTheyReach) {
   constexpr const char* kBegin =
       "agent, an agent: 'sh -c echo 1', at most 600 s and 64 answers an episode, ";
-  EXPECT_EQ(describe_agents(read_agents({})),
+  EXPECT_EQ(describe_agents(datasets_of(read_agents({}))),
             std::vector{kBegin + place_of_program(Isolation::kProcess)});
-  EXPECT_EQ(describe_agents(read_agents({"env.isolation=sandbox"})),
+  EXPECT_EQ(describe_agents(datasets_of(read_agents({"env.isolation=sandbox"}))),
             std::vector{std::string(kBegin) + "in a sandbox: of all networks the policy alone, and "
                                               "no files but those that it names"});
 }

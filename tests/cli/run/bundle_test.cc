@@ -106,7 +106,7 @@ class BundleOfRun : public testing::Test {
 };
 
 TEST_F(BundleOfRun, OfWeightsTheHeadersAloneTravel) {
-  const Bundle bundle(run_, options_);
+  const Bundle bundle(run_, resolve(options_));
   for (const char* shard : {"model-1.safetensors", "model-2.safetensors"}) {
     const auto file = bundle.find(std::string("files/model/") + shard);
     ASSERT_TRUE(file) << shard;
@@ -119,7 +119,7 @@ TEST_F(BundleOfRun, TheWeightsBesideAnAdapterTravelWholeToWhoSamples) {
   options_.lora.adapter = folder_ / "adapter";
   fs::create_directories(folder_ / "adapter");
   write(folder_ / "adapter" / "adapter_config.json", "{}");
-  const Bundle bundle(run_, options_);
+  const Bundle bundle(run_, resolve(options_));
   const auto file = bundle.find("files/model/model-1.safetensors");
   ASSERT_TRUE(file);
   EXPECT_EQ(file->bytes, -1) << "all of it";
@@ -134,7 +134,7 @@ TEST_F(BundleOfRun, TheWeightsBesideAnAdapterTravelWholeToWhoSamples) {
 }
 
 TEST_F(BundleOfRun, ARewardWorkerHasNoDatasetsAndNoWeights) {
-  const Bundle bundle(run_, options_);
+  const Bundle bundle(run_, resolve(options_));
   bundle.write_listings();
   const auto rollout = read_listing(run_.bundle() / "rollout.json"),
              reward = read_listing(run_.bundle() / "reward.json");
@@ -159,7 +159,7 @@ TEST_F(BundleOfRun, TheFilesOfAProgramTravelAndStayTogether) {
   options_.reward.parts = {
       {.name = "a", .command = {"/bin/sh", path("reward.py"), "-x", path("table.json")}},
       {.name = "b", .command = {"sh", path("other/reward.py"), path("reward.py")}}};
-  const Bundle bundle(run_, options_);
+  const Bundle bundle(run_, resolve(options_));
   bundle.write_listings();
   const auto listing = read_listing(run_.bundle() / "reward.json");
   ASSERT_TRUE(listing) << listing.failure().message;
@@ -179,7 +179,7 @@ TEST_F(BundleOfRun, TheFilesOfAProgramTravelAndStayTogether) {
 }
 
 TEST_F(BundleOfRun, NothingElseOfTheRunIsFound) {
-  const Bundle bundle(run_, options_);
+  const Bundle bundle(run_, resolve(options_));
   for (const char* name :
        {"config.yaml", "files/../config.yaml", "weights/../config.yaml", "weights/..", "weights/",
         "files/journal", "bundle/trainer.json", "../keys/server.key", "", "weights/a/b"})

@@ -30,7 +30,8 @@ RunOptions saved_run(const std::vector<std::string>& overrides = {}) {
 }
 
 DiskPlan disk_of(const RunOptions& options, int64_t steps = kSteps) {
-  return plan_disk(options, model_config(options.model.create, kWords), steps, kTokens,
+  return plan_disk(place(resolve(options), model_config(options.model.create, kWords)), steps,
+                   kTokens,
                    /*lags=*/true);
 }
 
@@ -53,7 +54,7 @@ TEST(PlanDisk, SaysWhatAStepAndACheckpointWrite) {
   for (const Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
     came.dtype = dtype;
     const DiskPlan narrow =
-        plan_disk(saved_run({"model.compute=f32"}), came, kSteps, kTokens, true);
+        plan_disk(place(resolve(saved_run({"model.compute=f32"})), came), kSteps, kTokens, true);
     EXPECT_EQ(narrow.version, floats);
     EXPECT_EQ(narrow.model, floats / 2);
     EXPECT_EQ(narrow.master, floats);
@@ -76,7 +77,8 @@ TEST(PlanDisk, SaysWhatStays) {
   EXPECT_EQ(disk_of(saved_run(lags)).older_versions, 13 - 3);
   EXPECT_EQ(disk_of(saved_run(lags), 9).older_versions, 10 - 3);
   const RunOptions in_turn = saved_run(lags);
-  EXPECT_EQ(plan_disk(in_turn, model_config(in_turn.model.create, kWords), kSteps, kTokens, false)
+  EXPECT_EQ(plan_disk(place(resolve(in_turn), model_config(in_turn.model.create, kWords)), kSteps,
+                      kTokens, false)
                 .older_versions,
             0);
   // A run that is soon over has fewer: version 0 and those of its two steps, the checkpoint of

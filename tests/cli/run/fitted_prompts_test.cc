@@ -59,20 +59,32 @@ class FittedPromptsTest : public testing::Test {
   }
   UserError refusal() {
     try {
-      (void)check_inputs(options_, registries_);
+      (void)check_inputs(placed(), registries_);
     } catch (const UserError& error) {
       return error;
     }
     return UserError("");
   }
-  Plan checked(bool is_new = true) { return checked_plan(paths_, options_, registries_, is_new); }
+  Plan checked(bool is_new = true) { return checked_plan(paths_, placed(), registries_, is_new); }
   void prepare(Plan plan) {
     prepare_run(
-        paths_, options_, registries_, [this](const std::string& line) { said_ += line + "\n"; },
+        paths_, placed(), registries_, [this](const std::string& line) { said_ += line + "\n"; },
         {}, std::move(plan.prompts));
   }
   // As a role of the run has them.
-  RunOptions played() const { return load_stored_run(paths_, {}, built_in_registries()).options; }
+  ResolvedRun played() const { return load_stored_run(paths_, {}, built_in_registries()).run; }
+  // A launch of the run alone, which finds what an earlier one has written.
+  void go_on() {
+    stored_ = played();
+    options_ = stored_->options;
+  }
+  // A launch with a config.
+  void start(const RunOptions& options) {
+    stored_.reset();
+    options_ = options;
+  }
+  PlacedRun placed() const { return place(given(), registries_.environments); }
+  ResolvedRun given() const { return stored_ ? changed(*stored_, options_) : resolve(options_); }
   int64_t tokens_of(const std::string& row) const {
     const auto tokenizer = text::load_tokenizer(options_.model.path);
     const auto format = chat::PromptFormat::of(options_.chat, options_.model.path, *tokenizer);
@@ -86,6 +98,7 @@ class FittedPromptsTest : public testing::Test {
   fs::path folder_ = directory_.path();
   RunPaths paths_;
   RunOptions options_;
+  std::optional<ResolvedRun> stored_;
   Registries registries_ = built_in_registries();
   std::string said_;
 };
@@ -132,21 +145,21 @@ TEST_F(FittedPromptsTest, RowsThatAreDroppedAreNoPromptsOfTheRun) {
   options_.env.too_long = TooLong::kDrop;
   Plan plan = checked();
   EXPECT_EQ(plan.steps, 2) << "two of three prompts and one of one";
-  EXPECT_NE(format_plan(plan, options_)
+  EXPECT_NE(format_plan(plan, given())
                 .find("env.dataset: 3 prompts; 2 too long and dropped: "
                       "lines 2 ("),
             std::string::npos)
-      << format_plan(plan, options_);
+      << format_plan(plan, given());
   prepare(std::move(plan));
   EXPECT_NE(said_.find("2 too long and dropped: lines 2 ("), std::string::npos) << said_;
 
-  const RunOptions options = played();
-  EXPECT_EQ(prompts_of_epoch(options), std::vector<int64_t>{3});
-  EXPECT_EQ(scheduler_config(options).datasets[0].prompts_per_epoch, 3);
-  const RowsFile rows = rows_of(datasets_of(options)[0]);
+  const ResolvedRun run = played();
+  EXPECT_EQ(prompts_of_epoch(run), std::vector<int64_t>{3});
+  EXPECT_EQ(scheduler_config(run).datasets[0].prompts_per_epoch, 3);
+  const RowsFile rows = rows_of(run.datasets[0]);
   EXPECT_EQ(read_file(rows.file).value(), row("a") + row("b") + row("c"));
-  const ModelConfig model = planned_model(options, registries_.environments);
-  EXPECT_EQ(rollout_config(options, model, {}, {}).datasets[0].rows, rows.file);
+  EXPECT_EQ(rollout_config(place(run, registries_.environments), {}, {}).datasets[0].rows,
+            rows.file);
   const std::vector<PromptFit> fits = read_prompt_fits(paths_);
   ASSERT_EQ(fits.size(), 1u);
   ASSERT_EQ(fits[0].dropped.size(), 2u);
@@ -159,15 +172,14 @@ TEST_F(FittedPromptsTest, ARunThatGoesOnFindsTheSameRows) {
   write(row("a") + row(words(40)) + row("b"));
   options_.env.too_long = TooLong::kDrop;
   prepare(checked());
-  const fs::path file = rows_of(datasets_of(played())[0]).file;
+  const fs::path file = rows_of(played().datasets[0]).file;
   const auto written = fs::last_write_time(file) - std::chrono::hours(1);
   fs::last_write_time(file, written);
 
-  options_ = played();
+  go_on();
   Plan plan = checked(/*is_new=*/false);
   EXPECT_EQ(plan.steps, 1);
-  EXPECT_NE(format_plan(plan, options_).find("1 too long and dropped: line 2 ("),
-            std::string::npos);
+  EXPECT_NE(format_plan(plan, given()).find("1 too long and dropped: line 2 ("), std::string::npos);
   prepare(std::move(plan));
   EXPECT_EQ(fs::last_write_time(file), written) << "it is not made again";
   // Nobody changes it in between, either.
@@ -186,9 +198,12 @@ TEST_F(FittedPromptsTest, WhatBecameOfTheRowsIsKeptAsTheRowsAre) {
     const RunOptions fresh = options_;
     const auto refused = [&](const fs::path& file, const std::string& how) {
       // As 'launch --run-dir' has them, and 'launch CONFIG --run-dir'.
-      for (const RunOptions& options : {played(), fresh}) {
+      for (const bool with_config : {false, true}) {
         try {
-          options_ = options;
+          if (with_config)
+            start(fresh);
+          else
+            go_on();
           (void)checked(/*is_new=*/false);
           ADD_FAILURE() << file << " passed";
         } catch (const UserError& error) {
@@ -196,7 +211,7 @@ TEST_F(FittedPromptsTest, WhatBecameOfTheRowsIsKeptAsTheRowsAre) {
               << error.what();
         }
       }
-      options_ = fresh;
+      start(fresh);
     };
     for (const char* name : {"too_long.json", "0-train.jsonl"}) {
       const fs::path file = paths_.prompts() / name;
@@ -210,14 +225,14 @@ TEST_F(FittedPromptsTest, WhatBecameOfTheRowsIsKeptAsTheRowsAre) {
       std::ofstream(file) << edited;
       refused(file, "has changed since the run began");
       std::ofstream(file) << text;
-      options_ = played();
+      go_on();
       EXPECT_NO_THROW(prepare(checked(/*is_new=*/false)));
-      options_ = fresh;
+      start(fresh);
     }
     const fs::path file = paths_.prompts() / "too_long.json";
     fs::remove(file);
     refused(file, "is gone since the run began");
-    options_ = fresh;
+    start(fresh);
   }
 }
 
@@ -240,7 +255,7 @@ TEST_F(FittedPromptsTest, WhatBecomesOfMoreRowsIsAddedLater) {
   options_.env.eval_dataset = (folder_ / "eval.jsonl").string();
   prepare(checked());
   EXPECT_EQ(read_prompt_fits(paths_).size(), 1u);
-  options_ = played();
+  go_on();
   options_.eval.prompts = 1;
   prepare(checked(/*is_new=*/false));
   EXPECT_EQ(read_prompt_fits(paths_).size(), 2u);
@@ -252,10 +267,10 @@ TEST_F(FittedPromptsTest, RowsThatAreNotThereAreWrittenAgain) {
   write(row("a") + row(words(40)) + row("b"));
   options_.env.too_long = TooLong::kDrop;
   prepare(checked());
-  const fs::path file = rows_of(datasets_of(played())[0]).file;
+  const fs::path file = rows_of(played().datasets[0]).file;
   const std::string rows = read_file(file).value();
   fs::remove(file);
-  options_ = played();
+  go_on();
   Plan plan = checked(/*is_new=*/false);
   ASSERT_EQ(plan.prompt_fits.size(), 1u) << "it is told once";
   EXPECT_EQ(plan.prompt_fits[0].key, "env.dataset");
@@ -267,8 +282,7 @@ TEST_F(FittedPromptsTest, OfARowThatIsCutTheEndStays) {
   write(row("a") + row(words(40)));
   options_.env.too_long = TooLong::kCut;
   prepare(checked());
-  const std::vector<text::DatasetRow> rows =
-      text::read_dataset(rows_of(datasets_of(played())[0]).file);
+  const std::vector<text::DatasetRow> rows = text::read_dataset(rows_of(played().datasets[0]).file);
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_EQ(rows[0].json + "\n", row("a")) << "byte for byte";
   const auto prompt = nlohmann::json::parse(rows[1].json).at("prompt").get<std::string>();
@@ -288,7 +302,7 @@ TEST_F(FittedPromptsTest, WhatIsCutLeavesRoomForAWholeAnswer) {
     paths_.root = folder_ / fmt::format("run{}", action);
     fs::create_directories(paths_.root);
     prepare(checked());
-    const auto rows = text::read_dataset(rows_of(datasets_of(played())[0]).file);
+    const auto rows = text::read_dataset(rows_of(played().datasets[0]).file);
     EXPECT_LE(tokens_of(rows.at(1).json), most) << action;
     EXPECT_GE(tokens_of(rows.at(1).json), most - 2) << action;
   }
@@ -300,7 +314,7 @@ TEST_F(FittedPromptsTest, PromptsBehindWhichNoWholeAnswerFitsAreTold) {
   options_.rollout.max_prompt_tokens = 0;
   const auto notes = [&] {
     std::string all;
-    for (const std::string& note : check_inputs(options_, registries_)) all += note + "\n";
+    for (const std::string& note : check_inputs(placed(), registries_)) all += note + "\n";
     return all;
   };
   EXPECT_NE(notes().find("env.dataset: behind 1 prompt the context has no room for an answer"),
@@ -316,7 +330,7 @@ TEST_F(FittedPromptsTest, CharactersStayWhole) {
   write(row(prompt));
   options_.env.too_long = TooLong::kCut;
   prepare(checked());
-  const auto rows = text::read_dataset(rows_of(datasets_of(played())[0]).file);
+  const auto rows = text::read_dataset(rows_of(played().datasets[0]).file);
   const auto cut = nlohmann::json::parse(rows[0].json).at("prompt").get<std::string>();
   EXPECT_TRUE(prompt.ends_with(cut));
   EXPECT_TRUE(cut.starts_with("\xE2") || cut.starts_with("\xC3")) << cut;
@@ -336,7 +350,7 @@ TEST_F(FittedPromptsTest, AConversationStaysOne) {
   write(nlohmann::ordered_json{{"prompt", messages}, {"words", {"a"}}}.dump() + "\n");
   options_.env.too_long = TooLong::kCut;
   prepare(checked());
-  const auto rows = text::read_dataset(rows_of(datasets_of(played())[0]).file);
+  const auto rows = text::read_dataset(rows_of(played().datasets[0]).file);
   const auto cut = nlohmann::json::parse(rows[0].json).at("prompt");
   ASSERT_EQ(cut.size(), 4u);
   for (const size_t i : {0u, 2u, 3u}) EXPECT_EQ(cut[i], messages[i]);
@@ -385,7 +399,7 @@ TEST_F(FittedPromptsTest, APromptThatIsTooLongToBeEncodedIsATooLongPrompt) {
   fs::create_directories(paths_.root);
   options_.env.too_long = TooLong::kCut;
   prepare(checked());
-  const auto rows = text::read_dataset(rows_of(datasets_of(played())[0]).file);
+  const auto rows = text::read_dataset(rows_of(played().datasets[0]).file);
   ASSERT_EQ(rows.size(), 5u);
   EXPECT_LE(tokens_of(rows[4].json), 20);
   EXPECT_TRUE(nlohmann::json::parse(rows[4].json).at("prompt").get<std::string>().ends_with("end"));
@@ -461,9 +475,9 @@ TEST_F(FittedPromptsTest, ColumnsWithOtherNamesAreCutAsWell) {
   options_.env.columns = {{"prompt", "question"}};
   options_.env.too_long = TooLong::kCut;
   prepare(checked());
-  const RunOptions options = played();
-  const ModelConfig model = planned_model(options, registries_.environments);
-  const RolloutDataset dataset = rollout_config(options, model, {}, {}).datasets[0];
+  const ResolvedRun run = played();
+  const RolloutDataset dataset =
+      rollout_config(place(run, registries_.environments), {}, {}).datasets[0];
   const auto rows = text::read_dataset(dataset.rows, dataset.columns);
   EXPECT_LE(tokens_of(rows[0].json), 20);
 }
@@ -473,8 +487,8 @@ TEST_F(FittedPromptsTest, TheBundleHoldsTheRowsThatTheRunUses) {
   write(row("a") + row(words(40)) + row("b"));
   options_.env.too_long = TooLong::kDrop;
   prepare(checked());
-  const RunOptions options = played();
-  const Bundle bundle(paths_, options);
+  const ResolvedRun run = played();
+  const Bundle bundle(paths_, run);
   const auto found = bundle.find("files/prompts/0-train.jsonl");
   ASSERT_TRUE(found);
   EXPECT_EQ(read_file(found->path).value(), row("a") + row("b"));

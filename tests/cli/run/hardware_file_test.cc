@@ -101,10 +101,10 @@ TEST(HardwareFiles, ARunThatHasBegunGoesOnWithASection) {
   const LoadedRun loaded =
       load_run_options(kConfigs / "quickstart.yaml", none, built_in_registries());
   const std::string config =
-      print_config(loaded.options) + "simulate:\n  days: 1\n  trainer:\n    workers: 1\n";
+      print_config(loaded.run.options) + "simulate:\n  days: 1\n  trainer:\n    workers: 1\n";
   folder.write("config.yaml", prove_config("a run", config));
-  EXPECT_EQ(load_stored_run(paths, none, built_in_registries()).options.run.steps,
-            loaded.options.run.steps);
+  EXPECT_EQ(load_stored_run(paths, none, built_in_registries()).run.options.run.steps,
+            loaded.run.options.run.steps);
   const std::vector<std::string> words = {"simulate.workers=3"};
   EXPECT_THROW(load_stored_run(paths, words, built_in_registries()), UserError);
   EXPECT_THROW(load_run_options(paths.config(), none, built_in_registries()), UserError);

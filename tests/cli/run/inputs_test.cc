@@ -18,7 +18,7 @@ class Inputs : public testing::Test {
   // Key and message of what it refuses; empty: nothing.
   std::string prove() const {
     try {
-      prove_inputs(paths_, options_);
+      prove_inputs(paths_, resolve(options_));
     } catch (const UserError& error) {
       return error.key() + ": " + error.what();
     }

@@ -31,9 +31,17 @@ constexpr const char* kExample =
 
 LoadedRun read(std::vector<std::string> overrides = {}, const std::string& text = kExample) {
   LoadedRun loaded;
-  loaded.keys = bind_config(parse_config(text, "a.yaml", overrides), loaded.options);
-  validate(loaded.options, loaded.keys, built_in_registries());
+  RunOptions options;
+  loaded.keys = bind_config(parse_config(text, "a.yaml", overrides), options);
+  validate(options, loaded.keys, built_in_registries());
+  loaded.run = resolve(std::move(options));
   return loaded;
+}
+
+std::vector<int64_t> prompts_of_step(const ResolvedRun& run) {
+  std::vector<int64_t> prompts;
+  for (const RunDataset& dataset : run.datasets) prompts.push_back(dataset.prompts);
+  return prompts;
 }
 
 std::string error_of(std::vector<std::string> overrides, const std::string& text = kExample) {
@@ -48,9 +56,9 @@ std::string error_of(std::vector<std::string> overrides, const std::string& text
 TEST(RunOptions, TheResolvedConfigLoadsBackToTheSame) {
   RunOptions options = read({"algo.name=dapo", "optim.schedule=cosine", "optim.min_lr_ratio=0.2",
                              "env.settings={max_turns: 9}"})
-                           .options;
+                           .run.options;
   std::string text = print_config(options);
-  EXPECT_EQ(print_config(read({}, text).options), text);
+  EXPECT_EQ(print_config(read({}, text).run.options), text);
 }
 
 // What configs/tinystories.yaml says of its own loss once undid a dr_grpo of the command line.
@@ -60,17 +68,17 @@ TEST(RunOptions, APresetOfTheCommandLineReplacesWhatTheFileSays) {
                            "  kl: {coef: 0.02, estimator: k3}\n"
                            "scheduler: {mode: async, ahead: 2, max_staleness: 3}\n";
   const LoadedRun file = read({}, text);
-  EXPECT_EQ(file.options.algo.aggregation.kind, AggregationKind::kTokenMean);
-  EXPECT_EQ(file.options.algo.surrogate.clip_high, 0.5);
+  EXPECT_EQ(file.run.options.algo.aggregation.kind, AggregationKind::kTokenMean);
+  EXPECT_EQ(file.run.options.algo.surrogate.clip_high, 0.5);
   const LoadedRun loaded =
       read({"algo.name=dr_grpo", "algo.clip_low=0.1", "scheduler.mode=partial"}, text);
-  const AlgoOptions& algo = loaded.options.algo;
+  const AlgoOptions& algo = loaded.run.options.algo;
   EXPECT_EQ(algo.aggregation.kind, AggregationKind::kSeqMeanTokenSumConst);
   EXPECT_EQ(algo.surrogate.clip_low, 0.1);
   EXPECT_EQ(algo.surrogate.clip_high, 0.2);
   EXPECT_EQ(algo.kl.coef, 0);
-  EXPECT_EQ(loaded.options.scheduler.mode.ahead, 0);
-  EXPECT_EQ(loaded.options.scheduler.mode.mode().max_staleness, 5);
+  EXPECT_EQ(loaded.run.options.scheduler.mode.ahead, 0);
+  EXPECT_EQ(loaded.run.options.scheduler.mode.mode().max_staleness, 5);
   const auto& notes = loaded.keys.notes();
   EXPECT_NE(std::ranges::find(notes,
                               "override algo.name=dr_grpo: algo.name dr_grpo replaces "
@@ -81,17 +89,17 @@ TEST(RunOptions, APresetOfTheCommandLineReplacesWhatTheFileSays) {
                               "override scheduler.mode=partial: scheduler.mode partial replaces "
                               "scheduler.ahead (a.yaml:12), scheduler.max_staleness (a.yaml:12)"),
             notes.end());
-  const std::string resolved = print_config(loaded.options);
-  EXPECT_EQ(print_config(read({}, resolved).options), resolved);
+  const std::string resolved = print_config(loaded.run.options);
+  EXPECT_EQ(print_config(read({}, resolved).run.options), resolved);
   // Whoever continues the run with the same words has the same run.
-  EXPECT_EQ(print_config(read({"algo.name=dr_grpo", "algo.clip_low=0.1"}, resolved).options),
+  EXPECT_EQ(print_config(read({"algo.name=dr_grpo", "algo.clip_low=0.1"}, resolved).run.options),
             resolved);
 }
 
 TEST(RunOptions, TheConstantOfALossIsTheResponseLimit) {
   const auto constant = [](std::vector<std::string> overrides) {
     overrides.push_back("algo.name=dr_grpo");
-    return read(overrides).options.algo.aggregation.const_tokens;
+    return read(overrides).run.options.algo.aggregation.const_tokens;
   };
   EXPECT_EQ(constant({"rollout.max_turns=3", "rollout.max_action_tokens=7"}), 21);
   EXPECT_EQ(constant({"rollout.max_action_tokens=1000"}), 128) << "the context";
@@ -202,8 +210,8 @@ TEST(RunOptions, ASimulationHasTheLawOfTheRun) {
       if (error_of(overrides) != "(no error)")
         continue;  // the preset and the mode do not go together
       validate_simulated(simulated, keys);
-      const scheduler::Config law = scheduler_config(read(overrides).options);
-      EXPECT_EQ(scheduler_config(simulated), law) << algo << " " << mode;
+      const scheduler::Config law = scheduler_config(read(overrides).run);
+      EXPECT_EQ(scheduler_config(resolve(simulated)), law) << algo << " " << mode;
       replaces.insert(law.replace_zero_signal);
       ++compared;
     }
@@ -287,8 +295,8 @@ TEST(Validate, RefusesKeysOfTheLossThatItsSurrogateDoesNotRead) {
   const std::string file = std::string(kExample) + "algo: {std_eps: 0.1, correction: {cap: 9}}\n";
   EXPECT_EQ(error_of({"algo.advantage=group_mean_std"}, file), "(no error)");
   const LoadedRun loaded = read({"algo.name=dr_grpo", "algo.correction.kind=none"}, file);
-  EXPECT_EQ(loaded.options.algo.std_eps, AlgoOptions{}.std_eps);
-  EXPECT_EQ(loaded.options.algo.correction.cap, AlgoOptions{}.correction.cap);
+  EXPECT_EQ(loaded.run.options.algo.std_eps, AlgoOptions{}.std_eps);
+  EXPECT_EQ(loaded.run.options.algo.correction.cap, AlgoOptions{}.correction.cap);
 }
 
 // What the quickstart config has, switched off on the command line.
@@ -298,20 +306,20 @@ TEST(Validate, AnOverrideThatSwitchesAPartOffTakesTheKeysOfTheFileAlong) {
                            "algo: {kl: {coef: 0.1, estimator: k2}}\n";
   LoadedRun loaded = read({"sft.demonstrations=0", "eval.prompts=0", "algo.kl.coef=0"},
                           file + "checkpoint: {interval_steps: 7}\n");
-  EXPECT_EQ(loaded.options.sft.epochs, SftOptions{}.epochs);
-  EXPECT_EQ(loaded.options.sft.optim.lr, SftOptions{}.optim.lr);
-  EXPECT_EQ(loaded.options.algo.kl.estimator, KlOptions{}.estimator);
+  EXPECT_EQ(loaded.run.options.sft.epochs, SftOptions{}.epochs);
+  EXPECT_EQ(loaded.run.options.sft.optim.lr, SftOptions{}.optim.lr);
+  EXPECT_EQ(loaded.run.options.algo.kl.estimator, KlOptions{}.estimator);
   // What the switches do not touch stays as the file says.
-  EXPECT_EQ(loaded.options.save.interval_steps, 7);
-  EXPECT_EQ(loaded.options.env.name, "frozen_grid");
+  EXPECT_EQ(loaded.run.options.save.interval_steps, 7);
+  EXPECT_EQ(loaded.run.options.env.name, "frozen_grid");
   EXPECT_EQ(loaded.keys.notes(),
             (std::vector<std::string>{
                 "without effect, as neither sft.data nor sft.demonstrations is given: sft.epochs, "
                 "sft.optim.lr",
                 "without effect, as algo.kl.coef is 0: algo.kl.estimator"}));
   // The resolved config is one file, and holds nothing without effect.
-  const std::string text = print_config(loaded.options);
-  EXPECT_EQ(print_config(read({}, text).options), text);
+  const std::string text = print_config(loaded.run.options);
+  EXPECT_EQ(print_config(read({}, text).run.options), text);
   EXPECT_NO_THROW(load_run_options(
       std::string(TAILRACE_SOURCE_DIR) + "/configs/quickstart.yaml",
       std::vector<std::string>{"sft.demonstrations=0", "eval.prompts=0"}, built_in_registries()));
@@ -325,7 +333,7 @@ TEST(Validate, AFileThatExtendsAnotherMaySwitchAPartOff) {
   TemporaryDirectory folder;
   folder.write("base.yaml", std::string(kExample) + "sft: {demonstrations: 9, epochs: 2}\n");
   auto path = folder.write("top.yaml", "extends: base.yaml\nsft: {demonstrations: 0}\n");
-  EXPECT_EQ(load_run_options(path, {}, built_in_registries()).options.sft.epochs, 1);
+  EXPECT_EQ(load_run_options(path, {}, built_in_registries()).run.options.sft.epochs, 1);
   path = folder.write("top.yaml", "extends: base.yaml\nsft: {demonstrations: 0, epochs: 3}\n");
   EXPECT_THROW(load_run_options(path, {}, built_in_registries()), UserError);
 }
@@ -348,12 +356,12 @@ const std::string kTwoDatasets = with_datasets(
     "  - {name: sums, env: calculator}\n");
 
 TEST(Datasets, SeveralAreAList) {
-  const RunOptions options = read({}, kTwoDatasets).options;
-  EXPECT_EQ(prompts_of_step(options), (std::vector<int64_t>{3, 1}));
-  EXPECT_EQ(dataset_names(options), (std::vector<std::string>{"grid", "sums"}));
-  EXPECT_EQ(dataset_key(options, 1, "env"), "datasets.sums.env");
+  const ResolvedRun run = read({}, kTwoDatasets).run;
+  EXPECT_EQ(prompts_of_step(run), (std::vector<int64_t>{3, 1}));
+  EXPECT_EQ(dataset_names(run.datasets), (std::vector<std::string>{"grid", "sums"}));
+  EXPECT_EQ(run.datasets[1].key("env"), "datasets.sums.env");
   const auto environments = built_in_registries().environments;
-  const std::vector<std::string> words = vocabulary_of(options, environments);
+  const std::vector<std::string> words = vocabulary_of(run.datasets, environments);
   EXPECT_EQ(std::set<std::string>(words.begin(), words.end()).size(), words.size());
   const auto first = environments.make("frozen_grid", {})->info().vocabulary;
   EXPECT_TRUE(std::ranges::equal(first, std::span(words).first(first.size())));
@@ -361,23 +369,23 @@ TEST(Datasets, SeveralAreAList) {
   for (const std::string& word : second)
     EXPECT_NE(std::ranges::find(words, word), words.end()) << word;
   // As a run keeps it, and with one that is named changed.
-  const std::string text = print_config(options);
-  EXPECT_EQ(print_config(read({}, text).options), text);
-  EXPECT_EQ(prompts_of_step(read({"datasets.sums.ratio=3"}, text).options),
+  const std::string text = print_config(run.options);
+  EXPECT_EQ(print_config(read({}, text).run.options), text);
+  EXPECT_EQ(prompts_of_step(read({"datasets.sums.ratio=3"}, text).run),
             (std::vector<int64_t>{2, 2}));
 }
 
 TEST(Datasets, TheSectionEnvIsAListOfOne) {
-  const RunOptions options = read({"env.settings={max_turns: 5}"}).options;
-  const auto datasets = datasets_of(options);
+  const ResolvedRun run = read({"env.settings={max_turns: 5}"}).run;
+  const std::vector<RunDataset>& datasets = run.datasets;
   ASSERT_EQ(datasets.size(), 1u);
   EXPECT_EQ(datasets[0].env, "frozen_grid");
-  EXPECT_EQ(datasets[0].settings, options.env.settings);
-  EXPECT_EQ(prompts_of_step(options), std::vector<int64_t>{4});
-  EXPECT_EQ(dataset_key(options, 0, "env"), "env.name");
-  EXPECT_EQ(dataset_key(options, 0, "eval_dataset"), "env.eval_dataset");
-  EXPECT_TRUE(dataset_names(options).empty());
-  EXPECT_EQ(vocabulary_of(options, built_in_registries().environments),
+  EXPECT_EQ(datasets[0].settings, run.options.env.settings);
+  EXPECT_EQ(prompts_of_step(run), std::vector<int64_t>{4});
+  EXPECT_EQ(datasets[0].key("env"), "env.name");
+  EXPECT_EQ(datasets[0].key("eval_dataset"), "env.eval_dataset");
+  EXPECT_TRUE(dataset_names(datasets).empty());
+  EXPECT_EQ(vocabulary_of(datasets, built_in_registries().environments),
             built_in_registries().environments.make("frozen_grid", {})->info().vocabulary);
 }
 
@@ -460,7 +468,8 @@ TEST(Validate, RefusesKeysOfAProgramWhereNoEnvironmentIsOne) {
   folder.write("base.yaml", base);
   const auto path =
       folder.write("top.yaml", "extends: base.yaml\nenv: {command: [], name: frozen_grid}\n");
-  EXPECT_EQ(load_run_options(path, {}, built_in_registries()).options.rollout.start_timeout_s, 120);
+  EXPECT_EQ(load_run_options(path, {}, built_in_registries()).run.options.rollout.start_timeout_s,
+            120);
 }
 
 TEST(Datasets, TakeThePlaceOfTheSectionEnv) {
@@ -469,8 +478,8 @@ TEST(Datasets, TakeThePlaceOfTheSectionEnv) {
   const std::string list = "datasets:\n  - {name: sums, env: calculator}\n";
   auto path = folder.write("top.yaml", "extends: base.yaml\n" + list);
   const LoadedRun loaded = load_run_options(path, {}, built_in_registries());
-  EXPECT_EQ(datasets_of(loaded.options)[0].env, "calculator");
-  EXPECT_EQ(loaded.options.env.name, "") << "that of base.yaml has no effect, and is not kept";
+  EXPECT_EQ(loaded.run.datasets[0].env, "calculator");
+  EXPECT_EQ(loaded.run.options.env.name, "") << "that of base.yaml has no effect, and is not kept";
   EXPECT_TRUE(loaded.keys.notes().empty());
   // Of one person it is a contradiction.
   EXPECT_EQ(error_of({"env.name=paced"}, kTwoDatasets),
@@ -482,26 +491,27 @@ TEST(Datasets, TakeThePlaceOfTheSectionEnv) {
 
 TEST(Validate, APresetsOwnValueWithoutEffectIsNoMistake) {
   // The preset sets clip_low, which cispo does not read; nobody wrote it.
-  const RunOptions options = read({"algo.name=gspo", "algo.surrogate=cispo"}).options;
+  const RunOptions options = read({"algo.name=gspo", "algo.surrogate=cispo"}).run.options;
   const std::string text = print_config(options);
-  EXPECT_EQ(print_config(read({}, text).options), text);
+  EXPECT_EQ(print_config(read({}, text).run.options), text);
 }
 
 TEST(Validate, AWarmUpFromRandomWeightsLearnsFasterThanOneOfPretrainedWeights) {
-  EXPECT_EQ(read({"sft.demonstrations=9"}).options.sft.optim.lr, 1e-3);
-  EXPECT_EQ(read({"sft.demonstrations=9", "sft.optim.lr=0.5"}).options.sft.optim.lr, 0.5);
-  EXPECT_EQ(read().options.sft.optim.lr, 1e-5) << "no warm-up";
+  EXPECT_EQ(read({"sft.demonstrations=9"}).run.options.sft.optim.lr, 1e-3);
+  EXPECT_EQ(read({"sft.demonstrations=9", "sft.optim.lr=0.5"}).run.options.sft.optim.lr, 0.5);
+  EXPECT_EQ(read().run.options.sft.optim.lr, 1e-5) << "no warm-up";
 }
 
 TEST(Validate, GivesEpisodesTheRoomThatThePolicyHas) {
   // The policy's max_positions, whose default is 256.
-  EXPECT_EQ(read({"rollout.max_context_tokens=0"}).options.rollout.engine.max_context_tokens, 256);
+  EXPECT_EQ(read({"rollout.max_context_tokens=0"}).run.options.rollout.engine.max_context_tokens,
+            256);
   EXPECT_EQ(read({"rollout.max_context_tokens=0", "train.microbatch_tokens=100"})
-                .options.rollout.engine.max_context_tokens,
+                .run.options.rollout.engine.max_context_tokens,
             100);
   EXPECT_EQ(read({"rollout.max_context_tokens=0", "rollout.max_prompt_tokens=20",
                   "rollout.max_response_tokens=30"})
-                .options.rollout.engine.max_context_tokens,
+                .run.options.rollout.engine.max_context_tokens,
             50);
 }
 
@@ -720,16 +730,16 @@ TEST(LoadRunOptions, OfTwoPoliciesTheOneOfTheHigherLayerStands) {
   };
   const std::string path = "model.path=" + model;
   for (const LoadedRun& loaded : {load(made, {path}), load(over, {})}) {
-    EXPECT_FALSE(loaded.options.model.creates());
-    EXPECT_EQ(loaded.options.model.path, model);
+    EXPECT_FALSE(loaded.run.options.model.creates());
+    EXPECT_EQ(loaded.run.options.model.path, model);
     ASSERT_FALSE(loaded.keys.notes().empty());
     EXPECT_NE(loaded.keys.notes().back().find("replaces model.create of " + made.string()),
               std::string::npos)
         << loaded.keys.notes().back();
   }
   const LoadedRun back = load(over, {"model.create.hidden_size=32"});
-  EXPECT_TRUE(back.options.model.creates());
-  EXPECT_EQ(back.options.model.path, "");
+  EXPECT_TRUE(back.run.options.model.creates());
+  EXPECT_EQ(back.run.options.model.path, "");
   EXPECT_NE(back.keys.notes().back().find("replaces model.path of " + over.string()),
             std::string::npos);
   // Nobody can say which one is meant.

@@ -36,6 +36,15 @@ RunOptions example() {
   return options;
 }
 
+ModelConfig model_of(const RunOptions& options) {
+  return planned_model(resolve(options), sandbox::built_in_environments());
+}
+
+Plan plan_of(const RunOptions& options, const ModelConfig& model, int64_t available_bytes = 0) {
+  return make_plan(place(resolve(options), model), available_bytes);
+}
+Plan plan_of(const RunOptions& options) { return plan_of(options, model_of(options)); }
+
 int64_t bytes_of(const std::vector<MemoryItem>& items, std::string_view name) {
   const auto found = std::ranges::find(items, name, &MemoryItem::name);
   return found == items.end() ? -1 : found->bytes;
@@ -43,14 +52,12 @@ int64_t bytes_of(const std::vector<MemoryItem>& items, std::string_view name) {
 
 TEST(MakePlan, DerivesBatchesAndUpdates) {
   RunOptions options = example();
-  Plan plan = make_plan(options, planned_model(options, sandbox::built_in_environments()), 0);
+  Plan plan = plan_of(options);
   EXPECT_EQ(plan.samples_per_step, 128);
   EXPECT_EQ(plan.samples_per_minibatch, 64);
   EXPECT_EQ(plan.updates_per_step, 6);
   EXPECT_EQ(plan.max_tokens_per_step, 128 * 128);
-  EXPECT_EQ(
-      plan.parameters,
-      ParameterLayout(planned_model(options, sandbox::built_in_environments())).num_parameters());
+  EXPECT_EQ(plan.parameters, ParameterLayout(model_of(options)).num_parameters());
   EXPECT_NEAR(static_cast<double>(plan.parameters), 153e3, 5e3);  // the quickstart policy
   // Not quite: whole blocks of kv_cache_mb.
   EXPECT_NEAR(static_cast<double>(bytes_of(plan.rollout_worker, "KV cache")), 16 << 20, 1 << 15);
@@ -65,8 +72,8 @@ TEST(MakePlan, CountsWhatTheProcessesAllocate) {
                                      {.name = "large", .workers = 2, .max_sequences = 7}};
   options.algo.kl.coef = 0.01;
   options.train.gradient_slots = 4;
-  const ModelConfig config = planned_model(options, sandbox::built_in_environments());
-  const Plan plan = make_plan(options, config, 0);
+  const ModelConfig config = model_of(options);
+  const Plan plan = plan_of(options, config);
   SteadyClock clock;
   int64_t before = Buffer::total_bytes();
   {
@@ -84,7 +91,7 @@ TEST(MakePlan, CountsWhatTheProcessesAllocate) {
   PolicyTrainer trainer(Stream{}, config, options.train, options.rollout.engine.max_context_tokens);
   trainer.reset_optimizer({});
   trainer.set_reference(trainer.parameters());
-  EXPECT_EQ(certain_bytes(make_plan(options, config, 0).trainer), Buffer::total_bytes() - before);
+  EXPECT_EQ(certain_bytes(plan_of(options, config).trainer), Buffer::total_bytes() - before);
   EXPECT_GT(plan.certain_bytes(),
             certain_bytes(plan.trainer) + 3 * certain_bytes(plan.rollout_worker) - 1);
   EXPECT_GT(plan.total_bytes(), plan.certain_bytes());
@@ -102,12 +109,10 @@ TEST(MakePlan, AnAdapterTakesLessThanHalfOfTheMemoryOfAllWeights) {
   RunOptions options = example();
   options.model = {};
   options.model.path = folder.path();
-  const auto plan_of = [&] {
-    return make_plan(options, planned_model(options, sandbox::built_in_environments()), 0);
-  };
-  const Plan full = plan_of();
+  const auto plan_now = [&] { return plan_of(options); };
+  const Plan full = plan_now();
   options.lora.rank = 16;
-  const Plan adapter = plan_of();
+  const Plan adapter = plan_now();
   EXPECT_EQ(full.trained_parameters, full.parameters);
   EXPECT_EQ(full.parameters, 494032768);
   EXPECT_EQ(adapter.parameters, 494032768);
@@ -118,29 +123,22 @@ TEST(MakePlan, AnAdapterTakesLessThanHalfOfTheMemoryOfAllWeights) {
   // And none for a reference: it is the base.
   const int64_t without = adapter.total_bytes();
   options.algo.kl.coef = 0.01;
-  EXPECT_EQ(plan_of().total_bytes(), without);
+  EXPECT_EQ(plan_now().total_bytes(), without);
 }
 
 TEST(MakePlan, CountsTheReferenceOnlyWhenItIsKept) {
   RunOptions options = example();
-  int64_t without =
-      make_plan(options, planned_model(options, sandbox::built_in_environments()), 0).total_bytes();
+  int64_t without = plan_of(options).total_bytes();
   options.algo.kl.coef = 0.01;
-  EXPECT_GT(
-      make_plan(options, planned_model(options, sandbox::built_in_environments()), 0).total_bytes(),
-      without);
+  EXPECT_GT(plan_of(options).total_bytes(), without);
   options.algo.kl.target = KlTarget::kBehaviour;
-  EXPECT_EQ(
-      make_plan(options, planned_model(options, sandbox::built_in_environments()), 0).total_bytes(),
-      without);
+  EXPECT_EQ(plan_of(options).total_bytes(), without);
 }
 
 TEST(MakePlan, SaysWhatTruncatedSamplingCosts) {
   RunOptions options = example();
-  const auto plan_of = [&] {
-    return make_plan(options, planned_model(options, sandbox::built_in_environments()), 0);
-  };
-  const Plan plain = plan_of();
+  const auto plan_now = [&] { return plan_of(options); };
+  const Plan plain = plan_now();
   const auto warned = [](const Plan& plan) {
     return std::ranges::any_of(plan.warnings, [](const std::string& warning) {
       return warning.find("algo.sampling_mask=keep removes it") != std::string::npos;
@@ -148,20 +146,20 @@ TEST(MakePlan, SaysWhatTruncatedSamplingCosts) {
   };
   EXPECT_FALSE(warned(plain));
   options.rollout.sampling.top_k = 8;
-  EXPECT_TRUE(warned(plan_of()));
-  EXPECT_EQ(plan_of().total_bytes(), plain.total_bytes());
+  EXPECT_TRUE(warned(plan_now()));
+  EXPECT_EQ(plan_now().total_bytes(), plain.total_bytes());
   options.algo.sampling_mask = SamplingMask::kKeep;
-  EXPECT_FALSE(warned(plan_of()));
+  EXPECT_FALSE(warned(plan_now()));
   // 128 samples of 128 tokens, 8 ids of 4 bytes: three times in the trainer, twice in each worker.
-  EXPECT_EQ(plan_of().total_bytes() - plain.total_bytes(), 128 * 128 * 8 * 4 * (4 + 2 * 2));
+  EXPECT_EQ(plan_now().total_bytes() - plain.total_bytes(), 128 * 128 * 8 * 4 * (4 + 2 * 2));
   // All of the vocabulary: nothing is cut, and nothing is sent.
   options.rollout.sampling.top_k = 4096;
-  EXPECT_EQ(plan_of().total_bytes(), plain.total_bytes());
+  EXPECT_EQ(plan_now().total_bytes(), plain.total_bytes());
   // More than 64 bits count is an answer as well.
   options.rollout.sampling.top_p = 0.9;
   options.step.group_size = 65536;
   options.step.prompts_per_step = 1'000'000'000;
-  EXPECT_GT(plan_of().total_bytes(), int64_t{1} << 40);
+  EXPECT_GT(plan_now().total_bytes(), int64_t{1} << 40);
 }
 
 TEST(MakePlan, SaysWhatRecordedExpertsCost) {
@@ -169,7 +167,7 @@ TEST(MakePlan, SaysWhatRecordedExpertsCost) {
   options.algo.router_replay = RouterReplay::kReplay;
   const auto environments = sandbox::built_in_environments();
   try {
-    planned_model(options, environments);
+    model_of(options);
     ADD_FAILURE() << "it has no experts";
   } catch (const UserError& error) {
     EXPECT_STREQ(error.what(),
@@ -178,12 +176,12 @@ TEST(MakePlan, SaysWhatRecordedExpertsCost) {
   }
   options.model.create.experts = 4;
   options.rollout.engine.kv_cache_blocks = 64;
-  const ModelConfig model = planned_model(options, environments);
+  const ModelConfig model = model_of(options);
   const int64_t choices = 2 * model.num_layers;
   EXPECT_EQ(model.expert_shape().per_token(), choices);
   const auto bytes = [&](RouterReplay replay) {
     options.algo.router_replay = replay;
-    return make_plan(options, model, 0).total_bytes();
+    return plan_of(options, model).total_bytes();
   };
   // 128 samples of 128 tokens: twelve bytes a choice in the trainer, six in each of two workers,
   // two in their caches, and four for the rows of their passes.
@@ -194,13 +192,12 @@ TEST(MakePlan, SaysWhatRecordedExpertsCost) {
   // Two bytes a choice, in half of a message.
   options.rollout.engine.max_context_tokens = (int64_t{64} << 20) / choices + 1;
   options.algo.router_replay = RouterReplay::kReplay;
-  EXPECT_THROW(planned_model(options, environments), UserError);
+  EXPECT_THROW(model_of(options), UserError);
 }
 
 TEST(MakePlan, WarnsWhenTheMemoryIsShort) {
   RunOptions options = example();
-  Plan plan = make_plan(options, planned_model(options, sandbox::built_in_environments()),
-                        int64_t{1} << 20);
+  Plan plan = plan_of(options, model_of(options), int64_t{1} << 20);
   ASSERT_FALSE(plan.warnings.empty());
   EXPECT_NE(plan.warnings[0].find("but 1.0 MiB are free"), std::string::npos);
 }
@@ -209,8 +206,7 @@ TEST(CheckSize, RefusesWhatTheMachineCannotHold) {
   RunOptions options = example();
   const auto error_of = [&](const MemoryFacts& machine) -> std::string {
     try {
-      check_size(make_plan(options, planned_model(options, sandbox::built_in_environments()), 0),
-                 machine);
+      check_size(plan_of(options), machine);
     } catch (const UserError& error) {
       return error.key() + ": " + error.what();
     }
@@ -249,9 +245,9 @@ TEST(MakePlan, SaysWhichPoolSamplesWhat) {
   options.rollout_processes.pools = {{.name = "small", .workers = 1, .max_sequences = 3},
                                      {.name = "large", .workers = 2},
                                      {.name = "idle"}};
-  const Plan plan = make_plan(options, planned_model(options, sandbox::built_in_environments()), 0);
+  const Plan plan = plan_of(options);
   EXPECT_EQ(plan.rollout_workers, 4);
-  const std::string text = format_plan(plan, options);
+  const std::string text = format_plan(plan, resolve(options));
   EXPECT_NE(text.find("pools      small: 1 worker x 3 slots, for sums\n"
                       "           large: 2 workers x 256 slots, for grid\n"
                       "           idle: 1 worker x 256 slots, for no dataset\n"),
@@ -259,9 +255,7 @@ TEST(MakePlan, SaysWhichPoolSamplesWhat) {
       << text;
   EXPECT_NE(text.find("pool idle has nothing to do"), std::string::npos) << text;
   options.datasets[1].pool.clear();
-  EXPECT_EQ(make_plan(options, planned_model(options, sandbox::built_in_environments()), 0)
-                .warnings.size(),
-            plan.warnings.size() - 1);
+  EXPECT_EQ(plan_of(options).warnings.size(), plan.warnings.size() - 1);
 }
 
 TEST(FormatPlan, SaysWhatComesFromClusters) {
@@ -274,10 +268,10 @@ TEST(FormatPlan, SaysWhatComesFromClusters) {
       {.name = "near", .workers = 1, .max_sequences = 3},
       {.name = "farther", .workers = 1, .cluster = "west"},
       {.name = "eastern", .workers = 3, .cluster = "east"}};
-  const ModelConfig config = planned_model(options, sandbox::built_in_environments());
-  const Plan plan = make_plan(options, config, 0);
+  const ModelConfig config = model_of(options);
+  const Plan plan = plan_of(options, config);
   EXPECT_EQ(plan.rollout_workers, 1);
-  const std::string text = format_plan(plan, options);
+  const std::string text = format_plan(plan, resolve(options));
   // 153,536 parameters, 4 bytes each.
   EXPECT_EQ(plan.parameters, 153'536);
   EXPECT_NE(
@@ -306,30 +300,30 @@ TEST(FormatPlan, SaysWhatComesFromClusters) {
   RunOptions here = options;
   std::erase_if(here.rollout_processes.pools,
                 [](const PoolSection& pool) { return !pool.cluster.empty(); });
-  EXPECT_EQ(make_plan(here, config, 0).total_bytes(), plan.total_bytes());
-  EXPECT_EQ(make_plan(here, config, 0).certain_bytes(), plan.certain_bytes());
+  EXPECT_EQ(plan_of(here, config).total_bytes(), plan.total_bytes());
+  EXPECT_EQ(plan_of(here, config).certain_bytes(), plan.certain_bytes());
 }
 
 // Matrices in the dtype that computes, vectors in float32, and of an adapter the adapter.
 TEST(MakePlan, AVersionOfTheWeightsHasTheSizeOfItsPayload) {
   RunOptions options = example();
-  ModelConfig config = planned_model(options, sandbox::built_in_environments());
-  EXPECT_EQ(make_plan(options, config, 0).version_bytes, 4 * 153'536);
+  ModelConfig config = model_of(options);
+  EXPECT_EQ(plan_of(options, config).version_bytes, 4 * 153'536);
   options.model.compute = Compute::kBf16;
   int64_t vectors = 0;
   const ParameterLayout layout(config);
   for (const ParameterInfo& info : layout.entries())
     if (info.shape.size() == 1) vectors += info.size;
   EXPECT_GT(vectors, 0);
-  EXPECT_EQ(make_plan(options, config, 0).version_bytes, 2 * (153'536 + vectors));
+  EXPECT_EQ(plan_of(options, config).version_bytes, 2 * (153'536 + vectors));
   options.weights.keep = 2;
   options.weights.keep_sampled = false;
-  const std::string text = format_plan(make_plan(options, config, 0), options);
+  const std::string text = format_plan(plan_of(options, config), resolve(options));
   EXPECT_NE(text.find("kept: 2 versions (weights.keep)"), std::string::npos) << text;
   EXPECT_EQ(text.find("as deltas"), std::string::npos) << text;
   options.lora.rank = 2;
   config.lora = {.rank = 2, .alpha = 4, .targets = {LoraTarget::kQ}, .base = ""};
-  const Plan adapter = make_plan(options, config, 0);
+  const Plan adapter = plan_of(options, config);
   EXPECT_EQ(adapter.version_bytes, 4 * adapter.trained_parameters);
 }
 
@@ -339,10 +333,10 @@ TEST(MakePlan, MayHaveNoWorkersHere) {
   options.clusters = {{.name = "west"}};
   options.rollout_processes.pools = {{.name = "far", .workers = 900, .cluster = "west"}};
   options.reward.workers = 0;
-  const ModelConfig config = planned_model(options, sandbox::built_in_environments());
-  const Plan plan = make_plan(options, config, 0);
+  const ModelConfig config = model_of(options);
+  const Plan plan = plan_of(options, config);
   EXPECT_EQ(plan.total_bytes(), total_bytes(plan.trainer) + total_bytes(plan.others));
-  const std::string text = format_plan(plan, options);
+  const std::string text = format_plan(plan, resolve(options));
   EXPECT_NE(text.find("--join tcp://10.0.0.7:7117 --pool far"), std::string::npos) << text;
   EXPECT_NE(text.find("\nin cluster "), std::string::npos) << text;
   EXPECT_NE(text.find(" for the trainer and the others\n"), std::string::npos) << text;
@@ -357,21 +351,21 @@ TEST(MakePlan, MayHaveNoWorkersHere) {
   }
   // What those elsewhere would refuse is refused here.
   options.rollout.engine.kv_cache_blocks = 1;
-  EXPECT_THROW((void)make_plan(options, config, 0), UserError);
+  EXPECT_THROW((void)plan_of(options, config), UserError);
 }
 
 TEST(MakePlan, RefusesAContextBeyondTheModel) {
   RunOptions options = example();
-  ModelConfig config = planned_model(options, sandbox::built_in_environments());
+  ModelConfig config = model_of(options);
   config.max_positions = 100;
-  EXPECT_THROW(make_plan(options, config, 0), UserError);
+  EXPECT_THROW(plan_of(options, config), UserError);
 }
 
 TEST(MakePlan, RefusesAKvCacheThatHoldsNoWholeContext) {
   RunOptions options = example();
   options.rollout.engine.kv_cache_blocks = 1;
   try {
-    make_plan(options, planned_model(options, sandbox::built_in_environments()), 0);
+    plan_of(options);
     FAIL();
   } catch (const UserError& error) {
     EXPECT_NE(std::string(error.what()).find("rollout.kv_cache_blocks is 1, but one sequence"),
@@ -382,15 +376,13 @@ TEST(MakePlan, RefusesAKvCacheThatHoldsNoWholeContext) {
 
 TEST(FormatPlan, ShowsTheDerivation) {
   RunOptions options = example();
-  std::string text = format_plan(
-      make_plan(options, planned_model(options, sandbox::built_in_environments()), 0), options);
+  std::string text = format_plan(plan_of(options), resolve(options));
   EXPECT_NE(text.find("16 prompts x 8 samples = 128 samples"), std::string::npos);
   EXPECT_NE(text.find("2 minibatches of 64 samples x 3 epochs = 6 updates"), std::string::npos);
   EXPECT_NE(text.find("80 steps = 10240 samples, 480 updates"), std::string::npos);
   EXPECT_EQ(text.find("warm-up"), std::string::npos);
   options.train.minibatches_per_step = options.train.ppo_epochs = 1;
-  text = format_plan(
-      make_plan(options, planned_model(options, sandbox::built_in_environments()), 0), options);
+  text = format_plan(plan_of(options), resolve(options));
   EXPECT_NE(text.find("1 minibatch of 128 samples x 1 epoch = 1 update, lr 1e-06\n"),
             std::string::npos)
       << text;
@@ -413,25 +405,24 @@ TEST(MostSteps, AreThoseOfTheEpochs) {
   options.env.name = "text";
   options.env.dataset = folder.write("a.jsonl", rows).string();
   options.env.settings = {{"verifier", "math"}};
-  EXPECT_EQ(most_steps(options), 80) << "run.steps says it";
+  EXPECT_EQ(most_steps(resolve(options)), 80) << "run.steps says it";
   options.run.steps = 0;
-  EXPECT_EQ(most_steps(options), 0) << "it has no end";
+  EXPECT_EQ(most_steps(resolve(options)), 0) << "it has no end";
   options.run.epochs = 1;
-  EXPECT_EQ(most_steps(options), 4) << "three of 16 prompts and one of 2";
+  EXPECT_EQ(most_steps(resolve(options)), 4) << "three of 16 prompts and one of 2";
   // Epochs have no barrier: 150 prompts are nine steps of 16 and one of 6.
   options.run.epochs = 3;
-  EXPECT_EQ(most_steps(options), 10);
-  const std::string text = format_plan(
-      make_plan(options, planned_model(example(), sandbox::built_in_environments()), 0), options);
+  EXPECT_EQ(most_steps(resolve(options)), 10);
+  const std::string text = format_plan(plan_of(options, model_of(example())), resolve(options));
   EXPECT_NE(text.find("a.jsonl = at most 10 steps, 60 updates\n"), std::string::npos) << text;
   // The dataset that ends last ends the run; 11 and 5 of the prompts of a step are theirs.
   options.datasets = {
       {.name = "a", .ratio = 2, .env = "text", .dataset = options.env.dataset, .epochs = 1},
       {.name = "b", .ratio = 1, .env = "text", .dataset = options.env.dataset, .epochs = 2},
       {.name = "c", .ratio = 0, .env = "frozen_grid"}};
-  EXPECT_EQ(most_steps(options), 20);
+  EXPECT_EQ(most_steps(resolve(options)), 20);
   options.datasets[2].ratio = 1;
-  EXPECT_EQ(most_steps(options), 0) << "one draws its tasks without end";
+  EXPECT_EQ(most_steps(resolve(options)), 0) << "one draws its tasks without end";
 }
 
 TEST(FormatPlan, ShowsTheQuotasOfDatasets) {
@@ -443,8 +434,7 @@ TEST(FormatPlan, ShowsTheQuotasOfDatasets) {
   options.run.epochs = 2;
   options.scheduler.mode.ahead = 0.125;
   const auto text = [&] {
-    return format_plan(
-        make_plan(options, planned_model(example(), sandbox::built_in_environments()), 0), options);
+    return format_plan(plan_of(options, model_of(example())), resolve(options));
   };
   EXPECT_NE(text().find("datasets   grid: 11 of the 16 prompts of a step, frozen_grid\n"
                         "           words: 5 of the 16 prompts of a step, text, 2 epochs of "
@@ -467,8 +457,7 @@ TEST(FormatPlan, ShowsTheWarmUp) {
   RunOptions options = example();
   options.sft.demonstrations = 500;
   options.sft.epochs = 2;
-  std::string text = format_plan(
-      make_plan(options, planned_model(options, sandbox::built_in_environments()), 0), options);
+  std::string text = format_plan(plan_of(options), resolve(options));
   EXPECT_NE(text.find("warm-up    500 demonstrations, at most 128 tokens each x 2 epochs, updates "
                       "of 2048 tokens, lr 1e-05\n"),
             std::string::npos)
@@ -479,20 +468,18 @@ TEST(FormatPlan, ShowsTheWarmUp) {
   options.sft.data =
       folder.write("rows.jsonl", "{\"input_ids\": [1, 5, 6]}\n{\"input_ids\": [1, 7]}\n").string();
   options.sft.batch_tokens = 3;
-  text = format_plan(
-      make_plan(options, planned_model(options, sandbox::built_in_environments()), 0), options);
+  text = format_plan(plan_of(options), resolve(options));
   EXPECT_NE(text.find("warm-up    2 rows, 5 tokens x 2 epochs = about 4 updates of 3 tokens"),
             std::string::npos)
       << text;
   folder.write("rows.jsonl", "{\"input_ids\": [1, 999]}\n");
-  EXPECT_THROW(make_plan(options, planned_model(options, sandbox::built_in_environments()), 0),
-               UserError);
+  EXPECT_THROW(plan_of(options), UserError);
 }
 
 TEST(MakePlan, WarnsOfRatesThatTeachNothing) {
   RunOptions options = example();
   auto warnings = [&] {
-    Plan plan = make_plan(options, planned_model(options, sandbox::built_in_environments()), 0);
+    Plan plan = plan_of(options);
     return fmt::format("{}", fmt::join(plan.warnings, "\n"));
   };
   EXPECT_NE(warnings().find("optim.lr is 1e-06, a rate for pretrained weights"), std::string::npos);
@@ -509,12 +496,12 @@ TEST(MakePlan, WarnsOfRatesThatTeachNothing) {
 
 TEST(MakePlan, RefusesANucleusThatIsTheLikeliestTokenAlone) {
   RunOptions options = example();
-  const ModelConfig config = planned_model(options, sandbox::built_in_environments());
+  const ModelConfig config = model_of(options);
   options.rollout.sampling.top_p = 1.01 / static_cast<double>(config.vocab_size);
-  (void)make_plan(options, config, 0);
+  (void)plan_of(options, config);
   options.rollout.sampling.top_p = 1.0 / static_cast<double>(config.vocab_size);
   try {
-    (void)make_plan(options, config, 0);
+    (void)plan_of(options, config);
     ADD_FAILURE() << "every draw is the likeliest token";
   } catch (const UserError& error) {
     EXPECT_EQ(error.key(), "rollout.sampling.top_p");

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "cli/run/load.h"
+#include "cli/run/resolved_run.h"
 #include "cli/run/roles.h"
 #include "cli/run/rules.h"
 #include "core/base/config_printer.h"
@@ -45,28 +46,29 @@ std::string pools_error(std::vector<std::string> overrides, const std::string& p
 }
 
 TEST(Pools, ALaunchStartsTheWorkersOfThoseWithoutACluster) {
-  const RunOptions options = read_pools();
-  EXPECT_EQ(pools_of(options).size(), 4u);
-  EXPECT_EQ(num_rollout_workers(options), 3);
-  EXPECT_EQ(pool_of_worker(options, 0).name, "near");
-  EXPECT_EQ(pool_of_worker(options, 1).name, "near");
-  EXPECT_EQ(pool_of_worker(options, 2).name, "beside");
-  EXPECT_THROW((void)pool_of_worker(options, 3), UserError);
-  EXPECT_EQ(pool_to_join(options, "far").cluster, "west");
+  const ResolvedRun run = resolve(read_pools());
+  EXPECT_EQ(run.pools.size(), 4u);
+  EXPECT_EQ(run.rollout_workers, 3);
+  EXPECT_EQ(pool_of_worker(run.launched_pools, 0).name, "near");
+  EXPECT_EQ(pool_of_worker(run.launched_pools, 1).name, "near");
+  EXPECT_EQ(pool_of_worker(run.launched_pools, 2).name, "beside");
+  EXPECT_THROW((void)pool_of_worker(run.launched_pools, 3), UserError);
+  EXPECT_EQ(pool_to_join(run.pools, "far").cluster, "west");
   int64_t rollouts = 0;
-  for (const RoleName& role : roles_of(options)) rollouts += role.kind == RoleKind::kRollout;
+  for (const RoleName& role : roles_of(run)) rollouts += role.kind == RoleKind::kRollout;
   EXPECT_EQ(rollouts, 3);
 }
 
 TEST(Pools, ALaunchMayStartNoWorkersAtAll) {
   const RunOptions options =
       read_pools({"reward.workers=0"}, "    - {name: far, workers: 4, cluster: west}\n");
-  EXPECT_EQ(num_rollout_workers(options), 0);
-  const auto roles = roles_of(options);
+  const ResolvedRun run = resolve(options);
+  EXPECT_EQ(run.rollout_workers, 0);
+  const auto roles = roles_of(run);
   ASSERT_EQ(roles.size(), 3u) << "the scheduler, the gate and the trainer";
-  check_open_files(options, /*in_process=*/false, 100);
-  check_threads(options);
-  EXPECT_EQ(pool_to_join(options, "").name, "far");
+  check_open_files(run, /*in_process=*/false, 100);
+  check_threads(run);
+  EXPECT_EQ(pool_to_join(run.pools, "").name, "far");
   // What is saved is the same run.
   RunOptions again;
   auto keys = bind_config(parse_config(print_config(options), "config.yaml", {}), again);

@@ -25,7 +25,7 @@ class RolesToJoin : public testing::Test {
     options_.reward.workers = 1;
     fs::create_directories(run_.roles());
   }
-  HeldRole hold(RoleKind kind) { return hold_role_to_join(kind, options_, run_); }
+  HeldRole hold(RoleKind kind) { return hold_role_to_join(kind, resolve(options_), run_); }
 
   TemporaryDirectory folder_;
   const RunPaths run_{folder_.path()};
@@ -58,16 +58,16 @@ TEST_F(RolesToJoin, BeginWithTheFirstWhereTheLaunchStartsNone) {
 
 // The launch's own are not among them, nor are the locks of those that have left.
 TEST_F(RolesToJoin, AreSeenAsLongAsSomebodyPlaysThem) {
-  EXPECT_FALSE(has_joined(RoleKind::kRollout, options_, run_));
+  EXPECT_FALSE(has_joined(RoleKind::kRollout, resolve(options_), run_));
   const HeldRole own = hold_role({RoleKind::kRollout, 1}, run_);
   std::ofstream(run_.roles() / "rollout-x.lock") << "4711";
-  EXPECT_FALSE(has_joined(RoleKind::kRollout, options_, run_));
+  EXPECT_FALSE(has_joined(RoleKind::kRollout, resolve(options_), run_));
   {
     const HeldRole joined = hold(RoleKind::kRollout);
-    EXPECT_TRUE(has_joined(RoleKind::kRollout, options_, run_));
-    EXPECT_FALSE(has_joined(RoleKind::kReward, options_, run_));
+    EXPECT_TRUE(has_joined(RoleKind::kRollout, resolve(options_), run_));
+    EXPECT_FALSE(has_joined(RoleKind::kReward, resolve(options_), run_));
   }
-  EXPECT_FALSE(has_joined(RoleKind::kRollout, options_, run_));
+  EXPECT_FALSE(has_joined(RoleKind::kRollout, resolve(options_), run_));
 }
 
 class RolesOfALaunch : public testing::Test {
@@ -77,7 +77,7 @@ class RolesOfALaunch : public testing::Test {
     fs::create_directories(run_.roles());
   }
   void await(std::chrono::milliseconds patience) {
-    await_roles(options_, run_, patience, [this](const std::string& line) {
+    await_roles(resolve(options_), run_, patience, [this](const std::string& line) {
       said_.push_back(line);
       if (on_line_) on_line_();
     });

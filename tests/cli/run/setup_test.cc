@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 // What check_inputs() says; empty: nothing.
 UserError refusal(const RunOptions& options, const Registries& registries = built_in_registries()) {
   try {
-    (void)check_inputs(options, registries);
+    (void)check_inputs(place(resolve(options), registries.environments), registries);
   } catch (const UserError& error) {
     return error;
   }
@@ -48,15 +48,15 @@ class RunSetupTest : public testing::Test {
 
   void prepare(SupervisedRows rows = {}) {
     prepare_run(
-        paths_, options_, built_in_registries(), [this](const std::string& line) { said_ = line; },
-        std::move(rows));
+        paths_, place(resolve(options_), built_in_registries().environments), built_in_registries(),
+        [this](const std::string& line) { said_ = line; }, std::move(rows));
   }
   // Of a launch on the prepared run with options that were changed.
   std::string error_with(const std::function<void(RunOptions&)>& change) {
-    RunOptions other = load_run_options(paths_.config(), {}, built_in_registries()).options;
+    RunOptions other = load_run_options(paths_.config(), {}, built_in_registries()).run.options;
     change(other);
     try {
-      check_same_run(paths_, other, built_in_registries());
+      check_same_run(paths_, resolve(other), built_in_registries());
     } catch (const UserError& error) {
       return error.what();
     }
@@ -115,7 +115,7 @@ TEST_F(RunSetupTest, TakesTheSupervisedRowsThatThePlanHasRead) {
     std::ofstream(options_.sft.data) << "{\"input_ids\": [" << ids << "]}\n";
   };
   write("1, 2, 3");
-  Plan plan = make_plan(options_, planned_model(options_, built_in_registries().environments), 0);
+  Plan plan = make_plan(place(resolve(options_), built_in_registries().environments), 0);
   // What is read after this would be these.
   write("4, 5, 6");
   prepare(std::move(plan.warm_up.read));
@@ -149,7 +149,7 @@ TEST_F(RunSetupTest, AModelWithoutATokenizerIsAUserError) {
 TEST_F(RunSetupTest, APolicyWithoutItsWeightsIsAUserError) {
   use_model([](auto&) {});
   try {
-    check_policy(options_, sandbox::built_in_environments());
+    check_policy(place(resolve(options_), sandbox::built_in_environments()));
     FAIL();
   } catch (const UserError& error) {
     EXPECT_NE(std::string(error.what()).find("found neither model.safetensors"), std::string::npos)
@@ -157,7 +157,7 @@ TEST_F(RunSetupTest, APolicyWithoutItsWeightsIsAUserError) {
     EXPECT_EQ(error.key(), "model.path");
   }
   options_.model.path = std::string(TAILRACE_SOURCE_DIR) + "/tests/data/models/stories260K";
-  EXPECT_NO_THROW(check_policy(options_, sandbox::built_in_environments()));
+  EXPECT_NO_THROW(check_policy(place(resolve(options_), sandbox::built_in_environments())));
 }
 
 TEST_F(RunSetupTest, TheSchedulerTakesItsConfigFromSeveralSections) {
@@ -178,7 +178,7 @@ TEST_F(RunSetupTest, TheSchedulerTakesItsConfigFromSeveralSections) {
   expected.steps = 10;
   expected.eval.prompts = 6;
   expected.retries.lost = 7;
-  EXPECT_EQ(scheduler_config(options_), expected);
+  EXPECT_EQ(scheduler_config(resolve(options_)), expected);
 }
 
 TEST_F(RunSetupTest, EachDatasetHasItsQuotaItsLengthAndItsEpochs) {
@@ -212,7 +212,7 @@ TEST_F(RunSetupTest, EachDatasetHasItsQuotaItsLengthAndItsEpochs) {
       {.prompts_per_step = 2, .prompts_per_epoch = 1, .epochs = 3, .name = "b"},
       {.prompts_per_step = 2, .prompts_per_epoch = 0, .epochs = 5, .pool = "large", .name = "grid"},
       {.prompts_per_step = 0, .prompts_per_epoch = 0, .epochs = 5, .name = "held"}};
-  EXPECT_EQ(scheduler_config(options_).datasets, expected);
+  EXPECT_EQ(scheduler_config(resolve(options_)).datasets, expected);
   // A row that cannot be read is a mistake in the key of its dataset.
   std::ofstream(folder_ / "b.jsonl") << "{\"p\": \"a\"}\n";
   EXPECT_EQ(refusal(options_).key(), "datasets.b.dataset");
@@ -231,7 +231,7 @@ TEST_F(RunSetupTest, SeveralDatasetsShareATokenizerAndTheDemonstrations) {
                        {.name = "sums", .ratio = 1, .env = "calculator"}};
   prepare();
   const int64_t words = text::load_tokenizer(paths_.tokenizer())->vocab_size();
-  EXPECT_EQ(words, planned_model(options_, sandbox::built_in_environments()).vocab_size);
+  EXPECT_EQ(words, planned_model(resolve(options_), sandbox::built_in_environments()).vocab_size);
   EXPECT_GE(words, 44 + 100) << "numbers up to 99";
   const std::string rows = read_file(paths_.demonstrations()).value();
   EXPECT_EQ(std::count(rows.begin(), rows.end(), '\n'), 20);
@@ -354,11 +354,12 @@ TEST_F(RunSetupTest, TimeThatIsTooShortForProgramsIsNamedBeforeTheRun) {
 // The scheduler has patience for the start of a program that scores.
 TEST_F(RunSetupTest, AVerificationMayTakeAsLongAsItsProgramTakesToStart) {
   use_model([](auto&) {});
-  const Time before = scheduler_config(options_).deadlines.verify;
+  const Time before = scheduler_config(resolve(options_)).deadlines.verify;
   options_.reward.start_timeout_s = 40;
-  EXPECT_EQ(scheduler_config(options_).deadlines.verify, before);
+  EXPECT_EQ(scheduler_config(resolve(options_)).deadlines.verify, before);
   options_.reward.command = {"python3", "reward.py"};
-  EXPECT_EQ(scheduler_config(options_).deadlines.verify, before + std::chrono::seconds(40));
+  EXPECT_EQ(scheduler_config(resolve(options_)).deadlines.verify,
+            before + std::chrono::seconds(40));
 }
 
 TEST_F(RunSetupTest, AMachineThatTestsNoProgramsIsNoFaultOfARow) {
@@ -434,7 +435,7 @@ TEST_F(RunSetupTest, AnswersThatProgramsCouldReadAreNamedBeforeTheRun) {
       [](const sandbox::Program&, const sandbox::ProgramLimits&) { return sandbox::ProgramRun{}; });
   const auto refusal_of = [&](const fs::path& directory) -> std::string {
     try {
-      check_run_is_hidden(directory, options_, registries);
+      check_run_is_hidden(directory, resolve(options_), registries);
     } catch (const UserError& error) {
       EXPECT_EQ(error.key(), "run.dir");
       return error.what();
@@ -463,7 +464,8 @@ TEST_F(RunSetupTest, ASpecialTokenInAPromptIsTextAndSaidToBe) {
   options_.env.settings = {{"verifier", "text_rules"}};
   options_.env.dataset = (folder_ / "prompts.jsonl").string();
   options_.eval.prompts = 0;
-  const auto notes = check_inputs(options_, built_in_registries());
+  const auto notes = check_inputs(place(resolve(options_), built_in_registries().environments),
+                                  built_in_registries());
   ASSERT_EQ(notes.size(), 1u);
   EXPECT_EQ(notes[0].find("env.dataset: the prompt of line 2 holds the text of a special token"),
             0u)
@@ -483,7 +485,8 @@ TEST_F(RunSetupTest, NullKeysThatAreLeftOutOfPromptsAreCounted) {
   options_.env.settings = {{"verifier", "text_rules"}};
   options_.env.dataset = (folder_ / "prompts.jsonl").string();
   options_.eval.prompts = 0;
-  const auto notes = check_inputs(options_, built_in_registries());
+  const auto notes = check_inputs(place(resolve(options_), built_in_registries().environments),
+                                  built_in_registries());
   EXPECT_EQ(std::ranges::count(
                 notes, "env.dataset: 2 keys that are null in arguments or tools are left out"),
             1)
@@ -512,7 +515,7 @@ TEST_F(RunSetupTest, TheResolvedConfigLoadsToTheSameRun) {
   options_.run.dir = "somewhere";
   options_.run.name = "a name: with a colon";
   prepare();
-  check_same_run(paths_, load_run_options(paths_.config(), {}, built_in_registries()).options,
+  check_same_run(paths_, load_run_options(paths_.config(), {}, built_in_registries()).run,
                  built_in_registries());
   EXPECT_EQ(read_file(paths_.config()).value().find("somewhere"), std::string::npos);
 }

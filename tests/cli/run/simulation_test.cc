@@ -39,7 +39,7 @@ RunOptions read_simulation(std::vector<std::string> overrides = {}, const std::s
   return options;
 }
 Simulation simulation_of(const RunOptions& options) {
-  return make_simulation(options, built_in_registries().environments);
+  return make_simulation(resolve(options), built_in_registries().environments);
 }
 std::string simulation_error(std::vector<std::string> overrides, const std::string& more = "") {
   try {

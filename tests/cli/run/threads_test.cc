@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "cli/run/resolved_run.h"
 #include "core/base/yaml_config.h"
 
 namespace tailrace {
@@ -26,7 +27,7 @@ RunOptions run_of(const std::vector<std::string>& overrides) {
 }
 
 std::string said(const std::vector<std::string>& overrides, int64_t cores) {
-  return describe(plan_threads(run_of(overrides), cores));
+  return describe(resolve(run_of(overrides), cores).threads);
 }
 
 TEST(PlanThreads, InTurnEachSideHasAllCores) {
@@ -55,7 +56,7 @@ TEST(PlanThreads, NeverSumToMoreThanTheCores) {
       for (int64_t cores = 1; cores <= 130; ++cores) {
         const RunOptions options = run_of(
             {fmt::format("scheduler.mode={}", mode), fmt::format("rollout.workers={}", workers)});
-        const ThreadPlan plan = plan_threads(options, cores);
+        const ThreadPlan plan = resolve(options, cores).threads;
         EXPECT_GE(plan.trainer, 1);
         EXPECT_GE(plan.worker, 1);
         const bool fits = cores >= plan.workers + (plan.in_turn ? 0 : plan.ranks);
@@ -67,7 +68,7 @@ TEST(PlanThreads, NeverSumToMoreThanTheCores) {
 TEST(PlanThreads, ObeyTheirKeysAndSayWhatDoesNotFit) {
   const auto shortage = [](const std::vector<std::string>& overrides, int64_t cores) {
     const RunOptions options = run_of(overrides);
-    return thread_shortage(plan_threads(options, cores), options);
+    return thread_shortage(resolve(options, cores).threads, options);
   };
   EXPECT_EQ(said({"scheduler.mode=async", "train.threads=6"}, 8),
             "trainer 6 + 2 rollout workers x 1 = 8 of 8 cores");
@@ -90,19 +91,21 @@ TEST(PlanThreads, ObeyTheirKeysAndSayWhatDoesNotFit) {
 
 TEST(PlanThreads, OnTheCpuAnEvaluationHasItsTurn) {
   const Device cpu, gpu{.kind = DeviceKind::kCuda};
-  EXPECT_TRUE(evaluates_in_turn(run_of({}), cpu, cpu));
-  EXPECT_FALSE(evaluates_in_turn(run_of({}), gpu, gpu));
-  EXPECT_FALSE(evaluates_in_turn(run_of({}), cpu, gpu));
-  EXPECT_FALSE(evaluates_in_turn(run_of({"scheduler.mode=async"}), cpu, cpu));
+  const auto in_turn = [](const RunOptions& options, Device trainer, Device rollout) {
+    return evaluates_in_turn(resolve(options).threads, trainer, rollout);
+  };
+  EXPECT_TRUE(in_turn(run_of({}), cpu, cpu));
+  EXPECT_FALSE(in_turn(run_of({}), gpu, gpu));
+  EXPECT_FALSE(in_turn(run_of({}), cpu, gpu));
+  EXPECT_FALSE(in_turn(run_of({"scheduler.mode=async"}), cpu, cpu));
   // Both fit.
   EXPECT_FALSE(
-      evaluates_in_turn(run_of({"train.threads=1", "rollout.threads=1", "rollout.workers=1"}), cpu,
-                        cpu) &&
+      in_turn(run_of({"train.threads=1", "rollout.threads=1", "rollout.workers=1"}), cpu, cpu) &&
       num_usable_cores() >= 2);
   // Nobody samples on this machine.
-  EXPECT_FALSE(evaluates_in_turn(run_of({"rollout.pools=[{name: far, workers: 1, cluster: there}]",
-                                         "clusters=[{name: there}]"}),
-                                 cpu, cpu));
+  EXPECT_FALSE(in_turn(run_of({"rollout.pools=[{name: far, workers: 1, cluster: there}]",
+                               "clusters=[{name: there}]"}),
+                       cpu, cpu));
 }
 
 TEST(PlanThreads, OfAWorkerThatJoinsAreThoseOfTheKey) {
