@@ -274,7 +274,7 @@ same_as_cpu() {
   mkdir -p "$work"
   printf '{"prompt": "%s"}\n' "Once upon a time" "One day, a little girl named Lily" "Tim had a big red ball." >"$work/prompts"
   for device in cpu cuda; do
-    ours "$bin/tailrace" generate --model "$model" --device $device --temperature 0 --max-new-tokens 100 \
+    ours "$bin/tailrace" model generate --model "$model" --device $device --temperature 0 --max-new-tokens 100 \
       <"$work/prompts" >"$work/generate.$device" || return
   done
   # What was generated, and ids that follow each other by no rule.
@@ -282,7 +282,7 @@ same_as_cpu() {
     awk 'BEGIN { printf "{\"input_ids\": [1"; for (i = 1; i < 300; ++i) printf ", %d", 3 + (i * i * 7 + i * 31) % 500; print "]}" }'
   } >"$work/ids"
   for device in cpu cuda; do
-    ours "$bin/tailrace" score --model "$model" --device $device <"$work/ids" >"$work/score.$device" || return
+    ours "$bin/tailrace" model score --model "$model" --device $device <"$work/ids" >"$work/score.$device" || return
   done
   local worst count
   worst=$(for device in cpu cuda; do

@@ -49,23 +49,18 @@ int main(int argc, char** argv) {
   add_launch(program, registries);
   add_plan(program, registries);
   add_eval(program, registries);
-  add_env(program, registries);
-  add_generate(program);
-  add_score(program);
   add_serve(program);
-  add_simulate(program);
-  add_status(program);
-  add_tokenize(program);
-  add_report(program);
-  add_trace(program);
-  add_weights(program);
-  add_bench(program);
-  add_doctor(program);
-  add_worker(program, registries);
-  add_keys(program);
-  add_merge(program);
+  add_env(program, registries);
+  add_model(program);
   add_import(program);
+  add_weights(program);
+  add_status(program);
+  add_report(program);
+  add_worker(program, registries);
+  add_doctor(program);
+  add_bench(program);
   add_docs(program);
+  add_old_names(program);
   // The progress of commands that bind no other: a role has its log, a launch its view.
   const SteadyClock clock;
   const ProgressScope progress([](const std::string& line) { fmt::print(stderr, "{}\n", line); },

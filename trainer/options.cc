@@ -114,13 +114,13 @@ void TrainOptions::visit(OptionVisitor& v) {
            .min = 0,
            .max = kMaxThreads,
            .resume = Resume::kMayChange});
-  v.field(
-      "trace_steps", trace_steps,
-      {.help = "the last steps whose tokens are kept for 'tailrace trace', with what the loss saw "
-               "of each (some 60 bytes a token, at most 64 MiB a step); 0: none",
-       .min = 0,
-       .max = kMaxCount,
-       .resume = Resume::kMayChange});
+  v.field("trace_steps", trace_steps,
+          {.help = "the last steps whose tokens are kept for 'tailrace status --sample', with what "
+                   "the loss saw "
+                   "of each (some 60 bytes a token, at most 64 MiB a step); 0: none",
+           .min = 0,
+           .max = kMaxCount,
+           .resume = Resume::kMayChange});
 }
 
 void SftOptions::visit(OptionVisitor& v) {

@@ -5,7 +5,7 @@
 Loads the base and the adapter with transformers and peft in float32, scores the same random token
 ids with both, and prints the largest difference of a logit and of a log-probability. Where the base
 is bfloat16, its values are the same in both, and products are of float32. --merged: a folder of
-`tailrace merge --dtype f32` is compared too, by transformers alone. Ends with status 1 where a
+`tailrace model merge --dtype f32` is compared too, by transformers alone. Ends with status 1 where a
 log-probability differs by more than 1e-3.
 """
 import argparse
@@ -33,7 +33,7 @@ def ours(binary, folder, rows):
     with tempfile.TemporaryDirectory() as scratch:
         file = pathlib.Path(scratch) / "logits.safetensors"
         text = "".join(json.dumps({"input_ids": row}) + "\n" for row in rows)
-        subprocess.run([binary, "score", "--model", folder, "--device", "cpu", "--compute", "f32",
+        subprocess.run([binary, "model", "score", "--model", folder, "--device", "cpu", "--compute", "f32",
                         "--logits", file], input=text, text=True, check=True,
                        stdout=subprocess.DEVNULL)
         return load_file(file)["logits"].float().split([len(row) for row in rows])

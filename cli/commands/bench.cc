@@ -82,6 +82,7 @@ void run(const std::vector<std::string>& words) {
 void add_bench(Command& program) {
   auto words = std::make_shared<std::vector<std::string>>();
   Command& command = program.command("bench", "Measure; without a name, list what can be measured");
+  command.group(kForDevelopers);
   command.take_all(*words);
   command.footer("Example:\n  tailrace bench rl-step --json");
   command.action([words] {

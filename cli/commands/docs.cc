@@ -171,6 +171,7 @@ void add_docs(Command& program) {
   };
   auto wanted = std::make_shared<Wanted>();
   Command& command = program.command("docs", "Write the reference of all config keys");
+  command.group(kForDevelopers);
   command.option("--names", wanted->names,
                  {.help = "the names that other frameworks have for them instead"});
   command.option("--hardware", wanted->hardware,

@@ -41,7 +41,8 @@ wire::Endpoint endpoint_of(const RemoteJoin& join) {
         join.address);
   if (join.key.empty())
     throw UserError(
-        "--key is missing: the file NAME.key that 'tailrace keys new NAME' made where the run is.");
+        "--key is missing: the file NAME.key that 'tailrace worker keys new NAME' made where the "
+        "run is.");
   if (join.server_key.empty())
     throw UserError(
         "--server-key is missing: the file server.pub of the folder run.keys where the run is.");

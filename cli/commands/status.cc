@@ -10,6 +10,7 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/run_state.h"
 #include "cli/commands/status_facts.h"
+#include "cli/commands/status_sample.h"
 #include "cli/run/counted.h"
 #include "cli/run/endpoint.h"
 #include "cli/run/hardware_file.h"
@@ -224,15 +225,28 @@ void show_status(const std::string& run, bool json) {
 
 void add_status(Command& program) {
   auto run = std::make_shared<std::string>();
+  auto sample = std::make_shared<std::vector<std::string>>();
   auto json = std::make_shared<bool>(false);
-  Command& command =
-      program.command("status", "Where a run stands, and who waits for whom since when");
+  Command& command = program.command(
+      "status", "Where a run stands, and who waits for whom since when; or one sample of it");
   command.option("run", *run, {.help = "run directory", .value = "RUN", .required = true});
-  command.option("--json", *json, {.help = "one JSON object, with the same facts"});
+  command.option("--sample", *sample,
+                 {.help = "one sample instead: who sampled and scored it when, and its tokens as "
+                          "they were trained. Its name as logs and samples.jsonl print it, or "
+                          "enough of it: prompt=12 member=3",
+                  .value = "KEY"});
+  command.option("--json", *json,
+                 {.help = "one JSON object, with the same facts, of a sample with every digit"});
   command.footer(
-      "Reads the journal, of a living run too.\n\nExample:\n  tailrace status runs/quickstart");
-  command.action([run, json] {
-    show_status(*run, *json);
+      "Reads the journal, of a living run too; for a sample RUN/timeline.jsonl "
+      "(scheduler.timeline_rows) and\nRUN/traces (train.trace_steps).\n\n"
+      "Examples:\n  tailrace status runs/quickstart\n"
+      "  tailrace status runs/quickstart --sample prompt=12 member=3");
+  command.action([run, sample, json, &command] {
+    if (command.given("--sample"))
+      show_sample(*run, *sample, *json);
+    else
+      show_status(*run, *json);
     return kExitDone;
   });
 }

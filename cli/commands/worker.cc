@@ -270,10 +270,10 @@ void add_worker(Command& program, const Registries& registries) {
                  {.help = "the living run that gets one worker more: its directory, or of a run of "
                           "another host tcp://HOST:PORT (its run.listen)",
                   .value = "RUN"});
-  command.option(
-      "--key", arguments->key,
-      {.help = "secret key of this machine, for a run on another host ('tailrace keys new NAME')",
-       .value = "FILE"});
+  command.option("--key", arguments->key,
+                 {.help = "secret key of this machine, for a run on another host ('tailrace worker "
+                          "keys new NAME')",
+                  .value = "FILE"});
   command.option("--server-key", arguments->server_key,
                  {.help = "public key of a run on another host, its server.pub", .value = "FILE"});
   command.option("--work-dir", arguments->work_dir,
@@ -315,6 +315,7 @@ void add_worker(Command& program, const Registries& registries) {
       "Examples:\n  tailrace worker --join runs/quickstart\n"
       "  tailrace worker --join tcp://gpu1:7701 --key box7.key --server-key server.pub");
   command.action([arguments, &registries] { return run(*arguments, registries); });
+  add_worker_keys(command);
 }
 
 }  // namespace tailrace

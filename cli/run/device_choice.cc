@@ -13,7 +13,7 @@ std::string gap(const ModelConfig& config, Dtype weights, DeviceAsker asker) {
   const bool of_run = asker == DeviceAsker::kRun;
   if (config.lora)
     return fmt::format("an adapter beside its base is computed on the CPU alone so far{}",
-                       of_run ? "" : "; 'tailrace merge' makes one model of both");
+                       of_run ? "" : "; 'tailrace model merge' makes one model of both");
   if (weights == Dtype::kBF16 && config.head_dim % 8 != 0)
     return fmt::format(
         "bf16 wants heads of a multiple of 8 dimensions, and those of the model have {}; {} takes "

@@ -173,10 +173,11 @@ std::vector<std::string> check_gate(const RunOptions& options) {
   const wire::KeyFolder keys{options.run.keys};
   std::error_code error;
   if (!std::filesystem::exists(keys.server(), error))
-    throw UserError::at("run.keys",
-                        "is {}, which has no server.key.\n       Try 'tailrace keys new NAME --dir "
-                        "{}', with the name of the first machine that will join.",
-                        options.run.keys, options.run.keys);
+    throw UserError::at(
+        "run.keys",
+        "is {}, which has no server.key.\n       Try 'tailrace worker keys new NAME --dir "
+        "{}', with the name of the first machine that will join.",
+        options.run.keys, options.run.keys);
   try {
     (void)wire::read_secret_key(keys.server());
   } catch (const UserError& fault) {
@@ -201,8 +202,9 @@ std::vector<std::string> check_gate(const RunOptions& options) {
   }
   for (const auto& entry : std::filesystem::directory_iterator(keys.allowed(), error))
     if (entry.path().extension() == ".pub") return {};
-  return {fmt::format("nobody may join yet: {} has no key ('tailrace keys new NAME --dir {}')",
-                      keys.allowed().string(), options.run.keys)};
+  return {
+      fmt::format("nobody may join yet: {} has no key ('tailrace worker keys new NAME --dir {}')",
+                  keys.allowed().string(), options.run.keys)};
 }
 
 ExitCode run_gate(const RunPaths& run, const ResolvedRun& resolved, const std::string& scheduler,

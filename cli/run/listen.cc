@@ -28,7 +28,7 @@ void validate_listen(const RunOptions& o) {
   if (o.run.keys.empty())
     throw UserError::at("run.listen",
                         "is {}, but run.keys is empty: who may join is known by keys.\n       Make "
-                        "them with 'tailrace keys', and give their folder as run.keys=DIR.",
+                        "them with 'tailrace worker keys', and give their folder as run.keys=DIR.",
                         o.run.listen);
 }
 

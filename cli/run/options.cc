@@ -83,11 +83,13 @@ void RunSection::visit(OptionVisitor& v) {
   v.field("listen", listen,
           {.help = "tcp://HOST:PORT where workers of other hosts join; empty: none",
            .resume = Resume::kMayChange});
-  v.field("keys", keys,
-          {.help = "folder of `tailrace keys`: server.key and who may join; wanted with run.listen",
-           .path = true,
-           .resume = Resume::kMayChange,
-           .idle = idle_if(listen.empty(), "{listen} is empty", {"listen"})});
+  v.field(
+      "keys", keys,
+      {.help =
+           "folder of `tailrace worker keys`: server.key and who may join; wanted with run.listen",
+       .path = true,
+       .resume = Resume::kMayChange,
+       .idle = idle_if(listen.empty(), "{listen} is empty", {"listen"})});
 }
 
 void ModelCreateSection::visit(OptionVisitor& v) {

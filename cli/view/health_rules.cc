@@ -210,7 +210,8 @@ constexpr HealthRule kRules[] = {
      TR_SAYS("{:.0f} % of the attempts failed for no fault of the policy "
              "(rollout/infra_failed_frac)",
              v.now.infra_failed * 100),
-     TR_SAYS("Read why in the logs of the run; try 'tailrace env check' or 'tailrace score'")},
+     TR_SAYS(
+         "Read why in the logs of the run; try 'tailrace env check' or 'tailrace reward check'")},
     {Ailment::kRefused, Severity::kWatch, HealthNumber::kOther, 2,
      TR_HOLDS(v.now.refused >= kRefusedCalls),
      TR_SAYS("the gateway refuses {:.2g} calls of an episode (env/agent_refused)", v.now.refused),
@@ -329,8 +330,9 @@ constexpr HealthRule kRules[] = {
      TR_HOLDS(is_constant(v.now) && !is_zero(v.now) && !is_saturated(v)),
      TR_SAYS("every sample has the reward {:.3g} (reward/min, reward/max), whatever it says{}",
              v.now.reward_max, cut_text(v)),
-     TR_SAYS("Score some answers by hand ('tailrace score'): the reward must tell them apart{}",
-             cut_advice(v))},
+     TR_SAYS(
+         "Score some answers by hand ('tailrace reward check'): the reward must tell them apart{}",
+         cut_advice(v))},
     {Ailment::kNoSignal, Severity::kWrong, HealthNumber::kSignal, 3,
      TR_HOLDS(is_silent(v.now) && !is_constant(v.now) && !is_solved(v.now)),
      TR_SAYS(

@@ -1,4 +1,4 @@
-// One sample of a run, from its first lease to the loss: `tailrace trace`.
+// One sample of a run, from its first lease to the loss: `tailrace status --sample`.
 //
 // Its history is read from timeline.jsonl, its tokens from traces/. Either may be missing; what is,
 // and which rows are damaged, is a note.

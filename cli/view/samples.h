@@ -16,7 +16,7 @@ namespace tailrace {
 
 struct Sample {
   int64_t step = 0, version = 0;
-  std::string name = {};  // for `tailrace trace`; empty: not known
+  std::string name = {};  // for `tailrace status --sample`; empty: not known
   std::optional<double> reward, success;
   struct Segment {
     std::vector<SampleText> text;  // behind that of the tokens that it continues

@@ -38,7 +38,7 @@ std::string card(const Sample& sample) {
                   : escape_markup(piece.text);
   }
   std::string foot;
-  // The name is the argument of `tailrace trace`.
+  // The name is the argument of `tailrace status --sample`.
   if (!sample.name.empty()) foot = fmt::format("<footer>{}</footer>", escape_markup(sample.name));
   return fmt::format("<div class=\"sample\"><header>{}</header><pre>{}</pre>{}</div>\n", head, text,
                      foot);

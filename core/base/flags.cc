@@ -109,6 +109,16 @@ std::string help_of(const FlagInfo& info) {
   return std::string(info.help);
 }
 
+// As a shell takes it for one word.
+std::string shell_word(const std::string& word) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? "'\\''" : std::string(1, c);
+  return quoted + "'";
+}
+
 template <class T>
 std::string default_of(const T& value) {
   if constexpr (kIsOptional<T>)
@@ -185,14 +195,9 @@ Command::~Command() = default;
 Command& Command::command(const std::string& name, const std::string& help) {
   auto library = std::make_unique<Library>();
   library->app = library_->app->add_subcommand(name, help);
-  library_->app->require_subcommand(1);
+  if (!action_) library_->app->require_subcommand(1);
   commands_.push_back(std::unique_ptr<Command>(new Command(std::move(library))));
   return *commands_.back();
-}
-
-void Command::moved(const std::string& name,
-                    std::function<int(const std::vector<std::string>&)> told) {
-  moved_[name] = std::move(told);
 }
 
 void Command::add(const std::string& name, Variable variable, const FlagInfo& info) {
@@ -224,7 +229,14 @@ void Command::footer(const std::string& text) { library_->app->footer(text); }
 void Command::version(const std::string& text) {
   library_->app->set_version_flag("--version", text);
 }
-void Command::action(std::function<int()> run) { action_ = std::move(run); }
+void Command::action(std::function<int()> run) {
+  action_ = std::move(run);
+  library_->app->require_subcommand(0);
+}
+void Command::group(const std::string& heading) { library_->app->group(heading); }
+void Command::moved(const std::string& name, const std::string& now, Rewrite rewrite) {
+  moved_.push_back({.name = name, .now = now, .rewrite = std::move(rewrite)});
+}
 
 bool Command::given(std::string_view option) const {
   return library_->app->get_option(std::string(option))->count() > 0;
@@ -233,13 +245,31 @@ bool Command::given(std::string_view option) const {
 // The library would only say that a word was not expected.
 void Command::check_names(int argc, const char* const* argv, int at) const {
   if (commands_.empty() || argc <= at || argv[at][0] == '-') return;
+  check_moved({argv + at, argv + argc});
   std::vector<std::string> names;
   for (const auto& command : commands_) names.push_back(command->library_->app->get_name());
   const auto found = std::ranges::find(names, argv[at]);
-  if (found == names.end())
-    throw UserError("there is no command '{}'{} Commands: {}", argv[at],
-                    did_you_mean(argv[at], names), fmt::join(names, ", "));
-  commands_[static_cast<size_t>(found - names.begin())]->check_names(argc, argv, at + 1);
+  if (found != names.end())
+    return commands_[static_cast<size_t>(found - names.begin())]->check_names(argc, argv, at + 1);
+  if (action_) return;  // it may be an argument of its own
+  std::vector<std::string> known = names;
+  for (const Moved& moved : moved_) known.push_back(moved.name);
+  const std::string near = nearest_name(argv[at], known);
+  const auto old = std::ranges::find(moved_, near, &Moved::name);
+  throw UserError("there is no command '{}'{} Commands: {}", argv[at],
+                  old == moved_.end() ? did_you_mean(argv[at], names)
+                                      : fmt::format("; did you mean '{}'?", old->now),
+                  fmt::join(names, ", "));
+}
+
+void Command::check_moved(std::span<const char* const> words) const {
+  const auto found = std::ranges::find(moved_, std::string_view(words[0]), &Moved::name);
+  if (found == moved_.end()) return;
+  std::vector<std::string> rest(words.begin() + 1, words.end());
+  if (found->rewrite) rest = found->rewrite(std::move(rest));
+  std::string line;
+  for (const std::string& word : rest) line += " " + shell_word(word);
+  throw UserError("'{0} {1}' is '{0} {2}' now: {0} {2}{3}", path(), found->name, found->now, line);
 }
 
 // The one that the words name, once they are read.
@@ -279,9 +309,6 @@ void Command::check_settings(int argc, const char* const* argv) const {
 
 int Command::run(int argc, const char* const* argv) {
   CLI::App& app = *library_->app;
-  if (argc > 1)
-    if (const auto found = moved_.find(argv[1]); found != moved_.end())
-      return found->second({argv + 2, argv + argc});
   check_names(argc, argv, 1);
   try {
     app.parse(argc, argv);

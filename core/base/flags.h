@@ -2,11 +2,11 @@
 // reads, checks and explains them. The library behind it is seen in flags.cc alone.
 //
 //   Command program("tailrace", "Tailrace post-trains LLM agents.");
-//   Command& score = program.command("score", "Log-probabilities of token ids");
-//   score.option("--model", arguments->model, {.help = "a model folder", .value = "DIR",
+//   Command& serve = program.command("serve", "Answer OpenAI's API with a model");
+//   serve.option("--model", arguments->model, {.help = "a model folder", .value = "DIR",
 //                                              .required = true});
-//   score.option("--threads", arguments->threads, {.help = "0: all cores", .max = 1024});
-//   score.action([arguments] { return score_rows(*arguments); });
+//   serve.option("--threads", arguments->threads, {.help = "0: all cores", .max = 1024});
+//   serve.action([arguments] { return serve_model(*arguments); });
 //   return program.run(argc, argv);
 //
 // Thread: one.
@@ -58,13 +58,16 @@ class Command {
   ~Command();
   Command(const Command&) = delete;
 
-  // A command of the program, or of a command that has no action of its own ("env list"). Lives as
-  // long as the program.
+  // A command of the program, or of another command ("env list"); one that has an action too does
+  // that without a further word. Lives as long as the program.
   Command& command(const std::string& name, const std::string& help);
-
-  // A name that a command of the program once had. No --help shows it; `told` gets the words behind
-  // it, and throws what to write instead.
-  void moved(const std::string& name, std::function<int(const std::vector<std::string>&)> told);
+  // The heading in --help that it stands under with others of its kind; else that of all commands.
+  void group(const std::string& heading);
+  // A name that a command of the program had, and its words now. Whoever types it is told the whole
+  // new command line (status 2). `rewrite` makes the words behind the new name of those that were
+  // typed behind the old one; without it they stay.
+  using Rewrite = std::function<std::vector<std::string>(std::vector<std::string>)>;
+  void moved(const std::string& name, const std::string& now, Rewrite rewrite = {});
 
   // An option. A name with dashes is given by name, another one by its place. A bool is a switch,
   // a vector takes several values, by spaces, commas (numbers and `one_of`) or repetition. The
@@ -111,6 +114,7 @@ class Command {
 
   explicit Command(std::unique_ptr<Library> library);
   void check_names(int argc, const char* const* argv, int at) const;
+  void check_moved(std::span<const char* const> words) const;
   const Command& chosen() const;
   std::string path() const;
   void check_settings(int argc, const char* const* argv) const;
@@ -120,8 +124,13 @@ class Command {
                   std::function<void(size_t)> choose);
 
   std::unique_ptr<Library> library_;
+  struct Moved {
+    std::string name, now;
+    Rewrite rewrite;
+  };
+
   std::vector<std::unique_ptr<Command>> commands_;
-  std::map<std::string, std::function<int(const std::vector<std::string>&)>> moved_;
+  std::vector<Moved> moved_;
   std::function<int()> action_;
 };
 

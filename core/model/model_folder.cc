@@ -46,7 +46,7 @@ std::string adapter_hint(const fs::path& directory) {
   }
   return fmt::format(
       " The folder is an adapter{}, not a model.\n       Name its base, and go on with the adapter "
-      "by lora.adapter={}; or make a model of both: tailrace merge {} DIR",
+      "by lora.adapter={}; or make a model of both: tailrace model merge {} DIR",
       base.empty() ? "" : fmt::format(" of {}", base), directory.string(), directory.string());
 }
 

@@ -99,7 +99,7 @@ KeyPair read_secret_key(const fs::path& file) {
     throw UserError(
         "{}: it holds a public key alone, and the secret one is wanted.\n       Try the file "
         "NAME.key "
-        "that 'tailrace keys new NAME' has written.",
+        "that 'tailrace worker keys new NAME' has written.",
         file.string());
   struct stat facts {};
   if (::stat(file.c_str(), &facts) == 0 && (facts.st_mode & (S_IRWXG | S_IRWXO)) != 0)

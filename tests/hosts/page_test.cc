@@ -53,7 +53,7 @@ TEST_F(HostsPage, LeadsFromNothingToAWorkerOnAnotherMachine) {
         run = &type(*home_, line + " run.steps=100000");
         ASSERT_TRUE(
             comes_true([&] { return log("gate-0").find("may join at") != std::string::npos; }));
-      } else if (line.starts_with("tailrace worker ")) {
+      } else if (line.starts_with("tailrace worker --join ")) {
         workers.push_back(&type(*far_, line));
         ASSERT_TRUE(comes_true([&] {
           return workers.back()->output().find("working as") != std::string::npos;

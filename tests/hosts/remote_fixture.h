@@ -108,8 +108,8 @@ class RemoteTest : public HostsTest {
   }
 
   void make_keys(const std::string& name) {
-    HostProcess& made =
-        home_->spawn({TAILRACE_BINARY, "keys", "new", name, "--dir", "/tmp/keys"}, next_output());
+    HostProcess& made = home_->spawn(
+        {TAILRACE_BINARY, "worker", "keys", "new", name, "--dir", "/tmp/keys"}, next_output());
     ASSERT_EQ(made.wait(kHostPatience), 0);
   }
   // As a person would: by hand, over another way than the link.

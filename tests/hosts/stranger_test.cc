@@ -39,8 +39,8 @@ TEST_F(RemoteStranger, EachIsToldWhyAndSoIsTheRun) {
   expect_refused(join({"--pool", "far"}, "eve"), "the run does not know this key");
   expect_told("refused a connection from 10.77.0.2: its key");
 
-  HostProcess& other =
-      far_->spawn({TAILRACE_BINARY, "keys", "new", "x", "--dir", "/tmp/other"}, next_output());
+  HostProcess& other = far_->spawn(
+      {TAILRACE_BINARY, "worker", "keys", "new", "x", "--dir", "/tmp/other"}, next_output());
   EXPECT_EQ(other.wait(kHostPatience), 0);
   expect_refused(join({"--pool", "far"}, "box7", "/tmp/other/server.pub"),
                  "the run has another key than --server-key names");

@@ -1,4 +1,5 @@
-// Keeps what the last steps trained on, token by token, in RUN/traces: for `tailrace trace`.
+// Keeps what the last steps trained on, token by token, in RUN/traces: for `tailrace status
+// --sample`.
 //
 // One file a step, whole or not there at all, of at most kMaxTraceBytes: of a larger step the first
 // samples of its batch. A step that is trained again writes its file anew, and a file of a step

@@ -25,28 +25,131 @@ const std::string kGolden = kData + "/golden/llama3-untied-f32";
 
 TEST(Commands, EachHasHelpWithAnExample) {
   for (const char* command :
-       {"tokenize", "score", "generate", "eval", "report", "trace", "doctor", "bench", "launch",
-        "env", "env list", "env check", "env play", "import"}) {
+       {"model check", "model tokenize", "model score", "model generate", "model merge", "eval",
+        "report", "status", "doctor", "bench", "launch", "worker", "worker keys new", "env",
+        "env list", "env check", "env play", "import"}) {
     auto result = run_binary(std::string(command) + " --help");
     EXPECT_EQ(result.exit_code, 0) << command;
-    EXPECT_NE(result.out.find("Example:"), std::string::npos)
+    EXPECT_NE(result.out.find("\nExample"), std::string::npos)
         << command << ": " << result.out << result.err;
   }
+}
+
+// The names under the headings of a command's --help, in order.
+std::vector<std::string> commands_in_help(const std::string& command) {
+  std::istringstream help(run_binary(command + " --help").out);
+  std::vector<std::string> names;
+  bool listed = false;
+  for (std::string line; std::getline(help, line);) {
+    if (line.ends_with(':')) listed = line == "Subcommands:" || line == "For developers:";
+    std::istringstream words(line);
+    std::string name;
+    if (listed && line.starts_with("  ") && words >> name) names.push_back(name);
+  }
+  return names;
+}
+
+// The table begins each row with names, as `env list` or `report RUN`.
+TEST(Commands, OfTheReadmeAreThoseOfHelp) {
+  std::vector<std::string> known;
+  for (const std::string& name : commands_in_help("")) {
+    const std::vector<std::string> inner = commands_in_help(name);
+    // The one that has commands and acts by itself too.
+    if (inner.empty() || name == "worker") known.push_back(name);
+    for (const std::string& command : inner) known.push_back(name + " " + command);
+  }
+  ASSERT_GT(known.size(), 20u);
+  const std::string readme = read_file(TAILRACE_SOURCE_DIR "/README.md").value();
+  std::istringstream rows(readme.substr(readme.find("\n## Commands\n")));
+  std::vector<std::string> told;
+  for (std::string row; std::getline(rows, row) && row != "## On a GPU";) {
+    if (!row.starts_with("| `")) continue;
+    const std::string cell = row.substr(0, row.find(" | "));
+    const size_t before = told.size();
+    for (size_t at = cell.find('`'); at != cell.npos;
+         at = cell.find('`', cell.find('`', at + 1) + 1)) {
+      std::istringstream words(cell.substr(at + 1));
+      std::string name, word;
+      words >> name >> word;
+      for (std::string* text : {&name, &word}) *text = text->substr(0, text->find('`'));
+      const bool has_inner = std::ranges::find(known, name + " " + word) != known.end();
+      told.push_back(has_inner ? name + " " + word : name);
+    }
+    EXPECT_GT(told.size(), before) << row;
+  }
+  std::ranges::sort(told);
+  std::ranges::sort(known);
+  EXPECT_EQ(told, known);
+}
+
+TEST(Commands, AnOldNameAnswersWithTheNewOne) {
+  const auto told = [](const std::string& words) {
+    const auto result = run_binary(words);
+    EXPECT_EQ(result.exit_code, 2) << words;
+    EXPECT_EQ(result.out, "") << words;
+    return result.err;
+  };
+  for (const std::string name : {"score", "tokenize", "generate", "merge"})
+    EXPECT_EQ(told(name + " --model X"), "error: 'tailrace " + name + "' is 'tailrace model " +
+                                             name + "' now: tailrace model " + name +
+                                             " --model X\n");
+  EXPECT_EQ(told("keys new box7"),
+            "error: 'tailrace keys' is 'tailrace worker keys' now: tailrace worker keys new "
+            "box7\n");
+  const std::string now = "error: 'tailrace trace' is 'tailrace status' now: tailrace status ";
+  EXPECT_EQ(told("trace RUN prompt=1 member=2 --json"),
+            now + "RUN --sample prompt=1 member=2 --json\n");
+  EXPECT_EQ(told("trace --json RUN 'prompt=1 member=2'"),
+            now + "RUN --sample 'prompt=1 member=2' --json\n");
+  EXPECT_EQ(told("trace RUN"), now + "RUN --sample KEY\n");
+  EXPECT_EQ(told("trace"), now + "RUN --sample KEY\n");
+  EXPECT_EQ(told("trace --help"), now + "--help\n");
 }
 
 TEST(Commands, ExplainAWrongCall) {
   auto result = run_binary("scoer");
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_EQ(result.err.substr(0, 68),
-            "error: there is no command 'scoer'; did you mean 'score'? Commands: ");
-  result = run_binary("score");
+  EXPECT_EQ(result.err.find("error: there is no command 'scoer'; did you mean 'model score'? "
+                            "Commands: launch, "),
+            0u)
+      << result.err;
+  result = run_binary("model score");
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_EQ(result.err, "error: --model is required\n       Run 'tailrace score --help'.\n");
+  EXPECT_EQ(result.err, "error: --model is required\n       Run 'tailrace model score --help'.\n");
+}
+
+TEST(Commands, ModelCheckSaysWhatAFolderIsOrWhatIsWrongWithIt) {
+  const auto whole = run_binary("model check " + kStories);
+  EXPECT_EQ(whole.exit_code, 0) << whole.err;
+  EXPECT_NE(whole.out.find("LlamaForCausalLM, 5 layers of 64"), std::string::npos) << whole.out;
+  EXPECT_NE(whole.out.find("260032 in f32"), std::string::npos) << whole.out;
+  EXPECT_NE(whole.out.find("512 ids; a text ends with </s>"), std::string::npos) << whole.out;
+  EXPECT_NE(whole.out.find("no template"), std::string::npos) << whole.out;
+  // All that is wrong is told together.
+  TemporaryDirectory folder;
+  for (const char* name : {"model.safetensors", "config.json"})
+    fs::copy(fs::path(kStories) / name, folder.path() / name);
+  const std::string model = folder.path().string();
+  json config = json::parse(read_file(kStories + "/config.json").value());
+  config["intermediate_size"] = 96;
+  folder.write("config.json", config.dump());
+  const auto broken = run_binary("model check " + model);
+  EXPECT_EQ(broken.exit_code, 2) << broken.out;
+  EXPECT_EQ(broken.out, "");
+  EXPECT_EQ(broken.err.find("error: " + model + "/model.safetensors: tensor"), 0u) << broken.err;
+  EXPECT_NE(broken.err.find(model + "/tokenizer.json: not found"), std::string::npos) << broken.err;
+  config["architectures"] = {"GPT2LMHeadModel"};
+  folder.write("config.json", config.dump());
+  const auto other = run_binary("model check " + model);
+  EXPECT_EQ(other.exit_code, 2) << other.out;
+  EXPECT_NE(other.err.find("the architecture GPT2LMHeadModel is not supported; accepted: "),
+            std::string::npos)
+      << other.err;
 }
 
 // As strtol reads them, it would be 8.
 TEST(Flags, ALeadingZeroIsNoOctalNumber) {
-  const auto result = run_binary("generate --model " + kStories +
+  const auto result = run_binary("model generate --model " + kStories +
                                  " --prompt a --json --max-new-tokens 1 --samples 010");
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 10);
@@ -103,7 +206,7 @@ TEST(Commands, SayThatARowThatWasFlushedCannotBeWritten) {
   folder.write("in", "{\"text\": \"a\"}\n");
   const std::string at = folder.path().string();
   const int status =
-      std::system(fmt::format("{} tokenize --tokenizer {} < {}/in > /dev/full 2> {}/err",
+      std::system(fmt::format("{} model tokenize --tokenizer {} < {}/in > /dev/full 2> {}/err",
                               TAILRACE_BINARY, kStories, at, at)
                       .c_str());
   EXPECT_EQ(WEXITSTATUS(status), 1);
@@ -124,8 +227,8 @@ TEST(Commands, NameTheTensorWhenTheConfigHasOtherSizes) {
   write_stories(folder, "intermediate_size", 1 << 24);  // 64 GB of weights, if it were true
   const std::string model = folder.path().string();
   for (const std::string& command :
-       {"score --model " + model, "eval --env countdown --model " + model,
-        "generate --prompt a --model " + model}) {
+       {"model score --model " + model, "eval --env countdown --model " + model,
+        "model generate --prompt a --model " + model}) {
     const auto result = run_binary(command, "{\"input_ids\": [1, 403]}");
     EXPECT_EQ(result.exit_code, 2) << command;
     EXPECT_NE(result.err.find(model +
@@ -152,9 +255,9 @@ TEST(Commands, TakeMemoryForThePositionsThatTheyUse) {
   const auto bound = std::max<int64_t>(peak_kb(), 400 << 10);
   const std::string rows =
       "{\"input_ids\": [1, 403, 407]}\n{\"input_ids\": [1, 403, 407, 261, 378]}";
-  const auto scored = run_binary("score --model " + model, rows);
+  const auto scored = run_binary("model score --model " + model, rows);
   EXPECT_EQ(scored.exit_code, 0) << scored.err;
-  EXPECT_EQ(scored.out, run_binary("score --model " + kStories, rows).out);
+  EXPECT_EQ(scored.out, run_binary("model score --model " + kStories, rows).out);
   const auto evaluated = run_binary(
       "eval --env countdown --episodes 2 --samples 1 --max-context-tokens 256 --model " + model);
   EXPECT_EQ(evaluated.exit_code, 0) << evaluated.err;
@@ -167,13 +270,14 @@ TEST(Import, MakesAFolderThatEveryCommandTakes) {
   const auto made = run_binary("import " + file + " " + out + "/");
   ASSERT_EQ(made.exit_code, 0) << made.err;
   EXPECT_NE(made.out.find("(22 BF16, 8 F32), in BF16"), std::string::npos) << made.out;
-  const auto scored = run_binary("score --model " + out, "{\"input_ids\": [1, 40, 7]}");
+  const auto scored = run_binary("model score --model " + out, "{\"input_ids\": [1, 40, 7]}");
   ASSERT_EQ(scored.exit_code, 0) << scored.err;
-  const auto golden = run_binary("score --model " + kData + "/golden/llama3-ropescaled-tied-bf16",
-                                 "{\"input_ids\": [1, 40, 7]}");
+  const auto golden =
+      run_binary("model score --model " + kData + "/golden/llama3-ropescaled-tied-bf16",
+                 "{\"input_ids\": [1, 40, 7]}");
   EXPECT_EQ(scored.out, golden.out);
   const auto generated =
-      run_binary("generate --chat --prompt ABC --max-new-tokens 2 --model " + out);
+      run_binary("model generate --chat --prompt ABC --max-new-tokens 2 --model " + out);
   EXPECT_EQ(generated.exit_code, 0) << generated.err;
 }
 
@@ -197,7 +301,7 @@ TEST(Import, LeavesNothingBehindWhereItFails) {
 
 TEST(Tokenize, GivesIdsAndTextBack) {
   std::string text = "Once upon a time, there was a cat.";
-  auto ids = run_binary("tokenize --tokenizer " + kStories,
+  auto ids = run_binary("model tokenize --tokenizer " + kStories,
                         json{{"text", text}}.dump() + "\n\n" + json{{"text", ""}}.dump());
   ASSERT_EQ(ids.exit_code, 0) << ids.err;
   auto rows = rows_of(ids.out);
@@ -206,11 +310,12 @@ TEST(Tokenize, GivesIdsAndTextBack) {
   EXPECT_EQ(rows[1]["input_ids"].size(), 0u);
 
   auto special = rows_of(
-      run_binary("tokenize --special --tokenizer " + kStories, json{{"text", text}}.dump()).out);
+      run_binary("model tokenize --special --tokenizer " + kStories, json{{"text", text}}.dump())
+          .out);
   EXPECT_EQ(special[0]["input_ids"][0], 1);
   EXPECT_EQ(special[0]["input_ids"].size(), rows[0]["input_ids"].size() + 1);
 
-  auto decoded = run_binary("tokenize --decode --tokenizer " + kStories, ids.out);
+  auto decoded = run_binary("model tokenize --decode --tokenizer " + kStories, ids.out);
   ASSERT_EQ(decoded.exit_code, 0) << decoded.err;
   EXPECT_EQ(rows_of(decoded.out)[0]["text"], text);
 }
@@ -220,7 +325,7 @@ TEST(Tokenize, RefusesAnInputThatNeverEndsOrCannotBeRead) {
     TemporaryDirectory folder;
     const std::string err = (folder / "err").string();
     const int status =
-        std::system(fmt::format("timeout 60 {} tokenize --tokenizer {} < {} > {}/out 2> {}",
+        std::system(fmt::format("timeout 60 {} model tokenize --tokenizer {} < {} > {}/out 2> {}",
                                 TAILRACE_BINARY, kStories, input, folder.path().string(), err)
                         .c_str());
     EXPECT_EQ(WEXITSTATUS(status), 2) << input;
@@ -232,7 +337,7 @@ TEST(Tokenize, RefusesAnInputThatNeverEndsOrCannotBeRead) {
 
 TEST(Tokenize, NamesTheLineOfABadRow) {
   auto error = [](const std::string& arguments, const std::string& input) {
-    auto result = run_binary("tokenize --tokenizer " + kStories + arguments, input);
+    auto result = run_binary("model tokenize --tokenizer " + kStories + arguments, input);
     EXPECT_EQ(result.exit_code, 2);
     return result.err;
   };
@@ -287,7 +392,8 @@ TEST(Score, MatchesTheGoldenValues) {
   for (const auto& ids : golden.ids) input += json{{"input_ids", ids}}.dump() + "\n";
   TemporaryDirectory folder;
   auto result = run_binary(
-      "score --model " + kGolden + " --logits " + (folder / "out.safetensors").string(), input);
+      "model score --model " + kGolden + " --logits " + (folder / "out.safetensors").string(),
+      input);
   ASSERT_EQ(result.exit_code, 0) << result.err;
   auto rows = rows_of(result.out);
   ASSERT_EQ(rows.size(), golden.ids.size());
@@ -317,7 +423,7 @@ TEST(Score, ComputesWithTheWeightsThatItIsTold) {
   std::string input;
   for (const auto& ids : read_golden().ids) input += json{{"input_ids", ids}}.dump() + "\n";
   const auto score = [&](const std::string& model, const std::string& flag) {
-    const auto result = run_binary("score --model " + model + flag, input);
+    const auto result = run_binary("model score --model " + model + flag, input);
     EXPECT_EQ(result.exit_code, 0) << result.err;
     return result.out;
   };
@@ -326,20 +432,20 @@ TEST(Score, ComputesWithTheWeightsThatItIsTold) {
   EXPECT_EQ(score(bf16_files, ""), score(bf16_files, " --compute bf16"));
   EXPECT_EQ(score(kGolden, ""), score(kGolden, " --compute f32"));
   EXPECT_NE(score(kGolden, ""), score(kGolden, " --compute bf16"));
-  EXPECT_EQ(run_binary("score --compute fp8 --model " + kGolden, input).exit_code, 2);
+  EXPECT_EQ(run_binary("model score --compute fp8 --model " + kGolden, input).exit_code, 2);
 }
 
 TEST(Score, GivesTheSameBitsForAnyNumberOfThreads) {
   std::string input;
   for (const auto& ids : read_golden().ids) input += json{{"input_ids", ids}}.dump() + "\n";
-  std::string one = run_binary("score --threads 1 --model " + kGolden, input).out;
+  std::string one = run_binary("model score --threads 1 --model " + kGolden, input).out;
   EXPECT_FALSE(one.empty());
-  EXPECT_EQ(one, run_binary("score --threads 3 --model " + kGolden, input).out);
+  EXPECT_EQ(one, run_binary("model score --threads 3 --model " + kGolden, input).out);
 }
 
 TEST(Score, NamesTheLineOfABadRowAfterTheGoodOnes) {
   auto run = [](const std::string& row) {
-    return run_binary("score --model " + kStories, "{\"input_ids\": [1, 5]}\n" + row + "\n");
+    return run_binary("model score --model " + kStories, "{\"input_ids\": [1, 5]}\n" + row + "\n");
   };
   auto result = run("{\"input_ids\": []}");
   EXPECT_EQ(result.exit_code, 2);
@@ -362,7 +468,7 @@ TEST(Score, NamesTheLineOfABadRowAfterTheGoodOnes) {
 }
 
 TEST(Score, NamesAModelThatIsMissingCutOrNotFinite) {
-  auto missing = run_binary("score --model no/such/model");
+  auto missing = run_binary("model score --model no/such/model");
   EXPECT_EQ(missing.exit_code, 2);
   EXPECT_NE(missing.err.find("no/such/model"), std::string::npos);
 
@@ -379,18 +485,19 @@ TEST(Score, NamesAModelThatIsMissingCutOrNotFinite) {
     file.seekp(static_cast<std::streamoff>(size) - 4);
     file.write("\xff\xff\xff\xff", 4);
   }
-  auto nan = run_binary("score --model " + model, "{\"input_ids\": [1, 2]}");
+  auto nan = run_binary("model score --model " + model, "{\"input_ids\": [1, 2]}");
   EXPECT_EQ(nan.exit_code, 2);
   EXPECT_NE(nan.err.find("nan at element"), std::string::npos) << nan.err;
   std::filesystem::resize_file(weights, size - 100);
-  auto cut = run_binary("score --model " + model, "{\"input_ids\": [1, 2]}");
+  auto cut = run_binary("model score --model " + model, "{\"input_ids\": [1, 2]}");
   EXPECT_EQ(cut.exit_code, 2);
   EXPECT_NE(cut.err.find("model.safetensors"), std::string::npos) << cut.err;
 }
 
 TEST(Score, SaysThatTheLogitsCannotBeWritten) {
-  auto result = run_binary("score --model " + kStories + " --logits /proc/nowhere/x.safetensors",
-                           "{\"input_ids\": [1, 2]}");
+  auto result =
+      run_binary("model score --model " + kStories + " --logits /proc/nowhere/x.safetensors",
+                 "{\"input_ids\": [1, 2]}");
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_EQ(result.out, "") << "said before the work";
   EXPECT_NE(result.err.find("/proc/nowhere/x.safetensors"), std::string::npos) << result.err;

@@ -1,5 +1,5 @@
-// --device: `score`, `generate` and `eval` on the real binary, and on the same one with an emulated
-// GPU.
+// --device: `model score`, `model generate` and `eval` on the real binary, and on the same one with
+// an emulated GPU.
 #include <cmath>
 #include <cstring>
 #include <sstream>
@@ -41,14 +41,15 @@ void expect_near(const std::vector<float>& got, const std::vector<float>& want, 
 }
 
 TEST(CliDevice, ScoresAsTheCpuDoes) {
-  const auto cpu = logprobs_of(run_binary("score --device cpu --model " + kStories, kRow));
-  const auto gpu = run_emulated("score --device cuda --model " + kStories, kRow);
+  const auto cpu = logprobs_of(run_binary("model score --device cpu --model " + kStories, kRow));
+  const auto gpu = run_emulated("model score --device cuda --model " + kStories, kRow);
   EXPECT_EQ(gpu.err, "computes on emulated GPU (cuda); weights, activations and KV cache in f32\n");
   expect_near(logprobs_of(gpu), cpu, 1e-4);
   // It is a device to who asks for none in particular, too.
-  EXPECT_EQ(run_emulated("score --model " + kStories, kRow).out, gpu.out);
+  EXPECT_EQ(run_emulated("model score --model " + kStories, kRow).out, gpu.out);
   // bf16 keeps 8 bits of each operand.
-  const auto bf16 = run_emulated("score --device cuda --compute bf16 --model " + kStories, kRow);
+  const auto bf16 =
+      run_emulated("model score --device cuda --compute bf16 --model " + kStories, kRow);
   EXPECT_EQ(bf16.err,
             "computes on emulated GPU (cuda); weights, activations and KV cache in bf16\n");
   expect_near(logprobs_of(bf16), cpu, 0.1);
@@ -59,7 +60,7 @@ TEST(CliDevice, WritesTheLogitsOfTheDevice) {
   TemporaryDirectory folder;
   const std::string file = (folder / "logits.safetensors").string();
   const auto result =
-      run_emulated("score --device cuda --model " + kStories + " --logits " + file, kRow);
+      run_emulated("model score --device cuda --model " + kStories + " --logits " + file, kRow);
   const auto logprobs = logprobs_of(result);
   const SafetensorsFile written(file);
   const TensorView& view = written.tensors().at("logits");
@@ -77,14 +78,14 @@ TEST(CliDevice, GeneratesWhatItScores) {
     for (const std::string sampling : {"--temperature 0", "--temperature 1", "--top-k 5"}) {
       const std::string common = " --device cuda --compute " + compute + " --model " + kStories;
       const auto made =
-          run_emulated("generate --json --max-new-tokens 12 --seed 3 " + sampling + common,
+          run_emulated("model generate --json --max-new-tokens 12 --seed 3 " + sampling + common,
                        "{\"input_ids\": [1, 403, 407]}\n");
       ASSERT_EQ(made.exit_code, 0) << made.err;
       const json row = json::parse(made.out);
       std::vector<int32_t> ids = {1, 403, 407};
       for (const json& id : row["output_ids"]) ids.push_back(id.get<int32_t>());
       const auto scored =
-          logprobs_of(run_emulated("score" + common, json{{"input_ids", ids}}.dump() + "\n"));
+          logprobs_of(run_emulated("model score" + common, json{{"input_ids", ids}}.dump() + "\n"));
       const auto sampled = row["logprobs"].get<std::vector<float>>();
       ASSERT_EQ(sampled.size() + 2, scored.size());
       for (size_t i = 0; i < sampled.size(); ++i)
@@ -95,7 +96,7 @@ TEST(CliDevice, GeneratesWhatItScores) {
 
 TEST(CliDevice, GreedyTextIsThatOfTheCpu) {
   const std::string arguments =
-      "generate --temperature 0 --max-new-tokens 24 --prompt 'Once upon a time' --model " +
+      "model generate --temperature 0 --max-new-tokens 24 --prompt 'Once upon a time' --model " +
       kStories;
   const auto cpu = run_binary(arguments + " --device cpu");
   const auto gpu = run_emulated(arguments + " --device cuda");
@@ -145,14 +146,14 @@ TEST(CliDevice, ARunsEvaluationIsRepeatedWhereItComputed) {
 }
 
 TEST(CliDevice, SaysWhyThereIsNone) {
-  const auto result = run_binary("score --device cuda --model " + kStories, kRow);
+  const auto result = run_binary("model score --device cuda --model " + kStories, kRow);
   if (result.exit_code == 0) GTEST_SKIP() << "this machine has a GPU";
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_TRUE(result.err.starts_with("error: --device cuda: ")) << result.err;
   EXPECT_NE(result.err.find("Try --device cpu; 'tailrace doctor' tells what there is."),
             std::string::npos)
       << result.err;
-  const auto wrong = run_binary("score --device tpu --model " + kStories, kRow);
+  const auto wrong = run_binary("model score --device tpu --model " + kStories, kRow);
   EXPECT_NE(wrong.err.find("cuda"), std::string::npos) << wrong.err;
 }
 
@@ -172,13 +173,13 @@ TEST(CliDevice, AModelThatItCannotComputeStaysOnTheCpu) {
   save_model(folder / "sparse", config, parameters);
   const std::string model = " --model " + (folder / "sparse").string();
   const std::string row = "{\"input_ids\": [1, 2, 3]}\n";
-  const auto on_gpu = run_emulated("score --device cuda" + model, row);
+  const auto on_gpu = run_emulated("model score --device cuda" + model, row);
   EXPECT_EQ(on_gpu.exit_code, 0) << on_gpu.err;
   const auto logprobs_of = [](const BinaryResult& result) {
     return json::parse(result.out).at("logprobs").get<std::vector<double>>();
   };
   const auto got = logprobs_of(on_gpu);
-  const auto want = logprobs_of(run_binary("score --device cpu" + model, row));
+  const auto want = logprobs_of(run_binary("model score --device cpu" + model, row));
   ASSERT_EQ(got.size(), want.size());
   for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-5) << i;
 }

@@ -1,4 +1,4 @@
-// `eval` and `generate` on the real binary, and the summary that eval makes.
+// `eval` and `model generate` on the real binary, and the summary that eval makes.
 #include <sstream>
 
 #include <gtest/gtest.h>
@@ -187,11 +187,11 @@ TEST(Summarise, LeavesFailuresOutAndCountsThem) {
 }
 
 TEST(Generate, ContinuesAPromptGreedily) {
-  auto text = run_binary("generate --model " + kStories +
+  auto text = run_binary("model generate --model " + kStories +
                          " --prompt 'Once upon a time' --temperature 0 --max-new-tokens 12");
   ASSERT_EQ(text.exit_code, 0) << text.err;
   EXPECT_NE(text.out.find("there was"), std::string::npos) << text.out;
-  auto row = rows_of(run_binary("generate --json --model " + kStories +
+  auto row = rows_of(run_binary("model generate --json --model " + kStories +
                                 " --prompt 'Once upon a time' --temperature 0 --max-new-tokens 12")
                          .out)[0];
   EXPECT_EQ(row["text"].get<std::string>() + "\n", text.out);
@@ -203,7 +203,7 @@ TEST(Generate, TheSameSeedGivesTheSameTokensWhateverIsBesideThem) {
   std::string input =
       "{\"prompt\": \"Once upon a time\"}\n{\"prompt\": \"The dog\"}\n{\"input_ids\": [1, 403]}\n";
   std::string arguments =
-      "generate --model " + kStories + " --max-new-tokens 20 --samples 2 --seed 7";
+      "model generate --model " + kStories + " --max-new-tokens 20 --samples 2 --seed 7";
   auto rows = rows_of(run_binary(arguments, input).out);
   ASSERT_EQ(rows.size(), 6u);
   EXPECT_NE(rows[0]["output_ids"], rows[1]["output_ids"]);
@@ -212,18 +212,21 @@ TEST(Generate, TheSameSeedGivesTheSameTokensWhateverIsBesideThem) {
   EXPECT_EQ(alone[0], rows[0]);
   EXPECT_EQ(alone[1], rows[1]);
   auto other = rows_of(
-      run_binary("generate --model " + kStories + " --max-new-tokens 20 --seed 8", input).out);
+      run_binary("model generate --model " + kStories + " --max-new-tokens 20 --seed 8", input)
+          .out);
   EXPECT_NE(other[0]["output_ids"], rows[0]["output_ids"]);
 }
 
 TEST(Generate, SampledLogprobsAreThoseOfScore) {
-  auto row = rows_of(run_binary("generate --model " + kStories + " --seed 3 --max-new-tokens 30",
-                                "{\"input_ids\": [1, 403, 407]}\n")
-                         .out)[0];
+  auto row =
+      rows_of(run_binary("model generate --model " + kStories + " --seed 3 --max-new-tokens 30",
+                         "{\"input_ids\": [1, 403, 407]}\n")
+                  .out)[0];
   json ids = {1, 403, 407};
   for (const auto& id : row["output_ids"]) ids.push_back(id);
-  auto scored = rows_of(
-      run_binary("score --model " + kStories, json{{"input_ids", ids}}.dump()).out)[0]["logprobs"];
+  auto scored =
+      rows_of(run_binary("model score --model " + kStories, json{{"input_ids", ids}}.dump())
+                  .out)[0]["logprobs"];
   ASSERT_EQ(scored.size(), row["logprobs"].size() + 2);
   for (size_t i = 0; i < row["logprobs"].size(); ++i)
     EXPECT_EQ(row["logprobs"][i].get<float>(), scored[i + 2].get<float>())
@@ -249,7 +252,8 @@ TEST(Generate, OfACheckpointReadsWhatSampled) {
     for (ModelForm::Tensor& tensor : file.tensors) tensor.dtype = Dtype::kBF16;
   EXPECT_FALSE(save_model(checkpoint, config, trained, form));
   const auto scores = [&](const std::string& model, const std::string& more = "") {
-    const auto result = run_binary("score --model " + model + more, R"({"input_ids": [1, 403]})");
+    const auto result =
+        run_binary("model score --model " + model + more, R"({"input_ids": [1, 403]})");
     EXPECT_EQ(result.exit_code, 0) << result.err;
     return result.out;
   };
@@ -265,15 +269,15 @@ TEST(Generate, OfACheckpointReadsWhatSampled) {
 }
 
 TEST(Generate, NamesAPromptThatDoesNotFit) {
-  auto long_prompt = run_binary("generate --model " + kStories,
+  auto long_prompt = run_binary("model generate --model " + kStories,
                                 json{{"input_ids", std::vector<int>(512, 1)}}.dump());
   EXPECT_EQ(long_prompt.exit_code, 2);
   EXPECT_EQ(long_prompt.err,
             "error: stdin:1: the prompt has 512 tokens; the model has 512 positions, one of which "
             "is left for the answer. Shorten it.\n");
-  EXPECT_EQ(run_binary("generate --model " + kStories, "{\"prompt\": 5}").err,
+  EXPECT_EQ(run_binary("model generate --model " + kStories, "{\"prompt\": 5}").err,
             "error: stdin:1: \"prompt\" is number; it must be a text\n");
-  EXPECT_EQ(run_binary("generate --model " + kStories, "{\"input_ids\": []}").err,
+  EXPECT_EQ(run_binary("model generate --model " + kStories, "{\"input_ids\": []}").err,
             "error: stdin:1: the prompt is empty; it must have at least one token\n");
 }
 
@@ -282,7 +286,7 @@ TEST(Generate, RefusesATokenizerOfAnotherModel) {
   std::string model = make_policy(folder);
   std::filesystem::copy_file(kStories + "/tokenizer.json", model + "/tokenizer.json",
                              std::filesystem::copy_options::overwrite_existing);
-  auto result = run_binary("generate --model " + model + " --prompt a");
+  auto result = run_binary("model generate --model " + model + " --prompt a");
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_NE(result.err.find("They belong to different models."), std::string::npos) << result.err;
 }

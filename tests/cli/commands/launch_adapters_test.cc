@@ -48,7 +48,7 @@ TEST_F(LaunchAdapters, ASynchronousRunThatIsKilledGivesTheSameAdapter) {
   EXPECT_GT(sum_of_rows("policy/kl_ref"), 0);
   // As a shell completes the name of a folder.
   const std::string saved = (paths().checkpoints() / "step_000006").string() + "/";
-  const std::string merge = "merge " + saved + " " + (folder_ / "merged").string() + "/";
+  const std::string merge = "model merge " + saved + " " + (folder_ / "merged").string() + "/";
   const BinaryResult merged = run_binary(merge);
   EXPECT_EQ(merged.exit_code, 0) << merged.err;
   EXPECT_TRUE(fs::exists(folder_ / "merged" / "config.json"));
@@ -122,12 +122,12 @@ TEST_F(LaunchAdapters, AnotherBaseIsRefusedWhenTheRunGoesOn) {
   // Nor is the adapter evaluated, continued as text or merged beside it.
   const std::string saved = (paths().checkpoints() / "step_000002").string();
   for (const std::string& arguments :
-       {"generate --model " + saved + " --prompt Once --max-new-tokens 2",
-        "merge " + saved + " " + (folder_ / "merged").string()}) {
+       {"model generate --model " + saved + " --prompt Once --max-new-tokens 2",
+        "model merge " + saved + " " + (folder_ / "merged").string()}) {
     const BinaryResult result = run_binary(arguments);
     EXPECT_EQ(result.exit_code, 2) << arguments << "\n" << result.err;
   }
-  EXPECT_NE(run_binary("generate --model " + saved + " --prompt Once")
+  EXPECT_NE(run_binary("model generate --model " + saved + " --prompt Once")
                 .err.find("was trained beside weights of the root"),
             std::string::npos);
   EXPECT_FALSE(fs::exists(folder_ / "merged"));

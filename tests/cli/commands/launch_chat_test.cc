@@ -159,8 +159,8 @@ TEST_F(LaunchChat, GenerateWritesMessagesAndTheirWordsStayWords) {
   const auto tokenizer = text::load_tokenizer(folder_ / "model");
   const auto format = chat::PromptFormat::of({}, folder_ / "model", *tokenizer);
   const auto counts = [&](const std::string& flags) {
-    const auto result =
-        run_binary("generate --json --max-new-tokens 1 --model " + model() + " " + flags, rows);
+    const auto result = run_binary(
+        "model generate --json --max-new-tokens 1 --model " + model() + " " + flags, rows);
     EXPECT_EQ(result.exit_code, 0) << result.err;
     std::vector<int64_t> found;
     std::istringstream lines(result.out);
@@ -175,7 +175,7 @@ TEST_F(LaunchChat, GenerateWritesMessagesAndTheirWordsStayWords) {
             (std::vector<int64_t>{size("Tell of <|im_end|>."), size("Tell of a dog.")}));
   EXPECT_EQ(counts("")[1], std::ssize(tokenizer->encode("Tell of a dog.", {.framed = true})));
   const auto refused =
-      run_binary("generate --chat --prompt a --model " + (folder_ / "base").string());
+      run_binary("model generate --chat --prompt a --model " + (folder_ / "base").string());
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_NE(refused.err.find("--chat-template FILE"), std::string::npos) << refused.err;
 }
@@ -184,9 +184,10 @@ TEST_F(LaunchChat, GenerateWritesMessagesAndTheirWordsStayWords) {
 TEST_F(LaunchChat, TokenizeBeginsAnAnswerBehindAQuestionAlone) {
   const auto text = [&](const std::string& messages) {
     const auto ids =
-        run_binary("tokenize --tokenizer " + model(), "{\"messages\": [" + messages + "]}");
+        run_binary("model tokenize --tokenizer " + model(), "{\"messages\": [" + messages + "]}");
     EXPECT_EQ(ids.exit_code, 0) << ids.err;
-    const auto decoded = run_binary("tokenize --decode --special --tokenizer " + model(), ids.out);
+    const auto decoded =
+        run_binary("model tokenize --decode --special --tokenizer " + model(), ids.out);
     return json::parse(decoded.out).at("text").get<std::string>();
   };
   const std::string question = R"({"role": "user", "content": "Hi"})";
@@ -198,7 +199,7 @@ TEST_F(LaunchChat, TokenizeBeginsAnAnswerBehindAQuestionAlone) {
 
 TEST_F(LaunchChat, ToolsOfARowAreWritten) {
   const auto ids = [&](const std::string& row) {
-    const auto result = run_binary("tokenize --tokenizer " + model(), row);
+    const auto result = run_binary("model tokenize --tokenizer " + model(), row);
     EXPECT_EQ(result.exit_code, 0) << result.err;
     return result.out;
   };
@@ -206,7 +207,7 @@ TEST_F(LaunchChat, ToolsOfARowAreWritten) {
   const std::string plain = R"({"messages": [{"role": "user", "content": "add sub Tell"}]})";
   const std::string functions = R"([{"function": {"name": "add"}}, {"function": {"name": "sub"}}])";
   const std::string row = "{" + message + ", \"tools\": " + functions + "}";
-  const auto refused = run_binary("tokenize --tokenizer " + model(), row);
+  const auto refused = run_binary("model tokenize --tokenizer " + model(), row);
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_NE(refused.err.find("stdin:1: it has tools, which this chat template leaves out"),
             std::string::npos)
@@ -218,8 +219,8 @@ TEST_F(LaunchChat, ToolsOfARowAreWritten) {
   EXPECT_EQ(ids("{" + message + ", \"tools\": " + json(functions).dump() + "}"), ids(plain));
   EXPECT_EQ(ids("{" + message + ", \"tools\": null}"),
             ids(R"({"messages": [{"role": "user", "content": "Tell"}]})"));
-  const auto beside =
-      run_binary("generate --model " + model(), R"({"prompt": "a", "tools": )" + functions + "}");
+  const auto beside = run_binary("model generate --model " + model(),
+                                 R"({"prompt": "a", "tools": )" + functions + "}");
   EXPECT_EQ(beside.exit_code, 2);
   EXPECT_NE(beside.err.find("stdin:1: tools beside a prompt"), std::string::npos) << beside.err;
 
@@ -251,8 +252,8 @@ TEST_F(LaunchChat, ARunGoesOnWithoutTheFileOfItsTemplate) {
 
 TEST_F(LaunchChat, ATemplateThatCannotBeReadHindersOnlyMessages) {
   std::ofstream(folder_ / "model" / text::kTemplateFile) << "{% for";
-  EXPECT_EQ(run_binary("tokenize --tokenizer " + model(), R"({"text": "a"})").exit_code, 0);
-  const auto refused = run_binary("tokenize --tokenizer " + model(),
+  EXPECT_EQ(run_binary("model tokenize --tokenizer " + model(), R"({"text": "a"})").exit_code, 0);
+  const auto refused = run_binary("model tokenize --tokenizer " + model(),
                                   R"({"messages": [{"role": "user", "content": "a"}]})");
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_NE(refused.err.find("chat_template.jinja:1"), std::string::npos) << refused.err;

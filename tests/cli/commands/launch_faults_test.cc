@@ -434,7 +434,7 @@ TEST_F(LaunchFaults, ADamagedJournalIsNamedByWhoeverReadsIt) {
       << status;
   EXPECT_NE(status.find(fmt::format("step      {} of {}", newest - 1, kSteps)), std::string::npos)
       << status;
-  expect_named(run_binary("trace " + run + " prompt=0 member=0").err);
+  expect_named(run_binary("status " + run + " --sample prompt=0 member=0").err);
   expect_named(run_binary("report " + run).err);
   expect_named(read_file(paths().report()).value());
   expect_named(

@@ -73,8 +73,8 @@ TEST_F(LaunchSft, TrainsMeasuresAndLeavesAModel) {
     EXPECT_TRUE(fs::exists(model / file)) << file;
   EXPECT_FALSE(fs::exists(paths().warm_up()));
   EXPECT_NE(read_file(paths().report()).value().find("sft/eval_loss"), std::string::npos);
-  const auto said =
-      run_binary("generate --max-new-tokens 4 --chat --prompt '2 + 3' --model " + model.string());
+  const auto said = run_binary(
+      "model generate --max-new-tokens 4 --chat --prompt '2 + 3' --model " + model.string());
   EXPECT_EQ(said.exit_code, 0) << said.err;
   const std::string status = run_binary("status " + paths().root.string()).out;
   EXPECT_NE(status.find("complete: all updates are done"), std::string::npos) << status;

@@ -232,8 +232,8 @@ TEST_F(LaunchTraceTest, ATraceIsTheTrajectoryAndTheLossBitForBit) {
 
   // By the command, under the name that the report shows.
   const TraceRow& some = *steps.at(kSteps).front();
-  const auto said =
-      run_binary("trace " + paths().root.string() + " '" + to_string(some.lease) + "' --json");
+  const auto said = run_binary("status " + paths().root.string() + " --sample '" +
+                               to_string(some.lease) + "' --json");
   ASSERT_EQ(said.exit_code, 0) << said.err;
   EXPECT_EQ(said.err, "");
   const auto json = nlohmann::json::parse(said.out);
@@ -243,10 +243,11 @@ TEST_F(LaunchTraceTest, ATraceIsTheTrajectoryAndTheLossBitForBit) {
   ASSERT_GE(json.at("history").size(), 2u);
   EXPECT_EQ(json.at("history").front().at("what"), "generate");
   EXPECT_EQ(json.at("history").back().at("number"), kSteps);
-  const auto shown = run_binary("trace " + paths().root.string() + " " + to_string(some.lease));
+  const auto shown =
+      run_binary("status " + paths().root.string() + " --sample " + to_string(some.lease));
   EXPECT_NE(shown.out.find("history (seconds of the run)"), std::string::npos) << shown.err;
   EXPECT_NE(shown.out.find("group's 4 traced members"), std::string::npos) << shown.out;
-  const auto unknown = run_binary("trace " + paths().root.string() + " prompt=1000000");
+  const auto unknown = run_binary("status " + paths().root.string() + " --sample prompt=1000000");
   EXPECT_EQ(unknown.exit_code, 2);
   EXPECT_NE(unknown.err.find("knows no such sample"), std::string::npos) << unknown.err;
 }

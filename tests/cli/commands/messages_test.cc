@@ -244,8 +244,8 @@ TEST_F(Messages, OfModelsFromElsewhere) {
   write("rows.jsonl", "{\"prompt\": \"2 + 2 = \", \"answer\": \"4\"}\n");
   write("a.yaml", kStoriesRun);
   launch("model.path=Qwen/Qwen2.5-0.5B");
-  for (const char* command : {"generate --prompt a --model", "score --model",
-                              "eval --env frozen_grid --model", "tokenize --tokenizer"})
+  for (const char* command : {"model generate --prompt a --model", "model score --model",
+                              "eval --env frozen_grid --model", "model tokenize --tokenizer"})
     call(std::string(command) + " Qwen/Qwen2.5-0.5B");
   fs::create_directory(folder_ / "adapter");
   write("adapter/adapter_config.json",
@@ -323,30 +323,30 @@ TEST_F(Messages, OfCommands) {
   call("launch");
   call("launch a.yaml b.yaml");
   call("launch --run-dir none");
-  call("score");
-  call("score --model none", "{}");
-  call("score --model model", "{\"input_ids\": [1, 99999]}\n");
-  call("score --model model", "nonsense\n");
-  call("score --model model", "{}");
-  call("tokenize --tokenizer none", "{}");
-  call("tokenize --tokenizer model", "{\"txt\": \"a\"}\n");
-  call("generate --model model --temperature -1 --prompt a");
-  call("generate --model model --temperature nan --prompt a");
-  call("generate --model model --temperature 1e-300 --prompt a");
-  call("generate --model model --seed -1 --prompt a");
-  call("generate --model model --seed 99999999999999999999 --prompt a");
-  call("generate --model model --max-tokens x --prompt a");
+  call("model score");
+  call("model score --model none", "{}");
+  call("model score --model model", "{\"input_ids\": [1, 99999]}\n");
+  call("model score --model model", "nonsense\n");
+  call("model score --model model", "{}");
+  call("model tokenize --tokenizer none", "{}");
+  call("model tokenize --tokenizer model", "{\"txt\": \"a\"}\n");
+  call("model generate --model model --temperature -1 --prompt a");
+  call("model generate --model model --temperature nan --prompt a");
+  call("model generate --model model --temperature 1e-300 --prompt a");
+  call("model generate --model model --seed -1 --prompt a");
+  call("model generate --model model --seed 99999999999999999999 --prompt a");
+  call("model generate --model model --max-tokens x --prompt a");
   call("eval --model model");
   call("eval --model model --env frozen_gird");
   call("eval --run none");
   call("report none");
   call("report none --perfetto trace.json");
-  call("trace none");
-  call("trace none prompt=1");
+  call("status none --sample");
+  call("status none --sample prompt=1");
   write("run/config.yaml", "run: {steps: 4}\n");
-  call("trace run 12");
-  call("trace run prompt=x");
-  call("trace run prompt=1 member=2");
+  call("status run --sample 12");
+  call("status run --sample prompt=x");
+  call("status run --sample prompt=1 member=2");
   call("bench none");
   call("worker --role cook");
   call("worker --join runs/x --relay tcp://10.0.0.7:7702");

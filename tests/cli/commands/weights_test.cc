@@ -304,9 +304,9 @@ TEST_F(WeightsTest, WhatIsExportedIsAModelForTheOtherCommands) {
     const fs::path out = export_version(name, kSteps);
     const fs::path checkpoint = RunPaths{run(name)}.checkpoints() / checkpoint_name(kSteps);
     const auto generate = [&](const fs::path& model) {
-      const BinaryResult result =
-          run_binary(fmt::format("generate --model {} --prompt \"{}\" --seed 5 --max-new-tokens 24",
-                                 model.string(), kPrompt));
+      const BinaryResult result = run_binary(
+          fmt::format("model generate --model {} --prompt \"{}\" --seed 5 --max-new-tokens 24",
+                      model.string(), kPrompt));
       EXPECT_EQ(result.exit_code, 0) << name << ": " << result.err;
       return result.out;
     };

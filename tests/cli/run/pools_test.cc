@@ -113,7 +113,8 @@ TEST(Listen, MistakesAreNamed) {
             "of this machine or * for all of them, and a port from 1 to 65535. Try tcp://*:7117.");
   EXPECT_EQ(pools_error({"run.keys=\"\""}),
             "a.yaml:1: run.listen is tcp://*:7117, but run.keys is empty: who may join is known by "
-            "keys.\n       Make them with 'tailrace keys', and give their folder as run.keys=DIR.");
+            "keys.\n       Make them with 'tailrace worker keys', and give their folder as "
+            "run.keys=DIR.");
   EXPECT_EQ(pools_error({"run.listen=\"\"", "clusters=[]", "reward.workers=0"}, near),
             "override reward.workers=0: reward.workers is 0, but run.listen is empty: nobody could "
             "score episodes.\n       Try reward.workers=1, or give run.listen: reward workers of "

@@ -1,4 +1,4 @@
-// What `tailrace trace` finds in a run directory, whole and damaged.
+// What `tailrace status --sample` finds in a run directory, whole and damaged.
 #include "cli/view/sample_trace.h"
 
 #include <algorithm>

@@ -57,6 +57,16 @@ struct Paint {
     Command& order = shop.command("order", "Order some");
     order.option("--coats", coats, {.help = "of paint", .min = 1, .max = 9});
     order.action([] { return 7; });
+    Command& brushes = program.command("brush", "Clean the brushes");
+    brushes.option("--coats", coats, {.help = "of paint", .min = 1, .max = 9});
+    brushes.action([] { return 8; });
+    brushes.command("dry", "Hang them up").action([] { return 9; });
+    brushes.group("For painters");
+    program.moved("buy", "shop order");
+    program.moved("mend", "wall", [](std::vector<std::string> rest) {
+      rest.insert(rest.begin(), "--wet");
+      return rest;
+    });
     words.insert(words.begin(), "paint");
     return program.run(static_cast<int>(words.size()), words.data());
   }
@@ -179,6 +189,32 @@ TEST(Flags, ACommandMayHaveCommandsOfItsOwn) {
   EXPECT_TRUE(
       refused({"shop", "order", "--coats", "0"}).ends_with("Run 'paint shop order --help'."));
   EXPECT_TRUE(refused({"shop"}).ends_with("Run 'paint shop --help'.")) << refused({"shop"});
+}
+
+TEST(Flags, ACommandThatActsMayHaveCommandsToo) {
+  EXPECT_EQ(Paint().run({"brush"}), 8);
+  EXPECT_EQ(Paint().run({"brush", "--coats", "2"}), 8);
+  EXPECT_EQ(Paint().run({"brush", "dry"}), 9);
+  EXPECT_TRUE(refused({"brush", "dyr"}).ends_with("Run 'paint brush --help'."))
+      << refused({"brush", "dyr"});
+}
+
+TEST(Flags, AnOldNameTellsTheNewCommandLine) {
+  EXPECT_EQ(refused({"buy", "--coats", "3"}),
+            "'paint buy' is 'paint shop order' now: paint shop order --coats 3");
+  EXPECT_EQ(refused({"buy"}), "'paint buy' is 'paint shop order' now: paint shop order");
+  EXPECT_EQ(refused({"buy", "--help", "two words", "it's", "", "*"}),
+            "'paint buy' is 'paint shop order' now: paint shop order --help 'two words' "
+            "'it'\\''s' '' '*'");
+  EXPECT_EQ(refused({"mend", "mine"}), "'paint mend' is 'paint wall' now: paint wall --wet mine");
+  EXPECT_TRUE(
+      refused({"buyy"}).starts_with("there is no command 'buyy'; did you mean 'shop order'?"))
+      << refused({"buyy"});
+  ::testing::internal::CaptureStdout();
+  EXPECT_EQ(Paint().run({"--help"}), 0);
+  const std::string help = ::testing::internal::GetCapturedStdout();
+  EXPECT_EQ(help.find("buy "), std::string::npos) << help;
+  EXPECT_LT(help.find("For painters:"), help.find("Clean the brushes")) << help;
 }
 
 TEST(Flags, WordsOfAnotherProgramAreLeftAlone) {

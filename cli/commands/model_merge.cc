@@ -65,9 +65,9 @@ int merge(const MergeArguments& arguments) {
 
 }  // namespace
 
-void add_merge(Command& program) {
+void add_model_merge(Command& model) {
   auto arguments = std::make_shared<MergeArguments>();
-  Command& command = program.command("merge", "Make one model of an adapter (LoRA) and its base");
+  Command& command = model.command("merge", "Make one model of an adapter (LoRA) and its base");
   command.option("adapter", arguments->adapter,
                  {.help = "folder of the adapter: a checkpoint of a run with lora.rank, or one of "
                           "peft",
@@ -79,7 +79,7 @@ void add_merge(Command& program) {
       "--dtype", arguments->dtype,
       {.help =
            "of its matrices, f32 or bf16, with norms in f32; auto: each tensor as in the base"});
-  command.footer("Example:\n  tailrace merge runs/a/checkpoints/step_000100 merged");
+  command.footer("Example:\n  tailrace model merge runs/a/checkpoints/step_000100 merged");
   command.action([arguments] { return merge(*arguments); });
 }
 

@@ -63,8 +63,8 @@ int new_keys(const KeysArguments& arguments) {
 
 }  // namespace
 
-void add_keys(Command& program) {
-  Command& keys = program.command("keys", "Keys by which workers of other hosts join a run");
+void add_worker_keys(Command& worker) {
+  Command& keys = worker.command("keys", "Keys by which workers of other hosts join a run");
   auto arguments = std::make_shared<KeysArguments>();
   Command& made = keys.command("new", "Make the keys of a machine; the first time also the run's");
   made.option("name", arguments->name,
@@ -73,7 +73,7 @@ void add_keys(Command& program) {
   made.footer(
       "DIR holds server.key (secret), server.pub, and allowed/NAME.pub for each machine that may "
       "join. NAME.key is the machine's secret.\n\n"
-      "Example:\n  tailrace keys new box7 --dir keys");
+      "Example:\n  tailrace worker keys new box7 --dir keys");
   made.action([arguments] { return new_keys(*arguments); });
 }
 

@@ -76,10 +76,10 @@ void tokenize(const TokenizeArguments& arguments) {
 
 }  // namespace
 
-void add_tokenize(Command& program) {
+void add_model_tokenize(Command& model) {
   auto arguments = std::make_shared<TokenizeArguments>();
   Command& command =
-      program.command("tokenize", "Text to token ids and back, JSONL on stdin and stdout");
+      model.command("tokenize", "Text to token ids and back, JSONL on stdin and stdout");
   command.option("--tokenizer", arguments->tokenizer,
                  {.help = "folder with tokenizer.json", .value = "DIR", .required = true});
   command.option("--special", arguments->special,
@@ -94,7 +94,7 @@ void add_tokenize(Command& program) {
       "template of the folder writes\n(with the schemas under \"tools\"), gives a row "
       "{\"input_ids\": [...]}.\nBehind the messages stands the beginning of an answer; where the "
       "last one is an answer, the ids are those\nof supervised training, up to its end.\n\n"
-      "Example:\n  echo '{\"text\": \"Once upon a time\"}' | tailrace tokenize --tokenizer "
+      "Example:\n  echo '{\"text\": \"Once upon a time\"}' | tailrace model tokenize --tokenizer "
       "tests/data/models/stories260K");
   command.action([arguments] {
     tokenize(*arguments);

@@ -207,10 +207,10 @@ void score(const ScoreArguments& arguments) {
 
 }  // namespace
 
-void add_score(Command& program) {
+void add_model_score(Command& model) {
   auto arguments = std::make_shared<ScoreArguments>();
   Command& command =
-      program.command("score", "Log-probabilities of token ids, JSONL on stdin and stdout");
+      model.command("score", "Log-probabilities of token ids, JSONL on stdin and stdout");
   command.option("--model", arguments->model,
                  {.help = "Hugging Face folder (config.json, model.safetensors)",
                   .value = "DIR",
@@ -223,7 +223,7 @@ void add_score(Command& program) {
       "A row {\"input_ids\": [...]} gives a row {\"logprobs\": [...]}: the natural log of the "
       "probability of each\n"
       "next token, one fewer than the ids. Needs no tokenizer.\n\n"
-      "Example:\n  echo '{\"input_ids\": [1, 403, 407]}' | tailrace score --model "
+      "Example:\n  echo '{\"input_ids\": [1, 403, 407]}' | tailrace model score --model "
       "tests/data/models/stories260K");
   command.action([arguments] {
     score(*arguments);

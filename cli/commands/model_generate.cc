@@ -230,9 +230,9 @@ void generate(const GenerateArguments& arguments) {
 
 }  // namespace
 
-void add_generate(Command& program) {
+void add_model_generate(Command& model) {
   auto arguments = std::make_shared<GenerateArguments>();
-  Command& command = program.command("generate", "Continue prompts");
+  Command& command = model.command("generate", "Continue prompts");
   command.option(
       "--model", arguments->model,
       {.help = "Hugging Face folder with its tokenizer", .value = "DIR", .required = true});
@@ -264,7 +264,8 @@ void add_generate(Command& program) {
       "seed gives the same "
       "tokens, whatever else is generated beside them.\n\n"
       "Example:\n"
-      "  tailrace generate --model tests/data/models/stories260K --prompt \"Once upon a time\" "
+      "  tailrace model generate --model tests/data/models/stories260K --prompt \"Once upon a "
+      "time\" "
       "--temperature 0");
   command.action([arguments, &command] {
     // Asked of the option: an empty text is a prompt too.
