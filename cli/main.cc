@@ -51,6 +51,7 @@ int main(int argc, char** argv) {
   add_eval(program, registries);
   add_serve(program);
   add_env(program, registries);
+  add_reward(program, registries);
   add_model(program);
   add_import(program);
   add_weights(program);

@@ -28,6 +28,7 @@ void add_model_tokenize(Command& model);
 void add_old_names(Command& program);
 void add_plan(Command& program, const Registries& registries);
 void add_report(Command& program);
+void add_reward(Command& program, const Registries& registries);
 void add_serve(Command& program);
 void add_status(Command& program);
 void add_weights(Command& program);

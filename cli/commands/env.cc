@@ -3,7 +3,6 @@
 #include <fstream>
 #include <iostream>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -12,6 +11,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/commands/command_words.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/row_flags.h"
 #include "cli/env/check.h"
@@ -37,14 +37,6 @@ struct EnvArguments {
   FilesSection files;
   uint64_t seed = 0;
 };
-
-// The words of a command line, by its blanks.
-std::vector<std::string> words_of(const std::string& line) {
-  std::istringstream text(line);
-  std::vector<std::string> words;
-  for (std::string word; text >> word;) words.push_back(word);
-  return words;
-}
 
 // A name of a built-in environment has neither.
 bool is_library_file(const std::string& source) {

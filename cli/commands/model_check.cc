@@ -56,7 +56,7 @@ std::string numbers_of(const ModelConfig& config) {
   return text + ", all there and finite";
 }
 
-std::string words_of(const text::Tokenizer& tokenizer, const ModelConfig& config) {
+std::string vocabulary_text(const text::Tokenizer& tokenizer, const ModelConfig& config) {
   std::vector<std::string> ends;
   for (const int64_t id : config.eos_tokens)
     if (id < tokenizer.vocab_size())
@@ -110,7 +110,7 @@ int check_model(const ModelCheckArguments& arguments) {
     model_line("adapter", fmt::format("rank {}, alpha {}, beside {}", config.lora.rank,
                                       config.lora.alpha, base.string()));
   model_line("context", fmt::format("{} positions", config.max_positions));
-  model_line("tokenizer", words_of(*tokenizer, config));
+  model_line("tokenizer", vocabulary_text(*tokenizer, config));
   model_line("chat", chat);
   return kExitDone;
 }

@@ -95,18 +95,25 @@ void check_section(const RewardSection& reward, const RunRewards& rewards,
                         "list both in reward.parts.");
 }
 
+// Where the stderr of programs goes. Not `logs`: nowhere, for a trial, whose message says the same.
+struct StderrTo {
+  bool logs = true;
+  sandbox::StderrLog::Hear hear = {};  // in the place of ours
+};
+
 std::unique_ptr<Verifier> make_command(const RewardSection& reward, const RunRewards& rewards,
-                                       const std::vector<std::string>& words, bool logs) {
+                                       const std::vector<std::string>& words, const StderrTo& to) {
   return make_command_verifier(command_of(reward, words),
                                {.batch = static_cast<int>(reward.batch),
                                 .at_once = static_cast<int>(rewards.at_once),
-                                .logs = logs,
+                                .logs = to.logs,
+                                .hear = to.hear,
                                 .start = rewards.start});
 }
 
 std::unique_ptr<Verifier> make_parts(const RewardSection& reward, const RunRewards& rewards,
                                      const std::shared_ptr<const VerifierRegistry>& verifiers,
-                                     bool logs) {
+                                     const StderrTo& to) {
   std::vector<WeightedPart> parts;
   for (const RunReward& part : rewards.parts) {
     WeightedPart made{.name = part.name, .weight = part.weight, .verifier = nullptr};
@@ -114,7 +121,7 @@ std::unique_ptr<Verifier> make_parts(const RewardSection& reward, const RunRewar
     // it.
     made.is_retold = !part.command.empty();
     if (made.is_retold)
-      made.verifier = make_command(reward, rewards, part.command, logs);
+      made.verifier = make_command(reward, rewards, part.command, to);
     else  // it shares the registry that it is in
       made.verifier = {verifiers, &verifiers->at(part.verifier)};
     parts.push_back(std::move(made));
@@ -122,12 +129,11 @@ std::unique_ptr<Verifier> make_parts(const RewardSection& reward, const RunRewar
   return make_weighted_verifier(std::move(parts));
 }
 
-// Not `logs`: for a trial, whose message says the same.
 std::unique_ptr<Verifier> make_scorer(const RewardSection& reward, const RunRewards& rewards,
                                       const std::shared_ptr<const VerifierRegistry>& verifiers,
-                                      bool logs) {
-  return rewards.is_sum() ? make_parts(reward, rewards, verifiers, logs)
-                          : make_command(reward, rewards, rewards.parts.front().command, logs);
+                                      const StderrTo& to) {
+  return rewards.is_sum() ? make_parts(reward, rewards, verifiers, to)
+                          : make_command(reward, rewards, rewards.parts.front().command, to);
 }
 
 // An environment that wants the name of its verifier is given this one.
@@ -180,7 +186,7 @@ void replace_verifiers(const RunOptions& options, sandbox::EnvironmentRegistry& 
   // A copy: the registry before is shared, and the parts of the scorer name verifiers of it.
   VerifierRegistry all = *verifiers;
   all.add(name, "the rewards of this config",
-          make_scorer(reward, rewards, verifiers, /*logs=*/true));
+          make_scorer(reward, rewards, verifiers, {.logs = true}));
   verifiers = std::make_shared<const VerifierRegistry>(std::move(all));
   // Its verifiers are given what the environment says.
   const bool keeps_evidence = std::ranges::any_of(
@@ -196,6 +202,14 @@ void replace_verifiers(const RunOptions& options, sandbox::EnvironmentRegistry& 
                           settings.emplace_back(kVerifierSetting, name);
                         return retold(inner->source(environment, settings), name, keeps_evidence);
                       }));
+}
+
+std::unique_ptr<Verifier> make_heard_rewards(
+    const RewardSection& reward, const std::shared_ptr<const VerifierRegistry>& verifiers,
+    sandbox::StderrLog::Hear hear) {
+  const RunRewards rewards = rewards_of(reward);
+  if (rewards.scorer.empty()) return nullptr;
+  return make_scorer(reward, rewards, verifiers, {.logs = true, .hear = std::move(hear)});
 }
 
 void settle_verifiers(RunOptions& options, ConfigKeys& keys) {
@@ -238,7 +252,7 @@ void try_rewards(const ResolvedRun& run, const sandbox::EnvironmentRegistry& env
   if (!reward.has_commands() || reward.workers == 0) return;
   require_programs(run);
   // Its processes end with the trial.
-  const auto trial = make_scorer(reward, run.rewards, verifiers, /*logs=*/false);
+  const auto trial = make_scorer(reward, run.rewards, verifiers, {.logs = false});
   for (const RunDataset& dataset : run.datasets) {
     // An agent has no episode without a policy.
     if (environments.source(dataset.env, dataset.settings)->agent() != nullptr) continue;
@@ -283,7 +297,7 @@ void check_filter_metric(const ResolvedRun& run, const sandbox::EnvironmentRegis
   // A score that only another machine can make is known once it has.
   if (reward.has_commands() && reward.workers == 0) return;
   const auto trial = !run.rewards.scorer.empty()
-                         ? make_scorer(reward, run.rewards, verifiers, /*logs=*/false)
+                         ? make_scorer(reward, run.rewards, verifiers, {.logs = false})
                          : std::unique_ptr<Verifier>();
   for (const RunDataset& dataset : run.datasets) {
     if (dataset.prompts == 0) continue;

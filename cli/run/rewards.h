@@ -14,6 +14,8 @@
 #include "cli/run/resolved_run.h"
 #include "core/base/yaml_config.h"
 #include "reward/registry.h"
+#include "reward/verifier.h"
+#include "sandbox/process/stderr_lines.h"
 #include "sandbox/registry.h"
 
 namespace tailrace {
@@ -22,6 +24,12 @@ namespace tailrace {
 // their own. Throws UserError about the key: what cannot be together.
 void replace_verifiers(const RunOptions& options, sandbox::EnvironmentRegistry& environments,
                        std::shared_ptr<const VerifierRegistry>& verifiers);
+
+// The same verifier by itself, with processes of its own: what its programs write to stderr goes to
+// `hear`, on threads of theirs. Null: the options have no rewards of their own.
+std::unique_ptr<Verifier> make_heard_rewards(
+    const RewardSection& reward, const std::shared_ptr<const VerifierRegistry>& verifiers,
+    sandbox::StderrLog::Hear hear);
 
 // Refuses `verifier` among the settings of environments where it has no effect any more. One of a
 // lower layer goes, with a note in `keys`.

@@ -11,7 +11,7 @@ namespace {
 class CommandVerifier final : public Verifier {
  public:
   CommandVerifier(sandbox::CommandStart command, CommandPoolOptions options)
-      : command_(std::move(command)), options_(options) {}
+      : command_(std::move(command)), options_(std::move(options)) {}
 
   Result<Score> score(const std::string& evidence, Time budget) const override {
     const auto retold = RetoldEpisode::read(evidence);
@@ -38,7 +38,7 @@ class CommandVerifier final : public Verifier {
 
 std::unique_ptr<Verifier> make_command_verifier(sandbox::CommandStart command,
                                                 CommandPoolOptions options) {
-  return std::make_unique<CommandVerifier>(with_digests(std::move(command)), options);
+  return std::make_unique<CommandVerifier>(with_digests(std::move(command)), std::move(options));
 }
 
 }  // namespace tailrace

@@ -81,9 +81,9 @@ struct CommandPool::State final : sandbox::ProgramLoop {
 
   State(sandbox::CommandStart program, CommandPoolOptions how)
       : ProgramLoop(shown(program),
-                    how.logs ? std::make_shared<sandbox::ToldTracebacks>() : nullptr),
+                    how.logs ? std::make_shared<sandbox::ToldTracebacks>() : nullptr, how.hear),
         command_(std::move(program)),
-        options_(how) {}
+        options_(std::move(how)) {}
 
   // Any thread.
   Result<Score> ask(std::string episode, Time budget) {
@@ -352,7 +352,7 @@ struct CommandPool::State final : sandbox::ProgramLoop {
 };
 
 CommandPool::CommandPool(sandbox::CommandStart command, CommandPoolOptions options)
-    : state_(std::make_shared<State>(std::move(command), options)), thread_(state_) {}
+    : state_(std::make_shared<State>(std::move(command), std::move(options))), thread_(state_) {}
 
 CommandPool::~CommandPool() = default;
 

@@ -28,7 +28,8 @@ struct CommandPoolOptions {
   int batch = 8;     // episodes that a process is given together, at most
   int at_once = 8;   // episodes that are asked about at once; so many processes at most
   bool logs = true;  // what the program writes to stderr goes to ours
-  Time start{};      // the first answer of a process may take so much longer
+  sandbox::StderrLog::Hear hear = {};  // or here, on a thread of the pool's
+  Time start{};                        // the first answer of a process may take so much longer
 };
 
 class CommandPool {

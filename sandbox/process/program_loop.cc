@@ -153,12 +153,13 @@ Time ChildProgram::due() const {
   return is_mute ? std::min(deadline_, closed_at_ + kLastWords) : deadline_;
 }
 
-ProgramLoop::ProgramLoop(std::string name, std::shared_ptr<ToldTracebacks> told)
+ProgramLoop::ProgramLoop(std::string name, std::shared_ptr<ToldTracebacks> told,
+                         StderrLog::Hear hear)
     : name_(std::move(name)),
       logs_(told != nullptr),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      log_(std::move(told)),
+      log_(std::move(told), std::move(hear)),
       notes_(kNotesAtOnce, kNotesPeriod) {
   if (!epoll_.is_open() || !wake_.is_open()) throw UserError("no files are left for '{}'", name_);
   watch(EPOLL_CTL_ADD, wake_.get(), EPOLLIN, 0, kIn);
@@ -285,7 +286,9 @@ void ProgramLoop::hear_out(Id id) {
   // Bounded, so that a flood does not keep the others from their turn.
   for (int i = 0; i < 64; ++i) {
     ChildProgram* const program = find(id);
-    if (program == nullptr || !program->read_out() || !take_lines(id)) return;
+    if (program == nullptr) return;
+    if (i == 0 && log_.hear) program->read_err();
+    if (!program->read_out() || !take_lines(id)) return;
   }
 }
 
@@ -345,7 +348,7 @@ void ProgramLoop::lose(ChildProgram& program, std::string why) {
 }
 
 void ProgramLoop::note(const std::string& what) {
-  if (!logs_) return;
+  if (!logs_ || log_.hear) return;
   if (!notes_.take(steady_now())) {
     ++num_unnoted_;
     return;

@@ -110,8 +110,10 @@ class ProgramLoop {
   using Order = std::function<void(bool goes_on)>;
 
   // `name`: of the programs, for messages. `told`: of what they write to stderr, which goes to ours
-  // as notes do; null: neither does. Throws UserError: no files are left.
-  ProgramLoop(std::string name, std::shared_ptr<ToldTracebacks> told);
+  // as notes do; null: neither does. `hear`: gets it instead, on the loop's thread, and before what
+  // the same program has written to stdout since; there are no notes then. Throws UserError: no
+  // files are left.
+  ProgramLoop(std::string name, std::shared_ptr<ToldTracebacks> told, StderrLog::Hear hear = {});
   virtual ~ProgramLoop() = default;  // no program is left
   ProgramLoop(const ProgramLoop&) = delete;
 

@@ -29,8 +29,8 @@ bool is_power_of_ten(int64_t number) {
 
 }  // namespace
 
-StderrLog::StderrLog(std::shared_ptr<ToldTracebacks> known)
-    : limit(kAtOnce, kPeriod), told(std::move(known)) {}
+StderrLog::StderrLog(std::shared_ptr<ToldTracebacks> known, Hear hears)
+    : limit(kAtOnce, kPeriod), told(std::move(known)), hear(std::move(hears)) {}
 
 void StderrLines::take(std::string_view bytes, Time now) {
   for (const char c : bytes) {
@@ -61,6 +61,7 @@ std::string StderrLines::last() const {
 
 // In one write, as other threads and processes write to the same log.
 void StderrLines::write(const std::string& text) const {
+  if (log_ != nullptr && log_->hear) return log_->hear(text);
   if (log_ != nullptr) (void)std::fputs(fmt::format("{}: {}\n", program_, text).c_str(), stderr);
 }
 

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -22,11 +23,15 @@ namespace tailrace::sandbox {
 
 // The part of the log that all processes of a program share.
 struct StderrLog {
+  // Gets each line in the place of our stderr.
+  using Hear = std::function<void(const std::string& line)>;
+
   StderrLog() : StderrLog(std::make_shared<ToldTracebacks>()) {}
-  explicit StderrLog(std::shared_ptr<ToldTracebacks> told);
+  explicit StderrLog(std::shared_ptr<ToldTracebacks> told, Hear hear = {});
 
   RateLimit limit;  // so many lines at once, and from then on one in each period
   const std::shared_ptr<ToldTracebacks> told;
+  const Hear hear;
 };
 
 class StderrLines {
