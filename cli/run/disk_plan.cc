@@ -64,6 +64,11 @@ fs::path nearest_existing(fs::path path) {
   return path;
 }
 
+// The versions that stored samples may name, without those of weights.keep.
+int64_t older_of_samples(const DiskPlan& plan) {
+  return std::max<int64_t>(0, plan.stored_steps + 1 - plan.versions);
+}
+
 }  // namespace
 
 int64_t DiskPlan::certain_bytes() const {
@@ -115,8 +120,7 @@ DiskPlan plan_disk(const PlacedRun& placed, int64_t steps, int64_t tokens_per_st
   // Steps that the oldest checkpoint does not cover.
   plan.stored_steps = at_most_times(o.checkpoint.keep_last, plan.interval);
   if (steps > 0) plan.stored_steps = std::min(plan.stored_steps, steps);
-  if (o.weights.keep_sampled)
-    plan.older_versions = std::max<int64_t>(0, plan.stored_steps + 1 - plan.versions);
+  if (o.weights.keep_sampled) plan.older_versions = older_of_samples(plan);
   // Until the next one is due. Of the first and the last version alone no interval tells how far.
   if (o.eval.prompts > 0 && lags) {
     const int64_t lag = of_run(std::max<int64_t>(1, o.eval.interval_steps) + 1);
@@ -163,6 +167,12 @@ std::vector<std::string> describe(const DiskPlan& plan, const RunOptions& o) {
                     o.weights.keep_sampled ? "stored samples" : "an evaluation that lags",
                     o.weights.anchor_interval, format_bytes(plan.older_bytes),
                     o.weights.keep_sampled ? "weights.keep_sampled" : "eval.interval_steps"));
+  if (rl && !o.weights.keep_sampled)
+    if (const int64_t older = older_of_samples(plan); older > 0)
+      lines.push_back(fmt::format(
+          "weights.keep_sampled is false; true would keep {} of stored samples besides: "
+          "at most {}",
+          counted(older, "older version"), format_bytes(at_most_times(older, plan.version))));
   if (rl)
     lines.push_back(fmt::format(
         "samples of {}: at most {} (interval_steps x keep_last of checkpoint); journal, traces, "

@@ -20,6 +20,7 @@
 #include "cli/run/listen.h"
 #include "cli/run/mistakes.h"
 #include "cli/run/named_file.h"
+#include "cli/run/plan.h"
 #include "cli/run/pools.h"
 #include "cli/run/rewards.h"
 #include "core/base/error.h"
@@ -27,7 +28,10 @@
 #include "core/base/time.h"
 #include "core/generate.h"
 #include "core/model/adapter_files.h"
+#include "core/model/compute.h"
+#include "core/model/parameters.h"
 #include "core/text/dataset.h"
+#include "core/weights/manifest.h"
 #include "kernels/ops/attention.h"
 #include "rollout/episode/episode.h"
 #include "trainer/loss/presets.h"
@@ -483,6 +487,23 @@ void derive_law(RunOptions& o, ConfigKeys& keys) {
   keys.derived("scheduler.replace_zero_signal", fmt::format("preset {}", name_of(o.algo.name)));
 }
 
+// The versions that samples name are many, and those of a large model would fill a disk. By the
+// size of one alone: a run that goes on, maybe with other checkpoints, must come to the same.
+void derive_kept_versions(RunOptions& o, ConfigKeys& keys, const Registries& registries) {
+  if (keys.given("weights.keep_sampled") || supervised_only(o)) return;
+  int64_t bytes = 0;
+  try {
+    const ModelConfig config = planned_model(resolve(o), registries.environments);
+    bytes =
+        published_bytes(ParameterLayout::trained(config), compute_dtype(o.model.compute, config));
+  } catch (const UserError&) {
+    return;  // who reads the model next tells it
+  }
+  if (bytes <= kMostSampledVersionBytes) return;
+  o.weights.keep_sampled = false;
+  keys.derived("weights.keep_sampled", fmt::format("versions of {}", format_bytes(bytes)));
+}
+
 // Values that nobody gave and an algorithm needs: lengths from the response limit, and what its
 // paper has in other sections.
 void derive_from_algorithm(RunOptions& o, ConfigKeys& keys,
@@ -658,6 +679,7 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) 
   // Last, so that the rules above still see what a person has given.
   const bool warms_up = !o.sft.data.empty() || o.sft.demonstrations > 0;
   if (warms_up && o.model.creates() && !keys.given("sft.optim.lr")) o.sft.optim.lr = kFreshSftLr;
+  derive_kept_versions(o, keys, registries);
 }
 
 void check_simulated_rules(RunOptions& o, ConfigKeys& keys) {

@@ -7,6 +7,10 @@
 
 namespace tailrace {
 
+// Where nobody gives weights.keep_sampled, it is true for versions of at most so many bytes: with
+// the checkpoints of the defaults these are at most 9 GiB.
+inline constexpr int64_t kMostSampledVersionBytes = int64_t{64} << 20;
+
 // Refuses combinations that cannot work, and keys that were given another value than the default
 // but that nothing would read. Where an override, or a file that extends another, switched off what
 // such a key belongs to, the key goes back to its default, with a note in `keys`. Fills in defaults

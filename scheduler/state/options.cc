@@ -79,7 +79,8 @@ void WeightsOptions::visit(OptionVisitor& v) {
   v.field(
       "keep_sampled", keep_sampled,
       {.help = "keep each version that a stored sample was sampled by: older ones as deltas, from "
-               "which they are made again"});
+               "which they are made again. Where nobody gives it: true for versions of at most 64 "
+               "MiB"});
   v.field(
       "anchor_interval", anchor_interval,
       {.help = "of the versions behind those of weights.keep, every so many keep their payload, "

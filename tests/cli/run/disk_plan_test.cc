@@ -1,8 +1,11 @@
 #include "cli/run/disk_plan.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include "core/base/yaml_config.h"
@@ -70,6 +73,12 @@ TEST(PlanDisk, SaysWhatStays) {
   EXPECT_EQ(plan.certain_bytes(), 3 * plan.version + 3 * plan.checkpoint_bytes());
   EXPECT_EQ(plan.reference, 0);
   EXPECT_EQ(disk_of(saved_run({"weights.keep_sampled=false"})).older_bytes, 0);
+  const RunOptions lean = saved_run({"weights.keep_sampled=false"});
+  const auto lines = describe(disk_of(lean), lean);
+  EXPECT_TRUE(std::ranges::any_of(lines, [](const std::string& line) {
+    return line.starts_with(
+        "weights.keep_sampled is false; true would keep 18 older versions of stored samples");
+  })) << fmt::format("{}", fmt::join(lines, "\n"));
   EXPECT_EQ(disk_of(saved_run({"algo.kl.coef=0.1"})).reference, plan.model);
   // Those since the one that is evaluated, which may lag to the next that is due.
   const std::vector<std::string> lags = {"weights.keep_sampled=false", "eval.prompts=8",

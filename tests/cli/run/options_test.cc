@@ -61,6 +61,23 @@ TEST(RunOptions, TheResolvedConfigLoadsBackToTheSame) {
   EXPECT_EQ(print_config(read({}, text).run.options), text);
 }
 
+// They would fill a disk: hundreds of versions of a large model.
+TEST(RunOptions, OnlySmallVersionsOfSamplesAreKeptWhereNobodySays) {
+  const LoadedRun small = read();
+  EXPECT_TRUE(small.run.options.weights.keep_sampled);
+  EXPECT_EQ(small.keys.source("weights.keep_sampled"), "default");
+  const std::string wide = "model.create.hidden_size=1024", deep = "model.create.layers=4";
+  const LoadedRun large = read({wide, deep});
+  EXPECT_FALSE(large.run.options.weights.keep_sampled);
+  EXPECT_EQ(large.keys.source("weights.keep_sampled").find("versions of "), 0u)
+      << large.keys.source("weights.keep_sampled");
+  EXPECT_TRUE(read({wide, deep, "weights.keep_sampled=true"}).run.options.weights.keep_sampled);
+  EXPECT_FALSE(read({"weights.keep_sampled=false"}).run.options.weights.keep_sampled);
+  // A run that goes on with other checkpoints comes to the same.
+  EXPECT_FALSE(read({wide, deep, "checkpoint.interval_steps=1", "checkpoint.keep_last=1"})
+                   .run.options.weights.keep_sampled);
+}
+
 // What configs/tinystories.yaml says of its own loss once undid a dr_grpo of the command line.
 TEST(RunOptions, APresetOfTheCommandLineReplacesWhatTheFileSays) {
   const std::string text = std::string(kExample) +
