@@ -52,7 +52,7 @@ using Moment = std::chrono::steady_clock::time_point;
 struct LaunchArguments {
   std::string config, run_dir;
   std::vector<std::string> overrides;
-  bool dry_run = false, in_process = false;
+  bool dry_run = false, in_process = false, force = false;
 };
 
 // Words without dashes come in order: the config comes first, unless the first is an override
@@ -81,7 +81,7 @@ LoadedRun load(const LaunchArguments& arguments, const Registries& registries) {
   return load_stored_run(paths, arguments.overrides, registries, LibraryUse::kApart);
 }
 
-std::vector<ChildSpec> child_specs(const RunPaths& paths, const ResolvedRun& run) {
+std::vector<ChildSpec> child_specs(const RunPaths& paths, const ResolvedRun& run, bool forced) {
   // This very binary, whatever lies under its name by now: all processes of a run must be of one
   // build.
   const std::string program = fs::read_symlink("/proc/self/exe").string();
@@ -97,6 +97,7 @@ std::vector<ChildSpec> child_specs(const RunPaths& paths, const ResolvedRun& run
                                     std::to_string(name.index), "--run", paths.root.string(),
                                     "--status", std::to_string(ChildProcess::kStatusDescriptor)},
                         .log = paths.log(kind, name.index)});
+    if (forced) children.back().command.push_back("--force");
   }
   return children;
 }
@@ -143,7 +144,7 @@ class Launch {
               health_of(paths)) {}
 
   // The exit status.
-  int run(bool in_process) {
+  int run(bool in_process, bool forced) {
     const SupervisorSink say = [this](const std::string& line) {
       view_.say(printable(line));  // it may quote what a worker said
     };
@@ -160,10 +161,11 @@ class Launch {
     supervision.joined = [this](RoleKind kind) { return has_joined(kind, resolved_, paths_); };
     supervision.stall = std::chrono::seconds(options_.run.stall_seconds);
     if (!in_process) {
-      return end(supervise(child_specs(paths_, resolved_), supervision, say, tick));
+      return end(supervise(child_specs(paths_, resolved_, forced), supervision, say, tick));
     }
-    const RoleContext context{RunPaths{fs::absolute(paths_.root).lexically_normal()}, resolved_,
-                              endpoint_.name(), registries_};
+    RoleContext context{RunPaths{fs::absolute(paths_.root).lexically_normal()}, resolved_,
+                        endpoint_.name(), registries_};
+    context.forced = forced;
     // The process then ends with threads still in it and without destructors.
     const AbandonSink abandon = [this](const SupervisorResult& result) {
       const int status = end(result);
@@ -272,7 +274,7 @@ int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Regi
   const bool is_new = quick.is_new;
   Plan& plan = quick.plan;
   // Not of a dry run: it may be about another machine.
-  check_size(plan, memory_facts());
+  check_size(plan, memory_facts(), arguments.force ? MemoryBound::kNone : MemoryBound::kMost);
   check_open_files(loaded.run, arguments.in_process, files_left());
   if (arguments.in_process) check_threads(loaded.run);
   for (const std::string& note : check_gate(options)) show(stdout, wrapped(note, "note: "));
@@ -297,7 +299,8 @@ int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Regi
       with_libraries(built_in, named, LibraryUse::kOfRun, quick.paths.environments());
   ResolvedRun played = changed(loaded.run, std::move(named));
   find_fitted_prompts(quick.paths, played);
-  return Launch(run.paths(), played, of_roles, start, run.resumes()).run(arguments.in_process);
+  return Launch(run.paths(), played, of_roles, start, run.resumes())
+      .run(arguments.in_process, arguments.force);
 }
 
 int launch(const LaunchArguments& arguments, const Registries& registries) {
@@ -330,6 +333,8 @@ void add_launch(Command& program, const Registries& registries) {
                  {.help = "print batches, updates and memory, and stop: 'tailrace plan --quick'"});
   command.option("--in-process", arguments->in_process,
                  {.help = "run the roles as threads of one process"});
+  command.option("--force", arguments->force,
+                 {.help = "begin although the plan says that the memory is not there"});
   command.footer(
       "Ctrl-C saves a checkpoint and stops; the same command with the same --run-dir goes on from "
       "there.\n"

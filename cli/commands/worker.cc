@@ -42,7 +42,7 @@ struct WorkerArguments {
   std::string pool, cluster;
   std::string key, server_key, work_dir, relay;  // of a run of another host
   double rate_mbit = 0;
-  bool stays = false;
+  bool stays = false, forced = false;
   int status = -1;  // descriptor; -1: no supervisor looks
 };
 
@@ -177,7 +177,8 @@ ExitCode work(const WorkerArguments& arguments, const Registries& registries) {
   // Names of the run leave this process, to programs that work in folders of their own.
   const RunPaths paths{fs::absolute(arguments.run).lexically_normal()};
   const LoadedRun loaded = load_stored_run(paths, {}, registries);
-  const RoleContext context{paths, loaded.run, read_endpoint(paths.root), loaded.registries};
+  RoleContext context{paths, loaded.run, read_endpoint(paths.root), loaded.registries};
+  context.forced = arguments.forced;
   // stderr is the role's log file already: the supervisor saw to that.
   Log log(name.text(), "", loaded.run.options.log.level);
   // The scheduler has something to do at a SIGTERM: it has the others save and end. These end by
@@ -306,6 +307,7 @@ void add_worker(Command& program, const Registries& registries) {
   command.option("--run", arguments->run,
                  {.help = "run directory of a launch that is under way", .value = "RUN"});
   // Only a supervisor has something to say here.
+  command.option("--force", arguments->forced, {.hidden = true});
   command.option("--status", arguments->status, {.hidden = true});
   command.footer(
       "A worker that joins takes its options from the run and shares the work at once. Ctrl-C "

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <system_error>
 #include <utility>
@@ -32,6 +33,7 @@
 namespace tailrace {
 namespace {
 
+constexpr int64_t kShownParts = 4;  // of the memory, in a message
 constexpr int64_t kMib = 1 << 20;
 // Measured with small models, and a little beyond: code, threads, messages, logs.
 constexpr int64_t kProcessBytes = 32 * kMib, kRewardBytes = 8 * kMib;
@@ -347,8 +349,8 @@ Plan make_plan(const PlacedRun& placed, int64_t available_bytes) {
   // 0: the system does not say.
   if (available_bytes > 0 && plan.total_bytes() > available_bytes)
     plan.warnings.push_back(
-        fmt::format("the run may need {} but {} are free. Try a smaller rollout.kv_cache_mb, "
-                    "train.microbatch_tokens or rollout.workers.",
+        fmt::format("the run may need {} but {} are free, and a launch here wants --force. Try a "
+                    "smaller rollout.kv_cache_mb, train.microbatch_tokens or rollout.workers.",
                     format_bytes(plan.total_bytes()), format_bytes(available_bytes)));
   if (std::string shortage = device_shortage(plan.devices, plan.trainers, plan.rollout_workers);
       !shortage.empty())
@@ -386,7 +388,50 @@ Plan make_plan(const PlacedRun& placed, int64_t available_bytes) {
   return plan;
 }
 
-void check_size(const Plan& plan, const MemoryFacts& machine) {
+namespace {
+
+// "1.2 GiB of moments (trainer), ...": the parts that take most, with all processes of their kind.
+std::string largest_parts(const Plan& plan, bool certain_only) {
+  struct Part {
+    double bytes;  // a product of numbers that are bounded one by one
+    std::string name;
+  };
+  std::vector<Part> parts;
+  const auto add = [&](const std::vector<MemoryItem>& items, int64_t count, const char* process) {
+    for (const MemoryItem& item : items)
+      if (item.certain || !certain_only)
+        parts.push_back(
+            {static_cast<double>(item.bytes) * static_cast<double>(count),
+             fmt::format("{} ({})", item.name, count == 1 ? process : counted(count, process))});
+  };
+  add(plan.trainer, plan.trainers, "trainer");
+  add(plan.rollout_worker, plan.rollout_workers, "rollout worker");
+  add(plan.others, 1, "others");
+  std::ranges::stable_sort(parts, std::greater(), &Part::bytes);
+  if (std::ssize(parts) > kShownParts) parts.resize(kShownParts);
+  std::string text;
+  for (const Part& part : parts) {
+    const double most = static_cast<double>(std::numeric_limits<int64_t>::max() / 2);
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ",
+                        format_bytes(static_cast<int64_t>(std::min(part.bytes, most))), part.name);
+  }
+  return text;
+}
+
+void refuse_memory(const Plan& plan, bool certain, const std::string& has, bool may_force) {
+  const int64_t need = certain ? plan.certain_bytes() : plan.total_bytes();
+  throw UserError(
+      "the run {} {} of memory and {}. The largest parts: {}.\n       Make rollout.workers, "
+      "rollout.kv_cache_mb, rollout.max_batch_tokens, train.microbatch_tokens, "
+      "rollout.prompts_per_step or the model smaller "
+      "('--dry-run' shows what each takes){}.",
+      certain ? "needs" : "may need", format_bytes(need), has, largest_parts(plan, certain),
+      may_force ? ", or begin all the same with --force" : "");
+}
+
+}  // namespace
+
+void check_size(const Plan& plan, const MemoryFacts& machine, MemoryBound bound) {
   if (plan.samples_per_step > kMaxSamples)
     throw UserError::at("rollout.prompts_per_step",
                         "x rollout.group_size are {} samples a step; at most {} can be kept. Make "
@@ -397,29 +442,21 @@ void check_size(const Plan& plan, const MemoryFacts& machine) {
                         "and the ratios of what is launched give {} samples at once; at most {} "
                         "can be kept. Make one of them smaller.",
                         plan.samples_in_flight, kMaxSamples);
+  if (bound == MemoryBound::kNone) return;
+  const bool may_force = bound == MemoryBound::kMost;  // the bound of who takes --force
   int64_t memory = machine.total_bytes;
   if (machine.cgroup_limit_bytes > 0) memory = std::min(memory, machine.cgroup_limit_bytes);
-  const auto refuse = [&](const std::string& has) {
-    const std::string workers =
-        plan.rollout_workers == 0
-            ? ""
-            : fmt::format(", {} each of {}", format_bytes(certain_bytes(plan.rollout_worker)),
-                          counted(plan.rollout_workers, "rollout worker"));
-    throw UserError(
-        "the run needs {} of memory ({} {}{}) and {}. Make rollout.workers, "
-        "rollout.kv_cache_mb, rollout.max_batch_tokens, train.microbatch_tokens or the model "
-        "smaller ('--dry-run' shows what each takes).",
-        format_bytes(plan.certain_bytes()), format_bytes(certain_bytes(plan.trainer)),
-        plan.trainers == 1 ? "the trainer" : fmt::format("each of {} trainers", plan.trainers),
-        workers, has);
-  };
   // 0: the system does not say.
   if (memory > 0 && plan.certain_bytes() > memory)
-    refuse("this machine has " + format_bytes(memory));
+    refuse_memory(plan, /*certain=*/true, "this machine has " + format_bytes(memory), may_force);
   // Linux would promise it all the same, and kill who touches it.
-  if (machine.available_bytes > 0 && plan.certain_bytes() > machine.available_bytes)
-    refuse(format_bytes(machine.available_bytes) + " are free now");
+  const int64_t free = machine.available_bytes;
+  const std::string has = format_bytes(free) + " are free now";
+  if (free > 0 && plan.certain_bytes() > free)
+    refuse_memory(plan, /*certain=*/true, has, may_force);
   check_device_size(plan.devices, plan.trainers, plan.rollout_workers);
+  if (bound == MemoryBound::kMost && free > 0 && plan.total_bytes() > free)
+    refuse_memory(plan, /*certain=*/false, has, may_force);
 }
 
 }  // namespace tailrace

@@ -65,10 +65,17 @@ struct Plan {
 // positions, a KV cache too small for one), and for rows of sft.data that cannot be learned from.
 Plan make_plan(const PlacedRun& placed, int64_t available_bytes);
 
-// Throws UserError when what the run takes for certain is more memory than the machine has, or has
-// free now, and when it makes more samples a step than the scheduler keeps. That all that it may
-// take besides is more than is free is a warning of the plan.
-void check_size(const Plan& plan, const MemoryFacts& machine);
+// The memory that has to be there.
+enum class MemoryBound : uint8_t {
+  kNone,     // a person forces it
+  kCertain,  // what is taken for certain, of the machine's and of what is free now
+  kMost,     // and of what is free also all that may be taken besides
+};
+
+// Throws UserError when that memory is not there, with what is and the largest parts, and when the
+// run makes more samples a step than the scheduler keeps.
+void check_size(const Plan& plan, const MemoryFacts& machine,
+                MemoryBound bound = MemoryBound::kCertain);
 
 // The derivation, line by line. `algorithm`: its lines (algorithm.h).
 std::string format_plan(const Plan& plan, const ResolvedRun& run,

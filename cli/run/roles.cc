@@ -154,7 +154,8 @@ ExitCode run_scheduler(const RoleContext& context, StatusPage& page, Log& log,
 }
 
 // Only a device that others use too is checked; the CPU, and one that does not say, pass.
-void require_device_memory(const MemoryNeed& need, Device device) {
+void require_device_memory(const MemoryNeed& need, const RoleContext& context, Device device) {
+  if (context.forced) return;
   const int64_t free = free_bytes(device);
   if (free < 0 || need.bytes <= free) return;
   throw UserError(
@@ -163,11 +164,11 @@ void require_device_memory(const MemoryNeed& need, Device device) {
       need.process, format_bytes(need.bytes), describe(device), format_bytes(free), need.cure);
 }
 
-// Plays a role if the memory that it will take is free. Where it is not given all the same (ulimit
-// -v) the message is as clear.
+// Plays a role if the memory that it will take is free, or a person forces it. Where it is not
+// given all the same (ulimit -v) the message is as clear.
 template <class Play>
-ExitCode within_memory(const MemoryNeed& need, const Play& play) {
-  require_memory(need, memory_facts());
+ExitCode within_memory(const MemoryNeed& need, const RoleContext& context, const Play& play) {
+  if (!context.forced) require_memory(need, memory_facts());
   try {
     return play();
   } catch (const OutOfDeviceMemory& error) {
@@ -246,9 +247,9 @@ ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log,
   const PlacedMemory memory = rollout_memory(config);
   MemoryNeed need{.process = "a rollout worker", .cure = kRolloutCure};
   need.bytes = total_bytes(memory.device);
-  if (!config.shares_device) require_device_memory(need, config.device);
+  if (!config.shares_device) require_device_memory(need, context, config.device);
   need.bytes = total_bytes(memory.host);
-  return within_memory(need, [&] {
+  return within_memory(need, context, [&] {
     return run_rollout_worker(config, context.registries.environments, log, clock, stop);
   });
 }
@@ -296,10 +297,10 @@ ExitCode run_trainer(const RoleName& name, const RoleContext& context, Log& log)
   const std::string process = name.index == 0 ? "the trainer" : name.text();
   MemoryNeed need{.process = process, .cure = kTrainerCure};
   need.bytes = total_bytes(memory.device);
-  if (config.colocation == nullptr) require_device_memory(need, config.device);
+  if (config.colocation == nullptr) require_device_memory(need, context, config.device);
   need.bytes = total_bytes(memory.host);
   const ExitCode status =
-      within_memory(need, [&] { return run_trainer_worker(config, log, clock); });
+      within_memory(need, context, [&] { return run_trainer_worker(config, log, clock); });
   if (config.colocation != nullptr) {
     const int64_t planned = config.colocation->planned_bytes(), held = Buffer::device_peak_bytes();
     log.info("device memory planned={} held={}", planned, held);
@@ -327,7 +328,7 @@ std::unique_ptr<Colocation> make_colocation(const RoleContext& context) {
                       "train.microbatch_tokens, or take a smaller model"};
   need.bytes = total_bytes(plan.trainer_memory) + total_bytes(plan.rollout_worker) +
                total_bytes(plan.in_turn);
-  require_device_memory(need, plan.trainer);
+  require_device_memory(need, context, plan.trainer);
   return std::make_unique<Colocation>(plan.trainer, total_bytes(plan.in_turn), need.bytes);
 }
 

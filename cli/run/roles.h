@@ -58,6 +58,7 @@ struct RoleContext {
   Colocation* colocation = nullptr;
   // Where each of these two shows that it makes progress, in the place of the page; null: there.
   Pulse *trainer_pulse = nullptr, *rollout_pulse = nullptr;
+  bool forced = false;  // it begins although less memory is free than it needs (launch --force)
 };
 
 // The colocation for the process that plays both (run.colocate); null: it is off. Takes the memory

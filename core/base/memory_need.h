@@ -20,8 +20,8 @@ namespace tailrace {
 struct MemoryItem {
   std::string name;
   int64_t bytes = 0;
-  // False: an upper bound of what depends on what is sampled, or an estimate. Nobody is refused for
-  // it.
+  // False: an upper bound of what depends on what is sampled, or an estimate. No process refuses to
+  // begin for it.
   bool certain = true;
   bool of_turn = false;  // of the turns of a role that shares its device (run.colocate)
 };

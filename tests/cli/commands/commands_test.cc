@@ -188,6 +188,34 @@ TEST(Launch, NamesTheLineOfTheKeyWhoseFileIsWrong) {
             0u);
 }
 
+// More samples at their longest than any machine of today holds.
+TEST(Launch, MemoryThatIsNotThereIsAnErrorThatForcePasses) {
+  TemporaryDirectory folder;
+  const std::string config =
+      folder
+          .write(
+              "a.yaml",
+              "run: {steps: 1}\nmodel: {create: {hidden_size: 64, layers: 2, heads: 4, kv_heads: "
+              "2, max_positions: 65536}}\nenv: {name: frozen_grid}\nrollout: {prompts_per_step: "
+              "1000000, group_size: "
+              "8, max_context_tokens: 65536}\ntrain: {microbatch_tokens: 65536}\n")
+          .string();
+  const auto refused = run_binary("launch " + config + " --run-dir /proc/none");
+  EXPECT_EQ(refused.exit_code, 2) << refused.out;
+  for (const char* part : {"error: the run may need ", " are free now. The largest parts: ",
+                           "or begin all the same with --force."})
+    EXPECT_NE(refused.err.find(part), std::string::npos) << part << "\n" << refused.err;
+  // What is refused next is the folder.
+  const auto forced = run_binary("launch " + config + " --run-dir /proc/none --force");
+  EXPECT_EQ(forced.err.find("of memory"), std::string::npos) << forced.err;
+  EXPECT_NE(forced.err.find("/proc/none"), std::string::npos) << forced.err;
+  // A plan may be about another machine.
+  const auto dry = run_binary("launch --dry-run " + config);
+  EXPECT_EQ(dry.exit_code, 0) << dry.err;
+  EXPECT_NE(dry.out.find("are free, and a launch here wants --force"), std::string::npos)
+      << dry.out;
+}
+
 TEST(Commands, SayThatTheOutputCannotBeWritten) {
   auto result = run_binary("doctor --json > /dev/full");
   // The later redirection of the test wins in the shell, so the command is wrapped.

@@ -204,9 +204,10 @@ TEST(MakePlan, WarnsWhenTheMemoryIsShort) {
 
 TEST(CheckSize, RefusesWhatTheMachineCannotHold) {
   RunOptions options = example();
-  const auto error_of = [&](const MemoryFacts& machine) -> std::string {
+  const auto error_of = [&](const MemoryFacts& machine,
+                            MemoryBound bound = MemoryBound::kCertain) -> std::string {
     try {
-      check_size(plan_of(options), machine);
+      check_size(plan_of(options), machine, bound);
     } catch (const UserError& error) {
       return error.key() + ": " + error.what();
     }
@@ -224,6 +225,21 @@ TEST(CheckSize, RefusesWhatTheMachineCannotHold) {
   // What may not come about at all is no reason to refuse: sampled tokens at their longest.
   options.step.prompts_per_step = 100'000;
   EXPECT_EQ(error_of({.total_bytes = kGib, .available_bytes = kGib}), "");
+  // But a launch wants to be forced, and then asks no more.
+  EXPECT_EQ(error_of({.total_bytes = kGib, .available_bytes = kGib}, MemoryBound::kNone), "");
+  const std::string most =
+      error_of({.total_bytes = kGib, .available_bytes = kGib}, MemoryBound::kMost);
+  for (const char* part : {"the run may need ",
+                           " of memory and 1.0 GiB are free now. The largest "
+                           "parts: ",
+                           " (others)", "or begin all the same with --force."})
+    EXPECT_NE(most.find(part), std::string::npos) << part << "\n" << most;
+  EXPECT_EQ(error_of({.total_bytes = 1, .available_bytes = 1}, MemoryBound::kNone), "");
+  const std::string certain = error_of({.total_bytes = 1});
+  EXPECT_NE(certain.find("the run needs "), std::string::npos) << certain;
+  EXPECT_NE(certain.find(" and this machine has 1 B. The largest parts: "), std::string::npos)
+      << certain;
+  EXPECT_EQ(certain.find("--force"), std::string::npos) << certain;
   options = example();
   options.rollout_processes.workers = 1024;
   EXPECT_NE(error_of({.total_bytes = kGib}).find("Make rollout.workers"), std::string::npos);
@@ -345,8 +361,7 @@ TEST(MakePlan, MayHaveNoWorkersHere) {
     check_size(plan, {.total_bytes = 1});
     ADD_FAILURE();
   } catch (const UserError& error) {
-    EXPECT_NE(std::string(error.what()).find(" the trainer) and this machine has 1 B"),
-              std::string::npos)
+    EXPECT_NE(std::string(error.what()).find(" and this machine has 1 B"), std::string::npos)
         << error.what();
   }
   // What those elsewhere would refuse is refused here.
