@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -81,6 +84,64 @@ constexpr std::string_view kEveryday[] = {"run.name",
                                           "eval.interval_steps",
                                           "checkpoint.interval_steps"};
 
+// Keys whose defaults are right for nearly every run. They keep their names; the page has them
+// last.
+constexpr std::string_view kExpert[] = {"rollout.block_tokens",
+                                        "rollout.kv_cache_blocks",
+                                        "rollout.store_turns_tokens",
+                                        "train.gradient_slots",
+                                        "train.rank_seconds",
+                                        "scheduler.retries_env_failed",
+                                        "scheduler.retries_verifier_failed",
+                                        "scheduler.retries_lost",
+                                        "scheduler.retries_returned",
+                                        "scheduler.lease_seconds",
+                                        "scheduler.install_seconds",
+                                        "scheduler.reconnect_seconds",
+                                        "scheduler.no_progress_seconds",
+                                        "scheduler.save_seconds",
+                                        "scheduler.quarantine_faults",
+                                        "scheduler.quarantine_seconds",
+                                        "scheduler.quarantine_longest_seconds",
+                                        "scheduler.quarantine_limit",
+                                        "scheduler.breaker_window",
+                                        "scheduler.breaker_share_ratio",
+                                        "scheduler.store_segment_bytes",
+                                        "scheduler.journal_segment_bytes",
+                                        "scheduler.archive",
+                                        "scheduler.timeline_rows",
+                                        "weights.anchor_interval",
+                                        "files.max_row_mb",
+                                        "files.max_file_mb"};
+
+bool is_for_experts(const OptionDoc& option) {
+  return std::ranges::find(kExpert, option.key) != std::end(kExpert);
+}
+
+std::string table_head(std::string_view title, const std::string& text, bool resumes) {
+  return fmt::format("\n## {}\n\n{}\n| key | default | accepted |{} meaning |\n{}\n", title, text,
+                     resumes ? " resume |" : "",
+                     resumes ? "| --- | --- | --- | --- | --- |" : "| --- | --- | --- | --- |");
+}
+
+std::string expert_keys(const std::vector<SectionDoc>& sections) {
+  std::string out =
+      table_head("expert",
+                 wrapped("Keys of the sections above that nearly every run leaves as they are: "
+                         "deadlines, bounds and sizes of files."),
+                 /*resumes=*/true);
+  int64_t count = 0;
+  for (const SectionDoc& section : sections)
+    for (const OptionDoc& option : section.options) {
+      if (!is_for_experts(option)) continue;
+      out += option_row(option, /*resumes=*/true);
+      ++count;
+    }
+  TR_CHECK(count == std::ssize(kExpert), "{} keys for experts are keys, of {}", count,
+           std::ssize(kExpert));
+  return out;
+}
+
 std::string everyday_keys(const std::vector<SectionDoc>& sections) {
   std::string out =
       "\n## The keys that most runs set\n\n" +
@@ -101,15 +162,14 @@ std::string everyday_keys(const std::vector<SectionDoc>& sections) {
 std::string tables_of_keys(const std::vector<SectionDoc>& sections, bool resumes) {
   std::string out;
   for (const SectionDoc& section : sections) {
-    // It holds sections only, and these have tables of their own.
-    if (section.options.empty()) continue;
-    out +=
-        fmt::format("\n## {}\n\n{}\n| key | default | accepted |{} meaning |\n{}\n",
-                    section.key.empty() ? "top" : section.key,
-                    wrapped(section.help.empty() ? "At the top of the file." : section.help + "."),
-                    resumes ? " resume |" : "",
-                    resumes ? "| --- | --- | --- | --- | --- |" : "| --- | --- | --- | --- |");
-    for (const OptionDoc& option : section.options) out += option_row(option, resumes);
+    // It holds sections only, which have tables of their own, or nothing but keys for experts.
+    if (std::ranges::all_of(section.options, is_for_experts)) continue;
+    out += table_head(
+        section.key.empty() ? "top" : section.key,
+        wrapped(section.help.empty() ? "At the top of the file." : std::string(section.help) + "."),
+        resumes);
+    for (const OptionDoc& option : section.options)
+      if (!is_for_experts(option)) out += option_row(option, resumes);
   }
   return out;
 }
@@ -131,10 +191,12 @@ std::string configuration_reference() {
           "because an override switches off what they belong to (`sft.demonstrations=0`); they go "
           "back to their defaults. Relative paths are relative to the file that holds them. The "
           "column `resume` says what a launch that continues a run may change; every other key "
-          "keeps its value.");
+          "keeps its value. Keys that hardly anybody needs stand last, "
+          "under [expert](#expert).");
   // Options that nobody has set show the defaults.
   const std::vector<SectionDoc> sections = describe_options(RunOptions{});
-  return out + everyday_keys(sections) + tables_of_keys(sections, /*resumes=*/true);
+  return out + everyday_keys(sections) + tables_of_keys(sections, /*resumes=*/true) +
+         expert_keys(sections);
 }
 
 std::string hardware_reference() {

@@ -47,6 +47,17 @@ TEST(Docs, ListEachKeyWithItsDefaultAndForeignNames) {
   EXPECT_NE(text.find("also: data.train_batch_size"), std::string::npos);
 }
 
+TEST(Docs, KeysForExpertsStandLastAndOnce) {
+  const std::string text = run_binary("docs").out;
+  const size_t expert = text.find("\n## expert\n");
+  ASSERT_NE(expert, std::string::npos);
+  EXPECT_EQ(text.find("\n## ", expert + 1), std::string::npos);
+  const std::string row = "| `scheduler.breaker_window` |";
+  EXPECT_GT(text.find(row), expert);
+  EXPECT_EQ(text.find(row), text.rfind(row));
+  EXPECT_LT(text.find("| `scheduler.mode` | `sync` | "), expert);
+}
+
 // ---- metrics.md
 
 // The quoted names that rows begin with, in the tables under a heading.
