@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "cli/run/placed_run.h"
+#include "cli/run/setup.h"
 #include "cli/simulate/simulation_size.h"
 #include "core/base/log.h"
 #include "core/base/machine.h"
@@ -33,7 +34,7 @@ SimulatedMode simulate_here(const ResolvedRun& run,
   SimulatedMode mode{.options = simulated.options,
                      .simulation = make_simulation(simulated, environments)};
   // The processes share the cores of this machine, which the section knows nothing of.
-  if (place(run, environments).evaluates_in_turn) mode.simulation.law.eval.holds_training = true;
+  mode.simulation.law = on_this_machine(std::move(mode.simulation.law), place(run, environments));
   mode.simulation.episodes = episodes;
   for (simulator::PoolModel& pool : mode.simulation.cluster.pools) {
     pool.hardware = costs.worker;

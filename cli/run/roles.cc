@@ -11,6 +11,7 @@
 #include <span>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -117,9 +118,11 @@ ExitCode run_scheduler(const RoleContext& context, StatusPage& page, Log& log,
   const ResolvedRun& run = context.resolved;
   const RunOptions& o = run.options;
   scheduler::ServiceOptions options;
+  // First: it reads the datasets, and is seen to make progress meanwhile.
+  options.config = scheduler_config(run);
   const PlacedRun placed = placed_run(context);
   const ModelConfig& model = placed.model;
-  options.config = scheduler_config(placed);
+  options.config = on_this_machine(std::move(options.config), placed);
   options.endpoint = context.endpoint.address;
   options.paths = context.run;
   options.datasets = dataset_names(run.datasets);

@@ -228,8 +228,7 @@ scheduler::Config scheduler_config(const ResolvedRun& run) {
   return scheduler::make_config(law, options.step, eval, options.save, options.weights, shape);
 }
 
-scheduler::Config scheduler_config(const PlacedRun& placed) {
-  scheduler::Config law = scheduler_config(placed.run);
+scheduler::Config on_this_machine(scheduler::Config law, const PlacedRun& placed) {
   if (placed.evaluates_in_turn) law.eval.holds_training = true;
   return law;
 }

@@ -25,8 +25,8 @@ namespace tailrace {
 // The scheduler's config. Reads the datasets for their length. Throws UserError with its key:
 // an unreadable row; a run that could not end or go on.
 scheduler::Config scheduler_config(const ResolvedRun& run);
-// The same on this machine, where an evaluation may have to end before a step begins.
-scheduler::Config scheduler_config(const PlacedRun& placed);
+// The law on this machine, where an evaluation may have to end before a step begins.
+scheduler::Config on_this_machine(scheduler::Config law, const PlacedRun& placed);
 
 // Reads the datasets that a run names, and its tokenizer, before anything is written. Throws
 // UserError with its key: as scheduler_config() does; with file:line, for an unreadable row, one

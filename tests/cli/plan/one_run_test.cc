@@ -97,13 +97,14 @@ TEST_P(OneRun, IsWhatEveryCommandMeans) {
       const PlacedRun placed = place(launch->run, registries_.environments);
       const std::string facts = facts_of(placed.run);
       // As the scheduler of the launch has it.
-      const scheduler::Config law = scheduler_config(placed);
+      const scheduler::Config law = on_this_machine(scheduler_config(placed.run), placed);
       replaces.insert(law.replace_zero_signal);
       holds.insert(law.eval.holds_training);
 
       const ResolvedRun stored = played(name, placed.run);
       EXPECT_EQ(facts_of(stored), facts);
-      EXPECT_EQ(scheduler_config(place(stored, registries_.environments)), law);
+      EXPECT_EQ(on_this_machine(scheduler_config(stored), place(stored, registries_.environments)),
+                law);
 
       const ResolvedRun local = local_run(placed.run, {});
       EXPECT_EQ(facts_of(local), facts);
