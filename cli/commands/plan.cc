@@ -23,6 +23,7 @@
 #include "cli/run/length.h"
 #include "cli/run/load.h"
 #include "cli/run/placed_run.h"
+#include "cli/run/planned_model.h"
 #include "cli/run/setup.h"
 #include "cli/run/simulation.h"
 #include "cli/view/progress.h"

@@ -11,6 +11,7 @@
 #include "cli/plan/rehearsed_trainer.h"
 #include "cli/run/fitted_prompts.h"
 #include "cli/run/placed_run.h"
+#include "cli/run/planned_model.h"
 #include "cli/run/setup.h"
 #include "cli/run/worker_configs.h"
 #include "core/base/clock.h"

@@ -37,14 +37,7 @@ PlacedRun place(ResolvedRun run, const sandbox::EnvironmentRegistry& environment
 // The same for a policy that is known.
 PlacedRun place(ResolvedRun run, ModelConfig model);
 
-// Reads model.path's config, or makes the one of model.create. Throws UserError where policy and
-// config do not fit each other.
-ModelConfig planned_model(const ResolvedRun& run, const sandbox::EnvironmentRegistry& environments);
-
 // Why the trainer of the run computes on the CPU wherever it is; empty: nothing keeps it there.
 std::string why_trainer_on_cpu(const ResolvedRun& run);
-
-// The adapter that the run trains; without a rank: none. Throws UserError about lora.adapter.
-Lora lora_of(const RunOptions& options);
 
 }  // namespace tailrace

@@ -13,6 +13,7 @@
 #include "cli/run/counted.h"
 #include "cli/run/length.h"
 #include "cli/run/plan.h"
+#include "cli/run/planned_model.h"
 #include "cli/run/pools.h"
 #include "cli/run/programs.h"
 #include "cli/run/rates.h"

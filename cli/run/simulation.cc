@@ -8,6 +8,7 @@
 
 #include "cli/run/named_file.h"
 #include "cli/run/placed_run.h"
+#include "cli/run/planned_model.h"
 #include "cli/run/recorded_episodes.h"
 #include "cli/run/rewards.h"
 #include "cli/run/setup.h"

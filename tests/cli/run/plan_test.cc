@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "cli/run/length.h"
+#include "cli/run/planned_model.h"
 #include "cli/run/rates.h"
 #include "core/base/clock.h"
 #include "core/base/error.h"

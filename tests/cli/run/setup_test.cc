@@ -11,6 +11,7 @@
 
 #include "cli/run/load.h"
 #include "cli/run/plan.h"
+#include "cli/run/planned_model.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/text/tokenizer.h"
