@@ -13,15 +13,15 @@
 #include <sys/resource.h>
 
 #include "cli/commands/commands.h"
-#include "cli/run/registries.h"
+#include "cli/inputs/registries.h"
 #include "core/base/clock.h"
 #include "core/base/error.h"
 #include "core/base/exit_code.h"
 #include "core/base/file.h"
-#include "core/base/flags.h"
 #include "core/base/printable.h"
 #include "core/base/progress.h"
 #include "core/base/version.h"
+#include "core/config/flags.h"
 #include "kernels/base/isa.h"
 #include "kernels/base/memory.h"
 #include "kernels/cuda/provide.h"

@@ -31,7 +31,7 @@ cmake --preset release -B "$folder/build" -DTAILRACE_CUDA=OFF -DTAILRACE_ISAS=na
 # In stages, with the reference between them: a shared machine is faster or slower from minute to
 # minute.
 compile_reference
-for target in tailrace_kernels tailrace_trainer tailrace_scheduler_service tailrace_cli_run tailrace; do
+for target in tailrace_kernels tailrace_trainer tailrace_scheduler_service tailrace_cli_roles tailrace; do
   { time CCACHE_DISABLE=1 ninja -C "$folder/build" -j "$jobs" "$target" >"$folder/log"; } 2>>"$folder/user" ||
     { cat "$folder/log"; exit 1; }
   compile_reference

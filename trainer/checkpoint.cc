@@ -15,10 +15,10 @@
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/json_file.h"
-#include "core/base/run_directory.h"
 #include "core/model/adapter_files.h"
 #include "core/model/parameter_files.h"
 #include "core/model/rounding.h"
+#include "core/run/run_directory.h"
 #include "core/text/tokenizer.h"
 #include "kernels/base/check.h"
 

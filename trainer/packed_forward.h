@@ -19,11 +19,11 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/memory_need.h"
 #include "core/generate.h"
 #include "core/model/mirror.h"
 #include "core/model/model.h"
 #include "core/model/parameters.h"
+#include "core/run/memory_need.h"
 #include "kernels/base/device.h"
 #include "kernels/base/memory.h"
 #include "kernels/base/view.h"

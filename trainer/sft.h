@@ -1,5 +1,5 @@
 // Supervised training on pre-tokenised rows: what `launch` makes of the rows that a person brings
-// (cli/run/sft_rows.h), and demonstrations.
+// (cli/inputs/sft_rows.h), and demonstrations.
 //
 //   {"input_ids": [1, 5, 9, 2], "loss_mask": [0, 0, 1, 1]}
 //

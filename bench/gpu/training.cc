@@ -14,8 +14,8 @@
 #include "bench/report/program.h"
 #include "core/base/error.h"
 #include "core/base/machine.h"
-#include "core/base/memory_need.h"
 #include "core/base/random.h"
+#include "core/run/memory_need.h"
 #include "trainer/policy_trainer.h"
 
 namespace tailrace::gpu_bench {

@@ -18,7 +18,7 @@
 #include <fmt/format.h>
 
 #include "bench/report/report.h"
-#include "core/base/flags.h"
+#include "core/config/flags.h"
 
 namespace tailrace {
 

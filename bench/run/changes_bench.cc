@@ -11,8 +11,8 @@
 #include "bench/report/program.h"
 #include "bench/run/launched_run.h"
 #include "core/base/error.h"
-#include "core/base/run_directory.h"
 #include "core/model/safetensors.h"
+#include "core/run/run_directory.h"
 #include "core/weights/version_folder.h"
 
 namespace tailrace {

@@ -7,7 +7,7 @@
 #include <map>
 #include <string>
 
-#include "cli/run/recorded_episodes.h"
+#include "cli/simulate/recorded_episodes.h"
 
 namespace tailrace {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bench/report/report.h"
-#include "core/base/metrics.h"
+#include "core/run/metrics.h"
 
 namespace tailrace {
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/metrics.h"
+#include "core/run/metrics.h"
 
 namespace tailrace {
 

@@ -8,8 +8,8 @@
 #include "bench/report/program.h"
 #include "bench/run/launched_run.h"
 #include "cli/view/worker_use.h"
-#include "core/base/run_directory.h"
 #include "core/base/time.h"
+#include "core/run/run_directory.h"
 #include "core/trajectory/timeline_rows.h"
 
 namespace tailrace {

@@ -34,8 +34,8 @@
 // and heard between two steps of the engine: that much is added, and is in the recorded seconds.
 //
 // What was recorded of a workload and seed is written beside the runs, to
-// OUT/WORKLOAD-SEED.episodes.jsonl (cli/run/recorded_episodes.h). With `--learn` the learning rate
-// is not 0: rewards can be compared, and nothing is forced.
+// OUT/WORKLOAD-SEED.episodes.jsonl (cli/simulate/recorded_episodes.h). With `--learn` the learning
+// rate is not 0: rewards can be compared, and nothing is forced.
 //
 // The decomposition says by which means a mode gains: `tail`, what is left of waiting for the last
 // samples; `overlap` of sampling with training; `partial`, the trained tokens that older weights

@@ -25,12 +25,12 @@
 
 #include "bench/report/program.h"
 #include "bench/run/launched_run.h"
+#include "cli/inputs/load.h"
 #include "cli/plan/planned_run.h"
 #include "cli/plan/quiet_steps.h"
-#include "cli/run/load.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
-#include "core/base/run_directory.h"
+#include "core/run/run_directory.h"
 
 namespace tailrace {
 namespace {

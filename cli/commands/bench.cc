@@ -10,8 +10,8 @@
 #include "cli/commands/commands.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
-#include "core/base/flags.h"
 #include "core/base/nearest.h"
+#include "core/config/flags.h"
 
 namespace tailrace {
 namespace {

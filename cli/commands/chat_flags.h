@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/base/flags.h"
 #include "core/chat/options.h"
+#include "core/config/flags.h"
 
 namespace tailrace {
 

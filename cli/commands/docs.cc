@@ -9,14 +9,14 @@
 #include <fmt/ranges.h>
 
 #include "cli/commands/commands.h"
-#include "cli/run/foreign_names.h"
-#include "cli/run/hardware_file.h"
-#include "cli/run/options.h"
+#include "cli/config/foreign_names.h"
+#include "cli/config/hardware_file.h"
+#include "cli/config/options.h"
 #include "cli/view/wrapped.h"
-#include "core/base/config_printer.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
-#include "core/base/flags.h"
+#include "core/config/config_printer.h"
+#include "core/config/flags.h"
 #include "kernels/base/check.h"
 
 namespace tailrace {

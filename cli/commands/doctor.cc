@@ -7,10 +7,10 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands/commands.h"
-#include "core/base/flags.h"
 #include "core/base/json_text.h"
 #include "core/base/machine.h"
 #include "core/base/version.h"
+#include "core/config/flags.h"
 #include "kernels/base/backend.h"
 #include "kernels/base/isa.h"
 #include "sandbox/launcher/launcher.h"

@@ -11,11 +11,11 @@
 #include "cli/commands/commands.h"
 #include "core/base/enum_names.h"
 #include "core/base/exit_code.h"
-#include "core/base/flags.h"
-#include "core/base/unfinished_folder.h"
+#include "core/config/flags.h"
 #include "core/model/model_config.h"
 #include "core/model/parameter_files.h"
 #include "core/model/safetensors.h"
+#include "core/run/unfinished_folder.h"
 #include "core/text/tokenizer.h"
 
 namespace tailrace {

@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include "cli/commands/leave.h"
-#include "cli/run/listen.h"
-#include "cli/run/load.h"
+#include "cli/config/listen.h"
+#include "cli/inputs/load.h"
 #include "cli/view/progress.h"
 #include "core/base/error.h"
 #include "core/gate/remote_run.h"

@@ -5,8 +5,8 @@
 
 #include <string>
 
-#include "cli/run/registries.h"
-#include "cli/run/roles.h"
+#include "cli/inputs/registries.h"
+#include "cli/roles/roles.h"
 #include "core/base/exit_code.h"
 
 namespace tailrace {

@@ -1,5 +1,5 @@
 #include "cli/commands/commands.h"
-#include "core/base/flags.h"
+#include "core/config/flags.h"
 
 namespace tailrace {
 

@@ -12,7 +12,7 @@
 #include "cli/eval/loaded_model.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
-#include "core/base/flags.h"
+#include "core/config/flags.h"
 #include "core/model/forward_batch.h"
 #include "core/model/kv_cache.h"
 #include "core/model/mirror.h"

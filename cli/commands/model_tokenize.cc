@@ -9,12 +9,12 @@
 
 #include "cli/commands/commands.h"
 #include "cli/commands/jsonl_input.h"
-#include "cli/run/sft_rows.h"
+#include "cli/inputs/sft_rows.h"
 #include "core/base/error.h"
-#include "core/base/flags.h"
 #include "core/base/json_row.h"
 #include "core/base/json_text.h"
 #include "core/chat/prompt_format.h"
+#include "core/config/flags.h"
 #include "core/text/messages.h"
 #include "core/text/tokenizer.h"
 

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "cli/commands/commands.h"
-#include "cli/run/hardware_file.h"
-#include "core/base/flags.h"
+#include "cli/config/hardware_file.h"
+#include "core/config/flags.h"
 
 namespace tailrace {
 namespace {

@@ -1,4 +1,4 @@
-#include "cli/run/plan.h"
+#include "cli/prepare/plan.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -14,23 +14,23 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/quick_plan.h"
 #include "cli/commands/whole_simulation.h"
+#include "cli/config/algorithm.h"
+#include "cli/config/hardware_file.h"
+#include "cli/inputs/length.h"
+#include "cli/inputs/load.h"
+#include "cli/inputs/planned_model.h"
 #include "cli/plan/card_fit.h"
 #include "cli/plan/card_numbers.h"
 #include "cli/plan/plan_text.h"
 #include "cli/plan/planned_run.h"
-#include "cli/run/algorithm.h"
-#include "cli/run/hardware_file.h"
-#include "cli/run/length.h"
-#include "cli/run/load.h"
-#include "cli/run/placed_run.h"
-#include "cli/run/planned_model.h"
-#include "cli/run/setup.h"
-#include "cli/run/simulation.h"
+#include "cli/prepare/placed_run.h"
+#include "cli/prepare/setup.h"
+#include "cli/simulate/simulation.h"
 #include "cli/view/progress.h"
 #include "cli/view/wrapped.h"
 #include "core/base/error.h"
-#include "core/base/flags.h"
 #include "core/base/machine.h"
+#include "core/config/flags.h"
 
 namespace tailrace {
 namespace {

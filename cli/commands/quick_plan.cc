@@ -6,8 +6,8 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include "cli/run/algorithm.h"
-#include "cli/run/setup.h"
+#include "cli/config/algorithm.h"
+#include "cli/prepare/setup.h"
 #include "cli/view/progress.h"
 #include "cli/view/wrapped.h"
 

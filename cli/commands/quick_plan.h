@@ -8,10 +8,10 @@
 #include <filesystem>
 #include <string>
 
-#include "cli/run/load.h"
-#include "cli/run/placed_run.h"
-#include "cli/run/plan.h"
-#include "core/base/run_directory.h"
+#include "cli/inputs/load.h"
+#include "cli/prepare/placed_run.h"
+#include "cli/prepare/plan.h"
+#include "core/run/run_directory.h"
 
 namespace tailrace {
 

@@ -12,7 +12,7 @@
 #include "cli/view/report_page.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
-#include "core/base/flags.h"
+#include "core/config/flags.h"
 
 namespace tailrace {
 namespace {

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "cli/run/options.h"
-#include "core/base/flags.h"
+#include "cli/config/options.h"
+#include "core/config/flags.h"
 #include "core/text/row_file.h"
 
 namespace tailrace {

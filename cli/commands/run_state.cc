@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "cli/run/endpoint.h"
+#include "cli/roles/endpoint.h"
 #include "core/base/error.h"
 #include "scheduler/store/journal.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/run_directory.h"
+#include "core/run/run_directory.h"
 #include "scheduler/state/state.h"
 
 namespace tailrace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/flags.h"
+#include "core/config/flags.h"
 #include "rollout/engine/options.h"
 
 namespace tailrace {

@@ -10,8 +10,8 @@
 
 #include "core/base/enum_names.h"
 #include "core/base/json_text.h"
-#include "core/base/metrics.h"
 #include "core/base/time.h"
+#include "core/run/metrics.h"
 
 namespace tailrace {
 namespace {

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/base/run_directory.h"
 #include "core/base/time.h"
+#include "core/run/run_directory.h"
 #include "scheduler/state/state.h"
 
 namespace tailrace {

@@ -9,7 +9,7 @@
 #include "cli/commands/run_state.h"
 #include "cli/view/sample_trace.h"
 #include "core/base/error.h"
-#include "core/base/run_directory.h"
+#include "core/run/run_directory.h"
 #include "core/text/tokenizer.h"
 
 namespace tailrace {

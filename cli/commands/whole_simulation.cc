@@ -13,11 +13,11 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include "cli/run/counted.h"
-#include "cli/run/setup.h"
-#include "cli/run/simulation.h"
+#include "cli/config/counted.h"
+#include "cli/prepare/setup.h"
 #include "cli/simulate/simulated_run.h"
 #include "cli/simulate/simulated_text.h"
+#include "cli/simulate/simulation.h"
 #include "cli/simulate/simulation_size.h"
 #include "core/base/error.h"
 #include "core/base/exit_code.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/run/load.h"
+#include "cli/inputs/load.h"
 #include "sandbox/registry.h"
 
 namespace tailrace {

@@ -6,11 +6,11 @@
 #include <fmt/format.h>
 
 #include "cli/commands/commands.h"
-#include "cli/run/pools.h"
+#include "cli/config/pools.h"
 #include "cli/view/progress.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
-#include "core/base/flags.h"
+#include "core/config/flags.h"
 #include "core/wire/curve_keys.h"
 
 namespace tailrace {

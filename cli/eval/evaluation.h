@@ -9,7 +9,7 @@
 
 #include "cli/eval/loaded_model.h"
 #include "cli/eval/statistics.h"
-#include "cli/run/registries.h"
+#include "cli/inputs/registries.h"
 #include "core/chat/prompt_format.h"
 #include "core/text/dataset.h"
 #include "reward/verifier.h"

@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <memory>
 
-#include "cli/run/device_choice.h"
-#include "core/base/flags.h"
+#include "cli/config/device_choice.h"
+#include "core/config/flags.h"
 #include "core/model/compute.h"
 #include "core/model/model.h"
 #include "core/model/packed_weights.h"

@@ -5,15 +5,15 @@
 
 #include <fmt/format.h>
 
+#include "cli/inputs/fitted_prompts.h"
+#include "cli/inputs/planned_model.h"
 #include "cli/plan/local_run.h"
 #include "cli/plan/pilot.h"
 #include "cli/plan/rehearsed_rollout.h"
 #include "cli/plan/rehearsed_trainer.h"
-#include "cli/run/fitted_prompts.h"
-#include "cli/run/placed_run.h"
-#include "cli/run/planned_model.h"
-#include "cli/run/setup.h"
-#include "cli/run/worker_configs.h"
+#include "cli/prepare/placed_run.h"
+#include "cli/prepare/setup.h"
+#include "cli/prepare/worker_configs.h"
 #include "core/base/clock.h"
 #include "core/base/error.h"
 #include "core/base/file.h"

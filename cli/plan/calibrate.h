@@ -12,10 +12,10 @@
 #include <functional>
 #include <string>
 
+#include "cli/inputs/registries.h"
+#include "cli/inputs/resolved_run.h"
 #include "cli/plan/costs.h"
 #include "cli/plan/local_run.h"
-#include "cli/run/registries.h"
-#include "cli/run/resolved_run.h"
 
 namespace tailrace {
 

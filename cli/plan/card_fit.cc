@@ -8,11 +8,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "cli/run/counted.h"
-#include "cli/run/hardware_file.h"
-#include "cli/run/placed_run.h"
-#include "cli/run/threads.h"
-#include "cli/run/worker_configs.h"
+#include "cli/config/counted.h"
+#include "cli/config/hardware_file.h"
+#include "cli/inputs/threads.h"
+#include "cli/prepare/placed_run.h"
+#include "cli/prepare/worker_configs.h"
 #include "cli/view/wrapped.h"
 #include "core/base/machine.h"
 #include "core/model/compute.h"

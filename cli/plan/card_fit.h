@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "cli/run/options.h"
-#include "cli/run/plan.h"
-#include "cli/run/resolved_run.h"
+#include "cli/config/options.h"
+#include "cli/inputs/resolved_run.h"
+#include "cli/prepare/plan.h"
 #include "core/model/model_config.h"
 #include "core/model/placement.h"
 #include "kernels/base/device.h"

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "cli/run/options.h"
-#include "core/base/yaml_config.h"
+#include "cli/config/options.h"
+#include "core/config/yaml_config.h"
 #include "core/model/model_config.h"
 
 namespace tailrace {

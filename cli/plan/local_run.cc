@@ -2,11 +2,11 @@
 
 #include <utility>
 
-#include "cli/run/placed_run.h"
-#include "cli/run/setup.h"
+#include "cli/prepare/placed_run.h"
+#include "cli/prepare/setup.h"
 #include "cli/simulate/simulation_size.h"
-#include "core/base/log.h"
 #include "core/base/machine.h"
+#include "core/run/log.h"
 
 namespace tailrace {
 

@@ -9,10 +9,10 @@
 #include <memory>
 #include <vector>
 
+#include "cli/inputs/resolved_run.h"
 #include "cli/plan/costs.h"
-#include "cli/run/resolved_run.h"
-#include "cli/run/simulation.h"
 #include "cli/simulate/simulated_text.h"
+#include "cli/simulate/simulation.h"
 #include "sandbox/registry.h"
 
 namespace tailrace {

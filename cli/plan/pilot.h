@@ -7,10 +7,10 @@
 
 #include <filesystem>
 
+#include "cli/config/options.h"
 #include "cli/plan/quiet_steps.h"
-#include "cli/run/options.h"
-#include "core/base/run_directory.h"
 #include "core/model/model_config.h"
+#include "core/run/run_directory.h"
 
 namespace tailrace {
 

@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/run/counted.h"
-#include "cli/run/simulate_options.h"
+#include "cli/config/counted.h"
+#include "cli/config/simulate_options.h"
 #include "cli/view/wrapped.h"
 
 namespace tailrace {

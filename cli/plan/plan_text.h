@@ -7,7 +7,7 @@
 #include <string>
 
 #include "cli/plan/planned_run.h"
-#include "cli/run/plan.h"
+#include "cli/prepare/plan.h"
 
 namespace tailrace {
 

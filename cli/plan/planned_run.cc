@@ -12,8 +12,8 @@
 #include "cli/simulate/simulation_size.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
-#include "core/base/log.h"
 #include "core/base/machine.h"
+#include "core/run/log.h"
 
 namespace tailrace {
 namespace {

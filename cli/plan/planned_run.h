@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
+#include "cli/inputs/registries.h"
+#include "cli/inputs/resolved_run.h"
 #include "cli/plan/card_fit.h"
 #include "cli/plan/costs.h"
 #include "cli/plan/local_run.h"
-#include "cli/run/registries.h"
-#include "cli/run/resolved_run.h"
 #include "scheduler/state/mode.h"
 
 namespace tailrace {

@@ -9,9 +9,9 @@
 
 #include <unistd.h>
 
-#include "cli/run/threads.h"
+#include "cli/inputs/threads.h"
 #include "core/base/error.h"
-#include "core/base/metrics.h"
+#include "core/run/metrics.h"
 
 namespace tailrace {
 namespace {

@@ -13,8 +13,8 @@
 #include <optional>
 #include <string>
 
-#include "cli/run/threads.h"
-#include "core/base/run_directory.h"
+#include "cli/inputs/threads.h"
+#include "core/run/run_directory.h"
 
 namespace tailrace {
 

@@ -11,7 +11,7 @@
 
 #include "cli/plan/fit.h"
 #include "cli/plan/quiet_watch.h"
-#include "cli/run/simulation.h"
+#include "cli/simulate/simulation.h"
 #include "core/base/clock.h"
 #include "core/base/error.h"
 #include "core/base/machine.h"

@@ -9,11 +9,11 @@
 #include <memory>
 #include <vector>
 
+#include "cli/config/options.h"
+#include "cli/inputs/registries.h"
 #include "cli/plan/costs.h"
 #include "cli/plan/rehearsed_trainer.h"
-#include "cli/run/options.h"
-#include "cli/run/registries.h"
-#include "core/base/run_directory.h"
+#include "core/run/run_directory.h"
 #include "core/text/tokenizer.h"
 #include "rollout/worker/worker.h"
 

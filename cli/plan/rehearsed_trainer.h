@@ -8,8 +8,8 @@
 #include <span>
 #include <string>
 
+#include "cli/config/options.h"
 #include "cli/plan/costs.h"
-#include "cli/run/options.h"
 #include "core/weights/frozen_base.h"
 #include "core/weights/manifest.h"
 #include "kernels/base/backend.h"

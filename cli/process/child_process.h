@@ -13,7 +13,7 @@
 
 #include "core/base/file_descriptor.h"
 #include "core/base/result.h"
-#include "core/base/status_page.h"
+#include "core/run/status_page.h"
 
 namespace tailrace {
 

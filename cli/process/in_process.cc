@@ -14,8 +14,8 @@
 #include "cli/process/child_process.h"
 #include "cli/process/quiet_watch.h"
 #include "core/base/error.h"
-#include "core/base/stall_watch.h"
-#include "core/base/status_page.h"
+#include "core/run/stall_watch.h"
+#include "core/run/status_page.h"
 
 namespace tailrace {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "cli/process/supervisor.h"
-#include "cli/run/roles.h"
+#include "cli/roles/roles.h"
 
 namespace tailrace {
 

@@ -11,7 +11,7 @@
 
 #include <fmt/format.h>
 
-#include "core/base/status_page.h"
+#include "core/run/status_page.h"
 
 namespace tailrace {
 

@@ -12,13 +12,13 @@
 #include <fmt/format.h>
 #include <signal.h>
 
+#include "cli/config/counted.h"
 #include "cli/process/child_process.h"
 #include "cli/process/quiet_watch.h"
-#include "cli/run/counted.h"
 #include "core/base/exit_code.h"
 #include "core/base/file.h"
-#include "core/base/stall_watch.h"
 #include "core/base/time.h"
+#include "core/run/stall_watch.h"
 #include "sandbox/process/offspring.h"
 
 namespace tailrace {

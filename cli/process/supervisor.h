@@ -23,7 +23,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/run/roles.h"
+#include "cli/roles/roles.h"
 
 namespace tailrace {
 

@@ -7,8 +7,8 @@
 
 #include "cli/simulate/use_meter.h"
 #include "core/base/error.h"
-#include "core/base/log.h"
-#include "core/base/metrics.h"
+#include "core/run/log.h"
+#include "core/run/metrics.h"
 #include "scheduler/service/timeline.h"
 
 namespace tailrace {

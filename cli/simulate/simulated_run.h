@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "cli/run/simulation.h"
+#include "cli/simulate/simulation.h"
 #include "cli/view/worker_use.h"
-#include "core/base/run_directory.h"
+#include "core/run/run_directory.h"
 #include "scheduler/simulator/summary.h"
 #include "scheduler/simulator/world.h"
 

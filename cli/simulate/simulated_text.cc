@@ -9,8 +9,8 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/run/counted.h"
-#include "cli/run/pools.h"
+#include "cli/config/counted.h"
+#include "cli/config/pools.h"
 #include "scheduler/simulator/summary.h"
 
 namespace tailrace {

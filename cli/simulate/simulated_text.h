@@ -9,9 +9,9 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "cli/run/options.h"
-#include "cli/run/simulation.h"
+#include "cli/config/options.h"
 #include "cli/simulate/simulated_run.h"
+#include "cli/simulate/simulation.h"
 
 namespace tailrace {
 

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string>
 
-#include "cli/run/simulation.h"
+#include "cli/simulate/simulation.h"
 #include "core/base/machine.h"
 
 namespace tailrace {

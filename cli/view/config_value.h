@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/base/config_document.h"
+#include "core/config/config_document.h"
 
 namespace tailrace {
 

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "cli/view/health_rules.h"
-#include "core/base/metrics.h"
-#include "core/base/run_directory.h"
+#include "core/run/metrics.h"
+#include "core/run/run_directory.h"
 
 namespace tailrace {
 

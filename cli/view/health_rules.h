@@ -15,7 +15,7 @@
 
 #include "cli/view/config_value.h"
 #include "core/base/enum_names.h"
-#include "core/base/metrics.h"
+#include "core/run/metrics.h"
 
 namespace tailrace {
 

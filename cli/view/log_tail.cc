@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "core/base/run_directory.h"
+#include "core/run/run_directory.h"
 
 namespace tailrace {
 namespace {
@@ -51,7 +51,7 @@ std::vector<std::string> LogTail::poll() {
 }
 
 std::optional<std::string> note_of(std::string_view name, std::string_view line) {
-  // Behind the name of the role, as core/base/log writes them.
+  // Behind the name of the role, as core/run/log writes them.
   constexpr std::string_view kLevel = ": warning: ";
   const size_t level = line.find(kLevel);
   if (level != line.npos && line.find(kPassedOver) != line.npos)

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/base/file_descriptor.h"
-#include "core/base/metrics.h"
+#include "core/run/metrics.h"
 
 namespace tailrace {
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "core/base/metrics.h"
-#include "core/base/run_directory.h"
+#include "core/run/metrics.h"
+#include "core/run/run_directory.h"
 
 namespace tailrace {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "cli/view/health.h"
-#include "core/base/metrics.h"
+#include "core/run/metrics.h"
 
 namespace tailrace {
 

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "cli/view/samples.h"
-#include "core/base/metrics.h"
 #include "core/base/result.h"
-#include "core/base/run_directory.h"
+#include "core/run/metrics.h"
+#include "core/run/run_directory.h"
 #include "core/trajectory/timeline_rows.h"
 
 namespace tailrace {

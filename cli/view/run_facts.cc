@@ -12,10 +12,10 @@
 #include <fmt/ranges.h>
 
 #include "cli/view/config_value.h"
-#include "core/base/config_printer.h"
 #include "core/base/error.h"
 #include "core/base/machine.h"
-#include "core/base/yaml_config.h"
+#include "core/config/config_printer.h"
+#include "core/config/yaml_config.h"
 #include "trainer/loss/options.h"
 
 namespace tailrace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/metrics.h"
+#include "core/run/metrics.h"
 
 namespace tailrace {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/base/result.h"
-#include "core/base/run_directory.h"
+#include "core/run/run_directory.h"
 #include "core/text/tokenizer.h"
 #include "core/trajectory/sample_name.h"
 #include "core/trajectory/timeline_rows.h"

@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "core/base/metrics.h"
+#include "core/run/metrics.h"
 
 namespace tailrace {
 

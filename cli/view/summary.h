@@ -7,8 +7,8 @@
 #include <span>
 #include <string>
 
-#include "core/base/metrics.h"
-#include "core/base/run_directory.h"
+#include "core/run/metrics.h"
+#include "core/run/run_directory.h"
 
 namespace tailrace {
 

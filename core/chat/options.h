@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/base/enum_names.h"
-#include "core/base/options.h"
+#include "core/config/options.h"
 
 namespace tailrace::chat {
 

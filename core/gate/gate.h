@@ -23,8 +23,8 @@
 #include <string>
 #include <vector>
 
-#include "core/base/log.h"
 #include "core/gate/file_shelf.h"
+#include "core/run/log.h"
 #include "core/wire/curve_keys.h"
 #include "core/wire/gate_frames.h"
 #include "core/wire/greeting.h"

@@ -16,9 +16,9 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/base/log.h"
 #include "core/base/result.h"
 #include "core/gate/file_fetch.h"
+#include "core/run/log.h"
 #include "core/wire/endpoint.h"
 #include "core/wire/gate_frames.h"
 #include "core/wire/greeting.h"

@@ -25,11 +25,11 @@
 #include <thread>
 
 #include "core/base/digest.h"
-#include "core/base/lock_file.h"
-#include "core/base/log.h"
 #include "core/base/result.h"
 #include "core/base/time.h"
 #include "core/gate/file_shelf.h"
+#include "core/run/lock_file.h"
+#include "core/run/log.h"
 #include "core/wire/endpoint.h"
 #include "core/wire/wakeup.h"
 #include "kernels/base/mutex.h"

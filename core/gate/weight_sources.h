@@ -24,11 +24,11 @@
 #include <vector>
 
 #include "core/base/digest.h"
-#include "core/base/log.h"
 #include "core/base/result.h"
 #include "core/base/time.h"
 #include "core/gate/file_fetch.h"
 #include "core/gate/remote_run.h"
+#include "core/run/log.h"
 #include "core/wire/gate_frames.h"
 #include "kernels/base/mutex.h"
 

@@ -1,5 +1,5 @@
-// What the run and a worker of another host call the files of a bundle (cli/run/bundle.h), and the
-// listing of them that travels first.
+// What the run and a worker of another host call the files of a bundle (cli/roles/bundle.h), and
+// the listing of them that travels first.
 //
 // Thread: any.
 #pragma once

@@ -19,13 +19,13 @@
 
 #include "core/base/digest.h"
 #include "core/base/ids.h"
-#include "core/base/lock_file.h"
 #include "core/base/result.h"
-#include "core/base/run_directory.h"
 #include "core/gate/remote_run.h"
 #include "core/gate/weight_relay.h"
 #include "core/gate/weight_sources.h"
 #include "core/hosts/weight_cache.h"
+#include "core/run/lock_file.h"
+#include "core/run/run_directory.h"
 
 namespace tailrace {
 

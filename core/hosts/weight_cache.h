@@ -20,10 +20,10 @@
 #include <string>
 
 #include "core/base/digest.h"
-#include "core/base/log.h"
 #include "core/base/result.h"
 #include "core/gate/weight_sources.h"
 #include "core/hosts/proved_payloads.h"
+#include "core/run/log.h"
 #include "core/weights/fetch_weights.h"
 #include "core/weights/way.h"
 #include "kernels/base/mutex.h"

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "core/base/options.h"
 #include "core/base/printable.h"
+#include "core/config/options.h"
 
 namespace tailrace::wire {
 namespace {

@@ -15,9 +15,9 @@
 
 #include "core/base/digest.h"
 #include "core/base/fields.h"
-#include "core/base/log.h"
 #include "core/base/result.h"
 #include "core/messages/check.h"
+#include "core/run/log.h"
 
 namespace tailrace::wire {
 

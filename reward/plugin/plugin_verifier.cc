@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "core/base/call_board.h"
+#include "core/run/call_board.h"
 #include "kernels/base/mutex.h"
 
 namespace tailrace {

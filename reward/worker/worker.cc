@@ -6,7 +6,7 @@
 
 #include <unistd.h>
 
-#include "core/base/deadline_executor.h"
+#include "core/run/deadline_executor.h"
 #include "kernels/base/pulse.h"
 #include "reward/judge.h"
 #include "reward/registry.h"

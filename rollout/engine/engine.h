@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "core/base/clock.h"
-#include "core/base/memory_need.h"
 #include "core/generate.h"
 #include "core/model/mirror.h"
 #include "core/model/model.h"
+#include "core/run/memory_need.h"
 #include "core/text/tokenizer.h"
 #include "kernels/base/device.h"
 #include "kernels/base/memory.h"

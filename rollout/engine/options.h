@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "core/base/options.h"
+#include "core/config/options.h"
 #include "core/generate.h"
 
 namespace tailrace {

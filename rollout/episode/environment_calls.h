@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "core/base/clock.h"
-#include "core/base/deadline_executor.h"
+#include "core/run/deadline_executor.h"
 #include "rollout/episode/episode.h"
 #include "sandbox/environment_source.h"
 

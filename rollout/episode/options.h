@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "core/base/ids.h"
-#include "core/base/options.h"
+#include "core/config/options.h"
 #include "rollout/engine/options.h"
 
 namespace tailrace {

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "core/base/log.h"
 #include "core/chat/prompt_format.h"
 #include "core/messages/message.h"
+#include "core/run/log.h"
 #include "rollout/episode/episode.h"
 #include "rollout/episode/task_source.h"
 #include "rollout/player/player.h"

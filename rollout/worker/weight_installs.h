@@ -4,8 +4,8 @@
 // Thread: the owner's thread only (the engine's).
 #pragma once
 
-#include "core/base/log.h"
 #include "core/messages/message.h"
+#include "core/run/log.h"
 #include "core/wire/worker_client.h"
 #include "kernels/base/device.h"
 #include "rollout/engine/engine.h"

@@ -14,8 +14,8 @@
 
 #include "core/base/clock.h"
 #include "core/base/exit_code.h"
-#include "core/base/log.h"
-#include "core/base/memory_need.h"
+#include "core/run/log.h"
+#include "core/run/memory_need.h"
 #include "rollout/worker/worker_config.h"
 #include "sandbox/registry.h"
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "core/base/run_directory.h"
 #include "core/chat/options.h"
 #include "core/model/model_config.h"
+#include "core/run/run_directory.h"
 #include "core/text/dataset.h"
 #include "core/weights/colocation.h"
 #include "core/weights/fetch_weights.h"

@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
-#include "core/base/call_board.h"
 #include "core/base/error.h"
+#include "core/run/call_board.h"
 
 namespace tailrace::sandbox {
 namespace {

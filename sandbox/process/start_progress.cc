@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "core/base/run_directory.h"
+#include "core/run/run_directory.h"
 
 namespace tailrace::sandbox {
 namespace {

@@ -19,8 +19,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/log.h"
 #include "core/base/rate_limit.h"
+#include "core/run/log.h"
 #include "core/wire/server.h"
 #include "scheduler/service/policy.h"
 #include "scheduler/service/run_metrics.h"

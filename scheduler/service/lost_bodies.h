@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "core/base/log.h"
+#include "core/run/log.h"
 #include "scheduler/service/store_actor.h"
 #include "scheduler/state/event.h"
 

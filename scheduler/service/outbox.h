@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/log.h"
+#include "core/run/log.h"
 #include "core/wire/server.h"
 #include "scheduler/service/run_metrics.h"
 #include "scheduler/service/store_actor.h"

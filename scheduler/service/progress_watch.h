@@ -13,8 +13,8 @@
 #include <optional>
 #include <vector>
 
-#include "core/base/stall_watch.h"
 #include "core/base/time.h"
+#include "core/run/stall_watch.h"
 #include "scheduler/state/event.h"
 #include "scheduler/state/state.h"
 

@@ -17,10 +17,10 @@
 #include <string>
 #include <vector>
 
-#include "core/base/log.h"
-#include "core/base/metrics.h"
-#include "core/base/run_directory.h"
 #include "core/messages/message.h"
+#include "core/run/log.h"
+#include "core/run/metrics.h"
+#include "core/run/run_directory.h"
 #include "core/trajectory/sample_rows.h"
 #include "core/trajectory/trajectory.h"
 #include "scheduler/state/action.h"

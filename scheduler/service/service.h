@@ -22,10 +22,10 @@
 #include <vector>
 
 #include "core/base/clock.h"
-#include "core/base/log.h"
-#include "core/base/metrics.h"
-#include "core/base/run_directory.h"
-#include "core/base/status_page.h"
+#include "core/run/log.h"
+#include "core/run/metrics.h"
+#include "core/run/run_directory.h"
+#include "core/run/status_page.h"
 #include "core/trajectory/body_limits.h"
 #include "core/trajectory/sample_rows.h"
 #include "core/wire/link.h"

@@ -25,7 +25,7 @@
 #include "core/base/bounded_queue.h"
 #include "core/base/ids.h"
 #include "core/base/result.h"
-#include "core/base/stall_watch.h"
+#include "core/run/stall_watch.h"
 #include "core/trajectory/body_limits.h"
 #include "core/trajectory/trajectory.h"
 #include "kernels/base/mutex.h"

@@ -23,9 +23,9 @@
 #include <vector>
 
 #include "core/base/file.h"
-#include "core/base/log.h"
 #include "core/base/metric_list.h"
-#include "core/base/run_directory.h"
+#include "core/run/log.h"
+#include "core/run/run_directory.h"
 #include "core/trajectory/timeline_rows.h"
 #include "scheduler/state/action.h"
 #include "scheduler/state/event.h"

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "core/base/error.h"
-#include "core/base/options.h"
+#include "core/config/options.h"
 
 namespace tailrace::scheduler {
 namespace {

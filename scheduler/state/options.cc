@@ -1,6 +1,6 @@
 #include "scheduler/state/options.h"
 
-#include "core/base/options.h"
+#include "core/config/options.h"
 #include "scheduler/state/quotas.h"
 
 namespace tailrace::scheduler {

@@ -8,7 +8,7 @@
 #include <xxhash.h>
 
 #include "core/base/file.h"
-#include "core/base/run_directory.h"
+#include "core/run/run_directory.h"
 #include "kernels/base/check.h"
 #include "scheduler/decide/decide.h"
 #include "scheduler/state/archive.h"

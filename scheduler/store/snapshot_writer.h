@@ -22,7 +22,7 @@
 
 #include "core/base/bounded_queue.h"
 #include "core/base/result.h"
-#include "core/base/stall_watch.h"
+#include "core/run/stall_watch.h"
 #include "kernels/base/mutex.h"
 #include "kernels/base/pulse.h"
 #include "scheduler/state/state.h"

@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "bench/report/program.h"
-#include "core/base/metrics.h"
-#include "core/base/run_directory.h"
+#include "core/run/metrics.h"
+#include "core/run/run_directory.h"
 #include "core/trajectory/timeline_rows.h"
 #include "tests/core/base/temporary_directory.h"
 

@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 
 #include "core/base/file.h"
-#include "core/base/metrics.h"
+#include "core/run/metrics.h"
 #include "tests/core/base/temporary_directory.h"
 #include "tests/examples/page_blocks.h"
 

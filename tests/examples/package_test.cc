@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 
 #include "core/base/file.h"
-#include "core/base/metrics.h"
+#include "core/run/metrics.h"
 #include "tests/core/base/temporary_directory.h"
 
 namespace tailrace {

@@ -1,6 +1,6 @@
 // A link that is cut while workers are behind it: short cuts are nothing, after longer ones the
 // work goes elsewhere and the worker comes back; nothing is lost or done twice.
-#include "core/base/metrics.h"
+#include "core/run/metrics.h"
 #include "tests/hosts/remote_fixture.h"
 
 namespace tailrace {

@@ -12,7 +12,7 @@
 #include <sys/socket.h>
 
 #include "core/base/error.h"
-#include "core/base/flags.h"
+#include "core/config/flags.h"
 #include "tests/hosts/host.h"
 #include "tests/hosts/link_emulator.h"
 #include "tests/hosts/raw_stream.h"

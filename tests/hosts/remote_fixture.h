@@ -16,7 +16,7 @@
 #include <signal.h>
 
 #include "core/base/file.h"
-#include "core/base/run_directory.h"
+#include "core/run/run_directory.h"
 #include "core/weights/manifest.h"
 #include "tests/hosts/hosts_test_suite.h"
 #include "tests/hosts/link_emulator.h"

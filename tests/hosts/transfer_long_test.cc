@@ -2,7 +2,7 @@
 // killed: the weights of a synchronous run stay what they would have been.
 #include <sys/stat.h>
 
-#include "core/base/metrics.h"
+#include "core/run/metrics.h"
 #include "core/wire/gate_frames.h"
 #include "tests/hosts/remote_fixture.h"
 

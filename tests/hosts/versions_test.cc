@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/base/metrics.h"
+#include "core/run/metrics.h"
 #include "core/trajectory/timeline_rows.h"
 #include "tests/hosts/remote_fixture.h"
 

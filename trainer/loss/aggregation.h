@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "core/base/enum_names.h"
-#include "core/base/options.h"
+#include "core/config/options.h"
 
 namespace tailrace {
 

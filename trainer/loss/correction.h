@@ -8,7 +8,7 @@
 #include <span>
 #include <string_view>
 
-#include "core/base/options.h"
+#include "core/config/options.h"
 
 namespace tailrace {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/base/enum_names.h"
-#include "core/base/options.h"
+#include "core/config/options.h"
 #include "trainer/loss/advantage.h"
 #include "trainer/loss/returns.h"
 

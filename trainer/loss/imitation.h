@@ -13,7 +13,7 @@
 #include <span>
 
 #include "core/base/enum_names.h"
-#include "core/base/options.h"
+#include "core/config/options.h"
 #include "kernels/ops/loss_terms.h"
 
 namespace tailrace {

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "core/base/enum_names.h"
-#include "core/base/options.h"
+#include "core/config/options.h"
 #include "kernels/ops/loss_terms.h"
 
 namespace tailrace {

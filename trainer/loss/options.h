@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/base/enum_names.h"
-#include "core/base/options.h"
+#include "core/config/options.h"
 #include "trainer/loss/advantage.h"
 #include "trainer/loss/aggregation.h"
 #include "trainer/loss/correction.h"

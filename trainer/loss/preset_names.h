@@ -8,7 +8,7 @@
 #include <span>
 
 #include "core/base/enum_names.h"
-#include "core/base/options.h"
+#include "core/config/options.h"
 
 namespace tailrace {
 

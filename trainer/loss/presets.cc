@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/base/config_printer.h"
+#include "core/config/config_printer.h"
 #include "trainer/loss/options.h"
 
 namespace tailrace {

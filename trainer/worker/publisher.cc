@@ -5,12 +5,12 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/base/metrics.h"
 #include "core/base/random.h"
 #include "core/base/unique_number.h"
 #include "core/model/adapter_files.h"
 #include "core/model/model_form.h"
 #include "core/model/parameter_files.h"
+#include "core/run/metrics.h"
 #include "core/weights/frozen_base.h"
 #include "core/weights/version_folder.h"
 #include "kernels/base/backend.h"

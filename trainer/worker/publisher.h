@@ -9,10 +9,10 @@
 #include <string>
 
 #include "core/base/digest.h"
-#include "core/base/log.h"
+#include "core/messages/message.h"
+#include "core/run/log.h"
 #include "core/weights/manifest.h"
 #include "core/weights/version_keeper.h"
-#include "core/messages/message.h"
 #include "trainer/checkpoint.h"
 #include "trainer/policy_trainer.h"
 #include "trainer/worker/held_version.h"

@@ -11,10 +11,10 @@
 
 #include "core/base/clock.h"
 #include "core/base/digest.h"
-#include "core/base/log.h"
 #include "core/collective/gloo.h"
-#include "core/weights/manifest.h"
 #include "core/messages/message.h"
+#include "core/run/log.h"
+#include "core/weights/manifest.h"
 #include "trainer/policy_trainer.h"
 #include "trainer/worker/held_version.h"
 #include "trainer/worker/saved_state.h"

@@ -9,8 +9,8 @@
 #include <string_view>
 
 #include "core/base/digest.h"
-#include "core/base/log.h"
 #include "core/model/model_config.h"
+#include "core/run/log.h"
 #include "trainer/checkpoint.h"
 #include "trainer/policy_trainer.h"
 #include "trainer/worker/worker_config.h"

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "core/base/clock.h"
-#include "core/base/log.h"
 #include "core/base/metric_list.h"
+#include "core/run/log.h"
 #include "core/trajectory/trajectory.h"
 #include "trainer/batch.h"
 #include "trainer/policy_trainer.h"

@@ -7,9 +7,9 @@
 #include <functional>
 
 #include "core/base/digest.h"
-#include "core/base/log.h"
 #include "core/base/metric_list.h"
 #include "core/messages/message.h"
+#include "core/run/log.h"
 #include "trainer/checkpoint.h"
 #include "trainer/policy_trainer.h"
 #include "trainer/sft.h"

@@ -17,8 +17,8 @@
 
 #include "core/base/clock.h"
 #include "core/base/exit_code.h"
-#include "core/base/log.h"
-#include "core/base/memory_need.h"
+#include "core/run/log.h"
+#include "core/run/memory_need.h"
 #include "trainer/worker/worker_config.h"
 
 namespace tailrace {

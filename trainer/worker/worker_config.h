@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
-#include "core/base/run_directory.h"
 #include "core/model/model_config.h"
+#include "core/run/run_directory.h"
 #include "core/weights/colocation.h"
 #include "core/wire/worker_client.h"
 #include "kernels/base/device.h"

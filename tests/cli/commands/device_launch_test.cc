@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "core/base/metrics.h"
-#include "core/base/run_directory.h"
+#include "core/run/metrics.h"
+#include "core/run/run_directory.h"
 #include "tests/cli/run_binary.h"
 
 namespace tailrace {

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/run/options.h"
+#include "cli/config/options.h"
 #include "core/model/parameter_files.h"
 #include "core/model/parameters.h"
 #include "core/model/safetensors.h"

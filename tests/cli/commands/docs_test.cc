@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "core/base/metrics.h"
+#include "core/run/metrics.h"
 #include "reward/judge.h"
 #include "reward/verifiers/built_in.h"
 #include "sandbox/builtin/built_in.h"

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/config/options.h"
 #include "cli/eval/evaluation.h"
-#include "cli/run/options.h"
 #include "core/model/config_text.h"
 #include "core/model/parameter_files.h"
 #include "core/model/parameters.h"

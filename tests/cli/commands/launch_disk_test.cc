@@ -1,6 +1,6 @@
 // The files of a run are as large as its plan says.
-#include "cli/run/disk_plan.h"
-#include "core/base/yaml_config.h"
+#include "cli/prepare/disk_plan.h"
+#include "core/config/yaml_config.h"
 #include "core/model/model_config.h"
 #include "tests/cli/commands/launch_fixture.h"
 #include "trainer/checkpoint.h"

@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "core/base/metrics.h"
+#include "core/run/metrics.h"
 #include "tests/cli/run_binary.h"
 
 namespace tailrace {

@@ -1,6 +1,6 @@
 // Whole runs whose trainer is several ranks: the same weights as one trainer makes, whoever is
 // killed.
-#include "core/base/lock_file.h"
+#include "core/run/lock_file.h"
 #include "tests/cli/commands/launch_fixture.h"
 
 namespace tailrace {

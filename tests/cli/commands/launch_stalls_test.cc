@@ -3,9 +3,9 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include "cli/run/endpoint.h"
-#include "cli/run/setup.h"
-#include "core/base/yaml_config.h"
+#include "cli/prepare/setup.h"
+#include "cli/roles/endpoint.h"
+#include "core/config/yaml_config.h"
 #include "tests/cli/commands/launch_fixture.h"
 #include "tests/core/base/environment_variable.h"
 

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cli/run/roles.h"
+#include "cli/roles/roles.h"
 #include "core/base/random.h"
 #include "tests/cli/commands/launch_fixture.h"
 #include "tests/cli/run_binary.h"

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "core/base/metrics.h"
+#include "core/run/metrics.h"
 #include "tests/cli/run_binary.h"
 
 namespace tailrace {

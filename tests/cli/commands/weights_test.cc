@@ -11,10 +11,10 @@
 #include <gtest/gtest.h>
 
 #include "core/base/file.h"
-#include "core/base/run_directory.h"
 #include "core/model/adapter_files.h"
 #include "core/model/parameter_files.h"
 #include "core/model/safetensors.h"
+#include "core/run/run_directory.h"
 #include "core/weights/version_folder.h"
 #include "tests/cli/run_binary.h"
 #include "tests/golden/golden.h"

@@ -4,9 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include "cli/config/hardware_file.h"
 #include "cli/plan/card_fit.h"
 #include "cli/plan/card_numbers.h"
-#include "cli/run/hardware_file.h"
 
 namespace tailrace {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "cli/run/registries.h"
+#include "cli/inputs/registries.h"
 
 namespace tailrace {
 namespace {

@@ -10,12 +10,12 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "cli/inputs/load.h"
 #include "cli/plan/local_run.h"
-#include "cli/run/load.h"
-#include "cli/run/placed_run.h"
-#include "cli/run/plan.h"
-#include "cli/run/setup.h"
-#include "cli/run/worker_configs.h"
+#include "cli/prepare/placed_run.h"
+#include "cli/prepare/plan.h"
+#include "cli/prepare/setup.h"
+#include "cli/prepare/worker_configs.h"
 #include "core/base/error.h"
 #include "tests/core/base/temporary_directory.h"
 

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "cli/run/registries.h"
+#include "cli/inputs/registries.h"
 #include "tests/core/base/temporary_directory.h"
 
 namespace tailrace {

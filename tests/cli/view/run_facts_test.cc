@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "core/base/config_printer.h"
 #include "core/base/file.h"
+#include "core/config/config_printer.h"
 #include "trainer/loss/options.h"
 
 namespace tailrace {

@@ -8,9 +8,9 @@
 
 #include <gtest/gtest.h>
 
-#include "core/base/config_printer.h"
 #include "core/base/enum_names.h"
-#include "core/base/yaml_config.h"
+#include "core/config/config_printer.h"
+#include "core/config/yaml_config.h"
 
 namespace tailrace {
 

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "core/base/log.h"
+#include "core/run/log.h"
 #include "tests/core/base/enum_contract.h"
 
 namespace tailrace {

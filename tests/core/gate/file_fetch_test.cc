@@ -12,7 +12,7 @@
 
 #include "core/base/digest_of.h"
 #include "core/base/file.h"
-#include "core/base/lock_file.h"
+#include "core/run/lock_file.h"
 #include "tests/core/gate/gate_fixture.h"
 
 namespace tailrace {

@@ -10,10 +10,10 @@
 #include <optional>
 
 #include "core/base/file.h"
-#include "core/base/lock_file.h"
 #include "core/base/random.h"
 #include "core/gate/weight_relay.h"
 #include "core/hosts/bundle_listing.h"
+#include "core/run/lock_file.h"
 #include "core/weights/proved_weights.h"
 #include "core/weights/tidy_versions.h"
 #include "core/weights/version_folder.h"

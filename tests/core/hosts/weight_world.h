@@ -13,9 +13,9 @@
 #include <set>
 #include <string>
 
-#include "core/base/log.h"
 #include "core/base/random.h"
 #include "core/hosts/weight_cache.h"
+#include "core/run/log.h"
 #include "core/weights/manifest.h"
 #include "core/weights/version_folder.h"
 #include "rollout/worker/weight_stage.h"

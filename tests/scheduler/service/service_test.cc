@@ -5,8 +5,8 @@
 
 #include "core/base/error.h"
 #include "core/base/file.h"
-#include "core/base/metrics.h"
 #include "core/base/random.h"
+#include "core/run/metrics.h"
 #include "core/wire/trajectory_codec.h"
 #include "scheduler/decide/decide.h"
 #include "scheduler/store/journal.h"

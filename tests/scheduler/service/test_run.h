@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/base/metrics.h"
+#include "core/run/metrics.h"
 #include "scheduler/service/service.h"
 #include "tests/scheduler/service/fake_workers.h"
 #include "tests/scheduler/store/files.h"

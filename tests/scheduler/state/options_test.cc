@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
-#include "core/base/yaml_config.h"
+#include "core/config/yaml_config.h"
 
 namespace tailrace::scheduler {
 namespace {
