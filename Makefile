@@ -28,7 +28,7 @@ quickstart: build/tailrace
 
 # build/package: a .deb, and a .tar.gz that brings its libraries along.
 package: setup
-	@cmake --preset release -DTAILRACE_ISAS=all >/dev/null
+	@cmake --preset release -DTAILRACE_ISAS=all -DTAILRACE_CUDA=$(CUDA) >/dev/null
 	@cmake --build --preset release -j $(JOBS) --target tailrace
 	cd build && cpack -B package
 	@ls -l build/package/*.deb build/package/*.tar.gz

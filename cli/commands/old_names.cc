@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/commands/commands.h"
@@ -29,20 +30,27 @@ std::string new_override(const std::string& word) {
   return word.starts_with(kOld) ? "hardware." + word.substr(kOld.size()) : word;
 }
 
-// "simulate CONFIG --modes sync" is "plan CONFIG --hardware FILE --whole --modes sync".
+// "simulate CONFIG --modes sync KEY=VALUE" is "plan CONFIG KEY=VALUE --hardware FILE --whole
+// --modes sync": --modes takes all words behind it.
 std::vector<std::string> whole_of_plan(const std::vector<std::string>& words) {
-  std::vector<std::string> now;
-  bool has_config = false, is_value = false;  // of the option before
+  std::string config;
+  std::vector<std::string> overrides, options;
+  bool is_value = false;  // of the option before
   for (const std::string& word : words) {
-    const bool is_option = word.starts_with("--");
-    const bool is_config = !has_config && !is_option && !is_value && word.find('=') == word.npos;
-    now.push_back(new_override(word));
+    const bool is_option = word.starts_with("--"), is_override = word.find('=') != word.npos;
+    if (!is_option && is_override)
+      overrides.push_back(new_override(word));
+    else if (!is_option && !is_value && config.empty())
+      config = word;
+    else
+      options.push_back(word);
     is_value = word == "--modes" || word == "--out";
-    if (!is_config) continue;
-    has_config = true;
-    now.insert(now.end(), {"--hardware", hardware_beside(word).string(), "--whole"});
   }
-  if (!has_config) now.insert(now.end(), {"CONFIG", "--hardware", "FILE", "--whole"});
+  std::vector<std::string> now = {config.empty() ? "CONFIG" : config};
+  now.insert(now.end(), overrides.begin(), overrides.end());
+  now.insert(now.end(),
+             {"--hardware", config.empty() ? "FILE" : hardware_beside(config).string(), "--whole"});
+  now.insert(now.end(), options.begin(), options.end());
   return now;
 }
 

@@ -56,6 +56,15 @@ PlanOverrides overrides_of(const PlanArguments& arguments) {
   return overrides;
 }
 
+// With this mode in the place of one that the person has given; empty: as they are.
+std::vector<std::string> in_mode(std::vector<std::string> overrides, std::string_view mode) {
+  constexpr std::string_view kKey = "scheduler.mode=";
+  if (mode.empty()) return overrides;
+  std::erase_if(overrides, [&](const std::string& text) { return text.starts_with(kKey); });
+  overrides.push_back(fmt::format("{}{}", kKey, mode));
+  return overrides;
+}
+
 // Where nothing is measured: the run on hardware that is described.
 class Described {
  public:
@@ -72,9 +81,7 @@ class Described {
 
   // In this mode; empty: its own.
   LoadedRun load(const std::string& mode = "") const {
-    std::vector<std::string> overrides = overrides_.config;
-    // Later ones win: a mode that is tried stands behind what the person has given.
-    if (!mode.empty()) overrides.push_back("scheduler.mode=" + mode);
+    const std::vector<std::string> overrides = in_mode(overrides_.config, mode);
     LoadedRun loaded = load_simulated_run(arguments_.config, overrides, hardware_, registries_);
     try {
       const std::optional<ModelConfig> policy = policy_of(loaded.run);
@@ -96,8 +103,13 @@ class Described {
                                              [](const auto& card) { return card.is_card(); });
     if (!is_card || knows_model(options)) return "";
     return wrapped(
-        "the sizes of the model are not known here (model.path, whose config.json is enough): "
-        "those of a dense policy of 8 B parameters are taken, and whether it fits is not told",
+        fmt::format("{}: those of a dense policy of 8 B parameters are taken, so that times and "
+                    "costs are of such a one, and whether it fits is not told",
+                    options.model.path.empty()
+                        ? "the sizes of the model are not known (model.path, whose config.json is "
+                          "enough)"
+                        : fmt::format("model.path = {} has no config.json, which would be enough",
+                                      options.model.path)),
         "note: ");
   }
   UserError placed(const UserError& error) const {
@@ -160,9 +172,9 @@ int plan_measured(const LoadedRun& loaded, const PlanArguments& arguments,
       .program = std::filesystem::read_symlink("/proc/self/exe"),
       .with_mode =
           [&](scheduler::ModeName mode) {
-            std::vector<std::string> overrides = arguments.overrides;
-            overrides.push_back(fmt::format("scheduler.mode={}", name_of(mode)));
-            return load_run_options(arguments.config, overrides, registries).run;
+            return load_run_options(arguments.config, in_mode(arguments.overrides, name_of(mode)),
+                                    registries)
+                .run;
           },
       .say = say_what_takes_time};
   return show_planned(arguments, memory, plan_here(request));
@@ -186,7 +198,10 @@ int plan_described(const Described& described, const LoadedRun& loaded,
       return fit->fits() ? kExitDone : kExitFailed;
     }
   }
-  if (arguments.quick) return kExitDone;
+  if (arguments.quick)
+    throw UserError(
+        "the sizes of the model are not known here, and --quick is about nothing else. Give "
+        "model.path, a folder of which config.json is enough, or leave --quick out.");
   const PlanRequest request{
       .run = loaded.run,
       .registries = loaded.registries,
@@ -201,6 +216,19 @@ int plan_described(const Described& described, const LoadedRun& loaded,
                          best.simulated.options.simulate.trainer.workers);
   planned.fit = std::move(fit);
   return show_planned(arguments, memory, planned);
+}
+
+// Says on stderr what does not fit, and what would. A policy whose sizes are not known fits.
+bool fits(const Described& described, const LoadedRun& loaded) {
+  try {
+    const std::optional<ModelConfig> policy = described.policy_of(loaded.run);
+    if (!policy) return true;
+    const CardFit fit = fit_on_cards(loaded.run, *policy, plan_on_cards(loaded.run, *policy));
+    if (!fit.fits()) show(stderr, fit_text(fit));
+    return fit.fits();
+  } catch (const UserError& error) {
+    throw described.placed(loaded.keys.placed(error));
+  }
 }
 
 int plan(const PlanArguments& arguments, const Registries& registries) {
@@ -222,7 +250,9 @@ int plan(const PlanArguments& arguments, const Registries& registries) {
   const Described described(arguments, registries);
   const LoadedRun loaded = described.load();
   show(stderr, described.note(loaded.run.options));
-  if (arguments.whole || !arguments.modes.empty() || !arguments.out.empty())
+  const bool is_whole = arguments.whole || !arguments.modes.empty() || !arguments.out.empty();
+  if (is_whole && !fits(described, loaded)) return kExitFailed;
+  if (is_whole)
     return simulate_whole(
         {.out = arguments.out,
          .modes = arguments.modes,
@@ -294,6 +324,8 @@ void add_plan(Command& program, const Registries& registries) {
   command.action([arguments, &command, &registries] {
     if (command.given("--out") && arguments->out.empty())
       throw UserError("--out is empty. Name a new folder.");
+    if (command.given("--hardware") && arguments->hardware.empty())
+      throw UserError("--hardware is empty. Give a name or a file, or leave it out.");
     return plan(*arguments, registries);
   });
 }

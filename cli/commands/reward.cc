@@ -84,7 +84,8 @@ LoadedRun run_of(const RewardCheckArguments& arguments, const Registries& built_
         "{}. Give a config, or --command \"python3 reward.py\".",
         arguments.config.empty() ? "no reward is given" : "a config and --command are both given");
   if (!arguments.config.empty())
-    return load_run_options(arguments.config, arguments.overrides, built_in, {});
+    // A reward needs no policy.
+    return load_simulated_run(arguments.config, arguments.overrides, HardwareFile{}, built_in);
   RunOptions options;
   options.env.name = "text";
   options.reward.command = words_of(arguments.program);
@@ -239,6 +240,8 @@ int check_reward(const RewardCheckArguments& arguments, const Registries& built_
     throw UserError(
         "{}. Give --answer TEXT, or --rows FILE.jsonl.",
         arguments.rows.empty() ? "no answer is given" : "--answer and --rows are both given");
+  if (!arguments.rows.empty() && !arguments.row.empty())
+    throw UserError("--row is the task of --answer, and --rows has tasks of its own. Remove one.");
   const LoadedRun loaded = run_of(arguments, built_in);
   ResolvedRun run = loaded.run;
   Time budget = score_budget(run.options.scheduler.deadlines.verify);
@@ -256,6 +259,9 @@ int check_reward(const RewardCheckArguments& arguments, const Registries& built_
         "rewards alone: --command.",
         dataset.env);
   const auto environment = source->open();
+  if (!environment->info().needs_dataset && !(arguments.rows.empty() && arguments.row.empty()))
+    throw UserError("{}: {} draws its own tasks. Give --answer, and --seed for another task.",
+                    arguments.rows.empty() ? "--row" : "--rows", dataset.env);
   std::vector<TriedAnswer> answers;
   if (!arguments.rows.empty()) {
     answers = answers_of_rows(arguments, dataset, run.options.files);

@@ -132,15 +132,20 @@ LoadedRun load_simulated_run(const std::filesystem::path& path,
                              const Registries& registries) {
   LoadedRun loaded;
   RunOptions options;
-  loaded.registries = registries;
   ConfigNode root = load_config(path, overrides);
   refuse_simulate_section(root, path);
   const std::string replaced = keep_upper_model(root);
   loaded.keys = bind_config(root, options, names_for(root, /*supervised=*/false));
   if (!replaced.empty()) loaded.keys.add_note(replaced);
   options.simulate = hardware.section;
+  loaded.registries = registries;
   try {
-    validate_simulated(options, loaded.keys);
+    loaded.registries = with_libraries(registries, options, LibraryUse::kApart);
+  } catch (const UserError&) {
+    // What plays its episodes need not be here.
+  }
+  try {
+    validate_simulated(options, loaded.keys, loaded.registries);
   } catch (const UserError& error) {
     throw hardware.keys.placed(error);
   }

@@ -28,7 +28,8 @@ LoadedRun load_run_options(const std::filesystem::path& path,
                            std::span<const std::string> overrides, const Registries& registries,
                            const std::filesystem::path& run_dir = {});
 
-// The same for a simulation on this hardware (validate_simulated), which loads no library.
+// The same for a simulation on this hardware (validate_simulated). Programs and libraries that are
+// not here are done without.
 LoadedRun load_simulated_run(const std::filesystem::path& path,
                              std::span<const std::string> overrides, const HardwareFile& hardware,
                              const Registries& registries);

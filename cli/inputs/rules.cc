@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -461,6 +462,8 @@ struct ResponseLimit {
 ResponseLimit response_limit(const RunOptions& o,
                              std::span<const sandbox::EnvironmentInfo> environments) {
   const int64_t fits = o.rollout.max_sampled_tokens();
+  // Without an environment that says less.
+  if (environments.empty()) return {fits, "response limit: what fits the context"};
   int64_t longest = 0, turns = 0, action_tokens = 0;
   for (const sandbox::EnvironmentInfo& environment : environments) {
     const EpisodeLimits limits = episode_limits(o.rollout, environment);
@@ -613,7 +616,9 @@ void check_supervised_rules(RunOptions& o, ConfigKeys& keys) {
   o.run.steps = 0;
 }
 
-void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) {
+// `needs_policy`: it must be named.
+void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries,
+                 bool needs_policy = true) {
   if (o.datasets.empty() && o.env.name.empty() && !supervised_only(o))
     throw UserError::at(
         "env.name", "is missing; it names the environment ('tailrace env list' lists them). {}",
@@ -636,7 +641,7 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) 
   look([&] { validate(o.optim, "optim"); });
   look([&] { validate(o.sft, "sft"); });
   look([&] {
-    validate_model(o);
+    if (needs_policy || !o.model.path.empty() || o.model.creates()) validate_model(o);
     validate_adapter(o);
     validate_rollout(o);
   });
@@ -683,15 +688,34 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) 
   derive_kept_versions(o, keys, registries);
 }
 
-void check_simulated_rules(RunOptions& o, ConfigKeys& keys) {
+// Whether it names environments, and all of them are known here.
+bool knows_environments(const RunOptions& o, const Registries& registries) {
+  std::set<std::string> known;
+  for (const auto& environment : registries.environments.list()) known.insert(environment.name);
+  return std::ranges::all_of(
+      datasets_of(o), [&](const RunDataset& dataset) { return known.contains(dataset.env); });
+}
+
+// A config that could be launched is checked and completed as a launch does it, so that a plan is
+// about the same run. One that names no environment, or one that is not here, can be planned only.
+void check_simulated_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) {
   if (supervised_only(o))
     throw UserError::at("sft.data",
                         "is all that the run learns from, and only steps of reinforcement learning "
                         "are simulated. Give env or datasets.");
-  const std::vector<RunDataset> datasets = datasets_of(o);
-  validate_datasets(o, datasets, keys);
-  validate_pools(o, datasets);
-  derive_law(o, keys);
+  if (knows_environments(o, registries)) {
+    check_rules(o, keys, registries, /*needs_policy=*/false);
+  } else {
+    const std::vector<RunDataset> datasets = datasets_of(o);
+    validate_datasets(o, datasets, keys);
+    validate_pools(o, datasets);
+    derive_law(o, keys);
+    derive_from_algorithm(o, keys, {});
+    validate(o.algo, "algo");
+    validate_streaming(o);
+    validate_colocation(o);
+    derive_kept_versions(o, keys, registries);
+  }
   std::vector<std::string> pools;
   for (const PoolSection& pool : o.rollout_processes.pools) pools.push_back(pool.name);
   for (size_t i = 0; i < o.simulate.pools.size(); ++i) {
@@ -710,9 +734,9 @@ void check_simulated_rules(RunOptions& o, ConfigKeys& keys) {
 
 }  // namespace
 
-void validate_simulated(RunOptions& options, ConfigKeys& keys) {
+void validate_simulated(RunOptions& options, ConfigKeys& keys, const Registries& registries) {
   try {
-    check_simulated_rules(options, keys);
+    check_simulated_rules(options, keys, registries);
   } catch (const UserError& error) {
     throw keys.placed(error);
   }

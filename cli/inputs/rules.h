@@ -19,9 +19,9 @@ inline constexpr int64_t kMostSampledVersionBytes = int64_t{64} << 20;
 // UserError, with its place.
 void validate(RunOptions& options, ConfigKeys& keys, const Registries& registries);
 
-// The same for a simulation, which needs neither a model nor an environment: the rules and the
-// derived values of what it reads, the pools of the hardware file with them. The law is the same
-// for both.
-void validate_simulated(RunOptions& options, ConfigKeys& keys);
+// The same for a simulation, with the pools of its hardware file. It needs neither a policy nor an
+// environment: a config without one, or with one that `registries` do not know, keeps the rules of
+// what is there and gets the derived values of it.
+void validate_simulated(RunOptions& options, ConfigKeys& keys, const Registries& registries);
 
 }  // namespace tailrace

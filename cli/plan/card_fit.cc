@@ -243,7 +243,7 @@ std::string fit_text(const CardFit& fit) {
   const std::string both =
       of("the trainer", fit.trainer_needs, fit.trainer_has, fit.trainer_card) + ", " +
       of("a rollout worker", fit.rollout_needs, fit.rollout_has, fit.rollout_card);
-  const bool is_known = fit.trainer_has < std::numeric_limits<int64_t>::max();
+  const bool is_known = fit.is_known();
   const std::string turns =
       fmt::format("; both by turns (run.colocate) take {}{}", format_bytes(fit.in_turn_needs),
                   is_known ? fmt::format(" of the {}", format_bytes(fit.trainer_has)) : "");
@@ -252,7 +252,13 @@ std::string fit_text(const CardFit& fit) {
                                : fit.shares()             ? "; both fit on one"
                                : fit.fits_in_turn()       ? turns
                                                           : "; each on a card of its own";
-  std::string text = wrapped(both + together, fit.fits() ? "fits       " : "fits not   ");
+  std::string text = wrapped(both + together +
+                                 (is_known ? ""
+                                           : ". Whether that fits is not told: the hardware has no "
+                                             "memory_gib"),
+                             !is_known    ? "memory     "
+                             : fit.fits() ? "fits       "
+                                          : "fits not   ");
   if (!fit.is_of_gpu)
     text += wrapped(
         "this build has no CUDA, so that these are sizes of the CPU, where activations and the KV "

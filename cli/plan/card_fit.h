@@ -4,7 +4,9 @@
 // Thread: any.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -37,6 +39,10 @@ struct CardFit {
   bool takes_turns = false;             // the run is one by turns
   bool is_of_gpu = true;                // false: this build knows none, and sizes are of the CPU
 
+  // Both cards say how much memory they have.
+  bool is_known() const {
+    return std::max(trainer_has, rollout_has) < std::numeric_limits<int64_t>::max();
+  }
   bool trainer_fits() const { return trainer_needs <= trainer_has; }
   bool rollout_fits() const { return rollout_needs <= rollout_has; }
   bool fits() const { return takes_turns ? fits_in_turn() : trainer_fits() && rollout_fits(); }

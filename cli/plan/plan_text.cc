@@ -107,7 +107,7 @@ Json machine_json(const MachineCosts& costs) {
 }
 
 Json fit_json(const CardFit& fit) {
-  return {{"fits", fit.fits()},
+  return {{"fits", fit.is_known() ? Json(fit.fits()) : Json()},
           {"trainer", {{"card", fit.trainer_card}, {"needs", fit.trainer_needs}}},
           {"rollout_worker", {{"card", fit.rollout_card}, {"needs", fit.rollout_needs}}},
           {"kv_tokens", fit.kv_tokens},

@@ -1,4 +1,4 @@
-// The steps of a run of several processes as QuietWatch has the work of one: without the time in
+// The steps of a run of several processes as QuietClock has the work of one: without the time in
 // which its threads were ready and others had the cores. What a process waits for a core is the
 // others' by their share of what all but that process have computed meanwhile; the rest are its
 // neighbours in the run, which wait for each other on a quiet machine as well. It is watched from

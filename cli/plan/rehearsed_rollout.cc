@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "cli/plan/fit.h"
-#include "cli/plan/quiet_watch.h"
+#include "cli/plan/quiet_clock.h"
 #include "cli/simulate/simulation.h"
 #include "core/base/clock.h"
 #include "core/base/error.h"
@@ -137,7 +137,7 @@ void RehearsedRollout::all(const std::function<void(Worker&, size_t)>& work) {
 }
 
 double RehearsedRollout::crowding() const {
-  // QuietWatch leaves out the time in which threads stand in a queue for a core. Where the run's
+  // QuietClock leaves out the time in which threads stand in a queue for a core. Where the run's
   // own threads are more than the cores, that wait is the run's, and is put back as a factor.
   const auto threads =
       static_cast<double>(std::ssize(workers_)) * static_cast<double>(config_.rollout.threads);
@@ -147,7 +147,7 @@ double RehearsedRollout::crowding() const {
 double RehearsedRollout::install(const RehearsedTrainer::Published& version) {
   std::vector<double> seconds(workers_.size());
   all([&](Worker& worker, size_t i) {
-    const QuietWatch watch;
+    const QuietClock watch;
     worker.install(version.manifest, version.file);
     seconds[i] = watch.seconds();
   });
@@ -168,7 +168,7 @@ DecodePoint decode_point(Worker& worker, int64_t batch, int64_t share, int64_t p
   double context = 0, passed = 0;
   EngineStats before = worker.engine.stats();
   while (!worker.engine.idle()) {
-    const QuietWatch watch;
+    const QuietClock watch;
     worker.engine.step();
     const double took = watch.seconds();
     const EngineStats after = worker.engine.stats();
@@ -248,7 +248,7 @@ simulator::Hardware RehearsedRollout::measure(const Largest& largest) {
     }
     meet.arrive_and_wait();
     const int64_t prompts = std::clamp<int64_t>(kPrefillTokens / prompt, 1, batch);
-    const QuietWatch watch;
+    const QuietClock watch;
     worker.submit(prompts, 1, prompt, 1, config_.rollout.sampling.params());
     worker.finish();
     prefill[i] = crowding() * watch.seconds() / static_cast<double>(prompts * prompt);
@@ -304,7 +304,7 @@ RehearsedRollout::Play RehearsedRollout::play(const RunOptions& options, int64_t
       }
     std::map<MemberId, Trajectory> ended;
     const Time begin = worker.clock.now();
-    const QuietWatch watch;
+    const QuietClock watch;
     while (player.num_running() > 0) {
       for (FinishedEpisode& finished : player.poll(std::chrono::milliseconds(1)))
         ended.emplace(finished.trajectory.lease.member, std::move(finished.trajectory));
@@ -316,7 +316,7 @@ RehearsedRollout::Play RehearsedRollout::play(const RunOptions& options, int64_t
     }
     seconds[index] = crowding() * watch.seconds();
     // Scores are timed apart: in a run they are the reward workers' work, beside the engine's.
-    const QuietWatch scored;
+    const QuietClock scored;
     for (const auto& [member, trajectory] : ended) {
       if (!trajectory.verifier.empty())
         (void)judge(*registries_.verifiers, trajectory.verifier, trajectory.evidence,

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "cli/plan/quiet_watch.h"
+#include "cli/plan/quiet_clock.h"
 #include "core/base/error.h"
 #include "core/base/random.h"
 #include "core/model/adapter_files.h"
@@ -67,7 +67,7 @@ void RehearsedTrainer::change_weights() {
 
 RehearsedTrainer::Published RehearsedTrainer::publish(const std::filesystem::path& folder,
                                                       int64_t version) {
-  const QuietWatch watch;
+  const QuietClock watch;
   Published published{.manifest = make_manifest(trainer_.parameters(), 0, version,
                                                 numerics_class(config_.compute, config_.device),
                                                 base_.root, config_.compute),
@@ -119,7 +119,7 @@ std::vector<Trajectory> RehearsedTrainer::trajectories_of(
 
 RehearsedTrainer::Trained RehearsedTrainer::train(std::span<const PlannedEpisode> episodes) {
   const std::vector<Trajectory> trajectories = trajectories_of(episodes);
-  const QuietWatch watch(pool_.num_threads());
+  const QuietClock watch(pool_.num_threads());
   auto batch =
       build_batch(trajectories, {.algo = config_.algo,
                                  .numerics_class = numerics_class(config_.compute, config_.device),

@@ -205,7 +205,7 @@ std::string simulated_text(const SimulatedMode& mode) {
 
 std::string simulated_table(std::span<const SimulatedMode> modes) {
   std::string text =
-      fmt::format("{:<14}{:>7}{:>11}{:>10}{:>11}{:>6}{:>10}{:>10}{:>12}\n", "mode", "steps",
+      fmt::format("{:<13} {:>6} {:>11}{:>10}{:>11}{:>6}{:>10}{:>10}{:>12}\n", "mode", "steps",
                   "a step", "tokens/s", "staleness", "max", "generate", "trainer", "cost a step");
   for (const SimulatedMode& mode : modes) {
     const SimulatedRun& run = mode.run;
@@ -214,7 +214,7 @@ std::string simulated_table(std::span<const SimulatedMode> modes) {
     const auto if_any = [&](const std::string& cell) { return summary.steps > 0 ? cell : "-"; };
     const auto steps = static_cast<double>(std::max<int64_t>(1, summary.steps));
     text +=
-        fmt::format("{:<14}{:>7}{:>11}{:>10}{:>11}{:>6}{:>8.0f} %{:>8.0f} %{:>12}{}\n",
+        fmt::format("{:<13} {:>6} {:>11}{:>10}{:>11}{:>6}{:>8.0f} %{:>8.0f} %{:>12}{}\n",
                     name_of(mode.options.scheduler.mode.name), summary.steps,
                     if_any(time_text(summary.step_mean)), if_any(number_text(summary.tokens_per_s)),
                     if_any(fmt::format("{:.2f}", summary.staleness_mean)),

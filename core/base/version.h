@@ -6,7 +6,7 @@
 
 namespace tailrace {
 
-std::string_view version();  // "0.1.0"
+std::string_view version();  // "0.2.0"
 
 // Names this very binary, by what it is made of: the build ID that the linker has given it, in
 // hexadecimal digits. Empty where it has given none.

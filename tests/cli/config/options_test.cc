@@ -226,7 +226,7 @@ TEST(RunOptions, ASimulationHasTheLawOfTheRun) {
       ConfigKeys keys = bind_config(parse_config(kExample, "a.yaml", overrides), simulated);
       if (error_of(overrides) != "(no error)")
         continue;  // the preset and the mode do not go together
-      validate_simulated(simulated, keys);
+      validate_simulated(simulated, keys, built_in_registries());
       const scheduler::Config law = scheduler_config(read(overrides).run);
       EXPECT_EQ(scheduler_config(resolve(simulated)), law) << algo << " " << mode;
       replaces.insert(law.replace_zero_signal);

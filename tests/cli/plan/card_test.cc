@@ -114,6 +114,8 @@ TEST(CardFit, OfACardWithoutMemoryNothingIsSaid) {
   const std::string text = fit_text(fit_of(options, usual_policy()));
   EXPECT_EQ(text.find("GiB of the "), std::string::npos) << text;
   EXPECT_EQ(text.find("both fit"), std::string::npos) << text;
+  EXPECT_EQ(text.rfind("memory  ", 0), 0u) << text;
+  EXPECT_NE(text.find("Whether that fits is not"), std::string::npos) << text;
 }
 
 // Master, gradients and moments of 8 B parameters are 128 GB.

@@ -1,6 +1,7 @@
 // Every preset in every mode, by the doors that commands come in through: `launch` loads a config,
 // its roles and `eval --run` load the config that it has kept, `plan` simulates what launch would
-// start here, and `simulate` loads the config without libraries. All of them must mean one run.
+// start here, and `plan --hardware` loads the config by the same rules. All of them must mean one
+// run.
 #include <filesystem>
 #include <set>
 #include <string>
@@ -92,7 +93,11 @@ TEST_P(OneRun, IsWhatEveryCommandMeans) {
       const std::vector<std::string> overrides = {fmt::format("algo.name={}", algo),
                                                   fmt::format("scheduler.mode={}", mode)};
       const std::optional<LoadedRun> launch = launched(overrides);
-      if (!launch) continue;
+      if (!launch) {
+        EXPECT_THROW(load_simulated_run(config_, overrides, HardwareFile{}, registries_),
+                     UserError);
+        continue;
+      }
       ++compared;
       const PlacedRun placed = place(launch->run, registries_.environments);
       const std::string facts = facts_of(placed.run);
@@ -116,6 +121,7 @@ TEST_P(OneRun, IsWhatEveryCommandMeans) {
       const ResolvedRun simulated =
           load_simulated_run(config_, overrides, HardwareFile{}, registries_).run;
       EXPECT_EQ(facts_of(simulated), facts);
+      EXPECT_EQ(print_config(simulated.options), print_config(launch->run.options));
       // On the hardware of the section nobody shares the cores of this machine.
       EXPECT_EQ(make_simulation(simulated, registries_.environments).law,
                 scheduler_config(placed.run));

@@ -35,7 +35,7 @@ RunOptions read_simulation(std::vector<std::string> overrides = {}, const std::s
   ConfigKeys keys = bind_config(parse_config(kSimulationExample + more, "a.yaml", of_run), options);
   options.simulate =
       parse_hardware(kHardwareExample, "h.yaml", std::vector(of_hardware, overrides.end())).section;
-  validate_simulated(options, keys);
+  validate_simulated(options, keys, built_in_registries());
   return options;
 }
 Simulation simulation_of(const RunOptions& options) {

@@ -1,4 +1,4 @@
-#include "cli/plan/quiet_watch.h"
+#include "cli/plan/quiet_clock.h"
 
 #include <algorithm>
 #include <ctime>
@@ -37,7 +37,7 @@ double cpu_seconds(int threads) {
 
 }  // namespace
 
-QuietWatch::QuietWatch(int threads)
+QuietClock::QuietClock(int threads)
     : threads_(threads),
       begin_(steady_now()),
       waited_(queued_seconds(threads)),
@@ -45,7 +45,7 @@ QuietWatch::QuietWatch(int threads)
   begin_ = steady_now();
 }
 
-double QuietWatch::seconds() const {
+double QuietClock::seconds() const {
   const double passed = seconds_of(steady_now() - begin_);
   // Several threads may wait at once, so that their waits together can be longer than the time that
   // passed. It was at least what each of them computed.

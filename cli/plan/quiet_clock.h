@@ -9,12 +9,12 @@
 
 namespace tailrace {
 
-class QuietWatch {
+class QuietClock {
  public:
   // threads == 1: of the calling thread alone. Else of a team of so many that share the work and
   // wait for each other, so that what one of them waits for a core, all do; nothing else may work
   // in the process meanwhile. The team takes at least its CPU time divided by its threads.
-  explicit QuietWatch(int threads = 1);
+  explicit QuietClock(int threads = 1);
   double seconds() const;
 
  private:
