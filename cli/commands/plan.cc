@@ -84,7 +84,7 @@ class Described {
     const std::vector<std::string> overrides = in_mode(overrides_.config, mode);
     LoadedRun loaded = load_simulated_run(arguments_.config, overrides, hardware_, registries_);
     try {
-      const std::optional<ModelConfig> policy = policy_of(loaded.run);
+      const std::optional<ModelConfig> policy = policy_of(loaded);
       fill_from_cards(loaded.run.options, hardware_.keys, policy.value_or(usual_policy()),
                       policy.has_value());
     } catch (const UserError& error) {
@@ -93,9 +93,9 @@ class Described {
     return loaded;
   }
   // Of the run, where its sizes are known here.
-  std::optional<ModelConfig> policy_of(const ResolvedRun& run) const {
-    if (!knows_model(run.options)) return std::nullopt;
-    return planned_model(run, registries_.environments);
+  static std::optional<ModelConfig> policy_of(const LoadedRun& loaded) {
+    if (!knows_model(loaded.run.options)) return std::nullopt;
+    return planned_model(loaded.run, loaded.registries.environments);
   }
   // For a person; empty: nothing.
   std::string note(const RunOptions& options) const {
@@ -183,7 +183,7 @@ int plan_measured(const LoadedRun& loaded, const PlanArguments& arguments,
 int plan_described(const Described& described, const LoadedRun& loaded,
                    const PlanArguments& arguments) {
   const RunOptions& options = loaded.run.options;
-  const std::optional<ModelConfig> policy = described.policy_of(loaded.run);
+  const std::optional<ModelConfig> policy = Described::policy_of(loaded);
   std::optional<Plan> memory;
   std::optional<CardFit> fit;
   if (policy) {
@@ -221,7 +221,7 @@ int plan_described(const Described& described, const LoadedRun& loaded,
 // Says on stderr what does not fit, and what would. A policy whose sizes are not known fits.
 bool fits(const Described& described, const LoadedRun& loaded) {
   try {
-    const std::optional<ModelConfig> policy = described.policy_of(loaded.run);
+    const std::optional<ModelConfig> policy = Described::policy_of(loaded);
     if (!policy) return true;
     const CardFit fit = fit_on_cards(loaded.run, *policy, plan_on_cards(loaded.run, *policy));
     if (!fit.fits()) show(stderr, fit_text(fit));
@@ -258,8 +258,7 @@ int plan(const PlanArguments& arguments, const Registries& registries) {
          .modes = arguments.modes,
          .json = arguments.json,
          .load = [&](const std::string& mode) { return described.load(mode); },
-         .placed = [&](const UserError& error) { return described.placed(error); }},
-        registries.environments);
+         .placed = [&](const UserError& error) { return described.placed(error); }});
   try {
     return plan_described(described, loaded, arguments);
   } catch (const UserError& error) {

@@ -92,13 +92,12 @@ class Progress {
       std::chrono::steady_clock::now() + std::chrono::seconds(3);
 };
 
-SimulatedMode simulate_mode(const WholeSimulation& wanted, const std::string& mode,
-                            const sandbox::EnvironmentRegistry& environments) {
+SimulatedMode simulate_mode(const WholeSimulation& wanted, const std::string& mode) {
   LoadedRun loaded = wanted.load(mode);
   const auto begun = std::chrono::steady_clock::now();
   try {
     SimulatedMode done;
-    done.simulation = make_simulation(loaded.run, environments);
+    done.simulation = make_simulation(loaded.run, loaded.registries.environments);
     const SimulationSize size = size_of(done.simulation);
     require_size(size, memory_facts());
     if (const std::string note = size_note(size); !note.empty())
@@ -132,10 +131,9 @@ bool has_failed(const SimulatedMode& mode) {
 
 }  // namespace
 
-int simulate_whole(const WholeSimulation& wanted,
-                   const sandbox::EnvironmentRegistry& environments) {
+int simulate_whole(const WholeSimulation& wanted) {
   if (wanted.modes.empty()) {
-    const SimulatedMode mode = simulate_mode(wanted, "", environments);
+    const SimulatedMode mode = simulate_mode(wanted, "");
     if (wanted.json)
       fmt::print("{}\n", json_text(simulated_json(mode)));
     else
@@ -145,7 +143,7 @@ int simulate_whole(const WholeSimulation& wanted,
   std::vector<SimulatedMode> modes;
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (const std::string& name : wanted.modes) {
-    modes.push_back(simulate_mode(wanted, name, environments));
+    modes.push_back(simulate_mode(wanted, name));
     rows.push_back(simulated_json(modes.back()));
     if (has_failed(modes.back()))
       fmt::print(stderr, "{}: {}\n", name, rows.back()["stopped"].get<std::string>());

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "cli/inputs/load.h"
-#include "sandbox/registry.h"
 
 namespace tailrace {
 
@@ -24,6 +23,6 @@ struct WholeSimulation {
 };
 
 // Prints it. The exit status: a run that did not come to its end is no answer.
-int simulate_whole(const WholeSimulation& wanted, const sandbox::EnvironmentRegistry& environments);
+int simulate_whole(const WholeSimulation& wanted);
 
 }  // namespace tailrace

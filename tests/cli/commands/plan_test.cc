@@ -2,6 +2,7 @@
 // each other and with what they must be made of.
 #include <filesystem>
 #include <map>
+#include <set>
 #include <string>
 
 #include <fmt/format.h>
@@ -184,6 +185,21 @@ TEST(Plan, SaysWhatDoesNotFitAndWhatWould) {
   const auto large = run_binary(run + "h200 hardware.h200.memory_gib=200 --quick");
   EXPECT_EQ(large.exit_code, 0) << large.err;
   EXPECT_NE(large.out.find("\nfits       the trainer takes "), std::string::npos) << large.out;
+}
+
+// An agent of the config is known there, and a mode of the command line is one of those compared.
+TEST(Plan, MeansOnACardTheRunThatALaunchMeans) {
+  const auto agent = run_binary("plan " + std::string(TAILRACE_SOURCE_DIR) +
+                                "/configs/agent.yaml --hardware h200 --quick --json");
+  ASSERT_EQ(agent.exit_code, 0) << agent.err;
+  EXPECT_EQ(json::parse(agent.out).at("fit").at("fits"), true) << agent.out;
+  const auto result =
+      run_binary("plan --json --hardware h200 " + kConfig + " scheduler.mode=async run.steps=3");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  std::set<std::string> modes;
+  const json plan = json::parse(result.out);
+  for (const json& mode : plan.at("modes")) modes.insert(mode.at("mode"));
+  EXPECT_EQ(modes, (std::set<std::string>{"sync", "tail_batching", "partial", "async"}));
 }
 
 TEST(Plan, PlacesAMistakeOfTheConfig) {
