@@ -7,7 +7,7 @@
 
 #include <filesystem>
 
-#include "cli/config/options.h"
+#include "cli/inputs/resolved_run.h"
 #include "cli/plan/quiet_steps.h"
 #include "core/model/model_config.h"
 #include "core/run/run_directory.h"
