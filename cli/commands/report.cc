@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "cli/commands/commands.h"
-#include "cli/commands/run_state.h"
+#include "cli/status/run_state.h"
 #include "cli/view/comparison.h"
 #include "cli/view/perfetto.h"
 #include "cli/view/report_page.h"

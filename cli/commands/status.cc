@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -8,22 +7,16 @@
 #include <fmt/format.h>
 
 #include "cli/commands/commands.h"
-#include "cli/commands/run_state.h"
-#include "cli/commands/status_facts.h"
 #include "cli/commands/status_sample.h"
 #include "cli/config/counted.h"
-#include "cli/config/hardware_file.h"
-#include "cli/inputs/resolved_run.h"
-#include "cli/roles/endpoint.h"
-#include "cli/view/health.h"
-#include "core/base/error.h"
+#include "cli/status/status_facts.h"
 #include "core/base/machine.h"
 #include "core/base/printable.h"
 #include "core/base/time.h"
 #include "core/config/flags.h"
-#include "core/config/yaml_config.h"
+#include "core/run/metrics.h"
 #include "core/run/run_directory.h"
-#include "scheduler/state/waits.h"
+#include "scheduler/state/state.h"
 
 namespace tailrace {
 namespace {
@@ -33,43 +26,6 @@ using scheduler::State;
 // The text may quote what a worker said.
 void line(std::string_view label, const std::string& text) {
   fmt::print("{:<9} {}\n", label, printable(text));
-}
-
-// Since the scheduler wrote to its journal. Not by the state's time: that stands still while nobody
-// runs it.
-Time age_of_journal(const RunPaths& paths) {
-  std::error_code error;
-  auto newest = std::filesystem::file_time_type::min();
-  for (const auto& file : std::filesystem::directory_iterator(paths.journal(), error)) {
-    const auto written = file.last_write_time(error);
-    if (!error) newest = std::max(newest, written);
-  }
-  const auto now = std::filesystem::file_time_type::clock::now();
-  // A disk may have another clock.
-  if (newest > now || newest == std::filesystem::file_time_type::min()) return Time{};
-  return std::chrono::duration_cast<Time>(now - newest);
-}
-
-std::string how_it_stands(const State& state, const std::string& run, bool runs,
-                          bool supervised_alone) {
-  if (!state.halted.empty()) return "halted: " + state.halted;
-  if (!state.end && !runs)
-    return fmt::format(
-        "no scheduler of it answers here; unless it runs on another machine, as somebody else, or "
-        "is just being started, 'tailrace launch --run-dir {}' continues it",
-        run);
-  if (!state.end) return state.stopping ? "it is being stopped" : "it goes on";
-  if (supervised_alone && state.end->reason != scheduler::RunEnd::Reason::kStopped)
-    return "complete: all updates are done";
-  switch (state.end->reason) {
-    case scheduler::RunEnd::Reason::kSteps:
-      return "complete: all steps are trained";
-    case scheduler::RunEnd::Reason::kDataEnd:
-      return "complete: the data has ended";
-    case scheduler::RunEnd::Reason::kStopped:
-      return "stopped; 'tailrace launch --run-dir' continues it";
-  }
-  return "";  // not reached
 }
 
 // The progress of weights that come from afar; empty: nothing is told of them.
@@ -111,43 +67,12 @@ std::string describe_prompts(const scheduler::Policy& policy, std::optional<int3
   return parts.empty() ? "none begun" : fmt::format("{}", fmt::join(parts, ", "));
 }
 
-// As its config says; absent: it cannot be read. Where a run stands is told all the same.
-std::optional<ResolvedRun> run_of(const RunPaths& paths) {
-  try {
-    RunOptions options;
-    ConfigNode root = load_config(paths.config(), {});
-    drop_simulate_section(root);
-    bind_config(root, options);
-    return resolve(std::move(options));
-  } catch (const UserError&) {
-    return std::nullopt;
-  }
-}
-
-// By dataset, as the config of the run has them; without one they are numbered.
-std::vector<std::string> names_of(const std::optional<ResolvedRun>& run, size_t num_datasets) {
-  std::vector<std::string> names;
-  if (run) names = dataset_names(run->datasets);
-  for (size_t i = names.size(); i < num_datasets; ++i)
-    names.push_back(fmt::format("dataset {}", i));
-  return names;
-}
-
 std::string describe(const SupervisedFacts& facts) {
   std::string text = facts.of ? fmt::format("{} of {}", facts.updates, *facts.of) : "none yet";
   if (facts.loss) text += fmt::format(", loss {:.3f}", *facts.loss);
   if (facts.eval_loss) text += fmt::format(", held-out loss {:.3f}", *facts.eval_loss);
   return text + fmt::format(", newest checkpoint {}",
                             facts.checkpoint.empty() ? "none" : facts.checkpoint);
-}
-
-// For programs.
-std::string_view state_word(const State& state, bool runs) {
-  if (!state.halted.empty()) return "halted";
-  if (state.end)
-    return state.end->reason == scheduler::RunEnd::Reason::kStopped ? "stopped" : "complete";
-  if (!runs) return "interrupted";
-  return state.stopping ? "stopping" : "running";
 }
 
 void show_text(const StatusFacts& facts, const State& state, bool runs) {
@@ -180,45 +105,11 @@ void show_text(const StatusFacts& facts, const State& state, bool runs) {
 }
 
 void show_status(const std::string& run, bool json) {
-  const RunPaths paths{run};
-  const RunState found = read_run_state(paths);
-  if (!found.state)
-    throw UserError("{} has no journal; 'tailrace launch' makes a run directory.",
-                    paths.root.string());
-  const State& state = *found.state;
-  // The journal's word on workers and waits is true now only while somebody writes it.
-  const bool runs = is_running(paths.root);
-  const std::optional<ResolvedRun> resolved = run_of(paths);
-  const bool alone = resolved && resolved->supervised_only;
-  StatusFacts facts{.run = run,
-                    .state = std::string(state_word(state, runs)),
-                    .about = how_it_stands(state, run, runs, alone),
-                    .damage = found.damage,
-                    .quiet = age_of_journal(paths),
-                    .datasets = {},
-                    .waits = {},
-                    .supervised = {},
-                    .health = {},
-                    .findings = {}};
-  const Health health = health_of(paths);
-  facts.health = health.line();
-  for (const Finding& finding : health.present()) facts.findings.push_back(finding.line());
-  for (const auto& [id, policy] : state.policies) {
-    if (policy.datasets.size() > 1) facts.datasets = names_of(resolved, policy.datasets.size());
-    facts.supervised = supervised_facts(paths, alone, policy.published);
-  }
-  if (!state.end)
-    // The state's time stands at its last event. While the run lives its waits go on since then;
-    // where it does not, their ages are those of its end.
-    facts.waits = scheduler::waits_of(state, runs ? state.now + facts.quiet : state.now);
-  // It is no wait: the updates are its work.
-  if (facts.supervised && facts.supervised->of)
-    std::ranges::replace(
-        facts.waits, std::string(scheduler::kNoVersionYet),
-        fmt::format("the trainer works on supervised update {}",
-                    std::min(facts.supervised->updates + 1, *facts.supervised->of)));
-  if (json) return fmt::print("{}\n", status_json(facts, state));
-  show_text(facts, state, runs);
+  // Where a run stands is told all the same when its metrics are damaged.
+  const auto rows = read_metrics(RunPaths{run}.metrics());
+  const RunStatus status = read_status(run, rows ? rows.value() : std::vector<MetricsRow>());
+  if (json) return fmt::print("{}\n", status_json(status.facts, status.state));
+  show_text(status.facts, status.state, status.runs);
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "cli/commands/run_state.h"
+#include "cli/status/run_state.h"
 #include "cli/view/sample_trace.h"
 #include "core/base/error.h"
 #include "core/run/run_directory.h"

@@ -1,4 +1,4 @@
-#include "cli/commands/run_state.h"
+#include "cli/status/run_state.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -5,11 +5,13 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/base/time.h"
+#include "core/run/metrics.h"
 #include "core/run/run_directory.h"
 #include "scheduler/state/state.h"
 
@@ -36,7 +38,8 @@ struct SupervisedFacts {
 
 // Absent: the run has no such training, or it lies behind and steps are trained. `published`: the
 // newest version; negative: none.
-std::optional<SupervisedFacts> supervised_facts(const RunPaths& paths, bool alone,
+std::optional<SupervisedFacts> supervised_facts(const RunPaths& paths,
+                                                std::span<const MetricsRow> rows, bool alone,
                                                 int64_t published);
 
 struct StatusFacts {
@@ -49,6 +52,16 @@ struct StatusFacts {
   std::string health;                 // of the last step, a line (cli/view/health.h); empty: none
   std::vector<std::string> findings;  // what is wrong now, the gravest first
 };
+
+struct RunStatus {
+  StatusFacts facts;
+  scheduler::State state;  // as the journal has it
+  bool runs = false;       // a scheduler of the run answers here
+};
+
+// `run`: its directory as a person names it; `rows`: of its metrics.jsonl, as far as they can be
+// read. Throws UserError where it has no journal, or one that cannot be read at all.
+RunStatus read_status(const std::string& run, std::span<const MetricsRow> rows);
 
 // One object. `state` of the scheduler: as its journal has it.
 std::string status_json(const StatusFacts& facts, const scheduler::State& state);
