@@ -5,11 +5,10 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <string>
-#include <unordered_set>
+#include <utility>
 #include <vector>
 
-#include "core/base/file_descriptor.h"
+#include "cli/view/line_tail.h"
 #include "core/run/metrics.h"
 
 namespace tailrace {
@@ -17,20 +16,17 @@ namespace tailrace {
 class MetricsTail {
  public:
   // `from_start`: rows that are there already come first; otherwise only new ones do.
-  MetricsTail(std::filesystem::path file, bool from_start);
+  MetricsTail(std::filesystem::path file, bool from_start)
+      : lines_(std::move(file), from_start ? LineTail::kAll : 0) {}
 
-  // Rows that are complete and were not returned before. Rows that a restarted scheduler took back
-  // and wrote again come again. A file that takes the place of this one (the scheduler, an editor
-  // and rsync rename over it) is followed from its start: its rows come where they are new.
+  // Rows that are complete and were not returned before; those that a restarted scheduler took back
+  // and wrote again come again (LineTail::poll).
   std::vector<MetricsRow> poll();
 
- private:
-  bool follow();  // whether there is a file
+  int64_t rewinds() const { return lines_.rewinds(); }
 
-  std::filesystem::path file_;
-  FileDescriptor open_;  // keeps its inode from going to another file
-  int64_t offset_ = 0;
-  std::unordered_set<size_t> known_;  // hashes of the lines that were read, of all files
+ private:
+  LineTail lines_;
 };
 
 }  // namespace tailrace
