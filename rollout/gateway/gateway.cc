@@ -5,7 +5,6 @@
 #include <condition_variable>
 #include <cstring>
 #include <optional>
-#include <random>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -16,6 +15,7 @@
 
 #include "core/base/digest_of.h"
 #include "core/base/error.h"
+#include "core/base/random_key.h"
 #include "core/http/exchange.h"
 #include "kernels/base/check.h"
 #include "kernels/base/mutex.h"
@@ -31,15 +31,8 @@ namespace {
 // Reading takes milliseconds: what takes longer than this holds others up.
 constexpr std::chrono::seconds kWorthNaming{2};
 
-std::string new_key() {
-  // 128 bits that nobody can guess: whoever knows the key of an episode writes into its trajectory.
-  std::array<uint64_t, 2> bits{};
-  if (::getrandom(bits.data(), sizeof bits, 0) != sizeof bits) {
-    std::random_device device;
-    for (uint64_t& word : bits) word = uint64_t{device()} << 32 | device();
-  }
-  return fmt::format("tr-{:016x}{:016x}", bits[0], bits[1]);
-}
+// Whoever knows the key of an episode writes into its trajectory.
+std::string new_key() { return "tr-" + random_key(); }
 
 struct Route {
   std::string key, path;  // "/v1/..."
@@ -226,7 +219,7 @@ struct Gateway::State {
                       "no episode has this key: the episode is over, or the URL is not the one "
                       "that the agent was given (OPENAI_BASE_URL)",
                       "invalid_request_error", "invalid_api_key", ""};
-    if (!options.api_key.empty() && options.api_key != key)
+    if (!options.api_key.empty() && !is_key(options.api_key, key))
       return ApiError{401, "this key is not the one that the server was started with (--api-key)",
                       "invalid_request_error", "invalid_api_key", ""};
     AttemptSpec spec{.sampling = options.sampling,
