@@ -395,7 +395,6 @@ std::string token_text(const text::Tokenizer* tokenizer, TokenId id) {
 }
 
 std::string show_segment(const TraceSegment& segment, const text::Tokenizer* tokenizer) {
-  constexpr std::array<std::string_view, 3> kRoles = {"prompt", "sampled", "observation"};
   std::string out = fmt::format(
       "  {:>6} {:>7} {:<12} {:>4} {:>7} {:>10} {:>10} {:>10} {:>15} {:>10}  {}\n", "at", "token",
       "role", "turn", "version", "sampled", "old", "new", "ratio", "advantage", "text");
@@ -422,7 +421,7 @@ std::string show_segment(const TraceSegment& segment, const text::Tokenizer* tok
     }
     out += fmt::format("  {:>6} {:>7} {:<12} {:>4} {:>7} {:>10} {:>10} {:>10} {:>15} {:>10}  {}\n",
                        static_cast<size_t>(segment.parent_tokens) + i, segment.tokens[i],
-                       kRoles[static_cast<size_t>(segment.roles[i])], turn,
+                       name_of(segment.roles[i]), turn,
                        sampled ? std::to_string(segment.versions[i]) : "",
                        sampled ? number(segment.logprobs[i]) : "", before, after, ratio, advantage,
                        token_text(tokenizer, segment.tokens[i]));

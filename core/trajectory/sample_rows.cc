@@ -1,9 +1,8 @@
 #include "core/trajectory/sample_rows.h"
 
-#include <array>
-
 #include <nlohmann/json.hpp>
 
+#include "core/base/enum_names.h"
 #include "core/base/json_file.h"
 #include "core/base/json_text.h"
 #include "core/trajectory/require.h"
@@ -13,8 +12,6 @@ namespace tailrace {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr std::array<std::string_view, 3> kRoleNames = {"prompt", "sampled", "observation"};
 
 std::optional<double> number_of(const Json& row, const char* key) {
   const auto found = row.find(key);
@@ -105,8 +102,7 @@ std::string format_sample_row(const SampleRow& row) {
     entry["tokens"] = segment.ids;
     entry["roles"] = roles;
     for (const SampleText& piece : segment.text)
-      entry["text"].push_back(
-          {{"role", kRoleNames.at(static_cast<size_t>(piece.role))}, {"text", piece.text}});
+      entry["text"].push_back({{"role", name_of(piece.role)}, {"text", piece.text}});
     json["segments"].push_back(std::move(entry));
   }
   return to_proved_row(json_text(json));

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/enum_names.h"
 #include "core/base/expert_shape.h"
 #include "core/base/ids.h"
 #include "core/base/metric_list.h"
@@ -19,6 +20,11 @@ namespace tailrace {
 
 // The author of a token. Only kSampled tokens are trained on.
 enum class TokenRole : uint8_t { kPrompt, kSampled, kObservation };
+constexpr auto enum_names(TokenRole) {
+  return name_table<TokenRole>({{TokenRole::kPrompt, "prompt"},
+                                {TokenRole::kSampled, "sampled"},
+                                {TokenRole::kObservation, "observation"}});
+}
 
 // Tokens of one unbroken context. A conversation that only grows is one segment; a rewritten
 // history opens another, which begins after `parent_tokens` tokens of its parent.
