@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cstdint>
+#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -7,9 +9,12 @@
 #include <fmt/format.h>
 
 #include "cli/commands/commands.h"
+#include "cli/commands/leave.h"
 #include "cli/commands/status_sample.h"
 #include "cli/config/counted.h"
+#include "cli/status/live_page.h"
 #include "cli/status/status_facts.h"
+#include "core/base/clock.h"
 #include "core/base/machine.h"
 #include "core/base/printable.h"
 #include "core/base/time.h"
@@ -112,12 +117,29 @@ void show_status(const std::string& run, bool json) {
   show_text(status.facts, status.state, status.runs);
 }
 
+// Until a person ends it.
+void serve_page(const std::string& run, const LivePageOptions& options) {
+  // Before the server's thread, so that it leaves the signals to this.
+  const Signals signals{SIGINT, SIGTERM, SIGHUP};
+  const SteadyClock clock;
+  LivePage page(run, options);
+  fmt::print("{}\n", page.url());
+  fmt::print(stderr,
+             "For this machine alone; from another one: ssh -L {0}:127.0.0.1:{0} HOST. Ctrl-C ends "
+             "the page, the run goes on.\n",
+             page.port());
+  std::fflush(stdout);
+  while (!signals.wait()) page.step(clock.now());
+}
+
 }  // namespace
 
 void add_status(Command& program) {
   auto run = std::make_shared<std::string>();
   auto sample = std::make_shared<std::vector<std::string>>();
-  auto json = std::make_shared<bool>(false);
+  auto json = std::make_shared<bool>(false), web = std::make_shared<bool>(false);
+  auto port = std::make_shared<int64_t>(0);
+  auto key = std::make_shared<std::string>();
   Command& command = program.command(
       "status", "Where a run stands, and who waits for whom since when; or one sample of it");
   command.option("run", *run, {.help = "run directory", .value = "RUN", .required = true});
@@ -128,13 +150,28 @@ void add_status(Command& program) {
                   .value = "KEY"});
   command.option("--json", *json,
                  {.help = "one JSON object, with the same facts, of a sample with every digit"});
+  command.option("--web", *web,
+                 {.help = "a page for the browser instead, which goes on with the run; and "
+                          "/metrics for Prometheus",
+                  .excludes = {"--sample", "--json"}});
+  command.option(
+      "--port", *port,
+      {.help = "of the page, at 127.0.0.1; 0: any that is free", .max = 65535, .needs = "--web"});
+  command.option("--key", *key,
+                 {.help = "of the page's address, at least 16 letters, digits or -._~; without it "
+                          "a new one",
+                  .value = "KEY",
+                  .needs = "--web"});
   command.footer(
       "Reads the journal, of a living run too; for a sample RUN/timeline.jsonl "
       "(scheduler.timeline_rows) and\nRUN/traces (train.trace_steps).\n\n"
       "Examples:\n  tailrace status runs/quickstart\n"
+      "  tailrace status runs/quickstart --web\n"
       "  tailrace status runs/quickstart --sample prompt=12 member=3");
-  command.action([run, sample, json, &command] {
-    if (command.given("--sample"))
+  command.action([run, sample, json, web, port, key, &command] {
+    if (*web)
+      serve_page(*run, {.port = static_cast<uint16_t>(*port), .key = *key});
+    else if (command.given("--sample"))
       show_sample(*run, *sample, *json);
     else
       show_status(*run, *json);

@@ -15,6 +15,7 @@
 #include "cli/roles/endpoint.h"
 #include "cli/status/run_state.h"
 #include "cli/view/health.h"
+#include "cli/view/progress.h"
 #include "core/base/enum_names.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
@@ -28,6 +29,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using scheduler::State;
+
+// Enough of them for the pace of the last twenty steps, with evaluations in between.
+constexpr size_t kRowsOfPace = 100;
 
 Json prompts_json(const scheduler::Policy& policy, std::optional<int32_t> dataset) {
   Json json = Json::object();
@@ -234,14 +238,23 @@ RunStatus read_status(const std::string& run, std::span<const MetricsRow> rows) 
                     .waits = {},
                     .supervised = {},
                     .health = {},
-                    .findings = {}};
+                    .figures = {},
+                    .findings = {},
+                    .seconds_left = {}};
   const auto config = read_file(paths.config());
   const Health health = health_of(rows, config ? config.value() : "");
   facts.health = health.line();
+  facts.figures = health.figures();
   for (const Finding& finding : health.present()) facts.findings.push_back(finding.line());
   for (const auto& [id, policy] : state.policies) {
     if (policy.datasets.size() > 1) facts.datasets = names_of(resolved, policy.datasets.size());
     facts.supervised = supervised_facts(paths, rows, alone, policy.published);
+  }
+  if (runs && !state.end) {
+    const std::span<const MetricsRow> last = rows.last(std::min(rows.size(), kRowsOfPace));
+    const double left = seconds_left(
+        {.name = "", .total_steps = state.config.steps, .rows = {last.begin(), last.end()}});
+    if (left >= 0) facts.seconds_left = left;
   }
   if (!state.end)
     // The state's time stands at its last event. While the run lives its waits go on since then;
@@ -256,7 +269,7 @@ RunStatus read_status(const std::string& run, std::span<const MetricsRow> rows) 
   return {std::move(facts), std::move(*found.state), runs};
 }
 
-std::string status_json(const StatusFacts& facts, const State& state) {
+std::string status_json(const StatusFacts& facts, const State& state, int indent) {
   Json json = {{"run", facts.run}, {"state", facts.state}, {"about", facts.about}};
   // null: the journal is whole.
   json["damaged"] = facts.damage.empty() ? Json() : Json(facts.damage);
@@ -264,13 +277,21 @@ std::string status_json(const StatusFacts& facts, const State& state) {
   if (facts.supervised) json["supervised"] = supervised_json(*facts.supervised);
   // null: no step is done.
   json["health"] = facts.health.empty() ? Json() : Json(facts.health);
+  json["figures"] = Json::array();
+  for (const HealthFigure& figure : facts.figures)
+    json["figures"].push_back({{"name", figure.name},
+                               {"value", figure.value},
+                               {"word", figure.word},
+                               {"course", figure.course}});
   json["findings"] = facts.findings;
+  // null: nobody knows.
+  json["seconds_left"] = facts.seconds_left ? Json(*facts.seconds_left) : Json();
   json["workers"] = Json::array();
   for (const auto& [id, worker] : state.workers)
     json["workers"].push_back(worker_json(state, id, worker));
   json["waits"] = facts.waits;
   json["quiet_seconds"] = seconds_of(facts.quiet);
-  return json_text(json, 2);
+  return json_text(json, indent);
 }
 
 }  // namespace tailrace

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/view/health.h"
 #include "core/base/time.h"
 #include "core/run/metrics.h"
 #include "core/run/run_directory.h"
@@ -49,8 +50,10 @@ struct StatusFacts {
   std::vector<std::string> datasets;  // names; empty: the run has one
   std::vector<std::string> waits;     // who waits for whom; empty: nobody, as the run is over
   std::optional<SupervisedFacts> supervised;
-  std::string health;                 // of the last step, a line (cli/view/health.h); empty: none
-  std::vector<std::string> findings;  // what is wrong now, the gravest first
+  std::string health;                  // of the last step, a line (cli/view/health.h); empty: none
+  std::vector<HealthFigure> figures;   // the same as numbers
+  std::vector<std::string> findings;   // what is wrong now, the gravest first
+  std::optional<double> seconds_left;  // at the pace of the last steps; absent: nobody knows
 };
 
 struct RunStatus {
@@ -63,7 +66,7 @@ struct RunStatus {
 // read. Throws UserError where it has no journal, or one that cannot be read at all.
 RunStatus read_status(const std::string& run, std::span<const MetricsRow> rows);
 
-// One object. `state` of the scheduler: as its journal has it.
-std::string status_json(const StatusFacts& facts, const scheduler::State& state);
+// One object. `state` of the scheduler: as its journal has it. `indent`: as json_text() has it.
+std::string status_json(const StatusFacts& facts, const scheduler::State& state, int indent = 2);
 
 }  // namespace tailrace

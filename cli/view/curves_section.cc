@@ -15,6 +15,26 @@ namespace {
 
 using Rows = std::span<const MetricsRow>;
 
+constexpr std::string_view kKnown[] = {"reward/mean",
+                                       "env/success",
+                                       "eval/success",
+                                       "eval/reward",
+                                       "rollout/response_tokens/mean",
+                                       "policy/entropy",
+                                       "policy/grad_norm",
+                                       "perf/tokens_per_s",
+                                       "policy/loss",
+                                       "sft/loss",
+                                       "sft/eval_loss",
+                                       "sft/eval_token_accuracy",
+                                       "rollout/turns/mean",
+                                       "rollout/truncated_frac",
+                                       "rollout/zero_signal_frac",
+                                       "policy/kl_step",
+                                       "policy/kl_old",
+                                       "policy/lr",
+                                       "mismatch/abs_logprob_diff"};
+
 // The datasets of a run with several: each has its own reward/NAME/mean.
 std::set<std::string> datasets_of(Rows rows) {
   constexpr std::string_view kSection = "reward/", kMean = "/mean";
@@ -54,25 +74,6 @@ struct Names {
 };
 
 Names names_of(Rows rows) {
-  static const std::vector<std::string> known = {"reward/mean",
-                                                 "env/success",
-                                                 "eval/success",
-                                                 "eval/reward",
-                                                 "rollout/response_tokens/mean",
-                                                 "policy/entropy",
-                                                 "policy/grad_norm",
-                                                 "perf/tokens_per_s",
-                                                 "policy/loss",
-                                                 "sft/loss",
-                                                 "sft/eval_loss",
-                                                 "sft/eval_token_accuracy",
-                                                 "rollout/turns/mean",
-                                                 "rollout/truncated_frac",
-                                                 "rollout/zero_signal_frac",
-                                                 "policy/kl_step",
-                                                 "policy/kl_old",
-                                                 "policy/lr",
-                                                 "mismatch/abs_logprob_diff"};
   std::set<std::string> all;
   for (const MetricsRow& row : rows)
     for (const auto& [name, value] : row.values) all.insert(name);
@@ -81,9 +82,9 @@ Names names_of(Rows rows) {
   const auto take = [&](const std::string& name) {
     if (all.erase(name)) names.known.push_back(name);
   };
-  for (const std::string& name : known) {
-    take(name);
-    for (const std::string& dataset : datasets) take(name_in(dataset, name));
+  for (const std::string_view name : kKnown) {
+    take(std::string(name));
+    for (const std::string& dataset : datasets) take(name_in(dataset, std::string(name)));
   }
   names.others.assign(all.begin(), all.end());
   return names;
@@ -201,6 +202,8 @@ Points series_of(std::span<const MetricsRow> rows, std::string_view name) {
       points.emplace_back(static_cast<double>(row.step), *value);
   return points;
 }
+
+std::span<const std::string_view> known_metrics() { return kKnown; }
 
 std::string curves_section(std::span<const MetricsRow> rows) {
   const Names names = names_of(rows);

@@ -17,6 +17,9 @@ using Points = std::vector<std::pair<double, double>>;  // step (of the warm-up:
 
 Points series_of(std::span<const MetricsRow> rows, std::string_view name);
 
+// The metrics that are worth reading first, in that order.
+std::span<const std::string_view> known_metrics();
+
 // Curves of those that change, first those that matter most; the rest are folded.
 std::string curves_section(std::span<const MetricsRow> rows);
 

@@ -132,6 +132,8 @@ std::string tiles(const ReportData& data) {
 
 }  // namespace
 
+std::string_view page_style() { return kStyle; }
+
 std::string framed_page(const std::string& title, const std::string& body) {
   return fmt::format(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/view/samples.h"
@@ -23,6 +24,9 @@ struct ReportData {
   std::string machine;             // a line; empty: not known
   std::vector<std::string> notes;  // what could not be read
 };
+
+// The style sheet of pages, for one with a frame of its own.
+std::string_view page_style();
 
 // The frame and the style of a page; `title` is plain text, `body` is HTML.
 std::string framed_page(const std::string& title, const std::string& body);

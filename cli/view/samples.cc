@@ -5,7 +5,6 @@
 #include "core/base/file.h"
 
 namespace tailrace {
-namespace {
 
 Result<Sample> parse_sample(std::string_view line, const text::Tokenizer& tokenizer) {
   auto row = parse_sample_row(line);
@@ -40,8 +39,6 @@ Result<Sample> parse_sample(std::string_view line, const text::Tokenizer& tokeni
   }
   return sample;
 }
-
-}  // namespace
 
 Result<std::vector<Sample>> read_samples(const std::filesystem::path& path,
                                          const text::Tokenizer& tokenizer) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/base/result.h"
@@ -26,6 +27,9 @@ struct Sample {
   std::vector<Segment> segments;
   std::string dataset = {};  // its name, where a run has several
 };
+
+// One line of it. A Failure says what is wrong with the line.
+Result<Sample> parse_sample(std::string_view line, const text::Tokenizer& tokenizer);
 
 // Rows in the order of the file. A last line that is cut is ignored; another fault is a Failure
 // with its line.

@@ -67,10 +67,12 @@ Answer Client::read_answer(bool is_head) {
   const int status = std::stoi(header.substr(header.find(' ') + 1));
   for (size_t at = header.find("\r\n") + 2; at < header.size();) {
     const size_t line_end = header.find("\r\n", at);
-    const size_t colon = header.find(": ", at);
+    const size_t colon = header.find(':', at);
     std::string name = header.substr(at, colon - at);
     std::transform(name.begin(), name.end(), name.begin(), ::tolower);
-    answer.headers[name] = header.substr(colon + 2, line_end - colon - 2);
+    // A blank may stand before the value.
+    const size_t value = colon + 1 + (header[colon + 1] == ' ');
+    answer.headers[name] = header.substr(value, line_end - value);
     at = line_end + 2;
   }
   answer.status = status;

@@ -1,0 +1,152 @@
+#include "cli/status/prometheus.h"
+
+#include <cctype>
+#include <cmath>
+#include <map>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "core/base/enum_names.h"
+#include "core/base/time.h"
+
+namespace tailrace {
+namespace {
+
+using Labels = std::vector<std::pair<std::string_view, std::string>>;
+
+std::string metric_name(std::string_view name) {
+  std::string out = "tailrace_";
+  for (const char c : name) out += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return out;
+}
+
+// As a label's value and a HELP line have it; only a value's quotes need more.
+std::string escaped(std::string_view text, bool quotes) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '\\' || (quotes && c == '"')) out += '\\';
+    out += c == '\n' ? "\\n" : std::string(1, c);
+  }
+  return out;
+}
+
+std::string number(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+  return fmt::format("{}", value);
+}
+
+// The families, each once with its type before its samples.
+class Exposition {
+ public:
+  void add(const std::string& name, std::string_view help, const Labels& labels, double value) {
+    if (names_.insert(name).second)
+      text_ +=
+          fmt::format("# HELP {0} {1}\n# TYPE {0} gauge\n", name, escaped(help, /*quotes=*/false));
+    std::vector<std::string> parts;
+    for (const auto& [label, said] : labels)
+      if (!said.empty())
+        parts.push_back(fmt::format("{}=\"{}\"", label, escaped(said, /*quotes=*/true)));
+    text_ += name;
+    if (!parts.empty()) text_ += fmt::format("{{{}}}", fmt::join(parts, ","));
+    text_ += fmt::format(" {}\n", number(value));
+  }
+  void comment(const std::string& words) {
+    text_ += fmt::format("# {}\n", escaped(words, /*quotes=*/false));
+  }
+  bool has(const std::string& name) const { return names_.contains(name); }
+  std::string take() && { return std::move(text_); }
+
+ private:
+  std::string text_;
+  std::set<std::string> names_;
+};
+
+// A family's samples stand together, so each is a loop of its own.
+void add_workers(const scheduler::State& state, Exposition& out) {
+  const auto each = [&](const std::string& name, std::string_view help, const auto& value_of) {
+    for (const auto& [id, worker] : state.workers) {
+      const std::optional<double> value = value_of(id, worker);
+      if (!value) continue;
+      out.add(name, help,
+              {{"worker", id},
+               {"role", std::string(name_of(worker.role))},
+               {"pool", worker.site.pool},
+               {"cluster", worker.site.cluster},
+               {"host", worker.site.host}},
+              *value);
+    }
+  };
+  using scheduler::Worker;
+  using Value = std::optional<double>;
+  each("tailrace_worker_connected", "1: the scheduler hears of the worker",
+       [](const WorkerId&, const Worker& worker) -> Value { return worker.connected; });
+  each("tailrace_worker_stalled", "1: it makes no progress",
+       [](const WorkerId&, const Worker& worker) -> Value { return worker.stalled; });
+  each("tailrace_worker_quarantined", "1: it gets no work for a while",
+       [&](const WorkerId& id, const Worker&) -> Value { return in_quarantine(state, id); });
+  each("tailrace_worker_slots", "attempts that it plays at once",
+       [](const WorkerId&, const Worker& worker) -> Value {
+         if (worker.role == Role::kTrainer) return std::nullopt;
+         return worker.slots;
+       });
+  each("tailrace_worker_leased", "attempts that it plays now",
+       [](const WorkerId&, const Worker& worker) -> Value {
+         if (worker.role == Role::kTrainer) return std::nullopt;
+         return worker.leased;
+       });
+  each("tailrace_worker_version", "of its weights",
+       [](const WorkerId&, const Worker& worker) -> Value {
+         if (worker.role != Role::kRollout || worker.version < 0) return std::nullopt;
+         return static_cast<double>(worker.version);
+       });
+}
+
+void add_run(const RunStatus& status, Exposition& out) {
+  const StatusFacts& facts = status.facts;
+  out.add("tailrace_run", "1: the run, with where it stands",
+          {{"run", facts.run}, {"state", facts.state}}, 1);
+  out.add("tailrace_scheduler_quiet_seconds", "since the scheduler wrote to its journal", {},
+          seconds_of(facts.quiet));
+  out.add("tailrace_findings", "what is wrong now, by number", {},
+          static_cast<double>(facts.findings.size()));
+  for (const auto& [id, policy] : status.state.policies) {
+    out.add("tailrace_step", "steps that are trained", {},
+            static_cast<double>(std::max<int64_t>(0, policy.published)));
+    if (status.state.config.steps > 0)
+      out.add("tailrace_steps", "steps of the whole run", {},
+              static_cast<double>(status.state.config.steps));
+    if (policy.durable >= 0)
+      out.add("tailrace_checkpoint", "step of the newest checkpoint", {},
+              static_cast<double>(policy.durable));
+    for (const PromptCount& place : count_prompts(policy, std::nullopt))
+      out.add("tailrace_prompts", "prompts that were begun, by where they are",
+              {{"place", std::string(place.key)}}, static_cast<double>(place.count));
+  }
+}
+
+}  // namespace
+
+std::string prometheus_text(const RunStatus& status, std::span<const MetricsRow> rows) {
+  Exposition out;
+  add_run(status, out);
+  add_workers(status.state, out);
+  std::map<std::string_view, double> newest;
+  for (const MetricsRow& row : rows)
+    for (const auto& [name, value] : row.values) newest[name] = value;
+  for (const auto& [name, value] : newest) {
+    const std::string as = metric_name(name);
+    if (out.has(as))
+      out.comment(fmt::format("{} is left out: {} is there", name, as));
+    else
+      out.add(as, name, {}, value);
+  }
+  return std::move(out).take();
+}
+
+}  // namespace tailrace
