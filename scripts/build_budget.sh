@@ -16,8 +16,8 @@ trap 'rm -rf "$folder"' EXIT
 export TIMEFORMAT=%U
 
 compile_reference() {
-  local run
-  for run in 1 2 3; do
+  local job
+  for _ in 1 2 3; do
     for job in $(seq "$jobs"); do
       { time g++ -std=c++20 -O2 -c scripts/reference_compile.cc -o "$folder/reference-$job.o"; } \
         2>>"$folder/reference-$job.txt" &
