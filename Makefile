@@ -6,7 +6,7 @@ CUDA   ?= AUTO
 # A quarter of the tests' time is waiting: for a process to end, for a deadline to pass.
 TEST_JOBS ?= $(shell echo $$(($(JOBS) + $(JOBS) / 2)))
 
-.PHONY: all setup build package quickstart smollm2 test update-golden check clean
+.PHONY: all setup build package wheel quickstart smollm2 test update-golden check clean
 
 all: build
 
@@ -32,6 +32,10 @@ package: setup
 	@cmake --build --preset release -j $(JOBS) --target tailrace
 	cd build && cpack -B package
 	@ls -l build/package/*.deb build/package/*.tar.gz
+
+# build/package/tailrace-*.whl: the archive as a wheel for pip (docs/python.md).
+wheel: package
+	python3 python/wheel_backend.py
 
 # A real instruct model, fetched, imported and post-trained on this machine.
 smollm2: build/tailrace

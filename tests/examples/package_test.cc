@@ -10,6 +10,7 @@
 #include "core/base/file.h"
 #include "core/run/metrics.h"
 #include "tests/core/base/temporary_directory.h"
+#include "tests/examples/page_blocks.h"
 
 namespace tailrace {
 namespace {
@@ -76,6 +77,53 @@ unshare -rmpf bash -c "mount --rbind /dev $root/dev && mount -t proc proc $root/
                   280))
       << said();
   expect_steps(root_ / "run0", 4);
+}
+
+// docs/python.md: the wheel of the archive, installed by pip into a root that has glibc and Python
+// and nothing else, runs the example of the page.
+TEST_F(Package, TheWheelRunsTheExampleOfItsPage) {
+  if (!run("unshare -rm true", 10)) GTEST_SKIP() << "no root of its own may be made here";
+  if (!run("python3 -c 'import ensurepip, sys; assert sys.version_info >= (3, 11)'", 30))
+    GTEST_SKIP() << "there is no python3 of version 3.11 or newer with its module venv";
+  std::string example;
+  for (const PageBlock& block : blocks_of(read_file(TAILRACE_SOURCE_DIR "/docs/python.md").value()))
+    if (block.language == "python") example += block.text;
+  const fs::path script = folder_.write("example.py", example), archive = package(".tar.gz");
+  ASSERT_FALSE(archive.empty());
+  ASSERT_TRUE(run("root=" + root_.string() + " archive=" + archive.string() +
+                      " example=" + script.string() +
+                      " backend=" TAILRACE_SOURCE_DIR "/python/wheel_backend.py\n" + R"(
+mkdir -p $root/{proc,dev,tmp,etc,work}
+python3 $backend $archive $root/work
+cp $example $root/work/example.py
+# Python as it is here, with the libraries of its program and its modules alone.
+python=$(python3 -c 'import os, sys; print(os.path.realpath(sys.executable))')
+library=$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')
+wheels=$(python3 -c 'import sysconfig; print(sysconfig.get_config_var("WHEEL_PKG_DIR") or "")')
+glibc=$(dirname $(ldd $python | grep -o '/[^ ]*/libc.so.6'))
+for file in $python $(ldd $python $library/lib-dynload/*.so $(type -P bash) | grep -o '/[^ ]*[^: ]' |
+    grep -v 'lib-dynload\|libstdc++\|libgcc_s' | sort -u) \
+    $glibc/lib{pthread,dl,rt,resolv}.so.?; do
+  [ ! -f $file ] || { mkdir -p $root$(dirname $file); cp -L $file $root$file; }
+done
+mkdir -p $root$library ${wheels:+$root$wheels}
+cat >$root/work/steps.sh <<EOF
+set -e
+cd /work
+$python -m venv /venv
+PATH=/venv/bin
+pip install --quiet --no-index --no-cache-dir --disable-pip-version-check tailrace-*.whl
+tailrace --version
+python example.py
+EOF
+unshare -rmpf bash -c "mount --rbind /dev $root/dev && mount -t proc proc $root/proc &&
+  mount --rbind $library $root$library &&
+  { [ -z '$wheels' ] || mount --rbind $wheels $root$wheels; } &&
+  exec chroot $root $(type -P bash) /work/steps.sh")",
+                  280))
+      << said();
+  EXPECT_NE(said().find("\nstep 2: reward "), std::string::npos) << said();
+  expect_steps(root_ / "work/first-run", 2);
 }
 
 TEST_F(Package, ThePackageOfDebianNamesWhatItNeeds) {
