@@ -6,7 +6,7 @@ CUDA   ?= AUTO
 # A quarter of the tests' time is waiting: for a process to end, for a deadline to pass.
 TEST_JOBS ?= $(shell echo $$(($(JOBS) + $(JOBS) / 2)))
 
-.PHONY: all setup build package wheel quickstart smollm2 test update-golden check clean
+.PHONY: all setup build package wheel site quickstart smollm2 test update-golden check clean
 
 all: build
 
@@ -36,6 +36,11 @@ package: setup
 # build/package/tailrace-*.whl: the archive as a wheel for pip (docs/python.md).
 wheel: package
 	python3 python/wheel_backend.py
+
+# build/site/index.html: the pages of this clone, for a browser.
+site:
+	@scripts/setup.sh pandoc
+	@python3 scripts/make_site.py
 
 # A real instruct model, fetched, imported and post-trained on this machine.
 smollm2: build/tailrace
