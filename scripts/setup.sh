@@ -6,7 +6,7 @@ set -euo pipefail
 packages=(build-essential cmake ninja-build ccache mold pkg-config git
   libfmt-dev libspdlog-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
   libpcre2-dev libutf8proc-dev libxxhash-dev zlib1g-dev libzstd-dev libboost-dev libzmq3-dev cppzmq-dev
-  flatbuffers-compiler libflatbuffers-dev libgloo-dev libgtest-dev)
+  flatbuffers-compiler libflatbuffers-dev libgloo-dev libgtest-dev libgmock-dev)
 
 [ $# -eq 0 ] || packages=("$@")
 
