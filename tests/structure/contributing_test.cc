@@ -151,6 +151,10 @@ std::vector<std::string> tests_of(const std::string& source) {
 std::vector<std::string> find_idle(const std::string& selection,
                                    const std::vector<std::string>& sources) {
   std::vector<std::string> tests;
+  // Scripts are tests by themselves.
+  for (const auto& test :
+       find_all(read_text(kRepository / "tests/CMakeLists.txt"), R"(add_test\(NAME (\w+))"))
+    tests.push_back(test[1]);
   for (const std::string& source : sources)
     for (std::string& test : tests_of(source)) tests.push_back(std::move(test));
   std::vector<std::string> idle;
