@@ -87,6 +87,14 @@ endforeach()
 target_link_libraries(tailrace_headers_test PRIVATE GTest::gtest)
 target_compile_definitions(tailrace_headers_test PRIVATE TAILRACE_TESTS)
 
+# For -Og beside headers of -O2: g++ 13 and newer set these on x86-64 from -O2 on, and take no
+# precompiled header of other settings. They change nothing in code without unrolling and AVX.
+set(as_headers "")
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13
+   AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set(as_headers "$<SEMICOLON>-munroll-only-small-loops$<SEMICOLON>-mvzeroupper")
+endif()
+
 function(tailrace_library NAME)
   cmake_parse_arguments(ARG "" "HEADERS" "SOURCES;COLD;DEPENDS;LIBS" ${ARGN})
   if(ARG_SOURCES OR ARG_COLD)
@@ -99,7 +107,7 @@ function(tailrace_library NAME)
     if(ARG_COLD)
       add_library(tailrace_${NAME}_cold OBJECT ${ARG_COLD})
       # -Og warns of values that are never read before they are set; the other presets warn as usual.
-      target_compile_options(tailrace_${NAME}_cold PRIVATE $<$<CONFIG:Release>:-Og$<SEMICOLON>-Wno-maybe-uninitialized>)
+      target_compile_options(tailrace_${NAME}_cold PRIVATE $<$<CONFIG:Release>:-Og$<SEMICOLON>-Wno-maybe-uninitialized${as_headers}>)
       list(APPEND parts tailrace_${NAME}_cold)
     endif()
     add_library(tailrace_${NAME} STATIC ${ARG_SOURCES})
@@ -161,7 +169,7 @@ function(tailrace_test NAME)
   target_link_libraries(${NAME} PRIVATE tailrace_flags ${ARG_DEPENDS} ${ARG_LIBS} tailrace_testing)
   target_precompile_headers(${NAME} REUSE_FROM tailrace_headers_test)
   # g++ 12 takes a moved string for one that is read beyond its end.
-  target_compile_options(${NAME} PRIVATE "$<$<CONFIG:Release>:-Og;-Wno-maybe-uninitialized;-Wno-array-bounds;-Wno-stringop-overflow>")
+  target_compile_options(${NAME} PRIVATE "$<$<CONFIG:Release>:-Og;-Wno-maybe-uninitialized;-Wno-array-bounds;-Wno-stringop-overflow${as_headers}>")
   target_compile_definitions(${NAME} PRIVATE TAILRACE_TESTS TAILRACE_SOURCE_DIR="${CMAKE_SOURCE_DIR}" TAILRACE_BINARY="${CMAKE_BINARY_DIR}/tailrace")
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)
