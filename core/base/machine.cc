@@ -99,15 +99,24 @@ DiskFacts disk_facts(const std::filesystem::path& path) {
           static_cast<int64_t>(status.f_bavail) * unit};
 }
 
-CpuFacts cpu_facts() {
+CpuFacts cpu_facts(const std::filesystem::path& cpuinfo) {
   CpuFacts facts;
-  std::string cpuinfo = read_or_empty("/proc/cpuinfo");
+  const std::string text = read_or_empty(cpuinfo);
   // The first processor's entries stand for all.
-  facts.name = field_of(cpuinfo, "model name");
-  std::istringstream flags(field_of(cpuinfo, "flags"));
-  std::vector<std::string> known = {"sse4_2",      "avx",         "avx2",     "fma",
-                                    "f16c",        "avx512f",     "avx512bw", "avx512vl",
-                                    "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16"};
+  facts.name = field_of(text, "model name");
+  std::string all = field_of(text, "flags");
+  // ARM's processors have numbers for a name.
+  const std::string part = field_of(text, "CPU part");
+  if (facts.name.empty() && !part.empty()) {
+    facts.name =
+        fmt::format("ARM part {} of implementer {}", part, field_of(text, "CPU implementer"));
+    all = field_of(text, "Features");
+  }
+  const std::vector<std::string> known = {
+      "sse4_2",   "avx",         "avx2",        "fma",      "f16c",     "avx512f", "avx512bw",
+      "avx512vl", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "asimd",   "asimdhp",
+      "asimddp",  "bf16",        "i8mm",        "sve",      "sve2"};
+  std::istringstream flags(all);
   std::string flag;
   while (flags >> flag)
     if (std::find(known.begin(), known.end(), flag) != known.end()) facts.features.push_back(flag);

@@ -33,9 +33,9 @@ DiskFacts disk_facts(const std::filesystem::path& path);
 
 struct CpuFacts {
   std::string name;
-  std::vector<std::string> features;  // "avx2", "fma", ...: those that kernels can use
+  std::vector<std::string> features;  // "avx2", "fma", "asimd", ...: those that kernels can use
 };
-CpuFacts cpu_facts();
+CpuFacts cpu_facts(const std::filesystem::path& cpuinfo = "/proc/cpuinfo");
 
 // The version of the kernel's NVIDIA driver, from its own file; empty: there is none.
 std::string nvidia_driver_version();
