@@ -151,7 +151,8 @@ double seconds_left(const ProgressState& state) {
 void show(std::FILE* out, std::string_view text) {
   const bool written = std::fwrite(text.data(), 1, text.size(), out) == text.size();
   // Not even what is buffered reaches a broken pipe.
-  if (!written || std::fflush(out) != 0) std::freopen("/dev/null", "w", out);
+  if (written && std::fflush(out) == 0) return;
+  [[maybe_unused]] const std::FILE* quiet = std::freopen("/dev/null", "w", out);
 }
 
 std::string progress_line(const ProgressState& state, const MetricsRow& row) {
