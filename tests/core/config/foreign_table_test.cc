@@ -105,7 +105,9 @@ TEST(ForeignTable, ThatIsMalformedIsRefusedWithTheLine) {
   EXPECT_EQ(row("k\n  n: k"),
             "a.yaml:4: n is given twice (first at a.yaml:3). Remove one of them.");
   EXPECT_EQ(row("k\nrefused: {n: t}"), "a.yaml:4: n has two rows. Remove one of them.");
-  EXPECT_EQ(row("*none"), "a.yaml:3: not valid YAML: the referenced anchor is not defined");
+  // yaml-cpp 0.8 names it behind that.
+  EXPECT_TRUE(
+      row("*none").starts_with("a.yaml:3: not valid YAML: the referenced anchor is not defined"));
   EXPECT_EQ(row("{key: k, values: {x: {ours: y, wants: a.b}}}"),
             "a.yaml:3: a value lacks told, which says what to write where nobody gives a.b");
   EXPECT_EQ(table_refusal("names: {n: k}\n"),

@@ -587,7 +587,7 @@ TEST_F(GatewayTest, LogprobsOfACompletionAreOfTheSampledTokens) {
     EXPECT_EQ(logprobs["top_logprobs"][i][token], logprobs["token_logprobs"][i]);
   }
   // A tokenizer drops the first blank of a text.
-  EXPECT_TRUE(text == choice["text"] || text == " " + choice["text"].get<std::string>()) << text;
+  EXPECT_TRUE(choice["text"] == text || text == " " + choice["text"].get<std::string>()) << text;
 }
 
 TEST_F(GatewayTest, TheEndOfAnAttemptEndsItsCalls) {
