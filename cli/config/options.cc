@@ -51,6 +51,13 @@ OptionInfo too_long_info(bool no_file, const AgentSection& agent) {
 
 }  // namespace
 
+RunOptions::RunOptions() = default;
+RunOptions::RunOptions(const RunOptions&) = default;
+RunOptions::RunOptions(RunOptions&&) noexcept = default;
+RunOptions& RunOptions::operator=(const RunOptions&) = default;
+RunOptions& RunOptions::operator=(RunOptions&&) noexcept = default;
+RunOptions::~RunOptions() = default;
+
 void RunSection::visit(OptionVisitor& v) {
   v.field("name", name,
           {.help = "names the run in reports and in its directory", .resume = Resume::kMayChange});

@@ -220,6 +220,14 @@ struct LogSection {
 };
 
 struct RunOptions {
+  // Copies of so many members are long; they are compiled once.
+  RunOptions();
+  RunOptions(const RunOptions&);
+  RunOptions(RunOptions&&) noexcept;
+  RunOptions& operator=(const RunOptions&);
+  RunOptions& operator=(RunOptions&&) noexcept;
+  ~RunOptions();
+
   RunSection run;
   ModelSection model;
   LoraSection lora;
