@@ -11,7 +11,7 @@
 # which nothing runs often, so that -Og will do, which compiles in half of the time. HEADERS: the
 # precompiled ones; `pure` for code under rule 1, which threads and files would be handed to otherwise.
 #
-# The release preset joins up to sixteen sources of a library, or of a test program or bench, into one
+# The release preset joins up to 25 sources of a library or bench, or 16 of a test program, into one
 # unit (CMAKE_UNITY_BUILD), which halves the time of a whole build: names in an anonymous namespace
 # are unique in their folder, overloads included. The other presets compile each source alone, so
 # that none leans on what its neighbour includes.
@@ -168,6 +168,7 @@ function(tailrace_test NAME)
   endif()
   target_link_libraries(${NAME} PRIVATE tailrace_flags ${ARG_DEPENDS} ${ARG_LIBS} tailrace_testing)
   target_precompile_headers(${NAME} REUSE_FROM tailrace_headers_test)
+  set_target_properties(${NAME} PROPERTIES UNITY_BUILD_BATCH_SIZE 16)
   # g++ 12 takes a moved string for one that is read beyond its end.
   target_compile_options(${NAME} PRIVATE "$<$<CONFIG:Release>:-Og;-Wno-maybe-uninitialized;-Wno-array-bounds;-Wno-stringop-overflow${as_headers}>")
   target_compile_definitions(${NAME} PRIVATE TAILRACE_TESTS TAILRACE_SOURCE_DIR="${CMAKE_SOURCE_DIR}" TAILRACE_BINARY="${CMAKE_BINARY_DIR}/tailrace")

@@ -303,8 +303,8 @@ bool AnswerReader::read_llama_call() {
   return true;
 }
 
-void AnswerReader::call_or_text(std::string_view json, std::string_view whole, bool is_call) {
-  if (auto call = call_of(json)) {
+void AnswerReader::call_or_text(std::string_view object, std::string_view whole, bool is_call) {
+  if (auto call = call_of(object)) {
     // A function of salt and index and no random number, so that a repeated run gives the same ids.
     call->id = fmt::format("call_{:016x}", mix({salt_, answer_.calls.size()}));
     answer_.calls.push_back(std::move(*call));

@@ -85,7 +85,7 @@ class AnswerReader {
   bool read_llama_call();
   size_t end_of_object();
 
-  void call_or_text(std::string_view json, std::string_view whole, bool is_call);
+  void call_or_text(std::string_view object, std::string_view whole, bool is_call);
   void say(std::string_view text);
   void think_aloud(std::string_view text);
   Delta take_delta(bool is_last);
