@@ -134,7 +134,7 @@ class ArchiveWriterTo {
       if (value) write(*value);
     } else if constexpr (is_variant<T>::value) {
       write(static_cast<uint8_t>(value.index()));
-      std::visit([this](const auto& item) { write(item); }, value);
+      std::visit([this](const auto& item) { this->write(item); }, value);
     } else {
       // The field list is shared with the reader, hence not const; writing changes nothing.
       fields(const_cast<T&>(value), *this);

@@ -52,6 +52,13 @@ std::string repr_dict(const Dict& dict, Budget& budget) {
 
 }  // namespace
 
+bool Loop::reaches(int64_t index) const {
+  while (index >= static_cast<int64_t>(items->items.size())) {
+    if (!let_more_in || !let_more_in()) return false;
+  }
+  return true;
+}
+
 const Value* Dict::find(std::string_view key) const {
   for (const auto& [name, value] : entries) {
     if (name == key) return &value;

@@ -47,12 +47,7 @@ struct Namespace {
 };
 
 struct Loop {
-  bool reaches(int64_t index) const {
-    while (index >= static_cast<int64_t>(items->items.size())) {
-      if (!let_more_in || !let_more_in()) return false;
-    }
-    return true;
-  }
+  bool reaches(int64_t index) const;
 
   std::shared_ptr<Sequence> items;
   // For a loop with an `if`: adds the next item that passes; false: there is none.

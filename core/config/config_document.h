@@ -45,8 +45,10 @@ struct ConfigNode {
   bool reworded = false;   // `text` is ours for another value of theirs
   bool gives_way = false;  // written so, it is no mistake where nothing reads the key
   bool foreign = false;    // a section of another program, some of whose names are ours by now
-  std::vector<ConfigNode> items;                            // kList
-  std::vector<std::pair<std::string, ConfigNode>> entries;  // kMap, in the order of the file
+  std::vector<ConfigNode> items;  // kList
+  // kMap, in the order of the file. Without the initializer clang would want the pair's definition,
+  // which needs this one, for ConfigNode's default constructor.
+  std::vector<std::pair<std::string, ConfigNode>> entries = {};
 
   const ConfigNode* find(std::string_view key) const;
   std::string describe() const;  // "12", "\"12\" (text)", "a list", "a section", "nothing"

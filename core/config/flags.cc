@@ -44,8 +44,8 @@ struct ElementOf<std::optional<T>> {
 template <class T>
 FlagInfo bounded(FlagInfo info) {
   if constexpr (std::is_integral_v<T>) {
-    const double most =
-        sizeof(T) < sizeof(int64_t) ? std::numeric_limits<T>::max() : kMaxExactInteger;
+    double most = kMaxExactInteger;
+    if constexpr (sizeof(T) < sizeof(int64_t)) most = std::numeric_limits<T>::max();
     info.min = std::max(info.min, std::is_signed_v<T> ? -most : 0.0);
     info.max = std::min(info.max, most);
   }

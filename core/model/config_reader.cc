@@ -9,7 +9,11 @@
 
 namespace tailrace {
 
+namespace {
+
 using Json = nlohmann::json;
+
+}  // namespace
 
 const Json* ConfigReader::find(const char* key) const {
   const auto found = json_.find(key);

@@ -39,19 +39,22 @@ uint32_t hash_of(const WorkId& work);
 
 enum class LeaseKind : uint8_t { kGenerate, kVerify };
 
+// The attempt that a lease took the place of: its worker stood still, and may have finished it by
+// now (law 6.4). It stands outside of Lease because clang's std::optional needs its defaults there.
+struct LeaseBefore {
+  WorkerId worker;
+  int32_t attempt = 0;
+  TR_FIELDS(LeaseBefore, worker, attempt);
+};
+
 struct Lease {
+  using Before = LeaseBefore;
+
   LeaseKind kind = LeaseKind::kGenerate;
   WorkerId worker;
   int32_t attempt = 0;
   int32_t verify_attempt = 0;
   Time deadline{};
-  // The attempt that it took the place of: its worker stood still, and may have finished it by now
-  // (law 6.4).
-  struct Before {
-    WorkerId worker;
-    int32_t attempt = 0;
-    TR_FIELDS(Before, worker, attempt);
-  };
   std::optional<Before> before = {};
   int32_t turns = 0;  // of the prefix that it began with
   TR_FIELDS(Lease, kind, worker, attempt, verify_attempt, deadline, before, turns);

@@ -1,6 +1,7 @@
 #include "trainer/loss/presets.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "core/config/config_printer.h"
 #include "trainer/loss/options.h"
@@ -11,7 +12,9 @@ namespace {
 // A preset is a row: the values of its paper where they are not the defaults. `correction`,
 // `sampling_mask` and `router_replay` mend the machine and not the algorithm, so that they stay as
 // they are by default. Algorithms that are about stale samples say what corrects for them.
-constexpr AlgoOptions kPresets[] = {
+// Rows stand in the order of the enumerators. They are not constexpr, because clang takes no string
+// of libstdc++ 12 for a constant.
+const AlgoOptions kPresets[] = {
     {.name = AlgoPreset::kDefault},
     {.name = AlgoPreset::kPpo,
      .advantage = AdvantageKind::kGae,
@@ -133,17 +136,8 @@ constexpr AlgoOptions kPresets[] = {
      .aggregation = {.kind = AggregationKind::kSeqMeanTokenMean}},
 };
 
-constexpr const AlgoOptions& row_of(AlgoPreset preset) {
-  return *std::ranges::find(kPresets, preset, &AlgoOptions::name);
-}
-static_assert(
-    [] {
-      for (size_t i = 0; i < kEnumNames<AlgoPreset>.size(); ++i)
-        if (std::ranges::count(kPresets, static_cast<AlgoPreset>(i), &AlgoOptions::name) != 1)
-          return false;
-      return true;
-    }(),
-    "each preset has one row");
+static_assert(std::size(kPresets) == kEnumNames<AlgoPreset>.size(), "each preset has one row");
+const AlgoOptions& row_of(AlgoPreset preset) { return kPresets[static_cast<size_t>(preset)]; }
 
 // Options that mend the machine, or a number, and are no part of an algorithm: a person's values
 // stay. So do those of `correction`, unless the row is about it.

@@ -155,8 +155,8 @@ void multiply(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   Pairs pairs;
   std::memcpy(&pairs, a, sizeof(pairs));
   const Pairs low = pairs << 16, high = pairs & 0xFFFF0000u;
-  const Pairs row = __builtin_shuffle(low, high, Pairs{0, 4, 2, 6}),
-              row_8 = __builtin_shuffle(low, high, Pairs{1, 5, 3, 7});
+  const Pairs row = __builtin_shufflevector(low, high, 0, 4, 2, 6),
+              row_8 = __builtin_shufflevector(low, high, 1, 5, 3, 7);
   std::memcpy(&p.a[outer][4 * inner], &row, sizeof(row));
   std::memcpy(&p.a[outer + 8][4 * inner], &row_8, sizeof(row_8));
   p.b[4 * inner][outer] = __builtin_bit_cast(float, b[0] << 16);

@@ -1,6 +1,5 @@
 #include "core/config/flags.h"
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
@@ -64,9 +63,9 @@ struct Paint {
     brushes.command("dry", "Hang them up").action([] { return 9; });
     brushes.group("For painters");
     program.moved("buy", "shop order");
-    program.moved("mend", "wall", [](std::vector<std::string> others) {
-      others.insert(others.begin(), "--wet");
-      return others;
+    program.moved("mend", "wall", [](std::vector<std::string> words_behind) {
+      words_behind.insert(words_behind.begin(), "--wet");
+      return words_behind;
     });
     words.insert(words.begin(), "paint");
     return program.run(static_cast<int>(words.size()), words.data());
@@ -230,21 +229,11 @@ TEST(Flags, HelpTellsValuesBoundsAndDefaults) {
   EXPECT_EQ(paint.run({"wall", "--help"}), 0);
   const std::string help = ::testing::internal::GetCapturedStdout();
   EXPECT_FALSE(paint.ran);
-  for (const char* text :
-       {"Paint a wall", "of paint (from 1 to 9)", "in metres", "share (from 0.25 to 1, or 0)",
-        "--second red|green", "--limit INT", "(from -5 to 5)"})
+  for (const char* text : {"Paint a wall", "--coats INT=1", "of paint (from 1 to 9)", "in metres",
+                           "--thinner NUMBER=0.5", "share (from 0.25 to 1, or 0)",
+                           "--brush wide|fine=wide", "--colour red|green=red", "--second red|green",
+                           "--limit INT", "(from -5 to 5)", "--sizes INT=1,2 ..."})
     EXPECT_NE(help.find(text), std::string::npos) << text << "\n" << help;
-  // CLI11 writes a default as NAME=1, and from 2.4 on as NAME [1].
-  for (const auto& [option, value] :
-       {std::pair("--coats INT", "1"), std::pair("--thinner NUMBER", "0.5"),
-        std::pair("--brush wide|fine", "wide"), std::pair("--colour red|green", "red"),
-        std::pair("--sizes INT", "1,2")}) {
-    const std::string older = fmt::format("{}={}", option, value),
-                      newer = fmt::format("{} [{}]", option, value);
-    EXPECT_TRUE(help.find(older) != std::string::npos || help.find(newer) != std::string::npos)
-        << option << "\n"
-        << help;
-  }
   ::testing::internal::CaptureStdout();
   EXPECT_EQ(paint.run({"--version"}), 0);
   EXPECT_EQ(::testing::internal::GetCapturedStdout(), "paint 3\n");

@@ -127,12 +127,12 @@ class CudaLibraryProducts : public ::testing::Test {
   LibraryOfOurs library_;
 };
 
-constexpr int64_t kOut = 40, kIn = 72;
+constexpr int64_t kLayerOut = 40, kLayerIn = 72;
 
 struct Layer {
   DeviceArray<std::byte> memory;
   Weight weight;
-  explicit Layer(std::mt19937& rng, int64_t out = kOut, int64_t in = kIn)
+  explicit Layer(std::mt19937& rng, int64_t out = kLayerOut, int64_t in = kLayerIn)
       : memory(cuda::weight_bytes(Dtype::kBF16, out, in)) {
     const auto master = random_floats(out * in, rng);
     weight = cuda::pack_weight(gpu_stream(), ConstMatrix(master.data(), out, in), Dtype::kBF16,
@@ -170,7 +170,7 @@ TEST_F(CudaLibraryProducts, MakesRowsInPiecesOfProvedCounts) {
   const Layer layer(rng);
   const auto ours = forward<float>(layer.weight, 940, true);
   const auto ours_bf16 = forward<Bf16>(layer.weight, 300, false);
-  cuda::prove_shape(gpu_stream(), kOut, kIn, kMostRows);
+  cuda::prove_shape(gpu_stream(), kLayerOut, kLayerIn, kMostRows);
   library_.rows_made.clear();
   expect_same_bits(forward<float>(layer.weight, 940, true), ours);
   EXPECT_EQ(library_.rows_made, (std::vector<int64_t>{512, 256, 128}));
@@ -190,8 +190,8 @@ TEST_F(CudaLibraryProducts, MakesRowsInPiecesOfProvedCounts) {
 TEST_F(CudaLibraryProducts, ABiasIsOurs) {
   std::mt19937 rng(1);
   const Layer layer(rng);
-  const DeviceArray<float> bias(random_floats(kOut, rng));
-  cuda::prove_shape(gpu_stream(), kOut, kIn, kMostRows);
+  const DeviceArray<float> bias(random_floats(kLayerOut, rng));
+  cuda::prove_shape(gpu_stream(), kLayerOut, kLayerIn, kMostRows);
   library_.rows_made.clear();
   forward<float>(layer.weight, 300, false, bias.span());
   EXPECT_TRUE(library_.rows_made.empty());
@@ -201,9 +201,11 @@ TEST_F(CudaLibraryProducts, OneWrongBitAtOneRowCountIsRefused) {
   for (const int64_t rows : {128, 256, 512}) {
     library_.mistake_at = rows;
     cuda::provide_library([]() -> cuda::LibraryProducts* { return g_library; });
-    EXPECT_FALSE(cuda::prove_forward(gpu_stream(), library_, kOut, kIn, true, kMostRows)) << rows;
-    EXPECT_FALSE(cuda::prove_forward(gpu_stream(), library_, kOut, kIn, false, kMostRows)) << rows;
-    cuda::prove_shape(gpu_stream(), kOut, kIn, kMostRows);
+    EXPECT_FALSE(cuda::prove_forward(gpu_stream(), library_, kLayerOut, kLayerIn, true, kMostRows))
+        << rows;
+    EXPECT_FALSE(cuda::prove_forward(gpu_stream(), library_, kLayerOut, kLayerIn, false, kMostRows))
+        << rows;
+    cuda::prove_shape(gpu_stream(), kLayerOut, kLayerIn, kMostRows);
     std::mt19937 rng(1);
     const Layer layer(rng);
     library_.rows_made.clear();
@@ -215,10 +217,11 @@ TEST_F(CudaLibraryProducts, OneWrongBitAtOneRowCountIsRefused) {
 
 TEST_F(CudaLibraryProducts, AnAlgorithmThatTheCheckRefusesIsNotTaken) {
   library_.refuses_rows = 256;
-  EXPECT_FALSE(cuda::prove_forward(gpu_stream(), library_, kOut, kIn, true, kMostRows));
+  EXPECT_FALSE(cuda::prove_forward(gpu_stream(), library_, kLayerOut, kLayerIn, true, kMostRows));
   library_.refuses_rows = -1;
   library_.only_algorithm = 2;
-  const auto way = cuda::prove_forward(gpu_stream(), library_, kOut, kIn, true, kMostRows);
+  const auto way =
+      cuda::prove_forward(gpu_stream(), library_, kLayerOut, kLayerIn, true, kMostRows);
   ASSERT_TRUE(way);
   EXPECT_EQ(way->algorithm.data[0], 2);
   EXPECT_EQ(way->most_rows, kMostRows);
@@ -228,7 +231,7 @@ TEST_F(CudaLibraryProducts, ARefusedProductIsOurs) {
   std::mt19937 rng(1);
   const Layer layer(rng);
   const auto ours = forward<float>(layer.weight, 300, true);
-  cuda::prove_shape(gpu_stream(), kOut, kIn, kMostRows);
+  cuda::prove_shape(gpu_stream(), kLayerOut, kLayerIn, kMostRows);
   library_.refuses_all = true;
   expect_same_bits(forward<float>(layer.weight, 300, true), ours);
 }
@@ -271,10 +274,10 @@ TEST_F(CudaLibraryProducts, GradientsAreTheLibrarysFromItsLeastRowCount) {
   const Layer layer(rng);
   const Gradients ours = gradients(layer.weight, 203);
   EXPECT_TRUE(library_.rows_made.empty());
-  cuda::prove_shape(gpu_stream(), kOut, kIn, kMostRows);
+  cuda::prove_shape(gpu_stream(), kLayerOut, kLayerIn, kMostRows);
   library_.rows_made.clear();
   const Gradients found = gradients(layer.weight, 203);
-  EXPECT_EQ(library_.rows_made, (std::vector<int64_t>{203, kOut}));
+  EXPECT_EQ(library_.rows_made, (std::vector<int64_t>{203, kLayerOut}));
   expect_same_bits(found.dx, ours.dx);
   expect_same_bits(found.dweight, ours.dweight);
   library_.rows_made.clear();
@@ -285,8 +288,8 @@ TEST_F(CudaLibraryProducts, GradientsAreTheLibrarysFromItsLeastRowCount) {
 TEST_F(CudaLibraryProducts, AGradientThatIsWrongOnIntegersIsRefused) {
   library_.gradients_differ = true;
   for (const ProductKind kind : {ProductKind::kGradInput, ProductKind::kGradWeight})
-    EXPECT_FALSE(cuda::prove_gradient(gpu_stream(), library_, kind, kOut, kIn, 128));
-  cuda::prove_shape(gpu_stream(), kOut, kIn, 128);
+    EXPECT_FALSE(cuda::prove_gradient(gpu_stream(), library_, kind, kLayerOut, kLayerIn, 128));
+  cuda::prove_shape(gpu_stream(), kLayerOut, kLayerIn, 128);
   std::mt19937 rng(1);
   const Layer layer(rng);
   library_.rows_made.clear();
@@ -298,7 +301,7 @@ TEST_F(CudaLibraryProducts, ARefusedGradientIsOurs) {
   std::mt19937 rng(1);
   const Layer layer(rng);
   const Gradients ours = gradients(layer.weight, 203);
-  cuda::prove_shape(gpu_stream(), kOut, kIn, kMostRows);
+  cuda::prove_shape(gpu_stream(), kLayerOut, kLayerIn, kMostRows);
   library_.refuses_all = true;
   const Gradients found = gradients(layer.weight, 203);
   expect_same_bits(found.dx, ours.dx);
@@ -308,7 +311,7 @@ TEST_F(CudaLibraryProducts, ARefusedGradientIsOurs) {
 TEST(CudaLibraryWorkspace, IsTakenWhereThereIsALibrary) {
   gpu_stream();
   cuda::provide_library(nullptr);
-  EXPECT_EQ(cuda::linear_grad_workspace_bytes(4096, kOut, kIn), 0);
+  EXPECT_EQ(cuda::linear_grad_workspace_bytes(4096, kLayerOut, kLayerIn), 0);
 }
 
 #ifndef TAILRACE_EMULATED_GPU

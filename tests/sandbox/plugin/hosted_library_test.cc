@@ -176,7 +176,7 @@ struct Answers {
   }
 };
 
-constexpr EnvironmentCall kReset{.kind = EnvironmentCall::Kind::kReset};
+const EnvironmentCall kReset{.kind = EnvironmentCall::Kind::kReset};
 EnvironmentCall step_call() { return {.kind = EnvironmentCall::Kind::kStep, .action = "1\n"}; }
 
 TEST(RemoteEnvironment, ManyPlayAtOnceAndHoldNoThread) {
