@@ -17,10 +17,10 @@ text{font:12px system-ui,-apple-system,"Segoe UI",sans-serif;fill:#57606a}.title
 @media(prefers-color-scheme:dark){text{fill:#9198a1}.title{fill:#f0f6fc}.grid{stroke:#3d444d}.c0{stroke:#4493f8}.c1{stroke:#3fb950}.c2{stroke:#f0883e}.c3{stroke:#ab7df8}.d0{fill:#4493f8}.d1{fill:#3fb950}.d2{fill:#f0883e}.d3{fill:#ab7df8}}
 </style>)";
 
-using Points = std::vector<std::pair<double, double>>;
+using ChartPoints = std::vector<std::pair<double, double>>;
 
-Points finite_points(const Points& points) {
-  Points out;
+ChartPoints finite_points(const ChartPoints& points) {
+  ChartPoints out;
   for (auto point : points)
     if (std::isfinite(point.first) && std::isfinite(point.second)) out.push_back(point);
   return out;
@@ -52,12 +52,12 @@ void widen(double& low, double& high) {
   }
 }
 
-Frame make_frame(const Chart& chart, const std::vector<Points>& all) {
+Frame make_frame(const Chart& chart, const std::vector<ChartPoints>& all) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   // The pixels leave room for the labels at the left and below, and for the title.
   Frame frame{kInfinity, -kInfinity,         kInfinity, -kInfinity,
               52,        chart.width - 14.0, 34,        chart.height - 36.0};
-  for (const Points& points : all)
+  for (const ChartPoints& points : all)
     for (auto [x, y] : points) {
       frame.x_low = std::min(frame.x_low, x);
       frame.x_high = std::max(frame.x_high, x);
@@ -73,7 +73,8 @@ Frame make_frame(const Chart& chart, const std::vector<Points>& all) {
   return frame;
 }
 
-std::string draw_line(const Frame& frame, const Points& points, int color, std::string_view extra) {
+std::string draw_line(const Frame& frame, const ChartPoints& points, int color,
+                      std::string_view extra) {
   if (points.empty()) return "";
   std::string path;
   for (auto [x, y] : points)
@@ -81,7 +82,7 @@ std::string draw_line(const Frame& frame, const Points& points, int color, std::
   return fmt::format("<path class=\"line c{}{}\" d=\"{}\"/>\n", color, extra, path);
 }
 
-std::string draw_series(const Frame& frame, const ChartSeries& series, const Points& points) {
+std::string draw_series(const Frame& frame, const ChartSeries& series, const ChartPoints& points) {
   std::string out;
   // An average of a handful of points would only move them.
   bool smooth = series.smooth && points.size() >= 8;
@@ -187,11 +188,11 @@ std::vector<double> round_ticks(double low, double high, int count) {
   return ticks;
 }
 
-Points moving_average(const Points& points) {
+ChartPoints moving_average(const ChartPoints& points) {
   auto count = static_cast<std::ptrdiff_t>(points.size());
   // A tenth of the points, half of it on each side.
   std::ptrdiff_t half = std::max<std::ptrdiff_t>(1, count / 20);
-  Points out;
+  ChartPoints out;
   for (std::ptrdiff_t i = 0; i < count; ++i) {
     // The same reach on both sides, so that a slope is not shifted; it shrinks at the ends.
     std::ptrdiff_t reach = std::min({half, i, count - 1 - i});
@@ -205,7 +206,7 @@ Points moving_average(const Points& points) {
 }
 
 std::string draw_chart(const Chart& chart) {
-  std::vector<Points> all;
+  std::vector<ChartPoints> all;
   for (const ChartSeries& series : chart.series) all.push_back(finite_points(series.points));
   Frame frame = make_frame(chart, all);
   std::string out = fmt::format(
