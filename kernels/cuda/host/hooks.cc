@@ -1,8 +1,9 @@
-// The functions that g++ -fsanitize=thread, bounds and alignment call, in place of their
-// libraries, which are not linked. A build whose all is compiled with -fsanitize=thread has
+// The functions that -fsanitize=thread, bounds and alignment of g++ and clang call, in place of
+// their libraries, which are not linked. A build whose all is compiled with -fsanitize=thread has
 // libtsan; it cannot have these hooks and thus not this emulation.
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -64,6 +65,22 @@ void __tsan_read_range(void* address, size_t bytes) {
 }
 void __tsan_write_range(void* address, size_t bytes) {
   check_from_kernel(address, bytes, Access::kWrite, __builtin_return_address(0));
+}
+
+// clang calls these for memcpy() and its like, g++ the functions themselves.
+void* __tsan_memcpy(void* to, const void* from, size_t bytes) {
+  check_from_kernel(from, bytes, Access::kRead, __builtin_return_address(0));
+  check_from_kernel(to, bytes, Access::kWrite, __builtin_return_address(0));
+  return std::memcpy(to, from, bytes);
+}
+void* __tsan_memmove(void* to, const void* from, size_t bytes) {
+  check_from_kernel(from, bytes, Access::kRead, __builtin_return_address(0));
+  check_from_kernel(to, bytes, Access::kWrite, __builtin_return_address(0));
+  return std::memmove(to, from, bytes);
+}
+void* __tsan_memset(void* to, int value, size_t bytes) {
+  check_from_kernel(to, bytes, Access::kWrite, __builtin_return_address(0));
+  return std::memset(to, value, bytes);
 }
 
 void __tsan_init() { g_checks = true; }
