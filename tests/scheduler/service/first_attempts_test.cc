@@ -19,9 +19,13 @@ class FirstAttemptsTest : public testing::Test {
       LeaseId lease;
       lease.member.prompt = prompt;
       lease.attempt = i + 1;
-      said = first_.look(
-          state_, {.worker = worker, .lease = lease, .outcome = outcome, .reason = "no such tool"},
-          now_);
+      said = first_.look(state_,
+                         {.worker = worker,
+                          .lease = lease,
+                          .outcome = outcome,
+                          .reward = {},
+                          .reason = "no such tool"},
+                         now_);
     }
     return said;
   }

@@ -35,7 +35,8 @@ Policy policy_at(int64_t version, StepStart now = {}, Time handed = {}) {
   Policy policy;
   policy.published = policy.frontier = version;
   policy.step_start = now;
-  if (version > 0) policy.batches[version] = {.tasks = {}, .datasets = {}, .handed = handed};
+  if (version > 0)
+    policy.batches[version] = {.tasks = {}, .datasets = {}, .handed = handed, .used = {}};
   return policy;
 }
 
