@@ -135,8 +135,8 @@ std::vector<uint16_t> teacher_choices(const TestModel& model, const std::vector<
   for (size_t t = 0; t < tokens.size(); ++t) {
     for (int64_t i = 0; i < config.num_layers; ++i) {
       if (!config.is_sparse(i)) continue;
-      for (const int32_t id : pass.activations->layer(i).chosen.subspan(t * k, k))
-        choices.push_back(static_cast<uint16_t>(id));
+      const auto chosen = pass.activations->layer(i).chosen.subspan(t * k, k);
+      for (const int32_t id : chosen) choices.push_back(static_cast<uint16_t>(id));
     }
   }
   return choices;
