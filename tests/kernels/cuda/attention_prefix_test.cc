@@ -123,7 +123,9 @@ TEST(CudaSharedPrefix, GroupsOfManyHeads) {
   const int64_t positions = expect_same_as_own({18, 1, 16, 0}, batch);
   int64_t behind = 0;
   for (const Rows& rows : batch) behind += rows.first + 1 - kChunk;
-  if (positions >= 0) EXPECT_EQ(positions, 2 * kChunk + 2 * behind);
+  if (positions >= 0) {
+    EXPECT_EQ(positions, 2 * kChunk + 2 * behind);
+  }
   expect_same_as_own({40, 1, 16, 0}, batch);
   expect_same_as_own({70, 1, 8, 0}, batch);
 }
