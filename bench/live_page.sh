@@ -11,7 +11,8 @@ config=${2:-configs/quickstart.yaml}
 shift $(($# < 2 ? $# : 2))
 folder=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$folder"' EXIT
-key=bench-of-the-live-page
+key=$folder/key
+(umask 077; echo bench-of-the-live-page >"$key")
 
 # The seconds between the first row of a step and the last one.
 seconds_of() {
@@ -32,7 +33,7 @@ run() {  # NAME WATCHED ARGUMENTS...
   launch=$!
   if [ "$watched" = 1 ]; then
     until compgen -G "$folder/$name/journal/journal-*.log" >/dev/null; do sleep 0.1; done
-    build/tailrace status "$folder/$name" --web --key "$key" >"$folder/url" 2>/dev/null &
+    build/tailrace status "$folder/$name" --web --key-file "$key" >"$folder/url" 2>/dev/null &
     page=$!
     until [ -s "$folder/url" ]; do sleep 0.05; done
     curl -sN "$(sed 's,/?,/events?,' "$folder/url")" >"$folder/events" &

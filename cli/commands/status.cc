@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include "cli/commands/commands.h"
 #include "cli/commands/leave.h"
@@ -15,11 +16,12 @@
 #include "cli/status/live_page.h"
 #include "cli/status/status_facts.h"
 #include "core/base/clock.h"
+#include "core/base/error.h"
+#include "core/base/file.h"
 #include "core/base/machine.h"
 #include "core/base/printable.h"
 #include "core/base/time.h"
 #include "core/config/flags.h"
-#include "core/run/metrics.h"
 #include "core/run/run_directory.h"
 #include "scheduler/state/state.h"
 
@@ -110,11 +112,22 @@ void show_text(const StatusFacts& facts, const State& state, bool runs) {
 }
 
 void show_status(const std::string& run, bool json) {
-  // Where a run stands is told all the same when its metrics are damaged.
-  const auto rows = read_metrics(RunPaths{run}.metrics());
-  const RunStatus status = read_status(run, rows ? rows.value() : std::vector<MetricsRow>());
+  const RunStatus status = read_status(run, row_facts_of(RunPaths{run}));
   if (json) return fmt::print("{}\n", status_json(status.facts, status.state));
   show_text(status.facts, status.state, status.runs);
+}
+
+// Not by the command line, which every user of the machine can read. Empty: a new one.
+std::string key_of(const std::string& file) {
+  if (file.empty()) return "";
+  struct stat status {};
+  if (::stat(file.c_str(), &status) == 0 && (status.st_mode & 077) != 0)
+    throw UserError("--key-file: others can read {}; chmod 600 it.", file);
+  const auto text = read_file(file);
+  if (!text) throw UserError("--key-file: {}", text.failure().message);
+  const std::string key = text.value().substr(0, text.value().find_first_of("\r\n"));
+  if (key.empty()) throw UserError("--key-file: the first line of {} is empty.", file);
+  return key;
 }
 
 // Until a person ends it.
@@ -139,7 +152,7 @@ void add_status(Command& program) {
   auto sample = std::make_shared<std::vector<std::string>>();
   auto json = std::make_shared<bool>(false), web = std::make_shared<bool>(false);
   auto port = std::make_shared<int64_t>(0);
-  auto key = std::make_shared<std::string>();
+  auto key_file = std::make_shared<std::string>();
   Command& command = program.command(
       "status", "Where a run stands, and who waits for whom since when; or one sample of it");
   command.option("run", *run, {.help = "run directory", .value = "RUN", .required = true});
@@ -157,20 +170,21 @@ void add_status(Command& program) {
   command.option(
       "--port", *port,
       {.help = "of the page, at 127.0.0.1; 0: any that is free", .max = 65535, .needs = "--web"});
-  command.option("--key", *key,
-                 {.help = "of the page's address, at least 16 letters, digits or -._~; without it "
-                          "a new one",
-                  .value = "KEY",
-                  .needs = "--web"});
+  command.option(
+      "--key-file", *key_file,
+      {.help = "a file with the key of the page's address, which nobody else can read: at "
+               "least 16 letters, digits or -._~; without it a new one",
+       .value = "FILE",
+       .needs = "--web"});
   command.footer(
       "Reads the journal, of a living run too; for a sample RUN/timeline.jsonl "
       "(scheduler.timeline_rows) and\nRUN/traces (train.trace_steps).\n\n"
       "Examples:\n  tailrace status runs/quickstart\n"
       "  tailrace status runs/quickstart --web\n"
       "  tailrace status runs/quickstart --sample prompt=12 member=3");
-  command.action([run, sample, json, web, port, key, &command] {
+  command.action([run, sample, json, web, port, key_file, &command] {
     if (*web)
-      serve_page(*run, {.port = static_cast<uint16_t>(*port), .key = *key});
+      serve_page(*run, {.port = static_cast<uint16_t>(*port), .key = key_of(*key_file)});
     else if (command.given("--sample"))
       show_sample(*run, *sample, *json);
     else

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <iterator>
 #include <utility>
 
 #include <fmt/format.h>
@@ -13,6 +14,7 @@
 #include "cli/view/segment_tree.h"
 #include "core/base/enum_names.h"
 #include "core/base/error.h"
+#include "core/base/file.h"
 #include "core/base/json_text.h"
 #include "core/base/printable.h"
 
@@ -22,11 +24,13 @@ namespace {
 using namespace std::chrono_literals;
 using Json = nlohmann::ordered_json;
 
-// Of samples.jsonl, that a page which begins is shown samples of.
+// Of what has come of samples.jsonl since somebody looked: older ones are not shown.
 constexpr int64_t kSampleBytes = 1 << 20;
 // Of one sample's text: an agent's episode may have a million characters.
 constexpr size_t kTextBytes = 20'000;
 constexpr auto kStatusEvery = 1s;
+constexpr auto kTokenizerEvery = 5s;
+constexpr auto kQuiet = 10s;       // the page has the same
 constexpr int kShareOfTime = 100;  // a look is followed by so many times its own length
 
 Json number_or_null(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
@@ -57,117 +61,123 @@ std::string sample_json(const Sample& sample) {
   return json_text(json);
 }
 
-std::string rows_json(std::span<const MetricsRow* const> rows, bool reset) {
-  std::vector<std::string> lines;
-  for (const MetricsRow* row : rows) lines.push_back(format_metrics_row(*row));
+std::string samples_json(bool reset, const auto& samples) {
+  std::string all;
+  for (const auto& sample : samples) all += (all.empty() ? "" : ",") + sample.json;
+  return fmt::format("{{\"reset\":{},\"samples\":[{}]}}", reset, all);
+}
+
+std::string rows_json(const std::vector<std::string>& lines, bool reset) {
   return fmt::format("{{\"reset\":{},\"rows\":[{}]}}", reset, fmt::join(lines, ","));
 }
 
-std::string samples_json(const auto& samples) {
-  return fmt::format("[{}]", fmt::join(samples, ","));
-}
-
-bool is_evaluation(const MetricsRow& row) {
-  return std::ranges::any_of(row.values,
-                             [](const auto& value) { return value.first.starts_with("eval/"); });
+std::string config_of(const RunPaths& paths) {
+  const auto config = read_file(paths.config());
+  return config ? config.value() : "";
 }
 
 }  // namespace
-
-std::vector<const MetricsRow*> thinned(std::span<const MetricsRow> rows, size_t most) {
-  const size_t stride = std::max<size_t>(1, (rows.size() + most - 1) / most);
-  const bool few_evaluations =
-      static_cast<size_t>(std::ranges::count_if(rows, is_evaluation)) <= most / 2;
-  std::vector<const MetricsRow*> kept;
-  for (size_t i = 0; i < rows.size(); ++i)
-    if (i % stride == 0 || i + 1 == rows.size() || (few_evaluations && is_evaluation(rows[i])))
-      kept.push_back(&rows[i]);
-  return kept;
-}
 
 LiveFeed::LiveFeed(std::string run)
     : run_(std::move(run)),
       paths_{run_},
       metrics_(paths_.metrics(), /*from_start=*/true),
-      samples_(paths_.samples(), kSampleBytes),
+      samples_(paths_.samples(), LineTail::kAll),
+      facts_(config_of(paths_)),
       // Before anybody looks: a person is told at once that this is no run.
-      status_(read_status(run_, {})) {}
+      status_(read_status(run_, facts_)) {}
 
-// Whether rows that were told before are gone.
-bool LiveFeed::look_at_rows() {
+void LiveFeed::look_at_rows(std::vector<LiveEvent>& events) {
   const int64_t rewinds = metrics_.rewinds();
   std::vector<MetricsRow> rows = metrics_.poll();
   const bool reset = metrics_.rewinds() != rewinds;
   if (reset) {
     // What is there now, and not what was there before as well.
-    auto all = read_metrics(paths_.metrics());
-    rows_ = all ? std::move(all).value() : std::vector<MetricsRow>();
-  } else {
-    std::ranges::move(rows, std::back_inserter(rows_));
+    metrics_.restart();
+    rows = metrics_.poll();
+    kept_ = {};
+    facts_ = RowFacts(config_of(paths_));
+    version_ = -1;
   }
-  return reset;
+  KeptRows fresh;
+  for (const MetricsRow& row : rows) {
+    kept_.add(row);
+    fresh.add(row);
+    facts_.add(row);
+    version_ = std::max(version_, row.version);
+  }
+  if (reset || !rows.empty())
+    events.push_back({"rows", rows_json(fresh.lines(kMostRowBytes), reset)});
+  if (!reset) return;
+  // Samples of steps that are done again go with the rows.
+  std::erase_if(shown_samples_, [&](const Shown& sample) { return sample.version > version_; });
+  events.push_back({"samples", samples_json(/*reset=*/true, shown_samples_)});
 }
 
-std::vector<std::string> LiveFeed::new_samples() {
-  std::vector<std::string> found;
-  // A run that begins may have none yet; its lines wait until then.
-  if (!tokenizer_) {
-    try {
-      if (std::filesystem::exists(paths_.tokenizer()))
-        tokenizer_ = text::load_tokenizer(paths_.tokenizer());
-    } catch (const UserError&) {
-    }
-    if (!tokenizer_) return found;
-  }
-  for (const std::string& line : samples_.poll())
-    if (auto sample = parse_sample(line, *tokenizer_)) found.push_back(sample_json(sample.value()));
-  for (const std::string& sample : found) shown_samples_.push_back(sample);
-  while (shown_samples_.size() > kMostSamples) shown_samples_.pop_front();
-  return found;
-}
-
-// Whether there is another one.
-bool LiveFeed::look_at_status(Time now) {
-  if (next_status_ && now < *next_status_) return false;
-  const auto begin = std::chrono::steady_clock::now();
-  std::string json;
+// A run that begins may have none yet, and that of a damaged one is not read all the time.
+bool LiveFeed::has_tokenizer(Time now) {
+  if (tokenizer_ || (next_tokenizer_ && now < *next_tokenizer_)) return tokenizer_ != nullptr;
+  next_tokenizer_ = now + kTokenizerEvery;
   try {
-    status_ = read_status(run_, rows_);
-    json = status_json(status_.facts, status_.state, /*indent=*/-1);
+    if (std::filesystem::exists(paths_.tokenizer()))
+      tokenizer_ = text::load_tokenizer(paths_.tokenizer());
+  } catch (const UserError&) {
+  }
+  return tokenizer_ != nullptr;
+}
+
+void LiveFeed::look_at_samples(Time now, std::vector<LiveEvent>& events) {
+  if (!has_tokenizer(now)) return;
+  samples_.skip(kSampleBytes);
+  std::vector<std::string> lines = samples_.poll();
+  if (lines.size() > kMostSamples) lines.erase(lines.begin(), lines.end() - kMostSamples);
+  std::vector<Shown> found;
+  for (const std::string& line : lines)
+    if (auto sample = parse_sample(line, *tokenizer_))
+      found.push_back({sample.value().version, sample_json(sample.value())});
+  if (found.empty()) return;
+  events.push_back({"samples", samples_json(/*reset=*/false, found)});
+  std::ranges::move(found, std::back_inserter(shown_samples_));
+  while (shown_samples_.size() > kMostSamples) shown_samples_.pop_front();
+}
+
+void LiveFeed::look_at_status(Time now, std::vector<LiveEvent>& events) {
+  if (next_status_ && now < *next_status_) return;
+  const auto begin = std::chrono::steady_clock::now();
+  try {
+    status_ = read_status(run_, facts_);
   } catch (const UserError& error) {
     status_.facts.state = "unknown";
     status_.facts.about = error.what();
-    json = status_json(status_.facts, status_.state, /*indent=*/-1);
+    status_.runs = false;
   }
+  std::string json = status_json(status_.facts, status_.state, /*indent=*/-1);
+  // The silence of a run alone is told once it is long: a run that is over is silent for good.
+  StatusFacts facts = status_.facts;
+  if (!status_.runs || facts.quiet < kQuiet) facts.quiet = {};
+  std::string compared = status_json(facts, status_.state, /*indent=*/-1);
   const auto took = std::chrono::steady_clock::now() - begin;
   next_status_ = now + std::max<Time>(kStatusEvery, kShareOfTime * took);
-  if (json == status_json_) return false;
-  status_json_ = std::move(json);
-  return true;
+  if (compared == status_compared_) return;
+  status_compared_ = std::move(compared);
+  status_json_ = json;
+  events.push_back({"status", std::move(json)});
 }
 
-std::vector<LiveEvent> LiveFeed::poll(Time now) {
+std::vector<LiveEvent> LiveFeed::poll(Time now, bool samples) {
   std::vector<LiveEvent> events;
-  const size_t before = rows_.size();
-  if (look_at_rows()) {
-    events.push_back({"rows", rows_json(thinned(rows_, kMostRows), /*reset=*/true)});
-  } else if (rows_.size() > before) {
-    const auto fresh = std::span<const MetricsRow>(rows_).subspan(before);
-    events.push_back({"rows", rows_json(thinned(fresh, kMostRows), /*reset=*/false)});
-  }
-  if (const auto samples = new_samples(); !samples.empty()) {
-    const size_t skipped = samples.size() - std::min(samples.size(), kMostSamples);
-    events.push_back({"samples", samples_json(std::span(samples).subspan(skipped))});
-  }
-  if (look_at_status(now)) events.push_back({"status", status_json_});
+  look_at_rows(events);
+  if (samples) look_at_samples(now, events);
+  look_at_status(now, events);
   return events;
 }
 
 std::vector<LiveEvent> LiveFeed::whole() const {
   std::vector<LiveEvent> events;
-  events.push_back({"rows", rows_json(thinned(rows_, kMostRows), /*reset=*/true)});
-  if (!shown_samples_.empty()) events.push_back({"samples", samples_json(shown_samples_)});
-  if (!status_json_.empty()) events.push_back({"status", status_json_});
+  events.push_back({"rows", rows_json(kept_.lines(kMostRowBytes), /*reset=*/true)});
+  events.push_back({"samples", samples_json(/*reset=*/true, shown_samples_)});
+  if (!status_json_.empty())
+    events.push_back({"status", status_json(status_.facts, status_.state, /*indent=*/-1)});
   return events;
 }
 

@@ -1,10 +1,11 @@
 // What a page that watches a run is told: events, each a name and one line of JSON, made of the
 // rows that the run writes anyway. Nothing of the run is asked: it does not notice.
 //
-//   rows     {"reset": true, "rows": [...]}    lines of metrics.jsonl; reset: instead of those
+//   rows     {"reset": true, "rows": [...]}    lines of metrics.jsonl; reset: in the place of those
 //                                              before
-//   samples  [{"step": 3, "name": "...", "reward": 1, "segments": [{"note": "", "text":
-//            [{"role": "sampled", "text": "..."}]}]}]    as they come, oldest first
+//   samples  {"reset": true, "samples": [...]} as they come, oldest first: {"step": 3, "name":
+//   "...",
+//            "reward": 1, "segments": [{"note": "", "text": [{"role": "sampled", "text": "..."}]}]}
 //   status   what `tailrace status --json` prints
 //
 // Thread: the owner's only.
@@ -12,13 +13,16 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "cli/status/kept_rows.h"
+#include "cli/status/row_facts.h"
 #include "cli/status/status_facts.h"
 #include "cli/view/line_tail.h"
 #include "cli/view/metrics_tail.h"
@@ -36,40 +40,48 @@ struct LiveEvent {
 
 class LiveFeed {
  public:
-  // At most so many rows and samples are sent to a page that begins; rows in between are left out.
-  static constexpr size_t kMostRows = 1000, kMostSamples = 32;
+  // That a page which begins is shown, and at most at once.
+  static constexpr size_t kMostSamples = 32;
+  // Of the rows that a page is sent at once (KeptRows).
+  static constexpr size_t kMostRowBytes = 2 << 20;
 
   // `run`: its directory as a person names it. Throws UserError where it has no journal.
   explicit LiveFeed(std::string run);
 
-  // What has changed since the last call, for a page that has all before. The journal is read at
-  // most once a second, and so seldom that a hundredth of the time goes into it.
-  std::vector<LiveEvent> poll(Time now);
+  // What has changed since the last call, for a page that has all before; without `samples` none of
+  // those. The journal is read at most once a second, and so seldom that a hundredth of the time
+  // goes into it.
+  std::vector<LiveEvent> poll(Time now, bool samples);
   // What a page needs that begins now; poll() tells what comes behind it.
   std::vector<LiveEvent> whole() const;
 
   const RunStatus& status() const { return status_; }  // as of the last look
-  std::span<const MetricsRow> rows() const { return rows_; }
+  // The newest value of each metric.
+  const std::map<std::string, double>& newest() const { return facts_.newest(); }
 
  private:
-  bool look_at_rows();
-  std::vector<std::string> new_samples();
-  bool look_at_status(Time now);
+  struct Shown {
+    int64_t version = 0;
+    std::string json;
+  };
+  void look_at_rows(std::vector<LiveEvent>& events);
+  void look_at_samples(Time now, std::vector<LiveEvent>& events);
+  void look_at_status(Time now, std::vector<LiveEvent>& events);
+  bool has_tokenizer(Time now);
 
   std::string run_;
   RunPaths paths_;
   MetricsTail metrics_;
   LineTail samples_;
   std::unique_ptr<text::Tokenizer> tokenizer_;  // null: there is none yet
-  std::vector<MetricsRow> rows_;
-  std::deque<std::string> shown_samples_;  // the last ones, as JSON
+  std::optional<Time> next_tokenizer_;          // when it is tried again
+  KeptRows kept_;
+  RowFacts facts_;
+  int64_t version_ = -1;             // of the newest row
+  std::deque<Shown> shown_samples_;  // the last ones
   RunStatus status_;
-  std::string status_json_;
+  std::string status_json_, status_compared_;  // the second: but for a short silence
   std::optional<Time> next_status_;
 };
-
-// Each k-th row, the smallest k that leaves about `most`; besides the last one, and evaluations as
-// long as they are few.
-std::vector<const MetricsRow*> thinned(std::span<const MetricsRow> rows, size_t most);
 
 }  // namespace tailrace

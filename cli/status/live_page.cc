@@ -56,8 +56,7 @@ std::string chosen_key(const std::string& key) {
   constexpr size_t kShortest = 16;
   if (key.empty()) return random_key();
   if (key.size() < kShortest || key.find_first_not_of(kAllowed) != key.npos)
-    throw UserError("--key: give at least {} letters, digits or any of -._~, or leave it out.",
-                    kShortest);
+    throw UserError("The key of a page has at least {} letters, digits or any of -._~.", kShortest);
   return key;
 }
 
@@ -148,7 +147,10 @@ struct LivePage::Impl {
     std::erase_if(readers, [](const Reader& reader) { return reader.reply.is_gone(); });
     if (asked.empty() && readers.empty()) return;
     std::string news;
-    for (const LiveEvent& event : feed.poll(now)) news += event_text(event);
+    const bool shows = !readers.empty() || std::ranges::any_of(asked, [](const auto& wish) {
+      return wish.first == Wish::kEvents;
+    });
+    for (const LiveEvent& event : feed.poll(now, shows)) news += event_text(event);
     for (Reader& reader : readers) {
       const bool quiet = news.empty() && now - reader.heard >= kSignOfLife;
       if (news.empty() && !quiet) continue;
@@ -157,7 +159,7 @@ struct LivePage::Impl {
     }
     for (auto& [wish, reply] : asked) {
       if (wish == Wish::kMetrics) {
-        reply.send(200, prometheus_text(feed.status(), feed.rows()),
+        reply.send(200, prometheus_text(feed.status(), feed.newest()),
                    "text/plain; version=0.0.4; charset=utf-8");
       } else if (readers.size() == kMostReaders) {
         reply.send(503, fmt::format("{} pages are open already.\n", kMostReaders), "text/plain");

@@ -68,7 +68,8 @@ class Exposition {
 };
 
 // A family's samples stand together, so each is a loop of its own.
-void add_workers(const scheduler::State& state, Exposition& out) {
+void add_workers(const RunStatus& status, Exposition& out) {
+  const scheduler::State& state = status.state;
   const auto each = [&](const std::string& name, std::string_view help, const auto& value_of) {
     for (const auto& [id, worker] : state.workers) {
       const std::optional<double> value = value_of(id, worker);
@@ -85,7 +86,9 @@ void add_workers(const scheduler::State& state, Exposition& out) {
   using scheduler::Worker;
   using Value = std::optional<double>;
   each("tailrace_worker_connected", "1: the scheduler hears of the worker",
-       [](const WorkerId&, const Worker& worker) -> Value { return worker.connected; });
+       [&](const WorkerId&, const Worker& worker) -> Value {
+         return status.runs && worker.connected;
+       });
   each("tailrace_worker_stalled", "1: it makes no progress",
        [](const WorkerId&, const Worker& worker) -> Value { return worker.stalled; });
   each("tailrace_worker_quarantined", "1: it gets no work for a while",
@@ -111,8 +114,13 @@ void add_run(const RunStatus& status, Exposition& out) {
   const StatusFacts& facts = status.facts;
   out.add("tailrace_run", "1: the run, with where it stands",
           {{"run", facts.run}, {"state", facts.state}}, 1);
-  out.add("tailrace_scheduler_quiet_seconds", "since the scheduler wrote to its journal", {},
-          seconds_of(facts.quiet));
+}
+
+void add_steps(const RunStatus& status, Exposition& out) {
+  const StatusFacts& facts = status.facts;
+  if (status.runs)
+    out.add("tailrace_scheduler_quiet_seconds", "since the scheduler wrote to its journal", {},
+            seconds_of(facts.quiet));
   out.add("tailrace_findings", "what is wrong now, by number", {},
           static_cast<double>(facts.findings.size()));
   for (const auto& [id, policy] : status.state.policies) {
@@ -132,13 +140,12 @@ void add_run(const RunStatus& status, Exposition& out) {
 
 }  // namespace
 
-std::string prometheus_text(const RunStatus& status, std::span<const MetricsRow> rows) {
+std::string prometheus_text(const RunStatus& status, const std::map<std::string, double>& newest) {
   Exposition out;
   add_run(status, out);
-  add_workers(status.state, out);
-  std::map<std::string_view, double> newest;
-  for (const MetricsRow& row : rows)
-    for (const auto& [name, value] : row.values) newest[name] = value;
+  if (status.facts.state == "unknown") return std::move(out).take();
+  add_steps(status, out);
+  add_workers(status, out);
   for (const auto& [name, value] : newest) {
     const std::string as = metric_name(name);
     if (out.has(as))

@@ -7,16 +7,17 @@
 // Thread: any.
 #pragma once
 
-#include <span>
+#include <map>
 #include <string>
 
 #include "cli/status/status_facts.h"
-#include "core/run/metrics.h"
 
 namespace tailrace {
 
-// The newest value of each metric of `rows`, and what `status` knows. A metric whose name becomes
+// What `status` knows, and the newest value of each metric. Of a run that nobody drives the workers
+// are not connected, and how long the scheduler is quiet is left out; of one that cannot be read
+// (LiveFeed: "unknown") all but that. A metric whose name becomes
 // that of an earlier one (a/b_c, a/b/c) is left out, with a comment.
-std::string prometheus_text(const RunStatus& status, std::span<const MetricsRow> rows);
+std::string prometheus_text(const RunStatus& status, const std::map<std::string, double>& newest);
 
 }  // namespace tailrace

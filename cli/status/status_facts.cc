@@ -15,13 +15,13 @@
 #include "cli/roles/endpoint.h"
 #include "cli/status/run_state.h"
 #include "cli/view/health.h"
-#include "cli/view/progress.h"
 #include "core/base/enum_names.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/json_text.h"
 #include "core/base/time.h"
 #include "core/config/yaml_config.h"
+#include "core/run/metrics.h"
 #include "scheduler/state/waits.h"
 
 namespace tailrace {
@@ -29,9 +29,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using scheduler::State;
-
-// Enough of them for the pace of the last twenty steps, with evaluations in between.
-constexpr size_t kRowsOfPace = 100;
 
 Json prompts_json(const scheduler::Policy& policy, std::optional<int32_t> dataset) {
   Json json = Json::object();
@@ -168,19 +165,20 @@ std::string_view state_word(const State& state, bool runs) {
 
 }  // namespace
 
-std::optional<SupervisedFacts> supervised_facts(const RunPaths& paths,
-                                                std::span<const MetricsRow> rows, bool alone,
-                                                int64_t published) {
+std::optional<SupervisedFacts> supervised_facts(const RunPaths& paths, const RowFacts& rows,
+                                                bool alone, int64_t published) {
   SupervisedFacts facts;
   facts.alone = alone;
   facts.checkpoint = newest_within(published < 0 ? paths.warm_up() : paths.checkpoints(), paths);
-  for (const MetricsRow& row : rows) {
-    const double* of = row.find("sft/updates");
-    if (of == nullptr) continue;
-    facts.of = static_cast<int64_t>(*of);
-    facts.updates = std::max(facts.updates, row.step);
-    if (const double* loss = row.find("sft/loss")) facts.loss = *loss;
-    if (const double* loss = row.find("sft/eval_loss")) facts.eval_loss = *loss;
+  const auto newest = [&](const char* name) {
+    const auto found = rows.newest().find(name);
+    return found == rows.newest().end() ? std::nullopt : std::optional(found->second);
+  };
+  if (const auto updates = rows.updates()) {
+    facts.of = updates->of;
+    facts.updates = updates->done;
+    facts.loss = newest("sft/loss");
+    facts.eval_loss = newest("sft/eval_loss");
   }
   if (!alone && (published >= 0 || !facts.of)) return std::nullopt;
   return facts;
@@ -218,7 +216,15 @@ std::vector<PromptCount> count_prompts(const scheduler::Policy& policy,
   return counts;
 }
 
-RunStatus read_status(const std::string& run, std::span<const MetricsRow> rows) {
+RowFacts row_facts_of(const RunPaths& paths) {
+  const auto config = read_file(paths.config());
+  RowFacts facts(config ? config.value() : "");
+  const auto rows = read_metrics(paths.metrics());
+  for (const MetricsRow& row : rows ? rows.value() : std::vector<MetricsRow>()) facts.add(row);
+  return facts;
+}
+
+RunStatus read_status(const std::string& run, const RowFacts& rows) {
   const RunPaths paths{run};
   RunState found = read_run_state(paths);
   if (!found.state)
@@ -241,8 +247,7 @@ RunStatus read_status(const std::string& run, std::span<const MetricsRow> rows) 
                     .figures = {},
                     .findings = {},
                     .seconds_left = {}};
-  const auto config = read_file(paths.config());
-  const Health health = health_of(rows, config ? config.value() : "");
+  const Health& health = rows.health();
   facts.health = health.line();
   facts.figures = health.figures();
   for (const Finding& finding : health.present()) facts.findings.push_back(finding.line());
@@ -250,12 +255,7 @@ RunStatus read_status(const std::string& run, std::span<const MetricsRow> rows) 
     if (policy.datasets.size() > 1) facts.datasets = names_of(resolved, policy.datasets.size());
     facts.supervised = supervised_facts(paths, rows, alone, policy.published);
   }
-  if (runs && !state.end) {
-    const std::span<const MetricsRow> last = rows.last(std::min(rows.size(), kRowsOfPace));
-    const double left = seconds_left(
-        {.name = "", .total_steps = state.config.steps, .rows = {last.begin(), last.end()}});
-    if (left >= 0) facts.seconds_left = left;
-  }
+  if (runs && !state.end) facts.seconds_left = rows.seconds_left(state.config.steps);
   if (!state.end)
     // The state's time stands at its last event. While the run lives its waits go on since then;
     // where it does not, their ages are those of its end.

@@ -5,14 +5,13 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "cli/status/row_facts.h"
 #include "cli/view/health.h"
 #include "core/base/time.h"
-#include "core/run/metrics.h"
 #include "core/run/run_directory.h"
 #include "scheduler/state/state.h"
 
@@ -39,9 +38,8 @@ struct SupervisedFacts {
 
 // Absent: the run has no such training, or it lies behind and steps are trained. `published`: the
 // newest version; negative: none.
-std::optional<SupervisedFacts> supervised_facts(const RunPaths& paths,
-                                                std::span<const MetricsRow> rows, bool alone,
-                                                int64_t published);
+std::optional<SupervisedFacts> supervised_facts(const RunPaths& paths, const RowFacts& rows,
+                                                bool alone, int64_t published);
 
 struct StatusFacts {
   std::string run, state, about;      // `state`: one word; `about`: a sentence for people
@@ -62,9 +60,12 @@ struct RunStatus {
   bool runs = false;       // a scheduler of the run answers here
 };
 
-// `run`: its directory as a person names it; `rows`: of its metrics.jsonl, as far as they can be
-// read. Throws UserError where it has no journal, or one that cannot be read at all.
-RunStatus read_status(const std::string& run, std::span<const MetricsRow> rows);
+// Of its metrics.jsonl, as far as it can be read.
+RowFacts row_facts_of(const RunPaths& paths);
+
+// `run`: its directory as a person names it. Throws UserError where it has no journal, or one that
+// cannot be read at all.
+RunStatus read_status(const std::string& run, const RowFacts& rows);
 
 // One object. `state` of the scheduler: as its journal has it. `indent`: as json_text() has it.
 std::string status_json(const StatusFacts& facts, const scheduler::State& state, int indent = 2);

@@ -39,14 +39,24 @@ LineTail::LineTail(std::filesystem::path file, int64_t last_bytes) : file_(std::
     skip(last_bytes);
 }
 
-// To the first line that begins within the last bytes.
-void LineTail::skip(int64_t last_bytes) {
+void LineTail::skip(int64_t bytes) {
   struct stat status {};
-  if (!follow() || ::fstat(open_.get(), &status) != 0 || status.st_size <= last_bytes) return;
-  const int64_t begin = status.st_size - last_bytes;
-  const size_t end_of_line = read_from(open_.get(), begin, status.st_size).find('\n');
-  // One line is longer than that, or is not complete.
-  offset_ = end_of_line == std::string::npos ? 0 : begin + static_cast<int64_t>(end_of_line) + 1;
+  if (!follow() || ::fstat(open_.get(), &status) != 0) return;
+  const int64_t size = status.st_size;
+  // Back to where a whole line begins within what is read.
+  for (int64_t window = bytes; size - offset_ > window; window *= 2) {
+    const std::string text = read_from(open_.get(), size - window, size);
+    const size_t begin = text.find('\n');
+    const size_t end = begin == text.npos ? text.npos : text.find('\n', begin + 1);
+    if (end == text.npos) continue;
+    offset_ = size - window + static_cast<int64_t>(begin) + 1;
+    return;
+  }
+}
+
+void LineTail::restart() {
+  known_.clear();
+  offset_ = 0;
 }
 
 // False: there is none now.

@@ -28,12 +28,17 @@ class LineTail {
   // they are new.
   std::vector<std::string> poll();
 
+  // What is new, but for its last `bytes`, is left out, so that the next poll() is short. A line
+  // that is longer stays whole.
+  void skip(int64_t bytes);
+  // The next poll() begins at the start of the file again.
+  void restart();
+
   // How often lines were taken back, or another file took the place of this one.
   int64_t rewinds() const { return rewinds_; }
 
  private:
   bool follow();  // whether there is a file
-  void skip(int64_t last_bytes);
 
   std::filesystem::path file_;
   FileDescriptor open_;  // keeps its inode from going to another file

@@ -24,6 +24,7 @@ class MetricsTail {
   std::vector<MetricsRow> poll();
 
   int64_t rewinds() const { return lines_.rewinds(); }
+  void restart() { lines_.restart(); }
 
  private:
   LineTail lines_;

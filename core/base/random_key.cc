@@ -1,21 +1,22 @@
 #include "core/base/random_key.h"
 
 #include <array>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <random>
+#include <cstring>
 
 #include <fmt/format.h>
 #include <sys/random.h>
+
+#include "kernels/base/check.h"
 
 namespace tailrace {
 
 std::string random_key() {
   std::array<uint64_t, 2> bits{};
-  if (::getrandom(bits.data(), sizeof bits, 0) != sizeof bits) {
-    std::random_device device;
-    for (uint64_t& word : bits) word = uint64_t{device()} << 32 | device();
-  }
+  TR_CHECK(::getrandom(bits.data(), sizeof bits, 0) == sizeof bits, "no random numbers: {}",
+           std::strerror(errno));
   return fmt::format("{:016x}{:016x}", bits[0], bits[1]);
 }
 

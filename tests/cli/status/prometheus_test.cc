@@ -32,13 +32,6 @@ RunStatus status_with_workers() {
   return {std::move(facts), std::move(state), true};
 }
 
-MetricsRow row(int64_t step, MetricList values) {
-  MetricsRow made;
-  made.step = step;
-  made.values = std::move(values);
-  return made;
-}
-
 // The grammar of the format: a family's samples stand together behind one TYPE, no series stands
 // twice.
 void expect_well_formed(const std::string& text) {
@@ -64,10 +57,10 @@ void expect_well_formed(const std::string& text) {
 
 TEST(Prometheus, HasTheNewestValueOfEachMetricAndEachWorker) {
   const RunStatus status = status_with_workers();
-  const std::string text = prometheus_text(
-      status, std::vector{row(1, {{"reward/mean", 0.25}, {"eval/success", 0.5}}),
-                          row(2, {{"reward/mean", std::nan("")},
-                                  {"policy/ratio", std::numeric_limits<double>::infinity()}})});
+  const std::string text =
+      prometheus_text(status, {{"reward/mean", std::nan("")},
+                               {"eval/success", 0.5},
+                               {"policy/ratio", std::numeric_limits<double>::infinity()}});
   expect_well_formed(text);
   for (const char* line :
        {"tailrace_run{run=\"runs/x\",state=\"running\"} 1\n", "tailrace_steps 40\n",
@@ -78,11 +71,28 @@ TEST(Prometheus, HasTheNewestValueOfEachMetricAndEachWorker) {
     EXPECT_NE(text.find(line), std::string::npos) << line << text;
 }
 
+// Nothing that the journal said last may pass for what is true now.
+TEST(Prometheus, OfARunThatNobodyDrivesNothingIsConnected) {
+  RunStatus status = status_with_workers();
+  EXPECT_NE(prometheus_text(status, {}).find("tailrace_scheduler_quiet_seconds 0\n"),
+            std::string::npos);
+  status.runs = false;
+  status.facts.state = "interrupted";
+  std::string text = prometheus_text(status, {});
+  expect_well_formed(text);
+  EXPECT_NE(text.find("tailrace_worker_connected{worker=\"reward-0\",role=\"reward\"} 0\n"),
+            std::string::npos);
+  EXPECT_EQ(text.find("quiet"), std::string::npos);
+  status.facts.state = "unknown";
+  text = prometheus_text(status, {{"reward/mean", 1}});
+  EXPECT_EQ(text.substr(text.find("\ntailrace")),
+            "\ntailrace_run{run=\"runs/x\",state=\"unknown\"} 1\n");
+}
+
 // Names of environments' metrics are theirs.
 TEST(Prometheus, TwoMetricsOfOneNameAreNotOneSeries) {
   const std::string text = prometheus_text(
-      status_with_workers(),
-      std::vector{row(1, {{"env/a-b", 1}, {"env/a_b", 2}, {"step", 3}, {"env/x\n# y", 4}})});
+      status_with_workers(), {{"env/a-b", 1}, {"env/a_b", 2}, {"step", 3}, {"env/x\n# y", 4}});
   expect_well_formed(text);
   EXPECT_NE(text.find("tailrace_env_a_b 1\n# env/a_b is left out"), std::string::npos) << text;
   EXPECT_NE(text.find("tailrace_step 0\n"), std::string::npos) << text;

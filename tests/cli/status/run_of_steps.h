@@ -44,7 +44,7 @@ class RunOfSteps {
     append(paths.metrics(), line_of(step, values));
   }
   void add_sample(int64_t step, const std::string& prompt, const std::string& answer) const {
-    const auto tokenizer = text::load_tokenizer(paths.tokenizer());
+    static const auto tokenizer = text::load_tokenizer(paths.tokenizer());
     SampleRow row{.step = step, .version = step, .reward = 0.5, .success = {}, .segments = {{}}};
     SampleRow::Tokens& tokens = row.segments[0];
     for (const auto& [role, text] :
