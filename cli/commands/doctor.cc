@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands/commands.h"
+#include "cli/commands/libraries_generated.h"
 #include "core/base/json_text.h"
 #include "core/base/machine.h"
 #include "core/base/version.h"
@@ -28,7 +29,7 @@ struct Problem {
 // "fmt 9.1.0, spdlog 1.10.0, ...": written by CMake, which knows what the binary was built with.
 Json libraries() {
   Json out = Json::object();
-  std::string_view rest = TAILRACE_LIBRARIES;
+  std::string_view rest = kLibraries;
   while (!rest.empty()) {
     size_t end = std::min(rest.find(','), rest.size());
     std::string_view entry = rest.substr(0, end);
