@@ -3,7 +3,8 @@
 #include <exception>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
+
+#include "core/base/join_texts.h"
 
 namespace tailrace {
 
@@ -19,7 +20,7 @@ Result<Score> judge(const VerifierRegistry& verifiers, const std::string& name,
     std::vector<std::string> names;
     for (const auto& [known, help] : verifiers.list()) names.push_back(known);
     return Failure{
-        fmt::format("there is no verifier '{}'; verifiers: {}", name, fmt::join(names, ", "))};
+        fmt::format("there is no verifier '{}'; verifiers: {}", name, join_texts(names, ", "))};
   }
   Result<Score> score = Failure{"not scored"};
   // A verifier may come from a plugin: what it throws is its failure, not ours.

@@ -1,8 +1,7 @@
 #include "reward/registry.h"
 
-#include <fmt/ranges.h>
-
 #include "core/base/error.h"
+#include "core/base/join_texts.h"
 #include "core/base/nearest.h"
 
 namespace tailrace {
@@ -23,7 +22,7 @@ const Verifier& VerifierRegistry::at(const std::string& name) const {
   std::vector<std::string> names;
   for (const auto& [known, entry] : entries_) names.push_back(known);
   throw UserError("there is no verifier '{}'{} Verifiers: {}, and those of a reward.plugin", name,
-                  did_you_mean(name, names), fmt::join(names, ", "));
+                  did_you_mean(name, names), join_texts(names, ", "));
 }
 
 std::vector<std::pair<std::string, std::string>> VerifierRegistry::list() const {

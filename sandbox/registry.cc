@@ -1,8 +1,7 @@
 #include "sandbox/registry.h"
 
-#include <fmt/ranges.h>
-
 #include "core/base/error.h"
+#include "core/base/join_texts.h"
 #include "core/base/nearest.h"
 
 namespace tailrace::sandbox {
@@ -45,7 +44,7 @@ std::shared_ptr<const EnvironmentSource> EnvironmentRegistry::source(
   std::vector<std::string> names;
   for (const auto& [known, entry] : entries_) names.push_back(known);
   throw UserError("there is no environment '{}'{} Environments: {}", name,
-                  did_you_mean(name, names), fmt::join(names, ", "));
+                  did_you_mean(name, names), join_texts(names, ", "));
 }
 
 std::vector<Declaration> EnvironmentRegistry::list() const {

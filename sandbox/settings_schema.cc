@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
+#include "core/base/join_texts.h"
 #include "core/base/nearest.h"
 #include "core/base/number.h"
 
@@ -45,7 +45,7 @@ std::optional<std::string> misfit(const Setting& setting, const std::string& val
       return std::nullopt;
     case SettingType::kChoice:
       if (std::ranges::find(setting.choices, value) != setting.choices.end()) return std::nullopt;
-      return fmt::format("one of {}", fmt::join(setting.choices, ", "));
+      return fmt::format("one of {}", join_texts(setting.choices, ", "));
   }
   return std::nullopt;
 }
@@ -65,7 +65,7 @@ EnvironmentSettings complete_settings(const SettingsSchema& schema,
     if (names.empty())
       throw about(name, fmt::format("it has no settings, but '{}' is given", name));
     throw about(name, fmt::format("there is no setting '{}'{} Settings: {}", name,
-                                  did_you_mean(name, names), fmt::join(names, ", ")));
+                                  did_you_mean(name, names), join_texts(names, ", ")));
   }
   EnvironmentSettings whole;
   for (const Setting& setting : schema) {

@@ -12,6 +12,7 @@
 
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/join_texts.h"
 #include "core/base/json_row.h"
 #include "core/base/json_text.h"
 #include "core/base/random.h"
@@ -152,7 +153,10 @@ class RowReader {
       throw UserError(
           "{}: the mask \"{}\" is not known; what counts is said by {} or labels. Leave it out, or "
           "name it with sft.columns, as {{loss_mask: {}}}.",
-          where_, key, fmt::join(kSftMasks, ", "), key);
+          where_, key,
+          join_texts(std::vector<std::string_view>(std::begin(kSftMasks), std::end(kSftMasks)),
+                     ", "),
+          key);
     }
   }
 

@@ -4,12 +4,12 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include "cli/commands/commands.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/join_texts.h"
 #include "core/base/nearest.h"
 #include "core/config/flags.h"
 
@@ -70,7 +70,7 @@ void run(const std::vector<std::string>& words) {
     std::vector<std::string> names;
     for (const Bench& known : benches) names.push_back(known.name);
     throw UserError("there is no bench '{}'{} Benches: {}", words.front(),
-                    did_you_mean(words.front(), names), fmt::join(names, ", "));
+                    did_you_mean(words.front(), names), join_texts(names, ", "));
   }
   if (!bench->built)
     throw UserError("the bench '{}' is not built.\n       Try 'make build'.", bench->name);

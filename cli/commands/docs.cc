@@ -6,7 +6,6 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "cli/commands/commands.h"
 #include "cli/config/foreign_names.h"
@@ -15,6 +14,7 @@
 #include "cli/view/wrapped.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/join_texts.h"
 #include "core/config/config_printer.h"
 #include "core/config/flags.h"
 #include "kernels/base/check.h"
@@ -37,12 +37,12 @@ std::string option_row(const OptionDoc& option, bool resumes) {
   std::vector<std::string> aliases;
   for (const auto& [alias, name] : option.aliases)
     aliases.push_back(fmt::format("{} = {}", alias, name));
-  if (!aliases.empty()) accepted += fmt::format("; also {}", fmt::join(aliases, ", "));
+  if (!aliases.empty()) accepted += fmt::format("; also {}", join_texts(aliases, ", "));
   std::string text = option.help;
   std::vector<std::string_view> names;
   for (const ForeignName& name : foreign_names())
     if (name.key == option.key) names.push_back(name.name);
-  if (!names.empty()) text += fmt::format(" (also: {})", fmt::join(names, ", "));
+  if (!names.empty()) text += fmt::format(" (also: {})", join_texts(names, ", "));
   const std::string resume =
       option.resume == Resume::kFixed ? "" : std::string(name_of(option.resume));
   return fmt::format("| `{}` | {} | {} |{} {} |\n", option.key,

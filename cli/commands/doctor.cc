@@ -3,11 +3,11 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "cli/commands/commands.h"
 #include "cli/commands/libraries_generated.h"
+#include "core/base/join_texts.h"
 #include "core/base/json_text.h"
 #include "core/base/machine.h"
 #include "core/base/version.h"
@@ -147,7 +147,7 @@ void print_cuda(const Json& cuda) {
     return;
   }
   fmt::print("cuda       built in with {}, for {}; driver {}\n", text(cuda["toolkit"], "?"),
-             fmt::join(cuda["architectures"].get<std::vector<std::string>>(), " "),
+             join_texts(cuda["architectures"].get<std::vector<std::string>>(), " "),
              text(cuda["driver_version"], "not found"));
   for (const Json& device : cuda["devices"])
     fmt::print("           {}, {}, {} multiprocessors, {} free of {}\n",
@@ -170,7 +170,7 @@ void print_cuda(const Json& cuda) {
 // From the object that --json prints, so that both say the same.
 void print_text(const Json& facts) {
   auto joined = [](const Json& list) {
-    return fmt::format("{}", fmt::join(list.get<std::vector<std::string>>(), " "));
+    return join_texts(list.get<std::vector<std::string>>(), " ");
   };
   fmt::print("tailrace   {}\n", facts["version"].get<std::string>());
   std::string line;

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "cli/commands/chat_flags.h"
@@ -21,6 +20,7 @@
 #include "cli/inputs/load.h"
 #include "cli/inputs/prompts.h"
 #include "core/base/error.h"
+#include "core/base/join_texts.h"
 #include "core/base/json_text.h"
 #include "core/base/printable.h"
 #include "core/base/time.h"
@@ -131,7 +131,7 @@ std::vector<EvalArguments> adopt_run(EvalArguments arguments, Registries& regist
         arguments.run, arguments.model);
   if (all.empty())
     throw UserError("--name {}: {} has no such dataset; it has {}.", asked, arguments.run,
-                    fmt::join(names, ", "));
+                    join_texts(names, ", "));
   return all;
 }
 

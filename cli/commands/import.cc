@@ -6,11 +6,11 @@
 #include <string>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "cli/commands/commands.h"
 #include "core/base/enum_names.h"
 #include "core/base/exit_code.h"
+#include "core/base/join_texts.h"
 #include "core/config/flags.h"
 #include "core/model/model_config.h"
 #include "core/model/parameter_files.h"
@@ -53,7 +53,7 @@ struct ImportArguments {
 std::string listed(const std::map<std::string, int64_t>& types) {
   std::vector<std::string> parts;
   for (const auto& [name, count] : types) parts.push_back(fmt::format("{} {}", count, name));
-  return fmt::format("{}", fmt::join(parts, ", "));
+  return join_texts(parts, ", ");
 }
 
 int import_file(const ImportArguments& arguments) {

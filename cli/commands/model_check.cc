@@ -11,6 +11,7 @@
 #include "cli/eval/loaded_model.h"
 #include "core/base/error.h"
 #include "core/base/exit_code.h"
+#include "core/base/join_texts.h"
 #include "core/base/printable.h"
 #include "core/chat/prompt_format.h"
 #include "core/config/flags.h"
@@ -65,7 +66,7 @@ std::string vocabulary_text(const text::Tokenizer& tokenizer, const ModelConfig&
   if (config.padded_ids > 0)
     text += fmt::format("; {} rows of the model are padding", config.padded_ids);
   return text + (ends.empty() ? "; the model names no token that ends a text"
-                              : fmt::format("; a text ends with {}", fmt::join(ends, " or ")));
+                              : fmt::format("; a text ends with {}", join_texts(ends, " or ")));
 }
 
 std::string chat_of(const chat::PromptFormat& format) {

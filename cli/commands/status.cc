@@ -18,6 +18,7 @@
 #include "core/base/clock.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/join_texts.h"
 #include "core/base/machine.h"
 #include "core/base/printable.h"
 #include "core/base/time.h"
@@ -63,7 +64,7 @@ std::string describe(const State& state, const WorkerId& id, const scheduler::Wo
   }
   if (!worker.site.numerics_class.empty()) parts.push_back(worker.site.numerics_class);
   if (in_quarantine(state, id)) parts.push_back("in quarantine: " + state.health.at(id).reason);
-  return fmt::format("{}", fmt::join(parts, ", "));
+  return join_texts(parts, ", ");
 }
 
 // Places without prompts are left out.
@@ -71,7 +72,7 @@ std::string describe_prompts(const scheduler::Policy& policy, std::optional<int3
   std::vector<std::string> parts;
   for (const PromptCount& place : count_prompts(policy, dataset))
     if (place.count > 0) parts.push_back(fmt::format("{} {}", place.count, place.words));
-  return parts.empty() ? "none begun" : fmt::format("{}", fmt::join(parts, ", "));
+  return parts.empty() ? "none begun" : join_texts(parts, ", ");
 }
 
 std::string describe(const SupervisedFacts& facts) {
@@ -107,7 +108,7 @@ void show_text(const StatusFacts& facts, const State& state, bool runs) {
     label = "";
   }
   if (state.end) return;
-  line(runs ? "waits" : "waited", fmt::format("{}", fmt::join(facts.waits, "; ")));
+  line(runs ? "waits" : "waited", join_texts(facts.waits, "; "));
   line("", fmt::format("the scheduler's last event was {:.1f} s ago", seconds_of(facts.quiet)));
 }
 

@@ -21,6 +21,7 @@
 #include "core/base/error.h"
 #include "core/base/exit_code.h"
 #include "core/base/file.h"
+#include "core/base/join_texts.h"
 #include "core/config/flags.h"
 #include "core/model/adapter_files.h"
 #include "core/model/compute.h"
@@ -191,7 +192,8 @@ std::string described(const fs::path& folder, const ProvedWeights& weights,
     }
   }
   const bool all_float32 = matrices == std::set<std::string_view>{"float32"};
-  return fmt::format("{}{}{}", all_float32 ? "" : "matrices in ", fmt::join(matrices, " and "),
+  return fmt::format("{}{}{}", all_float32 ? "" : "matrices in ",
+                     join_texts(std::vector(matrices.begin(), matrices.end()), " and "),
                      is_rounded ? ", rounded from what sampled" : "");
 }
 

@@ -7,7 +7,8 @@
 #include <string_view>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
+
+#include "core/base/join_texts.h"
 
 namespace tailrace {
 namespace {
@@ -63,8 +64,8 @@ std::vector<std::string> describe_algorithm(const RunOptions& options, const Con
   std::vector<std::string> lines;
   for (const std::string_view first : kLines)
     if (const auto found = shown.find(first); found != shown.end())
-      lines.push_back(fmt::format("{}", fmt::join(found->second, ", ")));
-  if (!critic.empty()) lines.push_back(fmt::format("{}", fmt::join(critic, ", ")));
+      lines.push_back(join_texts(found->second, ", "));
+  if (!critic.empty()) lines.push_back(join_texts(critic, ", "));
   return lines;
 }
 

@@ -6,9 +6,9 @@
 #include <system_error>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "core/base/error.h"
+#include "core/base/join_texts.h"
 #include "core/base/nearest.h"
 #include "core/config/config_printer.h"
 
@@ -108,7 +108,7 @@ HardwareFile load_hardware(const std::string& name, std::span<const std::string>
     throw UserError(
         "--hardware is {}; it must be one of: {}, or a file (docs/hardware.md){}\n"
         "       'tailrace plan --hardware list' shows them.",
-        name, fmt::join(names, ", "), did_you_mean(name, names));
+        name, join_texts(names, ", "), did_you_mean(name, names));
   }
   return bound(load_config(name, keys_of_file(overrides)), name, overrides);
 }

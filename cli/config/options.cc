@@ -5,7 +5,6 @@
 #include <tuple>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "core/text/tokenizer.h"
 #include "scheduler/state/quotas.h"

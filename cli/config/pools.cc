@@ -4,9 +4,9 @@
 #include <map>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "core/base/error.h"
+#include "core/base/join_texts.h"
 #include "core/base/nearest.h"
 #include "core/messages/check.h"
 #include "core/wire/admission.h"
@@ -59,7 +59,7 @@ void validate_clusters(const RunOptions& o) {
       throw UserError::at(key,
                           "is {}, and clusters has {}.\n       Try {}, or remove it: launch starts "
                           "the workers of the pool then.",
-                          pool.cluster, fmt::join(clusters, ", "),
+                          pool.cluster, join_texts(clusters, ", "),
                           nearest.empty() ? clusters.front() : nearest);
     }
     if (o.run.listen.empty())
@@ -73,7 +73,7 @@ void validate_clusters(const RunOptions& o) {
     throw UserError::at("clusters",
                         "has {}, but run.listen is empty: no worker could join from there. Give "
                         "run.listen, or remove the list.",
-                        fmt::join(clusters, ", "));
+                        join_texts(clusters, ", "));
 }
 
 }  // namespace
@@ -116,10 +116,10 @@ PoolSection pool_to_join(std::span<const PoolSection> pools, std::string_view na
     throw UserError(
         "--pool is missing: the workers of this run are in pools ({}).\n       Try "
         "--pool {}.",
-        fmt::join(names, ", "), names.front());
+        join_texts(names, ", "), names.front());
   const std::string nearest = nearest_name(name, names);
   throw UserError("--pool is {}, and this run has {}.\n       Try --pool {}.", name,
-                  fmt::join(names, ", "), nearest.empty() ? names.front() : nearest);
+                  join_texts(names, ", "), nearest.empty() ? names.front() : nearest);
 }
 
 void check_site_name(std::string_view flag, std::string_view name) {
@@ -152,7 +152,7 @@ void validate_pools(const RunOptions& options, std::span<const RunDataset> datas
     throw UserError::at(key,
                         "is {}, and rollout.pools has {}: nobody would sample {}.\n       Try {}, "
                         "or remove it: any pool may sample {} then.",
-                        pool, fmt::join(names, ", "), what,
+                        pool, join_texts(names, ", "), what,
                         nearest.empty() ? names.front() : nearest, what);
   };
   for (const RunDataset& dataset : datasets)

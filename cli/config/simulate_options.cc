@@ -5,9 +5,9 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "core/base/error.h"
+#include "core/base/join_texts.h"
 #include "core/base/nearest.h"
 #include "kernels/base/check.h"
 
@@ -81,7 +81,7 @@ void check_hardware(const std::vector<HardwareSection>& all, std::string_view na
                         "hardware: [{{name: {}}}].",
                         name, name);
   const std::string nearest = nearest_name(std::string(name), names);
-  throw UserError::at(key, "is {}, and hardware has {}. Try {}.", name, fmt::join(names, ", "),
+  throw UserError::at(key, "is {}, and hardware has {}. Try {}.", name, join_texts(names, ", "),
                       nearest.empty() ? names.front() : nearest);
 }
 

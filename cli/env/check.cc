@@ -6,7 +6,6 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include "cli/env/player.h"
 #include "core/base/clock.h"
 #include "core/base/error.h"
+#include "core/base/join_texts.h"
 #include "core/base/json_text.h"
 #include "core/base/printable.h"
 #include "core/text/utf8.h"
@@ -560,7 +560,7 @@ Seen check_rewards(const Course& course) {
                                   score.value().reward));
     }
   }
-  const std::string seen = fmt::format("{} give no verdict on garbage", fmt::join(names, ", "));
+  const std::string seen = fmt::format("{} give no verdict on garbage", join_texts(names, ", "));
   if (own.empty()) return ok(seen);
   // A few, because a verifier may run programs.
   constexpr int64_t kScored = 20;

@@ -5,10 +5,10 @@
 #include <functional>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
+#include "core/base/join_texts.h"
 #include "core/base/json_text.h"
 #include "core/base/printable.h"
 
@@ -36,8 +36,7 @@ bool is_bound(double end) { return std::abs(end) < 1e18; }
 
 // "integer, 2 to 12".
 std::string kind_text(const Setting& setting) {
-  if (setting.type == SettingType::kChoice)
-    return fmt::format("{}", fmt::join(setting.choices, " | "));
+  if (setting.type == SettingType::kChoice) return join_texts(setting.choices, " | ");
   std::string text(name_of(setting.type));
   if (!has_range(setting)) return text;
   if (is_bound(setting.min) && is_bound(setting.max))

@@ -9,6 +9,7 @@
 
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/join_texts.h"
 #include "core/base/json_text.h"
 #include "core/base/nearest.h"
 #include "core/base/number.h"
@@ -62,7 +63,7 @@ Json puzzle(const std::vector<int64_t>& numbers, int64_t target) {
 }
 
 std::vector<text::DatasetRow> read_countdown(const std::filesystem::path& file,
-                                         const text::RowLimits& limits) {
+                                             const text::RowLimits& limits) {
   constexpr std::string_view kForm =
       "each line must be of the form {\"target\": 98, \"nums\": [44, 19, 35]}";
   std::vector<text::DatasetRow> rows;
@@ -95,7 +96,7 @@ std::vector<std::string_view> fields_of(std::string_view line, char separator) {
 }
 
 std::vector<text::DatasetRow> read_game24(const std::filesystem::path& file,
-                                         const text::RowLimits& limits) {
+                                          const text::RowLimits& limits) {
   const std::string text = whole_file(file, limits);
   std::vector<text::DatasetRow> rows;
   std::optional<size_t> column;
@@ -154,7 +155,7 @@ const EvalSuite& find_suite(std::string_view name) {
     if (suite.name == name) return suite;
   const std::vector<std::string> names = suite_names();
   throw UserError("there is no suite '{}'{} Suites: {}", name, did_you_mean(name, names),
-                  fmt::join(names, ", "));
+                  join_texts(names, ", "));
 }
 
 std::vector<text::DatasetRow> read_suite(const EvalSuite& suite, const std::filesystem::path& file,

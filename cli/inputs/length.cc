@@ -4,10 +4,10 @@
 #include <iterator>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "cli/config/counted.h"
 #include "cli/config/named_file.h"
+#include "core/base/join_texts.h"
 #include "core/text/dataset.h"
 
 namespace tailrace {
@@ -54,7 +54,7 @@ std::string epochs_text(const ResolvedRun& run) {
     if (dataset.ratio > 0)
       parts.push_back(fmt::format("{} of {}", counted(dataset.epochs, "epoch"), dataset.dataset));
   }
-  return fmt::format("{}", fmt::join(parts, ", "));
+  return join_texts(parts, ", ");
 }
 
 }  // namespace tailrace

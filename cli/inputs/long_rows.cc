@@ -4,9 +4,9 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "core/base/error.h"
+#include "core/base/join_texts.h"
 
 namespace tailrace {
 
@@ -39,7 +39,7 @@ std::string list_lines(const std::vector<LongRow>& rows, size_t most) {
   for (size_t i = 0; i < std::min(rows.size(), most); ++i)
     lines.push_back(fmt::format("{} ({})", rows[i].line, size_of(rows[i])));
   std::string text =
-      fmt::format("{} {}", rows.size() == 1 ? "line" : "lines", fmt::join(lines, ", "));
+      fmt::format("{} {}", rows.size() == 1 ? "line" : "lines", join_texts(lines, ", "));
   if (rows.size() > most) text += fmt::format(" and {} more", rows.size() - most);
   return text;
 }

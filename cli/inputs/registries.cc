@@ -8,7 +8,6 @@
 #include <system_error>
 #include <utility>
 
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "cli/config/datasets.h"
@@ -17,6 +16,7 @@
 #include "cli/inputs/rewards.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/join_texts.h"
 #include "core/base/json_file.h"
 #include "core/base/machine.h"
 #include "core/base/nearest.h"
@@ -107,10 +107,10 @@ void settle_name(const UsedLibrary& library, std::string& name) {
   if (names.empty()) throw UserError("has no use: {} has no environments", file);
   if (name.empty() && names.size() == 1) name = names.front();
   if (name.empty())
-    throw UserError("is missing: {} has the environments {}", file, fmt::join(names, ", "));
+    throw UserError("is missing: {} has the environments {}", file, join_texts(names, ", "));
   if (std::ranges::find(names, name) == names.end())
     throw UserError("is '{}', which {} does not have{} It has {}.", name, file,
-                    did_you_mean(name, names), fmt::join(names, ", "));
+                    did_you_mean(name, names), join_texts(names, ", "));
 }
 
 // More at once than there are cores start no sooner, and are late sooner. A few more do where they

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "cli/config/datasets.h"
 #include "core/base/error.h"
+#include "core/base/join_texts.h"
 #include "core/base/nearest.h"
 #include "core/base/random.h"
 #include "core/text/dataset.h"
@@ -233,7 +233,7 @@ void settle_verifiers(RunOptions& options, ConfigKeys& keys) {
     settle(datasets[i].key("settings"), options.datasets[i].settings);
   if (!idle.empty())
     keys.add_note(fmt::format("without effect, as {} scores all episodes: {}", scorer,
-                              fmt::join(idle, ", ")));
+                              join_texts(idle, ", ")));
 }
 
 void require_programs(const ResolvedRun& run) {
@@ -320,7 +320,7 @@ void check_filter_metric(const ResolvedRun& run, const sandbox::EnvironmentRegis
     throw UserError::at("algo.filter_metric",
                         "is {}, and a first episode{} has no such metric{} It has: {}.",
                         options.algo.filter_metric, of, did_you_mean(judge, names),
-                        names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
+                        names.empty() ? "none" : join_texts(names, ", "));
   }
 }
 

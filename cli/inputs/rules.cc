@@ -13,7 +13,6 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "cli/config/counted.h"
 #include "cli/config/datasets.h"
@@ -26,6 +25,7 @@
 #include "cli/inputs/resolved_run.h"
 #include "cli/inputs/rewards.h"
 #include "core/base/error.h"
+#include "core/base/join_texts.h"
 #include "core/base/nearest.h"
 #include "core/base/time.h"
 #include "core/generate.h"
@@ -91,7 +91,8 @@ class EffectChecker {
     values_ = options_by_key(options_);
     for (std::string& name : reset) name.resize(name.find('='));
     if (idle.is_told)
-      keys_.add_note(fmt::format("without effect, as {}: {}", idle.reason, fmt::join(reset, ", ")));
+      keys_.add_note(
+          fmt::format("without effect, as {}: {}", idle.reason, join_texts(reset, ", ")));
   }
 
   // Throws all that refuse() has found.
@@ -174,7 +175,7 @@ void validate_adapter(const RunOptions& o) {
   for (const std::string& name : lora.targets) {
     if (!all && std::ranges::find(known, name) == known.end())
       throw UserError::at("lora.targets", "has '{}', which is no linear layer{} Accepted: {}.",
-                          name, did_you_mean(name, known), fmt::join(known, ", "));
+                          name, did_you_mean(name, known), join_texts(known, ", "));
     if (std::ranges::count(lora.targets, name) > 1)
       throw UserError::at("lora.targets", "has {} twice.", name);
   }
@@ -728,7 +729,7 @@ void check_simulated_rules(RunOptions& o, ConfigKeys& keys, const Registries& re
                           "and workers instead.",
                           name);
     throw UserError::at(key, "is {}, and rollout.pools has {}. Name one of these.", name,
-                        fmt::join(pools, ", "));
+                        join_texts(pools, ", "));
   }
 }
 

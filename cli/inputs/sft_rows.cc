@@ -6,12 +6,12 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "cli/config/named_file.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/join_texts.h"
 #include "core/base/json_row.h"
 #include "core/base/json_text.h"
 #include "core/text/dataset.h"
@@ -79,7 +79,7 @@ class SftLine {
     if (has("messages")) forms.emplace_back("\"messages\"");
     if (forms.size() > 1)
       fail(fmt::format("the row has {}; it may have one of these forms. Leave the others out",
-                       fmt::join(forms, ", and ")));
+                       join_texts(forms, ", and ")));
   }
 
   Json messages_of(const Json& value, std::string_view column) const {

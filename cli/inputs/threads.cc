@@ -4,9 +4,9 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "cli/config/counted.h"
+#include "core/base/join_texts.h"
 #include "scheduler/state/mode.h"
 
 namespace tailrace {
@@ -94,7 +94,7 @@ std::string thread_shortage(const ThreadPlan& plan, const RunOptions& o) {
   }
   return fmt::format("{} threads compute at once on {} and get in each other's way{}", plan.busy(),
                      counted(plan.cores, "core"),
-                     advice.empty() ? "" : fmt::format(". Try {}", fmt::join(advice, ", ")));
+                     advice.empty() ? "" : fmt::format(". Try {}", join_texts(advice, ", ")));
 }
 
 }  // namespace tailrace

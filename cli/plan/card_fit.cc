@@ -6,7 +6,6 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "cli/config/counted.h"
 #include "cli/config/hardware_file.h"
@@ -14,6 +13,7 @@
 #include "cli/prepare/placed_run.h"
 #include "cli/prepare/worker_configs.h"
 #include "cli/view/wrapped.h"
+#include "core/base/join_texts.h"
 #include "core/base/machine.h"
 #include "core/model/compute.h"
 #include "core/model/kv_cache.h"
@@ -265,7 +265,7 @@ std::string fit_text(const CardFit& fit) {
         "cache are in float32: on a GPU they are less",
         "           ");
   if (!fit.fits())
-    text += wrapped(fmt::format("{}", fmt::join(fit.would, "; ")), "would fit  ");
+    text += wrapped(join_texts(fit.would, "; "), "would fit  ");
   else if (!fit.takes_turns && fit.kv_room_mb > 2 * std::max<int64_t>(1, fit.kv_mb))
     text += wrapped(fmt::format("{} of KV cache (rollout.kv_cache_mb); the card has room for "
                                 "rollout.kv_cache_mb={}",
@@ -302,7 +302,7 @@ std::string gaps_text(const std::vector<std::string>& gaps, const std::string& r
   const std::string instead =
       runnable.empty() ? "" : fmt::format(". The best that it can run: {}", runnable);
   return wrapped(
-      fmt::format("Tailrace cannot run this as it is: {}{}", fmt::join(gaps, "; "), instead),
+      fmt::format("Tailrace cannot run this as it is: {}{}", join_texts(gaps, "; "), instead),
       "today      ");
 }
 

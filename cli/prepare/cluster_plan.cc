@@ -1,10 +1,10 @@
 #include "cli/prepare/cluster_plan.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "cli/config/counted.h"
 #include "cli/config/listen.h"
+#include "core/base/join_texts.h"
 #include "core/base/machine.h"
 #include "core/base/time.h"
 
@@ -41,7 +41,7 @@ std::vector<std::string> describe_cluster(const RunOptions& o, const ClusterSect
   std::string text =
       pools.empty() ? "no pool of rollout workers"
                     : fmt::format("{} ({} {})", counted(workers, "rollout worker"),
-                                  pools.size() == 1 ? "pool" : "pools", fmt::join(pools, ", "));
+                                  pools.size() == 1 ? "pool" : "pools", join_texts(pools, ", "));
   if (cluster.link_mbit > 0) {
     const double seconds = seconds_over(cluster.link_mbit, version_bytes);
     text += fmt::format(

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "cli/config/counted.h"
 #include "cli/config/pools.h"
@@ -18,6 +17,7 @@
 #include "cli/prepare/cluster_plan.h"
 #include "cli/prepare/plan.h"
 #include "cli/prepare/rates.h"
+#include "core/base/join_texts.h"
 #include "core/base/machine.h"
 #include "core/wire/tcp_address.h"
 
@@ -112,7 +112,7 @@ std::string format_plan(const Plan& plan, const ResolvedRun& run,
     const Lora lora = lora_of(o);
     line("adapter", fmt::format("{} parameters are trained: rank {}, alpha {}, beside {}",
                                 plan.trained_parameters, lora.rank, lora.alpha,
-                                fmt::join(lora_target_names(lora), ", ")));
+                                join_texts(lora_target_names(lora), ", ")));
   }
   if (plan.warm_up.rows > 0)
     line(steps ? "warm-up" : "supervised",
@@ -143,7 +143,7 @@ std::string format_plan(const Plan& plan, const ResolvedRun& run,
     line(pools, fmt::format("{}: {} x {}, {}{}", pool.name, counted(pool.workers, "worker"),
                             counted(pool.max_sequences, "slot"),
                             datasets.empty() ? "for no dataset"
-                                             : fmt::format("for {}", fmt::join(datasets, ", ")),
+                                             : fmt::format("for {}", join_texts(datasets, ", ")),
                             pool.cluster.empty() ? "" : ", in cluster " + pool.cluster));
     pools.clear();
   }

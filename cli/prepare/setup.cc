@@ -9,7 +9,6 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "cli/config/counted.h"
 #include "cli/config/mistakes.h"
@@ -25,6 +24,7 @@
 #include "cli/prepare/plan.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/join_texts.h"
 #include "core/base/machine.h"
 #include "core/base/time.h"
 #include "core/base/version.h"
@@ -68,7 +68,7 @@ std::string allowed_changes(const std::map<std::string, OptionDoc>& options) {
   for (const auto& [key, option] : options)
     if (option.resume == Resume::kMayGrow) growing.push_back(key);
   return fmt::format("{} may grow, and what decides how and where the work is done may change",
-                     fmt::join(growing, ", "));
+                     join_texts(growing, ", "));
 }
 
 void prepare_tokenizer(const RunPaths& paths, const ResolvedRun& run,
@@ -158,13 +158,13 @@ std::string list_names(const RunOptions& options) {
   if (options.datasets.empty()) return "the section env";
   std::vector<std::string> names;
   for (const DatasetSection& dataset : options.datasets) names.push_back(dataset.name);
-  return fmt::format("{}", fmt::join(names, ", "));
+  return join_texts(names, ", ");
 }
 
 std::string part_names(const RunOptions& options) {
   std::vector<std::string> names;
   for (const RewardPart& part : options.reward.parts) names.push_back(part.name);
-  return fmt::format("[{}]", fmt::join(names, ", "));
+  return fmt::format("[{}]", join_texts(names, ", "));
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "cli/config/pools.h"
@@ -17,6 +16,7 @@
 #include "cli/roles/role_locks.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/join_texts.h"
 #include "core/base/json_file.h"
 #include "core/gate/gate.h"
 
@@ -156,7 +156,7 @@ class Guests {
     for (const ClusterSection& known : options_.clusters) names.push_back(known.name);
     if (cluster.empty() || names.empty() || std::ranges::find(names, cluster) != names.end())
       return;
-    throw UserError("--cluster is {}, and the run has {}", cluster, fmt::join(names, ", "));
+    throw UserError("--cluster is {}, and the run has {}", cluster, join_texts(names, ", "));
   }
 
   const RunPaths& run_;

@@ -7,12 +7,12 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "core/base/digest_of.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/join_texts.h"
 #include "core/base/json_row.h"
 #include "core/base/json_text.h"
 #include "core/base/nearest.h"
@@ -266,7 +266,7 @@ Episodes read_recorded_episodes(const fs::path& source, std::vector<std::string>
   Episodes episodes = is_folder ? episodes_of_run(source, found) : episodes_of_file(source);
   if (episodes.empty())
     throw UserError("{} holds no episode that came to an end{}{}", source.string(),
-                    found.empty() ? "" : ": ", fmt::join(found, "; "));
+                    found.empty() ? "" : ": ", join_texts(found, "; "));
   if (notes != nullptr) notes->insert(notes->end(), found.begin(), found.end());
   return episodes;
 }

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "cli/config/counted.h"
 #include "cli/config/pools.h"
+#include "core/base/join_texts.h"
 #include "scheduler/simulator/summary.h"
 
 namespace tailrace {
@@ -77,7 +77,7 @@ std::string shares_text(std::string_view whose, const UseShares& shares) {
   std::vector<std::string> texts;
   for (const auto& [share, name] : parts)
     texts.push_back(fmt::format("{} {:.0f} %", name, share * 100));
-  return fmt::format("{}{}", texts.empty() ? "" : whose, fmt::join(texts, ", "));
+  return fmt::format("{}{}", texts.empty() ? "" : whose, join_texts(texts, ", "));
 }
 
 std::string cluster_text(const SimulatedMode& mode) {
@@ -87,7 +87,7 @@ std::string cluster_text(const SimulatedMode& mode) {
                                 counted(pool.workers, "rollout worker"), pool.hardware.name,
                                 counted(pool.slots, "slot")));
   const Simulation& simulation = mode.simulation;
-  return fmt::format("{}; {} of {}; {} + {}", fmt::join(pools, "; "),
+  return fmt::format("{}; {} of {}; {} + {}", join_texts(pools, "; "),
                      counted(simulation.trainer_workers, "trainer worker"),
                      simulation.trainer_hardware.name,
                      counted(simulation.rollout_devices(), "device"), simulation.trainer_devices());

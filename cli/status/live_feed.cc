@@ -7,7 +7,6 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "cli/view/samples.h"
@@ -15,6 +14,7 @@
 #include "core/base/enum_names.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/join_texts.h"
 #include "core/base/json_text.h"
 #include "core/base/printable.h"
 
@@ -68,7 +68,7 @@ std::string samples_json(bool reset, const auto& samples) {
 }
 
 std::string rows_json(const std::vector<std::string>& lines, bool reset) {
-  return fmt::format("{{\"reset\":{},\"rows\":[{}]}}", reset, fmt::join(lines, ","));
+  return fmt::format("{{\"reset\":{},\"rows\":[{}]}}", reset, join_texts(lines, ","));
 }
 
 std::string config_of(const RunPaths& paths) {

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "core/base/enum_names.h"
+#include "core/base/join_texts.h"
 #include "core/base/time.h"
 
 namespace tailrace {
@@ -53,7 +53,7 @@ class Exposition {
       if (!said.empty())
         parts.push_back(fmt::format("{}=\"{}\"", label, escaped(said, /*quotes=*/true)));
     text_ += name;
-    if (!parts.empty()) text_ += fmt::format("{{{}}}", fmt::join(parts, ","));
+    if (!parts.empty()) text_ += fmt::format("{{{}}}", join_texts(parts, ","));
     text_ += fmt::format(" {}\n", number(value));
   }
   void comment(const std::string& words) {

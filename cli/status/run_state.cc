@@ -1,10 +1,10 @@
 #include "cli/status/run_state.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "cli/roles/endpoint.h"
 #include "core/base/error.h"
+#include "core/base/join_texts.h"
 #include "scheduler/store/journal.h"
 
 namespace tailrace {
@@ -40,7 +40,7 @@ RunState read_run_state(const RunPaths& paths) {
   }
   if (!reasons.empty())
     found.damage = fmt::format("the journal {} is damaged: {}", paths.journal().string(),
-                               fmt::join(reasons, "; "));
+                               join_texts(reasons, "; "));
   return found;
 }
 

@@ -16,6 +16,7 @@
 #include "cli/view/config_value.h"
 #include "cli/view/curves_section.h"
 #include "cli/view/run_facts.h"
+#include "core/base/join_texts.h"
 #include "core/base/printable.h"
 
 namespace tailrace {
@@ -221,7 +222,7 @@ std::string comparison_page(std::span<const ReportData> runs) {
   const std::vector<ComparedRow> keys = compare_configs(runs);
   body += keys.empty() ? "<p>Their configs are the same.</p>\n"
                        : html_table("Keys that differ", keys, names_of(runs));
-  return framed_page(fmt::format("{}", fmt::join(names_of(runs), " and ")), body);
+  return framed_page(join_texts(names_of(runs), " and "), body);
 }
 
 }  // namespace tailrace

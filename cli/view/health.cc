@@ -6,9 +6,9 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "core/base/file.h"
+#include "core/base/join_texts.h"
 
 namespace tailrace {
 namespace {
@@ -194,7 +194,7 @@ std::string Health::line() const {
     if (!figure.course.empty()) part += fmt::format(" {}", figure.course);
     parts.push_back(std::move(part));
   }
-  return fmt::format("{}", fmt::join(parts, ", "));
+  return join_texts(parts, ", ");
 }
 
 Health health_of(std::span<const MetricsRow> rows, const std::string& config) {

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "core/base/join_texts.h"
+
 namespace tailrace {
 namespace {
 
@@ -93,7 +95,7 @@ std::string warning_of_missing_rows(const RunPaths& paths, ExpectedRows expected
   const auto texts = missing_rows(rows, expected);
   if (texts.empty()) return "";
   return fmt::format("warning: {} has no rows of {}: figures and reports lack them\n",
-                     paths.metrics().string(), fmt::join(texts, ", of "));
+                     paths.metrics().string(), join_texts(texts, ", of "));
 }
 
 }  // namespace tailrace

@@ -4,12 +4,12 @@
 #include <cmath>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "cli/view/chart.h"
 #include "cli/view/signal.h"
+#include "core/base/join_texts.h"
 
 namespace tailrace {
 namespace {
@@ -54,7 +54,7 @@ std::string by_dataset(const MetricsRow& row, std::string_view metric) {
     parts.push_back(fmt::format(
         "{} {:.2f}", name.substr(begin.size(), name.size() - begin.size() - end.size()), value));
   }
-  return parts.empty() ? "" : fmt::format(" ({})", fmt::join(parts, ", "));
+  return parts.empty() ? "" : fmt::format(" ({})", join_texts(parts, ", "));
 }
 
 template <size_t N>
@@ -262,7 +262,7 @@ void ProgressView::erase_block() {
 
 void ProgressView::draw_block() {
   auto lines = progress_block(state_, columns_of(out_));
-  show(out_, fmt::format("{}\n", fmt::join(lines, "\n")));
+  show(out_, fmt::format("{}\n", join_texts(lines, "\n")));
   drawn_lines_ = static_cast<int>(lines.size());
 }
 

@@ -9,10 +9,10 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "cli/view/config_value.h"
 #include "core/base/error.h"
+#include "core/base/join_texts.h"
 #include "core/base/machine.h"
 #include "core/config/config_printer.h"
 #include "core/config/yaml_config.h"
@@ -73,7 +73,7 @@ std::string algorithm_of(const ConfigNode& config) {
                     mode = config_value(config, "scheduler.mode");
   const std::vector<std::string> changes = changes_of_preset(config);
   std::string text = name;
-  if (!name.empty() && !changes.empty()) text += fmt::format(" with {}", fmt::join(changes, ", "));
+  if (!name.empty() && !changes.empty()) text += fmt::format(" with {}", join_texts(changes, ", "));
   if (mode.empty() || text.empty()) return text + mode;
   return text + (text == name ? ", " : "; ") + mode;
 }

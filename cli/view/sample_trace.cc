@@ -15,6 +15,7 @@
 #include "cli/view/segment_tree.h"
 #include "core/base/file.h"
 #include "core/base/group_signal.h"
+#include "core/base/join_texts.h"
 #include "core/base/json_text.h"
 #include "core/base/time.h"
 
@@ -304,7 +305,7 @@ std::string show_left_out(const std::map<LeftOut, int64_t>& left_out, std::strin
     reasons.push_back(left_out.size() == 1
                           ? fmt::format("{} ({})", name_of(why), explain(why, judged))
                           : fmt::format("{} {} ({})", count, name_of(why), explain(why, judged)));
-  return fmt::format("not in the loss: {}", fmt::join(reasons, ", "));
+  return fmt::format("not in the loss: {}", join_texts(reasons, ", "));
 }
 
 // "0.25", or where tokens differ "0.25 (0.5 to -0.125)".
@@ -322,7 +323,7 @@ std::string show_missing(const TraceTurn& turn) {
   std::vector<std::string> reasons;
   for (const auto& [why, count] : turn.left_out)
     reasons.push_back(fmt::format("{} {}", count, name_of(why)));
-  return fmt::format(", without {}", fmt::join(reasons, ", "));
+  return fmt::format(", without {}", join_texts(reasons, ", "));
 }
 
 // The text about the part of the reward that no turn earned.

@@ -5,7 +5,8 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
+
+#include "core/base/join_texts.h"
 
 namespace tailrace {
 namespace {
@@ -35,7 +36,7 @@ std::string exclusions_of_step(const MetricsRow& row) {
     parts.push_back(many(*failed, "sample") + " failed for good");
   if (const double* share = row.find("rollout/infra_failed_frac"); share && *share >= 0.005)
     parts.push_back(fmt::format("{:.0f} % of attempts failed", *share * 100));
-  return fmt::format("{}", fmt::join(parts, ", "));
+  return join_texts(parts, ", ");
 }
 
 std::string exclusions_of_run(std::span<const MetricsRow> rows) {
@@ -55,7 +56,7 @@ std::string exclusions_of_run(std::span<const MetricsRow> rows) {
     parts.push_back(many(unscored, "held-out episode") +
                     " of the last evaluation without a reward");
   if (parts.empty()) return "";
-  return fmt::format("excluded: {}; the logs of the run say why", fmt::join(parts, ", "));
+  return fmt::format("excluded: {}; the logs of the run say why", join_texts(parts, ", "));
 }
 
 }  // namespace tailrace

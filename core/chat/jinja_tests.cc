@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "core/base/join_texts.h"
 #include "core/chat/jinja_arguments.h"
 #include "core/chat/jinja_operators.h"
 #include "core/chat/jinja_string.h"
@@ -108,7 +109,7 @@ std::string test_names() {
   for (const Test& test : kTests) names.push_back(test.name);
   for (const Comparison& comparison : kComparisons) names.push_back(comparison.name);
   std::sort(names.begin(), names.end());
-  return fmt::format("{}", fmt::join(names, ", "));
+  return join_texts(names, ", ");
 }
 
 bool apply_test(std::string_view name, const Value& subject, const Arguments& arguments,

@@ -6,10 +6,10 @@
 #include <string_view>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
+#include "core/base/join_texts.h"
 #include "core/base/json_text.h"
 
 namespace tailrace::chat {
@@ -71,7 +71,7 @@ bool counts_in_loss(const ordered_json& message, size_t number) {
       throw UserError(
           "message {} has \"{}\", which is not read; whether it counts is said by {}, or {}. "
           "Write one of them, or leave it out",
-          number, name, fmt::join(kCounting, ", "), kLeavingOut);
+          number, name, join_texts(kCounting, ", "), kLeavingOut);
     }
     const bool says = value_of(name, item.value(), number) != (name == kLeavingOut);
     // Words of the user and of tools are never trained on, so a flag that asks for it cannot be

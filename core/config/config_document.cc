@@ -4,11 +4,11 @@
 #include <iterator>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <yaml-cpp/yaml.h>
 
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/join_texts.h"
 #include "core/base/nearest.h"
 
 namespace tailrace {
@@ -151,7 +151,7 @@ void merge_by_name(ConfigNode& list, ConfigNode& over) {
       std::vector<std::string> names;
       for (const ConfigNode& item : list.items) names.push_back(name_of_section(item));
       throw UserError("{}: the list at {} has no {}; it has {}", value.place.text(),
-                      list.place.text(), name, fmt::join(names, ", "));
+                      list.place.text(), name, join_texts(names, ", "));
     }
     merge(*found, std::move(value));
   }

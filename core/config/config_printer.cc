@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "core/base/join_texts.h"
+
 namespace tailrace {
 namespace {
 
@@ -45,14 +47,14 @@ std::string yaml_list(const std::vector<double>& values) {
 std::string yaml_list(const std::vector<std::string>& values) {
   std::vector<std::string> texts;
   for (const auto& value : values) texts.push_back(yaml_text(value));
-  return fmt::format("[{}]", fmt::join(texts, ", "));
+  return fmt::format("[{}]", join_texts(texts, ", "));
 }
 
 std::string yaml_map(const std::vector<std::pair<std::string, std::string>>& values) {
   std::vector<std::string> texts;
   for (const auto& [name, value] : values)
     texts.push_back(fmt::format("{}: {}", yaml_text(name), yaml_text(value)));
-  return fmt::format("{{{}}}", fmt::join(texts, ", "));
+  return fmt::format("{{{}}}", join_texts(texts, ", "));
 }
 
 // Shared by the printer and the reference: a field as one YAML value.

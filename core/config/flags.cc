@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "core/base/error.h"
+#include "core/base/join_texts.h"
 #include "core/base/nearest.h"
 #include "core/base/number.h"
 #include "core/config/options.h"
@@ -72,7 +73,7 @@ T read(const std::string& name, const std::string& word, const FlagInfo& info) {
     if (info.one_of.empty() || std::ranges::find(info.one_of, word) != info.one_of.end())
       return word;
     throw CLI::ValidationError(
-        fmt::format("{} is {}; it must be one of: {}", name, word, fmt::join(info.one_of, ", ")));
+        fmt::format("{} is {}; it must be one of: {}", name, word, join_texts(info.one_of, ", ")));
   } else if constexpr (std::is_integral_v<T>) {
     const FlagInfo bounds = bounded<T>(info);
     const auto value = parse_integer(word);
@@ -92,7 +93,7 @@ std::string kind_of(const FlagInfo& info) {
   using Element = typename ElementOf<T>::Type;
   if (!info.value.empty()) return std::string(info.value);
   if constexpr (std::is_same_v<Element, std::string>)
-    return info.one_of.empty() ? "TEXT" : fmt::format("{}", fmt::join(info.one_of, "|"));
+    return info.one_of.empty() ? "TEXT" : join_texts(info.one_of, "|");
   return std::is_integral_v<Element> ? "INT" : "NUMBER";
 }
 
@@ -123,6 +124,8 @@ template <class T>
 std::string default_of(const T& value) {
   if constexpr (kIsOptional<T>)
     return "";
+  else if constexpr (std::is_same_v<T, std::vector<std::string>>)
+    return join_texts(value, ",");
   else if constexpr (kIsVector<T>)
     return fmt::format("{}", fmt::join(value, ","));
   else
@@ -259,7 +262,7 @@ void Command::check_names(int argc, const char* const* argv, int at) const {
   throw UserError("there is no command '{}'{} Commands: {}", argv[at],
                   old == moved_.end() ? did_you_mean(argv[at], names)
                                       : fmt::format("; did you mean '{}'?", old->now),
-                  fmt::join(names, ", "));
+                  join_texts(names, ", "));
 }
 
 void Command::check_moved(std::span<const char* const> words) const {

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
+#include "core/base/join_texts.h"
 #include "core/base/number.h"
 
 namespace tailrace {
@@ -240,7 +240,7 @@ class ForeignReader {
       for (const ForeignValue& each : row.values)
         if (each.told.empty() || !each.wants.empty()) known.push_back(each.theirs);
       refuse(node, name, "{} is {}; what is taken here: {}. The key here is {}.", name,
-             node.describe(), fmt::join(known, ", "), row.key);
+             node.describe(), join_texts(known, ", "), row.key);
       return false;
     }
     if (!value->wants.empty()) {
@@ -399,7 +399,7 @@ class ForeignReader {
         fmt::format("         {}{}{}  ->  ", each.name, in_file ? ": " : "=", each.node.text);
     const std::string between = in_file ? "\n" + std::string(begin.size(), ' ') : " ";
     std::string& message = reading_.errors[each.error].message;
-    message += fmt::format("\n{}{}", begin, fmt::join(settings, between));
+    message += fmt::format("\n{}{}", begin, join_texts(settings, between));
     if (stands_within) message += "  (at the left margin)";
   }
   // A formula of factors and divisors. None: one of them is not known, or the result is no count.
@@ -475,7 +475,7 @@ class ForeignReader {
     reading_.notes.push_back(
         fmt::format("{} names say nothing here or leave our keys as they are: "
                     "{}",
-                    names.size(), fmt::join(names, ", ")));
+                    names.size(), join_texts(names, ", ")));
   }
 
   template <class... Args>

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "core/base/error.h"
+#include "core/base/join_texts.h"
 #include "core/config/config_document.h"
 
 namespace tailrace {
@@ -44,7 +44,7 @@ class TableReader {
       for (const auto& [key, child] : node.entries)
         if (std::ranges::find(known, key) == known.end())
           throw UserError("{}: {} has no field {}; its fields are {}", child.place.text(), whose,
-                          key, fmt::join(known, ", "));
+                          key, join_texts(known, ", "));
     }
     const ConfigNode* find(std::string_view key) const { return node_.find(key); }
 
@@ -92,7 +92,7 @@ class TableReader {
     if (node.kind != Kind::kList) return text(node);
     std::vector<std::string_view> names;
     for (const ConfigNode& item : node.items) names.push_back(text(item));
-    return keep(fmt::format("{}", fmt::join(names, ", ")));
+    return keep(join_texts(names, ", "));
   }
 
   // "false 0" of [false, 0].
@@ -100,7 +100,7 @@ class TableReader {
     if (node.kind != Kind::kList) return text(node);
     std::vector<std::string_view> words;
     for (const ConfigNode& item : node.items) words.push_back(text(item));
-    return keep(fmt::format("{}", fmt::join(words, " ")));
+    return keep(join_texts(words, " "));
   }
 
   ForeignValue value(const std::string& theirs, const ConfigNode& node) {

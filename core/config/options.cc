@@ -4,7 +4,8 @@
 #include <cmath>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
+
+#include "core/base/join_texts.h"
 
 namespace tailrace {
 
@@ -47,7 +48,7 @@ std::string range_text(const OptionInfo& info) {
 }
 
 std::string choice_text(std::span<const std::string_view> names) {
-  return fmt::format("one of: {}", fmt::join(names, ", "));
+  return fmt::format("one of: {}", join_texts(names, ", "));
 }
 
 }  // namespace tailrace

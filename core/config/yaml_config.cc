@@ -9,9 +9,9 @@
 #include <system_error>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "core/base/error.h"
+#include "core/base/join_texts.h"
 #include "core/base/nearest.h"
 #include "core/base/number.h"
 
@@ -376,7 +376,7 @@ class ConfigBinder final : public OptionVisitor {
     for (const Error& error : std::span(errors_).last(rest))
       if (!error.key.empty() && names.size() < kMaxNames) names.push_back(error.key);
     std::string text = fmt::format("and {} more", rest);
-    if (!names.empty()) text += fmt::format(": {}", fmt::join(names, ", "));
+    if (!names.empty()) text += fmt::format(": {}", join_texts(names, ", "));
     if (!names.empty() && names.size() < rest) text += " and others";
     return text;
   }
@@ -447,7 +447,7 @@ class ConfigBinder final : public OptionVisitor {
     for (const Preset& preset : presets_) {
       if (!preset.replaced.empty())
         keys_.notes_.push_back(fmt::format("{}: {} {} replaces {}", preset.place.text(), preset.key,
-                                           preset.name, fmt::join(preset.replaced, ", ")));
+                                           preset.name, join_texts(preset.replaced, ", ")));
     }
   }
 
@@ -563,7 +563,7 @@ class ConfigBinder final : public OptionVisitor {
     const std::vector<std::string> ours = nearest_keys(key, known_);
     if (ours.empty()) return "; 'tailrace docs' lists them";
     return fmt::format("; the nearest {} {}", ours.size() == 1 ? "is" : "are",
-                       fmt::join(ours, ", "));
+                       join_texts(ours, ", "));
   }
 
   // In a section that is not ours, the keys that another program has say more than the section;

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "core/base/clock.h"
+#include "core/base/join_texts.h"
 
 namespace tailrace {
 namespace {
@@ -88,7 +88,7 @@ Result<FetchCounters> WeightSources::fetch(const WeightFile& file,
   if (fetched) return all;
   if (failures.empty()) return fetched.failure();
   failures.push_back(fmt::format("{}: {}", kRun, fetched.failure().message));
-  return Failure{fmt::format("{}", fmt::join(failures, "; "))};
+  return Failure{join_texts(failures, "; ")};
 }
 
 void WeightSources::note_unproved(const std::filesystem::path& target,

@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "core/model/rounding.h"
 #include "kernels/base/check.h"

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/join_texts.h"
 #include "core/base/json_file.h"
 #include "core/base/json_text.h"
 #include "core/model/config_reader.h"
@@ -143,7 +143,7 @@ void check_modules(const ConfigReader& reader, const fs::path& tensors) {
       "that "
       "names all of them.",
       reader.path(), targets.is_string() ? json_text(targets) : "is a list that",
-      fmt::join(left_out, ", "), more == 0 ? "" : fmt::format(" and {} more", more),
+      join_texts(left_out, ", "), more == 0 ? "" : fmt::format(" and {} more", more),
       tensors.filename().string());
 }
 
@@ -157,7 +157,8 @@ std::vector<LoraTarget> targets_of(const ConfigReader& reader) {
     return UserError(
         "{}: target_modules {}. Accepted are \"all-linear\", a list of {}, and a regular "
         "expression over whole names such as {}.",
-        reader.path(), what, fmt::join(kEnumNames<LoraTarget>, ", "), first_module(LoraTarget::kQ));
+        reader.path(), what, join_texts(kEnumNames<LoraTarget>, ", "),
+        first_module(LoraTarget::kQ));
   };
   if (modules != nullptr && modules->is_string()) {
     try {

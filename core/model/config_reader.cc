@@ -2,9 +2,8 @@
 
 #include <limits>
 
-#include <fmt/ranges.h>
-
 #include "core/base/error.h"
+#include "core/base/join_texts.h"
 #include "core/base/json_text.h"
 
 namespace tailrace {
@@ -90,8 +89,7 @@ void ConfigReader::check(const ConfigFeature& feature) const {
     names.push_back(json_text(known));
   }
   throw UserError("{}: {} is {}, which is not supported; accepted: {}", path_, feature.key,
-                  json_text(*value),
-                  names.empty() ? "null" : fmt::format("{}", fmt::join(names, ", ")));
+                  json_text(*value), names.empty() ? "null" : join_texts(names, ", "));
 }
 
 }  // namespace tailrace

@@ -4,11 +4,11 @@
 #include <cmath>
 #include <span>
 
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/join_texts.h"
 #include "core/base/json_file.h"
 #include "core/base/json_text.h"
 #include "core/base/nearest.h"
@@ -201,9 +201,9 @@ Dtype read_dtype(const ConfigReader& reader) {
 }
 
 std::string join_families(const char* Family::*name, std::string_view separator) {
-  std::vector<const char*> names;
-  for (const Family& family : kFamilies) names.push_back(family.*name);
-  return fmt::format("{}", fmt::join(names, separator));
+  std::vector<std::string_view> names;
+  for (const Family& family : kFamilies) names.emplace_back(family.*name);
+  return join_texts(names, separator);
 }
 
 // Models of other kinds than a decoder of text, by what their configs have in common.

@@ -5,11 +5,11 @@
 #include <string_view>
 #include <vector>
 
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/join_texts.h"
 #include "core/base/json_file.h"
 #include "core/base/json_text.h"
 #include "core/base/nearest.h"
@@ -35,7 +35,7 @@ std::string listing(const std::filesystem::path& directory) {
     names.resize(kShown);
     names.push_back("...");
   }
-  return fmt::format("{}", fmt::join(names, ", "));
+  return join_texts(names, ", ");
 }
 
 }  // namespace
@@ -167,7 +167,8 @@ void TensorFiles::refuse_missing(const std::filesystem::path& index) const {
   throw UserError(
       "{}: the download is incomplete: {} of the {} files that it names are missing: {}.\n"
       "       Download them into the same folder.",
-      index.string(), missing.size(), shards.size(), fmt::join(missing, ", "));
+      index.string(), missing.size(), shards.size(),
+      join_texts(std::vector(missing.begin(), missing.end()), ", "));
 }
 
 }  // namespace tailrace

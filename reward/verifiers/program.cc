@@ -7,11 +7,11 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "core/base/clock.h"
 #include "core/base/digest_of.h"
+#include "core/base/join_texts.h"
 #include "core/base/json_text.h"
 #include "reward/verifiers/evidence.h"
 #include "reward/verifiers/row_check.h"
@@ -51,7 +51,7 @@ Result<const Language*> language_of(const json& row) {
   for (const Language& known : kLanguages) names.push_back(fmt::format("\"{}\"", known.name));
   return Failure{fmt::format("\"language\" is {}; it must be {}",
                              value->dump(-1, ' ', false, json::error_handler_t::replace),
-                             fmt::join(names, " or "))};
+                             join_texts(names, " or "))};
 }
 
 struct Test {

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "core/base/join_texts.h"
 #include "core/base/json_text.h"
 #include "core/base/nearest.h"
 #include "core/base/printable.h"
@@ -82,7 +82,7 @@ void refuse_unknown(const ordered_json& answer, const Words& known) {
     for (const auto& [theirs, ours] : kOtherWords)
       if (word == theirs && is_known(ours)) meant = fmt::format("; did you mean '{}'?", ours);
     unsound("answers with \"{}\", which is not known{} Known are {}", shown, meant,
-            fmt::join(known, ", "));
+            join_texts(known, ", "));
   }
 }
 

@@ -12,7 +12,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -21,6 +20,7 @@
 #include <unistd.h>
 
 #include "core/base/file_descriptor.h"
+#include "core/base/join_texts.h"
 #include "core/base/time.h"
 #include "sandbox/launcher/isolated_process.h"
 #include "sandbox/launcher/patience.h"
@@ -56,11 +56,11 @@ std::string way_to_namespaces() {
     known.push_back(fmt::format("{}={}", sysctl.name, sysctl.allowing));
     if (forbids(sysctl)) here.push_back(known.back());
   }
-  if (!here.empty()) return fmt::format("Try sysctl -w {}", fmt::join(here, " "));
+  if (!here.empty()) return fmt::format("Try sysctl -w {}", join_texts(here, " "));
   return fmt::format(
       "In a container, allow them (docker run --security-opt seccomp=unconfined --security-opt "
       "apparmor=unconfined); elsewhere see sysctl {}",
-      fmt::join(known, ", "));
+      join_texts(known, ", "));
 }
 
 bool is_refusal(int error) {

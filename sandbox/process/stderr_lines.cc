@@ -6,8 +6,8 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
+#include "core/base/join_texts.h"
 #include "core/base/random.h"
 
 namespace tailrace::sandbox {
@@ -50,7 +50,7 @@ void StderrLines::end(Time now) {
 }
 
 std::string StderrLines::last() const {
-  std::string joined = fmt::format("{}", fmt::join(last_, " | "));
+  std::string joined = join_texts(std::vector(last_.begin(), last_.end()), " | ");
   if (joined.size() <= kLongestLast) return joined;
   // Its end says more than its beginning. No character is cut.
   size_t begin = joined.size() - kLongestLast;

@@ -6,10 +6,9 @@
 #include <optional>
 #include <utility>
 
-#include <fmt/ranges.h>
-
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/base/join_texts.h"
 #include "core/wire/server.h"
 #include "kernels/base/pulse.h"
 #include "scheduler/decide/batches.h"
@@ -71,7 +70,7 @@ struct Service::Impl {
     if (!restored) throw UserError("{}", restored.failure().message);
     for (const std::string& note : restored.value().notes) log.warning("{}", note);
     left_out = restored.value().left_out;
-    damage = fmt::format("{}", fmt::join(restored.value().lost, "; "));
+    damage = join_texts(restored.value().lost, "; ");
     start_time = clock.now();
     State found =
         restored.value().state ? *std::move(restored.value().state) : State(options.config);
@@ -363,7 +362,7 @@ struct Service::Impl {
     told_waits = time;
     std::vector<std::string> waits = waits_of(state, now());
     std::ranges::move(server.held(), std::back_inserter(waits));
-    const std::string line = fmt::format("{}", fmt::join(waits, "; "));
+    const std::string line = join_texts(waits, "; ");
     const Inbox::Failed& failed = inbox.failed();
     options.on_waits({.line = failed.in_row > 0 ? fmt::format("{}; {}", failed.last, line) : line,
                       .quiet = std::chrono::duration_cast<std::chrono::seconds>(time - last_event),

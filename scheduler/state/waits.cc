@@ -4,8 +4,8 @@
 #include <map>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
+#include "core/base/join_texts.h"
 #include "scheduler/state/queues.h"
 
 namespace tailrace::scheduler {
@@ -165,7 +165,7 @@ std::vector<std::string> waits_of(const State& state, Time now) {
 }
 
 std::string describe_waits(const State& state, Time now) {
-  return fmt::format("{}", fmt::join(waits_of(state, now), "; "));
+  return join_texts(waits_of(state, now), "; ");
 }
 
 }  // namespace tailrace::scheduler

@@ -4,10 +4,10 @@
 #include <system_error>
 #include <utility>
 
-#include <fmt/ranges.h>
 #include <xxhash.h>
 
 #include "core/base/file.h"
+#include "core/base/join_texts.h"
 #include "core/run/run_directory.h"
 #include "kernels/base/check.h"
 #include "scheduler/decide/decide.h"
@@ -91,7 +91,7 @@ Failure misfit(const fs::path& directory, const std::vector<std::string>& notes,
                const std::string& why) {
   if (notes.empty()) return Failure{why};
   return Failure{fmt::format("{} is damaged: {}.\n       What is left does not fit together: {}",
-                             directory.string(), fmt::join(notes, "; "), why)};
+                             directory.string(), join_texts(notes, "; "), why)};
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/join_texts.h"
 #include "core/base/time.h"
 #include "kernels/base/backend.h"
 #include "kernels/base/pulse.h"
@@ -118,8 +119,7 @@ void StepWork::require_judged(int64_t step) const {
       "is {}, and none of the {} samples of step 1 has such a metric, so no group can be judged "
       "by it. They have: {}. Start a new run directory with one of these, with a part of "
       "reward.parts, or without the key.",
-      metric, trajectories_.size(),
-      known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", ")));
+      metric, trajectories_.size(), known.empty() ? "none" : join_texts(known, ", "));
 }
 
 void StepWork::clear() {
