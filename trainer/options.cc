@@ -75,6 +75,11 @@ void TrainOptions::visit(OptionVisitor& v) {
           {.help = "keep of a micro-batch the inputs of layers alone, and compute the rest of each "
                    "again in the backward pass: a third more work, far less memory, the same bits",
            .resume = Resume::kMayChange});
+  v.field("share_prefixes", share_prefixes,
+          {.help = "compute a prompt that samples of a micro-batch share once, and the turns that "
+                   "others go on from; log-probabilities have the same bits, sums of gradients "
+                   "other last digits; dense models on the CPU",
+           .resume = Resume::kMayChange});
   v.field("ppo_epochs", ppo_epochs,
           {.help = "passes over the batch of a step", .min = 1, .max = 1000});
   v.field("gradient_slots", gradient_slots,

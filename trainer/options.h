@@ -63,6 +63,7 @@ struct TrainOptions {
   int64_t minibatches_per_step = 1;
   int64_t microbatch_tokens = 4096;
   bool recompute = false;
+  bool share_prefixes = true;
   int64_t ppo_epochs = 1;
   int64_t gradient_slots = 1;
   int64_t ranks = 1;

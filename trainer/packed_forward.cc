@@ -27,10 +27,22 @@ int64_t buffer_tokens(const PackLimits& limits, int64_t max_sequence_tokens) {
   return std::max(limits.max_tokens, max_sequence_tokens);
 }
 
-// Every sequence wastes less than one block.
+// Every sequence wastes less than one block; one that goes on in the middle of a block has that one
+// again.
 int num_blocks(const PackLimits& limits, int64_t max_sequence_tokens) {
   return blocks_for(buffer_tokens(limits, max_sequence_tokens)) +
-         static_cast<int>(limits.max_sequences);
+         static_cast<int>((limits.shares ? 2 : 1) * limits.max_sequences);
+}
+
+PackLimits limits_for(PackLimits limits, const ModelConfig& config, const Placement& placement) {
+  // Experts count tokens by sequence, and a recorded choice is one of a sequence's own.
+  limits.shares = limits.shares && config.num_experts == 0 && placement.device == Device{};
+  return limits;
+}
+
+// The first tokens of the sequence that another one of the pass has, which came before.
+SharedPrefixes::Place shared(SharedPrefixes& prefixes, const PackedSequence& sequence) {
+  return prefixes.add(sequence.tokens, sequence.targets.front() - 1);
 }
 
 // The workspace of the model and of the head: one after the other, so the larger one is enough.
@@ -48,6 +60,8 @@ BatchRoom batch_room(const ModelConfig& config, const PackLimits& limits,
           .sequences = limits.max_sequences,
           .blocks_per_sequence = blocks_for(max_sequence_tokens),
           .choices_per_token = config.expert_shape().per_token(),
+          .takes_draws = false,
+          .shares = limits.shares,
           .vocab = config.vocab_size,
           .blocks = num_blocks(limits, max_sequence_tokens)};
 }
@@ -60,20 +74,24 @@ Tensor head_gradient(const Model& model, Parameters& gradients) {
 
 }  // namespace
 
-PackLimits pack_limits(int64_t microbatch_tokens, int64_t max_sequence_tokens) {
+PackLimits pack_limits(int64_t microbatch_tokens, int64_t max_sequence_tokens, bool shares) {
   const int64_t mean = std::max(kMinMeanTokens, max_sequence_tokens / 1024);
   return {.max_tokens = microbatch_tokens,
-          .max_sequences = std::max<int64_t>(1, microbatch_tokens / mean)};
+          .max_sequences = std::max<int64_t>(1, microbatch_tokens / mean),
+          .shares = shares};
 }
 
 std::vector<std::pair<size_t, size_t>> pack(std::span<const PackedSequence> sequences,
                                             const PackLimits& limits) {
   std::vector<std::pair<size_t, size_t>> ranges;
+  SharedPrefixes prefixes;
   for (size_t begin = 0; begin < sequences.size();) {
     int64_t tokens = 0;
     size_t end = begin;
+    prefixes.clear();
     while (end < sequences.size()) {
       auto length = static_cast<int64_t>(sequences[end].tokens.size());
+      if (limits.shares) length -= shared(prefixes, sequences[end]).tokens;
       // The head applies one temperature to a whole pass.
       bool fits = tokens + length <= limits.max_tokens &&
                   static_cast<int64_t>(end - begin) < limits.max_sequences &&
@@ -117,11 +135,11 @@ PackedForward::Rows::Bytes PackedForward::Rows::bytes(const ModelConfig& config,
 PackedForward::PackedForward(const Model& model, const PackLimits& limits,
                              int64_t max_sequence_tokens, ForBackward keeps, int num_threads)
     : model_(model),
-      limits_(limits),
+      limits_(limits_for(limits, model.config(), model.placement())),
       max_sequence_tokens_(max_sequence_tokens),
       max_tokens_(buffer_tokens(limits, max_sequence_tokens)),
-      builder_(batch_room(model.config(), limits, max_sequence_tokens), model.placement().device),
-      kv_(model.config(), num_blocks(limits, max_sequence_tokens), kBlockTokens,
+      builder_(batch_room(model.config(), limits_, max_sequence_tokens), model.placement().device),
+      kv_(model.config(), num_blocks(limits_, max_sequence_tokens), kBlockTokens,
           /*keeps_choices=*/false, model.placement()) {
   const ModelConfig& config = model.config();
   const bool with_backward = keeps != ForBackward::kNothing;
@@ -140,9 +158,10 @@ PackedForward::PackedForward(const Model& model, const PackLimits& limits,
     activations_ = model.make_activations(max_tokens_, keeps == ForBackward::kInputs);
 }
 
-std::vector<MemoryItem> PackedForward::memory(const ModelConfig& config, const PackLimits& limits,
+std::vector<MemoryItem> PackedForward::memory(const ModelConfig& config, const PackLimits& asked,
                                               int64_t max_sequence_tokens, ForBackward keeps,
                                               int num_threads, const Placement& placement) {
+  const PackLimits limits = limits_for(asked, config, placement);
   const int64_t tokens = buffer_tokens(limits, max_sequence_tokens);
   const bool with_backward = keeps != ForBackward::kNothing;
   const auto [on_device, on_host] = Rows::bytes(config, tokens, with_backward, placement);
@@ -172,29 +191,47 @@ void PackedForward::build(std::span<const PackedSequence> sequences) {
   const bool has_sets = std::ranges::any_of(
       sequences, [](const PackedSequence& sequence) { return !sequence.kept.empty(); });
   if (has_sets) kept_offsets_.push_back(0);
-  std::vector<int32_t> blocks, logit_offsets;
+  std::vector<int32_t> logit_offsets;
+  const auto table_width = static_cast<size_t>(blocks_for(max_sequence_tokens_));
+  tables_.resize(sequences.size() * table_width);
+  prefixes_.clear();
   int next_block = 0;
-  for (const PackedSequence& sequence : sequences) {
+  for (size_t index = 0; index < sequences.size(); ++index) {
+    const PackedSequence& sequence = sequences[index];
     auto length = static_cast<int64_t>(sequence.tokens.size());
-    TR_CHECK(builder_.num_tokens() + length <= max_tokens_, "{} tokens and {} more",
-             builder_.num_tokens(), length);
     TR_CHECK(!sequence.targets.empty() && length <= max_sequence_tokens_,
              "sequence of {} tokens, {} targets", length, sequence.targets.size());
+    const SharedPrefixes::Place place =
+        limits_.shares ? shared(prefixes_, sequence) : SharedPrefixes::Place{};
+    TR_CHECK(builder_.num_tokens() + length - place.tokens <= max_tokens_, "{} tokens and {} more",
+             builder_.num_tokens(), length - place.tokens);
     TR_CHECK(sequence.inv_temperature == sequences.front().inv_temperature,
              "two temperatures in one pass");
-    blocks.resize(static_cast<size_t>(blocks_for(length)));
+    const auto table_of = [&](size_t i) {
+      return std::span(tables_).subspan(i * table_width, table_width);
+    };
+    const auto blocks = table_of(index).first(static_cast<size_t>(blocks_for(length)));
+    const auto common = static_cast<size_t>(place.tokens / kBlockTokens);
+    if (place.parent >= 0)
+      std::ranges::copy(table_of(static_cast<size_t>(place.parent)).first(common), blocks.begin());
     // From 0 in every pass: nothing is kept from one to the next but what backward() reads.
-    std::iota(blocks.begin(), blocks.end(), next_block);
-    next_block += static_cast<int>(blocks.size());
+    std::iota(blocks.begin() + static_cast<int64_t>(common), blocks.end(), next_block);
+    if (const auto rest = static_cast<int32_t>(place.tokens % kBlockTokens); rest > 0)
+      builder_.add_copy({.from = table_of(static_cast<size_t>(place.parent))[common],
+                         .to = blocks[common],
+                         .tokens = rest});
+    next_block += static_cast<int>(blocks.size() - common);
     logit_offsets.clear();
     for (int32_t target : sequence.targets) {
       TR_CHECK(target >= 1 && target < length, "target {} of {}", target, length);
       // The position before a token predicts it.
-      logit_offsets.push_back(target - 1);
+      logit_offsets.push_back(target - 1 - static_cast<int32_t>(place.tokens));
       rows_.target_ids.host[static_cast<size_t>(num_targets_++)] =
           sequence.tokens[static_cast<size_t>(target)];
     }
-    builder_.add(sequence.tokens, 0, blocks, logit_offsets, sequence.choices);
+    builder_.add(sequence.tokens.subspan(static_cast<size_t>(place.tokens)),
+                 static_cast<int32_t>(place.tokens), blocks, logit_offsets, sequence.choices,
+                 place.parent);
     if (!has_sets) continue;
     for (size_t i = 0; i < sequence.targets.size(); ++i) {
       const auto set = sequence.kept.of(i);

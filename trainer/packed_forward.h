@@ -28,6 +28,7 @@
 #include "kernels/base/memory.h"
 #include "kernels/base/view.h"
 #include "kernels/ops/log_softmax.h"
+#include "trainer/shared_prefix.h"
 
 namespace tailrace {
 
@@ -47,11 +48,13 @@ struct PackedSequence {
 // How much goes into one pass. A sequence is never split; one that is longer than max_tokens goes
 // alone.
 struct PackLimits {
-  int64_t max_tokens = 0;
+  int64_t max_tokens = 0;  // rows of a pass
   int64_t max_sequences = 0;
+  // What sequences of a pass have in common is computed once (shared_prefix.h).
+  bool shares = false;
 };
 // Sequences are on average longer where the longest is very long: each takes a row of block ids.
-PackLimits pack_limits(int64_t microbatch_tokens, int64_t max_sequence_tokens);
+PackLimits pack_limits(int64_t microbatch_tokens, int64_t max_sequence_tokens, bool shares);
 
 // Cuts [0, sequences.size()) into ranges [begin, end), in order, as full as the limits allow.
 // Sequences of different temperatures do not share a range: the head has one temperature a call.
@@ -73,9 +76,11 @@ class PackedForward {
                                         int64_t max_sequence_tokens, ForBackward keeps,
                                         int num_threads, const Placement& placement = {});
 
+  // As they hold for this model: experts and another device than the CPU share nothing.
   const PackLimits& limits() const { return limits_; }
   int64_t max_tokens() const { return max_tokens_; }  // of a pass
   int64_t max_sequence_tokens() const { return max_sequence_tokens_; }
+  int64_t num_rows() const { return builder_.num_tokens(); }  // that the last pass computed
 
   // Results for every target of the sequences, in order; views until the next forward().
   struct Output {
@@ -145,6 +150,9 @@ class PackedForward {
   Buffer workspace_;
   Buffer device_rows_, host_rows_;  // the second, pinned, where the device is not the CPU
   Rows rows_;
+  SharedPrefixes prefixes_;
+  std::vector<int32_t>
+      tables_;               // block ids of each sequence, blocks_for(max_sequence_tokens) apart
   int64_t num_targets_ = 0;  // of the last forward()
   // Their sets, as KeptSets has them; empty when none has one.
   std::vector<int64_t> kept_offsets_;

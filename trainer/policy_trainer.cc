@@ -39,7 +39,8 @@ PolicyTrainer::PolicyTrainer(const Stream& stream, const ModelConfig& config,
       model_(config, max_sequence_tokens, Placement::on(stream.device, compute)),
       weights_(stream_, model_, compute, std::move(base)),
       turn_(turn_memory.size > 0 ? std::make_optional<ArenaScope>(turn_memory) : std::nullopt),
-      forward_(model_, pack_limits(train.microbatch_tokens, max_sequence_tokens),
+      forward_(model_,
+               pack_limits(train.microbatch_tokens, max_sequence_tokens, train.share_prefixes),
                max_sequence_tokens, kept_of(train_), num_threads(stream)),
       update_(stream_, model_, forward_, weights_, train_),
       scores_(stream_, forward_, weights_, update_.tree()) {
@@ -70,8 +71,9 @@ std::vector<MemoryItem> PolicyTrainer::memory(const ModelConfig& config, const T
                                  : "reference weights, packed (algo.kl)",
                      config.lora ? PackedWeights::adapter_bytes(config, extras.device) : packed});
   for (MemoryItem& item : PackedForward::memory(
-           config, pack_limits(train.microbatch_tokens, max_sequence_tokens), max_sequence_tokens,
-           kept_of(train), threads, Placement::on(extras.device, extras.compute))) {
+           config, pack_limits(train.microbatch_tokens, max_sequence_tokens, train.share_prefixes),
+           max_sequence_tokens, kept_of(train), threads,
+           Placement::on(extras.device, extras.compute))) {
     item.of_turn = true;
     items.push_back(std::move(item));
   }

@@ -17,7 +17,8 @@ int64_t num_tokens(std::span<const PackedSequence> sequences) {
 }
 
 DeviceLoss::Room room_of(const TrainOptions& train, int64_t max_sequence_tokens) {
-  const PackLimits limits = pack_limits(train.microbatch_tokens, max_sequence_tokens);
+  const PackLimits limits =
+      pack_limits(train.microbatch_tokens, max_sequence_tokens, train.share_prefixes);
   return {.tokens = std::max(limits.max_tokens, max_sequence_tokens),
           .sequences = limits.max_sequences,
           .slots = train.gradient_slots};

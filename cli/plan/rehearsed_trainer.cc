@@ -93,12 +93,12 @@ std::vector<Trajectory> RehearsedTrainer::trajectories_of(
     // Each group has both, so that all of it is trained on.
     trajectory.reward = planned.member.member % 2;
     Segment& segment = trajectory.segments.emplace_back();
-    const auto append = [&](int64_t tokens, TokenRole role) {
+    const auto append = [&](int64_t tokens, TokenRole role, Rng& from) {
       const bool sampled = role == TokenRole::kSampled;
       if (sampled) segment.turn_begins.push_back(static_cast<int32_t>(segment.tokens.size()));
       for (int64_t i = 0; i < tokens; ++i) {
         if (std::ssize(segment.tokens) >= config_.max_sequence_tokens) return;
-        segment.tokens.push_back(static_cast<TokenId>(rng.below(ids)));
+        segment.tokens.push_back(static_cast<TokenId>(from.below(ids)));
         segment.roles.push_back(role);
         // As a uniform policy samples: any number does, since the time of a step does not depend on
         // it.
@@ -107,10 +107,15 @@ std::vector<Trajectory> RehearsedTrainer::trajectories_of(
         segment.classes.push_back(sampled ? 0 : -1);
       }
     };
-    append(planned.episode.prompt_tokens, TokenRole::kPrompt);
+    // A group has one prompt, which the trainer computes once.
+    const MemberId& member = planned.member;
+    Rng of_prompt(
+        mix({config_.seed, static_cast<uint64_t>(member.epoch),
+             static_cast<uint64_t>(member.prompt), static_cast<uint64_t>(member.dataset)}));
+    append(planned.episode.prompt_tokens, TokenRole::kPrompt, of_prompt);
     for (const simulator::Turn& turn : planned.episode.turns) {
-      append(turn.tokens, TokenRole::kSampled);
-      append(turn.env_tokens, TokenRole::kObservation);
+      append(turn.tokens, TokenRole::kSampled, rng);
+      append(turn.env_tokens, TokenRole::kObservation, rng);
       ++trajectory.turns;
     }
   }

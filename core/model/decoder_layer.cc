@@ -1,4 +1,5 @@
 #include "core/model/decoder_layer.h"
+
 #include "core/model/layer_parts.h"
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/experts.h"
@@ -80,6 +81,8 @@ void forward_attention(const LayerPass& pass, ConstTensor normed, Tensor y) {
                           .batch = sequences,
                           .kv = pass.kv,
                           .qk = qk});
+  for (const BlockCopy& copy : pass.batch.copies)
+    kv_copy(pass.stream, {.kv = pass.kv, .from = copy.from, .to = copy.to, .tokens = copy.tokens});
   attention(pass.stream, pass.workspace,
             {.q = qk.slice_cols(0, c.q_size()),
              .heads = attention_heads(pass),

@@ -17,7 +17,9 @@ BatchBuilder::Arrays::Arrays(Workspace& memory, const BatchRoom& room)
       logit_rows(memory.take<int32_t>(room.tokens)),
       seq_offsets(memory.take<int32_t>(room.sequences + 1)),
       block_tables(memory.take<int32_t>(room.sequences * room.blocks_per_sequence)),
-      choices(memory.take<int32_t>(room.tokens * room.choices_per_token)) {}
+      choices(memory.take<int32_t>(room.tokens * room.choices_per_token)),
+      parents(memory.take<int32_t>(room.shares ? room.sequences : 0)),
+      copies(memory.take<BlockCopy>(room.shares ? room.sequences : 0)) {}
 
 BatchBuilder::Arrays BatchBuilder::Arrays::of(Buffer& memory, const BatchRoom& room) {
   Workspace workspace(memory);
@@ -36,11 +38,13 @@ BatchBuilder::BatchBuilder(const BatchRoom& room, Device device)
       arrays_(Arrays::of(memory_, room)),
       on_device_(device == Device{} ? 0 : memory_.size(), device) {
   TR_CHECK(room.blocks_per_sequence >= 1, "{} blocks a sequence", room.blocks_per_sequence);
+  TR_CHECK(!room.shares || device == Device{}, "sequences that share rows, on device {}",
+           device.index);
   clear();
 }
 
 void BatchBuilder::clear() {
-  num_tokens_ = num_sequences_ = num_logit_rows_ = 0;
+  num_tokens_ = num_sequences_ = num_logit_rows_ = num_copies_ = 0;
   max_context_ = 0;
   gives_choices_ = takes_draws_ = is_copied_ = false;
   // One offset more than there are sequences.
@@ -49,7 +53,7 @@ void BatchBuilder::clear() {
 
 void BatchBuilder::add(std::span<const int32_t> tokens, int32_t first_position,
                        std::span<const int32_t> blocks, std::span<const int32_t> logit_offsets,
-                       MatrixView<const int32_t> choices) {
+                       MatrixView<const int32_t> choices, int32_t parent) {
   const auto count = std::ssize(tokens);
   TR_CHECK(count > 0 && first_position >= 0, "{} tokens from position {}", count, first_position);
   TR_CHECK(num_tokens_ + count <= room_.tokens && num_sequences_ < room_.sequences,
@@ -83,6 +87,10 @@ void BatchBuilder::add(std::span<const int32_t> tokens, int32_t first_position,
                                    static_cast<size_t>(room_.blocks_per_sequence));
   std::ranges::fill(std::ranges::copy(blocks, table.begin()).out, table.end(), -1);
 
+  TR_CHECK(parent >= -1 && (parent < 0 || (room_.shares && parent < num_sequences_)),
+           "sequence {} goes on from {}", num_sequences_, parent);
+  if (room_.shares) arrays_.parents[static_cast<size_t>(num_sequences_)] = parent;
+
   if (choices.rows > 0) {
     TR_CHECK(choices.rows == count && choices.cols == room_.choices_per_token,
              "choices [{}, {}] of {} tokens, {} a token", choices.rows, choices.cols, count,
@@ -103,6 +111,13 @@ void BatchBuilder::add(std::span<const int32_t> tokens, int32_t first_position,
   ++num_sequences_;
   arrays_.seq_offsets[static_cast<size_t>(num_sequences_)] = static_cast<int32_t>(num_tokens_);
   max_context_ = std::max(max_context_, first_position + static_cast<int>(count));
+}
+
+void BatchBuilder::add_copy(const BlockCopy& copy) {
+  TR_CHECK(num_copies_ < std::ssize(arrays_.copies), "{} copies of blocks", num_copies_);
+  TR_CHECK(copy.from >= 0 && copy.from < room_.blocks && copy.to >= 0 && copy.to < room_.blocks,
+           "from {} to {} of {} blocks", copy.from, copy.to, room_.blocks);
+  arrays_.copies[static_cast<size_t>(num_copies_++)] = copy;
 }
 
 void BatchBuilder::add_drawn(int32_t from, int32_t position, std::span<const int32_t> blocks) {
@@ -159,18 +174,21 @@ ForwardBatch BatchBuilder::batch(const Stream& stream, std::span<const int32_t> 
                        .max_blocks = room_.blocks_per_sequence,
                        .spare = ends.spare_block});
   }
-  return {.token_ids = arrays.token_ids.first(tokens),
-          .sequences = {.positions = arrays.positions.first(tokens),
-                        .seq_offsets =
-                            arrays.seq_offsets.first(static_cast<size_t>(num_sequences_) + 1),
-                        .block_tables = arrays.block_tables.first(tables),
-                        .max_blocks = room_.blocks_per_sequence},
-          .logit_rows = arrays.logit_rows.first(static_cast<size_t>(num_logit_rows_)),
-          .max_context = max_context_,
-          .vocab = room_.vocab,
-          .blocks = room_.blocks,
-          .choices = {arrays.choices.data(), gives_choices_ ? num_tokens_ : 0,
-                      room_.choices_per_token}};
+  return {
+      .token_ids = arrays.token_ids.first(tokens),
+      .sequences = {.positions = arrays.positions.first(tokens),
+                    .seq_offsets =
+                        arrays.seq_offsets.first(static_cast<size_t>(num_sequences_) + 1),
+                    .block_tables = arrays.block_tables.first(tables),
+                    .max_blocks = room_.blocks_per_sequence,
+                    .parents = arrays.parents.first(
+                        room_.shares ? static_cast<size_t>(num_sequences_) : 0)},
+      .logit_rows = arrays.logit_rows.first(static_cast<size_t>(num_logit_rows_)),
+      .max_context = max_context_,
+      .vocab = room_.vocab,
+      .blocks = room_.blocks,
+      .choices = {arrays.choices.data(), gives_choices_ ? num_tokens_ : 0, room_.choices_per_token},
+      .copies = arrays.copies.first(static_cast<size_t>(num_copies_))};
 }
 
 }  // namespace tailrace

@@ -11,6 +11,11 @@
 
 namespace tailrace {
 
+// What a sequence that goes on in the middle of another one's KV block needs of it in its own.
+struct BlockCopy {
+  int32_t from = 0, to = 0, tokens = 0;  // the first tokens of block `from`, to block `to`
+};
+
 // Arrays are borrowed and live on the device.
 struct ForwardBatch {
   std::span<const int32_t> token_ids;   // [tokens], each in [0, vocab)
@@ -21,6 +26,8 @@ struct ForwardBatch {
   // The experts that tokens go to in place of those that they would choose; row t holds k ascending
   // ids of each sparse layer, or kChoose throughout. [tokens, sparse layers * k], or no rows.
   MatrixView<const int32_t> choices = {};
+  // Made in order in each layer, between what the rows write and what they read. On the CPU alone.
+  std::span<const BlockCopy> copies = {};
 
   int64_t num_tokens() const { return static_cast<int64_t>(token_ids.size()); }
   int64_t num_logit_rows() const { return static_cast<int64_t>(logit_rows.size()); }
@@ -32,6 +39,7 @@ struct BatchRoom {
   int blocks_per_sequence = 1;
   int64_t choices_per_token = 0;  // where a batch gives any: sparse layers * k
   bool takes_draws = false;       // add_drawn() may be called
+  bool shares = false;            // sequences may go on from others, on the CPU
   int64_t vocab = 0, blocks = 0;  // ids of tokens and of KV blocks lie below them
 };
 
@@ -55,8 +63,12 @@ class BatchBuilder {
   // `tokens`, ascending). `choices` [tokens, sparse layers * k] as ForwardBatch has them, or no
   // rows: the tokens choose for themselves. What does not fit, or is no id, is our own mistake: who
   // takes tokens from outside has checked them.
+  // `parent`: the sequence of the batch that has the positions before the first one in its rows, or
+  // in those of its own parent; -1: the cache has them, or there are none.
   void add(std::span<const int32_t> tokens, int32_t first_position, std::span<const int32_t> blocks,
-           std::span<const int32_t> logit_offsets, MatrixView<const int32_t> choices = {});
+           std::span<const int32_t> logit_offsets, MatrixView<const int32_t> choices = {},
+           int32_t parent = -1);
+  void add_copy(const BlockCopy& copy);
   // The same of one token whose logits are wanted and whose id the host does not know: batch() will
   // take it from there.
   void add_drawn(int32_t from, int32_t position, std::span<const int32_t> blocks);
@@ -76,7 +88,9 @@ class BatchBuilder {
  private:
   // In this order: a batch without choices ends before them.
   struct Arrays {
-    std::span<int32_t> token_ids, from, positions, logit_rows, seq_offsets, block_tables, choices;
+    std::span<int32_t> token_ids, from, positions, logit_rows, seq_offsets, block_tables, choices,
+        parents;
+    std::span<BlockCopy> copies;
 
     Arrays(Workspace& memory, const BatchRoom& room);
     static Arrays of(Buffer& memory, const BatchRoom& room);
@@ -87,7 +101,7 @@ class BatchBuilder {
   Arrays arrays_;
   mutable Buffer on_device_;  // of no bytes where the device is the CPU
   mutable bool is_copied_ = false;
-  int64_t num_tokens_ = 0, num_sequences_ = 0, num_logit_rows_ = 0;
+  int64_t num_tokens_ = 0, num_sequences_ = 0, num_logit_rows_ = 0, num_copies_ = 0;
   int max_context_ = 0;
   bool gives_choices_ = false, takes_draws_ = false;
 };

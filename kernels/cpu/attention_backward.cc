@@ -113,6 +113,19 @@ struct BackwardRows {
         heads(args.heads) {}
 };
 
+// Calls visit(row, position, count) for the rows that positions [begin, end) of the sequence are:
+// its own, and before them those of the sequences that it goes on from.
+template <class Visit>
+void for_rows(Sequence seq, int64_t begin, int64_t end, Visit&& visit) {
+  while (begin < end) {
+    const int64_t own = seq.position(seq.row_begin());
+    const int64_t first = std::max(begin, own);
+    if (first < end) visit(seq.row_begin() + first - own, first, end - first);
+    end = std::min(end, own);
+    if (begin < end) seq.index = seq.parent();
+  }
+}
+
 // With p the probabilities and D = dout . out:  dscores = scale * p * (dout . value - D).
 template <int kCount>
 void backward_block(const BackwardRows& args, const Sequence& seq, const QueryBlock& block,
@@ -167,11 +180,13 @@ void backward_block(const BackwardRows& args, const Sequence& seq, const QueryBl
   }
   // Blocks follow each other in the order of positions, so dk and dv are sums over queries in the
   // order of (position, head).
-  const int64_t row = seq.row_begin() + origin, col = seq.kv_head * head_dim;
-  spread(scratch.scores + origin, stride, scratch.douts, kCount, context - origin, head_dim,
-         args.dv.row(row) + col, args.dv.stride);
-  spread(scratch.dscores + origin, stride, scratch.queries, kCount, context - origin, head_dim,
-         args.dk.row(row) + col, args.dk.stride);
+  const int64_t col = seq.kv_head * head_dim;
+  for_rows(seq, origin, context, [&](int64_t row, int64_t first, int64_t count) {
+    spread(scratch.scores + first, stride, scratch.douts, kCount, count, head_dim,
+           args.dv.row(row) + col, args.dv.stride);
+    spread(scratch.dscores + first, stride, scratch.queries, kCount, count, head_dim,
+           args.dk.row(row) + col, args.dk.stride);
+  });
 }
 
 using BackwardBlock = void (*)(const BackwardRows&, const Sequence&, const QueryBlock&, int64_t,
@@ -179,6 +194,48 @@ using BackwardBlock = void (*)(const BackwardRows&, const Sequence&, const Query
 constexpr BackwardBlock kBackwardBlocks[kQueries] = {
     backward_block<1>, backward_block<2>, backward_block<3>, backward_block<4>,
     backward_block<5>, backward_block<6>, backward_block<7>, backward_block<8>};
+
+// Every position of the sequence is a row of the batch.
+void check_whole(const Sequence& seq) {
+  const int64_t begin = seq.row_begin(), n = seq.row_end() - begin, first = seq.position(begin);
+  const int64_t parent = seq.parent();
+  TR_CHECK((first == 0 || parent >= 0) && seq.position(begin + n - 1) == first + n - 1,
+           "sequence {} is not whole: positions {}..{} in {} rows", seq.index, first,
+           seq.position(begin + n - 1), n);
+  if (parent < 0) return;
+  TR_CHECK(parent < seq.index, "sequence {} goes on from {}", seq.index, parent);
+  const Sequence before{.batch = seq.batch, .kv = seq.kv, .index = parent, .kv_head = seq.kv_head};
+  TR_CHECK(
+      before.row_begin() < before.row_end() && first <= before.position(before.row_end() - 1) + 1,
+      "sequence {} goes on at {} from {}, which ends before", seq.index, first, parent);
+}
+
+// dq, dk and dv of the rows of one sequence, and what it adds to dk and dv of those that it goes on
+// from.
+void backward_sequence(const BackwardRows& rows, const Sequence& seq, int group,
+                       const Scratch& scratch, WorkPulse& pulse) {
+  const int64_t head_dim = seq.kv.head_dim, row_begin = seq.row_begin(), row_end = seq.row_end();
+  if (row_begin == row_end) return;
+  check_whole(seq);
+  // Before anything is added: those that go on from this one come behind it.
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    std::fill_n(rows.dk.row(row) + seq.kv_head * head_dim, head_dim, 0.0f);
+    std::fill_n(rows.dv.row(row) + seq.kv_head * head_dim, head_dim, 0.0f);
+  }
+  const int64_t context = seq.position(row_end - 1) + 1;
+  gather_sequence(seq, context, scratch);
+  for (int64_t first = 0; first < (row_end - row_begin) * group; first += kQueries) {
+    const QueryBlock block(seq, rows.heads, row_begin, row_end, group, first);
+    kBackwardBlocks[block.count - 1](rows, seq, block, context, scratch);
+    pulse.add(kBackwardProducts * block.count * (block.context() - block.origin()) * head_dim);
+  }
+}
+
+// The sequence that begins anew and that this one goes on from, itself or by others.
+int64_t root_of(Sequence seq) {
+  while (seq.parent() >= 0) seq.index = seq.parent();
+  return seq.index;
+}
 
 }  // namespace
 
@@ -197,13 +254,33 @@ void attention_backward(const Stream& stream, Workspace& workspace, const Attent
   if (q.rows == 0) return;
   const int group = heads.num_heads / kv.num_kv_heads;
 
-  // One thread owns a sequence's KV head, because all its queries add to the same dk and dv.
-  auto sequence_cost = [&](int64_t i) {
-    const auto s = static_cast<size_t>(i % batch.num_sequences());
-    const double n = batch.seq_offsets[s + 1] - batch.seq_offsets[s];
-    // Twice the sum over its queries of what they see.
+  // Twice the sum over the queries at positions 0..n-1 of what they see.
+  const auto seen = [&](double n) {
     const double w = heads.window > 0 ? std::min<double>(heads.window, n) : n;
-    return w * (2 * n - w) + 16 * n;
+    return w * (2 * n - w);
+  };
+  const auto sequence_at = [&](int64_t i) {
+    return Sequence{.batch = batch,
+                    .kv = kv,
+                    .index = i % batch.num_sequences(),
+                    .kv_head = static_cast<int>(i / batch.num_sequences())};
+  };
+  // One thread owns a KV head of a sequence and of all that go on from it, because all their
+  // queries add to the same dk and dv: an item is that of the first of them.
+  TR_CHECK(batch.parents.empty() || std::ssize(batch.parents) == batch.num_sequences());
+  auto sequence_cost = [&](int64_t i) {
+    const Sequence first = sequence_at(i);
+    if (first.parent() >= 0) return 0.0;
+    double cost = 0;
+    for (Sequence seq = first; seq.index < batch.num_sequences(); ++seq.index) {
+      const int64_t rows_of = seq.row_end() - seq.row_begin();
+      if (rows_of == 0 || root_of(seq) != first.index) continue;
+      const auto begin = static_cast<double>(seq.position(seq.row_begin()));
+      const double end = begin + static_cast<double>(rows_of);
+      cost += seen(end) - seen(begin) + 16 * end;
+      if (batch.parents.empty()) break;
+    }
+    return cost;
   };
   const int64_t items = batch.num_sequences() * kv.num_kv_heads;
   double total = 0;
@@ -220,25 +297,12 @@ void attention_backward(const Stream& stream, Workspace& workspace, const Attent
       Scratch scratch(memory.data() + part * scratch_floats, kv.head_dim, max_context);
       WorkPulse pulse;
       for_share(items, total, part, parts, sequence_cost, [&](int64_t item) {
-        Sequence seq{.batch = batch,
-                     .kv = kv,
-                     .index = item % batch.num_sequences(),
-                     .kv_head = static_cast<int>(item / batch.num_sequences())};
-        const int64_t row_begin = seq.row_begin(), n = seq.row_end() - row_begin;
-        if (n == 0) return;
-        TR_CHECK(seq.position(row_begin) == 0 && seq.position(row_begin + n - 1) == n - 1,
-                 "sequence {} is not whole: positions {}..{} in {} rows", seq.index,
-                 seq.position(row_begin), seq.position(row_begin + n - 1), n);
-        for (int64_t row = row_begin; row < row_begin + n; ++row) {
-          std::fill_n(dk.row(row) + seq.kv_head * kv.head_dim, kv.head_dim, 0.0f);
-          std::fill_n(dv.row(row) + seq.kv_head * kv.head_dim, kv.head_dim, 0.0f);
-        }
-        gather_sequence(seq, n, scratch);
-        for (int64_t first = 0; first < n * group; first += kQueries) {
-          QueryBlock block(seq, heads, row_begin, row_begin + n, group, first);
-          kBackwardBlocks[block.count - 1](rows, seq, block, n, scratch);
-          pulse.add(kBackwardProducts * block.count * (block.context() - block.origin()) *
-                    kv.head_dim);
+        const Sequence first = sequence_at(item);
+        if (first.parent() >= 0) return;
+        for (Sequence seq = first; seq.index < batch.num_sequences(); ++seq.index) {
+          if (root_of(seq) != first.index) continue;
+          backward_sequence(rows, seq, group, scratch, pulse);
+          if (batch.parents.empty()) break;
         }
       });
     }

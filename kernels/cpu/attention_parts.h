@@ -34,6 +34,9 @@ struct Sequence {
 
   int64_t row_begin() const { return batch.seq_offsets[static_cast<size_t>(index)]; }
   int64_t row_end() const { return batch.seq_offsets[static_cast<size_t>(index) + 1]; }
+  int64_t parent() const {
+    return batch.parents.empty() ? -1 : batch.parents[static_cast<size_t>(index)];
+  }
   int64_t position(int64_t row) const { return batch.positions[static_cast<size_t>(row)]; }
 
   // Checked for every block: an unused entry is -1, and what lies before the cache reads as

@@ -73,6 +73,10 @@ struct AttentionBatch {
   // [sequences, max_blocks] block ids; unused entries are -1
   std::span<const int32_t> block_tables;
   int max_blocks = 0;
+  // [sequences] where a sequence begins behind position 0: the one, before it in the batch, whose
+  // rows are the positions in front, down to where that one begins in turn; -1: it begins at 0.
+  // Empty: all do. Only backward reads it.
+  std::span<const int32_t> parents = {};
 
   int64_t num_tokens() const { return static_cast<int64_t>(positions.size()); }
   int64_t num_sequences() const { return static_cast<int64_t>(seq_offsets.size()) - 1; }
@@ -130,8 +134,10 @@ struct Attention {
 };
 void attention(const Stream& stream, Workspace& workspace, const Attention& args);
 
-// Gradient of the above when every sequence of the batch is whole (positions 0..n-1), so that all
-// of its K and V are rows of this batch. q and out are operands, dq, dk, dv, dout and lse float32.
+// Gradient of the above when every sequence of the batch is whole: all of its K and V are rows of
+// this batch, its own (positions 0..n-1) or those of the sequences that it goes on from
+// (AttentionBatch::parents, on the CPU). Rows that several sequences go on from get the sum of what
+// each gives, in the order of the batch. q and out are operands, dq, dk, dv, dout and lse float32.
 // Overwrites dq [tokens, heads * head_dim] and dk, dv
 // [tokens, kv_heads * head_dim]. dq may be dout.
 struct AttentionBackward {

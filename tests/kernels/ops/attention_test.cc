@@ -518,6 +518,100 @@ TEST(AttentionBackward, HasTheSameBitsForEveryThreadCountAndInPlace) {
   expect_same_bits(dout.view(), one.dq.view(), "dq over dout");
 }
 
+// Four sequences, of which the later ones have the first rows of earlier ones: one that goes on
+// from the first, one from that, one from the first again. The same with every row of every
+// sequence.
+TEST(AttentionBackward, RowsThatOthersGoOnFromGetWhatAllOfThemGive) {
+  struct Part {
+    size_t parent;
+    int begin, end;
+  };
+  const std::vector<Part> parts = {{0, 0, 40}, {0, 23, 61}, {1, 50, 70}, {0, 39, 45}};
+  for (const Geometry& geometry : {Geometry{}, Geometry{.heads = 3, .kv_heads = 1, .head_dim = 24},
+                                   Geometry{.block_tokens = 8, .window = 21}}) {
+    const Geometry& g = geometry;
+    SCOPED_TRACE(testing::Message() << g.heads << " heads, window " << g.window);
+    Rng rng(13);
+    Case c(g, {40, 61, 70, 45}, rng);
+    const int64_t cols = g.heads * g.head_dim, kv_cols = g.kv_heads * g.head_dim;
+    for (size_t s = 1; s < parts.size(); ++s) {
+      for (int r = 0; r < parts[s].begin; ++r) {
+        for (auto* from : {&c.q, &c.k, &c.v})
+          std::copy_n((*from)[parts[s].parent].view().row(r), (*from)[s].cols(),
+                      (*from)[s].view().row(r));
+      }
+    }
+    PagedCache cache(g, c.lengths, rng);
+    // Rows that a sequence has of another one give no gradient of their own.
+    std::vector<GuardedMatrix> douts;
+    for (size_t s = 0; s < parts.size(); ++s) {
+      douts.emplace_back(c.lengths[s], cols, rng);
+      for (int r = 0; r < parts[s].begin; ++r) std::fill_n(douts[s].view().row(r), cols, 0.0f);
+    }
+    const Grads whole = backward(Stream{}, c, cache, Case::rows_of(douts, c.whole()));
+
+    std::vector<Piece> pieces;
+    std::vector<int32_t> parents;
+    for (size_t s = 0; s < parts.size(); ++s) {
+      pieces.push_back({s, parts[s].begin, parts[s].end});
+      parents.push_back(s == 0 ? -1 : static_cast<int32_t>(parts[s].parent));
+    }
+    const BatchData data(cache, pieces);
+    AttentionBatch batch = data.get();
+    batch.parents = parents;
+    const GuardedMatrix q = Case::rows_of(c.q, pieces), dout = Case::rows_of(douts, pieces);
+    const Output y = forward(Stream{}, c, cache, pieces);
+    for (int threads : {1, 3}) {
+      Grads grads{GuardedMatrix(q.rows(), cols), GuardedMatrix(q.rows(), kv_cols),
+                  GuardedMatrix(q.rows(), kv_cols)};
+      for (auto* m : {&grads.dq, &grads.dk, &grads.dv}) m->fill(NAN);
+      const TestStream stream(threads);
+      TestWorkspace workspace(
+          attention_workspace_bytes(threads, g.heads, g.kv_heads, g.head_dim, data.max_context));
+      attention_backward(stream.get(), workspace.get(),
+                         {.q = q.view(),
+                          .out = y.out.view(),
+                          .lse = y.lse.view(),
+                          .dout = dout.view(),
+                          .heads = g.args(),
+                          .batch = batch,
+                          .kv = cache.layer(),
+                          .max_context = data.max_context,
+                          .dq = grads.dq.view(),
+                          .dk = grads.dk.view(),
+                          .dv = grads.dv.view()});
+      for (auto* m : {&grads.dq, &grads.dk, &grads.dv}) m->expect_canaries();
+      // First rows in both layouts.
+      std::vector<int64_t> first_whole{0}, first{0};
+      for (size_t s = 0; s < parts.size(); ++s) {
+        first_whole.push_back(first_whole.back() + c.lengths[s]);
+        first.push_back(first.back() + parts[s].end - parts[s].begin);
+      }
+      for (size_t s = 0; s < parts.size(); ++s)
+        expect_same_bits(
+            grads.dq.view().slice_rows(first[s], first[s + 1]),
+            whole.dq.view().slice_rows(first_whole[s] + parts[s].begin, first_whole[s + 1]), "dq");
+      const auto sum = [&](const GuardedMatrix& of) {
+        GuardedMatrix sums(q.rows(), kv_cols);
+        sums.fill(0);
+        for (size_t s = 0; s < parts.size(); ++s) {
+          for (int r = 0; r < parts[s].end; ++r) {
+            size_t owner = s;
+            while (r < parts[owner].begin) owner = parts[owner].parent;
+            for (int64_t i = 0; i < kv_cols; ++i)
+              sums.at(first[owner] + r - parts[owner].begin, i) += of.at(first_whole[s] + r, i);
+          }
+        }
+        return sums;
+      };
+      // A row has the terms of up to 4 sequences in another order.
+      const double one = output_tolerance(c, 70) * 4;
+      expect_close(grads.dk.view(), sum(whole.dk).view(), 4 * one, "dk");
+      expect_close(grads.dv.view(), sum(whole.dv).view(), 4 * one, "dv");
+    }
+  }
+}
+
 void expect_reference_is_derivative(int window) {
   Rng rng(8);
   // Two heads share their keys, so dk and dv have two parts; the rest is as small as can be, for a
