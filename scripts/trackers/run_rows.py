@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import fcntl
 import json
+import math
 import os
 import pathlib
 import signal
@@ -54,7 +55,7 @@ def kind_of(row):
 def values_of(row):
     """The metrics that are numbers. A number that is not finite is null in the file."""
     return {name: value for name, value in row.items()
-            if "/" in name and isinstance(value, (int, float))}
+            if "/" in name and isinstance(value, (int, float)) and math.isfinite(value)}
 
 
 def read_config(run):
@@ -141,17 +142,19 @@ class RowReader:
                 file.seek(self.end)
                 data = file.read()
         except FileNotFoundError:
-            return []
+            return
+        except OSError as error:
+            fail(f"{self.path}: {error.strerror}")
         *lines, rest = data.split(b"\n")
         if len(rest) > MAX_ROW_BYTES:
             fail(f"{self.path}:{self.number + len(lines) + 1}: a line without an end")
-        rows = []
+        # One by one: rows before a damaged one are sent.
         for line in lines:
             self.number += 1
-            rows.append(self.parse(line))
+            row = self.parse(line)
             self.end += len(line) + 1
             self.last = line
-        return rows
+            yield row
 
     def has_last(self, file):
         start = self.end - len(self.last) - 1
@@ -163,10 +166,11 @@ class RowReader:
     def parse(self, line):
         try:
             row = json.loads(line)
-            if not all(isinstance(row[key], (int, float)) for key in ("step", "version", "time")):
-                raise ValueError
+            for key in ("step", "version", "time"):
+                if not isinstance(row[key], (int, float)) or not math.isfinite(row[key]):
+                    raise ValueError
             return row
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             fail(f"{self.path}:{self.number}: damaged row")
 
 
@@ -181,6 +185,15 @@ def is_alive(run):
     return any("FLOCK" in line and f":{inode} " in line for line in locks)
 
 
+@contextlib.contextmanager
+def saved(state):
+    try:
+        yield
+    except SystemExit:  # a damaged row; those before it are sent
+        state.save()
+        raise
+
+
 def send_rows(arguments, state, send):
     """Calls send(row, values, number) for each row that was not sent; `number` counts the rows of
     all launches of the script, from 0. Ctrl-C and SIGTERM end it behind a whole row."""
@@ -190,7 +203,7 @@ def send_rows(arguments, state, send):
     signal.signal(signal.SIGTERM, stop)
     reader = RowReader(arguments.run / "metrics.jsonl")
     before = state.count
-    with contextlib.suppress(KeyboardInterrupt):
+    with contextlib.suppress(KeyboardInterrupt), saved(state):
         while True:
             # Asked first: the last rows of a run are there when it is over.
             alive = not arguments.once and is_alive(arguments.run)

@@ -85,10 +85,10 @@ class RowsTest(TrackersTest):
 
     def test_a_reader_sees_a_file_that_was_cut_or_replaced(self):
         reader = run_rows.RowReader(self.metrics)
-        self.assertEqual(reader.read(), [])
+        self.assertEqual(list(reader.read()), [])
         self.append(train(1) + train(2))
         self.assertEqual([row["step"] for row in reader.read()], [1, 2])
-        self.assertEqual(reader.read(), [])
+        self.assertEqual(list(reader.read()), [])
         self.append(train(3))
         self.assertEqual([row["step"] for row in reader.read()], [3])
         self.metrics.write_text(train(1))
@@ -101,8 +101,9 @@ class RowsTest(TrackersTest):
         self.append(train(1) + "[]\n")
         with self.assertRaisesRegex(SystemExit, "metrics.jsonl:2: damaged row"):
             self.sent_now()
-        self.metrics.write_text(train(1))
-        self.sent_now()
+        # What stands before it was sent.
+        self.metrics.write_text(train(1) + train(2))
+        self.assertEqual(self.sent_now(), [("train", 2, 1)])
         with self.assertRaisesRegex(SystemExit, "was sent to t, and not to u"):
             self.sent_now("u")
         state = run_rows.State(self.run_dir / "trackers", "other", "t")
