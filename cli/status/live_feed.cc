@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <iterator>
 #include <utility>
@@ -9,6 +10,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/config/counted.h"
+#include "cli/roles/endpoint.h"
 #include "cli/view/samples.h"
 #include "cli/view/segment_tree.h"
 #include "core/base/enum_names.h"
@@ -28,7 +31,7 @@ using Json = nlohmann::ordered_json;
 constexpr int64_t kSampleBytes = 1 << 20;
 // Of one sample's text: an agent's episode may have a million characters.
 constexpr size_t kTextBytes = 20'000;
-constexpr auto kStatusEvery = 1s;
+constexpr Time kStatusEvery = 1s, kStatusLatest = 20s;
 constexpr auto kTokenizerEvery = 5s;
 constexpr auto kQuiet = 10s;       // the page has the same
 constexpr int kShareOfTime = 100;  // a look is followed by so many times its own length
@@ -69,6 +72,12 @@ std::string samples_json(bool reset, const auto& samples) {
 
 std::string rows_json(const std::vector<std::string>& lines, bool reset) {
   return fmt::format("{{\"reset\":{},\"rows\":[{}]}}", reset, join_texts(lines, ","));
+}
+
+Time time_of_this_thread() {
+  timespec time{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
 }
 
 std::string config_of(const RunPaths& paths) {
@@ -141,9 +150,8 @@ void LiveFeed::look_at_samples(Time now, std::vector<LiveEvent>& events) {
   while (shown_samples_.size() > kMostSamples) shown_samples_.pop_front();
 }
 
-void LiveFeed::look_at_status(Time now, std::vector<LiveEvent>& events) {
-  if (next_status_ && now < *next_status_) return;
-  const auto begin = std::chrono::steady_clock::now();
+void LiveFeed::read_journal(Time now) {
+  const Time begin = time_of_this_thread();
   try {
     status_ = read_status(run_, facts_);
   } catch (const UserError& error) {
@@ -151,17 +159,37 @@ void LiveFeed::look_at_status(Time now, std::vector<LiveEvent>& events) {
     status_.facts.about = error.what();
     status_.runs = false;
   }
-  std::string json = status_json(status_.facts, status_.state, /*indent=*/-1);
+  if (metrics_.damaged() > 0) {
+    std::string& damage = status_.facts.damage;
+    damage += fmt::format("{}{} of metrics.jsonl cannot be read and {} left out",
+                          damage.empty() ? "" : "; ", counted(metrics_.damaged(), "line"),
+                          metrics_.damaged() == 1 ? "is" : "are");
+  }
+  // By the processor's time: how long another process keeps it waiting, or a person stops it, is no
+  // cost.
+  const Time took = time_of_this_thread() - begin;
+  next_status_ = now + std::clamp<Time>(kShareOfTime * took, kStatusEvery, kStatusLatest);
+}
+
+void LiveFeed::look_at_status(Time now, std::vector<LiveEvent>& events) {
+  if (next_look_ && now < *next_look_) return;
+  next_look_ = now + kStatusEvery;
+  // One that died or came back is told at once.
+  if (!next_status_ || now >= *next_status_ || is_running(paths_.root) != status_.runs) {
+    read_journal(now);
+  } else {
+    const RunSilence silence = silence_of(paths_);
+    status_.facts.quiet = silence.journal;
+    status_.facts.silent = silence.all;
+  }
   // The silence of a run alone is told once it is long: a run that is over is silent for good.
   StatusFacts facts = status_.facts;
-  if (!status_.runs || facts.quiet < kQuiet) facts.quiet = {};
+  facts.quiet = {};
+  if (!status_.runs || facts.silent < kQuiet) facts.silent = {};
   std::string compared = status_json(facts, status_.state, /*indent=*/-1);
-  const auto took = std::chrono::steady_clock::now() - begin;
-  next_status_ = now + std::max<Time>(kStatusEvery, kShareOfTime * took);
   if (compared == status_compared_) return;
   status_compared_ = std::move(compared);
-  status_json_ = json;
-  events.push_back({"status", std::move(json)});
+  events.push_back({"status", status_json(status_.facts, status_.state, /*indent=*/-1)});
 }
 
 std::vector<LiveEvent> LiveFeed::poll(Time now, bool samples) {
@@ -176,7 +204,7 @@ std::vector<LiveEvent> LiveFeed::whole() const {
   std::vector<LiveEvent> events;
   events.push_back({"rows", rows_json(kept_.lines(kMostRowBytes), /*reset=*/true)});
   events.push_back({"samples", samples_json(/*reset=*/true, shown_samples_)});
-  if (!status_json_.empty())
+  if (next_status_)
     events.push_back({"status", status_json(status_.facts, status_.state, /*indent=*/-1)});
   return events;
 }

@@ -49,8 +49,8 @@ class LiveFeed {
   explicit LiveFeed(std::string run);
 
   // What has changed since the last call, for a page that has all before; without `samples` none of
-  // those. The journal is read at most once a second, and so seldom that a hundredth of the time
-  // goes into it.
+  // those. Whether the run lives is asked once a second. The journal is read at most as often, and
+  // so seldom that a hundredth of the time of one core goes into it, but each 20 s.
   std::vector<LiveEvent> poll(Time now, bool samples);
   // What a page needs that begins now; poll() tells what comes behind it.
   std::vector<LiveEvent> whole() const;
@@ -67,6 +67,7 @@ class LiveFeed {
   void look_at_rows(std::vector<LiveEvent>& events);
   void look_at_samples(Time now, std::vector<LiveEvent>& events);
   void look_at_status(Time now, std::vector<LiveEvent>& events);
+  void read_journal(Time now);
   bool has_tokenizer(Time now);
 
   std::string run_;
@@ -80,8 +81,8 @@ class LiveFeed {
   int64_t version_ = -1;             // of the newest row
   std::deque<Shown> shown_samples_;  // the last ones
   RunStatus status_;
-  std::string status_json_, status_compared_;  // the second: but for a short silence
-  std::optional<Time> next_status_;
+  std::string status_compared_;                  // as it was sent, but for a short silence
+  std::optional<Time> next_look_, next_status_;  // at whether it lives, at the journal
 };
 
 }  // namespace tailrace

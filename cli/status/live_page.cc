@@ -53,10 +53,12 @@ std::string_view key_of(const http::Request& request) {
 std::string chosen_key(const std::string& key) {
   constexpr std::string_view kAllowed =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~";
-  constexpr size_t kShortest = 16;
+  constexpr size_t kShortest = 16, kLongest = 128;
   if (key.empty()) return random_key();
-  if (key.size() < kShortest || key.find_first_not_of(kAllowed) != key.npos)
-    throw UserError("The key of a page has at least {} letters, digits or any of -._~.", kShortest);
+  if (key.size() < kShortest || key.size() > kLongest ||
+      key.find_first_not_of(kAllowed) != key.npos)
+    throw UserError("The key of a page has {} to {} letters, digits or any of -._~.", kShortest,
+                    kLongest);
   return key;
 }
 
@@ -95,7 +97,10 @@ struct LivePage::Impl {
                 .port = options.port,
                 .max_body_bytes = 1 << 10,
                 .body_limit = "a page that is only read",
-                .max_connections = 256},
+                .max_connections = 256,
+                // Who has no key holds a connection for a moment only.
+                .header_patience = 5s,
+                .idle = 15s},
                [this](http::Request request, http::Reply reply) {
                  answer(std::move(request), std::move(reply));
                }) {}

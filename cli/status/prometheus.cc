@@ -112,16 +112,23 @@ void add_workers(const RunStatus& status, Exposition& out) {
 
 void add_run(const RunStatus& status, Exposition& out) {
   const StatusFacts& facts = status.facts;
-  out.add("tailrace_run", "1: the run, with where it stands",
+  out.add("tailrace_run", "1, with where the run stands as a label",
           {{"run", facts.run}, {"state", facts.state}}, 1);
 }
 
 void add_steps(const RunStatus& status, Exposition& out) {
   const StatusFacts& facts = status.facts;
   if (status.runs)
-    out.add("tailrace_scheduler_quiet_seconds", "since the scheduler wrote to its journal", {},
-            seconds_of(facts.quiet));
-  out.add("tailrace_findings", "what is wrong now, by number", {},
+    out.add("tailrace_silent_seconds", "since the scheduler wrote an event or a row of metrics", {},
+            seconds_of(facts.silent));
+  if (facts.supervised) {
+    out.add("tailrace_supervised_update", "supervised updates that are done", {},
+            static_cast<double>(facts.supervised->updates));
+    if (facts.supervised->of)
+      out.add("tailrace_supervised_updates", "supervised updates in all", {},
+              static_cast<double>(*facts.supervised->of));
+  }
+  out.add("tailrace_findings", "how many findings about the health of the run hold now", {},
           static_cast<double>(facts.findings.size()));
   for (const auto& [id, policy] : status.state.policies) {
     out.add("tailrace_step", "steps that are trained", {},

@@ -19,6 +19,7 @@ void RowFacts::add(const MetricsRow& row) {
   for (const auto& [name, value] : row.values) newest_[name] = value;
   last_.push_back(row);
   if (last_.size() > kRowsOfPace) last_.pop_front();
+  if (row.find("time/step") != nullptr) last_step_ = row.step;
   if (const double* of = row.find("sft/updates")) {
     if (!updates_) updates_.emplace();
     updates_->of = static_cast<int64_t>(*of);

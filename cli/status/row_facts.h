@@ -28,6 +28,9 @@ class RowFacts {
   // At the pace of the last steps up to step `steps`; absent: nothing is known yet.
   std::optional<double> seconds_left(int64_t steps) const;
 
+  // Of the newest row of a step; 0: there is none.
+  int64_t last_step() const { return last_step_; }
+
   // Of supervised training; absent: no row tells of it.
   struct Updates {
     int64_t done = 0, of = 0;
@@ -39,6 +42,7 @@ class RowFacts {
   std::map<std::string, double> newest_;
   std::deque<MetricsRow> last_;  // for the pace
   std::optional<Updates> updates_;
+  int64_t last_step_ = 0;
 };
 
 }  // namespace tailrace

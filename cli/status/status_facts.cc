@@ -95,21 +95,6 @@ std::string newest_within(const std::filesystem::path& folder, const RunPaths& p
   return (folder / checkpoint_name(*newest)).lexically_relative(paths.root).string();
 }
 
-// Since the scheduler wrote to its journal. Not by the state's time: that stands still while nobody
-// runs it.
-Time age_of_journal(const RunPaths& paths) {
-  std::error_code error;
-  auto newest = std::filesystem::file_time_type::min();
-  for (const auto& file : std::filesystem::directory_iterator(paths.journal(), error)) {
-    const auto written = file.last_write_time(error);
-    if (!error) newest = std::max(newest, written);
-  }
-  const auto now = std::filesystem::file_time_type::clock::now();
-  // A disk may have another clock.
-  if (newest > now || newest == std::filesystem::file_time_type::min()) return Time{};
-  return std::chrono::duration_cast<Time>(now - newest);
-}
-
 std::string how_it_stands(const State& state, const std::string& run, bool runs,
                           bool supervised_alone) {
   if (!state.halted.empty()) return "halted: " + state.halted;
@@ -216,6 +201,25 @@ std::vector<PromptCount> count_prompts(const scheduler::Policy& policy,
   return counts;
 }
 
+RunSilence silence_of(const RunPaths& paths) {
+  using FileTime = std::filesystem::file_time_type;
+  std::error_code error;
+  FileTime journal = FileTime::min();
+  for (const auto& file : std::filesystem::directory_iterator(paths.journal(), error)) {
+    const auto written = file.last_write_time(error);
+    if (!error) journal = std::max(journal, written);
+  }
+  const auto rows = std::filesystem::last_write_time(paths.metrics(), error);
+  const FileTime all = error ? journal : std::max(journal, rows);
+  const auto now = FileTime::clock::now();
+  // A disk may have another clock.
+  const auto since = [&](FileTime written) {
+    if (written > now || written == FileTime::min()) return Time{};
+    return std::chrono::duration_cast<Time>(now - written);
+  };
+  return {since(journal), since(all)};
+}
+
 RowFacts row_facts_of(const RunPaths& paths) {
   const auto config = read_file(paths.config());
   RowFacts facts(config ? config.value() : "");
@@ -235,11 +239,13 @@ RunStatus read_status(const std::string& run, const RowFacts& rows) {
   const bool runs = is_running(paths.root);
   const std::optional<ResolvedRun> resolved = run_of(paths);
   const bool alone = resolved && resolved->supervised_only;
+  const RunSilence silence = silence_of(paths);
   StatusFacts facts{.run = run,
                     .state = std::string(state_word(state, runs)),
                     .about = how_it_stands(state, run, runs, alone),
                     .damage = found.damage,
-                    .quiet = age_of_journal(paths),
+                    .quiet = silence.journal,
+                    .silent = silence.all,
                     .datasets = {},
                     .waits = {},
                     .supervised = {},
@@ -255,7 +261,10 @@ RunStatus read_status(const std::string& run, const RowFacts& rows) {
     if (policy.datasets.size() > 1) facts.datasets = names_of(resolved, policy.datasets.size());
     facts.supervised = supervised_facts(paths, rows, alone, policy.published);
   }
-  if (runs && !state.end) facts.seconds_left = rows.seconds_left(state.config.steps);
+  // Not while steps are trained again behind which rows stand.
+  if (runs && !state.end && !state.policies.empty() &&
+      rows.last_step() <= state.policies.begin()->second.published)
+    facts.seconds_left = rows.seconds_left(state.config.steps);
   if (!state.end)
     // The state's time stands at its last event. While the run lives its waits go on since then;
     // where it does not, their ages are those of its end.
@@ -291,6 +300,7 @@ std::string status_json(const StatusFacts& facts, const State& state, int indent
     json["workers"].push_back(worker_json(state, id, worker));
   json["waits"] = facts.waits;
   json["quiet_seconds"] = seconds_of(facts.quiet);
+  json["silent_seconds"] = seconds_of(facts.silent);
   return json_text(json, indent);
 }
 

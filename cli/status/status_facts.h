@@ -45,6 +45,7 @@ struct StatusFacts {
   std::string run, state, about;      // `state`: one word; `about`: a sentence for people
   std::string damage;                 // of the journal, a sentence (run_state.h); empty: none
   Time quiet{};                       // since the scheduler wrote to its journal
+  Time silent{};                      // since it wrote there, or a row of metrics
   std::vector<std::string> datasets;  // names; empty: the run has one
   std::vector<std::string> waits;     // who waits for whom; empty: nobody, as the run is over
   std::optional<SupervisedFacts> supervised;
@@ -62,6 +63,12 @@ struct RunStatus {
 
 // Of its metrics.jsonl, as far as it can be read.
 RowFacts row_facts_of(const RunPaths& paths);
+
+struct RunSilence {
+  Time journal{}, all{};  // StatusFacts::quiet and silent
+};
+// By the files' times: a state's own time stands still while nobody runs it.
+RunSilence silence_of(const RunPaths& paths);
 
 // `run`: its directory as a person names it. Throws UserError where it has no journal, or one that
 // cannot be read at all.

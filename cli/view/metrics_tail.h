@@ -23,11 +23,18 @@ class MetricsTail {
   // and wrote again come again (LineTail::poll).
   std::vector<MetricsRow> poll();
 
+  // Lines that poll() has left out since the start, as they are no rows.
+  int64_t damaged() const { return damaged_; }
+
   int64_t rewinds() const { return lines_.rewinds(); }
-  void restart() { lines_.restart(); }
+  void restart() {
+    lines_.restart();
+    damaged_ = 0;
+  }
 
  private:
   LineTail lines_;
+  int64_t damaged_ = 0;
 };
 
 }  // namespace tailrace

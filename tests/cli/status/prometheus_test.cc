@@ -74,15 +74,14 @@ TEST(Prometheus, HasTheNewestValueOfEachMetricAndEachWorker) {
 // Nothing that the journal said last may pass for what is true now.
 TEST(Prometheus, OfARunThatNobodyDrivesNothingIsConnected) {
   RunStatus status = status_with_workers();
-  EXPECT_NE(prometheus_text(status, {}).find("tailrace_scheduler_quiet_seconds 0\n"),
-            std::string::npos);
+  EXPECT_NE(prometheus_text(status, {}).find("tailrace_silent_seconds 0\n"), std::string::npos);
   status.runs = false;
   status.facts.state = "interrupted";
   std::string text = prometheus_text(status, {});
   expect_well_formed(text);
   EXPECT_NE(text.find("tailrace_worker_connected{worker=\"reward-0\",role=\"reward\"} 0\n"),
             std::string::npos);
-  EXPECT_EQ(text.find("quiet"), std::string::npos);
+  EXPECT_EQ(text.find("silent"), std::string::npos);
   status.facts.state = "unknown";
   text = prometheus_text(status, {{"reward/mean", 1}});
   EXPECT_EQ(text.substr(text.find("\ntailrace")),
