@@ -33,6 +33,7 @@ run() {  # NAME WATCHED ARGUMENTS...
   launch=$!
   if [ "$watched" = 1 ]; then
     until compgen -G "$folder/$name/journal/journal-*.log" >/dev/null; do sleep 0.1; done
+    rm -f "$folder/url"
     build/tailrace status "$folder/$name" --web --key-file "$key" >"$folder/url" 2>/dev/null &
     page=$!
     until [ -s "$folder/url" ]; do sleep 0.05; done
