@@ -50,7 +50,7 @@ struct PackedSequence {
 struct PackLimits {
   int64_t max_tokens = 0;  // rows of a pass
   int64_t max_sequences = 0;
-  // What sequences of a pass have in common is computed once (shared_prefix.h).
+  // Sequences of a pass compute once the tokens that they share (shared_prefix.h).
   bool shares = false;
 };
 // Sequences are on average longer where the longest is very long: each takes a row of block ids.

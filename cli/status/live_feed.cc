@@ -27,9 +27,9 @@ namespace {
 using namespace std::chrono_literals;
 using Json = nlohmann::ordered_json;
 
-// Of what has come of samples.jsonl since somebody looked: older ones are not shown.
+// The end of samples.jsonl that is read where more has come since somebody looked.
 constexpr int64_t kSampleBytes = 1 << 20;
-// Of one sample's text: an agent's episode may have a million characters.
+// A sample's text is cut here: an agent's episode may have a million characters.
 constexpr size_t kTextBytes = 20'000;
 constexpr Time kStatusEvery = 1s, kStatusLatest = 20s;
 constexpr auto kTokenizerEvery = 5s;
@@ -101,7 +101,7 @@ void LiveFeed::look_at_rows(std::vector<LiveEvent>& events) {
   std::vector<MetricsRow> rows = metrics_.poll();
   const bool reset = metrics_.rewinds() != rewinds;
   if (reset) {
-    // What is there now, and not what was there before as well.
+    // Everything is read anew: rows that were there before are gone.
     metrics_.restart();
     rows = metrics_.poll();
     kept_ = {};

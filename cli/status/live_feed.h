@@ -1,4 +1,4 @@
-// What a page that watches a run is told: events, each a name and one line of JSON, made of the
+// The events that a page which watches a run is told, each a name and one line of JSON, made of the
 // rows that the run writes anyway. Nothing of the run is asked: it does not notice.
 //
 //   rows     {"reset": true, "rows": [...]}    lines of metrics.jsonl; reset: in the place of those
@@ -40,9 +40,9 @@ struct LiveEvent {
 
 class LiveFeed {
  public:
-  // That a page which begins is shown, and at most at once.
+  // The samples that a page which begins is shown, and the most that it is sent at once.
   static constexpr size_t kMostSamples = 32;
-  // Of the rows that a page is sent at once (KeptRows).
+  // The bytes of the rows that a page is sent at once (KeptRows).
   static constexpr size_t kMostRowBytes = 2 << 20;
 
   // `run`: its directory as a person names it. Throws UserError where it has no journal.
@@ -52,7 +52,7 @@ class LiveFeed {
   // those. Whether the run lives is asked once a second. The journal is read at most as often, and
   // so seldom that a hundredth of the time of one core goes into it, but each 20 s.
   std::vector<LiveEvent> poll(Time now, bool samples);
-  // What a page needs that begins now; poll() tells what comes behind it.
+  // A page that begins now needs these; poll() tells the rest as it comes.
   std::vector<LiveEvent> whole() const;
 
   const RunStatus& status() const { return status_; }  // as of the last look

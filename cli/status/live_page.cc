@@ -98,7 +98,7 @@ struct LivePage::Impl {
                 .max_body_bytes = 1 << 10,
                 .body_limit = "a page that is only read",
                 .max_connections = 256,
-                // Who has no key holds a connection for a moment only.
+                // A stranger without the key holds a connection for a moment only.
                 .header_patience = 5s,
                 .idle = 15s},
                [this](http::Request request, http::Reply reply) {

@@ -1,4 +1,4 @@
-// What the rows of metrics.jsonl say of a run, row by row, without keeping the rows.
+// The facts that rows of metrics.jsonl tell of a run, taken row by row; rows are not kept.
 //
 // Thread: the owner's only.
 #pragma once
@@ -28,10 +28,10 @@ class RowFacts {
   // At the pace of the last steps up to step `steps`; absent: nothing is known yet.
   std::optional<double> seconds_left(int64_t steps) const;
 
-  // Of the newest row of a step; 0: there is none.
+  // The step of the newest row of a step; 0: there is none.
   int64_t last_step() const { return last_step_; }
 
-  // Of supervised training; absent: no row tells of it.
+  // The updates of supervised training; absent: no row tells of it.
   struct Updates {
     int64_t done = 0, of = 0;
   };

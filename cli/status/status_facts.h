@@ -61,7 +61,7 @@ struct RunStatus {
   bool runs = false;       // a scheduler of the run answers here
 };
 
-// Of its metrics.jsonl, as far as it can be read.
+// The facts of its metrics.jsonl, as far as that can be read.
 RowFacts row_facts_of(const RunPaths& paths);
 
 struct RunSilence {

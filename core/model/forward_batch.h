@@ -11,7 +11,7 @@
 
 namespace tailrace {
 
-// What a sequence that goes on in the middle of another one's KV block needs of it in its own.
+// The begin of a KV block for a sequence that goes on in the middle of another one's block.
 struct BlockCopy {
   int32_t from = 0, to = 0, tokens = 0;  // the first tokens of block `from`, to block `to`
 };

@@ -30,7 +30,7 @@ TEST(SharedPrefixes, ASequenceGoesOnFromTheOneThatHasMostOfItsFirstTokens) {
   EXPECT_EQ(place(c, 3), Pair(0, 3));
   EXPECT_EQ(place(c, 5), Pair(1, 5));
   EXPECT_EQ(place(a, 0), Pair(-1, 0));
-  // What all prompts of a run begin with is less than half.
+  // A beginning that all prompts of a run have is less than half.
   EXPECT_EQ(place(other, 3), Pair(-1, 0));
   prefixes.clear();
   EXPECT_EQ(place(b, 3), Pair(-1, 0));
@@ -127,7 +127,7 @@ TEST(SharedPrefixes, ScoresHaveTheSameBitsAndGradientsTheSameDigits) {
     int64_t tokens = 0;
     for (const auto& sequence : group.tokens) tokens += std::ssize(sequence);
     EXPECT_EQ(alone.rows, tokens);
-    // Of each group the prompt once, but its last row for each; of the last all that came before.
+    // Each group has its prompt once, but its last row for each; the last group has all before it.
     EXPECT_EQ(shared.rows, tokens - 3 * 20 - 3 * 32 - (11 + 16 + 23));
     EXPECT_EQ(shared.logprobs, alone.logprobs);
     EXPECT_EQ(shared.entropies, alone.entropies);

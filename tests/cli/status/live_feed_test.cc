@@ -125,7 +125,7 @@ TEST(LiveFeed, SamplesOfStepsThatAreDoneAgainAreGone) {
   EXPECT_EQ(samples.at("samples")[0].at("step"), 1);
 }
 
-// What a run that is over and one that stands still have in common is that time goes by.
+// Time goes by for a run that is over, too.
 TEST(LiveFeed, AStatusThatIsTheSameIsNotToldAgain) {
   const RunOfSteps run;
   LiveFeed feed(run.name());

@@ -195,7 +195,7 @@ class Browser {
   json evaluate(const std::string& script) {
     return call("POST", "/execute/sync", {{"script", script}, {"args", json::array()}});
   }
-  // What the page has complained about.
+  // The page's complaints.
   json log() { return call("POST", "/se/log", {{"type", "browser"}}); }
 
  private:
