@@ -306,7 +306,7 @@ void grad_input_case(ExactnessHarness& bench, const ProductShape& shape, const W
   const Stream& stream = bench.stream();
   const Weight& w = weights.packed.front();
   const auto turn = [&](float* panels) {
-    gemm::transpose_panels(stream, reinterpret_cast<const float*>(w.data), w.out, w.in, panels);
+    gemm::transpose_panels(stream, gemm::Form::kFloats, w.data, w.out, w.in, panels);
   };
   RandomMatrix dy(rows, shape.out, rng), dx(rows, shape.in, rng), again(rows, shape.in, rng);
   Buffer scratch(linear_grad_workspace_bytes(rows, shape.out, shape.in));

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "core/base/machine.h"
 #include "core/base/version.h"
 #include "core/config/flags.h"
+#include "core/weights/manifest.h"
 #include "kernels/base/backend.h"
 #include "kernels/base/isa.h"
 #include "sandbox/launcher/launcher.h"
@@ -48,6 +50,11 @@ std::vector<Problem> find_problems(const MemoryFacts& memory, const DiskFacts& d
   // Where /proc does not say what the CPU has, nothing can be said of what it lacks.
   if (isa() == Isa::kPortable && is_available(Isa::kAvx2))
     problems.push_back({false, "TAILRACE_ISA is portable: the kernels are slow. Unset it."});
+  if (isa() != Isa::kAvx512Bf16 && pairs_pay())
+    problems.push_back(
+        {false, fmt::format("TAILRACE_ISA is {}: products with bfloat16 weights could "
+                            "be {:.1f} times as fast in pairs. Unset it.",
+                            name_of(isa()), measured_gain_of_pairs())});
   if (memory.available_bytes < (int64_t{512} << 20))
     problems.push_back(
         {false, fmt::format("only {} of memory are free", format_bytes(memory.available_bytes))});
@@ -114,13 +121,18 @@ Json describe_machine() {
   DiskFacts disk = disk_facts(".");
   const BackendFacts& cuda = backend_facts(DeviceKind::kCuda);
   const Result<void> isolation = sandbox::check_isolation();
+  const double gain = measured_gain_of_pairs();
   Json out;
   out["version"] = version();
   out["libraries"] = libraries();
-  out["cpu"] = {{"name", cpu.name},
-                {"usable_cores", num_usable_cores()},
-                {"features", cpu.features},
-                {"kernels", name_of(isa())}};
+  out["cpu"] = {
+      {"name", cpu.name},
+      {"usable_cores", num_usable_cores()},
+      {"features", cpu.features},
+      {"kernels", name_of(isa())},
+      {"numerics",
+       {{"float32", numerics_class(Dtype::kF32)}, {"bfloat16", numerics_class(Dtype::kBF16)}}},
+      {"gain_of_pairs", gain > 0 ? Json(std::round(gain * 100) / 100) : Json()}};
   out["cuda"] = describe_cuda(cuda);
   out["memory"] = {
       {"total_bytes", memory.total_bytes},
@@ -182,6 +194,11 @@ void print_text(const Json& facts) {
              cpu["usable_cores"].get<int>());
   fmt::print("           has {}\n           computes with {}\n", joined(cpu["features"]),
              cpu["kernels"].get<std::string>());
+  for (const auto& [dtype, name] : cpu["numerics"].items())
+    fmt::print("           with weights of {:<8}  {}\n", dtype, name.get<std::string>());
+  if (const Json& gain = cpu["gain_of_pairs"]; !gain.is_null())
+    fmt::print("           pairs of bfloat16 are {:.2f} times as fast as floats here\n",
+               gain.get<double>());
   print_cuda(facts["cuda"]);
   const Json& memory = facts["memory"];
   fmt::print("memory     {} free of {}", format_bytes(memory["available_bytes"].get<int64_t>()),

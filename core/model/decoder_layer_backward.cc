@@ -64,8 +64,9 @@ void backward_half(const LayerPass& pass, const Half& half, std::span<float> dno
 void backward_linear(const LayerPass& pass, ConstTensor dy, ConstTensor x, const Weight& weight,
                      Matrix dweight, std::span<float> dbias, Tensor dx) {
   if (dweight.rows > 0)
-    linear_grad_weight(pass.stream, pass.workspace,
-                       {.dy = dy, .x = x, .dweight = on_device(pass, dweight)});
+    linear_grad_weight(
+        pass.stream, pass.workspace,
+        {.dy = dy, .x = x, .dweight = on_device(pass, dweight), .weight = weight.dtype});
   if (!dbias.empty()) linear_grad_bias(pass.stream, {.dy = dy, .dbias = dbias});
   linear_grad_input(pass.stream, pass.workspace,
                     {.dy = dy, .weight = weight, .dx = dx, .accumulate = false});
@@ -97,7 +98,10 @@ void backward_low_rank(const LayerPass& pass, ConstTensor x, const Weight& a, Ma
     if (product.b.out == 0) continue;
     const int64_t end = first + lora.rank;
     linear_grad_weight(pass.stream, pass.workspace,
-                       {.dy = product.dy, .x = low.slice_cols(first, end), .dweight = product.db});
+                       {.dy = product.dy,
+                        .x = low.slice_cols(first, end),
+                        .dweight = product.db,
+                        .weight = product.b.dtype});
     linear_grad_input(pass.stream, pass.workspace,
                       {.dy = product.dy,
                        .weight = product.b,
@@ -108,7 +112,8 @@ void backward_low_rank(const LayerPass& pass, ConstTensor x, const Weight& a, Ma
   // Scaled once for all products, behind them: db has taken its factor from `low`, and da and dx
   // take theirs from `dlow`.
   scale(pass.stream, {.x = dlow, .factor = lora.scale()});
-  linear_grad_weight(pass.stream, pass.workspace, {.dy = dlow, .x = x, .dweight = da});
+  linear_grad_weight(pass.stream, pass.workspace,
+                     {.dy = dlow, .x = x, .dweight = da, .weight = a.dtype});
   linear_grad_input(pass.stream, pass.workspace,
                     {.dy = dlow, .weight = a, .dx = dx, .accumulate = true});
 }
@@ -207,9 +212,12 @@ void backward_experts(const LayerPass& pass, const LayerBalance& balance,
                                 .rows = groups.rows,
                                 .weights = pass.kept.expert_weights,
                                 .dweights = dweights});
-  grouped_grad_weight(
-      pass.stream, pass.workspace,
-      {.dy = wide, .x = product, .offsets = groups.offsets, .dweights = gradients.expert_down});
+  grouped_grad_weight(pass.stream, pass.workspace,
+                      {.dy = wide,
+                       .x = product,
+                       .offsets = groups.offsets,
+                       .dweights = gradients.expert_down,
+                       .weight = pass.weights.expert_down.first.dtype});
   swiglu_backward(pass.stream, {.gate = halves.gate,
                                 .up = halves.up,
                                 .dy = dhalves.gate,
@@ -218,9 +226,12 @@ void backward_experts(const LayerPass& pass, const LayerBalance& balance,
                                 .activation = c.activation});
 
   gather_rows(pass.stream, {.x = normed, .rows = groups.tokens, .y = in});
-  grouped_grad_weight(
-      pass.stream, pass.workspace,
-      {.dy = dgate_up, .x = in, .offsets = groups.offsets, .dweights = gradients.expert_gate_up});
+  grouped_grad_weight(pass.stream, pass.workspace,
+                      {.dy = dgate_up,
+                       .x = in,
+                       .offsets = groups.offsets,
+                       .dweights = gradients.expert_gate_up,
+                       .weight = pass.weights.expert_gate_up.first.dtype});
   grouped_grad_input(pass.stream, pass.workspace,
                      {.dy = dgate_up,
                       .weights = pass.weights.expert_gate_up,
@@ -235,7 +246,10 @@ void backward_experts(const LayerPass& pass, const LayerBalance& balance,
                                .sequence_offsets = sequences,
                                .dlogits = dlogits});
   linear_grad_weight(pass.stream, pass.workspace,
-                     {.dy = dlogits, .x = normed, .dweight = on_device(pass, gradients.router)});
+                     {.dy = dlogits,
+                      .x = normed,
+                      .dweight = on_device(pass, gradients.router),
+                      .weight = pass.weights.router.dtype});
   linear_grad_input(
       pass.stream, pass.workspace,
       {.dy = dlogits, .weight = pass.weights.router, .dx = dnormed, .accumulate = true});

@@ -44,7 +44,7 @@ void rounded_to_bf16(std::span<const float> values,
   // A piece at a time: a model's second form needs no memory of its own.
   const size_t size = std::min(kRoundedPiece, values.size());
   const auto piece = std::make_unique_for_overwrite<Bf16[]>(size);
-  const auto round = isa() == Isa::kAvx512 ? avx512::round_wide : round_portably;
+  const auto round = isa() >= Isa::kAvx512 ? avx512::round_wide : round_portably;
   for (size_t begin = 0; begin < values.size(); begin += size) {
     const auto some = values.subspan(begin, std::min(size, values.size() - begin));
     round(some, piece.get());

@@ -201,7 +201,7 @@ const DeltaLoops& portable_delta_loops() {
 
 const DeltaLoops& delta_loops([[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
-  if (isa == Isa::kAvx512) return avx512_delta_loops();
+  if (isa >= Isa::kAvx512) return avx512_delta_loops();
 #endif
   return portable_delta_loops();
 }

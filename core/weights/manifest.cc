@@ -180,8 +180,14 @@ std::string hardware(const Device& device) {
 
 std::string numerics_class(Dtype weights, const Device& device) {
   const std::string_view dtype = weights == Dtype::kBF16 ? "bf16" : "32";
-  if (device.kind == DeviceKind::kCpu)
-    return fmt::format("cpu-{}-w{}-a32-kv32-k1-exact", name_of(isa()), dtype);
+  if (device.kind == DeviceKind::kCpu) {
+    // In pairs the other operand is rounded, and a sum takes two terms at a time. What has no
+    // weight of bfloat16 has none of either.
+    const bool pairs = isa() == Isa::kAvx512Bf16;
+    if (pairs && weights == Dtype::kBF16) return "cpu-avx512_bf16-wbf16-abf16-kv32-k2-exact";
+    return fmt::format("cpu-{}-w{}-a32-kv32-k1-exact", name_of(pairs ? Isa::kAvx512 : isa()),
+                       dtype);
+  }
   const auto& devices = backend_facts(device.kind).devices;
   const auto facts = std::ranges::find(devices, device.index, &DeviceFacts::index);
   TR_CHECK(facts != devices.end(), "this machine has no device {}", device.index);

@@ -23,9 +23,10 @@ size_t row_bytes(int64_t dim) { return static_cast<size_t>(dim) * sizeof(float);
 
 // A row of a weight is a column of a panel.
 template <class T>
-void scaled_row(const T* panels, int64_t dim, int64_t row, float scale, float* out) {
-  const T* in = panels + row / gemm::kPanel * gemm::kPanel * dim + row % gemm::kPanel;
-  for (int64_t i = 0; i < dim; ++i) out[i] = scale * to_float(in[i * gemm::kPanel]);
+void scaled_row(const T* panels, gemm::Form form, int64_t dim, int64_t row, float scale,
+                float* out) {
+  for (int64_t i = 0; i < dim; ++i)
+    out[i] = scale * to_float(panels[gemm::panel_index(form, dim, i, row)]);
 }
 
 }  // namespace
@@ -35,14 +36,15 @@ void embedding(const Stream& stream, const Embedding& args) {
   const Matrix y = target.host();
   TR_CHECK(y.rows == std::ssize(ids) && y.cols == table.in, "table [{}, {}], {} ids, y [{}, {}]",
            table.out, table.in, ids.size(), y.rows, y.cols);
+  const gemm::Form form = gemm::form_of(table.dtype);
   parallel_for(stream, y.rows, embedding_grain(table.in), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       const int64_t id = ids[static_cast<size_t>(t)];
       TR_CHECK(id >= 0 && id < table.out, "row {} of {}", id, table.out);
       if (table.dtype == Dtype::kF32) {
-        scaled_row(reinterpret_cast<const float*>(table.data), table.in, id, scale, y.row(t));
+        scaled_row(reinterpret_cast<const float*>(table.data), form, table.in, id, scale, y.row(t));
       } else {
-        scaled_row(reinterpret_cast<const Bf16*>(table.data), table.in, id, scale, y.row(t));
+        scaled_row(reinterpret_cast<const Bf16*>(table.data), form, table.in, id, scale, y.row(t));
       }
     }
   });

@@ -43,7 +43,7 @@ void grouped_linear(const Stream& stream, const GroupedLinear& a) {
                         {.a = x.data,
                          .a_stride = x.stride,
                          .panels = weight.data,
-                         .panels_dtype = weight.dtype,
+                         .form = gemm::form_of(weight.dtype),
                          .rows = x.rows,
                          .cols = weight.out,
                          .k = weight.in,
@@ -71,7 +71,8 @@ void grouped_grad_weight(const Stream& stream, Workspace& workspace, const Group
     cpu::linear_grad_weight(stream, workspace,
                             {.dy = a.dy.slice_rows(begin, end),
                              .x = a.x.slice_rows(begin, end),
-                             .dweight = a.dweights.at(e)});
+                             .dweight = a.dweights.at(e),
+                             .weight = a.weight});
   });
 }
 

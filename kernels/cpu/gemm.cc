@@ -2,13 +2,18 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
+#include <bit>
+#include <cstddef>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "kernels/base/check.h"
+#include "kernels/base/isa.h"
 #include "kernels/base/memory.h"
 #include "kernels/base/pulse.h"
 #include "kernels/base/thread_pool.h"
+#include "kernels/cpu/pairs.h"
 
 namespace tailrace::inline TR_ISA::gemm {
 
@@ -20,15 +25,16 @@ using simd::fma;
 // A core with two AVX-512 units does at best 32 in a cycle: this is 8192 cycles, a few
 // microseconds, about what waking a thread and meeting it again costs.
 constexpr int64_t kGrain = 256 * 1024;
+constexpr int64_t kFloatBytes = sizeof(float);  // and those of a pair
 // Floats of A that stay in the second-level cache while all panels pass by.
 constexpr int64_t kRowBlockFloats = 64 * 1024;
 
 struct Tile {
-  const float* a = nullptr;
+  const void* a = nullptr;
   int64_t a_stride = 0;
   const void* panel = nullptr;
   int64_t panel_stride = 0;  // elements
-  int64_t k = 0;
+  int64_t k = 0;             // terms, or pairs of them
   const float* start = nullptr;
   int64_t start_stride = 0;
   const float* bias = nullptr;
@@ -42,19 +48,44 @@ struct Tile {
 // lower ones gain nothing by a second round.
 constexpr int rounds_at_once(int rows) { return rows == kTileRows ? 2 : 1; }
 
-// kRows x (kPanels * 32) outputs in registers, from panels of T.
+// kRows x (kPanels * 32) sums in registers.
+template <int kRows, int kPanels>
+struct Sums {
+  static constexpr int kVectors = 2 * kPanels;
+  Vec16 at[kRows][kVectors];
+
+  TR_INLINE void start(const Tile& t) {
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) {
+        at[r][v] = t.start == nullptr
+                       ? simd::zero()
+                       : simd::load(t.start + r * t.start_stride + v * kLanes, t.cols - v * kLanes);
+      }
+    }
+  }
+  TR_INLINE void finish(const Tile& t) const {
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) {
+        int64_t left = t.cols - v * kLanes;
+        // A panel is padded to 32 columns; C is not.
+        if (left <= 0) continue;
+        Vec16 sum = at[r][v];
+        if (t.bias != nullptr) sum = simd::add(sum, simd::load(t.bias + v * kLanes, left));
+        float* c = t.c + r * t.c_stride + v * kLanes;
+        if (t.add_to_c) sum = simd::add(simd::load(c, left), sum);
+        simd::store(c, sum, left);
+      }
+    }
+  }
+};
+
+// From panels of T.
 template <class T, Layout kLayout, int kRows, int kPanels>
 void compute_tile(const Tile& t) {
   constexpr int kVectors = 2 * kPanels;
-  Vec16 acc[kRows][kVectors];
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v) {
-      acc[r][v] = t.start == nullptr
-                      ? simd::zero()
-                      : simd::load(t.start + r * t.start_stride + v * kLanes, t.cols - v * kLanes);
-    }
-  }
-  const float* a = t.a;
+  Sums<kRows, kPanels> sums;
+  sums.start(t);
+  const auto* a = static_cast<const float*>(t.a);
   const auto* panel = static_cast<const T*>(t.panel);
   const int64_t a_stride = t.a_stride, panel_stride = t.panel_stride;
   auto add_products = [&]() __attribute__((always_inline)) {
@@ -70,7 +101,7 @@ void compute_tile(const Tile& t) {
       // One chain a sum, k ascending: more chains would hide the latency of few rows as well, but
       // joining them would round in other places than a larger tile does.
       Vec16 x = simd::broadcast(kLayout == Layout::kTiles ? a[r] : a[r * a_stride]);
-      for (int v = 0; v < kVectors; ++v) acc[r][v] = fma(x, b[v], acc[r][v]);
+      for (int v = 0; v < kVectors; ++v) sums.at[r][v] = fma(x, b[v], sums.at[r][v]);
     }
     a += kLayout == Layout::kTiles ? kTileRows : 1;
     panel += kPanel;
@@ -81,19 +112,49 @@ void compute_tile(const Tile& t) {
     for (int round = 0; round < kRounds; ++round) add_products();
   }
   for (; k < t.k; ++k) add_products();
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v) {
-      int64_t left = t.cols - v * kLanes;
-      // A panel is padded to 32 columns; C is not.
-      if (left <= 0) continue;
-      Vec16 sum = acc[r][v];
-      if (t.bias != nullptr) sum = simd::add(sum, simd::load(t.bias + v * kLanes, left));
-      float* c = t.c + r * t.c_stride + v * kLanes;
-      if (t.add_to_c) sum = simd::add(simd::load(c, left), sum);
-      simd::store(c, sum, left);
+  sums.finish(t);
+}
+
+#ifdef TR_HAS_PAIRS
+template <Layout kLayout, int kRows, int kPanels>
+TR_PAIRS void compute_pair_tile(const Tile& t) {
+  constexpr int kVectors = 2 * kPanels;
+  Sums<kRows, kPanels> sums;
+  sums.start(t);
+  const auto* a = static_cast<const Pair*>(t.a);
+  const auto* panel = static_cast<const Pair*>(t.panel);
+  const int64_t a_stride = t.a_stride, panel_stride = t.panel_stride / 2;
+  for (int64_t k = 0; k < t.k; ++k) {
+    __m512i b[kVectors];
+    for (int p = 0; p < kPanels; ++p) {
+      b[2 * p] = _mm512_loadu_si512(panel + p * panel_stride);
+      b[2 * p + 1] = _mm512_loadu_si512(panel + p * panel_stride + kLanes);
     }
+    if (kRows > 1) {
+      for (auto& vector : b) asm("" : "+v"(vector));  // as simd::keep()
+    }
+    for (int r = 0; r < kRows; ++r) {
+      const __m512i x =
+          _mm512_set1_epi32(static_cast<int>(kLayout == Layout::kTiles ? a[r] : a[r * a_stride]));
+      for (int v = 0; v < kVectors; ++v) sums.at[r][v] = add_pairs(sums.at[r][v], x, b[v]);
+    }
+    a += kLayout == Layout::kTiles ? kTileRows : 1;
+    panel += kPanel;
+  }
+  sums.finish(t);
+}
+
+// Rows of A, rounded: pairs out[r * stride + k / 2], zeros behind k to the next whole vector.
+TR_PAIRS void round_rows(const float* a, int64_t a_stride, int64_t rows, int64_t k, Pair* out,
+                         int64_t stride) {
+  for (int64_t r = 0; r < rows; ++r, a += a_stride, out += stride) {
+    for (int64_t i = 0; i < k; i += 2 * kLanes)
+      _mm512_storeu_si512(
+          out + i / 2,
+          round_neighbours(simd::load(a + i, k - i), simd::load(a + i + kLanes, k - i - kLanes)));
   }
 }
+#endif
 
 using TileFunction = void (*)(const Tile&);
 
@@ -112,29 +173,76 @@ constexpr auto narrow_tile_functions(std::integer_sequence<int, kRow...>) {
   return std::array<TileFunction, sizeof...(kRow)>{&compute_tile<T, kLayout, kRow + 1, 1>...};
 }
 
+#ifdef TR_HAS_PAIRS
+template <Layout kLayout, int... kRow>
+constexpr auto pair_functions(std::integer_sequence<int, kRow...>) {
+  return std::array<TileFunction, sizeof...(kRow)>{
+      &compute_pair_tile<kLayout, kRow + 1, panels_at_once(kRow + 1)>...};
+}
+template <Layout kLayout, int... kRow>
+constexpr auto narrow_pair_functions(std::integer_sequence<int, kRow...>) {
+  return std::array<TileFunction, sizeof...(kRow)>{&compute_pair_tile<kLayout, kRow + 1, 1>...};
+}
+#endif
+
 // Rows of the table: what A and the panels are; columns: the rows of a tile less one.
 constexpr std::make_integer_sequence<int, static_cast<int>(kTileRows)> kHeights;
-constexpr std::array kTileFunctions = {tile_functions<float, Layout::kRows>(kHeights),
-                                       tile_functions<float, Layout::kTiles>(kHeights),
-                                       tile_functions<Bf16, Layout::kRows>(kHeights)};
+constexpr std::array kTileFunctions = {
+    tile_functions<float, Layout::kRows>(kHeights), tile_functions<float, Layout::kTiles>(kHeights),
+    tile_functions<Bf16, Layout::kRows>(kHeights),
+#ifdef TR_HAS_PAIRS
+    pair_functions<Layout::kRows>(kHeights), pair_functions<Layout::kTiles>(kHeights)
+#endif
+};
 constexpr std::array kNarrowTileFunctions = {narrow_tile_functions<float, Layout::kRows>(kHeights),
                                              narrow_tile_functions<float, Layout::kTiles>(kHeights),
-                                             narrow_tile_functions<Bf16, Layout::kRows>(kHeights)};
+                                             narrow_tile_functions<Bf16, Layout::kRows>(kHeights),
+#ifdef TR_HAS_PAIRS
+                                             narrow_pair_functions<Layout::kRows>(kHeights),
+                                             narrow_pair_functions<Layout::kTiles>(kHeights)
+#endif
+};
 
 size_t table_row(const Product& g) {
-  if (g.panels_dtype == Dtype::kF32) return g.layout == Layout::kRows ? 0 : 1;
-  TR_CHECK(g.panels_dtype == Dtype::kBF16 && g.layout == Layout::kRows,
-           "no tiles for these panels");
-  return 2;
+  switch (g.form) {
+    case Form::kFloats:
+      return g.layout == Layout::kRows ? 0 : 1;
+    case Form::kBf16:
+      TR_CHECK(g.layout == Layout::kRows, "no tiles for these panels");
+      return 2;
+    case Form::kPairs:
+      TR_CHECK(kTileFunctions.size() > 3, "this instruction set has no pairs");
+      return g.layout == Layout::kRows ? 3 : 4;
+  }
+  TR_CHECK(false, "no form");
 }
+
+// Rows of A in pairs, of a block at a time; as large as the largest block that the thread has met.
+struct RoundedRows {
+  std::vector<Pair> memory;
+  int64_t stride = 0;
+
+  const Pair* round([[maybe_unused]] const float* a, [[maybe_unused]] int64_t a_stride,
+                    [[maybe_unused]] int64_t rows, [[maybe_unused]] int64_t k) {
+#ifdef TR_HAS_PAIRS
+    // One line more than it takes: rows a power of two apart would share a set of the cache.
+    stride = round_up(round_up(k, 2) / 2, kLanes) + kLanes;
+    if (std::ssize(memory) < rows * stride) memory.resize(static_cast<size_t>(rows * stride));
+    round_rows(a, a_stride, rows, k, memory.data(), stride);
+#endif
+    return memory.data();
+  }
+};
 
 // Outputs of rows [row_begin, row_end) and whole panels [panel_begin, panel_end).
 void multiply_part(const Product& g, int64_t row_begin, int64_t row_end, int64_t panel_begin,
                    int64_t panel_end, WorkPulse& pulse) {
   // From outside in: a block of A that stays in the second-level cache, a panel of B, the tiles of
   // the block. So B comes from memory once a block, and A stays near.
-  const int64_t panel_stride = g.panel_stride != 0 ? g.panel_stride : g.k * kPanel;
-  const int64_t element_bytes = size_of(g.panels_dtype);
+  const int64_t panel_stride =
+      g.panel_stride != 0 ? g.panel_stride : panels_size(g.form, kPanel, g.k);
+  const int64_t element_bytes = g.form == Form::kFloats ? sizeof(float) : sizeof(Bf16);
+  const bool pairs = g.form == Form::kPairs;
   const auto* panels_begin = static_cast<const std::byte*>(g.panels);
   const size_t kind = table_row(g);
   const int64_t block_rows =
@@ -146,6 +254,18 @@ void multiply_part(const Product& g, int64_t row_begin, int64_t row_end, int64_t
     const int64_t height =
         g.layout == Layout::kTiles ? kTileRows : (block_end - block + tiles - 1) / tiles;
     const int64_t at_once = panels_at_once(std::min(height, block_end - block));
+    // The first row of the block, and what lies between two rows of it.
+    const auto* rows_of_a = static_cast<const std::byte*>(g.a) + g.a_stride * block * kFloatBytes;
+    int64_t a_stride = g.a_stride;
+    if (g.layout == Layout::kTiles) {
+      a_stride = pairs ? round_up(g.k, 2) / 2 : g.k;
+      rows_of_a = static_cast<const std::byte*>(g.a) + a_stride * block * kFloatBytes;
+    } else if (pairs) {
+      thread_local RoundedRows rounded;
+      rows_of_a = reinterpret_cast<const std::byte*>(rounded.round(
+          reinterpret_cast<const float*>(rows_of_a), g.a_stride, block_end - block, g.k));
+      a_stride = rounded.stride;
+    }
     for (int64_t panel = panel_begin; panel < panel_end;) {
       // At the end of the panels, and in a last tile of another height than the others, one panel
       // at a time. That is only slower: an element's sum is the same in any tile.
@@ -153,12 +273,12 @@ void multiply_part(const Product& g, int64_t row_begin, int64_t row_end, int64_t
       for (int64_t row = block; row < block_end; row += height) {
         const int64_t rows = std::min(height, block_end - row);
         Tile t;
-        t.a = g.layout == Layout::kTiles ? g.a + row * g.k : g.a + row * g.a_stride;
-        t.a_stride = g.a_stride;
+        t.a = rows_of_a + (row - block) * a_stride * kFloatBytes;
+        t.a_stride = a_stride;
         const std::byte* first_panel = panels_begin + panel * panel_stride * element_bytes;
         t.panel = first_panel;
         t.panel_stride = panel_stride;
-        t.k = g.k;
+        t.k = pairs ? round_up(g.k, 2) / 2 : g.k;
         const int64_t col = panel * kPanel;
         if (g.start != nullptr) t.start = g.start + row * g.start_stride + col;
         t.start_stride = g.start_stride;
@@ -249,32 +369,82 @@ void multiply_groups(const Stream& stream, const Product& all, std::span<const i
   }
 }
 
-void pack_panels(const Stream& stream, ConstMatrix b, float* panels) {
-  const int64_t k = b.rows;
-  // A copied float costs more than a multiply-add on one that is in a register, so a thread is
-  // worth it for fewer; and one that had nothing to do for so long would sleep when the product
-  // comes.
-  const int64_t grain = std::max<int64_t>(1, kGrain / 16 / std::max<int64_t>(k * kPanel, 1));
-  parallel_for(stream, num_panels(b.cols), grain, [&](int64_t begin, int64_t end) {
-    for (int64_t panel = begin; panel < end; ++panel) {
-      float* out = panels + panel * k * kPanel;
-      const int64_t cols = std::min(kPanel, b.cols - panel * kPanel);
-      for (int64_t r = 0; r < k; ++r, out += kPanel) {
-        const float* in = b.row(r) + panel * kPanel;
-        simd::store(out, simd::load(in, cols));
-        // Columns that do not exist become zeros: load() reads no lane from behind the row's end.
-        simd::store(out + kLanes, simd::load(in + kLanes, cols - kLanes));
-      }
-    }
-  });
+Form form_of(Dtype weight) {
+  if (weight == Dtype::kF32) return Form::kFloats;
+  TR_CHECK(weight == Dtype::kBF16, "weights are of float32 or bfloat16");
+#ifdef TR_HAS_PAIRS
+  if (isa() == Isa::kAvx512Bf16) return Form::kPairs;
+#endif
+  return Form::kBf16;
 }
 
 namespace {
 
-void copy_to(const float* from, int64_t count, float* to) { std::copy_n(from, count, to); }
-void copy_to(const float* from, int64_t count, Bf16* to) {
-  std::transform(from, from + count, to, to_bf16);
+// Of `count` panels or tiles whose elements are `each`. A copied float costs more than a
+// multiply-add on one that is in a register, so a thread is worth it for fewer; and one that had
+// nothing to do for so long would sleep when the product comes.
+int64_t copy_grain(int64_t each) {
+  return std::max<int64_t>(1, kGrain / 16 / std::max<int64_t>(each, 1));
 }
+
+// Rows of b, kWidth columns of each at a time: out[k] for floats, or pairs of two rows.
+template <int64_t kWidth>
+void pack_columns(ConstMatrix b, int64_t first, float* out) {
+  const int64_t cols = std::min(kWidth, b.cols - first);
+  for (int64_t r = 0; r < b.rows; ++r, out += kWidth) {
+    for (int64_t c = 0; c < kWidth; c += kLanes) {
+      // Columns that do not exist become zeros: load() reads no lane from behind the row's end. A
+      // tile has fewer than a vector, and the row of the next k begins right behind it.
+      simd::store(out + c, simd::load(b.row(r) + first + c, cols - c), kWidth - c);
+    }
+  }
+}
+#ifdef TR_HAS_PAIRS
+template <int64_t kWidth>
+TR_PAIRS void pack_columns(ConstMatrix b, int64_t first, Pair* out) {
+  const int64_t cols = std::min(kWidth, b.cols - first);
+  for (int64_t r = 0; r < b.rows; r += 2, out += kWidth) {
+    for (int64_t c = 0; c < kWidth; c += kLanes) {
+      const Vec16 even = simd::load(b.row(r) + first + c, cols - c);
+      const Vec16 odd =
+          r + 1 < b.rows ? simd::load(b.row(r + 1) + first + c, cols - c) : simd::zero();
+      _mm512_mask_storeu_epi32(out + c, simd::first_lanes(kWidth - c).bits, pair_up(even, odd));
+    }
+  }
+}
+#else
+template <int64_t kWidth>
+void pack_columns(ConstMatrix, int64_t, Pair*) {
+  TR_CHECK(false, "this instruction set has no pairs");
+}
+#endif
+
+template <int64_t kWidth, class Element>
+void pack_all(const Stream& stream, ConstMatrix b, Element* out) {
+  const int64_t each = (std::is_same_v<Element, Pair> ? (b.rows + 1) / 2 : b.rows) * kWidth;
+  const int64_t count = (b.cols + kWidth - 1) / kWidth;
+  parallel_for(stream, count, copy_grain(each), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) pack_columns<kWidth>(b, i * kWidth, out + i * each);
+  });
+}
+
+}  // namespace
+
+void pack_panels(const Stream& stream, ConstMatrix b, float* panels) {
+  pack_all<kPanel>(stream, b, panels);
+}
+void pack_panels(const Stream& stream, ConstMatrix b, Pair* panels) {
+  pack_all<kPanel>(stream, b, panels);
+}
+void pack_tiles(const Stream& stream, ConstMatrix a, float* tiles) {
+  pack_all<kTileRows>(stream, a, tiles);
+}
+void pack_tiles(const Stream& stream, ConstMatrix a, Pair* tiles) {
+  pack_all<kTileRows>(stream, a, tiles);
+}
+
+namespace {
+
 // Columns [first, first + 32) of B for k in [begin, begin + 16), as [16][kPanel]; zeros where B,
 // which is given as [cols, k], ends.
 void transpose_square(ConstMatrix b, int64_t first, int64_t begin, float* square) {
@@ -293,32 +463,60 @@ void transpose_square(ConstMatrix b, int64_t first, int64_t begin, float* square
   }
 }
 
+// `rows` rows of kPanel floats, as they stand in a panel of this form.
+void copy_to(Form form, const float* square, int64_t rows, void* panel) {
+  if (form == Form::kFloats) {
+    std::copy_n(square, rows * kPanel, static_cast<float*>(panel));
+  } else if (form == Form::kBf16) {
+    std::transform(square, square + rows * kPanel, static_cast<Bf16*>(panel), to_bf16);
+  } else {
+    auto* out = static_cast<Pair*>(panel);
+    for (int64_t r = 0; r < rows; r += 2, square += 2 * kPanel, out += kPanel)
+      for (int64_t c = 0; c < kPanel; ++c)
+        out[c] = to_bf16(square[c]).bits | Pair{to_bf16(square[kPanel + c]).bits} << 16;
+  }
+}
+// The way back.
+void copy_from(Form form, const void* panel, int64_t rows, float* square) {
+  if (form == Form::kFloats) {
+    std::copy_n(static_cast<const float*>(panel), rows * kPanel, square);
+  } else if (form == Form::kBf16) {
+    const auto* in = static_cast<const Bf16*>(panel);
+    for (int64_t i = 0; i < rows * kPanel; ++i) square[i] = to_float(in[i]);
+  } else {
+    const auto* in = static_cast<const Pair*>(panel);
+    for (int64_t r = 0; r < rows; r += 2, square += 2 * kPanel, in += kPanel)
+      for (int64_t c = 0; c < kPanel; ++c) {
+        square[c] = std::bit_cast<float>(in[c] << 16);
+        square[kPanel + c] = std::bit_cast<float>(in[c] & 0xffff0000u);
+      }
+  }
+}
+int64_t element_size(Form form) { return form == Form::kFloats ? sizeof(float) : sizeof(Bf16); }
+
 }  // namespace
 
-template <class T>
-void pack_panels_transposed(const Stream& stream, ConstMatrix b, T* panels) {
+void pack_panels_transposed(const Stream& stream, ConstMatrix b, Form form, void* panels) {
   const int64_t k = b.cols;
-  const int64_t grain = std::max<int64_t>(1, kGrain / 16 / std::max<int64_t>(k * kPanel, 1));
-  parallel_for(stream, num_panels(b.rows), grain, [&](int64_t begin, int64_t end) {
+  const int64_t panel_bytes = panels_size(form, kPanel, k) * element_size(form);
+  parallel_for(stream, num_panels(b.rows), copy_grain(k * kPanel), [&](int64_t begin, int64_t end) {
     alignas(kMemoryAlignment) float square[kLanes * kPanel];
     for (int64_t panel = begin; panel < end; ++panel) {
-      T* out = panels + panel * k * kPanel;
+      auto* out = static_cast<std::byte*>(panels) + panel * panel_bytes;
       for (int64_t i = 0; i < k; i += kLanes) {
         transpose_square(b, panel * kPanel, i, square);
-        copy_to(square, std::min(kLanes, k - i) * kPanel, out + i * kPanel);
+        copy_to(form, square, std::min(kLanes, k - i), out + i * kPanel * element_size(form));
       }
     }
   });
 }
-template void pack_panels_transposed(const Stream&, ConstMatrix, float*);
-template void pack_panels_transposed(const Stream&, ConstMatrix, Bf16*);
 
-template <class T>
-void unpack_panels(const Stream& stream, const T* panels, int64_t first, Matrix b) {
+void unpack_panels(const Stream& stream, Form form, const void* panels, int64_t first, Matrix b) {
   const int64_t k = b.cols, last = first + b.rows;
   const int64_t first_panel = first / kPanel;
-  const int64_t grain = std::max<int64_t>(1, kGrain / 16 / std::max<int64_t>(k * kPanel, 1));
-  parallel_for(stream, num_panels(last) - first_panel, grain, [&](int64_t begin, int64_t end) {
+  const int64_t panel_bytes = panels_size(form, kPanel, k) * element_size(form);
+  const int64_t count = num_panels(last) - first_panel;
+  parallel_for(stream, count, copy_grain(k * kPanel), [&](int64_t begin, int64_t end) {
     // Some lines of each row at once: rows may be a power of two apart, and then the lines of all
     // of them are in one set of the cache.
     constexpr int64_t kBlock = 8 * kLanes;
@@ -327,61 +525,77 @@ void unpack_panels(const Stream& stream, const T* panels, int64_t first, Matrix 
       const int64_t panel_row = panel * kPanel;
       const int64_t row_begin = std::max(first, panel_row),
                     row_end = std::min(last, panel_row + kPanel);
+      const auto* in = static_cast<const std::byte*>(panels) + panel * panel_bytes;
       for (int64_t i = 0; i < k; i += kBlock) {
-        const T* in = panels + panel_row * k + i * kPanel;
-        const int64_t count = std::min(kBlock, k - i);
-        for (int64_t j = 0; j < count * kPanel; ++j) block[j] = to_float(in[j]);
-        for (int64_t j = 0; j < count; j += kLanes) {
+        const int64_t some = std::min(kBlock, k - i);
+        copy_from(form, in + i * kPanel * element_size(form), some, block);
+        for (int64_t j = 0; j < some; j += kLanes) {
           for (int64_t c = 0; c < kPanel; c += kLanes)
             simd::transpose16(block + j * kPanel + c, kPanel, turned + c * kBlock + j, kBlock);
         }
         for (int64_t row = row_begin; row < row_end; ++row)
-          std::copy_n(turned + (row - panel_row) * kBlock, count, b.row(row - first) + i);
+          std::copy_n(turned + (row - panel_row) * kBlock, some, b.row(row - first) + i);
       }
     }
   });
 }
-template void unpack_panels(const Stream&, const float*, int64_t, Matrix);
-template void unpack_panels(const Stream&, const Bf16*, int64_t, Matrix);
 
-template <class T>
-void transpose_panels(const Stream& stream, const T* panels, int64_t cols, int64_t k,
-                      float* transposed) {
+namespace {
+
+// The columns [first, first + 32) of B^T for all k, which is `cols` of B, as one panel of floats.
+void transpose_to_floats(Form form, const std::byte* panels, int64_t panel_bytes, int64_t first,
+                         int64_t count, int64_t cols, float* out) {
+  alignas(kMemoryAlignment) float block[kPanel * kPanel], turned[kPanel * kPanel];
+  for (int64_t col = 0; col < cols; col += kPanel, out += kPanel * kPanel) {
+    const auto* in = panels + col / kPanel * panel_bytes + first * kPanel * element_size(form);
+    copy_from(form, in, count, block);
+    // Values of k that do not exist become zeros.
+    std::fill(block + count * kPanel, block + kPanel * kPanel, 0.0f);
+    for (int64_t r = 0; r < kPanel; r += kLanes) {
+      for (int64_t c = 0; c < kPanel; c += kLanes)
+        simd::transpose16(block + r * kPanel + c, kPanel, turned + c * kPanel + r, kPanel);
+    }
+    std::copy_n(turned, std::min(kPanel, cols - col) * kPanel, out);
+  }
+}
+
+// The same, from pairs to pairs.
+void transpose_to_pairs([[maybe_unused]] const std::byte* panels,
+                        [[maybe_unused]] int64_t panel_bytes, [[maybe_unused]] int64_t first,
+                        [[maybe_unused]] int64_t count, [[maybe_unused]] int64_t cols,
+                        [[maybe_unused]] Pair* out) {
+#ifdef TR_HAS_PAIRS
+  constexpr int64_t kHalf = kPanel / 2;
+  alignas(kMemoryAlignment) Pair block[kHalf * kPanel] = {}, turned[kHalf * kPanel];
+  const int64_t pairs = (count + 1) / 2;
+  for (int64_t col = 0; col < cols; col += kPanel, out += kHalf * kPanel) {
+    const Pair* in =
+        reinterpret_cast<const Pair*>(panels + col / kPanel * panel_bytes) + first / 2 * kPanel;
+    const Pair* whole = in;
+    if (pairs < kHalf) whole = block, std::copy_n(in, pairs * kPanel, block);
+    const int64_t rows = (std::min(kPanel, cols - col) + 1) / 2;
+    turn_pairs(whole, kPanel, rows == kHalf ? out : turned, kPanel);
+    if (rows < kHalf) std::copy_n(turned, rows * kPanel, out);
+  }
+#endif
+}
+
+}  // namespace
+
+void transpose_panels(const Stream& stream, Form form, const void* panels, int64_t cols, int64_t k,
+                      void* transposed) {
   // A panel of the result holds 32 values of k for each column.
-  const int64_t grain = std::max<int64_t>(1, kGrain / 16 / std::max<int64_t>(cols * kPanel, 1));
-  parallel_for(stream, num_panels(k), grain, [&](int64_t begin, int64_t end) {
-    alignas(kMemoryAlignment) float block[kPanel * kPanel], turned[kPanel * kPanel];
+  const auto* all = static_cast<const std::byte*>(panels);
+  const int64_t panel_bytes = panels_size(form, kPanel, k) * element_size(form);
+  parallel_for(stream, num_panels(k), copy_grain(cols * kPanel), [&](int64_t begin, int64_t end) {
     for (int64_t panel = begin; panel < end; ++panel) {
       const int64_t first = panel * kPanel, count = std::min(kPanel, k - first);
-      float* out = transposed + panel * cols * kPanel;
-      for (int64_t col = 0; col < cols; col += kPanel, out += kPanel * kPanel) {
-        const T* in = panels + col * k + first * kPanel;
-        for (int64_t i = 0; i < count * kPanel; ++i) block[i] = to_float(in[i]);
-        // Values of k that do not exist become zeros.
-        std::fill(block + count * kPanel, block + kPanel * kPanel, 0.0f);
-        for (int64_t r = 0; r < kPanel; r += kLanes) {
-          for (int64_t c = 0; c < kPanel; c += kLanes)
-            simd::transpose16(block + r * kPanel + c, kPanel, turned + c * kPanel + r, kPanel);
-        }
-        std::copy_n(turned, std::min(kPanel, cols - col) * kPanel, out);
-      }
-    }
-  });
-}
-template void transpose_panels(const Stream&, const float*, int64_t, int64_t, float*);
-template void transpose_panels(const Stream&, const Bf16*, int64_t, int64_t, float*);
-
-void pack_tiles(const Stream& stream, ConstMatrix a, float* tiles) {
-  const int64_t k = a.rows;
-  const int64_t grain = std::max<int64_t>(1, kGrain / 16 / std::max<int64_t>(k * kTileRows, 1));
-  parallel_for(stream, num_tiles(a.cols), grain, [&](int64_t begin, int64_t end) {
-    for (int64_t tile = begin; tile < end; ++tile) {
-      float* out = tiles + tile * k * kTileRows;
-      const int64_t rows = std::min(kTileRows, a.cols - tile * kTileRows);
-      for (int64_t r = 0; r < k; ++r, out += kTileRows) {
-        // kTileRows is less than a vector: the store is masked, because the row of the next k
-        // begins right behind it.
-        simd::store(out, simd::load(a.row(r) + tile * kTileRows, rows), kTileRows);
+      if (form == Form::kPairs) {
+        transpose_to_pairs(all, panel_bytes, first, count, cols,
+                           static_cast<Pair*>(transposed) + panel * ((cols + 1) / 2) * kPanel);
+      } else {
+        transpose_to_floats(form, all, panel_bytes, first, count, cols,
+                            static_cast<float*>(transposed) + panel * cols * kPanel);
       }
     }
   });

@@ -3,6 +3,11 @@
 // An output element is one accumulator over k ascending, one fused multiply-add a term. Tiles,
 // threads and the number of rows only decide *when* an element is computed. When k is cut, the
 // unfinished float goes through memory, which changes no bit.
+//
+// In pairs (Isa::kAvx512Bf16, bfloat16 weights) a term of the sum is that of two neighbours in k,
+// A is rounded to bfloat16, and where k is odd the last pair ends in zeros. The instruction adds
+// the product of the second, then that of the first, each rounded once, and takes subnormals for
+// zeros.
 #pragma once
 
 #include <cstddef>
@@ -28,13 +33,24 @@ enum class Layout {
   kTiles,  // packed by pack_tiles()
 };
 
+// Elements of B in its panels.
+enum class Form : uint8_t {
+  kFloats,  // [panels][k][kPanel]
+  kBf16,    // the same, each a float again where it is read; with kRows alone
+  kPairs,   // [panels][k / 2, rounded up][kPanel][2] of Bf16
+};
+// How products read a weight of this dtype.
+Form form_of(Dtype weight);
+
+using Pair = uint32_t;  // two Bf16, the first in the lower half
+
 struct Product {
   Layout layout = Layout::kRows;
-  const float* a = nullptr;
-  int64_t a_stride = 0;          // kRows only
-  const void* panels = nullptr;  // [panels][k][kPanel], of kF32, or kBF16 with kRows
-  Dtype panels_dtype = Dtype::kF32;
-  int64_t panel_stride = 0;  // elements from one panel to the next; 0: k * kPanel
+  const void* a = nullptr;  // floats; of kTiles in the form of the panels
+  int64_t a_stride = 0;     // kRows only
+  const void* panels = nullptr;
+  Form form = Form::kFloats;
+  int64_t panel_stride = 0;  // elements from one panel to the next; 0: they are contiguous
   int64_t rows = 0, cols = 0, k = 0;
   const float* start = nullptr;  // unfinished sums to go on from; null: start at 0
   int64_t start_stride = 0;
@@ -46,8 +62,25 @@ struct Product {
 
 inline int64_t num_panels(int64_t cols) { return (cols + kPanel - 1) / kPanel; }
 inline int64_t num_tiles(int64_t rows) { return (rows + kTileRows - 1) / kTileRows; }
-inline int64_t panels_size(int64_t cols, int64_t k) { return num_panels(cols) * kPanel * k; }
-inline int64_t tiles_size(int64_t rows, int64_t k) { return num_tiles(rows) * kTileRows * k; }
+// In elements: floats or Bf16.
+inline int64_t panels_size(Form form, int64_t cols, int64_t k) {
+  return num_panels(cols) * kPanel * (form == Form::kPairs ? round_up(k, 2) : k);
+}
+// As floats of memory.
+inline int64_t num_floats(Form form, int64_t elements) {
+  return form == Form::kFloats ? elements : elements / 2;
+}
+inline int64_t panels_size(int64_t cols, int64_t k) { return panels_size(Form::kFloats, cols, k); }
+inline int64_t tiles_size(Form form, int64_t rows, int64_t k) {
+  return num_tiles(rows) * kTileRows * (form == Form::kPairs ? round_up(k, 2) : k);
+}
+inline int64_t tiles_size(int64_t rows, int64_t k) { return tiles_size(Form::kFloats, rows, k); }
+// Where element (k, col) of B lies in its panels, of k rows.
+inline int64_t panel_index(Form form, int64_t rows, int64_t k, int64_t col) {
+  const int64_t panel = col / kPanel * panels_size(form, kPanel, rows), in_panel = col % kPanel;
+  return form == Form::kPairs ? panel + k / 2 * 2 * kPanel + 2 * in_panel + k % 2
+                              : panel + k * kPanel + in_panel;
+}
 
 // Divides the outputs among the threads of the stream.
 void multiply(const Stream& stream, const Product& product);
@@ -56,20 +89,22 @@ void multiply(const Stream& stream, const Product& product);
 void multiply_groups(const Stream& stream, const Product& product, std::span<const int32_t> offsets,
                      size_t panels_bytes);
 
-// B given as [k, cols]: a copy in which each panel is contiguous.
+// B given as [k, cols]: a copy in which each panel is contiguous, of floats or pairs.
 void pack_panels(const Stream& stream, ConstMatrix b, float* panels);
-// B given as [cols, k], as weights are stored; T: float or Bf16, to which elements are rounded.
-template <class T>
-void pack_panels_transposed(const Stream& stream, ConstMatrix b_transposed, T* panels);
+void pack_panels(const Stream& stream, ConstMatrix b, Pair* panels);
+// B given as [cols, k], as weights are stored, to any form; what is Bf16 is rounded to it.
+void pack_panels_transposed(const Stream& stream, ConstMatrix b_transposed, Form form,
+                            void* panels);
 // The way back: rows [first, first + n) of B transposed, of the [n, k] that they are read into.
-template <class T>
-void unpack_panels(const Stream& stream, const T* panels, int64_t first, Matrix b_transposed);
+void unpack_panels(const Stream& stream, Form form, const void* panels, int64_t first,
+                   Matrix b_transposed);
 // From those panels (of B, [k, cols]) the panels of B^T, [cols, k]: what dx = dy W reads of a
-// weight that is packed for y = x W^T.
-template <class T>
-void transpose_panels(const Stream& stream, const T* panels, int64_t cols, int64_t k,
-                      float* transposed);
-// A given as [k, rows]: tiles of kTileRows rows, [tiles][k][kTileRows].
+// weight that is packed for y = x W^T. Pairs become pairs, all else floats.
+void transpose_panels(const Stream& stream, Form form, const void* panels, int64_t cols, int64_t k,
+                      void* transposed);
+// A given as [k, rows]: tiles of kTileRows rows, [tiles][k][kTileRows], or of pairs
+// [tiles][k / 2, rounded up][kTileRows].
 void pack_tiles(const Stream& stream, ConstMatrix a_transposed, float* tiles);
+void pack_tiles(const Stream& stream, ConstMatrix a_transposed, Pair* tiles);
 
 }  // namespace tailrace::inline TR_ISA::gemm

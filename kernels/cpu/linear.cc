@@ -12,7 +12,8 @@ namespace tailrace::cpu::inline TR_ISA {
 
 namespace {
 
-// Tokens of one round of linear_grad_weight: their packed x and dy stay in the second-level cache.
+// Tokens of one round of linear_grad_weight, in pairs twice as many: their packed x and dy stay in
+// the second-level cache.
 constexpr int64_t kTokenBlock = 256;
 
 static_assert(kWeightRows % gemm::kPanel == 0, "whole panels");
@@ -27,27 +28,18 @@ int64_t out_block(int64_t out, int64_t in) {
 }  // namespace
 
 size_t weight_bytes(Dtype dtype, int64_t out, int64_t in) {
-  return static_cast<size_t>(gemm::panels_size(out, in) * size_of(dtype));
+  return static_cast<size_t>(gemm::panels_size(gemm::form_of(dtype), out, in) * size_of(dtype));
 }
 
 Weight pack_weight(const Stream& stream, ConstMatrix master, Dtype dtype,
                    std::span<std::byte> memory) {
   TR_CHECK(memory.size() >= cpu::weight_bytes(dtype, master.rows, master.cols));
-  if (dtype == Dtype::kF32) {
-    gemm::pack_panels_transposed(stream, master, reinterpret_cast<float*>(memory.data()));
-  } else {
-    TR_CHECK(dtype == Dtype::kBF16, "weights are of float32 or bfloat16");
-    gemm::pack_panels_transposed(stream, master, reinterpret_cast<Bf16*>(memory.data()));
-  }
+  gemm::pack_panels_transposed(stream, master, gemm::form_of(dtype), memory.data());
   return {.dtype = dtype, .data = memory.data(), .out = master.rows, .in = master.cols};
 }
 
 void unpack_rows(const Stream& stream, const Weight& weight, int64_t first, Matrix rows) {
-  if (weight.dtype == Dtype::kF32) {
-    gemm::unpack_panels(stream, reinterpret_cast<const float*>(weight.data), first, rows);
-  } else {
-    gemm::unpack_panels(stream, reinterpret_cast<const Bf16*>(weight.data), first, rows);
-  }
+  gemm::unpack_panels(stream, gemm::form_of(weight.dtype), weight.data, first, rows);
 }
 
 void linear(const Stream& stream, const Linear& args) {
@@ -62,7 +54,7 @@ void linear(const Stream& stream, const Linear& args) {
   gemm::multiply(stream, {.a = x.data,
                           .a_stride = x.stride,
                           .panels = weight.data,
-                          .panels_dtype = weight.dtype,
+                          .form = gemm::form_of(weight.dtype),
                           .rows = x.rows,
                           .cols = weight.out,
                           .k = weight.in,
@@ -77,6 +69,7 @@ void linear_grad_input(const Stream& stream, Workspace& workspace, const LinearG
   const Matrix dx = args.dx.host();
   const Weight& weight = args.weight;
   const bool accumulate = args.accumulate;
+  const gemm::Form form = gemm::form_of(weight.dtype);
   TR_CHECK(dy.cols == weight.out && dx.cols == weight.in && dx.rows == dy.rows,
            "dy [{}, {}], W [{}, {}], dx [{}, {}]", dy.rows, dy.cols, weight.out, weight.in, dx.rows,
            dx.cols);
@@ -93,19 +86,15 @@ void linear_grad_input(const Stream& stream, Workspace& workspace, const LinearG
   for (int64_t begin = 0; begin < weight.out; begin += block) {
     const int64_t end = std::min(weight.out, begin + block);
     const bool last = end == weight.out;
-    const auto turn = [&](const auto* all) {
-      gemm::transpose_panels(stream, all + gemm::panels_size(begin, weight.in), end - begin,
-                             weight.in, panels.data());
-    };
-    if (weight.dtype == Dtype::kF32) {
-      turn(reinterpret_cast<const float*>(weight.data));
-    } else {
-      turn(reinterpret_cast<const Bf16*>(weight.data));
-    }
+    gemm::transpose_panels(
+        stream, form,
+        weight.data + gemm::panels_size(form, begin, weight.in) * size_of(weight.dtype),
+        end - begin, weight.in, panels.data());
     const Matrix to = last ? dx : unfinished;
     gemm::multiply(stream, {.a = dy.data + begin,
                             .a_stride = dy.stride,
                             .panels = panels.data(),
+                            .form = form == gemm::Form::kPairs ? form : gemm::Form::kFloats,
                             .rows = dy.rows,
                             .cols = weight.in,
                             .k = end - begin,
@@ -125,9 +114,13 @@ void linear_grad_weight(const Stream& stream, Workspace& workspace, const Linear
            dweight.cols);
   if (dy.rows == 0) return;
   Workspace::Scope scope(workspace);
-  const int64_t block = std::min(kTokenBlock, dy.rows);
-  auto tiles = workspace.take<float>(gemm::tiles_size(dy.cols, block));
-  auto panels = workspace.take<float>(gemm::panels_size(x.cols, block));
+  const bool pairs = gemm::form_of(args.weight) == gemm::Form::kPairs;
+  const gemm::Form form = pairs ? gemm::Form::kPairs : gemm::Form::kFloats;
+  const int64_t block = std::min(pairs ? 2 * kTokenBlock : kTokenBlock, dy.rows);
+  auto tiles =
+      workspace.take<float>(gemm::num_floats(form, gemm::tiles_size(form, dy.cols, block)));
+  auto panels =
+      workspace.take<float>(gemm::num_floats(form, gemm::panels_size(form, x.cols, block)));
   // Sums over more than one block wait here, unfinished: dW may already hold something.
   std::span<float> unfinished;
   if (dy.rows > block) unfinished = workspace.take<float>(dweight.rows * dweight.cols);
@@ -137,11 +130,20 @@ void linear_grad_weight(const Stream& stream, Workspace& workspace, const Linear
     // The sum over all tokens is finished before it meets what dW holds: dW is rounded once a call,
     // as if k had not been cut.
     const bool last = end == dy.rows;
-    gemm::pack_tiles(stream, dy.slice_rows(begin, end), tiles.data());
-    gemm::pack_panels(stream, x.slice_rows(begin, end), panels.data());
+    const auto pack = [&]<class T>(T* packed_dy, T* packed_x) {
+      gemm::pack_tiles(stream, dy.slice_rows(begin, end), packed_dy);
+      gemm::pack_panels(stream, x.slice_rows(begin, end), packed_x);
+    };
+    if (pairs) {
+      pack(reinterpret_cast<gemm::Pair*>(tiles.data()),
+           reinterpret_cast<gemm::Pair*>(panels.data()));
+    } else {
+      pack(tiles.data(), panels.data());
+    }
     gemm::multiply(stream, {.layout = gemm::Layout::kTiles,
                             .a = tiles.data(),
                             .panels = panels.data(),
+                            .form = form,
                             .rows = dweight.rows,
                             .cols = dweight.cols,
                             .k = end - begin,

@@ -18,9 +18,9 @@ namespace {
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 // Logits of one round of the fused head: they stay in the cache between product and softmax.
 constexpr int64_t kChunkFloats = 128 * 1024;
-// Two tiles of rows (gemm.h) with AVX-512: with a large vocabulary fewer rows would read all of W
+// With a large vocabulary fewer rows would read all of W, and read and write all of its gradient,
 // for too little work.
-constexpr int64_t kMinChunkRows = 24;
+constexpr int64_t kMinChunkRows = 96;
 // Multiply-adds that take about as long as what is done with a logit, most of it an exponential.
 constexpr int64_t kLogitWork = 16;
 

@@ -96,7 +96,7 @@ void normalise(const Stream& stream, Matrix x) {
 
 void iterate(const Stream& stream, const Scratch& scratch) {
   const auto& [x, a, b, panels] = scratch;
-  gemm::pack_panels_transposed(stream, x, panels.data());
+  gemm::pack_panels_transposed(stream, x, gemm::Form::kFloats, panels.data());
   multiply(stream, x, panels.data(), a);
   gemm::pack_panels(stream, a, panels.data());
   multiply(stream, a, panels.data(), b);

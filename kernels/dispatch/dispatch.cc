@@ -24,20 +24,20 @@ bool is_cpu(Device device) { return device.kind == DeviceKind::kCpu; }
 
 // type_identity keeps the arguments out of the deduction: the op's own signature decides.
 template <class R, class... Parameters>
-R on_cpu(R (*const (&paths)[3])(Parameters...), std::type_identity_t<Parameters>... arguments) {
+R on_cpu(R (*const (&paths)[4])(Parameters...), std::type_identity_t<Parameters>... arguments) {
   return paths[static_cast<size_t>(isa())](arguments...);
 }
 
 // An op in the order of Isa. What a build leaves out is never chosen (is_available).
 #if defined(TR_ONLY_ISA)
 #define TR_PATHS(op) \
-  { cpu::TR_ONLY_ISA::op, cpu::TR_ONLY_ISA::op, cpu::TR_ONLY_ISA::op }
+  { cpu::TR_ONLY_ISA::op, cpu::TR_ONLY_ISA::op, cpu::TR_ONLY_ISA::op, cpu::TR_ONLY_ISA::op }
 #elif defined(__x86_64__)
 #define TR_PATHS(op) \
-  { cpu::portable::op, cpu::avx2::op, cpu::avx512::op }
+  { cpu::portable::op, cpu::avx2::op, cpu::avx512::op, cpu::avx512::op }
 #else
 #define TR_PATHS(op) \
-  { cpu::portable::op, cpu::portable::op, cpu::portable::op }
+  { cpu::portable::op, cpu::portable::op, cpu::portable::op, cpu::portable::op }
 #endif
 
 }  // namespace

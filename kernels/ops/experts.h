@@ -56,6 +56,7 @@ struct GroupedGradWeight {
   ConstTensor dy, x;
   std::span<const int32_t> offsets;
   MatrixStack<float> dweights;
+  Dtype weight = Dtype::kF32;  // as that of LinearGradWeight
 };
 void grouped_grad_weight(const Stream& stream, Workspace& workspace, const GroupedGradWeight& args);
 // The workspace of both: linear_grad_workspace_bytes(tokens, out, in), since an expert has a token

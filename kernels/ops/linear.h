@@ -4,7 +4,7 @@
 // Each output element is a sum over k in an order that the shape of W alone decides, whatever the
 // number of rows, the tile, or the thread count. That is what makes a token's logits independent of
 // the batch that it shares (design rule 3). On the CPU, and on a GPU in float32: one accumulator,
-// k ascending, one fused multiply-add a term.
+// k ascending, one fused multiply-add a term; in pairs (kernels/cpu/gemm.h) two of them a pair.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +23,8 @@ namespace tailrace {
 // device: panels that the CPU's product reads in order, padded rows on a GPU. Borrowed memory.
 //
 // Elements are kF32 or kBF16, to which master weights are rounded (to nearest, ties to even). On
-// the CPU a product is one of floats all the same; on a GPU its other operand is rounded to kBF16
-// too.
+// a GPU, and on a CPU that multiplies in pairs (Isa::kAvx512Bf16), a product with kBF16 rounds its
+// other operand to it too; on other CPUs it is one of floats.
 struct Weight {
   Dtype dtype = Dtype::kF32;
   const std::byte* data = nullptr;
@@ -64,7 +64,8 @@ void linear(const Stream& stream, const Linear& args);
 
 // In backward an op need only repeat itself: the order of a sum may depend on the shapes of the
 // whole batch. Gradients (dy, dx, dW, dbias) are float32. On a GPU a product with a bfloat16 weight
-// or a bfloat16 x rounds its float32 operand to bfloat16; sums are float32.
+// or a bfloat16 x rounds its float32 operand to bfloat16; sums are float32. A CPU that multiplies
+// in pairs rounds both operands of a bfloat16 weight's gradients.
 
 // dx[t, i] (+)= sum over o of dy[t, o] * W[o, i]
 // `accumulate` adds the finished sum to dx, otherwise dx is overwritten.
@@ -78,10 +79,12 @@ void linear_grad_input(const Stream& stream, Workspace& workspace, const LinearG
 
 // dW[o, i] += sum over t of dy[t, o] * x[t, i]         the sum over t is finished, then added
 //
-// On a GPU x is an operand: float32 or bfloat16.
+// On a GPU x is an operand: float32 or bfloat16. `weight` is what W is in products, and decides the
+// same on a CPU.
 struct LinearGradWeight {
   ConstTensor dy, x;
   Tensor dweight;
+  Dtype weight = Dtype::kF32;
 };
 void linear_grad_weight(const Stream& stream, Workspace& workspace, const LinearGradWeight& args);
 

@@ -80,13 +80,25 @@ void Publisher::resume(const ProvedCheckpoint& loaded) {
   saved_version_ = loaded.state.version;
   saved_path_ = loaded.path;
   // Again below RUN/weights: those of this version may have been let go since.
-  publish(manifest_of(loaded.state.version), std::move(metrics));
+  const WeightManifest manifest = manifest_of(loaded.state.version);
+  warn_of_another_class(manifest);
+  publish(manifest, std::move(metrics));
   // Its files are proved: another digest would be of a build that reads them in another way.
   if (held_.master != loaded.state.digest)
     throw UserError("{}: the weights have digest {}, but were saved with {}", loaded.path.string(),
                     held_.master, loaded.state.digest);
   if (config_.algo.kl.needs_reference()) reference_.load(loaded.state.reference);
   log_.info("resumed version={} checkpoint={}", held_.version, loaded.path.string());
+}
+
+void Publisher::warn_of_another_class(const WeightManifest& now) const {
+  const auto before = read_manifest(config_.run.weights() / manifest_name(0, now.version));
+  if (before && before.value().numerics_class != now.numerics_class)
+    log_.warning(
+        "the run goes on as {}; version {} was made as {}: the weights from here on have other "
+        "bits "
+        "than they would have had there",
+        now.numerics_class, now.version, before.value().numerics_class);
 }
 
 WeightManifest Publisher::manifest_of(int64_t version) const {

@@ -45,6 +45,8 @@ class Publisher {
  private:
   void begin();
   void resume(const ProvedCheckpoint& loaded);
+  // Where this process computes otherwise than the one that made the version that it goes on from.
+  void warn_of_another_class(const WeightManifest& now) const;
   int64_t horizon() const;  // updates of the run, at most
 
   const TrainerWorkerConfig& config_;

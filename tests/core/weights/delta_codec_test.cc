@@ -16,7 +16,7 @@ using Bytes = std::vector<std::byte>;
 
 std::vector<Isa> isas_here() {
   std::vector<Isa> found;
-  for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512})
+  for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16})
     if (is_available(isa)) found.push_back(isa);
   return found;
 }

@@ -16,6 +16,7 @@
 #include "core/weights/digest.h"
 #include "core/weights/proved_weights.h"
 #include "core/weights/version_folder.h"
+#include "kernels/base/isa.h"
 #include "tests/core/base/temporary_directory.h"
 
 namespace tailrace {
@@ -272,6 +273,14 @@ TEST_F(WeightManifestTest, AFolderThatCannotBeWrittenIsAFailureWithItsReason) {
 TEST(NumericsClass, NamesInstructionSetAndDtypes) {
   EXPECT_TRUE(numerics_class().starts_with("cpu-"));
   EXPECT_TRUE(numerics_class().ends_with("-w32-a32-kv32-k1-exact"));
+  // Floats have the same bits with pairs and without.
+  EXPECT_EQ(numerics_class().find("bf16"), std::string::npos);
+  const std::string bf16 = numerics_class(Dtype::kBF16);
+  if (isa() == Isa::kAvx512Bf16) {
+    EXPECT_EQ(bf16, "cpu-avx512_bf16-wbf16-abf16-kv32-k2-exact");
+  } else {
+    EXPECT_TRUE(bf16.ends_with("-wbf16-a32-kv32-k1-exact")) << bf16;
+  }
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace {
 class NeedsIsa : public testing::Environment {
  public:
   void SetUp() override {
-    for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512})
+    for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16})
       if (name_of(isa) == tested_isa && !is_available(isa)) {
         std::puts("[  SKIPPED ]");  // for ctest: googletest says it of single tests only
         GTEST_SKIP() << "this machine has no " << tested_isa;

@@ -74,7 +74,8 @@ TEST(GroupedLinear, AgreesWithTheReferenceAndIsLinearRowByRow) {
         GroupedLinear args{
             .x = x.view(), .weights = weights.packed, .offsets = offsets, .y = y.view()};
         grouped_linear(stream.get(), args);
-        args.y = want.view();
+        const GuardedMatrix operand = operand_of(x, dtype);
+        args.x = operand.view(), args.y = want.view();
         ref::grouped_linear(args, weights.master);
         const double bound = static_cast<double>(shape.in + 2) * kUnit *
                              static_cast<double>(shape.in) * magnitude(x, weights.values);
@@ -124,25 +125,29 @@ TEST(GroupedLinear, GradientsAgreeWithTheReferenceForEveryThreadCount) {
       const auto count = static_cast<int64_t>(shape.rows.size());
       const std::vector<float> before = random_vector(count * shape.out * shape.in, rng);
       std::vector<float> dweights_want = before, dweights_first;
-      const auto input = [&](GuardedMatrix& dx) {
+      const GuardedMatrix operand_x = operand_of(x, dtype), operand_dy = operand_of(dy, dtype);
+      const auto input = [&](const GuardedMatrix& from, GuardedMatrix& dx) {
         return GroupedGradInput{
-            .dy = dy.view(), .weights = weights.packed, .offsets = offsets, .dx = dx.view()};
+            .dy = from.view(), .weights = weights.packed, .offsets = offsets, .dx = dx.view()};
       };
       const auto weight = [&](std::vector<float>& into) {
         return GroupedGradWeight{.dy = dy.view(),
                                  .x = x.view(),
                                  .offsets = offsets,
-                                 .dweights = {into.data(), count, shape.out, shape.in}};
+                                 .dweights = {into.data(), count, shape.out, shape.in},
+                                 .weight = dtype};
       };
-      ref::grouped_grad_input(input(want), weights.master);
-      ref::grouped_grad_weight(weight(dweights_want));
+      ref::grouped_grad_input(input(operand_dy, want), weights.master);
+      GroupedGradWeight of_operands = weight(dweights_want);
+      of_operands.dy = operand_dy.view(), of_operands.x = operand_x.view();
+      ref::grouped_grad_weight(of_operands);
       for (int threads : {1, 2, 3}) {
         TestStream stream(threads);
         TestWorkspace workspace(linear_grad_workspace_bytes(*std::ranges::max_element(shape.rows),
                                                             shape.out, shape.in));
         GuardedMatrix dx(rows, shape.in);
         std::vector<float> dweights = before;
-        grouped_grad_input(stream.get(), workspace.get(), input(dx));
+        grouped_grad_input(stream.get(), workspace.get(), input(dy, dx));
         grouped_grad_weight(stream.get(), workspace.get(), weight(dweights));
         const auto bound = [](int64_t terms, double size) {
           const auto n = static_cast<double>(terms);

@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/base/device.h"
+#include "kernels/base/isa.h"
 #include "kernels/base/memory.h"
 #include "kernels/base/pulse.h"
 #include "kernels/base/thread_pool.h"
@@ -203,6 +204,11 @@ inline GuardedMatrix rounded_to_bf16(const GuardedMatrix& from) {
   for (int64_t r = 0; r < from.rows(); ++r)
     for (int64_t c = 0; c < from.cols(); ++c) rounded.at(r, c) = to_float(to_bf16(from.at(r, c)));
   return rounded;
+}
+
+// As a product with a weight of this dtype reads its other operand on this machine.
+inline GuardedMatrix operand_of(const GuardedMatrix& from, Dtype weight) {
+  return weight == Dtype::kBF16 && isa() == Isa::kAvx512Bf16 ? rounded_to_bf16(from) : from;
 }
 
 // The slope of `loss` at `at`, which it reads; the error is about h^2 and 1e-7 * 10 / h.

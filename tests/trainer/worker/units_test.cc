@@ -167,6 +167,30 @@ TEST_F(TrainerUnits, APublisherComesBackWithItsCheckpoint) {
   EXPECT_EQ(second.publisher.durable().version, 0);
 }
 
+TEST_F(TrainerUnits, ARunThatGoesOnInAnotherNumericsClassSaysSo) {
+  Holder first(dir());
+  first.publisher.load();
+  WeightManifest elsewhere = first.publisher.manifest_of(0);
+  const std::string here = elsewhere.numerics_class;
+  elsewhere.numerics_class = "cpu-of-another-kind";
+  first.publisher.publish(elsewhere, {});
+  first.publisher.write_checkpoint();
+  const auto warnings = [&] {
+    const std::string log = read_file(dir() / "log0").value();
+    int count = 0;
+    for (size_t at = 0;
+         (at = log.find("version 0 was made as cpu-of-another-kind", at)) != log.npos; ++at)
+      ++count;
+    return count;
+  };
+  Holder(dir()).publisher.load();
+  EXPECT_EQ(warnings(), 1);
+  EXPECT_NE(read_file(dir() / "log0").value().find("goes on as " + here), std::string::npos);
+  // The version is published again, as of this class.
+  Holder(dir()).publisher.load();
+  EXPECT_EQ(warnings(), 1);
+}
+
 TEST_F(TrainerUnits, AReferenceThatWasChangedIsRefused) {
   Holder first(dir());
   first.publisher.load();
