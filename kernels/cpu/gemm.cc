@@ -13,7 +13,6 @@
 #include "kernels/base/memory.h"
 #include "kernels/base/pulse.h"
 #include "kernels/base/thread_pool.h"
-#include "kernels/cpu/pairs.h"
 
 namespace tailrace::inline TR_ISA::gemm {
 

@@ -17,6 +17,7 @@
 #include "kernels/base/device.h"
 #include "kernels/base/dtype.h"
 #include "kernels/base/view.h"
+#include "kernels/cpu/pairs.h"
 #include "kernels/cpu/simd.h"
 
 namespace tailrace::inline TR_ISA::gemm {
@@ -41,8 +42,6 @@ enum class Form : uint8_t {
 };
 // How products read a weight of this dtype.
 Form form_of(Dtype weight);
-
-using Pair = uint32_t;  // two Bf16, the first in the lower half
 
 struct Product {
   Layout layout = Layout::kRows;

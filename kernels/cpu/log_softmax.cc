@@ -335,7 +335,9 @@ void linear_logprob_backward(const Stream& stream, Workspace& workspace,
     cpu::linear_grad_input(stream, workspace,
                            {.dy = z, .weight = head.weight, .dx = dx, .accumulate = false});
     if (gradient.dweight.rows > 0)
-      cpu::linear_grad_weight(stream, workspace, {.dy = z, .x = x, .dweight = gradient.dweight});
+      cpu::linear_grad_weight(
+          stream, workspace,
+          {.dy = z, .x = x, .dweight = gradient.dweight, .weight = head.weight.dtype});
     for (int64_t r = 0; r < count; ++r)
       copy_row(dhidden.row(ids[static_cast<size_t>(r)]), dx.row(r));
   }

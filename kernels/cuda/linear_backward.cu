@@ -111,7 +111,7 @@ bool grad_input_by_library(const Stream& stream, Workspace& workspace,
 }
 bool grad_weight_by_library(const Stream& stream, Workspace& workspace,
                             const LinearGradWeight& args, Matrix dweight) {
-  const auto& [dy, x, unused] = args;
+  const ConstTensor dy = args.dy, x = args.x;
   if (!may_take_gradient(stream, ProductKind::kGradWeight, dy.rows, dy.cols, x.cols)) return false;
   const Workspace::Scope scope(workspace);
   const auto a = rows_of<Bf16>(rounded_rows(stream, workspace, dy));

@@ -11,6 +11,7 @@
 
 #include "core/base/file.h"
 #include "core/model/safetensors.h"
+#include "kernels/base/isa.h"
 #include "sandbox/launcher/launcher.h"
 #include "tests/cli/commands/stories.h"
 #include "tests/cli/run_binary.h"
@@ -456,7 +457,9 @@ TEST(Score, ComputesWithTheWeightsThatItIsTold) {
     return result.out;
   };
   const std::string bf16_files = kData + "/golden/qwen3-headdim-untied-bf16";
-  EXPECT_EQ(score(bf16_files, ""), score(bf16_files, " --compute f32"));
+  // The weights are the same ones; in pairs what they are multiplied by is rounded too.
+  EXPECT_EQ(score(bf16_files, "") == score(bf16_files, " --compute f32"),
+            isa() != Isa::kAvx512Bf16);
   EXPECT_EQ(score(bf16_files, ""), score(bf16_files, " --compute bf16"));
   EXPECT_EQ(score(kGolden, ""), score(kGolden, " --compute f32"));
   EXPECT_NE(score(kGolden, ""), score(kGolden, " --compute bf16"));

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
+#include "kernels/base/isa.h"
 #include "kernels/ops/router.h"
 #include "tests/core/model/allocation_counter.h"
 #include "tests/core/model/model_harness.h"
@@ -16,6 +18,18 @@ namespace tailrace {
 namespace {
 
 // bf16 weights are another form of rounded ones: the same bits forward and backward, whole model.
+// Other numbers, and a few hundredths away as vectors.
+void expect_rounded(std::span<const float> got, std::span<const float> want) {
+  ASSERT_EQ(got.size(), want.size());
+  double distance = 0, length = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    distance += (double{got[i]} - want[i]) * (double{got[i]} - want[i]);
+    length += double{want[i]} * want[i];
+  }
+  EXPECT_GT(distance, 0);
+  EXPECT_LT(std::sqrt(distance), 0.03 * std::sqrt(length));
+}
+
 TEST(Model, InBfloatIsTheModelOfTheRoundedMatrices) {
   for (ModelConfig config :
        {awkward_config(true), awkward_config(false), rich_config(), sparse_config()}) {
@@ -33,6 +47,14 @@ TEST(Model, InBfloatIsTheModelOfTheRoundedMatrices) {
     Parameters gradients(bf16.model.layout()), expected(rounded.model.layout());
     const CrossEntropy one = cross_entropy(bf16, sequences, {}, &gradients),
                        other = cross_entropy(rounded, sequences, {}, &expected);
+    if (isa() == Isa::kAvx512Bf16 && rig_device().kind == DeviceKind::kCpu) {
+      // What products read is rounded too, by 2^-9 at most.
+      expect_rounded(one.logprobs, other.logprobs);
+      expect_rounded(one.entropies, other.entropies);
+      // A choice of experts that moves has a gradient of its own.
+      if (config.num_experts == 0) expect_rounded(gradients.flat(), expected.flat());
+      continue;
+    }
     EXPECT_EQ(one.logprobs, other.logprobs);
     EXPECT_EQ(one.entropies, other.entropies);
     EXPECT_TRUE(std::ranges::equal(gradients.flat(), expected.flat()));

@@ -15,6 +15,7 @@
 
 #include "core/base/random.h"
 #include "core/weights/version_folder.h"
+#include "kernels/base/isa.h"
 #include "kernels/base/thread_pool.h"
 #include "tests/core/base/temporary_directory.h"
 
@@ -105,7 +106,11 @@ std::byte& byte_of(const PackedTensor& tensor, int64_t row, int64_t col) {
   }
   const Weight weight = tensor.matrices.at(row / tensor.matrices.first.out);
   row %= weight.out;
-  const int64_t element = (row / kWeightRows * weight.in + col) * kWeightRows + row % kWeightRows;
+  const bool pairs = weight.dtype == Dtype::kBF16 && isa() == Isa::kAvx512Bf16;
+  const int64_t panel = row / kWeightRows, in_panel = row % kWeightRows;
+  const int64_t element =
+      pairs ? (panel * ((weight.in + 1) / 2) + col / 2) * 2 * kWeightRows + 2 * in_panel + col % 2
+            : (panel * weight.in + col) * kWeightRows + in_panel;
   return const_cast<std::byte*>(weight.data)[element * size_of(weight.dtype)];
 }
 
