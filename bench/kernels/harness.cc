@@ -11,10 +11,42 @@
 #include "kernels/cpu/simd.h"
 
 namespace tailrace {
+namespace {
+
+#if defined(__AVX512F__)
+// Chains as in multiply_add_peak(), each of 32 multiply-adds of bf16 into 16 floats.
+constexpr int kBf16Chains = 12;
+__attribute__((target("avx512bf16"))) float bf16_chains(int rounds) {
+  const auto ones = reinterpret_cast<__m512bh>(_mm512_set1_epi32(0x3f803f80));
+  __m512 acc[kBf16Chains];
+  for (auto& a : acc) a = _mm512_setzero_ps();
+  for (int r = 0; r < rounds; ++r) {
+#pragma GCC unroll 12
+    for (auto& a : acc) a = _mm512_dpbf16_ps(a, ones, ones);
+  }
+  Vec16 sum = simd::zero();
+  for (auto& a : acc) sum = simd::add(sum, {a});
+  return simd::reduce_add(sum);
+}
+#endif
+
+}  // namespace
 
 KernelHarness::KernelHarness(Report report, int threads, double seconds, std::string only)
     : report_(std::move(report)), pool_(threads), seconds_(seconds), only_(std::move(only)) {
   if (threads > 1) stream_.pool = &pool_;
+}
+
+void KernelHarness::limits() {
+  const std::string name = "machine";
+  if (!wants(name)) return;
+  constexpr double kBytes = 512e6;  // far more than a cache holds
+  if (peak_ == 0) peak_ = multiply_add_peak();
+  report_.add(name, "multiply-add", "GFLOP/s", {1e-9 * peak_});
+  if (const double peak = bf16_peak(); peak > 0)
+    report_.add(name, "multiply-add of bf16", "GFLOP/s", {1e-9 * peak});
+  report_.add(name, "read of memory", "GB/s", {1e-9 * read_rate(kBytes)});
+  report_.add(name, "copy of memory", "GB/s", {1e-9 * copy_rate(kBytes)});
 }
 
 void KernelHarness::products(const std::string& name, const std::string& metric, double flops,
@@ -73,6 +105,39 @@ double KernelHarness::multiply_add_peak() const {
   });
   // The fastest run: a limit is what the machine can do, not what it did while others were at it.
   return 2.0 * kLanes * kChains * kRounds * num_threads(stream_) / std::ranges::min(times);
+}
+
+double KernelHarness::bf16_peak() const {
+#if defined(__AVX512F__)
+  if (!__builtin_cpu_supports("avx512bf16")) return 0;
+  constexpr int kRounds = 20000;
+  std::atomic<float> sink = 0;
+  const std::vector<double> times = seconds_of([&] {
+    parallel_for(stream_, num_threads(stream_), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) sink = bf16_chains(kRounds);
+    });
+  });
+  return 2.0 * 2 * kLanes * kBf16Chains * kRounds * num_threads(stream_) / std::ranges::min(times);
+#else
+  return 0;
+#endif
+}
+
+double KernelHarness::read_rate(double bytes) const {
+  const auto floats = static_cast<int64_t>(bytes / sizeof(float));
+  Buffer from(static_cast<size_t>(floats) * sizeof(float));
+  const float* data = from.as<float>().data();
+  std::atomic<float> sink = 0;
+  const std::vector<double> times = seconds_of([&] {
+    parallel_for(stream_, floats / (4 * kLanes), 1 << 12, [&](int64_t begin, int64_t end) {
+      Vec16 sums[4] = {simd::zero(), simd::zero(), simd::zero(), simd::zero()};
+      for (int64_t i = begin; i < end; ++i)
+        for (int64_t part = 0; part < 4; ++part)
+          sums[part] = simd::add(sums[part], simd::load(data + (4 * i + part) * kLanes));
+      sink = simd::reduce_add(simd::add(simd::add(sums[0], sums[1]), simd::add(sums[2], sums[3])));
+    });
+  });
+  return bytes / std::ranges::min(times);
 }
 
 double KernelHarness::copy_rate(double bytes) {

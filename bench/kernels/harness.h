@@ -29,6 +29,9 @@ class KernelHarness {
   bool has_measured() const { return peak_ > 0 || !copy_rates_.empty(); }
   const Stream& stream() const { return stream_; }
 
+  // Rows of the case "machine": what the others are held against, and what bf16 and reading could
+  // reach.
+  void limits();
   // A row in GFLOP/s.
   void products(const std::string& name, const std::string& metric, double flops,
                 const std::function<void()>& kernel);
@@ -39,7 +42,9 @@ class KernelHarness {
  private:
   std::vector<double> seconds_of(const std::function<void()>& kernel) const;
   double multiply_add_peak() const;  // flops a second, in registers, on every thread
-  double copy_rate(double bytes);    // bytes a second
+  double bf16_peak() const;  // of products of bf16, which the kernels do not use; 0: none here
+  double copy_rate(double bytes);  // bytes a second
+  double read_rate(double bytes) const;
 
   Report report_;
   ThreadPool pool_;

@@ -19,6 +19,7 @@ struct Options {
 void measure(const Options& options, const Program& program) {
   KernelHarness bench(program.report({{"dtype", "fp32"}, {"milliseconds", options.milliseconds}}),
                       program.threads(), 1e-3 * options.milliseconds, options.only);
+  bench.limits();
   // The products of "tiny": ffn up and down, q and o, k or v, the head. 1024 x 1024 shows the
   // kernel where edges hardly count.
   for (auto [in, out] : std::initializer_list<std::pair<int64_t, int64_t>>{

@@ -145,6 +145,19 @@ TEST(Benches, PrintRowsWithTheSameKeys) {
   }
 }
 
+TEST(Benches, KernelsSayWhatTheMachineCanDo) {
+  const auto result = run_binary("bench kernels --json --milliseconds 0 --only machine");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  std::map<std::string, double> rows;
+  for (const std::string& line : lines_of(result.out)) {
+    const json row = json::parse(line);
+    rows[row["metric"]] = row["median"];
+  }
+  EXPECT_GT(rows["multiply-add"], 0);
+  EXPECT_GT(rows["read of memory"], 0);
+  EXPECT_GT(rows["copy of memory"], 0);
+}
+
 TEST(Benches, ModesForceLengthsAndRecordThem) {
   TemporaryDirectory folder;
   const std::string shortest = shortest_runs(folder).at("modes");
