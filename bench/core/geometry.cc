@@ -62,7 +62,7 @@ ModelConfig geometry(const std::string& name, int64_t max_positions) {
 }
 
 void describe_geometry(const std::string& name, const ModelConfig& config, int64_t num_parameters,
-                       Settings& settings) {
+                       Settings& settings, Dtype dtype) {
   settings.insert(settings.end(), {{"geometry", name},
                                    {"layers", config.num_layers},
                                    {"hidden", config.hidden_size},
@@ -71,7 +71,7 @@ void describe_geometry(const std::string& name, const ModelConfig& config, int64
                                    {"ffn", config.intermediate_size},
                                    {"vocab", config.vocab_size},
                                    {"parameters", num_parameters},
-                                   {"dtype", "fp32"}});
+                                   {"dtype", dtype == Dtype::kBF16 ? "bf16" : "fp32"}});
 }
 
 }  // namespace tailrace

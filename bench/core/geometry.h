@@ -8,6 +8,7 @@
 
 #include "bench/report/report.h"
 #include "core/model/model_config.h"
+#include "kernels/base/dtype.h"
 
 namespace tailrace {
 
@@ -23,8 +24,9 @@ const std::vector<std::string>& geometry_names();
 // A Llama with tied embeddings. TR_CHECKs the name: flags check what a person wrote.
 ModelConfig geometry(const std::string& name, int64_t max_positions);
 
-// Appends the sizes, under the names that every bench uses, and the dtype.
+// Appends the sizes, under the names that every bench uses, and the dtype of the weights that
+// products read.
 void describe_geometry(const std::string& name, const ModelConfig& config, int64_t num_parameters,
-                       Settings& settings);
+                       Settings& settings, Dtype dtype = Dtype::kF32);
 
 }  // namespace tailrace

@@ -4,7 +4,6 @@
 //
 // Checked first: the gradient against a central difference of the loss along itself; and last, that
 // the loss of the one fixed batch fell.
-
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -13,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "bench/core/geometry.h"
+#include "bench/core/measured_model.h"
 #include "bench/report/program.h"
 #include "core/base/error.h"
 #include "core/base/random.h"
@@ -26,7 +25,7 @@ namespace tailrace {
 namespace {
 
 struct Options {
-  std::string geometry = "tiny";
+  ModelChoice model;
   int64_t sequences = 16, length = 128;
   int steps = 15;
 };
@@ -56,8 +55,8 @@ class Phases {
 // A model that trains on one fixed random batch.
 class TrainStep {
  public:
-  TrainStep(const Options& options, int threads)
-      : model_(geometry(options.geometry, std::max<int64_t>(512, options.length))),
+  TrainStep(const Options& options, const MeasuredModel& measured, int threads)
+      : model_(measured.config),
         pool_(threads),
         stream_{.device = {}, .pool = &pool_, .native = nullptr},
         parameters_(model_.layout()),
@@ -72,8 +71,8 @@ class TrainStep {
                   .vocab = model_.config().vocab_size,
                   .blocks = kv_.num_blocks()}) {
     const ModelConfig& c = model_.config();
-    init_parameters(c, /*seed=*/1, parameters_);
-    weights_ = std::make_unique<PackedWeights>(stream_, c, parameters_);
+    measured.fill(/*seed=*/1, parameters_);
+    pack_as(Dtype::kF32);
     add_sequences(options);
     const int64_t tokens = builder_.num_tokens(), rows = builder_.batch().num_logit_rows();
     activations_ = model_.make_activations(tokens);
@@ -103,6 +102,11 @@ class TrainStep {
     });
     phases.time("pack", [&] { weights_->repack(stream_, parameters_); });
     return loss;
+  }
+
+  // The dtype of the weights that products read from here on.
+  void pack_as(Dtype dtype) {
+    weights_ = std::make_unique<PackedWeights>(stream_, model_.config(), parameters_, dtype);
   }
 
   // The slope of the loss along its gradient, by backward() and by a central difference.
@@ -233,11 +237,12 @@ void measure(const Options& options, const Program& program) {
   if (options.sequences * options.length > kMaxTokens)
     throw UserError("{} sequences of {} tokens; a batch holds at most {} tokens", options.sequences,
                     options.length, kMaxTokens);
-  TrainStep train(options, program.threads());
+  const MeasuredModel measured(options.model, std::max<int64_t>(512, options.length));
+  TrainStep train(options, measured, program.threads());
   const int64_t parameters = train.model().layout().num_parameters();
   const int64_t active = train.model().layout().num_active_parameters();
   Settings settings;
-  describe_geometry(options.geometry, train.model().config(), parameters, settings);
+  measured.describe(parameters, settings);
   settings.emplace_back("sequences", options.sequences);
   settings.emplace_back("length", options.length);
   const auto [backward, difference] = train.slopes_along_gradient();
@@ -248,6 +253,8 @@ void measure(const Options& options, const Program& program) {
           difference);
   Report report = program.report(settings);
 
+  // Not before: bf16 would round away what the difference moves.
+  train.pack_as(measured.dtype);
   Phases phases;
   const double first = train.step(phases);
   // `first` is of the step before the warm-up, so that all updates count for what was learned.
@@ -267,10 +274,10 @@ void measure(const Options& options, const Program& program) {
   }
   require(last < first, "one fixed batch was not learned: its loss went from {} to {}", first,
           last);
-  report.add(options.geometry, "step", "ms", steps);
-  report.add(options.geometry, "tokens", "tokens/s", tokens);
-  report.add(options.geometry, "arithmetic", "GFLOP/s", gflops);
-  phases.report(options.geometry, report);
+  report.add(measured.name, "step", "ms", steps);
+  report.add(measured.name, "tokens", "tokens/s", tokens);
+  report.add(measured.name, "arithmetic", "GFLOP/s", gflops);
+  phases.report(measured.name, report);
 }
 
 }  // namespace
@@ -280,8 +287,7 @@ int main(int argc, char** argv) {
   using namespace tailrace;
   Options options;
   Program program("train-step", TAILRACE_MEASURES, "train-step --geometry small --json");
-  program.flags().option("--geometry", options.geometry,
-                         {.help = "the model", .one_of = geometry_names()});
+  add_model_flags(program, options.model);
   program.flags().option("--sequences", options.sequences,
                          {.help = "sequences of the batch", .min = 1, .max = 4096});
   program.flags().option("--length", options.length,

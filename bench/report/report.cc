@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <sys/resource.h>
 
 #include "core/base/machine.h"
 #include "core/base/version.h"
@@ -53,6 +54,12 @@ double Stopwatch::lap() {
   const double before = last_;
   last_ = now();
   return last_ - before;
+}
+
+double peak_memory_mb() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return 1.024e-3 * static_cast<double>(usage.ru_maxrss);
 }
 
 Heading make_heading(std::string bench, Settings settings, int threads) {

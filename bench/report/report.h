@@ -41,6 +41,9 @@ class Stopwatch {
   double last_;
 };
 
+// The most memory that this process has had resident, in 10^6 bytes.
+double peak_memory_mb();
+
 // What was measured besides the machine: sizes, dtype, how often. Two programs may be compared when
 // the settings that both name are equal.
 using Setting = std::variant<std::string, int64_t, double>;

@@ -1,6 +1,7 @@
-// How many tokens a second the decode engine prefills and samples, by batch size. Prompts of 64
-// tokens are prefilled, then 63 tokens a sequence are sampled; the two are timed apart. The limit
-// is the same multiply-adds at the rate of one large product on the same threads.
+// How many tokens a second the decode engine prefills and samples, by batch size. Prompts (of 64
+// tokens) are prefilled, then all but one of the new tokens (64) of each sequence are sampled; the
+// two are timed apart. The limit is the same multiply-adds at the rate of one large product in fp32
+// on the same threads.
 //
 // Checked first: the log-probabilities that were sampled are, bit for bit, those of one forward
 // pass over the whole sequence.
@@ -12,7 +13,7 @@
 
 #include <fmt/format.h>
 
-#include "bench/core/geometry.h"
+#include "bench/core/measured_model.h"
 #include "bench/report/program.h"
 #include "core/base/error.h"
 #include "core/base/random.h"
@@ -25,30 +26,25 @@
 namespace tailrace {
 namespace {
 
-constexpr int64_t kPrompt = 64, kNew = 64;
-
 struct Options {
-  std::string geometry = "tiny";
+  ModelChoice model;
   std::vector<int64_t> batches = {1, 8, 64, 128};
+  int64_t prompt_tokens = 64, new_tokens = 64;
   int runs = 5;
 };
-
-std::vector<TokenId> prompt_of(int64_t session, int run, int64_t vocab) {
-  Rng rng(mix({static_cast<uint64_t>(run), static_cast<uint64_t>(session)}));
-  std::vector<TokenId> tokens;
-  for (int64_t i = 0; i < kPrompt; ++i) tokens.push_back(static_cast<TokenId>(rng.below(vocab)));
-  return tokens;
-}
 
 // An engine of `batch` sequences.
 class EngineUnderTest {
  public:
-  EngineUnderTest(const Model& model, const Parameters& parameters, int64_t batch, int threads)
+  EngineUnderTest(const Model& model, const Parameters& parameters, Dtype dtype,
+                  const Options& options, int64_t batch, int threads)
       : model_(model),
         batch_(batch),
+        prompt_tokens_(options.prompt_tokens),
+        new_tokens_(options.new_tokens),
         pool_(threads),
-        engine_(model, nullptr, options_of(batch), stream(), clock_),
-        weights_(std::make_shared<PackedWeights>(stream(), model.config(), parameters)) {
+        engine_(model, nullptr, engine_options(), stream(), clock_),
+        weights_(std::make_shared<PackedWeights>(stream(), model.config(), parameters, dtype)) {
     engine_.install(weights_, 0);
   }
 
@@ -60,8 +56,8 @@ class EngineUnderTest {
     for (SessionId session = 0; session < batch_; ++session) {
       GenerateRequest request;
       request.session = session;
-      request.new_tokens = prompt_of(session, number, model_.config().vocab_size);
-      request.sampling.max_new_tokens = kNew - 1;
+      request.new_tokens = prompt_of(session, number);
+      request.sampling.max_new_tokens = new_tokens_ - 1;
       request.key = {mix({static_cast<uint64_t>(number), static_cast<uint64_t>(session), 1})};
       engine_.submit(std::move(request));
     }
@@ -69,7 +65,7 @@ class EngineUnderTest {
     Stopwatch watch;
     // Sequences whose prompt is done are sampled while others are still prefilled; `sampled` leaves
     // those tokens out.
-    const int64_t wanted = engine_.stats().prefill_tokens + batch_ * kPrompt;
+    const int64_t wanted = engine_.stats().prefill_tokens + batch_ * prompt_tokens_;
     while (engine_.stats().prefill_tokens < wanted) step();
     seconds.prefill = watch.lap();
     const int64_t before = engine_.stats().sampled_tokens;
@@ -85,26 +81,35 @@ class EngineUnderTest {
   // Of the session that ended last.
   void check_logprobs(int number) {
     const Generation& sampled = done_.back();
-    std::vector<TokenId> tokens = prompt_of(sampled.session, number, model_.config().vocab_size);
+    std::vector<TokenId> tokens = prompt_of(sampled.session, number);
     for (const GeneratedToken& token : sampled.tokens) tokens.push_back(token.id);
     const std::vector<float> expected = logprobs_of(tokens);
+    const auto first = static_cast<size_t>(prompt_tokens_ - 1);
     // Equal, not close: a position's logits do not depend on the batch or on how its past was cut
     // (design rule 3).
     for (size_t i = 0; i < sampled.tokens.size(); ++i)
-      require(sampled.tokens[i].logprob == expected[kPrompt - 1 + i],
+      require(sampled.tokens[i].logprob == expected[first + i],
               "batch {}: token {} of session {} was sampled with log-probability {}; one forward "
               "pass gives {}",
-              batch_, i, sampled.session, sampled.tokens[i].logprob, expected[kPrompt - 1 + i]);
+              batch_, i, sampled.session, sampled.tokens[i].logprob, expected[first + i]);
   }
 
  private:
-  static EngineOptions options_of(int64_t batch) {
+  EngineOptions engine_options() const {
     EngineOptions options;
-    options.max_context_tokens = kPrompt + kNew;
-    options.max_sequences = batch;
+    options.max_context_tokens = prompt_tokens_ + new_tokens_;
+    options.max_sequences = batch_;
     // At least one token of each sequence, so that all are decoded in one pass.
-    options.max_batch_tokens = std::max<int64_t>(512, batch);
+    options.max_batch_tokens = std::max<int64_t>(512, batch_);
     return options;
+  }
+
+  std::vector<TokenId> prompt_of(int64_t session, int run) const {
+    Rng rng(mix({static_cast<uint64_t>(run), static_cast<uint64_t>(session)}));
+    std::vector<TokenId> tokens;
+    for (int64_t i = 0; i < prompt_tokens_; ++i)
+      tokens.push_back(static_cast<TokenId>(rng.below(model_.config().num_ids())));
+    return tokens;
   }
 
   Stream stream() { return {.device = {}, .pool = &pool_, .native = nullptr}; }
@@ -146,7 +151,7 @@ class EngineUnderTest {
   }
 
   const Model& model_;
-  int64_t batch_;
+  int64_t batch_, prompt_tokens_, new_tokens_;
   ThreadPool pool_;
   SteadyClock clock_;
   Engine engine_;
@@ -176,14 +181,14 @@ double product_rate(int threads) {
 }
 
 void measure(const Options& options, const Program& program) {
-  const Model model(geometry(options.geometry, kPrompt + kNew));
+  const MeasuredModel measured(options.model, options.prompt_tokens + options.new_tokens);
+  const Model model(measured.config);
   Parameters parameters(model.layout());
-  init_parameters(model.config(), 1, parameters);
-  const int64_t num_parameters = model.layout().num_parameters();
+  measured.fill(1, parameters);
   Settings settings;
-  describe_geometry(options.geometry, model.config(), num_parameters, settings);
-  settings.emplace_back("prompt_tokens", kPrompt);
-  settings.emplace_back("new_tokens", kNew);
+  measured.describe(model.layout().num_parameters(), settings);
+  settings.emplace_back("prompt_tokens", options.prompt_tokens);
+  settings.emplace_back("new_tokens", options.new_tokens);
   Report report = program.report(settings);
   // Two flops a parameter that a token goes through; attention is not counted, so 100 % is out of
   // reach.
@@ -191,7 +196,7 @@ void measure(const Options& options, const Program& program) {
                        (2.0 * static_cast<double>(model.layout().num_active_parameters()));
 
   for (const int64_t batch : options.batches) {
-    EngineUnderTest engine(model, parameters, batch, program.threads());
+    EngineUnderTest engine(model, parameters, measured.dtype, options, batch, program.threads());
     // A run before those that are measured: it fills the caches, and what it samples is checked.
     engine.run(0);
     engine.check_logprobs(0);
@@ -199,11 +204,11 @@ void measure(const Options& options, const Program& program) {
     for (int run = 1; run <= options.runs; ++run) {
       const EngineUnderTest::Seconds seconds = engine.run(run);
       const auto sampled = static_cast<double>(seconds.sampled);
-      prefill.push_back(static_cast<double>(batch * kPrompt) / seconds.prefill);
+      prefill.push_back(static_cast<double>(batch * options.prompt_tokens) / seconds.prefill);
       decode.push_back(sampled / seconds.decode);
       decode_cpu.push_back(sampled / seconds.decode_cpu);
     }
-    const std::string name = fmt::format("{}, batch {}", options.geometry, batch);
+    const std::string name = fmt::format("{}, batch {}", measured.name, batch);
     report.add(name, "decode", "tokens/s", decode, limit);
     report.add(name, "decode, CPU time", "tokens/s", decode_cpu);
     report.add(name, "prefill", "tokens/s", prefill, limit);
@@ -217,10 +222,14 @@ int main(int argc, char** argv) {
   using namespace tailrace;
   Options options;
   Program program("engine", TAILRACE_MEASURES, "engine --geometry small --batch 1,64 --threads 1");
-  program.flags().option("--geometry", options.geometry,
-                         {.help = "the model", .one_of = geometry_names()});
+  add_model_flags(program, options.model);
   program.flags().option("--batch", options.batches,
                          {.help = "sequences that are decoded together", .min = 1, .max = 1024});
+  program.flags().option("--prompt", options.prompt_tokens,
+                         {.help = "tokens of a prompt", .min = 1, .max = 65536});
+  program.flags().option(
+      "--new", options.new_tokens,
+      {.help = "tokens behind it; the last is not sampled", .min = 3, .max = 65536});
   program.flags().option("--runs", options.runs,
                          {.help = "measured runs of each batch size", .min = 1, .max = 10000});
   return program.run(argc, argv, [&] { measure(options, program); });

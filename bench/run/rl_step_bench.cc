@@ -1,8 +1,9 @@
-// One RL step (install, generate, reward, train) of a small Llama by phase, in one process and
-// without the scheduler: what the engine and the trainer cost.
+// One RL step (install, generate, reward, train) by phase, in one process and without the
+// scheduler: what the engine and the trainer cost, and the most memory that it took.
 //
 // 64 samples of one turn: 8 prompts of 21 random tokens, 8 answers each of at most 32. 1 of 64 ids
-// ends an answer, which under random weights gives a mean length of about 25.
+// ends an answer, which under random weights gives a mean length of about 25; with --full-length
+// none does.
 //
 // Checked in every step: the trainer computes, bit for bit, the log-probabilities that the engine
 // sampled with.
@@ -12,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "bench/core/geometry.h"
+#include "bench/core/measured_model.h"
 #include "bench/report/program.h"
 #include "core/base/clock.h"
 #include "core/base/random.h"
@@ -28,8 +29,9 @@ namespace tailrace {
 namespace {
 
 struct Options {
-  std::string geometry = "tiny";
+  ModelChoice model;
   int64_t prompts = 8, group_size = 8, prompt_tokens = 21, max_new_tokens = 32;
+  bool full_length = false;
   int steps = 20, warmup = 3;
 };
 
@@ -43,13 +45,14 @@ struct Worker {
 
 class RlStep {
  public:
-  RlStep(const Options& options, int threads)
+  RlStep(const Options& options, const MeasuredModel& measured, int threads)
       : options_(options),
+        dtype_(measured.dtype),
         pool_(threads),
-        trainer_(Stream{.device = {}, .pool = &pool_, .native = nullptr},
-                 geometry(options.geometry, 256), TrainOptions{.threads = threads},
-                 options.prompt_tokens + options.max_new_tokens) {
-    init_parameters(model().config(), 0, trainer_.parameters());
+        trainer_(Stream{.device = {}, .pool = &pool_, .native = nullptr}, measured.config,
+                 TrainOptions{.threads = threads}, options.prompt_tokens + options.max_new_tokens,
+                 dtype_) {
+    measured.fill(0, trainer_.parameters());
     trainer_.weights_changed();
     OptimOptions optim;
     optim.lr = 1e-6;  // the work of a step must not drift while it is measured
@@ -66,7 +69,7 @@ class RlStep {
   void install(int64_t version) {
     auto weights = std::make_shared<const PackedWeights>(
         Stream{.device = {}, .pool = &pool_, .native = nullptr}, model().config(),
-        trainer_.parameters());
+        trainer_.parameters(), dtype_);
     for (auto& worker : workers_) worker->engine.install(weights, version);
   }
 
@@ -139,7 +142,9 @@ class RlStep {
   }
 
  private:
-  int64_t num_stop_ids() const { return std::max<int64_t>(1, model().config().vocab_size / 64); }
+  int64_t num_stop_ids() const {
+    return options_.full_length ? 0 : std::max<int64_t>(1, model().config().vocab_size / 64);
+  }
 
   SamplingParams sampling_params() const {
     SamplingParams sampling;
@@ -155,7 +160,7 @@ class RlStep {
     // No id that ends an answer.
     for (int64_t i = 0; i < options_.prompt_tokens; ++i)
       tokens.push_back(static_cast<TokenId>(
-          num_stop_ids() + rng.below(model().config().vocab_size - num_stop_ids())));
+          num_stop_ids() + rng.below(model().config().num_ids() - num_stop_ids())));
     return tokens;
   }
 
@@ -187,6 +192,7 @@ class RlStep {
   }
 
   Options options_;
+  Dtype dtype_;
   SteadyClock clock_;
   ThreadPool pool_;
   PolicyTrainer trainer_;
@@ -194,12 +200,14 @@ class RlStep {
 };
 
 void measure(const Options& options, const Program& program) {
-  RlStep bench(options, program.threads());
+  const MeasuredModel measured(
+      options.model, std::max<int64_t>(256, options.prompt_tokens + options.max_new_tokens));
+  RlStep bench(options, measured, program.threads());
   const int64_t parameters = bench.model().layout().num_parameters();
   const int64_t active = bench.model().layout().num_active_parameters();
   const int64_t num_samples = options.prompts * options.group_size;
   Settings settings;
-  describe_geometry(options.geometry, bench.model().config(), parameters, settings);
+  measured.describe(parameters, settings);
   settings.insert(settings.end(), {{"prompts", options.prompts},
                                    {"group_size", options.group_size},
                                    {"prompt_tokens", options.prompt_tokens},
@@ -233,7 +241,7 @@ void measure(const Options& options, const Program& program) {
     decode.push_back(static_cast<double>(sampled) / generate);
     gflops.push_back(6e-9 * static_cast<double>(active * trained_tokens) / train);
   }
-  const std::string& name = options.geometry;
+  const std::string& name = measured.name;
   report.add(name, "step", "ms", step_ms);
   report.add(name, "install", "ms", install_ms);
   report.add(name, "generate", "ms", generate_ms);
@@ -243,6 +251,7 @@ void measure(const Options& options, const Program& program) {
   report.add(name, "new tokens a sample", "tokens", new_tokens);
   report.add(name, "sampled in generate", "tokens/s", decode);
   report.add(name, "arithmetic in train", "GFLOP/s", gflops);
+  report.add(name, "peak memory", "MB", {peak_memory_mb()});
 }
 
 }  // namespace
@@ -252,8 +261,13 @@ int main(int argc, char** argv) {
   using namespace tailrace;
   Options options;
   Program program("rl-step", TAILRACE_MEASURES, "rl-step --steps 30 --json");
-  program.flags().option("--geometry", options.geometry,
-                         {.help = "the model", .one_of = geometry_names()});
+  add_model_flags(program, options.model);
+  program.flags().option("--prompt", options.prompt_tokens,
+                         {.help = "tokens of a prompt", .min = 1, .max = 65536});
+  program.flags().option("--new", options.max_new_tokens,
+                         {.help = "most tokens of an answer", .min = 1, .max = 65536});
+  program.flags().option("--full-length", options.full_length,
+                         {.help = "no id ends an answer: each has as many tokens as it may"});
   program.flags().option("--steps", options.steps,
                          {.help = "measured steps", .min = 1, .max = 100000});
   program.flags().option("--warmup", options.warmup,

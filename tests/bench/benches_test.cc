@@ -145,6 +145,27 @@ TEST(Benches, PrintRowsWithTheSameKeys) {
   }
 }
 
+TEST(Benches, MeasureTheModelOfAFolder) {
+  const std::string model =
+      fmt::format(" --json --model {}/tests/data/models/stories260K", TAILRACE_SOURCE_DIR);
+  for (const std::string words :
+       {"engine --batch 2 --runs 1 --prompt 9 --new 5",
+        "train-step --sequences 2 --length 16 --steps 1",
+        "rl-step --steps 1 --warmup 0 --prompt 9 --new 5 --full-length"}) {
+    const auto result = run_binary("bench " + words + model);
+    ASSERT_EQ(result.exit_code, 0) << words << ": " << result.err;
+    for (const std::string& line : lines_of(result.out)) {
+      const json row = json::parse(line);
+      EXPECT_EQ(row["settings"]["geometry"], "stories260K");
+      if (row["metric"] == "new tokens a sample") {
+        EXPECT_EQ(row["min"], 5);
+      }
+    }
+  }
+  const auto both = run_binary("bench engine --geometry tiny" + model);
+  EXPECT_EQ(both.exit_code, 2) << both.err;
+}
+
 TEST(Benches, KernelsSayWhatTheMachineCanDo) {
   const auto result = run_binary("bench kernels --json --milliseconds 0 --only machine");
   ASSERT_EQ(result.exit_code, 0) << result.err;
