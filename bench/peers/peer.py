@@ -5,6 +5,8 @@ Standard library only, so that compare.py runs with any python3.
 import argparse
 import json
 import os
+import pathlib
+import resource
 import statistics
 import sys
 
@@ -33,10 +35,13 @@ class Parser(argparse.ArgumentParser):
                          formatter_class=argparse.RawDescriptionHelpFormatter)
         self.add_argument("--json", action="store_true", help="one JSON object a row instead of a table")
 
-    def measures(self, geometries=tuple(GEOMETRIES)):
+    def measures(self, geometries=tuple(GEOMETRIES), models=True):
         """The flags of what measures by itself."""
         self.add_argument("--threads", type=positive, default=2, help="threads to measure with [2]")
-        self.add_argument("--geometry", choices=geometries, default="tiny", help="the model [tiny]")
+        choice = self.add_mutually_exclusive_group()
+        choice.add_argument("--geometry", choices=geometries, default="tiny", help="the model [tiny]")
+        if models:
+            choice.add_argument("--model", metavar="FOLDER", help="the folder of a model instead")
 
     def error(self, message):
         raise Mistake(f"{message}\n       Run '{self.prog} --help'.")
@@ -54,6 +59,25 @@ def cpu_name():
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return ""
+
+
+def peak_memory_mb():
+    """The most memory that this process has had resident, in 10^6 bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1.024e-3
+
+
+def chosen_model(options):
+    """The name that rows have, and the sizes."""
+    if not options.model:
+        return options.geometry, GEOMETRIES[options.geometry]
+    folder = pathlib.Path(options.model).resolve()
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except OSError as error:
+        raise Mistake(f"{options.model} is not the folder of a model: {error}") from error
+    names = {"layers": "num_hidden_layers", "hidden": "hidden_size", "heads": "num_attention_heads",
+             "kv_heads": "num_key_value_heads", "ffn": "intermediate_size", "vocab": "vocab_size"}
+    return folder.name, {name: config[key] for name, key in names.items()}
 
 
 class Report:
@@ -86,20 +110,30 @@ class Report:
         print(f"  {metric:22} {numbers}  {unit:10} {row['runs']:>5}", flush=True)
 
 
-def torch_model(geometry, max_positions, seed=0):
-    """A Llama of random weights with tied embeddings, and what describes it in a row."""
+def torch_model(options, max_positions, seed=0):
+    """A folder's model, or a Llama of random weights with tied embeddings, in float32; its name; what describes it."""
     import torch
+    from transformers import AutoModelForCausalLM
+
+    name, sizes = chosen_model(options)
+    torch.manual_seed(seed)
+    if options.model:
+        model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32, attn_implementation="sdpa",
+                                                     local_files_only=True)
+    else:
+        model = random_llama(sizes, max_positions)
+    parameters = sum(p.numel() for p in model.parameters())
+    return model, name, {"geometry": name, **sizes, "parameters": parameters}
+
+
+def random_llama(sizes, max_positions):
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    sizes = GEOMETRIES[geometry]
-    torch.manual_seed(seed)
-    model = LlamaForCausalLM(LlamaConfig(
+    return LlamaForCausalLM(LlamaConfig(
         hidden_size=sizes["hidden"], num_hidden_layers=sizes["layers"], num_attention_heads=sizes["heads"],
         num_key_value_heads=sizes["kv_heads"], intermediate_size=sizes["ffn"], vocab_size=sizes["vocab"],
         max_position_embeddings=max_positions, tie_word_embeddings=True, attn_implementation="sdpa",
         bos_token_id=1, eos_token_id=2, pad_token_id=0))
-    parameters = sum(p.numel() for p in model.parameters())
-    return model, {"geometry": geometry, **sizes, "parameters": parameters}
 
 
 def main(measure):

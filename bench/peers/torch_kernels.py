@@ -25,7 +25,7 @@ def products(sizes, tokens):
 
 def measure():
     parser = peer.Parser(__doc__, "build/peers/bin/python bench/peers/torch_kernels.py --geometry small")
-    parser.measures()
+    parser.measures(models=False)
     parser.add_argument("--pairs", type=peer.positive, default=9, help="how often each is run [9]")
     parser.add_argument("--sequences", type=peer.positive, default=4, help="sequences of the training step [4]")
     parser.add_argument("--length", type=peer.positive, default=128, help="tokens of each [128]")

@@ -1,8 +1,8 @@
 """Peer of `tailrace bench rl-step`: GRPO of TRL on PyTorch, 64 samples of one turn a step.
 
-The same geometry, samples, prompt, limit and reward as the bench, from random weights and with a learning rate
-that changes nothing. A bias on the end token gives it the share that the bench gives its stop ids (1 of 64), so
-that answers are as long.
+The same model, samples, prompt, limit and reward as the bench, and a learning rate that changes nothing. A bias on
+the end token gives it the share that the bench gives its stop ids (1 of 64) under random weights, so that answers are
+as long; with --full-length nothing ends one. The prompts of a folder's model are problems in its chat template.
 """
 import contextlib
 import io
@@ -16,7 +16,7 @@ import warnings
 
 import peer
 
-PROMPTS, GROUP, PROMPT_TOKENS, NEW_TOKENS, WARMUP = 8, 8, 21, 32, 3
+PROMPTS, GROUP = 8, 8
 
 
 def make_tokenizer(vocab):
@@ -32,29 +32,58 @@ def make_tokenizer(vocab):
         model_input_names=["input_ids", "attention_mask"])
 
 
+def words(tokenizer, vocab, tokens, draw):
+    return [" ".join(f"w{draw.randrange(3, vocab)}" for _ in range(tokens)) for _ in range(4096)]
+
+
+def problems(tokenizer, vocab, tokens, draw):
+    """Of one-digit numbers, so that all have one length; a few words more where that is less than `tokens`."""
+    def text(filler):
+        a, b = draw.randint(1, 9), draw.randint(1, 9)
+        question = f"What is {a} + {b}? Answer with just the number." + " Please" * filler
+        return tokenizer.apply_chat_template([{"role": "user", "content": question}], tokenize=False,
+                                             add_generation_prompt=True)
+    missing = tokens - len(tokenizer(text(0))["input_ids"])
+    if missing < 0:
+        raise peer.Mistake(f"--prompt {tokens}: the shortest problem has {tokens - missing} tokens")
+    return [text(missing) for _ in range(4096)]
+
+
 def measure():
     parser = peer.Parser(__doc__, "build/peers/bin/python bench/peers/trl_grpo.py --steps 20")
     parser.measures(("tiny", "small"))
     parser.add_argument("--steps", type=peer.positive, default=20, help="measured steps [20]")
+    parser.add_argument("--warmup", type=int, default=3, help="steps before them that are not measured [3]")
+    parser.add_argument("--prompt", type=peer.positive, default=21, help="tokens of a prompt [21]")
+    parser.add_argument("--new", type=peer.positive, default=32, help="most tokens of an answer [32]")
+    parser.add_argument("--full-length", action="store_true", help="nothing ends an answer")
+    parser.add_argument("--dtype", choices=("fp32", "bf16", "bf16-weights"), default="fp32",
+                        help="fp32, bf16 autocast, or weights in bf16 [fp32]")
+    parser.add_argument("--checkpointing", action="store_true", help="activations are computed again, as TRL's default")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     os.environ["HF_HUB_OFFLINE"] = "1"  # nothing is loaded from anywhere
     import torch
     import trl
     from datasets import Dataset
-    from transformers import TrainerCallback
+    from transformers import AutoTokenizer, TrainerCallback
     from transformers import logging as transformers_logging
 
     transformers_logging.set_verbosity_error()
     logging.disable(logging.WARNING)
     torch.set_num_threads(options.threads)
-    model, sizes = peer.torch_model(options.geometry, 256)
+    model, name, sizes = peer.torch_model(options, 256)
+    if options.dtype == "bf16-weights":
+        model = model.to(torch.bfloat16)
     vocab = sizes["vocab"]
-    tokenizer = make_tokenizer(vocab)
-    draw = random.Random(7)
-    prompts = [" ".join(f"w{draw.randrange(3, vocab)}" for _ in range(PROMPT_TOKENS)) for _ in range(4096)]
-    if {len(tokenizer(prompt)["input_ids"]) for prompt in prompts} != {PROMPT_TOKENS}:
-        raise peer.WrongResult(f"a prompt is not {PROMPT_TOKENS} tokens")
+    tokenizer = (AutoTokenizer.from_pretrained(options.model, padding_side="left") if options.model
+                 else make_tokenizer(vocab))
+    prompts = (problems if options.model else words)(tokenizer, vocab, options.prompt, random.Random(7))
+    if {len(tokenizer(prompt)["input_ids"]) for prompt in prompts} != {options.prompt}:
+        raise peer.WrongResult(f"a prompt is not {options.prompt} tokens")
+    # P(end) = 1/64 where all logits are alike.
+    ends = ({"min_new_tokens": options.new} if options.full_length
+            else {"sequence_bias": [[[2], math.log((vocab - 1) / 63)]]})
 
     seconds, lengths = [], []
 
@@ -72,13 +101,11 @@ def measure():
 
     with tempfile.TemporaryDirectory() as folder:
         config = trl.GRPOConfig(
-            output_dir=folder, use_cpu=True, bf16=False, per_device_train_batch_size=PROMPTS * GROUP,
-            num_generations=GROUP, max_prompt_length=PROMPT_TOKENS, max_completion_length=NEW_TOKENS,
-            max_steps=WARMUP + options.steps, learning_rate=1e-6, beta=0.0, temperature=1.0, loss_type="dapo",
-            gradient_checkpointing=False, save_strategy="no", report_to=[], disable_tqdm=True,
-            logging_strategy="no",
-            # P(end) = 1/64 where all logits are alike.
-            generation_kwargs={"sequence_bias": [[[2], math.log((vocab - 1) / 63)]]})
+            output_dir=folder, use_cpu=True, bf16=options.dtype == "bf16",
+            per_device_train_batch_size=PROMPTS * GROUP, num_generations=GROUP, max_completion_length=options.new,
+            max_steps=options.warmup + options.steps, learning_rate=1e-6, beta=0.0, temperature=1.0, loss_type="dapo",
+            gradient_checkpointing=options.checkpointing, save_strategy="no", report_to=[], disable_tqdm=True,
+            logging_strategy="no", generation_kwargs=ends)
         trainer = trl.GRPOTrainer(
             model=model, reward_funcs=even_ids, args=config, processing_class=tokenizer, callbacks=[Clock()],
             train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in prompts]))
@@ -87,13 +114,16 @@ def measure():
 
     report = peer.Report(
         "rl-step", "trl", f"{trl.__version__}, pytorch {torch.__version__}",
-        sizes | {"dtype": "fp32", "prompts": PROMPTS, "group_size": GROUP, "prompt_tokens": PROMPT_TOKENS,
-                 "max_new_tokens": NEW_TOKENS},
+        sizes | {"dtype": options.dtype, "prompts": PROMPTS, "group_size": GROUP, "prompt_tokens": options.prompt,
+                 "max_new_tokens": options.new},
         options.json, options.threads, torch.backends.cpu.get_cpu_capability())
-    seconds, lengths = seconds[WARMUP:], lengths[WARMUP:]
-    report.add(options.geometry, "step", "ms", [1e3 * s for s in seconds])
-    report.add(options.geometry, "samples", "samples/s", [PROMPTS * GROUP / s for s in seconds])
-    report.add(options.geometry, "new tokens a sample", "tokens", lengths)
+    seconds, lengths = seconds[options.warmup:], lengths[options.warmup:]
+    if options.full_length and set(lengths) != {options.new}:
+        raise peer.WrongResult(f"an answer is not {options.new} tokens")
+    report.add(name, "step", "ms", [1e3 * s for s in seconds])
+    report.add(name, "samples", "samples/s", [PROMPTS * GROUP / s for s in seconds])
+    report.add(name, "new tokens a sample", "tokens", lengths)
+    report.add(name, "peak memory", "MB", [peer.peak_memory_mb()])
 
 
 if __name__ == "__main__":

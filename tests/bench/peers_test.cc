@@ -93,5 +93,19 @@ TEST_F(Peers, AreNotComparedWhenTheirSizesDiffer) {
   EXPECT_EQ(out_, "");
 }
 
+TEST_F(Peers, TakeTheSizesOfAFolder) {
+  const std::string call =
+      "python3 -c \"import sys; sys.path.insert(0, '{}'); import argparse, peer; "
+      "peer.main(lambda: print(*peer.chosen_model(argparse.Namespace(geometry='tiny', "
+      "model='{}'))))\"";
+  ASSERT_EQ(run(fmt::format(fmt::runtime(call), kPeers,
+                            std::string(TAILRACE_SOURCE_DIR) + "/tests/data/models/stories260K/")),
+            0)
+      << err_;
+  EXPECT_TRUE(out_.starts_with("stories260K {'layers': 5, 'hidden': 64, 'heads': 8")) << out_;
+  EXPECT_EQ(run(fmt::format(fmt::runtime(call), kPeers, folder_.path().string())), 2);
+  EXPECT_NE(err_.find("is not the folder of a model"), std::string::npos) << err_;
+}
+
 }  // namespace
 }  // namespace tailrace
