@@ -63,7 +63,7 @@ def main():
     parser.add_argument("--merged")
     arguments = parser.parse_args()
     config = json.loads((pathlib.Path(arguments.adapter) / "adapter_config.json").read_text())
-    base = AutoModelForCausalLM.from_pretrained(config["base_model_name_or_path"])
+    base = AutoModelForCausalLM.from_pretrained(config["base_model_name_or_path"], dtype=torch.float32)
     rows = sequences(base.config.vocab_size, base.config.max_position_embeddings)
     without = theirs(base, rows)
     want = theirs(PeftModel.from_pretrained(base, arguments.adapter), rows)
@@ -72,7 +72,7 @@ def main():
     worst = 0.0
     pairs = [("tailrace against peft", ours(arguments.binary, arguments.adapter, rows))]
     if arguments.merged:
-        merged = AutoModelForCausalLM.from_pretrained(arguments.merged)
+        merged = AutoModelForCausalLM.from_pretrained(arguments.merged, dtype=torch.float32)
         pairs.append(("merged by tailrace, in transformers, against peft", theirs(merged, rows)))
     for name, got in pairs:
         logit, logprob = difference(got, want, rows)
