@@ -3,8 +3,9 @@
 
 A name without a slash is a bench of Tailrace or a peer of this folder; with one it is the path of a program, so that
 a bench of another build can stand on either side. What follows -- goes to both. Rows are compared that both have;
-a ratio above 1 says that A is better, by its rate or by its time. The two take turns in going first. `others` is the
-share of the machine that other processes took meanwhile; a pair in which it is large says little and is run again.
+a ratio above 1 says that A is better, by its rate, its time or its memory. The two take turns in going first.
+`others` is the share of the machine that other processes took meanwhile; a pair in which it is large says little and
+is run again.
 """
 import json
 import os
@@ -77,12 +78,12 @@ def run(command):
     return {(row["case"], row["metric"], row["unit"]): row for row in rows}
 
 
-def check_settings(a, b):
+def check_settings(a, b, may_differ=()):
     """Sizes that both name must be equal: a ratio of two different things is none."""
     for name in ("device", "cpu", "threads"):
         if a["machine"][name] != b["machine"][name]:
             raise peer.Mistake(f"{name} differs: {a['machine'][name]} and {b['machine'][name]}")
-    for name in a["settings"].keys() & b["settings"].keys():
+    for name in (a["settings"].keys() & b["settings"].keys()) - set(may_differ):
         if a["settings"][name] != b["settings"][name]:
             raise peer.Mistake(f"the setting {name} differs: {a['settings'][name]} and {b['settings'][name]}")
 
@@ -91,8 +92,9 @@ def is_rate(unit):
     return unit.endswith("/s")
 
 
-def is_time(unit):
-    return unit in ("ms", "s")
+def is_cost(unit):
+    """Times, and memory."""
+    return unit in ("ms", "s", "MB")
 
 
 def ratio(a, b):
@@ -102,14 +104,14 @@ def ratio(a, b):
 class Pair:
     """One run of each, and the share of the machine that others had in the busier of the two."""
 
-    def __init__(self, commands, number, patience):
+    def __init__(self, commands, number, patience, may_differ):
         self.rows, self.others = [None, None], 0.0
         for side in ((0, 1), (1, 0))[number % 2]:
             wait_until_quiet(patience)
             watch = Watch()
             self.rows[side] = run(commands[side])
             self.others = max(self.others, watch.others())
-        check_settings(*self.any_rows())
+        check_settings(*self.any_rows(), may_differ)
 
     def any_rows(self):
         """A row of each: settings and machine are the same in all."""
@@ -127,7 +129,7 @@ def run_pairs(commands, options):
         return [pair for pair in pairs if pair.others <= options.max_others]
 
     while len(quiet()) < options.pairs and len(pairs) < 2 * options.pairs:
-        pairs.append(Pair(commands, len(pairs), options.patience))
+        pairs.append(Pair(commands, len(pairs), options.patience, options.may_differ))
         print(f"pair {len(pairs)}: others {pairs[-1].others:.0%}", file=sys.stderr)
     return pairs, quiet() if len(quiet()) == options.pairs else pairs
 
@@ -146,6 +148,14 @@ def print_pairs(key, names, pairs, counted):
     print(f"  {'median':8} {a:>{width}.5g} {b:>{width}.5g} {middle:>8.2f}")
 
 
+def add_pair_flags(parser):
+    parser.add_argument("--pairs", type=peer.positive, default=5, help="how often each is run [5]")
+    parser.add_argument("--patience", type=int, default=0, metavar="SECONDS",
+                        help="wait as long for a quiet machine before each run [0]")
+    parser.add_argument("--max-others", type=float, default=0.1, metavar="SHARE",
+                        help="a pair is quiet when others take at most this share of the machine [0.1]")
+
+
 def measure():
     words, both = sys.argv[1:], []
     if "--" in words:
@@ -153,16 +163,14 @@ def measure():
     parser = peer.Parser(__doc__, "bench/peers/compare.py train-step torch_train --pairs 5 -- --geometry small")
     parser.add_argument("a", metavar="A", help="a bench, a peer, or the path of a program; its own flags in quotes")
     parser.add_argument("b", metavar="B", help="likewise")
-    parser.add_argument("--pairs", type=peer.positive, default=5, help="how often each is run [5]")
-    parser.add_argument("--patience", type=int, default=0, metavar="SECONDS",
-                        help="wait as long for a quiet machine before each run [0]")
-    parser.add_argument("--max-others", type=float, default=0.1, metavar="SHARE",
-                        help="a pair is quiet when others take at most this share of the machine [0.1]")
+    add_pair_flags(parser)
+    parser.add_argument("--may-differ", nargs="+", default=(), metavar="SETTING",
+                        help="settings that need not be equal, as the dtype of two who train to one end")
     options = parser.parse_args(words)
     names = (options.a, options.b)
     pairs, counted = run_pairs([command_of(name) + both for name in names], options)
     first = pairs[0].any_rows()
-    keys = [key for key in pairs[0].rows[0] if key in pairs[0].rows[1] and (is_rate(key[2]) or is_time(key[2]))]
+    keys = [key for key in pairs[0].rows[0] if key in pairs[0].rows[1] and (is_rate(key[2]) or is_cost(key[2]))]
     if not keys:
         raise peer.Mistake(f"{names[0]} and {names[1]} have no row in common")
 

@@ -1,7 +1,9 @@
 // What the scripts of bench/peers print, as far as it needs no peer: the form of the benches' rows,
 // and the ratios.
 #include <filesystem>
+#include <map>
 #include <set>
+#include <sstream>
 #include <string>
 
 #include <fmt/format.h>
@@ -37,12 +39,13 @@ class Peers : public testing::Test {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
 
-  // A program that prints two rows, one a rate and one a time.
+  // A program that prints rows: a rate, a time, as many MB, and a length, which nobody compares.
   std::string fake(const std::string& name, double rate, double time, int64_t layers) {
     const Heading heading = make_heading("engine", {{"layers", layers}}, 2);
     std::string script = "#!/bin/sh\n";
     for (const Row& row : {Row{"tiny", "decode", "tokens/s", {rate, rate, rate, 1}, {}},
                            Row{"tiny", "wait", "ms", {time, time, time, 1}, {}},
+                           Row{"tiny", "peak memory", "MB", {time, time, time, 1}, {}},
                            Row{"tiny", "length", "tokens", {9, 9, 9, 1}, {}}})
       script += fmt::format("echo '{}'\n", to_json(heading, row));
     folder_.write(name, script);
@@ -72,18 +75,22 @@ TEST_F(Peers, PrintTheKeysOfABench) {
   EXPECT_EQ(keys, our_keys);
 }
 
-TEST_F(Peers, AreComparedByRateAndByTime) {
+TEST_F(Peers, AreComparedByRateTimeAndMemory) {
   const std::string a = fake("a", 30, 5, 4), b = fake("b", 10, 20, 4);
   ASSERT_EQ(run(fmt::format("{}/compare.py {} {} --pairs 2 --max-others 1 --json", kPeers, a, b)),
             0)
       << err_;
-  const size_t end = out_.find('\n');
-  const json rate = json::parse(out_.substr(0, end)), time = json::parse(out_.substr(end + 1));
-  EXPECT_EQ(rate["metric"], "decode");
-  EXPECT_EQ(rate["median"], 3);
-  EXPECT_EQ(rate["runs"], 2);
-  EXPECT_EQ(time["metric"], "wait");
-  EXPECT_EQ(time["median"], 4);
+  std::istringstream lines(out_);
+  std::map<std::string, json> rows;
+  for (std::string line; std::getline(lines, line);) {
+    const json row = json::parse(line);
+    rows[row["metric"]] = row;
+  }
+  EXPECT_EQ(rows.size(), 3);
+  EXPECT_EQ(rows["decode"]["median"], 3);
+  EXPECT_EQ(rows["decode"]["runs"], 2);
+  EXPECT_EQ(rows["wait"]["median"], 4);
+  EXPECT_EQ(rows["peak memory"]["median"], 4);
 }
 
 TEST_F(Peers, AreNotComparedWhenTheirSizesDiffer) {
@@ -91,6 +98,10 @@ TEST_F(Peers, AreNotComparedWhenTheirSizesDiffer) {
   EXPECT_EQ(run(fmt::format("{}/compare.py {} {}", kPeers, a, b)), 2);
   EXPECT_TRUE(err_.ends_with("error: the setting layers differs: 4 and 8\n")) << err_;
   EXPECT_EQ(out_, "");
+  EXPECT_EQ(run(fmt::format("{}/compare.py {} {} --pairs 1 --max-others 1 --may-differ layers",
+                            kPeers, a, b)),
+            0)
+      << err_;
 }
 
 TEST_F(Peers, TakeTheSizesOfAFolder) {
