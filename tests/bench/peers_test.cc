@@ -118,5 +118,33 @@ TEST_F(Peers, TakeTheSizesOfAFolder) {
   EXPECT_NE(err_.find("is not the folder of a model"), std::string::npos) << err_;
 }
 
+// smollm2.py, with programs that print what they are told in the place of all others.
+TEST_F(Peers, MakeATableOfTheBestWay) {
+  folder_.write("table.py", R"(
+import argparse, sys
+sys.path.insert(0, sys.argv[1])
+import smollm2
+fast, slow, ours = (f'{sys.argv[2]}/{name}' for name in ('fast', 'slow', 'ours'))
+rows = [('decoding', '', 'decode', 'tokens/s'), ('memory', '', 'peak memory', 'MB')]
+options = argparse.Namespace(pairs=2, patience=0, max_others=1, may_differ=['layers'])
+whole = smollm2.print_table(
+    [smollm2.Work('a', ours, {'slowly': slow, 'fast': fast, 'never': '/bin/false'}, rows),
+     smollm2.Work('b', '', {'alone': slow}, rows[:1]),
+     smollm2.Work('c', ours, {'broken': '/bin/false'}, rows)], options)
+sys.exit(not whole)
+)");
+  fake("ours", 30, 5, 4);
+  fake("fast", 20, 20, 8);
+  fake("slow", 10, 10, 8);
+  EXPECT_EQ(run(fmt::format("python3 {0}/table.py {1} {0}", folder_.path().string(), kPeers)), 1)
+      << err_;
+  for (const char* part :
+       {"| decoding | tokens/s | 30 | 20 | 1.50 | fast |", "| memory | MB | 5 | 20 | 4.00 | fast |",
+        "| decoding | tokens/s | none yet | 10 |  | alone |",
+        "- slowly, run once: decode 10 tokens/s, peak memory 10 MB",
+        "- never did not run: ", "- c was not measured: "})
+    EXPECT_NE(out_.find(part), std::string::npos) << part << "\n" << out_;
+}
+
 }  // namespace
 }  // namespace tailrace
