@@ -58,6 +58,10 @@ def number(value):
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
+def last_words(mistake):
+    return " ".join(text.strip() for text in str(mistake).splitlines()[-2:])
+
+
 def say(text):
     print(text, file=sys.stderr, flush=True)
 
@@ -72,7 +76,7 @@ def try_ways(work, notes):
             ran[way] = [rows[key_of(rows, row)] for row in work.rows]
         except peer.Mistake as mistake:
             say(f"{way} did not run: {mistake}")
-            notes.append(f"- {way} did not run: {str(mistake).splitlines()[-1].strip()}")
+            notes.append(f"- {way} did not run: {last_words(mistake)}")
     best = sorted(ran, key=lambda way: ran[way][0]["median"], reverse=compare.is_rate(work.rows[0][3]))
     if len(ran) > 1:
         for way in best:
@@ -130,7 +134,7 @@ def print_table(chosen, options):
         except peer.Mistake as mistake:
             whole = False
             say(f"{work.name}: {mistake}")
-            notes.append(f"- {work.name} was not measured: {str(mistake).splitlines()[-1].strip()}")
+            notes.append(f"- {work.name} was not measured: {last_words(mistake)}")
     if notes:
         print("\n" + "\n".join(notes))
     return whole
