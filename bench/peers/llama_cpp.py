@@ -141,7 +141,8 @@ def run(model, options, flash_attention):
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
     lines = re.findall(r"^\{.*\}$", done.stdout + done.stderr, re.MULTILINE)
     if done.returncode != 0 or len(lines) != len(batches):
-        raise peer.Mistake("llama-batched-bench failed: " + "\n       ".join(done.stderr.splitlines()[-5:]))
+        raise peer.Mistake(f"llama-batched-bench ended with {done.returncode} and {len(lines)} of {len(batches)} rows: "
+                           + "\n       ".join(done.stderr.splitlines()[-5:]))
     rows = [json.loads(line) for line in lines]
     return {batch: [[row[key] for row in rows if row["pl"] == batch][1:] for key in ("speed_pp", "speed_tg")]
             for batch in options.batch}
