@@ -11,7 +11,6 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include <fmt/format.h>
 
@@ -21,30 +20,31 @@ class UserError : public std::runtime_error {
  public:
   template <class... Args>
   explicit UserError(fmt::format_string<Args...> format, Args&&... args)
-      : std::runtime_error(without_nul(fmt::format(format, std::forward<Args>(args)...))) {}
+      : UserError(Message{format, fmt::make_format_args(args...)}) {}
+  UserError(const UserError&);
+  UserError& operator=(const UserError&);
+  ~UserError() override;
 
   // A sentence that begins with the key that it is about:
   //   throw UserError::at("rollout.group_size", "is {}; it must be at least 1", size);
   template <class... Args>
   static UserError at(std::string_view key, fmt::format_string<Args...> format, Args&&... args) {
-    return UserError("{} {}", key, fmt::format(format, std::forward<Args>(args)...)).about(key);
+    return sentence_at(key, {format, fmt::make_format_args(args...)});
   }
 
   // The same message, as one about `key`; what is about a key already stays so.
-  UserError about(std::string_view key) const {
-    UserError error = *this;
-    if (error.key_.empty()) error.key_ = key;
-    return error;
-  }
+  UserError about(std::string_view key) const;
 
   const std::string& key() const { return key_; }  // full and dotted; empty: about none
 
  private:
-  static std::string without_nul(std::string text) {
-    for (size_t at = 0; (at = text.find('\0', at)) != std::string::npos;)
-      text.replace(at, 1, "\\x00");
-    return text;
-  }
+  // Made in error.cc, and not anew for each list of types.
+  struct Message {
+    fmt::string_view format;
+    fmt::format_args args;
+  };
+  explicit UserError(const Message& message);
+  static UserError sentence_at(std::string_view key, const Message& message);
 
   std::string key_;
 };
