@@ -14,4 +14,9 @@ void check_failed(const char* file, int line, const char* condition, std::string
   std::abort();
 }
 
+void check_failed_as(const char* file, int line, const char* condition, fmt::string_view format,
+                     fmt::format_args args) {
+  check_failed(file, line, condition, fmt::vformat(format, args));
+}
+
 }  // namespace tailrace

@@ -14,6 +14,20 @@ namespace tailrace {
 [[noreturn]] void check_failed(const char* file, int line, const char* condition,
                                std::string_view message);
 
+#ifndef __CUDACC__
+[[noreturn]] void check_failed_as(const char* file, int line, const char* condition,
+                                  fmt::string_view format, fmt::format_args args);
+
+// Where a check fails there is one call, and no text is made.
+template <class... Args>
+[[noreturn, gnu::cold, gnu::noinline]] void check_failed_with(const char* file, int line,
+                                                              const char* condition,
+                                                              fmt::format_string<Args...> format,
+                                                              const Args&... args) {
+  check_failed_as(file, line, condition, format, fmt::make_format_args(args...));
+}
+#endif
+
 }  // namespace tailrace
 
 #ifdef __CUDACC__  // which does not read fmt: without the values
@@ -23,9 +37,9 @@ namespace tailrace {
       ::tailrace::check_failed(__FILE__, __LINE__, #condition, "on a GPU"); \
   } while (false)
 #else
-#define TR_CHECK(condition, ...)                                                               \
-  do {                                                                                         \
-    if (!(condition)) [[unlikely]]                                                             \
-      ::tailrace::check_failed(__FILE__, __LINE__, #condition, ::fmt::format("" __VA_ARGS__)); \
+#define TR_CHECK(condition, ...)                                                     \
+  do {                                                                               \
+    if (!(condition)) [[unlikely]]                                                   \
+      ::tailrace::check_failed_with(__FILE__, __LINE__, #condition, "" __VA_ARGS__); \
   } while (false)
 #endif
