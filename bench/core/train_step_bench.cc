@@ -251,7 +251,7 @@ void measure(const Options& options, const Program& program) {
   require(std::abs(backward - difference) < 0.02 * backward,
           "the gradient is wrong: its slope along itself is {}, that of the loss {}", backward,
           difference);
-  Report report = program.report(settings);
+  Report report = program.report(settings, "cpu", measured.dtype);
 
   // Not before: bf16 would round away what the difference moves.
   train.pack_as(measured.dtype);

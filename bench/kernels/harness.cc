@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "bench/report/program.h"
+#include "kernels/base/isa.h"
 #include "kernels/cpu/simd.h"
 
 namespace tailrace {
@@ -50,11 +51,13 @@ void KernelHarness::limits() {
 }
 
 void KernelHarness::products(const std::string& name, const std::string& metric, double flops,
-                             const std::function<void()>& kernel) {
+                             const std::function<void()>& kernel, Dtype weight) {
   if (peak_ == 0) peak_ = multiply_add_peak();
+  const bool in_pairs = weight == Dtype::kBF16 && isa() == Isa::kAvx512Bf16;
+  if (in_pairs && pairs_peak_ == 0) pairs_peak_ = bf16_peak();
   std::vector<double> rates = seconds_of(kernel);
   for (double& value : rates) value = 1e-9 * flops / value;
-  report_.add(name, metric, "GFLOP/s", std::move(rates), 1e-9 * peak_);
+  report_.add(name, metric, "GFLOP/s", std::move(rates), 1e-9 * (in_pairs ? pairs_peak_ : peak_));
 }
 
 void KernelHarness::traffic(const std::string& name, const std::string& metric, double bytes,

@@ -32,9 +32,9 @@ class KernelHarness {
   // Rows of the case "machine": what the others are held against, and what bf16 and reading could
   // reach.
   void limits();
-  // A row in GFLOP/s.
+  // A row in GFLOP/s, of products with a weight of this dtype.
   void products(const std::string& name, const std::string& metric, double flops,
-                const std::function<void()>& kernel);
+                const std::function<void()>& kernel, Dtype weight = Dtype::kF32);
   // A row in GB/s; `bytes` are those that must be read and written.
   void traffic(const std::string& name, const std::string& metric, double bytes,
                const std::function<void()>& kernel);
@@ -42,8 +42,8 @@ class KernelHarness {
  private:
   std::vector<double> seconds_of(const std::function<void()>& kernel) const;
   double multiply_add_peak() const;  // flops a second, in registers, on every thread
-  double bf16_peak() const;  // of products of bf16, which the kernels do not use; 0: none here
-  double copy_rate(double bytes);  // bytes a second
+  double bf16_peak() const;          // the same in pairs of bf16; 0: none here
+  double copy_rate(double bytes);    // bytes a second
   double read_rate(double bytes) const;
 
   Report report_;
@@ -51,7 +51,7 @@ class KernelHarness {
   Stream stream_;
   double seconds_;
   std::string only_;
-  double peak_ = 0;                       // 0: not yet measured
+  double peak_ = 0, pairs_peak_ = 0;      // 0: not yet measured
   std::map<int64_t, double> copy_rates_;  // by bytes
 };
 

@@ -32,6 +32,12 @@ void measure(const Options& options, const Program& program) {
   bench_linear(bench, 64, 64, 64, /*gradients=*/false);
   // A decode step of a head that no cache holds: the bytes of the weights are what it waits for.
   for (int64_t tokens : {1, 8}) bench_linear(bench, tokens, 2048, 40960, /*gradients=*/false);
+  // SmolLM2-135M: q, k and v, o, gate and up, down, the head. Decoding, and a micro-batch of training.
+  for (auto [in, out] : std::initializer_list<std::pair<int64_t, int64_t>>{
+           {576, 960}, {576, 576}, {576, 3072}, {1536, 576}, {576, 49152}}) {
+    for (int64_t tokens : {1, 8, 64}) bench_linear(bench, tokens, in, out, /*gradients=*/false);
+    if (out < 49152) bench_linear(bench, 1024, in, out, /*gradients=*/true);
+  }
   for (const AttentionShape& shape :
        std::initializer_list<AttentionShape>{{16, 128, 128, 4, 2, 32},
                                              {2, 1024, 1024, 4, 2, 32},

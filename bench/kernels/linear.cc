@@ -1,6 +1,7 @@
 #include "kernels/ops/linear.h"
 
 #include <algorithm>
+#include <functional>
 #include <string>
 
 #include <fmt/format.h>
@@ -39,9 +40,11 @@ void bench_linear(KernelHarness& bench, int64_t tokens, int64_t in, int64_t out,
   ref::linear(x.view.slice_rows(0, few_tokens), w.view, {}, expected.view);
   require_close(y.view, expected.view, in, name);
   bench.products(name, "forward", flops, forward);
-  bench.products(name, "forward, bf16", flops, [&] {
-    linear(bench.stream(), {.x = x.view, .weight = bf16.weight, .y = y.view});
-  });
+  const auto bf16_row = [&](const std::string& metric, const std::function<void()>& kernel) {
+    bench.products(name, metric, flops, kernel, Dtype::kBF16);
+  };
+  bf16_row("forward, bf16",
+           [&] { linear(bench.stream(), {.x = x.view, .weight = bf16.weight, .y = y.view}); });
   if (!gradients) return;
 
   RandomMatrix expected_dx(few_tokens, in, rng), expected_dw(few_outs, in, rng);
@@ -55,6 +58,14 @@ void bench_linear(KernelHarness& bench, int64_t tokens, int64_t in, int64_t out,
   require_close(dw.view, expected_dw.view, tokens, name + ", dW");
   bench.products(name, "dx", flops, grad_input);
   bench.products(name, "dW", flops, grad_weight);
+  bf16_row("dx, bf16", [&] {
+    linear_grad_input(bench.stream(), workspace,
+                      {.dy = y.view, .weight = bf16.weight, .dx = dx.view, .accumulate = false});
+  });
+  bf16_row("dW, bf16", [&] {
+    linear_grad_weight(bench.stream(), workspace,
+                       {.dy = y.view, .x = x.view, .dweight = dw.view, .weight = Dtype::kBF16});
+  });
 }
 
 }  // namespace tailrace

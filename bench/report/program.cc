@@ -5,6 +5,7 @@
 
 #include "core/base/error.h"
 #include "core/base/file.h"
+#include "core/weights/manifest.h"
 
 namespace tailrace {
 namespace {
@@ -50,10 +51,10 @@ int Program::run(int argc, const char* const* argv, const std::function<void()>&
   return 0;
 }
 
-Report Program::report(Settings settings, std::string device) const {
+Report Program::report(Settings settings, std::string device, Dtype weights) const {
   Heading heading = make_heading(name_, std::move(settings), threads_);
   // The numerics class is that of the CPU; what a GPU computes with is among the settings.
-  if (device != "cpu") heading.numerics = "gpu";
+  heading.numerics = device == "cpu" ? numerics_class(weights) : "gpu";
   heading.device = std::move(device);
   return Report(std::move(heading), json_ ? Report::Form::kJson : Report::Form::kTable, stdout);
 }

@@ -19,6 +19,7 @@
 
 #include "bench/report/report.h"
 #include "core/config/flags.h"
+#include "kernels/base/dtype.h"
 
 namespace tailrace {
 
@@ -49,7 +50,8 @@ class Program {
   // Inside `measure`:
   int threads() const { return threads_; }
   bool json() const { return json_; }
-  Report report(Settings settings, std::string device = "cpu") const;
+  // `weights`: the dtype of the products that are measured, which the numerics class names.
+  Report report(Settings settings, std::string device = "cpu", Dtype weights = Dtype::kF32) const;
 
  private:
   std::string name_;

@@ -1,7 +1,7 @@
 // How many tokens a second the decode engine prefills and samples, by batch size. Prompts (of 64
 // tokens) are prefilled, then all but one of the new tokens (64) of each sequence are sampled; the
-// two are timed apart. The limit is the same multiply-adds at the rate of one large product in fp32
-// on the same threads.
+// two are timed apart. Nothing ends a sequence before. The limit is the same multiply-adds at the
+// rate of one large product of the same dtype on the same threads.
 //
 // Checked first: the log-probabilities that were sampled are, bit for bit, those of one forward
 // pass over the whole sequence.
@@ -75,6 +75,8 @@ class EngineUnderTest {
     seconds.decode_cpu = cpu.seconds();
     seconds.sampled = engine_.stats().sampled_tokens - before;
     for (SessionId session = 0; session < batch_; ++session) engine_.release(session);
+    require(engine_.stats().planner.preemptions == 0, "batch {}: {} sequences gave way to others",
+            batch_, engine_.stats().planner.preemptions);
     return seconds;
   }
 
@@ -99,6 +101,8 @@ class EngineUnderTest {
     EngineOptions options;
     options.max_context_tokens = prompt_tokens_ + new_tokens_;
     options.max_sequences = batch_;
+    // As much as all of them need: one that gives way to others is prefilled again.
+    options.kv_cache_mb = int64_t{1} << 20;
     // At least one token of each sequence, so that all are decoded in one pass.
     options.max_batch_tokens = std::max<int64_t>(512, batch_);
     return options;
@@ -160,14 +164,14 @@ class EngineUnderTest {
 };
 
 // FLOP/s of y = x W^T with 256 rows, 512 x 512.
-double product_rate(int threads) {
+double product_rate(int threads, Dtype dtype) {
   constexpr int64_t kRows = 256, kSize = 512;
   ThreadPool pool(threads);
   const Stream stream{.device = {}, .pool = &pool, .native = nullptr};
   Buffer x(kRows * kSize * sizeof(float)), w(kSize * kSize * sizeof(float)),
-      y(kRows * kSize * sizeof(float)), memory(weight_bytes(Dtype::kF32, kSize, kSize));
-  const Weight packed = pack_weight(stream, ConstMatrix(w.as<float>().data(), kSize, kSize),
-                                    Dtype::kF32, memory.as<std::byte>());
+      y(kRows * kSize * sizeof(float)), memory(weight_bytes(dtype, kSize, kSize));
+  const Weight packed = pack_weight(stream, ConstMatrix(w.as<float>().data(), kSize, kSize), dtype,
+                                    memory.as<std::byte>());
   double best = 0;
   for (int run = 0; run < 20; ++run) {
     const Stopwatch watch;
@@ -181,7 +185,10 @@ double product_rate(int threads) {
 }
 
 void measure(const Options& options, const Program& program) {
-  const MeasuredModel measured(options.model, options.prompt_tokens + options.new_tokens);
+  MeasuredModel measured(options.model, options.prompt_tokens + options.new_tokens);
+  // A chat model would end many of its turns early, and then a batch is no longer as large as its
+  // row says.
+  measured.config.eos_tokens.clear();
   const Model model(measured.config);
   Parameters parameters(model.layout());
   measured.fill(1, parameters);
@@ -189,10 +196,10 @@ void measure(const Options& options, const Program& program) {
   measured.describe(model.layout().num_parameters(), settings);
   settings.emplace_back("prompt_tokens", options.prompt_tokens);
   settings.emplace_back("new_tokens", options.new_tokens);
-  Report report = program.report(settings);
+  Report report = program.report(settings, "cpu", measured.dtype);
   // Two flops a parameter that a token goes through; attention is not counted, so 100 % is out of
   // reach.
-  const double limit = product_rate(program.threads()) /
+  const double limit = product_rate(program.threads(), measured.dtype) /
                        (2.0 * static_cast<double>(model.layout().num_active_parameters()));
 
   for (const int64_t batch : options.batches) {

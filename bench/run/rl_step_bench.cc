@@ -212,7 +212,7 @@ void measure(const Options& options, const Program& program) {
                                    {"group_size", options.group_size},
                                    {"prompt_tokens", options.prompt_tokens},
                                    {"max_new_tokens", options.max_new_tokens}});
-  Report report = program.report(settings);
+  Report report = program.report(settings, "cpu", measured.dtype);
 
   std::vector<double> step_ms, install_ms, generate_ms, reward_ms, train_ms;
   std::vector<double> samples, new_tokens, decode, gflops;
