@@ -3,17 +3,22 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <new>
 #include <vector>
 
+#define PCRE2_CODE_UNIT_WIDTH 8
 #include <fmt/format.h>
+#include <pcre2.h>
 
 #include "core/base/error.h"
 
 namespace tailrace {
 namespace {
 
-// Copies of what repetitions with counts repeat: each is built, and matching recurses into them.
+// Copies of what repetitions with counts repeat: each is built.
 constexpr int64_t kMaxCopies = 4;
+// Steps back of one match, some milliseconds.
+constexpr uint32_t kMatchLimit = 1'000'000;
 
 // Looks for what may not stand in a pattern; its form is left to the compiler.
 class PatternScan {
@@ -82,11 +87,17 @@ class PatternScan {
     return std::nullopt;
   }
 
-  // {2}, {1,} and {1,3}.
+  // {2}, {1,} and {1,3}. Others are text, or counts, by the engine.
   std::optional<std::string> counts() {
     const size_t close = std::min(text_.find('}', at_), text_.size());
     const std::string_view inner = text_.substr(at_ + 1, close - at_ - 1);
     const size_t comma = std::min(inner.find(','), inner.size());
+    const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+    if (close == text_.size() || comma == 0 || inner.empty() ||
+        !std::ranges::all_of(inner.substr(0, comma), is_digit) ||
+        !std::ranges::all_of(inner.substr(std::min(comma + 1, inner.size())), is_digit))
+      return fmt::format("has {}, which is not read; write \\{{",
+                         text_.substr(at_, close + 1 - at_));
     int64_t most = 1;
     for (const std::string_view part :
          {inner.substr(0, comma), inner.substr(std::min(comma + 1, inner.size()))}) {
@@ -124,18 +135,48 @@ std::optional<std::string> fault_of_module_pattern(std::string_view pattern) {
   return PatternScan(pattern).fault();
 }
 
+struct ModulePattern::Compiled {
+  pcre2_code* code = nullptr;
+  pcre2_match_context* context = nullptr;
+  pcre2_match_data* data = nullptr;
+
+  explicit Compiled(const std::string& pattern) {
+    int error = 0;
+    size_t offset = 0;
+    code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                         PCRE2_ANCHORED | PCRE2_ENDANCHORED | PCRE2_DOLLAR_ENDONLY, &error, &offset,
+                         nullptr);
+    if (code == nullptr) {
+      char message[256] = {};
+      pcre2_get_error_message(error, reinterpret_cast<PCRE2_UCHAR*>(message), sizeof message);
+      throw UserError("cannot be read as a regular expression ({}, at byte {})", message, offset);
+    }
+    context = pcre2_match_context_create(nullptr);
+    data = pcre2_match_data_create(1, nullptr);
+    if (context == nullptr || data == nullptr) throw std::bad_alloc();
+    pcre2_set_match_limit(context, kMatchLimit);
+  }
+  ~Compiled() {
+    pcre2_match_data_free(data);
+    pcre2_match_context_free(context);
+    pcre2_code_free(code);
+  }
+  Compiled(const Compiled&) = delete;
+};
+
 ModulePattern::ModulePattern(const std::string& pattern) {
   if (const auto fault = fault_of_module_pattern(pattern)) throw UserError("{}", *fault);
-  try {
-    // The search that goes back instead takes exponential time of some patterns.
-    regex_ = std::regex(pattern, std::regex::ECMAScript | std::regex_constants::__polynomial);
-  } catch (const std::regex_error& error) {
-    throw UserError("cannot be read as a regular expression ({})", error.what());
-  }
+  compiled_ = std::make_shared<Compiled>(pattern);
 }
 
 bool ModulePattern::matches(const std::string& name) const {
-  return std::regex_match(name, regex_);
+  const int found =
+      pcre2_match(compiled_->code, reinterpret_cast<PCRE2_SPTR>(name.data()), name.size(),
+                  /*startoffset=*/0, /*options=*/0, compiled_->data, compiled_->context);
+  if (found != PCRE2_ERROR_NOMATCH && found < 0)
+    throw UserError("takes more than {} steps to match {}; write it without nested repetitions",
+                    kMatchLimit, name);
+  return found >= 0;
 }
 
 }  // namespace tailrace

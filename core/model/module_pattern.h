@@ -1,15 +1,14 @@
 // A regular expression over the names of a model's modules, as the target_modules of peft may be.
 //
 // peft asks Python's re.fullmatch(). The patterns that are read are those which mean the same in
-// ECMAScript: classes, groups, alternatives, lookaheads that are not nested, and repetitions. They
-// come from outside, so their length and their counts have bounds, and matching takes polynomial
-// time.
+// PCRE2: classes, groups, alternatives, lookaheads that are not nested, and repetitions. They come
+// from outside, so their length, their counts and the steps of a match have bounds.
 //
-// Thread: any.
+// Thread: any, an object and its copies one at a time.
 #pragma once
 
+#include <memory>
 #include <optional>
-#include <regex>
 #include <string>
 #include <string_view>
 
@@ -21,15 +20,16 @@ class ModulePattern {
  public:
   // Throws UserError that says what of the pattern is not read: "has (?P, which ...".
   explicit ModulePattern(const std::string& pattern);
-  // The whole name.
+  // The whole name. Throws UserError where it would take too long to say.
   bool matches(const std::string& name) const;
 
  private:
-  std::regex regex_;
+  struct Compiled;
+  std::shared_ptr<Compiled> compiled_;  // of all copies
 };
 
-// Why it is not read: a construct that Python and ECMAScript read differently, or that costs too
-// much. Nothing: it has none.
+// Why it is not read: a construct that Python and PCRE2 read differently, or that costs too much.
+// Nothing: it has none.
 std::optional<std::string> fault_of_module_pattern(std::string_view pattern);
 
 }  // namespace tailrace

@@ -27,7 +27,7 @@ const std::vector<std::pair<std::string, std::set<std::string>>> kLibraries = {
     {"CLI/", {"core/config"}},
     {"yaml-cpp/", {"core/config"}},
     {"spdlog/", {"core/run"}},
-    {"pcre2", {"core/text"}},
+    {"pcre2", {"core/text", "core/model"}},
     {"utf8proc", {"core/text"}},
     {"zlib", {"core/text"}},
     {"zstd", {"core/text", "core/weights"}},

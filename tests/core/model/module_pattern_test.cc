@@ -27,7 +27,7 @@ TEST(ModulePattern, MatchesTheWholeName) {
   EXPECT_FALSE(pattern.matches("model.layers.1.mlp.up_proj.x"));
 }
 
-// Each of these means something else in ECMAScript, or is not there.
+// Each of these means something else in PCRE2, or is not there.
 TEST(ModulePattern, WhatPythonReadsOtherwiseIsRefused) {
   for (const auto& [pattern, told] :
        {std::pair{"\\Aq_proj", "has \\A, which is not read"},
@@ -37,11 +37,14 @@ TEST(ModulePattern, WhatPythonReadsOtherwiseIsRefused) {
         {"(?<!k)q_proj", "has (?<, which is not read"},
         {"q*+_proj", "repeats a repetition, which is not read"},
         {"q{2}{2}", "repeats a repetition, which is not read"},
+        {"q{,3}", "has {,3}, which is not read; write \\{"},
+        {"q{b}", "has {b}, which is not read; write \\{"},
+        {"q{2", "has {2, which is not read; write \\{"},
         {"[]q]_proj", "has ] in brackets, which is not read; write \\]"},
         {"[[:alpha:]]_proj", "has [ in brackets, which is not read; write \\["},
         {"(?=q(?!k))q_proj", "has a lookahead in a lookahead, which is not read"}})
     EXPECT_EQ(fault_of(pattern), told) << pattern;
-  for (const char* pattern : {"(q_proj", "q{b}", "*q", "[q", "q\\"})
+  for (const char* pattern : {"(q_proj", "*q", "[q", "q\\"})
     EXPECT_TRUE(fault_of(pattern).starts_with("cannot be read as a regular expression (") ||
                 fault_of(pattern).find("not read") != std::string::npos)
         << pattern << ": " << fault_of(pattern);
@@ -59,10 +62,25 @@ TEST(ModulePattern, ItsWorkIsBounded) {
   for (int i = 0; i < 990; ++i) optional += "a?";
   for (int i = 0; i < 990; ++i) groups += "(";
   groups += "a" + std::string(990, ')');
-  for (const std::string& pattern :
-       {std::string("(.*)*b"), std::string("((a*)*)*b"), "(?:" + optional + "){4}b", groups + "b",
-        std::string("(?=.*x)(?!.*y).*b")})
+  for (const std::string& pattern : {std::string("(.*)*b"), std::string("((a*)*)*b"),
+                                     "(?:" + optional + "){4}b", std::string("(?=.*x)(?!.*y).*b")})
     EXPECT_FALSE(ModulePattern(pattern).matches(name)) << pattern.substr(0, 20);
+  EXPECT_TRUE(fault_of(groups).starts_with("cannot be read as a regular expression ("));
+  try {
+    (void)ModulePattern("model(.*)*[xy]").matches(name);
+    FAIL() << "a search that goes back 2^80 times";
+  } catch (const UserError& error) {
+    EXPECT_TRUE(std::string(error.what()).starts_with("takes more than 1000000 steps to match "))
+        << error.what();
+  }
+}
+
+// What is behind the last character is no part of a name.
+TEST(ModulePattern, EndsWhereTheNameEnds) {
+  EXPECT_FALSE(ModulePattern("q_proj$").matches("q_proj\n"));
+  EXPECT_TRUE(ModulePattern("^q_proj$").matches("q_proj"));
+  EXPECT_TRUE(ModulePattern("q|q_proj").matches("q_proj"));
+  EXPECT_TRUE(ModulePattern("q_\\w+?").matches("q_proj"));
 }
 
 }  // namespace
