@@ -306,6 +306,92 @@ TEST_P(Invariance, ATokenDoesNotSeeWhatFollows) {
             0);
 }
 
+// What people run: heads of 64 and 128, groups of 3 and 7, widths to 4,096, a context of thousands,
+// 1 to 200 rows. One long sequence is prefilled in pieces and then decoded among mates.
+struct RealSize {
+  int64_t hidden, ffn;
+  int heads, kv_heads, head_dim;
+  Dtype weights;
+};
+
+class RealSizes : public ::testing::TestWithParam<RealSize> {
+ protected:
+  static constexpr int32_t kLong = 2100, kDecoded = 9;
+  static constexpr std::array<int, kDecoded> kRows = {1, 2, 3, 5, 12, 13, 25, 64, 200};
+
+  static ModelConfig config() {
+    const RealSize& size = GetParam();
+    ModelConfig config;
+    config.hidden_size = size.hidden;
+    config.intermediate_size = size.ffn;
+    config.num_layers = 1;
+    config.num_heads = size.heads;
+    config.num_kv_heads = size.kv_heads;
+    config.head_dim = size.head_dim;
+    config.vocab_size = 700;
+    config.max_positions = kLong;
+    return config;
+  }
+  static Rig rig_of(int threads, int block_tokens) {
+    return Rig(config(), threads, block_tokens, /*max_tokens=*/4096, GetParam().weights);
+  }
+
+  // Mates of one token, but for one of 149 in the last pass.
+  static std::vector<Tokens> make_sequences() {
+    std::vector<Tokens> sequences = random_sequences(1, 1, config().vocab_size, 5);
+    Rng rng(6);
+    while (sequences[0].size() < kLong)
+      sequences[0].push_back(static_cast<int32_t>(rng.below(config().vocab_size)));
+    for (const int rows : kRows)
+      for (int mate = 1; mate < rows - (rows == 200 ? 149 : 0); ++mate)
+        sequences.push_back({static_cast<int32_t>(rng.below(config().vocab_size))});
+    sequences.push_back(Tokens(sequences[0].begin(), sequences[0].begin() + 149));
+    return sequences;
+  }
+  // The long one in pieces of up to `piece`, and its last tokens one at a time: pass i has kRows[i]
+  // rows.
+  static Schedule cut(const std::vector<Tokens>& sequences, int32_t piece) {
+    Schedule schedule;
+    for (int32_t begin = 0; begin < kLong - kDecoded; begin += piece)
+      schedule.push_back({{0, begin, std::min(piece, kLong - kDecoded - begin)}});
+    size_t next = 1;
+    for (int32_t i = 0; i < kDecoded; ++i) {
+      std::vector<Piece> pass = {{0, kLong - kDecoded + i, 1}};
+      int64_t rows = 1;
+      while (rows < kRows[static_cast<size_t>(i)]) {
+        const auto count = static_cast<int32_t>(sequences[next].size());
+        pass.push_back({next++, 0, count});
+        rows += count;
+      }
+      EXPECT_EQ(rows, kRows[static_cast<size_t>(i)]);
+      schedule.push_back(pass);
+    }
+    EXPECT_EQ(next, sequences.size());
+    return schedule;
+  }
+};
+
+TEST_P(RealSizes, ATokenHasItsBitsInEveryCutBatchAndNumberOfThreads) {
+  if (rig_device().kind != DeviceKind::kCpu) GTEST_SKIP() << "hours on a device that is emulated";
+  const std::vector<Tokens> sequences = make_sequences();
+  Rig first = rig_of(/*threads=*/1, /*block_tokens=*/32);
+  const Numbers want = run(first, sequences, all_at_once(sequences), /*keep=*/true);
+  expect_same(run(first, sequences, cut(sequences, 977)), want, "one thread, cut");
+  Rig second = rig_of(/*threads=*/2, /*block_tokens=*/8);
+  expect_same(run(second, sequences, cut(sequences, 1024)), want, "two threads, cut");
+  const int64_t divided = second.stream().pool->num_divided();
+  EXPECT_GT(divided, 0);
+  expect_same(run(second, sequences, all_at_once(sequences), /*keep=*/true), want, "two threads");
+  EXPECT_GT(second.stream().pool->num_divided(), divided);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, RealSizes,
+    ::testing::Values(RealSize{576, 1536, 9, 3, 64, Dtype::kBF16},      // SmolLM2-135M
+                      RealSize{896, 4864, 14, 2, 64, Dtype::kBF16},     // Qwen2.5-0.5B
+                      RealSize{4096, 1000, 7, 1, 128, Dtype::kBF16},    // a part of one of 7B
+                      RealSize{1536, 1000, 12, 4, 128, Dtype::kF32}));  // in float32
+
 std::string name_of_invariance(const ::testing::TestParamInfo<InvarianceShape>& test) {
   return std::array{"Round", "Bf16", "Awkward", "Rich", "Sparse"}.at(
       static_cast<size_t>(test.param));
