@@ -97,14 +97,14 @@ void report_runs(Report& report, const std::string& name, const std::vector<Seed
 // One chart for held-out episodes and one for those of training, with a line for each seed.
 std::vector<Chart> charts_of(const std::vector<SeedRun>& runs) {
   const auto chart = [&](const char* title, Curve SeedRun::*curve, bool smooth) {
-    Chart chart{.title = title, .y_min = 0, .y_max = 1};
+    Chart made{.title = title, .y_min = 0, .y_max = 1};
     for (const SeedRun& run : runs)
-      chart.series.push_back({.name = fmt::format("seed {}", run.seed),
-                              .points = run.*curve,
-                              .color = (run.seed - runs.front().seed) % 4,
-                              .markers = !smooth,
-                              .smooth = smooth});
-    return chart;
+      made.series.push_back({.name = fmt::format("seed {}", run.seed),
+                             .points = run.*curve,
+                             .color = (run.seed - runs.front().seed) % 4,
+                             .markers = !smooth,
+                             .smooth = smooth});
+    return made;
   };
   return {chart("success, held-out", &SeedRun::held_out, false),
           chart("success, training", &SeedRun::trained, true)};
