@@ -255,11 +255,11 @@ function(tailrace_test NAME)
   endif()
 endfunction()
 
-# Tests of a declared test program (a filter) again on each instruction set that is not the widest;
+# Tests of a declared test program (a filter) again on instruction sets that may not be the widest;
 # skipped where the machine lacks it. Not under the thread sanitizer, which would take half an hour:
 # threads divide the work of each alike.
 function(tailrace_test_isa NAME)
-  cmake_parse_arguments(ARG "" "avx2;portable" "" ${ARGN})
+  cmake_parse_arguments(ARG "" "avx512;avx2;portable" "" ${ARGN})
   if(TAILRACE_SANITIZE STREQUAL "thread")
     return()
   endif()
@@ -267,7 +267,10 @@ function(tailrace_test_isa NAME)
   if(TAILRACE_SANITIZE)
     set(timeout 1800)
   endif()
-  foreach(path IN ITEMS avx2 portable)
+  foreach(path IN ITEMS avx512 avx2 portable)
+    if(NOT ARG_${path})
+      continue()
+    endif()
     add_test(NAME ${NAME}.${path} COMMAND ${NAME} --gtest_brief=1 --gtest_filter=${ARG_${path}})
     set_tests_properties(${NAME}.${path} PROPERTIES ENVIRONMENT TAILRACE_ISA=${path} LABELS parity TIMEOUT ${timeout}
       SKIP_REGULAR_EXPRESSION "TAILRACE_ISA is ${path}; this machine has")
