@@ -53,6 +53,19 @@ Json metadata(const char* what, int pid, int tid, const Json& args) {
   return {{"name", what}, {"ph", "M"}, {"pid", pid}, {"tid", tid}, {"args", args}};
 }
 
+// A bar between two times.
+Json bar(std::string name, std::string_view category, Time from, Time until, int pid, int tid,
+         Json args) {
+  return {{"name", std::move(name)},
+          {"cat", category},
+          {"ph", "X"},
+          {"ts", microseconds(from)},
+          {"dur", microseconds(until - from)},
+          {"pid", pid},
+          {"tid", tid},
+          {"args", std::move(args)}};
+}
+
 // The slots of one worker.
 class Slots {
  public:
@@ -110,24 +123,12 @@ std::string make_perfetto_trace(std::string_view run, std::span<const TimelineRo
     // Below the bar of their install.
     if (is_install_part(row.what)) {
       has_parts.insert(pids.at(row.worker));
-      add({{"name", fmt::format("{} v{}", name_of(row.what), row.number)},
-           {"cat", name_of(row.what)},
-           {"ph", "X"},
-           {"ts", microseconds(row.from)},
-           {"dur", microseconds(row.until - row.from)},
-           {"pid", pids.at(row.worker)},
-           {"tid", kPartThread},
-           {"args", Json::object()}});
+      add(bar(fmt::format("{} v{}", name_of(row.what), row.number), name_of(row.what), row.from,
+              row.until, pids.at(row.worker), kPartThread, Json::object()));
     }
     if (row.what == TimelineWhat::kStep) {
-      add({{"name", fmt::format("step {}", row.number)},
-           {"cat", "step"},
-           {"ph", "X"},
-           {"ts", microseconds(last_step)},
-           {"dur", microseconds(row.at - last_step)},
-           {"pid", kRun},
-           {"tid", 0},
-           {"args", {{"samples", row.trained.samples}}}});
+      add(bar(fmt::format("step {}", row.number), "step", last_step, row.at, kRun, 0,
+              {{"samples", row.trained.samples}}));
       last_step = row.at;
     } else if (row.what == TimelineWhat::kDown || row.what == TimelineWhat::kQuarantine) {
       add({{"name", row.what == TimelineWhat::kDown ? row.end : "quarantine"},
@@ -151,14 +152,8 @@ std::string make_perfetto_trace(std::string_view run, std::span<const TimelineRo
     if (is_sum) sums[{row.worker, row.lane}] = tid;
     if (!is_sum && row.what != TimelineWhat::kInstall)
       tid = slots[row.worker].take(row.from, row.at);
-    add({{"name", name_of_span(row)},
-         {"cat", name_of(row.what)},
-         {"ph", "X"},
-         {"ts", microseconds(row.from)},
-         {"dur", microseconds(row.at - row.from)},
-         {"pid", pids.at(row.worker)},
-         {"tid", tid},
-         {"args", arguments_of(row)}});
+    add(bar(name_of_span(row), name_of(row.what), row.from, row.at, pids.at(row.worker), tid,
+            arguments_of(row)));
   }
   for (const auto& [worker, pid] : pids) {
     add(metadata("process_name", pid, 0, {{"name", worker}}));
