@@ -173,7 +173,6 @@ Result<WeightManifest> read_manifest(const std::filesystem::path& file) {
   }
 }
 
-// The first two conditions are those of kernels/cpu/simd.h, which decide what is computed with.
 std::string hardware(const Device& device) {
   return device.kind == DeviceKind::kCpu ? "cpu" : "cuda";
 }
