@@ -9,7 +9,7 @@
 #   scripts/build_budget.sh [BUDGET]     # in reference compiles
 set -euo pipefail
 cd "$(dirname "$0")/.."
-budget=${1:-90}
+budget=${1:-85}
 jobs=$(nproc)
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
