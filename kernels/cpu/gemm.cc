@@ -25,8 +25,9 @@ using simd::fma;
 // microseconds, about what waking a thread and meeting it again costs.
 constexpr int64_t kGrain = 256 * 1024;
 constexpr int64_t kFloatBytes = sizeof(float);  // and those of a pair
-// Floats of A that stay in the second-level cache while all panels pass by.
-constexpr int64_t kRowBlockFloats = 64 * 1024;
+constexpr int64_t kLine = 64;                   // bytes of a line of the caches
+// Floats or pairs of A that stay in the second-level cache while all panels pass by.
+constexpr int64_t kRowBlockElements = 64 * 1024;
 
 struct Tile {
   const void* a = nullptr;
@@ -41,6 +42,8 @@ struct Tile {
   float* c = nullptr;
   int64_t c_stride = 0;
   int64_t cols = 0;  // columns that exist, from the first of these panels
+  // What the second-level cache is asked for meanwhile, a line a round of k; null: nothing.
+  const std::byte* ahead = nullptr;
 };
 
 // Rounds over k between two tests for its end, which cost the highest tile 7 % of its time. The
@@ -60,6 +63,12 @@ struct Sums {
                        ? simd::zero()
                        : simd::load(t.start + r * t.start_stride + v * kLanes, t.cols - v * kLanes);
       }
+    }
+  }
+  // Asks for C while the sums are made.
+  TR_INLINE static void fetch_c(const Tile& t) {
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) __builtin_prefetch(t.c + r * t.c_stride + v * kLanes, 1);
     }
   }
   TR_INLINE void finish(const Tile& t) const {
@@ -84,6 +93,7 @@ void compute_tile(const Tile& t) {
   constexpr int kVectors = 2 * kPanels;
   Sums<kRows, kPanels> sums;
   sums.start(t);
+  sums.fetch_c(t);
   const auto* a = static_cast<const float*>(t.a);
   const auto* panel = static_cast<const T*>(t.panel);
   const int64_t a_stride = t.a_stride, panel_stride = t.panel_stride;
@@ -120,6 +130,8 @@ TR_PAIRS void compute_pair_tile(const Tile& t) {
   constexpr int kVectors = 2 * kPanels;
   Sums<kRows, kPanels> sums;
   sums.start(t);
+  sums.fetch_c(t);
+  const auto* ahead = t.ahead != nullptr ? t.ahead : static_cast<const std::byte*>(t.panel);
   const auto* a = static_cast<const Pair*>(t.a);
   const auto* panel = static_cast<const Pair*>(t.panel);
   const int64_t a_stride = t.a_stride, panel_stride = t.panel_stride / 2;
@@ -139,6 +151,10 @@ TR_PAIRS void compute_pair_tile(const Tile& t) {
     }
     a += kLayout == Layout::kTiles ? kTileRows : 1;
     panel += kPanel;
+    if constexpr (kRows > 2) {
+      __builtin_prefetch(ahead, /*rw=*/0, /*locality=*/2);
+      ahead += kLine;
+    }
   }
   sums.finish(t);
 }
@@ -244,8 +260,9 @@ void multiply_part(const Product& g, int64_t row_begin, int64_t row_end, int64_t
   const bool pairs = g.form == Form::kPairs;
   const auto* panels_begin = static_cast<const std::byte*>(g.panels);
   const size_t kind = table_row(g);
+  const int64_t terms = pairs ? round_up(g.k, 2) / 2 : g.k;
   const int64_t block_rows =
-      round_up(std::max<int64_t>(kRowBlockFloats / std::max<int64_t>(g.k, 1), 1), kTileRows);
+      round_up(std::max<int64_t>(kRowBlockElements / std::max<int64_t>(terms, 1), 1), kTileRows);
   for (int64_t block = row_begin; block < row_end; block += block_rows) {
     const int64_t block_end = std::min(row_end, block + block_rows);
     // Tiles of nearly equal height; packed tiles have the height that they were packed with.
@@ -257,7 +274,7 @@ void multiply_part(const Product& g, int64_t row_begin, int64_t row_end, int64_t
     const auto* rows_of_a = static_cast<const std::byte*>(g.a) + g.a_stride * block * kFloatBytes;
     int64_t a_stride = g.a_stride;
     if (g.layout == Layout::kTiles) {
-      a_stride = pairs ? round_up(g.k, 2) / 2 : g.k;
+      a_stride = terms;
       rows_of_a = static_cast<const std::byte*>(g.a) + a_stride * block * kFloatBytes;
     } else if (pairs) {
       thread_local RoundedRows rounded;
@@ -277,7 +294,7 @@ void multiply_part(const Product& g, int64_t row_begin, int64_t row_end, int64_t
         const std::byte* first_panel = panels_begin + panel * panel_stride * element_bytes;
         t.panel = first_panel;
         t.panel_stride = panel_stride;
-        t.k = pairs ? round_up(g.k, 2) / 2 : g.k;
+        t.k = terms;
         const int64_t col = panel * kPanel;
         if (g.start != nullptr) t.start = g.start + row * g.start_stride + col;
         t.start_stride = g.start_stride;
@@ -285,6 +302,11 @@ void multiply_part(const Product& g, int64_t row_begin, int64_t row_end, int64_t
         t.add_to_c = g.add_to_c;
         t.c = g.c + row * g.c_stride + col;
         t.c_stride = g.c_stride;
+        // A panel of pairs has two lines a term. The first two tiles ask for the next panel, which
+        // the first tile would else wait for.
+        const int64_t tile = (row - block) / height;
+        if (pairs && panels == 1 && panel + 1 < panel_end && tile < 2)
+          t.ahead = first_panel + panel_stride * element_bytes + tile * terms * kLine;
         const bool wide = panels > 1 && panels_at_once(rows) == panels;
         const auto index = static_cast<size_t>(rows - 1);
         if (wide) {

@@ -6,15 +6,17 @@
 #include "kernels/base/thread_pool.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/linear_parts.h"
 #include "kernels/cpu/simd.h"
 
 namespace tailrace::cpu::inline TR_ISA {
 
 namespace {
 
-// Tokens of one round of linear_grad_weight, in pairs twice as many: their packed x and dy stay in
-// the second-level cache.
-constexpr int64_t kTokenBlock = 256;
+// Tokens of one round of linear_grad_weight: a packed panel of x stays in the second-level cache
+// beside some tiles of dy. In pairs the sums that wait between rounds would take as long as half of
+// a product with so few.
+constexpr int64_t kTokenBlock = 256, kPairTokenBlock = 1024;
 
 static_assert(kWeightRows % gemm::kPanel == 0, "whole panels");
 
@@ -64,45 +66,91 @@ void linear(const Stream& stream, const Linear& args) {
                           .c_stride = y.stride});
 }
 
-void linear_grad_input(const Stream& stream, Workspace& workspace, const LinearGradInput& args) {
-  const ConstMatrix dy = args.dy.host();
-  const Matrix dx = args.dx.host();
-  const Weight& weight = args.weight;
-  const bool accumulate = args.accumulate;
-  const gemm::Form form = gemm::form_of(weight.dtype);
+namespace {
+
+void check_grad_input(ConstMatrix dy, const Weight& weight, Matrix dx) {
   TR_CHECK(dy.cols == weight.out && dx.cols == weight.in && dx.rows == dy.rows,
            "dy [{}, {}], W [{}, {}], dx [{}, {}]", dy.rows, dy.cols, weight.out, weight.in, dx.rows,
            dx.cols);
-  if (dy.rows == 0) return;
+}
+
+// to = start + dy W, each element one sum; `start` may be `to`, and without data it is 0.
+struct InputProduct {
+  ConstMatrix dy;
+  const Weight& weight;
+  Matrix start, to;
+  bool accumulate = false;  // to += that
+};
+void multiply_turned(const Stream& stream, Workspace& workspace, const InputProduct& p) {
   Workspace::Scope scope(workspace);
-  // The forward's panels are of W transposed and do not serve here. Some rows of W are turned at a
-  // time: all of a head's would be the largest thing in memory.
+  const gemm::Form form = gemm::form_of(p.weight.dtype);
+  // The forward's panels are of W transposed and do not serve here.
+  auto panels = workspace.take<float>(gemm::panels_size(p.weight.in, p.weight.out));
+  gemm::transpose_panels(stream, form, p.weight.data, p.weight.out, p.weight.in, panels.data());
+  gemm::multiply(stream, {.a = p.dy.data,
+                          .a_stride = p.dy.stride,
+                          .panels = panels.data(),
+                          .form = form == gemm::Form::kPairs ? form : gemm::Form::kFloats,
+                          .rows = p.dy.rows,
+                          .cols = p.weight.in,
+                          .k = p.weight.out,
+                          .start = p.start.data,
+                          .start_stride = p.start.stride,
+                          .add_to_c = p.accumulate,
+                          .c = p.to.data,
+                          .c_stride = p.to.stride});
+}
+
+}  // namespace
+
+Weight rows_of(const Weight& weight, int64_t begin, int64_t end) {
+  TR_CHECK(begin % kWeightRows == 0 && begin <= end && end <= weight.out, "rows {} to {} of {}",
+           begin, end, weight.out);
+  Weight rows = weight;
+  rows.data += cpu::weight_bytes(weight.dtype, begin, weight.in);
+  rows.out = end - begin;
+  return rows;
+}
+
+void grad_input_of_rows(const Stream& stream, Workspace& workspace, ConstMatrix dy,
+                        const Weight& weight, bool goes_on, Matrix dx) {
+  check_grad_input(dy, weight, dx);
+  if (dy.rows == 0) return;
+  // Some rows of W are turned at a time: all of a head's would be the largest thing in memory.
   const int64_t block = out_block(weight.out, weight.in);
-  auto panels = workspace.take<float>(gemm::panels_size(weight.in, block));
-  // Unfinished sums wait in dx, where it holds nothing yet.
-  Matrix unfinished = dx;
-  if (accumulate && block < weight.out)
-    unfinished = {workspace.take<float>(dx.rows * dx.cols).data(), dx.rows, dx.cols};
   for (int64_t begin = 0; begin < weight.out; begin += block) {
     const int64_t end = std::min(weight.out, begin + block);
-    const bool last = end == weight.out;
-    gemm::transpose_panels(
-        stream, form,
-        weight.data + gemm::panels_size(form, begin, weight.in) * size_of(weight.dtype),
-        end - begin, weight.in, panels.data());
-    const Matrix to = last ? dx : unfinished;
-    gemm::multiply(stream, {.a = dy.data + begin,
-                            .a_stride = dy.stride,
-                            .panels = panels.data(),
-                            .form = form == gemm::Form::kPairs ? form : gemm::Form::kFloats,
-                            .rows = dy.rows,
-                            .cols = weight.in,
-                            .k = end - begin,
-                            .start = begin == 0 ? nullptr : unfinished.data,
-                            .start_stride = unfinished.stride,
-                            .add_to_c = last && accumulate,
-                            .c = to.data,
-                            .c_stride = to.stride});
+    multiply_turned(stream, workspace,
+                    {.dy = dy.slice_cols(begin, end),
+                     .weight = rows_of(weight, begin, end),
+                     .start = goes_on || begin > 0 ? dx : Matrix(),
+                     .to = dx});
+  }
+}
+
+void linear_grad_input(const Stream& stream, Workspace& workspace, const LinearGradInput& args) {
+  const ConstMatrix dy = args.dy.host();
+  const Matrix dx = args.dx.host();
+  if (!args.accumulate || dy.rows == 0) {
+    grad_input_of_rows(stream, workspace, dy, args.weight, /*goes_on=*/false, dx);
+    return;
+  }
+  check_grad_input(dy, args.weight, dx);
+  Workspace::Scope scope(workspace);
+  // As there, but unfinished sums cannot wait in dx, which holds something.
+  const int64_t block = out_block(args.weight.out, args.weight.in);
+  Matrix unfinished;
+  if (block < args.weight.out)
+    unfinished = {workspace.take<float>(dx.rows * dx.cols).data(), dx.rows, dx.cols};
+  for (int64_t begin = 0; begin < args.weight.out; begin += block) {
+    const int64_t end = std::min(args.weight.out, begin + block);
+    const bool last = end == args.weight.out;
+    multiply_turned(stream, workspace,
+                    {.dy = dy.slice_cols(begin, end),
+                     .weight = rows_of(args.weight, begin, end),
+                     .start = begin > 0 ? unfinished : Matrix(),
+                     .to = last ? dx : unfinished,
+                     .accumulate = last});
   }
 }
 
@@ -116,7 +164,7 @@ void linear_grad_weight(const Stream& stream, Workspace& workspace, const Linear
   Workspace::Scope scope(workspace);
   const bool pairs = gemm::form_of(args.weight) == gemm::Form::kPairs;
   const gemm::Form form = pairs ? gemm::Form::kPairs : gemm::Form::kFloats;
-  const int64_t block = std::min(pairs ? 2 * kTokenBlock : kTokenBlock, dy.rows);
+  const int64_t block = std::min(pairs ? kPairTokenBlock : kTokenBlock, dy.rows);
   auto tiles =
       workspace.take<float>(gemm::num_floats(form, gemm::tiles_size(form, dy.cols, block)));
   auto panels =
@@ -175,7 +223,7 @@ void linear_grad_bias(const Stream& stream, const LinearGradBias& args) {
 }
 
 size_t linear_grad_workspace_bytes(int64_t tokens, int64_t out, int64_t in) {
-  const int64_t block = std::min(kTokenBlock, tokens);
+  const int64_t block = std::min(std::max(kTokenBlock, kPairTokenBlock / 2), tokens);
   auto bytes = [](int64_t floats) {
     return Workspace::aligned(static_cast<size_t>(floats) * sizeof(float));
   };
@@ -184,7 +232,7 @@ size_t linear_grad_workspace_bytes(int64_t tokens, int64_t out, int64_t in) {
   const int64_t rows = out_block(out, in);
   const size_t input = bytes(gemm::panels_size(in, rows)) + bytes(rows < out ? tokens * in : 0);
   const size_t weight = bytes(gemm::tiles_size(out, block)) + bytes(gemm::panels_size(in, block)) +
-                        bytes(tokens > block ? out * in : 0);
+                        bytes(tokens > kTokenBlock ? out * in : 0);
   return std::max(input, weight);
 }
 

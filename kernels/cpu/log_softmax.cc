@@ -9,6 +9,7 @@
 #include "kernels/base/pulse.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/linear_parts.h"
 #include "kernels/cpu/simd.h"
 
 namespace tailrace::cpu::inline TR_ISA {
@@ -127,6 +128,21 @@ int64_t chunk_rows(int64_t rows, int64_t vocab) {
   return std::min(rows, std::max(kMinChunkRows, kChunkFloats / std::max<int64_t>(vocab, 1)));
 }
 
+// What the backward pass makes of the logits at once.
+struct LogitBlock {
+  int64_t rows, cols;
+};
+// A head that the caches do not hold is read once for many rows, some of the vocabulary at a time,
+// and so is its gradient. A row with a kept set needs all of its logits at once.
+constexpr int64_t kMaxRows = 2048;
+LogitBlock logit_block(int64_t rows, int64_t vocab, int64_t dim, bool has_sets) {
+  constexpr int64_t kCachedWeight = 1 << 20, kBlockFloats = 4 << 20;
+  if (has_sets || vocab * dim <= kCachedWeight) return {chunk_rows(rows, vocab), vocab};
+  const int64_t chunk = std::max<int64_t>(std::min(rows, kMaxRows), 1);
+  return {chunk,
+          std::min(vocab, std::max(kBlockFloats / chunk / kVocabBlock, int64_t{1}) * kVocabBlock)};
+}
+
 int64_t log_softmax_grain(int64_t vocab) {
   return std::max<int64_t>(1, 8192 / std::max<int64_t>(vocab, 1));
 }
@@ -177,15 +193,17 @@ void grad_kept_softmax(float* logits, int64_t vocab, std::span<const int32_t> ke
   finish(done, vocab);
 }
 
-void grad_row(float* logits, int64_t vocab, int32_t target, std::span<const int32_t> kept,
-              const RowGradient& g) {
+// The logits of `size` ids from `first` on.
+void grad_row(float* logits, int64_t first, int64_t size, int32_t target,
+              std::span<const int32_t> kept, const RowGradient& g) {
   if (kept.empty()) {
-    grad_softmax(logits, vocab, g);
+    grad_softmax(logits, size, g);
   } else {
-    grad_kept_softmax(logits, vocab, kept, g);
+    grad_kept_softmax(logits, size, kept, g);
   }
   // The one-hot part, after the loops that know nothing of the target.
-  logits[target] += g.dlogprob * g.inv_temperature;
+  if (target >= first && target < first + size)
+    logits[target - first] += g.dlogprob * g.inv_temperature;
 }
 
 }  // namespace
@@ -300,9 +318,9 @@ void linear_logprob_backward(const Stream& stream, Workspace& workspace,
   if (num_active == 0) return;
 
   // A chunk's place in the sum over rows is fixed by the sizes alone, so dweight has the same bits
-  // for every number of threads.
-  const int64_t chunk = chunk_rows(num_active, vocab);
-  auto logits = workspace.take<float>(chunk * vocab);
+  // for every number of threads. The cut of the vocabulary changes no bit.
+  const auto [chunk, ids_at_once] = logit_block(num_active, vocab, dim, !head.kept.empty());
+  auto logits = workspace.take<float>(chunk * ids_at_once);
   auto gathered = workspace.take<float>(chunk * dim);
   auto grads = workspace.take<float>(chunk * dim);
   auto copy_row = [dim](float* to, const float* from) {
@@ -311,46 +329,58 @@ void linear_logprob_backward(const Stream& stream, Workspace& workspace,
   for (int64_t first = 0; first < num_active; first += chunk) {
     const int64_t count = std::min(chunk, num_active - first);
     auto ids = active.subspan(static_cast<size_t>(first), static_cast<size_t>(count));
-    Matrix z(logits.data(), count, vocab), x(gathered.data(), count, dim),
-        dx(grads.data(), count, dim);
+    Matrix x(gathered.data(), count, dim), dx(grads.data(), count, dim);
     for (int64_t r = 0; r < count; ++r) copy_row(x.row(r), hidden.row(ids[static_cast<size_t>(r)]));
-    // Logits are made a second time rather than kept: [rows, vocab] floats would often be the
-    // largest buffer of a step.
-    cpu::linear(stream, {.x = x, .weight = head.weight, .y = z});
-    parallel_for(stream, count, log_softmax_grain(vocab), [&](int64_t begin, int64_t end) {
-      WorkPulse pulse;
-      for (int64_t r = begin; r < end; ++r) {
-        const auto i = static_cast<size_t>(ids[static_cast<size_t>(r)]);
-        TR_CHECK(targets[i] >= 0 && targets[i] < vocab, "target {} of {}", targets[i], vocab);
-        const bool has_entropy = !dentropy.empty();
-        grad_row(z.row(r), vocab, targets[i], head.kept.of(i),
-                 {.inv_temperature = head.inv_temperature,
-                  .lse = lse[i],
-                  .entropy = has_entropy ? entropy[i] : 0,
-                  .dlogprob = dlogprob[i],
-                  .dentropy = has_entropy ? dentropy[i] : 0});
-        pulse.add(vocab * kLogitWork);
-      }
-    });
-    cpu::linear_grad_input(stream, workspace,
-                           {.dy = z, .weight = head.weight, .dx = dx, .accumulate = false});
-    if (gradient.dweight.rows > 0)
-      cpu::linear_grad_weight(
-          stream, workspace,
-          {.dy = z, .x = x, .dweight = gradient.dweight, .weight = head.weight.dtype});
+    for (int64_t id = 0; id < vocab; id += ids_at_once) {
+      const int64_t some = std::min(ids_at_once, vocab - id);
+      const Weight weight = rows_of(head.weight, id, id + some);
+      Matrix z(logits.data(), count, some);
+      // Logits are made a second time rather than kept: [rows, vocab] floats would often be the
+      // largest buffer of a step.
+      cpu::linear(stream, {.x = x, .weight = weight, .y = z});
+      parallel_for(stream, count, log_softmax_grain(some), [&](int64_t begin, int64_t end) {
+        WorkPulse pulse;
+        for (int64_t r = begin; r < end; ++r) {
+          const auto i = static_cast<size_t>(ids[static_cast<size_t>(r)]);
+          TR_CHECK(targets[i] >= 0 && targets[i] < vocab, "target {} of {}", targets[i], vocab);
+          const bool has_entropy = !dentropy.empty();
+          grad_row(z.row(r), id, some, targets[i], head.kept.of(i),
+                   {.inv_temperature = head.inv_temperature,
+                    .lse = lse[i],
+                    .entropy = has_entropy ? entropy[i] : 0,
+                    .dlogprob = dlogprob[i],
+                    .dentropy = has_entropy ? dentropy[i] : 0});
+          pulse.add(some * kLogitWork);
+        }
+      });
+      grad_input_of_rows(stream, workspace, z, weight, /*goes_on=*/id > 0, dx);
+      if (gradient.dweight.rows > 0)
+        cpu::linear_grad_weight(stream, workspace,
+                                {.dy = z,
+                                 .x = x,
+                                 .dweight = gradient.dweight.slice_rows(id, id + some),
+                                 .weight = weight.dtype});
+    }
     for (int64_t r = 0; r < count; ++r)
       copy_row(dhidden.row(ids[static_cast<size_t>(r)]), dx.row(r));
   }
 }
 
 size_t linear_logprob_workspace_bytes(int64_t rows, int64_t vocab, int64_t dim) {
-  // chunk_rows() grows with the rows, so the chunk of fewer active rows fits as well.
-  const int64_t chunk = chunk_rows(rows, vocab);
   auto bytes = [](int64_t floats) {
     return Workspace::aligned(static_cast<size_t>(floats) * sizeof(float));
   };
-  return bytes(rows) + bytes(chunk * vocab) + 2 * bytes(chunk * dim) +
-         linear_grad_workspace_bytes(chunk, vocab, dim);
+  const int64_t chunk = chunk_rows(rows, vocab);
+  size_t size = bytes(chunk * vocab);  // forward
+  const auto add_backward = [&](LogitBlock block) {
+    size = std::max(size, bytes(block.rows * block.cols) + 2 * bytes(block.rows * dim) +
+                              linear_grad_workspace_bytes(block.rows, block.cols, dim));
+  };
+  add_backward({chunk, vocab});
+  // Any number of rows may be active; fewer have wider blocks.
+  for (int64_t active = 1; active <= std::min(rows, kMaxRows); ++active)
+    add_backward(logit_block(active, vocab, dim, /*has_sets=*/false));
+  return bytes(rows) + size;
 }
 
 }  // namespace tailrace::cpu::inline TR_ISA
