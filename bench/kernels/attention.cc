@@ -13,10 +13,11 @@
 namespace tailrace {
 
 void bench_attention(KernelHarness& bench, const AttentionShape& shape) {
-  const auto [sequences, context, queries, heads, kv_heads, head_dim, window] = shape;
-  const std::string name =
-      fmt::format("attention {} x {} of {}, {}/{} heads of {}{}", sequences, queries, context,
-                  heads, kv_heads, head_dim, window > 0 ? fmt::format(", window {}", window) : "");
+  const auto [sequences, context, queries, heads, kv_heads, head_dim, window, shared] = shape;
+  std::string name = fmt::format("attention {} x {} of {}, {}/{} heads of {}", sequences, queries,
+                                 context, heads, kv_heads, head_dim);
+  if (window > 0) name += fmt::format(", window {}", window);
+  if (shared > 0) name += fmt::format(", {} shared by 8", shared);
   if (!bench.wants(name)) return;
   constexpr int kBlockTokens = 16;
   const int blocks = (context + kBlockTokens - 1) / kBlockTokens;
@@ -31,7 +32,7 @@ void bench_attention(KernelHarness& bench, const AttentionShape& shape) {
       values(sequences * blocks, kv_size * kBlockTokens, rng);
   const KvLayer kv{keys.view.data, values.view.data, kBlockTokens, kv_heads, head_dim};
 
-  std::vector<int32_t> positions, all_positions, offsets{0}, all_offsets{0}, tables;
+  std::vector<int32_t> positions, all_positions, offsets{0}, all_offsets{0}, tables, common;
   double scores = 0;
   for (int64_t s = 0; s < sequences; ++s) {
     for (int p = 0; p < context; ++p) all_positions.push_back(p);
@@ -41,10 +42,16 @@ void bench_attention(KernelHarness& bench, const AttentionShape& shape) {
     }
     offsets.push_back(static_cast<int32_t>(positions.size()));
     all_offsets.push_back(static_cast<int32_t>(all_positions.size()));
-    for (int b = 0; b < blocks; ++b) tables.push_back(static_cast<int32_t>(s * blocks + b));
+    const int64_t first = s / 8 * 8;
+    common.push_back(s == first ? 0 : shared / kBlockTokens);
+    for (int b = 0; b < blocks; ++b)
+      tables.push_back(static_cast<int32_t>((b < common.back() ? first : s) * blocks + b));
+    std::copy_n(k.view.row(first * context), shared * kv_size, k.view.row(s * context));
+    std::copy_n(v.view.row(first * context), shared * kv_size, v.view.row(s * context));
   }
   const AttentionBatch whole{all_positions, all_offsets, tables, blocks};
-  const AttentionBatch batch{positions, offsets, tables, blocks};
+  AttentionBatch batch{positions, offsets, tables, blocks};
+  if (shared > 0) batch.common_blocks = common;
   const Stream& stream = bench.stream();
   Buffer scratch(
       attention_workspace_bytes(num_threads(stream), heads, kv_heads, head_dim, context));

@@ -17,6 +17,7 @@ struct AttentionShape {
   int queries = 0;  // rows at the end of each sequence; as many as `context`: training
   int heads = 0, kv_heads = 0, head_dim = 0;
   int window = 0;  // 0: none
+  int shared = 0;  // positions that each eight sequences begin with together, whole blocks
 };
 void bench_attention(KernelHarness& bench, const AttentionShape& shape);
 

@@ -334,7 +334,7 @@ std::string attention_name(const AttentionShape& shape, const std::string& what)
 }
 
 void exactness_attention(ExactnessHarness& bench, const AttentionShape& shape, int64_t layers) {
-  const auto [sequences, context, queries, heads, kv_heads, head_dim, window] = shape;
+  const auto [sequences, context, queries, heads, kv_heads, head_dim, window, shared] = shape;
   TR_CHECK(window == 0, "window {}", window);
   const std::string name = attention_name(shape, ""),
                     backward = attention_name(shape, ", gradients");

@@ -44,6 +44,9 @@ void measure(const Options& options, const Program& program) {
                                              {2, 1024, 1024, 4, 2, 32, /*window=*/128},
                                              {16, 128, 128, 8, 4, 64},
                                              {64, 128, 1, 4, 2, 32},
+                                             {64, 1024, 1, 9, 3, 64},
+                                             {64, 1024, 1, 9, 3, 64, 0, 960},
+                                             {1, 4096, 1, 9, 3, 64},
                                              {64, 100, 1, 8, 4, 8}}) {
     bench_attention(bench, shape);
   }

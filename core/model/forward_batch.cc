@@ -19,6 +19,7 @@ BatchBuilder::Arrays::Arrays(Workspace& memory, const BatchRoom& room)
       block_tables(memory.take<int32_t>(room.sequences * room.blocks_per_sequence)),
       choices(memory.take<int32_t>(room.tokens * room.choices_per_token)),
       parents(memory.take<int32_t>(room.shares ? room.sequences : 0)),
+      common_blocks(memory.take<int32_t>(room.sequences)),
       copies(memory.take<BlockCopy>(room.shares ? room.sequences : 0)) {}
 
 BatchBuilder::Arrays BatchBuilder::Arrays::of(Buffer& memory, const BatchRoom& room) {
@@ -86,6 +87,16 @@ void BatchBuilder::add(std::span<const int32_t> tokens, int32_t first_position,
       arrays_.block_tables.subspan(static_cast<size_t>(num_sequences_ * room_.blocks_per_sequence),
                                    static_cast<size_t>(room_.blocks_per_sequence));
   std::ranges::fill(std::ranges::copy(blocks, table.begin()).out, table.end(), -1);
+
+  int32_t& common = arrays_.common_blocks[static_cast<size_t>(num_sequences_)];
+  common = 0;
+  if (num_sequences_ > 0) {
+    const auto before =
+        arrays_.block_tables.begin() + (num_sequences_ - 1) * room_.blocks_per_sequence;
+    const auto is_common = [](int32_t a, int32_t b) { return a == b && a >= 0; };
+    common = static_cast<int32_t>(
+        std::mismatch(blocks.begin(), blocks.end(), before, is_common).first - blocks.begin());
+  }
 
   TR_CHECK(parent >= -1 && (parent < 0 || (room_.shares && parent < num_sequences_)),
            "sequence {} goes on from {}", num_sequences_, parent);
@@ -182,7 +193,9 @@ ForwardBatch BatchBuilder::batch(const Stream& stream, std::span<const int32_t> 
                     .block_tables = arrays.block_tables.first(tables),
                     .max_blocks = room_.blocks_per_sequence,
                     .parents = arrays.parents.first(
-                        room_.shares ? static_cast<size_t>(num_sequences_) : 0)},
+                        room_.shares ? static_cast<size_t>(num_sequences_) : 0),
+                    .common_blocks = arrays.common_blocks.first(
+                        on_device_.size() > 0 ? 0 : static_cast<size_t>(num_sequences_))},
       .logit_rows = arrays.logit_rows.first(static_cast<size_t>(num_logit_rows_)),
       .max_context = max_context_,
       .vocab = room_.vocab,

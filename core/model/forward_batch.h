@@ -89,7 +89,7 @@ class BatchBuilder {
   // In this order: a batch without choices ends before them.
   struct Arrays {
     std::span<int32_t> token_ids, from, positions, logit_rows, seq_offsets, block_tables, choices,
-        parents;
+        parents, common_blocks;
     std::span<BlockCopy> copies;
 
     Arrays(Workspace& memory, const BatchRoom& room);

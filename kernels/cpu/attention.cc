@@ -1,8 +1,10 @@
 #include "kernels/ops/attention.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "kernels/base/check.h"
@@ -23,19 +25,15 @@ constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 // Over the context: scores and the sum of values.
 constexpr int64_t kForwardProducts = 2;
 
-// scores[q * score_stride + position]
+// scores[q * score_stride + position] for [begin, end), from the group of 16 that holds `begin` to
+// the one that holds the last position. The cache has no keys before `begin` where that is inside a
+// group.
 template <int kCount>
-void key_scores(const float* queries, const Sequence& seq, const QueryBlock& block, float* scores,
-                int64_t score_stride) {
-  const int64_t context = block.context(), origin = block.origin();
-  auto group_at = [&](int64_t i) {
-    return seq.key_group(origin / kLanes + i, block.first_seen[0], context);
-  };
-  // Up to the context of the last query. Lanes behind a query's own position hold later keys, or
-  // what an earlier owner of the block left, and others lie before its window; exponentiate()
-  // selects them away.
-  const int64_t groups = (padded(context) - origin) / kLanes;
-  scores += origin;
+void key_scores(const float* queries, const Sequence& seq, int64_t begin, int64_t end,
+                float* scores, int64_t score_stride) {
+  const int64_t first = begin / kLanes, groups = padded(end) / kLanes - first;
+  auto group_at = [&](int64_t i) { return seq.key_group(first + i, begin, end); };
+  scores += first * kLanes;
   if (seq.kv.block_tokens >= kLanes) {
     score_all<kCount, false>(queries, seq.kv.head_dim, groups, group_at, seq.kv.block_tokens,
                              scores, score_stride);
@@ -75,24 +73,42 @@ SoftmaxSum exponentiate(float* scores, int64_t first_seen, int64_t position, flo
   return result;
 }
 
+// Scores of query i to the weights of its values, all to be divided by their sum. Returns one by
+// it.
+float weigh(float* scores, const QueryBlock& block, int i, float scale, Matrix lse) {
+  const SoftmaxSum sum = exponentiate(scores, block.first_seen[i], block.position[i], scale);
+  if (lse.data != nullptr) lse.row(block.row[i])[block.head[i]] = sum.max + std::log(sum.sum);
+  // The largest score is in the sum as e^0 = 1, so it is at least 1. One division a query, then a
+  // product an output.
+  return 1.0f / sum.sum;
+}
+
+// acc[q] += sum over j in [begin, end) of weights[q][j] * value[j], columns `col` and on
+template <int kCount, int kVectors>
+TR_INLINE void add_values(const float* weights, int64_t weight_stride, const Sequence& seq,
+                          int64_t begin, int64_t end, int64_t col, Vec16 (&acc)[kCount][kVectors]) {
+  const int64_t head_dim = seq.kv.head_dim, block_tokens = seq.kv.block_tokens;
+  for (int64_t j = begin; j < end;) {
+    const int64_t in_block = j % block_tokens, count = std::min(block_tokens - in_block, end - j);
+    weighted_rows<kCount, kVectors>(weights + j, weight_stride,
+                                    seq.values(j / block_tokens) + in_block * head_dim + col,
+                                    head_dim, count, head_dim - col, acc);
+    j += count;
+  }
+}
+
 // out[q] = (sum over the j that it sees of weights[q][j] * value[j]) / sum
 template <int kCount, int kVectors>
 void value_sums(const float* weights, int64_t weight_stride, const Sequence& seq,
                 const QueryBlock& block, int64_t col, const float* inv_sum, Matrix out) {
-  const int64_t head_dim = seq.kv.head_dim, left = head_dim - col;
-  const int64_t block_tokens = seq.kv.block_tokens;
+  const int64_t left = seq.kv.head_dim - col;
   Vec16 acc[kCount][kVectors];
   for (auto& row : acc) {
     for (auto& a : row) a = simd::zero();
   }
-  auto value_at = [&](int64_t j) {
-    return seq.values(j / block_tokens) + (j % block_tokens) * head_dim + col;
-  };
   // One query at a time, so that no position that it does not see ever touches it.
   auto add_own = [&](int q, int64_t begin, int64_t end, Vec16(&own)[1][kVectors]) {
-    for (int64_t j = begin; j < end; ++j)
-      weighted_rows<1, kVectors>(weights + q * weight_stride + j, weight_stride, value_at(j),
-                                 head_dim, 1, left, own);
+    add_values<1, kVectors>(weights + q * weight_stride, weight_stride, seq, begin, end, col, own);
   };
   // All queries see what the last one's window has of the positions of the first one. The few
   // before, and the few beyond, are each query's own.
@@ -106,12 +122,7 @@ void value_sums(const float* weights, int64_t weight_stride, const Sequence& seq
       for (int v = 0; v < kVectors; ++v) acc[q][v] = own[0][v];
     }
   }
-  for (int64_t j = begin; j < common;) {
-    const int64_t count = std::min(block_tokens - j % block_tokens, common - j);
-    weighted_rows<kCount, kVectors>(weights + j, weight_stride, value_at(j), head_dim, count, left,
-                                    acc);
-    j += count;
-  }
+  add_values<kCount, kVectors>(weights, weight_stride, seq, begin, common, col, acc);
   for (int q = 0; q < kCount; ++q) {
     Vec16 own[1][kVectors];
     for (int v = 0; v < kVectors; ++v) own[0][v] = acc[q][v];
@@ -123,38 +134,43 @@ void value_sums(const float* weights, int64_t weight_stride, const Sequence& seq
   }
 }
 
+// Calls add<kVectors>(col) for the columns [begin, end) of a head, as many vectors at a time as
+// kCount sums of them fit in registers: few queries by two vectors would wait for their own last
+// multiply-adds. With AVX-512 eight queries times two vectors are 16 sums; four would spill.
+template <int kCount, class Add>
+void for_columns(int64_t begin, int64_t end, Add&& add) {
+  constexpr int kWide = kCount * 4 <= kSumsAtOnce ? 4 : 2;
+  for (int64_t col = begin; col < end;) {
+    const int64_t left = end - col;
+    if (kWide > 2 && left > 3 * kLanes) {
+      add.template operator()<kWide>(col);
+      col += kWide * kLanes;
+    } else if (left > kLanes) {
+      add.template operator()<2>(col);
+      col += 2 * kLanes;
+    } else {
+      add.template operator()<1>(col);
+      col += kLanes;
+    }
+  }
+}
+
 template <int kCount>
 void forward_block(const Sequence& seq, const QueryBlock& block, ConstMatrix q, float scale,
                    float* queries, float* scores, int64_t score_stride, Matrix out, Matrix lse) {
   const int64_t head_dim = seq.kv.head_dim;
   // A copy: `out` may be q, and this block overwrites its own queries and nobody else's.
   block.gather(q, head_dim, queries);
-  key_scores<kCount>(queries, seq, block, scores, score_stride);
+  // Up to the context of the last query. Lanes behind a query's own position hold later keys, or
+  // what an earlier owner of the block left, and others lie before its window; exponentiate()
+  // selects them away.
+  key_scores<kCount>(queries, seq, block.first_seen[0], block.context(), scores, score_stride);
   float inv_sum[kCount];
-  for (int i = 0; i < kCount; ++i) {
-    SoftmaxSum sum =
-        exponentiate(scores + i * score_stride, block.first_seen[i], block.position[i], scale);
-    // The largest score is in the sum as e^0 = 1, so it is at least 1. One division a query, then a
-    // product an output.
-    inv_sum[i] = 1.0f / sum.sum;
-    if (lse.data != nullptr) lse.row(block.row[i])[block.head[i]] = sum.max + std::log(sum.sum);
-  }
-  // As wide as the sums fit in registers: few queries by two vectors would wait for their own last
-  // multiply-adds. With AVX-512 eight queries times two vectors are 16 sums; four would spill.
-  constexpr int kWide = kCount * 4 <= kSumsAtOnce ? 4 : 2;
-  for (int64_t col = 0; col < head_dim;) {
-    const int64_t left = head_dim - col;
-    if (kWide > 2 && left > 3 * kLanes) {
-      value_sums<kCount, kWide>(scores, score_stride, seq, block, col, inv_sum, out);
-      col += kWide * kLanes;
-    } else if (left > kLanes) {
-      value_sums<kCount, 2>(scores, score_stride, seq, block, col, inv_sum, out);
-      col += 2 * kLanes;
-    } else {
-      value_sums<kCount, 1>(scores, score_stride, seq, block, col, inv_sum, out);
-      col += kLanes;
-    }
-  }
+  for (int i = 0; i < kCount; ++i)
+    inv_sum[i] = weigh(scores + i * score_stride, block, i, scale, lse);
+  for_columns<kCount>(0, head_dim, [&]<int kVectors>(int64_t col) {
+    value_sums<kCount, kVectors>(scores, score_stride, seq, block, col, inv_sum, out);
+  });
 }
 
 using ForwardBlock = void (*)(const Sequence&, const QueryBlock&, ConstMatrix, float, float*,
@@ -164,6 +180,218 @@ using ForwardBlock = void (*)(const Sequence&, const QueryBlock&, ConstMatrix, f
 constexpr ForwardBlock kForwardBlocks[kQueries] = {
     forward_block<1>, forward_block<2>, forward_block<3>, forward_block<4>,
     forward_block<5>, forward_block<6>, forward_block<7>, forward_block<8>};
+
+// Values of some positions and columns.
+struct ValueRange {
+  const float* weights = nullptr;
+  int64_t weight_stride = 0;
+  int64_t begin = 0, end = 0, col_begin = 0, col_end = 0;
+  bool goes_on = false;            // from unfinished sums in out
+  const float* inv_sum = nullptr;  // by query; null: the sums stay unfinished
+};
+template <int kCount>
+void sum_range(const Sequence& seq, const QueryBlock& block, const ValueRange& range, Matrix out) {
+  for_columns<kCount>(range.col_begin, range.col_end, [&]<int kVectors>(int64_t col) {
+    Vec16 acc[kCount][kVectors];
+    const auto place = [&](int q, int v) {
+      return out.row(block.row[q]) + block.col[q] + col + v * kLanes;
+    };
+    const int64_t left = range.col_end - col;
+    for (int q = 0; q < kCount; ++q) {
+      for (int v = 0; v < kVectors; ++v)
+        acc[q][v] = range.goes_on ? simd::load(place(q, v), left - v * kLanes) : simd::zero();
+    }
+    add_values<kCount, kVectors>(range.weights, range.weight_stride, seq, range.begin, range.end,
+                                 col, acc);
+    for (int q = 0; q < kCount; ++q) {
+      const Vec16 factor = simd::broadcast(range.inv_sum == nullptr ? 1.0f : range.inv_sum[q]);
+      for (int v = 0; v < kVectors; ++v)
+        simd::store(place(q, v),
+                    range.inv_sum == nullptr ? acc[q][v] : simd::mul(acc[q][v], factor),
+                    left - v * kLanes);
+    }
+  });
+}
+
+template <int... kCount>
+constexpr auto score_functions(std::integer_sequence<int, kCount...>) {
+  return std::array{&key_scores<kCount + 1>...};
+}
+template <int... kCount>
+constexpr auto range_functions(std::integer_sequence<int, kCount...>) {
+  return std::array{&sum_range<kCount + 1>...};
+}
+constexpr auto kKeyScores = score_functions(std::make_integer_sequence<int, kQueries>());
+constexpr auto kSumRanges = range_functions(std::make_integer_sequence<int, kQueries>());
+
+struct Forward {
+  ConstMatrix q;
+  Matrix out, lse;
+  float scale = 0;
+};
+
+// Queries of neighbours, a row each, whose contexts begin with the same `common` positions, whole
+// groups of 16. These are read once for all; `first` has row first_row. An element's sum has its
+// terms in the same order as alone, and waits in `out` between the two parts.
+void forward_family(const Forward& args, Sequence first, int64_t first_row, const QueryBlock& block,
+                    int64_t common, const Scratch& scratch, int64_t score_stride) {
+  const int64_t head_dim = first.kv.head_dim;
+  block.gather(args.q, head_dim, scratch.queries);
+  const auto at = static_cast<size_t>(block.count - 1);
+  kKeyScores[at](scratch.queries, first, 0, common, scratch.scores, score_stride);
+  // Calls own(sequence, first query, queries) for the queries of each row.
+  const auto for_each_row = [&](auto&& own) {
+    Sequence seq = first;
+    for (int i = 0, n = 0; i < block.count; i += n) {
+      for (n = 1; i + n < block.count && block.row[i + n] == block.row[i];) ++n;
+      seq.index = first.index + block.row[i] - first_row;
+      own(seq, i, n);
+    }
+  };
+  float inv_sum[kQueries];
+  for_each_row([&](const Sequence& seq, int i, int n) {
+    kKeyScores[static_cast<size_t>(n - 1)](scratch.queries + i * kQueryStride, seq, common,
+                                           block.position[i] + 1, scratch.scores + i * score_stride,
+                                           score_stride);
+    for (int q = i; q < i + n; ++q)
+      inv_sum[q] = weigh(scratch.scores + q * score_stride, block, q, args.scale, args.lse);
+  });
+  ValueRange range{
+      .weights = scratch.scores, .weight_stride = score_stride, .end = common, .col_end = head_dim};
+  kSumRanges[at](first, block, range, args.out);
+  for_each_row([&](const Sequence& seq, int i, int n) {
+    range.weights = scratch.scores + i * score_stride;
+    range.begin = common, range.end = block.position[i] + 1;
+    range.goes_on = true;
+    range.inv_sum = inv_sum + i;
+    kSumRanges[static_cast<size_t>(n - 1)](seq, block.part(i, n), range, args.out);
+  });
+}
+
+bool is_one_row(const AttentionBatch& batch, int64_t sequence) {
+  const auto i = static_cast<size_t>(sequence);
+  return batch.seq_offsets[i + 1] - batch.seq_offsets[i] == 1;
+}
+
+// Behind the last of the neighbours that are attended with sequence `first`: those that have at
+// least half as much in common with it as the nearest has, but for one that has twice as much in
+// common with its own next. Depends on the batch alone.
+int64_t family_end(const AttentionBatch& batch, int64_t first) {
+  int64_t end = first + 1;
+  if (batch.common_blocks.empty() || !is_one_row(batch, first)) return end;
+  for (int64_t common = 0; end < batch.num_sequences() && is_one_row(batch, end); ++end) {
+    const int64_t own = batch.common_blocks[static_cast<size_t>(end)];
+    if (own == 0 || 2 * own <= common) break;
+    if (common > 0 && own >= 2 * common) return end - 1;
+    common = common == 0 ? own : std::min(common, own);
+  }
+  return end;
+}
+
+// Positions that the rows of sequences [begin, end), a row each, have in common.
+int64_t common_positions(const Sequence& seq, int64_t begin, int64_t end) {
+  const AttentionBatch& batch = seq.batch;
+  int64_t blocks = batch.max_blocks, seen = seq.position(batch.seq_offsets[begin]) + 1;
+  for (int64_t i = begin + 1; i < end; ++i) {
+    blocks = std::min<int64_t>(blocks, batch.common_blocks[static_cast<size_t>(i)]);
+    seen = std::min(seen, seq.position(batch.seq_offsets[static_cast<size_t>(i)]) + 1);
+  }
+  return std::min(blocks * seq.kv.block_tokens, seen) / kLanes * kLanes;
+}
+
+// A row for each sequence, of so few KV heads in all that some threads would have more of them than
+// others, or none: contexts are divided for the scores, queries for the softmax, columns for the
+// values. No sum is cut.
+class DividedRows {
+ public:
+  // Scores are made of so many positions at a time.
+  static constexpr int64_t kStretch = 256;
+  static constexpr int64_t kColumns = 2 * kLanes;
+
+  DividedRows(const Forward& forward, const AttentionHeads& heads, const AttentionBatch& batch,
+              const KvLayer& kv, int64_t max_context)
+      : forward_(forward),
+        heads_(heads),
+        batch_(batch),
+        kv_(kv),
+        group_(heads.num_heads / kv.num_kv_heads),
+        blocks_of_head_((group_ + kQueries - 1) / kQueries),
+        num_blocks_(batch.num_sequences() * kv.num_kv_heads * blocks_of_head_),
+        stride_(padded(max_context)),
+        max_context_(max_context) {}
+
+  // Divided by heads the threads would take more than a quarter longer than evenly.
+  static bool pays(const AttentionBatch& batch, const KvLayer& kv, int64_t threads) {
+    const int64_t heads = batch.num_sequences() * kv.num_kv_heads;
+    return batch.num_tokens() == batch.num_sequences() && 4 * round_up(heads, threads) > 5 * heads;
+  }
+  int64_t num_floats() const { return num_blocks_ * rows() * (stride_ + 1); }
+
+  void run(const Stream& stream, std::span<float> memory) const {
+    float* scores = memory.data();
+    float* inv_sums = scores + num_blocks_ * rows() * stride_;
+    // The blocks of the same stretch, or columns, side by side: a long context among short ones is
+    // divided too.
+    const auto for_items = [&](int64_t each, auto&& item) {
+      parallel_for(stream, num_blocks_ * each, 1, [&](int64_t begin, int64_t end) {
+        WorkPulse pulse;
+        for (int64_t i = begin; i < end; ++i) {
+          const int64_t block = i % num_blocks_;
+          const Sequence seq{
+              .batch = batch_,
+              .kv = kv_,
+              .index = block / (kv_.num_kv_heads * blocks_of_head_),
+              .kv_head = static_cast<int>(block / blocks_of_head_ % kv_.num_kv_heads)};
+          const QueryBlock queries(seq, heads_, seq.index, seq.index + 1, group_,
+                                   block % blocks_of_head_ * kQueries);
+          pulse.add(item(seq, queries, block * rows(), i / num_blocks_));
+        }
+      });
+    };
+    for_items((max_context_ + kStretch - 1) / kStretch,
+              [&](const Sequence& seq, const QueryBlock& block, int64_t row, int64_t stretch) {
+                const int64_t begin = std::max(block.first_seen[0], stretch * kStretch);
+                const int64_t end = std::min(block.context(), (stretch + 1) * kStretch);
+                if (begin >= end) return int64_t{0};
+                alignas(kMemoryAlignment) float queries[kQueries * kQueryStride];
+                block.gather(forward_.q, kv_.head_dim, queries);
+                kKeyScores[static_cast<size_t>(block.count - 1)](queries, seq, begin, end,
+                                                                 scores + row * stride_, stride_);
+                return block.count * (end - begin) * kv_.head_dim;
+              });
+    for_items(1, [&](const Sequence&, const QueryBlock& block, int64_t row, int64_t) {
+      for (int i = 0; i < block.count; ++i)
+        inv_sums[row + i] =
+            weigh(scores + (row + i) * stride_, block, i, forward_.scale, forward_.lse);
+      return block.count * block.context();
+    });
+    for_items((kv_.head_dim + kColumns - 1) / kColumns,
+              [&](const Sequence& seq, const QueryBlock& block, int64_t row, int64_t part) {
+                const int64_t first = part * kColumns;
+                kSumRanges[static_cast<size_t>(block.count - 1)](
+                    seq, block,
+                    {.weights = scores + row * stride_,
+                     .weight_stride = stride_,
+                     .begin = block.first_seen[0],
+                     .end = block.context(),
+                     .col_begin = first,
+                     .col_end = std::min<int64_t>(first + kColumns, kv_.head_dim),
+                     .inv_sum = inv_sums + row},
+                    forward_.out);
+                return block.count * block.context() * kColumns;
+              });
+  }
+
+ private:
+  int64_t rows() const { return std::min<int64_t>(group_, kQueries); }
+
+  const Forward& forward_;
+  const AttentionHeads& heads_;
+  const AttentionBatch& batch_;
+  const KvLayer& kv_;
+  int group_;
+  int64_t blocks_of_head_, num_blocks_, stride_, max_context_;
+};
 
 }  // namespace
 
@@ -268,35 +496,57 @@ void attention(const Stream& stream, Workspace& workspace, const Attention& args
   const double work = head_cost * static_cast<double>(kForwardProducts * q.cols);
   const int64_t parts = num_parts(stream, static_cast<int64_t>(work));
 
+  const Forward forward{.q = q, .out = out, .lse = lse, .scale = heads.scale};
+  // A window ends what is common somewhere else for each row.
+  const bool has_window = heads.first_seen(max_context) > 0;
+  const auto family_of = [&](int64_t i) { return has_window ? i + 1 : family_end(batch, i); };
+
   Workspace::Scope scope(workspace);
   const int64_t scratch_floats = Scratch::num_floats(kv.head_dim, max_context);
   auto memory = workspace.take<float>(scratch_floats * parts);
+  const DividedRows divided(forward, heads, batch, kv, max_context);
+  if (parts > 1 && DividedRows::pays(batch, kv, parts) &&
+      divided.num_floats() <= std::ssize(memory)) {
+    divided.run(stream, memory);
+    return;
+  }
   parallel_for(stream, parts, 1, [&](int64_t begin, int64_t end) {
     for (int64_t part = begin; part < end; ++part) {
       Scratch scratch(memory.data() + part * scratch_floats, kv.head_dim, max_context);
       WorkPulse pulse;
-      // Consecutive rows of one sequence and one KV head, collected until one does not follow.
+      // Consecutive rows of one family and one KV head, collected until one does not follow.
       Sequence seq{.batch = batch, .kv = kv};
       int64_t row_begin = 0, row_end = 0;
       auto flush = [&] {
-        for (int64_t first = 0; first < (row_end - row_begin) * group; first += kQueries) {
+        const int64_t rows = row_end - row_begin;
+        const bool together = rows > 1 && is_one_row(batch, seq.index);
+        const int64_t common =
+            together ? common_positions(seq, seq.index, seq.index + rows) : int64_t{0};
+        for (int64_t first = 0; first < rows * group; first += kQueries) {
           QueryBlock block(seq, heads, row_begin, row_end, group, first);
-          kForwardBlocks[block.count - 1](seq, block, q, heads.scale, scratch.queries,
-                                          scratch.scores, padded(max_context), out, lse);
+          if (together) {
+            forward_family(forward, seq, row_begin, block, common, scratch, padded(max_context));
+          } else {
+            kForwardBlocks[block.count - 1](seq, block, q, heads.scale, scratch.queries,
+                                            scratch.scores, padded(max_context), out, lse);
+          }
           pulse.add(kForwardProducts * block.count * (block.context() - block.origin()) *
                     kv.head_dim);
         }
       };
-      // Sequence by sequence, in each one KV head after the other: the blocks of a sequence hold
-      // all heads, so that they come near together. `at` is the sequence of an item; items ascend.
-      int64_t at = 0;
+      // Family by family, in each one KV head after the other: the blocks of a sequence hold all
+      // heads, so that they come near together. [family, next) are the sequences of an item's;
+      // items ascend.
+      int64_t family = 0, next = family_of(0);
+      auto begin_of = [&](int64_t i) { return batch.seq_offsets[static_cast<size_t>(i)]; };
       auto place = [&](int64_t item) {
-        auto begin_of = [&](int64_t i) { return batch.seq_offsets[static_cast<size_t>(i)]; };
-        while (item >= int64_t{begin_of(at + 1)} * kv.num_kv_heads) ++at;
-        const int64_t first = begin_of(at), rows = begin_of(at + 1) - first;
+        while (item >= int64_t{begin_of(next)} * kv.num_kv_heads)
+          family = next, next = family_of(next);
+        const int64_t first = begin_of(family), rows = begin_of(next) - first;
         const int64_t within = item - first * kv.num_kv_heads;
         return std::pair(first + within % rows, static_cast<int>(within / rows));
       };
+      int64_t last_family = -1;
       for_share(
           tokens * kv.num_kv_heads, head_cost * kv.num_kv_heads, part, parts,
           [&](int64_t item) { return row_cost(place(item).first); },
@@ -304,10 +554,12 @@ void attention(const Stream& stream, Workspace& workspace, const Attention& args
             const auto [row, kv_head] = place(item);
             // A cut between threads may fall inside a sequence; that changes how queries are
             // grouped, and the sums of a query do not depend on its neighbours.
-            const bool follows = row == row_end && kv_head == seq.kv_head && at == seq.index;
+            const bool follows = row == row_end && kv_head == seq.kv_head && family == last_family;
             if (!follows) {
               flush();
-              seq.index = at;
+              last_family = family;
+              // A family of several sequences has a row of each.
+              seq.index = next - family > 1 ? family + row - begin_of(family) : family;
               seq.kv_head = kv_head;
               row_begin = row;
             }

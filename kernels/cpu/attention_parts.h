@@ -91,6 +91,15 @@ struct QueryBlock {
     }
   }
 
+  // Queries [first, first + n).
+  QueryBlock part(int first, int n) const {
+    QueryBlock some = *this;
+    some.count = n;
+    for (int64_t* all : {some.row, some.col, some.head, some.position, some.first_seen})
+      std::copy_n(all + first, n, all);
+    return some;
+  }
+
   // out[q * kQueryStride + d]
   void gather(ConstMatrix x, int64_t head_dim, float* out) const {
     for (int q = 0; q < count; ++q) {

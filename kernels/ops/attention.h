@@ -77,6 +77,9 @@ struct AttentionBatch {
   // rows are the positions in front, down to where that one begins in turn; -1: it begins at 0.
   // Empty: all do. Only backward reads it.
   std::span<const int32_t> parents = {};
+  // [sequences] how many of its first blocks are those of the sequence before it, too; 0 for the
+  // first. Empty: none are. On the CPU alone: sequences of a row each then read them once together.
+  std::span<const int32_t> common_blocks = {};
 
   int64_t num_tokens() const { return static_cast<int64_t>(positions.size()); }
   int64_t num_sequences() const { return static_cast<int64_t>(seq_offsets.size()) - 1; }

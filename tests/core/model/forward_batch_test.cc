@@ -35,6 +35,22 @@ TEST(BatchBuilder, PlacesSequencesOneAfterAnother) {
   EXPECT_EQ(builder.num_sequences(), 2);
 }
 
+TEST(BatchBuilder, KnowsWhatNeighboursHaveInCommon) {
+  BatchBuilder builder(kRoom);
+  const std::vector<int32_t> token = {7}, first = {2, 0, 3}, second = {2, 0, 4}, third = {-1, 0, 4};
+  for (const auto& blocks : {first, second, third}) builder.add(token, 40, blocks, {});
+  EXPECT_EQ(list(builder.batch().sequences.common_blocks), (std::vector<int32_t>{0, 2, 0}));
+  builder.clear();
+  // No block is one that both have.
+  for (int i = 0; i < 2; ++i) builder.add(token, 40, third, {});
+  builder.add(token, 40, std::span(third).subspan(1), {});
+  EXPECT_EQ(list(builder.batch().sequences.common_blocks), (std::vector<int32_t>{0, 0, 0}));
+  const InvertedMemory::Provided provided;
+  BatchBuilder there(kRoom, InvertedMemory::kDevice);
+  for (int i = 0; i < 2; ++i) there.add(token, 40, first, {});
+  EXPECT_TRUE(there.batch({.device = InvertedMemory::kDevice}).sequences.common_blocks.empty());
+}
+
 TEST(BatchBuilder, TakesTokensThatTheHostDoesNotKnow) {
   BatchRoom room = kRoom;
   room.takes_draws = true;

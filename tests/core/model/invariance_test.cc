@@ -131,10 +131,13 @@ std::vector<std::vector<int32_t>> scattered_blocks(const Rig& rig,
   return tables;
 }
 
+// `shared`: tokens that all sequences begin with, whole blocks, which one place in the cache holds.
 Numbers run(Rig& rig, const std::vector<Tokens>& sequences, const Schedule& schedule,
-            bool keep = false) {
+            bool keep = false, int shared = 0) {
   const auto dim = static_cast<size_t>(rig.model.config().hidden_size);
-  const auto tables = scattered_blocks(rig, sequences, /*seed=*/rig.kv.block_tokens());
+  auto tables = scattered_blocks(rig, sequences, /*seed=*/rig.kv.block_tokens());
+  for (auto& table : tables)
+    std::copy_n(tables[0].begin(), shared / rig.kv.block_tokens(), table.begin());
   Numbers numbers(sequences, rig.model.config().hidden_size);
   for (const std::vector<Piece>& pass : schedule) {
     rig.builder.clear();
@@ -383,6 +386,34 @@ TEST_P(RealSizes, ATokenHasItsBitsInEveryCutBatchAndNumberOfThreads) {
   EXPECT_GT(divided, 0);
   expect_same(run(second, sequences, all_at_once(sequences), /*keep=*/true), want, "two threads");
   EXPECT_GT(second.stream().pool->num_divided(), divided);
+}
+
+// A group that is decoded over the blocks of one prompt, which attention reads once for all.
+TEST_P(RealSizes, AGroupOverOnePromptHasTheBitsOfEachAlone) {
+  if (rig_device().kind != DeviceKind::kCpu) GTEST_SKIP() << "hours on a device that is emulated";
+  constexpr int32_t kPrompt = 192, kMembers = 8, kNew = 5;
+  Rng rng(7);
+  const auto draw = [&] { return static_cast<int32_t>(rng.below(config().vocab_size)); };
+  Tokens prompt(kPrompt);
+  std::ranges::generate(prompt, draw);
+  std::vector<Tokens> sequences(kMembers, prompt);
+  Schedule schedule;
+  for (size_t s = 0; s < kMembers; ++s) {
+    for (int i = 0; i < kNew; ++i) sequences[s].push_back(draw());
+    schedule.push_back({{s, 0, kPrompt}});
+  }
+  for (int32_t i = 0; i < kNew; ++i) {
+    schedule.emplace_back();
+    for (size_t s = 0; s < kMembers; ++s) schedule.back().push_back({s, kPrompt + i, 1});
+  }
+  Rig alone = rig_of(/*threads=*/1, /*block_tokens=*/16);
+  const Numbers want = run(alone, sequences, each_alone(sequences));
+  for (const int threads : {1, 2}) {
+    Rig rig = rig_of(threads, /*block_tokens=*/16);
+    expect_same(run(rig, sequences, schedule, /*keep=*/false, /*shared=*/kPrompt), want, "group");
+    for (size_t s = 1; s < kMembers; ++s)
+      EXPECT_EQ(rig.builder.batch().sequences.common_blocks[s], kPrompt / 16);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(

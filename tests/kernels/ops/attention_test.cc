@@ -371,6 +371,104 @@ TEST(Attention, OneTokenOfALongContextIsDividedAndKeepsItsBits) {
   expect_same_bits(one.out.view(), alone.out.view().slice_rows(0, 1), "in a batch of its own");
 }
 
+// Three KV heads of two threads, or of four: stretches of the context, not heads, are divided.
+TEST(Attention, FewHeadsOfLongContextsAreDividedAndKeepTheirBits) {
+  for (Geometry g : {Geometry{.heads = 9, .kv_heads = 3, .head_dim = 64},
+                     Geometry{.heads = 10, .kv_heads = 1, .head_dim = 40, .block_tokens = 8},
+                     Geometry{.heads = 9, .kv_heads = 3, .head_dim = 72, .window = 777}}) {
+    SCOPED_TRACE(testing::Message() << g.heads << " heads of " << g.head_dim);
+    const std::vector<int> lengths = {1500, 1, 531, 256, 257};
+    Rng rng(10);
+    Case c(g, lengths, rng);
+    PagedCache first(g, lengths, rng);
+    (void)forward(Stream{}, c, first, {{0, 0, 1499}, {2, 0, 530}, {3, 0, 255}, {4, 0, 256}});
+    for (const std::vector<Piece>& last :
+         {std::vector<Piece>{{0, 1499, 1500}},
+          {{1, 0, 1}, {0, 1499, 1500}, {2, 530, 531}},
+          {{0, 1499, 1500}, {1, 0, 1}, {2, 530, 531}, {3, 255, 256}, {4, 256, 257}}}) {
+      PagedCache alone_cache = first;
+      const Output alone = forward(Stream{}, c, alone_cache, last);
+      for (int threads : {2, 4, 7}) {
+        TestStream stream(threads);
+        PagedCache cache = first;
+        const Output divided = forward(stream.get(), c, cache, last);
+        expect_same_bits(divided.out.view(), alone.out.view(), "out");
+        expect_same_bits(divided.lse.view(), alone.lse.view(), "lse");
+        // One row: the scores, the softmax and the values, where that is worth the threads.
+        const bool all = last.size() == 1 && g.window == 0;
+        EXPECT_GE(stream.num_divided(), all ? 3 : 1) << threads;
+      }
+    }
+  }
+}
+
+// What neighbours have in common is read in the blocks of the first of them: tables that name
+// others there, of other keys and values, change nothing.
+TEST(Attention, NeighboursReadWhatTheyShareOnceAndKeepTheirBits) {
+  for (Geometry g : {Geometry{.heads = 9, .kv_heads = 3, .head_dim = 64},
+                     Geometry{.heads = 14, .kv_heads = 2, .head_dim = 40, .block_tokens = 8},
+                     Geometry{.heads = 2, .kv_heads = 2, .head_dim = 128, .block_tokens = 32}}) {
+    SCOPED_TRACE(testing::Message() << g.heads << " heads of " << g.head_dim);
+    const std::vector<int> lengths = {83, 97, 75, 65, 133, 131, 40};
+    // Two families, of four and of two, and one alone.
+    const std::vector<int> common = {0, 64, 64, 64, 0, 96, 0};
+    Rng rng(11);
+    Case c(g, lengths, rng);
+    PagedCache cache(g, lengths, rng);
+    std::vector<Piece> prompts, last;
+    std::vector<int32_t> common_blocks;
+    for (size_t s = 0; s < lengths.size(); ++s) {
+      prompts.push_back({s, 0, lengths[s] - 1});
+      last.push_back({s, lengths[s] - 1, lengths[s]});
+      common_blocks.push_back(common[s] / g.block_tokens);
+    }
+    (void)forward(Stream{}, c, cache, prompts);
+    GuardedMatrix q = Case::rows_of(c.q, last), k = Case::rows_of(c.k, last),
+                  v = Case::rows_of(c.v, last);
+    const BatchData own(cache, last);
+    BatchData shared = own;
+    for (size_t s = 1; s < lengths.size(); ++s)
+      std::copy_n(shared.tables.begin() + static_cast<int64_t>(s - 1) * own.max_blocks,
+                  common_blocks[s],
+                  shared.tables.begin() + static_cast<int64_t>(s) * own.max_blocks);
+    kv_write(Stream{}, {.k = k.view(), .v = v.view(), .batch = own.get(), .kv = cache.layer()});
+    const auto attend = [&](int threads, const BatchData& data, std::span<const int32_t> blocks) {
+      TestStream stream(threads);
+      AttentionBatch batch = data.get();
+      batch.common_blocks = blocks;
+      Output result{GuardedMatrix(q.rows(), q.cols()), GuardedMatrix(q.rows(), g.heads)};
+      TestWorkspace workspace(
+          attention_workspace_bytes(threads, g.heads, g.kv_heads, g.head_dim, data.max_context));
+      attention(stream.get(), workspace.get(),
+                {.q = q.view(),
+                 .heads = g.args(),
+                 .batch = batch,
+                 .kv = cache.layer(),
+                 .max_context = data.max_context,
+                 .out = result.out.view(),
+                 .lse = result.lse.view()});
+      result.out.expect_canaries();
+      return result;
+    };
+    const Output alone = attend(1, shared, {});
+    for (int threads : {1, 2, 3}) {
+      const Output together = attend(threads, shared, common_blocks);
+      expect_same_bits(together.out.view(), alone.out.view(), "out");
+      expect_same_bits(together.lse.view(), alone.lse.view(), "lse");
+    }
+    expect_same_bits(attend(1, own, common_blocks).out.view(), alone.out.view(), "read once");
+    // All begin with a system prompt of one block, and some with more: no bits.
+    for (std::vector<int32_t> nested : {std::vector<int32_t>{0, 1, 2, 2, 1, 2, 1}}) {
+      BatchData system = own;
+      for (size_t s = 1; s < lengths.size(); ++s)
+        std::copy_n(system.tables.begin() + static_cast<int64_t>(s - 1) * own.max_blocks, nested[s],
+                    system.tables.begin() + static_cast<int64_t>(s) * own.max_blocks);
+      expect_same_bits(attend(2, system, nested).out.view(), attend(2, system, {}).out.view(),
+                       "nested");
+    }
+  }
+}
+
 TEST(Attention, ATokenDoesNotSeeWhatComesAfterIt) {
   Rng rng(5);
   Geometry g;
