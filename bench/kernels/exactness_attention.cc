@@ -124,6 +124,7 @@ void attend(const Pass& pass, const float* queries, const Queries& block, int64_
     };
     attention_tiles::score_all<kCount, false>(queries, head_dim,
                                               (last - first + kLanes - 1) / kLanes, group_at,
+                                              pass.kv.host_values() + pass.block(first),
                                               kBlockTokens, scores, kStretch);
     float factor[kCount];
     for (int q = 0; q < kCount; ++q) {

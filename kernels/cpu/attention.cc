@@ -27,19 +27,21 @@ constexpr int64_t kForwardProducts = 2;
 
 // scores[q * score_stride + position] for [begin, end), from the group of 16 that holds `begin` to
 // the one that holds the last position. The cache has no keys before `begin` where that is inside a
-// group.
+// group. Their values are read next.
 template <int kCount>
 void key_scores(const float* queries, const Sequence& seq, int64_t begin, int64_t end,
                 float* scores, int64_t score_stride) {
+  if (begin >= end) return;
+  const float* values = seq.values(begin / seq.kv.block_tokens);
   const int64_t first = begin / kLanes, groups = padded(end) / kLanes - first;
   auto group_at = [&](int64_t i) { return seq.key_group(first + i, begin, end); };
   scores += first * kLanes;
   if (seq.kv.block_tokens >= kLanes) {
-    score_all<kCount, false>(queries, seq.kv.head_dim, groups, group_at, seq.kv.block_tokens,
-                             scores, score_stride);
+    score_all<kCount, false>(queries, seq.kv.head_dim, groups, group_at, values,
+                             seq.kv.block_tokens, scores, score_stride);
   } else {
-    score_all<kCount, true>(queries, seq.kv.head_dim, groups, group_at, seq.kv.block_tokens, scores,
-                            score_stride);
+    score_all<kCount, true>(queries, seq.kv.head_dim, groups, group_at, values, seq.kv.block_tokens,
+                            scores, score_stride);
   }
 }
 
@@ -83,16 +85,20 @@ float weigh(float* scores, const QueryBlock& block, int i, float scale, Matrix l
   return 1.0f / sum.sum;
 }
 
-// acc[q] += sum over j in [begin, end) of weights[q][j] * value[j], columns `col` and on
+// acc[q] += sum over j in [begin, end) of weights[q][j] * value[j], columns `col` and on; `behind`
+// is read next, null: nothing is known.
 template <int kCount, int kVectors>
 TR_INLINE void add_values(const float* weights, int64_t weight_stride, const Sequence& seq,
-                          int64_t begin, int64_t end, int64_t col, Vec16 (&acc)[kCount][kVectors]) {
+                          int64_t begin, int64_t end, int64_t col, const float* behind,
+                          Vec16 (&acc)[kCount][kVectors]) {
   const int64_t head_dim = seq.kv.head_dim, block_tokens = seq.kv.block_tokens;
   for (int64_t j = begin; j < end;) {
     const int64_t in_block = j % block_tokens, count = std::min(block_tokens - in_block, end - j);
-    weighted_rows<kCount, kVectors>(weights + j, weight_stride,
-                                    seq.values(j / block_tokens) + in_block * head_dim + col,
-                                    head_dim, count, head_dim - col, acc);
+    const float* rows = seq.values(j / block_tokens) + in_block * head_dim + col;
+    const float* next = behind != nullptr ? behind : rows;
+    if (j + count < end) next = seq.values((j + count) / block_tokens) + col;
+    weighted_rows<kCount, kVectors>(weights + j, weight_stride, rows, next, head_dim, count,
+                                    head_dim - col, acc);
     j += count;
   }
 }
@@ -100,7 +106,8 @@ TR_INLINE void add_values(const float* weights, int64_t weight_stride, const Seq
 // out[q] = (sum over the j that it sees of weights[q][j] * value[j]) / sum
 template <int kCount, int kVectors>
 void value_sums(const float* weights, int64_t weight_stride, const Sequence& seq,
-                const QueryBlock& block, int64_t col, const float* inv_sum, Matrix out) {
+                const QueryBlock& block, int64_t col, const float* behind, const float* inv_sum,
+                Matrix out) {
   const int64_t left = seq.kv.head_dim - col;
   Vec16 acc[kCount][kVectors];
   for (auto& row : acc) {
@@ -108,7 +115,8 @@ void value_sums(const float* weights, int64_t weight_stride, const Sequence& seq
   }
   // One query at a time, so that no position that it does not see ever touches it.
   auto add_own = [&](int q, int64_t begin, int64_t end, Vec16(&own)[1][kVectors]) {
-    add_values<1, kVectors>(weights + q * weight_stride, weight_stride, seq, begin, end, col, own);
+    add_values<1, kVectors>(weights + q * weight_stride, weight_stride, seq, begin, end, col,
+                            /*behind=*/nullptr, own);
   };
   // All queries see what the last one's window has of the positions of the first one. The few
   // before, and the few beyond, are each query's own.
@@ -122,7 +130,7 @@ void value_sums(const float* weights, int64_t weight_stride, const Sequence& seq
       for (int v = 0; v < kVectors; ++v) acc[q][v] = own[0][v];
     }
   }
-  add_values<kCount, kVectors>(weights, weight_stride, seq, begin, common, col, acc);
+  add_values<kCount, kVectors>(weights, weight_stride, seq, begin, common, col, behind, acc);
   for (int q = 0; q < kCount; ++q) {
     Vec16 own[1][kVectors];
     for (int v = 0; v < kVectors; ++v) own[0][v] = acc[q][v];
@@ -157,7 +165,8 @@ void for_columns(int64_t begin, int64_t end, Add&& add) {
 
 template <int kCount>
 void forward_block(const Sequence& seq, const QueryBlock& block, ConstMatrix q, float scale,
-                   float* queries, float* scores, int64_t score_stride, Matrix out, Matrix lse) {
+                   float* queries, float* scores, int64_t score_stride, const float* behind,
+                   Matrix out, Matrix lse) {
   const int64_t head_dim = seq.kv.head_dim;
   // A copy: `out` may be q, and this block overwrites its own queries and nobody else's.
   block.gather(q, head_dim, queries);
@@ -169,12 +178,12 @@ void forward_block(const Sequence& seq, const QueryBlock& block, ConstMatrix q, 
   for (int i = 0; i < kCount; ++i)
     inv_sum[i] = weigh(scores + i * score_stride, block, i, scale, lse);
   for_columns<kCount>(0, head_dim, [&]<int kVectors>(int64_t col) {
-    value_sums<kCount, kVectors>(scores, score_stride, seq, block, col, inv_sum, out);
+    value_sums<kCount, kVectors>(scores, score_stride, seq, block, col, behind, inv_sum, out);
   });
 }
 
 using ForwardBlock = void (*)(const Sequence&, const QueryBlock&, ConstMatrix, float, float*,
-                              float*, int64_t, Matrix, Matrix);
+                              float*, int64_t, const float*, Matrix, Matrix);
 // A function a number of queries, because the sums live in registers and arrays of those need
 // constant sizes.
 constexpr ForwardBlock kForwardBlocks[kQueries] = {
@@ -202,7 +211,7 @@ void sum_range(const Sequence& seq, const QueryBlock& block, const ValueRange& r
         acc[q][v] = range.goes_on ? simd::load(place(q, v), left - v * kLanes) : simd::zero();
     }
     add_values<kCount, kVectors>(range.weights, range.weight_stride, seq, range.begin, range.end,
-                                 col, acc);
+                                 col, /*behind=*/nullptr, acc);
     for (int q = 0; q < kCount; ++q) {
       const Vec16 factor = simd::broadcast(range.inv_sum == nullptr ? 1.0f : range.inv_sum[q]);
       for (int v = 0; v < kVectors; ++v)
@@ -517,7 +526,8 @@ void attention(const Stream& stream, Workspace& workspace, const Attention& args
       // Consecutive rows of one family and one KV head, collected until one does not follow.
       Sequence seq{.batch = batch, .kv = kv};
       int64_t row_begin = 0, row_end = 0;
-      auto flush = [&] {
+      // `behind`: the keys that the next ones begin with, or null.
+      auto flush = [&](const float* behind) {
         const int64_t rows = row_end - row_begin;
         const bool together = rows > 1 && is_one_row(batch, seq.index);
         const int64_t common =
@@ -528,7 +538,7 @@ void attention(const Stream& stream, Workspace& workspace, const Attention& args
             forward_family(forward, seq, row_begin, block, common, scratch, padded(max_context));
           } else {
             kForwardBlocks[block.count - 1](seq, block, q, heads.scale, scratch.queries,
-                                            scratch.scores, padded(max_context), out, lse);
+                                            scratch.scores, padded(max_context), behind, out, lse);
           }
           pulse.add(kForwardProducts * block.count * (block.context() - block.origin()) *
                     kv.head_dim);
@@ -556,16 +566,18 @@ void attention(const Stream& stream, Workspace& workspace, const Attention& args
             // grouped, and the sums of a query do not depend on its neighbours.
             const bool follows = row == row_end && kv_head == seq.kv_head && family == last_family;
             if (!follows) {
-              flush();
-              last_family = family;
+              Sequence here{.batch = batch, .kv = kv, .kv_head = kv_head};
               // A family of several sequences has a row of each.
-              seq.index = next - family > 1 ? family + row - begin_of(family) : family;
+              here.index = next - family > 1 ? family + row - begin_of(family) : family;
+              flush(here.keys(heads.first_seen(here.position(row)) / kv.block_tokens));
+              last_family = family;
+              seq.index = here.index;
               seq.kv_head = kv_head;
               row_begin = row;
             }
             row_end = row + 1;
           });
-      flush();
+      flush(nullptr);
     }
   });
 }

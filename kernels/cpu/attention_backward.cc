@@ -61,8 +61,8 @@ void query_grads(const Scratch& scratch, int64_t stride, const QueryBlock& block
     for (auto& a : row) a = simd::zero();
   }
   const int64_t origin = block.origin(), dim = padded(head_dim);
-  weighted_rows<kCount, kVectors>(scratch.dscores + origin, stride,
-                                  scratch.key_rows + origin * dim + col, dim,
+  const float* rows = scratch.key_rows + origin * dim + col;
+  weighted_rows<kCount, kVectors>(scratch.dscores + origin, stride, rows, rows, dim,
                                   block.context() - origin, kVectors * kLanes, acc);
   for (int q = 0; q < kCount; ++q) {
     for (int v = 0; v < kVectors; ++v) {
@@ -142,9 +142,9 @@ void backward_block(const BackwardRows& args, const Sequence& seq, const QueryBl
     return [=](int64_t i) { return ColumnGroup{.first = columns + origin + i * kLanes}; };
   };
   score_all<kCount, false>(scratch.queries, head_dim, groups, columns_at(scratch.key_columns),
-                           stride, scratch.scores + origin, stride);
+                           scratch.key_columns, stride, scratch.scores + origin, stride);
   score_all<kCount, false>(scratch.douts, head_dim, groups, columns_at(scratch.value_columns),
-                           stride, scratch.dscores + origin, stride);
+                           scratch.value_columns, stride, scratch.dscores + origin, stride);
   for (int i = 0; i < kCount; ++i) {
     const float* dout = scratch.douts + i * kQueryStride;
     const float* out = args.out.row(block.row[i]) + block.col[i];

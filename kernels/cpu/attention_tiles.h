@@ -32,11 +32,21 @@ struct ColumnGroup {
   const float* second = nullptr;
 };
 
+// Asks for a line that is read some thousand cycles later. Of a decode step each 4 KiB of a cache
+// lie elsewhere, where the processor's own prefetching begins anew and reads at half of the rate
+// that memory has; into the second-level cache, since the first has too few misses in flight. Many
+// queries compute for longer than memory takes.
+template <int kCount>
+TR_INLINE void ask_for(const float* line) {
+  if constexpr (kCount <= 4) __builtin_prefetch(line, /*rw=*/0, /*locality=*/2);
+}
+
 // scores[q * score_stride + position] = sum over d of queries[q * kQueryStride + d] * column(d,
-// position) for kGroups groups of 16 positions.
+// position) for kGroups groups of 16 positions; `next` are asked for meanwhile.
 template <int kCount, int kGroups, bool kSplit>
 TR_INLINE void score_groups(const float* queries, int64_t head_dim, const ColumnGroup* groups,
-                            int64_t stride, float* scores, int64_t score_stride) {
+                            const ColumnGroup* next, int64_t stride, float* scores,
+                            int64_t score_stride) {
   Vec16 acc[kCount][kGroups];
   for (auto& row : acc) {
     for (auto& a : row) a = simd::zero();
@@ -50,6 +60,7 @@ TR_INLINE void score_groups(const float* queries, int64_t head_dim, const Column
           kSplit ? simd::load_halves(groups[g].first + d * stride, groups[g].second + d * stride)
                  : simd::load(groups[g].first + d * stride);
     }
+    for (int g = 0; g < kGroups; ++g) ask_for<kCount>(next[g].first + d * stride);
     for (int q = 0; q < kCount; ++q) {
       Vec16 x = simd::broadcast(queries[q * kQueryStride + d]);
       for (int g = 0; g < kGroups; ++g) acc[q][g] = simd::fma(x, column[g], acc[q][g]);
@@ -62,29 +73,38 @@ TR_INLINE void score_groups(const float* queries, int64_t head_dim, const Column
   }
 }
 
-// All `num_groups` groups; `group_at(i)` says where group i lies.
+// All `num_groups` groups, at least one; `group_at(i)` says where group i lies, `behind` what is
+// read after them.
 template <int kCount, bool kSplit, class GroupAt>
 TR_INLINE void score_all(const float* queries, int64_t head_dim, int64_t num_groups,
-                         GroupAt&& group_at, int64_t stride, float* scores, int64_t score_stride) {
+                         GroupAt&& group_at, const float* behind, int64_t stride, float* scores,
+                         int64_t score_stride) {
   constexpr int kGroups = kCount <= 2 ? 4 : 2;  // enough independent sums to hide the latency
+  ColumnGroup groups[kGroups], next[kGroups];
+  const auto look_at = [&](int64_t first) {
+    for (int i = 0; i < kGroups; ++i)
+      next[i] = first + i < num_groups ? group_at(first + i) : ColumnGroup{.first = behind};
+  };
+  look_at(0);
   int64_t g = 0;
   for (; g + kGroups <= num_groups; g += kGroups) {
-    ColumnGroup groups[kGroups];
-    for (int i = 0; i < kGroups; ++i) groups[i] = group_at(g + i);
-    score_groups<kCount, kGroups, kSplit>(queries, head_dim, groups, stride, scores + g * kLanes,
-                                          score_stride);
+    for (int i = 0; i < kGroups; ++i) groups[i] = next[i];
+    look_at(g + kGroups);
+    score_groups<kCount, kGroups, kSplit>(queries, head_dim, groups, next, stride,
+                                          scores + g * kLanes, score_stride);
   }
   for (; g < num_groups; ++g) {
-    ColumnGroup group = group_at(g);
-    score_groups<kCount, 1, kSplit>(queries, head_dim, &group, stride, scores + g * kLanes,
+    const ColumnGroup group = group_at(g), then{.first = behind};
+    score_groups<kCount, 1, kSplit>(queries, head_dim, &group, &then, stride, scores + g * kLanes,
                                     score_stride);
   }
 }
 
-// acc[q][v] += sum over j in [0, count) of weights[q * weight_stride + j] * rows[j][16 v ...]
+// acc[q][v] += sum over j in [0, count) of weights[q * weight_stride + j] * rows[j][16 v ...]; the
+// same of `next` is asked for meanwhile.
 template <int kCount, int kVectors>
 TR_INLINE void weighted_rows(const float* weights, int64_t weight_stride, const float* rows,
-                             int64_t row_stride, int64_t count, int64_t cols,
+                             const float* next, int64_t row_stride, int64_t count, int64_t cols,
                              Vec16 (&acc)[kCount][kVectors]) {
   const simd::Mask last = simd::first_lanes(cols - (kVectors - 1) * kLanes);
   // In a copy, so that the sums stay in registers whatever the caller does with his.
@@ -97,6 +117,7 @@ TR_INLINE void weighted_rows(const float* weights, int64_t weight_stride, const 
     Vec16 row[kVectors];
     for (int v = 0; v + 1 < kVectors; ++v) row[v] = simd::load(rows + j * row_stride + v * kLanes);
     row[kVectors - 1] = simd::load(rows + j * row_stride + (kVectors - 1) * kLanes, last);
+    for (int v = 0; v < kVectors; ++v) ask_for<kCount>(next + j * row_stride + v * kLanes);
     for (int q = 0; q < kCount; ++q) {
       Vec16 w = simd::broadcast(weights[q * weight_stride + j]);
       for (int v = 0; v < kVectors; ++v) sum[q][v] = simd::fma(w, row[v], sum[q][v]);
