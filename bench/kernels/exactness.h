@@ -15,6 +15,7 @@
 
 #include "bench/kernels/cases.h"
 #include "bench/report/report.h"
+#include "kernels/base/dtype.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/base/view.h"
 
@@ -85,15 +86,16 @@ void require_same_bits(ConstMatrix a, ConstMatrix b, const std::string& what);
 // The cases. Each checks that the exact op has the same bits on one thread as on all and for one
 // row as among many, and that both ways are as near to the reference as float sums can be.
 
-// y = x W^T with W [out, in], for each number of rows in `rows`; and the gradients to x and W, for
-// each in `gradient_rows`.
+// y = x W^T with W [out, in] of `dtype`, for each number of rows in `rows`; and the gradients to x
+// and W, for each in `gradient_rows`. Weights of bfloat16 need a machine that multiplies in pairs
+// (gemm::Form::kPairs).
 struct ProductShape {
   std::string op;  // "qkv"
   int64_t in = 0, out = 0;
   int64_t layers = 1;
 };
 std::string product_name(const ProductShape& shape, int64_t rows, const std::string& what);
-void exactness_products(ExactnessHarness& bench, const ProductShape& shape,
+void exactness_products(ExactnessHarness& bench, const ProductShape& shape, Dtype dtype,
                         std::span<const int64_t> rows, std::span<const int64_t> gradient_rows);
 
 std::string attention_name(const AttentionShape& shape, const std::string& what);

@@ -1,17 +1,16 @@
 // Products: the exact one has one accumulator over k an element, and threads divide outputs.
 //
-// Free: several accumulators over k, joined at the end, in tiles that are as much lower as those
-// take registers; or k, or for dW the tokens, divided among threads and joined.
+// Free: several accumulators over k (exactness_chains.h); or k, or for dW the tokens, divided among
+// threads and joined.
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "bench/kernels/exactness.h"
+#include "bench/kernels/exactness_chains.h"
 #include "bench/report/program.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/simd.h"
@@ -21,95 +20,20 @@
 namespace tailrace {
 namespace {
 
+using gemm::Form;
 using gemm::kPanel;
+using gemm::Pair;
 
-// As in kernels/cpu/gemm.cc: what is divided, and how finely, is not the rule's.
+// As in kernels/cpu/gemm.cc: how finely work is divided is not for the rule to say.
 constexpr int64_t kGrain = 256 * 1024;
-constexpr int64_t kRowBlockFloats = 64 * 1024;
-// As in kernels/cpu/linear.cc.
-constexpr int64_t kTokenBlock = 256;
-
-// kRows x 32 outputs, each in kChains sums: term k belongs to sum k modulo kChains.
-template <int kChains, int kRows>
-void chains_tile(ConstMatrix x, const float* panel, Matrix y) {
-  Vec16 acc[kChains][kRows][2];
-  for (auto& chain : acc) {
-    for (auto& row : chain) row[0] = row[1] = simd::zero();
-  }
-  const float* a = x.data;
-  const int64_t stride = x.stride, terms = x.cols;
-  int64_t k = 0;
-  for (; k + kChains <= terms; k += kChains, panel += kChains * kPanel) {
-    for (int n = 0; n < kChains; ++n) {
-      const Vec16 b[2] = {simd::load(panel + n * kPanel), simd::load(panel + n * kPanel + kLanes)};
-      for (int r = 0; r < kRows; ++r) {
-        const Vec16 value = simd::broadcast(a[r * stride + k + n]);
-        for (int v = 0; v < 2; ++v) acc[n][r][v] = simd::fma(value, b[v], acc[n][r][v]);
-      }
-    }
-  }
-  for (; k < terms; ++k, panel += kPanel) {
-    for (int r = 0; r < kRows; ++r) {
-      const Vec16 value = simd::broadcast(a[r * stride + k]);
-      for (int v = 0; v < 2; ++v) {
-        acc[0][r][v] = simd::fma(value, simd::load(panel + v * kLanes), acc[0][r][v]);
-      }
-    }
-  }
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < 2; ++v) {
-      for (int width = kChains / 2; width >= 1; width /= 2) {
-        for (int n = 0; n < width; ++n) {
-          acc[n][r][v] = simd::add(acc[n][r][v], acc[n + width][r][v]);
-        }
-      }
-      const int64_t left = y.cols - v * kLanes;
-      if (left > 0) simd::store(y.row(r) + v * kLanes, acc[0][r][v], left);
-    }
-  }
+// As in kernels/cpu/linear.cc: tokens of a block of dW, and rows of W that dx turns at once.
+int64_t token_block(Form form) { return form == Form::kPairs ? 1024 : 256; }
+int64_t out_block(int64_t out, int64_t in) {
+  constexpr int64_t kFloats = 1 << 20;
+  return std::min(out, std::max<int64_t>(kFloats / (in * kPanel), 1) * kPanel);
 }
 
-// As many accumulators as the exact tile at most.
-template <int kChains>
-constexpr int kChainRows = std::max(1, static_cast<int>(gemm::kTileRows) / kChains);
-
-using TileFunction = void (*)(ConstMatrix, const float*, Matrix);
-template <int kChains, int... kRow>
-constexpr auto tile_functions(std::integer_sequence<int, kRow...>) {
-  return std::array<TileFunction, sizeof...(kRow)>{&chains_tile<kChains, kRow + 1>...};
-}
-
-template <int kChains>
-void multiply_part(ConstMatrix x, const float* panels, Matrix y, int64_t panel_begin,
-                   int64_t panel_end) {
-  constexpr auto kTiles =
-      tile_functions<kChains>(std::make_integer_sequence<int, kChainRows<kChains>>());
-  const int64_t block_rows = std::max<int64_t>(kRowBlockFloats / x.cols, kChainRows<kChains>);
-  for (int64_t block = 0; block < x.rows; block += block_rows) {
-    const int64_t end = std::min(x.rows, block + block_rows);
-    const int64_t tiles = (end - block + kChainRows<kChains> - 1) / kChainRows<kChains>;
-    const int64_t height = (end - block + tiles - 1) / tiles;
-    for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
-      const Matrix columns = y.slice_cols(panel * kPanel, std::min(y.cols, (panel + 1) * kPanel));
-      for (int64_t row = block; row < end; row += height) {
-        const int64_t rows = std::min(height, end - row);
-        kTiles[static_cast<size_t>(rows - 1)](x.slice_rows(row, row + rows),
-                                              panels + panel * kPanel * x.cols,
-                                              columns.slice_rows(row, row + rows));
-      }
-    }
-  }
-}
-
-// y = x B, B in panels.
-template <int kChains>
-void multiply_in_chains(const Stream& stream, ConstMatrix x, const float* panels, Matrix y) {
-  const int64_t count = gemm::num_panels(y.cols);
-  const int64_t grain = std::max<int64_t>(1, kGrain * count / (x.rows * y.cols * x.cols));
-  parallel_for(stream, count, grain, [&](int64_t begin, int64_t end) {
-    multiply_part<kChains>(x, panels, y, begin, end);
-  });
-}
+size_t float_bytes(int64_t floats) { return static_cast<size_t>(floats) * sizeof(float); }
 
 void join(const Stream& stream, std::span<const float> partials, std::span<float> sum) {
   const auto size = static_cast<int64_t>(sum.size());
@@ -131,42 +55,86 @@ int64_t num_parts(const Stream& stream, int64_t work, int64_t most) {
   return std::clamp<int64_t>(std::min(work / kGrain, most), 1, num_threads(stream));
 }
 
-// y = x B, k divided among the threads. `partials`: an output a thread, less one. y is contiguous.
-void multiply_by_threads(const Stream& stream, ConstMatrix x, const float* panels, Matrix y,
-                         std::span<float> partials) {
-  const int64_t size = y.rows * y.cols, k = x.cols;
-  const int64_t parts = num_parts(stream, size * k, k);
+// As ChainsProduct, k divided among the threads, between pairs. `partials`: an output a thread,
+// less one. c is contiguous.
+void multiply_by_threads(const Stream& stream, const ChainsProduct& p, std::span<float> partials) {
+  const int64_t size = p.c.rows * p.c.cols, k = p.a.cols;
+  const bool pairs = p.form == Form::kPairs;
+  const int64_t step = pairs ? 2 : 1, steps = (k + step - 1) / step;
+  const int64_t parts = num_parts(stream, size * k, steps);
   parallel_for(stream, parts, 1, [&](int64_t begin, int64_t end) {
     for (int64_t part = begin; part < end; ++part) {
-      const int64_t first = k * part / parts, last = k * (part + 1) / parts;
-      gemm::multiply(Stream{}, {.a = x.data + first,
-                                .a_stride = x.stride,
-                                .panels = panels + first * kPanel,
-                                .panel_stride = k * kPanel,
-                                .rows = y.rows,
-                                .cols = y.cols,
-                                .k = last - first,
-                                .c = part == 0 ? y.data : partials.data() + (part - 1) * size,
-                                .c_stride = y.cols});
+      const int64_t first = steps * part / parts * step;
+      const int64_t last = std::min(k, steps * (part + 1) / parts * step);
+      const auto* panels = static_cast<const std::byte*>(p.panels);
+      gemm::multiply(Stream{},
+                     {.a = p.a.data + first,
+                      .a_stride = p.a.stride,
+                      .panels = panels + first * kPanel * (pairs ? sizeof(Bf16) : sizeof(float)),
+                      .form = p.form,
+                      .panel_stride = gemm::panels_size(p.form, kPanel, k),
+                      .rows = p.c.rows,
+                      .cols = p.c.cols,
+                      .k = last - first,
+                      .add_to_c = p.add_to_c && part == 0,
+                      .c = part == 0 ? p.c.data : partials.data() + (part - 1) * size,
+                      .c_stride = p.c.cols});
     }
   });
   if (parts > 1) {
     join(stream, partials.first(static_cast<size_t>((parts - 1) * size)),
-         {y.data, static_cast<size_t>(size)});
+         {p.c.data, static_cast<size_t>(size)});
   }
 }
 
+// dx = dy W, of as many rows of W at a time as the exact way turns; their products are added to dx.
+// `panels`: a block's. `multiply` is one of the free products.
+template <class Multiply>
+void grad_input_in_blocks(const Stream& stream, ConstMatrix dy, const Weight& w,
+                          std::span<std::byte> panels, Matrix dx, const Multiply& multiply) {
+  const Form form = gemm::form_of(w.dtype);
+  const int64_t block = out_block(w.out, w.in);
+  for (int64_t begin = 0; begin < w.out; begin += block) {
+    const int64_t end = std::min(w.out, begin + block);
+    gemm::transpose_panels(stream, form, w.data + weight_bytes(w.dtype, begin, w.in), end - begin,
+                           w.in, panels.data());
+    multiply(ChainsProduct{.a = dy.slice_cols(begin, end),
+                           .form = form,
+                           .panels = panels.data(),
+                           .add_to_c = begin > 0,
+                           .c = dx});
+  }
+}
+
+// Packed tokens of one thread.
+struct PackedTokens {
+  Buffer tiles, panels;
+  PackedTokens(Form form, int64_t tokens, int64_t out, int64_t in)
+      : tiles(float_bytes(gemm::num_floats(form, gemm::tiles_size(form, out, tokens)))),
+        panels(float_bytes(gemm::num_floats(form, gemm::panels_size(form, in, tokens)))) {}
+
+  template <class Element>
+  void pack(const Stream& stream, ConstMatrix dy, ConstMatrix x) {
+    gemm::pack_tiles(stream, dy, reinterpret_cast<Element*>(tiles.data()));
+    gemm::pack_panels(stream, x, reinterpret_cast<Element*>(panels.data()));
+  }
+};
+
 // Adds dy^T x of some tokens, a block of tokens after the other, to `out`, or with `overwrite`
 // begins with the first block.
-void add_token_blocks(const Stream& stream, ConstMatrix dy, ConstMatrix x, float* tiles,
-                      float* panels, bool overwrite, Matrix out) {
-  for (int64_t begin = 0; begin < dy.rows; begin += kTokenBlock) {
-    const int64_t end = std::min(dy.rows, begin + kTokenBlock);
-    gemm::pack_tiles(stream, dy.slice_rows(begin, end), tiles);
-    gemm::pack_panels(stream, x.slice_rows(begin, end), panels);
+void add_token_blocks(const Stream& stream, Form form, ConstMatrix dy, ConstMatrix x,
+                      PackedTokens& packed, bool overwrite, Matrix out) {
+  const int64_t block = token_block(form);
+  for (int64_t begin = 0; begin < dy.rows; begin += block) {
+    const int64_t end = std::min(dy.rows, begin + block);
+    if (form == Form::kPairs)
+      packed.pack<Pair>(stream, dy.slice_rows(begin, end), x.slice_rows(begin, end));
+    else
+      packed.pack<float>(stream, dy.slice_rows(begin, end), x.slice_rows(begin, end));
     gemm::multiply(stream, {.layout = gemm::Layout::kTiles,
-                            .a = tiles,
-                            .panels = panels,
+                            .a = packed.tiles.data(),
+                            .panels = packed.panels.data(),
+                            .form = form,
                             .rows = out.rows,
                             .cols = out.cols,
                             .k = end - begin,
@@ -178,21 +146,17 @@ void add_token_blocks(const Stream& stream, ConstMatrix dy, ConstMatrix x, float
 
 // Scratch of the ways of dW that are free.
 struct TokenScratch {
-  std::vector<Buffer> tiles, panels;  // a thread each
-  Buffer partials;                    // dW for each thread but one
-  TokenScratch(int threads, int64_t tokens, int64_t out, int64_t in) {
-    const int64_t block = std::min(kTokenBlock, tokens);
-    const auto bytes = [](int64_t floats) { return static_cast<size_t>(floats) * sizeof(float); };
-    for (int i = 0; i < threads; ++i) {
-      tiles.emplace_back(bytes(gemm::tiles_size(out, block)));
-      panels.emplace_back(bytes(gemm::panels_size(in, block)));
-    }
-    partials = Buffer(bytes((threads - 1) * out * in));
+  std::vector<PackedTokens> packed;  // a thread each
+  Buffer partials;                   // dW for each thread but one
+  TokenScratch(Form form, int threads, int64_t tokens, int64_t out, int64_t in)
+      : partials(float_bytes((threads - 1) * out * in)) {
+    for (int i = 0; i < threads; ++i)
+      packed.emplace_back(form, std::min(token_block(form), tokens), out, in);
   }
 };
 
 // dW += dy^T x, the tokens divided among the threads.
-void grad_weight_by_threads(const Stream& stream, TokenScratch& scratch, ConstMatrix dy,
+void grad_weight_by_threads(const Stream& stream, Form form, TokenScratch& scratch, ConstMatrix dy,
                             ConstMatrix x, Matrix dweight) {
   const int64_t size = dweight.rows * dweight.cols, tokens = dy.rows;
   const int64_t parts = num_parts(stream, size * tokens, tokens);
@@ -200,11 +164,9 @@ void grad_weight_by_threads(const Stream& stream, TokenScratch& scratch, ConstMa
   parallel_for(stream, parts, 1, [&](int64_t begin, int64_t end) {
     for (int64_t part = begin; part < end; ++part) {
       const int64_t first = tokens * part / parts, last = tokens * (part + 1) / parts;
-      const auto i = static_cast<size_t>(part);
       add_token_blocks(
-          Stream{}, dy.slice_rows(first, last), x.slice_rows(first, last),
-          scratch.tiles[i].as<float>().data(), scratch.panels[i].as<float>().data(),
-          /*overwrite=*/part > 0,
+          Stream{}, form, dy.slice_rows(first, last), x.slice_rows(first, last),
+          scratch.packed[static_cast<size_t>(part)], /*overwrite=*/part > 0,
           part == 0 ? dweight
                     : Matrix(partials.data() + (part - 1) * size, dweight.rows, dweight.cols));
     }
@@ -215,19 +177,42 @@ void grad_weight_by_threads(const Stream& stream, TokenScratch& scratch, ConstMa
   }
 }
 
-// W as files store it, and packed as often as a case calls for.
+// The values that products read of an operand, for the reference.
+class Operand {
+ public:
+  Operand(Form form, ConstMatrix from) : view_(from) {
+    if (form != Form::kPairs) return;
+    rounded_.reserve(static_cast<size_t>(from.rows * from.cols));
+    for (int64_t r = 0; r < from.rows; ++r) {
+      for (int64_t c = 0; c < from.cols; ++c) rounded_.push_back(to_float(to_bf16(from.row(r)[c])));
+    }
+    view_ = {rounded_.data(), from.rows, from.cols};
+  }
+  Operand(const Operand&) = delete;
+  const ConstMatrix& view() const { return view_; }
+
+ private:
+  std::vector<float> rounded_;
+  ConstMatrix view_;
+};
+
+// W as products read it, and packed as often as a case calls for.
 struct Weights {
+  Dtype dtype;
+  Form form;
   RandomMatrix rows;
   std::vector<Buffer> memory;
   std::vector<Weight> packed;
 
-  Weights(const Stream& stream, const ProductShape& shape, std::mt19937& rng)
-      : rows(shape.out, shape.in, rng) {
-    const size_t bytes = weight_bytes(Dtype::kF32, shape.out, shape.in);
+  Weights(const Stream& stream, const ProductShape& shape, Dtype type, std::mt19937& rng)
+      : dtype(type), form(gemm::form_of(type)), rows(shape.out, shape.in, rng) {
+    const size_t bytes = weight_bytes(dtype, shape.out, shape.in);
     for (int64_t i = num_copies(shape.layers, static_cast<int64_t>(bytes)); i > 0; --i) {
       memory.emplace_back(bytes);
-      packed.push_back(pack_weight(stream, rows.view, Dtype::kF32, memory.back().as<std::byte>()));
+      packed.push_back(pack_weight(stream, rows.view, dtype, memory.back().as<std::byte>()));
     }
+    if (form != Form::kPairs) return;
+    for (float& w : rows.memory.as<float>()) w = to_float(to_bf16(w));
   }
 };
 
@@ -252,28 +237,25 @@ void forward_case(ExactnessHarness& bench, const ProductShape& shape, const Weig
   if (!bench.wants(name)) return;
   const Stream& stream = bench.stream();
   RandomMatrix x(rows, shape.in, rng), y(rows, shape.out, rng), again(rows, shape.out, rng);
-  Buffer partials(static_cast<size_t>((bench.num_threads() - 1) * rows * shape.out) *
-                  sizeof(float));
+  Buffer partials(float_bytes((bench.num_threads() - 1) * rows * shape.out));
   const auto packed = [&](int64_t copy) { return weights.packed[static_cast<size_t>(copy)]; };
-  const auto panels = [&](int64_t copy) {
-    return reinterpret_cast<const float*>(packed(copy).data);
+  const auto product = [&](int64_t copy) {
+    return ChainsProduct{
+        .a = x.view, .form = weights.form, .panels = packed(copy).data, .c = y.view};
   };
   const auto exact = [&](int64_t copy) {
     linear(stream, {.x = x.view, .weight = packed(copy), .y = y.view});
   };
   std::vector<Liberty> liberties;
-  const auto chains = [&]<int kChains>() {
-    liberties.push_back({fmt::format("k in {} chains", kChains), [&](int64_t copy) {
-                           multiply_in_chains<kChains>(stream, x.view, panels(copy), y.view);
+  for (const int chains : {2, 4, 8}) {
+    if (chains == 8 && rows > 1) continue;
+    liberties.push_back({fmt::format("k in {} chains", chains), [&, chains](int64_t copy) {
+                           multiply_in_chains(stream, chains, product(copy));
                          }});
-  };
-  chains.template operator()<2>();
-  chains.template operator()<4>();
-  if (rows == 1) chains.template operator()<8>();
+  }
   if (bench.num_threads() > 1) {
     liberties.push_back({"k among threads", [&](int64_t copy) {
-                           multiply_by_threads(stream, x.view, panels(copy), y.view,
-                                               partials.as<float>());
+                           multiply_by_threads(stream, product(copy), partials.as<float>());
                          }});
   }
 
@@ -288,8 +270,8 @@ void forward_case(ExactnessHarness& bench, const ProductShape& shape, const Weig
   require_same_bits(y.view, again.view, name + ", one row at a time");
   const int64_t few_rows = std::min(rows, kFewRows), few_columns = std::min(shape.out, kFewColumns);
   RandomMatrix expected(few_rows, few_columns, rng);
-  ref::linear(x.view.slice_rows(0, few_rows), weights.rows.view.slice_rows(0, few_columns), {},
-              expected.view);
+  const Operand operand(weights.form, x.view.slice_rows(0, few_rows));
+  ref::linear(operand.view(), weights.rows.view.slice_rows(0, few_columns), {}, expected.view);
   exact(0);
   std::memcpy(again.view.data, y.view.data, y.memory.size());
   for (const Liberty& liberty : liberties) {
@@ -305,27 +287,26 @@ void grad_input_case(ExactnessHarness& bench, const ProductShape& shape, const W
   if (!bench.wants(name)) return;
   const Stream& stream = bench.stream();
   const Weight& w = weights.packed.front();
-  const auto turn = [&](float* panels) {
-    gemm::transpose_panels(stream, gemm::Form::kFloats, w.data, w.out, w.in, panels);
-  };
   RandomMatrix dy(rows, shape.out, rng), dx(rows, shape.in, rng), again(rows, shape.in, rng);
   Buffer scratch(linear_grad_workspace_bytes(rows, shape.out, shape.in));
   Workspace workspace(scratch);
-  float* panels = scratch.as<float>().data();
-  Buffer partials(static_cast<size_t>((bench.num_threads() - 1) * rows * shape.in) * sizeof(float));
+  Buffer panels(float_bytes(gemm::panels_size(shape.in, out_block(shape.out, shape.in))));
+  Buffer partials(float_bytes((bench.num_threads() - 1) * rows * shape.in));
   const auto exact = [&](int64_t) {
     linear_grad_input(stream, workspace,
                       {.dy = dy.view, .weight = w, .dx = dx.view, .accumulate = false});
   };
-  std::vector<Liberty> liberties = {{"k in 2 chains", [&](int64_t) {
-                                       turn(panels);
-                                       multiply_in_chains<2>(stream, dy.view, panels, dx.view);
-                                     }}};
+  const auto free = [&](const auto& multiply) {
+    grad_input_in_blocks(stream, dy.view, w, panels.as<std::byte>(), dx.view, multiply);
+  };
+  std::vector<Liberty> liberties = {
+      {"k in 2 chains",
+       [&](int64_t) { free([&](const ChainsProduct& p) { multiply_in_chains(stream, 2, p); }); }}};
   if (bench.num_threads() > 1) {
     liberties.push_back({"k among threads", [&](int64_t) {
-                           turn(panels);
-                           multiply_by_threads(stream, dy.view, panels, dx.view,
-                                               partials.as<float>());
+                           free([&](const ChainsProduct& p) {
+                             multiply_by_threads(stream, p, partials.as<float>());
+                           });
                          }});
   }
 
@@ -340,7 +321,8 @@ void grad_input_case(ExactnessHarness& bench, const ProductShape& shape, const W
                      .accumulate = false});
   require_same_bits(dx.view, again.view, name + ", one row");
   RandomMatrix expected(1, shape.in, rng);
-  ref::linear_grad_input(dy.view.slice_rows(0, 1), weights.rows.view, expected.view, false);
+  const Operand operand(weights.form, dy.view.slice_rows(0, 1));
+  ref::linear_grad_input(operand.view(), weights.rows.view, expected.view, false);
   for (const Liberty& liberty : liberties) {
     liberty.call(0);
     require_both_close(again.view, dx.view, expected.view, shape.out, name + ", " + liberty.name);
@@ -348,40 +330,44 @@ void grad_input_case(ExactnessHarness& bench, const ProductShape& shape, const W
   bench.measure(name, 1, exact, liberties);
 }
 
-void grad_weight_case(ExactnessHarness& bench, const ProductShape& shape, int64_t rows,
+void grad_weight_case(ExactnessHarness& bench, const ProductShape& shape, Dtype dtype, int64_t rows,
                       std::mt19937& rng) {
   const std::string name = product_name(shape, rows, ", dW");
   if (!bench.wants(name)) return;
   const Stream& stream = bench.stream();
+  const Form form = gemm::form_of(dtype);
   RandomMatrix dy(rows, shape.out, rng), x(rows, shape.in, rng);
   // Buffers begin at 0.
-  Buffer sums(static_cast<size_t>(shape.out * shape.in) * sizeof(float)), other(sums.size());
+  Buffer sums(float_bytes(shape.out * shape.in)), other(sums.size());
   const Matrix dw(sums.as<float>().data(), shape.out, shape.in);
   const Matrix again(other.as<float>().data(), shape.out, shape.in);
   Buffer scratch(linear_grad_workspace_bytes(rows, shape.out, shape.in));
   Workspace workspace(scratch);
-  TokenScratch free_scratch(bench.num_threads(), rows, shape.out, shape.in);
+  TokenScratch free_scratch(form, bench.num_threads(), rows, shape.out, shape.in);
   const auto exact = [&](int64_t) {
-    linear_grad_weight(stream, workspace, {.dy = dy.view, .x = x.view, .dweight = dw});
+    linear_grad_weight(stream, workspace,
+                       {.dy = dy.view, .x = x.view, .dweight = dw, .weight = dtype});
   };
-  std::vector<Liberty> liberties = {
-      {"blocks of tokens added to dW", [&](int64_t) {
-         add_token_blocks(stream, dy.view, x.view, free_scratch.tiles[0].as<float>().data(),
-                          free_scratch.panels[0].as<float>().data(), /*overwrite=*/false, dw);
-       }}};
+  std::vector<Liberty> liberties = {{"blocks of tokens added to dW", [&](int64_t) {
+                                       add_token_blocks(stream, form, dy.view, x.view,
+                                                        free_scratch.packed[0],
+                                                        /*overwrite=*/false, dw);
+                                     }}};
   if (bench.num_threads() > 1) {
     liberties.push_back({"tokens among threads", [&](int64_t) {
-                           grad_weight_by_threads(stream, free_scratch, dy.view, x.view, dw);
+                           grad_weight_by_threads(stream, form, free_scratch, dy.view, x.view, dw);
                          }});
   }
 
   exact(0);
-  linear_grad_weight(Stream{}, workspace, {.dy = dy.view, .x = x.view, .dweight = again});
+  linear_grad_weight(Stream{}, workspace,
+                     {.dy = dy.view, .x = x.view, .dweight = again, .weight = dtype});
   require_same_bits(dw, again, name + ", one thread");
   const int64_t few = std::min<int64_t>(shape.out, 9);
   RandomMatrix expected(few, shape.in, rng);
   std::ranges::fill(expected.memory.as<float>(), 0.0f);
-  ref::linear_grad_weight(dy.view.slice_cols(0, few), x.view, expected.view);
+  const Operand few_dy(form, dy.view.slice_cols(0, few)), all_x(form, x.view);
+  ref::linear_grad_weight(few_dy.view(), all_x.view(), expected.view);
   for (const Liberty& liberty : liberties) {
     std::memset(dw.data, 0, sums.size());
     liberty.call(0);
@@ -396,7 +382,7 @@ std::string product_name(const ProductShape& shape, int64_t rows, const std::str
   return fmt::format("{} [{}, {}] -> {}{}", shape.op, rows, shape.in, shape.out, what);
 }
 
-void exactness_products(ExactnessHarness& bench, const ProductShape& shape,
+void exactness_products(ExactnessHarness& bench, const ProductShape& shape, Dtype dtype,
                         std::span<const int64_t> rows, std::span<const int64_t> gradient_rows) {
   const auto wanted = [&](std::span<const int64_t> all, const std::string& what) {
     return std::ranges::any_of(
@@ -405,11 +391,11 @@ void exactness_products(ExactnessHarness& bench, const ProductShape& shape,
   // Making the weights of a vocabulary takes seconds.
   if (!wanted(rows, "") && !wanted(gradient_rows, ", dx") && !wanted(gradient_rows, ", dW")) return;
   std::mt19937 rng(1);
-  const Weights weights(bench.stream(), shape, rng);
+  const Weights weights(bench.stream(), shape, dtype, rng);
   for (int64_t n : rows) forward_case(bench, shape, weights, n, rng);
   for (int64_t n : gradient_rows) {
     grad_input_case(bench, shape, weights, n, rng);
-    grad_weight_case(bench, shape, n, rng);
+    grad_weight_case(bench, shape, dtype, n, rng);
   }
 }
 

@@ -9,18 +9,21 @@ import time
 import peer
 
 COPIES_BYTES = 256 << 20  # as in bench/kernels/exactness.cc
-HEAD_ROWS = 64
+HEAD_ROWS, MAX_HEAD_ROWS, HEAD_BLOCK_FLOATS, VOCAB_BLOCK = 96, 2048, 4 << 20, 512
 
 
 def products(sizes, tokens):
-    """(op, in, out, layers, rows, rows of gradients), as in bench/kernels/exactness_bench.cc."""
+    """(op, in, out, layers, rows, rows of gradients or None), as in bench/kernels/exactness_bench.cc."""
     hidden, ffn, layers = sizes["hidden"], sizes["ffn"], sizes["layers"]
     head_dim = hidden // sizes["heads"]
     qkv = hidden + 2 * sizes["kv_heads"] * head_dim
     for op, columns, out in (("qkv", hidden, qkv), ("o", hidden, hidden), ("gate_up", hidden, 2 * ffn),
                              ("down", ffn, hidden)):
         yield op, columns, out, layers, (1, 3, 8, 64, tokens), tokens
-    yield "head", hidden, sizes["vocab"], 1, (1, 8, 64), HEAD_ROWS
+    yield "head", hidden, sizes["vocab"], 1, (1, 8, 64, HEAD_ROWS), None
+    rows = min(tokens, MAX_HEAD_ROWS)
+    ids = min(sizes["vocab"], max(HEAD_BLOCK_FLOATS // rows // VOCAB_BLOCK, 1) * VOCAB_BLOCK)
+    yield "head block", hidden, ids, -(-sizes["vocab"] // ids), (rows,), rows
 
 
 def measure():
@@ -70,6 +73,8 @@ def measure():
             check(torch.nn.functional.linear(x, weights[0])[:3, :2048], x[:3].double() @ few.double().T, columns, case)
             with torch.inference_mode():
                 run(case, lambda copy: torch.nn.functional.linear(x, weights[copy]), copies)
+        if gradient_rows is None:
+            continue
         x, dy = torch.randn(gradient_rows, columns), torch.randn(gradient_rows, out)
         sum_of_all = torch.zeros(out, columns)
         case = f"{op} [{gradient_rows}, {columns}] -> {out}"

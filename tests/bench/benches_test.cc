@@ -151,7 +151,8 @@ TEST(Benches, MeasureTheModelOfAFolder) {
   for (const std::string words :
        {"engine --batch 2 --runs 1 --prompt 9 --new 5",
         "train-step --sequences 2 --length 16 --steps 1",
-        "rl-step --steps 1 --warmup 0 --prompt 9 --new 5 --full-length"}) {
+        "rl-step --steps 1 --warmup 0 --prompt 9 --new 5 --full-length",
+        "exactness --threads 1 --pairs 1 --milliseconds 0 --patience 0 --only 'qkv [1,'"}) {
     const auto result = run_binary("bench " + words + model);
     ASSERT_EQ(result.exit_code, 0) << words << ": " << result.err;
     for (const std::string& line : lines_of(result.out)) {
@@ -164,6 +165,21 @@ TEST(Benches, MeasureTheModelOfAFolder) {
   }
   const auto both = run_binary("bench engine --geometry tiny" + model);
   EXPECT_EQ(both.exit_code, 2) << both.err;
+}
+
+TEST(Benches, ExactnessMeasuresProductsOfPairsWhereThereAreSome) {
+  TemporaryDirectory folder;
+  const auto result =
+      run_binary("bench exactness --json --dtype bf16 " + shortest_runs(folder).at("exactness"));
+  if (result.exit_code != 0) {
+    EXPECT_EQ(result.exit_code, 2) << result.err;
+    EXPECT_NE(result.err.find("--dtype bf16 needs products in pairs (AVX512_BF16)"),
+              std::string::npos)
+        << result.err;
+    return;
+  }
+  for (const std::string& line : lines_of(result.out))
+    EXPECT_EQ(json::parse(line)["settings"]["dtype"], "bf16") << line;
 }
 
 TEST(Benches, KernelsSayWhatTheMachineCanDo) {
