@@ -15,8 +15,7 @@ namespace {
 
 // One vector of positions. It need not be rollout's: the page layout costs no bits.
 constexpr int kBlockTokens = 16;
-// Shortest average sequence that a full micro-batch is planned for; bounds the half-empty KV
-// blocks.
+// Shortest average sequence that a full micro-batch is planned for.
 constexpr int64_t kMinMeanTokens = 8;
 
 int blocks_for(int64_t tokens) {
@@ -27,11 +26,10 @@ int64_t buffer_tokens(const PackLimits& limits, int64_t max_sequence_tokens) {
   return std::max(limits.max_tokens, max_sequence_tokens);
 }
 
-// Every sequence wastes less than one block; one that goes on in the middle of a block has that one
-// again.
+int max_blocks(const PackLimits& limits) { return 2 * blocks_for(limits.max_tokens); }
+
 int num_blocks(const PackLimits& limits, int64_t max_sequence_tokens) {
-  return blocks_for(buffer_tokens(limits, max_sequence_tokens)) +
-         static_cast<int>((limits.shares ? 2 : 1) * limits.max_sequences);
+  return std::max(max_blocks(limits), blocks_for(max_sequence_tokens));
 }
 
 PackLimits limits_for(PackLimits limits, const ModelConfig& config, const Placement& placement) {
@@ -86,19 +84,26 @@ std::vector<std::pair<size_t, size_t>> pack(std::span<const PackedSequence> sequ
   std::vector<std::pair<size_t, size_t>> ranges;
   SharedPrefixes prefixes;
   for (size_t begin = 0; begin < sequences.size();) {
-    int64_t tokens = 0;
+    int64_t tokens = 0, blocks = 0;
     size_t end = begin;
     prefixes.clear();
     while (end < sequences.size()) {
       auto length = static_cast<int64_t>(sequences[end].tokens.size());
-      if (limits.shares) length -= shared(prefixes, sequences[end]).tokens;
+      int64_t own_blocks = blocks_for(length);
+      if (limits.shares) {
+        const int64_t common = shared(prefixes, sequences[end]).tokens;
+        length -= common;
+        own_blocks -= common / kBlockTokens;
+      }
       // The head applies one temperature to a whole pass.
       bool fits = tokens + length <= limits.max_tokens &&
+                  blocks + own_blocks <= max_blocks(limits) &&
                   static_cast<int64_t>(end - begin) < limits.max_sequences &&
                   sequences[end].inv_temperature == sequences[begin].inv_temperature;
       // The first goes in whatever its length: buffers hold max_sequence_tokens.
       if (end > begin && !fits) break;
       tokens += length;
+      blocks += own_blocks;
       ++end;
     }
     ranges.emplace_back(begin, end);

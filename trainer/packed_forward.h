@@ -46,7 +46,8 @@ struct PackedSequence {
 };
 
 // How much goes into one pass. A sequence is never split; one that is longer than max_tokens goes
-// alone.
+// alone. There are twice the blocks of keys and values that max_tokens fill in one piece: sequences
+// that add a few tokens each to what they share end a pass before its tokens do.
 struct PackLimits {
   int64_t max_tokens = 0;  // rows of a pass
   int64_t max_sequences = 0;

@@ -24,6 +24,9 @@ class Work:
 def works(model, threads, steps):
     common = f" --model {model} --threads {threads}"
     samples = f"{common} --prompt 44 --new 16 --full-length --warmup 1 --steps {steps}"
+    trl = {f"TRL, {label}": f"trl_grpo --dtype {flags}{samples}" for label, flags in (
+        ("fp32", "fp32"), ("bf16 autocast", "bf16"), ("bf16 weights", "bf16-weights"),
+        ("bf16 weights, checkpointing", "bf16-weights --checkpointing"))}
     train = f"{common} --sequences 16 --length 128 --steps {steps}"
     return [
         Work("decode", f"engine --batch 1,8,64{common}", {"llama.cpp, bf16": f"llama_cpp --batch 1,8,64{common}"},
@@ -38,12 +41,12 @@ def works(model, threads, steps):
              {f"PyTorch, {dtype}{', compiled' if compiled else ''}": f"torch_train --dtype {dtype}{compiled}{train}"
               for dtype in ("fp32", "bf16") for compiled in ("", " --compile")},
              [("training step, 16 x 128 tokens", "", "step", "ms")]),
-        Work("grpo", f"rl-step{samples}",
-             {f"TRL, {label}": f"trl_grpo --dtype {flags}{samples}" for label, flags in (
-                 ("fp32", "fp32"), ("bf16 autocast", "bf16"), ("bf16 weights", "bf16-weights"),
-                 ("bf16 weights, checkpointing", "bf16-weights --checkpointing"))},
+        Work("grpo", f"rl-step{samples}", trl,
              [("GRPO step, 64 samples of 44 + 16 tokens", "", "step", "ms"),
-              ("peak memory of that step", "", "peak memory", "MB")])]
+              ("peak memory of that step", "", "peak memory", "MB")]),
+        Work("memory", f"rl-step{samples} --recompute --microbatch 1024", trl,
+             [("peak memory of a GRPO step, least", "", "peak memory", "MB"),
+              ("that step", "", "step", "ms")])]
 
 
 def key_of(rows, row):

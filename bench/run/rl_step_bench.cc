@@ -31,7 +31,8 @@ namespace {
 struct Options {
   ModelChoice model;
   int64_t prompts = 8, group_size = 8, prompt_tokens = 21, max_new_tokens = 32;
-  bool full_length = false;
+  bool full_length = false, recompute = false;
+  int64_t microbatch_tokens = TrainOptions().microbatch_tokens;
   int steps = 20, warmup = 3;
 };
 
@@ -50,8 +51,10 @@ class RlStep {
         dtype_(measured.dtype),
         pool_(threads),
         trainer_(Stream{.device = {}, .pool = &pool_, .native = nullptr}, measured.config,
-                 TrainOptions{.threads = threads}, options.prompt_tokens + options.max_new_tokens,
-                 dtype_) {
+                 TrainOptions{.microbatch_tokens = options.microbatch_tokens,
+                              .recompute = options.recompute,
+                              .threads = threads},
+                 options.prompt_tokens + options.max_new_tokens, dtype_) {
     measured.fill(0, trainer_.parameters());
     trainer_.weights_changed();
     OptimOptions optim;
@@ -59,7 +62,8 @@ class RlStep {
     trainer_.reset_optimizer(optim);
     EngineOptions engine;
     engine.max_context_tokens = options.prompt_tokens + options.max_new_tokens;
-    engine.max_sequences = options.prompts * options.group_size;
+    // The groups of one worker, and memory for these alone.
+    engine.max_sequences = (options.prompts + threads - 1) / threads * options.group_size;
     for (int i = 0; i < threads; ++i)
       workers_.push_back(std::make_unique<Worker>(model(), engine, clock_));
   }
@@ -211,7 +215,9 @@ void measure(const Options& options, const Program& program) {
   settings.insert(settings.end(), {{"prompts", options.prompts},
                                    {"group_size", options.group_size},
                                    {"prompt_tokens", options.prompt_tokens},
-                                   {"max_new_tokens", options.max_new_tokens}});
+                                   {"max_new_tokens", options.max_new_tokens},
+                                   {"microbatch_tokens", options.microbatch_tokens},
+                                   {"recompute", options.recompute ? "true" : "false"}});
   Report report = program.report(settings, "cpu", measured.dtype);
 
   std::vector<double> step_ms, install_ms, generate_ms, reward_ms, train_ms;
@@ -268,6 +274,9 @@ int main(int argc, char** argv) {
                          {.help = "most tokens of an answer", .min = 1, .max = 65536});
   program.flags().option("--full-length", options.full_length,
                          {.help = "no id ends an answer: each has as many tokens as it may"});
+  program.flags().option("--microbatch", options.microbatch_tokens,
+                         {.help = "train.microbatch_tokens", .min = 1, .max = 1 << 24});
+  program.flags().option("--recompute", options.recompute, {.help = "train.recompute"});
   program.flags().option("--steps", options.steps,
                          {.help = "measured steps", .min = 1, .max = 100000});
   program.flags().option("--warmup", options.warmup,

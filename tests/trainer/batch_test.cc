@@ -1,6 +1,7 @@
 #include "trainer/batch.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include <gtest/gtest.h>
 
@@ -17,19 +18,33 @@ const BatchOptions kOptions = testing::tiny_batch_options();
 TEST(Pack, FillsInOrderWithoutSplittingASequence) {
   std::vector<int64_t> lengths = {7, 6, 8, 5, 1, 3, 8, 6};
   std::vector<std::vector<TokenId>> tokens;
-  for (int64_t n : lengths) tokens.emplace_back(static_cast<size_t>(n));
+  for (int64_t n : lengths) tokens.emplace_back(static_cast<size_t>(16 * n));
   std::vector<PackedSequence> sequences;
   for (const auto& t : tokens) sequences.push_back({.tokens = t});
   using Ranges = std::vector<std::pair<size_t, size_t>>;
-  EXPECT_EQ(pack(sequences, {16, 100}), (Ranges{{0, 2}, {2, 5}, {5, 7}, {7, 8}}));
-  EXPECT_EQ(pack(sequences, {16, 2}), (Ranges{{0, 2}, {2, 4}, {4, 6}, {6, 8}}));
+  EXPECT_EQ(pack(sequences, {256, 100}), (Ranges{{0, 2}, {2, 5}, {5, 7}, {7, 8}}));
+  EXPECT_EQ(pack(sequences, {256, 2}), (Ranges{{0, 2}, {2, 4}, {4, 6}, {6, 8}}));
   // A sequence that is longer than the limit goes alone.
-  EXPECT_EQ(pack(sequences, {7, 100}),
+  EXPECT_EQ(pack(sequences, {112, 100}),
             (Ranges{{0, 1}, {1, 2}, {2, 3}, {3, 5}, {5, 6}, {6, 7}, {7, 8}}));
-  EXPECT_TRUE(pack({}, {16, 4}).empty());
+  EXPECT_TRUE(pack({}, {256, 4}).empty());
   // The head takes one temperature for all rows of a pack.
   sequences[1].inv_temperature = 2;
-  EXPECT_EQ(pack(sequences, {100, 100}), (Ranges{{0, 1}, {1, 2}, {2, 8}}));
+  EXPECT_EQ(pack(sequences, {1600, 100}), (Ranges{{0, 1}, {1, 2}, {2, 8}}));
+}
+
+// A pass has twice the blocks of 16 that its tokens fill: here four of 32 tokens.
+TEST(Pack, EndsWhereItsBlocksEnd) {
+  std::vector<TokenId> tokens(48);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  const std::vector<int32_t> targets = {47};
+  const PackedSequence small{.tokens = std::span(tokens).first(1)};
+  using Ranges = std::vector<std::pair<size_t, size_t>>;
+  EXPECT_EQ(pack(std::vector(9, small), {32, 100}), (Ranges{{0, 4}, {4, 8}, {8, 9}}));
+  // Eight of 64 tokens: the first sequence has three, each of the others adds two tokens and one.
+  const PackedSequence whole{.tokens = tokens, .targets = targets};
+  EXPECT_EQ(pack(std::vector(9, whole), {.max_tokens = 64, .max_sequences = 100, .shares = true}),
+            (Ranges{{0, 6}, {6, 9}}));
 }
 
 TEST(Batch, IsOrderedByMemberWhateverTheOrderOfArrival) {
