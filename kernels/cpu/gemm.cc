@@ -408,34 +408,39 @@ int64_t copy_grain(int64_t each) {
   return std::max<int64_t>(1, kGrain / 16 / std::max<int64_t>(each, 1));
 }
 
-// Rows of b, kWidth columns of each at a time: out[k] for floats, or pairs of two rows.
+// Panels or tiles [first, last) of kWidth columns of b side by side, each of which has `each`
+// elements: rows of k for floats, or pairs of two rows. Columns that do not exist become zeros:
+// load() reads no lane from behind the row's end. A tile has fewer columns than a vector, and the
+// row of the next k begins right behind it.
 template <int64_t kWidth>
-void pack_columns(ConstMatrix b, int64_t first, float* out) {
-  const int64_t cols = std::min(kWidth, b.cols - first);
-  for (int64_t r = 0; r < b.rows; ++r, out += kWidth) {
-    for (int64_t c = 0; c < kWidth; c += kLanes) {
-      // Columns that do not exist become zeros: load() reads no lane from behind the row's end. A
-      // tile has fewer than a vector, and the row of the next k begins right behind it.
-      simd::store(out + c, simd::load(b.row(r) + first + c, cols - c), kWidth - c);
+void pack_columns(ConstMatrix b, int64_t first, int64_t last, int64_t each, float* out) {
+  for (int64_t r = 0; r < b.rows; ++r) {
+    for (int64_t i = first; i < last; ++i) {
+      const float* in = b.row(r) + i * kWidth;
+      for (int64_t c = 0; c < kWidth; c += kLanes)
+        simd::store(out + i * each + r * kWidth + c, simd::load(in + c, b.cols - i * kWidth - c),
+                    kWidth - c);
     }
   }
 }
 #ifdef TR_HAS_PAIRS
 template <int64_t kWidth>
-TR_PAIRS void pack_columns(ConstMatrix b, int64_t first, Pair* out) {
-  const int64_t cols = std::min(kWidth, b.cols - first);
-  for (int64_t r = 0; r < b.rows; r += 2, out += kWidth) {
-    for (int64_t c = 0; c < kWidth; c += kLanes) {
-      const Vec16 even = simd::load(b.row(r) + first + c, cols - c);
-      const Vec16 odd =
-          r + 1 < b.rows ? simd::load(b.row(r + 1) + first + c, cols - c) : simd::zero();
-      _mm512_mask_storeu_epi32(out + c, simd::first_lanes(kWidth - c).bits, pair_up(even, odd));
+TR_PAIRS void pack_columns(ConstMatrix b, int64_t first, int64_t last, int64_t each, Pair* out) {
+  for (int64_t r = 0; r < b.rows; r += 2) {
+    for (int64_t i = first; i < last; ++i) {
+      for (int64_t c = 0; c < kWidth; c += kLanes) {
+        const int64_t col = i * kWidth + c, left = b.cols - col;
+        const Vec16 even = simd::load(b.row(r) + col, left);
+        const Vec16 odd = r + 1 < b.rows ? simd::load(b.row(r + 1) + col, left) : simd::zero();
+        _mm512_mask_storeu_epi32(out + i * each + r / 2 * kWidth + c,
+                                 simd::first_lanes(kWidth - c).bits, pair_up(even, odd));
+      }
     }
   }
 }
 #else
 template <int64_t kWidth>
-void pack_columns(ConstMatrix, int64_t, Pair*) {
+void pack_columns(ConstMatrix, int64_t, int64_t, int64_t, Pair*) {
   TR_CHECK(false, "this instruction set has no pairs");
 }
 #endif
@@ -444,8 +449,11 @@ template <int64_t kWidth, class Element>
 void pack_all(const Stream& stream, ConstMatrix b, Element* out) {
   const int64_t each = (std::is_same_v<Element, Pair> ? (b.rows + 1) / 2 : b.rows) * kWidth;
   const int64_t count = (b.cols + kWidth - 1) / kWidth;
+  // So many side by side: a row of one is a line or less, and lines are far apart.
+  constexpr int64_t kAtOnce = 16;
   parallel_for(stream, count, copy_grain(each), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) pack_columns<kWidth>(b, i * kWidth, out + i * each);
+    for (int64_t i = begin; i < end; i += kAtOnce)
+      pack_columns<kWidth>(b, i, std::min(i + kAtOnce, end), each, out);
   });
 }
 
