@@ -6,6 +6,7 @@ compiled or not) does it in each once; the way that was fastest then stands in t
 the table. A ratio above 1 says that Tailrace is better. A work that Tailrace cannot do yet has the peer's figure alone.
 """
 import dataclasses
+import functools
 import statistics
 import sys
 
@@ -69,13 +70,19 @@ def say(text):
     print(text, file=sys.stderr, flush=True)
 
 
+@functools.cache
+def rows_of(command):
+    """Two works may have the same ways."""
+    return compare.run(compare.command_of(command))
+
+
 def try_ways(work, notes):
     """The rows of each way of the peer that ran, the best first."""
     ran = {}
     for way, command in work.ways.items():
         say(f"{work.name}: {way}")
         try:
-            rows = compare.run(compare.command_of(command))
+            rows = rows_of(command)
             ran[way] = [rows[key_of(rows, row)] for row in work.rows]
         except peer.Mistake as mistake:
             say(f"{way} did not run: {mistake}")
