@@ -13,7 +13,7 @@
 #include <span>
 #include <vector>
 
-#include "core/base/ids.h"
+#include "core/generate.h"
 #include "kernels/base/view.h"
 
 namespace tailrace {

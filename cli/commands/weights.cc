@@ -38,9 +38,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The policy that a run trains.
-constexpr PolicyId kTrained = 0;
-
 struct WeightsArguments {
   std::string run, version, other, out;
   Compute dtype = Compute::kAuto;

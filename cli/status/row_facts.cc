@@ -21,7 +21,7 @@ void RowFacts::add(const MetricsRow& row) {
   if (last_.size() > kRowsOfPace) last_.pop_front();
   if (row.find("time/step") != nullptr) last_step_ = row.step;
   if (const double* of = row.find("sft/updates")) {
-    if (!updates_) updates_.emplace();
+    if (!updates_) updates_ = Updates();
     updates_->of = static_cast<int64_t>(*of);
     updates_->done = std::max(updates_->done, row.step);
   }

@@ -9,6 +9,7 @@
 #include "core/base/error.h"
 #include "core/base/join_texts.h"
 #include "core/base/time.h"
+#include "core/weights/manifest.h"
 #include "kernels/base/backend.h"
 #include "kernels/base/pulse.h"
 #include "trainer/worker/batch_intake.h"
