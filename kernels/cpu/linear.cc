@@ -101,6 +101,25 @@ void multiply_turned(const Stream& stream, Workspace& workspace, const InputProd
                           .c_stride = p.to.stride});
 }
 
+// dx = dy W, or with `accumulate` dx += it. Sums that are not finished wait in `unfinished`, which
+// may be dx; going on, they begin with what it holds.
+void multiply_parts(const Stream& stream, Workspace& workspace, ConstMatrix dy,
+                    const Weight& weight, Matrix unfinished, bool goes_on, bool accumulate,
+                    Matrix dx) {
+  // Some rows of W are turned at a time: all of a head's would be the largest thing in memory.
+  const int64_t block = out_block(weight.out, weight.in);
+  for (int64_t begin = 0; begin < weight.out; begin += block) {
+    const int64_t end = std::min(weight.out, begin + block);
+    const bool last = end == weight.out;
+    multiply_turned(stream, workspace,
+                    {.dy = dy.slice_cols(begin, end),
+                     .weight = rows_of(weight, begin, end),
+                     .start = goes_on || begin > 0 ? unfinished : Matrix(),
+                     .to = last ? dx : unfinished,
+                     .accumulate = last && accumulate});
+  }
+}
+
 }  // namespace
 
 Weight rows_of(const Weight& weight, int64_t begin, int64_t end) {
@@ -116,42 +135,21 @@ void grad_input_of_rows(const Stream& stream, Workspace& workspace, ConstMatrix 
                         const Weight& weight, bool goes_on, Matrix dx) {
   check_grad_input(dy, weight, dx);
   if (dy.rows == 0) return;
-  // Some rows of W are turned at a time: all of a head's would be the largest thing in memory.
-  const int64_t block = out_block(weight.out, weight.in);
-  for (int64_t begin = 0; begin < weight.out; begin += block) {
-    const int64_t end = std::min(weight.out, begin + block);
-    multiply_turned(stream, workspace,
-                    {.dy = dy.slice_cols(begin, end),
-                     .weight = rows_of(weight, begin, end),
-                     .start = goes_on || begin > 0 ? dx : Matrix(),
-                     .to = dx});
-  }
+  multiply_parts(stream, workspace, dy, weight, dx, goes_on, /*accumulate=*/false, dx);
 }
 
 void linear_grad_input(const Stream& stream, Workspace& workspace, const LinearGradInput& args) {
   const ConstMatrix dy = args.dy.host();
   const Matrix dx = args.dx.host();
-  if (!args.accumulate || dy.rows == 0) {
-    grad_input_of_rows(stream, workspace, dy, args.weight, /*goes_on=*/false, dx);
-    return;
-  }
-  check_grad_input(dy, args.weight, dx);
+  const Weight& weight = args.weight;
+  check_grad_input(dy, weight, dx);
+  if (dy.rows == 0) return;
   Workspace::Scope scope(workspace);
-  // As there, but unfinished sums cannot wait in dx, which holds something.
-  const int64_t block = out_block(args.weight.out, args.weight.in);
-  Matrix unfinished;
-  if (block < args.weight.out)
+  Matrix unfinished = dx;
+  // Where dx holds something they cannot wait there.
+  if (args.accumulate && out_block(weight.out, weight.in) < weight.out)
     unfinished = {workspace.take<float>(dx.rows * dx.cols).data(), dx.rows, dx.cols};
-  for (int64_t begin = 0; begin < args.weight.out; begin += block) {
-    const int64_t end = std::min(args.weight.out, begin + block);
-    const bool last = end == args.weight.out;
-    multiply_turned(stream, workspace,
-                    {.dy = dy.slice_cols(begin, end),
-                     .weight = rows_of(args.weight, begin, end),
-                     .start = begin > 0 ? unfinished : Matrix(),
-                     .to = last ? dx : unfinished,
-                     .accumulate = last});
-  }
+  multiply_parts(stream, workspace, dy, weight, unfinished, /*goes_on=*/false, args.accumulate, dx);
 }
 
 void linear_grad_weight(const Stream& stream, Workspace& workspace, const LinearGradWeight& args) {
