@@ -157,7 +157,8 @@ class PolicyTrainer {
   // The gradient that the last update used, before clipping; of the stream's device.
   const Parameters& gradients() const { return update_.tree().result(); }
   // Memory of the host for who needs as much between two steps; on the CPU that of gradients(),
-  // which the next step clears. Until set_reference().
+  // which the next step clears and, with turn memory, others write to in between. Until
+  // set_reference().
   Parameters& scratch();
 
  private:

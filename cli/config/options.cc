@@ -81,11 +81,12 @@ void RunSection::visit(OptionVisitor& v) {
            .min = 0,
            .max = 86400,
            .resume = Resume::kMayChange});
-  v.field("colocate", colocate,
-          {.help = "trainer and rollout worker take turns on one GPU, in one process: the weights "
-                   "that products read are one copy, and gradients, activations and KV cache share "
-                   "their memory",
-           .resume = Resume::kMayChange});
+  v.field(
+      "colocate", colocate,
+      {.help = "trainer and rollout worker take turns on one device, in one process: the weights "
+               "that products read are one copy, and gradients, activations and KV cache share "
+               "their memory",
+       .resume = Resume::kMayChange});
   v.field("listen", listen,
           {.help = "tcp://HOST:PORT where workers of other hosts join; empty: none",
            .resume = Resume::kMayChange});

@@ -290,7 +290,7 @@ void validate_ranks(const RunOptions& o) {
 void validate_colocation(const RunOptions& o) {
   if (!o.run.colocate) return;
   constexpr std::string_view kWhy =
-      "but run.colocate is true: one trainer and one rollout worker take turns on their GPU";
+      "but run.colocate is true: one trainer and one rollout worker take turns on a device";
   const auto one = [&](std::string_view key, int64_t value) {
     if (value != 1)
       throw UserError::at(key, "is {}, {}. Try {}=1, or run.colocate=false.", value, kWhy, key);
@@ -310,6 +310,11 @@ void validate_colocation(const RunOptions& o) {
         "scheduler.ahead",
         "is {}, {}, and none is ahead. Try scheduler.ahead=0, or run.colocate=false.",
         o.scheduler.mode.ahead, kWhy);
+  if (o.lora.trains())
+    throw UserError::at(o.lora.rank > 0 ? "lora.rank" : "lora.adapter",
+                        "is given, {}, and the base of an adapter is not in what they share so "
+                        "far. Try run.colocate=false.",
+                        kWhy);
   if (o.algo.sampling_mask == SamplingMask::kKeep)
     throw UserError::at("algo.sampling_mask",
                         "is keep, {}, and kept sets are not in what they plan so far. Try "

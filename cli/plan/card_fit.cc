@@ -191,7 +191,7 @@ CardFit fit_on_cards(const ResolvedRun& run, const ModelConfig& config, const Pl
   DevicePlan turns = plan.devices;
   sized.run.options.run.colocate = true;
   turns.rollout_worker = worker_on_card(std::move(sized)).device;
-  share_turns(turns);
+  turns.in_turn = share_turns(turns.trainer_memory, turns.rollout_worker);
   fit.in_turn_needs = total_bytes(turns.trainer_memory) + total_bytes(turns.rollout_worker) +
                       total_bytes(turns.in_turn);
   const int64_t blocks = num_kv_blocks(config, engine, placement),

@@ -87,7 +87,7 @@ Json processes_json(const Plan& plan) {
       {"total_bytes", plan.total_bytes()},   {"certain_bytes", plan.certain_bytes()},
       {"trainers", plan.trainers},           {"rollout_workers", plan.rollout_workers},
       {"trainer", items_json(plan.trainer)}, {"rollout_worker", items_json(plan.rollout_worker)},
-      {"others", items_json(plan.others)}};
+      {"in_turn", items_json(plan.in_turn)}, {"others", items_json(plan.others)}};
 }
 
 Json machine_json(const MachineCosts& costs) {

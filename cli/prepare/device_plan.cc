@@ -47,19 +47,17 @@ DevicePlan plan_devices(const PlacedRun& placed) {
   if (o.model.device == DeviceChoice::kCuda && !plan.samples_here && is_cpu(plan.trainer))
     throw UserError::at("model.device", "is cuda, but {}.\n       Try model.device=cpu.",
                         plan.why_trainer_cpu);
-  if (o.run.colocate && (is_cpu(plan.trainer) || is_cpu(plan.rollout)))
+  if (o.run.colocate && plan.trainer != plan.rollout)
     throw UserError::at("run.colocate",
-                        "is true, but there is no GPU that trainer and rollout worker could take "
-                        "turns on: {}.\n       Try run.colocate=false.",
-                        !plan.why_cpu.empty()           ? plan.why_cpu
-                        : !plan.why_trainer_cpu.empty() ? plan.why_trainer_cpu
-                        : o.model.device == DeviceChoice::kCpu
-                            ? "model.device is cpu"
-                            : "'tailrace doctor' tells what there is");
+                        "is true, but the trainer would be on {} and the rollout worker on {}: "
+                        "{}.\n       Try model.device=cpu, or run.colocate=false.",
+                        describe(plan.trainer), describe(plan.rollout),
+                        plan.why_cpu.empty() ? plan.why_trainer_cpu : plan.why_cpu);
   return plan;
 }
 
-void share_turns(DevicePlan& plan) {
+std::vector<MemoryItem> share_turns(std::vector<MemoryItem>& trainer,
+                                    std::vector<MemoryItem>& rollout_worker) {
   // Takes the items of a turn out of a list; the others stay.
   const auto take = [](std::vector<MemoryItem>& items) {
     std::vector<MemoryItem> taken;
@@ -68,10 +66,10 @@ void share_turns(DevicePlan& plan) {
     return total_bytes(taken);
   };
   // The two have the same memory in turn, so that the larger one counts.
-  const int64_t trains = take(plan.trainer_memory), samples = take(plan.rollout_worker);
-  plan.in_turn = {{fmt::format("in turn: {} to train, {} to sample", format_bytes(trains),
-                               format_bytes(samples)),
-                   std::max(trains, samples) + kTurnSlack}};
+  const int64_t trains = take(trainer), samples = take(rollout_worker);
+  return {{fmt::format("in turn: {} to train, {} to sample", format_bytes(trains),
+                       format_bytes(samples)),
+           std::max(trains, samples) + kTurnSlack}};
 }
 
 std::string describe(const DevicePlan& plan, const ResolvedRun& run) {

@@ -24,16 +24,17 @@ struct DevicePlan {
   std::string dtype = {};            // "bf16" or "f32": of what is on a GPU
   // On the GPU, of one of each; empty where none of this machine computes there.
   std::vector<MemoryItem> trainer_memory = {}, rollout_worker = {};
-  // Memory that both have in turn (run.colocate), and that the lists above then have not.
+  // Memory of it that both have in turn (run.colocate), and that the lists above then have not.
   std::vector<MemoryItem> in_turn = {};
 };
 
 // Without the memory. Throws UserError where the device that is asked for would have nothing to do.
 DevicePlan plan_devices(const PlacedRun& placed);
 
-// For a trainer and a rollout worker that take turns: moves what only a turn needs, of both lists,
-// to `in_turn`.
-void share_turns(DevicePlan& plan);
+// For a trainer and a rollout worker that take turns on a device: takes what only a turn needs out
+// of the lists of what they hold there. Returns the memory that both have in turn.
+std::vector<MemoryItem> share_turns(std::vector<MemoryItem>& trainer,
+                                    std::vector<MemoryItem>& rollout_worker);
 
 // "the CPU"; "NVIDIA H100 (cuda) for rollout workers, in bf16", and who stays on the CPU.
 std::string describe(const DevicePlan& plan, const ResolvedRun& run);

@@ -269,7 +269,10 @@ void plan_memory(const PlacedRun& placed, Plan& plan) {
     plan.rollout_worker = std::move(memory.host);
     plan.devices.rollout_worker = std::move(memory.device);
   }
-  if (o.run.colocate) share_turns(plan.devices);
+  if (o.run.colocate && plan.devices.trainer.kind == DeviceKind::kCpu)
+    plan.in_turn = share_turns(plan.trainer, plan.rollout_worker);
+  else if (o.run.colocate)
+    plan.devices.in_turn = share_turns(plan.devices.trainer_memory, plan.devices.rollout_worker);
   plan_kept_sets(o, config, plan);
   const int64_t traces =
       o.train.trace_steps > 0
@@ -310,15 +313,17 @@ void plan_memory(const PlacedRun& placed, Plan& plan) {
 }  // namespace
 
 int64_t Plan::total_bytes() const {
-  return add_product(
-      add_product(tailrace::total_bytes(others), tailrace::total_bytes(trainer), trainers),
-      tailrace::total_bytes(rollout_worker), rollout_workers);
+  const int64_t once =
+      add_product(tailrace::total_bytes(others), tailrace::total_bytes(in_turn), 1);
+  return add_product(add_product(once, tailrace::total_bytes(trainer), trainers),
+                     tailrace::total_bytes(rollout_worker), rollout_workers);
 }
 
 int64_t Plan::certain_bytes() const {
-  return add_product(
-      add_product(tailrace::certain_bytes(others), tailrace::certain_bytes(trainer), trainers),
-      tailrace::certain_bytes(rollout_worker), rollout_workers);
+  const int64_t once =
+      add_product(tailrace::certain_bytes(others), tailrace::certain_bytes(in_turn), 1);
+  return add_product(add_product(once, tailrace::certain_bytes(trainer), trainers),
+                     tailrace::certain_bytes(rollout_worker), rollout_workers);
 }
 
 Plan make_plan(const PlacedRun& placed, int64_t available_bytes) {
@@ -406,6 +411,7 @@ std::string largest_parts(const Plan& plan, bool certain_only) {
   };
   add(plan.trainer, plan.trainers, "trainer");
   add(plan.rollout_worker, plan.rollout_workers, "rollout worker");
+  add(plan.in_turn, 1, "trainer and rollout worker");
   add(plan.others, 1, "others");
   std::ranges::stable_sort(parts, std::greater(), &Part::bytes);
   if (std::ssize(parts) > kShownParts) parts.resize(kShownParts);

@@ -48,6 +48,8 @@ struct Plan {
   // Memory of one process. Where launch starts no rollout worker: of one that joins from a cluster.
   // What lies on a GPU is in `devices`.
   std::vector<MemoryItem> trainer, rollout_worker;
+  // Memory of the CPU that trainer and rollout worker have in turn, and the lists above have not.
+  std::vector<MemoryItem> in_turn = {};
   std::vector<MemoryItem> others;  // scheduler, reward workers and launch together
   int64_t rollout_workers = 0;     // that launch starts
   DevicePlan devices;

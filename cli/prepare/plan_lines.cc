@@ -198,6 +198,7 @@ std::string format_plan(const Plan& plan, const ResolvedRun& run,
   memory(plan.rollout_workers > 0 ? "rollout" : "in cluster", plan.rollout_worker);
   memory("on its GPU", plan.devices.rollout_worker);
   memory("on the GPU", plan.devices.in_turn);
+  memory("both", plan.in_turn);
   memory("others", plan.others);
   line("memory", fmt::format("{} for {}{} and the others", format_bytes(plan.total_bytes()),
                              plan.trainers == 1 ? "the trainer" : counted(plan.trainers, "trainer"),

@@ -170,7 +170,7 @@ void require_device_memory(const MemoryNeed& need, const RoleContext& context, D
 // Plays a role if the memory that it will take is free, or a person forces it. Where it is not
 // given all the same (ulimit -v) the message is as clear.
 template <class Play>
-ExitCode within_memory(const MemoryNeed& need, const RoleContext& context, const Play& play) {
+auto within_memory(const MemoryNeed& need, const RoleContext& context, const Play& play) {
   if (!context.forced) require_memory(need, memory_facts());
   try {
     return play();
@@ -180,6 +180,12 @@ ExitCode within_memory(const MemoryNeed& need, const RoleContext& context, const
   } catch (const std::bad_alloc&) {
     refuse_without_memory(need, memory_facts());
   }
+}
+
+// Of the host, without what lies in the memory of a colocation.
+int64_t own_bytes(std::vector<MemoryItem> host, const Colocation* colocation) {
+  if (colocation != nullptr) std::erase_if(host, [](auto& item) { return item.of_turn; });
+  return total_bytes(host);
 }
 
 // Says that a role has ended, however.
@@ -251,7 +257,7 @@ ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log,
   MemoryNeed need{.process = "a rollout worker", .cure = kRolloutCure};
   need.bytes = total_bytes(memory.device);
   if (!config.shares_device) require_device_memory(need, context, config.device);
-  need.bytes = total_bytes(memory.host);
+  need.bytes = own_bytes(memory.host, config.colocation);
   return within_memory(need, context, [&] {
     return run_rollout_worker(config, context.registries.environments, log, clock, stop);
   });
@@ -301,10 +307,10 @@ ExitCode run_trainer(const RoleName& name, const RoleContext& context, Log& log)
   MemoryNeed need{.process = process, .cure = kTrainerCure};
   need.bytes = total_bytes(memory.device);
   if (config.colocation == nullptr) require_device_memory(need, context, config.device);
-  need.bytes = total_bytes(memory.host);
+  need.bytes = own_bytes(memory.host, config.colocation);
   const ExitCode status =
       within_memory(need, context, [&] { return run_trainer_worker(config, log, clock); });
-  if (config.colocation != nullptr) {
+  if (config.colocation != nullptr && config.device.kind != DeviceKind::kCpu) {
     const int64_t planned = config.colocation->planned_bytes(), held = Buffer::device_peak_bytes();
     log.info("device memory planned={} held={}", planned, held);
     if (held > planned)
@@ -320,19 +326,25 @@ std::unique_ptr<Colocation> make_colocation(const RoleContext& context) {
   const RunOptions& o = run.options;
   if (!o.run.colocate) return nullptr;
   const PlacedRun placed = placed_run(context);
-  DevicePlan plan = plan_devices(placed);
-  plan.trainer_memory = trainer_memory(trainer_config(placed, {})).device;
-  plan.rollout_worker =
-      rollout_memory(rollout_config(placed, pool_of_worker(run.launched_pools, 0), {})).device;
-  share_turns(plan);
+  const Device device = plan_devices(placed).trainer;
+  const bool on_cpu = device.kind == DeviceKind::kCpu;
+  PlacedMemory trains = trainer_memory(trainer_config(placed, {})),
+               samples = rollout_memory(
+                   rollout_config(placed, pool_of_worker(run.launched_pools, 0), {}));
+  auto& trainer = on_cpu ? trains.host : trains.device;
+  auto& rollout_worker = on_cpu ? samples.host : samples.device;
+  const std::vector<MemoryItem> in_turn = share_turns(trainer, rollout_worker);
   MemoryNeed need{.process = "trainer and rollout worker",
                   .cure =
                       "lower rollout.kv_cache_mb, rollout.max_batch_tokens or "
                       "train.microbatch_tokens, or take a smaller model"};
-  need.bytes = total_bytes(plan.trainer_memory) + total_bytes(plan.rollout_worker) +
-               total_bytes(plan.in_turn);
-  require_device_memory(need, context, plan.trainer);
-  return std::make_unique<Colocation>(plan.trainer, total_bytes(plan.in_turn), need.bytes);
+  need.bytes = total_bytes(trainer) + total_bytes(rollout_worker) + total_bytes(in_turn);
+  const auto make = [&] {
+    return std::make_unique<Colocation>(device, total_bytes(in_turn), need.bytes);
+  };
+  if (on_cpu) return within_memory(need, context, make);
+  require_device_memory(need, context, device);
+  return make();
 }
 
 void check_open_files(const ResolvedRun& run, bool in_process, int64_t left) {

@@ -8,6 +8,8 @@
 
 #include <gtest/gtest.h>
 
+#include "core/run/memory_need.h"
+#include "kernels/base/memory.h"
 #include "kernels/base/thread_pool.h"
 #include "tests/trainer/fixtures.h"
 
@@ -847,6 +849,32 @@ TEST(PolicyTrainer, AStepWhoseTokensAreAllTooOldMakesNoUpdateAndSaysSo) {
   EXPECT_EQ(metric(trainer->policy_step(nothing, 4, {}), "policy/updates"), 0);
   EXPECT_EQ(copy(trainer->parameters().flat()), before);
   EXPECT_EQ(trainer->optimizer().updates(), 0);
+}
+
+// Who takes turns with it writes there (Colocation).
+TEST(PolicyTrainer, TurnMemoryMayHoldAnythingBetweenSteps) {
+  for (const bool recompute : {false, true}) {
+    const TrainOptions train{.microbatch_tokens = 50, .recompute = recompute};
+    auto apart = tiny_trainer(train, {.lr = 1e-2});
+    int64_t bytes = 64 << 10;  // what is rounded up
+    for (const MemoryItem& item :
+         PolicyTrainer::memory(testing::tiny_model(), train, testing::kMaxSequenceTokens, 1, {}))
+      if (item.of_turn) bytes += item.bytes;
+    Buffer memory(static_cast<size_t>(bytes));
+    PolicyTrainer in_turn(Stream{}, testing::tiny_model(), train, testing::kMaxSequenceTokens,
+                          Dtype::kF32, /*base=*/nullptr, memory.bytes());
+    std::ranges::copy(apart->parameters().flat(), in_turn.parameters().flat().begin());
+    in_turn.weights_changed();
+    in_turn.reset_optimizer({.lr = 1e-2});
+    for (int64_t version = 0; version < 3; ++version) {
+      TrainBatch batch = make_batch(recorded(2, 6)), same = batch;
+      apart->policy_step(batch, version, loss_config());
+      std::ranges::fill(memory.as<uint8_t>(), uint8_t{0xff});  // NaN in each dtype
+      in_turn.policy_step(same, version, loss_config());
+      EXPECT_EQ(copy(in_turn.parameters().flat()), copy(apart->parameters().flat())) << version;
+    }
+    EXPECT_EQ(in_turn.optimizer().updates(), 3);
+  }
 }
 
 TEST(PolicyTrainer, TemperatureIsPartOfThePolicy) {

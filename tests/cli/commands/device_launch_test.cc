@@ -158,7 +158,40 @@ TEST(LaunchDevice, TrainerAndRolloutWorkerTakeTurns) {
   }
 }
 
-TEST(LaunchDevice, TurnsNeedOneOfEachAndAGpu) {
+// The same steps on the CPU. A critic teaches something whatever the rewards are.
+TEST(LaunchDevice, TheyTakeTurnsOnTheCpuToo) {
+  TemporaryDirectory folder;
+  const RunPaths apart{folder / "apart"}, in_turn{folder / "turn"}, threads{folder / "threads"};
+  const auto launch = [&](const RunPaths& run, const std::string& more) {
+    const auto launched =
+        run_binary("launch " + kShortRun + "algo.name=ppo rollout.workers=1 model.compute=bf16 " +
+                   more + " run.dir=" + run.root.string());
+    ASSERT_EQ(launched.exit_code, 0) << launched.out << launched.err;
+    const auto rows = read_metrics(run.metrics());
+    ASSERT_TRUE(rows);
+    int measured = 0;
+    for (const MetricsRow& row : rows.value()) {
+      const double* difference = row.find("mismatch/max_logprob_diff");
+      if (difference == nullptr) continue;
+      ++measured;
+      EXPECT_EQ(*difference, 0);
+    }
+    EXPECT_EQ(measured, 2);
+  };
+  launch(apart, "");
+  launch(in_turn, "run.colocate=true");
+  launch(threads, "run.colocate=true --in-process");
+  const std::string weights = "checkpoints/step_000002/model.safetensors";
+  const auto expected = read_file(apart.root / weights);
+  ASSERT_TRUE(expected);
+  for (const RunPaths& run : {in_turn, threads}) {
+    const auto learned = read_file(run.root / weights);
+    ASSERT_TRUE(learned);
+    EXPECT_EQ(learned.value(), expected.value());
+  }
+}
+
+TEST(LaunchDevice, TurnsNeedOneOfEachAndOneDevice) {
   const auto error = [](const std::string& more) {
     return launch_emulated(kShortRun + "--dry-run run.colocate=true " + more).err;
   };
@@ -166,14 +199,19 @@ TEST(LaunchDevice, TurnsNeedOneOfEachAndAGpu) {
   expect_part(error("rollout.workers=1 scheduler.ahead=1"), "Try scheduler.ahead=0");
   expect_part(error("rollout.workers=1 rollout.sampling.top_k=5 algo.sampling_mask=keep"),
               "Try algo.sampling_mask=none");
-  expect_part(error("rollout.workers=1 model.device=cpu"),
-              "run.colocate is true, but there is no GPU that trainer and rollout worker could "
-              "take turns on: model.device is cpu.\n       Try run.colocate=false.");
-  expect_part(error("rollout.workers=1 optim.kind=muon model.device=auto"), "Muon");
+  expect_part(error("rollout.workers=1 optim.kind=muon model.device=auto"),
+              "run.colocate is true, but the trainer would be on the CPU and the rollout worker on "
+              "emulated GPU (cuda): Muon (optim.kind) runs on the CPU alone so far.\n       Try "
+              "model.device=cpu, or run.colocate=false.");
   const auto plan = launch_emulated(kShortRun + "--dry-run run.colocate=true rollout.workers=1");
   EXPECT_EQ(plan.exit_code, 0) << plan.err;
   expect_part(plan.out, "\non the GPU ");
   expect_part(plan.out, "  in turn: ");
+  const auto on_cpu =
+      launch_emulated(kShortRun + "--dry-run run.colocate=true rollout.workers=1 model.device=cpu");
+  EXPECT_EQ(on_cpu.exit_code, 0) << on_cpu.err;
+  expect_part(on_cpu.out, "\nboth ");
+  expect_part(on_cpu.out, "  in turn: ");
 }
 
 TEST(LaunchDevice, ADryRunSaysWhereAndWhatItTakes) {

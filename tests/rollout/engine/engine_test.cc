@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -13,6 +14,7 @@
 
 #include "core/base/error.h"
 #include "core/base/random.h"
+#include "kernels/base/memory.h"
 #include "tests/rollout/engine/engine_harness.h"
 #include "tests/rollout/engine/fake_tokenizer.h"
 
@@ -462,6 +464,37 @@ TEST(Engine, ContinuesSessionsUnderNewWeights) {
   std::vector<TokenId> context = context_of(idle_prompt, first_turn);
   for (TokenId token : random_tokens(3, 61, 3)) context.push_back(token);
   expect_teacher_forced(new_model, context, answers[9]);
+}
+
+// Who takes turns with it writes there (Colocation).
+TEST(Engine, ItsMemoryMayHoldAnythingWhenWeightsAreInstalled) {
+  const TestModel model(tiny_config());
+  const auto answers = [&](TestEngine& engine) {
+    for (SessionId id = 0; id < 5; ++id)
+      engine->submit(request_of(id, random_tokens(7 + 9 * id, 61, static_cast<uint64_t>(id)), 20));
+    Answers finished = engine.finish();
+    for (SessionId id = 0; id < 5; ++id) engine->release(id);
+    return finished;
+  };
+  TestEngine apart(model);
+  const auto expected = answers(apart);
+  Buffer memory(size_t{16} << 20);
+  std::optional<ArenaScope> turn(memory.bytes());
+  TestEngine in_turn(model);
+  turn.reset();
+  for (int64_t version = 1; version < 3; ++version) {
+    std::ranges::fill(memory.as<uint8_t>(), uint8_t{0xff});  // NaN in each dtype
+    in_turn->install(model.pack(), version);
+    const auto finished = answers(in_turn);
+    for (const auto& [id, answer] : expected) {
+      const Generation& other = finished.at(id);
+      ASSERT_EQ(other.tokens.size(), answer.tokens.size());
+      for (size_t i = 0; i < answer.tokens.size(); ++i) {
+        EXPECT_EQ(other.tokens[i].id, answer.tokens[i].id);
+        EXPECT_EQ(other.tokens[i].logprob, answer.tokens[i].logprob);
+      }
+    }
+  }
 }
 
 TEST(Engine, SharesAPromptAgainAfterAnInstall) {
