@@ -119,7 +119,10 @@ void load_parameters(const std::filesystem::path& directory, const ModelConfig& 
   const ParameterLayout& layout = parameters.layout();
   Progress progress("loading " + directory.string(), layout.num_parameters() * 4);
   for (const ParameterInfo& info : layout.entries()) {
-    TensorReader(files, config, info).read(parameters.vector(info.name));
+    TensorReader reader(files, config, info);
+    reader.read(parameters.vector(info.name));
+    // Pages of the mapped file count as memory of the process until they are given back.
+    reader.release();
     progress.add(info.size * 4);
   }
 }
@@ -191,8 +194,6 @@ std::span<const float> StreamedParameters::read(std::string_view name) {
   for (size_t first = 0; first < place.values.size(); first += kPiece) {
     reader.read(
         std::span(place.values).subspan(first, std::min(kPiece, place.values.size() - first)));
-    // The pages of the mapped file count as memory of the process until they are given back; the
-    // values are in the vector by now.
     reader.release();
   }
   files_->progress.add(info.size * 4);
