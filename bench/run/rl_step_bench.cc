@@ -1,5 +1,7 @@
 // One RL step (install, generate, reward, train) by phase, in one process and without the
-// scheduler: what the engine and the trainer cost, and the most memory that it took.
+// scheduler: what the engine and the trainer cost, and the most memory that it took. The two take
+// turns, as with run.colocate: engines sample with the weights that the trainer has packed, and
+// what only a turn needs is one piece of memory.
 //
 // 64 samples of one turn: 8 prompts of 21 random tokens, 8 answers each of at most 32. 1 of 64 ids
 // ends an answer, which under random weights gives a mean length of about 25; with --full-length
@@ -18,10 +20,14 @@
 #include "core/base/clock.h"
 #include "core/base/random.h"
 #include "core/model/model.h"
+#include "core/model/placement.h"
+#include "core/run/memory_need.h"
 #include "core/trajectory/trajectory.h"
 #include "core/weights/manifest.h"
+#include "kernels/base/memory.h"
 #include "kernels/base/thread_pool.h"
 #include "rollout/engine/engine.h"
+#include "rollout/engine/options.h"
 #include "trainer/loss/options.h"
 #include "trainer/policy_trainer.h"
 
@@ -34,7 +40,35 @@ struct Options {
   bool full_length = false, recompute = false;
   int64_t microbatch_tokens = TrainOptions().microbatch_tokens;
   int steps = 20, warmup = 3;
+
+  int64_t max_sequence_tokens() const { return prompt_tokens + max_new_tokens; }
+  TrainOptions train(int threads) const {
+    return {.microbatch_tokens = microbatch_tokens, .recompute = recompute, .threads = threads};
+  }
+  // Of one of `workers`.
+  EngineOptions engine(int workers) const {
+    EngineOptions engine;
+    engine.max_context_tokens = max_sequence_tokens();
+    // The groups of one worker, and memory for these alone.
+    engine.max_sequences = (prompts + workers - 1) / workers * group_size;
+    return engine;
+  }
 };
+
+// Bytes of the memory that the trainer and the engines, one a thread, have in turn.
+int64_t turn_bytes(const Options& options, const MeasuredModel& measured, int threads) {
+  int64_t trains = 0;
+  for (const MemoryItem& item :
+       PolicyTrainer::memory(measured.config, options.train(threads), options.max_sequence_tokens(),
+                             threads, {.compute = measured.dtype}))
+    if (item.of_turn) trains += item.bytes;
+  const PlacedMemory engine =
+      engine_memory(measured.config, options.engine(threads), /*num_threads=*/1,
+                    Placement::on(Device{}, measured.dtype));
+  // What rounding up takes of each buffer.
+  constexpr int64_t kSlack = 64 << 10;
+  return std::max(trains, threads * total_bytes(engine.host)) + kSlack;
+}
 
 // A rollout worker as `launch` runs it: one engine, one thread.
 struct Worker {
@@ -48,33 +82,26 @@ class RlStep {
  public:
   RlStep(const Options& options, const MeasuredModel& measured, int threads)
       : options_(options),
-        dtype_(measured.dtype),
         pool_(threads),
+        turn_memory_(static_cast<size_t>(turn_bytes(options, measured, threads))),
         trainer_(Stream{.device = {}, .pool = &pool_, .native = nullptr}, measured.config,
-                 TrainOptions{.microbatch_tokens = options.microbatch_tokens,
-                              .recompute = options.recompute,
-                              .threads = threads},
-                 options.prompt_tokens + options.max_new_tokens, dtype_) {
+                 options.train(threads), options.max_sequence_tokens(), measured.dtype,
+                 /*base=*/nullptr, turn_memory_.bytes()) {
     measured.fill(0, trainer_.parameters());
     trainer_.weights_changed();
     OptimOptions optim;
     optim.lr = 1e-6;  // the work of a step must not drift while it is measured
     trainer_.reset_optimizer(optim);
-    EngineOptions engine;
-    engine.max_context_tokens = options.prompt_tokens + options.max_new_tokens;
-    // The groups of one worker, and memory for these alone.
-    engine.max_sequences = (options.prompts + threads - 1) / threads * options.group_size;
+    const ArenaScope turn(turn_memory_.bytes());
     for (int i = 0; i < threads; ++i)
-      workers_.push_back(std::make_unique<Worker>(model(), engine, clock_));
+      workers_.push_back(std::make_unique<Worker>(model(), options.engine(threads), clock_));
   }
 
   const Model& model() const { return trainer_.model(); }
 
+  // The update before has packed them.
   void install(int64_t version) {
-    auto weights = std::make_shared<const PackedWeights>(
-        Stream{.device = {}, .pool = &pool_, .native = nullptr}, model().config(),
-        trainer_.parameters(), dtype_);
-    for (auto& worker : workers_) worker->engine.install(weights, version);
+    for (auto& worker : workers_) worker->engine.install(trainer_.packed(), version);
   }
 
   std::vector<Trajectory> generate(int64_t step) {
@@ -196,9 +223,9 @@ class RlStep {
   }
 
   Options options_;
-  Dtype dtype_;
   SteadyClock clock_;
   ThreadPool pool_;
+  Buffer turn_memory_;
   PolicyTrainer trainer_;
   std::vector<std::unique_ptr<Worker>> workers_;
 };
