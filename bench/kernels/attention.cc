@@ -13,11 +13,13 @@
 namespace tailrace {
 
 void bench_attention(KernelHarness& bench, const AttentionShape& shape) {
-  const auto [sequences, context, queries, heads, kv_heads, head_dim, window, shared] = shape;
+  const auto [sequences, context, queries, heads, kv_heads, head_dim, window, shared, cache] =
+      shape;
   std::string name = fmt::format("attention {} x {} of {}, {}/{} heads of {}", sequences, queries,
                                  context, heads, kv_heads, head_dim);
   if (window > 0) name += fmt::format(", window {}", window);
   if (shared > 0) name += fmt::format(", {} shared by 8", shared);
+  if (cache == Dtype::kBF16) name += ", a cache of bf16";
   if (!bench.wants(name)) return;
   constexpr int kBlockTokens = 16;
   const int blocks = (context + kBlockTokens - 1) / kBlockTokens;
@@ -30,7 +32,14 @@ void bench_attention(KernelHarness& bench, const AttentionShape& shape) {
       dv(rows, kv_size, rng);
   RandomMatrix keys(sequences * blocks, kv_size * kBlockTokens, rng),
       values(sequences * blocks, kv_size * kBlockTokens, rng);
-  const KvLayer kv{keys.view.data, values.view.data, kBlockTokens, kv_heads, head_dim};
+  // Of bfloat16 the first half of that memory is used, and what is written is of it already, so
+  // that the reference needs to know nothing.
+  const KvLayer kv{keys.view.data, values.view.data, kBlockTokens, kv_heads, head_dim, cache};
+  if (cache == Dtype::kBF16) {
+    for (float* matrix : {k.view.data, v.view.data})
+      std::transform(matrix, matrix + all * kv_size, matrix,
+                     [](float x) { return to_float(to_bf16(x)); });
+  }
 
   std::vector<int32_t> positions, all_positions, offsets{0}, all_offsets{0}, tables, common;
   double scores = 0;
@@ -113,7 +122,8 @@ void bench_attention(KernelHarness& bench, const AttentionShape& shape) {
   // Five products against the two of forward: scores again, dp, dq, dk, dv.
   bench.products(name, "gradients", 2.5 * flops, backward);
   // K and V are each read and written.
-  bench.traffic(name, "kv_write", 4.0 * sizeof(float) * static_cast<double>(all * kv_size), write);
+  bench.traffic(name, "kv_write",
+                2.0 * static_cast<double>((sizeof(float) + size_of(cache)) * all * kv_size), write);
 }
 
 }  // namespace tailrace

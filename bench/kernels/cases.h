@@ -18,6 +18,7 @@ struct AttentionShape {
   int heads = 0, kv_heads = 0, head_dim = 0;
   int window = 0;  // 0: none
   int shared = 0;  // positions that each eight sequences begin with together, whole blocks
+  Dtype cache = Dtype::kF32;
 };
 void bench_attention(KernelHarness& bench, const AttentionShape& shape);
 

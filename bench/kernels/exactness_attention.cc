@@ -24,7 +24,6 @@
 namespace tailrace {
 namespace {
 
-using attention_tiles::ColumnGroup;
 using attention_tiles::kQueries;
 using attention_tiles::kQueryStride;
 
@@ -55,6 +54,24 @@ struct Pass {
   int64_t block(int64_t position) const {
     return (int64_t{table[position / kBlockTokens]} * kv.num_kv_heads + kv_head) * kv.head_dim *
            kBlockTokens;
+  }
+};
+
+// The keys from position `first` on, as score_all() reads them.
+struct KeyColumns {
+  const Pass& pass;
+  int64_t first = 0, groups = 0;
+  static constexpr int64_t stride = kBlockTokens;
+
+  int64_t row_bytes() const { return stride * static_cast<int64_t>(sizeof(float)); }
+  const std::byte* stored(int64_t i) const {
+    const bool in = i < groups;
+    const float* part = in ? pass.kv.host_keys() : pass.kv.host_values();
+    return reinterpret_cast<const std::byte*>(
+        part + pass.block(first + (in ? i : std::min(i - groups, groups - 1)) * kLanes));
+  }
+  const float* columns(int64_t /*i*/, const std::byte* stored_at, int /*slot*/) const {
+    return reinterpret_cast<const float*>(stored_at);
   }
 };
 
@@ -119,13 +136,9 @@ void attend(const Pass& pass, const float* queries, const Queries& block, int64_
   const Vec16 scale = simd::broadcast(pass.scale), lowest = simd::broadcast(kMinusInf);
   for (int64_t first = begin; first < end; first += kStretch) {
     const int64_t last = std::min(end, first + kStretch);
-    const auto group_at = [&](int64_t i) {
-      return ColumnGroup{.first = pass.kv.host_keys() + pass.block(first + i * kLanes)};
-    };
-    attention_tiles::score_all<kCount, false>(queries, head_dim,
-                                              (last - first + kLanes - 1) / kLanes, group_at,
-                                              pass.kv.host_values() + pass.block(first),
-                                              kBlockTokens, scores, kStretch);
+    const KeyColumns keys{
+        .pass = pass, .first = first, .groups = (last - first + kLanes - 1) / kLanes};
+    attention_tiles::score_all<kCount>(queries, head_dim, keys.groups, keys, scores, kStretch);
     float factor[kCount];
     for (int q = 0; q < kCount; ++q) {
       float* s = scores + q * kStretch;
@@ -335,7 +348,8 @@ std::string attention_name(const AttentionShape& shape, const std::string& what)
 }
 
 void exactness_attention(ExactnessHarness& bench, const AttentionShape& shape, int64_t layers) {
-  const auto [sequences, context, queries, heads, kv_heads, head_dim, window, shared] = shape;
+  const auto [sequences, context, queries, heads, kv_heads, head_dim, window, shared, cache] =
+      shape;
   TR_CHECK(window == 0, "window {}", window);
   const std::string name = attention_name(shape, ""),
                     backward = attention_name(shape, ", gradients");

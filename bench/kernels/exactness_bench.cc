@@ -171,7 +171,7 @@ class ModelOps {
 
 // The elements of the weights. Only where products go in pairs do bfloat16 weights have free ones.
 Dtype dtype_of(const Options& options, const MeasuredModel& measured) {
-  Dtype dtype = measured.dtype;
+  Dtype dtype = measured.elements.weights;
   if (options.dtype) dtype = *options.dtype == WeightDtype::kBf16 ? Dtype::kBF16 : Dtype::kF32;
   if (dtype == Dtype::kBF16 && gemm::form_of(dtype) != gemm::Form::kPairs)
     throw UserError(
@@ -184,7 +184,10 @@ Dtype dtype_of(const Options& options, const MeasuredModel& measured) {
 void measure(const Options& options, const Program& program) {
   // The sizes of a folder are all that is read: any number of positions will do.
   MeasuredModel measured(options.model, /*max_positions=*/1);
-  measured.dtype = dtype_of(options, measured);
+  measured.elements.weights = dtype_of(options, measured);
+  if (options.model.kv_cache_dtype == Compute::kBf16)
+    throw UserError(
+        "--kv-cache-dtype bf16: sums without an order are made of a cache of f32 alone");
   const ModelConfig& config = measured.config;
   Settings settings;
   measured.describe(ParameterLayout(config).num_parameters(), settings);
@@ -192,9 +195,9 @@ void measure(const Options& options, const Program& program) {
   settings.insert(settings.end(), {{"pairs", int64_t{harness.pairs}},
                                    {"milliseconds", harness.milliseconds},
                                    {"patience", harness.patience}});
-  ExactnessHarness bench(program.report(std::move(settings), "cpu", measured.dtype),
+  ExactnessHarness bench(program.report(std::move(settings), "cpu", measured.elements),
                          program.threads(), harness);
-  const ModelOps ops(config, measured.dtype, options);
+  const ModelOps ops(config, measured.elements.weights, options);
   ops.measure(bench);
   if (!bench.has_measured())
     throw UserError("no case has '{}' in its name; try --only gate_up", harness.only);

@@ -32,7 +32,8 @@ void measure(const Options& options, const Program& program) {
   bench_linear(bench, 64, 64, 64, /*gradients=*/false);
   // A decode step of a head that no cache holds: the bytes of the weights are what it waits for.
   for (int64_t tokens : {1, 8}) bench_linear(bench, tokens, 2048, 40960, /*gradients=*/false);
-  // SmolLM2-135M: q, k and v, o, gate and up, down, the head. Decoding, and a micro-batch of training.
+  // SmolLM2-135M: q, k and v, o, gate and up, down, the head. Decoding, and a micro-batch of
+  // training.
   for (auto [in, out] : std::initializer_list<std::pair<int64_t, int64_t>>{
            {576, 960}, {576, 576}, {576, 3072}, {1536, 576}, {576, 49152}}) {
     for (int64_t tokens : {1, 8, 64}) bench_linear(bench, tokens, in, out, /*gradients=*/false);
@@ -45,7 +46,12 @@ void measure(const Options& options, const Program& program) {
                                              {16, 128, 128, 8, 4, 64},
                                              {64, 128, 1, 4, 2, 32},
                                              {64, 1024, 1, 9, 3, 64},
+                                             {64, 1024, 1, 9, 3, 64, 0, 0, Dtype::kBF16},
                                              {64, 1024, 1, 9, 3, 64, 0, 960},
+                                             {16, 128, 128, 9, 3, 64},
+                                             {16, 128, 128, 9, 3, 64, 0, 0, Dtype::kBF16},
+                                             {64, 160, 1, 9, 3, 64},
+                                             {64, 160, 1, 9, 3, 64, 0, 0, Dtype::kBF16},
                                              {1, 4096, 1, 9, 3, 64},
                                              {64, 100, 1, 8, 4, 8}}) {
     bench_attention(bench, shape);

@@ -32,17 +32,16 @@ template <int kCount>
 void key_scores(const float* queries, const Sequence& seq, int64_t begin, int64_t end,
                 float* scores, int64_t score_stride) {
   if (begin >= end) return;
-  const float* values = seq.values(begin / seq.kv.block_tokens);
-  const int64_t first = begin / kLanes, groups = padded(end) / kLanes - first;
-  auto group_at = [&](int64_t i) { return seq.key_group(first + i, begin, end); };
-  scores += first * kLanes;
-  if (seq.kv.block_tokens >= kLanes) {
-    score_all<kCount, false>(queries, seq.kv.head_dim, groups, group_at, values,
-                             seq.kv.block_tokens, scores, score_stride);
-  } else {
-    score_all<kCount, true>(queries, seq.kv.head_dim, groups, group_at, values, seq.kv.block_tokens,
-                            scores, score_stride);
+  const auto score = [&]<class T>(const KeysOf<T>& keys) {
+    score_all<kCount>(queries, seq.kv.head_dim, keys.groups(), keys,
+                      scores + begin / kLanes * kLanes, score_stride);
+  };
+  if constexpr (kLoadsRounded) {
+    if (seq.kv.dtype == Dtype::kBF16 && seq.kv.block_tokens >= kLanes)
+      return score(KeysOf<Bf16>(seq, begin, end, /*room=*/nullptr));
   }
+  alignas(kMemoryAlignment) float room[groups_at_once(kCount) * kMaxHeadDim * kLanes];
+  score(KeysOf<float>(seq, begin, end, room));
 }
 
 // Scores to e^(scaled score - maximum), 0 beyond what the query sees; the maximum and the sum.
@@ -85,28 +84,60 @@ float weigh(float* scores, const QueryBlock& block, int i, float scale, Matrix l
   return 1.0f / sum.sum;
 }
 
-// acc[q] += sum over j in [begin, end) of weights[q][j] * value[j], columns `col` and on; `behind`
-// is read next, null: nothing is known.
+// acc[q] += sum over j in [begin, end) of weights[q][j] * value[j], columns `col` and on, of a
+// cache of T; `behind` is read next.
+template <class T, int kCount, int kVectors>
+TR_INLINE void add_values_of(const float* weights, int64_t weight_stride, const Sequence& seq,
+                             int64_t begin, int64_t end, int64_t col, const NextKeys& behind,
+                             Vec16 (&acc)[kCount][kVectors]) {
+  const int64_t head_dim = seq.kv.head_dim, block_tokens = seq.kv.block_tokens;
+  const int64_t row_bytes = head_dim * static_cast<int64_t>(sizeof(T));
+  const int64_t at_once = std::min(block_tokens, kLanes);
+  const auto stored = [&](int64_t j) {
+    return reinterpret_cast<const T*>(seq.values(j / block_tokens)) + j % block_tokens * head_dim +
+           col;
+  };
+  for (int64_t j = begin; j < end;) {
+    const int64_t count = std::min(at_once - j % at_once, end - j);
+    const T* rows = stored(j);
+    // Some 4 KiB ahead: a block of bfloat16 is read in less time than memory needs to answer.
+    const int64_t then = j + static_cast<int64_t>(sizeof(float) / sizeof(T)) * at_once;
+    const auto* next = reinterpret_cast<const std::byte*>(rows);
+    if (then < end) {
+      next = reinterpret_cast<const std::byte*>(stored(then));
+    } else if (const std::byte* keys = behind.blocks[then < end + at_once ? 0 : 1]) {
+      next = keys;
+    }
+    if constexpr (std::is_same_v<T, Bf16> && !kLoadsRounded) {
+      constexpr int64_t kWidth = kVectors * kLanes;
+      alignas(kMemoryAlignment) float room[kLanes * kWidth];
+      for (int64_t i = 0; i < count; ++i)
+        to_floats(rows + i * head_dim, std::min(kWidth, head_dim - col), room + i * kWidth);
+      weighted_rows<kCount, kVectors>(weights + j, weight_stride, room, kWidth, next, row_bytes,
+                                      count, head_dim - col, acc);
+    } else {
+      weighted_rows<kCount, kVectors>(weights + j, weight_stride, rows, head_dim, next, row_bytes,
+                                      count, head_dim - col, acc);
+    }
+    j += count;
+  }
+}
+
 template <int kCount, int kVectors>
 TR_INLINE void add_values(const float* weights, int64_t weight_stride, const Sequence& seq,
-                          int64_t begin, int64_t end, int64_t col, const float* behind,
+                          int64_t begin, int64_t end, int64_t col, const NextKeys& behind,
                           Vec16 (&acc)[kCount][kVectors]) {
-  const int64_t head_dim = seq.kv.head_dim, block_tokens = seq.kv.block_tokens;
-  for (int64_t j = begin; j < end;) {
-    const int64_t in_block = j % block_tokens, count = std::min(block_tokens - in_block, end - j);
-    const float* rows = seq.values(j / block_tokens) + in_block * head_dim + col;
-    const float* next = behind != nullptr ? behind : rows;
-    if (j + count < end) next = seq.values((j + count) / block_tokens) + col;
-    weighted_rows<kCount, kVectors>(weights + j, weight_stride, rows, next, head_dim, count,
-                                    head_dim - col, acc);
-    j += count;
+  if (seq.kv.dtype == Dtype::kF32) {
+    add_values_of<float>(weights, weight_stride, seq, begin, end, col, behind, acc);
+  } else {
+    add_values_of<Bf16>(weights, weight_stride, seq, begin, end, col, behind, acc);
   }
 }
 
 // out[q] = (sum over the j that it sees of weights[q][j] * value[j]) / sum
 template <int kCount, int kVectors>
 void value_sums(const float* weights, int64_t weight_stride, const Sequence& seq,
-                const QueryBlock& block, int64_t col, const float* behind, const float* inv_sum,
+                const QueryBlock& block, int64_t col, const NextKeys& behind, const float* inv_sum,
                 Matrix out) {
   const int64_t left = seq.kv.head_dim - col;
   Vec16 acc[kCount][kVectors];
@@ -116,7 +147,7 @@ void value_sums(const float* weights, int64_t weight_stride, const Sequence& seq
   // One query at a time, so that no position that it does not see ever touches it.
   auto add_own = [&](int q, int64_t begin, int64_t end, Vec16(&own)[1][kVectors]) {
     add_values<1, kVectors>(weights + q * weight_stride, weight_stride, seq, begin, end, col,
-                            /*behind=*/nullptr, own);
+                            /*behind=*/{}, own);
   };
   // All queries see what the last one's window has of the positions of the first one. The few
   // before, and the few beyond, are each query's own.
@@ -165,7 +196,7 @@ void for_columns(int64_t begin, int64_t end, Add&& add) {
 
 template <int kCount>
 void forward_block(const Sequence& seq, const QueryBlock& block, ConstMatrix q, float scale,
-                   float* queries, float* scores, int64_t score_stride, const float* behind,
+                   float* queries, float* scores, int64_t score_stride, const NextKeys& behind,
                    Matrix out, Matrix lse) {
   const int64_t head_dim = seq.kv.head_dim;
   // A copy: `out` may be q, and this block overwrites its own queries and nobody else's.
@@ -183,7 +214,7 @@ void forward_block(const Sequence& seq, const QueryBlock& block, ConstMatrix q, 
 }
 
 using ForwardBlock = void (*)(const Sequence&, const QueryBlock&, ConstMatrix, float, float*,
-                              float*, int64_t, const float*, Matrix, Matrix);
+                              float*, int64_t, const NextKeys&, Matrix, Matrix);
 // A function a number of queries, because the sums live in registers and arrays of those need
 // constant sizes.
 constexpr ForwardBlock kForwardBlocks[kQueries] = {
@@ -211,7 +242,7 @@ void sum_range(const Sequence& seq, const QueryBlock& block, const ValueRange& r
         acc[q][v] = range.goes_on ? simd::load(place(q, v), left - v * kLanes) : simd::zero();
     }
     add_values<kCount, kVectors>(range.weights, range.weight_stride, seq, range.begin, range.end,
-                                 col, /*behind=*/nullptr, acc);
+                                 col, /*behind=*/{}, acc);
     for (int q = 0; q < kCount; ++q) {
       const Vec16 factor = simd::broadcast(range.inv_sum == nullptr ? 1.0f : range.inv_sum[q]);
       for (int v = 0; v < kVectors; ++v)
@@ -419,14 +450,21 @@ void kv_write(const Stream& stream, const KvWrite& args) {
       const int64_t position = batch.positions[static_cast<size_t>(row)];
       const int64_t at = position % block_tokens;
       for (int h = 0; h < kv.num_kv_heads; ++h) {
-        Sequence seq{.batch = batch, .kv = kv, .index = index, .kv_head = h};
-        float* keys = seq.keys(position / block_tokens) + at;
-        float* value = seq.values(position / block_tokens) + at * head_dim;
+        const Sequence seq{.batch = batch, .kv = kv, .index = index, .kv_head = h};
+        std::byte* keys = seq.keys(position / block_tokens) + at * seq.element;
+        std::byte* value = seq.values(position / block_tokens) + at * head_dim * seq.element;
         const float* key_in = k.row(row) + h * head_dim;
         const float* value_in = v.row(row) + h * head_dim;
         // Transposed once when it is written, since it is read as columns by every later query.
-        for (int64_t d = 0; d < head_dim; ++d) keys[d * block_tokens] = key_in[d];
-        std::copy_n(value_in, head_dim, value);
+        if (kv.dtype == Dtype::kF32) {
+          auto* columns = reinterpret_cast<float*>(keys);
+          for (int64_t d = 0; d < head_dim; ++d) columns[d * block_tokens] = key_in[d];
+          std::copy_n(value_in, head_dim, reinterpret_cast<float*>(value));
+        } else {
+          auto* columns = reinterpret_cast<Bf16*>(keys);
+          for (int64_t d = 0; d < head_dim; ++d) columns[d * block_tokens] = to_bf16(key_in[d]);
+          std::transform(value_in, value_in + head_dim, reinterpret_cast<Bf16*>(value), to_bf16);
+        }
       }
     }
   });
@@ -466,18 +504,16 @@ void kv_copy(const Stream& /*stream*/, const KvCopy& args) {
   const auto [kv, from, to, tokens] = args;
   TR_CHECK(from >= 0 && to >= 0 && from != to && tokens >= 0 && tokens <= kv.block_tokens,
            "{} tokens of a block of {}, from {} to {}", tokens, kv.block_tokens, from, to);
-  const int64_t head_floats = int64_t{kv.head_dim} * kv.block_tokens;
-  const int64_t block_floats = head_floats * kv.num_kv_heads;
-  const float* keys = kv.host_keys() + from * block_floats;
-  float* new_keys = kv.host_keys() + to * block_floats;
-  for (int64_t row = 0; row < int64_t{kv.num_kv_heads} * kv.head_dim; ++row)  // positions innermost
-    std::copy_n(keys + row * kv.block_tokens, tokens, new_keys + row * kv.block_tokens);
-  // A head at a time: the first positions of every head lie apart.
-  const float* values = kv.host_values() + from * block_floats;
-  float* new_values = kv.host_values() + to * block_floats;
-  for (int64_t head = 0; head < kv.num_kv_heads; ++head)
-    std::copy_n(values + head * head_floats, int64_t{tokens} * kv.head_dim,
-                new_values + head * head_floats);
+  const int64_t element = size_of(kv.dtype), column = kv.block_tokens * element;
+  const int64_t head_bytes = kv.head_dim * column, block_bytes = head_bytes * kv.num_kv_heads;
+  const auto copy = [&](void* part, int64_t runs, int64_t each, int64_t bytes) {
+    const auto* source = static_cast<const std::byte*>(part) + from * block_bytes;
+    auto* target = static_cast<std::byte*>(part) + to * block_bytes;
+    for (int64_t i = 0; i < runs; ++i) std::copy_n(source + i * each, bytes, target + i * each);
+  };
+  // Of keys positions lie innermost. Of values the first positions of a head lie together.
+  copy(kv.keys, int64_t{kv.num_kv_heads} * kv.head_dim, column, tokens * element);
+  copy(kv.values, kv.num_kv_heads, head_bytes, int64_t{tokens} * kv.head_dim * element);
 }
 
 void attention(const Stream& stream, Workspace& workspace, const Attention& args) {
@@ -526,8 +562,8 @@ void attention(const Stream& stream, Workspace& workspace, const Attention& args
       // Consecutive rows of one family and one KV head, collected until one does not follow.
       Sequence seq{.batch = batch, .kv = kv};
       int64_t row_begin = 0, row_end = 0;
-      // `behind`: the keys that the next ones begin with, or null.
-      auto flush = [&](const float* behind) {
+      // `behind`: the keys that the next ones begin with.
+      auto flush = [&](const NextKeys& behind) {
         const int64_t rows = row_end - row_begin;
         const bool together = rows > 1 && is_one_row(batch, seq.index);
         const int64_t common =
@@ -569,7 +605,8 @@ void attention(const Stream& stream, Workspace& workspace, const Attention& args
               Sequence here{.batch = batch, .kv = kv, .kv_head = kv_head};
               // A family of several sequences has a row of each.
               here.index = next - family > 1 ? family + row - begin_of(family) : family;
-              flush(here.keys(heads.first_seen(here.position(row)) / kv.block_tokens));
+              const int64_t at = here.position(row);
+              flush({here, heads.first_seen(at), at + 1});
               last_family = family;
               seq.index = here.index;
               seq.kv_head = kv_head;
@@ -577,7 +614,7 @@ void attention(const Stream& stream, Workspace& workspace, const Attention& args
             }
             row_end = row + 1;
           });
-      flush(nullptr);
+      flush({});
     }
   });
 }

@@ -19,7 +19,9 @@ using namespace attention_tiles;
 // Over the context: scores, dout . value, dq, dk and dv.
 constexpr int64_t kBackwardProducts = 5;
 
-// The sequence's keys and values of one head as whole matrices, zero beyond the last position.
+// The sequence's keys and values of one head as whole matrices of floats, zero beyond the last
+// position.
+template <class T>
 void gather_sequence(const Sequence& seq, int64_t n, const Scratch& scratch) {
   const int64_t head_dim = seq.kv.head_dim, bt = seq.kv.block_tokens;
   const int64_t context = padded(n), dim = padded(head_dim);
@@ -28,13 +30,13 @@ void gather_sequence(const Sequence& seq, int64_t n, const Scratch& scratch) {
   std::fill_n(scratch.key_rows, dim * context, 0.0f);
   for (int64_t j = 0; j < n; j += bt) {
     const int64_t count = std::min(bt, n - j);
-    const float* keys = seq.keys(j / bt);
-    const float* values = seq.values(j / bt);
+    const auto* keys = reinterpret_cast<const T*>(seq.keys(j / bt));
+    const auto* values = reinterpret_cast<const T*>(seq.values(j / bt));
     for (int64_t d = 0; d < head_dim; ++d) {
-      std::copy_n(keys + d * bt, count, scratch.key_columns + d * context + j);
+      to_floats(keys + d * bt, count, scratch.key_columns + d * context + j);
     }
     for (int64_t i = 0; i < count; ++i) {
-      std::copy_n(values + i * head_dim, head_dim, scratch.key_rows + (j + i) * dim);
+      to_floats(values + i * head_dim, head_dim, scratch.key_rows + (j + i) * dim);
     }
   }
   // key_rows held the values for a moment.
@@ -62,7 +64,8 @@ void query_grads(const Scratch& scratch, int64_t stride, const QueryBlock& block
   }
   const int64_t origin = block.origin(), dim = padded(head_dim);
   const float* rows = scratch.key_rows + origin * dim + col;
-  weighted_rows<kCount, kVectors>(scratch.dscores + origin, stride, rows, rows, dim,
+  weighted_rows<kCount, kVectors>(scratch.dscores + origin, stride, rows, dim,
+                                  reinterpret_cast<const std::byte*>(rows), /*row_bytes=*/0,
                                   block.context() - origin, kVectors * kLanes, acc);
   for (int q = 0; q < kCount; ++q) {
     for (int v = 0; v < kVectors; ++v) {
@@ -138,13 +141,12 @@ void backward_block(const BackwardRows& args, const Sequence& seq, const QueryBl
   // written, because dq may be dout.
   block.gather(args.q, head_dim, scratch.queries);
   block.gather(args.dout, head_dim, scratch.douts);
-  auto columns_at = [&](const float* columns) {
-    return [=](int64_t i) { return ColumnGroup{.first = columns + origin + i * kLanes}; };
+  const auto score = [&](const float* rows, const float* columns, float* scores) {
+    const WholeColumns from{.first = columns + origin, .stride = stride};
+    score_all<kCount>(rows, head_dim, groups, from, scores + origin, stride);
   };
-  score_all<kCount, false>(scratch.queries, head_dim, groups, columns_at(scratch.key_columns),
-                           scratch.key_columns, stride, scratch.scores + origin, stride);
-  score_all<kCount, false>(scratch.douts, head_dim, groups, columns_at(scratch.value_columns),
-                           scratch.value_columns, stride, scratch.dscores + origin, stride);
+  score(scratch.queries, scratch.key_columns, scratch.scores);
+  score(scratch.douts, scratch.value_columns, scratch.dscores);
   for (int i = 0; i < kCount; ++i) {
     const float* dout = scratch.douts + i * kQueryStride;
     const float* out = args.out.row(block.row[i]) + block.col[i];
@@ -223,7 +225,11 @@ void backward_sequence(const BackwardRows& rows, const Sequence& seq, int group,
     std::fill_n(rows.dv.row(row) + seq.kv_head * head_dim, head_dim, 0.0f);
   }
   const int64_t context = seq.position(row_end - 1) + 1;
-  gather_sequence(seq, context, scratch);
+  if (seq.kv.dtype == Dtype::kF32) {
+    gather_sequence<float>(seq, context, scratch);
+  } else {
+    gather_sequence<Bf16>(seq, context, scratch);
+  }
   for (int64_t first = 0; first < (row_end - row_begin) * group; first += kQueries) {
     const QueryBlock block(seq, rows.heads, row_begin, row_end, group, first);
     kBackwardBlocks[block.count - 1](rows, seq, block, context, scratch);

@@ -3,8 +3,11 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/base/check.h"
@@ -29,8 +32,7 @@ struct Sequence {
   const KvLayer& kv;
   int64_t index = 0;
   int kv_head = 0;
-  float* all_keys = kv.host_keys();
-  float* all_values = kv.host_values();
+  int64_t element = size_of(kv.dtype);
 
   int64_t row_begin() const { return batch.seq_offsets[static_cast<size_t>(index)]; }
   int64_t row_end() const { return batch.seq_offsets[static_cast<size_t>(index) + 1]; }
@@ -47,19 +49,116 @@ struct Sequence {
     TR_CHECK(id >= 0, "sequence {} has no KV block {}", index, i);
     return int64_t{id} * kv.num_kv_heads + kv_head;
   }
-  float* keys(int64_t i) const { return all_keys + block(i) * kv.head_dim * kv.block_tokens; }
-  float* values(int64_t i) const { return all_values + block(i) * kv.head_dim * kv.block_tokens; }
+  std::byte* keys(int64_t i) const { return within(kv.keys, i); }
+  std::byte* values(int64_t i) const { return within(kv.values, i); }
 
-  // Keys of positions [16 i, 16 i + 16), of which [first_seen, context) are used. With blocks of 8
-  // the second half may not exist yet, and the first not any more.
-  ColumnGroup key_group(int64_t i, int64_t first_seen, int64_t context) const {
-    const int64_t at = i * kLanes;
-    if (kv.block_tokens >= kLanes) {
-      return {.first = keys(at / kv.block_tokens) + at % kv.block_tokens};
+ private:
+  std::byte* within(void* part, int64_t i) const {
+    return static_cast<std::byte*>(part) + block(i) * kv.head_dim * kv.block_tokens * element;
+  }
+};
+
+inline void to_floats(const float* from, int64_t count, float* to) { std::copy_n(from, count, to); }
+inline void to_floats(const Bf16* from, int64_t count, float* to) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) simd::store(to + i, simd::load(from + i));
+  for (; i < count; ++i) to[i] = to_float(from[i]);
+}
+
+// Elements of bfloat16 become floats where they are loaded. Without AVX-512 that would be a second
+// form of every loop for few machines: there they become floats in the first-level cache, a few
+// groups at a time.
+#if defined(__AVX512F__)
+constexpr bool kLoadsRounded = true;
+#else
+constexpr bool kLoadsRounded = false;
+#endif
+
+// The keys of positions [begin, end) of a sequence as columns of T, from the group of 16 that holds
+// `begin` on. Those of a cache of other elements, or with blocks of 8, are brought to that form on
+// the way.
+template <class T>
+class KeysOf {
+ public:
+  // room: [groups that are read at once, head_dim, 16]
+  KeysOf(const Sequence& seq, int64_t begin, int64_t end, float* room)
+      : seq_(seq),
+        first_(begin / kLanes),
+        groups_(padded(end) / kLanes - first_),
+        begin_(begin),
+        end_(end),
+        room_(room),
+        as_stored_(seq.kv.dtype == dtype_of<T>() && seq.kv.block_tokens >= kLanes) {
+    stride = as_stored_ ? seq.kv.block_tokens : kLanes;
+  }
+
+  int64_t groups() const { return groups_; }
+  int64_t row_bytes() const { return seq_.kv.block_tokens * seq_.element; }
+  // Behind the keys their values are read.
+  const std::byte* stored(int64_t i) const {
+    const int64_t block_tokens = seq_.kv.block_tokens;
+    if (i >= groups_) {
+      const int64_t at = (first_ + std::min(i - groups_, groups_ - 1)) * kLanes;
+      return seq_.values(std::max(at, begin_) / block_tokens) +
+             at % block_tokens * seq_.kv.head_dim * seq_.element;
     }
-    if (at + 8 <= first_seen) return {.first = keys(2 * i + 1), .second = keys(2 * i + 1)};
-    const float* first = keys(2 * i);
-    return {.first = first, .second = at + 8 < context ? keys(2 * i + 1) : first};
+    const int64_t at = (first_ + i) * kLanes;
+    // With blocks of 8 the first half of a group may not be there any more.
+    if (block_tokens < kLanes && at + 8 <= begin_) return seq_.keys(at / 8 + 1);
+    return seq_.keys(at / block_tokens) + at % block_tokens * seq_.element;
+  }
+  const T* columns(int64_t i, const std::byte* stored_at, int slot) const {
+    if constexpr (std::is_same_v<T, float>) {
+      if (!as_stored_) {
+        float* joined = room_ + slot * seq_.kv.head_dim * kLanes;
+        seq_.kv.dtype == Dtype::kF32 ? join<float>(i, stored_at, joined)
+                                     : join<Bf16>(i, stored_at, joined);
+        return joined;
+      }
+    }
+    return reinterpret_cast<const T*>(stored_at);
+  }
+
+  int64_t stride;
+
+ private:
+  template <class Stored>
+  void join(int64_t i, const std::byte* stored_at, float* joined) const {
+    const auto* first = reinterpret_cast<const Stored*>(stored_at);
+    const int64_t head_dim = seq_.kv.head_dim, block_tokens = seq_.kv.block_tokens;
+    if (block_tokens >= kLanes) {
+      for (int64_t d = 0; d < head_dim; ++d)
+        to_floats(first + d * block_tokens, kLanes, joined + d * kLanes);
+      return;
+    }
+    // Nor may the second half be there already.
+    const int64_t at = (first_ + i) * kLanes;
+    const auto* second =
+        at + 8 < end_ ? reinterpret_cast<const Stored*>(seq_.keys(at / 8 + 1)) : first;
+    for (int64_t d = 0; d < head_dim; ++d) {
+      for (int64_t lane = 0; lane < 8; ++lane) {
+        joined[d * kLanes + lane] = to_float(first[d * 8 + lane]);
+        joined[d * kLanes + 8 + lane] = to_float(second[d * 8 + lane]);
+      }
+    }
+  }
+
+  const Sequence& seq_;
+  int64_t first_, groups_, begin_, end_;
+  float* room_;
+  bool as_stored_;
+};
+
+// The keys that a head of a sequence begins with: what is read after the head before it.
+struct NextKeys {
+  static constexpr int kBlocks = 2;
+  std::array<const std::byte*, kBlocks> blocks = {};  // null: nothing is known
+
+  NextKeys() = default;
+  NextKeys(const Sequence& seq, int64_t begin, int64_t end) {
+    const int64_t first = begin / seq.kv.block_tokens, last = (end - 1) / seq.kv.block_tokens;
+    for (int i = 0; i < kBlocks; ++i)
+      blocks[static_cast<size_t>(i)] = seq.keys(std::min(first + i, last));
   }
 };
 
@@ -150,6 +249,8 @@ inline void check_batch(const AttentionBatch& batch, int64_t rows, int64_t cols,
            "q [{}, {}], {} tokens, {} heads of {}", rows, cols, batch.num_tokens(), num_heads,
            kv.head_dim);
   TR_CHECK(kv.head_dim <= kQueryStride - kLanes, "head_dim={}", kv.head_dim);
+  TR_CHECK(kv.device == Device{} && (kv.dtype == Dtype::kF32 || kv.dtype == Dtype::kBF16),
+           "a cache of device {}, dtype {}", kv.device.index, static_cast<int>(kv.dtype));
   TR_CHECK(kv.num_kv_heads > 0 && num_heads % kv.num_kv_heads == 0, "{} heads, {} kv heads",
            num_heads, kv.num_kv_heads);
   TR_CHECK(kv.block_tokens >= 8 && (kv.block_tokens & (kv.block_tokens - 1)) == 0,

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 
@@ -25,28 +26,41 @@ constexpr int kSumsAtOnce = 16;
 constexpr int kSumsAtOnce = 4;
 #endif
 
-// Where positions [16 i, 16 i + 16) of a [head_dim, positions] matrix lie: element (d, 16 i + lane)
-// is at first[d * stride + lane], and lanes 8..15 at second[d * stride + lane - 8].
-struct ColumnGroup {
-  const float* first = nullptr;
-  const float* second = nullptr;
-};
-
 // Asks for a line that is read some thousand cycles later. Of a decode step each 4 KiB of a cache
 // lie elsewhere, where the processor's own prefetching begins anew and reads at half of the rate
 // that memory has; into the second-level cache, since the first has too few misses in flight. Many
 // queries compute for longer than memory takes.
 template <int kCount>
-TR_INLINE void ask_for(const float* line) {
+TR_INLINE void ask_for(const std::byte* line) {
   if constexpr (kCount <= 4) __builtin_prefetch(line, /*rw=*/0, /*locality=*/2);
 }
 
+// A [head_dim, positions] matrix, element (d, position) at first[d * stride + position]: what
+// score_all() reads, in groups of 16 positions. KeysOf (attention_parts.h) is another one.
+struct WholeColumns {
+  const float* first = nullptr;
+  int64_t stride = 0;
+
+  int64_t row_bytes() const { return stride * static_cast<int64_t>(sizeof(float)); }
+  // Where group i lies, or behind the last one what is read then.
+  const std::byte* stored(int64_t i) const {
+    return reinterpret_cast<const std::byte*>(first + i * kLanes);
+  }
+  // What lies there in rows that are `stride` apart.
+  const float* columns(int64_t /*i*/, const std::byte* stored_at, int /*slot*/) const {
+    return reinterpret_cast<const float*>(stored_at);
+  }
+};
+
+// Groups of 16 positions that are scored together: enough independent sums to hide the latency.
+constexpr int groups_at_once(int queries) { return queries <= 2 ? 4 : 2; }
+
 // scores[q * score_stride + position] = sum over d of queries[q * kQueryStride + d] * column(d,
-// position) for kGroups groups of 16 positions; `next` are asked for meanwhile.
-template <int kCount, int kGroups, bool kSplit>
-TR_INLINE void score_groups(const float* queries, int64_t head_dim, const ColumnGroup* groups,
-                            const ColumnGroup* next, int64_t stride, float* scores,
-                            int64_t score_stride) {
+// position) for kGroups groups; head_dim rows of each of `next` are asked for meanwhile.
+template <int kCount, int kGroups, class T>
+TR_INLINE void score_groups(const float* queries, int64_t head_dim, const T* const* groups,
+                            int64_t stride, const std::byte* const* next, int64_t row_bytes,
+                            float* scores, int64_t score_stride) {
   Vec16 acc[kCount][kGroups];
   for (auto& row : acc) {
     for (auto& a : row) a = simd::zero();
@@ -55,12 +69,8 @@ TR_INLINE void score_groups(const float* queries, int64_t head_dim, const Column
 #pragma GCC unroll 2
   for (int64_t d = 0; d < head_dim; ++d) {
     Vec16 column[kGroups];
-    for (int g = 0; g < kGroups; ++g) {
-      column[g] =
-          kSplit ? simd::load_halves(groups[g].first + d * stride, groups[g].second + d * stride)
-                 : simd::load(groups[g].first + d * stride);
-    }
-    for (int g = 0; g < kGroups; ++g) ask_for<kCount>(next[g].first + d * stride);
+    for (int g = 0; g < kGroups; ++g) column[g] = simd::load(groups[g] + d * stride);
+    for (int g = 0; g < kGroups; ++g) ask_for<kCount>(next[g] + d * row_bytes);
     for (int q = 0; q < kCount; ++q) {
       Vec16 x = simd::broadcast(queries[q * kQueryStride + d]);
       for (int g = 0; g < kGroups; ++g) acc[q][g] = simd::fma(x, column[g], acc[q][g]);
@@ -73,39 +83,38 @@ TR_INLINE void score_groups(const float* queries, int64_t head_dim, const Column
   }
 }
 
-// All `num_groups` groups, at least one; `group_at(i)` says where group i lies, `behind` what is
-// read after them.
-template <int kCount, bool kSplit, class GroupAt>
+// All `num_groups` groups of `keys`, at least one.
+template <int kCount, class Keys>
 TR_INLINE void score_all(const float* queries, int64_t head_dim, int64_t num_groups,
-                         GroupAt&& group_at, const float* behind, int64_t stride, float* scores,
-                         int64_t score_stride) {
-  constexpr int kGroups = kCount <= 2 ? 4 : 2;  // enough independent sums to hide the latency
-  ColumnGroup groups[kGroups], next[kGroups];
-  const auto look_at = [&](int64_t first) {
-    for (int i = 0; i < kGroups; ++i)
-      next[i] = first + i < num_groups ? group_at(first + i) : ColumnGroup{.first = behind};
-  };
-  look_at(0);
+                         const Keys& keys, float* scores, int64_t score_stride) {
+  constexpr int kGroups = groups_at_once(kCount);
+  const int64_t row_bytes = keys.row_bytes();
+  const std::byte* next[kGroups];
+  for (int i = 0; i < kGroups; ++i) next[i] = keys.stored(i);
   int64_t g = 0;
   for (; g + kGroups <= num_groups; g += kGroups) {
-    for (int i = 0; i < kGroups; ++i) groups[i] = next[i];
-    look_at(g + kGroups);
-    score_groups<kCount, kGroups, kSplit>(queries, head_dim, groups, next, stride,
-                                          scores + g * kLanes, score_stride);
+    decltype(keys.columns(0, nullptr, 0)) groups[kGroups];
+    for (int i = 0; i < kGroups; ++i) {
+      groups[i] = keys.columns(g + i, next[i], i);
+      next[i] = keys.stored(g + kGroups + i);
+    }
+    score_groups<kCount, kGroups>(queries, head_dim, groups, keys.stride, next, row_bytes,
+                                  scores + g * kLanes, score_stride);
   }
   for (; g < num_groups; ++g) {
-    const ColumnGroup group = group_at(g), then{.first = behind};
-    score_groups<kCount, 1, kSplit>(queries, head_dim, &group, &then, stride, scores + g * kLanes,
-                                    score_stride);
+    const auto* group = keys.columns(g, keys.stored(g), 0);
+    const std::byte* then = keys.stored(g + kGroups);
+    score_groups<kCount, 1>(queries, head_dim, &group, keys.stride, &then, row_bytes,
+                            scores + g * kLanes, score_stride);
   }
 }
 
-// acc[q][v] += sum over j in [0, count) of weights[q * weight_stride + j] * rows[j][16 v ...]; the
-// same of `next` is asked for meanwhile.
-template <int kCount, int kVectors>
-TR_INLINE void weighted_rows(const float* weights, int64_t weight_stride, const float* rows,
-                             const float* next, int64_t row_stride, int64_t count, int64_t cols,
-                             Vec16 (&acc)[kCount][kVectors]) {
+// acc[q][v] += sum over j in [0, count) of weights[q * weight_stride + j] * rows[j][16 v ...];
+// meanwhile `count` rows of `next`, of row_bytes, are asked for.
+template <int kCount, int kVectors, class T>
+TR_INLINE void weighted_rows(const float* weights, int64_t weight_stride, const T* rows,
+                             int64_t row_stride, const std::byte* next, int64_t row_bytes,
+                             int64_t count, int64_t cols, Vec16 (&acc)[kCount][kVectors]) {
   const simd::Mask last = simd::first_lanes(cols - (kVectors - 1) * kLanes);
   // In a copy, so that the sums stay in registers whatever the caller does with his.
   Vec16 sum[kCount][kVectors];
@@ -117,7 +126,9 @@ TR_INLINE void weighted_rows(const float* weights, int64_t weight_stride, const 
     Vec16 row[kVectors];
     for (int v = 0; v + 1 < kVectors; ++v) row[v] = simd::load(rows + j * row_stride + v * kLanes);
     row[kVectors - 1] = simd::load(rows + j * row_stride + (kVectors - 1) * kLanes, last);
-    for (int v = 0; v < kVectors; ++v) ask_for<kCount>(next + j * row_stride + v * kLanes);
+    // Lines of 64 bytes.
+    for (int v = 0; v < kVectors; v += static_cast<int>(sizeof(float) / sizeof(T)))
+      ask_for<kCount>(next + j * row_bytes + v * kLanes * static_cast<int64_t>(sizeof(T)));
     for (int q = 0; q < kCount; ++q) {
       Vec16 w = simd::broadcast(weights[q * weight_stride + j]);
       for (int v = 0; v < kVectors; ++v) sum[q][v] = simd::fma(w, row[v], sum[q][v]);

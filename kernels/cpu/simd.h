@@ -61,11 +61,9 @@ TR_INLINE Vec16 load(const Bf16* p) {
   const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
 }
-// Lanes 0..7 from one place and 8..15 from another.
-TR_INLINE Vec16 load_halves(const float* lo, const float* hi) {
-  __m512d low = _mm512_castps_pd(_mm512_castps256_ps512(_mm256_loadu_ps(lo)));
-  __m256d high = _mm256_castps_pd(_mm256_loadu_ps(hi));
-  return {_mm512_castpd_ps(_mm512_insertf64x4(low, high, 1))};
+TR_INLINE Vec16 load(const Bf16* p, Mask m) {
+  const __m256i bits = _mm256_maskz_loadu_epi16(m.bits, p);
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
 }
 // In a register from here on: GCC would rather load a value again for each of a few uses, and loads
 // are what short tiles wait for. Does nothing without AVX-512, whose 32 registers it takes.
@@ -148,9 +146,6 @@ TR_INLINE __m256 load_eight(const Bf16* p) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }
 TR_INLINE Vec16 load(const Bf16* p) { return {load_eight(p), load_eight(p + 8)}; }
-TR_INLINE Vec16 load_halves(const float* lo, const float* hi) {
-  return {_mm256_loadu_ps(lo), _mm256_loadu_ps(hi)};
-}
 TR_INLINE void keep(const Vec16&) {}
 TR_INLINE void store(float* p, Vec16 a) {
   _mm256_storeu_ps(p, a.lo);
@@ -261,9 +256,6 @@ TR_INLINE Vec16 load(const float* p, Mask m) {
 TR_INLINE Vec16 load(const float* p, int64_t n) { return load(p, first_lanes(n)); }
 TR_INLINE Vec16 load(const Bf16* p) {
   return each_lane([&](int i) { return to_float(p[i]); });
-}
-TR_INLINE Vec16 load_halves(const float* lo, const float* hi) {
-  return each_lane([&](int i) { return i < 8 ? lo[i] : hi[i - 8]; });
 }
 TR_INLINE void keep(const Vec16&) {}
 TR_INLINE void store(float* p, const Vec16& a) {

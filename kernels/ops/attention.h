@@ -41,7 +41,9 @@ struct KvLayer {
   void* keys = nullptr;
   void* values = nullptr;
   int block_tokens = 0, num_kv_heads = 0, head_dim = 0;
-  Dtype dtype = Dtype::kF32;  // float32 on the CPU, float32 or bfloat16 on a GPU
+  // float32 or bfloat16. What is written is rounded to it; the sums over what is read are of float32
+  // and in the same order for both, on the CPU.
+  Dtype dtype = Dtype::kF32;
   Device device = {};
 
   float* host_keys() const { return keys_on<float>({}); }

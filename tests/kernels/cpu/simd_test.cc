@@ -95,13 +95,6 @@ TEST(Simd, TailsReadAndWriteOnlyTheirLanes) {
   }
 }
 
-TEST(Simd, LoadHalvesJoinsTwoPlaces) {
-  std::array<float, 16> x;
-  for (size_t i = 0; i < 16; ++i) x[i] = static_cast<float>(i);
-  auto joined = lanes(simd::load_halves(x.data() + 8, x.data()));
-  for (size_t i = 0; i < 16; ++i) EXPECT_EQ(joined[i], x[(i + 8) % 16]);
-}
-
 TEST(Simd, Transpose16SwapsRowsAndColumns) {
   std::vector<float> in(16 * 19), out(16 * 21, -1);
   for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<float>(i);
