@@ -32,12 +32,12 @@ ForBackward kept_of(const TrainOptions& train) {
 }  // namespace
 
 PolicyTrainer::PolicyTrainer(const Stream& stream, const ModelConfig& config,
-                             const TrainOptions& train, int64_t max_sequence_tokens, Dtype compute,
+                             const TrainOptions& train, int64_t max_sequence_tokens, const Elements& compute,
                              std::shared_ptr<const PackedWeights> base, DeviceBytes turn_memory)
     : stream_(stream),
       train_(train),
       model_(config, max_sequence_tokens, Placement::on(stream.device, compute)),
-      weights_(stream_, model_, compute, std::move(base)),
+      weights_(stream_, model_, compute.weights, std::move(base)),
       turn_(turn_memory.size > 0 ? std::make_optional<ArenaScope>(turn_memory) : std::nullopt),
       forward_(model_,
                pack_limits(train.microbatch_tokens, max_sequence_tokens, train.share_prefixes),
@@ -54,7 +54,7 @@ std::vector<MemoryItem> PolicyTrainer::memory(const ModelConfig& config, const T
                                               const Extras& extras) {
   const ParameterLayout layout = ParameterLayout::trained(config);
   const int64_t weights = Parameters::bytes(layout),
-                packed = PackedWeights::bytes(config, extras.compute, extras.device);
+                packed = PackedWeights::bytes(config, extras.compute.weights, extras.device);
   std::vector<MemoryItem> items = {
       {config.lora ? "adapter (fp32 master)" : "weights (fp32 master)", weights},
       {"their packed form",

@@ -31,6 +31,7 @@
 #include "core/base/metric_list.h"
 #include "core/collective/collective.h"
 #include "core/model/model.h"
+#include "core/model/placement.h"
 #include "kernels/base/device.h"
 #include "kernels/base/memory.h"
 #include "trainer/batch.h"
@@ -57,7 +58,7 @@ class PolicyTrainer {
   // `turn_memory`: where gradients, activations and scratch lie, which nobody reads between two
   // steps; of no bytes: in memory of their own.
   PolicyTrainer(const Stream& stream, const ModelConfig& config, const TrainOptions& train,
-                int64_t max_sequence_tokens, Dtype compute = Dtype::kF32,
+                int64_t max_sequence_tokens, const Elements& compute = {},
                 std::shared_ptr<const PackedWeights> base = nullptr, DeviceBytes turn_memory = {});
   PolicyTrainer(const PolicyTrainer&) = delete;
 
@@ -66,7 +67,7 @@ class PolicyTrainer {
     bool keeps_reference = false;  // set_reference() will be called, not set_reference_to_base()
     bool streams = false;          // there will be a step that gathers
     bool has_critic = false;       // use_critic() will be called
-    Dtype compute = Dtype::kF32;   // of the weights that products read
+    Elements compute = {};
     Device device = {};            // of the stream
     // The optimizers that reset_optimizer() will set, one after the other.
     std::vector<OptimizerKind> optimizers = {OptimizerKind::kAdamW};

@@ -16,12 +16,16 @@ void add_model_flags(Program& program, ModelChoice& choice) {
                          {.help = "the folder of a model instead, in the dtype of its files",
                           .value = "FOLDER",
                           .excludes = {"--geometry"}});
+  program.flags().option("--kv-cache-dtype", choice.kv_cache_dtype,
+                         {.help = "KV cache in f32 (auto) or bf16"});
 }
 
 MeasuredModel::MeasuredModel(const ModelChoice& choice, int64_t max_positions)
     : name(choice.geometry), folder(choice.folder) {
   if (folder.empty()) {
     config = geometry(name, max_positions);
+    // Of random weights, in float32.
+    elements = elements_of(Compute::kF32, choice.kv_cache_dtype, config);
     return;
   }
   config = read_model_config(folder);
@@ -30,7 +34,7 @@ MeasuredModel::MeasuredModel(const ModelChoice& choice, int64_t max_positions)
     throw UserError("{} has {} positions; this needs {}", folder, config.max_positions,
                     max_positions);
   name = std::filesystem::canonical(folder).filename();
-  dtype = compute_dtype(Compute::kAuto, config);
+  elements = elements_of(Compute::kAuto, choice.kv_cache_dtype, config);
 }
 
 void MeasuredModel::fill(uint64_t seed, Parameters& parameters) const {
@@ -41,7 +45,7 @@ void MeasuredModel::fill(uint64_t seed, Parameters& parameters) const {
 }
 
 void MeasuredModel::describe(int64_t num_parameters, Settings& settings) const {
-  describe_geometry(name, config, num_parameters, settings, dtype);
+  describe_geometry(name, config, num_parameters, settings, elements.weights);
 }
 
 }  // namespace tailrace

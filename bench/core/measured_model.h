@@ -8,17 +8,19 @@
 
 #include "bench/report/program.h"
 #include "bench/report/report.h"
+#include "core/model/compute.h"
 #include "core/model/model_config.h"
 #include "core/model/parameters.h"
-#include "kernels/base/dtype.h"
+#include "core/model/placement.h"
 
 namespace tailrace {
 
 struct ModelChoice {
   std::string geometry = "tiny";
   std::string folder;  // empty: the geometry
+  Compute kv_cache_dtype = Compute::kAuto;
 };
-// Lists --geometry and --model.
+// Lists --geometry, --model and --kv-cache-dtype.
 void add_model_flags(Program& program, ModelChoice& choice);
 
 struct MeasuredModel {
@@ -32,7 +34,7 @@ struct MeasuredModel {
   std::string name;  // the geometry, or the last part of the folder's path
   std::string folder;
   ModelConfig config;
-  Dtype dtype = Dtype::kF32;  // of the weights that products read
+  Elements elements;
 };
 
 }  // namespace tailrace

@@ -72,7 +72,7 @@ class TrainStep {
                   .blocks = kv_.num_blocks()}) {
     const ModelConfig& c = model_.config();
     measured.fill(/*seed=*/1, parameters_);
-    pack_as(Dtype::kF32);
+    compute_in({});
     add_sequences(options);
     const int64_t tokens = builder_.num_tokens(), rows = builder_.batch().num_logit_rows();
     activations_ = model_.make_activations(tokens);
@@ -104,9 +104,12 @@ class TrainStep {
     return loss;
   }
 
-  // The dtype of the weights that products read from here on.
-  void pack_as(Dtype dtype) {
-    weights_ = std::make_unique<PackedWeights>(stream_, model_.config(), parameters_, dtype);
+  // From here on.
+  void compute_in(const Elements& elements) {
+    weights_ =
+        std::make_unique<PackedWeights>(stream_, model_.config(), parameters_, elements.weights);
+    kv_ = KvCache(model_.config(), kv_.num_blocks(), kBlockTokens, /*keeps_choices=*/false,
+                  Placement::on(Device{}, elements));
   }
 
   // The slope of the loss along its gradient, by backward() and by a central difference.
@@ -251,10 +254,10 @@ void measure(const Options& options, const Program& program) {
   require(std::abs(backward - difference) < 0.02 * backward,
           "the gradient is wrong: its slope along itself is {}, that of the loss {}", backward,
           difference);
-  Report report = program.report(settings, "cpu", measured.dtype);
+  Report report = program.report(settings, "cpu", measured.elements);
 
   // Not before: bf16 would round away what the difference moves.
-  train.pack_as(measured.dtype);
+  train.compute_in(measured.elements);
   Phases phases;
   const double first = train.step(phases);
   // `first` is of the step before the warm-up, so that all updates count for what was learned.

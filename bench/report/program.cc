@@ -51,10 +51,10 @@ int Program::run(int argc, const char* const* argv, const std::function<void()>&
   return 0;
 }
 
-Report Program::report(Settings settings, std::string device, Dtype weights) const {
+Report Program::report(Settings settings, std::string device, const Elements& elements) const {
   Heading heading = make_heading(name_, std::move(settings), threads_);
   // The numerics class is that of the CPU; what a GPU computes with is among the settings.
-  heading.numerics = device == "cpu" ? numerics_class(weights) : "gpu";
+  heading.numerics = device == "cpu" ? numerics_class(elements) : "gpu";
   heading.device = std::move(device);
   return Report(std::move(heading), json_ ? Report::Form::kJson : Report::Form::kTable, stdout);
 }

@@ -19,7 +19,7 @@
 
 #include "bench/report/report.h"
 #include "core/config/flags.h"
-#include "kernels/base/dtype.h"
+#include "core/model/placement.h"
 
 namespace tailrace {
 
@@ -50,8 +50,8 @@ class Program {
   // Inside `measure`:
   int threads() const { return threads_; }
   bool json() const { return json_; }
-  // `weights`: the dtype of the products that are measured, which the numerics class names.
-  Report report(Settings settings, std::string device = "cpu", Dtype weights = Dtype::kF32) const;
+  // `elements`: of the model that is measured, which the numerics class names.
+  Report report(Settings settings, std::string device = "cpu", const Elements& elements = {}) const;
 
  private:
   std::string name_;

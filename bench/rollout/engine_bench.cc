@@ -137,7 +137,7 @@ class EngineUnderTest {
                           .vocab = config.vocab_size,
                           .blocks = blocks});
     builder.add(std::span(tokens).first(wanted.size()), 0, block_ids, wanted);
-    KvCache kv(config, blocks, kBlockTokens);
+    KvCache kv(config, blocks, kBlockTokens, /*keeps_choices=*/false, model_.placement());
     Buffer scratch(
         std::max(model_.workspace_bytes(rows, builder.batch().max_context, pool_.num_threads()),
                  linear_logprob_workspace_bytes(rows, config.vocab_size, config.hidden_size)));
@@ -189,21 +189,22 @@ void measure(const Options& options, const Program& program) {
   // A chat model would end many of its turns early, and then a batch is no longer as large as its
   // row says.
   measured.config.eos_tokens.clear();
-  const Model model(measured.config);
+  const Model model(measured.config, /*max_context=*/0, Placement::on(Device{}, measured.elements));
   Parameters parameters(model.layout());
   measured.fill(1, parameters);
   Settings settings;
   measured.describe(model.layout().num_parameters(), settings);
   settings.emplace_back("prompt_tokens", options.prompt_tokens);
   settings.emplace_back("new_tokens", options.new_tokens);
-  Report report = program.report(settings, "cpu", measured.dtype);
+  Report report = program.report(settings, "cpu", measured.elements);
   // Two flops a parameter that a token goes through; attention is not counted, so 100 % is out of
   // reach.
-  const double limit = product_rate(program.threads(), measured.dtype) /
+  const double limit = product_rate(program.threads(), measured.elements.weights) /
                        (2.0 * static_cast<double>(model.layout().num_active_parameters()));
 
   for (const int64_t batch : options.batches) {
-    EngineUnderTest engine(model, parameters, measured.dtype, options, batch, program.threads());
+    EngineUnderTest engine(model, parameters, measured.elements.weights, options, batch,
+                           program.threads());
     // A run before those that are measured: it fills the caches, and what it samples is checked.
     engine.run(0);
     engine.check_logprobs(0);

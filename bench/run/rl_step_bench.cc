@@ -60,11 +60,11 @@ int64_t turn_bytes(const Options& options, const MeasuredModel& measured, int th
   int64_t trains = 0;
   for (const MemoryItem& item :
        PolicyTrainer::memory(measured.config, options.train(threads), options.max_sequence_tokens(),
-                             threads, {.compute = measured.dtype}))
+                             threads, {.compute = measured.elements}))
     if (item.of_turn) trains += item.bytes;
   const PlacedMemory engine =
       engine_memory(measured.config, options.engine(threads), /*num_threads=*/1,
-                    Placement::on(Device{}, measured.dtype));
+                    Placement::on(Device{}, measured.elements));
   // What rounding up takes of each buffer.
   constexpr int64_t kSlack = 64 << 10;
   return std::max(trains, threads * total_bytes(engine.host)) + kSlack;
@@ -85,7 +85,7 @@ class RlStep {
         pool_(threads),
         turn_memory_(static_cast<size_t>(turn_bytes(options, measured, threads))),
         trainer_(Stream{.device = {}, .pool = &pool_, .native = nullptr}, measured.config,
-                 options.train(threads), options.max_sequence_tokens(), measured.dtype,
+                 options.train(threads), options.max_sequence_tokens(), measured.elements,
                  /*base=*/nullptr, turn_memory_.bytes()) {
     measured.fill(0, trainer_.parameters());
     trainer_.weights_changed();
@@ -245,7 +245,7 @@ void measure(const Options& options, const Program& program) {
                                    {"max_new_tokens", options.max_new_tokens},
                                    {"microbatch_tokens", options.microbatch_tokens},
                                    {"recompute", options.recompute ? "true" : "false"}});
-  Report report = program.report(settings, "cpu", measured.dtype);
+  Report report = program.report(settings, "cpu", measured.elements);
 
   std::vector<double> step_ms, install_ms, generate_ms, reward_ms, train_ms;
   std::vector<double> samples, new_tokens, decode, gflops;

@@ -9,12 +9,17 @@ namespace tailrace {
 namespace {
 
 // Why a GPU cannot compute the model; empty: it can.
-std::string gap(const ModelConfig& config, Dtype weights, DeviceAsker asker) {
+std::string gap(const ModelConfig& config, const Elements& elements, DeviceAsker asker) {
   const bool of_run = asker == DeviceAsker::kRun;
   if (config.lora)
     return fmt::format("an adapter beside its base is computed on the CPU alone so far{}",
                        of_run ? "" : "; 'tailrace model merge' makes one model of both");
-  if (weights == Dtype::kBF16 && config.head_dim % 8 != 0)
+  if (elements.kv_cache.value_or(elements.weights) != elements.weights)
+    return fmt::format(
+        "a KV cache of other elements than those of the weights is of the CPU alone so far; {} "
+        "takes theirs",
+        of_run ? "model.kv_cache_dtype=auto" : "--kv-cache-dtype auto");
+  if (elements.weights == Dtype::kBF16 && config.head_dim % 8 != 0)
     return fmt::format(
         "bf16 wants heads of a multiple of 8 dimensions, and those of the model have {}; {} takes "
         "them",
@@ -36,11 +41,11 @@ const DeviceFacts* facts_of(Device device) {
 
 }  // namespace
 
-ChosenDevice choose_device(DeviceChoice choice, const ModelConfig& config, Dtype weights,
+ChosenDevice choose_device(DeviceChoice choice, const ModelConfig& config, const Elements& elements,
                            DeviceAsker asker) {
   if (choice == DeviceChoice::kCpu) return {};
   const BackendFacts& facts = backend_facts(DeviceKind::kCuda);
-  const std::string lacks = gap(config, weights, asker);
+  const std::string lacks = gap(config, elements, asker);
   if (!facts.devices.empty() && lacks.empty())
     return {.device = {DeviceKind::kCuda, facts.devices.front().index}};
   const std::string& why = facts.devices.empty() ? facts.fault : lacks;

@@ -8,8 +8,8 @@
 
 #include "core/base/enum_names.h"
 #include "core/model/model_config.h"
+#include "core/model/placement.h"
 #include "kernels/base/device.h"
-#include "kernels/base/dtype.h"
 
 namespace tailrace {
 
@@ -29,7 +29,7 @@ struct ChosenDevice {
 
 // The first device of that kind (CUDA_VISIBLE_DEVICES says which comes first). Throws UserError
 // where it is asked for and there is none, or where it cannot compute the model.
-ChosenDevice choose_device(DeviceChoice choice, const ModelConfig& config, Dtype weights,
+ChosenDevice choose_device(DeviceChoice choice, const ModelConfig& config, const Elements& elements,
                            DeviceAsker asker = DeviceAsker::kCommand);
 
 // "NVIDIA H100 80GB HBM3 (cuda)"; "the CPU".

@@ -132,6 +132,10 @@ void ModelSection::visit(OptionVisitor& v) {
                    "decode step half the time that reading them takes; auto: bf16 where the "
                    "files of model.path are, else f32. Master weights, gradients and moments are "
                    "float32"});
+  v.field("kv_cache_dtype", kv_cache_dtype,
+          {.help = "elements of the KV cache, in rollout and training alike: on the CPU f32 (auto) "
+                   "or bf16, which takes half of its memory and of the time that long contexts "
+                   "are read in; on a GPU those of model.compute (auto)"});
   v.field("device", device,
           {.help = "what rollout workers and the trainer compute on: cpu, cuda (a GPU), or auto: a "
                    "GPU where their machine has one that takes the policy, of several the first "

@@ -59,6 +59,7 @@ struct ModelCreateSection {
 struct ModelSection {
   std::string path;
   Compute compute = Compute::kAuto;
+  Compute kv_cache_dtype = Compute::kAuto;
   DeviceChoice device = DeviceChoice::kAuto;
   ModelCreateSection create;
 

@@ -21,6 +21,9 @@ void add_compute_flags(Command& command, ComputeFlags& flags) {
                "the first that CUDA_VISIBLE_DEVICES leaves"});
   command.option("--compute", flags.compute,
                  {.help = "weights in f32 or bf16; auto: bf16 where the files are, else f32"});
+  command.option("--kv-cache-dtype", flags.kv_cache_dtype,
+                 {.help = "KV cache in f32 or bf16; auto: f32 on the CPU, that of the weights on a "
+                          "GPU"});
   command.option("--threads", flags.threads, {.help = "of the CPU; 0: all cores", .max = 1024});
 }
 
@@ -45,8 +48,9 @@ LoadedModel::LoadedModel(const std::filesystem::path& directory, const ComputeFl
   auto [config, base] = read_policy_folder(directory);
   // Sizes that are not those of the files could ask for more memory than there is.
   check_headers(base, config);
-  const Dtype dtype = dtype_of(directory, flags.compute, config);
-  const auto [device, why_cpu] = choose_device(flags.device, config, dtype);
+  Elements elements = elements_of(flags.compute, flags.kv_cache_dtype, config);
+  const Dtype dtype = elements.weights = dtype_of(directory, flags.compute, config);
+  const auto [device, why_cpu] = choose_device(flags.device, config, elements);
   // Where there is a choice it is said.
   const std::string type = dtype == Dtype::kBF16 ? "bf16" : "f32";
   if (device.kind != DeviceKind::kCpu) {
@@ -56,7 +60,7 @@ LoadedModel::LoadedModel(const std::filesystem::path& directory, const ComputeFl
     fmt::print(stderr, "computes on the CPU, weights in {}: {}\n", type, why_cpu);
   }
   stream_ = std::make_unique<OwnedStream>(device, pool_.get());
-  model_ = std::make_unique<Model>(std::move(config), max_context, Placement::on(device, dtype));
+  model_ = std::make_unique<Model>(std::move(config), max_context, Placement::on(device, elements));
   if (model_->config().lora) {
     Parameters adapter(model_->trained());
     load_parameters(directory, model_->config(), adapter, kAdapterFile);

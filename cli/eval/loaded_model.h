@@ -22,6 +22,7 @@ namespace tailrace {
 struct ComputeFlags {
   DeviceChoice device = DeviceChoice::kAuto;
   Compute compute = Compute::kAuto;
+  Compute kv_cache_dtype = Compute::kAuto;
   int threads = 0;  // 0: all cores that this process may use
 };
 void add_compute_flags(Command& command, ComputeFlags& flags);

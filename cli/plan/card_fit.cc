@@ -137,7 +137,7 @@ Device card_device() {
 }
 
 Placement cache_placement(const RunOptions& options, const ModelConfig& config) {
-  return Placement::on({DeviceKind::kCuda, 0}, compute_dtype(options.model.compute, config));
+  return Placement::on({DeviceKind::kCuda, 0}, elements_of(options.model.compute, options.model.kv_cache_dtype, config));
 }
 
 RunOptions with_context(const RunOptions& options, const ModelConfig& config) {

@@ -46,10 +46,10 @@ struct RehearsedRollout::Worker {
               Placement::on(config.device, config.compute)),
         stream(config.device, &pool),
         engine(model, &tokenizer, config.rollout.engine, stream.get(), clock),
-        stage(config.model, config.compute, stream.get(),
+        stage(config.model, config.compute.weights, stream.get(),
               {.fetch = weights_in(config.run.weights()),
                .base = config.model.lora ? load_frozen_base(stream.get(), config.base_dir,
-                                                            config.model, config.compute)
+                                                            config.model, config.compute.weights)
                                          : FrozenBase{}}) {}
 
   void install(const WeightManifest& manifest, const std::string& file) {

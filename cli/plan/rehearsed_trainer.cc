@@ -35,7 +35,7 @@ RehearsedTrainer::RehearsedTrainer(const TrainerWorkerConfig& config, std::strin
       pool_(static_cast<int>(config.train.threads)),
       stream_(config.device, &pool_),
       base_(config.model.lora
-                ? load_frozen_base(stream_.get(), config.model_dir, config.model, config.compute)
+                ? load_frozen_base(stream_.get(), config.model_dir, config.model, config.compute.weights)
                 : FrozenBase{}),
       trainer_(stream_.get(), config_.model, config_.train, config_.max_sequence_tokens,
                config_.compute, base_.weights),
@@ -70,7 +70,7 @@ RehearsedTrainer::Published RehearsedTrainer::publish(const std::filesystem::pat
   const QuietClock watch;
   Published published{.manifest = make_manifest(trainer_.parameters(), 0, version,
                                                 numerics_class(config_.compute, config_.device),
-                                                base_.root, config_.compute),
+                                                base_.root, config_.compute.weights),
                       .file = {}};
   auto file = publish_weights(folder, published.manifest, trainer_.parameters());
   if (!file) throw UserError("{}", file.failure().message);

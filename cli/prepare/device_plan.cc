@@ -38,7 +38,7 @@ DevicePlan plan_devices(const PlacedRun& placed) {
   const RunOptions& o = placed.run.options;
   DevicePlan plan;
   plan.samples_here = placed.run.rollout_workers > 0;
-  plan.dtype = placed.compute == Dtype::kBF16 ? "bf16" : "f32";
+  plan.dtype = placed.compute.weights == Dtype::kBF16 ? "bf16" : "f32";
   plan.trainer = placed.trainer;
   if (plan.samples_here) plan.rollout = placed.rollout.device;
   plan.why_cpu = placed.rollout.why_cpu;

@@ -87,7 +87,7 @@ DiskPlan plan_disk(const PlacedRun& placed, int64_t steps, int64_t tokens_per_st
   const ModelConfig& config = placed.model;
   const RunOptions& o = run.options;
   const ParameterLayout trained = ParameterLayout::trained(config);
-  const Dtype compute = placed.compute;
+  const Dtype compute = placed.compute.weights;
   const bool rl = !run.supervised_only;
   const int64_t all_floats = trained.num_parameters() * kFloat;
   DiskPlan plan;

@@ -25,7 +25,7 @@ std::string why_trainer_on_cpu(const ResolvedRun& run) {
 PlacedRun place(ResolvedRun run, ModelConfig model) {
   PlacedRun placed{.run = std::move(run), .model = std::move(model)};
   const ModelSection& section = placed.run.options.model;
-  placed.compute = compute_dtype(section.compute, placed.model);
+  placed.compute = elements_of(section.compute, section.kv_cache_dtype, placed.model);
   placed.rollout = choose_device(section.device, placed.model, placed.compute, DeviceAsker::kRun);
   placed.why_trainer_cpu = why_trainer_on_cpu(placed.run);
   if (placed.why_trainer_cpu.empty()) placed.trainer = placed.rollout.device;

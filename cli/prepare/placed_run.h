@@ -9,6 +9,7 @@
 #include "cli/config/device_choice.h"
 #include "cli/inputs/resolved_run.h"
 #include "core/model/model_config.h"
+#include "core/model/placement.h"
 #include "core/run/run_directory.h"
 #include "kernels/base/device.h"
 #include "kernels/base/dtype.h"
@@ -19,7 +20,7 @@ namespace tailrace {
 struct PlacedRun {
   ResolvedRun run;
   ModelConfig model = {};
-  Dtype compute = Dtype::kF32;  // of the weights that products read
+  Elements compute = {};
   ChosenDevice rollout = {};    // of the rollout workers of this machine
   Device trainer = {};          // the same, unless something of its recipe keeps it on the CPU:
   std::string why_trainer_cpu = {};  // "Muon (optim.kind) runs on the CPU alone so far"

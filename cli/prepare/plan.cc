@@ -346,7 +346,7 @@ Plan make_plan(const PlacedRun& placed, int64_t available_bytes) {
   plan.active_parameters = layout.num_active_parameters();
   const ParameterLayout trained = ParameterLayout::trained(config);
   plan.trained_parameters = trained.num_parameters();
-  plan.version_bytes = published_bytes(trained, placed.compute);
+  plan.version_bytes = published_bytes(trained, placed.compute.weights);
   plan.warm_up = plan_warm_up(o, config);
 
   plan_memory(placed, plan);

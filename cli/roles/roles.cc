@@ -238,7 +238,7 @@ ExitCode run_rollout(const RoleName& name, const RoleContext& context, Log& log,
   WorkerSeat seat = seat_of(name, context);
   if (context.remote != nullptr) {
     // Each file was proved as it came.
-    prove_products_of(placed.model, placed.compute, placed.rollout.device);
+    prove_products_of(placed.model, placed.compute.weights, placed.rollout.device);
     seat.incarnation = context.remote->incarnation;
     seat.fetch_weights = warn_of_another_class(
         context.remote->fetch_weights, numerics_class(placed.compute, placed.rollout.device), log);

@@ -1,9 +1,10 @@
-// In which elements the weights are that products read. Master weights, gradients and moments are
-// float32 whatever this is, and so are norms, biases, activations and the KV cache.
+// In which elements the weights are that products read, and the KV cache. Master weights, gradients
+// and moments are float32 whatever this is, and so are norms, biases and activations.
 #pragma once
 
 #include "core/base/enum_names.h"
 #include "core/model/model_config.h"
+#include "core/model/placement.h"
 #include "kernels/base/dtype.h"
 
 namespace tailrace {
@@ -19,6 +20,13 @@ inline Dtype compute_dtype(Compute compute, const ModelConfig& config) {
   const bool bf16 =
       compute == Compute::kBf16 || (compute == Compute::kAuto && config.dtype == Dtype::kBF16);
   return bf16 ? Dtype::kBF16 : Dtype::kF32;
+}
+
+inline Elements elements_of(Compute compute, Compute kv_cache, const ModelConfig& config) {
+  Elements elements(compute_dtype(compute, config));
+  if (kv_cache != Compute::kAuto)
+    elements.kv_cache = kv_cache == Compute::kBf16 ? Dtype::kBF16 : Dtype::kF32;
+  return elements;
 }
 
 }  // namespace tailrace

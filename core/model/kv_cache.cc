@@ -42,7 +42,7 @@ int64_t KvCache::bytes(const ModelConfig& config, int64_t num_blocks, int block_
 int64_t KvCache::bytes_per_block(const ModelConfig& config, int block_tokens, bool keeps_choices,
                                  const Placement& placement) {
   // Keys and values, hence 2.
-  const int64_t kv = 2 * config.num_layers * config.kv_size() * size_of(placement.operands);
+  const int64_t kv = 2 * config.num_layers * config.kv_size() * size_of(placement.kv_cache);
   const int64_t choices = choices_per_token(config) * static_cast<int64_t>(sizeof(uint16_t));
   return block_tokens * (kv + (keeps_choices ? choices : 0));
 }
@@ -58,7 +58,7 @@ std::span<uint16_t> KvCache::choices(int block, int position) {
 }
 
 int64_t KvCache::block_bytes() const {
-  return config_.kv_size() * block_tokens_ * size_of(placement_.operands);
+  return config_.kv_size() * block_tokens_ * size_of(placement_.kv_cache);
 }
 
 KvLayer KvCache::layer(int64_t index) const {
@@ -71,7 +71,7 @@ KvLayer KvCache::layer(int64_t index) const {
           .block_tokens = block_tokens_,
           .num_kv_heads = static_cast<int>(config_.num_kv_heads),
           .head_dim = static_cast<int>(config_.head_dim),
-          .dtype = placement_.operands,
+          .dtype = placement_.kv_cache,
           .device = placement_.device};
 }
 

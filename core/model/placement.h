@@ -1,6 +1,9 @@
 // Where the passes of a model run, and in which elements.
 #pragma once
 
+#include <optional>
+
+#include "kernels/base/check.h"
 #include "kernels/base/device.h"
 #include "kernels/base/dtype.h"
 #include "kernels/base/memory.h"
@@ -8,15 +11,31 @@
 
 namespace tailrace {
 
-// The CPU computes with float32 whatever its weights are. On a GPU the operands of products (what
-// norms and activations give, queries, keys and values, so the KV cache too) are of the weights'
-// dtype, which tensor cores read; the residual stream, norms and logits are float32.
+// In which elements a policy computes, wherever that is.
+struct Elements {
+  Dtype weights = Dtype::kF32;  // those that products read
+  // Of the KV cache; none: float32 on the CPU, that of the weights on a GPU, which has no other.
+  std::optional<Dtype> kv_cache = {};
+
+  Elements() = default;
+  Elements(Dtype of_weights, std::optional<Dtype> of_cache = {})  // NOLINT
+      : weights(of_weights), kv_cache(of_cache) {}
+};
+
+// The CPU computes with float32 whatever its weights are; its KV cache is of float32 or bfloat16.
+// On a GPU the operands of products (what norms and activations give, queries, keys and values, so
+// the KV cache too) are of the weights' dtype, which tensor cores read; the residual stream, norms
+// and logits are float32.
 struct Placement {
   Device device;
   Dtype operands = Dtype::kF32;
+  Dtype kv_cache = Dtype::kF32;
 
-  static Placement on(Device device, Dtype weights) {
-    return {device, device.kind == DeviceKind::kCpu ? Dtype::kF32 : weights};
+  static Placement on(Device device, const Elements& elements) {
+    if (device.kind == DeviceKind::kCpu)
+      return {device, Dtype::kF32, elements.kv_cache.value_or(Dtype::kF32)};
+    TR_CHECK(elements.kv_cache.value_or(elements.weights) == elements.weights);
+    return {device, elements.weights, elements.weights};
   }
 };
 

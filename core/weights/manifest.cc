@@ -177,15 +177,18 @@ std::string hardware(const Device& device) {
   return device.kind == DeviceKind::kCpu ? "cpu" : "cuda";
 }
 
-std::string numerics_class(Dtype weights, const Device& device) {
-  const std::string_view dtype = weights == Dtype::kBF16 ? "bf16" : "32";
+std::string numerics_class(const Elements& elements, const Device& device) {
+  const auto name = [](Dtype dtype) { return dtype == Dtype::kBF16 ? "bf16" : "32"; };
+  const Dtype weights = elements.weights;
+  const Placement placement = Placement::on(device, elements);
   if (device.kind == DeviceKind::kCpu) {
     // In pairs the other operand is rounded, and a sum takes two terms at a time. What has no
     // weight of bfloat16 has none of either.
     const bool pairs = isa() == Isa::kAvx512Bf16;
-    if (pairs && weights == Dtype::kBF16) return "cpu-avx512_bf16-wbf16-abf16-kv32-k2-exact";
-    return fmt::format("cpu-{}-w{}-a32-kv32-k1-exact", name_of(pairs ? Isa::kAvx512 : isa()),
-                       dtype);
+    const bool in_pairs = pairs && weights == Dtype::kBF16;
+    const Isa isa_of_products = pairs && !in_pairs ? Isa::kAvx512 : isa();
+    return fmt::format("cpu-{}-w{}-a{}-kv{}-k{}-exact", name_of(isa_of_products), name(weights),
+                       in_pairs ? "bf16" : "32", name(placement.kv_cache), in_pairs ? 2 : 1);
   }
   const auto& devices = backend_facts(device.kind).devices;
   const auto facts = std::ranges::find(devices, device.index, &DeviceFacts::index);
@@ -197,7 +200,8 @@ std::string numerics_class(Dtype weights, const Device& device) {
   if (const std::string products = library_products(device);
       weights == Dtype::kBF16 && !products.empty())
     slices += "+" + products;
-  return fmt::format("cuda-{0}-w{1}-a{1}-kv{1}-{2}-exact", facts->architecture, dtype, slices);
+  return fmt::format("cuda-{0}-w{1}-a{1}-kv{1}-{2}-exact", facts->architecture, name(weights),
+                     slices);
 }
 
 }  // namespace tailrace

@@ -20,6 +20,7 @@
 #include "core/base/ids.h"
 #include "core/base/result.h"
 #include "core/model/parameters.h"
+#include "core/model/placement.h"
 #include "core/weights/digest.h"
 
 namespace tailrace {
@@ -71,10 +72,10 @@ std::string hardware(const Device& device = {});
 
 // "cpu-avx512-w32-a32-kv32-k1-exact": what must be equal for bits to be equal: backend, instruction
 // set, dtypes of weights ("w32", "wbf16"), activations and KV cache, slices of k, exact or fast.
-// A CPU that multiplies bfloat16 in pairs has "cpu-avx512_bf16-wbf16-abf16-kv32-k2-exact" for weights
-// of bfloat16: what a product reads is rounded (abf16), and two terms go into a sum at once (k2).
-// Of a GPU "cuda-sm_90-wbf16-abf16-kvbf16-kshape-exact", with a hash of the products that a library
-// makes where it makes some ("kshape+0123abcd"). `device`: the one that computes.
-std::string numerics_class(Dtype weights = Dtype::kF32, const Device& device = {});
+// A CPU that multiplies bfloat16 in pairs has "cpu-avx512_bf16-wbf16-abf16-kv32-k2-exact" for
+// weights of bfloat16: what a product reads is rounded (abf16), and two terms go into a sum at once
+// (k2). Of a GPU "cuda-sm_90-wbf16-abf16-kvbf16-kshape-exact", with a hash of the products that a
+// library makes where it makes some ("kshape+0123abcd"). `device`: the one that computes.
+std::string numerics_class(const Elements& elements = {}, const Device& device = {});
 
 }  // namespace tailrace

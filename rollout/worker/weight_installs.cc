@@ -30,13 +30,13 @@ WeightInstalls::WeightInstalls(const RolloutWorkerConfig& config, Engine& engine
       client_(client),
       log_(log),
       stage_(
-          config.model, config.compute, stream,
+          config.model, config.compute.weights, stream,
           {.fetch = config.fetch_weights ? config.fetch_weights : weights_in(config.run.weights()),
            .fetch_takes_long = config.fetch_weights != nullptr,
            .shared = shared_weights(config),
            .shared_holds = [&config](const Digest& root) { return config.colocation->holds(root); },
            .base = config.model.lora
-                       ? load_frozen_base(stream, config.base_dir, config.model, config.compute)
+                       ? load_frozen_base(stream, config.base_dir, config.model, config.compute.weights)
                        : FrozenBase{}}) {}
 
 template <class Asked>

@@ -319,7 +319,7 @@ PlacedMemory rollout_memory(const RolloutWorkerConfig& config) {
   if (!config.shares_device)
     items.insert(items.begin(), {model.lora ? "packed weights, the base and two adapters"
                                             : "packed weights, of two versions",
-                                 WeightStage::bytes(model, config.compute, config.device)});
+                                 WeightStage::bytes(model, config.compute.weights, config.device)});
   items.push_back({"rotary positions", Model::bytes(model, engine.max_context_tokens)});
   return memory;
 }
@@ -328,7 +328,7 @@ ExitCode run_rollout_worker(const RolloutWorkerConfig& config,
                             const sandbox::EnvironmentRegistry& environments, Log& log,
                             const Clock& clock, std::stop_token stop) {
   // Before its memory is taken, and before it says its class.
-  prove_products_of(config.model, config.compute, config.device);
+  prove_products_of(config.model, config.compute.weights, config.device);
   // As many episodes as the engine decodes together: more would only wait in its queue.
   int64_t slots = config.slots > 0 ? config.slots : config.rollout.engine.max_sequences;
   // Before the client, whose thread reads it.

@@ -10,6 +10,7 @@
 
 #include "core/chat/options.h"
 #include "core/model/model_config.h"
+#include "core/model/placement.h"
 #include "core/run/run_directory.h"
 #include "core/text/dataset.h"
 #include "core/weights/colocation.h"
@@ -45,7 +46,7 @@ struct RolloutWorkerConfig {
   int64_t slots = 0;  // leases at once; 0: rollout.max_sequences
 
   ModelConfig model;
-  Dtype compute = Dtype::kF32;          // of the weights that products read
+  Elements compute = {};
   Device device = {};                   // which computes
   std::filesystem::path base_dir = {};  // of an adapter's base; else the weights come as versions
   std::filesystem::path tokenizer_dir;

@@ -89,7 +89,7 @@ void WarmUp::save(const SftTask& task) {
                                   .horizon = task.total_updates(),
                                   .digest = root_of(trainer_.parameters()),
                                   .base = base_},
-                                 written_as(config_.model, config_.compute), trainer_.parameters(),
+                                 written_as(config_.model, config_.compute.weights), trainer_.parameters(),
                                  trainer_.optimizer());
   // It would cost what a kill costs without it.
   if (!saved)

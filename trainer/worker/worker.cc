@@ -59,7 +59,7 @@ class TrainerWorker {
         pool_(pool_size(config.train)),
         stream_(config.device, &pool_),
         base_(config.model.lora
-                  ? load_frozen_base(stream_.get(), config.model_dir, config.model, config.compute)
+                  ? load_frozen_base(stream_.get(), config.model_dir, config.model, config.compute.weights)
                   : FrozenBase{}),
         trainer_(stream_.get(), config.model, config.train, config.max_sequence_tokens,
                  config.compute, base_.weights,
@@ -374,7 +374,7 @@ PlacedMemory trainer_memory(const TrainerWorkerConfig& config) {
 
 ExitCode run_trainer_worker(const TrainerWorkerConfig& config, Log& log, const Clock& clock) {
   // Before its memory is taken, and before it says its class.
-  prove_products_of(config.model, config.compute, config.device);
+  prove_products_of(config.model, config.compute.weights, config.device);
   return TrainerWorker(config, log, clock).run();
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "core/model/model_config.h"
+#include "core/model/placement.h"
 #include "core/run/run_directory.h"
 #include "core/weights/colocation.h"
 #include "core/wire/worker_client.h"
@@ -35,7 +36,7 @@ struct TrainerWorkerConfig {
   int64_t schedule_steps = 0;
 
   ModelConfig model;
-  Dtype compute = Dtype::kF32;  // of the weights that products read
+  Elements compute = {};
   Device device = {};           // which computes: a GPU has no critic, adapter or Muon
   // Weights to begin with, of an adapter its base; empty: random, from the seed.
   std::filesystem::path model_dir = {};

@@ -74,6 +74,9 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         ModeCase{"sync", {"scheduler.mode=sync"}, 0},
         ModeCase{"sync_bf16", {"scheduler.mode=sync", "model.compute=bf16"}, 0},
+        ModeCase{"sync_bf16_cache",
+                 {"scheduler.mode=sync", "model.compute=bf16", "model.kv_cache_dtype=bf16"},
+                 0},
         ModeCase{
             "sync_ranks", {"scheduler.mode=sync", "train.ranks=2", "train.gradient_slots=2"}, 0},
         ModeCase{"async_ranks",

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <numeric>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "core/base/random.h"
@@ -314,7 +315,7 @@ TEST_P(Invariance, ATokenDoesNotSeeWhatFollows) {
 struct RealSize {
   int64_t hidden, ffn;
   int heads, kv_heads, head_dim;
-  Dtype weights;
+  Elements elements;
 };
 
 class RealSizes : public ::testing::TestWithParam<RealSize> {
@@ -336,7 +337,7 @@ class RealSizes : public ::testing::TestWithParam<RealSize> {
     return config;
   }
   static Rig rig_of(int threads, int block_tokens) {
-    return Rig(config(), threads, block_tokens, /*max_tokens=*/4096, GetParam().weights);
+    return Rig(config(), threads, block_tokens, /*max_tokens=*/4096, GetParam().elements);
   }
 
   // Mates of one token, but for one of 149 in the last pass.
@@ -418,10 +419,20 @@ TEST_P(RealSizes, AGroupOverOnePromptHasTheBitsOfEachAlone) {
 
 INSTANTIATE_TEST_SUITE_P(
     Models, RealSizes,
-    ::testing::Values(RealSize{576, 1536, 9, 3, 64, Dtype::kBF16},      // SmolLM2-135M
-                      RealSize{896, 4864, 14, 2, 64, Dtype::kBF16},     // Qwen2.5-0.5B
-                      RealSize{4096, 1000, 7, 1, 128, Dtype::kBF16},    // a part of one of 7B
-                      RealSize{1536, 1000, 12, 4, 128, Dtype::kF32}));  // in float32
+    ::testing::Values(RealSize{576, 1536, 9, 3, 64, Dtype::kBF16},    // SmolLM2-135M
+                      RealSize{896, 4864, 14, 2, 64, Dtype::kBF16},   // Qwen2.5-0.5B
+                      RealSize{4096, 1000, 7, 1, 128, Dtype::kBF16},  // a part of one of 7B
+                      RealSize{1536, 1000, 12, 4, 128, Dtype::kF32},  // in float32
+                      // With a KV cache of bfloat16.
+                      RealSize{576, 1536, 9, 3, 64, {Dtype::kBF16, Dtype::kBF16}},
+                      RealSize{1536, 1000, 7, 1, 128, {Dtype::kF32, Dtype::kBF16}}),
+    [](const auto& test) {
+      const RealSize& size = test.param;
+      const bool bf16 = size.elements.weights == Dtype::kBF16;
+      return fmt::format("Width{}Heads{}x{}Of{}{}{}", size.hidden, size.kv_heads,
+                         size.heads / size.kv_heads, size.head_dim, bf16 ? "Bf16" : "",
+                         size.elements.kv_cache ? "Cache16" : "");
+    });
 
 std::string name_of_invariance(const ::testing::TestParamInfo<InvarianceShape>& test) {
   return std::array{"Round", "Bf16", "Awkward", "Rich", "Sparse"}.at(

@@ -96,8 +96,8 @@ Device rig_device() { return g_rig_device; }
 void set_rig_device(Device device) { g_rig_device = device; }
 
 Rig::Rig(const ModelConfig& config, int num_threads, int block_tokens, int max_tokens,
-         Dtype weights)
-    : model(config, /*max_context=*/0, Placement::on(rig_device(), weights)),
+         const Elements& elements)
+    : model(config, /*max_context=*/0, Placement::on(rig_device(), elements)),
       parameters(model.layout()),
       kv(config, 2 * max_tokens / block_tokens + 32, block_tokens, /*keeps_choices=*/false,
          model.placement()),
@@ -112,7 +112,7 @@ Rig::Rig(const ModelConfig& config, int num_threads, int block_tokens, int max_t
       pool_(num_threads),
       owned_stream_(rig_device(), &pool_),
       stream_(owned_stream_.get()),
-      dtype_(weights),
+      dtype_(elements.weights),
       activations_(model.make_activations(max_tokens)),
       scratch_(
           model.workspace_bytes(max_tokens, static_cast<int>(config.max_positions), num_threads) +

@@ -61,7 +61,7 @@ struct HeadRows {
 class Rig {
  public:
   explicit Rig(const ModelConfig& config, int num_threads = 1, int block_tokens = 16,
-               int max_tokens = 512, Dtype weights = Dtype::kF32);
+               int max_tokens = 512, const Elements& elements = {});
 
   // Runs whole sequences as one training pass over freshly numbered blocks; keeps the activations
   // when `keep` is set. Wants the logits of all rows, or of all but each sequence's last.

@@ -281,6 +281,13 @@ TEST(NumericsClass, NamesInstructionSetAndDtypes) {
   } else {
     EXPECT_TRUE(bf16.ends_with("-wbf16-a32-kv32-k1-exact")) << bf16;
   }
+  // And what the cache is of, where that is said.
+  for (const Dtype weights : {Dtype::kF32, Dtype::kBF16}) {
+    std::string expected = numerics_class(weights);
+    EXPECT_EQ(numerics_class({weights, Dtype::kF32}), expected);
+    expected.replace(expected.find("kv32"), 4, "kvbf16");
+    EXPECT_EQ(numerics_class({weights, Dtype::kBF16}), expected);
+  }
 }
 
 }  // namespace

@@ -62,8 +62,23 @@ ModelConfig wide_config() {
   return config;
 }
 
-TestModel::TestModel(const ModelConfig& config, uint64_t seed)
-    : model(config), parameters(model.layout()) {
+ModelConfig smol_config() {
+  ModelConfig config;
+  config.hidden_size = 576;
+  config.intermediate_size = 1536;
+  config.num_layers = 2;
+  config.num_heads = 9;
+  config.num_kv_heads = 3;
+  config.head_dim = 64;
+  config.vocab_size = 700;
+  config.max_positions = 1024;
+  return config;
+}
+
+TestModel::TestModel(const ModelConfig& config, uint64_t seed, const Elements& of)
+    : elements(of),
+      model(config, /*max_context=*/0, Placement::on(Device{}, of)),
+      parameters(model.layout()) {
   init_parameters(config, seed, parameters);
 }
 
@@ -73,7 +88,7 @@ TestModel::TestModel(const std::string& directory)
 }
 
 std::shared_ptr<const PackedWeights> TestModel::pack() const {
-  return std::make_shared<PackedWeights>(Stream{}, model.config(), parameters);
+  return std::make_shared<PackedWeights>(Stream{}, model.config(), parameters, elements.weights);
 }
 
 namespace {
@@ -89,7 +104,7 @@ TeacherForced training_pass(const TestModel& model, const std::vector<TokenId>& 
   const ModelConfig& config = model.model.config();
   auto length = static_cast<int64_t>(tokens.size());
   auto num_blocks = static_cast<int>((length + kBlockTokens - 1) / kBlockTokens);
-  KvCache kv(config, num_blocks, kBlockTokens);
+  KvCache kv(config, num_blocks, kBlockTokens, /*keeps_choices=*/false, model.model.placement());
   std::vector<int32_t> blocks, rows;
   // Backwards, so that a place in memory is not a position.
   for (int i = num_blocks - 1; i >= 0; --i) blocks.push_back(i);

@@ -22,12 +22,16 @@ ModelConfig gemma_config();   // the same with all that Gemma 3 adds, local and 
 // 2 x 256, 14/2 heads of 128, vocab 4099, 1024 positions: what is worth a second thread.
 ModelConfig wide_config();
 
+// 2 x 576, 9/3 heads of 64, vocab 700: layers of SmolLM2-135M.
+ModelConfig smol_config();
+
 // A model with weights. Two of the same seed are equal.
 struct TestModel {
-  explicit TestModel(const ModelConfig& config, uint64_t seed = 1);
+  explicit TestModel(const ModelConfig& config, uint64_t seed = 1, const Elements& of = {});
   explicit TestModel(const std::string& directory);  // below tests/data
   std::shared_ptr<const PackedWeights> pack() const;
 
+  Elements elements;
   Model model;
   Parameters parameters;
 };

@@ -393,6 +393,53 @@ TEST(Engine, KeepsKvAcrossTurns) {
   EXPECT_EQ(engine->stats().planner.lost_tokens, 0);
 }
 
+// Sizes of a real model, in each kind of elements: what a session leaves behind when it ends serves
+// those that come after it, whole blocks and a tail that is copied, and changes no bit.
+TEST(Engine, WhatAReleasedSessionLeavesInTheCacheChangesNoBit) {
+  for (const Elements& elements :
+       {Elements(Dtype::kF32), Elements(Dtype::kBF16), Elements(Dtype::kBF16, Dtype::kBF16)}) {
+    const TestModel model(smol_config(), 1, elements);
+    for (const int threads : {1, 2}) {
+      const EngineSetup setup{
+          .max_batch_tokens = 200, .max_context_tokens = 600, .num_threads = threads};
+      TestEngine engine(model, setup);
+      std::vector<TokenId> prompt = random_tokens(437, 700, 3);
+      engine->submit(request_of(1, prompt, 40));
+      const Generation first = engine.finish().at(1);
+      engine->release(1);
+      ASSERT_GT(engine->num_cached_blocks(), 0);
+      // The same prompt, the whole conversation and more, and one that parts within a block.
+      std::vector<TokenId> longer = prompt;
+      for (const GeneratedToken& token : first.tokens) longer.push_back(token.id);
+      longer.push_back(5);
+      std::vector<TokenId> other(prompt.begin(), prompt.begin() + 395);
+      other.push_back(7);
+      std::map<SessionId, std::vector<TokenId>> all = {{2, prompt}, {3, longer}, {4, other}};
+      const int64_t before = engine->stats().planner.prefix_hit_tokens;
+      for (const auto& [session, tokens] : all) engine->submit(request_of(session, tokens, 24));
+      const auto hit = engine.finish();
+      EXPECT_GE(engine->stats().planner.prefix_hit_tokens - before, 3 * 395 - 3);
+      for (const auto& [session, tokens] : all) {
+        TestEngine fresh(model, setup);
+        fresh->submit(request_of(session, tokens, 24));
+        const Generation alone = fresh.finish().at(session);
+        std::vector<TokenId> whole = tokens;
+        for (size_t i = 0; i < alone.tokens.size(); ++i) {
+          EXPECT_EQ(hit.at(session).tokens[i].id, alone.tokens[i].id);
+          EXPECT_EQ(hit.at(session).tokens[i].logprob, alone.tokens[i].logprob);
+          whole.push_back(alone.tokens[i].id);
+        }
+        const std::vector<float> trained = teacher_forced(model, whole, 1);
+        for (size_t i = 0; i < alone.tokens.size(); ++i)
+          EXPECT_EQ(trained[tokens.size() - 1 + i], alone.tokens[i].logprob) << i;
+      }
+      if (threads > 1) {
+        EXPECT_GT(engine.num_divided(), 0);
+      }
+    }
+  }
+}
+
 TEST(Engine, ContinuesASessionWithoutNewTokens) {
   TestModel model(tiny_config());
   std::vector<TokenId> prompt = random_tokens(9, 61, 1);
