@@ -313,7 +313,8 @@ PackedForward::Output PackedForward::forward(const Stream& stream, const PackedW
                  {.head = head(weights),
                   .out = {.logprob = logprob.device,
                           .lse = rows_.lse.device.first(targets),
-                          .entropy = wants.entropy ? entropy.device : std::span<float>{}}});
+                          .entropy = wants.entropy ? entropy.device : std::span<float>{},
+                          .logits = wants.backward ? activations_->logits() : Tensor()}});
   Output output;
   output.device_logprob = logprob.device;
   if (wants.entropy) output.device_entropy = entropy.device;
@@ -395,7 +396,8 @@ void PackedForward::backward(const Stream& stream, const PackedWeights& weights,
                     .dlogprob = sent(dlogprob, rows_.dlogprob),
                     .dentropy = sent(dentropy, rows_.dentropy),
                     .dhidden = dhidden,
-                    .dweight = head_gradient(model_, gradients)}});
+                    .dweight = head_gradient(model_, gradients),
+                    .logits = activations_->logits()}});
   model_.backward(stream, workspace, weights, builder_.batch(stream), kv_, *activations_, dhidden,
                   gradients, balance);
 }

@@ -1,5 +1,6 @@
 // Teacher forcing: whole sequences side by side through the model, without padding, and the
-// log-probabilities of the tokens that count. Full logits never exist.
+// log-probabilities of the tokens that count. All of their logits exist at once where a backward
+// pass will read them and there is memory for that (keeps_logits()).
 //
 // Alignment: the log-probability of token j comes from the hidden state of token j - 1.
 //

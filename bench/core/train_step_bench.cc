@@ -169,8 +169,11 @@ class TrainStep {
                      activations_.get());
     });
     phases.time("head", [&] {
-      linear_logprob(stream_, workspace,
-                     {.head = head(), .out = {.logprob = logprob_, .lse = lse_, .entropy = {}}});
+      linear_logprob(
+          stream_, workspace,
+          {.head = head(),
+           .out = {
+               .logprob = logprob_, .lse = lse_, .entropy = {}, .logits = activations_->logits()}});
     });
     return -std::accumulate(logprob_.begin(), logprob_.end(), 0.0) /
            static_cast<double>(logprob_.size());
@@ -187,7 +190,8 @@ class TrainStep {
                                             .dlogprob = dlogprob_,
                                             .dentropy = {},
                                             .dhidden = rows_of(dhidden_),
-                                            .dweight = gradients_.matrix(model_.head_name())}});
+                                            .dweight = gradients_.matrix(model_.head_name()),
+                                            .logits = activations_->logits()}});
     });
     phases.time("backward", [&] {
       model_.backward(stream_, workspace, *weights_, builder_.batch(), kv_, *activations_,

@@ -111,6 +111,13 @@ Activations::Arrays::Arrays(Workspace& memory, const ModelConfig& config, int64_
   // Room for every token: a batch may want the logits of all of them.
   final_rows = stream(hidden);
   final_inv_rms = row_values(max_tokens);
+  if (keeps_logits(config, max_tokens, placement, recomputes)) logits = stream(config.num_ids());
+}
+
+bool keeps_logits(const ModelConfig& config, int64_t max_tokens, const Placement& placement,
+                  bool recomputes) {
+  return placement.device.kind == DeviceKind::kCpu && !recomputes &&
+         bytes_of_rows(placement, max_tokens, config.num_ids(), Dtype::kF32) <= kMaxKeptLogitBytes;
 }
 
 int64_t Activations::bytes(const ModelConfig& config, int64_t max_tokens,
@@ -161,6 +168,10 @@ Tensor Activations::final_rows() const { return arrays_.final_rows.slice_rows(0,
 
 std::span<float> Activations::final_inv_rms() const {
   return arrays_.final_inv_rms.first(static_cast<size_t>(num_logit_rows_));
+}
+
+Tensor Activations::logits() const {
+  return arrays_.logits.rows == 0 ? Tensor() : arrays_.logits.slice_rows(0, num_logit_rows_);
 }
 
 }  // namespace tailrace

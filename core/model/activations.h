@@ -6,6 +6,10 @@
 // place of 2 intermediate, and one with post_norms 2 hidden + 2 more. Where they are computed
 // again, a layer keeps its input alone, and the rest of one layer lies where that of all others
 // did.
+//
+// The logits of the head are kept as well where they may be (keeps_logits()): float32 for all
+// tokens and ids. Else the head makes them again, which is 1/4 of its work and of a small model
+// with many ids some percent of a step.
 #pragma once
 
 #include <cstdint>
@@ -69,6 +73,13 @@ struct MlpMemory {
             LayerActivations& kept) const;
 };
 
+// The most that logits may take. Where they are more, the step has a large micro-batch or a large
+// vocabulary, and a buffer of this size would decide how much memory it needs.
+constexpr int64_t kMaxKeptLogitBytes = int64_t{512} << 20;
+// On the CPU, whose head reads them, when nothing else of a pass is made again to save memory.
+bool keeps_logits(const ModelConfig& config, int64_t max_tokens, const Placement& placement,
+                  bool recomputes);
+
 // Made once for the largest micro-batch and filled again by each forward pass.
 //
 // Thread: one pass at a time.
@@ -88,6 +99,8 @@ class Activations {
   LayerActivations layer(int64_t index) const;
   Tensor final_rows() const;  // [logit_rows, hidden] residual stream before the final norm
   std::span<float> final_inv_rms() const;  // [logit_rows]
+  // [logit_rows, ids] for linear_logprob() and its backward pass; no rows: they are not kept.
+  Tensor logits() const;
 
   static int64_t bytes(const ModelConfig& config, int64_t max_tokens,
                        const Placement& placement = {}, bool recomputes = false);
@@ -102,6 +115,7 @@ class Activations {
     std::vector<Layer> layers;
     Tensor final_rows;
     std::span<float> final_inv_rms;
+    Tensor logits;
 
     Arrays() = default;
     Arrays(Workspace& memory, const ModelConfig& config, int64_t max_tokens,

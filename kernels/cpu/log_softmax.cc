@@ -152,9 +152,9 @@ struct RowGradient {
   float inv_temperature, lse, entropy, dlogprob, dentropy;
 };
 
-// Turns logits into dlogits, but for the one-hot part of onehot - p.
+// Makes of logits dlogits, which may lie in their place, but for the one-hot part of onehot - p.
 //   p (log p + entropy) with log p = z' - lse
-void grad_softmax(float* logits, int64_t size, const RowGradient& g) {
+void grad_softmax(const float* logits, int64_t size, const RowGradient& g, float* dlogits) {
   const Vec16 scale = simd::broadcast(g.inv_temperature), lse = simd::broadcast(g.lse);
   const Vec16 dl = simd::broadcast(-g.dlogprob * g.inv_temperature);
   const Vec16 dh = simd::broadcast(-g.dentropy * g.inv_temperature);
@@ -165,45 +165,45 @@ void grad_softmax(float* logits, int64_t size, const RowGradient& g) {
     // p is 0 where log p is below -88, and 0 * -inf would be NaN.
     Vec16 finite = simd::max(simd::broadcast(-100.0f), logp);
     Vec16 factor = simd::fma(dh, simd::add(finite, simd::broadcast(g.entropy)), dl);
-    simd::store(logits + i, simd::mul(p, factor), left);
+    simd::store(dlogits + i, simd::mul(p, factor), left);
   }
 }
 
 // The same of a row whose log-probability is that of a draw from `kept`.
-void grad_kept_softmax(float* logits, int64_t vocab, std::span<const int32_t> kept,
-                       const RowGradient& g) {
+void grad_kept_softmax(const float* logits, int64_t vocab, std::span<const int32_t> kept,
+                       const RowGradient& g, float* dlogits) {
   const float kept_lse = sum_kept(logits, kept, g.inv_temperature);
   // Outside the set the log-probability has no part, the entropy has.
   RowGradient entropy_alone = g;
   entropy_alone.dlogprob = 0;
   const auto finish = [&](int64_t begin, int64_t end) {
     if (g.dentropy == 0) {
-      std::fill(logits + begin, logits + end, 0.0f);
+      std::fill(dlogits + begin, dlogits + end, 0.0f);
     } else {
-      grad_softmax(logits + begin, end - begin, entropy_alone);
+      grad_softmax(logits + begin, end - begin, entropy_alone, dlogits + begin);
     }
   };
   int64_t done = 0;
   for (int32_t id : kept) {
     const float p = simd::exp(logits[id] * g.inv_temperature - kept_lse);
     finish(done, id + 1);
-    logits[id] -= g.dlogprob * g.inv_temperature * p;
+    dlogits[id] -= g.dlogprob * g.inv_temperature * p;
     done = id + 1;
   }
   finish(done, vocab);
 }
 
 // The logits of `size` ids from `first` on.
-void grad_row(float* logits, int64_t first, int64_t size, int32_t target,
-              std::span<const int32_t> kept, const RowGradient& g) {
+void grad_row(const float* logits, int64_t first, int64_t size, int32_t target,
+              std::span<const int32_t> kept, const RowGradient& g, float* dlogits) {
   if (kept.empty()) {
-    grad_softmax(logits, size, g);
+    grad_softmax(logits, size, g, dlogits);
   } else {
-    grad_kept_softmax(logits, size, kept, g);
+    grad_kept_softmax(logits, size, kept, g, dlogits);
   }
   // The one-hot part, after the loops that know nothing of the target.
   if (target >= first && target < first + size)
-    logits[target - first] += g.dlogprob * g.inv_temperature;
+    dlogits[target - first] += g.dlogprob * g.inv_temperature;
 }
 
 }  // namespace
@@ -259,14 +259,18 @@ void linear_logprob(const Stream& stream, Workspace& workspace, const LinearLogp
            "{} rows, targets [{}], logprob [{}], lse [{}]", rows, targets.size(), logprob.size(),
            lse.size());
   TR_CHECK(entropy.empty() || entropy.size() == lse.size());
+  const bool keeps = out.logits.rows > 0;
+  TR_CHECK(!keeps || (out.logits.rows == rows && out.logits.cols == vocab),
+           "logits [{}, {}] of {} rows", out.logits.rows, out.logits.cols, rows);
   check_sets(head.kept, rows, vocab);
   if (rows == 0) return;
   Workspace::Scope scope(workspace);
   const int64_t chunk = chunk_rows(rows, vocab);
-  auto logits = workspace.take<float>(chunk * vocab);
+  auto logits = workspace.take<float>(keeps ? 0 : chunk * vocab);
   for (int64_t first = 0; first < rows; first += chunk) {
     const int64_t count = std::min(chunk, rows - first);
-    Matrix z(logits.data(), count, vocab);
+    const Matrix z = keeps ? out.logits.slice_rows(first, first + count).host()
+                           : Matrix(logits.data(), count, vocab);
     // The product of the engine, and below it the expression of sample(): that makes a recomputed
     // log-probability the sampled one, bit for bit.
     cpu::linear(stream,
@@ -302,6 +306,10 @@ void linear_logprob_backward(const Stream& stream, Workspace& workspace,
            dlogprob.size() == targets.size() && dhidden.rows == rows && dhidden.cols == dim);
   TR_CHECK(dentropy.empty() ||
            (dentropy.size() == dlogprob.size() && entropy.size() == dlogprob.size()));
+  const bool keeps = gradient.logits.rows > 0;
+  TR_CHECK(!keeps || (gradient.logits.rows == rows && gradient.logits.cols == vocab),
+           "logits [{}, {}] of {} rows", gradient.logits.rows, gradient.logits.cols, rows);
+  const ConstMatrix kept_logits = keeps ? gradient.logits.host() : ConstMatrix();
   check_sets(head.kept, rows, vocab);
   for (int64_t r = 0; r < rows; ++r) std::fill_n(dhidden.row(r), dim, 0.0f);
 
@@ -335,21 +343,25 @@ void linear_logprob_backward(const Stream& stream, Workspace& workspace,
       const int64_t some = std::min(ids_at_once, vocab - id);
       const Weight weight = rows_of(head.weight, id, id + some);
       Matrix z(logits.data(), count, some);
-      // Logits are made a second time rather than kept: [rows, vocab] floats would often be the
-      // largest buffer of a step.
-      cpu::linear(stream, {.x = x, .weight = weight, .y = z});
+      // Logits that nobody kept, since [rows, vocab] floats would often be the largest buffer of a
+      // step, are made a second time.
+      if (!keeps) cpu::linear(stream, {.x = x, .weight = weight, .y = z});
       parallel_for(stream, count, log_softmax_grain(some), [&](int64_t begin, int64_t end) {
         WorkPulse pulse;
         for (int64_t r = begin; r < end; ++r) {
           const auto i = static_cast<size_t>(ids[static_cast<size_t>(r)]);
           TR_CHECK(targets[i] >= 0 && targets[i] < vocab, "target {} of {}", targets[i], vocab);
           const bool has_entropy = !dentropy.empty();
-          grad_row(z.row(r), id, some, targets[i], head.kept.of(i),
+          // Into the block, which the products then read from the cache.
+          const float* logits_of_row =
+              keeps ? kept_logits.row(ids[static_cast<size_t>(r)]) + id : z.row(r);
+          grad_row(logits_of_row, id, some, targets[i], head.kept.of(i),
                    {.inv_temperature = head.inv_temperature,
                     .lse = lse[i],
                     .entropy = has_entropy ? entropy[i] : 0,
                     .dlogprob = dlogprob[i],
-                    .dentropy = has_entropy ? dentropy[i] : 0});
+                    .dentropy = has_entropy ? dentropy[i] : 0},
+                   z.row(r));
           pulse.add(some * kLogitWork);
         }
       });

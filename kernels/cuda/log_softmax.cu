@@ -189,6 +189,7 @@ void linear_logprob(const Stream& stream, Workspace& workspace, const LinearLogp
            out.logprob.size(), out.lse.size());
   TR_CHECK(out.entropy.empty() || std::ssize(out.entropy) == rows, "entropy [{}]",
            out.entropy.size());
+  TR_CHECK(out.logits.rows == 0, "logits are kept on the CPU alone");
   TR_CHECK(head.kept.empty() || head.kept.rows() == rows, "{} rows, {} sets", rows,
            head.kept.rows());
   if (rows == 0) return;
@@ -224,6 +225,7 @@ void linear_logprob_backward(const Stream& stream, Workspace& workspace,
   TR_CHECK(!has_entropy ||
                (std::ssize(gradient.dentropy) == rows && std::ssize(gradient.entropy) == rows),
            "dentropy [{}], entropy [{}]", gradient.dentropy.size(), gradient.entropy.size());
+  TR_CHECK(gradient.logits.rows == 0, "logits are kept on the CPU alone");
   TR_CHECK(head.kept.empty() || head.kept.rows() == rows, "{} rows, {} sets", rows,
            head.kept.rows());
   if (rows == 0) return;

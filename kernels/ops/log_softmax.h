@@ -79,9 +79,10 @@ struct LogprobRows {
   std::span<float> logprob;  // of the target: where the row has a set, that of a draw from it
   std::span<float> lse;      // of the whole vocabulary
   std::span<float> entropy;  // of the whole distribution, whatever is kept; may be empty
+  Tensor logits = {};        // [rows, vocab] for the backward pass, or no rows; CPU alone
 };
 
-// The fused head: logits are made in chunks of rows and never kept.
+// The fused head: logits are made in chunks of rows, and kept where there is a place for them.
 struct LinearLogprob {
   LogprobHead head;
   LogprobRows out;
@@ -93,6 +94,8 @@ struct LogprobGradient {
   std::span<const float> dlogprob, dentropy;  // [rows] dL/dlogprob, dL/dentropy
   Tensor dhidden;                             // [rows, dim] overwritten
   Tensor dweight;                             // [vocab, dim] added to; no rows: nobody asks
+  // [rows, vocab] as linear_logprob() gave them; no rows: they are made again, to the same bits.
+  ConstTensor logits = {};
 };
 
 // dentropy may be empty, and then entropy too:

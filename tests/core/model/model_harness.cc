@@ -251,17 +251,19 @@ std::vector<float> Rig::logits() {
   return fetch_rows(stream_, logits);
 }
 
-HeadRows Rig::head_rows(std::span<const int32_t> targets, float inv_temperature) {
+HeadRows Rig::head_rows(std::span<const int32_t> targets, float inv_temperature, bool keep) {
   OnDevice<int32_t> wanted(stream_, targets);
   OnDevice<float> logprobs(targets.size()), lse(targets.size()), entropies(targets.size());
   Workspace memory = workspace();
-  linear_logprob(
-      stream_, memory,
-      {.head = {.hidden = operand_.slice_rows(0, num_rows_),
-                .weight = weights_->head(),
-                .targets = wanted.span(),
-                .inv_temperature = inv_temperature},
-       .out = {.logprob = logprobs.span(), .lse = lse.span(), .entropy = entropies.span()}});
+  linear_logprob(stream_, memory,
+                 {.head = {.hidden = operand_.slice_rows(0, num_rows_),
+                           .weight = weights_->head(),
+                           .targets = wanted.span(),
+                           .inv_temperature = inv_temperature},
+                  .out = {.logprob = logprobs.span(),
+                          .lse = lse.span(),
+                          .entropy = entropies.span(),
+                          .logits = keep ? activations_->logits() : Tensor()}});
   return {logprobs.fetch(stream_), lse.fetch(stream_), entropies.fetch(stream_)};
 }
 
@@ -278,7 +280,8 @@ CrossEntropy cross_entropy(Rig& rig, const std::vector<Tokens>& sequences,
     }
   }
   const size_t rows = targets.size();
-  const HeadRows said = rig.head_rows(targets);
+  const HeadRows said =
+      rig.head_rows(targets, /*inv_temperature=*/1, /*keep=*/gradients != nullptr);
   CrossEntropy result{.logprobs = said.logprobs, .entropies = said.entropies};
   const double count = std::accumulate(counted.begin(), counted.end(), 0.0);
   // In double and in order of rows: the loss is compared to 1e-5.
@@ -306,15 +309,17 @@ CrossEntropy cross_entropy(Rig& rig, const std::vector<Tokens>& sequences,
   linear_logprob_backward(
       stream, workspace,
       {.head = {.hidden = rig.operand(), .weight = rig.weights().head(), .targets = wanted.span()},
-       .gradient = {.lse = lse.span(),
-                    .entropy = {},
-                    .dlogprob = dl.span(),
-                    .dentropy = {},
-                    .dhidden = dhidden,
-                    .dweight = rig.model.config().lora
-                                   ? Tensor()
-                                   : to.tensor(rig.model.head_name())
-                                         .slice_rows(0, rig.model.config().num_ids())}});
+       .gradient = {
+           .lse = lse.span(),
+           .entropy = {},
+           .dlogprob = dl.span(),
+           .dentropy = {},
+           .dhidden = dhidden,
+           .dweight =
+               rig.model.config().lora
+                   ? Tensor()
+                   : to.tensor(rig.model.head_name()).slice_rows(0, rig.model.config().num_ids()),
+           .logits = rig.activations().logits()}});
   rig.model.backward(stream, workspace, rig.weights(), rig.builder.batch(stream), rig.kv,
                      rig.activations(), dhidden, to, balance);
   if (!on_device) return result;

@@ -78,7 +78,9 @@ class Rig {
   Matrix hidden() { return {hidden_.data(), num_rows_, model.config().hidden_size}; }
   Tensor operand() const { return operand_.slice_rows(0, num_rows_); }  // where the model has them
   std::vector<float> logits();  // [rows, vocab] of the last pass
-  HeadRows head_rows(std::span<const int32_t> targets, float inv_temperature = 1);
+  // keep: with its logits where the activations hold them.
+  HeadRows head_rows(std::span<const int32_t> targets, float inv_temperature = 1,
+                     bool keep = false);
 
   Model model;
   Parameters parameters;

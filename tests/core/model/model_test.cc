@@ -233,9 +233,9 @@ TEST(Model, NamesItsHead) {
 
 TEST(Model, StatesTheBytesOfItsActivations) {
   const Model model(awkward_config(true));
-  // The sum of the comment in activations.h, for 3 layers, plus the final rows; arrays are aligned
-  // to 64 bytes.
-  const int64_t floats = 3 * (2 * 40 + (2 * 6 + 2 * 2) * 10 + 2 * 52 + 6 + 2) + 40 + 1;
+  // The sum of the comment in activations.h, for 3 layers, plus the final rows and their logits;
+  // arrays are aligned to 64 bytes.
+  const int64_t floats = 3 * (2 * 40 + (2 * 6 + 2 * 2) * 10 + 2 * 52 + 6 + 2) + 40 + 1 + 67;
   EXPECT_EQ(model.activation_bytes(128), 128 * floats * 4);
 }
 
@@ -245,6 +245,24 @@ TEST(Model, KeepsOnlyTheInputsOfLayersThatAreComputedAgain) {
   ++config.num_layers;
   EXPECT_EQ(Activations::bytes(config, 128, {}, /*recomputes=*/true) - one,
             128 * config.hidden_size * 4);
+}
+
+TEST(Model, KeepsLogitsWhereTheyFit) {
+  ModelConfig config = awkward_config(true);
+  config.vocab_size = 1 << 17;
+  config.padded_ids = 1 << 16;
+  // Ids that have no logits count for nothing: 512 MB are 2,048 rows of 2^16.
+  EXPECT_TRUE(keeps_logits(config, 2048, {}, /*recomputes=*/false));
+  EXPECT_FALSE(keeps_logits(config, 2049, {}, /*recomputes=*/false));
+  EXPECT_FALSE(keeps_logits(config, 1, {}, /*recomputes=*/true));
+  const int64_t with = Activations::bytes(config, 2048), without = Activations::bytes(config, 2049);
+  EXPECT_GT(with, kMaxKeptLogitBytes);
+  EXPECT_LT(without, kMaxKeptLogitBytes);
+  Activations some(config, 16);
+  some.begin(/*num_tokens=*/9, /*num_logit_rows=*/5);
+  EXPECT_EQ(some.logits().rows, 5);
+  EXPECT_EQ(some.logits().cols, 1 << 16);
+  EXPECT_EQ(Activations(config, 16, {}, /*recomputes=*/true).logits().rows, 0);
 }
 
 TEST(Model, StatesTheBytesOfTheActivationsOfExperts) {

@@ -7,6 +7,8 @@
 #include <numeric>
 #include <set>
 
+#include <fmt/format.h>
+
 #include "kernels/ref/ref.h"
 #include "tests/kernels/ops/op_testing.h"
 
@@ -265,27 +267,73 @@ struct Gradient {
   GuardedMatrix dhidden, dweight;
 };
 
+// `logits`: kept by the forward pass and read by backward, but where that is to `read` others.
 Gradient backward(const Stream& stream, Head& head, float inv_temperature,
                   std::span<const float> dlogprob, std::span<const float> dentropy,
-                  float dweight_before) {
+                  float dweight_before, Tensor logits = {}, const GuardedMatrix* read = nullptr) {
   const int64_t rows = head.hidden.rows(), dim = head.hidden.cols(), vocab = head.weight.rows();
   Rows forward(head.rows());
   TestWorkspace workspace(linear_logprob_workspace_bytes(rows, vocab, dim));
-  linear_logprob(stream, workspace.get(), {.head = head.op(inv_temperature), .out = forward.op()});
+  LogprobRows out = forward.op();
+  out.logits = logits;
+  linear_logprob(stream, workspace.get(), {.head = head.op(inv_temperature), .out = out});
   Gradient g{GuardedMatrix(rows, dim), GuardedMatrix(vocab, dim)};
   g.dhidden.fill(NAN);
   g.dweight.fill(dweight_before);
-  linear_logprob_backward(stream, workspace.get(),
-                          {.head = head.op(inv_temperature),
-                           .gradient = {.lse = forward.lse,
-                                        .entropy = forward.entropy,
-                                        .dlogprob = dlogprob,
-                                        .dentropy = dentropy,
-                                        .dhidden = g.dhidden.view(),
-                                        .dweight = g.dweight.view()}});
+  linear_logprob_backward(
+      stream, workspace.get(),
+      {.head = head.op(inv_temperature),
+       .gradient = {.lse = forward.lse,
+                    .entropy = forward.entropy,
+                    .dlogprob = dlogprob,
+                    .dentropy = dentropy,
+                    .dhidden = g.dhidden.view(),
+                    .dweight = g.dweight.view(),
+                    .logits = read != nullptr ? read->view() : ConstTensor(logits)}});
   g.dhidden.expect_canaries();
   g.dweight.expect_canaries();
   return g;
+}
+
+// A head whose logits the forward pass kept has the gradient of one that makes them again, whatever
+// rows count and whether sets and entropies do; several blocks of rows, and of a vocabulary.
+TEST(LinearLogprob, KeptLogitsHaveTheBitsOfThoseMadeAgain) {
+  struct Shape {
+    int64_t rows, vocab, dim;
+    Dtype dtype;
+    bool truncated, with_entropy;
+  };
+  constexpr Dtype kFloat = Dtype::kF32, kHalf = Dtype::kBF16;
+  for (const Shape& c :
+       {Shape{1, 5, 24, kFloat, false, true}, Shape{300, 700, 24, kFloat, true, true},
+        Shape{300, 700, 24, kHalf, true, false}, Shape{2100, 4608, 256, kHalf, false, false}}) {
+    SCOPED_TRACE(fmt::format("{} rows, {} ids", c.rows, c.vocab));
+    Rng rng(17);
+    Head head(c.rows, c.vocab, c.dim, rng, c.dtype);
+    if (c.truncated) head.truncate(rng);
+    std::vector<float> dlogprob = random_vector(c.rows, rng),
+                       dentropy =
+                           c.with_entropy ? random_vector(c.rows, rng) : std::vector<float>();
+    // Rows that nobody asks for lie between those that count.
+    for (size_t i = 3; i < dlogprob.size(); i += 7) {
+      dlogprob[i] = 0;
+      if (c.with_entropy) dentropy[i] = 0;
+    }
+    GuardedMatrix logits(c.rows, c.vocab), product(c.rows, c.vocab);
+    const Gradient kept = backward(TestStream(2).get(), head, 0.7f, dlogprob, dentropy, 0.5f,
+                                   logits.view()),
+                   made = backward(TestStream(2).get(), head, 0.7f, dlogprob, dentropy, 0.5f);
+    expect_same_bits(kept.dhidden.view(), made.dhidden.view(), "dhidden");
+    expect_same_bits(kept.dweight.view(), made.dweight.view(), "dweight");
+    linear(Stream{}, {.x = head.hidden.view(), .weight = head.packed.weight, .y = product.view()});
+    expect_same_bits(logits.view(), product.view(), "logits");
+    logits.expect_canaries();
+    // They are read: other logits have another gradient.
+    product.fill(0);
+    const Gradient other = backward(TestStream(2).get(), head, 0.7f, dlogprob, dentropy, 0.5f,
+                                    logits.view(), &product);
+    EXPECT_NE(other.dhidden.at(0, 0), made.dhidden.at(0, 0));
+  }
 }
 
 Gradient reference_backward(Head& head, float inv_temperature, std::span<const float> dlogprob,
