@@ -9,6 +9,8 @@
 #include <optional>
 #include <utility>
 
+#include <sys/mman.h>
+
 #include "kernels/base/pulse.h"
 
 namespace tailrace {
@@ -42,8 +44,18 @@ struct Arena {
 };
 thread_local std::optional<Arena> t_arena;
 
+// Weights and caches are read from one end to the other: in pages of 4 KiB a processor looks up
+// each of them, and what it fetches ahead ends with each.
+constexpr size_t kLargePage = size_t{2} << 20;
+
 std::byte* allocate_on_cpu(size_t bytes, int /*index*/) {
-  auto* memory = static_cast<std::byte*>(std::aligned_alloc(kMemoryAlignment, bytes));
+  const bool large = bytes >= 2 * kLargePage;
+  auto* memory = static_cast<std::byte*>(
+      large ? std::aligned_alloc(kLargePage, (bytes + kLargePage - 1) / kLargePage * kLargePage)
+            : std::aligned_alloc(kMemoryAlignment, bytes));
+  // A wish: where the system has none, small ones serve. Whole pages alone, so that no more memory
+  // is taken than was asked for.
+  if (large && memory != nullptr) ::madvise(memory, bytes / kLargePage * kLargePage, MADV_HUGEPAGE);
   // Also touches every page: memory that the machine does not have is missed here, where a Buffer
   // is made, and not in the middle of an op.
   for (size_t at = 0; memory != nullptr && at < bytes; at += kPiece) {

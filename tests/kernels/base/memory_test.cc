@@ -18,6 +18,17 @@ TEST(Buffer, IsAlignedAndZero) {
   EXPECT_EQ(buffer.as<float>().size(), 250u);
 }
 
+// So that the system can give it pages of that size.
+TEST(Buffer, ALargeOneBeginsWithALargePage) {
+  constexpr size_t kPage = size_t{2} << 20;
+  for (const size_t bytes : {2 * kPage, 2 * kPage + 64, 5 * kPage - 64}) {
+    const Buffer buffer(bytes);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.bytes().data) % kPage, 0u);
+    EXPECT_EQ(buffer.size(), bytes);
+    EXPECT_EQ(buffer.bytes().data[bytes - 1], std::byte{0});
+  }
+}
+
 TEST(Buffer, MovesAndMayBeEmpty) {
   Buffer buffer(64);
   const std::byte* data = buffer.data();
