@@ -22,10 +22,14 @@ size_t packed_bytes(const TensorShape& shape, Dtype dtype, Device device) {
                                weight_bytes(dtype, shape.rows, shape.cols, device);
 }
 
+// Weights that a pass reads from memory, whatever caches a machine has.
+constexpr int64_t kLargestCache = int64_t{128} << 20;
+
 // Gives tensors their places in a buffer, one behind the other.
 struct Places {
   Workspace& memory;
   Dtype dtype;
+  bool from_memory = false;
 
   void take(const TensorShape& shape, std::span<const float>& place) const {
     place = memory.take<float>(shape.rows);
@@ -36,7 +40,8 @@ struct Places {
              .data = memory.take<std::byte>(bytes).data(),
              .out = shape.rows,
              .in = shape.cols,
-             .device = memory.device()};
+             .device = memory.device(),
+             .from_memory = from_memory};
   }
   // One behind the other, without a gap: a packed weight ends with a whole cache line.
   void take(const TensorShape& shape, WeightStack& place) const {
@@ -247,7 +252,7 @@ PackedWeights::PackedWeights(const ModelConfig& config, Dtype dtype, Buffer pack
       buffer_(std::move(packed)),
       layers_(static_cast<size_t>(config.num_layers)) {
   Workspace memory(buffer_);
-  const Places places{memory, dtype};
+  const Places places{memory, dtype, static_cast<int64_t>(buffer_.size()) > kLargestCache};
   const auto take = [&](const TensorShape& shape, auto& place) { places.take(shape, place); };
   for (int64_t i = 0; i < config.num_layers; ++i) {
     const auto shapes = layer_shapes(config, i);

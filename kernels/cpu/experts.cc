@@ -44,6 +44,7 @@ void grouped_linear(const Stream& stream, const GroupedLinear& a) {
                          .a_stride = x.stride,
                          .panels = weight.data,
                          .form = gemm::form_of(weight.dtype),
+                         .from_memory = weight.from_memory,
                          .rows = x.rows,
                          .cols = weight.out,
                          .k = weight.in,

@@ -49,6 +49,7 @@ struct Product {
   int64_t a_stride = 0;     // kRows only
   const void* panels = nullptr;
   Form form = Form::kFloats;
+  bool from_memory = false;  // as of a Weight
   int64_t panel_stride = 0;  // elements from one panel to the next; 0: they are contiguous
   int64_t rows = 0, cols = 0, k = 0;
   const float* start = nullptr;  // unfinished sums to go on from; null: start at 0

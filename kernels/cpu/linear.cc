@@ -57,6 +57,7 @@ void linear(const Stream& stream, const Linear& args) {
                           .a_stride = x.stride,
                           .panels = weight.data,
                           .form = gemm::form_of(weight.dtype),
+                          .from_memory = weight.from_memory,
                           .rows = x.rows,
                           .cols = weight.out,
                           .k = weight.in,

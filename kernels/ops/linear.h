@@ -30,6 +30,9 @@ struct Weight {
   const std::byte* data = nullptr;
   int64_t out = 0, in = 0;
   Device device = {};
+  // Between two reads of it more weights are read than a cache holds. Changes no bit: the CPU then
+  // asks for its lines ahead where few rows wait for them.
+  bool from_memory = false;
 };
 
 // Bytes that pack_weight() writes (padded as the form of the device wants it).
