@@ -59,17 +59,25 @@ void backward_half(const LayerPass& pass, const Half& half, std::span<float> dno
                                   .dweight = dnorm});
 }
 
-// Gradient of a product: dweight += dy^T x, dbias += sum of dy (where there is one; frozen weights
-// have neither), dx = dy W.
-void backward_linear(const LayerPass& pass, ConstTensor dy, ConstTensor x, const Weight& weight,
-                     Matrix dweight, std::span<float> dbias, Tensor dx) {
+// Gradient of a product to what is trained: dweight += dy^T x, dbias += sum of dy (where there is
+// one; frozen weights have neither).
+void backward_weight(const LayerPass& pass, ConstTensor dy, ConstTensor x, const Weight& weight,
+                     Matrix dweight, std::span<float> dbias) {
   if (dweight.rows > 0)
     linear_grad_weight(
         pass.stream, pass.workspace,
         {.dy = dy, .x = x, .dweight = on_device(pass, dweight), .weight = weight.dtype});
   if (!dbias.empty()) linear_grad_bias(pass.stream, {.dy = dy, .dbias = dbias});
+}
+// To its input: dx = dy W.
+void backward_input(const LayerPass& pass, ConstTensor dy, const Weight& weight, Tensor dx) {
   linear_grad_input(pass.stream, pass.workspace,
                     {.dy = dy, .weight = weight, .dx = dx, .accumulate = false});
+}
+void backward_linear(const LayerPass& pass, ConstTensor dy, ConstTensor x, const Weight& weight,
+                     Matrix dweight, std::span<float> dbias, Tensor dx) {
+  backward_weight(pass, dy, x, weight, dweight, dbias);
+  backward_input(pass, dy, weight, dx);
 }
 
 // One of the products that share x: what is kept of it, and its gradients.
@@ -131,15 +139,17 @@ void backward_dense_mlp(const LayerPass& pass, const LayerGradients& gradients, 
   const ModelConfig& c = pass.config;
   Workspace::Scope scope(pass.workspace);
   // The product is made again rather than kept: it is as wide as gate or up, and one elementwise
-  // op.
+  // op. The CPU makes it along the way of that op's backward pass, unless an adapter reads it
+  // before.
   const auto [product, dgate_up] = BackwardDense(pass.workspace, pass.placement, c, dy.rows);
   const GateUp halves(pass.kept.gate_up), dhalves(dgate_up);
-  swiglu(pass.stream,
-         {.gate = halves.gate, .up = halves.up, .y = product, .activation = c.activation});
-  // The gradient to the product lies where the gradient to the gate will be.
-  backward_linear(pass, dy, product, pass.weights.down, gradients.down, gradients.down_bias,
-                  dhalves.gate);
   const AdapterOf<Weight>& adapter = pass.weights.adapter;
+  const bool along = pass.stream.device.kind == DeviceKind::kCpu && adapter.down_a.out == 0;
+  if (!along)
+    swiglu(pass.stream,
+           {.gate = halves.gate, .up = halves.up, .y = product, .activation = c.activation});
+  // The gradient to the product lies where the gradient to the gate will be.
+  backward_input(pass, dy, pass.weights.down, dhalves.gate);
   backward_low_rank(pass, product, adapter.down_a, gradients.adapter.down_a,
                     {{adapter.down_b, dy, gradients.adapter.down_b}}, dhalves.gate);
   swiglu_backward(pass.stream, {.gate = halves.gate,
@@ -147,7 +157,9 @@ void backward_dense_mlp(const LayerPass& pass, const LayerGradients& gradients, 
                                 .dy = dhalves.gate,
                                 .dgate = dhalves.gate,
                                 .dup = dhalves.up,
-                                .activation = c.activation});
+                                .activation = c.activation,
+                                .product = along ? product : Tensor()});
+  backward_weight(pass, dy, product, pass.weights.down, gradients.down, gradients.down_bias);
   backward_linear(pass, dgate_up, normed, pass.weights.gate_up, gradients.gate_up,
                   gradients.gate_up_bias, dnormed);
   backward_low_rank(pass, normed, adapter.gate_up_a, gradients.adapter.gate_up_a,

@@ -50,11 +50,14 @@ void swiglu(const Stream& stream, const Swiglu& args) {
 void swiglu_backward(const Stream& stream, const SwigluBackward& args) {
   const ConstMatrix gate = args.gate.host(), up = args.up.host(), dy = args.dy.host();
   const Matrix dgate = args.dgate.host(), dup = args.dup.host();
+  const bool wants_product = args.product.rows > 0;
+  const Matrix product = wants_product ? args.product.host() : Matrix();
   const GateActivation activation = args.activation;
   const int64_t dim = gate.cols;
   TR_CHECK(up.rows == gate.rows && dy.rows == gate.rows && dgate.rows == gate.rows &&
            dup.rows == gate.rows);
   TR_CHECK(up.cols == dim && dy.cols == dim && dgate.cols == dim && dup.cols == dim);
+  TR_CHECK(!wants_product || (product.rows == gate.rows && product.cols == dim));
   parallel_for(stream, gate.rows, swiglu_grain(dim), [&](int64_t begin, int64_t end) {
     const Vec16 one = simd::broadcast(1.0f);
     for (int64_t t = begin; t < end; ++t) {
@@ -68,7 +71,9 @@ void swiglu_backward(const Stream& stream, const SwigluBackward& args) {
         // The derivative of g s is s * (1 + g z' * (1 - s)).
         const Vec16 slope = simd::mul(s, simd::fma(simd::mul(g, dz), simd::sub(one, s), one));
         simd::store(dgate.row(t) + i, simd::mul(simd::mul(d, u), slope), left);
-        simd::store(dup.row(t) + i, simd::mul(d, simd::mul(g, s)), left);
+        const Vec16 gated = simd::mul(g, s);
+        simd::store(dup.row(t) + i, simd::mul(d, gated), left);
+        if (wants_product) simd::store(product.row(t) + i, simd::mul(gated, u), left);
       }
     }
   });

@@ -62,7 +62,8 @@ void gate_gradients(const Stream& stream, const SwigluBackward& args) {
 }  // namespace
 
 void swiglu_backward(const Stream& stream, const SwigluBackward& args) {
-  const auto& [gate, up, dy, dgate, dup, activation] = args;
+  const auto& [gate, up, dy, dgate, dup, activation, product] = args;
+  TR_CHECK(product.rows == 0, "the product is made along the way on the CPU alone");
   TR_CHECK(up.rows == gate.rows && dy.rows == gate.rows && dgate.rows == gate.rows &&
            dup.rows == gate.rows);
   TR_CHECK(up.cols == gate.cols && dy.cols == gate.cols && dgate.cols == gate.cols &&

@@ -22,11 +22,15 @@ struct Swiglu {
 };
 void swiglu(const Stream& stream, const Swiglu& args);
 
-// Overwrites dgate and dup; either may be dy. gate and up are operands, the others float32.
+// Overwrites dgate and dup; either may be dy. gate, up and product are operands, the others
+// float32.
 struct SwigluBackward {
   ConstTensor gate, up, dy;
   Tensor dgate, dup;
   GateActivation activation = GateActivation::kSilu;
+  // [tokens, dim] what swiglu() gave, bit for bit, made along the way; no rows: nobody asks. CPU
+  // alone.
+  Tensor product = {};
 };
 void swiglu_backward(const Stream& stream, const SwigluBackward& args);
 

@@ -316,6 +316,18 @@ TEST_P(Swiglu, AgreesWithTheReference) {
                                      .dup = grads.view(),
                                      .activation = GetParam()});
       expect_same_bits(grads.view(), dup.view(), "dup over dy");
+      GuardedMatrix product(tokens, dim);
+      grads = dy;
+      swiglu_backward(stream.get(), {.gate = gate.view(),
+                                     .up = up.view(),
+                                     .dy = grads.view(),
+                                     .dgate = grads.view(),
+                                     .dup = dup1.view(),
+                                     .activation = GetParam(),
+                                     .product = product.view()});
+      expect_same_bits(product.view(), y.view(), "product along the way");
+      expect_same_bits(grads.view(), dgate.view(), "dgate beside it");
+      product.expect_canaries();
     }
   }
 }
