@@ -513,17 +513,12 @@ void transpose_square(ConstMatrix b, int64_t first, int64_t begin, float* square
   }
 }
 
-// `rows` rows of kPanel floats, as they stand in a panel of this form.
+// `rows` rows of kPanel floats, as they stand in a panel of this form, which is not of pairs.
 void copy_to(Form form, const float* square, int64_t rows, void* panel) {
   if (form == Form::kFloats) {
     std::copy_n(square, rows * kPanel, static_cast<float*>(panel));
-  } else if (form == Form::kBf16) {
-    std::transform(square, square + rows * kPanel, static_cast<Bf16*>(panel), to_bf16);
   } else {
-    auto* out = static_cast<Pair*>(panel);
-    for (int64_t r = 0; r < rows; r += 2, square += 2 * kPanel, out += kPanel)
-      for (int64_t c = 0; c < kPanel; ++c)
-        out[c] = to_bf16(square[c]).bits | Pair{to_bf16(square[kPanel + c]).bits} << 16;
+    std::transform(square, square + rows * kPanel, static_cast<Bf16*>(panel), to_bf16);
   }
 }
 // The way back.
@@ -544,6 +539,44 @@ void copy_from(Form form, const void* panel, int64_t rows, float* square) {
 }
 int64_t element_size(Form form) { return form == Form::kFloats ? sizeof(float) : sizeof(Bf16); }
 
+// Panel `panel` of pairs. Its rows of B are read one after the other, as they lie in memory, into
+// the near caches and turned there; the lines go to memory whole and past the caches, because a
+// model's weights are more than these hold.
+void pack_panel_of_pairs([[maybe_unused]] ConstMatrix b, [[maybe_unused]] int64_t panel,
+                         [[maybe_unused]] Pair* out) {
+#ifdef TR_HAS_PAIRS
+  // A line more than it takes: rows a power of two apart would share a set of the cache.
+  constexpr int64_t kTerms = 2048, kStride = kTerms / 2 + kLanes;
+  alignas(kMemoryAlignment) Pair rows[kLanes * kStride], turned[kLanes * kLanes];
+  for (int64_t begin = 0; begin < b.cols; begin += kTerms) {
+    const int64_t terms = std::min(kTerms, b.cols - begin), pairs = (terms + 1) / 2;
+    for (int64_t half = 0; half < kPanel; half += kLanes) {
+      for (int64_t r = 0; r < kLanes; ++r) {
+        const int64_t row = panel * kPanel + half + r;
+        // A row that does not exist is zeros: no lane of the last one is read for it.
+        const int64_t count = row < b.rows ? terms : 0;
+        const float* in = b.row(std::min(row, b.rows - 1)) + begin;
+        for (int64_t i = 0; i < terms; i += 2 * kLanes)
+          _mm512_store_si512(
+              rows + r * kStride + i / 2,
+              round_neighbours_exactly(simd::load(in + i, count - i),
+                                       simd::load(in + i + kLanes, count - i - kLanes)));
+      }
+      for (int64_t i = 0; i < pairs; i += kLanes) {
+        simd::transpose16(reinterpret_cast<const float*>(rows + i), kStride,
+                          reinterpret_cast<float*>(turned), kLanes);
+        Pair* to = out + (begin / 2 + i) * kPanel + half;
+        for (int64_t j = 0; j < std::min(kLanes, pairs - i); ++j)
+          _mm512_stream_si512(reinterpret_cast<__m512i*>(to + j * kPanel),
+                              _mm512_load_si512(turned + j * kLanes));
+      }
+    }
+  }
+  // The caller's other threads see them once this one says that it is done.
+  _mm_sfence();
+#endif
+}
+
 }  // namespace
 
 void pack_panels_transposed(const Stream& stream, ConstMatrix b, Form form, void* panels) {
@@ -553,6 +586,10 @@ void pack_panels_transposed(const Stream& stream, ConstMatrix b, Form form, void
     alignas(kMemoryAlignment) float square[kLanes * kPanel];
     for (int64_t panel = begin; panel < end; ++panel) {
       auto* out = static_cast<std::byte*>(panels) + panel * panel_bytes;
+      if (form == Form::kPairs) {
+        pack_panel_of_pairs(b, panel, reinterpret_cast<Pair*>(out));
+        continue;
+      }
       for (int64_t i = 0; i < k; i += kLanes) {
         transpose_square(b, panel * kPanel, i, square);
         copy_to(form, square, std::min(kLanes, k - i), out + i * kPanel * element_size(form));

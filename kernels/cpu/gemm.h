@@ -92,7 +92,8 @@ void multiply_groups(const Stream& stream, const Product& product, std::span<con
 // B given as [k, cols]: a copy in which each panel is contiguous, of floats or pairs.
 void pack_panels(const Stream& stream, ConstMatrix b, float* panels);
 void pack_panels(const Stream& stream, ConstMatrix b, Pair* panels);
-// B given as [cols, k], as weights are stored, to any form; what is Bf16 is rounded to it.
+// B given as [cols, k], as weights are stored, to any form; what is Bf16 is rounded to it. `panels`
+// is aligned to kMemoryAlignment.
 void pack_panels_transposed(const Stream& stream, ConstMatrix b_transposed, Form form,
                             void* panels);
 // The way back: rows [first, first + n) of B transposed, of the [n, k] that they are read into.

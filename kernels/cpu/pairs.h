@@ -34,6 +34,26 @@ TR_PAIRS inline __m512i round_neighbours(Vec16 a, Vec16 b) {
   return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b.v, a.v));
 }
 
+// Each lane's upper half is to_bf16() of it: unlike what pair_up() gives, subnormals stay.
+inline __m512i round_upper_half(Vec16 a) {
+  const __m512i bits = _mm512_castps_si512(a.v), one = _mm512_set1_epi32(1);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), one);
+  const __m512i half = _mm512_add_epi32(_mm512_set1_epi32(0x7fff), odd);
+  const __mmask16 is_nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
+  return _mm512_mask_or_epi32(_mm512_add_epi32(bits, half), is_nan, bits,
+                              _mm512_set1_epi32(0x400000));
+}
+// Sixteen neighbours of each in their order become pairs of to_bf16() of them.
+inline __m512i round_neighbours_exactly(Vec16 a, Vec16 b) {
+  alignas(64) static constexpr auto kUpper = [] {
+    std::array<uint16_t, 32> index = {};
+    for (uint16_t i = 0; i < 32; ++i) index[i] = static_cast<uint16_t>(2 * i + 1);
+    return index;
+  }();
+  return _mm512_permutex2var_epi16(round_upper_half(a), _mm512_load_si512(kUpper.data()),
+                                   round_upper_half(b));
+}
+
 // sum[i] + x.second * b[i].second, rounded, + x.first * b[i].first, rounded
 TR_PAIRS inline Vec16 add_pairs(Vec16 sum, __m512i x, __m512i b) {
   return {_mm512_dpbf16_ps(sum.v, reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(b))};

@@ -464,6 +464,41 @@ TEST(PackWeight, RowsByPiecesAreTheWholeWeight) {
   }
 }
 
+// Long rows, odd ones, and elements that are rounded in their own ways; whatever lay there before.
+TEST(PackWeight, RoundsEachElementAndFillsUpWithZeros) {
+  Rng rng(11);
+  const float special[] = {-0.0f, 1e-40f, -3e-39f, INFINITY, -INFINITY, NAN, 3.4e38f, 1.00390625f};
+  for (const int64_t in : {1, 30, 31, 33, 2047, 2049, 4131}) {
+    for (const int64_t out : {1, 17, 33}) {
+      GuardedMatrix w(out, in, rng);
+      for (int64_t i = 0; i < std::min<int64_t>(8, out * in); ++i)
+        w.at(i % out, in - 1 - i / out) = special[i];
+      const auto pack = [](const GuardedMatrix& of) {
+        Buffer memory(weight_bytes(Dtype::kBF16, of.rows(), of.cols()));
+        std::ranges::fill(memory.as<std::byte>(), std::byte{0xFF});
+        pack_weight(Stream{}, of.view(), Dtype::kBF16, memory.as<std::byte>());
+        return memory;
+      };
+      const Buffer packed = pack(w);
+      GuardedMatrix rows(out, in);
+      unpack_rows(Stream{}, {Dtype::kBF16, packed.as<std::byte>().data(), out, in}, 0, rows.view());
+      expect_same_bits(rows.view(), rounded_to_bf16(w).view(), "rows");
+      // What fills up the memory of this weight is in a larger one zeros of its own.
+      for (const int64_t more : {0, 1}) {
+        const int64_t all = (out + kWeightRows - 1) / kWeightRows * kWeightRows;
+        GuardedMatrix wider(all, in + more);
+        for (int64_t r = 0; r < all; ++r)
+          for (int64_t c = 0; c < in + more; ++c)
+            wider.at(r, c) = r < out && c < in ? w.at(r, c) : 0.0f;
+        const Buffer expected = pack(wider);
+        if (expected.size() != packed.size()) continue;
+        EXPECT_TRUE(std::ranges::equal(packed.as<std::byte>(), expected.as<std::byte>()))
+            << in << " " << out;
+      }
+    }
+  }
+}
+
 TEST(Linear, BeatsByItsWork) {
   Rng rng(8);
   const int64_t tokens = 512, in = 1200, out = 1200;
