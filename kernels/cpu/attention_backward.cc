@@ -19,15 +19,13 @@ using namespace attention_tiles;
 // Over the context: scores, dout . value, dq, dk and dv.
 constexpr int64_t kBackwardProducts = 5;
 
-// The sequence's keys and values of one head as whole matrices of floats, zero beyond the last
-// position.
+// The sequence's keys and values of one head as whole matrices of floats. Behind the last position
+// and behind head_dim lies whatever lay there: such scores are selected away, such columns are not
+// stored.
 template <class T>
 void gather_sequence(const Sequence& seq, int64_t n, const Scratch& scratch) {
   const int64_t head_dim = seq.kv.head_dim, bt = seq.kv.block_tokens;
   const int64_t context = padded(n), dim = padded(head_dim);
-  // Whole tiles are read: what is behind the last position and behind head_dim must add exactly 0.
-  std::fill_n(scratch.key_columns, dim * context, 0.0f);
-  std::fill_n(scratch.key_rows, dim * context, 0.0f);
   for (int64_t j = 0; j < n; j += bt) {
     const int64_t count = std::min(bt, n - j);
     const auto* keys = reinterpret_cast<const T*>(seq.keys(j / bt));
@@ -78,24 +76,29 @@ void query_grads(const Scratch& scratch, int64_t stride, const QueryBlock& block
 // rows[j] += sum over q of weights[q][j] * queries[q]
 void spread(const float* weights, int64_t stride, const float* queries, int num_queries,
             int64_t context, int64_t head_dim, float* rows, int64_t row_stride) {
-  constexpr int kPositions = 8;
-  for (int64_t col = 0; col < head_dim; col += 2 * kLanes) {
+  // As many positions as the sums of four, two or one vectors of each leave registers for.
+  constexpr int kWide = kSumsAtOnce >= 16 ? 4 : 2;
+  for (int64_t col = 0; col < head_dim;) {
     const int64_t left = head_dim - col;
-    int64_t j = 0;
-    auto step = [&]<int kCount>() {
-      if (left > kLanes) {
-        spread_queries<kCount, 2>(weights + j, stride, queries + col, num_queries, left,
-                                  rows + j * row_stride + col, row_stride);
-      } else {
-        spread_queries<kCount, 1>(weights + j, stride, queries + col, num_queries, left,
-                                  rows + j * row_stride + col, row_stride);
-      }
-      j += kCount;
+    auto columns = [&]<int kVectors>() {
+      constexpr int kPositions = kSumsAtOnce / kVectors;
+      int64_t j = 0;
+      auto step = [&]<int kCount>() {
+        spread_queries<kCount, kVectors>(weights + j, stride, queries + col, num_queries, left,
+                                         rows + j * row_stride + col, row_stride);
+        j += kCount;
+      };
+      // Not as a padded tile at the end: the row behind the context is a later position, which this
+      // block must not touch, or the next sequence, which another thread may be writing.
+      while (j + kPositions <= context) step.template operator()<kPositions>();
+      while (j < context) step.template operator()<1>();
+      col += kVectors * kLanes;
     };
-    // Not as a padded tile at the end: the row behind the context is a later position, which this
-    // block must not touch, or the next sequence, which another thread may be writing.
-    while (j + kPositions <= context) step.template operator()<kPositions>();
-    while (j < context) step.template operator()<1>();
+    if (kWide > 2 && left > 3 * kLanes) {
+      columns.template operator()<kWide>();
+    } else {
+      left > kLanes ? columns.template operator()<2>() : columns.template operator()<1>();
+    }
   }
 }
 
@@ -232,6 +235,9 @@ void backward_sequence(const BackwardRows& rows, const Sequence& seq, int group,
   }
   for (int64_t first = 0; first < (row_end - row_begin) * group; first += kQueries) {
     const QueryBlock block(seq, rows.heads, row_begin, row_end, group, first);
+    const QueryBlock next(seq, rows.heads, row_begin, row_end, group, first + kQueries);
+    for (const ConstMatrix& x : {rows.q, rows.dout, rows.out, ConstMatrix(rows.dq)})
+      next.ask_for_rows(x, head_dim);
     kBackwardBlocks[block.count - 1](rows, seq, block, context, scratch);
     pulse.add(kBackwardProducts * block.count * (block.context() - block.origin()) * head_dim);
   }

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -43,23 +44,31 @@ struct Sequence {
 
   // Checked for every block: an unused entry is -1, and what lies before the cache reads as
   // numbers, too.
-  int64_t block(int64_t i) const {
-    TR_CHECK(i < batch.max_blocks, "sequence {}: KV block {} of {}", index, i, batch.max_blocks);
-    const int32_t id = batch.block_tables[static_cast<size_t>(index * batch.max_blocks + i)];
-    TR_CHECK(id >= 0, "sequence {} has no KV block {}", index, i);
+  TR_INLINE int64_t block(int64_t i) const {
+    const int32_t id = i < batch.max_blocks
+                           ? batch.block_tables[static_cast<size_t>(index * batch.max_blocks + i)]
+                           : -1;
+    if (id < 0) [[unlikely]]
+      no_block(i);
     return int64_t{id} * kv.num_kv_heads + kv_head;
   }
-  std::byte* keys(int64_t i) const { return within(kv.keys, i); }
-  std::byte* values(int64_t i) const { return within(kv.values, i); }
+  // Never a call: around one, sums would leave their registers.
+  TR_INLINE std::byte* keys(int64_t i) const { return within(kv.keys, i); }
+  TR_INLINE std::byte* values(int64_t i) const { return within(kv.values, i); }
 
  private:
-  std::byte* within(void* part, int64_t i) const {
+  [[noreturn, gnu::cold, gnu::noinline]] void no_block(int64_t i) const {
+    TR_CHECK(i < batch.max_blocks, "sequence {}: KV block {} of {}", index, i, batch.max_blocks);
+    TR_CHECK(false, "sequence {} has no KV block {}", index, i);
+    std::abort();
+  }
+  TR_INLINE std::byte* within(void* part, int64_t i) const {
     return static_cast<std::byte*>(part) + block(i) * kv.head_dim * kv.block_tokens * element;
   }
 };
 
-inline void to_floats(const float* from, int64_t count, float* to) { std::copy_n(from, count, to); }
-inline void to_floats(const Bf16* from, int64_t count, float* to) {
+template <class T>
+TR_INLINE void to_floats(const T* from, int64_t count, float* to) {
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) simd::store(to + i, simd::load(from + i));
   for (; i < count; ++i) to[i] = to_float(from[i]);
@@ -73,6 +82,19 @@ constexpr bool kLoadsRounded = true;
 #else
 constexpr bool kLoadsRounded = false;
 #endif
+
+// The first `count` of the elements of T from number `at` on.
+template <class T>
+TR_INLINE Vec16 load_floats(const std::byte* stored, int64_t at, int64_t count) {
+  const T* from = reinterpret_cast<const T*>(stored) + at;
+  if constexpr (kLoadsRounded || std::is_same_v<T, float>) {
+    return simd::load(from, simd::first_lanes(count));
+  } else {
+    float room[kLanes] = {};
+    to_floats(from, std::min(count, kLanes), room);
+    return simd::load(room);
+  }
+}
 
 // The keys of positions [begin, end) of a sequence as columns of T, from the group of 16 that holds
 // `begin` on. Those of a cache of other elements, or with blocks of 8, are brought to that form on
@@ -197,6 +219,15 @@ struct QueryBlock {
     for (int64_t* all : {some.row, some.col, some.head, some.position, some.first_seen})
       std::copy_n(all + first, n, all);
     return some;
+  }
+
+  // Of a sequence's rows a head has a few lines each, too far apart for the processor to see that
+  // they follow.
+  void ask_for_rows(ConstMatrix x, int64_t head_dim) const {
+    for (int q = 0; q < count; ++q) {
+      const float* in = x.row(row[q]) + col[q];
+      for (int64_t d = 0; d < head_dim; d += kLanes) __builtin_prefetch(in + d, 0, 2);
+    }
   }
 
   // out[q * kQueryStride + d]

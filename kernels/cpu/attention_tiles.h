@@ -31,8 +31,10 @@ constexpr int kSumsAtOnce = 4;
 // that memory has; into the second-level cache, since the first has too few misses in flight. Many
 // queries compute for longer than memory takes.
 template <int kCount>
+constexpr bool kAsksFor = kCount <= 4;
+template <int kCount>
 TR_INLINE void ask_for(const std::byte* line) {
-  if constexpr (kCount <= 4) __builtin_prefetch(line, /*rw=*/0, /*locality=*/2);
+  if constexpr (kAsksFor<kCount>) __builtin_prefetch(line, /*rw=*/0, /*locality=*/2);
 }
 
 // A [head_dim, positions] matrix, element (d, position) at first[d * stride + position]: what
@@ -116,9 +118,12 @@ TR_INLINE void weighted_rows(const float* weights, int64_t weight_stride, const 
                              int64_t row_stride, const std::byte* next, int64_t row_bytes,
                              int64_t count, int64_t cols, Vec16 (&acc)[kCount][kVectors]) {
   const simd::Mask last = simd::first_lanes(cols - (kVectors - 1) * kLanes);
-  // In a copy, so that the sums stay in registers whatever the caller does with his.
+  // In a copy, so that the sums stay in registers whatever the caller does with his. Unrolled at
+  // our word, or GCC may store every sum again in each round.
   Vec16 sum[kCount][kVectors];
+#pragma GCC unroll 8
   for (int q = 0; q < kCount; ++q) {
+#pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) sum[q][v] = acc[q][v];
   }
 #pragma GCC unroll 4
@@ -129,12 +134,16 @@ TR_INLINE void weighted_rows(const float* weights, int64_t weight_stride, const 
     // Lines of 64 bytes.
     for (int v = 0; v < kVectors; v += static_cast<int>(sizeof(float) / sizeof(T)))
       ask_for<kCount>(next + j * row_bytes + v * kLanes * static_cast<int64_t>(sizeof(T)));
+#pragma GCC unroll 8
     for (int q = 0; q < kCount; ++q) {
       Vec16 w = simd::broadcast(weights[q * weight_stride + j]);
+#pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) sum[q][v] = simd::fma(w, row[v], sum[q][v]);
     }
   }
+#pragma GCC unroll 8
   for (int q = 0; q < kCount; ++q) {
+#pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) acc[q][v] = sum[q][v];
   }
 }
@@ -148,21 +157,28 @@ TR_INLINE void spread_queries(const float* weights, int64_t weight_stride, const
   constexpr int kLast = kVectors - 1;
   const simd::Mask last = simd::first_lanes(cols - kLast * kLanes);
   Vec16 acc[kPositions][kVectors];
+#pragma GCC unroll 16
   for (int j = 0; j < kPositions; ++j) {
+#pragma GCC unroll 4
     for (int v = 0; v < kLast; ++v) acc[j][v] = simd::load(rows + j * row_stride + v * kLanes);
     acc[j][kLast] = simd::load(rows + j * row_stride + kLast * kLanes, last);
   }
   for (int q = 0; q < num_queries; ++q) {
     Vec16 query[kVectors];
+#pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       query[v] = simd::load(queries + q * kQueryStride + v * kLanes);
     }
+#pragma GCC unroll 16
     for (int j = 0; j < kPositions; ++j) {
       Vec16 w = simd::broadcast(weights[q * weight_stride + j]);
+#pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) acc[j][v] = simd::fma(w, query[v], acc[j][v]);
     }
   }
+#pragma GCC unroll 16
   for (int j = 0; j < kPositions; ++j) {
+#pragma GCC unroll 4
     for (int v = 0; v < kLast; ++v) simd::store(rows + j * row_stride + v * kLanes, acc[j][v]);
     simd::store(rows + j * row_stride + kLast * kLanes, acc[j][kLast], last);
   }
