@@ -44,44 +44,53 @@ void key_scores(const float* queries, const Sequence& seq, int64_t begin, int64_
   score(KeysOf<float>(seq, begin, end, room));
 }
 
-// Scores to e^(scaled score - maximum), 0 beyond what the query sees; the maximum and the sum.
-struct SoftmaxSum {
-  float max = 0;
-  float sum = 0;
-};
-SoftmaxSum exponentiate(float* scores, int64_t first_seen, int64_t position, float scale) {
+// Scales the scores, -inf beyond what the query sees; returns the maximum.
+float scale_scores(float* scores, int64_t first_seen, int64_t position, float scale) {
   const int64_t n = position + 1, begin = first_seen / kLanes * kLanes;
   const Vec16 factor = simd::broadcast(scale), lowest = simd::broadcast(kMinusInf);
   Vec16 max = lowest;
   for (int64_t j = begin; j < n; j += kLanes) {
-    Vec16 s = simd::select_first(n - j, simd::mul(simd::load(scores + j), factor), lowest);
+    Vec16 s = simd::mul(simd::load(scores + j), factor);
+    if (n - j < kLanes) s = simd::select_first(n - j, s, lowest);
     if (j < first_seen) s = simd::select_first(first_seen - j, lowest, s);
     simd::store(scores + j, s);
     max = simd::max(max, s);
   }
-  // The maximum is known before the first term is added, so no sum is rescaled half-way: a softmax
-  // in one pass would round where its chunks end. A lane is a position modulo 16, whatever the cut
-  // of the prefill was.
-  SoftmaxSum result{.max = simd::reduce_max(max)};
-  const Vec16 shift = simd::broadcast(result.max);
+  return simd::reduce_max(max);
+}
+
+// Scaled scores to e^(score - max); returns their sum. The maximum is known before the first term
+// is added, so no sum is rescaled half-way: a softmax in one pass would round where its chunks end.
+// A lane is a position modulo 16, whatever the cut of the prefill was.
+float exponentiate(float* scores, int64_t first_seen, int64_t position, float max) {
+  const Vec16 shift = simd::broadcast(max);
   Vec16 sum = simd::zero();
-  for (int64_t j = begin; j < n; j += kLanes) {
+  for (int64_t j = first_seen / kLanes * kLanes; j <= position; j += kLanes) {
     Vec16 e = simd::exp(simd::sub(simd::load(scores + j), shift));
     simd::store(scores + j, e);
     sum = simd::add(sum, e);
   }
-  result.sum = simd::reduce_add(sum);
-  return result;
+  return simd::reduce_add(sum);
 }
 
-// Scores of query i to the weights of its values, all to be divided by their sum. Returns one by
-// it.
-float weigh(float* scores, const QueryBlock& block, int i, float scale, Matrix lse) {
-  const SoftmaxSum sum = exponentiate(scores, block.first_seen[i], block.position[i], scale);
-  if (lse.data != nullptr) lse.row(block.row[i])[block.head[i]] = sum.max + std::log(sum.sum);
-  // The largest score is in the sum as e^0 = 1, so it is at least 1. One division a query, then a
-  // product an output.
-  return 1.0f / sum.sum;
+// Scores of the queries to the weights of their values, all to be divided by their sum; inv_sum:
+// one by it, by query.
+void weigh(float* scores, int64_t score_stride, const QueryBlock& block, float scale, Matrix lse,
+           float* inv_sum) {
+  // Step by step for all, not query by query: short contexts would wait for each of a query's
+  // steps.
+  float max[kQueries], sum[kQueries];
+  for (int i = 0; i < block.count; ++i)
+    max[i] = scale_scores(scores + i * score_stride, block.first_seen[i], block.position[i], scale);
+  for (int i = 0; i < block.count; ++i)
+    sum[i] =
+        exponentiate(scores + i * score_stride, block.first_seen[i], block.position[i], max[i]);
+  for (int i = 0; i < block.count; ++i) {
+    if (lse.data != nullptr) lse.row(block.row[i])[block.head[i]] = max[i] + std::log(sum[i]);
+    // The largest score is in the sum as e^0 = 1, so it is at least 1. One division a query, then a
+    // product an output.
+    inv_sum[i] = 1.0f / sum[i];
+  }
 }
 
 // acc[q] += sum over j in [begin, end) of weights[q][j] * value[j], columns `col` and on, of a
@@ -100,13 +109,15 @@ TR_INLINE void add_values_of(const float* weights, int64_t weight_stride, const 
   for (int64_t j = begin; j < end;) {
     const int64_t count = std::min(at_once - j % at_once, end - j);
     const T* rows = stored(j);
-    // Some 4 KiB ahead: a block of bfloat16 is read in less time than memory needs to answer.
-    const int64_t then = j + static_cast<int64_t>(sizeof(float) / sizeof(T)) * at_once;
     const auto* next = reinterpret_cast<const std::byte*>(rows);
-    if (then < end) {
-      next = reinterpret_cast<const std::byte*>(stored(then));
-    } else if (const std::byte* keys = behind.blocks[then < end + at_once ? 0 : 1]) {
-      next = keys;
+    if constexpr (kAsksFor<kCount>) {
+      // Some 4 KiB ahead: a block of bfloat16 is read in less time than memory needs to answer.
+      const int64_t then = j + static_cast<int64_t>(sizeof(float) / sizeof(T)) * at_once;
+      if (then < end) {
+        next = reinterpret_cast<const std::byte*>(stored(then));
+      } else if (const std::byte* keys = behind.blocks[then < end + at_once ? 0 : 1]) {
+        next = keys;
+      }
     }
     if constexpr (std::is_same_v<T, Bf16> && !kLoadsRounded) {
       constexpr int64_t kWidth = kVectors * kLanes;
@@ -134,41 +145,28 @@ TR_INLINE void add_values(const float* weights, int64_t weight_stride, const Seq
   }
 }
 
-// out[q] = (sum over the j that it sees of weights[q][j] * value[j]) / sum
+// The same for positions that some of the queries see: an element's sum has its own terms alone, so
+// that no position that its query does not see ever touches it.
 template <int kCount, int kVectors>
-void value_sums(const float* weights, int64_t weight_stride, const Sequence& seq,
-                const QueryBlock& block, int64_t col, const NextKeys& behind, const float* inv_sum,
-                Matrix out) {
-  const int64_t left = seq.kv.head_dim - col;
-  Vec16 acc[kCount][kVectors];
-  for (auto& row : acc) {
-    for (auto& a : row) a = simd::zero();
-  }
-  // One query at a time, so that no position that it does not see ever touches it.
-  auto add_own = [&](int q, int64_t begin, int64_t end, Vec16(&own)[1][kVectors]) {
-    add_values<1, kVectors>(weights + q * weight_stride, weight_stride, seq, begin, end, col,
-                            /*behind=*/{}, own);
-  };
-  // All queries see what the last one's window has of the positions of the first one. The few
-  // before, and the few beyond, are each query's own.
-  const int64_t begin = block.first_seen[kCount - 1];
-  const int64_t common = std::max(begin, block.position[0] + 1);
-  if (block.first_seen[0] < begin) {
+TR_INLINE void add_seen_values(const float* weights, int64_t weight_stride, const Sequence& seq,
+                               const QueryBlock& block, int64_t begin, int64_t end, int64_t col,
+                               Vec16 (&acc)[kCount][kVectors]) {
+  const int64_t head_dim = seq.kv.head_dim, block_tokens = seq.kv.block_tokens;
+  for (int64_t j = begin; j < end; ++j) {
+    const std::byte* stored = seq.values(j / block_tokens);
+    const int64_t at = j % block_tokens * head_dim + col;
+    Vec16 row[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v)
+      row[v] = seq.kv.dtype == Dtype::kF32
+                   ? load_floats<float>(stored, at + v * kLanes, head_dim - col - v * kLanes)
+                   : load_floats<Bf16>(stored, at + v * kLanes, head_dim - col - v * kLanes);
+#pragma GCC unroll 8
     for (int q = 0; q < kCount; ++q) {
-      Vec16 own[1][kVectors];
-      for (auto& a : own[0]) a = simd::zero();
-      add_own(q, block.first_seen[q], std::min(begin, block.position[q] + 1), own);
-      for (int v = 0; v < kVectors; ++v) acc[q][v] = own[0][v];
-    }
-  }
-  add_values<kCount, kVectors>(weights, weight_stride, seq, begin, common, col, behind, acc);
-  for (int q = 0; q < kCount; ++q) {
-    Vec16 own[1][kVectors];
-    for (int v = 0; v < kVectors; ++v) own[0][v] = acc[q][v];
-    add_own(q, common, block.position[q] + 1, own);
-    for (int v = 0; v < kVectors; ++v) {
-      simd::store(out.row(block.row[q]) + block.col[q] + col + v * kLanes,
-                  simd::mul(own[0][v], simd::broadcast(inv_sum[q])), left - v * kLanes);
+      if (j < block.first_seen[q] || j > block.position[q]) continue;
+      const Vec16 w = simd::broadcast(weights[q * weight_stride + j]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) acc[q][v] = simd::fma(w, row[v], acc[q][v]);
     }
   }
 }
@@ -194,6 +192,58 @@ void for_columns(int64_t begin, int64_t end, Add&& add) {
   }
 }
 
+// Values of some positions and columns.
+struct ValueRange {
+  const float* weights = nullptr;
+  int64_t weight_stride = 0;
+  int64_t begin = 0, end = 0;  // seen by all queries
+  // Only some see those from some_begin to begin, and from end to some_end.
+  int64_t some_begin = begin, some_end = end;
+  int64_t col_begin = 0, col_end = 0;
+  NextKeys behind = {};
+  bool goes_on = false;            // from unfinished sums in out
+  const float* inv_sum = nullptr;  // by query; null: the sums stay unfinished
+};
+
+// out[q] = (sum over the j of the range that it sees of weights[q][j] * value[j]) * inv_sum[q]
+template <int kCount, int kVectors>
+void sum_columns(const Sequence& seq, const QueryBlock& block, const ValueRange& range, int64_t col,
+                 Matrix out) {
+  const auto place = [&](int q, int v) {
+    return out.row(block.row[q]) + block.col[q] + col + v * kLanes;
+  };
+  const auto add_seen = [&](int64_t begin, int64_t end, Vec16(&acc)[kCount][kVectors]) {
+    add_seen_values<kCount, kVectors>(range.weights, range.weight_stride, seq, block, begin, end,
+                                      col, acc);
+  };
+  const int64_t left = range.col_end - col;
+  Vec16 acc[kCount][kVectors];
+#pragma GCC unroll 8
+  for (int q = 0; q < kCount; ++q) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v)
+      acc[q][v] = range.goes_on ? simd::load(place(q, v), left - v * kLanes) : simd::zero();
+  }
+  add_seen(range.some_begin, range.begin, acc);
+  add_values<kCount, kVectors>(range.weights, range.weight_stride, seq, range.begin, range.end, col,
+                               range.behind, acc);
+  add_seen(range.end, range.some_end, acc);
+#pragma GCC unroll 8
+  for (int q = 0; q < kCount; ++q) {
+    const Vec16 factor = simd::broadcast(range.inv_sum == nullptr ? 1.0f : range.inv_sum[q]);
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v)
+      simd::store(place(q, v), range.inv_sum == nullptr ? acc[q][v] : simd::mul(acc[q][v], factor),
+                  left - v * kLanes);
+  }
+}
+template <int kCount>
+void sum_range(const Sequence& seq, const QueryBlock& block, const ValueRange& range, Matrix out) {
+  for_columns<kCount>(range.col_begin, range.col_end, [&]<int kVectors>(int64_t col) {
+    sum_columns<kCount, kVectors>(seq, block, range, col, out);
+  });
+}
+
 template <int kCount>
 void forward_block(const Sequence& seq, const QueryBlock& block, ConstMatrix q, float scale,
                    float* queries, float* scores, int64_t score_stride, const NextKeys& behind,
@@ -202,15 +252,25 @@ void forward_block(const Sequence& seq, const QueryBlock& block, ConstMatrix q, 
   // A copy: `out` may be q, and this block overwrites its own queries and nobody else's.
   block.gather(q, head_dim, queries);
   // Up to the context of the last query. Lanes behind a query's own position hold later keys, or
-  // what an earlier owner of the block left, and others lie before its window; exponentiate()
+  // what an earlier owner of the block left, and others lie before its window; scale_scores()
   // selects them away.
   key_scores<kCount>(queries, seq, block.first_seen[0], block.context(), scores, score_stride);
   float inv_sum[kCount];
-  for (int i = 0; i < kCount; ++i)
-    inv_sum[i] = weigh(scores + i * score_stride, block, i, scale, lse);
-  for_columns<kCount>(0, head_dim, [&]<int kVectors>(int64_t col) {
-    value_sums<kCount, kVectors>(scores, score_stride, seq, block, col, behind, inv_sum, out);
-  });
+  weigh(scores, score_stride, block, scale, lse, inv_sum);
+  // All queries see what the last one's window has of the positions of the first one. The few
+  // before, and the few beyond, are seen by some.
+  const int64_t begin = block.first_seen[kCount - 1];
+  sum_range<kCount>(seq, block,
+                    {.weights = scores,
+                     .weight_stride = score_stride,
+                     .begin = begin,
+                     .end = std::max(begin, block.position[0] + 1),
+                     .some_begin = block.first_seen[0],
+                     .some_end = block.context(),
+                     .col_end = head_dim,
+                     .behind = behind,
+                     .inv_sum = inv_sum},
+                    out);
 }
 
 using ForwardBlock = void (*)(const Sequence&, const QueryBlock&, ConstMatrix, float, float*,
@@ -220,38 +280,6 @@ using ForwardBlock = void (*)(const Sequence&, const QueryBlock&, ConstMatrix, f
 constexpr ForwardBlock kForwardBlocks[kQueries] = {
     forward_block<1>, forward_block<2>, forward_block<3>, forward_block<4>,
     forward_block<5>, forward_block<6>, forward_block<7>, forward_block<8>};
-
-// Values of some positions and columns.
-struct ValueRange {
-  const float* weights = nullptr;
-  int64_t weight_stride = 0;
-  int64_t begin = 0, end = 0, col_begin = 0, col_end = 0;
-  bool goes_on = false;            // from unfinished sums in out
-  const float* inv_sum = nullptr;  // by query; null: the sums stay unfinished
-};
-template <int kCount>
-void sum_range(const Sequence& seq, const QueryBlock& block, const ValueRange& range, Matrix out) {
-  for_columns<kCount>(range.col_begin, range.col_end, [&]<int kVectors>(int64_t col) {
-    Vec16 acc[kCount][kVectors];
-    const auto place = [&](int q, int v) {
-      return out.row(block.row[q]) + block.col[q] + col + v * kLanes;
-    };
-    const int64_t left = range.col_end - col;
-    for (int q = 0; q < kCount; ++q) {
-      for (int v = 0; v < kVectors; ++v)
-        acc[q][v] = range.goes_on ? simd::load(place(q, v), left - v * kLanes) : simd::zero();
-    }
-    add_values<kCount, kVectors>(range.weights, range.weight_stride, seq, range.begin, range.end,
-                                 col, /*behind=*/{}, acc);
-    for (int q = 0; q < kCount; ++q) {
-      const Vec16 factor = simd::broadcast(range.inv_sum == nullptr ? 1.0f : range.inv_sum[q]);
-      for (int v = 0; v < kVectors; ++v)
-        simd::store(place(q, v),
-                    range.inv_sum == nullptr ? acc[q][v] : simd::mul(acc[q][v], factor),
-                    left - v * kLanes);
-    }
-  });
-}
 
 template <int... kCount>
 constexpr auto score_functions(std::integer_sequence<int, kCount...>) {
@@ -293,18 +321,25 @@ void forward_family(const Forward& args, Sequence first, int64_t first_row, cons
     kKeyScores[static_cast<size_t>(n - 1)](scratch.queries + i * kQueryStride, seq, common,
                                            block.position[i] + 1, scratch.scores + i * score_stride,
                                            score_stride);
-    for (int q = i; q < i + n; ++q)
-      inv_sum[q] = weigh(scratch.scores + q * score_stride, block, q, args.scale, args.lse);
+    weigh(scratch.scores + i * score_stride, score_stride, block.part(i, n), args.scale, args.lse,
+          inv_sum + i);
   });
-  ValueRange range{
-      .weights = scratch.scores, .weight_stride = score_stride, .end = common, .col_end = head_dim};
-  kSumRanges[at](first, block, range, args.out);
+  kSumRanges[at](first, block,
+                 {.weights = scratch.scores,
+                  .weight_stride = score_stride,
+                  .end = common,
+                  .col_end = head_dim},
+                 args.out);
   for_each_row([&](const Sequence& seq, int i, int n) {
-    range.weights = scratch.scores + i * score_stride;
-    range.begin = common, range.end = block.position[i] + 1;
-    range.goes_on = true;
-    range.inv_sum = inv_sum + i;
-    kSumRanges[static_cast<size_t>(n - 1)](seq, block.part(i, n), range, args.out);
+    kSumRanges[static_cast<size_t>(n - 1)](seq, block.part(i, n),
+                                           {.weights = scratch.scores + i * score_stride,
+                                            .weight_stride = score_stride,
+                                            .begin = common,
+                                            .end = block.position[i] + 1,
+                                            .col_end = head_dim,
+                                            .goes_on = true,
+                                            .inv_sum = inv_sum + i},
+                                           args.out);
   });
 }
 
@@ -400,9 +435,7 @@ class DividedRows {
                 return block.count * (end - begin) * kv_.head_dim;
               });
     for_items(1, [&](const Sequence&, const QueryBlock& block, int64_t row, int64_t) {
-      for (int i = 0; i < block.count; ++i)
-        inv_sums[row + i] =
-            weigh(scores + (row + i) * stride_, block, i, forward_.scale, forward_.lse);
+      weigh(scores + row * stride_, stride_, block, forward_.scale, forward_.lse, inv_sums + row);
       return block.count * block.context();
     });
     for_items((kv_.head_dim + kColumns - 1) / kColumns,
@@ -570,6 +603,8 @@ void attention(const Stream& stream, Workspace& workspace, const Attention& args
             together ? common_positions(seq, seq.index, seq.index + rows) : int64_t{0};
         for (int64_t first = 0; first < rows * group; first += kQueries) {
           QueryBlock block(seq, heads, row_begin, row_end, group, first);
+          const QueryBlock next(seq, heads, row_begin, row_end, group, first + kQueries);
+          for (const ConstMatrix& x : {q, ConstMatrix(out)}) next.ask_for_rows(x, kv.head_dim);
           if (together) {
             forward_family(forward, seq, row_begin, block, common, scratch, padded(max_context));
           } else {
