@@ -33,6 +33,11 @@ def works(model, threads, steps):
         Work("decode", f"engine --batch 1,8,64{common}", {"llama.cpp, bf16": f"llama_cpp --batch 1,8,64{common}"},
              [(f"decode, bf16, context 128, batch {batch}", f", batch {batch}", "decode", "tokens/s")
               for batch in (1, 8, 64)]),
+        # llama.cpp has its KV cache in float16.
+        Work("decode16", f"engine --kv-cache-dtype bf16 --batch 1,8,64{common}",
+             {"llama.cpp, bf16": f"llama_cpp --batch 1,8,64{common}"},
+             [(f"the same, KV cache in 16 bits, batch {batch}", f", batch {batch}", "decode", "tokens/s")
+              for batch in (1, 8, 64)]),
         Work("prefill", f"engine --batch 1 --prompt 512 --new 16{common}",
              {"llama.cpp, bf16": f"llama_cpp --batch 1 --prompt 512 --new 16{common}"},
              [("prefill, bf16, 512 tokens", ", batch 1", "prefill", "tokens/s")]),
