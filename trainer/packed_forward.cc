@@ -180,9 +180,14 @@ std::vector<MemoryItem> PackedForward::memory(const ModelConfig& config, const P
       {fmt::format("keys and values of {} tokens", tokens),
        KvCache::bytes(config, num_blocks(limits, max_sequence_tokens), kBlockTokens,
                       /*keeps_choices=*/false, placement)}};
-  if (with_backward)
-    items.push_back({fmt::format("activations of {} tokens", tokens),
-                     Activations::bytes(config, tokens, placement, keeps == ForBackward::kInputs)});
+  if (!with_backward) return items;
+  const bool recomputes = keeps == ForBackward::kInputs;
+  const int64_t logits = keeps_logits(config, tokens, placement, recomputes)
+                             ? tokens * config.num_ids() * size_of(Dtype::kF32)
+                             : 0;
+  items.push_back({fmt::format("activations of {} tokens", tokens),
+                   Activations::bytes(config, tokens, placement, recomputes) - logits});
+  if (logits > 0) items.push_back({fmt::format("logits of {} tokens", tokens), logits});
   return items;
 }
 

@@ -32,8 +32,9 @@ ForBackward kept_of(const TrainOptions& train) {
 }  // namespace
 
 PolicyTrainer::PolicyTrainer(const Stream& stream, const ModelConfig& config,
-                             const TrainOptions& train, int64_t max_sequence_tokens, const Elements& compute,
-                             std::shared_ptr<const PackedWeights> base, DeviceBytes turn_memory)
+                             const TrainOptions& train, int64_t max_sequence_tokens,
+                             const Elements& compute, std::shared_ptr<const PackedWeights> base,
+                             DeviceBytes turn_memory)
     : stream_(stream),
       train_(train),
       model_(config, max_sequence_tokens, Placement::on(stream.device, compute)),

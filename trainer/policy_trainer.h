@@ -68,7 +68,7 @@ class PolicyTrainer {
     bool streams = false;          // there will be a step that gathers
     bool has_critic = false;       // use_critic() will be called
     Elements compute = {};
-    Device device = {};            // of the stream
+    Device device = {};  // of the stream
     // The optimizers that reset_optimizer() will set, one after the other.
     std::vector<OptimizerKind> optimizers = {OptimizerKind::kAdamW};
   };

@@ -85,9 +85,11 @@ std::vector<EvalArguments> adopt_run(EvalArguments arguments, Registries& regist
   const RunOptions& options = run.run.options;
   registries = run.registries;
   arguments.model = model_of(arguments);
-  // The run's device repeats its evaluation number for number.
+  // The run's device and KV cache repeat its evaluation number for number.
   if (arguments.compute.device == DeviceChoice::kAuto)
     arguments.compute.device = options.model.device;
+  if (arguments.compute.kv_cache_dtype == Compute::kAuto)
+    arguments.compute.kv_cache_dtype = options.model.kv_cache_dtype;
   EvaluationPlan& plan = arguments.plan;
   // The thread number is this command's, not that of the run's workers.
   const int64_t env_threads = plan.rollout.env_threads;

@@ -8,17 +8,21 @@
 namespace tailrace {
 namespace {
 
+constexpr std::string_view kOtherCache =
+    "a KV cache of other elements than those of the weights is of the CPU alone so far";
+bool has_other_cache(const Elements& elements) {
+  return elements.kv_cache.value_or(elements.weights) != elements.weights;
+}
+
 // Why a GPU cannot compute the model; empty: it can.
 std::string gap(const ModelConfig& config, const Elements& elements, DeviceAsker asker) {
   const bool of_run = asker == DeviceAsker::kRun;
   if (config.lora)
     return fmt::format("an adapter beside its base is computed on the CPU alone so far{}",
                        of_run ? "" : "; 'tailrace model merge' makes one model of both");
-  if (elements.kv_cache.value_or(elements.weights) != elements.weights)
-    return fmt::format(
-        "a KV cache of other elements than those of the weights is of the CPU alone so far; {} "
-        "takes theirs",
-        of_run ? "model.kv_cache_dtype=auto" : "--kv-cache-dtype auto");
+  if (has_other_cache(elements))
+    return fmt::format("{}; {} takes theirs", kOtherCache,
+                       of_run ? "model.kv_cache_dtype=auto" : "--kv-cache-dtype auto");
   if (elements.weights == Dtype::kBF16 && config.head_dim % 8 != 0)
     return fmt::format(
         "bf16 wants heads of a multiple of 8 dimensions, and those of the model have {}; {} takes "
@@ -53,6 +57,13 @@ ChosenDevice choose_device(DeviceChoice choice, const ModelConfig& config, const
     refuse(asker, why, facts.devices.empty() ? "; 'tailrace doctor' tells what there is" : "");
   // A person without a GPU is told nothing.
   return {.why_cpu = facts.devices.empty() && facts.driver.empty() ? "" : why};
+}
+
+void check_gpu_elements(const Elements& elements) {
+  if (has_other_cache(elements))
+    throw UserError::at("model.kv_cache_dtype", "is {} beside weights of {}: {}. Try auto.",
+                        *elements.kv_cache == Dtype::kBF16 ? "bf16" : "f32",
+                        elements.weights == Dtype::kBF16 ? "bf16" : "f32", kOtherCache);
 }
 
 std::string describe(Device device) {

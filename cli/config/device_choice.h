@@ -32,6 +32,9 @@ struct ChosenDevice {
 ChosenDevice choose_device(DeviceChoice choice, const ModelConfig& config, const Elements& elements,
                            DeviceAsker asker = DeviceAsker::kCommand);
 
+// Throws UserError where no GPU computes with these elements.
+void check_gpu_elements(const Elements& elements);
+
 // "NVIDIA H100 80GB HBM3 (cuda)"; "the CPU".
 std::string describe(Device device);
 // All memory of a device; 0: it is not known, or the device is the CPU.

@@ -1,6 +1,7 @@
 #include "cli/config/options.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <tuple>
 
@@ -125,6 +126,17 @@ void ModelCreateSection::visit(OptionVisitor& v) {
   v.field("tie_embeddings", tie_embeddings, {.help = "the output head shares the embeddings"});
 }
 
+namespace {
+
+constexpr std::array<OptionInfo::Stranger, 4> kNoSuchCache = {{
+    {"fp8", "a cache in 8 bits is not there; bf16 takes half of what f32 takes"},
+    {"fp8_e4m3", "a cache in 8 bits is not there; bf16 takes half of what f32 takes"},
+    {"fp8_e5m2", "a cache in 8 bits is not there; bf16 takes half of what f32 takes"},
+    {"bfloat16", "it is called bf16 here"},
+}};
+
+}  // namespace
+
 void ModelSection::visit(OptionVisitor& v) {
   v.field("path", path, {.help = "Hugging Face folder to start from", .path = true});
   v.field("compute", compute,
@@ -135,7 +147,10 @@ void ModelSection::visit(OptionVisitor& v) {
   v.field("kv_cache_dtype", kv_cache_dtype,
           {.help = "elements of the KV cache, in rollout and training alike: on the CPU f32 (auto) "
                    "or bf16, which takes half of its memory and of the time that long contexts "
-                   "are read in; on a GPU those of model.compute (auto)"});
+                   "are read in; on a GPU those of the weights (auto), and what differs from them "
+                   "keeps the run on the CPU",
+           .strangers = kNoSuchCache,
+           .default_is_older = true});
   v.field("device", device,
           {.help = "what rollout workers and the trainer compute on: cpu, cuda (a GPU), or auto: a "
                    "GPU where their machine has one that takes the policy, of several the first "

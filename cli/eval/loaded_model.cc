@@ -59,6 +59,8 @@ LoadedModel::LoadedModel(const std::filesystem::path& directory, const ComputeFl
   } else if (!why_cpu.empty()) {
     fmt::print(stderr, "computes on the CPU, weights in {}: {}\n", type, why_cpu);
   }
+  if (device.kind == DeviceKind::kCpu && elements.kv_cache == Dtype::kBF16)
+    fmt::print(stderr, "KV cache in bf16\n");
   stream_ = std::make_unique<OwnedStream>(device, pool_.get());
   model_ = std::make_unique<Model>(std::move(config), max_context, Placement::on(device, elements));
   if (model_->config().lora) {

@@ -22,8 +22,8 @@ namespace {
 
 constexpr std::string_view kProof = "# proof: ";
 
-// All keys that a launch would write today are there. A missing key came later, and its default
-// need not be what the run has done so far.
+// All keys that a launch would write today are there. A missing key came later, and its default is
+// what the run has done so far only where the key says so.
 void check_complete(const std::filesystem::path& config) {
   RunOptions options;
   ConfigNode root = load_config(config, {});
@@ -33,7 +33,8 @@ void check_complete(const std::filesystem::path& config) {
   const ConfigKeys written =
       bind_config(parse_config(print_config(options), config.string(), {}), again);
   for (const auto& [key, option] : options_by_key(options))
-    if (option.resume == Resume::kFixed && written.given(key) && !stored.given(key))
+    if (option.resume == Resume::kFixed && !option.default_is_older && written.given(key) &&
+        !stored.given(key))
       throw UserError(
           "{}: {} is missing: an older build, which did not know it, began the run and has to "
           "continue it.",

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "cli/config/counted.h"
+#include "cli/config/device_choice.h"
 #include "cli/config/hardware_file.h"
 #include "cli/inputs/threads.h"
 #include "cli/prepare/placed_run.h"
@@ -137,7 +138,10 @@ Device card_device() {
 }
 
 Placement cache_placement(const RunOptions& options, const ModelConfig& config) {
-  return Placement::on({DeviceKind::kCuda, 0}, elements_of(options.model.compute, options.model.kv_cache_dtype, config));
+  const Elements elements =
+      elements_of(options.model.compute, options.model.kv_cache_dtype, config);
+  check_gpu_elements(elements);
+  return Placement::on({DeviceKind::kCuda, 0}, elements);
 }
 
 RunOptions with_context(const RunOptions& options, const ModelConfig& config) {

@@ -34,9 +34,9 @@ RehearsedTrainer::RehearsedTrainer(const TrainerWorkerConfig& config, std::strin
       sampled_as_(std::move(sampled_as)),
       pool_(static_cast<int>(config.train.threads)),
       stream_(config.device, &pool_),
-      base_(config.model.lora
-                ? load_frozen_base(stream_.get(), config.model_dir, config.model, config.compute.weights)
-                : FrozenBase{}),
+      base_(config.model.lora ? load_frozen_base(stream_.get(), config.model_dir, config.model,
+                                                 config.compute.weights)
+                              : FrozenBase{}),
       trainer_(stream_.get(), config_.model, config_.train, config_.max_sequence_tokens,
                config_.compute, base_.weights),
       loss_(policy_loss_config(config_.algo)) {

@@ -21,8 +21,8 @@ struct PlacedRun {
   ResolvedRun run;
   ModelConfig model = {};
   Elements compute = {};
-  ChosenDevice rollout = {};    // of the rollout workers of this machine
-  Device trainer = {};          // the same, unless something of its recipe keeps it on the CPU:
+  ChosenDevice rollout = {};  // of the rollout workers of this machine
+  Device trainer = {};        // the same, unless something of its recipe keeps it on the CPU:
   std::string why_trainer_cpu = {};  // "Muon (optim.kind) runs on the CPU alone so far"
   // No step may begin here before an evaluation has ended (evaluates_in_turn()).
   bool evaluates_in_turn = false;

@@ -166,6 +166,7 @@ class Describer final : public ValueVisitor {
     option.help = info.help;
     option.required = info.required;
     option.resume = info.resume;
+    option.default_is_older = info.default_is_older;
     option.aliases.assign(info.aliases.begin(), info.aliases.end());
     option.idle = idle_of(option.key, info.idle);
     option.place = num_options_++;

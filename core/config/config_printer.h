@@ -27,6 +27,7 @@ struct OptionDoc {
   std::string help;
   bool required = false;
   Resume resume = Resume::kFixed;
+  bool default_is_older = false;
   std::optional<int64_t> integer = {};  // the value, where the type is one
   std::vector<OptionInfo::Alias> aliases = {};
   Idle idle = {};    // with full keys, as the described values are: its own, or that of a section

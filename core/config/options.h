@@ -90,6 +90,8 @@ struct OptionInfo {
   // of texts those that name a file that is there become so.
   bool path = false;
   Resume resume = Resume::kFixed;
+  // Builds that did not know the key did what its default says: a run that they began goes on.
+  bool default_is_older = false;
   Idle idle = {};
 };
 

@@ -41,15 +41,13 @@ BatchBuilder::BatchBuilder(const BatchRoom& room, Device device)
   TR_CHECK(room.blocks_per_sequence >= 1, "{} blocks a sequence", room.blocks_per_sequence);
   TR_CHECK(!room.shares || device == Device{}, "sequences that share rows, on device {}",
            device.index);
-  clear();
+  // Nothing is written yet: the memory may be that of a turn, which somebody else has now.
 }
 
 void BatchBuilder::clear() {
   num_tokens_ = num_sequences_ = num_logit_rows_ = num_copies_ = 0;
   max_context_ = 0;
   gives_choices_ = takes_draws_ = is_copied_ = false;
-  // One offset more than there are sequences.
-  arrays_.seq_offsets[0] = 0;
 }
 
 void BatchBuilder::add(std::span<const int32_t> tokens, int32_t first_position,
@@ -68,6 +66,7 @@ void BatchBuilder::add(std::span<const int32_t> tokens, int32_t first_position,
   for (const int32_t block : blocks)
     TR_CHECK(block >= -1 && block < room_.blocks, "block {} of {}", block, room_.blocks);
 
+  if (num_sequences_ == 0) arrays_.seq_offsets[0] = 0;  // one more than there are sequences
   const auto first_row = static_cast<size_t>(num_tokens_);
   std::ranges::copy(tokens, arrays_.token_ids.begin() + num_tokens_);
   if (room_.takes_draws) std::fill_n(arrays_.from.begin() + num_tokens_, count, -1);

@@ -26,7 +26,7 @@ using simd::fma;
 constexpr int64_t kGrain = 256 * 1024;
 constexpr int64_t kFloatBytes = sizeof(float);  // and those of a pair
 constexpr int64_t kLine = 64;                   // bytes of a line of the caches
-constexpr int64_t kNear = 512;                 // bytes that low tiles ask for ahead
+constexpr int64_t kNear = 512;                  // bytes that low tiles ask for ahead
 // Floats or pairs of A that stay in the second-level cache while all panels pass by.
 constexpr int64_t kRowBlockElements = 64 * 1024;
 
@@ -574,6 +574,8 @@ void pack_panel_of_pairs([[maybe_unused]] ConstMatrix b, [[maybe_unused]] int64_
   }
   // The caller's other threads see them once this one says that it is done.
   _mm_sfence();
+#else
+  TR_CHECK(false, "this instruction set has no pairs");
 #endif
 }
 
@@ -587,6 +589,7 @@ void pack_panels_transposed(const Stream& stream, ConstMatrix b, Form form, void
     for (int64_t panel = begin; panel < end; ++panel) {
       auto* out = static_cast<std::byte*>(panels) + panel * panel_bytes;
       if (form == Form::kPairs) {
+        TR_CHECK(reinterpret_cast<uintptr_t>(out) % kMemoryAlignment == 0, "panels at {}", panels);
         pack_panel_of_pairs(b, panel, reinterpret_cast<Pair*>(out));
         continue;
       }

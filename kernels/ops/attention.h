@@ -41,8 +41,8 @@ struct KvLayer {
   void* keys = nullptr;
   void* values = nullptr;
   int block_tokens = 0, num_kv_heads = 0, head_dim = 0;
-  // float32 or bfloat16. What is written is rounded to it; the sums over what is read are of float32
-  // and in the same order for both, on the CPU.
+  // float32 or bfloat16. What is written is rounded to it; the sums over what is read are of
+  // float32 and in the same order for both, on the CPU.
   Dtype dtype = Dtype::kF32;
   Device device = {};
 

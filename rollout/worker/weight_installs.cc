@@ -35,9 +35,9 @@ WeightInstalls::WeightInstalls(const RolloutWorkerConfig& config, Engine& engine
            .fetch_takes_long = config.fetch_weights != nullptr,
            .shared = shared_weights(config),
            .shared_holds = [&config](const Digest& root) { return config.colocation->holds(root); },
-           .base = config.model.lora
-                       ? load_frozen_base(stream, config.base_dir, config.model, config.compute.weights)
-                       : FrozenBase{}}) {}
+           .base = config.model.lora ? load_frozen_base(stream, config.base_dir, config.model,
+                                                        config.compute.weights)
+                                     : FrozenBase{}}) {}
 
 template <class Asked>
 bool WeightInstalls::samples_policy_of(const Asked& message) {

@@ -102,9 +102,9 @@ void Publisher::warn_of_another_class(const WeightManifest& now) const {
 }
 
 WeightManifest Publisher::manifest_of(int64_t version) const {
-  WeightManifest manifest =
-      make_manifest(trainer_.parameters(), 0, version,
-                    numerics_class(config_.compute, config_.device), base_, config_.compute.weights);
+  WeightManifest manifest = make_manifest(trainer_.parameters(), 0, version,
+                                          numerics_class(config_.compute, config_.device), base_,
+                                          config_.compute.weights);
   // Two processes may publish one version (after a crash and a resume); the attempt tells their
   // manifests apart.
   manifest.attempt = attempt_;
@@ -145,8 +145,8 @@ void Publisher::write_checkpoint() {
        .reference = reference_.digest(),
        .base = base_,
        .extra = format_metrics_row({.step = held_.version, .values = held_.metrics})},
-      written_as(config_.model, config_.compute.weights), trainer_.parameters(), trainer_.optimizer(),
-      trainer_.critic());
+      written_as(config_.model, config_.compute.weights), trainer_.parameters(),
+      trainer_.optimizer(), trainer_.critic());
   if (!saved) throw UserError("{}", saved.failure().message);
   saved_version_ = held_.version;
   saved_path_ = saved.value();

@@ -89,8 +89,8 @@ void WarmUp::save(const SftTask& task) {
                                   .horizon = task.total_updates(),
                                   .digest = root_of(trainer_.parameters()),
                                   .base = base_},
-                                 written_as(config_.model, config_.compute.weights), trainer_.parameters(),
-                                 trainer_.optimizer());
+                                 written_as(config_.model, config_.compute.weights),
+                                 trainer_.parameters(), trainer_.optimizer());
   // It would cost what a kill costs without it.
   if (!saved)
     log_.warning("update={} is not saved: {}", task.updates_done(), saved.failure().message);

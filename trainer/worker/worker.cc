@@ -58,9 +58,9 @@ class TrainerWorker {
                 config.endpoint, config.link),
         pool_(pool_size(config.train)),
         stream_(config.device, &pool_),
-        base_(config.model.lora
-                  ? load_frozen_base(stream_.get(), config.model_dir, config.model, config.compute.weights)
-                  : FrozenBase{}),
+        base_(config.model.lora ? load_frozen_base(stream_.get(), config.model_dir, config.model,
+                                                   config.compute.weights)
+                                : FrozenBase{}),
         trainer_(stream_.get(), config.model, config.train, config.max_sequence_tokens,
                  config.compute, base_.weights,
                  config.colocation ? config.colocation->turn_memory() : DeviceBytes{}),

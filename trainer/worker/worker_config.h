@@ -37,7 +37,7 @@ struct TrainerWorkerConfig {
 
   ModelConfig model;
   Elements compute = {};
-  Device device = {};           // which computes: a GPU has no critic, adapter or Muon
+  Device device = {};  // which computes: a GPU has no critic, adapter or Muon
   // Weights to begin with, of an adapter its base; empty: random, from the seed.
   std::filesystem::path model_dir = {};
   std::filesystem::path adapter_dir = {};    // an adapter to begin with; empty: a fresh one

@@ -128,17 +128,20 @@ TEST(CliDevice, EvaluatesOnTheDevice) {
   EXPECT_EQ(json::parse(gpu.out)["mean_turns"], json::parse(cpu.out)["mean_turns"]);
 }
 
-// Whoever repeats the evaluation of a run that computed on the CPU does so too.
+// Whoever repeats the evaluation of a run that computed on the CPU does so too, with its KV cache.
 TEST(CliDevice, ARunsEvaluationIsRepeatedWhereItComputed) {
   TemporaryDirectory folder;
   const std::string run = (folder / "run").string();
   const auto launched =
       run_binary("launch " + std::string(TAILRACE_SOURCE_DIR) +
-                 "/configs/quickstart.yaml model.device=cpu run.steps=1 run.dir=" + run +
+                 "/configs/quickstart.yaml model.device=cpu model.kv_cache_dtype=bf16 run.steps=1 "
+                 "run.dir=" +
+                 run +
                  " sft.demonstrations=256 eval.prompts=8 "
                  "rollout.sampling.top_k=3");
   ASSERT_EQ(launched.exit_code, 0) << launched.err;
   const auto here = run_binary("eval --json --episodes 8 --run " + run);
+  EXPECT_NE(here.err.find("KV cache in bf16\n"), std::string::npos) << here.err;
   const auto beside_a_gpu = run_emulated("eval --json --episodes 8 --run " + run);
   ASSERT_EQ(beside_a_gpu.exit_code, 0) << beside_a_gpu.err;
   EXPECT_EQ(json::parse(beside_a_gpu.out)["device"], "the CPU");

@@ -7,6 +7,7 @@
 #include "cli/config/hardware_file.h"
 #include "cli/plan/card_fit.h"
 #include "cli/plan/card_numbers.h"
+#include "core/base/error.h"
 
 namespace tailrace {
 namespace {
@@ -129,6 +130,15 @@ TEST(CardFit, WhatDoesNotFitSaysSoAndWhatWould) {
   EXPECT_NE(text.find("would fit  "), std::string::npos) << text;
   EXPECT_NE(text.find("B parameters\n"), std::string::npos) << text;
   EXPECT_GT(fit.trainer_needs, int64_t{120} << 30);
+}
+
+TEST(CardFit, ACacheOfOtherElementsIsRefused) {
+  RunOptions options = run_on("h100-80");
+  options.model.kv_cache_dtype = Compute::kBf16;
+  options.model.compute = Compute::kF32;
+  EXPECT_THROW((void)cache_placement(options, small_policy()), UserError);
+  options.model.compute = Compute::kBf16;
+  EXPECT_EQ(cache_placement(options, small_policy()).kv_cache, Dtype::kBF16);
 }
 
 TEST(CardFit, TellsWhatCannotRunToday) {

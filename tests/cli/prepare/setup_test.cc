@@ -567,8 +567,9 @@ TEST_F(RunSetupTest, ARunWhoseBuildDidNotKnowAKeyIsNotGivenItsDefault) {
                 .find("config.yaml: model.compute is missing: an older build"),
             std::string::npos);
   EXPECT_NE(continued_without("  style: auto\n").find("chat.style is missing"), std::string::npos);
-  // How work is done may be new.
+  // How work is done may be new, and so may a key whose default is what was done before it.
   EXPECT_EQ(continued_without("  level: info\n"), "");
+  EXPECT_EQ(continued_without("  kv_cache_dtype: auto\n"), "");
 }
 
 // A golden list: who changes it has thought of the runs that are under way.

@@ -526,7 +526,19 @@ TEST(Engine, ItsMemoryMayHoldAnythingWhenWeightsAreInstalled) {
   TestEngine apart(model);
   const auto expected = answers(apart);
   Buffer memory(size_t{16} << 20);
+  std::ranges::fill(memory.as<uint8_t>(), uint8_t{0xff});
   std::optional<ArenaScope> turn(memory.bytes());
+  ThreadPool pool(1);
+  const SteadyClock clock;
+  {
+    // Nothing is written before its first turn: the trainer may have the memory by then.
+    const Engine made(model.model, nullptr, engine_options({}), Stream{.device = {}, .pool = &pool},
+                      clock);
+    EXPECT_EQ(std::ranges::count(memory.as<uint8_t>(), uint8_t{0xff}),
+              std::ssize(memory.as<uint8_t>()));
+  }
+  turn.reset();
+  turn.emplace(memory.bytes());
   TestEngine in_turn(model);
   turn.reset();
   for (int64_t version = 1; version < 3; ++version) {
