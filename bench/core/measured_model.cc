@@ -24,7 +24,7 @@ MeasuredModel::MeasuredModel(const ModelChoice& choice, int64_t max_positions)
     : name(choice.geometry), folder(choice.folder) {
   if (folder.empty()) {
     config = geometry(name, max_positions);
-    // Of random weights, in float32.
+    // Random weights are read in float32.
     elements = elements_of(Compute::kF32, choice.kv_cache_dtype, config);
     return;
   }

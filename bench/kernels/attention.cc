@@ -32,8 +32,8 @@ void bench_attention(KernelHarness& bench, const AttentionShape& shape) {
       dv(rows, kv_size, rng);
   RandomMatrix keys(sequences * blocks, kv_size * kBlockTokens, rng),
       values(sequences * blocks, kv_size * kBlockTokens, rng);
-  // Of bfloat16 the first half of that memory is used, and what is written is of it already, so
-  // that the reference needs to know nothing.
+  // A cache of bfloat16 uses the first half of that memory, and what is written is of it already,
+  // so that the reference needs to know nothing.
   const KvLayer kv{keys.view.data, values.view.data, kBlockTokens, kv_heads, head_dim, cache};
   if (cache == Dtype::kBF16) {
     for (float* matrix : {k.view.data, v.view.data})

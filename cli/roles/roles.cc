@@ -182,7 +182,7 @@ auto within_memory(const MemoryNeed& need, const RoleContext& context, const Pla
   }
 }
 
-// Of the host, without what lies in the memory of a colocation.
+// Bytes of the host, without what lies in the memory of a colocation.
 int64_t own_bytes(std::vector<MemoryItem> host, const Colocation* colocation) {
   if (colocation != nullptr) std::erase_if(host, [](auto& item) { return item.of_turn; });
   return total_bytes(host);

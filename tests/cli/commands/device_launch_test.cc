@@ -1,5 +1,6 @@
 // model.device: `launch` on the real binary, and on the same one with an emulated GPU.
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -127,6 +128,18 @@ int64_t logged(const RunPaths& run, const std::string& name) {
   return at == std::string::npos ? -1 : std::stoll(log.value().substr(at + name.size()));
 }
 
+// The weights of the second step, to the bit.
+void expect_learned_alike(const RunPaths& run, const std::vector<RunPaths>& others) {
+  const std::string weights = "checkpoints/step_000002/model.safetensors";
+  const auto expected = read_file(run.root / weights);
+  ASSERT_TRUE(expected);
+  for (const RunPaths& other : others) {
+    const auto learned = read_file(other.root / weights);
+    ASSERT_TRUE(learned);
+    EXPECT_EQ(learned.value(), expected.value());
+  }
+}
+
 // The same steps, one GPU in turn, and no more of its memory than was planned.
 TEST(LaunchDevice, TrainerAndRolloutWorkerTakeTurns) {
   TemporaryDirectory folder;
@@ -144,13 +157,8 @@ TEST(LaunchDevice, TrainerAndRolloutWorkerTakeTurns) {
   launch(apart, "");
   launch(in_turn, "run.colocate=true");
   launch(threads, "run.colocate=true --in-process");
-  const std::string weights = "checkpoints/step_000002/model.safetensors";
-  const auto expected = read_file(apart.root / weights);
-  ASSERT_TRUE(expected);
+  expect_learned_alike(apart, {in_turn, threads});
   for (const RunPaths& run : {in_turn, threads}) {
-    const auto learned = read_file(run.root / weights);
-    ASSERT_TRUE(learned);
-    EXPECT_EQ(learned.value(), expected.value());
     const int64_t planned = logged(run, "device memory planned="), held = logged(run, " held=");
     EXPECT_LE(held, planned);
     // What the plan rounds up, and nothing else.
@@ -181,14 +189,7 @@ TEST(LaunchDevice, TheyTakeTurnsOnTheCpuToo) {
   launch(apart, "");
   launch(in_turn, "run.colocate=true");
   launch(threads, "run.colocate=true --in-process");
-  const std::string weights = "checkpoints/step_000002/model.safetensors";
-  const auto expected = read_file(apart.root / weights);
-  ASSERT_TRUE(expected);
-  for (const RunPaths& run : {in_turn, threads}) {
-    const auto learned = read_file(run.root / weights);
-    ASSERT_TRUE(learned);
-    EXPECT_EQ(learned.value(), expected.value());
-  }
+  expect_learned_alike(apart, {in_turn, threads});
 }
 
 TEST(LaunchDevice, TurnsNeedOneOfEachAndOneDevice) {

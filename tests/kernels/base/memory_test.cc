@@ -18,7 +18,7 @@ TEST(Buffer, IsAlignedAndZero) {
   EXPECT_EQ(buffer.as<float>().size(), 250u);
 }
 
-// So that the system can give it pages of that size.
+// The system can then give it pages of that size.
 TEST(Buffer, ALargeOneBeginsWithALargePage) {
   constexpr size_t kPage = size_t{2} << 20;
   for (const size_t bytes : {2 * kPage, 2 * kPage + 64, 5 * kPage - 64}) {
