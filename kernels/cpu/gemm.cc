@@ -42,7 +42,6 @@ struct Tile {
   bool add_to_c = false;
   float* c = nullptr;
   int64_t c_stride = 0;
-  int64_t cols = 0;  // columns that exist, from the first of these panels
   // What the second-level cache is asked for meanwhile, a line a round of k; null: nothing.
   const std::byte* ahead = nullptr;
   // Of one row or two: so many bytes ahead of the panels it is asked for more of them; 0: it is
@@ -50,23 +49,30 @@ struct Tile {
   int64_t near = 0;
 };
 
-// Rounds over k between two tests for its end, which cost the highest tile 7 % of its time. The
-// lower ones gain nothing by a second round.
-constexpr int rounds_at_once(int rows) { return rows == kTileRows ? 2 : 1; }
-
-// kRows x (kPanels * 32) sums in registers.
+// kRows x (kPanels * 32) sums in registers; all of C's columns exist. Unrolled at our word: where
+// an index is not a constant, the compiler keeps the sums in memory before and behind the loop,
+// which costs the highest tile a twentieth of its time.
 template <int kRows, int kPanels>
 struct Sums {
   static constexpr int kVectors = 2 * kPanels;
   Vec16 at[kRows][kVectors];
 
-  TR_INLINE void start(const Tile& t) {
+  // sum = f(sum, row, vector) for each.
+  template <class F>
+  TR_INLINE void for_each(const F& f) {
+#pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      for (int v = 0; v < kVectors; ++v) {
-        at[r][v] = t.start == nullptr
-                       ? simd::zero()
-                       : simd::load(t.start + r * t.start_stride + v * kLanes, t.cols - v * kLanes);
-      }
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) at[r][v] = f(at[r][v], r, v);
+    }
+  }
+  TR_INLINE void start(const Tile& t) {
+    if (t.start == nullptr) {
+      for_each([](Vec16, int, int) { return simd::zero(); });
+    } else {
+      for_each([&](Vec16, int r, int v) {
+        return simd::load(t.start + r * t.start_stride + v * kLanes);
+      });
     }
   }
   // Asks for C while the sums are made.
@@ -75,19 +81,20 @@ struct Sums {
       for (int v = 0; v < kVectors; ++v) __builtin_prefetch(t.c + r * t.c_stride + v * kLanes, 1);
     }
   }
-  TR_INLINE void finish(const Tile& t) const {
-    for (int r = 0; r < kRows; ++r) {
-      for (int v = 0; v < kVectors; ++v) {
-        int64_t left = t.cols - v * kLanes;
-        // A panel is padded to 32 columns; C is not.
-        if (left <= 0) continue;
-        Vec16 sum = at[r][v];
-        if (t.bias != nullptr) sum = simd::add(sum, simd::load(t.bias + v * kLanes, left));
-        float* c = t.c + r * t.c_stride + v * kLanes;
-        if (t.add_to_c) sum = simd::add(simd::load(c, left), sum);
-        simd::store(c, sum, left);
-      }
+  TR_INLINE void finish(const Tile& t) {
+    if (t.bias != nullptr) {
+      for_each(
+          [&](Vec16 sum, int, int v) { return simd::add(sum, simd::load(t.bias + v * kLanes)); });
     }
+    if (t.add_to_c) {
+      for_each([&](Vec16 sum, int r, int v) {
+        return simd::add(simd::load(t.c + r * t.c_stride + v * kLanes), sum);
+      });
+    }
+    for_each([&](Vec16 sum, int r, int v) {
+      simd::store(t.c + r * t.c_stride + v * kLanes, sum);
+      return sum;
+    });
   }
 };
 
@@ -105,6 +112,33 @@ TR_INLINE void ask_near(const T* panel, int64_t panel_stride, int64_t near) {
   }
 }
 
+// Elements of A, a value of k after the other. Of rows that are apart every third one has an
+// address of its own and the two behind it are found from it by a stride, as an instruction can:
+// with one address for all, or one for each, they do not fit in the registers, and the highest tile
+// of pairs loses a twentieth of its time.
+template <class T, Layout kLayout, int kRows>
+class RowsOfA {
+ public:
+  TR_INLINE explicit RowsOfA(const Tile& t) : stride_(t.a_stride) {
+    for (int i = 0; i < kAddresses; ++i) at_[i] = static_cast<const T*>(t.a) + i * kEach * stride_;
+  }
+  TR_INLINE T row(int r) const {
+    return kLayout == Layout::kTiles ? at_[0][r] : at_[r / kEach][r % kEach * stride_];
+  }
+  TR_INLINE void next() {
+    for (auto& at : at_) {
+      at += kLayout == Layout::kTiles ? kTileRows : 1;
+      asm("" : "+r"(at));  // or the compiler makes one address of all again
+    }
+  }
+
+ private:
+  static constexpr int kEach = 3;
+  static constexpr int kAddresses = kLayout == Layout::kTiles ? 1 : (kRows + kEach - 1) / kEach;
+  int64_t stride_;
+  const T* at_[kAddresses];
+};
+
 // From panels of T.
 template <class T, Layout kLayout, int kRows, int kPanels>
 void compute_tile(const Tile& t) {
@@ -112,10 +146,10 @@ void compute_tile(const Tile& t) {
   Sums<kRows, kPanels> sums;
   sums.start(t);
   sums.fetch_c(t);
-  const auto* a = static_cast<const float*>(t.a);
+  RowsOfA<float, kLayout, kRows> a(t);
   const auto* panel = static_cast<const T*>(t.panel);
-  const int64_t a_stride = t.a_stride, panel_stride = t.panel_stride;
-  auto add_products = [&]() __attribute__((always_inline)) {
+  const int64_t panel_stride = t.panel_stride;
+  for (int64_t k = 0; k < t.k; ++k) {
     Vec16 b[kVectors];
     for (int p = 0; p < kPanels; ++p) {
       b[2 * p] = simd::load(panel + p * panel_stride);
@@ -128,18 +162,12 @@ void compute_tile(const Tile& t) {
     for (int r = 0; r < kRows; ++r) {
       // One chain a sum, k ascending: more chains would hide the latency of few rows as well, but
       // joining them would round in other places than a larger tile does.
-      Vec16 x = simd::broadcast(kLayout == Layout::kTiles ? a[r] : a[r * a_stride]);
+      const Vec16 x = simd::broadcast(a.row(r));
       for (int v = 0; v < kVectors; ++v) sums.at[r][v] = fma(x, b[v], sums.at[r][v]);
     }
-    a += kLayout == Layout::kTiles ? kTileRows : 1;
+    a.next();
     panel += kPanel;
-  };
-  constexpr int kRounds = rounds_at_once(kRows);
-  int64_t k = 0;
-  for (; k + kRounds <= t.k; k += kRounds) {
-    for (int round = 0; round < kRounds; ++round) add_products();
   }
-  for (; k < t.k; ++k) add_products();
   sums.finish(t);
 }
 
@@ -151,9 +179,9 @@ TR_PAIRS void compute_pair_tile(const Tile& t) {
   sums.start(t);
   sums.fetch_c(t);
   const auto* ahead = t.ahead != nullptr ? t.ahead : static_cast<const std::byte*>(t.panel);
-  const auto* a = static_cast<const Pair*>(t.a);
+  RowsOfA<Pair, kLayout, kRows> a(t);
   const auto* panel = static_cast<const Pair*>(t.panel);
-  const int64_t a_stride = t.a_stride, panel_stride = t.panel_stride / 2;
+  const int64_t panel_stride = t.panel_stride / 2;
   for (int64_t k = 0; k < t.k; ++k) {
     __m512i b[kVectors];
     for (int p = 0; p < kPanels; ++p) {
@@ -165,11 +193,10 @@ TR_PAIRS void compute_pair_tile(const Tile& t) {
       for (auto& vector : b) asm("" : "+v"(vector));  // as simd::keep()
     }
     for (int r = 0; r < kRows; ++r) {
-      const __m512i x =
-          _mm512_set1_epi32(static_cast<int>(kLayout == Layout::kTiles ? a[r] : a[r * a_stride]));
+      const __m512i x = _mm512_set1_epi32(static_cast<int>(a.row(r)));
       for (int v = 0; v < kVectors; ++v) sums.at[r][v] = add_pairs(sums.at[r][v], x, b[v]);
     }
-    a += kLayout == Layout::kTiles ? kTileRows : 1;
+    a.next();
     panel += kPanel;
     if constexpr (kRows > 2) {
       __builtin_prefetch(ahead, /*rw=*/0, /*locality=*/2);
@@ -269,6 +296,32 @@ struct RoundedRows {
   }
 };
 
+// Columns [0, cols) of a tile whose panels have `padded` ones: zeros follow in a panel, and
+// whatever follows in C stays.
+void compute_edge(TileFunction compute, Tile t, int64_t rows, int64_t cols, int64_t padded) {
+  constexpr int64_t kMostCols = panels_at_once(1) * kPanel;
+  constexpr int64_t kMost = std::max(kTileRows * kPanel, 2 * kMostCols);
+  alignas(kMemoryAlignment) float start[kMost] = {}, bias[kMostCols] = {}, c[kMost] = {};
+  const auto copy = [&](const float* from, int64_t from_stride, float* to, int64_t to_stride) {
+    for (int64_t r = 0; r < rows; ++r)
+      std::copy_n(from + r * from_stride, cols, to + r * to_stride);
+  };
+  Tile inner = t;
+  inner.c = c;
+  inner.start_stride = inner.c_stride = padded;
+  if (t.start != nullptr) {
+    copy(t.start, t.start_stride, start, padded);
+    inner.start = start;
+  }
+  if (t.bias != nullptr) {
+    std::copy_n(t.bias, cols, bias);
+    inner.bias = bias;
+  }
+  if (t.add_to_c) copy(t.c, t.c_stride, c, padded);
+  compute(inner);
+  copy(c, padded, t.c, t.c_stride);
+}
+
 // Outputs of rows [row_begin, row_end) and whole panels [panel_begin, panel_end).
 void multiply_part(const Product& g, int64_t row_begin, int64_t row_end, int64_t panel_begin,
                    int64_t panel_end, WorkPulse& pulse) {
@@ -330,13 +383,18 @@ void multiply_part(const Product& g, int64_t row_begin, int64_t row_end, int64_t
         if (g.from_memory) t.near = kNear;
         const bool wide = panels > 1 && panels_at_once(rows) == panels;
         const auto index = static_cast<size_t>(rows - 1);
+        const auto compute = [&](TileFunction function, int64_t cols, int64_t padded) {
+          if (cols >= padded) {
+            function(t);
+          } else {
+            compute_edge(function, t, rows, cols, padded);
+          }
+        };
         if (wide) {
-          t.cols = std::min(g.cols - col, panels * kPanel);
-          kTileFunctions[kind][index](t);
+          compute(kTileFunctions[kind][index], g.cols - col, panels * kPanel);
         } else {
           for (int64_t p = 0; p < panels; ++p) {
-            t.cols = std::min(g.cols - col - p * kPanel, kPanel);
-            kNarrowTileFunctions[kind][index](t);
+            compute(kNarrowTileFunctions[kind][index], g.cols - col - p * kPanel, kPanel);
             t.panel = first_panel + (p + 1) * panel_stride * element_bytes;
             t.c += kPanel;
             if (t.start != nullptr) t.start += kPanel;
