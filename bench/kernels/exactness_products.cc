@@ -27,7 +27,7 @@ using gemm::Pair;
 // As in kernels/cpu/gemm.cc: how finely work is divided is not for the rule to say.
 constexpr int64_t kGrain = 256 * 1024;
 // As in kernels/cpu/linear.cc: tokens of a block of dW, and rows of W that dx turns at once.
-int64_t token_block(Form form) { return form == Form::kPairs ? 1024 : 256; }
+int64_t token_block(Form form) { return form == Form::kPairs ? 2048 : 256; }
 int64_t out_block(int64_t out, int64_t in) {
   constexpr int64_t kFloats = 1 << 20;
   return std::min(out, std::max<int64_t>(kFloats / (in * kPanel), 1) * kPanel);
@@ -106,34 +106,22 @@ void grad_input_in_blocks(const Stream& stream, ConstMatrix dy, const Weight& w,
   }
 }
 
-// Packed tokens of one thread.
-struct PackedTokens {
-  Buffer tiles, panels;
-  PackedTokens(Form form, int64_t tokens, int64_t out, int64_t in)
-      : tiles(float_bytes(gemm::num_floats(form, gemm::tiles_size(form, out, tokens)))),
-        panels(float_bytes(gemm::num_floats(form, gemm::panels_size(form, in, tokens)))) {}
-
-  template <class Element>
-  void pack(const Stream& stream, ConstMatrix dy, ConstMatrix x) {
-    gemm::pack_tiles(stream, dy, reinterpret_cast<Element*>(tiles.data()));
-    gemm::pack_panels(stream, x, reinterpret_cast<Element*>(panels.data()));
-  }
-};
-
 // Adds dy^T x of some tokens, a block of tokens after the other, to `out`, or with `overwrite`
-// begins with the first block.
+// begins with the first block. `panels`: for a block of x.
 void add_token_blocks(const Stream& stream, Form form, ConstMatrix dy, ConstMatrix x,
-                      PackedTokens& packed, bool overwrite, Matrix out) {
+                      std::span<std::byte> panels, bool overwrite, Matrix out) {
   const int64_t block = token_block(form);
   for (int64_t begin = 0; begin < dy.rows; begin += block) {
     const int64_t end = std::min(dy.rows, begin + block);
+    const ConstMatrix tokens = x.slice_rows(begin, end);
     if (form == Form::kPairs)
-      packed.pack<Pair>(stream, dy.slice_rows(begin, end), x.slice_rows(begin, end));
+      gemm::pack_panels(stream, tokens, reinterpret_cast<Pair*>(panels.data()));
     else
-      packed.pack<float>(stream, dy.slice_rows(begin, end), x.slice_rows(begin, end));
-    gemm::multiply(stream, {.layout = gemm::Layout::kTiles,
-                            .a = packed.tiles.data(),
-                            .panels = packed.panels.data(),
+      gemm::pack_panels(stream, tokens, reinterpret_cast<float*>(panels.data()));
+    gemm::multiply(stream, {.layout = gemm::Layout::kColumns,
+                            .a = dy.row(begin),
+                            .a_stride = dy.stride,
+                            .panels = panels.data(),
                             .form = form,
                             .rows = out.rows,
                             .cols = out.cols,
@@ -146,12 +134,13 @@ void add_token_blocks(const Stream& stream, Form form, ConstMatrix dy, ConstMatr
 
 // Scratch of the ways of dW that are free.
 struct TokenScratch {
-  std::vector<PackedTokens> packed;  // a thread each
-  Buffer partials;                   // dW for each thread but one
+  std::vector<Buffer> panels;  // of a block of x, a thread each
+  Buffer partials;             // dW for each thread but one
   TokenScratch(Form form, int threads, int64_t tokens, int64_t out, int64_t in)
       : partials(float_bytes((threads - 1) * out * in)) {
-    for (int i = 0; i < threads; ++i)
-      packed.emplace_back(form, std::min(token_block(form), tokens), out, in);
+    const int64_t floats =
+        gemm::num_floats(form, gemm::panels_size(form, in, std::min(token_block(form), tokens)));
+    for (int i = 0; i < threads; ++i) panels.emplace_back(float_bytes(floats));
   }
 };
 
@@ -166,7 +155,7 @@ void grad_weight_by_threads(const Stream& stream, Form form, TokenScratch& scrat
       const int64_t first = tokens * part / parts, last = tokens * (part + 1) / parts;
       add_token_blocks(
           Stream{}, form, dy.slice_rows(first, last), x.slice_rows(first, last),
-          scratch.packed[static_cast<size_t>(part)], /*overwrite=*/part > 0,
+          scratch.panels[static_cast<size_t>(part)].as<std::byte>(), /*overwrite=*/part > 0,
           part == 0 ? dweight
                     : Matrix(partials.data() + (part - 1) * size, dweight.rows, dweight.cols));
     }
@@ -350,7 +339,7 @@ void grad_weight_case(ExactnessHarness& bench, const ProductShape& shape, Dtype 
   };
   std::vector<Liberty> liberties = {{"blocks of tokens added to dW", [&](int64_t) {
                                        add_token_blocks(stream, form, dy.view, x.view,
-                                                        free_scratch.packed[0],
+                                                        free_scratch.panels[0].as<std::byte>(),
                                                         /*overwrite=*/false, dw);
                                      }}};
   if (bench.num_threads() > 1) {

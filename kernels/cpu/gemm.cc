@@ -123,18 +123,18 @@ class RowsOfA {
     for (int i = 0; i < kAddresses; ++i) at_[i] = static_cast<const T*>(t.a) + i * kEach * stride_;
   }
   TR_INLINE T row(int r) const {
-    return kLayout == Layout::kTiles ? at_[0][r] : at_[r / kEach][r % kEach * stride_];
+    return kLayout == Layout::kColumns ? at_[0][r] : at_[r / kEach][r % kEach * stride_];
   }
   TR_INLINE void next() {
     for (auto& at : at_) {
-      at += kLayout == Layout::kTiles ? kTileRows : 1;
+      at += kLayout == Layout::kColumns ? kTileRows : 1;
       asm("" : "+r"(at));  // or the compiler makes one address of all again
     }
   }
 
  private:
   static constexpr int kEach = 3;
-  static constexpr int kAddresses = kLayout == Layout::kTiles ? 1 : (kRows + kEach - 1) / kEach;
+  static constexpr int kAddresses = kLayout == Layout::kColumns ? 1 : (kRows + kEach - 1) / kEach;
   int64_t stride_;
   const T* at_[kAddresses];
 };
@@ -249,19 +249,21 @@ constexpr auto narrow_pair_functions(std::integer_sequence<int, kRow...>) {
 
 // Rows of the table: what A and the panels are; columns: the rows of a tile less one.
 constexpr std::make_integer_sequence<int, static_cast<int>(kTileRows)> kHeights;
-constexpr std::array kTileFunctions = {
-    tile_functions<float, Layout::kRows>(kHeights), tile_functions<float, Layout::kTiles>(kHeights),
-    tile_functions<Bf16, Layout::kRows>(kHeights),
+constexpr std::array kTileFunctions = {tile_functions<float, Layout::kRows>(kHeights),
+                                       tile_functions<float, Layout::kColumns>(kHeights),
+                                       tile_functions<Bf16, Layout::kRows>(kHeights),
 #ifdef TR_HAS_PAIRS
-    pair_functions<Layout::kRows>(kHeights), pair_functions<Layout::kTiles>(kHeights)
+                                       pair_functions<Layout::kRows>(kHeights),
+                                       pair_functions<Layout::kColumns>(kHeights)
 #endif
 };
-constexpr std::array kNarrowTileFunctions = {narrow_tile_functions<float, Layout::kRows>(kHeights),
-                                             narrow_tile_functions<float, Layout::kTiles>(kHeights),
-                                             narrow_tile_functions<Bf16, Layout::kRows>(kHeights),
+constexpr std::array kNarrowTileFunctions = {
+    narrow_tile_functions<float, Layout::kRows>(kHeights),
+    narrow_tile_functions<float, Layout::kColumns>(kHeights),
+    narrow_tile_functions<Bf16, Layout::kRows>(kHeights),
 #ifdef TR_HAS_PAIRS
-                                             narrow_pair_functions<Layout::kRows>(kHeights),
-                                             narrow_pair_functions<Layout::kTiles>(kHeights)
+    narrow_pair_functions<Layout::kRows>(kHeights),
+    narrow_pair_functions<Layout::kColumns>(kHeights)
 #endif
 };
 
@@ -270,7 +272,7 @@ size_t table_row(const Product& g) {
     case Form::kFloats:
       return g.layout == Layout::kRows ? 0 : 1;
     case Form::kBf16:
-      TR_CHECK(g.layout == Layout::kRows, "no tiles for these panels");
+      TR_CHECK(g.layout == Layout::kRows, "no tiles of columns for these panels");
       return 2;
     case Form::kPairs:
       TR_CHECK(kTileFunctions.size() > 3, "this instruction set has no pairs");
@@ -279,21 +281,94 @@ size_t table_row(const Product& g) {
   TR_CHECK(false, "no form");
 }
 
-// Rows of A in pairs, of a block at a time; as large as the largest block that the thread has met.
-struct RoundedRows {
-  std::vector<Pair> memory;
-  int64_t stride = 0;
+// Panels or tiles [first, last) of kWidth columns of b side by side, each of which has `each`
+// elements: rows of k for floats, or pairs of two rows. Columns that do not exist become zeros:
+// load() reads no lane from behind the row's end. A tile has fewer columns than a vector, and the
+// row of the next k begins right behind it.
+template <int64_t kWidth>
+void pack_columns(ConstMatrix b, int64_t first, int64_t last, int64_t each, float* out) {
+  for (int64_t r = 0; r < b.rows; ++r) {
+    for (int64_t i = first; i < last; ++i) {
+      const float* in = b.row(r) + i * kWidth;
+      for (int64_t c = 0; c < kWidth; c += kLanes)
+        simd::store(out + i * each + r * kWidth + c, simd::load(in + c, b.cols - i * kWidth - c),
+                    kWidth - c);
+    }
+  }
+}
+#ifdef TR_HAS_PAIRS
+template <int64_t kWidth>
+TR_PAIRS void pack_columns(ConstMatrix b, int64_t first, int64_t last, int64_t each, Pair* out) {
+  // Rows of which some columns are read in one go are apart: no processor asks for them by itself.
+  constexpr int64_t kAhead = 16;
+  for (int64_t r = 0; r < b.rows; r += 2) {
+    for (int64_t i = first; i < last; ++i) {
+      for (int64_t c = 0; c < kWidth; c += kLanes) {
+        const int64_t col = i * kWidth + c, left = b.cols - col;
+        for (int64_t next = r + kAhead; next < r + kAhead + 2; ++next)
+          __builtin_prefetch(b.row(next) + col, /*rw=*/0, /*locality=*/2);
+        const Vec16 even = simd::load(b.row(r) + col, left);
+        const Vec16 odd = r + 1 < b.rows ? simd::load(b.row(r + 1) + col, left) : simd::zero();
+        _mm512_mask_storeu_epi32(out + i * each + r / 2 * kWidth + c,
+                                 simd::first_lanes(kWidth - c).bits, pair_up(even, odd));
+      }
+    }
+  }
+}
+#else
+template <int64_t kWidth>
+void pack_columns(ConstMatrix, int64_t, int64_t, int64_t, Pair*) {
+  TR_CHECK(false, "this instruction set has no pairs");
+}
+#endif
 
-  const Pair* round([[maybe_unused]] const float* a, [[maybe_unused]] int64_t a_stride,
-                    [[maybe_unused]] int64_t rows, [[maybe_unused]] int64_t k) {
+// A block of A as tiles read it, if not as it is: as large as the largest that the thread has met.
+class BlockOfA {
+ public:
+  // Rows [begin, end).
+  BlockOfA(const Product& g, int64_t begin, int64_t end) : at_(g.a), stride_(g.a_stride) {
+    const bool pairs = g.form == Form::kPairs;
+    const auto* a = static_cast<const float*>(g.a);
+    if (g.layout == Layout::kColumns) {
+      const ConstMatrix columns(a + begin, g.k, end - begin, g.a_stride);
+      // Tiles that are packed side by side would share a set of the cache if some lines did not lie
+      // between two of them.
+      stride_ = (pairs ? round_up(g.k, 2) / 2 : g.k) + 4;
+      const int64_t tiles = num_tiles(end - begin), tile = stride_ * kTileRows;
+      std::byte* memory = take(tiles * tile);
+      if (pairs) {
+        pack_columns<kTileRows>(columns, 0, tiles, tile, reinterpret_cast<Pair*>(memory));
+      } else {
+        pack_columns<kTileRows>(columns, 0, tiles, tile, reinterpret_cast<float*>(memory));
+      }
+      return;
+    }
+    at_ = a + begin * g.a_stride;
+    if (!pairs) return;
 #ifdef TR_HAS_PAIRS
     // One line more than it takes: rows a power of two apart would share a set of the cache.
-    stride = round_up(round_up(k, 2) / 2, kLanes) + kLanes;
-    if (std::ssize(memory) < rows * stride) memory.resize(static_cast<size_t>(rows * stride));
-    round_rows(a, a_stride, rows, k, memory.data(), stride);
+    stride_ = round_up(round_up(g.k, 2) / 2, kLanes) + kLanes;
+    round_rows(a + begin * g.a_stride, g.a_stride, end - begin, g.k,
+               reinterpret_cast<Pair*>(take((end - begin) * stride_)), stride_);
 #endif
+  }
+  // What lies between two rows, and with columns the twelfth part of what lies between two tiles.
+  int64_t stride() const { return stride_; }
+  const void* row(int64_t i) const {
+    return static_cast<const std::byte*>(at_) + i * stride_ * kFloatBytes;
+  }
+
+ private:
+  std::byte* take(int64_t elements) {
+    thread_local Buffer memory;
+    const auto size = static_cast<size_t>(elements * kFloatBytes);
+    if (memory.size() < size) memory = Buffer(size);
+    at_ = memory.data();
     return memory.data();
   }
+
+  const void* at_;
+  int64_t stride_;
 };
 
 // Columns [0, cols) of a tile whose panels have `padded` ones: zeros follow in a panel, and
@@ -341,20 +416,9 @@ void multiply_part(const Product& g, int64_t row_begin, int64_t row_end, int64_t
     // Tiles of nearly equal height; packed tiles have the height that they were packed with.
     const int64_t tiles = num_tiles(block_end - block);
     const int64_t height =
-        g.layout == Layout::kTiles ? kTileRows : (block_end - block + tiles - 1) / tiles;
+        g.layout == Layout::kColumns ? kTileRows : (block_end - block + tiles - 1) / tiles;
     const int64_t at_once = panels_at_once(std::min(height, block_end - block));
-    // The first row of the block, and what lies between two rows of it.
-    const auto* rows_of_a = static_cast<const std::byte*>(g.a) + g.a_stride * block * kFloatBytes;
-    int64_t a_stride = g.a_stride;
-    if (g.layout == Layout::kTiles) {
-      a_stride = terms;
-      rows_of_a = static_cast<const std::byte*>(g.a) + a_stride * block * kFloatBytes;
-    } else if (pairs) {
-      thread_local RoundedRows rounded;
-      rows_of_a = reinterpret_cast<const std::byte*>(rounded.round(
-          reinterpret_cast<const float*>(rows_of_a), g.a_stride, block_end - block, g.k));
-      a_stride = rounded.stride;
-    }
+    const BlockOfA a(g, block, block_end);
     for (int64_t panel = panel_begin; panel < panel_end;) {
       // At the end of the panels, and in a last tile of another height than the others, one panel
       // at a time. That is only slower: an element's sum is the same in any tile.
@@ -362,8 +426,8 @@ void multiply_part(const Product& g, int64_t row_begin, int64_t row_end, int64_t
       for (int64_t row = block; row < block_end; row += height) {
         const int64_t rows = std::min(height, block_end - row);
         Tile t;
-        t.a = rows_of_a + (row - block) * a_stride * kFloatBytes;
-        t.a_stride = a_stride;
+        t.a = a.row(row - block);
+        t.a_stride = a.stride();
         const std::byte* first_panel = panels_begin + panel * panel_stride * element_bytes;
         t.panel = first_panel;
         t.panel_stride = panel_stride;
@@ -487,43 +551,6 @@ int64_t copy_grain(int64_t each) {
   return std::max<int64_t>(1, kGrain / 16 / std::max<int64_t>(each, 1));
 }
 
-// Panels or tiles [first, last) of kWidth columns of b side by side, each of which has `each`
-// elements: rows of k for floats, or pairs of two rows. Columns that do not exist become zeros:
-// load() reads no lane from behind the row's end. A tile has fewer columns than a vector, and the
-// row of the next k begins right behind it.
-template <int64_t kWidth>
-void pack_columns(ConstMatrix b, int64_t first, int64_t last, int64_t each, float* out) {
-  for (int64_t r = 0; r < b.rows; ++r) {
-    for (int64_t i = first; i < last; ++i) {
-      const float* in = b.row(r) + i * kWidth;
-      for (int64_t c = 0; c < kWidth; c += kLanes)
-        simd::store(out + i * each + r * kWidth + c, simd::load(in + c, b.cols - i * kWidth - c),
-                    kWidth - c);
-    }
-  }
-}
-#ifdef TR_HAS_PAIRS
-template <int64_t kWidth>
-TR_PAIRS void pack_columns(ConstMatrix b, int64_t first, int64_t last, int64_t each, Pair* out) {
-  for (int64_t r = 0; r < b.rows; r += 2) {
-    for (int64_t i = first; i < last; ++i) {
-      for (int64_t c = 0; c < kWidth; c += kLanes) {
-        const int64_t col = i * kWidth + c, left = b.cols - col;
-        const Vec16 even = simd::load(b.row(r) + col, left);
-        const Vec16 odd = r + 1 < b.rows ? simd::load(b.row(r + 1) + col, left) : simd::zero();
-        _mm512_mask_storeu_epi32(out + i * each + r / 2 * kWidth + c,
-                                 simd::first_lanes(kWidth - c).bits, pair_up(even, odd));
-      }
-    }
-  }
-}
-#else
-template <int64_t kWidth>
-void pack_columns(ConstMatrix, int64_t, int64_t, int64_t, Pair*) {
-  TR_CHECK(false, "this instruction set has no pairs");
-}
-#endif
-
 template <int64_t kWidth, class Element>
 void pack_all(const Stream& stream, ConstMatrix b, Element* out) {
   const int64_t each = (std::is_same_v<Element, Pair> ? (b.rows + 1) / 2 : b.rows) * kWidth;
@@ -544,13 +571,6 @@ void pack_panels(const Stream& stream, ConstMatrix b, float* panels) {
 void pack_panels(const Stream& stream, ConstMatrix b, Pair* panels) {
   pack_all<kPanel>(stream, b, panels);
 }
-void pack_tiles(const Stream& stream, ConstMatrix a, float* tiles) {
-  pack_all<kTileRows>(stream, a, tiles);
-}
-void pack_tiles(const Stream& stream, ConstMatrix a, Pair* tiles) {
-  pack_all<kTileRows>(stream, a, tiles);
-}
-
 namespace {
 
 // Columns [first, first + 32) of B for k in [begin, begin + 16), as [16][kPanel]; zeros where B,

@@ -30,8 +30,8 @@ constexpr int64_t kTileRows = 3;  // 12 accumulators of 16 registers
 #endif
 
 enum class Layout {
-  kRows,   // a(m, k) = a[m * a_stride + k]
-  kTiles,  // packed by pack_tiles()
+  kRows,     // a(m, k) = a[m * a_stride + k]
+  kColumns,  // a(m, k) = a[k * a_stride + m]; not with panels of Form::kBf16
 };
 
 // Elements of B in its panels.
@@ -45,8 +45,8 @@ Form form_of(Dtype weight);
 
 struct Product {
   Layout layout = Layout::kRows;
-  const void* a = nullptr;  // floats; of kTiles in the form of the panels
-  int64_t a_stride = 0;     // kRows only
+  const float* a = nullptr;
+  int64_t a_stride = 0;
   const void* panels = nullptr;
   Form form = Form::kFloats;
   bool from_memory = false;  // as of a Weight
@@ -71,10 +71,6 @@ inline int64_t num_floats(Form form, int64_t elements) {
   return form == Form::kFloats ? elements : elements / 2;
 }
 inline int64_t panels_size(int64_t cols, int64_t k) { return panels_size(Form::kFloats, cols, k); }
-inline int64_t tiles_size(Form form, int64_t rows, int64_t k) {
-  return num_tiles(rows) * kTileRows * (form == Form::kPairs ? round_up(k, 2) : k);
-}
-inline int64_t tiles_size(int64_t rows, int64_t k) { return tiles_size(Form::kFloats, rows, k); }
 // Where element (k, col) of B lies in its panels, of k rows.
 inline int64_t panel_index(Form form, int64_t rows, int64_t k, int64_t col) {
   const int64_t panel = col / kPanel * panels_size(form, kPanel, rows), in_panel = col % kPanel;
@@ -103,9 +99,5 @@ void unpack_panels(const Stream& stream, Form form, const void* panels, int64_t 
 // weight that is packed for y = x W^T. Pairs become pairs, all else floats.
 void transpose_panels(const Stream& stream, Form form, const void* panels, int64_t cols, int64_t k,
                       void* transposed);
-// A given as [k, rows]: tiles of kTileRows rows, [tiles][k][kTileRows], or of pairs
-// [tiles][k / 2, rounded up][kTileRows].
-void pack_tiles(const Stream& stream, ConstMatrix a_transposed, float* tiles);
-void pack_tiles(const Stream& stream, ConstMatrix a_transposed, Pair* tiles);
 
 }  // namespace tailrace::inline TR_ISA::gemm

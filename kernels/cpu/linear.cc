@@ -16,7 +16,7 @@ namespace {
 // Tokens of one round of linear_grad_weight: a packed panel of x stays in the second-level cache
 // beside some tiles of dy. In pairs the sums that wait between rounds would take as long as half of
 // a product with so few.
-constexpr int64_t kTokenBlock = 256, kPairTokenBlock = 1024;
+constexpr int64_t kTokenBlock = 256, kPairTokenBlock = 2048;
 
 static_assert(kWeightRows % gemm::kPanel == 0, "whole panels");
 
@@ -164,8 +164,6 @@ void linear_grad_weight(const Stream& stream, Workspace& workspace, const Linear
   const bool pairs = gemm::form_of(args.weight) == gemm::Form::kPairs;
   const gemm::Form form = pairs ? gemm::Form::kPairs : gemm::Form::kFloats;
   const int64_t block = std::min(pairs ? kPairTokenBlock : kTokenBlock, dy.rows);
-  auto tiles =
-      workspace.take<float>(gemm::num_floats(form, gemm::tiles_size(form, dy.cols, block)));
   auto panels =
       workspace.take<float>(gemm::num_floats(form, gemm::panels_size(form, x.cols, block)));
   // Sums over more than one block wait here, unfinished: dW may already hold something.
@@ -177,18 +175,15 @@ void linear_grad_weight(const Stream& stream, Workspace& workspace, const Linear
     // The sum over all tokens is finished before it meets what dW holds: dW is rounded once a call,
     // as if k had not been cut.
     const bool last = end == dy.rows;
-    const auto pack = [&]<class T>(T* packed_dy, T* packed_x) {
-      gemm::pack_tiles(stream, dy.slice_rows(begin, end), packed_dy);
-      gemm::pack_panels(stream, x.slice_rows(begin, end), packed_x);
-    };
+    const ConstMatrix tokens = x.slice_rows(begin, end);
     if (pairs) {
-      pack(reinterpret_cast<gemm::Pair*>(tiles.data()),
-           reinterpret_cast<gemm::Pair*>(panels.data()));
+      gemm::pack_panels(stream, tokens, reinterpret_cast<gemm::Pair*>(panels.data()));
     } else {
-      pack(tiles.data(), panels.data());
+      gemm::pack_panels(stream, tokens, panels.data());
     }
-    gemm::multiply(stream, {.layout = gemm::Layout::kTiles,
-                            .a = tiles.data(),
+    gemm::multiply(stream, {.layout = gemm::Layout::kColumns,
+                            .a = dy.row(begin),
+                            .a_stride = dy.stride,
                             .panels = panels.data(),
                             .form = form,
                             .rows = dweight.rows,
@@ -230,8 +225,8 @@ size_t linear_grad_workspace_bytes(int64_t tokens, int64_t out, int64_t in) {
   // overwritten dx too, where it is not taken.
   const int64_t rows = out_block(out, in);
   const size_t input = bytes(gemm::panels_size(in, rows)) + bytes(rows < out ? tokens * in : 0);
-  const size_t weight = bytes(gemm::tiles_size(out, block)) + bytes(gemm::panels_size(in, block)) +
-                        bytes(tokens > kTokenBlock ? out * in : 0);
+  const size_t weight =
+      bytes(gemm::panels_size(in, block)) + bytes(tokens > kTokenBlock ? out * in : 0);
   return std::max(input, weight);
 }
 
