@@ -13,6 +13,7 @@
 #include "bench/kernels/exactness_chains.h"
 #include "bench/report/program.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm_packing.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ref/ref.h"
@@ -24,8 +25,6 @@ using gemm::Form;
 using gemm::kPanel;
 using gemm::Pair;
 
-// As in kernels/cpu/gemm.cc: how finely work is divided is not for the rule to say.
-constexpr int64_t kGrain = 256 * 1024;
 // As in kernels/cpu/linear.cc: tokens of a block of dW, and rows of W that dx turns at once.
 int64_t token_block(Form form) { return form == Form::kPairs ? 2048 : 256; }
 int64_t out_block(int64_t out, int64_t in) {
@@ -52,7 +51,7 @@ void join(const Stream& stream, std::span<const float> partials, std::span<float
 }
 
 int64_t num_parts(const Stream& stream, int64_t work, int64_t most) {
-  return std::clamp<int64_t>(std::min(work / kGrain, most), 1, num_threads(stream));
+  return std::clamp<int64_t>(std::min(work / gemm::kGrain, most), 1, num_threads(stream));
 }
 
 // As ChainsProduct, k divided among the threads, between pairs. `partials`: an output a thread,
