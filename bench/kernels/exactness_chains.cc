@@ -91,10 +91,7 @@ void multiply_part(const ChainsProduct& p, int64_t row_begin, int64_t row_end, i
         t.add_to_c = p.add_to_c;
         t.c = p.c.row(row) + col;
         t.c_stride = p.c.stride;
-        // A panel of pairs has two lines a term, of which a tile asks for one.
-        const int64_t tile = (row - block) / height;
-        if (panel + 1 < panel_end && tile < 2)
-          t.ahead = b + panel_bytes + tile * terms * gemm::kLine;
+        if (panel + 1 < panel_end && row == block) t.ahead = b + panel_bytes;
         const TileFunction compute = tile_of[static_cast<size_t>(rows - 1)];
         if (cols >= kPanel)
           compute(t);

@@ -167,11 +167,9 @@ void multiply_part(const Product& g, int64_t row_begin, int64_t row_end, int64_t
         t.add_to_c = g.add_to_c;
         t.c = g.c + row * g.c_stride + col;
         t.c_stride = g.c_stride;
-        // A panel of pairs has two lines a term. The first two tiles ask for the next panel, which
-        // the first tile would else wait for.
-        const int64_t tile = (row - block) / height;
-        if (pairs && panels == 1 && panel + 1 < panel_end && tile < 2)
-          t.ahead = first_panel + panel_stride * element_bytes + tile * terms * kLine;
+        // The first tile asks for the next panel, for which it would else wait.
+        if (pairs && panels == 1 && panel + 1 < panel_end && row == block)
+          t.ahead = first_panel + panel_stride * element_bytes;
         if (g.from_memory) t.near = kNear;
         const bool wide = panels > 1 && panels_at_once(rows) == panels;
         const auto index = static_cast<size_t>(rows - 1);

@@ -31,7 +31,7 @@ struct Tile {
   bool add_to_c = false;
   float* c = nullptr;
   int64_t c_stride = 0;
-  // What the second-level cache is asked for meanwhile, a line a round of k; null: nothing.
+  // What the second-level cache is asked for meanwhile, as many bytes as the panel; null: nothing.
   const std::byte* ahead = nullptr;
   // Of one row or two: so many bytes ahead of the panels it is asked for more of them; 0: it is
   // not.
@@ -223,8 +223,10 @@ TR_PAIRS void compute_pair_tile(const Tile& t) {
     for (auto& sums : chains) {
       add_products(a, panel, t, sums);
       if constexpr (kRows > 2) {
+        // A pair of each column of a panel: two lines.
         __builtin_prefetch(ahead, /*rw=*/0, /*locality=*/2);
-        ahead += kLine;
+        __builtin_prefetch(ahead + kLine, /*rw=*/0, /*locality=*/2);
+        ahead += 2 * kLine;
       }
     }
   }
