@@ -64,10 +64,12 @@ struct Sums {
       });
     }
   }
-  // Asks for C while the sums are made.
+  // Asks for C while the sums are made; the second-level cache, because misses of the first one are
+  // what A and the panel wait for.
   TR_INLINE static void fetch_c(const Tile& t) {
     for (int r = 0; r < kRows; ++r) {
-      for (int v = 0; v < kVectors; ++v) __builtin_prefetch(t.c + r * t.c_stride + v * kLanes, 1);
+      for (int v = 0; v < kVectors; ++v)
+        __builtin_prefetch(t.c + r * t.c_stride + v * kLanes, /*rw=*/0, /*locality=*/2);
     }
   }
   TR_INLINE void finish(const Tile& t) {
