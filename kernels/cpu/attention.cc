@@ -544,7 +544,7 @@ void kv_copy(const Stream& /*stream*/, const KvCopy& args) {
     auto* target = static_cast<std::byte*>(part) + to * block_bytes;
     for (int64_t i = 0; i < runs; ++i) std::copy_n(source + i * each, bytes, target + i * each);
   };
-  // Of keys positions lie innermost. Of values the first positions of a head lie together.
+  // Positions lie innermost in keys. The first positions of a head lie together in values.
   copy(kv.keys, int64_t{kv.num_kv_heads} * kv.head_dim, column, tokens * element);
   copy(kv.values, kv.num_kv_heads, head_bytes, int64_t{tokens} * kv.head_dim * element);
 }

@@ -221,7 +221,7 @@ struct QueryBlock {
     return some;
   }
 
-  // Of a sequence's rows a head has a few lines each, too far apart for the processor to see that
+  // A head has a few lines of each row of a sequence, too far apart for the processor to see that
   // they follow.
   void ask_for_rows(ConstMatrix x, int64_t head_dim) const {
     for (int q = 0; q < count; ++q) {

@@ -48,7 +48,7 @@ struct WholeColumns {
   const std::byte* stored(int64_t i) const {
     return reinterpret_cast<const std::byte*>(first + i * kLanes);
   }
-  // What lies there in rows that are `stride` apart.
+  // The group there as floats, in rows that are `stride` apart.
   const float* columns(int64_t /*i*/, const std::byte* stored_at, int /*slot*/) const {
     return reinterpret_cast<const float*>(stored_at);
   }

@@ -76,7 +76,8 @@ size_t table_row(const Product& g) {
   TR_CHECK(false, "no form");
 }
 
-// A block of A as tiles read it, if not as it is: as large as the largest that the thread has met.
+// Some rows of A as tiles read them: where they are, or a copy in memory of the thread, which is as
+// large as the largest copy that it has made.
 class BlockOfA {
  public:
   // Rows [begin, end).
@@ -106,7 +107,8 @@ class BlockOfA {
                reinterpret_cast<Pair*>(take((end - begin) * stride_)), stride_);
 #endif
   }
-  // What lies between two rows, and with columns the twelfth part of what lies between two tiles.
+  // From one row to the next, in floats or pairs; with columns a twelfth of the way from one tile
+  // to the next.
   int64_t stride() const { return stride_; }
   const void* row(int64_t i) const {
     return static_cast<const std::byte*>(at_) + i * stride_ * kFloatBytes;

@@ -1,4 +1,4 @@
-// What a product (gemm.h) reads, made of matrices and made into them again.
+// Panels: made of matrices, made into them again, and transposed.
 #include "kernels/cpu/gemm_packing.h"
 
 #include <algorithm>
@@ -13,9 +13,9 @@ namespace tailrace::inline TR_ISA::gemm {
 
 namespace {
 
-// Of `count` panels or tiles whose elements are `each`. A copied float costs more than a
-// multiply-add on one that is in a register, so a thread is worth it for fewer; and one that had
-// nothing to do for so long would sleep when the product comes.
+// Fewest panels of `each` elements that a thread is worth. A copied float costs more than a
+// multiply-add on one that is in a register, so these are fewer than in a product; and a thread
+// that had nothing to do for so long would sleep when the product comes.
 int64_t copy_grain(int64_t each) {
   return std::max<int64_t>(1, kGrain / 16 / std::max<int64_t>(each, 1));
 }
@@ -24,7 +24,7 @@ template <int64_t kWidth, class Element>
 void pack_all(const Stream& stream, ConstMatrix b, Element* out) {
   const int64_t each = (std::is_same_v<Element, Pair> ? (b.rows + 1) / 2 : b.rows) * kWidth;
   const int64_t count = (b.cols + kWidth - 1) / kWidth;
-  // So many side by side: a row of one is a line or less, and lines are far apart.
+  // Side by side, because a row of one panel is two lines, and rows are far apart.
   constexpr int64_t kAtOnce = 16;
   parallel_for(stream, count, copy_grain(each), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i += kAtOnce)

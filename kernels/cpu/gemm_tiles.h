@@ -31,10 +31,10 @@ struct Tile {
   bool add_to_c = false;
   float* c = nullptr;
   int64_t c_stride = 0;
-  // What the second-level cache is asked for meanwhile, as many bytes as the panel; null: nothing.
-  const std::byte* ahead = nullptr;
-  // Of one row or two: so many bytes ahead of the panels it is asked for more of them; 0: it is
+  // From here on the second-level cache is asked for as many bytes as the panel has; null: it is
   // not.
+  const std::byte* ahead = nullptr;
+  // A tile of one row or two asks it for its own panels so many bytes ahead; 0: it does not.
   int64_t near = 0;
 };
 

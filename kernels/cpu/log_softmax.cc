@@ -128,7 +128,7 @@ int64_t chunk_rows(int64_t rows, int64_t vocab) {
   return std::min(rows, std::max(kMinChunkRows, kChunkFloats / std::max<int64_t>(vocab, 1)));
 }
 
-// What the backward pass makes of the logits at once.
+// The part of the logits that the backward pass makes at once.
 struct LogitBlock {
   int64_t rows, cols;
 };
