@@ -11,7 +11,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/thread_pool.h"
-#include "kernels/cpu/gemm_packing.h"
+#include "kernels/cpu/gemm_copies.h"
 #include "kernels/cpu/gemm_tiles.h"
 #include "kernels/cpu/simd.h"
 

@@ -13,7 +13,7 @@
 #include "bench/kernels/exactness_chains.h"
 #include "bench/report/program.h"
 #include "kernels/cpu/gemm.h"
-#include "kernels/cpu/gemm_packing.h"
+#include "kernels/cpu/gemm_copies.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ref/ref.h"

@@ -4,13 +4,13 @@
 #include <array>
 #include <cstddef>
 #include <utility>
+#include <vector>
 
 #include "kernels/base/check.h"
-#include "kernels/base/isa.h"
 #include "kernels/base/memory.h"
 #include "kernels/base/pulse.h"
 #include "kernels/base/thread_pool.h"
-#include "kernels/cpu/gemm_packing.h"
+#include "kernels/cpu/gemm_copies.h"
 #include "kernels/cpu/gemm_tiles.h"
 
 namespace tailrace::inline TR_ISA::gemm {
@@ -116,11 +116,14 @@ class BlockOfA {
 
  private:
   std::byte* take(int64_t elements) {
-    thread_local Buffer memory;
-    const auto size = static_cast<size_t>(elements * kFloatBytes);
-    if (memory.size() < size) memory = Buffer(size);
+    struct alignas(kMemoryAlignment) Line {
+      std::byte bytes[kMemoryAlignment];
+    };
+    thread_local std::vector<Line> memory;
+    const auto lines = static_cast<size_t>(elements * kFloatBytes) / sizeof(Line) + 1;
+    if (memory.size() < lines) memory.resize(lines);
     at_ = memory.data();
-    return memory.data();
+    return memory.front().bytes;
   }
 
   const void* at_;
@@ -259,15 +262,6 @@ void multiply_groups(const Stream& stream, const Product& all, std::span<const i
     parallel_for(stream, all.rows, grain,
                  [&](int64_t begin, int64_t end) { part(begin, end, 0, panels); });
   }
-}
-
-Form form_of(Dtype weight) {
-  if (weight == Dtype::kF32) return Form::kFloats;
-  TR_CHECK(weight == Dtype::kBF16, "weights are of float32 or bfloat16");
-#ifdef TR_HAS_PAIRS
-  if (isa() == Isa::kAvx512Bf16) return Form::kPairs;
-#endif
-  return Form::kBf16;
 }
 
 }  // namespace tailrace::inline TR_ISA::gemm

@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "kernels/base/memory.h"
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm_layout.h"
 #include "kernels/cpu/pairs.h"
 #include "kernels/cpu/simd.h"
 

@@ -1,15 +1,26 @@
-// Panels: made of matrices, made into them again, and transposed.
-#include "kernels/cpu/gemm_packing.h"
+#include "kernels/cpu/gemm_layout.h"
 
 #include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <type_traits>
 
+#include "kernels/base/check.h"
+#include "kernels/base/isa.h"
 #include "kernels/base/memory.h"
 #include "kernels/base/thread_pool.h"
+#include "kernels/cpu/gemm_copies.h"
 
 namespace tailrace::inline TR_ISA::gemm {
+
+Form form_of(Dtype weight) {
+  if (weight == Dtype::kF32) return Form::kFloats;
+  TR_CHECK(weight == Dtype::kBF16, "weights are of float32 or bfloat16");
+#ifdef TR_HAS_PAIRS
+  if (isa() == Isa::kAvx512Bf16) return Form::kPairs;
+#endif
+  return Form::kBf16;
+}
 
 namespace {
 

@@ -7,7 +7,6 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/view.h"
-#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/pairs.h"
 #include "kernels/cpu/simd.h"
 
