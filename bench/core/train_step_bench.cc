@@ -13,10 +13,12 @@
 #include <vector>
 
 #include "bench/core/measured_model.h"
+#include "bench/kernels/multiply_add_rate.h"
 #include "bench/report/program.h"
 #include "core/base/error.h"
 #include "core/base/random.h"
 #include "core/model/model.h"
+#include "kernels/base/isa.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/ops/adamw.h"
 #include "kernels/ops/log_softmax.h"
@@ -138,6 +140,7 @@ class TrainStep {
     return {squares, difference};
   }
 
+  const Stream& stream() const { return stream_; }
   const Model& model() const { return model_; }
   int64_t num_tokens() const { return builder_.num_tokens(); }
 
@@ -267,9 +270,17 @@ void measure(const Options& options, const Program& program) {
   // `first` is of the step before the warm-up, so that all updates count for what was learned.
   for (int i = 0; i < 3; ++i) train.step(phases);  // warm up
   phases.clear();
-  std::vector<double> steps, tokens, gflops;
+  // What the machine can do beside each step: on a shared one that changes from minute to minute.
+  constexpr double kRateSeconds = 0.02;
+  const bool pairs = measured.elements.weights == Dtype::kBF16 && isa() == Isa::kAvx512Bf16;
+  const auto rate = [&] {
+    return 1e-9 *
+           multiply_add_rate(train.stream(), pairs ? Dtype::kBF16 : Dtype::kF32, kRateSeconds);
+  };
+  std::vector<double> steps, tokens, gflops, rates, shares;
   double last = first;
   for (int i = 0; i < options.steps; ++i) {
+    const double before = rate();
     const Stopwatch watch;
     last = train.step(phases);
     const double seconds = watch.seconds();
@@ -278,12 +289,17 @@ void measure(const Options& options, const Program& program) {
     // Two flops a multiply-add: one product forward, two backward for each weight. Attention's own
     // products are not counted.
     gflops.push_back(6e-9 * static_cast<double>(active) * tokens.back());
+    // The better of the two that a step lies between.
+    rates.push_back(std::max(before, rate()));
+    shares.push_back(100 * gflops.back() / rates.back());
   }
   require(last < first, "one fixed batch was not learned: its loss went from {} to {}", first,
           last);
   report.add(measured.name, "step", "ms", steps);
   report.add(measured.name, "tokens", "tokens/s", tokens);
   report.add(measured.name, "arithmetic", "GFLOP/s", gflops);
+  report.add(measured.name, "multiply-add beside it", "GFLOP/s", rates);
+  report.add(measured.name, "arithmetic of that", "%", shares);
   phases.report(measured.name, report);
 }
 

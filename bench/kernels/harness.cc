@@ -7,32 +7,12 @@
 #include <limits>
 #include <utility>
 
+#include "bench/kernels/multiply_add_rate.h"
 #include "bench/report/program.h"
 #include "kernels/base/isa.h"
 #include "kernels/cpu/simd.h"
 
 namespace tailrace {
-namespace {
-
-#if defined(__AVX512F__)
-// Chains as in multiply_add_peak(), each of 32 multiply-adds of bf16 into 16 floats.
-constexpr int kBf16Chains = 12;
-__attribute__((target("avx512bf16"))) float bf16_chains(int rounds) {
-  const auto ones = reinterpret_cast<__m512bh>(_mm512_set1_epi32(0x3f803f80));
-  __m512 acc[kBf16Chains];
-  for (auto& a : acc) a = _mm512_setzero_ps();
-  for (int r = 0; r < rounds; ++r) {
-#pragma GCC unroll 12
-    for (auto& a : acc) a = _mm512_dpbf16_ps(a, ones, ones);
-  }
-  Vec16 sum = simd::zero();
-  for (auto& a : acc) sum = simd::add(sum, {a});
-  return simd::reduce_add(sum);
-}
-#endif
-
-}  // namespace
-
 KernelHarness::KernelHarness(Report report, int threads, double seconds, std::string only)
     : report_(std::move(report)), pool_(threads), seconds_(seconds), only_(std::move(only)) {
   if (threads > 1) stream_.pool = &pool_;
@@ -42,9 +22,9 @@ void KernelHarness::limits() {
   const std::string name = "machine";
   if (!wants(name)) return;
   constexpr double kBytes = 512e6;  // far more than a cache holds
-  if (peak_ == 0) peak_ = multiply_add_peak();
+  if (peak_ == 0) peak_ = multiply_add_rate(stream_, Dtype::kF32, seconds_);
   report_.add(name, "multiply-add", "GFLOP/s", {1e-9 * peak_});
-  if (const double peak = bf16_peak(); peak > 0)
+  if (const double peak = multiply_add_rate(stream_, Dtype::kBF16, seconds_); peak > 0)
     report_.add(name, "multiply-add of bf16", "GFLOP/s", {1e-9 * peak});
   report_.add(name, "read of memory", "GB/s", {1e-9 * read_rate(kBytes)});
   report_.add(name, "copy of memory", "GB/s", {1e-9 * copy_rate(kBytes)});
@@ -52,10 +32,11 @@ void KernelHarness::limits() {
 
 void KernelHarness::products(const std::string& name, const std::string& metric, double flops,
                              const std::function<void()>& kernel, Dtype weight) {
-  if (peak_ == 0) peak_ = multiply_add_peak();
+  if (peak_ == 0) peak_ = multiply_add_rate(stream_, Dtype::kF32, seconds_);
   const bool in_pairs = weight == Dtype::kBF16 && isa() == Isa::kAvx512Bf16;
-  if (in_pairs && pairs_peak_ == 0) pairs_peak_ = bf16_peak();
-  std::vector<double> rates = seconds_of(kernel);
+  if (in_pairs && pairs_peak_ == 0)
+    pairs_peak_ = multiply_add_rate(stream_, Dtype::kBF16, seconds_);
+  std::vector<double> rates = seconds_of(stream_, seconds_, kernel);
   for (double& value : rates) value = 1e-9 * flops / value;
   report_.add(name, metric, "GFLOP/s", std::move(rates), 1e-9 * (in_pairs ? pairs_peak_ : peak_));
 }
@@ -64,66 +45,9 @@ void KernelHarness::traffic(const std::string& name, const std::string& metric, 
                             const std::function<void()>& kernel) {
   // A copy reads one half of the bytes and writes the other.
   const double limit = copy_rate(bytes);
-  std::vector<double> rates = seconds_of(kernel);
+  std::vector<double> rates = seconds_of(stream_, seconds_, kernel);
   for (double& value : rates) value = 1e-9 * bytes / value;
   report_.add(name, metric, "GB/s", std::move(rates), 1e-9 * limit);
-}
-
-// With one thread its CPU time, which others on the machine do not lengthen; else wall time.
-std::vector<double> KernelHarness::seconds_of(const std::function<void()>& kernel) const {
-  kernel();  // warm up
-  std::vector<double> times;
-  const Stopwatch total;
-  while (times.size() < 5 || total.seconds() < seconds_) {
-    const Stopwatch watch(num_threads(stream_) == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC);
-    kernel();
-    times.push_back(watch.seconds());
-  }
-  return times;
-}
-
-// Independent chains of multiply-adds.
-double KernelHarness::multiply_add_peak() const {
-  // A chain waits for its last multiply-add, four cycles on recent x86, and two can start in each:
-  // fewer than eight would measure the wait.
-  constexpr int kChains = 12, kRounds = 20000;
-  std::atomic<float> sink = 0;
-  const std::vector<double> times = seconds_of([&] {
-    parallel_for(stream_, num_threads(stream_), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        Vec16 acc[kChains];
-        for (auto& a : acc) a = simd::broadcast(static_cast<float>(i + 1));
-        // a x + y tends to 1: no infinities, and no denormals, which are slow.
-        const Vec16 x = simd::broadcast(0.999f), y = simd::broadcast(1e-3f);
-        for (int r = 0; r < kRounds; ++r) {
-#pragma GCC unroll 12
-          for (int c = 0; c < kChains; ++c) acc[c] = simd::fma(acc[c], x, y);
-        }
-        Vec16 sum = simd::zero();
-        for (auto& a : acc) sum = simd::add(sum, a);
-        // So that the compiler cannot leave the work out.
-        sink = simd::reduce_add(sum);
-      }
-    });
-  });
-  // The fastest run: a limit is what the machine can do, not what it did while others were at it.
-  return 2.0 * kLanes * kChains * kRounds * num_threads(stream_) / std::ranges::min(times);
-}
-
-double KernelHarness::bf16_peak() const {
-#if defined(__AVX512F__)
-  if (!__builtin_cpu_supports("avx512bf16")) return 0;
-  constexpr int kRounds = 20000;
-  std::atomic<float> sink = 0;
-  const std::vector<double> times = seconds_of([&] {
-    parallel_for(stream_, num_threads(stream_), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) sink = bf16_chains(kRounds);
-    });
-  });
-  return 2.0 * 2 * kLanes * kBf16Chains * kRounds * num_threads(stream_) / std::ranges::min(times);
-#else
-  return 0;
-#endif
 }
 
 double KernelHarness::read_rate(double bytes) const {
@@ -131,7 +55,7 @@ double KernelHarness::read_rate(double bytes) const {
   Buffer from(static_cast<size_t>(floats) * sizeof(float));
   const float* data = from.as<float>().data();
   std::atomic<float> sink = 0;
-  const std::vector<double> times = seconds_of([&] {
+  const std::vector<double> times = seconds_of(stream_, seconds_, [&] {
     parallel_for(stream_, floats / (4 * kLanes), 1 << 12, [&](int64_t begin, int64_t end) {
       Vec16 sums[4] = {simd::zero(), simd::zero(), simd::zero(), simd::zero()};
       for (int64_t i = begin; i < end; ++i)
@@ -149,7 +73,7 @@ double KernelHarness::copy_rate(double bytes) {
   double& rate = copy_rates_[half];
   if (rate > 0) return rate;
   Buffer from(static_cast<size_t>(half)), to(static_cast<size_t>(half));
-  const std::vector<double> times = seconds_of([&] {
+  const std::vector<double> times = seconds_of(stream_, seconds_, [&] {
     parallel_for(stream_, half, 1 << 12, [&](int64_t begin, int64_t end) {
       std::memcpy(to.data() + begin, from.data() + begin, static_cast<size_t>(end - begin));
     });

@@ -40,10 +40,7 @@ class KernelHarness {
                const std::function<void()>& kernel);
 
  private:
-  std::vector<double> seconds_of(const std::function<void()>& kernel) const;
-  double multiply_add_peak() const;  // flops a second, in registers, on every thread
-  double bf16_peak() const;          // the same in pairs of bf16; 0: none here
-  double copy_rate(double bytes);    // bytes a second
+  double copy_rate(double bytes);  // bytes a second
   double read_rate(double bytes) const;
 
   Report report_;
