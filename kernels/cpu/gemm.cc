@@ -107,8 +107,8 @@ class BlockOfA {
                reinterpret_cast<Pair*>(take((end - begin) * stride_)), stride_);
 #endif
   }
-  // From one row to the next, in floats or pairs; with columns a twelfth of the way from one tile
-  // to the next.
+  // From one row to the next, in floats or pairs; with columns from one tile to the next, divided
+  // by the rows of a tile.
   int64_t stride() const { return stride_; }
   const void* row(int64_t i) const {
     return static_cast<const std::byte*>(at_) + i * stride_ * kFloatBytes;
@@ -222,7 +222,7 @@ void multiply(const Stream& stream, const Product& g) {
       multiply_part(g, 0, g.rows, begin, end, pulse);
     });
   } else {
-    // Whole tiles, because packed A can only be cut there.
+    // Whole tiles, since lower ones are slower.
     const int64_t grain = std::max<int64_t>(1, kGrain * tiles / work);
     parallel_for(stream, tiles, grain, [&](int64_t begin, int64_t end) {
       WorkPulse pulse;

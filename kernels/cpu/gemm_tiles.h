@@ -31,8 +31,8 @@ struct Tile {
   bool add_to_c = false;
   float* c = nullptr;
   int64_t c_stride = 0;
-  // From here on the second-level cache is asked for as many bytes as the panel has; null: it is
-  // not.
+  // From here on a tile of pairs with three rows or more asks the second-level cache for as many
+  // bytes as its panel has; null: for its own panel, which is there.
   const std::byte* ahead = nullptr;
   // A tile of one row or two asks it for its own panels so many bytes ahead; 0: it does not.
   int64_t near = 0;
