@@ -25,8 +25,6 @@ using gemm::Pair;
 using gemm::Tile;
 using gemm::TileFunction;
 
-constexpr int64_t kRowBlockElements = 64 * 1024;
-
 // As many accumulators as the exact tile at most.
 template <int kChains>
 constexpr int kChainRows = std::max(1, static_cast<int>(gemm::kTileRows) / kChains);
@@ -61,12 +59,12 @@ void multiply_part(const ChainsProduct& p, int64_t row_begin, int64_t row_end, i
   const int64_t terms = pairs ? round_up(p.a.cols, 2) / 2 : p.a.cols;
   const int64_t panel_bytes = terms * kPanel * gemm::kFloatBytes;
   const int64_t block_rows =
-      round_up(std::max<int64_t>(kRowBlockElements / std::max<int64_t>(terms, 1), 1), kMost);
+      round_up(std::max<int64_t>(gemm::kRowBlockElements / std::max<int64_t>(terms, 1), 1), kMost);
   for (int64_t block = row_begin; block < row_end; block += block_rows) {
     const int64_t end = std::min(row_end, block + block_rows);
     const int64_t tiles = (end - block + kMost - 1) / kMost;
     const int64_t height = (end - block + tiles - 1) / tiles;
-    const auto* rows_of_a = static_cast<const void*>(p.a.row(block));
+    const void* rows_of_a = p.a.row(block);
     int64_t stride = p.a.stride;
 #ifdef TR_HAS_PAIRS
     thread_local std::vector<Pair> rounded;

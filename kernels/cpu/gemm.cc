@@ -17,9 +17,6 @@ namespace tailrace::inline TR_ISA::gemm {
 
 namespace {
 
-// Floats or pairs of A that stay in the second-level cache while all panels pass by.
-constexpr int64_t kRowBlockElements = 64 * 1024;
-
 template <class T, Layout kLayout, int... kRow>
 constexpr auto tile_functions(std::integer_sequence<int, kRow...>) {
   return std::array<TileFunction, sizeof...(kRow)>{
@@ -83,9 +80,8 @@ class BlockOfA {
   // Rows [begin, end).
   BlockOfA(const Product& g, int64_t begin, int64_t end) : at_(g.a), stride_(g.a_stride) {
     const bool pairs = g.form == Form::kPairs;
-    const auto* a = static_cast<const float*>(g.a);
     if (g.layout == Layout::kColumns) {
-      const ConstMatrix columns(a + begin, g.k, end - begin, g.a_stride);
+      const ConstMatrix columns(g.a + begin, g.k, end - begin, g.a_stride);
       // Tiles that are packed side by side would share a set of the cache if some lines did not lie
       // between two of them.
       stride_ = (pairs ? round_up(g.k, 2) / 2 : g.k) + 4;
@@ -98,12 +94,13 @@ class BlockOfA {
       }
       return;
     }
-    at_ = a + begin * g.a_stride;
+    const float* rows = g.a + begin * g.a_stride;
+    at_ = rows;
     if (!pairs) return;
 #ifdef TR_HAS_PAIRS
     // One line more than it takes: rows a power of two apart would share a set of the cache.
     stride_ = round_up(round_up(g.k, 2) / 2, kLanes) + kLanes;
-    round_rows(a + begin * g.a_stride, g.a_stride, end - begin, g.k,
+    round_rows(rows, g.a_stride, end - begin, g.k,
                reinterpret_cast<Pair*>(take((end - begin) * stride_)), stride_);
 #endif
   }

@@ -16,6 +16,8 @@ namespace tailrace::inline TR_ISA::gemm {
 // A core with two AVX-512 units does at best 32 in a cycle: this is 8192 cycles, a few
 // microseconds, about what waking a thread and meeting it again costs.
 constexpr int64_t kGrain = 256 * 1024;
+// Floats or pairs of A that stay in the second-level cache while all panels pass by.
+constexpr int64_t kRowBlockElements = 64 * 1024;
 
 #ifdef TR_HAS_PAIRS
 // Rows of A, rounded: pairs out[r * stride + k / 2], zeros behind k to the next whole vector.
