@@ -8,6 +8,7 @@
 #include "cli/config/named_file.h"
 #include "core/base/error.h"
 #include "core/model/adapter_files.h"
+#include "core/model/reward_head.h"
 #include "core/text/tokenizer.h"
 #include "core/wire/frame.h"
 
@@ -17,7 +18,7 @@ namespace {
 ModelConfig policy_of(const ResolvedRun& run, const sandbox::EnvironmentRegistry& environments) {
   const RunOptions& options = run.options;
   if (!options.model.creates())
-    return read_named("model.path", [&] { return read_model_config(options.model.path); });
+    return read_named("model.path", [&] { return read_policy_config(options.model.path); });
   return model_config(options.model.create,
                       text::kFirstWord + std::ssize(vocabulary_of(run.datasets, environments)));
 }

@@ -21,6 +21,7 @@
 #include "core/model/config_reader.h"
 #include "core/model/module_pattern.h"
 #include "core/model/parameter_files.h"
+#include "core/model/reward_head.h"
 #include "core/model/safetensors.h"
 #include "kernels/base/check.h"
 
@@ -244,11 +245,11 @@ fs::path base_folder(const fs::path& directory, const Lora& lora) {
 }
 
 PolicyFolder read_policy_folder(const fs::path& directory) {
-  if (!is_adapter(directory)) return {read_model_config(directory), directory};
+  if (!is_adapter(directory)) return {read_policy_config(directory), directory};
   const Lora lora = read_adapter_config(directory);
   PolicyFolder folder;
   folder.base = base_folder(directory, lora);
-  folder.config = read_model_config(folder.base);
+  folder.config = read_policy_config(folder.base);
   folder.config.lora = lora;
   validate(folder.config, directory.string());
   return folder;

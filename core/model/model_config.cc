@@ -14,6 +14,7 @@
 #include "core/base/nearest.h"
 #include "core/model/config_reader.h"
 #include "core/model/model_folder.h"
+#include "core/model/reward_names.h"
 #include "core/model/tensor_files.h"
 #include "kernels/base/check.h"
 #include "kernels/ops/attention.h"
@@ -206,6 +207,16 @@ std::string join_families(const char* Family::*name, std::string_view separator)
   return join_texts(names, separator);
 }
 
+// The architecture with the same body that gives tokens: itself, or that of a reward model.
+std::string_view policy_architecture(std::string_view name) {
+  const RewardArchitecture* row = reward_architecture(name);
+  return row == nullptr ? name : row->policy;
+}
+
+bool gives_score(const ModelConfig& config) {
+  return policy_architecture(config.architecture) != config.architecture;
+}
+
 // Models of other kinds than a decoder of text, by what their configs have in common.
 void refuse_other_kinds(const ConfigReader& reader, const std::string& name) {
   if (reader.boolean("is_encoder_decoder", false))
@@ -232,7 +243,8 @@ const Family& find_family(const ConfigReader& reader) {
                       json_text(*names));
     }
     for (const Family& family : kFamilies) {
-      if (names->front() == family.architecture) return family;
+      if (policy_architecture(names->front().get_ref<const std::string&>()) == family.architecture)
+        return family;
     }
     refuse_other_kinds(reader, names->front().get<std::string>());
     throw UserError("{}: the architecture {} is not supported; accepted: {}", reader.path(),
@@ -250,9 +262,34 @@ const Family& find_family(const ConfigReader& reader) {
 }
 
 const Family& family_of(const ModelConfig& config) {
-  const auto* found = std::ranges::find(kFamilies, config.architecture, &Family::architecture);
+  const auto* found =
+      std::ranges::find(kFamilies, policy_architecture(config.architecture), &Family::architecture);
   TR_CHECK(found != std::end(kFamilies), "architecture {}", config.architecture);
   return *found;
+}
+
+// transformers gives a model two labels where its config does not say how many.
+void check_labels(const ConfigReader& reader) {
+  constexpr const char* kAccepted =
+      "a reward model has 1 output (num_labels 1), and classifiers are not supported";
+  if (reader.find("num_labels") != nullptr) {
+    if (const int64_t labels = reader.integer("num_labels"); labels != 1)
+      throw UserError("{}: num_labels is {}; {}", reader.path(), labels, kAccepted);
+    return;
+  }
+  const Json* names = reader.find("id2label");
+  if (names == nullptr)
+    throw UserError("{}: num_labels and id2label are missing, which means 2 labels; {}",
+                    reader.path(), kAccepted);
+  if (!names->is_object() || names->size() != 1)
+    throw UserError("{}: id2label is {}; {}", reader.path(), json_text(*names), kAccepted);
+}
+
+void write_labels(const ModelConfig& config, Ordered& json) {
+  json["id2label"] = {{"0", "LABEL_0"}};
+  json["label2id"] = {{"LABEL_0", 0}};
+  const int64_t pad = padding_of(config.bos_token, config.eos_tokens);
+  json["pad_token_id"] = pad >= 0 ? Ordered(pad) : Ordered(nullptr);
 }
 
 void check_size(const std::string& where, const char* key, int64_t value, int64_t max) {
@@ -515,6 +552,9 @@ ModelConfig read_model_config(const std::filesystem::path& directory) {
   reader.check(activation_of(family));
   ModelConfig config;
   config.architecture = family.architecture;
+  if (const Json* names = reader.find("architectures"))
+    config.architecture = names->front().get<std::string>();
+  if (gives_score(config)) check_labels(reader);
   config.hidden_size = reader.integer("hidden_size");
   config.intermediate_size = reader.integer("intermediate_size");
   config.num_layers = reader.integer("num_hidden_layers");
@@ -616,6 +656,7 @@ void write_model_config(const ModelConfig& config, const std::filesystem::path& 
   json["eos_token_id"] = ends.empty()       ? Ordered(nullptr)
                          : ends.size() == 1 ? Ordered(ends.front())
                                             : Ordered(ends);
+  if (gives_score(config)) write_labels(config, json);
   json["torch_dtype"] = dtype_name(config.dtype);
 
   const auto written = write_file_atomic(directory / "config.json", json_text(json, 2) + "\n");

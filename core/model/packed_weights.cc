@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/model/reward_head.h"
 #include "kernels/base/check.h"
 #include "kernels/ops/embedding.h"
 
@@ -258,8 +259,16 @@ PackedWeights::PackedWeights(const ModelConfig& config, Dtype dtype, Buffer pack
     const auto shapes = layer_shapes(config, i);
     for_each_tensor(take, shapes, layers_[static_cast<size_t>(i)]);
   }
+  const auto check = [&] {
+    TR_CHECK(memory.used() == buffer_.size(), "{} of {} bytes", memory.used(), buffer_.size());
+  };
   take({config.hidden_size, 0}, final_norm_);
   take({config.vocab_size, config.hidden_size}, embeddings_);
+  if (is_reward_model(config)) {
+    take({config.hidden_size, 0}, score_);
+    check();
+    return;
+  }
   if (config.tie_embeddings) {
     // Tied embeddings are packed once: both products read the same memory.
     head_ = embeddings_;
@@ -268,7 +277,7 @@ PackedWeights::PackedWeights(const ModelConfig& config, Dtype dtype, Buffer pack
   }
   // The rows come first in the packed form too, so that fewer of them are a weight as well.
   head_.out = config.num_ids();
-  TR_CHECK(memory.used() == buffer_.size(), "{} of {} bytes", memory.used(), buffer_.size());
+  check();
 }
 
 PackedWeights::PackedWeights(std::shared_ptr<const PackedWeights> base, const ModelConfig& config,
@@ -279,6 +288,7 @@ PackedWeights::PackedWeights(std::shared_ptr<const PackedWeights> base, const Mo
       buffer_(std::move(packed)),
       layers_(base_->layers_),
       final_norm_(base_->final_norm_),
+      score_(base_->score_),
       embeddings_(base_->embeddings_),
       head_(base_->head_) {
   Workspace memory(buffer_);
@@ -328,7 +338,10 @@ int64_t PackedWeights::bytes(const ModelConfig& config, Dtype dtype, Device devi
   }
   count({config.hidden_size, 0});
   count({config.vocab_size, config.hidden_size});
-  if (!config.tie_embeddings) count({config.vocab_size, config.hidden_size});
+  if (is_reward_model(config))
+    count({config.hidden_size, 0});
+  else if (!config.tie_embeddings)
+    count({config.vocab_size, config.hidden_size});
   return static_cast<int64_t>(bytes);
 }
 
@@ -375,7 +388,11 @@ void PackedWeights::repack(const Stream& stream, const WeightSource& source) {
        embeddings_);
   pack(TensorParts{{std::string(kFinalNormName), hidden}},
        {.rows = hidden, .kind = ParameterKind::kNorm}, final_norm_);
-  if (!config_.tie_embeddings)
+  // One row, so it is packed as a vector.
+  if (is_reward_model(config_))
+    pack(TensorParts{{std::string(kScoreName), hidden}},
+         {.rows = hidden, .kind = ParameterKind::kBias}, score_);
+  else if (!config_.tie_embeddings)
     pack(TensorParts{{std::string(kHeadName), vocab}}, {.rows = vocab, .cols = hidden},
          whole_head());
 }
@@ -404,7 +421,9 @@ std::vector<PackedTensor> PackedWeights::tensors() const {
     for_each_tensor(add, parts, shapes, layers_[static_cast<size_t>(i)]);
   }
   add({{std::string(kFinalNormName), hidden}}, {.kind = ParameterKind::kNorm}, final_norm_);
-  if (!config_.tie_embeddings)
+  if (is_reward_model(config_))
+    add({{std::string(kScoreName), hidden}}, {.kind = ParameterKind::kBias}, score_);
+  else if (!config_.tie_embeddings)
     add({{std::string(kHeadName), vocab}}, {.cols = hidden}, whole_head());
   return tensors;
 }

@@ -98,6 +98,8 @@ class PackedWeights {
   float embedding_scale() const;                            // of the rows that forward() takes
   // [num_ids, hidden]: the padded ids of a vocabulary have no logits.
   const Weight& head() const { return head_; }
+  // [hidden], of a reward model, which has no head(); of others empty.
+  std::span<const float> score() const { return score_; }
   Dtype dtype() const { return dtype_; }
 
   // For who proves what was packed: all of it in the order of the layout, padded ids included; of
@@ -116,7 +118,7 @@ class PackedWeights {
   std::shared_ptr<const PackedWeights> base_;  // null: this is one itself
   Buffer buffer_;
   std::vector<Layer> layers_;
-  std::span<const float> final_norm_;
+  std::span<const float> final_norm_, score_;
   Weight embeddings_, head_;
 };
 

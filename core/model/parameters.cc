@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/base/random.h"
+#include "core/model/reward_head.h"
 #include "kernels/base/check.h"
 
 namespace tailrace {
@@ -201,7 +202,12 @@ ParameterLayout::ParameterLayout(const ModelConfig& config) {
                    (experts->parts.empty() ? 0 : config.num_experts - config.experts_per_token);
   }
   append("", {kNorm, {{std::string(kFinalNormName), hidden}}});
-  if (!config.tie_embeddings) append("", {kMatrix, {{std::string(kHeadName), vocab}}, hidden});
+  if (is_reward_model(config)) {
+    // As a bias: it begins with zeros, and products read it in float32.
+    append("", {kBias, {{std::string(kScoreName), 1}}, hidden});
+  } else if (!config.tie_embeddings) {
+    append("", {kMatrix, {{std::string(kHeadName), vocab}}, hidden});
+  }
   align();
 }
 
@@ -381,6 +387,7 @@ AdapterOf<TensorParts> adapter_parts(const ModelConfig& config, int64_t layer) {
 }
 
 std::string_view head_name(const ModelConfig& config) {
+  if (is_reward_model(config)) return kScoreName;
   return config.tie_embeddings ? kEmbeddingName : kHeadName;
 }
 

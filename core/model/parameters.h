@@ -22,7 +22,7 @@ enum class ParameterKind : uint8_t {
   kMatrix,      // of a product
   kResidual,    // of a product that is added to the residual stream
   kNorm,        // factors of a norm
-  kBias,        // added to a product
+  kBias,        // added to a product; also the one row that gives the score of a reward model
   kChoice,      // moves the choice of experts; no gradient reaches it
   kLowRankIn,   // A of an adapter
   kLowRankOut,  // B of an adapter
@@ -201,13 +201,14 @@ inline constexpr std::string_view kEmbeddingName = "model.embed_tokens.weight";
 inline constexpr std::string_view kFinalNormName = "model.norm.weight";
 inline constexpr std::string_view kHeadName = "lm_head.weight";  // absent when tied
 
-// The head as a parameter: kHeadName, or the embeddings when tied.
+// The head as a parameter: kHeadName, or the embeddings when tied; of a reward model its kScoreName
+// (reward_head.h), which lies in the place of a head whether or not the embeddings are tied.
 std::string_view head_name(const ModelConfig& config);
 
 // Matrices N(0, 1/fan_in), embeddings N(0, 1), residual outputs (o_proj, down_proj) also / sqrt(2
-// layers), an untied head N(0, 1/hidden), factors of norms 1, biases 0; embeddings that are tied or
-// scaled N(0, 1/hidden). Of an adapter A is uniform within 1/sqrt(fan_in), as peft has it, and B 0.
-// Counter-based: a tensor depends on (seed, its name).
+// layers), an untied head N(0, 1/hidden), factors of norms 1, biases and the head of a reward model
+// 0; embeddings that are tied or scaled N(0, 1/hidden). Of an adapter A is uniform within
+// 1/sqrt(fan_in), as peft has it, and B 0. Counter-based: a tensor depends on (seed, its name).
 void init_parameters(const ModelConfig& config, uint64_t seed, Parameters& parameters);
 
 }  // namespace tailrace

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "core/model/reward_head.h"
 #include "core/model/tensor_files.h"
 
 namespace tailrace {
@@ -15,7 +16,9 @@ namespace {
 
 // The dtype in which products read a tensor, without a form.
 Dtype sampled_dtype(const ModelConfig& config, const ParameterInfo& info) {
-  return info.shape.size() > 1 && config.dtype == Dtype::kBF16 ? Dtype::kBF16 : Dtype::kF32;
+  // The head of a reward model is read as a vector.
+  const bool is_matrix = info.shape.size() > 1 && info.name != kScoreName;
+  return is_matrix && config.dtype == Dtype::kBF16 ? Dtype::kBF16 : Dtype::kF32;
 }
 
 std::vector<WrittenFile> files_by_size(const ModelConfig& config, const Parameters& parameters) {
@@ -66,8 +69,9 @@ class FilesByForm {
  private:
   // Tied embeddings may be there as the head, too or alone.
   const ParameterInfo* info_of(std::string_view name) const {
-    const auto found =
-        infos_.find(config_.tie_embeddings && name == kHeadName ? kEmbeddingName : name);
+    const bool is_tied_head =
+        config_.tie_embeddings && name == kHeadName && !is_reward_model(config_);
+    const auto found = infos_.find(is_tied_head ? kEmbeddingName : name);
     return found == infos_.end() ? nullptr : found->second;
   }
 

@@ -1,0 +1,25 @@
+// A reward model made of the folder of a policy: its form and its weights.
+//
+// Thread: any.
+#pragma once
+
+#include <filesystem>
+
+#include "core/model/model_config.h"
+#include "core/model/model_form.h"
+#include "core/model/parameters.h"
+
+namespace tailrace {
+
+// The form of the reward model: the policy's config.json with the other architecture, one label and
+// a padding id, its files without a head. The new head comes into the last of them. `reward` is of
+// reward_model_config().
+ModelForm reward_model_form(const ModelForm& policy, const ModelConfig& reward);
+
+// Fills the parameters of a reward model with the body in a policy's folder, from the files that it
+// is sampled by; the head is 0. `policy` is the config of the folder. Throws UserError as
+// load_parameters() does.
+void load_reward_body(const std::filesystem::path& directory, const ModelConfig& policy,
+                      Parameters& reward);
+
+}  // namespace tailrace
