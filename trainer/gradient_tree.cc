@@ -9,15 +9,18 @@
 namespace tailrace {
 namespace {
 
-// Where each slot begins: sequences in order, cut by their share of the tokens. Depends on the
-// batch and on the number of slots only, never on micro-batches.
-std::vector<size_t> slot_offsets(std::span<const PackedSequence> sequences, size_t slots) {
+// Where each slot begins: sequences in order, cut by their share of the tokens, and never within
+// those that go together. Depends on the batch and on the number of slots only, never on
+// micro-batches.
+std::vector<size_t> slot_offsets(std::span<const PackedSequence> sequences, size_t slots,
+                                 size_t together = 1) {
   int64_t total = 0, before = 0;
   for (const PackedSequence& s : sequences) total += static_cast<int64_t>(s.tokens.size());
   std::vector<size_t> offsets = {0};
   for (size_t i = 0; i < sequences.size(); ++i) {
     auto slot = static_cast<size_t>(before * static_cast<int64_t>(slots) / total);
-    while (offsets.size() <= slot) offsets.push_back(i);
+    if (i % together == 0)
+      while (offsets.size() <= slot) offsets.push_back(i);
     before += static_cast<int64_t>(sequences[i].tokens.size());
   }
   // Slots behind the last sequence are empty, and clear their buffer all the same.
@@ -81,7 +84,8 @@ void GradientTree::run(std::span<const PackedSequence> sequences, const Gradient
   // A rank owns a whole subtree, since both numbers are such that halving the slots meets the
   // borders of ranks: the tree of sums is the same for any number of ranks, and so are the bits.
   const size_t each = slots_ / num_ranks(), begin = rank() * each;
-  run_slots(sequences, slot_offsets(sequences, slots_), begin, begin + each, 0, pass);
+  run_slots(sequences, slot_offsets(sequences, slots_, pass.together), begin, begin + each, 0,
+            pass);
   // Further up the same tree.
   if (ranks_ != nullptr && pass.loss != nullptr) sum_ranks();
 }
@@ -135,14 +139,22 @@ void GradientTree::run_slots(std::span<const PackedSequence> sequences,
 void GradientTree::run_slot(std::span<const PackedSequence> sequences, size_t slot, size_t begin,
                             size_t end, Parameters& gradients, const GradientPass& pass) {
   const LossPass::Wants wants = pass.loss == nullptr ? LossPass::Wants{} : pass.loss->wants();
-  for (auto [first, last] : pack(sequences.subspan(begin, end - begin), forward_.limits())) {
+  const auto own = sequences.subspan(begin, end - begin);
+  for (auto [first, last] : pack(own, forward_.limits(), pass.together)) {
     beat();  // where the host only asks, nobody else does
     const auto part = sequences.subspan(begin + first, last - first);
     const PackedForward::Output output =
         forward_.forward(stream_, weights_, part,
                          {.entropy = wants.entropy,
                           .backward = pass.loss != nullptr,
-                          .host = !wants.on_device || !pass.listeners.empty()});
+                          .host = !wants.on_device || !pass.listeners.empty(),
+                          .head = !wants.states});
+    if (wants.states) {
+      pass.loss->add_states(begin + first, begin + last, output.hidden, forward_.state_gradient(),
+                            gradients);
+      forward_.backward_states(stream_, weights_, gradients, pass.balance);
+      continue;
+    }
     for (PassListener* listener : pass.listeners)
       listener->add(slot, begin + first, begin + last, output);
     if (pass.loss == nullptr) continue;

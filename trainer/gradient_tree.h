@@ -33,6 +33,9 @@ struct GradientPass {
   LossPass* loss = nullptr;  // null: forward passes alone, for who listens
   std::span<PassListener* const> listeners = {};
   BalancePass balance = {};
+  // So many sequences, one behind the other, are in one slot and in one micro-batch: a loss that
+  // compares them has them all in one add().
+  size_t together = 1;
 };
 
 class GradientTree {

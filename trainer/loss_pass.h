@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <span>
 
+#include "core/model/parameters.h"
+#include "kernels/base/view.h"
 #include "trainer/batch.h"
 #include "trainer/loss/policy_loss.h"
 #include "trainer/packed_forward.h"
@@ -37,13 +39,23 @@ class LossPass {
     bool entropy = false;           // of each target
     bool entropy_gradient = false;  // else dentropy is empty
     bool on_device = false;         // it reads and writes memory of a device that is not the CPU
+    bool states = false;            // it has a head of its own: add_states() in the place of add()
   };
   virtual Wants wants() const = 0;
 
   // The loss of the sequences [begin, end) of the pass, which are in this slot: writes its gradient
   // to every target, [targets] both.
-  virtual void add(size_t slot, size_t begin, size_t end, const PackedForward::Output& output,
-                   std::span<float> dlogprob, std::span<float> dentropy) = 0;
+  virtual void add(size_t /*slot*/, size_t /*begin*/, size_t /*end*/,
+                   const PackedForward::Output& /*output*/, std::span<float> /*dlogprob*/,
+                   std::span<float> /*dentropy*/) {}
+
+  // Of a head of its own, on the CPU: reads the hidden state in front of every target, writes the
+  // gradient of each, [targets, hidden_size] both, and adds that of the head to `gradients`.
+  virtual void add_states(size_t /*begin*/, size_t /*end*/, ConstMatrix /*hidden*/,
+                          Matrix /*dhidden*/, Parameters& /*gradients*/) {}
+
+  // Behind all passes; all ranks call it.
+  virtual void end(const GradientTree& /*tree*/) {}
 };
 
 // Hears of the forward passes of a policy's update, in memory of the host, and changes none.

@@ -128,13 +128,8 @@ void TrainOptions::visit(OptionVisitor& v) {
            .resume = Resume::kMayChange});
 }
 
-void SftOptions::visit(OptionVisitor& v) {
-  const Idle no_rows = idle_if(data.empty() && eval_data.empty(),
-                               "demonstrations are written by the run", {"data", "eval_data"});
-  v.field("data", data,
-          {.help = "JSONL file of rows to learn from, plain, gzip or zstd: messages, prompt and "
-                   "completion, or token ids (docs/data.md); empty: none",
-           .path = true});
+void RowOptions::visit_rows(OptionVisitor& v, std::string_view data_help, const Idle& no_rows) {
+  v.field("data", data, {.help = data_help, .path = true});
   v.field("columns", columns,
           {.help = "columns of its rows, and of those of eval_data, that have other names here, as "
                    "OURS: THEIRS",
@@ -143,10 +138,9 @@ void SftOptions::visit(OptionVisitor& v) {
           {.help = "a row longer than rollout.max_context_tokens: it is an error, is dropped, or "
                    "loses its end",
            .idle = no_rows});
-  v.field("demonstrations", demonstrations,
-          {.help = "episodes of the environment's own demonstrator to learn from; 0: none",
-           .min = 0,
-           .max = 1e6});
+}
+
+void RowOptions::visit_passes(OptionVisitor& v) {
   v.field("eval_data", eval_data,
           {.help = "JSONL file of held-out rows, as data; empty: none", .path = true});
   v.field("eval_updates", eval_updates,
@@ -163,10 +157,56 @@ void SftOptions::visit(OptionVisitor& v) {
            .max = kMaxCount,
            .resume = Resume::kMayChange});
   v.field("epochs", epochs, {.help = "passes over the file", .min = 1, .max = kMaxCount});
+  v.field("updates", updates,
+          {.help = "it ends after so many updates, where its epochs do not end before; 0: with its "
+                   "epochs",
+           .min = 0,
+           .max = kMaxCount,
+           .default_is_older = true});
+}
+
+void SftOptions::visit(OptionVisitor& v) {
+  visit_rows(v,
+             "JSONL file of rows to learn from, plain, gzip or zstd: messages, prompt and "
+             "completion, or token ids (docs/data.md); empty: none",
+             idle_if(data.empty() && eval_data.empty(), "demonstrations are written by the run",
+                     {"data", "eval_data"}));
+  v.field("demonstrations", demonstrations,
+          {.help = "episodes of the environment's own demonstrator to learn from; 0: none",
+           .min = 0,
+           .max = 1e6});
+  visit_passes(v);
   v.field("batch_tokens", batch_tokens,
           {.help = "tokens an update, whole rows", .min = 1, .max = 1 << 24});
   v.section("optim", optim,
             "its optimizer; a policy of model.create learns with lr 1e-3 when none is given");
+}
+
+void PreferenceOptions::visit(OptionVisitor& v) {
+  visit_rows(v,
+             "JSONL file of preferences, plain, gzip or zstd: prompt, chosen and rejected; for the "
+             "loss kto prompt, completion and label (docs/data.md); empty: none",
+             {});
+  visit_passes(v);
+  v.field("batch_rows", batch_rows,
+          {.help = "rows an update; of kto two at least", .min = 1, .max = 1e6});
+  loss.visit(v);
+  v.section("optim", optim, "its optimizer");
+}
+
+void RewardModelOptions::visit(OptionVisitor& v) {
+  visit_rows(v,
+             "JSONL file of preferences, as preference.data: a reward model learns to score the "
+             "chosen completion above the rejected one, by the row's margin where it has one; "
+             "empty: none",
+             {});
+  visit_passes(v);
+  v.field("batch_rows", batch_rows, {.help = "pairs an update", .min = 1, .max = 1e6});
+  v.field("centering", centering,
+          {.help = "of (chosen + rejected)^2, which holds scores around 0 (2312.09244); 0: none",
+           .min = 0,
+           .max = 1000});
+  v.section("optim", optim, "its optimizer");
 }
 
 void CheckpointOptions::visit(OptionVisitor& v) {
@@ -194,6 +234,21 @@ void validate(const SftOptions& o, std::string_view section) {
                         "and {} are both set; the warm-up learns from one of them.",
                         join_key(section, "demonstrations"));
   }
+  validate(o.optim, join_key(section, "optim"));
+}
+
+void validate(const PreferenceOptions& o, std::string_view section) {
+  validate(o.loss, section);
+  validate(o.optim, join_key(section, "optim"));
+  // z is a mean over the update, and that of one row is its own noise.
+  if (!is_paired(o.loss.kind) && o.batch_rows < 2)
+    throw UserError::at(join_key(section, "batch_rows"),
+                        "is {}, but kto compares the rows of an update with their mean divergence. "
+                        "Try 32.",
+                        o.batch_rows);
+}
+
+void validate(const RewardModelOptions& o, std::string_view section) {
   validate(o.optim, join_key(section, "optim"));
 }
 

@@ -1,4 +1,5 @@
-// The sections `optim`, `train`, `sft` and `checkpoint` of a run's configuration.
+// The sections `optim`, `train`, `sft`, `preference`, `reward_model` and `checkpoint` of a run's
+// configuration.
 //
 // A field is listed once, in visit(); rules over several fields are in validate(). A key exists
 // only when something reads it.
@@ -12,6 +13,7 @@
 
 #include "core/base/enum_names.h"
 #include "core/config/options.h"
+#include "trainer/loss/preference.h"
 
 namespace tailrace {
 
@@ -83,19 +85,46 @@ constexpr auto enum_names(TooLong) {
   return name_table<TooLong>({{kRefuse, "refuse"}, {kDrop, "drop"}, {kCut, "cut"}});
 }
 
-// Supervised training: before RL, or by itself. Rows of a file, or demonstrations that the
-// environment gives. Neither: none.
-struct SftOptions {
+// The rows that a training learns from, and how it goes through them: what supervised training,
+// preferences and reward models share.
+struct RowOptions {
   std::string data = {};
   std::vector<std::pair<std::string, std::string>> columns = {};
   TooLong too_long = TooLong::kRefuse;
-  int64_t demonstrations = 0;
   std::string eval_data = {};
   int64_t eval_updates = 0;
   int64_t checkpoint_updates = 500;
   int64_t epochs = 1;
-  int64_t batch_tokens = 2048;
+  int64_t updates = 0;
   OptimOptions optim = {.lr = 1e-5};
+
+ protected:
+  void visit_rows(OptionVisitor& v, std::string_view data_help, const Idle& no_rows);
+  void visit_passes(OptionVisitor& v);
+};
+
+// Supervised training: before RL, or by itself. Rows of a file, or demonstrations that the
+// environment gives. Neither: none.
+struct SftOptions : RowOptions {
+  int64_t demonstrations = 0;
+  int64_t batch_tokens = 2048;
+
+  void visit(OptionVisitor& v);
+};
+
+// Training on preferences (trainer/preference.h).
+struct PreferenceOptions : RowOptions {
+  int64_t batch_rows = 32;
+  PreferenceLossOptions loss = {};
+
+  PreferenceOptions() { optim.lr = 1e-6; }
+  void visit(OptionVisitor& v);
+};
+
+// Training of a reward model on preferences (trainer/reward_training.h).
+struct RewardModelOptions : RowOptions {
+  int64_t batch_rows = 32;
+  double centering = 0;
 
   void visit(OptionVisitor& v);
 };
@@ -110,5 +139,7 @@ struct CheckpointOptions {
 // key.
 void validate(const OptimOptions& options, std::string_view section);
 void validate(const SftOptions& options, std::string_view section);
+void validate(const PreferenceOptions& options, std::string_view section);
+void validate(const RewardModelOptions& options, std::string_view section);
 
 }  // namespace tailrace

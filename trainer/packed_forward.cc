@@ -79,32 +79,50 @@ PackLimits pack_limits(int64_t microbatch_tokens, int64_t max_sequence_tokens, b
           .shares = shares};
 }
 
+namespace {
+
+// Rows and blocks of a pass.
+struct PassSize {
+  int64_t tokens = 0, blocks = 0;
+
+  void add(const PackedSequence& sequence, const PackLimits& limits, SharedPrefixes& prefixes) {
+    const auto length = static_cast<int64_t>(sequence.tokens.size());
+    const int64_t common = limits.shares ? shared(prefixes, sequence).tokens : 0;
+    tokens += length - common;
+    blocks += blocks_for(length) - common / kBlockTokens;
+  }
+};
+
+}  // namespace
+
+int64_t pass_tokens(std::span<const PackedSequence> sequences, const PackLimits& limits) {
+  SharedPrefixes prefixes;
+  PassSize size;
+  for (const PackedSequence& sequence : sequences) size.add(sequence, limits, prefixes);
+  return size.tokens;
+}
+
 std::vector<std::pair<size_t, size_t>> pack(std::span<const PackedSequence> sequences,
-                                            const PackLimits& limits) {
+                                            const PackLimits& limits, size_t together) {
+  TR_CHECK(sequences.size() % together == 0, "{} sequences, {} together", sequences.size(),
+           together);
   std::vector<std::pair<size_t, size_t>> ranges;
   SharedPrefixes prefixes;
   for (size_t begin = 0; begin < sequences.size();) {
-    int64_t tokens = 0, blocks = 0;
+    PassSize size;
     size_t end = begin;
     prefixes.clear();
     while (end < sequences.size()) {
-      auto length = static_cast<int64_t>(sequences[end].tokens.size());
-      int64_t own_blocks = blocks_for(length);
-      if (limits.shares) {
-        const int64_t common = shared(prefixes, sequences[end]).tokens;
-        length -= common;
-        own_blocks -= common / kBlockTokens;
-      }
+      PassSize grown = size;
+      for (size_t i = end; i < end + together; ++i) grown.add(sequences[i], limits, prefixes);
       // The head applies one temperature to a whole pass.
-      bool fits = tokens + length <= limits.max_tokens &&
-                  blocks + own_blocks <= max_blocks(limits) &&
-                  static_cast<int64_t>(end - begin) < limits.max_sequences &&
+      bool fits = grown.tokens <= limits.max_tokens && grown.blocks <= max_blocks(limits) &&
+                  static_cast<int64_t>(end + together - begin) <= limits.max_sequences &&
                   sequences[end].inv_temperature == sequences[begin].inv_temperature;
       // The first goes in whatever its length: buffers hold max_sequence_tokens.
       if (end > begin && !fits) break;
-      tokens += length;
-      blocks += own_blocks;
-      ++end;
+      size = grown;
+      end += together;
     }
     ranges.emplace_back(begin, end);
     begin = end;
@@ -233,11 +251,12 @@ void PackedForward::build(std::span<const PackedSequence> sequences) {
     next_block += static_cast<int>(blocks.size() - common);
     logit_offsets.clear();
     for (int32_t target : sequence.targets) {
-      TR_CHECK(target >= 1 && target < length, "target {} of {}", target, length);
+      TR_CHECK(target >= 1 && target < length + (last_.head ? 0 : 1), "target {} of {}", target,
+               length);
       // The position before a token predicts it.
       logit_offsets.push_back(target - 1 - static_cast<int32_t>(place.tokens));
       rows_.target_ids.host[static_cast<size_t>(num_targets_++)] =
-          sequence.tokens[static_cast<size_t>(target)];
+          last_.head ? sequence.tokens[static_cast<size_t>(target)] : 0;
     }
     builder_.add(sequence.tokens.subspan(static_cast<size_t>(place.tokens)),
                  static_cast<int32_t>(place.tokens), blocks, logit_offsets, sequence.choices,
@@ -304,13 +323,18 @@ PackedForward::Output PackedForward::forward(const Stream& stream, const PackedW
                                              const Wants& wants) {
   TR_CHECK(!sequences.empty() && (!wants.backward || activations_ != nullptr));
   sent_.wait();
-  build(sequences);
   last_ = wants;
+  build(sequences);
   send(stream);
   Workspace workspace(workspace_);
   model_.forward(stream, workspace, weights, builder_.batch(stream), kv_,
                  rows_.hidden.slice_rows(0, num_targets_),
                  wants.backward ? activations_.get() : nullptr);
+  if (!wants.head) {
+    TR_CHECK(on_cpu(), "a head of somebody else reads memory of the host");
+    wait(stream);
+    return {.hidden = rows_.hidden.slice_rows(0, num_targets_).host()};
+  }
   const auto targets = static_cast<size_t>(num_targets_);
   const auto part = [&](const Mirror<float>& all) { return all.slice(0, num_targets_); };
   const Mirror<float> logprob = part(rows_.logprob), entropy = part(rows_.entropy);
@@ -337,6 +361,19 @@ PackedForward::GradientOut PackedForward::device_gradient() const {
   TR_CHECK(!on_cpu() && last_.backward);
   const auto targets = static_cast<size_t>(num_targets_);
   return {rows_.dlogprob.device.first(targets), rows_.dentropy.device.first(targets)};
+}
+
+Matrix PackedForward::state_gradient() {
+  TR_CHECK(on_cpu() && last_.backward && !last_.head);
+  return rows_.dhidden.slice_rows(0, num_targets_).host();
+}
+
+void PackedForward::backward_states(const Stream& stream, const PackedWeights& weights,
+                                    Parameters& gradients, const BalancePass& balance) {
+  TR_CHECK(last_.backward && !last_.head);
+  Workspace workspace(workspace_);
+  model_.backward(stream, workspace, weights, builder_.batch(stream), kv_, *activations_,
+                  rows_.dhidden.slice_rows(0, num_targets_), gradients, balance);
 }
 
 std::vector<uint8_t> PackedForward::is_likeliest(const Stream& stream,

@@ -36,7 +36,8 @@ namespace tailrace {
 // One sequence to run; borrows its tokens, until backward() if that comes. At least one target.
 struct PackedSequence {
   std::span<const TokenId> tokens = {};  // all of its context; ids within the vocabulary
-  // Ascending positions >= 1 whose log-probability is wanted.
+  // Ascending positions >= 1 whose log-probability is wanted. Where hidden states alone are
+  // (Wants), the position behind the last token may be one: its state is that of the last token.
   std::span<const int32_t> targets = {};
   float inv_temperature = 1;
   // [targets] The log-probability is that of a draw from the set of the target
@@ -60,8 +61,12 @@ PackLimits pack_limits(int64_t microbatch_tokens, int64_t max_sequence_tokens, b
 
 // Cuts [0, sequences.size()) into ranges [begin, end), in order, as full as the limits allow.
 // Sequences of different temperatures do not share a range: the head has one temperature a call.
+// So many as are `together`, one behind the other, do so; they must fit one pass
+// (pass_tokens()).
 std::vector<std::pair<size_t, size_t>> pack(std::span<const PackedSequence> sequences,
-                                            const PackLimits& limits);
+                                            const PackLimits& limits, size_t together = 1);
+// Rows that these take in one pass.
+int64_t pass_tokens(std::span<const PackedSequence> sequences, const PackLimits& limits);
 
 // The data that a forward pass keeps for the backward pass behind it.
 enum class ForBackward : uint8_t { kNothing, kActivations, kInputs };  // kInputs: of layers alone
@@ -97,6 +102,7 @@ class PackedForward {
     bool entropy = false;
     bool backward = false;  // keep what backward() needs
     bool host = true;       // logprob and entropy; else they are empty, and nobody waits
+    bool head = true;       // else hidden states alone are computed, on the CPU
   };
   Output forward(const Stream& stream, const PackedWeights& weights,
                  std::span<const PackedSequence> sequences, const Wants& wants);
@@ -107,6 +113,12 @@ class PackedForward {
   };
   // One on the device; not on the CPU.
   GradientOut device_gradient() const;
+
+  // The same for a forward() without the head, whose owner has one: the gradient of each hidden
+  // state, [targets, hidden_size], is written to state_gradient() in between.
+  Matrix state_gradient();
+  void backward_states(const Stream& stream, const PackedWeights& weights, Parameters& gradients,
+                       const BalancePass& balance = {});
 
   // For every target of the last forward(), in order: 1 where no other token has a larger logit,
   // else 0. The same weights. It allocates the logits of a few rows, for measurements only.

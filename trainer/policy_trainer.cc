@@ -132,6 +132,13 @@ void PolicyTrainer::set_reference(const Parameters& parameters) {
   scratch_.reset();
 }
 
+double linear_score(const float* hidden, std::span<const float> head) {
+  double sum = 0;
+  for (size_t i = 0; i < head.size(); ++i)
+    sum += static_cast<double>(hidden[i]) * static_cast<double>(head[i]);
+  return sum;
+}
+
 MetricList PolicyTrainer::sft_update(std::span<const PackedSequence> sequences, double done) {
   TR_CHECK(!sequences.empty());
   int64_t count = 0;
@@ -144,6 +151,26 @@ MetricList PolicyTrainer::sft_update(std::span<const PackedSequence> sequences, 
           {"sft/grad_norm", report.grad_norm},
           {"sft/lr", report.lr},
           {"sft/update_skipped", report.skipped ? 1.0 : 0.0}};
+}
+
+Optimizer::Report PolicyTrainer::row_update(std::span<const PackedSequence> sequences,
+                                            LossPass& loss, size_t together, double done) {
+  TR_CHECK(!sequences.empty());
+  update_.rows(sequences, loss, together, done);
+  return optimizer().take_reports().back();
+}
+
+std::vector<double> PolicyTrainer::linear_scores(std::span<const PackedSequence> sequences,
+                                                 std::span<const float> head) {
+  std::vector<double> scores;
+  for (auto [begin, end] : pack(sequences, forward_.limits())) {
+    const auto part = sequences.subspan(begin, end - begin);
+    const ConstMatrix hidden =
+        forward_.forward(stream_, weights_.packed(), part, {.head = false}).hidden;
+    for (int64_t row = 0; row < hidden.rows; ++row)
+      scores.push_back(linear_score(hidden.row(row), head));
+  }
+  return scores;
 }
 
 MetricList PolicyTrainer::sft_evaluation(std::span<const PackedSequence> sequences) {

@@ -37,6 +37,7 @@
 #include "trainer/batch.h"
 #include "trainer/critic.h"
 #include "trainer/loss/policy_loss.h"
+#include "trainer/loss_pass.h"
 #include "trainer/optimizer.h"
 #include "trainer/options.h"
 #include "trainer/packed_forward.h"
@@ -47,6 +48,9 @@
 #include "trainer/weight_update.h"
 
 namespace tailrace {
+
+// The product of a hidden state and a head of one row, [head.size()] both, summed in double.
+double linear_score(const float* hidden, std::span<const float> head);
 
 class PolicyTrainer {
  public:
@@ -129,6 +133,16 @@ class PolicyTrainer {
   // the training that lies before it.
   // Metrics sft/{loss,tokens,grad_norm,lr,update_skipped}; the loss is that before the update.
   MetricList sft_update(std::span<const PackedSequence> sequences, double done = 0);
+
+  // One update on a loss of the caller's: the tree's slots and ranks as ever. So many sequences,
+  // one behind the other, stay in one pass, which must hold them.
+  Optimizer::Report row_update(std::span<const PackedSequence> sequences, LossPass& loss,
+                               size_t together, double done = 0);
+
+  // Each sequence's hidden state in front of its only target times `head` [hidden_size], without a
+  // gradient; on the CPU, on this rank alone.
+  std::vector<double> linear_scores(std::span<const PackedSequence> sequences,
+                                    std::span<const float> head);
 
   // Measures the loss that sft_update() would learn from: metrics sft/eval_loss and
   // sft/eval_token_accuracy, the share of targets that are the likeliest token. On this rank alone.

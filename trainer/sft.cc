@@ -15,7 +15,6 @@
 #include "core/base/join_texts.h"
 #include "core/base/json_row.h"
 #include "core/base/json_text.h"
-#include "core/base/random.h"
 
 namespace tailrace {
 namespace {
@@ -210,19 +209,11 @@ std::vector<SftRow> read_sft_rows(const std::filesystem::path& path, int64_t voc
   return rows;
 }
 
-std::vector<std::vector<size_t>> sft_batches(const std::vector<SftRow>& rows, int64_t batch_tokens,
-                                             uint64_t seed, int64_t epoch) {
-  std::vector<size_t> order(rows.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  Rng rng(mix({seed, 0x5f7, static_cast<uint64_t>(epoch)}));  // 0x5f7: a stream of its own
-  // Fisher-Yates by hand: the standard leaves open what std::shuffle draws, and a run's seed must
-  // mean the same rows everywhere.
-  for (size_t i = order.size(); i > 1; --i) {
-    std::swap(order[i - 1], order[static_cast<size_t>(rng.below(static_cast<int64_t>(i)))]);
-  }
-  std::vector<std::vector<size_t>> batches;
+RowBatches sft_batches(const std::vector<SftRow>& rows, int64_t batch_tokens, uint64_t seed,
+                       int64_t epoch) {
+  RowBatches batches;
   int64_t tokens = 0;
-  for (size_t row : order) {
+  for (size_t row : shuffled_rows(rows.size(), seed, epoch)) {
     auto length = static_cast<int64_t>(rows[row].tokens.size());
     // A row longer than the bound makes a batch of its own.
     if (batches.empty() || tokens + length > batch_tokens) {
@@ -237,31 +228,19 @@ std::vector<std::vector<size_t>> sft_batches(const std::vector<SftRow>& rows, in
 
 SftTask::SftTask(PolicyTrainer& trainer, const SftOptions& options, std::vector<SftRow> rows,
                  std::vector<SftRow> held_out, uint64_t seed)
-    : trainer_(trainer), rows_(std::move(rows)), held_out_(std::move(held_out)) {
-  // All epochs are cut beforehand: the schedule has to know how many updates there are.
-  for (int64_t epoch = 0; epoch < options.epochs; ++epoch) {
-    for (auto& batch : sft_batches(rows_, options.batch_tokens, seed, epoch))
-      batches_.push_back(std::move(batch));
-  }
-  eval_updates_ = options.eval_updates;
-  if (eval_updates_ > 0)
-    eval_updates_ = std::max(eval_updates_, total_updates() / kMostSftEvaluations);
+    : RowTask(options, !held_out.empty(),
+              all_batches(options,
+                          [&](int64_t epoch) {
+                            return sft_batches(rows, options.batch_tokens, seed, epoch);
+                          })),
+      trainer_(trainer),
+      rows_(std::move(rows)),
+      held_out_(std::move(held_out)) {
   trainer_.reset_optimizer(options.optim);
 }
 
-std::optional<MetricList> SftTask::update() {
-  if (updates_done_ == total_updates()) return std::nullopt;
-  const double done = static_cast<double>(updates_done_) / static_cast<double>(total_updates());
-  MetricList metrics =
-      trainer_.sft_update(views(rows_, batches_[static_cast<size_t>(updates_done_)]), done);
-  ++updates_done_;
-  return metrics;
-}
-
-bool SftTask::evaluation_is_due() const {
-  if (held_out_.empty()) return false;
-  if (updates_done_ == 0 || updates_done_ == total_updates()) return true;
-  return eval_updates_ > 0 && updates_done_ % eval_updates_ == 0;
+MetricList SftTask::update_rows(std::span<const size_t> rows, double done) {
+  return trainer_.sft_update(views(rows_, rows), done);
 }
 
 MetricList SftTask::evaluate() {
@@ -269,7 +248,5 @@ MetricList SftTask::evaluate() {
   std::iota(all.begin(), all.end(), size_t{0});
   return trainer_.sft_evaluation(views(held_out_, all));
 }
-
-void SftTask::skip(int64_t updates) { updates_done_ = std::min(updates, total_updates()); }
 
 }  // namespace tailrace

@@ -12,7 +12,7 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,14 +21,12 @@
 #include "core/generate.h"
 #include "trainer/options.h"
 #include "trainer/policy_trainer.h"
+#include "trainer/row_task.h"
 
 namespace tailrace {
 
 // In memory, of a row's ids and targets, and of the text while it is read.
 inline constexpr int64_t kSftBytesPerToken = 24;
-
-// Limit of one training's evaluations: each makes a row of the metrics.
-inline constexpr int64_t kMostSftEvaluations = 500;
 
 // Columns of 0 and 1, or false and true: ours, and those of TRL.
 inline constexpr const char* kSftMasks[] = {"loss_mask", "completion_mask", "assistant_masks"};
@@ -54,35 +52,22 @@ std::vector<SftRow> read_sft_rows(const std::filesystem::path& path, int64_t voc
 
 // Row indices of each update of one epoch: shuffled by (seed, epoch), then as many rows in order as
 // fit in batch_tokens; a row that is longer makes its own batch.
-std::vector<std::vector<size_t>> sft_batches(const std::vector<SftRow>& rows, int64_t batch_tokens,
-                                             uint64_t seed, int64_t epoch);
+RowBatches sft_batches(const std::vector<SftRow>& rows, int64_t batch_tokens, uint64_t seed,
+                       int64_t epoch);
 
-// A warm-up that its owner drives update by update, so that it can do other things in between.
-class SftTask {
+class SftTask : public RowTask {
  public:
   // Resets the trainer's optimizer. Borrows the trainer. `held_out`: of evaluate(); may be empty.
   SftTask(PolicyTrainer& trainer, const SftOptions& options, std::vector<SftRow> rows,
           std::vector<SftRow> held_out, uint64_t seed);
 
-  // One update; nothing when all epochs are done.
-  std::optional<MetricList> update();
-
-  // Whether the held-out rows are to be measured now; always after the last update.
-  bool evaluation_is_due() const;
-  MetricList evaluate();
-
-  // The first updates were done before, and the weights and the optimizer are those behind them.
-  void skip(int64_t updates);
-
-  int64_t updates_done() const { return updates_done_; }
-  int64_t total_updates() const { return static_cast<int64_t>(batches_.size()); }
+  MetricList evaluate() override;
 
  private:
+  MetricList update_rows(std::span<const size_t> rows, double done) override;
+
   PolicyTrainer& trainer_;
   std::vector<SftRow> rows_, held_out_;
-  int64_t eval_updates_;                      // 0: only before the first and after the last
-  std::vector<std::vector<size_t>> batches_;  // of all epochs
-  int64_t updates_done_ = 0;
 };
 
 }  // namespace tailrace

@@ -21,8 +21,6 @@ class UpdateLoss : public LossPass {
   // Forgets a pass that did not end. Of the supervised one, policy_term is the sum of -logprob.
   virtual void begin(const PolicyPass& pass) = 0;
   virtual void begin(const SupervisedPass& pass) = 0;
-  // All ranks call it.
-  virtual void end(const GradientTree& tree) = 0;
 
   // A report for each pass since the last call or forget(): what all of its slots measured.
   virtual std::vector<UpdateReport> take();

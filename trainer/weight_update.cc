@@ -144,8 +144,15 @@ void WeightUpdate::policy(const PolicyPass& pass, double done) {
 void WeightUpdate::supervised(std::span<const PackedSequence> sequences, double weight,
                               double done) {
   loss_->begin(SupervisedPass{weight});
-  tree_.run(sequences, {.loss = loss_.get(), .balance = balance_.begin(num_tokens(sequences))});
-  loss_->end(tree_);
+  rows(sequences, *loss_, 1, done);
+}
+
+void WeightUpdate::rows(std::span<const PackedSequence> sequences, LossPass& loss, size_t together,
+                        double done) {
+  tree_.run(
+      sequences,
+      {.loss = &loss, .balance = balance_.begin(num_tokens(sequences)), .together = together});
+  loss.end(tree_);
   balance_.gather(tree_.ranks());
   apply(tree_.result(), done);
   balance_.forget();

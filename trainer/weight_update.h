@@ -59,6 +59,9 @@ class WeightUpdate {
   // `done`: the share of the run that lies before it.
   void policy(const PolicyPass& pass, double done);
   void supervised(std::span<const PackedSequence> sequences, double weight, double done);
+  // On a loss of its caller, which is told of its end; so many sequences stay together.
+  void rows(std::span<const PackedSequence> sequences, LossPass& loss, size_t together,
+            double done);
   // Updates the critic alone.
   void critic_alone(const PolicyPass& pass);
 

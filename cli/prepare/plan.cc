@@ -139,6 +139,12 @@ int64_t tokenizer_file_bytes(const RunOptions& o) {
   return error ? 0 : static_cast<int64_t>(bytes);
 }
 
+// Updates of a training whose epochs have so many.
+int64_t updates_of(const RowOptions& rows, int64_t per_epoch) {
+  const int64_t all = rows.epochs * per_epoch;
+  return rows.updates > 0 ? std::min(all, rows.updates) : all;
+}
+
 // Rows are shuffled before they are cut into updates: another order may give one more or less.
 WarmUpPlan plan_warm_up(const RunOptions& o, const ModelConfig& config) {
   WarmUpPlan plan{.rows = o.sft.demonstrations};
@@ -165,8 +171,8 @@ WarmUpPlan plan_warm_up(const RunOptions& o, const ModelConfig& config) {
   plan.dropped = read.dropped, plan.cut = read.cut;
   plan.too_long = read.too_long;
   plan.nulls += read.nulls;
-  plan.updates = o.sft.epochs *
-                 std::ssize(sft_batches(read.rows, o.sft.batch_tokens, /*seed=*/0, /*epoch=*/0));
+  plan.updates = updates_of(
+      o.sft, std::ssize(sft_batches(read.rows, o.sft.batch_tokens, /*seed=*/0, /*epoch=*/0)));
   plan.read.data = std::move(read);
   return plan;
 }

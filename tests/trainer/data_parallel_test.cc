@@ -1,15 +1,13 @@
 // Ranks make the updates of one trainer, bit for bit.
 #include <functional>
-#include <future>
 #include <map>
 #include <utility>
 
 #include <gtest/gtest.h>
 
-#include "core/collective/gloo.h"
 #include "kernels/base/thread_pool.h"
-#include "tests/core/base/temporary_directory.h"
 #include "tests/trainer/fixtures.h"
+#include "tests/trainer/on_ranks.h"
 
 namespace tailrace {
 namespace {
@@ -17,27 +15,11 @@ namespace {
 using testing::copy;
 using testing::make_batch;
 using testing::metric;
+using testing::on_ranks;
 using testing::tiny_trainer;
 
 constexpr int64_t kSlots = 4;
 const std::vector<int> kNumRanks = {1, 2, 4};
-
-// Runs `work` on each of so many ranks; what each returns, in their order. One rank is alone.
-template <class Work>
-auto on_ranks(int size, const Work& work) {
-  const TemporaryDirectory folder;
-  std::vector<std::future<decltype(work(nullptr))>> ranks;
-  for (int rank = 0; rank < size; ++rank) {
-    ranks.push_back(std::async(std::launch::async, [&, rank] {
-      std::unique_ptr<Collective> group;
-      if (size > 1) group = join_ranks({.folder = folder.path(), .rank = rank, .size = size});
-      return work(group.get());
-    }));
-  }
-  std::vector<decltype(work(nullptr))> results;
-  for (auto& rank : ranks) results.push_back(rank.get());
-  return results;
-}
 
 struct Trained {
   std::vector<float> weights;

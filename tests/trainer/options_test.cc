@@ -208,7 +208,9 @@ TEST(OptimOptions, BetasMustBeTwoNumbersBelowOne) {
 }
 
 TEST(SftOptions, AWarmUpHasOneSource) {
-  SftOptions options{.data = "rows.jsonl", .demonstrations = 3};
+  SftOptions options;
+  options.data = "rows.jsonl";
+  options.demonstrations = 3;
   expect_refused(options, "data and section.demonstrations are both set");
   options = {};
   options.optim.betas = {};

@@ -12,6 +12,7 @@
 #include "kernels/base/memory.h"
 #include "kernels/base/thread_pool.h"
 #include "tests/trainer/fixtures.h"
+#include "tests/trainer/slopes.h"
 
 namespace tailrace {
 namespace {
@@ -625,36 +626,11 @@ TEST_P(LossGradient, MatchesFiniteDifferencesOfTheWholeLoss) {
     for (float& l : s.old_logprobs) l += static_cast<float>(.05 + .1 * rng.uniform());
   }
   auto evaluate = [&] {
-    trainer->weights_changed();
     return trainer->policy_update(batch, {0, batch.sequences.size()}, config, 0).loss.loss;
   };
   evaluate();
-  std::vector<float> g = copy(trainer->gradients().flat());
-  for (const ParameterInfo& info : trainer->model().layout().entries()) {
-    auto begin = static_cast<size_t>(info.offset), size = static_cast<size_t>(info.size);
-    std::vector<float> before = copy(trainer->parameters().flat().subspan(begin, size));
-    double analytic = 0, norm = 0;
-    std::vector<double> direction(size);
-    for (size_t i = 0; i < size; ++i) {
-      direction[i] = rng.normal();
-      analytic += direction[i] * g[begin + i];
-      norm += direction[i] * direction[i];
-    }
-    norm = std::sqrt(norm);
-    constexpr double kStep = 2e-3;
-    auto at = [&](double step) {
-      for (size_t i = 0; i < size; ++i) {
-        trainer->parameters().flat()[begin + i] =
-            static_cast<float>(before[i] + step * direction[i] / norm);
-      }
-      return evaluate();
-    };
-    double slope = (at(kStep) - at(-kStep)) / (2 * kStep);
-    std::ranges::copy(before, trainer->parameters().flat().begin() + info.offset);
-    // The forward pass is float: its loss carries about 1e-7, so the slope 1e-7 / kStep; the
-    // difference's own error is of order kStep^2.
-    EXPECT_NEAR(analytic / norm, slope, 1e-4 + .01 * std::abs(slope)) << info.name;
-  }
+  const std::vector<float> gradient = copy(trainer->gradients().flat());
+  testing::expect_slopes(*trainer, gradient, rng, evaluate);
 }
 
 INSTANTIATE_TEST_SUITE_P(PolicyTrainer, LossGradient,

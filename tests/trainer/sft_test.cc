@@ -135,10 +135,16 @@ TEST(SftBatches, HoldEveryRowOnceInAnOrderOfSeedAndEpoch) {
   EXPECT_NE(sft_batches(rows, 40, 1, 1), batches);
 }
 
+SftOptions short_batches(const RowOptions& rows) {
+  SftOptions options{rows};
+  options.batch_tokens = 64;
+  return options;
+}
+
 TEST(SftTask, LearnsARuleAndEndsAfterItsEpochs) {
   auto trainer = testing::tiny_trainer({});
-  SftOptions options{
-      .epochs = 6, .batch_tokens = 64, .optim = {.lr = 1e-2, .schedule = LrSchedule::kLinear}};
+  const SftOptions options =
+      short_batches({.epochs = 6, .optim = {.lr = 1e-2, .schedule = LrSchedule::kLinear}});
   SftTask task(*trainer, options, random_rows(100), {}, 1);
   double first = 0, last = 0;
   int64_t updates = 0;
@@ -156,10 +162,8 @@ TEST(SftTask, LearnsARuleAndEndsAfterItsEpochs) {
 // Of N updates the first has the whole rate and the last one an N-th of it; one that was killed
 // goes on where it was.
 TEST(SftTask, TheScheduleEndsBehindTheLastUpdate) {
-  const SftOptions options{
-      .epochs = 2,
-      .batch_tokens = 64,
-      .optim = {.lr = 1e-2, .schedule = LrSchedule::kLinear, .min_lr_ratio = 0}};
+  const SftOptions options = short_batches(
+      {.epochs = 2, .optim = {.lr = 1e-2, .schedule = LrSchedule::kLinear, .min_lr_ratio = 0}});
   auto trainer = testing::tiny_trainer({});
   SftTask task(*trainer, options, random_rows(60), {}, 1);
   const auto total = static_cast<double>(task.total_updates());
@@ -186,8 +190,7 @@ TEST(SftTask, TheScheduleEndsBehindTheLastUpdate) {
 
 TEST(SftTask, MeasuresHeldOutRowsWithoutLearningFromThem) {
   auto trainer = testing::tiny_trainer({});
-  const SftOptions options{
-      .eval_updates = 3, .epochs = 6, .batch_tokens = 64, .optim = {.lr = 1e-2}};
+  const SftOptions options = short_batches({.eval_updates = 3, .epochs = 6, .optim = {.lr = 1e-2}});
   const std::vector<SftRow> rows = random_rows(100);
   const std::vector<SftRow> held_out(rows.begin(), rows.begin() + 20);
   SftTask task(*trainer, options, rows, held_out, 1);
@@ -218,10 +221,8 @@ TEST(SftTask, MeasuresHeldOutRowsWithoutLearningFromThem) {
 }
 
 TEST(SftTask, GoesOnFromWhereItWasSavedWithTheSameBits) {
-  const SftOptions options{
-      .epochs = 2,
-      .batch_tokens = 64,
-      .optim = {.lr = 1e-2, .warmup_updates = 3, .schedule = LrSchedule::kLinear}};
+  const SftOptions options = short_batches(
+      {.epochs = 2, .optim = {.lr = 1e-2, .warmup_updates = 3, .schedule = LrSchedule::kLinear}});
   TemporaryDirectory dir;
   auto whole = testing::tiny_trainer({});
   SftTask task(*whole, options, random_rows(60), {}, 1);
@@ -250,7 +251,7 @@ TEST(SftTask, ObservedTokensThatDoNotCountGiveNoGradient) {
   auto loss_after = [](TokenId tail) {
     auto trainer = testing::tiny_trainer({});
     SftRow row{.tokens = {1, 2, 3, tail}, .targets = {2}};
-    SftTask task(*trainer, {.optim = {.lr = 1e-2}}, {row}, {}, 1);
+    SftTask task(*trainer, short_batches({.optim = {.lr = 1e-2}}), {row}, {}, 1);
     task.update();
     return std::vector<float>(trainer->parameters().flat().begin(),
                               trainer->parameters().flat().end());

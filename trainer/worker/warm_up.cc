@@ -59,7 +59,7 @@ MetricList WarmUp::run() {
   return last;
 }
 
-void WarmUp::resume(SftTask& task) {
+void WarmUp::resume(RowTask& task) {
   const auto loaded =
       saved_.load_latest(config_.model, trainer_.parameters(), trainer_.optimizer());
   if (!loaded) return;
@@ -71,18 +71,18 @@ void WarmUp::resume(SftTask& task) {
   log_.info("resumed update={} checkpoint={}", task.updates_done(), loaded->path.string());
 }
 
-MetricList WarmUp::evaluate(SftTask& task) {
+MetricList WarmUp::evaluate(RowTask& task) {
   MetricList measured = task.evaluate();
   log_.info("update={} of {} eval_loss={:.4f} token_accuracy={:.4f}", task.updates_done(),
             task.total_updates(), measured[0].second, measured[1].second);
   return measured;
 }
 
-void WarmUp::report(const SftTask& task, const MetricList& metrics) {
+void WarmUp::report(const RowTask& task, const MetricList& metrics) {
   owner_.report({"sft", task.updates_done(), task.total_updates(), metrics});
 }
 
-void WarmUp::save(const SftTask& task) {
+void WarmUp::save(const RowTask& task) {
   const auto saved = saved_.save({.step = task.updates_done(),
                                   .version = 0,
                                   .updates = task.updates_done(),

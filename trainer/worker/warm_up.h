@@ -34,10 +34,10 @@ class WarmUp {
   MetricList run();
 
  private:
-  void resume(SftTask& task);
-  MetricList evaluate(SftTask& task);
-  void report(const SftTask& task, const MetricList& metrics);
-  void save(const SftTask& task);
+  void resume(RowTask& task);
+  MetricList evaluate(RowTask& task);
+  void report(const RowTask& task, const MetricList& metrics);
+  void save(const RowTask& task);
 
   const TrainerWorkerConfig& config_;
   PolicyTrainer& trainer_;
