@@ -407,6 +407,17 @@ void RewardSection::visit(OptionVisitor& v) {
        .max = 1e8,
        .resume = Resume::kMayChange,
        .idle = idle_if(!has_commands(), "no program scores ({command})", {"command", "parts"})});
+  v.field(
+      "model", model,
+      {.help = "folder of a reward model that scores all episodes in the place of a verifier, on "
+               "the CPU (docs/rewards.md); empty: none",
+       .path = true});
+  v.field("model_tokens", model_tokens,
+          {.help = "of a conversation that the reward model reads, at most: a longer one loses its "
+                   "beginning; 0: the model's positions",
+           .min = 0,
+           .max = 1 << 24,
+           .idle = idle_if(model.empty(), "no reward model scores ({model})", {"model"})});
   v.list(
       "parts", parts,
       "several rewards whose weighted sum is the reward, in the place of reward.command: a list; "

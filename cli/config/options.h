@@ -191,6 +191,8 @@ struct RewardSection {
   std::vector<RewardPart> parts;     // several that do; empty: none
   int64_t batch = 8;
   double start_timeout_s = 120;  // of a program
+  std::string model;             // folder of a reward model that scores instead; empty: none
+  int64_t model_tokens = 0;      // of a conversation that it reads, at most; 0: its positions
 
   void visit(OptionVisitor& v);
   bool has_commands() const;

@@ -49,6 +49,19 @@ Digest digest_of_fit(const std::vector<PromptFit>& fits, const std::string& key)
   return digest_of(fields);
 }
 
+// All that a score depends on.
+std::vector<fs::path> reward_model_files(const fs::path& folder) {
+  std::vector<fs::path> files;
+  if (folder.empty()) return files;
+  for (const char* name : {"config.json", "tokenizer.json", "tokenizer_config.json",
+                           "chat_template.jinja", "model.safetensors.index.json"})
+    if (fs::exists(folder / name)) files.push_back(folder / name);
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored))
+    if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
+  return files;
+}
+
 // By the name that stays when a run is moved.
 std::map<std::string, Input> inputs_of(const RunPaths& paths, const ResolvedRun& run) {
   const RunOptions& o = run.options;
@@ -73,6 +86,9 @@ std::map<std::string, Input> inputs_of(const RunPaths& paths, const ResolvedRun&
   named("reward.plugin", o.reward.plugin);
   for (const CommandFile& file : environment_files(run.datasets)) named(file.key, file.path);
   for (const CommandFile& file : reward_files(run.rewards)) named(file.key, file.path);
+  // Its weights are read by each reward worker, whenever it starts.
+  for (const fs::path& file : reward_model_files(o.reward.model))
+    inputs[fmt::format("{}/{}", kRewardModel, file.filename().string())] = {kRewardModel, file};
   named("sft.data", o.sft.data);
   named("sft.eval_data", o.sft.eval_data);
   // Its weights are read before the first checkpoint only; its shape is, whenever the run goes on.
@@ -137,6 +153,8 @@ void prove_inputs(const RunPaths& paths, const ResolvedRun& run) {
   }
   const size_t num_noted = noted.size();
   const bool has_tokenizer = noted.contains(fmt::format("{}tokenizer.json", kTokenizer));
+  const std::string of_reward_model = fmt::format("{}/", kRewardModel);
+  const bool has_reward_model = noted.contains(of_reward_model + "config.json");
   const auto inputs = inputs_of(paths, run);
   for (const auto& [name, input] : inputs) {
     const Digest digest = digest_of_input(input);
@@ -144,10 +162,15 @@ void prove_inputs(const RunPaths& paths, const ResolvedRun& run) {
     require_same(input, digest, *known);
     // Its files are what a tokenizer is: one more makes another one.
     if (is_new && has_tokenizer && name.starts_with(kTokenizer)) refuse(input, "was added");
+    if (is_new && has_reward_model && name.starts_with(of_reward_model)) refuse(input, "was added");
   }
   for (const auto& [name, digest] : noted.items()) {
     if (name.starts_with(kTokenizer) && !inputs.contains(name))
       refuse({"model.path", paths.root / name}, "is gone");
+    if (name.starts_with(of_reward_model) && !inputs.contains(name))
+      refuse(
+          {kRewardModel, fs::path(run.options.reward.model) / name.substr(of_reward_model.size())},
+          "is gone");
   }
   // A digest that is noted never changes: the file is written when an input is read for the first
   // time.

@@ -8,8 +8,10 @@
 #include <fmt/format.h>
 
 #include "cli/config/datasets.h"
+#include "cli/config/named_file.h"
 #include "core/base/error.h"
 #include "core/base/join_texts.h"
+#include "core/base/machine.h"
 #include "core/base/nearest.h"
 #include "core/base/random.h"
 #include "core/text/dataset.h"
@@ -17,6 +19,7 @@
 #include "reward/command/retold.h"
 #include "reward/command/weighted.h"
 #include "reward/judge.h"
+#include "reward/models/model_verifier.h"
 
 namespace tailrace {
 namespace {
@@ -72,12 +75,29 @@ void check_parts(const RunRewards& rewards, const VerifierRegistry& verifiers) {
   }
 }
 
+void check_model(const RewardSection& reward) {
+  const char* other = !reward.command.empty()  ? kRewardCommand
+                      : !reward.parts.empty()  ? kRewardParts
+                      : !reward.plugin.empty() ? "reward.plugin"
+                                               : nullptr;
+  if (other != nullptr)
+    throw UserError::at(kRewardModel,
+                        "and {} are both given, and the model scores all episodes. Remove one of "
+                        "them.",
+                        other);
+  if (reward.workers == 0)
+    throw UserError::at(kRewardModel,
+                        "is read on this machine alone, and reward.workers is 0. Try "
+                        "reward.workers=1.");
+}
+
 void check_section(const RewardSection& reward, const RunRewards& rewards,
                    const VerifierRegistry& verifiers) {
   if (!reward.command.empty() && !reward.parts.empty())
     throw UserError::at(kRewardCommand,
                         "and reward.parts are both given. Make the command one of the parts, or "
                         "remove one of them.");
+  if (!reward.model.empty()) check_model(reward);
   if (rewards.is_sum()) check_parts(rewards, verifiers);
   for (const auto& [key, words] : commands_of(rewards))
     if (words.front().empty()) throw UserError::at(key, "begins with an empty name");
@@ -129,9 +149,18 @@ std::unique_ptr<Verifier> make_parts(const RewardSection& reward, const RunRewar
   return make_weighted_verifier(std::move(parts));
 }
 
+// The reward workers share the cores.
+std::unique_ptr<Verifier> make_model(const RewardSection& reward) {
+  const int64_t threads =
+      std::max<int64_t>(1, num_usable_cores() / std::max<int64_t>(1, reward.workers));
+  return make_model_verifier(
+      reward.model, {.threads = static_cast<int>(threads), .max_tokens = reward.model_tokens});
+}
+
 std::unique_ptr<Verifier> make_scorer(const RewardSection& reward, const RunRewards& rewards,
                                       const std::shared_ptr<const VerifierRegistry>& verifiers,
                                       const StderrTo& to) {
+  if (!reward.model.empty()) return make_model(reward);
   return rewards.is_sum() ? make_parts(reward, rewards, verifiers, to)
                           : make_command(reward, rewards, rewards.parts.front().command, to);
 }
@@ -249,8 +278,13 @@ void try_rewards(const ResolvedRun& run, const sandbox::EnvironmentRegistry& env
   const RunOptions& options = run.options;
   const RewardSection& reward = options.reward;
   // Where workers of other machines score, what they have is asked there.
-  if (!reward.has_commands() || reward.workers == 0) return;
+  if ((!reward.has_commands() && reward.model.empty()) || reward.workers == 0) return;
   require_programs(run);
+  if (!reward.model.empty())
+    read_named(kRewardModel, [&] {
+      check_reward_folder(reward.model, reward.model_tokens);
+      return true;
+    });
   // Its processes end with the trial.
   const auto trial = make_scorer(reward, run.rewards, verifiers, {.logs = false});
   for (const RunDataset& dataset : run.datasets) {
@@ -337,6 +371,9 @@ std::vector<std::string> describe_rewards(const ResolvedRun& run) {
   for (const auto& [key, words] : commands_of(run.rewards))
     lines.push_back(fmt::format("{} is '{}', {}", key, shown(command_of(reward, words)),
                                 place_of_program(reward.isolation)));
+  if (!reward.model.empty())
+    lines.push_back(
+        fmt::format("{} is {}, on the CPU of this machine", kRewardModel, reward.model));
   return lines;
 }
 

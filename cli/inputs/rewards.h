@@ -1,6 +1,6 @@
-// The rewards that a config has of its own: programs (reward.command), and sums of several
-// (reward.parts). They take the place of the verifiers that environments name, and score those that
-// reward by themselves as well.
+// The rewards that a config has of its own: programs (reward.command), sums of several
+// (reward.parts), and a reward model (reward.model). They take the place of the verifiers that
+// environments name, and score those that reward by themselves as well.
 //
 // Thread: any.
 #pragma once

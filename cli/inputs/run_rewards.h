@@ -1,6 +1,6 @@
 // Who scores the episodes of a run, whichever way its config says so: the list `reward.parts`, or
-// `reward.command`, which is one part without a name. Neither: the verifiers that environments
-// name.
+// `reward.command`, which is one part without a name, or `reward.model`, which has none. Neither:
+// the verifiers that environments name.
 //
 // Thread: any.
 #pragma once
@@ -19,6 +19,7 @@ namespace tailrace {
 // verifier of a library can have: messages say it.
 inline constexpr const char* kRewardCommand = "reward.command";
 inline constexpr const char* kRewardParts = "reward.parts";
+inline constexpr const char* kRewardModel = "reward.model";
 
 struct RunReward : RewardPart {
   std::string item;  // as a person has written it: "reward.parts.style", or "reward"

@@ -550,6 +550,7 @@ void check_same_run(const RunPaths& paths, const ResolvedRun& run, const Registr
   };
   // The scorer comes first: settings of environments follow from it.
   check("reward.command");
+  check("reward.model");
   for (const RunDataset& dataset : run.datasets) check(dataset.key("command"));
   if (part_names(stored) != part_names(options))
     refuse("reward.parts", part_names(stored), part_names(options), allowed_changes(theirs));

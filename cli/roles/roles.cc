@@ -274,10 +274,14 @@ ExitCode run_reward(const RoleName& name, const RoleContext& context, Log& log,
   options.cluster = context.cluster;
   options.host = context.host;
   if (context.remote != nullptr) {
+    if (!o.reward.model.empty())
+      throw UserError::at("reward.model",
+                          "is a folder of the machine that launched the run, and reward workers of "
+                          "others do not have it. Start more there: reward.workers.");
     options.incarnation = context.remote->incarnation;
     options.patience = context.remote->patience;
-  } else if (o.reward.has_commands()) {
-    // A program is read whenever a process of it starts.
+  } else if (o.reward.has_commands() || !o.reward.model.empty()) {
+    // A program is read whenever a process of it starts, and a reward model at the first score.
     prove_inputs(context.run, run);
   }
   require_programs(run);

@@ -260,5 +260,51 @@ TEST_F(LaunchRewards, TheExampleInPythonLearns) {
   EXPECT_GT(rewards[8] + rewards[9], rewards[0] + rewards[1] + 0.3);
 }
 
+// A folder that transformers wrote scores what the policy says.
+TEST_F(LaunchRewards, ARewardModelScoresAllEpisodes) {
+  const fs::path model = folder_ / "judge";
+  fs::copy(fs::path(TAILRACE_SOURCE_DIR) / "tests/data/models/reward-tiny", model);
+  const std::string chat = "{% for message in messages %}{{ message['content'] }}{% endfor %}";
+  std::ofstream(model / "chat_template.jinja") << chat;
+  const std::string given = fmt::format("reward.model={}", model.string());
+  start_run("run", {given});
+  expect_done();
+  expect_each_step_once("run");
+  const std::vector<double> cut = series("env/reward_model_cut", "run");
+  EXPECT_EQ(cut, std::vector<double>(cut.size(), 0.0));
+  EXPECT_FALSE(cut.empty());
+  // A run that goes on has the model that it began with: no other files, and no more of them.
+  const auto refusal = [&] {
+    start(command({"--run-dir", (folder_ / "run").string(), "run.steps=200"}));
+    EXPECT_EQ(finish().code, 2) << output();
+    return output();
+  };
+  fs::remove(model / "chat_template.jinja");
+  EXPECT_THAT(refusal(), HasSubstr("chat_template.jinja: it is gone since the run began"));
+  std::ofstream(model / "chat_template.jinja") << chat;
+  fs::copy(model / "model.safetensors", model / "more.safetensors");
+  EXPECT_THAT(refusal(), HasSubstr("more.safetensors: it was added since the run began"));
+  fs::remove(model / "more.safetensors");
+  std::ofstream(model / "tokenizer_config.json", std::ios::app) << "\n";
+  EXPECT_THAT(refusal(), HasSubstr("tokenizer_config.json: it has changed since the run began"));
+}
+
+TEST_F(LaunchRewards, ARewardModelStandsAlone) {
+  const std::string given =
+      fmt::format("reward.model={}/tests/data/models/reward-tiny", TAILRACE_SOURCE_DIR);
+  const auto refusal = [&](const std::string& more) {
+    start_run("run", {given, more});
+    EXPECT_EQ(finish().code, 2) << output();
+    return output();
+  };
+  EXPECT_THAT(refusal("reward.command=[python3]"),
+              HasSubstr("reward.model and reward.command are both given"));
+  EXPECT_THAT(refusal("reward.workers=0"), HasSubstr("reward.workers is 0. Try reward.workers=1."));
+  EXPECT_THAT(refusal("reward.model_tokens=5000"), HasSubstr("the model has 1024 positions"));
+  EXPECT_THAT(
+      refusal(fmt::format("model.path={}/tests/data/models/reward-tiny", TAILRACE_SOURCE_DIR)),
+      HasSubstr("is a reward model; it gives scores, not tokens"));
+}
+
 }  // namespace
 }  // namespace tailrace
