@@ -119,9 +119,16 @@ int exit_status(End end) {
 // The scheduler's warnings go to its log, which nobody reads unasked.
 std::string missing_so_far(const RunPaths& paths, const ResolvedRun& run, bool is_over) {
   return warning_of_missing_rows(paths, {.is_over = is_over,
-                                         .warm_up = run.warms_up,
+                                         .warm_up = !run.stages.empty(),
                                          .evaluates = run.options.eval.prompts > 0,
                                          .interval_steps = run.options.eval.interval_steps});
+}
+
+// The rows that the plan has read, in the order of the stages.
+std::vector<StageFiles> stage_files(Plan& plan) {
+  std::vector<StageFiles> files;
+  for (StagePlan& stage : plan.stages) files.push_back(std::move(stage.files));
+  return files;
 }
 
 // One launch of a run whose directory is prepared.
@@ -289,12 +296,13 @@ int launch(const LoadedRun& loaded, const LaunchArguments& arguments, const Regi
   say(fmt::format("{}: {}", run.resumes() ? "continuing" : "run", run.paths().root.string()));
   if (run.resumes()) show(stdout, missing_so_far(run.paths(), loaded.run, /*is_over=*/false));
   await_roles(loaded.run, run.paths(), kEarlierLaunchEnds, say);
-  prepare_run(run.paths(), quick.placed, registries, say, std::move(plan.warm_up.read),
+  prepare_run(run.paths(), quick.placed, registries, say, stage_files(plan),
               std::move(plan.prompts));
   // For the report, which may be made elsewhere. A run is worth more than its line.
   (void)write_file_atomic(run.paths().machine(), machine_line() + "\n");
   // Roles that are threads of this process play as the config says, and not as its checks did.
   RunOptions named = options;
+  find_trained_model(quick.paths, named);
   const Registries of_roles =
       with_libraries(built_in, named, LibraryUse::kOfRun, quick.paths.environments());
   ResolvedRun played = changed(loaded.run, std::move(named));

@@ -77,6 +77,9 @@ std::string describe_prompts(const scheduler::Policy& policy, std::optional<int3
 
 std::string describe(const SupervisedFacts& facts) {
   std::string text = facts.of ? fmt::format("{} of {}", facts.updates, *facts.of) : "none yet";
+  if (facts.stage.of > 1)
+    text = fmt::format("stage {} of {}, {}: {}", facts.stage.number, facts.stage.of,
+                       facts.stage.name, text);
   if (facts.loss) text += fmt::format(", loss {:.3f}", *facts.loss);
   if (facts.eval_loss) text += fmt::format(", held-out loss {:.3f}", *facts.eval_loss);
   return text + fmt::format(", newest checkpoint {}",

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "cli/config/stages.h"
 #include "scheduler/state/quotas.h"
 
 namespace tailrace {
@@ -14,7 +15,7 @@ bool supervised_only(const RunOptions& options) {
   // Where a plugin, a command or an agent gives the environment, its name may still be empty:
   // with_libraries() fills it in.
   return options.datasets.empty() && options.env.name.empty() && options.env.plugin.empty() &&
-         options.env.command.empty() && !options.env.agent.plays() && !options.sft.data.empty();
+         options.env.command.empty() && !options.env.agent.plays() && has_row_files(options);
 }
 
 std::string_view supervised_key(std::string_view key) {

@@ -36,7 +36,7 @@ struct RunDataset : DatasetSection {
   std::string key(std::string_view key) const;
 };
 
-// The run has no environment: it learns from the rows of sft.data alone.
+// The run has no environment: it learns from rows alone.
 bool supervised_only(const RunOptions& options);
 
 // The key of such a run for a key that only a run with an environment reads: "sft.optim.lr" for

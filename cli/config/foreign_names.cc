@@ -323,7 +323,8 @@ bool is_supervised(const ConfigNode& root) {
   const ConfigNode* datasets = root.find("datasets");
   const ConfigNode* env = root.find("env");
   const bool has_command = env != nullptr && env->find("command") != nullptr;
-  return says("sft", "data") && !says("env", "name") && !says("env", "plugin") && !has_command &&
+  return says("sft", "data") && !says("preference", "data") && !says("reward_model", "data") &&
+         !says("env", "name") && !says("env", "plugin") && !has_command &&
          (datasets == nullptr || datasets->kind == ConfigNode::Kind::kNull);
 }
 

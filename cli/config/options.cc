@@ -417,7 +417,10 @@ void RewardSection::visit(OptionVisitor& v) {
                    "beginning; 0: the model's positions",
            .min = 0,
            .max = 1 << 24,
-           .idle = idle_if(model.empty(), "no reward model scores ({model})", {"model"})});
+           .idle = idle_if(!has_model(), "no reward model scores ({model})", {"model", "stage"})});
+  v.field("stage", stage,
+          {.help = "a stage of this run that trains a reward model, which scores all episodes in "
+                   "the place of reward.model: its name, as reward_model; empty: none"});
   v.list(
       "parts", parts,
       "several rewards whose weighted sum is the reward, in the place of reward.command: a list; "
@@ -438,6 +441,43 @@ void RewardPart::visit(OptionVisitor& v) {
 bool RewardSection::has_commands() const {
   return !command.empty() ||
          std::ranges::any_of(parts, [](const RewardPart& part) { return !part.command.empty(); });
+}
+
+namespace {
+
+Idle no_rows_of(std::string_view section, const RowOptions& rows) {
+  return idle_if(rows.data.empty(), fmt::format("{{{}.data}} is empty", section),
+                 {fmt::format("{}.data", section)});
+}
+
+Idle no_supervised(const SftOptions& sft) {
+  return idle_if(sft.data.empty() && sft.demonstrations == 0,
+                 "neither {sft.data} nor {sft.demonstrations} is given",
+                 {"sft.data", "sft.demonstrations"});
+}
+
+}  // namespace
+
+void RlStage::visit(OptionVisitor& v) {
+  v.field("steps", steps,
+          {.help = "run.steps; 0: as `until` or run.steps says",
+           .min = 0,
+           .max = kMaxCount,
+           .resume = Resume::kMayGrow});
+}
+
+void StageSection::visit(OptionVisitor& v) {
+  v.field("name", name, {.help = "of its files and of its line in the journal; empty: its kind"});
+  v.section("sft", sft, "supervised training, as the section of this name", no_supervised(sft));
+  v.section("reward_model", reward_model,
+            "training of a reward model, as the section of this name; the policy stays as it is",
+            no_rows_of("reward_model", reward_model));
+  v.section("preference", preference, "training on preferences, as the section of this name",
+            no_rows_of("preference", preference));
+  v.section("rl", rl, "reinforcement learning, which is the last stage: its keys are the run's");
+  v.field("until", until,
+          {.help = "where it ends: '2 epochs' or '200 updates' of its rows, '100 steps' of rl; "
+                   "empty: as its own keys say"});
 }
 
 void FilesSection::visit(OptionVisitor& v) {
@@ -469,6 +509,7 @@ void RunOptions::visit(OptionVisitor& v) {
   listed.is_told = false;
   Idle no_evaluation = idle_if(eval.prompts == 0, "{eval.prompts} is 0", {"eval.prompts"});
   no_evaluation.advice = "Write eval.prompts: N, the held-out rows to evaluate, or remove it.";
+  const Idle staged = idle_if(!stages.empty(), "{stages} lists the trainings", {"stages"});
   // The order of config.yaml and of docs/configuration.md.
   v.section("run", run, "the run as a whole");
   v.section("model", model, "the policy");
@@ -485,10 +526,20 @@ void RunOptions::visit(OptionVisitor& v) {
          "where workers of other hosts run (rollout.pools.NAME.cluster): a list");
   v.section("rollout", rollout_section, "how episodes are made");
   v.section("reward", reward, "who scores episodes");
+  v.list("stages", stages,
+         "trainings that follow each other, each from the weights that the one before it left: a "
+         "list, in the place of the sections `sft`, `reward_model` and `preference`");
+  const auto unless_listed = [&](Idle idle) { return stages.empty() ? std::move(idle) : staged; };
   v.section("sft", sft, "supervised training: a warm-up before the first step, or a run by itself",
-            idle_if(sft.data.empty() && sft.demonstrations == 0,
-                    "neither {sft.data} nor {sft.demonstrations} is given",
-                    {"sft.data", "sft.demonstrations"}));
+            unless_listed(no_supervised(sft)));
+  v.section("reward_model", reward_model,
+            "training of a reward model from preferences, behind the section `sft`; it goes to "
+            "RUN/reward_model, and rewards episodes where reward.model names it",
+            unless_listed(no_rows_of("reward_model", reward_model)));
+  v.section("preference", preference,
+            "training on preferences (DPO and its kin), behind the sections `sft` and "
+            "`reward_model`: before the first step, or a run by itself",
+            unless_listed(no_rows_of("preference", preference)));
   v.section("train", train, "how a batch becomes updates");
   v.section("algo", algo, "the policy loss");
   v.section("critic", critic, "the value head of algo.advantage=gae",

@@ -192,14 +192,41 @@ struct RewardSection {
   int64_t batch = 8;
   double start_timeout_s = 120;  // of a program
   std::string model;             // folder of a reward model that scores instead; empty: none
-  int64_t model_tokens = 0;      // of a conversation that it reads, at most; 0: its positions
+  int64_t model_tokens = 0;
+  std::string stage;  // that trains the model, in this run
+  // Where its model is, or will be. Not a key: find_trained_model() sets it.
+  std::filesystem::path trained = {};  // of a conversation that it reads, at most; 0: its positions
 
   void visit(OptionVisitor& v);
   bool has_commands() const;
+  bool has_model() const { return !model.empty() || !stage.empty(); }
+  std::filesystem::path model_folder() const {
+    return stage.empty() ? std::filesystem::path(model) : trained;
+  }
 };
 
 // In MiB.
 inline constexpr double kMaxRowMb = 4096, kMaxFileMb = 1 << 24, kMaxRequestMb = 1024;
+
+// Reinforcement learning as a stage: its keys are those of the run.
+struct RlStage {
+  int64_t steps = 0;
+
+  void visit(OptionVisitor& v);
+};
+
+// One of several trainings that follow each other (stages.h). Behind the rules a run has
+// ResolvedRun::stages, whichever way they were written.
+struct StageSection {
+  std::string name = {};
+  SftOptions sft = {};
+  RewardModelOptions reward_model = {};
+  PreferenceOptions preference = {};
+  RlStage rl = {};
+  std::string until = {};
+
+  void visit(OptionVisitor& v);
+};
 
 // The limits on files that a person brings.
 struct FilesSection {
@@ -243,7 +270,10 @@ struct RunOptions {
   RolloutProcesses rollout_processes;
   RolloutOptions rollout;
   RewardSection reward;
+  std::vector<StageSection> stages;  // empty: the three below are all, in this order
   SftOptions sft;
+  RewardModelOptions reward_model;
+  PreferenceOptions preference;
   TrainOptions train;
   AlgoOptions algo;
   CriticOptions critic;

@@ -89,8 +89,10 @@ std::map<std::string, Input> inputs_of(const RunPaths& paths, const ResolvedRun&
   // Its weights are read by each reward worker, whenever it starts.
   for (const fs::path& file : reward_model_files(o.reward.model))
     inputs[fmt::format("{}/{}", kRewardModel, file.filename().string())] = {kRewardModel, file};
-  named("sft.data", o.sft.data);
-  named("sft.eval_data", o.sft.eval_data);
+  for (const RunStage& stage : run.stages) {
+    named(stage.key("data"), stage.rows().data);
+    named(stage.key("eval_data"), stage.rows().eval_data);
+  }
   // Its weights are read before the first checkpoint only; its shape is, whenever the run goes on.
   const fs::path model = o.model.path;
   if (!model.empty()) {
@@ -98,11 +100,16 @@ std::map<std::string, Input> inputs_of(const RunPaths& paths, const ResolvedRun&
     inputs["model.path/generation"] = {"model.path", model / "generation_config.json", true};
   }
   if (!o.lora.adapter.empty()) named("lora.adapter", o.lora.shape_folder() / kAdapterConfigFile);
-  if (o.sft.demonstrations > 0)
-    inputs["demonstrations"] = {"sft.demonstrations", paths.demonstrations()};
-  if (!o.sft.data.empty()) inputs["sft.data/rows"] = {"sft.data", paths.sft_rows()};
-  if (!o.sft.eval_data.empty())
-    inputs["sft.eval_data/rows"] = {"sft.eval_data", paths.sft_eval_rows()};
+  for (const RunStage& stage : run.stages) {
+    const auto rows = [&](const std::string& key, const fs::path& file) {
+      inputs[key + "/rows"] = {key, file};
+    };
+    if (stage.has_demonstrations())
+      inputs["demonstrations"] = {stage.key("demonstrations"), paths.demonstrations()};
+    if (!stage.rows().data.empty()) rows(stage.key("data"), paths.stage_rows(stage.name));
+    if (!stage.rows().eval_data.empty())
+      rows(stage.key("eval_data"), paths.stage_eval_rows(stage.name));
+  }
   // Without it there is no tokenizer yet, whatever lies beside it.
   if (!fs::exists(paths.tokenizer() / "tokenizer.json")) return inputs;
   for (const fs::directory_entry& entry : fs::directory_iterator(paths.tokenizer())) {

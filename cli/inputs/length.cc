@@ -47,9 +47,15 @@ int64_t most_steps(const ResolvedRun& run) {
 }
 
 std::string epochs_text(const ResolvedRun& run) {
-  const SftOptions& sft = run.options.sft;
-  if (run.supervised_only) return fmt::format("{} of {}", counted(sft.epochs, "epoch"), sft.data);
   std::vector<std::string> parts;
+  if (run.supervised_only)
+    for (const RunStage& stage : run.stages) {
+      const RowOptions& rows = stage.rows();
+      parts.push_back(fmt::format(
+          "{} of {}",
+          rows.updates > 0 ? counted(rows.updates, "update") : counted(rows.epochs, "epoch"),
+          rows.data));
+    }
   for (const RunDataset& dataset : run.datasets) {
     if (dataset.ratio > 0)
       parts.push_back(fmt::format("{} of {}", counted(dataset.epochs, "epoch"), dataset.dataset));

@@ -99,13 +99,14 @@ LoadedRun load(const std::filesystem::path& path, std::span<const std::string> o
   // A recipe of another framework is told all that has to change at once; in a config of ours the
   // rules could stumble over what a slip of the pen has left out.
   if (!loaded.keys.has_foreign_names()) mistakes.tell();
+  const std::filesystem::path run = run_dir.empty() ? options.run.dir : run_dir.string();
   mistakes.look([&] {
+    find_trained_model(RunPaths{run}, options);
     try {
       loaded.registries = with_libraries(registries, options, use, known);
     } catch (const UserError& error) {
       throw loaded.keys.placed(error);
     }
-    const std::filesystem::path run = run_dir.empty() ? options.run.dir : run_dir.string();
     find_kept_adapter(RunPaths{run}, options);
     validate(options, loaded.keys, loaded.registries);
   });
@@ -120,6 +121,11 @@ void find_kept_adapter(const RunPaths& paths, RunOptions& options) {
   LoraSection& lora = options.lora;
   if (lora.adapter.empty() || is_adapter(lora.adapter) || paths.root.empty()) return;
   if (is_adapter(paths.adapter()) && newest_checkpoint(paths)) lora.kept = paths.adapter();
+}
+
+void find_trained_model(const RunPaths& paths, RunOptions& options) {
+  if (options.reward.stage.empty() || paths.root.empty()) return;
+  options.reward.trained = paths.stage_model(options.reward.stage);
 }
 
 LoadedRun load_run_options(const std::filesystem::path& path,

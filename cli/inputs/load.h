@@ -43,6 +43,8 @@ LoadedRun load_stored_run(const RunPaths& paths, std::span<const std::string> ov
 // A run needs no more of lora.adapter than its shape once it has a checkpoint: points `options` to
 // the run's copy where the folder is gone.
 void find_kept_adapter(const RunPaths& paths, RunOptions& options);
+// Where the reward model of reward.stage is, or will be: in the run. Before with_libraries().
+void find_trained_model(const RunPaths& paths, RunOptions& options);
 
 // The text of config.yaml: `config` behind a line that proves it.
 std::string prove_config(const std::string& title, const std::string& config);

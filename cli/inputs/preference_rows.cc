@@ -341,11 +341,4 @@ PreferenceRows read_preferences(const std::filesystem::path& file, const Prefere
   return all;
 }
 
-void write_preference_rows(const std::filesystem::path& file, const PreferenceRows& rows) {
-  std::string text;
-  for (const PreferenceRow& row : rows.rows) text += format_preference_row(row);
-  if (auto written = write_file_atomic(file, text); !written)
-    throw UserError("{}", written.failure().message);
-}
-
 }  // namespace tailrace

@@ -54,7 +54,4 @@ struct PreferenceRows {
 PreferenceRows read_preferences(const std::filesystem::path& file, const PreferenceForm& form,
                                 const SftReading& reading);
 
-// Writes them in the form of read_preference_rows(), atomically. Throws UserError.
-void write_preference_rows(const std::filesystem::path& file, const PreferenceRows& rows);
-
 }  // namespace tailrace

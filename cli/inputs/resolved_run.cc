@@ -12,7 +12,7 @@ ResolvedRun resolve(RunOptions options, int64_t cores) {
   ResolvedRun run{.options = std::move(options)};
   const RunOptions& o = run.options;
   run.supervised_only = supervised_only(o);
-  run.warms_up = !o.sft.data.empty() || o.sft.demonstrations > 0;
+  run.stages = stages_of(o);
   run.datasets = datasets_of(o);
   run.pools = pools_of(o);
   if (!run.supervised_only) {

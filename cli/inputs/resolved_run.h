@@ -10,6 +10,7 @@
 
 #include "cli/config/datasets.h"
 #include "cli/config/options.h"
+#include "cli/config/stages.h"
 #include "cli/inputs/run_rewards.h"
 #include "cli/inputs/threads.h"
 #include "core/base/machine.h"
@@ -19,9 +20,10 @@ namespace tailrace {
 
 struct ResolvedRun {
   RunOptions options;  // as config.yaml keeps them
-  // The run has no environment: it learns from the rows of sft.data alone, and has no datasets.
+  // The run has no environment: it learns from rows alone, and has no datasets.
   bool supervised_only = false;
-  bool warms_up = false;  // supervised training comes first, or is all
+  std::vector<RunStage> stages =
+      {};  // trainings on rows, in their order: they come first, or are all
   // In the order of the config, which numbers them (law 1.1).
   std::vector<RunDataset> datasets = {};
   // In the order of the config (law 1.5), at least one. `max_sequences` is what each worker has.

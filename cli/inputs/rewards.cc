@@ -76,6 +76,9 @@ void check_parts(const RunRewards& rewards, const VerifierRegistry& verifiers) {
 }
 
 void check_model(const RewardSection& reward) {
+  if (!reward.model.empty() && !reward.stage.empty())
+    throw UserError::at("reward.stage",
+                        "and reward.model are both given. Remove the one that is not meant.");
   const char* other = !reward.command.empty()  ? kRewardCommand
                       : !reward.parts.empty()  ? kRewardParts
                       : !reward.plugin.empty() ? "reward.plugin"
@@ -97,7 +100,7 @@ void check_section(const RewardSection& reward, const RunRewards& rewards,
     throw UserError::at(kRewardCommand,
                         "and reward.parts are both given. Make the command one of the parts, or "
                         "remove one of them.");
-  if (!reward.model.empty()) check_model(reward);
+  if (reward.has_model()) check_model(reward);
   if (rewards.is_sum()) check_parts(rewards, verifiers);
   for (const auto& [key, words] : commands_of(rewards))
     if (words.front().empty()) throw UserError::at(key, "begins with an empty name");
@@ -153,14 +156,14 @@ std::unique_ptr<Verifier> make_parts(const RewardSection& reward, const RunRewar
 std::unique_ptr<Verifier> make_model(const RewardSection& reward) {
   const int64_t threads =
       std::max<int64_t>(1, num_usable_cores() / std::max<int64_t>(1, reward.workers));
-  return make_model_verifier(
-      reward.model, {.threads = static_cast<int>(threads), .max_tokens = reward.model_tokens});
+  return make_model_verifier(reward.model_folder(), {.threads = static_cast<int>(threads),
+                                                     .max_tokens = reward.model_tokens});
 }
 
 std::unique_ptr<Verifier> make_scorer(const RewardSection& reward, const RunRewards& rewards,
                                       const std::shared_ptr<const VerifierRegistry>& verifiers,
                                       const StderrTo& to) {
-  if (!reward.model.empty()) return make_model(reward);
+  if (reward.has_model()) return make_model(reward);
   return rewards.is_sum() ? make_parts(reward, rewards, verifiers, to)
                           : make_command(reward, rewards, rewards.parts.front().command, to);
 }
@@ -371,9 +374,11 @@ std::vector<std::string> describe_rewards(const ResolvedRun& run) {
   for (const auto& [key, words] : commands_of(run.rewards))
     lines.push_back(fmt::format("{} is '{}', {}", key, shown(command_of(reward, words)),
                                 place_of_program(reward.isolation)));
-  if (!reward.model.empty())
-    lines.push_back(
-        fmt::format("{} is {}, on the CPU of this machine", kRewardModel, reward.model));
+  if (reward.has_model())
+    lines.push_back(fmt::format("{} is {}, on the CPU of this machine", kRewardModel,
+                                reward.stage.empty()
+                                    ? reward.model
+                                    : fmt::format("what the stage {} trains", reward.stage)));
   return lines;
 }
 

@@ -20,6 +20,7 @@
 #include "cli/config/mistakes.h"
 #include "cli/config/named_file.h"
 #include "cli/config/pools.h"
+#include "cli/config/stages.h"
 #include "cli/inputs/dataset_rules.h"
 #include "cli/inputs/planned_model.h"
 #include "cli/inputs/resolved_run.h"
@@ -58,6 +59,8 @@ class EffectChecker {
     // default to be compared with.
     for (const DatasetSection& dataset : options.datasets)
       defaults.datasets.push_back({.name = dataset.name});
+    for (const StageSection& stage : options.stages)
+      defaults.stages.push_back({.name = stage.name});
     values_ = options_by_key(options);
     defaults_ = options_by_key(defaults);
   }
@@ -183,8 +186,15 @@ void validate_adapter(const RunOptions& o) {
     throw UserError::at(lora.rank > 0 ? "lora.rank" : "lora.adapter",
                         "trains an adapter beside frozen weights, and model.create makes random "
                         "ones. Use model.path, or lora.rank=0.");
-  for (const auto& [key, kind] :
-       {std::pair("optim.kind", o.optim.kind), std::pair("sft.optim.kind", o.sft.optim.kind)}) {
+  std::vector<std::pair<std::string, OptimizerKind>> optimizers = {{"optim.kind", o.optim.kind}};
+  for (const RunStage& stage : stages_of(o)) {
+    optimizers.emplace_back(stage.key("optim.kind"), stage.rows().optim.kind);
+    if (lora.trains() && !stage.trains_policy())
+      throw UserError::at(stage.item,
+                          "trains a whole reward model from the policy's weights, and the run "
+                          "trains an adapter beside frozen ones. Make it a run of its own.");
+  }
+  for (const auto& [key, kind] : optimizers) {
     if (lora.trains() && kind == OptimizerKind::kMuon)
       throw UserError::at(key,
                           "is muon, which updates whole weight matrices, and the run trains an "
@@ -579,12 +589,13 @@ void note_idle_rows(const RunOptions& o, std::span<const RunDataset> datasets, C
 // Keys that only a run with an environment reads.
 void refuse_without_steps(RunOptions& o, ConfigKeys& keys) {
   constexpr std::string_view kReason =
-      "there is neither env nor datasets, and the run learns from sft.data alone";
+      "there is neither env nor datasets, and the run learns from rows alone";
   if (keys.given("run.steps") && o.run.steps != 0)
-    throw UserError::at("run.steps", "has no effect: {}. Write sft.epochs, or remove it.", kReason);
+    throw UserError::at("run.steps", "has no effect: {}. Write {}, or remove it.", kReason,
+                        stages_of(o).front().key("epochs"));
   if (o.train.ranks > 1)
     throw UserError::at("train.ranks",
-                        "is {}, but supervised training is done by one rank, and {}. Try 1.",
+                        "is {}, but training on rows is done by one rank, and {}. Try 1.",
                         o.train.ranks, kReason);
   EffectChecker effect(o, keys);
   const auto is_idle = [](std::string_view key) {
@@ -604,7 +615,8 @@ void refuse_without_steps(RunOptions& o, ConfigKeys& keys) {
   std::vector<std::string> idle;
   for (const auto& [key, option] : options_by_key(o))
     if (is_idle(key)) idle.push_back(key);
-  effect.refuse(idle, {.reason = std::string(kReason), .deciders = {"sft.data"}},
+  effect.refuse(idle,
+                {.reason = std::string(kReason), .deciders = {stages_of(o).front().key("data")}},
                 [](const std::string& key) {
                   const std::string_view own = supervised_key(key);
                   return own.empty() ? "Remove it." : fmt::format("Write {}, or remove it.", own);
@@ -622,6 +634,30 @@ void check_supervised_rules(RunOptions& o, ConfigKeys& keys) {
   o.run.steps = 0;
 }
 
+void validate_reward_stage(const RunOptions& o) {
+  if (o.reward.stage.empty()) return;
+  std::vector<std::string> names;
+  for (const RunStage& stage : stages_of(o))
+    if (!stage.trains_policy()) names.push_back(stage.name);
+  if (std::ranges::find(names, o.reward.stage) != names.end()) return;
+  throw UserError::at("reward.stage", "is {}, and {}.", o.reward.stage,
+                      names.empty()
+                          ? "no stage of the run trains a reward model. Write "
+                            "reward_model.data, or reward.model: DIR"
+                          : "the stages that train a reward model are " + join_texts(names, ", "));
+}
+
+// The list of stages may say where reinforcement learning ends.
+void derive_steps(RunOptions& o, ConfigKeys& keys) {
+  const std::optional<int64_t> steps = steps_of_stages(o);
+  if (!steps) return;
+  if (keys.given("run.steps") && o.run.steps != *steps)
+    throw UserError::at("run.steps", "is {}, and the last of stages ends after {}. Leave one out.",
+                        o.run.steps, *steps);
+  o.run.steps = *steps;
+  keys.derived("run.steps", "until of the last stage");
+}
+
 // `needs_policy`: it must be named.
 void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries,
                  bool needs_policy = true) {
@@ -629,7 +665,7 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries,
     throw UserError::at(
         "env.name", "is missing; it names the environment ('tailrace env list' lists them). {}",
         o.env.dataset.empty()
-            ? "Supervised training alone needs sft.data instead."
+            ? "Training on rows alone needs sft.data or preference.data instead."
             : "The prompts of env.dataset are answered once each by env.name: text.");
   // Rules of different sections are told together, and those between sections once each section is
   // sound.
@@ -645,7 +681,10 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries,
   };
   look([&] { settle_verifiers(o, keys); });
   look([&] { validate(o.optim, "optim"); });
-  look([&] { validate(o.sft, "sft"); });
+  look([&] { validate_stages(o, !supervised_only(o)); });
+  look([&] { validate_reward_stage(o); });
+  for (const RunStage& stage : stages_of(o))
+    look([&] { std::visit([&](const auto& work) { validate(work, stage.item); }, stage.work); });
   look([&] {
     if (needs_policy || !o.model.path.empty() || o.model.creates()) validate_model(o);
     validate_adapter(o);
@@ -657,6 +696,7 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries,
     check_supervised_rules(o, keys);
     return refuse_without_effect(o, keys, {}, {});
   }
+  derive_steps(o, keys);
   derive_law(o, keys);
   const std::vector<RunDataset> datasets = datasets_of(o);
   std::vector<sandbox::EnvironmentInfo> environments;
@@ -691,6 +731,12 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries,
   // Last, so that the rules above still see what a person has given.
   const bool warms_up = !o.sft.data.empty() || o.sft.demonstrations > 0;
   if (warms_up && o.model.creates() && !keys.given("sft.optim.lr")) o.sft.optim.lr = kFreshSftLr;
+  for (size_t i = 0; i < o.stages.size(); ++i) {
+    StageSection& stage = o.stages[i];
+    if (stage.sft.demonstrations > 0 && o.model.creates() &&
+        stage.sft.optim.lr == SftOptions{}.optim.lr)
+      stage.sft.optim.lr = kFreshSftLr;
+  }
   derive_kept_versions(o, keys, registries);
 }
 
@@ -706,7 +752,7 @@ bool knows_environments(const RunOptions& o, const Registries& registries) {
 // about the same run. One that names no environment, or one that is not here, can be planned only.
 void check_simulated_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries) {
   if (supervised_only(o))
-    throw UserError::at("sft.data",
+    throw UserError::at(stages_of(o).front().key("data"),
                         "is all that the run learns from, and only steps of reinforcement learning "
                         "are simulated. Give env or datasets.");
   if (knows_environments(o, registries)) {

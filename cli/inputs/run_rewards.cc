@@ -17,7 +17,7 @@ RunRewards rewards_of(const RewardSection& reward) {
     rewards.scorer = kRewardCommand;
     rewards.parts.push_back({{.command = reward.command}, "reward"});
   }
-  if (!reward.model.empty()) rewards.scorer = kRewardModel;
+  if (reward.has_model()) rewards.scorer = kRewardModel;
   std::vector<std::string> names;
   for (const RewardPart& part : reward.parts) names.push_back(part.name);
   for (size_t i = 0; i < names.size(); ++i)

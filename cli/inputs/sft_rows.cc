@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/config/named_file.h"
+#include "cli/config/stages.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/join_texts.h"
@@ -195,7 +196,7 @@ SupervisedReader::SupervisedReader(const RunOptions& o, const ModelConfig& model
                .max_tokens = o.rollout.engine.max_context_tokens,
                .limits = o.files.limits()} {
   const std::filesystem::path folder = o.model.path;
-  if (o.sft.data.empty() && o.sft.eval_data.empty()) return;
+  if (!has_row_files(o)) return;
   if (o.model.creates() || !std::filesystem::exists(folder / "tokenizer.json")) return;
   tokenizer_ = read_named("model.path", [&] { return text::load_tokenizer(folder); });
   read_named(o.chat.template_file.empty() ? "chat.style" : "chat.template", [&] {
@@ -203,13 +204,6 @@ SupervisedReader::SupervisedReader(const RunOptions& o, const ModelConfig& model
     return true;
   });
   reading_.format = &*format_;
-}
-
-void write_sft_rows(const std::filesystem::path& file, const SftRows& rows) {
-  std::string text;
-  for (const SftRow& row : rows.rows) text += format_sft_row(row);
-  if (auto written = write_file_atomic(file, text); !written)
-    throw UserError("{}", written.failure().message);
 }
 
 }  // namespace tailrace

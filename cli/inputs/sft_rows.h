@@ -40,11 +40,6 @@ struct SftRows {
   int64_t tokens() const;
 };
 
-// Rows of a run: of sft.data and sft.eval_data. Empty: there is no such file, or it was not read.
-struct SupervisedRows {
-  SftRows data, eval_data;
-};
-
 struct SftReading {
   const chat::PromptFormat* format = nullptr;  // null: there is no tokenizer but of token ids
   int64_t vocab_size = 0;
@@ -74,8 +69,5 @@ class SupervisedReader {
   std::optional<chat::PromptFormat> format_;
   SftReading reading_;
 };
-
-// Writes them in the form of read_sft_rows(), atomically. Throws UserError.
-void write_sft_rows(const std::filesystem::path& file, const SftRows& rows);
 
 }  // namespace tailrace

@@ -28,9 +28,10 @@ constexpr double kPlaySeconds = 10, kShortPlay = 0.5;
 // Returns what a role of that run would read of it.
 PlacedRun prepare(const RunPaths& paths, const ResolvedRun& given, const Registries& registries) {
   RunOptions options = given.options;
-  options.sft.demonstrations = 0;
-  options.sft.data.clear();
-  options.sft.eval_data.clear();
+  options.sft = {};
+  options.reward_model = {};
+  options.preference = {};
+  options.stages.clear();
   PlacedRun placed = place(changed(given, std::move(options)), registries.environments);
   std::error_code error;
   std::filesystem::create_directories(paths.weights(), error);

@@ -90,6 +90,9 @@ RunOptions pilot_options(const RunOptions& options, const ModelConfig& model,
   pilot.train.balance_coef = pilot.train.balance_bias_rate = 0;
   pilot.train.trace_steps = 0;
   pilot.sft = {};
+  pilot.reward_model = {};
+  pilot.preference = {};
+  pilot.stages.clear();
   pilot.eval = {};
   // Synchronous: sampling and training of a step follow each other, so that their times can be told
   // apart.

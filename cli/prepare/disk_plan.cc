@@ -97,7 +97,8 @@ DiskPlan plan_disk(const PlacedRun& placed, int64_t steps, int64_t tokens_per_st
   const bool came_narrow = config.dtype != Dtype::kF32;
   plan.model = config.lora ? all_floats : came_narrow ? all_floats / 2 : plan.version;
   plan.master = !config.lora && (came_narrow || compute == Dtype::kBF16) ? all_floats : 0;
-  const OptimizerKind optimizer = rl ? o.optim.kind : o.sft.optim.kind;
+  const OptimizerKind optimizer =
+      rl || run.stages.empty() ? o.optim.kind : run.stages.back().rows().optim.kind;
   plan.moments =
       optimizer == OptimizerKind::kMuon ? Optimizer::bytes(trained, optimizer) : 2 * all_floats;
   plan.interval = o.save.interval_steps;

@@ -3,6 +3,8 @@
 #include <filesystem>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "cli/inputs/planned_model.h"
 #include "cli/inputs/threads.h"
 #include "core/model/compute.h"
@@ -17,8 +19,12 @@ std::string why_trainer_on_cpu(const ResolvedRun& run) {
     return "a critic (algo.advantage) learns on the CPU alone so far";
   if (!run.supervised_only && o.optim.kind == OptimizerKind::kMuon)
     return "Muon (optim.kind) runs on the CPU alone so far";
-  if (run.warms_up && o.sft.optim.kind == OptimizerKind::kMuon)
-    return "Muon (sft.optim.kind) runs on the CPU alone so far";
+  for (const RunStage& stage : run.stages) {
+    if (stage.rows().optim.kind == OptimizerKind::kMuon)
+      return fmt::format("Muon ({}) runs on the CPU alone so far", stage.key("optim.kind"));
+    if (!stage.trains_policy())
+      return fmt::format("a reward model ({}) is trained on the CPU alone so far", stage.item);
+  }
   return "";
 }
 

@@ -15,7 +15,6 @@
 #include "cli/config/named_file.h"
 #include "cli/config/pools.h"
 #include "cli/inputs/length.h"
-#include "cli/inputs/sft_rows.h"
 #include "cli/prepare/worker_configs.h"
 #include "core/base/error.h"
 #include "core/base/machine.h"
@@ -23,6 +22,7 @@
 #include "core/model/adapter_files.h"
 #include "core/model/compute.h"
 #include "core/model/parameters.h"
+#include "core/model/reward_head.h"
 #include "core/text/tokenizer.h"
 #include "core/weights/manifest.h"
 #include "core/wire/frame.h"
@@ -146,39 +146,31 @@ int64_t updates_of(const RowOptions& rows, int64_t per_epoch) {
 }
 
 // Rows are shuffled before they are cut into updates: another order may give one more or less.
-WarmUpPlan plan_warm_up(const RunOptions& o, const ModelConfig& config) {
-  WarmUpPlan plan{.rows = o.sft.demonstrations};
+std::vector<StagePlan> plan_stages(const ResolvedRun& run, const ModelConfig& config) {
+  const RunOptions& o = run.options;
+  std::vector<StagePlan> plans;
   // Reading them also finds a broken row before the run begins.
   const SupervisedReader reader(o, config);
-  const auto rows = [&](const std::string& key, const std::string& file) {
-    return read_named(key, [&] { return read_supervised(file, o.sft, reader.reading()); });
-  };
-  SftRows held_out, read;
   Mistakes mistakes;
-  if (!o.sft.data.empty()) mistakes.look([&] { read = rows("sft.data", o.sft.data); });
-  if (!o.sft.eval_data.empty())
-    mistakes.look([&] { held_out = rows("sft.eval_data", o.sft.eval_data); });
-  mistakes.tell();
-  if (!o.sft.eval_data.empty()) {
-    plan.eval_rows = std::ssize(held_out.rows), plan.eval_tokens = held_out.tokens();
-    plan.nulls = held_out.nulls;
-    plan.read.eval_data = std::move(held_out);
+  for (const RunStage& stage : run.stages) {
+    StagePlan& plan = plans.emplace_back(StagePlan{.item = stage.item});
+    if (const auto* sft = std::get_if<SftOptions>(&stage.work))
+      plan.demonstrations = sft->demonstrations;
+    if (!stage.trains_policy()) reward_model_config(config);  // for what it refuses
+    const auto read = [&](bool held_out) {
+      return read_stage_file(stage, held_out, reader.reading(), o.train.microbatch_tokens);
+    };
+    if (!stage.rows().data.empty()) mistakes.look([&] { plan.files.data = read(false); });
+    if (!stage.rows().eval_data.empty()) mistakes.look([&] { plan.files.eval_data = read(true); });
+    plan.updates = updates_of(stage.rows(), plan.files.data.batches);
   }
-  // Demonstrations are known by number only: they are played when the run begins.
-  if (o.sft.data.empty()) return plan;
-  plan.rows = std::ssize(read.rows);
-  plan.tokens = read.tokens();
-  plan.dropped = read.dropped, plan.cut = read.cut;
-  plan.too_long = read.too_long;
-  plan.nulls += read.nulls;
-  plan.updates = updates_of(
-      o.sft, std::ssize(sft_batches(read.rows, o.sft.batch_tokens, /*seed=*/0, /*epoch=*/0)));
-  plan.read.data = std::move(read);
-  return plan;
+  mistakes.tell();
+  return plans;
 }
 
 // A rate that rises for longer than the run lasts never reaches its peak.
-void warn_of_rates(const RunOptions& o, Plan& plan) {
+void warn_of_rates(const ResolvedRun& run, Plan& plan) {
+  const RunOptions& o = run.options;
   auto warm_up = [&](std::string_view section, const OptimOptions& optim, int64_t updates) {
     if (updates > 0 && optim.warmup_updates > updates)
       plan.warnings.push_back(
@@ -186,7 +178,8 @@ void warn_of_rates(const RunOptions& o, Plan& plan) {
                       section, optim.warmup_updates, counted(updates, "update"), section));
   };
   warm_up("optim", o.optim, policy_updates(o, plan));
-  warm_up("sft.optim", o.sft.optim, plan.warm_up.updates);
+  for (size_t i = 0; i < plan.stages.size(); ++i)
+    warm_up(run.stages[i].key("optim"), run.stages[i].rows().optim, plan.stages[i].updates);
   constexpr double kLeastFreshLr = 1e-5;
   if (o.model.creates() && o.optim.lr < kLeastFreshLr)
     plan.warnings.push_back(
@@ -208,8 +201,8 @@ void warn_of_adapter_rate(const ResolvedRun& run, Plan& plan) {
 // The base is what the policy was before its warm-up.
 void warn_of_adapter_reference(const ResolvedRun& run, Plan& plan) {
   const RunOptions& o = run.options;
-  if (o.lora.trains() && run.warms_up && o.algo.kl.needs_reference() && !run.supervised_only &&
-      o.algo.kl.reference == KlReference::kBase)
+  if (o.lora.trains() && !run.stages.empty() && o.algo.kl.needs_reference() &&
+      !run.supervised_only && o.algo.kl.reference == KlReference::kBase)
     plan.warnings.push_back(
         "algo.kl.reference is base, so algo.kl holds the policy also against what the warm-up has "
         "taught. Try algo.kl.reference=start");
@@ -287,8 +280,12 @@ void plan_memory(const PlacedRun& placed, Plan& plan) {
   if (!run.supervised_only)
     estimate(plan.trainer, "tokens of a step at their longest, about",
              add_product(traces, plan.max_tokens_per_step, kStepBytesPerToken));
-  if (const int64_t tokens = plan.warm_up.tokens + plan.warm_up.eval_tokens; tokens > 0)
-    estimate(plan.trainer, "rows of sft.data", tokens * kSftBytesPerToken);
+  // One stage after the other; of a pair the prompt is there twice.
+  int64_t rows = 0;
+  for (const StagePlan& stage : plan.stages)
+    rows = std::max(rows, (stage.files.data.tokens + stage.files.eval_data.tokens) *
+                              (stage.files.data.pass_tokens > 0 ? 2 : 1));
+  if (rows > 0) estimate(plan.trainer, "rows of a stage", rows * kSftBytesPerToken);
   estimate(plan.trainer, "the process itself, about", kProcessBytes);
   if (config.lora && !run.supervised_only) {
     const ParameterLayout base(config);
@@ -353,7 +350,7 @@ Plan make_plan(const PlacedRun& placed, int64_t available_bytes) {
   const ParameterLayout trained = ParameterLayout::trained(config);
   plan.trained_parameters = trained.num_parameters();
   plan.version_bytes = published_bytes(trained, placed.compute.weights);
-  plan.warm_up = plan_warm_up(o, config);
+  plan.stages = plan_stages(run, config);
 
   plan_memory(placed, plan);
 
@@ -371,7 +368,7 @@ Plan make_plan(const PlacedRun& placed, int64_t available_bytes) {
         "the trainer computes on the CPU, and scores again what a GPU has sampled: that is slow, "
         "and "
         "the numbers differ a little (mismatch/...)");
-  warn_of_rates(o, plan);
+  warn_of_rates(run, plan);
   warn_of_choice_bias(o, plan);
   warn_of_adapter_rate(run, plan);
   warn_of_adapter_reference(run, plan);

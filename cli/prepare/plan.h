@@ -11,7 +11,7 @@
 #include "cli/inputs/fitted_prompts.h"
 #include "cli/inputs/registries.h"
 #include "cli/inputs/resolved_run.h"
-#include "cli/inputs/sft_rows.h"
+#include "cli/inputs/stage_rows.h"
 #include "cli/inputs/threads.h"
 #include "cli/prepare/device_plan.h"
 #include "cli/prepare/disk_plan.h"
@@ -21,16 +21,12 @@
 
 namespace tailrace {
 
-// The supervised warm-up.
-struct WarmUpPlan {
-  int64_t rows = 0;              // 0: there is none
-  int64_t tokens = 0;            // of all rows; 0: not known before the demonstrations are made
-  int64_t updates = 0;           // of all epochs; 0: as above
-  int64_t dropped = 0, cut = 0;  // rows of sft.data that are too long, or teach nothing
-  std::vector<LongRow> too_long = {};  // of these, the former
-  int64_t eval_rows = 0, eval_tokens = 0;
-  int64_t nulls = 0;         // keys that were null (SftRows), of held-out rows as well
-  SupervisedRows read = {};  // for prepare_run(), which need not read them again
+// A training on rows.
+struct StagePlan {
+  std::string item;            // "sft", "stages[1].preference"
+  int64_t demonstrations = 0;  // in the place of a file's rows: they are played when the run begins
+  int64_t updates = 0;         // of all epochs; 0: not known before the demonstrations are made
+  StageFiles files = {};       // for prepare_run(), which need not read them again
 };
 
 struct Plan {
@@ -41,7 +37,7 @@ struct Plan {
   int64_t parameters = 0, active_parameters = 0;  // active: of one token
   int64_t trained_parameters = 0;                 // of an adapter fewer
   int64_t version_bytes = 0;                      // of the weights, as they are published
-  WarmUpPlan warm_up;
+  std::vector<StagePlan> stages;                  // of ResolvedRun::stages
   std::vector<PromptFit> prompt_fits;       // of the datasets, where env.too_long drops or cuts
   std::vector<FittedPrompts> prompts = {};  // for prepare_run(), which need not read them again
   int64_t trainers = 1;                     // ranks
@@ -64,7 +60,7 @@ struct Plan {
 
 // `available_bytes`: of this machine; 0: not known.
 // Throws UserError when the model and the run do not fit each other (a context beyond its
-// positions, a KV cache too small for one), and for rows of sft.data that cannot be learned from.
+// positions, a KV cache too small for one), and for rows of stages that cannot be learned from.
 Plan make_plan(const PlacedRun& placed, int64_t available_bytes);
 
 // The memory that has to be there.

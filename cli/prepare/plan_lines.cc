@@ -30,24 +30,43 @@ std::vector<std::string_view> lora_target_names(const Lora& lora) {
   return names;
 }
 
-std::string format_warm_up(const WarmUpPlan& plan, const SftOptions& sft, int64_t max_tokens) {
+std::string describe_batch(const RowStage& stage) {
+  if (const auto* sft = std::get_if<SftOptions>(&stage.work))
+    return fmt::format("{} tokens", sft->batch_tokens);
+  if (const auto* preference = std::get_if<PreferenceOptions>(&stage.work))
+    return fmt::format("{}, loss {}, beta {:g}", counted(preference->batch_rows, "row"),
+                       name_of(preference->loss.kind), preference->loss.beta);
+  return counted(std::get<RewardModelOptions>(stage.work).batch_rows, "pair");
+}
+
+std::string format_stage(const StagePlan& plan, const RunStage& stage, int64_t max_tokens) {
+  const StageFile& data = plan.files.data;
+  const RowOptions& options = stage.rows();
   const std::string rows =
-      plan.tokens > 0
-          ? fmt::format("{}, {}", counted(plan.rows, "row"), counted(plan.tokens, "token"))
-          : fmt::format("{}, at most {} tokens each", counted(plan.rows, "demonstration"),
+      plan.demonstrations == 0
+          ? fmt::format("{}, {}", counted(data.rows, "row"), counted(data.tokens, "token"))
+          : fmt::format("{}, at most {} tokens each", counted(plan.demonstrations, "demonstration"),
                         max_tokens);
   const std::string updates =
       plan.updates > 0 ? fmt::format(" = about {}", counted(plan.updates, "update")) : "";
+  const std::string passes =
+      options.updates > 0 ? "" : fmt::format(" x {}", counted(options.epochs, "epoch"));
   std::string text =
-      fmt::format("{} x {}{} of {} tokens, lr {}", rows, counted(sft.epochs, "epoch"),
-                  updates.empty() ? ", updates" : updates, sft.batch_tokens,
-                  describe_rate(sft.optim, plan.updates));
-  if (plan.dropped > 0) text += fmt::format("; {} dropped", counted(plan.dropped, "row"));
-  if (plan.cut > 0) text += fmt::format("; {} cut", counted(plan.cut, "row"));
-  if (!plan.too_long.empty()) text += fmt::format(" (too long: {})", list_lines(plan.too_long));
-  if (plan.eval_rows > 0) text += fmt::format("; {} held out", counted(plan.eval_rows, "row"));
-  if (plan.nulls > 0) text += "; " + nulls_note(plan.nulls);
+      fmt::format("{}{}{} of {}, lr {}", rows, passes, updates.empty() ? ", updates" : updates,
+                  describe_batch(stage), describe_rate(options.optim, plan.updates));
+  if (data.dropped > 0) text += fmt::format("; {} dropped", counted(data.dropped, "row"));
+  if (data.cut > 0) text += fmt::format("; {} cut", counted(data.cut, "row"));
+  if (!data.too_long.empty()) text += fmt::format(" (too long: {})", list_lines(data.too_long));
+  const StageFile& held_out = plan.files.eval_data;
+  if (held_out.rows > 0) text += fmt::format("; {} held out", counted(held_out.rows, "row"));
+  if (data.nulls + held_out.nulls > 0) text += "; " + nulls_note(data.nulls + held_out.nulls);
   return text;
+}
+
+// What a line of the plan calls it.
+std::string_view label_of(const RunStage& stage, bool steps) {
+  if (std::holds_alternative<SftOptions>(stage.work)) return steps ? "warm-up" : "supervised";
+  return std::holds_alternative<PreferenceOptions>(stage.work) ? "preference" : "rewards";
 }
 
 // "grid: 3 of the 4 prompts of a step, frozen_grid, 2 epochs of a.jsonl".
@@ -114,9 +133,9 @@ std::string format_plan(const Plan& plan, const ResolvedRun& run,
                                 plan.trained_parameters, lora.rank, lora.alpha,
                                 join_texts(lora_target_names(lora), ", ")));
   }
-  if (plan.warm_up.rows > 0)
-    line(steps ? "warm-up" : "supervised",
-         format_warm_up(plan.warm_up, o.sft, o.rollout.engine.max_context_tokens));
+  for (size_t i = 0; i < plan.stages.size(); ++i)
+    line(label_of(run.stages[i], steps),
+         format_stage(plan.stages[i], run.stages[i], o.rollout.engine.max_context_tokens));
   if (steps) {
     line("step",
          fmt::format("{} prompts x {} samples = {} samples, at most {} tokens each, {} together",

@@ -20,7 +20,7 @@
 #include "cli/inputs/load.h"
 #include "cli/inputs/prompts.h"
 #include "cli/inputs/rewards.h"
-#include "cli/inputs/sft_rows.h"
+#include "cli/inputs/stage_rows.h"
 #include "cli/prepare/plan.h"
 #include "core/base/error.h"
 #include "core/base/file.h"
@@ -105,15 +105,27 @@ std::vector<text::DatasetRow> training_rows(const RunOptions& options, const Run
   });
 }
 
+// The sft stage that learns from demonstrations; null: there is none.
+const RunStage* demonstrated(const ResolvedRun& run) {
+  const auto found = std::ranges::find_if(run.stages, &RunStage::has_demonstrations);
+  return found == run.stages.end() ? nullptr : &*found;
+}
+
+int64_t demonstrations_of(const RunStage& stage) {
+  return std::get<SftOptions>(stage.work).demonstrations;
+}
+
 void prepare_demonstrations(const RunPaths& paths, const ResolvedRun& run,
                             const Registries& registries, const chat::PromptFormat& format,
                             const std::function<void(const std::string&)>& say) {
   const RunOptions& options = run.options;
   const fs::path file = paths.demonstrations();
   // A file that is there is whole, for it is written atomically.
-  if (options.sft.demonstrations == 0 || fs::exists(file)) return;
+  const RunStage* stage = demonstrated(run);
+  if (stage == nullptr || fs::exists(file)) return;
+  const int64_t all = demonstrations_of(*stage);
   const std::vector<RunDataset>& datasets = run.datasets;
-  const std::vector<int64_t> episodes = deal(datasets, options.sft.demonstrations);
+  const std::vector<int64_t> episodes = deal(datasets, all);
   // The demonstrations borrow these.
   std::vector<std::unique_ptr<sandbox::Environment>> environments;
   std::vector<std::vector<text::DatasetRow>> rows(datasets.size());
@@ -131,26 +143,20 @@ void prepare_demonstrations(const RunPaths& paths, const ResolvedRun& run,
                                .score_budget = score_budget(options.scheduler.deadlines.verify)};
   const DemonstrationCounts counts =
       write_demonstrations(file, demonstrated, format, *registries.verifiers, plan);
-  const int64_t all = options.sft.demonstrations;
   say(fmt::format("{} demonstrations, {} tokens, success {:.2f}", all, counts.tokens,
                   static_cast<double>(counts.successes) / static_cast<double>(all)));
 }
 
 // The rows of a file as the trainer reads them. `rows`: where they were read already.
-void prepare_sft_rows(const RunOptions& options, const std::string& key, const std::string& data,
-                      const fs::path& file, const SftReading& reading, SftRows rows,
-                      const std::function<void(const std::string&)>& say) {
-  if (data.empty() || fs::exists(file)) return;
-  if (rows.rows.empty())
-    rows = read_named(key, [&] { return read_supervised(data, options.sft, reading); });
-  write_sft_rows(file, rows);
-  std::string text = fmt::format("{}: {}, {}", key, counted(std::ssize(rows.rows), "row"),
-                                 counted(rows.tokens(), "token"));
-  if (rows.dropped > 0) text += fmt::format(", {} dropped", counted(rows.dropped, "more row"));
-  if (rows.cut > 0) text += fmt::format(", {} of them cut", rows.cut);
-  if (!rows.too_long.empty()) text += fmt::format("; too long: {}", list_lines(rows.too_long));
-  if (rows.nulls > 0) text += "; " + nulls_note(rows.nulls);
-  say(text);
+void prepare_stage_file(const RunOptions& options, const RunStage& stage, bool held_out,
+                        const fs::path& file, const SftReading& reading, StageFile rows,
+                        const std::function<void(const std::string&)>& say) {
+  const std::string& named = held_out ? stage.rows().eval_data : stage.rows().data;
+  if (named.empty() || fs::exists(file)) return;
+  if (rows.rows == 0)
+    rows = read_stage_file(stage, held_out, reading, options.train.microbatch_tokens);
+  write_or_throw(file, rows.lines);
+  say(fmt::format("{}: {}", stage.key(held_out ? "eval_data" : "data"), describe(rows)));
 }
 
 // Names, for a person: "grid, sums", or that there is one.
@@ -316,7 +322,8 @@ void check_verify_seconds(const RunOptions& options, const std::string& name,
 // Asked by trying: whether an environment has a demonstrator only a running episode says.
 void check_demonstrators(const ResolvedRun& run, const sandbox::EnvironmentRegistry& environments) {
   const RunOptions& options = run.options;
-  if (options.sft.demonstrations == 0) return;
+  const RunStage* stage = demonstrated(run);
+  if (stage == nullptr) return;
   for (const RunDataset& dataset : run.datasets) {
     if (dataset.ratio == 0) continue;
     const auto environment = environments.make(dataset.env, dataset.settings);
@@ -339,9 +346,9 @@ void check_demonstrators(const ResolvedRun& run, const sandbox::EnvironmentRegis
     if (!failure.empty())
       throw UserError("environment {} fails in its first episode: {}", dataset.env, failure)
           .about(dataset.key("env"));
-    throw UserError::at("sft.demonstrations",
-                        "is {}, but {} has no demonstrator. Use sft.data, or remove it.",
-                        options.sft.demonstrations, dataset.env);
+    throw UserError::at(stage->key("demonstrations"),
+                        "is {}, but {} has no demonstrator. Use {}, or remove it.",
+                        demonstrations_of(*stage), dataset.env, stage->key("data"));
   }
 }
 
@@ -405,9 +412,10 @@ std::vector<std::string> check_inputs(const PlacedRun& placed, const Registries&
   (void)scheduler_config(run);
   check_demonstrators(run, environments);
   // Its rows may be answers of the tasks.
-  for (const auto& [key, file] : {std::pair<std::string, std::string>("sft.data", options.sft.data),
-                                  {"sft.eval_data", options.sft.eval_data}})
-    if (!file.empty()) check_path_is_hidden(key, file, "", run, registries);
+  for (const RunStage& stage : run.stages)
+    for (const auto& [key, file] :
+         {std::pair("data", stage.rows().data), std::pair("eval_data", stage.rows().eval_data)})
+      if (!file.empty()) check_path_is_hidden(stage.key(key), file, "", run, registries);
   if (options.model.creates()) return {};  // its words are those of its environments
   const PolicyText policy(placed, environments);
   const chat::PromptFormat& format = policy.format();
@@ -478,7 +486,7 @@ std::string resolved_config(const RunOptions& options) {
 }
 
 void prepare_run(const RunPaths& paths, const PlacedRun& placed, const Registries& registries,
-                 const std::function<void(const std::string&)>& say, SupervisedRows rows,
+                 const std::function<void(const std::string&)>& say, std::vector<StageFiles> rows,
                  std::vector<FittedPrompts> prompts) {
   const ResolvedRun& run = placed.run;
   const RunOptions& options = run.options;
@@ -501,15 +509,17 @@ void prepare_run(const RunPaths& paths, const PlacedRun& placed, const Registrie
     find_fitted_prompts(paths, fitted);
   }
   prepare_demonstrations(paths, fitted, registries, format, say);
-  if (!options.sft.data.empty() || !options.sft.eval_data.empty()) {
-    const SftReading reading{.format = options.model.creates() ? nullptr : &format,
-                             .vocab_size = placed.model.num_ids(),
-                             .max_tokens = options.rollout.engine.max_context_tokens,
-                             .limits = options.files.limits()};
-    prepare_sft_rows(options, "sft.data", options.sft.data, paths.sft_rows(), reading,
-                     std::move(rows.data), say);
-    prepare_sft_rows(options, "sft.eval_data", options.sft.eval_data, paths.sft_eval_rows(),
-                     reading, std::move(rows.eval_data), say);
+  const SftReading reading{.format = options.model.creates() ? nullptr : &format,
+                           .vocab_size = placed.model.num_ids(),
+                           .max_tokens = options.rollout.engine.max_context_tokens,
+                           .limits = options.files.limits()};
+  rows.resize(run.stages.size());
+  for (size_t i = 0; i < run.stages.size(); ++i) {
+    const RunStage& stage = run.stages[i];
+    prepare_stage_file(options, stage, /*held_out=*/false, paths.stage_rows(stage.name), reading,
+                       std::move(rows[i].data), say);
+    prepare_stage_file(options, stage, /*held_out=*/true, paths.stage_eval_rows(stage.name),
+                       reading, std::move(rows[i].eval_data), say);
   }
   write_library_facts(paths.environments(), registries);
   // Last: all that a run reads is there.

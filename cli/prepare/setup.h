@@ -14,7 +14,7 @@
 #include "cli/inputs/fitted_prompts.h"
 #include "cli/inputs/registries.h"
 #include "cli/inputs/resolved_run.h"
-#include "cli/inputs/sft_rows.h"
+#include "cli/inputs/stage_rows.h"
 #include "cli/prepare/placed_run.h"
 #include "cli/prepare/plan.h"
 #include "core/run/run_directory.h"
@@ -53,11 +53,11 @@ Plan checked_plan(const RunPaths& paths, const PlacedRun& placed, const Registri
 // Writes what is missing, each file atomically: config.yaml first, so that a launch that is killed
 // in here can be launched again. `say` gets a line for what takes time. Throws UserError: a
 // tokenizer that cannot be read, a demonstrator that fails, a full disk. `rows`: those that the
-// plan has read (WarmUpPlan::read), and `prompts` those that it has fitted (Plan::prompts); what is
+// plan has read (StagePlan::files), and `prompts` those that it has fitted (Plan::prompts); what is
 // not there is read again.
 void prepare_run(const RunPaths& paths, const PlacedRun& placed, const Registries& registries,
-                 const std::function<void(const std::string&)>& say, SupervisedRows rows = {},
-                 std::vector<FittedPrompts> prompts = {});
+                 const std::function<void(const std::string&)>& say,
+                 std::vector<StageFiles> rows = {}, std::vector<FittedPrompts> prompts = {});
 
 // `options` as config.yaml keeps them: without the directory, so that the file starts the same run
 // anywhere.

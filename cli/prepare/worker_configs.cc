@@ -40,11 +40,15 @@ TrainerWorkerConfig trainer_config(const PlacedRun& placed, const WorkerSeat& se
   config.optim = o.optim;
   config.train = o.train;
   config.train.threads = run.threads.trainer;
-  config.sft = o.sft;
-  // The files of the run, which prepare_run() has made of those that the keys name.
-  if (o.sft.demonstrations > 0) config.sft.data = seat.run.demonstrations().string();
-  if (!o.sft.data.empty()) config.sft.data = seat.run.sft_rows().string();
-  if (!o.sft.eval_data.empty()) config.sft.eval_data = seat.run.sft_eval_rows().string();
+  for (const RunStage& planned : run.stages) {
+    RowStage stage = planned;
+    // The files of the run, which prepare_run() has made of those that the keys name.
+    RowOptions& rows = stage.rows();
+    rows.data = planned.has_demonstrations() ? seat.run.demonstrations().string()
+                                             : seat.run.stage_rows(stage.name).string();
+    if (!rows.eval_data.empty()) rows.eval_data = seat.run.stage_eval_rows(stage.name).string();
+    config.stages.push_back(std::move(stage));
+  }
   config.checkpoint = o.checkpoint;
   return config;
 }

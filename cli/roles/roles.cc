@@ -274,7 +274,7 @@ ExitCode run_reward(const RoleName& name, const RoleContext& context, Log& log,
   options.cluster = context.cluster;
   options.host = context.host;
   if (context.remote != nullptr) {
-    if (!o.reward.model.empty())
+    if (o.reward.has_model())
       throw UserError::at("reward.model",
                           "is a folder of the machine that launched the run, and reward workers of "
                           "others do not have it. Start more there: reward.workers.");

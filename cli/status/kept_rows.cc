@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/run/stage_row.h"
+
 namespace tailrace {
 namespace {
 
@@ -11,7 +13,7 @@ size_t kind_of(const MetricsRow& row) {
     return std::ranges::any_of(row.values,
                                [&](const auto& value) { return value.first.starts_with(section); });
   };
-  return has("sft/") ? 0 : has("eval/") ? 1 : 2;
+  return stage_row(row) ? 0 : has("eval/") ? 1 : 2;
 }
 
 // Every second from the first on.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cli/view/progress.h"
+#include "core/run/stage_row.h"
 
 namespace tailrace {
 namespace {
@@ -20,9 +21,11 @@ void RowFacts::add(const MetricsRow& row) {
   last_.push_back(row);
   if (last_.size() > kRowsOfPace) last_.pop_front();
   if (row.find("time/step") != nullptr) last_step_ = row.step;
-  if (const double* of = row.find("sft/updates")) {
-    if (!updates_) updates_ = Updates();
-    updates_->of = static_cast<int64_t>(*of);
+  if (const std::optional<StageRow> update = stage_row(row); update && update->updates > 0) {
+    // The newest stage is the one that a person asks about.
+    if (!updates_ || updates_->stage != update->stage) updates_ = Updates{.stage = update->stage};
+    updates_->kind = update->kind;
+    updates_->of = update->updates;
     updates_->done = std::max(updates_->done, row.step);
   }
 }

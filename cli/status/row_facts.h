@@ -31,8 +31,10 @@ class RowFacts {
   // The step of the newest row of a step; 0: there is none.
   int64_t last_step() const { return last_step_; }
 
-  // The updates of supervised training; absent: no row tells of it.
+  // The updates of the newest training on rows; absent: no row tells of one.
   struct Updates {
+    int64_t stage = 1;
+    std::string_view kind = {};  // kRowStages
     int64_t done = 0, of = 0;
   };
   std::optional<Updates> updates() const { return updates_; }

@@ -22,6 +22,7 @@
 #include "core/base/time.h"
 #include "core/config/yaml_config.h"
 #include "core/run/metrics.h"
+#include "core/run/stage_row.h"
 #include "scheduler/state/waits.h"
 
 namespace tailrace {
@@ -78,7 +79,12 @@ void add_policy(const StatusFacts& facts, const State& state, const scheduler::P
 
 Json supervised_json(const SupervisedFacts& facts) {
   const auto or_null = [](const auto& value) { return value ? Json(*value) : Json(); };
-  return {{"updates", facts.updates},
+  return {{"stage", facts.stage.number == 0 ? Json()
+                                            : Json{{"number", facts.stage.number},
+                                                   {"of", facts.stage.of},
+                                                   {"name", facts.stage.name}}},
+          {"kind", facts.kind.empty() ? Json() : Json(facts.kind)},
+          {"updates", facts.updates},
           {"of", or_null(facts.of)},
           {"loss", or_null(facts.loss)},
           {"eval_loss", or_null(facts.eval_loss)},
@@ -151,19 +157,25 @@ std::string_view state_word(const State& state, bool runs) {
 }  // namespace
 
 std::optional<SupervisedFacts> supervised_facts(const RunPaths& paths, const RowFacts& rows,
-                                                bool alone, int64_t published) {
+                                                bool alone, const scheduler::Policy& policy) {
   SupervisedFacts facts;
   facts.alone = alone;
-  facts.checkpoint = newest_within(published < 0 ? paths.warm_up() : paths.checkpoints(), paths);
-  const auto newest = [&](const char* name) {
+  facts.stage = policy.stage;
+  const int64_t published = policy.published;
+  facts.checkpoint = newest_within(published < 0 && policy.stage.number > 0
+                                       ? paths.stage_checkpoints(policy.stage.name)
+                                       : paths.checkpoints(),
+                                   paths);
+  const auto newest = [&](const std::string& name) {
     const auto found = rows.newest().find(name);
     return found == rows.newest().end() ? std::nullopt : std::optional(found->second);
   };
   if (const auto updates = rows.updates()) {
     facts.of = updates->of;
     facts.updates = updates->done;
-    facts.loss = newest("sft/loss");
-    facts.eval_loss = newest("sft/eval_loss");
+    facts.kind = updates->kind;
+    facts.loss = newest(fmt::format("{}/loss", updates->kind));
+    facts.eval_loss = newest(fmt::format("{}/eval_loss", updates->kind));
   }
   if (!alone && (published >= 0 || !facts.of)) return std::nullopt;
   return facts;
@@ -259,7 +271,7 @@ RunStatus read_status(const std::string& run, const RowFacts& rows) {
   for (const Finding& finding : health.present()) facts.findings.push_back(finding.line());
   for (const auto& [id, policy] : state.policies) {
     if (policy.datasets.size() > 1) facts.datasets = names_of(resolved, policy.datasets.size());
-    facts.supervised = supervised_facts(paths, rows, alone, policy.published);
+    facts.supervised = supervised_facts(paths, rows, alone, policy);
   }
   // Not while steps are trained again behind which rows stand.
   if (runs && !state.end && !state.policies.empty() &&
@@ -273,7 +285,7 @@ RunStatus read_status(const std::string& run, const RowFacts& rows) {
   if (facts.supervised && facts.supervised->of)
     std::ranges::replace(
         facts.waits, std::string(scheduler::kNoVersionYet),
-        fmt::format("the trainer works on supervised update {}",
+        fmt::format("the trainer works on {} update {}", words_of_stage(facts.supervised->kind),
                     std::min(facts.supervised->updates + 1, *facts.supervised->of)));
   return {std::move(facts), std::move(*found.state), runs};
 }

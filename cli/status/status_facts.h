@@ -27,19 +27,20 @@ struct PromptCount {
 std::vector<PromptCount> count_prompts(const scheduler::Policy& policy,
                                        std::optional<int32_t> dataset);
 
-// The training on supervised rows, as the metrics tell it, which come some fifty times.
+// The training on rows, as the metrics tell it, which come some fifty times a stage.
 struct SupervisedFacts {
-  bool alone = false;         // the run does nothing else
-  int64_t updates = 0;        // done
-  std::optional<int64_t> of;  // in all; absent: nothing is told yet
+  bool alone = false;          // the run does nothing else
+  scheduler::RowStage stage;   // that the trainer is at, or was at last; number 0: it has not said
+  std::string_view kind = {};  // of the updates (kRowStages); empty: nothing is told yet
+  int64_t updates = 0;         // done
+  std::optional<int64_t> of;   // in all; absent: nothing is told yet
   std::optional<double> loss, eval_loss;
   std::string checkpoint;  // the newest, within RUN; empty: none
 };
 
-// Absent: the run has no such training, or it lies behind and steps are trained. `published`: the
-// newest version; negative: none.
+// Absent: the run has no such training, or it lies behind and steps are trained.
 std::optional<SupervisedFacts> supervised_facts(const RunPaths& paths, const RowFacts& rows,
-                                                bool alone, int64_t published);
+                                                bool alone, const scheduler::Policy& policy);
 
 struct StatusFacts {
   std::string run, state, about;      // `state`: one word; `about`: a sentence for people

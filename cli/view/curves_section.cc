@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "cli/view/chart.h"
+#include "core/run/stage_row.h"
 
 namespace tailrace {
 namespace {
@@ -27,6 +28,14 @@ constexpr std::string_view kKnown[] = {"reward/mean",
                                        "sft/loss",
                                        "sft/eval_loss",
                                        "sft/eval_token_accuracy",
+                                       "preference/loss",
+                                       "preference/eval_loss",
+                                       "rewards/margins",
+                                       "rewards/accuracies",
+                                       "eval_rewards/accuracies",
+                                       "reward_model/loss",
+                                       "reward_model/accuracy",
+                                       "reward_model/eval_accuracy",
                                        "rollout/turns/mean",
                                        "rollout/truncated_frac",
                                        "rollout/zero_signal_frac",
@@ -34,6 +43,14 @@ constexpr std::string_view kKnown[] = {"reward/mean",
                                        "policy/kl_old",
                                        "policy/lr",
                                        "mismatch/abs_logprob_diff"};
+
+// A metric of a training on rows, whose rows count updates.
+bool is_of_updates(std::string_view name) {
+  const std::string_view section = name.substr(0, name.find('/'));
+  constexpr std::string_view kTrl[] = {"rewards", "logps", "eval_rewards", "eval_logps"};
+  return std::ranges::find(kRowStages, section) != std::end(kRowStages) ||
+         std::ranges::find(kTrl, section) != std::end(kTrl);
+}
 
 // The datasets of a run with several: each has its own reward/NAME/mean.
 std::set<std::string> datasets_of(Rows rows) {
@@ -127,8 +144,7 @@ class Charts {
  private:
   // Without series where nothing changes.
   Chart chart_of(const std::string& name) {
-    Chart chart{
-        .title = name, .x_label = name.starts_with("sft/") ? "update" : "step", .series = {}};
+    Chart chart{.title = name, .x_label = is_of_updates(name) ? "update" : "step", .series = {}};
     const auto part = part_of(name, datasets_);
     if (!part) {
       add(chart, name, name, color_);

@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <optional>
 #include <set>
+#include <string_view>
 
 #include <fmt/format.h>
 
 #include "core/base/join_texts.h"
+#include "core/run/stage_row.h"
 
 namespace tailrace {
 namespace {
@@ -21,8 +25,15 @@ void name_missing(const std::vector<int64_t>& missing, std::string_view one, std
   }
 }
 
+// A training on rows, by what was written of it.
+struct Training {
+  std::set<int64_t> done;
+  int64_t total = 0;
+  std::string_view kind;
+};
+
 // Rows come every so many updates, and after the last one.
-std::vector<int64_t> missing_of_warm_up(const std::set<int64_t>& done, int64_t total) {
+std::vector<int64_t> missing_updates(const std::set<int64_t>& done, int64_t total) {
   std::vector<int64_t> missing;
   if (done.empty()) return missing;
   int64_t interval = *done.begin(), before = 0;
@@ -41,15 +52,15 @@ std::vector<int64_t> missing_of_warm_up(const std::set<int64_t>& done, int64_t t
 }  // namespace
 
 std::vector<std::string> missing_rows(std::span<const MetricsRow> rows, ExpectedRows expected) {
-  std::set<int64_t> warm_up, steps, evaluations;
-  int64_t total = 0;  // updates of the warm-up
+  std::map<int64_t, Training> trainings;  // by stage
+  std::set<int64_t> steps, evaluations;
   for (const MetricsRow& row : rows) {
-    if (row.version < 0) {
+    if (const std::optional<StageRow> update = stage_row(row)) {
+      Training& training = trainings[update->stage];
       // A measurement between two rows keeps no interval.
-      if (row.find("sft/loss") != nullptr || row.find("sft/eval_loss") == nullptr)
-        warm_up.insert(row.step);
-      if (const double* updates = row.find("sft/updates"))
-        total = std::max(total, static_cast<int64_t>(*updates));
+      if (update->loss != nullptr || update->eval_loss == nullptr) training.done.insert(row.step);
+      training.total = std::max(training.total, update->updates);
+      training.kind = update->kind;
     } else {
       (row.find("eval/episodes") != nullptr ? evaluations : steps).insert(row.step);
     }
@@ -58,11 +69,14 @@ std::vector<std::string> missing_rows(std::span<const MetricsRow> rows, Expected
   if (!steps.empty()) expected.published = std::max(expected.published, *steps.rbegin());
   std::vector<std::string> texts;
 
-  // Until a version is there the warm-up may go on, or be done again.
+  // Until a version is there a training on rows may go on, or be done again.
   if (expected.published > 0) {
-    if (expected.warm_up && warm_up.empty()) texts.push_back("the warm-up");
-    name_missing(missing_of_warm_up(warm_up, total), "supervised update",
-                 "points of the warm-up, updates", texts);
+    if (expected.warm_up && trainings.empty()) texts.push_back("the warm-up");
+    for (const auto& [stage, training] : trainings)
+      name_missing(missing_updates(training.done, training.total),
+                   fmt::format("{} update", words_of_stage(training.kind)),
+                   fmt::format("points of the {} training, updates", words_of_stage(training.kind)),
+                   texts);
   }
   std::vector<int64_t> missing;
   for (int64_t step = 1; step <= expected.published; ++step) {

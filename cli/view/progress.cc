@@ -10,6 +10,7 @@
 #include "cli/view/chart.h"
 #include "cli/view/signal.h"
 #include "core/base/join_texts.h"
+#include "core/run/stage_row.h"
 
 namespace tailrace {
 namespace {
@@ -35,7 +36,6 @@ constexpr ShownMetric kStepValues[] = {{"reward/mean", "reward", 3, true},
 constexpr ShownMetric kEvalValues[] = {{"eval/reward", "reward", 3, true},
                                        {"eval/success", "success", 3}};
 
-bool is_update(const MetricsRow& row) { return row.find("sft/loss") != nullptr; }
 bool is_step(const MetricsRow& row) { return row.find("reward/mean") != nullptr; }
 bool is_eval(const MetricsRow& row) {
   return std::any_of(row.values.begin(), row.values.end(),
@@ -124,21 +124,28 @@ double left_until(int64_t total, const std::vector<MetricsRow>& rows,
 }
 
 // "supervised update 132/2241  loss 1.726  40s left"; empty: the row is about none.
-std::string supervised_line(const ProgressState& state, const MetricsRow& row) {
+std::string update_line(const ProgressState& state, const MetricsRow& row) {
+  const std::optional<StageRow> update = stage_row(row);
+  if (!update) return "";
   std::string values;
-  if (const double* loss = row.find("sft/loss")) values += fmt::format("  loss {:.3f}", *loss);
-  if (const double* loss = row.find("sft/eval_loss")) {
-    const double* accuracy = row.find("sft/eval_token_accuracy");
-    values += fmt::format("  held-out loss {:.3f}  token accuracy {:.2f}", *loss,
-                          accuracy == nullptr ? 0 : *accuracy);
-  }
+  if (update->loss != nullptr) values += fmt::format("  loss {:.3f}", *update->loss);
+  if (update->accuracy != nullptr) values += fmt::format("  accuracy {:.2f}", *update->accuracy);
+  if (update->eval_loss != nullptr)
+    values += fmt::format("  held-out loss {:.3f}  {} {:.2f}", *update->eval_loss,
+                          update->kind == kRowStages[0] ? "token accuracy" : "accuracy",
+                          update->eval_accuracy == nullptr ? 0 : *update->eval_accuracy);
   if (values.empty()) return "";
-  const double* updates = row.find("sft/updates");
-  const auto total = updates == nullptr ? 0 : static_cast<int64_t>(*updates);
-  std::string out = fmt::format("supervised update {}", row.step);
-  if (total > 0) out += fmt::format("/{}", total);
+  std::string out = fmt::format("{} update {}", words_of_stage(update->kind), row.step);
+  if (update->updates > 0) out += fmt::format("/{}", update->updates);
   out += values;
-  const std::string left = format_left(left_until(total, state.rows, is_update));
+  // The pace is that of its own stage.
+  std::vector<MetricsRow> own;
+  for (const MetricsRow& other : state.rows)
+    if (const std::optional<StageRow> of = stage_row(other);
+        of && of->stage == update->stage && of->loss != nullptr)
+      own.push_back(other);
+  const std::string left =
+      format_left(left_until(update->updates, own, [](const MetricsRow&) { return true; }));
   return left.empty() ? out : out + "  " + left;
 }
 
@@ -156,7 +163,7 @@ void show(std::FILE* out, std::string_view text) {
 }
 
 std::string progress_line(const ProgressState& state, const MetricsRow& row) {
-  std::string out = supervised_line(state, row);
+  std::string out = update_line(state, row);
   if (!out.empty()) return out;
   if (is_step(row)) {
     out = step_text(state, row) + values_of(row, kStepValues);

@@ -16,6 +16,7 @@
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/version.h"
+#include "core/run/stage_row.h"
 
 namespace tailrace {
 namespace {
@@ -108,9 +109,17 @@ std::string tiles(const ReportData& data) {
   const int64_t steps = last_step(data.rows), updates = last_supervised_update(data.rows);
   // Before a step of reinforcement learning, or without one.
   if (steps == 0 && updates > 0) {
-    change("loss, held-out", series_of(data.rows, "sft/eval_loss"), 1);
+    for (const std::string_view kind : kRowStages) {
+      const std::string what =
+          kind == "sft" ? "loss" : fmt::format("loss, {}", words_of_stage(kind));
+      change(what + ", held-out", series_of(data.rows, fmt::format("{}/eval_loss", kind)), 1);
+      change(what + ", training",
+             moving_average(series_of(data.rows, fmt::format("{}/loss", kind))), 0);
+    }
     change("token accuracy, held-out", series_of(data.rows, "sft/eval_token_accuracy"), 1);
-    change("loss, training", moving_average(series_of(data.rows, "sft/loss")), 0);
+    change("accuracy of rewards, held-out", series_of(data.rows, "eval_rewards/accuracies"), 1);
+    change("accuracy of the reward model, held-out",
+           series_of(data.rows, "reward_model/eval_accuracy"), 1);
     out += tile("updates", fmt::format("{}", updates));
   } else {
     out += tile("steps", fmt::format("{}", steps));

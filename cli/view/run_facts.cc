@@ -140,26 +140,59 @@ std::string weights_of(std::span<const MetricsRow> rows) {
                      median(milliseconds) / 1e3);
 }
 
-// A run of supervised training alone: it has no environment.
+// The trainings on rows of a config, each with its kind and its section.
+std::vector<std::pair<std::string_view, const ConfigNode*>> stages_of(const ConfigNode& config) {
+  std::vector<std::pair<std::string_view, const ConfigNode*>> stages;
+  const auto add = [&](const ConfigNode& node) {
+    for (const std::string_view kind : {"sft", "reward_model", "preference"}) {
+      const ConfigNode* section = node.find(kind);
+      if (section != nullptr && !config_value(*section, "data").empty())
+        stages.emplace_back(kind, section);
+    }
+  };
+  const ConfigNode* list = config.find("stages");
+  if (list == nullptr || list->items.empty()) {
+    add(config);
+  } else {
+    for (const ConfigNode& item : list->items) add(item);
+  }
+  return stages;
+}
+
+// A run of trainings on rows alone: it has no environment.
 bool is_supervised(const ConfigNode& config) {
   const ConfigNode* list = config.find("datasets");
   return (list == nullptr || list->items.empty()) && config_value(config, "env.name").empty() &&
-         !config_value(config, "sft.data").empty();
+         !stages_of(config).empty();
+}
+
+std::string algorithm_of(std::string_view kind, const ConfigNode& section) {
+  if (kind == "sft") return "supervised";
+  return kind == "preference" ? fmt::format("preferences, {}", config_value(section, "loss"))
+                              : "reward model";
 }
 
 std::vector<RunFact> supervised_facts(const ConfigNode& config, const std::string& machine,
                                       std::span<const MetricsRow> rows) {
-  const std::string file = std::filesystem::path(config_value(config, "sft.data")).filename();
-  std::vector<RunFact> facts = {
-      {"Model", model_of(config)},
-      {"Algorithm", "supervised"},
-      {"Dataset", file},
-      {"Batch", fmt::format("{} tokens", config_value(config, "sft.batch_tokens"))},
-      {"Machine", machine},
-      {"Date", date_of(rows)},
-      {"Run", config_value(config, "run.name")},
-      {"Updates", fmt::format("{}", last_supervised_update(rows))},
-      {"Seed", config_value(config, "run.seed")}};
+  std::string algorithms, files, batches;
+  for (const auto& [kind, section] : stages_of(config)) {
+    const auto join = [](std::string& list, const std::string& text) {
+      list += list.empty() ? text : ", then " + text;
+    };
+    join(algorithms, algorithm_of(kind, *section));
+    join(files, std::filesystem::path(config_value(*section, "data")).filename());
+    join(batches, kind == "sft" ? fmt::format("{} tokens", config_value(*section, "batch_tokens"))
+                                : fmt::format("{} rows", config_value(*section, "batch_rows")));
+  }
+  std::vector<RunFact> facts = {{"Model", model_of(config)},
+                                {"Algorithm", algorithms},
+                                {"Dataset", files},
+                                {"Batch", batches},
+                                {"Machine", machine},
+                                {"Date", date_of(rows)},
+                                {"Run", config_value(config, "run.name")},
+                                {"Updates", fmt::format("{}", last_supervised_update(rows))},
+                                {"Seed", config_value(config, "run.seed")}};
   std::erase_if(facts, [](const RunFact& fact) { return fact.value.empty(); });
   return facts;
 }

@@ -48,13 +48,17 @@ std::string run_summary(std::span<const MetricsRow> rows, const std::string& nam
     return fmt::format("{}: {} {:.2f} -> {:.2f} (held-out, {} episodes), {}", name, label,
                        change.first, change.last, episodes == nullptr ? 0 : *episodes, end);
   }
-  const MetricChange loss = change_of(rows, "sft/eval_loss"),
-                     accuracy = change_of(rows, "sft/eval_token_accuracy"),
-                     change = change_of(rows, "reward/mean");
-  // Behind a warm-up it is the rewards that count.
-  if (change.last_row == nullptr && loss.last_row != nullptr)
-    return fmt::format("{}: loss {:.3f} -> {:.3f}, token accuracy {:.2f} -> {:.2f} (held-out), {}",
-                       name, loss.first, loss.last, accuracy.first, accuracy.last, end);
+  const MetricChange change = change_of(rows, "reward/mean");
+  // Behind trainings on rows it is the rewards that count; of several the last one.
+  for (const auto& [loss_name, accuracy_name, label] :
+       {std::tuple{"preference/eval_loss", "eval_rewards/accuracies", "accuracy"},
+        {"sft/eval_loss", "sft/eval_token_accuracy", "token accuracy"},
+        {"reward_model/eval_loss", "reward_model/eval_accuracy", "accuracy"}}) {
+    const MetricChange loss = change_of(rows, loss_name), accuracy = change_of(rows, accuracy_name);
+    if (change.last_row == nullptr && loss.last_row != nullptr)
+      return fmt::format("{}: loss {:.3f} -> {:.3f}, {} {:.2f} -> {:.2f} (held-out), {}", name,
+                         loss.first, loss.last, label, accuracy.first, accuracy.last, end);
+  }
   if (change.last_row == nullptr) return fmt::format("{}: done, {}", name, end);
   return fmt::format("{}: reward {:.2f} -> {:.2f} (training), {}", name, change.first, change.last,
                      end);

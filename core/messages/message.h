@@ -195,13 +195,28 @@ struct Durable {  // a checkpoint of this version is on disk
     c.require(path.size() <= 4096, "a path of {} characters", path.size());
   }
 };
-// The progress of SFT and the like.
+// The trainer begins a training on rows, or goes on with it: stage `number` of `of`, from 1.
+struct TrainingStage {
+  PolicyId policy = 0;
+  int64_t number = 0, of = 0;
+  std::string name;
+  TR_MESSAGE(TrainingStage, kTrainer, policy, number, of, name);
+  void check(Check& c) {
+    c.at_least(0, policy, "policy");
+    c.at_least(1, number, "number");
+    c.at_least(number, of, "of");
+    c.cut(name);
+  }
+};
+// The progress of a training on rows: of the stage with this number.
 struct Progress {
-  std::string phase;
+  std::string phase;  // its kind: "sft"
   int64_t done = 0, total = 0;
   MetricList metrics;
-  TR_MESSAGE(Progress, kTrainer, phase, done, total, metrics);
+  int64_t stage = 1;
+  TR_MESSAGE(Progress, kTrainer, phase, done, total, metrics, stage);
   void check(Check& c) {
+    c.at_least(1, stage, "stage");
     c.cut(phase);
     c.at_least(0, done, "done");
     c.at_least(0, total, "total");
@@ -372,7 +387,7 @@ using Message =
     std::variant<Hello, Heartbeat, TrajectoryResult, Verdict, Staged, Installed, InstallFailed,
                  TrainerReady, TrainerWants, Published, Durable, Progress, WorkerFailed, Fetch,
                  Welcome, Hold, Grant, Abort, Verify, Stage, Switch, Batch, Payload, Save, Shutdown,
-                 FormRanks, StageProgress, ReleaseWeights>;
+                 FormRanks, StageProgress, ReleaseWeights, TrainingStage>;
 
 std::string_view name_of(const Message& message);  // "Grant"
 

@@ -47,6 +47,24 @@ std::filesystem::path RunPaths::role(std::string_view role, int index) const {
   return roles() / fmt::format("{}-{}.lock", role, index);
 }
 
+std::filesystem::path RunPaths::stage_rows(std::string_view name) const {
+  return root / fmt::format("{}.jsonl", name);
+}
+
+std::filesystem::path RunPaths::stage_eval_rows(std::string_view name) const {
+  return root / fmt::format("{}_eval.jsonl", name);
+}
+
+std::filesystem::path RunPaths::stage_checkpoints(std::string_view name) const {
+  return checkpoints() / name;
+}
+
+std::filesystem::path RunPaths::stage_reference(std::string_view name) const {
+  return root / fmt::format("{}_reference.json", name);
+}
+
+std::filesystem::path RunPaths::stage_model(std::string_view name) const { return root / name; }
+
 std::string checkpoint_name(int64_t step) { return fmt::format("{}{:06}", kCheckpoint, step); }
 
 std::optional<int64_t> checkpoint_step(const std::filesystem::path& folder) {

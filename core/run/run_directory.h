@@ -11,11 +11,14 @@
 //   hardware.yaml              the hardware of such a simulation
 //   traces/        all tokens of the samples of the last steps, as they were trained
 //   demonstrations.jsonl       rows of the supervised warm-up, when the environment shows them
-//   sft.jsonl, sft_eval.jsonl  those of sft.data and sft.eval_data, as token ids
+//   sft.jsonl, sft_eval.jsonl  those of sft.data and sft.eval_data, as token ids; and so of each
+//                              other training on rows, by the name of its stage (preference.jsonl)
+//   preference_reference.json  log-probabilities of its rows by the policy that it began with
+//   reward_model/              the reward model that a stage of this name has trained
 //   adapter/       the adapter_config.json of lora.adapter
 //   prompts/       rows of the datasets as they are used, where env.too_long drops or cuts some
 //   checkpoints/reference      the weights that algo.kl holds the policy to
-//   checkpoints/sft/           checkpoints within the supervised training, until it is done
+//   checkpoints/sft/           checkpoints within the stage of this name, until version 0 is there
 //   endpoint, begun            of the launch that is under way (cli/roles/endpoint.h)
 //   roles/ROLE-N.lock          held by whoever plays the role
 //   roles/ranks/               where the ranks of the trainer meet
@@ -51,15 +54,18 @@ struct RunPaths {
   std::filesystem::path hardware() const { return root / "hardware.yaml"; }
   std::filesystem::path traces() const { return root / "traces"; }
   std::filesystem::path demonstrations() const { return root / "demonstrations.jsonl"; }
-  std::filesystem::path sft_rows() const { return root / "sft.jsonl"; }
-  std::filesystem::path sft_eval_rows() const { return root / "sft_eval.jsonl"; }
+  // Of a training on rows, by the name of its stage ("sft").
+  std::filesystem::path stage_rows(std::string_view name) const;
+  std::filesystem::path stage_eval_rows(std::string_view name) const;
+  std::filesystem::path stage_checkpoints(std::string_view name) const;
+  std::filesystem::path stage_reference(std::string_view name) const;
+  std::filesystem::path stage_model(std::string_view name) const;
   std::filesystem::path adapter() const { return root / "adapter"; }
   std::filesystem::path prompts() const { return root / "prompts"; }
   std::filesystem::path trajectories() const { return root / "trajectories"; }
   std::filesystem::path checkpoints() const { return root / "checkpoints"; }
   std::filesystem::path journal() const { return root / "journal"; }
   std::filesystem::path reference() const { return checkpoints() / "reference"; }
-  std::filesystem::path warm_up() const { return checkpoints() / "sft"; }
   std::filesystem::path weights() const { return root / "weights"; }
   std::filesystem::path tokenizer() const { return root / "tokenizer"; }
   std::filesystem::path logs() const { return root / "logs"; }

@@ -12,8 +12,8 @@
 
 #include "core/base/error.h"
 #include "core/base/json_text.h"
-#include "core/chat/chat_template.h"
-#include "core/chat/markers.h"
+#include "core/chat/options.h"
+#include "core/chat/prompt_format.h"
 #include "core/model/parameter_files.h"
 #include "core/model/reward_head.h"
 #include "core/text/messages.h"
@@ -26,16 +26,6 @@ namespace tailrace {
 namespace {
 
 using nlohmann::ordered_json;
-
-chat::ChatTemplate template_of(const std::filesystem::path& folder) {
-  auto found = chat::ChatTemplate::of_folder(folder);
-  if (!found)
-    throw UserError(
-        "{} has no chat template, with which a reward model reads a conversation. Put a "
-        "chat_template.jinja there.",
-        folder.string());
-  return std::move(*found);
-}
 
 int64_t checked_tokens(const std::filesystem::path& folder, const ModelConfig& config,
                        int64_t max_tokens) {
@@ -68,30 +58,39 @@ class EpisodeReader {
       : config_(read_reward_config(folder)),
         max_tokens_(checked_tokens(folder, config_, max_tokens)),
         tokenizer_(text::load_tokenizer(folder)),
-        template_(template_of(folder)) {
+        format_(chat::PromptFormat::of(chat::ChatOptions(), folder, *tokenizer_)) {
     text::check_vocabulary(*tokenizer_, config_.vocab_size, folder.string());
     // A template that asks for what no episode has would fail at each of them.
     (void)encode({{{"role", "user"}, {"content", "a"}}, {{"role", "assistant"}, {"content", "b"}}});
   }
 
   int64_t max_tokens() const { return max_tokens_; }
-  // Throws UserError.
-  std::vector<TokenId> encode(ordered_json messages) const {
-    ordered_json no_tools;
-    const std::string marker =
-        chat::mark(messages, no_tools, {.always = tokenizer_->special_tokens()});
-    chat::ChatInput input;
-    input.messages = std::move(messages);
-    std::string text = template_.render(input);
-    const std::vector<size_t> literal = chat::take_out(text, marker);
-    return tokenizer_->encode(text, {.literal = literal});
+  // Up to the end of the last answer's turn. Throws UserError.
+  std::vector<TokenId> encode(const ordered_json& messages) const {
+    Result<chat::Lesson> lesson = written(messages);
+    if (!lesson) throw UserError("{}", lesson.failure().message);
+    std::vector<TokenId>& ids = lesson.value().tokens;
+    // What a template writes behind the turn is no part of the answer; rows end there too.
+    const auto& counts = lesson.value().counts;
+    while (!ids.empty() && counts[ids.size() - 1] == 0) ids.pop_back();
+    return std::move(ids);
   }
 
  private:
   const ModelConfig config_;
   const int64_t max_tokens_;
   const std::unique_ptr<text::Tokenizer> tokenizer_;
-  const chat::ChatTemplate template_;
+  const chat::PromptFormat format_;
+
+  Result<chat::Lesson> written(const ordered_json& messages) const {
+    if (format_.has_template()) return format_.lesson(messages, /*tools=*/"", messages.size() - 1);
+    if (messages.size() != 2 || messages[0].value("role", "") != "user")
+      return Failure{
+          "its folder has no chat template, and only a question with its answer is written "
+          "without one"};
+    return format_.lesson_of_texts(messages[0].value("content", ""),
+                                   messages[1].value("content", ""));
+  }
 };
 
 class ModelVerifier final : public Verifier {
@@ -105,7 +104,7 @@ class ModelVerifier final : public Verifier {
     if (!messages) return messages.failure();
     try {
       const EpisodeReader& reader = loaded();
-      const std::vector<TokenId> ids = reader.encode(std::move(messages).value());
+      const std::vector<TokenId> ids = reader.encode(messages.value());
       const bool is_cut = std::ssize(ids) > reader.max_tokens();
       std::span<const TokenId> kept(ids);
       // The answer stands at the end.

@@ -1,7 +1,8 @@
 // A reward model as a Verifier. Its evidence is an episode retold (reward/command/retold.h): the
-// messages up to the last answer, as the chat template of the model's folder writes them, without
-// the beginning of another answer. The words of messages become no special tokens. A conversation
-// of more tokens than the model takes loses its beginning, and the metric `reward_model_cut` is 1.
+// messages up to the end of the last answer, as rows of preferences are written, by the chat
+// template of the model's folder; without one, a question with its answer as plain text. The words
+// of messages become no special tokens. A conversation of more tokens than the model takes loses
+// its beginning, and the metric `reward_model_cut` is 1.
 //
 // A conversation that cannot be written, and a score that is not finite, are Failures.
 //

@@ -227,6 +227,11 @@ void reopen(Context& context) {
   }
 }
 
+void on(Context& context, const TrainingStage& event) {
+  if (!expects(context.state, event)) return;
+  context.state.policies.at(event.policy).stage = {event.number, event.of, event.name};
+}
+
 void on(Context& context, const RolledBack& event) {
   State& state = context.state;
   const auto it = state.policies.find(event.policy);

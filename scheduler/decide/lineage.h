@@ -13,6 +13,7 @@ namespace tailrace::scheduler {
 void on(Context& context, const TrainerWants& event);
 void on(Context& context, const Published& event);
 void on(Context& context, const Durable& event);
+void on(Context& context, const TrainingStage& event);
 void on(Context& context, const RolledBack& event);
 
 // The trainer's work is to be asked for again. Credit stays taken.

@@ -363,7 +363,18 @@ void Inbox::on(const wire::Incoming& from, const wire::Published& message) {
   feed_publication(message.policy, message.metrics, event);
 }
 
-// A report of the warm-up, before there is a first version.
+void Inbox::on(const wire::Incoming& from, const wire::TrainingStage& message) {
+  const TrainingStage event = as_event(from, message);
+  if (!expects(state_, event)) {
+    // A trainer that comes back says where it is; from anybody else it means nothing.
+    if (policy_of_trainer(state_, message.policy, from.worker) == nullptr) drop(unexpected_, from);
+    return;
+  }
+  log_.info("{} is at stage {} of {}: {}", from.worker, message.number, message.of, message.name);
+  feed_(event);
+}
+
+// A report of a training on rows, before there is a first version.
 void Inbox::on(const wire::Incoming& from, const wire::Progress& message) {
   const Policy& policy = state_.policies.at(kPolicy);
   if (policy.trainer != from.worker || policy.published >= 0) return drop(unexpected_, from);

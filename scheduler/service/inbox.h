@@ -82,6 +82,7 @@ class Inbox {
   void on(const wire::Incoming& from, const wire::TrainerReady& message);
   void on(const wire::Incoming& from, const wire::Published& message);
   void on(const wire::Incoming& from, const wire::Progress& message);
+  void on(const wire::Incoming& from, const wire::TrainingStage& message);
   void on(const wire::Incoming& from, const wire::Fetch& message);
   // A message that is an event; heartbeats stay inside the link, and the rest is dropped before.
   template <class Message>

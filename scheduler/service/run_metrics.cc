@@ -19,12 +19,13 @@
 #include "core/base/file.h"
 #include "core/base/group_signal.h"
 #include "core/base/time.h"
+#include "core/run/stage_row.h"
 
 namespace tailrace::scheduler {
 namespace {
 
 // A trainer sends some 50.
-constexpr int64_t kMaxWarmUpRows = 1000;
+constexpr int64_t kMaxUpdateRows = 5000;
 // Limit of an install's names, by all workers together. One that makes names up fills no memory.
 constexpr int64_t kMaxInstallNames = 32;
 
@@ -201,7 +202,7 @@ void RunMetrics::read_back() {
   auto rows = read_metrics(paths_.metrics());
   if (!rows) throw UserError("{}", rows.failure().message);
   steps_.clear();
-  warm_up_.clear();
+  updates_.clear();
   evaluations_.clear();
   const auto refuse = [&](const std::string& what) {
     throw UserError(
@@ -212,8 +213,13 @@ void RunMetrics::read_back() {
   for (const MetricsRow& row : rows.value()) {
     // Every row of an evaluation has this value, and no row of a step.
     const bool is_evaluation = row.find("eval/episodes") != nullptr;
-    std::set<int64_t>& seen = row.version < 0 ? warm_up_ : is_evaluation ? evaluations_ : steps_;
-    const char* kind = row.version < 0 ? "update" : is_evaluation ? "evaluation" : "step";
+    if (const std::optional<StageRow> update = stage_row(row)) {
+      if (!updates_.emplace(update->stage, row.step).second)
+        refuse(fmt::format("two rows are of update {} of stage {}", row.step, update->stage));
+      continue;
+    }
+    std::set<int64_t>& seen = is_evaluation ? evaluations_ : steps_;
+    const char* kind = is_evaluation ? "evaluation" : "step";
     // Rows of the others that were lost may be written again behind later ones.
     if (&seen == &steps_ && !seen.empty() && row.step < *seen.rbegin())
       refuse(fmt::format("the row of step {} stands behind that of step {}", row.step,
@@ -409,12 +415,16 @@ void RunMetrics::on_published(const Policy& policy, const StepStart& start,
 
 bool RunMetrics::on_progress(const wire::Progress& progress) {
   keep();
-  if (warm_up_.contains(progress.done)) return true;
-  if (std::ssize(warm_up_) == kMaxWarmUpRows) return false;
-  warm_up_.insert(progress.done);
+  if (std::ranges::find(kRowStages, progress.phase) == std::end(kRowStages)) return false;
+  const std::pair update(progress.stage, progress.done);
+  if (updates_.contains(update)) return true;
+  if (std::ssize(updates_) == kMaxUpdateRows) return false;
+  updates_.insert(update);
   MetricList values = progress.metrics;
-  // The file alone then tells which rows of a warm-up it lacks: nobody sends them again.
-  add_missing(values, {{"sft/updates", static_cast<double>(progress.total)}});
+  // The file alone then tells which rows of a training it lacks: nobody sends them again.
+  add_missing(values, {{updates_metric(progress.phase), static_cast<double>(progress.total)}});
+  if (progress.stage > 1)
+    add_missing(values, {{std::string(kStageNumber), static_cast<double>(progress.stage)}});
   write(progress.done, -1, std::move(values));
   return true;
 }

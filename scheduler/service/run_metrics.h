@@ -49,7 +49,7 @@ class RunMetrics {
   // A worker's measurements of an install: of all that end before the next row, the longest of each
   // NAME_ms and the sum of all else become weights/NAME.
   void on_install(const MetricList& measured);
-  // False: the warm-up has more rows than anybody reads.
+  // False: the trainings on rows have more rows than anybody reads.
   [[nodiscard]] bool on_progress(const wire::Progress& progress);
   // `bodies`: of the members that have a reward.
   void on_evaluation(const EvalDone& report, std::span<const TrajectoryHeader> bodies);
@@ -88,7 +88,8 @@ class RunMetrics {
   Log& log_;
   MetricList facts_;
   std::optional<MetricsWriter> writer_;
-  std::set<int64_t> warm_up_, steps_, evaluations_;  // that have their row
+  std::set<std::pair<int64_t, int64_t>> updates_;  // stage and update; these have their row
+  std::set<int64_t> steps_, evaluations_;
   int64_t published_ = -1;
   bool evaluates_ = false;                  // a version was, or is being, evaluated
   Pending pending_;                         // of the batch that the trainer has

@@ -19,7 +19,7 @@ struct archive_detail::is_map<scheduler::HashedMap<K, T>> : std::true_type {};
 namespace tailrace::scheduler {
 
 // Raised when a field list changes (law 13.4): files of another format are refused with a message.
-constexpr uint32_t kArchiveFormat = 27;
+constexpr uint32_t kArchiveFormat = 28;
 
 template <class T>
 std::string to_bytes(const T& value) {

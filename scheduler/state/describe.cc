@@ -69,6 +69,9 @@ struct DescribeEvent {
   std::string operator()(const StageProgress& e) const {
     return fmt::format("stage_progress {} v{} {}/{}", e.worker, e.version, e.bytes, e.total);
   }
+  std::string operator()(const TrainingStage& e) const {
+    return fmt::format("training_stage {} {}/{} {}", e.worker, e.number, e.of, e.name);
+  }
   std::string operator()(const RolledBack& e) const {
     return fmt::format("rolled_back {} {}", e.worker, version_text(e.version, e.digest));
   }

@@ -209,10 +209,15 @@ using StageProgress = From<wire::StageProgress>;
 // More bytes of what is being staged, some time after the last that counted.
 bool expects(const State& state, const StageProgress& event);
 
+// The trainer is at a training on rows, before there is a first version (law 9.1).
+using TrainingStage = From<wire::TrainingStage>;
+// Another one than it was at.
+bool expects(const State& state, const TrainingStage& event);
+
 // The order is part of the journal's format: append only within one kArchiveFormat.
 using Event =
     std::variant<WorkerUp, WorkerDown, WorkerFailed, Tick, AttemptResult, Reward, Staged, Installed,
                  InstallFailed, RolledBack, TrainerWants, Published, Durable, EvalReported,
-                 Restarted, StopRequested, BodiesLost, Stalled, TurnsStored, StageProgress>;
+                 Restarted, StopRequested, BodiesLost, Stalled, TurnsStored, StageProgress, TrainingStage>;
 
 }  // namespace tailrace::scheduler

@@ -89,6 +89,12 @@ bool expects(const State& state, const Published& event) {
   return comes_next(*policy, event.version);
 }
 
+bool expects(const State& state, const TrainingStage& event) {
+  const Policy* policy = policy_of_trainer(state, event.policy, event.worker);
+  return policy != nullptr && policy->published < 0 &&
+         policy->stage != RowStage{event.number, event.of, event.name};
+}
+
 bool expects(const State& state, const Durable& event) {
   const Policy* policy = policy_of_trainer(state, event.policy, event.worker);
   return policy != nullptr && event.version > policy->durable && event.version <= policy->published;

@@ -276,6 +276,17 @@ struct StepStart {
 };
 
 // All that belongs to one trained policy.
+// The training on rows that the trainer is at; number 0: it has said none.
+struct RowStage {
+  int64_t number = 0, of = 0;
+  std::string name;
+  template <class V>
+  void fields(V& visit) {
+    visit(number, of, name);
+  }
+  friend bool operator==(const RowStage&, const RowStage&) = default;
+};
+
 struct Policy {
   int64_t published = -1;              // what the trainer holds
   int64_t frontier = -1;               // newest version of this lineage; see at_frontier()
@@ -307,12 +318,13 @@ struct Policy {
   int32_t eval_launch = 0;  // of the next evaluation: raised when a version is evaluated anew
   AttemptCounts attempts;
   StepStart step_start;  // of the step that is next, or under way
+  RowStage stage;        // before there is a first version
   template <class V>
   void fields(V& visit) {
     visit(published, frontier, durable, lineage, datasets, tasks, rounds, last_round, batches,
           trainer, trainer_incarnation, ranks, formation, wanted, told, handed, greeted, saving,
           released, told_released, fetched_from, told_fetched_from, evaluation, evaluated,
-          eval_launch, attempts, step_start);
+          eval_launch, attempts, step_start, stage);
   }
   friend bool operator==(const Policy&, const Policy&) = default;
 };

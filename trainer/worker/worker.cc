@@ -13,6 +13,7 @@
 #include "core/base/time.h"
 #include "core/collective/gloo.h"
 #include "core/model/proved_products.h"
+#include "core/model/reward_head.h"
 #include "core/weights/frozen_base.h"
 #include "kernels/base/backend.h"
 #include "kernels/base/pulse.h"
@@ -22,10 +23,10 @@
 #include "trainer/worker/held_version.h"
 #include "trainer/worker/publisher.h"
 #include "trainer/worker/rank_meeting.h"
+#include "trainer/worker/row_stages.h"
 #include "trainer/worker/saved_state.h"
 #include "trainer/worker/step_traces.h"
 #include "trainer/worker/step_work.h"
-#include "trainer/worker/warm_up.h"
 
 namespace tailrace {
 namespace {
@@ -210,16 +211,17 @@ class TrainerWorker {
     log_.info("first micro-batch done seconds={:.1f}", seconds_of(clock_.now() - start));
   }
 
-  // The supervised warm-up, if there is one, and version 0.
+  // The trainings on rows, if there are any, and version 0.
   void prepare() {
     MetricList metrics;
-    if (!config_.sft.data.empty()) {
-      metrics = WarmUp(config_, trainer_, base_.root, log_,
-                       {.report = [this](const wire::Progress& done) { client_.send(done); },
-                        .stops = [this] { return stops_warm_up(); }})
+    if (!config_.stages.empty()) {
+      metrics = RowStages(config_, stream_.get(), trainer_, base_.root, log_,
+                          {.begins = [this](const wire::TrainingStage& at) { client_.send(at); },
+                           .report = [this](const wire::Progress& done) { client_.send(done); },
+                           .stops = [this] { return stops_stage(); }})
                     .run();
       if (ended_) return;
-      // The warm-up had an optimizer of its own, and its moments are about another loss.
+      // Each had an optimizer of its own, whose moments are about another loss.
       trainer_.reset_optimizer(config_.optim);
     }
     if (config_.algo.kl.needs_reference()) reference_.keep();
@@ -227,13 +229,16 @@ class TrainerWorker {
     // Before anybody hears of version 0: there is no older checkpoint to go back to.
     publisher_.write_checkpoint();
     std::error_code ignored;
-    std::filesystem::remove_all(config_.run.warm_up(), ignored);
+    for (const RowStage& stage : config_.stages) {
+      std::filesystem::remove_all(config_.run.stage_checkpoints(stage.name), ignored);
+      std::filesystem::remove(config_.run.stage_reference(stage.name), ignored);
+    }
     report_published();
     save();
   }
 
   // Only an end or a scheduler without memory matters before there is a version.
-  bool stops_warm_up() {
+  bool stops_stage() {
     while (std::optional<wire::Message> message = client_.receive(std::chrono::milliseconds(0))) {
       if (auto* shutdown = std::get_if<wire::Shutdown>(&*message)) on(*shutdown);
       if (std::holds_alternative<wire::Welcome>(*message)) announce();
@@ -349,9 +354,9 @@ class TrainerWorker {
 }  // namespace
 
 PlacedMemory trainer_memory(const TrainerWorkerConfig& config) {
-  std::vector<OptimizerKind> optimizers = {config.optim.kind};
-  if (!config.sft.data.empty() || config.sft.demonstrations > 0)
-    optimizers.push_back(config.sft.optim.kind);
+  std::vector<OptimizerKind> optimizers = {config.optim.kind}, of_rewards;
+  for (const RowStage& stage : config.stages)
+    (stage.trains_policy() ? optimizers : of_rewards).push_back(stage.rows().optim.kind);
   PlacedMemory memory;
   const bool on_cpu = config.device.kind == DeviceKind::kCpu;
   (on_cpu ? memory.host : memory.device) = PolicyTrainer::memory(
@@ -362,6 +367,15 @@ PlacedMemory trainer_memory(const TrainerWorkerConfig& config) {
        .compute = config.compute,
        .device = config.device,
        .optimizers = std::move(optimizers)});
+  // Beside the policy while its stage lasts.
+  if (!of_rewards.empty()) {
+    int64_t bytes = 0;
+    for (const MemoryItem& item : PolicyTrainer::memory(
+             reward_model_config(config.model), config.train, config.max_sequence_tokens,
+             pool_size(config.train), {.compute = config.compute, .optimizers = of_rewards}))
+      bytes += item.bytes;
+    memory.host.push_back({"reward model in training (all of it)", bytes});
+  }
   const int64_t floats = ParameterLayout::trained(config.model).size();
   if (!on_cpu)
     memory.host.push_back(

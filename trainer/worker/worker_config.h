@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/model/model_config.h"
 #include "core/model/placement.h"
@@ -15,6 +16,7 @@
 #include "kernels/base/device.h"
 #include "trainer/loss/options.h"
 #include "trainer/options.h"
+#include "trainer/stage.h"
 
 namespace tailrace {
 
@@ -54,9 +56,10 @@ struct TrainerWorkerConfig {
   bool streams = false;
   OptimOptions optim = {};
   TrainOptions train = {};
-  // `data` must name the file, of demonstrations too (empty: no warm-up); it and `eval_data` are of
-  // pre-tokenised rows.
-  SftOptions sft = {};
+  // Before the first step, in this order. `data` must name the file of each, of demonstrations too;
+  // it and `eval_data` are of rows of token ids. A reward model has no adapter, and is trained on
+  // the CPU.
+  std::vector<RowStage> stages = {};
   CheckpointOptions checkpoint = {};
   // Steps train a critic too, on whole batches (not with `streams`); nullopt: there is none.
   std::optional<CriticOptions> critic = {};

@@ -43,7 +43,7 @@ class LaunchSft : public LaunchTest {
   // Within its training; where it is written it has another name.
   bool has_saved() const {
     std::error_code ignored;
-    for (const auto& entry : fs::directory_iterator(paths().warm_up(), ignored))
+    for (const auto& entry : fs::directory_iterator(paths().stage_checkpoints("sft"), ignored))
       if (checkpoint_step(entry.path())) return true;
     return false;
   }
@@ -71,7 +71,7 @@ TEST_F(LaunchSft, TrainsMeasuresAndLeavesAModel) {
   const fs::path model = paths().checkpoints() / "step_000000";
   for (const char* file : {"config.json", "model.safetensors", "tokenizer.json"})
     EXPECT_TRUE(fs::exists(model / file)) << file;
-  EXPECT_FALSE(fs::exists(paths().warm_up()));
+  EXPECT_FALSE(fs::exists(paths().stage_checkpoints("sft")));
   EXPECT_NE(read_file(paths().report()).value().find("sft/eval_loss"), std::string::npos);
   const auto said = run_binary(
       "model generate --max-new-tokens 4 --chat --prompt '2 + 3' --model " + model.string());

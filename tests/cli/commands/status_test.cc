@@ -110,7 +110,7 @@ TEST(Status, TellsSupervisedUpdates) {
             .step = 132, .version = -1, .values = {{"sft/loss", 1.726}, {"sft/updates", 2241}}}})
     rows += format_metrics_row(row) + "\n";
   folder.write("metrics.jsonl", rows);
-  std::filesystem::create_directories(paths.warm_up() / "step_000100");
+  std::filesystem::create_directories(paths.stage_checkpoints("sft") / "step_000100");
   text = run_binary("status " + run).out;
   EXPECT_NE(text.find("updates   132 of 2241, loss 1.726, held-out loss 3.500, newest checkpoint "
                       "checkpoints/sft/step_000100\n"),

@@ -47,7 +47,7 @@ class RunSetupTest : public testing::Test {
     options_.sft.demonstrations = 20;
   }
 
-  void prepare(SupervisedRows rows = {}) {
+  void prepare(std::vector<StageFiles> rows = {}) {
     prepare_run(
         paths_, place(resolve(options_), built_in_registries().environments), built_in_registries(),
         [this](const std::string& line) { said_ = line; }, std::move(rows));
@@ -119,15 +119,15 @@ TEST_F(RunSetupTest, TakesTheSupervisedRowsThatThePlanHasRead) {
   Plan plan = make_plan(place(resolve(options_), built_in_registries().environments), 0);
   // What is read after this would be these.
   write("4, 5, 6");
-  prepare(std::move(plan.warm_up.read));
-  EXPECT_EQ(read_file(paths_.sft_rows()).value(),
+  prepare({std::move(plan.stages.at(0).files)});
+  EXPECT_EQ(read_file(paths_.stage_rows("sft")).value(),
             "{\"input_ids\":[1,2,3],\"loss_mask\":[0,1,1]}\n");
   EXPECT_EQ(said_, "sft.data: 1 row, 3 tokens");
   // Without a plan that has them they are read here.
   fs::remove_all(paths_.root);
   fs::create_directories(paths_.root);
   prepare();
-  EXPECT_EQ(read_file(paths_.sft_rows()).value(),
+  EXPECT_EQ(read_file(paths_.stage_rows("sft")).value(),
             "{\"input_ids\":[4,5,6],\"loss_mask\":[0,1,1]}\n");
 }
 

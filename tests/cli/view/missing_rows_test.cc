@@ -56,7 +56,7 @@ TEST(MissingRows, OfAWarmUpTheyAreNamedAsFarAsItsRowsTell) {
   EXPECT_EQ(missing({warm_up(2, 7), measured, warm_up(4, 7), warm_up(6, 7), warm_up(7, 7)}),
             Texts{});
   EXPECT_EQ(missing({warm_up(4, 7), warm_up(6, 7)}),
-            (Texts{"2 points of the warm-up, updates from 2 to 7"}));
+            (Texts{"2 points of the supervised training, updates from 2 to 7"}));
   EXPECT_EQ(missing({warm_up(7, 7)}), Texts{}) << "it may have been the only one";
   EXPECT_EQ(missing({}), Texts{"the warm-up"});
   EXPECT_EQ(missing_rows(std::vector{warm_up(2, 7)}, expected), Texts{}) << "it goes on";

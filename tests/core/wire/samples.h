@@ -92,7 +92,7 @@ inline std::vector<Message> one_of_each() {
           TrainerWants{1, 8},
           Published{1, 8, "0123456789abcdef0123456789abcdef", "v8.json", "fedc", metrics},
           Durable{1, 8, 4, "checkpoints/8"},
-          Progress{"sft", 10, 315, metrics},
+          Progress{"sft", 10, 315, metrics, 2},
           WorkerFailed{"disk full"},
           Fetch{3, {{Lane::kTrain, sample_lease()}, {Lane::kEval, sample_lease()}}, 4096, 1 << 20},
           Welcome{77},
@@ -108,7 +108,8 @@ inline std::vector<Message> one_of_each() {
           Shutdown{"done"},
           FormRanks{1, 0xfedcba9876543210, 3, 4},
           StageProgress{1, 9, "0123456789abcdef0123456789abcdef", 4 << 20, 500 << 20},
-          ReleaseWeights{1, 7, 9, 8}};
+          ReleaseWeights{1, 7, 9, 8},
+          TrainingStage{1, 2, 3, "preference"}};
 }
 
 }  // namespace tailrace::wire::test

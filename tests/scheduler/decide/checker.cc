@@ -83,7 +83,7 @@ std::optional<bool> is_expected(const State& state, const E& event) {
                              std::is_same_v<E, InstallFailed> || std::is_same_v<E, RolledBack> ||
                              std::is_same_v<E, Published> || std::is_same_v<E, Durable> ||
                              std::is_same_v<E, Stalled> || std::is_same_v<E, TurnsStored> ||
-                             std::is_same_v<E, StageProgress>;
+                             std::is_same_v<E, StageProgress> || std::is_same_v<E, TrainingStage>;
   if constexpr (kFiltered) {
     return expects(state, event);
   } else {

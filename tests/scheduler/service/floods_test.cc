@@ -115,6 +115,10 @@ const std::vector<NamedFlood> kFloods = {
                                     return wire::TrainerReady{
                                         .version = i, .digest = "x", .manifest = "m"};
                                   })},
+    {"TrainingStage", in_a_session(Role::kTrainer, "trainer-x",
+                                   [](int i) {
+                                     return wire::TrainingStage{0, i % 3 + 1, 9, kLong};
+                                   })},
     {"TrainerWants", in_a_session(Role::kTrainer, "trainer-x",
                                   [](int i) {
                                     return wire::TrainerWants{0, i % 5 + 1};

@@ -23,6 +23,7 @@ inline std::vector<JournalEntry> make_run(const State& start) {
   (void)tell(WorkerUp{.worker = "w0", .slots = 8});
   (void)tell(WorkerUp{.worker = "t", .role = Role::kTrainer});
   (void)tell(rolled_back(-1));
+  (void)tell(TrainingStage{"t", 0, 1, 2, "sft"});
   (void)tell(published(0));
   for (int64_t step = 1; step <= 3; ++step) {
     const std::string digest = digest_of(step - 1);

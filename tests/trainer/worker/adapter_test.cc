@@ -13,6 +13,7 @@
 #include "core/model/parameter_files.h"
 #include "core/weights/proved_weights.h"
 #include "tests/trainer/worker/fake_scheduler.h"
+#include "tests/trainer/worker/stages.h"
 
 namespace tailrace {
 namespace {
@@ -57,7 +58,7 @@ class TrainerOfAnAdapter : public TrainerWorkerTest {
 TEST_F(TrainerOfAnAdapter, TakesTheMemoryThatItSays) {
   for (const bool streams : {false, true}) {
     TrainerWorkerConfig config = adapter_config(streams ? "streams" : "whole");
-    config.sft.data = write_rows();
+    config.stages = {testing::sft_stage(write_rows())};
     config.streams = streams;
     config.train.gradient_slots = 3;
     for (const int64_t until : {2, 4}) {
@@ -125,7 +126,7 @@ TEST_F(TrainerOfAnAdapter, TheReferenceIsThePolicyAtTheStart) {
   EXPECT_FALSE(fs::exists(base.run.reference()));
   // Behind a warm-up.
   TrainerWorkerConfig warm = adapter_config("warm");
-  warm.sft.data = write_rows();
+  warm.stages = {testing::sft_stage(write_rows())};
   warm.optim.lr = 0;
   train(warm, "d", 2);
   EXPECT_EQ(kl(), 0);
@@ -141,7 +142,7 @@ TEST_F(TrainerOfAnAdapter, TheReferenceIsThePolicyAtTheStart) {
 // Its files are proved, as those of a checkpoint are.
 TEST_F(TrainerOfAnAdapter, AChangedReferenceIsRefused) {
   TrainerWorkerConfig config = adapter_config("run");
-  config.sft.data = write_rows();
+  config.stages = {testing::sft_stage(write_rows())};
   train(config, "a", 2);
   const ParameterLayout layout = ParameterLayout::of_adapter(config.model);
   Parameters other(layout);

@@ -11,6 +11,7 @@
 #include "core/wire/trajectory_codec.h"
 #include "tests/core/base/temporary_directory.h"
 #include "tests/trainer/fixtures.h"
+#include "tests/trainer/worker/stages.h"
 #include "trainer/worker/batch_intake.h"
 #include "trainer/worker/publisher.h"
 #include "trainer/worker/rank_meeting.h"
@@ -119,8 +120,7 @@ TEST_F(TrainerUnits, AWarmUpThatIsStoppedGoesOnToTheSameWeights) {
     // Each part in a process of its own, as it were.
     for (int part = 0; part < (stop_at > 0 ? 2 : 1); ++part) {
       Holder holder(run);
-      holder.config.sft.data = rows.string();
-      holder.config.sft.batch_tokens = 20;
+      holder.config.stages = {testing::sft_stage(rows.string(), 20)};
       holder.publisher.load();
       std::vector<int64_t> done;
       bool stops = false;

@@ -17,6 +17,7 @@
 #include "core/wire/worker_client.h"
 #include "tests/trainer/fixtures.h"
 #include "tests/trainer/worker/fake_scheduler.h"
+#include "tests/trainer/worker/stages.h"
 #include "trainer/policy_trainer.h"
 
 namespace tailrace {
@@ -28,8 +29,7 @@ TEST_F(TrainerWorkerTest, RunsAllStepsFromWarmUpToTheLastCheckpoint) {
   FakeScheduler scheduler(endpoint_);
   scheduler.on_message = [](auto&, const wire::Message& m) { return is_durable(m, 4); };
   TrainerWorkerConfig config = this->config();
-  config.sft.data = write_rows();
-  config.sft.batch_tokens = 20;
+  config.stages = {testing::sft_stage(write_rows(), 20)};
   EXPECT_EQ(serve(config, scheduler), 0);
 
   auto ready = scheduler.all<wire::TrainerReady>();
@@ -279,7 +279,7 @@ TEST_F(TrainerWorkerTest, AListThatBeginsAnewCountsOnce) {
 TEST_F(TrainerWorkerTest, TakesTheMemoryThatItSays) {
   for (const bool streams : {false, true}) {
     TrainerWorkerConfig config = this->config(streams ? "streams" : "whole");
-    config.sft.data = write_rows();
+    config.stages = {testing::sft_stage(write_rows())};
     config.streams = streams;
     config.train.gradient_slots = 3;
     config.algo.kl.coef = 0.1;
@@ -424,7 +424,7 @@ TEST_F(TrainerWorkerTest, WhatAPersonMustMendIsSaidToTheSchedulerAndEndsWithStat
     return failed.empty() ? std::string() : failed[0].reason;
   };
   TrainerWorkerConfig bad_row = config("a");
-  bad_row.sft.data = write_rows("{\"input_ids\": [77, 1]}\n");
+  bad_row.stages = {testing::sft_stage(write_rows("{\"input_ids\": [77, 1]}\n"))};
   EXPECT_NE(failure("a", bad_row).find("rows.jsonl:41"), std::string::npos);
   TrainerWorkerConfig no_model = config("b");
   no_model.model_dir = dir_.path() / "missing";
