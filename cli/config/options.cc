@@ -534,7 +534,7 @@ void RunOptions::visit(OptionVisitor& v) {
             unless_listed(no_supervised(sft)));
   v.section("reward_model", reward_model,
             "training of a reward model from preferences, behind the section `sft`; it goes to "
-            "RUN/reward_model, and rewards episodes where reward.model names it",
+            "RUN/reward_model, and rewards episodes where reward.stage names it",
             unless_listed(no_rows_of("reward_model", reward_model)));
   v.section("preference", preference,
             "training on preferences (DPO and its kin), behind the sections `sft` and "

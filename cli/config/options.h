@@ -192,10 +192,10 @@ struct RewardSection {
   int64_t batch = 8;
   double start_timeout_s = 120;  // of a program
   std::string model;             // folder of a reward model that scores instead; empty: none
-  int64_t model_tokens = 0;
-  std::string stage;  // that trains the model, in this run
+  int64_t model_tokens = 0;      // of a conversation that it reads, at most; 0: its positions
+  std::string stage;             // that trains the model, in this run
   // Where its model is, or will be. Not a key: find_trained_model() sets it.
-  std::filesystem::path trained = {};  // of a conversation that it reads, at most; 0: its positions
+  std::filesystem::path trained = {};
 
   void visit(OptionVisitor& v);
   bool has_commands() const;

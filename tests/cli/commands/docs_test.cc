@@ -1,10 +1,12 @@
 // The pages of docs/ that speak of names in the code, against the code.
+#include <map>
 #include <set>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "core/run/metrics.h"
+#include "core/run/stage_row.h"
 #include "reward/judge.h"
 #include "reward/verifiers/built_in.h"
 #include "sandbox/builtin/built_in.h"
@@ -84,6 +86,11 @@ void expect_same(const Names& written, const Names& on_page, const std::string& 
     EXPECT_TRUE(written.contains(name)) << "nothing writes " << name << ": " << heading;
 }
 
+// The headings of trainings on rows.
+const std::map<std::string_view, const char*> kOfKind = {
+    {"sft", "Names of supervised training"},
+    {"preference", "Names of training on preferences"},
+    {"reward_model", "Names of a reward model's training"}};
 const char* const kByStaleness = "staleness/ess_frac_";
 const char* const kReported = "What the built-in environments and verifiers report";
 
@@ -97,10 +104,16 @@ void collect(const std::filesystem::path& run, std::map<std::string, Names>& wri
   ASSERT_TRUE(rows.ok()) << rows.failure().message;
   for (const MetricsRow& row : rows.value()) {
     const bool evaluation = row.find("eval/episodes") != nullptr;
-    const char* heading = row.version < 0 ? "Names of supervised training"
-                          : evaluation    ? "Names of an evaluation"
-                                          : "Names of a step";
+    const auto of_rows = stage_row(row);
+    const char* heading = of_rows      ? kOfKind.at(of_rows->kind)
+                          : evaluation ? "Names of an evaluation"
+                                       : "Names of a step";
     for (const auto& [whole, value] : row.values) {
+      // It is in the rows of every kind, and the page has it once.
+      if (whole == kStageNumber && of_rows) {
+        written["Names of supervised training"].insert(whole);
+        continue;
+      }
       std::string name = whole, open = evaluation ? "eval/" : "env/";
       const size_t first = name.find('/'), second = name.find('/', first + 1);
       if (second != std::string::npos &&
@@ -157,8 +170,27 @@ TEST(Docs, EachMetricOfARunHasItsRowAndEachRowItsMetric) {
       TAILRACE_SOURCE_DIR, run.string()));
   ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
   collect(run, written);
+  // Of pairs, of a reward model, and of unpaired rows.
+  const auto pairs =
+      folder.write("pairs.jsonl",
+                   "{\"prompt_ids\": [3], \"chosen_ids\": [4, 5], \"rejected_ids\": [6]}\n"
+                   "{\"prompt_ids\": [7], \"chosen_ids\": [8], \"rejected_ids\": [9, 3]}\n");
+  const auto of = fmt::format("{{data: {0}, eval_data: {0}, updates: 1", pairs.string());
+  const auto stages =
+      folder.write("stages.yaml", fmt::format("model: {{path: {0}/tests/data/models/stories260K}}\n"
+                                              "rollout: {{max_context_tokens: 64}}\n"
+                                              "stages:\n"
+                                              "  - reward_model: {1}}}\n"
+                                              "  - preference: {1}}}\n"
+                                              "  - preference: {1}, loss: kto}}\n",
+                                              TAILRACE_SOURCE_DIR, of));
+  const auto of_rows = folder / "rows";
+  result = run_binary(
+      fmt::format("launch {} --in-process --run-dir {}", stages.string(), of_rows.string()));
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  collect(of_rows, written);
   for (const auto& [heading, names] : written) expect_same(names, names_under(heading), heading);
-  EXPECT_EQ(written.size(), 3u);
+  EXPECT_EQ(written.size(), 5u);
 }
 
 // Evidence that every built-in verifier can read.
