@@ -71,8 +71,9 @@ class PreferenceLine {
                       text::column_names(row), kPreferenceForms, form_.key));
     if (form_.paired && (unpaired || unpaired_ids))
       fail(
-          "the row has one completion, and no pair of \"chosen\" and \"rejected\"; loss kto takes "
-          "such rows");
+          "the row has one completion, and no pair of \"chosen\" and \"rejected\"; of all "
+          "trainings "
+          "preference with loss kto takes such rows");
     if (ids || unpaired_ids) return read_preference_row(row, place_.where(), reading_.vocab_size);
     if (reading_.format == nullptr)
       fail(
@@ -288,8 +289,13 @@ void check_rows(const std::filesystem::path& file, const PreferenceForm& form,
           ? ""
           : fmt::format(" ({} too long and dropped)",
                         all.dropped == 1 ? "1 row was" : fmt::format("{} rows were", all.dropped));
+  if (all.rows.empty() && all.dropped == 0)
+    throw UserError("{}: the file has no row; there is nothing to learn.", file.string());
   if (all.rows.empty())
-    throw UserError("{}: no row is left; there is nothing to learn{}.", file.string(), dropped);
+    throw UserError(
+        "{}: no row is left; there is nothing to learn{}. Raise rollout.max_context_tokens, or "
+        "shorten the prompts.",
+        file.string(), dropped);
   if (form.paired) return;
   const bool first = all.rows.front().desirable;
   if (std::ranges::all_of(all.rows, [&](const auto& row) { return row.desirable == first; }))

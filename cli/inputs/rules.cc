@@ -190,9 +190,10 @@ void validate_adapter(const RunOptions& o) {
   for (const RunStage& stage : stages_of(o)) {
     optimizers.emplace_back(stage.key("optim.kind"), stage.rows().optim.kind);
     if (lora.trains() && !stage.trains_policy())
-      throw UserError::at(stage.item,
-                          "trains a whole reward model from the policy's weights, and the run "
-                          "trains an adapter beside frozen ones. Make it a run of its own.");
+      throw UserError::at(
+          stage.key("data"),
+          "is of a whole reward model, which begins with the policy's weights, and "
+          "the run trains an adapter beside frozen ones. Make it a run of its own.");
   }
   for (const auto& [key, kind] : optimizers) {
     if (lora.trains() && kind == OptimizerKind::kMuon)
@@ -586,6 +587,17 @@ void note_idle_rows(const RunOptions& o, std::span<const RunDataset> datasets, C
   }
 }
 
+// The key of a stage that says of its training what `key` says of reinforcement learning; empty:
+// there is none.
+std::string key_of_stage(const RunStage& stage, std::string_view key) {
+  constexpr std::string_view kSection = "sft.";
+  std::string_view own = supervised_key(key);
+  if (!own.starts_with(kSection)) return std::string(own);
+  own.remove_prefix(kSection.size());
+  const bool has_rows = !std::holds_alternative<SftOptions>(stage.work);
+  return stage.key(own == "batch_tokens" && has_rows ? "batch_rows" : own);
+}
+
 // Keys that only a run with an environment reads.
 void refuse_without_steps(RunOptions& o, ConfigKeys& keys) {
   constexpr std::string_view kReason =
@@ -617,8 +629,8 @@ void refuse_without_steps(RunOptions& o, ConfigKeys& keys) {
     if (is_idle(key)) idle.push_back(key);
   effect.refuse(idle,
                 {.reason = std::string(kReason), .deciders = {stages_of(o).front().key("data")}},
-                [](const std::string& key) {
-                  const std::string_view own = supervised_key(key);
+                [&](const std::string& key) {
+                  const std::string own = key_of_stage(stages_of(o).front(), key);
                   return own.empty() ? "Remove it." : fmt::format("Write {}, or remove it.", own);
                 });
   effect.tell();
@@ -665,7 +677,7 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries,
     throw UserError::at(
         "env.name", "is missing; it names the environment ('tailrace env list' lists them). {}",
         o.env.dataset.empty()
-            ? "Training on rows alone needs sft.data or preference.data instead."
+            ? "Training on rows alone needs sft.data, preference.data or reward_model.data."
             : "The prompts of env.dataset are answered once each by env.name: text.");
   // Rules of different sections are told together, and those between sections once each section is
   // sound.

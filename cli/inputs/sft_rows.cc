@@ -182,7 +182,7 @@ SftRows read_supervised(const std::filesystem::path& file, const SftOptions& opt
                  .noun = "row",
                  .limit = fmt::format("the context holds {} (rollout.max_context_tokens)",
                                       reading.max_tokens),
-                 .advice = "Raise it, or try sft.too_long=drop, or cut."},
+                 .advice = fmt::format("Raise it, or try {}.too_long=drop, or cut.", reading.key)},
                 refused, num_rows);
   if (all.rows.empty())
     throw UserError("{}: no row has a token that counts; there is nothing to learn.",

@@ -45,6 +45,7 @@ struct SftReading {
   int64_t vocab_size = 0;
   int64_t max_tokens = 0;  // of a row
   text::RowLimits limits = {};
+  std::string key = "sft";  // the section of supervised rows, for messages
 };
 
 // "4 keys that are null in arguments or tools are left out"; empty: there are none.

@@ -58,8 +58,11 @@ StageFile read_stage_file(const RunStage& stage, bool held_out, const SftReading
   const std::string key = stage.key(held_out ? "eval_data" : "data");
   const std::string& path = held_out ? stage.rows().eval_data : stage.rows().data;
   StageFile file = read_named(key, [&] {
-    if (const auto* sft = std::get_if<SftOptions>(&stage.work))
-      return supervised_file(*sft, path, reading);
+    if (const auto* sft = std::get_if<SftOptions>(&stage.work)) {
+      SftReading named = reading;
+      named.key = stage.item;
+      return supervised_file(*sft, path, named);
+    }
     if (const auto* preference = std::get_if<PreferenceOptions>(&stage.work))
       return preference_file(stage, is_paired(preference->loss.kind), preference->batch_rows, path,
                              reading);

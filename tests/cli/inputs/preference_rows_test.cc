@@ -185,7 +185,7 @@ TEST_F(PreferenceRowsTest, APairIsTwoUnpairedRows) {
 TEST_F(PreferenceRowsTest, PairsTakeNoUnpairedRow) {
   for (const std::string& row : {std::string(kLabelled) + "true}",
                                  std::string(R"({"prompt_ids": [5], "completion_ids": [6]})")})
-    expect_error(std::string(kTexts) + "\n" + row, "loss kto takes such rows");
+    expect_error(std::string(kTexts) + "\n" + row, "with loss kto takes such rows");
   EXPECT_EQ(error_of(std::string(kLabelled) + "true}").find('\n'), std::string::npos);
 }
 
@@ -208,7 +208,7 @@ TEST_F(PreferenceRowsTest, ARowOfNoFormIsToldTheForms) {
                ":1: the row has prompt, chosen, and no \"rejected\"");
   expect_error(R"({"prompt": "a", "rejected": "b"})", "and no \"chosen\"");
   expect_error("{\"prompt\"", ":1: the line is not valid JSON");
-  expect_error("", "rows.jsonl: no row is left; there is nothing to learn");
+  expect_error("", "rows.jsonl: the file has no row; there is nothing to learn");
   expect_error(R"({"prompt_ids": [99999999], "chosen_ids": [1], "rejected_ids": [2]})",
                ":1: prompt_ids holds 99999999");
   expect_error(R"({"prompt": 3, "chosen": "b", "rejected": "c"})",
@@ -328,8 +328,10 @@ TEST_F(PreferenceRowsTest, WhatIsWrittenIsWhatTheTrainerReads) {
   for (const bool paired : {true, false}) {
     form_.paired = paired;
     const PreferenceRows all = read(text);
-    write_preference_rows(folder_ / "out.jsonl", all);
-    EXPECT_EQ(read_preference_rows(folder_ / "out.jsonl", reading_.vocab_size, 256), all.rows);
+    std::string lines;
+    for (const PreferenceRow& row : all.rows) lines += format_preference_row(row);
+    EXPECT_EQ(read_preference_rows(folder_.write("out.jsonl", lines), reading_.vocab_size, 256),
+              all.rows);
   }
 }
 

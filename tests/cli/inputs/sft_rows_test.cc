@@ -253,8 +253,9 @@ TEST_F(SftRowsTest, ARowThatIsTooLongIsRefusedDroppedOrCut) {
 
 TEST_F(SftRowsTest, WhatIsWrittenIsWhatTheTrainerReads) {
   const SftRows all = read(std::string(kMessages) + "\n{\"input_ids\": [5, 6, 7]}\n");
-  write_sft_rows(folder_ / "out.jsonl", all);
-  const auto rows = read_sft_rows(folder_ / "out.jsonl", reading_.vocab_size, 256);
+  std::string lines;
+  for (const SftRow& row : all.rows) lines += format_sft_row(row);
+  const auto rows = read_sft_rows(folder_.write("out.jsonl", lines), reading_.vocab_size, 256);
   ASSERT_EQ(rows.size(), 2u);
   for (size_t i = 0; i < 2; ++i) {
     EXPECT_EQ(rows[i].tokens, all.rows[i].tokens);
