@@ -85,6 +85,44 @@ void add(std::vector<RunStage>& stages, const std::string& name, const std::stri
   if (learns(preference)) stage("preference", preference);
 }
 
+// Names are those of files and folders of the run, which has others beside them.
+void validate_name(const std::string& name, const std::string& key) {
+  constexpr std::string_view kTaken[] = {
+      "adapter",      "agents",       "bundle",     "checkpoints", "config",    "demonstrations",
+      "environments", "guests",       "hardware",   "inputs",      "journal",   "lock",
+      "logs",         "machine",      "metrics",    "prompts",     "reference", "report",
+      "roles",        "samples",      "simulation", "timeline",    "tokenizer", "traces",
+      "trackers",     "trajectories", "weights"};
+  constexpr std::string_view kLetters =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
+  constexpr std::string_view kBegins[] = {"step_"}, kEnds[] = {"_eval", "_reference"};
+  constexpr size_t kMostLetters = 64;
+  if (name.find_first_not_of(kLetters) != std::string::npos || name.starts_with('-') ||
+      name.size() > kMostLetters)
+    throw UserError::at(
+        key,
+        "is '{}'; it names files of the run, and may have up to {} letters, digits, "
+        "'_' and '-'. Try {}.",
+        name, kMostLetters, "warm_up");
+  const bool is_taken =
+      std::ranges::find(kTaken, name) != std::end(kTaken) ||
+      std::ranges::any_of(kBegins, [&](auto part) { return name.starts_with(part); }) ||
+      std::ranges::any_of(kEnds, [&](auto part) { return name.ends_with(part); });
+  if (is_taken)
+    throw UserError::at(key, "is {}, which other files of the run are called. Try my_{}.", name,
+                        name.substr(0, name.find('_')));
+}
+
+// An end that the stage's own keys say too.
+void refuse_two_ends(const RunStage& stage, const Until& until, const std::string& key) {
+  const RowOptions& rows = stage.rows();
+  const bool epochs = until.unit == "epochs" && rows.epochs != RowOptions{}.epochs,
+             updates = until.unit == "updates" && rows.updates != 0;
+  if (epochs || updates)
+    throw UserError::at(key, "and {} are both given. Leave one out.",
+                        stage.key(epochs ? "epochs" : "updates"));
+}
+
 }  // namespace
 
 std::string RunStage::key(std::string_view key) const { return join_key(item, key); }
@@ -142,8 +180,11 @@ void validate_stages(const RunOptions& options, bool has_environment) {
                           "is the stage of reinforcement learning, or its rows are missing "
                           "(sft.data, reward_model.data, preference.data). Reinforcement learning "
                           "is the last stage.");
-    if (!stages[i].name.empty() && !names.insert(stages[i].name).second)
-      throw UserError::at(join_key(item, "name"), "is that of an earlier stage too.");
+    const std::string& name = stages[i].name;
+    if (!name.empty()) validate_name(name, join_key(item, "name"));
+    if (!name.empty() && !names.insert(name).second)
+      throw UserError::at(join_key(item, "name"),
+                          "is that of an earlier stage too. Give each stage a name of its own.");
     const std::string& text = stages[i].until;
     if (text.empty()) continue;
     if (stages[i].rl.steps > 0)
@@ -156,6 +197,9 @@ void validate_stages(const RunOptions& options, bool has_environment) {
       throw UserError::at(
           join_key(item, "until"), "is '{}'; it must be {}.", text,
           is_rl(stages[i]) ? "like '100 steps'" : "like '2 epochs' or '200 updates'");
+    std::vector<RunStage> made;
+    add(made, name, item, stages[i].sft, stages[i].reward_model, stages[i].preference);
+    for (const RunStage& stage : made) refuse_two_ends(stage, *until, join_key(item, "until"));
   }
   if (has_environment && !stages.empty() && !is_rl(stages.back()))
     throw UserError::at("stages",

@@ -66,7 +66,9 @@ bool may_become(const OptionDoc& there, const OptionDoc& here) {
 std::string allowed_changes(const std::map<std::string, OptionDoc>& options) {
   std::vector<std::string> growing;
   for (const auto& [key, option] : options)
-    if (option.resume == Resume::kMayGrow) growing.push_back(key);
+    // Each stage has a number of steps, and one at most says it.
+    if (option.resume == Resume::kMayGrow && (!key.ends_with(".rl.steps") || option.integer > 0))
+      growing.push_back(key);
   return fmt::format("{} may grow, and what decides how and where the work is done may change",
                      join_texts(growing, ", "));
 }

@@ -492,6 +492,39 @@ TEST(FormatPlan, ShowsTheWarmUp) {
   EXPECT_THROW(plan_of(options), UserError);
 }
 
+TEST(FormatPlan, ShowsEachStage) {
+  RunOptions options = example();
+  TemporaryDirectory folder;
+  const std::string pairs =
+      folder
+          .write("pairs.jsonl",
+                 "{\"prompt_ids\": [1], \"chosen_ids\": [5], \"rejected_ids\": [6, 7]}\n"
+                 "{\"prompt_ids\": [1], \"chosen_ids\": [7], \"rejected_ids\": [8]}\n"
+                 "{\"prompt_ids\": [2], \"chosen_ids\": [9], \"rejected_ids\": [8]}\n")
+          .string();
+  const std::string rows = folder.write("rows.jsonl", "{\"input_ids\": [1, 5, 6]}\n").string();
+  options.stages.resize(4);
+  options.stages[0].sft.data = rows;
+  options.stages[0].until = "3 epochs";
+  options.stages[1].reward_model.data = pairs;
+  options.stages[1].reward_model.batch_rows = 2;
+  options.stages[2].preference.data = pairs;
+  options.stages[2].preference.eval_data = pairs;
+  options.stages[2].preference.loss.kind = PreferenceLoss::kIpo;
+  options.stages[2].until = "12 updates";
+  const Plan plan = plan_of(options);
+  const std::string text = format_plan(plan, resolve(options));
+  for (const char* line :
+       {"warm-up    1 row, 3 tokens x 3 epochs = about 3 updates of 2048 tokens, lr 1e-05\n",
+        "rewards    3 rows, 10 tokens x 1 epoch = about 2 updates of 2 pairs, lr 1e-05\n",
+        "preference 3 rows, 10 tokens = about 12 updates of 32 rows, loss ipo, beta 0.1, lr 1e-06; "
+        "3 rows held out\n"})
+    EXPECT_NE(text.find(line), std::string::npos) << line << text;
+  // A reward model is trained beside the policy, in weights of its own.
+  options.stages.erase(options.stages.begin() + 1);
+  EXPECT_GT(plan.certain_bytes(), plan_of(options).certain_bytes());
+}
+
 TEST(MakePlan, WarnsOfRatesThatTeachNothing) {
   RunOptions options = example();
   auto warnings = [&] {
