@@ -131,9 +131,12 @@ std::string update_line(const ProgressState& state, const MetricsRow& row) {
   if (update->loss != nullptr) values += fmt::format("  loss {:.3f}", *update->loss);
   if (update->accuracy != nullptr) values += fmt::format("  accuracy {:.2f}", *update->accuracy);
   if (update->eval_loss != nullptr)
-    values += fmt::format("  held-out loss {:.3f}  {} {:.2f}", *update->eval_loss,
-                          update->kind == kRowStages[0] ? "token accuracy" : "accuracy",
-                          update->eval_accuracy == nullptr ? 0 : *update->eval_accuracy);
+    values += fmt::format("  held-out loss {:.3f}", *update->eval_loss);
+  // Unpaired preferences have none.
+  if (update->eval_loss != nullptr && update->eval_accuracy != nullptr)
+    values +=
+        fmt::format("  {} {:.2f}", update->kind == kRowStages[0] ? "token accuracy" : "accuracy",
+                    *update->eval_accuracy);
   if (values.empty()) return "";
   std::string out = fmt::format("{} update {}", words_of_stage(update->kind), row.step);
   if (update->updates > 0) out += fmt::format("/{}", update->updates);

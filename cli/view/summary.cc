@@ -55,9 +55,14 @@ std::string run_summary(std::span<const MetricsRow> rows, const std::string& nam
         {"sft/eval_loss", "sft/eval_token_accuracy", "token accuracy"},
         {"reward_model/eval_loss", "reward_model/eval_accuracy", "accuracy"}}) {
     const MetricChange loss = change_of(rows, loss_name), accuracy = change_of(rows, accuracy_name);
-    if (change.last_row == nullptr && loss.last_row != nullptr)
-      return fmt::format("{}: loss {:.3f} -> {:.3f}, {} {:.2f} -> {:.2f} (held-out), {}", name,
-                         loss.first, loss.last, label, accuracy.first, accuracy.last, end);
+    if (change.last_row != nullptr || loss.last_row == nullptr) continue;
+    // Unpaired preferences have none.
+    const std::string rates =
+        accuracy.last_row == nullptr
+            ? ""
+            : fmt::format(", {} {:.2f} -> {:.2f}", label, accuracy.first, accuracy.last);
+    return fmt::format("{}: loss {:.3f} -> {:.3f}{} (held-out), {}", name, loss.first, loss.last,
+                       rates, end);
   }
   if (change.last_row == nullptr) return fmt::format("{}: done, {}", name, end);
   return fmt::format("{}: reward {:.2f} -> {:.2f} (training), {}", name, change.first, change.last,

@@ -1,5 +1,6 @@
 #include "cli/view/progress.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 namespace tailrace {
@@ -62,12 +63,45 @@ TEST(ProgressLine, TellsHowManySupervisedUpdatesAndSecondsAreLeft) {
     row.values.emplace_back(update == 0 ? "sft/eval_loss" : "sft/loss", 1.726);
     state.rows.push_back(row);
     if (update == 0) {
-      EXPECT_EQ(progress_line(state, row),
-                "supervised update 0/2241  held-out loss 1.726  token accuracy 0.00");
+      EXPECT_EQ(progress_line(state, row), "supervised update 0/2241  held-out loss 1.726");
     }
   }
   EXPECT_EQ(progress_line(state, state.rows.back()),
             "supervised update 132/2241  loss 1.726  17m35s left");
+}
+
+TEST(ProgressLine, TellsAnUpdateOnPreferencesAndOfARewardModel) {
+  ProgressState state = state_of(0);
+  // Each stage has its own pace.
+  for (const auto& [stage, kind] : {std::pair{1.0, "reward_model"}, {2.0, "preference"}})
+    for (int64_t update : {1, 2, 3}) {
+      const bool pairs = kind == std::string("preference");
+      MetricsRow row{.step = update,
+                     .version = -1,
+                     .unix_seconds = 100 * stage + 2 * stage * static_cast<double>(update),
+                     .values = {{fmt::format("{}/loss", kind), 0.6875},
+                                {pairs ? "rewards/accuracies" : "reward_model/accuracy", 0.75},
+                                {fmt::format("{}/updates", kind), 13}}};
+      if (stage > 1) row.values.emplace_back("stage", stage);
+      state.rows.push_back(row);
+    }
+  EXPECT_EQ(progress_line(state, state.rows[2]),
+            "reward model update 3/13  loss 0.688  accuracy 0.75  20s left");
+  EXPECT_EQ(progress_line(state, state.rows[5]),
+            "preference update 3/13  loss 0.688  accuracy 0.75  40s left");
+  MetricsRow held_out{.step = 0,
+                      .version = -1,
+                      .values = {{"preference/eval_loss", 0.5}, {"eval_rewards/accuracies", 0.25}}};
+  EXPECT_EQ(progress_line(state, held_out),
+            "preference update 0  held-out loss 0.500  accuracy 0.25");
+  // Unpaired rows have none.
+  held_out.values.pop_back();
+  EXPECT_EQ(progress_line(state, held_out), "preference update 0  held-out loss 0.500");
+  EXPECT_EQ(progress_line(state, {.step = 2,
+                                  .version = -1,
+                                  .values = {{"reward_model/eval_loss", 0.5},
+                                             {"reward_model/eval_accuracy", 1}}}),
+            "reward model update 2  held-out loss 0.500  accuracy 1.00");
 }
 
 TEST(ProgressLine, TellsTheRewardOfEachDataset) {

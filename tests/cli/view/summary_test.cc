@@ -31,6 +31,18 @@ TEST(RunSummary, SaysRewardWhereTheEnvironmentKnowsNoSuccess) {
             "tiny: reward 0.25 -> 0.75 (held-out, 128 episodes), 90 s, run: runs/t");
 }
 
+TEST(RunSummary, SaysTheHeldOutLossOfPreferences) {
+  std::vector<MetricsRow> rows = {row_at(0, {{"sft/eval_loss", 3}}),
+                                  row_at(0, {{"preference/eval_loss", 0.75}}),
+                                  row_at(9, {{"preference/eval_loss", 0.5}})};
+  EXPECT_EQ(run_summary(rows, "kto", seconds(2), "r"),
+            "kto: loss 0.750 -> 0.500 (held-out), 2 s, run: r");
+  rows[1].values.emplace_back("eval_rewards/accuracies", 0);
+  rows[2].values.emplace_back("eval_rewards/accuracies", 0.875);
+  EXPECT_EQ(run_summary(rows, "dpo", seconds(2), "r"),
+            "dpo: loss 0.750 -> 0.500, accuracy 0.00 -> 0.88 (held-out), 2 s, run: r");
+}
+
 TEST(RunSummary, FallsBackToTraining) {
   const std::vector<MetricsRow> rows = {row_at(1, {{"reward/mean", 0.25}}),
                                         row_at(2, {{"reward/mean", 0.5}})};
