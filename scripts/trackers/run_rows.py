@@ -45,10 +45,21 @@ def read_arguments(tracker, description, add=None):
     return arguments
 
 
+def training_of(row):
+    """Of a row of a training on rows its kind: sft, reward_model or preference."""
+    for kind in ("reward_model", "preference"):
+        if f"{kind}/loss" in row or f"{kind}/eval_loss" in row:
+            return kind
+    return "sft"
+
+
 def kind_of(row):
-    """Kinds have steps of their own: the warm-up counts updates, and evaluations lag behind."""
+    """Kinds have steps of their own: a training on rows counts its updates, each stage from 1, and
+    evaluations lag behind."""
     if row["version"] < 0:
-        return "sft" if "sft/loss" in row else "sft_eval"
+        training = training_of(row)
+        kind = training if f"{training}/loss" in row else f"{training}_eval"
+        return f"{kind}_{int(row['stage'])}" if row.get("stage", 1) > 1 else kind
     return "eval" if all(name.startswith("eval/") for name in values_of(row)) else "train"
 
 

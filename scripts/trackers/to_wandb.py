@@ -5,11 +5,12 @@
     python3 scripts/trackers/to_wandb.py RUN [--project P] [--name N] [--offline] [--once]
 
 With --offline it writes RUN/trackers/wandb, which `wandb sync --append` sends later. The x axis of
-sft/ metrics is sft/step, and that of all others train/step.
+a training on rows is sft/step, reward_model/step or preference/step, and that of all others
+train/step.
 """
 import uuid
 
-from run_rows import State, fail, read_arguments, read_config, send_rows
+from run_rows import State, fail, read_arguments, read_config, send_rows, training_of
 
 try:
     import wandb
@@ -67,7 +68,7 @@ def main():
     groups = set()  # whose axis wandb knows
 
     def send(row, values, number):
-        axis = "sft/step" if row["version"] < 0 else "train/step"
+        axis = f"{training_of(row)}/step" if row["version"] < 0 else "train/step"
         for group in {name.split("/")[0] for name in values} - groups:
             groups.add(group)
             run.define_metric(f"{group}/*", step_metric=axis)

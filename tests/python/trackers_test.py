@@ -77,6 +77,14 @@ class RowsTest(TrackersTest):
         self.append(train(2)[20:] + evaluation(1))
         self.assertEqual(self.sent_now(), [("train", 2, 4), ("eval", 1, 5)])
 
+    def test_stages_count_their_updates_each_from_1(self):
+        pairs = line(1, -1, **{"preference/loss": 0.7, "rewards/margins": 0.1, "stage": 3})
+        held_out = line(0, -1, **{"preference/eval_loss": 0.7, "stage": 3})
+        scores = line(1, -1, **{"reward_model/loss": 0.7, "stage": 2})
+        self.append(sft(1) + sft(2) + scores + held_out + pairs)
+        self.assertEqual(self.sent_now(), [("sft", 1, 0), ("sft", 2, 1), ("reward_model_2", 1, 2),
+                                           ("preference_eval_3", 0, 3), ("preference_3", 1, 4)])
+
     def test_steps_that_are_done_again_keep_their_first_form(self):
         self.append(WARM_UP + train(1) + train(2))
         self.sent_now()
