@@ -95,8 +95,9 @@ TEST(Status, SaysWhatOfAVersionHasArrived) {
 TEST(Status, TellsSupervisedUpdates) {
   const TemporaryDirectory folder;
   const RunPaths paths{folder.path()};
-  scheduler::Config config;
-  ASSERT_TRUE(scheduler::Journal::open(paths.journal(), scheduler::State(config), {}));
+  scheduler::State state{scheduler::Config()};
+  state.policies.begin()->second.stage = {.number = 1, .of = 1, .name = "sft"};
+  ASSERT_TRUE(scheduler::Journal::open(paths.journal(), state, {}));
   folder.write("config.yaml", "sft: {data: rows.jsonl}\nmodel: {path: somewhere}\n");
   const std::string run = folder.path().string();
   std::string text = run_binary("status " + run).out;
@@ -120,7 +121,8 @@ TEST(Status, TellsSupervisedUpdates) {
   EXPECT_EQ(text.find("version 0"), std::string::npos) << text;
   EXPECT_NE(text.find("works on supervised update 133"), std::string::npos) << text;
   const json facts = json::parse(run_binary("status --json " + run).out).at("supervised");
-  EXPECT_EQ(facts, json::parse(R"({"updates": 132, "of": 2241, "loss": 1.726, "eval_loss": 3.5,
+  EXPECT_EQ(facts, json::parse(R"({"stage": {"number": 1, "of": 1, "name": "sft"}, "kind": "sft",
+                                   "updates": 132, "of": 2241, "loss": 1.726, "eval_loss": 3.5,
                                    "checkpoint": "checkpoints/sft/step_000100"})"));
 }
 
