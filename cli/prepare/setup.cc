@@ -13,6 +13,7 @@
 #include "cli/config/counted.h"
 #include "cli/config/mistakes.h"
 #include "cli/config/named_file.h"
+#include "cli/config/stages.h"
 #include "cli/inputs/demonstrations.h"
 #include "cli/inputs/fitted_prompts.h"
 #include "cli/inputs/inputs.h"
@@ -60,6 +61,19 @@ bool may_become(const OptionDoc& there, const OptionDoc& here) {
       return here.integer > there.integer;
   }
   return false;
+}
+
+// Whether it is the end of the stage of reinforcement learning, which may grow as run.steps may.
+bool ends_with_steps(std::string_view key, const OptionDoc& option) {
+  return key.starts_with("stages") && key.ends_with(".until") &&
+         option.value.find(" step") != std::string::npos;
+}
+
+// "sft, judge".
+std::string stage_names(const RunOptions& options) {
+  std::vector<std::string> names;
+  for (const RunStage& stage : stages_of(options)) names.push_back(stage.name);
+  return names.empty() ? "none" : join_texts(names, ", ");
 }
 
 // "run.steps may grow, and ...": what a launch may change, for a person who changed something else.
@@ -556,6 +570,9 @@ void check_same_run(const RunPaths& paths, const ResolvedRun& run, const Registr
     if (found == ours.end()) return;
     const OptionDoc &there = theirs.at(key), &here = found->second;
     if (here.value == there.value || may_become(there, here)) return;
+    if (ends_with_steps(key, there) && ends_with_steps(key, here) &&
+        steps_of_stages(options) > steps_of_stages(stored))
+      return;
     refuse(key, there.value, here.value,
            there.resume == Resume::kMayGrow ? fmt::format("{} may only grow", key)
                                             : allowed_changes(theirs));
@@ -566,6 +583,8 @@ void check_same_run(const RunPaths& paths, const ResolvedRun& run, const Registr
   for (const RunDataset& dataset : run.datasets) check(dataset.key("command"));
   if (part_names(stored) != part_names(options))
     refuse("reward.parts", part_names(stored), part_names(options), allowed_changes(theirs));
+  if (stage_names(stored) != stage_names(options))
+    refuse("stages", stage_names(stored), stage_names(options), allowed_changes(theirs));
   for (const auto& [key, there] : theirs) check(key);
 }
 

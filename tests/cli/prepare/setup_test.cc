@@ -547,6 +547,34 @@ TEST_F(RunSetupTest, AnotherConfigForTheSameDirectoryIsAUserError) {
             std::string::npos);
 }
 
+// A stage that is added behind those that are done would never be trained.
+TEST_F(RunSetupTest, ARunKeepsItsStagesAndMayGetMoreSteps) {
+  options_.sft = {};
+  options_.stages.resize(2);
+  options_.stages[0].sft.demonstrations = 20;
+  options_.stages[0].until = "2 epochs";
+  options_.stages[1].until = "8 steps";
+  options_.run.steps = 8;
+  prepare();
+  EXPECT_NE(error_with([](RunOptions& o) {
+              o.stages.insert(o.stages.begin() + 1, o.stages[0]);
+            }).find("stages is sft there, sft, sft_2 here. A run that goes on keeps it;"),
+            std::string::npos);
+  EXPECT_NE(error_with([](RunOptions& o) {
+              o.stages[0].until = "3 epochs";
+            }).find("stages[0].until is \"2 epochs\" there, \"3 epochs\" here"),
+            std::string::npos);
+  const auto with_steps = [&](const std::string& until, int64_t steps) {
+    return error_with([&](RunOptions& o) {
+      o.stages[1].until = until;
+      o.run.steps = steps;
+    });
+  };
+  EXPECT_EQ(with_steps("12 steps", 12), "");
+  EXPECT_NE(with_steps("6 steps", 8).find("stages[1].until is \"8 steps\" there, \"6 steps\" here"),
+            std::string::npos);
+}
+
 TEST_F(RunSetupTest, ARunWhoseBuildDidNotKnowAKeyIsNotGivenItsDefault) {
   prepare();
   const auto continued_without = [&](const std::string& line) -> std::string {
