@@ -275,7 +275,6 @@ struct StepStart {
   friend bool operator==(const StepStart&, const StepStart&) = default;
 };
 
-// All that belongs to one trained policy.
 // The training on rows that the trainer is at; number 0: it has said none.
 struct RowStage {
   int64_t number = 0, of = 0;
@@ -287,6 +286,7 @@ struct RowStage {
   friend bool operator==(const RowStage&, const RowStage&) = default;
 };
 
+// All that belongs to one trained policy.
 struct Policy {
   int64_t published = -1;              // what the trainer holds
   int64_t frontier = -1;               // newest version of this lineage; see at_frontier()
