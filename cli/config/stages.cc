@@ -157,6 +157,16 @@ std::optional<int64_t> steps_of_stages(const RunOptions& options) {
   return std::nullopt;
 }
 
+void set_steps_of_stages(RunOptions& options, int64_t steps) {
+  for (StageSection& stage : options.stages) {
+    if (!is_rl(stage)) continue;
+    if (stage.until.empty())
+      stage.rl.steps = steps;
+    else
+      stage.until = fmt::format("{} steps", steps);
+  }
+}
+
 bool has_row_files(const RunOptions& options) {
   return std::ranges::any_of(stages_of(options),
                              [](const RunStage& stage) { return !stage.rows().data.empty(); });

@@ -40,6 +40,9 @@ std::vector<RunStage> stages_of(const RunOptions& options);
 // there is no such stage.
 std::optional<int64_t> steps_of_stages(const RunOptions& options);
 
+// Makes the stage of reinforcement learning, which says a number of steps, say this one.
+void set_steps_of_stages(RunOptions& options, int64_t steps);
+
 // Whether it trains on the rows of a file, somewhere.
 bool has_row_files(const RunOptions& options);
 

@@ -663,7 +663,13 @@ void validate_reward_stage(const RunOptions& o) {
 void derive_steps(RunOptions& o, ConfigKeys& keys) {
   const std::optional<int64_t> steps = steps_of_stages(o);
   if (!steps) return;
-  if (keys.given("run.steps") && o.run.steps != *steps)
+  const bool differs = keys.given("run.steps") && o.run.steps != *steps;
+  // A stored config says both, and the command line may change either.
+  const auto overrides = [&](std::string_view key) { return keys.source(key) == "command line"; };
+  if (differs && overrides("run.steps") && o.run.steps > 0)
+    return set_steps_of_stages(o, o.run.steps);
+  const std::string item = fmt::format("stages[{}]", o.stages.size() - 1);
+  if (differs && !overrides(join_key(item, "until")) && !overrides(join_key(item, "rl.steps")))
     throw UserError::at("run.steps", "is {}, and the last of stages ends after {}. Leave one out.",
                         o.run.steps, *steps);
   o.run.steps = *steps;

@@ -134,6 +134,19 @@ TEST(Stages, AnEndIsGivenOnce) {
                "run.steps is 4, and the last of stages ends after 5. Leave one out.");
 }
 
+// A launch that goes on has both from its stored config, and says itself to raise run.steps.
+TEST(Stages, TheCommandLineChangesTheSteps) {
+  const std::string stored = kSteps + "run: {steps: 5}\nstages:\n  - rl: {}\n    until: 5 steps\n";
+  RunOptions options = read(stored, {"run.steps=8"});
+  EXPECT_EQ(options.run.steps, 8);
+  EXPECT_EQ(options.stages[0].until, "8 steps");
+  options = read(stored, {"stages.0.until=9 steps"});
+  EXPECT_EQ(options.run.steps, 9);
+  options = read(kSteps + "run: {steps: 5}\nstages: [{rl: {steps: 5}}]\n", {"run.steps=8"});
+  EXPECT_EQ(options.run.steps, 8);
+  EXPECT_EQ(options.stages[0].rl.steps, 8);
+}
+
 TEST(Stages, ReinforcementLearningIsTheLastWhereThereIsAnEnvironment) {
   const std::string pairs = "  - preference: {data: p.jsonl}\n", rl = "  - rl: {}\n";
   EXPECT_EQ(error_of(kSteps + "stages:\n" + pairs + rl), "(no error)");
