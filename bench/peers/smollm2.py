@@ -28,6 +28,13 @@ def works(model, threads, steps):
     trl = {f"TRL, {label}": f"trl_grpo --dtype {flags}{samples}" for label, flags in (
         ("fp32", "fp32"), ("bf16 autocast", "bf16"), ("bf16 weights", "bf16-weights"),
         ("bf16 weights, checkpointing", "bf16-weights --checkpointing"))}
+    pairs = f"{common} --warmup 1 --steps {steps}"
+    # A second copy of the weights in the place of the computed reference (--live-reference) takes more of both.
+    trl_dpo = {f"TRL, {label}": f"trl_dpo --dtype {flags}{pairs}" for label, flags in (
+        ("fp32", "fp32"), ("bf16 autocast", "bf16"), ("bf16 weights", "bf16-weights"),
+        ("bf16 weights, checkpointing", "bf16-weights --checkpointing"),
+        ("bf16 weights, checkpointing, 8 passes", "bf16-weights --checkpointing --accumulate 8"),
+        ("bf16 autocast, checkpointing, 8 passes", "bf16 --checkpointing --accumulate 8"))}
     train = f"{common} --sequences 16 --length 128 --steps {steps}"
     return [
         Work("decode", f"engine --batch 1,8,64{common}", {"llama.cpp, bf16": f"llama_cpp --batch 1,8,64{common}"},
@@ -52,7 +59,17 @@ def works(model, threads, steps):
               ("peak memory of that step", "", "peak memory", "MB")]),
         Work("memory", f"rl-step{samples} --recompute --microbatch 1024", trl,
              [("peak memory of a GRPO step, least", "", "peak memory", "MB"),
-              ("that step", "", "step", "ms")])]
+              ("that step", "", "step", "ms")]),
+        Work("dpo", f"dpo-step{pairs}", trl_dpo,
+             [("DPO step, 16 pairs of 128 + 64 tokens", "", "step", "ms"),
+              ("peak memory of that step", "", "peak memory", "MB"),
+              ("log-probabilities of the reference, 16 pairs", "", "reference", "ms"),
+              ("loss of the first update's pairs at the end", "", "first pairs at the end", "nats")]),
+        # Two pairs a pass: 2 x (128 + 64 + 65) tokens.
+        Work("dpo-memory", f"dpo-step{pairs} --recompute --microbatch 514", trl_dpo,
+             [("peak memory of a DPO step, least", "", "peak memory", "MB"),
+              ("that step", "", "step", "ms"),
+              ("loss of the first update's pairs at the end", "", "first pairs at the end", "nats")])]
 
 
 def key_of(rows, row):
@@ -162,7 +179,8 @@ def measure():
                         help="that of scripts/smollm2.sh [models/smollm2]")
     parser.add_argument("--only", nargs="+", choices=names, default=names, help="some of the works")
     parser.add_argument("--threads", type=peer.positive, default=2, help="threads to measure with [2]")
-    parser.add_argument("--steps", type=peer.positive, default=3, help="measured steps of a run of train and grpo [3]")
+    parser.add_argument("--steps", type=peer.positive, default=3,
+                        help="measured steps of a run of train, grpo and dpo [3]")
     compare.add_pair_flags(parser)
     options = parser.parse_args()
     options.may_differ = ["dtype"]

@@ -59,6 +59,7 @@ std::map<std::string, std::string> shortest_runs(const TemporaryDirectory& folde
       {"weights", "--quick"},
       {"installs", fmt::format("--quick --folder {}", (folder / "installs").string())},
       {"rl-step", "--steps 1 --warmup 0"},
+      {"dpo-step", "--pairs 2 --prompt 9 --completion 5 --steps 1 --warmup 1"},
       {"scheduler", "--workers 4 --members 64 --snapshots 64 --events 500 --runs 1"},
       {"plan", fmt::format("--cases quickstart --steps 1 --configs {}/configs --out {}",
                            TAILRACE_SOURCE_DIR, (folder / "plan").string())},
@@ -152,6 +153,7 @@ TEST(Benches, MeasureTheModelOfAFolder) {
        {"engine --batch 2 --runs 1 --prompt 9 --new 5",
         "train-step --sequences 2 --length 16 --steps 1",
         "rl-step --steps 1 --warmup 0 --prompt 9 --new 5 --full-length",
+        "dpo-step --steps 1 --warmup 1 --pairs 2 --prompt 9 --completion 5 --recompute",
         "exactness --threads 1 --pairs 1 --milliseconds 0 --patience 0 --only 'qkv [1,'"}) {
     const auto result = run_binary("bench " + words + model);
     ASSERT_EQ(result.exit_code, 0) << words << ": " << result.err;
