@@ -666,6 +666,22 @@ Result<Lesson> PromptFormat::lesson(const ordered_json& messages, const std::str
   }
 }
 
+// The tokens of an answer that stands behind a text, without a template.
+std::vector<TokenId> PromptFormat::encode_behind(const std::string& said,
+                                                 const std::string& answer) const {
+  const text::EncodeOptions words{.find_special = false};
+  try {
+    // Without what some tokenizers put behind a text, it begins as the whole does.
+    const auto continued =
+        behind(tokenizer_.encode(said, words), tokenizer_.encode(said + answer, words));
+    return continued ? *continued : encode_inside(answer, words);
+  } catch (const UserError&) {
+    // A vocabulary of words: the last word of the text and the first of the answer are one word
+    // where no blank is between them. The answer has its words by itself, as they were sampled.
+    return tokenizer_.encode(answer, words);
+  }
+}
+
 Result<Lesson> PromptFormat::lesson_of_texts(const std::string& said,
                                              const std::string& answer) const {
   if (template_)
@@ -673,11 +689,7 @@ Result<Lesson> PromptFormat::lesson_of_texts(const std::string& said,
   try {
     Lesson lesson;
     append(lesson, tokenizer_.encode(said, {.framed = true, .find_special = false}), false);
-    // Without what some tokenizers put behind a text, it begins as the whole does.
-    const std::vector<TokenId> alone = tokenizer_.encode(said, {.find_special = false}),
-                               whole = tokenizer_.encode(said + answer, {.find_special = false});
-    append(lesson, behind(alone, whole).value_or(encode_inside(answer, {.find_special = false})),
-           true);
+    append(lesson, encode_behind(said, answer), true);
     if (tokenizer_.eos() >= 0) append(lesson, std::vector<TokenId>{tokenizer_.eos()}, true);
     return lesson;
   } catch (const UserError& error) {

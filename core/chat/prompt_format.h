@@ -121,6 +121,7 @@ class PromptFormat {
   Written write(const Said& said, bool behind_answer) const;
   std::vector<TokenId> encode_inside(const std::string& text,
                                      const text::EncodeOptions& options) const;
+  std::vector<TokenId> encode_behind(const std::string& said, const std::string& answer) const;
   nlohmann::ordered_json with_system(nlohmann::ordered_json messages) const;
   ChatInput input_of(nlohmann::ordered_json messages) const;
   ChatInput asking(nlohmann::ordered_json messages) const;

@@ -60,8 +60,11 @@ class EpisodeReader {
         tokenizer_(text::load_tokenizer(folder)),
         format_(chat::PromptFormat::of(chat::ChatOptions(), folder, *tokenizer_)) {
     text::check_vocabulary(*tokenizer_, config_.vocab_size, folder.string());
-    // A template that asks for what no episode has would fail at each of them.
-    (void)encode({{{"role", "user"}, {"content", "a"}}, {{"role", "assistant"}, {"content", "b"}}});
+    // A template that asks for what no episode has would fail at each of them. Without one there is
+    // nothing to ask for, and a vocabulary of words need not have these.
+    if (format_.has_template())
+      (void)encode(
+          {{{"role", "user"}, {"content", "a"}}, {{"role", "assistant"}, {"content", "b"}}});
   }
 
   int64_t max_tokens() const { return max_tokens_; }

@@ -377,6 +377,24 @@ TEST(Lesson, OfPlainTextsIsTheTokensOfBothAndAnEnd) {
   EXPECT_EQ(tokenizer().decode(tail), " a time");
 }
 
+// A policy of an environment has a vocabulary of words. The environment hears its answer without
+// the blank that stood in front of it.
+TEST(Lesson, OfWordsIsTheTokensThatWereSampled) {
+  TemporaryDirectory folder;
+  text::write_word_tokenizer(folder.path(),
+                             std::vector<std::string>{"\n", "2", "+", "=", "4", "24"});
+  const auto words = text::load_tokenizer(folder.path());
+  const PromptFormat plain(*words);
+  Ids expected = words->encode("2 + 2 = 4\n", {.framed = true});
+  ASSERT_EQ(expected.size(), 7u);
+  expected.push_back(words->eos());
+  EXPECT_EQ(plain.lesson_of_texts("2 + 2 =", " 4\n").value().tokens, expected);
+  EXPECT_EQ(plain.lesson_of_texts("2 + 2 =", "4\n").value().tokens, expected);
+  // Both would be one word.
+  EXPECT_EQ(plain.lesson_of_texts("2", "4").value().tokens, (Ids{1, 4, 7, 2}));
+  EXPECT_FALSE(plain.lesson_of_texts("2 + 2 =", "5"));
+}
+
 // Keys in this order, which is not that of the alphabet.
 constexpr const char* kTools =
     R"([{"type": "function", "function": {"name": "area", "description": "Of a triangle.",

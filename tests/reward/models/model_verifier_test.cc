@@ -14,6 +14,7 @@
 #include "core/base/error.h"
 #include "core/text/tokenizer.h"
 #include "reward/models/reward_model.h"
+#include "tests/core/base/temporary_directory.h"
 
 namespace tailrace {
 namespace {
@@ -102,6 +103,24 @@ TEST(ModelVerifier, SeveralThreadsGetTheSameScores) {
       threads.emplace_back([&] { one = verifier->score(told, kLong).value().reward; });
   }
   EXPECT_EQ(found, std::vector<double>(4, want));
+}
+
+// A reward model that was trained beside a policy of an environment has no template, and the words
+// of the environment alone.
+TEST(ModelVerifier, WithoutATemplateItScoresAQuestionWithItsAnswer) {
+  TemporaryDirectory folder;
+  for (const char* file : {"config.json", "model.safetensors"})
+    fs::copy_file(kTinyFolder / file, folder / file);
+  text::write_word_tokenizer(folder.path(),
+                             std::vector<std::string>{"\n", "2", "+", "=", "4", "5"});
+  EXPECT_NO_THROW(check_reward_folder(folder.path(), 0));
+  const auto verifier = make_model_verifier(folder.path(), {});
+  RewardModel model(folder.path(), 1);
+  const auto score =
+      verifier->score(episode({message("user", "2 + 2 ="), message("assistant", "4\n")}), kLong);
+  ASSERT_TRUE(score) << score.failure().message;
+  EXPECT_EQ(score.value().reward,
+            model.score(std::vector<TokenId>{1, 4, 5, 4, 6, 7, 3, 2}).value());
 }
 
 TEST(ModelVerifier, AFolderThatCannotJudgeIsRefused) {
