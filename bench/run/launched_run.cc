@@ -26,12 +26,9 @@ std::string key_of(const std::string& assignment) {
   return assignment.substr(0, equals == std::string::npos ? equals : equals + 1);
 }
 
-// `launch CONFIG ...` until it ends. A poll is enough: runs take seconds.
-ExitStatus launch_and_wait(const std::string& config, const Keys& flags, const Keys& overrides,
-                           const fs::path& log) {
-  Keys command = {(build_folder() / "tailrace").string(), "launch", config};
-  command.insert(command.end(), flags.begin(), flags.end());
-  command.insert(command.end(), overrides.begin(), overrides.end());
+// The binary with these words until it ends. A poll is enough: runs take seconds.
+ExitStatus run_and_wait(std::vector<std::string> command, const fs::path& log) {
+  command.insert(command.begin(), (build_folder() / "tailrace").string());
   auto child = ChildProcess::spawn(command, log);
   if (!child.ok()) throw UserError("{}", child.failure().message);
   while (true) {
@@ -40,10 +37,27 @@ ExitStatus launch_and_wait(const std::string& config, const Keys& flags, const K
   }
 }
 
+ExitStatus launch_and_wait(const std::string& config, const Keys& flags, const Keys& overrides,
+                           const fs::path& log) {
+  std::vector<std::string> command = {"launch", config};
+  command.insert(command.end(), flags.begin(), flags.end());
+  command.insert(command.end(), overrides.begin(), overrides.end());
+  return run_and_wait(std::move(command), log);
+}
+
 // 2 is a mistake of the config.
 bool is_mistake(const ExitStatus& status) { return status.code == 2 && status.signal == 0; }
 
 }  // namespace
+
+std::string last_line_of(const std::vector<std::string>& words, const fs::path& log) {
+  const ExitStatus status = run_and_wait(words, log);
+  const std::vector<std::string> lines = last_lines(log, 1);
+  if (!status.ok() || lines.empty())
+    throw WrongResult(fmt::format("{}: {}; {} ends with: {}", words.front(), describe(status),
+                                  log.string(), lines.empty() ? "" : lines.front()));
+  return lines.front();
+}
 
 fs::path build_folder() { return fs::read_symlink("/proc/self/exe").parent_path().parent_path(); }
 

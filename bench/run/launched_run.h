@@ -35,6 +35,10 @@ void continue_run(const std::string& name, const std::string& config,
 // Why `launch` would refuse this config: the message for a person. Empty: it would run.
 std::string refusal(const std::string& config, const Keys& overrides);
 
+// The last line that the binary prints with these words, which goes to `log`. Throws WrongResult
+// where it fails.
+std::string last_line_of(const std::vector<std::string>& words, const std::filesystem::path& log);
+
 // Creates `folder` and writes the config there, as `name`. Returns its path. Throws UserError.
 std::string write_config(const std::filesystem::path& folder, const std::string& name,
                          const std::string& text);

@@ -71,6 +71,8 @@ std::map<std::string, std::string> shortest_runs(const TemporaryDirectory& folde
        fmt::format("--only grpo,lite_ppo --tasks single_turn --steps 2 --seeds 2 --out {0} "
                    "--plot {0}.svg sft.demonstrations=20 eval.prompts=8",
                    (folder / "algorithms").string())},
+      {"preferences", fmt::format("--seeds 1 --steps 2 --sampling-steps 2 --episodes 8 --out {}",
+                                  (folder / "preferences").string())},
       {"reward", fmt::format("--arms tis_2 --seeds 2 --steps 2 --out {} sft.demonstrations=20 "
                              "eval.prompts=8",
                              (folder / "reward").string())},
