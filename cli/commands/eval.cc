@@ -16,6 +16,7 @@
 #include "cli/config/counted.h"
 #include "cli/config/datasets.h"
 #include "cli/eval/evaluation.h"
+#include "cli/eval/preference_pairs.h"
 #include "cli/eval/suites.h"
 #include "cli/inputs/load.h"
 #include "cli/inputs/prompts.h"
@@ -36,7 +37,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct EvalArguments {
-  std::string model, run, name, suite, dataset;
+  std::string model, run, name, suite, dataset, pairs, labels;
   std::vector<std::string> settings, columns, chat_variables;
   FilesSection files;
   text::RowLimits limits;
@@ -177,6 +178,7 @@ EvaluationPlan complete_plan(const EvalArguments& arguments, const ModelConfig& 
     throw UserError("--max-context-tokens is {}; the model has {} positions",
                     engine.max_context_tokens, config.max_positions);
   // A model may know a hundred thousand positions, and the KV cache has to hold one whole context.
+  plan.keeps_tokens = !arguments.pairs.empty() || !arguments.labels.empty();
   if (engine.max_context_tokens == 0)
     engine.max_context_tokens = std::min<int64_t>(config.max_positions, 4096);
   for (int64_t k : arguments.ks)
@@ -286,6 +288,13 @@ void eval_one(const EvalArguments& arguments, const EvaluationPlan& plan, const 
                                          seconds)));
   else if (!arguments.rows)
     print_text(arguments, summary, plan, seconds);
+  // Behind the figures, which are there whether there are preferences or not.
+  if (!arguments.pairs.empty())
+    fmt::print(stderr, "{}: {}\n", arguments.pairs,
+               write_preferences(arguments.pairs, preference_pairs(episodes), episodes));
+  if (!arguments.labels.empty())
+    fmt::print(stderr, "{}: {}\n", arguments.labels,
+               write_preferences(arguments.labels, labelled_answers(episodes), episodes));
 }
 
 void eval(EvalArguments arguments, Registries registries) {
@@ -304,6 +313,9 @@ void eval(EvalArguments arguments, Registries registries) {
     }
     all.push_back(std::move(arguments));
   }
+  if (all.size() > 1 && !(all[0].pairs.empty() && all[0].labels.empty()))
+    throw UserError("--pairs and --labels write one dataset, and the run has {}. Give --name.",
+                    all.size());
   const ModelConfig config = read_policy_folder(all[0].model).config;
   const auto tokenizer = load_tokenizer_of(tokenizer_folder(all[0].model), config);
   std::vector<EvaluationPlan> plans;
@@ -391,6 +403,13 @@ void add_eval(Command& program, const Registries& registries) {
                  {.help = "threads that run environments", .min = 1, .max = 1024});
   command.option("--json", arguments->json, {.help = "one JSON object"});
   command.option("--rows", arguments->rows, {.help = "a JSON row for each episode"});
+  command.option("--pairs", arguments->pairs,
+                 {.help = "write preferences, as preference.data reads them: of each prompt whose "
+                          "answers have different rewards the best and the worst one, as token ids",
+                  .value = "FILE.jsonl"});
+  command.option("--labels", arguments->labels,
+                 {.help = "write each answer with its success as label, for the loss kto",
+                  .value = "FILE.jsonl"});
   std::string environments = "Environments:\n";
   for (const auto& [name, help, settings] : registries.environments.list())
     environments += fmt::format("  {:<14} {}\n", name, help);

@@ -26,6 +26,17 @@ namespace {
 constexpr int64_t kInPlay = 128;
 constexpr std::chrono::milliseconds kPatience{50};  // for an environment
 
+// The answer is what was sampled, and the prompt all before it.
+void keep_tokens(const Segment& segment, EvaluatedEpisode& episode) {
+  const auto begin = std::ranges::find(segment.roles, TokenRole::kSampled) - segment.roles.begin();
+  for (size_t i = 0; i < segment.tokens.size(); ++i) {
+    if (static_cast<std::ptrdiff_t>(i) < begin)
+      episode.prompt_ids.push_back(segment.tokens[i]);
+    else if (segment.roles[i] == TokenRole::kSampled)
+      episode.answer_ids.push_back(segment.tokens[i]);
+  }
+}
+
 EvaluatedEpisode score(const FinishedEpisode& finished, const EvaluationPlan& plan,
                        const VerifierRegistry& verifiers) {
   const Trajectory& trajectory = finished.trajectory;
@@ -53,6 +64,8 @@ EvaluatedEpisode score(const FinishedEpisode& finished, const EvaluationPlan& pl
     }
   }
   episode.failed = !played || !scored;
+  if (plan.keeps_tokens && trajectory.turns == 1 && trajectory.segments.size() == 1)
+    keep_tokens(trajectory.segments.front(), episode);
   // An environment's or a verifier's own word on success comes before the threshold.
   episode.success = episode.reward >= plan.success_reward;
   for (const auto& [name, value] : episode.metrics)

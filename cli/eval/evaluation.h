@@ -31,6 +31,7 @@ struct EvaluationPlan {
   Time score_budget = kScoreBudget;  // of a verifier
   chat::ChatOptions chat;            // how prompts are written
   RolloutOptions rollout;            // sampling, limits, engine
+  bool keeps_tokens = false;         // of episodes of one turn
 };
 
 struct EvaluatedEpisode {
@@ -42,6 +43,7 @@ struct EvaluatedEpisode {
   int64_t turns = 0, sampled_tokens = 0;
   bool truncated = false;
   MetricList metrics = {};
+  std::vector<TokenId> prompt_ids = {}, answer_ids = {};  // of one turn; empty: not kept
 };
 
 // By prompt, then sample. The same plan gives the same episodes whatever the number of threads, and

@@ -26,7 +26,7 @@ struct EvalSuite {
   std::string_view name, help, verifier;
   int64_t max_tokens = 0;  // of an answer, where --max-action-tokens says nothing
   std::vector<text::DatasetRow> (*read)(const std::filesystem::path& file,
-                                         const text::RowLimits& limits);
+                                        const text::RowLimits& limits);
 
   // The environment `text` plays a suite, with these settings.
   sandbox::EnvironmentSettings settings() const;
