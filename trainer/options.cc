@@ -129,7 +129,7 @@ void TrainOptions::visit(OptionVisitor& v) {
 }
 
 void RowOptions::visit_rows(OptionVisitor& v, std::string_view data_help, const Idle& no_rows) {
-  v.field("data", data, {.help = data_help, .path = true});
+  v.field("data", data, {.help = data_help, .path = true, .default_is_older = true});
   v.field("columns", columns,
           {.help = "columns of its rows, and of those of eval_data, that have other names here, as "
                    "OURS: THEIRS",

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "kernels/base/check.h"
+#include "kernels/base/pulse.h"
 #include "kernels/base/thread_pool.h"
 #include "trainer/expert_balancer.h"
 #include "trainer/gradient_tree.h"
@@ -164,6 +165,7 @@ std::vector<double> PolicyTrainer::linear_scores(std::span<const PackedSequence>
                                                  std::span<const float> head) {
   std::vector<double> scores;
   for (auto [begin, end] : pack(sequences, forward_.limits())) {
+    beat();
     const auto part = sequences.subspan(begin, end - begin);
     const ConstMatrix hidden =
         forward_.forward(stream_, weights_.packed(), part, {.head = false}).hidden;

@@ -8,6 +8,7 @@
 
 #include "core/base/error.h"
 #include "kernels/base/check.h"
+#include "kernels/base/pulse.h"
 #include "trainer/gradient_tree.h"
 #include "trainer/loss/preference.h"
 #include "trainer/loss_pass.h"
@@ -122,9 +123,9 @@ class PreferencePass : public LossPass {
   // In the order of the rows, since slots are.
   void end(const GradientTree& tree) override { measures_ = tree.gather_values(measures_); }
 
-  // Without a gradient. `logprobs`: of views().
-  void measure_all(std::span<const std::vector<float>> logprobs) {
-    for (size_t i = 0; i < logprobs.size(); ++i) halves_[i].logprob = sum_of(logprobs[i]);
+  // Without a gradient. `logprobs`: of both sequences of each row.
+  void measure_all(std::span<const double> logprobs) {
+    for (size_t i = 0; i < halves_.size(); ++i) halves_[i].logprob = logprobs[i * 2 / together()];
     for (size_t row = 0; row < rows_.size(); ++row) measure(row);
   }
 
@@ -191,13 +192,22 @@ PreferenceSequences::Sequence sequence_of(const PreferenceRow& row,
   return sequence;
 }
 
-// The next row of the file that has another prompt; its own, where there is none.
-size_t mismatch_of(const std::vector<PreferenceRow>& rows, size_t row) {
-  for (size_t step = 1; step < rows.size(); ++step) {
-    const size_t other = (row + step) % rows.size();
-    if (rows[other].prompt != rows[row].prompt) return other;
+// Of each row the next one of the file that has another prompt, from its end on from its beginning;
+// its own, where there is none.
+std::vector<size_t> mismatches_of(const std::vector<PreferenceRow>& rows) {
+  const size_t n = rows.size();
+  std::vector<size_t> next(n);
+  // Twice around, from behind: the second time each row knows what is behind the end.
+  for (size_t step = 2 * n; step-- > 0;) {
+    const size_t row = step % n, after = (step + 1) % n;
+    next[row] = rows[after].prompt != rows[row].prompt ? after
+                : step + 1 < 2 * n                     ? next[after]
+                                                       : row;
   }
-  return row;
+  // With one prompt alone all that is found is a row of the same.
+  for (size_t row = 0; row < n; ++row)
+    if (rows[next[row]].prompt == rows[row].prompt) next[row] = row;
+  return next;
 }
 
 std::vector<size_t> all_rows(size_t rows) {
@@ -224,6 +234,8 @@ RowBatches batches_of(const RowOptions& options, size_t rows, int64_t batch_rows
 
 PreferenceSequences::PreferenceSequences(const std::vector<PreferenceRow>& rows,
                                          int64_t max_tokens) {
+  const bool is_unpaired = !rows.empty() && !rows.front().is_pair();
+  const std::vector<size_t> mismatches = is_unpaired ? mismatches_of(rows) : std::vector<size_t>();
   for (size_t i = 0; i < rows.size(); ++i) {
     const PreferenceRow& row = rows[i];
     desirable.push_back(row.desirable ? 1 : 0);
@@ -233,7 +245,7 @@ PreferenceSequences::PreferenceSequences(const std::vector<PreferenceRow>& rows,
       continue;
     }
     // A long prompt with a long completion of another row may be longer than any row.
-    std::vector<TokenId> other = rows[mismatch_of(rows, i)].chosen;
+    std::vector<TokenId> other = rows[mismatches[i]].chosen;
     const auto room = static_cast<size_t>(max_tokens) - row.prompt.size();
     other.resize(std::min(other.size(), room));
     sequences.push_back(sequence_of(row, other));
@@ -279,14 +291,31 @@ size_t PreferenceTask::num_reference() const {
   return train_.sequences.size() + held_out_.sequences.size();
 }
 
-std::vector<double> PreferenceTask::score_reference() {
+std::optional<std::vector<double>> PreferenceTask::score_reference(
+    const std::function<bool()>& stops) {
   std::vector<double> reference;
   for (const PreferenceSequences* part : {&train_, &held_out_}) {
-    if (part->sequences.empty()) continue;
-    for (const std::vector<float>& logprobs : trainer_.score(part->views()))
-      reference.push_back(sum_of(logprobs));
+    const std::vector<PackedSequence> all = part->views();
+    if (!sums_of(all, stops, reference)) return std::nullopt;
   }
   return reference;
+}
+
+// In pieces of whole rows, about a pass each: in between it shows that it lives.
+bool PreferenceTask::sums_of(std::span<const PackedSequence> sequences,
+                             const std::function<bool()>& stops, std::vector<double>& sums) {
+  for (size_t begin = 0; begin < sequences.size();) {
+    size_t end = begin;
+    int64_t tokens = 0;
+    for (; end < sequences.size() && tokens < trainer_.options().microbatch_tokens; end += 2)
+      tokens += std::ssize(sequences[end].tokens) + std::ssize(sequences[end + 1].tokens);
+    beat();
+    if (stops && stops()) return false;
+    for (const std::vector<float>& logprobs : trainer_.score(sequences.subspan(begin, end - begin)))
+      sums.push_back(sum_of(logprobs));
+    begin = end;
+  }
+  return true;
 }
 
 void PreferenceTask::set_reference(std::vector<double> logprobs) {
@@ -326,7 +355,9 @@ MetricList PreferenceTask::evaluate() {
   const std::vector<size_t> rows = all_rows(held_out_.sequences.size() / 2);
   const double kl = is_paired(options_.loss.kind) ? 0 : mean_divergence(held_out_, rows);
   PreferencePass pass(options_.loss, held_out_, rows, kl);
-  pass.measure_all(trainer_.score(pass.views()));
+  std::vector<double> sums;
+  sums_of(held_out_.views(), {}, sums);
+  pass.measure_all(sums);
   return pass.metrics("eval_");
 }
 

@@ -18,6 +18,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -59,7 +61,8 @@ class PreferenceTask : public RowTask {
 
   // The log-probabilities of all completions by the weights as they are: two of each row and of
   // each held-out row. A loss with a reference needs those from before the first update ever.
-  std::vector<double> score_reference();
+  // Nothing: `stops` said so, which is asked between two passes; empty: nobody stops it.
+  std::optional<std::vector<double>> score_reference(const std::function<bool()>& stops = {});
   void set_reference(std::vector<double> logprobs);
   size_t num_reference() const;
 
@@ -68,6 +71,9 @@ class PreferenceTask : public RowTask {
 
  private:
   MetricList update_rows(std::span<const size_t> rows, double done) override;
+  // Appends the sum of each one's log-probabilities. False: it was stopped.
+  bool sums_of(std::span<const PackedSequence> sequences, const std::function<bool()>& stops,
+               std::vector<double>& sums);
   // z: of the mismatches of these rows.
   double mean_divergence(const PreferenceSequences& from, std::span<const size_t> rows);
 

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "core/model/reward_head.h"
+#include "core/model/reward_names.h"
 #include "kernels/base/check.h"
 #include "trainer/gradient_tree.h"
 #include "trainer/loss/preference.h"
@@ -105,12 +106,12 @@ void copy_reward_body(const Parameters& policy, Parameters& reward) {
   }
 }
 
-RewardPairs::RewardPairs(const std::vector<PreferenceRow>& rows) {
+RewardPairs::RewardPairs(const std::vector<PreferenceRow>& rows, int64_t padding) {
   for (const PreferenceRow& row : rows) {
     for (const std::vector<TokenId>* completion : {&row.chosen, &row.rejected}) {
       tokens.push_back(row.prompt);
       tokens.back().insert(tokens.back().end(), completion->begin(), completion->end());
-      ends.push_back(static_cast<int32_t>(tokens.back().size()));
+      ends.push_back(static_cast<int32_t>(scored_token(tokens.back(), padding)) + 1);
     }
     margins.push_back(row.margin);
   }
@@ -126,7 +127,8 @@ std::vector<PackedSequence> RewardPairs::views(std::span<const size_t> rows) con
 
 RewardModelTask::RewardModelTask(PolicyTrainer& trainer, const RewardModelOptions& options,
                                  const std::vector<PreferenceRow>& rows,
-                                 const std::vector<PreferenceRow>& held_out, uint64_t seed)
+                                 const std::vector<PreferenceRow>& held_out, uint64_t seed,
+                                 int64_t padding)
     : RowTask(options, !held_out.empty(),
               all_batches(options,
                           [&](int64_t epoch) {
@@ -134,8 +136,8 @@ RewardModelTask::RewardModelTask(PolicyTrainer& trainer, const RewardModelOption
                           })),
       trainer_(trainer),
       options_(options),
-      train_(rows),
-      held_out_(held_out) {
+      train_(rows, padding),
+      held_out_(held_out, padding) {
   TR_CHECK(is_reward_model(trainer.model().config()));
   trainer_.reset_optimizer(options.optim);
 }

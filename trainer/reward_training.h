@@ -28,20 +28,22 @@ void copy_reward_body(const Parameters& policy, Parameters& reward);
 // Rows as the texts whose scores are compared: two of each, the chosen one and the rejected one.
 struct RewardPairs {
   std::vector<std::vector<TokenId>> tokens;
-  std::vector<int32_t> ends;    // of each, behind its last token
+  std::vector<int32_t> ends;    // of each, behind the token that is scored
   std::vector<double> margins;  // of each row
 
-  explicit RewardPairs(const std::vector<PreferenceRow>& rows);
+  // `padding`: the id that fills rows up, which is never the scored one (scored_token()); -1: none.
+  RewardPairs(const std::vector<PreferenceRow>& rows, int64_t padding);
   std::vector<PackedSequence> views(std::span<const size_t> rows) const;
 };
 
 class RewardModelTask : public RowTask {
  public:
   // Resets the trainer's optimizer. Borrows the trainer, which is of a reward model on the CPU. All
-  // rows are pairs. `held_out`: of evaluate(); may be empty.
+  // rows are pairs. `held_out`: of evaluate(); may be empty. `padding`: of the model's folder
+  // (reward_padding()); -1: none.
   RewardModelTask(PolicyTrainer& trainer, const RewardModelOptions& options,
                   const std::vector<PreferenceRow>& rows,
-                  const std::vector<PreferenceRow>& held_out, uint64_t seed);
+                  const std::vector<PreferenceRow>& held_out, uint64_t seed, int64_t padding = -1);
 
   // reward_model/eval_loss and eval_accuracy, eval_margin, ...: TRL's names.
   MetricList evaluate() override;

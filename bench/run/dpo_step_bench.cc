@@ -104,7 +104,7 @@ class DpoStep {
   // Tokens that the model computes of the pairs of one update.
   int64_t pass_rows() const { return pass_rows_; }
 
-  void score_reference() { task_->set_reference(task_->score_reference()); }
+  void score_reference() { task_->set_reference(*task_->score_reference()); }
   // The mean over the pairs of the first update.
   double first_pairs_loss() { return metric(task_->evaluate(), "preference/eval_loss"); }
   // Returns the loss before the update.

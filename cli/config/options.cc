@@ -411,7 +411,8 @@ void RewardSection::visit(OptionVisitor& v) {
       "model", model,
       {.help = "folder of a reward model that scores all episodes in the place of a verifier, on "
                "the CPU (docs/rewards.md); empty: none",
-       .path = true});
+       .path = true,
+       .default_is_older = true});
   v.field("model_tokens", model_tokens,
           {.help = "of a conversation that the reward model reads, at most: a longer one loses its "
                    "beginning; 0: the model's positions",
@@ -420,7 +421,8 @@ void RewardSection::visit(OptionVisitor& v) {
            .idle = idle_if(!has_model(), "no reward model scores ({model})", {"model", "stage"})});
   v.field("stage", stage,
           {.help = "a stage of this run that trains a reward model, which scores all episodes in "
-                   "the place of reward.model: its name, as reward_model; empty: none"});
+                   "the place of reward.model: its name, as reward_model; empty: none",
+           .default_is_older = true});
   v.list(
       "parts", parts,
       "several rewards whose weighted sum is the reward, in the place of reward.command: a list; "

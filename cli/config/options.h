@@ -196,6 +196,7 @@ struct RewardSection {
   std::string stage;             // that trains the model, in this run
   // Where its model is, or will be. Not a key: find_trained_model() sets it.
   std::filesystem::path trained = {};
+  chat::ChatOptions trained_chat = {};  // by which its rows were written; not a key either
 
   void visit(OptionVisitor& v);
   bool has_commands() const;

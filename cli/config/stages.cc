@@ -29,11 +29,15 @@ std::string item_of(const RunOptions& options, size_t index) {
   return item_key("stages", names, index);
 }
 
+// Batches of a stage are cut before its first update, and lie in memory.
+constexpr int64_t kMostUntil = 100'000'000;
+
 std::optional<Until> read_until(const std::string& text) {
   Until until;
   const char* end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, until.count);
-  if (error != std::errc() || until.count < 1 || rest == end || *rest != ' ') return std::nullopt;
+  const bool is_count = error == std::errc() && until.count >= 1 && until.count <= kMostUntil;
+  if (!is_count || rest == end || *rest != ' ') return std::nullopt;
   until.unit.assign(rest + 1, end);
   if (!until.unit.ends_with('s')) until.unit += 's';
   return until;
@@ -173,6 +177,16 @@ bool has_row_files(const RunOptions& options) {
 }
 
 void validate_stages(const RunOptions& options, bool has_environment) {
+  const std::vector<RunStage> all = stages_of(options);
+  const auto is_demonstrated = [](const RunStage& stage) { return stage.has_demonstrations(); };
+  const auto first = std::ranges::find_if(all, is_demonstrated);
+  if (first != all.end() && !has_environment)
+    throw UserError::at(first->key("demonstrations"),
+                        "are shown by an environment, and the run has none. Use {}, or write env.",
+                        first->key("data"));
+  if (std::ranges::count_if(all, is_demonstrated) > 1)
+    throw UserError::at(first->key("demonstrations"),
+                        "are given in two stages, and a run has one set of them. Leave one out.");
   const std::vector<StageSection>& stages = options.stages;
   std::set<std::string> names;
   for (size_t i = 0; i < stages.size(); ++i) {

@@ -10,6 +10,7 @@
 #include "cli/config/hardware_file.h"
 #include "cli/config/mistakes.h"
 #include "cli/inputs/fitted_prompts.h"
+#include "cli/inputs/prompts.h"
 #include "cli/inputs/rules.h"
 #include "core/base/digest_of.h"
 #include "core/base/error.h"
@@ -23,7 +24,7 @@ namespace {
 constexpr std::string_view kProof = "# proof: ";
 
 // All keys that a launch would write today are there. A missing key came later, and its default is
-// what the run has done so far only where the key says so.
+// what the run has done so far only where the key says so, or where nothing reads it.
 void check_complete(const std::filesystem::path& config) {
   RunOptions options;
   ConfigNode root = load_config(config, {});
@@ -33,8 +34,8 @@ void check_complete(const std::filesystem::path& config) {
   const ConfigKeys written =
       bind_config(parse_config(print_config(options), config.string(), {}), again);
   for (const auto& [key, option] : options_by_key(options))
-    if (option.resume == Resume::kFixed && !option.default_is_older && written.given(key) &&
-        !stored.given(key))
+    if (option.resume == Resume::kFixed && !option.default_is_older && !option.idle &&
+        written.given(key) && !stored.given(key))
       throw UserError(
           "{}: {} is missing: an older build, which did not know it, began the run and has to "
           "continue it.",
@@ -126,6 +127,7 @@ void find_kept_adapter(const RunPaths& paths, RunOptions& options) {
 void find_trained_model(const RunPaths& paths, RunOptions& options) {
   if (options.reward.stage.empty() || paths.root.empty()) return;
   options.reward.trained = paths.stage_model(options.reward.stage);
+  options.reward.trained_chat = chat_of_run(paths, options);
 }
 
 LoadedRun load_run_options(const std::filesystem::path& path,

@@ -225,7 +225,21 @@ class PreferenceLine {
                    column);
     }
     messages.push_back(std::move(answer.front()));
-    return split(reading_.format->lesson(messages, tools, learn_from), column);
+    Written written = split(reading_.format->lesson(messages, tools, learn_from), column);
+    if (form_.whole && reading_.format->has_template()) add_rest(messages, tools, written);
+    return written;
+  }
+
+  // Nothing, where a template writes a turn otherwise once another one stands behind it.
+  void add_rest(const Json& messages, const std::string& tools, Written& written) const {
+    const Result<std::vector<TokenId>> whole = reading_.format->whole(messages, tools);
+    if (!whole) return;
+    std::vector<TokenId> turns = written.prompt;
+    turns.insert(turns.end(), written.completion.begin(), written.completion.end());
+    const std::vector<TokenId>& ids = whole.value();
+    if (ids.size() > turns.size() && std::equal(turns.begin(), turns.end(), ids.begin()))
+      written.completion.insert(written.completion.end(), ids.begin() + std::ssize(turns),
+                                ids.end());
   }
 
   // Every token of a completion is learned. Between several answers stand words of others.

@@ -34,6 +34,9 @@ struct PreferenceForm {
   // true: the file has pairs alone. false: it has unpaired rows of both labels, and each pair is
   // taken as two of them, without its margin.
   bool paired = true;
+  // Behind an answer stands what the chat template writes behind its turn: as a reward model reads
+  // a conversation (PromptFormat::whole()).
+  bool whole = false;
   std::string key = "preference";  // the section, for messages
 };
 

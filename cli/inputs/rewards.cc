@@ -157,7 +157,8 @@ std::unique_ptr<Verifier> make_model(const RewardSection& reward) {
   const int64_t threads =
       std::max<int64_t>(1, num_usable_cores() / std::max<int64_t>(1, reward.workers));
   return make_model_verifier(reward.model_folder(), {.threads = static_cast<int>(threads),
-                                                     .max_tokens = reward.model_tokens});
+                                                     .max_tokens = reward.model_tokens,
+                                                     .chat = reward.trained_chat});
 }
 
 std::unique_ptr<Verifier> make_scorer(const RewardSection& reward, const RunRewards& rewards,

@@ -750,10 +750,10 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries,
   const bool warms_up = !o.sft.data.empty() || o.sft.demonstrations > 0;
   if (warms_up && o.model.creates() && !keys.given("sft.optim.lr")) o.sft.optim.lr = kFreshSftLr;
   for (size_t i = 0; i < o.stages.size(); ++i) {
-    StageSection& stage = o.stages[i];
-    if (stage.sft.demonstrations > 0 && o.model.creates() &&
-        stage.sft.optim.lr == SftOptions{}.optim.lr)
-      stage.sft.optim.lr = kFreshSftLr;
+    SftOptions& sft = o.stages[i].sft;
+    const std::string key = fmt::format("stages[{}].sft.optim.lr", i);
+    if (sft.demonstrations > 0 && o.model.creates() && o.stages[i].name.empty() && !keys.given(key))
+      sft.optim.lr = kFreshSftLr;
   }
   derive_kept_versions(o, keys, registries);
 }

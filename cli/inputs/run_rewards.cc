@@ -17,7 +17,11 @@ RunRewards rewards_of(const RewardSection& reward) {
     rewards.scorer = kRewardCommand;
     rewards.parts.push_back({{.command = reward.command}, "reward"});
   }
-  if (reward.has_model()) rewards.scorer = kRewardModel;
+  // It scores one text after the other: what waits at a worker waits in vain.
+  if (reward.has_model()) {
+    rewards.scorer = kRewardModel;
+    rewards.at_once = 1;
+  }
   std::vector<std::string> names;
   for (const RewardPart& part : reward.parts) names.push_back(part.name);
   for (size_t i = 0; i < names.size(); ++i)

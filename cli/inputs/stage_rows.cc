@@ -42,6 +42,7 @@ StageFile preference_file(const RunStage& stage, bool paired, int64_t batch_rows
                                                {.columns = options.columns,
                                                 .too_long = options.too_long,
                                                 .paired = paired,
+                                                .whole = !stage.trains_policy(),
                                                 .key = stage.item},
                                                reading);
   StageFile file = counted_file(rows);

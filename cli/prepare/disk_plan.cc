@@ -111,9 +111,12 @@ DiskPlan plan_disk(const PlacedRun& placed, int64_t steps, int64_t tokens_per_st
                                       : 1;
   // One more than are kept: the oldest goes when the newest is whole.
   plan.checkpoints = std::min(o.checkpoint.keep_last, all_saved - 1) + 1;
+  // Each stage but the last keeps one behind its end until version 0 is there.
+  plan.checkpoints = std::max(plan.checkpoints, std::ssize(run.stages) + 1);
   plan.versions = of_run(o.weights.keep);
   if (!rl) {
-    plan.checkpoints = 2;  // of sft.checkpoint_updates, while the last one is written
+    // One of each stage, and one more while it is written.
+    plan.checkpoints = std::ssize(run.stages) + 1;
     return plan;
   }
   plan.tokens = sum_of(at_most_times(tokens_per_step, stored_bytes_per_token(o, config)),

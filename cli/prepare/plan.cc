@@ -21,6 +21,7 @@
 #include "core/generate.h"
 #include "core/model/adapter_files.h"
 #include "core/model/compute.h"
+#include "core/model/packed_weights.h"
 #include "core/model/parameters.h"
 #include "core/model/reward_head.h"
 #include "core/text/tokenizer.h"
@@ -130,6 +131,19 @@ void plan_choices(const RunOptions& o, const ModelConfig& config, int64_t episod
       {std::string(kName), add_product(0, episodes * context, choices * 6), /*certain=*/false});
 }
 
+// A reward model in a reward worker: packed, with the float32 weights while it is loaded, and the
+// keys and values of a text.
+int64_t reward_model_bytes(const RunOptions& o, const ModelConfig& policy) {
+  const ModelConfig config =
+      o.reward.stage.empty()
+          ? read_named("reward.model", [&] { return read_reward_config(o.reward.model); })
+          : reward_model_config(policy);
+  const int64_t tokens = o.reward.model_tokens > 0 ? o.reward.model_tokens : config.max_positions;
+  return PackedWeights::bytes(config, Dtype::kF32, Device{}) +
+         Parameters::bytes(ParameterLayout(config)) +
+         tokens * 2 * config.num_layers * config.kv_size() * int64_t{sizeof(float)};
+}
+
 // 0 where the vocabulary comes from the environments: a few words.
 int64_t tokenizer_file_bytes(const RunOptions& o) {
   if (o.model.creates()) return 0;
@@ -141,7 +155,8 @@ int64_t tokenizer_file_bytes(const RunOptions& o) {
 
 // Updates of a training whose epochs have so many.
 int64_t updates_of(const RowOptions& rows, int64_t per_epoch) {
-  const int64_t all = rows.epochs * per_epoch;
+  int64_t all = 0;
+  if (__builtin_mul_overflow(rows.epochs, per_epoch, &all)) all = INT64_MAX;
   return rows.updates > 0 ? std::min(all, rows.updates) : all;
 }
 
@@ -308,6 +323,9 @@ void plan_memory(const PlacedRun& placed, Plan& plan) {
   if (o.reward.workers > 0 && !run.supervised_only)
     estimate(plan.others, fmt::format("{}, about", counted(o.reward.workers, "reward worker")),
              o.reward.workers * kRewardBytes);
+  if (o.reward.has_model() && !run.supervised_only)
+    estimate(plan.others, "their reward models, about",
+             o.reward.workers * reward_model_bytes(o, config));
   // It has read the tokenizer, to check the prompts.
   estimate(plan.others, "launch itself, about",
            kProcessBytes + kTokenizerFactor * tokenizer_file_bytes(o));

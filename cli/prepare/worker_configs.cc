@@ -40,6 +40,8 @@ TrainerWorkerConfig trainer_config(const PlacedRun& placed, const WorkerSeat& se
   config.optim = o.optim;
   config.train = o.train;
   config.train.threads = run.threads.trainer;
+  config.num_stages = std::ssize(run.stages);
+  if (!o.stages.empty()) config.num_stages = std::ssize(o.stages);
   for (const RunStage& planned : run.stages) {
     RowStage stage = planned;
     // The files of the run, which prepare_run() has made of those that the keys name.

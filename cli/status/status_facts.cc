@@ -170,7 +170,9 @@ std::optional<SupervisedFacts> supervised_facts(const RunPaths& paths, const Row
     const auto found = rows.newest().find(name);
     return found == rows.newest().end() ? std::nullopt : std::optional(found->second);
   };
-  if (const auto updates = rows.updates()) {
+  // Rows of an earlier stage tell nothing of one that has just begun.
+  const auto updates = rows.updates();
+  if (updates && (policy.stage.number == 0 || updates->stage == policy.stage.number)) {
     facts.of = updates->of;
     facts.updates = updates->done;
     facts.kind = updates->kind;

@@ -666,6 +666,23 @@ Result<Lesson> PromptFormat::lesson(const ordered_json& messages, const std::str
   }
 }
 
+Result<std::vector<TokenId>> PromptFormat::whole(const ordered_json& messages,
+                                                 const std::string& tools) const {
+  try {
+    ordered_json marked = messages, schemas = tools_of({.tools = tools});
+    bring_arguments_into(arguments_form_, marked);
+    const std::string marker = mark(marked, schemas, forbidden_);
+    ChatInput input = input_of(std::move(marked));
+    input.add_generation_prompt = false;
+    input.tools = std::move(schemas);
+    std::string text = template_->render(input);
+    const std::vector<size_t> literal = take_out(text, marker);
+    return tokenizer_.encode(text, {.literal = literal});
+  } catch (const UserError& error) {
+    return Failure{error.what()};
+  }
+}
+
 // The tokens of an answer that stands behind a text, without a template.
 std::vector<TokenId> PromptFormat::encode_behind(const std::string& said,
                                                  const std::string& answer) const {

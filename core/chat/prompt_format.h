@@ -93,6 +93,11 @@ class PromptFormat {
   // that cannot be honoured.
   Result<Lesson> lesson(const nlohmann::ordered_json& messages, const std::string& tools,
                         size_t learn_from = 0) const;
+  // A conversation as the template writes it, with what stands behind the last turn and without the
+  // beginning of another answer: what a model that judges conversations reads. Needs a template.
+  // Failure: as lesson(), but for answers.
+  Result<std::vector<TokenId>> whole(const nlohmann::ordered_json& messages,
+                                     const std::string& tools) const;
   // A text that is said, and the answer to it. Plain: the answer ends with the tokenizer's end of a
   // text, where it has one.
   Result<Lesson> lesson_of_texts(const std::string& said, const std::string& answer) const;

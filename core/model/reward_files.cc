@@ -24,6 +24,14 @@ int64_t padding_in(const std::string& text) {
 
 }  // namespace
 
+int64_t reward_padding(const ModelForm& policy, const ModelConfig& reward) {
+  for (const std::string& text : {policy.config, policy.generation}) {
+    if (text.empty()) continue;
+    if (const int64_t padding = padding_in(text); padding >= 0) return padding;
+  }
+  return padding_of(reward.bos_token, reward.eos_tokens);
+}
+
 ModelForm reward_model_form(const ModelForm& policy, const ModelConfig& reward) {
   TR_CHECK(is_reward_model(reward), "{} has no score", reward.architecture);
   ModelForm form = policy;
@@ -36,9 +44,7 @@ ModelForm reward_model_form(const ModelForm& policy, const ModelConfig& reward) 
   json.erase("num_labels");
   json["id2label"] = {{"0", "LABEL_0"}};
   json["label2id"] = {{"LABEL_0", 0}};
-  int64_t padding = padding_in(policy.config);
-  if (padding < 0) padding = padding_in(policy.generation);
-  if (padding < 0) padding = padding_of(reward.bos_token, reward.eos_tokens);
+  const int64_t padding = reward_padding(policy, reward);
   if (padding >= 0) json["pad_token_id"] = padding;
   form.config = json_text(json, 2) + "\n";
   return form;

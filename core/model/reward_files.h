@@ -16,6 +16,10 @@ namespace tailrace {
 // reward_model_config().
 ModelForm reward_model_form(const ModelForm& policy, const ModelConfig& reward);
 
+// Its padding id: the policy's own, by config.json and then by generation_config.json, so that it
+// is that of its tokenizer; else padding_of(). -1: none.
+int64_t reward_padding(const ModelForm& policy, const ModelConfig& reward);
+
 // Fills the parameters of a reward model with the body in a policy's folder, from the files that it
 // is sampled by; the head is 0. `policy` is the config of the folder. Throws UserError as
 // load_parameters() does.

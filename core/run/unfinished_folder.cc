@@ -29,7 +29,7 @@ void refuse_taken(const fs::path& out) {
 }  // namespace
 
 UnfinishedFolder::UnfinishedFolder(fs::path out)
-    : out_(std::move(out)), path_(out_.string() + ".unfinished") {
+    : out_(std::move(out)), path_(out_.string() + kUnfinished) {
   refuse_taken(out_);
   std::error_code error;
   if (out_.has_parent_path()) fs::create_directories(out_.parent_path(), error);

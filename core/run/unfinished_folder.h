@@ -11,6 +11,9 @@
 
 namespace tailrace {
 
+// Behind the name of `out`, until it is published.
+inline constexpr const char* kUnfinished = ".unfinished";
+
 class UnfinishedFolder {
  public:
   // Throws UserError where `out` is there and is no empty folder, or somebody makes it.

@@ -54,11 +54,12 @@ Result<ordered_json> judged_messages(const std::string& evidence) {
 // What makes a conversation the ids of a folder's model.
 class EpisodeReader {
  public:
-  EpisodeReader(const std::filesystem::path& folder, int64_t max_tokens)
+  EpisodeReader(const std::filesystem::path& folder, int64_t max_tokens,
+                const chat::ChatOptions& chat = {})
       : config_(read_reward_config(folder)),
         max_tokens_(checked_tokens(folder, config_, max_tokens)),
         tokenizer_(text::load_tokenizer(folder)),
-        format_(chat::PromptFormat::of(chat::ChatOptions(), folder, *tokenizer_)) {
+        format_(chat::PromptFormat::of(chat, folder, *tokenizer_)) {
     text::check_vocabulary(*tokenizer_, config_.vocab_size, folder.string());
     // A template that asks for what no episode has would fail at each of them. Without one there is
     // nothing to ask for, and a vocabulary of words need not have these.
@@ -68,15 +69,16 @@ class EpisodeReader {
   }
 
   int64_t max_tokens() const { return max_tokens_; }
-  // Up to the end of the last answer's turn. Throws UserError.
+  // Throws UserError.
   std::vector<TokenId> encode(const ordered_json& messages) const {
-    Result<chat::Lesson> lesson = written(messages);
-    if (!lesson) throw UserError("{}", lesson.failure().message);
-    std::vector<TokenId>& ids = lesson.value().tokens;
-    // What a template writes behind the turn is no part of the answer; rows end there too.
-    const auto& counts = lesson.value().counts;
-    while (!ids.empty() && counts[ids.size() - 1] == 0) ids.pop_back();
-    return std::move(ids);
+    if (format_.has_template()) return checked(format_.whole(messages, /*tools=*/""));
+    if (messages.size() != 2 || messages[0].value("role", "") != "user")
+      throw UserError(
+          "its folder has no chat template, and only a question with its answer is written "
+          "without one");
+    return checked(format_.lesson_of_texts(messages[0].value("content", ""),
+                                           messages[1].value("content", "")))
+        .tokens;
   }
 
  private:
@@ -85,14 +87,10 @@ class EpisodeReader {
   const std::unique_ptr<text::Tokenizer> tokenizer_;
   const chat::PromptFormat format_;
 
-  Result<chat::Lesson> written(const ordered_json& messages) const {
-    if (format_.has_template()) return format_.lesson(messages, /*tools=*/"", messages.size() - 1);
-    if (messages.size() != 2 || messages[0].value("role", "") != "user")
-      return Failure{
-          "its folder has no chat template, and only a question with its answer is written "
-          "without one"};
-    return format_.lesson_of_texts(messages[0].value("content", ""),
-                                   messages[1].value("content", ""));
+  template <class T>
+  static T checked(Result<T> written) {
+    if (!written) throw UserError("{}", written.failure().message);
+    return std::move(written).value();
   }
 };
 
@@ -123,7 +121,8 @@ class ModelVerifier final : public Verifier {
  private:
   const EpisodeReader& loaded() const {
     MutexLock lock(mutex_);
-    if (reader_ == nullptr) reader_ = std::make_unique<EpisodeReader>(folder_, options_.max_tokens);
+    if (reader_ == nullptr)
+      reader_ = std::make_unique<EpisodeReader>(folder_, options_.max_tokens, options_.chat);
     return *reader_;
   }
 

@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "core/chat/options.h"
 #include "reward/verifier.h"
 
 namespace tailrace {
@@ -21,6 +22,8 @@ namespace tailrace {
 struct ModelVerifierOptions {
   int threads = 1;
   int64_t max_tokens = 0;  // of a conversation; 0: the model's positions
+  // How conversations are written; of a model of somebody else by the folder alone.
+  chat::ChatOptions chat = {};
 };
 
 // Reads nothing yet: many hold a verifier and score nothing.

@@ -56,7 +56,7 @@ TEST_P(EachLoss, HasTheSlopeOfItsLossAsGradient) {
   PreferenceTask task(*trainer, options_of(GetParam()), rows, rows, 1);
   // Away from the reference, where a loss has a curve; and with z at its bound, so that it is the
   // constant that it is for the gradient.
-  std::vector<double> reference = task.score_reference();
+  std::vector<double> reference = *task.score_reference();
   for (size_t i = 0; i < reference.size(); ++i)
     reference[i] +=
         is_paired(GetParam()) ? 0.7 - 0.2 * static_cast<double>(i % (2 * rows.size()) % 5) : 3;
@@ -79,7 +79,7 @@ TEST(Preference, TheLossIsThatOfThePairsLogProbabilities) {
   auto trainer = tiny_trainer({});
   const PreferenceOptions options = options_of(PreferenceLoss::kSigmoid, 1e-2);
   PreferenceTask task(*trainer, options, rows, {}, 1);
-  std::vector<double> reference = task.score_reference();
+  std::vector<double> reference = *task.score_reference();
   ASSERT_EQ(reference.size(), 10u);
   reference[2] += 2;
   reference[3] -= 1;
@@ -123,7 +123,7 @@ TEST(Preference, BeginsAtItsReferenceAndLearnsItsPairs) {
   PreferenceOptions options = options_of(PreferenceLoss::kSigmoid, 5e-3);
   options.epochs = 20;
   PreferenceTask task(*trainer, options, rows, rows, 1);
-  task.set_reference(task.score_reference());
+  task.set_reference(*task.score_reference());
   const MetricList before = task.evaluate();
   EXPECT_NEAR(metric(before, "preference/eval_loss"), std::log(2), 1e-9);
   EXPECT_EQ(metric(before, "eval_rewards/margins"), 0);
@@ -140,7 +140,7 @@ TEST(Preference, ADesirableCompletionBecomesLikelierAndAnotherOneLess) {
   PreferenceOptions options = options_of(PreferenceLoss::kKto, 5e-3);
   options.epochs = 20;
   PreferenceTask task(*trainer, options, rows, rows, 1);
-  task.set_reference(task.score_reference());
+  task.set_reference(*task.score_reference());
   const MetricList before = task.evaluate();
   EXPECT_NEAR(metric(before, "preference/eval_loss"), 0.5, 1e-9);
   while (task.update()) {
@@ -166,7 +166,7 @@ Trained train(Collective* ranks, PreferenceLoss kind, const TrainOptions& train)
   options.batch_rows = 7;
   options.epochs = 2;
   PreferenceTask task(*trainer, options, rows_for(kind, 16), {}, 1);
-  task.set_reference(task.score_reference());
+  task.set_reference(*task.score_reference());
   Trained trained;
   while (auto metrics = task.update()) trained.metrics = *metrics;
   trained.weights = copy(trainer->parameters().flat());
@@ -208,7 +208,7 @@ TEST(Preference, GoesOnFromWhereItWasSavedWithTheSameBits) {
     TemporaryDirectory dir;
     auto whole = tiny_trainer({});
     PreferenceTask task(*whole, options, rows, {}, 1);
-    const std::vector<double> reference = task.score_reference();
+    const std::vector<double> reference = *task.score_reference();
     task.set_reference(reference);
     CheckpointFolder folder(dir.path() / "preference", {}, 1);
     for (int i = 0; i < 5; ++i) task.update();
@@ -243,13 +243,42 @@ TEST(Preference, AnAdapterIsComparedWithItsBase) {
   PreferenceOptions options = options_of(PreferenceLoss::kSigmoid, 2e-2);
   options.epochs = 30;
   PreferenceTask task(trainer, options, rows, rows, 1);
-  const std::vector<double> reference = task.score_reference();
+  const std::vector<double> reference = *task.score_reference();
   PreferenceTask of_base(base, options, rows, rows, 1);
-  EXPECT_EQ(of_base.score_reference(), reference);  // a fresh adapter adds nothing
+  EXPECT_EQ(*of_base.score_reference(), reference);  // a fresh adapter adds nothing
   task.set_reference(reference);
   while (task.update()) {
   }
   EXPECT_GT(metric(task.evaluate(), "eval_rewards/accuracies"), 0.8);
+}
+
+// Piece by piece the reference has the same bits, and may be stopped in between.
+TEST(Preference, TheReferenceIsScoredInPieces) {
+  const std::vector<PreferenceRow> rows = random_pairs(9);
+  const PreferenceOptions options = options_of(PreferenceLoss::kSigmoid);
+  auto one = tiny_trainer({}), many = tiny_trainer({.microbatch_tokens = 64});
+  PreferenceTask whole(*one, options, rows, rows, 1), pieces(*many, options, rows, rows, 1);
+  EXPECT_EQ(*whole.score_reference(), *pieces.score_reference());
+  int asked = 0;
+  EXPECT_FALSE(pieces.score_reference([&] { return ++asked == 4; }));
+  EXPECT_EQ(asked, 4);
+}
+
+TEST(Preference, AMismatchIsTheNextRowWithAnotherPrompt) {
+  std::vector<PreferenceRow> rows = random_unpaired(5);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i].prompt = {static_cast<TokenId>(i < 3 ? 1 : 2)};
+    rows[i].chosen = {static_cast<TokenId>(10 + i)};
+  }
+  const auto mismatches = [&] {
+    std::vector<TokenId> found;
+    const PreferenceSequences all(rows, 64);
+    for (size_t i = 0; i < rows.size(); ++i) found.push_back(all.sequences[2 * i + 1].tokens[1]);
+    return found;
+  };
+  EXPECT_EQ(mismatches(), (std::vector<TokenId>{13, 13, 13, 10, 10}));
+  for (PreferenceRow& row : rows) row.prompt = {1};
+  EXPECT_EQ(mismatches(), (std::vector<TokenId>{10, 11, 12, 13, 14})) << "one prompt: its own";
 }
 
 TEST(Preference, UpdatesEndItBeforeItsEpochsDo) {

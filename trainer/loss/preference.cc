@@ -278,8 +278,8 @@ void PreferenceLossOptions::visit(OptionVisitor& v) {
            .idle = idle_unless(kind == PreferenceLoss::kSimpo, "margin")});
   v.field("nll_coef", nll_coef,
           {.help = "weight of the negative log-likelihood of the chosen (kto: desirable) "
-                   "completion, its mean over the tokens, beside the loss; -1: 1 with orpo, 0 with "
-                   "any other loss",
+                   "completion, its mean over the tokens, beside the loss; -1: 1 with orpo "
+                   "and cpo, 0 with any other loss",
            .min = -1,
            .max = 1000});
   const Idle no_label = idle_unless(!is_paired(kind), "single completions");
@@ -318,7 +318,7 @@ bool is_paired(PreferenceLoss kind) { return kind != PreferenceLoss::kKto; }
 
 double nll_weight(const PreferenceLossOptions& options) {
   if (options.nll_coef != -1) return options.nll_coef;
-  return options.kind == PreferenceLoss::kOrpo ? 1 : 0;
+  return options.kind == PreferenceLoss::kOrpo || options.kind == PreferenceLoss::kCpo ? 1 : 0;
 }
 
 PairLoss pair_loss(const PreferenceLossOptions& options, const PairLogprobs& pair) {

@@ -51,7 +51,7 @@ enum class PreferenceLoss : uint8_t {
   kOrpo,
   // SimPO (2405.14734), -log s(b (c / n_c - r / n_r) - gamma).
   kSimpo,
-  // CPO (2401.08417), -log s(b (c - r)). The paper adds the negative log-likelihood (nll_coef 1).
+  // CPO (2401.08417), -log s(b (c - r)), and the negative log-likelihood of the chosen one.
   kCpo,
   // KTO (2402.01306), with z = kl. Desirable: desirable_weight s(b (z - a)). Undesirable:
   // undesirable_weight s(b (a - z)).
@@ -116,7 +116,7 @@ bool needs_reference(PreferenceLoss kind);
 bool is_paired(PreferenceLoss kind);
 
 // Weight of the term -c / n_c that stands beside the loss: nll_coef, or at -1 what the loss has by
-// itself, which is 1 for orpo and 0 for the others.
+// itself, which is 1 for orpo and cpo, and 0 for the others.
 double nll_weight(const PreferenceLossOptions& options);
 
 // Sums over the tokens of a completion, natural logarithms. Each completion has at least one token.

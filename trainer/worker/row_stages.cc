@@ -1,6 +1,7 @@
 #include "trainer/worker/row_stages.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -10,8 +11,10 @@
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/base/json_file.h"
+#include "core/base/json_text.h"
 #include "core/base/random.h"
 #include "core/model/parameter_files.h"
+#include "core/model/reward_files.h"
 #include "core/model/reward_head.h"
 #include "core/run/unfinished_folder.h"
 #include "core/text/tokenizer.h"
@@ -31,6 +34,28 @@ constexpr int64_t kProgressReports = 50;  // of a whole stage
 MetricList joined(MetricList first, const MetricList& second) {
   first.insert(first.end(), second.begin(), second.end());
   return first;
+}
+
+// Nothing: there is none, it does not prove itself, or it is of other weights. `weights`: empty: of
+// any.
+std::optional<std::vector<double>> read_reference(const fs::path& file, const Digest& weights) {
+  if (!fs::exists(file)) return std::nullopt;
+  try {
+    const nlohmann::json kept = read_proved_json(file);
+    if (!weights.empty() && kept.at("weights").get<Digest>() != weights) return std::nullopt;
+    return kept.at("logprobs").get<std::vector<double>>();
+  } catch (const UserError&) {
+    return std::nullopt;
+  }
+}
+
+// The policy's config with the words of a reward model, and files by their size.
+ModelForm written_form(const ModelForm& policy, const ModelConfig& reward) {
+  if (policy.config.empty()) return {};
+  nlohmann::ordered_json config = parse_ordered_json(reward_model_form(policy, reward).config);
+  for (const char* key : {"torch_dtype", "dtype"})
+    if (config.contains(key)) config[key] = "float32";
+  return {.config = json_text(config, 2) + "\n", .keeps_dtypes = false};
 }
 
 }  // namespace
@@ -57,7 +82,7 @@ MetricList RowStages::run() {
   size_t at = stages.size();
   while (at > 0) {
     --at;
-    if (!stages[at].trains_policy()) continue;
+    if (!stages[at].trains_policy() || !has_checkpoint(stages[at])) continue;
     task = make_task(stages[at], trainer_);
     if (resume(stages[at], trainer_, *task)) break;
     task.reset();
@@ -91,8 +116,18 @@ std::unique_ptr<RowTask> RowStages::make_task(const RowStage& stage, PolicyTrain
     return std::make_unique<PreferenceTask>(trainer, *preference, read(preference->data),
                                             read(preference->eval_data), seed);
   const auto& reward = std::get<RewardModelOptions>(stage.work);
+  const int64_t padding = reward_padding(policy_form(), trainer.model().config());
   return std::make_unique<RewardModelTask>(trainer, reward, read(reward.data),
-                                           read(reward.eval_data), seed);
+                                           read(reward.eval_data), seed, padding);
+}
+
+bool RowStages::has_checkpoint(const RowStage& stage) const {
+  return !list_checkpoints(config_.run.stage_checkpoints(stage.name)).empty();
+}
+
+// Of the files that the policy came in; empty: it was made.
+ModelForm RowStages::policy_form() const {
+  return config_.model_dir.empty() ? ModelForm{} : read_model_form(config_.model_dir);
 }
 
 CheckpointFolder RowStages::folder_of(const RowStage& stage) const {
@@ -115,31 +150,36 @@ bool RowStages::resume(const RowStage& stage, PolicyTrainer& trainer, RowTask& t
 }
 
 // Once, before the first update; a stage that goes on has trained away from its reference.
-void RowStages::set_reference(const RowStage& stage, RowTask& row_task) {
+bool RowStages::set_reference(const RowStage& stage, RowTask& row_task) {
   const auto* options = std::get_if<PreferenceOptions>(&stage.work);
-  if (options == nullptr || !needs_reference(options->loss.kind)) return;
+  if (options == nullptr || !needs_reference(options->loss.kind)) return true;
   auto& task = dynamic_cast<PreferenceTask&>(row_task);
   const fs::path file = config_.run.stage_reference(stage.name);
   const Digest weights = root_of(trainer_.parameters());
   const bool begins = task.updates_done() == 0;
-  if (fs::exists(file)) {
-    const nlohmann::json kept = read_proved_json(file);
-    auto logprobs = kept.at("logprobs").get<std::vector<double>>();
-    const bool fits = logprobs.size() == task.num_reference();
-    if (fits && (!begins || kept.at("weights").get<Digest>() == weights))
-      return task.set_reference(std::move(logprobs));
+  if (std::optional<std::vector<double>> kept = read_reference(file, begins ? weights : Digest());
+      kept && kept->size() == task.num_reference()) {
+    task.set_reference(std::move(*kept));
+    return true;
   }
   if (!begins)
     throw UserError(
-        "{} is gone, or of other rows: the log-probabilities by the policy that the stage began "
-        "with. Put it back, or start a new run directory.",
+        "{} is gone, damaged, or of other rows: the log-probabilities by the policy that the stage "
+        "began with. Put it back, or start a new run directory.",
         file.string());
-  std::vector<double> logprobs = task.score_reference();
-  log_.info("stage={} reference sequences={}", stage.name, logprobs.size());
-  const nlohmann::json json = {{"weights", weights}, {"logprobs", logprobs}};
+  std::optional<std::vector<double>> logprobs = task.score_reference(owner_.stops);
+  if (!logprobs) return false;
+  if (!std::ranges::all_of(*logprobs, [](double l) { return std::isfinite(l); }))
+    throw UserError(
+        "stage {}: the policy gives a row a log-probability that is not finite; its weights "
+        "overflow float32, or are damaged.",
+        stage.name);
+  log_.info("stage={} reference sequences={}", stage.name, logprobs->size());
+  const nlohmann::json json = {{"weights", weights}, {"logprobs", *logprobs}};
   if (const auto written = write_file_atomic(file, to_proved_json(json)); !written)
     throw UserError("{}", written.failure().message);
-  task.set_reference(std::move(logprobs));
+  task.set_reference(std::move(*logprobs));
+  return true;
 }
 
 bool RowStages::train(size_t index, PolicyTrainer& trainer, RowTask& task) {
@@ -147,9 +187,9 @@ bool RowStages::train(size_t index, PolicyTrainer& trainer, RowTask& task) {
   const bool is_last_stage = index + 1 == config_.stages.size();
   if (task.updates_done() == task.total_updates() && !is_last_stage) return true;
   owner_.begins({.number = static_cast<int64_t>(index) + 1,
-                 .of = std::ssize(config_.stages),
+                 .of = std::max(config_.num_stages, std::ssize(config_.stages)),
                  .name = stage.name});
-  set_reference(stage, task);
+  if (!set_reference(stage, task)) return false;
   const auto report = [&](const MetricList& metrics) {
     owner_.report({std::string(stage.kind()), task.updates_done(), task.total_updates(), metrics,
                    static_cast<int64_t>(index) + 1});
@@ -172,10 +212,13 @@ bool RowStages::train(size_t index, PolicyTrainer& trainer, RowTask& task) {
     if (!row.empty()) report(row);
     last_ = joined(std::move(*metrics), measured);
     const bool is_due = checkpoint_updates > 0 && done % checkpoint_updates == 0;
-    if ((is_due && !is_last) || (is_last && !is_last_stage)) save(stage, trainer, task);
+    // Behind the last update of all version 0 is saved, or the folder of a reward model is still to
+    // be written.
+    const bool saves = is_last ? !is_last_stage || !stage.trains_policy() : is_due;
+    if (saves) save(stage, trainer, task);
     if (!owner_.stops()) continue;
     // The person may go on.
-    if (!is_last) save(stage, trainer, task);
+    if (!saves) save(stage, trainer, task);
     return false;
   }
   return true;
@@ -195,10 +238,14 @@ bool RowStages::train_reward_model(size_t index) {
 }
 
 void RowStages::write_reward_model(const RowStage& stage, const PolicyTrainer& trainer) {
-  UnfinishedFolder folder(config_.run.stage_model(stage.name));
-  // In float32 whatever it computed in: the scores that were trained.
-  save_model(folder.path(), written_as(trainer.model().config(), Dtype::kF32),
-             trainer.parameters());
+  const fs::path out = config_.run.stage_model(stage.name);
+  // A trainer that was killed here may have left half of it; the run is this trainer's alone.
+  std::error_code ignored;
+  fs::remove_all(fs::path(out) += kUnfinished, ignored);
+  UnfinishedFolder folder(out);
+  // The master weights, in float32 whatever products have read.
+  const ModelConfig config = written_as(trainer.model().config(), Dtype::kF32);
+  save_model(folder.path(), config, trainer.parameters(), written_form(policy_form(), config));
   if (!config_.tokenizer_dir.empty()) text::copy_tokenizer(config_.tokenizer_dir, folder.path());
   folder.publish();
   log_.info("stage={} reward model={}", stage.name, folder.out().string());

@@ -16,6 +16,7 @@
 #include "core/base/digest.h"
 #include "core/base/metric_list.h"
 #include "core/messages/message.h"
+#include "core/model/model_form.h"
 #include "core/run/log.h"
 #include "kernels/base/device.h"
 #include "trainer/checkpoint.h"
@@ -45,10 +46,13 @@ class RowStages {
 
  private:
   std::unique_ptr<RowTask> make_task(const RowStage& stage, PolicyTrainer& trainer) const;
+  ModelForm policy_form() const;
   CheckpointFolder folder_of(const RowStage& stage) const;
+  bool has_checkpoint(const RowStage& stage) const;
   // True: there was a checkpoint.
   bool resume(const RowStage& stage, PolicyTrainer& trainer, RowTask& task);
-  void set_reference(const RowStage& stage, RowTask& task);
+  // False: it was stopped while it scored.
+  bool set_reference(const RowStage& stage, RowTask& task);
   // False: it was stopped.
   bool train(size_t index, PolicyTrainer& trainer, RowTask& task);
   bool train_reward_model(size_t index);

@@ -60,6 +60,8 @@ struct TrainerWorkerConfig {
   // it and `eval_data` are of rows of token ids. A reward model has no adapter, and is trained on
   // the CPU.
   std::vector<RowStage> stages = {};
+  int64_t num_stages =
+      0;  // as a person counts them, with reinforcement learning where it is listed
   CheckpointOptions checkpoint = {};
   // Steps train a critic too, on whole batches (not with `streams`); nullopt: there is none.
   std::optional<CriticOptions> critic = {};

@@ -100,7 +100,7 @@ TEST_F(LaunchSft, AKillInItsMiddleLeavesTheSameWeights) {
   })) << output();
   expect_done();
   EXPECT_EQ(weights("run"), weights("other"));
-  EXPECT_NE(read_file(paths().log("trainer", 0)).value().find("resumed update="),
+  EXPECT_NE(read_file(paths().log("trainer", 0)).value().find("resumed stage=sft update="),
             std::string::npos);
 }
 

@@ -45,7 +45,7 @@ std::string facts_of(const ResolvedRun& run) {
   std::string facts = fmt::format(
       "{} x {}, {}, {} + {} workers{}{}\n", run.options.step.prompts_per_step,
       run.options.step.group_size, describe(run.threads), run.rollout_workers, run.reward_workers,
-      run.supervised_only ? ", supervised" : "", run.warms_up ? ", warms up" : "");
+      run.supervised_only ? ", supervised" : "", run.stages.empty() ? "" : ", warms up");
   for (const RunDataset& dataset : run.datasets)
     facts += fmt::format("{} {} {}: {} prompts, {} epochs, pool '{}'\n", dataset.key("env"),
                          dataset.name, dataset.env, dataset.prompts, dataset.epochs, dataset.pool);

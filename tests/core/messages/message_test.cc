@@ -21,7 +21,7 @@ TEST(Message, HasItsSpeakers) {
     EXPECT_EQ(speakers, of_all ? 3 : is_from_worker(message) ? 1 : 0) << describe(message);
     from_worker += is_from_worker(message);
   }
-  EXPECT_EQ(from_worker, 15);
+  EXPECT_EQ(from_worker, 16);
 }
 
 TEST(Message, IsDescribedByItsFields) {

@@ -14,7 +14,9 @@
 #include "kernels/cuda/host/waits.h"
 #endif
 #include "tests/trainer/fixtures.h"
+#include "tests/trainer/random_preferences.h"
 #include "trainer/policy_trainer.h"
+#include "trainer/preference.h"
 
 namespace tailrace {
 namespace {
@@ -179,6 +181,26 @@ TEST(TrainerOnDevice, SupervisedStepsLowerTheLoss) {
   const MetricList measured = trainer->sft_evaluation(sequences);
   EXPECT_LT(metric(measured, "sft/eval_loss"), first);
   EXPECT_GE(metric(measured, "sft/eval_token_accuracy"), 0);
+}
+
+// The loss of pairs is the host's, whatever computes the log-probabilities.
+TEST(TrainerOnDevice, PreferencesAreLearnedAsOnTheCpu) {
+  const std::vector<PreferenceRow> rows = testing::random_pairs(6);
+  PreferenceOptions options;
+  options.optim.lr = 1e-2;
+  options.epochs = 4;
+  std::vector<double> losses[2];
+  for (const bool on_device : {false, true}) {
+    const auto trainer = trainer_on(on_device ? device_stream() : Stream{}, {.name = ""});
+    PreferenceTask task(*trainer, options, rows, {}, 1);
+    task.set_reference(*task.score_reference());
+    while (const auto metrics = task.update())
+      losses[on_device ? 1 : 0].push_back(metric(*metrics, "preference/loss"));
+  }
+  ASSERT_EQ(losses[0].size(), 4u);
+  EXPECT_NEAR(losses[1].front(), std::log(2), 1e-6);
+  EXPECT_LT(losses[1].back(), 0.6);
+  for (size_t i = 0; i < losses[0].size(); ++i) EXPECT_NEAR(losses[1][i], losses[0][i], 1e-3);
 }
 
 // Somebody who watches changes nothing.

@@ -241,7 +241,7 @@ TEST(RunMetrics, RowsThatAreDoubledOrInAnotherOrderAreRefused) {
   for (const auto& [text, told] : std::vector<std::pair<std::string, std::string>>{
            {one + two + two, "two rows are of step 2"},
            {one + evaluation + evaluation, "two rows are of evaluation 0"},
-           {warm_up + warm_up, "two rows are of update 1"},
+           {warm_up + warm_up, "two rows are of update 1 of stage 1"},
            {two + one, "the row of step 1 stands behind that of step 2"}})
     EXPECT_NE(refusal(text).find("metrics.jsonl: " + told + ". The run never wrote it so"),
               std::string::npos)

@@ -61,7 +61,7 @@ std::vector<Golden> goldens() {
       {{.kind = kOrpo, .nll_coef = 0}, 0.065837225382},
       {{.kind = kOrpo}, 1.265837225382},
       {{.kind = kSimpo, .beta = 2}, 0.913015252400},
-      {{.kind = kCpo}, 0.554355244469},
+      {{.kind = kCpo, .nll_coef = 0}, 0.554355244469},
       {{.kind = kCpo, .nll_coef = .5}, 1.154355244469},
   };
 }

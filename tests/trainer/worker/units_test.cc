@@ -15,8 +15,8 @@
 #include "trainer/worker/batch_intake.h"
 #include "trainer/worker/publisher.h"
 #include "trainer/worker/rank_meeting.h"
+#include "trainer/worker/row_stages.h"
 #include "trainer/worker/saved_state.h"
-#include "trainer/worker/warm_up.h"
 
 namespace tailrace {
 namespace {
@@ -124,15 +124,17 @@ TEST_F(TrainerUnits, AWarmUpThatIsStoppedGoesOnToTheSameWeights) {
       holder.publisher.load();
       std::vector<int64_t> done;
       bool stops = false;
-      const MetricList last = WarmUp(holder.config, holder.trainer, holder.base, holder.log,
-                                     {.report =
-                                          [&](const wire::Progress& progress) {
-                                            done.push_back(progress.done);
-                                            EXPECT_EQ(progress.total, 10);
-                                            stops = part == 0 && progress.done == stop_at;
-                                          },
-                                      .stops = [&] { return stops; }})
-                                  .run();
+      const MetricList last =
+          RowStages(holder.config, {}, holder.trainer, holder.base, holder.log,
+                    {.begins = [](const wire::TrainingStage& at) { EXPECT_EQ(at.name, "sft"); },
+                     .report =
+                         [&](const wire::Progress& progress) {
+                           done.push_back(progress.done);
+                           EXPECT_EQ(progress.total, 10);
+                           stops = part == 0 && progress.done == stop_at;
+                         },
+                     .stops = [&] { return stops; }})
+              .run();
       EXPECT_GT(testing::metric(last, "sft/loss"), 0);
       EXPECT_EQ(done.front(), part == 0 ? 1 : stop_at + 1);
       EXPECT_EQ(done.back(), part == 0 && stop_at > 0 ? stop_at : 10);
