@@ -238,6 +238,9 @@ bool has_smoothing(PreferenceLoss kind) {
 
 }  // namespace
 
+// People know the loss that TRL calls sigmoid by its paper.
+constexpr OptionInfo::Alias kLossAliases[] = {{"dpo", "sigmoid"}};
+
 void PreferenceLossOptions::visit(OptionVisitor& v) {
   const auto idle_unless = [&](bool reads, std::string_view lacks) {
     return idle_if(!reads, fmt::format("{{loss}} is {}, which has no {}", name_of(kind), lacks),
@@ -245,7 +248,8 @@ void PreferenceLossOptions::visit(OptionVisitor& v) {
   };
   v.field("loss", kind,
           {.help = "what is minimised. orpo, simpo and cpo need no reference; kto takes single "
-                   "completions with a label, all others take pairs"});
+                   "completions with a label, all others take pairs",
+           .aliases = kLossAliases});
   v.field("beta", beta,
           {.help = "scale of the log-ratios (orpo: weight of the odds ratio); a smaller one lets "
                    "the policy go further from the reference",

@@ -130,6 +130,8 @@ TEST(RunOptions, TheConstantOfALossIsTheResponseLimit) {
 TEST(RunOptions, EveryAliasIsAnotherSpellingOfAName) {
   int aliases = 0;
   for (const auto& [key, option] : options_by_key(RunOptions{})) {
+    // The example of an item of a list is there for its help alone.
+    if (key.find(".NAME.") != std::string::npos) continue;
     for (const auto& [alias, name] : option.aliases) {
       ++aliases;
       EXPECT_NE((option.accepted + ",").find(fmt::format(" {},", name)), std::string::npos) << key;

@@ -71,6 +71,8 @@ TEST(Stages, SectionsFollowEachOtherInOneOrder) {
   EXPECT_TRUE(stages[2].trains_policy());
   EXPECT_FALSE(stages[1].trains_policy());
   EXPECT_EQ(std::get<PreferenceOptions>(stages[2].work).loss.kind, PreferenceLoss::kIpo);
+  EXPECT_EQ(read(kRows + "preference: {data: p.jsonl, loss: dpo}\n").preference.loss.kind,
+            PreferenceLoss::kSigmoid);
   EXPECT_TRUE(stages_of(read(kSteps)).empty());
   EXPECT_TRUE(has_row_files(options));
   EXPECT_FALSE(has_row_files(read(kSteps + "sft: {demonstrations: 3}\n")));
@@ -221,8 +223,8 @@ TEST(Stages, RulesOfALossNameTheItem) {
                "a.yaml:4: stages[0].preference.batch_rows is 1, but kto compares");
   expect_error(kRows + "preference: {data: p.jsonl, loss: simpo, label_smoothing: 0.1}\n",
                "a.yaml:3: preference.label_smoothing has no effect: preference.loss is simpo");
-  expect_error(kRows + "preference: {data: p.jsonl, loss: dpo}\n",
-               "a.yaml:3: preference.loss is dpo");
+  expect_error(kRows + "preference: {data: p.jsonl, loss: rpo}\n",
+               "a.yaml:3: preference.loss is rpo");
 }
 
 TEST(Stages, AKeyOfReinforcementLearningNamesThatOfTheFirstStage) {
