@@ -97,15 +97,6 @@ class ScorePass : public LossPass {
 
 }  // namespace
 
-void copy_reward_body(const Parameters& policy, Parameters& reward) {
-  for (const ParameterInfo& tensor : reward.layout().entries()) {
-    if (tensor.name == kScoreName)
-      std::ranges::fill(reward.values(tensor.name), 0.0f);
-    else
-      std::ranges::copy(policy.values(tensor.name), reward.values(tensor.name).begin());
-  }
-}
-
 RewardPairs::RewardPairs(const std::vector<PreferenceRow>& rows, int64_t padding) {
   for (const PreferenceRow& row : rows) {
     for (const std::vector<TokenId>* completion : {&row.chosen, &row.rejected}) {

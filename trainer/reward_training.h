@@ -14,16 +14,12 @@
 #include <span>
 #include <vector>
 
-#include "core/model/parameters.h"
 #include "trainer/options.h"
 #include "trainer/policy_trainer.h"
 #include "trainer/preference_rows.h"
 #include "trainer/row_task.h"
 
 namespace tailrace {
-
-// The body of a policy, tensor by tensor; the head is 0.
-void copy_reward_body(const Parameters& policy, Parameters& reward);
 
 // Rows as the texts whose scores are compared: two of each, the chosen one and the rejected one.
 struct RewardPairs {

@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/json_text.h"
-#include "core/model/parameter_files.h"
 #include "core/model/reward_head.h"
 #include "kernels/base/check.h"
 
@@ -50,14 +49,12 @@ ModelForm reward_model_form(const ModelForm& policy, const ModelConfig& reward) 
   return form;
 }
 
-void load_reward_body(const std::filesystem::path& directory, const ModelConfig& policy,
-                      Parameters& reward) {
-  StreamedParameters files(directory, policy);
-  for (const ParameterInfo& info : reward.layout().entries()) {
-    if (info.name == kScoreName)
-      std::ranges::fill(reward.vector(info.name), 0.0f);
+void copy_reward_body(const Parameters& policy, Parameters& reward) {
+  for (const ParameterInfo& tensor : reward.layout().entries()) {
+    if (tensor.name == kScoreName)
+      std::ranges::fill(reward.values(tensor.name), 0.0f);
     else
-      std::ranges::copy(files.read(info.name), reward.vector(info.name).begin());
+      std::ranges::copy(policy.values(tensor.name), reward.values(tensor.name).begin());
   }
 }
 

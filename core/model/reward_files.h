@@ -3,7 +3,7 @@
 // Thread: any.
 #pragma once
 
-#include <filesystem>
+#include <cstdint>
 
 #include "core/model/model_config.h"
 #include "core/model/model_form.h"
@@ -20,10 +20,7 @@ ModelForm reward_model_form(const ModelForm& policy, const ModelConfig& reward);
 // is that of its tokenizer; else padding_of(). -1: none.
 int64_t reward_padding(const ModelForm& policy, const ModelConfig& reward);
 
-// Fills the parameters of a reward model with the body in a policy's folder, from the files that it
-// is sampled by; the head is 0. `policy` is the config of the folder. Throws UserError as
-// load_parameters() does.
-void load_reward_body(const std::filesystem::path& directory, const ModelConfig& policy,
-                      Parameters& reward);
+// The body of a policy, tensor by tensor; the head is 0.
+void copy_reward_body(const Parameters& policy, Parameters& reward);
 
 }  // namespace tailrace

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/model/reward_files.h"
 #include "core/model/reward_head.h"
 #include "tests/core/base/temporary_directory.h"
 #include "tests/trainer/fixtures.h"

@@ -183,7 +183,7 @@ TEST(RewardHead, IsMadeOfAPolicysFolderInItsForm) {
     const ModelConfig config = reward_model_config(read_policy_config(from.path()));
     const ParameterLayout layout(config);
     Parameters reward(layout), read(layout);
-    load_reward_body(from.path(), policy, reward);
+    copy_reward_body(weights, reward);
     EXPECT_TRUE(std::ranges::equal(reward.vector(kFinalNormName), weights.vector(kFinalNormName)));
     save_model(to.path(), config, reward, reward_model_form(read_model_form(from.path()), config));
     EXPECT_EQ(read_reward_config(to.path()), config);
