@@ -29,8 +29,7 @@ constexpr std::string_view kForms =
     "         {\"messages\": [{\"role\": \"user\", \"content\": \"...\"}, {\"role\": "
     "\"assistant\", ...}]}\n"
     "         {\"prompt\": \"...\", \"completion\": \"...\"}, texts or lists of messages\n"
-    "         {\"input_ids\": [...], \"loss_mask\": [...]}\n"
-    "       and sft.columns says which columns have other names, as {prompt: question}";
+    "         {\"input_ids\": [...], \"loss_mask\": [...]}";
 
 // One line of the file.
 class SftLine {
@@ -65,7 +64,10 @@ class SftLine {
     if (completion != nullptr && prompt != nullptr) return pair(row, *prompt, *completion);
     if (const Json* messages = text::find_column(row, "messages"))
       return as_row(written(messages_of(*messages, "messages"), row, 0));
-    fail(fmt::format("the row has {}; {}", text::column_names(row), kForms));
+    fail(
+        fmt::format("the row has {}; {}\n       and {}.columns says which columns have other "
+                    "names, as {{prompt: question}}",
+                    text::column_names(row), kForms, reading_.key));
   }
 
  private:
