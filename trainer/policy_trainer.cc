@@ -1,8 +1,10 @@
 #include "trainer/policy_trainer.h"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <string>
+#include <utility>
 
 #include "kernels/base/check.h"
 #include "kernels/base/pulse.h"
@@ -163,33 +165,41 @@ Optimizer::Report PolicyTrainer::row_update(std::span<const PackedSequence> sequ
 
 std::vector<double> PolicyTrainer::linear_scores(std::span<const PackedSequence> sequences,
                                                  std::span<const float> head) {
+  const auto [first, last] = update_.tree().own_share(sequences);
+  const auto own = sequences.subspan(first, last - first);
   std::vector<double> scores;
-  for (auto [begin, end] : pack(sequences, forward_.limits())) {
+  for (auto [begin, end] : pack(own, forward_.limits())) {
     beat();
-    const auto part = sequences.subspan(begin, end - begin);
+    const auto part = own.subspan(begin, end - begin);
     const ConstMatrix hidden =
         forward_.forward(stream_, weights_.packed(), part, {.head = false}).hidden;
     for (int64_t row = 0; row < hidden.rows; ++row)
       scores.push_back(linear_score(hidden.row(row), head));
   }
-  return scores;
+  return update_.tree().gather_values(std::move(scores));
 }
 
 MetricList PolicyTrainer::sft_evaluation(std::span<const PackedSequence> sequences) {
   TR_CHECK(!sequences.empty());
-  double sum = 0;
-  int64_t targets = 0, likeliest = 0;
-  for (auto [begin, end] : pack(sequences, forward_.limits())) {
-    const auto part = sequences.subspan(begin, end - begin);
-    for (float l : forward_.forward(stream_, weights_.packed(), part, {}).logprob) sum -= l;
-    for (uint8_t best : forward_.is_likeliest(stream_, weights_.packed())) {
-      likeliest += best;
-      ++targets;
-    }
+  const auto [first, last] = update_.tree().own_share(sequences);
+  const auto own = sequences.subspan(first, last - first);
+  std::vector<float> logprobs;
+  std::vector<uint8_t> is_likeliest;
+  for (auto [begin, end] : pack(own, forward_.limits())) {
+    beat();
+    const auto part = own.subspan(begin, end - begin);
+    std::ranges::copy(forward_.forward(stream_, weights_.packed(), part, {}).logprob,
+                      std::back_inserter(logprobs));
+    std::ranges::copy(forward_.is_likeliest(stream_, weights_.packed()),
+                      std::back_inserter(is_likeliest));
   }
-  return {
-      {"sft/eval_loss", sum / static_cast<double>(targets)},
-      {"sft/eval_token_accuracy", static_cast<double>(likeliest) / static_cast<double>(targets)}};
+  // Summed in the order of the sequences, whoever measured them.
+  double sum = 0, likeliest = 0;
+  for (const float l : update_.tree().gather_values(std::move(logprobs))) sum -= l;
+  is_likeliest = update_.tree().gather_values(std::move(is_likeliest));
+  for (const uint8_t best : is_likeliest) likeliest += best;
+  const auto targets = static_cast<double>(is_likeliest.size());
+  return {{"sft/eval_loss", sum / targets}, {"sft/eval_token_accuracy", likeliest / targets}};
 }
 
 UpdateReport PolicyTrainer::policy_update(const TrainBatch& batch, const Minibatch& minibatch,

@@ -140,12 +140,12 @@ class PolicyTrainer {
                                size_t together, double done = 0);
 
   // Each sequence's hidden state in front of its only target times `head` [hidden_size], without a
-  // gradient; on the CPU, on this rank alone.
+  // gradient; on the CPU.
   std::vector<double> linear_scores(std::span<const PackedSequence> sequences,
                                     std::span<const float> head);
 
   // Measures the loss that sft_update() would learn from: metrics sft/eval_loss and
-  // sft/eval_token_accuracy, the share of targets that are the likeliest token. On this rank alone.
+  // sft/eval_token_accuracy, the share of targets that are the likeliest token.
   MetricList sft_evaluation(std::span<const PackedSequence> sequences);
 
   // A step whose groups come one by one (`gathers`), or at once. Borrows the trainer.

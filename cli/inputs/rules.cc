@@ -605,10 +605,6 @@ void refuse_without_steps(RunOptions& o, ConfigKeys& keys) {
   if (keys.given("run.steps") && o.run.steps != 0)
     throw UserError::at("run.steps", "has no effect: {}. Write {}, or remove it.", kReason,
                         stages_of(o).front().key("epochs"));
-  if (o.train.ranks > 1)
-    throw UserError::at("train.ranks",
-                        "is {}, but training on rows is done by one rank, and {}. Try 1.",
-                        o.train.ranks, kReason);
   EffectChecker effect(o, keys);
   const auto is_idle = [](std::string_view key) {
     constexpr std::string_view kSections[] = {"env.", "reward.", "algo.", "optim.", "eval."};
@@ -710,6 +706,7 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries,
   });
   // The rules below are about steps, of which this run has none.
   if (supervised_only(o)) {
+    look([&] { validate_ranks(o); });
     mistakes.tell();
     check_supervised_rules(o, keys);
     return refuse_without_effect(o, keys, {}, {});

@@ -20,7 +20,7 @@ namespace tailrace::scheduler {
 // Which law this is. Raised when the same events give other actions or another state than before:
 // events of another law cannot be replayed, only snapshots cross it. What raises it, and what
 // notices that somebody forgot: law 13.
-constexpr uint32_t kLawVersion = 31;
+constexpr uint32_t kLawVersion = 32;
 
 // Applies `event` at `now` (an earlier time than the state's counts as the state's).
 [[nodiscard]] Actions decide(State& state, const Event& event, Time now);

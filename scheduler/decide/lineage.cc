@@ -7,6 +7,7 @@
 #include "scheduler/decide/batches.h"
 #include "scheduler/decide/evaluation.h"
 #include "scheduler/decide/health.h"
+#include "scheduler/decide/ranks.h"
 #include "scheduler/decide/release.h"
 #include "scheduler/decide/rounds.h"
 #include "scheduler/state/credit.h"
@@ -176,6 +177,7 @@ void on(Context& context, const TrainerWants& event) {
 void on(Context& context, const Published& event) {
   if (!expects(context.state, event)) return;
   Policy& policy = context.state.policies.at(event.policy);
+  end_stage_of_ranks(policy);
   policy.published = event.version;
   policy.wanted.reset();
   forget_told(policy);

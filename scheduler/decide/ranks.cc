@@ -42,17 +42,24 @@ void leave_rank(State& state, const WorkerId& id, const Worker& worker) {
   }
 }
 
+void end_stage_of_ranks(Policy& policy) {
+  if (policy.published < 0) part(policy);
+}
+
 void form_ranks(Context& context, PolicyId policy_id, Policy& policy) {
   const State& state = context.state;
   const int32_t size = context.config().trainer_ranks;
   if (size == 1 || policy.formation != 0 || std::ssize(policy.ranks) != size - 1) return;
-  // Rank 0 first has weights to go on from, and has said which.
+  // Rank 0 first has weights to go on from, and has said which, or that it trains a stage.
   const Worker* trainer = trainer_of(state, policy);
-  if (trainer == nullptr || policy.published < 0 || !policy.greeted ||
+  const bool is_in_stage = policy.published < 0;
+  if (trainer == nullptr || (is_in_stage && policy.stage.number == 0) || !policy.greeted ||
       policy.trainer_incarnation != trainer->incarnation)
     return;
-  // Sessions are given once in the life of a scheduler, and processes once.
+  // Sessions are given once in the life of a scheduler, and processes once; those of a stage meet
+  // anew behind it.
   uint64_t formation = mix({trainer->incarnation, trainer->session});
+  if (is_in_stage) formation = mix({formation, 1});
   for (const auto& [rank, id] : policy.ranks) {
     const Worker& worker = state.workers.at(id);
     formation = mix({formation, worker.incarnation, worker.session});

@@ -58,12 +58,21 @@ void tell_silent_trainers(const State& state, PolicyId id, const Policy& policy,
   }
 }
 
+void tell_absent_ranks(const State& state, const Policy& policy, Texts& texts) {
+  for (int32_t rank = 1; rank < state.config.trainer_ranks; ++rank) {
+    if (!policy.ranks.contains(rank))
+      texts.push_back(fmt::format("rank {} of the trainer is away", rank));
+  }
+}
+
 void tell_policy(const State& state, PolicyId id, const Policy& policy, Time now, Texts& texts) {
   const auto tell = [&](std::string text) { texts.push_back(std::move(text)); };
   // Nothing else of this policy can have begun.
   if (policy.published < 0) {
     tell(std::string(kNoVersionYet));
-    return tell_silent_trainers(state, id, policy, texts);
+    tell_silent_trainers(state, id, policy, texts);
+    if (policy.stage.number > 0) tell_absent_ranks(state, policy, texts);
+    return;
   }
   tell(fmt::format("version {}{}", policy.published,
                    policy.published < policy.frontier
@@ -94,9 +103,7 @@ void tell_policy(const State& state, PolicyId id, const Policy& policy, Time now
   if (!policy.trainer.empty() && trainer_of(state, policy) == nullptr)
     tell(fmt::format("{} is away", policy.trainer));
   tell_silent_trainers(state, id, policy, texts);
-  for (int32_t rank = 1; rank < state.config.trainer_ranks; ++rank) {
-    if (!policy.ranks.contains(rank)) tell(fmt::format("rank {} of the trainer is away", rank));
-  }
+  tell_absent_ranks(state, policy, texts);
   if (!policy.evaluation) return;
   tell(fmt::format("{} held-out samples of version {} missing{}", num_open(policy),
                    policy.evaluation->version,

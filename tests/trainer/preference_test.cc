@@ -165,10 +165,12 @@ Trained train(Collective* ranks, PreferenceLoss kind, const TrainOptions& train)
   PreferenceOptions options = options_of(kind, 1e-2);
   options.batch_rows = 7;
   options.epochs = 2;
-  PreferenceTask task(*trainer, options, rows_for(kind, 16), {}, 1);
+  PreferenceTask task(*trainer, options, rows_for(kind, 16), rows_for(kind, 3), 1);
   task.set_reference(*task.score_reference());
   Trained trained;
   while (auto metrics = task.update()) trained.metrics = *metrics;
+  const MetricList measured = task.evaluate();
+  trained.metrics.insert(trained.metrics.end(), measured.begin(), measured.end());
   trained.weights = copy(trainer->parameters().flat());
   return trained;
 }

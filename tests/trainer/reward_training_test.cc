@@ -2,6 +2,7 @@
 #include "trainer/reward_training.h"
 
 #include <cmath>
+#include <tuple>
 
 #include <gtest/gtest.h>
 
@@ -87,10 +88,10 @@ TEST(RewardTraining, AnyNumberOfRanksTrainsTheSameWeights) {
     RewardModelOptions options = options_of(1e-2);
     options.batch_rows = 5;
     options.epochs = 2;
-    RewardModelTask task(*trainer, options, random_pairs(12), {}, 1);
+    RewardModelTask task(*trainer, options, random_pairs(12), random_pairs(5), 1);
     MetricList last;
     while (auto metrics = task.update()) last = *metrics;
-    return std::pair(last, copy(trainer->parameters().flat()));
+    return std::tuple(last, task.evaluate(), copy(trainer->parameters().flat()));
   };
   const auto alone = work(nullptr);
   for (const int size : {2, 4})

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
 #include "tests/trainer/fixtures.h"
+#include "tests/trainer/on_ranks.h"
 #include "trainer/checkpoint.h"
 
 namespace tailrace {
@@ -218,6 +220,21 @@ TEST(SftTask, MeasuresHeldOutRowsWithoutLearningFromThem) {
   EXPECT_LT(testing::metric(last, "sft/eval_loss"), 1);
   // A rule without exceptions: the likeliest token is the right one nearly everywhere.
   EXPECT_GT(testing::metric(last, "sft/eval_token_accuracy"), 0.8);
+}
+
+TEST(SftTask, AnyNumberOfRanksTrainsAndMeasuresTheSame) {
+  const auto work = [](Collective* ranks) {
+    auto trainer = testing::tiny_trainer({.gradient_slots = 4});
+    trainer->join(ranks);
+    SftTask task(*trainer, short_batches({.optim = {.lr = 1e-2}}), random_rows(40), random_rows(7),
+                 1);
+    MetricList last;
+    while (auto metrics = task.update()) last = *metrics;
+    return std::tuple(last, task.evaluate(), testing::copy(trainer->parameters().flat()));
+  };
+  const auto alone = work(nullptr);
+  for (const int size : {2, 4})
+    for (const auto& rank : testing::on_ranks(size, work)) EXPECT_EQ(rank, alone) << size;
 }
 
 TEST(SftTask, GoesOnFromWhereItWasSavedWithTheSameBits) {

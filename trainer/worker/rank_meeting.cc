@@ -40,7 +40,7 @@ bool RankMeeting::poll() {
   if (leads()) arrive(place);
   ranks_ = join_ranks(place);
   agree_with_rank_0();
-  trainer_.join(ranks_.get());
+  if (held_.version >= 0) trainer_.join(ranks_.get());
   // All have read it: they have spoken with each other.
   std::error_code ignored;
   if (leads()) std::filesystem::remove_all(place.folder, ignored);

@@ -40,12 +40,14 @@ class RankMeeting {
   // It can train: alone, or all ranks have met.
   bool ready() const { return config_.train.ranks == 1 || ranks_ != nullptr; }
   bool is_meeting() const { return meeting_.has_value(); }
+  Collective* ranks() const { return ranks_.get(); }  // null: alone, or they have not met
 
   // Leaves the others, and waits for the ranks of this formation.
   void form(const wire::FormRanks& message);
   // Waits for nobody, so that it hears when the meeting is off: of one that is gone the scheduler
   // knows, and one that still begins may take its time. True: they have met, and hold the same
-  // weights. Throws RankLost, and UserError where a rank computes otherwise.
+  // weights; before version 0 a stage will give them what it trains. Throws RankLost, and UserError
+  // where a rank computes otherwise.
   bool poll();
   void leave();
 

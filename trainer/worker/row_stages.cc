@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -30,6 +31,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kProgressReports = 50;  // of a whole stage
+constexpr int64_t kNoStage = -1;          // that rank 0 says behind the last one
 
 MetricList joined(MetricList first, const MetricList& second) {
   first.insert(first.end(), second.begin(), second.end());
@@ -75,29 +77,76 @@ RowStages::RowStages(const TrainerWorkerConfig& config, const Stream& stream,
       log_(log),
       owner_(std::move(owner)) {}
 
-MetricList RowStages::run() {
+bool RowStages::begin() {
   const std::vector<RowStage>& stages = config_.stages;
   // The last stage of the policy that has a checkpoint: those before it are done.
-  std::unique_ptr<RowTask> task;
-  size_t at = stages.size();
-  while (at > 0) {
-    --at;
-    if (!stages[at].trains_policy() || !has_checkpoint(stages[at])) continue;
-    task = make_task(stages[at], trainer_);
-    if (resume(stages[at], trainer_, *task)) break;
-    task.reset();
+  for (at_ = stages.size(); at_ > 0;) {
+    --at_;
+    if (!stages[at_].trains_policy() || !has_checkpoint(stages[at_])) continue;
+    task_ = make_task(stages[at_], trainer_);
+    if (resume(stages[at_], trainer_, *task_)) break;
+    task_.reset();
   }
-  for (; at < stages.size(); ++at) {
-    const RowStage& stage = stages[at];
-    if (!stage.trains_policy()) {
-      if (!train_reward_model(at)) break;
+  for (; at_ < stages.size() && is_done(at_, task_.get()); ++at_) task_.reset();
+  if (at_ == stages.size()) return false;
+  say_begins(at_);
+  return true;
+}
+
+MetricList RowStages::run(Collective* ranks) {
+  ranks_ = ranks;
+  bool goes_on = true;
+  for (; goes_on && at_ < config_.stages.size(); ++at_) {
+    if (is_done(at_, task_.get())) continue;
+    say_begins(at_);
+    if (!config_.stages[at_].trains_policy()) {
+      goes_on = train_reward_model(at_);
       continue;
     }
-    if (task == nullptr) task = make_task(stage, trainer_);
-    if (!train(at, trainer_, *task)) break;
-    task.reset();
+    if (task_ == nullptr) task_ = make_task(config_.stages[at_], trainer_);
+    goes_on = train(at_, trainer_, *task_);
+    task_.reset();
   }
+  if (goes_on) agreed(kNoStage);
   return std::move(last_);
+}
+
+void RowStages::follow(Collective& ranks) {
+  ranks_ = &ranks;
+  bool goes_on = true;
+  while (goes_on) {
+    const int64_t index = agreed(kNoStage);
+    if (index == kNoStage) return;
+    const auto at = static_cast<size_t>(index);
+    if (config_.stages.at(at).trains_policy()) {
+      goes_on = train(at, trainer_, *make_task(config_.stages[at], trainer_));
+      continue;
+    }
+    const std::unique_ptr<PolicyTrainer> reward = make_reward_trainer(config_, stream_);
+    goes_on = train(at, *reward, *make_task(config_.stages[at], *reward));
+  }
+}
+
+int64_t RowStages::agreed(int64_t own) {
+  if (ranks_ != nullptr) ranks_->broadcast(std::as_writable_bytes(std::span(&own, 1)));
+  return own;
+}
+
+bool RowStages::stops() { return agreed(owner_.stops() ? 1 : 0) != 0; }
+
+void RowStages::say_begins(size_t index) {
+  owner_.begins({.number = static_cast<int64_t>(index) + 1,
+                 .of = std::max(config_.num_stages, std::ssize(config_.stages)),
+                 .name = config_.stages[index].name});
+}
+
+// `task`: of it, where it goes on from a checkpoint.
+bool RowStages::is_done(size_t index, const RowTask* task) const {
+  const RowStage& stage = config_.stages[index];
+  if (!stage.trains_policy()) return fs::exists(config_.run.stage_model(stage.name));
+  // The last one has no checkpoint behind its last update, unless a person stopped it there.
+  return task != nullptr && task->updates_done() == task->total_updates() &&
+         index + 1 < config_.stages.size();
 }
 
 std::unique_ptr<RowTask> RowStages::make_task(const RowStage& stage, PolicyTrainer& trainer) const {
@@ -149,48 +198,68 @@ bool RowStages::resume(const RowStage& stage, PolicyTrainer& trainer, RowTask& t
   return true;
 }
 
-// Once, before the first update; a stage that goes on has trained away from its reference.
-bool RowStages::set_reference(const RowStage& stage, RowTask& row_task) {
-  const auto* options = std::get_if<PreferenceOptions>(&stage.work);
-  if (options == nullptr || !needs_reference(options->loss.kind)) return true;
-  auto& task = dynamic_cast<PreferenceTask&>(row_task);
+std::optional<std::vector<double>> RowStages::kept_reference(const RowStage& stage,
+                                                             const PreferenceTask& task) const {
   const fs::path file = config_.run.stage_reference(stage.name);
-  const Digest weights = root_of(trainer_.parameters());
+  // A stage that goes on has trained away from its reference.
   const bool begins = task.updates_done() == 0;
-  if (std::optional<std::vector<double>> kept = read_reference(file, begins ? weights : Digest());
-      kept && kept->size() == task.num_reference()) {
-    task.set_reference(std::move(*kept));
-    return true;
-  }
+  std::optional<std::vector<double>> kept =
+      read_reference(file, begins ? root_of(trainer_.parameters()) : Digest());
+  if (kept && kept->size() == task.num_reference()) return kept;
   if (!begins)
     throw UserError(
         "{} is gone, damaged, or of other rows: the log-probabilities by the policy that the stage "
         "began with. Put it back, or start a new run directory.",
         file.string());
-  std::optional<std::vector<double>> logprobs = task.score_reference(owner_.stops);
-  if (!logprobs) return false;
-  if (!std::ranges::all_of(*logprobs, [](double l) { return std::isfinite(l); }))
+  return std::nullopt;
+}
+
+void RowStages::keep_reference(const RowStage& stage, const std::vector<double>& logprobs) {
+  if (!std::ranges::all_of(logprobs, [](double l) { return std::isfinite(l); }))
     throw UserError(
         "stage {}: the policy gives a row a log-probability that is not finite; its weights "
         "overflow float32, or are damaged.",
         stage.name);
-  log_.info("stage={} reference sequences={}", stage.name, logprobs->size());
-  const nlohmann::json json = {{"weights", weights}, {"logprobs", *logprobs}};
+  log_.info("stage={} reference sequences={}", stage.name, logprobs.size());
+  const nlohmann::json json = {{"weights", root_of(trainer_.parameters())}, {"logprobs", logprobs}};
+  const fs::path file = config_.run.stage_reference(stage.name);
   if (const auto written = write_file_atomic(file, to_proved_json(json)); !written)
     throw UserError("{}", written.failure().message);
+}
+
+// Once, before the first update: all ranks score, and rank 0 keeps what they have made.
+bool RowStages::set_reference(const RowStage& stage, RowTask& row_task) {
+  const auto* options = std::get_if<PreferenceOptions>(&stage.work);
+  if (options == nullptr || !needs_reference(options->loss.kind)) return true;
+  auto& task = dynamic_cast<PreferenceTask&>(row_task);
+  std::optional<std::vector<double>> logprobs;
+  if (leads()) logprobs = kept_reference(stage, task);
+  if (agreed(logprobs ? 1 : 0) != 0) {
+    if (!logprobs) logprobs.emplace(task.num_reference());
+    if (ranks_ != nullptr) ranks_->broadcast(std::as_writable_bytes(std::span(*logprobs)));
+  } else {
+    logprobs = task.score_reference([this] { return stops(); });
+    if (!logprobs) return false;
+    if (leads()) keep_reference(stage, *logprobs);
+  }
   task.set_reference(std::move(*logprobs));
   return true;
 }
 
 bool RowStages::train(size_t index, PolicyTrainer& trainer, RowTask& task) {
+  if (ranks_ != nullptr) {
+    if (leads()) agreed(static_cast<int64_t>(index));
+    task.skip(agreed(task.updates_done()));
+    trainer.join(ranks_);
+  }
+  return set_reference(config_.stages[index], task) && train_updates(index, trainer, task);
+}
+
+bool RowStages::train_updates(size_t index, PolicyTrainer& trainer, RowTask& task) {
   const RowStage& stage = config_.stages[index];
   const bool is_last_stage = index + 1 == config_.stages.size();
-  if (task.updates_done() == task.total_updates() && !is_last_stage) return true;
-  owner_.begins({.number = static_cast<int64_t>(index) + 1,
-                 .of = std::max(config_.num_stages, std::ssize(config_.stages)),
-                 .name = stage.name});
-  if (!set_reference(stage, task)) return false;
   const auto report = [&](const MetricList& metrics) {
+    if (!leads()) return;
     owner_.report({std::string(stage.kind()), task.updates_done(), task.total_updates(), metrics,
                    static_cast<int64_t>(index) + 1});
   };
@@ -216,7 +285,7 @@ bool RowStages::train(size_t index, PolicyTrainer& trainer, RowTask& task) {
     // be written.
     const bool saves = is_last ? !is_last_stage || !stage.trains_policy() : is_due;
     if (saves) save(stage, trainer, task);
-    if (!owner_.stops()) continue;
+    if (!stops()) continue;
     // The person may go on.
     if (!saves) save(stage, trainer, task);
     return false;
@@ -226,7 +295,6 @@ bool RowStages::train(size_t index, PolicyTrainer& trainer, RowTask& task) {
 
 bool RowStages::train_reward_model(size_t index) {
   const RowStage& stage = config_.stages[index];
-  if (fs::exists(config_.run.stage_model(stage.name))) return true;
   const std::unique_ptr<PolicyTrainer> reward = make_reward_trainer(config_, stream_);
   copy_reward_body(trainer_.parameters(), reward->parameters());
   reward->weights_changed();
@@ -253,13 +321,15 @@ void RowStages::write_reward_model(const RowStage& stage, const PolicyTrainer& t
 
 MetricList RowStages::evaluate(const RowStage& stage, RowTask& task) {
   MetricList measured = task.evaluate();
-  log_.info("stage={} update={} of {} {}={:.4f} {}={:.4f}", stage.name, task.updates_done(),
-            task.total_updates(), measured[0].first, measured[0].second, measured[1].first,
-            measured[1].second);
+  if (leads())
+    log_.info("stage={} update={} of {} {}={:.4f} {}={:.4f}", stage.name, task.updates_done(),
+              task.total_updates(), measured[0].first, measured[0].second, measured[1].first,
+              measured[1].second);
   return measured;
 }
 
 void RowStages::save(const RowStage& stage, PolicyTrainer& trainer, const RowTask& task) {
+  if (!leads()) return;
   const auto saved =
       folder_of(stage).save({.step = task.updates_done(),
                              .version = 0,

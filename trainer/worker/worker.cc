@@ -1,11 +1,13 @@
 #include "trainer/worker/worker.h"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <span>
 #include <utility>
 #include <variant>
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include "core/base/error.h"
@@ -122,7 +124,7 @@ class TrainerWorker {
       if (ranks_.leads()) publisher_.load();
       warm_up_memory();
       if (ranks_.leads()) announce();
-      if (ranks_.leads() && held_.version < 0) prepare();
+      if (ranks_.leads() && held_.version < 0) begin();
       if (ended_) return;
     } else if (ranks_.leads()) {
       announce();
@@ -211,18 +213,30 @@ class TrainerWorker {
     log_.info("first micro-batch done seconds={:.1f}", seconds_of(clock_.now() - start));
   }
 
-  // The trainings on rows, if there are any, and version 0.
+  // The trainings on rows, if there are any, which wait for the other ranks.
+  void begin() {
+    if (!config_.stages.empty()) {
+      stages_ = make_stages();
+      if (stages_->begin() && !ranks_.ready()) return;
+    }
+    prepare();
+  }
+
+  std::unique_ptr<RowStages> make_stages() {
+    return std::make_unique<RowStages>(
+        config_, stream_.get(), trainer_, base_.root, log_,
+        RowStages::Owner{.begins = [this](const wire::TrainingStage& at) { client_.send(at); },
+                         .report = [this](const wire::Progress& done) { client_.send(done); },
+                         .stops = [this] { return stops_stage(); }});
+  }
+
+  // The trainings that are left, and version 0.
   void prepare() {
     MetricList metrics;
-    if (!config_.stages.empty()) {
-      metrics = RowStages(config_, stream_.get(), trainer_, base_.root, log_,
-                          {.begins = [this](const wire::TrainingStage& at) { client_.send(at); },
-                           .report = [this](const wire::Progress& done) { client_.send(done); },
-                           .stops = [this] { return stops_stage(); }})
-                    .run();
+    if (stages_ != nullptr) {
+      metrics = stages_->run(ranks_.ranks());
+      end_stages();
       if (ended_) return;
-      // Each had an optimizer of its own, whose moments are about another loss.
-      trainer_.reset_optimizer(config_.optim);
     }
     if (config_.algo.kl.needs_reference()) reference_.keep();
     publisher_.publish(publisher_.manifest_of(0), std::move(metrics));
@@ -237,12 +251,31 @@ class TrainerWorker {
     save();
   }
 
-  // Only an end or a scheduler without memory matters before there is a version.
+  // Another rank, that has met rank 0 before there is a version.
+  void follow_stages() {
+    stages_ = make_stages();
+    stages_->follow(*ranks_.ranks());
+    end_stages();
+  }
+
+  // The ranks meet anew behind them, with what belongs to version 0.
+  void end_stages() {
+    stages_.reset();
+    ranks_.leave();
+    // Each had an optimizer of its own, whose moments are about another loss.
+    trainer_.reset_optimizer(config_.optim);
+  }
+
+  // Only an end or a scheduler without memory matters before there is a version: ranks that are
+  // told to meet have met, and part together.
   bool stops_stage() {
     while (std::optional<wire::Message> message = client_.receive(std::chrono::milliseconds(0))) {
       if (auto* shutdown = std::get_if<wire::Shutdown>(&*message)) on(*shutdown);
-      if (std::holds_alternative<wire::Welcome>(*message)) announce();
+      if (ranks_.leads() && std::holds_alternative<wire::Welcome>(*message)) announce();
     }
+    // Rank 0, which waits for this one, will not hear of it.
+    if (!ranks_.leads() && client_.displaced())
+      throw RankLost(fmt::format("another worker is rank {} now", config_.rank));
     return ended_;
   }
 
@@ -254,7 +287,10 @@ class TrainerWorker {
     } catch (const RankLost& lost) {
       return lose_ranks(lost);
     }
-    advance();  // its batch may have come
+    if (held_.version >= 0) return advance();  // its batch may have come
+    if (!ranks_.leads()) return follow_stages();
+    prepare();
+    ask();
   }
 
   // A rank beside rank 0 holds nothing of its own: as another process it will be met again, also
@@ -346,6 +382,7 @@ class TrainerWorker {
   StepWork work_;
   BatchIntake intake_;
   StepTraces traces_;
+  std::unique_ptr<RowStages> stages_;  // while they last
 
   bool started_ = false, ended_ = false;
   bool has_turn_ = true;  // of a shared device

@@ -104,11 +104,23 @@ TEST_F(LaunchSft, AKillInItsMiddleLeavesTheSameWeights) {
             std::string::npos);
 }
 
+TEST_F(LaunchSft, RanksTrainTheWeightsOfOne) {
+  start_run("other", {"train.gradient_slots=2"});
+  expect_done();
+  start_run("run", {"train.gradient_slots=2", "train.ranks=2"});
+  ASSERT_TRUE(wait_until([&] {
+    const auto second = workers("trainer", 1);
+    return has_saved() && !second.empty() && ::kill(second[0], SIGKILL) == 0;
+  })) << output();
+  expect_done();
+  EXPECT_EQ(weights("run"), weights("other"));
+}
+
 TEST_F(LaunchSft, KeysOfReinforcementLearningHaveNoEffect) {
   for (const auto& [key, told] : {std::pair{"run.steps=3", "run.steps has no effect"},
                                   {"rollout.group_size=4", "rollout.group_size has no effect"},
                                   {"algo.kl.coef=0.1", "algo.kl.coef has no effect"},
-                                  {"train.ranks=2", "train.ranks is 2"},
+                                  {"train.ranks=3", "train.ranks is 3"},
                                   {"sft.data=\"\"", "env.name is missing"}}) {
     start_run("run", {key});
     expect_refused(told);

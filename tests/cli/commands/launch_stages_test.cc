@@ -67,8 +67,8 @@ checkpoint: {{interval_steps: 1}}
       if (checkpoint_step(entry.path())) return true;
     return false;
   }
-  bool kill_trainer() const {
-    const auto trainers = workers("trainer");
+  bool kill_trainer(int rank = 0) const {
+    const auto trainers = workers("trainer", rank);
     return !trainers.empty() && ::kill(trainers[0], SIGKILL) == 0;
   }
 };
@@ -118,6 +118,32 @@ TEST_F(LaunchStages, APersonWhoStopsItGoesOnInTheSameStage) {
   continue_run();
   expect_done();
   EXPECT_EQ(final_digest("run", kRlSteps), final_digest("other", kRlSteps));
+}
+
+// Whichever of them is killed.
+TEST_F(LaunchStages, RanksTrainEachStageToTheBitsOfOne) {
+  start_run("other", {"train.gradient_slots=2"});
+  expect_done();
+  start_run("run", {"train.gradient_slots=2", "train.ranks=2"});
+  int rank = 1;
+  for (const char* stage : {"sft", "reward_model", "preference"}) {
+    ASSERT_TRUE(wait_until([&] { return has_saved(stage) && kill_trainer(rank); }))
+        << stage << output();
+    rank = 1 - rank;
+  }
+  expect_done();
+  EXPECT_EQ(final_digest("run", kRlSteps), final_digest("other", kRlSteps));
+  EXPECT_EQ(bytes("run", "reward_model/model.safetensors"),
+            bytes("other", "reward_model/model.safetensors"));
+  for (int of = 0; of < 2; ++of) {
+    const std::string log = bytes("run", fmt::format("logs/trainer-{}.log", of));
+    for (const int version : {-1, 0})
+      EXPECT_NE(log.find(fmt::format("rank {} of 2 is ready version={}", of, version)),
+                std::string::npos);
+  }
+  // What is measured is told of all rows, whoever has measured them.
+  for (const char* key : {"preference/loss", "eval_rewards/margins", "reward_model/eval_accuracy"})
+    EXPECT_EQ(sum_of_rows(key, "run"), sum_of_rows(key, "other")) << key;
 }
 
 }  // namespace

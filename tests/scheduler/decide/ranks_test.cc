@@ -200,5 +200,36 @@ TEST(Ranks, OfTwoWithOneRankTheOtherOneIsLeftWhenOneGoes) {
   EXPECT_TRUE(told<FormRanks>(h.tell(WorkerDown{"t1", h.state.workers.at("t1").session})).empty());
 }
 
+// A training on rows before there is a version: rank 0 says that it is at one.
+TEST(Ranks, TrainAStageTogetherAndMeetAnewBehindIt) {
+  Harness h(ranks_config(2));
+  h.add_rollout("w0", 8);
+  EXPECT_TRUE(told<FormRanks>(add_rank(h, 1)).empty());
+  EXPECT_EQ(describe_waits(h.state, h.now).find("rank 1"), std::string::npos);
+  const auto at = [](int64_t number) {
+    return TrainingStage{{"t"}, {.number = number, .of = 3, .name = "sft"}};
+  };
+  const Actions met = h.tell(at(1));
+  EXPECT_EQ(told<FormRanks>(met), (Workers{"t", "t1"}));
+  EXPECT_TRUE(h.tell(at(2)).empty());
+  // Each comes back as another process.
+  h.tell(WorkerDown{"t1", h.state.workers.at("t1").session});
+  EXPECT_NE(describe_waits(h.state, h.now).find("rank 1 of the trainer is away"),
+            std::string::npos);
+  const Actions again = add_rank(h, 1);
+  EXPECT_EQ(told<FormRanks>(again), (Workers{"t", "t1"}));
+  EXPECT_NE(formation_of(again), formation_of(met));
+  h.tell(WorkerDown{"t", h.state.workers.at("t").session});
+  const Actions back = h.add_trainer(-1);
+  EXPECT_EQ(told<FormRanks>(back), (Workers{"t", "t1"}));
+  // Behind the last stage nobody trains with what belonged to it.
+  const Actions first = publish(h, 0);
+  EXPECT_EQ(told<FormRanks>(first), (Workers{"t", "t1"}));
+  EXPECT_NE(formation_of(first), formation_of(back));
+  h.answer_running();
+  EXPECT_EQ(told<HandOver>(h.tell(wants(1))), (Workers{"t", "t1"}));
+  EXPECT_TRUE(told<FormRanks>(publish(h, 1)).empty());
+}
+
 }  // namespace
 }  // namespace tailrace::scheduler

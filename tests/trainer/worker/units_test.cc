@@ -124,17 +124,17 @@ TEST_F(TrainerUnits, AWarmUpThatIsStoppedGoesOnToTheSameWeights) {
       holder.publisher.load();
       std::vector<int64_t> done;
       bool stops = false;
-      const MetricList last =
-          RowStages(holder.config, {}, holder.trainer, holder.base, holder.log,
-                    {.begins = [](const wire::TrainingStage& at) { EXPECT_EQ(at.name, "sft"); },
-                     .report =
-                         [&](const wire::Progress& progress) {
-                           done.push_back(progress.done);
-                           EXPECT_EQ(progress.total, 10);
-                           stops = part == 0 && progress.done == stop_at;
-                         },
-                     .stops = [&] { return stops; }})
-              .run();
+      RowStages stages(holder.config, {}, holder.trainer, holder.base, holder.log,
+                       {.begins = [](const wire::TrainingStage& at) { EXPECT_EQ(at.name, "sft"); },
+                        .report =
+                            [&](const wire::Progress& progress) {
+                              done.push_back(progress.done);
+                              EXPECT_EQ(progress.total, 10);
+                              stops = part == 0 && progress.done == stop_at;
+                            },
+                        .stops = [&] { return stops; }});
+      EXPECT_TRUE(stages.begin());
+      const MetricList last = stages.run();
       EXPECT_GT(testing::metric(last, "sft/loss"), 0);
       EXPECT_EQ(done.front(), part == 0 ? 1 : stop_at + 1);
       EXPECT_EQ(done.back(), part == 0 && stop_at > 0 ? stop_at : 10);
