@@ -1,6 +1,7 @@
 #include <algorithm>
+#include <cmath>
 #include <iostream>
-#include <numeric>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,12 +14,8 @@
 #include "core/base/error.h"
 #include "core/base/file.h"
 #include "core/config/flags.h"
-#include "core/model/forward_batch.h"
-#include "core/model/kv_cache.h"
-#include "core/model/mirror.h"
 #include "core/model/safetensors.h"
-#include "kernels/ops/linear.h"
-#include "kernels/ops/log_softmax.h"
+#include "core/model/sequence_scorer.h"
 
 namespace tailrace {
 namespace {
@@ -28,122 +25,28 @@ struct ScoreArguments {
   ComputeFlags compute;
 };
 
-// Log-probabilities of whole sequences, in pieces of kChunk tokens. The cut does not show in the
-// numbers (design rule 3).
-class Scorer {
+// Scores rows of any length: both the model's tables and the scorer's memory grow with the rows.
+class RowScorer {
  public:
-  Scorer(LoadedModel& loaded, bool wants_logits) : loaded_(loaded), wants_logits_(wants_logits) {}
+  explicit RowScorer(LoadedModel& loaded) : loaded_(loaded) {}
 
-  // logprobs[i] is of ids[i + 1]. Appends all rows of logits [ids, vocab] to `logits` when it is
-  // not null.
-  std::vector<float> score(std::span<const int32_t> ids, std::vector<float>* logits) {
-    prepare(static_cast<int64_t>(ids.size()));
-    // check_ids() lets no empty row through.
-    std::vector<float> logprobs(ids.size() - 1);
-    for (size_t begin = 0; begin < ids.size(); begin += kChunk)
-      score_chunk(ids, begin, std::min(ids.size(), begin + kChunk), logprobs, logits);
-    return logprobs;
+  SequenceScores score(const ScoreRequest& request) {
+    const auto tokens = std::ssize(request.ids);
+    if (scorer_ == nullptr || tokens > scorer_->max_tokens()) {
+      // In steps: rows that grow one by one make few scorers.
+      constexpr int64_t kStep = 64;
+      const int64_t room =
+          std::min((tokens + kStep - 1) / kStep * kStep, loaded_.config().max_positions);
+      scorer_.reset();  // it borrows the model, which fit() may replace
+      loaded_.fit(room);
+      scorer_ = std::make_unique<SequenceScorer>(loaded_.model(), loaded_.stream(), room);
+    }
+    return scorer_->score(loaded_.weights(), request);
   }
 
  private:
-  static constexpr size_t kChunk = 512;
-  static constexpr int kBlockTokens = 16;
-
-  // Arrays that a piece computes besides the model's own scratch.
-  struct Arrays {
-    Tensor hidden;  // [kChunk, hidden], of the device
-    Mirror<int32_t> targets;
-    Mirror<float> logprobs, lse;
-    MirrorMatrix logits;  // [kChunk or 0, vocab]
-
-    Arrays(const MirrorMemory& memory, const ModelConfig& config, bool wants_logits)
-        : hidden(take_tensor(memory.device, memory.placement, kChunk, config.hidden_size,
-                             memory.placement.operands)),
-          targets(memory, kChunk),
-          logprobs(memory, kChunk),
-          lse(memory, kChunk),
-          logits(memory, wants_logits ? kChunk : 0, config.num_ids()) {}
-  };
-
-  void prepare(int64_t tokens) {
-    loaded_.fit(tokens);
-    const ModelConfig& config = loaded_.config();
-    const Placement& placement = loaded_.model().placement();
-    const Device device = placement.device;
-    int blocks = static_cast<int>((tokens + kBlockTokens - 1) / kBlockTokens);
-    // Grown only: what served a longer row serves this one.
-    if (static_cast<size_t>(blocks) <= blocks_.size()) return;
-    blocks_.resize(static_cast<size_t>(blocks));
-    std::iota(blocks_.begin(), blocks_.end(), 0);
-    kv_ =
-        std::make_unique<KvCache>(config, blocks, kBlockTokens, /*keeps_choices=*/false, placement);
-    builder_ = std::make_unique<BatchBuilder>(BatchRoom{.tokens = kChunk,
-                                                        .sequences = 1,
-                                                        .blocks_per_sequence = blocks,
-                                                        .vocab = config.vocab_size,
-                                                        .blocks = blocks},
-                                              device);
-    // The arrays are laid out once without memory, which says how much they take.
-    Workspace on_device = Workspace::measuring(), on_host = Workspace::measuring();
-    Arrays({on_device, on_host, placement}, config, wants_logits_);
-    const size_t forward =
-        loaded_.model().workspace_bytes(kChunk, blocks * kBlockTokens, loaded_.num_threads());
-    const size_t head =
-        linear_logprob_workspace_bytes(kChunk, config.num_ids(), config.hidden_size, device);
-    // One after the other in the same memory.
-    memory_ = Buffer(on_device.peak() + std::max(forward, head), device);
-    host_memory_ = Buffer::pinned(on_host.peak(), device);
-  }
-
-  void score_chunk(std::span<const int32_t> ids, size_t begin, size_t end,
-                   std::span<float> logprobs, std::vector<float>* logits) {
-    const ModelConfig& config = loaded_.config();
-    const Stream& stream = loaded_.stream();
-    auto rows = static_cast<int64_t>(end - begin);
-    std::vector<int32_t> wanted(end - begin);
-    std::iota(wanted.begin(), wanted.end(), 0);
-    builder_->clear();
-    // All blocks of the sequence in every piece: the cache keeps what earlier pieces have written.
-    builder_->add(ids.subspan(begin, end - begin), static_cast<int32_t>(begin), blocks_, wanted);
-    Workspace workspace(memory_), host_workspace(host_memory_);
-    const Arrays arrays({workspace, host_workspace, loaded_.model().placement()}, config,
-                        wants_logits_);
-    const Tensor hidden = arrays.hidden.slice_rows(0, rows);
-    loaded_.model().forward(stream, workspace, loaded_.weights(), builder_->batch(stream), *kv_,
-                            hidden, nullptr);
-
-    // The last token of the sequence predicts nothing.
-    const int64_t predicting = end == ids.size() ? rows - 1 : rows;
-    const Mirror<int32_t> targets = arrays.targets.slice(0, predicting);
-    const Mirror<float> found = arrays.logprobs.slice(0, predicting);
-    std::ranges::copy(ids.subspan(begin + 1, targets.host.size()), targets.host.begin());
-    targets.send(stream);
-    linear_logprob(stream, workspace,
-                   {.head = {.hidden = hidden.slice_rows(0, predicting),
-                             .weight = loaded_.weights().head(),
-                             .targets = targets.device},
-                    .out = {.logprob = found.device,
-                            .lse = arrays.lse.slice(0, predicting).device,
-                            .entropy = {}}});
-    found.fetch(stream);
-    if (logits != nullptr) {
-      const MirrorMatrix all = arrays.logits.slice_rows(0, rows);
-      linear(stream, {.x = hidden, .weight = loaded_.weights().head(), .y = all.device});
-      all.fetch(stream);
-      wait(stream);
-      for (int64_t r = 0; r < rows; ++r)
-        logits->insert(logits->end(), all.host.row(r), all.host.row(r) + all.host.cols);
-    }
-    wait(stream);
-    std::ranges::copy(found.host, logprobs.begin() + static_cast<std::ptrdiff_t>(begin));
-  }
-
   LoadedModel& loaded_;
-  bool wants_logits_;
-  std::vector<int32_t> blocks_;
-  std::unique_ptr<KvCache> kv_;
-  std::unique_ptr<BatchBuilder> builder_;
-  Buffer memory_, host_memory_;
+  std::unique_ptr<SequenceScorer> scorer_;
 };
 
 void check_ids(const JsonlInput& input, std::span<const int32_t> ids, const ModelConfig& config) {
@@ -183,19 +86,25 @@ void score(const ScoreArguments& arguments) {
   // How long the rows are is known when they come.
   LoadedModel loaded(arguments.model, arguments.compute, /*max_context=*/1);
   const bool wants_logits = !arguments.logits.empty();
-  Scorer scorer(loaded, wants_logits);
+  RowScorer scorer(loaded);
   std::vector<int64_t> seq_lens, all_ids;
   std::vector<float> logits;
   JsonlInput input(std::cin, "stdin");
   while (auto row = input.next()) {
     auto ids = input.ids(*row, "input_ids");
     check_ids(input, ids, loaded.config());
-    auto logprobs = scorer.score(ids, wants_logits ? &logits : nullptr);
-    for (float logprob : logprobs)
+    ScoreRequest request{.ids = ids};
+    if (wants_logits)
+      request.on_logits = [&](ConstMatrix rows) {
+        for (int64_t r = 0; r < rows.rows; ++r)
+          logits.insert(logits.end(), rows.row(r), rows.row(r) + rows.cols);
+      };
+    const SequenceScores scores = scorer.score(request);
+    for (float logprob : scores.logprobs)
       if (!std::isfinite(logprob))
         throw UserError("{}: the model gives a log-probability of {}; its weights overflow float32",
                         input.where(), logprob);
-    fmt::print("{{\"logprobs\": [{}]}}\n", fmt::join(logprobs, ", "));
+    fmt::print("{{\"logprobs\": [{}]}}\n", fmt::join(scores.logprobs, ", "));
     if (!wants_logits) continue;
     seq_lens.push_back(static_cast<int64_t>(ids.size()));
     all_ids.insert(all_ids.end(), ids.begin(), ids.end());
