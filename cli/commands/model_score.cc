@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iostream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,8 +21,11 @@
 namespace tailrace {
 namespace {
 
+constexpr double kMaxTop = 1 << 20;  // larger than any vocabulary
+
 struct ScoreArguments {
   std::string model, logits;
+  int64_t top_k = 0;
   ComputeFlags compute;
 };
 
@@ -75,6 +79,33 @@ void write_logits(const std::string& path, const std::vector<int64_t>& seq_lens,
   write_safetensors(path, tensors);
 }
 
+void check_finite(const JsonlInput& input, const SequenceScores& scores) {
+  const auto check = [&](float logprob) {
+    if (!std::isfinite(logprob))
+      throw UserError("{}: the model gives a log-probability of {}; its weights overflow float32",
+                      input.where(), logprob);
+  };
+  for (const float logprob : scores.logprobs) check(logprob);
+  for (const auto& top : scores.top)
+    for (const TopToken& token : top) check(token.logprob);
+}
+
+void print_row(const SequenceScores& scores, bool has_top) {
+  fmt::print("{{\"logprobs\": [{}]", fmt::join(scores.logprobs, ", "));
+  if (has_top) {
+    fmt::memory_buffer text;
+    for (const auto& top : scores.top) {
+      fmt::format_to(std::back_inserter(text), "{}[", text.size() == 0 ? "" : ", ");
+      for (const TopToken& token : top)
+        fmt::format_to(std::back_inserter(text), "{}[{}, {}]", &token == top.data() ? "" : ", ",
+                       token.id, token.logprob);
+      text.push_back(']');
+    }
+    fmt::print(", \"top_logprobs\": [{}]", fmt::to_string(text));
+  }
+  fmt::print("}}\n");
+}
+
 // Said before the work rather than after it. An empty file stands there meanwhile.
 void check_writable(const std::string& path) {
   if (auto opened = AppendFile::open(path); !opened)
@@ -93,18 +124,15 @@ void score(const ScoreArguments& arguments) {
   while (auto row = input.next()) {
     auto ids = input.ids(*row, "input_ids");
     check_ids(input, ids, loaded.config());
-    ScoreRequest request{.ids = ids};
+    ScoreRequest request{.ids = ids, .top_k = arguments.top_k};
     if (wants_logits)
       request.on_logits = [&](ConstMatrix rows) {
         for (int64_t r = 0; r < rows.rows; ++r)
           logits.insert(logits.end(), rows.row(r), rows.row(r) + rows.cols);
       };
     const SequenceScores scores = scorer.score(request);
-    for (float logprob : scores.logprobs)
-      if (!std::isfinite(logprob))
-        throw UserError("{}: the model gives a log-probability of {}; its weights overflow float32",
-                        input.where(), logprob);
-    fmt::print("{{\"logprobs\": [{}]}}\n", fmt::join(scores.logprobs, ", "));
+    check_finite(input, scores);
+    print_row(scores, arguments.top_k > 0);
     if (!wants_logits) continue;
     seq_lens.push_back(static_cast<int64_t>(ids.size()));
     all_ids.insert(all_ids.end(), ids.begin(), ids.end());
@@ -127,11 +155,16 @@ void add_model_score(Command& model) {
   command.option("--logits", arguments->logits,
                  {.help = "also write seq_lens, input_ids and logits [tokens, vocab]",
                   .value = "FILE.safetensors"});
+  command.option(
+      "--top-k", arguments->top_k,
+      {.help = "likeliest tokens of each position, with their ids; 0: none", .max = kMaxTop});
   add_compute_flags(command, arguments->compute);
   command.footer(
       "A row {\"input_ids\": [...]} gives a row {\"logprobs\": [...]}: the natural log of the "
       "probability of each\n"
-      "next token, one fewer than the ids. Needs no tokenizer.\n\n"
+      "next token, one fewer than the ids. Needs no tokenizer. With --top-k it also has "
+      "\"top_logprobs\":\n"
+      "for each of them the likeliest tokens as [id, log-probability], the best first.\n\n"
       "Example:\n  echo '{\"input_ids\": [1, 403, 407]}' | tailrace model score --model "
       "tests/data/models/stories260K");
   command.action([arguments] {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <sstream>
 
 #include <gtest/gtest.h>
@@ -472,6 +473,44 @@ TEST(Score, GivesTheSameBitsForAnyNumberOfThreads) {
   std::string one = run_binary("model score --threads 1 --model " + kGolden, input).out;
   EXPECT_FALSE(one.empty());
   EXPECT_EQ(one, run_binary("model score --threads 3 --model " + kGolden, input).out);
+}
+
+// Against the rows of --logits, of a row that is longer than what is in memory at a time.
+TEST(Score, GivesTheLikeliestTokensOfEachPosition) {
+  std::vector<int> ids;
+  for (int i = 0; i < 200; ++i) ids.push_back((i * 37 + 5) % 512);
+  const std::string input = json{{"input_ids", ids}}.dump() + "\n{\"input_ids\": [7]}\n";
+  TemporaryDirectory folder;
+  const auto score = [&](const std::string& flags) {
+    const auto result = run_binary("model score --model " + kStories + flags, input);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return rows_of(result.out);
+  };
+  const auto rows = score(" --top-k 3 --logits " + (folder / "out.safetensors").string());
+  EXPECT_EQ(rows[0]["logprobs"], score("")[0]["logprobs"]);
+  EXPECT_FALSE(score("")[0].contains("top_logprobs"));
+  ASSERT_EQ(rows[0]["top_logprobs"].size(), ids.size() - 1);
+
+  SafetensorsFile written(folder / "out.safetensors");
+  std::vector<float> logits(201 * 512);
+  to_float(written.tensors().at("logits"), logits);
+  for (size_t i = 0; i + 1 < ids.size(); ++i) {
+    std::vector<int> order(512);
+    std::iota(order.begin(), order.end(), 0);
+    const float* row = logits.data() + i * 512;
+    std::ranges::stable_sort(order, [&](int a, int b) { return row[a] > row[b]; });
+    const auto& top = rows[0]["top_logprobs"][i];
+    ASSERT_EQ(top.size(), 3U);
+    for (size_t j = 0; j < 3; ++j) {
+      EXPECT_EQ(top[j][0], order[j]);
+      if (top[j][0] == ids[i + 1]) {
+        EXPECT_EQ(top[j][1], rows[0]["logprobs"][i]);
+      }
+    }
+  }
+  // Behind one token nothing is predicted.
+  EXPECT_TRUE(rows[1]["logprobs"].empty());
+  EXPECT_TRUE(rows[1].at("top_logprobs").empty());
 }
 
 TEST(Score, NamesTheLineOfABadRowAfterTheGoodOnes) {
