@@ -100,6 +100,31 @@ std::optional<std::string> find_truncation_fault(const Segment& s, const Samplin
   return std::nullopt;
 }
 
+std::optional<std::string> find_teacher_fault(const Segment& s) {
+  if (s.teacher_logprobs.size() != (s.teacher_logprobs.empty() ? 0 : s.tokens.size()) ||
+      s.teacher_top_ids.size() != s.teacher_top_logprobs.size())
+    return fmt::format("{} tokens but {} scores of a teacher, and {} of {} of its likeliest tokens",
+                       s.tokens.size(), s.teacher_logprobs.size(), s.teacher_top_logprobs.size(),
+                       s.teacher_top_ids.size());
+  for (size_t i = 0; i < s.teacher_logprobs.size(); ++i) {
+    const float score = s.teacher_logprobs[i];
+    if (!(s.roles[i] == TokenRole::kSampled ? std::isfinite(score) && score <= 0 : score == 0))
+      return fmt::format("a teacher gives token {} the log-probability {}", i, score);
+  }
+  if (s.teacher_top_ids.empty()) return std::nullopt;
+  const auto sampled = static_cast<size_t>(std::ranges::count(s.roles, TokenRole::kSampled));
+  if (s.teacher_logprobs.empty() || sampled == 0 || s.teacher_top_ids.size() % sampled != 0)
+    return fmt::format("{} likeliest tokens of a teacher for {} sampled tokens",
+                       s.teacher_top_ids.size(), sampled);
+  for (size_t i = 0; i < s.teacher_top_ids.size(); ++i) {
+    const float score = s.teacher_top_logprobs[i];
+    if (s.teacher_top_ids[i] < 0 || !std::isfinite(score) || score > 0)
+      return fmt::format("a teacher gives id {} the log-probability {}", s.teacher_top_ids[i],
+                         score);
+  }
+  return std::nullopt;
+}
+
 std::optional<std::string> find_shape_fault(const ExpertShape& shape) {
   const auto [layers, chosen, experts] = shape;
   constexpr int32_t kMost = std::numeric_limits<uint16_t>::max();
@@ -190,6 +215,7 @@ std::optional<std::string> find_segment_fault(const Trajectory& trajectory, cons
     if (auto fault = find_token_fault(segment, i, trajectory.numerics_classes.size())) return fault;
   }
   if (auto fault = find_truncation_fault(segment, trajectory.sampling)) return fault;
+  if (auto fault = find_teacher_fault(segment)) return fault;
   if (auto fault = find_choice_fault(segment, trajectory.experts)) return fault;
   return find_turn_fault(segment);
 }
@@ -246,6 +272,18 @@ void for_each_sampled(const Trajectory& trajectory, const Visit& visit) {
 }
 
 }  // namespace
+
+std::vector<TokenId> context_of(std::span<const Segment> segments, size_t index) {
+  const Segment& segment = segments[index];
+  std::vector<TokenId> tokens;
+  // Recursion ends: parents come before their children.
+  if (segment.parent >= 0) {
+    tokens = context_of(segments, static_cast<size_t>(segment.parent));
+    tokens.resize(static_cast<size_t>(segment.parent_tokens));
+  }
+  tokens.insert(tokens.end(), segment.tokens.begin(), segment.tokens.end());
+  return tokens;
+}
 
 void append_said(Segment& segment, std::span<const TokenId> tokens, TokenRole role) {
   segment.tokens.insert(segment.tokens.end(), tokens.begin(), tokens.end());

@@ -56,7 +56,18 @@ struct Segment {
   // sparse layer after the other, ascending in each. Behind those nothing was drawn: the last token
   // of a context, or an observation that has no answer yet.
   std::vector<uint16_t> choices = {};
+  // In runs that learn from a teacher: its log-probability of each token, of the distribution that
+  // was sampled from (its temperature, no truncation). Same length, 0 where the role is not
+  // kSampled; empty: no teacher has scored it.
+  std::vector<float> teacher_logprobs = {};
+  // Where the run asks for them, the likeliest tokens of the teacher in the place of each sampled
+  // one, and their log-probabilities: [sampled tokens, k], the likeliest first. Empty: none.
+  std::vector<TokenId> teacher_top_ids = {};
+  std::vector<float> teacher_top_logprobs = {};
 };
+
+// The tokens of segment `index` with all that it continues. The segments have no fault.
+std::vector<TokenId> context_of(std::span<const Segment> segments, size_t index);
 
 // The tokens of a segment in front of the last sampled one: those that something was drawn from.
 int64_t num_drawn_from(const Segment& segment);

@@ -118,9 +118,12 @@ flatbuffers::Offset<fbs::Segment> write_segment(Builder& builder, const Segment&
   const auto kept_ids = write_optional(builder, segment.kept_ids);
   const auto choices = write_optional(builder, segment.choices);
   const auto turn_numbers = write_optional(builder, segment.turn_numbers);
+  const auto teacher_logprobs = write_optional(builder, segment.teacher_logprobs);
+  const auto top_ids = write_optional(builder, segment.teacher_top_ids);
+  const auto top_logprobs = write_optional(builder, segment.teacher_top_logprobs);
   return fbs::CreateSegment(builder, segment.parent, segment.parent_tokens, tokens, roles, logprobs,
                             versions, turn_begins, classes, log_masses, kept_counts, kept_ids,
-                            choices, turn_numbers);
+                            choices, turn_numbers, teacher_logprobs, top_ids, top_logprobs);
 }
 
 Segment read_segment(const fbs::Segment& table) {
@@ -150,6 +153,11 @@ Segment read_segment(const fbs::Segment& table) {
                     size_of(table.turn_numbers()), n);
   segment.turn_begins.assign(table.turn_begins()->begin(), table.turn_begins()->end());
   read_optional(table.turn_numbers(), segment.turn_numbers);
+  if (size_of(table.teacher_logprobs()) > n)
+    throw Malformed("{} scores of a teacher for {} tokens", size_of(table.teacher_logprobs()), n);
+  read_optional(table.teacher_logprobs(), segment.teacher_logprobs);
+  read_optional(table.teacher_top_ids(), segment.teacher_top_ids);
+  read_optional(table.teacher_top_logprobs(), segment.teacher_top_logprobs);
   return segment;
 }
 
@@ -286,6 +294,7 @@ std::vector<std::byte> encode_trajectory(const Trajectory& trajectory) {
   for (const Segment& segment : trajectory.segments)
     bytes +=
         4 * (segment.log_masses.size() + segment.kept_counts.size() + segment.kept_ids.size()) +
+        4 * segment.teacher_logprobs.size() + 8 * segment.teacher_top_ids.size() +
         2 * segment.choices.size();
   Builder builder(bytes);
   builder.Finish(write_trajectory(builder, trajectory), kTrajectoryIdentifier);

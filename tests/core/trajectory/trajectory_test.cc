@@ -57,6 +57,12 @@ TEST(Trajectory, HasNoVersionBeforeAnythingWasSampled) {
 
 TEST(Trajectory, AcceptsATreeOfSegments) { EXPECT_EQ(find_fault(two_segments()), std::nullopt); }
 
+TEST(Trajectory, AContextIsTheTokensOfASegmentWithAllThatItContinues) {
+  const Trajectory trajectory = two_segments();
+  EXPECT_EQ(context_of(trajectory.segments, 0), (std::vector<TokenId>{1, 5, 6, 9, 8, 2}));
+  EXPECT_EQ(context_of(trajectory.segments, 1), (std::vector<TokenId>{1, 5, 6, 9, 3, 2}));
+}
+
 TEST(Trajectory, KnowsTheAnswerOfEachTokenThatWasSampled) {
   const Trajectory trajectory = two_segments();
   const auto answers = [](const Segment& segment) {
@@ -160,6 +166,28 @@ TEST(Trajectory, NamesEachKindOfFault) {
       {"2 rewards of 3 turns", [](Trajectory& t) { t.turn_rewards.pop_back(); }},
       {"4 anchors of 3 turns", [](Trajectory& t) { t.turn_anchors.push_back(7); }},
       {"turn 1 has the reward nan", [&](Trajectory& t) { t.turn_rewards[1] = nan; }},
+      {"6 tokens but 1 scores of a teacher",
+       [](Trajectory& t) { t.segments[0].teacher_logprobs = {0}; }},
+      {"a teacher gives token 0 the log-probability -1",
+       [](Trajectory& t) {
+         t.segments[1].teacher_logprobs = {-1, -1};
+       }},
+      {"a teacher gives token 1 the log-probability nan",
+       [&](Trajectory& t) {
+         t.segments[1].teacher_logprobs = {0, static_cast<float>(nan)};
+       }},
+      {"1 likeliest tokens of a teacher for 3 sampled tokens",
+       [](Trajectory& t) {
+         t.segments[0].teacher_logprobs = {0, 0, -1, -1, 0, -1};
+         t.segments[0].teacher_top_ids = {4};
+         t.segments[0].teacher_top_logprobs = {-1};
+       }},
+      {"a teacher gives id 4 the log-probability 1",
+       [](Trajectory& t) {
+         t.segments[1].teacher_logprobs = {0, -1};
+         t.segments[1].teacher_top_ids = {4};
+         t.segments[1].teacher_top_logprobs = {1};
+       }},
       {"class without a name", [](Trajectory& t) { t.numerics_classes[1] = ""; }},
   };
   for (const Case& c : cases) {

@@ -32,6 +32,11 @@ inline Trajectory sample_trajectory(int64_t num_tokens, uint64_t seed = 1) {
     segment.classes.push_back(sampled ? static_cast<int32_t>(i / 32 % 2) : -1);
     segment.log_masses.push_back(sampled ? static_cast<float>(-rng.uniform()) : 0.0f);
     segment.kept_counts.push_back(sampled ? 2 : 0);
+    segment.teacher_logprobs.push_back(sampled ? static_cast<float>(-rng.uniform()) : 0.0f);
+    if (sampled) {
+      segment.teacher_top_ids.insert(segment.teacher_top_ids.end(), {7, 3});
+      segment.teacher_top_logprobs.insert(segment.teacher_top_logprobs.end(), {-0.5f, -1.5f});
+    }
     if (sampled) {
       const TokenId id = segment.tokens.back();
       segment.kept_ids.insert(segment.kept_ids.end(), {id, id + 1 + static_cast<TokenId>(i % 3)});

@@ -32,6 +32,10 @@ TEST(TrajectoryCodec, KeepsEveryField) {
   EXPECT_EQ(u.segments[0].log_masses, t.segments[0].log_masses);
   EXPECT_EQ(u.segments[0].kept_counts, t.segments[0].kept_counts);
   EXPECT_EQ(u.segments[0].kept_ids, t.segments[0].kept_ids);
+  EXPECT_EQ(u.segments[0].teacher_logprobs, t.segments[0].teacher_logprobs);
+  EXPECT_EQ(u.segments[0].teacher_top_ids, t.segments[0].teacher_top_ids);
+  EXPECT_EQ(u.segments[0].teacher_top_logprobs, t.segments[0].teacher_top_logprobs);
+  EXPECT_EQ(u.segments[0].teacher_top_ids.size(), 24u);
   EXPECT_EQ(u.segments[0].choices, t.segments[0].choices);
   EXPECT_EQ(u.segments[0].choices.size(), 99u * 4);
   EXPECT_EQ(u.experts, t.experts);
@@ -126,6 +130,9 @@ TEST(TrajectoryCodec, RefusesWhatTheVerifierCannotSee) {
   EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].kept_counts.push_back(0); }));
   EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].kept_counts[7] = 1 << 30; }));
   EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].kept_ids.pop_back(); }));
+  EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].teacher_logprobs.pop_back(); }));
+  EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].teacher_logprobs.resize(1000); }));
+  EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].teacher_top_ids.pop_back(); }));
   EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].choices.pop_back(); }));
   EXPECT_TRUE(refused([](Trajectory& t) { t.segments[0].choices.resize(68, 1); }));
   EXPECT_TRUE(refused([](Trajectory& t) { t.experts = {}; }));
