@@ -35,6 +35,12 @@ std::optional<Failure> find_failure(const Trajectory& t, const BatchOptions& opt
                     .needs_sets = options.algo.sampling_mask == SamplingMask::kKeep};
   // Recorded experts matter only where they are replayed; else a body may have them or not.
   if (options.experts != ExpertShape{}) limits.experts = options.experts;
+  if (options.algo.distill.has_teacher())
+    for (const Segment& segment : t.segments)
+      if (segment.teacher_logprobs.empty() &&
+          std::ranges::count(segment.roles, TokenRole::kSampled) > 0)
+        return Failure{
+            fmt::format("trajectory {} was scored by no teacher (algo.distill.policy)", where)};
   if (auto unfit = find_unfit(t, limits))
     return Failure{fmt::format("trajectory {} {}", where, *unfit)};
   return std::nullopt;
@@ -46,20 +52,7 @@ bool is_too_old(int64_t version, const BatchOptions& options) {
   return options.max_staleness && version < options.version - *options.max_staleness;
 }
 
-// The tokens of segment `index` with all that it continues.
-std::vector<TokenId> context_of(const Trajectory& t, size_t index) {
-  const Segment& segment = t.segments[index];
-  std::vector<TokenId> tokens;
-  // Recursion ends: find_fault() has seen that parents come before their children.
-  if (segment.parent >= 0) {
-    tokens = context_of(t, static_cast<size_t>(segment.parent));
-    tokens.resize(static_cast<size_t>(segment.parent_tokens));
-  }
-  tokens.insert(tokens.end(), segment.tokens.begin(), segment.tokens.end());
-  return tokens;
-}
-
-// The same of recorded experts.
+// The recorded experts of segment `index` and of all that it continues.
 std::vector<int32_t> choices_of(const Trajectory& t, size_t index) {
   const Segment& segment = t.segments[index];
   const auto per_token = static_cast<size_t>(t.experts.per_token());
@@ -106,6 +99,8 @@ void add_recorded(const Trajectory& t, const Segment& segment, size_t i,
   // Another class adds up in another order: its log-probabilities are no bits of this trainer, and
   // score_old() computes them again.
   sequence.foreign_class.push_back(t.numerics_classes[numerics_class] != options.numerics_class);
+  if (options.algo.distill.has_teacher())
+    sequence.teacher_logprobs.push_back(segment.teacher_logprobs[i]);
 }
 
 // The turn in its trajectory of an answer of a segment; -1: not known. A body of before has no
@@ -126,7 +121,7 @@ TrainSequence make_sequence(const Trajectory& t, size_t index, const TurnCredit&
   auto next_set = segment.kept_ids.begin();
   sequence.lease = t.lease;
   sequence.segment = static_cast<int32_t>(index);
-  sequence.tokens = context_of(t, index);
+  sequence.tokens = context_of(t.segments, index);
   if (options.experts != ExpertShape{}) {
     sequence.choices = choices_of(t, index);
     sequence.choices_per_token = options.experts.per_token();
@@ -278,7 +273,8 @@ Result<TrainBatch> build_batch(std::span<const Trajectory> trajectories,
   for (size_t g = 0; g + 1 < all.groups.size(); ++g) {
     const auto first = static_cast<size_t>(all.groups[g]),
                last = static_cast<size_t>(all.groups[g + 1]);
-    if (algo.filter_zero_signal == ZeroSignalFilter::kDrop && all.advantages.zero_signal[g]) {
+    if (algo.filter_zero_signal == ZeroSignalFilter::kDrop && !algo.distill.has_teacher() &&
+        all.advantages.zero_signal[g]) {
       for (size_t i = first; i < last; ++i)
         batch.left_out.push_back({all.samples[i]->lease, LeftOut::kNoSignal});
       continue;

@@ -34,6 +34,8 @@ struct TrainSequence {
   // Recorded too, but of the distribution that the trainer computes: where version and class are
   // its own, its pass gives the same bits. Equal to the former unless truncation is a mismatch.
   std::vector<float> recorded_logprobs;
+  // With algo.distill: by the teacher, of the same distribution as recorded_logprobs.
+  std::vector<float> teacher_logprobs;
   std::vector<int64_t> versions;       // weights that sampled them
   std::vector<uint8_t> foreign_class;  // 1: sampled in another numerics class than the trainer's
   // Where returns are of tokens (ReturnKind) their rewards, until settle_advantages().

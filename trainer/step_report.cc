@@ -149,6 +149,19 @@ MetricList mismatch_metrics(const TrainBatch& batch) {
   return metrics;
 }
 
+// The distance of the policy from its teacher on what it has sampled, mean a token: KL(policy ||
+// teacher) in expectation.
+double teacher_kl(const TrainBatch& batch) {
+  double sum = 0;
+  int64_t tokens = 0;
+  for (const TrainSequence& s : batch.sequences) {
+    tokens += std::ssize(s.targets);
+    for (size_t k = 0; k < s.targets.size(); ++k)
+      sum += double{s.recorded_logprobs[k]} - s.teacher_logprobs[k];
+  }
+  return tokens == 0 ? 0 : sum / static_cast<double>(tokens);
+}
+
 // The mass that truncation cut of the distribution that is trained, mean a token.
 double cut_share(const TrainBatch& batch) {
   double sum = 0;
@@ -195,6 +208,7 @@ MetricList step_metrics(const TrainBatch& batch, const StepReport& step, int64_t
         kl_sum / n);
   }
   if (loss.imitation.coef != 0) add("policy/imitation", imitation_sum / n);
+  if (loss.distill.has_teacher()) add("distillation/teacher_kl", teacher_kl(batch));
   add("policy/kl_old", stats.drift_k3_sum / tokens);
   if (moved) add("policy/kl_step", *moved);
   add("policy/clipfrac_low", static_cast<double>(stats.clipped_low) / tokens);

@@ -65,6 +65,7 @@ void StepScores::prepare(TrainBatch& batch, int64_t version, const PolicyLossCon
   if (loss.kl.needs_reference()) score_reference(batch);
   mask_rejected(batch, loss.correction);
   settle_advantages(batch, loss.kl);
+  add_teacher(batch, loss.distill);
 }
 
 void StepScores::score_old(TrainBatch& batch, int64_t version, const Critic* critic) {

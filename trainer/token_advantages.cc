@@ -180,4 +180,20 @@ void settle_advantages(TrainBatch& batch, const KlOptions& kl) {
   if (batch.returns.whiten) whiten_batch(batch);
 }
 
+void add_teacher(TrainBatch& batch, const DistillOptions& distill) {
+  if (!distill.has_teacher() || distill.kind != DistillLoss::kPolicyGradient) return;
+  for (const auto& trajectory : trajectories_of(batch.sequences)) {
+    std::vector<double> behaviour, teacher, advantages;
+    for_each_token(trajectory, [&](TrainSequence& s, size_t k, size_t) {
+      behaviour.push_back(s.recorded_logprobs[k]);
+      teacher.push_back(s.teacher_logprobs.at(k));
+      advantages.push_back(distill.rewards ? s.advantages[k] : 0);
+    });
+    distill_advantages(distill, behaviour, teacher, advantages);
+    for_each_token(trajectory, [&](TrainSequence& s, size_t k, size_t t) {
+      s.advantages[k] = static_cast<float>(advantages[t]);
+    });
+  }
+}
+
 }  // namespace tailrace

@@ -6,6 +6,7 @@
 
 #include "trainer/batch.h"
 #include "trainer/loss/correction.h"
+#include "trainer/loss/distillation.h"
 #include "trainer/loss/kl_estimator.h"
 
 namespace tailrace {
@@ -24,5 +25,9 @@ double mean_correction(const TrainBatch& batch, const Minibatch& minibatch,
 // them, or advantages and returns against old values; advantages are whitened over the unmasked
 // tokens of the batch, which must then be the whole step.
 void settle_advantages(TrainBatch& batch, const KlOptions& kl);
+
+// Behind it, with a teacher and the loss policy_gradient: takes from each advantage what the token
+// was likelier to the policy than to the teacher (distill_advantages()), or puts that in its place.
+void add_teacher(TrainBatch& batch, const DistillOptions& distill);
 
 }  // namespace tailrace

@@ -310,6 +310,16 @@ void DatasetSection::visit(OptionVisitor& v) {
            .resume = Resume::kMayChange});
 }
 
+void PolicySection::visit(OptionVisitor& v) {
+  v.field("name", name,
+          {.help = "what algo.distill.policy names it by, and messages", .required = true});
+  v.field("model", model,
+          {.help = "folder of the model (Hugging Face), with the vocabulary of the policy that is "
+                   "trained",
+           .required = true,
+           .path = true});
+}
+
 void ClusterSection::visit(OptionVisitor& v) {
   v.field("name", name,
           {.help = "what pools, and workers that join from there, name it by",
@@ -517,6 +527,9 @@ void RunOptions::visit(OptionVisitor& v) {
   v.section("model", model, "the policy");
   v.section("lora", lora, "an adapter that is trained in the place of all weights (LoRA)",
             idle_if(!lora.trains(), "{lora.rank} is 0", {"lora.rank"}));
+  v.list("policies", policies,
+         "models beside the policy, whose weights never change, as a teacher "
+         "(algo.distill.policy): a list; each rollout worker holds them");
   v.section("chat", chat, "how what is said to the policy is written",
             idle_if(model.creates(), "a policy of model.create has no chat template",
                     {"model.create.hidden_size"}));

@@ -85,6 +85,14 @@ struct LoraSection {
   bool trains() const { return rank > 0 || !adapter.empty(); }
 };
 
+// A model beside the one that is trained; its weights never change.
+struct PolicySection {
+  std::string name = {};
+  std::string model = {};  // its folder
+
+  void visit(OptionVisitor& v);
+};
+
 // Where an environment or a reward of somebody's own runs.
 enum class Isolation : uint8_t {
   kNone,     // in our processes, on their threads; of a library alone
@@ -262,6 +270,7 @@ struct RunOptions {
   RunSection run;
   ModelSection model;
   LoraSection lora;
+  std::vector<PolicySection> policies;
   chat::ChatOptions chat;
   std::vector<DatasetSection> datasets;  // empty: `env` is the only one
   EnvSection env;

@@ -13,6 +13,7 @@
 
 #include "cli/inputs/agents.h"
 #include "cli/inputs/fitted_prompts.h"
+#include "cli/inputs/policies.h"
 #include "cli/inputs/rewards.h"
 #include "core/base/digest_of.h"
 #include "core/base/error.h"
@@ -49,19 +50,6 @@ Digest digest_of_fit(const std::vector<PromptFit>& fits, const std::string& key)
   return digest_of(fields);
 }
 
-// All that a score depends on.
-std::vector<fs::path> reward_model_files(const fs::path& folder) {
-  std::vector<fs::path> files;
-  if (folder.empty()) return files;
-  for (const char* name : {"config.json", "tokenizer.json", "tokenizer_config.json",
-                           "chat_template.jinja", "model.safetensors.index.json"})
-    if (fs::exists(folder / name)) files.push_back(folder / name);
-  std::error_code ignored;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored))
-    if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
-  return files;
-}
-
 // By the name that stays when a run is moved.
 std::map<std::string, Input> inputs_of(const RunPaths& paths, const ResolvedRun& run) {
   const RunOptions& o = run.options;
@@ -87,8 +75,13 @@ std::map<std::string, Input> inputs_of(const RunPaths& paths, const ResolvedRun&
   for (const CommandFile& file : environment_files(run.datasets)) named(file.key, file.path);
   for (const CommandFile& file : reward_files(run.rewards)) named(file.key, file.path);
   // Its weights are read by each reward worker, whenever it starts.
-  for (const fs::path& file : reward_model_files(o.reward.model))
+  for (const fs::path& file : model_files(o.reward.model))
     inputs[fmt::format("{}/{}", kRewardModel, file.filename().string())] = {kRewardModel, file};
+  for (const PolicySection& policy : o.policies)
+    for (const fs::path& file : model_files(policy.model)) {
+      const std::string key = fmt::format("policies.{}.model", policy.name);
+      inputs[fmt::format("{}/{}", key, file.filename().string())] = {key, file};
+    }
   for (const RunStage& stage : run.stages) {
     named(stage.key("data"), stage.rows().data);
     named(stage.key("eval_data"), stage.rows().eval_data);

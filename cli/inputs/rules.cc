@@ -23,6 +23,7 @@
 #include "cli/config/stages.h"
 #include "cli/inputs/dataset_rules.h"
 #include "cli/inputs/planned_model.h"
+#include "cli/inputs/policies.h"
 #include "cli/inputs/resolved_run.h"
 #include "cli/inputs/rewards.h"
 #include "core/base/error.h"
@@ -738,6 +739,7 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries,
   look([&] { validate_ranks(o); });
   look([&] { validate_streaming(o); });
   look([&] { validate_colocation(o); });
+  look([&] { validate_policies(o); });
   look([&] { validate_sampling_mask(o); });
   look([&] { validate_progress(o); });
   look([&] { refuse_without_effect(o, keys, datasets, environments); });

@@ -19,6 +19,7 @@
 #include "cli/inputs/inputs.h"
 #include "cli/inputs/length.h"
 #include "cli/inputs/load.h"
+#include "cli/inputs/policies.h"
 #include "cli/inputs/prompts.h"
 #include "cli/inputs/rewards.h"
 #include "cli/inputs/stage_rows.h"
@@ -193,8 +194,14 @@ std::string part_names(const RunOptions& options) {
 
 void check_policy(const PlacedRun& placed) {
   const RunOptions& options = placed.run.options;
-  if (options.model.creates()) return;
   const ModelConfig& config = placed.model;
+  if (const auto teacher = teacher_of(options, config))
+    read_named(fmt::format("policies.{}.model", teacher->name),
+               [&] { check_parameters(teacher->dir, teacher->model); });
+  if (options.model.creates()) return;
+  // What it says is learned before anything is written; of model.create there are no files yet.
+  if (std::filesystem::exists(std::filesystem::path(options.model.path) / "tokenizer.json"))
+    require_teacher_vocabulary(options, options.model.path);
   read_named("model.path", [&] { check_parameters(options.model.path, config); });
   if (options.lora.adapter.empty()) return;
   read_named("lora.adapter", [&] {
@@ -510,6 +517,7 @@ void prepare_run(const RunPaths& paths, const PlacedRun& placed, const Registrie
   // any other.
   write_or_throw(paths.config(), resolved_config(options));
   prepare_tokenizer(paths, run, registries.environments);
+  require_teacher_vocabulary(options, paths.tokenizer());
   keep_adapter(paths, options);
   // The copy of the run, which its workers will read.
   auto tokenizer = text::load_tokenizer(paths.tokenizer());

@@ -5,6 +5,7 @@
 
 #include "cli/config/datasets.h"
 #include "cli/inputs/agents.h"
+#include "cli/inputs/policies.h"
 #include "cli/inputs/prompts.h"
 #include "cli/inputs/threads.h"
 
@@ -106,6 +107,10 @@ RolloutWorkerConfig rollout_config(const PlacedRun& placed, const PoolSection& p
     config.slots = std::min(agents, pool.max_sequences);
   config.rollout.engine.keep_choices = o.algo.router_replay == RouterReplay::kReplay;
   config.keeps_sets = o.algo.sampling_mask == SamplingMask::kKeep;
+  if (auto teacher = teacher_of(o, placed.model))
+    config.teacher = {.name = std::move(teacher->name),
+                      .dir = std::move(teacher->dir),
+                      .model = std::move(teacher->model)};
   return config;
 }
 

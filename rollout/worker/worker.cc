@@ -24,6 +24,7 @@
 #include "rollout/player/player.h"
 #include "rollout/worker/played_datasets.h"
 #include "rollout/worker/progress_meter.h"
+#include "rollout/worker/teacher.h"
 #include "rollout/worker/weight_installs.h"
 #include "sandbox/registry.h"
 
@@ -74,6 +75,9 @@ class RolloutWorker {
         player_(engine_, format_, played_.player_options(), clock),
         weights_(config, engine_, stream_.get(), client, log) {
     arena_.reset();
+    if (config.teacher)
+      teacher_.emplace(*config.teacher, config.compute, stream_.get(),
+                       config.rollout.engine.max_context_tokens);
     config.prove_inputs();
   }
 
@@ -275,6 +279,9 @@ class RolloutWorker {
       trajectory.evidence = episode.failure;  // the breaker names it
     }
     check_numbers(trajectory);
+    if (teacher_ && trajectory.lane == Lane::kTrain &&
+        (trajectory.outcome == Outcome::kFinished || trajectory.outcome == Outcome::kTruncated))
+      teacher_->score(trajectory);
     send_result(trajectory);
   }
 
@@ -291,6 +298,7 @@ class RolloutWorker {
   OwnedStream stream_;
   std::optional<ArenaScope> arena_;  // while the engine is made
   Engine engine_;
+  std::optional<Teacher> teacher_;
   PlayedDatasets played_;
   Player player_;
   gateway::HeldTeller held_teller_;
@@ -321,6 +329,11 @@ PlacedMemory rollout_memory(const RolloutWorkerConfig& config) {
                                             : "packed weights, of two versions",
                                  WeightStage::bytes(model, config.compute.weights, config.device)});
   items.push_back({"rotary positions", Model::bytes(model, engine.max_context_tokens)});
+  if (config.teacher)
+    for (MemoryItem& item :
+         Teacher::memory(*config.teacher, config.compute, config.device,
+                         engine_threads(config.rollout), engine.max_context_tokens))
+      items.push_back(std::move(item));
   return memory;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "core/wire/worker_client.h"
 #include "kernels/base/device.h"
 #include "rollout/episode/options.h"
+#include "rollout/worker/teacher.h"
 #include "sandbox/registry.h"
 
 namespace tailrace {
@@ -62,6 +64,7 @@ struct RolloutWorkerConfig {
 
   RolloutOptions rollout;   // validated
   bool keeps_sets = false;  // what trains carries what each token was drawn from
+  std::optional<TeacherConfig> teacher = {};  // that scores what trains; none: nobody does
   // It has its device, and the weights, in turn with the trainer of this process.
   bool shares_device = false;
   Colocation* colocation = nullptr;  // borrowed; not null where it shares_device and plays

@@ -292,5 +292,47 @@ TEST(Batch, AGreedyMemberIsTheBaselineAndIsNotTrained) {
   EXPECT_FLOAT_EQ(batch.sequences[1].advantages[0], -1);
 }
 
+// A_t loses coef (log mu - log T) of the token, and by the discount of those behind it.
+TEST(Teacher, TakesFromEachTokenWhatWasLikelierToThePolicy) {
+  BatchOptions options = options_of(AdvantageKind::kGroupMean);
+  options.algo.distill.policy = "teacher";
+  options.algo.distill.coef = .5;
+  Trajectory won = two_turns(0, 1), lost = two_turns(1, 0);
+  won.segments[0].teacher_logprobs = {0, -3, -1, 0, -.5};
+  lost.segments[0].teacher_logprobs = {0, -1, -1, 0, -1};
+  TrainBatch batch = make_batch({won, lost}, options);
+  ASSERT_EQ(batch.sequences.size(), 2u);
+  settle_advantages(batch, {});
+  TrainBatch discounted = batch, alone = batch;
+  add_teacher(batch, options.algo.distill);
+  expect_floats(batch.sequences[0].advantages, {.5 - 1, .5, .5 + .25});
+  expect_floats(batch.sequences[1].advantages, {-.5, -.5, -.5});
+  options.algo.distill.discount = .5;
+  add_teacher(discounted, options.algo.distill);
+  // Log-ratios 2, 0, -0.5 and what comes behind: 1.875, -0.25, -0.5.
+  expect_floats(discounted.sequences[0].advantages, {.5 - .9375, .5 + .125, .5 + .25});
+  options.algo.distill.coef = 1;
+  options.algo.distill.discount = 0;
+  options.algo.distill.rewards = false;
+  add_teacher(alone, options.algo.distill);
+  expect_floats(alone.sequences[0].advantages, {-2, 0, .5});
+  expect_floats(alone.sequences[1].advantages, {0, 0, 0});
+}
+
+// Equal rewards are no reason to leave a group out: the teacher has something to say of each token.
+TEST(Teacher, AGroupWithoutASignalIsTaughtAndASampleWithoutScoresIsRefused) {
+  BatchOptions options = options_of(AdvantageKind::kGroupMean);
+  options.algo.filter_zero_signal = ZeroSignalFilter::kDrop;
+  options.algo.distill.policy = "teacher";
+  Trajectory a = two_turns(0, 1), b = two_turns(1, 1);
+  for (Trajectory* t : {&a, &b}) t->segments[0].teacher_logprobs = {0, -1, -1, 0, -1};
+  EXPECT_EQ(make_batch({a, b}, options).sequences.size(), 2u);
+  b.segments[0].teacher_logprobs.clear();
+  const auto refused = build_batch(std::vector{a, b}, options);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.failure().message.find("was scored by no teacher"), std::string::npos)
+      << refused.failure().message;
+}
+
 }  // namespace
 }  // namespace tailrace

@@ -177,6 +177,16 @@ void DistillLossOptions::visit(OptionVisitor& v) {
            .idle = no_clamp});
 }
 
+void DistillOptions::visit(OptionVisitor& v) {
+  v.field("policy", policy,
+          {.help = "the teacher, one of `policies`: it scores each token that was sampled; empty: "
+                   "nobody teaches",
+           .default_is_older = true});
+  DistillLossOptions::visit(v);
+  v.field("rewards", rewards,
+          {.help = "false: rewards are measured and teach nothing, the teacher alone does"});
+}
+
 void validate(const DistillLossOptions& o, std::string_view section) {
   // The sum of S log(S / T) over some tokens is least at S = T / e: the student would move away
   // from a teacher that it matches.

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "core/base/enum_names.h"
@@ -75,6 +76,15 @@ struct DistillLossOptions {
   double loss_max_clamp = 10;       // 0: none
 
   void visit(OptionVisitor& v);
+};
+
+// The section `algo.distill`.
+struct DistillOptions : DistillLossOptions {
+  std::string policy;   // the teacher, one of `policies`; empty: nobody teaches
+  bool rewards = true;  // false: the teacher alone teaches
+
+  void visit(OptionVisitor& v);
+  bool has_teacher() const { return !policy.empty(); }
 };
 
 // Rules over several fields. `section`: their full key. Throws UserError with the key.

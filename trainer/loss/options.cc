@@ -93,6 +93,8 @@ void AlgoOptions::visit(OptionVisitor& v) {
                     fmt::format("{{credit.kind}} is {}, and no turn has a return of its own",
                                 name_of(credit.kind)),
                     {"credit.kind", "name"}));
+  v.section("distill", distill, "on-policy distillation: a teacher scores what was sampled",
+            idle_if(!distill.has_teacher(), "{distill.policy} is empty", {"distill.policy"}));
   v.section("correction", correction,
             "what is done about tokens that another distribution sampled");
   v.field("sampling_mask", sampling_mask,
@@ -113,7 +115,8 @@ PolicyLossConfig policy_loss_config(const AlgoOptions& options) {
           .aggregation = options.aggregation,
           .kl = options.kl,
           .entropy_coef = options.entropy_coef,
-          .imitation = options.imitation};
+          .imitation = options.imitation,
+          .distill = options.distill};
 }
 
 namespace {
@@ -152,6 +155,7 @@ void validate_filter_metric(const AlgoOptions& o, std::string_view section) {
 void validate(const AlgoOptions& o, std::string_view section) {
   validate_filter_metric(o, section);
   validate(o.kl, join_key(section, "kl"));
+  validate(o.distill, join_key(section, "distill"));
   validate(o.length, join_key(section, "length"));
   validate_credit(o, section);
   validate(o.correction, join_key(section, "correction"));

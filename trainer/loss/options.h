@@ -58,6 +58,7 @@ struct AlgoOptions {
   KlOptions kl = {};
   double entropy_coef = 0;
   ImitationOptions imitation = {};
+  DistillOptions distill = {};
   CorrectionOptions correction = {};
   SamplingMask sampling_mask = SamplingMask::kNone;
   RouterReplay router_replay = RouterReplay::kOff;

@@ -31,6 +31,7 @@
 #include "kernels/ops/loss_terms.h"
 #include "trainer/loss/aggregation.h"
 #include "trainer/loss/correction.h"
+#include "trainer/loss/distillation.h"
 #include "trainer/loss/imitation.h"
 #include "trainer/loss/kl_estimator.h"
 #include "trainer/loss/surrogate.h"
@@ -53,6 +54,7 @@ struct PolicyLossConfig {
   KlOptions kl;
   double entropy_coef = 0;
   ImitationOptions imitation = {};
+  DistillOptions distill = {};
 };
 
 // All [tokens]. The tokens of a sequence are consecutive, those of a turn within it too. A sequence

@@ -161,13 +161,19 @@ TEST(Docs, EachMetricOfARunHasItsRowAndEachRowItsMetric) {
     ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
     collect(run, written, config == std::string("mixed") ? Names{"grid", "sums"} : Names{});
   }
-  // Of prompts that are too long.
+  // Of prompts that are too long, and with a teacher.
   const auto run = folder / "tinystories";
-  auto result = run_binary(fmt::format(
-      "launch {}/configs/tinystories.yaml --in-process --run-dir {} run.steps=1 eval.prompts=0 "
-      "rollout.prompts_per_step=2 rollout.workers=1 rollout.max_action_tokens=4 "
-      "rollout.max_prompt_tokens=16 env.too_long=drop algo.filter_zero_signal=none",
-      TAILRACE_SOURCE_DIR, run.string()));
+  const auto taught = folder.write(
+      "taught.yaml",
+      fmt::format("extends: {0}/configs/tinystories.yaml\n"
+                  "policies: [{{name: teacher, model: {0}/tests/data/models/stories260K}}]\n"
+                  "algo: {{distill: {{policy: teacher}}}}\n",
+                  TAILRACE_SOURCE_DIR));
+  auto result = run_binary(
+      fmt::format("launch {} --in-process --run-dir {} run.steps=1 eval.prompts=0 "
+                  "rollout.prompts_per_step=2 rollout.workers=1 rollout.max_action_tokens=4 "
+                  "rollout.max_prompt_tokens=16 env.too_long=drop algo.filter_zero_signal=none",
+                  taught.string(), run.string()));
   ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
   collect(run, written);
   // Of pairs, of a reward model, and of unpaired rows.

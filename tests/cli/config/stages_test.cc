@@ -290,5 +290,23 @@ TEST(PreferencePage, ItsConfigsAreSound) {
   EXPECT_EQ(configs, 3);
 }
 
+TEST(DistillationPage, ItsConfigIsSound) {
+  int configs = 0;
+  for (const PageBlock& block :
+       blocks_of(read_file(TAILRACE_SOURCE_DIR "/docs/distillation.md").value())) {
+    if (block.language != "yaml") continue;
+    ++configs;
+    std::string text = block.text;
+    for (const auto& [name, value] :
+         {std::pair<std::string, std::string>{"STUDENT", kModel}, {"TEACHER", kModel}})
+      text.replace(text.find(name), name.size(), value);
+    // The model has 512 positions.
+    if (const size_t room = text.find("1024"); room != std::string::npos)
+      text.replace(room, 4, "512");
+    EXPECT_EQ(error_of(text), "(no error)") << text;
+  }
+  EXPECT_EQ(configs, 1);
+}
+
 }  // namespace
 }  // namespace tailrace

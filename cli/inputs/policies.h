@@ -1,0 +1,37 @@
+// The models of a run beside the one that it trains (`policies`): which of them teaches, and
+// whether it can.
+//
+// Thread: any.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/config/options.h"
+#include "core/model/model_config.h"
+
+namespace tailrace {
+
+// One of `policies`, with its shape.
+struct PlannedPolicy {
+  std::string name = {};
+  std::filesystem::path dir = {};
+  ModelConfig model = {};
+};
+
+// Rules of the options alone. Throws UserError with the key.
+void validate_policies(const RunOptions& options);
+
+// The teacher, with its shape, which is read; nullopt: nobody teaches. `policy`: the one that is
+// trained. Throws UserError about its key, where they do not fit each other.
+std::optional<PlannedPolicy> teacher_of(const RunOptions& options, const ModelConfig& policy);
+
+// Throws UserError where a token is another one for the teacher than in this tokenizer.
+void require_teacher_vocabulary(const RunOptions& options, const std::filesystem::path& tokenizer);
+
+// All that a score depends on.
+std::vector<std::filesystem::path> model_files(const std::filesystem::path& folder);
+
+}  // namespace tailrace

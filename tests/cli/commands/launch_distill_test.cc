@@ -1,0 +1,80 @@
+// On-policy distillation: a policy from random weights learns from a frozen teacher beside it, and
+// from no reward.
+#include "tests/cli/commands/launch_fixture.h"
+
+namespace tailrace {
+namespace {
+
+constexpr int kTaughtSteps = 40;
+
+class LaunchDistill : public LaunchTest {
+ protected:
+  // The teacher knows the demonstrations of the environment.
+  fs::path teach() {
+    start_run("teacher", {"run.steps=1", "checkpoint.interval_steps=1", "eval.prompts=0"});
+    expect_done();
+    return paths("teacher").checkpoints() / "step_000001";
+  }
+  void write_student(const fs::path& teacher) {
+    std::ofstream(folder_ / "tiny.yaml") << fmt::format(
+        R"(run: {{name: student, seed: 5, steps: {}}}
+model:
+  create: {{hidden_size: 32, intermediate_size: 64, layers: 1, heads: 2, kv_heads: 1, max_positions: 128}}
+policies: [{{name: teacher, model: {}}}]
+env: {{name: frozen_grid, settings: {{max_turns: 8}}}}
+rollout: {{prompts_per_step: 8, group_size: 2, max_turns: 8, max_context_tokens: 128, workers: 2}}
+optim: {{lr: 0.01}}
+algo: {{distill: {{policy: teacher, rewards: false}}}}
+train: {{microbatch_tokens: 1024, threads: 1}}
+checkpoint: {{interval_steps: 5}}
+)",
+        kTaughtSteps, teacher.string());
+  }
+  std::vector<double> distances(const std::string& run) const {
+    const auto rows = read_metrics(paths(run).metrics());
+    EXPECT_TRUE(rows);
+    std::vector<double> found;
+    for (const MetricsRow& row : rows.value())
+      if (const double* kl = row.find("distillation/teacher_kl")) found.push_back(*kl);
+    return found;
+  }
+};
+
+TEST_F(LaunchDistill, AStudentComesToItsTeacherAndAKilledWorkerCostsNoBit) {
+  write_student(teach());
+  start_run("other");
+  expect_done();
+  const std::vector<double> kl = distances("other");
+  ASSERT_EQ(kl.size(), static_cast<size_t>(kTaughtSteps));
+  EXPECT_GT(kl.front(), 0.5);
+  EXPECT_LT(kl.back(), kl.front() / 2);
+  start_run("run");
+  ASSERT_TRUE(wait_until([&] {
+    const auto sampling = workers("rollout", 1);
+    return has_step(5) && !sampling.empty() && ::kill(sampling[0], SIGKILL) == 0;
+  })) << output();
+  expect_done();
+  EXPECT_EQ(final_digest("run", kTaughtSteps), final_digest("other", kTaughtSteps));
+  // Another teacher would teach something else from here on.
+  std::fstream weights(paths("teacher").checkpoints() / "step_000001" / "model.safetensors",
+                       std::ios::in | std::ios::out | std::ios::binary);
+  weights.seekp(-1, std::ios::end).put('\x3f');
+  weights.close();
+  start(command({"--run-dir", paths().root.string(), "run.steps=60"}));
+  finish();
+  EXPECT_NE(output().find("has changed since the run began"), std::string::npos) << output();
+}
+
+TEST_F(LaunchDistill, ATeacherThatCannotScoreTheseTokensIsRefused) {
+  const std::string stories = TAILRACE_SOURCE_DIR "/tests/data/models/stories260K";
+  write_student(stories);
+  start_run("run");
+  expect_refused("policies.teacher.model");
+  start_run("run", {"algo.distill.policy=nobody"});
+  expect_refused("`policies` has teacher");
+  start_run("run", {"algo.distill.policy=\"\""});
+  expect_refused("is named by no key");
+}
+
+}  // namespace
+}  // namespace tailrace
