@@ -31,14 +31,14 @@ class PreferenceFile : public ::testing::Test {
   TemporaryDirectory dir_;
 };
 
-constexpr const char* kPair =
+constexpr const char* kPairRow =
     "{\"prompt_ids\": [1, 2], \"chosen_ids\": [3, 4], \"rejected_ids\": [5]}\n";
 constexpr const char* kUnpaired =
     "{\"prompt_ids\": [1, 2], \"completion_ids\": [3, 4], \"label\": true}\n";
 
 TEST_F(PreferenceFile, ReadsPairsWithTheirMargins) {
   const std::vector<PreferenceRow> rows =
-      read(std::string(kPair) + "\n" +
+      read(std::string(kPairRow) + "\n" +
            "{\"prompt_ids\": [1], \"chosen_ids\": [3], \"rejected_ids\": [3, 0], \"margin\": -1, "
            "\"completion_ids\": null, \"extra\": {}}\r\n");
   ASSERT_EQ(rows.size(), 2u);
@@ -82,7 +82,7 @@ TEST_F(PreferenceFile, WhatIsWrittenIsReadAgain) {
 }
 
 TEST_F(PreferenceFile, MistakesAreNamedWithFileAndLine) {
-  const std::string good = kPair;
+  const std::string good = kPairRow;
   expect_refused(good + "{oops}\n", (dir_ / "rows.jsonl").string() + ":2: not valid JSON");
   expect_refused(good + "[1]\n", ":2: not a JSON object");
   expect_refused(good + "{\"prompt_ids\": [1]}\n", ":2: the row has no completion; a row is {");
@@ -129,9 +129,9 @@ TEST_F(PreferenceFile, LabelsAndMarginsAreVerified) {
 }
 
 TEST_F(PreferenceFile, RowsHaveOneKind) {
-  expect_refused(std::string(kPair) + kUnpaired,
+  expect_refused(std::string(kPairRow) + kUnpaired,
                  ":2: the row is unpaired, and the first row is a pair");
-  expect_refused(std::string(kUnpaired) + kPair,
+  expect_refused(std::string(kUnpaired) + kPairRow,
                  ":2: the row is a pair, and the first row is unpaired");
   expect_refused(
       "{\"prompt_ids\": [1], \"chosen_ids\": [3], \"rejected_ids\": [4], \"completion_ids\": [5]}",
@@ -153,7 +153,7 @@ TEST_F(PreferenceFile, DamagedRowsAreReadOrRefused) {
   Rng rng(7);
   int refused = 0;
   for (int i = 0; i < 600; ++i) {
-    std::string text = i % 2 == 0 ? kPair : kUnpaired;
+    std::string text = i % 2 == 0 ? kPairRow : kUnpaired;
     for (int64_t changes = 1 + rng.below(3); changes > 0; --changes)
       text[static_cast<size_t>(rng.below(std::ssize(text)))] =
           kBytes[static_cast<size_t>(rng.below(std::ssize(kBytes)))];
