@@ -64,13 +64,12 @@ BatchRoom batch_room(const ModelConfig& config, const PackLimits& limits,
           .blocks = num_blocks(limits, max_sequence_tokens)};
 }
 
-// The gradient of the rows that have logits; a frozen head has none.
+}  // namespace
+
 Tensor head_gradient(const Model& model, Parameters& gradients) {
   if (model.config().lora) return {};
   return gradients.tensor(model.head_name()).slice_rows(0, model.config().num_ids());
 }
-
-}  // namespace
 
 PackLimits pack_limits(int64_t microbatch_tokens, int64_t max_sequence_tokens, bool shares) {
   const int64_t mean = std::max(kMinMeanTokens, max_sequence_tokens / 1024);

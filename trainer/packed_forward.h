@@ -68,6 +68,9 @@ std::vector<std::pair<size_t, size_t>> pack(std::span<const PackedSequence> sequ
 // Rows that these take in one pass.
 int64_t pass_tokens(std::span<const PackedSequence> sequences, const PackLimits& limits);
 
+// The gradient of the head's rows that have logits, [num_ids, hidden_size]; no rows: it is frozen.
+Tensor head_gradient(const Model& model, Parameters& gradients);
+
 // The data that a forward pass keeps for the backward pass behind it.
 enum class ForBackward : uint8_t { kNothing, kActivations, kInputs };  // kInputs: of layers alone
 
