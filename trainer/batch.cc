@@ -103,6 +103,17 @@ void add_recorded(const Trajectory& t, const Segment& segment, size_t i,
     sequence.teacher_logprobs.push_back(segment.teacher_logprobs[i]);
 }
 
+// The same of the teacher's likeliest tokens in the place of the sampled token of this number.
+void add_support(const Segment& segment, size_t number, size_t num_sampled,
+                 TrainSequence& sequence) {
+  const size_t k = segment.teacher_top_ids.size() / num_sampled;
+  const auto ids = std::span(segment.teacher_top_ids).subspan(number * k, k);
+  const auto logprobs = std::span(segment.teacher_top_logprobs).subspan(number * k, k);
+  sequence.teacher_top_ids.insert(sequence.teacher_top_ids.end(), ids.begin(), ids.end());
+  sequence.teacher_top_logprobs.insert(sequence.teacher_top_logprobs.end(), logprobs.begin(),
+                                       logprobs.end());
+}
+
 // The turn in its trajectory of an answer of a segment; -1: not known. A body of before has no
 // numbers, and of several segments each could begin anywhere.
 int32_t turn_number(const Trajectory& t, const Segment& segment, int32_t answer) {
@@ -131,16 +142,22 @@ TrainSequence make_sequence(const Trajectory& t, size_t index, const TurnCredit&
   sequence.positive = *t.reward > 0;
   size_t prefix = sequence.tokens.size() - segment.tokens.size();
   const std::vector<int32_t> answers = answers_of_tokens(segment.roles, segment.turn_begins);
+  const auto num_sampled =
+      static_cast<size_t>(std::ranges::count(segment.roles, TokenRole::kSampled));
+  size_t next_sampled = 0;
   for (size_t i = 0; i < segment.tokens.size(); ++i) {
     // The segment's own tokens only: those of its parents are trained in the parents' sequences,
     // and would count once a branch here.
     bool sampled = segment.roles[i] == TokenRole::kSampled;
     const auto set = next_set;
+    const size_t number = next_sampled;
+    next_sampled += sampled ? 1 : 0;
     if (has_sets) next_set += segment.kept_counts[i];
     // Nothing predicts the first token of a context.
     if (sampled && prefix + i >= 1 && !is_too_old(segment.versions[i], options)) {
       sequence.targets.push_back(static_cast<int32_t>(prefix + i));
       add_recorded(t, segment, i, options, sequence);
+      if (!segment.teacher_top_ids.empty()) add_support(segment, number, num_sampled, sequence);
       if (has_sets) {
         sequence.kept_ids.insert(sequence.kept_ids.end(), set, next_set);
         sequence.kept_offsets.push_back(std::ssize(sequence.kept_ids));

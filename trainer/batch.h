@@ -36,6 +36,9 @@ struct TrainSequence {
   std::vector<float> recorded_logprobs;
   // With algo.distill: by the teacher, of the same distribution as recorded_logprobs.
   std::vector<float> teacher_logprobs;
+  // And its likeliest tokens there, where the loss has a support: [targets, k].
+  std::vector<TokenId> teacher_top_ids = {};
+  std::vector<float> teacher_top_logprobs = {};
   std::vector<int64_t> versions;       // weights that sampled them
   std::vector<uint8_t> foreign_class;  // 1: sampled in another numerics class than the trainer's
   // Where returns are of tokens (ReturnKind) their rewards, until settle_advantages().

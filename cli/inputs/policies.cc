@@ -22,6 +22,34 @@ const PolicySection* find_teacher(const RunOptions& o) {
   return at == o.policies.end() ? nullptr : &*at;
 }
 
+// A loss that is none of advantages has its updates to itself.
+void validate_loss(const RunOptions& o) {
+  const DistillOptions& distill = o.algo.distill;
+  if (distill.kind == DistillLoss::kPolicyGradient) return;
+  const std::string_view loss = name_of(distill.kind);
+  if (distill.rewards)
+    throw UserError::at("algo.distill.rewards",
+                        "is true, and algo.distill.loss is {}, which learns from the teacher "
+                        "alone. Write rewards: false, or loss: policy_gradient.",
+                        loss);
+  if (needs_support(distill.kind) && distill.support == SupportOf::kStudent)
+    throw UserError::at("algo.distill.support",
+                        "is student, and what samples keeps no likeliest tokens so far. Use "
+                        "teacher.");
+  const auto refuse = [&](std::string_view key, std::string_view value, std::string_view instead) {
+    throw UserError::at(key, "is {}, and algo.distill.loss is {}, which has no advantages. Try {}.",
+                        value, loss, instead);
+  };
+  if (needs_critic(o.algo.advantage))
+    refuse("algo.advantage", name_of(o.algo.advantage), "group_mean");
+  if (o.algo.kl.coef != 0) refuse("algo.kl.coef", fmt::to_string(o.algo.kl.coef), "0");
+  if (o.algo.entropy_coef != 0)
+    refuse("algo.entropy_coef", fmt::to_string(o.algo.entropy_coef), "0");
+  if (o.algo.sampling_mask == SamplingMask::kKeep) refuse("algo.sampling_mask", "keep", "none");
+  if (o.scheduler.mode.hand_over == scheduler::HandOverBy::kGroups)
+    refuse("scheduler.hand_over", "groups", "step");
+}
+
 std::string key_of(const PolicySection& policy) {
   return fmt::format("policies.{}.model", policy.name);
 }
@@ -46,10 +74,7 @@ void validate_policies(const RunOptions& o) {
                         "algo.distill.policy, or remove it.");
   }
   if (named.empty()) return;
-  if (o.algo.distill.kind != DistillLoss::kPolicyGradient)
-    throw UserError::at("algo.distill.loss",
-                        "is {}; runs learn from a teacher by policy_gradient so far.",
-                        name_of(o.algo.distill.kind));
+  validate_loss(o);
   if (!o.run.listen.empty())
     throw UserError::at("run.listen",
                         "is {}, and algo.distill.policy is {}: the weights of a teacher lie in "
@@ -72,6 +97,8 @@ std::optional<PlannedPolicy> teacher_of(const RunOptions& o, const ModelConfig& 
   const PolicySection* teacher = find_teacher(o);
   if (teacher == nullptr) return std::nullopt;
   PlannedPolicy planned{.name = teacher->name, .dir = teacher->model};
+  if (needs_support(o.algo.distill.kind))
+    planned.top_k = std::min(o.algo.distill.top_k, policy.num_ids());
   planned.model = read_named(key_of(*teacher), [&] { return read_model_config(teacher->model); });
   if (planned.model.num_ids() != policy.num_ids())
     throw UserError::at(key_of(*teacher),

@@ -4,6 +4,7 @@
 // Thread: any.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -19,6 +20,7 @@ struct PlannedPolicy {
   std::string name = {};
   std::filesystem::path dir = {};
   ModelConfig model = {};
+  int64_t top_k = 0;  // of its likeliest tokens that the loss reads; 0: none
 };
 
 // Rules of the options alone. Throws UserError with the key.

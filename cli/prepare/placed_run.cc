@@ -17,6 +17,11 @@ std::string why_trainer_on_cpu(const ResolvedRun& run) {
   const RunOptions& o = run.options;
   if (o.algo.advantage == AdvantageKind::kGae)
     return "a critic (algo.advantage) learns on the CPU alone so far";
+  if (const DistillOptions& distill = o.algo.distill;
+      distill.has_teacher() && distill.kind != DistillLoss::kPolicyGradient)
+    return fmt::format(
+        "the loss {} of a teacher (algo.distill.loss) has its head on the CPU so far",
+        name_of(distill.kind));
   if (!run.supervised_only && o.optim.kind == OptimizerKind::kMuon)
     return "Muon (optim.kind) runs on the CPU alone so far";
   for (const RunStage& stage : run.stages) {

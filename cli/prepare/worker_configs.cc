@@ -110,7 +110,8 @@ RolloutWorkerConfig rollout_config(const PlacedRun& placed, const PoolSection& p
   if (auto teacher = teacher_of(o, placed.model))
     config.teacher = {.name = std::move(teacher->name),
                       .dir = std::move(teacher->dir),
-                      .model = std::move(teacher->model)};
+                      .model = std::move(teacher->model),
+                      .top_k = teacher->top_k};
   return config;
 }
 

@@ -12,6 +12,7 @@
 #include "core/weights/manifest.h"
 #include "kernels/base/backend.h"
 #include "kernels/base/pulse.h"
+#include "trainer/distill_step.h"
 #include "trainer/worker/batch_intake.h"
 
 namespace tailrace {
@@ -31,9 +32,11 @@ T trained_on(int64_t step, Result<T> made) {
 
 }  // namespace
 
-StepWork::StepWork(const TrainerWorkerConfig& config, PolicyTrainer& trainer,
+StepWork::StepWork(const TrainerWorkerConfig& config, const Stream& stream, PolicyTrainer& trainer,
                    const HeldVersion& held, Log& log, const Clock& clock)
     : config_(config),
+      stream_(stream),
+      trainer_(trainer),
       held_(held),
       log_(log),
       clock_(clock),
@@ -83,8 +86,12 @@ MetricList StepWork::finish(const wire::Batch& last) {
   require_judged(last.step);
   // Over all samples of the step at once: deviations and maxima of its parts do not add up.
   step_.batch().metrics = trained_on(last.step, sample_metrics(trajectories_, batch_options()));
+  const RunShare share = {.begin = last.share_begin, .end = last.share_end};
+  const DistillOptions& distill = config_.algo.distill;
   MetricList metrics =
-      step_.finish(held_.version, loss_, {.begin = last.share_begin, .end = last.share_end});
+      distill.has_teacher() && distill.kind != DistillLoss::kPolicyGradient
+          ? trained_on(last.step, distill_step(stream_, trainer_, step_.batch(), distill, share))
+          : step_.finish(held_.version, loss_, share);
   say_why_nothing(last.step, metrics);
   int64_t tokens = 0;
   for (const TrainSequence& s : batch().sequences) tokens += std::ssize(s.tokens);

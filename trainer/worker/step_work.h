@@ -23,8 +23,8 @@ namespace tailrace {
 class StepWork {
  public:
   // Borrows all.
-  StepWork(const TrainerWorkerConfig& config, PolicyTrainer& trainer, const HeldVersion& held,
-           Log& log, const Clock& clock);
+  StepWork(const TrainerWorkerConfig& config, const Stream& stream, PolicyTrainer& trainer,
+           const HeldVersion& held, Log& log, const Clock& clock);
 
   const PolicyLossConfig& loss() const { return loss_; }
 
@@ -47,6 +47,8 @@ class StepWork {
   void say_why_nothing(int64_t step, const MetricList& metrics);
 
   const TrainerWorkerConfig& config_;
+  Stream stream_;
+  PolicyTrainer& trainer_;
   const HeldVersion& held_;
   Log& log_;
   const Clock& clock_;

@@ -20,6 +20,7 @@
 #include "kernels/base/backend.h"
 #include "kernels/base/pulse.h"
 #include "kernels/base/thread_pool.h"
+#include "trainer/distillation_pass.h"
 #include "trainer/policy_trainer.h"
 #include "trainer/worker/batch_intake.h"
 #include "trainer/worker/held_version.h"
@@ -70,7 +71,7 @@ class TrainerWorker {
         reference_(config_, trainer_, base_.root),
         publisher_(config_, trainer_, reference_, held_, base_.root, log),
         ranks_(config_, trainer_, reference_, held_, base_.root, log, clock),
-        work_(config_, trainer_, held_, log, clock),
+        work_(config_, stream_.get(), trainer_, held_, log, clock),
         intake_([this](const wire::Fetch& request) { client_.send(request); }),
         traces_(config.run.traces(), config.train.trace_steps) {
     if (config.colocation) config.colocation->share(trainer_.packed());
@@ -413,6 +414,9 @@ PlacedMemory trainer_memory(const TrainerWorkerConfig& config) {
       bytes += item.bytes;
     memory.host.push_back({"reward model in training (all of it)", bytes});
   }
+  if (const DistillOptions& distill = config.algo.distill;
+      distill.has_teacher() && distill.kind != DistillLoss::kPolicyGradient)
+    memory.host.push_back({"logits of a teacher's loss", DistillationPass::bytes(config.model)});
   const int64_t floats = ParameterLayout::trained(config.model).size();
   if (!on_cpu)
     memory.host.push_back(

@@ -162,20 +162,23 @@ TEST(Docs, EachMetricOfARunHasItsRowAndEachRowItsMetric) {
     collect(run, written, config == std::string("mixed") ? Names{"grid", "sums"} : Names{});
   }
   // Of prompts that are too long, and with a teacher.
-  const auto run = folder / "tinystories";
   const auto taught = folder.write(
       "taught.yaml",
       fmt::format("extends: {0}/configs/tinystories.yaml\n"
                   "policies: [{{name: teacher, model: {0}/tests/data/models/stories260K}}]\n"
-                  "algo: {{distill: {{policy: teacher}}}}\n",
+                  "algo: {{distill: {{policy: teacher, rewards: false}}, kl: {{coef: 0}}}}\n",
                   TAILRACE_SOURCE_DIR));
-  auto result = run_binary(
-      fmt::format("launch {} --in-process --run-dir {} run.steps=1 eval.prompts=0 "
-                  "rollout.prompts_per_step=2 rollout.workers=1 rollout.max_action_tokens=4 "
-                  "rollout.max_prompt_tokens=16 env.too_long=drop algo.filter_zero_signal=none",
-                  taught.string(), run.string()));
-  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
-  collect(run, written);
+  for (const char* loss : {"policy_gradient", "jsd"}) {
+    const auto run = folder / loss;
+    const auto result = run_binary(
+        fmt::format("launch {} --in-process --run-dir {} run.steps=1 eval.prompts=0 "
+                    "rollout.prompts_per_step=2 rollout.workers=1 rollout.max_action_tokens=4 "
+                    "rollout.max_prompt_tokens=16 env.too_long=drop algo.filter_zero_signal=none "
+                    "algo.distill.loss={}",
+                    taught.string(), run.string(), loss));
+    ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+    collect(run, written);
+  }
   // Of pairs, of a reward model, and of unpaired rows.
   const auto pairs =
       folder.write("pairs.jsonl",
@@ -191,7 +194,7 @@ TEST(Docs, EachMetricOfARunHasItsRowAndEachRowItsMetric) {
                                               "  - preference: {1}, loss: kto}}\n",
                                               TAILRACE_SOURCE_DIR, of));
   const auto of_rows = folder / "rows";
-  result = run_binary(
+  const auto result = run_binary(
       fmt::format("launch {} --in-process --run-dir {}", stages.string(), of_rows.string()));
   ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
   collect(of_rows, written);

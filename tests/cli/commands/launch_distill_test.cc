@@ -65,6 +65,28 @@ TEST_F(LaunchDistill, AStudentComesToItsTeacherAndAKilledWorkerCostsNoBit) {
   EXPECT_NE(output().find("has changed since the run began"), std::string::npos) << output();
 }
 
+// The divergence over the teacher's likeliest tokens.
+TEST_F(LaunchDistill, ADivergenceIsLearnedByAnyNumberOfRanks) {
+  write_student(teach());
+  const std::vector<std::string> jsd = {"algo.distill.loss=jsd", "algo.distill.top_k=4",
+                                        "train.gradient_slots=2"};
+  start_run("other", jsd);
+  expect_done();
+  const std::vector<double> kl = distances("other");
+  ASSERT_EQ(kl.size(), static_cast<size_t>(kTaughtSteps));
+  EXPECT_LT(kl.back(), kl.front() / 2);
+  start_run("run", {jsd[0], jsd[1], jsd[2], "train.ranks=2"});
+  expect_done();
+  EXPECT_EQ(final_digest("run", kTaughtSteps), final_digest("other", kTaughtSteps));
+  for (const auto& [key, told] :
+       {std::pair{"algo.distill.rewards=true", "learns from the teacher alone"},
+        {"algo.distill.support=student", "keeps no likeliest tokens"},
+        {"algo.kl.coef=0.1", "has no advantages"}}) {
+    start_run("third", {jsd[0], key});
+    expect_refused(told);
+  }
+}
+
 TEST_F(LaunchDistill, ATeacherThatCannotScoreTheseTokensIsRefused) {
   const std::string stories = TAILRACE_SOURCE_DIR "/tests/data/models/stories260K";
   write_student(stories);
