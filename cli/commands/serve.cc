@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -22,6 +23,7 @@
 #include "core/config/flags.h"
 #include "core/generator_driver.h"
 #include "core/model/adapter_files.h"
+#include "core/model/sequence_scorer.h"
 #include "rollout/engine/engine.h"
 #include "rollout/engine/stop_tokens.h"
 #include "rollout/gateway/gateway.h"
@@ -39,6 +41,41 @@ struct ServeArguments {
   int64_t port = 8000, max_new_tokens = 1024, max_context_tokens = 0, max_sequences = 32;
   int64_t kv_cache_mb = 512, max_request_mb = 64;
   ComputeFlags compute;
+};
+
+// Scores given tokens with the weights that are served. Its memory is that of the longest sequence
+// so far: most servers are never asked.
+//
+// Thread: the engine's thread only.
+class ServedScores {
+ public:
+  explicit ServedScores(const LoadedModel& loaded) : loaded_(loaded) {}
+
+  gateway::TokenScores operator()(const gateway::TokensToScore& tokens) {
+    const auto size = std::ssize(tokens.ids);
+    if (scorer_ == nullptr || size > scorer_->max_tokens()) {
+      constexpr int64_t kStep = 512;  // sequences that grow one by one make few scorers
+      scorer_.reset();
+      scorer_ = std::make_unique<SequenceScorer>(
+          loaded_.model(), loaded_.stream(),
+          std::min((size + kStep - 1) / kStep * kStep, loaded_.model().max_context()));
+    }
+    SequenceScores found =
+        scorer_->score(loaded_.weights(), {.ids = tokens.ids,
+                                           .first = tokens.first,
+                                           .top_k = tokens.top,
+                                           .inverse_temperature = tokens.inverse_temperature});
+    gateway::TokenScores scores{.logprobs = std::move(found.logprobs), .top = {}};
+    for (const auto& top : found.top) {
+      auto& likely = scores.top.emplace_back();
+      for (const TopToken& token : top) likely.push_back({token.id, token.logprob});
+    }
+    return scores;
+  }
+
+ private:
+  const LoadedModel& loaded_;
+  std::unique_ptr<SequenceScorer> scorer_;
 };
 
 void serve(const ServeArguments& arguments) {
@@ -75,6 +112,8 @@ void serve(const ServeArguments& arguments) {
   how.sampling = arguments.sampling.params();
   how.sampling.max_new_tokens = arguments.max_new_tokens;
   how.sampling.stop_tokens = stop_tokens(config, format);
+  ServedScores scores(loaded);
+  how.scores = [&scores](const gateway::TokensToScore& tokens) { return scores(tokens); };
   GeneratorDriver driver(engine);
   gateway::Gateway gateway(driver, format, how, clock);
   fmt::print("{} serves {} at {}{}\n", how.model,

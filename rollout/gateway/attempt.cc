@@ -1,12 +1,14 @@
 #include "rollout/gateway/attempt.h"
 
 #include <algorithm>
+#include <iterator>
 #include <ranges>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "core/base/json_text.h"
+#include "kernels/base/check.h"
 
 namespace tailrace::gateway {
 namespace {
@@ -55,11 +57,12 @@ std::optional<ApiError> Attempt::fault_of(const ChatRequest& request) const {
                              name, name, name),
                  "unsupported_parameter");
   const int64_t num_ids = format_.tokenizer().vocab_size();
-  for (const TokenId id : request.prompt_ids)
-    if (id < 0 || id >= num_ids)
-      return bad(
-          fmt::format("the prompt has the token {}; the model has ids below {}", id, num_ids),
-          "invalid_prompt");
+  for (const TextPrompt& prompt : request.prompts)
+    for (const TokenId id : prompt.ids)
+      if (id < 0 || id >= num_ids)
+        return bad(
+            fmt::format("the prompt has the token {}; the model has ids below {}", id, num_ids),
+            "invalid_prompt");
   return std::nullopt;
 }
 
@@ -113,9 +116,34 @@ std::variant<std::vector<Capture::Place>, ApiError> Attempt::place(ChatRequest& 
     MutexLock lock(mutex_);
     return too_long(heard.num_bytes, heard.least_tokens);
   }
-  auto begun = request.is_chat ? Capture::begin(std::move(request.messages), request.tools)
-               : request.prompt_ids.empty() ? Capture::begin_text(std::move(request.prompt))
-                                            : Capture::begin_tokens(std::move(request.prompt_ids));
+  if (request.is_chat)
+    return place(Capture::begin(std::move(request.messages), request.tools), request, call, unused);
+  TR_CHECK(request.prompts.size() == 1 || is_anonymous_, "{} prompts of an episode",
+           request.prompts.size());
+  std::vector<Capture::Place> places;
+  for (const TextPrompt& prompt : request.prompts) {
+    auto placed = place(
+        prompt.ids.empty() ? Capture::begin_text(prompt.text) : Capture::begin_tokens(prompt.ids),
+        request, call, unused);
+    auto* error = std::get_if<ApiError>(&placed);
+    if (error == nullptr) {
+      std::ranges::move(std::get<std::vector<Capture::Place>>(placed), std::back_inserter(places));
+      continue;
+    }
+    // The places of the prompts before it need no discard(): they end with the attempt, which is
+    // this call's alone.
+    if (request.prompts.size() > 1)
+      error->message =
+          fmt::format("prompt[{}]: {}", &prompt - request.prompts.data(), error->message);
+    return *error;
+  }
+  return places;
+}
+
+std::variant<std::vector<Capture::Place>, ApiError> Attempt::place(Result<Capture::Opening> begun,
+                                                                   ChatRequest& request,
+                                                                   const Digest& call,
+                                                                   SessionId& unused) {
   if (!begun) return bad(begun.failure().message, "invalid_prompt");
   Capture::Opening opening = std::move(begun).value();
   {
@@ -136,7 +164,7 @@ std::variant<std::vector<Capture::Place>, ApiError> Attempt::place(ChatRequest& 
   const int64_t response = length - static_cast<int64_t>(first.num_prompt);
   const int64_t room =
       std::min(spec_.max_context_tokens - length, spec_.max_response_tokens - response);
-  if (room < 1) {
+  if (room < std::min<int64_t>(request.sampling.max_new_tokens, 1)) {
     over_limit_ = true;
     capture_.discard(first);
     // settle() took the session of the answer that this call goes on behind; with the call refused
@@ -150,7 +178,9 @@ std::variant<std::vector<Capture::Place>, ApiError> Attempt::place(ChatRequest& 
                                  response, spec_.max_response_tokens),
                "context_length_exceeded");
   }
-  request.sampling.max_new_tokens = std::min(request.sampling.max_new_tokens, room);
+  // The answers to several prompts have different room: each ends where its context is full.
+  if (request.prompts.size() <= 1)
+    request.sampling.max_new_tokens = std::min(request.sampling.max_new_tokens, room);
   if (!is_anonymous_) keep_distribution(request.sampling);
   num_calls_ += request.n;
   // The same body again, although nobody went on behind the answer to the first: a client that

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/base/digest.h"
+#include "core/base/result.h"
 #include "core/base/time.h"
 #include "core/chat/prompt_format.h"
 #include "core/generate.h"
@@ -78,9 +79,10 @@ class Attempt {
   bool is_anonymous() const { return is_anonymous_; }
   bool has_ended();
 
-  // Where the answers of a call go on, which counts from now on; lengths, and of an attempt that
-  // has a key the distribution, are set in the request, whose messages are taken. `call` is its
-  // digest. `unused` is a session of the generator that nobody needs any more; 0: there is none.
+  // Where the answers of a call go on, the n of one prompt behind those of another. The call counts
+  // from now on; lengths, and of an attempt that has a key the distribution, are set in the
+  // request, whose messages are taken. `call` is its digest. `unused` is a session of the generator
+  // that nobody needs any more; 0: there is none.
   //
   // One call is placed at a time, in the order in which they came. It may take long (the template,
   // the tokenizer), but the other members never wait for that.
@@ -112,6 +114,10 @@ class Attempt {
   CapturedAttempt end();
 
  private:
+  // The same of one conversation, as it begins.
+  std::variant<std::vector<Capture::Place>, ApiError> place(Result<Capture::Opening> begun,
+                                                            ChatRequest& request,
+                                                            const Digest& call, SessionId& unused);
   std::optional<ApiError> fault_of(const ChatRequest& request) const;
   std::optional<ApiError> refusal(int64_t num_answers) TR_REQUIRES(mutex_);
   ApiError too_long(int64_t num_bytes, int64_t least_tokens) TR_REQUIRES(mutex_);

@@ -34,7 +34,13 @@ struct Call {
   http::Reply reply;
   AnswerHead head = {};
   Usage usage = {};
-  std::vector<Branch> branches = {};
+  std::vector<Branch> branches = {};  // n of each prompt, in their order
+
+  bool wants_scores() const {
+    return request.wants_prompt_scores() || request.wants_answer_scores();
+  }
+  // Nothing is sampled.
+  bool only_echoes() const { return request.echoes && request.sampling.max_new_tokens == 0; }
 };
 
 }  // namespace tailrace::gateway

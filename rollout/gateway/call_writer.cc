@@ -42,6 +42,51 @@ void CallWriter::take(Call& call, Branch& branch, const Generation& generation) 
   call.usage.completion_tokens += std::ssize(generation.tokens);
 }
 
+void CallWriter::echo(Call& call, size_t index) const {
+  const ChatRequest& request = call.request;
+  if (!request.echoes) return;
+  Branch& branch = call.branches[index];
+  const TextPrompt& prompt = request.prompts[index / static_cast<size_t>(request.n)];
+  Echo echo{.text = prompt.ids.empty() ? prompt.text : format_.tokenizer().decode(prompt.ids),
+            .ids = branch.place.context};
+  if (request.wants_logprobs) echo.offsets = offsets_of(echo.ids, echo.text);
+  branch.choice.echo = std::move(echo);
+}
+
+// Characters of the text before each token. A special token has none; and some tokenizers begin a
+// text with a blank that is not in it.
+std::vector<int64_t> CallWriter::offsets_of(std::span<const TokenId> ids,
+                                            const std::string& text) const {
+  std::vector<int64_t> offsets;
+  int64_t count = 0;
+  for (const TokenId id : ids) {
+    offsets.push_back(count);
+    if (format_.tokenizer().is_special(id)) continue;
+    std::string bytes = format_.tokenizer().bytes_of(id);
+    if (count == 0 && bytes.starts_with(' ') && !text.starts_with(' ')) bytes.erase(0, 1);
+    count += num_characters(bytes);
+  }
+  return offsets;
+}
+
+void CallWriter::score(Call& call, size_t index, const ScoreTokens& scores) {
+  const ChatRequest& request = call.request;
+  Branch& branch = call.branches[index];
+  Choice& choice = branch.choice;
+  const std::vector<TokenId>& context = branch.place.context;
+  // As the model has them, whatever the sampled tokens were drawn with.
+  if (request.wants_prompt_scores())
+    choice.echo->scores = scores({.ids = context, .top = request.top_logprobs});
+  if (!request.wants_answer_scores() || choice.tokens.empty()) return;
+  std::vector<TokenId> whole = context;
+  for (const GeneratedToken& token : choice.tokens) whole.push_back(token.id);
+  choice.top = scores({.ids = whole,
+                       .first = std::ssize(context),
+                       .top = request.top_logprobs,
+                       .inverse_temperature = inverse_temperature(request.sampling)})
+                   .top;
+}
+
 void CallWriter::note_whether_heard(const Call& call, const CapturedCall& captured) {
   if (call.attempt->is_anonymous()) return;
   http::Reply(call.reply).when_written([attempt = call.attempt, captured](bool is_written) {
@@ -79,16 +124,20 @@ nlohmann::ordered_json CallWriter::message_of(const chat::ParsedAnswer& answer) 
 }
 
 void CallWriter::respond(Call& call, const Answered& answered) const {
-  const TokenBytes bytes = bytes_for(call.request);
-  call.reply.send(
-      200, call.request.is_chat
-               ? chat_response(answered.head, answered.choices, answered.usage, bytes)
-               : completion_response(answered.head, answered.choices, answered.usage, bytes));
+  call.reply.send(200, call.request.is_chat
+                           ? chat_response(answered.head, answered.choices, answered.usage,
+                                           bytes_for(call.request))
+                           : completion_response(answered.head, answered.choices, answered.usage,
+                                                 names_for(call.request)));
 }
 
 TokenBytes CallWriter::bytes_for(const ChatRequest& request) const {
   if (!request.wants_logprobs) return nullptr;
   return [this](TokenId id) { return format_.tokenizer().bytes_of(id); };
+}
+
+TokenNames CallWriter::names_for(const ChatRequest& request) const {
+  return {.bytes = bytes_for(request), .as_ids = request.names_ids};
 }
 
 void CallWriter::answer_again(Call& call, const Answered& answered) const {
@@ -112,11 +161,11 @@ void CallWriter::answer_again(Call& call, const Answered& answered) const {
 
 void CallWriter::send_delta(Call& call, size_t index, Delta delta, int64_t text_offset) const {
   delta.index = static_cast<int64_t>(index);
-  const TokenBytes bytes = bytes_for(call.request);
   const bool with_usage = call.request.include_usage;
-  call.reply.stream(call.request.is_chat
-                        ? chat_chunk(call.head, delta, with_usage, bytes)
-                        : completion_chunk(call.head, delta, with_usage, bytes, text_offset));
+  call.reply.stream(
+      call.request.is_chat
+          ? chat_chunk(call.head, delta, with_usage, bytes_for(call.request))
+          : completion_chunk(call.head, delta, with_usage, names_for(call.request), text_offset));
 }
 
 void CallWriter::end_stream(Call& call) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -14,6 +15,7 @@
 #include "core/chat/tool_calls.h"
 #include "core/generate.h"
 #include "rollout/gateway/call.h"
+#include "rollout/gateway/token_scores.h"
 
 namespace tailrace::gateway {
 
@@ -26,6 +28,10 @@ class CallWriter {
 
   // Turns a sampled generation into an answer.
   void take(Call& call, Branch& branch, const Generation& generation) const;
+  // Puts the prompt in front of the answer of a call that echoes.
+  void echo(Call& call, size_t index) const;
+  // Scores the tokens that a call wants to know more of: of its prompt, and of its answer.
+  static void score(Call& call, size_t index, const ScoreTokens& scores);
   // In OpenAI's form, as a client says it again.
   static nlohmann::ordered_json message_of(const chat::ParsedAnswer& answer);
 
@@ -46,6 +52,8 @@ class CallWriter {
   std::string shown_text(const ChatRequest& request, std::span<const GeneratedToken> tokens,
                          FinishReason reason) const;
   TokenBytes bytes_for(const ChatRequest& request) const;
+  TokenNames names_for(const ChatRequest& request) const;
+  std::vector<int64_t> offsets_of(std::span<const TokenId> ids, const std::string& text) const;
   void send_delta(Call& call, size_t index, Delta delta, int64_t text_offset) const;
   AnswerStream& stream_of(const Call& call, Branch& branch) const;
 

@@ -16,13 +16,6 @@ using Json = nlohmann::ordered_json;
 // JSON has no infinity; the API writes this for a probability that rounds to nothing.
 double finite(float logprob) { return std::isfinite(logprob) ? logprob : -9999.0; }
 
-// Characters (code points) of text; those of what is no UTF-8 are counted as if it were.
-int64_t num_characters(std::string_view text) {
-  int64_t count = 0;
-  for (const char byte : text) count += (static_cast<unsigned char>(byte) & 0xc0) != 0x80;
-  return count;
-}
-
 Json chat_logprobs(std::span<const GeneratedToken> tokens, const TokenBytes& bytes_of) {
   if (!bytes_of) return nullptr;
   Json content = Json::array();
@@ -38,23 +31,78 @@ Json chat_logprobs(std::span<const GeneratedToken> tokens, const TokenBytes& byt
   return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
-Json completion_logprobs(std::span<const GeneratedToken> tokens, const TokenBytes& bytes_of,
-                         int64_t offset) {
-  if (!bytes_of) return nullptr;
-  Json texts = Json::array(), logprobs = Json::array(), offsets = Json::array();
-  Json tops = Json::array();  // of the one token that was sampled
-  for (const GeneratedToken& token : tokens) {
-    std::string text = bytes_of(token.id);
-    offsets.push_back(offset);
-    offset += num_characters(text);
-    tops.push_back({{text, finite(token.logprob)}});
-    texts.push_back(std::move(text));
-    logprobs.push_back(finite(token.logprob));
+// The four lists of a completion's log-probabilities.
+class CompletionLogprobs {
+ public:
+  explicit CompletionLogprobs(const TokenNames& names) : names_(names) {}
+
+  // `likely`: of its position. The token itself is named too, wherever it stands among them.
+  void add(TokenId id, float logprob, int64_t offset, std::span<const LikelyToken> likely) {
+    Json top = Json::object();
+    // Two tokens may have one text: the likelier one keeps it.
+    for (const LikelyToken& token : likely) {
+      std::string name = name_of(token.id);
+      if (!top.contains(name)) top[std::move(name)] = finite(token.logprob);
+    }
+    std::string name = name_of(id);
+    if (!top.contains(name)) top[name] = finite(logprob);
+    tokens_.push_back(std::move(name));
+    logprobs_.push_back(finite(logprob));
+    tops_.push_back(std::move(top));
+    offsets_.push_back(offset);
   }
-  return {{"tokens", std::move(texts)},
-          {"token_logprobs", std::move(logprobs)},
-          {"top_logprobs", std::move(tops)},
-          {"text_offset", std::move(offsets)}};
+  // A token that nothing stands before.
+  void add_first(TokenId id) {
+    tokens_.push_back(name_of(id));
+    logprobs_.push_back(nullptr);
+    tops_.push_back(nullptr);
+    offsets_.push_back(0);
+  }
+  void add(const Echo& echo) {
+    const TokenScores& scores = echo.scores;
+    add_first(echo.ids.front());
+    for (size_t i = 1; i < echo.ids.size(); ++i)
+      add(echo.ids[i], scores.logprobs[i - 1], echo.offsets[i],
+          scores.top.empty() ? std::span<const LikelyToken>() : scores.top[i - 1]);
+  }
+  void add(std::span<const GeneratedToken> tokens, int64_t offset,
+           std::span<const std::vector<LikelyToken>> top) {
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      add(tokens[i].id, tokens[i].logprob, offset,
+          top.empty() ? std::span<const LikelyToken>() : top[i]);
+      offset += num_characters(names_.bytes(tokens[i].id));
+    }
+  }
+  Json take() {
+    return {{"tokens", std::move(tokens_)},
+            {"token_logprobs", std::move(logprobs_)},
+            {"top_logprobs", std::move(tops_)},
+            {"text_offset", std::move(offsets_)}};
+  }
+
+ private:
+  std::string name_of(TokenId id) const {
+    return names_.as_ids ? fmt::format("token_id:{}", id) : names_.bytes(id);
+  }
+
+  const TokenNames& names_;
+  Json tokens_ = Json::array(), logprobs_ = Json::array(), tops_ = Json::array(),
+       offsets_ = Json::array();
+};
+
+Json completion_logprobs(const Choice& choice, const TokenNames& names) {
+  if (!names.bytes) return nullptr;
+  CompletionLogprobs logprobs(names);
+  if (choice.echo) logprobs.add(*choice.echo);
+  logprobs.add(choice.tokens, choice.echo ? num_characters(choice.echo->text) : 0, choice.top);
+  return logprobs.take();
+}
+
+Json completion_logprobs(const Delta& delta, const TokenNames& names, int64_t offset) {
+  if (!names.bytes || delta.tokens.empty()) return nullptr;
+  CompletionLogprobs logprobs(names);
+  logprobs.add(delta.tokens, offset, {});
+  return logprobs.take();
 }
 
 Json json_of(const chat::ToolCall& call) {
@@ -111,6 +159,12 @@ Json json_of(const ModelEntry& model) {
 
 }  // namespace
 
+int64_t num_characters(std::string_view text) {
+  int64_t count = 0;
+  for (const char byte : text) count += (static_cast<unsigned char>(byte) & 0xc0) != 0x80;
+  return count;
+}
+
 std::string finish_reason(FinishReason reason, bool has_calls) {
   switch (reason) {
     case FinishReason::kStopToken:
@@ -139,12 +193,12 @@ std::string chat_response(const AnswerHead& head, std::span<const Choice> choice
 }
 
 std::string completion_response(const AnswerHead& head, std::span<const Choice> choices,
-                                const Usage& usage, const TokenBytes& bytes) {
+                                const Usage& usage, const TokenNames& names) {
   Json list = Json::array();
   for (const Choice& choice : choices) {
     list.push_back({{"index", list.size()},
-                    {"text", choice.text},
-                    {"logprobs", completion_logprobs(choice.tokens, bytes, 0)},
+                    {"text", choice.echo ? choice.echo->text + choice.text : choice.text},
+                    {"logprobs", completion_logprobs(choice, names)},
                     {"finish_reason", finish_reason(choice.reason, false)}});
   }
   Json response = whole(head, kCompletion, std::move(list));
@@ -173,12 +227,10 @@ std::string chat_chunk(const AnswerHead& head, const Delta& delta, bool with_usa
 }
 
 std::string completion_chunk(const AnswerHead& head, const Delta& delta, bool with_usage,
-                             const TokenBytes& bytes, int64_t text_offset) {
-  Json choice = {
-      {"index", delta.index},
-      {"text", delta.text},
-      {"logprobs",
-       delta.tokens.empty() ? Json() : completion_logprobs(delta.tokens, bytes, text_offset)}};
+                             const TokenNames& names, int64_t text_offset) {
+  Json choice = {{"index", delta.index},
+                 {"text", delta.text},
+                 {"logprobs", completion_logprobs(delta, names, text_offset)}};
   choice["finish_reason"] = delta.reason ? Json(finish_reason(*delta.reason, false)) : Json();
   return chunk(head, kCompletion, std::move(choice), with_usage);
 }

@@ -17,6 +17,7 @@
 
 #include "core/chat/tool_calls.h"
 #include "core/generate.h"
+#include "rollout/gateway/token_scores.h"
 
 namespace tailrace::gateway {
 
@@ -32,8 +33,26 @@ struct Usage {
   int64_t cached_tokens = 0;  // of prompt_tokens: KV that was there already
 };
 
+// Characters (code points) of a text; where it is no UTF-8, as if it were.
+int64_t num_characters(std::string_view text);
+
 // Bytes of a token; they need not be whole characters.
 using TokenBytes = std::function<std::string(TokenId)>;
+
+// The names of tokens in the log-probabilities of a completion.
+struct TokenNames {
+  TokenBytes bytes = nullptr;  // none: no log-probabilities are wanted
+  bool as_ids = false;         // "token_id:123" in place of the text
+};
+
+// The prompt that a completion begins with. Scores and offsets are there where log-probabilities
+// are wanted.
+struct Echo {
+  std::string text = {};
+  std::vector<TokenId> ids = {};
+  TokenScores scores = {};            // from the second token on
+  std::vector<int64_t> offsets = {};  // of each token: characters of the text before it
+};
 
 // One of the n answers.
 struct Choice {
@@ -41,6 +60,8 @@ struct Choice {
   std::string text = {};                    // of a completion
   std::vector<GeneratedToken> tokens = {};  // of the log-probabilities
   FinishReason reason = FinishReason::kStopToken;
+  std::optional<Echo> echo = {};                   // of a completion
+  std::vector<std::vector<LikelyToken>> top = {};  // of each token; empty: none were wanted
 };
 
 // A piece of one of the n answers. Empty members add nothing.
@@ -64,14 +85,14 @@ std::string finish_reason(FinishReason reason, bool has_calls);
 std::string chat_response(const AnswerHead& head, std::span<const Choice> choices,
                           const Usage& usage, const TokenBytes& bytes = nullptr);
 std::string completion_response(const AnswerHead& head, std::span<const Choice> choices,
-                                const Usage& usage, const TokenBytes& bytes = nullptr);
+                                const Usage& usage, const TokenNames& names = {});
 
 // `with_usage`: the stream ends with a usage_chunk().
 std::string chat_chunk(const AnswerHead& head, const Delta& delta, bool with_usage,
                        const TokenBytes& bytes = nullptr);
 // `text_offset`: characters of the choice's text before this piece.
 std::string completion_chunk(const AnswerHead& head, const Delta& delta, bool with_usage,
-                             const TokenBytes& bytes = nullptr, int64_t text_offset = 0);
+                             const TokenNames& names = {}, int64_t text_offset = 0);
 // Behind the last pieces of all choices, where the client asked for it.
 std::string usage_chunk(const AnswerHead& head, bool is_chat, const Usage& usage);
 // The chunk of a stream that fails in its middle; the official client raises APIError for it.

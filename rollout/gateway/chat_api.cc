@@ -9,6 +9,7 @@
 #include "core/base/json_row.h"
 #include "core/base/json_text.h"
 #include "rollout/gateway/chat_messages.h"
+#include "rollout/gateway/token_scores.h"
 
 namespace tailrace::gateway {
 namespace {
@@ -64,10 +65,11 @@ constexpr Unsupported kUnsupportedInChat[] = {
     {"top_logprobs", "0", "; the log-probability of the sampled token is all that there is"},
 };
 constexpr Unsupported kUnsupportedInCompletions[] = {
-    {"echo", "false"},
     {"suffix", R"("")"},
     {"chat_template_kwargs", "{}"},
 };
+
+constexpr Unsupported kUnsupportedUnscored[] = {{"echo", "false"}};
 
 class Fields {
  public:
@@ -163,7 +165,8 @@ std::vector<std::string> read_stops(const Fields& fields, std::vector<std::strin
   return stops;
 }
 
-SamplingParams read_sampling(const Fields& fields, const SamplingParams& defaults) {
+SamplingParams read_sampling(const Fields& fields, const SamplingParams& defaults,
+                             int64_t least_new_tokens) {
   SamplingParams sampling = defaults;
   sampling.temperature = fields.number("temperature", defaults.temperature, 0, kMaxApiTemperature);
   // Greedy, or what float32 can divide logits by.
@@ -172,18 +175,21 @@ SamplingParams read_sampling(const Fields& fields, const SamplingParams& default
   sampling.min_p = fields.number("min_p", defaults.min_p, 0, 1);
   sampling.top_k = fields.integer("top_k", defaults.top_k, -1, kMaxInt);
   // The API has renamed it; where both are sent the new name counts.
-  const int64_t old_name = fields.integer("max_tokens", defaults.max_new_tokens, 1, kMaxInt);
-  sampling.max_new_tokens = fields.integer("max_completion_tokens", old_name, 1, kMaxInt);
+  const int64_t old_name =
+      fields.integer("max_tokens", defaults.max_new_tokens, least_new_tokens, kMaxInt);
+  sampling.max_new_tokens =
+      fields.integer("max_completion_tokens", old_name, least_new_tokens, kMaxInt);
   sampling.stop_strings = read_stops(fields, defaults.stop_strings);
   return sampling;
 }
 
 // The fields that chats and completions have in common.
-ChatRequest read_common(const Fields& fields, const SamplingParams& defaults) {
+ChatRequest read_common(const Fields& fields, const SamplingParams& defaults,
+                        int64_t least_new_tokens) {
   ChatRequest request;
   fields.refuse_unsupported(kUnsupported);
   request.model = fields.text("model");
-  request.sampling = read_sampling(fields, defaults);
+  request.sampling = read_sampling(fields, defaults, least_new_tokens);
   request.n = fields.integer("n", 1, 1, kMaxChoices);
   if (const Json* seed = fields.find("seed")) {
     if (!seed->is_number_integer()) Fields::wrong("seed", *seed, "an integer of 64 bits");
@@ -215,41 +221,74 @@ void read_chat(const Fields& fields, const Json& body, ChatRequest& request) {
   request.wants_logprobs = fields.flag("logprobs", false);
 }
 
-void read_prompt(const Fields& fields, ChatRequest& request) {
-  const Json* prompt = fields.find("prompt");
+TextPrompt read_prompt(const Json& prompt) {
   const char* accepted = "a string or a list of token ids, not empty";
-  if (prompt == nullptr) Fields::wrong("prompt", Json(), accepted);
-  // A list of prompts, of which there may be one.
-  if (prompt->is_array() && !prompt->empty() && !prompt->front().is_number()) {
-    if (prompt->size() > 1)
-      refuse("prompt", "prompt has several prompts; send each in a request of its own",
-             "unsupported_value");
-    prompt = &prompt->front();
-  }
-  if (prompt->is_string() && !prompt->get_ref<const std::string&>().empty()) {
-    request.prompt = prompt->get<std::string>();
-    return;
-  }
-  if (!prompt->is_array() || prompt->empty()) Fields::wrong("prompt", *prompt, accepted);
-  for (const Json& id : *prompt) {
+  if (prompt.is_string() && !prompt.get_ref<const std::string&>().empty())
+    return {.text = prompt.get<std::string>()};
+  if (!prompt.is_array() || prompt.empty()) Fields::wrong("prompt", prompt, accepted);
+  TextPrompt read;
+  for (const Json& id : prompt) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() > kMaxInt)
       Fields::wrong("prompt", id, "a list of token ids; this one is none");
-    request.prompt_ids.push_back(id.get<TokenId>());
+    read.ids.push_back(id.get<TokenId>());
   }
+  return read;
 }
 
-template <class ReadRest>
-std::variant<ChatRequest, ApiError> read_request(std::string_view body,
-                                                 const SamplingParams& defaults, ReadRest read) {
+void read_prompts(const Fields& fields, bool can_score, ChatRequest& request) {
+  const Json* prompt = fields.find("prompt");
+  const Json none;
+  if (prompt == nullptr) prompt = &none;
+  // A list of prompts, or of the ids of one.
+  const bool is_list = prompt->is_array() && !prompt->empty() && !prompt->front().is_number();
+  if (!is_list) {
+    request.prompts.push_back(read_prompt(*prompt));
+    return;
+  }
+  const auto size = static_cast<int64_t>(prompt->size());
+  if (size > 1 && !can_score)
+    refuse("prompt", "prompt has several prompts; send each in a request of its own",
+           "unsupported_value");
+  if (size > kMaxChoices / request.n)
+    refuse("prompt",
+           fmt::format("prompt has {} prompts, with n = {} for {} answers; {} are the most", size,
+                       request.n, size * request.n, kMaxChoices),
+           "invalid_value");
+  for (const Json& one : *prompt) request.prompts.push_back(read_prompt(one));
+}
+
+// The fields that need scores of tokens.
+void read_scores(const Fields& fields, bool can_score, ChatRequest& request) {
+  request.wants_logprobs = fields.find("logprobs") != nullptr;
+  request.names_ids = fields.flag("return_tokens_as_token_ids", false);
+  if (!can_score) {
+    fields.refuse_unsupported(kUnsupportedUnscored);
+    if (fields.integer("logprobs", 0, 0, kMaxInt) > 1)
+      refuse("logprobs",
+             "logprobs above 1 is not supported; the log-probability of the sampled token is all "
+             "that there is (leave it out, or send 0 or 1)",
+             "unsupported_parameter");
+    return;
+  }
+  request.echoes = fields.flag("echo", false);
+  request.top_logprobs = fields.integer("logprobs", 0, 0, kMaxTopLogprobs);
+  if (!request.stream) return;
+  if (request.echoes)
+    refuse("echo", "echo is not supported in a stream; leave out echo or stream",
+           "unsupported_parameter");
+  if (request.wants_answer_scores())
+    refuse("logprobs", "logprobs above 1 is not supported in a stream; send 0 or 1, or no stream",
+           "unsupported_parameter");
+}
+
+template <class Read>
+std::variant<ChatRequest, ApiError> read_request(std::string_view body, Read read) {
   // The number of values bounds memory: a value takes many times the bytes of its text.
   const Result<Json> row = parse_json_row(body, kMaxRequestValues);
   if (!row.ok())
     return ApiError{.message = fmt::format("the body of the request is {}", row.failure().message)};
   try {
-    const Fields fields(row.value());
-    ChatRequest request = read_common(fields, defaults);
-    read(fields, row.value(), request);
-    return request;
+    return read(Fields(row.value()), row.value());
   } catch (const Refused& refused) {
     return refused.error;
   }
@@ -259,21 +298,25 @@ std::variant<ChatRequest, ApiError> read_request(std::string_view body,
 
 std::variant<ChatRequest, ApiError> read_chat_request(std::string_view body,
                                                       const SamplingParams& defaults) {
-  return read_request(body, defaults, read_chat);
+  return read_request(body, [&](const Fields& fields, const Json& json) {
+    ChatRequest request = read_common(fields, defaults, /*least_new_tokens=*/1);
+    read_chat(fields, json, request);
+    return request;
+  });
 }
 
 std::variant<ChatRequest, ApiError> read_completion_request(std::string_view body,
-                                                            const SamplingParams& defaults) {
-  return read_request(body, defaults, [](const Fields& fields, const Json&, ChatRequest& request) {
+                                                            const SamplingParams& defaults,
+                                                            bool can_score) {
+  return read_request(body, [&](const Fields& fields, const Json&) {
+    // An answer that repeats its prompt need not go on behind it.
+    const bool may_be_empty = can_score && fields.flag("echo", false);
+    ChatRequest request = read_common(fields, defaults, may_be_empty ? 0 : 1);
     request.is_chat = false;
     fields.refuse_unsupported(kUnsupportedInCompletions);
-    request.wants_logprobs = fields.find("logprobs") != nullptr;
-    if (fields.integer("logprobs", 0, 0, kMaxInt) > 1)
-      refuse("logprobs",
-             "logprobs above 1 is not supported; the log-probability of the sampled token is all "
-             "that there is (leave it out, or send 0 or 1)",
-             "unsupported_parameter");
-    read_prompt(fields, request);
+    read_scores(fields, can_score, request);
+    read_prompts(fields, can_score, request);
+    return request;
   });
 }
 

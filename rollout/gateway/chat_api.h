@@ -22,6 +22,12 @@ namespace tailrace::gateway {
 
 inline constexpr int64_t kMaxChoices = 128, kMaxStops = 16;
 
+// A prompt of a completion: a text or token ids.
+struct TextPrompt {
+  std::string text = {};
+  std::vector<TokenId> ids = {};
+};
+
 struct ChatRequest {
   // The messages of a chat: a list of {"role", "content", "reasoning_content", "tool_calls",
   // "tool_call_id", "name"}, in this order and only those sent; `content` is always a string, role
@@ -31,10 +37,12 @@ struct ChatRequest {
 
   nlohmann::ordered_json template_variables = nlohmann::ordered_json::object();
 
-  // The prompt of a completion: a text or token ids.
   bool is_chat = true;
-  std::string prompt;
-  std::vector<TokenId> prompt_ids;
+  // Of a completion: one, or several, which have n answers each.
+  std::vector<TextPrompt> prompts;
+  bool echoes = false;       // a completion's answer begins with its prompt
+  int64_t top_logprobs = 0;  // of a completion: likeliest tokens of each position
+  bool names_ids = false;    // tokens in log-probabilities are "token_id:123"
 
   SamplingParams sampling;  // the defaults, changed by what was sent
   std::optional<uint64_t> seed;
@@ -43,14 +51,20 @@ struct ChatRequest {
   bool include_usage = false;  // a stream ends with a chunk of counts
   bool wants_logprobs = false;
   std::string model;  // "": none was named
+
+  bool wants_prompt_scores() const { return echoes && wants_logprobs; }
+  bool wants_answer_scores() const { return top_logprobs > 1; }
 };
 
 // Reads the body of POST /v1/chat/completions.
 std::variant<ChatRequest, ApiError> read_chat_request(std::string_view body,
                                                       const SamplingParams& defaults);
 
-// Reads the body of POST /v1/completions.
+// Reads the body of POST /v1/completions. `can_score`: tokens that were not sampled can be scored,
+// and nothing is captured; without it echo, several log-probabilities and several prompts are
+// refused.
 std::variant<ChatRequest, ApiError> read_completion_request(std::string_view body,
-                                                            const SamplingParams& defaults);
+                                                            const SamplingParams& defaults,
+                                                            bool can_score = false);
 
 }  // namespace tailrace::gateway

@@ -74,7 +74,7 @@ struct Gateway::State {
         clock(its_clock),
         writer(format),
         calls(
-            generator, writer, options.model,
+            generator, writer, options.model, options.scores,
             [this](const ApiError& error, Attempt& attempt) { note_refusal(error, &attempt); },
             clock),
         pool(options.reading, its_clock),
@@ -181,8 +181,9 @@ struct Gateway::State {
     };
     if (known->has_ended())
       return refuse({401, "the episode is over", "invalid_request_error", "invalid_api_key", ""});
-    auto read = is_chat ? read_chat_request(request.body, known->spec().sampling)
-                        : read_completion_request(request.body, known->spec().sampling);
+    auto read =
+        is_chat ? read_chat_request(request.body, known->spec().sampling)
+                : read_completion_request(request.body, known->spec().sampling, can_score(*known));
     if (const auto* error = std::get_if<ApiError>(&read)) return refuse(*error);
     Call call{.attempt = known, .request = std::move(std::get<ChatRequest>(read)), .reply = reply};
     call.digest = call.name = digest_of(path + " " + request.body);
@@ -196,6 +197,10 @@ struct Gateway::State {
         return writer.answer_again(call, *answered);
     if (auto error = place(call)) return refuse(*error);
     enqueue(std::move(call));
+  }
+
+  bool can_score(const Attempt& attempt) const {
+    return attempt.is_anonymous() && options.scores != nullptr;
   }
 
   void note_refusal(const ApiError& error, Attempt* attempt) {
@@ -289,6 +294,7 @@ struct Gateway::State {
     for (Call& call : coming) calls.begin(std::move(call));
     for (const int64_t id : left) calls.drop(id);
     calls.stream();
+    calls.score_next();
   }
 
   CapturedAttempt end(const std::string& key) {
@@ -376,6 +382,7 @@ std::vector<std::string> Gateway::take_refusals(bool is_end) {
 }
 
 void Gateway::wait(std::chrono::milliseconds longest) {
+  if (state_->calls.has_to_score()) return;
   MutexLock lock(state_->mutex);
   state_->arrived.wait_for(lock.native(), longest,
                            [&] { return !state_->inbox.empty() || !state_->gone.empty(); });

@@ -37,6 +37,7 @@
 #include "core/http/server.h"
 #include "rollout/gateway/attempt.h"
 #include "rollout/gateway/reading_pool.h"
+#include "rollout/gateway/token_scores.h"
 
 namespace tailrace::gateway {
 
@@ -46,6 +47,10 @@ struct GatewayOptions {
   SamplingParams sampling = {};  // of anonymous calls: what they do not ask for
   bool serves_anonymous = false;
   std::string api_key = {};  // of anonymous calls; empty: they need none
+  // Scores tokens for anonymous calls, which poll() asks for between steps of the generator. Empty:
+  // echo, several log-probabilities and several prompts are refused, as in an episode, where none
+  // of that would be captured.
+  ScoreTokens scores = {};
   ReadingLimits reading = {};
 };
 
@@ -67,7 +72,8 @@ class Gateway {
   std::string base_url(const std::string& key = {}, uint16_t sandbox_port = 0) const;
   http::Server& server();
 
-  // Takes requests, and gives out what was sampled of those that stream.
+  // Takes requests, gives out what was sampled of those that stream, and scores one sequence where
+  // a request wants it.
   void poll();
   // Nothing is asked of the generator.
   bool idle() const;
@@ -76,7 +82,7 @@ class Gateway {
   // Lines about what was refused since they were last taken: for the log of whoever owns this.
   // `is_end`: also how many there were in all.
   std::vector<std::string> take_refusals(bool is_end = false);
-  // Until there is a request, or for so long.
+  // Until there is a request, or for so long. Not at all while there is something to score.
   void wait(std::chrono::milliseconds longest);
 
  private:

@@ -12,10 +12,11 @@
 namespace tailrace::gateway {
 
 OpenCalls::OpenCalls(GeneratorDriver& generator, const CallWriter& writer, std::string model,
-                     NoteRefusal note_refusal, const Clock& clock)
+                     ScoreTokens scores, NoteRefusal note_refusal, const Clock& clock)
     : generator_(generator),
       writer_(writer),
       model_(std::move(model)),
+      scores_(std::move(scores)),
       note_refusal_(std::move(note_refusal)),
       clock_(clock) {}
 
@@ -31,9 +32,20 @@ void OpenCalls::begin(Call call) {
   call.head = {.id = fmt::format("{}-{}", call.request.is_chat ? "chatcmpl" : "cmpl", id),
                .model = model_,
                .created = static_cast<int64_t>(unix_seconds())};
-  call.usage.prompt_tokens = std::ssize(place.context);
+  // The n answers of a prompt have it in common.
+  for (size_t i = 0; i < call.branches.size(); i += static_cast<size_t>(call.request.n))
+    call.usage.prompt_tokens += std::ssize(call.branches[i].place.context);
   call.usage.cached_tokens = place.session != 0 ? static_cast<int64_t>(place.num_known) : 0;
-  Call& open = calls_.emplace(id, std::move(call)).first->second;
+  const auto at = calls_.emplace(id, std::move(call)).first;
+  Call& open = at->second;
+  for (size_t i = 0; i < open.branches.size(); ++i) writer_.echo(open, i);
+  if (open.only_echoes()) {
+    for (Branch& branch : open.branches) {
+      branch.is_done = true;
+      branch.choice.reason = FinishReason::kLength;
+    }
+    return complete(at);
+  }
   for (size_t i = 0; i < open.branches.size(); ++i) submit(open, open.branches[i], i);
 }
 
@@ -54,6 +66,10 @@ void OpenCalls::submit(Call& call, Branch& branch, size_t index) {
   request.new_tokens.assign(place.context.begin() + static_cast<std::ptrdiff_t>(known),
                             place.context.end());
   request.sampling = call.request.sampling;
+  // Answers to several prompts have different room.
+  request.sampling.max_new_tokens =
+      std::min(request.sampling.max_new_tokens,
+               call.attempt->spec().max_context_tokens - std::ssize(place.context));
   request.wants_kept = call.attempt->spec().keeps_sets;
   const uint64_t seed = call.request.seed.value_or(0);
   // Draws follow from the sample, what was said and the number among equal calls, so that an
@@ -80,7 +96,26 @@ void OpenCalls::answered(Generation generation) {
   writer_.take(call, branch, generation);
   if (call.request.stream && !branch.choice.tokens.empty()) writer_.stream_rest(call, index);
   // Answers count together when the last of them is there: a call that is cut off leaves no token.
-  if (std::ranges::all_of(call.branches, [](const Branch& b) { return b.is_done; })) finish(at);
+  if (std::ranges::all_of(call.branches, [](const Branch& b) { return b.is_done; })) complete(at);
+}
+
+void OpenCalls::complete(Calls::iterator at) {
+  if (!at->second.wants_scores()) return finish(at);
+  to_score_.emplace_back(at->first, 0);
+}
+
+void OpenCalls::score_next() {
+  while (!to_score_.empty()) {
+    auto& [id, index] = to_score_.front();
+    const auto at = calls_.find(id);
+    if (at != calls_.end()) {
+      Call& call = at->second;
+      CallWriter::score(call, index, scores_);
+      if (++index < call.branches.size()) return;
+    }
+    to_score_.pop_front();
+    if (at != calls_.end()) return finish(at);
+  }
 }
 
 // All its answers are there: now they count.
@@ -92,9 +127,10 @@ CapturedCall OpenCalls::capture_answers(Call& call) {
                            CallWriter::message_of(branch.choice.answer), branch.session,
                            call.digest, captured);
     } else {
-      // An answer without a token means that the context is full, which is the policy's doing.
-      call.attempt->discard(branch.place, /*is_full=*/true);
-      generator_.release(branch.session);
+      // An answer without a token means that the context is full, which is the policy's doing; or
+      // that none was wanted.
+      call.attempt->discard(branch.place, /*is_full=*/!call.only_echoes());
+      if (branch.session != 0) generator_.release(branch.session);
     }
   }
   return captured;
@@ -105,7 +141,8 @@ void OpenCalls::finish(Calls::iterator at) {
   CapturedCall captured = capture_answers(call);
   std::vector<Choice> choices;
   for (Branch& branch : call.branches) choices.push_back(std::move(branch.choice));
-  if (std::ranges::all_of(choices, [](const Choice& c) { return c.tokens.empty(); })) {
+  if (!call.only_echoes() &&
+      std::ranges::all_of(choices, [](const Choice& c) { return c.tokens.empty(); })) {
     refuse_full(call);
   } else {
     // Before anything is written: a short answer may be with its client at once.
@@ -152,7 +189,7 @@ OpenCalls::Calls::iterator OpenCalls::drop(Calls::iterator at) {
   Call& call = at->second;
   for (Branch& branch : call.branches) {
     branches_.erase(branch.session);
-    generator_.release(branch.session);
+    if (branch.session != 0) generator_.release(branch.session);
     call.attempt->discard(branch.place, /*is_full=*/false);
   }
   close(call);

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <string>
@@ -17,15 +18,17 @@
 #include "rollout/gateway/api_error.h"
 #include "rollout/gateway/call.h"
 #include "rollout/gateway/call_writer.h"
+#include "rollout/gateway/token_scores.h"
 
 namespace tailrace::gateway {
 
 class OpenCalls : private AnswerSink {
  public:
   using NoteRefusal = std::function<void(const ApiError&, Attempt&)>;
-  // Borrows all but the name of the model.
+  // Borrows the generator, the writer and the clock. `scores`: what scores given tokens; empty:
+  // nobody asks for that.
   OpenCalls(GeneratorDriver& generator, const CallWriter& writer, std::string model,
-            NoteRefusal note_refusal, const Clock& clock);
+            ScoreTokens scores, NoteRefusal note_refusal, const Clock& clock);
   ~OpenCalls() override;
   OpenCalls(const OpenCalls&) = delete;
 
@@ -38,12 +41,18 @@ class OpenCalls : private AnswerSink {
   void drop_all(const Attempt& attempt);
   // To clients that want it: what was sampled so far.
   void stream();
+  // Scores one answer of a call that wants scores, and answers the call behind its last one. One at
+  // a time, so that the generator goes on in between.
+  void score_next();
+  bool has_to_score() const { return !to_score_.empty(); }
 
  private:
   using Calls = std::map<int64_t, Call>;
 
   void answered(Generation generation) override;
   void submit(Call& call, Branch& branch, size_t index);
+  // All its answers are sampled.
+  void complete(Calls::iterator at);
   CapturedCall capture_answers(Call& call);
   void finish(Calls::iterator at);
   void refuse_full(Call& call);
@@ -53,10 +62,13 @@ class OpenCalls : private AnswerSink {
   GeneratorDriver& generator_;
   const CallWriter& writer_;
   const std::string model_;
+  const ScoreTokens scores_;
   const NoteRefusal note_refusal_;
   const Clock& clock_;
   Calls calls_;
   std::unordered_map<SessionId, std::pair<int64_t, size_t>> branches_;  // that are being sampled
+  // Calls that want scores, with the next of their answers. Some may be dropped by now.
+  std::deque<std::pair<int64_t, size_t>> to_score_;
 };
 
 }  // namespace tailrace::gateway

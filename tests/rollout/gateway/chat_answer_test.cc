@@ -57,7 +57,7 @@ TEST(ChatAnswer, ACompletionCountsTheOffsetsOfItsTokens) {
                                      "a",
                              .tokens = {{.id = 1}, {.id = 2}, {.id = 1}},
                              .reason = FinishReason::kContextFull}};
-  const Json answer = Json::parse(completion_response(kHead, choices, kUsage, bytes_of));
+  const Json answer = Json::parse(completion_response(kHead, choices, kUsage, {bytes_of}));
   EXPECT_EQ(answer["object"], "text_completion");
   EXPECT_EQ(answer["choices"][0]["text"],
             "a\xc3\xa4"
@@ -66,6 +66,36 @@ TEST(ChatAnswer, ACompletionCountsTheOffsetsOfItsTokens) {
   EXPECT_EQ(answer["choices"][0]["logprobs"]["text_offset"].dump(), "[0,1,2]");
   EXPECT_EQ(answer["choices"][0]["logprobs"]["token_logprobs"].dump(), "[0.0,0.0,0.0]");
   EXPECT_EQ(answer["usage"]["total_tokens"], 10);
+}
+
+TEST(ChatAnswer, AnEchoStandsBeforeTheAnswer) {
+  const Choice choices[] = {
+      {.text = "a",
+       .tokens = {{.id = 1, .logprob = -2}},
+       .reason = FinishReason::kLength,
+       .echo = Echo{.text = "\xc3\xa4"
+                            "a",
+                    .ids = {2, 1},
+                    .scores = {.logprobs = {-1}, .top = {{{.id = 2, .logprob = -0.5}}}},
+                    .offsets = {0, 1}},
+       .top = {{{.id = 1, .logprob = -2}, {.id = 2, .logprob = -3}}}}};
+  const auto logprobs = [&](const TokenNames& names) {
+    return Json::parse(completion_response(kHead, choices, kUsage, names))["choices"][0];
+  };
+  EXPECT_EQ(logprobs({})["text"],
+            "\xc3\xa4"
+            "aa");
+  EXPECT_TRUE(logprobs({})["logprobs"].is_null());
+  // The likeliest tokens, and the one that stands there.
+  EXPECT_EQ(logprobs({bytes_of})["logprobs"].dump(),
+            "{\"tokens\":[\"\xc3\xa4\",\"a\",\"a\"],\"token_logprobs\":[null,-1.0,-2.0],"
+            "\"top_logprobs\":[null,{\"\xc3\xa4\":-0.5,\"a\":-1.0},{\"a\":-2.0,\"\xc3\xa4\":-3.0}],"
+            "\"text_offset\":[0,1,2]}");
+  EXPECT_EQ(logprobs({bytes_of, /*as_ids=*/true})["logprobs"].dump(),
+            R"({"tokens":["token_id:2","token_id:1","token_id:1"],)"
+            R"("token_logprobs":[null,-1.0,-2.0],)"
+            R"("top_logprobs":[null,{"token_id:2":-0.5,"token_id:1":-1.0},)"
+            R"({"token_id:1":-2.0,"token_id:2":-3.0}],"text_offset":[0,1,2]})");
 }
 
 TEST(ChatAnswer, ChunksOfAChatAddUp) {
@@ -101,7 +131,7 @@ TEST(ChatAnswer, ChunksOfAChatAddUp) {
 TEST(ChatAnswer, ChunksOfACompletionGoOnWithTheOffset) {
   const Json chunk = data_of(completion_chunk(
       kHead, {.text = "a", .tokens = {{.id = 1}}, .reason = FinishReason::kStopString}, false,
-      bytes_of, 9));
+      {bytes_of}, 9));
   EXPECT_EQ(chunk["choices"][0].dump(),
             R"({"index":0,"text":"a","logprobs":{"tokens":["a"],"token_logprobs":[0.0],)"
             R"("top_logprobs":[{"a":0.0}],"text_offset":[9]},"finish_reason":"stop"})");

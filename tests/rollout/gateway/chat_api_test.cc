@@ -295,12 +295,14 @@ TEST(ChatApi, ToolsComeAsTheyWereSent) {
 TEST(ChatApi, ACompletionHasATextOrTokenIds) {
   const ChatRequest text = read_completion(R"({"prompt": "once", "max_tokens": 3, "logprobs": 0})");
   EXPECT_FALSE(text.is_chat);
-  EXPECT_EQ(text.prompt, "once");
+  EXPECT_EQ(text.prompts.at(0).text, "once");
   EXPECT_EQ(text.sampling.max_new_tokens, 3);
   EXPECT_TRUE(text.wants_logprobs);
-  EXPECT_EQ(read_completion(R"({"prompt": [1, 2]})").prompt_ids, (std::vector<TokenId>{1, 2}));
-  EXPECT_EQ(read_completion(R"({"prompt": [[1, 2]]})").prompt_ids, (std::vector<TokenId>{1, 2}));
-  EXPECT_EQ(read_completion(R"({"prompt": ["a"]})").prompt, "a");
+  EXPECT_EQ(read_completion(R"({"prompt": [1, 2]})").prompts.at(0).ids,
+            (std::vector<TokenId>{1, 2}));
+  EXPECT_EQ(read_completion(R"({"prompt": [[1, 2]]})").prompts.at(0).ids,
+            (std::vector<TokenId>{1, 2}));
+  EXPECT_EQ(read_completion(R"({"prompt": ["a"]})").prompts.at(0).text, "a");
   for (const char* body :
        {R"({})", R"({"prompt": ""})", R"({"prompt": []})", R"({"prompt": [[]]})",
         R"({"prompt": ["a", "b"]})", R"({"prompt": [1, "a"]})", R"({"prompt": [-1]})",
@@ -312,6 +314,49 @@ TEST(ChatApi, ACompletionHasATextOrTokenIds) {
   EXPECT_EQ(completion_error(R"({"prompt": "a", "logprobs": 5})").param, "logprobs");
   EXPECT_EQ(completion_error(R"({"prompt": "a", "logprobs": true})").param, "logprobs");
   EXPECT_EQ(completion_error(R"({"prompt": "a", "best_of": 2})").param, "best_of");
+}
+
+// Where given tokens can be scored.
+TEST(ChatApi, ACompletionMayRepeatAndScoreItsPrompts) {
+  const auto read_scored = [](const std::string& body) {
+    return read_completion_request(body, defaults(), /*can_score=*/true);
+  };
+  const auto good = [&](const std::string& body) {
+    const auto result = read_scored(body);
+    if (const ApiError* error = std::get_if<ApiError>(&result)) {
+      ADD_FAILURE() << error->message;
+      return ChatRequest{};
+    }
+    return std::get<ChatRequest>(result);
+  };
+  const auto fault = [&](const std::string& body) {
+    const auto result = read_scored(body);
+    const ApiError* error = std::get_if<ApiError>(&result);
+    return error == nullptr ? ApiError{} : *error;
+  };
+  const ChatRequest echo = good(R"({"prompt": "a", "echo": true, "max_tokens": 0, "logprobs": 0})");
+  EXPECT_TRUE(echo.echoes && echo.wants_prompt_scores() && !echo.wants_answer_scores());
+  EXPECT_EQ(echo.sampling.max_new_tokens, 0);
+  EXPECT_FALSE(good(R"({"prompt": "a", "echo": true})").wants_prompt_scores());
+  EXPECT_TRUE(good(R"({"prompt": "a", "logprobs": 100})").wants_answer_scores());
+  EXPECT_TRUE(good(R"({"prompt": "a", "return_tokens_as_token_ids": true})").names_ids);
+  EXPECT_EQ(fault(R"({"prompt": "a", "logprobs": 101})").message,
+            "logprobs is 101; it must be an integer from 0 to 100");
+  EXPECT_EQ(fault(R"({"prompt": "a", "max_tokens": 0})").param, "max_tokens");
+  EXPECT_EQ(fault(R"({"prompt": "a", "echo": 1})").param, "echo");
+  EXPECT_EQ(fault(R"({"prompt": "a", "echo": true, "stream": true})").message,
+            "echo is not supported in a stream; leave out echo or stream");
+  EXPECT_EQ(fault(R"({"prompt": "a", "logprobs": 2, "stream": true})").param, "logprobs");
+
+  const ChatRequest several = good(R"({"prompt": ["a", [1, 2], "b"], "n": 2})");
+  ASSERT_EQ(several.prompts.size(), 3U);
+  EXPECT_EQ(several.prompts[1].ids, (std::vector<TokenId>{1, 2}));
+  EXPECT_EQ(several.prompts[2].text, "b");
+  for (const char* body : {R"({"prompt": ["a", ""]})", R"({"prompt": [[1], []]})",
+                           R"({"prompt": ["a", 1]})", R"({"prompt": [["a"]]})"})
+    EXPECT_EQ(fault(body).param, "prompt") << body;
+  EXPECT_EQ(fault(R"({"prompt": ["a", "b"], "n": 65})").message,
+            "prompt has 2 prompts, with n = 65 for 130 answers; 128 are the most");
 }
 
 // Each value of a whole request gives way to each kind of JSON, and bytes to others: whatever comes
@@ -329,7 +374,8 @@ TEST(ChatApi, BrokenRequestsAreReadOrRefusedWithAReason) {
   int read = 0, refused = 0;
   const auto try_both = [&](const std::string& body) {
     for (const auto& result :
-         {read_chat_request(body, defaults()), read_completion_request(body, defaults())}) {
+         {read_chat_request(body, defaults()), read_completion_request(body, defaults()),
+          read_completion_request(body, defaults(), /*can_score=*/true)}) {
       const ApiError* error = std::get_if<ApiError>(&result);
       error == nullptr ? ++read : ++refused;
       if (error == nullptr) continue;

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "core/model/sequence_scorer.h"
 #include "tests/core/http/client.h"
 #include "tests/rollout/engine/engine_harness.h"
 #include "tests/rollout/gateway/conversation.h"
@@ -589,6 +590,177 @@ TEST_F(GatewayTest, LogprobsOfACompletionAreOfTheSampledTokens) {
   // A tokenizer drops the first blank of a text.
   const auto whole = choice["text"].get<std::string>();
   EXPECT_TRUE(text == whole || text == " " + whole) << text;
+}
+
+// A gateway that can score given tokens, as that of `serve`.
+class ScoringGatewayTest : public GatewayTest {
+ protected:
+  ScoringGatewayTest() {
+    options_.scores = [this](const TokensToScore& tokens) {
+      SequenceScores found =
+          scorer_.score(*weights_, {.ids = tokens.ids,
+                                    .first = tokens.first,
+                                    .top_k = tokens.top,
+                                    .inverse_temperature = tokens.inverse_temperature});
+      TokenScores scores{.logprobs = found.logprobs, .top = {}};
+      for (const auto& top : found.top) {
+        auto& likely = scores.top.emplace_back();
+        for (const TopToken& token : top) likely.push_back({token.id, token.logprob});
+      }
+      ++num_scored_;
+      return scores;
+    };
+    open_gateway();
+  }
+  ordered_json choices(const ordered_json& body) {
+    const Response answer = ask("/v1/completions", body);
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    return answer.json()["choices"];
+  }
+  std::string refusal(const ordered_json& body) {
+    const Response answer = ask("/v1/completions", body);
+    EXPECT_EQ(answer.status, 400) << answer.body;
+    return answer.json()["error"]["message"];
+  }
+
+  std::shared_ptr<const PackedWeights> weights_ = model_.pack();
+  SequenceScorer scorer_{model_.model, {}, 128};
+  int num_scored_ = 0;
+};
+
+TEST_F(ScoringGatewayTest, AnEchoHasTheScoresOfItsPrompt) {
+  const std::string prompt = "Once upon a time there was";
+  const std::vector<TokenId> ids = tokenizer_->encode(prompt, {.framed = true});
+  const SequenceScores want = scorer_.score(*weights_, {.ids = ids, .top_k = 3});
+  for (const ordered_json& asked : {ordered_json(prompt), ordered_json(ids)}) {
+    const ordered_json choice = choices({{"prompt", asked},
+                                         {"echo", true},
+                                         {"max_tokens", 0},
+                                         {"logprobs", 3},
+                                         {"temperature", 0.5},
+                                         {"return_tokens_as_token_ids", true}})[0];
+    EXPECT_EQ(choice["text"], prompt);
+    EXPECT_EQ(choice["finish_reason"], "length");
+    const ordered_json& logprobs = choice["logprobs"];
+    ASSERT_EQ(logprobs["tokens"].size(), ids.size());
+    EXPECT_TRUE(logprobs["token_logprobs"][0].is_null() && logprobs["top_logprobs"][0].is_null());
+    for (size_t i = 1; i < ids.size(); ++i) {
+      EXPECT_EQ(logprobs["tokens"][i], "token_id:" + std::to_string(ids[i]));
+      EXPECT_EQ(logprobs["token_logprobs"][i], want.logprobs[i - 1]);
+      for (const TopToken& token : want.top[i - 1])
+        EXPECT_EQ(logprobs["top_logprobs"][i]["token_id:" + std::to_string(token.id)],
+                  token.logprob);
+    }
+  }
+  // The offsets are places in the text.
+  const ordered_json named =
+      choices({{"prompt", prompt}, {"echo", true}, {"max_tokens", 2}, {"logprobs", 0}})[0];
+  const ordered_json& logprobs = named["logprobs"];
+  ASSERT_EQ(logprobs["tokens"].size(), ids.size() + 2);
+  const auto text = named["text"].get<std::string>();
+  for (size_t i = 2; i < ids.size(); ++i) {
+    const std::string token = logprobs["tokens"][i];
+    EXPECT_EQ(text.substr(logprobs["text_offset"][i].get<size_t>(), token.size()), token) << i;
+    EXPECT_EQ(logprobs["top_logprobs"][i].size(), 1U);
+  }
+  EXPECT_EQ(logprobs["text_offset"][ids.size()], prompt.size());
+  EXPECT_TRUE(text.starts_with(prompt) && text.size() > prompt.size()) << text;
+  // Without log-probabilities nothing is scored.
+  const int before = num_scored_;
+  const ordered_json plain = choices({{"prompt", prompt}, {"echo", true}, {"max_tokens", 2}})[0];
+  EXPECT_EQ(plain["text"], text);
+  EXPECT_TRUE(plain["logprobs"].is_null());
+  EXPECT_EQ(num_scored_, before);
+}
+
+// The scores of an answer are those of the distribution that it was drawn from.
+TEST_F(ScoringGatewayTest, AnAnswerHasItsLikeliestTokens) {
+  const ordered_json logprobs = choices({{"prompt", "Once upon a time"},
+                                         {"max_tokens", 20},
+                                         {"logprobs", 4},
+                                         {"temperature", 1.5},
+                                         {"seed", 3}})[0]["logprobs"];
+  size_t num_unlikely = 0;
+  for (size_t i = 0; i < logprobs["tokens"].size(); ++i) {
+    const ordered_json& top = logprobs["top_logprobs"][i];
+    const std::string token = logprobs["tokens"][i];
+    EXPECT_EQ(top[token], logprobs["token_logprobs"][i]);
+    EXPECT_GE(top.size(), 4U);
+    num_unlikely += top.size() == 5;
+  }
+  EXPECT_GT(num_unlikely, 0U);
+}
+
+TEST_F(ScoringGatewayTest, SeveralPromptsAreAnsweredInTheirOrder) {
+  const std::vector<std::string> prompts = {"Once upon a time", "The cat", "Tom and Lily"};
+  ordered_json body = {{"prompt", prompts}, {"max_tokens", 6}, {"echo", true}, {"logprobs", 2}};
+  const ordered_json together = choices(body);
+  ASSERT_EQ(together.size(), 3U);
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    body["prompt"] = prompts[i];
+    ordered_json alone = choices(body)[0];
+    alone["index"] = i;
+    EXPECT_EQ(together[i], alone);
+  }
+  const Response twice = ask("/v1/completions", {{"prompt", prompts}, {"max_tokens", 2}, {"n", 2}});
+  ASSERT_EQ(twice.json()["choices"].size(), 6U) << twice.body;
+  EXPECT_EQ(twice.json()["usage"]["completion_tokens"], 12);
+  int64_t num_prompt = 0;
+  for (const std::string& prompt : prompts)
+    num_prompt += std::ssize(tokenizer_->encode(prompt, {.framed = true}));
+  EXPECT_EQ(twice.json()["usage"]["prompt_tokens"], num_prompt);
+  EXPECT_EQ(twice.json()["choices"][2]["text"], twice.json()["choices"][3]["text"]) << "greedy";
+}
+
+TEST_F(ScoringGatewayTest, EachPromptHasTheContextToItself) {
+  const std::vector<TokenId> full(128, 5), longer(129, 5), nearly(126, 5), one = {1};
+  EXPECT_EQ(choices({{"prompt", full},
+                     {"echo", true},
+                     {"max_tokens", 0},
+                     {"logprobs", 1}})[0]["logprobs"]["tokens"]
+                .size(),
+            128U);
+  EXPECT_EQ(refusal({{"prompt", full}, {"echo", true}, {"max_tokens", 1}}),
+            "the conversation has 128 tokens; the context holds 128");
+  EXPECT_EQ(refusal({{"prompt", {one, longer}}, {"echo", true}, {"max_tokens", 0}}),
+            "prompt[1]: the conversation has 129 tokens; the context holds 128");
+  const ordered_json answers =
+      choices({{"prompt", {nearly, one}}, {"max_tokens", 9}, {"logprobs", 0}});
+  EXPECT_EQ(answers[0]["logprobs"]["tokens"].size(), 2U);
+  EXPECT_EQ(answers[1]["logprobs"]["tokens"].size(), 9U);
+  EXPECT_EQ(refusal({{"prompt", std::vector<int>{1, 99999}}, {"echo", true}, {"max_tokens", 0}}),
+            "the prompt has the token 99999; the model has ids below 512");
+}
+
+// Nothing of it would be captured.
+TEST_F(ScoringGatewayTest, AnEpisodeHasNoneOfThis) {
+  const std::string key = gateway_->begin(spec());
+  for (const ordered_json& more : {ordered_json{{"echo", true}},
+                                   {{"logprobs", 2}},
+                                   {{"prompt", {"a", "b"}}},
+                                   {{"echo", true}, {"max_tokens", 0}}}) {
+    ordered_json body = {{"prompt", "Once"}, {"max_tokens", 2}};
+    body.update(more);
+    const Response answer = ask(path(key) + "/completions", body);
+    EXPECT_EQ(answer.status, 400) << answer.body;
+  }
+  EXPECT_TRUE(gateway_->end(key).segments.empty());
+}
+
+// A client that hangs up while its prompts are scored.
+TEST_F(ScoringGatewayTest, ACallThatIsDroppedIsNotScoredOn) {
+  std::vector<std::vector<TokenId>> prompts(100, std::vector<TokenId>(100, 7));
+  {
+    http::Client client(port_);
+    client.send(http::post(
+        "/v1/completions",
+        ordered_json{{"prompt", prompts}, {"echo", true}, {"max_tokens", 0}, {"logprobs", 1}}
+            .dump()));
+    serve_until([&] { return num_scored_ > 0; });
+  }
+  serve_until([&] { return gateway_->idle(); });
+  EXPECT_LT(num_scored_, 100);
+  EXPECT_EQ(choices({{"prompt", "Once"}, {"max_tokens", 2}}).size(), 1U);
 }
 
 TEST_F(GatewayTest, TheEndOfAnAttemptEndsItsCalls) {
