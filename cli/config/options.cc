@@ -433,10 +433,40 @@ void RewardSection::visit(OptionVisitor& v) {
           {.help = "a stage of this run that trains a reward model, which scores all episodes in "
                    "the place of reward.model: its name, as reward_model; empty: none",
            .default_is_older = true});
+  v.section("judge", judge, "a language model that is asked what an episode is worth",
+            idle_if(!judge.is_given(), "{judge.url} is empty", {"judge.url"}));
   v.list(
       "parts", parts,
       "several rewards whose weighted sum is the reward, in the place of reward.command: a list; "
       "each is in the metrics as env/reward_NAME");
+}
+
+void JudgeSection::visit(OptionVisitor& v) {
+  v.field("url", url,
+          {.help = "address of a server of OpenAI's chat API, http://HOST:PORT/v1, whose model "
+                   "scores all episodes, or a part of reward.parts with the verifier judge; empty: "
+                   "nobody judges",
+           .resume = Resume::kMayChange,
+           .default_is_older = true});
+  v.field("model", model, {.help = "what the server calls the model; empty: none is named"});
+  v.field("prompt", prompt,
+          {.help = "what it is asked: a text in which {prompt}, {response}, {conversation} and "
+                   "{row} stand for parts of the episode (docs/rewards.md)"});
+  v.field("answer", answer,
+          {.help = "the words in its answer behind which the number stands, the last time"});
+  v.field("best", best,
+          {.help = "the number that is a reward of 1; one above it, or below 0, is no score",
+           .min = 1e-6,
+           .max = 1e9});
+  v.field("max_tokens", max_tokens, {.help = "of its answer", .min = 1, .max = 1 << 20});
+  v.field("at_once", at_once,
+          {.help = "episodes that a reward worker asks about at once",
+           .min = 1,
+           .max = 256,
+           .resume = Resume::kMayChange});
+  v.field("key_env", key_env,
+          {.help = "the environment variable with the key that the server wants; empty: none",
+           .resume = Resume::kMayChange});
 }
 
 void RewardPart::visit(OptionVisitor& v) {
@@ -447,7 +477,8 @@ void RewardPart::visit(OptionVisitor& v) {
            .max = kMaxCount});
   v.field("command", command, {.help = "a program, as reward.command", .path = true});
   v.field("verifier", verifier,
-          {.help = "or a verifier, by the name that an environment would give it"});
+          {.help = "or a verifier, by the name that an environment would give it; judge is that "
+                   "of reward.judge"});
 }
 
 bool RewardSection::has_commands() const {

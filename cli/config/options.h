@@ -190,6 +190,18 @@ struct RewardPart {
   void visit(OptionVisitor& v);
 };
 
+// A language model that is asked what an episode is worth.
+struct JudgeSection {
+  std::string url, model, prompt;
+  std::string answer = "Score:";
+  double best = 10;
+  int64_t max_tokens = 256, at_once = 8;
+  std::string key_env;
+
+  void visit(OptionVisitor& v);
+  bool is_given() const { return !url.empty(); }
+};
+
 struct RewardSection {
   int64_t workers = 1;
   std::string plugin;  // a library of rewards beside those of environments; empty: none
@@ -202,6 +214,7 @@ struct RewardSection {
   std::string model;             // folder of a reward model that scores instead; empty: none
   int64_t model_tokens = 0;      // of a conversation that it reads, at most; 0: its positions
   std::string stage;             // that trains the model, in this run
+  JudgeSection judge;
   // Where its model is, or will be. Not a key: find_trained_model() sets it.
   std::filesystem::path trained = {};
   chat::ChatOptions trained_chat = {};  // by which its rows were written; not a key either

@@ -1,6 +1,7 @@
 #include "cli/inputs/rewards.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "reward/command/retold.h"
 #include "reward/command/weighted.h"
 #include "reward/judge.h"
+#include "reward/models/chat_judge.h"
 #include "reward/models/model_verifier.h"
 
 namespace tailrace {
@@ -41,7 +43,18 @@ sandbox::CommandStart command_of(const RewardSection& reward,
   return {.words = words, .is_isolated = reward.isolation == Isolation::kSandbox};
 }
 
-void check_parts(const RunRewards& rewards, const VerifierRegistry& verifiers) {
+std::unique_ptr<Verifier> make_judge(const JudgeSection& judge) {
+  const char* key = judge.key_env.empty() ? nullptr : std::getenv(judge.key_env.c_str());
+  return make_chat_judge({.url = judge.url,
+                          .model = judge.model,
+                          .prompt = judge.prompt,
+                          .answer = judge.answer,
+                          .best = judge.best,
+                          .max_tokens = judge.max_tokens,
+                          .key = key == nullptr ? "" : key});
+}
+
+void check_parts(const RunRewards& rewards, bool has_judge, const VerifierRegistry& verifiers) {
   std::map<std::string, size_t> known;
   for (size_t i = 0; i < rewards.parts.size(); ++i) {
     const RunReward& part = rewards.parts[i];
@@ -67,6 +80,13 @@ void check_parts(const RunRewards& rewards, const VerifierRegistry& verifiers) {
                                            : "command and verifier are both given")
           .about(key("name"));
     if (part.verifier.empty()) continue;
+    if (part.verifier == kJudgePart) {
+      if (!has_judge)
+        throw UserError::at(key("verifier"),
+                            "is judge, and there is none. Write reward.judge.url, or another "
+                            "verifier.");
+      continue;
+    }
     try {
       (void)verifiers.at(part.verifier);
     } catch (const UserError& error) {
@@ -94,6 +114,35 @@ void check_model(const RewardSection& reward) {
                         "reward.workers=1.");
 }
 
+void check_judge(const RewardSection& reward, const RunRewards& rewards) {
+  const bool is_part = std::ranges::any_of(
+      rewards.parts, [](const RunReward& part) { return part.verifier == kJudgePart; });
+  const char* other = !reward.command.empty()              ? kRewardCommand
+                      : reward.has_model()                 ? kRewardModel
+                      : !reward.parts.empty() && !is_part  ? kRewardParts
+                      : !reward.plugin.empty() && !is_part ? "reward.plugin"
+                                                           : nullptr;
+  if (other != nullptr)
+    throw UserError::at("reward.judge.url",
+                        "and {} are both given, and the judge scores all episodes. Remove one of "
+                        "them, or list both in reward.parts (verifier: judge).",
+                        other);
+  const JudgeSection& judge = reward.judge;
+  if (judge.prompt.find("{response}") == std::string::npos &&
+      judge.prompt.find("{conversation}") == std::string::npos)
+    throw UserError::at("reward.judge.prompt",
+                        "shows the judge neither {{response}} nor {{conversation}}: it would say "
+                        "the same of all. Write one of them into it.");
+  if (!judge.key_env.empty() && std::getenv(judge.key_env.c_str()) == nullptr)
+    throw UserError::at("reward.judge.key_env", "is {}, and there is no such environment variable.",
+                        judge.key_env);
+  try {
+    (void)make_judge(judge);
+  } catch (const UserError& error) {
+    throw error.about("reward.judge.url");
+  }
+}
+
 void check_section(const RewardSection& reward, const RunRewards& rewards,
                    const VerifierRegistry& verifiers) {
   if (!reward.command.empty() && !reward.parts.empty())
@@ -101,7 +150,8 @@ void check_section(const RewardSection& reward, const RunRewards& rewards,
                         "and reward.parts are both given. Make the command one of the parts, or "
                         "remove one of them.");
   if (reward.has_model()) check_model(reward);
-  if (rewards.is_sum()) check_parts(rewards, verifiers);
+  if (reward.judge.is_given()) check_judge(reward, rewards);
+  if (rewards.is_sum()) check_parts(rewards, reward.judge.is_given(), verifiers);
   for (const auto& [key, words] : commands_of(rewards))
     if (words.front().empty()) throw UserError::at(key, "begins with an empty name");
   if (reward.has_commands() && reward.isolation == Isolation::kNone)
@@ -142,8 +192,10 @@ std::unique_ptr<Verifier> make_parts(const RewardSection& reward, const RunRewar
     WeightedPart made{.name = part.name, .weight = part.weight, .verifier = nullptr};
     // A program is told the episode; a verifier is given the evidence that its environment has for
     // it.
-    made.is_retold = !part.command.empty();
-    if (made.is_retold)
+    made.is_retold = !part.command.empty() || part.verifier == kJudgePart;
+    if (part.verifier == kJudgePart)
+      made.verifier = make_judge(reward.judge);
+    else if (made.is_retold)
       made.verifier = make_command(reward, rewards, part.command, to);
     else  // it shares the registry that it is in
       made.verifier = {verifiers, &verifiers->at(part.verifier)};
@@ -165,6 +217,7 @@ std::unique_ptr<Verifier> make_scorer(const RewardSection& reward, const RunRewa
                                       const std::shared_ptr<const VerifierRegistry>& verifiers,
                                       const StderrTo& to) {
   if (reward.has_model()) return make_model(reward);
+  if (rewards.scorer == kRewardJudge) return make_judge(reward.judge);
   return rewards.is_sum() ? make_parts(reward, rewards, verifiers, to)
                           : make_command(reward, rewards, rewards.parts.front().command, to);
 }
@@ -222,8 +275,9 @@ void replace_verifiers(const RunOptions& options, sandbox::EnvironmentRegistry& 
           make_scorer(reward, rewards, verifiers, {.logs = true}));
   verifiers = std::make_shared<const VerifierRegistry>(std::move(all));
   // Its verifiers are given what the environment says.
-  const bool keeps_evidence = std::ranges::any_of(
-      rewards.parts, [](const RunReward& part) { return !part.verifier.empty(); });
+  const bool keeps_evidence = std::ranges::any_of(rewards.parts, [](const RunReward& part) {
+    return !part.verifier.empty() && part.verifier != kJudgePart;
+  });
   auto inner =
       std::make_shared<const sandbox::EnvironmentRegistry>(std::exchange(environments, {}));
   for (const sandbox::Declaration& declared : inner->list())
@@ -282,7 +336,8 @@ void try_rewards(const ResolvedRun& run, const sandbox::EnvironmentRegistry& env
   const RunOptions& options = run.options;
   const RewardSection& reward = options.reward;
   // Where workers of other machines score, what they have is asked there.
-  if ((!reward.has_commands() && reward.model.empty()) || reward.workers == 0) return;
+  const bool is_tried = reward.has_commands() || !reward.model.empty() || reward.judge.is_given();
+  if (!is_tried || reward.workers == 0) return;
   require_programs(run);
   if (!reward.model.empty())
     read_named(kRewardModel, [&] {
@@ -380,6 +435,9 @@ std::vector<std::string> describe_rewards(const ResolvedRun& run) {
                                 reward.stage.empty()
                                     ? reward.model
                                     : fmt::format("what the stage {} trains", reward.stage)));
+  if (reward.judge.is_given())
+    lines.push_back(fmt::format("{} is {}{}", kRewardJudge, reward.judge.url,
+                                reward.judge.model.empty() ? "" : ", model " + reward.judge.model));
   return lines;
 }
 

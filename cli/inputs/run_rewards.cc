@@ -22,6 +22,10 @@ RunRewards rewards_of(const RewardSection& reward) {
     rewards.scorer = kRewardModel;
     rewards.at_once = 1;
   }
+  if (reward.judge.is_given()) {
+    rewards.scorer = kRewardJudge;
+    rewards.at_once = reward.judge.at_once;
+  }
   std::vector<std::string> names;
   for (const RewardPart& part : reward.parts) names.push_back(part.name);
   for (size_t i = 0; i < names.size(); ++i)

@@ -1,5 +1,5 @@
 // Who scores the episodes of a run, whichever way its config says so: the list `reward.parts`, or
-// `reward.command`, which is one part without a name, or `reward.model`, which has none. Neither:
+// `reward.command`, which is one part without a name, or `reward.model` or `reward.judge`, which have none. Neither:
 // the verifiers that environments name.
 //
 // Thread: any.
@@ -20,6 +20,8 @@ namespace tailrace {
 inline constexpr const char* kRewardCommand = "reward.command";
 inline constexpr const char* kRewardParts = "reward.parts";
 inline constexpr const char* kRewardModel = "reward.model";
+inline constexpr const char* kRewardJudge = "reward.judge";
+inline constexpr const char* kJudgePart = "judge";  // the verifier of a part that the judge scores
 
 struct RunReward : RewardPart {
   std::string item;  // as a person has written it: "reward.parts.style", or "reward"

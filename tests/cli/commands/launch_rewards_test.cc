@@ -1,4 +1,6 @@
-// Whole runs that a program in another language scores (reward/command).
+// Whole runs that a program in another language, or a judge, scores.
+#include <algorithm>
+#include <atomic>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -7,6 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "core/base/file.h"
+#include "core/base/json_text.h"
+#include "core/http/server.h"
 #include "tests/cli/commands/call_number.h"
 #include "tests/cli/commands/launch_fixture.h"
 
@@ -304,6 +308,49 @@ TEST_F(LaunchRewards, ARewardModelStandsAlone) {
   EXPECT_THAT(
       refusal(fmt::format("model.path={}/tests/data/models/reward-tiny", TAILRACE_SOURCE_DIR)),
       HasSubstr("is a reward model; it gives scores, not tokens"));
+}
+
+// A judge that gives 5 of 10 for a left turn, and is away or says no number now and then.
+TEST_F(LaunchRewards, AJudgeIsAskedAndWhatItDoesNotSayIsNoScore) {
+  std::atomic<int> asked = 0;
+  http::Server judge({}, [&](http::Request request, http::Reply reply) {
+    const int number = ++asked;
+    const bool is_left = request.body.find("left") != std::string::npos;
+    if (number % 9 == 5) return reply.send(503, "busy");
+    const std::string said = number % 9 == 7 ? "I cannot say." : is_left ? "Score: 5" : "Score: 0";
+    reply.send(200, json_text(nlohmann::json{{"choices", {{{"message", {{"content", said}}}}}}}));
+  });
+  const std::string url = fmt::format("http://127.0.0.1:{}/v1", judge.port());
+  std::ofstream(folder_ / "tiny.yaml", std::ios::app)
+      << fmt::format("reward: {{judge: {{url: \"{}\", prompt: \"Rate '{{response}}'\"}}}}\n", url);
+  start_run("run", {"run.steps=3", "eval.prompts=0"});
+  expect_done();
+  const std::vector<double> rewards = series("reward/mean", "run");
+  ASSERT_EQ(rewards.size(), 3u);
+  for (const double reward : rewards) {
+    EXPECT_GE(reward, 0);
+    EXPECT_LE(reward, 0.5);
+  }
+  // A fifth of what it was asked had no score, and was asked again.
+  EXPECT_GT(asked, 3 * 16 + 5);
+  EXPECT_GT(*std::ranges::max_element(rewards), 0);
+  // In a sum with another one; and where nobody is there, before the run.
+  std::ofstream(folder_ / "tiny.yaml") << kConfig
+                                       << fmt::format(R"(reward:
+  judge: {{url: "{}", prompt: "Rate '{{response}}'"}}
+  parts:
+    - {{name: style, verifier: judge, weight: 2}}
+)",
+                                                      url);
+  start_run("other", {"run.steps=1", "eval.prompts=0"});
+  expect_done();
+  EXPECT_EQ(series("env/reward_style", "other").size(), 1u);
+  start_run("third", {"reward.judge.url=http://127.0.0.1:1/v1"});
+  expect_refused("the judge http://127.0.0.1:1/v1");
+  start_run("third", {"reward.judge.prompt=Rate it"});
+  expect_refused("reward.judge.prompt shows the judge neither {response}");
+  start_run("third", {"reward.judge.url=https://judge"});
+  expect_refused("is https");
 }
 
 }  // namespace
