@@ -315,9 +315,23 @@ void PolicySection::visit(OptionVisitor& v) {
           {.help = "what algo.distill.policy names it by, and messages", .required = true});
   v.field("model", model,
           {.help = "folder of the model (Hugging Face), with the vocabulary of the policy that is "
-                   "trained",
-           .required = true,
+                   "trained; or url",
            .path = true});
+  v.field("url", url,
+          {.help = "address of a server of OpenAI's completions API that has it in its place, "
+                   "http://HOST:PORT/v1 ('tailrace serve', vLLM)",
+           .resume = Resume::kMayChange,
+           .default_is_older = true});
+  v.field("served_as", served_as,
+          {.help = "what the server calls the model; empty: none is named"});
+  v.field("at_once", at_once,
+          {.help = "samples that a rollout worker asks the server about together",
+           .min = 1,
+           .max = 64,
+           .resume = Resume::kMayChange});
+  v.field("key_env", key_env,
+          {.help = "the environment variable with the key that the server wants; empty: none",
+           .resume = Resume::kMayChange});
 }
 
 void ClusterSection::visit(OptionVisitor& v) {

@@ -88,7 +88,9 @@ struct LoraSection {
 // A model beside the one that is trained; its weights never change.
 struct PolicySection {
   std::string name = {};
-  std::string model = {};  // its folder
+  std::string model = {};  // its folder; or a server has it:
+  std::string url = {}, served_as = {}, key_env = {};
+  int64_t at_once = 4;
 
   void visit(OptionVisitor& v);
 };

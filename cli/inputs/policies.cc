@@ -1,14 +1,20 @@
 #include "cli/inputs/policies.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <string>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "cli/config/named_file.h"
 #include "core/base/error.h"
 #include "core/base/join_texts.h"
+#include "core/base/json_row.h"
+#include "core/base/json_text.h"
+#include "core/base/printable.h"
 #include "core/model/parameter_files.h"
 #include "core/text/tokenizer.h"
 
@@ -53,6 +59,34 @@ void validate_loss(const RunOptions& o) {
 std::string key_of(const PolicySection& policy) {
   return fmt::format("policies.{}.model", policy.name);
 }
+std::string url_key_of(const PolicySection& policy) {
+  return fmt::format("policies.{}.url", policy.name);
+}
+
+}  // namespace
+
+namespace {
+
+// A folder, or a server.
+void validate_place(const PolicySection& policy) {
+  if (policy.model.empty() == policy.url.empty())
+    throw UserError::at(key_of(policy), "{}. Give one of them.",
+                        policy.url.empty() ? "and url are both missing" : "and url are both given");
+  if (policy.url.empty()) {
+    for (const auto& [key, value] :
+         {std::pair{"served_as", &policy.served_as}, {"key_env", &policy.key_env}})
+      if (!value->empty())
+        throw UserError::at(fmt::format("policies.{}.{}", policy.name, key),
+                            "is {}, and the policy is behind no URL. Remove it, or give url.",
+                            *value);
+    return;
+  }
+  if (const auto url = http::parse_url(policy.url); !url)
+    throw UserError::at(url_key_of(policy), "is wrong: {}.", url.failure().message);
+  if (!policy.key_env.empty() && std::getenv(policy.key_env.c_str()) == nullptr)
+    throw UserError::at(fmt::format("policies.{}.key_env", policy.name),
+                        "is {}, and there is no such environment variable.", policy.key_env);
+}
 
 }  // namespace
 
@@ -73,14 +107,21 @@ void validate_policies(const RunOptions& o) {
                         "is named by no key, and would only take memory. Name it in "
                         "algo.distill.policy, or remove it.");
   }
+  for (const PolicySection& policy : o.policies) validate_place(policy);
   if (named.empty()) return;
+  const PolicySection& teacher = *find_teacher(o);
   validate_loss(o);
-  if (!o.run.listen.empty())
+  if (!teacher.url.empty() && o.rollout.sampling.temperature != 1)
+    throw UserError::at("rollout.sampling.temperature",
+                        "is {}, and policies.{} is behind an URL: such servers score at a "
+                        "temperature of 1. Use 1, or a folder (model).",
+                        o.rollout.sampling.temperature, named);
+  if (!o.run.listen.empty() && teacher.url.empty())
     throw UserError::at("run.listen",
                         "is {}, and algo.distill.policy is {}: the weights of a teacher lie in "
                         "files of this machine, and workers that join see none of them so far. "
-                        "Leave run.listen out.",
-                        o.run.listen, named);
+                        "Leave run.listen out, or have a server score (policies.{}.url).",
+                        o.run.listen, named, named);
   if (o.run.colocate)
     throw UserError::at("run.colocate",
                         "is true, and algo.distill.policy is {}: the teacher is not in what they "
@@ -95,7 +136,7 @@ void validate_policies(const RunOptions& o) {
 
 std::optional<PlannedPolicy> teacher_of(const RunOptions& o, const ModelConfig& policy) {
   const PolicySection* teacher = find_teacher(o);
-  if (teacher == nullptr) return std::nullopt;
+  if (teacher == nullptr || teacher->model.empty()) return std::nullopt;
   PlannedPolicy planned{.name = teacher->name, .dir = teacher->model};
   if (needs_support(o.algo.distill.kind))
     planned.top_k = std::min(o.algo.distill.top_k, policy.num_ids());
@@ -116,7 +157,7 @@ std::optional<PlannedPolicy> teacher_of(const RunOptions& o, const ModelConfig& 
 
 void require_teacher_vocabulary(const RunOptions& o, const fs::path& tokenizer) {
   const PolicySection* teacher = find_teacher(o);
-  if (teacher == nullptr) return;
+  if (teacher == nullptr || teacher->model.empty()) return;
   const auto ours = text::load_tokenizer(tokenizer);
   const auto theirs =
       read_named(key_of(*teacher), [&] { return text::load_tokenizer(teacher->model); });
@@ -134,6 +175,76 @@ void require_teacher_vocabulary(const RunOptions& o, const fs::path& tokenizer) 
         ours->is_special(token) != theirs->is_special(token))
       refuse(fmt::format("id {} is \"{}\" there, and \"{}\" here", id, theirs->bytes_of(token),
                          ours->bytes_of(token)));
+  }
+}
+
+std::optional<RemotePolicy> remote_teacher_of(const RunOptions& o, const ModelConfig& policy) {
+  const PolicySection* teacher = find_teacher(o);
+  if (teacher == nullptr || teacher->url.empty()) return std::nullopt;
+  const char* key = teacher->key_env.empty() ? nullptr : std::getenv(teacher->key_env.c_str());
+  return RemotePolicy{.name = teacher->name,
+                      .url = http::parse_url(teacher->url).value(),
+                      .served_as = teacher->served_as,
+                      .key = key == nullptr ? "" : key,
+                      .top_k = needs_support(o.algo.distill.kind)
+                                   ? std::min(o.algo.distill.top_k, policy.num_ids())
+                                   : 0,
+                      .at_once = teacher->at_once};
+}
+
+void try_remote_teacher(const RunOptions& o, const ModelConfig& policy, const fs::path& tokenizer) {
+  const auto teacher = remote_teacher_of(o, policy);
+  if (!teacher) return;
+  const auto refuse = [&](const std::string& why) {
+    throw UserError::at(fmt::format("policies.{}.url", teacher->name), "is {}: {}",
+                        teacher->url.text(), why);
+  };
+  constexpr int64_t kTried = 64;
+  std::vector<TokenId> ids;
+  for (int64_t i = 0; i < std::min(kTried, policy.num_ids()); ++i)
+    ids.push_back(static_cast<TokenId>(i * policy.num_ids() / std::min(kTried, policy.num_ids())));
+  nlohmann::json body = {{"prompt", ids},
+                         {"max_tokens", 0},
+                         {"echo", true},
+                         {"temperature", 1.0},
+                         {"logprobs", std::max<int64_t>(teacher->top_k, 1)}};
+  if (!teacher->served_as.empty()) body["model"] = teacher->served_as;
+  const auto posted = http::post_json(teacher->url, "/completions", json_text(body),
+                                      {.wait = std::chrono::seconds(60), .bearer = teacher->key});
+  if (!posted) refuse(posted.failure().message);
+  if (posted.value().status != 200)
+    refuse(
+        fmt::format("it does not score ids without sampling (echo, max_tokens 0, logprobs {}): "
+                    "status {}, {}",
+                    std::max<int64_t>(teacher->top_k, 1), posted.value().status,
+                    printable(posted.value().body.substr(0, 300))));
+  const auto answer = parse_json_row(posted.value().body);
+  if (!answer) refuse("its answer is " + answer.failure().message);
+  std::vector<std::string> words;
+  try {
+    words = answer.value()
+                .at("choices")
+                .at(0)
+                .at("logprobs")
+                .at("tokens")
+                .get<std::vector<std::string>>();
+  } catch (const nlohmann::json::exception&) {
+    refuse("its answer has no logprobs");
+  }
+  if (words.size() < ids.size())
+    refuse(fmt::format("it has scored {} of {} ids", words.size(), ids.size()));
+  if (!fs::exists(tokenizer / "tokenizer.json")) return;
+  const auto ours = text::load_tokenizer(tokenizer);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    // A part of a character is written in many ways, and special tokens may be left out.
+    const std::string word = ours->bytes_of(ids[i]);
+    const bool is_plain = std::ranges::all_of(word, [](char c) { return c > ' ' && c < 127; });
+    if (is_plain && !word.empty() && !ours->is_special(ids[i]) && !words[i].empty() &&
+        words[i].find(word) == std::string::npos)
+      refuse(
+          fmt::format("it has another vocabulary than the policy: id {} is \"{}\" there, and "
+                      "\"{}\" here",
+                      ids[i], printable(words[i]), word));
   }
 }
 

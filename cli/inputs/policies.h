@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cli/config/options.h"
+#include "core/http/post.h"
 #include "core/model/model_config.h"
 
 namespace tailrace {
@@ -22,6 +23,22 @@ struct PlannedPolicy {
   ModelConfig model = {};
   int64_t top_k = 0;  // of its likeliest tokens that the loss reads; 0: none
 };
+
+// One of `policies` that a server has.
+struct RemotePolicy {
+  std::string name = {};
+  http::Url url = {};
+  std::string served_as = {}, key = {};
+  int64_t top_k = 0, at_once = 0;
+};
+
+// The teacher behind an URL; nullopt: there is none. `policy`: the one that is trained.
+std::optional<RemotePolicy> remote_teacher_of(const RunOptions& options, const ModelConfig& policy);
+
+// Has it score some ids, so that one that does not work ends the launch and no sample: the words of
+// this tokenizer, where it is there. Throws UserError about its key.
+void try_remote_teacher(const RunOptions& options, const ModelConfig& policy,
+                        const std::filesystem::path& tokenizer);
 
 // Rules of the options alone. Throws UserError with the key.
 void validate_policies(const RunOptions& options);

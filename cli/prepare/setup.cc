@@ -487,6 +487,7 @@ Plan checked_plan(const RunPaths& paths, const PlacedRun& placed, const Registri
     if (std::string shortage = disk_shortage(plan.disk, paths.root); !shortage.empty())
       plan.warnings.push_back(std::move(shortage));
   try_rewards(run, environments, registries.verifiers);
+  try_remote_teacher(run.options, placed.model, run.options.model.path);
   check_filter_metric(run, environments, registries.verifiers);
   // A run that goes on has passed it before: its config was written afterwards.
   if (is_new) check_policy(placed);

@@ -112,6 +112,14 @@ RolloutWorkerConfig rollout_config(const PlacedRun& placed, const PoolSection& p
                       .dir = std::move(teacher->dir),
                       .model = std::move(teacher->model),
                       .top_k = teacher->top_k};
+  if (auto remote = remote_teacher_of(o, placed.model))
+    config.remote_teacher = {.name = std::move(remote->name),
+                             .url = std::move(remote->url),
+                             .served_as = std::move(remote->served_as),
+                             .key = std::move(remote->key),
+                             .top_k = remote->top_k,
+                             .num_ids = placed.model.num_ids(),
+                             .at_once = remote->at_once};
   return config;
 }
 

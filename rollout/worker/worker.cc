@@ -78,6 +78,7 @@ class RolloutWorker {
     if (config.teacher)
       teacher_.emplace(*config.teacher, config.compute, stream_.get(),
                        config.rollout.engine.max_context_tokens);
+    if (config.remote_teacher) remote_teacher_.emplace(*config.remote_teacher);
     config.prove_inputs();
   }
 
@@ -98,7 +99,8 @@ class RolloutWorker {
       bool busy = player_.num_running() > 0 && weights_.has_turn();
       // A version that has come is to be told of at once: others are given the work until then. And
       // who has a device in turn gives it back soon.
-      const bool is_short = weights_.is_staging() || config_.colocation != nullptr;
+      const bool is_short = weights_.is_staging() || config_.colocation != nullptr ||
+                            (remote_teacher_ && !remote_teacher_->idle());
       const auto wait = is_short ? kShortPoll : kPoll;
       while (auto message = client_.receive(busy ? 0ms : wait)) {
         std::visit([this](auto& m) { on(m); }, *message);
@@ -108,6 +110,7 @@ class RolloutWorker {
       }
       proceed();
       for (FinishedEpisode& episode : player_.poll(kEnvironment)) report(episode);
+      report_scored();
       tell_notes(/*is_end=*/false);
       tell_held();
       store(player_.take_turns());
@@ -170,6 +173,9 @@ class RolloutWorker {
     for (const BodyId& id : player_.running()) {
       if (!held.contains(id)) drop(id);
     }
+    if (remote_teacher_)
+      for (const BodyId& id : remote_teacher_->held())
+        if (!held.contains(id)) drop(id);
     std::erase_if(granted_, [&](const wire::Grant& grant) {
       return !held.contains({grant.lane, grant.lease});
     });
@@ -180,6 +186,7 @@ class RolloutWorker {
 
   void on(const wire::Grant& grant) {
     bool known = player_.is_running({grant.lane, grant.lease}) ||
+                 (remote_teacher_ && remote_teacher_->holds({grant.lane, grant.lease})) ||
                  std::ranges::any_of(granted_, [&](const wire::Grant& other) {
                    return other.lease == grant.lease && other.lane == grant.lane;
                  });
@@ -191,6 +198,7 @@ class RolloutWorker {
   // False: it does not run. An environment may be long in leaving; a switch does not wait for that.
   bool drop(const BodyId& id) {
     evaluating_.erase(id);
+    if (remote_teacher_ && remote_teacher_->drop(id)) return true;
     return player_.abort(id);
   }
 
@@ -279,10 +287,24 @@ class RolloutWorker {
       trajectory.evidence = episode.failure;  // the breaker names it
     }
     check_numbers(trajectory);
-    if (teacher_ && trajectory.lane == Lane::kTrain &&
-        (trajectory.outcome == Outcome::kFinished || trajectory.outcome == Outcome::kTruncated))
-      teacher_->score(trajectory);
+    if (trajectory.lane == Lane::kTrain && has_sample(trajectory.outcome)) {
+      if (teacher_) teacher_->score(trajectory);
+      if (remote_teacher_) return remote_teacher_->submit(std::move(trajectory));
+    }
     send_result(trajectory);
+  }
+
+  // A sample without its scores is a failed attempt: another one may find the teacher there.
+  void report_scored() {
+    if (!remote_teacher_) return;
+    for (auto& [trajectory, failure] : remote_teacher_->take()) {
+      if (!failure.empty()) {
+        log_.warning("not scored {} reason={}", to_string(trajectory.lease), failure);
+        trajectory.outcome = Outcome::kEnvFailed;
+        trajectory.evidence = failure;  // the breaker names it
+      }
+      send_result(trajectory);
+    }
   }
 
   const RolloutWorkerConfig& config_;
@@ -299,6 +321,7 @@ class RolloutWorker {
   std::optional<ArenaScope> arena_;  // while the engine is made
   Engine engine_;
   std::optional<Teacher> teacher_;
+  std::optional<RemoteTeacher> remote_teacher_;
   PlayedDatasets played_;
   Player player_;
   gateway::HeldTeller held_teller_;

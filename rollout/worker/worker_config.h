@@ -19,6 +19,7 @@
 #include "core/wire/worker_client.h"
 #include "kernels/base/device.h"
 #include "rollout/episode/options.h"
+#include "rollout/worker/remote_teacher.h"
 #include "rollout/worker/teacher.h"
 #include "sandbox/registry.h"
 
@@ -64,7 +65,9 @@ struct RolloutWorkerConfig {
 
   RolloutOptions rollout;   // validated
   bool keeps_sets = false;  // what trains carries what each token was drawn from
-  std::optional<TeacherConfig> teacher = {};  // that scores what trains; none: nobody does
+  // Either scores what trains; none: nobody does.
+  std::optional<TeacherConfig> teacher = {};
+  std::optional<RemoteTeacherConfig> remote_teacher = {};
   // It has its device, and the weights, in turn with the trainer of this process.
   bool shares_device = false;
   Colocation* colocation = nullptr;  // borrowed; not null where it shares_device and plays

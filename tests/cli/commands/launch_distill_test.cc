@@ -15,12 +15,13 @@ class LaunchDistill : public LaunchTest {
     expect_done();
     return paths("teacher").checkpoints() / "step_000001";
   }
-  void write_student(const fs::path& teacher) {
+  // `place`: "model: DIR" or "url: ...".
+  void write_student(const std::string& place) {
     std::ofstream(folder_ / "tiny.yaml") << fmt::format(
         R"(run: {{name: student, seed: 5, steps: {}}}
 model:
   create: {{hidden_size: 32, intermediate_size: 64, layers: 1, heads: 2, kv_heads: 1, max_positions: 128}}
-policies: [{{name: teacher, model: {}}}]
+policies: [{{name: teacher, {}}}]
 env: {{name: frozen_grid, settings: {{max_turns: 8}}}}
 rollout: {{prompts_per_step: 8, group_size: 2, max_turns: 8, max_context_tokens: 128, workers: 2}}
 optim: {{lr: 0.01}}
@@ -28,7 +29,7 @@ algo: {{distill: {{policy: teacher, rewards: false}}}}
 train: {{microbatch_tokens: 1024, threads: 1}}
 checkpoint: {{interval_steps: 5}}
 )",
-        kTaughtSteps, teacher.string());
+        kTaughtSteps, place);
   }
   std::vector<double> distances(const std::string& run) const {
     const auto rows = read_metrics(paths(run).metrics());
@@ -41,7 +42,7 @@ checkpoint: {{interval_steps: 5}}
 };
 
 TEST_F(LaunchDistill, AStudentComesToItsTeacherAndAKilledWorkerCostsNoBit) {
-  write_student(teach());
+  write_student("model: " + teach().string());
   start_run("other");
   expect_done();
   const std::vector<double> kl = distances("other");
@@ -67,7 +68,7 @@ TEST_F(LaunchDistill, AStudentComesToItsTeacherAndAKilledWorkerCostsNoBit) {
 
 // The divergence over the teacher's likeliest tokens.
 TEST_F(LaunchDistill, ADivergenceIsLearnedByAnyNumberOfRanks) {
-  write_student(teach());
+  write_student("model: " + teach().string());
   const std::vector<std::string> jsd = {"algo.distill.loss=jsd", "algo.distill.top_k=4",
                                         "train.gradient_slots=2"};
   start_run("other", jsd);
@@ -87,9 +88,52 @@ TEST_F(LaunchDistill, ADivergenceIsLearnedByAnyNumberOfRanks) {
   }
 }
 
+// A teacher in a process of its own gives the same bits, also when it is killed and comes back.
+TEST_F(LaunchDistill, AServerOfTheTeacherIsAskedAndItsLossIsWaitedFor) {
+  const fs::path teacher = teach();
+  write_student("model: " + teacher.string());
+  const std::vector<std::string> jsd = {"algo.distill.loss=jsd", "algo.distill.top_k=4",
+                                        "run.steps=12"};
+  start_run("other", jsd);
+  expect_done();
+  const auto serve = [&](const std::string& port) {
+    auto child = ChildProcess::spawn({TAILRACE_BINARY, "serve", "--model", teacher.string(),
+                                      "--port", port, "--kv-cache-mb", "8"},
+                                     folder_ / "serve.txt");
+    EXPECT_TRUE(child) << child.failure().message;
+    EXPECT_TRUE(wait_until([&] {
+      const auto said = read_file(folder_ / "serve.txt");
+      return said && said.value().find("http://") != std::string::npos;
+    }));
+    return std::move(child).value();
+  };
+  std::optional<ChildProcess> server(serve("0"));
+  const std::string said = read_file(folder_ / "serve.txt").value();
+  std::string url = said.substr(said.find("http://"));
+  url = url.substr(0, url.find_first_of(" \n"));
+  write_student("url: \"" + url + "\"");
+  start_run("run", jsd);
+  ASSERT_TRUE(wait_until([&] { return has_step(4); })) << output();
+  server->send_signal(SIGKILL);
+  server.reset();
+  const std::string port = url.substr(url.rfind(':') + 1, url.rfind('/') - url.rfind(':') - 1);
+  fs::remove(folder_ / "serve.txt");
+  server.emplace(serve(port));
+  expect_done();
+  EXPECT_EQ(final_digest("run", 12), final_digest("other", 12));
+  server->send_signal(SIGTERM);
+  server.reset();
+  start_run("third", jsd);
+  expect_refused("policies.teacher.url is " + url);
+  start_run("third", {"policies.teacher.url=ftp://x"});
+  expect_refused("is no address of a server");
+  start_run("third", {"rollout.sampling.temperature=0.5"});
+  expect_refused("such servers score at a temperature of 1");
+}
+
 TEST_F(LaunchDistill, ATeacherThatCannotScoreTheseTokensIsRefused) {
   const std::string stories = TAILRACE_SOURCE_DIR "/tests/data/models/stories260K";
-  write_student(stories);
+  write_student("model: " + stories);
   start_run("run");
   expect_refused("policies.teacher.model");
   start_run("run", {"algo.distill.policy=nobody"});
