@@ -131,12 +131,29 @@ int64_t DistillationPass::bytes(const ModelConfig& config) {
 
 void DistillationPass::add_states(size_t begin, size_t end, ConstMatrix hidden, Matrix dhidden,
                                   Parameters& gradients) {
+  const Weight head = trainer_.packed()->head();
+  const Tensor dweight = head_gradient(trainer_.model(), gradients);
+  for_rows(begin, end, hidden, [&](int64_t first, ConstMatrix x, Matrix z, Workspace& scratch) {
+    linear_grad_input(stream_, scratch,
+                      {.dy = z, .weight = head, .dx = dhidden.slice_rows(first, first + z.rows)});
+    // The head of an adapter's base is frozen.
+    if (dweight.rows > 0)
+      linear_grad_weight(stream_, scratch,
+                         {.dy = z, .x = x, .dweight = dweight, .weight = head.dtype});
+  });
+}
+
+void DistillationPass::measure_states(size_t begin, size_t end, ConstMatrix hidden) {
+  for_rows(begin, end, hidden, {});
+}
+
+void DistillationPass::for_rows(size_t begin, size_t end, ConstMatrix hidden,
+                                const TakesRows& learns) {
   std::vector<Place> places;
   for (size_t i = begin; i < end; ++i)
     for (size_t k = 0; k < sequences_[i].targets.size(); ++k) places.push_back({i, k});
   TR_CHECK(std::ssize(places) == hidden.rows, "{} targets, {} states", places.size(), hidden.rows);
   const Weight head = trainer_.packed()->head();
-  const Tensor dweight = head_gradient(trainer_.model(), gradients);
   Workspace workspace(memory_);
   const Scratch scratch(workspace, head.out);
   const int64_t chunk = rows_at_once(head.out);
@@ -155,16 +172,12 @@ void DistillationPass::add_states(size_t begin, size_t end, ConstMatrix hidden, 
       for (int64_t r = from; r < to; ++r) {
         beat();
         const auto i = static_cast<size_t>(r);
-        measures_[measured + i] = measure(places[static_cast<size_t>(first + r)], lse[i],
-                                          {z.row(r), static_cast<size_t>(z.cols)});
+        measures_[measured + i] =
+            measure(places[static_cast<size_t>(first + r)], lse[i],
+                    {z.row(r), static_cast<size_t>(z.cols)}, learns != nullptr);
       }
     });
-    linear_grad_input(stream_, workspace,
-                      {.dy = z, .weight = head, .dx = dhidden.slice_rows(first, first + rows)});
-    // The head of an adapter's base is frozen.
-    if (dweight.rows > 0)
-      linear_grad_weight(stream_, workspace,
-                         {.dy = z, .x = x, .dweight = dweight, .weight = head.dtype});
+    if (learns) learns(first, x, z, workspace);
   }
 }
 
@@ -176,13 +189,14 @@ double DistillationPass::student_logprob(const Place& place, float lse,
 }
 
 DistillationPass::Measure DistillationPass::measure(const Place& place, float lse,
-                                                    std::span<float> logits) const {
-  return needs_support(options_.kind) ? over_support(place, lse, logits)
-                                      : of_sampled(place, lse, logits);
+                                                    std::span<float> logits, bool learns) const {
+  return needs_support(options_.kind) ? over_support(place, lse, logits, learns)
+                                      : of_sampled(place, lse, logits, learns);
 }
 
 DistillationPass::Measure DistillationPass::over_support(const Place& place, float lse,
-                                                         std::span<float> logits) const {
+                                                         std::span<float> logits,
+                                                         bool learns) const {
   const TeacherScores& scores = scores_[place.sequence];
   const auto ids = support_of(scores, place.target);
   const auto begin = static_cast<size_t>(scores.offsets[place.target]);
@@ -201,12 +215,12 @@ DistillationPass::Measure DistillationPass::over_support(const Place& place, flo
                    .teacher_mass = loss.teacher_mass};
   if (options_.support == SupportOf::kTeacher)
     found.overlap = overlap_ratio(ids, likeliest(logits, ids.size()));
-  finish_gradient(place, lse, ids, slopes, logits);
+  if (learns) finish_gradient(place, lse, ids, slopes, logits);
   return found;
 }
 
 DistillationPass::Measure DistillationPass::of_sampled(const Place& place, float lse,
-                                                       std::span<float> logits) const {
+                                                       std::span<float> logits, bool learns) const {
   const TeacherScores& scores = scores_[place.sequence];
   const PackedSequence& sequence = sequences_[place.sequence];
   const TokenId target = sequence.tokens[static_cast<size_t>(sequence.targets[place.target])];
@@ -215,7 +229,7 @@ DistillationPass::Measure DistillationPass::of_sampled(const Place& place, float
       .teacher = scores.logprobs[place.target],
       .behaviour = scores.behaviour.empty() ? 0 : scores.behaviour[place.target]};
   const SampledLoss loss = distill_sampled(options_, logprobs);
-  finish_gradient(place, lse, {&target, 1}, {&loss.dstudent, 1}, logits);
+  if (learns) finish_gradient(place, lse, {&target, 1}, {&loss.dstudent, 1}, logits);
   return {.loss = loss.loss, .teacher_kl = logprobs.student - logprobs.teacher};
 }
 
@@ -238,7 +252,7 @@ void DistillationPass::end(const GradientTree& tree) {
   measures_ = tree.gather_values(std::move(measures_));
 }
 
-MetricList DistillationPass::metrics() const {
+MetricList DistillationPass::metrics(std::string_view prefix, std::string_view ratio) const {
   Measure sum;
   for (const Measure& m : measures_) {
     sum.loss += m.loss;
@@ -248,13 +262,16 @@ MetricList DistillationPass::metrics() const {
     sum.overlap += m.overlap;
   }
   const auto n = static_cast<double>(measures_.size());
-  MetricList metrics = {{"distillation/loss", sum.loss / n},
-                        {"distillation/teacher_kl", sum.teacher_kl / n}};
+  MetricList metrics;
+  const auto add = [&](std::string_view name, double total) {
+    metrics.emplace_back(fmt::format("{}{}", prefix, name), total / n);
+  };
+  add("loss", sum.loss);
+  add(ratio, sum.teacher_kl);
   if (!needs_support(options_.kind)) return metrics;
-  metrics.emplace_back("distillation/student_mass", sum.student_mass / n);
-  metrics.emplace_back("distillation/teacher_mass", sum.teacher_mass / n);
-  if (options_.support == SupportOf::kTeacher)
-    metrics.emplace_back("distillation/overlap_ratio", sum.overlap / n);
+  add("student_mass", sum.student_mass);
+  add("teacher_mass", sum.teacher_mass);
+  if (options_.support == SupportOf::kTeacher) add("overlap_ratio", sum.overlap);
   return metrics;
 }
 

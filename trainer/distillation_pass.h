@@ -11,7 +11,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "core/base/metric_list.h"
@@ -59,16 +61,19 @@ class DistillationPass : public LossPass {
   Wants wants() const override { return {.states = true}; }
   void add_states(size_t begin, size_t end, ConstMatrix hidden, Matrix dhidden,
                   Parameters& gradients) override;
+  void measure_states(size_t begin, size_t end, ConstMatrix hidden) override;
   void end(const GradientTree& tree) override;
 
-  // Behind end(): means over all targets of all ranks, before the update.
-  //   distillation/loss           without coef
-  //   distillation/teacher_kl     k1 = s - t of the target
+  // Behind end(): means over all targets of all ranks, before the update, with `prefix`.
+  //   loss        without coef
+  //   teacher_kl  k1 = s - t of the target; no divergence where the student did not sample the
+  //               target, so `ratio` may give it another name
   // and, of a loss with a support,
-  //   distillation/student_mass, distillation/teacher_mass   probability of the support
-  //   distillation/overlap_ratio  share of the support in the student's as many likeliest tokens;
-  //                               left out where the support is the student's
-  MetricList metrics() const;
+  //   student_mass, teacher_mass   probability of the support
+  //   overlap_ratio  share of the support in the student's as many likeliest tokens; left out where
+  //                  the support is the student's
+  MetricList metrics(std::string_view prefix = "distillation/",
+                     std::string_view ratio = "teacher_kl") const;
 
  private:
   // The measurements of a target; ranks exchange them.
@@ -80,10 +85,15 @@ class DistillationPass : public LossPass {
   struct Place {
     size_t sequence = 0, target = 0;
   };
-  // Makes of the logits of a target the gradient in them.
-  Measure measure(const Place& place, float lse, std::span<float> logits) const;
-  Measure over_support(const Place& place, float lse, std::span<float> logits) const;
-  Measure of_sampled(const Place& place, float lse, std::span<float> logits) const;
+  // Some rows of the pass: x are their hidden states, and z has the gradient in their logits.
+  using TakesRows = std::function<void(int64_t first, ConstMatrix x, Matrix z, Workspace& scratch)>;
+  // Measures the targets of these sequences, some rows of logits at a time. `learns`: hears of
+  // each; empty: nobody wants a gradient.
+  void for_rows(size_t begin, size_t end, ConstMatrix hidden, const TakesRows& learns);
+  // Makes of the logits of a target the gradient in them, where `learns`.
+  Measure measure(const Place& place, float lse, std::span<float> logits, bool learns) const;
+  Measure over_support(const Place& place, float lse, std::span<float> logits, bool learns) const;
+  Measure of_sampled(const Place& place, float lse, std::span<float> logits, bool learns) const;
   void finish_gradient(const Place& place, float lse, std::span<const TokenId> ids,
                        std::span<const double> slopes, std::span<float> logits) const;
   double student_logprob(const Place& place, float lse, std::span<const float> logits,

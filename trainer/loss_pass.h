@@ -54,6 +54,9 @@ class LossPass {
   virtual void add_states(size_t /*begin*/, size_t /*end*/, ConstMatrix /*hidden*/,
                           Matrix /*dhidden*/, Parameters& /*gradients*/) {}
 
+  // The same without a gradient, which PolicyTrainer::row_evaluation() asks for.
+  virtual void measure_states(size_t /*begin*/, size_t /*end*/, ConstMatrix /*hidden*/) {}
+
   // Behind all passes; all ranks call it.
   virtual void end(const GradientTree& /*tree*/) {}
 };

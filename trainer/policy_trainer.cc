@@ -163,6 +163,19 @@ Optimizer::Report PolicyTrainer::row_update(std::span<const PackedSequence> sequ
   return optimizer().take_reports().back();
 }
 
+void PolicyTrainer::row_evaluation(std::span<const PackedSequence> sequences, LossPass& loss) {
+  TR_CHECK(loss.wants().states, "it has no head of its own");
+  const auto [first, last] = update_.tree().own_share(sequences);
+  const auto own = sequences.subspan(first, last - first);
+  for (auto [begin, end] : pack(own, forward_.limits())) {
+    beat();
+    const auto part = own.subspan(begin, end - begin);
+    loss.measure_states(first + begin, first + end,
+                        forward_.forward(stream_, weights_.packed(), part, {.head = false}).hidden);
+  }
+  loss.end(update_.tree());
+}
+
 std::vector<double> PolicyTrainer::linear_scores(std::span<const PackedSequence> sequences,
                                                  std::span<const float> head) {
   const auto [first, last] = update_.tree().own_share(sequences);

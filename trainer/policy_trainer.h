@@ -139,6 +139,10 @@ class PolicyTrainer {
   Optimizer::Report row_update(std::span<const PackedSequence> sequences, LossPass& loss,
                                size_t together, double done = 0);
 
+  // The loss of each sequence without a gradient, shared among ranks: measure_states() of a loss
+  // with a head of its own, and end(). On the CPU.
+  void row_evaluation(std::span<const PackedSequence> sequences, LossPass& loss);
+
   // Each sequence's hidden state in front of its only target times `head` [hidden_size], without a
   // gradient; on the CPU.
   std::vector<double> linear_scores(std::span<const PackedSequence> sequences,
