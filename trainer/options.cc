@@ -209,6 +209,22 @@ void RewardModelOptions::visit(OptionVisitor& v) {
   v.section("optim", optim, "its optimizer");
 }
 
+void DistillStageOptions::visit(OptionVisitor& v) {
+  visit_rows(v,
+             "JSONL file of rows to learn from, as sft.data; at each token that counts there the "
+             "policy learns from what a teacher says; empty: none",
+             {});
+  visit_passes(v);
+  v.field("policy", policy,
+          {.help = "the teacher, one of `policies`: it scores all rows once, before the first "
+                   "update",
+           .default_is_older = true});
+  v.field("batch_tokens", batch_tokens,
+          {.help = "tokens an update, whole rows", .min = 1, .max = 1 << 24});
+  loss.visit(v);
+  v.section("optim", optim, "its optimizer");
+}
+
 void CheckpointOptions::visit(OptionVisitor& v) {
   v.field("keep_last", keep_last,
           {.help = "older checkpoints are deleted, and the samples of the steps before the oldest",
@@ -249,6 +265,21 @@ void validate(const PreferenceOptions& o, std::string_view section) {
 }
 
 void validate(const RewardModelOptions& o, std::string_view section) {
+  validate(o.optim, join_key(section, "optim"));
+}
+
+void validate(const DistillStageOptions& o, std::string_view section) {
+  const std::string loss = join_key(section, "loss");
+  if (o.loss.kind == DistillLoss::kPolicyGradient || o.loss.kind == DistillLoss::kRefKl)
+    throw UserError::at(loss,
+                        "is {}, which reads the probability of the policy that sampled, and rows "
+                        "have none. Try jsd.",
+                        name_of(o.loss.kind));
+  if (needs_support(o.loss.kind) && o.loss.support == SupportOf::kStudent)
+    throw UserError::at(join_key(section, "support"),
+                        "is student, and the teacher scores rows before the policy learns from "
+                        "them. Use teacher.");
+  validate(o.loss, section);
   validate(o.optim, join_key(section, "optim"));
 }
 

@@ -1,5 +1,5 @@
-// The sections `optim`, `train`, `sft`, `preference`, `reward_model` and `checkpoint` of a run's
-// configuration.
+// The sections `optim`, `train`, `sft`, `preference`, `reward_model`, `distill` and `checkpoint` of
+// a run's configuration.
 //
 // A field is listed once, in visit(); rules over several fields are in validate(). A key exists
 // only when something reads it.
@@ -13,6 +13,7 @@
 
 #include "core/base/enum_names.h"
 #include "core/config/options.h"
+#include "trainer/loss/distillation.h"
 #include "trainer/loss/preference.h"
 
 namespace tailrace {
@@ -129,6 +130,15 @@ struct RewardModelOptions : RowOptions {
   void visit(OptionVisitor& v);
 };
 
+// Distillation from rows that a teacher scores (trainer/distill_task.h).
+struct DistillStageOptions : RowOptions {
+  std::string policy = {};  // the teacher, one of `policies`
+  int64_t batch_tokens = 2048;
+  DistillLossOptions loss = {.kind = DistillLoss::kJsd};
+
+  void visit(OptionVisitor& v);
+};
+
 struct CheckpointOptions {
   int64_t keep_last = 3;
 
@@ -141,5 +151,6 @@ void validate(const OptimOptions& options, std::string_view section);
 void validate(const SftOptions& options, std::string_view section);
 void validate(const PreferenceOptions& options, std::string_view section);
 void validate(const RewardModelOptions& options, std::string_view section);
+void validate(const DistillStageOptions& options, std::string_view section);
 
 }  // namespace tailrace

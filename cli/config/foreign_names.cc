@@ -324,8 +324,8 @@ bool is_supervised(const ConfigNode& root) {
   const ConfigNode* env = root.find("env");
   const bool has_command = env != nullptr && env->find("command") != nullptr;
   return says("sft", "data") && !says("preference", "data") && !says("reward_model", "data") &&
-         !says("env", "name") && !says("env", "plugin") && !has_command &&
-         (datasets == nullptr || datasets->kind == ConfigNode::Kind::kNull);
+         !says("distill", "data") && !says("env", "name") && !says("env", "plugin") &&
+         !has_command && (datasets == nullptr || datasets->kind == ConfigNode::Kind::kNull);
 }
 
 std::string coming_from_page() {

@@ -312,7 +312,9 @@ void DatasetSection::visit(OptionVisitor& v) {
 
 void PolicySection::visit(OptionVisitor& v) {
   v.field("name", name,
-          {.help = "what algo.distill.policy names it by, and messages", .required = true});
+          {.help = "what algo.distill.policy or the policy of a stage `distill` names it by, and "
+                   "messages",
+           .required = true});
   v.field("model", model,
           {.help = "folder of the model (Hugging Face), with the vocabulary of the policy that is "
                    "trained; or url",
@@ -531,6 +533,8 @@ void StageSection::visit(OptionVisitor& v) {
             no_rows_of("reward_model", reward_model));
   v.section("preference", preference, "training on preferences, as the section of this name",
             no_rows_of("preference", preference));
+  v.section("distill", distill, "distillation from rows, as the section of this name",
+            no_rows_of("distill", distill));
   v.section("rl", rl, "reinforcement learning, which is the last stage: its keys are the run's");
   v.field("until", until,
           {.help = "where it ends: '2 epochs' or '200 updates' of its rows, '100 steps' of rl; "
@@ -573,8 +577,9 @@ void RunOptions::visit(OptionVisitor& v) {
   v.section("lora", lora, "an adapter that is trained in the place of all weights (LoRA)",
             idle_if(!lora.trains(), "{lora.rank} is 0", {"lora.rank"}));
   v.list("policies", policies,
-         "models beside the policy, whose weights never change, as a teacher "
-         "(algo.distill.policy): a list; each rollout worker holds them");
+         "models beside the policy, whose weights never change, as a teacher: a list; each "
+         "rollout worker holds that of algo.distill.policy, the trainer that of distill.policy "
+         "while it scores the rows");
   v.section("chat", chat, "how what is said to the policy is written",
             idle_if(model.creates(), "a policy of model.create has no chat template",
                     {"model.create.hidden_size"}));
@@ -588,7 +593,7 @@ void RunOptions::visit(OptionVisitor& v) {
   v.section("reward", reward, "who scores episodes");
   v.list("stages", stages,
          "trainings that follow each other, each from the weights that the one before it left: a "
-         "list, in the place of the sections `sft`, `reward_model` and `preference`");
+         "list, in the place of the sections `sft`, `reward_model`, `preference` and `distill`");
   const auto unless_listed = [&](Idle idle) { return stages.empty() ? std::move(idle) : staged; };
   v.section("sft", sft, "supervised training: a warm-up before the first step, or a run by itself",
             unless_listed(no_supervised(sft)));
@@ -600,6 +605,10 @@ void RunOptions::visit(OptionVisitor& v) {
             "training on preferences (DPO and its kin), behind the sections `sft` and "
             "`reward_model`: before the first step, or a run by itself",
             unless_listed(no_rows_of("preference", preference)));
+  v.section("distill", distill,
+            "distillation from rows that a teacher scores, behind the section `preference`: before "
+            "the first step, or a run by itself",
+            unless_listed(no_rows_of("distill", distill)));
   v.section("train", train, "how a batch becomes updates");
   v.section("algo", algo, "the policy loss");
   v.section("critic", critic, "the value head of algo.advantage=gae",

@@ -246,6 +246,7 @@ struct StageSection {
   SftOptions sft = {};
   RewardModelOptions reward_model = {};
   PreferenceOptions preference = {};
+  DistillStageOptions distill = {};
   RlStage rl = {};
   std::string until = {};
 
@@ -295,10 +296,11 @@ struct RunOptions {
   RolloutProcesses rollout_processes;
   RolloutOptions rollout;
   RewardSection reward;
-  std::vector<StageSection> stages;  // empty: the three below are all, in this order
+  std::vector<StageSection> stages;  // empty: the four below are all, in this order
   SftOptions sft;
   RewardModelOptions reward_model;
   PreferenceOptions preference;
+  DistillStageOptions distill;
   TrainOptions train;
   AlgoOptions algo;
   CriticOptions critic;

@@ -64,14 +64,15 @@ std::vector<std::string_view> kinds_of(const StageSection& stage) {
   if (learns(stage.sft)) kinds.emplace_back("sft");
   if (learns(stage.reward_model)) kinds.emplace_back("reward_model");
   if (learns(stage.preference)) kinds.emplace_back("preference");
+  if (learns(stage.distill)) kinds.emplace_back("distill");
   return kinds;
 }
 
 bool is_rl(const StageSection& stage) { return kinds_of(stage).empty(); }
 
+// `from`: the options of the run, or an item of the list.
 void add(std::vector<RunStage>& stages, const std::string& name, const std::string& prefix,
-         const SftOptions& sft, const RewardModelOptions& reward_model,
-         const PreferenceOptions& preference) {
+         const auto& from) {
   const auto stage = [&](std::string_view kind, auto work) {
     // The second of a kind has a name of its own, since names are those of files.
     const std::string base = name.empty() ? std::string(kind) : name;
@@ -84,9 +85,10 @@ void add(std::vector<RunStage>& stages, const std::string& name, const std::stri
     made.item = join_key(prefix, kind);
     stages.push_back(std::move(made));
   };
-  if (learns(sft)) stage("sft", sft);
-  if (learns(reward_model)) stage("reward_model", reward_model);
-  if (learns(preference)) stage("preference", preference);
+  if (learns(from.sft)) stage("sft", from.sft);
+  if (learns(from.reward_model)) stage("reward_model", from.reward_model);
+  if (learns(from.preference)) stage("preference", from.preference);
+  if (learns(from.distill)) stage("distill", from.distill);
 }
 
 // Names are those of files and folders of the run, which has others beside them.
@@ -99,7 +101,7 @@ void validate_name(const std::string& name, const std::string& key) {
       "trackers",     "trajectories", "weights"};
   constexpr std::string_view kLetters =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
-  constexpr std::string_view kBegins[] = {"step_"}, kEnds[] = {"_eval", "_reference"};
+  constexpr std::string_view kBegins[] = {"step_"}, kEnds[] = {"_eval", "_reference", "_teacher"};
   constexpr size_t kMostLetters = 64;
   if (name.find_first_not_of(kLetters) != std::string::npos || name.starts_with('-') ||
       name.size() > kMostLetters)
@@ -139,13 +141,13 @@ bool RunStage::has_demonstrations() const {
 std::vector<RunStage> stages_of(const RunOptions& options) {
   std::vector<RunStage> stages;
   if (options.stages.empty()) {
-    add(stages, "", "", options.sft, options.reward_model, options.preference);
+    add(stages, "", "", options);
     return stages;
   }
   for (size_t i = 0; i < options.stages.size(); ++i) {
     const StageSection& given = options.stages[i];
     const size_t before = stages.size();
-    add(stages, given.name, item_of(options, i), given.sft, given.reward_model, given.preference);
+    add(stages, given.name, item_of(options, i), given);
     for (size_t made = before; made < stages.size(); ++made)
       end_by(given.until, stages[made].rows());
   }
@@ -196,14 +198,15 @@ void validate_stages(const RunOptions& options, bool has_environment) {
       throw UserError::at(item, "trains on {}.data and on {}.data. Make two items of them.",
                           kinds[0], kinds[1]);
     if (is_rl(stages[i]) && !has_environment)
-      throw UserError::at(item,
-                          "names no rows (sft.data, reward_model.data or preference.data), and the "
-                          "run has no environment to sample in. Write one of them, or env.");
+      throw UserError::at(
+          item,
+          "names no rows (sft.data, reward_model.data, preference.data or "
+          "distill.data), and the run has no environment to sample in. Write one of them, or env.");
     if (is_rl(stages[i]) && i + 1 < stages.size())
       throw UserError::at(item,
                           "is the stage of reinforcement learning, or its rows are missing "
-                          "(sft.data, reward_model.data, preference.data). Reinforcement learning "
-                          "is the last stage.");
+                          "(sft.data, reward_model.data, preference.data, distill.data). "
+                          "Reinforcement learning is the last stage.");
     const std::string& name = stages[i].name;
     if (!name.empty()) validate_name(name, join_key(item, "name"));
     if (!name.empty() && !names.insert(name).second)
@@ -222,7 +225,7 @@ void validate_stages(const RunOptions& options, bool has_environment) {
           join_key(item, "until"), "is '{}'; it must be {}.", text,
           is_rl(stages[i]) ? "like '100 steps'" : "like '2 epochs' or '200 updates'");
     std::vector<RunStage> made;
-    add(made, name, item, stages[i].sft, stages[i].reward_model, stages[i].preference);
+    add(made, name, item, stages[i]);
     for (const RunStage& stage : made) refuse_two_ends(stage, *until, join_key(item, "until"));
   }
   if (has_environment && !stages.empty() && !is_rl(stages.back()))

@@ -1,5 +1,6 @@
 // The trainings on rows of a run, whichever way its config names them: the list `stages`, or the
-// sections `sft`, `reward_model` and `preference`, which follow each other in this order.
+// sections `sft`, `reward_model`, `preference` and `distill`, which follow each other in this
+// order.
 //
 //   stages:
 //     - sft: {data: chats.jsonl}
@@ -7,6 +8,7 @@
 //     - reward_model: {data: pairs.jsonl}
 //     - preference: {data: pairs.jsonl, loss: ipo}
 //       until: 200 updates
+//     - distill: {data: chats.jsonl, policy: teacher}
 //     - rl: {}
 //       until: 100 steps
 //

@@ -5,11 +5,13 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "cli/config/named_file.h"
+#include "cli/config/stages.h"
 #include "core/base/error.h"
 #include "core/base/join_texts.h"
 #include "core/base/json_row.h"
@@ -23,9 +25,38 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// A key that names a teacher, and the name.
+struct NamedTeacher {
+  std::string key = {}, name = {};
+};
+
+std::vector<NamedTeacher> named_in_stages(const RunOptions& o) {
+  std::vector<NamedTeacher> named;
+  for (const RunStage& stage : stages_of(o))
+    if (const auto* distill = std::get_if<DistillStageOptions>(&stage.work))
+      named.push_back({stage.key("policy"), distill->policy});
+  return named;
+}
+
+// The one of the steps; null: there is none.
 const PolicySection* find_teacher(const RunOptions& o) {
   const auto at = std::ranges::find(o.policies, o.algo.distill.policy, &PolicySection::name);
   return at == o.policies.end() ? nullptr : &*at;
+}
+
+void require_policy(const RunOptions& o, const NamedTeacher& teacher) {
+  if (std::ranges::find(o.policies, teacher.name, &PolicySection::name) != o.policies.end()) return;
+  if (teacher.name.empty())
+    throw UserError::at(teacher.key,
+                        "is missing; it names the teacher. Write policies: [{{name: teacher, "
+                        "model: DIR}}], and its name here.");
+  std::vector<std::string> names;
+  for (const PolicySection& policy : o.policies) names.push_back(policy.name);
+  throw UserError::at(
+      teacher.key, "is {}, and {}.", teacher.name,
+      names.empty()
+          ? "there are no `policies`. Write policies: [{name: " + teacher.name + ", model: DIR}]"
+          : "`policies` has " + join_texts(names, ", "));
 }
 
 // A loss that is none of advantages has its updates to itself.
@@ -63,10 +94,6 @@ std::string url_key_of(const PolicySection& policy) {
   return fmt::format("policies.{}.url", policy.name);
 }
 
-}  // namespace
-
-namespace {
-
 // A folder, or a server.
 void validate_place(const PolicySection& policy) {
   if (policy.model.empty() == policy.url.empty())
@@ -92,22 +119,23 @@ void validate_place(const PolicySection& policy) {
 
 void validate_policies(const RunOptions& o) {
   const std::string& named = o.algo.distill.policy;
-  if (!named.empty() && find_teacher(o) == nullptr) {
-    std::vector<std::string> names;
-    for (const PolicySection& policy : o.policies) names.push_back(policy.name);
-    throw UserError::at(
-        "algo.distill.policy", "is {}, and {}.", named,
-        names.empty()
-            ? "there are no `policies`. Write policies: [{name: " + named + ", model: DIR}]"
-            : "`policies` has " + join_texts(names, ", "));
-  }
+  std::vector<NamedTeacher> teachers = named_in_stages(o);
+  if (!named.empty()) teachers.push_back({"algo.distill.policy", named});
+  for (const NamedTeacher& teacher : teachers) require_policy(o, teacher);
   for (const PolicySection& policy : o.policies) {
-    if (policy.name == named) continue;
+    if (std::ranges::find(teachers, policy.name, &NamedTeacher::name) != teachers.end()) continue;
     throw UserError::at(fmt::format("policies.{}.name", policy.name),
                         "is named by no key, and would only take memory. Name it in "
-                        "algo.distill.policy, or remove it.");
+                        "algo.distill.policy or distill.policy, or remove it.");
   }
   for (const PolicySection& policy : o.policies) validate_place(policy);
+  for (const NamedTeacher& teacher : named_in_stages(o))
+    for (const PolicySection& policy : o.policies)
+      if (policy.name == teacher.name && policy.model.empty())
+        throw UserError::at(teacher.key,
+                            "is {}, which is behind an URL, and a stage packs its teacher's "
+                            "weights itself so far. Give policies.{}.model.",
+                            teacher.name, teacher.name);
   if (named.empty()) return;
   const PolicySection& teacher = *find_teacher(o);
   validate_loss(o);
@@ -134,47 +162,72 @@ void validate_policies(const RunOptions& o) {
                         named);
 }
 
-std::optional<PlannedPolicy> teacher_of(const RunOptions& o, const ModelConfig& policy) {
-  const PolicySection* teacher = find_teacher(o);
-  if (teacher == nullptr || teacher->model.empty()) return std::nullopt;
-  PlannedPolicy planned{.name = teacher->name, .dir = teacher->model};
-  if (needs_support(o.algo.distill.kind))
-    planned.top_k = std::min(o.algo.distill.top_k, policy.num_ids());
-  planned.model = read_named(key_of(*teacher), [&] { return read_model_config(teacher->model); });
-  if (planned.model.num_ids() != policy.num_ids())
-    throw UserError::at(key_of(*teacher),
-                        "is {}, a model of {} ids, and the policy has {}: a teacher scores the "
-                        "very ids that were sampled. Take one with the same vocabulary.",
-                        teacher->model, planned.model.num_ids(), policy.num_ids());
-  if (const int64_t context = o.rollout.engine.max_context_tokens;
-      planned.model.max_positions < context)
-    throw UserError::at(key_of(*teacher),
-                        "is {}, which has {} positions, and contexts have up to {} tokens "
-                        "(rollout.max_context_tokens).",
-                        teacher->model, planned.model.max_positions, context);
-  return planned;
+std::vector<FrozenModel> frozen_models(const RunOptions& o, const ModelConfig& policy) {
+  std::vector<FrozenModel> models;
+  for (const PolicySection& teacher : o.policies) {
+    if (teacher.model.empty()) continue;  // a server has it
+    FrozenModel& planned =
+        models.emplace_back(FrozenModel{.name = teacher.name, .dir = teacher.model});
+    planned.model = read_named(key_of(teacher), [&] { return read_model_config(teacher.model); });
+    if (planned.model.num_ids() != policy.num_ids())
+      throw UserError::at(key_of(teacher),
+                          "is {}, a model of {} ids, and the policy has {}: a teacher scores the "
+                          "very ids of the policy. Take one with the same vocabulary.",
+                          teacher.model, planned.model.num_ids(), policy.num_ids());
+    if (const int64_t context = o.rollout.engine.max_context_tokens;
+        planned.model.max_positions < context)
+      throw UserError::at(key_of(teacher),
+                          "is {}, which has {} positions, and contexts have up to {} tokens "
+                          "(rollout.max_context_tokens).",
+                          teacher.model, planned.model.max_positions, context);
+  }
+  return models;
+}
+
+std::optional<PlannedTeacher> teacher_of(const RunOptions& o, const ModelConfig& policy) {
+  if (!o.algo.distill.has_teacher()) return std::nullopt;
+  for (FrozenModel& model : frozen_models(o, policy)) {
+    if (model.name != o.algo.distill.policy) continue;
+    PlannedTeacher teacher{.model = std::move(model)};
+    if (needs_support(o.algo.distill.kind))
+      teacher.top_k = std::min(o.algo.distill.top_k, policy.num_ids());
+    return teacher;
+  }
+  return std::nullopt;
+}
+
+std::vector<FrozenModel> teachers_of_stages(const RunOptions& o, const ModelConfig& policy) {
+  const std::vector<NamedTeacher> named = named_in_stages(o);
+  if (named.empty()) return {};
+  std::vector<FrozenModel> models = frozen_models(o, policy);
+  std::erase_if(models, [&](const FrozenModel& model) {
+    return std::ranges::find(named, model.name, &NamedTeacher::name) == named.end();
+  });
+  return models;
 }
 
 void require_teacher_vocabulary(const RunOptions& o, const fs::path& tokenizer) {
-  const PolicySection* teacher = find_teacher(o);
-  if (teacher == nullptr || teacher->model.empty()) return;
+  if (o.policies.empty()) return;
   const auto ours = text::load_tokenizer(tokenizer);
-  const auto theirs =
-      read_named(key_of(*teacher), [&] { return text::load_tokenizer(teacher->model); });
-  const auto refuse = [&](const std::string& what) {
-    throw UserError::at(key_of(*teacher),
-                        "is {}, with another vocabulary than the policy: {}. A teacher scores the "
-                        "very ids that were sampled.",
-                        teacher->model, what);
-  };
-  if (ours->vocab_size() != theirs->vocab_size())
-    refuse(fmt::format("{} tokens, and {}", theirs->vocab_size(), ours->vocab_size()));
-  for (int64_t id = 0; id < ours->vocab_size(); ++id) {
-    const auto token = static_cast<TokenId>(id);
-    if (ours->bytes_of(token) != theirs->bytes_of(token) ||
-        ours->is_special(token) != theirs->is_special(token))
-      refuse(fmt::format("id {} is \"{}\" there, and \"{}\" here", id, theirs->bytes_of(token),
-                         ours->bytes_of(token)));
+  for (const PolicySection& teacher : o.policies) {
+    if (teacher.model.empty()) continue;
+    const auto theirs =
+        read_named(key_of(teacher), [&] { return text::load_tokenizer(teacher.model); });
+    const auto refuse = [&](const std::string& what) {
+      throw UserError::at(key_of(teacher),
+                          "is {}, with another vocabulary than the policy: {}. A teacher scores "
+                          "the very ids of the policy.",
+                          teacher.model, what);
+    };
+    if (ours->vocab_size() != theirs->vocab_size())
+      refuse(fmt::format("{} tokens, and {}", theirs->vocab_size(), ours->vocab_size()));
+    for (int64_t id = 0; id < ours->vocab_size(); ++id) {
+      const auto token = static_cast<TokenId>(id);
+      if (ours->bytes_of(token) != theirs->bytes_of(token) ||
+          ours->is_special(token) != theirs->is_special(token))
+        refuse(fmt::format("id {} is \"{}\" there, and \"{}\" here", id, theirs->bytes_of(token),
+                           ours->bytes_of(token)));
+    }
   }
 }
 

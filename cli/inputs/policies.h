@@ -1,5 +1,5 @@
-// The models of a run beside the one that it trains (`policies`): which of them teaches, and
-// whether it can.
+// The models of a run beside the one that it trains (`policies`): which of them teach, and whether
+// they can.
 //
 // Thread: any.
 #pragma once
@@ -7,20 +7,18 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "cli/config/options.h"
 #include "core/http/post.h"
 #include "core/model/model_config.h"
+#include "core/weights/frozen_scorer.h"
 
 namespace tailrace {
 
-// One of `policies`, with its shape.
-struct PlannedPolicy {
-  std::string name = {};
-  std::filesystem::path dir = {};
-  ModelConfig model = {};
+// The teacher of algo.distill.
+struct PlannedTeacher {
+  FrozenModel model = {};
   int64_t top_k = 0;  // of its likeliest tokens that the loss reads; 0: none
 };
 
@@ -43,11 +41,15 @@ void try_remote_teacher(const RunOptions& options, const ModelConfig& policy,
 // Rules of the options alone. Throws UserError with the key.
 void validate_policies(const RunOptions& options);
 
-// The teacher, with its shape, which is read; nullopt: nobody teaches. `policy`: the one that is
-// trained. Throws UserError about its key, where they do not fit each other.
-std::optional<PlannedPolicy> teacher_of(const RunOptions& options, const ModelConfig& policy);
+// All of them with their shapes, which are read; each is a teacher. `policy`: the one that is
+// trained. Throws UserError about a key, where they do not fit each other.
+std::vector<FrozenModel> frozen_models(const RunOptions& options, const ModelConfig& policy);
+// Of these the teacher of what is sampled; nullopt: nobody is.
+std::optional<PlannedTeacher> teacher_of(const RunOptions& options, const ModelConfig& policy);
+// And those of stages that train on rows.
+std::vector<FrozenModel> teachers_of_stages(const RunOptions& options, const ModelConfig& policy);
 
-// Throws UserError where a token is another one for the teacher than in this tokenizer.
+// Throws UserError where a token is another one for a teacher than in this tokenizer.
 void require_teacher_vocabulary(const RunOptions& options, const std::filesystem::path& tokenizer);
 
 // All that a score depends on.

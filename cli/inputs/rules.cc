@@ -595,8 +595,9 @@ std::string key_of_stage(const RunStage& stage, std::string_view key) {
   std::string_view own = supervised_key(key);
   if (!own.starts_with(kSection)) return std::string(own);
   own.remove_prefix(kSection.size());
-  const bool has_rows = !std::holds_alternative<SftOptions>(stage.work);
-  return stage.key(own == "batch_tokens" && has_rows ? "batch_rows" : own);
+  const bool has_tokens = std::holds_alternative<SftOptions>(stage.work) ||
+                          std::holds_alternative<DistillStageOptions>(stage.work);
+  return stage.key(own == "batch_tokens" && !has_tokens ? "batch_rows" : own);
 }
 
 // Keys that only a run with an environment reads.
@@ -680,7 +681,8 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries,
     throw UserError::at(
         "env.name", "is missing; it names the environment ('tailrace env list' lists them). {}",
         o.env.dataset.empty()
-            ? "Training on rows alone needs sft.data, preference.data or reward_model.data."
+            ? "Training on rows alone needs sft.data, preference.data, reward_model.data or "
+              "distill.data."
             : "The prompts of env.dataset are answered once each by env.name: text.");
   // Rules of different sections are told together, and those between sections once each section is
   // sound.
@@ -708,6 +710,7 @@ void check_rules(RunOptions& o, ConfigKeys& keys, const Registries& registries,
   // The rules below are about steps, of which this run has none.
   if (supervised_only(o)) {
     look([&] { validate_ranks(o); });
+    look([&] { validate_policies(o); });
     mistakes.tell();
     check_supervised_rules(o, keys);
     return refuse_without_effect(o, keys, {}, {});

@@ -149,7 +149,7 @@ int64_t SftRows::tokens() const {
   return sum;
 }
 
-SftRows read_supervised(const std::filesystem::path& file, const SftOptions& options,
+SftRows read_supervised(const std::filesystem::path& file, const RowOptions& options,
                         const SftReading& reading) {
   SftRows all;
   int64_t num_rows = 0;

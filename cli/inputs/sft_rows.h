@@ -1,5 +1,5 @@
-// The rows of sft.data and sft.eval_data: from the forms that a person brings to the one that the
-// trainer reads.
+// Rows of the form of sft.data and sft.eval_data: from the forms that a person brings to the one
+// that the trainer reads.
 //
 //   {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}
 //   {"prompt": "...", "completion": "..."}             texts, or lists of messages
@@ -54,7 +54,7 @@ std::string nulls_note(int64_t nulls);
 // Throws UserError with file:line for a row of no form or that cannot be written, and, where
 // `options` refuse them, one that names all that are too long; for a file that cannot be read or
 // has no row to learn from.
-SftRows read_supervised(const std::filesystem::path& file, const SftOptions& options,
+SftRows read_supervised(const std::filesystem::path& file, const RowOptions& options,
                         const SftReading& reading);
 
 // How the rows of a run are read that has not begun: with the tokenizer and the chat template of

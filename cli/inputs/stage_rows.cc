@@ -26,8 +26,9 @@ StageFile counted_file(const Rows& rows) {
           .nulls = rows.nulls};
 }
 
-StageFile supervised_file(const SftOptions& options, const std::string& path,
-                          const SftReading& reading) {
+StageFile supervised_file(const auto& options, const std::string& key, const std::string& path,
+                          SftReading reading) {
+  reading.key = key;
   const SftRows rows = read_supervised(path, options, reading);
   StageFile file = counted_file(rows);
   for (const SftRow& row : rows.rows) file.lines += format_sft_row(row);
@@ -59,11 +60,10 @@ StageFile read_stage_file(const RunStage& stage, bool held_out, const SftReading
   const std::string key = stage.key(held_out ? "eval_data" : "data");
   const std::string& path = held_out ? stage.rows().eval_data : stage.rows().data;
   StageFile file = read_named(key, [&] {
-    if (const auto* sft = std::get_if<SftOptions>(&stage.work)) {
-      SftReading named = reading;
-      named.key = stage.item;
-      return supervised_file(*sft, path, named);
-    }
+    if (const auto* sft = std::get_if<SftOptions>(&stage.work))
+      return supervised_file(*sft, stage.item, path, reading);
+    if (const auto* distill = std::get_if<DistillStageOptions>(&stage.work))
+      return supervised_file(*distill, stage.item, path, reading);
     if (const auto* preference = std::get_if<PreferenceOptions>(&stage.work))
       return preference_file(stage, is_paired(preference->loss.kind), preference->batch_rows, path,
                              reading);

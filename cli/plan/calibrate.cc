@@ -31,6 +31,7 @@ PlacedRun prepare(const RunPaths& paths, const ResolvedRun& given, const Registr
   options.sft = {};
   options.reward_model = {};
   options.preference = {};
+  options.distill = {};
   options.stages.clear();
   PlacedRun placed = place(changed(given, std::move(options)), registries.environments);
   std::error_code error;

@@ -92,7 +92,12 @@ RunOptions pilot_options(const RunOptions& options, const ModelConfig& model,
   pilot.sft = {};
   pilot.reward_model = {};
   pilot.preference = {};
+  pilot.distill = {};
   pilot.stages.clear();
+  // Teachers of stages are named by nobody then.
+  std::erase_if(pilot.policies, [&](const PolicySection& policy) {
+    return policy.name != options.algo.distill.policy;
+  });
   pilot.eval = {};
   // Synchronous: sampling and training of a step follow each other, so that their times can be told
   // apart.

@@ -27,6 +27,8 @@ std::string why_trainer_on_cpu(const ResolvedRun& run) {
   for (const RunStage& stage : run.stages) {
     if (stage.rows().optim.kind == OptimizerKind::kMuon)
       return fmt::format("Muon ({}) runs on the CPU alone so far", stage.key("optim.kind"));
+    if (std::holds_alternative<DistillStageOptions>(stage.work))
+      return fmt::format("the loss of a teacher ({}) has its head on the CPU so far", stage.item);
     if (!stage.trains_policy())
       return fmt::format("a reward model ({}) is trained on the CPU alone so far", stage.item);
   }

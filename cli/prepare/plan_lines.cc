@@ -20,6 +20,7 @@
 #include "core/base/join_texts.h"
 #include "core/base/machine.h"
 #include "core/wire/tcp_address.h"
+#include "trainer/teacher_file.h"
 
 namespace tailrace {
 namespace {
@@ -36,6 +37,9 @@ std::string describe_batch(const RowStage& stage) {
   if (const auto* preference = std::get_if<PreferenceOptions>(&stage.work))
     return fmt::format("{}, loss {}, beta {:g}", counted(preference->batch_rows, "row"),
                        name_of(preference->loss.kind), preference->loss.beta);
+  if (const auto* distill = std::get_if<DistillStageOptions>(&stage.work))
+    return fmt::format("{} tokens, loss {} to {}", distill->batch_tokens,
+                       name_of(distill->loss.kind), distill->policy);
   return counted(std::get<RewardModelOptions>(stage.work).batch_rows, "pair");
 }
 
@@ -59,6 +63,12 @@ std::string format_stage(const StagePlan& plan, const RunStage& stage, int64_t m
   if (!data.too_long.empty()) text += fmt::format(" (too long: {})", list_lines(data.too_long));
   const StageFile& held_out = plan.files.eval_data;
   if (held_out.rows > 0) text += fmt::format("; {} held out", counted(held_out.rows, "row"));
+  if (const auto* distill = std::get_if<DistillStageOptions>(&stage.work)) {
+    const TeacherFileHead head = {.top_k =
+                                      needs_support(distill->loss.kind) ? distill->loss.top_k : 0};
+    text += fmt::format("; at most {} of scores on the disk",
+                        format_bytes((data.tokens + held_out.tokens) * head.bytes_per_target()));
+  }
   if (data.nulls + held_out.nulls > 0) text += "; " + nulls_note(data.nulls + held_out.nulls);
   return text;
 }
@@ -66,6 +76,7 @@ std::string format_stage(const StagePlan& plan, const RunStage& stage, int64_t m
 // What a line of the plan calls it.
 std::string_view label_of(const RunStage& stage, bool steps) {
   if (std::holds_alternative<SftOptions>(stage.work)) return steps ? "warm-up" : "supervised";
+  if (std::holds_alternative<DistillStageOptions>(stage.work)) return "distill";
   return std::holds_alternative<PreferenceOptions>(stage.work) ? "preference" : "rewards";
 }
 

@@ -195,9 +195,9 @@ std::string part_names(const RunOptions& options) {
 void check_policy(const PlacedRun& placed) {
   const RunOptions& options = placed.run.options;
   const ModelConfig& config = placed.model;
-  if (const auto teacher = teacher_of(options, config))
-    read_named(fmt::format("policies.{}.model", teacher->name),
-               [&] { check_parameters(teacher->dir, teacher->model); });
+  for (const FrozenModel& policy : frozen_models(options, config))
+    read_named(fmt::format("policies.{}.model", policy.name),
+               [&] { check_parameters(policy.dir, policy.model); });
   if (options.model.creates()) return;
   // What it says is learned before anything is written; of model.create there are no files yet.
   if (std::filesystem::exists(std::filesystem::path(options.model.path) / "tokenizer.json"))

@@ -52,6 +52,7 @@ TrainerWorkerConfig trainer_config(const PlacedRun& placed, const WorkerSeat& se
     if (!rows.eval_data.empty()) rows.eval_data = seat.run.stage_eval_rows(stage.name).string();
     config.stages.push_back(std::move(stage));
   }
+  config.teachers = teachers_of_stages(o, placed.model);
   config.checkpoint = o.checkpoint;
   return config;
 }
@@ -108,10 +109,7 @@ RolloutWorkerConfig rollout_config(const PlacedRun& placed, const PoolSection& p
   config.rollout.engine.keep_choices = o.algo.router_replay == RouterReplay::kReplay;
   config.keeps_sets = o.algo.sampling_mask == SamplingMask::kKeep;
   if (auto teacher = teacher_of(o, placed.model))
-    config.teacher = {.name = std::move(teacher->name),
-                      .dir = std::move(teacher->dir),
-                      .model = std::move(teacher->model),
-                      .top_k = teacher->top_k};
+    config.teacher = {.model = std::move(teacher->model), .top_k = teacher->top_k};
   if (auto remote = remote_teacher_of(o, placed.model))
     config.remote_teacher = {.name = std::move(remote->name),
                              .url = std::move(remote->url),

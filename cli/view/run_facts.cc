@@ -144,7 +144,7 @@ std::string weights_of(std::span<const MetricsRow> rows) {
 std::vector<std::pair<std::string_view, const ConfigNode*>> stages_of(const ConfigNode& config) {
   std::vector<std::pair<std::string_view, const ConfigNode*>> stages;
   const auto add = [&](const ConfigNode& node) {
-    for (const std::string_view kind : {"sft", "reward_model", "preference"}) {
+    for (const std::string_view kind : {"sft", "reward_model", "preference", "distill"}) {
       const ConfigNode* section = node.find(kind);
       if (section != nullptr && !config_value(*section, "data").empty())
         stages.emplace_back(kind, section);
@@ -168,6 +168,7 @@ bool is_supervised(const ConfigNode& config) {
 
 std::string algorithm_of(std::string_view kind, const ConfigNode& section) {
   if (kind == "sft") return "supervised";
+  if (kind == "distill") return fmt::format("distillation, {}", config_value(section, "loss"));
   return kind == "preference" ? fmt::format("preferences, {}", config_value(section, "loss"))
                               : "reward model";
 }
@@ -181,8 +182,9 @@ std::vector<RunFact> supervised_facts(const ConfigNode& config, const std::strin
     };
     join(algorithms, algorithm_of(kind, *section));
     join(files, std::filesystem::path(config_value(*section, "data")).filename());
-    join(batches, kind == "sft" ? fmt::format("{} tokens", config_value(*section, "batch_tokens"))
-                                : fmt::format("{} rows", config_value(*section, "batch_rows")));
+    join(batches, kind == "sft" || kind == "distill"
+                      ? fmt::format("{} tokens", config_value(*section, "batch_tokens"))
+                      : fmt::format("{} rows", config_value(*section, "batch_rows")));
   }
   std::vector<RunFact> facts = {{"Model", model_of(config)},
                                 {"Algorithm", algorithms},

@@ -51,12 +51,13 @@ std::string run_summary(std::span<const MetricsRow> rows, const std::string& nam
   const MetricChange change = change_of(rows, "reward/mean");
   // Behind trainings on rows it is the rewards that count; of several the last one.
   for (const auto& [loss_name, accuracy_name, label] :
-       {std::tuple{"preference/eval_loss", "eval_rewards/accuracies", "accuracy"},
+       {std::tuple{"distill/eval_loss", "", ""},
+        {"preference/eval_loss", "eval_rewards/accuracies", "accuracy"},
         {"sft/eval_loss", "sft/eval_token_accuracy", "token accuracy"},
         {"reward_model/eval_loss", "reward_model/eval_accuracy", "accuracy"}}) {
     const MetricChange loss = change_of(rows, loss_name), accuracy = change_of(rows, accuracy_name);
     if (change.last_row != nullptr || loss.last_row == nullptr) continue;
-    // Unpaired preferences have none.
+    // Unpaired preferences and distillation have none.
     const std::string rates =
         accuracy.last_row == nullptr
             ? ""

@@ -63,6 +63,10 @@ std::filesystem::path RunPaths::stage_reference(std::string_view name) const {
   return root / fmt::format("{}_reference.json", name);
 }
 
+std::filesystem::path RunPaths::stage_teacher(std::string_view name) const {
+  return root / fmt::format("{}_teacher", name);
+}
+
 std::filesystem::path RunPaths::stage_model(std::string_view name) const { return root / name; }
 
 std::string checkpoint_name(int64_t step) { return fmt::format("{}{:06}", kCheckpoint, step); }

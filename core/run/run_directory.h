@@ -14,6 +14,7 @@
 //   sft.jsonl, sft_eval.jsonl  those of sft.data and sft.eval_data, as token ids; and so of each
 //                              other training on rows, by the name of its stage (preference.jsonl)
 //   preference_reference.json  log-probabilities of its rows by the policy that it began with
+//   distill_teacher            what a teacher says of the rows of the stage of this name
 //   reward_model/              the reward model that a stage of this name has trained
 //   adapter/       the adapter_config.json of lora.adapter
 //   prompts/       rows of the datasets as they are used, where env.too_long drops or cuts some
@@ -59,6 +60,7 @@ struct RunPaths {
   std::filesystem::path stage_eval_rows(std::string_view name) const;
   std::filesystem::path stage_checkpoints(std::string_view name) const;
   std::filesystem::path stage_reference(std::string_view name) const;
+  std::filesystem::path stage_teacher(std::string_view name) const;
   std::filesystem::path stage_model(std::string_view name) const;
   std::filesystem::path adapter() const { return root / "adapter"; }
   std::filesystem::path prompts() const { return root / "prompts"; }

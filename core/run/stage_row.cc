@@ -15,6 +15,7 @@ const double* first_of(const MetricsRow& row, std::initializer_list<std::string>
 
 std::string_view words_of_stage(std::string_view kind) {
   if (kind == "sft") return "supervised";
+  if (kind == "distill") return "distillation";
   return kind == "reward_model" ? "reward model" : kind;
 }
 

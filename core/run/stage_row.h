@@ -16,7 +16,7 @@
 namespace tailrace {
 
 // Kinds, as their metrics begin.
-inline constexpr std::string_view kRowStages[] = {"sft", "preference", "reward_model"};
+inline constexpr std::string_view kRowStages[] = {"sft", "preference", "reward_model", "distill"};
 
 inline constexpr std::string_view kStageNumber = "stage";
 
@@ -33,7 +33,8 @@ struct StageRow {
 // Nothing: the row is of a step or an evaluation. Borrows the row.
 std::optional<StageRow> stage_row(const MetricsRow& row);
 
-// How a person is told of its updates: "supervised", "preference", "reward model".
+// How a person is told of its updates: "supervised", "preference", "reward model",
+// "distillation".
 std::string_view words_of_stage(std::string_view kind);
 
 // "KIND/updates".

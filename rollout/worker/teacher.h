@@ -9,33 +9,25 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
-#include <memory>
-#include <string>
 #include <vector>
 
-#include "core/model/model.h"
-#include "core/model/model_config.h"
-#include "core/model/packed_weights.h"
 #include "core/model/placement.h"
-#include "core/model/sequence_scorer.h"
 #include "core/run/memory_need.h"
 #include "core/trajectory/trajectory.h"
+#include "core/weights/frozen_scorer.h"
 #include "kernels/base/device.h"
 
 namespace tailrace {
 
 struct TeacherConfig {
-  std::string name = {};           // in `policies`
-  std::filesystem::path dir = {};  // its weights
-  ModelConfig model = {};          // of the vocabulary of what samples
-  int64_t top_k = 0;               // of its likeliest tokens that go along; 0: none
+  FrozenModel model = {};
+  int64_t top_k = 0;  // of its likeliest tokens that go along; 0: none
 };
 
 class Teacher {
  public:
   // Reads and packs the weights. `max_tokens`: of a context, at most. Throws UserError as
-  // load_frozen_base().
+  // FrozenScorer.
   Teacher(const TeacherConfig& config, const Elements& compute, const Stream& stream,
           int64_t max_tokens);
 
@@ -46,10 +38,8 @@ class Teacher {
                                         Device device, int threads, int64_t max_tokens);
 
  private:
-  TeacherConfig config_;
-  Model model_;
-  std::shared_ptr<const PackedWeights> weights_;
-  SequenceScorer scorer_;
+  int64_t top_k_;
+  FrozenScorer scorer_;
 };
 
 }  // namespace tailrace

@@ -46,8 +46,8 @@ def read_arguments(tracker, description, add=None):
 
 
 def training_of(row):
-    """Of a row of a training on rows its kind: sft, reward_model or preference."""
-    for kind in ("reward_model", "preference"):
+    """Of a row of a training on rows its kind: sft, reward_model, preference or distill."""
+    for kind in ("reward_model", "preference", "distill"):
         if f"{kind}/loss" in row or f"{kind}/eval_loss" in row:
             return kind
     return "sft"

@@ -5,8 +5,8 @@
     python3 scripts/trackers/to_wandb.py RUN [--project P] [--name N] [--offline] [--once]
 
 With --offline it writes RUN/trackers/wandb, which `wandb sync --append` sends later. The x axis of
-a training on rows is sft/step, reward_model/step or preference/step, and that of all others
-train/step.
+a training on rows is sft/step, reward_model/step, preference/step or distill/step, and that of all
+others train/step.
 """
 import uuid
 

@@ -81,9 +81,11 @@ class RowsTest(TrackersTest):
         pairs = line(1, -1, **{"preference/loss": 0.7, "rewards/margins": 0.1, "stage": 3})
         held_out = line(0, -1, **{"preference/eval_loss": 0.7, "stage": 3})
         scores = line(1, -1, **{"reward_model/loss": 0.7, "stage": 2})
-        self.append(sft(1) + sft(2) + scores + held_out + pairs)
+        taught = line(1, -1, **{"distill/loss": 0.7, "stage": 4})
+        self.append(sft(1) + sft(2) + scores + held_out + pairs + taught)
         self.assertEqual(self.sent_now(), [("sft", 1, 0), ("sft", 2, 1), ("reward_model_2", 1, 2),
-                                           ("preference_eval_3", 0, 3), ("preference_3", 1, 4)])
+                                           ("preference_eval_3", 0, 3), ("preference_3", 1, 4),
+                                           ("distill_4", 1, 5)])
 
     def test_steps_that_are_done_again_keep_their_first_form(self):
         self.append(WARM_UP + train(1) + train(2))

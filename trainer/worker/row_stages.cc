@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <optional>
 #include <span>
 #include <utility>
@@ -19,10 +20,15 @@
 #include "core/model/reward_head.h"
 #include "core/run/unfinished_folder.h"
 #include "core/text/tokenizer.h"
+#include "core/weights/frozen_scorer.h"
+#include "kernels/base/check.h"
+#include "kernels/base/pulse.h"
+#include "trainer/distill_task.h"
 #include "trainer/preference.h"
 #include "trainer/preference_rows.h"
 #include "trainer/reward_training.h"
 #include "trainer/sft.h"
+#include "trainer/teacher_file.h"
 #include "trainer/worker/saved_state.h"
 
 namespace tailrace {
@@ -31,6 +37,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kProgressReports = 50;  // of a whole stage
+constexpr int64_t kPieceTokens = 2048;    // that a rank scores between two looks around
 constexpr int64_t kNoStage = -1;          // that rank 0 says behind the last one
 
 MetricList joined(MetricList first, const MetricList& second) {
@@ -49,6 +56,26 @@ std::optional<std::vector<double>> read_reference(const fs::path& file, const Di
   } catch (const UserError&) {
     return std::nullopt;
   }
+}
+
+// What the teacher says of the targets of a row, as bytes of its file.
+std::vector<std::byte> scored(FrozenScorer& teacher, const SftRow& row, int64_t top_k) {
+  const int32_t first = row.targets.front(), last = row.targets.back();
+  const SequenceScores all =
+      teacher.score({.ids = std::span(row.tokens).first(static_cast<size_t>(last) + 1),
+                     .first = first,
+                     .top_k = top_k});
+  TeacherScores scores;
+  for (const int32_t target : row.targets) {
+    const auto i = static_cast<size_t>(target - first);
+    scores.logprobs.push_back(all.logprobs[i]);
+    if (top_k == 0) continue;
+    for (const auto& [id, logprob] : all.top[i]) {
+      scores.ids.push_back(id);
+      scores.id_logprobs.push_back(logprob);
+    }
+  }
+  return bytes_of(scores, top_k);
 }
 
 // The policy's config with the words of a reward model, and files by their size.
@@ -155,12 +182,14 @@ std::unique_ptr<RowTask> RowStages::make_task(const RowStage& stage, PolicyTrain
   const auto read = [&](const std::string& file) {
     return file.empty() ? std::vector<PreferenceRow>() : read_preference_rows(file, ids, longest);
   };
-  if (const auto* sft = std::get_if<SftOptions>(&stage.work)) {
-    const auto rows = [&](const std::string& file) {
-      return file.empty() ? std::vector<SftRow>() : read_sft_rows(file, ids, longest);
-    };
+  const auto rows = [&](const std::string& file) {
+    return file.empty() ? std::vector<SftRow>() : read_sft_rows(file, ids, longest);
+  };
+  if (const auto* sft = std::get_if<SftOptions>(&stage.work))
     return std::make_unique<SftTask>(trainer, *sft, rows(sft->data), rows(sft->eval_data), seed);
-  }
+  if (const auto* distill = std::get_if<DistillStageOptions>(&stage.work))
+    return std::make_unique<DistillTask>(stream_, trainer, *distill, rows(distill->data),
+                                         rows(distill->eval_data), seed);
   if (const auto* preference = std::get_if<PreferenceOptions>(&stage.work))
     return std::make_unique<PreferenceTask>(trainer, *preference, read(preference->data),
                                             read(preference->eval_data), seed);
@@ -246,13 +275,83 @@ bool RowStages::set_reference(const RowStage& stage, RowTask& row_task) {
   return true;
 }
 
+bool RowStages::has_teacher_scores(const RowStage& stage, const DistillTask& task) const {
+  const fs::path file = config_.run.stage_teacher(stage.name);
+  const bool begins = task.updates_done() == 0;
+  if (begins && !fs::exists(file)) return false;
+  const Result<TeacherFile> kept = TeacherFile::open(file, task.head());
+  if (!kept && !begins)
+    throw UserError(
+        "{} is gone, damaged, or of other rows: what the teacher said before the stage began. Put "
+        "it back, or start a new run directory.",
+        file.string());
+  return kept.ok();
+}
+
+// All ranks score, a piece of some rows each time, and rank 0 writes. The teacher is in memory
+// until they are done.
+bool RowStages::score_rows(const RowStage& stage, const DistillTask& task) {
+  const auto& options = std::get<DistillStageOptions>(stage.work);
+  const auto named = std::ranges::find(config_.teachers, options.policy, &FrozenModel::name);
+  TR_CHECK(named != config_.teachers.end(), "{} has no teacher", stage.name);
+  FrozenScorer teacher(*named, config_.compute, stream_, config_.max_sequence_tokens);
+  const TeacherFileHead head = task.head();
+  std::optional<TeacherFileWriter> writer;
+  if (leads()) writer.emplace(config_.run.stage_teacher(stage.name), head);
+  const size_t ranks = ranks_ == nullptr ? 1 : static_cast<size_t>(ranks_->size());
+  const size_t rank = ranks_ == nullptr ? 0 : static_cast<size_t>(ranks_->rank());
+  log_.info("stage={} policy={} scores rows={} targets={} top_k={}", stage.name, options.policy,
+            task.num_rows(), head.targets, head.top_k);
+  // Each rank has a share of every piece, so that none waits for long and a person may stop it.
+  for (size_t begin = 0, end = 0; begin < task.num_rows(); begin = end) {
+    beat();
+    if (stops()) return false;
+    int64_t tokens = 0;
+    for (; end < task.num_rows() && tokens < kPieceTokens * static_cast<int64_t>(ranks); ++end)
+      tokens += std::ssize(task.row(end).tokens);
+    std::vector<std::byte> own;
+    for (size_t row = begin + rank; row < end; row += ranks)
+      std::ranges::copy(scored(teacher, task.row(row), head.top_k), std::back_inserter(own));
+    std::vector<std::vector<std::byte>> parts;
+    if (ranks_ == nullptr)
+      parts.push_back(std::move(own));
+    else
+      parts = ranks_->gather(own);
+    std::vector<size_t> read(ranks);
+    for (size_t row = begin; leads() && row < end; ++row) {
+      const size_t of = (row - begin) % ranks;
+      const auto bytes =
+          static_cast<size_t>(std::ssize(task.row(row).targets) * head.bytes_per_target());
+      writer->add(std::span(parts[of]).subspan(read[of], bytes));
+      read[of] += bytes;
+    }
+  }
+  if (leads()) writer->commit();
+  agreed(0);  // the others read what rank 0 has written
+  return true;
+}
+
+bool RowStages::set_teacher_scores(const RowStage& stage, RowTask& row_task) {
+  if (!std::holds_alternative<DistillStageOptions>(stage.work)) return true;
+  auto& task = dynamic_cast<DistillTask&>(row_task);
+  const bool is_kept = agreed(leads() && has_teacher_scores(stage, task) ? 1 : 0) != 0;
+  if (!is_kept && !score_rows(stage, task)) return false;
+  Result<TeacherFile> scores =
+      TeacherFile::open(config_.run.stage_teacher(stage.name), task.head());
+  if (!scores) throw UserError("{}", scores.failure().message);
+  task.set_scores(std::move(scores).value());
+  return true;
+}
+
 bool RowStages::train(size_t index, PolicyTrainer& trainer, RowTask& task) {
   if (ranks_ != nullptr) {
     if (leads()) agreed(static_cast<int64_t>(index));
     task.skip(agreed(task.updates_done()));
     trainer.join(ranks_);
   }
-  return set_reference(config_.stages[index], task) && train_updates(index, trainer, task);
+  const RowStage& stage = config_.stages[index];
+  return set_reference(stage, task) && set_teacher_scores(stage, task) &&
+         train_updates(index, trainer, task);
 }
 
 bool RowStages::train_updates(size_t index, PolicyTrainer& trainer, RowTask& task) {

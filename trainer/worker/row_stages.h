@@ -29,6 +29,7 @@
 #include "core/run/log.h"
 #include "kernels/base/device.h"
 #include "trainer/checkpoint.h"
+#include "trainer/distill_task.h"
 #include "trainer/policy_trainer.h"
 #include "trainer/preference.h"
 #include "trainer/row_task.h"
@@ -80,6 +81,11 @@ class RowStages {
   void keep_reference(const RowStage& stage, const std::vector<double>& logprobs);
   // False: it was stopped while it scored.
   bool set_reference(const RowStage& stage, RowTask& task);
+  bool set_teacher_scores(const RowStage& stage, RowTask& task);
+  // Whether the file of the teacher's scores is there. Throws UserError where a stage that goes on
+  // has lost it.
+  bool has_teacher_scores(const RowStage& stage, const DistillTask& task) const;
+  bool score_rows(const RowStage& stage, const DistillTask& task);
   // False: it was stopped.
   bool train(size_t index, PolicyTrainer& trainer, RowTask& task);
   bool train_updates(size_t index, PolicyTrainer& trainer, RowTask& task);

@@ -247,6 +247,7 @@ class TrainerWorker {
     for (const RowStage& stage : config_.stages) {
       std::filesystem::remove_all(config_.run.stage_checkpoints(stage.name), ignored);
       std::filesystem::remove(config_.run.stage_reference(stage.name), ignored);
+      std::filesystem::remove(config_.run.stage_teacher(stage.name), ignored);
     }
     report_published();
     save();
@@ -414,8 +415,20 @@ PlacedMemory trainer_memory(const TrainerWorkerConfig& config) {
       bytes += item.bytes;
     memory.host.push_back({"reward model in training (all of it)", bytes});
   }
+  // One after the other, each while its stage scores its rows.
+  const FrozenModel* teacher = nullptr;
+  int64_t teacher_bytes = 0;
+  for (const FrozenModel& each : config.teachers) {
+    const int64_t bytes = FrozenScorer::bytes(each, config.compute, config.device,
+                                              pool_size(config.train), config.max_sequence_tokens)
+                              .all();
+    if (bytes > teacher_bytes) teacher = &each, teacher_bytes = bytes;
+  }
+  if (teacher != nullptr)
+    memory.host.push_back(
+        {fmt::format("policy {}, while it scores rows", teacher->name), teacher_bytes});
   if (const DistillOptions& distill = config.algo.distill;
-      distill.has_teacher() && distill.kind != DistillLoss::kPolicyGradient)
+      teacher != nullptr || (distill.has_teacher() && distill.kind != DistillLoss::kPolicyGradient))
     memory.host.push_back({"logits of a teacher's loss", DistillationPass::bytes(config.model)});
   const int64_t floats = ParameterLayout::trained(config.model).size();
   if (!on_cpu)

@@ -12,6 +12,7 @@
 #include "core/model/placement.h"
 #include "core/run/run_directory.h"
 #include "core/weights/colocation.h"
+#include "core/weights/frozen_scorer.h"
 #include "core/wire/worker_client.h"
 #include "kernels/base/device.h"
 #include "trainer/loss/options.h"
@@ -60,6 +61,7 @@ struct TrainerWorkerConfig {
   // it and `eval_data` are of rows of token ids. A reward model has no adapter, and is trained on
   // the CPU.
   std::vector<RowStage> stages = {};
+  std::vector<FrozenModel> teachers = {};  // that stages name
   int64_t num_stages =
       0;  // as a person counts them, with reinforcement learning where it is listed
   CheckpointOptions checkpoint = {};

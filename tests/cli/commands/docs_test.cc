@@ -90,7 +90,8 @@ void expect_same(const Names& written, const Names& on_page, const std::string& 
 const std::map<std::string_view, const char*> kOfKind = {
     {"sft", "Names of supervised training"},
     {"preference", "Names of training on preferences"},
-    {"reward_model", "Names of a reward model's training"}};
+    {"reward_model", "Names of a reward model's training"},
+    {"distill", "Names of distillation from rows"}};
 const char* const kByStaleness = "staleness/ess_frac_";
 const char* const kReported = "What the built-in environments and verifiers report";
 
@@ -179,27 +180,33 @@ TEST(Docs, EachMetricOfARunHasItsRowAndEachRowItsMetric) {
     ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
     collect(run, written);
   }
-  // Of pairs, of a reward model, and of unpaired rows.
+  // Of pairs, of a reward model, of unpaired rows, and of a teacher.
   const auto pairs =
       folder.write("pairs.jsonl",
                    "{\"prompt_ids\": [3], \"chosen_ids\": [4, 5], \"rejected_ids\": [6]}\n"
                    "{\"prompt_ids\": [7], \"chosen_ids\": [8], \"rejected_ids\": [9, 3]}\n");
   const auto of = fmt::format("{{data: {0}, eval_data: {0}, updates: 1", pairs.string());
+  const auto lines = folder.write("lines.jsonl", "{\"input_ids\": [3, 4, 5]}\n");
   const auto stages =
       folder.write("stages.yaml", fmt::format("model: {{path: {0}/tests/data/models/stories260K}}\n"
+                                              "policies:\n"
+                                              "  - name: teacher\n"
+                                              "    model: {0}/tests/data/models/stories260K\n"
                                               "rollout: {{max_context_tokens: 64}}\n"
                                               "stages:\n"
                                               "  - reward_model: {1}}}\n"
                                               "  - preference: {1}}}\n"
-                                              "  - preference: {1}, loss: kto}}\n",
-                                              TAILRACE_SOURCE_DIR, of));
+                                              "  - preference: {1}, loss: kto}}\n"
+                                              "  - distill: {{data: {2}, eval_data: {2}, "
+                                              "updates: 1, policy: teacher}}\n",
+                                              TAILRACE_SOURCE_DIR, of, lines.string()));
   const auto of_rows = folder / "rows";
   const auto result = run_binary(
       fmt::format("launch {} --in-process --run-dir {}", stages.string(), of_rows.string()));
   ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
   collect(of_rows, written);
   for (const auto& [heading, names] : written) expect_same(names, names_under(heading), heading);
-  EXPECT_EQ(written.size(), 5u);
+  EXPECT_EQ(written.size(), 6u);
 }
 
 // Evidence that every built-in verifier can read.

@@ -1,5 +1,6 @@
-// A run of four stages: supervised rows, a reward model, preferences, and reinforcement learning
-// that the reward model rewards. It is killed in each of them and comes to the same bits.
+// A run of five stages: supervised rows, a reward model, preferences, distillation from rows, and
+// reinforcement learning that the reward model rewards. It is killed in each of them and comes to
+// the same bits.
 #include "tests/cli/commands/launch_fixture.h"
 
 namespace tailrace {
@@ -31,7 +32,8 @@ class LaunchStages : public LaunchTest {
     }
     std::ofstream(folder_ / "tiny.yaml") << fmt::format(
         R"(run: {{name: staged, seed: 3}}
-model: {{path: {}/tests/data/models/stories260K}}
+model: {{path: {0}/tests/data/models/stories260K}}
+policies: [{{name: teacher, model: {0}/tests/data/models/stories260K}}]
 stages:
   - sft: {{data: sft.jsonl, batch_tokens: 256, checkpoint_updates: 2, optim: {{lr: 1.0e-3}}}}
     until: 8 updates
@@ -43,8 +45,12 @@ stages:
       {{data: pairs.jsonl, eval_data: held_out.jsonl, loss: ipo, batch_rows: 8,
        checkpoint_updates: 2, optim: {{lr: 1.0e-4}}}}
     until: 12 updates
+  - distill:
+      {{data: sft.jsonl, eval_data: sft.jsonl, policy: teacher, top_k: 8, batch_tokens: 256,
+       checkpoint_updates: 2, optim: {{lr: 1.0e-3}}}}
+    until: 12 updates
   - rl: {{}}
-    until: {} steps
+    until: {1} steps
 env: {{name: text, dataset: prompts.jsonl}}
 reward: {{stage: reward_model}}
 rollout:
@@ -81,9 +87,15 @@ TEST_F(LaunchStages, AKillInEachStageLeavesTheSameWeights) {
   const MetricsRow& last = rows.value().back();
   EXPECT_NE(last.find("reward/mean"), nullptr);
   EXPECT_GT(sum_of_rows("preference/updates", "other"), 0);
+  // The teacher is the policy of the run's begin, from which it was trained away.
+  std::vector<double> distances;
+  for (const MetricsRow& row : rows.value())
+    if (const double* loss = row.find("distill/eval_loss")) distances.push_back(*loss);
+  ASSERT_GE(distances.size(), 2u);
+  EXPECT_LT(distances.back(), .5 * distances.front());
 
   start_run();
-  for (const char* stage : {"sft", "reward_model", "preference"})
+  for (const char* stage : {"sft", "reward_model", "preference", "distill"})
     ASSERT_TRUE(wait_until([&] { return has_saved(stage) && kill_trainer(); }))
         << stage << output();
   ASSERT_TRUE(wait_until([&] { return has_step(1) && kill_trainer(); })) << output();
@@ -93,11 +105,11 @@ TEST_F(LaunchStages, AKillInEachStageLeavesTheSameWeights) {
     EXPECT_EQ(bytes("run", file), bytes("other", file)) << file;
   expect_each_step_once("run", kRlSteps);
   const std::string log = bytes("run", "logs/trainer-0.log");
-  for (const char* stage : {"sft", "reward_model", "preference"})
+  for (const char* stage : {"sft", "reward_model", "preference", "distill"})
     EXPECT_NE(log.find(fmt::format("resumed stage={} update=", stage)), std::string::npos) << stage;
   // Nothing of the stages stays but the reward model.
   for (const char* gone : {"checkpoints/sft", "checkpoints/reward_model", "checkpoints/preference",
-                           "preference_reference.json"})
+                           "checkpoints/distill", "preference_reference.json", "distill_teacher"})
     EXPECT_FALSE(fs::exists(paths().root / gone)) << gone;
   // Each update of each stage is told once.
   const auto told = read_metrics(paths().metrics());
@@ -114,7 +126,7 @@ TEST_F(LaunchStages, APersonWhoStopsItGoesOnInTheSameStage) {
   launched_->send_signal(SIGINT);
   finish();
   const std::string status = run_binary("status " + paths().root.string()).out;
-  EXPECT_NE(status.find("stage 3 of 4, preference: "), std::string::npos) << status;
+  EXPECT_NE(status.find("stage 3 of 5, preference: "), std::string::npos) << status;
   continue_run();
   expect_done();
   EXPECT_EQ(final_digest("run", kRlSteps), final_digest("other", kRlSteps));
@@ -126,7 +138,7 @@ TEST_F(LaunchStages, RanksTrainEachStageToTheBitsOfOne) {
   expect_done();
   start_run("run", {"train.gradient_slots=2", "train.ranks=2"});
   int rank = 1;
-  for (const char* stage : {"sft", "reward_model", "preference"}) {
+  for (const char* stage : {"sft", "reward_model", "preference", "distill"}) {
     ASSERT_TRUE(wait_until([&] { return has_saved(stage) && kill_trainer(rank); }))
         << stage << output();
     rank = 1 - rank;
@@ -142,7 +154,8 @@ TEST_F(LaunchStages, RanksTrainEachStageToTheBitsOfOne) {
                 std::string::npos);
   }
   // What is measured is told of all rows, whoever has measured them.
-  for (const char* key : {"preference/loss", "eval_rewards/margins", "reward_model/eval_accuracy"})
+  for (const char* key : {"preference/loss", "eval_rewards/margins", "reward_model/eval_accuracy",
+                          "distill/loss", "distill/eval_loss"})
     EXPECT_EQ(sum_of_rows(key, "run"), sum_of_rows(key, "other")) << key;
 }
 

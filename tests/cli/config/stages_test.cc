@@ -159,11 +159,11 @@ TEST(Stages, ReinforcementLearningIsTheLastWhereThereIsAnEnvironment) {
                "stages ends without reinforcement learning, and the run has an environment. Add an "
                "item 'rl: {}', or remove env.");
   expect_error(kRows + "stages:\n" + pairs + rl,
-               "stages[1] names no rows (sft.data, reward_model.data or preference.data), and the "
-               "run has no environment");
+               "stages[1] names no rows (sft.data, reward_model.data, preference.data or "
+               "distill.data), and the run has no environment");
   expect_error(kRows,
-               "Training on rows alone needs sft.data, preference.data or "
-               "reward_model.data.");
+               "Training on rows alone needs sft.data, preference.data, reward_model.data or "
+               "distill.data.");
 }
 
 TEST(Stages, AnItemIsOfOneKind) {
@@ -292,27 +292,56 @@ TEST(PreferencePage, ItsConfigsAreSound) {
 
 TEST(DistillationPage, ItsConfigsAreSound) {
   int configs = 0;
-  std::string first;
   for (const PageBlock& block :
        blocks_of(read_file(TAILRACE_SOURCE_DIR "/docs/distillation.md").value())) {
     if (block.language != "yaml") continue;
+    ++configs;
     std::string text = block.text;
-    if (++configs == 1) {
-      for (const auto& [name, value] :
-           {std::pair<std::string, std::string>{"STUDENT", kModel}, {"TEACHER", kModel}})
-        text.replace(text.find(name), name.size(), value);
-      // The model has 512 positions.
-      if (const size_t room = text.find("1024"); room != std::string::npos)
-        text.replace(room, 4, "512");
-      first = text;
-    } else {
-      // Its policies in the place of those.
-      const size_t begin = first.find("policies:"), end = first.find("env:");
-      text = first.substr(0, begin) + text + first.substr(end);
-    }
+    // Parts of the config before them.
+    if (text.find("policies:") == std::string::npos)
+      text += "policies: [{name: teacher, model: TEACHER}]\n";
+    if (text.find("STUDENT") == std::string::npos)
+      text +=
+          "model: {path: STUDENT}\nenv: {name: frozen_grid}\nrollout: {max_context_tokens: 256}\n";
+    if (text.find("algo:") == std::string::npos && text.find("distill:") == std::string::npos)
+      text += "algo: {distill: {policy: teacher}}\n";
+    for (const auto& [name, value] :
+         {std::pair<std::string, std::string>{"STUDENT", kModel}, {"TEACHER", kModel}})
+      if (const size_t at = text.find(name); at != std::string::npos)
+        text.replace(at, name.size(), value);
+    // The model has 512 positions.
+    if (const size_t room = text.find("1024"); room != std::string::npos)
+      text.replace(room, 4, "512");
     EXPECT_EQ(error_of(text), "(no error)") << text;
   }
-  EXPECT_EQ(configs, 2);
+  EXPECT_EQ(configs, 4);
+}
+
+TEST(Stages, ATeacherOfRowsIsOneOfThePolicies) {
+  const std::string teacher = "policies: [{name: t, model: " + kModel + "}]\n";
+  const auto of = [&](const std::string& keys) {
+    return kRows + teacher + "distill: {data: s.jsonl" + keys + "}\n";
+  };
+  const RunOptions options = read(of(", policy: t, beta: 0"));
+  EXPECT_EQ(described(options), (Texts{"distill of distill: 1 epochs, 0 updates"}));
+  const auto& work = std::get<DistillStageOptions>(stages_of(options)[0].work);
+  EXPECT_EQ(work.loss.kind, DistillLoss::kJsd);
+  EXPECT_EQ(work.loss.beta, 0);
+  EXPECT_TRUE(stages_of(options)[0].trains_policy());
+  EXPECT_EQ(described(read(kSteps + teacher +
+                           "stages:\n  - distill: {data: s.jsonl, policy: t}\n"
+                           "    until: 2 epochs\n  - distill: {data: s.jsonl, policy: t}\n"
+                           "  - rl: {}\n    until: 3 steps\n")),
+            (Texts{"distill of stages[0].distill: 2 epochs, 0 updates",
+                   "distill_2 of stages[1].distill: 1 epochs, 0 updates"}));
+  expect_error(of(""), "distill.policy is missing");
+  expect_error(of(", policy: u"), "distill.policy is u, and `policies` has t");
+  expect_error(kRows + "distill: {data: s.jsonl, policy: t}\n", "there are no `policies`");
+  expect_error(kRows + teacher + "sft: {data: s.jsonl}\n", "is named by no key");
+  expect_error(of(", policy: t, loss: policy_gradient"), "distill.loss is policy_gradient, which");
+  expect_error(of(", policy: t, loss: ref_kl"), "Try jsd");
+  expect_error(of(", policy: t, support: student"), "distill.support is student");
+  expect_error(of(", policy: t, loss: k2, top_k: 3"), "distill.top_k");
 }
 
 }  // namespace

@@ -503,7 +503,13 @@ TEST(FormatPlan, ShowsEachStage) {
                  "{\"prompt_ids\": [2], \"chosen_ids\": [9], \"rejected_ids\": [8]}\n")
           .string();
   const std::string rows = folder.write("rows.jsonl", "{\"input_ids\": [1, 5, 6]}\n").string();
-  options.stages.resize(4);
+  folder.write("config.json",
+               fmt::format(R"({{"architectures": ["LlamaForCausalLM"], "hidden_size": 32,
+  "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
+  "num_key_value_heads": 1, "vocab_size": {}, "max_position_embeddings": 4096}})",
+                           model_of(options).vocab_size));
+  options.policies = {{.name = "teacher", .model = folder.path().string()}};
+  options.stages.resize(5);
   options.stages[0].sft.data = rows;
   options.stages[0].until = "3 epochs";
   options.stages[1].reward_model.data = pairs;
@@ -512,17 +518,27 @@ TEST(FormatPlan, ShowsEachStage) {
   options.stages[2].preference.eval_data = pairs;
   options.stages[2].preference.loss.kind = PreferenceLoss::kIpo;
   options.stages[2].until = "12 updates";
+  options.stages[3].distill.data = rows;
+  options.stages[3].distill.policy = "teacher";
   const Plan plan = plan_of(options);
   const std::string text = format_plan(plan, resolve(options));
   for (const char* line :
        {"warm-up    1 row, 3 tokens x 3 epochs = about 3 updates of 2048 tokens, lr 1e-05\n",
         "rewards    3 rows, 10 tokens x 1 epoch = about 2 updates of 2 pairs, lr 1e-05\n",
         "preference 3 rows, 10 tokens = about 12 updates of 32 rows, loss ipo, beta 0.1, lr 1e-06; "
-        "3 rows held out\n"})
+        "3 rows held out\n",
+        "distill    1 row, 3 tokens x 1 epoch = about 1 update of 2048 tokens, loss jsd to "
+        "teacher, "
+        "lr 1e-05; at most 1.5 KiB of scores on the disk\n"})
     EXPECT_NE(text.find(line), std::string::npos) << line << text;
   // A reward model is trained beside the policy, in weights of its own.
   options.stages.erase(options.stages.begin() + 1);
-  EXPECT_GT(plan.certain_bytes(), plan_of(options).certain_bytes());
+  const Plan fewer = plan_of(options);
+  EXPECT_GT(plan.certain_bytes(), fewer.certain_bytes());
+  // So is a teacher, while it scores.
+  options.stages.erase(options.stages.begin() + 2);
+  options.policies.clear();
+  EXPECT_GT(fewer.certain_bytes(), plan_of(options).certain_bytes());
 }
 
 TEST(MakePlan, WarnsOfRatesThatTeachNothing) {

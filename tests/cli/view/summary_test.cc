@@ -43,6 +43,14 @@ TEST(RunSummary, SaysTheHeldOutLossOfPreferences) {
             "dpo: loss 0.750 -> 0.500, accuracy 0.00 -> 0.88 (held-out), 2 s, run: r");
 }
 
+TEST(RunSummary, SaysTheHeldOutLossOfDistillation) {
+  const std::vector<MetricsRow> rows = {row_at(0, {{"preference/eval_loss", 3}}),
+                                        row_at(0, {{"distill/eval_loss", 0.75}}),
+                                        row_at(9, {{"distill/eval_loss", 0.5}})};
+  EXPECT_EQ(run_summary(rows, "a", seconds(2), "r"),
+            "a: loss 0.750 -> 0.500 (held-out), 2 s, run: r");
+}
+
 TEST(RunSummary, FallsBackToTraining) {
   const std::vector<MetricsRow> rows = {row_at(1, {{"reward/mean", 0.25}}),
                                         row_at(2, {{"reward/mean", 0.5}})};

@@ -42,6 +42,13 @@ TEST(StageRow, SaysWhichTrainingARowIsOf) {
   EXPECT_EQ(row->kind, "reward_model");
   EXPECT_EQ(*row->accuracy, 0.25);
   EXPECT_EQ(*row->eval_accuracy, 0.125);
+
+  const MetricsRow taught = row_of({{"distill/loss", 0.5}, {"distill/eval_loss", 0.25}});
+  row = stage_row(taught);
+  ASSERT_TRUE(row);
+  EXPECT_EQ(row->kind, "distill");
+  EXPECT_EQ(*row->eval_loss, 0.25);
+  EXPECT_EQ(row->accuracy, nullptr);
 }
 
 TEST(StageRow, HeldOutRowsAloneAndARowOfUpdatesAloneAreOfATraining) {
@@ -60,6 +67,7 @@ TEST(StageRow, HeldOutRowsAloneAndARowOfUpdatesAloneAreOfATraining) {
 TEST(StageRow, StepsAndEvaluationsAreOfNone) {
   EXPECT_FALSE(stage_row({.step = 1, .version = 0, .values = {{"sft/loss", 1}}}));
   EXPECT_FALSE(stage_row(row_of({{"reward/mean", 1}})));
+  EXPECT_FALSE(stage_row({.step = 1, .version = 0, .values = {{"distillation/loss", 1}}}));
   EXPECT_FALSE(stage_row(row_of({})));
 }
 
@@ -67,6 +75,7 @@ TEST(StageRow, EachKindHasItsWordsAndItsMetricOfUpdates) {
   EXPECT_EQ(words_of_stage("sft"), "supervised");
   EXPECT_EQ(words_of_stage("reward_model"), "reward model");
   EXPECT_EQ(words_of_stage("preference"), "preference");
+  EXPECT_EQ(words_of_stage("distill"), "distillation");
   EXPECT_EQ(updates_metric("reward_model"), "reward_model/updates");
 }
 

@@ -162,7 +162,7 @@ TEST(Distillation, ConditioningADistributionWithATailChangesNothing) {
 }
 
 // Central differences at a step h are off by h^2 and by the loss's last digit over h.
-constexpr double kStep = 1e-5;
+constexpr double kSlopeStep = 1e-5;
 constexpr double kSlopeError = 1e-8;
 
 void expect_slopes(const Options& options, const std::vector<double>& student,
@@ -171,9 +171,9 @@ void expect_slopes(const Options& options, const std::vector<double>& student,
   distill_token(options, student, teacher, slopes);
   for (size_t i = 0; i < student.size(); ++i) {
     std::vector<double> up = student, down = student;
-    up[i] += kStep, down[i] -= kStep;
+    up[i] += kSlopeStep, down[i] -= kSlopeStep;
     const double slope =
-        (token(options, up, teacher).loss - token(options, down, teacher).loss) / (2 * kStep);
+        (token(options, up, teacher).loss - token(options, down, teacher).loss) / (2 * kSlopeStep);
     EXPECT_NEAR(slopes[i], slope, kSlopeError * (1 + std::abs(slope)))
         << told(options) << " token " << i;
   }
@@ -247,7 +247,8 @@ TEST(Distillation, GradientsOfSampledTokensMatchFiniteDifferences) {
                   options, {.student = s, .teacher = teacher + fixed, .behaviour = student + .05});
             };
             const double slope =
-                (loss(student + kStep).loss - loss(student - kStep).loss) / (2 * kStep);
+                (loss(student + kSlopeStep).loss - loss(student - kSlopeStep).loss) /
+                (2 * kSlopeStep);
             EXPECT_NEAR(loss(student).dstudent, slope, 1e-7 * (1 + std::abs(slope)))
                 << told(options) << ' ' << student << ' ' << teacher;
           }

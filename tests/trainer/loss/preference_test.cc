@@ -134,10 +134,10 @@ TEST(Preference, GoldensHoldFromInputsThatAreFloats) {
 
 // Central differences at a step h are off by h^2 and by the loss's last digit over h: 1e-10 each,
 // times the size of the loss and of its third derivative (discopop's tau of .05 makes it large).
-constexpr double kStep = 1e-5;
+constexpr double kSlopeStep = 1e-5;
 
 void expect_slope(double slope, double up, double down, const std::string& what) {
-  const double found = (up - down) / (2 * kStep);
+  const double found = (up - down) / (2 * kSlopeStep);
   EXPECT_NEAR(slope, found, 1e-7 * (1 + std::abs(found)) + 1e-10 * std::abs(up)) << what;
 }
 
@@ -169,10 +169,10 @@ TEST(Preference, GradientsOfPairsMatchFiniteDifferences) {
       const std::string what = told(options) + " at " + std::to_string(i);
       const PairLoss at = pair_loss(options, points[i]);
       PairLogprobs up = points[i], down = points[i];
-      up.chosen += kStep, down.chosen -= kStep;
+      up.chosen += kSlopeStep, down.chosen -= kSlopeStep;
       expect_slope(at.dchosen, pair_loss(options, up).loss, pair_loss(options, down).loss, what);
       up = down = points[i];
-      up.rejected += kStep, down.rejected -= kStep;
+      up.rejected += kSlopeStep, down.rejected -= kSlopeStep;
       expect_slope(at.drejected, pair_loss(options, up).loss, pair_loss(options, down).loss, what);
     }
   }
@@ -184,7 +184,8 @@ TEST(Preference, GradientsOfSingleCompletionsAndOfScoresMatchFiniteDifferences) 
   for (UnpairedLogprobs sample : {kDesirable, kUndesirable}) {
     for (double logprob : {-25.0, -14.0, -6.0}) {
       UnpairedLogprobs up = sample, down = sample;
-      sample.logprob = logprob, up.logprob = logprob + kStep, down.logprob = logprob - kStep;
+      sample.logprob = logprob, up.logprob = logprob + kSlopeStep,
+      down.logprob = logprob - kSlopeStep;
       expect_slope(unpaired_loss(kto, sample).dlogprob, unpaired_loss(kto, up).loss,
                    unpaired_loss(kto, down).loss, "kto");
     }
@@ -192,8 +193,10 @@ TEST(Preference, GradientsOfSingleCompletionsAndOfScoresMatchFiniteDifferences) 
   for (double chosen : {-3.0, .2, 5.0}) {
     const auto loss = [](double c, double r) { return reward_pair_loss(c, r, .5, .01); };
     const RewardPairLoss at = loss(chosen, .4);
-    expect_slope(at.dchosen, loss(chosen + kStep, .4).loss, loss(chosen - kStep, .4).loss, "c");
-    expect_slope(at.drejected, loss(chosen, .4 + kStep).loss, loss(chosen, .4 - kStep).loss, "r");
+    expect_slope(at.dchosen, loss(chosen + kSlopeStep, .4).loss, loss(chosen - kSlopeStep, .4).loss,
+                 "c");
+    expect_slope(at.drejected, loss(chosen, .4 + kSlopeStep).loss,
+                 loss(chosen, .4 - kSlopeStep).loss, "r");
   }
 }
 
