@@ -132,6 +132,32 @@ TEST_F(LaunchStages, APersonWhoStopsItGoesOnInTheSameStage) {
   EXPECT_EQ(final_digest("run", kRlSteps), final_digest("other", kRlSteps));
 }
 
+TEST_F(LaunchStages, AStageGoesOnWithWhatItsTeacherSaidBeforeItAndNothingElse) {
+  start_run();
+  ASSERT_TRUE(wait_until([&] { return has_saved("distill"); })) << output();
+  launched_->send_signal(SIGINT);
+  finish();
+  const fs::path file = paths().stage_teacher("distill");
+  const std::string said = bytes("run", "distill_teacher");
+  std::string flipped = said;
+  flipped[flipped.size() / 2] ^= 1;
+  const auto write = [&](const std::string& text) {
+    std::ofstream(file, std::ios::binary) << text;
+  };
+  for (const bool exists : {true, false}) {
+    write(flipped);
+    if (!exists) fs::remove(file);
+    continue_run();
+    EXPECT_FALSE(finish().ok());
+    EXPECT_NE(output().find("distill_teacher is gone, damaged, or of other rows"),
+              std::string::npos)
+        << output();
+  }
+  write(said);
+  continue_run();
+  expect_done();
+}
+
 // Whichever of them is killed.
 TEST_F(LaunchStages, RanksTrainEachStageToTheBitsOfOne) {
   start_run("other", {"train.gradient_slots=2"});
