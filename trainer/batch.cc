@@ -290,8 +290,7 @@ Result<TrainBatch> build_batch(std::span<const Trajectory> trajectories,
   for (size_t g = 0; g + 1 < all.groups.size(); ++g) {
     const auto first = static_cast<size_t>(all.groups[g]),
                last = static_cast<size_t>(all.groups[g + 1]);
-    if (algo.filter_zero_signal == ZeroSignalFilter::kDrop && !algo.distill.has_teacher() &&
-        all.advantages.zero_signal[g]) {
+    if (algo.filter_zero_signal == ZeroSignalFilter::kDrop && all.advantages.zero_signal[g]) {
       for (size_t i = first; i < last; ++i)
         batch.left_out.push_back({all.samples[i]->lease, LeftOut::kNoSignal});
       continue;

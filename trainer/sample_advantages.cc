@@ -48,7 +48,8 @@ SampleAdvantages sample_advantages(std::vector<const Trajectory*> samples,
       signal.add(all.rewards[i], all.samples[i]->judged);
     // By the rewards, or what algo.filter_metric judged, and not as they are shaped: a length
     // penalty would give a signal to groups that all failed alike.
-    all.advantages.zero_signal[g] = compares_members(options.advantage) && !signal.has();
+    all.advantages.zero_signal[g] =
+        compares_members(options.advantage) && !options.distill.has_teacher() && !signal.has();
   }
   return all;
 }

@@ -17,6 +17,7 @@
 #include "core/base/json_row.h"
 #include "core/base/json_text.h"
 #include "core/base/printable.h"
+#include "core/generate.h"
 #include "core/model/parameter_files.h"
 #include "core/text/tokenizer.h"
 
@@ -82,7 +83,8 @@ void validate_loss(const RunOptions& o) {
   if (o.algo.kl.coef != 0) refuse("algo.kl.coef", fmt::to_string(o.algo.kl.coef), "0");
   if (o.algo.entropy_coef != 0)
     refuse("algo.entropy_coef", fmt::to_string(o.algo.entropy_coef), "0");
-  if (o.algo.sampling_mask == SamplingMask::kKeep) refuse("algo.sampling_mask", "keep", "none");
+  if (o.algo.correction.kind != CorrectionKind::kNone)
+    refuse("algo.correction.kind", name_of(o.algo.correction.kind), "none");
   if (o.scheduler.mode.hand_over == scheduler::HandOverBy::kGroups)
     refuse("scheduler.hand_over", "groups", "step");
 }
@@ -150,6 +152,24 @@ void validate_policies(const RunOptions& o) {
                         "files of this machine, and workers that join see none of them so far. "
                         "Leave run.listen out, or have a server score (policies.{}.url).",
                         o.run.listen, named, named);
+  if (o.algo.sampling_mask == SamplingMask::kKeep)
+    throw UserError::at("algo.sampling_mask",
+                        "is keep, and algo.distill.policy is {}, which scores the whole "
+                        "distribution and not what was kept of it. Try none.",
+                        named);
+  if (o.scheduler.replace_zero_signal)
+    throw UserError::at("scheduler.replace_zero_signal",
+                        "is true, and algo.distill.policy is {}, which has something to say of "
+                        "each token: no group is without a signal. Use false.",
+                        named);
+  // As what samples keeps of its draws: half of what a message holds.
+  if (const int64_t context = o.rollout.engine.max_context_tokens;
+      needs_support(o.algo.distill.kind) && o.algo.distill.top_k > kMaxKeptIds / 2 / context)
+    throw UserError::at("algo.distill.top_k",
+                        "is {}, and a sample of {} tokens (rollout.max_context_tokens) could not "
+                        "travel with as many for each. Try {}.",
+                        o.algo.distill.top_k, context,
+                        std::max<int64_t>(1, kMaxKeptIds / 2 / context));
   if (o.run.colocate)
     throw UserError::at("run.colocate",
                         "is true, and algo.distill.policy is {}: the teacher is not in what they "

@@ -133,9 +133,6 @@ void check_judge(const RewardSection& reward, const RunRewards& rewards) {
     throw UserError::at("reward.judge.prompt",
                         "shows the judge neither {{response}} nor {{conversation}}: it would say "
                         "the same of all. Write one of them into it.");
-  if (!judge.key_env.empty() && std::getenv(judge.key_env.c_str()) == nullptr)
-    throw UserError::at("reward.judge.key_env", "is {}, and there is no such environment variable.",
-                        judge.key_env);
   try {
     (void)make_judge(judge);
   } catch (const UserError& error) {
@@ -339,6 +336,11 @@ void try_rewards(const ResolvedRun& run, const sandbox::EnvironmentRegistry& env
   const bool is_tried = reward.has_commands() || !reward.model.empty() || reward.judge.is_given();
   if (!is_tried || reward.workers == 0) return;
   require_programs(run);
+  // Here, where reward workers inherit it; others need no key.
+  if (const std::string& key = reward.judge.key_env;
+      reward.judge.is_given() && !key.empty() && std::getenv(key.c_str()) == nullptr)
+    throw UserError::at("reward.judge.key_env", "is {}, and there is no such environment variable.",
+                        key);
   if (!reward.model.empty())
     read_named(kRewardModel, [&] {
       check_reward_folder(reward.model, reward.model_tokens);

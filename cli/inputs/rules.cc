@@ -503,7 +503,7 @@ ResponseLimit response_limit(const RunOptions& o,
 // a simulation, needs them.
 void derive_law(RunOptions& o, ConfigKeys& keys) {
   if (!refills_groups(o.algo.name) || !compares_members(o.algo.advantage) ||
-      keys.given("scheduler.replace_zero_signal"))
+      o.algo.distill.has_teacher() || keys.given("scheduler.replace_zero_signal"))
     return;
   o.scheduler.replace_zero_signal = true;
   keys.derived("scheduler.replace_zero_signal", fmt::format("preset {}", name_of(o.algo.name)));

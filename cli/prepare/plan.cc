@@ -116,6 +116,23 @@ void plan_kept_sets(const RunOptions& o, const ModelConfig& config, Plan& plan) 
                                  /*certain=*/false});
 }
 
+// Eight bytes of each likeliest token, and four of the sampled one.
+void plan_teacher(const RunOptions& o, const ModelConfig& config, int64_t episodes, Plan& plan) {
+  const DistillOptions& distill = o.algo.distill;
+  if (!distill.has_teacher()) return;
+  const int64_t top =
+      needs_support(distill.kind) ? std::min(distill.top_k, config.num_ids()) : int64_t{0};
+  const int64_t each = 8 * top + 4;
+  constexpr std::string_view kName = "scores of a teacher, at most (algo.distill)";
+  // The body and what it says, the batch, and the pass made of it; a worker has them in the episode
+  // and in its message.
+  plan.trainer.push_back({std::string(kName), add_product(0, plan.max_tokens_per_step, each * 4),
+                          /*certain=*/false});
+  plan.rollout_worker.push_back(
+      {std::string(kName), add_product(0, episodes * o.rollout.engine.max_context_tokens, each * 2),
+       /*certain=*/false});
+}
+
 // Two bytes a choice in bodies, and four in the batch.
 void plan_choices(const RunOptions& o, const ModelConfig& config, int64_t episodes, Plan& plan) {
   if (o.algo.router_replay == RouterReplay::kOff) return;
@@ -310,6 +327,7 @@ void plan_memory(const PlacedRun& placed, Plan& plan) {
   }
   const int64_t episodes = std::min(pool.max_sequences, plan.samples_in_flight);
   plan_choices(o, config, episodes, plan);
+  plan_teacher(o, config, episodes, plan);
   if (!run.supervised_only) {
     estimate(plan.rollout_worker, "tokens of its episodes at their longest, about",
              add_product(0, episodes * o.rollout.engine.max_context_tokens, kEpisodeBytesPerToken));

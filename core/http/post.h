@@ -1,6 +1,6 @@
 // One request to a server of somebody else: a JSON body posted, and its whole answer.
 //
-// Thread: any; the caller waits, for no longer than it says.
+// Thread: any; the caller waits, for no longer than it says (PostOptions::wait).
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,10 @@ struct Url {
 Result<Url> parse_url(std::string_view text);
 
 struct PostOptions {
-  Time wait = std::chrono::seconds(60);  // for all of it, from the name to the last byte
-  std::string bearer = {};               // of the header Authorization; empty: none
+  // For all of it, from the name to the last byte; but a name server that does not answer is waited
+  // for as long as the system does.
+  Time wait = std::chrono::seconds(60);
+  std::string bearer = {};  // of the header Authorization; empty: none
   int64_t max_body_bytes = int64_t{16} << 20;
 };
 

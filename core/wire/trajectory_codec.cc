@@ -13,7 +13,7 @@ namespace tailrace::wire {
 namespace {
 
 // The digit changes with the table: bodies of another build are refused, not misread.
-constexpr char kTrajectoryIdentifier[] = "TRT6";
+constexpr char kTrajectoryIdentifier[] = "TRT7";
 
 constexpr size_t kMaxStopStrings = 1024, kMaxStopBytes = size_t{1} << 20;
 constexpr size_t kMaxClasses = 64, kMaxClassName = 256;

@@ -281,6 +281,25 @@ void read_scores(const Fields& fields, bool can_score, ChatRequest& request) {
            "unsupported_parameter");
 }
 
+// Each scored position becomes many bytes of the answer, which is written at once.
+void check_size_of_scores(const ChatRequest& request) {
+  if (!request.wants_prompt_scores() && !request.wants_answer_scores()) return;
+  int64_t tokens = 0;
+  for (const TextPrompt& prompt : request.prompts) {
+    // A text has no more tokens than bytes.
+    if (request.echoes) tokens += std::ssize(prompt.text) + std::ssize(prompt.ids);
+    tokens += request.sampling.max_new_tokens;
+  }
+  const int64_t each = request.n * (request.top_logprobs + 1);
+  if (tokens > kMaxScores / each)
+    refuse("logprobs",
+           fmt::format("the answers would have log-probabilities of up to {} tokens, {} each; {} "
+                       "together are the most. Send fewer prompts or answers a request, or lower "
+                       "logprobs or max_tokens",
+                       tokens * request.n, request.top_logprobs + 1, kMaxScores),
+           "invalid_value");
+}
+
 template <class Read>
 std::variant<ChatRequest, ApiError> read_request(std::string_view body, Read read) {
   // The number of values bounds memory: a value takes many times the bytes of its text.
@@ -316,6 +335,7 @@ std::variant<ChatRequest, ApiError> read_completion_request(std::string_view bod
     fields.refuse_unsupported(kUnsupportedInCompletions);
     read_scores(fields, can_score, request);
     read_prompts(fields, can_score, request);
+    check_size_of_scores(request);
     return request;
   });
 }

@@ -21,6 +21,8 @@
 namespace tailrace::gateway {
 
 inline constexpr int64_t kMaxChoices = 128, kMaxStops = 16;
+// Log-probabilities of an answer where tokens are scored that were not sampled, or several a token.
+inline constexpr int64_t kMaxScores = 4'000'000;
 
 // A prompt of a completion: a text or token ids.
 struct TextPrompt {

@@ -55,6 +55,8 @@ class RowStages {
   // Rank 0, or alone: goes back to the last checkpoint, and says which stage goes on there; none:
   // false. Throws UserError.
   bool begin();
+  // Says again which stage goes on, to a scheduler that may not know.
+  void say_again() { say_begins(at_); }
   // Behind it, all updates of config.stages that are left, or those until it stops, which it saves.
   // The metrics of the last update, and of the last evaluation. `ranks`: that have met; null: it is
   // alone. Throws UserError and RankLost.

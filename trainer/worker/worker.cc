@@ -129,6 +129,7 @@ class TrainerWorker {
       if (ended_) return;
     } else if (ranks_.leads()) {
       announce();
+      if (stages_ != nullptr) stages_->say_again();
     } else {
       // The ranks meet anew. Until then rank 0, which may have the batch that is forgotten here,
       // must not wait for this one in the middle of a step.
@@ -273,7 +274,10 @@ class TrainerWorker {
   bool stops_stage() {
     while (std::optional<wire::Message> message = client_.receive(std::chrono::milliseconds(0))) {
       if (auto* shutdown = std::get_if<wire::Shutdown>(&*message)) on(*shutdown);
-      if (ranks_.leads() && std::holds_alternative<wire::Welcome>(*message)) announce();
+      if (ranks_.leads() && std::holds_alternative<wire::Welcome>(*message)) {
+        announce();
+        stages_->say_again();
+      }
     }
     // Rank 0, which waits for this one, will not hear of it.
     if (!ranks_.leads() && client_.displaced())

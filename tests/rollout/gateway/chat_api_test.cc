@@ -342,6 +342,11 @@ TEST(ChatApi, ACompletionMayRepeatAndScoreItsPrompts) {
   EXPECT_TRUE(good(R"({"prompt": "a", "return_tokens_as_token_ids": true})").names_ids);
   EXPECT_EQ(fault(R"({"prompt": "a", "logprobs": 101})").message,
             "logprobs is 101; it must be an integer from 0 to 100");
+  // Each of them becomes bytes of one answer.
+  const std::string long_one = R"({"n": 128, "echo": true, "max_tokens": 0, "prompt": ")" +
+                               std::string(2000, 'a') + R"(", "logprobs": )";
+  EXPECT_TRUE(good(long_one + "10}").wants_prompt_scores());
+  EXPECT_EQ(fault(long_one + "100}").param, "logprobs");
   EXPECT_EQ(fault(R"({"prompt": "a", "max_tokens": 0})").param, "max_tokens");
   EXPECT_EQ(fault(R"({"prompt": "a", "echo": 1})").param, "echo");
   EXPECT_EQ(fault(R"({"prompt": "a", "echo": true, "stream": true})").message,
