@@ -73,6 +73,9 @@ std::map<std::string, std::string> shortest_runs(const TemporaryDirectory& folde
                    (folder / "algorithms").string())},
       {"preferences", fmt::format("--seeds 1 --steps 2 --sampling-steps 2 --episodes 8 --out {}",
                                   (folder / "preferences").string())},
+      {"distillation", fmt::format("--seeds 2 --steps 2 --teacher-steps 1 "
+                                   "--teacher-demonstrations 20 --episodes 8 --out {}",
+                                   (folder / "distillation").string())},
       {"reward", fmt::format("--arms tis_2 --seeds 2 --steps 2 --out {} sft.demonstrations=20 "
                              "eval.prompts=8",
                              (folder / "reward").string())},
