@@ -19,8 +19,8 @@ constexpr std::string_view kLines[] = {"name",     "advantage", "credit.kind", "
                                        "ratio",    "surrogate", "clip_low",    "correction.kind",
                                        "loss_agg", "kl.coef"};
 
-// Told where they are on: they mend the machine and are no part of the algorithm.
-constexpr std::string_view kToldWhenOn[] = {"sampling_mask", "router_replay"};
+// Told where they are on: they mend the machine, or stand beside the algorithm.
+constexpr std::string_view kToldWhenOn[] = {"sampling_mask", "router_replay", "distill.policy"};
 
 bool holds(std::span<const std::string_view> keys, std::string_view key) {
   return std::ranges::find(keys, key) != keys.end();

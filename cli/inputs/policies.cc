@@ -83,8 +83,6 @@ void validate_loss(const RunOptions& o) {
   if (o.algo.kl.coef != 0) refuse("algo.kl.coef", fmt::to_string(o.algo.kl.coef), "0");
   if (o.algo.entropy_coef != 0)
     refuse("algo.entropy_coef", fmt::to_string(o.algo.entropy_coef), "0");
-  if (o.algo.correction.kind != CorrectionKind::kNone)
-    refuse("algo.correction.kind", name_of(o.algo.correction.kind), "none");
   if (o.scheduler.mode.hand_over == scheduler::HandOverBy::kGroups)
     refuse("scheduler.hand_over", "groups", "step");
 }

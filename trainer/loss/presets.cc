@@ -143,6 +143,7 @@ const AlgoOptions& row_of(AlgoPreset preset) { return kPresets[static_cast<size_
 // stay. So do those of `correction`, unless the row is about it.
 constexpr std::string_view kNotOfTheAlgorithm[] = {
     "name", "std_eps", "filter_metric", "kl.reference", "sampling_mask", "router_replay"};
+constexpr std::string_view kTeacher = "distill.";  // who teaches beside it is no part of it
 constexpr std::string_view kCorrection = "correction";
 
 }  // namespace
@@ -160,7 +161,8 @@ std::vector<std::string> AlgoOptions::preset_keys(AlgoPreset preset) {
       continue;
     for (const OptionDoc& option : values) {
       const bool is_part =
-          std::ranges::find(kNotOfTheAlgorithm, option.key) == std::end(kNotOfTheAlgorithm);
+          std::ranges::find(kNotOfTheAlgorithm, option.key) == std::end(kNotOfTheAlgorithm) &&
+          !option.key.starts_with(kTeacher);
       // A key that the row leaves without effect is no part of it either.
       if (is_part && !option.idle) keys.push_back(option.key);
     }

@@ -83,7 +83,6 @@ TEST_F(LaunchDistill, ADivergenceIsLearnedByAnyNumberOfRanks) {
        {std::pair{"algo.distill.rewards=true", "learns from the teacher alone"},
         {"algo.distill.support=student", "keeps no likeliest tokens"},
         {"algo.kl.coef=0.1", "has no advantages"},
-        {"algo.correction.kind=icepop", "has no advantages"},
         {"algo.distill.top_k=40000000", "algo.distill.top_k"},
         {"algo.sampling_mask=keep", "scores the whole distribution"},
         {"scheduler.replace_zero_signal=true", "no group is without a signal"}}) {

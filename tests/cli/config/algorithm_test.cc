@@ -135,5 +135,12 @@ TEST(AlgorithmPage, HasARowOfEachPresetAsItIs) {
   }
 }
 
+// An algorithm that is named over a file leaves the file's teacher.
+TEST(DescribeAlgorithm, ATeacherStaysWhateverTheAlgorithm) {
+  for (const AlgoPreset preset : {AlgoPreset::kGrpo, AlgoPreset::kDapo})
+    for (const std::string& key : AlgoOptions::preset_keys(preset))
+      EXPECT_FALSE(key.starts_with("distill.")) << key;
+}
+
 }  // namespace
 }  // namespace tailrace
