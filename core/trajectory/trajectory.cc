@@ -285,6 +285,18 @@ std::vector<TokenId> context_of(std::span<const Segment> segments, size_t index)
   return tokens;
 }
 
+std::vector<TokenId> begin_scores(std::span<Segment> segments, size_t index) {
+  Segment& segment = segments[index];
+  segment.teacher_logprobs.assign(segment.tokens.size(), 0.0f);
+  segment.teacher_top_ids.clear(), segment.teacher_top_logprobs.clear();
+  const auto last =
+      std::ranges::find(segment.roles.rbegin(), segment.roles.rend(), TokenRole::kSampled);
+  if (last == segment.roles.rend()) return {};
+  std::vector<TokenId> context = context_of(segments, index);
+  context.resize(context.size() - static_cast<size_t>(last - segment.roles.rbegin()));
+  return context;
+}
+
 void append_said(Segment& segment, std::span<const TokenId> tokens, TokenRole role) {
   segment.tokens.insert(segment.tokens.end(), tokens.begin(), tokens.end());
   const size_t size = segment.tokens.size();

@@ -68,6 +68,9 @@ struct Segment {
 
 // The tokens of segment `index` with all that it continues. The segments have no fault.
 std::vector<TokenId> context_of(std::span<const Segment> segments, size_t index);
+// For who is about to set a teacher's scores of segment `index`: they are 0 then, without likeliest
+// tokens. Its context up to the last token that was sampled; empty: none was.
+std::vector<TokenId> begin_scores(std::span<Segment> segments, size_t index);
 
 // The tokens of a segment in front of the last sampled one: those that something was drawn from.
 int64_t num_drawn_from(const Segment& segment);

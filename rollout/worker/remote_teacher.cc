@@ -155,15 +155,10 @@ Result<void> take(const RemoteTeacherConfig& config, const Json& logprobs,
 
 Result<void> score_remotely(const RemoteTeacherConfig& config, Trajectory& trajectory) {
   for (size_t s = 0; s < trajectory.segments.size(); ++s) {
-    std::vector<TokenId> context = context_of(trajectory.segments, s);
+    const std::vector<TokenId> context = begin_scores(trajectory.segments, s);
+    if (context.empty()) continue;
     Segment& segment = trajectory.segments[s];
-    const size_t inherited = context.size() - segment.tokens.size();
-    segment.teacher_logprobs.assign(segment.tokens.size(), 0.0f);
-    segment.teacher_top_ids.clear(), segment.teacher_top_logprobs.clear();
-    const auto last =
-        std::ranges::find(segment.roles.rbegin(), segment.roles.rend(), TokenRole::kSampled);
-    if (last == segment.roles.rend()) continue;
-    context.resize(context.size() - static_cast<size_t>(last - segment.roles.rbegin()));
+    const auto inherited = static_cast<size_t>(segment.parent_tokens);
     std::optional<Failure> failure;
     for (int tried = 0; tried < config.tries; ++tried) {
       if (tried > 0) std::this_thread::sleep_for(config.pause * tried);

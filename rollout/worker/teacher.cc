@@ -17,17 +17,14 @@ Teacher::Teacher(const TeacherConfig& config, const Elements& compute, const Str
 void Teacher::score(Trajectory& trajectory) {
   for (size_t s = 0; s < trajectory.segments.size(); ++s) {
     beat();
-    std::vector<TokenId> context = context_of(trajectory.segments, s);
+    const std::vector<TokenId> context = begin_scores(trajectory.segments, s);
+    if (context.empty()) continue;
     Segment& segment = trajectory.segments[s];
-    const size_t inherited = context.size() - segment.tokens.size();
-    segment.teacher_logprobs.assign(segment.tokens.size(), 0.0f);
-    segment.teacher_top_ids.clear(), segment.teacher_top_logprobs.clear();
+    const auto inherited = static_cast<size_t>(segment.parent_tokens);
     const auto is_sampled = [](TokenRole role) { return role == TokenRole::kSampled; };
     const auto first = std::ranges::find_if(segment.roles, is_sampled) - segment.roles.begin();
-    if (first == std::ssize(segment.roles)) continue;
     // Nothing predicts the first token of a context, and nobody trains it.
     const size_t from = std::max<size_t>(inherited + static_cast<size_t>(first), 1);
-    while (!is_sampled(segment.roles[context.size() - inherited - 1])) context.pop_back();
     if (from >= context.size()) continue;
     const SequenceScores scores =
         scorer_.score({.ids = context,

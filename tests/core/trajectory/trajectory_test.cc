@@ -1,5 +1,6 @@
 #include "core/trajectory/trajectory.h"
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -61,6 +62,18 @@ TEST(Trajectory, AContextIsTheTokensOfASegmentWithAllThatItContinues) {
   const Trajectory trajectory = two_segments();
   EXPECT_EQ(context_of(trajectory.segments, 0), (std::vector<TokenId>{1, 5, 6, 9, 8, 2}));
   EXPECT_EQ(context_of(trajectory.segments, 1), (std::vector<TokenId>{1, 5, 6, 9, 3, 2}));
+}
+
+TEST(Trajectory, ScoresBeginAtZeroAndEndBehindWhatWasSampledLast) {
+  Trajectory trajectory = two_segments();
+  trajectory.segments[1].tokens.push_back(7);
+  trajectory.segments[1].roles.push_back(TokenRole::kObservation);
+  trajectory.segments[1].teacher_top_ids = {4};
+  EXPECT_EQ(begin_scores(trajectory.segments, 1), (std::vector<TokenId>{1, 5, 6, 9, 3, 2}));
+  EXPECT_EQ(trajectory.segments[1].teacher_logprobs, (std::vector<float>(3, 0.0f)));
+  EXPECT_TRUE(trajectory.segments[1].teacher_top_ids.empty());
+  std::ranges::fill(trajectory.segments[0].roles, TokenRole::kPrompt);
+  EXPECT_TRUE(begin_scores(trajectory.segments, 0).empty());
 }
 
 TEST(Trajectory, KnowsTheAnswerOfEachTokenThatWasSampled) {
